@@ -1,0 +1,21 @@
+// The subcommands of `pipewright`: each in its own file, listed once in compiler/main.cc.
+#pragma once
+
+namespace CLI {
+class App;
+}
+
+namespace pipewright {
+
+// A command adds its options to `app` and a callback that does the work; the callback throws Error.
+struct Command {
+  const char* name;
+  const char* description;
+  void (*add)(CLI::App& app);
+};
+
+// Adds the commands as subcommands of `program`, parses, runs; returns the exit code.
+int RunProgram(const char* name, const char* description, const Command* commands, int count,
+               int argc, char** argv);
+
+}  // namespace pipewright

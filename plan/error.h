@@ -1,0 +1,26 @@
+// One error type for everything a person can cause and cure.
+#pragma once
+#include <stdexcept>
+#include <string>
+
+namespace pipewright {
+
+// What failed, where, and what would fix it. `what()` reads "WHERE: WHAT" and, on a second line,
+// the cure. `where` is a file, "file:line:column", an option, or rank/stage/microbatch/action.
+class Error : public std::runtime_error {
+ public:
+  explicit Error(const std::string& what) : std::runtime_error(what) {}
+  Error(const std::string& where, const std::string& what, const std::string& cure = "")
+      : std::runtime_error(where + ": " + what + (cure.empty() ? "" : "\n  " + cure)) {}
+};
+
+// A command line that cannot be understood (exit code 2).
+class UsageError : public Error {
+ public:
+  using Error::Error;
+};
+
+// Exit codes of every program: also in docs/cli.md.
+enum ExitCode { kSuccess = 0, kFailure = 1, kUsage = 2 };
+
+}  // namespace pipewright

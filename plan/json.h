@@ -1,0 +1,20 @@
+// JSON as every reader here wants it: order kept, errors with file, line and column.
+#pragma once
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace pipewright {
+
+using Json = nlohmann::ordered_json;
+
+// Parses `text`; throws Error("path:line:column: ..."). Duplicate keys and trailing text are errors.
+Json ParseJson(std::string_view text, const std::string& path);
+Json ReadJson(const std::string& path);
+
+// Every key of `object` must be in `known`: throws Error naming the key, with a suggestion.
+// `where` names the object for the reader ("job.json: optimizer").
+void CheckKeys(const Json& object, const std::vector<std::string>& known, const std::string& where);
+
+}  // namespace pipewright

@@ -1,0 +1,68 @@
+// The words of a plan: what every rank does, in order. Plain data; text in plan/plan_text.h.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace pipewright {
+
+enum class ActionKind : uint8_t {
+  kForward,       // 2F5   forward of stage 2 on microbatch 5
+  kBackward,      // 2B5   full backward: input and weight gradients
+  kInputGrad,     // 2I5   input gradients only
+  kWeightGrad,    // 2W5   weight gradients only
+  kOverlap,       // (2F5;1B3)OVERLAP_F_B: a forward and a backward run as one
+  kSendForward,   // 2SEND_F5>4   values of stage 2 to stage 4
+  kRecvForward,   // 4RECV_F5<2   posts the receive; the compute that needs it waits
+  kSendBackward,  // 4SEND_B5>2   gradients of stage 4's inputs to their producer, stage 2
+  kRecvBackward,  // 2RECV_B5<4
+  kReduceGrad,    // 2REDUCE_GRAD gradients of stage 2's shared weights, and of its replicas, summed
+  kStep,          // 2STEP        optimizer step of stage 2
+  kLoad,          // 2LOAD        weights of an offloaded stage brought in
+  kEvict,         // 2EVICT
+  kUnshard,       // accepted from PyTorch's text, without effect here
+  kReshard,
+};
+
+// One entry of a rank's list.
+struct Action {
+  ActionKind kind = ActionKind::kForward;
+  int stage = -1;        // the stage that computes, sends or receives
+  int microbatch = -1;   // -1 where the kind has none (REDUCE_GRAD, STEP, LOAD, EVICT)
+  int peer = -1;         // the stage at the other end of a transfer; -1: the neighbour, not written
+  int slot = -1;         // receive buffer of the edge (`#1`); -1: not assigned
+  int version = -1;      // weight version (`@3`); -1: the current one
+  int overlap_stage = -1, overlap_microbatch = -1;  // kOverlap: the backward half; else -1
+
+  bool operator==(const Action&) const = default;
+};
+
+// A transfer between two stages: every value that `from` produces and `to` uses, as one message.
+// Edges may span stages; from < to in a graph numbered in topological order.
+struct StageEdge {
+  int from = -1, to = -1;
+  bool gradient = true;        // whether any of its values carries a gradient back
+  int64_t forward_bytes = 0;   // a microbatch; 0 when unknown
+  int64_t backward_bytes = 0;
+
+  bool operator==(const StageEdge&) const = default;
+};
+
+// What lowering needs to know of a package and a conf.
+struct StageGraph {
+  int stages = 0;
+  int ranks = 0;
+  std::vector<StageEdge> edges;                // sorted by (from, to), no duplicates
+  std::vector<std::vector<int>> ranks_of;      // stage -> its replicas; microbatch i runs on i mod r
+  std::vector<std::vector<int>> shared;        // groups of stages that hold one weight, ascending
+};
+
+// Every action of every rank for one optimizer step, ready to run.
+struct Plan {
+  int stages = 0;
+  int microbatches = 0;
+  bool forward_only = false;
+  std::vector<std::vector<Action>> ranks;      // [rank][position]
+};
+
+}  // namespace pipewright

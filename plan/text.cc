@@ -1,0 +1,109 @@
+#include "plan/text.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <numeric>
+#include <sstream>
+
+#include "plan/error.h"
+
+namespace pipewright {
+
+std::string Join(const std::vector<std::string>& parts, std::string_view separator) {
+  std::string out;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (i) out += separator;
+    out += parts[i];
+  }
+  return out;
+}
+
+std::vector<std::string> Split(std::string_view text, char separator) {
+  std::vector<std::string> parts;
+  size_t begin = 0;
+  while (true) {
+    size_t end = text.find(separator, begin);
+    parts.emplace_back(text.substr(begin, end - begin));
+    if (end == std::string_view::npos) return parts;
+    begin = end + 1;
+  }
+}
+
+static size_t EditDistance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      size_t above = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, diagonal + (a[i - 1] != b[j - 1])});
+      diagonal = above;
+    }
+  }
+  return row[b.size()];
+}
+
+std::string Suggest(std::string_view word, const std::vector<std::string>& candidates) {
+  size_t best = std::max<size_t>(1, word.size() / 3) + 1;
+  const std::string* found = nullptr;
+  for (const std::string& candidate : candidates) {
+    size_t distance = EditDistance(word, candidate);
+    if (distance < best) best = distance, found = &candidate;
+  }
+  return found ? " (did you mean \"" + *found + "\"?)" : "";
+}
+
+std::string ReadFile(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) throw Error(path, std::string("cannot be read: ") + std::strerror(errno));
+  std::ostringstream out;
+  out << in.rdbuf();
+  // A folder opens but does not read.
+  if (in.bad() || (out.str().empty() && in.peek() == EOF && errno == EISDIR))
+    throw Error(path, "cannot be read: it is a folder");
+  return out.str();
+}
+
+void WriteFile(const std::string& path, std::string_view content) {
+  std::string temporary = path + ".tmp" + std::to_string(getpid());
+  int fd = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (fd < 0) throw Error(path, std::string("cannot be written: ") + std::strerror(errno));
+  const char* data = content.data();
+  size_t left = content.size();
+  bool ok = true;
+  while (ok && left) {
+    ssize_t n = write(fd, data, left);
+    if (n < 0 && errno == EINTR) continue;
+    ok = n > 0;
+    if (ok) data += n, left -= static_cast<size_t>(n);
+  }
+  ok = ok && fsync(fd) == 0;
+  int error = errno;
+  ok = close(fd) == 0 && ok && std::rename(temporary.c_str(), path.c_str()) == 0;
+  if (!ok) {
+    if (error == 0) error = errno;
+    unlink(temporary.c_str());
+    throw Error(path, std::string("cannot be written: ") + std::strerror(error));
+  }
+}
+
+uint64_t Hash(std::string_view bytes, uint64_t seed) {
+  uint64_t h = seed;
+  for (unsigned char c : bytes) h = (h ^ c) * 0x100000001b3ull;
+  return h;
+}
+
+std::string HexHash(std::string_view bytes) {
+  char out[17];
+  std::snprintf(out, sizeof out, "%016llx", static_cast<unsigned long long>(Hash(bytes)));
+  return out;
+}
+
+}  // namespace pipewright

@@ -1,0 +1,53 @@
+#include "plan/text.h"
+
+#include <gtest/gtest.h>
+
+#include "plan/error.h"
+#include "plan/json.h"
+
+namespace pipewright {
+
+TEST(Text, SuggestsTheNearestWord) {
+  EXPECT_EQ(Suggest("shedule", {"schedule", "steps", "seed"}), " (did you mean \"schedule\"?)");
+  EXPECT_EQ(Suggest("zebra", {"schedule", "steps"}), "");
+}
+
+TEST(Text, SplitIsTheInverseOfJoin) {
+  EXPECT_EQ(Join(Split("a,,b,", ','), ","), "a,,b,");
+  EXPECT_EQ(Split("", ',').size(), 1u);
+}
+
+TEST(Text, WriteFileReplacesAndReadFileReads) {
+  std::string path = testing::TempDir() + "/text_test.txt";
+  WriteFile(path, "one");
+  WriteFile(path, "two\n");
+  EXPECT_EQ(ReadFile(path), "two\n");
+  EXPECT_THROW(ReadFile(path + ".absent"), Error);
+}
+
+static std::string JsonError(const std::string& text) {
+  try {
+    ParseJson(text, "job.json");
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "";
+}
+
+TEST(Json, ErrorsNameLineAndColumn) {
+  EXPECT_EQ(JsonError("{\n  \"a\": 1,\n}").substr(0, 22), "job.json:3:1: not JSON");
+  EXPECT_EQ(JsonError("{\"a\": 1, \"a\": 2}"), "job.json: the key \"a\" appears twice");
+}
+
+TEST(Json, UnknownKeysGetASuggestion) {
+  try {
+    CheckKeys(Json{{"shedule", 1}}, {"schedule", "steps"}, "job.json");
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_STREQ(e.what(),
+                 "job.json: unknown key \"shedule\" (did you mean \"schedule\"?)\n"
+                 "  known here: schedule, steps");
+  }
+}
+
+}  // namespace pipewright
