@@ -1,0 +1,29 @@
+# The libraries that meet torch: pipewright_compile (compiler/, passes/) and pipewright_runtime.
+find_package(Torch 2.11 REQUIRED)
+
+# One precompiled header for all of them: it costs a minute and most of a gigabyte.
+add_library(pipewright_pch OBJECT ${CMAKE_SOURCE_DIR}/cmake/pch.cc)
+target_link_libraries(pipewright_pch PUBLIC pipewright_plan ${TORCH_LIBRARIES})
+target_precompile_headers(pipewright_pch PRIVATE ${CMAKE_SOURCE_DIR}/runtime/pch.h)
+
+# A target whose sources include torch.
+function(pipewright_uses_torch target)
+  target_link_libraries(${target} PUBLIC pipewright_plan ${TORCH_LIBRARIES})
+  target_precompile_headers(${target} REUSE_FROM pipewright_pch)
+endfunction()
+
+# Model in, package out. Commands (compiler/*_command.cc) belong to the program.
+file(GLOB COMPILE_SOURCES CONFIGURE_DEPENDS compiler/import/*.cc compiler/emit/*.cc passes/*.cc)
+if(COMPILE_SOURCES)
+  add_library(pipewright_compile STATIC ${COMPILE_SOURCES})
+  pipewright_uses_torch(pipewright_compile)
+endif()
+
+# Package in, training out.
+file(GLOB RUNTIME_SOURCES CONFIGURE_DEPENDS runtime/*.cc)
+list(FILTER RUNTIME_SOURCES EXCLUDE REGEX "main\\.cc$|_command\\.cc$")
+if(RUNTIME_SOURCES)
+  add_library(pipewright_runtime STATIC ${RUNTIME_SOURCES})
+  target_link_libraries(pipewright_runtime PUBLIC pipewright_exec)
+  pipewright_uses_torch(pipewright_runtime)
+endif()

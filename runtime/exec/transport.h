@@ -1,0 +1,56 @@
+// How ranks exchange bytes: MPI processes, threads of one process, and later GPUs over NCCL.
+#pragma once
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace pipewright {
+
+// Memory of one tensor. A bundle is what travels along an edge: one region a value; `owner` keeps
+// the memory alive as long as a copy of the bundle exists.
+struct Region {
+  void* data = nullptr;
+  size_t bytes = 0;
+};
+struct Bundle {
+  std::vector<Region> regions;
+  std::shared_ptr<void> owner;
+};
+
+// A posted transfer: polled by the host, or waited for by a device stream.
+class Completion {
+ public:
+  virtual ~Completion() = default;
+};
+using Token = std::shared_ptr<Completion>;
+
+// One rank's end. Send and Recv post and return at once; transfers between two ranks with the same
+// direction and tag match in the order in which they were posted. A bundle is kept until its
+// transfer has completed. `stream` is the device stream that made (or will use) the data: null on
+// the CPU. Calls come from one thread, the rank's own.
+class Transport {
+ public:
+  virtual ~Transport() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+
+  virtual Token Send(int peer, int tag, Bundle bundle, void* stream = nullptr) = 0;
+  virtual Token Recv(int peer, int tag, Bundle bundle, void* stream = nullptr) = 0;
+  virtual bool Test(const Token& token) = 0;
+  // Makes progress until `token` has completed. Throws Error when another rank has failed.
+  virtual void Wait(const Token& token) = 0;
+
+  // Every rank's `bytes`, by rank. Collective.
+  virtual std::vector<std::string> AllGather(const std::string& bytes) = 0;
+
+  // Shows `message` once and ends every rank of the run: MPI does not return from it; among threads
+  // it throws, here and in every other rank that waits or will wait.
+  [[noreturn]] virtual void Abort(const std::string& message, int exit_code) = 0;
+};
+
+// Ends a phase (loading, agreeing, saving): each rank brings its error, or "". When any has one,
+// throws on every rank the same Error with all distinct messages, each naming its ranks.
+void Vote(Transport& transport, const std::string& phase, const std::string& error);
+
+}  // namespace pipewright
