@@ -16,6 +16,63 @@ static std::string Position(std::string_view text, size_t byte) {
   return std::to_string(line) + ":" + std::to_string(column);
 }
 
+// Walks a valid document; calls visit(path, offset) for every value, before those inside it.
+template <typename Visit>
+static void WalkJson(std::string_view text, Visit visit) {
+  struct Frame {
+    bool array;
+    size_t index;
+  };
+  std::vector<Frame> frames;
+  std::vector<std::string> path;
+  bool key_next = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    char c = text[i];
+    if (std::string_view(" \t\r\n:").find(c) != std::string_view::npos) continue;
+    if (c == ',') {
+      if (frames.back().array)
+        path.back() = std::to_string(++frames.back().index);
+      else
+        key_next = true;
+      continue;
+    }
+    if (c == ']' || c == '}') {
+      frames.pop_back(), path.pop_back();
+      key_next = false;
+      continue;
+    }
+    size_t begin = i;
+    if (c == '"') {
+      for (++i; text[i] != '"'; ++i) i += text[i] == '\\';
+      if (key_next) {
+        path.back() = Json::parse(text.substr(begin, i + 1 - begin)).get<std::string>();
+        visit(path, begin, true);
+        key_next = false;
+        continue;
+      }
+    }
+    visit(path, begin, false);
+    if (c == '[' || c == '{') {
+      frames.push_back({c == '[', 0});
+      path.push_back(c == '[' ? "0" : "");
+      key_next = c == '{';
+    } else if (c != '"') {
+      while (i + 1 < text.size() &&
+             std::string_view(",]} \t\r\n").find(text[i + 1]) == std::string_view::npos)
+        ++i;
+    }
+  }
+}
+
+std::string JsonPosition(std::string_view text, const std::vector<std::string>& path) {
+  size_t best = 0, depth = 0;
+  WalkJson(text, [&](const std::vector<std::string>& at, size_t offset, bool is_key) {
+    if (is_key || at.size() > path.size() || at.size() <= depth) return;
+    if (std::equal(at.begin(), at.end(), path.begin())) best = offset, depth = at.size();
+  });
+  return Position(text, best);
+}
+
 Json ParseJson(std::string_view text, const std::string& path) {
   // The library keeps the last of two equal keys; here the second is an error.
   std::vector<std::set<std::string>> keys;
@@ -38,7 +95,14 @@ Json ParseJson(std::string_view text, const std::string& path) {
     if (colon != std::string::npos) reason = reason.substr(colon + 2);
     throw Error(path + ":" + Position(text, e.byte ? e.byte - 1 : 0), "not JSON: " + reason);
   }
-  if (!duplicate.empty()) throw Error(path, "the key \"" + duplicate + "\" appears twice");
+  if (!duplicate.empty()) {
+    std::set<std::vector<std::string>> seen;
+    size_t second = text.size();
+    WalkJson(text, [&](const std::vector<std::string>& at, size_t offset, bool is_key) {
+      if (is_key && !seen.insert(at).second) second = std::min(second, offset);
+    });
+    throw Error(path + ":" + Position(text, second), "the key \"" + duplicate + "\" appears twice");
+  }
   return parsed;
 }
 

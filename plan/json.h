@@ -9,9 +9,14 @@ namespace pipewright {
 
 using Json = nlohmann::ordered_json;
 
-// Parses `text`; throws Error("path:line:column: ..."). Duplicate keys and trailing text are errors.
+// Parses `text`; throws Error("path:line:column: ..."). Duplicate keys and trailing text are
+// errors.
 Json ParseJson(std::string_view text, const std::string& path);
 Json ReadJson(const std::string& path);
+
+// "line:column" of the value at `path` in `text`, which must be JSON; keys and decimal indices,
+// from the outside in. Of a path that leaves the document, the deepest part that exists.
+std::string JsonPosition(std::string_view text, const std::vector<std::string>& path);
 
 // Every key of `object` must be in `known`: throws Error naming the key, with a suggestion.
 // `where` names the object for the reader ("job.json: optimizer").

@@ -36,7 +36,16 @@ static std::string JsonError(const std::string& text) {
 
 TEST(Json, ErrorsNameLineAndColumn) {
   EXPECT_EQ(JsonError("{\n  \"a\": 1,\n}").substr(0, 22), "job.json:3:1: not JSON");
-  EXPECT_EQ(JsonError("{\"a\": 1, \"a\": 2}"), "job.json: the key \"a\" appears twice");
+  EXPECT_EQ(JsonError("{\"a\": 1, \"a\": 2}"), "job.json:1:10: the key \"a\" appears twice");
+}
+
+TEST(Json, PositionsOfValues) {
+  std::string text = "{\n  \"a\": [1, {\"b \\\"]\": true}],\n  \"c\": {\"d\": -2.5}\n}";
+  EXPECT_EQ(JsonPosition(text, {"a"}), "2:8");
+  EXPECT_EQ(JsonPosition(text, {"a", "1", "b \"]"}), "2:22");
+  EXPECT_EQ(JsonPosition(text, {"c", "d"}), "3:14");
+  EXPECT_EQ(JsonPosition(text, {"c", "absent"}), "3:8");
+  EXPECT_EQ(JsonPosition(text, {}), "1:1");
 }
 
 TEST(Json, UnknownKeysGetASuggestion) {
