@@ -108,6 +108,19 @@ Json ParseJson(std::string_view text, const std::string& path) {
 
 Json ReadJson(const std::string& path) { return ParseJson(ReadFile(path), path); }
 
+std::string Quote(std::string_view text) {
+  return Json(std::string(text)).dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+bool IsUtf8(std::string_view text) {
+  try {
+    Json(std::string(text)).dump();
+    return true;
+  } catch (const Json::type_error&) {
+    return false;
+  }
+}
+
 void CheckKeys(const Json& object, const std::vector<std::string>& known,
                const std::string& where) {
   if (!object.is_object()) throw Error(where, "an object is expected, not " + object.dump());

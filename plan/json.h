@@ -17,6 +17,9 @@ Json ReadJson(const std::string& path);
 // "line:column" of the value at `path` in `text`, which must be JSON; keys and decimal indices,
 // from the outside in. Of a path that leaves the document, the deepest part that exists.
 std::string JsonPosition(std::string_view text, const std::vector<std::string>& path);
+// `text` as a JSON string: in quotes, on one line. Bytes that are not UTF-8 become U+FFFD.
+std::string Quote(std::string_view text);
+bool IsUtf8(std::string_view text);
 
 // Every key of `object` must be in `known`: throws Error naming the key, with a suggestion.
 // `where` names the object for the reader ("job.json: optimizer").

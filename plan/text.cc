@@ -1,8 +1,5 @@
 #include "plan/text.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
@@ -11,6 +8,7 @@
 #include <numeric>
 #include <sstream>
 
+#include "plan/atomic_file.h"
 #include "plan/error.h"
 
 namespace pipewright {
@@ -72,26 +70,9 @@ std::string ReadFile(const std::string& path) {
 }
 
 void WriteFile(const std::string& path, std::string_view content) {
-  std::string temporary = path + ".tmp" + std::to_string(getpid());
-  int fd = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (fd < 0) throw Error(path, std::string("cannot be written: ") + std::strerror(errno));
-  const char* data = content.data();
-  size_t left = content.size();
-  bool ok = true;
-  while (ok && left) {
-    ssize_t n = write(fd, data, left);
-    if (n < 0 && errno == EINTR) continue;
-    ok = n > 0;
-    if (ok) data += n, left -= static_cast<size_t>(n);
-  }
-  ok = ok && fsync(fd) == 0;
-  int error = errno;
-  ok = close(fd) == 0 && ok && std::rename(temporary.c_str(), path.c_str()) == 0;
-  if (!ok) {
-    if (error == 0) error = errno;
-    unlink(temporary.c_str());
-    throw Error(path, std::string("cannot be written: ") + std::strerror(error));
-  }
+  AtomicFile file(path);
+  file.Write(content);
+  file.Commit();
 }
 
 uint64_t Hash(std::string_view bytes, uint64_t seed) {

@@ -1,0 +1,48 @@
+#include "plan/atomic_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "plan/error.h"
+
+namespace pipewright {
+
+AtomicFile::AtomicFile(const std::string& path) : path_(path) {
+  static std::atomic<int> count{0};
+  temporary_ = path + ".tmp" + std::to_string(getpid()) + "." + std::to_string(count++);
+  fd_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (fd_ < 0) Fail();
+}
+
+AtomicFile::~AtomicFile() {
+  if (fd_ >= 0) close(fd_);
+  if (!temporary_.empty()) unlink(temporary_.c_str());
+}
+
+void AtomicFile::Fail() const {
+  throw Error(path_, std::string("cannot be written: ") + std::strerror(errno));
+}
+
+void AtomicFile::Write(std::string_view bytes) {
+  while (!bytes.empty()) {
+    ssize_t n = write(fd_, bytes.data(), bytes.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) Fail();
+    bytes.remove_prefix(static_cast<size_t>(n));
+  }
+}
+
+void AtomicFile::Commit() {
+  if (fsync(fd_) != 0) Fail();
+  int fd = fd_;
+  fd_ = -1;
+  if (close(fd) != 0 || std::rename(temporary_.c_str(), path_.c_str()) != 0) Fail();
+  temporary_.clear();
+}
+
+}  // namespace pipewright

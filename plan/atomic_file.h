@@ -1,0 +1,28 @@
+// A file that appears under its name only when it is complete.
+#pragma once
+#include <string>
+#include <string_view>
+
+namespace pipewright {
+
+// Writes go to a temporary file in the same folder; Commit syncs it and renames it. Without Commit
+// the temporary file is removed and what was at `path` before stays, also for those who mapped it.
+// All members throw Error naming `path`.
+class AtomicFile {
+ public:
+  explicit AtomicFile(const std::string& path);
+  ~AtomicFile();
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+
+  void Write(std::string_view bytes);
+  void Commit();
+
+ private:
+  [[noreturn]] void Fail() const;
+
+  std::string path_, temporary_;
+  int fd_ = -1;
+};
+
+}  // namespace pipewright
