@@ -130,4 +130,39 @@ void CheckKeys(const Json& object, const std::vector<std::string>& known,
                   "known here: " + Join(known, ", "));
 }
 
+static void Format(const Json& value, size_t indent, size_t used, std::string& out) {
+  std::string line = value.dump();
+  if (value.empty() || !value.is_structured() || indent + used + line.size() <= 100) {
+    // dump() writes no space after separators; a person wants them.
+    bool quoted = false;
+    for (size_t i = 0; i < line.size(); ++i) {
+      if (line[i] == '\\')
+        out += line[i++];
+      else if (line[i] == '"')
+        quoted = !quoted;
+      out += line[i];
+      if (!quoted && (line[i] == ',' || line[i] == ':')) out += ' ';
+    }
+    return;
+  }
+  bool object = value.is_object();
+  out += object ? "{" : "[";
+  bool first = true;
+  for (const auto& item : value.items()) {
+    if (!first) out += ",";
+    first = false;
+    out += "\n" + std::string(indent + 2, ' ');
+    std::string key = object ? Json(item.key()).dump() + ": " : "";
+    out += key;
+    Format(item.value(), indent + 2, key.size() + 1, out);
+  }
+  out += "\n" + std::string(indent, ' ') + (object ? "}" : "]");
+}
+
+std::string FormatJson(const Json& value) {
+  std::string out;
+  Format(value, 0, 0, out);
+  return out + "\n";
+}
+
 }  // namespace pipewright

@@ -25,4 +25,8 @@ bool IsUtf8(std::string_view text);
 // `where` names the object for the reader ("job.json: optimizer").
 void CheckKeys(const Json& object, const std::vector<std::string>& known, const std::string& where);
 
+// Indented text for people: lists and objects that fit into 100 columns stay on one line. Ends with
+// a newline.
+std::string FormatJson(const Json& value);
+
 }  // namespace pipewright

@@ -12,13 +12,14 @@ namespace pipewright {
 
 // A tensor or scalar that leaves a module (or the model's caller) and enters others.
 struct ValueInfo {
-  std::string name;                // unique among values; the name it has in the modules' code
-  std::string kind = "tensor";     // tensor, int, float, bool, none
-  std::string dtype;               // torch's word: float32, int64, ...; empty for scalars
-  std::vector<std::string> shape;  // numbers, or expressions of symbols where dynamic ("s0", "2*s0")
-  bool gradient = false;           // whether a gradient flows back along it
-  int producer = -1;               // module; -1: an input of the model
-  std::vector<int> consumers;      // modules, ascending
+  std::string name;             // unique among values; the name it has in the modules' code
+  std::string kind = "tensor";  // tensor, int, float, bool, none
+  std::string dtype;            // torch's word: float32, int64, ...; empty for scalars
+  std::vector<std::string>
+      shape;                   // numbers, or expressions of symbols where dynamic ("s0", "2*s0")
+  bool gradient = false;       // whether a gradient flows back along it
+  int producer = -1;           // module; -1: an input of the model
+  std::vector<int> consumers;  // modules, ascending
 };
 
 struct WeightInfo {
@@ -26,8 +27,8 @@ struct WeightInfo {
   std::string kind = "parameter";  // parameter, buffer, constant
   std::string dtype;
   std::vector<int64_t> shape;
-  bool requires_grad = false;      // parameters only: frozen ones are false
-  bool persistent = true;          // buffers: part of the state dict
+  bool requires_grad = false;  // parameters only: frozen ones are false
+  bool persistent = true;      // buffers: part of the state dict
 };
 
 struct ModuleInfo {
@@ -36,26 +37,27 @@ struct ModuleInfo {
   std::string weights;              // weights/module0.safetensors
   std::string code_hash;            // HexHash of the code as written; another hash: edited by hand
   std::vector<std::string> covers;  // the source model's submodules whose operations lie here
-  std::vector<int> inputs, outputs; // ids into Manifest::values, in the order of forward's signature
-  std::vector<WeightInfo> held;     // in the order of the code's attributes
+  std::vector<int> inputs,
+      outputs;                   // ids into Manifest::values, in the order of forward's signature
+  std::vector<WeightInfo> held;  // in the order of the code's attributes
 };
 
 // One weight that several modules hold, each under a name of its own; gradients are summed.
 struct SharedWeight {
   struct Holder {
     int module = -1;
-    std::string name;               // in that module
+    std::string name;  // in that module
   };
-  std::vector<Holder> holders;      // ascending by module, one entry a module
+  std::vector<Holder> holders;  // ascending by module, one entry a module
 };
 
 struct Manifest {
-  std::string version;              // of pipewright
-  std::string source;               // file name of the model
-  bool exported_in_training = true; // false: exported in evaluation mode
+  std::string version;                                         // of pipewright
+  std::string source;                                          // file name of the model
+  bool exported_in_training = true;                            // false: exported in evaluation mode
   std::map<std::string, std::pair<int64_t, int64_t>> symbols;  // range of each dynamic size
   std::vector<ValueInfo> values;
-  std::vector<int> inputs, outputs; // values, in the order of the model's signature
+  std::vector<int> inputs, outputs;  // values, in the order of the model's signature
   std::vector<ModuleInfo> modules;
   std::vector<SharedWeight> shared;
   // State-dict names that mean one tensor, sorted; the first is the one that files keep.

@@ -27,11 +27,11 @@ enum class ActionKind : uint8_t {
 // One entry of a rank's list.
 struct Action {
   ActionKind kind = ActionKind::kForward;
-  int stage = -1;        // the stage that computes, sends or receives
-  int microbatch = -1;   // -1 where the kind has none (REDUCE_GRAD, STEP, LOAD, EVICT)
-  int peer = -1;         // the stage at the other end of a transfer; -1: the neighbour, not written
-  int slot = -1;         // receive buffer of the edge (`#1`); -1: not assigned
-  int version = -1;      // weight version (`@3`); -1: the current one
+  int stage = -1;       // the stage that computes, sends or receives
+  int microbatch = -1;  // -1 where the kind has none (REDUCE_GRAD, STEP, LOAD, EVICT)
+  int peer = -1;        // the stage at the other end of a transfer; -1: the neighbour, not written
+  int slot = -1;        // receive buffer of the edge (`#1`); -1: not assigned
+  int version = -1;     // weight version (`@3`); -1: the current one
   int overlap_stage = -1, overlap_microbatch = -1;  // kOverlap: the backward half; else -1
 
   bool operator==(const Action&) const = default;
@@ -41,8 +41,8 @@ struct Action {
 // Edges may span stages; from < to in a graph numbered in topological order.
 struct StageEdge {
   int from = -1, to = -1;
-  bool gradient = true;        // whether any of its values carries a gradient back
-  int64_t forward_bytes = 0;   // a microbatch; 0 when unknown
+  bool gradient = true;       // whether any of its values carries a gradient back
+  int64_t forward_bytes = 0;  // a microbatch; 0 when unknown
   int64_t backward_bytes = 0;
 
   bool operator==(const StageEdge&) const = default;
@@ -52,9 +52,9 @@ struct StageEdge {
 struct StageGraph {
   int stages = 0;
   int ranks = 0;
-  std::vector<StageEdge> edges;                // sorted by (from, to), no duplicates
-  std::vector<std::vector<int>> ranks_of;      // stage -> its replicas; microbatch i runs on i mod r
-  std::vector<std::vector<int>> shared;        // groups of stages that hold one weight, ascending
+  std::vector<StageEdge> edges;            // sorted by (from, to), no duplicates
+  std::vector<std::vector<int>> ranks_of;  // stage -> its replicas; microbatch i runs on i mod r
+  std::vector<std::vector<int>> shared;    // groups of stages that hold one weight, ascending
 };
 
 // Every action of every rank for one optimizer step, ready to run.
@@ -62,7 +62,7 @@ struct Plan {
   int stages = 0;
   int microbatches = 0;
   bool forward_only = false;
-  std::vector<std::vector<Action>> ranks;      // [rank][position]
+  std::vector<std::vector<Action>> ranks;  // [rank][position]
 };
 
 }  // namespace pipewright

@@ -1,0 +1,79 @@
+#include "plan/job.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "plan/error.h"
+#include "plan/text.h"
+
+namespace pipewright {
+
+static std::string Write(const std::string& text) {
+  std::string path = testing::TempDir() + "/job.json";
+  WriteFile(path, text);
+  return path;
+}
+
+// A whole job, with `change` before the closing brace of its object.
+static std::string With(const std::string& change,
+                        const std::string& optimizer = R"({"type": "sgd"})") {
+  return R"({"data": {"tokens": "text.bin", "sequence_length": 8}, "loss": "cross_entropy",
+ "optimizer": )" +
+         optimizer + R"(, "microbatches": 4, "microbatch_size": 2)" + change + "}";
+}
+
+static std::string ErrorOf(const std::string& text) {
+  try {
+    ReadJob(Write(text));
+  } catch (const Error& e) {
+    std::string what = e.what();
+    return what.substr(what.find("job.json"));
+  }
+  return "accepted";
+}
+
+TEST(Job, DefaultsAndPaths) {
+  Job job = ReadJob(Write(With(R"(, "save": "out/w.safetensors")")));
+  EXPECT_EQ(job.schedule, "1f1b");
+  EXPECT_EQ(job.microbatches, 4);
+  EXPECT_EQ(job.data.tokens,
+            std::filesystem::path(testing::TempDir() + "/text.bin").lexically_normal());
+  EXPECT_EQ(job.optimizer.kind, OptimizerJob::kSgd);
+  EXPECT_TRUE(job.stop_on_nan);
+}
+
+TEST(Job, AdamW) {
+  Job job = ReadJob(Write(With("", R"({"type": "adamw", "lr": 0.5, "betas": [0.8, 0.9]})")));
+  EXPECT_EQ(job.optimizer.kind, OptimizerJob::kAdamW);
+  EXPECT_EQ(job.optimizer.lr, 0.5);
+  EXPECT_EQ(job.optimizer.beta2, 0.9);
+  EXPECT_EQ(job.optimizer.weight_decay, 0.01);
+}
+
+TEST(Job, Errors) {
+  struct Case {
+    std::string text, expected;
+  };
+  const Case cases[] = {
+      {With(R"(, "shedule": "gpipe")"),
+       "job.json: unknown key \"shedule\" (did you mean \"schedule\"?)"},
+      {With(R"(, "steps": -1)"), "job.json.steps: -1 is out of range: at least 0"},
+      {With(R"(, "steps": "many")"), "job.json.steps: a whole number is expected, not \"many\""},
+      {With(R"(, "threads": 0)"), "job.json.threads: 0 is out of range: at least 1"},
+      {With(R"(, "nan": "stpo")"), "job.json.nan: \"stpo\" is not known (did you mean \"stop\"?)"},
+      {With("", R"({"type": "adam"})"),
+       "job.json: optimizer.type: \"adam\" is not known (did you mean \"adamw\"?)"},
+      {With("", R"({"type": "sgd", "betas": [0, 0]})"),
+       "job.json: optimizer: unknown key \"betas\""},
+      {With("", R"({"type": "adamw", "betas": [0.9, 1]})"),
+       "job.json: optimizer.betas: two numbers of [0, 1)"},
+      {With("", R"({"type": "sgd", "lr": -1})"), "job.json: optimizer.lr: -1.0 is out of range"},
+      {"{}", "job.json: the key \"data\" is missing"},
+      {"{\n  \"data\": ]}", "job.json:2:11: not JSON"},
+  };
+  for (const Case& c : cases)
+    EXPECT_EQ(ErrorOf(c.text).substr(0, c.expected.size()), c.expected) << c.text;
+}
+
+}  // namespace pipewright
