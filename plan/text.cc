@@ -49,7 +49,7 @@ static size_t EditDistance(std::string_view a, std::string_view b) {
 }
 
 std::string Suggest(std::string_view word, const std::vector<std::string>& candidates) {
-  size_t best = std::max<size_t>(1, word.size() / 3) + 1;
+  size_t best = (word.size() < 4 ? 1 : std::max<size_t>(2, word.size() / 3)) + 1;
   const std::string* found = nullptr;
   for (const std::string& candidate : candidates) {
     size_t distance = EditDistance(word, candidate);

@@ -11,7 +11,7 @@ std::string Join(const std::vector<std::string>& parts, std::string_view separat
 std::vector<std::string> Split(std::string_view text, char separator);
 
 // " (did you mean \"x\"?)" for the candidate nearest to `word` by edit distance, or "" when none is
-// within a third of its length.
+// within two edits (short words: one) or a third of its length.
 std::string Suggest(std::string_view word, const std::vector<std::string>& candidates);
 
 // The whole file. Throws Error naming the path when it cannot be read.
