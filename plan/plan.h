@@ -57,12 +57,36 @@ struct StageGraph {
   std::vector<std::vector<int>> shared;    // groups of stages that hold one weight, ascending
 };
 
-// Every action of every rank for one optimizer step, ready to run.
+// How a plan was spelled where the actions do not say it, so that reading and writing keep every
+// byte. Harmless when the actions change: what no longer fits is written in the plain spelling.
+struct PlanLayout {
+  // `count` empty cells stand before the action at `position` of `rank`; sorted.
+  struct Idle {
+    int rank = 0, position = 0, count = 0;
+    bool operator==(const Idle&) const = default;
+  };
+  // The action at `position` of `rank` was written as `text`; sorted.
+  struct Spelling {
+    int rank = 0, position = 0;
+    std::string text;
+    bool operator==(const Spelling&) const = default;
+  };
+  std::vector<Idle> idle;
+  std::vector<Spelling> spellings;
+  bool input_grad_as_b = false;  // PyTorch's older zb1p files spell I as B
+  bool crlf = false;             // lines end with \r\n
+  bool final_newline = true;
+};
+
+// Every action of every rank, ready to run.
 struct Plan {
   int stages = 0;
-  int microbatches = 0;
+  int microbatches = 0;  // of one step; step k has the indices k * microbatches and up
+  int steps = 1;         // optimizer steps in a row
   bool forward_only = false;
   std::vector<std::vector<Action>> ranks;  // [rank][position]
+  PlanLayout layout;
+  std::vector<std::string> notes;  // what the reader of its text should tell the person
 };
 
 }  // namespace pipewright

@@ -1,0 +1,111 @@
+#include "plan/compute_index.h"
+
+#include <set>
+
+#include "plan/actions.h"
+#include "plan/error.h"
+
+namespace pipewright {
+
+namespace {
+
+// The first stage and microbatch with fewer actions than there should be, found without a table.
+Error TooFew(const Plan& plan) {
+  std::set<std::pair<int, int>> seen;
+  for (const auto& actions : plan.ranks)
+    for (const Action& a : actions)
+      if (HasForward(a)) seen.insert({a.stage, a.microbatch});
+  int stage = 0, microbatch = 0;
+  for (auto [s, m] : seen) {
+    if (s != stage || m != microbatch) break;
+    if (++microbatch == plan.steps * plan.microbatches) ++stage, microbatch = 0;
+  }
+  return Error("stage " + std::to_string(stage) + ", microbatch " + std::to_string(microbatch),
+               "rule \"once\": no rank runs its forward");
+}
+
+struct Indexer {
+  const Plan& plan;
+  const StageGraph& graph;
+  ComputeIndex& index;
+
+  void Put(std::vector<ComputePlace>& table, const char* what, int stage, int microbatch,
+           ComputePlace place) {
+    const Action& action = plan.ranks[place.rank][place.position];
+    std::string where = Place(place.rank, place.position, action);
+    if (stage < 0 || stage >= index.stages || microbatch < 0 || microbatch >= index.total)
+      throw Error(where, "rule \"range\": the plan has " + std::to_string(index.stages) +
+                             " stages and " + std::to_string(index.total) + " microbatches");
+    if (table.empty()) table.resize(static_cast<size_t>(index.stages) * index.total);
+    int rank = RankOf(graph, stage, microbatch);
+    if (rank != place.rank)
+      throw Error(where, "rule \"rank\": stage " + std::to_string(stage) + " runs microbatch " +
+                             std::to_string(microbatch) + " on rank " + std::to_string(rank));
+    ComputePlace& entry = table[index.At(stage, microbatch)];
+    if (entry.rank >= 0)
+      throw Error(where,
+                  "rule \"once\": the " + std::string(what) + " of stage " + std::to_string(stage) +
+                      " on microbatch " + std::to_string(microbatch) + " stands already at " +
+                      Place(entry.rank, entry.position, plan.ranks[entry.rank][entry.position]));
+    entry = place;
+  }
+
+  void CheckOrder(const std::vector<ComputePlace>& first, const std::vector<ComputePlace>& second,
+                  size_t i, const char* what) {
+    if (second.empty() || second[i].rank < 0) return;
+    const ComputePlace& place = second[i];
+    const Action& action = plan.ranks[place.rank][place.position];
+    if (first.empty() || first[i].rank < 0 || first[i].position >= place.position)
+      throw Error(Place(place.rank, place.position, action),
+                  "rule \"order\": its " + std::string(what) + " does not come before it");
+  }
+};
+
+}  // namespace
+
+ComputeIndex IndexCompute(const Plan& plan, const StageGraph& graph) {
+  ComputeIndex index;
+  index.stages = plan.stages;
+  index.total = plan.steps * plan.microbatches;
+  if (plan.stages != graph.stages)
+    throw Error("plan", "it has " + std::to_string(plan.stages) + " stages, the graph " +
+                            std::to_string(graph.stages));
+  if (plan.ranks.size() != static_cast<size_t>(graph.ranks))
+    throw Error("plan", "it has " + std::to_string(plan.ranks.size()) + " ranks, the graph " +
+                            std::to_string(graph.ranks));
+  size_t computes = 0;
+  for (const auto& actions : plan.ranks)
+    for (const Action& a : actions) computes += HasForward(a);
+  if (computes < static_cast<size_t>(index.stages) * index.total) throw TooFew(plan);
+
+  Indexer indexer{plan, graph, index};
+  for (size_t r = 0; r < plan.ranks.size(); ++r)
+    for (size_t p = 0; p < plan.ranks[r].size(); ++p) {
+      const Action& a = plan.ranks[r][p];
+      ComputePlace place{static_cast<int32_t>(r), static_cast<int32_t>(p)};
+      if (HasForward(a)) indexer.Put(index.forward, "forward", a.stage, a.microbatch, place);
+      if (HasBackward(a))
+        indexer.Put(index.backward, "backward", BackwardStage(a), BackwardMicrobatch(a), place);
+      if (a.kind == ActionKind::kWeightGrad)
+        indexer.Put(index.weight_grad, "weight gradient", a.stage, a.microbatch, place);
+    }
+  // Puts are distinct, so as many forwards as the table has entries fill it.
+  for (size_t i = 0; !index.backward.empty() && i < index.backward.size(); ++i) {
+    std::string where = "stage " + std::to_string(i / index.total) + ", microbatch " +
+                        std::to_string(i % index.total);
+    if (index.backward[i].rank < 0) throw Error(where, "rule \"once\": no rank runs its backward");
+    const ComputePlace& b = index.backward[i];
+    bool split = plan.ranks[b.rank][b.position].kind == ActionKind::kInputGrad;
+    bool weight = !index.weight_grad.empty() && index.weight_grad[i].rank >= 0;
+    if (split != weight)
+      throw Error(where, split ? "rule \"once\": it has an input gradient (I) and no W"
+                               : "rule \"once\": it has a full backward (B) and a W");
+    indexer.CheckOrder(index.forward, index.backward, i, "forward");
+    indexer.CheckOrder(index.backward, index.weight_grad, i, "input gradient");
+  }
+  if (index.backward.empty() && !index.weight_grad.empty())
+    throw Error("plan", "rule \"once\": it has weight gradients (W) and no input gradients (I)");
+  return index;
+}
+
+}  // namespace pipewright

@@ -1,0 +1,235 @@
+#include "plan/lower.h"
+
+#include <algorithm>
+#include <functional>
+#include <queue>
+#include <tuple>
+
+#include "plan/actions.h"
+#include "plan/compute_index.h"
+#include "plan/compute_times.h"
+#include "plan/error.h"
+#include "plan/reduce_order.h"
+#include "plan/stage_graph.h"
+
+namespace pipewright {
+
+namespace {
+
+// One message on its way to the rank that is being lowered.
+struct Incoming {
+  // When it is sent in the global order: end of the producer, its rank, place among its sends.
+  int64_t time = 0;
+  int source_rank = -1;
+  bool backward = false;
+  int from = -1, to = -1;  // the stages that send and receive
+  int microbatch = -1;
+  int edge = -1;     // counted on this rank, one for each (from, to)
+  int latest = 0;    // its RECV stands before the latest-th compute at the latest
+  int consumer = 0;  // the compute that uses it
+  int gap = 0, slot = 0;
+
+  auto Key() const { return std::tuple(time, source_rank, backward, to, from); }
+};
+
+using Heap = std::priority_queue<std::pair<int, int>, std::vector<std::pair<int, int>>,
+                                 std::greater<std::pair<int, int>>>;
+
+class Lowering {
+ public:
+  Lowering(const Plan& schedule, const StageGraph& graph)
+      : plan_(schedule),
+        graph_(graph),
+        edges_(IndexEdges(graph)),
+        index_(IndexCompute(schedule, graph)),
+        ends_(UnitEnds(schedule, graph, index_)),
+        channel_(graph.ranks) {}
+
+  std::vector<Action> LowerRank(int rank) {
+    std::vector<Incoming> messages = Collect(rank);
+    Post(messages);
+    std::stable_sort(messages.begin(), messages.end(),
+                     [](const Incoming& a, const Incoming& b) { return a.gap < b.gap; });
+    const std::vector<Action>& computes = plan_.ranks[rank];
+    std::vector<int> step_ends = StepEnds(rank);
+    std::vector<Action> out;
+    out.reserve(computes.size() + 2 * messages.size() + 4);
+    auto next = messages.begin();
+    size_t step = 0;
+    for (size_t k = 0;; ++k) {
+      for (; next != messages.end() && next->gap == static_cast<int>(k); ++next)
+        out.push_back(Receive(*next));
+      if (k > 0) AppendSends(computes[k - 1], rank, out);
+      for (; step < step_ends.size() && step_ends[step] == static_cast<int>(k); ++step)
+        AppendStep(rank, out);
+      if (k == computes.size()) break;
+      out.push_back(computes[k]);
+    }
+    out.shrink_to_fit();
+    return out;
+  }
+
+ private:
+  // The producer's compute and rank of a message, in the global order.
+  void Add(int rank, int from, int to, bool backward, int microbatch, int edge,
+           std::vector<Incoming>& out) {
+    const auto& table = backward ? index_.backward : index_.forward;
+    ComputePlace producer = table[index_.At(from, microbatch)];
+    if (producer.rank == rank) return;
+    Incoming m;
+    m.time = ends_[producer.rank][producer.position];
+    m.source_rank = producer.rank;
+    m.backward = backward;
+    m.from = from, m.to = to;
+    m.microbatch = microbatch;
+    m.edge = edge;
+    m.consumer = table[index_.At(to, microbatch)].position;
+    const auto& own = ends_[rank];
+    auto after = m.source_rank < rank ? std::lower_bound(own.begin(), own.end(), m.time)
+                                      : std::upper_bound(own.begin(), own.end(), m.time);
+    m.latest = static_cast<int>(after - own.begin());
+    out.push_back(m);
+  }
+
+  std::vector<Incoming> Collect(int rank) {
+    std::vector<Incoming> messages;
+    int edge = 0;
+    for (int s = 0; s < graph_.stages; ++s) {
+      const auto& replicas = graph_.ranks_of[s];
+      auto at = std::find(replicas.begin(), replicas.end(), rank);
+      if (at == replicas.end()) continue;
+      int first = static_cast<int>(at - replicas.begin()), r = static_cast<int>(replicas.size());
+      for (int e : edges_.in[s]) {
+        for (int i = first; i < index_.total; i += r)
+          Add(rank, graph_.edges[e].from, s, false, i, edge, messages);
+        ++edge;
+      }
+      for (int e : edges_.out[s]) {
+        if (!graph_.edges[e].gradient || index_.backward.empty()) continue;
+        for (int i = first; i < index_.total; i += r)
+          Add(rank, graph_.edges[e].to, s, true, i, edge, messages);
+        ++edge;
+      }
+    }
+    edges_here_ = edge;
+    std::sort(messages.begin(), messages.end(),
+              [](const Incoming& a, const Incoming& b) { return a.Key() < b.Key(); });
+    return messages;
+  }
+
+  // Gives each message a slot and the earliest place of its RECV.
+  void Post(std::vector<Incoming>& messages) {
+    std::vector<Heap> taken(edges_here_);  // consumers of the slots in use
+    std::vector<int> slots(edges_here_);
+    for (const Incoming& m : messages) {
+      Heap& heap = taken[m.edge];
+      while (!heap.empty() && heap.top().first < m.latest) heap.pop();
+      heap.push({m.consumer, 0});
+      slots[m.edge] = std::max(slots[m.edge], static_cast<int>(heap.size()));
+    }
+    std::vector<Heap> free(edges_here_);  // (from which gap on, slot)
+    for (int e = 0; e < edges_here_; ++e)
+      for (int i = 0; i < slots[e]; ++i) free[e].push({0, i});
+    std::fill(channel_.begin(), channel_.end(), 0);
+    for (Incoming& m : messages) {
+      auto [gap, slot] = free[m.edge].top();
+      free[m.edge].pop();
+      m.slot = slot;
+      m.gap = channel_[m.source_rank] = std::max(gap, channel_[m.source_rank]);
+      free[m.edge].push({m.consumer + 1, slot});
+    }
+  }
+
+  static Action Receive(const Incoming& m) {
+    Action a;
+    a.kind = m.backward ? ActionKind::kRecvBackward : ActionKind::kRecvForward;
+    a.stage = m.to, a.peer = m.from;
+    a.microbatch = m.microbatch;
+    a.slot = m.slot;
+    return a;
+  }
+
+  // The order among the sends of one compute is that of Incoming::Key.
+  void AppendSends(const Action& compute, int rank, std::vector<Action>& out) {
+    auto send = [&](ActionKind kind, int from, int to, int microbatch) {
+      if (RankOf(graph_, to, microbatch) == rank) return;
+      Action a;
+      a.kind = kind;
+      a.stage = from, a.peer = to;
+      a.microbatch = microbatch;
+      out.push_back(a);
+    };
+    if (HasForward(compute))
+      for (int e : edges_.out[compute.stage])
+        send(ActionKind::kSendForward, compute.stage, graph_.edges[e].to, compute.microbatch);
+    if (HasBackward(compute)) {
+      int s = BackwardStage(compute);
+      for (int e : edges_.in[s])
+        if (graph_.edges[e].gradient)
+          send(ActionKind::kSendBackward, s, graph_.edges[e].from, BackwardMicrobatch(compute));
+    }
+  }
+
+  // Behind how many computes each step ends: after its last backward on this rank.
+  std::vector<int> StepEnds(int rank) {
+    if (index_.backward.empty()) return {};
+    std::vector<int> ends(plan_.steps, 0);
+    const auto& computes = plan_.ranks[rank];
+    for (size_t k = 0; k < computes.size(); ++k) {
+      const Action& a = computes[k];
+      if (HasBackward(a) || a.kind == ActionKind::kWeightGrad)
+        ends[BackwardMicrobatch(a) / plan_.microbatches] = static_cast<int>(k) + 1;
+    }
+    for (int i = 1; i < plan_.steps; ++i) ends[i] = std::max(ends[i], ends[i - 1]);
+    return ends;
+  }
+
+  void AppendStep(int rank, std::vector<Action>& out) {
+    if (reduce_.empty()) reduce_ = ReduceOrder(graph_), stages_of_ = StagesOf();
+    for (int s : reduce_[rank]) {
+      Action a;
+      a.kind = ActionKind::kReduceGrad, a.stage = s;
+      out.push_back(a);
+    }
+    for (int s : stages_of_[rank]) {
+      Action a;
+      a.kind = ActionKind::kStep, a.stage = s;
+      out.push_back(a);
+    }
+  }
+
+  std::vector<std::vector<int>> StagesOf() {
+    std::vector<std::vector<int>> stages(graph_.ranks);
+    for (int s = 0; s < graph_.stages; ++s)
+      for (int r : graph_.ranks_of[s]) stages[r].push_back(s);
+    return stages;
+  }
+
+  const Plan& plan_;
+  const StageGraph& graph_;
+  EdgeIndex edges_;
+  ComputeIndex index_;
+  std::vector<std::vector<int64_t>> ends_;
+  std::vector<int> channel_;  // by source rank: where its last RECV stands
+  int edges_here_ = 0;
+  std::vector<std::vector<int>> reduce_, stages_of_;
+};
+
+}  // namespace
+
+Plan Lower(const Plan& schedule, const StageGraph& graph) {
+  CheckGraph(graph);
+  Plan plan = ComputeOnly(schedule);
+  Lowering lowering(plan, graph);
+  Plan out;
+  out.stages = plan.stages;
+  out.microbatches = plan.microbatches;
+  out.steps = plan.steps;
+  out.forward_only = plan.forward_only;
+  out.notes = schedule.notes;
+  out.ranks.resize(plan.ranks.size());
+  for (int r = 0; r < graph.ranks; ++r) out.ranks[r] = lowering.LowerRank(r);
+  return out;
+}
+
+}  // namespace pipewright

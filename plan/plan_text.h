@@ -1,0 +1,24 @@
+// Schedules and plans as text: PyTorch's CSV grammar (torch.distributed.pipelining, _Action), one
+// line a rank, and what it cannot say added behind: `2SEND_F5>4` (destination stage), `4RECV_F5<2`
+// (source stage), `#1` (receive buffer), `@3` (weight version). An empty cell is idle.
+#pragma once
+#include <string>
+#include <string_view>
+
+#include "plan/plan.h"
+
+namespace pipewright {
+
+// Reads a schedule or a plan; WritePlan(ReadPlan(text)) == text for every text that can be read.
+// Where a stage has both B and W for a microbatch, B is the input gradient (older zb1p files): it
+// becomes I. Throws Error("path:line:column").
+Plan ReadPlan(std::string_view text, const std::string& path);
+
+std::string WritePlan(const Plan& plan);
+
+std::string ToText(const Action& action);
+
+// One cell, not empty. Throws Error(where).
+Action ParseAction(std::string_view cell, const std::string& where);
+
+}  // namespace pipewright

@@ -1,0 +1,33 @@
+// Schedules by name: the order of the compute actions of every rank, without transfers.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "plan/plan.h"
+
+namespace pipewright {
+
+// Stage -> its replicas. Microbatch i of a stage runs on replica i mod r.
+using Placement = std::vector<std::vector<int>>;
+
+// "loop" (stage s on rank s mod P), "v" (there and back again, any number of times), or one entry a
+// stage: "0,1,1,0"; replicas are joined by +: "0+1,2". Throws Error.
+Placement ParsePlacement(const std::string& text, int ranks, int stages);
+
+// The placement a schedule has by itself: loop, or v for the schedules made for it.
+std::string DefaultPlacement(const std::string& name);
+// The number of stages a schedule has by itself on so many ranks.
+int DefaultStages(const std::string& name, int ranks);
+
+struct ScheduleOptions {
+  bool forward_only = false;
+};
+
+const std::vector<std::string>& ScheduleNames();
+
+// An empty `placement` stands for the schedule's own; stages = 0 for its own number. Throws Error
+// with the number that does not fit and the nearest that does.
+Plan MakeSchedule(const std::string& name, int ranks, int stages, int microbatches,
+                  const Placement& placement, const ScheduleOptions& options = {});
+
+}  // namespace pipewright

@@ -1,0 +1,27 @@
+// Which stages talk to which, and where they run.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "plan/plan.h"
+
+namespace pipewright {
+
+// Stage s feeds stage s + 1; `ranks_of` gives each stage's replicas. ranks = the largest + 1.
+StageGraph ChainGraph(std::vector<std::vector<int>> ranks_of);
+
+// What a plan's own text says: the placement from its compute actions, the edges from its transfers
+// and, where it has none, a chain. Weights that stages share are not in the text.
+// Throws Error when a stage has no forward at all.
+StageGraph GraphOf(const Plan& plan);
+
+// Throws Error when ranks, edges or groups are out of range, unsorted or repeated.
+void CheckGraph(const StageGraph& graph);
+
+// The edges of each stage as indices into graph.edges, ascending.
+struct EdgeIndex {
+  std::vector<std::vector<int>> in, out;
+};
+EdgeIndex IndexEdges(const StageGraph& graph);
+
+}  // namespace pipewright

@@ -1,0 +1,100 @@
+#include "plan/validate.h"
+
+#include <algorithm>
+
+#include "plan/actions.h"
+#include "plan/compute_index.h"
+#include "plan/compute_times.h"
+#include "plan/error.h"
+#include "plan/rendezvous.h"
+#include "plan/stage_graph.h"
+#include "plan/step_rules.h"
+#include "plan/transfer_index.h"
+
+namespace pipewright {
+
+static void CheckRange(const Plan& plan) {
+  int total = plan.steps * plan.microbatches;
+  for (size_t r = 0; r < plan.ranks.size(); ++r)
+    for (size_t p = 0; p < plan.ranks[r].size(); ++p) {
+      const Action& a = plan.ranks[r][p];
+      bool bad_peer = IsTransfer(a.kind) && (PeerOf(a) < 0 || PeerOf(a) >= plan.stages);
+      bool counted = IsCompute(a.kind) || IsTransfer(a.kind);
+      if (a.stage < 0 || a.stage >= plan.stages || bad_peer || a.microbatch >= total ||
+          (counted && a.microbatch < 0))
+        throw Error(Place(static_cast<int>(r), p, a),
+                    "rule \"range\": the plan has " + std::to_string(plan.stages) + " stages and " +
+                        std::to_string(total) + " microbatches");
+    }
+}
+
+// The most that is held at once; a buffer from its RECV to the compute that uses it.
+static RankPeaks PeaksOf(const Plan& plan, const StageGraph& graph, const EdgeIndex& edges,
+                         const ComputeIndex& computes, int rank) {
+  RankPeaks peaks, now;
+  const auto& actions = plan.ranks[rank];
+  auto bytes = [&](int edge, bool backward) {
+    return backward ? graph.edges[edge].backward_bytes : graph.edges[edge].forward_bytes;
+  };
+  auto use = [&](const std::vector<int>& own, int microbatch, bool backward) {
+    for (int e : own) {
+      int peer = backward ? graph.edges[e].to : graph.edges[e].from;
+      if ((backward && !graph.edges[e].gradient) || RankOf(graph, peer, microbatch) == rank)
+        continue;
+      --now.buffers;
+      now.buffer_bytes -= bytes(e, backward);
+    }
+  };
+  bool transfers = HasTransfers(plan);
+  for (const Action& a : actions) {
+    if (IsRecv(a.kind)) {
+      ++now.buffers;
+      now.buffer_bytes += bytes(EdgeOf(graph, edges, a), a.kind == ActionKind::kRecvBackward);
+    }
+    if (HasForward(a)) ++now.activations;
+    peaks.activations = std::max(peaks.activations, now.activations);
+    peaks.buffers = std::max(peaks.buffers, now.buffers);
+    peaks.buffer_bytes = std::max(peaks.buffer_bytes, now.buffer_bytes);
+    if (HasForward(a) && transfers) use(edges.in[a.stage], a.microbatch, false);
+    if (HasForward(a) && computes.backward.empty()) --now.activations;
+    if (HasBackward(a)) {
+      --now.activations;
+      if (transfers) use(edges.out[BackwardStage(a)], BackwardMicrobatch(a), true);
+    }
+    if (a.kind == ActionKind::kInputGrad) ++now.kept_for_weights;
+    peaks.kept_for_weights = std::max(peaks.kept_for_weights, now.kept_for_weights);
+    if (a.kind == ActionKind::kWeightGrad) --now.kept_for_weights;
+  }
+  return peaks;
+}
+
+PlanReport Validate(const Plan& plan, const StageGraph& graph) {
+  CheckGraph(graph);
+  CheckRange(plan);
+  EdgeIndex edges = IndexEdges(graph);
+  ComputeIndex computes = IndexCompute(plan, graph);
+  TransferIndex transfers = IndexTransfers(plan, graph, edges, computes);
+  CheckSteps(plan, graph);
+  CheckRendezvous(plan, graph, edges, transfers);
+  PlanReport report;
+  for (size_t r = 0; r < plan.ranks.size(); ++r)
+    report.ranks.push_back(PeaksOf(plan, graph, edges, computes, static_cast<int>(r)));
+  return report;
+}
+
+PlanReport Validate(const Plan& plan) { return Validate(plan, GraphOf(plan)); }
+
+PlanReport ValidateSchedule(const Plan& schedule, const StageGraph& graph) {
+  CheckGraph(graph);
+  Plan plan = ComputeOnly(schedule);
+  CheckRange(plan);
+  ComputeIndex computes = IndexCompute(plan, graph);
+  UnitEnds(plan, graph, computes);
+  EdgeIndex edges = IndexEdges(graph);
+  PlanReport report;
+  for (size_t r = 0; r < plan.ranks.size(); ++r)
+    report.ranks.push_back(PeaksOf(plan, graph, edges, computes, static_cast<int>(r)));
+  return report;
+}
+
+}  // namespace pipewright

@@ -1,0 +1,43 @@
+// The proof that a plan can run.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "plan/plan.h"
+
+namespace pipewright {
+
+// What a rank holds at most while a plan runs.
+struct RankPeaks {
+  int activations = 0;       // microbatches of a stage between F and B (or I)
+  int kept_for_weights = 0;  // between I and W
+  int buffers = 0;           // receive buffers posted and not yet used up
+  int64_t buffer_bytes = 0;  // of these, by the bytes of their edges
+};
+
+struct PlanReport {
+  std::vector<RankPeaks> ranks;
+};
+
+// Accepts a plan, or throws Error("rank R, action N, 2SEND_F5>4: rule \"NAME\": ..."). The rules:
+//   range       stages, microbatches and peers are those of the plan
+//   once        every stage's F, and B or I and W, once a microbatch; each transfer once
+//   rank        on the rank that the placement says
+//   order       F before B or I, I before W; a SEND behind the compute that makes its data, a RECV
+//               before the compute that uses it; REDUCE_GRAD and STEP behind the last gradient
+//   transfer    a SEND and a RECV for each edge, microbatch and direction between different ranks,
+//               and no others
+//   channel     a rank posts the receives from another rank in the order in which that one sends
+//   slot        no RECV takes a slot that holds data not yet used
+//   step        each stage steps once a step on each of its ranks, after its REDUCE_GRAD
+//   deadlock    every rank reaches its end even when each SEND blocks until its RECV is reached and
+//               each gradient exchange until all its ranks are there
+PlanReport Validate(const Plan& plan, const StageGraph& graph);
+
+// The same with the graph that the plan's own text gives (GraphOf).
+PlanReport Validate(const Plan& plan);
+
+// A schedule of compute actions alone: range, once, rank, order, deadlock.
+PlanReport ValidateSchedule(const Plan& schedule, const StageGraph& graph);
+
+}  // namespace pipewright
