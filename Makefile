@@ -1,0 +1,87 @@
+# make demo | make test | make build: each installs what is missing first. `make help` lists the rest.
+
+# Python 3.11 or later; the environment made with it is .venv.
+PYTHON ?= python3
+# Arguments of pip install, for example --index-url URL to choose PyTorch's CPU or CUDA build.
+PIP_ARGS ?=
+BUILD ?= build
+# A file that includes torch's headers takes up to 1.5 GB to compile.
+CORES := $(shell nproc)
+GIGABYTES := $(shell awk '/MemAvailable/ {print int($$2 / 1.5e6)}' /proc/meminfo)
+JOBS ?= $(shell echo $$(( $(GIGABYTES) < 1 ? 1 : $(GIGABYTES) < $(CORES) ? $(GIGABYTES) : $(CORES) )))
+
+PACKAGES := cmake ninja-build ccache libopenmpi-dev openmpi-bin nlohmann-json3-dev libgtest-dev \
+            libgmock-dev libcli11-dev
+PACKAGES += $(shell $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || echo python3-venv)
+
+# With a LibTorch of your own, named by CMAKE_PREFIX_PATH, the build leaves .venv alone.
+OWN_TORCH := $(firstword $(foreach p,$(subst ;, ,$(subst :, ,$(CMAKE_PREFIX_PATH))), \
+  $(wildcard $(p)/share/cmake/Torch/TorchConfig.cmake $(p)/Torch/TorchConfig.cmake)))
+VENV := .venv/ready
+ifeq ($(OWN_TORCH),)
+  TORCH := $(VENV)
+  TORCH_PREFIX = $$(.venv/bin/python -c 'import torch; print(torch.utils.cmake_prefix_path)')
+  TEST_PYTHON := $(CURDIR)/.venv/bin/python
+else
+  TORCH_PREFIX := $(CMAKE_PREFIX_PATH)
+  TEST_PYTHON := $(if $(wildcard $(VENV)),$(CURDIR)/.venv/bin/python,$(shell command -v $(PYTHON)))
+  CHECK_SKIPS := --no-python-torch
+endif
+
+.PHONY: build test test-long sanitize bench demo clean format install-packages help
+.DEFAULT_GOAL := build
+
+build: $(BUILD)/build.ninja
+	@cmake --build $(BUILD) -j $(JOBS)
+
+# Also made anew when the environment or the presets change; ninja sees to everything else.
+$(BUILD)/build.ninja: $(TORCH) CMakePresets.json | install-packages
+	cmake --preset release -B $(BUILD) -DCMAKE_PREFIX_PATH="$(TORCH_PREFIX)" \
+	  -DPIPEWRIGHT_PYTHON="$(TEST_PYTHON)"
+	@touch $@
+
+install-packages:
+	@scripts/install.sh $(PACKAGES)
+
+$(VENV): requirements.txt | install-packages
+	scripts/venv.sh $(PYTHON) $(PIP_ARGS)
+
+test: build
+	@tests/run.sh $(BUILD) $(JOBS) $(CHECK_SKIPS)
+
+# Everything, with what takes long; the result is written to docs/test-long.txt.
+test-long: build sanitize
+	@PIPEWRIGHT_LONG=1 tests/run.sh $(BUILD) $(JOBS) $(CHECK_SKIPS) | tee $(BUILD)/test-long.txt; \
+	  status=$${PIPESTATUS[0]}; tests/record_long.sh $(BUILD)/test-long.txt > docs/test-long.txt; \
+	  exit $$status
+test-long: SHELL := /bin/bash
+
+# What does not need torch, under the sanitizers.
+sanitize: install-packages
+	@for preset in asan tsan; do \
+	  cmake --preset $$preset && cmake --build --preset $$preset -j $(JOBS) && \
+	  ctest --preset $$preset || exit 1; done
+
+demo: build $(VENV)
+	@examples/gpt/demo.sh $(BUILD)
+
+bench: build $(VENV)
+	@bench/run.sh $(BUILD)
+
+format:
+	@git ls-files '*.cc' '*.h' | xargs clang-format -i
+
+clean:
+	rm -rf build build-* .venv/ready
+
+help:
+	@echo "make build      compile into $(BUILD)/ (with .venv for PyTorch)"
+	@echo "make demo       export, compile and train a small GPT on 4 ranks, beside PyTorch"
+	@echo "make test       build and run the tests"
+	@echo "make test-long  the tests with the long ones; sanitizers"
+	@echo "make sanitize   the parts without torch under address, undefined and thread sanitizers"
+	@echo "make bench      measure"
+	@echo "make format     clang-format"
+	@echo "make clean      remove the build folders"
+	@echo "Variables: PYTHON, PIP_ARGS (pip install's arguments), BUILD, JOBS; CMAKE_PREFIX_PATH names"
+	@echo "a LibTorch of your own."

@@ -1,0 +1,37 @@
+#!/bin/bash
+# The whole way once: export, compile, train on 4 ranks, compare with PyTorch, write some text.
+# Usage: examples/gpt/demo.sh [BUILD]; the files go to BUILD/demo.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+build=${1:-build}
+out=$build/demo
+python=.venv/bin/python
+ranks=4
+rm -rf "$out"
+mkdir -p "$out"
+# shellcheck source=scripts/mpi_env.sh
+. scripts/mpi_env.sh
+export OMP_NUM_THREADS=1
+
+title() { printf '\n\033[1m%s\033[0m\n' "$*"; }
+[ -t 1 ] || title() { printf '\n%s\n' "$*"; }
+run() { echo "\$ $*"; "$@"; }
+
+title "1. Export the model from PyTorch"
+run $python examples/gpt/export.py -o "$out/gpt.pt2"
+
+title "2. Compile it into a package for $ranks ranks"
+run "$build/pipewright" compile "$out/gpt.pt2" -o "$out/gpt.pkg" --ranks $ranks
+ls "$out/gpt.pkg"/*
+
+title "3. Train it on $ranks ranks"
+run mpirun -n $ranks "$build/pipewright-run" train "$out/gpt.pkg" examples/gpt/job.json \
+  --save "$out/trained.safetensors" --metrics "$out/metrics.jsonl"
+
+title "4. The same model, data and job in one PyTorch process"
+echo "\$ $python examples/gpt/reference.py examples/gpt/job.json > $out/pytorch.jsonl"
+$python examples/gpt/reference.py examples/gpt/job.json > "$out/pytorch.jsonl"
+run $python examples/gpt/compare.py "$out/metrics.jsonl" "$out/pytorch.jsonl"
+
+title "5. A line of text from the weights trained on $ranks ranks"
+run $python examples/gpt/sample.py "$out/trained.safetensors"

@@ -1,0 +1,28 @@
+#!/bin/sh
+# Installs what the build needs from Debian's archive; does nothing when all of it is there.
+# Usage: scripts/install.sh PACKAGE...
+set -eu
+
+missing=
+for package in "$@"; do
+  status=$(dpkg-query -W -f '${Status}' "$package" 2>/dev/null || true)
+  [ "$status" = "install ok installed" ] || missing="$missing $package"
+done
+[ -n "$missing" ] || exit 0
+
+if ! command -v apt-get >/dev/null; then
+  echo "Install these first (names as in Debian 12):$missing" >&2
+  exit 1
+fi
+sudo=
+if [ "$(id -u)" != 0 ]; then
+  if ! command -v sudo >/dev/null; then
+    echo "Not root and no sudo. Ask an administrator for: apt-get install$missing" >&2
+    exit 1
+  fi
+  sudo=sudo
+fi
+echo "Installing$missing"
+$sudo apt-get update -qq
+# shellcheck disable=SC2086  # a list of words
+$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing

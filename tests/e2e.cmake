@@ -1,0 +1,21 @@
+# tests/e2e/*_test.py: whole runs, against PyTorch. Skipped, visibly, where Python has no torch.
+set(PIPEWRIGHT_PYTHON "" CACHE FILEPATH "Python with what requirements.txt lists, for tests/e2e")
+set(E2E_PYTHON ${PIPEWRIGHT_PYTHON})
+if(NOT E2E_PYTHON)
+  set(E2E_PYTHON ${CMAKE_SOURCE_DIR}/.venv/bin/python)
+  if(NOT EXISTS ${E2E_PYTHON})
+    set(E2E_PYTHON ${PYTHON3})
+  endif()
+endif()
+
+if(TARGET pipewright-run AND EXISTS ${CMAKE_SOURCE_DIR}/compiler/compile_command.cc)
+  file(GLOB E2E_TESTS CONFIGURE_DEPENDS e2e/*_test.py)
+  foreach(path ${E2E_TESTS})
+    get_filename_component(name ${path} NAME_WE)
+    string(REGEX REPLACE "_test$" "" name ${name})
+    add_test(NAME e2e.${name} COMMAND ${E2E_PYTHON} -B ${path} -v)
+    set_tests_properties(e2e.${name} PROPERTIES
+      ENVIRONMENT "PIPEWRIGHT_BUILD=${CMAKE_BINARY_DIR}"
+      SKIP_RETURN_CODE 77 TIMEOUT 600 PROCESSORS 2 LABELS e2e)
+  endforeach()
+endif()
