@@ -5,9 +5,12 @@
 
 namespace pipewright {
 
+void AddSimulateCommand(CLI::App& app);
 void AddVersionCommand(CLI::App& app);
 
 static const Command kCommands[] = {
+    {"simulate", "what a plan would take: time, idle time, memory, by given costs",
+     AddSimulateCommand},
     {"version", "print the version", AddVersionCommand},
 };
 

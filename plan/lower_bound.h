@@ -1,0 +1,25 @@
+// What no order can beat: lower bounds on makespan and span for a plan's stages, placement, counts
+// and costs, whatever the order, with I and W free to be apart, and under a memory limit per rank.
+// The derivation is in docs/simulate.md.
+#pragma once
+#include <limits>
+#include <vector>
+
+#include "plan/costs.h"
+#include "plan/plan.h"
+
+namespace pipewright {
+
+struct LowerBound {
+  double makespan = 0, span = 0;
+};
+
+constexpr double kNoLimit = std::numeric_limits<double>::infinity();
+
+// `memory`: bytes a rank may hold, weights included. `steps`: how often the plan is run in a row.
+// `recompute`: per stage, as SimulateOptions. Of the plan only what each rank computes matters and,
+// where it has transfers, which stages they connect; otherwise the stages are a chain.
+LowerBound BoundOf(const Plan& plan, const Costs& costs, double memory = kNoLimit, int steps = 1,
+                   const std::vector<char>& recompute = {});
+
+}  // namespace pipewright

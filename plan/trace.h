@@ -1,0 +1,41 @@
+// What happened, or would: when each action of each rank started and ended. The simulator and the
+// runtime write the same, so that predicted and measured lie over each other.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "plan/plan.h"
+
+namespace pipewright {
+
+// A compute action, or any other one that took time. Times are in the costs' unit.
+struct TraceEvent {
+  int action = 0;  // position in the rank's list
+  int step = 0;    // repetition of the plan
+  double start = 0, end = 0;
+  // What let it start: event `cause` of rank `cause_rank`, on the same rank the one before it.
+  // -1: nothing, it started at once.
+  int cause_rank = -1, cause = -1;
+};
+
+// A message on its way. Only kept on request.
+struct TraceTransfer {
+  int from_rank = 0, to_rank = 0, from_stage = 0, to_stage = 0, microbatch = 0;
+  bool backward = false;
+  double start = 0, end = 0;
+};
+
+struct Trace {
+  std::vector<std::vector<TraceEvent>> ranks;  // [rank], in order
+  std::vector<TraceTransfer> transfers;
+};
+
+// Chrome's trace-event JSON (chrome://tracing, Perfetto): one line of the picture a rank; messages
+// as flows. Times are written as they are, where Chrome reads microseconds.
+std::string ChromeTrace(const Plan& plan, const Trace& trace);
+
+// One line a rank, `columns` characters wide at most: digits are microbatches modulo 10 in F, the
+// letters i, w, b stand for I, W and B, o for a pair, '.' for idle.
+std::string TextTimeline(const Plan& plan, const Trace& trace, int columns);
+
+}  // namespace pipewright
