@@ -7,11 +7,13 @@ namespace pipewright {
 
 void AddSimulateCommand(CLI::App& app);
 void AddVersionCommand(CLI::App& app);
+void AddWeightsCommand(CLI::App& app);
 
 static const Command kCommands[] = {
     {"simulate", "what a plan would take: time, idle time, memory, by given costs",
      AddSimulateCommand},
     {"version", "print the version", AddVersionCommand},
+    {"weights", "list, check, convert, shard and compare checkpoints", AddWeightsCommand},
 };
 
 }  // namespace pipewright

@@ -27,6 +27,8 @@ int RunProgram(const char* name, const char* description, const Command* command
   try {
     app.parse(argc, argv);
     return kSuccess;
+  } catch (const CLI::RuntimeError& e) {  // a command that has said all there is to say
+    return e.get_exit_code();
   } catch (const CLI::ParseError& e) {
     return app.exit(e) == 0 ? kSuccess : kUsage;
   } catch (const UsageError& e) {

@@ -73,22 +73,26 @@ std::string JsonPosition(std::string_view text, const std::vector<std::string>& 
   return Position(text, best);
 }
 
-Json ParseJson(std::string_view text, const std::string& path) {
-  // The library keeps the last of two equal keys; here the second is an error.
+template <typename Document>
+static Document Parse(std::string_view text, const std::string& path) {
+  // The library takes a NUL byte for the end of the text.
+  if (size_t nul = text.find('\0'); nul != std::string_view::npos)
+    throw Error(path + ":" + Position(text, nul), "not JSON: a NUL byte");
+  // It keeps the last of two equal keys; here the second is an error.
   std::vector<std::set<std::string>> keys;
   std::string duplicate;
-  auto watch = [&](int, Json::parse_event_t event, Json& parsed) {
-    if (event == Json::parse_event_t::object_start) keys.emplace_back();
-    if (event == Json::parse_event_t::object_end) keys.pop_back();
-    if (event == Json::parse_event_t::key && duplicate.empty() &&
-        !keys.back().insert(parsed.get<std::string>()).second)
-      duplicate = parsed.get<std::string>();
+  auto watch = [&](int, typename Document::parse_event_t event, Document& parsed) {
+    if (event == Document::parse_event_t::object_start) keys.emplace_back();
+    if (event == Document::parse_event_t::object_end) keys.pop_back();
+    if (event == Document::parse_event_t::key && duplicate.empty() &&
+        !keys.back().insert(parsed.template get<std::string>()).second)
+      duplicate = parsed.template get<std::string>();
     return true;
   };
-  Json parsed;
+  Document parsed;
   try {
-    parsed = Json::parse(text.begin(), text.end(), watch);
-  } catch (const Json::parse_error& e) {
+    parsed = Document::parse(text.begin(), text.end(), watch);
+  } catch (const typename Document::parse_error& e) {
     std::string reason = e.what();
     size_t colon = reason.find("column");
     colon = reason.find(": ", colon == std::string::npos ? 0 : colon);
@@ -104,6 +108,12 @@ Json ParseJson(std::string_view text, const std::string& path) {
     throw Error(path + ":" + Position(text, second), "the key \"" + duplicate + "\" appears twice");
   }
   return parsed;
+}
+
+Json ParseJson(std::string_view text, const std::string& path) { return Parse<Json>(text, path); }
+
+nlohmann::json ParseSortedJson(std::string_view text, const std::string& path) {
+  return Parse<nlohmann::json>(text, path);
 }
 
 Json ReadJson(const std::string& path) { return ParseJson(ReadFile(path), path); }

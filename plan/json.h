@@ -12,6 +12,8 @@ using Json = nlohmann::ordered_json;
 // Parses `text`; throws Error("path:line:column: ..."). Duplicate keys and trailing text are
 // errors.
 Json ParseJson(std::string_view text, const std::string& path);
+// The same, for objects of very many keys; the order is the keys', not the text's.
+nlohmann::json ParseSortedJson(std::string_view text, const std::string& path);
 Json ReadJson(const std::string& path);
 
 // "line:column" of the value at `path` in `text`, which must be JSON; keys and decimal indices,

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "plan/mapped_file.h"
+
 namespace pipewright {
 
 struct TensorInfo {
@@ -33,18 +35,15 @@ struct SafetensorsHeader {
 // in one line that ends with the reference's name for what is wrong, as "(InvalidOffset)".
 SafetensorsHeader ParseSafetensorsHeader(std::string_view file, const std::string& path);
 
-// An open file. The pages are mapped privately and may be written to: that changes neither the file
-// nor what others see. Replacing the file on disk by a rename leaves an open one intact.
-// Holders of views keep this object alive (std::shared_ptr where tensors are made over it).
+// An open file. Its pages are mapped privately and may be written to. Replacing the file on disk by
+// a rename leaves an open one intact. Holders of views keep this object alive (std::shared_ptr
+// where tensors are made over it).
 class SafetensorsFile {
  public:
   // Throws Error when `path` cannot be read or its header does not hold.
   explicit SafetensorsFile(const std::string& path);
-  ~SafetensorsFile();
-  SafetensorsFile(const SafetensorsFile&) = delete;
-  SafetensorsFile& operator=(const SafetensorsFile&) = delete;
 
-  const std::string& path() const { return path_; }
+  const std::string& path() const { return file_.path(); }
   const SafetensorsHeader& header() const { return header_; }
   const TensorInfo* Find(std::string_view name) const { return header_.Find(name); }
   // Throws Error with a suggestion when the file has no such tensor.
@@ -58,10 +57,7 @@ class SafetensorsFile {
   void Read(const TensorInfo& info, uint64_t offset, char* buffer, uint64_t size) const;
 
  private:
-  std::string path_;
-  int fd_ = -1;
-  char* map_ = nullptr;
-  size_t size_ = 0;
+  MappedFile file_;
   SafetensorsHeader header_;
 };
 

@@ -1,0 +1,32 @@
+// A whole file in memory, read when touched.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace pipewright {
+
+// Pages are mapped privately and may be written to: that changes neither the file nor what others
+// see. A file larger than memory can be mapped. Members throw Error naming the path.
+class MappedFile {
+ public:
+  explicit MappedFile(const std::string& path);
+  ~MappedFile();
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+
+  const std::string& path() const { return path_; }
+  std::string_view bytes() const { return {map_, size_}; }
+  char* data() const { return map_; }
+
+  // Reads [at, at + size) into `buffer` without touching the mapping, so that memory does not grow.
+  void Read(uint64_t at, char* buffer, uint64_t size) const;
+
+ private:
+  std::string path_;
+  int fd_ = -1;
+  char* map_ = nullptr;
+  size_t size_ = 0;
+};
+
+}  // namespace pipewright
