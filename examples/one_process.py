@@ -15,7 +15,7 @@ MASK = 2**64 - 1
 
 
 def splitmix64(x):
-    """x: an int or an array of uint64."""
+    """x: an array of uint64; wraps around."""
     x = x + np.uint64(GOLDEN)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -26,9 +26,9 @@ def epoch_order(samples, seed, epoch, shuffle):
     """The numbers of the samples in the order in which this epoch visits them."""
     if not shuffle:
         return np.arange(samples)
-    with np.errstate(over="ignore"):
-        epoch_key = splitmix64(np.uint64((seed + GOLDEN * (epoch + 1)) & MASK))
-        keys = splitmix64(epoch_key ^ np.arange(samples, dtype=np.uint64))
+    # Arrays, because numpy warns of a scalar that wraps around.
+    epoch_key = splitmix64(np.array([(seed + GOLDEN * (epoch + 1)) & MASK], dtype=np.uint64))
+    keys = splitmix64(epoch_key ^ np.arange(samples, dtype=np.uint64))
     return np.argsort(keys, kind="stable")
 
 

@@ -1,0 +1,32 @@
+# Sets TORCH_LIBRARIES, from LibTorch 2.11 or later in CMAKE_PREFIX_PATH or Torch_DIR.
+#
+# LibTorch's own CMake package wants a whole CUDA toolkit beside a CUDA build. Nothing here compiles
+# against CUDA, so the libraries of such a build are linked directly.
+set(TORCH_ROOT "")
+string(REPLACE ":" ";" prefixes "$ENV{CMAKE_PREFIX_PATH}")
+foreach(prefix ${Torch_DIR} ${CMAKE_PREFIX_PATH} ${prefixes})
+  foreach(root ${prefix} ${prefix}/../.. ${prefix}/../../..)
+    if(NOT TORCH_ROOT AND EXISTS ${root}/lib/libtorch.so)
+      get_filename_component(TORCH_ROOT ${root} ABSOLUTE)
+    endif()
+  endforeach()
+endforeach()
+
+if(TORCH_ROOT AND EXISTS ${TORCH_ROOT}/lib/libtorch_cuda.so)
+  file(STRINGS ${TORCH_ROOT}/include/torch/headeronly/version.h lines REGEX "VERSION_M[A-Z]+ [0-9]+")
+  string(REGEX REPLACE ".*MAJOR ([0-9]+).*MINOR ([0-9]+).*" "\\1.\\2" Torch_VERSION "${lines}")
+  if(Torch_VERSION VERSION_LESS 2.11)
+    message(FATAL_ERROR "LibTorch ${Torch_VERSION} in ${TORCH_ROOT} is older than 2.11")
+  endif()
+  message(STATUS "Found LibTorch ${Torch_VERSION}, a CUDA build: ${TORCH_ROOT}")
+  add_library(torch INTERFACE IMPORTED)
+  target_include_directories(
+    torch INTERFACE ${TORCH_ROOT}/include ${TORCH_ROOT}/include/torch/csrc/api/include)
+  # libtorch.so exports nothing itself, but loads the CUDA kernels.
+  target_link_libraries(torch INTERFACE
+    -Wl,--no-as-needed ${TORCH_ROOT}/lib/libtorch.so -Wl,--as-needed
+    ${TORCH_ROOT}/lib/libtorch_cpu.so ${TORCH_ROOT}/lib/libc10.so -Wl,--allow-shlib-undefined)
+  set(TORCH_LIBRARIES torch)
+else()
+  find_package(Torch 2.11 REQUIRED)
+endif()

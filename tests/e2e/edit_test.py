@@ -1,0 +1,108 @@
+"""A package is edited by hand and runs at once: confs, code, and mistakes in the code."""
+import copy
+import json
+import re
+import shutil
+import unittest
+
+import torch.nn.functional as F
+
+from support import Case, export_gpt, gpt, run_ranks, token_job
+
+
+class Edit(Case):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.model = gpt(tied=False)
+        export_gpt(cls.model, cls.folder / "gpt.pt2")
+        cls.package = cls.compile("gpt.pt2", "gpt.pkg", "--ranks", "4")
+
+    def copy_package(self, name):
+        shutil.copytree(self.package, self.path(name))
+        return self.path(name)
+
+    def edit(self, package, pattern, replacement):
+        """Replaces the first match in modules/module1.py; returns the number of its line."""
+        path = package / "modules/module1.py"
+        before = path.read_text()
+        match = re.search(pattern, before, re.M)
+        self.assertTrue(match, before)
+        path.write_text(before[:match.start()] + match.expand(replacement) + before[match.end():])
+        return before[:match.start()].count("\n") + 1
+
+    def test_a_conf_for_4_ranks_edited_to_2(self):
+        job = token_job()
+        package = self.copy_package("conf.pkg")
+        four = self.train(package, job, 4)
+        path = package / "conf/mp_conf.json"
+        conf = json.loads(path.read_text())
+        stages = conf["module_to_stage_map"][:6]
+        self.assertEqual(sorted(set(stages)), [0, 1, 2, 3])
+        conf["module_to_stage_map"] = [stage // 2 for stage in stages]
+        conf["stage_to_rank_map"] = {"0": [0], "1": [1]}
+        path.write_text(json.dumps(conf))
+        self.assert_same_run(self.train(package, job, 2), four)
+
+    def test_a_conf_with_an_entry_for_the_loss(self):
+        job = token_job(steps=3)
+        conf = {"module_to_stage_map": [0, 0, 1, 1, 2, 2, 2],
+                "stage_to_rank_map": {"0": [0], "1": [1], "2": [2]}}
+        self.path("loss.json").write_text(json.dumps(conf))
+        self.assert_same_run(self.train(self.package, job, 3, conf=self.path("loss.json")),
+                             self.train(self.package, job, 4))
+
+    def test_two_stages_on_one_rank(self):
+        job = token_job(steps=3)
+        conf = {"module_to_stage_map": [0, 0, 1, 1, 2, 2],
+                "stage_to_rank_map": {"0": [0], "1": [1], "2": [0]}}
+        self.path("loop.json").write_text(json.dumps(conf))
+        self.assert_same_run(self.train(self.package, job, 2, conf=self.path("loop.json")),
+                             self.train(self.package, job, 4))
+
+    def test_relu_for_gelu_is_pytorchs_relu(self):
+        job = token_job()
+        package = self.copy_package("relu.pkg")
+        self.edit(package, r"torch\.gelu\((\w+)[^)]*\)", r"torch.relu(\1)")
+        ours = self.train(package, job, 4)
+
+        model = copy.deepcopy(self.model)
+        block = model.blocks[1]
+        block.forward = lambda x: relu_block(block, x)
+        self.assert_same_run(ours, self.train_pytorch(model, job))
+        unedited = self.train(self.package, job, 4)
+        self.assertNotEqual(ours.losses, unedited.losses)
+
+    def check_broken(self, name, pattern, replacement, *texts):
+        package = self.copy_package(name)
+        line = self.edit(package, pattern, replacement)
+        for mpi in (True, False):
+            result = run_ranks(4, "train", package, self.write_job(token_job()), mpi=mpi)
+            self.assert_fails(result, r"modules/module1\.py\D*\b%d\b" % line, *texts)
+            carets = [text for text in result.out.splitlines() if "~~" in text or "^" in text]
+            self.assertEqual(len(carets), 1, result.out)
+
+    def test_an_unknown_operation(self):
+        self.check_broken("unknown.pkg", r"torch\.gelu\(", "torch.gelo(", "gelo")
+
+    def test_an_unknown_name(self):
+        self.check_broken("name.pkg", r"torch\.gelu\(\w+", "torch.gelu(nowhere", "nowhere")
+
+    def test_a_syntax_error(self):
+        self.check_broken("syntax.pkg", r"= torch\.gelu\(", "= = torch.gelu(")
+
+    def test_an_error_while_running_shows_the_line(self):
+        package = self.copy_package("running.pkg")
+        line = self.edit(package, r"torch\.gelu\((\w+)[^)]*\)", r"torch.reshape(\1, [7, 7])")
+        result = run_ranks(4, "train", package, self.write_job(token_job()))
+        self.assert_fails(result, r"module1\.py\D*\b%d\b" % line, "rank 0", "stage 0",
+                          "microbatch 0", "0F0", "invalid for input")
+
+
+def relu_block(block, x):
+    x = x + block.attention(block.norm1(x))
+    return x + block.down(F.relu(block.up(block.norm2(x))))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,86 @@
+"""Training gives the same bits on any ranks, schedule and transport, and PyTorch's."""
+import copy
+import unittest
+
+from support import ADAMW, SGD, Case, export_gpt, gpt, token_job
+
+
+class Equality(Case):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.models = {}
+        for name, tied in (("tied", True), ("untied", False)):
+            cls.models[name] = gpt(tied=tied)
+            export_gpt(cls.models[name], cls.folder / f"{name}.pt2")
+            cls.compile(f"{name}.pt2", f"{name}.pkg")
+
+    def conf(self, name, ranks):
+        from support import pipewright
+        path = self.path(f"{name}_{ranks}.json")
+        if not path.exists():
+            self.succeed(pipewright("conf", self.path(f"{name}.pkg"), "--ranks", ranks, "-o", path))
+        return path
+
+    def check_everywhere(self, name):
+        first = None
+        for ranks in (1, 2, 3, 5):
+            for schedule in ("gpipe", "1f1b"):
+                for mpi in (True, False):
+                    job = token_job(schedule=schedule)
+                    run = self.train(self.path(f"{name}.pkg"), job, ranks, mpi,
+                                     self.conf(name, ranks))
+                    first = first or run
+                    what = f"{ranks} ranks, {schedule}, {'MPI' if mpi else 'threads'}: "
+                    self.assert_same_run(run, first, what)
+
+    def test_tied_weights_on_1_2_3_and_5_ranks(self):
+        self.check_everywhere("tied")
+
+    def test_untied_weights_on_1_2_3_and_5_ranks(self):
+        self.check_everywhere("untied")
+
+    def both(self, name, optimizer):
+        job = token_job(optimizer=optimizer)
+        ours = self.train(self.path(f"{name}.pkg"), job, 3, True, self.conf(name, 3))
+        model = copy.deepcopy(self.models[name])
+        before = copy.deepcopy(model.state_dict())
+        theirs = self.train_pytorch(model, job)
+        kept = [n for n, _ in model.named_parameters()]  # a tied weight once
+        self.assert_learned(ours, before, kept)
+        return ours, theirs, kept
+
+    def test_untied_sgd_is_pytorchs_to_the_bit(self):
+        ours, theirs, _ = self.both("untied", SGD)
+        self.assert_same_run(ours, theirs)
+
+    def test_untied_nesterov_is_pytorchs_to_the_bit(self):
+        ours, theirs, _ = self.both("untied", {**SGD, "nesterov": True})
+        self.assert_same_run(ours, theirs)
+
+    def test_untied_sgd_with_dampening_is_pytorchs_to_the_bit(self):
+        ours, theirs, _ = self.both("untied", {**SGD, "dampening": 0.3})
+        self.assert_same_run(ours, theirs)
+
+    def test_untied_adamw_is_pytorchs_to_the_bit(self):
+        ours, theirs, _ = self.both("untied", ADAMW)
+        self.assert_same_run(ours, theirs)
+
+    def check_tied(self, optimizer):
+        """The head's and the embedding's gradients are added in another order than PyTorch's."""
+        ours, theirs, kept = self.both("tied", optimizer)
+        for a, b in zip(ours.losses, theirs.losses, strict=True):
+            for x, y in zip(a, b, strict=True):
+                self.assertAlmostEqual(x, y, delta=1e-5 * abs(y))
+        self.assertEqual(sorted(ours.weights), sorted(kept))
+        self.assert_close_tensors(ours.weights, {n: theirs.weights[n] for n in kept}, 1e-5)
+
+    def test_tied_sgd_is_pytorchs(self):
+        self.check_tied(SGD)
+
+    def test_tied_adamw_is_pytorchs(self):
+        self.check_tied(ADAMW)
+
+
+if __name__ == "__main__":
+    unittest.main()

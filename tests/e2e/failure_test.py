@@ -1,0 +1,145 @@
+"""What goes wrong is said once and clearly, and every rank ends within 10 s."""
+import json
+import shutil
+import unittest
+
+import numpy as np
+
+from support import LENGTH, Case, export_gpt, gpt, run_ranks, token_job
+
+
+class Failure(Case):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.model = gpt(tied=False)
+        export_gpt(cls.model, cls.folder / "gpt.pt2")
+        cls.package = cls.compile("gpt.pt2", "gpt.pkg", "--ranks", "4")
+
+    def fails(self, *texts, job=None, ranks=4, package=None, options=(), code=1, both=True):
+        job_file = self.write_job(job or token_job())
+        for mpi in (True, False) if both else (True,):
+            result = run_ranks(ranks, "train", package or self.package, job_file, *options, mpi=mpi)
+            self.assert_fails(result, *texts, code=code)
+
+    def tokens(self, **changes):
+        """A job over a token file of 4000 tokens of u16, where `changes` are {position: token}."""
+        tokens = np.arange(4000, dtype=np.uint16) % 256
+        for position, token in changes.items():
+            tokens[int(position[1:])] = token
+        tokens.tofile(self.path("tokens.bin"))
+        job = token_job()
+        job["data"] = {"tokens": "tokens.bin", "dtype": "u16", "sequence_length": LENGTH,
+                       "shuffle": False}
+        return job
+
+    def test_an_exception_on_the_first_rank(self):
+        # Step 3, microbatch 2, first sample: window 2 * 8 + 4.
+        position = (2 * 8 + 2 * 2) * LENGTH + 3
+        self.fails("rank 0", "stage 0", "microbatch 2", "0F2", "index out of range",
+                   job=self.tokens(**{f"p{position}": 300}))
+
+    def test_an_exception_on_the_last_rank(self):
+        # The last target of a window is the first input of the next, so here only a target: the
+        # end of the last window of the data.
+        job = self.tokens(**{"p%d" % (8 * LENGTH): 300})
+        job["steps"] = 1
+        self.fails("rank 3", "stage 3", "microbatch 3", "3F3", "out of bounds", job=job)
+
+    def test_an_exception_on_a_middle_rank(self):
+        package = self.path("middle.pkg")
+        shutil.copytree(self.package, package)
+        conf = json.loads((package / "conf/mp_conf.json").read_text())
+        module = conf["module_to_stage_map"].index(2)
+        code = package / f"modules/module{module}.py"
+        text = code.read_text()
+        self.assertIn("torch.gelu(", text)
+        start = text.index("torch.gelu(")
+        end = text.index("\n", start)
+        code.write_text(text[:start] + "torch.reshape(layer_norm, [7])" + text[end:]
+                        if "layer_norm =" in text else text)
+        self.fails("rank 2", "stage 2", "microbatch 0", "2F0", "invalid for input", package=package)
+
+    def test_the_wrong_number_of_ranks(self):
+        self.fails("conf/mp_conf.json", "4", "3", "pipewright conf .*--ranks 3", ranks=3)
+
+    def test_a_conf_for_another_package(self):
+        self.path("short.json").write_text(json.dumps(
+            {"module_to_stage_map": [0, 0, 1], "stage_to_rank_map": {"0": [0], "1": [1]}}))
+        self.fails("short.json", "module", ranks=2, options=("--conf", self.path("short.json")))
+
+    def test_a_conf_that_runs_backwards(self):
+        self.path("back.json").write_text(json.dumps(
+            {"module_to_stage_map": [1, 1, 1, 0, 0, 0], "stage_to_rank_map": {"0": [0], "1": [1]}}))
+        self.fails("back.json", "stage", ranks=2, options=("--conf", self.path("back.json")))
+
+    def test_a_missing_job(self):
+        for mpi in (True, False):
+            result = run_ranks(4, "train", self.package, self.path("nowhere.json"), mpi=mpi)
+            self.assert_fails(result, "nowhere.json")
+
+    def test_a_missing_package(self):
+        self.fails("nowhere.pkg", package=self.path("nowhere.pkg"))
+
+    def test_a_missing_weight_file(self):
+        package = self.path("weightless.pkg")
+        shutil.copytree(self.package, package)
+        (package / "weights/module3.safetensors").unlink()
+        self.fails("module3.safetensors", package=package)
+
+    def test_a_cut_weight_file(self):
+        package = self.path("cut.pkg")
+        shutil.copytree(self.package, package)
+        file = package / "weights/module3.safetensors"
+        file.write_bytes(file.read_bytes()[:-100])
+        self.fails("module3.safetensors", package=package)
+
+    def test_missing_data(self):
+        job = token_job()
+        job["data"]["tokens"] = "nowhere.bin"
+        self.fails("nowhere.bin", job=job)
+
+    def test_too_little_data(self):
+        self.path("few.bin").write_bytes(bytes(3 * LENGTH))
+        job = token_job()
+        job["data"]["tokens"] = "few.bin"
+        self.fails("few.bin", job=job)
+
+    def test_an_unknown_key(self):
+        self.fails("microbatchs", 'microbatches', job=token_job(microbatchs=4))
+
+    def test_an_unknown_schedule(self):
+        self.fails("1f1c", "1f1b", job=token_job(schedule="1f1c"))
+
+    def test_an_input_that_the_model_does_not_have(self):
+        from safetensors.numpy import save_file
+        save_file({"x": np.zeros((64, LENGTH), np.int64), "y": np.zeros((64, LENGTH), np.int64)},
+                  self.path("data.safetensors"))
+        job = token_job()
+        job["data"] = {"tensors": "data.safetensors", "inputs": {"token": "x"}, "target": "y"}
+        self.fails("token", "tokens", job=job)
+
+    def test_inputs_of_another_shape(self):
+        from safetensors.numpy import save_file
+        save_file({"x": np.zeros((64, 5), np.int64), "y": np.zeros((64, 5), np.int64)},
+                  self.path("narrow.safetensors"))
+        job = token_job()
+        job["data"] = {"tensors": "narrow.safetensors", "inputs": {"tokens": "x"}, "target": "y"}
+        self.fails("tokens", r"\b5\b", r"\b%d\b" % LENGTH, job=job)
+
+    def test_a_loss_that_is_not_a_number(self):
+        job = token_job(optimizer={"type": "sgd", "lr": 1e30})
+        self.fails("rank 3", "stage 3", "microbatch", "step [23]", "(?i)nan", job=job)
+
+    def test_a_loss_that_may_be_anything(self):
+        job = token_job(optimizer={"type": "sgd", "lr": 1e30}, nan="ignore", steps=3,
+                        check_shared=None)
+        for mpi in (True, False):
+            self.succeed(run_ranks(4, "train", self.package, self.write_job(job), mpi=mpi))
+
+    def test_a_misspelt_option_is_a_usage_error(self):
+        self.fails("--step", options=("--stepz", "3"), code=2, both=False)
+
+
+if __name__ == "__main__":
+    unittest.main()

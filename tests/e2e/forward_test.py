@@ -1,0 +1,70 @@
+"""eval and infer run without dropout, and the weights that train saves load in Python."""
+import json
+import unittest
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, load_model, save_file
+
+from support import LENGTH, Case, bits, export_gpt, gpt, one_process, run_ranks, token_job
+
+
+class Forward(Case):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.model = gpt(tied=True, layers=4, dropout=0.2)
+        export_gpt(cls.model, cls.folder / "gpt.pt2")
+        cls.package = cls.compile("gpt.pt2", "gpt.pkg", "--ranks", "3")
+
+    def test_evaluation_has_no_dropout(self):
+        job = token_job(steps=3)
+        wanted = list(one_process.evaluate(self.model, job, self.folder))
+        self.model.train()
+        for mpi in (True, False):
+            self.succeed(run_ranks(3, "eval", self.package, self.write_job(job), "--metrics",
+                                   self.path("eval.jsonl"), mpi=mpi))
+            lines = [json.loads(line) for line in self.path("eval.jsonl").read_text().splitlines()]
+            losses = [x for line in lines for x in line["losses"]]
+            self.assertEqual(bits(losses), bits(x for part in wanted for x in part))
+
+    def test_inference_has_no_dropout(self):
+        tokens = torch.randint(256, (6, LENGTH))
+        save_file({"tokens": tokens}, self.path("in.safetensors"))
+        with torch.no_grad():
+            wanted = torch.cat([self.model.eval()(part) for part in tokens.chunk(3)])
+        self.model.train()
+        name = json.loads((self.package / "manifest.json").read_text())["outputs"][0]
+        for mpi in (True, False):
+            self.succeed(run_ranks(3, "infer", self.package, "--input", self.path("in.safetensors"),
+                                   "-o", self.path("out.safetensors"), "--microbatches", 3, mpi=mpi))
+            self.assert_same_tensors(load_file(self.path("out.safetensors")), {name: wanted})
+
+    def test_training_has_dropout(self):
+        job = token_job(steps=1)
+        trained = self.train(self.package, job, 3)
+        evaluated = next(one_process.evaluate(self.model, job, self.folder))
+        self.model.train()
+        self.assertNotEqual(bits(trained.losses[0]), bits(evaluated))
+
+    def test_dropout_does_not_depend_on_ranks(self):
+        job = token_job(steps=3)
+        conf = {"module_to_stage_map": [0, 0, 0, 0], "stage_to_rank_map": {"0": [0]}}
+        self.path("one.json").write_text(json.dumps(conf))
+        self.assert_same_run(self.train(self.package, job, 1, conf=self.path("one.json")),
+                             self.train(self.package, job, 3))
+
+    def test_saved_weights_load_strictly(self):
+        self.train(self.package, token_job(steps=2), 3)
+        file = self.path("trained.safetensors")
+        model = gpt(tied=True, layers=4, dropout=0.2, seed=9)
+        self.assertEqual(load_model(model, file, strict=True), (set(), []))
+        self.assertIs(model.head.weight, model.embedding.weight)
+        with safe_open(file, "pt") as opened:
+            self.assertIn("embedding.weight", opened.keys())
+            self.assertNotIn("head.weight", opened.keys())
+            self.assertEqual(opened.metadata().get("head.weight"), "embedding.weight")
+
+
+if __name__ == "__main__":
+    unittest.main()

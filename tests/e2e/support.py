@@ -1,0 +1,229 @@
+"""What the end-to-end tests share: small models, packages, jobs, and runs of the programs."""
+import json
+import os
+import pathlib
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+import uuid
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BUILD = pathlib.Path(os.environ.get("PIPEWRIGHT_BUILD", ROOT / "build"))
+sys.path[:0] = [str(ROOT / "examples"), str(ROOT / "examples/gpt")]
+try:
+    import torch
+    from safetensors.torch import load_file
+    import one_process
+    from model import GPT
+except ImportError as error:
+    print(f"SKIPPED: no Python with torch ({error})")
+    sys.exit(77)
+
+torch.set_num_threads(1)
+LENGTH = 16
+ENVIRONMENT = {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    "OMPI_MCA_hwloc_base_binding_policy": "none",
+    "OMPI_MCA_mpi_yield_when_idle": "1",
+    "OMP_NUM_THREADS": "1",
+}
+
+
+class Result:
+    """A finished command: code, out (both streams), seconds, left (processes that outlived it)."""
+
+    def __init__(self, command, code, out, seconds, left):
+        self.command, self.code, self.out = command, code, out
+        self.seconds, self.left = seconds, left
+
+
+def marked_processes(mark):
+    """Processes whose environment carries `mark`: also those that mpirun put into other groups."""
+    found = []
+    for path in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            if mark.encode() in (path / "environ").read_bytes():
+                found.append(int(path.name))
+        except OSError:
+            pass
+    return found
+
+
+def call(command, timeout=120, environment=None, cwd=None):
+    mark = "PIPEWRIGHT_TEST_RUN=" + uuid.uuid4().hex
+    env = {**os.environ, **ENVIRONMENT, **(environment or {}), **dict([mark.split("=")])}
+    command = [str(word) for word in command]
+    start = time.monotonic()
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                               text=True, errors="replace", env=env, cwd=cwd)
+    try:
+        out, _ = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        for pid in marked_processes(mark):
+            os.kill(pid, signal.SIGKILL)
+        out, _ = process.communicate()
+        out += f"\n(still running after {timeout} s)"
+    left = marked_processes(mark)
+    return Result(" ".join(command), process.returncode, out, time.monotonic() - start, left)
+
+
+def pipewright(*arguments):
+    return call([BUILD / "pipewright", *arguments])
+
+
+def run_ranks(ranks, *arguments, mpi=True, **settings):
+    program = BUILD / "pipewright-run"
+    if mpi:
+        return call(["mpirun", "-n", ranks, program, *arguments], **settings)
+    return call([program, "--in-process", ranks, *arguments], **settings)
+
+
+def bits(values):
+    """Floats as the bits of float32, so that they compare exactly."""
+    return [struct.pack("<f", value) for value in values]
+
+
+def gpt(tied=True, layers=6, seed=1, **options):
+    torch.manual_seed(seed)
+    return GPT(layers=layers, width=32, heads=2, length=LENGTH, tied=tied, **options).train()
+
+
+def export(model, example, path):
+    batch = torch.export.Dim("batch", min=1, max=4096)
+    program = torch.export.export(model, (example,), dynamic_shapes=({0: batch},), strict=False)
+    torch.export.save(program, path)
+
+
+def export_gpt(model, path):
+    export(model, torch.randint(256, (2, LENGTH)), path)
+
+
+SGD = {"type": "sgd", "lr": 0.05, "momentum": 0.9, "weight_decay": 1e-3}
+ADAMW = {"type": "adamw", "lr": 2e-3, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.02}
+
+
+def token_job(**changes):
+    job = {
+        "data": {"tokens": str(ROOT / "examples/data/python_reference.txt"), "dtype": "u8",
+                 "sequence_length": LENGTH, "shuffle": True},
+        "loss": "cross_entropy", "optimizer": SGD, "schedule": "1f1b", "microbatches": 4,
+        "microbatch_size": 2, "steps": 20, "seed": 7, "threads": 1, "log_every": 1,
+        "check_shared": True,
+    }
+    job.update(changes)
+    return {key: value for key, value in job.items() if value is not None}
+
+
+class Trained:
+    """What a run of `train` wrote."""
+
+    def __init__(self, losses, weights, gradients):
+        self.losses, self.weights, self.gradients = losses, weights, gradients
+
+
+class Case(unittest.TestCase):
+    """A test with a folder of its own for each class; kept when KEEP_FILES is set."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = pathlib.Path(tempfile.mkdtemp(prefix="pipewright_test_"))
+        if os.environ.get("KEEP_FILES"):
+            print(cls.folder)
+        else:
+            cls.addClassCleanup(shutil.rmtree, cls.folder)
+
+    def path(self, name):
+        return self.folder / name
+
+    @classmethod
+    def compile(cls, model_file, package, *options):
+        result = pipewright("compile", cls.folder / model_file, "-o", cls.folder / package, *options)
+        if result.code:
+            raise AssertionError(f"{result.command}\n{result.out}")
+        return cls.folder / package
+
+    def write_job(self, job, name="job.json"):
+        path = self.path(name)
+        path.write_text(json.dumps(job))
+        return path
+
+    def succeed(self, result):
+        self.assertEqual(result.code, 0, f"{result.command}\n{result.out}")
+        self.assertEqual(result.left, [], result.command)
+        return result
+
+    def train(self, package, job, ranks, mpi=True, conf=None, environment=None):
+        files = [self.path(name) for name in
+                 ("metrics.jsonl", "trained.safetensors", "gradients.safetensors")]
+        for file in files:
+            file.unlink(missing_ok=True)
+        options = ["--conf", conf] if conf else []
+        self.succeed(run_ranks(
+            ranks, "train", package, self.write_job(job), "--metrics", files[0], "--save", files[1],
+            "--save-gradients", files[2], *options, mpi=mpi, environment=environment))
+        lines = [json.loads(line) for line in files[0].read_text().splitlines()]
+        self.assertEqual([line["step"] for line in lines], list(range(1, job["steps"] + 1)))
+        return Trained([line["losses"] for line in lines], load_file(files[1]), load_file(files[2]))
+
+    def train_pytorch(self, model, job):
+        """The same in this process; the gradients are those of the last step."""
+        gradients = {}
+
+        def keep(step, model):
+            if step == job["steps"]:
+                gradients.update((name, p.grad.clone()) for name, p in model.named_parameters())
+
+        losses = [losses for _, losses in
+                  one_process.train(model, job, self.folder, after_gradients=keep)]
+        return Trained(losses, model.state_dict(), gradients)
+
+    def assert_same_tensors(self, ours, theirs, what=""):
+        """Bit for bit."""
+        self.assertEqual(sorted(ours), sorted(theirs))
+        for name in ours:
+            a, b = ours[name].contiguous(), theirs[name].contiguous()
+            self.assertEqual((a.dtype, a.shape), (b.dtype, b.shape), name)
+            same = torch.equal(a.flatten().view(torch.uint8), b.flatten().view(torch.uint8)) if (
+                a.dim()) else a.item() == b.item()
+            if not same:
+                self.fail(f"{what}{name}: largest difference "
+                          f"{(a.double() - b.double()).abs().max().item():.3g}")
+
+    def assert_same_run(self, ours, theirs, what=""):
+        for step, (a, b) in enumerate(zip(ours.losses, theirs.losses, strict=True), 1):
+            self.assertEqual(bits(a), bits(b), f"{what}losses of step {step}: {a} and {b}")
+        self.assert_same_tensors(ours.weights, theirs.weights, what)
+        self.assert_same_tensors(ours.gradients, theirs.gradients, what + "gradient of ")
+
+    def assert_close_tensors(self, ours, theirs, relative, what=""):
+        """The largest difference in a tensor, relative to its largest element."""
+        self.assertEqual(sorted(ours), sorted(theirs))
+        for name in ours:
+            a, b = ours[name].double(), theirs[name].double()
+            self.assertEqual(a.shape, b.shape, name)
+            difference = (a - b).abs().max().item()
+            self.assertLessEqual(difference, relative * b.abs().max().item(), what + name)
+
+    def assert_learned(self, run, before, names):
+        """Every trainable parameter had a gradient and moved."""
+        for name in names:
+            self.assertGreater(run.gradients[name].abs().max().item(), 0, f"gradient of {name}")
+            self.assertFalse(torch.equal(run.weights[name], before[name]), f"{name} did not move")
+
+    def assert_fails(self, result, *texts, code=1):
+        """One clear message, a nonzero exit within 10 s, no process left."""
+        text = f"{result.command}\n{result.out}"
+        self.assertEqual(result.code, code, text)
+        self.assertLess(result.seconds, 10, text)
+        self.assertEqual(result.left, [], text)
+        for wanted in texts:
+            self.assertRegex(result.out, wanted, text)
+        self.assertEqual(result.out.count("pipewright-run: "), 1, "one message:\n" + text)
+        self.assertNotIn("Exception raised from", result.out, text)
