@@ -2,6 +2,7 @@
 // computed stands behind StageBody, so that the same code runs in tests without torch.
 #pragma once
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "plan/plan.h"
@@ -34,6 +35,10 @@ class StageBody {
   virtual void Copy(const Bundle& into, const Bundle& from) = 0;
 
   virtual void Step(int stage) = 0;  // optimizer step of one stage
+
+  // Weights of an offloaded stage. By default an error: most bodies keep all their weights.
+  virtual void Load(int stage);
+  virtual void Evict(int stage);
 };
 
 // One holder of a shared weight: a module of `stage`, on `rank`.
@@ -50,15 +55,35 @@ struct TraceEvent {
   double waited = 0;          // of which: waiting for messages
 };
 
+struct ExecutorOptions {
+  // Folder of the ranks' status files (runtime/exec/status.h); "": none is kept.
+  std::string status_folder;
+  int64_t first_step = 0;  // what the first RunStep is called there: a resumed run goes on counting
+  // Every message is preceded by one that says what it is (plan, edge, microbatch, bytes), and the
+  // receiver compares. The same on all ranks. Sizes are compared in any case.
+#ifdef NDEBUG
+  bool check_messages = false;
+#else
+  bool check_messages = true;
+#endif
+};
+
 class Executor {
  public:
-  // `plan`, `graph`, `groups`, `body` and `transport` must outlive the executor.
+  // `plan`, `graph`, `groups`, `body` and `transport` must outlive the executor. Throws Error where
+  // this rank's list does not fit the graph (a transfer along no edge, a stage of another rank, a
+  // step of a shared weight without REDUCE_GRAD).
   Executor(const Plan& plan, const StageGraph& graph, const std::vector<SharedGroup>& groups,
-           StageBody& body, Transport& transport);
+           StageBody& body, Transport& transport, const ExecutorOptions& options = {});
   ~Executor();
 
   // Runs this rank's list once: one optimizer step, or one forward sweep. What the body or the
-  // transport throws leaves as Error("rank R, stage S, microbatch M, action 2F5", ...).
+  // transport throws leaves as Error("rank R, stage S, microbatch M, action 2F5", ...); Aborted,
+  // when another rank has failed, passes as it is. Returns without waiting for the other ranks:
+  // messages of this step, and of the next, may still be under way.
+  //
+  // Shared weights are summed at the last REDUCE_GRAD of the list, all groups of the rank together.
+  // A stage's STEP first waits until the values that it sent forward have left.
   void RunStep();
 
   // Events of the last step, in order.

@@ -1,9 +1,12 @@
 // How ranks exchange bytes: MPI processes, threads of one process, and later GPUs over NCCL.
 #pragma once
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
+
+#include "plan/error.h"
 
 namespace pipewright {
 
@@ -34,12 +37,17 @@ class Transport {
   virtual ~Transport() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
+  // Tags are 0..max_tag(); MPI promises no more than this.
+  virtual int max_tag() const { return 32767; }
 
   virtual Token Send(int peer, int tag, Bundle bundle, void* stream = nullptr) = 0;
   virtual Token Recv(int peer, int tag, Bundle bundle, void* stream = nullptr) = 0;
   virtual bool Test(const Token& token) = 0;
   // Makes progress until `token` has completed. Throws Error when another rank has failed.
   virtual void Wait(const Token& token) = 0;
+
+  // How many transfers posted here have not completed. Makes progress.
+  virtual size_t Pending() { return 0; }
 
   // Every rank's `bytes`, by rank. Collective.
   virtual std::vector<std::string> AllGather(const std::string& bytes) = 0;
@@ -49,8 +57,26 @@ class Transport {
   [[noreturn]] virtual void Abort(const std::string& message, int exit_code) = 0;
 };
 
+// Another rank has failed and shows why; this one only has to stop.
+class Aborted : public Error {
+ public:
+  using Error::Error;
+};
+
+// Every rank throws this one with the same text: whoever reports it does so once, and no rank has
+// to abort the others.
+class AgreedError : public Error {
+ public:
+  using Error::Error;
+};
+
 // Ends a phase (loading, agreeing, saving): each rank brings its error, or "". When any has one,
-// throws on every rank the same Error with all distinct messages, each naming its ranks.
+// throws on every rank the same AgreedError with all distinct messages, each naming its ranks.
+// Collective.
 void Vote(Transport& transport, const std::string& phase, const std::string& error);
+
+// Compares a hash over all ranks; where they differ, throws AgreedError on every rank, naming those
+// that are not as most are. `what` names what was hashed ("package", "job.json"). Collective.
+void Agree(Transport& transport, uint64_t hash, const std::string& what);
 
 }  // namespace pipewright

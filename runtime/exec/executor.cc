@@ -1,0 +1,304 @@
+#include "runtime/exec/executor.h"
+
+#include <chrono>
+#include <deque>
+#include <string>
+#include <utility>
+
+#include "plan/actions.h"
+#include "plan/error.h"
+#include "plan/plan_text.h"
+#include "plan/text.h"
+#include "runtime/exec/message.h"
+#include "runtime/exec/rank_list.h"
+#include "runtime/exec/reduce.h"
+#include "runtime/exec/status.h"
+
+namespace pipewright {
+
+namespace {
+
+double Now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// One message of an edge on this rank, from where it appears (a compute made it, or its receive is
+// posted) to where it goes (a compute uses it, or it is sent).
+struct Slot {
+  enum { kEmpty, kPosted, kReady } state = kEmpty;
+  Bundle bundle;
+  Token token;                            // kPosted
+  std::shared_ptr<MessageHeader> header;  // kPosted, where messages are checked
+  int source = -1;                        // kPosted: the rank that sends
+};
+
+struct SentMessage {
+  Token token;
+  int peer;      // rank
+  size_t entry;  // of the list
+};
+
+}  // namespace
+
+void StageBody::Load(int) { throw Error("this stage keeps all its weights: nothing to load"); }
+void StageBody::Evict(int) { throw Error("this stage keeps all its weights: nothing to evict"); }
+
+struct Executor::State {
+  State(const Plan& plan, const StageGraph& graph, const std::vector<SharedGroup>& groups,
+        StageBody& body, Transport& transport, const ExecutorOptions& options)
+      : graph(graph),
+        body(body),
+        transport(transport),
+        options(options),
+        rank(transport.rank()),
+        list(MakeRankList(plan, graph, groups, rank, transport.max_tag())),
+        reducer(groups, body, transport, list.first_group_tag,
+                [this](const Token& token, int peer) { Wait(token, peer); }),
+        step(options.first_step) {
+    // Slots of the edges that touch this rank, numbered closely.
+    std::vector<bool> here(graph.stages);
+    for (int s = 0; s < graph.stages; ++s)
+      for (int r : graph.ranks_of[s]) here[s] = here[s] || r == rank;
+    int count = 0;
+    for (const StageEdge& edge : graph.edges)
+      first_slot.push_back(here[edge.from] || here[edge.to] ? count++ : -1);
+    slots.resize(static_cast<size_t>(count) * 2 * list.microbatches);
+    trace.reserve(list.entries.size());
+    if (options.check_messages) plan_hash = Hash(WritePlan(plan));
+    if (!options.status_folder.empty()) status = StatusFile(options.status_folder, rank);
+  }
+
+  Slot& At(int edge, int microbatch, bool backward) {
+    return slots[(static_cast<size_t>(first_slot[edge]) * 2 + backward) * list.microbatches +
+                 microbatch];
+  }
+
+  std::string EdgeName(int edge, int microbatch, bool backward) const {
+    const StageEdge& e = graph.edges[edge];
+    return (backward ? "gradients" : "values") + std::string(" from stage ") +
+           std::to_string(backward ? e.to : e.from) + " to stage " +
+           std::to_string(backward ? e.from : e.to) + ", microbatch " + std::to_string(microbatch);
+  }
+
+  void Wait(const Token& token, int peer) {
+    if (transport.Test(token)) return;
+    double start = Now();
+    status.WaitFor(peer);
+    transport.Wait(token);
+    status.WaitFor(-1);
+    waited += Now() - start;
+  }
+
+  void Put(int edge, int microbatch, bool backward, Bundle bundle) {
+    Slot& slot = At(edge, microbatch, backward);
+    if (slot.state != Slot::kEmpty)
+      throw Error(EdgeName(edge, microbatch, backward),
+                  "those of the step before were never used or sent");
+    slot.state = Slot::kReady;
+    slot.bundle = std::move(bundle);
+  }
+
+  Bundle Take(int edge, int microbatch, bool backward) {
+    Slot& slot = At(edge, microbatch, backward);
+    if (slot.state == Slot::kEmpty)
+      throw Error(EdgeName(edge, microbatch, backward),
+                  "neither made nor received before they are used");
+    if (slot.state == Slot::kPosted) {
+      std::string wrong;
+      try {
+        Wait(slot.token, slot.source);
+        if (slot.header) wrong = CheckHeader(slot, edge, microbatch, backward);
+      } catch (const Aborted&) {
+        throw;
+      } catch (const std::exception& e) {
+        // Parts of the message may have arrived; its header says more than their sizes.
+        if (slot.header && slot.header->edge >= 0)
+          wrong = CheckHeader(slot, edge, microbatch, backward);
+        if (wrong.empty()) wrong = e.what();
+      }
+      if (!wrong.empty()) throw Error(EdgeName(edge, microbatch, backward), wrong);
+      slot.token = nullptr;
+      slot.header = nullptr;
+    }
+    slot.state = Slot::kEmpty;
+    return std::exchange(slot.bundle, {});
+  }
+
+  std::string CheckHeader(const Slot& slot, int edge, int microbatch, bool backward) const {
+    return CompareHeaders(*slot.header,
+                          HeaderOf(slot.bundle, plan_hash, edge, microbatch, backward));
+  }
+
+  void Forward(int stage, int microbatch) {
+    std::vector<Bundle> inputs;
+    inputs.reserve(list.edges.in[stage].size());
+    for (int e : list.edges.in[stage]) inputs.push_back(Take(e, microbatch, false));
+    const std::vector<int>& out = list.edges.out[stage];
+    std::vector<Bundle> outputs = body.Forward(stage, microbatch, std::move(inputs));
+    CheckCount(outputs.size(), out.size());
+    for (size_t i = 0; i < out.size(); ++i) Put(out[i], microbatch, false, std::move(outputs[i]));
+  }
+
+  void Backward(ActionKind kind, int stage, int microbatch) {
+    std::vector<Bundle> gradients;
+    if (kind == ActionKind::kWeightGrad) {
+      CheckCount(body.Backward(kind, stage, microbatch, std::move(gradients)).size(), 0);
+      return;
+    }
+    gradients.reserve(list.gradients.out[stage].size());
+    for (int e : list.gradients.out[stage]) gradients.push_back(Take(e, microbatch, true));
+    const std::vector<int>& in = list.gradients.in[stage];
+    std::vector<Bundle> results = body.Backward(kind, stage, microbatch, std::move(gradients));
+    CheckCount(results.size(), in.size());
+    for (size_t i = 0; i < in.size(); ++i) Put(in[i], microbatch, true, std::move(results[i]));
+  }
+
+  static void CheckCount(size_t got, size_t expected) {
+    if (got != expected)
+      throw Error("the stage returned " + std::to_string(got) + " messages where " +
+                  std::to_string(expected) + " edges want one");
+  }
+
+  void Send(const RankEntry& entry, size_t index, bool backward) {
+    if (entry.peer_rank < 0) return;
+    Bundle bundle = Take(entry.edge, entry.action.microbatch, backward);
+    if (options.check_messages) {
+      auto header = std::make_shared<MessageHeader>(
+          HeaderOf(bundle, plan_hash, entry.edge, entry.action.microbatch, backward));
+      bundle = WithHeader(bundle, std::move(header));
+    }
+    Token token = transport.Send(entry.peer_rank, entry.tag, std::move(bundle));
+    if (!transport.Test(token)) sent.push_back({std::move(token), entry.peer_rank, index});
+  }
+
+  void Recv(const RankEntry& entry, bool backward) {
+    if (entry.peer_rank < 0) return;
+    const int microbatch = entry.action.microbatch;
+    Slot& slot = At(entry.edge, microbatch, backward);
+    if (slot.state != Slot::kEmpty)
+      throw Error(EdgeName(entry.edge, microbatch, backward), "received twice");
+    slot.bundle = body.Allocate(entry.edge, microbatch, backward);
+    slot.source = entry.peer_rank;
+    Bundle into = slot.bundle;
+    if (options.check_messages) {
+      slot.header = std::make_shared<MessageHeader>();
+      into = WithHeader(into, slot.header);
+    }
+    slot.token = transport.Recv(entry.peer_rank, entry.tag, std::move(into));
+    slot.state = Slot::kPosted;
+  }
+
+  // What the stage sent forward may lie in its weights or buffers, which a step changes.
+  void WaitForSends(int stage) {
+    for (auto at = sent.begin(); at != sent.end();) {
+      const Action& a = list.entries[at->entry].action;
+      if (a.kind != ActionKind::kSendForward || a.stage != stage) {
+        ++at;
+        continue;
+      }
+      try {
+        Wait(at->token, at->peer);
+      } catch (const Aborted&) {
+        throw;
+      } catch (const std::exception& e) {
+        throw Error(list.entries[at->entry].text, e.what());
+      }
+      at = sent.erase(at);
+    }
+  }
+
+  void Execute(const RankEntry& entry, size_t index) {
+    const Action& a = entry.action;
+    switch (a.kind) {
+      case ActionKind::kForward:
+        return Forward(a.stage, a.microbatch);
+      case ActionKind::kBackward:
+      case ActionKind::kInputGrad:
+      case ActionKind::kWeightGrad:
+        return Backward(a.kind, a.stage, a.microbatch);
+      case ActionKind::kOverlap:
+        Forward(a.stage, a.microbatch);
+        return Backward(ActionKind::kBackward, a.overlap_stage, a.overlap_microbatch);
+      case ActionKind::kSendForward:
+      case ActionKind::kSendBackward:
+        return Send(entry, index, a.kind == ActionKind::kSendBackward);
+      case ActionKind::kRecvForward:
+      case ActionKind::kRecvBackward:
+        return Recv(entry, a.kind == ActionKind::kRecvBackward);
+      case ActionKind::kReduceGrad:
+        if (!entry.groups.empty()) reducer.Begin(entry.groups);
+        return;
+      case ActionKind::kStep:
+        reducer.Finish();
+        WaitForSends(a.stage);
+        return body.Step(a.stage);
+      case ActionKind::kLoad:
+        return body.Load(a.stage);
+      case ActionKind::kEvict:
+        return body.Evict(a.stage);
+      case ActionKind::kUnshard:
+      case ActionKind::kReshard:
+        return;
+    }
+  }
+
+  std::string Where(const RankEntry& entry) const {
+    const Action& a = entry.action;
+    std::string where = "rank " + std::to_string(rank) + ", stage " + std::to_string(a.stage);
+    if (a.microbatch >= 0) where += ", microbatch " + std::to_string(a.microbatch);
+    return where + ", action " + entry.text;
+  }
+
+  void RunStep() {
+    trace.clear();
+    double start = Now();
+    for (size_t i = 0; i < list.entries.size(); ++i) {
+      const RankEntry& entry = list.entries[i];
+      status.Begin(step, static_cast<int>(i), entry.text, start);
+      waited = 0;
+      try {
+        // Lets go of buffers, and gives the transport a moment, before what may take long.
+        while (!sent.empty() && transport.Test(sent.front().token)) sent.pop_front();
+        Execute(entry, i);
+      } catch (const Aborted&) {
+        throw;
+      } catch (const std::exception& e) {
+        throw Error(Where(entry), e.what());
+      }
+      double end = Now();
+      trace.push_back({entry.action, start, end, waited});
+      start = end;
+    }
+    reducer.Finish();  // a list may reduce without a step
+    status.EndStep(++step, start);
+  }
+
+  const StageGraph& graph;
+  StageBody& body;
+  Transport& transport;
+  const ExecutorOptions options;
+  const int rank;
+  const RankList list;
+  std::vector<int> first_slot;  // by edge; -1: an edge between other ranks
+  std::vector<Slot> slots;
+  std::deque<SentMessage> sent;  // not yet known to have left
+  SharedReducer reducer;
+  StatusFile status;
+  uint64_t plan_hash = 0;
+  int64_t step;
+  double waited = 0;
+  std::vector<TraceEvent> trace;
+};
+
+Executor::Executor(const Plan& plan, const StageGraph& graph,
+                   const std::vector<SharedGroup>& groups, StageBody& body, Transport& transport,
+                   const ExecutorOptions& options)
+    : state_(std::make_unique<State>(plan, graph, groups, body, transport, options)) {}
+
+Executor::~Executor() = default;
+
+void Executor::RunStep() { state_->RunStep(); }
+
+const std::vector<TraceEvent>& Executor::trace() const { return state_->trace; }
+
+}  // namespace pipewright

@@ -1,0 +1,35 @@
+#include "runtime/exec/message.h"
+
+#include <utility>
+
+#include "runtime/exec/message_size.h"
+
+namespace pipewright {
+
+MessageHeader HeaderOf(const Bundle& bundle, uint64_t plan, int edge, int microbatch,
+                       bool backward) {
+  return {plan,       TotalBytes(bundle), edge,
+          microbatch, backward,           static_cast<int32_t>(bundle.regions.size())};
+}
+
+Bundle WithHeader(const Bundle& bundle, std::shared_ptr<MessageHeader> header) {
+  Bundle framed;
+  framed.regions.reserve(bundle.regions.size() + 1);
+  framed.regions.push_back({header.get(), sizeof(MessageHeader)});
+  framed.regions.insert(framed.regions.end(), bundle.regions.begin(), bundle.regions.end());
+  framed.owner = std::make_shared<std::pair<std::shared_ptr<MessageHeader>, std::shared_ptr<void>>>(
+      std::move(header), bundle.owner);
+  return framed;
+}
+
+std::string CompareHeaders(const MessageHeader& arrived, const MessageHeader& expected) {
+  if (arrived == expected) return "";
+  if (arrived.plan != expected.plan) return "the sender runs another plan";
+  auto name = [](const MessageHeader& h) {
+    return (h.backward ? "gradients of edge " : "values of edge ") + std::to_string(h.edge) +
+           ", microbatch " + std::to_string(h.microbatch) + ", " + SizeText(h.bytes, h.parts);
+  };
+  return "arrived: " + name(arrived) + "; expected: " + name(expected);
+}
+
+}  // namespace pipewright

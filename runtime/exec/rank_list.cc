@@ -1,0 +1,122 @@
+#include "runtime/exec/rank_list.h"
+
+#include <algorithm>
+#include <set>
+
+#include "plan/actions.h"
+#include "plan/error.h"
+#include "plan/plan_text.h"
+
+namespace pipewright {
+
+namespace {
+
+bool Holds(const StageGraph& graph, int stage, int rank) {
+  const auto& ranks = graph.ranks_of[stage];
+  return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
+}
+
+int FindEdge(const StageGraph& graph, int from, int to) {
+  for (size_t e = 0; e < graph.edges.size(); ++e)
+    if (graph.edges[e].from == from && graph.edges[e].to == to) return static_cast<int>(e);
+  return -1;
+}
+
+void CheckCompute(const StageGraph& graph, int rank, int stage, int microbatch,
+                  const std::string& place) {
+  if (stage < 0 || stage >= graph.stages)
+    throw Error(place, "there are only " + std::to_string(graph.stages) + " stages");
+  bool here = microbatch < 0 ? Holds(graph, stage, rank) : RankOf(graph, stage, microbatch) == rank;
+  if (!here)
+    throw Error(place, "stage " + std::to_string(stage) + " is not on this rank" +
+                           (Holds(graph, stage, rank) ? " for this microbatch" : ""));
+}
+
+void FillTransfer(const StageGraph& graph, int rank, int tags_per_edge, RankEntry& entry,
+                  const std::string& place) {
+  const Action& a = entry.action;
+  bool backward = a.kind == ActionKind::kSendBackward || a.kind == ActionKind::kRecvBackward;
+  int peer = PeerOf(a);
+  bool downstream = a.kind == ActionKind::kSendForward || a.kind == ActionKind::kRecvBackward;
+  entry.edge = downstream ? FindEdge(graph, a.stage, peer) : FindEdge(graph, peer, a.stage);
+  if (entry.edge < 0)
+    throw Error(place, "no value goes between stages " + std::to_string(std::min(peer, a.stage)) +
+                           " and " + std::to_string(std::max(peer, a.stage)));
+  if (backward && !graph.edges[entry.edge].gradient)
+    throw Error(place, "no value between these stages carries a gradient");
+  int other = RankOf(graph, peer, a.microbatch);
+  entry.peer_rank = other == rank ? -1 : other;
+  entry.tag = (entry.edge * 2 + backward) * tags_per_edge + a.microbatch % tags_per_edge;
+}
+
+// Where each group's exchange begins, and that no stage steps before.
+void PlaceGroups(const std::vector<SharedGroup>& groups, int rank, RankList& list) {
+  auto& entries = list.entries;
+  for (size_t g = 0; g < groups.size(); ++g) {
+    std::set<int> stages;
+    for (const SharedHolder& holder : groups[g])
+      if (holder.rank == rank) stages.insert(holder.stage);
+    if (stages.empty() || groups[g].size() < 2) continue;
+    std::set<int> left = stages, stepped;
+    for (size_t i = 0; i < entries.size(); ++i) {
+      const Action& a = entries[i].action;
+      if (!stages.count(a.stage)) continue;
+      if (a.kind == ActionKind::kReduceGrad) {
+        if (!stepped.empty()) left = stages, stepped.clear();  // the next step's
+        if (!left.erase(a.stage) || !left.empty()) continue;
+        size_t last = i;
+        while (last + 1 < entries.size() &&
+               entries[last + 1].action.kind == ActionKind::kReduceGrad)
+          ++last;
+        entries[last].groups.push_back(static_cast<int>(g));
+      } else if (a.kind == ActionKind::kStep) {
+        if (!left.empty() || !stepped.insert(a.stage).second)
+          throw Error(Place(rank, i, a),
+                      "the stage shares a weight or has replicas: a REDUCE_GRAD is missing before");
+      }
+    }
+  }
+}
+
+}  // namespace
+
+RankList MakeRankList(const Plan& plan, const StageGraph& graph,
+                      const std::vector<SharedGroup>& groups, int rank, int max_tag) {
+  RankList list;
+  list.edges = list.gradients = IndexEdges(graph);
+  for (auto* side : {&list.gradients.in, &list.gradients.out})
+    for (std::vector<int>& edges : *side)
+      std::erase_if(edges, [&](int e) { return !graph.edges[e].gradient; });
+
+  // Every rank has to come to the same tags: over the whole plan.
+  for (const auto& actions : plan.ranks)
+    for (const Action& a : actions)
+      list.microbatches = std::max({list.microbatches, a.microbatch + 1, a.overlap_microbatch + 1});
+  int64_t channels = 2 * static_cast<int64_t>(graph.edges.size());
+  int64_t room = int64_t{max_tag} + 1 - static_cast<int64_t>(groups.size());
+  int64_t per_edge = std::max(list.microbatches, 1);
+  if (channels > 0) per_edge = std::min(per_edge, room / channels);
+  if (per_edge < 1 || room < 0)
+    throw Error("plan", "more edges and shared weights than this MPI has message tags (" +
+                            std::to_string(max_tag) + ")");
+  list.first_group_tag = static_cast<int>(channels * per_edge);
+
+  const std::vector<Action>& actions = plan.ranks.at(rank);
+  list.entries.reserve(actions.size());
+  for (size_t i = 0; i < actions.size(); ++i) {
+    RankEntry entry;
+    entry.action = actions[i];
+    entry.text = ToText(actions[i]);
+    std::string place = Place(rank, i, actions[i]);
+    CheckCompute(graph, rank, actions[i].stage, actions[i].microbatch, place);
+    if (actions[i].kind == ActionKind::kOverlap)
+      CheckCompute(graph, rank, actions[i].overlap_stage, actions[i].overlap_microbatch, place);
+    if (IsTransfer(actions[i].kind))
+      FillTransfer(graph, rank, static_cast<int>(per_edge), entry, place);
+    list.entries.push_back(std::move(entry));
+  }
+  PlaceGroups(groups, rank, list);
+  return list;
+}
+
+}  // namespace pipewright

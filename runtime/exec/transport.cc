@@ -1,0 +1,66 @@
+#include "runtime/exec/transport.h"
+
+#include <algorithm>
+#include <map>
+
+#include "plan/text.h"
+
+namespace pipewright {
+
+namespace {
+
+// "rank 2", "ranks 0, 2-4", or "every rank".
+std::string RankList(const std::vector<int>& ranks, int size) {
+  if (static_cast<int>(ranks.size()) == size && size > 1) return "every rank";
+  std::vector<std::string> runs;
+  for (size_t i = 0; i < ranks.size();) {
+    size_t end = i + 1;
+    while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) ++end;
+    std::string run = std::to_string(ranks[i]);
+    if (end - i > 1) run += (end - i > 2 ? "-" : ", ") + std::to_string(ranks[end - 1]);
+    runs.push_back(run);
+    i = end;
+  }
+  return (ranks.size() == 1 ? "rank " : "ranks ") + Join(runs, ", ");
+}
+
+// The ranks that brought each text, in the order of the first of them.
+std::vector<std::pair<std::string, std::vector<int>>> ByText(const std::vector<std::string>& all) {
+  std::vector<std::pair<std::string, std::vector<int>>> groups;
+  std::map<std::string, size_t> index;
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    auto [at, fresh] = index.emplace(all[rank], groups.size());
+    if (fresh) groups.push_back({all[rank], {}});
+    groups[at->second].second.push_back(static_cast<int>(rank));
+  }
+  return groups;
+}
+
+}  // namespace
+
+void Vote(Transport& transport, const std::string& phase, const std::string& error) {
+  std::vector<std::string> all = transport.AllGather(error);
+  std::vector<std::string> lines;
+  for (const auto& [text, ranks] : ByText(all))
+    if (!text.empty())
+      lines.push_back(phase + " on " + RankList(ranks, transport.size()) + ": " + text);
+  if (!lines.empty()) throw AgreedError(Join(lines, "\n"));
+}
+
+void Agree(Transport& transport, uint64_t hash, const std::string& what) {
+  auto groups = ByText(transport.AllGather(std::to_string(hash)));
+  if (groups.size() == 1) return;
+  auto most = std::max_element(groups.begin(), groups.end(), [](const auto& a, const auto& b) {
+    return a.second.size() < b.second.size();
+  });
+  std::vector<int> odd;
+  for (auto group = groups.begin(); group != groups.end(); ++group)
+    if (group != most) odd.insert(odd.end(), group->second.begin(), group->second.end());
+  std::sort(odd.begin(), odd.end());
+  throw AgreedError(what + ": not the same on every rank: " + RankList(odd, transport.size()) +
+                    (odd.size() == 1 ? " differs from " : " differ from ") +
+                    RankList(most->second, transport.size()) +
+                    "\n  give every host the same files and the same command line");
+}
+
+}  // namespace pipewright

@@ -1,0 +1,296 @@
+#include "runtime/exec/executor.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "plan/error.h"
+#include "plan/plan_text.h"
+#include "plan/stage_graph.h"
+#include "runtime/exec/status.h"
+#include "runtime/exec/thread_transport.h"
+#include "tests/runtime/exec/fake_model.h"
+
+namespace pipewright {
+namespace {
+
+void RunCase(const FakeCase& c, const ThreadOptions& options = {}) {
+  RunThreads(
+      c.graph.ranks, [&](Transport& t) { RunAndCompare(c, t); }, options);
+}
+
+// Stage s on rank s mod ranks.
+std::vector<std::vector<int>> Loop(int stages, int ranks) {
+  std::vector<std::vector<int>> placement;
+  for (int s = 0; s < stages; ++s) placement.push_back({s % ranks});
+  return placement;
+}
+
+class ExecutorRanks : public testing::TestWithParam<std::tuple<std::string, int, bool>> {
+ protected:
+  std::string schedule_ = std::get<0>(GetParam());
+  int ranks_ = std::get<1>(GetParam());
+  ThreadOptions threads_{.synchronous_sends = std::get<2>(GetParam())};
+};
+
+TEST_P(ExecutorRanks, ChainWithTiedEnds) {
+  StageGraph graph = ChainGraph(Loop(ranks_, ranks_));
+  if (ranks_ > 1) graph.shared = {{0, ranks_ - 1}};
+  FakeCase c = ScheduleCase(schedule_, graph, 6);
+  c.steps = 3;
+  RunCase(c, threads_);
+}
+
+TEST_P(ExecutorRanks, SkipsAndFanOut) {
+  FakeCase c = ScheduleCase(schedule_, SkipGraph(Loop(ranks_, ranks_)), 5);
+  c.steps = 2;
+  RunCase(c, threads_);
+}
+
+TEST_P(ExecutorRanks, FewerMicrobatchesThanRanks) {
+  RunCase(ScheduleCase(schedule_, SkipGraph(Loop(ranks_, ranks_)), 1), threads_);
+}
+
+INSTANTIATE_TEST_SUITE_P(, ExecutorRanks,
+                         testing::Combine(testing::Values("gpipe", "1f1b"),
+                                          testing::Values(1, 2, 3, 5, 11), testing::Bool()),
+                         [](const auto& info) {
+                           return std::get<0>(info.param) + "_" +
+                                  std::to_string(std::get<1>(info.param)) +
+                                  (std::get<2>(info.param) ? "_synchronous" : "");
+                         });
+
+TEST(Executor, SeveralStagesOnARank) {
+  StageGraph graph = SkipGraph({{0}, {0}, {1}, {2}, {2}, {1}, {0}});
+  graph.shared = {{0, 1}, {0, 3, 6}, {3, 4}};  // within a rank, over ranks, within another
+  FakeCase c = ScheduleCase("gpipe", graph, 4);
+  c.steps = 3;
+  RunCase(c);
+}
+
+TEST(Executor, Replicas) {
+  StageGraph graph = SkipGraph({{0, 1, 2}, {3, 4}, {5}});
+  graph.shared = {{0, 2}};
+  FakeCase c = ScheduleCase("gpipe", graph, 7);
+  c.steps = 3;
+  RunCase(c);
+}
+
+// Properties: whatever the graph, the placement and the order, the result is the reference's.
+TEST(Executor, RandomGraphsAndOrders) {
+  for (unsigned seed = 0; seed < 150; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    FakeCase c = RandomCase(seed, 1 + seed % 5);
+    c.options.check_messages = seed % 2;
+    RunCase(c, {.synchronous_sends = seed % 3 == 0});
+    if (HasFailure()) break;
+  }
+}
+
+TEST(Executor, ForwardOnly) {
+  FakeCase c;
+  c.graph = ChainGraph({{0}, {1}});
+  c.plan = ReadPlan("0F0,0SEND_F0,0F1,0SEND_F1\n1RECV_F0,1RECV_F1,1F0,1F1\n", "plan");
+  c.steps = 4;
+  RunCase(c);
+}
+
+TEST(Executor, ForwardAndBackwardAsOne) {
+  FakeCase c;
+  c.graph = ChainGraph({{0}, {1}});
+  c.plan = ReadPlan(
+      "0F0,0SEND_F0,0RECV_B0,(0F1;0B0)OVERLAP_F_B,0SEND_F1,0RECV_B1,0B1,0STEP\n"
+      "1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1,1STEP\n",
+      "plan");
+  c.steps = 2;
+  RunCase(c);
+}
+
+// The second step's messages leave before the first step's are used: nothing orders the ranks.
+TEST(Executor, StepsOverlap) {
+  FakeCase c;
+  c.graph = ChainGraph({{0}, {1}});
+  c.graph.edges[0].gradient = false;
+  c.plan = ReadPlan("0F0,0SEND_F0,0B0,0STEP\n1RECV_F0,1F0,1B0,1STEP\n", "plan");
+  c.steps = 20;
+  std::atomic<bool> first_done = false;
+  RunThreads(2, [&](Transport& t) {
+    RunAndCompare(c, t, [&](const std::string& call, int stage, int) {
+      if (stage == 1 && call == "Forward")
+        while (!first_done) usleep(100);
+      static thread_local int steps = 0;
+      if (stage == 0 && call == "Step" && ++steps == c.steps) first_done = true;
+    });
+  });
+}
+
+// --- failures ---
+
+std::string Failure(
+    const FakeCase& c, const FakeBody::Hook& hook,
+    const std::function<void(FakeBody&)>& prepare = [](FakeBody&) {}) {
+  std::string what;
+  std::atomic<int> ended = 0;
+  try {
+    RunThreads(c.graph.ranks, [&](Transport& t) {
+      FakeBody body(c, t.rank(), hook);
+      prepare(body);
+      struct Count {
+        std::atomic<int>& ended;
+        ~Count() { ++ended; }
+      } count{ended};
+      Executor executor(c.plan, c.graph, c.groups, body, t, c.options);
+      for (int i = 0; i < c.steps; ++i) executor.RunStep();
+    });
+  } catch (const std::exception& e) {
+    what = e.what();
+  }
+  EXPECT_EQ(ended, c.graph.ranks);
+  return what;
+}
+
+TEST(ExecutorFailure, NamesRankStageMicrobatchAndAction) {
+  FakeCase c = ScheduleCase("1f1b", ChainGraph({{0}, {1}, {2}}), 4);
+  EXPECT_EQ(Failure(c,
+                    [](const std::string& call, int stage, int microbatch) {
+                      if (call == "Backward" && stage == 1 && microbatch == 2)
+                        throw std::runtime_error("out of luck");
+                    }),
+            "rank 1, stage 1, microbatch 2, action 1B2: out of luck");
+  EXPECT_EQ(Failure(c,
+                    [](const std::string& call, int stage, int) {
+                      if (call == "Step" && stage == 2) throw Error("no more");
+                    }),
+            "rank 2, stage 2, action 2STEP: no more");
+}
+
+// A body that fails at its n-th call, for every n, on each rank: every rank ends, and the message
+// is of the one that failed.
+TEST(ExecutorFailure, AtEveryCallOfEveryRank) {
+  StageGraph graph = SkipGraph({{0}, {1}, {2}, {0}});
+  graph.shared = {{0, 2}};
+  FakeCase c = ScheduleCase("gpipe", graph, 2);
+  c.steps = 2;
+  for (int rank = 0; rank < 3; ++rank) {
+    for (int n = 0;; ++n) {
+      std::atomic<int> calls = 0;
+      std::string what = Failure(c, nullptr, [&](FakeBody&) {});
+      ASSERT_EQ(what, "");
+      bool failed = false;
+      try {
+        RunThreads(3, [&](Transport& t) {
+          auto hook = [&](const std::string&, int, int) {
+            if (t.rank() == rank && calls++ == n) throw Error("broken", "on purpose");
+          };
+          FakeBody body(c, t.rank(), hook);
+          Executor executor(c.plan, c.graph, c.groups, body, t, c.options);
+          for (int i = 0; i < c.steps; ++i) executor.RunStep();
+        });
+      } catch (const Error& e) {
+        failed = true;
+        std::string text = e.what();
+        EXPECT_EQ(text.rfind("rank " + std::to_string(rank) + ", stage ", 0), 0u) << text;
+        EXPECT_NE(text.find("broken: on purpose"), std::string::npos) << text;
+      }
+      if (!failed) {
+        EXPECT_GT(n, 20);
+        break;
+      }
+    }
+  }
+}
+
+TEST(ExecutorFailure, ANumberOfBytesThatDiffers) {
+  for (bool check : {false, true}) {
+    FakeCase c;
+    c.graph = ChainGraph({{0}, {1}});
+    c.plan = ReadPlan("0F0,0SEND_F0\n1RECV_F0,1F0\n", "plan");
+    c.message_words = 4;
+    c.options.check_messages = check;
+    std::string what = Failure(c, nullptr, [](FakeBody& body) { body.words_off_by_one = 1; });
+    EXPECT_EQ(what.rfind("rank 1, stage 1, microbatch 0, action 1F0: values from stage 0 to stage "
+                         "1, microbatch 0: ",
+                         0),
+              0u)
+        << what;
+    EXPECT_NE(what.find("32 bytes"), std::string::npos) << what;
+    EXPECT_NE(what.find("40 bytes"), std::string::npos) << what;
+  }
+}
+
+TEST(ExecutorFailure, PlansThatDoNotFit) {
+  auto failure = [](const std::string& plan, std::vector<std::vector<int>> ranks_of,
+                    std::vector<SharedGroup> groups = {}) {
+    FakeCase c;
+    c.graph = ChainGraph(std::move(ranks_of));
+    c.groups = std::move(groups);
+    c.plan = ReadPlan(plan, "plan");
+    return Failure(c, nullptr);
+  };
+  EXPECT_EQ(failure("0F0,1F0,0SEND_F0>5\n", {{0}, {0}}),
+            "rank 0, action 2, 0SEND_F0>5: no value goes between stages 0 and 5");
+  EXPECT_EQ(failure("0F0,1F0\n0STEP\n", {{0}, {0}, {1}}),
+            "rank 1, action 0, 0STEP: stage 0 is not on this rank");
+  EXPECT_EQ(failure("1F0\n", {{0}, {0}}),
+            "rank 0, stage 1, microbatch 0, action 1F0: values from stage 0 to stage 1, microbatch "
+            "0: neither made nor received before they are used");
+  EXPECT_EQ(failure("0F0,1F0,1B0,0B0,0REDUCE_GRAD,0STEP,1STEP\n", {{0}, {0}}, {{{0, 0}, {1, 0}}}),
+            "rank 0, action 5, 0STEP: the stage shares a weight or has replicas: a REDUCE_GRAD is "
+            "missing before");
+  EXPECT_EQ(failure("0F0,0LOAD\n", {{0}}),
+            "rank 0, stage 0, action 0LOAD: this stage keeps all its weights: nothing to load");
+}
+
+// --- the status file ---
+
+TEST(StatusFile, ShowsWhatARankIsAt) {
+  std::string folder = testing::TempDir() + "pipewright-status-" + std::to_string(getpid());
+  FakeCase c = ScheduleCase("1f1b", ChainGraph({{0}, {1}, {2}}), 3);
+  c.options.status_folder = folder;
+  c.options.first_step = 40;
+  c.steps = 2;
+  int checked = 0;
+  RunThreads(3, [&](Transport& t) {
+    RunAndCompare(c, t, [&](const std::string& call, int stage, int microbatch) {
+      if (call != "Backward" || stage != 1) return;
+      RankStatus status = ReadStatus(StatusPath(folder, 1));
+      EXPECT_EQ(status.action, "1B" + std::to_string(microbatch));
+      EXPECT_EQ(ToText(c.plan.ranks[1][status.entry]), status.action);
+      EXPECT_EQ(status.step, 40 + checked++ / 3);
+      EXPECT_EQ(status.waits_for, -1);
+      EXPECT_EQ(status.pid, getpid());
+    });
+  });
+  EXPECT_EQ(checked, 6);
+  RankStatus end = ReadStatus(StatusPath(folder, 2));
+  EXPECT_EQ(end.action, "");
+  EXPECT_EQ(end.step, 42);
+  EXPECT_EQ(Describe(end).rfind("between two steps (42), on ", 0), 0u);
+  std::filesystem::remove_all(folder);
+  EXPECT_THROW(ReadStatus(StatusPath(folder, 2)), Error);
+}
+
+TEST(StatusFile, NamesTheRankThatIsWaitedFor) {
+  std::string folder = testing::TempDir() + "pipewright-waiting-" + std::to_string(getpid());
+  FakeCase c = ScheduleCase("gpipe", ChainGraph({{0}, {1}}), 1);
+  c.options.status_folder = folder;
+  RunThreads(2, [&](Transport& t) {
+    RunAndCompare(c, t, [&](const std::string& call, int stage, int) {
+      if (call != "Forward" || stage != 0) return;
+      RankStatus status;
+      for (int i = 0; i < 5000 && status.waits_for != 0; ++i) {
+        usleep(1000);
+        if (std::filesystem::exists(StatusPath(folder, 1)))
+          status = ReadStatus(StatusPath(folder, 1));
+      }
+      EXPECT_EQ(status.waits_for, 0);
+      EXPECT_EQ(Describe(status).rfind("at 1F0 (entry ", 0), 0u) << Describe(status);
+      EXPECT_NE(Describe(status).find("of step 0, waiting for rank 0, on "), std::string::npos);
+    });
+  });
+  std::filesystem::remove_all(folder);
+}
+
+}  // namespace
+}  // namespace pipewright

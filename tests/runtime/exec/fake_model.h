@@ -1,0 +1,88 @@
+// A model made of arithmetic: every value and gradient is a number that depends on all that went
+// into it, and on the order where order matters. What a pipeline computes with it is compared with
+// the same computed in one loop.
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/exec/executor.h"
+
+namespace pipewright {
+
+// One run: the stages, who shares what, and what the ranks do.
+struct FakeCase {
+  StageGraph graph;
+  std::vector<SharedGroup> groups;
+  Plan plan;
+  int steps = 1;             // calls of RunStep
+  size_t message_words = 0;  // length of messages; 0: small and different for each
+  ExecutorOptions options;
+};
+
+// The weights that remain: of each stage, and of each holder of each group.
+struct FakeWeights {
+  std::vector<uint64_t> stages;
+  std::vector<std::vector<uint64_t>> shared;  // [group][holder]
+};
+
+// What the case comes to, without ranks, messages or a plan.
+FakeWeights RunReference(const FakeCase& c);
+
+class FakeBody : public StageBody {
+ public:
+  // `hook` is called at the beginning of each call with its name, stage and microbatch.
+  using Hook = std::function<void(const std::string& call, int stage, int microbatch)>;
+  FakeBody(const FakeCase& c, int rank, Hook hook = nullptr);
+
+  Bundle Allocate(int edge, int microbatch, bool backward) override;
+  std::vector<Bundle> Forward(int stage, int microbatch, std::vector<Bundle> inputs) override;
+  std::vector<Bundle> Backward(ActionKind kind, int stage, int microbatch,
+                               std::vector<Bundle> gradients) override;
+  Bundle Gradient(int group, int holder) override;
+  Bundle Scratch(int group) override;
+  void Add(const Bundle& into, const Bundle& from) override;
+  void Copy(const Bundle& into, const Bundle& from) override;
+  void Step(int stage) override;
+
+  const FakeWeights& weights() const { return weights_; }  // only this rank's are up to date
+  int live_bundles() const { return *live_; }
+  int64_t words_off_by_one = 0;  // added to what Allocate gives, to provoke an error
+
+ private:
+  Bundle Make(size_t words);
+  Bundle Message(int edge, int microbatch, bool backward, uint64_t value);
+  uint64_t Read(const Bundle& bundle, int edge, int microbatch, bool backward) const;
+
+  const FakeCase& case_;
+  const int rank_;
+  const Hook hook_;
+  FakeWeights weights_;
+  std::vector<uint64_t> sums_;                                     // gradient by stage
+  std::vector<std::vector<Bundle>> shared_sums_;                   // [group][holder]
+  std::map<std::pair<int, int>, uint64_t> kept_, kept_gradients_;  // by stage and microbatch
+  std::shared_ptr<std::atomic<int>> live_;
+};
+
+// Runs the case on one rank and compares with the reference: EXPECTs that all that this rank holds
+// agrees, that no buffer remains, and that the trace has every action.
+void RunAndCompare(const FakeCase& c, Transport& transport, FakeBody::Hook hook = nullptr);
+
+// --- cases ---
+
+// Stages in a row with a skip over every second one and a fan-out from the first.
+StageGraph SkipGraph(std::vector<std::vector<int>> ranks_of);
+
+// A case drawn by `seed`: any graph of up to 8 stages on up to `ranks` ranks, replicas and shared
+// weights included, its actions in any order that can run.
+FakeCase RandomCase(unsigned seed, int ranks);
+
+// A named schedule, lowered for `graph`, with the groups that graph.shared and the replicas give.
+FakeCase ScheduleCase(const std::string& schedule, const StageGraph& graph, int microbatches);
+
+}  // namespace pipewright

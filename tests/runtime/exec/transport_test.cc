@@ -1,0 +1,168 @@
+#include "runtime/exec/transport.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <thread>
+
+#include "runtime/exec/thread_transport.h"
+
+namespace pipewright {
+namespace {
+
+Bundle Numbers(std::vector<int> numbers) {
+  auto memory = std::make_shared<std::vector<int>>(std::move(numbers));
+  return {{{memory->data(), memory->size() * sizeof(int)}}, memory};
+}
+std::vector<int> Numbers(const Bundle& bundle) {
+  auto* data = static_cast<int*>(bundle.regions[0].data);
+  return {data, data + bundle.regions[0].bytes / sizeof(int)};
+}
+
+TEST(ThreadTransport, MatchesByTagAndThenInOrder) {
+  RunThreads(2, [](Transport& t) {
+    if (t.rank() == 0) {
+      std::vector<Token> tokens;
+      for (int i = 0; i < 4; ++i) tokens.push_back(t.Send(1, i % 2, Numbers({i})));
+      for (const Token& token : tokens) t.Wait(token);
+    } else {
+      std::vector<std::pair<Bundle, Token>> posted;
+      for (int tag : {1, 0, 0, 1}) {
+        Bundle into = Numbers({-1});
+        posted.emplace_back(into, t.Recv(0, tag, into));
+      }
+      std::vector<int> got;
+      for (auto& [into, token] : posted) t.Wait(token), got.push_back(Numbers(into)[0]);
+      EXPECT_EQ(got, (std::vector<int>{1, 0, 2, 3}));
+    }
+  });
+}
+
+TEST(ThreadTransport, SynchronousSendsWaitForTheirReceive) {
+  for (bool synchronous : {false, true}) {
+    RunThreads(2,
+               [&](Transport& t) {
+                 if (t.rank() == 0) {
+                   Token token = t.Send(1, 0, Numbers({1}));
+                   EXPECT_EQ(t.Test(token), !synchronous);
+                   t.AllGather("");
+                   t.Wait(token);
+                 } else {
+                   t.AllGather("");
+                   Bundle into = Numbers({0});
+                   t.Wait(t.Recv(0, 0, into));
+                   EXPECT_EQ(Numbers(into)[0], 1);
+                 }
+               },
+               {.synchronous_sends = synchronous});
+  }
+}
+
+TEST(ThreadTransport, GathersByRank) {
+  RunThreads(5, [](Transport& t) {
+    for (int round = 0; round < 50; ++round) {
+      auto all = t.AllGather(std::string(t.rank(), 'x') + std::to_string(round));
+      ASSERT_EQ(all.size(), 5u);
+      for (int r = 0; r < 5; ++r) EXPECT_EQ(all[r], std::string(r, 'x') + std::to_string(round));
+    }
+  });
+}
+
+TEST(ThreadTransport, OneFailureEndsEveryRankAndIsShownOnce) {
+  for (bool abort : {false, true}) {
+    std::atomic<int> stopped = 0;
+    try {
+      RunThreads(5, [&](Transport& t) {
+        if (t.rank() == 3) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(20));
+          if (abort) t.Abort("the first error", 3);
+          throw Error("the first error");
+        }
+        try {
+          if (t.rank() == 0) t.AllGather("");
+          t.Wait(t.Recv(3, 0, Numbers({0})));
+        } catch (const Aborted&) {
+          ++stopped;
+          throw;
+        }
+      });
+      ADD_FAILURE() << "nothing thrown";
+    } catch (const Error& e) {
+      EXPECT_STREQ(e.what(), "the first error");
+    }
+    EXPECT_EQ(stopped, 4);
+  }
+}
+
+TEST(ThreadTransport, RefusesMessagesOfAnotherSize) {
+  try {
+    RunThreads(2, [](Transport& t) {
+      if (t.rank() == 0) t.Wait(t.Send(1, 0, Numbers({1, 2})));
+      if (t.rank() == 1) t.Wait(t.Recv(0, 0, Numbers({1, 2, 3})));
+    });
+    ADD_FAILURE() << "nothing thrown";
+  } catch (const Error& e) {
+    EXPECT_STREQ(e.what(), "a message of 8 bytes arrived where 12 bytes were expected");
+  }
+}
+
+// --- votes ---
+
+std::vector<std::string> VoteTexts(int ranks, const std::function<std::string(int)>& error) {
+  std::vector<std::string> texts(ranks);
+  try {
+    RunThreads(ranks, [&](Transport& t) {
+      try {
+        Vote(t, "loading", error(t.rank()));
+      } catch (const AgreedError& e) {
+        texts[t.rank()] = e.what();
+        throw;
+      }
+    });
+  } catch (const AgreedError&) {
+  }
+  return texts;
+}
+
+TEST(Vote, PassesWhenNoRankHasAnError) {
+  EXPECT_EQ(VoteTexts(3, [](int) { return ""; }), std::vector<std::string>(3));
+}
+
+TEST(Vote, ShowsEveryRankTheSameErrors) {
+  EXPECT_EQ(VoteTexts(3, [](int rank) { return rank == 1 ? "no such file" : ""; }),
+            std::vector<std::string>(3, "loading on rank 1: no such file"));
+  EXPECT_EQ(
+      VoteTexts(6, [](int rank) { return rank == 1   ? "torn"
+                                         : rank == 4 ? ""
+                                                     : "no such file"; }),
+      std::vector<std::string>(
+          6, "loading on ranks 0, 2, 3, 5: no such file\nloading on rank 1: torn"));
+  EXPECT_EQ(VoteTexts(3, [](int) { return "no such file"; }),
+            std::vector<std::string>(3, "loading on every rank: no such file"));
+  EXPECT_EQ(VoteTexts(1, [](int) { return "no such file"; }),
+            std::vector<std::string>(1, "loading on rank 0: no such file"));
+}
+
+TEST(Agree, NamesTheRanksThatDiffer) {
+  auto text = [](std::vector<uint64_t> hashes) -> std::string {
+    try {
+      RunThreads(static_cast<int>(hashes.size()),
+                 [&](Transport& t) { Agree(t, hashes[t.rank()], "job.json"); });
+    } catch (const AgreedError& e) {
+      return e.what();
+    }
+    return "";
+  };
+  const std::string cure = "\n  give every host the same files and the same command line";
+  EXPECT_EQ(text({7}), "");
+  EXPECT_EQ(text({7, 7, 7}), "");
+  EXPECT_EQ(text({7, 8, 7}),
+            "job.json: not the same on every rank: rank 1 differs from ranks 0, 2" + cure);
+  EXPECT_EQ(text({9, 7, 7, 7, 8}),
+            "job.json: not the same on every rank: ranks 0, 4 differ from ranks 1-3" + cure);
+}
+
+}  // namespace
+}  // namespace pipewright
