@@ -12,16 +12,39 @@ namespace pipewright {
 
 namespace {
 
+// Which numbers of stages and microbatches a schedule is defined for.
+enum class Shape {
+  kAny,          // any placement
+  kV,            // two stages a rank, there and back
+  kDualV,        // the same, and at least as many microbatches as stages
+  kTwoWays,      // one stage a rank, each on two ranks; an even number of ranks and microbatches
+  kDualTwoWays,  // the same, and at least two microbatches a rank
+  kWaves,        // an even number of stages a rank, there and back
+};
+
 struct Generator {
   const char* name;
   Plan (*make)(const ScheduleRequest&);
+  Shape shape;
   const char* placement;  // by itself
   int stages_per_rank;    // by itself
 };
 
 const Generator kGenerators[] = {
-    {"gpipe", Gpipe, "loop", 1},
-    {"1f1b", OneForwardOneBackward, "loop", 1},
+    {"gpipe", Gpipe, Shape::kAny, "loop", 1},
+    {"1f1b", OneForwardOneBackward, Shape::kAny, "loop", 1},
+    {"interleaved", Interleaved, Shape::kAny, "loop", 2},
+    {"bfs", BreadthFirst, Shape::kAny, "loop", 2},
+    {"zb-h1", ZeroBubbleH1, Shape::kAny, "loop", 1},
+    {"zb-h2", ZeroBubbleH2, Shape::kAny, "loop", 1},
+    {"zb1p", InterleavedZeroBubble, Shape::kAny, "loop", 2},
+    {"zbv", ZeroBubbleV, Shape::kV, "v", 2},
+    {"v-half", VHalf, Shape::kV, "v", 2},
+    {"v-min", VMin, Shape::kV, "v", 2},
+    {"dualpipev", DualPipeV, Shape::kDualV, "v", 2},
+    {"dualpipe", DualPipe, Shape::kDualTwoWays, "both", 1},
+    {"chimera", Chimera, Shape::kTwoWays, "both", 1},
+    {"hanayo", Hanayo, Shape::kWaves, "v", 2},
 };
 
 const Generator& Find(const std::string& name) {
@@ -32,7 +55,43 @@ const Generator& Find(const std::string& name) {
 }
 
 std::string Count(int n, const char* what) {
-  return std::to_string(n).append(" ").append(what).append(n == 1 ? "" : "s");
+  return std::to_string(n).append(" ").append(what).append(n == 1 ? ""
+                                                           : what == std::string("microbatch")
+                                                               ? "es"
+                                                               : "s");
+}
+
+// Throws with the number that does not fit and the nearest that does.
+void CheckNumbers(const Generator& g, int ranks, int stages, int microbatches) {
+  auto refuse = [&](const std::string& what, const std::string& cure) {
+    throw Error(std::string("schedule ") + g.name, what, cure);
+  };
+  bool two_ways = g.shape == Shape::kTwoWays || g.shape == Shape::kDualTwoWays;
+  if (two_ways && ranks % 2)
+    refuse(Count(ranks, "rank") + ", and it needs an even number",
+           "the nearest that work: --ranks " + std::to_string(ranks + 1) +
+               (ranks > 1 ? " or " + std::to_string(ranks - 1) : ""));
+  if (g.shape == Shape::kWaves) {
+    int nearest = std::max(1, (stages + ranks) / (2 * ranks)) * 2 * ranks;
+    if (stages % (2 * ranks))
+      refuse(Count(stages, "stage") + " on " + Count(ranks, "rank") +
+                 ", and it needs a multiple of " + std::to_string(2 * ranks),
+             "the nearest that works: --stages " + std::to_string(nearest));
+  } else if (g.shape != Shape::kAny && stages != ranks * g.stages_per_rank) {
+    refuse(Count(stages, "stage") + " on " + Count(ranks, "rank") + ", and it needs " +
+               Count(g.stages_per_rank, "stage") + " a rank",
+           "the nearest that works: --stages " + std::to_string(ranks * g.stages_per_rank));
+  }
+  if (two_ways && microbatches % 2)
+    refuse(Count(microbatches, "microbatch") + ", and half of an even number goes each way",
+           "the nearest that works: --microbatches " +
+               std::to_string(g.shape == Shape::kDualTwoWays ? std::max(2 * ranks, microbatches + 1)
+                                                             : microbatches + 1));
+  bool dual = g.shape == Shape::kDualV || g.shape == Shape::kDualTwoWays;
+  if (dual && microbatches < 2 * ranks)
+    refuse(Count(microbatches, "microbatch") + " on " + Count(ranks, "rank") +
+               ", and it needs two a rank",
+           "the nearest that works: --microbatches " + std::to_string(2 * ranks));
 }
 
 void CheckPlacement(const Placement& placement, int ranks) {
@@ -79,13 +138,20 @@ bool IsPlainPipeline(const Placement& placement) {
 bool IsLoop(const Placement& placement, int ranks) {
   for (size_t s = 0; s < placement.size(); ++s)
     if (placement[s] != std::vector<int>{static_cast<int>(s) % ranks}) return false;
-  return placement.size() % ranks == 0;
+  return static_cast<int>(placement.size()) >= ranks;
 }
 
-bool HasReplicas(const Placement& placement) {
-  for (const auto& ranks : placement)
-    if (ranks.size() > 1) return true;
-  return false;
+void Trim(Plan& plan, int stages, int microbatches) {
+  bool trimmed = false;
+  for (auto& actions : plan.ranks) {
+    auto gone = [&](const Action& a) { return a.stage >= stages || a.microbatch >= microbatches; };
+    auto end = std::remove_if(actions.begin(), actions.end(), gone);
+    trimmed |= end != actions.end();
+    actions.erase(end, actions.end());
+  }
+  plan.stages = stages;
+  plan.microbatches = microbatches;
+  if (trimmed) plan.layout = {};
 }
 
 Action Compute(ActionKind kind, int stage, int microbatch) {
@@ -104,6 +170,10 @@ Placement ParsePlacement(const std::string& text, int ranks, int stages) {
     }
     return placement;
   }
+  if (text == "both") {
+    for (int s = 0; s < stages; ++s) placement.push_back({s % ranks, ranks - 1 - s % ranks});
+    return placement;
+  }
   for (const std::string& entry : Split(text, ',')) {
     auto& replicas = placement.emplace_back();
     for (const std::string& number : Split(entry, '+')) {
@@ -111,7 +181,7 @@ Placement ParsePlacement(const std::string& text, int ranks, int stages) {
       auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), rank);
       if (error != std::errc() || end != number.data() + number.size() || rank < 0)
         throw Error("placement \"" + text + "\"", "\"" + entry + "\" is not a rank",
-                    "loop, v, or a rank for each stage: \"0,1,1,0\"; replicas: \"0+1,2\"");
+                    "loop, v, both, or a rank for each stage: \"0,1,1,0\"; replicas: \"0+1,2\"");
       replicas.push_back(rank);
     }
   }
@@ -148,19 +218,20 @@ Plan MakeSchedule(const std::string& name, int ranks, int stages, int microbatch
   if (stages == 0)
     stages = placement.empty() ? DefaultStages(name, ranks) : static_cast<int>(placement.size());
   at_least_one(stages, "stage");
-  ScheduleRequest request;
-  request.name = name;
-  request.ranks = ranks, request.stages = stages, request.microbatches = microbatches;
-  request.options = &options;
-  request.placement =
-      placement.empty() ? ParsePlacement(generator.placement, ranks, stages) : placement;
-  if (request.placement.size() != static_cast<size_t>(stages))
-    throw Error("schedule " + name, Count(stages, "stage") + ", but the placement has " +
-                                        std::to_string(request.placement.size()));
-  if (placement.empty() && stages < ranks)
+  if (placement.empty() && stages < ranks && generator.shape == Shape::kAny)
     throw Error("schedule " + name,
                 Count(stages, "stage") + " for " + Count(ranks, "rank") + ": a rank has none",
-                "use " + Count(ranks, "stage") + " or more, or " + Count(stages, "rank"));
+                "the nearest that work: --stages " + std::to_string(ranks) + ", or --ranks " +
+                    std::to_string(stages));
+  if (!placement.empty() && placement.size() != static_cast<size_t>(stages))
+    throw Error("schedule " + name, Count(stages, "stage") + ", but the placement has " +
+                                        std::to_string(placement.size()));
+  CheckNumbers(generator, ranks, stages, microbatches);
+  Placement own = ParsePlacement(generator.placement, ranks, stages);
+  if (generator.shape != Shape::kAny && !placement.empty() && placement != own)
+    throw Error("schedule " + name, "it runs on its own placement only",
+                std::string("leave the placement out, or use ") + generator.placement);
+  ScheduleRequest request{name, ranks, stages, microbatches, placement.empty() ? own : placement};
   CheckPlacement(request.placement, ranks);
   Plan plan = generator.make(request);
   plan.stages = stages;

@@ -10,11 +10,12 @@ namespace pipewright {
 // Stage -> its replicas. Microbatch i of a stage runs on replica i mod r.
 using Placement = std::vector<std::vector<int>>;
 
-// "loop" (stage s on rank s mod P), "v" (there and back again, any number of times), or one entry a
-// stage: "0,1,1,0"; replicas are joined by +: "0+1,2". Throws Error.
+// "loop" (stage s on rank s mod P), "v" (there and back again, any number of times), "both" (stage
+// s on ranks s and P - 1 - s), or one entry a stage: "0,1,1,0"; replicas are joined by +: "0+1,2".
+// Throws Error.
 Placement ParsePlacement(const std::string& text, int ranks, int stages);
 
-// The placement a schedule has by itself: loop, or v for the schedules made for it.
+// The placement a schedule has by itself: loop, or v or both for the schedules made for them.
 std::string DefaultPlacement(const std::string& name);
 // The number of stages a schedule has by itself on so many ranks.
 int DefaultStages(const std::string& name, int ranks);

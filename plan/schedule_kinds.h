@@ -5,23 +5,40 @@
 
 namespace pipewright {
 
-// What every generator gets: a placement that is complete and in range, with no idle rank.
+// What every generator gets: numbers that it admits, a placement that is complete and in range.
 struct ScheduleRequest {
   std::string name;
   int ranks = 0, stages = 0, microbatches = 0;
   Placement placement;
-  const ScheduleOptions* options = nullptr;
 };
 
 // Stage s on rank s alone.
 bool IsPlainPipeline(const Placement& placement);
-// Stage s on rank s mod P alone, with v * P stages.
+// Stage s on rank s mod P alone.
 bool IsLoop(const Placement& placement, int ranks);
-bool HasReplicas(const Placement& placement);
 
 Action Compute(ActionKind kind, int stage, int microbatch);
 
+// Leaves out the stages and microbatches from these numbers on, and idle cells. What remains of a
+// good order is good: nothing that stays waits for anything that goes.
+void Trim(Plan& plan, int stages, int microbatches);
+
+// The least multiple of `n` that is at least `value`.
+inline int RoundUp(int value, int n) { return (value + n - 1) / n * n; }
+
 Plan Gpipe(const ScheduleRequest& request);
 Plan OneForwardOneBackward(const ScheduleRequest& request);
+Plan Interleaved(const ScheduleRequest& request);
+Plan BreadthFirst(const ScheduleRequest& request);
+Plan ZeroBubbleH1(const ScheduleRequest& request);
+Plan ZeroBubbleH2(const ScheduleRequest& request);
+Plan InterleavedZeroBubble(const ScheduleRequest& request);
+Plan ZeroBubbleV(const ScheduleRequest& request);
+Plan VHalf(const ScheduleRequest& request);
+Plan VMin(const ScheduleRequest& request);
+Plan DualPipe(const ScheduleRequest& request);
+Plan DualPipeV(const ScheduleRequest& request);
+Plan Chimera(const ScheduleRequest& request);
+Plan Hanayo(const ScheduleRequest& request);
 
 }  // namespace pipewright

@@ -1,0 +1,163 @@
+// Several stages a rank in a loop: interleaved 1F1B (Narayanan et al., 2104.04473, section 2.2),
+// breadth-first (Lamy-Poirier, 2211.05953), and the interleaved zero bubble schedule of
+// torch.distributed.pipelining (ScheduleInterleavedZeroBubble), after Qi et al., 2401.10241.
+#include <algorithm>
+#include <set>
+
+#include "plan/actions.h"
+#include "plan/compute_index.h"
+#include "plan/compute_times.h"
+#include "plan/error.h"
+#include "plan/list_schedule.h"
+#include "plan/schedule_kinds.h"
+#include "plan/stage_graph.h"
+
+namespace pipewright {
+
+namespace {
+
+// Microbatches in rounds; in each round every chunk runs all of the round before the next chunk.
+struct Rounds {
+  int ranks, chunks, microbatches, round;
+
+  Action At(ActionKind kind, int rank, int step) const {
+    int chunk = step / round % chunks;
+    if (kind != ActionKind::kForward) chunk = chunks - 1 - chunk;
+    int microbatch = step / (round * chunks) * round + step % round;
+    return Compute(kind, chunk * ranks + rank, microbatch);
+  }
+  int Steps() const { return chunks * microbatches; }
+};
+
+Plan InterleavedOrder(const Rounds& rounds) {
+  Plan plan;
+  plan.ranks.resize(rounds.ranks);
+  int total = rounds.Steps();
+  for (int r = 0; r < rounds.ranks; ++r) {
+    auto& actions = plan.ranks[r];
+    actions.reserve(2 * static_cast<size_t>(total));
+    int warmup = std::min(total, 2 * (rounds.ranks - 1 - r) + (rounds.chunks - 1) * rounds.round);
+    for (int k = 0; k < warmup; ++k) actions.push_back(rounds.At(ActionKind::kForward, r, k));
+    for (int k = 0; k < total; ++k) {
+      if (warmup + k < total) actions.push_back(rounds.At(ActionKind::kForward, r, warmup + k));
+      actions.push_back(rounds.At(ActionKind::kBackward, r, k));
+    }
+  }
+  return plan;
+}
+
+// Idle cells (kStep) included: the time steps in which a rank waits.
+std::vector<Action> Zb1pRank(const Rounds& rounds, int rank) {
+  int total = rounds.Steps(), p = rounds.ranks;
+  int warmup = std::min(total, (rounds.chunks - 1) * rounds.round + p - 1 - rank);
+  std::vector<Action> actions(rank, Compute(ActionKind::kStep, -1, -1));
+  for (int k = 0; k < warmup; ++k) actions.push_back(rounds.At(ActionKind::kForward, rank, k));
+  if (warmup > 0) actions.resize(actions.size() + p - 1 - rank, Compute(ActionKind::kStep, -1, -1));
+  int weights = 0;
+  for (int k = 0; k < total; ++k) {
+    if (warmup + k < total) actions.push_back(rounds.At(ActionKind::kForward, rank, warmup + k));
+    actions.push_back(rounds.At(ActionKind::kInputGrad, rank, k));
+    if (k >= rank) actions.push_back(rounds.At(ActionKind::kWeightGrad, rank, weights++));
+  }
+  while (weights < total) actions.push_back(rounds.At(ActionKind::kWeightGrad, rank, weights++));
+  return actions;
+}
+
+// One action a time step; a forward whose input is not there yet leaves its step idle.
+Plan Zb1pOrder(const Rounds& rounds) {
+  Plan plan;
+  plan.ranks.resize(rounds.ranks);
+  std::vector<std::vector<Action>> wanted;
+  for (int r = 0; r < rounds.ranks; ++r) wanted.push_back(Zb1pRank(rounds, r));
+  std::vector<size_t> next(rounds.ranks);
+  std::vector<int> idle(rounds.ranks);
+  std::vector<char> seen(static_cast<size_t>(rounds.Steps()) * rounds.ranks);
+  auto at = [&](int stage, int i) { return static_cast<size_t>(stage) * rounds.microbatches + i; };
+  for (size_t left = rounds.ranks, steps = 0; left > 0; ++steps) {
+    left = 0;
+    std::vector<Action> done;
+    for (int r = 0; r < rounds.ranks; ++r) {
+      if (next[r] == wanted[r].size()) continue;
+      ++left;
+      const Action& a = wanted[r][next[r]];
+      bool wait =
+          a.kind == ActionKind::kForward && a.stage > 0 && !seen[at(a.stage - 1, a.microbatch)];
+      if (!wait) ++next[r];
+      if (wait || a.kind == ActionKind::kStep) {
+        ++idle[r];
+        continue;
+      }
+      int position = static_cast<int>(plan.ranks[r].size());
+      if (idle[r]) plan.layout.idle.push_back({r, position, idle[r]});
+      idle[r] = 0;
+      plan.ranks[r].push_back(a);
+      if (a.kind == ActionKind::kForward) done.push_back(a);
+    }
+    for (const Action& a : done) seen[at(a.stage, a.microbatch)] = true;
+    // An order that waits for itself: left as it is, for the caller to see.
+    if (steps > 8 * seen.size() + 64) break;
+  }
+  std::stable_sort(plan.layout.idle.begin(), plan.layout.idle.end(),
+                   [](const auto& a, const auto& b) { return a.rank < b.rank; });
+  return plan;
+}
+
+bool Finishes(const Plan& plan, const ScheduleRequest& q, int microbatches) {
+  Plan whole = ComputeOnly(plan);
+  whole.stages = q.stages, whole.microbatches = microbatches;
+  StageGraph graph = ChainGraph(q.placement);
+  try {
+    UnitEnds(whole, graph, IndexCompute(whole, graph));
+  } catch (const Error&) {
+    return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+// Numbers that P does not divide: the order for the next that it does, with the surplus left out.
+Plan Interleaved(const ScheduleRequest& q) {
+  if (!IsLoop(q.placement, q.ranks)) {
+    ListPolicy policy;
+    policy.in_flight = PipelineDepths(q.placement);
+    return ListSchedule(q.placement, q.ranks, q.microbatches, policy);
+  }
+  int chunks = RoundUp(q.stages, q.ranks) / q.ranks;
+  Plan plan = InterleavedOrder({q.ranks, chunks, RoundUp(q.microbatches, q.ranks), q.ranks});
+  Trim(plan, q.stages, q.microbatches);
+  return plan;
+}
+
+Plan BreadthFirst(const ScheduleRequest& q) {
+  Plan plan;
+  plan.ranks.resize(q.ranks);
+  auto add = [&](ActionKind kind, int s) {
+    for (int i = 0; i < q.microbatches; ++i)
+      plan.ranks[q.placement[s][i % q.placement[s].size()]].push_back(Compute(kind, s, i));
+  };
+  for (int s = 0; s < q.stages; ++s) add(ActionKind::kForward, s);
+  for (int s = q.stages; s-- > 0;) add(ActionKind::kBackward, s);
+  return plan;
+}
+
+Plan InterleavedZeroBubble(const ScheduleRequest& q) {
+  if (!IsLoop(q.placement, q.ranks)) {
+    ListPolicy policy;
+    policy.split = true;
+    policy.in_flight = PipelineDepths(q.placement);
+    policy.weight_grads_held.assign(q.stages, q.ranks);
+    return ListSchedule(q.placement, q.ranks, q.microbatches, policy);
+  }
+  int chunks = RoundUp(q.stages, q.ranks) / q.ranks;
+  int rounds = std::max(1, q.microbatches / q.ranks);
+  if (q.stages % q.ranks == 0 && q.microbatches % rounds == 0) {
+    Plan plan = Zb1pOrder({q.ranks, chunks, q.microbatches, q.microbatches / rounds});
+    if (Finishes(plan, q, q.microbatches)) return plan;
+  }
+  Plan plan = Zb1pOrder({q.ranks, chunks, RoundUp(q.microbatches, q.ranks), q.ranks});
+  Trim(plan, q.stages, q.microbatches);
+  return plan;
+}
+
+}  // namespace pipewright
