@@ -5,11 +5,14 @@
 
 namespace pipewright {
 
+void AddPlanCommand(CLI::App& app);
 void AddSimulateCommand(CLI::App& app);
 void AddVersionCommand(CLI::App& app);
 void AddWeightsCommand(CLI::App& app);
 
 static const Command kCommands[] = {
+    {"plan", "order every action of every rank: make a schedule and its plan, or check one",
+     AddPlanCommand},
     {"simulate", "what a plan would take: time, idle time, memory, by given costs",
      AddSimulateCommand},
     {"version", "print the version", AddVersionCommand},

@@ -1,6 +1,7 @@
 #include "plan/step_rules.h"
 
-#include <algorithm>
+#include <map>
+#include <utility>
 
 #include "plan/actions.h"
 #include "plan/error.h"
@@ -13,15 +14,14 @@ namespace {
 // What has happened so far to one stage on one rank.
 struct Progress {
   int reduces = 0, steps = 0;
-  int gradients = 0;  // microbatches whose weight gradient is complete
   bool offloaded = false, loaded = false;
 };
 
 struct StepRules {
   const Plan& plan;
-  std::vector<char> reducing;                // [stage] whether its gradients are summed with others
-  std::vector<std::pair<int, int>> replica;  // [stage] this rank's number among its replicas, r
-  std::vector<Progress> stages;              // of the rank at hand
+  std::vector<char> reducing;    // [stage] whether its gradients are summed with others
+  std::vector<Progress> stages;  // of the rank at hand
+  std::map<std::pair<int, int>, int> forward_version;  // those that are written
   int rank = 0;
   size_t position = 0;
 
@@ -29,24 +29,14 @@ struct StepRules {
     throw Error(Place(rank, position, a), what);
   }
 
-  // Microbatches of the first `steps` steps that the stage runs on this rank.
-  int Own(int stage, int steps) const {
-    auto [k, r] = replica[stage];
-    return (steps * plan.microbatches - k + r - 1) / r;
-  }
-
   void Visit(const Action& a, bool stepping) {
     Progress& s = stages[a.stage];
     if (a.kind == ActionKind::kReduceGrad) {
       if (s.reduces == plan.steps) Fail(a, "rule \"once\": the stage has one already");
-      if (s.gradients < Own(a.stage, s.reduces + 1))
-        Fail(a, "rule \"order\": gradients of the stage are computed after it");
       ++s.reduces;
     }
     if (a.kind == ActionKind::kStep) {
       if (s.steps == plan.steps) Fail(a, "rule \"once\": the stage has one already");
-      if (s.gradients < Own(a.stage, s.steps + 1))
-        Fail(a, "rule \"order\": gradients of the stage are computed after it");
       if (reducing[a.stage] && s.reduces <= s.steps)
         Fail(a, "rule \"step\": the stage's REDUCE_GRAD does not come before it");
       ++s.steps;
@@ -60,16 +50,40 @@ struct StepRules {
     if (!IsCompute(a.kind)) return;
     if (HasForward(a)) {
       CheckLoaded(a, a.stage);
-      if (stepping && a.version < 0 && s.steps != a.microbatch / plan.microbatches)
+      if (a.version >= 0) {
+        if (a.version > s.steps)
+          Fail(a, "rule \"version\": the stage has made " + std::to_string(s.steps) +
+                      " steps, version " + std::to_string(a.version) + " is not there yet");
+        forward_version[{a.stage, a.microbatch}] = a.version;
+      } else if (stepping && s.steps != a.microbatch / plan.microbatches)
         Fail(a, "rule \"step\": it runs after " + std::to_string(s.steps) +
                     " steps of its stage and belongs to step " +
                     std::to_string(a.microbatch / plan.microbatches));
     }
     if (HasBackward(a)) CheckLoaded(a, BackwardStage(a));
+    if (a.kind != ActionKind::kForward) CheckVersion(a);
     if (a.kind == ActionKind::kWeightGrad) CheckLoaded(a, a.stage);
     if (a.kind == ActionKind::kWeightGrad || a.kind == ActionKind::kBackward ||
         a.kind == ActionKind::kOverlap)
-      ++stages[BackwardStage(a)].gradients;
+      CheckGradient(a);
+  }
+
+  // No gradient may come after its step's sum or step.
+  void CheckGradient(const Action& a) const {
+    const Progress& s = stages[BackwardStage(a)];
+    int step = BackwardMicrobatch(a) / plan.microbatches;
+    if (s.reduces > step || s.steps > step)
+      Fail(a, "rule \"order\": it stands behind the " +
+                  std::string(s.reduces > step ? "REDUCE_GRAD" : "STEP") +
+                  " that uses its gradient");
+  }
+
+  // A backward uses the weights of its forward.
+  void CheckVersion(const Action& a) const {
+    auto at = forward_version.find({BackwardStage(a), BackwardMicrobatch(a)});
+    int version = at == forward_version.end() ? -1 : at->second;
+    if (a.kind != ActionKind::kOverlap && a.version != version)
+      Fail(a, "rule \"version\": its forward used version " + std::to_string(version));
   }
 
   void CheckLoaded(const Action& a, int stage) const {
@@ -86,25 +100,20 @@ void CheckSteps(const Plan& plan, const StageGraph& graph) {
   for (const auto& actions : plan.ranks)
     for (const Action& a : actions) stepping |= a.kind == ActionKind::kStep;
   size_t stages = graph.ranks_of.size();
-  StepRules rules{plan, std::vector<char>(stages), std::vector<std::pair<int, int>>(stages, {0, 1}),
-                  std::vector<Progress>(stages)};
+  StepRules rules{plan, std::vector<char>(stages), std::vector<Progress>(stages), {}};
   for (const ReduceExchange& x : ReduceExchanges(graph))
     for (int s : x.stages) rules.reducing[s] = true;
-  std::vector<std::vector<std::pair<int, int>>> own(plan.ranks.size());  // stage, replica
+  std::vector<std::vector<int>> own(plan.ranks.size());  // [rank] -> stages
   for (int s = 0; s < graph.stages; ++s)
-    for (size_t k = 0; k < graph.ranks_of[s].size(); ++k)
-      own[graph.ranks_of[s][k]].emplace_back(s, static_cast<int>(k));
+    for (int r : graph.ranks_of[s]) own[r].push_back(s);
   for (size_t r = 0; r < plan.ranks.size(); ++r) {
     rules.rank = static_cast<int>(r);
-    for (auto [s, k] : own[r]) {
-      rules.stages[s] = {};
-      rules.replica[s] = {k, static_cast<int>(graph.ranks_of[s].size())};
-    }
+    for (int s : own[r]) rules.stages[s] = {};
     for (const Action& a : plan.ranks[r])
       if (a.kind == ActionKind::kLoad) rules.stages[a.stage].offloaded = true;
     for (rules.position = 0; rules.position < plan.ranks[r].size(); ++rules.position)
       rules.Visit(plan.ranks[r][rules.position], stepping);
-    for (auto [s, k] : own[r]) {
+    for (int s : own[r]) {
       std::string where = "rank " + std::to_string(r) + ", stage " + std::to_string(s);
       if (stepping && rules.stages[s].steps != plan.steps)
         throw Error(where, "rule \"step\": it has " + std::to_string(rules.stages[s].steps) +

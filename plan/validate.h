@@ -30,6 +30,9 @@ struct PlanReport {
 //   channel     a rank posts the receives from another rank in the order in which that one sends
 //   slot        no RECV takes a slot that holds data not yet used
 //   step        each stage steps once a step on each of its ranks, after its REDUCE_GRAD
+//   version     a written weight version is there when its F runs, and is that of the B, I and W too;
+//               where none is written, an F of step k runs after k steps of its stage
+//   load        computes of a stage that is ever loaded stand between its LOAD and its EVICT
 //   deadlock    every rank reaches its end even when each SEND blocks until its RECV is reached and
 //               each gradient exchange until all its ranks are there
 PlanReport Validate(const Plan& plan, const StageGraph& graph);

@@ -1,0 +1,178 @@
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <charconv>
+#include <iostream>
+#include <memory>
+
+#include "compiler/commands.h"
+#include "plan/actions.h"
+#include "plan/costs.h"
+#include "plan/error.h"
+#include "plan/json.h"
+#include "plan/lower.h"
+#include "plan/plan_text.h"
+#include "plan/schedule.h"
+#include "plan/simulate.h"
+#include "plan/stage_graph.h"
+#include "plan/steps.h"
+#include "plan/text.h"
+#include "plan/validate.h"
+
+namespace pipewright {
+
+namespace {
+
+struct Request {
+  std::string schedule, stages, placement, costs, output, validate;
+  int ranks = 0, microbatches = 0, steps = 1;
+  double memory = -1;
+  bool compute_only = false, forward_only = false;
+};
+
+void PrintNotes(const Plan& plan) {
+  for (const std::string& note : plan.notes) std::cerr << note << "\n";
+}
+
+std::string Numbers(const Plan& plan) {
+  std::string out = std::to_string(plan.ranks.size()) + " ranks, " + std::to_string(plan.stages) +
+                    " stages, " + std::to_string(plan.microbatches) + " microbatches";
+  if (plan.steps > 1) out += ", " + std::to_string(plan.steps) + " steps";
+  return out + (plan.forward_only ? ", forward only" : "");
+}
+
+// What each rank holds at most, one line a rank.
+void PrintPeaks(const PlanReport& report) {
+  std::printf("%5s %12s %12s %8s\n", "rank", "activations", "kept for W", "buffers");
+  for (size_t r = 0; r < report.ranks.size(); ++r) {
+    const RankPeaks& peaks = report.ranks[r];
+    std::printf("%5zu %12d %12d %8d\n", r, peaks.activations, peaks.kept_for_weights,
+                peaks.buffers);
+  }
+}
+
+void ValidatePlan(const Request& request) {
+  Plan plan = ReadPlan(ReadFile(request.validate), request.validate);
+  PrintNotes(plan);
+  bool schedule = request.compute_only || (plan.ranks.size() > 1 && !HasTransfers(plan));
+  if (schedule && !request.compute_only)
+    std::cerr << request.validate << ": without transfers: checked as a schedule\n";
+  PlanReport report = schedule ? ValidateSchedule(plan, GraphOf(plan)) : Validate(plan);
+  std::cout << request.validate << ": valid: " << Numbers(plan) << "\n";
+  PrintPeaks(report);
+}
+
+bool IsFile(const std::string& schedule) {
+  return schedule.find('/') != std::string::npos || schedule.ends_with(".csv");
+}
+
+Plan ScheduleOf(const Request& request) {
+  if (IsFile(request.schedule)) {
+    Plan plan = ReadPlan(ReadFile(request.schedule), request.schedule);
+    PrintNotes(plan);
+    auto check = [&](int asked, int found, const char* what) {
+      if (asked > 0 && asked != found)
+        throw Error(request.schedule, "it has " + std::to_string(found) + " " + what + ", not " +
+                                          std::to_string(asked));
+    };
+    check(request.ranks, static_cast<int>(plan.ranks.size()), "ranks");
+    check(request.microbatches, plan.microbatches, "microbatches");
+    return plan;
+  }
+  if (request.ranks < 1) throw UsageError("--ranks", "it is needed to make a schedule");
+  if (request.microbatches < 1)
+    throw UsageError("--microbatches", "it is needed to make a schedule");
+  int stages = 0;
+  if (!request.stages.empty()) {
+    const char* end = request.stages.data() + request.stages.size();
+    auto [last, error] = std::from_chars(request.stages.data(), end, stages);
+    if (error != std::errc() || last != end || stages < 1)
+      throw UsageError("--stages", "\"" + request.stages + "\" is not a number of stages");
+  }
+  ScheduleOptions options;
+  options.forward_only = request.forward_only;
+  Placement placement;
+  if (!request.placement.empty()) {
+    // A list says by itself how many stages there are.
+    if (stages == 0 && request.placement.find_first_of("0123456789") != std::string::npos)
+      stages =
+          1 + static_cast<int>(std::count(request.placement.begin(), request.placement.end(), ','));
+    if (stages == 0) stages = DefaultStages(request.schedule, request.ranks);
+    placement = ParsePlacement(request.placement, request.ranks, stages);
+  }
+  return MakeSchedule(request.schedule, request.ranks, stages, request.microbatches, placement,
+                      options);
+}
+
+// What a rank holds at most must fit; in the units of the costs, 1 an activation without them.
+void CheckMemory(const Request& request, const Plan& plan) {
+  Costs costs;
+  costs.stages.resize(1);
+  costs.stages[0].F = costs.stages[0].I = costs.stages[0].W = 1, costs.stages[0].B = 2;
+  if (!request.costs.empty()) costs = ReadCosts(request.costs);
+  CheckStages(costs, plan.stages);
+  if (request.memory < 0) return;
+  Figures figures = Measure(plan, costs, Simulate(plan, costs));
+  for (size_t r = 0; r < figures.ranks.size(); ++r)
+    if (figures.ranks[r].peak_bytes > request.memory) {
+      std::string most = Json(figures.ranks[r].peak_bytes).dump();
+      throw Error(
+          "schedule " + request.schedule,
+          "rank " + std::to_string(r) + " holds up to " + most + " of --memory " +
+              Json(request.memory).dump(),
+          "use fewer microbatches in flight (1f1b, zb-h1, v-half, v-min), or zb-auto, which "
+          "plans within the limit");
+    }
+}
+
+void MakePlan(const Request& request) {
+  Plan schedule = ScheduleOf(request);
+  StageGraph graph = GraphOf(schedule);
+  ValidateSchedule(schedule, graph);
+  CheckMemory(request, schedule);
+  if (request.steps > 1) schedule = Unroll(Synchronous(schedule), request.steps);
+  Plan plan = std::move(schedule);
+  if (!request.compute_only) {
+    plan = Lower(plan, graph);
+    Validate(plan, graph);
+  }
+  std::string text = WritePlan(plan);
+  if (request.output.empty()) {
+    std::cout << text;
+    return;
+  }
+  WriteFile(request.output, text);
+  std::cerr << request.output << ": " << Numbers(plan) << "\n";
+}
+
+}  // namespace
+
+void AddPlanCommand(CLI::App& app) {
+  auto request = std::make_shared<Request>();
+  app.add_option("--schedule", request->schedule,
+                 "what to make: " + Join(ScheduleNames(), ", ") + ", or a CSV file");
+  app.add_option("--ranks", request->ranks, "number of ranks")->check(CLI::PositiveNumber);
+  app.add_option("--stages", request->stages, "number of stages (default: the schedule's own)");
+  app.add_option("--microbatches", request->microbatches, "microbatches a step")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--placement", request->placement,
+                 "stage -> rank: loop, v, both, or \"0,1,1,0\"; replicas: \"0+1,2\"");
+  app.add_option("--costs", request->costs, "what actions cost: JSON, see docs/simulate.md");
+  app.add_option("--memory", request->memory,
+                 "limit per rank, in the units of the costs (without: activations)")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--steps", request->steps, "optimizer steps in a row")->check(CLI::PositiveNumber);
+  app.add_flag("--forward-only", request->forward_only, "no backward, no step");
+  app.add_flag("--compute-only", request->compute_only,
+               "write, or check, the schedule: without transfers");
+  app.add_option("-o,--output", request->output, "the file to write (default: standard output)");
+  app.add_option("--validate", request->validate, "check a plan, name the first rule it breaks");
+  app.callback([request] {
+    if (!request->validate.empty()) return ValidatePlan(*request);
+    if (request->schedule.empty())
+      throw UsageError("plan", "nothing to do: --schedule or --validate is needed",
+                       "schedules: " + Join(ScheduleNames(), ", "));
+    MakePlan(*request);
+  });
+}
+
+}  // namespace pipewright
