@@ -10,6 +10,7 @@
 #include "plan/plan_text.h"
 #include "plan/text.h"
 #include "runtime/exec/message.h"
+#include "runtime/exec/message_size.h"
 #include "runtime/exec/rank_list.h"
 #include "runtime/exec/reduce.h"
 #include "runtime/exec/status.h"
@@ -29,7 +30,7 @@ struct Slot {
   Bundle bundle;
   Token token;                            // kPosted
   std::shared_ptr<MessageHeader> header;  // kPosted, where messages are checked
-  int source = -1;                        // kPosted: the rank that sends
+  int source = -1, tag = 0;               // kPosted: the rank that sends
 };
 
 struct SentMessage {
@@ -40,6 +41,7 @@ struct SentMessage {
 
 }  // namespace
 
+int64_t StageBody::MessageBytes(int, int, bool) { return -1; }
 void StageBody::Load(int) { throw Error("this stage keeps all its weights: nothing to load"); }
 void StageBody::Evict(int) { throw Error("this stage keeps all its weights: nothing to evict"); }
 
@@ -104,19 +106,14 @@ struct Executor::State {
       throw Error(EdgeName(edge, microbatch, backward),
                   "neither made nor received before they are used");
     if (slot.state == Slot::kPosted) {
-      std::string wrong;
       try {
         Wait(slot.token, slot.source);
-        if (slot.header) wrong = CheckHeader(slot, edge, microbatch, backward);
+        if (slot.header) ReceiveChecked(slot, edge, microbatch, backward);
       } catch (const Aborted&) {
         throw;
       } catch (const std::exception& e) {
-        // Parts of the message may have arrived; its header says more than their sizes.
-        if (slot.header && slot.header->edge >= 0)
-          wrong = CheckHeader(slot, edge, microbatch, backward);
-        if (wrong.empty()) wrong = e.what();
+        throw Error(EdgeName(edge, microbatch, backward), e.what());
       }
-      if (!wrong.empty()) throw Error(EdgeName(edge, microbatch, backward), wrong);
       slot.token = nullptr;
       slot.header = nullptr;
     }
@@ -124,9 +121,21 @@ struct Executor::State {
     return std::exchange(slot.bundle, {});
   }
 
-  std::string CheckHeader(const Slot& slot, int edge, int microbatch, bool backward) const {
-    return CompareHeaders(*slot.header,
-                          HeaderOf(slot.bundle, plan_hash, edge, microbatch, backward));
+  // The header is here; the message itself is only now received.
+  void ReceiveChecked(Slot& slot, int edge, int microbatch, bool backward) {
+    std::string wrong =
+        CompareHeaders(*slot.header, HeaderOf(slot.bundle, plan_hash, edge, microbatch, backward));
+    if (!wrong.empty()) throw Error(wrong);
+    Wait(transport.Recv(slot.source, slot.tag, slot.bundle), slot.source);
+  }
+
+  void CheckBytes(const Bundle& bundle, int edge, int microbatch, bool backward) {
+    int64_t expected = body.MessageBytes(edge, microbatch, backward);
+    size_t bytes = TotalBytes(bundle);
+    if (expected >= 0 && bytes != static_cast<size_t>(expected))
+      throw Error(EdgeName(edge, microbatch, backward),
+                  SizeText(bytes, 1) + ", where the shapes known beforehand give " +
+                      SizeText(static_cast<size_t>(expected), 1));
   }
 
   void Forward(int stage, int microbatch) {
@@ -162,10 +171,11 @@ struct Executor::State {
   void Send(const RankEntry& entry, size_t index, bool backward) {
     if (entry.peer_rank < 0) return;
     Bundle bundle = Take(entry.edge, entry.action.microbatch, backward);
+    CheckBytes(bundle, entry.edge, entry.action.microbatch, backward);
     if (options.check_messages) {
       auto header = std::make_shared<MessageHeader>(
           HeaderOf(bundle, plan_hash, entry.edge, entry.action.microbatch, backward));
-      bundle = WithHeader(bundle, std::move(header));
+      transport.Send(entry.peer_rank, entry.tag, HeaderBundle(std::move(header)));
     }
     Token token = transport.Send(entry.peer_rank, entry.tag, std::move(bundle));
     if (!transport.Test(token)) sent.push_back({std::move(token), entry.peer_rank, index});
@@ -179,12 +189,10 @@ struct Executor::State {
       throw Error(EdgeName(entry.edge, microbatch, backward), "received twice");
     slot.bundle = body.Allocate(entry.edge, microbatch, backward);
     slot.source = entry.peer_rank;
-    Bundle into = slot.bundle;
-    if (options.check_messages) {
-      slot.header = std::make_shared<MessageHeader>();
-      into = WithHeader(into, slot.header);
-    }
-    slot.token = transport.Recv(entry.peer_rank, entry.tag, std::move(into));
+    slot.tag = entry.tag;
+    if (options.check_messages) slot.header = std::make_shared<MessageHeader>();
+    slot.token = transport.Recv(slot.source, slot.tag,
+                                slot.header ? HeaderBundle(slot.header) : slot.bundle);
     slot.state = Slot::kPosted;
   }
 

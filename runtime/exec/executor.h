@@ -1,6 +1,7 @@
 // Executes one rank's list of a plan over a transport. Knows order, buffers and messages; what is
 // computed stands behind StageBody, so that the same code runs in tests without torch.
 #pragma once
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -17,6 +18,10 @@ class StageBody {
 
   // Memory for one message along StageGraph::edges[edge], forward or backward.
   virtual Bundle Allocate(int edge, int microbatch, bool backward) = 0;
+
+  // The size of that message, for the sender to compare with what it has made; -1: not known.
+  // MPI does not tell reliably when a message is longer than its receiver expects.
+  virtual int64_t MessageBytes(int edge, int microbatch, bool backward);
 
   // `inputs`: one bundle for each incoming edge of `stage`, in the order of StageGraph::edges.
   // Returns one for each outgoing edge. Inputs of the model itself are the body's own affair.
@@ -59,8 +64,8 @@ struct ExecutorOptions {
   // Folder of the ranks' status files (runtime/exec/status.h); "": none is kept.
   std::string status_folder;
   int64_t first_step = 0;  // what the first RunStep is called there: a resumed run goes on counting
-  // Every message is preceded by one that says what it is (plan, edge, microbatch, bytes), and the
-  // receiver compares. The same on all ranks. Sizes are compared in any case.
+  // Every message is preceded by one that says what it is (plan, edge, microbatch, bytes); the
+  // receiver compares, and only then receives the message. The same on all ranks.
 #ifdef NDEBUG
   bool check_messages = false;
 #else

@@ -12,14 +12,8 @@ MessageHeader HeaderOf(const Bundle& bundle, uint64_t plan, int edge, int microb
           microbatch, backward,           static_cast<int32_t>(bundle.regions.size())};
 }
 
-Bundle WithHeader(const Bundle& bundle, std::shared_ptr<MessageHeader> header) {
-  Bundle framed;
-  framed.regions.reserve(bundle.regions.size() + 1);
-  framed.regions.push_back({header.get(), sizeof(MessageHeader)});
-  framed.regions.insert(framed.regions.end(), bundle.regions.begin(), bundle.regions.end());
-  framed.owner = std::make_shared<std::pair<std::shared_ptr<MessageHeader>, std::shared_ptr<void>>>(
-      std::move(header), bundle.owner);
-  return framed;
+Bundle HeaderBundle(std::shared_ptr<MessageHeader> header) {
+  return {{{header.get(), sizeof(MessageHeader)}}, std::move(header)};
 }
 
 std::string CompareHeaders(const MessageHeader& arrived, const MessageHeader& expected) {

@@ -1,4 +1,6 @@
-// The header that precedes a message where messages are checked.
+// The header that precedes a message where messages are checked. It is a message of its own: the
+// receiver posts the other only when both mean the same one. (Open MPI writes past the end of a
+// receive that is too short for a message of more than a few kilobytes.)
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -19,8 +21,8 @@ struct MessageHeader {
 MessageHeader HeaderOf(const Bundle& bundle, uint64_t plan, int edge, int microbatch,
                        bool backward);
 
-// `bundle` with `header` as its first region.
-Bundle WithHeader(const Bundle& bundle, std::shared_ptr<MessageHeader> header);
+// The memory of a header as a message of its own.
+Bundle HeaderBundle(std::shared_ptr<MessageHeader> header);
 
 // "" or what is wrong.
 std::string CompareHeaders(const MessageHeader& arrived, const MessageHeader& expected);

@@ -217,12 +217,10 @@ class ThreadTransport : public Transport {
     const auto& receiver = send ? other.token : token;
     const auto& sender = send ? token : other.token;
     std::string error = SizeMismatch(from, to);
-    // As far as the sizes agree: a header before parts of another size still says what they are.
-    for (size_t i = 0; i < from.regions.size() && i < to.regions.size(); ++i) {
-      if (from.regions[i].bytes != to.regions[i].bytes) break;
-      if (from.regions[i].bytes)
-        std::memcpy(to.regions[i].data, from.regions[i].data, from.regions[i].bytes);
-    }
+    if (error.empty())
+      for (size_t i = 0; i < from.regions.size(); ++i)
+        if (from.regions[i].bytes)
+          std::memcpy(to.regions[i].data, from.regions[i].data, from.regions[i].bytes);
     other.bundle = {};  // before its rank learns that it is free
     hub_.Complete(receiver, rank_, error);
     hub_.Complete(sender, rank_);

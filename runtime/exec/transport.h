@@ -29,9 +29,10 @@ class Completion {
 using Token = std::shared_ptr<Completion>;
 
 // One rank's end. Send and Recv post and return at once; transfers between two ranks with the same
-// direction and tag match in the order in which they were posted. A bundle is kept until its
-// transfer has completed. `stream` is the device stream that made (or will use) the data: null on
-// the CPU. Calls come from one thread, the rank's own.
+// direction and tag match in the order in which they were posted. Both must have the same regions:
+// a receive that got less fails, one that got more may too, or damage memory under MPI. A bundle is
+// kept until its transfer has completed. `stream` is the device stream that made (or will use) the
+// data: null on the CPU. Calls come from one thread, the rank's own.
 class Transport {
  public:
   virtual ~Transport() = default;

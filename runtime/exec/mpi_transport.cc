@@ -1,0 +1,338 @@
+#include "runtime/exec/mpi_transport.h"
+
+#include <mpi.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <climits>
+#include <condition_variable>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "runtime/exec/message_size.h"
+#include "runtime/exec/mpi_requests.h"
+
+namespace pipewright {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::microseconds;
+
+// How long to sleep between two looks when nothing has moved for `idle`: a share of it, so that
+// neither the delay of what comes next nor the work of looking is ever more than a part of the
+// time that has passed anyway.
+microseconds Nap(Clock::duration idle, microseconds least, microseconds most) {
+  auto share = std::chrono::duration_cast<microseconds>(idle) / 4;
+  return std::clamp(share, least, most);
+}
+
+// What a thread that waits does between two looks.
+class Patience {
+ public:
+  explicit Patience(bool crowded) : crowded_(crowded) {}
+  void Pause() {
+    if (++looks_ < 50) return;
+    if (!crowded_) {
+      if (looks_ % 8 == 0) std::this_thread::yield();
+      return;
+    }
+    auto now = Clock::now();
+    if (looks_ == 50) start_ = now;
+    if (now - start_ < microseconds(50))
+      std::this_thread::yield();
+    else
+      std::this_thread::sleep_for(Nap(now - start_, microseconds(10), microseconds(500)));
+  }
+
+ private:
+  const bool crowded_;
+  int looks_ = 0;
+  Clock::time_point start_;
+};
+
+}  // namespace
+
+MpiOptions MpiOptionsFromEnvironment() {
+  MpiOptions options;
+  auto number = [](const char* name, size_t otherwise) {
+    const char* text = std::getenv(name);
+    return text && *text ? std::strtoull(text, nullptr, 10) : otherwise;
+  };
+  options.synchronous_sends = number("PIPEWRIGHT_MPI_SYNC", options.synchronous_sends);
+  options.background_progress = number("PIPEWRIGHT_MPI_THREAD", options.background_progress);
+  options.piece_bytes = number("PIPEWRIGHT_MPI_PIECE", options.piece_bytes);
+  return options;
+}
+
+struct MpiTransport::State {
+  State(int* argc, char*** argv, const MpiOptions& options) {
+    int initialized = 0, provided = 0;
+    MPI_Initialized(&initialized);
+    if (initialized) {
+      MPI_Query_thread(&provided);
+    } else {
+      CheckMpi(MPI_Init_thread(argc, argv, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
+      finalize = true;
+    }
+    if (provided < MPI_THREAD_SERIALIZED)
+      throw Error("MPI", "this MPI allows calls from one thread only",
+                  "initialize it with MPI_THREAD_SERIALIZED, or use another build of it");
+    MPI_Comm outer = options.communicator == MpiOptions::kWorld
+                         ? MPI_COMM_WORLD
+                         : MPI_Comm_f2c(options.communicator);
+    CheckMpi(MPI_Comm_dup(outer, &comm), "MPI_Comm_dup");
+    MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
+    MPI_Comm_rank(comm, &rank);
+    MPI_Comm_size(comm, &size);
+    int *tag = nullptr, found = 0;
+    MPI_Comm_get_attr(comm, MPI_TAG_UB, &tag, &found);
+    if (found) max_tag = *tag;
+    MPI_Comm host;
+    int on_host = 1;
+    MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &host);
+    MPI_Comm_size(host, &on_host);
+    MPI_Comm_free(&host);
+    crowded = on_host > sysconf(_SC_NPROCESSORS_ONLN);
+    size_t piece = std::clamp<size_t>(options.piece_bytes, 1, INT_MAX);
+    requests = std::make_unique<MpiRequests>(comm, options.synchronous_sends, piece,
+                                             options.background_bytes);
+    if (options.background_progress && size > 1) thread = std::thread([this] { Background(); });
+  }
+
+  ~State() {
+    if (thread.joinable()) {
+      {
+        std::lock_guard lock(sleep_mutex);
+        stop = true;
+      }
+      wake.notify_one();
+      thread.join();
+    }
+    requests->PostQueued();
+    auto moved = Clock::now();
+    while (requests->pending() > 0 && Clock::now() - moved < std::chrono::seconds(1)) {
+      if (requests->AdvanceAll()) moved = Clock::now();
+      std::this_thread::yield();
+    }
+    bool clean = requests->pending() == 0;
+    requests->Drop();
+    if (clean) MPI_Comm_free(&comm);
+    if (finalize) MPI_Finalize();
+  }
+
+  // The thread that makes progress while the rank's own one computes.
+  void Background() {
+    prctl(PR_SET_NAME, "pipewright-mpi");
+    prctl(PR_SET_TIMERSLACK, 1000);  // nanoseconds: short sleeps are meant
+    auto moved = Clock::now();
+    while (true) {
+      {
+        std::unique_lock lock(sleep_mutex);
+        auto needed = [&] { return stop || (requests->background() && !rank_waits); };
+        if (!needed()) {
+          asleep = true;
+          wake.wait(lock, needed);
+          asleep = false;
+          moved = Clock::now();
+        }
+        if (stop) return;
+        if (std::exchange(posted, false)) moved = Clock::now();
+      }
+      if (mpi.try_lock()) {
+        auto start = Clock::now();
+        requests->PostQueued();
+        bool completed = requests->AdvanceAll();
+        mpi.unlock();
+        auto end = Clock::now();
+        // A look that took long has moved bytes.
+        if (completed || end - start > microseconds(10)) moved = end;
+      }
+      auto nap = Nap(Clock::now() - moved, microseconds(10), microseconds(crowded ? 1000 : 250));
+      std::unique_lock lock(sleep_mutex);
+      wake.wait_for(lock, nap, [&] { return stop || posted; });
+    }
+  }
+
+  void Wake() {
+    if (!thread.joinable()) return;
+    {
+      std::lock_guard lock(sleep_mutex);
+      posted = true;
+    }
+    wake.notify_one();
+  }
+
+  Token Post(bool send, int peer, int tag, Bundle bundle) {
+    auto op = std::make_shared<MpiOperation>();
+    op->send = send;
+    op->peer = peer;
+    op->tag = tag;
+    op->bundle = std::move(bundle);
+    requests->Queue(op);
+    // Where the other thread is at it, it posts (or the next call here does).
+    if (mpi.try_lock()) {
+      requests->PostQueued();
+      mpi.unlock();
+    }
+    if (!op->done.load(std::memory_order_relaxed) && requests->background()) Wake();
+    return op;
+  }
+
+  static bool Done(const MpiOperation& op) {
+    if (!op.done.load(std::memory_order_acquire)) return false;
+    if (!op.error.empty()) throw Error(op.error);
+    return true;
+  }
+
+  bool Test(MpiOperation& op) {
+    if (Done(op)) return true;
+    if (!mpi.try_lock()) return false;
+    requests->PostQueued();
+    requests->Advance(op);
+    mpi.unlock();
+    return Done(op);
+  }
+
+  // Holds MPI, with the other thread asleep, until `done`.
+  template <class F>
+  void WaitUntil(F done) {
+    rank_waits = true;
+    mpi.lock();
+    requests->PostQueued();
+    for (Patience patience(crowded); !done();) patience.Pause();
+    mpi.unlock();
+    rank_waits = false;
+    if (requests->background()) Wake();
+  }
+
+  void WaitRequest(MPI_Request& request, const char* call) {
+    int code = MPI_SUCCESS;
+    WaitUntil([&] {
+      int flag = 0;
+      code = MPI_Test(&request, &flag, MPI_STATUS_IGNORE);
+      return flag || code != MPI_SUCCESS;
+    });
+    CheckMpi(code, call);
+  }
+
+  // constant after construction
+  MPI_Comm comm = MPI_COMM_NULL;
+  int rank = 0, size = 1, max_tag = 32767;
+  bool crowded = false;  // more ranks than cores on this host
+  bool finalize = false;
+
+  std::mutex mpi;                         // guards MPI itself
+  std::unique_ptr<MpiRequests> requests;  // guarded by mpi
+
+  std::mutex sleep_mutex;
+  std::condition_variable wake;
+  bool stop = false, posted = false, asleep = false;  // guarded by sleep_mutex
+  std::atomic<bool> rank_waits{false};
+  std::thread thread;
+};
+
+MpiTransport::MpiTransport(int* argc, char*** argv, const MpiOptions& options)
+    : state_(std::make_unique<State>(argc, argv, options)) {}
+MpiTransport::~MpiTransport() = default;
+
+int MpiTransport::rank() const { return state_->rank; }
+int MpiTransport::size() const { return state_->size; }
+int MpiTransport::max_tag() const { return state_->max_tag; }
+
+Token MpiTransport::Send(int peer, int tag, Bundle bundle, void*) {
+  return state_->Post(true, peer, tag, std::move(bundle));
+}
+Token MpiTransport::Recv(int peer, int tag, Bundle bundle, void*) {
+  return state_->Post(false, peer, tag, std::move(bundle));
+}
+bool MpiTransport::Test(const Token& token) {
+  return state_->Test(static_cast<MpiOperation&>(*token));
+}
+void MpiTransport::Wait(const Token& token) {
+  auto& op = static_cast<MpiOperation&>(*token);
+  if (!State::Done(op)) state_->WaitUntil([&] { return state_->requests->Advance(op); });
+  State::Done(op);
+}
+
+size_t MpiTransport::Pending() {
+  std::lock_guard lock(state_->mpi);
+  state_->requests->PostQueued();
+  return state_->requests->pending();
+}
+
+std::vector<std::string> MpiTransport::AllGather(const std::string& bytes) {
+  State& s = *state_;
+  if (bytes.size() > INT_MAX) throw Error("AllGather", "more than 2 GiB from one rank");
+  int mine = static_cast<int>(bytes.size());
+  std::vector<int> sizes(s.size), offsets(s.size);
+  MPI_Request request;
+  auto start = [&](int code, const char* call) { CheckMpi(code, call); };
+  {
+    std::lock_guard lock(s.mpi);
+    s.requests->PostQueued();
+    start(MPI_Iallgather(&mine, 1, MPI_INT, sizes.data(), 1, MPI_INT, s.comm, &request),
+          "MPI_Iallgather");
+  }
+  s.WaitRequest(request, "MPI_Iallgather");
+  int64_t total = 0;
+  for (int r = 0; r < s.size; ++r) {
+    offsets[r] = static_cast<int>(total);
+    total += sizes[r];
+  }
+  if (total > INT_MAX) throw Error("AllGather", "more than 2 GiB from all ranks");
+  std::string all(total, '\0');
+  if (total > 0) {
+    {
+      std::lock_guard lock(s.mpi);
+      start(MPI_Iallgatherv(bytes.data(), mine, MPI_BYTE, all.data(), sizes.data(), offsets.data(),
+                            MPI_BYTE, s.comm, &request),
+            "MPI_Iallgatherv");
+    }
+    s.WaitRequest(request, "MPI_Iallgatherv");
+  }
+  std::vector<std::string> result;
+  for (int r = 0; r < s.size; ++r) result.push_back(all.substr(offsets[r], sizes[r]));
+  return result;
+}
+
+void MpiTransport::Abort(const std::string& message, int exit_code) {
+  std::fflush(nullptr);
+  std::string line = message + "\n";
+  for (size_t at = 0; at < line.size();) {
+    ssize_t written = write(STDERR_FILENO, line.data() + at, line.size() - at);
+    if (written <= 0) break;
+    at += written;
+  }
+  // Should MPI hang in a state that an error has left, the alarm ends this rank, and mpirun the
+  // others.
+  std::signal(SIGALRM, SIG_DFL);
+  alarm(5);
+  for (int i = 0; i < 100 && !state_->mpi.try_lock(); ++i) usleep(1000);
+  MPI_Abort(state_->comm, exit_code);
+  _exit(exit_code);
+}
+
+int RunMpi(int* argc, char*** argv, const char* program, const std::function<int(Transport&)>& body,
+           const MpiOptions& options) {
+  MpiTransport transport(argc, argv, options);
+  try {
+    return body(transport);
+  } catch (const AgreedError&) {
+    if (transport.rank() == 0) throw;
+    return kFailure;
+  } catch (const UsageError& e) {
+    transport.Abort(std::string(program) + ": " + e.what(), kUsage);
+  } catch (const std::exception& e) {
+    transport.Abort(std::string(program) + ": " + e.what(), kFailure);
+  }
+}
+
+}  // namespace pipewright

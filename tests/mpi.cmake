@@ -1,0 +1,31 @@
+# The executor's cases on MPI processes, and what happens when a rank fails.
+set(MPI_TEST_ENVIRONMENT OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+    OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_mpi_yield_when_idle=1)
+
+add_executable(mpi_tests runtime/exec/mpi_main.cc runtime/exec/mpi_executor_test.cc)
+target_link_libraries(mpi_tests PRIVATE fake_model GTest::gtest)
+function(add_mpi_test name ranks)
+  add_test(NAME ${name} COMMAND ${MPIEXEC_EXECUTABLE} --oversubscribe -n ${ranks}
+           $<TARGET_FILE:mpi_tests>)
+  # One at a time: its ranks already share the cores.
+  set_tests_properties(${name} PROPERTIES TIMEOUT 120 PROCESSORS 2 RESOURCE_LOCK mpi
+                       ENVIRONMENT "${MPI_TEST_ENVIRONMENT};${ARGN}")
+endfunction()
+foreach(ranks 1 2 3 5)
+  add_mpi_test(mpi_${ranks} ${ranks})
+endforeach()
+add_mpi_test(mpi_3_tcp 3 OMPI_MCA_btl=tcp,self)
+add_mpi_test(mpi_3_synchronous 3 PIPEWRIGHT_MPI_SYNC=1)
+add_mpi_test(mpi_3_synchronous_tcp 3 PIPEWRIGHT_MPI_SYNC=1 OMPI_MCA_btl=tcp,self)
+add_mpi_test(mpi_3_one_thread 3 PIPEWRIGHT_MPI_THREAD=0)
+
+add_executable(mpi_failure_program runtime/exec/mpi_failure_program.cc)
+target_link_libraries(mpi_failure_program PRIVATE fake_model)
+add_executable(launch_tests runtime/exec/launch_test.cc)
+target_link_libraries(launch_tests PRIVATE pipewright_options GTest::gtest_main)
+target_compile_definitions(launch_tests PRIVATE MPIEXEC="${MPIEXEC_EXECUTABLE}"
+  MPI_PROGRAM="$<TARGET_FILE:mpi_failure_program>" MPI_TESTS="$<TARGET_FILE:mpi_tests>")
+add_dependencies(launch_tests mpi_failure_program mpi_tests)
+add_test(NAME launch COMMAND launch_tests)
+set_tests_properties(launch PROPERTIES TIMEOUT 180 PROCESSORS 2 RESOURCE_LOCK mpi
+                     ENVIRONMENT "${MPI_TEST_ENVIRONMENT}")

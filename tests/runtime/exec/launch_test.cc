@@ -1,0 +1,98 @@
+// Whole jobs under mpirun: what remains when a rank fails.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <chrono>
+#include <cstdio>
+#include <string>
+
+namespace {
+
+struct Ended {
+  int code = -1;
+  double seconds = 0;
+  std::string output;
+  int Count(const std::string& text) const {
+    int count = 0;
+    for (size_t at = output.find(text); at != std::string::npos; at = output.find(text, at + 1))
+      ++count;
+    return count;
+  }
+};
+
+Ended Launch(int ranks, const std::string& command) {
+  Ended ended;
+  auto start = std::chrono::steady_clock::now();
+  // The limit is there so that the test itself ends.
+  std::string line = "timeout -k 1 30 " MPIEXEC " --oversubscribe -n " + std::to_string(ranks) +
+                     " " + command + " 2>&1";
+  FILE* pipe = popen(line.c_str(), "r");
+  char buffer[4096];
+  while (size_t bytes = fread(buffer, 1, sizeof(buffer), pipe)) ended.output.append(buffer, bytes);
+  int status = pclose(pipe);
+  ended.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128;
+  ended.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return ended;
+}
+
+Ended Program(const std::string& mode) { return Launch(3, MPI_PROGRAM " \"" + mode + "\""); }
+
+TEST(Launch, EndsWell) {
+  Ended ended = Program("");
+  EXPECT_EQ(ended.code, 0) << ended.output;
+  EXPECT_EQ(ended.output, "");
+}
+
+TEST(Launch, AnExceptionEndsEveryRank) {
+  Ended ended = Program("throw");
+  EXPECT_EQ(ended.code, 1);
+  EXPECT_LT(ended.seconds, 10);
+  EXPECT_EQ(ended.Count("program: rank 1, stage 1, microbatch 2, action 1B2: out of luck\n"), 1)
+      << ended.output;
+  EXPECT_EQ(ended.Count("out of luck"), 1) << ended.output;
+}
+
+TEST(Launch, AnErrorOfTheCommandLineHasItsExitCode) {
+  Ended ended = Program("usage");
+  EXPECT_EQ(ended.code, 2);
+  EXPECT_EQ(ended.Count("program: no such option\n"), 1) << ended.output;
+}
+
+TEST(Launch, AVoteEndsEveryRankWithoutAbort) {
+  for (auto [mode, text] :
+       {std::pair("vote", "program: loading on rank 2: torn\n"),
+        std::pair("vote late", "program: saving on rank 0: disk full\n"),
+        std::pair("vote with transfers", "program: saving on every rank: disk full\n")}) {
+    Ended ended = Program(mode);
+    EXPECT_EQ(ended.code, 1) << mode;
+    EXPECT_LT(ended.seconds, 10);
+    EXPECT_EQ(ended.Count(text), 1) << ended.output;
+    EXPECT_EQ(ended.Count("program: "), 1) << ended.output;
+    EXPECT_EQ(ended.Count("MPI_ABORT"), 0) << ended.output;
+  }
+}
+
+TEST(Launch, ARankThatDiesEndsTheOthers) {
+  for (const char* mode : {"exit", "kill", "segfault"}) {
+    Ended ended = Program(mode);
+    EXPECT_NE(ended.code, 0) << mode;
+    EXPECT_LT(ended.seconds, 10) << mode;
+  }
+}
+
+TEST(Launch, AFailedAssertionOnOneRankEndsEveryRank) {
+  Ended ended = Launch(3, MPI_TESTS " --gtest_also_run_disabled_tests --gtest_filter=*FailsOnOne*");
+  EXPECT_NE(ended.code, 0);
+  EXPECT_LT(ended.seconds, 10);
+  EXPECT_EQ(ended.Count("rank 2: "), 1) << ended.output;
+}
+
+TEST(Launch, OneRankNeedsNoMpirun) {
+  FILE* pipe = popen(MPI_TESTS " --gtest_filter=MpiExecutor.* 2>&1", "r");
+  std::string output;
+  char buffer[4096];
+  while (size_t bytes = fread(buffer, 1, sizeof(buffer), pipe)) output.append(buffer, bytes);
+  EXPECT_EQ(pclose(pipe), 0) << output;
+}
+
+}  // namespace

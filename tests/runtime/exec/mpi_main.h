@@ -1,0 +1,9 @@
+#pragma once
+#include "runtime/exec/mpi_transport.h"
+
+namespace pipewright {
+
+// All ranks of the job.
+Transport& World();
+
+}  // namespace pipewright
