@@ -3,7 +3,7 @@ include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 set(LIBRARIES pipewright_plan)
-foreach(library pipewright_exec pipewright_compile pipewright_runtime)
+foreach(library pipewright_exec pipewright_ops pipewright_compile pipewright_runtime)
   if(TARGET ${library})
     list(APPEND LIBRARIES ${library})
   endif()

@@ -12,10 +12,17 @@ function(pipewright_uses_torch target)
   target_precompile_headers(${target} REUSE_FROM pipewright_pch)
 endfunction()
 
+# The operators that packages use. Both libraries refer to passes/random_ops.h, which keeps the
+# linker from dropping the registrations.
+file(GLOB OP_SOURCES CONFIGURE_DEPENDS passes/ops/*.cc)
+add_library(pipewright_ops STATIC ${OP_SOURCES})
+pipewright_uses_torch(pipewright_ops)
+
 # Model in, package out. Commands (compiler/*_command.cc) belong to the program.
 file(GLOB COMPILE_SOURCES CONFIGURE_DEPENDS compiler/import/*.cc compiler/emit/*.cc passes/*.cc)
 if(COMPILE_SOURCES)
   add_library(pipewright_compile STATIC ${COMPILE_SOURCES})
+  target_link_libraries(pipewright_compile PUBLIC pipewright_ops)
   pipewright_uses_torch(pipewright_compile)
 endif()
 
@@ -24,6 +31,6 @@ file(GLOB RUNTIME_SOURCES CONFIGURE_DEPENDS runtime/*.cc)
 list(FILTER RUNTIME_SOURCES EXCLUDE REGEX "main\\.cc$|_command\\.cc$")
 if(RUNTIME_SOURCES)
   add_library(pipewright_runtime STATIC ${RUNTIME_SOURCES})
-  target_link_libraries(pipewright_runtime PUBLIC pipewright_exec)
+  target_link_libraries(pipewright_runtime PUBLIC pipewright_exec pipewright_ops)
   pipewright_uses_torch(pipewright_runtime)
 endif()

@@ -5,12 +5,18 @@
 
 namespace pipewright {
 
+void AddCompileCommand(CLI::App& app);
+void AddConfCommand(CLI::App& app);
 void AddPlanCommand(CLI::App& app);
 void AddSimulateCommand(CLI::App& app);
 void AddVersionCommand(CLI::App& app);
 void AddWeightsCommand(CLI::App& app);
 
 static const Command kCommands[] = {
+#ifdef PIPEWRIGHT_TORCH
+    {"compile", "cut an exported model into a package of modules", AddCompileCommand},
+#endif
+    {"conf", "group a package's modules for a number of ranks", AddConfCommand},
     {"plan", "order every action of every rank: make a schedule and its plan, or check one",
      AddPlanCommand},
     {"simulate", "what a plan would take: time, idle time, memory, by given costs",

@@ -1,0 +1,101 @@
+#include <algorithm>
+#include <map>
+
+#include "compiler/emit/package.h"
+#include "passes/gradients.h"
+#include "plan/error.h"
+
+namespace pipewright {
+
+using torch::jit::Value;
+
+static std::string KindOf(const Model& model, const Value* value) {
+  switch (value->type()->kind()) {
+    case c10::TypeKind::TensorType:
+      return "tensor";
+    case c10::TypeKind::IntType:
+      return "int";
+    case c10::TypeKind::FloatType:
+      return "float";
+    case c10::TypeKind::BoolType:
+      return "bool";
+    case c10::TypeKind::NoneType:
+      return "none";
+    default:
+      throw Error(model.file + ": value " + value->debugName() + ", " + Origin(value->node()),
+                  "is a " + value->type()->str() + ", which cannot leave a module",
+                  "return tensors or numbers, or cut elsewhere");
+  }
+}
+
+Manifest MakeManifest(const Model& model, const std::vector<ModuleBody>& bodies) {
+  Manifest manifest;
+  manifest.version = PIPEWRIGHT_VERSION;
+  manifest.source = model.file.substr(model.file.rfind('/') + 1);
+  manifest.exported_in_training = model.in_training;
+  manifest.symbols = model.symbols;
+  auto gradient = ValuesWithGradient(model);
+  std::map<const Value*, int> ids;
+  auto add = [&](const Value* value, int producer) {
+    ValueInfo info;
+    info.name = value->debugName();
+    info.kind = KindOf(model, value);
+    info.producer = producer;
+    const ValueMeta* meta = model.MetaOf(value);
+    if (info.kind == "tensor" && meta)
+      info.dtype = DtypeText(meta->dtype), info.shape = meta->shape;
+    info.gradient = producer >= 0 && info.kind == "tensor" && gradient.count(value);
+    ids[value] = static_cast<int>(manifest.values.size());
+    manifest.values.push_back(info);
+  };
+  for (size_t i = model.first_input(); i < model.graph->inputs().size(); ++i) {
+    add(model.graph->inputs()[i], -1);
+    manifest.inputs.push_back(ids.at(model.graph->inputs()[i]));
+  }
+  std::map<size_t, SharedWeight> holders;
+  for (size_t m = 0; m < bodies.size(); ++m) {
+    const ModuleBody& body = bodies[m];
+    const std::string name = "module" + std::to_string(m);
+    ModuleInfo info;
+    info.name = name;
+    info.code = "modules/" + name + ".py";
+    info.weights = "weights/" + name + ".safetensors";
+    info.covers = body.covers;
+    for (const Value* input : body.inputs) {
+      info.inputs.push_back(ids.at(input));
+      manifest.values[static_cast<size_t>(ids.at(input))].consumers.push_back(static_cast<int>(m));
+    }
+    for (const Value* output : body.outputs) {
+      add(output, static_cast<int>(m));
+      info.outputs.push_back(ids.at(output));
+    }
+    for (bool parameters : {true, false}) {
+      for (const auto& [index, held] : body.weights) {
+        const Weight& weight = model.weights[index];
+        if ((weight.kind == "parameter") != parameters) continue;
+        info.held.push_back({held, weight.kind, DtypeText(weight.dtype), weight.shape,
+                             weight.requires_grad, weight.persistent});
+      }
+    }
+    for (const auto& [index, held] : body.weights)
+      holders[index].holders.push_back({static_cast<int>(m), held});
+    manifest.modules.push_back(info);
+  }
+  for (const Value* output : model.graph->outputs()) {
+    auto found = ids.find(output);
+    if (found == ids.end())
+      throw Error(model.file + ": output " + output->debugName(), "is made by no module");
+    manifest.outputs.push_back(found->second);
+  }
+  for (const auto& [index, shared] : holders)
+    if (shared.holders.size() > 1 && model.weights[index].kind == "parameter")
+      manifest.shared.push_back(shared);
+  for (const Weight& weight : model.weights) {
+    if (weight.names.size() < 2) continue;
+    manifest.tied.push_back(weight.names);
+    std::sort(manifest.tied.back().begin(), manifest.tied.back().end());
+  }
+  return manifest;
+}
+
+}  // namespace pipewright

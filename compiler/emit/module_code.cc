@@ -1,0 +1,161 @@
+#include "compiler/emit/module_code.h"
+
+#include <caffe2/serialize/versions.h>
+#include <torch/csrc/jit/serialization/import_source.h>
+#include <torch/csrc/jit/serialization/python_print.h>
+
+#include <set>
+
+#include "plan/error.h"
+
+namespace pipewright {
+
+using torch::jit::Graph;
+using torch::jit::Node;
+using torch::jit::Value;
+
+namespace {
+
+// The body as a graph of its own, with `self` for what it holds.
+class BodyWriter {
+ public:
+  BodyWriter(const Model& model, const ModuleBody& body, int index)
+      : model_(model), body_(body), module_("__torch__.Module" + std::to_string(index)) {}
+
+  torch::jit::Module Write() {
+    Reserve();
+    module_.register_attribute("training", c10::BoolType::get(), true);
+    if (body_.uses_device)
+      module_.register_attribute("device", c10::DeviceObjType::get(), c10::Device(c10::kCPU));
+    for (const auto& [weight, name] : body_.weights) {
+      // Only its type is printed.
+      if (model_.weights[weight].kind == "parameter")
+        module_.register_parameter(name, at::empty({0}), false);
+      else
+        module_.register_buffer(name, at::empty({0}));
+      attribute_[model_.weight_input(weight)] = name;
+    }
+    attribute_[model_.training()] = "training";
+    attribute_[model_.device()] = "device";
+    self_ = graph_->addInput("self");
+    self_->setType(module_.type());
+    for (Value* input : body_.inputs) {
+      Value* made = graph_->addInput();
+      made->setType(input->type());
+      made->setDebugName(input->debugName());
+      made_[input] = made;
+    }
+    for (Node* node : body_.nodes) Clone(node);
+    std::vector<Value*> outputs;
+    for (Value* output : body_.outputs) outputs.push_back(made_.at(output));
+    if (outputs.size() == 1)
+      graph_->registerOutput(outputs[0]);
+    else
+      graph_->registerOutput(graph_->insertNode(graph_->createTuple(outputs))->output());
+    graph_->lint();
+    auto function = module_._ivalue()->compilation_unit()->create_function(
+        c10::QualifiedName(*module_.type()->name(), "forward"), graph_);
+    module_.type()->addMethod(function);
+    return module_;
+  }
+
+ private:
+  void Reserve() {
+    for (Value* input : body_.inputs) names_.insert(input->debugName());
+    for (Node* node : body_.nodes)
+      for (Value* output : node->outputs())
+        if (output->hasDebugName()) names_.insert(output->debugName());
+  }
+
+  // Attributes are read just before their first use.
+  Value* Resolve(Value* value) {
+    auto found = made_.find(value);
+    if (found != made_.end()) return found->second;
+    auto attribute = attribute_.find(value);
+    if (attribute == attribute_.end()) return nullptr;  // inside a block
+    Value* made = graph_->insertGetAttr(self_, attribute->second);
+    std::string name = Identifier(attribute->second);
+    while (!names_.insert(name).second) name += "_";
+    made->setDebugName(name);
+    return made_[value] = made;
+  }
+
+  void Clone(Node* node) {
+    // Uses inside blocks need their attributes before the block.
+    std::vector<Node*> inside = {node};
+    while (!inside.empty()) {
+      Node* inner = inside.back();
+      inside.pop_back();
+      for (Value* input : inner->inputs()) Resolve(input);
+      for (auto* block : inner->blocks()) {
+        inside.push_back(block->return_node());
+        for (Node* n : block->nodes()) inside.push_back(n);
+      }
+    }
+    Node* clone = graph_->createClone(node, [&](Value* value) { return Resolve(value); });
+    graph_->insertNode(clone);
+    for (size_t i = 0; i < node->outputs().size(); ++i)
+      made_[node->outputs()[i]] = clone->outputs()[i];
+  }
+
+  const Model& model_;
+  const ModuleBody& body_;
+  torch::jit::Module module_;
+  std::shared_ptr<Graph> graph_ = std::make_shared<Graph>();
+  Value* self_ = nullptr;
+  std::unordered_map<const Value*, Value*> made_;
+  std::unordered_map<const Value*, std::string> attribute_;
+  std::set<std::string> names_;
+};
+
+void CheckCompiles(const std::string& text, int index) {
+  const std::string file = "module" + std::to_string(index) + ".py";
+  try {
+    auto unit = std::make_shared<torch::jit::CompilationUnit>();
+    std::vector<c10::IValue> constants;
+    torch::jit::SourceImporter importer(
+        unit, &constants,
+        [&](const std::string& qualifier) -> std::shared_ptr<torch::jit::Source> {
+          if (qualifier != "__torch__") return nullptr;
+          return std::make_shared<torch::jit::Source>(text, file, 1);
+        },
+        caffe2::serialize::kProducedFileFormatVersion);
+    importer.loadType(c10::QualifiedName("__torch__.Module" + std::to_string(index)));
+  } catch (const std::exception& e) {
+    std::string what = e.what();
+    throw Error(file,
+                "the code that was made does not compile: " +
+                    what.substr(0, what.find("\nException raised from")),
+                "this is a fault of pipewright: please report it with the model");
+  }
+}
+
+}  // namespace
+
+// The printer folds the last operation into the return statement: gives the result its name back.
+static void NameResult(std::string& text, const ModuleBody& body) {
+  const std::string keyword = "\n    return ";
+  size_t at = text.rfind(keyword);
+  if (body.outputs.size() != 1 || at == std::string::npos) return;
+  const std::string& name = body.outputs[0]->debugName();
+  std::string expression = text.substr(at + keyword.size());
+  if (expression == name + "\n") return;
+  text = text.substr(0, at) + "\n    " + name + " = " + expression + "    return " + name + "\n";
+}
+
+std::string ModuleCode(const Model& model, const ModuleBody& body, int index) {
+  torch::jit::Module module = BodyWriter(model, body, index).Write();
+  torch::jit::ExtraFilesMap files;
+  std::vector<c10::IValue> constants;
+  torch::jit::jitModuleToPythonCodeAndConstants(module, &files, &constants);
+  std::string text = files.at("__torch__");
+  NameResult(text, body);
+  if (!constants.empty())
+    throw Error("module" + std::to_string(index),
+                "holds a constant that has no form as text (a " + constants[0].tagKind() + ")",
+                "register it as a buffer of the model");
+  CheckCompiles(text, index);
+  return text;
+}
+
+}  // namespace pipewright

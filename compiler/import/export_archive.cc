@@ -1,0 +1,239 @@
+// .pt2 archives of torch.export.save.
+#include "compiler/import/archive.h"
+#include "compiler/import/export_graph.h"
+#include "compiler/import/import.h"
+#include "plan/dtype.h"
+#include "plan/error.h"
+
+namespace pipewright {
+namespace {
+
+constexpr int64_t kSchemaMajor = 8;
+
+ExportJson ReadRecord(const Archive& archive, const std::string& record) {
+  const std::string text = archive.Read(record);
+  ExportJson json = ExportJson::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (json.is_discarded())
+    throw Error(archive.path() + ": " + record, "is not JSON", "the file is damaged: export again");
+  return json;
+}
+
+int64_t Fixed(const ExportJson& size, const std::string& name) {
+  if (!size.contains("as_int"))
+    throw Error("weight \"" + name + "\"", "has a size that is not a number");
+  return size["as_int"].get<int64_t>();
+}
+
+// The weight that `name` stands for in the archive's table `config`.
+Weight ReadWeight(const Archive& archive, const ExportJson& config, const std::string& folder,
+                  const std::string& name) {
+  auto entry = config.find(name);
+  const std::string where = archive.path() + ": weight \"" + name + "\"";
+  if (entry == config.end()) throw Error(where, "is not in the archive");
+  if (entry->value("use_pickle", false))
+    throw Error(where, "is stored as a Python pickle",
+                "store plain tensors: no tensor subclasses, no quantised or sparse ones");
+  const ExportJson& meta = entry->at("tensor_meta");
+  Weight weight;
+  weight.names = {name};
+  weight.dtype = ExportDtype(meta.at("dtype").get<int64_t>());
+  for (const ExportJson& size : meta.at("sizes")) weight.shape.push_back(Fixed(size, name));
+  for (const ExportJson& stride : meta.at("strides")) weight.strides.push_back(Fixed(stride, name));
+  weight.storage_offset = Fixed(meta.at("storage_offset"), name);
+  weight.requires_grad = meta.value("requires_grad", false);
+  if (meta.value("layout", int64_t{7}) != 7)
+    throw Error(where, "is not a dense tensor", "convert it with .to_dense() before exporting");
+  std::string record = folder + entry->at("path_name").get<std::string>();
+  int64_t last = weight.storage_offset;  // the element farthest into the storage
+  bool empty = false;
+  for (size_t d = 0; d < weight.shape.size(); ++d) {
+    if (weight.shape[d] < 0 || weight.strides.at(d) < 0)
+      throw Error(where, "has a negative size or stride");
+    empty = empty || weight.shape[d] == 0;
+    int64_t extent = 0;
+    if (!empty && (__builtin_mul_overflow(weight.shape[d] - 1, weight.strides[d], &extent) ||
+                   __builtin_add_overflow(last, extent, &last)))
+      throw Error(where, "has sizes beyond 64 bits");
+  }
+  if (empty || !archive.Has(record)) {
+    if (!empty) throw Error(where, "has no record " + record + " in the archive");
+    return weight;
+  }
+  weight.file_offset = archive.Offset(record);
+  weight.file_bytes = archive.Size(record);
+  uint64_t needed = (static_cast<uint64_t>(last) + 1) * c10::elementSize(weight.dtype);
+  if (weight.storage_offset < 0 || needed > weight.file_bytes)
+    throw Error(where,
+                "needs " + std::to_string(needed) + " bytes, its record has " +
+                    std::to_string(weight.file_bytes),
+                "the file is damaged: copy or export it again");
+  return weight;
+}
+
+bool SameTensor(const Weight& a, const Weight& b) {
+  return a.file_offset == b.file_offset && a.file_bytes != 0 && a.dtype == b.dtype &&
+         a.shape == b.shape && a.strides == b.strides && a.storage_offset == b.storage_offset;
+}
+
+// The weights of the signature, one for each tensor: `index_of` maps argument names to them.
+void ReadWeights(const Archive& archive, const ExportJson& signature, Model& model,
+                 std::map<std::string, size_t>& index_of) {
+  ExportJson tables[2];
+  const std::string folders[2] = {"data/weights/", "data/constants/"};
+  const std::string names[2] = {"model_weights_config.json", "model_constants_config.json"};
+  for (int t = 0; t < 2; ++t) tables[t] = ReadRecord(archive, folders[t] + names[t]).at("config");
+  std::map<uint64_t, std::vector<size_t>> at_offset;
+  for (const ExportJson& spec : signature.at("input_specs")) {
+    const std::string kind = spec.begin().key();
+    const ExportJson& content = spec.begin().value();
+    const char* key = kind == "parameter"         ? "parameter_name"
+                      : kind == "buffer"          ? "buffer_name"
+                      : kind == "tensor_constant" ? "tensor_constant_name"
+                                                  : nullptr;
+    if (!key) continue;
+    const std::string name = content.at(key).get<std::string>();
+    int table = tables[0].contains(name) ? 0 : 1;
+    Weight weight = ReadWeight(archive, tables[table], folders[table], name);
+    weight.kind = kind == "tensor_constant" ? "constant" : kind;
+    weight.persistent = kind == "buffer" ? content.value("persistent", true) : kind == "parameter";
+    if (kind != "parameter") weight.requires_grad = false;
+    size_t index = model.weights.size();
+    for (size_t other : at_offset[weight.file_offset])
+      if (SameTensor(model.weights[other], weight)) index = other;
+    if (index == model.weights.size()) {
+      at_offset[weight.file_offset].push_back(index);
+      model.weights.push_back(weight);
+    } else {
+      model.weights[index].names.push_back(name);
+      if (kind == "parameter") {
+        model.weights[index].kind = kind;
+        model.weights[index].requires_grad |= weight.requires_grad;
+      }
+      model.weights[index].persistent |= weight.persistent;
+    }
+    index_of[content.at("arg").at("name").get<std::string>()] = index;
+  }
+}
+
+void CheckVersion(const ExportJson& program, const std::string& path) {
+  const ExportJson& version = program.at("schema_version");
+  int64_t major = version.at("major").get<int64_t>();
+  if (major == kSchemaMajor) return;
+  throw Error(path,
+              "was written by torch " + program.value("torch_version", std::string("?")) +
+                  " in schema " + std::to_string(major) + "." +
+                  std::to_string(version.value("minor", int64_t{0})) + "; this program reads " +
+                  std::to_string(kSchemaMajor) + ".x",
+              major < kSchemaMajor ? "re-export with torch >= 2.8"
+                                   : "re-export with torch 2.13, or use a newer pipewright");
+}
+
+void Convert(const Archive& archive, const ExportJson& program, Model& model) {
+  const ExportJson& module = program.at("graph_module");
+  const ExportJson& graph = module.at("graph");
+  const ExportJson& signature = module.at("signature");
+  std::map<std::string, size_t> index_of;
+  ReadWeights(archive, signature, model, index_of);
+
+  auto& out = *model.graph;
+  std::vector<torch::jit::Value*> weights;
+  for (size_t i = 0; i < model.weights.size(); ++i) weights.push_back(out.addInput());
+  out.addInput()->setType(c10::BoolType::get());
+  out.addInput()->setType(c10::DeviceObjType::get());
+  ExportConverter converter(model, archive.path());
+  for (size_t i = 0; i < model.weights.size(); ++i)
+    converter.Name(weights[i], Identifier(model.weights[i].names[0]));
+  converter.Name(model.training(), "self_training");
+  converter.Name(model.device(), "self_device");
+  for (const auto& [name, index] : index_of) converter.BindWeight(name, weights[index]);
+  for (const ExportJson& spec : signature.at("input_specs")) {
+    const std::string kind = spec.begin().key();
+    const ExportJson& content = spec.begin().value();
+    if (kind == "user_input") {
+      const ExportJson& arg = content.at("arg");
+      const std::string what = arg.begin().key();
+      const ExportJson& inner = arg.begin().value();
+      if (what == "as_tensor") {
+        converter.Bind(inner.at("name"), out.addInput(), graph);
+      } else if (what == "as_sym_int" && inner.contains("as_name")) {
+        auto value = out.addInput();
+        value->setType(c10::IntType::get());
+        converter.Bind(inner["as_name"], value, graph);
+      } else if (what != "as_none" && what != "as_int" && what != "as_float" && what != "as_bool" &&
+                 what != "as_string") {
+        throw Error(archive.path(), "has an input of kind " + what + ", which is not supported",
+                    "pass tensors");
+      }
+    } else if (kind == "custom_obj" || kind == "token") {
+      throw Error(archive.path(), "has an input of kind " + kind + ", which is not supported",
+                  "export without script objects and effect tokens");
+    }
+  }
+  converter.ConvertNodes(graph);
+  const ExportJson& specs = signature.at("output_specs");
+  for (const ExportJson& spec : specs) {
+    const std::string kind = spec.begin().key();
+    const ExportJson& content = spec.begin().value();
+    if (kind == "user_output" || kind == "loss_output") {
+      const ExportJson& arg = content.at("arg");
+      out.registerOutput(
+          converter.Output(kind == "user_output" ? arg : ExportJson{{"as_tensor", arg}}));
+    } else if (kind == "buffer_mutation") {
+      // A functionalised export returns the buffer's new content: write it back.
+      torch::jit::Value* buffer = nullptr;
+      for (size_t i = 0; i < model.weights.size(); ++i)
+        for (const std::string& name : model.weights[i].names)
+          if (name == content.at("buffer_name").get<std::string>()) buffer = weights[i];
+      if (!buffer) throw Error(archive.path(), "writes to a buffer that it does not have");
+      torch::jit::Value* value = converter.Output(ExportJson{{"as_tensor", content.at("arg")}});
+      out.insert(c10::Symbol::aten("copy_"), {buffer, value});
+    } else {
+      throw Error(archive.path(), "has an output of kind " + kind + ", which is not supported",
+                  "export the forward pass only");
+    }
+  }
+}
+
+}  // namespace
+
+Model ImportExport(const std::string& path) {
+  Archive archive(path);
+  const std::string record = "models/model.json";
+  if (!archive.Has(record)) {
+    if (archive.Has("constants.pkl") && archive.Has("data.pkl"))
+      throw Error(path, "is a TorchScript file; only exports of torch.export are read",
+                  "torch.export.save(torch.export.export(model, inputs), \"model.pt2\")");
+    if (archive.Has("data.pkl"))
+      throw Error(path, "holds weights only (torch.save), not a model",
+                  "torch.export.save(torch.export.export(model, inputs), \"model.pt2\")");
+    if (archive.Has("serialized_exported_program.json"))
+      throw Error(path, "was written by an old torch.export.save", "re-export with torch >= 2.8");
+    throw Error(path, "holds no exported program: models/model.json is missing",
+                "torch.export.save(torch.export.export(model, inputs), \"model.pt2\")");
+  }
+  if (archive.Has("byteorder") && archive.Read("byteorder") == "big")
+    throw Error(path, "holds big-endian weights", "export on a little-endian machine");
+  Model model;
+  model.file = path;
+  model.graph = std::make_shared<torch::jit::Graph>();
+  try {
+    ExportJson program = ReadRecord(archive, record);
+    CheckVersion(program, path);
+    Convert(archive, program, model);
+    for (const auto& [symbol, range] : program.at("range_constraints").items()) {
+      auto bound = [&](const char* key, int64_t otherwise) {
+        return range.contains(key) && range[key].is_number_integer() ? range[key].get<int64_t>()
+                                                                     : otherwise;
+      };
+      model.symbols[symbol] = {bound("min_val", 0), bound("max_val", INT64_MAX)};
+    }
+    for (const ExportJson& call : program.at("graph_module").at("module_call_graph"))
+      if (const std::string name = call.at("fqn"); !name.empty()) model.submodules.push_back(name);
+  } catch (const nlohmann::json::exception& e) {
+    throw Error(path + ": model.json", std::string("is not as the schema says: ") + e.what(),
+                "re-export with torch 2.11 to 2.13");
+  }
+  return model;
+}
+
+}  // namespace pipewright

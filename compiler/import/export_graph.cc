@@ -1,0 +1,262 @@
+#include "compiler/import/export_graph.h"
+
+#include <ATen/core/jit_type.h>
+
+#include "compiler/import/expression.h"
+#include "plan/error.h"
+#include "plan/text.h"
+
+namespace pipewright {
+
+using torch::jit::Node;
+using torch::jit::Value;
+
+void ExportConverter::Refuse(const std::string& what, const std::string& cure) const {
+  std::string where = path_;
+  if (current_) {
+    where += ": node " + current_->value("name", current_->value("target", std::string("?")));
+    auto metadata = current_->find("metadata");
+    if (metadata != current_->end()) {
+      std::string stack = metadata->value("nn_module_stack", std::string());
+      size_t last = stack.rfind(';');
+      std::vector<std::string> entry =
+          Split(last == std::string::npos ? stack : stack.substr(last + 1), ',');
+      std::vector<std::string> trace = Split(metadata->value("stack_trace", std::string()), '\n');
+      std::string line;
+      for (const std::string& part : trace)
+        if (part.find("File \"") != std::string::npos &&
+            (line.empty() || part.find("/torch/") == std::string::npos))
+          line = part.substr(part.find("File"));
+      if (entry.size() > 1 && !entry[1].empty()) where += ", submodule \"" + entry[1] + "\"";
+      if (!line.empty()) where += ", " + line;
+    }
+  }
+  throw Error(where, what, cure);
+}
+
+static std::string SizeText(const ExportJson& size) {
+  if (size.contains("as_int")) return std::to_string(size["as_int"].get<int64_t>());
+  return SizeExpression(size.at("as_expr").at("expr_str").get<std::string>());
+}
+
+std::string ExportConverter::Name(Value* value, const std::string& id) {
+  std::string name = id;
+  for (int k = 1; !taken_.insert(name).second; ++k) name = id + "_" + std::to_string(k);
+  value->setDebugName(name);
+  return name;
+}
+
+void ExportConverter::Bind(const std::string& name, Value* value, const ExportJson& graph) {
+  std::string id = Name(value, Identifier(name));
+  env_[name] = value;
+  ValueMeta meta;
+  auto tensors = graph.find("tensor_values");
+  auto ints = graph.find("sym_int_values");
+  if (tensors != graph.end() && tensors->contains(name)) {
+    const ExportJson& recorded = (*tensors)[name];
+    meta.dtype = ExportDtype(recorded.at("dtype").get<int64_t>());
+    for (const ExportJson& size : recorded.at("sizes")) meta.shape.push_back(SizeText(size));
+    model_.meta[id] = meta;
+  } else if (ints != graph.end() && ints->contains(name)) {
+    meta.expression = SizeText((*ints)[name]);
+    model_.meta[id] = meta;
+  }
+}
+
+Value* ExportConverter::Lookup(const std::string& name) {
+  auto found = env_.find(name);
+  if (found == env_.end()) Refuse("\"" + name + "\" is used before it is made");
+  return found->second;
+}
+
+Value* ExportConverter::Constant(const c10::IValue& value) {
+  return model_.graph->insertConstant(value);
+}
+
+Value* ExportConverter::Output(const ExportJson& argument) { return Argument(argument, nullptr); }
+
+// Submodules from the outside in; the k-th further call of one is "path@k".
+static std::vector<std::string> StackPaths(const std::string& stack) {
+  std::vector<std::string> paths;
+  for (const std::string& entry : Split(stack, ';')) {
+    std::vector<std::string> fields = Split(entry, ',');
+    if (fields.size() < 3 || fields[0] == fields[1]) continue;  // a placeholder has no path
+    std::string path = fields[1];
+    for (const char* prefix : {"L['self'].", "L['self']"})
+      if (path.rfind(prefix, 0) == 0) path = path.substr(std::string(prefix).size());
+    if (path.empty()) continue;
+    size_t call = fields[0].rfind('@');
+    if (call != std::string::npos && path.find('@') == std::string::npos)
+      path += fields[0].substr(call);
+    paths.push_back(path);
+  }
+  return paths;
+}
+
+// The innermost line that is the user's, else the innermost of all: {file, line, code}.
+static std::tuple<std::string, size_t, std::string> SourceLine(const std::string& trace) {
+  std::tuple<std::string, size_t, std::string> found{"", 0, ""};
+  std::vector<std::string> lines = Split(trace, '\n');
+  for (size_t i = 0; i < lines.size(); ++i) {
+    size_t begin = lines[i].find("File \"");
+    size_t end = begin == std::string::npos ? begin : lines[i].find("\", line ", begin);
+    if (end == std::string::npos) continue;
+    std::string file = lines[i].substr(begin + 6, end - begin - 6);
+    bool library = file.find("/torch/") != std::string::npos || file.rfind("torch/", 0) == 0;
+    if (library && std::get<1>(found)) continue;
+    std::string code = i + 1 < lines.size() ? lines[i + 1] : "";
+    code.erase(0, code.find_first_not_of(' '));
+    found = {file, std::strtoul(lines[i].c_str() + end + 8, nullptr, 10), code};
+  }
+  return found;
+}
+
+void ExportConverter::Locate(Node* first, const ExportJson& node) {
+  auto metadata = node.find("metadata");
+  if (metadata == node.end()) return;
+  std::string stack = metadata->value("nn_module_stack", std::string());
+  auto [scope, fresh] = scopes_.try_emplace(stack, root_);
+  if (fresh) {
+    std::string prefix;
+    for (const std::string& path : StackPaths(stack)) {
+      prefix += ";" + path;
+      auto [level, made] = scopes_.try_emplace(prefix, nullptr);
+      if (made) level->second = scopes_[stack]->push(c10::Symbol::scope(path));
+      scopes_[stack] = level->second;
+    }
+  }
+  std::string trace = metadata->value("stack_trace", std::string());
+  auto range = ranges_.find(trace);
+  if (range == ranges_.end()) {
+    auto [file, line, code] = SourceLine(trace);
+    torch::jit::SourceRange made;
+    if (line) {
+      auto source = std::make_shared<torch::jit::Source>(code, file, line);
+      made = torch::jit::SourceRange(source, 0, code.size());
+    }
+    range = ranges_.emplace(trace, made).first;
+  }
+  const torch::jit::ScopePtr& place = scopes_[stack];
+  for (Node* made = first; made != model_.graph->return_node(); made = made->next()) {
+    if (made->sourceRange().source()) continue;  // of a region inside: knows better
+    made->setScope(place);
+    made->setSourceRange(range->second);
+  }
+}
+
+void ExportConverter::ConvertNodes(const ExportJson& graph) {
+  for (const ExportJson& node : graph.at("nodes")) {
+    const ExportJson* outer = current_;
+    current_ = &node;
+    Node* last = model_.graph->return_node()->prev();
+    ConvertNode(node, graph);
+    Locate(last->next(), node);
+    current_ = outer;
+  }
+}
+
+void ExportConverter::ConvertNode(const ExportJson& node, const ExportJson& graph) {
+  try {
+    if (!ConvertSpecial(node, graph)) ConvertOperator(node, graph);
+  } catch (const nlohmann::json::exception& e) {
+    Refuse(std::string("model.json is not as the schema says: ") + e.what());
+  } catch (const torch::jit::ErrorReport& e) {
+    Refuse(std::string("cannot be expressed in TorchScript: ") + e.what());
+  }
+}
+
+void ExportConverter::BindOutputs(const ExportJson& node, const ExportJson& graph,
+                                  at::ArrayRef<Value*> values) {
+  const ExportJson& outputs = node.at("outputs");
+  if (outputs.size() > values.size())
+    Refuse("records " + std::to_string(outputs.size()) + " outputs, its operator returns " +
+           std::to_string(values.size()));
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const ExportJson& output = outputs[i];
+    const std::string kind = output.begin().key();
+    const ExportJson& content = output.begin().value();
+    if (kind == "as_tensor") {
+      Bind(content.at("name").get<std::string>(), values[i], graph);
+    } else if (kind == "as_tensors") {
+      Node* unpack =
+          model_.graph->insertNode(model_.graph->createListUnpack(values[i], content.size()));
+      for (size_t k = 0; k < content.size(); ++k)
+        Bind(content[k].at("name").get<std::string>(), unpack->outputs()[k], graph);
+    } else if (kind == "as_sym_int" || kind == "as_sym_bool" || kind == "as_sym_float") {
+      if (content.contains("as_name"))
+        Bind(content["as_name"].get<std::string>(), values[i], graph);
+    } else if (kind != "as_none") {
+      Refuse("has an output of kind " + kind + ", which is not supported");
+    }
+  }
+}
+
+void ExportConverter::ConvertOperator(const ExportJson& node, const ExportJson& graph) {
+  const std::string target = node.at("target").get<std::string>();
+  std::vector<std::string> parts = Split(target, '.');
+  if (parts.size() < 4 || parts[0] != "torch" || parts[1] != "ops")
+    Refuse("calls " + target + ", which only Python knows",
+           "write that part of the model with operators of torch");
+  const std::string& space = parts[2];
+  if (space == "higher_order")
+    Refuse("uses the higher-order operator " + parts[3] + ", which is not supported",
+           parts[3] == "wrap_with_autocast"
+               ? "export without torch.autocast and cast explicitly with x.to(dtype)"
+               : "");
+  std::string overload = parts.size() > 4 && parts[4] != "default" ? parts[4] : "";
+  auto op = torch::jit::findOperatorFor(c10::OperatorName(space + "::" + parts[3], overload));
+  if (!op)
+    Refuse("calls " + target + ", which this program does not know",
+           space == "aten" ? "re-export with the torch that pipewright was built with"
+                           : "operators defined in Python do not exist without Python: write it "
+                             "with operators of torch, or register it in C++");
+  const c10::FunctionSchema& schema = op->schema();
+  std::unordered_map<std::string, const ExportJson*> given;
+  size_t position = 0;
+  for (const ExportJson& input : node.at("inputs")) {
+    std::string name = input.value("name", std::string());
+    if (name.empty() && position < schema.arguments().size())
+      name = schema.arguments()[position].name();
+    ++position;
+    given[name] = &input.at("arg");
+  }
+  std::vector<Value*> inputs;
+  bool fits = true;
+  size_t used = 0;
+  for (const c10::Argument& argument : schema.arguments()) {
+    auto found = given.find(argument.name());
+    if (found != given.end()) {
+      ++used;
+      Value* value = Argument(*found->second, &argument);
+      if (!value) value = Plain(*found->second), fits = false;
+      inputs.push_back(value);
+    } else if (argument.default_value()) {
+      inputs.push_back(Constant(*argument.default_value()));
+      if (argument.default_value()->isNone()) inputs.back()->setType(c10::NoneType::get());
+    } else {
+      Refuse("lacks the argument \"" + argument.name() + "\" of " + target);
+    }
+  }
+  if (used != given.size()) Refuse("has an argument that " + target + " does not take");
+  c10::Symbol symbol = c10::Symbol::fromQualString(space + "::" + parts[3]);
+  if (!fits) {  // a number where the overload takes a tensor: another overload
+    std::vector<torch::jit::NamedValue> positional, keyword;
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      const c10::Argument& argument = schema.arguments()[i];
+      if (!given.count(argument.name())) continue;
+      if (argument.kwarg_only())
+        keyword.emplace_back(argument.name(), inputs[i]);
+      else
+        positional.emplace_back(inputs[i]);
+    }
+    BindOutputs(node, graph, {model_.graph->insert(symbol, positional, keyword)});
+    return;
+  }
+  Node* made =
+      model_.graph->insertNode(model_.graph->create(symbol, inputs, schema.returns().size()));
+  for (size_t i = 0; i < schema.returns().size(); ++i)
+    made->outputs()[i]->setType(schema.returns()[i].type());
+  BindOutputs(node, graph, made->outputs());
+}
+
+}  // namespace pipewright

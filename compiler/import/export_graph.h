@@ -1,0 +1,63 @@
+// The nodes of an exported program (torch._export.serde.schema, major 8) as torch::jit nodes.
+#pragma once
+#include <nlohmann/json.hpp>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "passes/model.h"
+
+namespace pipewright {
+
+using ExportJson = nlohmann::json;
+
+// Adds nodes to `model.graph`, one export node after the other. Errors name the node, its submodule
+// and the line of the model.
+class ExportConverter {
+ public:
+  ExportConverter(Model& model, const std::string& path) : model_(model), path_(path) {}
+
+  // Makes `value` what `name` means in the export, and records its metadata from `graph`.
+  void Bind(const std::string& name, torch::jit::Value* value, const ExportJson& graph);
+  void BindWeight(const std::string& name, torch::jit::Value* value) { env_[name] = value; }
+  // Names `value` `id`, or id_1, ... where that is taken; returns the name.
+  std::string Name(torch::jit::Value* value, const std::string& id);
+  void ConvertNodes(const ExportJson& graph);
+  // The value of an output argument of the graph.
+  torch::jit::Value* Output(const ExportJson& argument);
+
+ private:
+  using Env = std::unordered_map<std::string, torch::jit::Value*>;
+
+  void ConvertNode(const ExportJson& node, const ExportJson& graph);
+  void ConvertOperator(const ExportJson& node, const ExportJson& graph);
+  bool ConvertSpecial(const ExportJson& node, const ExportJson& graph);
+  void ConvertGradRegion(const ExportJson& node);
+  void BindOutputs(const ExportJson& node, const ExportJson& graph,
+                   at::ArrayRef<torch::jit::Value*> values);
+
+  // nullptr: the argument does not fit the type and overload resolution must decide.
+  torch::jit::Value* Argument(const ExportJson& argument, const c10::Argument* schema);
+  torch::jit::Value* Lookup(const std::string& name);
+  torch::jit::Value* Constant(const c10::IValue& value);
+  torch::jit::Value* Plain(const ExportJson& argument);
+  void Locate(torch::jit::Node* first, const ExportJson& node);
+  [[noreturn]] void Refuse(const std::string& what, const std::string& cure = "") const;
+
+  Model& model_;
+  std::string path_;
+  Env env_;
+  std::unordered_set<std::string> taken_;
+  std::unordered_map<std::string, torch::jit::ScopePtr> scopes_;
+  std::unordered_map<std::string, torch::jit::SourceRange> ranges_;
+  torch::jit::ScopePtr root_ = c10::make_intrusive<torch::jit::Scope>();
+  const ExportJson* current_ = nullptr;
+  bool grad_enabled_ = true;
+};
+
+// The schema's enumerations to torch's. Throw Error for numbers that it does not know.
+at::ScalarType ExportDtype(int64_t number);
+at::Layout ExportLayout(int64_t number);
+at::MemoryFormat ExportMemoryFormat(int64_t number);
+
+}  // namespace pipewright

@@ -1,0 +1,131 @@
+// Export nodes that are no operator of ATen: arithmetic on sizes, assertions, regions.
+#include "compiler/import/export_graph.h"
+#include "plan/error.h"
+
+namespace pipewright {
+
+using torch::jit::Node;
+using torch::jit::Value;
+
+// Functions of Python on numbers, and what TorchScript calls them.
+static const std::unordered_map<std::string, const char*> kScalarFunctions = {
+    {"_operator.add", "aten::add"},
+    {"_operator.sub", "aten::sub"},
+    {"_operator.mul", "aten::mul"},
+    {"_operator.neg", "aten::neg"},
+    {"_operator.floordiv", "aten::floordiv"},
+    {"_operator.truediv", "aten::div"},
+    {"_operator.mod", "aten::remainder"},
+    {"_operator.pow", "aten::pow"},
+    {"_operator.gt", "aten::gt"},
+    {"_operator.ge", "aten::ge"},
+    {"_operator.lt", "aten::lt"},
+    {"_operator.le", "aten::le"},
+    {"_operator.eq", "aten::eq"},
+    {"_operator.ne", "aten::ne"},
+    {"_operator.and_", "aten::__and__"},
+    {"_operator.or_", "aten::__or__"},
+    {"_operator.not_", "aten::__not__"},
+    {"_operator.abs", "prim::abs"},
+    {"math.ceil", "aten::ceil"},
+    {"math.floor", "aten::floor"},
+    {"math.trunc", "aten::Int"},
+    {"torch.sym_int", "aten::Int"},
+    {"torch.sym_float", "aten::Float"},
+    {"torch.sym_max", "prim::max"},
+    {"torch.sym_min", "prim::min"},
+    {"torch.sym_not", "aten::__not__"},
+    {"torch._sym_sqrt", "aten::sqrt"},
+    {"math.sqrt", "aten::sqrt"},
+    {"torch.ops.aten.sym_size.int", "aten::size"},
+    {"torch.ops.aten.sym_stride.int", "aten::stride"},
+    {"torch.ops.aten.sym_numel.default", "aten::numel"},
+    {"torch.ops.aten.sym_storage_offset.default", "aten::storage_offset"},
+};
+
+static bool Starts(const std::string& text, const char* prefix) {
+  return text.rfind(prefix, 0) == 0;
+}
+
+bool ExportConverter::ConvertSpecial(const ExportJson& node, const ExportJson& graph) {
+  const std::string target = node.at("target").get<std::string>();
+  // What the export asserted about sizes holds for the recorded ranges, which the manifest keeps.
+  if (Starts(target, "torch.ops.aten._assert_") || Starts(target, "torch.ops.aten.sym_constrain_"))
+    return true;
+  if (target == "torch.ops.higher_order.wrap_with_set_grad_enabled") {
+    ConvertGradRegion(node);
+    return true;
+  }
+  auto function = kScalarFunctions.find(target);
+  if (function != kScalarFunctions.end()) {
+    std::vector<torch::jit::NamedValue> arguments;
+    for (const ExportJson& input : node.at("inputs"))
+      arguments.emplace_back(Plain(input.at("arg")));
+    Value* out = model_.graph->insert(c10::Symbol::fromQualString(function->second), arguments);
+    BindOutputs(node, graph, {out});
+    return true;
+  }
+  if (target == "torch.ops.aten.item.default") {
+    const std::string kind = node.at("outputs").at(0).begin().key();
+    const char* cast = kind == "as_sym_float"  ? "aten::Float"
+                       : kind == "as_sym_bool" ? "aten::Bool"
+                                               : "aten::Int";
+    Value* tensor = Plain(node.at("inputs").at(0).at("arg"));
+    BindOutputs(node, graph, {model_.graph->insert(c10::Symbol::fromQualString(cast), {tensor})});
+    return true;
+  }
+  if (target == "torch.sym_ite") {
+    std::vector<Value*> values;
+    for (const ExportJson& input : node.at("inputs")) values.push_back(Plain(input.at("arg")));
+    Node* choice = model_.graph->insertNode(model_.graph->create(torch::jit::prim::If, 1));
+    choice->addInput(values.at(0));
+    for (int branch = 1; branch <= 2; ++branch)
+      choice->addBlock()->registerOutput(values.at(branch));
+    choice->output()->setType(values[1]->type());
+    BindOutputs(node, graph, {choice->output()});
+    return true;
+  }
+  return false;
+}
+
+// with torch.no_grad(): its nodes stand between two switches, as ordinary nodes.
+void ExportConverter::ConvertGradRegion(const ExportJson& node) {
+  const ExportJson& inputs = node.at("inputs");
+  bool enabled = inputs.at(0).at("arg").at("as_bool").get<bool>();
+  const ExportJson& inner = inputs.at(1).at("arg").at("as_graph").at("graph");
+  Env env;
+  for (size_t i = 2; i < inputs.size(); ++i) {
+    const ExportJson& formal = inner.at("inputs").at(i - 2);
+    const ExportJson& content = formal.begin().value();
+    std::string name = content.contains("name") ? content["name"].get<std::string>()
+                                                : content.value("as_name", std::string());
+    env[name] = Plain(inputs[i].at("arg"));
+  }
+  auto switch_to = [&](bool on) {
+    model_.graph->insertNode(
+        model_.graph->create(c10::Symbol::aten("set_grad_enabled"), {Constant(on)}, 0));
+  };
+  bool outer = grad_enabled_;
+  switch_to(enabled);
+  grad_enabled_ = enabled;
+  env_.swap(env);
+  ConvertNodes(inner);
+  std::vector<Value*> outputs;
+  for (const ExportJson& output : inner.at("outputs")) outputs.push_back(Plain(output));
+  env_.swap(env);
+  grad_enabled_ = outer;
+  switch_to(outer);
+  // The region's results already have names: bind the outer ones to the same values.
+  std::vector<std::string> names;
+  for (const ExportJson& output : node.at("outputs")) {
+    const ExportJson& content = output.begin().value();
+    if (output.begin().key() == "as_tensors")
+      for (const ExportJson& entry : content) names.push_back(entry.at("name"));
+    else if (content.is_object())
+      names.push_back(content.contains("name") ? content["name"].get<std::string>()
+                                               : content.value("as_name", std::string()));
+  }
+  for (size_t i = 0; i < names.size() && i < outputs.size(); ++i) env_[names[i]] = outputs[i];
+}
+
+}  // namespace pipewright

@@ -1,0 +1,113 @@
+#include "passes/bodies.h"
+
+#include <algorithm>
+#include <set>
+
+namespace pipewright {
+
+using torch::jit::Block;
+using torch::jit::Node;
+using torch::jit::Value;
+
+namespace {
+
+// The submodule's own name for a weight it uses: the longest common start with its path.
+std::string NameFor(const Weight& weight, const Node* user) {
+  const std::string* best = &weight.names[0];
+  size_t longest = 0;
+  for (std::string path : ModuleStack(user)) {
+    path = path.substr(0, path.find('@')) + ".";
+    for (const std::string& name : weight.names)
+      if (name.rfind(path, 0) == 0 && path.size() > longest) best = &name, longest = path.size();
+  }
+  return *best;
+}
+
+template <class F>
+void VisitInputs(Node* top, const F& visit) {
+  std::vector<Node*> nodes = {top};
+  while (!nodes.empty()) {
+    Node* node = nodes.back();
+    nodes.pop_back();
+    for (Value* input : node->inputs()) visit(node, input);
+    std::vector<Node*> inner;
+    for (Block* block : node->blocks()) {
+      for (Node* n : block->nodes()) inner.push_back(n);
+      inner.push_back(block->return_node());
+    }
+    nodes.insert(nodes.end(), inner.rbegin(), inner.rend());
+  }
+}
+
+bool HasEffect(const Node* node) {
+  if (node->kind() == c10::Symbol::aten("set_grad_enabled")) return false;
+  const c10::FunctionSchema* schema = node->maybeSchema();
+  return node->hasSideEffects() || (schema && schema->is_mutable());
+}
+
+// Whether something in the module stays changed after it: a weight that is written to.
+bool WritesWeights(const Model& model, const std::vector<Node*>& nodes) {
+  for (const Node* node : nodes) {
+    if (!HasEffect(node)) continue;
+    for (const Value* input : node->inputs())
+      if (input->node()->kind() == torch::jit::prim::Param &&
+          input->offset() < model.weights.size())
+        return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+std::vector<ModuleBody> CollectBodies(const Model& model, const Assignment& assignment) {
+  size_t count = static_cast<size_t>(assignment.modules);
+  std::vector<ModuleBody> bodies(count);
+  for (Node* node : model.graph->nodes())
+    bodies[static_cast<size_t>(assignment.module_of.at(node))].nodes.push_back(node);
+  const Node* parameters = model.graph->param_node();
+  auto producer = [&](const Value* value) {
+    auto found = assignment.module_of.find(value->node());
+    return found == assignment.module_of.end() ? -1 : found->second;
+  };
+  // Backwards, so that what only dead modules use is not an output.
+  std::set<const Value*> wanted(model.graph->outputs().begin(), model.graph->outputs().end());
+  std::vector<bool> alive(count, false);
+  for (size_t m = count; m-- > 0;) {
+    ModuleBody& body = bodies[m];
+    for (Node* node : body.nodes)
+      for (Value* output : node->outputs())
+        if (wanted.count(output)) body.outputs.push_back(output);
+    alive[m] = !body.outputs.empty() || WritesWeights(model, body.nodes);
+    if (!alive[m]) continue;
+    std::set<const Value*> seen;
+    std::set<size_t> held;
+    for (Node* node : body.nodes) {
+      VisitInputs(node, [&](Node* user, Value* input) {
+        bool top = input->node()->owningBlock() == model.graph->block();
+        if (!top || !seen.insert(input).second) return;
+        if (input->node() == parameters) {
+          size_t index = input->offset();
+          if (index < model.weights.size())
+            body.weights.emplace_back(index, NameFor(model.weights[index], user));
+          else if (input == model.device())
+            body.uses_device = true;
+          else if (index >= model.first_input())
+            body.inputs.push_back(input);
+        } else if (producer(input) != static_cast<int>(m)) {
+          body.inputs.push_back(input);
+          wanted.insert(input);
+        }
+      });
+      std::vector<std::string> stack = ModuleStack(node);
+      if (!stack.empty() && node->kind() != torch::jit::prim::Constant &&
+          std::find(body.covers.begin(), body.covers.end(), stack[0]) == body.covers.end())
+        body.covers.push_back(stack[0]);
+    }
+  }
+  std::vector<ModuleBody> out;
+  for (size_t m = 0; m < count; ++m)
+    if (alive[m]) out.push_back(std::move(bodies[m]));
+  return out;
+}
+
+}  // namespace pipewright

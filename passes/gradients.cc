@@ -1,0 +1,64 @@
+#include "passes/gradients.h"
+
+#include <torch/csrc/jit/ir/constants.h>
+
+#include <set>
+
+namespace pipewright {
+
+using torch::jit::Block;
+using torch::jit::Node;
+using torch::jit::Value;
+
+// Whose results depend on the shapes of their inputs only, or are cut off.
+static bool CutsOff(const Node* node) {
+  static const std::set<std::string> kNames = {
+      "detach",      "detach_",   "zeros_like", "ones_like",         "full_like",
+      "empty_like",  "rand_like", "randn_like", "randint_like",      "new_zeros",
+      "new_ones",    "new_full",  "new_empty",  "new_empty_strided", "bernoulli",
+      "argmax",      "argmin",    "bucketize",  "searchsorted",      "histc",
+      "multinomial", "poisson",   "nextafter"};
+  return node->kind().is_aten() && kNames.count(node->kind().toUnqualString());
+}
+
+std::unordered_set<const Value*> ValuesWithGradient(const Model& model) {
+  std::unordered_set<const Value*> with;
+  for (size_t i = 0; i < model.weights.size(); ++i)
+    if (model.weights[i].requires_grad) with.insert(model.weight_input(i));
+  bool enabled = true;
+  for (const Node* node : model.graph->nodes()) {
+    if (node->kind() == c10::Symbol::aten("set_grad_enabled"))
+      enabled = torch::jit::constant_as<bool>(node->input(0)).value_or(true);
+    if (!enabled || CutsOff(node)) continue;
+    bool any = false;
+    std::vector<const Node*> inside = {node};
+    while (!inside.empty()) {
+      const Node* inner = inside.back();
+      inside.pop_back();
+      for (const Value* input : inner->inputs()) any = any || with.count(input);
+      for (const Block* block : inner->blocks()) {
+        inside.push_back(block->return_node());
+        for (const Node* n : block->nodes()) inside.push_back(n);
+      }
+    }
+    if (!any) continue;
+    for (const Value* output : node->outputs()) {
+      auto kind = output->type()->kind();
+      const ValueMeta* meta = model.MetaOf(output);
+      bool number = kind == c10::TypeKind::IntType || kind == c10::TypeKind::FloatType ||
+                    kind == c10::TypeKind::BoolType;
+      bool whole = kind == c10::TypeKind::TensorType && meta && !at::isFloatingType(meta->dtype) &&
+                   !at::isComplexType(meta->dtype);
+      if (!number && !whole) with.insert(output);
+    }
+    // What an in-place operation wrote into has the gradient too.
+    const c10::FunctionSchema* schema = node->maybeSchema();
+    for (size_t i = 0; schema && i < schema->arguments().size(); ++i)
+      if (schema->is_mutable({c10::SchemaArgType::input, i}) &&
+          node->inputs()[i]->type()->kind() == c10::TypeKind::TensorType)
+        with.insert(node->inputs()[i]);
+  }
+  return with;
+}
+
+}  // namespace pipewright

@@ -1,0 +1,65 @@
+// The model between import and emit: one graph and a table of its weights. Every pass takes it.
+#pragma once
+#include <torch/csrc/jit/ir/ir.h>
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace pipewright {
+
+// A parameter, buffer or constant. Tensors that are one storage in the model are one Weight with
+// several names.
+struct Weight {
+  std::vector<std::string> names;  // of the state dict, in its order; never empty
+  std::string kind = "parameter";  // parameter, buffer, constant
+  at::ScalarType dtype = at::kFloat;
+  std::vector<int64_t> shape, strides;
+  int64_t storage_offset = 0;  // elements
+  bool requires_grad = false;
+  bool persistent = true;
+  uint64_t file_offset = 0, file_bytes = 0;  // of the storage, in Model::file; 0 bytes: absent
+};
+
+// What the export recorded of a value.
+struct ValueMeta {
+  at::ScalarType dtype = at::kFloat;  // tensors
+  std::vector<std::string> shape;     // tensors: numbers or expressions of the symbols
+  std::string expression;             // integers: the size that it is ("s0", "2*s0"), or empty
+};
+
+struct Model {
+  std::string file;  // the archive, as the command line named it
+  // Inputs in this order: one for each weight, `training` (bool), `device` (Device), and the
+  // model's own. Only the last are inputs of the model; the others become attributes of modules.
+  // Scopes of nodes name submodules, from the outside in, a k-th further call as "path@k"; source
+  // ranges name the line of the model. Value names are unique and are identifiers.
+  std::shared_ptr<torch::jit::Graph> graph;
+  std::vector<Weight> weights;
+  std::unordered_map<std::string, ValueMeta> meta;  // by value name
+  std::map<std::string, std::pair<int64_t, int64_t>> symbols;
+  bool in_training = true;              // a training flag was set when the model was exported
+  std::vector<std::string> submodules;  // every submodule's path, in the model's order
+
+  torch::jit::Value* weight_input(size_t i) const { return graph->inputs()[i]; }
+  torch::jit::Value* training() const { return graph->inputs()[weights.size()]; }
+  torch::jit::Value* device() const { return graph->inputs()[weights.size() + 1]; }
+  size_t first_input() const { return weights.size() + 2; }
+  const ValueMeta* MetaOf(const torch::jit::Value* value) const;
+};
+
+// "layer \"blocks.0.fc\" (model.py:31)": where a node comes from, for messages.
+std::string Origin(const torch::jit::Node* node);
+// Submodule paths of the node, outermost first, without the model itself.
+std::vector<std::string> ModuleStack(const torch::jit::Node* node);
+
+// "float32"; the word for a dtype in manifests and messages.
+std::string DtypeText(at::ScalarType dtype);
+
+// An identifier that TorchScript prints as it is, made from `name`.
+std::string Identifier(const std::string& name);
+
+}  // namespace pipewright

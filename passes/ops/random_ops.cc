@@ -1,0 +1,103 @@
+#include "passes/random_ops.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <torch/library.h>
+#include <torch/torch.h>
+
+#include <cmath>
+
+namespace pipewright {
+
+static thread_local RandomKey t_key;
+
+void SetRandomKey(const RandomKey& key) { t_key = key; }
+RandomKey CurrentRandomKey() { return t_key; }
+
+// SplitMix64's finaliser (Steele, Lea, Flood: Fast splittable pseudorandom number generators,
+// 2014).
+static uint64_t Mix(uint64_t x) {
+  x += 0x9e3779b97f4a7c15ull;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+  return x ^ (x >> 31);
+}
+
+static at::Generator MakeGenerator(c10::Device device, int64_t id) {
+  uint64_t seed = Mix(t_key.seed);
+  for (uint64_t part : {t_key.step, t_key.microbatch, static_cast<uint64_t>(id)})
+    seed = Mix(seed ^ part);
+  if (device.is_cpu()) return at::make_generator<at::CPUGeneratorImpl>(seed);
+  at::Generator generator = at::globalContext().defaultGenerator(device).clone();
+  generator.set_current_seed(seed);
+  return generator;
+}
+
+// Kept elements, scaled so that the mean stays: PyTorch's own arithmetic.
+static at::Tensor Mask(const at::Tensor& like, double p, int64_t id) {
+  at::Tensor mask = at::empty_like(like, LEGACY_CONTIGUOUS_MEMORY_FORMAT);
+  mask.bernoulli_(1 - p, MakeGenerator(like.device(), id));
+  return p < 1 ? mask.div_(1 - p) : mask;
+}
+
+static at::Tensor Dropout(const at::Tensor& input, double p, bool train, int64_t id) {
+  TORCH_CHECK(p >= 0 && p <= 1, "dropout: p must be between 0 and 1, not ", p);
+  if (!train || p == 0 || input.numel() == 0) return input;
+  at::Tensor mask;
+  {
+    at::NoGradGuard guard;
+    mask = input.is_meta() ? at::empty_like(input) : Mask(input, p, id);
+  }
+  return input * mask;
+}
+
+static at::Tensor Attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                            const std::optional<at::Tensor>& mask, double p, bool causal,
+                            std::optional<double> scale, bool grouped, bool train, int64_t id) {
+  if (!train || p == 0)
+    return at::scaled_dot_product_attention(query, key, value, mask, 0.0, causal, scale, grouped);
+  // The definition in PyTorch's documentation, the scale split over both factors as its
+  // _scaled_dot_product_attention_math does.
+  double root = std::sqrt(scale.value_or(1.0 / std::sqrt(static_cast<double>(query.size(-1)))));
+  at::Tensor k = key, v = value;
+  if (grouped) {
+    k = k.repeat_interleave(query.size(-3) / k.size(-3), -3);
+    v = v.repeat_interleave(query.size(-3) / v.size(-3), -3);
+  }
+  at::Tensor scores = at::matmul(query * root, (k * root).transpose(-2, -1));
+  if (causal) {
+    at::Tensor keep =
+        at::ones({query.size(-2), k.size(-2)}, query.options().dtype(at::kBool)).tril();
+    scores = scores.masked_fill(keep.logical_not(), -std::numeric_limits<double>::infinity());
+  } else if (mask) {
+    scores = mask->scalar_type() == at::kBool
+                 ? scores.masked_fill(mask->logical_not(), -std::numeric_limits<double>::infinity())
+                 : scores + *mask;
+  }
+  return at::matmul(Dropout(at::softmax(scores, -1), p, train, id), v);
+}
+
+static at::Generator GeneratorOf(c10::Device device, int64_t id) {
+  return MakeGenerator(device, id);
+}
+
+}  // namespace pipewright
+
+TORCH_LIBRARY(pipewright, m) {
+  m.def("dropout(Tensor input, float p, bool train, int id) -> Tensor",
+        torch::dispatch(c10::DispatchKey::CompositeImplicitAutograd, pipewright::Dropout));
+  m.def(
+      "scaled_dot_product_attention(Tensor query, Tensor key, Tensor value, Tensor? attn_mask, "
+      "float dropout_p, bool is_causal, float? scale, bool enable_gqa, bool train, int id) -> "
+      "Tensor",
+      torch::dispatch(c10::DispatchKey::CompositeImplicitAutograd, pipewright::Attention));
+  m.def("generator(Device device, int id) -> Generator?",
+        torch::dispatch(c10::DispatchKey::CompositeImplicitAutograd, pipewright::GeneratorOf));
+}
+
+// Conservative: nothing may be moved across a marker, and it is not dead.
+TORCH_LIBRARY_FRAGMENT(pippy, m) {
+  m.def(torch::schema("_pipe_split() -> ()", c10::AliasAnalysisKind::CONSERVATIVE));
+}
+TORCH_LIBRARY_IMPL(pippy, CompositeExplicitAutograd, m) {
+  m.impl("_pipe_split", [] {});
+}

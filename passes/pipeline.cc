@@ -1,0 +1,59 @@
+#include "passes/pipeline.h"
+
+#include <torch/csrc/jit/passes/dead_code_elimination.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <functional>
+
+#include "passes/localize.h"
+#include "passes/random_operations.h"
+#include "passes/restore_devices.h"
+#include "passes/restore_training.h"
+#include "plan/error.h"
+#include "plan/text.h"
+
+namespace pipewright {
+
+std::vector<ModuleBody> RunPasses(Model& model, const PipelineOptions& options) {
+  Assignment assignment;
+  const std::vector<std::pair<const char*, std::function<void()>>> passes = {
+      // First, so that nothing later looks at operations whose results are not used.
+      {"dead_code", [&] { torch::jit::EliminateDeadCode(model.graph); }},
+      // Before the random operations, which ask for the training flag.
+      {"restore_training", [&] { RestoreTraining(model); }},
+      {"restore_devices", [&] { RestoreDevices(model); }},
+      // Before cutting: ids count over the whole model and so do not depend on the cuts.
+      {"random_operations", [&] { RewriteRandomOperations(model); }},
+      // Constants that were replaced above, and flags.
+      {"dead_code_again", [&] { torch::jit::EliminateDeadCode(model.graph); }},
+      {"assign_modules", [&] { assignment = AssignModules(model, options.split); }},
+      // Last: needs to know which module uses what.
+      {"localize", [&] { Localize(model, assignment); }},
+  };
+  std::string before;
+  auto dump = [&](const std::string& name) {
+    if (options.dump.empty()) return;
+    std::string text = model.graph->toString(/*print_source_locations=*/false);
+    if (text != before) WriteFile(options.dump + "/" + name + ".ir", text);
+    before = text;
+  };
+  if (!options.dump.empty()) std::filesystem::create_directories(options.dump);
+  dump("00_import");
+  for (size_t i = 0; i < passes.size(); ++i) {
+    passes[i].second();
+    try {
+      model.graph->lint();
+    } catch (const std::exception& e) {
+      throw Error(model.file,
+                  std::string("pass ") + passes[i].first + " broke the graph: " + e.what(),
+                  "this is a fault of pipewright: please report it with the model");
+    }
+    char number[32];
+    std::snprintf(number, sizeof number, "%02zu_", i + 1);
+    dump(std::string(number).append(passes[i].first));
+  }
+  return CollectBodies(model, assignment);
+}
+
+}  // namespace pipewright

@@ -1,0 +1,23 @@
+// The operators that packages use besides PyTorch's: random ones that can be repeated, and markers.
+#pragma once
+#include <cstdint>
+
+namespace pipewright {
+
+// What random numbers are drawn for. Together with the operation's id it determines them: the same
+// on every rank, placement and recomputation.
+struct RandomKey {
+  uint64_t seed = 0, step = 0, microbatch = 0;
+};
+
+// Of the calling thread, and of the threads on which autograd runs backward for it only as far as
+// they draw nothing. Set before a module runs; also makes sure that the operators are registered:
+//   pipewright::dropout(Tensor input, float p, bool train, int id) -> Tensor
+//   pipewright::scaled_dot_product_attention(query, key, value, attn_mask, p, is_causal, scale,
+//       enable_gqa, train, id) -> Tensor      without training or p: PyTorch's own
+//   pipewright::generator(Device device, int id) -> Generator?  for PyTorch's random operators
+//   pippy::_pipe_split() -> ()                                  does nothing
+void SetRandomKey(const RandomKey& key);
+RandomKey CurrentRandomKey();
+
+}  // namespace pipewright
