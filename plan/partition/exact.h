@@ -1,0 +1,25 @@
+// The best partition of all, by dynamic programming over the sets that the last stages can hold.
+#pragma once
+#include "plan/partition/problem.h"
+
+namespace pipewright {
+
+struct ExactOptions {
+  int64_t max_sets = 4'000'000;  // sets kept in memory; beyond them the search gives up
+  int64_t max_bytes = 6ll << 30;
+  double max_seconds = kInfinity;
+  // Partitions with a load of this or more are of no interest; usually that of a known one.
+  double below = kInfinity;
+  // No stage may hold exactly these nodes (sorted). For "what would the next best cut cost?".
+  std::vector<int> forbidden;
+  bool merge_parameters = false;  // see BuildUnits
+};
+
+// `result.proven` says whether the search finished; then `feasible` says whether any partition has
+// an objective under `below`, and `result` is the best.
+//
+// With I the number of up-sets of the graph of units, the search takes O(pairs of nested sets with
+// a work under `below`) time, at most I^2 / 2, and O(I * states of the devices) memory.
+PartitionResult ExactPartition(const PartitionProblem& problem, const ExactOptions& options);
+
+}  // namespace pipewright

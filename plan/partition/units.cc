@@ -1,0 +1,218 @@
+#include "plan/partition/units.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <set>
+
+#include "plan/partition/graph_text.h"
+
+namespace pipewright {
+
+using Edges = std::vector<std::pair<int, int>>;
+
+namespace {
+
+struct Sets {
+  std::vector<int> parent;
+  explicit Sets(int size) : parent(size) { std::iota(parent.begin(), parent.end(), 0); }
+  int Find(int i) {
+    while (parent[i] != i) i = parent[i] = parent[parent[i]];
+    return i;
+  }
+  // The smaller number stays the representative.
+  void Unite(int a, int b) {
+    a = Find(a), b = Find(b);
+    parent[std::max(a, b)] = std::min(a, b);
+  }
+};
+
+}  // namespace
+
+// Edges between the sets of forward nodes, and mirrored ones for sets that have none.
+static Edges OrderEdges(const PartitionProblem& problem, Sets& sets) {
+  std::vector<char> has_forward(problem.nodes.size(), 0);
+  for (size_t i = 0; i < problem.nodes.size(); ++i)
+    if (!problem.nodes[i].backward) has_forward[sets.Find(static_cast<int>(i))] = 1;
+  Edges edges;
+  for (const PartitionValue& value : problem.values) {
+    if (value.producer < 0) continue;
+    int from = sets.Find(value.producer);
+    bool backward = problem.nodes[value.producer].backward;
+    for (int consumer : value.consumers) {
+      int to = sets.Find(consumer);
+      if (from == to || backward != problem.nodes[consumer].backward) continue;
+      if (!backward) edges.push_back({from, to});
+      if (backward && (!has_forward[from] || !has_forward[to])) edges.push_back({to, from});
+    }
+  }
+  std::sort(edges.begin(), edges.end());
+  edges.erase(std::unique(edges.begin(), edges.end()), edges.end());
+  return edges;
+}
+
+static std::vector<std::vector<int>> Adjacent(int size, const Edges& edges) {
+  std::vector<std::vector<int>> next(size);
+  for (auto [from, to] : edges) next[from].push_back(to);
+  return next;
+}
+
+// Unites the sets of each strongly connected component (Tarjan, with an explicit stack).
+static void UniteCycles(Sets& sets, const Edges& edges) {
+  int n = static_cast<int>(sets.parent.size()), clock = 0;
+  auto next = Adjacent(n, edges);
+  std::vector<int> index(n, -1), low(n, 0), open;
+  std::vector<char> is_open(n, 0);
+  std::vector<std::pair<int, size_t>> stack;
+  for (int root = 0; root < n; ++root) {
+    if (index[root] >= 0) continue;
+    stack.push_back({root, 0});
+    while (!stack.empty()) {
+      auto& [node, child] = stack.back();
+      if (child == 0 && index[node] < 0) {
+        index[node] = low[node] = clock++;
+        open.push_back(node);
+        is_open[node] = 1;
+      }
+      if (child < next[node].size()) {
+        int to = next[node][child++];
+        if (index[to] < 0)
+          stack.push_back({to, 0});
+        else if (is_open[to])
+          low[node] = std::min(low[node], index[to]);
+        continue;
+      }
+      int done = node;
+      stack.pop_back();
+      if (!stack.empty()) low[stack.back().first] = std::min(low[stack.back().first], low[done]);
+      if (low[done] < index[done]) continue;
+      for (int member = -1; member != done;) {
+        member = open.back();
+        open.pop_back();
+        is_open[member] = 0;
+        sets.Unite(member, done);
+      }
+    }
+  }
+}
+
+static UnitGraph Assemble(const PartitionProblem& problem, Sets& sets, const Edges& raw) {
+  int n = static_cast<int>(problem.nodes.size());
+  std::vector<int> dense(n, -1);
+  int count = 0;
+  for (int i = 0; i < n; ++i)
+    if (sets.Find(i) == i) dense[i] = count++;
+  Edges edges;
+  for (auto [from, to] : raw) {
+    int a = dense[sets.Find(from)], b = dense[sets.Find(to)];
+    if (a != b) edges.push_back({a, b});
+  }
+  std::sort(edges.begin(), edges.end());
+  edges.erase(std::unique(edges.begin(), edges.end()), edges.end());
+  std::vector<int> order = TopologicalOrder(count, edges), place(count);
+  for (int i = 0; i < count; ++i) place[order[i]] = i;
+
+  UnitGraph graph;
+  graph.units.resize(count), graph.next.resize(count), graph.previous.resize(count);
+  graph.nets_of.resize(count);
+  auto unit_of = [&](int node) { return place[dense[sets.Find(node)]]; };
+  for (int i = 0; i < n; ++i) {
+    Unit& unit = graph.units[unit_of(i)];
+    const PartitionNode& node = problem.nodes[i];
+    unit.nodes.push_back(i);
+    unit.device_time += node.device_time;
+    unit.host_time += node.host_time;
+    unit.device_ok = unit.device_ok && node.device_ok;
+    unit.static_bytes += node.static_bytes;
+    unit.stash_bytes += node.stash_bytes;
+    unit.parameter_bytes += node.parameter_bytes;
+  }
+  for (auto [from, to] : edges) {
+    graph.next[place[from]].push_back(place[to]);
+    graph.previous[place[to]].push_back(place[from]);
+  }
+  std::map<std::vector<int>, Net> nets;
+  for (const PartitionValue& value : problem.values) {
+    std::vector<int> units;
+    if (value.producer >= 0) units.push_back(unit_of(value.producer));
+    for (int consumer : value.consumers) units.push_back(unit_of(consumer));
+    std::sort(units.begin(), units.end());
+    units.erase(std::unique(units.begin(), units.end()), units.end());
+    if (units.size() < 2) continue;
+    Net& net = nets[units];
+    net.time += value.time;
+    net.transfers += value.transfers;
+    net.bytes += value.bytes;
+  }
+  for (auto& [units, net] : nets) {
+    net.units = units;
+    if (net.time == 0 && net.transfers * problem.transfer_latency == 0 && net.bytes == 0) continue;
+    for (int unit : units) graph.nets_of[unit].push_back(static_cast<int>(graph.nets.size()));
+    graph.nets.push_back(net);
+  }
+  return graph;
+}
+
+// The only neighbour of `unit` that all its nets contain, or -1.
+static int OnlyNeighbour(const UnitGraph& graph, int unit) {
+  int other = -1;
+  for (const auto* list : {&graph.previous[unit], &graph.next[unit]})
+    for (int neighbour : *list) {
+      if (other >= 0 && neighbour != other) return -1;
+      other = neighbour;
+    }
+  if (other < 0) return -1;
+  for (int net : graph.nets_of[unit])
+    if (!std::binary_search(graph.nets[net].units.begin(), graph.nets[net].units.end(), other))
+      return -1;
+  return other;
+}
+
+UnitGraph BuildUnits(const PartitionProblem& problem, bool merge_parameters) {
+  Sets sets(static_cast<int>(problem.nodes.size()));
+  std::map<int, int> first_of_group;
+  for (size_t i = 0; i < problem.nodes.size(); ++i) {
+    if (problem.nodes[i].group < 0) continue;
+    auto [first, added] = first_of_group.emplace(problem.nodes[i].group, static_cast<int>(i));
+    if (!added) sets.Unite(first->second, static_cast<int>(i));
+  }
+  Edges edges = OrderEdges(problem, sets);
+  UniteCycles(sets, edges);
+  double total_bytes = 0;
+  int most_in_flight = 1, devices = 0;
+  for (const DeviceClass& device : problem.devices) devices += device.count;
+  for (int r = 1; r <= problem.max_replicas; ++r)
+    most_in_flight = std::max(most_in_flight, InFlightCount(problem, r, devices));
+  for (const PartitionNode& node : problem.nodes)
+    total_bytes += node.static_bytes + node.stash_bytes * most_in_flight;
+  for (const PartitionValue& value : problem.values) total_bytes += value.bytes;
+  bool unlimited = true;
+  for (const DeviceClass& device : problem.devices)
+    if (!device.host && device.memory_bytes < total_bytes) unlimited = false;
+
+  UnitGraph graph = Assemble(problem, sets, edges);
+  while (true) {
+    int left = static_cast<int>(graph.units.size());
+    std::vector<char> moved(graph.units.size(), 0), kept(graph.units.size(), 0);
+    bool changed = false;
+    for (int u = 0; u < static_cast<int>(graph.units.size()); ++u) {
+      const Unit& unit = graph.units[u];
+      if (unit.device_time > 0 || unit.host_time > 0 || kept[u]) continue;
+      if (problem.stages >= 0 && left <= problem.stages) break;
+      bool light = unit.static_bytes == 0 && unit.stash_bytes == 0 && unit.parameter_bytes == 0;
+      if (!light && !unlimited && !merge_parameters) continue;
+      if (unit.parameter_bytes > 0 && problem.max_replicas > 1 && !merge_parameters) continue;
+      int other = OnlyNeighbour(graph, u);
+      if (other < 0 || moved[other]) continue;
+      if (!unit.device_ok && graph.units[other].device_ok) continue;
+      moved[u] = kept[other] = 1;
+      sets.Unite(unit.nodes[0], graph.units[other].nodes[0]);
+      changed = true;
+      --left;
+    }
+    if (!changed) return graph;
+    graph = Assemble(problem, sets, edges);
+  }
+}
+
+}  // namespace pipewright
