@@ -1,5 +1,7 @@
 // The best partition of all, by dynamic programming over the sets that the last stages can hold.
 #pragma once
+#include <cstdint>
+
 #include "plan/partition/problem.h"
 
 namespace pipewright {
@@ -8,6 +10,7 @@ struct ExactOptions {
   int64_t max_sets = 4'000'000;  // sets kept in memory; beyond them the search gives up
   int64_t max_bytes = 6ll << 30;
   double max_seconds = kInfinity;
+  int64_t max_visits = INT64_MAX;  // pairs of nested sets looked at
   // Partitions with a load of this or more are of no interest; usually that of a known one.
   double below = kInfinity;
   // No stage may hold exactly these nodes (sorted). For "what would the next best cut cost?".

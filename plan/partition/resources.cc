@@ -19,9 +19,14 @@ Resources::Resources(const PartitionProblem& problem) {
     throw Error("partition", "too many different kinds of devices to choose from",
                 "give fewer kinds: devices of one kind cost little");
   for (int s = 0; s < states; ++s) {
-    int total = 0;
-    for (size_t c = 0; c < limit.size(); ++c) total += s / stride[c] % (limit[c] + 1);
+    int total = 0, rest = 0;
+    for (size_t c = 0; c < limit.size(); ++c) {
+      int digit = s / stride[c] % (limit[c] + 1);
+      total += digit;
+      rest += (limit[c] - digit) * stride[c];
+    }
     used.push_back(total);
+    complement.push_back(rest);
     int stages = count_stages ? s / stage_stride : total;
     final.push_back(s > 0 && (problem.stages < 0 || stages == problem.stages));
   }

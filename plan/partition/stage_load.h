@@ -85,6 +85,7 @@ struct Resources {
   std::vector<StageOption> options;
   std::vector<std::vector<Step>> steps;  // of each option
   std::vector<int> used;                 // devices in use, of each state
+  std::vector<int> complement;           // the state of the devices that a state leaves
   std::vector<char> final;               // whether a partition may end in the state
   int states = 1, devices = 0;
 

@@ -1,0 +1,26 @@
+// Good partitions of large graphs: the best cuts of several topological orders, then local moves.
+#pragma once
+#include "plan/partition/units.h"
+
+namespace pipewright {
+
+struct FastOptions {
+  double below = kInfinity;   // only partitions better than this are of interest
+  int64_t pairs = 4'000'000;  // stages tried in one order; sets how finely large graphs are cut
+  int rounds = 3;             // of moves and new orders
+};
+
+// Deterministic: its effort is counted in steps, not seconds. O(orders * pairs) time. Optimal over
+// the cuts of each order that it tries, so never worse than cutting in the order of the nodes into
+// equal parts. `proven` only where it equals the lower bound.
+PartitionResult FastPartition(const PartitionProblem& problem, const UnitGraph& graph,
+                              const FastOptions& options);
+
+// No partition is better than this: the work shared evenly with the least transfers that so many
+// stages need, the slowest unit on its best device. Infinite where total memory does not suffice.
+double PartitionLowerBound(const PartitionProblem& problem, const UnitGraph& graph);
+
+// Topological orders of the units that tend to have cheap cuts. The first is 0, 1, 2, ...
+std::vector<std::vector<int>> CandidateOrders(const UnitGraph& graph);
+
+}  // namespace pipewright

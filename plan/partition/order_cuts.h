@@ -1,0 +1,24 @@
+// The best way to cut one topological order into stages.
+#pragma once
+#include "plan/partition/stage_load.h"
+
+namespace pipewright {
+
+struct Cut {
+  int begin = 0, end = 0;  // positions of the order
+  StageOption option;
+};
+
+struct OrderCuts {
+  double objective = kInfinity;  // infinite: none under `below`
+  std::vector<Cut> stages;
+};
+
+// Dynamic programming over positions. Where `order` is too long for `pairs` stages to be tried,
+// only some positions are allowed to be cuts: first the cheapest of each stretch of equal work,
+// then all those around the best cuts found so far.
+OrderCuts CutOrder(const PartitionProblem& problem, const UnitGraph& graph,
+                   const Resources& resources, const std::vector<int>& order, double below,
+                   int64_t pairs);
+
+}  // namespace pipewright

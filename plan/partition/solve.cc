@@ -1,0 +1,108 @@
+#include "plan/partition/solve.h"
+
+#include <algorithm>
+
+namespace pipewright {
+
+static PartitionResult Better(const PartitionResult& found, const PartitionResult& known) {
+  return found.feasible && (!known.feasible || found.objective < known.objective) ? found : known;
+}
+
+// The exact search for something better than `known`, which then is proven or replaced.
+static PartitionResult Improve(const PartitionProblem& problem, const PartitionResult& known,
+                               const ExactOptions& exact) {
+  PartitionResult found = ExactPartition(problem, exact);
+  PartitionResult best = Better(found, known);
+  best.sets = found.sets;
+  best.lower_bound = known.lower_bound;
+  if (found.proven) {
+    best.proven = true;
+    best.lower_bound = best.feasible ? best.objective : kInfinity;
+  }
+  return best;
+}
+
+static PartitionProblem WithoutMemory(PartitionProblem problem) {
+  for (DeviceClass& device : problem.devices) device.memory_bytes = kInfinity;
+  return problem;
+}
+
+PartitionResult SolvePartition(const PartitionProblem& problem, const SolveOptions& options) {
+  UnitGraph graph = BuildUnits(problem, false);
+  int units = static_cast<int>(graph.units.size());
+  PartitionResult best;
+  best.lower_bound = PartitionLowerBound(problem, graph);
+  if (best.lower_bound == kInfinity || units < problem.stages) {
+    best.lower_bound = kInfinity;
+    best.proven = true;
+    return best;
+  }
+  best = FastPartition(problem, graph, FastOptions{});
+  if (best.proven) return best;
+  ExactOptions exact;
+  exact.below = best.objective;
+  exact.max_seconds = options.max_seconds;
+  exact.max_sets = options.max_sets;
+  if (!options.exact) {
+    exact.max_sets = 20'000;
+    exact.max_visits = 4'000'000;
+  }
+  best = Improve(problem, best, exact);
+  if (best.proven || !options.exact) return best;
+
+  // Too many sets. Nodes without compute that hold memory, kept with their only neighbour, may make
+  // them few enough; without memory limits the optimum is then at least a bound.
+  UnitGraph merged = BuildUnits(problem, true);
+  if (static_cast<int>(merged.units.size()) == units) return best;
+  PartitionResult found = FastPartition(problem, merged, FastOptions{});
+  exact.merge_parameters = true;
+  exact.below = std::min(best.objective, found.objective);
+  found = Better(Improve(problem, found, exact), best);
+  PartitionProblem unlimited = WithoutMemory(problem);
+  PartitionResult bound =
+      Improve(unlimited, FastPartition(unlimited, BuildUnits(unlimited, true), FastOptions{}), [&] {
+        ExactOptions relaxed = exact;
+        relaxed.below = kInfinity;
+        return relaxed;
+      }());
+  found.lower_bound = best.lower_bound;
+  if (bound.proven) found.lower_bound = std::max(found.lower_bound, bound.objective);
+  found.proven = found.feasible && found.objective <= found.lower_bound * (1 + 1e-12);
+  return found;
+}
+
+Explanation ExplainPartition(const PartitionProblem& problem, const PartitionResult& result,
+                             const SolveOptions& options) {
+  Explanation explanation;
+  if (!result.feasible) return explanation;
+  for (size_t s = 0; s < result.stages.size(); ++s)
+    if (explanation.stage < 0 || result.stages[s].Load() > result.stages[explanation.stage].Load())
+      explanation.stage = static_cast<int>(s);
+  const PartitionStage& slowest = result.stages[explanation.stage];
+  explanation.binds = slowest.compute >= slowest.transfer ? "compute" : "transfer";
+  bool limited = false;
+  for (const DeviceClass& device : problem.devices)
+    limited = limited || (!device.host && device.memory_bytes < kInfinity);
+  ExactOptions exact;
+  exact.max_seconds = options.max_seconds;
+  exact.max_sets = options.exact ? options.max_sets : 20'000;
+  if (!options.exact) exact.max_visits = 4'000'000;
+  if (limited) {
+    SolveOptions quick = options;
+    PartitionResult free = SolvePartition(WithoutMemory(problem), quick);
+    if (free.feasible && free.objective < result.objective * (1 - 1e-9))
+      explanation.binds = "memory";
+  }
+  exact.forbidden = slowest.nodes;
+  // Most often the next best is close: look there first.
+  for (double factor : {1.1, 2.0, 0.0}) {
+    exact.below = factor > 0 ? result.objective * factor : kInfinity;
+    PartitionResult next = ExactPartition(problem, exact);
+    explanation.next_best_proven = next.proven;
+    explanation.next_best = next.objective;
+    if (next.feasible || !next.proven) break;
+  }
+  return explanation;
+}
+
+}  // namespace pipewright

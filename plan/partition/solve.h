@@ -1,0 +1,31 @@
+// A partition by the wanted effort, with a bound on how far from the best it can be.
+#pragma once
+#include <string>
+
+#include "plan/partition/exact.h"
+#include "plan/partition/fast.h"
+
+namespace pipewright {
+
+struct SolveOptions {
+  bool exact = true;
+  double max_seconds = kInfinity;  // of the exact search
+  int64_t max_sets = 4'000'000;
+};
+
+// Exact: the best partition, `proven`; where the graph has too many down-sets for that, the best
+// found, its lower bound, and `proven` false. Fast: what FastPartition finds, or the best where a
+// small exact search settles it.
+PartitionResult SolvePartition(const PartitionProblem& problem, const SolveOptions& options);
+
+// What binds the objective, and the best partition without the stage that does.
+struct Explanation {
+  int stage = -1;                // the slowest; -1 where the partition is infeasible
+  std::string binds;             // "compute", "transfer" or "memory"
+  double next_best = kInfinity;  // infinite: none is known
+  bool next_best_proven = false;
+};
+Explanation ExplainPartition(const PartitionProblem& problem, const PartitionResult& result,
+                             const SolveOptions& options);
+
+}  // namespace pipewright

@@ -1,0 +1,81 @@
+#include "plan/partition/up_sets.h"
+
+#include <algorithm>
+#include <chrono>
+#include <unordered_map>
+
+namespace pipewright {
+
+static double WorkOf(const Unit& unit) { return unit.device_ok ? unit.device_time : 0; }
+
+// The sums of a set from those of the set without `unit`.
+static void AddSums(const UnitGraph& graph, UpSets& up, const UpSets::Smaller& link) {
+  double time = up.cut_time[link.set], transfers = up.cut_transfers[link.set];
+  for (int n : graph.nets_of[link.unit]) {
+    const Net& net = graph.nets[n];
+    size_t inside = 0;
+    for (int u : net.units) inside += Has(up.sets[link.set], u);
+    if (inside == 0) time += net.time, transfers += net.transfers;
+    if (inside + 1 == net.units.size()) time -= net.time, transfers -= net.transfers;
+  }
+  up.work.push_back(up.work[link.set] + WorkOf(graph.units[link.unit]));
+  up.cut_time.push_back(std::max(0.0, time));
+  up.cut_transfers.push_back(transfers);
+}
+
+bool EnumerateUpSets(const UnitGraph& graph, int64_t max_sets, double max_seconds, UpSets& up) {
+  auto start = std::chrono::steady_clock::now();
+  auto late = [&] {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() >
+           max_seconds;
+  };
+  int n = static_cast<int>(graph.units.size());
+  up = UpSets();
+  up.sets.push_back(MakeBits(n));
+  up.work = up.cut_time = up.cut_transfers = {0};
+  std::vector<std::pair<int, UpSets::Smaller>> links;  // (larger set, how it became)
+  // Of each set of the last level: units that may be added.
+  std::vector<std::vector<int>> ready(1), next_ready;
+  for (int u = n - 1; u >= 0; --u)
+    if (graph.next[u].empty()) ready[0].push_back(u);
+  for (size_t begin = 0, end = 1; begin < end; begin = end, end = up.sets.size()) {
+    std::unordered_map<Bits, int, BitsHash> level;
+    next_ready.clear();
+    for (size_t s = begin; s < end; ++s) {
+      Bits set = up.sets[s];
+      const std::vector<int>& units = ready[s - begin];
+      for (int u : units) {
+        Insert(set, u);
+        auto [found, added] = level.emplace(set, static_cast<int>(up.sets.size()));
+        UpSets::Smaller link{static_cast<int>(s), u};
+        links.push_back({found->second, link});
+        if (added) {
+          up.sets.push_back(set);
+          AddSums(graph, up, link);
+          next_ready.emplace_back();
+          std::vector<int>& more = next_ready.back();
+          for (int other : units)
+            if (other != u) more.push_back(other);
+          for (int before : graph.previous[u])
+            if (std::all_of(graph.next[before].begin(), graph.next[before].end(),
+                            [&](int after) { return Has(set, after); }))
+              more.push_back(before);
+        }
+        Erase(set, u);
+      }
+      if (static_cast<int64_t>(up.sets.size()) > max_sets) return false;
+      if (static_cast<int64_t>(links.size()) > 8 * max_sets) return false;
+      if (s % 256 == 0 && late()) return false;
+    }
+    ready.swap(next_ready);
+  }
+  up.first.assign(up.sets.size() + 1, 0);
+  for (const auto& link : links) ++up.first[link.first + 1];
+  for (size_t s = 0; s < up.sets.size(); ++s) up.first[s + 1] += up.first[s];
+  up.smaller.resize(links.size());
+  std::vector<int> fill(up.first.begin(), up.first.end() - 1);
+  for (const auto& link : links) up.smaller[fill[link.first]++] = link.second;
+  return true;
+}
+
+}  // namespace pipewright

@@ -1,0 +1,79 @@
+#include "plan/partition/solve.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdlib>
+
+#include "brute_force.h"
+#include "plan/json.h"
+#include "plan/partition/tarnawski.h"
+#include "plan/text.h"
+
+namespace pipewright {
+
+static const std::string kData = TEST_DIR "/data/partition/tarnawski2020/";
+
+static PartitionProblem Load(const std::string& instance) {
+  std::string path = kData + instance;
+  return ReadTarnawski(ReadJson(path), path);
+}
+
+TEST(Partition, CertifiedOptimaOfTarnawski) {
+  for (const Json& row : ReadJson(kData + "optima.json")) {
+    PartitionProblem problem = Load(row["instance"]);
+    PartitionResult result = SolvePartition(problem, {});
+    double expected = row["best_known_contiguous_optimum"];
+    EXPECT_NEAR(result.objective, expected, 1e-6 * expected) << row["instance"];
+    EXPECT_TRUE(result.proven);
+    EXPECT_EQ(result.lower_bound, result.objective);
+    EXPECT_EQ(CheckPartition(problem, result), "");
+  }
+}
+
+TEST(Partition, CertifiedOptimaWithoutCpusAndUnderMemoryLimits) {
+  for (const Json& row : ReadJson(kData + "variants_gpu_only.json")) {
+    PartitionProblem problem = Load(row["instance"].get<std::string>() + ".json");
+    problem.devices[0].count = row["k"];
+    problem.devices[0].memory_bytes = row["maxSizePerFPGA"];
+    problem.devices[1].count = 0;
+    PartitionResult result = SolvePartition(problem, {});
+    EXPECT_TRUE(result.proven) << row;
+    EXPECT_EQ(result.feasible, row["opt"].is_number()) << row;
+    if (!result.feasible) continue;
+    double expected = row["opt"];
+    EXPECT_NEAR(result.objective, expected, 1e-6 * expected) << row;
+    EXPECT_EQ(CheckPartition(problem, result), "") << row;
+  }
+}
+
+TEST(Partition, ExactAgreesWithBruteForce) {
+  bool thorough = std::getenv("PIPEWRIGHT_LONG") != nullptr;
+  int cases = thorough ? 20000 : 2500, feasible = 0;
+  for (int seed = 0; seed < cases; ++seed) {
+    std::mt19937 random(seed);
+    int features = seed % 4 == 0 ? 0 : static_cast<int>(random() % 512);
+    int nodes = features & 256 ? 4 : features & (8 | 32) ? 5 : thorough ? 12 : 8;
+    PartitionProblem problem = RandomProblem(random, nodes, features);
+    double expected = BruteForceOptimum(problem);
+    PartitionResult result = SolvePartition(problem, {});
+    ASSERT_TRUE(result.proven) << seed;
+    ASSERT_EQ(result.feasible, expected < kInfinity) << seed << " features " << features;
+    if (!result.feasible) continue;
+    ++feasible;
+    ASSERT_NEAR(result.objective, expected, 1e-9 * (1 + expected))
+        << seed << " features " << features;
+    ASSERT_EQ(CheckPartition(problem, result), "") << seed;
+    PartitionResult fast = SolvePartition(problem, {false});
+    if (fast.feasible) {
+      ASSERT_EQ(CheckPartition(problem, fast), "") << seed;
+      ASSERT_GE(fast.objective, expected * (1 - 1e-9)) << seed;
+    }
+    ASSERT_LE(fast.lower_bound, expected * (1 + 1e-9)) << seed;
+    ASSERT_LE(PartitionLowerBound(problem, BuildUnits(problem, false)), expected * (1 + 1e-9))
+        << seed << " features " << features;
+  }
+  EXPECT_GT(feasible, cases / 2);
+}
+
+}  // namespace pipewright
