@@ -212,9 +212,9 @@ PartitionResult Search::Trace() const {
   return result;
 }
 
-PartitionResult ExactPartition(const PartitionProblem& problem, const ExactOptions& options) {
+PartitionResult ExactPartition(const PartitionProblem& problem, const UnitGraph& graph,
+                               const ExactOptions& options) {
   Clock::time_point start = Clock::now();
-  UnitGraph graph = BuildUnits(problem, options.merge_parameters);
   Resources resources(problem);
   UpSets up;
   int64_t bytes = static_cast<int64_t>(graph.units.size() / 4 + 300) + resources.states * 20;

@@ -2,7 +2,7 @@
 #pragma once
 #include <cstdint>
 
-#include "plan/partition/problem.h"
+#include "plan/partition/units.h"
 
 namespace pipewright {
 
@@ -15,14 +15,15 @@ struct ExactOptions {
   double below = kInfinity;
   // No stage may hold exactly these nodes (sorted). For "what would the next best cut cost?".
   std::vector<int> forbidden;
-  bool merge_parameters = false;  // see BuildUnits
 };
 
-// `result.proven` says whether the search finished; then `feasible` says whether any partition has
+// `result.proven` says (for partitions that keep the units of `graph` whole)
+//  whether the search finished; then `feasible` says whether any partition has
 // an objective under `below`, and `result` is the best.
 //
 // With I the number of up-sets of the graph of units, the search takes O(pairs of nested sets with
 // a work under `below`) time, at most I^2 / 2, and O(I * states of the devices) memory.
-PartitionResult ExactPartition(const PartitionProblem& problem, const ExactOptions& options);
+PartitionResult ExactPartition(const PartitionProblem& problem, const UnitGraph& graph,
+                               const ExactOptions& options);
 
 }  // namespace pipewright

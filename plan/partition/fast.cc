@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "plan/partition/exact.h"
 #include "plan/partition/order_cuts.h"
 
 namespace pipewright {
@@ -108,6 +109,37 @@ static PartitionResult Result(const Stages& stages) {
   return result;
 }
 
+// The best of all partitions whose cuts lie near those of `known`: within each stage only the first
+// and the last units in `order` may go to its neighbours, the rest is one unit. `order` has the
+// stages one after the other.
+static PartitionResult SearchNearby(const PartitionProblem& problem, const UnitGraph& graph,
+                                    const std::vector<int>& order, const PartitionResult& known,
+                                    const FastOptions& options) {
+  std::vector<int> stage_of_node(problem.nodes.size(), 0);
+  for (size_t s = 0; s < known.stages.size(); ++s)
+    for (int node : known.stages[s].nodes) stage_of_node[node] = static_cast<int>(s);
+  int n = static_cast<int>(order.size());
+  auto stage_at = [&](int p) { return stage_of_node[graph.units[order[p]].nodes[0]]; };
+  for (int free = 32; free >= 2; free /= 2) {
+    std::vector<int> group_of(n);
+    int groups = 0;
+    for (int begin = 0, end; begin < n; begin = end) {
+      for (end = begin + 1; end < n && stage_at(end) == stage_at(begin);) ++end;
+      for (int p = begin; p < end; ++p) {
+        bool core = p >= begin + free && p < end - free && p > begin + free;
+        group_of[order[p]] = core ? groups - 1 : groups++;
+      }
+    }
+    ExactOptions exact;
+    exact.below = known.objective;
+    exact.max_sets = options.nearby_sets;
+    exact.max_visits = options.nearby_visits;
+    PartitionResult found = ExactPartition(problem, Coarsen(graph, group_of, groups), exact);
+    if (found.feasible || found.proven) return found;
+  }
+  return PartitionResult();
+}
+
 PartitionResult FastPartition(const PartitionProblem& problem, const UnitGraph& graph,
                               const FastOptions& options) {
   Resources resources(problem);
@@ -119,6 +151,15 @@ PartitionResult FastPartition(const PartitionProblem& problem, const UnitGraph& 
     return best;
   }
   std::vector<int> best_order;
+  auto by_stage = [&](std::vector<int> order, const PartitionResult& result) {
+    std::vector<int> stage_of(problem.nodes.size(), 0);
+    for (size_t s = 0; s < result.stages.size(); ++s)
+      for (int node : result.stages[s].nodes) stage_of[node] = static_cast<int>(s);
+    std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
+      return stage_of[graph.units[a].nodes[0]] < stage_of[graph.units[b].nodes[0]];
+    });
+    return order;
+  };
   auto consider = [&](const std::vector<int>& order) {
     OrderCuts cuts = CutOrder(problem, graph, resources, order, best.objective, options.pairs);
     if (cuts.stages.empty()) return false;
@@ -129,14 +170,20 @@ PartitionResult FastPartition(const PartitionProblem& problem, const UnitGraph& 
     result.lower_bound = best.lower_bound;
     best = result;
     // Stages in turn, each in the order it had: a new order that the cuts can be chosen in again.
-    best_order = order;
-    std::stable_sort(best_order.begin(), best_order.end(),
-                     [&](int a, int b) { return stages.stage_of[a] < stages.stage_of[b]; });
+    best_order = by_stage(order, result);
     return true;
   };
   for (const std::vector<int>& order : CandidateOrders(graph)) consider(order);
   for (int round = 0; round < options.rounds && !best_order.empty(); ++round) {
-    if (!consider(std::vector<int>(best_order))) break;
+    bool better = round == 0 && consider(std::vector<int>(best_order));
+    PartitionResult found = SearchNearby(problem, graph, best_order, best, options);
+    if (found.feasible && found.objective < best.objective) {
+      found.lower_bound = best.lower_bound;
+      best = found;
+      best_order = by_stage(best_order, best);
+      better = true;
+    }
+    if (!better) break;
   }
   best.proven = best.feasible && best.objective <= best.lower_bound * (1 + 1e-12);
   return best;

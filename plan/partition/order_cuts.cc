@@ -5,36 +5,14 @@
 
 namespace pipewright {
 
-// Units between two neighbouring positions become one; nets within one disappear.
+// Units between two neighbouring positions become one.
 static UnitGraph Blocks(const UnitGraph& graph, const std::vector<int>& order,
                         const std::vector<int>& positions) {
-  UnitGraph blocks;
-  size_t count = positions.size() - 1;
-  blocks.units.resize(count);
-  blocks.nets_of.resize(count);
   std::vector<int> block_of(graph.units.size());
-  for (size_t b = 0; b < count; ++b)
-    for (int p = positions[b]; p < positions[b + 1]; ++p) {
-      const Unit& unit = graph.units[order[p]];
-      Unit& block = blocks.units[b];
-      block_of[order[p]] = static_cast<int>(b);
-      block.device_time += unit.device_time;
-      block.host_time += unit.host_time;
-      block.device_ok = block.device_ok && unit.device_ok;
-      block.static_bytes += unit.static_bytes;
-      block.stash_bytes += unit.stash_bytes;
-      block.parameter_bytes += unit.parameter_bytes;
-    }
-  for (const Net& net : graph.nets) {
-    Net merged = net;
-    for (int& unit : merged.units) unit = block_of[unit];
-    std::sort(merged.units.begin(), merged.units.end());
-    merged.units.erase(std::unique(merged.units.begin(), merged.units.end()), merged.units.end());
-    if (merged.units.size() < 2) continue;
-    for (int b : merged.units) blocks.nets_of[b].push_back(static_cast<int>(blocks.nets.size()));
-    blocks.nets.push_back(merged);
-  }
-  return blocks;
+  int blocks = static_cast<int>(positions.size()) - 1;
+  for (int b = 0; b < blocks; ++b)
+    for (int p = positions[b]; p < positions[b + 1]; ++p) block_of[order[p]] = b;
+  return Coarsen(graph, block_of, blocks);
 }
 
 // The best cuts of a chain of blocks, from its end.

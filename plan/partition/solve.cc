@@ -9,9 +9,9 @@ static PartitionResult Better(const PartitionResult& found, const PartitionResul
 }
 
 // The exact search for something better than `known`, which then is proven or replaced.
-static PartitionResult Improve(const PartitionProblem& problem, const PartitionResult& known,
-                               const ExactOptions& exact) {
-  PartitionResult found = ExactPartition(problem, exact);
+static PartitionResult Improve(const PartitionProblem& problem, const UnitGraph& graph,
+                               const PartitionResult& known, const ExactOptions& exact) {
+  PartitionResult found = ExactPartition(problem, graph, exact);
   PartitionResult best = Better(found, known);
   best.sets = found.sets;
   best.lower_bound = known.lower_bound;
@@ -28,7 +28,7 @@ static PartitionProblem WithoutMemory(PartitionProblem problem) {
 }
 
 PartitionResult SolvePartition(const PartitionProblem& problem, const SolveOptions& options) {
-  UnitGraph graph = BuildUnits(problem, false);
+  UnitGraph graph = BuildUnits(problem, ExactMerge(problem));
   int units = static_cast<int>(graph.units.size());
   PartitionResult best;
   best.lower_bound = PartitionLowerBound(problem, graph);
@@ -47,24 +47,22 @@ PartitionResult SolvePartition(const PartitionProblem& problem, const SolveOptio
     exact.max_sets = 20'000;
     exact.max_visits = 4'000'000;
   }
-  best = Improve(problem, best, exact);
+  best = Improve(problem, graph, best, exact);
   if (best.proven || !options.exact) return best;
 
-  // Too many sets. Nodes without compute that hold memory, kept with their only neighbour, may make
-  // them few enough; without memory limits the optimum is then at least a bound.
-  UnitGraph merged = BuildUnits(problem, true);
+  // Too many sets. They may be few enough where every node without compute stays with its only
+  // neighbour; the optimum without memory limits, for any number of stages, is then a bound.
+  UnitGraph merged = BuildUnits(problem, Merge::kParameters);
   if (static_cast<int>(merged.units.size()) == units) return best;
   PartitionResult found = FastPartition(problem, merged, FastOptions{});
-  exact.merge_parameters = true;
   exact.below = std::min(best.objective, found.objective);
-  found = Better(Improve(problem, found, exact), best);
+  found = Better(Improve(problem, merged, found, exact), best);
   PartitionProblem unlimited = WithoutMemory(problem);
-  PartitionResult bound =
-      Improve(unlimited, FastPartition(unlimited, BuildUnits(unlimited, true), FastOptions{}), [&] {
-        ExactOptions relaxed = exact;
-        relaxed.below = kInfinity;
-        return relaxed;
-      }());
+  unlimited.stages = -1;
+  UnitGraph relaxed = BuildUnits(unlimited, Merge::kParameters);
+  PartitionResult bound = FastPartition(unlimited, relaxed, FastOptions{});
+  exact.below = bound.objective;
+  bound = Improve(unlimited, relaxed, bound, exact);
   found.lower_bound = best.lower_bound;
   if (bound.proven) found.lower_bound = std::max(found.lower_bound, bound.objective);
   found.proven = found.feasible && found.objective <= found.lower_bound * (1 + 1e-12);
@@ -94,10 +92,11 @@ Explanation ExplainPartition(const PartitionProblem& problem, const PartitionRes
       explanation.binds = "memory";
   }
   exact.forbidden = slowest.nodes;
+  UnitGraph graph = BuildUnits(problem, ExactMerge(problem));
   // Most often the next best is close: look there first.
   for (double factor : {1.1, 2.0, 0.0}) {
     exact.below = factor > 0 ? result.objective * factor : kInfinity;
-    PartitionResult next = ExactPartition(problem, exact);
+    PartitionResult next = ExactPartition(problem, graph, exact);
     explanation.next_best_proven = next.proven;
     explanation.next_best = next.objective;
     if (next.feasible || !next.proven) break;

@@ -168,7 +168,7 @@ static int OnlyNeighbour(const UnitGraph& graph, int unit) {
   return other;
 }
 
-UnitGraph BuildUnits(const PartitionProblem& problem, bool merge_parameters) {
+UnitGraph BuildUnits(const PartitionProblem& problem, Merge merge) {
   Sets sets(static_cast<int>(problem.nodes.size()));
   std::map<int, int> first_of_group;
   for (size_t i = 0; i < problem.nodes.size(); ++i) {
@@ -191,7 +191,7 @@ UnitGraph BuildUnits(const PartitionProblem& problem, bool merge_parameters) {
     if (!device.host && device.memory_bytes < total_bytes) unlimited = false;
 
   UnitGraph graph = Assemble(problem, sets, edges);
-  while (true) {
+  while (merge != Merge::kNone) {
     int left = static_cast<int>(graph.units.size());
     std::vector<char> moved(graph.units.size(), 0), kept(graph.units.size(), 0);
     bool changed = false;
@@ -200,8 +200,9 @@ UnitGraph BuildUnits(const PartitionProblem& problem, bool merge_parameters) {
       if (unit.device_time > 0 || unit.host_time > 0 || kept[u]) continue;
       if (problem.stages >= 0 && left <= problem.stages) break;
       bool light = unit.static_bytes == 0 && unit.stash_bytes == 0 && unit.parameter_bytes == 0;
-      if (!light && !unlimited && !merge_parameters) continue;
-      if (unit.parameter_bytes > 0 && problem.max_replicas > 1 && !merge_parameters) continue;
+      if (!light && !unlimited && merge != Merge::kParameters) continue;
+      if (unit.parameter_bytes > 0 && problem.max_replicas > 1 && merge != Merge::kParameters)
+        continue;
       int other = OnlyNeighbour(graph, u);
       if (other < 0 || moved[other]) continue;
       if (!unit.device_ok && graph.units[other].device_ok) continue;
@@ -210,9 +211,49 @@ UnitGraph BuildUnits(const PartitionProblem& problem, bool merge_parameters) {
       changed = true;
       --left;
     }
-    if (!changed) return graph;
+    if (!changed) break;
     graph = Assemble(problem, sets, edges);
   }
+  return graph;
+}
+
+UnitGraph Coarsen(const UnitGraph& graph, const std::vector<int>& group_of, int groups) {
+  UnitGraph coarse;
+  coarse.units.resize(groups), coarse.nets_of.resize(groups);
+  coarse.next.resize(groups), coarse.previous.resize(groups);
+  for (size_t u = 0; u < graph.units.size(); ++u) {
+    const Unit& unit = graph.units[u];
+    Unit& sum = coarse.units[group_of[u]];
+    sum.nodes.insert(sum.nodes.end(), unit.nodes.begin(), unit.nodes.end());
+    sum.device_time += unit.device_time;
+    sum.host_time += unit.host_time;
+    sum.device_ok = sum.device_ok && unit.device_ok;
+    sum.static_bytes += unit.static_bytes;
+    sum.stash_bytes += unit.stash_bytes;
+    sum.parameter_bytes += unit.parameter_bytes;
+    for (int to : graph.next[u])
+      if (group_of[to] != group_of[u]) coarse.next[group_of[u]].push_back(group_of[to]);
+  }
+  for (int g = 0; g < groups; ++g) {
+    auto& next = coarse.next[g];
+    std::sort(next.begin(), next.end());
+    next.erase(std::unique(next.begin(), next.end()), next.end());
+    for (int to : next) coarse.previous[to].push_back(g);
+  }
+  for (const Net& net : graph.nets) {
+    Net merged = net;
+    for (int& unit : merged.units) unit = group_of[unit];
+    std::sort(merged.units.begin(), merged.units.end());
+    merged.units.erase(std::unique(merged.units.begin(), merged.units.end()), merged.units.end());
+    if (merged.units.size() < 2) continue;
+    for (int g : merged.units) coarse.nets_of[g].push_back(static_cast<int>(coarse.nets.size()));
+    coarse.nets.push_back(merged);
+  }
+  return coarse;
+}
+
+Merge ExactMerge(const PartitionProblem& problem) {
+  return problem.stages >= 0 ? Merge::kNone : Merge::kLossless;
 }
 
 }  // namespace pipewright

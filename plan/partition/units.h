@@ -28,11 +28,23 @@ struct UnitGraph {
   std::vector<std::vector<int>> next, previous;  // the order that stages must keep
 };
 
+// Which units without compute join their only neighbour. That never makes a load larger.
+enum class Merge {
+  kNone,        // none: with a fixed number of stages they may make one of their own
+  kLossless,    // those that hold no memory, or all where no memory limit can bind
+  kParameters,  // all: under a tight limit the best partition may be lost
+};
+
 // Groups become units, and so do groups that could only be separated by a cycle. Backward nodes
 // without a forward node in their group take the place that mirrors the edges of the backward part,
-// as in Tarnawski et al., appendix B. A unit that costs no time and has one neighbour joins it:
-// that never makes a load larger. With `merge_parameters` also where it holds memory, which may
-// matter under a tight limit; without, only where it holds none or no limit can bind.
-UnitGraph BuildUnits(const PartitionProblem& problem, bool merge_parameters);
+// as in Tarnawski et al., appendix B.
+UnitGraph BuildUnits(const PartitionProblem& problem, Merge merge);
+
+// Groups of units as units. `group_of` numbers them in a topological order of the result. Nets
+// within a group disappear; others are not merged though their groups be the same.
+UnitGraph Coarsen(const UnitGraph& graph, const std::vector<int>& group_of, int groups);
+
+// kNone where the number of stages is fixed, else kLossless.
+Merge ExactMerge(const PartitionProblem& problem);
 
 }  // namespace pipewright

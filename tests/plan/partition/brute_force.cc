@@ -1,4 +1,4 @@
-#include "brute_force.h"
+#include "tests/plan/partition/brute_force.h"
 
 #include <algorithm>
 
@@ -14,6 +14,7 @@ struct Enumeration {
   std::vector<std::vector<int>> previous;
   int most = 0;
   double best = kInfinity;
+  std::vector<int> left;  // devices of each class
 
   void Devices(PartitionResult& result, size_t stage) {
     if (stage == result.stages.size()) {
@@ -24,10 +25,12 @@ struct Enumeration {
     }
     for (size_t c = 0; c < problem.devices.size(); ++c)
       for (int r = 1; r <= (problem.devices[c].host ? 1 : problem.max_replicas); ++r) {
-        if (r > problem.devices[c].count) continue;
+        if (r > left[c]) continue;
+        left[c] -= r;
         result.stages[stage].device_class = static_cast<int>(c);
         result.stages[stage].replicas = r;
         Devices(result, stage + 1);
+        left[c] += r;
       }
   }
 
@@ -54,7 +57,7 @@ struct Enumeration {
 }  // namespace
 
 double BruteForceOptimum(const PartitionProblem& problem) {
-  Enumeration all{problem, {}, {}, {}, 0, kInfinity};
+  Enumeration all{problem, {}, {}, {}, 0, kInfinity, {}};
   int n = static_cast<int>(problem.nodes.size());
   std::vector<std::pair<int, int>> edges;
   all.previous.resize(n);
@@ -68,7 +71,10 @@ double BruteForceOptimum(const PartitionProblem& problem) {
     }
   all.order = TopologicalOrder(n, edges);
   all.stage_of.assign(n, 0);
-  for (const DeviceClass& device : problem.devices) all.most += device.count;
+  for (const DeviceClass& device : problem.devices) {
+    all.most += device.count;
+    all.left.push_back(device.count);
+  }
   all.most = std::min(all.most, n);
   if (problem.stages >= 0) all.most = std::min(all.most, problem.stages);
   all.Stages(0);

@@ -10,8 +10,8 @@ namespace pipewright {
 double BruteForceOptimum(const PartitionProblem& problem);
 
 // A random problem that uses the features selected by the bits of `features`: 1 memory limits, 2 a
-// CPU, 4 groups, 8 unequal devices, 16 a cost per transfer, 32 replicas, 64 a fixed number of stages,
-// 128 activations in flight, 256 backward nodes.
+// CPU, 4 groups, 8 unequal devices, 16 a cost per transfer, 32 replicas, 64 a fixed number of
+// stages, 128 activations in flight, 256 backward nodes.
 PartitionProblem RandomProblem(std::mt19937& random, int max_nodes, int features);
 
 }  // namespace pipewright
