@@ -22,3 +22,7 @@ if(TARGET pipewright_runtime)
   target_link_libraries(pipewright-run PRIVATE pipewright_runtime CLI11::CLI11)
   install(TARGETS pipewright-run)
 endif()
+
+# Benchmarks that need no torch. Built on request: cmake --build build --target plan_scale.
+add_executable(plan_scale EXCLUDE_FROM_ALL bench/plan_scale.cc)
+target_link_libraries(plan_scale PRIVATE pipewright_plan)

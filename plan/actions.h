@@ -41,6 +41,8 @@ std::string Place(int rank, size_t position, const Action& action);
 // The rank that runs `stage` on `microbatch`.
 inline int RankOf(const StageGraph& graph, int stage, int microbatch) {
   const std::vector<int>& ranks = graph.ranks_of[stage];
+  if (ranks.size() == 1) return ranks[0];
+  if (graph.microbatches > 0) microbatch %= graph.microbatches;
   return ranks[static_cast<size_t>(microbatch) % ranks.size()];
 }
 

@@ -91,6 +91,13 @@ class Lowering {
     out.push_back(m);
   }
 
+  // The microbatches of the first-th of r replicas, of all steps.
+  template <typename Do>
+  void ForOwn(int first, int r, Do act) {
+    for (int step = 0; step < plan_.steps; ++step)
+      for (int i = first; i < plan_.microbatches; i += r) act(step * plan_.microbatches + i);
+  }
+
   std::vector<Incoming> Collect(int rank) {
     std::vector<Incoming> messages;
     int edge = 0;
@@ -100,14 +107,13 @@ class Lowering {
       if (at == replicas.end()) continue;
       int first = static_cast<int>(at - replicas.begin()), r = static_cast<int>(replicas.size());
       for (int e : edges_.in[s]) {
-        for (int i = first; i < index_.total; i += r)
-          Add(rank, graph_.edges[e].from, s, false, i, edge, messages);
+        ForOwn(first, r,
+               [&](int i) { Add(rank, graph_.edges[e].from, s, false, i, edge, messages); });
         ++edge;
       }
       for (int e : edges_.out[s]) {
         if (!graph_.edges[e].gradient || index_.backward.empty()) continue;
-        for (int i = first; i < index_.total; i += r)
-          Add(rank, graph_.edges[e].to, s, true, i, edge, messages);
+        ForOwn(first, r, [&](int i) { Add(rank, graph_.edges[e].to, s, true, i, edge, messages); });
         ++edge;
       }
     }
@@ -217,8 +223,10 @@ class Lowering {
 
 }  // namespace
 
-Plan Lower(const Plan& schedule, const StageGraph& graph) {
-  CheckGraph(graph);
+Plan Lower(const Plan& schedule, const StageGraph& stage_graph) {
+  CheckGraph(stage_graph);
+  StageGraph graph = stage_graph;
+  graph.microbatches = schedule.microbatches;
   Plan plan = ComputeOnly(schedule);
   Lowering lowering(plan, graph);
   Plan out;

@@ -55,6 +55,8 @@ struct StageGraph {
   std::vector<StageEdge> edges;            // sorted by (from, to), no duplicates
   std::vector<std::vector<int>> ranks_of;  // stage -> its replicas; microbatch i runs on i mod r
   std::vector<std::vector<int>> shared;    // groups of stages that hold one weight, ascending
+  // Of a step, in a plan of several steps: replicas take turns anew in each. 0: there is one step.
+  int microbatches = 0;
 };
 
 // How a plan was spelled where the actions do not say it, so that reading and writing keep every

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <tuple>
 
 #include "plan/actions.h"
 #include "plan/error.h"
@@ -54,6 +55,12 @@ static std::vector<std::vector<int>> PlacementOf(const Plan& plan) {
   for (int s = 0; s < plan.stages; ++s)
     if (std::set<int>(ranks_of[s].begin(), ranks_of[s].end()) != ranks[s])
       ranks_of[s].assign(ranks[s].begin(), ranks[s].end());
+  // Replicas beyond the last microbatch only sum gradients and step.
+  for (size_t r = 0; r < plan.ranks.size(); ++r)
+    for (const Action& a : plan.ranks[r])
+      if ((a.kind == ActionKind::kReduceGrad || a.kind == ActionKind::kStep) &&
+          ranks[a.stage].insert(static_cast<int>(r)).second)
+        ranks_of[a.stage].push_back(static_cast<int>(r));
   return ranks_of;
 }
 
@@ -61,18 +68,21 @@ StageGraph GraphOf(const Plan& plan) {
   StageGraph graph;
   graph.stages = plan.stages;
   graph.ranks = static_cast<int>(plan.ranks.size());
+  graph.microbatches = plan.microbatches;
   graph.ranks_of = PlacementOf(plan);
   std::set<std::pair<int, int>> forward, backward;
-  for (const auto& actions : plan.ranks)
+  for (const auto& actions : plan.ranks) {
+    std::set<std::tuple<ActionKind, int, int>> seen;  // a rank repeats few transfers many times
     for (const Action& a : actions) {
       if (!IsTransfer(a.kind)) continue;
       int peer = PeerOf(a);
-      if (peer < 0 || peer >= plan.stages) continue;
+      if (peer < 0 || peer >= plan.stages || !seen.insert({a.kind, a.stage, peer}).second) continue;
       if (a.kind == ActionKind::kSendForward) forward.insert({a.stage, peer});
       if (a.kind == ActionKind::kRecvForward) forward.insert({peer, a.stage});
       if (a.kind == ActionKind::kSendBackward) backward.insert({peer, a.stage});
       if (a.kind == ActionKind::kRecvBackward) backward.insert({a.stage, peer});
     }
+  }
   std::set<std::pair<int, int>> all = forward;
   all.insert(backward.begin(), backward.end());
   // Neighbours on one rank hand over without a transfer, a plan without any transfer is a chain,

@@ -30,7 +30,7 @@ static void CheckRange(const Plan& plan) {
 
 // The most that is held at once; a buffer from its RECV to the compute that uses it.
 static RankPeaks PeaksOf(const Plan& plan, const StageGraph& graph, const EdgeIndex& edges,
-                         const ComputeIndex& computes, int rank) {
+                         const ComputeIndex& computes, bool transfers, int rank) {
   RankPeaks peaks, now;
   const auto& actions = plan.ranks[rank];
   auto bytes = [&](int edge, bool backward) {
@@ -45,7 +45,6 @@ static RankPeaks PeaksOf(const Plan& plan, const StageGraph& graph, const EdgeIn
       now.buffer_bytes -= bytes(e, backward);
     }
   };
-  bool transfers = HasTransfers(plan);
   for (const Action& a : actions) {
     if (IsRecv(a.kind)) {
       ++now.buffers;
@@ -68,8 +67,10 @@ static RankPeaks PeaksOf(const Plan& plan, const StageGraph& graph, const EdgeIn
   return peaks;
 }
 
-PlanReport Validate(const Plan& plan, const StageGraph& graph) {
-  CheckGraph(graph);
+PlanReport Validate(const Plan& plan, const StageGraph& stage_graph) {
+  CheckGraph(stage_graph);
+  StageGraph graph = stage_graph;
+  graph.microbatches = plan.microbatches;
   CheckRange(plan);
   EdgeIndex edges = IndexEdges(graph);
   ComputeIndex computes = IndexCompute(plan, graph);
@@ -78,14 +79,16 @@ PlanReport Validate(const Plan& plan, const StageGraph& graph) {
   CheckRendezvous(plan, graph, edges, transfers);
   PlanReport report;
   for (size_t r = 0; r < plan.ranks.size(); ++r)
-    report.ranks.push_back(PeaksOf(plan, graph, edges, computes, static_cast<int>(r)));
+    report.ranks.push_back(PeaksOf(plan, graph, edges, computes, true, static_cast<int>(r)));
   return report;
 }
 
 PlanReport Validate(const Plan& plan) { return Validate(plan, GraphOf(plan)); }
 
-PlanReport ValidateSchedule(const Plan& schedule, const StageGraph& graph) {
-  CheckGraph(graph);
+PlanReport ValidateSchedule(const Plan& schedule, const StageGraph& stage_graph) {
+  CheckGraph(stage_graph);
+  StageGraph graph = stage_graph;
+  graph.microbatches = schedule.microbatches;
   Plan plan = ComputeOnly(schedule);
   CheckRange(plan);
   ComputeIndex computes = IndexCompute(plan, graph);
@@ -93,7 +96,7 @@ PlanReport ValidateSchedule(const Plan& schedule, const StageGraph& graph) {
   EdgeIndex edges = IndexEdges(graph);
   PlanReport report;
   for (size_t r = 0; r < plan.ranks.size(); ++r)
-    report.ranks.push_back(PeaksOf(plan, graph, edges, computes, static_cast<int>(r)));
+    report.ranks.push_back(PeaksOf(plan, graph, edges, computes, false, static_cast<int>(r)));
   return report;
 }
 
