@@ -8,6 +8,7 @@ namespace pipewright {
 void AddCompileCommand(CLI::App& app);
 void AddConfCommand(CLI::App& app);
 void AddPlanCommand(CLI::App& app);
+void AddPlaceCommand(CLI::App& app);
 void AddSimulateCommand(CLI::App& app);
 void AddVersionCommand(CLI::App& app);
 void AddWeightsCommand(CLI::App& app);
@@ -19,6 +20,7 @@ static const Command kCommands[] = {
     {"conf", "group a package's modules for a number of ranks", AddConfCommand},
     {"plan", "order every action of every rank: make a schedule and its plan, or check one",
      AddPlanCommand},
+    {"place", "which device holds what part of a model, under budgets", AddPlaceCommand},
     {"simulate", "what a plan would take: time, idle time, memory, by given costs",
      AddSimulateCommand},
     {"version", "print the version", AddVersionCommand},

@@ -1,0 +1,63 @@
+#include <algorithm>
+#include <limits>
+
+#include "plan/placement/place.h"
+
+namespace pipewright {
+
+namespace {
+
+// Whether the atoms fit in order when no device takes more than min(limit, cap).
+bool FitsInOrder(const std::vector<Atom>& atoms, const std::vector<int64_t>& limits, int64_t cap) {
+  size_t next = 0;
+  for (int64_t limit : limits) {
+    int64_t room = std::min(limit, cap);
+    while (next < atoms.size() && atoms[next].bytes <= room) room -= atoms[next++].bytes;
+  }
+  return next == atoms.size();
+}
+
+}  // namespace
+
+std::vector<int> BalanceInOrder(const std::vector<Atom>& atoms,
+                                const std::vector<int64_t>& limits) {
+  int64_t total = 0, low = 0;
+  for (const Atom& atom : atoms) total += atom.bytes, low = std::max(low, atom.bytes);
+  if (!FitsInOrder(atoms, limits, total)) return {};
+  int64_t high = total;
+  while (low < high) {  // the smallest largest load
+    int64_t middle = low + (high - low) / 2;
+    if (FitsInOrder(atoms, limits, middle))
+      high = middle;
+    else
+      low = middle + 1;
+  }
+  // best[d][n]: least sum of squares of the first n atoms on the first d devices, loads <= low.
+  const double kNever = std::numeric_limits<double>::infinity();
+  size_t n = atoms.size(), devices = limits.size();
+  std::vector<double> best(n + 1, kNever);
+  best[0] = 0;
+  std::vector<std::vector<uint32_t>> from(devices, std::vector<uint32_t>(n + 1, 0));
+  for (size_t d = 0; d < devices; ++d) {
+    std::vector<double> next(n + 1, kNever);
+    for (size_t end = 0; end <= n; ++end) {
+      int64_t load = 0;
+      for (size_t begin = end;; --begin) {
+        double share = static_cast<double>(load);
+        double cost = best[begin] + share * share;
+        if (cost < next[end]) next[end] = cost, from[d][end] = static_cast<uint32_t>(begin);
+        if (begin == 0 || (load += atoms[begin - 1].bytes) > std::min(low, limits[d])) break;
+      }
+    }
+    best = next;
+  }
+  std::vector<int> device(n);
+  size_t end = n;
+  for (size_t d = devices; d-- > 0;) {
+    for (size_t i = from[d][end]; i < end; ++i) device[i] = static_cast<int>(d);
+    end = from[d][end];
+  }
+  return device;
+}
+
+}  // namespace pipewright

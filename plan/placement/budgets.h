@@ -1,0 +1,32 @@
+// The devices a model may lie on and how many bytes of each it may take.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "plan/placement/module_tree.h"
+
+namespace pipewright {
+
+struct Budget {
+  std::string device;  // "0", "1", ...: accelerators; "cpu"; "disk"
+  int64_t limit = -1;  // bytes; -1: no limit
+  bool accelerator() const { return device != "cpu" && device != "disk"; }
+  bool unlimited() const { return limit < 0; }
+};
+
+// "0=10GiB,1=10GiB,cpu=30GiB,disk=2TB", or several such texts; a bare number is bytes. Sorted:
+// accelerators by number, then cpu, then disk, which is added without limit where it is not named.
+// (Without cpu, what does not fit the accelerators goes to disk.) Throws Error naming --max-memory.
+std::vector<Budget> ParseBudgets(const std::vector<std::string>& texts);
+
+// The budgets that accelerate 1.15 computes for "balanced" and, with `low_zero`, "balanced_low_0":
+// each accelerator but the last gets the mean and a margin of 1.25 times the larger of the first
+// block of a no_split class and the mean leaf module. Its failures on gaps in the numbers
+// (KeyError, the whole model on device 0) are not repeated: the accelerators with a positive budget
+// count, the first of them is the one that `low_zero` leaves aside.
+std::vector<Budget> AccelerateBalancedBudgets(const ModuleTree& tree, std::vector<Budget> budgets,
+                                              const std::vector<std::string>& no_split,
+                                              bool low_zero);
+
+}  // namespace pipewright

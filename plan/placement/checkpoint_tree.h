@@ -1,0 +1,13 @@
+// The module tree that the names of a checkpoint spell.
+#pragma once
+#include "plan/placement/module_tree.h"
+#include "plan/weights/checkpoint.h"
+
+namespace pipewright {
+
+// "h.0.fc.weight" lies in module h.0.fc. Classes are unknown; every tensor is a parameter; numbers
+// among the names count as numbers ("h.2" before "h.10"), otherwise the order is the checkpoint's.
+// Names that share memory, and names that the file's metadata records as dropped, are tied.
+ModuleTree TreeOfCheckpoint(const Checkpoint& checkpoint);
+
+}  // namespace pipewright

@@ -1,0 +1,38 @@
+// Which device holds what: module or tensor name -> device, as accelerate writes it.
+#pragma once
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "plan/json.h"
+#include "plan/placement/module_tree.h"
+
+namespace pipewright {
+
+// A name covers itself and everything under it; "" covers the model. In the order of placement.
+using DeviceMap = std::vector<std::pair<std::string, std::string>>;
+
+// {"fc": 0, "head": "cpu"}: a device of digits is a number in JSON.
+Json DeviceMapJson(const DeviceMap& map);
+DeviceMap ReadDeviceMap(const Json& json, const std::string& path);
+
+// Replaces all entries under a common prefix by the prefix where they share a device and are
+// several, from the root downwards.
+DeviceMap CleanDeviceMap(DeviceMap map);
+
+// The device of a name: of the longest key that covers it; "" where none does.
+std::string DeviceOf(const DeviceMap& map, const std::string& name);
+
+// The device of every tensor of the model, by id; "" where no key covers it.
+std::vector<std::string> TensorDevices(const ModuleTree& tree, const DeviceMap& map);
+
+// What is wrong with a map for a model. `uncovered`: tensors that no key covers. `overlapping`:
+// keys within another key ("fc and fc.bias"). `unknown`: keys that name nothing, with a suggestion.
+// `split_ties`: tied groups on several devices. The first two make a map unusable.
+struct MapProblems {
+  std::vector<std::string> uncovered, overlapping, unknown, split_ties;
+  bool Usable() const { return uncovered.empty() && overlapping.empty(); }
+};
+MapProblems CheckDeviceMap(const ModuleTree& tree, const DeviceMap& map);
+
+}  // namespace pipewright

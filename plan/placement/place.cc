@@ -1,0 +1,357 @@
+#include "plan/placement/place.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <set>
+
+#include "plan/error.h"
+#include "plan/placement/greedy.h"
+#include "plan/size.h"
+#include "plan/text.h"
+
+namespace pipewright {
+
+std::vector<Atom> Atoms(const ModuleTree& tree, const std::vector<std::string>& no_split) {
+  std::vector<TreeEntry> entries, stack = {{false, 0}};
+  while (!stack.empty()) {
+    TreeEntry entry = stack.back();
+    stack.pop_back();
+    if (CanSplit(tree, entry, no_split)) {
+      std::vector<TreeEntry> parts = SplitEntry(tree, entry);
+      stack.insert(stack.end(), parts.rbegin(), parts.rend());
+    } else {
+      entries.push_back(entry);
+    }
+  }
+  // Entry of every tensor, then entries joined by ties, each group under its first.
+  std::vector<int> entry_of(tree.tensors.size()), first(entries.size());
+  std::iota(first.begin(), first.end(), 0);
+  auto root = [&](int e) {
+    while (first[static_cast<size_t>(e)] != e) e = first[static_cast<size_t>(e)];
+    return e;
+  };
+  for (size_t e = 0; e < entries.size(); ++e) {
+    if (entries[e].is_tensor) {
+      entry_of[static_cast<size_t>(entries[e].id)] = static_cast<int>(e);
+      continue;
+    }
+    for (int m = entries[e].id; m < tree.modules[static_cast<size_t>(entries[e].id)].end; ++m)
+      for (auto* list : {&tree.modules[static_cast<size_t>(m)].parameters,
+                         &tree.modules[static_cast<size_t>(m)].buffers})
+        for (int t : *list) entry_of[static_cast<size_t>(t)] = static_cast<int>(e);
+  }
+  for (size_t t = 0; t < tree.tensors.size(); ++t) {
+    int a = root(entry_of[t]), b = root(entry_of[static_cast<size_t>(tree.tensors[t].first)]);
+    first[static_cast<size_t>(std::max(a, b))] = std::min(a, b);
+  }
+  std::vector<Atom> atoms;
+  std::map<int, size_t> atom_of;
+  for (size_t e = 0; e < entries.size(); ++e) {
+    auto [found, added] = atom_of.insert({root(static_cast<int>(e)), atoms.size()});
+    if (added) atoms.emplace_back();
+    atoms[found->second].entries.push_back(entries[e]);
+    atoms[found->second].bytes += BytesOf(tree, entries[e]);
+  }
+  for (size_t t = 0; t < tree.tensors.size(); ++t)
+    if (tree.tensors[t].buffer)
+      atoms[atom_of[root(entry_of[t])]].buffer_bytes += tree.tensors[t].bytes;
+  return atoms;
+}
+
+namespace {
+
+class Placer {
+ public:
+  Placer(const ModuleTree& tree, const PlaceOptions& options) : tree_(tree), options_(options) {
+    budgets_ = options.budgets;
+    reserved_.assign(budgets_.size(), 0);
+    for (size_t i = 0; i < budgets_.size(); ++i)
+      if (budgets_[i].accelerator() && budgets_[i].limit > 0) accelerators_.push_back(i);
+  }
+
+  Placement Run() {
+    const std::string& policy = options_.policy;
+    bool balanced = policy == "balanced" || policy == "balanced_low_0";
+    if (policy == "optimal") {
+      Optimal();
+    } else if (balanced && options_.compat_accelerate) {
+      budgets_ =
+          AccelerateBalancedBudgets(tree_, budgets_, options_.no_split, policy == "balanced_low_0");
+      GreedyPass();
+    } else if (!balanced || !Balanced(policy == "balanced_low_0")) {
+      GreedyPass();
+      if (policy == "auto" && !options_.compat_accelerate) Unstrand();
+    }
+    Finish();
+    return std::move(result_);
+  }
+
+ private:
+  void Put(const Atom& atom, size_t budget, const std::string& why) {
+    for (TreeEntry entry : atom.entries)
+      result_.parts.push_back(
+          {NameOf(tree_, entry), budgets_[budget].device,
+           entry == atom.entries[0] ? why : "tied to " + NameOf(tree_, atom.entries[0]),
+           BytesOf(tree_, entry)});
+  }
+
+  std::vector<int64_t> Limits(const std::vector<size_t>& of) const {
+    std::vector<int64_t> limits;
+    for (size_t i : of) limits.push_back(budgets_[i].limit);
+    return limits;
+  }
+
+  void GreedyPass() {
+    GreedyResult greedy = PlaceGreedily(tree_, budgets_, options_.no_split, options_.fallback);
+    reserved_ = greedy.reserved;
+    std::map<std::string, int64_t> bytes;
+    for (const TreeModule& module : tree_.modules) bytes[module.name] = module.bytes;
+    for (const TreeTensor& tensor : tree_.tensors) bytes[tensor.name] = tensor.bytes;
+    for (Assignment& a : greedy.assignments)
+      result_.parts.push_back({a.name, a.device, a.why, bytes[a.name]});
+    for (const auto& [device, needed] : greedy.too_small)
+      result_.warnings.push_back("insufficient memory: nothing could be placed on device " +
+                                 device + ", which would have needed " + SizeText(needed));
+  }
+
+  // A layer larger than an accelerator cannot visit it, so that keeping room for it there only
+  // drives the small layers away, in the end to disk. Where everything fits the accelerators, it is
+  // placed there instead.
+  void Unstrand() {
+    bool offloads = false, empty = false;
+    std::set<std::string> taken;
+    for (const PlacedPart& part : result_.parts) {
+      taken.insert(part.device);
+      offloads = offloads || (part.bytes > 0 && (part.device == "cpu" || part.device == "disk"));
+    }
+    int64_t largest =
+        FindLargestLayer(tree_, SplitEntry(tree_, {false, 0}), options_.no_split).bytes;
+    for (size_t i : accelerators_)
+      empty = empty || (!taken.count(budgets_[i].device) && budgets_[i].limit < largest);
+    if (!offloads || !empty) return;
+    std::vector<Atom> atoms = Atoms(tree_, options_.no_split);
+    std::vector<int> place = MostResident(atoms, Limits(accelerators_));
+    if (std::count(place.begin(), place.end(), -1)) return;
+    result_ = {};
+    reserved_.assign(budgets_.size(), 0);
+    for (size_t i = 0; i < atoms.size(); ++i)
+      Put(atoms[i], accelerators_[static_cast<size_t>(place[i])],
+          "everything fits the accelerators when nothing has to visit");
+  }
+
+  // False when the model does not fit the accelerators in order.
+  bool Balanced(bool low_zero) {
+    std::vector<Atom> atoms = Atoms(tree_, options_.no_split);
+    std::vector<size_t> devices = accelerators_;
+    if (devices.empty()) return false;
+    std::vector<int> place;
+    size_t first = 0;  // atoms before it lie on device 0
+    if (low_zero && devices.size() > 1 && budgets_[devices[0]].device == "0") {
+      int64_t room = budgets_[devices[0]].limit;
+      devices.erase(devices.begin());
+      while (true) {
+        place = BalanceInOrder({atoms.begin() + static_cast<long>(first), atoms.end()},
+                               Limits(devices));
+        if (!place.empty() || first == atoms.size() || (room -= atoms[first].bytes) < 0) break;
+        ++first;
+      }
+      if (room < 0) return false;
+    } else {
+      place = BalanceInOrder(atoms, Limits(devices));
+    }
+    if (place.empty() && first < atoms.size()) return false;
+    std::map<size_t, int64_t> load;
+    for (size_t i = 0; i < atoms.size(); ++i) {
+      size_t budget = i < first ? accelerators_[0] : devices[static_cast<size_t>(place[i - first])];
+      load[budget] += atoms[i].bytes;
+      Put(atoms[i], budget, i < first ? "what the other devices have no room for" : "balanced");
+    }
+    // The budget that the policy gave: the largest load; device 0 of low_zero its own.
+    int64_t largest = 0;
+    for (size_t budget : devices) largest = std::max(largest, load[budget]);
+    for (size_t budget : accelerators_) {
+      bool zero = budget == accelerators_[0] && devices.size() < accelerators_.size();
+      budgets_[budget].limit = std::min(budgets_[budget].limit, zero ? load[budget] : largest);
+    }
+    return true;
+  }
+
+  void Optimal();
+  void Finish();
+
+  const ModuleTree& tree_;
+  const PlaceOptions& options_;
+  std::vector<Budget> budgets_;
+  std::vector<int64_t> reserved_;
+  std::vector<size_t> accelerators_;
+  Placement result_;
+};
+
+// Bytes of an atom that travel to the device that computes.
+int64_t Travels(const Atom& atom, bool offload_buffers) {
+  return atom.bytes - (offload_buffers ? 0 : atom.buffer_bytes);
+}
+
+void Placer::Optimal() {
+  std::vector<Atom> atoms = Atoms(tree_, options_.no_split);
+  // Where computing happens: the accelerators, or cpu where there are none.
+  std::vector<size_t> compute = accelerators_, storage;
+  for (size_t i = 0; i < budgets_.size(); ++i)
+    if (!budgets_[i].accelerator())
+      (compute.empty() && budgets_[i].device == "cpu" ? compute : storage).push_back(i);
+  int64_t total = tree_.modules[0].bytes, room = 0;
+  std::vector<int64_t> limits;
+  for (size_t i : compute) {
+    limits.push_back(
+        std::max<int64_t>(0, std::min(budgets_[i].limit, INT64_MAX / 4) - options_.activations));
+    room += std::min(limits.back(), total);
+  }
+  std::vector<int64_t> sizes = {0};  // of the largest atom that travels
+  for (const Atom& atom : atoms) sizes.push_back(Travels(atom, options_.offload_buffers));
+  std::sort(sizes.begin(), sizes.end());
+  sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
+
+  // For each size of the slots: what is larger must be resident, then as much as possible of the
+  // rest. Buffers of what travels stay on the first device.
+  std::vector<int> best;
+  int64_t best_moved = INT64_MAX, best_slots = 0;
+  result_.moved_bound = INT64_MAX;
+  for (int64_t size : sizes) {
+    int64_t slots = size * options_.slots;
+    result_.moved_bound = std::min(
+        result_.moved_bound,
+        size == 0 ? (total <= room ? 0 : INT64_MAX)
+                  : std::max(size, total - std::max<int64_t>(0, room - std::min(slots, room))));
+    int64_t buffers = 0;
+    for (int attempt = 0; attempt < 8; ++attempt) {
+      std::vector<int64_t> left = limits;
+      if (!left.empty()) left[0] -= slots + buffers;
+      if (!left.empty() && left[0] < 0) break;
+      std::vector<Atom> must = atoms, may = atoms;
+      for (size_t i = 0; i < atoms.size(); ++i)
+        (Travels(atoms[i], options_.offload_buffers) > size ? may[i] : must[i]).bytes = 0;
+      std::vector<int> place = MostResident(must, left);
+      bool fits = true;
+      for (size_t i = 0; i < atoms.size(); ++i) {
+        if (must[i].bytes == 0) continue;
+        fits = fits && place[i] >= 0;
+        if (place[i] >= 0) left[static_cast<size_t>(place[i])] -= must[i].bytes;
+      }
+      if (!fits) break;
+      std::vector<int> rest = MostResident(may, left);
+      int64_t moved = 0, needed = 0;
+      for (size_t i = 0; i < atoms.size(); ++i) {
+        if (must[i].bytes == 0) place[i] = left.empty() ? -1 : rest[i];
+        if (place[i] >= 0) continue;
+        moved += Travels(atoms[i], options_.offload_buffers);
+        if (!options_.offload_buffers) needed += atoms[i].buffer_bytes;
+      }
+      if (needed > buffers && !limits.empty()) {
+        buffers = needed;
+        continue;
+      }
+      if (moved < best_moved) best = place, best_moved = moved, best_slots = slots;
+      break;
+    }
+  }
+  if (best.empty()) {
+    best.assign(atoms.size(), -1);
+    if (!compute.empty())
+      result_.warnings.push_back("insufficient memory: device " + budgets_[compute[0]].device +
+                                 " has no room for " + std::to_string(options_.slots) +
+                                 " slots of the largest layer; nothing is resident");
+  }
+  result_.moved = best_moved == INT64_MAX ? total : best_moved;
+  result_.moved_bound = std::min(result_.moved_bound, result_.moved);
+  if (!compute.empty() && result_.moved > 0)
+    reserved_[compute[0]] = std::min(best_slots, std::max<int64_t>(0, limits[0]));
+  for (size_t i : compute) reserved_[i] += std::min(options_.activations, budgets_[i].limit);
+
+  // What travels: as much as fits in RAM, the rest on disk.
+  std::vector<bool> done(atoms.size(), false);
+  for (size_t i = 0; i < atoms.size(); ++i) {
+    if (best[i] < 0) continue;
+    done[i] = true;
+    Put(atoms[i], compute[static_cast<size_t>(best[i])], "resident");
+  }
+  for (size_t budget : storage) {
+    std::vector<Atom> left = atoms;
+    for (size_t i = 0; i < atoms.size(); ++i)
+      if (done[i]) left[i].bytes = 0;
+    int64_t limit = budgets_[budget].unlimited() ? INT64_MAX / 4 : budgets_[budget].limit;
+    std::vector<int> place = MostResident(left, {limit});
+    for (size_t i = 0; i < atoms.size(); ++i) {
+      if (done[i] || place[i] < 0) continue;
+      done[i] = true;
+      Put(atoms[i], budget, "brought in each sweep");
+    }
+  }
+}
+
+void Placer::Finish() {
+  for (const PlacedPart& part : result_.parts) result_.map.push_back({part.name, part.device});
+  std::vector<std::string> device = TensorDevices(tree_, result_.map);
+  // A model without a tensor, or modules without any, need no place.
+  result_.map = CleanDeviceMap(result_.map);
+  std::map<std::string, int64_t> used;
+  std::set<std::pair<int, std::string>> counted;
+  int64_t visiting_buffers = 0;
+  const Budget* main = nullptr;  // computes for what lies elsewhere
+  for (const Budget& budget : budgets_)
+    if (!main && budget.device != "disk" && budget.limit != 0) main = &budget;
+  for (size_t i = 0; i < tree_.tensors.size(); ++i) {
+    const TreeTensor& tensor = tree_.tensors[i];
+    if (device[i].empty()) {
+      result_.uncovered.push_back(tensor.name);
+      continue;
+    }
+    int64_t bytes = tree_.tensors[static_cast<size_t>(tensor.first)].bytes;
+    if (!counted.insert({tensor.first, device[i]}).second) continue;
+    bool offloaded = main && main->accelerator() ? device[i] == "cpu" || device[i] == "disk"
+                                                 : device[i] == "disk";
+    if (main && tensor.buffer && offloaded && !options_.offload_buffers) {
+      visiting_buffers += bytes;
+      used[main->device] += bytes;
+    } else {
+      used[device[i]] += bytes;
+    }
+  }
+  for (size_t i = 0; i < budgets_.size(); ++i)
+    result_.budgets.push_back(
+        {budgets_[i].device, budgets_[i].limit, used[budgets_[i].device], reserved_[i]});
+
+  // accelerate's warning: the buffers of offloaded modules beside what each accelerator holds.
+  if (visiting_buffers > 0 && main->accelerator()) {
+    bool fits = false;
+    for (size_t i = 0; i < budgets_.size(); ++i) {
+      if (!budgets_[i].accelerator()) continue;
+      int64_t own = used[budgets_[i].device] + reserved_[i];
+      if (budgets_[i].device == main->device) own -= visiting_buffers;
+      fits = fits || budgets_[i].limit >= own + visiting_buffers;
+    }
+    if (!fits)
+      result_.warnings.push_back(
+          "the buffers of offloaded modules, " + SizeText(visiting_buffers) + ", stay on device " +
+          main->device +
+          " and do not fit beside what lies there; --offload-buffers lets them travel as well");
+  }
+  if (!result_.uncovered.empty())
+    result_.warnings.push_back(
+        "the model does not fit: " + std::to_string(result_.uncovered.size()) +
+        " tensors found no place");
+}
+
+}  // namespace
+
+Placement Place(const ModuleTree& tree, const PlaceOptions& options) {
+  const std::vector<std::string> kPolicies = {"auto", "balanced", "balanced_low_0", "sequential",
+                                              "optimal"};
+  if (std::find(kPolicies.begin(), kPolicies.end(), options.policy) == kPolicies.end())
+    throw Error("--policy",
+                "unknown policy " + Quote(options.policy) + Suggest(options.policy, kPolicies),
+                "policies: " + Join(kPolicies, ", "));
+  return Placer(tree, options).Run();
+}
+
+}  // namespace pipewright
