@@ -1,0 +1,181 @@
+// run_package PACKAGE INPUTS.safetensors OUTPUTS.safetensors [train]
+// Runs a package's modules one after the other, each an island of autograd, and for tensors
+// "gradient.I" in INPUTS runs backward from output I. Writes "output.I", "gradient:NAME" for each
+// parameter (summed over its holders, under its first name) and "buffer:NAME" as it is afterwards.
+#include <caffe2/serialize/versions.h>
+#include <torch/csrc/jit/serialization/import_source.h>
+#include <torch/script.h>
+#include <torch/torch.h>
+
+#include <iostream>
+#include <map>
+
+#include "passes/model.h"
+#include "passes/random_ops.h"
+#include "plan/dtype.h"
+#include "plan/error.h"
+#include "plan/manifest.h"
+#include "plan/safetensors.h"
+#include "plan/text.h"
+
+using namespace pipewright;
+
+static at::ScalarType DtypeOf(const std::string& name) {
+  static const std::map<std::string, at::ScalarType> kTypes = {
+      {"float32", at::kFloat}, {"float64", at::kDouble},
+      {"int64", at::kLong},    {"int32", at::kInt},
+      {"bool", at::kBool},     {"bfloat16", at::kBFloat16},
+      {"float16", at::kHalf},  {"uint8", at::kByte},
+      {"int8", at::kChar},     {"complex64", at::kComplexFloat}};
+  return kTypes.at(name);
+}
+
+static at::Tensor Read(const SafetensorsFile& file, const TensorInfo& info) {
+  at::Tensor tensor = at::empty(info.shape, DtypeOf(FindDtype(info.dtype)->torch));
+  if (info.end > info.begin)
+    file.Read(info, 0, static_cast<char*>(tensor.data_ptr()), info.end - info.begin);
+  return tensor;
+}
+
+static torch::jit::Module Load(const std::string& package, const Manifest& manifest, size_t k) {
+  const ModuleInfo& info = manifest.modules[k];
+  const std::string path = package + "/" + info.code;
+  auto unit = std::make_shared<torch::jit::CompilationUnit>();
+  std::vector<c10::IValue> constants;
+  torch::jit::SourceImporter importer(
+      unit, &constants,
+      [&](const std::string& name) -> std::shared_ptr<torch::jit::Source> {
+        if (name != "__torch__") return nullptr;
+        return std::make_shared<torch::jit::Source>(ReadFile(path), path, 1);
+      },
+      caffe2::serialize::kProducedFileFormatVersion);
+  auto type = importer.loadType(c10::QualifiedName("__torch__.Module" + std::to_string(k)))
+                  ->expect<c10::ClassType>();
+  auto object = c10::ivalue::Object::create(c10::StrongTypePtr(unit, type), type->numAttributes());
+  SafetensorsFile file(package + "/" + info.weights);
+  for (const WeightInfo& weight : info.held) {
+    at::Tensor tensor = Read(file, file.At(weight.name));
+    object->setAttr(weight.name, tensor.set_requires_grad(weight.requires_grad));
+  }
+  if (type->hasAttribute("device")) object->setAttr("device", c10::Device(c10::kCPU));
+  return torch::jit::Module(object);
+}
+
+static void Run(const std::string& package, const std::string& in, const std::string& out,
+                bool train) {
+  at::set_num_threads(1);
+  torch::jit::getProfilingMode() = false;
+  Manifest manifest = ReadManifest(package);
+  SafetensorsFile inputs(in);
+  std::map<int, c10::IValue> values;                // as made
+  std::vector<std::map<int, at::Tensor>> received;  // by module, leaves of autograd
+  for (int id : manifest.inputs) {
+    const ValueInfo& value = manifest.values[static_cast<size_t>(id)];
+    at::Tensor tensor = Read(inputs, inputs.At(value.name));
+    values[id] = value.kind == "int" ? c10::IValue(tensor.item<int64_t>()) : c10::IValue(tensor);
+  }
+  std::vector<torch::jit::Module> modules;
+  SetRandomKey({7, 0, 0});
+  for (size_t k = 0; k < manifest.modules.size(); ++k) {
+    modules.push_back(Load(package, manifest, k));
+    modules[k].setattr("training", train);
+    received.emplace_back();
+    std::vector<c10::IValue> arguments;
+    for (int id : manifest.modules[k].inputs) {
+      c10::IValue argument = values.at(id);
+      const ValueInfo& value = manifest.values[static_cast<size_t>(id)];
+      if (argument.isTensor() && value.producer >= 0) {
+        at::Tensor leaf = argument.toTensor().detach().clone();
+        received[k][id] = leaf.set_requires_grad(value.gradient);
+        argument = leaf;
+      }
+      arguments.push_back(argument);
+    }
+    c10::IValue result = modules[k].forward(arguments);
+    const std::vector<int>& outputs = manifest.modules[k].outputs;
+    if (outputs.size() == 1) {
+      values[outputs[0]] = result;
+    } else {
+      for (size_t i = 0; i < outputs.size(); ++i)
+        values[outputs[i]] = result.toTupleRef().elements()[i];
+    }
+    for (int id : outputs) {
+      const ValueInfo& value = manifest.values[static_cast<size_t>(id)];
+      if (!values[id].isTensor()) continue;
+      at::Tensor tensor = values[id].toTensor();
+      if (tensor.requires_grad() && !value.gradient)
+        throw Error(value.name, "has a gradient that the manifest denies");
+      if (value.dtype != DtypeText(tensor.scalar_type()))
+        throw Error(value.name, "is not of the dtype that the manifest says");
+      for (size_t d = 0; d < value.shape.size(); ++d)
+        if (std::isdigit(value.shape[d][0]) &&
+            value.shape[d].find_first_not_of("0123456789") == std::string::npos &&
+            std::stoll(value.shape[d]) != tensor.size(static_cast<int64_t>(d)))
+          throw Error(value.name, "is not of the shape that the manifest says");
+    }
+  }
+  std::map<std::string, at::Tensor> results;
+  std::map<int, at::Tensor> gradients;  // by value
+  for (size_t i = 0; i < manifest.outputs.size(); ++i) {
+    const c10::IValue& value = values.at(manifest.outputs[i]);
+    const std::string number = std::to_string(i);
+    if (value.isNone()) continue;
+    at::Tensor tensor = value.isTensor() ? value.toTensor()
+                        : value.isInt()  ? at::scalar_tensor(value.toInt(), at::kLong)
+                                         : at::scalar_tensor(value.toScalar());
+    results["output." + number] = tensor.detach().contiguous().clone();
+    if (!inputs.Find("gradient." + number)) continue;
+    at::Tensor gradient = Read(inputs, inputs.At("gradient." + number));
+    at::Tensor& sum = gradients[manifest.outputs[i]];
+    sum = sum.defined() ? sum + gradient : gradient;
+  }
+  for (size_t k = manifest.modules.size(); k-- > 0;) {
+    std::vector<at::Tensor> roots, seeds;
+    for (int id : manifest.modules[k].outputs) {
+      if (!gradients.count(id) || !values[id].toTensor().requires_grad()) continue;
+      roots.push_back(values[id].toTensor());
+      seeds.push_back(gradients[id]);
+    }
+    if (!roots.empty()) torch::autograd::backward(roots, seeds);
+    for (auto& [id, leaf] : received[k]) {
+      if (!leaf.grad().defined()) continue;
+      at::Tensor& sum = gradients[id];
+      sum = sum.defined() ? sum + leaf.grad() : leaf.grad();
+    }
+  }
+  std::map<std::string, std::string> first;  // of tied names
+  for (const auto& group : manifest.tied)
+    for (const std::string& name : group) first[name] = group[0];
+  for (size_t k = 0; k < manifest.modules.size(); ++k) {
+    for (const WeightInfo& weight : manifest.modules[k].held) {
+      at::Tensor tensor = modules[k].attr(weight.name).toTensor();
+      std::string name = first.count(weight.name) ? first[weight.name] : weight.name;
+      if (weight.kind == "buffer") results["buffer:" + name] = tensor;
+      if (weight.kind != "parameter" || !tensor.grad().defined()) continue;
+      at::Tensor& sum = results["gradient:" + name];
+      sum = sum.defined() ? sum + tensor.grad() : tensor.grad();
+    }
+  }
+  std::vector<TensorToWrite> tensors;
+  for (auto& [name, tensor] : results) {
+    tensor = tensor.contiguous();
+    TensorToWrite write;
+    write.name = name;
+    write.dtype = FindDtype(DtypeText(tensor.scalar_type()))->name;
+    write.shape = tensor.sizes().vec();
+    write.bytes = std::string_view(static_cast<const char*>(tensor.data_ptr()), tensor.nbytes());
+    tensors.push_back(write);
+  }
+  WriteSafetensors(out, tensors);
+}
+
+int main(int argc, char** argv) {
+  if (argc < 4) return 2;
+  try {
+    Run(argv[1], argv[2], argv[3], argc > 4 && std::string(argv[4]) == "train");
+  } catch (const std::exception& e) {
+    std::cerr << std::string(e.what()).substr(0, 4000) << "\n";
+    return 1;
+  }
+  return 0;
+}

@@ -1,0 +1,116 @@
+"""What the compiler's tests share: export a model, compile it, run the modules, compare."""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BUILD = pathlib.Path(os.environ.get("PIPEWRIGHT_BUILD", ROOT / "build"))
+try:
+    import torch
+    from safetensors.torch import load_file, save_file
+    from torch.distributed.pipelining import pipe_split
+except ImportError as error:
+    print(f"SKIPPED: no Python with torch ({error})")
+    sys.exit(77)
+
+torch.set_num_threads(1)
+ENVIRONMENT = dict(os.environ, OMP_NUM_THREADS="1")
+
+
+def call(program, *arguments):
+    path = BUILD / "tests" / program if program == "run_package" else BUILD / program
+    return subprocess.run([str(path), *map(str, arguments)], capture_output=True, text=True,
+                          timeout=120, env=ENVIRONMENT)
+
+
+def export(model, inputs, path, dynamic=None, kwargs=None, strict=False):
+    program = torch.export.export(model, tuple(inputs), kwargs=kwargs, dynamic_shapes=dynamic,
+                                  strict=strict)
+    torch.export.save(program, path)
+
+
+def flat(result):
+    return torch.utils._pytree.tree_leaves(result)
+
+
+class CompilerTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.at = pathlib.Path(self.folder.name)
+        torch.manual_seed(0)
+
+    def compile(self, path, *options, code=0):
+        package = self.at / "model.pkg"
+        result = call("pipewright", "compile", path, "-o", package, *options)
+        text = result.stdout + result.stderr
+        self.assertEqual(result.returncode, code, text)
+        return (json.loads((package / "manifest.json").read_text()), package) if code == 0 else text
+
+    def code(self, package, module):
+        return (package / f"modules/module{module}.py").read_text()
+
+    def run_modules(self, package, inputs, train=True):
+        """`inputs`: name -> tensor, also "gradient.0" and so on."""
+        save_file({k: v.contiguous() for k, v in inputs.items()}, self.at / "in.safetensors")
+        result = call("run_package", package, self.at / "in.safetensors",
+                      self.at / "out.safetensors", *(["train"] if train else []))
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        return load_file(self.at / "out.safetensors")
+
+    def same(self, found, expected, what, tolerance=0):
+        self.assertEqual(found.dtype, expected.dtype, what)
+        self.assertEqual(found.shape, expected.shape, what)
+        if tolerance == 0:
+            self.assertTrue(torch.equal(found, expected), f"{what}: {found} {expected}")
+        else:
+            torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+
+    def check(self, model, inputs, options=(), dynamic=None, kwargs=None, modules=None, run=None,
+              train=True, tolerance=0, strict=False, reuse=None):
+        """The composed modules give the outputs and gradients of the model, bit for bit.
+
+        `run`: other inputs than those exported with. `tolerance`: of gradients, where a weight is
+        shared or a value has several consumers: the order of the sum is not autograd's.
+        """
+        model.train(train)
+        state = {k: v.clone() for k, v in model.state_dict().items()}
+        export(model, inputs, self.at / "model.pt2", dynamic, kwargs, strict)
+        model.load_state_dict(state)
+        manifest, package = self.compile(self.at / "model.pt2", *options)
+        if modules is not None:
+            self.assertEqual(len(manifest["modules"]), modules)
+        for index, run_with in enumerate([(inputs, kwargs)] + ([run] if run else [])):
+            model.load_state_dict(state)
+            given, keywords = run_with
+            expected = flat(model(*given, **(keywords or {})))
+            tensors = flat((tuple(given), keywords or {}))
+            names = [i for i in manifest["inputs"]]
+            self.assertEqual(len(names), len(tensors))
+            feed = dict(zip(names, [t if isinstance(t, torch.Tensor) else torch.tensor(t)
+                                    for t in tensors]))
+            model.zero_grad()
+            loss = 0
+            for i, value in enumerate(expected):
+                if isinstance(value, torch.Tensor) and value.requires_grad:
+                    feed[f"gradient.{i}"] = torch.randn_like(value)
+                    loss = loss + (value * feed[f"gradient.{i}"]).sum()
+            if isinstance(loss, torch.Tensor):
+                loss.backward()
+            found = self.run_modules(package, feed, train)
+            for i, value in enumerate(expected):
+                if value is not None:
+                    self.same(found[f"output.{i}"], torch.as_tensor(value).detach(), f"output {i}")
+            first = {n: group[0] for group in manifest.get("tied", []) for n in group}
+            for name, parameter in model.named_parameters():
+                name = first.get(name, name)
+                if parameter.grad is not None:
+                    self.same(found["gradient:" + name], parameter.grad, name, tolerance)
+            for name, buffer in model.named_buffers():
+                if "buffer:" + first.get(name, name) in found:
+                    self.same(found["buffer:" + first.get(name, name)], buffer, name)
+        return manifest, package
