@@ -7,6 +7,7 @@ namespace pipewright {
 
 void AddCompileCommand(CLI::App& app);
 void AddConfCommand(CLI::App& app);
+void AddPartitionCommand(CLI::App& app);
 void AddPlanCommand(CLI::App& app);
 void AddPlaceCommand(CLI::App& app);
 void AddSimulateCommand(CLI::App& app);
@@ -18,6 +19,7 @@ static const Command kCommands[] = {
     {"compile", "cut an exported model into a package of modules", AddCompileCommand},
 #endif
     {"conf", "group a package's modules for a number of ranks", AddConfCommand},
+    {"partition", "find where to cut a profiled model, with proof", AddPartitionCommand},
     {"plan", "order every action of every rank: make a schedule and its plan, or check one",
      AddPlanCommand},
     {"place", "which device holds what part of a model, under budgets", AddPlaceCommand},

@@ -7,7 +7,7 @@ namespace pipewright {
 struct FastOptions {
   double below = kInfinity;   // only partitions better than this are of interest
   int64_t pairs = 4'000'000;  // stages tried in one order; sets how finely large graphs are cut
-  int rounds = 8;            // of searches near the best cuts
+  int rounds = 8;             // of searches near the best cuts
   int64_t nearby_sets = 20'000, nearby_visits = 1'000'000;  // of one such search
 };
 

@@ -1,0 +1,196 @@
+#include "plan/partition/report.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <numeric>
+
+#include "plan/size.h"
+#include "plan/text.h"
+
+namespace pipewright {
+
+PartitionReport MakeReport(const PartitionProblem& problem, const PartitionResult& result) {
+  PartitionReport report;
+  report.feasible = result.feasible;
+  report.proven = result.proven;
+  report.objective = result.objective;
+  report.lower_bound = result.lower_bound;
+  report.time_unit = problem.time_unit;
+  report.numeric_names = problem.numeric_names;
+  for (const PartitionStage& stage : result.stages) {
+    PartitionReport::Stage entry;
+    entry.device = problem.devices[stage.device_class].name + std::to_string(stage.device);
+    entry.replicas = stage.replicas;
+    for (int node : stage.nodes) entry.nodes.push_back(problem.nodes[node].name);
+    entry.compute = stage.compute;
+    entry.transfer = stage.transfer;
+    entry.memory = stage.memory_bytes;
+    report.stages.push_back(entry);
+  }
+  return report;
+}
+
+PartitionReport MakeReport(const ModelGraph& graph, const PipeDreamResult& result) {
+  PartitionReport report;
+  report.feasible = report.proven = result.feasible;
+  report.objective = result.feasible ? result.seconds_per_minibatch : kInfinity;
+  report.lower_bound = report.objective;
+  report.time_unit = "s";
+  int device = 0;
+  Json spans = Json::array();
+  for (const PipeDreamStage& stage : result.stages) {
+    PartitionReport::Stage entry;
+    entry.device = "gpu" + std::to_string(device);
+    entry.replicas = stage.replicas;
+    device += stage.replicas;
+    for (int node : stage.nodes) entry.nodes.push_back(graph.nodes[node].id);
+    entry.compute = stage.compute_s / stage.replicas;
+    entry.transfer = stage.transfer_s + stage.allreduce_s / stage.replicas;
+    entry.memory = stage.memory_bytes;
+    report.stages.push_back(entry);
+    spans.push_back({stage.first_state, stage.end_state});
+  }
+  report.more["states"] = result.states;
+  report.more["splits"] = spans;
+  report.more["one_machine_seconds"] = result.one_machine_s;
+  report.more["data_parallel_seconds"] = result.data_parallel_s;
+  return report;
+}
+
+static Json Finite(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
+
+static double Gap(const PartitionReport& report) {
+  if (!report.feasible) return kInfinity;
+  if (report.objective <= report.lower_bound) return 0;
+  return report.lower_bound > 0 ? report.objective / report.lower_bound - 1 : kInfinity;
+}
+
+Json ReportJson(const PartitionReport& report) {
+  Json stages = Json::array();
+  for (size_t s = 0; s < report.stages.size(); ++s) {
+    const PartitionReport::Stage& stage = report.stages[s];
+    Json nodes = Json::array();
+    for (const std::string& name : stage.nodes)
+      nodes.push_back(report.numeric_names ? Json(std::stoll(name)) : Json(name));
+    stages.push_back({{"stage", s},
+                      {"device", stage.device},
+                      {"nodes", nodes},
+                      {"compute", stage.compute},
+                      {"transfer", stage.transfer},
+                      {"memory", stage.memory},
+                      {"replicas", stage.replicas}});
+  }
+  Json json = {{"feasible", report.feasible},
+               {"objective", Finite(report.objective)},
+               {"lower_bound", Finite(report.lower_bound)},
+               {"gap", Finite(Gap(report))},
+               {"mode", report.mode},
+               {"proven", report.proven},
+               {"seconds", report.seconds},
+               {"stages", stages}};
+  if (!report.time_unit.empty()) json["time_unit"] = report.time_unit;
+  for (const auto& [key, value] : report.more.items()) json[key] = value;
+  return json;
+}
+
+static std::string Format(const char* format, double value) {
+  char out[64];
+  std::snprintf(out, sizeof out, format, value);
+  return out;
+}
+
+// Times in ms where they are seconds: people compare those at a glance.
+static std::string Time(double value, const std::string& unit) {
+  return unit == "s" ? Format("%.3f ms", value * 1000) : Format("%.6g", value);
+}
+
+std::string ReportTable(const PartitionReport& report) {
+  if (!report.feasible)
+    return std::string(report.proven ? "infeasible: no partition fits the devices\n"
+                                     : "no partition found; none is proven not to exist\n");
+  std::vector<std::vector<std::string>> rows = {
+      {"stage", "device", "nodes", "compute", "transfer", "load", "memory", "from .. to"}};
+  double slowest = 0;
+  for (const auto& stage : report.stages)
+    slowest = std::max(slowest, stage.compute + stage.transfer);
+  for (size_t s = 0; s < report.stages.size(); ++s) {
+    const PartitionReport::Stage& stage = report.stages[s];
+    double load = stage.compute + stage.transfer;
+    std::string device = stage.device;
+    if (stage.replicas > 1) device += " x" + std::to_string(stage.replicas);
+    rows.push_back({std::to_string(s), device, std::to_string(stage.nodes.size()),
+                    Time(stage.compute, report.time_unit), Time(stage.transfer, report.time_unit),
+                    Time(load, report.time_unit) + (load >= slowest ? " *" : ""),
+                    SizeText(static_cast<int64_t>(stage.memory)),
+                    stage.nodes.empty() ? "" : stage.nodes.front() + " .. " + stage.nodes.back()});
+  }
+  std::vector<size_t> width(rows[0].size(), 0);
+  for (const auto& row : rows)
+    for (size_t c = 0; c < row.size(); ++c) width[c] = std::max(width[c], row[c].size());
+  std::string out;
+  for (const auto& row : rows) {
+    for (size_t c = 0; c < row.size(); ++c) {
+      if (c + 1 == row.size())
+        out += row[c];
+      else
+        out += row[c] + std::string(width[c] - row[c].size() + 2, ' ');
+    }
+    out += '\n';
+  }
+  out += "bottleneck " + Time(report.objective, report.time_unit) + ", at least " +
+         Time(report.lower_bound, report.time_unit) + " is needed (gap " +
+         Format("%.3g %%", 100 * Gap(report)) + (report.proven ? ", optimal" : "") + "); " +
+         report.mode + ", " + Format("%.2f s", report.seconds) + "\n";
+  return out;
+}
+
+static std::string Quote(const std::string& text) {
+  std::string out = "\"";
+  for (char c : text) {
+    if (c == '"' || c == '\\') out += '\\';
+    out += c;
+  }
+  return out + "\"";
+}
+
+std::string GraphDot(const ModelGraph& graph) {
+  static const char* kColors[] = {"lightblue", "green",      "grey", "firebrick1",
+                                  "gold",      "chocolate1", "beige"};
+  std::string out = "digraph {\n";
+  for (const GraphNode& node : graph.nodes) {
+    std::string costs = "forward " + Format("%.3f ms", node.forward_ms) + ", backward " +
+                        Format("%.3f ms", node.backward_ms) + "\n" +
+                        SizeText(static_cast<int64_t>(node.OutputBytes())) + " out, " +
+                        SizeText(static_cast<int64_t>(node.parameter_bytes)) + " parameters";
+    std::string label = Quote(node.id + ": " + node.description);
+    label.insert(label.size() - 1, "\\n" + Join(Split(costs, '\n'), "\\n"));
+    out += "  " + Quote(node.id) + " [label=" + label;
+    if (node.stage >= 0)
+      out += std::string(", style=filled, fillcolor=") + kColors[node.stage % 7] +
+             ", tooltip=\"stage " + std::to_string(node.stage) + "\"";
+    out += "];\n";
+  }
+  for (auto [from, to] : graph.edges)
+    out += "  " + Quote(graph.nodes[from].id) + " -> " + Quote(graph.nodes[to].id) + ";\n";
+  return out + "}\n";
+}
+
+StageConfs MakeStageConfs(const std::vector<int>& replicas) {
+  int stages = static_cast<int>(replicas.size()), rank = 0;
+  StageConfs confs;
+  for (Conf* conf : {&confs.dp, &confs.mp, &confs.hybrid}) conf->has_loss_entry = true;
+  confs.dp.module_to_stage.assign(stages, 0);
+  confs.dp.stage_to_ranks.emplace_back(std::accumulate(replicas.begin(), replicas.end(), 0));
+  std::iota(confs.dp.stage_to_ranks[0].begin(), confs.dp.stage_to_ranks[0].end(), 0);
+  for (int s = 0; s < stages; ++s) {
+    confs.mp.module_to_stage.push_back(s);
+    confs.mp.stage_to_ranks.push_back({s});
+    confs.hybrid.module_to_stage.push_back(s);
+    confs.hybrid.stage_to_ranks.emplace_back(replicas[s]);
+    for (int& r : confs.hybrid.stage_to_ranks.back()) r = rank++;
+  }
+  return confs;
+}
+
+}  // namespace pipewright

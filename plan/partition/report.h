@@ -1,0 +1,48 @@
+// A partition as JSON, as a table for people and as a picture.
+#pragma once
+#include <string>
+
+#include "plan/conf.h"
+#include "plan/json.h"
+#include "plan/partition/graph_text.h"
+#include "plan/partition/pipedream.h"
+#include "plan/partition/solve.h"
+
+namespace pipewright {
+
+// What every report needs, whichever search it comes from.
+struct PartitionReport {
+  struct Stage {
+    std::string device;  // "gpu0", "cpu0"; the first of its replicas
+    int replicas = 1;
+    std::vector<std::string> nodes;
+    double compute = 0, transfer = 0, memory = 0;
+  };
+  bool feasible = false;
+  bool proven = false;
+  double objective = kInfinity, lower_bound = 0;
+  std::string mode, time_unit;
+  double seconds = 0;  // that the search took
+  bool numeric_names = false;
+  std::vector<Stage> stages;
+  Json more = Json::object();  // printed after the rest
+};
+
+PartitionReport MakeReport(const PartitionProblem& problem, const PartitionResult& result);
+PartitionReport MakeReport(const ModelGraph& graph, const PipeDreamResult& result);
+
+// {"feasible", "objective", "lower_bound", "gap", "mode", "seconds", "stages": [...], ...}. An
+// infeasible partition has "objective": null.
+Json ReportJson(const PartitionReport& report);
+std::string ReportTable(const PartitionReport& report);
+
+// The graph in DOT, coloured by stage, with the costs of every node.
+std::string GraphDot(const ModelGraph& graph);
+
+// One module a stage: all stages as replicas of one, one rank a stage, and as partitioned.
+struct StageConfs {
+  Conf dp, mp, hybrid;
+};
+StageConfs MakeStageConfs(const std::vector<int>& replicas);
+
+}  // namespace pipewright
