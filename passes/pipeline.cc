@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <functional>
 
+#include "passes/isolate_writes.h"
 #include "passes/localize.h"
 #include "passes/random_operations.h"
 #include "passes/restore_devices.h"
@@ -28,8 +29,10 @@ std::vector<ModuleBody> RunPasses(Model& model, const PipelineOptions& options) 
       // Constants that were replaced above, and flags.
       {"dead_code_again", [&] { torch::jit::EliminateDeadCode(model.graph); }},
       {"assign_modules", [&] { assignment = AssignModules(model, options.split); }},
-      // Last: needs to know which module uses what.
+      // Knows which module uses what.
       {"localize", [&] { Localize(model, assignment); }},
+      // Last, when every module has lists of its own.
+      {"isolate_writes", [&] { IsolateWrites(model, assignment); }},
   };
   std::string before;
   auto dump = [&](const std::string& name) {

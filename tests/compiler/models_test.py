@@ -249,6 +249,57 @@ class Models(CompilerTest):
                                  run=([torch.randn(3, 4), torch.tensor([1, 1, 1])], None))
         self.assertIn("int", [v.get("kind") for v in manifest["values"]])
 
+    def test_in_place_on_received_values(self):
+        class InPlace(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+
+            def forward(self, x):
+                y = self.a(x)
+                pipe_split()
+                y += self.b(x)
+                y[:, 1:3].mul_(2)
+                pipe_split()
+                return F.relu_(y)
+
+        _, package = self.check(InPlace(), [torch.randn(3, 4)], modules=3)
+        self.assertIn("torch.clone", self.code(package, 1))
+
+    def test_in_place_on_an_input(self):
+        class InPlace(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+
+            def forward(self, x):
+                v = x.view(12)
+                x.add_(1)
+                y = self.a(x)
+                pipe_split()
+                return self.b(y).sum() + v.sum()
+
+        self.check(InPlace(), [torch.randn(3, 4)], modules=2)
+
+    def test_buffer_kept_in_one_module(self):
+        class Cache(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.a = nn.Linear(4, 4)
+                self.register_buffer("total", torch.zeros(4))
+                self.register_buffer("scale", torch.full((4,), 2.0), persistent=False)
+
+            def forward(self, x):
+                y = self.a(x) * self.scale
+                pipe_split()
+                self.total.add_(y.detach().sum(0))
+                return y * self.scale + self.total.clone()
+
+        manifest, _ = self.check(Cache(), [torch.randn(3, 4)], modules=2)
+        held = {w["name"]: w for m in manifest["modules"] for w in m["held"]}
+        self.assertEqual(held["scale"]["kind"], "buffer")
+        self.assertFalse(held["scale"]["persistent"])
+
     def test_empty_modules_are_dropped(self):
         class Markers(nn.Module):
             def __init__(self):

@@ -37,6 +37,10 @@ def flat(result):
     return torch.utils._pytree.tree_leaves(result)
 
 
+def copies(inputs):
+    return [x.clone() if isinstance(x, torch.Tensor) else x for x in inputs]
+
+
 class CompilerTest(unittest.TestCase):
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory()
@@ -79,7 +83,7 @@ class CompilerTest(unittest.TestCase):
         """
         model.train(train)
         state = {k: v.clone() for k, v in model.state_dict().items()}
-        export(model, inputs, self.at / "model.pt2", dynamic, kwargs, strict)
+        export(model, copies(inputs), self.at / "model.pt2", dynamic, kwargs, strict)
         model.load_state_dict(state)
         manifest, package = self.compile(self.at / "model.pt2", *options)
         if modules is not None:
@@ -87,7 +91,7 @@ class CompilerTest(unittest.TestCase):
         for index, run_with in enumerate([(inputs, kwargs)] + ([run] if run else [])):
             model.load_state_dict(state)
             given, keywords = run_with
-            expected = flat(model(*given, **(keywords or {})))
+            expected = flat(model(*copies(given), **(keywords or {})))
             tensors = flat((tuple(given), keywords or {}))
             names = [i for i in manifest["inputs"]]
             self.assertEqual(len(names), len(tensors))

@@ -1,0 +1,158 @@
+"""What cannot be compiled is refused with the place and the cure."""
+import json
+import zipfile
+
+import torch
+import torch.nn as nn
+from models_test import GPT
+from support import CompilerTest, call, export, pipe_split, unittest
+
+
+class Two(nn.Module):
+    def __init__(self, body):
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.register_buffer("seen", torch.zeros(4))
+        self.body = body
+
+    def forward(self, x):
+        return self.body(self, x)
+
+
+class Refusals(CompilerTest):
+    def refused(self, body, *parts, options=()):
+        export(Two(body), [torch.randn(3, 4)], self.at / "model.pt2")
+        text = self.compile(self.at / "model.pt2", *options, code=1)
+        for part in parts:
+            self.assertIn(part, text)
+        self.assertFalse((self.at / "model.pkg").exists())
+        return text
+
+    def test_cut_in_a_no_grad_region(self):
+        def body(m, x):
+            with torch.no_grad():
+                x = m.a(x)
+                pipe_split()
+                x = m.b(x)
+            return m.a(x)
+
+        self.refused(body, "lies inside a torch.no_grad() region", "move the marker out",
+                     "refusals_test.py")
+
+    def test_view_written_on_the_other_side(self):
+        def body(m, x):
+            y = m.a(x)
+            z = y[:, :2]
+            pipe_split()
+            y.add_(1)
+            return m.b(y).sum() + z.sum()
+
+        self.refused(body, "add_", "a cut separates the two", "makes a new tensor",
+                     "refusals_test.py")
+
+    def test_buffer_of_two_modules(self):
+        def body(m, x):
+            y = m.a(x) + m.seen
+            pipe_split()
+            m.seen.add_(1)
+            return m.b(y)
+
+        self.refused(body, "a buffer that is written belongs to one module")
+
+    def test_operators_of_python(self):
+        @torch.library.custom_op("ours::twice", mutates_args=())
+        def twice(x: torch.Tensor) -> torch.Tensor:
+            return 2 * x
+
+        @twice.register_fake
+        def _(x):
+            return torch.empty_like(x)
+
+        self.refused(lambda m, x: torch.ops.ours.twice(m.a(x)), "ours.twice",
+                     "do not exist without Python", "refusals_test.py")
+
+    def test_splits(self):
+        path = self.at / "model.pt2"
+        export(GPT(), [torch.randint(32, (3, 8))], path)
+        for split, code, part in (
+                ("modules:blocks.9", 1, 'did you mean "blocks.'),
+                ("modules:", 2, "wants names"),
+                ("equal:0", 2, "wants a number"),
+                ("equal:1000", 1, "operations"),
+                ("half", 2, "is none of markers")):
+            with self.subTest(split):
+                self.assertIn(part, self.compile(path, "--split", split, code=code))
+        self.assertIn("4 modules cannot be grouped into 5", self.compile(path, "--ranks", 5, code=1))
+
+    def test_other_files(self):
+        good = self.at / "good.pt2"
+        model = GPT()
+        export(model, [torch.randint(32, (3, 8))], good)
+        torch.save(model.state_dict(), self.at / "weights.pt")
+        torch.jit.trace(model, torch.randint(32, (3, 8))).save(self.at / "traced.pt")
+        (self.at / "text.pt2").write_text("hello")
+        content = good.read_bytes()
+        (self.at / "short.pt2").write_bytes(content[:len(content) // 2])
+        with zipfile.ZipFile(self.at / "plain.pt2", "w") as out:
+            out.writestr("a/b", "c")
+        self.changed(good, "major.pt2", "models/model.json",
+                     lambda t: t.replace('"major": 8', '"major": 7').replace('"major":8', '"major":7'))
+        self.changed(good, "pickled.pt2", "data/weights/model_weights_config.json",
+                     lambda t: t.replace('"use_pickle": false', '"use_pickle": true'))
+        self.changed(good, "broken.pt2", "models/model.json", lambda t: t[:-9])
+        self.changed(good, "small.pt2", "data/weights/weight_0", lambda t: t[:-8], binary=True)
+        for name, part in (("weights.pt", "holds weights only"), ("traced.pt", "TorchScript"),
+                           ("text.pt2", "not an exported model"), ("short.pt2", "cut off"),
+                           ("missing.pt2", "No such file"), ("plain.pt2", "PyTorch"),
+                           ("major.pt2", "re-export with torch"), ("pickled.pt2", "pickle"),
+                           ("broken.pt2", "is not JSON"), ("small.pt2", "its record has")):
+            with self.subTest(name):
+                text = self.compile(self.at / name, code=1)
+                self.assertIn(part, text)
+                self.assertIn(name, text)
+                self.assertNotIn("Exception raised from", text)
+
+    def changed(self, source, name, record, change, binary=False):
+        with zipfile.ZipFile(source) as old, zipfile.ZipFile(self.at / name, "w") as new:
+            for item in old.infolist():
+                data = old.read(item)
+                if item.filename.endswith(record):
+                    before = data
+                    data = change(data) if binary else change(data.decode()).encode()
+                    self.assertNotEqual(before, data)
+                new.writestr(item.filename, data)
+
+    def test_output_folders(self):
+        path = self.at / "model.pt2"
+        export(GPT(), [torch.randint(32, (3, 8))], path)
+        package = self.at / "model.pkg"
+        package.mkdir()
+        (package / "thesis.txt").write_text("mine")
+        self.assertIn("exists and is not a package", self.compile(path, code=1))
+        self.assertEqual((package / "thesis.txt").read_text(), "mine")
+        (package / "thesis.txt").unlink()
+        self.compile(path)
+        manifest, _ = self.compile(path, "--split", "equal:2")
+        self.assertEqual(len(manifest["modules"]), 2)
+        self.assertFalse((package / "modules/module2.py").exists())
+        self.assertEqual([p.name for p in self.at.glob("*.tmp*")], [])
+
+    def test_conf(self):
+        export(GPT(), [torch.randint(32, (3, 8))], self.at / "model.pt2")
+        _, package = self.compile(self.at / "model.pt2", "--ranks", 2)
+        self.assertEqual(json.loads((package / "conf/mp_conf.json").read_text()),
+                         {"module_to_stage_map": [0, 0, 1, 1],
+                          "stage_to_rank_map": {"0": [0], "1": [1]}})
+        self.assertEqual(json.loads((package / "conf/dp_conf.json").read_text()),
+                         {"module_to_stage_map": [0, 0, 0, 0], "stage_to_rank_map": {"0": [0, 1]}})
+        result = call("pipewright", "conf", package, "--ranks", 3, "-o", self.at / "c.json")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(json.loads((self.at / "c.json").read_text())["stage_to_rank_map"],
+                         {"0": [0], "1": [1], "2": [2]})
+        result = call("pipewright", "conf", package, "--ranks", 5)
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("has 4 modules, too few for 5 ranks", result.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
