@@ -18,4 +18,5 @@ if(TARGET pipewright-run AND EXISTS ${CMAKE_SOURCE_DIR}/compiler/compile_command
       ENVIRONMENT "PIPEWRIGHT_BUILD=${CMAKE_BINARY_DIR}"
       SKIP_RETURN_CODE 77 TIMEOUT 600 PROCESSORS 2 LABELS e2e)
   endforeach()
+  set_tests_properties(e2e.install PROPERTIES TIMEOUT 3600)  # builds all, on request
 endif()
