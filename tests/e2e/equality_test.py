@@ -2,7 +2,7 @@
 import copy
 import unittest
 
-from support import ADAMW, SGD, Case, export_gpt, gpt, token_job
+from support import ADAMW, SGD, Case, export_gpt, gpt, pipewright, token_job
 
 
 class Equality(Case):
@@ -16,7 +16,6 @@ class Equality(Case):
             cls.compile(f"{name}.pt2", f"{name}.pkg")
 
     def conf(self, name, ranks):
-        from support import pipewright
         path = self.path(f"{name}_{ranks}.json")
         if not path.exists():
             self.succeed(pipewright("conf", self.path(f"{name}.pkg"), "--ranks", ranks, "-o", path))
@@ -79,7 +78,8 @@ class Equality(Case):
         self.check_tied(SGD)
 
     def test_tied_adamw_is_pytorchs(self):
-        self.check_tied(ADAMW)
+        """A small step: AdamW makes a gradient of pure rounding as large as any other."""
+        self.check_tied({**ADAMW, "lr": 1e-3})
 
 
 if __name__ == "__main__":
