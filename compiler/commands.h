@@ -14,8 +14,9 @@ struct Command {
   void (*add)(CLI::App& app);
 };
 
-// Adds the commands as subcommands of `program`, parses, runs; returns the exit code.
+// Parses, runs the command, returns the exit code. `add_global` adds options that stand before the
+// command.
 int RunProgram(const char* name, const char* description, const Command* commands, int count,
-               int argc, char** argv);
+               int argc, char** argv, void (*add_global)(CLI::App& app) = nullptr);
 
 }  // namespace pipewright

@@ -274,6 +274,14 @@ std::string WriteManifest(const Manifest& manifest) {
   return FormatJson(out);
 }
 
+bool Trained(const Manifest& manifest, const SharedWeight& weight) {
+  for (const SharedWeight::Holder& holder : weight.holders)
+    for (const WeightInfo& info : manifest.modules[holder.module].held)
+      if (info.name == holder.name && !(info.kind == "parameter" && info.requires_grad))
+        return false;
+  return true;
+}
+
 StageGraph MakeStageGraph(const Manifest& manifest, const Conf& conf) {
   StageGraph graph;
   graph.stages = static_cast<int>(conf.stage_to_ranks.size());
@@ -291,6 +299,7 @@ StageGraph MakeStageGraph(const Manifest& manifest, const Conf& conf) {
   for (const auto& [ends, gradient] : edges)
     graph.edges.push_back({ends.first, ends.second, gradient, 0, 0});
   for (const SharedWeight& weight : manifest.shared) {
+    if (!Trained(manifest, weight)) continue;
     std::set<int> stages;
     for (const SharedWeight::Holder& holder : weight.holders)
       stages.insert(conf.module_to_stage[holder.module]);

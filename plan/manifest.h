@@ -70,7 +70,10 @@ struct Manifest {
 Manifest ReadManifest(const std::string& package);
 std::string WriteManifest(const Manifest& manifest);
 
-// Stages and edges of the package under `conf`.
+// Whether the holders of `weight` train it, so that its gradients are summed.
+bool Trained(const Manifest& manifest, const SharedWeight& weight);
+
+// Stages and edges of the package under `conf`; `shared` are the groups that are trained.
 StageGraph MakeStageGraph(const Manifest& manifest, const Conf& conf);
 
 }  // namespace pipewright

@@ -1,0 +1,99 @@
+// `pipewright-run`: what mpirun starts, one process a rank.
+#include <CLI/CLI.hpp>
+#include <iostream>
+#include <iterator>
+
+#include "compiler/commands.h"
+#include "plan/error.h"
+#include "runtime/exec/thread_transport.h"
+#include "runtime/train.h"
+#ifdef PIPEWRIGHT_MPI
+#include "runtime/exec/mpi_transport.h"
+#endif
+
+namespace pipewright {
+
+namespace {
+
+int in_process = 0;  // ranks as threads; 0: ranks are MPI processes
+RunOptions options;
+
+// Runs `work` on every rank. What it throws is the same on all ranks: rank 0 shows it.
+void RunRanks(void (*work)(const RunOptions&, Transport&)) {
+  if (in_process > 0) {
+    RunThreads(in_process, [&](Transport& transport) { work(options, transport); });
+    return;
+  }
+#ifdef PIPEWRIGHT_MPI
+  MpiTransport transport;
+  bool shown = transport.rank() == 0;
+  try {
+    work(options, transport);
+  } catch (const std::exception&) {
+    if (shown) throw;
+    throw CLI::RuntimeError(kFailure);
+  }
+#else
+  throw Error("pipewright-run", "was built without MPI", "run ranks as threads: --in-process N");
+#endif
+}
+
+void AddPackage(CLI::App& app) {
+  app.add_option("package", options.package, "folder that `pipewright compile` wrote")->required();
+  app.add_option("--conf", options.conf,
+                 "which modules run on which ranks (default: PACKAGE/conf/mp_conf.json)");
+  app.add_option("--weights", options.weights,
+                 "safetensors file that replaces the package's weights");
+}
+
+void AddTrain(CLI::App& app) {
+  AddPackage(app);
+  app.add_option("job", options.job, "job file: data, loss, optimizer, schedule")->required();
+  app.add_option("--steps", options.steps, "instead of the job's");
+  app.add_option("--schedule", options.schedule, "instead of the job's");
+  app.add_option("--save", options.save, "where the trained weights go, instead of the job's");
+  app.add_option("--metrics", options.metrics,
+                 "where a JSON line a step goes, instead of the job's");
+  app.add_option("--save-gradients", options.save_gradients, "writes the last step's gradients");
+  app.callback([] { RunRanks(Train); });
+}
+
+void AddEval(CLI::App& app) {
+  AddPackage(app);
+  app.add_option("job", options.job, "job file: data and loss")->required();
+  app.add_option("--steps", options.steps, "minibatches (default: all of the data once)");
+  app.add_option("--metrics", options.metrics, "where the result goes as JSON");
+  app.callback([] { RunRanks(Evaluate); });
+}
+
+void AddInfer(CLI::App& app) {
+  AddPackage(app);
+  app.add_option("--input", options.input, "safetensors file with a tensor for each input")
+      ->required();
+  app.add_option("-o,--output", options.output, "safetensors file to write")->required();
+  app.add_option("--microbatches", options.microbatches, "parts that the rows are cut into")
+      ->check(CLI::PositiveNumber);
+  app.callback([] { RunRanks(Infer); });
+}
+
+const Command kCommands[] = {
+    {"train", "train a package on the data of a job", AddTrain},
+    {"eval", "the loss of a package on the data of a job, without training", AddEval},
+    {"infer", "a package's outputs for tensors in a file", AddInfer},
+};
+
+void AddGlobal(CLI::App& app) {
+  app.add_option("--in-process", in_process, "run N ranks as threads of this process, without MPI")
+      ->check(CLI::PositiveNumber)
+      ->type_name("N");
+}
+
+}  // namespace
+
+}  // namespace pipewright
+
+int main(int argc, char** argv) {
+  return pipewright::RunProgram(
+      "pipewright-run", "Runs packages: mpirun -n N pipewright-run train PACKAGE JOB",
+      pipewright::kCommands, std::size(pipewright::kCommands), argc, argv, pipewright::AddGlobal);
+}

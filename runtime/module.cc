@@ -1,0 +1,149 @@
+#include "runtime/module.h"
+
+#include <caffe2/serialize/versions.h>
+#include <torch/csrc/jit/serialization/import_source.h>
+
+#include <algorithm>
+#include <map>
+
+#include "plan/error.h"
+#include "plan/safetensors.h"
+#include "plan/text.h"
+#include "runtime/dtype.h"
+
+namespace pipewright {
+
+namespace {
+
+// What torch throws carries a C++ backtrace behind the part for people.
+std::string Readable(const std::string& what) {
+  std::string text = what.substr(0, what.find("\nException raised from"));
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  size_t start = text.find_first_not_of('\n');
+  return start == std::string::npos ? text : text.substr(start);
+}
+
+at::Tensor MakeWeight(const WeightInfo& weight, const SafetensorsFile* file, at::Device device) {
+  at::ScalarType type = DtypeOf(weight.dtype);
+  // A tensor of its own rather than the mapped file: training writes to it, and kernels of the
+  // linear algebra library may round differently where memory is aligned differently.
+  at::Tensor tensor = at::empty(weight.shape, at::TensorOptions(type).device(device));
+  if (file) {
+    const TensorInfo& info = file->At(weight.name);
+    if (DtypeOfSafetensors(info.dtype) != type || info.shape != weight.shape)
+      throw Error(file->path(),
+                  "\"" + weight.name + "\" is " + info.dtype +
+                      " of another shape or type than manifest.json says",
+                  "replace it by a tensor of the same shape and type, or compile again");
+    if (info.end > info.begin)
+      file->Read(info, 0, static_cast<char*>(tensor.data_ptr()), info.end - info.begin);
+  }
+  if (weight.kind == "parameter" && weight.requires_grad) tensor.set_requires_grad(true);
+  return tensor;
+}
+
+std::string Listed(const std::vector<std::string>& names) {
+  return names.empty() ? "nothing" : "(" + Join(names, ", ") + ")";
+}
+
+// The code may be edited; what it takes, gives and holds may not change on its own.
+void CheckInterface(const std::string& file, const Manifest& manifest, const ModuleInfo& info,
+                    const c10::ClassType& type, const c10::FunctionSchema& schema) {
+  std::vector<std::string> expected, found;
+  for (int id : info.inputs) expected.push_back(manifest.values[id].name);
+  for (size_t i = 1; i < schema.arguments().size(); ++i)
+    found.push_back(schema.arguments()[i].name());
+  if (found.size() != expected.size())
+    throw Error(file,
+                "forward takes " + Listed(found) + " where manifest.json says " + Listed(expected),
+                "a module's inputs and outputs are fixed when the model is compiled");
+  size_t outputs = 1;
+  if (auto tuple = schema.returns().at(0).type()->cast<c10::TupleType>())
+    outputs = tuple->elements().size();
+  if (outputs != info.outputs.size())
+    throw Error(file,
+                "forward returns " + std::to_string(outputs) + " values where manifest.json says " +
+                    std::to_string(info.outputs.size()),
+                "a module's inputs and outputs are fixed when the model is compiled");
+  std::vector<std::string> weights;
+  for (const WeightInfo& weight : info.held) weights.push_back(weight.name);
+  for (size_t i = 0; i < type.numAttributes(); ++i) {
+    const std::string& name = type.getAttributeName(i);
+    if (name != "training" && name != "device" &&
+        std::find(weights.begin(), weights.end(), name) == weights.end())
+      throw Error(file, "the class declares \"" + name + "\", which the weight file does not hold" +
+                            Suggest(name, weights));
+  }
+  for (const std::string& name : weights)
+    if (!type.hasAttribute(name))
+      throw Error(file, "the class does not declare \"" + name + "\", which the weight file holds",
+                  "keep the declaration even where the code no longer uses it");
+}
+
+}  // namespace
+
+LoadedModule LoadModule(const std::string& package, const Manifest& manifest, int index,
+                        at::Device device) {
+  const ModuleInfo& info = manifest.modules[index];
+  std::string path = package + "/" + info.code;
+  LoadedModule module;
+  module.index = index;
+  module.unit = std::make_shared<torch::jit::CompilationUnit>();
+  std::string text = ReadFile(path);
+  std::string name = info.name;
+  name[0] = static_cast<char>(std::toupper(name[0]));
+  std::vector<at::IValue> constants;
+  c10::ClassTypePtr type;
+  torch::jit::Function* forward = nullptr;
+  try {
+    torch::jit::SourceImporter importer(
+        module.unit, &constants,
+        [&](const std::string& unit) -> std::shared_ptr<torch::jit::Source> {
+          if (unit != "__torch__") return nullptr;
+          return std::make_shared<torch::jit::Source>(text, path, 1);
+        },
+        caffe2::serialize::kProducedFileFormatVersion);
+    type = importer.loadType(c10::QualifiedName("__torch__." + name))->expect<c10::ClassType>();
+    forward = &type->getMethod("forward");
+    forward->ensure_defined();
+  } catch (const std::exception& e) {
+    throw Error(path, "does not compile\n" + Readable(e.what()));
+  }
+  CheckInterface(path, manifest, info, *type, forward->getSchema());
+
+  std::unique_ptr<SafetensorsFile> file;
+  if (!device.is_meta()) file = std::make_unique<SafetensorsFile>(package + "/" + info.weights);
+  module.self =
+      c10::ivalue::Object::create(c10::StrongTypePtr(module.unit, type), type->numAttributes());
+  for (const WeightInfo& weight : info.held) {
+    module.weights.push_back(MakeWeight(weight, file.get(), device));
+    module.self->setAttr(weight.name, module.weights.back());
+  }
+  if (type->hasAttribute("device")) module.self->setAttr("device", device);
+  SetTraining(module, true);
+
+  auto graph = torch::jit::toGraphFunction(*forward).graph()->copy();
+  torch::jit::Inline(*graph);
+  module.code = std::make_unique<torch::jit::Code>(graph, info.name);
+  return module;
+}
+
+void SetTraining(LoadedModule& module, bool training) {
+  if (module.self->type()->hasAttribute("training")) module.self->setAttr("training", training);
+}
+
+std::vector<c10::IValue> Run(const LoadedModule& module, std::vector<c10::IValue> inputs) {
+  torch::jit::Stack stack;
+  stack.reserve(inputs.size() + 1);
+  stack.emplace_back(module.self);
+  for (c10::IValue& input : inputs) stack.push_back(std::move(input));
+  try {
+    torch::jit::InterpreterState(*module.code).run(stack);
+  } catch (const std::exception& e) {
+    throw Error(Readable(e.what()));
+  }
+  if (stack.size() == 1 && stack[0].isTuple()) return stack[0].toTupleRef().elements().vec();
+  return stack;
+}
+
+}  // namespace pipewright

@@ -1,0 +1,34 @@
+// One module of a package, loaded: its code compiled, its weights in memory.
+#pragma once
+#include <torch/csrc/jit/runtime/interpreter.h>
+#include <torch/script.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "plan/manifest.h"
+
+namespace pipewright {
+
+struct LoadedModule {
+  int index = -1;                   // in the manifest
+  std::vector<at::Tensor> weights;  // in the order of ModuleInfo::held; leaves of autograd
+  c10::intrusive_ptr<c10::ivalue::Object> self;
+  std::shared_ptr<torch::jit::CompilationUnit> unit;
+  std::unique_ptr<torch::jit::Code> code;
+};
+
+// Where a module's weights come from: `device` meta makes them without memory and opens no file.
+// Compiles PACKAGE/modules/moduleK.py and checks that its interface is the manifest's. Throws Error
+// with file, line and caret for code that does not compile.
+LoadedModule LoadModule(const std::string& package, const Manifest& manifest, int index,
+                        at::Device device);
+
+// Dropout, batch norm and the like follow this flag.
+void SetTraining(LoadedModule& module, bool training);
+
+// Runs the module's code on its inputs; returns its outputs, both in the manifest's order.
+std::vector<c10::IValue> Run(const LoadedModule& module, std::vector<c10::IValue> inputs);
+
+}  // namespace pipewright

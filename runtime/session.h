@@ -1,0 +1,58 @@
+// A package, a conf and a job made ready to run on this rank.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "plan/conf.h"
+#include "plan/job.h"
+#include "plan/manifest.h"
+#include "plan/plan.h"
+#include "runtime/data.h"
+#include "runtime/exec/executor.h"
+#include "runtime/stage.h"
+
+namespace pipewright {
+
+struct SessionOptions {
+  std::string package;
+  std::string conf;      // empty: PACKAGE/conf/mp_conf.json
+  std::string weights;   // a safetensors file that replaces the package's weights; empty: none
+  bool training = true;  // false: forward only
+  bool has_loss = true;
+  bool keep_gradients = false;
+};
+
+// Addresses inside are taken: stays where it was made.
+struct Session {
+  Session() = default;
+  Session(const Session&) = delete;
+
+  Manifest manifest;
+  Conf conf;
+  Job job;
+  StageGraph graph;
+  Plan plan;
+  std::vector<SharedGroup> groups;
+  std::unique_ptr<TorchStages> stages;
+  std::unique_ptr<Executor> executor;
+};
+
+// Manifest, conf, graph and plan of a run on `ranks` ranks. Throws Error when they do not fit.
+void ReadSession(Session& session, const SessionOptions& options, int ranks);
+
+// Reads, agrees with the other ranks that all read the same, loads this rank's stages. `specs`
+// gives the inputs' sizes for one microbatch and is called when the manifest is there; `input` and
+// `output` as in StageSettings. Collective; throws the same Error on every rank.
+void OpenSession(Session& session, const SessionOptions& options, Transport& transport,
+                 const std::function<std::vector<TensorSpec>()>& specs,
+                 std::function<at::Tensor(int, int)> input,
+                 std::function<void(int, int, const at::Tensor&)> output = {});
+
+// Runs one step, or ends every rank with the error's message. On return `step` is done here.
+void RunStep(Session& session, int64_t step, Transport& transport);
+
+// "stage 0: modules 0-1" of one rank, for people.
+std::string Describe(const Session& session, int rank);
+
+}  // namespace pipewright

@@ -1,0 +1,141 @@
+#include "runtime/shapes.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "plan/dtype.h"
+#include "plan/error.h"
+#include "plan/symbol.h"
+#include "plan/text.h"
+#include "runtime/dtype.h"
+#include "runtime/module.h"
+
+namespace pipewright {
+
+namespace {
+
+bool Same(const TensorSpec& a, const TensorSpec& b) {
+  return a.type == b.type && a.sizes == b.sizes;
+}
+
+bool IsSymbol(const std::string& size) {
+  return !size.empty() && std::isalpha(static_cast<unsigned char>(size[0])) &&
+         std::all_of(size.begin(), size.end(),
+                     [](unsigned char c) { return std::isalnum(c) || c == '_'; });
+}
+
+std::string Shown(const ValueInfo& value) { return "[" + Join(value.shape, ", ") + "]"; }
+
+// Values of the symbols, from the inputs that are given.
+std::map<std::string, int64_t> BindSymbols(const Manifest& manifest,
+                                           const std::vector<TensorSpec>& inputs) {
+  std::map<std::string, int64_t> symbols;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const ValueInfo& value = manifest.values[manifest.inputs[i]];
+    std::string where = "input \"" + value.name + "\"";
+    std::string found = ShapeText(inputs[i].sizes);
+    if (value.kind != "tensor") continue;
+    if (DtypeOf(value.dtype) != inputs[i].type)
+      throw Error(where, "is " + DtypeName(inputs[i].type) + ", the model takes " + value.dtype);
+    if (value.shape.size() != inputs[i].sizes.size())
+      throw Error(where, "has sizes " + found + ", the model takes " + Shown(value));
+    for (size_t d = 0; d < value.shape.size(); ++d) {
+      int64_t size = inputs[i].sizes[d];
+      if (IsSymbol(value.shape[d])) {
+        auto [at, fresh] = symbols.emplace(value.shape[d], size);
+        if (!fresh && at->second != size)
+          throw Error(where, "has sizes " + found + ", but " + value.shape[d] + " is " +
+                                 std::to_string(at->second) + " in an input before it");
+        auto range = manifest.symbols.find(value.shape[d]);
+        if (range != manifest.symbols.end() &&
+            (size < range->second.first || size > range->second.second))
+          throw Error(where, "has sizes " + found + ", but " + value.shape[d] +
+                                 " was exported for " + std::to_string(range->second.first) +
+                                 " to " + std::to_string(range->second.second));
+      } else if (value.shape[d].find_first_not_of("0123456789") == std::string::npos &&
+                 value.shape[d] != std::to_string(size)) {
+        throw Error(where, "has sizes " + found + ", the model takes " + Shown(value),
+                    "export it with a dynamic dimension, or give it data of this size");
+      }
+    }
+  }
+  return symbols;
+}
+
+TensorSpec FromManifest(const ValueInfo& value, const std::map<std::string, int64_t>& symbols) {
+  if (value.kind == "int") return {at::kLong, {}};
+  if (value.kind == "float") return {at::kDouble, {}};
+  if (value.kind == "bool") return {at::kBool, {}};
+  TensorSpec spec{DtypeOf(value.dtype), {}};
+  for (const std::string& size : value.shape) spec.sizes.push_back(EvaluateSize(size, symbols));
+  return spec;
+}
+
+// Outputs of a module on the meta device.
+void RunOnMeta(const std::string& package, const Manifest& manifest, int index,
+               std::vector<TensorSpec>& specs) {
+  at::NoGradGuard no_grad;
+  LoadedModule module = LoadModule(package, manifest, index, at::kMeta);
+  const ModuleInfo& info = manifest.modules[index];
+  std::vector<c10::IValue> inputs;
+  for (int id : info.inputs) {
+    if (manifest.values[id].kind != "tensor")
+      throw Error(package + "/" + info.code, "was edited, and its sizes depend on the value of \"" +
+                                                 manifest.values[id].name +
+                                                 "\", which is not known before the run");
+    inputs.push_back(
+        at::empty(specs[id].sizes, at::TensorOptions(specs[id].type).device(at::kMeta)));
+  }
+  std::vector<c10::IValue> outputs;
+  try {
+    outputs = Run(module, std::move(inputs));
+  } catch (const std::exception& e) {
+    throw Error(package + "/" + info.code,
+                std::string("cannot derive the sizes of its outputs\n") + e.what());
+  }
+  for (size_t i = 0; i < info.outputs.size(); ++i) {
+    int id = info.outputs[i];
+    if (manifest.values[id].kind == "tensor")
+      specs[id] = {outputs[i].toTensor().scalar_type(), outputs[i].toTensor().sizes().vec()};
+    else
+      specs[id] = FromManifest(manifest.values[id], {});
+  }
+}
+
+}  // namespace
+
+int64_t TensorSpec::bytes() const {
+  int64_t count = static_cast<int64_t>(c10::elementSize(type));
+  for (int64_t size : sizes) count *= size;
+  return count;
+}
+
+std::vector<TensorSpec> InferShapes(const std::string& package, const Manifest& manifest,
+                                    const std::vector<TensorSpec>& inputs) {
+  std::map<std::string, int64_t> symbols = BindSymbols(manifest, inputs);
+  std::vector<TensorSpec> specs(manifest.values.size());
+  std::vector<bool> changed(manifest.values.size(), false);
+  for (size_t i = 0; i < inputs.size(); ++i) specs[manifest.inputs[i]] = inputs[i];
+  for (size_t m = 0; m < manifest.modules.size(); ++m) {
+    const ModuleInfo& info = manifest.modules[m];
+    bool anew = HexHash(ReadFile(package + "/" + info.code)) != info.code_hash;
+    for (int id : info.inputs) anew = anew || changed[id];
+    std::vector<TensorSpec> recorded;
+    try {
+      for (int id : info.outputs) recorded.push_back(FromManifest(manifest.values[id], symbols));
+    } catch (const Error&) {
+      anew = true;  // an expression beyond ours: the code tells
+      recorded.clear();
+    }
+    if (anew) RunOnMeta(package, manifest, static_cast<int>(m), specs);
+    for (size_t i = 0; i < info.outputs.size(); ++i) {
+      int id = info.outputs[i];
+      if (!anew) specs[id] = recorded[i];
+      changed[id] = anew && (recorded.empty() || !Same(specs[id], recorded[i]));
+    }
+  }
+  return specs;
+}
+
+}  // namespace pipewright

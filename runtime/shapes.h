@@ -1,0 +1,25 @@
+// Sizes of every value for one microbatch, known before the first one flows.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <vector>
+
+#include "plan/manifest.h"
+
+namespace pipewright {
+
+struct TensorSpec {
+  at::ScalarType type = at::kFloat;  // scalars travel as int64, float64 or bool of no dimension
+  std::vector<int64_t> sizes;
+  int64_t bytes() const;
+};
+
+// By value id. `inputs`: one for each input of the model, in order. Sizes come from the manifest's
+// expressions; a module whose code was edited, and what depends on values that it changed, is run
+// on the meta device instead. Throws Error for inputs that the model was not exported for and for
+// modules that cannot be run without data.
+std::vector<TensorSpec> InferShapes(const std::string& package, const Manifest& manifest,
+                                    const std::vector<TensorSpec>& inputs);
+
+}  // namespace pipewright

@@ -1,0 +1,28 @@
+// The three things a run does.
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include "runtime/exec/transport.h"
+#include "runtime/session.h"
+
+namespace pipewright {
+
+struct RunOptions {
+  std::string package, job, conf, weights;
+  // Override the job's where given.
+  int64_t steps = -1;
+  std::string schedule, save, metrics, save_gradients;
+  // infer
+  std::string input, output;
+  int microbatches = 1;
+};
+
+// Each runs on every rank of `transport`. Throws the same Error on all of them.
+void Train(const RunOptions& options, Transport& transport);
+// The mean loss over the job's data (or `steps` minibatches of it), forward only.
+void Evaluate(const RunOptions& options, Transport& transport);
+// The model's outputs for the tensors in `input`, written to `output`.
+void Infer(const RunOptions& options, Transport& transport);
+
+}  // namespace pipewright

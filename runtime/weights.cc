@@ -1,0 +1,159 @@
+#include "runtime/weights.h"
+
+#include <ATen/ATen.h>
+
+#include <map>
+#include <set>
+
+#include "plan/error.h"
+#include "plan/safetensors.h"
+#include "plan/text.h"
+#include "runtime/dtype.h"
+
+namespace pipewright {
+
+namespace {
+
+// The name that files keep for each name of the state dict.
+std::string KeptName(const Manifest& manifest, const std::string& name) {
+  for (const std::vector<std::string>& names : manifest.tied)
+    if (std::find(names.begin(), names.end(), name) != names.end()) return names[0];
+  return name;
+}
+
+// One tensor of the file: where it comes from, and the tag of its message.
+struct Source {
+  int tag = 0;
+  int module = -1;
+  const WeightInfo* info = nullptr;
+};
+
+std::map<std::string, Source> Sources(const Manifest& manifest, bool gradients) {
+  std::map<std::string, Source> sources;
+  for (size_t m = 0; m < manifest.modules.size(); ++m)
+    for (const WeightInfo& info : manifest.modules[m].held) {
+      if (gradients ? !info.requires_grad : info.kind == "constant" || !info.persistent) continue;
+      sources.emplace(KeptName(manifest, info.name), Source{0, static_cast<int>(m), &info});
+    }
+  int tag = 0;
+  for (auto& [name, source] : sources) source.tag = ++tag;
+  return sources;
+}
+
+void Save(const std::string& path, const Manifest& manifest, const Conf& conf, Transport& transport,
+          bool gradients,
+          const std::function<at::Tensor(int module, const std::string& name)>& find) {
+  std::map<std::string, Source> sources = Sources(manifest, gradients);
+  std::map<std::string, std::string> metadata;
+  for (const std::vector<std::string>& names : manifest.tied)
+    for (size_t i = 1; i < names.size(); ++i) metadata[names[i]] = names[0];
+  auto owner = [&](const Source& source) {
+    return conf.stage_to_ranks[conf.module_to_stage[source.module]][0];
+  };
+  auto value = [&](const Source& source) {
+    at::Tensor tensor = find(source.module, source.info->name);
+    // A parameter that no loss reaches has no gradient.
+    if (!tensor.defined()) tensor = at::zeros(source.info->shape, DtypeOf(source.info->dtype));
+    return tensor.contiguous();
+  };
+  auto bundle = [](at::Tensor tensor) {
+    Bundle out;
+    out.regions.push_back({tensor.data_ptr(), tensor.nbytes()});
+    out.owner = std::make_shared<at::Tensor>(std::move(tensor));
+    return out;
+  };
+  if (transport.rank() != 0) {
+    std::vector<Token> sends;
+    for (const auto& [name, source] : sources)
+      if (owner(source) == transport.rank())
+        sends.push_back(transport.Send(0, source.tag, bundle(value(source))));
+    for (const Token& send : sends) transport.Wait(send);
+    Vote(transport, "saving", "");
+    return;
+  }
+  std::set<int> received;
+  auto receive = [&](const Source& source) {
+    at::Tensor tensor = at::empty(source.info->shape, DtypeOf(source.info->dtype));
+    transport.Wait(transport.Recv(owner(source), source.tag, bundle(tensor)));
+    received.insert(source.tag);
+    return tensor;
+  };
+  std::vector<TensorToWrite> tensors;
+  for (const auto& [name, source] : sources) {
+    TensorToWrite tensor{name, SafetensorsDtype(DtypeOf(source.info->dtype)), source.info->shape};
+    tensor.produce = [&](const ByteSink& sink) {
+      at::Tensor data = owner(source) == 0 ? value(source) : receive(source);
+      sink({static_cast<const char*>(data.data_ptr()), data.nbytes()});
+    };
+    tensors.push_back(std::move(tensor));
+  }
+  std::string error;
+  try {
+    WriteSafetensors(path, std::move(tensors), metadata);
+  } catch (const std::exception& e) {
+    error = e.what();
+    // The other ranks wait until their tensors are taken.
+    for (const auto& [name, source] : sources)
+      if (owner(source) != 0 && !received.count(source.tag)) receive(source);
+  }
+  Vote(transport, "saving", error);
+}
+
+}  // namespace
+
+void SaveWeights(const std::string& path, const Manifest& manifest, const Conf& conf,
+                 const TorchStages& stages, Transport& transport) {
+  Save(path, manifest, conf, transport, false,
+       [&](int module, const std::string& name) { return stages.Weight(module, name); });
+}
+
+void SaveGradients(const std::string& path, const Manifest& manifest, const Conf& conf,
+                   const TorchStages& stages, Transport& transport) {
+  Save(path, manifest, conf, transport, true,
+       [&](int module, const std::string& name) { return stages.LastGradient(module, name); });
+}
+
+void LoadWeights(const std::string& path, const Manifest& manifest, TorchStages& stages) {
+  SafetensorsFile file(path);
+  for (size_t m = 0; m < manifest.modules.size(); ++m)
+    for (const WeightInfo& info : manifest.modules[m].held) {
+      if (info.kind == "constant" || !info.persistent) continue;
+      at::Tensor weight = stages.Weight(static_cast<int>(m), info.name);
+      if (!weight.defined()) continue;
+      const TensorInfo* found = file.Find(info.name);
+      const TensorInfo& from = found ? *found : file.At(KeptName(manifest, info.name));
+      if (from.shape != info.shape || DtypeOfSafetensors(from.dtype) != DtypeOf(info.dtype))
+        throw Error(path, "\"" + from.name + "\" has another shape or type than the package's");
+      if (from.end > from.begin)
+        file.Read(from, 0, static_cast<char*>(weight.data_ptr()), from.end - from.begin);
+    }
+}
+
+void CheckSharedCopies(const Manifest& manifest, const Conf& conf, const TorchStages& stages,
+                       Transport& transport) {
+  std::string mine;
+  for (const SharedWeight& weight : manifest.shared)
+    for (const SharedWeight::Holder& holder : weight.holders) {
+      at::Tensor copy = stages.Weight(holder.module, holder.name);
+      mine += copy.defined() ? HexHash({static_cast<const char*>(copy.data_ptr()), copy.nbytes()})
+                             : std::string(16, ' ');
+    }
+  std::vector<std::string> all = transport.AllGather(mine);
+  size_t at = 0;
+  for (const SharedWeight& weight : manifest.shared) {
+    std::string first;
+    for (const SharedWeight::Holder& holder : weight.holders) {
+      int rank = conf.stage_to_ranks[conf.module_to_stage[holder.module]][0];
+      std::string hash = all[rank].substr(at, 16);
+      if (first.empty()) first = hash;
+      if (hash != first)
+        throw Error("shared weight \"" + holder.name + "\"",
+                    "the copy of module " + std::to_string(holder.module) + " on rank " +
+                        std::to_string(rank) + " differs from that of module " +
+                        std::to_string(weight.holders[0].module));
+      at += 16;
+    }
+  }
+}
+
+}  // namespace pipewright

@@ -1,0 +1,28 @@
+// Weights of a run under the names of the original model's state dict.
+#pragma once
+#include <string>
+
+#include "plan/manifest.h"
+#include "runtime/exec/transport.h"
+#include "runtime/stage.h"
+
+namespace pipewright {
+
+// Writes one file with every parameter and persistent buffer, as safetensors' save_model does: of
+// tied names the alphabetically first is kept, the others are metadata. Rank 0 writes; the others
+// send it one tensor at a time. Collective; throws the same Error on every rank.
+void SaveWeights(const std::string& path, const Manifest& manifest, const Conf& conf,
+                 const TorchStages& stages, Transport& transport);
+// The last step's gradients of trained parameters under the same names.
+void SaveGradients(const std::string& path, const Manifest& manifest, const Conf& conf,
+                   const TorchStages& stages, Transport& transport);
+
+// Copies the weights of this rank's modules from such a file. Throws Error naming what is missing
+// or of another shape.
+void LoadWeights(const std::string& path, const Manifest& manifest, TorchStages& stages);
+
+// Whether the copies of every shared weight have the same bits. Collective; throws Error.
+void CheckSharedCopies(const Manifest& manifest, const Conf& conf, const TorchStages& stages,
+                       Transport& transport);
+
+}  // namespace pipewright

@@ -1,0 +1,39 @@
+#include "plan/symbol.h"
+
+#include <gtest/gtest.h>
+
+#include "plan/error.h"
+
+namespace pipewright {
+
+TEST(Symbol, EvaluatesAsPythonDoes) {
+  const std::map<std::string, int64_t> symbols = {{"s0", 7}, {"s77", 3}};
+  const std::pair<const char*, int64_t> cases[] = {
+      {"12", 12},
+      {"s0", 7},
+      {"2*s0 + 1", 15},
+      {"s0//2", 3},
+      {"(s0 + 1)//2", 4},
+      {"-s0//2", -4},
+      {"s0**2*s77", 147},
+      {"Mod(s0, 4)", 3},
+      {"-s0 % 4", 1},
+      {"Max(s0, 4, 9)", 9},
+      {"FloorDiv(s0, 2)", 3},
+      {"CeilDiv(s0, 2)", 4},
+      {"s0 - s77 - 1", 3},
+      {"2**3**2", 512},
+      {"((s0 - 1)//s77) + 1", 3},
+  };
+  for (const auto& [text, value] : cases) EXPECT_EQ(EvaluateSize(text, symbols), value) << text;
+}
+
+TEST(Symbol, RefusesWhatItDoesNotKnow) {
+  for (const char* text : {"", "s1", "s0 +", "s0//0", "9999999999*9999999999", "(s0", "f(s0)",
+                           "s0 s0", "2**64", "1.5", "9223372036854775808"})
+    EXPECT_THROW(EvaluateSize(text, {{"s0", 7}}), Error) << text;
+  EXPECT_THROW(EvaluateSize(std::string(100000, '('), {}), Error);
+  EXPECT_THROW(EvaluateSize(std::string(100000, '-'), {}), Error);
+}
+
+}  // namespace pipewright
