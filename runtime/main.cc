@@ -18,7 +18,8 @@ namespace {
 int in_process = 0;  // ranks as threads; 0: ranks are MPI processes
 RunOptions options;
 
-// Runs `work` on every rank. What it throws is the same on all ranks: rank 0 shows it.
+// Runs `work` on every rank. An error that all ranks agreed on is shown by rank 0; any other ends
+// all of them.
 void RunRanks(void (*work)(const RunOptions&, Transport&)) {
   if (in_process > 0) {
     RunThreads(in_process, [&](Transport& transport) { work(options, transport); });
@@ -26,12 +27,13 @@ void RunRanks(void (*work)(const RunOptions&, Transport&)) {
   }
 #ifdef PIPEWRIGHT_MPI
   MpiTransport transport;
-  bool shown = transport.rank() == 0;
   try {
     work(options, transport);
-  } catch (const std::exception&) {
-    if (shown) throw;
+  } catch (const AgreedError&) {
+    if (transport.rank() == 0) throw;
     throw CLI::RuntimeError(kFailure);
+  } catch (const std::exception& e) {
+    transport.Abort(e.what(), kFailure);
   }
 #else
   throw Error("pipewright-run", "was built without MPI", "run ranks as threads: --in-process N");

@@ -1,6 +1,7 @@
 #include "runtime/module.h"
 
 #include <caffe2/serialize/versions.h>
+#include <torch/csrc/jit/passes/inliner.h>
 #include <torch/csrc/jit/serialization/import_source.h>
 
 #include <algorithm>

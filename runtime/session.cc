@@ -8,7 +8,6 @@
 #include "plan/schedule.h"
 #include "plan/text.h"
 #include "plan/validate.h"
-#include "runtime/exec/agree.h"
 #include "runtime/weights.h"
 
 namespace pipewright {
@@ -71,13 +70,13 @@ void CheckLoss(const Session& session) {
 }
 
 // Everything that must be the same on all ranks, as one text.
-std::string Fingerprint(const Session& session, const SessionOptions& options) {
+uint64_t Fingerprint(const Session& session, const SessionOptions& options) {
   std::string text =
       WriteManifest(session.manifest) + WritePlan(session.plan) + WriteConf(session.conf);
   for (const ModuleInfo& module : session.manifest.modules)
     text += ReadFile(options.package + "/" + module.code);
   if (std::filesystem::exists(session.job.path)) text += ReadFile(session.job.path);
-  return HexHash(text);
+  return Hash(text);
 }
 
 template <typename F>
@@ -108,7 +107,7 @@ void OpenSession(Session& session, const SessionOptions& options, Transport& tra
                  std::function<at::Tensor(int, int)> input,
                  std::function<void(int, int, const at::Tensor&)> output) {
   StageSettings settings;
-  std::string fingerprint;
+  uint64_t fingerprint = 0;
   Phase(transport, "reading", [&] {
     ReadSession(session, options, transport.size());
     settings.specs = InferShapes(options.package, session.manifest, specs());

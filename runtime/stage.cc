@@ -3,9 +3,12 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <algorithm>
 #include <cmath>
 
+#include "passes/random_ops.h"
 #include "plan/error.h"
+#include "runtime/dtype.h"
 #include "runtime/edges.h"
 #include "runtime/loss.h"
 
