@@ -1,5 +1,5 @@
 # The libraries that meet torch: pipewright_compile (compiler/, passes/) and pipewright_runtime.
-include(find_torch)
+find_package(Torch 2.11 REQUIRED)
 
 # One precompiled header for all of them: it costs a minute and most of a gigabyte.
 add_library(pipewright_pch OBJECT ${CMAKE_SOURCE_DIR}/cmake/pch.cc)

@@ -8,10 +8,11 @@
 namespace pipewright {
 
 int RunProgram(const char* name, const char* description, const Command* commands, int count,
-               int argc, char** argv) {
+               int argc, char** argv, void (*add_global)(CLI::App& app)) {
   CLI::App app{description, name};
   app.set_version_flag("--version", std::string(name) + " " PIPEWRIGHT_VERSION);
   app.require_subcommand(1);
+  if (add_global) add_global(app);
   std::vector<std::string> names;
   for (int i = 0; i < count; ++i) {
     names.push_back(commands[i].name);
