@@ -13,7 +13,7 @@ std::vector<ReduceExchange> ReduceExchanges(const StageGraph& graph) {
     exchanges.push_back({std::move(stages), {ranks.begin(), ranks.end()}});
   };
   for (const auto& group : graph.shared)
-    if (group.size() > 1) add(group);
+    if (!group.empty()) add(group);
   for (int s = 0; s < graph.stages; ++s)
     if (graph.ranks_of[s].size() > 1) add({s});
   return exchanges;

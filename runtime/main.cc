@@ -18,23 +18,18 @@ namespace {
 int in_process = 0;  // ranks as threads; 0: ranks are MPI processes
 RunOptions options;
 
-// Runs `work` on every rank. An error that all ranks agreed on is shown by rank 0; any other ends
-// all of them.
+// Runs `work` on every rank.
 void RunRanks(void (*work)(const RunOptions&, Transport&)) {
   if (in_process > 0) {
     RunThreads(in_process, [&](Transport& transport) { work(options, transport); });
     return;
   }
 #ifdef PIPEWRIGHT_MPI
-  MpiTransport transport;
-  try {
+  int code = RunMpi(nullptr, nullptr, "pipewright-run", [&](Transport& transport) {
     work(options, transport);
-  } catch (const AgreedError&) {
-    if (transport.rank() == 0) throw;
-    throw CLI::RuntimeError(kFailure);
-  } catch (const std::exception& e) {
-    transport.Abort(e.what(), kFailure);
-  }
+    return static_cast<int>(kSuccess);
+  });
+  if (code != kSuccess) throw CLI::RuntimeError(code);
 #else
   throw Error("pipewright-run", "was built without MPI", "run ranks as threads: --in-process N");
 #endif
