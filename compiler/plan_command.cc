@@ -11,6 +11,7 @@
 #include "plan/json.h"
 #include "plan/lower.h"
 #include "plan/plan_text.h"
+#include "plan/run_plan.h"
 #include "plan/schedule.h"
 #include "plan/simulate.h"
 #include "plan/stage_graph.h"
@@ -23,6 +24,7 @@ namespace pipewright {
 namespace {
 
 struct Request {
+  std::string package, job, conf;  // a plan for a run, or
   std::string schedule, stages, placement, costs, output, validate;
   int ranks = 0, microbatches = 0, steps = 1;
   double memory = -1;
@@ -124,6 +126,26 @@ void CheckMemory(const Request& request, const Plan& plan) {
     }
 }
 
+// Writes `plan` where the request says.
+void Put(const Request& request, const Plan& plan) {
+  std::string text = WritePlan(plan);
+  if (request.output.empty()) {
+    std::cout << text;
+    return;
+  }
+  WriteFile(request.output, text);
+  std::cerr << request.output << ": " << Numbers(plan) << "\n";
+}
+
+void PlanRun(const Request& request) {
+  if (request.job.empty())
+    throw UsageError("plan", "a package needs a job: pipewright plan PACKAGE JOB");
+  Job job = ReadJob(request.job);
+  if (!request.schedule.empty()) job.schedule = request.schedule;
+  Put(request,
+      MakeRunPlan(request.package, request.conf, job, request.ranks, request.forward_only).plan);
+}
+
 void MakePlan(const Request& request) {
   Plan schedule = ScheduleOf(request);
   StageGraph graph = GraphOf(schedule);
@@ -135,19 +157,16 @@ void MakePlan(const Request& request) {
     plan = Lower(plan, graph);
     Validate(plan, graph);
   }
-  std::string text = WritePlan(plan);
-  if (request.output.empty()) {
-    std::cout << text;
-    return;
-  }
-  WriteFile(request.output, text);
-  std::cerr << request.output << ": " << Numbers(plan) << "\n";
+  Put(request, plan);
 }
 
 }  // namespace
 
 void AddPlanCommand(CLI::App& app) {
   auto request = std::make_shared<Request>();
+  app.add_option("package", request->package, "with a job: print the plan of that run");
+  app.add_option("job", request->job, "job file of the run");
+  app.add_option("--conf", request->conf, "conf of the run (default: PACKAGE/conf/mp_conf.json)");
   app.add_option("--schedule", request->schedule,
                  "what to make: " + Join(ScheduleNames(), ", ") + ", or a CSV file");
   app.add_option("--ranks", request->ranks, "number of ranks")->check(CLI::PositiveNumber);
@@ -168,8 +187,9 @@ void AddPlanCommand(CLI::App& app) {
   app.add_option("--validate", request->validate, "check a plan, name the first rule it breaks");
   app.callback([request] {
     if (!request->validate.empty()) return ValidatePlan(*request);
+    if (!request->package.empty()) return PlanRun(*request);
     if (request->schedule.empty())
-      throw UsageError("plan", "nothing to do: --schedule or --validate is needed",
+      throw UsageError("plan", "nothing to do: PACKAGE JOB, --schedule or --validate is needed",
                        "schedules: " + Join(ScheduleNames(), ", "));
     MakePlan(*request);
   });

@@ -62,7 +62,8 @@ void Infer(const RunOptions& options, Transport& transport) {
   std::vector<TensorSpec> specs;
   std::map<int, std::vector<at::Tensor>> outputs;  // of this rank, by output
   OpenSession(
-      session, open, transport, [&] { return specs = feed.Open(options.input, session.manifest); },
+      session, open, transport,
+      [&] { return specs = feed.Open(options.input, session.run.manifest); },
       [&](int input, int microbatch) { return feed.Microbatch(input, microbatch, specs[input]); },
       [&](int output, int microbatch, const at::Tensor& value) {
         outputs[output].resize(options.microbatches);
@@ -107,7 +108,7 @@ void Infer(const RunOptions& options, Transport& transport) {
         whole[output] = tensor;
       }
     for (const auto& [output, tensor] : whole)
-      tensors.push_back({session.manifest.values[session.manifest.outputs[output]].name,
+      tensors.push_back({session.run.manifest.values[session.run.manifest.outputs[output]].name,
                          SafetensorsDtype(tensor.scalar_type()),
                          tensor.sizes().vec(),
                          {static_cast<const char*>(tensor.data_ptr()), tensor.nbytes()}});

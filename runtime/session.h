@@ -4,10 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "plan/conf.h"
 #include "plan/job.h"
-#include "plan/manifest.h"
-#include "plan/plan.h"
+#include "plan/run_plan.h"
 #include "runtime/data.h"
 #include "runtime/exec/executor.h"
 #include "runtime/stage.h"
@@ -28,18 +26,12 @@ struct Session {
   Session() = default;
   Session(const Session&) = delete;
 
-  Manifest manifest;
-  Conf conf;
   Job job;
-  StageGraph graph;
-  Plan plan;
+  RunPlan run;
   std::vector<SharedGroup> groups;
   std::unique_ptr<TorchStages> stages;
   std::unique_ptr<Executor> executor;
 };
-
-// Manifest, conf, graph and plan of a run on `ranks` ranks. Throws Error when they do not fit.
-void ReadSession(Session& session, const SessionOptions& options, int ranks);
 
 // Reads, agrees with the other ranks that all read the same, loads this rank's stages. `specs`
 // gives the inputs' sizes for one microbatch and is called when the manifest is there; `input` and

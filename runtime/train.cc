@@ -117,9 +117,10 @@ void PrintStart(const Session& session, const Transport& transport) {
   if (transport.rank() != 0) return;
   const Job& job = session.job;
   std::printf("%d rank%s, %zu modules in %d stages, %s, %d microbatches of %lld\n",
-              transport.size(), transport.size() == 1 ? "" : "s", session.manifest.modules.size(),
-              session.graph.stages, job.plan.empty() ? job.schedule.c_str() : job.plan.c_str(),
-              job.microbatches, static_cast<long long>(job.microbatch_size));
+              transport.size(), transport.size() == 1 ? "" : "s",
+              session.run.manifest.modules.size(), session.run.graph.stages,
+              job.plan.empty() ? job.schedule.c_str() : job.plan.c_str(), job.microbatches,
+              static_cast<long long>(job.microbatch_size));
   std::fflush(stdout);
 }
 
@@ -145,7 +146,7 @@ void Train(const RunOptions& options, Transport& transport) {
   open.keep_gradients = !options.save_gradients.empty();
   std::unique_ptr<Progress> progress;
   OpenSession(
-      session, open, transport, [&] { return feed.Open(job, session.manifest); },
+      session, open, transport, [&] { return feed.Open(job, session.run.manifest); },
       [&](int input, int microbatch) {
         return feed.sampler->Microbatch(input, feed.step, microbatch);
       });
@@ -170,15 +171,15 @@ void Train(const RunOptions& options, Transport& transport) {
       if (IsCompute(event.action.kind)) busy += event.end - event.start - event.waited;
     if (progress) progress->Step(feed.step, session.stages->losses(), Now() - start);
     if (job.check_shared)
-      CheckSharedCopies(session.manifest, session.conf, *session.stages, transport);
+      CheckSharedCopies(session.run.manifest, session.run.conf, *session.stages, transport);
   }
   PrintBusy(session, transport, busy, Now() - begin);
   if (!job.save.empty()) {
-    SaveWeights(job.save, session.manifest, session.conf, *session.stages, transport);
+    SaveWeights(job.save, session.run.manifest, session.run.conf, *session.stages, transport);
     if (transport.rank() == 0) std::printf("weights saved in %s\n", job.save.c_str());
   }
   if (!options.save_gradients.empty())
-    SaveGradients(options.save_gradients, session.manifest, session.conf, *session.stages,
+    SaveGradients(options.save_gradients, session.run.manifest, session.run.conf, *session.stages,
                   transport);
 }
 
@@ -190,7 +191,7 @@ void Evaluate(const RunOptions& options, Transport& transport) {
   SessionOptions open{options.package, options.conf, options.weights};
   open.training = false;
   OpenSession(
-      session, open, transport, [&] { return feed.Open(job, session.manifest); },
+      session, open, transport, [&] { return feed.Open(job, session.run.manifest); },
       [&](int input, int microbatch) {
         return feed.sampler->Microbatch(input, feed.step, microbatch);
       });

@@ -1,0 +1,90 @@
+#include "plan/run_plan.h"
+
+#include <algorithm>
+
+#include "plan/actions.h"
+#include "plan/error.h"
+#include "plan/lower.h"
+#include "plan/plan_text.h"
+#include "plan/schedule.h"
+#include "plan/stage_graph.h"
+#include "plan/text.h"
+#include "plan/validate.h"
+
+namespace pipewright {
+
+namespace {
+
+std::string Ranks(int count) { return std::to_string(count) + (count == 1 ? " rank" : " ranks"); }
+
+Conf ReadConfFor(const std::string& package, const std::string& file, const Manifest& manifest,
+                 int ranks) {
+  std::string path = file.empty() ? package + "/conf/mp_conf.json" : file;
+  Conf conf = ReadConf(path);
+  int named = 0;
+  for (const std::vector<int>& replicas : conf.stage_to_ranks)
+    for (int rank : replicas) named = std::max(named, rank + 1);
+  if (ranks != 0 && named != ranks)
+    throw Error(path,
+                "it is for " + Ranks(named) + ", and " + Ranks(ranks) +
+                    (ranks == 1 ? " was started" : " were started"),
+                "start " + Ranks(named) + ", or make a conf for " + Ranks(ranks) +
+                    " and run with --conf conf.json:\n    pipewright conf " + package +
+                    " --ranks " + std::to_string(ranks) + " -o conf.json");
+  std::vector<std::pair<int, int>> edges;
+  for (const ValueInfo& value : manifest.values)
+    if (value.producer >= 0)
+      for (int consumer : value.consumers) edges.emplace_back(value.producer, consumer);
+  CheckConf(conf, static_cast<int>(manifest.modules.size()), named, edges, path);
+  for (size_t stage = 0; stage < conf.stage_to_ranks.size(); ++stage)
+    if (conf.stage_to_ranks[stage].size() > 1)
+      throw Error(
+          path,
+          "stage " + std::to_string(stage) + " has replicas, which the runtime cannot run yet",
+          "give every stage one rank, as conf/mp_conf.json does");
+  return conf;
+}
+
+Plan MakePlan(const Job& job, const StageGraph& graph, bool forward_only) {
+  Plan plan;
+  if (!job.plan.empty() && !forward_only) {
+    plan = ReadPlan(ReadFile(job.plan), job.plan);
+    auto check = [&](int found, int expected, const char* what) {
+      if (found != expected)
+        throw Error(job.plan, "the plan has " + std::to_string(found) + " " + what +
+                                  ", the run has " + std::to_string(expected));
+    };
+    check(static_cast<int>(plan.ranks.size()), graph.ranks, "ranks");
+    check(plan.stages, graph.stages, "stages");
+    check(plan.microbatches, job.microbatches, "microbatches");
+    check(plan.steps, 1, "optimizer steps");
+    if (HasTransfers(plan)) {
+      Validate(plan, graph);
+      return plan;
+    }
+    ValidateSchedule(plan, graph);
+  } else {
+    ScheduleOptions options;
+    options.forward_only = forward_only;
+    // Forward only, every schedule comes to the same: as soon as the input is there.
+    plan = MakeSchedule(forward_only ? "gpipe" : job.schedule, graph.ranks, graph.stages,
+                        job.microbatches, graph.ranks_of, options);
+  }
+  plan = Lower(plan, graph);
+  Validate(plan, graph);
+  return plan;
+}
+
+}  // namespace
+
+RunPlan MakeRunPlan(const std::string& package, const std::string& conf, const Job& job, int ranks,
+                    bool forward_only) {
+  RunPlan run;
+  run.manifest = ReadManifest(package);
+  run.conf = ReadConfFor(package, conf, run.manifest, ranks);
+  run.graph = MakeStageGraph(run.manifest, run.conf);
+  run.plan = MakePlan(job, run.graph, forward_only);
+  return run;
+}
+
+}  // namespace pipewright

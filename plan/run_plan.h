@@ -1,0 +1,26 @@
+// From a package, a conf and a job to the plan of a run.
+#pragma once
+#include <string>
+
+#include "plan/conf.h"
+#include "plan/job.h"
+#include "plan/manifest.h"
+#include "plan/plan.h"
+
+namespace pipewright {
+
+struct RunPlan {
+  Manifest manifest;
+  Conf conf;
+  StageGraph graph;
+  Plan plan;
+};
+
+// `conf`: a file, or "" for PACKAGE/conf/mp_conf.json. `ranks`: how many were started; 0: as many
+// as the conf names. The plan is the job's schedule lowered, or the file that the job names (a
+// schedule without transfers is lowered, a whole plan runs as it is), validated. Forward only, it
+// is one sweep over the microbatches. Throws Error where package, conf, job and ranks do not fit.
+RunPlan MakeRunPlan(const std::string& package, const std::string& conf, const Job& job, int ranks,
+                    bool forward_only);
+
+}  // namespace pipewright
