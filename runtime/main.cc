@@ -69,7 +69,7 @@ void AddInfer(CLI::App& app) {
       ->required();
   app.add_option("-o,--output", options.output, "safetensors file to write")->required();
   app.add_option("--microbatches", options.microbatches, "parts that the rows are cut into")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, 1 << 20));
   app.callback([] { RunRanks(Infer); });
 }
 
@@ -81,7 +81,7 @@ const Command kCommands[] = {
 
 void AddGlobal(CLI::App& app) {
   app.add_option("--in-process", in_process, "run N ranks as threads of this process, without MPI")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(1, 1024))
       ->type_name("N");
 }
 

@@ -1,0 +1,63 @@
+"""The programs' texts for people against tests/golden/cli: help, errors, exit codes.
+
+python3 cli_test.py --update writes the texts anew: read the difference before committing it.
+"""
+import os
+import pathlib
+import subprocess
+import sys
+import unittest
+
+TESTS = pathlib.Path(__file__).resolve().parent
+GOLDEN = TESTS / "golden/cli"
+BUILD = pathlib.Path(os.environ.get("PIPEWRIGHT_BUILD", TESTS.parent / "build"))
+UPDATE = "--update" in sys.argv
+
+# name of the golden file -> commands; each runs in tests/data/cli.
+CASES = {
+    "help": ["pipewright --help", "pipewright-run --help", "pipewright-run train --help"],
+    "version": ["pipewright --version", "pipewright-run --version"],
+    "usage": ["pipewright", "pipewright complie", "pipewright-run trian", "pipewright-run train",
+              "pipewright-run --in-process 0 train a b", "pipewright plan"],
+    "schedules": ["pipewright plan --schedule gpipe --ranks 2 --microbatches 2",
+                  "pipewright plan --schedule 1f1b --ranks 3 --microbatches 4 --compute-only",
+                  "pipewright plan --schedule 1f1 --ranks 3 --microbatches 4"],
+    "misfits": ["pipewright-run --in-process 2 train absent.pkg job.json",
+                "pipewright-run --in-process 2 train small.pkg absent.json",
+                "pipewright-run --in-process 2 train small.pkg typo.json",
+                "pipewright-run --in-process 3 train small.pkg job.json",
+                "pipewright plan small.pkg job.json",
+                "pipewright plan small.pkg job.json --ranks 3",
+                "pipewright plan small.pkg job.json --schedule shuffled",
+                "pipewright plan small.pkg"],
+}
+
+
+def run(command):
+    program, *arguments = command.split()
+    done = subprocess.run([str(BUILD / program), *arguments], cwd=TESTS / "data/cli", text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60)
+    return f"$ {command}\n{done.stdout}exit code {done.returncode}\n\n"
+
+
+class Cli(unittest.TestCase):
+    maxDiff = None
+
+
+def case(name, commands):
+    def test(self):
+        if any(not (BUILD / command.split()[0]).exists() for command in commands):
+            self.skipTest("pipewright-run is not built")
+        text = "".join(map(run, commands))
+        path = GOLDEN / f"{name}.txt"
+        if UPDATE:
+            path.write_text(text)
+        self.assertEqual(text, path.read_text())
+    return test
+
+
+for name, commands in CASES.items():
+    setattr(Cli, f"test_{name}", case(name, commands))
+
+if __name__ == "__main__":
+    unittest.main(argv=[a for a in sys.argv if a != "--update"])

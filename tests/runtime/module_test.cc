@@ -1,0 +1,146 @@
+#include "runtime/module.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "plan/error.h"
+#include "plan/safetensors.h"
+#include "plan/text.h"
+#include "runtime/shapes.h"
+
+namespace pipewright {
+
+static const char kScale[] = R"(class Module0(Module):
+  __parameters__ = ["scale", ]
+  __buffers__ = []
+  training : bool
+  scale : Tensor
+  def forward(self: __torch__.Module0,
+    x: Tensor) -> Tensor:
+    scale = self.scale
+    return torch.mul(x, scale)
+)";
+
+static const char kSum[] = R"(class Module1(Module):
+  __parameters__ = []
+  __buffers__ = []
+  def forward(self: __torch__.Module1,
+    y: Tensor) -> Tensor:
+    return torch.sum(y, [1])
+)";
+
+// y = x * scale; z = y.sum(1)
+static Manifest Example() {
+  Manifest m;
+  m.values = {{"x", "tensor", "float32", {"s0", "3"}, false, -1, {0}},
+              {"y", "tensor", "float32", {"s0", "3"}, true, 0, {1}},
+              {"z", "tensor", "float32", {"s0"}, true, 1, {}}};
+  m.symbols["s0"] = {2, 64};
+  m.inputs = {0};
+  m.outputs = {2};
+  m.modules = {{"module0",
+                "module0.py",
+                "module0.safetensors",
+                HexHash(kScale),
+                {},
+                {0},
+                {1},
+                {{"scale", "parameter", "float32", {3}, true, true}}},
+               {"module1", "module1.py", "module1.safetensors", HexHash(kSum), {}, {1}, {2}, {}}};
+  return m;
+}
+
+static std::string Package(const std::string& first, const std::string& second = kSum) {
+  std::string folder = testing::TempDir() + "/module_test.pkg";
+  std::filesystem::create_directories(folder);
+  WriteFile(folder + "/module0.py", first);
+  WriteFile(folder + "/module1.py", second);
+  float scale[] = {1, 2, 3};
+  WriteSafetensors(folder + "/module0.safetensors",
+                   {{"scale", "F32", {3}, {reinterpret_cast<const char*>(scale), sizeof scale}}});
+  WriteSafetensors(folder + "/module1.safetensors", {});
+  return folder;
+}
+
+static std::string Changed(std::string text, const std::string& from, const std::string& to) {
+  size_t at = text.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  return text.replace(at, from.size(), to);
+}
+
+TEST(Module, RunsItsCodeOnItsWeights) {
+  LoadedModule module = LoadModule(Package(kScale), Example(), 0, at::kCPU);
+  EXPECT_TRUE(module.weights[0].requires_grad());
+  at::Tensor y = Run(module, {at::ones({2, 3})})[0].toTensor();
+  EXPECT_TRUE(at::equal(y, at::tensor({1.f, 2.f, 3.f, 1.f, 2.f, 3.f}).view({2, 3})));
+}
+
+static std::string ErrorOf(const std::string& code) {
+  try {
+    LoadModule(Package(code), Example(), 0, at::kCPU);
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "accepted";
+}
+
+TEST(Module, ErrorsOfEditedCodeNameFileLineAndCaret) {
+  std::string text = ErrorOf(Changed(kScale, "torch.mul(", "torch.mull("));
+  EXPECT_NE(text.find("module0.py\", line 9"), std::string::npos) << text;
+  EXPECT_NE(text.find("<--- HERE"), std::string::npos) << text;
+  EXPECT_EQ(text.find("Exception raised from"), std::string::npos) << text;
+  text = ErrorOf(Changed(kScale, "torch.mul(x, scale)", "torch.mul(x, scale"));
+  EXPECT_NE(text.find("module0.py\", line "), std::string::npos) << text;
+  text = ErrorOf(Changed(kScale, "x: Tensor", "x: Tensor, extra: Tensor"));
+  EXPECT_NE(text.find("forward takes (x, extra) where manifest.json says (x)"), std::string::npos)
+      << text;
+  text = ErrorOf(Changed(Changed(kScale, "-> Tensor", "-> Tuple[Tensor, Tensor]"),
+                         "torch.mul(x, scale)", "(x, x)"));
+  EXPECT_NE(text.find("forward returns 2 values where manifest.json says 1"), std::string::npos)
+      << text;
+  text = ErrorOf(Changed(kScale, "  scale : Tensor\n", "  scale : Tensor\n  shift : Tensor\n"));
+  EXPECT_NE(text.find("declares \"shift\", which the weight file does not hold"), std::string::npos)
+      << text;
+}
+
+static std::vector<TensorSpec> Shapes(const std::string& package, int64_t rows,
+                                      int64_t columns = 3) {
+  return InferShapes(package, Example(), {{at::kFloat, {rows, columns}}});
+}
+
+TEST(Shapes, FromTheManifestWhereNothingWasEdited) {
+  std::vector<TensorSpec> specs = Shapes(Package(kScale), 5);
+  EXPECT_EQ(specs[1].sizes, (std::vector<int64_t>{5, 3}));
+  EXPECT_EQ(specs[2].sizes, (std::vector<int64_t>{5}));
+  EXPECT_EQ(specs[2].bytes(), 20);
+}
+
+TEST(Shapes, AnewFromTheFirstEditedModuleOn) {
+  std::string wider =
+      Changed(kScale, "torch.mul(x, scale)", "torch.cat([torch.mul(x, scale), torch.cat([x, x])])");
+  std::vector<TensorSpec> specs = Shapes(Package(wider), 5);
+  EXPECT_EQ(specs[1].sizes, (std::vector<int64_t>{15, 3}));
+  EXPECT_EQ(specs[2].sizes, (std::vector<int64_t>{15}));
+  specs = Shapes(Package(kScale, Changed(kSum, "[1]", "[0]")), 5);
+  EXPECT_EQ(specs[1].sizes, (std::vector<int64_t>{5, 3}));
+  EXPECT_EQ(specs[2].sizes, (std::vector<int64_t>{3}));
+}
+
+TEST(Shapes, InputsTheModelWasNotExportedFor) {
+  auto error = [](int64_t rows, int64_t columns) {
+    try {
+      Shapes(Package(kScale), rows, columns);
+    } catch (const Error& e) {
+      return std::string(e.what());
+    }
+    return std::string("accepted");
+  };
+  EXPECT_EQ(error(5, 4).substr(0, 56),
+            "input \"x\": has sizes [5, 4], the model takes [s0, 3]\n  ");
+  EXPECT_EQ(error(65, 3), "input \"x\": has sizes [65, 3], but s0 was exported for 2 to 64");
+  EXPECT_EQ(error(64, 3), "accepted");
+}
+
+}  // namespace pipewright
