@@ -143,6 +143,7 @@ struct Executor::State {
     inputs.reserve(list.edges.in[stage].size());
     for (int e : list.edges.in[stage]) inputs.push_back(Take(e, microbatch, false));
     const std::vector<int>& out = list.edges.out[stage];
+    transport.BeginCompute();
     std::vector<Bundle> outputs = body.Forward(stage, microbatch, std::move(inputs));
     CheckCount(outputs.size(), out.size());
     for (size_t i = 0; i < out.size(); ++i) Put(out[i], microbatch, false, std::move(outputs[i]));
@@ -151,12 +152,14 @@ struct Executor::State {
   void Backward(ActionKind kind, int stage, int microbatch) {
     std::vector<Bundle> gradients;
     if (kind == ActionKind::kWeightGrad) {
+      transport.BeginCompute();
       CheckCount(body.Backward(kind, stage, microbatch, std::move(gradients)).size(), 0);
       return;
     }
     gradients.reserve(list.gradients.out[stage].size());
     for (int e : list.gradients.out[stage]) gradients.push_back(Take(e, microbatch, true));
     const std::vector<int>& in = list.gradients.in[stage];
+    transport.BeginCompute();
     std::vector<Bundle> results = body.Backward(kind, stage, microbatch, std::move(gradients));
     CheckCount(results.size(), in.size());
     for (size_t i = 0; i < in.size(); ++i) Put(in[i], microbatch, true, std::move(results[i]));
@@ -239,10 +242,13 @@ struct Executor::State {
       case ActionKind::kStep:
         reducer.Finish();
         WaitForSends(a.stage);
+        transport.BeginCompute();
         return body.Step(a.stage);
       case ActionKind::kLoad:
+        transport.BeginCompute();
         return body.Load(a.stage);
       case ActionKind::kEvict:
+        transport.BeginCompute();
         return body.Evict(a.stage);
       case ActionKind::kUnshard:
       case ActionKind::kReshard:

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <climits>
 #include <condition_variable>
@@ -133,39 +134,39 @@ struct MpiTransport::State {
     prctl(PR_SET_NAME, "pipewright-mpi");
     prctl(PR_SET_TIMERSLACK, 1000);  // nanoseconds: short sleeps are meant
     auto moved = Clock::now();
+    std::unique_lock lock(sleep_mutex);
     while (true) {
-      {
-        std::unique_lock lock(sleep_mutex);
-        auto needed = [&] { return stop || (requests->background() && !rank_waits); };
-        if (!needed()) {
-          asleep = true;
-          wake.wait(lock, needed);
-          asleep = false;
-          moved = Clock::now();
-        }
-        if (stop) return;
-        if (std::exchange(posted, false)) moved = Clock::now();
+      wake.wait(lock, [&] { return stop || (computing && requests->background()); });
+      if (stop) return;
+      if (std::exchange(begun, false)) moved = Clock::now();
+      lock.unlock();
+      if (Look()) {
+        moved = Clock::now();
+        lock.lock();  // and again at once: more follows
+        continue;
       }
-      if (mpi.try_lock()) {
-        auto start = Clock::now();
-        requests->PostQueued();
-        bool completed = requests->AdvanceAll();
-        mpi.unlock();
-        auto end = Clock::now();
-        // A look that took long has moved bytes.
-        if (completed || end - start > microseconds(10)) moved = end;
-      }
-      auto nap = Nap(Clock::now() - moved, microseconds(10), microseconds(crowded ? 1000 : 250));
-      std::unique_lock lock(sleep_mutex);
-      wake.wait_for(lock, nap, [&] { return stop || posted; });
+      auto nap = Nap(Clock::now() - moved, microseconds(10), microseconds(1000));
+      lock.lock();
+      wake.wait_for(lock, nap, [&] { return stop || begun; });
     }
   }
 
-  void Wake() {
-    if (!thread.joinable()) return;
+  // Whether something has moved: a piece has completed, or the look took as long as only copying
+  // does.
+  bool Look() {
+    if (!mpi.try_lock()) return false;
+    auto start = Clock::now();
+    requests->PostQueued();
+    bool completed = requests->AdvanceAll();
+    mpi.unlock();
+    return completed || Clock::now() - start > microseconds(4);
+  }
+
+  void BeginCompute() {
+    if (!thread.joinable() || !requests->background()) return;
     {
       std::lock_guard lock(sleep_mutex);
-      posted = true;
+      begun = computing = true;
     }
     wake.notify_one();
   }
@@ -182,7 +183,6 @@ struct MpiTransport::State {
       requests->PostQueued();
       mpi.unlock();
     }
-    if (!op->done.load(std::memory_order_relaxed) && requests->background()) Wake();
     return op;
   }
 
@@ -204,13 +204,11 @@ struct MpiTransport::State {
   // Holds MPI, with the other thread asleep, until `done`.
   template <class F>
   void WaitUntil(F done) {
-    rank_waits = true;
+    computing = false;
     mpi.lock();
     requests->PostQueued();
     for (Patience patience(crowded); !done();) patience.Pause();
     mpi.unlock();
-    rank_waits = false;
-    if (requests->background()) Wake();
   }
 
   void WaitRequest(MPI_Request& request, const char* call) {
@@ -234,8 +232,8 @@ struct MpiTransport::State {
 
   std::mutex sleep_mutex;
   std::condition_variable wake;
-  bool stop = false, posted = false, asleep = false;  // guarded by sleep_mutex
-  std::atomic<bool> rank_waits{false};
+  bool stop = false, begun = false;  // guarded by sleep_mutex
+  std::atomic<bool> computing{false};
   std::thread thread;
 };
 
@@ -261,6 +259,8 @@ void MpiTransport::Wait(const Token& token) {
   if (!State::Done(op)) state_->WaitUntil([&] { return state_->requests->Advance(op); });
   State::Done(op);
 }
+
+void MpiTransport::BeginCompute() { state_->BeginCompute(); }
 
 size_t MpiTransport::Pending() {
   std::lock_guard lock(state_->mpi);

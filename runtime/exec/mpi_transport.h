@@ -14,9 +14,9 @@ struct MpiOptions {
   int communicator = kWorld;
   // Sends complete only when matched (MPI_Issend): finds orders that only buffering hides.
   bool synchronous_sends = false;
-  // A thread makes progress while the rank computes. It runs only while a transfer larger than
-  // `background_bytes` is under way (smaller ones need none: MPI has taken them when they are
-  // posted) and polls less and less often while nothing moves.
+  // A thread makes progress from BeginCompute on, until the rank waits. It runs only while a
+  // transfer larger than `background_bytes` is under way (smaller ones need none: MPI has taken
+  // them when they are posted) and looks less and less often while nothing moves.
   bool background_progress = true;
   size_t background_bytes = 4000;
   // Longer messages travel in pieces, so that no single call of MPI copies for long.
@@ -45,6 +45,7 @@ class MpiTransport : public Transport {
   Token Recv(int peer, int tag, Bundle bundle, void* stream = nullptr) override;
   bool Test(const Token& token) override;
   void Wait(const Token& token) override;
+  void BeginCompute() override;
   size_t Pending() override;
   std::vector<std::string> AllGather(const std::string& bytes) override;
   // Writes `message` and a newline to stderr, then MPI_Abort.

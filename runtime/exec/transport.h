@@ -47,6 +47,9 @@ class Transport {
   // Makes progress until `token` has completed. Throws Error when another rank has failed.
   virtual void Wait(const Token& token) = 0;
 
+  // The rank's thread will be busy with something else: whoever makes progress meanwhile starts
+  // now.
+  virtual void BeginCompute() {}
   // How many transfers posted here have not completed. Makes progress.
   virtual size_t Pending() { return 0; }
 

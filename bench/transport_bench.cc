@@ -1,0 +1,157 @@
+// How long a transfer between two ranks takes, beside raw MPI in the same run, and how much of it
+// passes behind compute:  mpirun -n 2 transport_bench [repetitions]
+//
+// One line a size: one way by raw MPI and by the transport (microseconds, median), their ratio
+// (median and the range from quartile to quartile), and the share of the transport's time that
+// neither side waits when both compute for twice that long meanwhile (median and best quarter: on a
+// busy machine the other rank may not be running), with what the compute then costs more.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <memory>
+#include <vector>
+
+#include "bench/mpi_pingpong.h"
+#include "runtime/exec/mpi_transport.h"
+
+using namespace pipewright;
+
+namespace {
+
+double Now() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return t.tv_sec + t.tv_nsec * 1e-9;
+}
+
+double Quantile(std::vector<double> samples, double q) {
+  std::sort(samples.begin(), samples.end());
+  double at = q * (samples.size() - 1);
+  size_t low = static_cast<size_t>(at);
+  size_t high = std::min(low + 1, samples.size() - 1);
+  return samples[low] + (samples[high] - samples[low]) * (at - low);
+}
+
+// Touches registers only: what it takes longer beside a transfer is the core it gives away.
+double Compute(int64_t turns) {
+  double start = Now();
+  uint64_t x = 88172645463325252ull;
+  for (int64_t i = 0; i < turns; ++i) {
+    x ^= x << 13, x ^= x >> 7, x ^= x << 17;
+  }
+  asm volatile("" : : "r"(x));  // it is needed
+  return Now() - start;
+}
+
+struct Arena {
+  std::shared_ptr<char> memory;
+  size_t stride;
+  int buffers;
+
+  // Many stretches, so that each is cold when its turn comes again.
+  Arena(size_t bytes)
+      : stride((bytes + 4095) / 4096 * 4096),
+        buffers(static_cast<int>(std::clamp<size_t>((256u << 20) / stride, 2, 4096))) {
+    size_t total = stride * buffers;
+    memory.reset(static_cast<char*>(aligned_alloc(4096, total)), free);
+    memset(memory.get(), 1, total);
+  }
+  Bundle At(int i, size_t bytes) const {
+    return {{{memory.get() + stride * (i % buffers), bytes}}, memory};
+  }
+};
+
+double OurPingPong(Transport& t, const Arena& arena, size_t bytes, int rounds) {
+  t.AllGather("");
+  double start = Now();
+  for (int i = 0; i < rounds; ++i) {
+    auto send = [&] { return t.Send(1 - t.rank(), 0, arena.At(2 * i, bytes)); };
+    auto receive = [&] { t.Wait(t.Recv(1 - t.rank(), 0, arena.At(2 * i + 1, bytes))); };
+    Token sent;
+    if (t.rank() == 0) {
+      sent = send();
+      receive();
+    } else {
+      receive();
+      sent = send();
+    }
+    t.Wait(sent);
+  }
+  return (Now() - start) / (2 * rounds);
+}
+
+// Rank 0 sends while both compute. Seconds that this side waited after its compute.
+struct Overlap {
+  double waited, slower;
+};
+Overlap Behind(Transport& t, const Arena& arena, size_t bytes, int64_t turns, int i) {
+  t.AllGather("");
+  double alone = Compute(turns);
+  t.AllGather("");
+  Token token = t.rank() == 0 ? t.Send(1, 1, arena.At(i, bytes)) : t.Recv(0, 1, arena.At(i, bytes));
+  t.BeginCompute();
+  double beside = Compute(turns);
+  double start = Now();
+  t.Wait(token);
+  return {Now() - start, beside - alone};
+}
+
+// The larger of both ranks'.
+double Both(Transport& t, double mine) {
+  std::string bytes(reinterpret_cast<char*>(&mine), sizeof(mine));
+  double most = 0;
+  for (const std::string& other : t.AllGather(bytes)) {
+    double value;
+    memcpy(&value, other.data(), sizeof(value));
+    most = std::max(most, value);
+  }
+  return most;
+}
+
+int Run(Transport& t, int repetitions) {
+  if (t.size() != 2) throw UsageError("transport_bench runs on 2 ranks");
+  double turn = 1e9;
+  for (int i = 0; i < 5; ++i) turn = std::min(turn, Compute(4000000) / 4000000);
+  if (t.rank() == 0)
+    printf("%10s %10s %10s %7s %15s %9s %9s %9s %9s\n", "bytes", "raw us", "ours us", "ratio",
+           "quartiles", "overlap", "quarter", "copy us", "memcpy us");
+  for (size_t bytes : {1u << 10, 4u << 10, 16u << 10, 64u << 10, 256u << 10, 1u << 20, 4u << 20,
+                       16u << 20, 64u << 20}) {
+    Arena arena(bytes);
+    int rounds = static_cast<int>(std::clamp<size_t>((32u << 20) / bytes, 2, 500));
+    std::vector<double> raw, ours, ratio, waited, slower, copies;
+    for (int i = 0; i < repetitions; ++i) {
+      raw.push_back(RawPingPong(arena.memory.get(), arena.stride, arena.buffers, bytes, rounds));
+      ours.push_back(OurPingPong(t, arena, bytes, rounds));
+      ratio.push_back(ours.back() / raw.back());
+      double start = Now();
+      memcpy(arena.At(2 * i, bytes).regions[0].data, arena.At(2 * i + 1, bytes).regions[0].data,
+             bytes);
+      copies.push_back(Now() - start);
+    }
+    double time = Quantile(ours, 0.5);
+    auto turns = static_cast<int64_t>(2 * Both(t, time) / turn);
+    for (int i = 0; i < 3 * repetitions; ++i) {
+      Overlap overlap = Behind(t, arena, bytes, turns, i);
+      waited.push_back(Both(t, overlap.waited));
+      slower.push_back(Both(t, overlap.slower));
+    }
+    if (t.rank() == 0)
+      printf("%10zu %10.1f %10.1f %7.2f %7.2f-%-7.2f %8.0f%% %8.0f%% %9.1f %9.1f\n", bytes,
+             Quantile(raw, 0.5) * 1e6, time * 1e6, Quantile(ratio, 0.5), Quantile(ratio, 0.25),
+             Quantile(ratio, 0.75), 100 * (1 - Quantile(waited, 0.5) / time),
+             100 * (1 - Quantile(waited, 0.25) / time), Quantile(slower, 0.5) * 1e6,
+             Quantile(copies, 0.5) * 1e6);
+    fflush(stdout);
+  }
+  return kSuccess;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  int repetitions = argc > 1 ? atoi(argv[1]) : 9;
+  return RunMpi(&argc, &argv, argv[0], [&](Transport& t) { return Run(t, repetitions); });
+}
