@@ -1,0 +1,40 @@
+// libFuzzer target: any text is either refused with an Error or returns byte for byte, and what can
+// be read can be validated and lowered without anything but an Error.
+//   cmake -S . -B build-fuzz -DPIPEWRIGHT_TORCH=OFF -DPIPEWRIGHT_FUZZ=ON
+//   -DCMAKE_CXX_COMPILER=clang++ cmake --build build-fuzz --target plan_text_fuzzer
+//   build-fuzz/tests/plan_text_fuzzer CORPUS tests/data/schedules tests/golden/plan
+#include <cstdint>
+#include <cstdlib>
+#include <string_view>
+
+#include "plan/error.h"
+#include "plan/lower.h"
+#include "plan/plan_text.h"
+#include "plan/stage_graph.h"
+#include "plan/validate.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace pipewright;
+  std::string_view text(reinterpret_cast<const char*>(data), size);
+  Plan plan;
+  try {
+    plan = ReadPlan(text, "plan.csv");
+  } catch (const Error&) {
+    return 0;
+  }
+  if (WritePlan(plan) != text) std::abort();
+  try {
+    Validate(plan);
+  } catch (const Error&) {
+  }
+  StageGraph graph;
+  try {
+    graph = GraphOf(plan);
+    ValidateSchedule(plan, graph);
+  } catch (const Error&) {
+    return 0;
+  }
+  // A schedule that can finish can be lowered, and then it is valid.
+  Validate(Lower(plan, graph), graph);
+  return 0;
+}
