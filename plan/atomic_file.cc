@@ -1,6 +1,7 @@
 #include "plan/atomic_file.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -13,6 +14,12 @@
 namespace pipewright {
 
 AtomicFile::AtomicFile(const std::string& path) : path_(path) {
+  struct stat there;
+  if (stat(path.c_str(), &there) == 0 && !S_ISREG(there.st_mode) && !S_ISDIR(there.st_mode)) {
+    fd_ = open(path.c_str(), O_WRONLY | O_CLOEXEC);
+    if (fd_ < 0) Fail();
+    return;
+  }
   static std::atomic<int> count{0};
   temporary_ = path + ".tmp" + std::to_string(getpid()) + "." + std::to_string(count++);
   fd_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
@@ -38,10 +45,11 @@ void AtomicFile::Write(std::string_view bytes) {
 }
 
 void AtomicFile::Commit() {
-  if (fsync(fd_) != 0) Fail();
+  if (fsync(fd_) != 0 && !temporary_.empty()) Fail();
   int fd = fd_;
   fd_ = -1;
-  if (close(fd) != 0 || std::rename(temporary_.c_str(), path_.c_str()) != 0) Fail();
+  if (close(fd) != 0) Fail();
+  if (!temporary_.empty() && std::rename(temporary_.c_str(), path_.c_str()) != 0) Fail();
   temporary_.clear();
 }
 

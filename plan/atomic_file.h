@@ -7,6 +7,7 @@ namespace pipewright {
 
 // Writes go to a temporary file in the same folder; Commit syncs it and renames it. Without Commit
 // the temporary file is removed and what was at `path` before stays, also for those who mapped it.
+// What is no file (/dev/null, a pipe) is written to as it is, never replaced.
 // All members throw Error naming `path`.
 class AtomicFile {
  public:

@@ -79,6 +79,15 @@ struct VShape {
     });
   }
 
+  // The longest time from a rank's first compute to its last, at unit costs.
+  int64_t Span(const Plan& plan) const {
+    StageGraph graph = ChainGraph(q.placement);
+    int64_t span = 0;
+    for (const auto& ends : UnitEnds(plan, graph, IndexCompute(plan, graph)))
+      span = std::max(span, ends.back() - ends.front() + 1);
+    return span;
+  }
+
   // Goes through the time slots and moves into every idle one the first later compute of its rank
   // that is ready there, all others unmoved; a forward only where the peak allows it.
   Plan FillIdle(Plan plan) const {
@@ -202,7 +211,13 @@ Plan Controlled(const ScheduleRequest& q, bool half) {
   int p = q.ranks, m = std::max(q.microbatches, 2 * p);
   int limit = half ? 2 * ((p + 2) / 2) : 2 * ((p + 4) / 3);
   VShape shape{q, p, m, limit};
-  Plan plan = shape.CoolDown(shape.FillIdle(shape.Squeeze(shape.Blocks(half))), half ? p / 2 : 0);
+  Plan filled = shape.FillIdle(shape.Squeeze(shape.Blocks(half)));
+  Plan plan = shape.CoolDown(filled, half ? p / 2 : 0);
+  // On more ranks how much of the cool-down V-Half gains from being free is not regular.
+  for (int back = 8; half && p > 24 && back < p / 2; back += (p + 7) / 8) {
+    Plan other = shape.CoolDown(filled, back);
+    if (shape.Span(other) < shape.Span(plan)) plan = std::move(other);
+  }
   Trim(plan, q.stages, q.microbatches);
   return plan;
 }

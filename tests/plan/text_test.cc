@@ -1,6 +1,9 @@
 #include "plan/text.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "plan/error.h"
 #include "plan/json.h"
@@ -23,6 +26,19 @@ TEST(Text, WriteFileReplacesAndReadFileReads) {
   WriteFile(path, "two\n");
   EXPECT_EQ(ReadFile(path), "two\n");
   EXPECT_THROW(ReadFile(path + ".absent"), Error);
+}
+
+TEST(Text, WriteFileLeavesDevicesAlone) {
+  std::string path = testing::TempDir() + "/text_test_pipe";
+  std::remove(path.c_str());
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  int reader = open(path.c_str(), O_RDONLY | O_NONBLOCK);
+  WriteFile(path, "one");
+  char got[8] = {};
+  EXPECT_EQ(read(reader, got, sizeof got), 3);
+  close(reader);
+  std::remove(path.c_str());
+  EXPECT_STREQ(got, "one");
 }
 
 static std::string JsonError(const std::string& text) {
