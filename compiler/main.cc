@@ -5,6 +5,7 @@
 
 namespace pipewright {
 
+void AddCodegenCommand(CLI::App& app);
 void AddCompileCommand(CLI::App& app);
 void AddConfCommand(CLI::App& app);
 void AddPartitionCommand(CLI::App& app);
@@ -15,6 +16,7 @@ void AddVersionCommand(CLI::App& app);
 void AddWeightsCommand(CLI::App& app);
 
 static const Command kCommands[] = {
+    {"codegen", "write a partitioned graph as Python, a module a stage", AddCodegenCommand},
 #ifdef PIPEWRIGHT_TORCH
     {"compile", "cut an exported model into a package of modules", AddCompileCommand},
 #endif

@@ -222,6 +222,12 @@ std::string WriteGraphText(const ModelGraph& graph) {
            ", parameter_size=" + Fixed(node.parameter_bytes);
     if (node.stage >= 0) out += " -- stage_id=" + std::to_string(node.stage);
   }
+  if (!graph.arguments_ordered) {
+    // An order that is not known must not look as if it were.
+    for (auto [from, to] : graph.edges)
+      out += "\n\t" + graph.nodes[from].id + " -- " + graph.nodes[to].id;
+    return out;
+  }
   std::vector<std::vector<int>> arguments = Arguments(graph);
   for (size_t to = 0; to < arguments.size(); ++to)
     for (int from : arguments[to])

@@ -41,8 +41,8 @@ struct ModelGraph {
 // that is not declared above it, and a cycle.
 ModelGraph ReadGraphText(std::string_view text, const std::string& path);
 
-// Nodes in order, then the edges grouped by destination, in the order of the arguments. What this
-// function wrote reads back byte for byte.
+// Nodes in order, then the edges grouped by destination, in the order of the arguments, or as they
+// stood where that order is not known. What this function wrote reads back byte for byte.
 std::string WriteGraphText(const ModelGraph& graph);
 
 // Whether `text` looks like graph text: its first line has the shape of a node.

@@ -31,6 +31,14 @@ ProfileProblem ToProblem(const ModelGraph& graph, const ProfileCosts& costs) {
     problem.nodes.push_back(entry);
   }
   if (problem.nodes.empty()) throw Error("partition", "the graph has no node besides its inputs");
+  // An item is taken where its tuple is made: tuples do not travel between stages.
+  for (auto [from, to] : graph.edges) {
+    if (place[from] < 0 || !graph.nodes[to].description.starts_with("__getitem__(")) continue;
+    if (graph.nodes[from].description == "hidden") continue;
+    PartitionNode& tuple = problem.nodes[place[from]];
+    if (tuple.group < 0) tuple.group = place[from];
+    problem.nodes[place[to]].group = tuple.group;
+  }
   std::vector<std::vector<int>> consumers(n);
   for (auto [from, to] : graph.edges)
     if (place[from] >= 0) consumers[from].push_back(place[to]);

@@ -1,0 +1,12 @@
+# The texts of templates/ as a header, so that the installed program needs no files of its own.
+file(GLOB TEMPLATES CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/templates/*.template)
+set(TEMPLATE_TEXT "// Made from templates/ by cmake/templates.cmake.\n#pragma once\n\nnamespace pipewright {\n\n")
+foreach(TEMPLATE ${TEMPLATES})
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${TEMPLATE})
+  get_filename_component(NAME ${TEMPLATE} NAME)
+  string(REGEX REPLACE "[^A-Za-z0-9]+" "_" NAME "${NAME}")
+  file(READ ${TEMPLATE} TEXT)
+  string(APPEND TEMPLATE_TEXT "inline constexpr char kText_${NAME}[] = R\"~~~(${TEXT})~~~\";\n\n")
+endforeach()
+string(APPEND TEMPLATE_TEXT "}  // namespace pipewright\n")
+file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/generated/templates.h CONTENT "${TEMPLATE_TEXT}" @ONLY)

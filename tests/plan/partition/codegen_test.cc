@@ -1,0 +1,204 @@
+#include "plan/partition/codegen.h"
+
+#include <gtest/gtest.h>
+
+#include "plan/conf.h"
+#include "plan/error.h"
+#include "plan/partition/torch_text.h"
+#include "plan/text.h"
+
+namespace pipewright {
+
+static const std::string kData = TEST_DIR "/data/pipedream/";
+
+struct NodeText {
+  int id;
+  const char* description;
+  int stage;
+  int parameters = 0;
+};
+
+static ModelGraph Graph(const std::vector<NodeText>& nodes,
+                        const std::vector<std::pair<int, int>>& edges) {
+  std::string text;
+  for (const NodeText& node : nodes)
+    text += "node" + std::to_string(node.id) + " -- " + node.description +
+            " -- forward_compute_time=1.000, backward_compute_time=1.000, activation_size=4.0, "
+            "parameter_size=" +
+            std::to_string(node.parameters) + ".000 -- stage_id=" + std::to_string(node.stage) +
+            "\n";
+  for (auto [from, to] : edges)
+    text += "\tnode" + std::to_string(from) + " -- node" + std::to_string(to) + "\n";
+  return ReadGraphText(text, "g.txt");
+}
+
+static CodegenResult Generate(const ModelGraph& graph) {
+  CodegenOptions options;
+  options.name = "Net";
+  options.arch = "net";
+  return GenerateCode(graph, options, "g.txt");
+}
+
+static bool Contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+TEST(Codegen, WritesThePublishedVgg16) {
+  CodegenOptions options;
+  options.name = "VGG16Partitioned";
+  options.arch = "vgg16";
+  options.replicas = {{0, 3}, {1, 1}};
+  std::string path = kData + "graph/test_graphs/vgg16_partitioned.txt";
+  CodegenResult code = GenerateCode(ReadGraphText(ReadFile(path), path), options, path);
+  EXPECT_EQ(code.files.size(), 8u);
+  EXPECT_EQ(code.files["__init__.py"],
+            "from .vgg16 import VGG16Partitioned\nfrom .stage0 import Stage0\n"
+            "from .stage1 import Stage1\nfrom .stage2 import Stage2\n\n\n"
+            "def arch():\n    return \"vgg16\"\n\n\n"
+            "def model(criterion):\n    return [\n"
+            "        (Stage0(), [\"input0\"], [\"out0\"]),\n"
+            "        (Stage1(), [\"out0\"], [\"out1\"]),\n"
+            "        (Stage2(), [\"out1\"], [\"out2\"]),\n"
+            "        (criterion, [\"out2\"], [\"loss\"])\n    ]\n\n\n"
+            "def full_model():\n    return VGG16Partitioned()\n");
+  EXPECT_TRUE(Contains(code.files["stage0.py"], "_initialize_weights"));
+  EXPECT_TRUE(Contains(code.files["stage0.py"], "torch.nn.ReLU(inplace=True)"));
+  Conf hybrid = ParseConf(code.files["hybrid_conf.json"], "hybrid_conf.json");
+  EXPECT_EQ(hybrid.stage_to_ranks, (std::vector<std::vector<int>>{{0, 1, 2}, {3}, {4}}));
+  EXPECT_EQ(hybrid.module_to_stage, (std::vector<int>{0, 1, 2, 2}));
+  EXPECT_EQ(ParseConf(code.files["dp_conf.json"], "dp").module_to_stage,
+            (std::vector<int>{0, 0, 0, 0}));
+  EXPECT_EQ(ParseConf(code.files["mp_conf.json"], "mp").stage_to_ranks.size(), 3u);
+}
+
+TEST(Codegen, AnAddLeavesItsOperandsToOtherUsers) {
+  // Both operands of the Add are used again after it.
+  CodegenResult code =
+      Generate(Graph({{1, "Input", 0},
+                      {2, "Linear(4, 4)", 0},
+                      {3, "Linear(4, 4)", 0},
+                      {4, "Add(inplace)", 0},
+                      {5, "Mul", 1},
+                      {10, "Concat(1)", 1}},
+                     {{1, 2}, {1, 3}, {2, 4}, {3, 4}, {2, 5}, {4, 5}, {3, 10}, {5, 10}}));
+  EXPECT_TRUE(Contains(code.files["stage0.py"], "out3 = out1 + out2\n"));
+  EXPECT_TRUE(Contains(code.files["stage0.py"], "return (out1, out2, out3)"));
+  EXPECT_TRUE(Contains(code.files["stage1.py"], "out3 = out0 * out2\n"));
+  EXPECT_TRUE(Contains(code.files["stage1.py"], "out4 = torch.cat([out1, out3], 1)\n"));
+  EXPECT_TRUE(Contains(code.files["__init__.py"],
+                       "(Stage1(), [\"out0\", \"out1\", \"out2\"], [\"out3\"])"));
+}
+
+TEST(Codegen, NamesAreInNumericOrder) {
+  // node9 before node10, as outputs of stage 0 and inputs of stage 1.
+  CodegenResult code =
+      Generate(Graph({{1, "Input0", 0}, {9, "Tanh()", 0}, {10, "ReLU()", 0}, {11, "Add", 1}},
+                     {{1, 9}, {1, 10}, {10, 11}, {9, 11}}));
+  EXPECT_TRUE(Contains(code.files["stage0.py"], "self.layer1 = torch.nn.Tanh()"));
+  EXPECT_TRUE(Contains(code.files["stage0.py"], "return (out1, out2)"));
+  // The order of the arguments is that of the edges.
+  EXPECT_TRUE(Contains(code.files["stage1.py"], "out2 = out1 + out0\n"));
+}
+
+TEST(Codegen, TheWholeNameTellsOperationsFromModules) {
+  EXPECT_EQ(KindOf("Mul"), NodeKind::kOperation);
+  EXPECT_EQ(KindOf("MultiheadAttention(8, 2)"), NodeKind::kModule);
+  EXPECT_EQ(KindOf("ViewLayer()"), NodeKind::kModule);
+  EXPECT_EQ(KindOf("InputNorm(3)"), NodeKind::kModule);
+  EXPECT_EQ(KindOf("Input12"), NodeKind::kInput);
+  EXPECT_EQ(KindOf("Add(inplace)"), NodeKind::kOperation);
+  EXPECT_EQ(KindOf("hidden"), NodeKind::kHidden);
+}
+
+TEST(Codegen, DeclaresModulesFromTheirDescriptions) {
+  auto declared = [](const std::string& text) { return DeclareModule(text, "x").declaration; };
+  EXPECT_EQ(declared("ReLU(inplace)"), "torch.nn.ReLU(inplace=True)");
+  EXPECT_EQ(declared("LeakyReLU(negative_slope=0.01, inplace)"),
+            "torch.nn.LeakyReLU(negative_slope=0.01, inplace=True)");
+  EXPECT_EQ(declared("Conv2d(3, 8, kernel_size=(3, 3), padding_mode=reflect, bias=False)"),
+            "torch.nn.Conv2d(3, 8, kernel_size=(3, 3), padding_mode='reflect', bias=False)");
+  EXPECT_EQ(declared("GELU(approximate='none')"), "torch.nn.GELU(approximate='none')");
+  EXPECT_EQ(declared("Sequential(  (0): Linear(in_features=2, out_features=3, bias=True)  (1): "
+                     "Sequential(    (0): ReLU(inplace)  ))"),
+            "torch.nn.Sequential(torch.nn.Linear(in_features=2, out_features=3, bias=True), "
+            "torch.nn.Sequential(torch.nn.ReLU(inplace=True)))");
+  EXPECT_EQ(declared("EmuBidirLSTM(  (bidir): LSTM(8, 4, bidirectional=True)  (layer1): LSTM(8, 4)"
+                     "  (layer2): LSTM(4, 4))"),
+            "EmuBidirLSTM(4, 4)");
+  EXPECT_THROW(declared("Block(  (conv): Conv2d(1, 2))"), Error);
+}
+
+TEST(Codegen, ModulesUsedTwiceKeepOneSetOfWeights) {
+  CodegenResult code = Generate(Graph({{1, "Input", 0},
+                                       {2, "Linear(4, 4)", 0, 80},
+                                       {3, "Linear(4, 4)", 0, 0},
+                                       {4, "Linear(4, 4)", 1, 0}},
+                                      {{1, 2}, {2, 3}, {3, 4}}));
+  EXPECT_TRUE(Contains(code.files["stage0.py"], "out2 = self.layer1(out1)"));
+  EXPECT_FALSE(Contains(code.files["stage0.py"], "self.layer2 ="));
+  EXPECT_TRUE(Contains(code.files["net.py"], "self.stage1.layer1 = self.stage0.layer1"));
+  EXPECT_TRUE(Contains(code.files["__init__.py"], "    stages[1].layer1 = stages[0].layer1\n"));
+}
+
+TEST(Codegen, ATenStageTranslationModel) {
+  std::string path = kData + "profiler/translation/profiles/gnmt/graph.txt";
+  ModelGraph graph = ReadGraphText(ReadFile(path), path);
+  // The cuts of the published gpus=12 conf: by node, up to and with.
+  int last[] = {5, 8, 13, 19, 23, 28, 33, 40, 46, 48};
+  for (GraphNode& node : graph.nodes) {
+    int id = std::stoi(node.id.substr(4));
+    node.stage = static_cast<int>(std::lower_bound(last, last + 10, id) - last);
+  }
+  CodegenResult code = Generate(graph);
+  EXPECT_TRUE(code.notes.empty());
+  const std::string& init = code.files["__init__.py"];
+  const char* lists[] = {
+      "(Stage0(), [\"input0\", \"input1\"], [\"out0\"])",
+      "(Stage1(), [\"out0\"], [\"out1\"])",
+      "(Stage2(), [\"out1\"], [\"out2\"])",
+      "(Stage3(), [\"out1\", \"out2\"], [\"out3\"])",
+      "(Stage4(), [\"input1\", \"input2\", \"out3\"], [\"out4\", \"out5\"])",
+      "(Stage5(), [\"out4\"], [\"out6\"])",
+      "(Stage6(), [\"out5\", \"out6\"], [\"out7\"])",
+      "(Stage7(), [\"out5\", \"out7\"], [\"out8\"])",
+      "(Stage8(), [\"out5\", \"out8\"], [\"out9\"])",
+      "(Stage9(), [\"out8\", \"out9\"], [\"out10\"])",
+      "(criterion, [\"out10\"], [\"loss\"])",
+  };
+  for (const char* list : lists) EXPECT_TRUE(Contains(init, list)) << list << "\n" << init;
+  // Hidden states are None, wherever they are used, and unused items are gone.
+  EXPECT_TRUE(Contains(code.files["stage6.py"], ", None)"));
+  for (const auto& [name, text] : code.files) {
+    EXPECT_FALSE(Contains(text, "hidden")) << name;
+    EXPECT_FALSE(Contains(text, "[1]\n")) << name;
+  }
+}
+
+TEST(Codegen, StagesOfInputsAloneHandThemOn) {
+  CodegenResult code =
+      Generate(Graph({{1, "Input", 0}, {2, "ReLU()", 1}, {3, "Tanh()", 2}}, {{1, 2}, {2, 3}}));
+  EXPECT_TRUE(Contains(code.files["__init__.py"], "(Stage0(), [\"input0\"], [\"out0\"])"));
+  EXPECT_TRUE(Contains(code.files["__init__.py"], "(Stage1(), [\"out0\"], [\"out1\"])"));
+}
+
+TEST(Codegen, SaysWhatWasAssumedAndRefusesWhatCannotBe) {
+  std::string path = kData + "profiler/image_classification/profiles/densenet121/graph.txt";
+  EXPECT_EQ(Generate(ReadGraphText(ReadFile(path), path)).notes.size(), 1u);
+  auto graph = [](const char* description) {
+    return Graph({{1, "Input", 0}, {2, description, 0}}, {{1, 2}});
+  };
+  EXPECT_THROW(Generate(graph("Add")), Error);
+  EXPECT_THROW(Generate(graph("Thing(  (a): Linear(1, 2))")), Error);
+  EXPECT_THROW(
+      Generate(Graph({{1, "Input", 0}, {2, "ReLU()", 1}, {3, "ReLU()", 0}}, {{1, 2}, {2, 3}})),
+      Error);
+  CodegenOptions options;
+  options.name = "a b";
+  options.arch = "net";
+  EXPECT_THROW(GenerateCode(graph("ReLU()"), options, "g"), UsageError);
+  options.name = "Net";
+  options.model_template = "%(no_such)s";
+  EXPECT_THROW(GenerateCode(graph("ReLU()"), options, "g"), Error);
+}
+
+}  // namespace pipewright
