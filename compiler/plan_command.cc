@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "compiler/commands.h"
+#include "compiler/zb_auto_plan.h"
 #include "plan/actions.h"
 #include "plan/costs.h"
 #include "plan/error.h"
@@ -25,7 +26,7 @@ namespace {
 
 struct Request {
   std::string package, job, conf;  // a plan for a run, or
-  std::string schedule, stages, placement, costs, output, validate;
+  std::string schedule, stages, placement, costs, costs_out, output, validate;
   int ranks = 0, microbatches = 0, steps = 1;
   double memory = -1;
   bool compute_only = false, forward_only = false;
@@ -105,6 +106,19 @@ Plan ScheduleOf(const Request& request) {
                       options);
 }
 
+ZbRequest ZbRequestOf(const Request& request) {
+  ZbRequest zb;
+  zb.ranks = request.ranks;
+  zb.microbatches = request.microbatches;
+  zb.stages = request.stages;
+  zb.placement = request.placement;
+  zb.costs = request.costs;
+  zb.costs_out = request.costs_out;
+  if (request.memory >= 0) zb.memory = request.memory;
+  zb.forward_only = request.forward_only;
+  return zb;
+}
+
 // What a rank holds at most must fit; in the units of the costs, 1 an activation without them.
 void CheckMemory(const Request& request, const Plan& plan) {
   Costs costs;
@@ -147,10 +161,11 @@ void PlanRun(const Request& request) {
 }
 
 void MakePlan(const Request& request) {
-  Plan schedule = ScheduleOf(request);
+  Plan schedule =
+      request.schedule == "zb-auto" ? PlanZbAuto(ZbRequestOf(request)) : ScheduleOf(request);
   StageGraph graph = GraphOf(schedule);
   ValidateSchedule(schedule, graph);
-  CheckMemory(request, schedule);
+  if (request.schedule != "zb-auto") CheckMemory(request, schedule);
   if (request.steps > 1) schedule = Unroll(Synchronous(schedule), request.steps);
   Plan plan = std::move(schedule);
   if (!request.compute_only) {
@@ -168,14 +183,17 @@ void AddPlanCommand(CLI::App& app) {
   app.add_option("job", request->job, "job file of the run");
   app.add_option("--conf", request->conf, "conf of the run (default: PACKAGE/conf/mp_conf.json)");
   app.add_option("--schedule", request->schedule,
-                 "what to make: " + Join(ScheduleNames(), ", ") + ", or a CSV file");
+                 "what to make: " + Join(ScheduleNames(), ", ") + ", zb-auto, or a CSV file");
   app.add_option("--ranks", request->ranks, "number of ranks")->check(CLI::PositiveNumber);
-  app.add_option("--stages", request->stages, "number of stages (default: the schedule's own)");
+  app.add_option("--stages", request->stages,
+                 "number of stages (default: the schedule's own); zb-auto: or auto");
   app.add_option("--microbatches", request->microbatches, "microbatches a step")
       ->check(CLI::PositiveNumber);
   app.add_option("--placement", request->placement,
                  "stage -> rank: loop, v, both, or \"0,1,1,0\"; replicas: \"0+1,2\"");
   app.add_option("--costs", request->costs, "what actions cost: JSON, see docs/simulate.md");
+  app.add_option("--costs-out", request->costs_out,
+                 "zb-auto with --stages auto: write the costs of the stages it made");
   app.add_option("--memory", request->memory,
                  "limit per rank, in the units of the costs (without: activations)")
       ->check(CLI::NonNegativeNumber);
@@ -190,7 +208,7 @@ void AddPlanCommand(CLI::App& app) {
     if (!request->package.empty()) return PlanRun(*request);
     if (request->schedule.empty())
       throw UsageError("plan", "nothing to do: PACKAGE JOB, --schedule or --validate is needed",
-                       "schedules: " + Join(ScheduleNames(), ", "));
+                       "schedules: " + Join(ScheduleNames(), ", ") + ", zb-auto");
     MakePlan(*request);
   });
 }

@@ -102,6 +102,9 @@ class Bound {
 
   LowerBound Get() {
     LowerBound bound;
+    idle_.resize(shares_.size());
+    for (size_t r = 0; r < shares_.size(); ++r)
+      if (single_ && backward_ && !shares_[r].empty()) idle_[r] = IdleOf(r);
     for (const auto& shares : shares_) {
       if (shares.empty()) continue;
       std::vector<Jobs> jobs;
@@ -115,9 +118,10 @@ class Bound {
     }
     for (size_t r = 0; r < shares_.size(); ++r) {
       if (shares_[r].empty()) continue;
-      Idle idle = single_ && backward_ ? IdleOf(r) : Idle{};
+      const Idle& idle = idle_[r];
       double span = std::max({Work(r) + idle.all, RoundTrip(r), MemoryTime(r)});
       if (single_) span = std::max(span, Through(shares_[r].front().stage));
+      if (single_ && backward_) span = std::max(span, Held(shares_[r].front().stage));
       bound.span = std::max(bound.span, span);
       double head = kNoLimit;
       for (const Share& s : shares_[r]) head = std::min(head, start_f_[s.stage]);
@@ -133,7 +137,15 @@ class Bound {
   }
 
  private:
+  struct Idle {
+    double before = 0;  // between the rank's first F and its first I
+    double all = 0;
+    double last = 0;     // the most work that can be left when its last F ends
+    bool apart = false;  // its last F ends after its first I starts, in every order
+  };
+
   int stages_;
+  std::vector<Idle> idle_;                  // [rank]
   std::vector<std::vector<Share>> shares_;  // [rank], by stage
   std::vector<std::vector<int>> ranks_of_;
   std::vector<double> room_;
@@ -257,11 +269,6 @@ class Bound {
     return held / room_[rank];
   }
 
-  struct Idle {
-    double before = 0;  // between the rank's first F and its first I
-    double all = 0;
-  };
-
   Idle IdleOf(size_t rank) const {
     const std::vector<Share>& shares = shares_[rank];
     int low = shares.front().stage, high = shares.back().stage;
@@ -282,23 +289,45 @@ class Bound {
     if (uniform && one.stored > 0 && room < kNoLimit) {
       double whole = std::min(count, Floor(room / one.stored));
       most_first = std::min(most_first, whole * one.F);
+      double most = whole * one.I + count * one.W;
       if (one.kept > 0) {
-        double most = 0;
+        most = 0;
         for (double n = 0; n <= whole; ++n) {
           double kept = std::min(count, Floor((room - n * one.stored) / one.kept));
           most = std::max(most, n * (one.I + one.W) + kept * one.W);
         }
-        most_last = std::min(most_last, most);
       }
+      most_last = std::min(most_last, most);
     }
+    double backward = 0;
+    for (const Share& s : shares) backward += s.backwards * (s.least.I + s.least.W);
+    most_last = std::min(most_last, backward);
     double gap = start_i_[high] - start_f_[low];
     double rest = Life(low) - (start_f_[high] + path_[high].F - start_f_[low]) + path_[low].W;
     Idle idle;
     idle.before = std::max(0.0, gap - most_first);
     double after = std::max(0.0, rest - most_last);
+    idle.last = most_last;
+    idle.apart = size > room * (1 + 1e-12);
     // All forwards before the first I: the two windows may be one.
-    idle.all = size <= room * (1 + 1e-12) ? std::max(idle.before, after) : idle.before + after;
+    idle.all = idle.apart ? idle.before + after : std::max(idle.before, after);
     return idle;
+  }
+
+  // A later rank ends its last F no sooner than all its work but the most that can be left has been
+  // done; from there the last I of stage `low` is a way off.
+  double Held(int low) const {
+    double longest = 0;
+    for (size_t r = 0; r < shares_.size(); ++r) {
+      if (shares_[r].empty() || shares_[r].front().stage < low) continue;
+      int first = shares_[r].front().stage, high = shares_[r].back().stage;
+      Idle idle = idle_[r];
+      double last_f =
+          start_f_[first] - start_f_[low] + (idle.apart ? idle.before : 0) + Work(r) - idle.last;
+      double rest = start_i_[low] + path_[low].I - start_f_[high] - path_[high].F + path_[low].W;
+      longest = std::max(longest, last_f + rest);
+    }
+    return longest;
   }
 
   // The part of the chain from stage `low` on starts with this rank's first F and ends with its

@@ -12,7 +12,7 @@ namespace {
 class Memory {
  public:
   Memory(const Plan& plan, int rank, const Costs& costs, const std::vector<char>& recompute)
-      : rank_(rank), costs_(costs), recompute_(recompute) {
+      : rank_(rank), forward_only_(plan.forward_only), costs_(costs), recompute_(recompute) {
     std::vector<char> held(plan.stages, 0), loaded(plan.stages, 0);
     for (const Action& a : plan.ranks[rank]) {
       if (a.stage < 0) continue;
@@ -30,6 +30,7 @@ class Memory {
     if (HasForward(a)) {
       peak_activations = std::max(peak_activations, ++activations_);
       Add(Stored(a.stage));
+      if (forward_only_) Add(-Stored(a.stage)), --activations_;  // nobody comes back for it
     }
     if (HasBackward(a)) {
       int stage = BackwardStage(a);
@@ -47,6 +48,7 @@ class Memory {
 
  private:
   int rank_;
+  bool forward_only_;
   const Costs& costs_;
   const std::vector<char>& recompute_;
   int64_t activations_ = 0;

@@ -1,0 +1,310 @@
+#include "plan/zb_auto.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "plan/error.h"
+#include "plan/list_schedule.h"
+#include "plan/zb_improve.h"
+#include "plan/zb_order.h"
+#include "plan/zb_scripts.h"
+
+namespace pipewright {
+
+namespace {
+
+struct Found {
+  OrderTimes times;
+  Order order;
+};
+
+// One map, one set of recomputed stages: tries scripts, keeps the best order.
+class Search {
+ public:
+  Search(const OrderProblem& problem, long effort, double bound)
+      : p_(problem), effort_(effort), bound_(bound) {
+    for (const auto& ranks : p_.placement)
+      actions_ += static_cast<long>(p_.microbatches) * (ranks.empty() ? 0 : 3);
+  }
+
+  Found Run() {
+    Safe();
+    Named();
+    if (p_.one_rank_each) Patterns();
+    bool single = std::all_of(p_.held.begin(), p_.held.end(),
+                              [](const auto& stages) { return stages.size() == 1; });
+    if (single) Warm();
+    Polish();
+    return std::move(best_);
+  }
+
+ private:
+  const OrderProblem& p_;
+  long effort_;   // actions that may be timed
+  double bound_;  // a span that nothing beats
+  long actions_ = 0;
+  Found best_;
+  std::vector<Found> starts_;
+
+  bool Spend(double share = 1) {
+    effort_ -= static_cast<long>(static_cast<double>(actions_) * share);
+    return effort_ > 0;
+  }
+
+  OrderTimes Try(Order script, double patience) {
+    Spend();
+    if (p_.forward_only)
+      for (auto& list : script)
+        std::erase_if(list, [](const Op& op) { return op.kind != OpKind::kF; });
+    PlayResult result = Play(p_, script, patience);
+    if (!result.times.ok) return result.times;
+    bool better = !best_.times.ok || result.times.Better(best_.times);
+    if (better) best_ = {result.times, result.order};
+    Keep({result.times, std::move(result.order)});
+    return result.times;
+  }
+
+  // The best few starts, no two of one span.
+  void Keep(Found found) {
+    for (const Found& start : starts_)
+      if (std::abs(start.times.span - found.times.span) <= 1e-9 * found.times.span) return;
+    auto place = std::find_if(starts_.begin(), starts_.end(),
+                              [&](const Found& start) { return found.times.Better(start.times); });
+    starts_.insert(place, std::move(found));
+    if (starts_.size() > 6) starts_.pop_back();
+  }
+
+  void TryAll(const Order& script) {
+    for (double patience : {1.0, 0.0, 0.5, 0.8, 0.2}) {
+      if (effort_ <= 0 && best_.times.ok) return;
+      Try(script, patience);
+    }
+  }
+
+  // With few microbatches in flight; one at a time fits if anything does.
+  void Safe() {
+    int last = 0;
+    for (int depth = 1;; depth = std::max(depth + 1, depth * 3 / 2)) {
+      ListPolicy policy;
+      policy.split = true;
+      policy.in_flight.assign(p_.stages, std::min(depth, p_.microbatches));
+      Plan plan = ListSchedule(p_.placement, p_.ranks, p_.microbatches, policy);
+      OrderTimes times = Try(ScriptOf(plan), 0.5);
+      if (depth == 1 && !times.ok) OneByOne();
+      last = depth;
+      if (!times.ok || last >= p_.microbatches || last > 4 * p_.ranks) break;
+    }
+  }
+
+  void OneByOne() {
+    Order script(p_.ranks);
+    for (int m = 0; m < p_.microbatches; ++m) {
+      for (int s = 0; s < p_.stages; ++s) script[p_.RankOf(s, m)].push_back({OpKind::kF, s, m});
+      for (int s = p_.stages; s-- > 0;) script[p_.RankOf(s, m)].push_back({OpKind::kI, s, m});
+    }
+    Try(script, 0.5);
+  }
+
+  void Named() {
+    for (const char* name :
+         {"1f1b", "zb-h1", "zb-h2", "interleaved", "zb1p", "zbv", "v-half", "v-min"}) {
+      if (effort_ <= 0) return;
+      try {
+        TryAll(ScriptOf(MakeSchedule(name, p_.ranks, p_.stages, p_.microbatches, p_.placement)));
+      } catch (const Error&) {  // not for these numbers
+      }
+    }
+  }
+
+  void Patterns() {
+    for (double slack : {0.0, 0.15, 0.4})
+      for (double tolerance : {0.0, 0.1, 0.25}) {
+        if (effort_ <= 0) return;
+        TryAll(PatternScript(p_, slack, tolerance));
+      }
+  }
+
+  // Forwards before the first I, by rank: straight lines first, then each rank on its own.
+  void Warm() {
+    std::vector<int> most(p_.ranks), best;
+    int top = 1;
+    for (int r = 0; r < p_.ranks; ++r) {
+      double stored = p_.stored[p_.At(p_.held[r][0], r)];
+      double fit = stored > 0 ? p_.room[r] / stored * (1 + 1e-12) + 1e-9 : p_.microbatches;
+      most[r] = std::max(1, static_cast<int>(std::min<double>(fit, p_.microbatches)));
+      top = std::max(top, most[r]);
+    }
+    OrderTimes least;
+    double patience = 0.5;
+    auto attempt = [&](const std::vector<int>& warm, double wait) {
+      if (effort_ <= 0) return false;
+      OrderTimes times = Try(WarmScript(p_, warm), wait);
+      if (!times.ok || (least.ok && !times.Better(least))) return false;
+      least = times, best = warm, patience = wait;
+      return true;
+    };
+    for (double slope : {0.0, 0.5, 1.0, 1.25, 1.5, 1.75, 2.0, 2.25, 2.5, 3.0, 4.0})
+      for (int start :
+           {top, top - 1, top * 7 / 8, top * 3 / 4, top / 2, p_.ranks, 2 * p_.ranks - 1}) {
+        std::vector<int> warm(p_.ranks);
+        for (int r = 0; r < p_.ranks; ++r)
+          warm[r] = std::clamp(static_cast<int>(std::lround(start - slope * r)), 1, most[r]);
+        for (double wait : {0.0, 0.5, 1.0}) attempt(warm, wait);
+      }
+    for (bool moved = true; moved && least.ok;) {
+      moved = false;
+      for (int r = 0; r < p_.ranks; ++r)
+        for (int change : {1, -1, 2, -2}) {
+          std::vector<int> warm = best;
+          warm[r] = std::clamp(warm[r] + change, 1, most[r]);
+          if (warm[r] != best[r] && attempt(warm, patience)) moved = true;
+          // This rank and all behind it, or before it.
+          for (bool behind : {true, false}) {
+            warm = best;
+            for (int q = behind ? r : 0; q < (behind ? p_.ranks : r + 1); ++q)
+              warm[q] = std::clamp(warm[q] + change, 1, most[q]);
+            if (warm != best && attempt(warm, patience)) moved = true;
+          }
+        }
+      for (double wait : {0.0, 0.1, 0.2, 0.3, 0.4, 0.6, 0.7, 0.8, 0.9, 1.0})
+        if (attempt(best, wait)) moved = true;
+    }
+  }
+
+  // Every good start is improved a little, then the best ones for as long as effort lasts.
+  void Polish() {
+    if (!best_.times.ok) return;
+    long cost = std::max<long>(1, actions_);
+    int all = static_cast<int>(std::clamp<long>(effort_ / cost, 20, 60000));
+    for (int round = 0; round < 2; ++round) {
+      std::stable_sort(starts_.begin(), starts_.end(),
+                       [](const Found& a, const Found& b) { return a.times.Better(b.times); });
+      bool tiny = actions_ <= 60;
+      if (round == 1 && starts_.size() > 3 && !tiny) starts_.resize(3);
+      for (size_t i = 0; i < starts_.size() && best_.times.span > bound_; ++i) {
+        Found& start = starts_[i];
+        start.times =
+            round ? Improve(p_, start.order, tiny ? all : all / 6, static_cast<int>(i) + 1, bound_)
+                  : Improve(p_, start.order, all / 12, 0, bound_);
+        if (start.times.Better(best_.times)) best_ = start;
+      }
+    }
+  }
+};
+
+Plan ToPlan(const OrderProblem& p, const Order& order) {
+  Plan plan;
+  plan.stages = p.stages;
+  plan.microbatches = p.microbatches;
+  plan.forward_only = p.forward_only;
+  for (const auto& list : order) {
+    auto& actions = plan.ranks.emplace_back();
+    for (const Op& op : list) {
+      Action action;
+      action.kind = op.kind == OpKind::kF   ? ActionKind::kForward
+                    : op.kind == OpKind::kI ? ActionKind::kInputGrad
+                                            : ActionKind::kWeightGrad;
+      action.stage = op.stage;
+      action.microbatch = op.microbatch;
+      actions.push_back(action);
+    }
+  }
+  return plan;
+}
+
+// Each rank's actions, in no order that matters.
+Order Every(const OrderProblem& p) {
+  Order order(p.ranks);
+  for (int s = 0; s < p.stages; ++s)
+    for (int m = 0; m < p.microbatches; ++m)
+      for (OpKind kind : {OpKind::kF, OpKind::kI, OpKind::kW})
+        if (kind == OpKind::kF || !p.forward_only) order[p.RankOf(s, m)].push_back({kind, s, m});
+  return order;
+}
+
+// About this many actions may be timed in all: some seconds on one core.
+constexpr long kEffort = 25'000'000;
+
+// The least limit that one microbatch at a time needs on some rank.
+[[noreturn]] void DoesNotFit(const OrderProblem& p, double memory) {
+  int worst = 0;
+  double most = 0;
+  for (int r = 0; r < p.ranks; ++r) {
+    double stored = 0, whole = 0;
+    for (int s : p.held[r]) {
+      double one = p.stored[p.At(s, r)];
+      stored = p.forward_only ? std::max(stored, one) : stored + one;
+      whole = std::max(whole, p.whole[p.At(s, r)] - p.stored[p.At(s, r)]);
+    }
+    double need = stored + whole + memory - p.room[r];
+    if (need > most) most = need, worst = r;
+  }
+  throw Error("--memory",
+              "one microbatch at a time already needs " + std::to_string(most) + " on rank " +
+                  std::to_string(worst) + ", more than " + std::to_string(memory),
+              "raise the limit, use more ranks, or give a recompute option in the costs");
+}
+
+std::vector<Placement> Maps(int ranks, int stages, const Placement& fixed) {
+  if (!fixed.empty()) return {fixed};
+  if (stages == ranks) return {ParsePlacement("loop", ranks, stages)};
+  return {ParsePlacement("v", ranks, stages), ParsePlacement("loop", ranks, stages)};
+}
+
+// Which stages recompute: none, all that may, or those on every rank's first stages.
+std::vector<std::vector<char>> Recomputes(const Costs& costs, int stages, double memory) {
+  std::vector<std::vector<char>> choices(1);
+  std::vector<char> all(stages, 0);
+  bool offered = false;
+  for (int s = 0; s < stages; ++s)
+    offered |= all[s] = costs.stages[costs.stages.size() == 1 ? 0 : s].recompute >= 0;
+  if (!offered || memory == kNoLimit) return choices;
+  choices.push_back(all);
+  for (int quarter : {1, 2, 3}) {
+    std::vector<char> some = all;
+    for (int s = stages * quarter / 4; s < stages; ++s) some[s] = 0;
+    choices.push_back(some);
+  }
+  return choices;
+}
+
+}  // namespace
+
+ZbAutoResult ZbAuto(const Costs& costs, int ranks, int stages, int microbatches,
+                    const ZbAutoOptions& options) {
+  CheckStages(costs, stages);
+  if (ranks < 1 || microbatches < 1)
+    throw Error("zb-auto", "ranks and microbatches must be at least 1");
+  if (stages < ranks)
+    throw Error("--stages", std::to_string(stages) + " stages leave ranks without one",
+                "use " + std::to_string(ranks) + " stages or more, or fewer ranks");
+  std::vector<Placement> maps = Maps(ranks, stages, options.placement);
+  auto recomputes = Recomputes(costs, stages, options.forward_only ? kNoLimit : options.memory);
+  long effort = kEffort / static_cast<long>(maps.size() * recomputes.size());
+  ZbAutoResult result;
+  Found best;
+  for (const Placement& map : maps)
+    for (const std::vector<char>& recompute : recomputes) {
+      OrderProblem problem = MakeProblem(costs, ranks, map, microbatches, options.memory, recompute,
+                                         options.forward_only);
+      double bound =
+          BoundOf(ToPlan(problem, Every(problem)), costs, options.memory, 1, recompute).span;
+      if (best.times.ok && bound >= best.times.span) continue;
+      Found found = Search(problem, effort, bound).Run();
+      if (!found.times.ok || (best.times.ok && !found.times.Better(best.times))) continue;
+      result.plan = ToPlan(problem, found.order);
+      result.placement = map;
+      result.recompute = recompute;
+      best = std::move(found);
+    }
+  if (!best.times.ok)
+    DoesNotFit(MakeProblem(costs, ranks, maps[0], microbatches, options.memory, recomputes.back(),
+                           options.forward_only),
+               options.memory);
+  result.makespan = best.times.makespan;
+  result.span = best.times.span;
+  result.bound = BoundOf(result.plan, costs, options.memory, 1, result.recompute);
+  return result;
+}
+
+}  // namespace pipewright
