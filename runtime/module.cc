@@ -24,11 +24,11 @@ std::string Readable(const std::string& what) {
   return start == std::string::npos ? text : text.substr(start);
 }
 
-at::Tensor MakeWeight(const WeightInfo& weight, const SafetensorsFile* file, at::Device device) {
+at::Tensor MakeWeight(const WeightInfo& weight, const SafetensorsFile* file) {
   at::ScalarType type = DtypeOf(weight.dtype);
   // A tensor of its own rather than the mapped file: training writes to it, and kernels of the
   // linear algebra library may round differently where memory is aligned differently.
-  at::Tensor tensor = at::empty(weight.shape, at::TensorOptions(type).device(device));
+  at::Tensor tensor = file ? at::empty(weight.shape, type) : at::zeros(weight.shape, type);
   if (file) {
     const TensorInfo& info = file->At(weight.name);
     if (DtypeOfSafetensors(info.dtype) != type || info.shape != weight.shape)
@@ -84,7 +84,7 @@ void CheckInterface(const std::string& file, const Manifest& manifest, const Mod
 }  // namespace
 
 LoadedModule LoadModule(const std::string& package, const Manifest& manifest, int index,
-                        at::Device device) {
+                        WeightSource weights) {
   const ModuleInfo& info = manifest.modules[index];
   std::string path = package + "/" + info.code;
   LoadedModule module;
@@ -113,14 +113,15 @@ LoadedModule LoadModule(const std::string& package, const Manifest& manifest, in
   CheckInterface(path, manifest, info, *type, forward->getSchema());
 
   std::unique_ptr<SafetensorsFile> file;
-  if (!device.is_meta()) file = std::make_unique<SafetensorsFile>(package + "/" + info.weights);
+  if (weights == WeightSource::kFile)
+    file = std::make_unique<SafetensorsFile>(package + "/" + info.weights);
   module.self =
       c10::ivalue::Object::create(c10::StrongTypePtr(module.unit, type), type->numAttributes());
   for (const WeightInfo& weight : info.held) {
-    module.weights.push_back(MakeWeight(weight, file.get(), device));
+    module.weights.push_back(MakeWeight(weight, file.get()));
     module.self->setAttr(weight.name, module.weights.back());
   }
-  if (type->hasAttribute("device")) module.self->setAttr("device", device);
+  if (type->hasAttribute("device")) module.self->setAttr("device", at::Device(at::kCPU));
   SetTraining(module, true);
 
   auto graph = torch::jit::toGraphFunction(*forward).graph()->copy();

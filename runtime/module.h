@@ -19,11 +19,15 @@ struct LoadedModule {
   std::unique_ptr<torch::jit::Code> code;
 };
 
-// Where a module's weights come from: `device` meta makes them without memory and opens no file.
+enum class WeightSource {
+  kFile,
+  kZeros,  // no file is opened
+};
+
 // Compiles PACKAGE/modules/moduleK.py and checks that its interface is the manifest's. Throws Error
 // with file, line and caret for code that does not compile.
 LoadedModule LoadModule(const std::string& package, const Manifest& manifest, int index,
-                        at::Device device);
+                        WeightSource weights = WeightSource::kFile);
 
 // Dropout, batch norm and the like follow this flag.
 void SetTraining(LoadedModule& module, bool training);

@@ -89,12 +89,14 @@ void OpenSession(Session& session, const SessionOptions& options, Transport& tra
   });
 }
 
-void RunStep(Session& session, int64_t step, Transport& transport) {
+void RunStep(Session& session, int64_t step) {
   session.stages->SetStep(step);
   try {
     session.executor->RunStep();
+  } catch (const Aborted&) {
+    throw;  // another rank says why
   } catch (const std::exception& e) {
-    transport.Abort("step " + std::to_string(step + 1) + ", " + e.what(), kFailure);
+    throw Error("step " + std::to_string(step + 1) + ", " + e.what());
   }
 }
 

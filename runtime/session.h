@@ -41,8 +41,9 @@ void OpenSession(Session& session, const SessionOptions& options, Transport& tra
                  std::function<at::Tensor(int, int)> input,
                  std::function<void(int, int, const at::Tensor&)> output = {});
 
-// Runs one step, or ends every rank with the error's message. On return `step` is done here.
-void RunStep(Session& session, int64_t step, Transport& transport);
+// Runs one step (from 0) of this rank. What it throws is this rank's alone: the others must be
+// aborted.
+void RunStep(Session& session, int64_t step);
 
 // "stage 0: modules 0-1" of one rank, for people.
 std::string Describe(const Session& session, int rank);

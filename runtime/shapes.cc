@@ -72,11 +72,13 @@ TensorSpec FromManifest(const ValueInfo& value, const std::map<std::string, int6
   return spec;
 }
 
-// Outputs of a module on the meta device.
-void RunOnMeta(const std::string& package, const Manifest& manifest, int index,
-               std::vector<TensorSpec>& specs) {
+// What an edited module puts out, by running it once on zeros. (On the meta device the C++ library
+// lacks operators as common as layer norm.)
+void RunOnZeros(const std::string& package, const Manifest& manifest, int index,
+                std::vector<TensorSpec>& specs) {
   at::NoGradGuard no_grad;
-  LoadedModule module = LoadModule(package, manifest, index, at::kMeta);
+  LoadedModule module = LoadModule(package, manifest, index, WeightSource::kZeros);
+  SetTraining(module, false);
   const ModuleInfo& info = manifest.modules[index];
   std::vector<c10::IValue> inputs;
   for (int id : info.inputs) {
@@ -84,15 +86,13 @@ void RunOnMeta(const std::string& package, const Manifest& manifest, int index,
       throw Error(package + "/" + info.code, "was edited, and its sizes depend on the value of \"" +
                                                  manifest.values[id].name +
                                                  "\", which is not known before the run");
-    inputs.push_back(
-        at::empty(specs[id].sizes, at::TensorOptions(specs[id].type).device(at::kMeta)));
+    inputs.push_back(at::zeros(specs[id].sizes, specs[id].type));
   }
   std::vector<c10::IValue> outputs;
   try {
     outputs = Run(module, std::move(inputs));
   } catch (const std::exception& e) {
-    throw Error(package + "/" + info.code,
-                std::string("cannot derive the sizes of its outputs\n") + e.what());
+    throw Error(package + "/" + info.code, std::string("fails on zeros\n") + e.what());
   }
   for (size_t i = 0; i < info.outputs.size(); ++i) {
     int id = info.outputs[i];
@@ -128,7 +128,7 @@ std::vector<TensorSpec> InferShapes(const std::string& package, const Manifest& 
       anew = true;  // an expression beyond ours: the code tells
       recorded.clear();
     }
-    if (anew) RunOnMeta(package, manifest, static_cast<int>(m), specs);
+    if (anew) RunOnZeros(package, manifest, static_cast<int>(m), specs);
     for (size_t i = 0; i < info.outputs.size(); ++i) {
       int id = info.outputs[i];
       if (!anew) specs[id] = recorded[i];

@@ -16,9 +16,9 @@ struct TensorSpec {
 };
 
 // By value id. `inputs`: one for each input of the model, in order. Sizes come from the manifest's
-// expressions; a module whose code was edited, and what depends on values that it changed, is run
-// on the meta device instead. Throws Error for inputs that the model was not exported for and for
-// modules that cannot be run without data.
+// expressions; a module whose code was edited, and one that takes values which an edited one
+// changed, is run once on zeros instead. Throws Error for inputs that the model was not exported
+// for and for edited modules that fail.
 std::vector<TensorSpec> InferShapes(const std::string& package, const Manifest& manifest,
                                     const std::vector<TensorSpec>& inputs);
 

@@ -146,8 +146,7 @@ TorchStages::TorchStages(StageSettings settings)
     if (std::find(ranks.begin(), ranks.end(), s.settings.rank) == ranks.end()) continue;
     s.modules_of[stage].push_back(index);
     LoadedModule& module =
-        s.modules.emplace(index, LoadModule(s.settings.package, s.manifest, index, at::kCPU))
-            .first->second;
+        s.modules.emplace(index, LoadModule(s.settings.package, s.manifest, index)).first->second;
     SetTraining(module, s.settings.training);
     s.gradients[index].resize(module.weights.size());
     s.optimizer[index].resize(module.weights.size());

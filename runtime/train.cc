@@ -166,7 +166,7 @@ void Train(const RunOptions& options, Transport& transport) {
   double busy = 0, begin = Now();
   for (feed.step = 0; feed.step < job.steps; ++feed.step) {
     double start = Now();
-    RunStep(session, feed.step, transport);
+    RunStep(session, feed.step);
     for (const TraceEvent& event : session.executor->trace())
       if (IsCompute(event.action.kind)) busy += event.end - event.start - event.waited;
     if (progress) progress->Step(feed.step, session.stages->losses(), Now() - start);
@@ -200,7 +200,7 @@ void Evaluate(const RunOptions& options, Transport& transport) {
   std::vector<double> losses;
   double begin = Now();
   for (feed.step = 0; feed.step < steps; ++feed.step) {
-    RunStep(session, feed.step, transport);
+    RunStep(session, feed.step);
     losses.insert(losses.end(), session.stages->losses().begin(), session.stages->losses().end());
   }
   std::string error;
