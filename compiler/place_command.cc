@@ -8,6 +8,7 @@
 #include "plan/error.h"
 #include "plan/json.h"
 #include "plan/placement/checkpoint_tree.h"
+#include "plan/placement/package.h"
 #include "plan/placement/place.h"
 #include "plan/size.h"
 #include "plan/text.h"
@@ -16,7 +17,7 @@ namespace pipewright {
 namespace {
 
 struct Options {
-  std::string model, dtype, check, output, activations = "0";
+  std::string model, dtype, check, output, conf, activations = "0";
   std::vector<std::string> max_memory, no_split, special_dtypes;
   PlaceOptions place;
   std::string compat;
@@ -25,8 +26,13 @@ struct Options {
 
 void PrintJson(const Json& json) { std::cout << json.dump(2) << "\n"; }
 
-// A module tree as JSON, or weights, whose names give the tree.
+bool IsPackage(const std::string& path) {
+  return std::filesystem::exists(std::filesystem::path(path) / "manifest.json");
+}
+
+// A package, a module tree as JSON, or weights, whose names give the tree.
 ModuleTree ReadModel(const std::string& path) {
+  if (IsPackage(path)) return TreeOfPackage(ReadManifest(path));
   if (!std::filesystem::is_directory(path)) {
     MappedFile file(path);
     size_t first = file.bytes().find_first_not_of(" \t\r\n");
@@ -113,9 +119,20 @@ void PrintLargest(const ModuleTree& tree, const Options& options) {
   std::cout << largest.bytes << "  " << Join(largest.names, "  ") << "\n";
 }
 
+// The map as a conf of the package.
+void WriteConfOf(const DeviceMap& map, const Options& options) {
+  if (options.conf.empty()) return;
+  if (!IsPackage(options.model))
+    throw UsageError("--conf", "a conf belongs to a package, which " + options.model + " is not");
+  WriteFile(options.conf,
+            WriteConf(ConfOfDeviceMap(ReadManifest(options.model), map,
+                                      options.check.empty() ? "the device map" : options.check)));
+}
+
 void Check(const ModuleTree& tree, const Options& options) {
-  MapProblems problems =
-      CheckDeviceMap(tree, ReadDeviceMap(ReadJson(options.check), options.check));
+  DeviceMap map = ReadDeviceMap(ReadJson(options.check), options.check);
+  if (!options.conf.empty()) return WriteConfOf(map, options);
+  MapProblems problems = CheckDeviceMap(tree, map);
   if (options.json) {
     PrintJson({{"valid", problems.Usable()},
                {"uncovered", problems.uncovered},
@@ -161,6 +178,7 @@ void Run(Options options) {
   Placement placement = Place(tree, options.place);
   if (!options.output.empty())
     WriteFile(options.output, DeviceMapJson(placement.map).dump(2) + "\n");
+  if (placement.uncovered.empty()) WriteConfOf(placement.map, options);
   if (options.json) {
     PrintJson(PlacementJson(placement));
   } else {
@@ -179,7 +197,7 @@ void AddPlaceCommand(CLI::App& app) {
   static Options options;
   PlaceOptions& place = options.place;
   app.add_option("model", options.model,
-                 "a module tree (.json), or weights: a file, an index or a folder")
+                 "a package, a module tree as JSON, or weights: a file, an index or a folder")
       ->required();
   app.add_option("--max-memory", options.max_memory,
                  "budgets: 0=10GiB,1=10GiB,cpu=30GiB,disk=1TB (default: this machine's RAM)")
@@ -209,6 +227,8 @@ void AddPlaceCommand(CLI::App& app) {
   app.add_flag("--largest-layer", options.largest_layer, "print the largest layer");
   app.add_flag("--tied", options.tied, "print the names that are one tensor");
   app.add_option("--check", options.check, "check this device map instead of making one");
+  app.add_option("--conf", options.conf,
+                 "write the map (made, or of --check) as a conf of the package: a rank a device");
   app.add_flag("--json", options.json, "print JSON and nothing else");
   app.callback([] { Run(options); });
 }

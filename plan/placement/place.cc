@@ -115,21 +115,20 @@ class Placer {
                                  device + ", which would have needed " + SizeText(needed));
   }
 
-  // A layer larger than an accelerator cannot visit it, so that keeping room for it there only
-  // drives the small layers away, in the end to disk. Where everything fits the accelerators, it is
-  // placed there instead.
+  // A layer larger than the first accelerator cannot visit it, so that keeping room for it there
+  // only drives the small layers away, in the end to disk. Where everything fits the accelerators,
+  // it is placed there instead.
   void Unstrand() {
-    bool offloads = false, empty = false;
-    std::set<std::string> taken;
+    if (accelerators_.empty()) return;
+    const Budget& first = budgets_[accelerators_[0]];
+    bool offloads = false, empty = true;
     for (const PlacedPart& part : result_.parts) {
-      taken.insert(part.device);
+      empty = empty && part.device != first.device;
       offloads = offloads || (part.bytes > 0 && (part.device == "cpu" || part.device == "disk"));
     }
-    int64_t largest =
-        FindLargestLayer(tree_, SplitEntry(tree_, {false, 0}), options_.no_split).bytes;
-    for (size_t i : accelerators_)
-      empty = empty || (!taken.count(budgets_[i].device) && budgets_[i].limit < largest);
-    if (!offloads || !empty) return;
+    LargestLayer largest =
+        FindLargestLayer(tree_, SplitEntry(tree_, {false, 0}), options_.no_split);
+    if (!offloads || !empty || first.limit >= largest.bytes) return;
     std::vector<Atom> atoms = Atoms(tree_, options_.no_split);
     std::vector<int> place = MostResident(atoms, Limits(accelerators_));
     if (std::count(place.begin(), place.end(), -1)) return;

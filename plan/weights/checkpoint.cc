@@ -8,6 +8,7 @@
 #include "plan/error.h"
 #include "plan/json.h"
 #include "plan/text.h"
+#include "plan/weights/shard_index.h"
 #include "plan/weights/torch_file.h"
 
 namespace pipewright {
@@ -61,34 +62,10 @@ static void AddFile(Checkpoint& checkpoint, const std::string& path) {
   checkpoint.metadata.insert(header.metadata.begin(), header.metadata.end());
 }
 
-// name -> shard, from {"weight_map": {...}} or the bare map.
-static std::map<std::string, std::string> ReadIndex(const std::string& path, uint64_t& total) {
-  nlohmann::json index = ParseSortedJson(ReadFile(path), path);
-  if (!index.is_object()) throw Error(path, "an index is an object");
-  bool whole = index.contains("weight_map");
-  const nlohmann::json& names = whole ? index["weight_map"] : index;
-  if (!names.is_object()) throw Error(path, "\"weight_map\" is not an object");
-  if (whole && index.contains("metadata") && index["metadata"].is_object() &&
-      index["metadata"].contains("total_size") &&
-      index["metadata"]["total_size"].is_number_unsigned())
-    total = index["metadata"]["total_size"];
-  std::map<std::string, std::string> shards;
-  for (const auto& [name, shard] : names.items()) {
-    if (!shard.is_string())
-      throw Error(path, Quote(name) + ": the name of a shard is expected, found " + shard.dump());
-    fs::path relative(shard.get<std::string>());
-    bool leaves = relative.empty() || relative.is_absolute();
-    for (const fs::path& part : relative) leaves = leaves || part == "..";
-    if (leaves)
-      throw Error(path, Quote(name) + ": the shard " + shard.dump() + " lies outside the folder");
-    shards[name] = relative.lexically_normal().string();
-  }
-  return shards;
-}
-
 static void AddShards(Checkpoint& checkpoint, const std::string& path) {
-  uint64_t announced = ~uint64_t{0}, total = 0;
-  std::map<std::string, std::string> shards = ReadIndex(path, announced);
+  ShardIndex index = ParseShardIndex(ReadFile(path), path);
+  const std::map<std::string, std::string>& shards = index.shard_of;
+  uint64_t total = 0;
   std::set<std::string> files;
   for (const auto& [name, shard] : shards) files.insert(shard);
   fs::path folder = fs::path(path).parent_path();
@@ -114,9 +91,10 @@ static void AddShards(Checkpoint& checkpoint, const std::string& path) {
   for (const auto& [name, shard] : shards)
     if (!found.count(name))
       throw Error(path, "the tensor " + Quote(name) + " is not in its shard " + Quote(shard));
-  if (announced != ~uint64_t{0} && announced != total)
-    checkpoint.warnings.push_back(path + ": its total_size is " + std::to_string(announced) +
-                                  ", the tensors take " + std::to_string(total) + " bytes");
+  if (index.total_size && *index.total_size != total)
+    checkpoint.warnings.push_back(path + ": its total_size is " +
+                                  std::to_string(*index.total_size) + ", the tensors take " +
+                                  std::to_string(total) + " bytes");
 }
 
 Checkpoint OpenCheckpoint(const std::string& path) {

@@ -1,0 +1,98 @@
+#include "plan/placement/package.h"
+
+#include <map>
+#include <set>
+
+#include "plan/error.h"
+#include "plan/text.h"
+
+namespace pipewright {
+
+ModuleTree TreeOfPackage(const Manifest& manifest) {
+  ModuleTree tree;
+  tree.modules.resize(1 + manifest.modules.size());
+  tree.modules[0].class_name = "Package";
+  std::map<std::pair<int, std::string>, int> ids;
+  for (size_t m = 0; m < manifest.modules.size(); ++m) {
+    TreeModule& module = tree.modules[m + 1];
+    module.name = manifest.modules[m].name;
+    module.class_name = "Module";
+    module.parent = 0;
+    tree.modules[0].children.push_back(static_cast<int>(m) + 1);
+    for (bool buffers : {false, true})
+      for (const WeightInfo& weight : manifest.modules[m].held) {
+        if ((weight.kind != "parameter") != buffers) continue;
+        int id = static_cast<int>(tree.tensors.size());
+        TreeTensor tensor;
+        tensor.name = module.name + "." + weight.name;
+        tensor.dtype = weight.dtype;
+        tensor.shape = weight.shape;
+        tensor.buffer = buffers;
+        tensor.module = static_cast<int>(m) + 1;
+        (buffers ? module.buffers : module.parameters).push_back(id);
+        ids[{static_cast<int>(m), weight.name}] = id;
+        tree.tensors.push_back(tensor);
+      }
+  }
+  std::vector<std::pair<int, int>> ties;
+  for (const SharedWeight& shared : manifest.shared)
+    for (const SharedWeight::Holder& holder : shared.holders) {
+      auto first = ids.find({shared.holders[0].module, shared.holders[0].name});
+      auto other = ids.find({holder.module, holder.name});
+      if (first != ids.end() && other != ids.end() && first != other)
+        ties.push_back({first->second, other->second});
+    }
+  FinishTree(tree, ties);
+  return tree;
+}
+
+// The device of a module of the package, "" where the map says nothing about it.
+static std::string DeviceOfModule(const ModuleInfo& module, const DeviceMap& map,
+                                  const std::string& path) {
+  std::string device = DeviceOf(map, module.name);
+  if (!device.empty()) return device;
+  std::map<std::string, std::string> devices;  // device -> a name that lies there
+  for (const WeightInfo& weight : module.held)
+    if (weight.kind != "constant") devices.insert({DeviceOf(map, weight.name), weight.name});
+  if (devices.empty())
+    for (const std::string& name : module.covers) devices.insert({DeviceOf(map, name), name});
+  devices.erase("");
+  if (devices.empty()) return "";
+  if (devices.size() > 1) {
+    auto [one, name] = *devices.begin();
+    auto [two, other] = *devices.rbegin();
+    throw Error(
+        path,
+        module.name + " would lie on " + one + " (" + name + ") and on " + two + " (" + other + ")",
+        "cut the package where the map changes: pipewright compile --split modules:" + other);
+  }
+  return devices.begin()->first;
+}
+
+Conf ConfOfDeviceMap(const Manifest& manifest, const DeviceMap& map, const std::string& path) {
+  Conf conf;
+  std::map<std::string, int> rank_of;
+  std::vector<std::string> devices;
+  for (const ModuleInfo& module : manifest.modules)
+    devices.push_back(DeviceOfModule(module, map, path));
+  for (size_t m = 1; m < devices.size(); ++m)
+    if (devices[m].empty()) devices[m] = devices[m - 1];
+  for (size_t m = devices.size(); m-- > 1;)
+    if (devices[m - 1].empty()) devices[m - 1] = devices[m];
+  std::string last;
+  for (size_t m = 0; m < devices.size(); ++m) {
+    if (devices[m].empty()) throw Error(path, "no module of the package is in the map");
+    if (devices[m] == "disk")
+      throw Error(path, manifest.modules[m].name + " lies on disk, where nothing computes",
+                  "give it a device for the pipeline, or run the map with offloading");
+    if (devices[m] != last) {
+      int rank = rank_of.insert({devices[m], static_cast<int>(rank_of.size())}).first->second;
+      conf.stage_to_ranks.push_back({rank});
+      last = devices[m];
+    }
+    conf.module_to_stage.push_back(static_cast<int>(conf.stage_to_ranks.size()) - 1);
+  }
+  return conf;
+}
+
+}  // namespace pipewright

@@ -1,0 +1,24 @@
+// Packages in placement: their modules as a tree, and a device map as a conf of theirs.
+#pragma once
+#include <string>
+
+#include "plan/conf.h"
+#include "plan/manifest.h"
+#include "plan/placement/device_map.h"
+#include "plan/placement/module_tree.h"
+
+namespace pipewright {
+
+// The root's children are the package's modules (module0, ...), each a layer that is not split; a
+// weight of module0 is called module0.NAME. Shared weights and names of one tensor are tied within
+// a device.
+ModuleTree TreeOfPackage(const Manifest& manifest);
+
+// The stages and ranks under which the package runs as a pipeline over the map's devices: one rank
+// a device, in the order of their first modules; a stage is a run of modules on one device. The map
+// names modules of the package (module0) or of the source model ("blocks.3"); a module of the
+// package that is on no device goes where the one before it is. Throws Error naming `path`: a
+// module on several devices, or on disk, which computes nothing.
+Conf ConfOfDeviceMap(const Manifest& manifest, const DeviceMap& map, const std::string& path);
+
+}  // namespace pipewright

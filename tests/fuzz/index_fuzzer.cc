@@ -1,0 +1,16 @@
+// The index of a sharded checkpoint: no shard that is accepted lies outside the folder.
+#include <cstdlib>
+
+#include "plan/error.h"
+#include "plan/weights/shard_index.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace pipewright;
+  std::string_view text(reinterpret_cast<const char*>(data), size);
+  try {
+    for (const auto& [name, shard] : ParseShardIndex(text, "index").shard_of)
+      if (shard.empty() || shard[0] == '/' || shard.substr(0, 2) == "..") std::abort();
+  } catch (const Error&) {
+  }
+  return 0;
+}

@@ -1,0 +1,23 @@
+// A module tree: accepted or refused with an Error; an accepted one is placed whole.
+#include <cstdlib>
+
+#include "plan/error.h"
+#include "plan/placement/place.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace pipewright;
+  std::string_view text(reinterpret_cast<const char*>(data), size);
+  try {
+    ModuleTree tree = ReadModuleTree(ParseJson(text, "tree"), "tree");
+    for (const char* policy : {"auto", "balanced", "optimal"}) {
+      PlaceOptions options;
+      options.policy = policy;
+      options.budgets = ParseBudgets({"0=200,1=300,cpu=1000"});
+      Placement placement = Place(tree, options);
+      if (!placement.uncovered.empty() || !CheckDeviceMap(tree, placement.map).Usable())
+        std::abort();
+    }
+  } catch (const Error&) {
+  }
+  return 0;
+}

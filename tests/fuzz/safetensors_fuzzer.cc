@@ -1,0 +1,25 @@
+// The header of a safetensors file: accepted or refused with an Error, and what is accepted holds.
+#include <cstdlib>
+
+#include "plan/dtype.h"
+#include "plan/error.h"
+#include "plan/safetensors.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace pipewright;
+  std::string_view file(reinterpret_cast<const char*>(data), size);
+  try {
+    SafetensorsHeader header = ParseSafetensorsHeader(file, "file");
+    uint64_t total = 0;
+    for (const TensorInfo& info : header.tensors) {
+      if (info.end < info.begin || info.end > size - header.data_begin) std::abort();
+      if (TensorBytes(*FindDtype(info.dtype), info.shape, "t") != info.end - info.begin)
+        std::abort();
+      if (header.Find(info.name) != &info) std::abort();
+      total += info.end - info.begin;
+    }
+    if (header.data_begin + total != size) std::abort();
+  } catch (const Error&) {
+  }
+  return 0;
+}

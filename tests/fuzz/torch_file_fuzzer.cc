@@ -1,0 +1,21 @@
+// State dicts of torch.save: accepted or refused with an Error; accepted tensors lie in the file.
+#include <cstdlib>
+
+#include "plan/error.h"
+#include "plan/weights/torch_file.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace pipewright;
+  std::string_view file(reinterpret_cast<const char*>(data), size);
+  try {
+    for (const StoredTensor& tensor : ReadTorchFile(file, "file")) {
+      if (tensor.storage_offset + tensor.storage_bytes > size) std::abort();
+      if (tensor.bytes == 0 || !tensor.strides.empty()) continue;
+      if (tensor.offset < tensor.storage_offset ||
+          tensor.offset + tensor.bytes > tensor.storage_offset + tensor.storage_bytes)
+        std::abort();
+    }
+  } catch (const Error&) {
+  }
+  return 0;
+}

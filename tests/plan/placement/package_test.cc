@@ -1,0 +1,67 @@
+#include "plan/placement/package.h"
+
+#include <gtest/gtest.h>
+
+#include "plan/error.h"
+#include "plan/placement/place.h"
+
+namespace pipewright {
+namespace {
+
+// Four modules that hold w0 to w3, 400 bytes each; the last shares w0.
+Manifest FourModules() {
+  Manifest manifest;
+  for (int m = 0; m < 4; ++m) {
+    ModuleInfo module;
+    module.name = "module" + std::to_string(m);
+    module.covers = {"block." + std::to_string(m)};
+    WeightInfo weight;
+    weight.name = "block." + std::to_string(m) + ".w";
+    weight.dtype = "float32";
+    weight.shape = {10, 10};
+    module.held.push_back(weight);
+    if (m == 3) {
+      weight.name = "head.w";
+      module.held.push_back(weight);
+    }
+    manifest.modules.push_back(module);
+  }
+  manifest.shared.push_back({{{0, "block.0.w"}, {3, "head.w"}}});
+  return manifest;
+}
+
+TEST(PackagePlacement, ModulesAreLayersAndSharedWeightsAreTied) {
+  ModuleTree tree = TreeOfPackage(FourModules());
+  EXPECT_EQ(tree.modules[0].bytes, 1600);
+  EXPECT_EQ(TiedGroups(tree),
+            (std::vector<std::vector<std::string>>{{"module0.block.0.w", "module3.head.w"}}));
+  PlaceOptions options;
+  options.budgets = ParseBudgets({"0=800,1=10kB"});
+  options.policy = "balanced";
+  DeviceMap map = Place(tree, options).map;
+  EXPECT_EQ(DeviceOf(map, "module0"), DeviceOf(map, "module3"));
+}
+
+TEST(PackagePlacement, AMapBecomesAConf) {
+  Manifest manifest = FourModules();
+  auto conf = [&](const DeviceMap& map) { return ConfOfDeviceMap(manifest, map, "map.json"); };
+  using Stages = std::vector<int>;
+  using Ranks = std::vector<std::vector<int>>;
+  Conf own = conf({{"module0", "1"}, {"module1", "1"}, {"module2", "0"}, {"module3", "0"}});
+  EXPECT_EQ(own.module_to_stage, (Stages{0, 0, 1, 1}));
+  EXPECT_EQ(own.stage_to_ranks, (Ranks{{0}, {1}}));
+  // By names of the source model; a device that comes again is a stage of its own on the same rank.
+  Conf again = conf(
+      {{"block.0", "0"}, {"block.1", "cpu"}, {"block.2", "cpu"}, {"block.3", "0"}, {"head", "0"}});
+  EXPECT_EQ(again.module_to_stage, (Stages{0, 1, 1, 2}));
+  EXPECT_EQ(again.stage_to_ranks, (Ranks{{0}, {1}, {0}}));
+  EXPECT_EQ(conf({{"", "0"}}).module_to_stage, (Stages{0, 0, 0, 0}));
+  EXPECT_EQ(conf({{"block.0", "0"}, {"block.2", "1"}}).module_to_stage, (Stages{0, 0, 1, 1}));
+  CheckConf(again, 4, 2, {{0, 1}, {1, 2}, {2, 3}}, "conf");
+  EXPECT_THROW(conf({{"block", "0"}, {"head", "1"}}), Error);
+  EXPECT_THROW(conf({{"", "disk"}}), Error);
+  EXPECT_THROW(conf({{"other", "0"}}), Error);
+}
+
+}  // namespace
+}  // namespace pipewright
