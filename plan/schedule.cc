@@ -2,10 +2,14 @@
 
 #include <algorithm>
 #include <charconv>
+#include <limits>
 
 #include "plan/actions.h"
+#include "plan/compute_index.h"
+#include "plan/compute_times.h"
 #include "plan/error.h"
 #include "plan/schedule_kinds.h"
+#include "plan/stage_graph.h"
 #include "plan/text.h"
 
 namespace pipewright {
@@ -158,6 +162,20 @@ Action Compute(ActionKind kind, int stage, int microbatch) {
   Action a;
   a.kind = kind, a.stage = stage, a.microbatch = microbatch;
   return a;
+}
+
+int64_t UnitEnd(const Plan& plan, const ScheduleRequest& q) {
+  Plan whole = ComputeOnly(plan);
+  whole.stages = q.stages, whole.microbatches = q.microbatches;
+  StageGraph graph = ChainGraph(q.placement);
+  try {
+    int64_t end = 0;
+    for (const auto& ends : UnitEnds(whole, graph, IndexCompute(whole, graph)))
+      end = std::max(end, ends.back());
+    return end;
+  } catch (const Error&) {
+    return std::numeric_limits<int64_t>::max();
+  }
 }
 
 Placement ParsePlacement(const std::string& text, int ranks, int stages) {

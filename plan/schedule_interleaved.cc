@@ -2,41 +2,66 @@
 // breadth-first (Lamy-Poirier, 2211.05953), and the interleaved zero bubble schedule of
 // torch.distributed.pipelining (ScheduleInterleavedZeroBubble), after Qi et al., 2401.10241.
 #include <algorithm>
-#include <set>
 
-#include "plan/actions.h"
-#include "plan/compute_index.h"
-#include "plan/compute_times.h"
-#include "plan/error.h"
 #include "plan/list_schedule.h"
 #include "plan/schedule_kinds.h"
-#include "plan/stage_graph.h"
 
 namespace pipewright {
 
 namespace {
 
 // Microbatches in rounds; in each round every chunk runs all of the round before the next chunk.
-struct Rounds {
-  int ranks, chunks, microbatches, round;
-
-  Action At(ActionKind kind, int rank, int step) const {
-    int chunk = step / round % chunks;
-    if (kind != ActionKind::kForward) chunk = chunks - 1 - chunk;
-    int microbatch = step / (round * chunks) * round + step % round;
-    return Compute(kind, chunk * ranks + rank, microbatch);
+class Rounds {
+ public:
+  Rounds(int ranks, int chunks, std::vector<int> sizes)
+      : ranks_(ranks), chunks_(chunks), first_(sizes[0]) {
+    int begin = 0;
+    for (int size : sizes) {
+      for (int chunk = 0; chunk < chunks; ++chunk)
+        for (int i = 0; i < size; ++i) steps_.push_back({chunk, begin + i});
+      begin += size;
+    }
+    microbatches_ = begin;
   }
-  int Steps() const { return chunks * microbatches; }
+
+  // The step-th compute of a kind.
+  Action At(ActionKind kind, int rank, int step) const {
+    auto [chunk, microbatch] = steps_[step];
+    if (kind != ActionKind::kForward) chunk = chunks_ - 1 - chunk;
+    return Compute(kind, chunk * ranks_ + rank, microbatch);
+  }
+  int Steps() const { return static_cast<int>(steps_.size()); }
+  int ranks() const { return ranks_; }
+  int microbatches() const { return microbatches_; }
+  // Forwards of a rank before its last chunk begins.
+  int BeforeLastChunk() const { return (chunks_ - 1) * first_; }
+
+ private:
+  int ranks_, chunks_, first_, microbatches_ = 0;
+  std::vector<std::pair<int, int>> steps_;  // chunk, microbatch
 };
+
+// Rounds of P, the last of what is left over.
+std::vector<int> FullRounds(int microbatches, int ranks) {
+  return std::vector<int>(RoundUp(microbatches, ranks) / ranks, ranks);
+}
+
+// Rounds of P and more, as even as they can be; fewer than P microbatches make one round.
+std::vector<int> EvenRounds(int microbatches, int ranks) {
+  int rounds = std::max(1, microbatches / ranks);
+  std::vector<int> sizes(rounds, microbatches / rounds);
+  for (int k = 0; k < microbatches % rounds; ++k) ++sizes[k];
+  return sizes;
+}
 
 Plan InterleavedOrder(const Rounds& rounds) {
   Plan plan;
-  plan.ranks.resize(rounds.ranks);
+  plan.ranks.resize(rounds.ranks());
   int total = rounds.Steps();
-  for (int r = 0; r < rounds.ranks; ++r) {
+  for (int r = 0; r < rounds.ranks(); ++r) {
     auto& actions = plan.ranks[r];
     actions.reserve(2 * static_cast<size_t>(total));
-    int warmup = std::min(total, 2 * (rounds.ranks - 1 - r) + (rounds.chunks - 1) * rounds.round);
+    int warmup = std::min(total, 2 * (rounds.ranks() - 1 - r) + rounds.BeforeLastChunk());
     for (int k = 0; k < warmup; ++k) actions.push_back(rounds.At(ActionKind::kForward, r, k));
     for (int k = 0; k < total; ++k) {
       if (warmup + k < total) actions.push_back(rounds.At(ActionKind::kForward, r, warmup + k));
@@ -48,8 +73,8 @@ Plan InterleavedOrder(const Rounds& rounds) {
 
 // Idle cells (kStep) included: the time steps in which a rank waits.
 std::vector<Action> Zb1pRank(const Rounds& rounds, int rank) {
-  int total = rounds.Steps(), p = rounds.ranks;
-  int warmup = std::min(total, (rounds.chunks - 1) * rounds.round + p - 1 - rank);
+  int total = rounds.Steps(), p = rounds.ranks();
+  int warmup = std::min(total, rounds.BeforeLastChunk() + p - 1 - rank);
   std::vector<Action> actions(rank, Compute(ActionKind::kStep, -1, -1));
   for (int k = 0; k < warmup; ++k) actions.push_back(rounds.At(ActionKind::kForward, rank, k));
   if (warmup > 0) actions.resize(actions.size() + p - 1 - rank, Compute(ActionKind::kStep, -1, -1));
@@ -66,17 +91,19 @@ std::vector<Action> Zb1pRank(const Rounds& rounds, int rank) {
 // One action a time step; a forward whose input is not there yet leaves its step idle.
 Plan Zb1pOrder(const Rounds& rounds) {
   Plan plan;
-  plan.ranks.resize(rounds.ranks);
+  plan.ranks.resize(rounds.ranks());
   std::vector<std::vector<Action>> wanted;
-  for (int r = 0; r < rounds.ranks; ++r) wanted.push_back(Zb1pRank(rounds, r));
-  std::vector<size_t> next(rounds.ranks);
-  std::vector<int> idle(rounds.ranks);
-  std::vector<char> seen(static_cast<size_t>(rounds.Steps()) * rounds.ranks);
-  auto at = [&](int stage, int i) { return static_cast<size_t>(stage) * rounds.microbatches + i; };
-  for (size_t left = rounds.ranks, steps = 0; left > 0; ++steps) {
+  for (int r = 0; r < rounds.ranks(); ++r) wanted.push_back(Zb1pRank(rounds, r));
+  std::vector<size_t> next(rounds.ranks());
+  std::vector<int> idle(rounds.ranks());
+  std::vector<char> seen(static_cast<size_t>(rounds.Steps()) * rounds.ranks());
+  auto at = [&](int stage, int i) {
+    return static_cast<size_t>(stage) * rounds.microbatches() + i;
+  };
+  for (size_t left = rounds.ranks(), steps = 0; left > 0; ++steps) {
     left = 0;
     std::vector<Action> done;
-    for (int r = 0; r < rounds.ranks; ++r) {
+    for (int r = 0; r < rounds.ranks(); ++r) {
       if (next[r] == wanted[r].size()) continue;
       ++left;
       const Action& a = wanted[r][next[r]];
@@ -102,21 +129,10 @@ Plan Zb1pOrder(const Rounds& rounds) {
   return plan;
 }
 
-bool Finishes(const Plan& plan, const ScheduleRequest& q, int microbatches) {
-  Plan whole = ComputeOnly(plan);
-  whole.stages = q.stages, whole.microbatches = microbatches;
-  StageGraph graph = ChainGraph(q.placement);
-  try {
-    UnitEnds(whole, graph, IndexCompute(whole, graph));
-  } catch (const Error&) {
-    return false;
-  }
-  return true;
-}
-
 }  // namespace
 
-// Numbers that P does not divide: the order for the next that it does, with the surplus left out.
+// Numbers that P does not divide: the order for the next that it does, with the surplus left out,
+// or larger rounds where that ends earlier.
 Plan Interleaved(const ScheduleRequest& q) {
   if (!IsLoop(q.placement, q.ranks)) {
     ListPolicy policy;
@@ -124,9 +140,15 @@ Plan Interleaved(const ScheduleRequest& q) {
     return ListSchedule(q.placement, q.ranks, q.microbatches, policy);
   }
   int chunks = RoundUp(q.stages, q.ranks) / q.ranks;
-  Plan plan = InterleavedOrder({q.ranks, chunks, RoundUp(q.microbatches, q.ranks), q.ranks});
-  Trim(plan, q.stages, q.microbatches);
-  return plan;
+  auto order = [&](std::vector<int> sizes) {
+    Plan plan = InterleavedOrder(Rounds(q.ranks, chunks, std::move(sizes)));
+    Trim(plan, q.stages, q.microbatches);
+    return plan;
+  };
+  Plan plan = order(FullRounds(q.microbatches, q.ranks));
+  if (q.microbatches % q.ranks == 0) return plan;
+  Plan even = order(EvenRounds(q.microbatches, q.ranks));
+  return UnitEnd(even, q) < UnitEnd(plan, q) ? even : plan;
 }
 
 Plan BreadthFirst(const ScheduleRequest& q) {
@@ -150,14 +172,16 @@ Plan InterleavedZeroBubble(const ScheduleRequest& q) {
     return ListSchedule(q.placement, q.ranks, q.microbatches, policy);
   }
   int chunks = RoundUp(q.stages, q.ranks) / q.ranks;
-  int rounds = std::max(1, q.microbatches / q.ranks);
-  if (q.stages % q.ranks == 0 && q.microbatches % rounds == 0) {
-    Plan plan = Zb1pOrder({q.ranks, chunks, q.microbatches, q.microbatches / rounds});
-    if (Finishes(plan, q, q.microbatches)) return plan;
-  }
-  Plan plan = Zb1pOrder({q.ranks, chunks, RoundUp(q.microbatches, q.ranks), q.ranks});
-  Trim(plan, q.stages, q.microbatches);
-  return plan;
+  auto order = [&](std::vector<int> sizes) {
+    Plan plan = Zb1pOrder(Rounds(q.ranks, chunks, std::move(sizes)));
+    Trim(plan, q.stages, q.microbatches);
+    return plan;
+  };
+  // PyTorch's rounds, where they end: with M >= P they do.
+  Plan even = order(EvenRounds(q.microbatches, q.ranks));
+  if (q.microbatches % q.ranks == 0) return even;
+  Plan plan = order(FullRounds(q.microbatches, q.ranks));
+  return UnitEnd(even, q) <= UnitEnd(plan, q) ? even : plan;
 }
 
 }  // namespace pipewright

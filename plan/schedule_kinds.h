@@ -23,6 +23,10 @@ Action Compute(ActionKind kind, int stage, int microbatch);
 // good order is good: nothing that stays waits for anything that goes.
 void Trim(Plan& plan, int stages, int microbatches);
 
+// When the last rank ends if F, I and W take 1, B 2, transfers nothing; the largest number for an
+// order that waits for itself.
+int64_t UnitEnd(const Plan& plan, const ScheduleRequest& request);
+
 // The least multiple of `n` that is at least `value`.
 inline int RoundUp(int value, int n) { return (value + n - 1) / n * n; }
 

@@ -30,11 +30,12 @@ Plan Chimera(const ScheduleRequest& q) {
   return plan;
 }
 
-// Waves: 1F1B's rule played through a placement that goes there and back several times.
+// Waves: 1F1B's rule played through a placement that goes there and back several times. 2P - 1
+// microbatches of a stage in flight are as good as any number.
 Plan Hanayo(const ScheduleRequest& q) {
   ListPolicy policy;
   policy.backward_from_first = true;
-  policy.in_flight.assign(q.stages, q.ranks);
+  policy.in_flight.assign(q.stages, 2 * q.ranks - 1);
   return ListSchedule(q.placement, q.ranks, q.microbatches, policy);
 }
 

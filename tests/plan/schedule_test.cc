@@ -62,6 +62,128 @@ TEST(Schedule, GoldenFilesCellForCell) {
   EXPECT_EQ(WritePlan(zb1p), GoldenText("zb1p_2rank_2stagep_compute.csv"));
 }
 
+TEST(Schedule, ClosedForms) {
+  for (int p = 2; p <= 6; ++p)
+    for (int k = 2; k <= 4; ++k)
+      for (auto [f, i, w, c] :
+           {std::array<int, 4>{1, 1, 1, 0}, {5, 4, 3, 1}, {2, 9, 4, 7}, {1, 2, 3, 20}}) {
+        Costs costs = Uniform(f, i, w, c);
+        int m = k * p;
+        EXPECT_EQ(Play(Make("gpipe", p, m), costs).makespan,
+                  (m + p - 1) * (f + i + w) + 2 * (p - 1) * c);
+        EXPECT_EQ(Play(Make("1f1b", p, m), costs).makespan,
+                  (m + p - 1) * (f + i + w) + c * (2 * (p - 1) * (m / p) + 2 * (p - 2)));
+      }
+}
+
+TEST(Schedule, InterleavedWithSmallLatency) {
+  for (int p : {4, 8})
+    for (int v : {2, 3, 4})
+      for (int m = p; m <= 4 * p; m += p)
+        EXPECT_EQ(Play(Make("interleaved", p, m, p * v), Uniform(40, 50, 30, 1)).makespan,
+                  m * v * 120 + (p - 1) * 120 + (2 * p * v - 2));
+}
+
+// The exact columns of the published tables; the conventions stand in the file.
+TEST(Schedule, PublishedRows) {
+  Json data = ReadJson(TEST_DIR "/data/schedules/zero_bubble_rows.json");
+  int rows = 0;
+  for (const Json& row : data["iclr"]) {
+    int p = row["p"], m = row["m"], v = row["v_interleave"];
+    Costs costs = Uniform(row["F"], row["B"], row["W"], row["comm"]);
+    EXPECT_EQ(Play(Make("1f1b", p, m), costs).makespan, row["T_1F1B"]);
+    EXPECT_EQ(Play(Make("zb-h1", p, m), costs).makespan, row["T_ZBH1"]);
+    EXPECT_EQ(Play(Make("zb-h2", p, m), costs).span, row["span_ZBH2"]);
+    Costs chunk = costs;
+    for (double* t :
+         {&chunk.stages[0].F, &chunk.stages[0].I, &chunk.stages[0].W, &chunk.stages[0].B})
+      *t /= v;
+    EXPECT_NEAR(Play(Make("interleaved", p, m, p * v), chunk).makespan, row["T_I1F1B_exact"], 0.01);
+    ++rows;
+  }
+  EXPECT_GE(rows, 12);
+}
+
+// Published for the golden file: 48 units of work, then 80.
+TEST(Schedule, Zb1pGoldenFigures) {
+  Figures one = Play(Make("zb1p", 2, 8), Uniform(1, 1, 1));
+  EXPECT_EQ(one.ranks[0].last, 49);
+  EXPECT_EQ(one.ranks[1].last, 49);
+  EXPECT_EQ(one.ranks[0].span, 49);
+  EXPECT_EQ(one.ranks[1].span, 48);
+  Figures two = Play(Make("zb1p", 2, 8), Uniform(2, 2, 1));
+  EXPECT_EQ(two.ranks[0].last, 83);
+  EXPECT_EQ(two.ranks[1].last, 82);
+}
+
+// What P does not divide costs no more than its share: the formula holds for any M >= P.
+TEST(Schedule, InterleavedAnyNumberOfMicrobatches) {
+  for (int p : {2, 3, 4, 5})
+    for (int m = p; m <= 3 * p; ++m)
+      EXPECT_EQ(Play(Make("interleaved", p, m, 2 * p), Uniform(1, 1, 1)).makespan,
+                6 * m + 3 * (p - 1))
+          << p << " " << m;
+}
+
+// Without > < # and with the neighbours implied, as PyTorch writes transfers.
+TEST(Schedule, PyTorchsTransfersAreUnderstood) {
+  for (const char* name : {"1f1b", "interleaved", "zbv", "zb1p", "dualpipev"}) {
+    int stages = DefaultStages(name, 4);
+    StageGraph graph = ChainGraph(ParsePlacement(DefaultPlacement(name), 4, stages));
+    Plan plan = Lower(Make(name, 4, 8), graph);
+    for (auto& actions : plan.ranks)
+      for (Action& a : actions) a.peer = a.slot = -1;
+    std::string text = WritePlan(plan);
+    EXPECT_EQ(text.find('>'), std::string::npos);
+    EXPECT_NO_THROW(Validate(ReadPlan(text, "p.csv"))) << text;
+  }
+}
+
+TEST(Schedule, RefusalsNameTheNumberAndTheNearest) {
+  auto refusal = [](const std::string& name, int ranks, int stages, int microbatches,
+                    const std::string& placement = "") -> std::string {
+    try {
+      Placement given;
+      if (!placement.empty()) given = ParsePlacement(placement, ranks, stages);
+      MakeSchedule(name, ranks, stages, microbatches, given);
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "accepted";
+  };
+  EXPECT_EQ(refusal("1f1b", 4, 3, 8),
+            "schedule 1f1b: 3 stages for 4 ranks: a rank has none\n"
+            "  the nearest that work: --stages 4, or --ranks 3");
+  EXPECT_EQ(refusal("zbv", 4, 4, 8),
+            "schedule zbv: 4 stages on 4 ranks, and it needs 2 stages a rank\n"
+            "  the nearest that works: --stages 8");
+  EXPECT_EQ(refusal("dualpipev", 4, 8, 7),
+            "schedule dualpipev: 7 microbatches on 4 ranks, and it needs two a rank\n"
+            "  the nearest that works: --microbatches 8");
+  EXPECT_EQ(refusal("dualpipe", 4, 4, 11),
+            "schedule dualpipe: 11 microbatches, and half of an even number goes each way\n"
+            "  the nearest that works: --microbatches 12");
+  EXPECT_EQ(refusal("chimera", 3, 3, 4),
+            "schedule chimera: 3 ranks, and it needs an even number\n"
+            "  the nearest that work: --ranks 4 or 2");
+  EXPECT_EQ(refusal("hanayo", 4, 12, 4),
+            "schedule hanayo: 12 stages on 4 ranks, and it needs a multiple of 8\n"
+            "  the nearest that works: --stages 16");
+  EXPECT_EQ(refusal("zbv", 2, 4, 4, "loop"),
+            "schedule zbv: it runs on its own placement only\n"
+            "  leave the placement out, or use v");
+  EXPECT_EQ(refusal("zbv", 2, 4, 4, "0,1,1,0"), "accepted");
+  EXPECT_EQ(refusal("gpipe", 3, 4, 4, "0,1,1,0"),
+            "placement: rank 2 runs no stage\n  give every rank a stage, or use fewer ranks");
+  EXPECT_EQ(refusal("gpipe", 2, 4, 4, "0,1,2,0"),
+            "placement, stage 2: rank 2 is not one of 2 ranks");
+  EXPECT_EQ(refusal("gpipe", 2, 3, 4, "0,1,1,0"),
+            "placement \"0,1,1,0\": it gives 4 ranks for 3 stages\n"
+            "  give 3 entries, or --stages 4");
+  EXPECT_EQ(refusal("1f2b", 2, 2, 4).substr(0, 65),
+            "schedule: unknown schedule \"1f2b\" (did you mean \"1f1b\"?)\n  known:");
+}
+
 TEST(Schedule, ZeroBubbleClosedForms) {
   for (int p = 1; p <= 6; ++p)
     for (int m : {2 * p, 2 * p + 1, 3 * p, 5 * p})
