@@ -1,11 +1,21 @@
 #include <CLI/CLI.hpp>
+#include <cstdlib>
 #include <iostream>
+#include <sstream>
+#include <string_view>
 
 #include "compiler/commands.h"
 #include "plan/error.h"
 #include "plan/text.h"
 
 namespace pipewright {
+
+// Of many ranks that mpirun or srun starts, all see the same command line, and one speaks of it.
+static bool IsFirstRank() {
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"})
+    if (const char* rank = std::getenv(name)) return std::string_view(rank) == "0";
+  return true;
+}
 
 int RunProgram(const char* name, const char* description, const Command* commands, int count,
                int argc, char** argv, void (*add_global)(CLI::App& app)) {
@@ -21,6 +31,7 @@ int RunProgram(const char* name, const char* description, const Command* command
   // CLI11 says only "a subcommand is required" for a misspelt one.
   if (argc > 1 && argv[1][0] != '-' &&
       std::find(names.begin(), names.end(), argv[1]) == names.end()) {
+    if (!IsFirstRank()) return kUsage;
     std::cerr << name << ": unknown command \"" << argv[1] << "\"" << Suggest(argv[1], names)
               << "\n  commands: " << Join(names, ", ") << "\n";
     return kUsage;
@@ -31,9 +42,12 @@ int RunProgram(const char* name, const char* description, const Command* command
   } catch (const CLI::RuntimeError& e) {  // a command that has said all there is to say
     return e.get_exit_code();
   } catch (const CLI::ParseError& e) {
-    return app.exit(e) == 0 ? kSuccess : kUsage;
+    std::ostringstream out, err;
+    int code = app.exit(e, out, err);
+    if (IsFirstRank()) std::cout << out.str(), std::cerr << err.str();
+    return code == 0 ? kSuccess : kUsage;
   } catch (const UsageError& e) {
-    std::cerr << name << ": " << e.what() << "\n";
+    if (IsFirstRank()) std::cerr << name << ": " << e.what() << "\n";
     return kUsage;
   } catch (const std::exception& e) {
     std::cerr << name << ": " << e.what() << "\n";

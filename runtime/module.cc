@@ -11,18 +11,11 @@
 #include "plan/safetensors.h"
 #include "plan/text.h"
 #include "runtime/dtype.h"
+#include "runtime/torch_error.h"
 
 namespace pipewright {
 
 namespace {
-
-// What torch throws carries a C++ backtrace behind the part for people.
-std::string Readable(const std::string& what) {
-  std::string text = what.substr(0, what.find("\nException raised from"));
-  while (!text.empty() && text.back() == '\n') text.pop_back();
-  size_t start = text.find_first_not_of('\n');
-  return start == std::string::npos ? text : text.substr(start);
-}
 
 at::Tensor MakeWeight(const WeightInfo& weight, const SafetensorsFile* file) {
   at::ScalarType type = DtypeOf(weight.dtype);
@@ -108,7 +101,7 @@ LoadedModule LoadModule(const std::string& package, const Manifest& manifest, in
     forward = &type->getMethod("forward");
     forward->ensure_defined();
   } catch (const std::exception& e) {
-    throw Error(path, "does not compile\n" + Readable(e.what()));
+    throw Error(path, "does not compile\n" + WithoutBacktrace(e.what()));
   }
   CheckInterface(path, manifest, info, *type, forward->getSchema());
 
@@ -142,7 +135,7 @@ std::vector<c10::IValue> Run(const LoadedModule& module, std::vector<c10::IValue
   try {
     torch::jit::InterpreterState(*module.code).run(stack);
   } catch (const std::exception& e) {
-    throw Error(Readable(e.what()));
+    throw Error(WithoutBacktrace(e.what()));
   }
   if (stack.size() == 1 && stack[0].isTuple()) return stack[0].toTupleRef().elements().vec();
   return stack;

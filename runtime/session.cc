@@ -5,6 +5,7 @@
 #include "plan/error.h"
 #include "plan/plan_text.h"
 #include "plan/text.h"
+#include "runtime/torch_error.h"
 #include "runtime/weights.h"
 
 namespace pipewright {
@@ -42,7 +43,7 @@ void Phase(Transport& transport, const std::string& name, F&& work) {
   try {
     work();
   } catch (const std::exception& e) {
-    error = e.what();
+    error = WithoutBacktrace(e.what());
     if (error.empty()) error = "failed";
   }
   Vote(transport, name, error);
@@ -96,7 +97,7 @@ void RunStep(Session& session, int64_t step) {
   } catch (const Aborted&) {
     throw;  // another rank says why
   } catch (const std::exception& e) {
-    throw Error("step " + std::to_string(step + 1) + ", " + e.what());
+    throw Error("step " + std::to_string(step + 1) + ", " + WithoutBacktrace(e.what()));
   }
 }
 
