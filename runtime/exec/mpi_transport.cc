@@ -305,6 +305,8 @@ std::vector<std::string> MpiTransport::AllGather(const std::string& bytes) {
 
 void MpiTransport::Abort(const std::string& message, int exit_code) {
   std::fflush(nullptr);
+  // An error of several ranks is shown by the lowest of them: its abort ends the others first.
+  usleep(200000 * std::min(rank(), 4));
   std::string line = message + "\n";
   for (size_t at = 0; at < line.size();) {
     ssize_t written = write(STDERR_FILENO, line.data() + at, line.size() - at);

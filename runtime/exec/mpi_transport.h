@@ -48,7 +48,8 @@ class MpiTransport : public Transport {
   void BeginCompute() override;
   size_t Pending() override;
   std::vector<std::string> AllGather(const std::string& bytes) override;
-  // Writes `message` and a newline to stderr, then MPI_Abort.
+  // Writes `message` and a newline to stderr, then MPI_Abort; after a moment that grows with the
+  // rank, so that an error of all ranks is shown once.
   [[noreturn]] void Abort(const std::string& message, int exit_code) override;
 
  private:

@@ -77,11 +77,13 @@ FakeWeights RunReference(const FakeCase& c) {
   FakeWeights weights = InitialWeights(c);
   EdgeIndex edges = IndexEdges(c.graph);
   const int stages = c.graph.stages;
-  for (int step = 0; step < c.steps; ++step) {
+  const int per_step = c.plan.microbatches, steps = c.steps * c.plan.steps;
+  for (int step = 0; step < steps; ++step) {
+    const int first = step % c.plan.steps * per_step;  // indices count on within a plan
     std::vector<uint64_t> sums(stages);
     std::vector<std::vector<uint64_t>> shared;
     for (const SharedGroup& group : c.groups) shared.emplace_back(group.size(), 0);
-    for (int m = 0; m < c.plan.microbatches; ++m) {
+    for (int m = first; m < first + per_step; ++m) {
       std::vector<uint64_t> values(stages), gradients(stages);
       for (int s = 0; s < stages; ++s) {
         std::vector<uint64_t> inputs;

@@ -52,6 +52,12 @@ TEST(Launch, AnExceptionEndsEveryRank) {
   EXPECT_EQ(ended.Count("out of luck"), 1) << ended.output;
 }
 
+TEST(Launch, AnErrorOfAllRanksIsShownOnce) {
+  Ended ended = Program("all throw");
+  EXPECT_EQ(ended.code, 1);
+  EXPECT_EQ(ended.Count("program: no such file\n"), 1) << ended.output;
+}
+
 TEST(Launch, AnErrorOfTheCommandLineHasItsExitCode) {
   Ended ended = Program("usage");
   EXPECT_EQ(ended.code, 2);
