@@ -327,8 +327,13 @@ int RunMpi(int* argc, char*** argv, const char* program, const std::function<int
   MpiTransport transport(argc, argv, options);
   try {
     return body(transport);
-  } catch (const AgreedError&) {
-    if (transport.rank() == 0) throw;
+  } catch (const AgreedError& e) {
+    // Shown before MPI is finalized: once a rank has ended in failure, mpirun kills the others.
+    if (transport.rank() == 0) {
+      std::string line = std::string(program) + ": " + e.what() + "\n";
+      std::fflush(nullptr);
+      std::fwrite(line.data(), 1, line.size(), stderr);
+    }
     return kFailure;
   } catch (const UsageError& e) {
     transport.Abort(std::string(program) + ": " + e.what(), kUsage);

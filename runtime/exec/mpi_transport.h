@@ -57,9 +57,10 @@ class MpiTransport : public Transport {
   std::unique_ptr<State> state_;
 };
 
-// Runs `body` on the ranks that mpirun started and returns what it returns. An AgreedError leaves
-// on rank 0 (for its caller to show); the other ranks return kFailure. Any other exception aborts
-// all ranks with "PROGRAM: MESSAGE".
+// Runs `body` on the ranks that mpirun started and returns what it returns. Shows an AgreedError
+// once
+// ("PROGRAM: MESSAGE", by rank 0) and returns kFailure on every rank; any other exception aborts
+// all ranks, shown alike.
 int RunMpi(int* argc, char*** argv, const char* program, const std::function<int(Transport&)>& body,
            const MpiOptions& options = MpiOptionsFromEnvironment());
 
