@@ -1,6 +1,7 @@
 #include "passes/bodies.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 namespace pipewright {
@@ -64,6 +65,13 @@ std::vector<ModuleBody> CollectBodies(const Model& model, const Assignment& assi
   std::vector<ModuleBody> bodies(count);
   for (Node* node : model.graph->nodes())
     bodies[static_cast<size_t>(assignment.module_of.at(node))].nodes.push_back(node);
+  // First and last module of every submodule.
+  std::map<std::string, std::pair<size_t, size_t>> spread;
+  for (size_t m = 0; m < count; ++m)
+    for (const Node* node : bodies[m].nodes)
+      if (node->kind() != torch::jit::prim::Constant)
+        for (const std::string& path : ModuleStack(node))
+          spread.try_emplace(path, m, m).first->second.second = m;
   const Node* parameters = model.graph->param_node();
   auto producer = [&](const Value* value) {
     auto found = assignment.module_of.find(value->node());
@@ -98,10 +106,13 @@ std::vector<ModuleBody> CollectBodies(const Model& model, const Assignment& assi
           wanted.insert(input);
         }
       });
-      std::vector<std::string> stack = ModuleStack(node);
-      if (!stack.empty() && node->kind() != torch::jit::prim::Constant &&
-          std::find(body.covers.begin(), body.covers.end(), stack[0]) == body.covers.end())
-        body.covers.push_back(stack[0]);
+      if (node->kind() == torch::jit::prim::Constant) continue;
+      for (const std::string& path : ModuleStack(node)) {
+        if (spread.at(path).first != spread.at(path).second) continue;
+        if (std::find(body.covers.begin(), body.covers.end(), path) == body.covers.end())
+          body.covers.push_back(path);
+        break;
+      }
     }
   }
   std::vector<ModuleBody> out;

@@ -11,7 +11,7 @@ struct ModuleBody {
   std::vector<std::pair<size_t, std::string>> weights;  // index into Model::weights, and the name
                                                         // it has here; in the order of first use
   bool uses_device = false;
-  std::vector<std::string> covers;  // submodules, outermost ones that lie here
+  std::vector<std::string> covers;  // the outermost submodules that lie wholly here
 };
 
 // Collects the bodies of a localised graph. Modules whose results nobody uses and that change no

@@ -22,11 +22,11 @@ static void Replace(Model& model, Node* node, const char* symbol,
   Node* made = model.graph->create(c10::Symbol::fromQualString(symbol), inputs, 1);
   made->insertBefore(node);
   made->copyMetadata(node);
-  const std::string name = node->output()->debugName();
+  const std::string name = node->output()->hasDebugName() ? node->output()->debugName() : "";
   made->output()->setType(node->output()->type());
   node->output()->replaceAllUsesWith(made->output());
   node->destroy();
-  made->output()->setDebugName(name);
+  if (!name.empty()) made->output()->setDebugName(name);
 }
 
 static Value* Input(Node* node, const char* name) {
@@ -97,10 +97,10 @@ static void GiveGenerator(Model& model, Node* node, int64_t id) {
         "use dropout, rand, randn or bernoulli, or pass the numbers as an input");
   }
   out->node()->copyMetadata(node);
-  const std::string name = node->output()->debugName();
+  const std::string name = node->output()->hasDebugName() ? node->output()->debugName() : "";
   node->output()->replaceAllUsesWith(out);
   node->destroy();
-  out->setDebugName(name);
+  if (!name.empty()) out->setDebugName(name);
 }
 
 void RewriteRandomOperations(Model& model) {

@@ -137,9 +137,12 @@ std::set<const Node*> EqualCuts(Model& model, int count) {
     size_t reach = std::max<size_t>(1, nodes.size() / static_cast<size_t>(count) / 2);
     size_t best = 0;
     auto cost = [&](size_t i) { return std::pair(crossing[i], i > ideal ? i - ideal : ideal - i); };
-    for (size_t i = std::max(after + 1, ideal - std::min(ideal, reach));
-         i < nodes.size() && i <= ideal + reach; ++i)
-      if (allowed[i] && (best == 0 || cost(i) < cost(best))) best = i;
+    auto look = [&](size_t first, size_t last) {
+      for (size_t i = std::max(after + 1, first); i < nodes.size() && i <= last; ++i)
+        if (allowed[i] && (best == 0 || cost(i) < cost(best))) best = i;
+    };
+    look(ideal - std::min(ideal, reach), ideal + reach);
+    if (best == 0) look(1, nodes.size());  // all of these lie in regions
     if (best == 0)
       throw Error("--split equal:" + std::to_string(count),
                   "there are not enough places to cut; try fewer modules");
@@ -177,6 +180,10 @@ Assignment AssignModules(Model& model, const SplitSpec& split) {
     regions.Pass(node);
     any = any || IsOperation(node);
     out.module_of[node] = module;
+  }
+  if (!any && module > 0) {  // a marker at the end
+    --module;
+    for (auto& entry : out.module_of) entry.second = std::min(entry.second, module);
   }
   out.modules = module + 1;
   return out;

@@ -6,7 +6,9 @@
 
 #include <set>
 
+#include "compiler/emit/annotate.h"
 #include "plan/error.h"
+#include "plan/text.h"
 
 namespace pipewright {
 
@@ -15,6 +17,17 @@ using torch::jit::Node;
 using torch::jit::Value;
 
 namespace {
+
+// "blocks.0.fc|model.py:31|x = self.fc(x)", each part possibly empty.
+std::string PlaceText(Node* node) {
+  std::vector<std::string> stack = ModuleStack(node);
+  std::string text = stack.empty() ? "" : stack.back();
+  auto range = node->sourceRange();
+  if (!range.source() || !range.source()->filename()) return text + "||";
+  const std::string& file = *range.source()->filename();
+  return text + "|" + file.substr(file.rfind('/') + 1) + ":" +
+         std::to_string(range.source()->starting_line_no()) + "|" + range.text().str();
+}
 
 // The body as a graph of its own, with `self` for what it holds.
 class BodyWriter {
@@ -67,6 +80,14 @@ class BodyWriter {
         if (output->hasDebugName()) names_.insert(output->debugName());
   }
 
+  // What the comment above the node's line says, in the form that the printer keeps for each line.
+  torch::jit::SourceRange Place(Node* node) {
+    const std::string place = PlaceText(node);
+    if (place.empty() || node->kind() == torch::jit::prim::Constant) return place_;
+    auto source = std::make_shared<torch::jit::Source>(place);
+    return torch::jit::SourceRange(source, 0, place.size());
+  }
+
   // Attributes are read just before their first use.
   Value* Resolve(Value* value) {
     auto found = made_.find(value);
@@ -74,6 +95,7 @@ class BodyWriter {
     auto attribute = attribute_.find(value);
     if (attribute == attribute_.end()) return nullptr;  // inside a block
     Value* made = graph_->insertGetAttr(self_, attribute->second);
+    made->node()->setSourceRange(place_);
     std::string name = Identifier(attribute->second);
     while (!names_.insert(name).second) name += "_";
     made->setDebugName(name);
@@ -81,6 +103,7 @@ class BodyWriter {
   }
 
   void Clone(Node* node) {
+    place_ = Place(node);
     // Uses inside blocks need their attributes before the block.
     std::vector<Node*> inside = {node};
     while (!inside.empty()) {
@@ -94,6 +117,8 @@ class BodyWriter {
     }
     Node* clone = graph_->createClone(node, [&](Value* value) { return Resolve(value); });
     graph_->insertNode(clone);
+    place_ = Place(node);
+    clone->setSourceRange(place_);
     for (size_t i = 0; i < node->outputs().size(); ++i)
       made_[node->outputs()[i]] = clone->outputs()[i];
   }
@@ -103,6 +128,7 @@ class BodyWriter {
   torch::jit::Module module_;
   std::shared_ptr<Graph> graph_ = std::make_shared<Graph>();
   Value* self_ = nullptr;
+  torch::jit::SourceRange place_;
   std::unordered_map<const Value*, Value*> made_;
   std::unordered_map<const Value*, std::string> attribute_;
   std::set<std::string> names_;
@@ -132,24 +158,39 @@ void CheckCompiles(const std::string& text, int index) {
 
 }  // namespace
 
-// The printer folds the last operation into the return statement: gives the result its name back.
-static void NameResult(std::string& text, const ModuleBody& body) {
-  const std::string keyword = "\n    return ";
-  size_t at = text.rfind(keyword);
-  if (body.outputs.size() != 1 || at == std::string::npos) return;
-  const std::string& name = body.outputs[0]->debugName();
-  std::string expression = text.substr(at + keyword.size());
-  if (expression == name + "\n") return;
-  text = text.substr(0, at) + "\n    " + name + " = " + expression + "    return " + name + "\n";
+static std::string ValueText(const Model& model, const Value* value) {
+  const ValueMeta* meta = model.MetaOf(value);
+  if (value->type()->kind() != c10::TypeKind::TensorType || !meta)
+    return value->debugName() + ": " + value->type()->annotation_str();
+  return value->debugName() + ": " + DtypeText(meta->dtype) + " [" + Join(meta->shape, ", ") + "]";
+}
+
+// What the module is and what goes through it.
+static std::string Head(const Model& model, const ModuleBody& body, int index) {
+  std::string text =
+      "# Module " + std::to_string(index) + " of " + model.file.substr(model.file.rfind('/') + 1);
+  std::vector<std::string> covers = body.covers;
+  size_t more = covers.size() > 8 ? covers.size() - 8 : 0;
+  covers.resize(covers.size() - more);
+  if (!covers.empty()) text += ": " + Join(covers, ", ");
+  if (more) text += " and " + std::to_string(more) + " more";
+  text +=
+      "\n# TorchScript: this text is what runs. Change it freely, but keep what enters, what "
+      "leaves "
+      "and\n# what the class declares.\n";
+  for (const Value* input : body.inputs) text += "#   in   " + ValueText(model, input) + "\n";
+  for (const Value* output : body.outputs) text += "#   out  " + ValueText(model, output) + "\n";
+  return text;
 }
 
 std::string ModuleCode(const Model& model, const ModuleBody& body, int index) {
   torch::jit::Module module = BodyWriter(model, body, index).Write();
-  torch::jit::ExtraFilesMap files;
   std::vector<c10::IValue> constants;
-  torch::jit::jitModuleToPythonCodeAndConstants(module, &files, &constants);
-  std::string text = files.at("__torch__");
-  NameResult(text, body);
+  torch::jit::PrintDepsTable needed;
+  torch::jit::PythonPrint printer(constants, needed, nullptr, /*enforce_importable=*/true);
+  printer.printNamedType(module.type());
+  std::string text = Head(model, body, index) + AnnotateCode(printer.str(), printer.ranges());
+  if (body.outputs.size() == 1) NameResult(text, body.outputs[0]->debugName());
   if (!constants.empty())
     throw Error("module" + std::to_string(index),
                 "holds a constant that has no form as text (a " + constants[0].tagKind() + ")",

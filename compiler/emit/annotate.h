@@ -1,0 +1,17 @@
+// What makes printed TorchScript pleasant to read.
+#pragma once
+#include <torch/csrc/jit/serialization/source_range_serialization.h>
+
+#include <string>
+
+namespace pipewright {
+
+// The printed class `text` with one weight a line, floats in their shortest form that reads back
+// the same, and above the operations of each submodule and line of the model a comment that names
+// them. `ranges` are the printer's; their sources read "SUBMODULE|FILE:LINE|CODE".
+std::string AnnotateCode(const std::string& text, const torch::jit::SourceRangeRecords& ranges);
+
+// The printer folds the last operation into the return statement: gives the result its name back.
+void NameResult(std::string& text, const std::string& name);
+
+}  // namespace pipewright

@@ -1,0 +1,314 @@
+#include "passes/split.h"
+
+#include <gtest/gtest.h>
+
+#include "passes/bodies.h"
+#include "passes/gradients.h"
+#include "passes/isolate_writes.h"
+#include "passes/localize.h"
+#include "plan/error.h"
+#include "tests/passes/model_text.h"
+
+namespace pipewright {
+namespace {
+
+std::vector<int> ModulesOf(const Model& model, const Assignment& assignment, const char* kind) {
+  std::vector<int> modules;
+  for (const torch::jit::Node* node : model.graph->nodes())
+    if (node->kind().toQualString() == std::string(kind))
+      modules.push_back(assignment.module_of.at(node));
+  return modules;
+}
+
+template <class F>
+std::string Message(const F& f) {
+  try {
+    f();
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "";
+}
+
+TEST(ParseSplit, Forms) {
+  EXPECT_EQ(ParseSplit("markers").kind, SplitSpec::kMarkers);
+  EXPECT_EQ(ParseSplit("equal:12").count, 12);
+  EXPECT_EQ(ParseSplit("modules:a.b,c@1").names, (std::vector<std::string>{"a.b", "c@1"}));
+  for (const char* wrong : {"", "equal", "equal:", "equal:0", "equal:2x",
+                            "modules:", "modules:a,,b", "markers:2", "Equal:2"})
+    EXPECT_THROW(ParseSplit(wrong), UsageError) << wrong;
+}
+
+constexpr const char* kMarked = R"IR(
+graph(%training : bool, %device : Device, %x : Tensor):
+  pippy::_pipe_split()
+  %a : Tensor = aten::relu(%x)
+  pippy::_pipe_split()
+  pippy::_pipe_split()
+  %b : Tensor = aten::relu(%a)
+  %c : Tensor = aten::relu(%b)
+  pippy::_pipe_split()
+  return (%c)
+)IR";
+
+TEST(AssignModules, MarkersCutAndGoAway) {
+  Model model = ParseModel(kMarked);
+  Assignment assignment = AssignModules(model, {});
+  EXPECT_EQ(assignment.modules, 2);
+  EXPECT_EQ(ModulesOf(model, assignment, "aten::relu"), (std::vector<int>{0, 1, 1}));
+  Expect().check_not("pippy")->run(*model.graph);
+}
+
+TEST(AssignModules, OtherSplitsIgnoreMarkers) {
+  Model model = ParseModel(kMarked);
+  Assignment assignment = AssignModules(model, ParseSplit("equal:3"));
+  EXPECT_EQ(assignment.modules, 3);
+  EXPECT_EQ(ModulesOf(model, assignment, "aten::relu"), (std::vector<int>{0, 1, 2}));
+  Expect().check_not("pippy")->run(*model.graph);
+}
+
+TEST(AssignModules, EqualCutsWhereFewestValuesCross) {
+  // Six operations; in the middle two values are alive, one operation earlier only one.
+  Model model = ParseModel(R"IR(
+graph(%training : bool, %device : Device, %x : Tensor):
+  %one : int = prim::Constant[value=1]()
+  %a : Tensor = aten::relu(%x)
+  %b : Tensor = aten::relu(%a)
+  %c : Tensor = aten::relu(%b)
+  %d : Tensor = aten::add(%c, %b, %one)
+  %e : Tensor = aten::relu(%d)
+  %f : Tensor = aten::relu(%e)
+  return (%f)
+)IR");
+  Assignment assignment = AssignModules(model, ParseSplit("equal:2"));
+  EXPECT_EQ(ModulesOf(model, assignment, "aten::relu"), (std::vector<int>{0, 0, 1, 1, 1}));
+}
+
+TEST(AssignModules, NeverInsideANoGradRegion) {
+  const char* kText = R"IR(
+graph(%training : bool, %device : Device, %x : Tensor):
+  %off : bool = prim::Constant[value=0]()
+  %on : bool = prim::Constant[value=1]()
+  %a : Tensor = aten::relu(%x)
+  aten::set_grad_enabled(%off)
+  %b : Tensor = aten::relu(%a)
+  pippy::_pipe_split()
+  %c : Tensor = aten::relu(%b)
+  aten::set_grad_enabled(%on)
+  %d : Tensor = aten::relu(%c)
+  return (%d)
+)IR";
+  Model marked = ParseModel(kText);
+  EXPECT_NE(Message([&] { AssignModules(marked, {}); }).find("inside a torch.no_grad() region"),
+            std::string::npos);
+  Model even = ParseModel(kText);
+  Assignment assignment = AssignModules(even, ParseSplit("equal:2"));
+  std::vector<int> modules = ModulesOf(even, assignment, "aten::relu");
+  EXPECT_EQ(modules[1], modules[2]);
+}
+
+void SetScopes(Model& model, const std::vector<std::string>& paths) {
+  auto root = c10::make_intrusive<torch::jit::Scope>();
+  size_t i = 0;
+  for (torch::jit::Node* node : model.graph->nodes())
+    if (node->kind() != torch::jit::prim::Constant)
+      node->setScope(root->push(c10::Symbol::scope(paths.at(i++))));
+  model.submodules = paths;
+}
+
+TEST(AssignModules, BeforeSubmodules) {
+  const char* kText = R"IR(
+graph(%training : bool, %device : Device, %x : Tensor):
+  %a : Tensor = aten::relu(%x)
+  %b : Tensor = aten::relu(%a)
+  %c : Tensor = aten::relu(%b)
+  %d : Tensor = aten::relu(%c)
+  return (%d)
+)IR";
+  Model model = ParseModel(kText);
+  SetScopes(model, {"blocks.1", "blocks.10.fc", "blocks.1@1", "head"});
+  Assignment assignment = AssignModules(model, ParseSplit("modules:blocks.10,blocks.1@1"));
+  EXPECT_EQ(ModulesOf(model, assignment, "aten::relu"), (std::vector<int>{0, 1, 2, 2}));
+  Model other = ParseModel(kText);
+  SetScopes(other, {"blocks.1", "blocks.10.fc", "blocks.1@1", "head"});
+  EXPECT_EQ(Message([&] { AssignModules(other, ParseSplit("modules:haed")); }),
+            "--split modules:haed: there is no such submodule (did you mean \"head\"?)\n  "
+            "submodules: blocks.1, blocks.10.fc, blocks.1@1, head");
+}
+
+TEST(Localize, ConstantsListsAndSizesAreMadeWhereTheyAreUsed) {
+  Model model = ParseModel(R"IR(
+graph(%training : bool, %device : Device, %x : Tensor):
+  %zero : int = prim::Constant[value=0]()
+  %two : int = prim::Constant[value=2]()
+  %n : int = aten::size(%x, %zero)
+  %h : int = aten::floordiv(%n, %two)
+  %s : int[] = prim::ListConstruct(%h, %two)
+  %a : Tensor = aten::reshape(%x, %s)
+  pippy::_pipe_split()
+  %b : Tensor = aten::reshape(%a, %s)
+  return (%b)
+)IR");
+  model.meta["n"].expression = "s0";
+  model.meta["a"].shape = {"4", "s0"};
+  Assignment assignment = AssignModules(model, {});
+  Localize(model, assignment);
+  model.graph->lint();
+  Expect()
+      .check("aten::reshape(%x, ")
+      ->check("aten::size(%a, ")
+      ->check("aten::floordiv(")
+      ->check("prim::ListConstruct(")
+      ->check("aten::reshape(%a, ")
+      ->run(*model.graph);
+  std::vector<ModuleBody> bodies = CollectBodies(model, assignment);
+  ASSERT_EQ(bodies.size(), 2u);
+  ASSERT_EQ(bodies[1].inputs.size(), 1u);
+  EXPECT_EQ(bodies[1].inputs[0]->debugName(), "a");
+}
+
+TEST(Localize, AnIntegerThatOnlyItsProducerKnowsCrosses) {
+  Model model = ParseModel(R"IR(
+graph(%training : bool, %device : Device, %x : Tensor):
+  %one : int = prim::Constant[value=1]()
+  %n : int = aten::Int(%x)
+  %m : int = aten::add(%n, %one)
+  %a : Tensor = aten::relu(%x)
+  pippy::_pipe_split()
+  %b : Tensor = aten::mul(%a, %m)
+  return (%b)
+)IR");
+  Assignment assignment = AssignModules(model, {});
+  Localize(model, assignment);
+  std::vector<ModuleBody> bodies = CollectBodies(model, assignment);
+  ASSERT_EQ(bodies[1].inputs.size(), 2u);
+  EXPECT_EQ(bodies[1].inputs[0]->debugName(), "a");
+  EXPECT_EQ(bodies[1].inputs[1]->debugName(), "m");
+}
+
+TEST(IsolateWrites, ReceivedValuesAreClonedBeforeTheyAreWritten) {
+  Model model = ParseModel(R"IR(
+graph(%training : bool, %device : Device, %x : Tensor):
+  %a : Tensor = aten::relu(%x)
+  pippy::_pipe_split()
+  %b : Tensor = aten::relu_(%a)
+  %c : Tensor = aten::relu_(%b)
+  return (%c)
+)IR");
+  Assignment assignment = AssignModules(model, {});
+  IsolateWrites(model, assignment);
+  Expect()
+      .check_count("aten::clone(%a, ", 1, true)
+      ->check("aten::relu_(%a_own)")
+      ->check("aten::relu_(%b)")
+      ->run(*model.graph);
+}
+
+TEST(IsolateWrites, OwnValuesAreNotCloned) {
+  Model model = ParseModel(R"IR(
+graph(%training : bool, %device : Device, %x : Tensor):
+  %a : Tensor = aten::relu(%x)
+  %b : Tensor = aten::relu_(%a)
+  pippy::_pipe_split()
+  %c : Tensor = aten::relu(%a)
+  return (%c)
+)IR");
+  Assignment assignment = AssignModules(model, {});
+  IsolateWrites(model, assignment);
+  Expect().check_not("aten::clone")->run(*model.graph);
+}
+
+TEST(IsolateWrites, AWriteThatAnotherModuleShouldSeeIsRefused) {
+  Model model = ParseModel(R"IR(
+graph(%training : bool, %device : Device, %x : Tensor):
+  %zero : int = prim::Constant[value=0]()
+  %a : Tensor = aten::relu(%x)
+  %v : Tensor = aten::select(%a, %zero, %zero)
+  pippy::_pipe_split()
+  %b : Tensor = aten::relu_(%a)
+  pippy::_pipe_split()
+  %c : Tensor = aten::add(%b, %v, %zero)
+  return (%c)
+)IR");
+  Assignment assignment = AssignModules(model, {});
+  std::string message = Message([&] { IsolateWrites(model, assignment); });
+  EXPECT_NE(message.find("relu_"), std::string::npos) << message;
+  EXPECT_NE(message.find("add (the model itself) uses; a cut separates the two"), std::string::npos)
+      << message;
+}
+
+TEST(IsolateWrites, AWrittenBufferBelongsToOneModule) {
+  Model model = ParseModel(R"IR(
+graph(%seen : Tensor, %training : bool, %device : Device, %x : Tensor):
+  %one : int = prim::Constant[value=1]()
+  %a : Tensor = aten::add(%x, %seen, %one)
+  pippy::_pipe_split()
+  %n : Tensor = aten::add_(%seen, %one, %one)
+  %b : Tensor = aten::relu(%a)
+  return (%b)
+)IR",
+                           {Buffer("seen")});
+  Assignment assignment = AssignModules(model, {});
+  EXPECT_NE(Message([&] {
+              IsolateWrites(model, assignment);
+            }).find("a buffer that is written belongs to one module"),
+            std::string::npos);
+}
+
+TEST(Gradients, FollowParametersThroughDifferentiableOperations) {
+  Model model = ParseModel(R"IR(
+graph(%w : Tensor, %f : Tensor, %training : bool, %device : Device, %x : Tensor):
+  %off : bool = prim::Constant[value=0]()
+  %on : bool = prim::Constant[value=1]()
+  %a : Tensor = aten::mul(%x, %f)
+  %b : Tensor = aten::mul(%a, %w)
+  %c : Tensor = aten::detach(%b)
+  aten::set_grad_enabled(%off)
+  %d : Tensor = aten::relu(%b)
+  aten::set_grad_enabled(%on)
+  %e : Tensor = aten::relu(%b)
+  %g : Tensor = aten::gt(%e, %d)
+  return (%c, %d, %e, %g)
+)IR",
+                           {Parameter("w"), Buffer("f")});
+  model.meta["g"].dtype = at::kBool;
+  auto with = ValuesWithGradient(model);
+  std::string names;
+  for (torch::jit::Node* node : model.graph->nodes())
+    for (torch::jit::Value* output : node->outputs())
+      if (with.count(output)) names += output->debugName();
+  EXPECT_EQ(names, "be");
+}
+
+TEST(Bodies, UnusedModulesGoAndTiedWeightsTakeTheLocalName) {
+  Weight tied = Parameter("wte.weight");
+  tied.names.push_back("head.weight");
+  Model model = ParseModel(R"IR(
+graph(%w : Tensor, %training : bool, %device : Device, %x : Tensor):
+  %a : Tensor = aten::mul(%x, %w)
+  pippy::_pipe_split()
+  %dead : Tensor = aten::relu(%a)
+  pippy::_pipe_split()
+  %b : Tensor = aten::mul(%a, %w)
+  return (%b)
+)IR",
+                           {tied});
+  Assignment assignment = AssignModules(model, {});
+  SetScopes(model, {"wte", "nothing", "head"});
+  std::vector<ModuleBody> bodies = CollectBodies(model, assignment);
+  ASSERT_EQ(bodies.size(), 2u);
+  EXPECT_EQ(bodies[0].weights[0].second, "wte.weight");
+  EXPECT_EQ(bodies[1].weights[0].second, "head.weight");
+  EXPECT_EQ(bodies[1].covers, std::vector<std::string>{"head"});
+}
+
+TEST(Identifiers, ArePrintedAsTheyAre) {
+  EXPECT_EQ(Identifier("blocks.0.fc"), "blocks_0_fc");
+  EXPECT_EQ(Identifier("0"), "v0");
+  EXPECT_EQ(Identifier("_0"), "v_0");
+  EXPECT_EQ(Identifier("lambda"), "lambda_");
+  EXPECT_EQ(Identifier("torch"), "torch_");
+}
+
+}  // namespace
+}  // namespace pipewright
