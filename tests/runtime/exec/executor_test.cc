@@ -7,6 +7,7 @@
 
 #include "plan/error.h"
 #include "plan/plan_text.h"
+#include "plan/schedule.h"
 #include "plan/stage_graph.h"
 #include "runtime/exec/status.h"
 #include "runtime/exec/thread_transport.h"
@@ -86,6 +87,27 @@ TEST(Executor, RandomGraphsAndOrders) {
     RunCase(c, {.synchronous_sends = seed % 3 == 0});
     if (HasFailure()) break;
   }
+}
+
+TEST(Executor, EverySchedule) {
+  for (const std::string& name : ScheduleNames()) {
+    SCOPED_TRACE(name);
+    int stages = DefaultStages(name, 4);
+    StageGraph graph = ChainGraph(ParsePlacement(DefaultPlacement(name), 4, stages));
+    graph.shared = {{0, stages - 1}};
+    FakeCase c = ScheduleCase(name, graph, 8);
+    c.steps = 2;
+    RunCase(c, {.synchronous_sends = true});
+  }
+}
+
+TEST(Executor, SeveralStepsInAPlan) {
+  StageGraph graph = SkipGraph({{0}, {1, 2}, {0}, {2}});
+  graph.shared = {{0, 3}, {1, 2}};
+  FakeCase c = ScheduleCase("gpipe", graph, 3, 3);
+  ASSERT_EQ(c.plan.steps, 3);
+  c.steps = 2;
+  RunCase(c);
 }
 
 TEST(Executor, ForwardOnly) {
@@ -238,6 +260,8 @@ TEST(ExecutorFailure, PlansThatDoNotFit) {
   EXPECT_EQ(failure("0F0,1F0,1B0,0B0,0REDUCE_GRAD,0STEP,1STEP\n", {{0}, {0}}, {{{0, 0}, {1, 0}}}),
             "rank 0, action 5, 0STEP: the stage shares a weight or has replicas: a REDUCE_GRAD is "
             "missing before");
+  EXPECT_EQ(failure("0F0@2\n", {{0}}),
+            "rank 0, action 0, 0F0@2: stages keep one version of their weights");
   EXPECT_EQ(failure("0F0,0LOAD\n", {{0}}),
             "rank 0, stage 0, action 0LOAD: this stage keeps all its weights: nothing to load");
 }

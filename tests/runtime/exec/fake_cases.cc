@@ -7,6 +7,7 @@
 #include "plan/lower.h"
 #include "plan/schedule.h"
 #include "plan/stage_graph.h"
+#include "plan/steps.h"
 #include "tests/runtime/exec/fake_model.h"
 
 namespace pipewright {
@@ -171,12 +172,17 @@ FakeCase RandomCase(unsigned seed, int ranks) {
   return c;
 }
 
-FakeCase ScheduleCase(const std::string& schedule, const StageGraph& graph, int microbatches) {
+FakeCase ScheduleCase(const std::string& schedule, const StageGraph& graph, int microbatches,
+                      int plan_steps) {
   FakeCase c;
   c.graph = graph;
   c.groups = GroupsOf(graph);
-  c.plan =
-      Lower(MakeSchedule(schedule, graph.ranks, graph.stages, microbatches, graph.ranks_of), graph);
+  Plan order = MakeSchedule(schedule, graph.ranks, graph.stages, microbatches, graph.ranks_of);
+  if (plan_steps > 1) {
+    c.graph.microbatches = microbatches;
+    order = Unroll(Synchronous(order), plan_steps);
+  }
+  c.plan = Lower(order, c.graph);
   return c;
 }
 

@@ -83,6 +83,7 @@ StageGraph SkipGraph(std::vector<std::vector<int>> ranks_of);
 FakeCase RandomCase(unsigned seed, int ranks);
 
 // A named schedule, lowered for `graph`, with the groups that graph.shared and the replicas give.
-FakeCase ScheduleCase(const std::string& schedule, const StageGraph& graph, int microbatches);
+FakeCase ScheduleCase(const std::string& schedule, const StageGraph& graph, int microbatches,
+                      int plan_steps = 1);
 
 }  // namespace pipewright
