@@ -68,7 +68,8 @@ bool IsFile(const std::string& schedule) {
   return schedule.find('/') != std::string::npos || schedule.ends_with(".csv");
 }
 
-Plan ScheduleOf(const Request& request) {
+// The schedule, and in `graph` where its stages run: replicas without a microbatch too.
+Plan ScheduleOf(const Request& request, StageGraph& graph) {
   if (IsFile(request.schedule)) {
     Plan plan = ReadPlan(ReadFile(request.schedule), request.schedule);
     PrintNotes(plan);
@@ -79,6 +80,8 @@ Plan ScheduleOf(const Request& request) {
     };
     check(request.ranks, static_cast<int>(plan.ranks.size()), "ranks");
     check(request.microbatches, plan.microbatches, "microbatches");
+    graph = GraphOf(plan);
+    if (request.forward_only) DropBackward(plan);
     return plan;
   }
   if (request.ranks < 1) throw UsageError("--ranks", "it is needed to make a schedule");
@@ -102,8 +105,12 @@ Plan ScheduleOf(const Request& request) {
     if (stages == 0) stages = DefaultStages(request.schedule, request.ranks);
     placement = ParsePlacement(request.placement, request.ranks, stages);
   }
-  return MakeSchedule(request.schedule, request.ranks, stages, request.microbatches, placement,
-                      options);
+  Plan plan = MakeSchedule(request.schedule, request.ranks, stages, request.microbatches, placement,
+                           options);
+  if (placement.empty())
+    placement = ParsePlacement(DefaultPlacement(request.schedule), request.ranks, plan.stages);
+  graph = ChainGraph(placement);
+  return plan;
 }
 
 ZbRequest ZbRequestOf(const Request& request) {
@@ -161,9 +168,14 @@ void PlanRun(const Request& request) {
 }
 
 void MakePlan(const Request& request) {
-  Plan schedule =
-      request.schedule == "zb-auto" ? PlanZbAuto(ZbRequestOf(request)) : ScheduleOf(request);
-  StageGraph graph = GraphOf(schedule);
+  StageGraph graph;
+  Plan schedule;
+  if (request.schedule == "zb-auto") {
+    schedule = PlanZbAuto(ZbRequestOf(request));
+    graph = GraphOf(schedule);
+  } else {
+    schedule = ScheduleOf(request, graph);
+  }
   ValidateSchedule(schedule, graph);
   if (request.schedule != "zb-auto") CheckMemory(request, schedule);
   if (request.steps > 1) schedule = Unroll(Synchronous(schedule), request.steps);

@@ -119,18 +119,6 @@ void CheckPlacement(const Placement& placement, int ranks) {
                   "give every rank a stage, or use fewer ranks");
 }
 
-// Forward only is the same order with the backward left out: what remains needs nothing else.
-void DropBackward(Plan& plan) {
-  for (auto& actions : plan.ranks) {
-    std::vector<Action> kept;
-    for (const Action& a : actions)
-      if (HasForward(a)) kept.push_back(Compute(ActionKind::kForward, a.stage, a.microbatch));
-    actions = std::move(kept);
-  }
-  plan.forward_only = true;
-  plan.layout = {};
-}
-
 }  // namespace
 
 bool IsPlainPipeline(const Placement& placement) {
@@ -176,6 +164,17 @@ int64_t UnitEnd(const Plan& plan, const ScheduleRequest& q) {
   } catch (const Error&) {
     return std::numeric_limits<int64_t>::max();
   }
+}
+
+void DropBackward(Plan& plan) {
+  for (auto& actions : plan.ranks) {
+    std::vector<Action> kept;
+    for (const Action& a : actions)
+      if (HasForward(a)) kept.push_back(Compute(ActionKind::kForward, a.stage, a.microbatch));
+    actions = std::move(kept);
+  }
+  plan.forward_only = true;
+  plan.layout = {};
 }
 
 Placement ParsePlacement(const std::string& text, int ranks, int stages) {

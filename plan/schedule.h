@@ -26,6 +26,9 @@ struct ScheduleOptions {
 
 const std::vector<std::string>& ScheduleNames();
 
+// Leaves the forwards, in their order: what remains needs nothing else.
+void DropBackward(Plan& plan);
+
 // An empty `placement` stands for the schedule's own; stages = 0 for its own number. Throws Error
 // with the number that does not fit and the nearest that does.
 Plan MakeSchedule(const std::string& name, int ranks, int stages, int microbatches,
