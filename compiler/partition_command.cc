@@ -10,7 +10,9 @@
 #include "plan/error.h"
 #include "plan/partition/profile_problem.h"
 #include "plan/partition/report.h"
+#include "plan/partition/step.h"
 #include "plan/partition/tarnawski.h"
+#include "plan/schedule.h"
 #include "plan/size.h"
 #include "plan/text.h"
 
@@ -19,7 +21,8 @@ namespace pipewright {
 namespace {
 
 struct Request {
-  std::string file, mode = "exact", output, memory, in_flight = "1f1b";
+  std::string file, mode = "exact", output, memory, in_flight, objective = "bottleneck",
+                    schedule = "1f1b";
   std::vector<int> machines;
   std::vector<double> bandwidths, speeds, links;
   std::vector<std::string> memories, together, shared;
@@ -220,9 +223,10 @@ static void Partition(const Request& request) {
       costs.optimizer_state = request.optimizer_state;
       profile = ToProblem(graph, costs);
       problem = profile.problem;
-      problem.in_flight = request.in_flight == "gpipe" ? InFlight::kGPipe
-                          : request.in_flight == "one" ? InFlight::kOne
-                                                       : InFlight::k1F1B;
+      std::string held = request.in_flight.empty() ? request.schedule : request.in_flight;
+      problem.in_flight = held == "gpipe" ? InFlight::kGPipe
+                          : held == "one" ? InFlight::kOne
+                                          : InFlight::k1F1B;
       problem.microbatches = request.microbatches;
       if (problem.in_flight == InFlight::kGPipe && request.microbatches == 1 << 30)
         throw UsageError("--microbatches", "gpipe holds all microbatches: say how many");
@@ -240,8 +244,19 @@ static void Partition(const Request& request) {
     SolveOptions options;
     options.exact = request.mode == "exact";
     options.max_seconds = request.time_limit;
-    PartitionResult result = SolvePartition(problem, options);
+    PartitionResult result;
+    if (request.objective == "step") {
+      if (request.microbatches == 1 << 30)
+        throw UsageError("--microbatches", "--objective step needs the number of microbatches");
+      result = SolveStep(problem, options, {request.schedule, request.microbatches});
+      report.more["schedule"] = request.schedule;
+      report.more["microbatches"] = request.microbatches;
+    } else {
+      result = SolvePartition(problem, options);
+    }
+    Json more = report.more;
     report = MakeReport(problem, result);
+    report.more = more;
     if (is_graph && result.feasible) {
       SetStages(graph, profile, result);
       std::vector<std::string> inputs;
@@ -250,7 +265,7 @@ static void Partition(const Request& request) {
       first.insert(first.begin(), inputs.begin(), inputs.end());
     }
     report.seconds = seconds();
-    if (request.explain) {
+    if (request.explain && request.objective == "bottleneck") {
       Explanation e = ExplainPartition(problem, result, options);
       explanation = ExplainText(problem, e, result);
       report.more["explain"] = {
@@ -299,6 +314,11 @@ void AddPartitionCommand(CLI::App& app) {
   app.add_option("--together", r.together, "nodes kept in one stage: a,b (repeatable)");
   app.add_option("--shared", r.shared,
                  "nodes that share a weight: apart, they exchange its gradient (repeatable)");
+  app.add_option("--objective", r.objective,
+                 "bottleneck: the slowest stage; step: a simulated step of --schedule")
+      ->check(CLI::IsMember({"bottleneck", "step"}));
+  app.add_option("--schedule", r.schedule, "schedule of --objective step (1f1b)")
+      ->check(CLI::IsMember(ScheduleNames()));
   app.add_option("--in-flight", r.in_flight, "activations held as in 1f1b, gpipe, or one")
       ->check(CLI::IsMember({"1f1b", "gpipe", "one"}));
   app.add_option("--microbatches", r.microbatches, "microbatches a step")

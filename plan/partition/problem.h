@@ -15,14 +15,15 @@ inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 struct PartitionNode {
   std::string name;
-  double device_time = 0;      // forward and backward together, on a device of speed 1
-  double host_time = 0;        // on a CPU
-  bool device_ok = true;       // false: runs only on a CPU
-  bool backward = false;       // follows its group; only forward nodes decide what is convex
-  int group = -1;              // nodes of one group stay together; -1: on its own
-  double static_bytes = 0;     // held once: weights, gradients, optimizer state, buffers
-  double stash_bytes = 0;      // held for each microbatch in flight
-  double parameter_bytes = 0;  // exchanged between the replicas of a stage
+  double device_time = 0;          // forward and backward together, on a device of speed 1
+  double forward_share = 1.0 / 3;  // of the time; the rest is backward
+  double host_time = 0;            // on a CPU
+  bool device_ok = true;           // false: runs only on a CPU
+  bool backward = false;           // follows its group; only forward nodes decide what is convex
+  int group = -1;                  // nodes of one group stay together; -1: on its own
+  double static_bytes = 0;         // held once: weights, gradients, optimizer state, buffers
+  double stash_bytes = 0;          // held for each microbatch in flight
+  double parameter_bytes = 0;      // exchanged between the replicas of a stage
 };
 
 struct PartitionValue {

@@ -25,6 +25,8 @@ ProfileProblem ToProblem(const ModelGraph& graph, const ProfileCosts& costs) {
     PartitionNode entry;
     entry.name = node.id;
     entry.device_time = entry.host_time = (node.forward_ms + node.backward_ms) / 1000;
+    double total_ms = node.forward_ms + node.backward_ms;
+    if (total_ms > 0) entry.forward_share = node.forward_ms / total_ms;
     entry.static_bytes = node.parameter_bytes * (2 + costs.optimizer_state);
     entry.stash_bytes = node.OutputBytes();
     entry.parameter_bytes = node.parameter_bytes;

@@ -12,9 +12,10 @@ struct ProfileCosts {
 };
 
 // Nodes of the problem are the nodes of the graph without Input* sources, which cost nothing and
-// belong to the first stage: `graph_node` says which. A __getitem__ stays with its tuple. A value is an output; forward and back it is
-// sent twice. Memory: parameters, gradients and optimizer state once, outputs for each microbatch
-// in flight, a receive buffer for every value from or to another stage.
+// belong to the first stage: `graph_node` says which. A __getitem__ stays with its tuple. A value
+// is an output; forward and back it is sent twice. Memory: parameters, gradients and optimizer
+// state once, outputs for each microbatch in flight, a receive buffer for every value from or to
+// another stage.
 struct ProfileProblem {
   PartitionProblem problem;     // without devices
   std::vector<int> graph_node;  // of each node of the problem

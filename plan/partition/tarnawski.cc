@@ -64,6 +64,7 @@ PartitionProblem ReadTarnawski(const Json& json, const std::string& path) {
     node.host_time = Number(entry, "cpuLatency", where);
     node.device_ok = Number(entry, "supportedOnFpga", where) != 0;
     node.backward = entry.contains("isBackwardNode") && Number(entry, "isBackwardNode", where) != 0;
+    node.forward_share = node.backward ? 0 : 1;
     if (entry.contains("size")) node.static_bytes = Number(entry, "size", where);
     if (entry.contains("colorClass") && !entry["colorClass"].is_null())
       node.group = groups.emplace(Integer(entry, "colorClass", where), groups.size()).first->second;

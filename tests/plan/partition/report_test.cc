@@ -1,0 +1,113 @@
+#include "plan/partition/report.h"
+
+#include <gtest/gtest.h>
+
+#include "plan/partition/profile_problem.h"
+#include "plan/partition/step.h"
+#include "plan/text.h"
+
+namespace pipewright {
+
+static const std::string kProfiles =
+    TEST_DIR "/data/pipedream/profiler/image_classification/profiles/";
+
+static ModelGraph Profile(const std::string& model) {
+  std::string path = kProfiles + model + "/graph.txt";
+  return ReadGraphText(ReadFile(path), path);
+}
+
+static PartitionProblem Problem(const ModelGraph& graph, int stages, ProfileProblem* profile) {
+  ProfileCosts costs;
+  costs.bandwidth = 1e11;
+  *profile = ToProblem(graph, costs);
+  PartitionProblem problem = profile->problem;
+  problem.devices.resize(1);
+  problem.devices[0].count = stages;
+  problem.stages = stages;
+  problem.in_flight = InFlight::k1F1B;
+  return problem;
+}
+
+TEST(Report, JsonHasWhatReadersExpect) {
+  ModelGraph graph = Profile("vgg16");
+  ProfileProblem profile;
+  PartitionProblem problem = Problem(graph, 4, &profile);
+  PartitionReport report = MakeReport(problem, SolvePartition(problem, {}));
+  report.mode = "exact";
+  Json json = ReportJson(report);
+  for (const char* key :
+       {"feasible", "objective", "lower_bound", "gap", "mode", "seconds", "stages"})
+    EXPECT_TRUE(json.contains(key)) << key;
+  ASSERT_EQ(json["stages"].size(), 4u);
+  double slowest = 0;
+  for (const Json& stage : json["stages"]) {
+    for (const char* key :
+         {"stage", "device", "nodes", "compute", "transfer", "memory", "replicas"})
+      EXPECT_TRUE(stage.contains(key)) << key;
+    slowest = std::max(slowest, stage["compute"].get<double>() + stage["transfer"].get<double>());
+  }
+  EXPECT_DOUBLE_EQ(json["objective"], slowest);
+  EXPECT_EQ(json["gap"], 0);
+}
+
+TEST(Report, AnInfeasibleInstanceIsAnAnswer) {
+  ModelGraph graph = Profile("vgg16");
+  ProfileProblem profile;
+  PartitionProblem problem = Problem(graph, 4, &profile);
+  problem.devices[0].memory_bytes = 1;
+  PartitionResult result = SolvePartition(problem, {});
+  EXPECT_TRUE(result.proven);
+  Json json = ReportJson(MakeReport(problem, result));
+  EXPECT_EQ(json["feasible"], false);
+  EXPECT_TRUE(json["objective"].is_null());
+  EXPECT_EQ(ReportTable(MakeReport(problem, result)).substr(0, 10), "infeasible");
+}
+
+TEST(Report, NeverWorseThanEqualCuts) {
+  for (const char* model : {"vgg16", "alexnet", "resnet50", "densenet121"})
+    for (int stages : {2, 3, 5, 8})
+      for (bool exact : {true, false}) {
+        ModelGraph graph = Profile(model);
+        ProfileProblem profile;
+        PartitionProblem problem = Problem(graph, stages, &profile);
+        PartitionResult result = SolvePartition(problem, {exact});
+        ASSERT_EQ(CheckPartition(problem, result), "");
+        UnitGraph units = BuildUnits(problem, Merge::kNone);
+        PartitionResult equal;
+        equal.stages.resize(stages);
+        for (size_t u = 0; u < units.units.size(); ++u)
+          for (int node : units.units[u].nodes)
+            equal.stages[u * stages / units.units.size()].nodes.push_back(node);
+        EvaluatePartition(problem, equal);
+        EXPECT_LE(result.objective, equal.objective * (1 + 1e-12)) << model << stages;
+        SetStages(graph, profile, result);
+        for (const GraphNode& node : graph.nodes) EXPECT_GE(node.stage, 0);
+      }
+}
+
+TEST(Report, DotColoursStages) {
+  ModelGraph graph = Profile("alexnet");
+  for (GraphNode& node : graph.nodes) node.stage = 1;
+  std::string dot = GraphDot(graph);
+  EXPECT_NE(dot.find("fillcolor=green"), std::string::npos);
+  EXPECT_NE(dot.find("\"node2\" -> \"node3\";"), std::string::npos);
+}
+
+TEST(Step, OneStageTakesTheSumAndMovesNeverMakeItLonger) {
+  ModelGraph graph = Profile("alexnet");
+  ProfileProblem profile;
+  PartitionProblem problem = Problem(graph, 1, &profile);
+  PartitionResult one = SolveStep(problem, {}, {"1f1b", 8});
+  double work = 0;
+  for (const PartitionNode& node : problem.nodes) work += node.device_time;
+  EXPECT_NEAR(one.objective, 8 * work, 1e-9);
+  EXPECT_TRUE(one.proven);
+  problem = Problem(graph, 3, &profile);
+  PartitionResult bottleneck = SolvePartition(problem, {});
+  PartitionResult step = SolveStep(problem, {}, {"1f1b", 4});
+  EXPECT_LE(step.objective, StepTime(problem, bottleneck, {"1f1b", 4}) * (1 + 1e-12));
+  EXPECT_GE(step.objective, step.lower_bound);
+  EXPECT_EQ(step.stages.size(), 3u);
+}
+
+}  // namespace pipewright
