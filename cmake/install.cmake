@@ -28,4 +28,5 @@ configure_package_config_file(${CMAKE_SOURCE_DIR}/cmake/pipewrightConfig.cmake.i
 write_basic_package_version_file(${CMAKE_BINARY_DIR}/pipewrightConfigVersion.cmake
   COMPATIBILITY SameMinorVersion)
 install(FILES ${CMAKE_BINARY_DIR}/pipewrightConfig.cmake
-              ${CMAKE_BINARY_DIR}/pipewrightConfigVersion.cmake DESTINATION ${PACKAGE_DIR})
+              ${CMAKE_BINARY_DIR}/pipewrightConfigVersion.cmake
+              ${CMAKE_SOURCE_DIR}/cmake/find_torch.cmake DESTINATION ${PACKAGE_DIR})
