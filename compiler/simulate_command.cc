@@ -55,7 +55,7 @@ Json ToJson(const Plan& plan, const Trace& trace, const Figures& figures, const 
                      {"span_bubble_rate", f.span_bubble_rate()}});
   }
   for (const EventId& id : CriticalPath(trace)) {
-    const TraceEvent& e = trace.ranks[id.rank][id.event];
+    const TimedAction& e = trace.ranks[id.rank][id.event];
     path.push_back({{"rank", id.rank},
                     {"action", ToText(plan.ranks[id.rank][e.action])},
                     {"step", e.step},

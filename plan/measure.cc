@@ -73,7 +73,7 @@ Figures Measure(const Plan& plan, const Costs& costs, const Trace& trace,
     RankFigures& rank = figures.ranks[r];
     const auto& events = trace.ranks[r];
     double first_forward = -1;
-    for (const TraceEvent& event : events) {
+    for (const TimedAction& event : events) {
       rank.busy += event.end - event.start;
       rank.last = std::max(rank.last, event.end);
       if (first_forward < 0 && HasForward(plan.ranks[r][event.action])) first_forward = event.start;
@@ -102,7 +102,7 @@ std::vector<EventId> CriticalPath(const Trace& trace) {
   std::vector<EventId> path;
   while (last.event >= 0) {
     path.push_back(last);
-    const TraceEvent& event = trace.ranks[last.rank][last.event];
+    const TimedAction& event = trace.ranks[last.rank][last.event];
     last = {event.cause_rank, event.cause};
   }
   std::reverse(path.begin(), path.end());

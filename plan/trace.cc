@@ -38,7 +38,7 @@ std::string ChromeTrace(const Plan& plan, const Trace& trace) {
          {"tid", r},
          {"args", {{"name", "rank " + std::to_string(r)}}}});
   for (size_t r = 0; r < trace.ranks.size(); ++r)
-    for (const TraceEvent& e : trace.ranks[r]) {
+    for (const TimedAction& e : trace.ranks[r]) {
       const Action& a = plan.ranks[r][e.action];
       add({{"name", ToText(a)},
            {"ph", "X"},
@@ -87,7 +87,7 @@ static char Letter(const Action& a) {
 std::string TextTimeline(const Plan& plan, const Trace& trace, int columns) {
   double end = 0, shortest = 0;
   for (const auto& events : trace.ranks)
-    for (const TraceEvent& e : events) {
+    for (const TimedAction& e : events) {
       end = std::max(end, e.end);
       double time = e.end - e.start;
       if (time > 0 && (shortest == 0 || time < shortest)) shortest = time;
@@ -99,7 +99,7 @@ std::string TextTimeline(const Plan& plan, const Trace& trace, int columns) {
   for (size_t r = 0; r < trace.ranks.size(); ++r) {
     std::string label = std::to_string(r);
     std::string line;
-    for (const TraceEvent& e : trace.ranks[r]) {
+    for (const TimedAction& e : trace.ranks[r]) {
       // A column shows what runs in its middle.
       double from = e.start / column - 0.5, to = e.end / column - 0.5;
       size_t begin = from <= 0 ? 0 : static_cast<size_t>(from) + (from > static_cast<size_t>(from));

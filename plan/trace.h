@@ -9,7 +9,7 @@
 namespace pipewright {
 
 // A compute action, or any other one that took time. Times are in the costs' unit.
-struct TraceEvent {
+struct TimedAction {
   int action = 0;  // position in the rank's list
   int step = 0;    // repetition of the plan
   double start = 0, end = 0;
@@ -26,7 +26,7 @@ struct TraceTransfer {
 };
 
 struct Trace {
-  std::vector<std::vector<TraceEvent>> ranks;  // [rank], in order
+  std::vector<std::vector<TimedAction>> ranks;  // [rank], in order
   std::vector<TraceTransfer> transfers;
 };
 

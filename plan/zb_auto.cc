@@ -13,6 +13,8 @@ namespace pipewright {
 
 namespace {
 
+constexpr long kPlay = 5;  // playing a script takes so many times as long as timing an order
+
 struct Found {
   OrderTimes times;
   Order order;
@@ -46,13 +48,8 @@ class Search {
   Found best_;
   std::vector<Found> starts_;
 
-  bool Spend(double share = 1) {
-    effort_ -= static_cast<long>(static_cast<double>(actions_) * share);
-    return effort_ > 0;
-  }
-
   OrderTimes Try(Order script, double patience) {
-    Spend();
+    effort_ -= kPlay * actions_;
     if (p_.forward_only)
       for (auto& list : script)
         std::erase_if(list, [](const Op& op) { return op.kind != OpKind::kF; });
@@ -222,8 +219,8 @@ Order Every(const OrderProblem& p) {
   return order;
 }
 
-// About this many actions may be timed in all: some seconds on one core.
-constexpr long kEffort = 25'000'000;
+// About this many actions may be timed in all: a few seconds on one core.
+constexpr long kEffort = 120'000'000;
 
 // The least limit that one microbatch at a time needs on some rank.
 [[noreturn]] void DoesNotFit(const OrderProblem& p, double memory) {

@@ -210,7 +210,7 @@ TEST(Simulate, CriticalPathIsUnbroken) {
   Trace trace = Simulate(plan, costs);
   double end = 0;
   for (const EventId& id : CriticalPath(trace)) {
-    const TraceEvent& event = trace.ranks[id.rank][id.event];
+    const TimedAction& event = trace.ranks[id.rank][id.event];
     EXPECT_TRUE(event.start == end || event.start == end + 1) << event.start << " after " << end;
     end = event.end;
   }

@@ -65,6 +65,18 @@ TEST(ZbAuto, NoWorseThanThePublishedRows) {
     }
 }
 
+// Where smaller stages let the bound go below 1 % at the memory of 1F1B, the order follows.
+TEST(ZbAuto, BelowOnePercentWithSixStagesARank) {
+  Json row = ReadJson(TEST_DIR "/data/schedules/zero_bubble_rows.json")["iclr"][5];
+  int p = row["p"], m = row["m"];
+  Costs costs = RowCosts(row, 6);
+  ZbAutoOptions options;
+  options.memory = p * row["mem_F"].get<double>() * (1 + 1e-9);
+  ZbAutoResult found = ZbAuto(costs, p, 6 * p, m, options);
+  Check(found, costs, options.memory);
+  EXPECT_LT(1 - row["ideal"].get<double>() / found.span, 0.01);
+}
+
 struct Tiny {
   exhaustive::Case one;
   Costs costs;
