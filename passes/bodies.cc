@@ -46,6 +46,36 @@ bool HasEffect(const Node* node) {
   return node->hasSideEffects() || (schema && schema->is_mutable());
 }
 
+// What the state dict has and no operation uses stays in the package, with its nearest relatives.
+void KeepUnused(const Model& model, std::vector<ModuleBody>& bodies) {
+  std::vector<bool> used(model.weights.size(), false);
+  std::map<std::string, size_t> module_of;  // of every dotted prefix of a held name, the first
+  auto prefixes = [](const std::string& name) {
+    std::vector<std::string> all;  // longest first
+    for (size_t dot = name.rfind('.'); dot != std::string::npos && dot > 0;
+         dot = name.rfind('.', dot - 1))
+      all.push_back(name.substr(0, dot));
+    return all;
+  };
+  for (size_t m = 0; m < bodies.size(); ++m)
+    for (const auto& [index, name] : bodies[m].weights) {
+      used[index] = true;
+      for (const std::string& prefix : prefixes(name)) module_of.emplace(prefix, m);
+    }
+  for (size_t i = 0; i < model.weights.size() && !bodies.empty(); ++i) {
+    const Weight& weight = model.weights[i];
+    if (used[i] || weight.kind == "constant" || !weight.persistent) continue;
+    size_t module = 0;
+    for (const std::string& prefix : prefixes(weight.names[0])) {
+      auto found = module_of.find(prefix);
+      if (found == module_of.end()) continue;
+      module = found->second;
+      break;
+    }
+    bodies[module].weights.emplace_back(i, weight.names[0]);
+  }
+}
+
 // Whether something in the module stays changed after it: a weight that is written to.
 bool WritesWeights(const Model& model, const std::vector<Node*>& nodes) {
   for (const Node* node : nodes) {
@@ -118,6 +148,7 @@ std::vector<ModuleBody> CollectBodies(const Model& model, const Assignment& assi
   std::vector<ModuleBody> out;
   for (size_t m = 0; m < count; ++m)
     if (alive[m]) out.push_back(std::move(bodies[m]));
+  KeepUnused(model, out);
   return out;
 }
 

@@ -16,7 +16,8 @@ struct ModuleBody {
 
 // Collects the bodies of a localised graph. Modules whose results nobody uses and that change no
 // buffer are left out. A weight with several names has, in each module, the one that belongs to the
-// submodule that uses it, else the first.
+// submodule that uses it, else the first. Parameters and persistent buffers that nothing uses are
+// held by the module that holds their neighbours, so that the state dict stays whole.
 std::vector<ModuleBody> CollectBodies(const Model& model, const Assignment& assignment);
 
 }  // namespace pipewright

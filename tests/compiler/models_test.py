@@ -300,6 +300,28 @@ class Models(CompilerTest):
         self.assertEqual(held["scale"]["kind"], "buffer")
         self.assertFalse(held["scale"]["persistent"])
 
+    def test_unused_weights_stay_in_the_state_dict(self):
+        class Unused(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.a = nn.Linear(4, 4)
+                self.b = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+                self.register_buffer("ids", torch.arange(3))
+
+            def forward(self, x):
+                x = self.a(x)
+                pipe_split()
+                return self.b[0](x)
+
+        model = Unused()
+        manifest, package = self.check(model, [torch.randn(3, 4)], modules=2)
+        held = [[w["name"] for w in m["held"]] for m in manifest["modules"]]
+        self.assertEqual(sorted(sum(held, [])), sorted(model.state_dict()))
+        self.assertIn("b.1.weight", held[1])
+        from safetensors.torch import load_file
+        self.same(load_file(package / "weights/module1.safetensors")["b.1.weight"],
+                  model.b[1].weight.detach(), "unused")
+
     def test_empty_modules_are_dropped(self):
         class Markers(nn.Module):
             def __init__(self):
