@@ -117,7 +117,8 @@ struct Parser {
         value = Divide(value, Factor(), true);
       else if (Take("*")) {
         int64_t other = Factor();
-        value = Checked(__builtin_mul_overflow(value, other, &value), value);
+        bool overflow = __builtin_mul_overflow(value, other, &value);
+        value = Checked(overflow, value);
       } else
         return value;
     }
