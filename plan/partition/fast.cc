@@ -111,16 +111,16 @@ static PartitionResult Result(const Stages& stages) {
 
 // The best of all partitions whose cuts lie near those of `known`: within each stage only the first
 // and the last units in `order` may go to its neighbours, the rest is one unit. `order` has the
-// stages one after the other.
+// stages one after the other. `free` is the number of units, halved until the search is small.
 static PartitionResult SearchNearby(const PartitionProblem& problem, const UnitGraph& graph,
                                     const std::vector<int>& order, const PartitionResult& known,
-                                    const FastOptions& options) {
+                                    const FastOptions& options, int& free) {
   std::vector<int> stage_of_node(problem.nodes.size(), 0);
   for (size_t s = 0; s < known.stages.size(); ++s)
     for (int node : known.stages[s].nodes) stage_of_node[node] = static_cast<int>(s);
   int n = static_cast<int>(order.size());
   auto stage_at = [&](int p) { return stage_of_node[graph.units[order[p]].nodes[0]]; };
-  for (int free = 32; free >= 2; free /= 2) {
+  for (; free >= 2; free /= 2) {
     std::vector<int> group_of(n);
     int groups = 0;
     for (int begin = 0, end; begin < n; begin = end) {
@@ -174,9 +174,10 @@ PartitionResult FastPartition(const PartitionProblem& problem, const UnitGraph& 
     return true;
   };
   for (const std::vector<int>& order : CandidateOrders(graph)) consider(order);
+  int free = 32;
   for (int round = 0; round < options.rounds && !best_order.empty(); ++round) {
     bool better = round == 0 && consider(std::vector<int>(best_order));
-    PartitionResult found = SearchNearby(problem, graph, best_order, best, options);
+    PartitionResult found = SearchNearby(problem, graph, best_order, best, options, free);
     if (found.feasible && found.objective < best.objective) {
       found.lower_bound = best.lower_bound;
       best = found;

@@ -8,7 +8,7 @@ struct FastOptions {
   double below = kInfinity;   // only partitions better than this are of interest
   int64_t pairs = 4'000'000;  // stages tried in one order; sets how finely large graphs are cut
   int rounds = 8;             // of searches near the best cuts
-  int64_t nearby_sets = 20'000, nearby_visits = 1'000'000;  // of one such search
+  int64_t nearby_sets = 60'000, nearby_visits = 2'000'000;  // of one such search
 };
 
 // Deterministic: its effort is counted in steps, not seconds. O(orders * pairs) time. Optimal over
