@@ -81,7 +81,12 @@ void ReadWeights(const Archive& archive, const ExportJson& signature, Model& mod
   ExportJson tables[2];
   const std::string folders[2] = {"data/weights/", "data/constants/"};
   const std::string names[2] = {"model_weights_config.json", "model_constants_config.json"};
-  for (int t = 0; t < 2; ++t) tables[t] = ReadRecord(archive, folders[t] + names[t]).at("config");
+  for (int t = 0; t < 2; ++t) {
+    const std::string record = folders[t] + names[t];
+    if (!archive.Has(record))
+      throw Error(archive.path(), "has no " + record, "re-export with torch 2.11 to 2.13");
+    tables[t] = ReadRecord(archive, record).at("config");
+  }
   std::map<uint64_t, std::vector<size_t>> at_offset;
   for (const ExportJson& spec : signature.at("input_specs")) {
     const std::string kind = spec.begin().key();
@@ -124,7 +129,7 @@ void CheckVersion(const ExportJson& program, const std::string& path) {
                   " in schema " + std::to_string(major) + "." +
                   std::to_string(version.value("minor", int64_t{0})) + "; this program reads " +
                   std::to_string(kSchemaMajor) + ".x",
-              major < kSchemaMajor ? "re-export with torch >= 2.8"
+              major < kSchemaMajor ? "re-export with torch 2.11 to 2.13"
                                    : "re-export with torch 2.13, or use a newer pipewright");
 }
 
@@ -207,7 +212,8 @@ Model ImportExport(const std::string& path) {
       throw Error(path, "holds weights only (torch.save), not a model",
                   "torch.export.save(torch.export.export(model, inputs), \"model.pt2\")");
     if (archive.Has("serialized_exported_program.json"))
-      throw Error(path, "was written by an old torch.export.save", "re-export with torch >= 2.8");
+      throw Error(path, "was written by an old torch.export.save",
+                  "re-export with torch 2.11 to 2.13");
     throw Error(path, "holds no exported program: models/model.json is missing",
                 "torch.export.save(torch.export.export(model, inputs), \"model.pt2\")");
   }
