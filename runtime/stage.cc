@@ -100,6 +100,15 @@ struct TorchStages::State {
 
   const ValueInfo& value(int id) const { return manifest.values[id]; }
 
+  // The value of each tensor in a message.
+  std::vector<int> MessageValues(int edge, bool backward) const {
+    if (!backward) return contents[edge].forward;
+    std::vector<int> ids;
+    for (const Contribution& contribution : contents[edge].backward)
+      ids.push_back(contribution.value);
+    return ids;
+  }
+
   size_t WeightIndex(int module, const std::string& name) const {
     const std::vector<WeightInfo>& held = manifest.modules[module].held;
     for (size_t i = 0; i < held.size(); ++i)
@@ -179,17 +188,18 @@ at::Tensor TorchStages::LastGradient(int module, const std::string& name) const 
 }
 
 Bundle TorchStages::Allocate(int edge, int, bool backward) {
-  State& s = *state_;
   Tensors tensors;
-  auto add = [&](int id) {
-    const TensorSpec& spec = s.settings.specs[id];
+  for (int id : state_->MessageValues(edge, backward)) {
+    const TensorSpec& spec = state_->settings.specs[id];
     tensors.push_back(at::empty(spec.sizes, spec.type));
-  };
-  if (backward)
-    for (const Contribution& contribution : s.contents[edge].backward) add(contribution.value);
-  else
-    for (int id : s.contents[edge].forward) add(id);
+  }
   return MakeBundle(std::move(tensors));
+}
+
+int64_t TorchStages::MessageBytes(int edge, int, bool backward) {
+  int64_t bytes = 0;
+  for (int id : state_->MessageValues(edge, backward)) bytes += state_->settings.specs[id].bytes();
+  return bytes;
 }
 
 void TorchStages::State::RunModule(int index, int microbatch, std::vector<c10::IValue>& values) {

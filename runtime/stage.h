@@ -59,6 +59,7 @@ class TorchStages : public StageBody {
   at::Tensor LastGradient(int module, const std::string& name) const;
 
   Bundle Allocate(int edge, int microbatch, bool backward) override;
+  int64_t MessageBytes(int edge, int microbatch, bool backward) override;
   std::vector<Bundle> Forward(int stage, int microbatch, std::vector<Bundle> inputs) override;
   std::vector<Bundle> Backward(ActionKind kind, int stage, int microbatch,
                                std::vector<Bundle> gradients) override;
