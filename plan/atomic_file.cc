@@ -53,4 +53,13 @@ void AtomicFile::Commit() {
   temporary_.clear();
 }
 
+void CheckWritable(const std::string& path) {
+  size_t slash = path.rfind('/');
+  std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+  if (access(folder.c_str(), W_OK | X_OK) != 0)
+    throw Error(path, "cannot be written: folder " + folder + ": " + std::strerror(errno));
+  if (access(path.c_str(), F_OK) == 0 && access(path.c_str(), W_OK) != 0)
+    throw Error(path, std::string("cannot be written: ") + std::strerror(errno));
+}
+
 }  // namespace pipewright

@@ -26,4 +26,7 @@ class AtomicFile {
   int fd_ = -1;
 };
 
+// Throws Error when `path` could not be written: its folder is missing or refuses.
+void CheckWritable(const std::string& path);
+
 }  // namespace pipewright

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "plan/error.h"
+#include "plan/mapped_file.h"
 #include "plan/safetensors.h"
 #include "plan/text.h"
 #include "runtime/dtype.h"
@@ -29,7 +30,8 @@ uint64_t SplitMix64(uint64_t x) {
 class TokenData : public Data {
  public:
   TokenData(const Job& job, const Manifest& manifest)
-      : bytes_(ReadFile(job.data.tokens)),
+      : file_(job.data.tokens),
+        bytes_(file_.bytes()),
         width_(job.data.token_bytes),
         length_(job.data.sequence_length) {
     if (manifest.inputs.size() != 1)
@@ -61,7 +63,8 @@ class TokenData : public Data {
   }
 
  private:
-  std::string bytes_;
+  MappedFile file_;
+  std::string_view bytes_;
   size_t width_;
   int64_t length_, tokens_;
   at::ScalarType dtype_;

@@ -18,7 +18,7 @@ std::vector<EdgeContents> MakeEdgeContents(const Manifest& manifest, const Conf&
       if (here.empty()) continue;
       contents[e].forward.push_back(static_cast<int>(id));
       if (!value.gradient) continue;
-      if (std::equal(here.begin(), here.end(), value.consumers.begin()))
+      if (std::equal(here.rbegin(), here.rend(), value.consumers.rbegin()))
         contents[e].backward.push_back({static_cast<int>(id), here});
       else
         for (int consumer : here)

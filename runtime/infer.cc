@@ -1,8 +1,10 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <map>
+#include <set>
 
 #include "plan/error.h"
 #include "plan/safetensors.h"
@@ -26,7 +28,7 @@ struct InputFile {
     for (int id : manifest.inputs) {
       const ValueInfo& value = manifest.values[id];
       const TensorInfo& info = file->At(value.name);
-      TensorSpec spec{DtypeOfSafetensors(info.dtype), info.shape};
+      TensorSpec spec{DtypeOfSafetensors(info.dtype), info.shape, true};
       if (microbatches > 1) {
         if (spec.sizes.empty() || spec.sizes[0] % microbatches)
           throw Error(path,
@@ -107,14 +109,23 @@ void Infer(const RunOptions& options, Transport& transport) {
         if (rank != 0) transport.Wait(transport.Recv(rank, 1 + output, bundle(tensor)));
         whole[output] = tensor;
       }
-    for (const auto& [output, tensor] : whole)
+    const Manifest& manifest = session.run.manifest;
+    std::set<int> written;  // an output may be there twice
+    for (int id : manifest.outputs) {
+      if (manifest.values[id].producer >= 0 || !written.insert(id).second) continue;
+      auto input = std::find(manifest.inputs.begin(), manifest.inputs.end(), id);
+      tensors.push_back(CopyOf(*feed.file, *feed.inputs[input - manifest.inputs.begin()]));
+    }
+    for (const auto& [output, tensor] : whole) {
+      if (!written.insert(manifest.outputs[output]).second) continue;
       tensors.push_back({session.run.manifest.values[session.run.manifest.outputs[output]].name,
                          SafetensorsDtype(tensor.scalar_type()),
                          tensor.sizes().vec(),
                          {static_cast<const char*>(tensor.data_ptr()), tensor.nbytes()}});
+    }
     try {
       WriteSafetensors(options.output, std::move(tensors));
-      std::printf("%zu outputs written to %s\n", whole.size(), options.output.c_str());
+      std::printf("%zu outputs written to %s\n", written.size(), options.output.c_str());
     } catch (const std::exception& e) {
       error = e.what();
     }

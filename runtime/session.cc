@@ -27,6 +27,29 @@ void CheckLoss(const Session& session) {
                 "output " + std::to_string(output) + " is not a tensor that the model computes");
 }
 
+// What this runtime cannot run, found before anything starts.
+void CheckRunnable(const Session& session, const std::vector<TensorSpec>& specs) {
+  for (const std::vector<Action>& actions : session.run.plan.ranks)
+    for (const Action& action : actions)
+      if (action.kind == ActionKind::kInputGrad || action.kind == ActionKind::kWeightGrad)
+        throw Error("schedule " + session.job.schedule,
+                    "it splits the backward pass into I and W, which the runtime cannot run yet",
+                    "gpipe, 1f1b, interleaved and bfs do not");
+  const Conf& conf = session.run.conf;
+  auto rank = [&](int module) { return conf.stage_to_ranks[conf.module_to_stage[module]][0]; };
+  for (size_t id = 0; id < specs.size(); ++id) {
+    const ValueInfo& value = session.run.manifest.values[id];
+    if (specs[id].known || value.producer < 0) continue;
+    for (int consumer : value.consumers)
+      if (rank(consumer) != rank(value.producer))
+        throw Error("value \"" + value.name + "\"",
+                    "its sizes [" + Join(value.shape, ", ") +
+                        "] depend on the data, so that it cannot be sent from module " +
+                        std::to_string(value.producer) + " to module " + std::to_string(consumer),
+                    "put both modules on one rank, or cut elsewhere");
+  }
+}
+
 // Everything that must be the same on all ranks, as one text.
 uint64_t Fingerprint(const Session& session, const SessionOptions& options) {
   std::string text = WriteManifest(session.run.manifest) + WritePlan(session.run.plan) +
@@ -63,6 +86,7 @@ void OpenSession(Session& session, const SessionOptions& options, Transport& tra
     if (options.has_loss) CheckLoss(session);
     session.groups = SharedGroups(session.run.manifest, session.run.conf);
     settings.specs = InferShapes(options.package, session.run.manifest, specs());
+    CheckRunnable(session, settings.specs);
     fingerprint = Fingerprint(session, options);
   });
   Agree(transport, fingerprint, "package, conf and job");
@@ -87,6 +111,10 @@ void OpenSession(Session& session, const SessionOptions& options, Transport& tra
       LoadWeights(options.weights, session.run.manifest, *session.stages);
     session.executor = std::make_unique<Executor>(session.run.plan, session.run.graph,
                                                   session.groups, *session.stages, transport);
+  });
+  // Copies that start apart would be trained apart.
+  Phase(transport, "comparing shared weights", [&] {
+    CheckSharedCopies(session.run.manifest, session.run.conf, *session.stages, transport);
   });
 }
 

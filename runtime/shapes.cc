@@ -64,11 +64,15 @@ std::map<std::string, int64_t> BindSymbols(const Manifest& manifest,
 }
 
 TensorSpec FromManifest(const ValueInfo& value, const std::map<std::string, int64_t>& symbols) {
-  if (value.kind == "int") return {at::kLong, {}};
-  if (value.kind == "float") return {at::kDouble, {}};
-  if (value.kind == "bool") return {at::kBool, {}};
-  TensorSpec spec{DtypeOf(value.dtype), {}};
-  for (const std::string& size : value.shape) spec.sizes.push_back(EvaluateSize(size, symbols));
+  if (value.kind == "int") return {at::kLong, {}, true};
+  if (value.kind == "float") return {at::kDouble, {}, true};
+  if (value.kind == "bool") return {at::kBool, {}, true};
+  TensorSpec spec{DtypeOf(value.dtype), {}, true};
+  try {
+    for (const std::string& size : value.shape) spec.sizes.push_back(EvaluateSize(size, symbols));
+  } catch (const Error&) {
+    return {spec.type, {}, false};  // of a symbol that no input binds
+  }
   return spec;
 }
 
@@ -86,6 +90,10 @@ void RunOnZeros(const std::string& package, const Manifest& manifest, int index,
       throw Error(package + "/" + info.code, "was edited, and its sizes depend on the value of \"" +
                                                  manifest.values[id].name +
                                                  "\", which is not known before the run");
+    if (!specs[id].known)
+      throw Error(package + "/" + info.code, "was edited, and the sizes of its input \"" +
+                                                 manifest.values[id].name +
+                                                 "\" depend on the data");
     inputs.push_back(at::zeros(specs[id].sizes, specs[id].type));
   }
   std::vector<c10::IValue> outputs;
@@ -97,7 +105,7 @@ void RunOnZeros(const std::string& package, const Manifest& manifest, int index,
   for (size_t i = 0; i < info.outputs.size(); ++i) {
     int id = info.outputs[i];
     if (manifest.values[id].kind == "tensor")
-      specs[id] = {outputs[i].toTensor().scalar_type(), outputs[i].toTensor().sizes().vec()};
+      specs[id] = {outputs[i].toTensor().scalar_type(), outputs[i].toTensor().sizes().vec(), true};
     else
       specs[id] = FromManifest(manifest.values[id], {});
   }
@@ -122,17 +130,12 @@ std::vector<TensorSpec> InferShapes(const std::string& package, const Manifest& 
     bool anew = HexHash(ReadFile(package + "/" + info.code)) != info.code_hash;
     for (int id : info.inputs) anew = anew || changed[id];
     std::vector<TensorSpec> recorded;
-    try {
-      for (int id : info.outputs) recorded.push_back(FromManifest(manifest.values[id], symbols));
-    } catch (const Error&) {
-      anew = true;  // an expression beyond ours: the code tells
-      recorded.clear();
-    }
+    for (int id : info.outputs) recorded.push_back(FromManifest(manifest.values[id], symbols));
     if (anew) RunOnZeros(package, manifest, static_cast<int>(m), specs);
     for (size_t i = 0; i < info.outputs.size(); ++i) {
       int id = info.outputs[i];
       if (!anew) specs[id] = recorded[i];
-      changed[id] = anew && (recorded.empty() || !Same(specs[id], recorded[i]));
+      changed[id] = anew && !Same(specs[id], recorded[i]);
     }
   }
   return specs;

@@ -51,12 +51,14 @@ struct Kept {
   Tensors outputs;  // undefined where none can arrive
 };
 
-// Who gave a gradient, and what: by module; the loss comes after all of them.
+// Who gave a gradient, and what: by module; the loss comes after all of them. Nobody: the gradient
+// is undefined, and what lies before is not trained by it, as in one process.
 using Gifts = std::vector<std::pair<int, at::Tensor>>;
 
+// The last consumer's first, as autograd meets them.
 at::Tensor SumInOrder(Gifts gifts) {
   std::sort(gifts.begin(), gifts.end(),
-            [](const auto& a, const auto& b) { return a.first < b.first; });
+            [](const auto& a, const auto& b) { return a.first > b.first; });
   at::Tensor sum = gifts[0].second;
   for (size_t i = 1; i < gifts.size(); ++i)
     sum = i == 1 ? sum.add(gifts[i].second) : sum.add_(gifts[i].second);
@@ -87,6 +89,8 @@ struct TorchStages::State {
   std::map<int, LoadedModule> modules;                // of this rank, by index
   std::map<int, Tensors> gradients, last_gradients;   // by module; as LoadedModule::weights
   std::map<int, std::vector<OptimizerState>> optimizer;
+  // Whether a shared weight got a gradient, from the exchange until the step; by (module, weight).
+  std::map<std::pair<int, size_t>, at::Tensor> shared_defined;
   std::vector<const SharedWeight*> groups;   // trainable ones, as SharedGroups lists them
   std::map<std::pair<int, int>, Kept> kept;  // (module, microbatch)
   std::map<int, std::pair<at::Tensor, at::Tensor>> loss_kept;  // microbatch -> leaf, loss
@@ -100,7 +104,8 @@ struct TorchStages::State {
 
   const ValueInfo& value(int id) const { return manifest.values[id]; }
 
-  // The value of each tensor in a message.
+  // The value of each tensor in a message. A backward one ends with a tensor of flags: which of the
+  // gradients are defined.
   std::vector<int> MessageValues(int edge, bool backward) const {
     if (!backward) return contents[edge].forward;
     std::vector<int> ids;
@@ -193,12 +198,14 @@ Bundle TorchStages::Allocate(int edge, int, bool backward) {
     const TensorSpec& spec = state_->settings.specs[id];
     tensors.push_back(at::empty(spec.sizes, spec.type));
   }
+  if (backward) tensors.push_back(at::empty({static_cast<int64_t>(tensors.size())}, at::kBool));
   return MakeBundle(std::move(tensors));
 }
 
 int64_t TorchStages::MessageBytes(int edge, int, bool backward) {
-  int64_t bytes = 0;
-  for (int id : state_->MessageValues(edge, backward)) bytes += state_->settings.specs[id].bytes();
+  std::vector<int> values = state_->MessageValues(edge, backward);
+  int64_t bytes = backward ? static_cast<int64_t>(values.size()) : 0;
+  for (int id : values) bytes += state_->settings.specs[id].bytes();
   return bytes;
 }
 
@@ -318,9 +325,7 @@ void TorchStages::State::BackwardModule(int index, int microbatch, std::map<int,
   for (size_t i = 0; i < info.inputs.size(); ++i) {
     if (!keep.inputs[i].defined()) continue;
     at::Tensor gradient = std::move(found_gradients[next++]);
-    // An undefined gradient travels as zeros, so that every message has its size.
-    if (!gradient.defined()) gradient = at::zeros_like(keep.inputs[i]);
-    gifts[info.inputs[i]].emplace_back(index, gradient.contiguous());
+    if (gradient.defined()) gifts[info.inputs[i]].emplace_back(index, gradient.contiguous());
   }
 }
 
@@ -336,8 +341,10 @@ std::vector<Bundle> TorchStages::Backward(ActionKind kind, int stage, int microb
     if (!s.graph.edges[edge].gradient) continue;
     const std::vector<Contribution>& contributions = s.contents[edge].backward;
     const Tensors& tensors = TensorsOf(gradients[next++]);
+    const bool* defined = tensors.back().const_data_ptr<bool>();
     for (size_t k = 0; k < contributions.size(); ++k)
-      gifts[contributions[k].value].emplace_back(contributions[k].consumers[0], tensors[k]);
+      if (defined[k])
+        gifts[contributions[k].value].emplace_back(contributions[k].consumers[0], tensors[k]);
   }
   gradients.clear();
   if (auto loss = s.loss_kept.find(microbatch);
@@ -355,40 +362,56 @@ std::vector<Bundle> TorchStages::Backward(ActionKind kind, int stage, int microb
   std::vector<Bundle> out;
   for (int edge : s.edges_in[stage]) {
     if (!s.graph.edges[edge].gradient) continue;
+    const std::vector<Contribution>& contributions = s.contents[edge].backward;
     Tensors tensors;
-    for (const Contribution& contribution : s.contents[edge].backward) {
+    at::Tensor defined = at::empty({static_cast<int64_t>(contributions.size())}, at::kBool);
+    for (const Contribution& contribution : contributions) {
       Gifts share;
-      for (auto& [consumer, gift] : gifts.at(contribution.value))
-        if (std::find(contribution.consumers.begin(), contribution.consumers.end(), consumer) !=
-            contribution.consumers.end())
-          share.emplace_back(consumer, gift);
-      tensors.push_back(SumInOrder(std::move(share)));
+      if (auto found = gifts.find(contribution.value); found != gifts.end())
+        for (auto& [consumer, gift] : found->second)
+          if (std::find(contribution.consumers.begin(), contribution.consumers.end(), consumer) !=
+              contribution.consumers.end())
+            share.emplace_back(consumer, gift);
+      defined.mutable_data_ptr<bool>()[tensors.size()] = !share.empty();
+      if (!share.empty()) {
+        tensors.push_back(SumInOrder(std::move(share)));
+      } else {
+        const TensorSpec& spec = s.settings.specs[contribution.value];
+        tensors.push_back(at::zeros(spec.sizes, spec.type));
+      }
     }
+    tensors.push_back(defined);
     out.push_back(MakeBundle(std::move(tensors)));
   }
   return out;
 }
 
+// A holder's gradient and a flag: whether it has one.
 Bundle TorchStages::Gradient(int group, int holder) {
   State& s = *state_;
   const SharedWeight::Holder& at = s.groups[group]->holders[holder];
   size_t weight = s.WeightIndex(at.module, at.name);
   at::Tensor& gradient = s.gradients.at(at.module)[weight];
+  at::Tensor& defined = s.shared_defined[{at.module, weight}];
+  if (!defined.defined()) defined = at::scalar_tensor(gradient.defined(), at::kBool);
   if (!gradient.defined())
     gradient = at::zeros_like(s.modules.at(at.module).weights[weight].detach());
-  return MakeBundle({gradient});
+  return MakeBundle({gradient, defined});
 }
 
 Bundle TorchStages::Scratch(int group) {
   State& s = *state_;
   const SharedWeight::Holder& at = s.groups[group]->holders[0];
   const WeightInfo& info = s.manifest.modules[at.module].held[s.WeightIndex(at.module, at.name)];
-  return MakeBundle({at::empty(info.shape, DtypeOf(info.dtype))});
+  return MakeBundle({at::empty(info.shape, DtypeOf(info.dtype)), at::empty({}, at::kBool)});
 }
 
 void TorchStages::Add(const Bundle& into, const Bundle& from) {
   at::NoGradGuard no_grad;
-  for (size_t i = 0; i < TensorsOf(into).size(); ++i) TensorsOf(into)[i].add_(TensorsOf(from)[i]);
+  const Tensors &to = TensorsOf(into), &more = TensorsOf(from);
+  if (!more[1].item<bool>()) return;
+  if (!to[1].item<bool>()) return Copy(into, from);
+  to[0].add_(more[0]);
 }
 
 void TorchStages::Copy(const Bundle& into, const Bundle& from) {
@@ -404,6 +427,10 @@ void TorchStages::Step(int stage) {
     Tensors& gradients = s.gradients[index];
     if (s.settings.keep_gradients) s.last_gradients[index].assign(gradients.size(), {});
     for (size_t w = 0; w < gradients.size(); ++w) {
+      if (auto shared = s.shared_defined.find({index, w}); shared != s.shared_defined.end()) {
+        if (!shared->second.item<bool>()) gradients[w].reset();
+        s.shared_defined.erase(shared);
+      }
       if (!gradients[w].defined()) continue;
       gradients[w].div_(s.settings.microbatches);
       if (s.settings.keep_gradients) s.last_gradients[index][w] = gradients[w].clone();

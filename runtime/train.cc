@@ -9,6 +9,7 @@
 #include <fstream>
 #include <numeric>
 
+#include "plan/atomic_file.h"
 #include "plan/error.h"
 #include "plan/json.h"
 #include "runtime/weights.h"
@@ -45,7 +46,7 @@ struct Feed {
     std::vector<TensorSpec> specs;
     for (size_t i = 0; i < manifest.inputs.size(); ++i) {
       at::Tensor example = sampler->Microbatch(static_cast<int>(i), 0, 0);
-      specs.push_back({example.scalar_type(), example.sizes().vec()});
+      specs.push_back({example.scalar_type(), example.sizes().vec(), true});
     }
     return specs;
   }
@@ -92,6 +93,7 @@ class Progress {
                 {"losses", losses},
                 {std::string(unit_) + "_per_second", static_cast<double>(tokens_) / seconds}};
       metrics_ << line.dump() << std::endl;
+      if (!metrics_) throw Error(job_.metrics, "cannot be written any more");
     }
     bool last = step + 1 == job_.steps;
     if (step != 0 && (step + 1) % job_.log_every != 0 && !last) return;
@@ -152,6 +154,9 @@ void Train(const RunOptions& options, Transport& transport) {
       });
   std::string error;
   try {
+    // Not after the last step.
+    for (const std::string& file : {job.save, options.save_gradients})
+      if (transport.rank() == 0 && !file.empty()) CheckWritable(file);
     bool tokens = !job.data.tokens.empty();
     if (session.stages->computes_loss())
       progress = std::make_unique<Progress>(
@@ -160,7 +165,7 @@ void Train(const RunOptions& options, Transport& transport) {
   } catch (const std::exception& e) {
     error = e.what();
   }
-  Vote(transport, "opening metrics", error);
+  Vote(transport, "opening outputs", error);
   PrintStart(session, transport);
 
   double busy = 0, begin = Now();

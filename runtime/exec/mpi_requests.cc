@@ -37,6 +37,9 @@ void MpiRequests::PostQueued() {
     queue.swap(queue_);
     queued_.store(false, std::memory_order_relaxed);
   }
+  // Where nothing else looks at all transfers, the finished ones would stay for ever.
+  while (!active_.empty() && active_.front()->done.load(std::memory_order_relaxed))
+    active_.pop_front();
   for (auto& operation : queue) {
     Post(operation);
     if (!operation->done.load(std::memory_order_relaxed)) active_.push_back(std::move(operation));

@@ -29,14 +29,15 @@ static std::vector<std::vector<int>> Backward(const std::vector<int>& stages, in
   return out;
 }
 
-// ((g1 + g2) + g3) whatever the stages: a sum may be formed early only where it comes first.
+// ((g3 + g2) + g1) whatever the stages: a sum may be formed early only where it comes first.
 TEST(Edges, GradientsKeepTheOrderOfTheirConsumers) {
   using Lists = std::vector<std::vector<int>>;
   EXPECT_EQ(Backward({0, 1, 1, 1}, 0, 1), (Lists{{1, 2, 3}}));
-  EXPECT_EQ(Backward({0, 1, 1, 2}, 0, 1), (Lists{{1, 2}}));
+  EXPECT_EQ(Backward({0, 1, 1, 2}, 0, 1), (Lists{{1}, {2}}));
   EXPECT_EQ(Backward({0, 1, 1, 2}, 0, 2), (Lists{{3}}));
-  EXPECT_EQ(Backward({0, 1, 2, 2}, 0, 2), (Lists{{2}, {3}}));
-  EXPECT_EQ(Backward({0, 0, 1, 1}, 0, 1), (Lists{{2}, {3}}));
+  EXPECT_EQ(Backward({0, 1, 2, 2}, 0, 1), (Lists{{1}}));
+  EXPECT_EQ(Backward({0, 1, 2, 2}, 0, 2), (Lists{{2, 3}}));
+  EXPECT_EQ(Backward({0, 0, 1, 1}, 0, 1), (Lists{{2, 3}}));
 }
 
 }  // namespace pipewright

@@ -107,7 +107,7 @@ TEST(Module, ErrorsOfEditedCodeNameFileLineAndCaret) {
 
 static std::vector<TensorSpec> Shapes(const std::string& package, int64_t rows,
                                       int64_t columns = 3) {
-  return InferShapes(package, Example(), {{at::kFloat, {rows, columns}}});
+  return InferShapes(package, Example(), {{at::kFloat, {rows, columns}, true}});
 }
 
 TEST(Shapes, FromTheManifestWhereNothingWasEdited) {
@@ -118,8 +118,8 @@ TEST(Shapes, FromTheManifestWhereNothingWasEdited) {
 }
 
 TEST(Shapes, AnewFromTheFirstEditedModuleOn) {
-  std::string wider =
-      Changed(kScale, "torch.mul(x, scale)", "torch.cat([torch.layer_norm(x, [3], scale), torch.cat([x, x])])");
+  std::string wider = Changed(kScale, "torch.mul(x, scale)",
+                              "torch.cat([torch.layer_norm(x, [3], scale), torch.cat([x, x])])");
   std::vector<TensorSpec> specs = Shapes(Package(wider), 5);
   EXPECT_EQ(specs[1].sizes, (std::vector<int64_t>{15, 3}));
   EXPECT_EQ(specs[2].sizes, (std::vector<int64_t>{15}));
