@@ -1,0 +1,74 @@
+"""Gradients that take unusual ways: to several modules, or to none."""
+import copy
+import unittest
+
+import torch
+from safetensors.torch import load_model, save_file
+from torch import nn
+from torch.distributed.pipelining import pipe_split
+
+from support import ADAMW, SGD, Case, export, one_process, pipewright
+
+
+class Branches(nn.Module):
+    """`h` is used by three later modules, `dropped` reaches no loss, `q` only a detached value."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.c, self.d = (nn.Linear(8, 8) for _ in range(4))
+        self.q, self.dropped, self.unused = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8)
+        self.register_buffer("never", torch.ones(3))
+
+    def forward(self, x):
+        h = torch.tanh(self.a(x))
+        q = self.q(x)
+        pipe_split()
+        y = self.b(h) + q.detach()
+        aside = self.dropped(h)
+        pipe_split()
+        y = torch.tanh(y) + self.c(h)
+        aside = torch.relu(aside)
+        pipe_split()
+        return self.d(y) * torch.tanh(h), aside
+
+
+class Gradients(Case):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        torch.manual_seed(3)
+        cls.model = Branches()
+        export(cls.model, torch.rand(2, 8), cls.folder / "branches.pt2")
+        cls.package = cls.compile("branches.pt2", "branches.pkg")
+        save_file({"x": torch.rand(64, 8), "y": torch.rand(64, 8)}, cls.folder / "rows.safetensors")
+
+    def job(self, optimizer):
+        return {"data": {"tensors": "rows.safetensors", "inputs": {"x": "x"}, "target": "y"},
+                "loss": "mse", "optimizer": optimizer, "microbatches": 4, "microbatch_size": 4,
+                "steps": 8}
+
+    def test_what_no_loss_reaches_is_left_alone_and_the_rest_is_pytorchs_to_the_bit(self):
+        for optimizer in (SGD, ADAMW):
+            model = copy.deepcopy(self.model)
+            job = self.job(optimizer)
+            gradients = {}
+
+            def keep(step, model):
+                gradients.update((name, torch.zeros_like(p) if p.grad is None else p.grad.clone())
+                                 for name, p in model.named_parameters())
+
+            losses = [x for _, x in one_process.train(model, job, self.folder, after_gradients=keep)]
+            for ranks, mpi in ((4, True), (4, False), (2, False), (1, False)):
+                conf = self.path(f"conf{ranks}.json")
+                self.succeed(pipewright("conf", self.package, "--ranks", ranks, "-o", conf))
+                ours = self.train(self.package, job, ranks, mpi, conf)
+                self.assertEqual(ours.losses, losses)
+                self.assert_same_tensors(ours.weights, model.state_dict(), f"{ranks} ranks: ")
+                self.assert_same_tensors(ours.gradients, gradients, f"{ranks} ranks: gradient of ")
+            for name in ("q.weight", "dropped.bias", "unused.weight", "never"):
+                self.assertTrue(torch.equal(ours.weights[name], self.model.state_dict()[name]), name)
+            load_model(copy.deepcopy(self.model), self.path("trained.safetensors"), strict=True)
+
+
+if __name__ == "__main__":
+    unittest.main()
