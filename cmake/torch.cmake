@@ -1,5 +1,9 @@
 # The libraries that meet torch: pipewright_compile (compiler/, passes/) and pipewright_runtime.
 find_package(Torch 2.11 REQUIRED)
+# CMAKE_INSTALL_RPATH_USE_LINK_PATH leaves out what lies in the source tree, as .venv does.
+if(TORCH_ROOT)
+  list(APPEND CMAKE_INSTALL_RPATH ${TORCH_ROOT}/lib)
+endif()
 
 # One precompiled header for all of them: it costs a minute and most of a gigabyte.
 add_library(pipewright_pch OBJECT ${CMAKE_SOURCE_DIR}/cmake/pch.cc)
