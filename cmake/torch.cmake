@@ -1,5 +1,6 @@
 # The libraries that meet torch: pipewright_compile (compiler/, passes/) and pipewright_runtime.
-find_package(Torch 2.11 REQUIRED)
+include(find_torch)
+
 # CMAKE_INSTALL_RPATH_USE_LINK_PATH leaves out what lies in the source tree, as .venv does.
 if(TORCH_ROOT)
   list(APPEND CMAKE_INSTALL_RPATH ${TORCH_ROOT}/lib)
