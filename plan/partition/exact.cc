@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <numeric>
 
 #include "plan/partition/stage_load.h"
 #include "plan/partition/up_sets.h"
@@ -48,9 +47,12 @@ static double Seconds(Clock::time_point since) {
 
 // The most device time that a CPU can take over under a load limit: a fractional knapsack.
 static double HostCapacity(const UnitGraph& graph, double limit) {
-  std::vector<int> order(graph.units.size());
-  std::iota(order.begin(), order.end(), 0);
   auto work = [&](int u) { return graph.units[u].device_ok ? graph.units[u].device_time : 0; };
+  // Without those that save nothing: one that costs nothing either compares equal to all others,
+  // which would leave the order undefined.
+  std::vector<int> order;
+  for (int u = 0; u < static_cast<int>(graph.units.size()); ++u)
+    if (work(u) > 0) order.push_back(u);
   std::sort(order.begin(), order.end(), [&](int a, int b) {
     return work(a) * graph.units[b].host_time > work(b) * graph.units[a].host_time;
   });

@@ -47,6 +47,18 @@ TEST(Partition, CertifiedOptimaWithoutCpusAndUnderMemoryLimits) {
   }
 }
 
+// A CPU's share is bounded in the order of what its work saves; nodes without cost have no place in
+// it.
+TEST(Partition, NodesWithoutCostBesideACpu) {
+  std::mt19937 random(5617);
+  int features = static_cast<int>(random() % 512);
+  PartitionProblem problem = RandomProblem(random, 12, features);
+  double expected = BruteForceOptimum(problem);
+  PartitionResult result = SolvePartition(problem, {});
+  EXPECT_TRUE(result.proven);
+  EXPECT_NEAR(result.objective, expected, 1e-9 * (1 + expected));
+}
+
 TEST(Partition, ExactAgreesWithBruteForce) {
   bool thorough = std::getenv("PIPEWRIGHT_LONG") != nullptr;
   int cases = thorough ? 20000 : 500, feasible = 0;
