@@ -7,7 +7,8 @@ if(NOT PIPEWRIGHT_TORCH)
     list(REMOVE_ITEM COMMAND_SOURCES ${CMAKE_SOURCE_DIR}/${source})
   endforeach()
 endif()
-add_executable(pipewright compiler/main.cc compiler/program.cc compiler/zb_auto_plan.cc
+add_executable(pipewright compiler/main.cc compiler/program.cc
+  compiler/simulate_report.cc compiler/zb_auto_plan.cc
                ${COMMAND_SOURCES})
 target_link_libraries(pipewright PRIVATE pipewright_plan CLI11::CLI11)
 if(TARGET pipewright_compile)

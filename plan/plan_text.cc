@@ -209,6 +209,8 @@ std::string ToText(const Action& action) {
   return out;
 }
 
+std::string KindName(ActionKind kind) { return std::string(KindOf(kind).name); }
+
 Plan ReadPlan(std::string_view text, const std::string& path) {
   Plan plan;
   if (text.empty()) throw Error(path, "no ranks", "a schedule has one line a rank");

@@ -17,6 +17,8 @@ Plan ReadPlan(std::string_view text, const std::string& path);
 std::string WritePlan(const Plan& plan);
 
 std::string ToText(const Action& action);
+// "F", "SEND_F", "OVERLAP_F_B", ...
+std::string KindName(ActionKind kind);
 
 // One cell, not empty. Throws Error(where).
 Action ParseAction(std::string_view cell, const std::string& where);

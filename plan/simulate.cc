@@ -79,6 +79,7 @@ class Run {
     }
     clock_.resize(plan.ranks.size());
     next_waiter_.assign(plan.ranks.size(), -1);
+    links_.resize(plan.ranks.size());
   }
 
   void Step(int step) {
@@ -105,7 +106,14 @@ class Run {
     std::fill(clock_.begin(), clock_.end(), last);
   }
 
-  Trace Take() { return std::move(trace_); }
+  Trace Take() {
+    for (auto& links : links_) {
+      std::sort(links.begin(), links.end(),
+                [](const LinkTraffic& a, const LinkTraffic& b) { return a.to < b.to; });
+      trace_.links.insert(trace_.links.end(), links.begin(), links.end());
+    }
+    return std::move(trace_);
+  }
 
  private:
   const Plan& plan_;
@@ -122,6 +130,7 @@ class Run {
   std::vector<Signal> messages_, posted_;
   std::vector<int> forward_on_, backward_on_;  // per (stage, microbatch): the rank that has done it
   std::map<std::pair<int, int>, double> link_free_;
+  std::vector<std::vector<LinkTraffic>> links_;  // by sender; a rank talks to few
   std::vector<Moment> clock_;
   std::vector<size_t> position_;
   std::vector<int> next_waiter_, ready_;
@@ -208,6 +217,15 @@ class Run {
     return true;
   }
 
+  void Count(int from, int to, double bytes) {
+    auto& links = links_[from];
+    auto link = std::find_if(links.begin(), links.end(),
+                             [&](const LinkTraffic& one) { return one.to == to; });
+    if (link == links.end()) link = links.insert(link, {from, to, 0, 0});
+    ++link->messages;
+    link->bytes += bytes;
+  }
+
   void Transfer(int from_stage, int to_stage, int edge, int microbatch, bool backward, int rank) {
     size_t message = At(edge, microbatch);
     Moment sent = Now(rank);
@@ -221,6 +239,7 @@ class Run {
         free = leave + bytes / LinkOf(costs_, rank, to).bandwidth;
       }
       double arrive = leave + TransferTime(costs_, rank, to, bytes);
+      Count(rank, to, bytes);
       if (options_.transfers)
         trace_.transfers.push_back(
             {rank, to, from_stage, to_stage, microbatch, backward, sent.time, arrive});

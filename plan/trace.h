@@ -1,6 +1,7 @@
 // What happened, or would: when each action of each rank started and ended. The simulator and the
 // runtime write the same, so that predicted and measured lie over each other.
 #pragma once
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -25,9 +26,17 @@ struct TraceTransfer {
   double start = 0, end = 0;
 };
 
+// What went from one rank to another, all in all.
+struct LinkTraffic {
+  int from = 0, to = 0;
+  int64_t messages = 0;
+  double bytes = 0;
+};
+
 struct Trace {
   std::vector<std::vector<TimedAction>> ranks;  // [rank], in order
   std::vector<TraceTransfer> transfers;
+  std::vector<LinkTraffic> links;  // by (from, to); links without messages are left out
 };
 
 // Chrome's trace-event JSON (chrome://tracing, Perfetto): one line of the picture a rank; messages

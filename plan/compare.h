@@ -1,0 +1,53 @@
+// A measured trace laid beside the simulator's.
+#pragma once
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "plan/plan.h"
+#include "plan/trace.h"
+
+namespace pipewright {
+
+// One action as a trace tells of it, whoever wrote it. Times in the trace's unit.
+struct TraceAction {
+  int rank = 0, step = 0;
+  Action action;
+  double start = 0, end = 0;
+};
+
+// The actions of a Chrome trace as ChromeTrace writes it: complete events ("ph": "X") whose name is
+// an action and whose tid is the rank; "step" among their args, 0 where absent. Other events are
+// skipped. Throws Error naming `path` when there is none.
+std::vector<TraceAction> ReadChromeTrace(std::string_view text, const std::string& path);
+
+std::vector<TraceAction> ActionsOf(const Plan& plan, const Trace& trace);
+
+// `stage` -1: all stages. Medians of one action's time; count 0: no such action.
+struct ComparedKind {
+  ActionKind kind = ActionKind::kForward;
+  int stage = -1;
+  int64_t predicted_count = 0, measured_count = 0;
+  double predicted = 0, measured = 0;
+};
+
+struct ComparedRank {
+  double predicted_busy = 0, measured_busy = 0;  // compute actions of a step, median over steps
+  double predicted_idle = 0, measured_idle = 0;  // the rest of the step's time
+};
+
+struct Comparison {
+  // Of one step: the median time from one step's end to the next one's; where there is one step,
+  // from its first start to its last end.
+  double predicted_step = 0, measured_step = 0;
+  int predicted_steps = 0, measured_steps = 0;
+  std::vector<ComparedKind> kinds;   // all stages, in the order of ActionKind
+  std::vector<ComparedKind> stages;  // compute actions, by stage, then kind
+  std::vector<ComparedRank> ranks;
+};
+
+// Throws Error when the measured trace has other ranks or stages than the predicted one.
+Comparison Compare(const std::vector<TraceAction>& predicted,
+                   const std::vector<TraceAction>& measured);
+
+}  // namespace pipewright
