@@ -10,6 +10,7 @@
 #include "plan/costs.h"
 #include "plan/error.h"
 #include "plan/json.h"
+#include "plan/loop_text.h"
 #include "plan/lower.h"
 #include "plan/plan_text.h"
 #include "plan/run_plan.h"
@@ -27,9 +28,9 @@ namespace {
 struct Request {
   std::string package, job, conf;  // a plan for a run, or
   std::string schedule, stages, placement, costs, costs_out, output, validate;
-  int ranks = 0, microbatches = 0, steps = 1;
+  int ranks = 0, microbatches = 0, steps = 0;  // steps 0: one, or as a file says
   double memory = -1;
-  bool compute_only = false, forward_only = false;
+  bool compute_only = false, forward_only = false, loop = false;
 };
 
 void PrintNotes(const Plan& plan) {
@@ -54,7 +55,7 @@ void PrintPeaks(const PlanReport& report) {
 }
 
 void ValidatePlan(const Request& request) {
-  Plan plan = ReadPlan(ReadFile(request.validate), request.validate);
+  Plan plan = ReadPlanOrLoop(ReadFile(request.validate), request.validate, request.steps);
   PrintNotes(plan);
   bool schedule = request.compute_only || (plan.ranks.size() > 1 && !HasTransfers(plan));
   if (schedule && !request.compute_only)
@@ -71,7 +72,7 @@ bool IsFile(const std::string& schedule) {
 // The schedule, and in `graph` where its stages run: replicas without a microbatch too.
 Plan ScheduleOf(const Request& request, StageGraph& graph) {
   if (IsFile(request.schedule)) {
-    Plan plan = ReadPlan(ReadFile(request.schedule), request.schedule);
+    Plan plan = ReadPlanOrLoop(ReadFile(request.schedule), request.schedule, request.steps);
     PrintNotes(plan);
     auto check = [&](int asked, int found, const char* what) {
       if (asked > 0 && asked != found)
@@ -148,14 +149,29 @@ void CheckMemory(const Request& request, const Plan& plan) {
 }
 
 // Writes `plan` where the request says.
-void Put(const Request& request, const Plan& plan) {
-  std::string text = WritePlan(plan);
+void PutText(const Request& request, const std::string& text, const std::string& numbers) {
   if (request.output.empty()) {
     std::cout << text;
     return;
   }
   WriteFile(request.output, text);
-  std::cerr << request.output << ": " << Numbers(plan) << "\n";
+  std::cerr << request.output << ": " << numbers << "\n";
+}
+
+void Put(const Request& request, const Plan& plan) {
+  PutText(request, WritePlan(plan), Numbers(plan));
+}
+
+// So many steps in a row show which of them repeat.
+constexpr int kFoldSteps = 8;
+
+void PutLoop(const Request& request, const StepLoop& loop) {
+  int around = StepsAround(loop);
+  int steps = request.steps ? request.steps : around + 1;
+  if (steps < around)
+    throw UsageError("--steps", std::to_string(steps) + " steps, and prologue and epilogue make " +
+                                    std::to_string(around) + " already");
+  PutText(request, WriteLoop(loop, steps), Numbers(Unroll(loop, steps)));
 }
 
 void PlanRun(const Request& request) {
@@ -170,7 +186,26 @@ void PlanRun(const Request& request) {
 void MakePlan(const Request& request) {
   StageGraph graph;
   Plan schedule;
-  if (request.schedule == "zb-auto") {
+  StepLoop loop;
+  int delay = request.schedule == "pipedream-2bw" ? 1 : -1;
+  bool asynchronous = request.schedule == "pipedream" || delay == 1;
+  if (asynchronous) {
+    if (request.ranks < 1 || request.microbatches < 1)
+      throw UsageError("--ranks and --microbatches", "they are needed to make a schedule");
+    if (delay == 1 && request.microbatches < request.ranks)
+      throw Error("schedule pipedream-2bw",
+                  std::to_string(request.microbatches) + " microbatches on " +
+                      std::to_string(request.ranks) +
+                      " ranks, and a step needs as many as are in flight",
+                  "the nearest that works: --microbatches " + std::to_string(request.ranks));
+    if (!request.placement.empty() || request.forward_only ||
+        (!request.stages.empty() && request.stages != std::to_string(request.ranks)))
+      throw Error("schedule " + request.schedule,
+                  "it runs stage s on rank s, forward and backward");
+    loop = AsynchronousOneForwardOneBackward(request.ranks, request.microbatches);
+    graph = ChainGraph(ParsePlacement("loop", request.ranks, request.ranks));
+    schedule = Unroll(loop, 1);
+  } else if (request.schedule == "zb-auto") {
     schedule = PlanZbAuto(ZbRequestOf(request));
     graph = GraphOf(schedule);
   } else {
@@ -178,13 +213,21 @@ void MakePlan(const Request& request) {
   }
   ValidateSchedule(schedule, graph);
   if (request.schedule != "zb-auto") CheckMemory(request, schedule);
-  if (request.steps > 1) schedule = Unroll(Synchronous(schedule), request.steps);
-  Plan plan = std::move(schedule);
-  if (!request.compute_only) {
+  if (!asynchronous) loop = Synchronous(schedule);
+  bool several = schedule.steps > 1;  // a file may hold steps in a row
+  auto lowered = [&](int steps) {
+    Plan plan = several ? schedule : Unroll(loop, steps);
+    if (request.compute_only) return plan;
     plan = Lower(plan, graph);
+    if (asynchronous) SetVersions(plan, delay);
     Validate(plan, graph);
-  }
-  Put(request, plan);
+    return plan;
+  };
+  if (!request.loop) return Put(request, lowered(std::max(1, request.steps)));
+  if (request.forward_only) throw UsageError("--loop", "a forward-only plan has no steps");
+  PutLoop(request, request.compute_only
+                       ? loop
+                       : Fold(lowered(request.ranks / request.microbatches + kFoldSteps)));
 }
 
 }  // namespace
@@ -195,7 +238,8 @@ void AddPlanCommand(CLI::App& app) {
   app.add_option("job", request->job, "job file of the run");
   app.add_option("--conf", request->conf, "conf of the run (default: PACKAGE/conf/mp_conf.json)");
   app.add_option("--schedule", request->schedule,
-                 "what to make: " + Join(ScheduleNames(), ", ") + ", zb-auto, or a CSV file");
+                 "what to make: " + Join(ScheduleNames(), ", ") +
+                     ", zb-auto, pipedream, pipedream-2bw, or a CSV file");
   app.add_option("--ranks", request->ranks, "number of ranks")->check(CLI::PositiveNumber);
   app.add_option("--stages", request->stages,
                  "number of stages (default: the schedule's own); zb-auto: or auto");
@@ -210,6 +254,8 @@ void AddPlanCommand(CLI::App& app) {
                  "limit per rank, in the units of the costs (without: activations)")
       ->check(CLI::NonNegativeNumber);
   app.add_option("--steps", request->steps, "optimizer steps in a row")->check(CLI::PositiveNumber);
+  app.add_flag("--loop", request->loop,
+               "write prologue, body and epilogue instead of every step (see docs/plan.md)");
   app.add_flag("--forward-only", request->forward_only, "no backward, no step");
   app.add_flag("--compute-only", request->compute_only,
                "write, or check, the schedule: without transfers");
@@ -219,8 +265,9 @@ void AddPlanCommand(CLI::App& app) {
     if (!request->validate.empty()) return ValidatePlan(*request);
     if (!request->package.empty()) return PlanRun(*request);
     if (request->schedule.empty())
-      throw UsageError("plan", "nothing to do: PACKAGE JOB, --schedule or --validate is needed",
-                       "schedules: " + Join(ScheduleNames(), ", ") + ", zb-auto");
+      throw UsageError(
+          "plan", "nothing to do: PACKAGE JOB, --schedule or --validate is needed",
+          "schedules: " + Join(ScheduleNames(), ", ") + ", zb-auto, pipedream, pipedream-2bw");
     MakePlan(*request);
   });
 }

@@ -6,10 +6,11 @@
 
 #include "compiler/commands.h"
 #include "compiler/simulate_report.h"
+#include "plan/actions.h"
 #include "plan/compare.h"
 #include "plan/error.h"
+#include "plan/loop_text.h"
 #include "plan/lower_bound.h"
-#include "plan/plan_text.h"
 #include "plan/simulate.h"
 #include "plan/text.h"
 
@@ -21,7 +22,7 @@ struct Request {
   std::string plan, costs, trace, recompute, compare;
   bool json = false, text = false;
   double memory = kNoLimit;
-  int columns = 160;
+  int columns = 160, steps = 0;  // steps 0: one, or as many as a loop says
   SimulateOptions options;
 };
 
@@ -38,19 +39,20 @@ Comparison CompareWith(const Request& request, const Plan& plan, const Costs& co
 }
 
 void SimulatePlan(Request& request) {
-  Plan plan = ReadPlan(ReadFile(request.plan), request.plan);
+  std::string text = ReadFile(request.plan);
+  Plan plan = ReadPlanOrLoop(text, request.plan, request.steps);
+  request.options.steps = IsLoopText(text) ? 1 : std::max(1, request.steps);
   for (const std::string& note : plan.notes) std::cerr << note << "\n";
   Costs costs = ReadCosts(request.costs);
   CheckStages(costs, plan.stages);
   if (!request.recompute.empty()) {
-    request.options.recompute.assign(plan.stages, 0);
+    request.options.recompute = RecomputeOf(plan);
+    request.options.recompute.resize(plan.stages, 0);
     for (const std::string& part : Split(request.recompute, ',')) {
       char* end = nullptr;
       long stage = std::strtol(part.c_str(), &end, 10);
       if (part.empty() || *end || stage < 0 || stage >= plan.stages)
         throw UsageError("--recompute", "\"" + part + "\" is not a stage of the plan");
-      if (costs.stages[costs.stages.size() == 1 ? 0 : stage].recompute < 0)
-        throw UsageError("--recompute", "the costs of stage " + part + " offer no recompute");
       request.options.recompute[stage] = 1;
     }
   }
@@ -88,7 +90,8 @@ void AddSimulateCommand(CLI::App& app) {
   app.add_flag("--text", request->text, "draw a timeline in characters");
   app.add_option("--columns", request->columns, "width of the timeline")
       ->check(CLI::Range(10, 1000000));
-  app.add_option("--steps", request->options.steps, "run the plan so many times in a row")
+  app.add_option("--steps", request->steps,
+                 "run the plan so many times in a row; a loop: so many steps")
       ->check(CLI::PositiveNumber);
   app.add_flag("--barrier", request->options.barrier, "ranks wait for each other between steps");
   app.add_flag("--contention", request->options.contention,

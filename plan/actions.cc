@@ -17,7 +17,7 @@ std::string Place(int rank, size_t position, const Action& action) {
          ToText(action);
 }
 
-void CountPlan(Plan& plan) {
+void CountPlan(Plan& plan, int written) {
   int stage = -1, microbatch = -1, steps = 0;
   bool backward = false;
   for (const auto& actions : plan.ranks) {
@@ -35,6 +35,7 @@ void CountPlan(Plan& plan) {
     }
   }
   plan.stages = stage + 1;
+  if (steps == 0) steps = written;
   plan.steps = steps > 1 && (microbatch + 1) % steps == 0 ? steps : 1;
   plan.microbatches = (microbatch + 1) / plan.steps;
   plan.forward_only = !backward;
@@ -46,6 +47,7 @@ Plan ComputeOnly(const Plan& plan) {
   out.microbatches = plan.microbatches;
   out.steps = plan.steps;
   out.forward_only = plan.forward_only;
+  out.recompute = plan.recompute;
   for (const auto& actions : plan.ranks) {
     auto& kept = out.ranks.emplace_back();
     for (const Action& a : actions)
@@ -59,6 +61,21 @@ bool HasTransfers(const Plan& plan) {
     for (const Action& a : actions)
       if (IsTransfer(a.kind)) return true;
   return false;
+}
+
+bool HasSteps(const Plan& plan) {
+  for (const auto& actions : plan.ranks)
+    for (const Action& a : actions)
+      if (a.kind == ActionKind::kStep) return true;
+  return false;
+}
+
+std::vector<char> RecomputeOf(const Plan& plan) {
+  std::vector<char> stages;
+  if (!plan.recompute.empty()) stages.assign(plan.stages, 0);
+  for (int s : plan.recompute)
+    if (s < plan.stages) stages[s] = 1;
+  return stages;
 }
 
 }  // namespace pipewright

@@ -1,6 +1,7 @@
 // Small questions about actions and plans that everything in plan/ asks.
 #pragma once
 #include <string>
+#include <vector>
 
 #include "plan/plan.h"
 
@@ -46,12 +47,17 @@ inline int RankOf(const StageGraph& graph, int stage, int microbatch) {
   return ranks[static_cast<size_t>(microbatch) % ranks.size()];
 }
 
-// Fills stages, microbatches, steps and forward_only from the actions. Steps are counted by STEP.
-void CountPlan(Plan& plan);
+// Fills stages, microbatches, steps and forward_only from the actions. Steps are counted by STEP;
+// where there is none, `steps` tells (0: one).
+void CountPlan(Plan& plan, int steps = 0);
 
 // Only what computes, with the layout dropped.
 Plan ComputeOnly(const Plan& plan);
 
 bool HasTransfers(const Plan& plan);
+bool HasSteps(const Plan& plan);
+
+// Per stage whether the plan recomputes it; empty when it recomputes none.
+std::vector<char> RecomputeOf(const Plan& plan);
 
 }  // namespace pipewright

@@ -234,6 +234,8 @@ Plan Lower(const Plan& schedule, const StageGraph& stage_graph) {
   out.microbatches = plan.microbatches;
   out.steps = plan.steps;
   out.forward_only = plan.forward_only;
+  if (!plan.forward_only) out.shared = graph.shared;
+  out.recompute = plan.recompute;
   out.notes = schedule.notes;
   out.ranks.resize(plan.ranks.size());
   for (int r = 0; r < graph.ranks; ++r) out.ranks[r] = lowering.LowerRank(r);

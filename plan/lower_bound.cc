@@ -361,7 +361,7 @@ class Bound {
 LowerBound BoundOf(const Plan& plan, const Costs& costs, double memory, int steps,
                    const std::vector<char>& recompute) {
   CheckStages(costs, plan.stages);
-  return Bound(plan, costs, memory, steps, recompute).Get();
+  return Bound(plan, costs, memory, steps, recompute.empty() ? RecomputeOf(plan) : recompute).Get();
 }
 
 }  // namespace pipewright

@@ -67,6 +67,7 @@ class Memory {
 
 Figures Measure(const Plan& plan, const Costs& costs, const Trace& trace,
                 const SimulateOptions& options) {
+  std::vector<char> recompute = options.recompute.empty() ? RecomputeOf(plan) : options.recompute;
   Figures figures;
   figures.ranks.resize(plan.ranks.size());
   for (size_t r = 0; r < plan.ranks.size(); ++r) {
@@ -82,7 +83,7 @@ Figures Measure(const Plan& plan, const Costs& costs, const Trace& trace,
     if (first_forward >= 0) rank.span = rank.last - first_forward;
     figures.makespan = std::max(figures.makespan, rank.last);
     figures.span = std::max(figures.span, rank.span);
-    Memory memory(plan, static_cast<int>(r), costs, options.recompute);
+    Memory memory(plan, static_cast<int>(r), costs, recompute);
     for (const Action& a : plan.ranks[r]) memory.Do(a);
     rank.peak_activations = memory.peak_activations;
     rank.peak_bytes = memory.peak_bytes;

@@ -75,6 +75,7 @@ struct PlanLayout {
   };
   std::vector<Idle> idle;
   std::vector<Spelling> spellings;
+  std::string header;            // the lines before the first rank's, as they were written
   bool input_grad_as_b = false;  // PyTorch's older zb1p files spell I as B
   bool crlf = false;             // lines end with \r\n
   bool final_newline = true;
@@ -86,6 +87,8 @@ struct Plan {
   int microbatches = 0;  // of one step; step k has the indices k * microbatches and up
   int steps = 1;         // optimizer steps in a row
   bool forward_only = false;
+  std::vector<std::vector<int>> shared;    // as StageGraph::shared
+  std::vector<int> recompute;              // stages that run their forward again before B or I
   std::vector<std::vector<Action>> ranks;  // [rank][position]
   PlanLayout layout;
   std::vector<std::string> notes;  // what the reader of its text should tell the person

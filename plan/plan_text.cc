@@ -6,6 +6,7 @@
 
 #include "plan/actions.h"
 #include "plan/error.h"
+#include "plan/plan_header.h"
 #include "plan/text.h"
 
 namespace pipewright {
@@ -213,6 +214,13 @@ std::string KindName(ActionKind kind) { return std::string(KindOf(kind).name); }
 
 Plan ReadPlan(std::string_view text, const std::string& path) {
   Plan plan;
+  size_t header = HeaderSize(text);
+  int steps = 0;
+  plan.layout.header = text.substr(0, header);
+  if (header) ReadHeader(plan.layout.header, path, plan, steps);
+  size_t above = static_cast<size_t>(
+      std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(header), '\n'));
+  text.remove_prefix(header);
   if (text.empty()) throw Error(path, "no ranks", "a schedule has one line a rank");
   std::vector<std::string_view> lines = Lines(text, plan.layout);
   plan.ranks.resize(lines.size());
@@ -234,7 +242,8 @@ Plan ReadPlan(std::string_view text, const std::string& path) {
       if (cell.empty()) {
         ++idle;
       } else {
-        std::string where = path + ":" + std::to_string(r + 1) + ":" + std::to_string(begin + 1);
+        std::string where =
+            path + ":" + std::to_string(above + r + 1) + ":" + std::to_string(begin + 1);
         close_idle();
         Action action = ParseAction(cell, where);
         canonical.clear();
@@ -274,12 +283,16 @@ Plan ReadPlan(std::string_view text, const std::string& path) {
   if (unsharded)
     plan.notes.push_back(path + ": " + std::to_string(unsharded) +
                          " UNSHARD and RESHARD actions are without effect here");
-  CountPlan(plan);
+  CountPlan(plan, steps);
+  if (steps && plan.steps != steps)
+    throw Error(path, "#steps " + std::to_string(steps) + ", but its actions make " +
+                          std::to_string(plan.steps) + " steps of " +
+                          std::to_string(plan.microbatches) + " microbatches");
   return plan;
 }
 
 std::string WritePlan(const Plan& plan) {
-  std::string out;
+  std::string out = WriteHeader(plan, plan.steps > 1 && !HasSteps(plan) ? plan.steps : 0);
   const PlanLayout& layout = plan.layout;
   auto idle = layout.idle.begin();
   auto spelling = layout.spellings.begin();

@@ -329,8 +329,15 @@ class Run {
 
 }  // namespace
 
-Trace Simulate(const Plan& plan, const Costs& costs, const SimulateOptions& options) {
+Trace Simulate(const Plan& plan, const Costs& costs, const SimulateOptions& given) {
   CheckStages(costs, plan.stages);
+  SimulateOptions options = given;
+  if (options.recompute.empty()) options.recompute = RecomputeOf(plan);
+  for (int s = 0; s < static_cast<int>(options.recompute.size()); ++s)
+    if (options.recompute[s] && costs.stages[costs.stages.size() == 1 ? 0 : s].recompute < 0)
+      throw Error("stage " + std::to_string(s),
+                  "it recomputes, and its costs do not say for how much",
+                  "give \"recompute\": {\"time\": F, \"activation\": 0} in the costs");
   if (options.steps < 1) throw Error("steps", "must be at least 1");
   if (options.synchronous && !HasTransfers(plan))
     throw Error("synchronous sends", "the plan has no transfers",

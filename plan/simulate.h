@@ -19,7 +19,7 @@ struct SimulateOptions {
   bool contention = false;   // a link (ordered pair of ranks) carries one message's bytes at a time
   bool synchronous = false;  // a rank stays at a SEND until the RECV has been posted
   bool transfers = false;    // keep Trace::transfers
-  std::vector<char> recompute;  // stages that recompute their forward; empty: none
+  std::vector<char> recompute;  // stages that recompute their forward; empty: as the plan says
 };
 
 // Throws Error naming rank, position and action when the plan cannot run to its end: a deadlock, an

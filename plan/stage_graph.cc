@@ -69,6 +69,7 @@ StageGraph GraphOf(const Plan& plan) {
   graph.stages = plan.stages;
   graph.ranks = static_cast<int>(plan.ranks.size());
   graph.microbatches = plan.microbatches;
+  graph.shared = plan.shared;
   graph.ranks_of = PlacementOf(plan);
   std::set<std::pair<int, int>> forward, backward;
   for (const auto& actions : plan.ranks) {

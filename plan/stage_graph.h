@@ -11,7 +11,7 @@ namespace pipewright {
 StageGraph ChainGraph(std::vector<std::vector<int>> ranks_of);
 
 // What a plan's own text says: the placement from its compute actions, the edges from its transfers
-// and, where it has none, a chain. Weights that stages share are not in the text.
+// and, where it has none, a chain; which stages share weights from its header.
 // Throws Error when a stage has no forward at all.
 StageGraph GraphOf(const Plan& plan);
 

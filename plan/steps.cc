@@ -1,8 +1,11 @@
 #include "plan/steps.h"
 
 #include <algorithm>
+#include <map>
 
 #include "plan/actions.h"
+#include "plan/error.h"
+#include "plan/slots.h"
 
 namespace pipewright {
 
@@ -35,27 +38,107 @@ StepLoop AsynchronousOneForwardOneBackward(int ranks, int microbatches) {
   return loop;
 }
 
+static int StepsIn(const Plan& plan) {
+  int most = 0;
+  for (const auto& actions : plan.ranks) {
+    std::map<int, int> steps;
+    for (const Action& a : actions)
+      if (a.kind == ActionKind::kStep) most = std::max(most, ++steps[a.stage]);
+  }
+  return most;
+}
+
+int StepsAround(const StepLoop& loop) { return StepsIn(loop.prologue) + StepsIn(loop.epilogue); }
+
+// `a` so many steps later (or, below 0, earlier).
+static Action Shifted(Action a, int steps, int microbatches) {
+  if (a.microbatch >= 0) a.microbatch += steps * microbatches;
+  if (a.overlap_microbatch >= 0) a.overlap_microbatch += steps * microbatches;
+  if (a.version >= 0) a.version += steps;
+  return a;
+}
+
 Plan Unroll(const StepLoop& loop, int steps) {
+  int bodies = steps - StepsAround(loop);
+  if (bodies < 0)
+    throw Error("--steps", "prologue and epilogue alone make " + std::to_string(StepsAround(loop)) +
+                               " steps, not " + std::to_string(steps));
   Plan plan;
   plan.stages = loop.body.stages;
   plan.microbatches = loop.body.microbatches;
   plan.steps = steps;
   plan.forward_only = loop.body.forward_only;
+  plan.shared = loop.body.shared, plan.recompute = loop.body.recompute;
   plan.ranks.resize(loop.body.ranks.size());
   int total = steps * plan.microbatches;
   for (size_t r = 0; r < plan.ranks.size(); ++r) {
-    auto add = [&](const Plan& part, int offset) {
-      for (Action a : part.ranks[r]) {
-        a.microbatch += offset;
-        if (a.overlap_microbatch >= 0) a.overlap_microbatch += offset;
+    auto add = [&](const Plan& part, int later) {
+      for (const Action& action : part.ranks[r]) {
+        Action a = Shifted(action, later, plan.microbatches);
         if (a.microbatch < total && a.overlap_microbatch < total) plan.ranks[r].push_back(a);
       }
     };
     add(loop.prologue, 0);
-    for (int k = 0; k < steps; ++k) add(loop.body, k * plan.microbatches);
-    add(loop.epilogue, total);
+    for (int k = 0; k < bodies; ++k) add(loop.body, k);
+    add(loop.epilogue, bodies - 1);
   }
+  if (HasTransfers(plan)) NumberSlots(plan);
   return plan;
+}
+
+namespace {
+
+// The actions of one rank, cut behind the last STEP of every step; what is left is the last's.
+std::vector<std::vector<Action>> CutSteps(const std::vector<Action>& actions, int steps) {
+  std::map<int, int> stages;
+  for (const Action& a : actions)
+    if (a.kind == ActionKind::kStep) stages[a.stage] = 0;
+  std::vector<std::vector<Action>> cut(steps);
+  size_t step = 0, stepped = 0;
+  for (Action a : actions) {
+    a.slot = -1;
+    cut[std::min(step, cut.size() - 1)].push_back(a);
+    if (a.kind == ActionKind::kStep && ++stepped == stages.size()) ++step, stepped = 0;
+  }
+  return cut;
+}
+
+}  // namespace
+
+StepLoop Fold(const Plan& plan) {
+  std::vector<std::vector<std::vector<Action>>> cut;  // [rank][step]
+  for (const auto& actions : plan.ranks) cut.push_back(CutSteps(actions, plan.steps));
+  // Whether on all ranks step k + 1 is step k once more.
+  auto repeats = [&](int k) {
+    for (const auto& steps : cut) {
+      if (steps[k].size() != steps[k + 1].size()) return false;
+      for (size_t i = 0; i < steps[k].size(); ++i)
+        if (Shifted(steps[k][i], 1, plan.microbatches) != steps[k + 1][i]) return false;
+    }
+    return true;
+  };
+  int first = 0;
+  while (first + 1 < plan.steps && !repeats(first)) ++first;
+  if (first + 1 >= plan.steps)
+    throw Error("plan",
+                "none of its " + std::to_string(plan.steps) + " steps repeats the one before");
+  int last = first + 1;
+  while (last + 1 < plan.steps && repeats(last)) ++last;
+  StepLoop loop;
+  for (Plan* part : {&loop.prologue, &loop.body, &loop.epilogue}) {
+    part->ranks.resize(plan.ranks.size());
+    part->stages = plan.stages, part->microbatches = plan.microbatches;
+    part->forward_only = plan.forward_only;
+    part->shared = plan.shared, part->recompute = plan.recompute;
+  }
+  for (size_t r = 0; r < cut.size(); ++r)
+    for (int k = 0; k < plan.steps; ++k) {
+      if (k > first && k <= last) continue;
+      Plan& part = k < first ? loop.prologue : k == first ? loop.body : loop.epilogue;
+      for (const Action& a : cut[r][k])
+        part.ranks[r].push_back(k > last ? Shifted(a, first - last, plan.microbatches) : a);
+    }
+  return loop;
 }
 
 void SetVersions(Plan& plan, int delay) {

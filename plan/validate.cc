@@ -13,8 +13,14 @@
 
 namespace pipewright {
 
-static void CheckRange(const Plan& plan) {
+static void CheckRange(const Plan& plan, const StageGraph& graph) {
   int total = plan.steps * plan.microbatches;
+  for (int s : plan.recompute)
+    if (s >= plan.stages)
+      throw Error("#recompute", "rule \"range\": there is no stage " + std::to_string(s));
+  if (!plan.shared.empty() && plan.shared != graph.shared)
+    throw Error("#shared", "rule \"step\": other stages share weights than the plan says",
+                "make the plan anew for this package");
   for (size_t r = 0; r < plan.ranks.size(); ++r)
     for (size_t p = 0; p < plan.ranks[r].size(); ++p) {
       const Action& a = plan.ranks[r][p];
@@ -71,7 +77,7 @@ PlanReport Validate(const Plan& plan, const StageGraph& stage_graph) {
   CheckGraph(stage_graph);
   StageGraph graph = stage_graph;
   graph.microbatches = plan.microbatches;
-  CheckRange(plan);
+  CheckRange(plan, graph);
   EdgeIndex edges = IndexEdges(graph);
   ComputeIndex computes = IndexCompute(plan, graph);
   TransferIndex transfers = IndexTransfers(plan, graph, edges, computes);
@@ -90,7 +96,7 @@ PlanReport ValidateSchedule(const Plan& schedule, const StageGraph& stage_graph)
   StageGraph graph = stage_graph;
   graph.microbatches = schedule.microbatches;
   Plan plan = ComputeOnly(schedule);
-  CheckRange(plan);
+  CheckRange(plan, graph);
   ComputeIndex computes = IndexCompute(plan, graph);
   UnitEnds(plan, graph, computes);
   EdgeIndex edges = IndexEdges(graph);

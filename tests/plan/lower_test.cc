@@ -60,6 +60,7 @@ TEST(Lower, ReplicasAndSharedWeights) {
     Plan plan = Lower(MakeSchedule("1f1b", 8, 4, m, graph.ranks_of), graph);
     if (m == 1) {
       EXPECT_EQ(WritePlan(plan),
+                "#shared 0,3\n#shared 1,2\n"
                 "3RECV_F0<2#0,0RECV_B0<1#0,0F0,0SEND_F0>1,3F0,3B0,3SEND_B0>2,0B0,0REDUCE_GRAD,"
                 "3REDUCE_GRAD,0STEP,3STEP\n"
                 "0REDUCE_GRAD,0STEP\n0REDUCE_GRAD,0STEP\n0REDUCE_GRAD,0STEP\n"
