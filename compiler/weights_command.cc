@@ -1,4 +1,4 @@
-// pipewright weights list|verify|convert|shard|diff
+// pipewright weights list|verify|convert|shard|merge|diff
 #include <CLI/CLI.hpp>
 #include <cmath>
 #include <filesystem>
@@ -11,13 +11,14 @@
 #include "plan/size.h"
 #include "plan/weights/checkpoint.h"
 #include "plan/weights/diff.h"
+#include "plan/weights/merge.h"
 #include "plan/weights/shard.h"
 
 namespace pipewright {
 namespace {
 
 struct Options {
-  std::string path, other, max_shard_size = "5GB";
+  std::string path, other, max_shard_size = "5GB", merge_limit;
   bool json = false, force_contiguous = false;
 };
 
@@ -144,6 +145,19 @@ void Shard(const Options& options) {
     std::cout << (std::filesystem::path(options.other) / file).string() << "\n";
 }
 
+void Merge(const Options& options) {
+  uint64_t limit = 0;
+  if (!options.merge_limit.empty()) {
+    limit = static_cast<uint64_t>(ParseSize(options.merge_limit, "--max-shard-size"));
+    if (limit == 0) throw UsageError("--max-shard-size: 0 bytes hold nothing");
+  }
+  MergedCheckpoint merged = MergeRunCheckpoint(
+      options.path, options.other, limit,
+      [](const std::string& warning) { std::cerr << "pipewright: warning: " << warning << "\n"; });
+  if (options.json) return PrintJson({{"checkpoint", merged.from}, {"files", merged.files}});
+  for (const std::string& file : merged.files) std::cout << file << "\n";
+}
+
 // Ends with exit code 1 where anything differs.
 void DiffFiles(const Options& options) {
   Checkpoint first = OpenCheckpoint(options.path), second = OpenCheckpoint(options.other);
@@ -206,6 +220,16 @@ void AddWeightsCommand(CLI::App& app) {
   for (CLI::App* command : {convert, shard})
     command->add_flag("--force-contiguous", options.force_contiguous,
                       "also write tensors that lie with strides in the file");
+  CLI::App* merge = app.add_subcommand(
+      "merge", "the weights of a training run's checkpoint as one safetensors file or shards");
+  merge->add_option("checkpoint", options.path, "a checkpoint, or a folder of them (the latest)")
+      ->required();
+  merge->add_option("-o,--output", options.other, "the file, or the folder of shards, to write")
+      ->required();
+  merge->add_option("--max-shard-size", options.merge_limit,
+                    "as 5GB, 500MiB or bytes: write shards with an index");
+  merge->add_flag("--json", options.json, "print JSON and nothing else");
+  merge->callback([] { Merge(options); });
   CLI::App* diff =
       Add(app, "diff", "what differs between two checkpoints: exit code 1 if anything does",
           options, DiffFiles);

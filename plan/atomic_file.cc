@@ -53,6 +53,27 @@ void AtomicFile::Commit() {
   temporary_.clear();
 }
 
+void SyncFolder(const std::string& folder) {
+  int fd = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  bool synced = fd >= 0 && (fsync(fd) == 0 || errno == EINVAL);  // some file systems cannot
+  int reason = errno;
+  if (fd >= 0) close(fd);
+  if (!synced) throw Error(folder, std::string("cannot be synced: ") + std::strerror(reason));
+}
+
+bool RenameOrExchange(const std::string& from, const std::string& to) {
+  if (std::rename(from.c_str(), to.c_str()) == 0) return false;
+  if (errno == ENOTEMPTY || errno == EEXIST) {
+    if (renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) return true;
+    // Not every file system can exchange.
+    std::string aside = from + ".old";
+    if (std::rename(to.c_str(), aside.c_str()) == 0 && std::rename(from.c_str(), to.c_str()) == 0 &&
+        std::rename(aside.c_str(), from.c_str()) == 0)
+      return true;
+  }
+  throw Error(to, std::string("cannot be put there: ") + std::strerror(errno));
+}
+
 void CheckWritable(const std::string& path) {
   size_t slash = path.rfind('/');
   std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);

@@ -26,6 +26,13 @@ class AtomicFile {
   int fd_ = -1;
 };
 
+// What was renamed or created in `folder` outlives a loss of power. Throws Error.
+void SyncFolder(const std::string& folder);
+
+// Renames the folder `from` to `to`. Where `to` is there already, the two change names, in one step
+// where the file system can, and true is returned. Throws Error.
+bool RenameOrExchange(const std::string& from, const std::string& to);
+
 // Throws Error when `path` could not be written: its folder is missing or refuses.
 void CheckWritable(const std::string& path);
 

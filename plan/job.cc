@@ -122,6 +122,7 @@ void ReadOptimizer(const Json& in, const std::string& where, OptimizerJob& optim
     throw Error(where, "\"type\" is missing: sgd or adamw");
   optimizer.kind = Choose<OptimizerJob::Kind>(
       in["type"], {{"sgd", OptimizerJob::kSgd}, {"adamw", OptimizerJob::kAdamW}}, where + ".type");
+  optimizer.type = in["type"].get<std::string>();
   Section section{in, where};
   if (optimizer.kind == OptimizerJob::kSgd) {
     CheckKeys(in, {"type", "lr", "momentum", "dampening", "nesterov", "weight_decay"}, where);
@@ -148,21 +149,37 @@ void ReadOptimizer(const Json& in, const std::string& where, OptimizerJob& optim
   section.Range("weight_decay", 0, kAny, optimizer.weight_decay);
 }
 
+void ReadCheckpoint(const Json& in, const std::string& where, CheckpointJob& checkpoint) {
+  if (!in.is_object() || !in.contains("to"))
+    throw Error(where, "\"to\" is missing: the folder that checkpoints go to");
+  CheckKeys(in, {"to", "every", "keep"}, where);
+  Section section{in, where};
+  section.Get("to", checkpoint.folder);
+  if (checkpoint.folder.empty()) throw Error(where + ".to", "names no folder");
+  if (in.contains("every")) section.AtLeast<int64_t>("every", 1, checkpoint.every = 1);
+  section.AtLeast<int64_t>("keep", 0, checkpoint.keep);
+}
+
 }  // namespace
 
 Job ReadJob(const std::string& path) {
-  Json in = ReadJson(path);
-  CheckKeys(in,
-            {"data", "loss", "optimizer", "schedule", "plan", "microbatches", "microbatch_size",
-             "steps", "seed", "threads", "log_every", "save", "metrics", "nan", "check_shared"},
-            path);
+  std::string text = ReadFile(path);
+  Json in = ParseJson(text, path);
+  CheckKeys(
+      in,
+      {"data", "loss", "optimizer", "schedule", "plan", "microbatches", "microbatch_size", "steps",
+       "seed", "threads", "log_every", "save", "metrics", "nan", "check_shared", "checkpoint"},
+      path);
   Job job;
   job.path = path;
+  job.text = text;
   for (const char* key : {"data", "loss", "optimizer", "microbatches", "microbatch_size"})
     if (!in.contains(key)) throw Error(path, std::string("the key \"") + key + "\" is missing");
   ReadData(in["data"], path + ": data", job.data);
   ReadLoss(in["loss"], path + ": loss", job.loss);
   ReadOptimizer(in["optimizer"], path + ": optimizer", job.optimizer);
+  if (in.contains("checkpoint"))
+    ReadCheckpoint(in["checkpoint"], path + ": checkpoint", job.checkpoint);
   Section section{in, path};
   section.Get("schedule", job.schedule);
   section.Get("plan", job.plan);
@@ -185,8 +202,8 @@ Job ReadJob(const std::string& path) {
     throw Error(path + ": data", "\"target\" is missing: the loss compares an output with it");
 
   std::filesystem::path folder = std::filesystem::path(path).parent_path();
-  for (std::string* file :
-       {&job.data.tokens, &job.data.tensors, &job.save, &job.metrics, &job.plan})
+  for (std::string* file : {&job.data.tokens, &job.data.tensors, &job.save, &job.metrics, &job.plan,
+                            &job.checkpoint.folder})
     if (!file->empty()) *file = (folder / *file).lexically_normal().string();
   return job;
 }

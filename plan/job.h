@@ -25,6 +25,7 @@ struct LossJob {
 
 struct OptimizerJob {
   enum Kind { kSgd, kAdamW } kind = kSgd;
+  std::string type = "sgd";  // its name in the job
   double lr = 1e-3;
   double weight_decay = 0;
   double momentum = 0, dampening = 0;  // SGD
@@ -32,11 +33,19 @@ struct OptimizerJob {
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;  // AdamW
 };
 
+struct CheckpointJob {
+  std::string folder;  // empty: none are written
+  int64_t every = 0;   // steps; 0: only after the last
+  int64_t keep = 3;    // how many stay; 0: all
+};
+
 struct Job {
   std::string path;
+  std::string text;  // the file
   DataJob data;
   LossJob loss;
   OptimizerJob optimizer;
+  CheckpointJob checkpoint;
   std::string schedule = "1f1b";
   std::string plan;  // a plan file to run instead of the schedule
   int microbatches = 1;

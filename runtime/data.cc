@@ -165,12 +165,29 @@ Sampler::Sampler(const Job& job, const Data& data)
                               " (microbatches x microbatch_size)");
 }
 
+void Sampler::StartAt(int64_t step, const DataPosition& position) {
+  first_step_ = step;
+  start_ = position;
+  if (start_.sample < 0 || start_.sample > data_.samples())
+    throw Error(job_.path, "the checkpoint stopped at sample " + std::to_string(start_.sample) +
+                               " of an epoch, the data has " + std::to_string(data_.samples()));
+}
+
+DataPosition Sampler::Position(int64_t step) const {
+  int64_t ahead = step - first_step_;
+  int64_t left = (data_.samples() - start_.sample) / minibatch_;  // of the first epoch
+  if (ahead < left) return {start_.epoch, start_.sample + ahead * minibatch_};
+  ahead -= left;
+  return {start_.epoch + 1 + ahead / per_epoch_, ahead % per_epoch_ * minibatch_};
+}
+
 at::Tensor Sampler::Microbatch(int input, int64_t step, int microbatch) {
-  if (int64_t epoch = step / per_epoch_; epoch != epoch_) {
-    order_ = EpochOrder(data_.samples(), job_.seed, epoch, job_.data.shuffle);
-    epoch_ = epoch;
+  DataPosition position = Position(step);
+  if (position.epoch != epoch_) {
+    order_ = EpochOrder(data_.samples(), job_.seed, position.epoch, job_.data.shuffle);
+    epoch_ = position.epoch;
   }
-  int64_t first = step % per_epoch_ * minibatch_ + microbatch * job_.microbatch_size;
+  int64_t first = position.sample + microbatch * job_.microbatch_size;
   return data_.Rows(input, order_.data() + first, job_.microbatch_size);
 }
 

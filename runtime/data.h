@@ -9,6 +9,7 @@
 
 #include "plan/job.h"
 #include "plan/manifest.h"
+#include "plan/run_checkpoint.h"
 
 namespace pipewright {
 
@@ -30,11 +31,15 @@ class Data {
 // that do not fit.
 std::unique_ptr<Data> OpenData(const Job& job, const Manifest& manifest);
 
-// Microbatches of a job by step: minibatch s % n of epoch s / n, where n = samples / minibatch.
+// Microbatches of a job by step. An epoch has samples / minibatch steps, rounded down.
 class Sampler {
  public:
   // Throws Error when the data has fewer samples than one minibatch.
   Sampler(const Job& job, const Data& data);
+  // Step `step` starts at `position`, and so on from there; without, step 0 at the very beginning.
+  void StartAt(int64_t step, const DataPosition& position);
+  // Where `step` starts: not before the step of StartAt.
+  DataPosition Position(int64_t step) const;
   // `input` as in Data::Rows; step and microbatch from 0.
   at::Tensor Microbatch(int input, int64_t step, int microbatch);
 
@@ -42,6 +47,8 @@ class Sampler {
   const Job& job_;
   const Data& data_;
   int64_t minibatch_, per_epoch_;
+  int64_t first_step_ = 0;
+  DataPosition start_;
   int64_t epoch_ = -1;
   std::vector<int64_t> order_;
 };

@@ -51,6 +51,11 @@ void AddTrain(CLI::App& app) {
   app.add_option("--save", options.save, "where the trained weights go, instead of the job's");
   app.add_option("--metrics", options.metrics,
                  "where a JSON line a step goes, instead of the job's");
+  auto* resume = app.add_flag("--resume", options.resume,
+                              "go on from the latest checkpoint of the job, if there is one");
+  app.add_option("--resume-from", options.resume_from,
+                 "go on from this checkpoint, or the latest in this folder")
+      ->excludes(resume);
   app.add_option("--save-gradients", options.save_gradients, "writes the last step's gradients");
   app.callback([] { RunRanks(Train); });
 }

@@ -109,8 +109,12 @@ void OpenSession(Session& session, const SessionOptions& options, Transport& tra
     session.stages = std::make_unique<TorchStages>(std::move(settings));
     if (!options.weights.empty())
       LoadWeights(options.weights, session.run.manifest, *session.stages);
-    session.executor = std::make_unique<Executor>(session.run.plan, session.run.graph,
-                                                  session.groups, *session.stages, transport);
+  });
+  ExecutorOptions executor;
+  if (options.restore) executor.first_step = options.restore(session);
+  Phase(transport, "starting", [&] {
+    session.executor = std::make_unique<Executor>(
+        session.run.plan, session.run.graph, session.groups, *session.stages, transport, executor);
   });
   // Copies that start apart would be trained apart.
   Phase(transport, "comparing shared weights", [&] {

@@ -87,8 +87,8 @@ struct TorchStages::State {
   std::vector<std::vector<int>> edges_in, edges_out;  // by stage
   std::vector<std::vector<int>> modules_of;           // by stage, of this rank
   std::map<int, LoadedModule> modules;                // of this rank, by index
-  std::map<int, Tensors> gradients, last_gradients;   // by module; as LoadedModule::weights
-  std::map<int, std::vector<OptimizerState>> optimizer;
+  std::map<int, Tensors> gradients;                   // by module; as LoadedModule::weights
+  Updater updater;
   // Whether a shared weight got a gradient, from the exchange until the step; by (module, weight).
   std::map<std::pair<int, size_t>, at::Tensor> shared_defined;
   std::vector<const SharedWeight*> groups;   // trainable ones, as SharedGroups lists them
@@ -100,7 +100,10 @@ struct TorchStages::State {
   int64_t step = 0;
 
   explicit State(StageSettings s)
-      : settings(std::move(s)), manifest(*settings.manifest), graph(*settings.graph) {}
+      : settings(std::move(s)),
+        manifest(*settings.manifest),
+        graph(*settings.graph),
+        updater(settings.optimizer, settings.microbatches, settings.keep_gradients) {}
 
   const ValueInfo& value(int id) const { return manifest.values[id]; }
 
@@ -163,7 +166,7 @@ TorchStages::TorchStages(StageSettings settings)
         s.modules.emplace(index, LoadModule(s.settings.package, s.manifest, index)).first->second;
     SetTraining(module, s.settings.training);
     s.gradients[index].resize(module.weights.size());
-    s.optimizer[index].resize(module.weights.size());
+    s.updater.Hold(index, module.weights);
   }
   if (s.settings.has_loss) {
     s.loss_value = s.manifest.outputs[s.settings.loss.output];
@@ -187,10 +190,11 @@ at::Tensor TorchStages::Weight(int module, const std::string& name) const {
 }
 
 at::Tensor TorchStages::LastGradient(int module, const std::string& name) const {
-  auto found = state_->last_gradients.find(module);
-  if (found == state_->last_gradients.end()) return {};
-  return found->second[state_->WeightIndex(module, name)];
+  if (!state_->modules.count(module)) return {};
+  return state_->updater.LastGradient(module, state_->WeightIndex(module, name));
 }
+
+Updater& TorchStages::updater() { return state_->updater; }
 
 Bundle TorchStages::Allocate(int edge, int, bool backward) {
   Tensors tensors;
@@ -421,23 +425,14 @@ void TorchStages::Copy(const Bundle& into, const Bundle& from) {
 
 void TorchStages::Step(int stage) {
   State& s = *state_;
-  at::NoGradGuard no_grad;
   for (int index : s.modules_of[stage]) {
-    LoadedModule& module = s.modules.at(index);
     Tensors& gradients = s.gradients[index];
-    if (s.settings.keep_gradients) s.last_gradients[index].assign(gradients.size(), {});
-    for (size_t w = 0; w < gradients.size(); ++w) {
+    for (size_t w = 0; w < gradients.size(); ++w)
       if (auto shared = s.shared_defined.find({index, w}); shared != s.shared_defined.end()) {
         if (!shared->second.item<bool>()) gradients[w].reset();
         s.shared_defined.erase(shared);
       }
-      if (!gradients[w].defined()) continue;
-      gradients[w].div_(s.settings.microbatches);
-      if (s.settings.keep_gradients) s.last_gradients[index][w] = gradients[w].clone();
-      at::Tensor parameter = module.weights[w].detach();
-      OptimizerStep(s.settings.optimizer, parameter, gradients[w], s.optimizer[index][w]);
-      gradients[w].reset();
-    }
+    s.updater.Step(index, gradients);
   }
 }
 

@@ -12,8 +12,8 @@
 #include "plan/manifest.h"
 #include "runtime/exec/executor.h"
 #include "runtime/module.h"
-#include "runtime/optimizer.h"
 #include "runtime/shapes.h"
+#include "runtime/update.h"
 
 namespace pipewright {
 
@@ -57,6 +57,7 @@ class TorchStages : public StageBody {
   // A weight that this rank holds (or the last step's gradient of it); undefined otherwise.
   at::Tensor Weight(int module, const std::string& name) const;
   at::Tensor LastGradient(int module, const std::string& name) const;
+  Updater& updater();
 
   Bundle Allocate(int edge, int microbatch, bool backward) override;
   int64_t MessageBytes(int edge, int microbatch, bool backward) override;

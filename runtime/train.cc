@@ -12,6 +12,8 @@
 #include "plan/atomic_file.h"
 #include "plan/error.h"
 #include "plan/json.h"
+#include "plan/text.h"
+#include "runtime/checkpoint.h"
 #include "runtime/weights.h"
 
 namespace pipewright {
@@ -77,13 +79,30 @@ double Mean(const std::vector<double>& losses) {
   return std::accumulate(losses.begin(), losses.end(), 0.0) / static_cast<double>(losses.size());
 }
 
+// Of a run that is resumed, the lines of the steps that it does not repeat.
+void KeepMetrics(const std::string& path, int64_t steps) {
+  std::ifstream in(path);
+  std::string kept;
+  for (std::string line; std::getline(in, line);) {
+    nlohmann::json entry = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (entry.is_object() && entry.value("step", steps + 1) <= steps) kept += line + "\n";
+  }
+  WriteFile(path, kept);
+}
+
 // One JSON line a step, and a line for people now and then; both on the rank that has the loss.
 class Progress {
  public:
-  Progress(const Job& job, int64_t tokens_per_step, const char* unit)
-      : job_(job), tokens_(tokens_per_step), unit_(unit), since_(Now()) {
+  Progress(const Job& job, int64_t tokens_per_step, const char* unit, int64_t first_step)
+      : job_(job),
+        tokens_(tokens_per_step),
+        unit_(unit),
+        since_(Now()),
+        logged_(first_step - 1),
+        first_(first_step) {
     if (job.metrics.empty()) return;
-    metrics_.open(job.metrics, std::ios::trunc);
+    if (first_step > 0) KeepMetrics(job.metrics, first_step);
+    metrics_.open(job.metrics, first_step > 0 ? std::ios::app : std::ios::trunc);
     if (!metrics_) throw Error(job.metrics, "cannot be written");
   }
   void Step(int64_t step, const std::vector<double>& losses, double seconds) {
@@ -96,7 +115,7 @@ class Progress {
       if (!metrics_) throw Error(job_.metrics, "cannot be written any more");
     }
     bool last = step + 1 == job_.steps;
-    if (step != 0 && (step + 1) % job_.log_every != 0 && !last) return;
+    if (step != first_ && (step + 1) % job_.log_every != 0 && !last) return;
     double now = Now();
     double rate = static_cast<double>(tokens_ * (step - logged_)) / (now - since_);
     std::printf("step %6lld/%lld  loss %.4f  %s %s/s\n", static_cast<long long>(step + 1),
@@ -112,7 +131,7 @@ class Progress {
   const char* unit_;
   std::ofstream metrics_;
   double since_;
-  int64_t logged_ = -1;
+  int64_t logged_, first_;
 };
 
 void PrintStart(const Session& session, const Transport& transport) {
@@ -137,6 +156,28 @@ void PrintBusy(const Session& session, Transport& transport, double busy, double
   std::fflush(stdout);
 }
 
+// The checkpoint that the command line asks for; one of step 0 where training starts anew.
+RunCheckpoint ResumeAsAsked(const RunOptions& options, Session& session, Transport& transport) {
+  const std::string& folder = session.job.checkpoint.folder;
+  std::string from = options.resume ? folder : options.resume_from;
+  std::string error;
+  if (options.resume && folder.empty())
+    error = Error(session.job.path, "--resume: the job writes no checkpoints",
+                  "add \"checkpoint\": {\"to\": \"FOLDER\", \"every\": STEPS}")
+                .what();
+  if (from.empty() && !folder.empty() && transport.rank() == 0)
+    if (std::vector<std::string> there = ListCheckpoints(folder); !there.empty())
+      error = Error(folder, "holds checkpoints already, up to " + there[0],
+                    "--resume goes on from it; to start anew, remove them or name another folder")
+                  .what();
+  Vote(transport, "resuming", error);
+  if (from.empty()) return {};
+  RunCheckpoint checkpoint = Resume(from, session, transport);
+  if (checkpoint.path.empty() && !options.resume)
+    throw AgreedError(from + ": no complete checkpoint is there");
+  return checkpoint;
+}
+
 }  // namespace
 
 void Train(const RunOptions& options, Transport& transport) {
@@ -144,8 +185,14 @@ void Train(const RunOptions& options, Transport& transport) {
   ReadJobPhase(options, session, transport);
   const Job& job = session.job;
   Feed feed;
+  RunCheckpoint resumed;
   SessionOptions open{options.package, options.conf, options.weights};
   open.keep_gradients = !options.save_gradients.empty();
+  open.restore = [&](Session&) {
+    resumed = ResumeAsAsked(options, session, transport);
+    feed.sampler->StartAt(resumed.step, resumed.data);
+    return resumed.step;
+  };
   std::unique_ptr<Progress> progress;
   OpenSession(
       session, open, transport, [&] { return feed.Open(job, session.run.manifest); },
@@ -161,15 +208,20 @@ void Train(const RunOptions& options, Transport& transport) {
     if (session.stages->computes_loss())
       progress = std::make_unique<Progress>(
           job, job.microbatches * job.microbatch_size * feed.data->tokens_per_sample(),
-          tokens ? "tokens" : "samples");
+          tokens ? "tokens" : "samples", resumed.step);
   } catch (const std::exception& e) {
     error = e.what();
   }
   Vote(transport, "opening outputs", error);
+  std::unique_ptr<Checkpointer> checkpointer;
+  if (!job.checkpoint.folder.empty())
+    checkpointer = std::make_unique<Checkpointer>(session, transport);
   PrintStart(session, transport);
+  if (!resumed.path.empty() && transport.rank() == 0)
+    std::printf("resumed from %s\n", resumed.path.c_str());
 
   double busy = 0, begin = Now();
-  for (feed.step = 0; feed.step < job.steps; ++feed.step) {
+  for (feed.step = resumed.step; feed.step < job.steps; ++feed.step) {
     double start = Now();
     RunStep(session, feed.step);
     for (const TraceEvent& event : session.executor->trace())
@@ -177,8 +229,10 @@ void Train(const RunOptions& options, Transport& transport) {
     if (progress) progress->Step(feed.step, session.stages->losses(), Now() - start);
     if (job.check_shared)
       CheckSharedCopies(session.run.manifest, session.run.conf, *session.stages, transport);
+    if (checkpointer) checkpointer->AfterStep(feed.step + 1, feed.sampler->Position(feed.step + 1));
   }
   PrintBusy(session, transport, busy, Now() - begin);
+  if (checkpointer) checkpointer->Finish();
   if (!job.save.empty()) {
     SaveWeights(job.save, session.run.manifest, session.run.conf, *session.stages, transport);
     if (transport.rank() == 0) std::printf("weights saved in %s\n", job.save.c_str());

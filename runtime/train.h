@@ -13,6 +13,8 @@ struct RunOptions {
   // Override the job's where given.
   int64_t steps = -1;
   std::string schedule, save, metrics, save_gradients;
+  bool resume = false;      // from the newest checkpoint in the job's folder, if there is one
+  std::string resume_from;  // a checkpoint, or a folder of them, which must be there
   // infer
   std::string input, output;
   int microbatches = 1;

@@ -6,20 +6,15 @@
 #include <set>
 
 #include "plan/error.h"
+#include "plan/json.h"
 #include "plan/safetensors.h"
 #include "plan/text.h"
+#include "plan/weights/checkpoint.h"
 #include "runtime/dtype.h"
 
 namespace pipewright {
 
 namespace {
-
-// The name that files keep for each name of the state dict.
-std::string KeptName(const Manifest& manifest, const std::string& name) {
-  for (const std::vector<std::string>& names : manifest.tied)
-    if (std::find(names.begin(), names.end(), name) != names.end()) return names[0];
-  return name;
-}
 
 // One tensor of the file: where it comes from, and the tag of its message.
 struct Source {
@@ -101,6 +96,23 @@ void Save(const std::string& path, const Manifest& manifest, const Conf& conf, T
 
 }  // namespace
 
+std::string KeptName(const Manifest& manifest, const std::string& name) {
+  for (const std::vector<std::string>& names : manifest.tied)
+    if (std::find(names.begin(), names.end(), name) != names.end()) return names[0];
+  return name;
+}
+
+std::map<std::string, NamedWeight> ParametersAndBuffers(const Manifest& manifest) {
+  std::map<std::string, NamedWeight> weights;
+  for (size_t m = 0; m < manifest.modules.size(); ++m)
+    for (size_t w = 0; w < manifest.modules[m].held.size(); ++w) {
+      const WeightInfo& info = manifest.modules[m].held[w];
+      if (info.kind != "constant")
+        weights.emplace(KeptName(manifest, info.name), NamedWeight{static_cast<int>(m), w});
+    }
+  return weights;
+}
+
 void SaveWeights(const std::string& path, const Manifest& manifest, const Conf& conf,
                  const TorchStages& stages, Transport& transport) {
   Save(path, manifest, conf, transport, false,
@@ -114,18 +126,27 @@ void SaveGradients(const std::string& path, const Manifest& manifest, const Conf
 }
 
 void LoadWeights(const std::string& path, const Manifest& manifest, TorchStages& stages) {
-  SafetensorsFile file(path);
+  Checkpoint checkpoint = OpenCheckpoint(path);
+  std::map<std::string, const StoredTensor*> tensors;
+  for (const StoredTensor& tensor : checkpoint.tensors) tensors[tensor.name] = &tensor;
   for (size_t m = 0; m < manifest.modules.size(); ++m)
     for (const WeightInfo& info : manifest.modules[m].held) {
       if (info.kind == "constant" || !info.persistent) continue;
       at::Tensor weight = stages.Weight(static_cast<int>(m), info.name);
       if (!weight.defined()) continue;
-      const TensorInfo* found = file.Find(info.name);
-      const TensorInfo& from = found ? *found : file.At(KeptName(manifest, info.name));
+      auto found = tensors.find(info.name);
+      if (found == tensors.end()) found = tensors.find(KeptName(manifest, info.name));
+      if (found == tensors.end()) {
+        std::vector<std::string> names;
+        for (const auto& [name, tensor] : tensors) names.push_back(name);
+        throw Error(path, "no tensor " + Quote(info.name) + Suggest(info.name, names));
+      }
+      const StoredTensor& from = *found->second;
       if (from.shape != info.shape || DtypeOfSafetensors(from.dtype) != DtypeOf(info.dtype))
         throw Error(path, "\"" + from.name + "\" has another shape or type than the package's");
-      if (from.end > from.begin)
-        file.Read(from, 0, static_cast<char*>(weight.data_ptr()), from.end - from.begin);
+      char* to = static_cast<char*>(weight.data_ptr());
+      ReadTensor(checkpoint, from,
+                 [&](std::string_view piece) { to = std::copy(piece.begin(), piece.end(), to); });
     }
 }
 

@@ -1,5 +1,6 @@
 // Weights of a run under the names of the original model's state dict.
 #pragma once
+#include <map>
 #include <string>
 
 #include "plan/manifest.h"
@@ -7,6 +8,15 @@
 #include "runtime/stage.h"
 
 namespace pipewright {
+
+// A tensor of the run under the name that files keep, and the first module that holds it.
+struct NamedWeight {
+  int module = -1;
+  size_t index = 0;  // in ModuleInfo::held
+};
+std::map<std::string, NamedWeight> ParametersAndBuffers(const Manifest& manifest);
+// The name that files keep for any name of the state dict.
+std::string KeptName(const Manifest& manifest, const std::string& name);
 
 // Writes one file with every parameter and persistent buffer, as safetensors' save_model does: of
 // tied names the alphabetically first is kept, the others are metadata. Rank 0 writes; the others
@@ -17,8 +27,8 @@ void SaveWeights(const std::string& path, const Manifest& manifest, const Conf& 
 void SaveGradients(const std::string& path, const Manifest& manifest, const Conf& conf,
                    const TorchStages& stages, Transport& transport);
 
-// Copies the weights of this rank's modules from such a file. Throws Error naming what is missing
-// or of another shape.
+// Copies the weights of this rank's modules from anything OpenCheckpoint takes. Throws Error naming
+// what is missing or of another shape.
 void LoadWeights(const std::string& path, const Manifest& manifest, TorchStages& stages);
 
 // Whether the copies of every shared weight have the same bits. Collective; throws Error.

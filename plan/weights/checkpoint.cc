@@ -7,6 +7,7 @@
 #include "plan/dtype.h"
 #include "plan/error.h"
 #include "plan/json.h"
+#include "plan/run_checkpoint.h"
 #include "plan/text.h"
 #include "plan/weights/shard_index.h"
 #include "plan/weights/torch_file.h"
@@ -19,7 +20,8 @@ static bool EndsWith(const std::string& text, std::string_view end) {
   return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
 }
 
-static std::string ResolveFolder(const std::string& folder) {
+static std::string ResolveFolder(std::string folder) {
+  if (std::vector<std::string> steps = ListCheckpoints(folder); !steps.empty()) folder = steps[0];
   std::vector<std::string> indexes;
   for (const auto& entry : fs::directory_iterator(folder))
     if (EndsWith(entry.path().filename().string(), ".index.json"))

@@ -24,7 +24,8 @@ struct Checkpoint {
 };
 
 // `path` is a file, an index (*.index.json) or a folder. A folder is resolved as accelerate does:
-// pytorch_model.bin, else model.safetensors, else the one *.index.json. Throws Error: none or
+// pytorch_model.bin, else model.safetensors, else the one *.index.json; the checkpoints of a run
+// (plan/run_checkpoint.h) to the latest. Throws Error: none or
 // several of those, a shard that lies outside the folder or is missing, a tensor that is not in the
 // shard the index names, whatever the readers of the single formats refuse.
 Checkpoint OpenCheckpoint(const std::string& path);

@@ -27,6 +27,12 @@ std::vector<std::string> WriteShards(const Checkpoint& checkpoint, const std::st
                                      uint64_t limit, bool force_contiguous) {
   if (fs::exists(folder) && (!fs::is_directory(folder) || !fs::is_empty(folder)))
     throw Error(folder, "is there already and is not an empty folder");
+  return WriteShardsNamed(checkpoint, folder, "model", limit, force_contiguous);
+}
+
+std::vector<std::string> WriteShardsNamed(const Checkpoint& checkpoint, const std::string& folder,
+                                          const std::string& word, uint64_t limit,
+                                          bool force_contiguous) {
   std::map<std::string, std::string> metadata = checkpoint.metadata;
   std::vector<TensorToWrite> tensors = TensorsToWrite(checkpoint, force_contiguous, metadata);
   std::vector<uint64_t> sizes;
@@ -36,18 +42,19 @@ std::vector<std::string> WriteShards(const Checkpoint& checkpoint, const std::st
     total += sizes.back();
   }
   std::vector<size_t> counts = SplitIntoShards(sizes, limit);
-  fs::create_directories(folder);
+  if (!folder.empty()) fs::create_directories(folder);
   std::vector<std::string> files;
   if (counts.size() <= 1) {
-    files.push_back("model.safetensors");
+    files.push_back(word + ".safetensors");
     WriteSafetensors((fs::path(folder) / files[0]).string(), std::move(tensors), metadata);
     return files;
   }
   std::map<std::string, std::string> shard_of;
   size_t next = 0;
   for (size_t shard = 0; shard < counts.size(); ++shard) {
-    char name[64];
-    std::snprintf(name, sizeof name, "model-%05zu-of-%05zu.safetensors", shard + 1, counts.size());
+    char number[64];
+    std::snprintf(number, sizeof number, "-%05zu-of-%05zu.safetensors", shard + 1, counts.size());
+    const std::string name = word + number;
     files.push_back(name);
     std::vector<TensorToWrite> part;
     for (size_t i = 0; i < counts[shard]; ++i, ++next) {
@@ -59,7 +66,7 @@ std::vector<std::string> WriteShards(const Checkpoint& checkpoint, const std::st
   nlohmann::json index;
   index["metadata"]["total_size"] = total;
   index["weight_map"] = shard_of;
-  files.push_back("model.safetensors.index.json");
+  files.push_back(word + ".safetensors.index.json");
   WriteFile((fs::path(folder) / files.back()).string(), index.dump(2) + "\n");
   return files;
 }

@@ -18,5 +18,9 @@ std::vector<size_t> SplitIntoShards(const std::vector<uint64_t>& sizes, uint64_t
 // share memory are written once. Returns the files' names.
 std::vector<std::string> WriteShards(const Checkpoint& checkpoint, const std::string& folder,
                                      uint64_t limit, bool force_contiguous);
+// The same with another word than "model" in all names, into any folder.
+std::vector<std::string> WriteShardsNamed(const Checkpoint& checkpoint, const std::string& folder,
+                                          const std::string& word, uint64_t limit,
+                                          bool force_contiguous);
 
 }  // namespace pipewright
