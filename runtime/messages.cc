@@ -1,0 +1,35 @@
+#include "runtime/messages.h"
+
+#include <ATen/ATen.h>
+
+#include <memory>
+
+namespace pipewright {
+
+Bundle MakeBundle(Tensors tensors) {
+  auto owner = std::make_shared<Tensors>(std::move(tensors));
+  Bundle bundle;
+  for (at::Tensor& tensor : *owner) bundle.regions.push_back({tensor.data_ptr(), tensor.nbytes()});
+  bundle.owner = std::move(owner);
+  return bundle;
+}
+
+const Tensors& TensorsOf(const Bundle& bundle) {
+  return *static_cast<const Tensors*>(bundle.owner.get());
+}
+
+at::Tensor ToTensor(const c10::IValue& value) {
+  if (value.isTensor()) return value.toTensor().detach().contiguous();
+  return at::scalar_tensor(value.toScalar(), value.isInt()    ? at::kLong
+                                             : value.isBool() ? at::kBool
+                                                              : at::kDouble);
+}
+
+c10::IValue FromTensor(const at::Tensor& tensor, const ValueInfo& value) {
+  if (value.kind == "int") return tensor.item<int64_t>();
+  if (value.kind == "float") return tensor.item<double>();
+  if (value.kind == "bool") return tensor.item<bool>();
+  return tensor;
+}
+
+}  // namespace pipewright

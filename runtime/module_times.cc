@@ -1,0 +1,156 @@
+#include "runtime/module_times.h"
+
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "passes/random_ops.h"
+#include "runtime/island.h"
+#include "runtime/memory_meter.h"
+
+namespace pipewright {
+
+namespace {
+
+double Now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// Which inputs want a gradient, and which outputs get one.
+struct Wishes {
+  std::vector<bool> inputs, outputs;
+  bool any_input = false;
+
+  Wishes(const Manifest& manifest, const ModuleInfo& info) {
+    for (int id : info.inputs) {
+      inputs.push_back(manifest.values[id].gradient && manifest.values[id].producer >= 0);
+      any_input = any_input || inputs.back();
+    }
+    for (int id : info.outputs) {
+      bool last = std::count(manifest.outputs.begin(), manifest.outputs.end(), id) > 0;
+      outputs.push_back(manifest.values[id].gradient &&
+                        (last || !manifest.values[id].consumers.empty()));
+    }
+  }
+  Tensors Gradients(const Kept& kept) const {
+    Tensors gradients(kept.outputs.size());
+    for (size_t i = 0; i < gradients.size(); ++i)
+      if (outputs[i] && kept.outputs[i].defined()) gradients[i] = at::ones_like(kept.outputs[i]);
+    return gradients;
+  }
+};
+
+class SavedBuffers {
+ public:
+  explicit SavedBuffers(const LoadedModule& module) : module_(module) {
+    for (const at::Tensor& weight : module.weights)
+      saved_.push_back(weight.requires_grad() ? at::Tensor() : weight.clone());
+  }
+  ~SavedBuffers() {
+    at::NoGradGuard no_grad;
+    for (size_t i = 0; i < saved_.size(); ++i)
+      if (saved_[i].defined()) module_.weights[i].copy_(saved_[i]);
+  }
+
+ private:
+  const LoadedModule& module_;
+  Tensors saved_;
+};
+
+}  // namespace
+
+Timing TimingOf(std::vector<double> seconds) {
+  if (seconds.empty()) return {};
+  std::sort(seconds.begin(), seconds.end());
+  auto at = [&](double part) {
+    double place = part * static_cast<double>(seconds.size() - 1);
+    size_t below = static_cast<size_t>(place), above = std::min(below + 1, seconds.size() - 1);
+    return seconds[below] +
+           (place - static_cast<double>(below)) * (seconds[above] - seconds[below]);
+  };
+  return {at(0.5), at(0.25), at(0.75)};
+}
+
+ModuleTimes TimeModule(LoadedModule& module, const Manifest& manifest,
+                       const std::vector<c10::IValue>& inputs, const TimingOptions& options) {
+  const Wishes wishes(manifest, manifest.modules[module.index]);
+  SavedBuffers buffers(module);
+  SetTraining(module, true);
+  SetRandomKey({});
+  ModuleTimes times;
+  std::vector<double> forward, backward, input_grad, weight_grad;
+  MemoryMeter meter;
+  double begin = Now();
+  for (int run = 0; run < options.warmup + options.repetitions; ++run) {
+    bool counts = run >= options.warmup;
+    if (run > options.warmup && options.seconds > 0 && Now() - begin > options.seconds) break;
+    auto record = [&](std::vector<double>& to, double start) {
+      if (counts) to.push_back(Now() - start);
+    };
+    times.outputs.clear();
+    int64_t before = meter.live();
+    meter.ResetPeak();
+    Kept kept;
+    double start = Now();
+    times.outputs =
+        ForwardIsland(module, inputs, wishes.inputs, options.backward ? &kept : nullptr);
+    record(forward, start);
+    times.output_bytes = 0;
+    for (const c10::IValue& output : times.outputs)
+      if (output.isTensor()) times.output_bytes += static_cast<int64_t>(output.toTensor().nbytes());
+    if (!options.backward) continue;
+    times.outputs.clear();
+    times.activation_bytes = meter.live() - before;
+    Tensors gradients = wishes.Gradients(kept);
+    start = Now();
+    ModuleGradients whole = BackwardIsland(module, std::move(kept), std::move(gradients));
+    record(backward, start);
+    times.peak_bytes = meter.peak() - before;
+    whole = {};
+
+    kept = {};
+    times.outputs = ForwardIsland(module, inputs, wishes.inputs, &kept);
+    gradients = wishes.Gradients(kept);
+    WeightTail tail;
+    if (wishes.any_input) {
+      times.outputs.clear();
+      start = Now();
+      Tensors found = InputGradientsOf(std::move(kept), std::move(gradients), tail);
+      record(input_grad, start);
+      found.clear();
+      times.kept_for_weights_bytes = meter.live() - before;
+      start = Now();
+      Tensors weights = WeightGradientsOf(module, std::move(tail));
+      record(weight_grad, start);
+    } else {
+      times.kept_for_weights_bytes = times.activation_bytes;
+      start = Now();
+      whole = BackwardIsland(module, std::move(kept), std::move(gradients));
+      record(weight_grad, start);
+    }
+  }
+  if (options.backward) times.outputs = ForwardIsland(module, inputs, {}, nullptr);
+  times.forward = TimingOf(std::move(forward));
+  times.backward = TimingOf(std::move(backward));
+  times.input_grad = TimingOf(std::move(input_grad));
+  times.weight_grad = TimingOf(std::move(weight_grad));
+  return times;
+}
+
+std::vector<c10::IValue> ExampleInputs(const Manifest& manifest, int module,
+                                       const std::vector<TensorSpec>& specs) {
+  at::Generator generator = at::detail::createCPUGenerator(static_cast<uint64_t>(module));
+  std::vector<c10::IValue> inputs;
+  for (int id : manifest.modules[module].inputs) {
+    const TensorSpec& spec = specs[id];
+    at::Tensor tensor = at::zeros(spec.sizes, spec.type);
+    if (at::isFloatingType(spec.type) && manifest.values[id].kind == "tensor")
+      tensor.normal_(0, 1, generator);
+    inputs.push_back(FromTensor(tensor, manifest.values[id]));
+  }
+  return inputs;
+}
+
+}  // namespace pipewright

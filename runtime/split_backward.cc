@@ -1,0 +1,146 @@
+#include "runtime/split_backward.h"
+
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <unordered_map>
+
+namespace pipewright {
+
+namespace {
+
+using torch::autograd::Edge;
+using torch::autograd::edge_list;
+using torch::autograd::Node;
+using torch::autograd::variable_list;
+
+// Releases what a node saved as soon as it has run.
+class Release : public torch::autograd::FunctionPostHook {
+ public:
+  explicit Release(Node* node) : node_(node) {}
+  variable_list operator()(const variable_list& outputs, const variable_list&) override {
+    node_->release_variables();
+    return outputs;
+  }
+
+ private:
+  Node* node_;  // owns this hook
+};
+
+struct Visited {
+  std::vector<Node*> nodes;                  // every node once, those that it leads to before it
+  std::unordered_map<Node*, bool> to_input;  // whether an input can be reached
+
+  bool ToInput(const Edge& edge) const { return to_input.at(edge.function.get()); }
+};
+
+// Iterative: graphs may be thousands of nodes deep.
+Visited Visit(const edge_list& roots, const std::set<Node*>& targets) {
+  Visited visited;
+  std::vector<std::pair<Node*, size_t>> stack;  // a node and its next edge to follow
+  auto enter = [&](Node* node) {
+    if (node && visited.to_input.emplace(node, targets.count(node) > 0).second)
+      stack.emplace_back(node, 0);
+  };
+  for (const Edge& root : roots) {
+    enter(root.function.get());
+    while (!stack.empty()) {
+      auto& [node, next] = stack.back();
+      if (next < node->num_outputs()) {
+        enter(node->next_edge(next++).function.get());
+        continue;
+      }
+      bool& reaches = visited.to_input[node];
+      for (const Edge& edge : node->next_edges())
+        reaches = reaches || (edge.is_valid() && visited.ToInput(edge));
+      visited.nodes.push_back(node);
+      stack.pop_back();
+    }
+  }
+  return visited;
+}
+
+variable_list Execute(const edge_list& roots, const variable_list& gradients, bool keep_graph,
+                      const edge_list& outputs) {
+  return torch::autograd::Engine::get_default_engine().execute(
+      roots, gradients, keep_graph, /*create_graph=*/false, /*accumulate_grad=*/false, outputs);
+}
+
+}  // namespace
+
+bool ComputesAllGradients(const std::string& node) {
+  for (const char* kernel : {"RnnLayer", "CudnnRnn", "MiopenRnn", "MpsLstm", "FusedLstm",
+                             "FusedGru", "ScaledDotProduct", "PreluKernel"})
+    if (node.find(kernel) != std::string::npos) return true;
+  return false;
+}
+
+std::vector<at::Tensor> InputGradients(const std::vector<at::Tensor>& roots,
+                                       const std::vector<at::Tensor>& gradients,
+                                       const std::vector<at::Tensor>& inputs, WeightTail& tail) {
+  edge_list root_edges, outputs;
+  std::set<Node*> targets;
+  for (const at::Tensor& root : roots)
+    root_edges.push_back(torch::autograd::impl::gradient_edge(root));
+  for (const at::Tensor& input : inputs) {
+    outputs.push_back(torch::autograd::impl::gradient_edge(input));
+    targets.insert(outputs.back().function.get());
+  }
+  Visited visited = Visit(root_edges, targets);
+
+  // A root that leads to weights alone waits for W as it is.
+  edge_list begin;
+  variable_list begin_gradients;
+  for (size_t i = 0; i < roots.size(); ++i) {
+    bool now = visited.ToInput(root_edges[i]);
+    (now ? begin : tail.edges).push_back(root_edges[i]);
+    (now ? begin_gradients : tail.gradients).push_back(gradients[i]);
+  }
+  if (begin.empty()) return std::vector<at::Tensor>(inputs.size());
+
+  std::vector<Node*> both;
+  std::set<std::pair<Node*, uint32_t>> handed_on;
+  for (Node* node : visited.nodes) {
+    if (!visited.to_input[node] || targets.count(node)) continue;
+    bool weights = false;
+    for (const Edge& edge : node->next_edges())
+      weights = weights || (edge.is_valid() && !visited.ToInput(edge));
+    if (weights && !ComputesAllGradients(node->name())) {
+      both.push_back(node);
+      for (uint32_t i = 0; i < node->num_inputs(); ++i) outputs.emplace_back(node->getptr(), i);
+      continue;
+    }
+    for (const Edge& edge : node->next_edges())
+      if (edge.is_valid() && !visited.ToInput(edge) &&
+          handed_on.emplace(edge.function.get(), edge.input_nr).second)
+        outputs.push_back(edge);
+    node->add_post_hook(std::make_unique<Release>(node));
+  }
+  variable_list found = Execute(begin, begin_gradients, /*keep_graph=*/true, outputs);
+
+  for (size_t i = inputs.size(); i < outputs.size(); ++i) {
+    if (!found[i].defined()) continue;
+    tail.edges.push_back(outputs[i]);
+    tail.gradients.push_back(std::move(found[i]));
+  }
+  // Else W would go on through these nodes to other uses of a weight, which begin by themselves.
+  for (Node* node : both)
+    for (Edge& edge : node->next_edges())
+      if (edge.is_valid() && visited.ToInput(edge)) edge = Edge();
+  found.resize(inputs.size());
+  return found;
+}
+
+std::vector<at::Tensor> WeightGradients(WeightTail tail, const std::vector<at::Tensor>& weights) {
+  if (tail.edges.empty() || weights.empty()) return std::vector<at::Tensor>(weights.size());
+  edge_list outputs;
+  for (const at::Tensor& weight : weights)
+    outputs.push_back(torch::autograd::impl::gradient_edge(weight));
+  return Execute(tail.edges, tail.gradients, /*keep_graph=*/false, outputs);
+}
+
+}  // namespace pipewright
