@@ -6,6 +6,7 @@
 #include "plan/error.h"
 #include "plan/list_schedule.h"
 #include "plan/zb_improve.h"
+#include "plan/zb_list.h"
 #include "plan/zb_order.h"
 #include "plan/zb_scripts.h"
 
@@ -14,6 +15,7 @@ namespace pipewright {
 namespace {
 
 constexpr long kPlay = 5;  // playing a script takes so many times as long as timing an order
+constexpr long kDue = 3;   // dispatching by due times the same
 
 struct Found {
   OrderTimes times;
@@ -35,7 +37,10 @@ class Search {
     if (p_.one_rank_each) Patterns();
     bool single = std::all_of(p_.held.begin(), p_.held.end(),
                               [](const auto& stages) { return stages.size() == 1; });
-    if (single) Warm();
+    if (single)
+      Warm();
+    else if (p_.one_rank_each && !p_.forward_only)
+      Due();
     Polish();
     return std::move(best_);
   }
@@ -168,6 +173,22 @@ class Search {
     }
   }
 
+  // Due times, searched until a quarter of the effort is left.
+  void Due() {
+    long cost = kDue * std::max<long>(1, actions_), left = effort_ / 4 * 3;
+    size_t trials = static_cast<size_t>(std::clamp<long>(left / cost, 20, 40000));
+    DueSearch search(p_, trials / 3, 1);
+    for (size_t i = 0; i < trials && !(best_.times.ok && best_.times.span <= bound_); ++i) {
+      const PlayResult& found = search.Next();
+      effort_ -= cost;
+      if (!found.times.ok) continue;
+      if (!best_.times.ok || found.times.Better(best_.times)) {
+        best_ = {found.times, found.order};
+        Keep(best_);
+      }
+    }
+  }
+
   // Every good start is improved a little, then the best ones for as long as effort lasts.
   void Polish() {
     if (!best_.times.ok) return;
@@ -220,7 +241,7 @@ Order Every(const OrderProblem& p) {
 }
 
 // About this many actions may be timed in all: a few seconds on one core.
-constexpr long kEffort = 120'000'000;
+constexpr long kEffort = 300'000'000;
 
 // The least limit that one microbatch at a time needs on some rank.
 [[noreturn]] void DoesNotFit(const OrderProblem& p, double memory) {

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <queue>
 
+#include "plan/zb_scripts.h"
+
 namespace pipewright {
 
 namespace {
@@ -22,9 +24,10 @@ double Period(const OrderProblem& p) {
 
 class Player {
  public:
-  Player(const OrderProblem& p, const DueTimes& due)
+  Player(const OrderProblem& p, const DueTimes& due, const Order& start_up)
       : p_(p),
         due_(due),
+        start_up_(start_up),
         period_(Period(p)),
         ranks_(p.ranks),
         next_f_(p.stages),
@@ -38,7 +41,8 @@ class Player {
       size_t own = p.held[r].size() * static_cast<size_t>(p.microbatches);
       result_.order[r].reserve(3 * own);
       ranks_[r].pending.reserve(own);
-      ranks_[r].left = 2 * own;
+      ranks_[r].left = ranks_[r].all = 2 * own;
+      ranks_[r].start_up = static_cast<size_t>(due.first * static_cast<double>(start_up[r].size()));
     }
   }
 
@@ -46,6 +50,7 @@ class Player {
     while (!turns_.empty()) {
       auto [now, r] = turns_.top();
       turns_.pop();
+      now_ = now;
       if (ranks_[r].wake == now) Turn(r, now);
     }
     result_.times.ok = true;
@@ -63,11 +68,12 @@ class Player {
   struct Rank {
     double bytes = 0, free = 0, wake = 0, first = -1, last = 0;
     std::vector<Op> pending;  // W to be done, from `done` on
-    size_t done = 0, left = 0;
+    size_t done = 0, left = 0, all = 0, start_up = 0, position = 0;
   };
   const OrderProblem& p_;
   const DueTimes& due_;
-  double period_;
+  const Order& start_up_;
+  double period_, now_ = 0;
   std::vector<Rank> ranks_;
   std::vector<int> next_f_, next_i_;  // [stage]
   std::vector<double> forward_, backward_;
@@ -94,41 +100,59 @@ class Player {
   void Turn(int r, double now) {
     Rank& rank = ranks_[r];
     double room = p_.room[r] * (1 + 1e-12) + 1e-9, soon = kUnknown, least = kUnknown;
+    double horizon = now + due_.linger, start = kUnknown;
     Op best;
-    bool found = false, blocked = false;
+    bool blocked = false;
+    auto consider = [&](OpKind kind, int s, int m, double ready, double due) {
+      if (ready > horizon) {
+        soon = std::min(soon, ready);
+      } else if (due < least) {
+        best = {kind, s, m}, least = due, start = ready;
+      }
+    };
+    bool starting = rank.position < rank.start_up;
+    if (starting) {
+      const Op& op = start_up_[r][rank.position];
+      double ready = forward_[At(op.stage, op.microbatch)];
+      if (ready <= now) {
+        ++rank.position;
+        Do(op, r, now);
+        return;
+      }
+      soon = ready;
+    }
     for (int s : p_.held[r]) {
+      if (starting) break;
       size_t cost = p_.At(s, r);
       int m = next_i_[s];
-      if (m < next_f_[s] && !p_.forward_only) {
-        double ready = backward_[At(s, m)], due = due_.backward[s] + m * period_;
-        if (ready > now)
-          soon = std::min(soon, ready);
-        else if (due < least && rank.bytes + p_.whole[cost] - p_.stored[cost] <= room)
-          best = {OpKind::kI, s, m}, least = due, found = true;
-      }
+      if (m < next_f_[s] && !p_.forward_only &&
+          rank.bytes + p_.whole[cost] - p_.stored[cost] <= room)
+        consider(OpKind::kI, s, m, backward_[At(s, m)], due_.backward[s] + m * period_);
       m = next_f_[s];
       if (m == p_.microbatches) continue;
-      double ready = forward_[At(s, m)], due = due_.forward[s] + m * period_;
-      if (ready == kUnknown || due >= least) continue;
+      double ready = forward_[At(s, m)];
+      if (ready == kUnknown) continue;
       if (rank.bytes + p_.stored[cost] + Reserve(r, s) > room) {
-        blocked |= ready <= now;
+        blocked |= ready <= now && due_.forward[s] + m * period_ - due_.lead <= now &&
+                   due_.forward[s] + m * period_ < least;
         continue;
       }
-      if (ready > now)
-        soon = std::min(soon, ready);
-      else
-        best = {OpKind::kF, s, m}, least = due, found = true;
+      double due = due_.forward[s] + m * period_;
+      consider(OpKind::kF, s, m, std::max(ready, due - due_.lead), due);
     }
     bool pending = rank.done < rank.pending.size();
-    if (!found && pending) {
-      const Op& w = rank.pending[rank.done];
-      if (blocked || soon - now >= due_.patience * p_.W[p_.At(w.stage, r)])
-        best = w, found = true, ++rank.done;
-    }
-    if (!found) {
-      rank.wake = soon < kUnknown ? soon : -1;
-      if (rank.wake >= 0) turns_.push({soon, r});
-      return;
+    if (least == kUnknown || start > now) {
+      double next = least == kUnknown ? soon : start;
+      const Op* w = pending ? &rank.pending[rank.done] : nullptr;
+      double late = 1 - static_cast<double>(rank.left) / static_cast<double>(rank.all);
+      double patience = due_.patience + late * (due_.late - due_.patience);
+      if (w && (blocked || next - now >= patience * p_.W[p_.At(w->stage, r)])) {
+        best = *w, ++rank.done;
+      } else {
+        rank.wake = next < kUnknown ? next : -1;
+        if (rank.wake >= 0) turns_.push({next, r});
+        return;
+      }
     }
     Do(best, r, now);
   }
@@ -137,7 +161,9 @@ class Player {
     table[at] = time;
     Rank& rank = ranks_[to];
     if (to == from) return;
-    double turn = std::max(time, rank.free);
+    // What is due first may change the mind of a rank that waits.
+    double turn = std::max(time - due_.linger, rank.free);
+    turn = std::max(turn, now_);
     if (rank.wake < 0 || (rank.wake > rank.free && turn < rank.wake))
       turns_.push({rank.wake = turn, to});
   }
@@ -185,12 +211,16 @@ class Player {
 
 }  // namespace
 
-PlayResult PlayDue(const OrderProblem& problem, const DueTimes& due) {
-  return Player(problem, due).Run();
+PlayResult PlayDue(const OrderProblem& problem, const DueTimes& due, const Order& start_up) {
+  return Player(problem, due, start_up).Run();
 }
 
-DueSearch::DueSearch(const OrderProblem& problem, unsigned seed)
-    : p_(problem), period_(Period(problem)), random_(seed * 2654435761u + 1) {}
+DueSearch::DueSearch(const OrderProblem& problem, size_t starts, unsigned seed)
+    : p_(problem),
+      starts_(std::clamp<size_t>(starts, 1, kStarts)),
+      start_up_(StartUp(problem)),
+      period_(Period(problem)),
+      random_(seed * 2654435761u + 1) {}
 
 unsigned DueSearch::Random() {
   random_ ^= random_ << 13, random_ ^= random_ >> 17, random_ ^= random_ << 5;
@@ -201,23 +231,25 @@ double DueSearch::Uniform(double low, double high) {
   return low + (high - low) * (Random() % 65536) / 65536;
 }
 
-// Along a microbatch's path, faster or slower than it can go, I earlier or later.
+// Along a microbatch's path, at the speed at which it can go or faster; I later than it can be.
 DueTimes DueSearch::Start(size_t n) const {
-  constexpr double kUp[] = {1, 0.5, 1.5, 0.2};
-  constexpr double kDown[] = {1, 0.5, 1.5, 0.2};
-  constexpr double kLater[] = {0, -1, 1, -3, 3};
+  constexpr double kSpeed[] = {1, 0.5, 0.1, 0};  // the best first, by trial
+  constexpr double kLinger[] = {0.1, 0};
+  constexpr double kLater[] = {3, 1, 0};
   DueTimes due;
-  due.patience = 0.7;
-  double up = kUp[n % 4], down = kDown[n / 4 % 4], later = kLater[n / 16 % 5];
+  due.patience = due.late = 0.7;
+  double up = kSpeed[n % 4], down = kSpeed[n / 4 % 4], later = kLater[n / 32 % 3];
+  due.linger = kLinger[n / 16 % 2] * p_.F[p_.At(0, p_.placement[0][0])];
   double time = 0;
   for (int s = 0; s < p_.stages; ++s) {
-    due.forward.push_back(time * up);
+    due.forward.push_back(time * up - 1e-6 * period_ * s);
     time += p_.F[p_.At(s, p_.placement[s][0])] + (s + 1 < p_.stages ? p_.up[s] : 0);
   }
   double turn = time, back = 0;
   due.backward.resize(p_.stages);
   for (int s = p_.stages; s-- > 0;) {
-    due.backward[s] = turn * up + later * period_ + back * down;
+    double rank = 1e-6 * period_ * (2 * p_.stages - s);  // equal otherwise: the later stage first
+    due.backward[s] = turn * up + later * period_ + back * down - rank;
     back += p_.I[p_.At(s, p_.placement[s][0])] + (s > 0 ? p_.down[s - 1] : 0);
   }
   return due;
@@ -231,7 +263,7 @@ DueTimes DueSearch::Changed(DueTimes due) {
     double change = Uniform(-much, much);
     int pass = static_cast<int>(Random() % static_cast<unsigned>(passes));
     int first = p_.stages * pass / passes, last = p_.stages * (pass + 1) / passes;
-    switch (Random() % 5) {
+    switch (Random() % 8) {
       case 0:  // a pass over the ranks
         for (int s = first; s < last; ++s) list[s] += change;
         break;
@@ -244,18 +276,26 @@ DueTimes DueSearch::Changed(DueTimes due) {
       case 3:  // one stage's and all behind
         for (size_t s = Random() % list.size(); s < list.size(); ++s) list[s] += change;
         break;
+      case 4:
+        due.linger = Uniform(0, 0.6) * p_.F[p_.At(0, p_.placement[0][0])];
+        break;
+      case 6:
+        due.lead = Random() % 3 ? Uniform(-2, 8) * period_ : kUnknown;
+        break;
+      case 5:
+        due.first = std::min(1.0, Uniform(0.3, 1.3));
+        break;
       default:
-        due.patience = Uniform(0, 1.2);
+        (Random() % 2 ? due.patience : due.late) = Uniform(0, 1.2);
     }
   }
   return due;
 }
 
 const PlayResult& DueSearch::Next() {
-  constexpr size_t kStarts = 80;
-  bool start = started_ < kStarts;
+  bool start = started_ < starts_;
   DueTimes due = start ? Start(started_++) : Changed(current_);
-  last_ = PlayDue(p_, due);
+  last_ = PlayDue(p_, due, start_up_);
   const OrderTimes& times = last_.times;
   if (!times.ok) return last_;
   if (!best_times_.ok || times.Better(best_times_)) {
@@ -265,10 +305,10 @@ const PlayResult& DueSearch::Next() {
     return last_;
   }
   if (start) return last_;
-  // A little worse is a way out, less and less so; now and then back to the best.
-  double slack = period_ * 0.02 * Uniform(0, 1) * Uniform(0, 1);
+  // A little worse is a way out; now and then back to the best.
+  double slack = 0.02 * period_ * Uniform(0, 1) * Uniform(0, 1);
   if (times.span <= current_times_.span + slack) current_ = std::move(due), current_times_ = times;
-  if (++since_ % 300 == 0) current_ = best_, current_times_ = best_times_;
+  if (++since_ % 400 == 0) current_ = best_, current_times_ = best_times_;
   return last_;
 }
 

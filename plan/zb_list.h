@@ -6,35 +6,42 @@
 
 namespace pipewright {
 
-// F of stage s on microbatch m is due at forward[s] + m * period, I at backward[s] + m * period; of
-// what is ready and fits into its memory, a rank does what is due first. W fills the time until
-// something is ready, if that is at least `patience` times W's own; and it makes room.
+// F of stage s on microbatch m is due at forward[s] + m * period, I at backward[s] + m * period,
+// the period being what the busiest rank works for one microbatch. Of what is ready and fits into
+// its memory, a rank does what is due first. W fills the time until something is ready, if that is
+// at least a share of W's own, and makes room.
 struct DueTimes {
   std::vector<double> forward, backward;  // [stage]
-  double patience = 1;
+  double patience = 1, late = 1;          // that share, at the beginning and at the end
+  double linger = 0;    // a rank stays idle so long for something that is due earlier
+  double lead = 1e300;  // no F starts earlier than so long before it is due, time 0 being the start
+  double first = 1;     // which share of the start-up's forwards a rank runs before all else
 };
 
-// Room is kept for one microbatch in every stage that holds none, so that the oldest one can always
-// go on: `ok` is false only where even that does not fit.
-PlayResult PlayDue(const OrderProblem& problem, const DueTimes& due);
-
+// `start_up`: the forwards with which each rank begins (StartUp in plan/zb_scripts.h). Room is kept
+// for one microbatch in every stage that holds none, so that the oldest one can always go on; `ok`
+// is false where even that does not fit. No replicas.
+PlayResult PlayDue(const OrderProblem& problem, const DueTimes& due, const Order& start_up);
 
 // Due times along the path of a microbatch, changed at random while the span falls. Deterministic.
 class DueSearch {
  public:
-  DueSearch(const OrderProblem& problem, unsigned seed);
+  static constexpr size_t kStarts = 96;
+
+  // `starts`: how many due times are tried before the best is changed; at most kStarts.
+  DueSearch(const OrderProblem& problem, size_t starts, unsigned seed);
   // The next order to look at; call it until enough.
   const PlayResult& Next();
-  const OrderTimes& best() const { return best_times_; }
 
  private:
   const OrderProblem& p_;
+  size_t starts_, started_ = 0;
+  Order start_up_;
+  double period_ = 0;
   DueTimes best_, current_;
   OrderTimes best_times_, current_times_;
   PlayResult last_;
-  double period_ = 0;
   unsigned random_;
-  size_t started_ = 0;
   int since_ = 0;
 
   unsigned Random();

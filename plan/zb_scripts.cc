@@ -51,8 +51,8 @@ int Capacity(const OrderProblem& p, int rank) {
       std::min<double>(all, std::max(1.0, std::floor(fit * (1 + 1e-12) + 1e-9))));
 }
 
-// Each rank's first forwards if there were nothing else to do and no latency: the latest stage
-// that can, but room is kept for the first microbatch's later stages.
+}  // namespace
+
 Order StartUp(const OrderProblem& p) {
   struct Rank {
     double wake = 0, free = 0;
@@ -109,8 +109,6 @@ Order StartUp(const OrderProblem& p) {
   }
   return order;
 }
-
-}  // namespace
 
 Order PatternScript(const OrderProblem& p, double slack, double tolerance) {
   double period = 0;

@@ -11,6 +11,10 @@ Order ScriptOf(const Plan& schedule);
 // For one stage a rank: warm[rank] forwards first, then I and F in turns.
 Order WarmScript(const OrderProblem& problem, const std::vector<int>& warm);
 
+// Each rank's first forwards if there were nothing else to do and no latency: the latest stage that
+// can, until its memory is full, but room is kept for the first microbatch's later stages.
+Order StartUp(const OrderProblem& problem);
+
 // A steady state and what leads there, for any map of stages to ranks without replicas.
 // Steady state: a rank's time is cut into slots of F, I, W; every stage has one slot in each period
 // of as many slots as the rank has stages, the first free one that its inputs allow when the rank
