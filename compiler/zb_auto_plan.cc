@@ -69,7 +69,7 @@ std::string CostsText(const Costs& costs) {
   return json.dump(1) + "\n";
 }
 
-void Report(const ZbAutoResult& found, const Costs& costs, double memory) {
+void Report(const ZbAutoResult& found, const Costs& costs, double memory, bool chosen) {
   SimulateOptions options;
   options.recompute = found.recompute;
   Figures figures = Measure(found.plan, costs, Simulate(found.plan, costs, options), options);
@@ -84,9 +84,9 @@ void Report(const ZbAutoResult& found, const Costs& costs, double memory) {
   for (size_t s = 0; s < found.recompute.size(); ++s)
     if (found.recompute[s]) again.push_back(std::to_string(s));
   if (!again.empty())
-    std::cerr << "zb-auto: these stages recompute (simulate --recompute): " << Join(again, ",")
+    std::cerr << "zb-auto: these stages recompute (#recompute in the plan): " << Join(again, ",")
               << "\n";
-  char line[200];
+  char line[300];
   std::snprintf(line, sizeof line, "zb-auto: makespan %.10g (lower bound %.10g)\n", found.makespan,
                 found.bound.makespan);
   std::cerr << line;
@@ -94,6 +94,11 @@ void Report(const ZbAutoResult& found, const Costs& costs, double memory) {
                 "zb-auto: span %.10g (lower bound %.10g), bubble of the span %.2f %%\n", found.span,
                 found.bound.span, 100 * bubble);
   std::cerr << line;
+  std::cerr << "zb-auto: the bounds are those of any order on this placement"
+            << (found.recompute.empty() ? "" : " with this recompute") << "\n";
+  std::snprintf(line, sizeof line, "zb-auto: on any placement the span is at least %.10g\n",
+                found.any_map);
+  if (chosen) std::cerr << line;
   std::snprintf(line, sizeof line, "zb-auto: a rank holds up to %.10g of %.10g\n", bytes, memory);
   std::cerr << line;
 }
@@ -124,7 +129,7 @@ Plan PlanZbAuto(const ZbRequest& request) {
       options.placement = ParsePlacement(request.placement, request.ranks, stages);
     found = ZbAuto(costs, request.ranks, stages, request.microbatches, options);
   }
-  Report(found, costs, request.memory);
+  Report(found, costs, request.memory, options.placement.empty());
   return std::move(found.plan);
 }
 

@@ -7,6 +7,7 @@
 #include "plan/list_schedule.h"
 #include "plan/zb_improve.h"
 #include "plan/zb_list.h"
+#include "plan/zb_maps.h"
 #include "plan/zb_order.h"
 #include "plan/zb_scripts.h"
 
@@ -173,19 +174,23 @@ class Search {
     }
   }
 
-  // Due times, searched until a quarter of the effort is left.
+  // Due times, searched for until a quarter of the effort is left; half of it where that does not
+  // beat what was there before.
   void Due() {
-    long cost = kDue * std::max<long>(1, actions_), left = effort_ / 4 * 3;
-    size_t trials = static_cast<size_t>(std::clamp<long>(left / cost, 20, 40000));
+    long cost = kDue * std::max<long>(1, actions_);
+    size_t trials = static_cast<size_t>(std::clamp<long>(effort_ / 4 * 3 / cost, 20, 40000));
     DueSearch search(p_, trials / 3, 1);
-    for (size_t i = 0; i < trials && !(best_.times.ok && best_.times.span <= bound_); ++i) {
+    bool better = false;
+    for (size_t i = 0; i < (better ? trials : trials * 2 / 3); ++i) {
+      if (best_.times.ok && best_.times.span <= bound_) return;
       const PlayResult& found = search.Next();
       effort_ -= cost;
+      if (!found.times.ok && i == DueSearch::kStarts && !search.any()) return;
       if (!found.times.ok) continue;
-      if (!best_.times.ok || found.times.Better(best_.times)) {
-        best_ = {found.times, found.order};
-        Keep(best_);
-      }
+      if (best_.times.ok && !found.times.Better(best_.times)) continue;
+      best_ = {found.times, found.order};
+      Keep(best_);
+      better = true;
     }
   }
 
@@ -241,7 +246,7 @@ Order Every(const OrderProblem& p) {
 }
 
 // About this many actions may be timed in all: a few seconds on one core.
-constexpr long kEffort = 300'000'000;
+constexpr long kEffort = 240'000'000;
 
 // The least limit that one microbatch at a time needs on some rank.
 [[noreturn]] void DoesNotFit(const OrderProblem& p, double memory) {
@@ -261,12 +266,6 @@ constexpr long kEffort = 300'000'000;
               "one microbatch at a time already needs " + std::to_string(most) + " on rank " +
                   std::to_string(worst) + ", more than " + std::to_string(memory),
               "raise the limit, use more ranks, or give a recompute option in the costs");
-}
-
-std::vector<Placement> Maps(int ranks, int stages, const Placement& fixed) {
-  if (!fixed.empty()) return {fixed};
-  if (stages == ranks) return {ParsePlacement("loop", ranks, stages)};
-  return {ParsePlacement("v", ranks, stages), ParsePlacement("loop", ranks, stages)};
 }
 
 // Which stages recompute: none, all that may, or those on every rank's first stages.
@@ -296,32 +295,45 @@ ZbAutoResult ZbAuto(const Costs& costs, int ranks, int stages, int microbatches,
   if (stages < ranks)
     throw Error("--stages", std::to_string(stages) + " stages leave ranks without one",
                 "use " + std::to_string(ranks) + " stages or more, or fewer ranks");
-  std::vector<Placement> maps = Maps(ranks, stages, options.placement);
+  std::vector<Placement> maps = {options.placement};
+  if (options.placement.empty())
+    maps = CandidateMaps(costs, ranks, stages, microbatches, options.memory, options.forward_only,
+                         static_cast<long>(options.effort * kEffort) / 8, 2);
   auto recomputes = Recomputes(costs, stages, options.forward_only ? kNoLimit : options.memory);
-  long effort = kEffort / static_cast<long>(maps.size() * recomputes.size());
+  long effort = static_cast<long>(options.effort * kEffort) / static_cast<long>(recomputes.size());
   ZbAutoResult result;
   Found best;
-  for (const Placement& map : maps)
+  for (size_t i = 0; i < maps.size(); ++i)
     for (const std::vector<char>& recompute : recomputes) {
-      OrderProblem problem = MakeProblem(costs, ranks, map, microbatches, options.memory, recompute,
-                                         options.forward_only);
+      OrderProblem problem = MakeProblem(costs, ranks, maps[i], microbatches, options.memory,
+                                         recompute, options.forward_only);
       double bound =
           BoundOf(ToPlan(problem, Every(problem)), costs, options.memory, 1, recompute).span;
       if (best.times.ok && bound >= best.times.span) continue;
-      Found found = Search(problem, effort, bound).Run();
+      // The first map has half of the effort.
+      long share =
+          maps.size() == 1 ? effort : effort / (i ? 2 * static_cast<long>(maps.size() - 1) : 2);
+      Found found = Search(problem, share, bound).Run();
       if (!found.times.ok || (best.times.ok && !found.times.Better(best.times))) continue;
       result.plan = ToPlan(problem, found.order);
-      result.placement = map;
+      result.placement = maps[i];
       result.recompute = recompute;
       best = std::move(found);
     }
   if (!best.times.ok)
-    DoesNotFit(MakeProblem(costs, ranks, maps[0], microbatches, options.memory, recomputes.back(),
-                           options.forward_only),
-               options.memory);
+    DoesNotFit(
+        MakeProblem(costs, ranks, maps.empty() ? ParsePlacement("loop", ranks, stages) : maps[0],
+                    microbatches, options.memory, recomputes.back(), options.forward_only),
+        options.memory);
   result.makespan = best.times.makespan;
   result.span = best.times.span;
+  for (size_t s = 0; s < result.recompute.size(); ++s)
+    if (result.recompute[s]) result.plan.recompute.push_back(static_cast<int>(s));
   result.bound = BoundOf(result.plan, costs, options.memory, 1, result.recompute);
+  result.any_map = result.bound.span;
+  if (options.placement.empty())
+    result.any_map = std::min(result.any_map, AnyMapBound(costs, ranks, stages, microbatches,
+                                                          options.memory, options.forward_only));
   return result;
 }
 

@@ -15,6 +15,7 @@ struct ZbAutoOptions {
   double memory = kNoLimit;  // bytes a rank may hold, weights included, in the costs' units
   Placement placement;       // empty: zb-auto chooses
   bool forward_only = false;
+  double effort = 1;  // how long to search; 1 is a few seconds
 };
 
 struct ZbAutoResult {
@@ -22,7 +23,8 @@ struct ZbAutoResult {
   Placement placement;
   std::vector<char> recompute;  // per stage: whether its forward is run again; empty: none
   double makespan = 0, span = 0;
-  LowerBound bound;  // for this placement, this limit, this recompute
+  LowerBound bound;    // for this placement, this limit, this recompute
+  double any_map = 0;  // of the span, whatever the placement (AnyMapBound), where none was given
 };
 
 // `costs` are of one stage each. The same input gives the same plan. Throws Error when even one

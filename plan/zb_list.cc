@@ -220,7 +220,9 @@ DueSearch::DueSearch(const OrderProblem& problem, size_t starts, unsigned seed)
       starts_(std::clamp<size_t>(starts, 1, kStarts)),
       start_up_(StartUp(problem)),
       period_(Period(problem)),
-      random_(seed * 2654435761u + 1) {}
+      random_(seed * 2654435761u + 1) {
+  current_ = Start(0);
+}
 
 unsigned DueSearch::Random() {
   random_ ^= random_ << 13, random_ ^= random_ >> 17, random_ ^= random_ << 5;

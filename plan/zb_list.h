@@ -32,6 +32,8 @@ class DueSearch {
   DueSearch(const OrderProblem& problem, size_t starts, unsigned seed);
   // The next order to look at; call it until enough.
   const PlayResult& Next();
+  // Whether one of them fitted into the memory.
+  bool any() const { return best_times_.ok; }
 
  private:
   const OrderProblem& p_;

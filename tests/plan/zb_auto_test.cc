@@ -10,6 +10,7 @@
 #include "plan/simulate.h"
 #include "plan/stage_graph.h"
 #include "plan/validate.h"
+#include "plan/zb_maps.h"
 #include "tests/plan/exhaustive_order.h"
 #include "tests/plan/order_lists.h"
 
@@ -47,6 +48,7 @@ TEST(ZbAuto, NoWorseThanThePublishedRows) {
         Costs costs = RowCosts(row, chunks);
         ZbAutoOptions options;
         options.memory = memory;
+        options.effort = 0.5;
         ZbAutoResult found = ZbAuto(costs, p, chunks * p, m, options);
         Check(found, costs, memory);
         if (row.contains(published)) {
@@ -66,15 +68,58 @@ TEST(ZbAuto, NoWorseThanThePublishedRows) {
 }
 
 // Where smaller stages let the bound go below 1 % at the memory of 1F1B, the order follows.
-TEST(ZbAuto, BelowOnePercentWithSixStagesARank) {
+TEST(ZbAuto, BelowOnePercentWithFourStagesARank) {
   Json row = ReadJson(TEST_DIR "/data/schedules/zero_bubble_rows.json")["iclr"][5];
   int p = row["p"], m = row["m"];
-  Costs costs = RowCosts(row, 6);
+  Costs costs = RowCosts(row, 4);
   ZbAutoOptions options;
   options.memory = p * row["mem_F"].get<double>() * (1 + 1e-9);
-  ZbAutoResult found = ZbAuto(costs, p, 6 * p, m, options);
+  options.placement = ParsePlacement("v", p, 4 * p);
+  ZbAutoResult found = ZbAuto(costs, p, 4 * p, m, options);
   Check(found, costs, options.memory);
   EXPECT_LT(1 - row["ideal"].get<double>() / found.span, 0.01);
+}
+
+// Three stages a rank: neither there and back again nor a loop. Long latencies: neighbouring stages
+// together.
+TEST(ZbAuto, OtherMapsThanVAndLoop) {
+  auto span = [](const Costs& costs, int stages, const char* placement) {
+    ZbAutoOptions options;
+    options.memory = 4 * stages;
+    options.effort = 0.15;
+    if (*placement) options.placement = ParsePlacement(placement, 4, stages);
+    ZbAutoResult found = ZbAuto(costs, 4, stages, 16, options);
+    Check(found, costs, options.memory);
+    EXPECT_LE(found.any_map, found.span * (1 + 1e-9));
+    return found.span;
+  };
+  for (auto [stages, latency] : {std::pair(12, 1), std::pair(16, 6)}) {
+    Costs costs = orders::Uniform(10, 9, 6, latency);
+    costs.stages[0].activation = 4, costs.stages[0].kept_for_W = 1;
+    double least = std::min(span(costs, stages, "v"), span(costs, stages, "loop"));
+    EXPECT_LT(span(costs, stages, ""), least) << stages;
+  }
+}
+
+// The bound that holds on any map, against every map of tiny cases.
+TEST(ZbAuto, AnyMapBoundHoldsOnEveryMap) {
+  std::mt19937 random(11);
+  auto pick = [&](int low, int high) {
+    return low + static_cast<int>(random() % (high - low + 1));
+  };
+  for (int n = 0; n < 25; ++n) {
+    int stages = pick(2, 4), m = pick(1, stages == 4 ? 2 : 3);
+    Costs costs = orders::Uniform(pick(1, 5), pick(1, 5), pick(1, 5), pick(0, 2));
+    costs.stages[0].activation = 4, costs.stages[0].kept_for_W = pick(0, 3);
+    ZbAutoOptions options;
+    options.memory = 4 * pick(stages, stages * m);
+    double bound = AnyMapBound(costs, 2, stages, m, options.memory, false);
+    for (int bits = 1; bits + 1 < 1 << stages; ++bits) {
+      options.placement.assign(stages, {});
+      for (int s = 0; s < stages; ++s) options.placement[s] = {bits >> s & 1};
+      EXPECT_GE(ZbAuto(costs, 2, stages, m, options).span, bound * (1 - 1e-9));
+    }
+  }
 }
 
 struct Tiny {
@@ -153,6 +198,7 @@ TEST(ZbAuto, AnyNumbersGiveAValidPlanWithinTheLimit) {
     costs.link.latency = pick(0, 4);
     ZbAutoOptions options;
     options.memory = one * pick(1, 4);
+    options.effort = 0.02;
     options.forward_only = pick(0, 9) == 0;
     forward_only += options.forward_only;
     if (pick(0, 1)) {
@@ -179,6 +225,7 @@ TEST(ZbAuto, SameInputSameBytes) {
   Costs costs = orders::Uniform(5, 4, 3, 1);
   ZbAutoOptions options;
   options.memory = 6;
+  options.effort = 0.1;
   std::string once = WritePlan(ZbAuto(costs, 4, 8, 11, options).plan);
   EXPECT_EQ(once, WritePlan(ZbAuto(costs, 4, 8, 11, options).plan));
 }
@@ -202,6 +249,10 @@ TEST(ZbAuto, RecomputeWhereTheLimitAsksForIt) {
   ZbAutoResult found = ZbAuto(costs, 4, 4, 8, options);
   Check(found, costs, options.memory);
   EXPECT_FALSE(found.recompute.empty());
+  EXPECT_FALSE(found.plan.recompute.empty());
+  Plan read = ReadPlan(WritePlan(found.plan), "plan");
+  EXPECT_EQ(read.recompute, found.plan.recompute);
+  EXPECT_EQ(Measure(read, costs, Simulate(read, costs)).span, found.span);
   EXPECT_LT(found.span, tight);
   options.memory = 100;  // room enough: no time is given away
   EXPECT_TRUE(ZbAuto(costs, 4, 4, 8, options).recompute.empty());
