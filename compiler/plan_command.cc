@@ -12,6 +12,7 @@
 #include "plan/json.h"
 #include "plan/loop_text.h"
 #include "plan/lower.h"
+#include "plan/offload.h"
 #include "plan/plan_text.h"
 #include "plan/run_plan.h"
 #include "plan/schedule.h"
@@ -29,7 +30,8 @@ struct Request {
   std::string package, job, conf;  // a plan for a run, or
   std::string schedule, stages, placement, costs, costs_out, output, validate;
   int ranks = 0, microbatches = 0, steps = 0;  // steps 0: one, or as a file says
-  double memory = -1;
+  std::string offload;
+  double memory = -1, offload_memory = 0;
   bool compute_only = false, forward_only = false, loop = false;
 };
 
@@ -46,11 +48,15 @@ std::string Numbers(const Plan& plan) {
 
 // What each rank holds at most, one line a rank.
 void PrintPeaks(const PlanReport& report) {
-  std::printf("%5s %12s %12s %8s\n", "rank", "activations", "kept for W", "buffers");
+  bool loads = std::any_of(report.ranks.begin(), report.ranks.end(),
+                           [](const RankPeaks& peaks) { return peaks.loaded > 0; });
+  std::printf("%5s %12s %12s %8s%s\n", "rank", "activations", "kept for W", "buffers",
+              loads ? "   loaded" : "");
   for (size_t r = 0; r < report.ranks.size(); ++r) {
     const RankPeaks& peaks = report.ranks[r];
-    std::printf("%5zu %12d %12d %8d\n", r, peaks.activations, peaks.kept_for_weights,
-                peaks.buffers);
+    std::printf("%5zu %12d %12d %8d", r, peaks.activations, peaks.kept_for_weights, peaks.buffers);
+    if (loads) std::printf(" %8d", peaks.loaded);
+    std::printf("\n");
   }
 }
 
@@ -183,6 +189,28 @@ void PlanRun(const Request& request) {
       MakeRunPlan(request.package, request.conf, job, request.ranks, request.forward_only).plan);
 }
 
+// What --offload says; weights are those of the costs, or count 1 each.
+Offload OffloadOf(const Request& request, const Plan& plan) {
+  Offload offload;
+  if (request.offload.empty()) return offload;
+  if (request.compute_only)
+    throw UsageError("--offload", "a schedule has no LOAD and EVICT: leave --compute-only out");
+  for (const std::string& part : Split(request.offload, ',')) {
+    int stage = -1;
+    auto [last, error] = std::from_chars(part.data(), part.data() + part.size(), stage);
+    if (error != std::errc() || last != part.data() + part.size() || stage < 0)
+      throw UsageError("--offload", "\"" + part + "\" is not a stage");
+    offload.stages.push_back(stage);
+  }
+  std::sort(offload.stages.begin(), offload.stages.end());
+  offload.memory = request.offload_memory;
+  if (request.costs.empty()) return offload;
+  Costs costs = ReadCosts(request.costs);
+  CheckStages(costs, plan.stages);
+  for (int s = 0; s < plan.stages; ++s) offload.weights.push_back(CostsOf(costs, s, -1).weights);
+  return offload;
+}
+
 void MakePlan(const Request& request) {
   StageGraph graph;
   Plan schedule;
@@ -215,11 +243,13 @@ void MakePlan(const Request& request) {
   if (request.schedule != "zb-auto") CheckMemory(request, schedule);
   if (!asynchronous) loop = Synchronous(schedule);
   bool several = schedule.steps > 1;  // a file may hold steps in a row
+  Offload offload = OffloadOf(request, schedule);
   auto lowered = [&](int steps) {
     Plan plan = several ? schedule : Unroll(loop, steps);
     if (request.compute_only) return plan;
     plan = Lower(plan, graph);
     if (asynchronous) SetVersions(plan, delay);
+    if (!offload.stages.empty()) InsertLoads(plan, offload);
     Validate(plan, graph);
     return plan;
   };
@@ -256,6 +286,13 @@ void AddPlanCommand(CLI::App& app) {
   app.add_option("--steps", request->steps, "optimizer steps in a row")->check(CLI::PositiveNumber);
   app.add_flag("--loop", request->loop,
                "write prologue, body and epilogue instead of every step (see docs/plan.md)");
+  app.add_option("--offload", request->offload,
+                 "stages whose weights come and go, as 1,2: adds LOAD and EVICT");
+  app.add_option(
+         "--offload-memory", request->offload_memory,
+         "room for those weights on each rank, in the costs' unit (default: the two largest; "
+         "without costs a stage counts 1)")
+      ->check(CLI::PositiveNumber);
   app.add_flag("--forward-only", request->forward_only, "no backward, no step");
   app.add_flag("--compute-only", request->compute_only,
                "write, or check, the schedule: without transfers");

@@ -6,6 +6,7 @@
 
 #include "plan/error.h"
 #include "plan/json.h"
+#include "plan/size.h"
 #include "plan/text.h"
 
 namespace pipewright {
@@ -13,6 +14,7 @@ namespace pipewright {
 static const char kModules[] = "module_to_stage_map";
 static const char kRanks[] = "stage_to_rank_map";
 static const char kDepths[] = "stage_to_depth_map";
+static const char kOffload[] = "offload";
 
 namespace {
 
@@ -109,11 +111,35 @@ static void CheckStagesUsed(const Conf& conf, size_t modules, const Source& sour
               "give it one in module_to_stage_map, or remove it");
 }
 
+static void ReadOffload(const Json& json, const Source& source, Conf& conf) {
+  std::vector<std::string> known = {"stages", "memory"};
+  if (!json.is_object() || !json.contains("stages") || !json["stages"].is_array())
+    source.Fail({kOffload}, "{\"stages\": [1, 2], \"memory\": \"1GiB\"} is expected");
+  for (const auto& [key, value] : json.items())
+    if (std::find(known.begin(), known.end(), key) == known.end())
+      source.Fail({kOffload, key}, "unknown key \"" + key + "\"" + Suggest(key, known));
+  for (size_t i = 0; i < json["stages"].size(); ++i) {
+    std::vector<std::string> at = {kOffload, "stages", std::to_string(i)};
+    int stage = Number(json["stages"][i], source, at, "stage");
+    if (stage >= static_cast<int>(conf.stage_to_ranks.size()))
+      source.Fail(at, "there is no stage " + std::to_string(stage));
+    if (!conf.offloaded_stages.empty() && stage <= conf.offloaded_stages.back())
+      source.Fail(at, "the stages must ascend, each once");
+    conf.offloaded_stages.push_back(stage);
+  }
+  if (!json.contains("memory")) return;
+  const Json& memory = json["memory"];
+  if (!memory.is_string() && !memory.is_number_integer())
+    source.Fail({kOffload, "memory"}, "a size is expected, \"1GiB\" or bytes");
+  conf.offload_memory = ParseSize(memory.is_string() ? memory.get<std::string>() : memory.dump(),
+                                  source.path + ": " + kOffload + ".memory");
+}
+
 Conf ParseConf(const std::string& text, const std::string& path) {
   Json json = ParseJson(text, path);
   Source source{text, path};
   if (!json.is_object()) source.Fail({}, "an object with module_to_stage_map is expected");
-  std::vector<std::string> known = {kModules, kRanks, kDepths};
+  std::vector<std::string> known = {kModules, kRanks, kDepths, kOffload};
   for (const auto& [key, value] : json.items())
     if (std::find(known.begin(), known.end(), key) == known.end())
       source.Fail({key}, "unknown key \"" + key + "\"" + Suggest(key, known),
@@ -153,6 +179,7 @@ Conf ParseConf(const std::string& text, const std::string& path) {
       source.Fail({kDepths}, "it has " + std::to_string(conf.stage_to_depth->size()) +
                                  " stages, stage_to_rank_map has " + std::to_string(stages));
   }
+  if (json.contains(kOffload)) ReadOffload(json[kOffload], source, conf);
   return conf;
 }
 
@@ -247,6 +274,11 @@ std::string WriteConf(const Conf& conf) {
     std::vector<std::string> depths;
     for (int depth : *conf.stage_to_depth) depths.push_back(std::to_string(depth));
     out += std::string(",\n    \"") + kDepths + "\": " + StageMap(depths);
+  }
+  if (!conf.offloaded_stages.empty()) {
+    out += std::string(",\n    \"") + kOffload + "\": {\"stages\": " + List(conf.offloaded_stages);
+    if (conf.offload_memory > 0) out += ", \"memory\": " + std::to_string(conf.offload_memory);
+    out += "}";
   }
   return out + "\n}\n";
 }

@@ -1,5 +1,6 @@
 // Which modules form a stage and which ranks run it: PipeDream's conf files, written for people.
 #pragma once
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <utility>
@@ -15,12 +16,15 @@ struct Conf {
   bool has_loss_entry = false;
   std::vector<std::vector<int>> stage_to_ranks;  // a stage's replicas; a rank may hold more stages
   std::optional<std::vector<int>> stage_to_depth;  // warm-up forwards of a stage
+  std::vector<int> offloaded_stages = {};          // ascending; their weights come and go
+  int64_t offload_memory = 0;  // bytes for those weights on each rank; 0: the two largest
 
   bool operator==(const Conf&) const = default;
 };
 
 // Reads {"module_to_stage_map": [0, 1, 1], "stage_to_rank_map": {"0": [0, 1], "1": [2]}} and the
-// optional "stage_to_depth_map": {"0": 1, "1": 0}. Everything that is wrong whatever the model is
+// optional "stage_to_depth_map": {"0": 1, "1": 0} and "offload": {"stages": [1], "memory": "1GiB"}
+// (memory may be absent). Everything that is wrong whatever the model is
 // refused with file, line and column: other keys, a stage without ranks or modules, a rank repeated
 // within a stage, negative or missing ranks (they are 0 to N-1).
 Conf ReadConf(const std::string& path);

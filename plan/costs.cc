@@ -61,8 +61,11 @@ static StageCosts ReadStage(const Json& object, const std::string& where, const 
   return costs;
 }
 
-static LinkCosts ReadLink(const Json& object, const std::string& where, LinkCosts base) {
-  CheckKeys(object, {"latency", "bandwidth", "from", "to"}, where);
+static LinkCosts ReadLink(const Json& object, const std::string& where, LinkCosts base,
+                          bool ends = false) {
+  std::vector<std::string> known = {"latency", "bandwidth"};
+  if (ends) known.insert(known.end(), {"from", "to"});
+  CheckKeys(object, known, where);
   Read(object, "latency", where, base.latency);
   if (object.contains("bandwidth")) {
     if (object["bandwidth"].is_null())
@@ -75,7 +78,7 @@ static LinkCosts ReadLink(const Json& object, const std::string& where, LinkCost
 
 Costs ParseCosts(std::string_view text, const std::string& path) {
   Json json = ParseJson(text, path);
-  CheckKeys(json, {"stages", "link", "links"}, path);
+  CheckKeys(json, {"stages", "link", "links", "disk"}, path);
   if (!json.contains("stages") || !json["stages"].is_array() || json["stages"].empty())
     throw Error(path, "\"stages\" must be a list with at least one entry",
                 "{\"stages\": [{\"F\": 1, \"I\": 1, \"W\": 1}]}");
@@ -99,12 +102,13 @@ Costs ParseCosts(std::string_view text, const std::string& path) {
     }
   }
   if (json.contains("link")) costs.link = ReadLink(json["link"], path + ": link", {});
+  if (json.contains("disk")) costs.disk = ReadLink(json["disk"], path + ": disk", {});
   if (json.contains("links")) {
     if (!json["links"].is_array()) throw Error(path + ": links", "a list is expected");
     for (size_t i = 0; i < json["links"].size(); ++i) {
       const Json& entry = json["links"][i];
       std::string where = path + ": links[" + std::to_string(i) + "]";
-      LinkCosts link = ReadLink(entry, where, costs.link);
+      LinkCosts link = ReadLink(entry, where, costs.link, true);
       costs.links[{Index(entry, "from", where), Index(entry, "to", where)}] = link;
     }
   }

@@ -33,6 +33,7 @@ struct Costs {
   std::vector<StageCosts> stages;                           // one entry stands for all stages
   std::map<std::pair<int, int>, StageCosts> stage_on_rank;  // (stage, rank): where it differs
   LinkCosts link;
+  LinkCosts disk;  // from where LOAD takes weights; each rank has its own
   std::map<std::pair<int, int>, LinkCosts> links;  // (from rank, to rank): where it differs
 };
 

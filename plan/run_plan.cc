@@ -3,8 +3,10 @@
 #include <algorithm>
 
 #include "plan/actions.h"
+#include "plan/dtype.h"
 #include "plan/error.h"
 #include "plan/lower.h"
+#include "plan/offload.h"
 #include "plan/plan_text.h"
 #include "plan/schedule.h"
 #include "plan/stage_graph.h"
@@ -45,7 +47,21 @@ Conf ReadConfFor(const std::string& package, const std::string& file, const Mani
   return conf;
 }
 
-Plan MakePlan(const Job& job, const StageGraph& graph, bool forward_only) {
+// What the conf offloads, and how many bytes of weights each stage has.
+Offload OffloadOf(const Manifest& manifest, const Conf& conf) {
+  Offload offload;
+  offload.stages = conf.offloaded_stages;
+  offload.memory = static_cast<double>(conf.offload_memory);
+  offload.weights.assign(conf.stage_to_ranks.size(), 0);
+  for (size_t m = 0; m < manifest.modules.size(); ++m)
+    for (const WeightInfo& weight : manifest.modules[m].held)
+      if (const Dtype* dtype = FindDtype(weight.dtype))
+        offload.weights[conf.module_to_stage[m]] +=
+            static_cast<double>(TensorBytes(*dtype, weight.shape, weight.name));
+  return offload;
+}
+
+Plan MakePlan(const Job& job, const StageGraph& graph, const Offload& offload, bool forward_only) {
   Plan plan;
   if (!job.plan.empty() && !forward_only) {
     plan = ReadPlan(ReadFile(job.plan), job.plan);
@@ -60,17 +76,21 @@ Plan MakePlan(const Job& job, const StageGraph& graph, bool forward_only) {
     check(plan.steps, 1, "optimizer steps");
     if (HasTransfers(plan)) {
       Validate(plan, graph);
+      CheckLoads(plan, offload);
       return plan;
     }
     ValidateSchedule(plan, graph);
   } else {
     ScheduleOptions options;
     options.forward_only = forward_only;
-    // Forward only, every schedule comes to the same: as soon as the input is there.
-    plan = MakeSchedule(forward_only ? "gpipe" : job.schedule, graph.ranks, graph.stages,
+    // Forward only, every schedule comes to the same: as soon as the input is there. But weights
+    // that come and go do so once for all microbatches.
+    std::string sweep = offload.stages.empty() ? "gpipe" : "bfs";
+    plan = MakeSchedule(forward_only ? sweep : job.schedule, graph.ranks, graph.stages,
                         job.microbatches, graph.ranks_of, options);
   }
   plan = Lower(plan, graph);
+  if (!offload.stages.empty()) InsertLoads(plan, offload);
   Validate(plan, graph);
   return plan;
 }
@@ -83,7 +103,7 @@ RunPlan MakeRunPlan(const std::string& package, const std::string& conf, const J
   run.manifest = ReadManifest(package);
   run.conf = ReadConfFor(package, conf, run.manifest, ranks);
   run.graph = MakeStageGraph(run.manifest, run.conf);
-  run.plan = MakePlan(job, run.graph, forward_only);
+  run.plan = MakePlan(job, run.graph, OffloadOf(run.manifest, run.conf), forward_only);
   return run;
 }
 

@@ -80,6 +80,8 @@ class Run {
     clock_.resize(plan.ranks.size());
     next_waiter_.assign(plan.ranks.size(), -1);
     links_.resize(plan.ranks.size());
+    trace_.loads.resize(plan.ranks.size());
+    reader_free_.assign(plan.ranks.size(), 0);
   }
 
   void Step(int step) {
@@ -130,7 +132,9 @@ class Run {
   std::vector<Signal> messages_, posted_;
   std::vector<int> forward_on_, backward_on_;  // per (stage, microbatch): the rank that has done it
   std::map<std::pair<int, int>, double> link_free_;
-  std::vector<std::vector<LinkTraffic>> links_;  // by sender; a rank talks to few
+  std::map<std::pair<int, int>, Moment> loaded_;  // (rank, stage): when its weights are there
+  std::vector<double> reader_free_;               // [rank]
+  std::vector<std::vector<LinkTraffic>> links_;   // by sender; a rank talks to few
   std::vector<Moment> clock_;
   std::vector<size_t> position_;
   std::vector<int> next_waiter_, ready_;
@@ -272,6 +276,10 @@ class Run {
     }
     if (a.kind == ActionKind::kWeightGrad && backward_on_[At(a.stage, a.microbatch)] != rank)
       Fail(rank, "comes before the I of its stage and microbatch");
+    if (!loaded_.empty()) {
+      AwaitLoad(a.stage, rank, start);
+      if (HasBackward(a)) AwaitLoad(stage, rank, start);
+    }
     double end = start.time + Duration(a, rank, costs_, options_.recompute);
     int position = static_cast<int>(position_[rank]);
     events.push_back({position, step_, start.time, end, start.rank, start.event});
@@ -285,6 +293,25 @@ class Run {
       HandOn(stage, microbatch, true, rank);
     }
     return true;
+  }
+
+  // A rank's loads come one after the other, while it goes on.
+  void Load(const Action& a, int rank) {
+    Moment at = Now(rank);
+    double bytes = CostsOf(costs_, a.stage, rank).weights;
+    double start = std::max(at.time, reader_free_[rank]);
+    double end = start + costs_.disk.latency + (bytes > 0 ? bytes / costs_.disk.bandwidth : 0);
+    reader_free_[rank] = end;
+    if (end > start)
+      trace_.loads[rank].push_back(
+          {static_cast<int>(position_[rank]), step_, start, end, at.rank, at.event});
+    at.time = end;
+    loaded_[{rank, a.stage}] = at;
+  }
+
+  void AwaitLoad(int stage, int rank, Moment& start) const {
+    auto load = loaded_.find({rank, stage});
+    if (load != loaded_.end() && load->second.time > start.time) start = load->second;
   }
 
   bool Send(const Action& a, int rank) {
@@ -308,6 +335,8 @@ class Run {
         if (!Compute(a, rank)) return;
       } else if (IsSend(a.kind)) {
         if (!Send(a, rank)) return;
+      } else if (a.kind == ActionKind::kLoad) {
+        Load(a, rank);
       } else if (IsRecv(a.kind) && options_.synchronous) {
         Give(posted_[At(EdgeOf(a), a.microbatch)], Now(rank));
       }

@@ -36,6 +36,7 @@ struct StepRules {
       ++s.reduces;
     }
     if (a.kind == ActionKind::kStep) {
+      CheckLoaded(a, a.stage);
       if (s.steps == plan.steps) Fail(a, "rule \"once\": the stage has one already");
       if (reducing[a.stage] && s.reduces <= s.steps)
         Fail(a, "rule \"step\": the stage's REDUCE_GRAD does not come before it");

@@ -53,6 +53,15 @@ std::string ChromeTrace(const Plan& plan, const Trace& trace) {
              {"microbatch", a.microbatch},
              {"position", e.action}}}});
     }
+  for (size_t r = 0; r < trace.loads.size(); ++r)
+    for (const TimedAction& e : trace.loads[r])
+      add({{"name", ToText(plan.ranks[r][e.action])},
+           {"ph", "X"},
+           {"pid", 1},  // a line of its own
+           {"tid", r},
+           {"ts", e.start},
+           {"dur", e.end - e.start},
+           {"args", {{"step", e.step}, {"stage", plan.ranks[r][e.action].stage}}}});
   for (size_t i = 0; i < trace.transfers.size(); ++i) {
     const TraceTransfer& t = trace.transfers[i];
     std::string name = std::to_string(t.from_stage) + (t.backward ? "SEND_B" : "SEND_F") +

@@ -35,6 +35,8 @@ struct LinkTraffic {
 
 struct Trace {
   std::vector<std::vector<TimedAction>> ranks;  // [rank], in order
+  // [rank] LOADs that take time: beside the actions, one after the other.
+  std::vector<std::vector<TimedAction>> loads;
   std::vector<TraceTransfer> transfers;
   std::vector<LinkTraffic> links;  // by (from, to); links without messages are left out
 };

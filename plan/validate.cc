@@ -52,6 +52,8 @@ static RankPeaks PeaksOf(const Plan& plan, const StageGraph& graph, const EdgeIn
     }
   };
   for (const Action& a : actions) {
+    now.loaded += (a.kind == ActionKind::kLoad) - (a.kind == ActionKind::kEvict);
+    peaks.loaded = std::max(peaks.loaded, now.loaded);
     if (IsRecv(a.kind)) {
       ++now.buffers;
       now.buffer_bytes += bytes(EdgeOf(graph, edges, a), a.kind == ActionKind::kRecvBackward);

@@ -13,6 +13,7 @@ struct RankPeaks {
   int kept_for_weights = 0;  // between I and W
   int buffers = 0;           // receive buffers posted and not yet used up
   int64_t buffer_bytes = 0;  // of these, by the bytes of their edges
+  int loaded = 0;            // offloaded stages between LOAD and EVICT
 };
 
 struct PlanReport {
@@ -32,7 +33,7 @@ struct PlanReport {
 //   step        each stage steps once a step on each of its ranks, after its REDUCE_GRAD
 //   version     a written weight version is there when its F runs, and is that of the B, I and W too;
 //               where none is written, an F of step k runs after k steps of its stage
-//   load        computes of a stage that is ever loaded stand between its LOAD and its EVICT
+//   load        computes and STEP of a stage that is ever loaded stand between its LOAD and EVICT
 //   deadlock    every rank reaches its end even when each SEND blocks until its RECV is reached and
 //               each gradient exchange until all its ranks are there
 PlanReport Validate(const Plan& plan, const StageGraph& graph);

@@ -1,0 +1,206 @@
+#include "plan/offload.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+
+#include "plan/actions.h"
+#include "plan/error.h"
+#include "plan/json.h"
+
+namespace pipewright {
+
+namespace {
+
+double BytesOf(const Offload& offload, int stage) {
+  return offload.weights.empty() ? 1 : offload.weights[stage];
+}
+
+bool IsOffloaded(const Offload& offload, int stage) {
+  return std::binary_search(offload.stages.begin(), offload.stages.end(), stage);
+}
+
+// The stages whose weights an action needs; two for a pair.
+std::vector<int> Needs(const Action& a) {
+  if (a.kind == ActionKind::kOverlap && a.overlap_stage != a.stage)
+    return {a.stage, a.overlap_stage};
+  if (IsCompute(a.kind) || a.kind == ActionKind::kStep) return {a.stage};
+  return {};
+}
+
+// Uses of one stage with none of another offloaded one between them.
+struct Run {
+  int stage = 0;
+  size_t first = 0, last = 0;                        // positions
+  size_t next = std::numeric_limits<size_t>::max();  // the run that needs the stage again
+};
+
+std::vector<Run> RunsOf(const std::vector<Action>& actions, const Offload& offload) {
+  std::vector<Run> runs;
+  for (size_t p = 0; p < actions.size(); ++p)
+    for (int s : Needs(actions[p])) {
+      if (!IsOffloaded(offload, s)) continue;
+      if (!runs.empty() && runs.back().stage == s)
+        runs.back().last = p;
+      else
+        runs.push_back({s, p, p});
+    }
+  std::map<int, size_t> later;
+  for (size_t i = runs.size(); i-- > 0;) {
+    if (auto found = later.find(runs[i].stage); found != later.end()) runs[i].next = found->second;
+    later[runs[i].stage] = i;
+  }
+  return runs;
+}
+
+double Room(const std::vector<Run>& runs, const Offload& offload) {
+  if (offload.memory > 0) return offload.memory;
+  std::map<int, double> bytes;
+  for (const Run& run : runs) bytes[run.stage] = BytesOf(offload, run.stage);
+  std::vector<double> sorted;
+  for (auto [stage, size] : bytes) sorted.push_back(size);
+  std::sort(sorted.rbegin(), sorted.rend());
+  return sorted.empty() ? 0 : sorted[0] + (sorted.size() > 1 ? sorted[1] : 0);
+}
+
+class RankLoads {
+ public:
+  RankLoads(const std::vector<Action>& actions, const Offload& offload, int rank)
+      : offload_(offload),
+        rank_(rank),
+        runs_(RunsOf(actions, offload)),
+        before_(actions.size() + 1) {
+    room_ = Room(runs_, offload) * (1 + 1e-12);
+  }
+
+  // What stands before each position.
+  std::vector<std::vector<Action>> Place() {
+    for (size_t i = 0; i < runs_.size(); ++i) Need(i);
+    for (auto [stage, run] : loaded_) Put(ActionKind::kEvict, stage, runs_[run].last + 1);
+    for (auto& actions : before_)  // room is made before it is taken
+      std::stable_partition(actions.begin(), actions.end(),
+                            [](const Action& a) { return a.kind == ActionKind::kEvict; });
+    return std::move(before_);
+  }
+
+ private:
+  const Offload& offload_;
+  int rank_;
+  std::vector<Run> runs_;
+  std::vector<std::vector<Action>> before_;
+  std::map<int, size_t> loaded_;  // stage -> the run that used it last
+  double room_ = 0, bytes_ = 0;
+  size_t loads_ = 0;  // where the last LOAD stands
+
+  void Put(ActionKind kind, int stage, size_t position) {
+    Action a;
+    a.kind = kind, a.stage = stage;
+    before_[position].push_back(a);
+  }
+
+  // The stage to evict for run `i`: what is needed last, of equals what was used first.
+  int Victim(size_t i) const {
+    int victim = -1;
+    for (auto [stage, run] : loaded_) {
+      // A pair needs both of its stages at once.
+      if (runs_[run].last >= runs_[i].first) continue;
+      if (run + 1 == i && loaded_.size() > 1) continue;
+      if (victim < 0) {
+        victim = stage;
+        continue;
+      }
+      const Run& best = runs_[loaded_.at(victim)];
+      if (std::pair(runs_[run].next, best.last) > std::pair(best.next, runs_[run].last))
+        victim = stage;
+    }
+    if (victim < 0 && i > 0 && loaded_.count(runs_[i - 1].stage) &&
+        runs_[i - 1].last < runs_[i].first)
+      victim = runs_[i - 1].stage;
+    return victim;
+  }
+
+  void Need(size_t i) {
+    int stage = runs_[i].stage;
+    if (loaded_.count(stage)) {
+      loaded_[stage] = i;
+      return;
+    }
+    double need = BytesOf(offload_, stage);
+    while (bytes_ + need > room_) {
+      int victim = Victim(i);
+      if (victim < 0)
+        throw Error("rank " + std::to_string(rank_) + ", stage " + std::to_string(stage),
+                    "its weights take " + Json(need).dump() + ", with " + Json(bytes_).dump() +
+                        " loaded that are needed with them, of " + Json(room_).dump() +
+                        " for the weights of offloaded stages",
+                    "give them more memory, or make the stage smaller");
+      const Run& last = runs_[loaded_[victim]];
+      Put(ActionKind::kEvict, victim, last.last + 1);
+      loads_ = std::max(loads_, last.last + 1);
+      bytes_ -= BytesOf(offload_, victim);
+      loaded_.erase(victim);
+    }
+    Put(ActionKind::kLoad, stage, loads_);
+    bytes_ += need;
+    loaded_[stage] = i;
+  }
+};
+
+}  // namespace
+
+void InsertLoads(Plan& plan, const Offload& offload) {
+  for (int s : offload.stages)
+    if (s < 0 || s >= plan.stages)
+      throw Error("offload", "there is no stage " + std::to_string(s),
+                  "the stages are 0 to " + std::to_string(plan.stages - 1));
+  for (size_t r = 0; r < plan.ranks.size(); ++r) {
+    auto& actions = plan.ranks[r];
+    std::erase_if(actions, [](const Action& a) {
+      return a.kind == ActionKind::kLoad || a.kind == ActionKind::kEvict;
+    });
+    auto before = RankLoads(actions, offload, static_cast<int>(r)).Place();
+    std::vector<Action> out;
+    for (size_t p = 0; p <= actions.size(); ++p) {
+      out.insert(out.end(), before[p].begin(), before[p].end());
+      if (p < actions.size()) out.push_back(actions[p]);
+    }
+    actions = std::move(out);
+  }
+  plan.layout = {};
+}
+
+std::vector<double> LoadedPeaks(const Plan& plan, const Offload& offload) {
+  std::vector<double> peaks;
+  for (const auto& actions : plan.ranks) {
+    double now = 0, most = 0;
+    for (const Action& a : actions) {
+      if (a.kind == ActionKind::kLoad) most = std::max(most, now += BytesOf(offload, a.stage));
+      if (a.kind == ActionKind::kEvict) now -= BytesOf(offload, a.stage);
+    }
+    peaks.push_back(most);
+  }
+  return peaks;
+}
+
+void CheckLoads(const Plan& plan, const Offload& offload) {
+  std::vector<double> peaks = LoadedPeaks(plan, offload);
+  for (size_t r = 0; r < plan.ranks.size(); ++r) {
+    const auto& actions = plan.ranks[r];
+    std::vector<char> loaded(plan.stages, 0);
+    for (size_t p = 0; p < actions.size(); ++p) {
+      if (actions[p].kind == ActionKind::kLoad) loaded[actions[p].stage] = 1;
+      for (int s : Needs(actions[p]))
+        if (IsOffloaded(offload, s) && !loaded[s])
+          throw Error(Place(static_cast<int>(r), p, actions[p]),
+                      "rule \"load\": stage " + std::to_string(s) + " is offloaded and not loaded");
+    }
+    double room = Room(RunsOf(actions, offload), offload);
+    if (peaks[r] > room * (1 + 1e-12))
+      throw Error("rank " + std::to_string(r), "rule \"load\": " + Json(peaks[r]).dump() +
+                                                   " of weights are loaded at once, the memory "
+                                                   "for offloaded stages is " +
+                                                   Json(room).dump());
+  }
+}
+
+}  // namespace pipewright

@@ -1,0 +1,31 @@
+// Stages whose weights are not in memory throughout: LOAD brings them in, EVICT gives the room
+// back.
+#pragma once
+#include <vector>
+
+#include "plan/plan.h"
+
+namespace pipewright {
+
+struct Offload {
+  std::vector<int> stages;      // ascending
+  std::vector<double> weights;  // [stage] bytes, of all stages or of none (then each counts 1)
+  double memory = 0;  // for weights of offloaded stages, on each rank; 0: for its two largest
+};
+
+// Adds LOAD and EVICT to a lowered plan or to a schedule; any that are there go first. A rank uses
+// the weights of a stage in its computes and in its STEP. It loads them in the order in which it
+// needs them, as early as the memory allows: the next stage's come while the one before computes.
+// Room is made by what is needed again last, but not by what was used just before, unless nothing
+// else is there. Throws Error when a stage is larger than the memory, or does not exist.
+void InsertLoads(Plan& plan, const Offload& offload);
+
+// Throws Error, rule "load", where a rank has an offloaded stage that it never loads, or more
+// weights loaded than the memory holds. (Validate checks that computes stand between LOAD and
+// EVICT.)
+void CheckLoads(const Plan& plan, const Offload& offload);
+
+// Per rank: the most bytes of weights that are loaded at once.
+std::vector<double> LoadedPeaks(const Plan& plan, const Offload& offload);
+
+}  // namespace pipewright
