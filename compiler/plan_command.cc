@@ -91,6 +91,12 @@ Plan ScheduleOf(const Request& request, StageGraph& graph) {
     if (request.forward_only) DropBackward(plan);
     return plan;
   }
+  std::vector<std::string> names = ScheduleNames();
+  names.insert(names.end(), {"zb-auto", "pipedream", "pipedream-2bw"});
+  if (std::find(names.begin(), names.end(), request.schedule) == names.end())
+    throw Error("--schedule",
+                "unknown schedule \"" + request.schedule + "\"" + Suggest(request.schedule, names),
+                "known: " + Join(names, ", ") + ", or a CSV file");
   if (request.ranks < 1) throw UsageError("--ranks", "it is needed to make a schedule");
   if (request.microbatches < 1)
     throw UsageError("--microbatches", "it is needed to make a schedule");
@@ -263,6 +269,7 @@ void MakePlan(const Request& request) {
 }  // namespace
 
 void AddPlanCommand(CLI::App& app) {
+  const CLI::Range kAtLeastOne(1, 1'000'000'000);
   auto request = std::make_shared<Request>();
   app.add_option("package", request->package, "with a job: print the plan of that run");
   app.add_option("job", request->job, "job file of the run");
@@ -270,11 +277,11 @@ void AddPlanCommand(CLI::App& app) {
   app.add_option("--schedule", request->schedule,
                  "what to make: " + Join(ScheduleNames(), ", ") +
                      ", zb-auto, pipedream, pipedream-2bw, or a CSV file");
-  app.add_option("--ranks", request->ranks, "number of ranks")->check(CLI::PositiveNumber);
+  app.add_option("--ranks", request->ranks, "number of ranks")->check(kAtLeastOne);
   app.add_option("--stages", request->stages,
                  "number of stages (default: the schedule's own); zb-auto: or auto");
   app.add_option("--microbatches", request->microbatches, "microbatches a step")
-      ->check(CLI::PositiveNumber);
+      ->check(kAtLeastOne);
   app.add_option("--placement", request->placement,
                  "stage -> rank: loop, v, both, or \"0,1,1,0\"; replicas: \"0+1,2\"");
   app.add_option("--costs", request->costs, "what actions cost: JSON, see docs/simulate.md");
@@ -283,7 +290,7 @@ void AddPlanCommand(CLI::App& app) {
   app.add_option("--memory", request->memory,
                  "limit per rank, in the units of the costs (without: activations)")
       ->check(CLI::NonNegativeNumber);
-  app.add_option("--steps", request->steps, "optimizer steps in a row")->check(CLI::PositiveNumber);
+  app.add_option("--steps", request->steps, "optimizer steps in a row")->check(kAtLeastOne);
   app.add_flag("--loop", request->loop,
                "write prologue, body and epilogue instead of every step (see docs/plan.md)");
   app.add_option("--offload", request->offload,

@@ -92,7 +92,7 @@ void AddSimulateCommand(CLI::App& app) {
       ->check(CLI::Range(10, 1000000));
   app.add_option("--steps", request->steps,
                  "run the plan so many times in a row; a loop: so many steps")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, 1'000'000'000));
   app.add_flag("--barrier", request->options.barrier, "ranks wait for each other between steps");
   app.add_flag("--contention", request->options.contention,
                "a link carries the bytes of one message at a time");

@@ -129,26 +129,36 @@ Plan Zb1pOrder(const Rounds& rounds) {
   return plan;
 }
 
-}  // namespace
-
 // Numbers that P does not divide: the order for the next that it does, with the surplus left out,
-// or larger rounds where that ends earlier.
-Plan Interleaved(const ScheduleRequest& q) {
-  if (!IsLoop(q.placement, q.ranks)) {
-    ListPolicy policy;
-    policy.in_flight = PipelineDepths(q.placement);
-    return ListSchedule(q.placement, q.ranks, q.microbatches, policy);
-  }
+// or larger rounds where that ends earlier (of equals: as `even` says).
+Plan BestRounds(const ScheduleRequest& q, Plan (*order)(const Rounds&), bool even) {
   int chunks = RoundUp(q.stages, q.ranks) / q.ranks;
-  auto order = [&](std::vector<int> sizes) {
-    Plan plan = InterleavedOrder(Rounds(q.ranks, chunks, std::move(sizes)));
+  auto trimmed = [&](std::vector<int> sizes) {
+    Plan plan = order(Rounds(q.ranks, chunks, std::move(sizes)));
     Trim(plan, q.stages, q.microbatches);
     return plan;
   };
-  Plan plan = order(FullRounds(q.microbatches, q.ranks));
-  if (q.microbatches % q.ranks == 0) return plan;
-  Plan even = order(EvenRounds(q.microbatches, q.ranks));
-  return UnitEnd(even, q) < UnitEnd(plan, q) ? even : plan;
+  Plan full = trimmed(FullRounds(q.microbatches, q.ranks));
+  if (q.microbatches % q.ranks == 0) return full;
+  Plan larger = trimmed(EvenRounds(q.microbatches, q.ranks));
+  int64_t gain = UnitEnd(full, q) - UnitEnd(larger, q);
+  return gain > 0 || (gain == 0 && even) ? larger : full;
+}
+
+// Other placements than the loop: the rule played through.
+Plan PlayedThrough(const ScheduleRequest& q, bool split) {
+  ListPolicy policy;
+  policy.split = split;
+  policy.in_flight = PipelineDepths(q.placement);
+  if (split) policy.weight_grads_held.assign(q.stages, q.ranks);
+  return ListSchedule(q.placement, q.ranks, q.microbatches, policy);
+}
+
+}  // namespace
+
+Plan Interleaved(const ScheduleRequest& q) {
+  if (!IsLoop(q.placement, q.ranks)) return PlayedThrough(q, false);
+  return BestRounds(q, InterleavedOrder, false);
 }
 
 Plan BreadthFirst(const ScheduleRequest& q) {
@@ -163,25 +173,10 @@ Plan BreadthFirst(const ScheduleRequest& q) {
   return plan;
 }
 
+// PyTorch's rounds are the even ones: they end, for M >= P.
 Plan InterleavedZeroBubble(const ScheduleRequest& q) {
-  if (!IsLoop(q.placement, q.ranks)) {
-    ListPolicy policy;
-    policy.split = true;
-    policy.in_flight = PipelineDepths(q.placement);
-    policy.weight_grads_held.assign(q.stages, q.ranks);
-    return ListSchedule(q.placement, q.ranks, q.microbatches, policy);
-  }
-  int chunks = RoundUp(q.stages, q.ranks) / q.ranks;
-  auto order = [&](std::vector<int> sizes) {
-    Plan plan = Zb1pOrder(Rounds(q.ranks, chunks, std::move(sizes)));
-    Trim(plan, q.stages, q.microbatches);
-    return plan;
-  };
-  // PyTorch's rounds, where they end: with M >= P they do.
-  Plan even = order(EvenRounds(q.microbatches, q.ranks));
-  if (q.microbatches % q.ranks == 0) return even;
-  Plan plan = order(FullRounds(q.microbatches, q.ranks));
-  return UnitEnd(even, q) <= UnitEnd(plan, q) ? even : plan;
+  if (!IsLoop(q.placement, q.ranks)) return PlayedThrough(q, true);
+  return BestRounds(q, Zb1pOrder, true);
 }
 
 }  // namespace pipewright

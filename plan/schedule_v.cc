@@ -207,17 +207,42 @@ struct VShape {
   }
 };
 
+// How much of V-Half's cool-down is free, round after round: a cool-down, idle slots filled,
+// another cool-down. Half of the ranks' number is right for up to 24 ranks; on more it is not
+// regular, so values are tried until one gives the paper's 3P - 7 beyond the work.
+std::vector<size_t> FreeCoolDowns(const ScheduleRequest& q, int limit) {
+  int p = q.ranks, m = 2 * p;
+  size_t half = static_cast<size_t>(p) / 2;
+  if (p <= 24 || p % 2) return {half};
+  VShape shape{q, p, m, limit};
+  int64_t enough = static_cast<int64_t>(kPeriod) * m + 3 * p - 7, least = -1;
+  // On many ranks fewer are tried, so that it takes no longer than the rest.
+  size_t stride = p <= 64 ? 1 : static_cast<size_t>(p) / 8;
+  std::vector<size_t> best;
+  auto scan = [&](const Plan& filled, const std::vector<size_t>& before) {
+    for (size_t k = 0; k <= 2 * static_cast<size_t>(p) && least != enough; k += stride) {
+      size_t back = k == 0 ? half : k - 1;
+      int64_t span = shape.Span(shape.CoolDown(filled, back));
+      if (least >= 0 && span >= least) continue;
+      least = span;
+      best = before;
+      best.push_back(back);
+    }
+  };
+  Plan filled = shape.FillIdle(shape.Squeeze(shape.Blocks(true)));
+  scan(filled, {});
+  for (size_t back : {best[0], half})
+    if (least != enough && p <= 48) scan(shape.FillIdle(shape.CoolDown(filled, back)), {back});
+  return best;
+}
+
 Plan Controlled(const ScheduleRequest& q, bool half) {
   int p = q.ranks, m = std::max(q.microbatches, 2 * p);
   int limit = half ? 2 * ((p + 2) / 2) : 2 * ((p + 4) / 3);
   VShape shape{q, p, m, limit};
-  Plan filled = shape.FillIdle(shape.Squeeze(shape.Blocks(half)));
-  Plan plan = shape.CoolDown(filled, half ? p / 2 : 0);
-  // On more ranks how much of the cool-down V-Half gains from being free is not regular.
-  for (int back = 8; half && p > 24 && back < p / 2; back += (p + 7) / 8) {
-    Plan other = shape.CoolDown(filled, back);
-    if (shape.Span(other) < shape.Span(plan)) plan = std::move(other);
-  }
+  Plan plan = shape.Squeeze(shape.Blocks(half));
+  for (size_t back : half ? FreeCoolDowns(q, limit) : std::vector<size_t>{0})
+    plan = shape.CoolDown(shape.FillIdle(std::move(plan)), back);
   Trim(plan, q.stages, q.microbatches);
   return plan;
 }
