@@ -16,19 +16,30 @@ namespace pipewright {
 namespace {
 
 int in_process = 0;  // ranks as threads; 0: ranks are MPI processes
+bool synchronous_sends = false;
+StallOptions stall = StallOptionsFromEnvironment();
 RunOptions options;
 
 // Runs `work` on every rank.
 void RunRanks(void (*work)(const RunOptions&, Transport&)) {
   if (in_process > 0) {
-    RunThreads(in_process, [&](Transport& transport) { work(options, transport); });
+    ThreadOptions threads;
+    threads.synchronous_sends |= synchronous_sends;
+    threads.stall = stall;
+    RunThreads(
+        in_process, [&](Transport& transport) { work(options, transport); }, threads);
     return;
   }
 #ifdef PIPEWRIGHT_MPI
-  int code = RunMpi(nullptr, nullptr, "pipewright-run", [&](Transport& transport) {
+  WatchOptions watch = WatchOptionsFromEnvironment("pipewright-run");
+  watch.stall = stall;
+  MpiOptions mpi = MpiOptionsFromEnvironment();
+  mpi.synchronous_sends |= synchronous_sends;
+  auto body = [&](Transport& transport) {
     work(options, transport);
     return static_cast<int>(kSuccess);
-  });
+  };
+  int code = RunMpi(nullptr, nullptr, watch, body, mpi);
   if (code != kSuccess) throw CLI::RuntimeError(code);
 #else
   throw Error("pipewright-run", "was built without MPI", "run ranks as threads: --in-process N");
@@ -88,6 +99,19 @@ void AddGlobal(CLI::App& app) {
   app.add_option("--in-process", in_process, "run N ranks as threads of this process, without MPI")
       ->check(CLI::Range(1, 1024))
       ->type_name("N");
+  app.add_flag("--synchronous-sends", synchronous_sends,
+               "complete a send only when it is received: shows orders that only buffers hide");
+  app.add_option("--stall-limit", stall.limit,
+                 "end the run when every rank has waited for another, or one was stopped, for so "
+                 "many seconds; 0: never")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str()
+      ->type_name("S");
+  app.add_option("--stall-report", stall.report,
+                 "say who waits for what after so many seconds without progress; 0: never")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str()
+      ->type_name("S");
 }
 
 }  // namespace

@@ -142,6 +142,7 @@ void PrintStart(const Session& session, const Transport& transport) {
               session.run.manifest.modules.size(), session.run.graph.stages,
               job.plan.empty() ? job.schedule.c_str() : job.plan.c_str(), job.microbatches,
               static_cast<long long>(job.microbatch_size));
+  if (!transport.hosts().empty()) std::printf("%s\n", HostsText(transport.hosts()).c_str());
   std::fflush(stdout);
 }
 

@@ -21,11 +21,15 @@ add_mpi_test(mpi_3_one_thread 3 PIPEWRIGHT_MPI_THREAD=0)
 
 add_executable(mpi_failure_program runtime/exec/mpi_failure_program.cc)
 target_link_libraries(mpi_failure_program PRIVATE fake_model)
-add_executable(launch_tests runtime/exec/launch_test.cc)
-target_link_libraries(launch_tests PRIVATE pipewright_options GTest::gtest_main)
+add_executable(launch_tests runtime/exec/launch.cc runtime/exec/launch_test.cc
+               runtime/exec/death_test.cc)
+target_link_libraries(launch_tests PRIVATE fake_model GTest::gtest_main)
 target_compile_definitions(launch_tests PRIVATE MPIEXEC="${MPIEXEC_EXECUTABLE}"
   MPI_PROGRAM="$<TARGET_FILE:mpi_failure_program>" MPI_TESTS="$<TARGET_FILE:mpi_tests>")
 add_dependencies(launch_tests mpi_failure_program mpi_tests)
-add_test(NAME launch COMMAND launch_tests)
-set_tests_properties(launch PROPERTIES TIMEOUT 180 PROCESSORS 2 RESOURCE_LOCK mpi
+add_test(NAME launch COMMAND launch_tests --gtest_filter=Launch.*)
+add_test(NAME death COMMAND launch_tests --gtest_filter=Death.*)
+set_tests_properties(launch PROPERTIES TIMEOUT 180)
+set_tests_properties(death PROPERTIES TIMEOUT 3600)  # with PIPEWRIGHT_LONG at every action
+set_tests_properties(launch death PROPERTIES PROCESSORS 2 RESOURCE_LOCK mpi
                      ENVIRONMENT "${MPI_TEST_ENVIRONMENT}")

@@ -13,7 +13,6 @@
 #include "runtime/exec/message_size.h"
 #include "runtime/exec/rank_list.h"
 #include "runtime/exec/reduce.h"
-#include "runtime/exec/status.h"
 
 namespace pipewright {
 
@@ -55,7 +54,10 @@ struct Executor::State {
         rank(transport.rank()),
         list(MakeRankList(plan, graph, groups, rank, transport.max_tag())),
         reducer(groups, body, transport, list.first_group_tag,
-                [this](const Token& token, int peer) { Wait(token, peer); }),
+                [this](const Token& token, int peer) {
+                  Wait(token, {Awaited::kSharedWeight, peer});
+                }),
+        status(transport.status()),
         step(options.first_step) {
     // Slots of the edges that touch this rank, numbered closely.
     std::vector<bool> here(graph.stages);
@@ -67,7 +69,6 @@ struct Executor::State {
     slots.resize(static_cast<size_t>(count) * 2 * list.microbatches);
     trace.reserve(list.entries.size());
     if (options.check_messages) plan_hash = Hash(WritePlan(plan));
-    if (!options.status_folder.empty()) status = StatusFile(options.status_folder, rank);
   }
 
   Slot& At(int edge, int microbatch, bool backward) {
@@ -82,12 +83,22 @@ struct Executor::State {
            std::to_string(backward ? e.from : e.to) + ", microbatch " + std::to_string(microbatch);
   }
 
-  void Wait(const Token& token, int peer) {
+  Awaited Message(int edge, int microbatch, bool backward, int peer, bool sends = false) const {
+    const StageEdge& e = graph.edges[edge];
+    return {backward ? Awaited::kGradients : Awaited::kValues,
+            peer,
+            backward ? e.to : e.from,
+            backward ? e.from : e.to,
+            microbatch,
+            sends};
+  }
+
+  void Wait(const Token& token, const Awaited& awaited) {
     if (transport.Test(token)) return;
     double start = Now();
-    status.WaitFor(peer);
+    status.WaitFor(awaited);
     transport.Wait(token);
-    status.WaitFor(-1);
+    status.WaitFor({});
     waited += Now() - start;
   }
 
@@ -107,7 +118,7 @@ struct Executor::State {
                   "neither made nor received before they are used");
     if (slot.state == Slot::kPosted) {
       try {
-        Wait(slot.token, slot.source);
+        Wait(slot.token, Message(edge, microbatch, backward, slot.source));
         if (slot.header) ReceiveChecked(slot, edge, microbatch, backward);
       } catch (const Aborted&) {
         throw;
@@ -126,7 +137,8 @@ struct Executor::State {
     std::string wrong =
         CompareHeaders(*slot.header, HeaderOf(slot.bundle, plan_hash, edge, microbatch, backward));
     if (!wrong.empty()) throw Error(wrong);
-    Wait(transport.Recv(slot.source, slot.tag, slot.bundle), slot.source);
+    Wait(transport.Recv(slot.source, slot.tag, slot.bundle),
+         Message(edge, microbatch, backward, slot.source));
   }
 
   void CheckBytes(const Bundle& bundle, int edge, int microbatch, bool backward) {
@@ -202,17 +214,18 @@ struct Executor::State {
   // What the stage sent forward may lie in its weights or buffers, which a step changes.
   void WaitForSends(int stage) {
     for (auto at = sent.begin(); at != sent.end();) {
-      const Action& a = list.entries[at->entry].action;
+      const RankEntry& entry = list.entries[at->entry];
+      const Action& a = entry.action;
       if (a.kind != ActionKind::kSendForward || a.stage != stage) {
         ++at;
         continue;
       }
       try {
-        Wait(at->token, at->peer);
+        Wait(at->token, Message(entry.edge, a.microbatch, false, at->peer, true));
       } catch (const Aborted&) {
         throw;
       } catch (const std::exception& e) {
-        throw Error(list.entries[at->entry].text, e.what());
+        throw Error(entry.text, e.what());
       }
       at = sent.erase(at);
     }
@@ -268,9 +281,11 @@ struct Executor::State {
     double start = Now();
     for (size_t i = 0; i < list.entries.size(); ++i) {
       const RankEntry& entry = list.entries[i];
-      status.Begin(step, static_cast<int>(i), entry.text, start);
+      const Action& a = entry.action;
+      status.Begin(step, static_cast<int>(i), a.stage, a.microbatch, entry.text, start);
       waited = 0;
       try {
+        transport.BeginAction(step, static_cast<int>(i));
         // Lets go of buffers, and gives the transport a moment, before what may take long.
         while (!sent.empty() && transport.Test(sent.front().token)) sent.pop_front();
         Execute(entry, i);
@@ -297,7 +312,7 @@ struct Executor::State {
   std::vector<Slot> slots;
   std::deque<SentMessage> sent;  // not yet known to have left
   SharedReducer reducer;
-  StatusFile status;
+  StatusFile& status;
   uint64_t plan_hash = 0;
   int64_t step;
   double waited = 0;

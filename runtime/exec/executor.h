@@ -61,9 +61,8 @@ struct TraceEvent {
 };
 
 struct ExecutorOptions {
-  // Folder of the ranks' status files (runtime/exec/status.h); "": none is kept.
-  std::string status_folder;
-  int64_t first_step = 0;  // what the first RunStep is called there: a resumed run goes on counting
+  // What the first RunStep is called in Transport::status: a resumed run goes on counting.
+  int64_t first_step = 0;
   // Every message is preceded by one that says what it is (plan, edge, microbatch, bytes); the
   // receiver compares, and only then receives the message. The same on all ranks.
 #ifdef NDEBUG

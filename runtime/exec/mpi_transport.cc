@@ -17,8 +17,10 @@
 #include <thread>
 #include <utility>
 
+#include "runtime/exec/fault_transport.h"
 #include "runtime/exec/message_size.h"
 #include "runtime/exec/mpi_requests.h"
+#include "runtime/exec/watch.h"
 
 namespace pipewright {
 
@@ -281,6 +283,7 @@ std::vector<std::string> MpiTransport::AllGather(const std::string& bytes) {
     start(MPI_Iallgather(&mine, 1, MPI_INT, sizes.data(), 1, MPI_INT, s.comm, &request),
           "MPI_Iallgather");
   }
+  status().WaitFor({Awaited::kEveryRank});
   s.WaitRequest(request, "MPI_Iallgather");
   int64_t total = 0;
   for (int r = 0; r < s.size; ++r) {
@@ -298,12 +301,14 @@ std::vector<std::string> MpiTransport::AllGather(const std::string& bytes) {
     }
     s.WaitRequest(request, "MPI_Iallgatherv");
   }
+  status().WaitFor({});
   std::vector<std::string> result;
   for (int r = 0; r < s.size; ++r) result.push_back(all.substr(offsets[r], sizes[r]));
   return result;
 }
 
 void MpiTransport::Abort(const std::string& message, int exit_code) {
+  status().SetState(RankState::kFailed);
   std::fflush(nullptr);
   // An error of several ranks is shown by the lowest of them: its abort ends the others first.
   usleep(200000 * std::min(rank(), 4));
@@ -322,24 +327,32 @@ void MpiTransport::Abort(const std::string& message, int exit_code) {
   _exit(exit_code);
 }
 
-int RunMpi(int* argc, char*** argv, const char* program, const std::function<int(Transport&)>& body,
-           const MpiOptions& options) {
+int RunMpi(int* argc, char*** argv, const WatchOptions& watch_options,
+           const std::function<int(Transport&)>& body, const MpiOptions& options) {
+  const std::string& program = watch_options.program;
+  Watch watch(watch_options);
   MpiTransport transport(argc, argv, options);
   try {
-    return body(transport);
+    watch.Join(transport);
+    return WithFaults(transport, body);
   } catch (const AgreedError& e) {
     // Shown before MPI is finalized: once a rank has ended in failure, mpirun kills the others.
     if (transport.rank() == 0) {
-      std::string line = std::string(program) + ": " + e.what() + "\n";
+      std::string line = program + ": " + e.what() + "\n";
       std::fflush(nullptr);
       std::fwrite(line.data(), 1, line.size(), stderr);
     }
     return kFailure;
   } catch (const UsageError& e) {
-    transport.Abort(std::string(program) + ": " + e.what(), kUsage);
+    transport.Abort(program + ": " + e.what(), kUsage);
   } catch (const std::exception& e) {
-    transport.Abort(std::string(program) + ": " + e.what(), kFailure);
+    transport.Abort(program + ": " + e.what(), kFailure);
   }
+}
+
+int RunMpi(int* argc, char*** argv, const char* program, const std::function<int(Transport&)>& body,
+           const MpiOptions& options) {
+  return RunMpi(argc, argv, WatchOptionsFromEnvironment(program), body, options);
 }
 
 }  // namespace pipewright

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "runtime/exec/transport.h"
+#include "runtime/exec/watch.h"
 
 namespace pipewright {
 
@@ -57,10 +58,13 @@ class MpiTransport : public Transport {
   std::unique_ptr<State> state_;
 };
 
-// Runs `body` on the ranks that mpirun started and returns what it returns. Shows an AgreedError
-// once
-// ("PROGRAM: MESSAGE", by rank 0) and returns kFailure on every rank; any other exception aborts
-// all ranks, shown alike.
+// Runs `body` on the ranks that mpirun started and returns what it returns, watched over as `watch`
+// says and with the faults of PIPEWRIGHT_FAULTS. Shows an AgreedError once ("PROGRAM: MESSAGE", by
+// rank 0) and returns kFailure on every rank; any other exception aborts all ranks, shown alike.
+int RunMpi(int* argc, char*** argv, const WatchOptions& watch,
+           const std::function<int(Transport&)>& body,
+           const MpiOptions& options = MpiOptionsFromEnvironment());
+// With WatchOptionsFromEnvironment(program).
 int RunMpi(int* argc, char*** argv, const char* program, const std::function<int(Transport&)>& body,
            const MpiOptions& options = MpiOptionsFromEnvironment());
 

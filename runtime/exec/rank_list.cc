@@ -93,7 +93,8 @@ RankList MakeRankList(const Plan& plan, const StageGraph& graph,
     for (const Action& a : actions)
       list.microbatches = std::max({list.microbatches, a.microbatch + 1, a.overlap_microbatch + 1});
   int64_t channels = 2 * static_cast<int64_t>(graph.edges.size());
-  int64_t room = int64_t{max_tag} + 1 - static_cast<int64_t>(groups.size());
+  // The last tag is StopAgreement's.
+  int64_t room = int64_t{max_tag} - static_cast<int64_t>(groups.size());
   int64_t per_edge = std::max(list.microbatches, 1);
   if (channels > 0) per_edge = std::min(per_edge, room / channels);
   if (per_edge < 1 || room < 0)

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -15,93 +16,203 @@
 
 namespace pipewright {
 
-// The first line changes with every action, the second never.
+static constexpr char kMagic[8] = {'p', 'w', 's', 't', 'a', 't', '2', '\0'};
+
+// A rank may be killed between any two stores, so what it does is written beside what it did, and
+// then one store says which of both counts.
 struct StatusFile::Page {
   struct alignas(64) Now {
     int64_t step;
     double since;
-    int32_t entry;
-    int32_t waits_for;
-    char action[40];  // ends with a zero
-  } now;
+    int32_t entry, stage, microbatch;
+    char action[36];  // ends with a zero
+  } now[2];
+  struct alignas(64) Waiting {
+    Awaited awaited[2];
+    std::atomic<uint32_t> current;
+  } waiting;
+  struct alignas(64) Pulse {
+    std::atomic<uint32_t> beats;
+    std::atomic<int32_t> state, signal, stop, rank;
+  } pulse;
   struct alignas(64) Rank {
     char magic[8];
     int32_t pid;
     char host[52];
   } rank;
+  std::atomic<uint32_t> current;  // of `now`
 };
-
-static constexpr char kMagic[8] = {'p', 'w', 's', 't', 'a', 't', '1', '\0'};
 
 std::string StatusPath(const std::string& folder, int rank) {
   return folder + "/rank-" + std::to_string(rank) + ".status";
 }
 
-StatusFile::StatusFile(const std::string& folder, int rank) {
-  static_assert(sizeof(Page) == 128 && sizeof(Page::Now) == 64);
-  std::string path = StatusPath(folder, rank);
+StatusFile::StatusFile(const std::string& path, int rank) {
+  static_assert(std::atomic<uint32_t>::is_always_lock_free && sizeof(Page::Now) == 64);
   std::error_code ignored;
-  std::filesystem::create_directories(folder, ignored);
-  int file = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (!path.empty())
+    std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
+  file_ = path.empty() ? memfd_create("pipewright-status", MFD_CLOEXEC)
+                       : open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   // posix_fallocate: a full disk is an error here, not a bus error later.
-  int failure = file < 0 ? errno : posix_fallocate(file, 0, sizeof(Page));
+  int failure = file_ < 0 ? errno : posix_fallocate(file_, 0, sizeof(Page));
   void* memory = MAP_FAILED;
   if (!failure) {
-    memory = mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    memory = mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0);
     if (memory == MAP_FAILED) failure = errno;
   }
-  if (file >= 0) close(file);
-  if (failure) throw Error(path, std::string("cannot keep the status file: ") + strerror(failure));
-  page_ = static_cast<Page*>(memory);
-  std::memset(memory, 0, sizeof(Page));
-  page_->now.entry = page_->now.waits_for = -1;
+  if (failure) {
+    if (file_ >= 0) close(file_);
+    throw Error(path, std::string("cannot keep the status file: ") + strerror(failure));
+  }
+  page_ = new (memory) Page{};
+  for (Page::Now& now : page_->now) now.entry = now.stage = now.microbatch = -1;
+  SetRank(rank);
   page_->rank.pid = getpid();
   gethostname(page_->rank.host, sizeof(page_->rank.host) - 1);
   std::memcpy(page_->rank.magic, kMagic, sizeof(kMagic));
 }
 
-StatusFile::StatusFile(StatusFile&& other) noexcept : page_(std::exchange(other.page_, nullptr)) {}
+StatusFile::StatusFile(StatusFile&& other) noexcept
+    : page_(std::exchange(other.page_, nullptr)), file_(std::exchange(other.file_, -1)) {}
 
 StatusFile& StatusFile::operator=(StatusFile&& other) noexcept {
   std::swap(page_, other.page_);
+  std::swap(file_, other.file_);
   return *this;
 }
 
 StatusFile::~StatusFile() {
   if (page_) munmap(page_, sizeof(Page));
+  if (file_ >= 0) close(file_);
 }
 
-void StatusFile::Begin(int64_t step, int entry, std::string_view action, double since) {
+void StatusFile::Begin(int64_t step, int entry, int stage, int microbatch, std::string_view action,
+                       double since) {
   if (!page_) return;
-  Page::Now now{step, since, entry, -1, {}};
-  std::memcpy(now.action, action.data(), std::min(action.size(), sizeof(now.action) - 1));
-  page_->now = now;
+  uint32_t next = 1 - page_->current.load(std::memory_order_relaxed);
+  Page::Now& now = page_->now[next];
+  now.step = step, now.since = since;
+  now.entry = entry, now.stage = stage, now.microbatch = microbatch;
+  size_t length = std::min(action.size(), sizeof(now.action) - 1);
+  std::memcpy(now.action, action.data(), length);
+  std::memset(now.action + length, 0, sizeof(now.action) - length);
+  page_->current.store(next, std::memory_order_release);
 }
 
-void StatusFile::WaitFor(int rank) {
-  if (page_) page_->now.waits_for = rank;
+void StatusFile::WaitFor(const Awaited& awaited) {
+  if (!page_) return;
+  uint32_t next = 1 - page_->waiting.current.load(std::memory_order_relaxed);
+  page_->waiting.awaited[next] = awaited;
+  page_->waiting.current.store(next, std::memory_order_release);
+}
+
+void StatusFile::SetRank(int rank) {
+  if (page_) page_->pulse.rank.store(rank, std::memory_order_relaxed);
+}
+void StatusFile::SetState(RankState state) {
+  if (page_) page_->pulse.state.store(static_cast<int32_t>(state), std::memory_order_relaxed);
+}
+void StatusFile::SetSignal(int signal) {
+  if (page_) page_->pulse.signal.store(signal, std::memory_order_relaxed);
+}
+void StatusFile::RequestStop() {
+  if (page_) page_->pulse.stop.store(1, std::memory_order_relaxed);
+}
+bool StatusFile::stop_requested() const {
+  return page_ && page_->pulse.stop.load(std::memory_order_relaxed);
+}
+void StatusFile::Beat() {
+  if (page_) page_->pulse.beats.fetch_add(1, std::memory_order_relaxed);
+}
+
+bool StatusFile::Decode(const void* bytes, RankStatus& status) {
+  alignas(Page) char memory[sizeof(Page)];
+  std::memcpy(memory, bytes, sizeof(memory));
+  const auto& page = *reinterpret_cast<const Page*>(memory);
+  if (std::memcmp(page.rank.magic, kMagic, sizeof(kMagic)) != 0) return false;
+  const Page::Now& now = page.now[page.current & 1];
+  status.rank = page.pulse.rank;
+  status.action.assign(now.action, strnlen(now.action, sizeof(now.action)));
+  status.step = now.step;
+  status.entry = now.entry, status.stage = now.stage, status.microbatch = now.microbatch;
+  status.awaits = page.waiting.awaited[page.waiting.current & 1];
+  status.since = now.since;
+  status.state = static_cast<RankState>(page.pulse.state.load());
+  status.signal = page.pulse.signal;
+  status.beats = page.pulse.beats;
+  status.stop = page.pulse.stop;
+  status.pid = page.rank.pid;
+  status.host.assign(page.rank.host, strnlen(page.rank.host, sizeof(page.rank.host)));
+  return true;
+}
+
+// Through the file: what another thread stores meanwhile is read by the kernel, not by us.
+RankStatus StatusFile::Read() const {
+  RankStatus status;
+  char bytes[sizeof(Page)];
+  if (file_ >= 0 && pread(file_, bytes, sizeof(bytes), 0) == sizeof(bytes)) Decode(bytes, status);
+  return status;
 }
 
 RankStatus ReadStatus(const std::string& path) {
   std::string bytes = ReadFile(path);
-  StatusFile::Page page;
-  if (bytes.size() != sizeof(page)) throw Error(path, "not a status file");
-  std::memcpy(&page, bytes.data(), sizeof(page));
-  if (std::memcmp(page.rank.magic, kMagic, sizeof(kMagic)) != 0)
+  RankStatus status;
+  if (bytes.size() != sizeof(StatusFile::Page) || !StatusFile::Decode(bytes.data(), status))
     throw Error(path, "not a status file");
-  page.now.action[sizeof(page.now.action) - 1] = 0;
-  page.rank.host[sizeof(page.rank.host) - 1] = 0;
-  return {page.now.action, page.now.step, page.now.entry, page.now.waits_for,
-          page.now.since,  page.rank.pid, page.rank.host};
+  return status;
 }
 
-std::string Describe(const RankStatus& status) {
-  std::string text = status.action.empty()
-                         ? "between two steps (" + std::to_string(status.step) + ")"
-                         : "at " + status.action + " (entry " + std::to_string(status.entry) +
-                               ") of step " + std::to_string(status.step);
-  if (status.waits_for >= 0) text += ", waiting for rank " + std::to_string(status.waits_for);
-  return text + ", on " + status.host + " (pid " + std::to_string(status.pid) + ")";
+std::vector<RankStatus> ReadStatusFolder(const std::string& folder) {
+  std::vector<RankStatus> all;
+  std::error_code failed;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, failed)) {
+    if (entry.path().extension() != ".status") continue;
+    try {
+      all.push_back(ReadStatus(entry.path()));
+    } catch (const Error&) {  // just being made, or just removed
+    }
+  }
+  std::sort(all.begin(), all.end(),
+            [](const RankStatus& a, const RankStatus& b) { return a.rank < b.rank; });
+  return all;
+}
+
+std::string Describe(const Awaited& a) {
+  switch (a.kind) {
+    case Awaited::kNothing:
+      return "";
+    case Awaited::kEveryRank:
+      return "every rank";
+    case Awaited::kSharedWeight:
+      return "the gradient of a shared weight, of rank " + std::to_string(a.rank);
+    case Awaited::kValues:
+    case Awaited::kGradients:
+      break;
+  }
+  return (a.kind == Awaited::kGradients ? "the gradients of stage " : "the values of stage ") +
+         std::to_string(a.from) + " for stage " + std::to_string(a.to) + ", microbatch " +
+         std::to_string(a.microbatch) + (a.sends ? ", to leave to rank " : ", of rank ") +
+         std::to_string(a.rank);
+}
+
+std::string DescribePlace(const RankStatus& s) {
+  std::string text;
+  if (s.entry < 0) {
+    text = s.step > 0 ? "after step " + std::to_string(s.step) : "before the first step";
+  } else {
+    text = "step " + std::to_string(s.step + 1);
+    if (s.stage >= 0) text += ", stage " + std::to_string(s.stage);
+    if (s.microbatch >= 0) text += ", microbatch " + std::to_string(s.microbatch);
+    text += ", action " + s.action + " (entry " + std::to_string(s.entry) + ")";
+  }
+  std::string awaited = Describe(s.awaits);
+  return text + (awaited.empty() ? "" : ", waiting for " + awaited);
+}
+
+std::string DescribeRank(const RankStatus& s) {
+  return "rank " + std::to_string(s.rank) + " on " + s.host + " (pid " + std::to_string(s.pid) +
+         ")";
 }
 
 }  // namespace pipewright

@@ -4,15 +4,41 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace pipewright {
 
+enum class RankState : int32_t {
+  kRunning,
+  kFinished,    // ended as it should, or shows itself why not
+  kFailed,      // has shown an error and ends all ranks
+  kTerminated,  // ends because it was told to (SIGTERM)
+  kExited,      // somebody called exit()
+};
+
+// What a rank waits for.
+struct Awaited {
+  enum Kind : int32_t { kNothing, kValues, kGradients, kSharedWeight, kEveryRank };
+  Kind kind = kNothing;
+  int32_t rank = -1;           // whose message (or whose receive of ours); -1: every rank's
+  int32_t from = -1, to = -1;  // stages
+  int32_t microbatch = -1;
+  int32_t sends = 0;  // it waits for its own message to leave
+  bool operator==(const Awaited&) const = default;
+};
+
 struct RankStatus {
+  int rank = -1;
   std::string action;  // "2F5"; "" between steps
-  int64_t step = 0;
+  int64_t step = 0;    // from 0
   int entry = -1;      // position in the rank's list
-  int waits_for = -1;  // the rank whose message it waits for; -1: none
-  double since = 0;    // seconds on the host's monotonic clock: when the action began
+  int stage = -1, microbatch = -1;
+  Awaited awaits;
+  double since = 0;  // seconds on the host's monotonic clock: when the action began
+  RankState state = RankState::kRunning;
+  int signal = 0;      // that ends the rank; 0: none
+  uint32_t beats = 0;  // grows as long as the process runs
+  bool stop = false;   // asked to end after the step
   int pid = 0;
   std::string host;
 };
@@ -22,27 +48,50 @@ std::string StatusPath(const std::string& folder, int rank);
 
 // Throws Error when there is no such file or it is not one of these.
 RankStatus ReadStatus(const std::string& path);
+// Those of `folder` that can be read, by rank.
+std::vector<RankStatus> ReadStatusFolder(const std::string& folder);
 
-// "at 2F5 (entry 17) of step 3, waiting for rank 1, on host-a (pid 12)"
-std::string Describe(const RankStatus& status);
+// "the values of stage 1 for stage 2, microbatch 5, of rank 1"; "" for nothing.
+std::string Describe(const Awaited& awaited);
+// "step 3, stage 2, microbatch 5, action 2F5", with what it waits for; "before the first action".
+std::string DescribePlace(const RankStatus& status);
+// "rank 2 on host-a (pid 12)"
+std::string DescribeRank(const RankStatus& status);
 
 class StatusFile {
  public:
   StatusFile() = default;  // keeps nothing
-  // Creates the folder and the file. Throws Error naming the path.
-  StatusFile(const std::string& folder, int rank);
+  // Creates the file (and its folder); "": in memory, for this process and its children. Throws
+  // Error naming the path.
+  explicit StatusFile(const std::string& path, int rank = -1);
   StatusFile(StatusFile&& other) noexcept;
   StatusFile& operator=(StatusFile&& other) noexcept;
   ~StatusFile();
 
-  void Begin(int64_t step, int entry, std::string_view action, double since);
-  void WaitFor(int rank);  // -1: no longer
-  void EndStep(int64_t step, double since) { Begin(step, -1, "", since); }
+  // By the rank's own thread.
+  void Begin(int64_t step, int entry, int stage, int microbatch, std::string_view action,
+             double since);
+  void EndStep(int64_t step, double since) { Begin(step, -1, -1, -1, "", since); }
+  void WaitFor(const Awaited& awaited);
+
+  // By any thread, or by a signal handler.
+  void SetRank(int rank);
+  void SetState(RankState state);
+  void SetSignal(int signal);
+  void RequestStop();
+  bool stop_requested() const;
+  void Beat();
+
+  explicit operator bool() const { return page_; }
+  int file() const { return file_; }
+  RankStatus Read() const;  // by any thread, or by a child of the process
 
  private:
   friend RankStatus ReadStatus(const std::string& path);
   struct Page;
+  static bool Decode(const void* bytes, RankStatus& status);
   Page* page_ = nullptr;
+  int file_ = -1;
 };
 
 }  // namespace pipewright

@@ -1,8 +1,10 @@
 #include "runtime/exec/thread_transport.h"
 
 #include <atomic>
+#include <chrono>
 #include <climits>
 #include <condition_variable>
+#include <cstdio>
 #include <cstring>
 #include <deque>
 #include <exception>
@@ -13,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/exec/fault_transport.h"
 #include "runtime/exec/message_size.h"
 
 namespace pipewright {
@@ -46,12 +49,18 @@ struct Sleeper {
 // What the ranks share.
 struct Hub {
   Hub(int size, const ThreadOptions& options)
-      : size(size), options(options), channels(size_t(size) * size), sleepers(size), gather(size) {}
+      : size(size), options(options), channels(size_t(size) * size), sleepers(size), gather(size) {
+    for (int rank = 0; rank < size; ++rank) {
+      const std::string& folder = options.status_folder;
+      statuses.emplace_back(folder.empty() ? "" : StatusPath(folder, rank), rank);
+    }
+  }
 
   const int size;
   const ThreadOptions options;
-  std::deque<Channel> channels;  // [source * size + destination]
-  std::deque<Sleeper> sleepers;  // [rank]
+  std::deque<Channel> channels;     // [source * size + destination]
+  std::deque<Sleeper> sleepers;     // [rank]
+  std::deque<StatusFile> statuses;  // [rank]
 
   std::atomic<bool> failed{false};
   std::mutex error_mutex;
@@ -111,7 +120,7 @@ Bundle CopyAside(const Bundle& bundle) {
 
 class ThreadTransport : public Transport {
  public:
-  ThreadTransport(Hub& hub, int rank) : hub_(hub), rank_(rank) {}
+  ThreadTransport(Hub& hub, int rank) : hub_(hub), rank_(rank) { SetStatus(hub.statuses[rank]); }
   int rank() const override { return rank_; }
   int size() const override { return hub_.size; }
   int max_tag() const override { return INT_MAX; }
@@ -175,7 +184,9 @@ class ThreadTransport : public Transport {
       ++hub_.generation;
       hub_.gathered.notify_all();
     } else {
+      status().WaitFor({Awaited::kEveryRank});
       hub_.gathered.wait(lock, [&] { return hub_.generation != mine || hub_.failed; });
+      status().WaitFor({});
       if (hub_.generation == mine) hub_.Check();
     }
     return hub_.result;
@@ -231,6 +242,47 @@ class ThreadTransport : public Transport {
   const int rank_;
 };
 
+// Looks every moment whether the ranks still move.
+class Monitor {
+ public:
+  explicit Monitor(Hub& hub) : hub_(hub) {
+    if (hub.options.stall.limit > 0 || hub.options.stall.report > 0 || hub.options.tick)
+      thread_ = std::thread([this] { Run(); });
+  }
+  ~Monitor() {
+    if (!thread_.joinable()) return;
+    {
+      std::lock_guard lock(mutex_);
+      stop_ = true;
+    }
+    wake_.notify_one();
+    thread_.join();
+  }
+
+ private:
+  void Run() {
+    StallJudge judge(hub_.options.stall);
+    std::unique_lock lock(mutex_);
+    while (!wake_.wait_for(lock, std::chrono::milliseconds(250), [&] { return stop_; })) {
+      if (hub_.options.tick) hub_.options.tick(hub_.statuses);
+      std::vector<RankStatus> all;
+      for (const StatusFile& status : hub_.statuses) all.push_back(status.Read());
+      double now =
+          std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
+              .count();
+      StallJudge::Verdict verdict = judge.Look(now, all);
+      if (verdict.fatal) return hub_.Fail(std::make_exception_ptr(Error(verdict.report)));
+      if (!verdict.report.empty()) std::fprintf(stderr, "%s\n", verdict.report.c_str());
+    }
+  }
+
+  Hub& hub_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  bool stop_ = false;  // guarded by mutex_
+  std::thread thread_;
+};
+
 }  // namespace
 
 void RunThreads(int ranks, const std::function<void(Transport&)>& body,
@@ -239,11 +291,13 @@ void RunThreads(int ranks, const std::function<void(Transport&)>& body,
   auto run = [&](int rank) {
     ThreadTransport transport(hub, rank);
     try {
-      body(transport);
+      WithFaults(transport, body);
+      transport.status().SetState(RankState::kFinished);
     } catch (...) {
       hub.Fail(std::current_exception());
     }
   };
+  Monitor monitor(hub);
   std::vector<std::thread> threads;
   for (int rank = 1; rank < ranks; ++rank) threads.emplace_back(run, rank);
   run(0);

@@ -1,8 +1,11 @@
 // Ranks as threads of one process: for tests, for debugging, for machines without mpirun.
 #pragma once
 #include <cstddef>
+#include <deque>
 #include <functional>
+#include <string>
 
+#include "runtime/exec/stall.h"
 #include "runtime/exec/transport.h"
 
 namespace pipewright {
@@ -12,6 +15,10 @@ struct ThreadOptions {
   // copied aside and complete at once, as MPI does.
   bool synchronous_sends = false;
   size_t eager_bytes = 4096;
+  std::string status_folder = "";  // of the ranks' status files; "": they are kept in memory
+  StallOptions stall = {0, 0};     // reports go to stderr
+  // Called with the statuses of all ranks every 250 ms by the thread that looks for stalls.
+  std::function<void(std::deque<StatusFile>&)> tick = nullptr;
 };
 
 // Runs `body` once a rank, rank 0 on the calling thread, and returns when all have ended. When one

@@ -63,4 +63,11 @@ void Agree(Transport& transport, uint64_t hash, const std::string& what) {
                     "\n  give every host the same files and the same command line");
 }
 
+std::string HostsText(const std::vector<std::string>& hosts) {
+  std::vector<std::string> parts;
+  for (const auto& [host, ranks] : ByText(hosts))
+    parts.push_back(RankList(ranks, -1) + " on " + host);
+  return Join(parts, ", ");
+}
+
 }  // namespace pipewright

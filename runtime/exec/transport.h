@@ -4,9 +4,11 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "plan/error.h"
+#include "runtime/exec/status.h"
 
 namespace pipewright {
 
@@ -53,12 +55,28 @@ class Transport {
   // How many transfers posted here have not completed. Makes progress.
   virtual size_t Pending() { return 0; }
 
+  // The rank's thread is about to begin an action of its list.
+  virtual void BeginAction(int64_t /*step*/, int /*entry*/) {}
+
+  // Where this rank says what it does; keeps nothing unless somebody watches.
+  StatusFile& status() { return *status_; }
+  void SetStatus(StatusFile& status) { status_ = &status; }
+
+  // The host of each rank; empty where nobody has asked.
+  const std::vector<std::string>& hosts() const { return hosts_; }
+  void SetHosts(std::vector<std::string> hosts) { hosts_ = std::move(hosts); }
+
   // Every rank's `bytes`, by rank. Collective.
   virtual std::vector<std::string> AllGather(const std::string& bytes) = 0;
 
   // Shows `message` once and ends every rank of the run: MPI does not return from it; among threads
   // it throws, here and in every other rank that waits or will wait.
   [[noreturn]] virtual void Abort(const std::string& message, int exit_code) = 0;
+
+ private:
+  StatusFile nothing_;
+  StatusFile* status_ = &nothing_;
+  std::vector<std::string> hosts_;
 };
 
 // Another rank has failed and shows why; this one only has to stop.
@@ -82,5 +100,8 @@ void Vote(Transport& transport, const std::string& phase, const std::string& err
 // Compares a hash over all ranks; where they differ, throws AgreedError on every rank, naming those
 // that are not as most are. `what` names what was hashed ("package", "job.json"). Collective.
 void Agree(Transport& transport, uint64_t hash, const std::string& what);
+
+// "ranks 0-2 on host-a, rank 3 on host-b".
+std::string HostsText(const std::vector<std::string>& hosts);
 
 }  // namespace pipewright

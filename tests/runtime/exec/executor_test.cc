@@ -271,26 +271,33 @@ TEST(ExecutorFailure, PlansThatDoNotFit) {
 TEST(StatusFile, ShowsWhatARankIsAt) {
   std::string folder = testing::TempDir() + "pipewright-status-" + std::to_string(getpid());
   FakeCase c = ScheduleCase("1f1b", ChainGraph({{0}, {1}, {2}}), 3);
-  c.options.status_folder = folder;
+  ThreadOptions options;
+  options.status_folder = folder;
   c.options.first_step = 40;
   c.steps = 2;
   int checked = 0;
-  RunThreads(3, [&](Transport& t) {
-    RunAndCompare(c, t, [&](const std::string& call, int stage, int microbatch) {
-      if (call != "Backward" || stage != 1) return;
-      RankStatus status = ReadStatus(StatusPath(folder, 1));
-      EXPECT_EQ(status.action, "1B" + std::to_string(microbatch));
-      EXPECT_EQ(ToText(c.plan.ranks[1][status.entry]), status.action);
-      EXPECT_EQ(status.step, 40 + checked++ / 3);
-      EXPECT_EQ(status.waits_for, -1);
-      EXPECT_EQ(status.pid, getpid());
-    });
-  });
+  RunThreads(
+      3,
+      [&](Transport& t) {
+        RunAndCompare(c, t, [&](const std::string& call, int stage, int microbatch) {
+          if (call != "Backward" || stage != 1) return;
+          RankStatus status = ReadStatus(StatusPath(folder, 1));
+          EXPECT_EQ(status.action, "1B" + std::to_string(microbatch));
+          EXPECT_EQ(ToText(c.plan.ranks[1][status.entry]), status.action);
+          EXPECT_EQ(status.step, 40 + checked++ / 3);
+          EXPECT_EQ(status.stage, 1);
+          EXPECT_EQ(status.microbatch, microbatch);
+          EXPECT_EQ(status.awaits, Awaited{});
+          EXPECT_EQ(status.pid, getpid());
+        });
+      },
+      options);
   EXPECT_EQ(checked, 6);
   RankStatus end = ReadStatus(StatusPath(folder, 2));
   EXPECT_EQ(end.action, "");
   EXPECT_EQ(end.step, 42);
-  EXPECT_EQ(Describe(end).rfind("between two steps (42), on ", 0), 0u);
+  EXPECT_EQ(DescribePlace(end), "after step 42");
+  EXPECT_EQ(end.state, RankState::kFinished);
   std::filesystem::remove_all(folder);
   EXPECT_THROW(ReadStatus(StatusPath(folder, 2)), Error);
 }
@@ -298,21 +305,26 @@ TEST(StatusFile, ShowsWhatARankIsAt) {
 TEST(StatusFile, NamesTheRankThatIsWaitedFor) {
   std::string folder = testing::TempDir() + "pipewright-waiting-" + std::to_string(getpid());
   FakeCase c = ScheduleCase("gpipe", ChainGraph({{0}, {1}}), 1);
-  c.options.status_folder = folder;
-  RunThreads(2, [&](Transport& t) {
-    RunAndCompare(c, t, [&](const std::string& call, int stage, int) {
-      if (call != "Forward" || stage != 0) return;
-      RankStatus status;
-      for (int i = 0; i < 5000 && status.waits_for != 0; ++i) {
-        usleep(1000);
-        if (std::filesystem::exists(StatusPath(folder, 1)))
-          status = ReadStatus(StatusPath(folder, 1));
-      }
-      EXPECT_EQ(status.waits_for, 0);
-      EXPECT_EQ(Describe(status).rfind("at 1F0 (entry ", 0), 0u) << Describe(status);
-      EXPECT_NE(Describe(status).find("of step 0, waiting for rank 0, on "), std::string::npos);
-    });
-  });
+  ThreadOptions options;
+  options.status_folder = folder;
+  RunThreads(
+      2,
+      [&](Transport& t) {
+        RunAndCompare(c, t, [&](const std::string& call, int stage, int) {
+          if (call != "Forward" || stage != 0) return;
+          RankStatus status;
+          for (int i = 0; i < 5000 && status.awaits.kind == Awaited::kNothing; ++i) {
+            usleep(1000);
+            status = ReadStatus(StatusPath(folder, 1));
+          }
+          EXPECT_EQ(status.awaits, (Awaited{Awaited::kValues, 0, 0, 1, 0, 0}));
+          EXPECT_EQ(
+              DescribePlace(status),
+              "step 1, stage 1, microbatch 0, action 1F0 (entry 1), waiting for the values of "
+              "stage 0 for stage 1, microbatch 0, of rank 0");
+        });
+      },
+      options);
   std::filesystem::remove_all(folder);
 }
 

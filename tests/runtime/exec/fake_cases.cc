@@ -5,6 +5,7 @@
 
 #include "plan/actions.h"
 #include "plan/lower.h"
+#include "plan/plan_text.h"
 #include "plan/schedule.h"
 #include "plan/stage_graph.h"
 #include "plan/steps.h"
@@ -183,6 +184,28 @@ FakeCase ScheduleCase(const std::string& schedule, const StageGraph& graph, int 
     order = Unroll(Synchronous(order), plan_steps);
   }
   c.plan = Lower(order, c.graph);
+  return c;
+}
+
+FakeCase EveryKindCase() {
+  FakeCase c;
+  c.offloads = true;
+  c.graph = ChainGraph({{0}, {1}, {2}});
+  c.graph.shared = {{0, 2}};
+  c.groups = GroupsOf(c.graph);
+  c.plan = Lower(ReadPlan("0F0,0F1,(0F2;0B0)OVERLAP_F_B,0I1,0W1,0B2,0REDUCE_GRAD,0STEP\n"
+                          "1F0,1B0,1F1,1I1,1W1,1F2,1B2,1STEP\n"
+                          "2F0,2B0,2F1,2I1,2W1,2F2,2B2,2REDUCE_GRAD,2STEP\n",
+                          "every kind"),
+                 c.graph);
+  auto around = [&](int rank, ActionKind first, ActionKind last) {
+    auto& actions = c.plan.ranks[rank];
+    actions.insert(actions.begin(), Make(first, rank, -1));
+    actions.push_back(Make(last, rank, -1));
+  };
+  around(0, ActionKind::kLoad, ActionKind::kEvict);
+  around(1, ActionKind::kUnshard, ActionKind::kReshard);
+  c.steps = 3;
   return c;
 }
 

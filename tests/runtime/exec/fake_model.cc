@@ -269,6 +269,16 @@ void FakeBody::Step(int stage) {
   }
 }
 
+void FakeBody::Load(int stage) {
+  hook_("Load", stage, -1);
+  if (!case_.offloads) StageBody::Load(stage);
+}
+
+void FakeBody::Evict(int stage) {
+  hook_("Evict", stage, -1);
+  if (!case_.offloads) StageBody::Evict(stage);
+}
+
 void RunAndCompare(const FakeCase& c, Transport& transport, FakeBody::Hook hook) {
   const int rank = transport.rank();
   FakeBody body(c, rank, std::move(hook));

@@ -22,6 +22,7 @@ struct FakeCase {
   Plan plan;
   int steps = 1;             // calls of RunStep
   size_t message_words = 0;  // length of messages; 0: small and different for each
+  bool offloads = false;     // whether stages can be loaded and evicted
   ExecutorOptions options;
 };
 
@@ -49,6 +50,8 @@ class FakeBody : public StageBody {
   void Add(const Bundle& into, const Bundle& from) override;
   void Copy(const Bundle& into, const Bundle& from) override;
   void Step(int stage) override;
+  void Load(int stage) override;
+  void Evict(int stage) override;
 
   const FakeWeights& weights() const { return weights_; }  // only this rank's are up to date
   int live_bundles() const { return *live_; }
@@ -85,5 +88,8 @@ FakeCase RandomCase(unsigned seed, int ranks);
 // A named schedule, lowered for `graph`, with the groups that graph.shared and the replicas give.
 FakeCase ScheduleCase(const std::string& schedule, const StageGraph& graph, int microbatches,
                       int plan_steps = 1);
+
+// Three ranks that run every kind of action there is.
+FakeCase EveryKindCase();
 
 }  // namespace pipewright

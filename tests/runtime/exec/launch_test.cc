@@ -1,39 +1,13 @@
 // Whole jobs under mpirun: what remains when a rank fails.
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 
-#include <chrono>
 #include <cstdio>
 #include <string>
 
+#include "tests/runtime/exec/launch.h"
+
+namespace pipewright {
 namespace {
-
-struct Ended {
-  int code = -1;
-  double seconds = 0;
-  std::string output;
-  int Count(const std::string& text) const {
-    int count = 0;
-    for (size_t at = output.find(text); at != std::string::npos; at = output.find(text, at + 1))
-      ++count;
-    return count;
-  }
-};
-
-Ended Launch(int ranks, const std::string& command) {
-  Ended ended;
-  auto start = std::chrono::steady_clock::now();
-  // The limit is there so that the test itself ends.
-  std::string line = "timeout -k 1 30 " MPIEXEC " --oversubscribe -n " + std::to_string(ranks) +
-                     " " + command + " 2>&1";
-  FILE* pipe = popen(line.c_str(), "r");
-  char buffer[4096];
-  while (size_t bytes = fread(buffer, 1, sizeof(buffer), pipe)) ended.output.append(buffer, bytes);
-  int status = pclose(pipe);
-  ended.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128;
-  ended.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  return ended;
-}
 
 Ended Program(const std::string& mode) { return Launch(3, MPI_PROGRAM " \"" + mode + "\""); }
 
@@ -102,3 +76,4 @@ TEST(Launch, OneRankNeedsNoMpirun) {
 }
 
 }  // namespace
+}  // namespace pipewright

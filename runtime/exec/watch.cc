@@ -1,0 +1,210 @@
+#include "runtime/exec/watch.h"
+
+#include <pthread.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
+#include <filesystem>
+#include <mutex>
+#include <random>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "plan/text.h"
+#include "runtime/exec/guard.h"
+
+namespace pipewright {
+
+namespace {
+
+constexpr long kTick = 250;  // milliseconds; the guard counts the beats by the same
+
+double Now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+StatusFile* watched = nullptr;  // for what the system calls without an argument
+
+void MarkExit() {
+  if (watched && watched->Read().state == RankState::kRunning)
+    watched->SetState(RankState::kExited);
+}
+
+constexpr int kCrashes[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
+struct sigaction before_crash[sizeof(kCrashes) / sizeof(int)];
+
+// Takes a note, and leaves the rest to whoever handled the signal before.
+void MarkCrash(int signal) {
+  if (watched) watched->SetSignal(signal);
+  for (size_t i = 0; i < sizeof(kCrashes) / sizeof(int); ++i)
+    if (kCrashes[i] == signal) sigaction(signal, &before_crash[i], nullptr);
+  raise(signal);  // comes when this handler returns
+}
+
+void CatchCrashes() {
+  struct sigaction action = {};
+  action.sa_handler = MarkCrash;
+  for (size_t i = 0; i < sizeof(kCrashes) / sizeof(int); ++i)
+    sigaction(kCrashes[i], &action, &before_crash[i]);
+}
+
+sigset_t WatchedSignals() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGTERM);
+  sigaddset(&set, SIGUSR1);
+  return set;
+}
+
+std::string HostName() {
+  char host[64] = {};
+  gethostname(host, sizeof(host) - 1);
+  return host;
+}
+
+// A folder of memory, where there is one: a status file must not wait for a disk.
+std::string TemporaryFolder() {
+  return access("/dev/shm", W_OK) == 0 ? "/dev/shm" : std::filesystem::temp_directory_path();
+}
+
+}  // namespace
+
+WatchOptions WatchOptionsFromEnvironment(const std::string& program) {
+  WatchOptions options;
+  options.program = program;
+  if (const char* folder = std::getenv("PIPEWRIGHT_STATUS")) options.folder = folder;
+  return options;
+}
+
+struct Watch::State {
+  explicit State(const WatchOptions& options) : options(options), judge(options.stall) {
+    bool given = !options.folder.empty();
+    path = (given ? options.folder : TemporaryFolder()) + "/pipewright-" + HostName() + "-" +
+           std::to_string(getpid()) + ".status";
+    status = StatusFile(path);
+    guard = std::make_unique<Guard>(GuardSettings{options.program, options.stall.limit, given},
+                                    status, path);
+    sigset_t set = WatchedSignals();
+    pthread_sigmask(SIG_BLOCK, &set, &old_mask);
+    watched = &status;
+    static bool once = std::atexit(MarkExit) == 0;
+    (void)once;
+    thread = std::thread([this] { Run(); });
+  }
+
+  ~State() {
+    stop = true;
+    pthread_kill(thread.native_handle(), SIGUSR1);
+    thread.join();
+    status.SetState(RankState::kFinished);
+    guard.reset();
+    watched = nullptr;
+    pthread_sigmask(SIG_SETMASK, &old_mask, nullptr);
+  }
+
+  void Run() {
+    prctl(PR_SET_NAME, "pipewright-watch");
+    sigset_t set = WatchedSignals();
+    timespec tick{0, kTick * 1000000};
+    for (int ticks = 1; !stop; ++ticks) {
+      int signal = sigtimedwait(&set, nullptr, &tick);
+      if (stop) return;
+      status.Beat();
+      if (signal == SIGTERM) Terminate();
+      if (signal == SIGUSR1) status.RequestStop();
+      if (ticks % 4 == 0) Judge();
+    }
+  }
+
+  // One rank of the host looks after all.
+  void Judge() {
+    std::lock_guard lock(mutex);
+    if (!judging) return;
+    std::vector<RankStatus> all = ReadStatusFolder(folder);
+    for (const RankStatus& other : all)
+      if (other.stop) status.RequestStop();
+    StallJudge::Verdict verdict = judge.Look(Now(), all);
+    if (verdict.report.empty()) return;
+    Show(verdict.report);
+    if (!verdict.fatal) return;
+    status.SetState(RankState::kFailed);
+    _exit(kFailure);
+  }
+
+  // mpirun ends all ranks so when one has died: then another's guard explains it.
+  void Terminate() {
+    for (int i = 0; i < 10 && !EndIsExplained(folder, token); ++i) usleep(10000);
+    if (!EndIsExplained(folder, token)) {
+      RankStatus now = status.Read();
+      Show(DescribeRank(now) + " is ended by SIGTERM: " + DescribePlace(now));
+    }
+    status.SetState(RankState::kTerminated);
+    std::signal(SIGTERM, SIG_DFL);
+    sigset_t set = WatchedSignals();
+    pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+    raise(SIGTERM);
+  }
+
+  void Show(const std::string& text) const {
+    std::string line = options.program + ": " + text + "\n";
+    std::fwrite(line.data(), 1, line.size(), stderr);
+  }
+
+  const WatchOptions options;
+  std::string path;
+  StatusFile status;
+  std::unique_ptr<Guard> guard;
+  sigset_t old_mask;
+
+  std::mutex mutex;  // guards the next four
+  std::string folder, token;
+  bool judging = false;
+  StallJudge judge;
+
+  std::atomic<bool> stop{false};
+  std::thread thread;
+};
+
+Watch::Watch(const WatchOptions& options) : state_(std::make_unique<State>(options)) {}
+Watch::~Watch() = default;
+
+void Watch::Join(Transport& transport) {
+  State& s = *state_;
+  CatchCrashes();  // after MPI, which has handlers of its own
+  const int rank = transport.rank();
+  std::string token = std::to_string(std::random_device()());
+  std::vector<std::string> all = transport.AllGather(token + "\t" + HostName());
+  std::vector<std::string> hosts;
+  for (const std::string& one : all) hosts.push_back(one.substr(one.find('\t') + 1));
+  bool first_here = std::find(hosts.begin(), hosts.end(), hosts[rank]) == hosts.begin() + rank;
+  transport.SetHosts(std::move(hosts));
+  token = all[0].substr(0, all[0].find('\t'));
+  std::string folder = s.options.folder;
+  if (folder.empty())
+    folder = TemporaryFolder() + "/pipewright-" + std::to_string(getuid()) + "-" + token;
+  std::string error;
+  try {
+    std::filesystem::create_directories(folder);
+    std::filesystem::rename(s.path, StatusPath(folder, rank));
+    s.path = StatusPath(folder, rank);
+  } catch (const std::exception& e) {
+    error = e.what();
+  }
+  Vote(transport, "keeping status files", error);
+  s.status.SetRank(rank);
+  s.guard->Join(folder, s.path, token);
+  transport.SetStatus(s.status);
+  std::lock_guard lock(s.mutex);
+  s.folder = folder, s.token = token;
+  s.judging = first_here;
+}
+
+}  // namespace pipewright

@@ -1,0 +1,63 @@
+#include "tests/runtime/exec/launch.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+namespace pipewright {
+
+// By a variable of their environment: guards and ranks leave their process groups.
+static std::vector<int> Marked(const std::string& mark) {
+  std::vector<int> found;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    int pid = std::atoi(entry.path().filename().c_str());
+    if (pid <= 0) continue;
+    std::ifstream in(entry.path() / "environ", std::ios::binary);
+    std::stringstream text;
+    text << in.rdbuf();
+    if (text.str().find(mark) != std::string::npos) found.push_back(pid);
+  }
+  return found;
+}
+
+int Ended::Count(const std::string& text) const {
+  int count = 0;
+  for (size_t at = output.find(text); at != std::string::npos; at = output.find(text, at + 1))
+    ++count;
+  return count;
+}
+
+Ended Launch(int ranks, const std::string& command, const std::string& environment) {
+  static int number = 0;
+  std::string mark =
+      "PIPEWRIGHT_LAUNCH=" + std::to_string(getpid()) + "." + std::to_string(number++) + ".";
+  Ended ended;
+  auto start = std::chrono::steady_clock::now();
+  // The limit is there so that the test itself ends.
+  std::string line = "env " + mark + " " + environment +
+                     " timeout -k 1 60 " MPIEXEC " --oversubscribe -n " + std::to_string(ranks) +
+                     " " + command + " 2>&1";
+  FILE* pipe = popen(line.c_str(), "r");
+  char buffer[4096];
+  while (size_t bytes = fread(buffer, 1, sizeof(buffer), pipe)) ended.output.append(buffer, bytes);
+  int status = pclose(pipe);
+  ended.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128;
+  ended.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  ended.left = Marked(mark);
+  // A guard may need a moment to see that all the others have gone.
+  for (int i = 0; i < 20 && !ended.left.empty(); ++i) {
+    usleep(100000);
+    ended.left = Marked(mark);
+  }
+  for (int pid : ended.left) kill(pid, SIGKILL);
+  return ended;
+}
+
+}  // namespace pipewright
