@@ -14,6 +14,7 @@
 #include "plan/json.h"
 #include "plan/text.h"
 #include "runtime/checkpoint.h"
+#include "runtime/exec/stop.h"
 #include "runtime/weights.h"
 
 namespace pipewright {
@@ -221,8 +222,10 @@ void Train(const RunOptions& options, Transport& transport) {
   if (!resumed.path.empty() && transport.rank() == 0)
     std::printf("resumed from %s\n", resumed.path.c_str());
 
+  StopAgreement stop(transport);
+  bool stopped = false;
   double busy = 0, begin = Now();
-  for (feed.step = resumed.step; feed.step < job.steps; ++feed.step) {
+  for (feed.step = resumed.step; feed.step < job.steps && !stopped; ++feed.step) {
     double start = Now();
     RunStep(session, feed.step);
     for (const TraceEvent& event : session.executor->trace())
@@ -230,11 +233,21 @@ void Train(const RunOptions& options, Transport& transport) {
     if (progress) progress->Step(feed.step, session.stages->losses(), Now() - start);
     if (job.check_shared)
       CheckSharedCopies(session.run.manifest, session.run.conf, *session.stages, transport);
-    if (checkpointer) checkpointer->AfterStep(feed.step + 1, feed.sampler->Position(feed.step + 1));
+    stopped = stop.AfterStep();
+    DataPosition next = feed.sampler->Position(feed.step + 1);
+    if (checkpointer && stopped)
+      checkpointer->Save(feed.step + 1, next);
+    else if (checkpointer)
+      checkpointer->AfterStep(feed.step + 1, next);
   }
+  stop.Finish();
+  if (stopped && transport.rank() == 0)
+    std::printf("stopped after step %lld, as asked\n", static_cast<long long>(feed.step));
   PrintBusy(session, transport, busy, Now() - begin);
   if (checkpointer) checkpointer->Finish();
-  if (!job.save.empty()) {
+  // What a run that was stopped goes on from is its checkpoint; without one, at least the weights
+  // remain.
+  if (!job.save.empty() && !(stopped && checkpointer)) {
     SaveWeights(job.save, session.run.manifest, session.run.conf, *session.stages, transport);
     if (transport.rank() == 0) std::printf("weights saved in %s\n", job.save.c_str());
   }

@@ -18,5 +18,6 @@ if(TARGET pipewright-run AND EXISTS ${CMAKE_SOURCE_DIR}/compiler/compile_command
       ENVIRONMENT "PIPEWRIGHT_BUILD=${CMAKE_BINARY_DIR}"
       SKIP_RETURN_CODE 77 TIMEOUT 600 PROCESSORS 2 LABELS e2e)
   endforeach()
-  set_tests_properties(e2e.install PROPERTIES TIMEOUT 3600)  # builds all, on request
+  # With PIPEWRIGHT_LONG: a build of all, and 200 kills.
+  set_tests_properties(e2e.install e2e.faults PROPERTIES TIMEOUT 3600)
 endif()

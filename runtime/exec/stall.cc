@@ -17,16 +17,17 @@ StallOptions StallOptionsFromEnvironment() {
   return options;
 }
 
-StallJudge::Verdict StallJudge::Look(double now, const std::vector<RankStatus>& ranks) {
+StallJudge::Verdict StallJudge::Look(double now, const std::vector<RankStatus>& ranks, bool all) {
   std::vector<std::pair<int64_t, int>> seen;
   std::vector<const RankStatus*> left;
   for (const RankStatus& status : ranks) {
     seen.push_back({status.step, status.entry});
     if (status.state == RankState::kRunning) left.push_back(&status);
   }
-  bool all_wait = !left.empty() && std::all_of(left.begin(), left.end(), [](const RankStatus* s) {
-    return s->awaits.kind != Awaited::kNothing;
-  });
+  bool all_wait =
+      all && !left.empty() && std::all_of(left.begin(), left.end(), [](const RankStatus* s) {
+        return s->awaits.kind != Awaited::kNothing;
+      });
   // Where this process itself was stopped, or the host slept, no time has passed.
   double passed = last_ < 0 ? 0 : std::min(now - last_, 1.0);
   last_ = now;

@@ -27,7 +27,8 @@ class StallJudge {
   };
   // To be called every moment, `now` in seconds. A rank that computes for long is reported; only
   // where every rank waits for another is the run beyond hope.
-  Verdict Look(double now, const std::vector<RankStatus>& ranks);
+  // `all`: whether these are all ranks; nothing is beyond hope as long as some are not known.
+  Verdict Look(double now, const std::vector<RankStatus>& ranks, bool all = true);
 
  private:
   const StallOptions options_;

@@ -155,11 +155,14 @@ RankStatus StatusFile::Read() const {
   return status;
 }
 
+bool DecodeStatus(std::string_view bytes, RankStatus& status) {
+  return bytes.size() == sizeof(StatusFile::Page) && StatusFile::Decode(bytes.data(), status);
+}
+
 RankStatus ReadStatus(const std::string& path) {
   std::string bytes = ReadFile(path);
   RankStatus status;
-  if (bytes.size() != sizeof(StatusFile::Page) || !StatusFile::Decode(bytes.data(), status))
-    throw Error(path, "not a status file");
+  if (!DecodeStatus(bytes, status)) throw Error(path, "not a status file");
   return status;
 }
 

@@ -48,6 +48,8 @@ std::string StatusPath(const std::string& folder, int rank);
 
 // Throws Error when there is no such file or it is not one of these.
 RankStatus ReadStatus(const std::string& path);
+// The same from a file's bytes. False when they are something else.
+bool DecodeStatus(std::string_view bytes, RankStatus& status);
 // Those of `folder` that can be read, by rank.
 std::vector<RankStatus> ReadStatusFolder(const std::string& folder);
 
@@ -87,7 +89,7 @@ class StatusFile {
   RankStatus Read() const;  // by any thread, or by a child of the process
 
  private:
-  friend RankStatus ReadStatus(const std::string& path);
+  friend bool DecodeStatus(std::string_view bytes, RankStatus& status);
   struct Page;
   static bool Decode(const void* bytes, RankStatus& status);
   Page* page_ = nullptr;

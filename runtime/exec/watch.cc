@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -20,6 +21,7 @@
 
 #include "plan/text.h"
 #include "runtime/exec/guard.h"
+#include "runtime/exec/neighbours.h"
 
 namespace pipewright {
 
@@ -75,6 +77,32 @@ std::string TemporaryFolder() {
   return access("/dev/shm", W_OK) == 0 ? "/dev/shm" : std::filesystem::temp_directory_path();
 }
 
+// Collective. Null on all but the first rank of each host.
+std::unique_ptr<Neighbours> MeetOtherHosts(Transport& transport,
+                                           const std::vector<std::string>& hosts, bool first_here,
+                                           uint64_t token) {
+  std::unique_ptr<Neighbours> mine;
+  std::string error;
+  try {
+    if (first_here) mine = std::make_unique<Neighbours>();
+  } catch (const std::exception& e) {
+    error = e.what();
+  }
+  Vote(transport, "meeting the other hosts", error);
+  std::vector<std::string> addresses = transport.AllGather(mine ? mine->address() : "");
+  if (!mine) return nullptr;
+  std::vector<Neighbours::Host> others;
+  for (int rank = 0; rank < transport.size(); ++rank) {
+    if (hosts[rank] == hosts[transport.rank()]) continue;
+    auto at = std::find_if(others.begin(), others.end(),
+                           [&](const auto& other) { return other.name == hosts[rank]; });
+    if (at == others.end()) at = others.insert(at, {hosts[rank], addresses[rank], {}});
+    at->ranks.push_back(rank);
+  }
+  mine->Join(token, others);
+  return mine;
+}
+
 }  // namespace
 
 WatchOptions WatchOptionsFromEnvironment(const std::string& program) {
@@ -124,17 +152,36 @@ struct Watch::State {
     }
   }
 
-  // One rank of the host looks after all.
+  // One rank of each host looks after the whole run.
   void Judge() {
     std::lock_guard lock(mutex);
     if (!judging) return;
     std::vector<RankStatus> all = ReadStatusFolder(folder);
+    bool known = true;
+    double now = Now();
+    if (neighbours) {
+      neighbours->Exchange(folder, now);
+      for (RankStatus& other : neighbours->statuses()) all.push_back(std::move(other));
+      known = neighbours->heard_all();
+      std::string silent = neighbours->Silent(now, options.stall.limit);
+      if (options.stall.limit > 0 && !silent.empty()) {
+        // What is left of each rank is as old as the host's last word.
+        std::string text = "nothing has been heard of host " + silent + " for " +
+                           std::to_string(std::lround(options.stall.limit)) + " s";
+        for (const RankStatus& rank : all)
+          text += "\n  " + DescribeRank(rank) + ": " + DescribePlace(rank);
+        End(text);
+      }
+    }
     for (const RankStatus& other : all)
       if (other.stop) status.RequestStop();
-    StallJudge::Verdict verdict = judge.Look(Now(), all);
-    if (verdict.report.empty()) return;
-    Show(verdict.report);
-    if (!verdict.fatal) return;
+    StallJudge::Verdict verdict = judge.Look(now, all, known);
+    if (verdict.fatal && first) End(verdict.report);
+    if (!verdict.report.empty() && first) Show(verdict.report);
+  }
+
+  [[noreturn]] void End(const std::string& why) {
+    Show(why);
     status.SetState(RankState::kFailed);
     _exit(kFailure);
   }
@@ -164,9 +211,10 @@ struct Watch::State {
   std::unique_ptr<Guard> guard;
   sigset_t old_mask;
 
-  std::mutex mutex;  // guards the next four
+  std::mutex mutex;  // guards the next six
   std::string folder, token;
-  bool judging = false;
+  bool judging = false, first = false;     // on its host; of all
+  std::unique_ptr<Neighbours> neighbours;  // where there are other hosts
   StallJudge judge;
 
   std::atomic<bool> stop{false};
@@ -185,7 +233,6 @@ void Watch::Join(Transport& transport) {
   std::vector<std::string> hosts;
   for (const std::string& one : all) hosts.push_back(one.substr(one.find('\t') + 1));
   bool first_here = std::find(hosts.begin(), hosts.end(), hosts[rank]) == hosts.begin() + rank;
-  transport.SetHosts(std::move(hosts));
   token = all[0].substr(0, all[0].find('\t'));
   std::string folder = s.options.folder;
   if (folder.empty())
@@ -199,12 +246,17 @@ void Watch::Join(Transport& transport) {
     error = e.what();
   }
   Vote(transport, "keeping status files", error);
+  std::unique_ptr<Neighbours> neighbours;
+  if (std::count(hosts.begin(), hosts.end(), hosts[0]) < transport.size())
+    neighbours = MeetOtherHosts(transport, hosts, first_here, Hash(token));
+  transport.SetHosts(std::move(hosts));
   s.status.SetRank(rank);
   s.guard->Join(folder, s.path, token);
   transport.SetStatus(s.status);
   std::lock_guard lock(s.mutex);
   s.folder = folder, s.token = token;
-  s.judging = first_here;
+  s.judging = first_here, s.first = rank == 0;
+  s.neighbours = std::move(neighbours);
 }
 
 }  // namespace pipewright

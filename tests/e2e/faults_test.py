@@ -1,0 +1,276 @@
+"""Ranks that die or stop while they train, runs that are asked to stop, and runs that go on."""
+import json
+import os
+import pathlib
+import random
+import re
+import shutil
+import signal
+import subprocess
+import time
+import unittest
+import uuid
+
+from safetensors.torch import load_file
+
+from support import ADAMW, BUILD, ENVIRONMENT, Case, bits, export_gpt, gpt, marked_processes
+from support import pipewright, run_ranks, token_job
+
+LONG = bool(os.environ.get("PIPEWRIGHT_LONG"))
+RUN = BUILD / "pipewright-run"
+
+
+def children(pid):
+    found = []
+    for path in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rsplit(")", 1)[1].split()
+        except OSError:
+            continue
+        if int(fields[1]) == pid and fields[0] != "Z":
+            found.append(int(path.parent.name))
+    return found
+
+
+class Running:
+    """A run that goes on while the test does something to it."""
+
+    def __init__(self, command, out, environment=None):
+        self.mark = "PIPEWRIGHT_TEST_RUN=" + uuid.uuid4().hex
+        env = {**os.environ, **ENVIRONMENT, **(environment or {}), **dict([self.mark.split("=")])}
+        self.out = out
+        with open(out, "w") as file:
+            self.process = subprocess.Popen([str(word) for word in command], stdout=file,
+                                            stderr=subprocess.STDOUT, env=env)
+
+    def ranks(self):
+        """The processes that mpirun has started: guards have left."""
+        parents = [self.process.pid] + children(self.process.pid)
+        return [rank for parent in parents for rank in children(parent)
+                if self.name(parent) in ("mpirun", "orterun")]
+
+    @staticmethod
+    def name(pid):
+        try:
+            return pathlib.Path(f"/proc/{pid}/comm").read_text().strip()
+        except OSError:
+            return ""
+
+    def wait(self, seconds=120):
+        try:
+            code = self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            code = None
+        deadline = time.monotonic() + 3
+        while (left := marked_processes(self.mark)) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+        self.text = pathlib.Path(self.out).read_text(errors="replace")
+        return code, left
+
+
+class Faults(Case):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        export_gpt(gpt(layers=4, tied=True, dropout=0.1), cls.folder / "gpt.pt2")
+        cls.package = cls.compile("gpt.pt2", "gpt.pkg", "--ranks", "3")
+        cls.four = cls.folder / "four.json"
+        pipewright("conf", cls.package, "--ranks", 4, "-o", cls.four)
+
+    def setUp(self):
+        shutil.rmtree(self.path("checkpoints"), ignore_errors=True)
+        for name in ("metrics.jsonl", "trained.safetensors"):
+            self.path(name).unlink(missing_ok=True)
+
+    def job(self, steps, every=1):
+        return self.write_job(token_job(
+            optimizer=ADAMW, steps=steps, check_shared=None, metrics="metrics.jsonl",
+            save="trained.safetensors", checkpoint={"every": every, "keep": 2, "to": "checkpoints"}))
+
+    def steps_done(self):
+        try:
+            return self.path("metrics.jsonl").read_text().count("\n")
+        except OSError:
+            return 0
+
+    def wait_for_steps(self, running, steps):
+        deadline = time.monotonic() + 120
+        while self.steps_done() < steps:
+            self.assertIsNone(running.process.poll(), pathlib.Path(running.out).read_text())
+            self.assertLess(time.monotonic(), deadline, "no progress")
+            time.sleep(0.02)
+
+    def start(self, *command, environment=None):
+        return Running(command, self.path("output.txt"), environment)
+
+    def train(self, *options, steps, every=1, environment=None):
+        return self.start("mpirun", "-n", 3, RUN, *options, "train", self.package,
+                          self.job(steps, every), environment=environment)
+
+    def result(self):
+        lines = [json.loads(line) for line in self.path("metrics.jsonl").read_text().splitlines()]
+        return load_file(self.path("trained.safetensors")), [
+            (line["step"], bits(line["losses"])) for line in lines]
+
+    def reference(self, steps):
+        """What an undisturbed run comes to."""
+        self.succeed(run_ranks(3, "train", self.package, self.job(steps)))
+        result = self.result()
+        self.setUp()
+        return result
+
+    def assert_same(self, ours, theirs):
+        self.assertEqual(ours[1], theirs[1])
+        self.assert_same_tensors(ours[0], theirs[0])
+
+    # --- what ends a run ---
+
+    def test_a_killed_rank(self):
+        for victim, number in ((0, signal.SIGKILL), (2, signal.SIGSEGV)):
+            with self.subTest(victim=victim, signal=number):
+                self.setUp()
+                running = self.train(steps=100000, every=1000)
+                self.wait_for_steps(running, 2)
+                ranks = sorted(running.ranks())
+                self.assertEqual(len(ranks), 3)
+                start = time.monotonic()
+                os.kill(ranks[victim], number)
+                code, left = running.wait()
+                self.assertLess(time.monotonic() - start, 10)
+                self.assertNotIn(code, (0, None), running.text)
+                self.assertEqual(left, [], running.text)
+                where = r"(step \d+, stage \d+(, microbatch \d)?, action \d\w+|after step \d+)"
+                said = re.findall(rf"pipewright-run: rank \d on \S+ \(pid {ranks[victim]}\) died"
+                                  rf"[^\n]*: {where}", running.text)
+                self.assertEqual(len(said), 1, running.text)
+
+    def test_a_stopped_rank(self):
+        running = self.train("--stall-limit", 3, steps=100000, every=1000)
+        self.wait_for_steps(running, 2)
+        victim = random.choice(running.ranks())
+        start = time.monotonic()
+        os.kill(victim, signal.SIGSTOP)
+        code, left = running.wait()
+        self.assertLess(time.monotonic() - start, 13)
+        self.assertNotIn(code, (0, None), running.text)
+        self.assertEqual(left, [], running.text)
+        self.assertRegex(running.text, rf"\(pid {victim}\) has been stopped for 3 s")
+
+    def test_a_lost_message(self):
+        running = self.train("--stall-limit", 3, "--stall-report", 2, steps=5,
+                             environment={"PIPEWRIGHT_FAULTS": "drop=1:9"})
+        code, left = running.wait()
+        self.assertEqual((code, left), (1, []), running.text)
+        self.assertRegex(running.text, r"no rank has come further for 2 s: every rank waits")
+        self.assertRegex(running.text, r"rank \d on \S+ \(pid \d+\): step \d+, stage \d, microbatch "
+                                       r"\d, action \S+ \(entry \d+\), waiting for the (values|gradi"
+                                       r"ents) of stage 1 for stage \d, microbatch \d, of rank 1")
+
+    def test_ended_by_sigterm(self):
+        running = self.train(steps=100000, every=1000)
+        self.wait_for_steps(running, 2)
+        start = time.monotonic()
+        running.process.terminate()
+        code, left = running.wait()
+        self.assertLess(time.monotonic() - start, 10)
+        self.assertNotIn(code, (0, None), running.text)
+        self.assertEqual(left, [])
+        self.assertEqual(len(re.findall(r"rank \d on \S+ \(pid \d+\) is ended by SIGTERM: (step|after)",
+                                        running.text)), 3, running.text)
+
+    # --- asked to stop ---
+
+    def stop_and_go_on(self, *command, stop):
+        expected = self.reference(12)
+        running = self.start(*command, "train", self.package, self.job(12, every=100),
+                             environment={"PIPEWRIGHT_FAULTS": "delay=0.05"})
+        self.wait_for_steps(running, 2)
+        stop(running)
+        code, left = running.wait()
+        self.assertEqual((code, left), (0, []), running.text)
+        stopped = int(re.search(r"stopped after step (\d+), as asked", running.text)[1])
+        self.assertLess(stopped, 12)
+        self.assertEqual(self.steps_done(), stopped)
+        self.assertEqual(self.path("checkpoints/latest").read_text(), f"step-{stopped:08}\n")
+        self.succeed(run_ranks(3, "train", self.package, self.job(12, every=100), "--resume"))
+        self.assert_same(self.result(), expected)
+
+    def test_asked_to_stop(self):
+        self.stop_and_go_on("mpirun", "-n", 3, RUN,
+                            stop=lambda running: running.process.send_signal(signal.SIGUSR1))
+
+    def test_one_rank_asked_to_stop(self):
+        self.stop_and_go_on("mpirun", "-n", 3, RUN,
+                            stop=lambda running: os.kill(max(running.ranks()), signal.SIGUSR1))
+
+    def test_threads_asked_to_stop(self):
+        self.stop_and_go_on(RUN, "--in-process", 3,
+                            stop=lambda running: running.process.send_signal(signal.SIGUSR1))
+
+    def test_asked_to_stop_through_the_supervisor(self):
+        self.stop_and_go_on(RUN, "--restarts", 2, "-n", 3,
+                            stop=lambda running: running.process.send_signal(signal.SIGUSR1))
+
+    # --- the supervisor ---
+
+    def test_killed_again_and_again(self):
+        kills, steps = (200, 400) if LONG else (3, 15)
+        expected = self.reference(steps)
+        chance = random.Random(5)
+        running = self.start(RUN, "--restarts", 2 * kills, "-n", 3, "train", self.package,
+                             self.job(steps), environment={"PIPEWRIGHT_FAULTS": "delay=0.02"})
+        killed = 0
+        while killed < kills and running.process.poll() is None:
+            before = self.steps_done()
+            deadline = time.monotonic() + 120
+            # Now and then before the first step, or while it loads.
+            wait = chance.choice((0, 1, 1, 2))
+            while (running.process.poll() is None and time.monotonic() < deadline and
+                   (len(running.ranks()) < 3 or self.steps_done() < before + wait)):
+                time.sleep(0.01)
+            time.sleep(chance.random() * 0.2)
+            ranks = running.ranks()
+            if len(ranks) == 3:
+                os.kill(chance.choice(ranks), signal.SIGKILL)
+                killed += 1
+                while running.process.poll() is None and set(ranks) & set(running.ranks()):
+                    time.sleep(0.02)
+        code, left = running.wait(1200)
+        self.assertEqual((code, left), (0, []), running.text)
+        self.assertGreaterEqual(killed, kills * 3 // 4, running.text)
+        print(f"{killed} kills", flush=True)
+        self.assert_same(self.result(), expected)
+
+    def test_fewer_ranks(self):
+        """Rank 3 dies in every run that has one."""
+        expected = self.reference(5)
+        running = self.start(RUN, "--restarts", 3, "--elastic", "-n", 4, "train", self.package,
+                             self.job(5), "--conf", self.four,
+                             environment={"PIPEWRIGHT_FAULTS": "die=3:2:4:kill"})
+        code, left = running.wait()
+        self.assertEqual((code, left), (0, []), running.text)
+        self.assertIn("restart 1 of 3 on 4 ranks", running.text)
+        self.assertIn("restart 2 of 3 on 3 ranks", running.text)
+        self.assert_same(self.result(), expected)
+
+    def test_no_restart_for_what_would_come_again(self):
+        running = self.start(RUN, "--restarts", 3, "-n", 3, "train", self.package, "nowhere.json")
+        code, left = running.wait()
+        self.assertEqual((code, left), (1, []), running.text)
+        self.assertEqual(running.text.count("nowhere.json: "), 1, running.text)
+        self.assertNotIn("restart 1", running.text)
+
+    def test_only_so_many_restarts(self):
+        running = self.start(RUN, "--restarts", 1, "-n", 3, "train", self.package, self.job(5),
+                             environment={"PIPEWRIGHT_FAULTS": "die=1:2:0:kill"})
+        code, left = running.wait()
+        self.assertNotIn(code, (0, None), running.text)
+        self.assertEqual(left, [])
+        self.assertEqual(running.text.count("died"), 2, running.text)
+        self.assertIn("after step 2 and is not started again", running.text)
+
+
+if __name__ == "__main__":
+    unittest.main()
