@@ -336,6 +336,7 @@ int RunMpi(int* argc, char*** argv, const WatchOptions& watch_options,
     watch.Join(transport);
     return WithFaults(transport, body);
   } catch (const AgreedError& e) {
+    transport.status().SetState(RankState::kFinished);
     // Shown before MPI is finalized: once a rank has ended in failure, mpirun kills the others.
     if (transport.rank() == 0) {
       std::string line = program + ": " + e.what() + "\n";

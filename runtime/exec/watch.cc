@@ -188,12 +188,15 @@ struct Watch::State {
 
   // mpirun ends all ranks so when one has died: then another's guard explains it.
   void Terminate() {
-    for (int i = 0; i < 10 && !EndIsExplained(folder, token); ++i) usleep(10000);
-    if (!EndIsExplained(folder, token)) {
+    std::lock_guard lock(mutex);
+    // Else it has said why it ends, and was at it.
+    if (status.Read().state == RankState::kRunning) {
+      for (int i = 0; i < 10 && !EndIsExplained(folder, token); ++i) usleep(10000);
       RankStatus now = status.Read();
-      Show(DescribeRank(now) + " is ended by SIGTERM: " + DescribePlace(now));
+      if (!EndIsExplained(folder, token))
+        Show(DescribeRank(now) + " is ended by SIGTERM: " + DescribePlace(now));
+      status.SetState(RankState::kTerminated);
     }
-    status.SetState(RankState::kTerminated);
     std::signal(SIGTERM, SIG_DFL);
     sigset_t set = WatchedSignals();
     pthread_sigmask(SIG_UNBLOCK, &set, nullptr);

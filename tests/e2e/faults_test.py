@@ -6,68 +6,16 @@ import random
 import re
 import shutil
 import signal
-import subprocess
 import time
 import unittest
-import uuid
 
 from safetensors.torch import load_file
 
-from support import ADAMW, BUILD, ENVIRONMENT, Case, bits, export_gpt, gpt, marked_processes
-from support import pipewright, run_ranks, token_job
+from support import (ADAMW, BUILD, Case, Running, bits, export_gpt, gpt, pipewright, run_ranks,
+                     token_job)
 
 LONG = bool(os.environ.get("PIPEWRIGHT_LONG"))
 RUN = BUILD / "pipewright-run"
-
-
-def children(pid):
-    found = []
-    for path in pathlib.Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = path.read_text().rsplit(")", 1)[1].split()
-        except OSError:
-            continue
-        if int(fields[1]) == pid and fields[0] != "Z":
-            found.append(int(path.parent.name))
-    return found
-
-
-class Running:
-    """A run that goes on while the test does something to it."""
-
-    def __init__(self, command, out, environment=None):
-        self.mark = "PIPEWRIGHT_TEST_RUN=" + uuid.uuid4().hex
-        env = {**os.environ, **ENVIRONMENT, **(environment or {}), **dict([self.mark.split("=")])}
-        self.out = out
-        with open(out, "w") as file:
-            self.process = subprocess.Popen([str(word) for word in command], stdout=file,
-                                            stderr=subprocess.STDOUT, env=env)
-
-    def ranks(self):
-        """The processes that mpirun has started: guards have left."""
-        parents = [self.process.pid] + children(self.process.pid)
-        return [rank for parent in parents for rank in children(parent)
-                if self.name(parent) in ("mpirun", "orterun")]
-
-    @staticmethod
-    def name(pid):
-        try:
-            return pathlib.Path(f"/proc/{pid}/comm").read_text().strip()
-        except OSError:
-            return ""
-
-    def wait(self, seconds=120):
-        try:
-            code = self.process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            code = None
-        deadline = time.monotonic() + 3
-        while (left := marked_processes(self.mark)) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        for pid in left:
-            os.kill(pid, signal.SIGKILL)
-        self.text = pathlib.Path(self.out).read_text(errors="replace")
-        return code, left
 
 
 class Faults(Case):
@@ -96,7 +44,7 @@ class Faults(Case):
             return 0
 
     def wait_for_steps(self, running, steps):
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + (1200 if LONG else 120)
         while self.steps_done() < steps:
             self.assertIsNone(running.process.poll(), pathlib.Path(running.out).read_text())
             self.assertLess(time.monotonic(), deadline, "no progress")
@@ -179,6 +127,30 @@ class Faults(Case):
         self.assertEqual(left, [])
         self.assertEqual(len(re.findall(r"rank \d on \S+ \(pid \d+\) is ended by SIGTERM: (step|after)",
                                         running.text)), 3, running.text)
+
+    # --- long ---
+
+    @unittest.skipUnless(LONG, "2,000 steps: set PIPEWRIGHT_LONG=1")
+    def test_memory_stays_flat(self):
+        def resident(pid):
+            fields = pathlib.Path(f"/proc/{pid}/statm").read_text().split()
+            return (int(fields[1]) - int(fields[2])) * os.sysconf("SC_PAGESIZE")
+
+        package = self.path("five.pkg")
+        if not package.exists():
+            export_gpt(gpt(layers=5, tied=True), self.path("five.pt2"))
+            self.compile("five.pt2", "five.pkg", "--ranks", "5")
+        running = self.start("mpirun", "-n", 5, RUN, "train", package, self.job(2000, every=500))
+        memory = {}
+        for steps in (400, 1900):
+            self.wait_for_steps(running, steps)
+            memory[steps] = {pid: resident(pid) for pid in running.ranks()}
+        code, left = running.wait(600)
+        self.assertEqual((code, left), (0, []), running.text)
+        self.assertEqual(len(memory[400]), 5)
+        for pid, before in memory[400].items():
+            self.assertLess(memory[1900][pid] - before, 0.03 * before, f"of {before}")
+        print({pid: (before >> 10, memory[1900][pid] >> 10) for pid, before in memory[400].items()})
 
     # --- asked to stop ---
 

@@ -75,6 +75,60 @@ def call(command, timeout=120, environment=None, cwd=None):
     return Result(" ".join(command), process.returncode, out, time.monotonic() - start, left)
 
 
+def children(pid):
+    found = []
+    for path in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rsplit(")", 1)[1].split()
+        except OSError:
+            continue
+        if int(fields[1]) == pid and fields[0] != "Z":
+            found.append(int(path.parent.name))
+    return found
+
+
+class Running:
+    """A run that goes on while the test does something to it."""
+
+    def __init__(self, command, out, environment=None):
+        self.mark = "PIPEWRIGHT_TEST_RUN=" + uuid.uuid4().hex
+        env = {**os.environ, **ENVIRONMENT, **(environment or {}), **dict([self.mark.split("=")])}
+        self.out = out
+        with open(out, "w") as file:
+            self.process = subprocess.Popen([str(word) for word in command], stdout=file,
+                                            stderr=subprocess.STDOUT, env=env)
+
+    def ranks(self):
+        """The processes that mpirun has started: guards have left."""
+        parents = [self.process.pid] + children(self.process.pid)
+        return [rank for parent in parents for rank in children(parent)
+                if self.name(parent) in ("mpirun", "orterun")]
+
+    def marked(self):
+        """All processes of the run."""
+        return marked_processes(self.mark)
+
+    @staticmethod
+    def name(pid):
+        try:
+            return pathlib.Path(f"/proc/{pid}/comm").read_text().strip()
+        except OSError:
+            return ""
+
+    def wait(self, seconds=120):
+        try:
+            code = self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            code = None
+        deadline = time.monotonic() + 3
+        while (left := marked_processes(self.mark)) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+        self.text = pathlib.Path(self.out).read_text(errors="replace")
+        return code, left
+
+
 def pipewright(*arguments):
     return call([BUILD / "pipewright", *arguments])
 

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <string>
 
 #include "tests/runtime/exec/launch.h"
@@ -65,6 +66,12 @@ TEST(Launch, AFailedAssertionOnOneRankEndsEveryRank) {
   EXPECT_NE(ended.code, 0);
   EXPECT_LT(ended.seconds, 10);
   EXPECT_EQ(ended.Count("rank 2: "), 1) << ended.output;
+}
+
+TEST(Launch, ManyStepsLeaveNothingBehind) {
+  const char* steps = std::getenv("PIPEWRIGHT_LONG") ? "2000" : "100";
+  Ended ended = Launch(5, MPI_PROGRAM " \"soak " + std::string(steps) + "\"");
+  EXPECT_EQ(ended.code, 0) << ended.output;
 }
 
 TEST(Launch, OneRankNeedsNoMpirun) {

@@ -1,7 +1,11 @@
-// What the failure tests start: a run on 3 ranks that ends as its argument says.
+// What the failure tests start: a run that ends as its argument says.
+#include <unistd.h>
+
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <vector>
 
 #include "plan/stage_graph.h"
 #include "runtime/exec/mpi_transport.h"
@@ -10,10 +14,51 @@
 
 using namespace pipewright;
 
+// Bytes of memory that are the process's own.
+static int64_t Resident() {
+  std::ifstream in("/proc/self/statm");
+  int64_t size = 0, resident = 0, shared = 0;
+  in >> size >> resident >> shared;
+  return (resident - shared) * sysconf(_SC_PAGESIZE);
+}
+
+// Many steps, after which no buffer, request or memory may be left over.
+static void Soak(Transport& transport, int steps) {
+  const int ranks = transport.size();
+  std::vector<std::vector<int>> placement;
+  for (int rank = 0; rank < ranks; ++rank) placement.push_back({rank});
+  StageGraph graph = SkipGraph(placement);
+  graph.shared = {{0, ranks - 1}};
+  FakeCase c = ScheduleCase("1f1b", graph, 8);
+  c.message_words = 3000;
+  c.options.check_messages = true;
+  FakeBody body(c, transport.rank());
+  int64_t before = 0;
+  {
+    Executor executor(c.plan, c.graph, c.groups, body, transport, c.options);
+    for (int i = 0; i < steps; ++i) {
+      executor.RunStep();
+      if (i == steps / 4) before = Resident();
+    }
+    transport.AllGather("");
+  }
+  for (int i = 0; i < 10000 && transport.Pending() > 0; ++i) usleep(100);
+  std::string wrong;
+  if (transport.Pending() > 0) wrong = std::to_string(transport.Pending()) + " requests are left";
+  if (body.live_bundles() > 0) wrong = std::to_string(body.live_bundles()) + " buffers are left";
+  if (Resident() - before > (4 << 20))
+    wrong = std::to_string((Resident() - before) >> 10) + " KiB more than before";
+  Vote(transport, "after " + std::to_string(steps) + " steps", wrong);
+}
+
 static int Run(const std::string& mode, Transport& transport) {
   if (mode == "vote") Vote(transport, "loading", transport.rank() == 2 ? "torn" : "");
   if (mode == "usage" && transport.rank() == 1) throw UsageError("no such option");
   if (mode == "all throw") throw Error("no such file");
+  if (mode.rfind("soak ", 0) == 0) {
+    Soak(transport, std::atoi(mode.c_str() + 5));
+    return kSuccess;
+  }
   if (mode == "every kind") {  // dies as PIPEWRIGHT_FAULTS says
     RunAndCompare(EveryKindCase(), transport);
     return kSuccess;

@@ -94,13 +94,12 @@ TEST(Faults, LateAndReorderedMessagesChangeNothing) {
     faults.seed = seed;
     FakeCase c = RandomCase(seed, 2 + seed % 4);
     c.options.check_messages = seed % 2;
-    RunThreads(
-        c.graph.ranks,
-        [&](Transport& inner) {
-          FaultTransport transport(inner, faults);
-          RunAndCompare(c, transport);
-        },
-        {.synchronous_sends = seed % 4 == 0});
+    RunThreads(c.graph.ranks,
+               [&](Transport& inner) {
+                 FaultTransport transport(inner, faults);
+                 RunAndCompare(c, transport);
+               },
+               {.synchronous_sends = seed % 4 == 0});
     if (HasFailure()) break;
   }
 }
