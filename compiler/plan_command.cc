@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "compiler/commands.h"
+#include "compiler/validate_plan.h"
 #include "compiler/zb_auto_plan.h"
 #include "plan/actions.h"
 #include "plan/costs.h"
@@ -34,42 +35,6 @@ struct Request {
   double memory = -1, offload_memory = 0;
   bool compute_only = false, forward_only = false, loop = false;
 };
-
-void PrintNotes(const Plan& plan) {
-  for (const std::string& note : plan.notes) std::cerr << note << "\n";
-}
-
-std::string Numbers(const Plan& plan) {
-  std::string out = std::to_string(plan.ranks.size()) + " ranks, " + std::to_string(plan.stages) +
-                    " stages, " + std::to_string(plan.microbatches) + " microbatches";
-  if (plan.steps > 1) out += ", " + std::to_string(plan.steps) + " steps";
-  return out + (plan.forward_only ? ", forward only" : "");
-}
-
-// What each rank holds at most, one line a rank.
-void PrintPeaks(const PlanReport& report) {
-  bool loads = std::any_of(report.ranks.begin(), report.ranks.end(),
-                           [](const RankPeaks& peaks) { return peaks.loaded > 0; });
-  std::printf("%5s %12s %12s %8s%s\n", "rank", "activations", "kept for W", "buffers",
-              loads ? "   loaded" : "");
-  for (size_t r = 0; r < report.ranks.size(); ++r) {
-    const RankPeaks& peaks = report.ranks[r];
-    std::printf("%5zu %12d %12d %8d", r, peaks.activations, peaks.kept_for_weights, peaks.buffers);
-    if (loads) std::printf(" %8d", peaks.loaded);
-    std::printf("\n");
-  }
-}
-
-void ValidatePlan(const Request& request) {
-  Plan plan = ReadPlanOrLoop(ReadFile(request.validate), request.validate, request.steps);
-  PrintNotes(plan);
-  bool schedule = request.compute_only || (plan.ranks.size() > 1 && !HasTransfers(plan));
-  if (schedule && !request.compute_only)
-    std::cerr << request.validate << ": without transfers: checked as a schedule\n";
-  PlanReport report = schedule ? ValidateSchedule(plan, GraphOf(plan)) : Validate(plan);
-  std::cout << request.validate << ": valid: " << Numbers(plan) << "\n";
-  PrintPeaks(report);
-}
 
 bool IsFile(const std::string& schedule) {
   return schedule.find('/') != std::string::npos || schedule.ends_with(".csv");
@@ -251,8 +216,11 @@ void MakePlan(const Request& request) {
   bool several = schedule.steps > 1;  // a file may hold steps in a row
   Offload offload = OffloadOf(request, schedule);
   auto lowered = [&](int steps) {
-    Plan plan = several ? schedule : Unroll(loop, steps);
-    if (request.compute_only) return plan;
+    // A schedule that is written as it came keeps its spelling.
+    bool asis = several || (steps == 1 && !asynchronous);
+    Plan plan = asis ? schedule : Unroll(loop, steps);
+    if (request.compute_only)
+      return HasTransfers(plan) || HasSteps(plan) ? ComputeOnly(plan) : plan;
     plan = Lower(plan, graph);
     if (asynchronous) SetVersions(plan, delay);
     if (!offload.stages.empty()) InsertLoads(plan, offload);
@@ -306,7 +274,9 @@ void AddPlanCommand(CLI::App& app) {
   app.add_option("-o,--output", request->output, "the file to write (default: standard output)");
   app.add_option("--validate", request->validate, "check a plan, name the first rule it breaks");
   app.callback([request] {
-    if (!request->validate.empty()) return ValidatePlan(*request);
+    if (!request->validate.empty())
+      return ValidatePlan({request->validate, request->costs, request->steps, request->memory,
+                           request->compute_only});
     if (!request->package.empty()) return PlanRun(*request);
     if (request->schedule.empty())
       throw UsageError(

@@ -1,0 +1,74 @@
+#include "compiler/validate_plan.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <iostream>
+
+#include "plan/actions.h"
+#include "plan/costs.h"
+#include "plan/error.h"
+#include "plan/json.h"
+#include "plan/loop_text.h"
+#include "plan/simulate.h"
+#include "plan/stage_graph.h"
+#include "plan/text.h"
+#include "plan/validate.h"
+
+namespace pipewright {
+
+void PrintNotes(const Plan& plan) {
+  for (const std::string& note : plan.notes) std::cerr << note << "\n";
+}
+
+std::string Numbers(const Plan& plan) {
+  std::string out = std::to_string(plan.ranks.size()) + " ranks, " + std::to_string(plan.stages) +
+                    " stages, " + std::to_string(plan.microbatches) + " microbatches";
+  if (plan.steps > 1) out += ", " + std::to_string(plan.steps) + " steps";
+  return out + (plan.forward_only ? ", forward only" : "");
+}
+
+// What each rank holds at most, one line a rank. `held`: bytes of activations and weights, or none.
+static void PrintPeaks(const PlanReport& report, const std::vector<RankFigures>& held) {
+  bool loads = std::any_of(report.ranks.begin(), report.ranks.end(),
+                           [](const RankPeaks& peaks) { return peaks.loaded > 0; });
+  std::printf("%5s %12s %12s %8s%s%s\n", "rank", "activations", "kept for W", "buffers",
+              loads ? "   loaded" : "", held.empty() ? "" : " buffer bytes        bytes");
+  for (size_t r = 0; r < report.ranks.size(); ++r) {
+    const RankPeaks& peaks = report.ranks[r];
+    std::printf("%5zu %12d %12d %8d", r, peaks.activations, peaks.kept_for_weights, peaks.buffers);
+    if (loads) std::printf(" %8d", peaks.loaded);
+    if (!held.empty())
+      std::printf(" %12lld %12.10g", static_cast<long long>(peaks.buffer_bytes),
+                  held[r].peak_bytes);
+    std::printf("\n");
+  }
+}
+
+void ValidatePlan(const ValidateRequest& request) {
+  Plan plan = ReadPlanOrLoop(ReadFile(request.file), request.file, request.steps);
+  PrintNotes(plan);
+  bool schedule = request.compute_only || (plan.ranks.size() > 1 && !HasTransfers(plan));
+  if (schedule && !request.compute_only)
+    std::cerr << request.file << ": without transfers: checked as a schedule\n";
+  StageGraph graph = GraphOf(plan);
+  Costs costs;
+  if (!request.costs.empty()) {
+    costs = ReadCosts(request.costs);
+    CheckStages(costs, plan.stages);
+    for (StageEdge& edge : graph.edges)
+      edge.forward_bytes = edge.backward_bytes =
+          static_cast<int64_t>(CostsOf(costs, edge.from, graph.ranks_of[edge.from][0]).output);
+  }
+  PlanReport report = schedule ? ValidateSchedule(plan, graph) : Validate(plan, graph);
+  std::vector<RankFigures> held;
+  if (!request.costs.empty()) held = Measure(plan, costs, Simulate(plan, costs)).ranks;
+  for (size_t r = 0; r < held.size() && request.memory >= 0; ++r)
+    if (held[r].peak_bytes > request.memory * (1 + 1e-12))
+      throw Error("rank " + std::to_string(r), "rule \"memory\": it holds up to " +
+                                                   Json(held[r].peak_bytes).dump() + " of " +
+                                                   Json(request.memory).dump());
+  std::cout << request.file << ": valid: " << Numbers(plan) << "\n";
+  PrintPeaks(report, held);
+}
+
+}  // namespace pipewright
