@@ -10,7 +10,6 @@
 #include "plan/actions.h"
 #include "plan/costs.h"
 #include "plan/error.h"
-#include "plan/json.h"
 #include "plan/loop_text.h"
 #include "plan/lower.h"
 #include "plan/offload.h"
@@ -115,11 +114,11 @@ void CheckMemory(const Request& request, const Plan& plan) {
   Figures figures = Measure(plan, costs, Simulate(plan, costs));
   for (size_t r = 0; r < figures.ranks.size(); ++r)
     if (figures.ranks[r].peak_bytes > request.memory) {
-      std::string most = Json(figures.ranks[r].peak_bytes).dump();
+      std::string most = Plain(figures.ranks[r].peak_bytes);
       throw Error(
           "schedule " + request.schedule,
           "rank " + std::to_string(r) + " holds up to " + most + " of --memory " +
-              Json(request.memory).dump(),
+              Plain(request.memory),
           "use fewer microbatches in flight (1f1b, zb-h1, v-half, v-min), or zb-auto, which "
           "plans within the limit");
     }

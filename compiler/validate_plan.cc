@@ -7,7 +7,6 @@
 #include "plan/actions.h"
 #include "plan/costs.h"
 #include "plan/error.h"
-#include "plan/json.h"
 #include "plan/loop_text.h"
 #include "plan/simulate.h"
 #include "plan/stage_graph.h"
@@ -65,8 +64,8 @@ void ValidatePlan(const ValidateRequest& request) {
   for (size_t r = 0; r < held.size() && request.memory >= 0; ++r)
     if (held[r].peak_bytes > request.memory * (1 + 1e-12))
       throw Error("rank " + std::to_string(r), "rule \"memory\": it holds up to " +
-                                                   Json(held[r].peak_bytes).dump() + " of " +
-                                                   Json(request.memory).dump());
+                                                   Plain(held[r].peak_bytes) + " of " +
+                                                   Plain(request.memory));
   std::cout << request.file << ": valid: " << Numbers(plan) << "\n";
   PrintPeaks(report, held);
 }

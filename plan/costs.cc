@@ -2,6 +2,7 @@
 
 #include <charconv>
 #include <cmath>
+#include <cstdio>
 
 #include "plan/error.h"
 #include "plan/json.h"
@@ -139,6 +140,12 @@ const LinkCosts& LinkOf(const Costs& costs, int from_rank, int to_rank) {
     if (found != costs.links.end()) return found->second;
   }
   return costs.link;
+}
+
+std::string Plain(double number) {
+  char out[32];
+  std::snprintf(out, sizeof out, "%.10g", number);
+  return out;
 }
 
 double TransferTime(const Costs& costs, int from_rank, int to_rank, double bytes) {

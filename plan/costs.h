@@ -47,6 +47,9 @@ void CheckStages(const Costs& costs, int stages);
 const StageCosts& CostsOf(const Costs& costs, int stage, int rank);
 const LinkCosts& LinkOf(const Costs& costs, int from_rank, int to_rank);
 
+// "3", "2.5": a number of the costs' as people write it.
+std::string Plain(double number);
+
 // One-way time of `bytes` between two ranks; 0 on one rank.
 double TransferTime(const Costs& costs, int from_rank, int to_rank, double bytes);
 

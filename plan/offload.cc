@@ -5,8 +5,8 @@
 #include <map>
 
 #include "plan/actions.h"
+#include "plan/costs.h"
 #include "plan/error.h"
-#include "plan/json.h"
 
 namespace pipewright {
 
@@ -130,8 +130,8 @@ class RankLoads {
       int victim = Victim(i);
       if (victim < 0)
         throw Error("rank " + std::to_string(rank_) + ", stage " + std::to_string(stage),
-                    "its weights take " + Json(need).dump() + ", with " + Json(bytes_).dump() +
-                        " loaded that are needed with them, of " + Json(room_).dump() +
+                    "its weights take " + Plain(need) + ", with " + Plain(bytes_) +
+                        " loaded that are needed with them, of " + Plain(room_) +
                         " for the weights of offloaded stages",
                     "give them more memory, or make the stage smaller");
       const Run& last = runs_[loaded_[victim]];
@@ -196,10 +196,10 @@ void CheckLoads(const Plan& plan, const Offload& offload) {
     }
     double room = Room(RunsOf(actions, offload), offload);
     if (peaks[r] > room * (1 + 1e-12))
-      throw Error("rank " + std::to_string(r), "rule \"load\": " + Json(peaks[r]).dump() +
+      throw Error("rank " + std::to_string(r), "rule \"load\": " + Plain(peaks[r]) +
                                                    " of weights are loaded at once, the memory "
                                                    "for offloaded stages is " +
-                                                   Json(room).dump());
+                                                   Plain(room));
   }
 }
 

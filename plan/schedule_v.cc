@@ -213,11 +213,12 @@ struct VShape {
 std::vector<size_t> FreeCoolDowns(const ScheduleRequest& q, int limit) {
   int p = q.ranks, m = 2 * p;
   size_t half = static_cast<size_t>(p) / 2;
-  if (p <= 24 || p % 2) return {half};
+  if (p <= 24 || p % 2 || p > 512) return {half};
   VShape shape{q, p, m, limit};
   int64_t enough = static_cast<int64_t>(kPeriod) * m + 3 * p - 7, least = -1;
-  // On many ranks fewer are tried, so that it takes no longer than the rest.
-  size_t stride = p <= 64 ? 1 : static_cast<size_t>(p) / 8;
+  // On many ranks fewer are tried: no more than some million actions are placed.
+  int tries = std::max(1, 3'000'000 / (12 * p * p));
+  size_t stride = p <= 64 ? 1 : 1 + 2 * static_cast<size_t>(p) / static_cast<size_t>(tries);
   std::vector<size_t> best;
   auto scan = [&](const Plan& filled, const std::vector<size_t>& before) {
     for (size_t k = 0; k <= 2 * static_cast<size_t>(p) && least != enough; k += stride) {

@@ -263,8 +263,8 @@ constexpr long kEffort = 240'000'000;
     if (need > most) most = need, worst = r;
   }
   throw Error("--memory",
-              "one microbatch at a time already needs " + std::to_string(most) + " on rank " +
-                  std::to_string(worst) + ", more than " + std::to_string(memory),
+              "one microbatch at a time already needs " + Plain(most) + " on rank " +
+                  std::to_string(worst) + ", more than " + Plain(memory),
               "raise the limit, use more ranks, or give a recompute option in the costs");
 }
 

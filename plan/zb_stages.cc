@@ -1,5 +1,6 @@
 // Stages put together from a finer profile, and how many of them.
 #include <algorithm>
+#include <iterator>
 
 #include "plan/error.h"
 #include "plan/zb_auto.h"
@@ -89,11 +90,17 @@ ZbAutoResult ZbAutoStages(const Costs& profile, int ranks, int microbatches,
         "give a profile with at least one entry a rank");
   ZbAutoResult best;
   std::string reason;
-  for (int each : {1, 2, 3, 4, 6, 8}) {
-    if (each * ranks > most) break;
+  const int choices[] = {1, 2, 3, 4, 6, 8};
+  auto fits = [&](int each) { return each * ranks <= most; };
+  ZbAutoOptions shared = options;  // all of them together take little longer than one
+  shared.effort = options.effort * 1.5 /
+                  static_cast<double>(std::count_if(std::begin(choices), std::end(choices), fits));
+  shared.effort = std::min(shared.effort, options.effort);
+  for (int each : choices) {
+    if (!fits(each)) break;
     Costs merged = MergeStages(profile, each * ranks);
     try {
-      ZbAutoResult found = ZbAuto(merged, ranks, each * ranks, microbatches, options);
+      ZbAutoResult found = ZbAuto(merged, ranks, each * ranks, microbatches, shared);
       if (!best.plan.ranks.empty() && found.span >= best.span) continue;
       best = std::move(found);
       costs = std::move(merged);

@@ -90,7 +90,7 @@ TEST(Offload, Refusals) {
       EXPECT_NE(std::string(e.what()).find(part), std::string::npos) << e.what();
     }
   };
-  refused([&] { InsertLoads(plan, {{1}, {1, 4}, 3}); }, "its weights take 4.0");
+  refused([&] { InsertLoads(plan, {{1}, {1, 4}, 3}); }, "its weights take 4,");
   refused([&] { InsertLoads(plan, {{2}, {}, 0}); }, "there is no stage 2");
   refused([&] { CheckLoads(plan, {{1}, {}, 0}); }, "offloaded and not loaded");
   Plan early = ReadPlan("0LOAD,0F0,0EVICT,0B0,0STEP\n", "p");
