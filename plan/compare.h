@@ -9,13 +9,6 @@
 
 namespace pipewright {
 
-// One action as a trace tells of it, whoever wrote it. Times in the trace's unit.
-struct TraceAction {
-  int rank = 0, step = 0;
-  Action action;
-  double start = 0, end = 0;
-};
-
 // The actions of a Chrome trace as ChromeTrace writes it: complete events ("ph": "X") whose name is
 // an action and whose tid is the rank; "step" among their args, 0 where absent. Other events are
 // skipped. Throws Error naming `path` when there is none.

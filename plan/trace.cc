@@ -23,59 +23,77 @@ static const char* Color(ActionKind kind) {
   }
 }
 
-std::string ChromeTrace(const Plan& plan, const Trace& trace) {
-  std::string out = "{\"traceEvents\":[\n";
-  bool first = true;
-  auto add = [&](const Json& event) {
-    if (!first) out += ",\n";
-    first = false;
-    out += event.dump();
-  };
-  for (size_t r = 0; r < trace.ranks.size(); ++r)
-    add({{"name", "thread_name"},
-         {"ph", "M"},
-         {"pid", 0},
-         {"tid", r},
-         {"args", {{"name", "rank " + std::to_string(r)}}}});
-  for (size_t r = 0; r < trace.ranks.size(); ++r)
-    for (const TimedAction& e : trace.ranks[r]) {
-      const Action& a = plan.ranks[r][e.action];
-      add({{"name", ToText(a)},
-           {"ph", "X"},
+namespace {
+
+class ChromeWriter {
+ public:
+  explicit ChromeWriter(size_t ranks) {
+    for (size_t r = 0; r < ranks; ++r)
+      Add({{"name", "thread_name"},
+           {"ph", "M"},
            {"pid", 0},
            {"tid", r},
-           {"ts", e.start},
-           {"dur", e.end - e.start},
-           {"cname", Color(a.kind)},
-           {"args",
-            {{"step", e.step},
-             {"stage", a.stage},
-             {"microbatch", a.microbatch},
-             {"position", e.action}}}});
-    }
-  for (size_t r = 0; r < trace.loads.size(); ++r)
-    for (const TimedAction& e : trace.loads[r])
-      add({{"name", ToText(plan.ranks[r][e.action])},
-           {"ph", "X"},
-           {"pid", 1},  // a line of its own
-           {"tid", r},
-           {"ts", e.start},
-           {"dur", e.end - e.start},
-           {"args", {{"step", e.step}, {"stage", plan.ranks[r][e.action].stage}}}});
+           {"args", {{"name", "rank " + std::to_string(r)}}}});
+  }
+
+  void Add(const Json& event) {
+    if (!first_) out_ += ",\n";
+    first_ = false;
+    out_ += event.dump();
+  }
+
+  // `position` in the rank's list; -1: not known.
+  void Add(const TraceAction& e, int position) {
+    const Action& a = e.action;
+    Json event = {{"name", ToText(a)},
+                  {"ph", "X"},
+                  {"pid", a.kind == ActionKind::kLoad ? 1 : 0},  // loads have a line of their own
+                  {"tid", e.rank},
+                  {"ts", e.start},
+                  {"dur", e.end - e.start},
+                  {"cname", Color(a.kind)},
+                  {"args", {{"step", e.step}, {"stage", a.stage}}}};
+    if (a.microbatch >= 0) event["args"]["microbatch"] = a.microbatch;
+    if (position >= 0) event["args"]["position"] = position;
+    Add(event);
+  }
+
+  std::string Take() { return out_ + "\n]}\n"; }
+
+ private:
+  std::string out_ = "{\"traceEvents\":[\n";
+  bool first_ = true;
+};
+
+}  // namespace
+
+std::string ChromeTrace(const std::vector<TraceAction>& actions, int ranks) {
+  ChromeWriter writer(static_cast<size_t>(ranks));
+  for (const TraceAction& action : actions) writer.Add(action, -1);
+  return writer.Take();
+}
+
+std::string ChromeTrace(const Plan& plan, const Trace& trace) {
+  ChromeWriter writer(trace.ranks.size());
+  for (const auto* lists : {&trace.ranks, &trace.loads})
+    for (size_t r = 0; r < lists->size(); ++r)
+      for (const TimedAction& e : (*lists)[r])
+        writer.Add({static_cast<int>(r), e.step, plan.ranks[r][e.action], e.start, e.end},
+                   e.action);
   for (size_t i = 0; i < trace.transfers.size(); ++i) {
     const TraceTransfer& t = trace.transfers[i];
     std::string name = std::to_string(t.from_stage) + (t.backward ? "SEND_B" : "SEND_F") +
                        std::to_string(t.microbatch) + ">" + std::to_string(t.to_stage);
     Json event = {{"name", name}, {"cat", "transfer"},  {"ph", "s"},    {"id", i},
                   {"pid", 0},     {"tid", t.from_rank}, {"ts", t.start}};
-    add(event);
+    writer.Add(event);
     event["ph"] = "f";
     event["bp"] = "e";
     event["tid"] = t.to_rank;
     event["ts"] = t.end;
-    add(event);
+    writer.Add(event);
   }
-  return out + "\n]}\n";
+  return writer.Take();
 }
 
 static char Letter(const Action& a) {

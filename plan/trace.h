@@ -41,9 +41,20 @@ struct Trace {
   std::vector<LinkTraffic> links;  // by (from, to); links without messages are left out
 };
 
+// One action as a trace tells of it, whoever wrote it: what a run records. Times in any one unit;
+// files have microseconds.
+struct TraceAction {
+  int rank = 0, step = 0;
+  Action action;
+  double start = 0, end = 0;
+};
+
 // Chrome's trace-event JSON (chrome://tracing, Perfetto): one line of the picture a rank; messages
 // as flows. Times are written as they are, where Chrome reads microseconds.
 std::string ChromeTrace(const Plan& plan, const Trace& trace);
+// The same of a run's records, `ranks` lines in the picture. ReadChromeTrace in plan/compare.h
+// reads both.
+std::string ChromeTrace(const std::vector<TraceAction>& actions, int ranks);
 
 // One line a rank, `columns` characters wide at most: digits are microbatches modulo 10 in F, the
 // letters i, w, b stand for I, W and B, o for a pair, '.' for idle.

@@ -51,6 +51,20 @@ TEST(Compare, MediansStepAndRanks) {
   EXPECT_EQ(c.ranks[2].predicted_idle, 6);
 }
 
+// What a run records is written and read in the same form.
+TEST(Compare, RecordsOfARun) {
+  Plan plan = Lowered(2, 3);
+  Trace trace = Simulate(plan, Times(2, 3, 1));
+  std::vector<TraceAction> actions = ActionsOf(plan, trace);
+  std::vector<TraceAction> read = ReadChromeTrace(ChromeTrace(actions, 2), "t");
+  ASSERT_EQ(read.size(), actions.size());
+  for (size_t i = 0; i < read.size(); ++i) {
+    EXPECT_EQ(read[i].action, actions[i].action);
+    EXPECT_EQ(read[i].rank, actions[i].rank);
+    EXPECT_EQ(read[i].end, actions[i].end);
+  }
+}
+
 TEST(Compare, OtherEventsAreSkippedAndMisfitsRefused) {
   std::string one = R"({"traceEvents": [
       {"ph": "M", "name": "thread_name", "pid": 0, "tid": 0, "args": {}},
