@@ -19,7 +19,7 @@ void AddConfCommand(CLI::App& app) {
   app.add_option("package", options->package, "the package")->required();
   app.add_option("--ranks", options->ranks, "number of ranks; modules are grouped in order")
       ->required()
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, 1 << 20));
   app.add_option("-o,--output", options->output, "the conf to write; standard output if not given");
   app.callback([options] {
     Manifest manifest = ReadManifest(options->package);

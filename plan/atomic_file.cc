@@ -79,6 +79,9 @@ void CheckWritable(const std::string& path) {
   std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
   if (access(folder.c_str(), W_OK | X_OK) != 0)
     throw Error(path, "cannot be written: folder " + folder + ": " + std::strerror(errno));
+  struct stat there;
+  if (stat(path.c_str(), &there) == 0 && S_ISDIR(there.st_mode))
+    throw Error(path, "cannot be written: it is a folder", "name a file");
   if (access(path.c_str(), F_OK) == 0 && access(path.c_str(), W_OK) != 0)
     throw Error(path, std::string("cannot be written: ") + std::strerror(errno));
 }

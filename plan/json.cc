@@ -98,6 +98,11 @@ static Document Parse(std::string_view text, const std::string& path) {
     colon = reason.find(": ", colon == std::string::npos ? 0 : colon);
     if (colon != std::string::npos) reason = reason.substr(colon + 2);
     throw Error(path + ":" + Position(text, e.byte ? e.byte - 1 : 0), "not JSON: " + reason);
+  } catch (const typename Document::out_of_range& e) {
+    // "... number overflow parsing '1e999'"
+    std::string reason = e.what(), number = reason.substr(reason.find('\'') + 1);
+    number = number.substr(0, number.find('\''));
+    throw Error(path + ":" + Position(text, text.find(number)), number + " is too large a number");
   }
   if (!duplicate.empty()) {
     std::set<std::vector<std::string>> seen;

@@ -26,13 +26,17 @@ Conf ReadConfFor(const std::string& package, const std::string& file, const Mani
   int named = 0;
   for (const std::vector<int>& replicas : conf.stage_to_ranks)
     for (int rank : replicas) named = std::max(named, rank + 1);
-  if (ranks != 0 && named != ranks)
-    throw Error(path,
-                "it is for " + Ranks(named) + ", and " + Ranks(ranks) +
-                    (ranks == 1 ? " was started" : " were started"),
-                "start " + Ranks(named) + ", or make a conf for " + Ranks(ranks) +
-                    " and run with --conf conf.json:\n    pipewright conf " + package +
-                    " --ranks " + std::to_string(ranks) + " -o conf.json");
+  if (ranks != 0 && named != ranks) {
+    int modules = static_cast<int>(manifest.modules.size());
+    throw Error(path, "it is for " + Ranks(named) + ", not for " + Ranks(ranks),
+                ranks > modules
+                    ? "the package has " + std::to_string(modules) +
+                          (modules == 1 ? " module" : " modules") + " and runs on as many ranks " +
+                          "at most; compile it with more cuts for more"
+                    : "start " + Ranks(named) + ", or make a conf for " + Ranks(ranks) +
+                          " and run with --conf conf.json:\n    pipewright conf " + package +
+                          " --ranks " + std::to_string(ranks) + " -o conf.json");
+  }
   std::vector<std::pair<int, int>> edges;
   for (const ValueInfo& value : manifest.values)
     if (value.producer >= 0)

@@ -59,6 +59,7 @@ void Infer(const RunOptions& options, Transport& transport) {
   session.job.schedule = "gpipe";
   SessionOptions open{options.package, options.conf, options.weights};
   open.training = open.has_loss = false;
+  open.agreed = AgreedText(options);
   InputFile feed;
   feed.microbatches = options.microbatches;
   std::vector<TensorSpec> specs;

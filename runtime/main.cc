@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <iterator>
 #include <string>
@@ -22,6 +23,8 @@
 namespace pipewright {
 
 namespace {
+
+const CLI::Validator kCount = CLI::Range(int64_t{1}, int64_t{1} << 40).description("at least 1");
 
 int in_process = 0;  // ranks as threads; 0: ranks are MPI processes
 bool synchronous_sends = false;
@@ -91,6 +94,10 @@ void HandleSignals(std::deque<StatusFile>& ranks) {
 void RunRanks(void (*work)(const RunOptions&, Transport&)) {
   if (supervisor.wanted) RunSupervised(work == Train);
   if (in_process > 0) {
+    if (const char* size = std::getenv("OMPI_COMM_WORLD_SIZE"); size && std::string(size) != "1")
+      throw UsageError("--in-process: mpirun started " + std::string(size) +
+                       " processes, and each would run every rank\n  start pipewright-run without "
+                       "mpirun, or leave --in-process out");
     std::signal(SIGUSR1, [](int) { stop_signal = 1; });
     std::signal(SIGTERM, [](int) { end_signal = 1; });
     ThreadOptions threads;
@@ -128,7 +135,7 @@ void AddPackage(CLI::App& app) {
 void AddTrain(CLI::App& app) {
   AddPackage(app);
   app.add_option("job", options.job, "job file: data, loss, optimizer, schedule")->required();
-  app.add_option("--steps", options.steps, "instead of the job's");
+  app.add_option("--steps", options.steps, "instead of the job's")->check(kCount);
   app.add_option("--schedule", options.schedule, "instead of the job's");
   app.add_option("--save", options.save, "where the trained weights go, instead of the job's");
   app.add_option("--metrics", options.metrics,
@@ -145,7 +152,8 @@ void AddTrain(CLI::App& app) {
 void AddEval(CLI::App& app) {
   AddPackage(app);
   app.add_option("job", options.job, "job file: data and loss")->required();
-  app.add_option("--steps", options.steps, "minibatches (default: all of the data once)");
+  app.add_option("--steps", options.steps, "minibatches (default: all of the data once)")
+      ->check(kCount);
   app.add_option("--metrics", options.metrics, "where the result goes as JSON");
   app.callback([] { RunRanks(Evaluate); });
 }

@@ -17,6 +17,12 @@ namespace pipewright {
 
 namespace {
 
+std::string ShapeText(const std::vector<int64_t>& shape) {
+  std::vector<std::string> sizes;
+  for (int64_t size : shape) sizes.push_back(std::to_string(size));
+  return "[" + Join(sizes, ", ") + "]";
+}
+
 at::Tensor MakeWeight(const WeightInfo& weight, const SafetensorsFile* file) {
   at::ScalarType type = DtypeOf(weight.dtype);
   // A tensor of its own rather than the mapped file: training writes to it, and kernels of the
@@ -26,8 +32,8 @@ at::Tensor MakeWeight(const WeightInfo& weight, const SafetensorsFile* file) {
     const TensorInfo& info = file->At(weight.name);
     if (DtypeOfSafetensors(info.dtype) != type || info.shape != weight.shape)
       throw Error(file->path(),
-                  "\"" + weight.name + "\" is " + info.dtype +
-                      " of another shape or type than manifest.json says",
+                  "\"" + weight.name + "\" is " + info.dtype + " " + ShapeText(info.shape) +
+                      ", manifest.json says " + weight.dtype + " " + ShapeText(weight.shape),
                   "replace it by a tensor of the same shape and type, or compile again");
     if (info.end > info.begin)
       file->Read(info, 0, static_cast<char*>(tensor.data_ptr()), info.end - info.begin);
@@ -97,6 +103,8 @@ LoadedModule LoadModule(const std::string& package, const Manifest& manifest, in
           return std::make_shared<torch::jit::Source>(text, path, 1);
         },
         caffe2::serialize::kProducedFileFormatVersion);
+    if (text.find("class " + name + "(") == std::string::npos)
+      throw std::runtime_error("it declares no class " + name + ", which is what is run");
     type = importer.loadType(c10::QualifiedName("__torch__." + name))->expect<c10::ClassType>();
     forward = &type->getMethod("forward");
     forward->ensure_defined();

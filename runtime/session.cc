@@ -50,14 +50,18 @@ void CheckRunnable(const Session& session, const std::vector<TensorSpec>& specs)
   }
 }
 
-// Everything that must be the same on all ranks, as one text.
-uint64_t Fingerprint(const Session& session, const SessionOptions& options) {
-  std::string text = WriteManifest(session.run.manifest) + WritePlan(session.run.plan) +
-                     WriteConf(session.run.conf);
+// What must be the same on all ranks, by what to call it.
+std::vector<std::pair<const char*, uint64_t>> Fingerprints(const Session& session,
+                                                           const SessionOptions& options) {
+  std::string package = WriteManifest(session.run.manifest), job;
   for (const ModuleInfo& module : session.run.manifest.modules)
-    text += ReadFile(options.package + "/" + module.code);
-  if (std::filesystem::exists(session.job.path)) text += ReadFile(session.job.path);
-  return Hash(text);
+    package += ReadFile(options.package + "/" + module.code);
+  if (std::filesystem::exists(session.job.path)) job = ReadFile(session.job.path);
+  return {{"package", Hash(package)},
+          {"conf", Hash(WriteConf(session.run.conf))},
+          {"job", Hash(job)},
+          {"options", Hash(options.agreed)},
+          {"plan", Hash(WritePlan(session.run.plan))}};
 }
 
 template <typename F>
@@ -79,7 +83,7 @@ void OpenSession(Session& session, const SessionOptions& options, Transport& tra
                  std::function<at::Tensor(int, int)> input,
                  std::function<void(int, int, const at::Tensor&)> output) {
   StageSettings settings;
-  uint64_t fingerprint = 0;
+  std::vector<std::pair<const char*, uint64_t>> fingerprints;
   Phase(transport, "reading", [&] {
     session.run = MakeRunPlan(options.package, options.conf, session.job, transport.size(),
                               !options.training);
@@ -87,9 +91,9 @@ void OpenSession(Session& session, const SessionOptions& options, Transport& tra
     session.groups = SharedGroups(session.run.manifest, session.run.conf);
     settings.specs = InferShapes(options.package, session.run.manifest, specs());
     CheckRunnable(session, settings.specs);
-    fingerprint = Fingerprint(session, options);
+    fingerprints = Fingerprints(session, options);
   });
-  Agree(transport, fingerprint, "package, conf and job");
+  for (const auto& [what, hash] : fingerprints) Agree(transport, hash, what);
   Phase(transport, "loading", [&] {
     settings.manifest = &session.run.manifest;
     settings.package = options.package;
@@ -146,7 +150,9 @@ std::string Describe(const Session& session, int rank) {
       modules.push_back(std::to_string(m) + (last > m ? "-" + std::to_string(last) : ""));
       m = last;
     }
-    parts.push_back("stage " + std::to_string(stage) + ": modules " + Join(modules, ", "));
+    bool one = modules.size() == 1 && modules[0].find('-') == std::string::npos;
+    parts.push_back("stage " + std::to_string(stage) + (one ? ": module " : ": modules ") +
+                    Join(modules, ", "));
   }
   return Join(parts, "; ");
 }

@@ -19,6 +19,7 @@ struct SessionOptions {
   bool training = true;  // false: forward only
   bool has_loss = true;
   bool keep_gradients = false;
+  std::string agreed = "";  // what else must be the same on every rank
   // Called with the stages loaded, on all ranks; changes their weights and returns the step that
   // is to be the first. Empty: step 0.
   std::function<int64_t(struct Session&)> restore = nullptr;

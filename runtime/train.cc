@@ -182,6 +182,14 @@ RunCheckpoint ResumeAsAsked(const RunOptions& options, Session& session, Transpo
 
 }  // namespace
 
+std::string AgreedText(const RunOptions& options) {
+  return Join(
+      {options.weights, std::to_string(options.steps), options.schedule, options.save,
+       options.metrics, options.save_gradients, options.resume ? "resume" : "", options.resume_from,
+       options.input, options.output, std::to_string(options.microbatches)},
+      "\n");
+}
+
 void Train(const RunOptions& options, Transport& transport) {
   Session session;
   ReadJobPhase(options, session, transport);
@@ -189,6 +197,7 @@ void Train(const RunOptions& options, Transport& transport) {
   Feed feed;
   RunCheckpoint resumed;
   SessionOptions open{options.package, options.conf, options.weights};
+  open.agreed = AgreedText(options);
   open.keep_gradients = !options.save_gradients.empty();
   open.restore = [&](Session&) {
     resumed = ResumeAsAsked(options, session, transport);
@@ -262,6 +271,7 @@ void Evaluate(const RunOptions& options, Transport& transport) {
   const Job& job = session.job;
   Feed feed;
   SessionOptions open{options.package, options.conf, options.weights};
+  open.agreed = AgreedText(options);
   open.training = false;
   OpenSession(
       session, open, transport, [&] { return feed.Open(job, session.run.manifest); },

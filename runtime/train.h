@@ -20,6 +20,10 @@ struct RunOptions {
   int microbatches = 1;
 };
 
+// The options that must be the same on every rank: a rank that runs fewer steps, or does not take
+// part in saving, would leave the others waiting.
+std::string AgreedText(const RunOptions& options);
+
 // Each runs on every rank of `transport`. Throws the same Error on all of them.
 void Train(const RunOptions& options, Transport& transport);
 // The mean loss over the job's data (or `steps` minibatches of it), forward only.

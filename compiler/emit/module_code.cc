@@ -8,6 +8,7 @@
 
 #include "compiler/emit/annotate.h"
 #include "plan/error.h"
+#include "plan/json.h"
 #include "plan/text.h"
 
 namespace pipewright {
@@ -41,6 +42,7 @@ class BodyWriter {
     if (body_.uses_device)
       module_.register_attribute("device", c10::DeviceObjType::get(), c10::Device(c10::kCPU));
     for (const auto& [weight, name] : body_.weights) {
+      CheckName(name);
       // Only its type is printed.
       if (model_.weights[weight].kind == "parameter")
         module_.register_parameter(name, at::empty({0}), false);
@@ -73,6 +75,22 @@ class BodyWriter {
   }
 
  private:
+  // TorchScript has no way to write the others down.
+  void CheckName(const std::string& name) const {
+    static const std::set<std::string> kReserved = {
+        "None",    "True",     "False",  "and",      "as",   "assert", "break",
+        "class",   "continue", "def",    "del",      "elif", "else",   "for",
+        "from",    "if",       "import", "in",       "is",   "not",    "or",
+        "pass",    "raise",    "return", "while",    "with", "yield",  "except",
+        "finally", "global",   "lambda", "nonlocal", "try",  "async",  "await"};
+    bool plain = !kReserved.count(name);
+    for (char c : name) plain = plain && c >= ' ' && c <= '~' && c != '"' && c != '\\';
+    if (!plain)
+      throw Error(model_.file, "the code of a module cannot name the weight " + Quote(name),
+                  "rename it in the model: a name that is no word of Python, without quotes, "
+                  "backslashes and letters beyond ASCII");
+  }
+
   void Reserve() {
     for (Value* input : body_.inputs) names_.insert(input->debugName());
     for (Node* node : body_.nodes)

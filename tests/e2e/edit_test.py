@@ -87,6 +87,13 @@ class Edit(Case):
     def test_an_unknown_name(self):
         self.check_broken("name.pkg", r"torch\.gelu\(\w+", "torch.gelu(nowhere", "nowhere")
 
+    def test_a_weight_that_is_not_there(self):
+        package = self.copy_package("weight.pkg")
+        self.edit(package, r'self, "blocks\.1\.up\.bias"', 'self, "blocks.1.up.bais"')
+        result = run_ranks(4, "train", package, self.write_job(token_job()))
+        self.assert_fails(result, r"modules/module1\.py: does not compile", "<--- HERE")
+        self.assertEqual(result.out.count("blocks.1.up.bais"), 2, result.out)
+
     def test_a_syntax_error(self):
         self.check_broken("syntax.pkg", r"= torch\.gelu\(", "= = torch.gelu(")
 

@@ -6,7 +6,7 @@ import unittest
 
 import numpy as np
 
-from support import LENGTH, Case, export_gpt, gpt, run_ranks, token_job
+from support import BUILD, LENGTH, Case, call, export_gpt, gpt, run_ranks, token_job
 
 
 class Failure(Case):
@@ -65,6 +65,22 @@ class Failure(Case):
 
     def test_the_wrong_number_of_ranks(self):
         self.fails("pipewright conf .*--ranks 3", "conf/mp_conf.json", "4", ranks=3)
+
+    def test_options_that_differ_between_ranks(self):
+        program = [BUILD / "pipewright-run", "train", self.package, self.write_job(token_job())]
+        save = self.path("differs.safetensors")
+        for option in (["--steps", "1"], ["--save", save], ["--weights", save]):
+            result = call(["mpirun", "-n", "3", *program, ":", "-n", "1", *program, *option])
+            self.assert_fails(result, "options: not the same on every rank: rank 3 differs")
+            self.assertFalse(save.exists())
+
+    def test_a_folder_where_weights_go(self):
+        self.fails("cannot be written: it is a folder", options=["--save", self.path(".")])
+
+    def test_mpirun_and_ranks_as_threads(self):
+        result = call(["mpirun", "-n", "2", BUILD / "pipewright-run", "--in-process", "2", "train",
+                       self.package, self.write_job(token_job())])
+        self.assert_fails(result, "mpirun started 2 processes", code=2)
 
     def test_a_conf_for_another_package(self):
         self.path("short.json").write_text(json.dumps(
