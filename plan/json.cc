@@ -81,7 +81,9 @@ static Document Parse(std::string_view text, const std::string& path) {
   // It keeps the last of two equal keys; here the second is an error.
   std::vector<std::set<std::string>> keys;
   std::string duplicate;
-  auto watch = [&](int, typename Document::parse_event_t event, Document& parsed) {
+  auto watch = [&](int depth, typename Document::parse_event_t event, Document& parsed) {
+    // Copying and printing a document take stack for each level.
+    if (depth > 1000) throw Error(path, "nested deeper than 1000 levels");
     if (event == Document::parse_event_t::object_start) keys.emplace_back();
     if (event == Document::parse_event_t::object_end) keys.pop_back();
     if (event == Document::parse_event_t::key && duplicate.empty() &&

@@ -9,8 +9,8 @@ namespace pipewright {
 
 using Json = nlohmann::ordered_json;
 
-// Parses `text`; throws Error("path:line:column: ..."). Duplicate keys and trailing text are
-// errors.
+// Parses `text`; throws Error("path:line:column: ..."). Duplicate keys, trailing text and
+// more than 1000 levels are errors.
 Json ParseJson(std::string_view text, const std::string& path);
 // The same, for objects of very many keys; the order is the keys', not the text's.
 nlohmann::json ParseSortedJson(std::string_view text, const std::string& path);
