@@ -8,7 +8,8 @@ if(NOT PIPEWRIGHT_TORCH)
   endforeach()
 endif()
 add_executable(pipewright compiler/main.cc compiler/program.cc
-  compiler/simulate_report.cc compiler/validate_plan.cc compiler/zb_auto_plan.cc
+  compiler/partition_problem.cc compiler/simulate_report.cc compiler/validate_plan.cc
+  compiler/zb_auto_plan.cc
                ${COMMAND_SOURCES})
 target_link_libraries(pipewright PRIVATE pipewright_plan CLI11::CLI11)
 if(TARGET pipewright_compile)

@@ -1,178 +1,58 @@
 // pipewright partition FILE [options]
 #include <CLI/CLI.hpp>
-#include <charconv>
 #include <chrono>
+#include <cmath>
 #include <filesystem>
 #include <iostream>
-#include <map>
 #include <memory>
 
+#include "compiler/partition_request.h"
+#include "compiler/print_json.h"
 #include "plan/error.h"
-#include "plan/partition/profile_problem.h"
 #include "plan/partition/report.h"
 #include "plan/partition/step.h"
-#include "plan/partition/tarnawski.h"
 #include "plan/schedule.h"
-#include "plan/size.h"
 #include "plan/text.h"
 
 namespace pipewright {
 
-namespace {
-
-struct Request {
-  std::string file, mode = "exact", output, memory, in_flight, objective = "bottleneck",
-                    schedule = "1f1b";
-  std::vector<int> machines;
-  std::vector<double> bandwidths, speeds, links;
-  std::vector<std::string> memories, together, shared;
-  int stages = -1, devices = -1, cpus = -1, replicas = 1, microbatches = 1 << 30;
-  double latency = 0, optimizer_state = 2, time_limit = kInfinity, pipedream_memory = 16e9;
-  double activation_compression_ratio = 0;
-  bool straight_pipeline = false, use_memory_constraint = false, use_fewer_machines = false;
-  bool json = false, explain = false;
-};
-
-}  // namespace
-
-static double Bytes(const std::string& text, const std::string& option) {
-  double value = 0;
-  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error == std::errc() && end == text.data() + text.size()) {
-    if (!(value >= 0)) throw UsageError(option, "a size of at least 0 is expected, not " + text);
-    return value;
+// The stage of each module of a package. Throws Error where a stage begins inside of a module.
+static std::vector<int> StageOfModule(const PartitionInput& input) {
+  std::vector<int> stage_of(static_cast<size_t>(input.modules), -1);
+  size_t first = input.graph.nodes.size() - input.profile.nodes.size();
+  for (size_t i = 0; i < input.profile.nodes.size(); ++i) {
+    const ProfileNode& node = input.profile.nodes[i];
+    int stage = input.graph.nodes[first + i].stage;
+    if (stage_of[node.module] >= 0 && stage_of[node.module] != stage)
+      throw Error(node.name,
+                  "begins stage " + std::to_string(stage) + " inside of module" +
+                      std::to_string(node.module) + ", where no conf can cut",
+                  "keep the parts of a module together: --together a,b");
+    stage_of[node.module] = stage;
   }
-  return static_cast<double>(ParseSize(text, option));
+  return stage_of;
 }
 
-// One class for each different kind of device; the counts of a profile come from the command line.
-static void SetDevices(PartitionProblem& problem, const Request& request) {
-  int devices = request.devices;
-  if (devices < 0 && !request.machines.empty()) {
-    devices = 1;
-    for (int machines : request.machines) devices *= machines;
+static void WriteOutputs(const PartitionRequest& request, const PartitionInput& input,
+                         const PartitionReport& report) {
+  std::vector<int> replicas;
+  std::vector<std::vector<int>> ranks;
+  for (const auto& stage : report.stages) {
+    replicas.push_back(stage.replicas);
+    ranks.push_back(stage.ranks);
   }
-  bool own = !problem.devices.empty();
-  if (!own) {
-    if (devices < 0) devices = request.stages;
-    for (size_t size : {request.speeds.size(), request.links.size(), request.memories.size()})
-      if (devices < 0 && size > 0) devices = static_cast<int>(size);
-    if (devices < 1)
-      throw UsageError("partition", "the number of devices is not given",
-                       "--stages K, or --devices N for up to N stages");
-    DeviceClass gpu, cpu;
-    gpu.count = devices;
-    cpu.name = "cpu";
-    cpu.host = true;
-    cpu.count = 0;
-    problem.devices = {gpu, cpu};
-  }
-  DeviceClass gpu = problem.devices[0], cpu = problem.devices[1];
-  if (devices >= 0) gpu.count = devices;
-  if (request.cpus >= 0) cpu.count = request.cpus;
-  if (!request.memory.empty()) gpu.memory_bytes = Bytes(request.memory, "--memory");
-  auto one_each = [&](size_t size, const char* option) {
-    if (size > 0 && static_cast<int>(size) != gpu.count)
-      throw UsageError(option, "one number a device is expected: " + std::to_string(gpu.count) +
-                                   ", not " + std::to_string(size));
-  };
-  one_each(request.speeds.size(), "--speeds");
-  one_each(request.links.size(), "--links");
-  one_each(request.memories.size(), "--memories");
-  problem.devices.clear();
-  for (int d = 0; d < gpu.count; ++d) {
-    DeviceClass device = gpu;
-    device.count = 1;
-    if (!request.speeds.empty()) device.speed = request.speeds[d];
-    if (!request.links.empty()) device.link = request.links[d];
-    if (!request.memories.empty()) device.memory_bytes = Bytes(request.memories[d], "--memories");
-    if (!(device.speed > 0) || !(device.link > 0))
-      throw UsageError("--speeds", "speeds and links above 0 are expected");
-    bool found = false;
-    for (DeviceClass& known : problem.devices)
-      if (known.speed == device.speed && known.link == device.link &&
-          known.memory_bytes == device.memory_bytes) {
-        ++known.count;
-        found = true;
-      }
-    if (!found) problem.devices.push_back(device);
-  }
-  if (problem.devices.size() > 1)
-    for (size_t c = 0; c < problem.devices.size(); ++c)
-      problem.devices[c].name = "gpu" + std::string(1, static_cast<char>('a' + c % 26)) + "-";
-  problem.devices.push_back(cpu);
-}
-
-static int FindNode(const PartitionProblem& problem, const std::string& name,
-                    const std::string& option) {
-  std::vector<std::string> names;
-  for (size_t i = 0; i < problem.nodes.size(); ++i) {
-    if (problem.nodes[i].name == name) return static_cast<int>(i);
-    names.push_back(problem.nodes[i].name);
-  }
-  throw UsageError(option, "there is no node \"" + name + "\"" + Suggest(name, names));
-}
-
-// --together a,b keeps nodes in one stage; --shared a,b charges the gradient exchange of a weight
-// that both use where they are apart.
-static void SetGroups(PartitionProblem& problem, const Request& request) {
-  int next = 0;
-  for (const PartitionNode& node : problem.nodes) next = std::max(next, node.group + 1);
-  for (const std::string& list : request.together) {
-    int group = next++;
-    for (const std::string& name : Split(list, ',')) {
-      int node = FindNode(problem, name, "--together"), old = problem.nodes[node].group;
-      problem.nodes[node].group = group;
-      for (PartitionNode& other : problem.nodes)
-        if (old >= 0 && other.group == old) other.group = group;
-    }
-  }
-  for (const std::string& list : request.shared) {
-    PartitionValue value;
-    double bytes = 0;
-    for (const std::string& name : Split(list, ',')) {
-      value.consumers.push_back(FindNode(problem, name, "--shared"));
-      bytes = std::max(bytes, problem.nodes[value.consumers.back()].parameter_bytes);
-    }
-    value.time = 2 * bytes * problem.exchange_time;
-    value.transfers = 2;
-    problem.values.push_back(value);
-  }
-}
-
-static PipeDreamOptions UpstreamOptions(const Request& request) {
-  PipeDreamOptions options;
-  options.machines = request.machines;
-  if (options.machines.empty() && request.devices > 0) options.machines = {request.devices};
-  if (options.machines.empty() && request.stages > 0) options.machines = {request.stages};
-  if (options.machines.empty())
-    throw UsageError("-n", "the number of machines is expected", "-n 4, or -n 4 2 for two levels");
-  options.bandwidths = request.bandwidths;
-  if (options.bandwidths.empty()) options.bandwidths.assign(options.machines.size(), 1e9);
-  options.memory_bytes =
-      request.memory.empty() ? request.pipedream_memory : Bytes(request.memory, "--memory");
-  options.straight_pipeline = request.straight_pipeline;
-  options.use_memory_constraint = request.use_memory_constraint;
-  options.use_fewer_machines = request.use_fewer_machines;
-  if (request.activation_compression_ratio != 0)
-    options.activation_compression_ratio = request.activation_compression_ratio;
-  return options;
-}
-
-static void WriteOutputs(const Request& request, const PartitionReport& report,
-                         const ModelGraph* graph) {
+  StageConfs confs = input.kind == PartitionInput::kProfile
+                         ? MakeStageConfs(StageOfModule(input), ranks)
+                         : MakeStageConfs(replicas);
   std::filesystem::create_directories(request.output);
   std::string folder = request.output + "/";
-  std::vector<int> replicas;
-  for (const auto& stage : report.stages) replicas.push_back(stage.replicas);
-  StageConfs confs = MakeStageConfs(replicas);
   WriteFile(folder + "dp_conf.json", WriteConf(confs.dp));
   WriteFile(folder + "mp_conf.json", WriteConf(confs.mp));
   WriteFile(folder + "hybrid_conf.json", WriteConf(confs.hybrid));
   WriteFile(folder + "partition.json", ReportJson(report).dump(2) + "\n");
-  if (!graph) return;
-  WriteFile(folder + "graph.txt", WriteGraphText(*graph));
-  WriteFile(folder + "graph.dot", GraphDot(*graph));
+  if (!input.has_graph()) return;
+  WriteFile(folder + "graph.txt", WriteGraphText(input.graph));
+  WriteFile(folder + "graph.dot", GraphDot(input.graph));
 }
 
 static std::string ExplainText(const PartitionProblem& problem, const Explanation& e,
@@ -192,104 +72,83 @@ static std::string ExplainText(const PartitionProblem& problem, const Explanatio
   return out;
 }
 
-static void Partition(const Request& request) {
+static PartitionReport LikePipeDream(const PartitionRequest& request, PartitionInput& input) {
+  if (!input.has_graph())
+    throw UsageError("--mode", "pipedream reads graph text and profiles only: " + request.file,
+                     "use --mode exact or --mode fast");
+  PipeDreamResult result = PipeDreamPartition(input.graph, UpstreamOptions(request));
+  for (size_t s = 0; s < result.stages.size(); ++s)
+    for (int node : result.stages[s].nodes) input.graph.nodes[node].stage = static_cast<int>(s);
+  return MakeReport(input.graph, result);
+}
+
+static Json ToJson(const Explanation& e) {
+  return {{"stage", e.stage},
+          {"binds", e.binds},
+          {"next_best", std::isfinite(e.next_best) ? Json(e.next_best) : Json(nullptr)},
+          {"next_best_proven", e.next_best_proven}};
+}
+
+static void Partition(const PartitionRequest& request) {
   auto start = std::chrono::steady_clock::now();
   auto seconds = [&] {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   };
-  std::string text = ReadFile(request.file);
-  bool is_graph = LooksLikeGraphText(text);
-  ModelGraph graph;
+  PartitionInput input = ReadPartitionInput(request);
   PartitionReport report;
   std::string explanation;
   if (request.mode == "pipedream") {
-    if (!is_graph)
-      throw UsageError("--mode", "pipedream reads PipeDream's graph text only: " + request.file,
-                       "use --mode exact or --mode fast");
-    graph = ReadGraphText(text, request.file);
-    PipeDreamResult result = PipeDreamPartition(graph, UpstreamOptions(request));
-    report = MakeReport(graph, result);
-    for (size_t s = 0; s < result.stages.size(); ++s)
-      for (int node : result.stages[s].nodes) graph.nodes[node].stage = static_cast<int>(s);
+    report = LikePipeDream(request, input);
+    report.seconds = seconds();
   } else {
-    PartitionProblem problem;
     ProfileProblem profile;
-    if (is_graph) {
-      graph = ReadGraphText(text, request.file);
-      ProfileCosts costs;
-      if (!request.bandwidths.empty()) costs.bandwidth = request.bandwidths.back();
-      if (!(costs.bandwidth > 0)) throw UsageError("-b", "a bandwidth above 0 is expected");
-      costs.latency = request.latency;
-      costs.optimizer_state = request.optimizer_state;
-      profile = ToProblem(graph, costs);
-      problem = profile.problem;
-      std::string held = request.in_flight.empty() ? request.schedule : request.in_flight;
-      problem.in_flight = held == "gpipe" ? InFlight::kGPipe
-                          : held == "one" ? InFlight::kOne
-                                          : InFlight::k1F1B;
-      problem.microbatches = request.microbatches;
-      if (problem.in_flight == InFlight::kGPipe && request.microbatches == 1 << 30)
-        throw UsageError("--microbatches", "gpipe holds all microbatches: say how many");
-    } else {
-      Json json = ParseJson(text, request.file);
-      if (!IsTarnawski(json))
-        throw Error(request.file, "is neither graph text, nor an instance of Tarnawski et al.");
-      problem = ReadTarnawski(json, request.file);
-      problem.transfer_latency = request.latency;
-    }
-    problem.stages = request.stages;
-    problem.max_replicas = request.replicas;
-    SetDevices(problem, request);
-    SetGroups(problem, request);
+    PartitionProblem problem = MakeProblem(input, request, profile);
     SolveOptions options;
     options.exact = request.mode == "exact";
     options.max_seconds = request.time_limit;
-    PartitionResult result;
-    if (request.objective == "step") {
-      if (request.microbatches == 1 << 30)
-        throw UsageError("--microbatches", "--objective step needs the number of microbatches");
-      result = SolveStep(problem, options, {request.schedule, request.microbatches});
+    bool step = request.objective == "step";
+    if (step && request.microbatches == 1 << 30)
+      throw UsageError("--microbatches", "--objective step needs the number of microbatches");
+    Explanation e;
+    PartitionResult result =
+        step ? SolveStep(problem, options, {request.schedule, request.microbatches}, &e)
+             : SolvePartition(problem, options);
+    report = MakeReport(problem, result);
+    report.seconds = seconds();
+    if (step) {
       report.more["schedule"] = request.schedule;
       report.more["microbatches"] = request.microbatches;
-    } else {
-      result = SolvePartition(problem, options);
     }
-    Json more = report.more;
-    report = MakeReport(problem, result);
-    report.more = more;
-    if (is_graph && result.feasible) {
-      SetStages(graph, profile, result);
+    if (input.has_graph() && result.feasible) {
+      SetStages(input.graph, profile, result);
+    }
+    if (input.kind == PartitionInput::kGraphText && result.feasible) {
       std::vector<std::string> inputs;
-      for (int input : profile.inputs) inputs.push_back(graph.nodes[input].id);
+      for (int node : profile.inputs) inputs.push_back(input.graph.nodes[node].id);
       auto& first = report.stages[0].nodes;
       first.insert(first.begin(), inputs.begin(), inputs.end());
     }
-    report.seconds = seconds();
-    if (request.explain && request.objective == "bottleneck") {
-      Explanation e = ExplainPartition(problem, result, options);
+    if (request.explain) {
+      if (!step) e = ExplainPartition(problem, result, options);
       explanation = ExplainText(problem, e, result);
-      report.more["explain"] = {
-          {"stage", e.stage},
-          {"binds", e.binds},
-          {"next_best", std::isfinite(e.next_best) ? Json(e.next_best) : Json(nullptr)},
-          {"next_best_proven", e.next_best_proven}};
+      report.more["explain"] = ToJson(e);
     }
   }
   report.mode = request.mode;
-  if (report.seconds == 0) report.seconds = seconds();
-  if (!request.output.empty() && report.feasible)
-    WriteOutputs(request, report, is_graph ? &graph : nullptr);
+  if (!request.output.empty() && report.feasible) WriteOutputs(request, input, report);
   if (request.json)
-    std::cout << ReportJson(report).dump(2) << "\n";
+    PrintJson(ReportJson(report));
   else
     std::cout << ReportTable(report) << explanation;
 }
 
 void AddPartitionCommand(CLI::App& app) {
-  auto request = std::make_shared<Request>();
-  Request& r = *request;
-  app.add_option("file", r.file,
-                 "profile in PipeDream's graph text, or instance of Tarnawski et al.")
+  auto request = std::make_shared<PartitionRequest>();
+  PartitionRequest& r = *request;
+  app.add_option(
+         "file", r.file,
+         "a package, a profile (JSON, or PipeDream's graph text), or an instance of Tarnawski "
+         "et al.")
       ->required();
   app.add_option("--mode", r.mode, "exact: the best; fast: near it; pipedream: as PipeDream does")
       ->check(CLI::IsMember({"exact", "fast", "pipedream"}));
@@ -305,7 +164,9 @@ void AddPartitionCommand(CLI::App& app) {
   app.add_option("--speeds", r.speeds, "speed of each device, 1 being that of the profile")
       ->delimiter(',');
   app.add_option("--memories", r.memories, "memory of each device")->delimiter(',');
-  app.add_option("--links", r.links, "bandwidth of each device's link, in units of -b")
+  app.add_option("--links", r.links,
+                 "bandwidth of each device's link, or, row by row, from each device to each, in "
+                 "units of -b")
       ->delimiter(',');
   app.add_option("--latency", r.latency, "fixed cost of one transfer")
       ->check(CLI::NonNegativeNumber);

@@ -5,6 +5,7 @@
 #include <iostream>
 
 #include "compiler/commands.h"
+#include "compiler/print_json.h"
 #include "plan/error.h"
 #include "plan/json.h"
 #include "plan/placement/checkpoint_tree.h"
@@ -23,8 +24,6 @@ struct Options {
   std::string compat;
   bool json = false, sizes = false, largest_layer = false, tied = false;
 };
-
-void PrintJson(const Json& json) { std::cout << json.dump(2) << "\n"; }
 
 bool IsPackage(const std::string& path) {
   return std::filesystem::exists(std::filesystem::path(path) / "manifest.json");

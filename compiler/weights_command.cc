@@ -5,6 +5,7 @@
 #include <iostream>
 
 #include "compiler/commands.h"
+#include "compiler/print_json.h"
 #include "plan/dtype.h"
 #include "plan/error.h"
 #include "plan/json.h"
@@ -21,8 +22,6 @@ struct Options {
   std::string path, other, max_shard_size = "5GB", merge_limit;
   bool json = false, force_contiguous = false;
 };
-
-void PrintJson(const Json& json) { std::cout << json.dump(2) << "\n"; }
 
 void Warn(const Checkpoint& checkpoint) {
   for (const std::string& warning : checkpoint.warnings)

@@ -29,6 +29,8 @@ struct Search {
   double cut_weight = 0;         // device time that a device loses to a transfer, at least
   double latency_weight = 0;
   std::vector<char> possible;  // of each state, for the current set
+  // Of each set: the states in which a stage may begin there; first > last: none.
+  std::vector<int> first_live, last_live;
   Bits forbidden;
   bool proven = true;
 
@@ -122,13 +124,17 @@ void Search::Extend(int larger, int smaller, const StageLoad& stage) {
     const StageOption& option = resources.options[o];
     double load = stage.Load(option, 0);
     if (load >= options.below) continue;
-    for (const Resources::Step& step : resources.steps[o]) {
-      if (after[step.from] >= options.below || !possible[step.to]) continue;
-      if (varies) load = stage.Load(option, step.devices_after);
-      double value = std::max(after[step.from], load);
-      if (value >= here[step.to] || value >= options.below) continue;
-      here[step.to] = value;
-      origin[step.to] = {smaller, step.from, static_cast<int>(o)};
+    const std::vector<Resources::Step>& steps = resources.steps[o];  // ascending by `from`
+    auto step =
+        std::lower_bound(steps.begin(), steps.end(), first_live[smaller],
+                         [](const Resources::Step& a, int state) { return a.from < state; });
+    for (; step != steps.end() && step->from <= last_live[smaller]; ++step) {
+      if (after[step->from] >= options.below || !possible[step->to]) continue;
+      if (varies) load = stage.Load(option, step->devices_after);
+      double value = std::max(after[step->from], load);
+      if (value >= here[step->to] || value >= options.below) continue;
+      here[step->to] = value;
+      origin[step->to] = {smaller, step->from, static_cast<int>(o)};
     }
   }
 }
@@ -139,8 +145,9 @@ void Search::Run(Clock::time_point start) {
   from.assign(count * states, From{});
   best[0] = 0;
   MeasureDevices();
-  std::vector<char> useful(count, 0);  // whether a stage may begin there
-  useful[0] = 1;
+  first_live.assign(count, 0);
+  last_live.assign(count, -1);
+  last_live[0] = 0;
   StageLoad stage(problem, graph);
   std::vector<int> seen(count, -1);
   struct Visit {
@@ -151,6 +158,7 @@ void Search::Run(Clock::time_point start) {
   int64_t visits = 0;
   for (size_t larger = 1; larger < count; ++larger) {
     if (!FindPossible(static_cast<int>(larger))) continue;
+    if (options.visits) *options.visits = visits;
     if (visits > options.max_visits || (larger % 64 == 0 && Seconds(start) > options.max_seconds)) {
       proven = false;
       return;
@@ -170,13 +178,17 @@ void Search::Run(Clock::time_point start) {
       seen[link.set] = static_cast<int>(larger);
       stage.Add(link.unit);
       ++visits;
-      if (useful[link.set]) Extend(static_cast<int>(larger), link.set, stage);
+      if (first_live[link.set] <= last_live[link.set])
+        Extend(static_cast<int>(larger), link.set, stage);
       stack.push_back({link.set, up.first[link.set], link.unit});
     }
     // Rounding must not build up from set to set.
     stage.Reset();
-    for (size_t s = 0; s < states; ++s)
-      if (best[larger * states + s] < options.below) useful[larger] = 1;
+    for (size_t s = states; s-- > 0;)
+      if (best[larger * states + s] < options.below) {
+        first_live[larger] = static_cast<int>(s);
+        if (last_live[larger] < 0) last_live[larger] = static_cast<int>(s);
+      }
   }
 }
 
@@ -226,7 +238,8 @@ PartitionResult ExactPartition(const PartitionProblem& problem, const UnitGraph&
     result.sets = static_cast<int64_t>(up.sets.size());
     return result;
   }
-  Search search{problem, graph, options, resources, up, {}, {}, {}, {}, 0, 0, 0, {}, {}, true};
+  Search search{problem, graph, options, resources, up, {}, {}, {},  {},
+                0,       0,     0,       {},        {}, {}, {}, true};
   if (!options.forbidden.empty()) {
     search.forbidden = MakeBits(static_cast<int>(graph.units.size()));
     for (size_t u = 0; u < graph.units.size(); ++u)

@@ -11,6 +11,7 @@ struct ExactOptions {
   int64_t max_bytes = 6ll << 30;
   double max_seconds = kInfinity;
   int64_t max_visits = INT64_MAX;  // pairs of nested sets looked at
+  int64_t* visits = nullptr;       // gains what it took of them
   // Partitions with a load of this or more are of no interest; usually that of a known one.
   double below = kInfinity;
   // No stage may hold exactly these nodes (sorted). For "what would the next best cut cost?".

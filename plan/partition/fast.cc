@@ -5,6 +5,7 @@
 
 #include "plan/partition/exact.h"
 #include "plan/partition/order_cuts.h"
+#include "plan/partition/windows.h"
 
 namespace pipewright {
 
@@ -186,6 +187,7 @@ PartitionResult FastPartition(const PartitionProblem& problem, const UnitGraph& 
     }
     if (!better) break;
   }
+  if (!best_order.empty()) best = ImproveWindows(problem, graph, best_order, best, options.windows);
   best.proven = best.feasible && best.objective <= best.lower_bound * (1 + 1e-12);
   return best;
 }

@@ -1,6 +1,7 @@
 // Good partitions of large graphs: the best cuts of several topological orders, then local moves.
 #pragma once
 #include "plan/partition/units.h"
+#include "plan/partition/windows.h"
 
 namespace pipewright {
 
@@ -9,6 +10,7 @@ struct FastOptions {
   int64_t pairs = 4'000'000;  // stages tried in one order; sets how finely large graphs are cut
   int rounds = 8;             // of searches near the best cuts
   int64_t nearby_sets = 60'000, nearby_visits = 2'000'000;  // of one such search
+  WindowOptions windows;                                    // of what follows those
 };
 
 // Deterministic: its effort is counted in steps, not seconds. O(orders * pairs) time. Optimal over

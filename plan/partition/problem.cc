@@ -21,27 +21,69 @@ static std::vector<int> StageOfNode(const PartitionProblem& problem,
   return stage_of;
 }
 
-void EvaluatePartition(const PartitionProblem& problem, PartitionResult& result) {
-  std::vector<int> stage_of = StageOfNode(problem, result);
-  size_t count = result.stages.size();
-  std::vector<double> transfer(count, 0), buffers(count, 0);
-  for (const PartitionValue& value : problem.values) {
-    std::set<int> touched;
-    for (int consumer : value.consumers) touched.insert(stage_of[consumer]);
-    if (value.producer >= 0) touched.insert(stage_of[value.producer]);
-    if (touched.size() < 2) continue;
-    for (int s : touched) {
-      const DeviceClass& device = problem.devices[result.stages[s].device_class];
-      transfer[s] += value.time / device.link + value.transfers * problem.transfer_latency;
-      buffers[s] += value.bytes;
-    }
-  }
-  result.objective = 0;
+// The devices of every stage: in the order of the stages, but for those that have theirs.
+static void NumberDevices(const PartitionProblem& problem, PartitionResult& result) {
   std::vector<int> used(problem.devices.size(), 0);
   for (PartitionStage& stage : result.stages) {
     stage.device = used[stage.device_class];
     used[stage.device_class] += stage.replicas;
+    if (!problem.pair_links.empty() && !stage.numbers.empty()) continue;
+    stage.numbers.clear();
+    const std::vector<int>& numbers = problem.devices[stage.device_class].numbers;
+    for (int r = stage.device; r < stage.device + stage.replicas; ++r)
+      stage.numbers.push_back(numbers.empty() ? r : numbers[r]);
   }
+}
+
+// The slowest link of the ways from one stage to another.
+static double PairLink(const PartitionProblem& problem, const PartitionStage& from,
+                       const PartitionStage& to) {
+  double link = kInfinity;
+  for (int a : from.numbers)
+    for (int b : to.numbers)
+      if (a != b) link = std::min(link, problem.pair_links[a][b]);
+  return link;
+}
+
+static void AddTransfers(const PartitionProblem& problem, const PartitionResult& result,
+                         const PartitionValue& value, const std::set<int>& touched, int producer,
+                         std::vector<double>& transfer) {
+  auto is_host = [&](int s) { return problem.devices[result.stages[s].device_class].host; };
+  double fixed = value.transfers * problem.transfer_latency, slowest = 0;
+  for (int s : touched) {
+    const DeviceClass& device = problem.devices[result.stages[s].device_class];
+    double time = value.time / device.link;
+    if (!problem.pair_links.empty()) {
+      double link = kInfinity;
+      for (int other : touched)
+        if (other != s && !is_host(s) && !is_host(other) && (producer < 0 || other == producer))
+          link =
+              std::min(link, std::min(PairLink(problem, result.stages[other], result.stages[s]),
+                                      PairLink(problem, result.stages[s], result.stages[other])));
+      if (s == producer) continue;
+      time = link < kInfinity ? value.time / link : value.time / device.link;
+      slowest = std::max(slowest, time);
+    }
+    transfer[s] += time + fixed;
+  }
+  if (!problem.pair_links.empty() && producer >= 0) transfer[producer] += slowest + fixed;
+}
+
+void EvaluatePartition(const PartitionProblem& problem, PartitionResult& result) {
+  std::vector<int> stage_of = StageOfNode(problem, result);
+  size_t count = result.stages.size();
+  std::vector<double> transfer(count, 0), buffers(count, 0);
+  NumberDevices(problem, result);
+  for (const PartitionValue& value : problem.values) {
+    std::set<int> touched;
+    for (int consumer : value.consumers) touched.insert(stage_of[consumer]);
+    int producer = value.producer >= 0 ? stage_of[value.producer] : -1;
+    if (producer >= 0) touched.insert(producer);
+    if (touched.size() < 2) continue;
+    AddTransfers(problem, result, value, touched, producer, transfer);
+    for (int s : touched) buffers[s] += value.bytes;
+  }
+  result.objective = 0;
   int after = 0;
   for (size_t s = count; s-- > 0;) {
     PartitionStage& stage = result.stages[s];
@@ -56,7 +98,10 @@ void EvaluatePartition(const PartitionProblem& problem, PartitionResult& result)
     }
     double r = stage.replicas;
     stage.compute = compute / r;
-    stage.exchange = 2 * (r - 1) / r * parameters * problem.exchange_time / device.link;
+    double link = problem.pair_links.empty() || device.host || stage.replicas < 2
+                      ? device.link
+                      : PairLink(problem, stage, stage);
+    stage.exchange = 2 * (r - 1) / r * parameters * problem.exchange_time / link;
     stage.transfer = device.host ? 0 : transfer[s] / r + stage.exchange;
     stage.memory_bytes =
         statics + stash * InFlightCount(problem, stage.replicas, after) + buffers[s];

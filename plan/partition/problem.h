@@ -41,6 +41,7 @@ struct DeviceClass {
   bool host = false;           // a CPU: runs at host_time, pays for no transfer, has no limit
   double speed = 1, link = 1;  // divide compute and transfer times
   double memory_bytes = kInfinity;
+  std::vector<int> numbers;  // as people count devices, ascending; empty: 0 to count - 1
 };
 
 // How many microbatches a stage holds at once: one; as 1F1B, one more than the devices after it
@@ -57,6 +58,10 @@ struct PartitionProblem {
   double exchange_time = 0;     // a byte of parameters, between replicas
   InFlight in_flight = InFlight::kOne;
   int microbatches = 1 << 30;
+  // Bandwidth from one device to another, by number (row: from), as a multiple of a link of 1;
+  // empty: each device has a link of its own. A class's `link` is then the best that one of its
+  // devices has.
+  std::vector<std::vector<double>> pair_links;
   bool numeric_names = false;  // names are numbers, to be printed so
   std::string time_unit;       // "s" or "": the instance's own
 };
@@ -65,6 +70,7 @@ struct PartitionStage {
   int device_class = 0;
   int device = 0;  // number of its first device within the class
   int replicas = 1;
+  std::vector<int> numbers;          // of its devices; empty: `device` and those after it
   std::vector<int> nodes;            // ascending
   double compute = 0, transfer = 0;  // what each replica spends a microbatch on average
   double exchange = 0;               // gradient exchange between replicas, part of `transfer`
@@ -84,8 +90,10 @@ struct PartitionResult {
 // Microbatches in flight on one replica of a stage with `devices_after` devices behind it.
 int InFlightCount(const PartitionProblem& problem, int replicas, int devices_after);
 
-// Fills compute, transfer, exchange and memory of every stage and the objective from
-// the stages' nodes, classes and replicas alone; numbers their devices. An oracle for the searches.
+// Fills compute, transfer, exchange and memory of every stage and the objective from the stages'
+// nodes, classes and replicas alone; numbers their devices. With pair_links a value costs the stage
+// that makes it the slowest of its ways, and each other one its own; a way between replicas is the
+// slowest pair of them, and devices that a stage already has it keeps. An oracle for the searches.
 void EvaluatePartition(const PartitionProblem& problem, PartitionResult& result);
 
 // Why `result` is not a valid partition, or "": each node once, groups together, forward nodes

@@ -2,6 +2,7 @@
 #pragma once
 #include "plan/partition/graph_text.h"
 #include "plan/partition/problem.h"
+#include "plan/profile/profile.h"
 
 namespace pipewright {
 
@@ -22,6 +23,12 @@ struct ProfileProblem {
   std::vector<int> inputs;      // nodes of the graph that are left out
 };
 ProfileProblem ToProblem(const ModelGraph& graph, const ProfileCosts& costs);
+
+// Of a measured profile; `graph_node` and `inputs` are those of GraphOfProfile. Only parameters that
+// take gradients have some, and optimizer state; buffers count. In flight is what each forward keeps
+// for its backward. A value that carries no gradient is sent once. A shared weight costs its
+// gradient's exchange where its holders are apart.
+ProfileProblem ToProblem(const Profile& measured, const ProfileCosts& costs);
 
 // Writes the stage of every node into the graph, Input nodes into stage 0.
 void SetStages(ModelGraph& graph, const ProfileProblem& profile, const PartitionResult& result);

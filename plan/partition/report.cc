@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <map>
 #include <numeric>
+#include <set>
 
 #include "plan/size.h"
+#include "plan/table.h"
 #include "plan/text.h"
 
 namespace pipewright {
@@ -20,7 +23,9 @@ PartitionReport MakeReport(const PartitionProblem& problem, const PartitionResul
   report.numeric_names = problem.numeric_names;
   for (const PartitionStage& stage : result.stages) {
     PartitionReport::Stage entry;
-    entry.device = problem.devices[stage.device_class].name + std::to_string(stage.device);
+    const DeviceClass& device = problem.devices[stage.device_class];
+    entry.ranks = stage.numbers;
+    entry.device = device.name + std::to_string(entry.ranks[0]);
     entry.replicas = stage.replicas;
     for (int node : stage.nodes) entry.nodes.push_back(problem.nodes[node].name);
     entry.compute = stage.compute;
@@ -43,7 +48,7 @@ PartitionReport MakeReport(const ModelGraph& graph, const PipeDreamResult& resul
     PartitionReport::Stage entry;
     entry.device = "gpu" + std::to_string(device);
     entry.replicas = stage.replicas;
-    device += stage.replicas;
+    for (int r = 0; r < stage.replicas; ++r) entry.ranks.push_back(device++);
     for (int node : stage.nodes) entry.nodes.push_back(graph.nodes[node].id);
     entry.compute = stage.compute_s / stage.replicas;
     entry.transfer = stage.transfer_s + stage.allreduce_s / stage.replicas;
@@ -125,23 +130,11 @@ std::string ReportTable(const PartitionReport& report) {
                     SizeText(static_cast<int64_t>(stage.memory)),
                     stage.nodes.empty() ? "" : stage.nodes.front() + " .. " + stage.nodes.back()});
   }
-  std::vector<size_t> width(rows[0].size(), 0);
-  for (const auto& row : rows)
-    for (size_t c = 0; c < row.size(); ++c) width[c] = std::max(width[c], row[c].size());
-  std::string out;
-  for (const auto& row : rows) {
-    for (size_t c = 0; c < row.size(); ++c) {
-      if (c + 1 == row.size())
-        out += row[c];
-      else
-        out += row[c] + std::string(width[c] - row[c].size() + 2, ' ');
-    }
-    out += '\n';
-  }
+  std::string out = FormatTable(rows);
   out += std::string(report.more.contains("schedule") ? "step " : "bottleneck ") +
          Time(report.objective, report.time_unit) + ", at least " +
          Time(report.lower_bound, report.time_unit) + " is needed (gap " +
-         Format("%.3g %%", 100 * Gap(report)) + (report.proven ? ", optimal" : "") + "); " +
+         Format("%.3g %%", 100 * Gap(report)) + (report.proven ? ", optimal" : ", not proven") + "); " +
          report.mode + ", " + Format("%.2f s", report.seconds) + "\n";
   return out;
 }
@@ -178,18 +171,35 @@ std::string GraphDot(const ModelGraph& graph) {
 }
 
 StageConfs MakeStageConfs(const std::vector<int>& replicas) {
-  int stages = static_cast<int>(replicas.size()), rank = 0;
+  std::vector<int> modules(replicas.size());
+  std::iota(modules.begin(), modules.end(), 0);
+  std::vector<std::vector<int>> ranks_of;
+  int rank = 0;
+  for (int count : replicas) {
+    ranks_of.emplace_back(count);
+    for (int& r : ranks_of.back()) r = rank++;
+  }
+  return MakeStageConfs(modules, ranks_of);
+}
+
+StageConfs MakeStageConfs(const std::vector<int>& module_to_stage,
+                          const std::vector<std::vector<int>>& ranks_of) {
   StageConfs confs;
-  for (Conf* conf : {&confs.dp, &confs.mp, &confs.hybrid}) conf->has_loss_entry = true;
-  confs.dp.module_to_stage.assign(stages, 0);
-  confs.dp.stage_to_ranks.emplace_back(std::accumulate(replicas.begin(), replicas.end(), 0));
+  for (Conf* conf : {&confs.dp, &confs.mp, &confs.hybrid}) {
+    conf->has_loss_entry = true;
+    conf->module_to_stage = module_to_stage;
+  }
+  std::set<int> used;
+  for (const auto& ranks : ranks_of) used.insert(ranks.begin(), ranks.end());
+  std::map<int, int> dense;
+  for (int device : used) dense.emplace(device, static_cast<int>(dense.size()));
+  std::fill(confs.dp.module_to_stage.begin(), confs.dp.module_to_stage.end(), 0);
+  confs.dp.stage_to_ranks.emplace_back(used.size());
   std::iota(confs.dp.stage_to_ranks[0].begin(), confs.dp.stage_to_ranks[0].end(), 0);
-  for (int s = 0; s < stages; ++s) {
-    confs.mp.module_to_stage.push_back(s);
-    confs.mp.stage_to_ranks.push_back({s});
-    confs.hybrid.module_to_stage.push_back(s);
-    confs.hybrid.stage_to_ranks.emplace_back(replicas[s]);
-    for (int& r : confs.hybrid.stage_to_ranks.back()) r = rank++;
+  for (size_t s = 0; s < ranks_of.size(); ++s) {
+    confs.mp.stage_to_ranks.push_back({static_cast<int>(s)});
+    confs.hybrid.stage_to_ranks.emplace_back();
+    for (int device : ranks_of[s]) confs.hybrid.stage_to_ranks.back().push_back(dense.at(device));
   }
   return confs;
 }

@@ -15,6 +15,7 @@ struct PartitionReport {
   struct Stage {
     std::string device;  // "gpu0", "cpu0"; the first of its replicas
     int replicas = 1;
+    std::vector<int> ranks;  // numbers of its devices
     std::vector<std::string> nodes;
     double compute = 0, transfer = 0, memory = 0;
   };
@@ -39,10 +40,15 @@ std::string ReportTable(const PartitionReport& report);
 // The graph in DOT, coloured by stage, with the costs of every node.
 std::string GraphDot(const ModelGraph& graph);
 
-// One module a stage: all stages as replicas of one, one rank a stage, and as partitioned.
+// All modules as one stage on all ranks, one rank a stage, and as partitioned.
 struct StageConfs {
   Conf dp, mp, hybrid;
 };
+// One module a stage.
 StageConfs MakeStageConfs(const std::vector<int>& replicas);
+// Modules as `module_to_stage` groups them; `ranks_of` the devices of each stage, which become
+// ranks 0, 1, 2, ... in their order.
+StageConfs MakeStageConfs(const std::vector<int>& module_to_stage,
+                          const std::vector<std::vector<int>>& ranks_of);
 
 }  // namespace pipewright

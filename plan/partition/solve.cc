@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "plan/partition/pair_links.h"
+
 namespace pipewright {
 
 static PartitionResult Better(const PartitionResult& found, const PartitionResult& known) {
@@ -28,6 +30,7 @@ static PartitionProblem WithoutMemory(PartitionProblem problem) {
 }
 
 PartitionResult SolvePartition(const PartitionProblem& problem, const SolveOptions& options) {
+  if (!problem.pair_links.empty()) return SolvePairLinks(problem, options);
   UnitGraph graph = BuildUnits(problem, ExactMerge(problem));
   int units = static_cast<int>(graph.units.size());
   PartitionResult best;
@@ -91,6 +94,7 @@ Explanation ExplainPartition(const PartitionProblem& problem, const PartitionRes
     if (free.feasible && free.objective < result.objective * (1 - 1e-9))
       explanation.binds = "memory";
   }
+  if (!problem.pair_links.empty()) return explanation;  // no search here knows of those
   exact.forbidden = slowest.nodes;
   UnitGraph graph = BuildUnits(problem, ExactMerge(problem));
   // Most often the next best is close: look there first.

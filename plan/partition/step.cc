@@ -1,9 +1,10 @@
 #include "plan/partition/step.h"
 
 #include <algorithm>
-#include <set>
+#include <map>
 
 #include "plan/error.h"
+#include "plan/lower.h"
 #include "plan/schedule.h"
 #include "plan/simulate.h"
 
@@ -17,19 +18,48 @@ static std::vector<int> StageOfNode(const PartitionProblem& problem,
   return stage_of;
 }
 
+// The stages as a graph, and in `output` the one-way time of what each hands on.
+static StageGraph GraphOf(const PartitionProblem& problem, const PartitionResult& result,
+                          std::vector<double>& output) {
+  std::vector<int> stage_of = StageOfNode(problem, result);
+  StageGraph graph;
+  graph.stages = static_cast<int>(result.stages.size());
+  std::map<std::pair<int, int>, bool> edges;  // whether gradients come back
+  output.assign(result.stages.size(), 0);
+  for (const PartitionValue& value : problem.values) {
+    if (value.producer < 0) continue;
+    int from = stage_of[value.producer];
+    bool leaves = false;
+    for (int consumer : value.consumers) {
+      int to = stage_of[consumer];
+      if (to == from) continue;
+      leaves = true;
+      // A backward node's value goes back along the edge of the forward ones.
+      bool& gradient = edges[{std::min(from, to), std::max(from, to)}];
+      gradient = gradient || value.transfers > 1 || to < from;
+    }
+    double link = problem.devices[result.stages[from].device_class].link;
+    if (leaves) output[from] += value.time / std::max(value.transfers, 1) / link;
+  }
+  for (const auto& [ends, gradient] : edges)
+    graph.edges.push_back({ends.first, ends.second, gradient, 0, 0});
+  return graph;
+}
+
 double StepTime(const PartitionProblem& problem, const PartitionResult& result,
                 const StepOptions& step) {
-  int stages = static_cast<int>(result.stages.size()), ranks = 0;
-  Placement placement(stages);
   Costs costs;
-  costs.stages.resize(stages);
+  std::vector<double> output;
+  StageGraph graph = GraphOf(problem, result, output);
+  costs.stages.resize(graph.stages);
   costs.link.latency = problem.transfer_latency;
   costs.link.bandwidth = 1;  // `output` is a time
-  for (int s = 0; s < stages; ++s) {
+  for (int s = 0; s < graph.stages; ++s) {
     const PartitionStage& stage = result.stages[s];
     const DeviceClass& device = problem.devices[stage.device_class];
     StageCosts& cost = costs.stages[s];
-    for (int r = 0; r < stage.replicas; ++r) placement[s].push_back(ranks++);
+    graph.ranks_of.emplace_back();
+    for (int r = 0; r < stage.replicas; ++r) graph.ranks_of[s].push_back(graph.ranks++);
     for (int node : stage.nodes) {
       const PartitionNode& n = problem.nodes[node];
       double time = device.host ? n.host_time : n.device_time / device.speed;
@@ -37,82 +67,131 @@ double StepTime(const PartitionProblem& problem, const PartitionResult& result,
       cost.B += time * (1 - n.forward_share);
     }
     cost.I = cost.W = cost.B / 2;
+    cost.output = output[s];
   }
-  std::vector<int> stage_of = StageOfNode(problem, result);
-  for (const PartitionValue& value : problem.values) {
-    if (value.producer < 0) continue;
-    int from = stage_of[value.producer];
-    for (int consumer : value.consumers)
-      if (stage_of[consumer] != from) {
-        double link = problem.devices[result.stages[from].device_class].link;
-        costs.stages[from].output += value.time / std::max(value.transfers, 1) / link;
-        break;
-      }
-  }
-  Plan plan = MakeSchedule(step.schedule, ranks, stages, step.microbatches, placement);
+  Plan plan =
+      MakeSchedule(step.schedule, graph.ranks, graph.stages, step.microbatches, graph.ranks_of);
+  bool chain = static_cast<int>(graph.edges.size()) == graph.stages - 1;
+  for (size_t e = 0; chain && e < graph.edges.size(); ++e)
+    chain = graph.edges[e].from == static_cast<int>(e) && graph.edges[e].gradient &&
+            graph.edges[e].to == graph.edges[e].from + 1;
+  if (!chain) plan = Lower(plan, graph);
   return Measure(plan, costs, Simulate(plan, costs)).makespan;
 }
 
-// One microbatch, forward and back, cannot be faster than the longest path through the graph.
-static double LowerBound(const PartitionProblem& problem, const StepOptions& step) {
+double StepBound(const PartitionProblem& problem, const StepOptions& step) {
   double work = 0, speed = 0, devices = 0;
   for (const DeviceClass& device : problem.devices) {
-    if (device.count == 0 || device.host) continue;
+    if (device.count == 0) continue;
+    if (device.host) return 0;  // a CPU may take over any part
     speed = std::max(speed, device.speed);
     devices += device.count;
   }
-  UnitGraph graph = BuildUnits(problem, ExactMerge(problem));
-  std::vector<double> path(graph.units.size(), 0);
-  double longest = 0;
-  for (size_t u = 0; u < graph.units.size(); ++u) {
-    for (int before : graph.previous[u]) path[u] = std::max(path[u], path[before]);
-    path[u] += graph.units[u].device_time;
-    work += graph.units[u].device_time;
-    longest = std::max(longest, path[u]);
-  }
   if (devices == 0) return 0;
-  return std::max(longest, work * step.microbatches / devices) / speed;
+  UnitGraph graph = BuildUnits(problem, Merge::kNone);
+  size_t count = graph.units.size();
+  std::vector<double> forward(count, 0), backward(count, 0), to(count, 0), back(count, 0);
+  for (size_t u = 0; u < count; ++u)
+    for (int node : graph.units[u].nodes) {
+      const PartitionNode& n = problem.nodes[node];
+      forward[u] += n.device_time * n.forward_share;
+      backward[u] += n.device_time * (1 - n.forward_share);
+    }
+  double bound = 0, share = std::max(problem.max_replicas, 1);
+  for (size_t u = 0; u < count; ++u) {
+    for (int before : graph.previous[u]) {
+      to[u] = std::max(to[u], to[before] + forward[before]);
+      back[u] = std::max(back[u], back[before] + backward[before]);
+    }
+    double own = forward[u] + backward[u];
+    work += own;
+    bound = std::max(bound, to[u] + own * std::max(1.0, step.microbatches / share) + back[u]);
+  }
+  return std::max(bound, work * step.microbatches / devices) / speed;
 }
 
-// Every partition that differs by one unit, moved to a neighbouring stage; the best of them.
-static bool MoveOne(const PartitionProblem& problem, const UnitGraph& graph, PartitionResult& best,
-                    const StepOptions& step) {
-  std::vector<int> stage_of = StageOfNode(problem, best);
-  auto at = [&](int unit) { return stage_of[graph.units[unit].nodes[0]]; };
-  PartitionResult found = best;
-  for (size_t u = 0; u < graph.units.size(); ++u) {
-    int unit = static_cast<int>(u), from = at(unit);
-    int low = 0, high = static_cast<int>(best.stages.size()) - 1;
-    for (int before : graph.previous[u]) low = std::max(low, at(before));
-    for (int after : graph.next[u]) high = std::min(high, at(after));
-    for (int to : {from - 1, from + 1}) {
-      if (to < low || to > high) continue;
-      if (best.stages[from].nodes.size() == graph.units[u].nodes.size()) continue;
-      PartitionResult moved = best;
-      std::set<int> nodes(graph.units[u].nodes.begin(), graph.units[u].nodes.end());
-      std::erase_if(moved.stages[from].nodes, [&](int node) { return nodes.count(node) > 0; });
-      auto& target = moved.stages[to].nodes;
-      target.insert(target.end(), nodes.begin(), nodes.end());
-      std::sort(target.begin(), target.end());
-      EvaluatePartition(problem, moved);
-      if (!CheckPartition(problem, moved).empty()) continue;
-      moved.objective = StepTime(problem, moved, step);
-      if (moved.objective < found.objective * (1 - 1e-9)) found = moved;
+namespace {
+
+// Partitions that were looked at: the best, and the next best for an explanation.
+struct StepSearch {
+  const PartitionProblem& problem;
+  const StepOptions& step;
+  int64_t actions = 20'000'000;         // that may still be simulated
+  std::vector<PartitionResult> seen{};  // the best of each number of stages, and those on the way
+
+  bool Judge(PartitionResult& result) {
+    result.objective = StepTime(problem, result, step);
+    actions -= static_cast<int64_t>(result.stages.size()) * step.microbatches * 2 + 500;
+    return actions > 0;
+  }
+
+  // Moves one unit at a time to another stage, whenever that makes the step shorter.
+  void Improve(const PartitionProblem& fixed, const UnitGraph& graph, PartitionResult& best) {
+    std::vector<int> stage_of = StageOfNode(problem, best);
+    auto at = [&](int unit) { return stage_of[graph.units[unit].nodes[0]]; };
+    bool better = true;
+    while (better) {
+      better = false;
+      for (size_t u = 0; u < graph.units.size(); ++u) {
+        const std::vector<int>& nodes = graph.units[u].nodes;
+        int from = at(static_cast<int>(u)), low = 0;
+        int high = static_cast<int>(best.stages.size()) - 1;
+        for (int before : graph.previous[u]) low = std::max(low, at(before));
+        for (int after : graph.next[u]) high = std::min(high, at(after));
+        for (int to = low; to <= high; ++to) {
+          if (to == from || best.stages[from].nodes.size() == nodes.size()) continue;
+          PartitionResult moved = best;
+          std::vector<int> left;
+          std::set_difference(best.stages[from].nodes.begin(), best.stages[from].nodes.end(),
+                              nodes.begin(), nodes.end(), std::back_inserter(left));
+          moved.stages[from].nodes = left;
+          auto& target = moved.stages[to].nodes;
+          target.insert(target.end(), nodes.begin(), nodes.end());
+          std::sort(target.begin(), target.end());
+          EvaluatePartition(problem, moved);
+          if (!CheckPartition(fixed, moved).empty()) continue;
+          if (!Judge(moved)) return;
+          if (moved.objective >= best.objective * (1 - 1e-9)) continue;
+          if (seen.size() < 256) seen.push_back(best);
+          best = moved;
+          for (int node : nodes) stage_of[node] = to;
+          from = to;
+          better = true;
+        }
+      }
     }
   }
-  if (found.objective >= best.objective) return false;
-  best = found;
-  return true;
+};
+
+// Who computes longest in a step, and the best of what was seen without that stage.
+Explanation Explain(const PartitionResult& best, const std::vector<PartitionResult>& seen) {
+  Explanation explanation;
+  explanation.binds = "compute";
+  for (size_t s = 0; s < best.stages.size(); ++s)
+    if (explanation.stage < 0 || best.stages[s].compute > best.stages[explanation.stage].compute)
+      explanation.stage = static_cast<int>(s);
+  if (explanation.stage < 0) return explanation;
+  const PartitionStage& slowest = best.stages[explanation.stage];
+  if (slowest.transfer > slowest.compute) explanation.binds = "transfer";
+  for (const PartitionResult& other : seen) {
+    bool same = false;
+    for (const PartitionStage& stage : other.stages) same = same || stage.nodes == slowest.nodes;
+    if (!same) explanation.next_best = std::min(explanation.next_best, other.objective);
+  }
+  return explanation;
 }
 
+}  // namespace
+
 PartitionResult SolveStep(const PartitionProblem& problem, const SolveOptions& options,
-                          const StepOptions& step) {
+                          const StepOptions& step, Explanation* explanation) {
   int devices = 0;
   for (const DeviceClass& device : problem.devices) devices += device.count;
   int least = problem.stages > 0 ? problem.stages : 1;
   int most = problem.stages > 0 ? problem.stages : devices;
   PartitionResult best;
   UnitGraph graph = BuildUnits(problem, Merge::kLossless);
+  StepSearch search{problem, step};
   std::string refused;
   for (int stages = least; stages <= most; ++stages) {
     PartitionProblem fixed = problem;
@@ -120,18 +199,19 @@ PartitionResult SolveStep(const PartitionProblem& problem, const SolveOptions& o
     PartitionResult result = SolvePartition(fixed, options);
     if (!result.feasible) continue;
     try {
-      result.objective = StepTime(fixed, result, step);
+      search.Judge(result);
+      search.Improve(fixed, graph, result);
     } catch (const Error& e) {
       refused = e.what();  // this schedule is not made for so many stages
       continue;
     }
-    if (graph.units.size() <= 2000)
-      for (int round = 0; round < 50 && MoveOne(fixed, graph, result, step); ++round) continue;
+    search.seen.push_back(result);
     if (!best.feasible || result.objective < best.objective) best = result;
   }
   if (!best.feasible && !refused.empty()) throw Error("--schedule", refused);
-  best.lower_bound = best.feasible ? LowerBound(problem, step) : kInfinity;
+  best.lower_bound = best.feasible ? StepBound(problem, step) : kInfinity;
   best.proven = !best.feasible || best.objective <= best.lower_bound * (1 + 1e-12);
+  if (explanation && best.feasible) *explanation = Explain(best, search.seen);
   return best;
 }
 

@@ -11,15 +11,24 @@ struct StepOptions {
   int microbatches = 8;
 };
 
-// Makespan of one step: the schedule's plan on the partition's stages, simulated. A value goes one
-// way in time / transfers + latency. Throws Error where the schedule does not fit so many stages.
+// Makespan of one step: the schedule's plan on the partition's stages, simulated. Where values skip
+// stages the plan is lowered, so that they travel straight to those that use them. What a stage
+// sends to another takes time / transfers + latency one way, all of its values together. Throws
+// Error where the schedule does not fit so many stages.
 double StepTime(const PartitionProblem& problem, const PartitionResult& result,
                 const StepOptions& step);
 
 // The bottleneck's best partition for each number of stages (or the given one), improved by moving
-// nodes between neighbouring stages while the step gets shorter. `objective` is the step time; the
-// lower bound is the work of all microbatches shared evenly, or one microbatch's longest path.
+// nodes to any stage that their neighbours allow while the step gets shorter, at most about 20
+// million simulated actions. `objective` is the step time, the lower bound StepBound's.
+// `explanation` names the stage that computes longest, and the shortest step among the partitions
+// looked at that do not have it.
 PartitionResult SolveStep(const PartitionProblem& problem, const SolveOptions& options,
-                          const StepOptions& step);
+                          const StepOptions& step, Explanation* explanation = nullptr);
+
+// No partition has a shorter step: the work of all microbatches shared evenly; and, for each node,
+// the longest way to it, its own work on all microbatches (shared by the replicas that a stage may
+// have), and the longest way back.
+double StepBound(const PartitionProblem& problem, const StepOptions& step);
 
 }  // namespace pipewright

@@ -54,7 +54,8 @@ static std::vector<std::string> Arguments(const std::string& text) {
 
 NodeKind KindOf(const std::string& description) {
   static const std::set<std::string> kOperations = {
-      "Add", "Mul", "Concat", "Size", "View", "Transpose", "Unsqueeze", "__getitem__"};
+      "Add",       "Mul",         "Concat",           "Size", "View", "Transpose",
+      "Unsqueeze", "__getitem__", "self.get_seq_lens"};
   std::string name = Name(description);
   if (name == "hidden") return NodeKind::kHidden;
   if (kOperations.count(name)) return NodeKind::kOperation;
@@ -110,6 +111,7 @@ std::string OperationCall(const std::string& description, const std::vector<std:
   }
   expect(arguments.size() == 1, "one is expected");
   if (name == "__getitem__") return arguments[0] + "[" + inside + "]";
+  if (name == "self.get_seq_lens") return name + "(" + arguments[0] + ")";
   std::string method = name == "Size" ? "size" : name == "Transpose" ? "transpose" : "unsqueeze";
   return arguments[0] + "." + method + "(" + inside + ")";
 }
@@ -157,7 +159,40 @@ static std::vector<std::string> Numbers(const std::string& text, const char* pat
   return numbers;
 }
 
+static ModuleText Declare(const std::string& description, const std::string& where, int depth);
+
+// The modules of DeepSpeech (SeanNaren's deepspeech.pytorch), which its `model` defines.
+static ModuleText DeclareSpeech(const std::string& name, const std::string& inside,
+                                const std::string& where) {
+  const std::string import = "from model import " + name;
+  if (name == "ResizeInput" || name == "InferenceBatchSoftmax") return {name + "()", import, ""};
+  if (name == "BatchRNN") {
+    static const std::regex kRnn("(LSTM|GRU|RNN)\\((\\d+), (\\d+)([^)]*)\\)");
+    std::smatch match;
+    if (!std::regex_search(inside, match, kRnn))
+      throw Error(where, "the sizes of its BatchRNN are not given");
+    bool both = match[4].str().find("bidirectional=True") != std::string::npos;
+    bool norm = inside.find("batch_norm") != std::string::npos;
+    return {"BatchRNN(" + match[2].str() + ", " + match[3].str() + ", rnn_type=torch.nn." +
+                match[1].str() + ", batch_norm=" + (norm ? "True" : "False") +
+                ", bidirectional=" + (both ? "True" : "False") + ")",
+            import, ""};
+  }
+  // MaskConv and SequenceWise wrap a Sequential.
+  size_t begin = inside.find("Sequential("), end = begin;
+  if (begin == std::string::npos)
+    throw Error(where, "the layers of its " + name + " are not given");
+  for (int depth = 0; end < inside.size(); ++end) {
+    depth += (inside[end] == '(') - (inside[end] == ')');
+    if (inside[end] == ')' && depth == 0) break;
+  }
+  ModuleText layers = Declare(inside.substr(begin, end + 1 - begin), where, 1);
+  return {name + "(" + layers.declaration + ")", import, layers.note};
+}
+
 static ModuleText Declare(const std::string& description, const std::string& where, int depth) {
+  static const std::set<std::string> kSpeech = {"MaskConv", "BatchRNN", "ResizeInput",
+                                                "InferenceBatchSoftmax", "SequenceWise"};
   std::string name = Name(description), inside = Inside(description);
   if (name.empty() || !std::all_of(name.begin(), name.end(),
                                    [](char c) { return std::isalnum(c) || c == '_' || c == '.'; }))
@@ -173,6 +208,7 @@ static ModuleText Declare(const std::string& description, const std::string& whe
             from + "decoder import RecurrentAttention", ""};
   if (name == "Classifier" && features.size() == 2)
     return {"Classifier(" + Join(features, ", ") + ")", from + "decoder import Classifier", ""};
+  if (kSpeech.count(name)) return DeclareSpeech(name, inside, where);
   std::string qualified = name.starts_with("torch.") ? name : "torch.nn." + name;
   if (name == "MultiheadAttention" && inside.find("(out_proj)") != std::string::npos) {
     if (features.empty()) throw Error(where, "the size of its MultiheadAttention is not given");

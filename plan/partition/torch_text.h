@@ -11,7 +11,7 @@ enum class NodeKind {
   kInput,      // Input, Input0, ...: an input of the model
   kHidden,     // the initial state of an RNN, None; so are its items
   kOperation,  // Add, Mul, Concat(1), Size(0), View(9216), Transpose(0, 1), Unsqueeze(1),
-               // __getitem__(0)
+               // __getitem__(0), self.get_seq_lens: a method of DeepSpeech's model
   kModule,     // everything else, by its repr
 };
 

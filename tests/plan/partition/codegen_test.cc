@@ -181,6 +181,50 @@ TEST(Codegen, StagesOfInputsAloneHandThemOn) {
   EXPECT_TRUE(Contains(code.files["__init__.py"], "(Stage1(), [\"out0\"], [\"out1\"])"));
 }
 
+TEST(Codegen, DeepSpeechsModulesAreItsOwn) {
+  const char* conv =
+      "MaskConv(  (seq_module): Sequential(    (0): Conv2d(1, 32, kernel_size=(41, 11), stride=(2, "
+      "2), padding=(20, 5))    (1): BatchNorm2d(32, eps=1e-05, momentum=0.1)    (2): "
+      "Hardtanh(min_val=0, max_val=20, inplace)  ))";
+  const char* rnn =
+      "BatchRNN(  (batch_norm): SequenceWise (BatchNorm1d(800, eps=1e-05))  (rnn): LSTM(800, 768, "
+      "bidirectional=True))";
+  const char* last =
+      "SequenceWise (Sequential(  (0): BatchNorm1d(768, eps=1e-05)  (1): Linear(in_features=768, "
+      "out_features=29, bias=False)))";
+  CodegenResult code = Generate(Graph({{1, "Input0", 0},
+                                       {2, "Input1", 0},
+                                       {3, "self.get_seq_lens", 0},
+                                       {4, conv, 0},
+                                       {5, rnn, 1},
+                                       {6, last, 1},
+                                       {7, "InferenceBatchSoftmax()", 1}},
+                                      {{2, 3}, {1, 4}, {3, 4}, {4, 5}, {3, 5}, {5, 6}, {6, 7}}));
+  const std::string& first = code.files["stage0.py"];
+  EXPECT_TRUE(Contains(first, "from model import MaskConv")) << first;
+  EXPECT_TRUE(Contains(first,
+                       "MaskConv(torch.nn.Sequential(torch.nn.Conv2d(1, 32, "
+                       "kernel_size=(41, 11), stride=(2, 2), padding=(20, 5)), "
+                       "torch.nn.BatchNorm2d(32, eps=1e-05, momentum=0.1), "
+                       "torch.nn.Hardtanh(min_val=0, max_val=20, inplace=True)))"))
+      << first;
+  EXPECT_TRUE(Contains(first, "def get_seq_lens(self, input_length):")) << first;
+  EXPECT_TRUE(Contains(first, "= self.get_seq_lens(out")) << first;
+  const std::string& second = code.files["stage1.py"];
+  EXPECT_TRUE(Contains(second,
+                       "BatchRNN(800, 768, rnn_type=torch.nn.LSTM, batch_norm=True, "
+                       "bidirectional=True)"))
+      << second;
+  EXPECT_TRUE(Contains(second,
+                       "SequenceWise(torch.nn.Sequential(torch.nn.BatchNorm1d(768, "
+                       "eps=1e-05), torch.nn.Linear(in_features=768, out_features=29, "
+                       "bias=False)))"))
+      << second;
+  EXPECT_TRUE(Contains(second, "InferenceBatchSoftmax()")) << second;
+  // The count of frames needs the convolutions.
+  EXPECT_THROW(Generate(Graph({{1, "Input0", 0}, {2, "self.get_seq_lens", 0}}, {{1, 2}})), Error);
+}
+
 TEST(Codegen, SaysWhatWasAssumedAndRefusesWhatCannotBe) {
   std::string path = kData + "profiler/image_classification/profiles/densenet121/graph.txt";
   EXPECT_EQ(Generate(ReadGraphText(ReadFile(path), path)).notes.size(), 1u);

@@ -110,4 +110,30 @@ TEST(Step, OneStageTakesTheSumAndMovesNeverMakeItLonger) {
   EXPECT_EQ(step.stages.size(), 3u);
 }
 
+TEST(Step, ValuesThatSkipStagesTravelStraight) {
+  // a feeds b and c, and both feed d; each node a stage.
+  PartitionProblem problem;
+  for (int i = 0; i < 4; ++i) {
+    PartitionNode node;
+    node.name = std::to_string(i);
+    node.device_time = 3;
+    problem.nodes.push_back(node);
+  }
+  problem.values = {{0, {1, 2}, 0, 2, 0}, {1, {3}, 0, 2, 0}, {2, {3}, 0, 2, 0}};
+  problem.devices.resize(1);
+  problem.devices[0].count = 4;
+  problem.stages = 4;
+  PartitionResult result = SolvePartition(problem, {});
+  ASSERT_TRUE(result.feasible);
+  // b and c run side by side: three forwards of 1 and three backwards of 2 in a row, not four.
+  EXPECT_NEAR(StepTime(problem, result, {"gpipe", 1}), 9, 1e-9);
+  EXPECT_NEAR(StepBound(problem, {"gpipe", 1}), 9, 1e-9);
+  problem.values.push_back({1, {2}, 0, 2, 0});
+  EXPECT_NEAR(StepTime(problem, result, {"gpipe", 1}), 12, 1e-9);
+  Explanation explanation;
+  PartitionResult best = SolveStep(problem, {}, {"gpipe", 8}, &explanation);
+  EXPECT_GE(best.objective, best.lower_bound);
+  EXPECT_GE(explanation.stage, 0);
+}
+
 }  // namespace pipewright

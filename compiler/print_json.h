@@ -1,0 +1,11 @@
+// How commands print JSON.
+#pragma once
+#include <iostream>
+
+#include "plan/json.h"
+
+namespace pipewright {
+
+inline void PrintJson(const Json& json) { std::cout << json.dump(2) << "\n"; }
+
+}  // namespace pipewright

@@ -1,0 +1,14 @@
+// Links whose bandwidth depends on both ends.
+#pragma once
+#include "plan/partition/solve.h"
+
+namespace pipewright {
+
+// For problems with pair_links. First the best partition where every device has its best link: no
+// partition is better than that one's lower bound. Then that partition, and those of slower equal
+// links and of other numbers of stages, with the devices exchanged between stages and nodes moved
+// out of the slowest stage while that helps; the best of them. `proven` where it equals the bound.
+// Deterministic.
+PartitionResult SolvePairLinks(const PartitionProblem& problem, const SolveOptions& options);
+
+}  // namespace pipewright

@@ -1,0 +1,14 @@
+// Templates of generated text.
+#pragma once
+#include <map>
+#include <string>
+
+namespace pipewright {
+
+// Replaces %(name)s by its value; %% is a percent sign. Lines that an empty value leaves behind go:
+// at most one empty line stays within a class, two outside. Throws Error naming `where`, the
+// template, for a name that is not in `values`.
+std::string FillTemplate(const std::string& text, const std::map<std::string, std::string>& values,
+                         const std::string& where);
+
+}  // namespace pipewright

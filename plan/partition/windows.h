@@ -1,0 +1,20 @@
+// A partition improved a few neighbouring stages at a time.
+#pragma once
+#include "plan/partition/units.h"
+
+namespace pipewright {
+
+struct WindowOptions {
+  int64_t visits = 1'500'000;  // pairs of nested sets looked at, over all windows
+  int64_t sets = 20'000;       // of one window
+};
+
+// Takes the slowest stage of `known` with its neighbours and looks for the best way to divide their
+// units among as many stages, the other stages staying as they are; again, as long as that helps.
+// `order` has the stages of `known` one after the other; where a window has too many units, only
+// those near its cuts are free to move. Deterministic.
+PartitionResult ImproveWindows(const PartitionProblem& problem, const UnitGraph& graph,
+                               std::vector<int> order, PartitionResult known,
+                               const WindowOptions& options);
+
+}  // namespace pipewright

@@ -1,0 +1,97 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+
+#include "plan/partition/solve.h"
+
+namespace pipewright {
+namespace {
+
+PartitionProblem Chain(std::mt19937& random, int nodes, int devices) {
+  auto number = [&](double low, double high) {
+    return std::uniform_real_distribution<>(low, high)(random);
+  };
+  PartitionProblem problem;
+  for (int i = 0; i < nodes; ++i) {
+    PartitionNode node;
+    node.name = std::to_string(i);
+    node.device_time = number(1, 3);
+    problem.nodes.push_back(node);
+    if (i + 1 < nodes) problem.values.push_back({i, {i + 1}, number(0, 2), 2, 0});
+  }
+  DeviceClass device;
+  device.count = devices;
+  problem.devices = {device};
+  return problem;
+}
+
+// Every cut of a chain on every order of the devices.
+double BruteForce(const PartitionProblem& problem) {
+  int nodes = static_cast<int>(problem.nodes.size()), devices = problem.devices[0].count;
+  double best = kInfinity;
+  for (int cuts = 0; cuts < 1 << (nodes - 1); ++cuts) {
+    PartitionResult result;
+    result.stages.emplace_back();
+    for (int i = 0; i < nodes; ++i) {
+      result.stages.back().nodes.push_back(i);
+      if (i + 1 < nodes && cuts >> i & 1) result.stages.emplace_back();
+    }
+    if (static_cast<int>(result.stages.size()) > devices) continue;
+    std::vector<int> order(devices);
+    std::iota(order.begin(), order.end(), 0);
+    do {
+      for (size_t s = 0; s < result.stages.size(); ++s) result.stages[s].numbers = {order[s]};
+      EvaluatePartition(problem, result);
+      best = std::min(best, result.objective);
+    } while (std::next_permutation(order.begin(), order.end()));
+  }
+  return best;
+}
+
+TEST(PairLinks, EqualOnesAreOneLink) {
+  std::mt19937 random(1);
+  for (int i = 0; i < 20; ++i) {
+    PartitionProblem problem = Chain(random, 8, 3);
+    problem.devices[0].link = 0.5;
+    PartitionResult one = SolvePartition(problem, {});
+    problem.pair_links.assign(3, std::vector<double>(3, 0.5));
+    PartitionResult pairs = SolvePartition(problem, {});
+    EXPECT_NEAR(pairs.objective, one.objective, 1e-9);
+    EXPECT_TRUE(pairs.proven);
+  }
+}
+
+TEST(PairLinks, FindTheBestOfSmallChainsNearlyAlways) {
+  std::mt19937 random(2);
+  double worst = 1;
+  int exact = 0;
+  const int kCases = 60;
+  for (int i = 0; i < kCases; ++i) {
+    PartitionProblem problem = Chain(random, 7, 4);
+    problem.pair_links.assign(4, std::vector<double>(4, 1));
+    double best_link = 0;
+    for (int a = 0; a < 4; ++a)
+      for (int b = 0; b < 4; ++b)
+        if (a != b) {
+          problem.pair_links[a][b] = a % 2 == b % 2 ? 1 : 0.2 + 0.1 * (random() % 3);
+          best_link = std::max(best_link, problem.pair_links[a][b]);
+        }
+    problem.devices[0].link = best_link;
+    PartitionResult result = SolvePartition(problem, {});
+    ASSERT_TRUE(result.feasible);
+    EXPECT_EQ(CheckPartition(problem, result), "");
+    double best = BruteForce(problem);
+    EXPECT_GE(result.objective, best * (1 - 1e-9));
+    EXPECT_LE(result.lower_bound, best * (1 + 1e-9));
+    EXPECT_FALSE(result.proven && result.objective > best * (1 + 1e-9));
+    worst = std::max(worst, result.objective / best);
+    exact += result.objective <= best * (1 + 1e-9);
+  }
+  EXPECT_GE(exact, kCases * 8 / 10) << worst;
+  EXPECT_LE(worst, 1.15);
+}
+
+}  // namespace
+}  // namespace pipewright

@@ -1,0 +1,124 @@
+#include "plan/profile/profile.h"
+
+#include <gtest/gtest.h>
+
+#include "plan/error.h"
+#include "plan/partition/profile_problem.h"
+#include "plan/partition/report.h"
+#include "plan/partition/solve.h"
+#include "plan/profile/graph.h"
+
+namespace pipewright {
+namespace {
+
+ProfileNode Node(const std::string& name, int module, double forward, double backward) {
+  ProfileNode node;
+  node.name = name;
+  node.module = module;
+  node.forward = {forward, forward / 10};
+  node.backward = {backward, backward / 10};
+  node.input_gradient = {backward / 2, 0};
+  node.weight_gradient = {backward / 2, 0};
+  node.kept = 100;
+  node.parameters = node.trained = 40;
+  node.buffers = 8;
+  return node;
+}
+
+// x -> a -> b -> c, a also feeds c; b and c hold one weight.
+Profile Example() {
+  Profile profile;
+  profile.package = "m.pkg";
+  profile.microbatch = 4;
+  profile.repeat = 3;
+  profile.nodes = {Node("module0", 0, 1e-3, 2e-3), Node("module1", 1, 2e-3, 4e-3),
+                   Node("module2", 2, 3e-3, 6e-3)};
+  profile.values = {{"x", -1, {0}, 16, false},
+                    {"h", 0, {1, 2}, 32, true},
+                    {"i", 0, {2}, 8, false},
+                    {"g", 1, {2}, 64, true},
+                    {"y", 2, {}, 4, true}};
+  profile.shared = {{{1, 2}, 40}};
+  profile.links = {{0, 1, 1e-6, 1e9}};
+  return profile;
+}
+
+std::string Message(const std::string& text) {
+  try {
+    ParseProfile(text, "p.json");
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "";
+}
+
+TEST(Profile, JsonReadsBackByteForByte) {
+  std::string text = WriteProfile(Example());
+  EXPECT_EQ(WriteProfile(ParseProfile(text, "p.json")), text);
+  EXPECT_TRUE(IsProfile(ParseJson(text, "p.json")));
+}
+
+TEST(Profile, FaultsAreNamedWithTheirPlace) {
+  std::string text = WriteProfile(Example());
+  auto changed = [&](const std::string& from, const std::string& to) {
+    std::string copy = text;
+    copy.replace(copy.find(from), from.size(), to);
+    return Message(copy);
+  };
+  EXPECT_NE(changed("\"bytes\": 16.0", "\"bytes\": -1").find("of at least 0"), std::string::npos);
+  EXPECT_NE(changed("\"consumers\": [1, 2]", "\"consumers\": [0, 2]").find("nodes after"),
+            std::string::npos);
+  EXPECT_NE(changed("\"consumers\": [1, 2]", "\"consumers\": [1, 7]").find("from 0 to 2"),
+            std::string::npos);
+  EXPECT_NE(changed("\"median\"", "\"mean\"").find("\"median\" is missing"), std::string::npos);
+  EXPECT_EQ(changed("\"microbatch\": 4", "\"microbatch\": \"4\"").rfind("p.json:4:", 0), 0u);
+}
+
+TEST(Profile, GraphTextSaysWhatPipeDreamReads) {
+  std::string text = WriteGraphText(GraphOfProfile(Example()));
+  EXPECT_EQ(text,
+            "input0 -- Input0 -- forward_compute_time=0.000, backward_compute_time=0.000, "
+            "activation_size=16.0, parameter_size=0.000\n"
+            "module0 -- Module() -- forward_compute_time=1.000, backward_compute_time=2.000, "
+            "activation_size=[32.0; 8.0], parameter_size=40.000\n"
+            "module1 -- Module() -- forward_compute_time=2.000, backward_compute_time=4.000, "
+            "activation_size=64.0, parameter_size=40.000\n"
+            "module2 -- Module() -- forward_compute_time=3.000, backward_compute_time=6.000, "
+            "activation_size=4.0, parameter_size=40.000\n"
+            "\tinput0 -- module0\n\tmodule0 -- module1\n\tmodule0 -- module2\n"
+            "\tmodule1 -- module2");
+  EXPECT_EQ(WriteGraphText(ReadGraphText(text, "p.txt")), text);
+}
+
+TEST(Profile, CostsOfAPartitionAreThoseMeasured) {
+  ProfileCosts costs;
+  costs.bandwidth = 1000;
+  PartitionProblem problem = ToProblem(Example(), costs).problem;
+  problem.stages = 2;
+  DeviceClass device;
+  device.count = 2;
+  problem.devices = {device};
+  PartitionResult result = SolvePartition(problem, {});
+  ASSERT_TRUE(result.feasible);
+  ASSERT_TRUE(result.proven);
+  // {a, b} | {c}: h and g there and back, i there, and the gradient of the shared weight.
+  // {a} | {b, c}: h there and back, i there.
+  EXPECT_EQ(result.stages[0].nodes, (std::vector<int>{0}));
+  EXPECT_NEAR(result.stages[0].transfer, (2 * 32 + 8) / 1000.0, 1e-12);
+  EXPECT_NEAR(result.objective, 0.015 + 0.072, 1e-12);
+  // Two nodes: weights, gradients, Adam's state (4 x 40) and buffers; what is kept; two receive
+  // buffers.
+  EXPECT_NEAR(result.stages[1].memory_bytes, 2 * (160 + 8 + 100) + 32 + 8, 1e-9);
+}
+
+TEST(Profile, StagesOfAPackageBecomeItsConfs) {
+  StageConfs confs = MakeStageConfs({0, 1, 1}, {{4, 5}, {2}});
+  EXPECT_EQ(confs.hybrid.module_to_stage, (std::vector<int>{0, 1, 1}));
+  EXPECT_EQ(confs.hybrid.stage_to_ranks, (std::vector<std::vector<int>>{{1, 2}, {0}}));
+  EXPECT_EQ(confs.mp.stage_to_ranks, (std::vector<std::vector<int>>{{0}, {1}}));
+  EXPECT_EQ(confs.dp.module_to_stage, (std::vector<int>{0, 0, 0}));
+  EXPECT_EQ(confs.dp.stage_to_ranks, (std::vector<std::vector<int>>{{0, 1, 2}}));
+}
+
+}  // namespace
+}  // namespace pipewright
