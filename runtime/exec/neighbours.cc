@@ -64,7 +64,7 @@ void Neighbours::Join(uint64_t token, const std::vector<Host>& others) {
   }
 }
 
-void Neighbours::Exchange(const std::string& folder, double now) {
+bool Neighbours::Exchange(const std::string& folder, double now) {
   std::error_code failed;
   for (const auto& entry : std::filesystem::directory_iterator(folder, failed)) {
     if (entry.path().extension() != ".status") continue;
@@ -96,6 +96,9 @@ void Neighbours::Exchange(const std::string& folder, double now) {
       other.statuses.push_back(status);
     }
   }
+  return std::all_of(others_.begin(), others_.end(), [](const Other& other) {
+    return other.statuses.size() == other.host.ranks.size();
+  });
 }
 
 std::vector<RankStatus> Neighbours::statuses() const {
@@ -113,12 +116,6 @@ std::string Neighbours::Silent(double now, double seconds) const {
     if (other.heard >= 0 && !ended && now - other.heard >= seconds) return other.host.name;
   }
   return "";
-}
-
-bool Neighbours::heard_all() const {
-  return std::all_of(others_.begin(), others_.end(), [](const Other& other) {
-    return other.statuses.size() == other.host.ranks.size();
-  });
 }
 
 }  // namespace pipewright

@@ -29,14 +29,14 @@ class Neighbours {
   // `token` tells runs apart.
   void Join(uint64_t token, const std::vector<Host>& others);
 
-  // Sends the status files of `folder` and takes what has come. `now` in seconds.
-  void Exchange(const std::string& folder, double now);
+  // Sends the status files of `folder` and takes what has come. `now` in seconds. Returns whether
+  // every rank of the other hosts has been heard of by now.
+  bool Exchange(const std::string& folder, double now);
 
   // The last known status of each rank of the other hosts that have been heard of.
   std::vector<RankStatus> statuses() const;
   // A host heard of before, but not in the last `seconds`; "": there is none.
   std::string Silent(double now, double seconds) const;
-  bool heard_all() const;
 
  private:
   struct Other {

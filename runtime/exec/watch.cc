@@ -80,7 +80,8 @@ std::string TemporaryFolder() {
 // Collective. Null on all but the first rank of each host.
 std::unique_ptr<Neighbours> MeetOtherHosts(Transport& transport,
                                            const std::vector<std::string>& hosts, bool first_here,
-                                           uint64_t token) {
+                                           uint64_t token, const std::string& folder,
+                                           const WatchOptions& options) {
   std::unique_ptr<Neighbours> mine;
   std::string error;
   try {
@@ -90,16 +91,28 @@ std::unique_ptr<Neighbours> MeetOtherHosts(Transport& transport,
   }
   Vote(transport, "meeting the other hosts", error);
   std::vector<std::string> addresses = transport.AllGather(mine ? mine->address() : "");
-  if (!mine) return nullptr;
   std::vector<Neighbours::Host> others;
-  for (int rank = 0; rank < transport.size(); ++rank) {
+  for (int rank = 0; mine && rank < transport.size(); ++rank) {
     if (hosts[rank] == hosts[transport.rank()]) continue;
     auto at = std::find_if(others.begin(), others.end(),
                            [&](const auto& other) { return other.name == hosts[rank]; });
     if (at == others.end()) at = others.insert(at, {hosts[rank], addresses[rank], {}});
     at->ranks.push_back(rank);
   }
-  mine->Join(token, others);
+  // Who is heard now is missed later. Where nothing comes through, there is nothing to go by.
+  bool heard = true;
+  if (mine) {
+    mine->Join(token, others);
+    double start = Now();
+    while (!(heard = mine->Exchange(folder, Now())) && Now() - start < 3) usleep(20000);
+    mine->Exchange(folder, Now());  // the other may wait for what came before it was there
+  }
+  std::vector<std::string> all = transport.AllGather(heard ? "" : "deaf");
+  if (transport.rank() == 0 && std::count(all.begin(), all.end(), "deaf"))
+    std::fprintf(stderr,
+                 "%s: the hosts do not hear each other over UDP: a lost message or a cut link will "
+                 "be reported, but not end the run\n",
+                 options.program.c_str());
   return mine;
 }
 
@@ -160,9 +173,8 @@ struct Watch::State {
     bool known = true;
     double now = Now();
     if (neighbours) {
-      neighbours->Exchange(folder, now);
+      known = neighbours->Exchange(folder, now);
       for (RankStatus& other : neighbours->statuses()) all.push_back(std::move(other));
-      known = neighbours->heard_all();
       std::string silent = neighbours->Silent(now, options.stall.limit);
       if (options.stall.limit > 0 && !silent.empty()) {
         // What is left of each rank is as old as the host's last word.
@@ -248,12 +260,12 @@ void Watch::Join(Transport& transport) {
   } catch (const std::exception& e) {
     error = e.what();
   }
+  s.status.SetRank(rank);
   Vote(transport, "keeping status files", error);
   std::unique_ptr<Neighbours> neighbours;
   if (std::count(hosts.begin(), hosts.end(), hosts[0]) < transport.size())
-    neighbours = MeetOtherHosts(transport, hosts, first_here, Hash(token));
+    neighbours = MeetOtherHosts(transport, hosts, first_here, Hash(token), folder, s.options);
   transport.SetHosts(std::move(hosts));
-  s.status.SetRank(rank);
   s.guard->Join(folder, s.path, token);
   transport.SetStatus(s.status);
   std::lock_guard lock(s.mutex);
