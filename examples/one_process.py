@@ -2,7 +2,9 @@
 
 Data, their order, losses and the order of the additions are those of docs/job.md.
 """
+import fnmatch
 import json
+import math
 import pathlib
 
 import numpy as np
@@ -32,24 +34,40 @@ def epoch_order(samples, seed, epoch, shuffle):
     return np.argsort(keys, kind="stable")
 
 
+def as_list(files):
+    return [files] if isinstance(files, str) else files
+
+
 class Data:
     """samples: how many; batch(rows) -> (inputs, target)."""
 
     def __init__(self, data, folder):
         self.shuffle = data.get("shuffle", True)
         if "tokens" in data:
-            dtype = {"u8": "<u1", "u16": "<u2", "u32": "<u4"}[data.get("dtype", "u8")]
-            tokens = np.fromfile(folder / data["tokens"], dtype=dtype)
-            length = data["sequence_length"]
-            self.samples = (len(tokens) - 1) // length
-            used = torch.from_numpy(tokens[: self.samples * length + 1].astype(np.int64))
-            self.inputs = [used[:-1].view(self.samples, length)]
-            self.target = used[1:].view(self.samples, length)
+            self.read_tokens(data, [folder / name for name in as_list(data["tokens"])])
         else:
-            tensors = load_file(folder / data["tensors"])
-            self.inputs = [tensors[name] for name in data["inputs"].values()]
-            self.target = tensors[data["target"]] if "target" in data else None
-            self.samples = len(self.inputs[0])
+            columns = {}
+            for file in as_list(data.get("tensors", [])):
+                for name, tensor in load_file(folder / file).items():
+                    columns.setdefault(name, []).append(tensor)
+            for name, files in data.get("arrays", {}).items():
+                columns[name] = [torch.from_numpy(np.load(folder / f)) for f in as_list(files)]
+            columns = {name: torch.cat(parts) for name, parts in columns.items()}
+            self.inputs = [columns[name] for name in data["inputs"].values()]
+            self.target = columns[data["target"]] if "target" in data else None
+        self.samples = len(self.inputs[0])
+
+    def read_tokens(self, data, files):
+        dtype = {"u8": "<u1", "u16": "<u2", "u32": "<u4"}[data.get("dtype", "u8")]
+        length = data["sequence_length"]
+        inputs, targets = [], []
+        for file in files:
+            tokens = np.fromfile(file, dtype=dtype)
+            samples = max(0, len(tokens) - 1) // length
+            used = torch.from_numpy(tokens[: samples * length + 1].astype(np.int64))
+            inputs.append(used[: samples * length].view(samples, length))
+            targets.append(used[1 : samples * length + 1].view(samples, length))
+        self.inputs, self.target = [torch.cat(inputs)], torch.cat(targets)
 
     def batch(self, rows):
         rows = torch.from_numpy(rows)
@@ -57,7 +75,7 @@ class Data:
 
 
 def microbatches(data, job, step):
-    """Rows of each microbatch of a step, counted from 0."""
+    """Rows of each microbatch of a minibatch, counted from 0."""
     size = job["microbatches"] * job["microbatch_size"]
     per_epoch = data.samples // size
     order = epoch_order(data.samples, job.get("seed", 0), step // per_epoch, data.shuffle)
@@ -71,36 +89,95 @@ def loss_of(job, output, target):
     outputs = output if isinstance(output, (tuple, list)) else [output]
     output = outputs[0 if isinstance(loss, str) else loss.get("output", 0)]
     if kind == "cross_entropy":
-        return F.cross_entropy(output.reshape(-1, output.shape[-1]), target.reshape(-1))
+        options = {} if isinstance(loss, str) else {
+            key: loss[key] for key in ("ignore_index", "label_smoothing") if key in loss}
+        target = target.reshape(-1)
+        if loss_count(job, target) == 0:
+            options["reduction"] = "sum"  # the mean of nothing is 0 here
+        return F.cross_entropy(output.reshape(-1, output.shape[-1]), target, **options)
     if kind == "mse":
         return F.mse_loss(output, target)
     return output
 
 
+def loss_count(job, target):
+    """How many targets a loss of cross_entropy is the mean of; 1 where all losses count the same."""
+    loss = job["loss"]
+    if (loss if isinstance(loss, str) else loss.get("type")) != "cross_entropy":
+        return 1
+    ignored = -100 if isinstance(loss, str) else loss.get("ignore_index", -100)
+    return int((target != ignored).sum())
+
+
+def matches(patterns, name):
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in as_list(patterns))
+
+
 def make_optimizer(job, model):
+    """The optimizer, with a group for each parameter, and what the job says of all of them."""
     settings = dict(job["optimizer"])
-    kind = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}[settings.pop("type")]
-    return kind([p for p in model.parameters() if p.requires_grad], **settings)
+    kind = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW,
+            "rmsprop": torch.optim.RMSprop, "adagrad": torch.optim.Adagrad}[settings.pop("type")]
+    common = {key: settings.pop(key, None) for key in ("clip_norm", "lr_schedule")}
+    groups = settings.pop("groups", [])
+    parameters = []
+    for name, p in model.named_parameters():
+        if matches(job.get("freeze", []), name):
+            p.requires_grad_(False)
+        if not p.requires_grad:
+            continue
+        own = next((group for group in groups if matches(group["match"], name)), {})
+        parameters.append({"params": [p], **{k: v for k, v in own.items() if k != "match"}})
+    optimizer = kind(parameters, **settings)
+    for group in optimizer.param_groups:
+        group["base_lr"] = group["lr"]
+    return optimizer, common
+
+
+def rate_factor(schedule, job, step):
+    """Of the learning rate at a step from 0."""
+    if not schedule:
+        return 1
+    warmup, total = schedule.get("warmup", 0), schedule.get("steps", job["steps"])
+    if step < warmup:
+        return (step + 1) / warmup
+    kind, end = schedule.get("type", "constant"), schedule.get("end", 0)
+    done = min(1.0, (step - warmup) / max(1, total - warmup))
+    return {"constant": lambda: 1,
+            "cosine": lambda: end + (1 - end) * (1 + math.cos(math.pi * done)) / 2,
+            "linear": lambda: 1 + (end - 1) * done,
+            "polynomial": lambda: end + (1 - end) * (1 - done) ** schedule.get("power", 1),
+            "step": lambda: schedule.get("gamma", 0.1) ** ((step - warmup) // schedule["every"]),
+            }[kind]()
 
 
 def train(model, job, folder, steps=None, after_gradients=None):
     """Trains in place; yields (step from 1, [loss of each microbatch]) after each step."""
     torch.set_num_threads(job.get("threads", 1))
     data = Data(job["data"], pathlib.Path(folder))
-    optimizer = make_optimizer(job, model)
+    optimizer, common = make_optimizer(job, model)
+    minibatches = job.get("accumulate", 1)
     for step in range(steps or job["steps"]):
         optimizer.zero_grad()
         losses = []
-        for rows in microbatches(data, job, step):
-            inputs, target = data.batch(rows)
+        batches = [data.batch(rows) for i in range(minibatches)
+                   for rows in microbatches(data, job, step * minibatches + i)]
+        counts = [loss_count(job, target) for _, target in batches]
+        for (inputs, target), count in zip(batches, counts):
             loss = loss_of(job, model(*inputs), target)
-            loss.backward()
             losses.append(loss.item())
+            # The mean over all targets of the step, once divided by the number of microbatches.
+            weight = count * len(counts) / max(1, sum(counts))
+            (loss if weight == 1 else loss * weight).backward()
         for p in model.parameters():
             if p.grad is not None:
-                p.grad.div_(job["microbatches"])
+                p.grad.div_(len(batches))
+        if common["clip_norm"]:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), common["clip_norm"])
         if after_gradients:
             after_gradients(step + 1, model)
+        for group in optimizer.param_groups:
+            group["lr"] = group["base_lr"] * rate_factor(common["lr_schedule"], job, step)
         optimizer.step()
         yield step + 1, losses
 

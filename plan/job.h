@@ -5,32 +5,43 @@
 #include <string>
 #include <vector>
 
+#include "plan/optimizer_job.h"
+
 namespace pipewright {
 
-// Where samples come from. Paths are resolved against the job file's folder.
+// Where samples come from: one of the four. Paths are resolved against the job file's folder.
 struct DataJob {
-  std::string tokens;                         // token file, or ...
-  std::string tensors;                        // ... a safetensors file whose rows are samples
-  int token_bytes = 1;                        // u8, u16, u32
-  int64_t sequence_length = 0;                // tokens only
-  std::map<std::string, std::string> inputs;  // model input -> tensor name (tensors only)
-  std::string target;                         // tensor name; empty: the loss needs none
+  std::vector<std::string> tokens;                         // token files
+  std::vector<std::string> tensors;                        // safetensors files: rows are samples
+  std::map<std::string, std::vector<std::string>> arrays;  // name -> .npy files
+  std::string plugin;                                      // a shared library: plan/data/source.h
+  std::string plugin_options = "null";                     // JSON that it is given
+  int token_bytes = 1;                                     // u8, u16, u32
+  int64_t sequence_length = 0;                             // tokens only
+  std::map<std::string, std::string> inputs;               // model input -> column of the source
+  std::string target;                                      // column; empty: the loss needs none
   bool shuffle = true;
 };
 
 struct LossJob {
   enum Kind { kCrossEntropy, kMse, kOutput } kind = kCrossEntropy;
+  int64_t ignore_index = -100;  // cross_entropy: targets that do not count
+  double label_smoothing = 0;   // cross_entropy
   int output = 0;  // which output of the model it is taken from (kOutput: which one it is)
 };
 
-struct OptimizerJob {
-  enum Kind { kSgd, kAdamW } kind = kSgd;
-  std::string type = "sgd";  // its name in the job
-  double lr = 1e-3;
-  double weight_decay = 0;
-  double momentum = 0, dampening = 0;  // SGD
-  bool nesterov = false;
-  double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;  // AdamW
+// Losses are multiplied before the backward pass and gradients divided after it, so that small ones
+// do not vanish in 16 bits. A step whose gradients overflow is skipped.
+struct LossScaleJob {
+  bool used = false;
+  double initial = 1;
+  double growth = 2, backoff = 0.5;
+  int64_t interval = 0;  // steps without overflow before it grows; 0: it stays as it is
+};
+struct LossScale {
+  double factor = 1;
+  int64_t good_steps = 0;  // since it last changed
+  bool operator==(const LossScale&) const = default;
 };
 
 struct CheckpointJob {
@@ -39,23 +50,35 @@ struct CheckpointJob {
   int64_t keep = 3;    // how many stay; 0: all
 };
 
+// The loss of other data, forward only, now and then.
+struct ValidationJob {
+  int64_t every = 0;  // steps; 0: never
+  int64_t steps = 0;  // minibatches; 0: all of the data
+  DataJob data;
+};
+
 struct Job {
   std::string path;
   std::string text;  // the file
   DataJob data;
   LossJob loss;
   OptimizerJob optimizer;
+  LossScaleJob loss_scale;
+  std::vector<std::string> freeze;  // patterns of parameter names
   CheckpointJob checkpoint;
+  ValidationJob validation;
   std::string schedule = "1f1b";
   std::string plan;  // a plan file to run instead of the schedule
   int microbatches = 1;
   int64_t microbatch_size = 1;  // samples
+  int accumulate = 1;           // minibatches to an optimizer step
   int64_t steps = 1;
   uint64_t seed = 0;
   int threads = 1;            // of each rank
   int64_t log_every = 10;     // steps
   std::string save, metrics;  // files to write; empty: none
   bool stop_on_nan = true;
+  bool accuracy = false;      // of each step, for the metrics; validation always has it
   bool check_shared = false;  // compare the copies of shared weights after every step
 };
 

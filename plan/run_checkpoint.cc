@@ -111,6 +111,9 @@ void WriteRunCheckpoint(const RunCheckpoint& checkpoint) {
            {"data", {{"epoch", checkpoint.data.epoch}, {"sample", checkpoint.data.sample}}},
            {"seed", checkpoint.seed},
            {"optimizer", checkpoint.optimizer},
+           {"loss_scale",
+            {{"factor", checkpoint.loss_scale.factor},
+             {"good_steps", checkpoint.loss_scale.good_steps}}},
            {"job", ParseJson(checkpoint.job, "job")},
            {"files", files}};
   nlohmann::json index;
@@ -142,6 +145,12 @@ RunCheckpoint ReadRunCheckpoint(const std::string& path) {
   checkpoint.data.sample = Whole<int64_t>(data, "sample", where + ": data");
   checkpoint.seed = Whole<uint64_t>(in, "seed", where);
   checkpoint.optimizer = Text(in, "optimizer", where);
+  const Json& scale = Member(in, "loss_scale", where);
+  const Json& factor = Member(scale, "factor", where + ": loss_scale");
+  if (!factor.is_number())
+    throw Error(where + ": factor", "a number is expected, not " + factor.dump());
+  checkpoint.loss_scale = {factor.get<double>(),
+                           Whole<int64_t>(scale, "good_steps", where + ": loss_scale")};
   checkpoint.job = Member(in, "job", where).dump();
   const Json& files = Member(in, "files", where);
   if (!files.is_object()) throw Error(where + ": files", "an object is expected");

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "plan/job.h"
+
 namespace pipewright {
 
 // Where the next minibatch starts: a place in the order in which `epoch` visits the samples.
@@ -24,7 +26,8 @@ struct RunCheckpoint {
   int64_t step = 0;  // optimizer steps done
   DataPosition data;
   uint64_t seed = 0;
-  std::string optimizer;                         // the job's type
+  std::string optimizer;  // the job's type
+  LossScale loss_scale;
   std::string job;                               // text of the job file
   std::map<std::string, CheckpointFile> files;   // by name
   std::map<std::string, std::string> weight_of;  // tensor -> file

@@ -101,10 +101,16 @@ Plan MakePlan(const Job& job, const StageGraph& graph, const Offload& offload, b
 
 }  // namespace
 
+Plan MakeForwardPlan(const Job& job, const RunPlan& run) {
+  return MakePlan(job, run.graph, OffloadOf(run.manifest, run.conf), /*forward_only=*/true);
+}
+
 RunPlan MakeRunPlan(const std::string& package, const std::string& conf, const Job& job, int ranks,
                     bool forward_only) {
   RunPlan run;
   run.manifest = ReadManifest(package);
+  CheckGroups(run.manifest, job.optimizer, job.path + ": optimizer");
+  if (!forward_only) Freeze(run.manifest, job.freeze, job.path + ": freeze");
   run.conf = ReadConfFor(package, conf, run.manifest, ranks);
   run.graph = MakeStageGraph(run.manifest, run.conf);
   run.plan = MakePlan(job, run.graph, OffloadOf(run.manifest, run.conf), forward_only);

@@ -23,4 +23,7 @@ struct RunPlan {
 RunPlan MakeRunPlan(const std::string& package, const std::string& conf, const Job& job, int ranks,
                     bool forward_only);
 
+// One sweep over the microbatches, forward only: what a run that trains validates with.
+Plan MakeForwardPlan(const Job& job, const RunPlan& run);
+
 }  // namespace pipewright

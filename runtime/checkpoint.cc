@@ -86,6 +86,7 @@ std::map<std::string, Tensors> Snapshot(const Session& session, int rank) {
 struct Checkpointer::Shot {
   int64_t step;
   DataPosition data;
+  LossScale loss_scale;
   std::string folder;  // temporary
   std::map<std::string, Tensors> shards;
 };
@@ -141,6 +142,7 @@ void Checkpointer::Save(int64_t step, const DataPosition& data) {
   auto shot = std::make_shared<Shot>();
   shot->step = step;
   shot->data = data;
+  shot->loss_scale = session_.stages->updater().loss_scale();
   shot->folder = TemporaryCheckpoint(session_.job.checkpoint.folder, run_, step);
   shot->shards = Snapshot(session_, transport_.rank());
   if (writers_.count(transport_.rank()))
@@ -174,6 +176,7 @@ void Checkpointer::Commit(const Shot& shot) try {
   checkpoint.data = shot.data;
   checkpoint.seed = session_.job.seed;
   checkpoint.optimizer = session_.job.optimizer.type;
+  checkpoint.loss_scale = shot.loss_scale;
   checkpoint.job = job_text_;
   for (int rank : writers_) {
     std::string file = DoneFile(shot.folder, rank);
@@ -260,6 +263,7 @@ void Restore(const RunCheckpoint& checkpoint, const Files& files, Session& sessi
     refuse("was written with the seed " + std::to_string(checkpoint.seed) + ", " + job.path +
                " says " + std::to_string(job.seed),
            "resume with the same seed, so that no sample is seen twice in an epoch");
+  if (job.loss_scale.interval > 0) session.stages->updater().set_loss_scale(checkpoint.loss_scale);
   const Manifest& manifest = session.run.manifest;
   auto find = [&](const std::string& name) -> const SafetensorsFile* {
     auto file = files.find(name);

@@ -1,5 +1,5 @@
-// Samples of a job, in an order that depends on the seed and the step only: every rank that needs
-// an input or a target reads it for itself, and all read the same.
+// A job's samples as tensors, in an order that depends on the seed and the step only: every rank
+// that needs an input or a target reads it for itself, and all read the same.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -7,47 +7,65 @@
 #include <string>
 #include <vector>
 
+#include "plan/data/open.h"
 #include "plan/job.h"
 #include "plan/manifest.h"
 #include "plan/run_checkpoint.h"
 
 namespace pipewright {
 
-// The order of `count` samples in epoch `epoch`: ascending by splitmix64(splitmix64(seed +
-// 0x9E3779B97F4A7C15 * (epoch + 1)) xor sample), or 0, 1, 2, ... without shuffle.
-std::vector<int64_t> EpochOrder(int64_t count, uint64_t seed, int64_t epoch, bool shuffle);
-
+// A source whose columns are given to the inputs of a model.
 class Data {
  public:
-  virtual ~Data() = default;
-  virtual int64_t samples() const = 0;
-  virtual int64_t tokens_per_sample() const { return 1; }
+  // Throws Error where columns and inputs do not fit each other. `where`: the job's key, for
+  // messages.
+  Data(std::shared_ptr<DataSource> source, const DataJob& job, const Manifest& manifest,
+       const std::string& where);
+
+  int64_t samples() const { return source_->samples(); }
+  int64_t tokens_per_sample() const { return source_->tokens_per_sample(); }
   // One microbatch, its samples stacked along the first dimension. `input`: index into
   // Manifest::inputs, or -1 for the target.
-  virtual at::Tensor Rows(int input, const int64_t* rows, int64_t count) const = 0;
+  at::Tensor Rows(int input, const int64_t* rows, int64_t count) const;
+
+ private:
+  struct Column {
+    int index = -1;  // in the source; -1: there is none
+    at::ScalarType type = at::kFloat, wanted = at::kFloat;
+    std::vector<int64_t> shape;
+  };
+  Column Find(const std::string& name, const std::string& where) const;
+
+  std::shared_ptr<DataSource> source_;
+  std::vector<DataColumn> known_;
+  std::vector<Column> columns_;  // by input
+  Column target_;
 };
 
-// Opens the data of `job` for the model's inputs. Throws Error for files, names, types and sizes
-// that do not fit.
-std::unique_ptr<Data> OpenData(const Job& job, const Manifest& manifest);
+// Opens the data of `job`. Throws Error for files, names, types and sizes that do not fit.
+std::unique_ptr<Data> OpenData(const DataJob& job, const Manifest& manifest,
+                               const std::string& where);
 
-// Microbatches of a job by step. An epoch has samples / minibatch steps, rounded down.
+// Microbatches of a job by minibatch. An epoch has samples / minibatch of them, rounded down.
 class Sampler {
  public:
   // Throws Error when the data has fewer samples than one minibatch.
-  Sampler(const Job& job, const Data& data);
-  // Step `step` starts at `position`, and so on from there; without, step 0 at the very beginning.
-  void StartAt(int64_t step, const DataPosition& position);
-  // Where `step` starts: not before the step of StartAt.
-  DataPosition Position(int64_t step) const;
-  // `input` as in Data::Rows; step and microbatch from 0.
-  at::Tensor Microbatch(int input, int64_t step, int microbatch);
+  Sampler(const Job& job, bool shuffle, const Data& data);
+  // `minibatch` starts at `position`, and so on from there; without, 0 at the very beginning.
+  void StartAt(int64_t minibatch, const DataPosition& position);
+  // Where `minibatch` starts: not before that of StartAt.
+  DataPosition Position(int64_t minibatch) const;
+  int64_t per_epoch() const { return per_epoch_; }
+  // `input` as in Data::Rows; minibatch and microbatch from 0.
+  at::Tensor Microbatch(int input, int64_t minibatch, int microbatch);
 
  private:
   const Job& job_;
+  const bool shuffle_;
   const Data& data_;
-  int64_t minibatch_, per_epoch_;
-  int64_t first_step_ = 0;
+  int64_t samples_;  // of a minibatch
+  int64_t per_epoch_;
+  int64_t first_ = 0;
   DataPosition start_;
   int64_t epoch_ = -1;
   std::vector<int64_t> order_;

@@ -72,7 +72,7 @@ void Infer(const RunOptions& options, Transport& transport) {
         outputs[output].resize(options.microbatches);
         outputs[output][microbatch] = value;
       });
-  RunStep(session, 0);
+  RunStep(session, transport, 0);
 
   // Rank 0 writes; the rank that made an output sends it, its sizes ahead.
   std::string mine;

@@ -28,7 +28,23 @@ at::Tensor Loss(const LossJob& job, const at::Tensor& output, const at::Tensor& 
                 "cross_entropy needs an output [..., C] and an int64 target [...]: " + shapes);
   at::Tensor logits = output.reshape({-1, output.size(-1)});
   if (c10::elementSize(logits.scalar_type()) < 4) logits = logits.to(at::kFloat);
-  return at::cross_entropy_loss(logits, target.reshape({-1}));
+  at::Tensor classes = target.reshape({-1});
+  // The mean of nothing is none; it has a gradient nevertheless: zeros.
+  bool nothing = LossCount(job, target, 0) == 0;
+  return at::cross_entropy_loss(logits, classes, {},
+                                nothing ? at::Reduction::Sum : at::Reduction::Mean,
+                                job.ignore_index, job.label_smoothing);
+}
+
+int64_t LossCount(const LossJob& job, const at::Tensor& target, int64_t samples) {
+  if (job.kind == LossJob::kMse) return target.numel();
+  if (job.kind == LossJob::kCrossEntropy) return target.ne(job.ignore_index).sum().item<int64_t>();
+  return samples;
+}
+
+int64_t LossHits(const LossJob& job, const at::Tensor& output, const at::Tensor& target) {
+  at::Tensor right = output.argmax(-1).reshape({-1}).eq(target.reshape({-1}));
+  return right.logical_and_(target.reshape({-1}).ne(job.ignore_index)).sum().item<int64_t>();
 }
 
 }  // namespace pipewright

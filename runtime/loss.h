@@ -8,6 +8,15 @@ namespace pipewright {
 
 // A scalar. cross_entropy takes logits [..., C] and int64 targets [...]; both are flattened, logits
 // of less than 32 bits computed in float32. mse takes equal shapes. Throws Error for others.
+// Of ignored targets only, the loss is 0.
 at::Tensor Loss(const LossJob& job, const at::Tensor& output, const at::Tensor& target);
+
+// How many numbers a microbatch's loss is the mean of: targets that are not ignored, elements
+// (mse), or `samples` where the model computes its loss.
+int64_t LossCount(const LossJob& job, const at::Tensor& target, int64_t samples);
+
+// Of cross_entropy: how many targets that count are the class of the largest logit (the first of
+// equal ones).
+int64_t LossHits(const LossJob& job, const at::Tensor& output, const at::Tensor& target);
 
 }  // namespace pipewright

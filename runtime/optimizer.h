@@ -7,24 +7,31 @@
 #include <utility>
 #include <vector>
 
-#include "plan/job.h"
+#include "plan/optimizer_job.h"
 
 namespace pipewright {
 
 // State of one parameter; undefined until its first step.
 struct OptimizerState {
-  at::Tensor momentum;             // SGD
-  at::Tensor average, average_sq;  // AdamW
+  at::Tensor momentum;    // SGD, RMSprop
+  at::Tensor average;     // Adam, AdamW; RMSprop where centered
+  at::Tensor average_sq;  // Adam, AdamW, RMSprop; Adagrad: the sum
+  at::Tensor largest_sq;  // Adam, AdamW with amsgrad
+  at::Tensor master;      // the parameter in float32, where it has 16 bits itself
   int64_t steps = 0;
 
   // The tensors under the names that checkpoints give them.
   std::vector<std::pair<std::string, at::Tensor*>> Named() {
-    return {{"momentum_buffer", &momentum}, {"exp_avg", &average}, {"exp_avg_sq", &average_sq}};
+    return {{"momentum_buffer", &momentum},
+            {"exp_avg", &average},
+            {"exp_avg_sq", &average_sq},
+            {"max_exp_avg_sq", &largest_sq},
+            {"master", &master}};
   }
 };
 
-// One step of torch/optim/{sgd,adam}.py's _single_tensor_* (PyTorch 2.13), in place, without
-// gradient mode. `gradient` may be overwritten.
+// One step of torch/optim/{sgd,adam,rmsprop,adagrad}.py's _single_tensor_* (PyTorch 2.13), in
+// place, without gradient mode; `job.lr` is that of this step. `gradient` may be overwritten.
 void OptimizerStep(const OptimizerJob& job, at::Tensor& parameter, at::Tensor& gradient,
                    OptimizerState& state);
 

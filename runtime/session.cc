@@ -82,6 +82,7 @@ void OpenSession(Session& session, const SessionOptions& options, Transport& tra
                  const std::function<std::vector<TensorSpec>()>& specs,
                  std::function<at::Tensor(int, int)> input,
                  std::function<void(int, int, const at::Tensor&)> output) {
+  session.training = options.training;
   StageSettings settings;
   std::vector<std::pair<const char*, uint64_t>> fingerprints;
   Phase(transport, "reading", [&] {
@@ -106,7 +107,10 @@ void OpenSession(Session& session, const SessionOptions& options, Transport& tra
     settings.has_loss = options.has_loss;
     settings.loss = session.job.loss;
     settings.optimizer = session.job.optimizer;
+    settings.loss_scale = session.job.loss_scale;
+    settings.loss_weight = options.loss_weight;
     settings.stop_on_nan = session.job.stop_on_nan;
+    settings.accuracy = session.job.accuracy;
     settings.keep_gradients = options.keep_gradients;
     settings.input = std::move(input);
     settings.output = std::move(output);
@@ -119,6 +123,10 @@ void OpenSession(Session& session, const SessionOptions& options, Transport& tra
   Phase(transport, "starting", [&] {
     session.executor = std::make_unique<Executor>(
         session.run.plan, session.run.graph, session.groups, *session.stages, transport, executor);
+    if (!options.training || session.job.validation.every == 0) return;
+    session.forward_plan = MakeForwardPlan(session.job, session.run);
+    session.evaluator = std::make_unique<Executor>(session.forward_plan, session.run.graph,
+                                                   session.groups, *session.stages, transport);
   });
   // Copies that start apart would be trained apart.
   Phase(transport, "comparing shared weights", [&] {
@@ -126,14 +134,61 @@ void OpenSession(Session& session, const SessionOptions& options, Transport& tra
   });
 }
 
-void RunStep(Session& session, int64_t step) {
-  session.stages->SetStep(step);
+static bool IsCompute(ActionKind kind) {
+  return kind <= ActionKind::kOverlap || kind == ActionKind::kStep;
+}
+
+void RunStep(Session& session, Transport& transport, int64_t step) {
+  const int minibatches = session.training ? session.job.accumulate : 1;
+  session.losses.clear();
+  session.busy = 0;
+  session.hits = {};
+  session.loss_scale = session.stages->updater().loss_scale().factor;
+  session.stages->updater().Begin(step, int64_t{minibatches} * session.job.microbatches);
   try {
-    session.executor->RunStep();
+    for (int i = 0; i < minibatches; ++i) {
+      session.minibatch = step * minibatches + i;
+      session.stages->SetStep(session.minibatch);
+      session.executor->RunStep(i + 1 == minibatches);
+      const std::vector<double>& losses = session.stages->losses();
+      session.losses.insert(session.losses.end(), losses.begin(), losses.end());
+      for (const TorchStages::Hits& hits : session.stages->hits()) {
+        session.hits.count += hits.count;
+        session.hits.correct += hits.correct;
+      }
+      for (const TraceEvent& event : session.executor->trace())
+        if (IsCompute(event.action.kind)) session.busy += event.end - event.start - event.waited;
+    }
+    if (session.training) session.outcome = session.stages->updater().Finish(transport);
   } catch (const Aborted&) {
     throw;  // another rank says why
   } catch (const std::exception& e) {
     throw Error("step " + std::to_string(step + 1) + ", " + WithoutBacktrace(e.what()));
+  }
+}
+
+void RunSweep(Session& session, int64_t minibatch, Evaluation& evaluation) {
+  session.minibatch = minibatch;
+  session.stages->SetStep(minibatch);
+  Executor& executor = session.evaluator ? *session.evaluator : *session.executor;
+  session.evaluating = true;
+  if (session.training) session.stages->SetTraining(false);
+  try {
+    executor.RunStep();
+  } catch (const Aborted&) {
+    throw;
+  } catch (const std::exception& e) {
+    throw Error("evaluation, minibatch " + std::to_string(minibatch + 1) + ", " +
+                WithoutBacktrace(e.what()));
+  }
+  if (session.training) session.stages->SetTraining(true);
+  session.evaluating = false;
+  const std::vector<double>& losses = session.stages->losses();
+  for (size_t m = 0; m < losses.size(); ++m) {
+    const TorchStages::Hits& hits = session.stages->hits()[m];
+    evaluation.loss += losses[m] * static_cast<double>(hits.count);
+    evaluation.targets += hits.count;
+    evaluation.correct += hits.correct;
   }
 }
 

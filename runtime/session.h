@@ -20,6 +20,7 @@ struct SessionOptions {
   bool has_loss = true;
   bool keep_gradients = false;
   std::string agreed = "";  // what else must be the same on every rank
+  std::function<double(int microbatch)> loss_weight = nullptr;  // as in StageSettings
   // Called with the stages loaded, on all ranks; changes their weights and returns the step that
   // is to be the first. Empty: step 0.
   std::function<int64_t(struct Session&)> restore = nullptr;
@@ -31,10 +32,30 @@ struct Session {
   Session(const Session&) = delete;
 
   Job job;
+  bool training = true;
   RunPlan run;
   std::vector<SharedGroup> groups;
   std::unique_ptr<TorchStages> stages;
   std::unique_ptr<Executor> executor;
+  Plan forward_plan;                    // of a session that trains and validates
+  std::unique_ptr<Executor> evaluator;  // runs it
+  bool evaluating = false;              // inputs are asked for by it
+  int64_t minibatch = 0;                // from 0: that which is computed, or comes next
+
+  // Of the last step, which may be several minibatches.
+  std::vector<double> losses;  // by microbatch; empty unless this rank computes the loss
+  TorchStages::Hits hits;      // where the job asks for accuracy
+  double loss_scale = 1;       // that its losses were multiplied by
+  double busy = 0;             // seconds in which this rank computed
+  StepOutcome outcome;
+};
+
+// Mean loss over all targets that count, of one or more sweeps.
+struct Evaluation {
+  double loss = 0;      // sum
+  int64_t targets = 0;  // that count
+  int64_t correct = 0;  // of cross_entropy
+  double mean() const { return targets ? loss / static_cast<double>(targets) : 0; }
 };
 
 // Reads, agrees with the other ranks that all read the same, loads this rank's stages. `specs`
@@ -45,9 +66,13 @@ void OpenSession(Session& session, const SessionOptions& options, Transport& tra
                  std::function<at::Tensor(int, int)> input,
                  std::function<void(int, int, const at::Tensor&)> output = {});
 
-// Runs one step (from 0) of this rank. What it throws is this rank's alone: the others must be
-// aborted.
-void RunStep(Session& session, int64_t step);
+// Runs one step (from 0) of this rank: a minibatch, or those that the job accumulates. What it
+// throws is this rank's alone: the others must be aborted.
+void RunStep(Session& session, Transport& transport, int64_t step);
+
+// Runs one sweep of this rank forward only and adds its losses, on the rank that has them. As
+// RunStep.
+void RunSweep(Session& session, int64_t minibatch, Evaluation& evaluation);
 
 // "stage 0: modules 0-1" of one rank, for people.
 std::string Describe(const Session& session, int rank);

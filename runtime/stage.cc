@@ -67,9 +67,11 @@ at::Tensor SumInOrder(Gifts gifts) {
 
 // Keeps the first gradient of a parameter, adds the others. The engine may hand out a tensor that
 // something else also sees (two biases of one sum); such a one is copied.
-void Accumulate(at::Tensor& sum, const at::Tensor& gradient) {
+void Accumulate(at::Tensor& sum, const at::Tensor& gradient, at::ScalarType type) {
   if (sum.defined())
     sum.add_(gradient);
+  else if (type != gradient.scalar_type())
+    sum = gradient.to(type, /*non_blocking=*/false, /*copy=*/true, at::MemoryFormat::Contiguous);
   else if (gradient.is_contiguous() && gradient.use_count() == 1 &&
            gradient.storage().use_count() == 1)
     sum = gradient;
@@ -97,13 +99,14 @@ struct TorchStages::State {
   int loss_value = -1;  // the value that the loss is computed from
   bool computes_loss = false;
   std::vector<double> losses;
+  std::vector<Hits> hits;
   int64_t step = 0;
 
   explicit State(StageSettings s)
       : settings(std::move(s)),
         manifest(*settings.manifest),
         graph(*settings.graph),
-        updater(settings.optimizer, settings.microbatches, settings.keep_gradients) {}
+        updater(manifest, settings.optimizer, settings.loss_scale, settings.keep_gradients) {}
 
   const ValueInfo& value(int id) const { return manifest.values[id]; }
 
@@ -115,6 +118,12 @@ struct TorchStages::State {
     for (const Contribution& contribution : contents[edge].backward)
       ids.push_back(contribution.value);
     return ids;
+  }
+
+  // Gradients of 16-bit parameters with a master copy are added in 32.
+  at::ScalarType GradientType(at::ScalarType parameter) const {
+    return settings.optimizer.master_weights && c10::elementSize(parameter) == 2 ? at::kFloat
+                                                                                 : parameter;
   }
 
   size_t WeightIndex(int module, const std::string& name) const {
@@ -164,7 +173,7 @@ TorchStages::TorchStages(StageSettings settings)
     s.modules_of[stage].push_back(index);
     LoadedModule& module =
         s.modules.emplace(index, LoadModule(s.settings.package, s.manifest, index)).first->second;
-    SetTraining(module, s.settings.training);
+    pipewright::SetTraining(module, s.settings.training);
     s.gradients[index].resize(module.weights.size());
     s.updater.Hold(index, module.weights);
   }
@@ -179,9 +188,16 @@ TorchStages::~TorchStages() = default;
 void TorchStages::SetStep(int64_t step) {
   state_->step = step;
   state_->losses.assign(state_->computes_loss ? state_->settings.microbatches : 0, 0);
+  state_->hits.assign(state_->losses.size(), {});
 }
 const std::vector<double>& TorchStages::losses() const { return state_->losses; }
 bool TorchStages::computes_loss() const { return state_->computes_loss; }
+const std::vector<TorchStages::Hits>& TorchStages::hits() const { return state_->hits; }
+
+void TorchStages::SetTraining(bool training) {
+  state_->settings.training = training;
+  for (auto& [index, module] : state_->modules) pipewright::SetTraining(module, training);
+}
 
 at::Tensor TorchStages::Weight(int module, const std::string& name) const {
   auto found = state_->modules.find(module);
@@ -249,9 +265,18 @@ void TorchStages::State::ComputeLoss(int microbatch, const at::Tensor& output) {
   if (settings.training && value(loss_value).gradient) leaf.requires_grad_(true);
   at::Tensor loss = Loss(settings.loss, leaf, target);
   losses[microbatch] = loss.item<double>();
+  if (settings.accuracy || !settings.training) {
+    int64_t samples = output.dim() > 0 ? output.size(0) : 1;
+    hits[microbatch].count = LossCount(settings.loss, target, samples);
+    if (settings.loss.kind == LossJob::kCrossEntropy)
+      hits[microbatch].correct = LossHits(settings.loss, leaf.detach(), target);
+  }
   if (settings.stop_on_nan && !std::isfinite(losses[microbatch]))
     throw Error("loss", "is " + std::to_string(losses[microbatch]),
                 "lower the learning rate, or let the job go on with \"nan\": \"ignore\"");
+  double factor = updater.loss_scale().factor;
+  if (settings.loss_weight) factor *= settings.loss_weight(microbatch);
+  if (factor != 1) loss = loss.mul(factor);
   if (settings.training && loss.requires_grad()) loss_kept[microbatch] = {leaf, loss};
 }
 
@@ -323,7 +348,8 @@ void TorchStages::State::BackwardModule(int index, int microbatch, std::map<int,
   for (size_t w = 0; w < module.weights.size(); ++w) {
     if (!module.weights[w].requires_grad()) continue;
     at::Tensor gradient = std::move(found_gradients[next++]);
-    if (gradient.defined()) Accumulate(gradients[index][w], gradient);
+    if (gradient.defined())
+      Accumulate(gradients[index][w], gradient, GradientType(gradient.scalar_type()));
   }
   next = 0;
   for (size_t i = 0; i < info.inputs.size(); ++i) {
@@ -399,7 +425,9 @@ Bundle TorchStages::Gradient(int group, int holder) {
   at::Tensor& defined = s.shared_defined[{at.module, weight}];
   if (!defined.defined()) defined = at::scalar_tensor(gradient.defined(), at::kBool);
   if (!gradient.defined())
-    gradient = at::zeros_like(s.modules.at(at.module).weights[weight].detach());
+    gradient =
+        at::zeros_like(s.modules.at(at.module).weights[weight].detach(),
+                       s.GradientType(s.modules.at(at.module).weights[weight].scalar_type()));
   return MakeBundle({gradient, defined});
 }
 
@@ -407,7 +435,8 @@ Bundle TorchStages::Scratch(int group) {
   State& s = *state_;
   const SharedWeight::Holder& at = s.groups[group]->holders[0];
   const WeightInfo& info = s.manifest.modules[at.module].held[s.WeightIndex(at.module, at.name)];
-  return MakeBundle({at::empty(info.shape, DtypeOf(info.dtype)), at::empty({}, at::kBool)});
+  return MakeBundle(
+      {at::empty(info.shape, s.GradientType(DtypeOf(info.dtype))), at::empty({}, at::kBool)});
 }
 
 void TorchStages::Add(const Bundle& into, const Bundle& from) {

@@ -30,11 +30,16 @@ struct StageSettings {
   bool has_loss = true;
   LossJob loss;
   OptimizerJob optimizer;
+  LossScaleJob loss_scale;
   bool stop_on_nan = true;
+  bool accuracy = false;          // count hits while training, too
   bool keep_gradients = false;    // of the last step, for SaveGradients
   std::vector<TensorSpec> specs;  // by value id, for one microbatch
   // Input `i` of the model (-1: the target) of a microbatch of the current step.
   std::function<at::Tensor(int i, int microbatch)> input;
+  // What a microbatch's loss counts, so that a step's is the mean over all that it averages:
+  // 1 where all microbatches count the same. May be empty.
+  std::function<double(int microbatch)> loss_weight;
   // Called with an output of the model as soon as it is there; may be empty.
   std::function<void(int output, int microbatch, const at::Tensor& value)> output;
 };
@@ -48,11 +53,21 @@ class TorchStages : public StageBody {
   explicit TorchStages(StageSettings settings);
   ~TorchStages() override;
 
-  // Counts from 0; keys random numbers.
+  // Of minibatches, from 0; keys random numbers.
   void SetStep(int64_t step);
-  // Losses of the last step by microbatch; empty unless this rank computes the loss.
+  // Losses of the last minibatch by microbatch; empty unless this rank computes the loss.
   const std::vector<double>& losses() const;
   bool computes_loss() const;
+  // By microbatch of the last minibatch, where settings.accuracy asks for it or in evaluation: how
+  // many targets the loss is the mean of, and how many of them were the likeliest class
+  // (cross_entropy; else 0).
+  struct Hits {
+    int64_t count = 0, correct = 0;
+  };
+  const std::vector<Hits>& hits() const;
+
+  // Whether the next steps train: else forward only, dropout off, running statistics used.
+  void SetTraining(bool training);
 
   // A weight that this rank holds (or the last step's gradient of it); undefined otherwise.
   at::Tensor Weight(int module, const std::string& name) const;

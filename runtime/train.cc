@@ -3,8 +3,7 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
-#include <chrono>
-#include <cmath>
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <numeric>
@@ -12,48 +11,15 @@
 #include "plan/atomic_file.h"
 #include "plan/error.h"
 #include "plan/json.h"
-#include "plan/text.h"
 #include "runtime/checkpoint.h"
 #include "runtime/exec/stop.h"
+#include "runtime/feed.h"
+#include "runtime/progress.h"
 #include "runtime/weights.h"
 
 namespace pipewright {
 
 namespace {
-
-double Now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-bool IsCompute(ActionKind kind) {
-  return kind <= ActionKind::kOverlap || kind == ActionKind::kStep;
-}
-
-// 12345.6 -> "12,346"
-std::string Grouped(double number) {
-  std::string digits = std::to_string(std::llround(number));
-  for (int64_t at = static_cast<int64_t>(digits.size()) - 3; at > 0; at -= 3)
-    digits.insert(at, ",");
-  return digits;
-}
-
-// The job as the command line changed it, and its data.
-struct Feed {
-  std::unique_ptr<Data> data;
-  std::unique_ptr<Sampler> sampler;
-  int64_t step = 0;
-
-  std::vector<TensorSpec> Open(const Job& job, const Manifest& manifest) {
-    data = OpenData(job, manifest);
-    sampler = std::make_unique<Sampler>(job, *data);
-    std::vector<TensorSpec> specs;
-    for (size_t i = 0; i < manifest.inputs.size(); ++i) {
-      at::Tensor example = sampler->Microbatch(static_cast<int>(i), 0, 0);
-      specs.push_back({example.scalar_type(), example.sizes().vec(), true});
-    }
-    return specs;
-  }
-};
 
 Job ReadJobOf(const RunOptions& options) {
   Job job = ReadJob(options.job);
@@ -75,65 +41,6 @@ void ReadJobPhase(const RunOptions& options, Session& session, Transport& transp
   }
   Vote(transport, "reading", error);
 }
-
-double Mean(const std::vector<double>& losses) {
-  return std::accumulate(losses.begin(), losses.end(), 0.0) / static_cast<double>(losses.size());
-}
-
-// Of a run that is resumed, the lines of the steps that it does not repeat.
-void KeepMetrics(const std::string& path, int64_t steps) {
-  std::ifstream in(path);
-  std::string kept;
-  for (std::string line; std::getline(in, line);) {
-    nlohmann::json entry = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (entry.is_object() && entry.value("step", steps + 1) <= steps) kept += line + "\n";
-  }
-  WriteFile(path, kept);
-}
-
-// One JSON line a step, and a line for people now and then; both on the rank that has the loss.
-class Progress {
- public:
-  Progress(const Job& job, int64_t tokens_per_step, const char* unit, int64_t first_step)
-      : job_(job),
-        tokens_(tokens_per_step),
-        unit_(unit),
-        since_(Now()),
-        logged_(first_step - 1),
-        first_(first_step) {
-    if (job.metrics.empty()) return;
-    if (first_step > 0) KeepMetrics(job.metrics, first_step);
-    metrics_.open(job.metrics, first_step > 0 ? std::ios::app : std::ios::trunc);
-    if (!metrics_) throw Error(job.metrics, "cannot be written");
-  }
-  void Step(int64_t step, const std::vector<double>& losses, double seconds) {
-    if (metrics_.is_open()) {
-      Json line{{"step", step + 1},
-                {"loss", Mean(losses)},
-                {"losses", losses},
-                {std::string(unit_) + "_per_second", static_cast<double>(tokens_) / seconds}};
-      metrics_ << line.dump() << std::endl;
-      if (!metrics_) throw Error(job_.metrics, "cannot be written any more");
-    }
-    bool last = step + 1 == job_.steps;
-    if (step != first_ && (step + 1) % job_.log_every != 0 && !last) return;
-    double now = Now();
-    double rate = static_cast<double>(tokens_ * (step - logged_)) / (now - since_);
-    std::printf("step %6lld/%lld  loss %.4f  %s %s/s\n", static_cast<long long>(step + 1),
-                static_cast<long long>(job_.steps), Mean(losses), Grouped(rate).c_str(), unit_);
-    std::fflush(stdout);
-    logged_ = step;
-    since_ = now;
-  }
-
- private:
-  const Job& job_;
-  int64_t tokens_;
-  const char* unit_;
-  std::ofstream metrics_;
-  double since_;
-  int64_t logged_, first_;
-};
 
 void PrintStart(const Session& session, const Transport& transport) {
   if (transport.rank() != 0) return;
@@ -180,6 +87,41 @@ RunCheckpoint ResumeAsAsked(const RunOptions& options, Session& session, Transpo
   return checkpoint;
 }
 
+// What a rank reads: what it trains on, and what it validates with.
+struct Feeds {
+  Feed training, validation;
+  int64_t sweeps = 0;  // minibatches of a validation
+
+  void Open(const Job& job, const Manifest& manifest) {
+    training.Open(job, job.data, manifest, job.path + ": data");
+    if (job.validation.every == 0) return;
+    validation.Open(job, job.validation.data, manifest, job.path + ": validation.data");
+    int64_t all = validation.sampler->per_epoch();
+    sweeps = job.validation.steps ? std::min(job.validation.steps, all) : all;
+  }
+};
+
+StepReport ReportOf(Session& session, Feed& feed, int64_t step) {
+  const Job& job = session.job;
+  StepReport report;
+  report.step = step;
+  report.losses = session.losses;
+  std::vector<double> weighted = session.losses;
+  for (size_t i = 0; i < weighted.size(); ++i)
+    weighted[i] *=
+        feed.LossWeight(job, step * job.accumulate + static_cast<int64_t>(i) / job.microbatches,
+                        static_cast<int>(i) % job.microbatches);
+  report.loss = std::accumulate(weighted.begin(), weighted.end(), 0.0) /
+                static_cast<double>(std::max<size_t>(1, weighted.size()));
+  report.learning_rate = session.stages->updater().learning_rate();
+  report.outcome = session.outcome;
+  if (job.loss_scale.used) report.loss_scale = session.loss_scale;
+  if (job.accuracy && session.hits.count)
+    report.accuracy =
+        static_cast<double>(session.hits.correct) / static_cast<double>(session.hits.count);
+  return report;
+}
+
 }  // namespace
 
 std::string AgreedText(const RunOptions& options) {
@@ -194,32 +136,41 @@ void Train(const RunOptions& options, Transport& transport) {
   Session session;
   ReadJobPhase(options, session, transport);
   const Job& job = session.job;
-  Feed feed;
+  Feeds feeds;
   RunCheckpoint resumed;
   SessionOptions open{options.package, options.conf, options.weights};
   open.agreed = AgreedText(options);
   open.keep_gradients = !options.save_gradients.empty();
+  open.loss_weight = [&](int microbatch) {
+    return session.evaluating ? 1 : feeds.training.LossWeight(job, session.minibatch, microbatch);
+  };
   open.restore = [&](Session&) {
     resumed = ResumeAsAsked(options, session, transport);
-    feed.sampler->StartAt(resumed.step, resumed.data);
+    feeds.training.sampler->StartAt(resumed.step * job.accumulate, resumed.data);
     return resumed.step;
   };
-  std::unique_ptr<Progress> progress;
   OpenSession(
-      session, open, transport, [&] { return feed.Open(job, session.run.manifest); },
+      session, open, transport,
+      [&] {
+        feeds.Open(job, session.run.manifest);
+        return feeds.training.Specs(session.run.manifest);
+      },
       [&](int input, int microbatch) {
-        return feed.sampler->Microbatch(input, feed.step, microbatch);
+        Feed& feed = session.evaluating ? feeds.validation : feeds.training;
+        return feed.sampler->Microbatch(input, session.minibatch, microbatch);
       });
+  std::unique_ptr<Progress> progress;
   std::string error;
   try {
     // Not after the last step.
     for (const std::string& file : {job.save, options.save_gradients})
       if (transport.rank() == 0 && !file.empty()) CheckWritable(file);
-    bool tokens = !job.data.tokens.empty();
     if (session.stages->computes_loss())
-      progress = std::make_unique<Progress>(
-          job, job.microbatches * job.microbatch_size * feed.data->tokens_per_sample(),
-          tokens ? "tokens" : "samples", resumed.step);
+      progress =
+          std::make_unique<Progress>(job,
+                                     job.accumulate * job.microbatches * job.microbatch_size *
+                                         feeds.training.data->tokens_per_sample(),
+                                     job.data.tokens.empty() ? "samples" : "tokens", resumed.step);
   } catch (const std::exception& e) {
     error = e.what();
   }
@@ -231,27 +182,42 @@ void Train(const RunOptions& options, Transport& transport) {
   if (!resumed.path.empty() && transport.rank() == 0)
     std::printf("resumed from %s\n", resumed.path.c_str());
 
+  const Manifest& manifest = session.run.manifest;
+  int loss_module = manifest.values[manifest.outputs[job.loss.output]].producer;
+  RankReports reports(
+      transport, session.run.conf.stage_to_ranks[session.run.conf.module_to_stage[loss_module]][0]);
   StopAgreement stop(transport);
   bool stopped = false;
   double busy = 0, begin = Now();
-  for (feed.step = resumed.step; feed.step < job.steps && !stopped; ++feed.step) {
+  int64_t step = resumed.step;
+  for (; step < job.steps && !stopped; ++step) {
     double start = Now();
-    RunStep(session, feed.step);
-    for (const TraceEvent& event : session.executor->trace())
-      if (IsCompute(event.action.kind)) busy += event.end - event.start - event.waited;
-    if (progress) progress->Step(feed.step, session.stages->losses(), Now() - start);
+    RunStep(session, transport, step);
+    busy += session.busy;
+    double seconds = Now() - start;
+    reports.Add({session.busy, seconds, ResidentBytes()});
     if (job.check_shared)
       CheckSharedCopies(session.run.manifest, session.run.conf, *session.stages, transport);
     stopped = stop.AfterStep();
-    DataPosition next = feed.sampler->Position(feed.step + 1);
+    DataPosition next = feeds.training.sampler->Position((step + 1) * job.accumulate);
     if (checkpointer && stopped)
-      checkpointer->Save(feed.step + 1, next);
+      checkpointer->Save(step + 1, next);
     else if (checkpointer)
-      checkpointer->AfterStep(feed.step + 1, next);
+      checkpointer->AfterStep(step + 1, next);
+    StepReport report;
+    if (progress) report = ReportOf(session, feeds.training, step);
+    report.seconds = seconds;
+    Evaluation validation;
+    if (job.validation.every > 0 && (step + 1) % job.validation.every == 0) {
+      for (int64_t i = 0; i < feeds.sweeps; ++i) RunSweep(session, i, validation);
+      report.validation = &validation;
+    }
+    if (progress) progress->Step(report, reports.newest());
   }
   stop.Finish();
+  reports.Finish();
   if (stopped && transport.rank() == 0)
-    std::printf("stopped after step %lld, as asked\n", static_cast<long long>(feed.step));
+    std::printf("stopped after step %lld, as asked\n", static_cast<long long>(step));
   PrintBusy(session, transport, busy, Now() - begin);
   if (checkpointer) checkpointer->Finish();
   // What a run that was stopped goes on from is its checkpoint; without one, at least the weights
@@ -274,27 +240,30 @@ void Evaluate(const RunOptions& options, Transport& transport) {
   open.agreed = AgreedText(options);
   open.training = false;
   OpenSession(
-      session, open, transport, [&] { return feed.Open(job, session.run.manifest); },
+      session, open, transport,
+      [&] {
+        feed.Open(job, job.data, session.run.manifest, job.path + ": data");
+        return feed.Specs(session.run.manifest);
+      },
       [&](int input, int microbatch) {
-        return feed.sampler->Microbatch(input, feed.step, microbatch);
+        return feed.sampler->Microbatch(input, session.minibatch, microbatch);
       });
-  int64_t minibatch = job.microbatches * job.microbatch_size;
-  int64_t steps = options.steps >= 0 ? options.steps : feed.data->samples() / minibatch;
-  std::vector<double> losses;
+  int64_t steps = options.steps >= 0 ? options.steps : feed.sampler->per_epoch();
+  Evaluation evaluation;
   double begin = Now();
-  for (feed.step = 0; feed.step < steps; ++feed.step) {
-    RunStep(session, feed.step);
-    losses.insert(losses.end(), session.stages->losses().begin(), session.stages->losses().end());
-  }
+  for (int64_t step = 0; step < steps; ++step) RunSweep(session, step, evaluation);
   std::string error;
-  if (session.stages->computes_loss() && !losses.empty()) {
-    double samples = static_cast<double>(steps * minibatch);
-    std::printf("loss %.6f over %s samples, %s samples/s\n", Mean(losses), Grouped(samples).c_str(),
-                Grouped(samples / (Now() - begin)).c_str());
+  if (session.stages->computes_loss() && steps > 0) {
+    int64_t samples = steps * job.microbatches * job.microbatch_size;
+    std::printf("loss %.6f over %s samples, %s samples/s\n", evaluation.mean(),
+                Grouped(static_cast<double>(samples)).c_str(),
+                Grouped(static_cast<double>(samples) / (Now() - begin)).c_str());
     std::fflush(stdout);
     if (!job.metrics.empty()) {
+      Json line = EvaluationJson(job, evaluation);
+      line["samples"] = samples;
       std::ofstream out(job.metrics);
-      out << Json{{"loss", Mean(losses)}, {"samples", steps * minibatch}}.dump() << "\n";
+      out << line.dump() << "\n";
       if (!out) error = job.metrics + ": cannot be written";
     }
   }

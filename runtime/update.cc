@@ -2,14 +2,52 @@
 
 #include <ATen/ATen.h>
 
+#include <cmath>
+#include <cstring>
+
+#include "runtime/weights.h"
+
 namespace pipewright {
 
-Updater::Updater(const OptimizerJob& job, int microbatches, bool keep_gradients)
-    : job_(job), microbatches_(microbatches), keep_gradients_(keep_gradients) {}
+Updater::Updater(const Manifest& manifest, const OptimizerJob& optimizer,
+                 const LossScaleJob& loss_scale, bool keep_gradients)
+    : job_(optimizer),
+      scale_job_(loss_scale),
+      dynamic_(loss_scale.interval > 0),
+      keep_gradients_(keep_gradients) {
+  scale_.factor = loss_scale.initial;
+  // In the order of the modules, each under its first holder.
+  std::map<std::string, int> seen;
+  for (size_t m = 0; m < manifest.modules.size(); ++m) {
+    names_.emplace_back();
+    for (size_t w = 0; w < manifest.modules[m].held.size(); ++w) {
+      const WeightInfo& info = manifest.modules[m].held[w];
+      names_.back().push_back(NamesOf(manifest, info.name));
+      if (!info.requires_grad) continue;
+      int place = static_cast<int>(seen.size());
+      place_[{static_cast<int>(m), w}] =
+          seen.emplace(KeptName(manifest, info.name), place).first->second;
+    }
+  }
+}
 
 void Updater::Hold(int module, const std::vector<at::Tensor>& weights) {
   std::vector<Parameter>& parameters = modules_[module];
-  for (const at::Tensor& weight : weights) parameters.push_back({weight.detach(), {}, {}});
+  for (size_t w = 0; w < weights.size(); ++w) {
+    Parameter parameter;
+    parameter.weight = weights[w].detach();
+    parameter.job = OptimizerFor(job_, names_[module][w]);
+    if (auto place = place_.find({module, w}); place != place_.end())
+      parameter.place = place->second;
+    parameters.push_back(std::move(parameter));
+  }
+}
+
+double Updater::learning_rate() const { return job_.lr * rate_factor_; }
+
+void Updater::Begin(int64_t step, int64_t parts) {
+  rate_factor_ = RateFactor(job_.rate, step);
+  parts_ = parts;
 }
 
 void Updater::Step(int module, std::vector<at::Tensor>& gradients) {
@@ -19,11 +57,91 @@ void Updater::Step(int module, std::vector<at::Tensor>& gradients) {
     Parameter& parameter = parameters[w];
     parameter.last_gradient.reset();
     if (!gradients[w].defined()) continue;
-    gradients[w].div_(microbatches_);
-    if (keep_gradients_) parameter.last_gradient = gradients[w].clone();
-    OptimizerStep(job_, parameter.weight, gradients[w], parameter.state);
+    gradients[w].div_(parts_);
+    if (scale_.factor != 1) gradients[w].mul_(1 / scale_.factor);
+    parameter.gradient = std::move(gradients[w]);
     gradients[w].reset();
+    if (!Waits()) Apply(parameter);
   }
+}
+
+void Updater::Apply(Parameter& parameter) {
+  if (keep_gradients_)
+    parameter.last_gradient = parameter.gradient.to(parameter.weight.scalar_type(),
+                                                    /*non_blocking=*/false, /*copy=*/true);
+  double lr = parameter.job.lr;
+  parameter.job.lr = lr * rate_factor_;
+  OptimizerState& state = parameter.state;
+  if (job_.master_weights && c10::elementSize(parameter.weight.scalar_type()) == 2) {
+    if (!state.master.defined()) state.master = parameter.weight.to(at::kFloat);
+    at::Tensor gradient = parameter.gradient.to(at::kFloat);
+    OptimizerStep(parameter.job, state.master, gradient, state);
+    parameter.weight.copy_(state.master);
+  } else {
+    OptimizerStep(parameter.job, parameter.weight, parameter.gradient, state);
+  }
+  parameter.job.lr = lr;
+  parameter.gradient.reset();
+}
+
+// Each rank brings the norms of its parameters; all compute the total from all of them.
+StepOutcome Updater::Agree(Transport& transport) {
+  struct Entry {
+    int32_t place;
+    float norm;
+  };
+  std::string mine;
+  for (auto& [module, parameters] : modules_)
+    for (Parameter& parameter : parameters) {
+      if (!parameter.gradient.defined()) continue;
+      Entry entry{
+          parameter.place,
+          at::linalg_vector_norm(parameter.gradient, 2, {}, false, at::kFloat).item<float>()};
+      mine.append(reinterpret_cast<const char*>(&entry), sizeof entry);
+    }
+  std::map<int, float> norms;
+  for (const std::string& bytes : transport.AllGather(mine))
+    for (size_t at = 0; at < bytes.size(); at += sizeof(Entry)) {
+      Entry entry;
+      std::memcpy(&entry, bytes.data() + at, sizeof entry);
+      norms[entry.place] = entry.norm;
+    }
+  std::vector<float> values;
+  for (const auto& [place, norm] : norms) values.push_back(norm);
+  StepOutcome outcome;
+  // As torch.nn.utils.clip_grad_norm_ has it.
+  at::Tensor total = at::linalg_vector_norm(at::tensor(values, at::kFloat), 2);
+  outcome.norm = total.item<double>();
+  outcome.skipped = scale_job_.used && !std::isfinite(outcome.norm);
+  if (outcome.skipped || job_.clip_norm == 0) return outcome;
+  at::Tensor factor = total.add(1e-6).reciprocal().mul(job_.clip_norm).clamp_max(1.0);
+  for (auto& [module, parameters] : modules_)
+    for (Parameter& parameter : parameters)
+      if (parameter.gradient.defined()) parameter.gradient.mul_(factor);
+  return outcome;
+}
+
+StepOutcome Updater::Finish(Transport& transport) {
+  if (!Waits()) return {};
+  at::NoGradGuard no_grad;
+  StepOutcome outcome = Agree(transport);
+  for (auto& [module, parameters] : modules_)
+    for (Parameter& parameter : parameters) {
+      if (!parameter.gradient.defined()) continue;
+      if (outcome.skipped)
+        parameter.gradient.reset();
+      else
+        Apply(parameter);
+    }
+  if (!dynamic_) return outcome;
+  if (outcome.skipped) {
+    scale_.factor *= scale_job_.backoff;
+    scale_.good_steps = 0;
+  } else if (++scale_.good_steps == scale_job_.interval) {
+    scale_.factor *= scale_job_.growth;
+    scale_.good_steps = 0;
+  }
+  return outcome;
 }
 
 OptimizerState& Updater::State(int module, size_t weight) {

@@ -3,25 +3,46 @@
 #include <ATen/core/Tensor.h>
 
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "plan/job.h"
+#include "plan/manifest.h"
+#include "runtime/exec/transport.h"
 #include "runtime/optimizer.h"
 
 namespace pipewright {
 
+// What the ranks agreed on at the end of a step.
+struct StepOutcome {
+  double norm = -1;      // of all gradients, before clipping; -1: not asked for
+  bool skipped = false;  // gradients overflowed: no weight was changed
+};
+
+// Without clipping and loss scaling each module is updated as soon as its gradients are there. With
+// them, all of a rank's gradients wait for Finish.
 class Updater {
  public:
-  // Gradients arrive as sums over `microbatches`. keep_gradients: those of the last step can be
-  // asked for.
-  Updater(const OptimizerJob& job, int microbatches, bool keep_gradients);
+  // keep_gradients: those of the last step can be asked for.
+  Updater(const Manifest& manifest, const OptimizerJob& optimizer, const LossScaleJob& loss_scale,
+          bool keep_gradients);
 
   // A module of this rank; `weights` in the order of ModuleInfo::held.
   void Hold(int module, const std::vector<at::Tensor>& weights);
 
-  // One optimizer step of a module. `gradients` in the order of its weights, undefined where no
-  // loss reaches; all are undefined afterwards.
+  // Before the gradients of step `step` (from 0), which will be sums over `parts` microbatches, of
+  // losses multiplied by loss_scale().
+  void Begin(int64_t step, int64_t parts);
+  // Gradients of a module in the order of its weights, undefined where no loss reaches; all are
+  // undefined afterwards.
   void Step(int module, std::vector<at::Tensor>& gradients);
+  // After the last Step of a step. Collective where gradients waited: norms are brought together
+  // in the order of the parameters, a shared one counted once, and every rank decides the same.
+  StepOutcome Finish(Transport& transport);
+
+  const LossScale& loss_scale() const { return scale_; }
+  void set_loss_scale(const LossScale& scale) { scale_ = scale; }
+  double learning_rate() const;  // of parameters in no group, this step
 
   // Of a module that is held. What a state has not yet got is undefined.
   OptimizerState& State(int module, size_t weight);
@@ -30,12 +51,24 @@ class Updater {
  private:
   struct Parameter {
     at::Tensor weight;  // shares the memory of the module's, without autograd
+    OptimizerJob job;
     OptimizerState state;
+    at::Tensor gradient;  // waiting for Finish
     at::Tensor last_gradient;
+    int place = -1;  // among all parameters of the model
   };
+  bool Waits() const { return job_.clip_norm > 0 || scale_.factor != 1 || dynamic_; }
+  void Apply(Parameter& parameter);
+  StepOutcome Agree(Transport& transport);
+
   OptimizerJob job_;
-  int microbatches_;
-  bool keep_gradients_;
+  LossScaleJob scale_job_;
+  LossScale scale_;
+  bool dynamic_, keep_gradients_;
+  double rate_factor_ = 1;
+  int64_t parts_ = 1;
+  std::map<std::pair<int, size_t>, int> place_;
+  std::vector<std::vector<std::vector<std::string>>> names_;  // [module][weight]: all its names
   std::map<int, std::vector<Parameter>> modules_;
 };
 

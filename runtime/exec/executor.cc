@@ -52,7 +52,7 @@ struct Executor::State {
         transport(transport),
         options(options),
         rank(transport.rank()),
-        list(MakeRankList(plan, graph, groups, rank, transport.max_tag())),
+        list(MakeRankList(plan, graph, groups, rank, transport.max_tag() - 2)),
         reducer(groups, body, transport, list.first_group_tag,
                 [this](const Token& token, int peer) {
                   Wait(token, {Awaited::kSharedWeight, peer});
@@ -276,12 +276,14 @@ struct Executor::State {
     return where + ", action " + entry.text;
   }
 
-  void RunStep() {
+  void RunStep(bool last) {
     trace.clear();
     double start = Now();
     for (size_t i = 0; i < list.entries.size(); ++i) {
       const RankEntry& entry = list.entries[i];
       const Action& a = entry.action;
+      const bool update = a.kind == ActionKind::kReduceGrad || a.kind == ActionKind::kStep;
+      if (update && !last) continue;
       status.Begin(step, static_cast<int>(i), a.stage, a.microbatch, entry.text, start);
       waited = 0;
       try {
@@ -326,7 +328,7 @@ Executor::Executor(const Plan& plan, const StageGraph& graph,
 
 Executor::~Executor() = default;
 
-void Executor::RunStep() { state_->RunStep(); }
+void Executor::RunStep(bool last) { state_->RunStep(last); }
 
 const std::vector<TraceEvent>& Executor::trace() const { return state_->trace; }
 

@@ -72,6 +72,7 @@ struct ExecutorOptions {
 #endif
 };
 
+// Leaves the last two tags of the transport to its caller.
 class Executor {
  public:
   // `plan`, `graph`, `groups`, `body` and `transport` must outlive the executor. Throws Error where
@@ -88,7 +89,10 @@ class Executor {
   //
   // Shared weights are summed at the last REDUCE_GRAD of the list, all groups of the rank together.
   // A stage's STEP first waits until the values that it sent forward have left.
-  void RunStep();
+  //
+  // Of a list that is run several times before its weights change, all but the last time with
+  // `last` false: REDUCE_GRAD and STEP are left out, and gradients go on adding up.
+  void RunStep(bool last = true);
 
   // Events of the last step, in order.
   const std::vector<TraceEvent>& trace() const;

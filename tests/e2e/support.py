@@ -233,7 +233,8 @@ class Case(unittest.TestCase):
 
         def keep(step, model):
             if step == job["steps"]:
-                gradients.update((name, p.grad.clone()) for name, p in model.named_parameters())
+                gradients.update((name, p.grad.clone()) for name, p in model.named_parameters()
+                                 if p.grad is not None)
 
         losses = [losses for _, losses in
                   one_process.train(model, job, self.folder, after_gradients=keep)]

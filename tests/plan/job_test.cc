@@ -38,7 +38,8 @@ TEST(Job, DefaultsAndPaths) {
   EXPECT_EQ(job.schedule, "1f1b");
   EXPECT_EQ(job.microbatches, 4);
   EXPECT_EQ(job.data.tokens,
-            std::filesystem::path(testing::TempDir() + "/text.bin").lexically_normal());
+            std::vector<std::string>{
+                std::filesystem::path(testing::TempDir() + "/text.bin").lexically_normal()});
   EXPECT_EQ(job.optimizer.kind, OptimizerJob::kSgd);
   EXPECT_TRUE(job.stop_on_nan);
 }
@@ -62,8 +63,8 @@ TEST(Job, Errors) {
       {With(R"(, "steps": "many")"), "job.json.steps: a whole number is expected, not \"many\""},
       {With(R"(, "threads": 0)"), "job.json.threads: 0 is out of range: at least 1"},
       {With(R"(, "nan": "stpo")"), "job.json.nan: \"stpo\" is not known (did you mean \"stop\"?)"},
-      {With("", R"({"type": "adam"})"),
-       "job.json: optimizer.type: \"adam\" is not known (did you mean \"adamw\"?)"},
+      {With("", R"({"type": "adamv"})"),
+       "job.json: optimizer.type: \"adamv\" is not known (did you mean \"adamw\"?)"},
       {With("", R"({"type": "sgd", "betas": [0, 0]})"),
        "job.json: optimizer: unknown key \"betas\""},
       {With("", R"({"type": "adamw", "betas": [0.9, 1]})"),

@@ -1,0 +1,69 @@
+// The job's "optimizer": what changes weights, how fast, and which.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "plan/json.h"
+#include "plan/manifest.h"
+
+namespace pipewright {
+
+// The learning rate of a step is lr times a factor: a linear warm-up, then one of these.
+struct RateJob {
+  enum Kind { kConstant, kCosine, kLinear, kPolynomial, kStep } kind = kConstant;
+  int64_t warmup = 0;  // steps
+  int64_t steps = 0;   // at which the end is reached, warm-up included; 0: the job's
+  double end = 0;      // the factor there
+  double power = 1;    // kPolynomial
+  double gamma = 0.1;  // kStep: the factor of every so many steps
+  int64_t every = 1;
+};
+
+struct OptimizerJob {
+  enum Kind { kSgd, kAdam, kAdamW, kRmsprop, kAdagrad } kind = kSgd;
+  std::string type = "sgd";  // its name in the job
+  double lr = 1e-3;
+  double weight_decay = 0;
+  double momentum = 0, dampening = 0;  // SGD, RMSprop (momentum)
+  bool nesterov = false;
+  double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;  // Adam, AdamW, RMSprop (eps), Adagrad (eps)
+  bool amsgrad = false;
+  double alpha = 0.99;  // RMSprop
+  bool centered = false;
+  double lr_decay = 0, initial_accumulator = 0;  // Adagrad
+  double clip_norm = 0;                          // of all gradients; 0: none
+  bool master_weights = false;  // 16-bit parameters are trained through copies of 32 bits
+
+  // Parameters whose name matches any of the patterns; the first group that matches decides.
+  struct Group {
+    std::vector<std::string> match;
+    std::optional<double> lr, weight_decay;
+  };
+  std::vector<Group> groups;
+  RateJob rate;
+};
+
+// Reads the object. `steps` are the job's. Throws Error naming the key.
+OptimizerJob ReadOptimizer(const Json& in, const std::string& where, int64_t steps);
+
+// The factor of the learning rate at `step`, from 0.
+double RateFactor(const RateJob& rate, int64_t step);
+
+// `job` with the learning rate and weight decay of a parameter: all the names it has.
+OptimizerJob OptimizerFor(const OptimizerJob& job, const std::vector<std::string>& names);
+
+// All names of a state-dict entry: tied ones are several.
+std::vector<std::string> NamesOf(const Manifest& manifest, const std::string& name);
+// Whether any name matches any pattern; patterns as a shell's: * ? [a-z].
+bool MatchesAny(const std::vector<std::string>& patterns, const std::vector<std::string>& names);
+
+// Makes the parameters that match not trained, and values that nothing trained lies before carry no
+// gradients. Throws Error (`where` names the job's key) for a pattern that matches no parameter and
+// when none would be left to train.
+void Freeze(Manifest& manifest, const std::vector<std::string>& patterns, const std::string& where);
+// Every pattern of every group matches a parameter: throws Error otherwise.
+void CheckGroups(const Manifest& manifest, const OptimizerJob& job, const std::string& where);
+
+}  // namespace pipewright

@@ -1,0 +1,47 @@
+#include "runtime/feed.h"
+
+#include <ATen/ATen.h>
+
+#include <numeric>
+
+#include "runtime/loss.h"
+
+namespace pipewright {
+
+void Feed::Open(const Job& job, const DataJob& source, const Manifest& manifest,
+                const std::string& where) {
+  data = OpenData(source, manifest, where);
+  sampler = std::make_unique<Sampler>(job, source.shuffle, *data);
+}
+
+std::vector<TensorSpec> Feed::Specs(const Manifest& manifest) {
+  std::vector<TensorSpec> specs;
+  for (size_t i = 0; i < manifest.inputs.size(); ++i) {
+    at::Tensor example = sampler->Microbatch(static_cast<int>(i), 0, 0);
+    specs.push_back({example.scalar_type(), example.sizes().vec(), true});
+  }
+  return specs;
+}
+
+double Feed::LossWeight(const Job& job, int64_t minibatch, int microbatch) {
+  // Token files have no targets below 0.
+  if (job.loss.kind != LossJob::kCrossEntropy ||
+      (!job.data.tokens.empty() && job.loss.ignore_index < 0))
+    return 1;
+  int64_t first = minibatch - minibatch % job.accumulate;
+  if (first != first_) {
+    std::vector<int64_t> counts;
+    for (int64_t b = first; b < first + job.accumulate; ++b)
+      for (int m = 0; m < job.microbatches; ++m)
+        counts.push_back(LossCount(job.loss, sampler->Microbatch(-1, b, m), job.microbatch_size));
+    int64_t total = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+    weights_.assign(counts.size(), 1);
+    for (size_t i = 0; total > 0 && i < counts.size(); ++i)
+      weights_[i] = static_cast<double>(counts[i] * static_cast<int64_t>(counts.size())) /
+                    static_cast<double>(total);
+    first_ = first;
+  }
+  return weights_[static_cast<size_t>((minibatch - first) * job.microbatches + microbatch)];
+}
+
+}  // namespace pipewright

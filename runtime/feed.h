@@ -1,0 +1,31 @@
+// What a run reads: the job's data by minibatch, and how much each microbatch's loss counts.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "runtime/data.h"
+#include "runtime/shapes.h"
+
+namespace pipewright {
+
+struct Feed {
+  std::unique_ptr<Data> data;
+  std::unique_ptr<Sampler> sampler;
+
+  // `where`: the job's key, for messages. Throws Error.
+  void Open(const Job& job, const DataJob& data, const Manifest& manifest,
+            const std::string& where);
+  // Of the model's inputs, for one microbatch.
+  std::vector<TensorSpec> Specs(const Manifest& manifest);
+
+  // A step's loss is the mean over all targets that count. A microbatch's loss is the mean over its
+  // own; its weight is what makes the mean of the weighted losses that mean: 1 where all have as
+  // many. Reads the targets of all minibatches of the step where they may differ.
+  double LossWeight(const Job& job, int64_t minibatch, int microbatch);
+
+ private:
+  int64_t first_ = -1;  // minibatch of the step whose weights are known
+  std::vector<double> weights_;
+};
+
+}  // namespace pipewright

@@ -1,0 +1,118 @@
+#include "runtime/progress.h"
+
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+
+#include "plan/error.h"
+#include "plan/size.h"
+#include "plan/text.h"
+
+namespace pipewright {
+
+double Now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+std::string Grouped(double number) {
+  std::string digits = std::to_string(std::llround(number));
+  for (int64_t at = static_cast<int64_t>(digits.size()) - 3; at > 0; at -= 3)
+    digits.insert(static_cast<size_t>(at), ",");
+  return digits;
+}
+
+double Bubble(const std::vector<RankReport>& ranks) {
+  double busy = 0, total = 0;
+  for (const RankReport& rank : ranks) busy += rank.busy, total += rank.total;
+  return total > 0 ? std::max(0.0, 1 - busy / total) : -1;
+}
+
+Json EvaluationJson(const Job& job, const Evaluation& evaluation) {
+  Json json{{"loss", evaluation.mean()}};
+  if (job.loss.kind == LossJob::kCrossEntropy) {
+    json["perplexity"] = std::exp(evaluation.mean());
+    if (evaluation.targets)
+      json["accuracy"] =
+          static_cast<double>(evaluation.correct) / static_cast<double>(evaluation.targets);
+  }
+  json["targets"] = evaluation.targets;
+  return json;
+}
+
+// Of a run that is resumed, the lines of the steps that it does not repeat.
+static void KeepMetrics(const std::string& path, int64_t steps) {
+  std::ifstream in(path);
+  std::string kept;
+  for (std::string line; std::getline(in, line);) {
+    nlohmann::json entry = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (entry.is_object() && entry.value("step", steps + 1) <= steps) kept += line + "\n";
+  }
+  WriteFile(path, kept);
+}
+
+Progress::Progress(const Job& job, int64_t counted, const char* unit, int64_t first_step)
+    : job_(job),
+      counted_(counted),
+      unit_(unit),
+      since_(Now()),
+      logged_(first_step - 1),
+      first_(first_step) {
+  if (job.metrics.empty()) return;
+  if (first_step > 0) KeepMetrics(job.metrics, first_step);
+  metrics_.open(job.metrics, first_step > 0 ? std::ios::app : std::ios::trunc);
+  if (!metrics_) throw Error(job.metrics, "cannot be written");
+}
+
+void Progress::Step(const StepReport& report, const std::vector<RankReport>& ranks) {
+  double bubble = Bubble(ranks);
+  if (metrics_.is_open()) {
+    Json line{{"step", report.step + 1},
+              {"loss", report.loss},
+              {"losses", report.losses},
+              {unit_ + "_per_second", static_cast<double>(counted_) / report.seconds},
+              {"seconds", report.seconds},
+              {"learning_rate", report.learning_rate}};
+    if (job_.loss.kind == LossJob::kCrossEntropy) line["perplexity"] = std::exp(report.loss);
+    if (report.accuracy >= 0) line["accuracy"] = report.accuracy;
+    if (report.outcome.norm >= 0 || std::isnan(report.outcome.norm))
+      line["gradient_norm"] = report.outcome.norm;
+    if (report.loss_scale >= 0) {
+      line["loss_scale"] = report.loss_scale;
+      line["skipped"] = report.outcome.skipped;
+    }
+    if (bubble >= 0) {
+      line["bubble"] = bubble;
+      for (const RankReport& rank : ranks) line["memory"].push_back(std::llround(rank.memory));
+    }
+    if (report.validation) line["validation"] = EvaluationJson(job_, *report.validation);
+    metrics_ << line.dump() << std::endl;
+    if (!metrics_) throw Error(job_.metrics, "cannot be written any more");
+  }
+  int64_t step = report.step;
+  bool last = step + 1 == job_.steps;
+  if (step != first_ && (step + 1) % job_.log_every != 0 && !last && !report.validation) return;
+  double now = Now();
+  double rate = static_cast<double>(counted_ * (step - logged_)) / (now - since_);
+  std::printf("step %6lld/%lld  loss %.4f  %s %s/s", static_cast<long long>(step + 1),
+              static_cast<long long>(job_.steps), report.loss, Grouped(rate).c_str(),
+              unit_.c_str());
+  if (bubble >= 0) {
+    double memory = 0;
+    for (const RankReport& rank : ranks) memory = std::max(memory, rank.memory);
+    std::printf("  bubble %.0f %%  memory %s", 100 * bubble,
+                SizeText(static_cast<int64_t>(memory)).c_str());
+  }
+  if (report.outcome.skipped) std::printf("  skipped: gradients overflowed");
+  if (report.validation) {
+    std::printf("  validation loss %.4f", report.validation->mean());
+    if (job_.loss.kind == LossJob::kCrossEntropy && report.validation->targets)
+      std::printf(" accuracy %.2f %%", 100 * static_cast<double>(report.validation->correct) /
+                                           static_cast<double>(report.validation->targets));
+  }
+  std::printf("\n");
+  std::fflush(stdout);
+  logged_ = step;
+  since_ = now;
+}
+
+}  // namespace pipewright

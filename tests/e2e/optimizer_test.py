@@ -1,0 +1,192 @@
+"""Optimizers, learning rates, clipping, frozen parameters, losses by count: PyTorch's, to the bit."""
+import copy
+import json
+import unittest
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+
+from support import ADAMW, LENGTH, SGD, Case, bits, export_gpt, gpt, pipewright, token_job
+
+STEPS = 6
+
+
+class Optimizers(Case):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.models = {}
+        for name, tied in (("untied", False), ("tied", True)):
+            cls.models[name] = gpt(layers=4, tied=tied)
+            export_gpt(cls.models[name], cls.folder / f"{name}.pt2")
+            cls.compile(f"{name}.pt2", f"{name}.pkg")
+            for ranks in (1, 2, 3, 4):
+                pipewright("conf", cls.folder / f"{name}.pkg", "--ranks", ranks, "-o",
+                           cls.folder / f"{name}_{ranks}.json")
+
+    def run_job(self, job, ranks, name="untied", mpi=False):
+        return self.train(self.path(f"{name}.pkg"), job, ranks, mpi, self.path(f"{name}_{ranks}.json"))
+
+    def metrics(self):
+        return [json.loads(line) for line in self.path("metrics.jsonl").read_text().splitlines()]
+
+    def check(self, ranks=3, mpi=False, name="untied", **changes):
+        job = token_job(steps=STEPS, **changes)
+        ours = self.run_job(job, ranks, name, mpi)
+        model = copy.deepcopy(self.models[name])
+        theirs = self.train_pytorch(model, job)
+        self.assert_same_run(ours, theirs, f"{changes}: ")
+        return ours, job
+
+    def test_optimizers(self):
+        for ranks, optimizer in enumerate((
+                {**ADAMW, "type": "adam", "amsgrad": True},
+                {"type": "rmsprop", "lr": 1e-3, "weight_decay": 1e-3, "momentum": 0.5},
+                {"type": "rmsprop", "lr": 1e-3, "alpha": 0.9, "centered": True},
+                {"type": "adagrad", "lr_decay": 0.01, "initial_accumulator_value": 0.1}), 1):
+            self.check(ranks, optimizer=optimizer)
+
+    def test_rates_groups_and_frozen_parameters(self):
+        groups = [{"match": ["*.bias", "norm*"], "weight_decay": 0},
+                  {"match": "blocks.1.*", "lr": 1e-4}]
+        rates = ({"type": "cosine", "warmup": 2, "end": 0.1},
+                 {"type": "linear", "steps": 4},
+                 {"type": "polynomial", "power": 2, "end": 0.2},
+                 {"type": "step", "every": 2, "gamma": 0.5, "warmup": 1})
+        for rate, optimizer, freeze in zip(rates, (ADAMW, SGD, ADAMW, SGD), (
+                [], ["position.weight"], ["embedding.*", "position.*", "blocks.0.*"], [])):
+            ours, job = self.check(3, optimizer={**optimizer, "lr_schedule": rate, "groups": groups},
+                                   freeze=freeze)
+            for name, weight in ours.weights.items():
+                if any(name.startswith(f.rstrip("*")) for f in freeze):
+                    self.assertTrue(torch.equal(weight, self.models["untied"].state_dict()[name]))
+
+    def test_clipping_agrees_on_every_rank(self):
+        """PyTorch adds the squares of the norms in another order. A tied weight counts once."""
+        job = token_job(steps=STEPS, optimizer={**SGD, "clip_norm": 0.5})
+        for name, confs in (("untied", ((1, False), (3, True), (4, False))),
+                            ("tied", ((1, False), (3, False)))):
+            runs, norms = [], []
+            for ranks, mpi in confs:
+                runs.append(self.run_job(job, ranks, name, mpi))
+                norms.append([line["gradient_norm"] for line in self.metrics()])
+                self.assert_same_run(runs[-1], runs[0])
+                self.assertEqual(norms[-1], norms[0])
+            self.assertGreater(min(norms[0]), 0.5)
+            model = copy.deepcopy(self.models[name])
+            theirs = self.train_pytorch(model, job)
+            kept = [n for n, _ in model.named_parameters()]
+            self.assert_close_tensors(runs[0].weights, {n: theirs.weights[n] for n in kept}, 1e-5)
+            total = sum(theirs.gradients[n].double().square().sum() for n in kept).sqrt().item()
+            self.assertAlmostEqual(total, 0.5, delta=1e-5)
+
+    def test_accumulation_is_one_step_of_more_microbatches(self):
+        for ranks, name in ((3, "untied"), (2, "untied")):
+            self.check(ranks, name=name, accumulate=3, microbatches=2)
+        tied = [self.run_job(token_job(steps=3, **changes), ranks, "tied") for ranks, changes in (
+            (1, {"accumulate": 2, "microbatches": 2}), (3, {"accumulate": 2, "microbatches": 2}),
+            (3, {"microbatches": 4}))]
+        for run in tied[1:]:
+            self.assert_same_tensors(run.weights, tied[0].weights)
+
+    def padded_job(self, **changes):
+        """Sequences whose ends are padding, of very different lengths; microbatch 0 of the first
+        step has none to learn from at all."""
+        generator = torch.Generator().manual_seed(3)
+        tokens = torch.randint(256, (40, LENGTH), generator=generator)
+        target = torch.randint(1, 256, (40, LENGTH), generator=generator)
+        lengths = torch.randint(1, LENGTH + 1, (40,), generator=generator)
+        target[torch.arange(LENGTH) >= lengths[:, None]] = -100
+        target[:2] = -100
+        files = []
+        for i, rows in enumerate((slice(0, 7), slice(7, 40))):
+            files.append(f"part{i}.safetensors")
+            save_file({"x": tokens[rows].contiguous(), "y": target[rows].contiguous()},
+                      self.path(files[-1]))
+        for name, tensor in (("x", tokens), ("y", target)):
+            np.save(self.path(f"{name}.npy"), tensor.numpy())
+        data = {"tensors": files, "inputs": {"tokens": "x"}, "target": "y", "shuffle": False}
+        return token_job(**{"data": data, "steps": STEPS, **changes})
+
+    def test_the_loss_is_the_mean_over_all_targets_that_count(self):
+        job = self.padded_job()
+        model = copy.deepcopy(self.models["untied"])
+        theirs = self.train_pytorch(model, job)
+        for ranks in (1, 3):
+            self.assert_same_run(self.run_job(job, ranks), theirs)
+        losses = [line["loss"] for line in self.metrics()]
+        # One microbatch of everything: the same mean, other roundings.
+        whole = {**job, "microbatches": 1, "microbatch_size": 8}
+        self.run_job(whole, 2)
+        for a, b in zip(losses, (line["loss"] for line in self.metrics()), strict=True):
+            self.assertAlmostEqual(a, b, delta=1e-6 * b)
+        arrays = {"arrays": {"x": "x.npy", "y": ["y.npy"]}, "inputs": {"tokens": "x"}, "target": "y",
+                  "shuffle": False}
+        self.assert_same_run(self.run_job({**job, "data": arrays}, 2), theirs)
+        other = {**job, "loss": {"type": "cross_entropy", "label_smoothing": 0.1}, "accumulate": 2,
+                 "microbatches": 2, "steps": 3}
+        self.assert_same_run(self.run_job(other, 3),
+                             self.train_pytorch(copy.deepcopy(self.models["untied"]), other))
+
+    def test_loss_scaling_skips_a_step_on_every_rank(self):
+        """A scale that overflows float32 is halved until it does not."""
+        plain = self.run_job(token_job(steps=STEPS), 3)
+        scaled = self.run_job(token_job(steps=STEPS, loss_scale=1024), 3)
+        self.assert_same_run(scaled, plain)  # powers of two change no bit
+        start = 2.0**129
+        job = token_job(steps=STEPS, loss_scale={"initial": start, "backoff": 2.0**-70, "interval": 3})
+        runs = [self.run_job(job, ranks) for ranks in (1, 3)]
+        self.assert_same_run(*runs)
+        lines = self.metrics()
+        self.assertEqual([line["skipped"] for line in lines], [True] + [False] * 5)
+        self.assertEqual([line["loss_scale"] for line in lines],
+                         [start] + [2.0**59] * 3 + [2.0**60] * 2)
+        self.assertEqual(bits(lines[0]["losses"])[0], bits(plain.losses[0])[0])
+
+    def test_sixteen_bit_weights_with_masters(self):
+        model = copy.deepcopy(self.models["untied"]).bfloat16()
+        export_gpt(model, self.path("half.pt2"))
+        package = self.compile("half.pt2", "half.pkg", "--ranks", "3")
+        job = token_job(steps=STEPS, optimizer={**ADAMW, "lr": 1e-4, "master_weights": True})
+        ours = self.train(package, job, 3, False)
+        # The same in PyTorch: gradients added and weights kept in float32.
+        parameters = dict(model.named_parameters())
+        masters = {n: p.detach().float().requires_grad_() for n, p in parameters.items()}
+        optimizer = torch.optim.AdamW(masters.values(), lr=1e-4, betas=(0.9, 0.95), weight_decay=0.02)
+        from support import one_process
+        data = one_process.Data(job["data"], self.folder)
+        for step in range(STEPS):
+            sums = {n: torch.zeros_like(m) for n, m in masters.items()}
+            for rows in one_process.microbatches(data, job, step):
+                inputs, target = data.batch(rows)
+                output = model(*inputs)
+                loss = torch.nn.functional.cross_entropy(
+                    output.reshape(-1, 256).float(), target.reshape(-1))
+                for (name, _), g in zip(parameters.items(), torch.autograd.grad(loss, parameters.values())):
+                    sums[name] += g.float()
+            for name, master in masters.items():
+                master.grad = sums[name] / job["microbatches"]
+            optimizer.step()
+            with torch.no_grad():
+                for name, p in parameters.items():
+                    p.copy_(masters[name])
+        self.assert_same_tensors(ours.weights, {n: p.detach() for n, p in parameters.items()})
+
+    def test_refusals(self):
+        for changes, message in (
+                ({"freeze": ["blocks.9.*"]}, r"freeze: \"blocks\.9\.\*\" matches no parameter"),
+                ({"freeze": ["*"]}, "freezes every parameter"),
+                ({"optimizer": {**SGD, "groups": [{"match": ["*.bia"], "lr": 1}]}},
+                 r"groups\[0\]\.match: \"\*\.bia\" matches no parameter"),
+                ({"optimizer": {**SGD, "betas": [0, 0]}}, "betas"),
+                ({"optimizer": {**SGD, "lr_schedule": {"type": "cosine", "gamma": 1}}},
+                 r"lr_schedule\.gamma: means nothing")):
+            from support import run_ranks
+            self.assert_fails(run_ranks(2, "train", self.path("untied.pkg"),
+                                        self.write_job(token_job(**changes)), "--conf",
+                                        self.path("untied_2.json"), mpi=False), message)
+
+
+if __name__ == "__main__":
+    unittest.main()
