@@ -154,7 +154,7 @@ void PlanRun(const Request& request) {
   if (request.job.empty())
     throw UsageError("plan", "a package needs a job: pipewright plan PACKAGE JOB");
   Job job = ReadJob(request.job);
-  if (!request.schedule.empty()) job.schedule = request.schedule;
+  if (!request.schedule.empty()) SetSchedule(job, request.schedule);
   Put(request,
       MakeRunPlan(request.package, request.conf, job, request.ranks, request.forward_only).plan);
 }

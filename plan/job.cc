@@ -136,7 +136,37 @@ void ReadCheckpoint(const Json& in, const std::string& where, CheckpointJob& che
   section.AtLeast<int64_t>("keep", 0, checkpoint.keep);
 }
 
+void ReadRecompute(const Json& in, const std::string& where, RecomputeJob& recompute) {
+  if (in.is_boolean()) {
+    recompute.all = in;
+    return;
+  }
+  if (!in.is_object())
+    throw Error(where, "true, false, or {\"stages\": [...], \"modules\": [...]} is expected, not " +
+                           in.dump());
+  CheckKeys(in, {"stages", "modules"}, where);
+  for (auto [key, list] :
+       {std::pair("stages", &recompute.stages), std::pair("modules", &recompute.modules)}) {
+    if (!in.contains(key)) continue;
+    bool right = in[key].is_array();
+    for (size_t i = 0; right && i < in[key].size(); ++i)
+      right = in[key][i].is_number_integer() && in[key][i] >= 0;
+    if (!right)
+      throw Error(where + "." + key, "a list of numbers from 0 is expected, not " + in[key].dump());
+    *list = in[key].get<std::vector<int>>();
+  }
+}
+
 }  // namespace
+
+bool IsPlanFile(const std::string& schedule) {
+  return schedule.find('/') != std::string::npos || schedule.ends_with(".csv");
+}
+
+void SetSchedule(Job& job, const std::string& schedule) {
+  job.schedule = schedule;
+  job.plan = IsPlanFile(schedule) ? schedule : "";
+}
 
 Job ReadJob(const std::string& path) {
   std::string text = ReadFile(path);
@@ -146,7 +176,7 @@ Job ReadJob(const std::string& path) {
                  "seed",       "threads",      "log_every",       "save",
                  "metrics",    "nan",          "check_shared",    "checkpoint",
                  "accumulate", "loss_scale",   "freeze",          "validation",
-                 "accuracy"},
+                 "accuracy",   "reduce",       "recompute",       "costs"},
             path);
   Job job;
   job.path = path;
@@ -163,6 +193,8 @@ Job ReadJob(const std::string& path) {
   Section section{in, path};
   section.Get("schedule", job.schedule);
   section.Get("plan", job.plan);
+  section.Get("costs", job.costs);
+  if (job.plan.empty()) SetSchedule(job, job.schedule);
   section.AtLeast<int>("microbatches", 1, job.microbatches);
   section.AtLeast<int64_t>("microbatch_size", 1, job.microbatch_size);
   section.AtLeast<int64_t>("steps", 0, job.steps);
@@ -182,6 +214,11 @@ Job ReadJob(const std::string& path) {
   if (in.contains("nan"))
     job.stop_on_nan =
         Choose<bool>(in["nan"], {{"stop", true}, {"ignore", false}}, section.Key("nan"));
+  if (in.contains("reduce"))
+    job.exact_reduce =
+        Choose<bool>(in["reduce"], {{"fast", false}, {"exact", true}}, section.Key("reduce"));
+  if (in.contains("recompute"))
+    ReadRecompute(in["recompute"], section.Key("recompute"), job.recompute);
   section.Get("accuracy", job.accuracy);
   if (job.accuracy && job.loss.kind != LossJob::kCrossEntropy)
     throw Error(section.Key("accuracy"), "only cross_entropy has one");
@@ -192,7 +229,7 @@ Job ReadJob(const std::string& path) {
                 "\"target\" is missing: the loss compares an output with it");
   }
 
-  for (std::string* file : {&job.save, &job.metrics, &job.plan, &job.checkpoint.folder})
+  for (std::string* file : {&job.save, &job.metrics, &job.plan, &job.costs, &job.checkpoint.folder})
     if (!file->empty()) *file = (folder / *file).lexically_normal().string();
   return job;
 }

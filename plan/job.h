@@ -57,6 +57,12 @@ struct ValidationJob {
   DataJob data;
 };
 
+// What runs its forward again for its backward, instead of keeping what it computed.
+struct RecomputeJob {
+  bool all = false;
+  std::vector<int> stages, modules;
+};
+
 struct Job {
   std::string path;
   std::string text;  // the file
@@ -67,8 +73,9 @@ struct Job {
   std::vector<std::string> freeze;  // patterns of parameter names
   CheckpointJob checkpoint;
   ValidationJob validation;
-  std::string schedule = "1f1b";
-  std::string plan;  // a plan file to run instead of the schedule
+  std::string schedule = "1f1b";  // a name, or a file: then `plan` is the same
+  std::string plan;               // a plan file to run instead of the schedule
+  std::string costs;              // of the stages, for zb-auto; empty: all alike
   int microbatches = 1;
   int64_t microbatch_size = 1;  // samples
   int accumulate = 1;           // minibatches to an optimizer step
@@ -79,8 +86,16 @@ struct Job {
   std::string save, metrics;  // files to write; empty: none
   bool stop_on_nan = true;
   bool accuracy = false;      // of each step, for the metrics; validation always has it
+  bool exact_reduce = false;  // gradients added in the order of the microbatches, over replicas too
+  RecomputeJob recompute;
   bool check_shared = false;  // compare the copies of shared weights after every step
 };
+
+// Whether "schedule" names a file rather than a rule: it has a slash or ends in .csv.
+bool IsPlanFile(const std::string& schedule);
+
+// Another schedule, or plan file, than the job's.
+void SetSchedule(Job& job, const std::string& schedule);
 
 // Throws Error naming file, key, and what is allowed there.
 Job ReadJob(const std::string& path);

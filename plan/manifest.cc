@@ -89,12 +89,15 @@ Json ToJson(const WeightInfo& weight) {
            {"dtype", weight.dtype},
            {"shape", weight.shape}};
   if (weight.kind == "parameter") out["requires_grad"] = weight.requires_grad;
-  if (weight.kind == "buffer") out["persistent"] = weight.persistent;
+  if (weight.kind == "buffer") {
+    out["persistent"] = weight.persistent;
+    out["replicas"] = "first";  // whose state files keep where a stage has replicas
+  }
   return out;
 }
 
 WeightInfo ReadWeight(const Reader& reader, const Json& in, const std::string& path) {
-  CheckKeys(in, {"name", "kind", "dtype", "shape", "requires_grad", "persistent"},
+  CheckKeys(in, {"name", "kind", "dtype", "shape", "requires_grad", "persistent", "replicas"},
             reader.file + ": " + path);
   WeightInfo weight;
   weight.name = reader.Get<std::string>(in, "name", path);

@@ -12,6 +12,7 @@
 #include "plan/stage_graph.h"
 #include "plan/text.h"
 #include "plan/validate.h"
+#include "plan/zb_auto.h"
 
 namespace pipewright {
 
@@ -42,13 +43,22 @@ Conf ReadConfFor(const std::string& package, const std::string& file, const Mani
     if (value.producer >= 0)
       for (int consumer : value.consumers) edges.emplace_back(value.producer, consumer);
   CheckConf(conf, static_cast<int>(manifest.modules.size()), named, edges, path);
-  for (size_t stage = 0; stage < conf.stage_to_ranks.size(); ++stage)
-    if (conf.stage_to_ranks[stage].size() > 1)
-      throw Error(
-          path,
-          "stage " + std::to_string(stage) + " has replicas, which the runtime cannot run yet",
-          "give every stage one rank, as conf/mp_conf.json does");
   return conf;
+}
+
+Plan ZbAutoPlan(const Job& job, const StageGraph& graph) {
+  Costs costs;
+  if (job.costs.empty()) {
+    costs.stages.resize(1);
+    costs.stages[0].F = costs.stages[0].I = costs.stages[0].W = 1, costs.stages[0].B = 2;
+  } else {
+    costs = ReadCosts(job.costs);
+  }
+  CheckStages(costs, graph.stages);
+  ZbAutoOptions options;
+  options.placement = graph.ranks_of;
+  ZbAutoResult found = ZbAuto(costs, graph.ranks, graph.stages, job.microbatches, options);
+  return std::move(found.plan);
 }
 
 // What the conf offloads, and how many bytes of weights each stage has.
@@ -84,6 +94,8 @@ Plan MakePlan(const Job& job, const StageGraph& graph, const Offload& offload, b
       return plan;
     }
     ValidateSchedule(plan, graph);
+  } else if (job.schedule == "zb-auto" && !forward_only) {
+    plan = ZbAutoPlan(job, graph);
   } else {
     ScheduleOptions options;
     options.forward_only = forward_only;

@@ -14,13 +14,12 @@ void Feed::Open(const Job& job, const DataJob& source, const Manifest& manifest,
   sampler = std::make_unique<Sampler>(job, source.shuffle, *data);
 }
 
-std::vector<TensorSpec> Feed::Specs(const Manifest& manifest) {
-  std::vector<TensorSpec> specs;
-  for (size_t i = 0; i < manifest.inputs.size(); ++i) {
+const std::vector<TensorSpec>& Feed::Specs(const Manifest& manifest) {
+  for (size_t i = specs_.size(); i < manifest.inputs.size(); ++i) {
     at::Tensor example = sampler->Microbatch(static_cast<int>(i), 0, 0);
-    specs.push_back({example.scalar_type(), example.sizes().vec(), true});
+    specs_.push_back({example.scalar_type(), example.sizes().vec(), true});
   }
-  return specs;
+  return specs_;
 }
 
 double Feed::LossWeight(const Job& job, int64_t minibatch, int microbatch) {

@@ -10,43 +10,54 @@
 #include "plan/safetensors.h"
 #include "plan/text.h"
 #include "runtime/dtype.h"
+#include "runtime/messages.h"
 #include "runtime/train.h"
 
 namespace pipewright {
 
 namespace {
 
-// The model's inputs from a file: all rows, cut into microbatches of equal size.
+// The model's inputs from a file: all rows, cut into microbatches of equal size, the last of which
+// may be smaller.
 struct InputFile {
   std::unique_ptr<SafetensorsFile> file;
   std::vector<const TensorInfo*> inputs;
   int microbatches = 1;
 
-  std::vector<TensorSpec> Open(const std::string& path, const Manifest& manifest) {
+  void Open(const std::string& path, const Manifest& manifest) {
     file = std::make_unique<SafetensorsFile>(path);
-    std::vector<TensorSpec> specs;
     for (int id : manifest.inputs) {
-      const ValueInfo& value = manifest.values[id];
-      const TensorInfo& info = file->At(value.name);
-      TensorSpec spec{DtypeOfSafetensors(info.dtype), info.shape, true};
-      if (microbatches > 1) {
-        if (spec.sizes.empty() || spec.sizes[0] % microbatches)
-          throw Error(path,
-                      "\"" + value.name + "\" cannot be cut into " + std::to_string(microbatches) +
-                          " equal microbatches",
-                      "choose --microbatches so that it divides the first dimension");
-        spec.sizes[0] /= microbatches;
-      }
+      const TensorInfo& info = file->At(manifest.values[id].name);
       inputs.push_back(&info);
-      specs.push_back(std::move(spec));
+      if (microbatches == 1) continue;
+      int64_t rows = info.shape.empty() ? 0 : info.shape[0];
+      if ((microbatches - 1) * Rows(info) >= rows)
+        throw Error(path,
+                    "the " + std::to_string(rows) + " rows of \"" + manifest.values[id].name +
+                        "\" cannot be cut into " + std::to_string(microbatches) +
+                        " microbatches of " + std::to_string(Rows(info)),
+                    "choose fewer --microbatches");
     }
-    return specs;
   }
-  at::Tensor Microbatch(int input, int microbatch, const TensorSpec& spec) const {
+  // Of all microbatches but the last.
+  int64_t Rows(const TensorInfo& info) const {
+    int64_t rows = info.shape.empty() ? 0 : info.shape[0];
+    return std::max<int64_t>(1, (rows + microbatches - 1) / microbatches);
+  }
+  TensorSpec Spec(int input, int microbatch) const {
+    const TensorInfo& info = *inputs[input];
+    TensorSpec spec{DtypeOfSafetensors(info.dtype), info.shape, true};
+    if (microbatches > 1)
+      spec.sizes[0] = std::min(Rows(info), info.shape[0] - microbatch * Rows(info));
+    return spec;
+  }
+  at::Tensor Microbatch(int input, int microbatch) const {
+    TensorSpec spec = Spec(input, microbatch);
     at::Tensor out = at::empty(spec.sizes, spec.type);
-    if (out.nbytes())
-      file->Read(*inputs[input], microbatch * out.nbytes(), static_cast<char*>(out.data_ptr()),
-                 out.nbytes());
+    if (!out.nbytes()) return out;
+    const size_t row = out.nbytes() / (microbatches > 1 ? out.size(0) : 1);
+    file->Read(*inputs[input], microbatches > 1 ? microbatch * Rows(*inputs[input]) * row : 0,
+               static_cast<char*>(out.data_ptr()), out.nbytes());
     return out;
   }
 };
@@ -62,54 +73,58 @@ void Infer(const RunOptions& options, Transport& transport) {
   open.agreed = AgreedText(options);
   InputFile feed;
   feed.microbatches = options.microbatches;
-  std::vector<TensorSpec> specs;
   std::map<int, std::vector<at::Tensor>> outputs;  // of this rank, by output
   OpenSession(
       session, open, transport,
-      [&] { return specs = feed.Open(options.input, session.run.manifest); },
-      [&](int input, int microbatch) { return feed.Microbatch(input, microbatch, specs[input]); },
+      [&](int64_t, int microbatch) {
+        if (!feed.file) feed.Open(options.input, session.run.manifest);
+        std::vector<TensorSpec> specs;
+        for (size_t i = 0; i < feed.inputs.size(); ++i)
+          specs.push_back(feed.Spec(static_cast<int>(i), microbatch));
+        return specs;
+      },
+      [&](int input, int microbatch) { return feed.Microbatch(input, microbatch); },
       [&](int output, int microbatch, const at::Tensor& value) {
         outputs[output].resize(options.microbatches);
         outputs[output][microbatch] = value;
       });
   RunStep(session, transport, 0);
 
-  // Rank 0 writes; the rank that made an output sends it, its sizes ahead.
+  // Rank 0 writes; the ranks that made parts of an output send them, their sizes ahead.
   std::string mine;
-  for (auto& [output, parts] : outputs) {
-    at::Tensor whole = parts.size() == 1     ? parts[0]
-                       : parts[0].dim() == 0 ? at::stack(parts)
-                                             : at::cat(parts);
-    parts = {whole};
-    mine += std::to_string(output) + ":" + DtypeName(whole.scalar_type());
-    for (int64_t size : whole.sizes()) mine += ":" + std::to_string(size);
-    mine += ";";
-  }
+  for (auto& [output, parts] : outputs)
+    for (size_t i = 0; i < parts.size(); ++i) {
+      if (!parts[i].defined()) continue;  // another replica's
+      mine += std::to_string(output) + ":" + std::to_string(i) + ":" +
+              DtypeName(parts[i].scalar_type());
+      for (int64_t size : parts[i].sizes()) mine += ":" + std::to_string(size);
+      mine += ";";
+    }
   std::vector<std::string> all = transport.AllGather(mine);
-  auto bundle = [](at::Tensor tensor) {
-    Bundle out;
-    out.regions.push_back({tensor.data_ptr(), tensor.nbytes()});
-    out.owner = std::make_shared<at::Tensor>(std::move(tensor));
-    return out;
-  };
   std::string error;
   if (transport.rank() != 0) {
     for (auto& [output, parts] : outputs)
-      transport.Wait(transport.Send(0, 1 + output, bundle(parts[0])));
+      for (at::Tensor& part : parts)
+        if (part.defined()) transport.Wait(transport.Send(0, 1 + output, MakeBundle({part})));
   } else {
     std::vector<TensorToWrite> tensors;
-    std::map<int, at::Tensor> whole;
-    for (int rank = 0; rank < transport.size(); ++rank)
+    for (int rank = 1; rank < transport.size(); ++rank)
       for (const std::string& entry : Split(all[rank], ';')) {
         if (entry.empty()) continue;
         std::vector<std::string> fields = Split(entry, ':');
         int output = std::stoi(fields[0]);
         std::vector<int64_t> sizes;
-        for (size_t i = 2; i < fields.size(); ++i) sizes.push_back(std::stoll(fields[i]));
-        at::Tensor tensor = rank == 0 ? outputs[output][0] : at::empty(sizes, DtypeOf(fields[1]));
-        if (rank != 0) transport.Wait(transport.Recv(rank, 1 + output, bundle(tensor)));
-        whole[output] = tensor;
+        for (size_t i = 3; i < fields.size(); ++i) sizes.push_back(std::stoll(fields[i]));
+        at::Tensor part = at::empty(sizes, DtypeOf(fields[2]));
+        transport.Wait(transport.Recv(rank, 1 + output, MakeBundle({part})));
+        outputs[output].resize(options.microbatches);
+        outputs[output][std::stoi(fields[1])] = part;
       }
+    std::map<int, at::Tensor> whole;
+    for (auto& [output, parts] : outputs)
+      whole[output] = parts.size() == 1     ? parts[0]
+                      : parts[0].dim() == 0 ? at::stack(parts)
+                                            : at::cat(parts);
     const Manifest& manifest = session.run.manifest;
     std::set<int> written;  // an output may be there twice
     for (int id : manifest.outputs) {

@@ -108,11 +108,13 @@ at::Tensor SumInOrder(Gifts gifts) {
   return sum;
 }
 
-void Accumulate(at::Tensor& sum, const at::Tensor& gradient) {
+void Accumulate(at::Tensor& sum, const at::Tensor& gradient, at::ScalarType type) {
   // The engine may hand out a tensor that something else also sees (two biases of one sum); such a
   // one is copied.
   if (sum.defined())
     sum.add_(gradient);
+  else if (type != gradient.scalar_type())
+    sum = gradient.to(type, /*non_blocking=*/false, /*copy=*/true, at::MemoryFormat::Contiguous);
   else if (gradient.is_contiguous() && gradient.use_count() == 1 &&
            gradient.storage().use_count() == 1)
     sum = gradient;

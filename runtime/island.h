@@ -41,7 +41,7 @@ using Gifts = std::vector<std::pair<int, at::Tensor>>;
 // The last consumer's first, as autograd meets them.
 at::Tensor SumInOrder(Gifts gifts);
 
-// Keeps the first gradient of a parameter, adds the others.
-void Accumulate(at::Tensor& sum, const at::Tensor& gradient);
+// Keeps the first gradient of a parameter, as `type`, and adds the others.
+void Accumulate(at::Tensor& sum, const at::Tensor& gradient, at::ScalarType type);
 
 }  // namespace pipewright

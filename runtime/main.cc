@@ -13,6 +13,7 @@
 #include "plan/conf.h"
 #include "plan/error.h"
 #include "plan/text.h"
+#include "runtime/bench.h"
 #include "runtime/exec/supervise.h"
 #include "runtime/exec/thread_transport.h"
 #include "runtime/train.h"
@@ -30,6 +31,7 @@ int in_process = 0;  // ranks as threads; 0: ranks are MPI processes
 bool synchronous_sends = false;
 StallOptions stall = StallOptionsFromEnvironment();
 RunOptions options;
+BenchOptions bench;
 std::vector<std::string> arguments;  // the whole command line
 struct {
   SuperviseOptions options;
@@ -168,8 +170,28 @@ void AddInfer(CLI::App& app) {
   app.callback([] { RunRanks(Infer); });
 }
 
+void AddBench(CLI::App& app) {
+  AddPackage(app);
+  app.add_option("job", options.job, "job file: data, loss, optimizer, schedule")->required();
+  app.add_option("--steps", bench.steps, "steps to measure")->check(CLI::PositiveNumber);
+  app.add_option("--warmup", bench.warmup, "steps before these")->check(CLI::NonNegativeNumber);
+  app.add_option("--schedule", bench.schedule, "instead of the job's");
+  app.add_option("--trace", bench.trace,
+                 "Chrome trace to write, for `pipewright simulate --compare`");
+  app.add_option("--costs", bench.costs, "costs of the stages to write, for `pipewright simulate`");
+  app.add_flag("--json", bench.json, "print figures as JSON");
+  app.callback([] {
+    RunRanks([](const RunOptions& run, Transport& transport) {
+      BenchOptions own = bench;
+      own.package = run.package, own.job = run.job, own.conf = run.conf;
+      Bench(own, transport);
+    });
+  });
+}
+
 const Command kCommands[] = {
     {"train", "train a package on the data of a job", AddTrain},
+    {"bench", "how long steps and actions take, and what they hold in memory", AddBench},
     {"eval", "the loss of a package on the data of a job, without training", AddEval},
     {"infer", "a package's outputs for tensors in a file", AddInfer},
 };

@@ -16,7 +16,7 @@ static Bundle BundleOf(RankReport& report, std::shared_ptr<void> owner) {
 }
 
 void RankReports::Add(const RankReport& mine) {
-  const int tag = transport_.max_tag() - 1;
+  const int tag = transport_.max_tag() - kReportTag;
   if (transport_.rank() != root_) {
     while (!sent_.empty() && transport_.Test(sent_.front().second)) sent_.pop_front();
     auto report = std::make_shared<RankReport>(mine);

@@ -14,7 +14,7 @@ struct RankReport {
 };
 
 // Each rank sends one small message a step to `root`, which sees those of a step together, a step
-// or so late. Uses the tag Transport::max_tag() - 1.
+// or so late. Uses the tag kReportTag.
 class RankReports {
  public:
   RankReports(Transport& transport, int root);

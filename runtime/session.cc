@@ -1,5 +1,6 @@
 #include "runtime/session.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "plan/error.h"
@@ -29,24 +30,83 @@ void CheckLoss(const Session& session) {
 
 // What this runtime cannot run, found before anything starts.
 void CheckRunnable(const Session& session, const std::vector<TensorSpec>& specs) {
-  for (const std::vector<Action>& actions : session.run.plan.ranks)
-    for (const Action& action : actions)
-      if (action.kind == ActionKind::kInputGrad || action.kind == ActionKind::kWeightGrad)
-        throw Error("schedule " + session.job.schedule,
-                    "it splits the backward pass into I and W, which the runtime cannot run yet",
-                    "gpipe, 1f1b, interleaved and bfs do not");
   const Conf& conf = session.run.conf;
-  auto rank = [&](int module) { return conf.stage_to_ranks[conf.module_to_stage[module]][0]; };
+  auto ranks = [&](int module) { return conf.stage_to_ranks[conf.module_to_stage[module]]; };
   for (size_t id = 0; id < specs.size(); ++id) {
     const ValueInfo& value = session.run.manifest.values[id];
     if (specs[id].known || value.producer < 0) continue;
     for (int consumer : value.consumers)
-      if (rank(consumer) != rank(value.producer))
+      if (ranks(consumer) != ranks(value.producer))
         throw Error("value \"" + value.name + "\"",
                     "its sizes [" + Join(value.shape, ", ") +
                         "] depend on the data, so that it cannot be sent from module " +
                         std::to_string(value.producer) + " to module " + std::to_string(consumer),
                     "put both modules on one rank, or cut elsewhere");
+  }
+}
+
+std::vector<bool> RecomputedModules(const Session& session) {
+  const RecomputeJob& job = session.job.recompute;
+  const std::vector<int>& stage_of = session.run.conf.module_to_stage;
+  const int modules = static_cast<int>(session.run.manifest.modules.size());
+  auto check = [&](const char* what, const std::vector<int>& list, int count) {
+    for (int i : list)
+      if (i >= count)
+        throw Error(
+            session.job.path + ": recompute." + what,
+            "there is no " + std::to_string(i) + ": they are 0 to " + std::to_string(count - 1));
+  };
+  check("modules", job.modules, modules);
+  check("stages", job.stages, session.run.graph.stages);
+  std::vector<bool> recompute(modules, job.all);
+  for (int m : job.modules) recompute[m] = true;
+  const std::vector<int>& planned = session.run.plan.recompute;
+  for (int m = 0; m < modules; ++m)
+    if (std::count(planned.begin(), planned.end(), stage_of[m]) ||
+        std::count(job.stages.begin(), job.stages.end(), stage_of[m]))
+      recompute[m] = true;
+  return recompute;
+}
+
+// Replicas of the loss's stage have the losses of their own microbatches: the first gets all.
+void GatherLosses(Session& session) {
+  const int output = session.stages->loss_value();
+  if (output < 0) return;
+  const Conf& conf = session.run.conf;
+  const int producer = session.run.manifest.values[output].producer;
+  const std::vector<int>& replicas = conf.stage_to_ranks[conf.module_to_stage[producer]];
+  const int count = static_cast<int>(replicas.size()), rank = session.transport->rank();
+  std::vector<double>& losses = session.stages->losses();
+  std::vector<TorchStages::Hits>& hits = session.stages->hits();
+  if (count < 2 || losses.empty()) return;
+  struct Entry {
+    double loss;
+    TorchStages::Hits hits;
+  };
+  using Entries = std::shared_ptr<std::vector<Entry>>;
+  auto bundle = [](Entries entries) {
+    Bundle out;
+    out.regions.push_back({entries->data(), entries->size() * sizeof(Entry)});
+    out.owner = std::move(entries);
+    return out;
+  };
+  const int tag = session.transport->max_tag() - kLossTag;
+  if (rank != replicas[0]) {
+    Entries mine = std::make_shared<std::vector<Entry>>();
+    for (size_t i = 0; i < losses.size(); ++i) mine->push_back({losses[i], hits[i]});
+    session.transport->Send(replicas[0], tag, bundle(std::move(mine)));
+    return;
+  }
+  std::vector<Entries> others;
+  std::vector<Token> tokens;
+  for (int r = 1; r < count; ++r) {
+    others.push_back(std::make_shared<std::vector<Entry>>(losses.size()));
+    tokens.push_back(session.transport->Recv(replicas[r], tag, bundle(others.back())));
+  }
+  for (int r = 1; r < count; ++r) {
+    session.transport->Wait(tokens[r - 1]);
+    for (size_t i = r; i < losses.size(); i += count)
+      losses[i] = others[r - 1]->at(i).loss, hits[i] = others[r - 1]->at(i).hits;
   }
 }
 
@@ -79,7 +139,7 @@ void Phase(Transport& transport, const std::string& name, F&& work) {
 }  // namespace
 
 void OpenSession(Session& session, const SessionOptions& options, Transport& transport,
-                 const std::function<std::vector<TensorSpec>()>& specs,
+                 std::function<std::vector<TensorSpec>(int64_t, int)> specs,
                  std::function<at::Tensor(int, int)> input,
                  std::function<void(int, int, const at::Tensor&)> output) {
   session.training = options.training;
@@ -89,9 +149,13 @@ void OpenSession(Session& session, const SessionOptions& options, Transport& tra
     session.run = MakeRunPlan(options.package, options.conf, session.job, transport.size(),
                               !options.training);
     if (options.has_loss) CheckLoss(session);
-    session.groups = SharedGroups(session.run.manifest, session.run.conf);
-    settings.specs = InferShapes(options.package, session.run.manifest, specs());
-    CheckRunnable(session, settings.specs);
+    auto shapes = std::make_shared<ShapeCache>(options.package, session.run.manifest);
+    CheckRunnable(session, *shapes->Of(specs(0, 0)));
+    settings.specs = [shapes, specs = std::move(specs)](int64_t step, int microbatch) {
+      return shapes->Of(specs(step, microbatch));
+    };
+    settings.recompute = RecomputedModules(session);
+    session.transport = &transport;
     fingerprints = Fingerprints(session, options);
   });
   for (const auto& [what, hash] : fingerprints) Agree(transport, hash, what);
@@ -103,6 +167,8 @@ void OpenSession(Session& session, const SessionOptions& options, Transport& tra
     settings.rank = transport.rank();
     settings.training = options.training;
     settings.microbatches = session.job.microbatches;
+    settings.minibatches = session.job.accumulate;
+    settings.exact_reduce = session.job.exact_reduce;
     settings.seed = session.job.seed;
     settings.has_loss = options.has_loss;
     settings.loss = session.job.loss;
@@ -121,12 +187,14 @@ void OpenSession(Session& session, const SessionOptions& options, Transport& tra
   ExecutorOptions executor;
   if (options.restore) executor.first_step = options.restore(session);
   Phase(transport, "starting", [&] {
-    session.executor = std::make_unique<Executor>(
-        session.run.plan, session.run.graph, session.groups, *session.stages, transport, executor);
+    session.executor =
+        std::make_unique<Executor>(session.run.plan, session.run.graph, session.stages->groups(),
+                                   *session.stages, transport, executor);
     if (!options.training || session.job.validation.every == 0) return;
     session.forward_plan = MakeForwardPlan(session.job, session.run);
-    session.evaluator = std::make_unique<Executor>(session.forward_plan, session.run.graph,
-                                                   session.groups, *session.stages, transport);
+    session.evaluator =
+        std::make_unique<Executor>(session.forward_plan, session.run.graph,
+                                   session.stages->groups(), *session.stages, transport);
   });
   // Copies that start apart would be trained apart.
   Phase(transport, "comparing shared weights", [&] {
@@ -150,6 +218,7 @@ void RunStep(Session& session, Transport& transport, int64_t step) {
       session.minibatch = step * minibatches + i;
       session.stages->SetStep(session.minibatch);
       session.executor->RunStep(i + 1 == minibatches);
+      GatherLosses(session);
       const std::vector<double>& losses = session.stages->losses();
       session.losses.insert(session.losses.end(), losses.begin(), losses.end());
       for (const TorchStages::Hits& hits : session.stages->hits()) {
@@ -175,6 +244,7 @@ void RunSweep(Session& session, int64_t minibatch, Evaluation& evaluation) {
   if (session.training) session.stages->SetTraining(false);
   try {
     executor.RunStep();
+    GatherLosses(session);
   } catch (const Aborted&) {
     throw;
   } catch (const std::exception& e) {
@@ -195,7 +265,8 @@ void RunSweep(Session& session, int64_t minibatch, Evaluation& evaluation) {
 std::string Describe(const Session& session, int rank) {
   std::vector<std::string> parts;
   for (int stage = 0; stage < session.run.graph.stages; ++stage) {
-    if (session.run.conf.stage_to_ranks[stage][0] != rank) continue;
+    const std::vector<int>& replicas = session.run.conf.stage_to_ranks[stage];
+    if (std::find(replicas.begin(), replicas.end(), rank) == replicas.end()) continue;
     std::vector<std::string> modules;
     const std::vector<int>& map = session.run.conf.module_to_stage;
     for (size_t m = 0; m < map.size(); ++m) {

@@ -34,9 +34,9 @@ struct Session {
   Job job;
   bool training = true;
   RunPlan run;
-  std::vector<SharedGroup> groups;
   std::unique_ptr<TorchStages> stages;
   std::unique_ptr<Executor> executor;
+  Transport* transport = nullptr;
   Plan forward_plan;                    // of a session that trains and validates
   std::unique_ptr<Executor> evaluator;  // runs it
   bool evaluating = false;              // inputs are asked for by it
@@ -59,15 +59,17 @@ struct Evaluation {
 };
 
 // Reads, agrees with the other ranks that all read the same, loads this rank's stages. `specs`
-// gives the inputs' sizes for one microbatch and is called when the manifest is there; `input` and
+// gives the inputs' sizes for a microbatch of a step, the same on every rank; the first call comes
+// when the manifest is there, the others as steps begin; `input` and
 // `output` as in StageSettings. Collective; throws the same Error on every rank.
 void OpenSession(Session& session, const SessionOptions& options, Transport& transport,
-                 const std::function<std::vector<TensorSpec>()>& specs,
+                 std::function<std::vector<TensorSpec>(int64_t step, int microbatch)> specs,
                  std::function<at::Tensor(int, int)> input,
                  std::function<void(int, int, const at::Tensor&)> output = {});
 
-// Runs one step (from 0) of this rank: a minibatch, or those that the job accumulates. What it
-// throws is this rank's alone: the others must be aborted.
+// Runs one step (from 0) of this rank: a minibatch, or those that the job accumulates. Where the
+// loss's stage has replicas, the first of them waits for the losses of the others. What it throws
+// is this rank's alone: the others must be aborted.
 void RunStep(Session& session, Transport& transport, int64_t step);
 
 // Runs one sweep of this rank forward only and adds its losses, on the rank that has them. As

@@ -141,4 +141,23 @@ std::vector<TensorSpec> InferShapes(const std::string& package, const Manifest& 
   return specs;
 }
 
+std::shared_ptr<const std::vector<TensorSpec>> ShapeCache::Of(
+    const std::vector<TensorSpec>& inputs) {
+  std::string key;
+  for (const TensorSpec& input : inputs)
+    key += std::to_string(static_cast<int>(input.type)) + ShapeText(input.sizes);
+  if (auto found = found_.find(key); found != found_.end()) {
+    entries_.splice(entries_.begin(), entries_, found->second);
+    return entries_.front().second;
+  }
+  entries_.emplace_front(key, std::make_shared<const std::vector<TensorSpec>>(
+                                  InferShapes(package_, manifest_, inputs)));
+  found_[key] = entries_.begin();
+  if (entries_.size() > capacity_) {
+    found_.erase(entries_.back().first);
+    entries_.pop_back();
+  }
+  return entries_.front().second;
+}
+
 }  // namespace pipewright

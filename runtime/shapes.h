@@ -2,7 +2,11 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include <list>
+#include <memory>
 #include <string>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "plan/manifest.h"
@@ -22,5 +26,23 @@ struct TensorSpec {
 // for and for edited modules that fail. Sizes that depend on the data are not known.
 std::vector<TensorSpec> InferShapes(const std::string& package, const Manifest& manifest,
                                     const std::vector<TensorSpec>& inputs);
+
+// The same, remembered for the last `capacity` different inputs.
+class ShapeCache {
+ public:
+  ShapeCache(std::string package, const Manifest& manifest, size_t capacity = 1024)
+      : package_(std::move(package)), manifest_(manifest), capacity_(capacity) {}
+
+  std::shared_ptr<const std::vector<TensorSpec>> Of(const std::vector<TensorSpec>& inputs);
+  size_t size() const { return entries_.size(); }
+
+ private:
+  using Entry = std::pair<std::string, std::shared_ptr<const std::vector<TensorSpec>>>;
+  const std::string package_;
+  const Manifest& manifest_;
+  const size_t capacity_;
+  std::list<Entry> entries_;  // by the inputs as text; the last used first
+  std::unordered_map<std::string, std::list<Entry>::iterator> found_;
+};
 
 }  // namespace pipewright

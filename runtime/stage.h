@@ -26,15 +26,19 @@ struct StageSettings {
   int rank = 0;
   bool training = true;  // false: forward only, dropout off, running statistics used
   int microbatches = 1;
+  int minibatches = 1;        // of each step
+  bool exact_reduce = false;  // gradients added in the order of the microbatches
   uint64_t seed = 0;
   bool has_loss = true;
   LossJob loss;
   OptimizerJob optimizer;
   LossScaleJob loss_scale;
   bool stop_on_nan = true;
-  bool accuracy = false;          // count hits while training, too
-  bool keep_gradients = false;    // of the last step, for SaveGradients
-  std::vector<TensorSpec> specs;  // by value id, for one microbatch
+  bool accuracy = false;        // count hits while training, too
+  bool keep_gradients = false;  // of the last step, for SaveGradients
+  std::vector<bool> recompute;  // by module; empty: none
+  // By value id, for a microbatch of a step.
+  std::function<std::shared_ptr<const std::vector<TensorSpec>>(int64_t step, int microbatch)> specs;
   // Input `i` of the model (-1: the target) of a microbatch of the current step.
   std::function<at::Tensor(int i, int microbatch)> input;
   // What a microbatch's loss counts, so that a step's is the mean over all that it averages:
@@ -44,9 +48,6 @@ struct StageSettings {
   std::function<void(int output, int microbatch, const at::Tensor& value)> output;
 };
 
-// The groups that the executor reduces: parameters that several modules train.
-std::vector<SharedGroup> SharedGroups(const Manifest& manifest, const Conf& conf);
-
 class TorchStages : public StageBody {
  public:
   // Loads the modules of this rank's stages. Throws Error.
@@ -55,16 +56,21 @@ class TorchStages : public StageBody {
 
   // Of minibatches, from 0; keys random numbers.
   void SetStep(int64_t step);
-  // Losses of the last minibatch by microbatch; empty unless this rank computes the loss.
-  const std::vector<double>& losses() const;
+  // Losses of the last step by microbatch; empty unless this rank computes the loss. Where the loss
+  // has replicas, each knows its own microbatches' until the first has gathered them.
+  std::vector<double>& losses();
+  // Whether this rank has the losses after a step: of replicas, the first.
   bool computes_loss() const;
+  int loss_value() const;  // the value that the loss is computed from; -1: no loss
+  // Groups of gradients that the executor sums over ranks.
+  const std::vector<SharedGroup>& groups() const;
   // By microbatch of the last minibatch, where settings.accuracy asks for it or in evaluation: how
   // many targets the loss is the mean of, and how many of them were the likeliest class
-  // (cross_entropy; else 0).
+  // (cross_entropy; else 0). As losses().
   struct Hits {
     int64_t count = 0, correct = 0;
   };
-  const std::vector<Hits>& hits() const;
+  std::vector<Hits>& hits();
 
   // Whether the next steps train: else forward only, dropout off, running statistics used.
   void SetTraining(bool training);
@@ -83,6 +89,7 @@ class TorchStages : public StageBody {
   Bundle Scratch(int group) override;
   void Add(const Bundle& into, const Bundle& from) override;
   void Copy(const Bundle& into, const Bundle& from) override;
+  void OnReady(std::function<void(int group)> ready) override;
   void Step(int stage) override;
 
  private:

@@ -11,6 +11,7 @@
 #include "plan/atomic_file.h"
 #include "plan/error.h"
 #include "plan/json.h"
+#include "plan/text.h"
 #include "runtime/checkpoint.h"
 #include "runtime/exec/stop.h"
 #include "runtime/feed.h"
@@ -24,7 +25,7 @@ namespace {
 Job ReadJobOf(const RunOptions& options) {
   Job job = ReadJob(options.job);
   if (options.steps >= 0) job.steps = options.steps;
-  if (!options.schedule.empty()) job.schedule = options.schedule;
+  if (!options.schedule.empty()) SetSchedule(job, options.schedule);
   if (!options.save.empty()) job.save = options.save;
   if (!options.metrics.empty()) job.metrics = options.metrics;
   return job;
@@ -151,9 +152,9 @@ void Train(const RunOptions& options, Transport& transport) {
   };
   OpenSession(
       session, open, transport,
-      [&] {
-        feeds.Open(job, session.run.manifest);
-        return feeds.training.Specs(session.run.manifest);
+      [&](int64_t, int) {
+        if (!feeds.training.data) feeds.Open(job, session.run.manifest);
+        return (session.evaluating ? feeds.validation : feeds.training).Specs(session.run.manifest);
       },
       [&](int input, int microbatch) {
         Feed& feed = session.evaluating ? feeds.validation : feeds.training;
@@ -241,8 +242,8 @@ void Evaluate(const RunOptions& options, Transport& transport) {
   open.training = false;
   OpenSession(
       session, open, transport,
-      [&] {
-        feed.Open(job, job.data, session.run.manifest, job.path + ": data");
+      [&](int64_t, int) {
+        if (!feed.data) feed.Open(job, job.data, session.run.manifest, job.path + ": data");
         return feed.Specs(session.run.manifest);
       },
       [&](int input, int microbatch) {

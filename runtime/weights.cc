@@ -152,26 +152,41 @@ void LoadWeights(const std::string& path, const Manifest& manifest, TorchStages&
 
 void CheckSharedCopies(const Manifest& manifest, const Conf& conf, const TorchStages& stages,
                        Transport& transport) {
-  std::string mine;
+  // What must have the same bits on all its ranks: a shared weight, or a module with replicas.
+  struct Copies {
+    std::string name;
+    std::vector<SharedWeight::Holder> holders;
+  };
+  std::vector<Copies> all_copies;
   for (const SharedWeight& weight : manifest.shared)
-    for (const SharedWeight::Holder& holder : weight.holders) {
+    all_copies.push_back({"shared weight \"" + weight.holders[0].name + "\"", weight.holders});
+  for (size_t m = 0; m < manifest.modules.size(); ++m) {
+    if (conf.stage_to_ranks[conf.module_to_stage[m]].size() < 2) continue;
+    for (const WeightInfo& info : manifest.modules[m].held)
+      if (info.kind == "parameter")
+        all_copies.push_back({"weight \"" + info.name + "\"", {{static_cast<int>(m), info.name}}});
+  }
+  if (all_copies.empty()) return;
+  std::string mine;
+  for (const Copies& copies : all_copies)
+    for (const SharedWeight::Holder& holder : copies.holders) {
       at::Tensor copy = stages.Weight(holder.module, holder.name);
       mine += copy.defined() ? HexHash({static_cast<const char*>(copy.data_ptr()), copy.nbytes()})
                              : std::string(16, ' ');
     }
   std::vector<std::string> all = transport.AllGather(mine);
   size_t at = 0;
-  for (const SharedWeight& weight : manifest.shared) {
-    std::string first;
-    for (const SharedWeight::Holder& holder : weight.holders) {
-      int rank = conf.stage_to_ranks[conf.module_to_stage[holder.module]][0];
-      std::string hash = all[rank].substr(at, 16);
-      if (first.empty()) first = hash;
-      if (hash != first)
-        throw Error("shared weight \"" + holder.name + "\"",
-                    "the copy of module " + std::to_string(holder.module) + " on rank " +
-                        std::to_string(rank) + " differs from that of module " +
-                        std::to_string(weight.holders[0].module));
+  for (const Copies& copies : all_copies) {
+    std::string first, where;
+    for (const SharedWeight::Holder& holder : copies.holders) {
+      for (int rank : conf.stage_to_ranks[conf.module_to_stage[holder.module]]) {
+        std::string hash = all[rank].substr(at, 16);
+        std::string here =
+            "module " + std::to_string(holder.module) + " on rank " + std::to_string(rank);
+        if (first.empty()) first = hash, where = here;
+        if (hash != first)
+          throw Error(copies.name, "the copy of " + here + " differs from that of " + where);
+      }
       at += 16;
     }
   }

@@ -31,7 +31,8 @@ void SaveGradients(const std::string& path, const Manifest& manifest, const Conf
 // what is missing or of another shape.
 void LoadWeights(const std::string& path, const Manifest& manifest, TorchStages& stages);
 
-// Whether the copies of every shared weight have the same bits. Collective; throws Error.
+// Whether all copies of a weight, shared or of replicas, have the same bits. Collective; throws
+// Error.
 void CheckSharedCopies(const Manifest& manifest, const Conf& conf, const TorchStages& stages,
                        Transport& transport);
 

@@ -42,6 +42,7 @@ struct SentMessage {
 
 int64_t StageBody::MessageBytes(int, int, bool) { return -1; }
 void StageBody::Load(int) { throw Error("this stage keeps all its weights: nothing to load"); }
+void StageBody::OnReady(std::function<void(int)>) {}
 void StageBody::Evict(int) { throw Error("this stage keeps all its weights: nothing to evict"); }
 
 struct Executor::State {
@@ -52,7 +53,7 @@ struct Executor::State {
         transport(transport),
         options(options),
         rank(transport.rank()),
-        list(MakeRankList(plan, graph, groups, rank, transport.max_tag() - 2)),
+        list(MakeRankList(plan, graph, groups, rank, transport.max_tag() - kReservedTags)),
         reducer(groups, body, transport, list.first_group_tag,
                 [this](const Token& token, int peer) {
                   Wait(token, {Awaited::kSharedWeight, peer});
@@ -250,7 +251,7 @@ struct Executor::State {
       case ActionKind::kRecvBackward:
         return Recv(entry, a.kind == ActionKind::kRecvBackward);
       case ActionKind::kReduceGrad:
-        if (!entry.groups.empty()) reducer.Begin(entry.groups);
+        for (int group : entry.groups) reducer.Begin(group);
         return;
       case ActionKind::kStep:
         reducer.Finish();
@@ -279,6 +280,9 @@ struct Executor::State {
   void RunStep(bool last) {
     trace.clear();
     double start = Now();
+    // Each time, since a body may serve several executors.
+    body.OnReady(last ? [this](int group) { reducer.BeginEarly(group); }
+                      : std::function<void(int)>([](int) {}));
     for (size_t i = 0; i < list.entries.size(); ++i) {
       const RankEntry& entry = list.entries[i];
       const Action& a = entry.action;
@@ -290,6 +294,7 @@ struct Executor::State {
         transport.BeginAction(step, static_cast<int>(i));
         // Lets go of buffers, and gives the transport a moment, before what may take long.
         while (!sent.empty() && transport.Test(sent.front().token)) sent.pop_front();
+        reducer.Advance();
         Execute(entry, i);
       } catch (const Aborted&) {
         throw;

@@ -2,6 +2,7 @@
 // computed stands behind StageBody, so that the same code runs in tests without torch.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -33,11 +34,17 @@ class StageBody {
   virtual std::vector<Bundle> Backward(ActionKind kind, int stage, int microbatch,
                                        std::vector<Bundle> gradients) = 0;
 
-  // Shared weights. The accumulated gradient of holder `holder` of group `group`, in place.
+  // Gradients that are summed over ranks. What holder `holder` of group `group` gives, in place; of
+  // one that gets the sum, where this goes.
   virtual Bundle Gradient(int group, int holder) = 0;
   virtual Bundle Scratch(int group) = 0;                         // same size, fresh
   virtual void Add(const Bundle& into, const Bundle& from) = 0;  // into += from
   virtual void Copy(const Bundle& into, const Bundle& from) = 0;
+
+  // `ready(group)` may be called by Backward: all that this rank gives to the group is there until
+  // the step. Its exchange then begins at once, behind the backward that remains. By default no
+  // group is announced, and exchanges begin at REDUCE_GRAD.
+  virtual void OnReady(std::function<void(int group)> ready);
 
   virtual void Step(int stage) = 0;  // optimizer step of one stage
 
@@ -46,13 +53,20 @@ class StageBody {
   virtual void Evict(int stage);
 };
 
-// One holder of a shared weight: a module of `stage`, on `rank`.
+// One part of a sum over ranks: a module that holds a shared weight, a replica's share of a
+// gradient.
 struct SharedHolder {
   int stage = -1;
   int rank = -1;
+  int term = 0;  // ascending: holders of one term are added first, then the terms
+  bool gives = true, gets = true;
+  bool sums = false;  // its rank adds; where no holder says so, the first one's
 };
-// Holders in module order: the order in which their gradients are added.
+// Holders in the order in which they are added.
 using SharedGroup = std::vector<SharedHolder>;
+
+// The rank that adds.
+int OwnerOf(const SharedGroup& group);
 
 struct TraceEvent {
   Action action;
@@ -72,7 +86,7 @@ struct ExecutorOptions {
 #endif
 };
 
-// Leaves the last two tags of the transport to its caller.
+// Leaves the last kReservedTags tags of the transport to its callers.
 class Executor {
  public:
   // `plan`, `graph`, `groups`, `body` and `transport` must outlive the executor. Throws Error where
@@ -87,8 +101,9 @@ class Executor {
   // when another rank has failed, passes as it is. Returns without waiting for the other ranks:
   // messages of this step, and of the next, may still be under way.
   //
-  // Shared weights are summed at the last REDUCE_GRAD of the list, all groups of the rank together.
-  // A stage's STEP first waits until the values that it sent forward have left.
+  // A group's gradients leave at the last REDUCE_GRAD of its stages, or when the body says that
+  // they are ready; the sums are there before a STEP. A stage's STEP first waits until the values
+  // that it sent forward have left.
   //
   // Of a list that is run several times before its weights change, all but the last time with
   // `last` false: REDUCE_GRAD and STEP are left out, and gradients go on adding up.

@@ -1,11 +1,18 @@
 #include "runtime/exec/reduce.h"
 
+#include <algorithm>
 #include <set>
 #include <string>
 
 #include "plan/error.h"
 
 namespace pipewright {
+
+int OwnerOf(const SharedGroup& group) {
+  for (const SharedHolder& holder : group)
+    if (holder.sums) return holder.rank;
+  return group[0].rank;
+}
 
 SharedReducer::SharedReducer(const std::vector<SharedGroup>& groups, StageBody& body,
                              Transport& transport, int first_tag,
@@ -15,7 +22,7 @@ SharedReducer::SharedReducer(const std::vector<SharedGroup>& groups, StageBody& 
       transport_(transport),
       first_tag_(first_tag),
       wait_(std::move(wait)),
-      arriving_(groups.size()) {}
+      early_(groups.size()) {}
 
 template <class F>
 void SharedReducer::Named(int group, F f) {
@@ -24,88 +31,143 @@ void SharedReducer::Named(int group, F f) {
   } catch (const Aborted&) {
     throw;
   } catch (const std::exception& e) {
-    throw Error("shared weight " + std::to_string(group), e.what());
+    throw Error("sum of gradients " + std::to_string(group), e.what());
   }
 }
 
-void SharedReducer::Begin(const std::vector<int>& groups) {
+void SharedReducer::BeginEarly(int g) {
+  early_[g] = true;
+  Post(g);
+}
+
+void SharedReducer::Begin(int g) {
+  due_.push_back(g);
+  if (early_[g])
+    early_[g] = false;
+  else
+    Post(g);
+}
+
+void SharedReducer::Post(int g) {
   const int rank = transport_.rank();
-  // Everything is posted before anything is waited for.
-  for (int g : groups) {
-    Named(g, [&] {
-      const SharedGroup& holders = groups_[g];
-      const int owner = holders[0].rank;
-      if (rank == owner) arriving_[g].resize(holders.size());
-      for (size_t h = 0; h < holders.size(); ++h) {
-        if (rank == owner && holders[h].rank != rank) {
-          Bundle scratch = body_.Scratch(g);
-          Token token = transport_.Recv(holders[h].rank, first_tag_ + g, scratch);
-          arriving_[g][h] = {std::move(scratch), std::move(token)};
-        } else if (rank != owner && holders[h].rank == rank) {
-          Bundle gradient = body_.Gradient(g, static_cast<int>(h));
-          Token token = transport_.Send(owner, first_tag_ + g, std::move(gradient));
-          contributions_.push_back({g, owner, std::move(token)});
-        }
+  const SharedGroup& holders = groups_[g];
+  const int owner = OwnerOf(holders);
+  Named(g, [&] {
+    std::vector<std::pair<Bundle, Token>> arriving(holders.size());
+    for (size_t h = 0; h < holders.size(); ++h) {
+      if (!holders[h].gives) continue;
+      if (rank == owner && holders[h].rank != rank) {
+        Bundle scratch = body_.Scratch(g);
+        Token token = transport_.Recv(holders[h].rank, first_tag_ + g, scratch);
+        arriving[h] = {std::move(scratch), std::move(token)};
+      } else if (rank != owner && holders[h].rank == rank) {
+        Bundle gradient = body_.Gradient(g, static_cast<int>(h));
+        Token token = transport_.Send(owner, first_tag_ + g, std::move(gradient));
+        contributions_.push_back({g, owner, std::move(token)});
       }
-      if (rank != owner) begun_.push_back(g);
-    });
-  }
-  for (int g : groups)
-    if (groups_[g][0].rank == rank) Named(g, [&] { Sum(g); });
+    }
+    if (rank == owner) arriving_[g] = std::move(arriving);
+  });
+}
+
+void SharedReducer::Advance() {
+  std::vector<int> complete;
+  for (auto& [g, arriving] : arriving_)
+    if (std::all_of(arriving.begin(), arriving.end(),
+                    [&](const auto& one) { return !one.second || transport_.Test(one.second); }))
+      complete.push_back(g);
+  for (int g : complete) Named(g, [&] { Sum(g); });
 }
 
 void SharedReducer::Sum(int g) {
   const SharedGroup& holders = groups_[g];
   const int rank = transport_.rank();
-  Bundle sum = body_.Gradient(g, 0);
+  std::vector<std::pair<Bundle, Token>> arriving = std::move(arriving_.extract(g).mapped());
+  Bundle sum, part;  // of all terms before, and of this one
+  int term = holders[0].term;
   std::set<int> others;
-  for (size_t h = 1; h < holders.size(); ++h) {
-    if (holders[h].rank == rank) {
-      body_.Add(sum, body_.Gradient(g, static_cast<int>(h)));
-      continue;
+  for (size_t h = 0; h < holders.size(); ++h) {
+    if (holders[h].gets && holders[h].rank != rank) others.insert(holders[h].rank);
+    if (!holders[h].gives) continue;
+    if (holders[h].term != term && part.owner) {
+      if (sum.owner)
+        body_.Add(sum, part);
+      else
+        sum = std::move(part);
+      part = {};
     }
-    auto& [scratch, token] = arriving_[g][h];
-    wait_(token, holders[h].rank);
-    body_.Add(sum, scratch);
-    scratch = {}, token = nullptr;
-    others.insert(holders[h].rank);
+    term = holders[h].term;
+    Bundle given;
+    if (holders[h].rank == rank) {
+      given = body_.Gradient(g, static_cast<int>(h));
+    } else {
+      wait_(arriving[h].second, holders[h].rank);
+      given = std::move(arriving[h].first);
+      arriving[h] = {};
+    }
+    if (part.owner)
+      body_.Add(part, given);
+    else
+      part = std::move(given);
   }
+  if (sum.owner)
+    body_.Add(sum, part);
+  else
+    sum = std::move(part);
   for (int other : others) sums_.push_back({g, other, transport_.Send(other, first_tag_ + g, sum)});
-  for (size_t h = 1; h < holders.size(); ++h)
-    if (holders[h].rank == rank) body_.Copy(body_.Gradient(g, static_cast<int>(h)), sum);
+  for (size_t h = 0; h < holders.size(); ++h) {
+    if (holders[h].rank != rank || !holders[h].gets) continue;
+    Bundle own = body_.Gradient(g, static_cast<int>(h));
+    if (own.regions[0].data != sum.regions[0].data) body_.Copy(own, sum);
+  }
+}
+
+void SharedReducer::WaitForSent(std::vector<Sent>& sent) {
+  std::erase_if(sent, [&](Sent& one) {
+    if (std::find(due_.begin(), due_.end(), one.group) == due_.end()) return false;
+    Named(one.group, [&] { wait_(one.token, one.peer); });
+    return true;
+  });
 }
 
 void SharedReducer::Finish() {
-  if (begun_.empty() && sums_.empty()) return;
+  if (due_.empty()) return;
   const int rank = transport_.rank();
-  auto first_here = [&](int g) {
-    size_t h = 0;
-    while (groups_[g][h].rank != rank) ++h;
-    return h;
-  };
+  for (int g : due_)
+    if (arriving_.count(g)) Named(g, [&] { Sum(g); });
   // The sum arrives in the memory that the contribution left from.
-  for (Sent& sent : contributions_) Named(sent.group, [&] { wait_(sent.token, sent.peer); });
-  contributions_.clear();
-  std::vector<std::pair<Bundle, Token>> arriving;
-  for (int g : begun_) {
+  WaitForSent(contributions_);
+  struct Arrival {
+    int group;
+    size_t holder;
+    Bundle sum;
+    Token token;
+  };
+  std::vector<Arrival> arrivals;
+  auto gets_here = [&](int g, size_t h) {
+    return groups_[g][h].rank == rank && groups_[g][h].gets;
+  };
+  for (int g : due_) {
+    const int owner = OwnerOf(groups_[g]);
+    size_t h = 0;
+    while (h < groups_[g].size() && !gets_here(g, h)) ++h;
+    if (owner == rank || h == groups_[g].size()) continue;
     Named(g, [&] {
-      Bundle sum = body_.Gradient(g, static_cast<int>(first_here(g)));
-      Token token = transport_.Recv(groups_[g][0].rank, first_tag_ + g, sum);
-      arriving.emplace_back(std::move(sum), std::move(token));
+      Bundle sum = body_.Gradient(g, static_cast<int>(h));
+      Token token = transport_.Recv(owner, first_tag_ + g, sum);
+      arrivals.push_back({g, h, std::move(sum), std::move(token)});
     });
   }
-  for (size_t i = 0; i < begun_.size(); ++i) {
-    const int g = begun_[i];
+  for (Arrival& arrival : arrivals) {
+    const int g = arrival.group;
     Named(g, [&] {
-      wait_(arriving[i].second, groups_[g][0].rank);
-      for (size_t h = first_here(g) + 1; h < groups_[g].size(); ++h)
-        if (groups_[g][h].rank == rank)
-          body_.Copy(body_.Gradient(g, static_cast<int>(h)), arriving[i].first);
+      wait_(arrival.token, OwnerOf(groups_[g]));
+      for (size_t h = arrival.holder + 1; h < groups_[g].size(); ++h)
+        if (gets_here(g, h)) body_.Copy(body_.Gradient(g, static_cast<int>(h)), arrival.sum);
     });
   }
-  begun_.clear();
-  for (Sent& sent : sums_) Named(sent.group, [&] { wait_(sent.token, sent.peer); });
-  sums_.clear();
+  WaitForSent(sums_);
+  due_.clear();
 }
 
 }  // namespace pipewright

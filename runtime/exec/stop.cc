@@ -11,7 +11,7 @@ bool StopAgreement::AfterStep() {
     told_ = transport_.status().stop_requested();
     auto byte = std::make_shared<char>(told_);
     for (int peer = 1; peer < transport_.size(); ++peer)
-      sent_.push_back(transport_.Send(peer, transport_.max_tag(), message(byte)));
+      sent_.push_back(transport_.Send(peer, transport_.max_tag() - kStopTag, message(byte)));
     return false;
   }
   if (token_) {
@@ -20,7 +20,7 @@ bool StopAgreement::AfterStep() {
     if (*arriving_) return true;
   }
   arriving_ = std::make_shared<char>();
-  token_ = transport_.Recv(0, transport_.max_tag(), message(arriving_));
+  token_ = transport_.Recv(0, transport_.max_tag() - kStopTag, message(arriving_));
   return false;
 }
 

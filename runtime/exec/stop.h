@@ -10,7 +10,7 @@ namespace pipewright {
 // Any rank may be asked to stop (SIGUSR1 sets StatusFile::RequestStop; the watch carries it to rank
 // 0). At the end of a step rank 0 tells the others, in one byte each, whether the next step is the
 // last; they read it at the end of that one, where it has long been there: no rank waits for
-// another, and steps go on overlapping. Uses the tag Transport::max_tag().
+// another, and steps go on overlapping. Uses the tag kStopTag.
 class StopAgreement {
  public:
   explicit StopAgreement(Transport& transport) : transport_(transport) {}

@@ -29,7 +29,7 @@ class Forward(Case):
             self.assertAlmostEqual(loss, sum(wanted) / len(wanted), delta=1e-12)
 
     def test_inference_has_no_dropout(self):
-        tokens = torch.randint(256, (6, LENGTH))
+        tokens = torch.randint(256, (8, LENGTH))  # the last microbatch is smaller
         save_file({"tokens": tokens}, self.path("in.safetensors"))
         with torch.no_grad():
             wanted = torch.cat([self.model.eval()(part) for part in tokens.chunk(3)])
@@ -39,6 +39,12 @@ class Forward(Case):
             self.succeed(run_ranks(3, "infer", self.package, "--input", self.path("in.safetensors"),
                                    "-o", self.path("out.safetensors"), "--microbatches", 3, mpi=mpi))
             self.assert_same_tensors(load_file(self.path("out.safetensors")), {name: wanted})
+        conf = {"module_to_stage_map": [0, 0, 1, 1], "stage_to_rank_map": {"0": [0], "1": [1, 2]}}
+        self.path("replicas.json").write_text(json.dumps(conf))
+        self.succeed(run_ranks(3, "infer", self.package, "--input", self.path("in.safetensors"),
+                               "-o", self.path("out.safetensors"), "--microbatches", 3, "--conf",
+                               self.path("replicas.json"), mpi=False))
+        self.assert_same_tensors(load_file(self.path("out.safetensors")), {name: wanted})
 
     def test_training_has_dropout(self):
         job = token_job(steps=1)

@@ -52,6 +52,27 @@ TEST(Job, AdamW) {
   EXPECT_EQ(job.optimizer.weight_decay, 0.01);
 }
 
+TEST(Job, ScheduleIsANameOrAFile) {
+  Job job = ReadJob(Write(With(R"(, "schedule": "zb-auto", "costs": "costs.json")")));
+  EXPECT_EQ(job.plan, "");
+  EXPECT_EQ(job.costs,
+            std::filesystem::path(testing::TempDir() + "/costs.json").lexically_normal());
+  job = ReadJob(Write(With(R"(, "schedule": "mine.csv")")));
+  EXPECT_EQ(job.plan, std::filesystem::path(testing::TempDir() + "/mine.csv").lexically_normal());
+  SetSchedule(job, "gpipe");
+  EXPECT_EQ(job.plan, "");
+}
+
+TEST(Job, ReduceAndRecompute) {
+  Job job = ReadJob(Write(With("")));
+  EXPECT_FALSE(job.exact_reduce || job.recompute.all);
+  job = ReadJob(Write(With(R"(, "reduce": "exact", "recompute": true)")));
+  EXPECT_TRUE(job.exact_reduce && job.recompute.all);
+  job = ReadJob(Write(With(R"(, "recompute": {"stages": [1], "modules": [0, 2]})")));
+  EXPECT_EQ(job.recompute.stages, (std::vector<int>{1}));
+  EXPECT_EQ(job.recompute.modules, (std::vector<int>{0, 2}));
+}
+
 TEST(Job, Errors) {
   struct Case {
     std::string text, expected;
@@ -70,6 +91,10 @@ TEST(Job, Errors) {
       {With("", R"({"type": "adamw", "betas": [0.9, 1]})"),
        "job.json: optimizer.betas: two numbers of [0, 1)"},
       {With("", R"({"type": "sgd", "lr": -1})"), "job.json: optimizer.lr: -1.0 is out of range"},
+      {With(R"(, "reduce": "exactly")"), "job.json.reduce: \"exactly\" is not known"},
+      {With(R"(, "recompute": [0])"), "job.json.recompute: true, false, or"},
+      {With(R"(, "recompute": {"stages": [-1]})"),
+       "job.json.recompute.stages: a list of numbers from 0 is expected, not [-1]"},
       {"{}", "job.json: the key \"data\" is missing"},
       {"{\n  \"data\": ]}", "job.json:2:11: not JSON"},
   };

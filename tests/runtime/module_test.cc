@@ -128,6 +128,20 @@ TEST(Shapes, AnewFromTheFirstEditedModuleOn) {
   EXPECT_EQ(specs[2].sizes, (std::vector<int64_t>{3}));
 }
 
+TEST(Shapes, CacheKeepsTheLastUsed) {
+  Manifest manifest = Example();
+  ShapeCache cache(Package(kScale), manifest, 2);
+  auto of = [&](int64_t rows) { return cache.Of({{at::kFloat, {rows, 3}, true}}); };
+  auto five = of(5);
+  EXPECT_EQ(five->at(2).sizes, (std::vector<int64_t>{5}));
+  of(6);
+  EXPECT_EQ(of(5), five);
+  of(7);  // in place of 6
+  EXPECT_EQ(of(5), five);
+  EXPECT_EQ(of(6)->at(2).sizes, (std::vector<int64_t>{6}));
+  EXPECT_EQ(cache.size(), 2u);
+}
+
 TEST(Shapes, InputsTheModelWasNotExportedFor) {
   auto error = [](int64_t rows, int64_t columns) {
     try {

@@ -168,6 +168,11 @@ FakeCase RandomCase(unsigned seed, int ranks) {
     if (stages.size() > 1) c.graph.shared.push_back(stages);
   }
   c.groups = GroupsOf(c.graph);
+  for (SharedGroup& group : c.groups) {
+    if (draw(0, 1)) group[draw(0, static_cast<int>(group.size()) - 1)].sums = true;
+    if (draw(0, 1))
+      for (SharedHolder& holder : group) holder.term = holder.stage;
+  }
   c.plan = RandomOrder(c.graph, draw(1, 5), draw(0, 1), random).plan_;
   c.steps = draw(1, 3);
   return c;

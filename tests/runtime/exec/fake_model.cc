@@ -21,6 +21,18 @@ uint64_t Mix(uint64_t a, uint64_t b) {
 // Not the same for a + b and b + a, nor for (a + b) + c and a + (b + c).
 uint64_t AddInOrder(uint64_t into, uint64_t from) { return into * 31 + from; }
 
+uint64_t SumOfTerms(const SharedGroup& group, const std::vector<uint64_t>& given) {
+  std::vector<uint64_t> terms;
+  for (size_t h = 0; h < group.size(); ++h)
+    if (h > 0 && group[h].term == group[h - 1].term)
+      terms.back() = AddInOrder(terms.back(), given[h]);
+    else
+      terms.push_back(given[h]);
+  uint64_t sum = terms[0];
+  for (size_t t = 1; t < terms.size(); ++t) sum = AddInOrder(sum, terms[t]);
+  return sum;
+}
+
 constexpr size_t kGradientWords = 3;  // of a shared weight
 
 size_t Words(const FakeCase& c, int edge, int microbatch, bool backward) {
@@ -106,8 +118,7 @@ FakeWeights RunReference(const FakeCase& c) {
     for (int s = 0; s < stages; ++s)
       if (StepsAlone(c, s)) weights.stages[s] = NewWeight(weights.stages[s], sums[s]);
     for (size_t g = 0; g < c.groups.size(); ++g) {
-      uint64_t sum = shared[g][0];
-      for (size_t h = 1; h < shared[g].size(); ++h) sum = AddInOrder(sum, shared[g][h]);
+      uint64_t sum = SumOfTerms(c.groups[g], shared[g]);
       for (uint64_t& weight : weights.shared[g]) weight = NewWeight(weight, sum);
     }
   }
@@ -120,6 +131,7 @@ FakeBody::FakeBody(const FakeCase& c, int rank, Hook hook)
       hook_(hook ? std::move(hook) : [](const std::string&, int, int) {}),
       weights_(InitialWeights(c)),
       sums_(c.graph.stages),
+      done_(c.graph.stages),
       live_(std::make_shared<std::atomic<int>>(0)) {
   for (const SharedGroup& group : c.groups) {
     shared_sums_.emplace_back();
@@ -227,7 +239,25 @@ std::vector<Bundle> FakeBody::Backward(ActionKind kind, int stage, int microbatc
       if (case_.groups[g][h].stage == stage && case_.groups[g][h].rank == rank_)
         for (size_t i = 0; i < kGradientWords; ++i)
           Data(shared_sums_[g][h])[i] += value * (microbatch + 5) + h;
+  Announce(stage);
   return results;
+}
+
+// Every second group, as soon as the last backward of its stages is done.
+void FakeBody::Announce(int stage) {
+  ++done_[stage];
+  for (size_t g = 0; g < case_.groups.size(); g += 2) {
+    bool here = false, all = true;
+    for (const SharedHolder& holder : case_.groups[g]) {
+      if (holder.rank != rank_) continue;
+      here = here || holder.stage == stage;
+      int own = 0;
+      for (int m = 0; m < case_.plan.microbatches; ++m)
+        own += RankOf(case_.graph, holder.stage, m) == rank_;
+      all = all && done_[holder.stage] == own;
+    }
+    if (here && all && ready_) ready_(static_cast<int>(g));
+  }
 }
 
 Bundle FakeBody::Gradient(int group, int holder) {
@@ -257,6 +287,7 @@ void FakeBody::Step(int stage) {
   if (StepsAlone(case_, stage))
     weights_.stages[stage] = NewWeight(weights_.stages[stage], sums_[stage]);
   sums_[stage] = 0;
+  done_[stage] = 0;
   for (size_t g = 0; g < case_.groups.size(); ++g) {
     for (size_t h = 0; h < case_.groups[g].size(); ++h) {
       if (case_.groups[g][h].stage != stage || case_.groups[g][h].rank != rank_) continue;

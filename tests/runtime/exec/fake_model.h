@@ -49,6 +49,7 @@ class FakeBody : public StageBody {
   Bundle Scratch(int group) override;
   void Add(const Bundle& into, const Bundle& from) override;
   void Copy(const Bundle& into, const Bundle& from) override;
+  void OnReady(std::function<void(int group)> ready) override { ready_ = std::move(ready); }
   void Step(int stage) override;
   void Load(int stage) override;
   void Evict(int stage) override;
@@ -59,6 +60,7 @@ class FakeBody : public StageBody {
 
  private:
   Bundle Make(size_t words);
+  void Announce(int stage);
   Bundle Message(int edge, int microbatch, bool backward, uint64_t value);
   uint64_t Read(const Bundle& bundle, int edge, int microbatch, bool backward) const;
 
@@ -66,7 +68,9 @@ class FakeBody : public StageBody {
   const int rank_;
   const Hook hook_;
   FakeWeights weights_;
-  std::vector<uint64_t> sums_;                                     // gradient by stage
+  std::vector<uint64_t> sums_;  // gradient by stage
+  std::vector<int> done_;       // backwards of a step, by stage
+  std::function<void(int)> ready_;
   std::vector<std::vector<Bundle>> shared_sums_;                   // [group][holder]
   std::map<std::pair<int, int>, uint64_t> kept_, kept_gradients_;  // by stage and microbatch
   std::shared_ptr<std::atomic<int>> live_;

@@ -1,0 +1,190 @@
+#include "runtime/bench.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "plan/actions.h"
+#include "plan/error.h"
+#include "plan/json.h"
+#include "plan/trace.h"
+#include "runtime/bench_report.h"
+#include "runtime/feed.h"
+#include "runtime/memory_meter.h"
+#include "runtime/messages.h"
+#include "runtime/module_times.h"
+#include "runtime/session.h"
+
+namespace pipewright {
+
+namespace {
+
+double Now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// The stages of this rank, each module run by itself: {"0": {"F": ..., ...}}.
+Json StageTimes(const Session& session, const std::string& package,
+                const std::vector<TensorSpec>& specs, int rank) {
+  Json stages = Json::object();
+  const Conf& conf = session.run.conf;
+  for (size_t m = 0; m < conf.module_to_stage.size(); ++m) {
+    const int stage = conf.module_to_stage[m];
+    if (conf.stage_to_ranks[stage][0] != rank) continue;
+    const int index = static_cast<int>(m);
+    LoadedModule module = LoadModule(package, session.run.manifest, index);
+    TimingOptions timing;
+    timing.seconds = 2;
+    ModuleTimes times = TimeModule(module, session.run.manifest,
+                                   ExampleInputs(session.run.manifest, index, specs), timing);
+    Json& sum = stages[std::to_string(stage)];
+    if (sum.is_null()) sum = Json::object();
+    auto add = [&](const char* key, double value) { sum[key] = sum.value(key, 0.0) + value; };
+    add("F", times.forward.median * 1e6);
+    add("I", times.input_grad.median * 1e6);
+    add("W", times.weight_grad.median * 1e6);
+    add("B", times.backward.median * 1e6);
+    add("activation", static_cast<double>(times.activation_bytes));
+    add("kept_for_W", static_cast<double>(times.kept_for_weights_bytes));
+    double weights = 0;
+    for (const at::Tensor& weight : module.weights) weights += static_cast<double>(weight.nbytes());
+    add("weights", weights);
+  }
+  for (auto& [stage, sum] : stages.items()) {
+    // What leaves the stage, and what a recomputation of it starts from.
+    int64_t output = 0, input = 0;
+    for (size_t id = 0; id < specs.size(); ++id) {
+      const ValueInfo& value = session.run.manifest.values[id];
+      if (value.producer < 0) continue;
+      bool here = conf.module_to_stage[value.producer] == std::stoi(stage), used = false;
+      for (int consumer : value.consumers)
+        used = used || (conf.module_to_stage[consumer] == std::stoi(stage)) != here;
+      if (used) (here ? output : input) += specs[id].bytes();
+    }
+    sum["output"] = output;
+    sum["recompute"] = {{"time", sum["F"]}, {"activation", input}};
+  }
+  return stages;
+}
+
+// Latency in microseconds and bandwidth in bytes a microsecond between ranks 0 and 1.
+Json Link(Transport& transport) {
+  if (transport.size() < 2) return {{"latency", 0}, {"bandwidth", nullptr}};
+  auto round_trip = [&](size_t bytes, int times) {
+    if (transport.rank() > 1) return 0.0;
+    Tensors tensors = {at::empty({static_cast<int64_t>(bytes)}, at::kByte)};
+    Bundle bundle = MakeBundle(tensors);
+    const int peer = 1 - transport.rank(), tag = transport.max_tag() - kLossTag;
+    std::vector<double> seconds;
+    for (int i = 0; i < times; ++i) {
+      double start = Now();
+      for (bool send : {transport.rank() == 0, transport.rank() != 0})
+        transport.Wait(send ? transport.Send(peer, tag, bundle)
+                            : transport.Recv(peer, tag, bundle));
+      seconds.push_back(Now() - start);
+    }
+    return TimingOf(seconds).median;
+  };
+  transport.AllGather("");
+  const double small = round_trip(8, 50) / 2 * 1e6;
+  const size_t bytes = size_t{4} << 20;
+  const double large = round_trip(bytes, 5) / 2 * 1e6;
+  return {{"latency", small},
+          {"bandwidth", static_cast<double>(bytes) / std::max(large - small, 1e-3)}};
+}
+
+// The events of a rank's step; times in microseconds since `origin`.
+void AddTrace(const std::vector<TraceEvent>& events, int step, double origin,
+              std::vector<TimedAction>& out) {
+  for (size_t i = 0; i < events.size(); ++i) {
+    const TraceEvent& event = events[i];
+    bool compute = IsCompute(event.action.kind);
+    // A compute action begins when its inputs are there.
+    double start = compute ? event.start + event.waited : event.start;
+    TimedAction timed;
+    timed.action = static_cast<int>(i);
+    timed.step = step;
+    timed.start = (start - origin) * 1e6;
+    timed.end = (event.end - origin) * 1e6;
+    out.push_back(timed);
+  }
+}
+
+}  // namespace
+
+void Bench(const BenchOptions& options, Transport& transport) {
+  Session session;
+  std::string error;
+  try {
+    session.job = ReadJob(options.job);
+    if (!options.schedule.empty()) SetSchedule(session.job, options.schedule);
+    session.job.stop_on_nan = false;
+    session.job.accumulate = 1;
+    session.job.validation.every = 0;
+    at::set_num_threads(session.job.threads);
+  } catch (const std::exception& e) {
+    error = e.what();
+  }
+  Vote(transport, "reading", error);
+
+  MemoryMeter meter;
+  Feed feed;
+  SessionOptions open{options.package, options.conf, ""};
+  OpenSession(
+      session, open, transport,
+      [&](int64_t, int) {
+        if (!feed.data)
+          feed.Open(session.job, session.job.data, session.run.manifest,
+                    session.job.path + ": data");
+        return feed.Specs(session.run.manifest);
+      },
+      [&](int input, int microbatch) {
+        return feed.sampler->Microbatch(input, session.minibatch, microbatch);
+      });
+
+  Json mine;
+  try {
+    mine["stages"] = StageTimes(
+        session, options.package,
+        InferShapes(options.package, session.run.manifest, feed.Specs(session.run.manifest)),
+        transport.rank());
+  } catch (const std::exception& e) {
+    error = e.what();
+  }
+  Vote(transport, "timing modules", error);
+  mine["link"] = Link(transport);
+
+  int64_t step = 0;
+  for (; step < options.warmup; ++step) RunStep(session, transport, step);
+  transport.AllGather("");
+  const double origin = Now();
+  meter.ResetPeak();
+  RankMeasurements measured;
+  std::vector<TimedAction> trace;
+  for (; step < options.warmup + options.steps; ++step) {
+    RunStep(session, transport, step);
+    AddMeasurements(session.executor->trace(), measured);
+    AddTrace(session.executor->trace(), static_cast<int>(step - options.warmup), origin, trace);
+  }
+  measured.peak_bytes = meter.peak();
+  mine["measured"] = WriteMeasurements(measured);
+  mine["trace"] = Json::array();
+  for (const TimedAction& event : trace)
+    mine["trace"].push_back({event.action, event.step, event.start, event.end});
+  std::vector<std::string> all = transport.AllGather(mine.dump());
+  error.clear();
+  try {
+    if (transport.rank() == 0) {
+      std::vector<Json> ranks;
+      for (const std::string& text : all) ranks.push_back(Json::parse(text));
+      ReportBench(session.run, ranks, options);
+    }
+  } catch (const std::exception& e) {
+    error = e.what();
+  }
+  Vote(transport, "writing", error);
+}
+
+}  // namespace pipewright

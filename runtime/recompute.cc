@@ -1,0 +1,85 @@
+// Modules that compute their forward again for their backward: the same numbers, since random ones
+// are drawn for seed, step, microbatch and operation, and buffers are as they were.
+#include <ATen/ATen.h>
+
+#include "runtime/stage_state.h"
+
+namespace pipewright {
+
+namespace {
+
+// Without a new version: what another microbatch has saved for its backward is still valid.
+void Write(const at::Tensor& to, const at::Tensor& from) {
+  at::AutoDispatchBelowADInplaceOrView guard;
+  to.copy_(from);
+}
+
+}  // namespace
+
+// The first time. In gradient mode, as the second: kernels may differ without it.
+std::vector<c10::IValue> TorchStages::State::RunForgetting(int index, int microbatch,
+                                                           std::vector<c10::IValue> given) {
+  const LoadedModule& module = modules.at(index);
+  const std::vector<WeightInfo>& held = manifest.modules[index].held;
+  // Which buffers forward changes shows the first time.
+  auto [found, first] = changing.try_emplace(index);
+  if (first)
+    for (size_t w = 0; w < held.size(); ++w)
+      if (held[w].kind == "buffer") found->second.push_back(w);
+  std::vector<size_t>& may_change = found->second;
+  Tensors before;
+  for (size_t w : may_change) before.push_back(module.weights[w].clone());
+  if (!recomputed[settings.conf->module_to_stage[index]]) inputs[{index, microbatch}] = given;
+  Kept forgotten;
+  std::vector<c10::IValue> outputs = RunModule(index, microbatch, std::move(given), &forgotten);
+  if (first) {
+    std::vector<size_t> changed;
+    Tensors kept_buffers;
+    for (size_t i = 0; i < may_change.size(); ++i) {
+      if (at::equal(before[i], module.weights[may_change[i]])) continue;
+      changed.push_back(may_change[i]);
+      kept_buffers.push_back(before[i]);
+    }
+    may_change = std::move(changed);
+    before = std::move(kept_buffers);
+  }
+  if (!before.empty()) buffers[{index, microbatch}] = std::move(before);
+  return outputs;
+}
+
+std::vector<c10::IValue> TorchStages::State::RunAgain(int index, int microbatch,
+                                                      std::vector<c10::IValue> given, Kept* keep) {
+  auto before = buffers.extract({index, microbatch});
+  if (before.empty()) return RunModule(index, microbatch, std::move(given), keep);
+  const LoadedModule& module = modules.at(index);
+  const std::vector<size_t>& changed = changing.at(index);
+  Tensors now;
+  for (size_t i = 0; i < changed.size(); ++i) {
+    now.push_back(module.weights[changed[i]].clone());
+    Write(module.weights[changed[i]], before.mapped()[i]);
+  }
+  std::vector<c10::IValue> outputs = RunModule(index, microbatch, std::move(given), keep);
+  for (size_t i = 0; i < changed.size(); ++i) Write(module.weights[changed[i]], now[i]);
+  return outputs;
+}
+
+void TorchStages::State::RecomputeStage(int stage, int microbatch) {
+  auto from = received.extract({stage, microbatch});
+  if (from.empty()) return;
+  std::vector<c10::IValue> values(manifest.values.size());
+  for (auto& [id, received_value] : from.mapped()) values[id] = std::move(received_value);
+  RunModules(stage, microbatch, values, true);
+  if (loss_value >= 0 && settings.conf->module_to_stage[value(loss_value).producer] == stage)
+    ComputeLoss(microbatch, values[loss_value].toTensor(), true);
+}
+
+Kept TorchStages::State::TakeKept(int index, int microbatch) {
+  if (auto from = inputs.extract({index, microbatch}); !from.empty()) {
+    Kept keep;
+    RunAgain(index, microbatch, std::move(from.mapped()), &keep);
+    return keep;
+  }
+  return std::move(kept.extract({index, microbatch}).mapped());
+}
+
+}  // namespace pipewright

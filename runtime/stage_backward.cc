@@ -1,0 +1,147 @@
+// B, I and W of a stage: through its modules in reverse, each by itself.
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <algorithm>
+
+#include "runtime/stage_state.h"
+
+namespace pipewright {
+
+// What the stages behind sent, by value.
+std::map<int, Gifts> TorchStages::State::ReadGifts(int stage,
+                                                   const std::vector<Bundle>& gradients) const {
+  std::map<int, Gifts> gifts;
+  size_t next = 0;
+  for (int edge : edges_out[stage]) {
+    if (!graph.edges[edge].gradient) continue;
+    const std::vector<Contribution>& contributions = contents[edge].backward;
+    const Tensors& tensors = TensorsOf(gradients[next++]);
+    const bool* defined = tensors.back().const_data_ptr<bool>();
+    for (size_t k = 0; k < contributions.size(); ++k)
+      if (defined[k])
+        gifts[contributions[k].value].emplace_back(contributions[k].consumers[0], tensors[k]);
+  }
+  return gifts;
+}
+
+void TorchStages::State::LossGradient(int stage, int microbatch, std::map<int, Gifts>& gifts) {
+  auto found = loss_kept.find(microbatch);
+  if (found == loss_kept.end() ||
+      settings.conf->module_to_stage[value(loss_value).producer] != stage)
+    return;
+  auto [leaf, loss] = std::move(found->second);
+  loss_kept.erase(found);
+  gifts[loss_value].emplace_back(static_cast<int>(manifest.modules.size()),
+                                 torch::autograd::grad({loss}, {leaf})[0]);
+}
+
+// The gradient of each output of a module; undefined where none has arrived.
+Tensors TorchStages::State::TakeGradients(int index, std::map<int, Gifts>& gifts) const {
+  Tensors gradients;
+  for (int id : manifest.modules[index].outputs) {
+    gradients.emplace_back();
+    auto gift = gifts.find(id);
+    if (gift == gifts.end()) continue;
+    gradients.back() = SumInOrder(std::move(gift->second));
+    gifts.erase(gift);
+  }
+  return gradients;
+}
+
+void TorchStages::State::GiveGradients(int index, Tensors gradients,
+                                       std::map<int, Gifts>& gifts) const {
+  const ModuleInfo& info = manifest.modules[index];
+  for (size_t i = 0; i < info.inputs.size(); ++i) {
+    at::Tensor gradient = std::move(gradients[i]);
+    if (gradient.defined()) gifts[info.inputs[i]].emplace_back(index, gradient.contiguous());
+  }
+}
+
+void TorchStages::State::BackwardModule(int index, int microbatch, std::map<int, Gifts>& gifts) {
+  Kept keep = TakeKept(index, microbatch);
+  ModuleGradients found =
+      BackwardIsland(modules.at(index), std::move(keep), TakeGradients(index, gifts));
+  GiveGradients(index, std::move(found.inputs), gifts);
+  gradients.Add(index, microbatch, std::move(found.weights));
+}
+
+// The messages to the stages before.
+std::vector<Bundle> TorchStages::State::WriteGifts(int stage, int microbatch,
+                                                   const std::map<int, Gifts>& gifts) const {
+  std::vector<Bundle> out;
+  for (int edge : edges_in[stage]) {
+    if (!graph.edges[edge].gradient) continue;
+    const std::vector<Contribution>& contributions = contents[edge].backward;
+    Tensors tensors;
+    at::Tensor defined = at::empty({static_cast<int64_t>(contributions.size())}, at::kBool);
+    for (const Contribution& contribution : contributions) {
+      Gifts share;
+      if (auto found = gifts.find(contribution.value); found != gifts.end())
+        for (auto& [consumer, gift] : found->second)
+          if (std::find(contribution.consumers.begin(), contribution.consumers.end(), consumer) !=
+              contribution.consumers.end())
+            share.emplace_back(consumer, gift);
+      defined.mutable_data_ptr<bool>()[tensors.size()] = !share.empty();
+      if (!share.empty()) {
+        tensors.push_back(SumInOrder(std::move(share)));
+      } else {
+        const TensorSpec& spec = specs[microbatch]->at(contribution.value);
+        tensors.push_back(at::zeros(spec.sizes, spec.type));
+      }
+    }
+    tensors.push_back(defined);
+    out.push_back(MakeBundle(std::move(tensors)));
+  }
+  return out;
+}
+
+std::vector<Bundle> TorchStages::Backward(ActionKind kind, int stage, int microbatch,
+                                          std::vector<Bundle> gradients) {
+  State& s = *state_;
+  std::map<int, Gifts> gifts;
+  WeightWork work;
+  if (kind == ActionKind::kWeightGrad) {
+    work = std::move(s.weight_work.extract({stage, microbatch}).mapped());
+    gifts = std::move(work.gifts);
+  } else {
+    gifts = s.ReadGifts(stage, gradients);
+    gradients.clear();
+  }
+  const bool input_grad = kind == ActionKind::kInputGrad;
+  const std::vector<int>& modules = s.modules_of[stage];
+  if (!input_grad ||
+      std::any_of(modules.begin(), modules.end(), [&](int m) { return s.feeds_back[m]; }))
+    s.RecomputeStage(stage, microbatch);
+  if (!input_grad || (s.computes_loss && s.feeds_back[s.value(s.loss_value).producer]))
+    s.LossGradient(stage, microbatch, gifts);
+
+  for (auto module = modules.rbegin(); module != modules.rend(); ++module) {
+    if (auto tail = work.tails.find(*module); tail != work.tails.end()) {
+      s.gradients.Add(*module, microbatch,
+                      WeightGradientsOf(s.modules.at(*module), std::move(tail->second)));
+    } else if (!input_grad) {
+      s.BackwardModule(*module, microbatch, gifts);
+    } else if (s.feeds_back[*module]) {
+      Kept keep = s.TakeKept(*module, microbatch);
+      s.GiveGradients(
+          *module,
+          InputGradientsOf(std::move(keep), s.TakeGradients(*module, gifts), work.tails[*module]),
+          gifts);
+    }
+  }
+  if (kind == ActionKind::kWeightGrad) return {};
+  std::vector<Bundle> out = s.WriteGifts(stage, microbatch, gifts);
+  if (input_grad) {
+    // What has been sent is no module's here.
+    std::erase_if(gifts, [&](const auto& gift) {
+      int producer = s.value(gift.first).producer;
+      return producer < 0 || s.settings.conf->module_to_stage[producer] != stage;
+    });
+    work.gifts = std::move(gifts);
+    s.weight_work[{stage, microbatch}] = std::move(work);
+  }
+  return out;
+}
+
+}  // namespace pipewright

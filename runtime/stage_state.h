@@ -1,0 +1,95 @@
+// What TorchStages holds; shared by its source files only.
+#pragma once
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "runtime/edges.h"
+#include "runtime/gradient_sums.h"
+#include "runtime/island.h"
+#include "runtime/stage.h"
+
+namespace pipewright {
+
+// What a stage keeps of a microbatch from I to W.
+struct WeightWork {
+  std::map<int, WeightTail> tails;  // of the modules that I went through
+  std::map<int, Gifts> gifts;       // by value, for the others
+};
+
+struct TorchStages::State {
+  StageSettings settings;
+  const Manifest& manifest;
+  const StageGraph& graph;
+  std::vector<EdgeContents> contents;                 // by edge
+  std::vector<std::vector<int>> edges_in, edges_out;  // by stage
+  std::vector<std::vector<int>> modules_of;           // by stage, of this rank
+  // By module, of this rank's: whether gradients of its inputs go on to another stage. Only through
+  // such modules does I go; the others' backward is W's affair as a whole.
+  std::vector<bool> feeds_back;
+  // By stage, of this rank's: whether all its modules are computed again. Then only what the stage
+  // received is kept; else the inputs of those modules that are.
+  std::vector<bool> recomputed;
+  std::map<int, LoadedModule> modules;  // of this rank, by index
+  GradientSums gradients;
+  Updater updater;
+  std::map<std::pair<int, int>, Kept> kept;  // (module, microbatch)
+  // What is computed from again: by (stage, microbatch), values with their ids; by (module,
+  // microbatch), inputs, and buffers as they were before the first time.
+  std::map<std::pair<int, int>, std::vector<std::pair<int, c10::IValue>>> received;
+  std::map<std::pair<int, int>, std::vector<c10::IValue>> inputs;
+  std::map<std::pair<int, int>, Tensors> buffers;
+  std::map<int, std::vector<size_t>> changing;  // by module: the weights that forward changes
+  std::map<std::pair<int, int>, WeightWork> weight_work;       // (stage, microbatch)
+  std::map<int, std::pair<at::Tensor, at::Tensor>> loss_kept;  // microbatch -> leaf, loss
+  int loss_value = -1;  // the value that the loss is computed from
+  bool computes_loss = false;
+  std::vector<std::shared_ptr<const std::vector<TensorSpec>>> specs;  // by microbatch, of the step
+  std::vector<double> losses;
+  std::vector<Hits> hits;
+  int64_t step = 0;
+
+  explicit State(StageSettings s)
+      : settings(std::move(s)),
+        manifest(*settings.manifest),
+        graph(*settings.graph),
+        gradients(manifest, *settings.conf, settings.rank, settings.microbatches,
+                  settings.minibatches, settings.exact_reduce, settings.optimizer.master_weights),
+        updater(manifest, settings.optimizer, settings.loss_scale, settings.keep_gradients) {}
+
+  const ValueInfo& value(int id) const { return manifest.values[id]; }
+  size_t WeightIndex(int module, const std::string& name) const;
+
+  // The value of each tensor in a message. A backward one ends with a tensor of flags: which of the
+  // gradients are defined.
+  std::vector<int> MessageValues(int edge, bool backward) const;
+
+  bool Recomputes(int module) const {
+    return settings.training && !settings.recompute.empty() && settings.recompute[module];
+  }
+
+  // stage.cc
+  void RunModules(int stage, int microbatch, std::vector<c10::IValue>& values, bool again);
+  std::vector<c10::IValue> RunModule(int index, int microbatch, std::vector<c10::IValue> inputs,
+                                     Kept* keep) const;
+  void ComputeLoss(int microbatch, const at::Tensor& output, bool keep);
+
+  // recompute.cc
+  std::vector<c10::IValue> RunForgetting(int index, int microbatch,
+                                         std::vector<c10::IValue> inputs);
+  std::vector<c10::IValue> RunAgain(int index, int microbatch, std::vector<c10::IValue> inputs,
+                                    Kept* keep);
+  void RecomputeStage(int stage, int microbatch);
+  Kept TakeKept(int index, int microbatch);
+
+  // stage_backward.cc
+  std::map<int, Gifts> ReadGifts(int stage, const std::vector<Bundle>& gradients) const;
+  void LossGradient(int stage, int microbatch, std::map<int, Gifts>& gifts);
+  Tensors TakeGradients(int index, std::map<int, Gifts>& gifts) const;
+  void GiveGradients(int index, Tensors gradients, std::map<int, Gifts>& gifts) const;
+  void BackwardModule(int index, int microbatch, std::map<int, Gifts>& gifts);
+  std::vector<Bundle> WriteGifts(int stage, int microbatch,
+                                 const std::map<int, Gifts>& gifts) const;
+};
+
+}  // namespace pipewright

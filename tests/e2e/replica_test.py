@@ -1,0 +1,90 @@
+"""Stages on several ranks: microbatch i on replica i mod r, gradients summed over them."""
+import json
+import unittest
+
+import torch
+from safetensors.torch import save_file
+from torch import nn
+from torch.distributed.pipelining import pipe_split
+
+from support import ADAMW, SGD, Case, export, export_gpt, gpt, token_job
+
+STEPS = 3
+
+
+class Replicas(Case):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        export_gpt(gpt(tied=True, layers=3, dropout=0.1), cls.folder / "gpt.pt2")
+        cls.package = cls.compile("gpt.pt2", "gpt.pkg")
+
+    def run_job(self, modules, ranks, mpi=False, **changes):
+        path = self.path("conf.json")
+        path.write_text(json.dumps({"module_to_stage_map": modules, "stage_to_rank_map":
+                                    {str(s): r for s, r in enumerate(ranks)}}))
+        job = token_job(steps=STEPS, **changes)
+        return self.train(self.package, job, 1 + max(max(r) for r in ranks), mpi, path)
+
+    def check(self, modules, ranks, mpi=False, **changes):
+        alone = self.run_job([0] * 3, [[0]], **changes)
+        what = f"{modules} on {ranks}, {changes}: "
+        fast = self.run_job(modules, ranks, mpi, **changes)
+        self.assert_close_tensors(fast.weights, alone.weights, 1e-6, what)
+        self.assert_same_run(self.run_job(modules, ranks, **changes), fast, what + "again: ")
+        exact = self.run_job(modules, ranks, mpi, reduce="exact", **changes)
+        self.assert_same_run(exact, alone, what + "exact: ")
+
+    def test_all_modules_on_every_rank(self):
+        self.check([0, 0, 0], [[0, 1, 2]], microbatches=4)
+        self.check([0, 0, 0], [[0, 1]], mpi=True, microbatches=6, optimizer=ADAMW)
+
+    def test_4_3_1(self):
+        self.check([0, 1, 2], [[0, 1, 2, 3], [4, 5, 6], [7]], microbatches=7)
+
+    def test_shared_weights_of_replicated_stages_and_fewer_microbatches_than_replicas(self):
+        self.check([0, 1, 2], [[0, 1, 2], [1], [2, 3]], microbatches=2)
+        self.check([0, 1, 1], [[0], [1, 2]], mpi=True, microbatches=5, schedule="gpipe")
+
+    def test_15_1(self):
+        self.run_job([0, 0, 1], [list(range(15)), [15]], microbatches=16, microbatch_size=1)
+
+
+class Statistics(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.norm, self.b = nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        h = self.norm(self.a(x))
+        pipe_split()
+        return self.b(torch.relu(h))
+
+
+class Buffers(Case):
+    def test_the_first_replica_owns_the_statistics(self):
+        torch.manual_seed(0)
+        export(Statistics(), torch.rand(2, 6), self.path("model.pt2"))
+        package = self.compile("model.pt2", "model.pkg")
+        rows = {"x": torch.rand(32, 6), "y": torch.rand(32, 3)}
+        save_file(rows, self.path("rows.safetensors"))
+        job = {"data": {"tensors": "rows.safetensors", "inputs": {"x": "x"}, "target": "y",
+                        "shuffle": False}, "loss": "mse", "optimizer": {**SGD, "lr": 0.0},
+               "microbatches": 4, "microbatch_size": 4, "steps": 1}
+        self.path("conf.json").write_text(json.dumps(
+            {"module_to_stage_map": [0, 1], "stage_to_rank_map": {"0": [0, 1], "1": [2]}}))
+        run = self.train(package, job, 3, False, self.path("conf.json"))
+        torch.manual_seed(0)
+        model = Statistics()
+        for i in (0, 2):  # the microbatches of replica 0
+            model(rows["x"][4 * i:4 * i + 4])
+        self.assert_same_tensors(
+            {k: v for k, v in run.weights.items() if k.startswith("norm.")},
+            {k: v.detach() for k, v in model.state_dict().items() if k.startswith("norm.")})
+        held = [w for m in json.loads((package / "manifest.json").read_text())["modules"]
+                for w in m["held"] if w["kind"] == "buffer"]
+        self.assertEqual({w["replicas"] for w in held}, {"first"})
+
+
+if __name__ == "__main__":
+    unittest.main()
