@@ -71,7 +71,8 @@ struct Windows {
       int64_t looked = 0;
       exact.visits = &looked;
       PartitionResult found = ExactPartition(problem, Coarse(first, last, free), exact);
-      visits -= looked + 2000;  // a window costs something besides
+      // To put a window together costs something as well.
+      visits -= looked + static_cast<int64_t>(graph.units.size() + graph.nets.size());
       if (found.feasible && found.objective < known.objective) {
         found.lower_bound = known.lower_bound;
         found.proven = false;

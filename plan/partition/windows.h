@@ -5,7 +5,7 @@
 namespace pipewright {
 
 struct WindowOptions {
-  int64_t visits = 1'500'000;  // pairs of nested sets looked at, over all windows
+  int64_t visits = 600'000;  // pairs of nested sets looked at, over all windows
   int64_t sets = 20'000;       // of one window
 };
 
