@@ -85,7 +85,7 @@ TEST(Job, Errors) {
       {With(R"(, "threads": 0)"), "job.json.threads: 0 is out of range: at least 1"},
       {With(R"(, "nan": "stpo")"), "job.json.nan: \"stpo\" is not known (did you mean \"stop\"?)"},
       {With("", R"({"type": "adamv"})"),
-       "job.json: optimizer.type: \"adamv\" is not known (did you mean \"adamw\"?)"},
+       "job.json: optimizer.type: \"adamv\" is not known (did you mean \"adam\"?)"},
       {With("", R"({"type": "sgd", "betas": [0, 0]})"),
        "job.json: optimizer: unknown key \"betas\""},
       {With("", R"({"type": "adamw", "betas": [0.9, 1]})"),

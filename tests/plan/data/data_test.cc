@@ -13,8 +13,9 @@ using Numbers = std::vector<int64_t>;
 
 template <typename T = int64_t>
 static std::vector<T> Sample(const DataSource& source, int column, int64_t sample) {
+  const std::vector<DataColumn> columns = source.columns();
   int64_t count = 1;
-  for (int64_t size : source.columns()[static_cast<size_t>(column)].shape) count *= size;
+  for (int64_t size : columns[static_cast<size_t>(column)].shape) count *= size;
   std::vector<T> numbers(static_cast<size_t>(count));
   source.Read(column, sample, reinterpret_cast<char*>(numbers.data()));
   return numbers;
