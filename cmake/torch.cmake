@@ -26,10 +26,13 @@ add_library(pipewright_ops STATIC ${OP_SOURCES})
 pipewright_uses_torch(pipewright_ops)
 
 # Model in, package out. Commands (compiler/*_command.cc) belong to the program.
-file(GLOB COMPILE_SOURCES CONFIGURE_DEPENDS compiler/import/*.cc compiler/emit/*.cc passes/*.cc)
+file(GLOB COMPILE_SOURCES CONFIGURE_DEPENDS compiler/compile.cc compiler/trace.cc compiler/import/*.cc
+     compiler/emit/*.cc passes/*.cc)
 if(COMPILE_SOURCES)
   add_library(pipewright_compile STATIC ${COMPILE_SOURCES})
   target_link_libraries(pipewright_compile PUBLIC pipewright_ops)
+  # Seven files at a time: torch's headers cost more than ours.
+  set_target_properties(pipewright_compile PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 7)
   pipewright_uses_torch(pipewright_compile)
 endif()
 

@@ -1,56 +1,82 @@
 // pipewright compile MODEL -o PACKAGE
 #include <CLI/CLI.hpp>
+#include <filesystem>
 #include <iostream>
 #include <memory>
 
-#include "compiler/emit/package.h"
+#include "compiler/compile.h"
 #include "compiler/import/import.h"
-#include "passes/pipeline.h"
+#include "passes/op_library.h"
 
 namespace pipewright {
 
 namespace {
 
-struct CompileOptions {
-  std::string model, output, split, dump;
-  int ranks = 0;
+struct Options {
+  std::string model, split, shared;
+  std::vector<std::string> split_after, inputs, op_libraries;
+  bool explain = false;
+  CompileOptions compile;
 };
 
-void Compile(const CompileOptions& options) {
-  PipelineOptions passes;
-  passes.split = ParseSplit(options.split);
-  passes.dump = options.dump;
-  Model model = ImportExport(options.model);
-  std::vector<ModuleBody> bodies = RunPasses(model, passes);
-  Manifest manifest = WritePackage(model, bodies, {options.output, options.ranks});
-  std::cout << options.output << ": " << manifest.modules.size()
-            << (manifest.modules.size() == 1 ? " module" : " modules") << "\n";
-  if (manifest.modules.size() == 1 && passes.split.kind == SplitSpec::kMarkers)
-    std::cerr << "note: the model has no markers and is one module; call "
-                 "torch.distributed.pipelining.pipe_split() between layers, or pass "
-                 "--split equal:N or --split modules:NAME,...\n";
-  if (!manifest.exported_in_training)
-    std::cerr << "note: the model was exported in evaluation mode: dropout and batch norm stay as "
-                 "in evaluation when it is trained; call model.train() before exporting\n";
+void Run(Options options) {
+  if (options.split.empty() && options.split_after.empty()) options.split = "markers";
+  options.compile.passes.split = ParseSplit(options.split, options.split_after);
+  options.compile.passes.shared = ParseShared(options.shared);
+  std::vector<std::string> libraries;
+  for (const std::string& path : options.op_libraries) {
+    std::error_code error;
+    auto whole = std::filesystem::canonical(path, error);
+    libraries.push_back(error ? path : whole.string());
+    LoadOpLibrary(libraries.back());
+  }
+  ImportOptions import;
+  import.inputs = options.inputs;
+  Model model = ImportModel(options.model, import);
+  model.op_libraries = libraries;
+  Compiled compiled = Compile(model, options.compile);
+  size_t modules = compiled.manifest.modules.size();
+  std::cout << options.compile.output << ": " << modules << (modules == 1 ? " module" : " modules")
+            << "\n";
+  if (options.explain) std::cout << compiled.explanation;
+  for (const std::string& note : compiled.notes) std::cerr << "note: " << note << "\n";
 }
 
 }  // namespace
 
 void AddCompileCommand(CLI::App& app) {
-  auto options = std::make_shared<CompileOptions>();
-  options->split = "markers";
-  app.add_option("model", options->model, "the model, exported by torch.export.save (.pt2)")
+  auto options = std::make_shared<Options>();
+  app.add_option("model", options->model,
+                 "the model: a file of torch.export.save (.pt2) or torch.jit.save (.pt)")
       ->required();
-  app.add_option("-o,--output", options->output, "the package to write, a folder")->required();
+  app.add_option("-o,--output", options->compile.output, "the package to write, a folder")
+      ->required();
   app.add_option("--split", options->split,
-                 "where to cut: markers (pipe_split in the model), equal:N, or "
-                 "modules:NAME,... (before these submodules)")
-      ->capture_default_str();
-  app.add_option("--ranks", options->ranks,
+                 "where to cut: markers (pipe_split in the model, the default), modules:NAME,... "
+                 "(before these submodules), children:PATH (one module a child), equal:N (by "
+                 "operations), balanced:N (by cost), size:BYTES (of weights), or a JSON file of "
+                 "submodules and their modules");
+  app.add_option("--split-after", options->split_after, "cut after these submodules: NAME,...")
+      ->delimiter(',');
+  app.add_option("--shared", options->shared,
+                 "parameters that several modules use: replicate (the default), transmit (kept in "
+                 "the first, sent to the others), transmit:NAME,...");
+  app.add_option("--weights", options->compile.weights,
+                 "take the weights from this checkpoint (safetensors, shards, torch.save)");
+  app.add_option("--dtype", options->compile.dtype, "cast floats: float32, bfloat16, float16, ...");
+  app.add_option("--inputs", options->inputs,
+                 "TorchScript: the inputs that a run gives, NAME,... (default: those without a "
+                 "default value)")
+      ->delimiter(',');
+  app.add_option("--op-library", options->op_libraries,
+                 "a shared library with operators of your own; also loaded by every run")
+      ->allow_extra_args(false);
+  app.add_option("--ranks", options->compile.ranks,
                  "ranks that the package's confs are for; one a module if not given")
       ->check(CLI::PositiveNumber);
-  app.add_option("--dump-ir", options->dump, "folder for the graph after each pass");
-  app.callback([options] { Compile(*options); });
+  app.add_flag("--explain", options->explain, "say why every group of operations is where it is");
+  app.add_option("--dump-ir", options->compile.passes.dump, "folder for the graph after each pass");
+  app.callback([options] { Run(*options); });
 }
 
 }  // namespace pipewright

@@ -4,9 +4,10 @@
 #include <map>
 #include <set>
 
+#include "passes/memory.h"
+
 namespace pipewright {
 
-using torch::jit::Block;
 using torch::jit::Node;
 using torch::jit::Value;
 
@@ -22,28 +23,6 @@ std::string NameFor(const Weight& weight, const Node* user) {
       if (name.rfind(path, 0) == 0 && path.size() > longest) best = &name, longest = path.size();
   }
   return *best;
-}
-
-template <class F>
-void VisitInputs(Node* top, const F& visit) {
-  std::vector<Node*> nodes = {top};
-  while (!nodes.empty()) {
-    Node* node = nodes.back();
-    nodes.pop_back();
-    for (Value* input : node->inputs()) visit(node, input);
-    std::vector<Node*> inner;
-    for (Block* block : node->blocks()) {
-      for (Node* n : block->nodes()) inner.push_back(n);
-      inner.push_back(block->return_node());
-    }
-    nodes.insert(nodes.end(), inner.rbegin(), inner.rend());
-  }
-}
-
-bool HasEffect(const Node* node) {
-  if (node->kind() == c10::Symbol::aten("set_grad_enabled")) return false;
-  const c10::FunctionSchema* schema = node->maybeSchema();
-  return node->hasSideEffects() || (schema && schema->is_mutable());
 }
 
 // What the state dict has and no operation uses stays in the package, with its nearest relatives.
@@ -78,21 +57,61 @@ void KeepUnused(const Model& model, std::vector<ModuleBody>& bodies) {
 
 // Whether something in the module stays changed after it: a weight that is written to.
 bool WritesWeights(const Model& model, const std::vector<Node*>& nodes) {
-  for (const Node* node : nodes) {
-    if (!HasEffect(node)) continue;
-    for (const Value* input : node->inputs())
-      if (input->node()->kind() == torch::jit::prim::Param &&
-          input->offset() < model.weights.size())
-        return true;
-  }
+  std::vector<Write> writes;
+  for (Node* node : nodes) CollectWrites(node, 0, writes);
+  if (writes.empty()) return false;
+  MemoryClasses classes;
+  for (Node* node : nodes) JoinNode(node, classes);
+  std::set<int> weights;
+  for (size_t i = 0; i < model.weights.size(); ++i)
+    weights.insert(classes.Find(model.weight_input(i)));
+  for (const Write& write : writes)
+    if (weights.count(classes.Find(write.value))) return true;
   return false;
+}
+
+// What crosses is written down by name; passes and import leave some values without one.
+void NameCrossing(const Model& model, const Assignment& assignment) {
+  std::set<std::string> taken;
+  std::vector<Value*> unnamed;
+  for (Node* node : AllNodes(*model.graph))
+    for (Value* output : node->outputs())
+      if (output->hasDebugName()) taken.insert(output->debugName());
+  for (Value* input : model.graph->inputs()) taken.insert(input->debugName());
+  for (Node* node : model.graph->nodes()) {
+    for (Value* output : node->outputs()) {
+      if (output->hasDebugName()) continue;
+      bool crosses = false;
+      for (const auto& use : output->uses()) {
+        Node* user = use.user;
+        while (user->owningBlock() != model.graph->block())
+          user = user->owningBlock()->owningNode();
+        auto module = assignment.module_of.find(user);
+        crosses = crosses || module == assignment.module_of.end() ||
+                  module->second != assignment.module_of.at(node);
+      }
+      if (crosses) unnamed.push_back(output);
+    }
+  }
+  for (Value* value : unnamed) {
+    const std::string wanted = Identifier(value->node()->kind().toUnqualString());
+    std::string name = wanted;
+    for (int k = 1; !taken.insert(name).second; ++k) name = wanted + "_" + std::to_string(k);
+    value->setDebugName(name);
+  }
 }
 
 }  // namespace
 
 std::vector<ModuleBody> CollectBodies(const Model& model, const Assignment& assignment) {
+  NameCrossing(model, assignment);
   size_t count = static_cast<size_t>(assignment.modules);
   std::vector<ModuleBody> bodies(count);
+  for (size_t m = 0; m < assignment.reasons.size() && m < count; ++m)
+    bodies[m].reason = assignment.reasons[m];
+  for (const auto& [module, note] : assignment.notes)
+    if (module >= 0 && module < assignment.modules)
+      bodies[static_cast<size_t>(module)].notes.push_back(note);
   for (Node* node : model.graph->nodes())
     bodies[static_cast<size_t>(assignment.module_of.at(node))].nodes.push_back(node);
   // First and last module of every submodule.
@@ -120,7 +139,7 @@ std::vector<ModuleBody> CollectBodies(const Model& model, const Assignment& assi
     std::set<const Value*> seen;
     std::set<size_t> held;
     for (Node* node : body.nodes) {
-      VisitInputs(node, [&](Node* user, Value* input) {
+      auto visit = [&](Node* user, Value* input) {
         bool top = input->node()->owningBlock() == model.graph->block();
         if (!top || !seen.insert(input).second) return;
         if (input->node() == parameters) {
@@ -135,7 +154,9 @@ std::vector<ModuleBody> CollectBodies(const Model& model, const Assignment& assi
           body.inputs.push_back(input);
           wanted.insert(input);
         }
-      });
+      };
+      for (Node* user : WithInner(node))
+        for (Value* input : user->inputs()) visit(user, input);
       if (node->kind() == torch::jit::prim::Constant) continue;
       for (const std::string& path : ModuleStack(node)) {
         if (spread.at(path).first != spread.at(path).second) continue;

@@ -12,6 +12,8 @@ struct ModuleBody {
                                                         // it has here; in the order of first use
   bool uses_device = false;
   std::vector<std::string> covers;  // the outermost submodules that lie wholly here
+  std::string reason;               // why it starts where it starts
+  std::vector<std::string> notes;   // what the passes did in it
 };
 
 // Collects the bodies of a localised graph. Modules whose results nobody uses and that change no

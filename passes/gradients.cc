@@ -6,18 +6,38 @@
 
 namespace pipewright {
 
-using torch::jit::Block;
 using torch::jit::Node;
 using torch::jit::Value;
 
 // Whose results depend on the shapes of their inputs only, or are cut off.
 static bool CutsOff(const Node* node) {
-  static const std::set<std::string> kNames = {
-      "detach",      "detach_",   "zeros_like", "ones_like",         "full_like",
-      "empty_like",  "rand_like", "randn_like", "randint_like",      "new_zeros",
-      "new_ones",    "new_full",  "new_empty",  "new_empty_strided", "bernoulli",
-      "argmax",      "argmin",    "bucketize",  "searchsorted",      "histc",
-      "multinomial", "poisson",   "nextafter"};
+  static const std::set<std::string> kNames = {"detach",       "detach_",
+                                               "zeros_like",   "ones_like",
+                                               "full_like",    "empty_like",
+                                               "rand_like",    "randn_like",
+                                               "randint_like", "new_zeros",
+                                               "new_ones",     "new_full",
+                                               "new_empty",    "new_empty_strided",
+                                               "bernoulli",    "argmax",
+                                               "argmin",       "bucketize",
+                                               "searchsorted", "histc",
+                                               "eq",           "ne",
+                                               "lt",           "le",
+                                               "gt",           "ge",
+                                               "argsort",      "isnan",
+                                               "isinf",        "isfinite",
+                                               "logical_not",  "logical_and",
+                                               "logical_or",   "nonzero",
+                                               "multinomial",  "poisson",
+                                               "nextafter"};
+  return node->kind().is_aten() && kNames.count(node->kind().toUnqualString());
+}
+
+// Whose second result are positions in the first.
+static bool GivesIndices(const Node* node) {
+  static const std::set<std::string> kNames = {"max",    "min",       "sort",     "topk",
+                                               "median", "mode",      "kthvalue", "cummax",
+                                               "cummin", "nanmedian", "msort"};
   return node->kind().is_aten() && kNames.count(node->kind().toUnqualString());
 }
 
@@ -31,25 +51,19 @@ std::unordered_set<const Value*> ValuesWithGradient(const Model& model) {
       enabled = torch::jit::constant_as<bool>(node->input(0)).value_or(true);
     if (!enabled || CutsOff(node)) continue;
     bool any = false;
-    std::vector<const Node*> inside = {node};
-    while (!inside.empty()) {
-      const Node* inner = inside.back();
-      inside.pop_back();
+    for (const Node* inner : WithInner(const_cast<Node*>(node)))
       for (const Value* input : inner->inputs()) any = any || with.count(input);
-      for (const Block* block : inner->blocks()) {
-        inside.push_back(block->return_node());
-        for (const Node* n : block->nodes()) inside.push_back(n);
-      }
-    }
     if (!any) continue;
     for (const Value* output : node->outputs()) {
       auto kind = output->type()->kind();
       const ValueMeta* meta = model.MetaOf(output);
+      // Where no dtype is recorded: indices are integers.
+      bool index = !meta && output->offset() == 1 && GivesIndices(node);
       bool number = kind == c10::TypeKind::IntType || kind == c10::TypeKind::FloatType ||
                     kind == c10::TypeKind::BoolType;
       bool whole = kind == c10::TypeKind::TensorType && meta && !at::isFloatingType(meta->dtype) &&
                    !at::isComplexType(meta->dtype);
-      if (!number && !whole) with.insert(output);
+      if (!number && !whole && !index) with.insert(output);
     }
     // What an in-place operation wrote into has the gradient too.
     const c10::FunctionSchema* schema = node->maybeSchema();

@@ -8,7 +8,6 @@
 
 namespace pipewright {
 
-using torch::jit::Block;
 using torch::jit::Node;
 using torch::jit::Value;
 namespace prim = torch::jit::prim;
@@ -19,11 +18,6 @@ bool IsScalar(const Value* value) {
   auto kind = value->type()->kind();
   return kind == c10::TypeKind::IntType || kind == c10::TypeKind::FloatType ||
          kind == c10::TypeKind::BoolType;
-}
-
-// Made anew wherever it is used.
-bool IsFree(const Node* node) {
-  return node->kind() == prim::Constant || node->kind() == prim::ListConstruct;
 }
 
 // Arithmetic on numbers alone.
@@ -41,6 +35,7 @@ class Localizer {
   Localizer(Model& model, Assignment& assignment) : model_(model), assignment_(assignment) {}
 
   void Run() {
+    FindChangedLists();
     std::vector<std::vector<Node*>> nodes(static_cast<size_t>(assignment_.modules));
     for (Node* node : model_.graph->nodes())
       if (!IsFree(node)) nodes[static_cast<size_t>(Module(node))].push_back(node);
@@ -48,14 +43,16 @@ class Localizer {
       made_.clear();
       entering_.clear();
       const auto& own = nodes[static_cast<size_t>(module_)];
-      for (Node* node : own)
-        VisitInputs(node, [&](Node* user, size_t i) { Collect(user->input(i)); });
-      for (Node* node : own) {
-        top_ = node;
-        VisitInputs(node, [&](Node* user, size_t i) {
-          Value* value = Local(user->input(i));
-          if (value != user->input(i)) user->replaceInput(i, value);
-        });
+      for (Node* top : own)
+        for (Node* user : WithInner(top))
+          for (Value* input : user->inputs()) Collect(input);
+      for (Node* top : own) {
+        top_ = top;
+        for (Node* user : WithInner(top))
+          for (size_t i = 0; i < user->inputs().size(); ++i) {
+            Value* value = Local(user->input(i));
+            if (value != user->input(i)) user->replaceInput(i, value);
+          }
       }
     }
     // Lists and constants that returned values need belong to the last module.
@@ -69,6 +66,58 @@ class Localizer {
   }
 
  private:
+  // Made anew wherever it is used: constants, lists, views of weights.
+  bool IsFree(const Node* node) const {
+    if (changed_.count(node)) return false;
+    return node->kind() == prim::Constant || node->kind() == prim::ListConstruct ||
+           node->kind() == prim::TupleConstruct || node->kind() == prim::DictConstruct ||
+           IsWeightView(node);
+  }
+
+  // What import makes of a weight that is a view of another: as_strided(detach(weight)).
+  bool IsWeightView(const Node* node) const {
+    if (node->kind() == c10::aten::as_strided) node = node->inputs()[0]->node();
+    if (node->kind() != c10::aten::detach) return false;
+    const Value* weight = node->inputs()[0];
+    return weight->node() == model_.graph->param_node() && weight->offset() < model_.weights.size();
+  }
+
+  // A list that something is appended to is one object: it belongs to the module that first uses
+  // it.
+  void FindChangedLists() {
+    auto is_list = [](const Node* node) {
+      return node->kind() == prim::ListConstruct || node->kind() == prim::DictConstruct;
+    };
+    bool elsewhere = false;  // a change through a branch or a loop
+    for (Node* node : AllNodes(*model_.graph)) {
+      const c10::FunctionSchema* schema = node->maybeSchema();
+      if (!schema || !schema->is_mutable()) continue;
+      for (size_t i = 0; i < node->inputs().size() && i < schema->arguments().size(); ++i) {
+        auto kind = node->inputs()[i]->type()->kind();
+        if (!schema->is_mutable({c10::SchemaArgType::input, i}) ||
+            (kind != c10::TypeKind::ListType && kind != c10::TypeKind::DictType))
+          continue;
+        if (is_list(node->inputs()[i]->node()))
+          changed_.insert(node->inputs()[i]->node());
+        else
+          elsewhere = true;
+      }
+    }
+    for (Node* node : model_.graph->nodes()) {
+      if (!is_list(node)) continue;
+      Node* first = nullptr;
+      for (const auto& use : node->output()->uses()) {
+        Node* user = use.user;
+        bool inside = user->kind() == prim::Loop || user->owningBlock() != model_.graph->block();
+        if (inside && elsewhere) changed_.insert(node);
+        while (user->owningBlock() != model_.graph->block())
+          user = user->owningBlock()->owningNode();
+        if (user != model_.graph->return_node() && (!first || user->isBefore(first))) first = user;
+      }
+      if (changed_.count(node) && first) assignment_.module_of[node] = Module(first);
+    }
+  }
+
   int Module(const Node* node) const {
     auto found = assignment_.module_of.find(node);
     return found == assignment_.module_of.end() ? -1 : found->second;
@@ -83,27 +132,13 @@ class Localizer {
     return node->owningBlock() == model_.graph->block() && Module(node) != module_;
   }
 
-  template <class F>
-  void VisitInputs(Node* top, const F& visit) {
-    std::vector<Node*> nodes = {top};
-    while (!nodes.empty()) {
-      Node* node = nodes.back();
-      nodes.pop_back();
-      for (size_t i = 0; i < node->inputs().size(); ++i) visit(node, i);
-      for (Block* block : node->blocks()) {
-        nodes.push_back(block->return_node());
-        for (Node* inner : block->nodes()) nodes.push_back(inner);
-      }
-    }
-  }
-
   // Tensors that enter the module whatever happens to sizes.
   void Collect(Value* value) {
     std::vector<Value*> values = {value};
     while (!values.empty()) {
       Value* v = values.back();
       values.pop_back();
-      if (v->node()->kind() == prim::ListConstruct) {
+      if (v->node()->kind() != prim::Param && IsFree(v->node())) {
         for (Value* element : v->node()->inputs()) values.push_back(element);
       } else if (Foreign(v) && v->type()->kind() == c10::TypeKind::TensorType &&
                  std::find(entering_.begin(), entering_.end(), v) == entering_.end()) {
@@ -112,7 +147,14 @@ class Localizer {
     }
   }
 
+  // A tensor that enters anyway, and its dimension that is `size`.
   std::pair<Value*, int64_t> Carrier(const Value* size) const {
+    const Node* node = size->node();
+    if (node->kind() == c10::aten::size && node->inputs().size() == 2) {
+      auto dimension = torch::jit::constant_as<int64_t>(node->inputs()[1]);
+      auto at = std::find(entering_.begin(), entering_.end(), node->inputs()[0]);
+      if (dimension && at != entering_.end()) return {*at, *dimension};
+    }
     const ValueMeta* wanted = model_.MetaOf(size);
     if (!wanted || wanted->expression.empty()) return {nullptr, 0};
     for (Value* tensor : entering_) {
@@ -162,6 +204,8 @@ class Localizer {
             model_.graph->insertNode(model_.graph->create(c10::aten::size, {tensor, d}, 1));
         size->output()->setType(c10::IntType::get());
         made_[value] = Finish(size, node, value);
+        assignment_.notes.emplace_back(
+            module_, "reads the size " + value->debugName() + " off " + tensor->debugName());
         todo.pop_back();
         continue;
       }
@@ -206,6 +250,7 @@ class Localizer {
 
   Model& model_;
   Assignment& assignment_;
+  std::set<const Node*> changed_;
   int module_ = 0;
   Node* top_ = nullptr;
   std::map<const Value*, Value*> made_;

@@ -14,6 +14,51 @@ const ValueMeta* Model::MetaOf(const torch::jit::Value* value) const {
   return found == meta.end() ? nullptr : &found->second;
 }
 
+std::vector<torch::jit::Node*> WithInner(torch::jit::Node* top) {
+  std::vector<torch::jit::Node*> all = {top};
+  for (size_t i = 0; i < all.size(); ++i)
+    for (torch::jit::Block* block : all[i]->blocks()) {
+      for (torch::jit::Node* inner : block->nodes()) all.push_back(inner);
+      all.push_back(block->return_node());
+    }
+  return all;
+}
+
+torch::jit::Value* InputOf(torch::jit::Node* node, const char* name) {
+  auto index = node->schema().argumentIndexWithName(name);
+  return index ? node->inputs()[static_cast<size_t>(*index)] : nullptr;
+}
+
+bool IsMarker(const torch::jit::Node* node) {
+  static const c10::Symbol kExported = c10::Symbol::fromQualString("pippy::_pipe_split");
+  static const c10::Symbol kScripted = c10::Symbol::fromQualString("pipewright::pipe_split");
+  return node->kind() == kExported || node->kind() == kScripted;
+}
+
+torch::jit::Node* FirstFrom(torch::jit::Node* node) {
+  while (node->kind() == torch::jit::prim::Return) {
+    torch::jit::Block* block = node->owningBlock();
+    torch::jit::Node* owner = block->owningNode();
+    if (!owner) return nullptr;
+    size_t index = 0;
+    while (owner->blocks()[index] != block) ++index;
+    node = index + 1 < owner->blocks().size() ? *owner->blocks()[index + 1]->nodes().begin()
+                                              : owner->next();
+  }
+  return node;
+}
+
+torch::jit::Node* NextNode(torch::jit::Node* node) {
+  return FirstFrom(node->blocks().empty() ? node->next() : *node->blocks()[0]->nodes().begin());
+}
+
+std::vector<torch::jit::Node*> AllNodes(torch::jit::Graph& graph) {
+  std::vector<torch::jit::Node*> nodes;
+  for (auto node = FirstFrom(*graph.nodes().begin()); node; node = NextNode(node))
+    nodes.push_back(node);
+  return nodes;
+}
+
 std::vector<std::string> ModuleStack(const torch::jit::Node* node) {
   std::vector<std::string> stack;
   for (auto scope = const_cast<torch::jit::Node*>(node)->scope();
@@ -80,6 +125,17 @@ std::string DtypeText(at::ScalarType dtype) {
     default:
       throw Error("dtype", std::string(at::toString(dtype)) + " is not supported");
   }
+}
+
+at::ScalarType ScalarTypeOf(const std::string& word) {
+  for (int i = 0; i < static_cast<int>(at::ScalarType::NumOptions); ++i) {
+    auto dtype = static_cast<at::ScalarType>(i);
+    try {
+      if (DtypeText(dtype) == word) return dtype;
+    } catch (const Error&) {
+    }
+  }
+  throw Error("dtype", "\"" + word + "\" is not supported");
 }
 
 std::string Identifier(const std::string& name) {

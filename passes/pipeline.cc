@@ -29,6 +29,8 @@ std::vector<ModuleBody> RunPasses(Model& model, const PipelineOptions& options) 
       // Constants that were replaced above, and flags.
       {"dead_code_again", [&] { torch::jit::EliminateDeadCode(model.graph); }},
       {"assign_modules", [&] { assignment = AssignModules(model, options.split); }},
+      // As values, transmitted weights are like any other below.
+      {"transmit_shared", [&] { TransmitShared(model, assignment, options.shared); }},
       // Knows which module uses what.
       {"localize", [&] { Localize(model, assignment); }},
       // Last, when every module has lists of its own.

@@ -1,11 +1,13 @@
 // The passes, in order.
 #pragma once
 #include "passes/bodies.h"
+#include "passes/transmit.h"
 
 namespace pipewright {
 
 struct PipelineOptions {
   SplitSpec split;
+  SharedSpec shared;
   std::string dump;  // folder for the graph after each pass that changed it; "": none
 };
 

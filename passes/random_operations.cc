@@ -5,6 +5,7 @@
 #include <set>
 
 #include "passes/random_ops.h"
+#include "passes/rnn_dropout.h"
 #include "plan/error.h"
 
 namespace pipewright {
@@ -12,60 +13,102 @@ namespace pipewright {
 using torch::jit::Node;
 using torch::jit::Value;
 
-static Value* Number(Model& model, Node* before, int64_t number) {
+// The operation's id where it stands; in a loop, another one each time round.
+static Value* Id(Model& model, Node* before, int64_t number) {
   torch::jit::WithInsertPoint place(before);
-  return model.graph->insertConstant(number);
+  torch::jit::Graph& graph = *model.graph;
+  Value* round = nullptr;
+  for (torch::jit::Block* block = before->owningBlock(); block->owningNode();
+       block = block->owningNode()->owningBlock()) {
+    if (block->owningNode()->kind() != torch::jit::prim::Loop) continue;
+    Value* counter = block->inputs()[0];
+    if (round)
+      round = graph.insert(c10::aten::mul, {round, graph.insertConstant(int64_t{1} << 12)});
+    round = round ? graph.insert(c10::aten::add, {round, counter}) : counter;
+  }
+  Value* id = graph.insertConstant(number);
+  if (!round) return id;
+  Value* shifted = graph.insert(
+      c10::aten::mul, {graph.insert(c10::aten::add, {round, graph.insertConstant(int64_t{1})}),
+                       graph.insertConstant(int64_t{1} << 32)});
+  return graph.insert(c10::aten::add, {shifted, id});
 }
 
-static void Replace(Model& model, Node* node, const char* symbol,
-                    const std::vector<Value*>& inputs) {
-  Node* made = model.graph->create(c10::Symbol::fromQualString(symbol), inputs, 1);
+static Node* Replace(Model& model, Node* node, const char* symbol,
+                     const std::vector<Value*>& inputs) {
+  size_t count = node->outputs().size();
+  Node* made = model.graph->create(c10::Symbol::fromQualString(symbol), inputs, count);
   made->insertBefore(node);
   made->copyMetadata(node);
-  const std::string name = node->output()->hasDebugName() ? node->output()->debugName() : "";
-  made->output()->setType(node->output()->type());
-  node->output()->replaceAllUsesWith(made->output());
+  std::vector<std::string> names;
+  for (size_t i = 0; i < count; ++i) {
+    Value* old = node->outputs()[i];
+    names.push_back(old->hasDebugName() ? old->debugName() : "");
+    made->outputs()[i]->setType(old->type());
+    old->replaceAllUsesWith(made->outputs()[i]);
+  }
   node->destroy();
-  if (!name.empty()) made->output()->setDebugName(name);
+  for (size_t i = 0; i < count; ++i)
+    if (!names[i].empty()) made->outputs()[i]->setDebugName(names[i]);
+  return made;
 }
 
-static Value* Input(Node* node, const char* name) {
-  auto index = node->schema().argumentIndexWithName(name);
-  return index ? node->inputs()[*index] : nullptr;
+// What `made` gives is also what its first input holds from now on.
+static void WriteBack(Model& model, Node* made) {
+  torch::jit::WithInsertPoint after(made->next());
+  Value* result = made->output();
+  Node* copy = model.graph->create(c10::Symbol::aten("copy_"),
+                                   {made->input(0), result, model.graph->insertConstant(false)}, 1);
+  model.graph->insertNode(copy);
+  copy->copyMetadata(made);
+  copy->output()->setType(result->type());
+  result->replaceAllUsesAfterNodeWith(copy, copy->output());
 }
 
 // The operators' in-place forms draw alike; rand_like and the rest have overloads with a generator.
-static const std::set<std::string> kDraws = {
-    "rand",         "randn",           "randint",
-    "randperm",     "rand_like",       "randn_like",
-    "randint_like", "bernoulli",       "bernoulli_",
-    "uniform_",     "normal_",         "normal",
-    "exponential_", "random_",         "multinomial",
-    "poisson",      "geometric_",      "log_normal_",
-    "cauchy_",      "binomial",        "rrelu_with_noise",
-    "uniform",      "_standard_gamma", "_sample_dirichlet"};
-static const std::set<std::string> kDropouts = {"alpha_dropout",
-                                                "feature_dropout",
-                                                "feature_alpha_dropout",
-                                                "native_dropout",
-                                                "dropout_",
-                                                "alpha_dropout_",
-                                                "feature_dropout_",
-                                                "feature_alpha_dropout_",
-                                                "rrelu",
-                                                "rrelu_",
-                                                "_scaled_dot_product_flash_attention_for_cpu"};
+static const std::set<std::string> kDraws = {"rand",
+                                             "randn",
+                                             "randint",
+                                             "randperm",
+                                             "rand_like",
+                                             "randn_like",
+                                             "randint_like",
+                                             "bernoulli",
+                                             "bernoulli_",
+                                             "uniform_",
+                                             "normal_",
+                                             "normal",
+                                             "exponential_",
+                                             "random_",
+                                             "multinomial",
+                                             "poisson",
+                                             "geometric_",
+                                             "log_normal_",
+                                             "cauchy_",
+                                             "binomial",
+                                             "rrelu_with_noise",
+                                             "rrelu",
+                                             "rrelu_",
+                                             "uniform",
+                                             "_standard_gamma",
+                                             "_sample_dirichlet"};
+// Those with a form of ours; their in-place forms write the result back.
+static const std::set<std::string> kDropouts = {
+    "dropout",  "feature_dropout",  "alpha_dropout",  "feature_alpha_dropout",
+    "dropout_", "feature_dropout_", "alpha_dropout_", "feature_alpha_dropout_"};
+static const std::set<std::string> kHopeless = {"_scaled_dot_product_flash_attention_for_cpu",
+                                                "_fused_dropout"};
 
 static bool DrawsNothing(Node* node) {
-  Value* p = Input(node, "p");
+  Value* p = InputOf(node, "p");
   if (p && torch::jit::constant_as<double>(p) == 0.0) return true;
-  Value* train = Input(node, "train");
+  Value* train = InputOf(node, "train");
   return train && torch::jit::constant_as<bool>(train) == false;
 }
 
 // The same operator with a generator, where PyTorch has it.
 static void GiveGenerator(Model& model, Node* node, int64_t id) {
-  Value* number = Number(model, node, id);
+  Value* number = Id(model, node, id);
   Node* generator = model.graph->create(c10::Symbol::fromQualString("pipewright::generator"),
                                         {model.device(), number}, 1);
   generator->insertBefore(node);
@@ -105,37 +148,42 @@ static void GiveGenerator(Model& model, Node* node, int64_t id) {
 
 void RewriteRandomOperations(Model& model) {
   CurrentRandomKey();  // registers the operators
+  SplitRnnDropout(model);
   int64_t id = 0;
-  for (auto it = model.graph->nodes().begin(); it != model.graph->nodes().end();) {
-    Node* node = *it++;
+  for (Node* node : AllNodes(*model.graph)) {
     if (!node->kind().is_aten() || !node->maybeSchema()) continue;
     const std::string name = node->kind().toUnqualString();
-    if (name == "dropout" || name == "dropout_") {
+    if (kDropouts.count(name)) {
       if (DrawsNothing(node)) continue;
       std::vector<Value*> inputs = {node->input(0), node->input(1), node->input(2),
-                                    Number(model, node, id++)};
-      Replace(model, node, "pipewright::dropout", inputs);
+                                    Id(model, node, id++)};
+      bool in_place = name.back() == '_';
+      const std::string plain = in_place ? name.substr(0, name.size() - 1) : name;
+      Node* made = Replace(model, node, ("pipewright::" + plain).c_str(), inputs);
+      if (in_place) WriteBack(model, made);
+    } else if (name == "native_dropout") {
+      if (DrawsNothing(node)) continue;
+      torch::jit::WithInsertPoint before(node);
+      // Its flag may be None: true.
+      Value* train = InputOf(node, "train");
+      if (train->node()->kind() == torch::jit::prim::Constant) train = model.training();
+      Replace(model, node, "pipewright::native_dropout",
+              {node->input(0), node->input(1), train, Id(model, node, id++)});
     } else if (name == "scaled_dot_product_attention") {
-      if (torch::jit::constant_as<double>(Input(node, "dropout_p")) == 0.0) continue;
+      if (torch::jit::constant_as<double>(InputOf(node, "dropout_p")) == 0.0) continue;
       std::vector<Value*> inputs;
       for (const char* argument :
            {"query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa"})
-        inputs.push_back(Input(node, argument));
+        inputs.push_back(InputOf(node, argument));
       inputs.push_back(model.training());
-      inputs.push_back(Number(model, node, id++));
+      inputs.push_back(Id(model, node, id++));
       Replace(model, node, "pipewright::scaled_dot_product_attention", inputs);
-    } else if (kDropouts.count(name)) {
-      if (DrawsNothing(node)) continue;
+    } else if (kHopeless.count(name)) {
       throw Error(model.file + ": " + name + ", " + Origin(node),
                   "draws random numbers in a way that cannot be repeated on every rank",
                   "use torch.nn.Dropout, or set its probability to 0");
     } else if (kDraws.count(name)) {
       GiveGenerator(model, node, id++);
-    } else if ((name == "lstm" || name == "gru" || name == "rnn_tanh" || name == "rnn_relu") &&
-               torch::jit::constant_as<double>(Input(node, "dropout")).value_or(1) > 0) {
-      throw Error(model.file + ": " + name + ", " + Origin(node),
-                  "has dropout between its layers, which cannot be repeated on every rank",
-                  "set dropout=0 and put torch.nn.Dropout between single-layer RNNs");
     }
   }
 }

@@ -13,10 +13,13 @@ struct RandomKey {
 // Of the calling thread, and of the threads on which autograd runs backward for it only as far as
 // they draw nothing. Set before a module runs; also makes sure that the operators are registered:
 //   pipewright::dropout(Tensor input, float p, bool train, int id) -> Tensor
+//   pipewright::feature_dropout, alpha_dropout, feature_alpha_dropout: the same arguments
+//   pipewright::native_dropout: the same arguments, gives (Tensor, mask)
 //   pipewright::scaled_dot_product_attention(query, key, value, attn_mask, p, is_causal, scale,
 //       enable_gqa, train, id) -> Tensor      without training or p: PyTorch's own
 //   pipewright::generator(Device device, int id) -> Generator?  for PyTorch's random operators
-//   pippy::_pipe_split() -> ()                                  does nothing
+//   pippy::_pipe_split() -> ()                                  does nothing: torch's marker
+//   pipewright::pipe_split() -> ()                              the same, kept by TorchScript
 void SetRandomKey(const RandomKey& key);
 RandomKey CurrentRandomKey();
 

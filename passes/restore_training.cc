@@ -29,8 +29,9 @@ static bool CountsBatches(const Model& model, const Node* node) {
 }
 
 void RestoreTraining(Model& model) {
-  bool on = false, off = false;
-  for (Node* node : model.graph->nodes()) {
+  // Scripted models ask for the flag themselves.
+  bool on = model.training()->hasUses(), off = false;
+  for (Node* node : AllNodes(*model.graph)) {
     const c10::FunctionSchema* schema = node->maybeSchema();
     if (!schema) continue;
     for (const char* name : {"train", "training", "use_input_stats"}) {
@@ -46,7 +47,7 @@ void RestoreTraining(Model& model) {
   }
   model.in_training = on || !off;
   if (!on) return;
-  for (Node* node : model.graph->nodes()) {
+  for (Node* node : AllNodes(*model.graph)) {
     if (!CountsBatches(model, node)) continue;
     if (torch::jit::constant_as<int64_t>(node->input(1)).value_or(0) != 1) continue;
     torch::jit::WithInsertPoint before(node);

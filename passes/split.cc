@@ -1,179 +1,64 @@
 #include "passes/split.h"
 
-#include <torch/csrc/jit/ir/constants.h>
-
 #include <algorithm>
-#include <cstdlib>
-#include <set>
 
+#include "passes/cuts.h"
+#include "passes/sort_modules.h"
 #include "plan/error.h"
 #include "plan/text.h"
 
 namespace pipewright {
 
 using torch::jit::Node;
-using torch::jit::Value;
-
-static const c10::Symbol kMarker = c10::Symbol::fromQualString("pippy::_pipe_split");
-
-SplitSpec ParseSplit(const std::string& text) {
-  SplitSpec spec;
-  size_t colon = text.find(':');
-  std::string kind = text.substr(0, colon);
-  std::string rest = colon == std::string::npos ? "" : text.substr(colon + 1);
-  if (kind == "markers" && colon == std::string::npos) return spec;
-  if (kind == "equal") {
-    char* end = nullptr;
-    long count = std::strtol(rest.c_str(), &end, 10);
-    if (rest.empty() || *end || count < 1 || count > 100000)
-      throw UsageError("--split " + text, "wants a number of modules, as in equal:4");
-    spec.kind = SplitSpec::kEqual;
-    spec.count = static_cast<int>(count);
-    return spec;
-  }
-  if (kind == "modules") {
-    spec.kind = SplitSpec::kModules;
-    spec.names = Split(rest, ',');
-    for (const std::string& name : spec.names)
-      if (name.empty())
-        throw UsageError("--split " + text, "wants names, as in modules:blocks.2,blocks.4");
-    return spec;
-  }
-  throw UsageError("--split " + text, "is none of markers, equal:N, modules:NAME,NAME,...");
-}
 
 namespace {
 
-// Runs on the top level between set_grad_enabled(false) and (true).
-struct GradRegions {
-  bool inside = false;
-  void Pass(const Node* node) {
-    if (node->kind() != c10::Symbol::aten("set_grad_enabled")) return;
-    inside = !torch::jit::constant_as<bool>(node->input(0)).value_or(true);
-  }
-};
-
-bool Belongs(const Node* node, const std::string& name) {
-  for (const std::string& path : ModuleStack(node))
-    if (path == name || path.rfind(name + ".", 0) == 0) return true;
-  return false;
-}
-
-std::set<const Node*> CutsBeforeModules(Model& model, const std::vector<std::string>& names) {
-  std::set<const Node*> cuts;
-  for (const std::string& name : names) {
-    const Node* first = nullptr;
-    for (const Node* node : model.graph->nodes()) {
-      if (node->kind() == torch::jit::prim::Constant || !Belongs(node, name)) continue;
-      first = node;
-      break;
-    }
-    if (!first) {
-      bool known = std::find(model.submodules.begin(), model.submodules.end(), name) !=
-                   model.submodules.end();
+// A marker in a branch or a loop cannot cut: one module keeps those whole.
+void RemoveMarkers(Model& model, bool cutting) {
+  for (Node* node : AllNodes(*model.graph)) {
+    if (!IsMarker(node)) continue;
+    if (node->owningBlock() != model.graph->block() && cutting)
       throw Error(
-          "--split modules:" + name,
-          known ? "this submodule has no operations in the exported program"
-                : "there is no such submodule" + Suggest(name, model.submodules),
-          known
-              ? "name the submodule that follows it"
-              : "submodules: " +
-                    Join({model.submodules.begin(),
-                          model.submodules.begin() + std::min<size_t>(20, model.submodules.size())},
-                         ", ") +
-                    (model.submodules.size() > 20 ? ", ..." : ""));
-    }
-    cuts.insert(first);
+          model.file + ": pipe_split(), " + Origin(node),
+          std::string("lies inside ") +
+              (node->owningBlock()->owningNode()->kind() == torch::jit::prim::Loop ? "a loop"
+                                                                                   : "a branch") +
+              " that is decided while the model runs, which one module keeps whole",
+          "move it out, or loop over a ModuleList, which is taken apart");
+    if (node->owningBlock() != model.graph->block() || !cutting) node->destroy();
   }
-  return cuts;
 }
 
-bool IsOperation(const Node* node) {
-  return node->kind() != torch::jit::prim::Constant &&
-         node->kind() != torch::jit::prim::ListConstruct && node->kind() != kMarker;
+[[noreturn]] void RefuseRegion(const Model& model, const Node* node) {
+  throw Error(model.file + ": cut before " + Origin(node), "lies inside a torch.no_grad() region",
+              "move the marker out of the region, or cut at another submodule");
 }
 
-std::set<const Node*> EqualCuts(Model& model, int count) {
-  std::vector<const Node*> nodes;  // operations that may be cut before
-  std::vector<bool> allowed;
-  std::unordered_map<const Node*, size_t> position;
-  GradRegions regions;
-  for (const Node* node : model.graph->nodes()) {
-    bool inside = regions.inside;
-    regions.Pass(node);
-    if (!IsOperation(node)) continue;
-    position[node] = nodes.size();
-    nodes.push_back(node);
-    allowed.push_back(!inside && node->kind() != torch::jit::prim::ListUnpack);
-  }
-  if (static_cast<size_t>(count) > nodes.size())
-    throw Error("--split equal:" + std::to_string(count),
-                "the model has only " + std::to_string(nodes.size()) + " operations");
-  // Tensors alive across the place before each node.
-  std::vector<int> crossing(nodes.size() + 1, 0);
-  for (size_t i = 0; i < nodes.size(); ++i) {
-    for (const Value* output : nodes[i]->outputs()) {
-      if (output->type()->kind() != c10::TypeKind::TensorType) continue;
-      size_t last = i;
-      std::vector<const Value*> reaching = {output};
-      while (!reaching.empty()) {  // through lists
-        const Value* value = reaching.back();
-        reaching.pop_back();
-        for (const auto& use : value->uses()) {
-          if (use.user->kind() == torch::jit::prim::ListConstruct)
-            reaching.push_back(use.user->output());
-          else if (auto at = position.find(use.user); at != position.end())
-            last = std::max(last, at->second);
-        }
-      }
-      if (last > i) ++crossing[i + 1], --crossing[std::min(last + 1, nodes.size())];
-    }
-  }
-  for (size_t i = 1; i < crossing.size(); ++i) crossing[i] += crossing[i - 1];
-  std::set<const Node*> cuts;
-  size_t after = 0;  // the last cut
-  for (int k = 1; k < count; ++k) {
-    size_t ideal = nodes.size() * static_cast<size_t>(k) / static_cast<size_t>(count);
-    size_t reach = std::max<size_t>(1, nodes.size() / static_cast<size_t>(count) / 2);
-    size_t best = 0;
-    auto cost = [&](size_t i) { return std::pair(crossing[i], i > ideal ? i - ideal : ideal - i); };
-    auto look = [&](size_t first, size_t last) {
-      for (size_t i = std::max(after + 1, first); i < nodes.size() && i <= last; ++i)
-        if (allowed[i] && (best == 0 || cost(i) < cost(best))) best = i;
-    };
-    look(ideal - std::min(ideal, reach), ideal + reach);
-    if (best == 0) look(1, nodes.size());  // all of these lie in regions
-    if (best == 0)
-      throw Error("--split equal:" + std::to_string(count),
-                  "there are not enough places to cut; try fewer modules");
-    after = best;
-    cuts.insert(nodes[best]);
-  }
-  return cuts;
-}
-
-}  // namespace
-
-Assignment AssignModules(Model& model, const SplitSpec& split) {
-  std::set<const Node*> cuts;
-  if (split.kind == SplitSpec::kEqual) cuts = EqualCuts(model, split.count);
-  if (split.kind == SplitSpec::kModules) cuts = CutsBeforeModules(model, split.names);
+Assignment AssignRuns(Model& model, const SplitSpec& split) {
+  Cuts cuts;
+  if (split.kind == SplitSpec::kNames) cuts = CutsAtNames(model, split);
+  if (split.kind == SplitSpec::kChildren) cuts = CutsAtChildren(model, split);
+  if (split.kind == SplitSpec::kEqual || split.kind == SplitSpec::kBalanced ||
+      split.kind == SplitSpec::kSize)
+    cuts = CutsByCost(model, split);
   Assignment out;
+  out.reasons = {"the start of the model"};
   GradRegions regions;
   int module = 0;
   bool any = false;  // whether the module has an operation
+  std::string reason;
   for (auto it = model.graph->nodes().begin(); it != model.graph->nodes().end();) {
     Node* node = *it++;
-    bool cut = cuts.count(node);
-    if (node->kind() == kMarker) {
-      cut = split.kind == SplitSpec::kMarkers;
+    auto cut = cuts.find(node);
+    if (cut != cuts.end()) reason = cut->second;
+    if (IsMarker(node)) reason = "pipe_split(), " + Origin(node);
+    if (!reason.empty() && regions.inside) RefuseRegion(model, node);
+    if (!reason.empty() && any) {
+      ++module, any = false;
+      out.reasons.push_back(reason);
     }
-    if (cut && regions.inside)
-      throw Error(model.file + ": cut before " + Origin(node),
-                  "lies inside a torch.no_grad() region",
-                  "move the marker out of the region, or cut at another submodule");
-    if (cut && any) ++module, any = false;
-    if (node->kind() == kMarker) {
+    reason.clear();
+    if (IsMarker(node)) {
       node->destroy();
       continue;
     }
@@ -183,10 +68,88 @@ Assignment AssignModules(Model& model, const SplitSpec& split) {
   }
   if (!any && module > 0) {  // a marker at the end
     --module;
+    out.reasons.pop_back();
     for (auto& entry : out.module_of) entry.second = std::min(entry.second, module);
   }
   out.modules = module + 1;
   return out;
+}
+
+// The module that the map gives the innermost of the node's submodules that it names; -1: none.
+int Mapped(const SplitSpec& split, const Node* node) {
+  std::vector<std::string> stack = ModuleStack(node);
+  for (auto path = stack.rbegin(); path != stack.rend(); ++path) {
+    std::string name = *path;
+    while (true) {
+      auto found = split.map.find(name);
+      if (found != split.map.end()) return found->second;
+      size_t dot = name.rfind('.');
+      if (dot == std::string::npos) break;
+      name.resize(dot);
+    }
+    size_t call = path->find('@');  // a further call of a submodule that the map names once
+    if (call == std::string::npos) continue;
+    auto found = split.map.find(path->substr(0, call));
+    if (found != split.map.end()) return found->second;
+  }
+  return -1;
+}
+
+Assignment AssignEach(Model& model, const SplitSpec& split) {
+  for (const auto& [name, module] : split.map) {
+    bool used = false;
+    for (const Node* node : model.graph->nodes())
+      used = used || (node->kind() != torch::jit::prim::Constant && Belongs(node, name));
+    if (!used) RefuseName(model, "--split " + split.text, name);
+  }
+  Assignment out;
+  int highest = 0;
+  for (const auto& [name, module] : split.map) highest = std::max(highest, module);
+  GradRegions regions;
+  int region = -1;  // module of the region that the node lies in
+  for (const Node* node : model.graph->nodes()) {
+    int wanted = split.kind == SplitSpec::kMap ? Mapped(split, node) : split.function(node);
+    if (wanted < -1 || wanted > 100000)
+      throw Error("split callback",
+                  "gives module " + std::to_string(wanted) + " to " + Origin(node));
+    // What nobody places stands with the last of what it needs.
+    int earliest = 0;
+    const Node* producer = nullptr;
+    for (Node* inner : WithInner(const_cast<Node*>(node)))
+      for (const auto* input : inner->inputs()) {
+        auto found = out.module_of.find(input->node());
+        if (found == out.module_of.end() || !IsOperation(input->node())) continue;
+        if (found->second >= earliest) earliest = found->second, producer = input->node();
+      }
+    bool before = regions.inside;
+    regions.Pass(node);
+    bool opens = !before && regions.inside;
+    if (wanted < 0) wanted = before ? region : earliest;
+    if (opens) region = wanted;
+    if (before && wanted != region && IsOperation(node)) RefuseRegion(model, node);
+    if (wanted < earliest && IsOperation(node))
+      throw Error("--split " + split.text,
+                  Origin(node) + " is in module " + std::to_string(wanted) +
+                      " but uses a value of " + Origin(producer) + " in module " +
+                      std::to_string(earliest),
+                  "modules run in the order of their numbers: give it " + std::to_string(earliest) +
+                      " or more");
+    out.module_of[node] = std::max(wanted, earliest);
+    highest = std::max(highest, wanted);
+  }
+  out.modules = highest + 1;
+  for (int m = 0; m <= highest; ++m) out.reasons.push_back("placed by " + split.text);
+  SortByModule(model, out);
+  return out;
+}
+
+}  // namespace
+
+Assignment AssignModules(Model& model, const SplitSpec& split) {
+  RemoveMarkers(model, split.kind == SplitSpec::kMarkers);
+  return split.kind == SplitSpec::kMap || split.kind == SplitSpec::kFunction
+             ? AssignEach(model, split)
+             : AssignRuns(model, split);
 }
 
 }  // namespace pipewright

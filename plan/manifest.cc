@@ -57,8 +57,10 @@ Json ToJson(const ValueInfo& value) {
   Json out{{"name", value.name}};
   if (value.kind != "tensor") out["kind"] = value.kind;
   if (value.kind == "tensor") {
-    out["dtype"] = value.dtype;
-    out["shape"] = ShapeToJson(value.shape);
+    if (!value.dtype.empty()) {
+      out["dtype"] = value.dtype;
+      out["shape"] = ShapeToJson(value.shape);
+    }
     out["gradient"] = value.gradient;
   }
   out["from"] = value.producer < 0 ? Json("input") : Json(value.producer);
@@ -73,9 +75,11 @@ ValueInfo ReadValue(const Reader& reader, const Json& in, const std::string& pat
   value.name = reader.Get<std::string>(in, "name", path);
   if (in.contains("kind")) value.kind = reader.Get<std::string>(in, "kind", path);
   if (value.kind == "tensor") {
-    value.dtype = reader.Get<std::string>(in, "dtype", path);
-    for (const Json& d : reader.List(in, "shape", path))
-      value.shape.push_back(d.is_string() ? d.get<std::string>() : d.dump());
+    if (in.contains("dtype") || in.contains("shape")) {
+      value.dtype = reader.Get<std::string>(in, "dtype", path);
+      for (const Json& d : reader.List(in, "shape", path))
+        value.shape.push_back(d.is_string() ? d.get<std::string>() : d.dump());
+    }
     value.gradient = reader.Get<bool>(in, "gradient", path);
   }
   value.producer = reader.At(in, "from", path) == "input" ? -1 : reader.Get<int>(in, "from", path);

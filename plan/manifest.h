@@ -14,7 +14,8 @@ namespace pipewright {
 struct ValueInfo {
   std::string name;             // unique among values; the name it has in the modules' code
   std::string kind = "tensor";  // tensor, int, float, bool, none
-  std::string dtype;            // torch's word: float32, int64, ...; empty for scalars
+  std::string dtype;            // torch's word: float32, int64, ...; empty for scalars, and where
+                                // the model file does not say (TorchScript): then shape is empty too
   std::vector<std::string>
       shape;                   // numbers, or expressions of symbols where dynamic ("s0", "2*s0")
   bool gradient = false;       // whether a gradient flows back along it

@@ -45,7 +45,8 @@ Data::Data(std::shared_ptr<DataSource> source, const DataJob& job, const Manifes
     if (!tokens && column == job.inputs.end())
       throw Error(where + ".inputs", "the input \"" + value.name + "\" is missing");
     columns_.push_back(Find(tokens ? "tokens" : column->second, where + ".inputs"));
-    columns_.back().wanted = DtypeOf(value.dtype);
+    // Where the model file does not say, what the data has.
+    columns_.back().wanted = value.dtype.empty() ? columns_.back().type : DtypeOf(value.dtype);
     if (!tokens && columns_.back().type != columns_.back().wanted)
       throw Error(where + ".inputs", "\"" + column->second + "\" is " +
                                          DtypeName(columns_.back().type) + ", input \"" +

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <map>
 
+#include "passes/op_library.h"
 #include "plan/error.h"
 #include "plan/safetensors.h"
 #include "plan/text.h"
@@ -84,6 +85,7 @@ void CheckInterface(const std::string& file, const Manifest& manifest, const Mod
 
 LoadedModule LoadModule(const std::string& package, const Manifest& manifest, int index,
                         WeightSource weights) {
+  for (const std::string& library : manifest.op_libraries) LoadOpLibrary(library);
   const ModuleInfo& info = manifest.modules[index];
   std::string path = package + "/" + info.code;
   LoadedModule module;

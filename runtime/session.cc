@@ -150,7 +150,13 @@ void OpenSession(Session& session, const SessionOptions& options, Transport& tra
                               !options.training);
     if (options.has_loss) CheckLoss(session);
     auto shapes = std::make_shared<ShapeCache>(options.package, session.run.manifest);
-    CheckRunnable(session, *shapes->Of(specs(0, 0)));
+    auto first = shapes->Of(specs(0, 0));
+    CheckRunnable(session, *first);
+    // Where the model file does not say dtypes, integers are known by now: they have no gradient.
+    for (size_t id = 0; id < first->size(); ++id)
+      if ((*first)[id].known && !at::isFloatingType((*first)[id].type) &&
+          !at::isComplexType((*first)[id].type))
+        session.run.manifest.values[id].gradient = false;
     settings.specs = [shapes, specs = std::move(specs)](int64_t step, int microbatch) {
       return shapes->Of(specs(step, microbatch));
     };

@@ -35,7 +35,7 @@ std::map<std::string, int64_t> BindSymbols(const Manifest& manifest,
     const ValueInfo& value = manifest.values[manifest.inputs[i]];
     std::string where = "input \"" + value.name + "\"";
     std::string found = ShapeText(inputs[i].sizes);
-    if (value.kind != "tensor") continue;
+    if (value.kind != "tensor" || value.dtype.empty()) continue;
     if (DtypeOf(value.dtype) != inputs[i].type)
       throw Error(where, "is " + DtypeName(inputs[i].type) + ", the model takes " + value.dtype);
     if (value.shape.size() != inputs[i].sizes.size())
@@ -67,6 +67,7 @@ TensorSpec FromManifest(const ValueInfo& value, const std::map<std::string, int6
   if (value.kind == "int") return {at::kLong, {}, true};
   if (value.kind == "float") return {at::kDouble, {}, true};
   if (value.kind == "bool") return {at::kBool, {}, true};
+  if (value.dtype.empty()) return {at::kFloat, {}, false};
   TensorSpec spec{DtypeOf(value.dtype), {}, true};
   try {
     for (const std::string& size : value.shape) spec.sizes.push_back(EvaluateSize(size, symbols));
@@ -76,24 +77,29 @@ TensorSpec FromManifest(const ValueInfo& value, const std::map<std::string, int6
   return spec;
 }
 
-// What an edited module puts out, by running it once on zeros. (On the meta device the C++ library
-// lacks operators as common as layer norm.)
+// What a module puts out that was edited, or whose sizes the model file does not hold, by running
+// it once on zeros. (On the meta device the C++ library lacks operators as common as layer norm.)
+// `scalars`: the numbers among the values, from such runs of the modules before.
 void RunOnZeros(const std::string& package, const Manifest& manifest, int index,
-                std::vector<TensorSpec>& specs) {
+                std::vector<TensorSpec>& specs, std::map<int, c10::IValue>& scalars) {
   at::NoGradGuard no_grad;
   LoadedModule module = LoadModule(package, manifest, index, WeightSource::kZeros);
   SetTraining(module, false);
   const ModuleInfo& info = manifest.modules[index];
   std::vector<c10::IValue> inputs;
   for (int id : info.inputs) {
+    auto scalar = scalars.find(id);
+    if (scalar != scalars.end()) {
+      inputs.push_back(scalar->second);
+      continue;
+    }
     if (manifest.values[id].kind != "tensor")
-      throw Error(package + "/" + info.code, "was edited, and its sizes depend on the value of \"" +
+      throw Error(package + "/" + info.code, "its sizes depend on the value of \"" +
                                                  manifest.values[id].name +
                                                  "\", which is not known before the run");
     if (!specs[id].known)
-      throw Error(package + "/" + info.code, "was edited, and the sizes of its input \"" +
-                                                 manifest.values[id].name +
-                                                 "\" depend on the data");
+      throw Error(package + "/" + info.code,
+                  "the sizes of its input \"" + manifest.values[id].name + "\" depend on the data");
     inputs.push_back(at::zeros(specs[id].sizes, specs[id].type));
   }
   std::vector<c10::IValue> outputs;
@@ -107,7 +113,7 @@ void RunOnZeros(const std::string& package, const Manifest& manifest, int index,
     if (manifest.values[id].kind == "tensor")
       specs[id] = {outputs[i].toTensor().scalar_type(), outputs[i].toTensor().sizes().vec(), true};
     else
-      specs[id] = FromManifest(manifest.values[id], {});
+      specs[id] = FromManifest(manifest.values[id], {}), scalars[id] = outputs[i];
   }
 }
 
@@ -125,17 +131,21 @@ std::vector<TensorSpec> InferShapes(const std::string& package, const Manifest& 
   std::vector<TensorSpec> specs(manifest.values.size());
   std::vector<bool> changed(manifest.values.size(), false);
   for (size_t i = 0; i < inputs.size(); ++i) specs[manifest.inputs[i]] = inputs[i];
+  std::map<int, c10::IValue> scalars;
+  bool unknown = false;  // the model file did not say
+  for (const ValueInfo& value : manifest.values)
+    unknown = unknown || (value.kind == "tensor" && value.dtype.empty());
   for (size_t m = 0; m < manifest.modules.size(); ++m) {
     const ModuleInfo& info = manifest.modules[m];
-    bool anew = HexHash(ReadFile(package + "/" + info.code)) != info.code_hash;
+    bool anew = unknown || HexHash(ReadFile(package + "/" + info.code)) != info.code_hash;
     for (int id : info.inputs) anew = anew || changed[id];
     std::vector<TensorSpec> recorded;
     for (int id : info.outputs) recorded.push_back(FromManifest(manifest.values[id], symbols));
-    if (anew) RunOnZeros(package, manifest, static_cast<int>(m), specs);
+    if (anew) RunOnZeros(package, manifest, static_cast<int>(m), specs, scalars);
     for (size_t i = 0; i < info.outputs.size(); ++i) {
       int id = info.outputs[i];
       if (!anew) specs[id] = recorded[i];
-      changed[id] = anew && !Same(specs[id], recorded[i]);
+      changed[id] = anew && !manifest.values[id].dtype.empty() && !Same(specs[id], recorded[i]);
     }
   }
   return specs;

@@ -34,6 +34,7 @@ Manifest MakeManifest(const Model& model, const std::vector<ModuleBody>& bodies)
   manifest.source = model.file.substr(model.file.rfind('/') + 1);
   manifest.exported_in_training = model.in_training;
   manifest.symbols = model.symbols;
+  manifest.op_libraries = model.op_libraries;
   auto gradient = ValuesWithGradient(model);
   std::map<const Value*, int> ids;
   auto add = [&](const Value* value, int producer) {
@@ -42,7 +43,7 @@ Manifest MakeManifest(const Model& model, const std::vector<ModuleBody>& bodies)
     info.kind = KindOf(model, value);
     info.producer = producer;
     const ValueMeta* meta = model.MetaOf(value);
-    if (info.kind == "tensor" && meta)
+    if (info.kind == "tensor" && meta && !meta->cast)
       info.dtype = DtypeText(meta->dtype), info.shape = meta->shape;
     info.gradient = producer >= 0 && info.kind == "tensor" && gradient.count(value);
     ids[value] = static_cast<int>(manifest.values.size());

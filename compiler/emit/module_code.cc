@@ -123,16 +123,8 @@ class BodyWriter {
   void Clone(Node* node) {
     place_ = Place(node);
     // Uses inside blocks need their attributes before the block.
-    std::vector<Node*> inside = {node};
-    while (!inside.empty()) {
-      Node* inner = inside.back();
-      inside.pop_back();
+    for (Node* inner : WithInner(node))
       for (Value* input : inner->inputs()) Resolve(input);
-      for (auto* block : inner->blocks()) {
-        inside.push_back(block->return_node());
-        for (Node* n : block->nodes()) inside.push_back(n);
-      }
-    }
     Node* clone = graph_->createClone(node, [&](Value* value) { return Resolve(value); });
     graph_->insertNode(clone);
     place_ = Place(node);

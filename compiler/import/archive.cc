@@ -54,7 +54,8 @@ class Adapter : public caffe2::serialize::ReadAdapterInterface {
 };
 
 constexpr const char* kCure =
-    "pass a file written by torch.export.save(torch.export.export(model, inputs), \"model.pt2\")";
+    "pass a file written by torch.export.save(torch.export.export(model, inputs), \"model.pt2\"), "
+    "or by torch.jit.save";
 
 }  // namespace
 
@@ -76,6 +77,12 @@ Archive::Archive(const std::string& path) : path_(path) {
 }
 
 bool Archive::Has(const std::string& record) const { return reader_->hasRecord(record); }
+
+bool Archive::HasUnder(const std::string& folder) const {
+  for (const std::string& record : reader_->getAllRecords())
+    if (record.rfind(folder, 0) == 0) return true;
+  return false;
+}
 
 std::string Archive::Read(const std::string& record) const {
   try {

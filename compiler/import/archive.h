@@ -14,6 +14,10 @@ class Archive {
 
   const std::string& path() const { return path_; }
   bool Has(const std::string& record) const;
+  // Whether a record's name starts with `folder`.
+  bool HasUnder(const std::string& folder) const;
+  // Of the format, as the writer recorded it.
+  uint64_t Version() const { return reader_->version(); }
   std::string Read(const std::string& record) const;
   // Where the record's payload lies in the file. Throws Error when it is compressed or out of
   // range.

@@ -2,6 +2,7 @@
 #include "compiler/import/archive.h"
 #include "compiler/import/export_graph.h"
 #include "compiler/import/import.h"
+#include "passes/memory.h"
 #include "plan/dtype.h"
 #include "plan/error.h"
 
@@ -55,10 +56,10 @@ Weight ReadWeight(const Archive& archive, const ExportJson& config, const std::s
                    __builtin_add_overflow(last, extent, &last)))
       throw Error(where, "has sizes beyond 64 bits");
   }
-  if (empty || !archive.Has(record)) {
-    if (!empty) throw Error(where, "has no record " + record + " in the archive");
-    return weight;
-  }
+  const ExportJson& device = meta.value("device", ExportJson::object());
+  weight.absent = !empty && device.value("type", std::string("cpu")) == "meta";
+  if (empty || weight.absent) return weight;
+  if (!archive.Has(record)) throw Error(where, "has no record " + record + " in the archive");
   weight.file_offset = archive.Offset(record);
   weight.file_bytes = archive.Size(record);
   uint64_t needed = (static_cast<uint64_t>(last) + 1) * c10::elementSize(weight.dtype);
@@ -120,6 +121,36 @@ void ReadWeights(const Archive& archive, const ExportJson& signature, Model& mod
   }
 }
 
+// A buffer, and its content after the call.
+using BufferWrite = std::pair<torch::jit::Value*, torch::jit::Value*>;
+
+// buffer.copy_(value) as early as the old content is no longer used: beside what made the value, so
+// that cuts after it leave the buffer to one module.
+void WriteBack(Model& model, const std::vector<BufferWrite>& writes) {
+  if (writes.empty()) return;
+  MemoryClasses classes;
+  for (torch::jit::Node* node : model.graph->nodes()) JoinNode(node, classes);
+  std::map<int, torch::jit::Node*> last_use;  // by class
+  for (const auto& [buffer, value] : writes) last_use[classes.Find(buffer)] = nullptr;
+  for (torch::jit::Node* node : model.graph->nodes())
+    for (torch::jit::Node* inner : WithInner(node))
+      for (const torch::jit::Value* input : inner->inputs()) {
+        if (!HasMemory(input)) continue;
+        auto found = last_use.find(classes.Find(input));
+        if (found != last_use.end()) found->second = node;
+      }
+  for (const auto& [buffer, value] : writes) {
+    torch::jit::Node* after = value->node();
+    torch::jit::Node* use = last_use.at(classes.Find(buffer));
+    if (after->kind() == torch::jit::prim::Param || (use && after->isBefore(use))) after = use;
+    torch::jit::Node* first = *model.graph->nodes().begin();
+    torch::jit::WithInsertPoint place(after ? after->next() : first);
+    torch::jit::Node* copy = model.graph->insertNode(model.graph->create(
+        c10::Symbol::aten("copy_"), {buffer, value, model.graph->insertConstant(false)}, 1));
+    if (after) copy->copyMetadata(after);
+  }
+}
+
 void CheckVersion(const ExportJson& program, const std::string& path) {
   const ExportJson& version = program.at("schema_version");
   int64_t major = version.at("major").get<int64_t>();
@@ -176,6 +207,7 @@ void Convert(const Archive& archive, const ExportJson& program, Model& model) {
   }
   converter.ConvertNodes(graph);
   const ExportJson& specs = signature.at("output_specs");
+  std::vector<BufferWrite> writes;
   for (const ExportJson& spec : specs) {
     const std::string kind = spec.begin().key();
     const ExportJson& content = spec.begin().value();
@@ -185,42 +217,31 @@ void Convert(const Archive& archive, const ExportJson& program, Model& model) {
           converter.Output(kind == "user_output" ? arg : ExportJson{{"as_tensor", arg}}));
     } else if (kind == "buffer_mutation") {
       // A functionalised export returns the buffer's new content: write it back.
+      const std::string name = content.at("buffer_name").get<std::string>();
       torch::jit::Value* buffer = nullptr;
       for (size_t i = 0; i < model.weights.size(); ++i)
-        for (const std::string& name : model.weights[i].names)
-          if (name == content.at("buffer_name").get<std::string>()) buffer = weights[i];
-      if (!buffer) throw Error(archive.path(), "writes to a buffer that it does not have");
-      torch::jit::Value* value = converter.Output(ExportJson{{"as_tensor", content.at("arg")}});
-      out.insert(c10::Symbol::aten("copy_"), {buffer, value});
+        for (const std::string& own : model.weights[i].names)
+          if (own == name) buffer = weights[i];
+      if (!buffer)
+        throw Error(archive.path(), "writes to a buffer \"" + name + "\" that it does not have");
+      writes.emplace_back(buffer, converter.Output(ExportJson{{"as_tensor", content.at("arg")}}));
     } else {
       throw Error(archive.path(), "has an output of kind " + kind + ", which is not supported",
                   "export the forward pass only");
     }
   }
+  WriteBack(model, writes);
 }
 
 }  // namespace
 
-Model ImportExport(const std::string& path) {
-  Archive archive(path);
-  const std::string record = "models/model.json";
-  if (!archive.Has(record)) {
-    if (archive.Has("constants.pkl") && archive.Has("data.pkl"))
-      throw Error(path, "is a TorchScript file; only exports of torch.export are read",
-                  "torch.export.save(torch.export.export(model, inputs), \"model.pt2\")");
-    if (archive.Has("data.pkl"))
-      throw Error(path, "holds weights only (torch.save), not a model",
-                  "torch.export.save(torch.export.export(model, inputs), \"model.pt2\")");
-    if (archive.Has("serialized_exported_program.json"))
-      throw Error(path, "was written by an old torch.export.save",
-                  "re-export with torch 2.11 to 2.13");
-    throw Error(path, "holds no exported program: models/model.json is missing",
-                "torch.export.save(torch.export.export(model, inputs), \"model.pt2\")");
-  }
+Model ImportExport(const Archive& archive) {
+  const std::string &path = archive.path(), record = "models/model.json";
   if (archive.Has("byteorder") && archive.Read("byteorder") == "big")
     throw Error(path, "holds big-endian weights", "export on a little-endian machine");
   Model model;
   model.file = path;
+  model.files = {path};
   model.graph = std::make_shared<torch::jit::Graph>();
   try {
     ExportJson program = ReadRecord(archive, record);

@@ -137,8 +137,10 @@ void ExportConverter::Locate(Node* first, const ExportJson& node) {
     range = ranges_.emplace(trace, made).first;
   }
   const torch::jit::ScopePtr& place = scopes_[stack];
-  for (Node* made = first; made != model_.graph->return_node(); made = made->next()) {
+  for (Node* made = first; made != model_.graph->insertPoint(); made = made->next()) {
     if (made->sourceRange().source()) continue;  // of a region inside: knows better
+    for (Node* inner : WithInner(made))
+      if (!inner->sourceRange().source()) inner->setSourceRange(range->second);
     made->setScope(place);
     made->setSourceRange(range->second);
   }
@@ -148,7 +150,7 @@ void ExportConverter::ConvertNodes(const ExportJson& graph) {
   for (const ExportJson& node : graph.at("nodes")) {
     const ExportJson* outer = current_;
     current_ = &node;
-    Node* last = model_.graph->return_node()->prev();
+    Node* last = model_.graph->insertPoint()->prev();
     ConvertNode(node, graph);
     Locate(last->next(), node);
     current_ = outer;

@@ -32,7 +32,18 @@ class ExportConverter {
   void ConvertNode(const ExportJson& node, const ExportJson& graph);
   void ConvertOperator(const ExportJson& node, const ExportJson& graph);
   bool ConvertSpecial(const ExportJson& node, const ExportJson& graph);
+  // Regions (export_control.cc).
   void ConvertGradRegion(const ExportJson& node);
+  void ConvertCond(const ExportJson& node, const ExportJson& graph);
+  void ConvertWhile(const ExportJson& node, const ExportJson& graph);
+  void ConvertScan(const ExportJson& node, const ExportJson& graph);
+  std::vector<torch::jit::Value*> Operands(const ExportJson& node, size_t first);
+  std::vector<torch::jit::Value*> OperandsOf(const ExportJson& argument);
+  std::vector<torch::jit::Value*> Region(const ExportJson& inner,
+                                         const std::vector<torch::jit::Value*>& actuals);
+  void BindRegion(const ExportJson& node, const ExportJson& graph,
+                  at::ArrayRef<torch::jit::Value*> values);
+  torch::jit::Value* Bool(torch::jit::Value* value);
   void BindOutputs(const ExportJson& node, const ExportJson& graph,
                    at::ArrayRef<torch::jit::Value*> values);
 

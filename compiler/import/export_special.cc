@@ -56,6 +56,9 @@ bool ExportConverter::ConvertSpecial(const ExportJson& node, const ExportJson& g
     ConvertGradRegion(node);
     return true;
   }
+  if (target == "torch.ops.higher_order.cond") return ConvertCond(node, graph), true;
+  if (target == "torch.ops.higher_order.while_loop") return ConvertWhile(node, graph), true;
+  if (target == "torch.ops.higher_order.scan") return ConvertScan(node, graph), true;
   auto function = kScalarFunctions.find(target);
   if (function != kScalarFunctions.end()) {
     std::vector<torch::jit::NamedValue> arguments;
@@ -86,46 +89,6 @@ bool ExportConverter::ConvertSpecial(const ExportJson& node, const ExportJson& g
     return true;
   }
   return false;
-}
-
-// with torch.no_grad(): its nodes stand between two switches, as ordinary nodes.
-void ExportConverter::ConvertGradRegion(const ExportJson& node) {
-  const ExportJson& inputs = node.at("inputs");
-  bool enabled = inputs.at(0).at("arg").at("as_bool").get<bool>();
-  const ExportJson& inner = inputs.at(1).at("arg").at("as_graph").at("graph");
-  Env env;
-  for (size_t i = 2; i < inputs.size(); ++i) {
-    const ExportJson& formal = inner.at("inputs").at(i - 2);
-    const ExportJson& content = formal.begin().value();
-    std::string name = content.contains("name") ? content["name"].get<std::string>()
-                                                : content.value("as_name", std::string());
-    env[name] = Plain(inputs[i].at("arg"));
-  }
-  auto switch_to = [&](bool on) {
-    model_.graph->insertNode(
-        model_.graph->create(c10::Symbol::aten("set_grad_enabled"), {Constant(on)}, 0));
-  };
-  bool outer = grad_enabled_;
-  switch_to(enabled);
-  grad_enabled_ = enabled;
-  env_.swap(env);
-  ConvertNodes(inner);
-  std::vector<Value*> outputs;
-  for (const ExportJson& output : inner.at("outputs")) outputs.push_back(Plain(output));
-  env_.swap(env);
-  grad_enabled_ = outer;
-  switch_to(outer);
-  // The region's results already have names: bind the outer ones to the same values.
-  std::vector<std::string> names;
-  for (const ExportJson& output : node.at("outputs")) {
-    const ExportJson& content = output.begin().value();
-    if (output.begin().key() == "as_tensors")
-      for (const ExportJson& entry : content) names.push_back(entry.at("name"));
-    else if (content.is_object())
-      names.push_back(content.contains("name") ? content["name"].get<std::string>()
-                                               : content.value("as_name", std::string()));
-  }
-  for (size_t i = 0; i < names.size() && i < outputs.size(); ++i) env_[names[i]] = outputs[i];
 }
 
 }  // namespace pipewright

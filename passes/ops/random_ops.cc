@@ -50,6 +50,67 @@ static at::Tensor Dropout(const at::Tensor& input, double p, bool train, int64_t
   return input * mask;
 }
 
+// One number a channel: the noise of PyTorch's feature dropout.
+static at::Tensor FeatureMask(const at::Tensor& like, double p, int64_t id) {
+  TORCH_CHECK(like.dim() >= 2, "feature dropout requires at least 2 dimensions in the input");
+  std::vector<int64_t> sizes(static_cast<size_t>(like.dim()), 1);
+  sizes[0] = like.size(0), sizes[1] = like.size(1);
+  at::Tensor mask = at::empty(sizes, like.options());
+  return mask.bernoulli_(1 - p, MakeGenerator(like.device(), id));
+}
+
+static at::Tensor FeatureDropout(const at::Tensor& input, double p, bool train, int64_t id) {
+  TORCH_CHECK(p >= 0 && p <= 1, "dropout: p must be between 0 and 1, not ", p);
+  if (!train || p == 0 || input.numel() == 0) return input;
+  at::Tensor mask;
+  {
+    at::NoGradGuard guard;
+    mask = FeatureMask(input, p, id);
+    if (p < 1) mask.div_(1 - p);
+  }
+  return input * mask;
+}
+
+// Klambauer et al.: Self-Normalizing Neural Networks (2017); PyTorch's arithmetic.
+static at::Tensor AlphaDropout(const at::Tensor& input, double p, bool train, bool feature,
+                               int64_t id) {
+  TORCH_CHECK(p >= 0 && p <= 1, "dropout: p must be between 0 and 1, not ", p);
+  if (!train || p == 0 || input.numel() == 0) return input;
+  if (p == 1) return input.mul(at::zeros({}, input.options()));
+  constexpr double kAlpha = 1.7580993408473766;
+  double a = 1.0 / std::sqrt((kAlpha * kAlpha * p + 1) * (1 - p));
+  at::Tensor mask, shift;
+  {
+    at::NoGradGuard guard;
+    mask = feature ? FeatureMask(input, p, id)
+                   : at::empty_like(input, LEGACY_CONTIGUOUS_MEMORY_FORMAT)
+                         .bernoulli_(1 - p, MakeGenerator(input.device(), id));
+    shift = mask.add(-1).mul_(kAlpha * a).add_(kAlpha * a * p);
+    mask.mul_(a);
+  }
+  return input.mul(mask).add(shift);
+}
+
+static at::Tensor PlainAlphaDropout(const at::Tensor& input, double p, bool train, int64_t id) {
+  return AlphaDropout(input, p, train, false, id);
+}
+static at::Tensor FeatureAlphaDropout(const at::Tensor& input, double p, bool train, int64_t id) {
+  return AlphaDropout(input, p, train, true, id);
+}
+
+static std::tuple<at::Tensor, at::Tensor> NativeDropout(const at::Tensor& input, double p,
+                                                        bool train, int64_t id) {
+  if (!train || p == 0 || input.numel() == 0)
+    return {input, at::ones_like(input, input.options().dtype(at::kBool))};
+  at::Tensor mask;
+  {
+    at::NoGradGuard guard;
+    mask = at::empty_like(input, input.options().dtype(at::kBool), LEGACY_CONTIGUOUS_MEMORY_FORMAT)
+               .bernoulli_(1 - p, MakeGenerator(input.device(), id));
+  }
+  return {input * mask * (p < 1 ? 1 / (1 - p) : 0.0), mask};
+}
+
 static at::Tensor Attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                             const std::optional<at::Tensor>& mask, double p, bool causal,
                             std::optional<double> scale, bool grouped, bool train, int64_t id) {
@@ -90,8 +151,22 @@ TORCH_LIBRARY(pipewright, m) {
       "float dropout_p, bool is_causal, float? scale, bool enable_gqa, bool train, int id) -> "
       "Tensor",
       torch::dispatch(c10::DispatchKey::CompositeImplicitAutograd, pipewright::Attention));
+  m.def("feature_dropout(Tensor input, float p, bool train, int id) -> Tensor",
+        torch::dispatch(c10::DispatchKey::CompositeImplicitAutograd, pipewright::FeatureDropout));
+  m.def(
+      "alpha_dropout(Tensor input, float p, bool train, int id) -> Tensor",
+      torch::dispatch(c10::DispatchKey::CompositeImplicitAutograd, pipewright::PlainAlphaDropout));
+  m.def("feature_alpha_dropout(Tensor input, float p, bool train, int id) -> Tensor",
+        torch::dispatch(c10::DispatchKey::CompositeImplicitAutograd,
+                        pipewright::FeatureAlphaDropout));
+  m.def("native_dropout(Tensor input, float p, bool train, int id) -> (Tensor, Tensor)",
+        torch::dispatch(c10::DispatchKey::CompositeImplicitAutograd, pipewright::NativeDropout));
   m.def("generator(Device device, int id) -> Generator?",
         torch::dispatch(c10::DispatchKey::CompositeImplicitAutograd, pipewright::GeneratorOf));
+  m.def(torch::schema("pipe_split() -> ()", c10::AliasAnalysisKind::CONSERVATIVE));
+}
+TORCH_LIBRARY_IMPL(pipewright, CompositeExplicitAutograd, m) {
+  m.impl("pipe_split", [] {});
 }
 
 // Conservative: nothing may be moved across a marker, and it is not dead.

@@ -241,6 +241,7 @@ class PickleReader {
         return PushGlobal(Node(names[0]).text, Node(names[1]).text);
       }
       case 'R':
+      case '\x81':  // NEWOBJ: of a class, as TorchScript writes objects
         return Call();
       case 'Q':
         return PushItems(Kind::kPersistent, PopSome(1));

@@ -89,7 +89,6 @@ class Refusals(CompilerTest):
         model = GPT()
         export(model, [torch.randint(32, (3, 8))], good)
         torch.save(model.state_dict(), self.at / "weights.pt")
-        torch.jit.trace(model, torch.randint(32, (3, 8))).save(self.at / "traced.pt")
         (self.at / "text.pt2").write_text("hello")
         content = good.read_bytes()
         (self.at / "short.pt2").write_bytes(content[:len(content) // 2])
@@ -101,7 +100,7 @@ class Refusals(CompilerTest):
                      lambda t: t.replace('"use_pickle": false', '"use_pickle": true'))
         self.changed(good, "broken.pt2", "models/model.json", lambda t: t[:-9])
         self.changed(good, "small.pt2", "data/weights/weight_0", lambda t: t[:-8], binary=True)
-        for name, part in (("weights.pt", "holds weights only"), ("traced.pt", "TorchScript"),
+        for name, part in (("weights.pt", "holds weights only"),
                            ("text.pt2", "not an exported model"), ("short.pt2", "cut off"),
                            ("missing.pt2", "No such file"), ("plain.pt2", "PyTorch"),
                            ("major.pt2", "re-export with torch"), ("pickled.pt2", "pickle"),

@@ -11,6 +11,7 @@
 #include <map>
 
 #include "passes/model.h"
+#include "passes/op_library.h"
 #include "passes/random_ops.h"
 #include "plan/dtype.h"
 #include "plan/error.h"
@@ -66,6 +67,7 @@ static void Run(const std::string& package, const std::string& in, const std::st
   at::set_num_threads(1);
   torch::jit::getProfilingMode() = false;
   Manifest manifest = ReadManifest(package);
+  for (const std::string& library : manifest.op_libraries) LoadOpLibrary(library);
   SafetensorsFile inputs(in);
   std::map<int, c10::IValue> values;                // as made
   std::vector<std::map<int, at::Tensor>> received;  // by module, leaves of autograd
@@ -86,7 +88,8 @@ static void Run(const std::string& package, const std::string& in, const std::st
       const ValueInfo& value = manifest.values[static_cast<size_t>(id)];
       if (argument.isTensor() && value.producer >= 0) {
         at::Tensor leaf = argument.toTensor().detach().clone();
-        received[k][id] = leaf.set_requires_grad(value.gradient);
+        bool real = leaf.is_floating_point() || leaf.is_complex();
+        received[k][id] = leaf.set_requires_grad(value.gradient && real);
         argument = leaf;
       }
       arguments.push_back(argument);
@@ -105,7 +108,7 @@ static void Run(const std::string& package, const std::string& in, const std::st
       at::Tensor tensor = values[id].toTensor();
       if (tensor.requires_grad() && !value.gradient)
         throw Error(value.name, "has a gradient that the manifest denies");
-      if (value.dtype != DtypeText(tensor.scalar_type()))
+      if (!value.dtype.empty() && value.dtype != DtypeText(tensor.scalar_type()))
         throw Error(value.name, "is not of the dtype that the manifest says");
       for (size_t d = 0; d < value.shape.size(); ++d)
         if (std::isdigit(value.shape[d][0]) &&

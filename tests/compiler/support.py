@@ -75,17 +75,25 @@ class CompilerTest(unittest.TestCase):
             torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
 
     def check(self, model, inputs, options=(), dynamic=None, kwargs=None, modules=None, run=None,
-              train=True, tolerance=0, strict=False, reuse=None):
+              train=True, tolerance=0, strict=False, script=None, close=0):
         """The composed modules give the outputs and gradients of the model, bit for bit.
 
         `run`: other inputs than those exported with. `tolerance`: of gradients, where a weight is
         shared or a value has several consumers: the order of the sum is not autograd's.
+        `close`: of outputs, where a value that crosses is not contiguous in the model.
+        `script`: makes a TorchScript module of the model, which is compiled instead of an export.
         """
         model.train(train)
         state = {k: v.clone() for k, v in model.state_dict().items()}
-        export(model, copies(inputs), self.at / "model.pt2", dynamic, kwargs, strict)
+        path = self.at / ("model.pt" if script else "model.pt2")
+        if script:
+            made = script(model)
+            made.load_state_dict(state)  # tracing ran the model
+            made.save(path)
+        else:
+            export(model, copies(inputs), path, dynamic, kwargs, strict)
         model.load_state_dict(state)
-        manifest, package = self.compile(self.at / "model.pt2", *options)
+        manifest, package = self.compile(path, *options)
         if modules is not None:
             self.assertEqual(len(manifest["modules"]), modules)
         for index, run_with in enumerate([(inputs, kwargs)] + ([run] if run else [])):
@@ -108,7 +116,8 @@ class CompilerTest(unittest.TestCase):
             found = self.run_modules(package, feed, train)
             for i, value in enumerate(expected):
                 if value is not None:
-                    self.same(found[f"output.{i}"], torch.as_tensor(value).detach(), f"output {i}")
+                    self.same(found[f"output.{i}"], torch.as_tensor(value).detach(), f"output {i}",
+                              close)
             first = {n: group[0] for group in manifest.get("tied", []) for n in group}
             for name, parameter in model.named_parameters():
                 name = first.get(name, name)
@@ -116,5 +125,5 @@ class CompilerTest(unittest.TestCase):
                     self.same(found["gradient:" + name], parameter.grad, name, tolerance)
             for name, buffer in model.named_buffers():
                 if "buffer:" + first.get(name, name) in found:
-                    self.same(found["buffer:" + first.get(name, name)], buffer, name)
+                    self.same(found["buffer:" + first.get(name, name)], buffer, name, close)
         return manifest, package

@@ -55,7 +55,7 @@ TEST(Pipeline, GraphAfterEachPass) {
   std::string dump = testing::TempDir() + "pipewright_passes";
   fs::remove_all(dump);
   Model model = Everything();
-  std::vector<ModuleBody> bodies = RunPasses(model, {.split = {}, .dump = dump});
+  std::vector<ModuleBody> bodies = RunPasses(model, {.split = {}, .shared = {}, .dump = dump});
   EXPECT_EQ(bodies.size(), 3u);
   if (std::getenv("PIPEWRIGHT_UPDATE_GOLDEN")) {
     for (const std::string& name : Files(kGolden, "input.ir")) fs::remove(kGolden + name);

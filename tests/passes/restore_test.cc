@@ -153,22 +153,21 @@ graph(%training : bool, %device : Device, %x : Tensor):
   EXPECT_EQ(Find(model, "aten::rand")->schema().overload_name(), "generator");
 }
 
-TEST(RandomOperations, WhatCannotBeRepeatedIsRefused) {
+TEST(RandomOperations, OtherDropoutsAreKeyedToo) {
   Model model = ParseModel(R"IR(
 graph(%training : bool, %device : Device, %x : Tensor):
   %p : float = prim::Constant[value=0.5]()
   %a : Tensor = aten::alpha_dropout(%x, %p, %training)
-  return (%a)
+  %b : Tensor = aten::feature_dropout_(%a, %p, %training)
+  return (%b)
 )IR");
-  try {
-    RewriteRandomOperations(model);
-    FAIL();
-  } catch (const Error& e) {
-    EXPECT_EQ(
-        std::string(e.what()),
-        "test.pt2: alpha_dropout, the model itself: draws random numbers in a way that cannot "
-        "be repeated on every rank\n  use torch.nn.Dropout, or set its probability to 0");
-  }
+  RewriteRandomOperations(model);
+  // An in-place one writes its result back.
+  Expect()
+      .check("pipewright::alpha_dropout(%x, %p, %training, ")
+      ->check("pipewright::feature_dropout(%a, %p, %training, ")
+      ->check("aten::copy_(%a, %b, ")
+      ->run(*model.graph);
 }
 
 TEST(RandomOps, MasksDependOnTheKeyAlone) {

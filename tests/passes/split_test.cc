@@ -33,7 +33,7 @@ std::string Message(const F& f) {
 TEST(ParseSplit, Forms) {
   EXPECT_EQ(ParseSplit("markers").kind, SplitSpec::kMarkers);
   EXPECT_EQ(ParseSplit("equal:12").count, 12);
-  EXPECT_EQ(ParseSplit("modules:a.b,c@1").names, (std::vector<std::string>{"a.b", "c@1"}));
+  EXPECT_EQ(ParseSplit("modules:a.b,c@1").before, (std::vector<std::string>{"a.b", "c@1"}));
   for (const char* wrong : {"", "equal", "equal:", "equal:0", "equal:2x",
                             "modules:", "modules:a,,b", "markers:2", "Equal:2"})
     EXPECT_THROW(ParseSplit(wrong), UsageError) << wrong;
@@ -132,7 +132,7 @@ graph(%training : bool, %device : Device, %x : Tensor):
   Model other = ParseModel(kText);
   SetScopes(other, {"blocks.1", "blocks.10.fc", "blocks.1@1", "head"});
   EXPECT_EQ(Message([&] { AssignModules(other, ParseSplit("modules:haed")); }),
-            "--split modules:haed: there is no such submodule (did you mean \"head\"?)\n  "
+            "--split modules:haed: there is no submodule \"haed\" (did you mean \"head\"?)\n  "
             "submodules: blocks.1, blocks.10.fc, blocks.1@1, head");
 }
 

@@ -1,0 +1,38 @@
+#include "compiler/compile.h"
+
+#include "compiler/emit/explain.h"
+#include "compiler/emit/package.h"
+#include "compiler/import/adapt_weights.h"
+
+namespace pipewright {
+
+static const char kMarkersDropped[] =
+    "torch.jit drops pipe_split() when it writes a file, so the model is one module; call the one "
+    "of examples/torchscript/markers.py, export with torch.export, or pass --split equal:N or "
+    "--split modules:NAME,...";
+static const char kNoMarkers[] =
+    "the model has no markers and is one module; call torch.distributed.pipelining.pipe_split() "
+    "between layers, or pass --split equal:N or --split modules:NAME,...";
+static const char kEvaluation[] =
+    "the model was exported in evaluation mode: dropout and batch norm stay as in evaluation when "
+    "it is trained; call model.train() before exporting";
+
+Compiled Compile(Model& model, const CompileOptions& options) {
+  Compiled out;
+  auto add = [&](const std::vector<std::string>& notes) {
+    out.notes.insert(out.notes.end(), notes.begin(), notes.end());
+  };
+  if (!options.weights.empty()) add(TakeWeights(model, options.weights));
+  RefuseAbsentWeights(model);
+  add(MergeViews(model));
+  if (!options.dtype.empty()) CastWeights(model, options.dtype);
+  std::vector<ModuleBody> bodies = RunPasses(model, options.passes);
+  out.manifest = WritePackage(model, bodies, {options.output, options.ranks});
+  out.explanation = Explain(model, bodies, out.manifest);
+  if (out.manifest.modules.size() == 1 && options.passes.split.kind == SplitSpec::kMarkers)
+    out.notes.emplace_back(model.markers_dropped ? kMarkersDropped : kNoMarkers);
+  if (!out.manifest.exported_in_training) out.notes.emplace_back(kEvaluation);
+  return out;
+}
+
+}  // namespace pipewright

@@ -1,0 +1,15 @@
+// Why every group of nodes is where it is.
+#pragma once
+#include <string>
+
+#include "passes/bodies.h"
+#include "plan/manifest.h"
+
+namespace pipewright {
+
+// For each module: where it starts and why, its submodules, operations and weights, what it takes
+// and gives, and what the passes did in it; then the shared weights.
+std::string Explain(const Model& model, const std::vector<ModuleBody>& bodies,
+                    const Manifest& manifest);
+
+}  // namespace pipewright

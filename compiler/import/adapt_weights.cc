@@ -1,0 +1,229 @@
+#include "compiler/import/adapt_weights.h"
+
+#include <torch/csrc/jit/ir/constants.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "plan/dtype.h"
+#include "plan/error.h"
+#include "plan/text.h"
+#include "plan/weights/checkpoint.h"
+
+namespace pipewright {
+
+using torch::jit::Value;
+
+namespace {
+
+// At most `most` of the names, for a message.
+std::string Listed(const std::vector<std::string>& names, size_t most = 12) {
+  std::vector<std::string> shown(names.begin(),
+                                 names.begin() + static_cast<long>(std::min(most, names.size())));
+  return Join(shown, ", ") +
+         (names.size() > most ? ", and " + std::to_string(names.size() - most) + " more" : "");
+}
+
+std::string Text(const std::vector<int64_t>& shape) { return ShapeText(shape); }
+
+// How names of the model become names of the checkpoint: a prefix taken off, and one put before.
+struct Renaming {
+  std::string off, on;
+  std::string operator()(const std::string& name) const {
+    return name.rfind(off, 0) == 0 ? on + name.substr(off.size()) : std::string();
+  }
+};
+
+std::set<std::string> Prefixes(const std::vector<std::string>& names) {
+  std::set<std::string> prefixes;
+  for (const std::string& name : names)
+    for (size_t dot = name.find('.'); dot != std::string::npos; dot = name.find('.', dot + 1))
+      if (prefixes.size() < 1000) prefixes.insert(name.substr(0, dot + 1));
+  return prefixes;
+}
+
+// The names as they are, unless a prefix that all names of one side have finds more.
+Renaming BestRenaming(const std::vector<std::string>& model, const Checkpoint& checkpoint) {
+  std::set<std::string> stored;
+  std::vector<std::string> stored_names;
+  for (const StoredTensor& tensor : checkpoint.tensors) {
+    stored.insert(tensor.name);
+    stored_names.push_back(tensor.name);
+  }
+  auto matches = [&](const Renaming& renaming) {
+    size_t count = 0;
+    for (const std::string& name : model) count += stored.count(renaming(name));
+    return count;
+  };
+  Renaming best;
+  size_t most = matches(best);
+  if (most == model.size()) return best;
+  // Prefixes that are everywhere matter; others would mix up layers.
+  auto try_prefixes = [&](const std::vector<std::string>& names, bool off) {
+    if (names.empty()) return;
+    for (const std::string& prefix : Prefixes({names[0]})) {
+      size_t with = 0;
+      for (const std::string& name : names) with += name.rfind(prefix, 0) == 0;
+      if (with * 10 < names.size() * 9) continue;
+      Renaming renaming = off ? Renaming{prefix, ""} : Renaming{"", prefix};
+      size_t count = matches(renaming);
+      if (count > most) best = renaming, most = count;
+    }
+  };
+  try_prefixes(model, true);
+  try_prefixes(stored_names, false);
+  return best;
+}
+
+// Makes weight `drop` another name of weight `keep`.
+void Merge(Model& model, size_t keep, size_t drop) {
+  Value* from = model.weight_input(drop);
+  from->replaceAllUsesWith(model.weight_input(keep));
+  Weight& to = model.weights[keep];
+  for (const std::string& name : model.weights[drop].names) to.names.push_back(name);
+  to.requires_grad |= model.weights[drop].requires_grad;
+  to.persistent |= model.weights[drop].persistent;
+  if (model.weights[drop].kind == "parameter") to.kind = "parameter";
+  model.graph->eraseInput(drop);
+  model.weights.erase(model.weights.begin() + static_cast<long>(drop));
+}
+
+}  // namespace
+
+std::vector<std::string> TakeWeights(Model& model, const std::string& path) {
+  Checkpoint checkpoint = OpenCheckpoint(path);
+  std::vector<std::string> notes = checkpoint.warnings, wanted, missing, kept, unexpected;
+  for (const Weight& weight : model.weights)
+    if (weight.kind != "constant")
+      wanted.insert(wanted.end(), weight.names.begin(), weight.names.end());
+  Renaming renaming = BestRenaming(wanted, checkpoint);
+  if (!renaming.off.empty())
+    notes.push_back("the names in " + path + " lack the prefix \"" + renaming.off + "\"");
+  if (!renaming.on.empty())
+    notes.push_back("the names in " + path + " have the prefix \"" + renaming.on + "\"");
+  std::vector<int> file_of;  // index into Model::files
+  for (const auto& file : checkpoint.files) {
+    file_of.push_back(static_cast<int>(model.files.size()));
+    model.files.push_back(file->path());
+  }
+  // A name that the file dropped because it is another one's memory.
+  auto find = [&](const std::string& name) -> const StoredTensor* {
+    const std::string stored = renaming(name);
+    if (const StoredTensor* found = checkpoint.Find(stored)) return found;
+    auto other = checkpoint.metadata.find(stored);
+    return other == checkpoint.metadata.end() ? nullptr : checkpoint.Find(other->second);
+  };
+  std::set<std::string> used;
+  size_t cast = 0;
+  using Place = std::tuple<int, uint64_t, std::vector<int64_t>, std::vector<int64_t>, std::string>;
+  std::map<Place, size_t> absent_at;
+  std::vector<std::pair<size_t, size_t>> same;  // keep, drop
+  for (size_t i = 0; i < model.weights.size(); ++i) {
+    Weight& weight = model.weights[i];
+    const StoredTensor* found = nullptr;
+    for (const std::string& name : weight.names) {
+      const StoredTensor* here = find(name);
+      if (here) used.insert(here->name);
+      if (!found) found = here;
+    }
+    if (!found) {
+      if (weight.absent)
+        missing.push_back(weight.names[0]);
+      else if (weight.kind != "constant" && weight.persistent)
+        kept.push_back(weight.names[0]);
+      continue;
+    }
+    const std::string where = path + ": \"" + found->name + "\"";
+    if (found->shape != weight.shape)
+      throw Error(where, "is " + Text(found->shape) + ", the model's \"" + weight.names[0] +
+                             "\" is " + Text(weight.shape));
+    const Dtype* dtype = FindDtype(found->dtype);
+    at::ScalarType stored = ScalarTypeOf(dtype ? dtype->torch : "");
+    bool floats = at::isFloatingType(stored) && at::isFloatingType(weight.dtype);
+    if (stored != weight.dtype && !floats)
+      throw Error(where, "is " + DtypeText(stored) + ", the model's \"" + weight.names[0] +
+                             "\" is " + DtypeText(weight.dtype));
+    if (weight.absent) {
+      Place place{found->file, found->offset, found->shape, found->strides, found->dtype};
+      auto [at, fresh] = absent_at.try_emplace(place, i);
+      if (!fresh && found->bytes) same.emplace_back(at->second, i);
+    }
+    weight.absent = false;
+    weight.stored.reset();
+    if (stored != weight.dtype) weight.stored = stored, ++cast;
+    weight.data = at::Tensor();
+    weight.file = file_of[static_cast<size_t>(found->file)];
+    weight.storage_offset = 0;
+    weight.file_offset = found->offset;
+    weight.file_bytes = found->bytes;
+    weight.strides = found->strides;
+    if (weight.strides.empty()) {
+      weight.strides.resize(weight.shape.size());
+      int64_t stride = 1;
+      for (size_t d = weight.shape.size(); d-- > 0;)
+        weight.strides[d] = stride, stride *= std::max<int64_t>(1, weight.shape[d]);
+    }
+  }
+  for (const StoredTensor& tensor : checkpoint.tensors)
+    if (!used.count(tensor.name)) unexpected.push_back(tensor.name);
+  if (!missing.empty())
+    throw Error(path, "lacks " + std::to_string(missing.size()) + " weights: " + Listed(missing),
+                unexpected.empty() ? "" : "it has, unexpected: " + Listed(unexpected));
+  if (!kept.empty())
+    notes.push_back(path + " lacks " + Listed(kept) + ": kept as in " + model.file);
+  if (!unexpected.empty())
+    notes.push_back(path + " has " + Listed(unexpected) + ", which the model does not use");
+  if (cast) notes.push_back(std::to_string(cast) + " weights are cast to the model's dtype");
+  for (size_t k = same.size(); k-- > 0;) Merge(model, same[k].first, same[k].second);
+  return notes;
+}
+
+void RefuseAbsentWeights(const Model& model) {
+  std::vector<std::string> absent;
+  for (const Weight& weight : model.weights)
+    if (weight.absent) absent.push_back(weight.names[0]);
+  if (absent.empty()) return;
+  throw Error(model.file, "was exported without weights: " + Listed(absent),
+              "pass them with --weights FILE");
+}
+
+void CastWeights(Model& model, const std::string& name) {
+  const Dtype* known = FindDtype(name);
+  at::ScalarType dtype = known && *known->torch ? ScalarTypeOf(known->torch) : at::kLong;
+  if (!at::isFloatingType(dtype))
+    throw UsageError("--dtype " + name, "is no floating dtype",
+                     "one of float64, float32, bfloat16, float16");
+  for (Weight& weight : model.weights) {
+    if (weight.kind == "constant" || !at::isFloatingType(weight.dtype) || weight.dtype == dtype)
+      continue;
+    at::ScalarType stored = weight.stored.value_or(weight.dtype);
+    weight.stored = stored;
+    weight.dtype = dtype;
+  }
+  torch::jit::Graph& graph = *model.graph;
+  torch::jit::WithInsertPoint start(*graph.nodes().begin());
+  Value *no = graph.insertConstant(false), *none = graph.insertConstant(c10::IValue());
+  Value* number = graph.insertConstant(static_cast<int64_t>(dtype));
+  for (size_t i = model.first_input(); i < graph.inputs().size(); ++i) {
+    Value* input = graph.inputs()[i];
+    const ValueMeta* meta = model.MetaOf(input);
+    if (!meta || !meta->expression.empty() || !at::isFloatingType(meta->dtype) ||
+        meta->dtype == dtype)
+      continue;
+    torch::jit::Node* node =
+        graph.insertNode(graph.create(c10::aten::to, {input, number, no, no, none}, 1));
+    input->replaceAllUsesAfterNodeWith(node, node->output());
+    node->output()->setDebugName(input->debugName() + "_cast");
+    ValueMeta copy = *meta;
+    copy.dtype = dtype;
+    model.meta[node->output()->debugName()] = copy;
+  }
+  std::set<std::string> inputs;
+  for (size_t i = model.first_input(); i < graph.inputs().size(); ++i)
+    inputs.insert(graph.inputs()[i]->debugName());
+  for (auto& [value, meta] : model.meta)
+    if (at::isFloatingType(meta.dtype) && !inputs.count(value)) meta.cast = true;
+}
+
+}  // namespace pipewright

@@ -1,0 +1,217 @@
+// TorchScript archives of torch.jit.save, traced or scripted.
+#include <torch/csrc/jit/ir/alias_analysis.h>
+#include <torch/csrc/jit/ir/constants.h>
+#include <torch/csrc/jit/passes/dead_code_elimination.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "compiler/import/import.h"
+#include "compiler/import/script_graph.h"
+#include "plan/error.h"
+#include "plan/text.h"
+
+namespace pipewright {
+
+using torch::jit::Node;
+using torch::jit::Value;
+namespace prim = torch::jit::prim;
+
+namespace {
+
+// Arguments with a default value take it, unless the caller names them as inputs.
+void BindInputs(Model& model, const c10::FunctionSchema& schema,
+                const std::vector<std::string>& wanted) {
+  torch::jit::Graph& graph = *model.graph;
+  std::vector<std::string> names;
+  for (size_t i = 1; i < schema.arguments().size(); ++i)
+    names.push_back(schema.arguments()[i].name());
+  for (const std::string& name : wanted)
+    if (std::find(names.begin(), names.end(), name) == names.end())
+      throw Error("--inputs " + name, "the model takes no such input" + Suggest(name, names),
+                  "its inputs: " + Join(names, ", "));
+  auto given = [&](const std::string& name) {
+    return std::find(wanted.begin(), wanted.end(), name) != wanted.end();
+  };
+  torch::jit::WithInsertPoint start(*graph.nodes().begin());
+  for (size_t i = schema.arguments().size(); i-- > 1;) {
+    const c10::Argument& argument = schema.arguments()[i];
+    Value* input = graph.inputs()[model.first_input() + i - 1];
+    bool keep = wanted.empty() ? !argument.default_value() : given(argument.name());
+    if (!keep) {
+      if (!argument.default_value())
+        throw Error("--inputs " + Join(wanted, ","),
+                    "the model wants \"" + argument.name() + "\" too, which has no default");
+      auto constant = torch::jit::tryInsertConstant(graph, *argument.default_value());
+      if (!constant)
+        throw Error(model.file,
+                    "input \"" + argument.name() + "\" has a default of type " +
+                        argument.type()->str() + ", which cannot be burned in",
+                    "name it: --inputs " + Join(names, ","));
+      if (argument.default_value()->isNone()) (*constant)->setType(c10::NoneType::get());
+      input->replaceAllUsesWith(*constant);
+      graph.eraseInput(model.first_input() + i - 1);
+      continue;
+    }
+    input->setDebugName(argument.name());
+    // What is given is not None.
+    if (auto optional = input->type()->cast<c10::OptionalType>())
+      input->setType(optional->getElementType());
+  }
+}
+
+void CheckInputs(const Model& model) {
+  for (size_t i = model.first_input(); i < model.graph->inputs().size(); ++i) {
+    const Value* input = model.graph->inputs()[i];
+    auto kind = input->type()->kind();
+    if (kind != c10::TypeKind::TensorType && kind != c10::TypeKind::IntType &&
+        kind != c10::TypeKind::FloatType && kind != c10::TypeKind::BoolType)
+      throw Error(model.file,
+                  "input \"" + input->debugName() + "\" is a " + input->type()->annotation_str() +
+                      ", which a run cannot feed",
+                  "wrap the model in one that takes tensors");
+  }
+}
+
+// Lists and dicts that the model returns become outputs of their own, in order.
+void FlattenOutputs(Model& model) {
+  torch::jit::Graph& graph = *model.graph;
+  torch::jit::AliasDb aliases(model.graph);
+  std::vector<Value*> todo(graph.outputs().rbegin(), graph.outputs().rend()), flat;
+  while (!todo.empty()) {
+    Value* value = todo.back();
+    todo.pop_back();
+    Node* node = value->node();
+    auto kind = value->type()->kind();
+    bool holds = kind == c10::TypeKind::ListType || kind == c10::TypeKind::DictType ||
+                 kind == c10::TypeKind::TupleType;
+    bool grows = holds && kind != c10::TypeKind::TupleType && aliases.hasWriters(value);
+    std::vector<Value*> parts;
+    if (!grows && (node->kind() == prim::ListConstruct || node->kind() == prim::TupleConstruct)) {
+      parts = node->inputs().vec();
+    } else if (!grows && node->kind() == prim::DictConstruct) {
+      for (size_t i = 1; i < node->inputs().size(); i += 2) parts.push_back(node->inputs()[i]);
+    } else if (holds && node->kind() != prim::Constant) {
+      throw Error(model.file + ": " + Origin(node),
+                  "returns a " + value->type()->annotation_str() +
+                      " whose length is not known before the run",
+                  "return tensors, or tuples, lists and dicts of a fixed length");
+    } else {
+      flat.push_back(value);
+    }
+    todo.insert(todo.end(), parts.rbegin(), parts.rend());
+  }
+  while (!graph.outputs().empty()) graph.eraseOutput(0);
+  for (Value* value : flat) graph.registerOutput(value);
+}
+
+// Unique identifiers: the model's own names where the file keeps them, else the operation's.
+void NameValues(Model& model) {
+  torch::jit::Graph& graph = *model.graph;
+  std::set<std::string> taken;
+  std::vector<std::pair<Value*, std::string>> names;
+  auto name = [&](Value* value, const std::string& wanted) {
+    std::string unique = wanted;
+    for (int k = 1; !taken.insert(unique).second; ++k) unique = wanted + "_" + std::to_string(k);
+    names.emplace_back(value, unique);
+  };
+  auto own = [](const Value* value) {
+    std::string base = value->hasDebugName() ? value->debugNameBase() : "";
+    bool plain =
+        base.empty() || base[0] == '_' || std::isdigit(static_cast<unsigned char>(base[0]));
+    return plain ? std::string() : Identifier(base);
+  };
+  for (size_t i = model.first_input(); i < graph.inputs().size(); ++i)
+    name(graph.inputs()[i], Identifier(graph.inputs()[i]->debugName()));
+  for (size_t i = 0; i < model.weights.size(); ++i)
+    name(graph.inputs()[i], Identifier(model.weights[i].names[0]));
+  name(model.training(), "self_training");
+  name(model.device(), "self_device");
+  for (Node* node : AllNodes(graph)) {
+    for (torch::jit::Block* block : node->blocks())
+      for (Value* input : block->inputs()) name(input, own(input).empty() ? "item" : own(input));
+    for (Value* output : node->outputs()) {
+      std::string wanted = own(output);
+      if (wanted.empty() && node->kind() != prim::Constant)
+        wanted = Identifier(node->kind().toUnqualString());
+      if (!wanted.empty()) name(output, wanted);
+    }
+  }
+  for (auto& [value, unique] : names)
+    if (value->hasDebugName()) value->setDebugName("");
+  for (auto& [value, unique] : names) value->setDebugName(unique);
+}
+
+}  // namespace
+
+// Tensors that constant folding made become weights of kind constant, in memory.
+static void LiftConstants(Model& model) {
+  std::map<const void*, Value*> lifted;
+  for (Node* node : AllNodes(*model.graph)) {
+    if (node->kind() != prim::Constant || !node->output()->type()->cast<c10::TensorType>() ||
+        !node->hasAttribute(c10::attr::value))
+      continue;
+    at::Tensor tensor = torch::jit::toIValue(node->output())->toTensor();
+    Value*& input = lifted[tensor.unsafeGetTensorImpl()];
+    if (!input) {
+      Weight weight;
+      weight.names = {"folded." + std::to_string(lifted.size() - 1)};
+      weight.kind = "constant";
+      weight.persistent = false;
+      weight.dtype = tensor.scalar_type();
+      weight.data = tensor.detach().contiguous();
+      weight.shape = weight.data.sizes().vec();
+      weight.strides = weight.data.strides().vec();
+      weight.file_bytes = weight.data.nbytes();
+      input = model.graph->insertInput(model.weights.size());
+      input->setType(c10::TensorType::get());
+      model.weights.push_back(weight);
+    }
+    node->output()->replaceAllUsesWith(input);
+    node->destroy();
+  }
+}
+
+void FinishScript(Model& model) {
+  SimplifyScript(model.graph);
+  LiftConstants(model);
+  FlattenOutputs(model);
+  torch::jit::EliminateDeadCode(model.graph);
+  CheckInputs(model);
+  model.markers_dropped = true;
+  for (const Node* node : AllNodes(*model.graph))
+    if (IsMarker(node)) model.markers_dropped = false;
+  NameValues(model);
+  model.graph->lint();
+}
+
+Model ImportScript(const Archive& archive, const ImportOptions& options) {
+  Model model;
+  model.file = archive.path();
+  model.files = {archive.path()};
+  try {
+    ScriptArchive script = OpenScript(archive);
+    ObjectTree objects(script.module);
+    auto forward = script.module.find_method("forward");
+    if (!forward)
+      throw Error(archive.path(), "the module has no method forward",
+                  "save a module whose forward is the model");
+    model.graph = torch::jit::toGraphFunction(forward->function()).graph()->copy();
+    InlineCalls(*model.graph, objects, model.file);
+    ReplaceContexts(*model.graph, model.file);
+    ResolveAttributes(model, objects, [&](const at::Tensor& tensor, Weight& weight) {
+      weight.file_offset = StorageOffset(script, tensor, weight.names[0]);
+      weight.file_bytes = tensor.numel() ? tensor.storage().nbytes() : 0;
+    });
+    BindInputs(model, forward->function().getSchema(), options.inputs);
+    FinishScript(model);
+  } catch (const torch::jit::ErrorReport& e) {
+    throw Error(archive.path(), std::string("its code cannot be read: ") + e.what());
+  } catch (const c10::Error& e) {
+    throw Error(archive.path(), std::string("cannot be read: ") + e.what_without_backtrace());
+  }
+  return model;
+}
+
+}  // namespace pipewright

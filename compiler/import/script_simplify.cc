@@ -1,0 +1,107 @@
+#include <torch/csrc/jit/ir/alias_analysis.h>
+#include <torch/csrc/jit/ir/constants.h>
+#include <torch/csrc/jit/passes/constant_propagation.h>
+#include <torch/csrc/jit/passes/dead_code_elimination.h>
+#include <torch/csrc/jit/passes/lower_tuples.h>
+#include <torch/csrc/jit/passes/peephole.h>
+#include <torch/csrc/jit/passes/peephole_dict_idioms.h>
+#include <torch/csrc/jit/passes/peephole_list_idioms.h>
+#include <torch/csrc/jit/passes/remove_exceptions.h>
+#include <torch/csrc/jit/passes/remove_mutation.h>
+
+#include "compiler/import/script_graph.h"
+
+namespace pipewright {
+
+using torch::jit::Node;
+using torch::jit::Value;
+namespace prim = torch::jit::prim;
+
+namespace {
+
+using GraphPtr = std::shared_ptr<torch::jit::Graph>;
+
+void DropWarnings(const GraphPtr& graph) {
+  for (Node* node : AllNodes(*graph))
+    if (node->kind() == c10::Symbol::aten("warn")) node->destroy();
+}
+
+// x.shape[1] and a, b = x.shape: each size read off the tensor on its own.
+void TakeSizesApart(const GraphPtr& graph) {
+  for (Node* node : AllNodes(*graph)) {
+    bool item = node->kind() == c10::aten::__getitem__, unpack = node->kind() == prim::ListUnpack;
+    if (!item && !unpack) continue;
+    Node* sizes = node->input(0)->node();
+    if (sizes->kind() != c10::aten::size || sizes->inputs().size() != 1) continue;
+    auto index = item ? torch::jit::constant_as<int64_t>(node->input(1)) : std::nullopt;
+    if (item && !index) continue;
+    torch::jit::WithInsertPoint before(node);
+    for (size_t i = 0; i < node->outputs().size(); ++i) {
+      Value* dimension = graph->insertConstant(item ? *index : static_cast<int64_t>(i));
+      Node* size =
+          graph->insertNode(graph->create(c10::aten::size, {sizes->input(0), dimension}, 1));
+      size->output()->setType(c10::IntType::get());
+      size->copyMetadata(node);
+      if (node->outputs()[i]->hasDebugName())
+        size->output()->setDebugName(node->outputs()[i]->debugName());
+      node->outputs()[i]->replaceAllUsesWith(size->output());
+    }
+  }
+}
+
+// Elements of lists, tuples and dicts are taken where the list is made, so that no cut falls
+// between: a list cannot leave a module, its elements can.
+void TakeElementsEarly(const GraphPtr& graph) {
+  torch::jit::AliasDb aliases(graph);
+  for (Node* node : AllNodes(*graph)) {
+    bool takes = node->kind() == c10::aten::__getitem__ || node->kind() == prim::ListUnpack ||
+                 node->kind() == prim::TupleIndex || node->kind() == prim::TupleUnpack ||
+                 node->kind() == c10::aten::len;
+    if (!takes || node->inputs().empty()) continue;
+    Value* list = node->input(0);
+    auto kind = list->type()->kind();
+    if (kind != c10::TypeKind::ListType && kind != c10::TypeKind::TupleType &&
+        kind != c10::TypeKind::DictType)
+      continue;
+    Node* maker = list->node();
+    if (maker->kind() == prim::Param || maker->kind() == prim::Constant ||
+        maker->owningBlock() != node->owningBlock() || aliases.hasWriters(list))
+      continue;
+    bool constant = true;
+    for (size_t i = 1; i < node->inputs().size(); ++i)
+      constant = constant && node->input(i)->node()->kind() == prim::Constant;
+    if (!constant) continue;
+    node->moveAfter(maker);
+    for (size_t i = 1; i < node->inputs().size(); ++i) {
+      torch::jit::WithInsertPoint before(node);
+      node->replaceInput(i, graph->insertConstant(*torch::jit::toIValue(node->input(i))));
+    }
+  }
+}
+
+}  // namespace
+
+void SimplifyScript(GraphPtr& graph) {
+  DropWarnings(graph);
+  for (int round = 0; round < 3; ++round) {
+    torch::jit::ConstantPropagationImmutableTypes(graph);
+    torch::jit::PeepholeOptimize(graph, /*disable_shape_peepholes=*/true);
+    torch::jit::LowerSimpleTuples(graph);
+    if (round == 0) torch::jit::EliminateExceptions(graph);
+    torch::jit::RemoveListMutation(graph);
+    torch::jit::PeepholeOptimizeListIdioms(graph, /*refine_list_len=*/false);
+    torch::jit::PeepholeOptimizeDictIdioms(graph);
+    TakeSizesApart(graph);
+    torch::jit::EliminateDeadCode(graph);
+  }
+  try {  // it stops half-way where a tuple stands in a list
+    GraphPtr copy = graph->copy();
+    torch::jit::LowerAllTuples(copy);
+    graph = copy;
+  } catch (const std::exception&) {
+  }
+  TakeElementsEarly(graph);
+  torch::jit::EliminateDeadCode(graph);
+}
+
+}  // namespace pipewright

@@ -1,0 +1,95 @@
+// Models written in C++: torch::nn modules, traced in this process and compiled like any other.
+//
+//   struct NetImpl : torch::nn::Module {
+//     torch::Tensor forward(torch::Tensor x) {
+//       x = torch::relu(a(x));
+//       pipewright::pipe_split();       // a cut
+//       return b(x);
+//     }
+//   };
+//   Net net;
+//   pipewright::Model model = pipewright::Trace(net, {torch::randn({4, 8})});
+//   pipewright::CompileOptions options;
+//   options.output = "net.pkg";
+//   pipewright::Compile(model, options);
+#pragma once
+#include <torch/torch.h>
+
+#include <functional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "compiler/compile.h"
+#include "passes/model.h"
+#include "plan/error.h"
+
+namespace pipewright {
+
+// Marks a place to cut when the model is traced; does nothing when it runs.
+void pipe_split();
+
+struct TraceOptions {
+  std::vector<std::string> inputs;  // names of forward's arguments; empty: input0, input1, ...
+};
+
+// What Trace does, for a call that takes and gives IValues.
+Model TraceCall(torch::nn::Module& module, const std::vector<at::Tensor>& inputs,
+                const std::function<c10::IValue(const std::vector<at::Tensor>&)>& call,
+                const TraceOptions& options = {});
+
+namespace trace_internal {
+
+template <class M, size_t... I>
+c10::IValue CallWith(M& module, const std::vector<at::Tensor>& inputs, std::index_sequence<I...>) {
+  if constexpr (requires { module.forward(inputs[I]...); }) {
+    return c10::IValue(module.forward(inputs[I]...));
+  } else {
+    throw Error("Trace",
+                "the module's forward does not take " + std::to_string(inputs.size()) + " tensors");
+  }
+}
+
+template <class M>
+c10::IValue Call(M& module, const std::vector<at::Tensor>& inputs) {
+  switch (inputs.size()) {
+    case 1:
+      return CallWith(module, inputs, std::make_index_sequence<1>());
+    case 2:
+      return CallWith(module, inputs, std::make_index_sequence<2>());
+    case 3:
+      return CallWith(module, inputs, std::make_index_sequence<3>());
+    case 4:
+      return CallWith(module, inputs, std::make_index_sequence<4>());
+    case 5:
+      return CallWith(module, inputs, std::make_index_sequence<5>());
+    case 6:
+      return CallWith(module, inputs, std::make_index_sequence<6>());
+    default:
+      throw Error("Trace", "takes one to six tensors; use TraceCall for more");
+  }
+}
+
+}  // namespace trace_internal
+
+// Runs `module` (a torch::nn module, its holder or a std::shared_ptr to it) once on
+// `example_inputs` and records its operations: branches and loops of C++ become what they did this
+// once, and so do sizes that it asked for (x.size(0)); write x.view({-1, n}) or x.flatten(1) where
+// another batch shall pass. forward takes tensors and gives a tensor, a tuple or a vector of them.
+// The module's weights are the model's, as long as it lives. A submodule's name is known where it
+// uses a weight. Throws Error.
+template <class M>
+Model Trace(M& module, const std::vector<at::Tensor>& example_inputs,
+            const TraceOptions& options = {}) {
+  if constexpr (std::is_base_of_v<torch::nn::Module, M>) {
+    return TraceCall(
+        module, example_inputs,
+        [&](const std::vector<at::Tensor>& inputs) { return trace_internal::Call(module, inputs); },
+        options);
+  } else {
+    return Trace(*module, example_inputs, options);
+  }
+}
+
+}  // namespace pipewright

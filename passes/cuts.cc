@@ -1,0 +1,92 @@
+#include "passes/cuts.h"
+
+#include <torch/csrc/jit/ir/constants.h>
+
+#include <algorithm>
+
+#include "plan/error.h"
+#include "plan/text.h"
+
+namespace pipewright {
+
+using torch::jit::Node;
+
+bool IsOperation(const Node* node) {
+  return node->kind() != torch::jit::prim::Constant &&
+         node->kind() != torch::jit::prim::ListConstruct && !IsMarker(node);
+}
+
+bool Belongs(const Node* node, const std::string& name) {
+  for (const std::string& path : ModuleStack(node))
+    if (path == name || path.rfind(name + ".", 0) == 0) return true;
+  return false;
+}
+
+void GradRegions::Pass(const Node* node) {
+  if (node->kind() != c10::Symbol::aten("set_grad_enabled")) return;
+  inside = !torch::jit::constant_as<bool>(node->input(0)).value_or(true);
+}
+
+void RefuseName(const Model& model, const std::string& option, const std::string& name) {
+  const std::vector<std::string>& all = model.submodules;
+  if (std::find(all.begin(), all.end(), name) != all.end())
+    throw Error(option, "submodule \"" + name + "\" has no operations in the model",
+                "name the submodule that follows it");
+  size_t shown = std::min<size_t>(20, all.size());
+  throw Error(option, "there is no submodule \"" + name + "\"" + Suggest(name, all),
+              "submodules: " + Join({all.begin(), all.begin() + static_cast<long>(shown)}, ", ") +
+                  (all.size() > shown ? ", ..." : ""));
+}
+
+Cuts CutsAtNames(const Model& model, const SplitSpec& split) {
+  Cuts cuts;
+  for (const std::string& name : split.before) {
+    const Node* first = nullptr;
+    for (const Node* node : model.graph->nodes())
+      if (node->kind() != torch::jit::prim::Constant && Belongs(node, name)) {
+        first = node;
+        break;
+      }
+    if (!first) RefuseName(model, "--split modules:" + name, name);
+    cuts[first] = "before " + name;
+  }
+  for (const std::string& name : split.after) {
+    const Node* last = nullptr;
+    for (const Node* node : model.graph->nodes())
+      if (IsOperation(node) && Belongs(node, name)) last = node;
+    if (!last) RefuseName(model, "--split-after " + name, name);
+    cuts[last->next()] = "after " + name;
+  }
+  return cuts;
+}
+
+Cuts CutsAtChildren(const Model& model, const SplitSpec& split) {
+  const std::string prefix = split.path.empty() ? "" : split.path + ".";
+  auto is_child = [&](std::string path) {
+    path = path.substr(0, path.find('@'));
+    return path.size() > prefix.size() && path.rfind(prefix, 0) == 0 &&
+           path.find('.', prefix.size()) == std::string::npos;
+  };
+  Cuts cuts;
+  std::string current;
+  for (const Node* node : model.graph->nodes()) {
+    if (!IsOperation(node)) continue;
+    std::string child;
+    for (const std::string& path : ModuleStack(node))
+      if (child.empty() && is_child(path)) child = path;
+    if (child.empty() || child == current) continue;
+    if (!current.empty())
+      cuts[node] = "a child of " + (split.path.empty() ? "the model" : split.path);
+    current = child;
+  }
+  if (current.empty()) {
+    const std::vector<std::string>& all = model.submodules;
+    bool known = std::find(all.begin(), all.end(), split.path) != all.end();
+    if (!known && !split.path.empty()) RefuseName(model, "--split " + split.text, split.path);
+    throw Error("--split " + split.text, "it has no children with operations",
+                "name a container, such as a Sequential or a ModuleList");
+  }
+  return cuts;
+}
+
+}  // namespace pipewright

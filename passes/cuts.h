@@ -1,0 +1,33 @@
+// Places to cut the order of execution, for passes/split.cc.
+#pragma once
+#include <map>
+#include <string>
+
+#include "passes/split.h"
+
+namespace pipewright {
+
+// Cuts before these nodes, and why.
+using Cuts = std::map<const torch::jit::Node*, std::string>;
+
+// Whether the node counts as an operation: constants and lists belong to their users.
+bool IsOperation(const torch::jit::Node* node);
+
+// Whether the node belongs to submodule `name`, or to one below it.
+bool Belongs(const torch::jit::Node* node, const std::string& name);
+
+// Tells the nodes that lie between set_grad_enabled(false) and (true): nodes are passed in order.
+struct GradRegions {
+  bool inside = false;
+  void Pass(const torch::jit::Node* node);
+};
+
+Cuts CutsAtNames(const Model& model, const SplitSpec& split);
+Cuts CutsAtChildren(const Model& model, const SplitSpec& split);
+Cuts CutsByCost(const Model& model, const SplitSpec& split);  // kEqual, kBalanced, kSize
+
+// Throws Error: no such submodule, or one without operations, with suggestions.
+[[noreturn]] void RefuseName(const Model& model, const std::string& option,
+                             const std::string& name);
+
+}  // namespace pipewright

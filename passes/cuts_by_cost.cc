@@ -1,0 +1,160 @@
+#include <algorithm>
+#include <cstdio>
+#include <set>
+#include <unordered_map>
+
+#include "passes/cuts.h"
+#include "passes/node_cost.h"
+#include "plan/error.h"
+#include "plan/size.h"
+
+namespace pipewright {
+
+using torch::jit::Node;
+using torch::jit::Value;
+
+namespace {
+
+// The operations in order, and what a cut before each would mean.
+struct Places {
+  std::vector<const Node*> nodes;
+  std::vector<bool> allowed;
+  std::vector<int> crossing;  // tensors alive across the place before each node
+
+  explicit Places(const Model& model) {
+    std::unordered_map<const Node*, size_t> position;
+    GradRegions regions;
+    for (const Node* node : model.graph->nodes()) {
+      bool inside = regions.inside;
+      regions.Pass(node);
+      if (!IsOperation(node)) continue;
+      position[node] = nodes.size();
+      nodes.push_back(node);
+      allowed.push_back(!inside && node->kind() != torch::jit::prim::ListUnpack);
+    }
+    crossing.assign(nodes.size() + 1, 0);
+    for (size_t i = 0; i < nodes.size(); ++i) {
+      for (const Value* output : nodes[i]->outputs()) {
+        if (output->type()->kind() != c10::TypeKind::TensorType) continue;
+        size_t last = i;
+        std::vector<const Value*> reaching = {output};
+        while (!reaching.empty()) {  // through lists
+          const Value* value = reaching.back();
+          reaching.pop_back();
+          for (const auto& use : value->uses()) {
+            const Node* user = use.user;
+            while (user->owningBlock() != model.graph->block())
+              user = user->owningBlock()->owningNode();
+            if (user->kind() == torch::jit::prim::ListConstruct)
+              reaching.push_back(user->outputs()[0]);
+            else if (auto at = position.find(user); at != position.end())
+              last = std::max(last, at->second);
+          }
+        }
+        if (last > i) ++crossing[i + 1], --crossing[std::min(last + 1, nodes.size())];
+      }
+    }
+    for (size_t i = 1; i < crossing.size(); ++i) crossing[i] += crossing[i - 1];
+  }
+
+  // The best place in [first, last] to cut: the fewest crossing, then the nearest to `ideal`. 0:
+  // none is allowed.
+  size_t Best(size_t first, size_t last, size_t ideal) const {
+    size_t best = 0;
+    auto cost = [&](size_t i) { return std::pair(crossing[i], i > ideal ? i - ideal : ideal - i); };
+    for (size_t i = std::max<size_t>(1, first); i < nodes.size() && i <= last; ++i)
+      if (allowed[i] && (best == 0 || cost(i) < cost(best))) best = i;
+    return best;
+  }
+};
+
+// `count` modules; each cut where `cost`, summed up, is nearest to its share.
+Cuts ByShare(const SplitSpec& split, const Places& places, const std::vector<double>& cost) {
+  const std::string where = "--split " + split.text;
+  size_t n = places.nodes.size(), count = static_cast<size_t>(split.count);
+  if (count > n) throw Error(where, "the model has only " + std::to_string(n) + " operations");
+  std::vector<double> sum(n + 1, 0);  // before each node
+  for (size_t i = 0; i < n; ++i) sum[i + 1] = sum[i] + cost[i];
+  auto at = [&](double share) {
+    return static_cast<size_t>(std::lower_bound(sum.begin(), sum.end(), sum[n] * (share - 1e-9)) -
+                               sum.begin());
+  };
+  // How far from its share a cut may go to let fewer tensors cross.
+  const double reach = split.kind == SplitSpec::kEqual ? 0.5 : 0.12;
+  Cuts cuts;
+  size_t after = 0;
+  for (size_t k = 1; k < count; ++k) {
+    double share = static_cast<double>(k) / static_cast<double>(count);
+    double slack = reach / static_cast<double>(count);
+    size_t best = places.Best(std::max(after + 1, at(share - slack)), at(share + slack), at(share));
+    // All of these lie in regions, or before the last cut.
+    if (best == 0) best = places.Best(after + 1, n - (count - k), at(share));
+    if (best == 0) best = places.Best(after + 1, n, at(share));
+    if (best == 0) throw Error(where, "there are not enough places to cut; try fewer modules");
+    after = best;
+    char text[64];
+    std::snprintf(text, sizeof text, "%.0f%% of the %s lie before it", 100 * sum[best] / sum[n],
+                  split.kind == SplitSpec::kEqual ? "operations" : "cost");
+    cuts[places.nodes[best]] = text;
+  }
+  return cuts;
+}
+
+Cuts BySize(const Model& model, const SplitSpec& split, const Places& places) {
+  Cuts cuts;
+  std::set<const Value*> held;
+  int64_t bytes = 0;
+  size_t start = 0, last_use = 0;  // of the module, and of its last weight
+  for (size_t i = 0; i < places.nodes.size(); ++i) {
+    std::vector<const Value*> fresh;
+    int64_t more = 0;
+    std::vector<const Value*> inputs(places.nodes[i]->inputs().begin(),
+                                     places.nodes[i]->inputs().end());
+    for (size_t k = 0; k < inputs.size(); ++k) {
+      const Value* input = inputs[k];
+      if (input->node()->kind() == torch::jit::prim::ListConstruct)
+        for (const Value* element : input->node()->inputs()) inputs.push_back(element);
+      if (input->node() != model.graph->param_node() || input->offset() >= model.weights.size() ||
+          held.count(input) || std::find(fresh.begin(), fresh.end(), input) != fresh.end())
+        continue;
+      const Weight& weight = model.weights[input->offset()];
+      int64_t size = static_cast<int64_t>(c10::elementSize(weight.dtype));
+      for (int64_t d : weight.shape) size *= d;
+      more += size;
+      fresh.push_back(input);
+    }
+    if (more && bytes && bytes + more > split.bytes) {
+      size_t best = places.Best(std::max(start, last_use) + 1, i, i);
+      if (best == 0)
+        throw Error("--split " + split.text,
+                    "a module cannot be cut before " + Origin(places.nodes[i]),
+                    "allow larger modules");
+      cuts[places.nodes[best]] = "with more its weights would pass " + SizeText(split.bytes);
+      start = best, bytes = 0;
+      held.clear();
+      --i;  // again, as the first of its module
+      continue;
+    }
+    if (more > split.bytes)
+      throw Error("--split " + split.text,
+                  Origin(places.nodes[i]) + " alone uses weights of " + SizeText(more),
+                  "allow modules of that size");
+    if (more) last_use = i;
+    bytes += more;
+    held.insert(fresh.begin(), fresh.end());
+  }
+  return cuts;
+}
+
+}  // namespace
+
+Cuts CutsByCost(const Model& model, const SplitSpec& split) {
+  Places places(model);
+  if (split.kind == SplitSpec::kSize) return BySize(model, split, places);
+  std::vector<double> cost;
+  for (const Node* node : places.nodes)
+    cost.push_back(split.kind == SplitSpec::kEqual ? 1 : CostOf(model, node).Total());
+  return ByShare(split, places, cost);
+}
+
+}  // namespace pipewright

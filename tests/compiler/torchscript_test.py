@@ -1,0 +1,225 @@
+"""TorchScript models, traced and scripted, cut, against PyTorch: bit for bit."""
+import sys
+from typing import Dict, List, Optional, Tuple
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from models_test import GPT, Digits
+from support import ROOT, CompilerTest, call, unittest
+
+sys.path.insert(0, str(ROOT / "examples/torchscript"))
+import markers
+
+
+def scripted(model):
+    return torch.jit.script(model)
+
+
+def traced(*inputs):
+    return lambda model: torch.jit.trace(model, inputs, check_trace=False)
+
+
+def twice(x, y: int = 2):
+    return x * y
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return torch.tanh(self.fc(x))
+
+
+class Everything(nn.Module):
+    """Loops, branches, lists, dicts, other methods, attributes, two containers of like names."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList([Block(), Block()])
+        self.layers = nn.ModuleList([Block(), Block()])
+        self.bn, self.scale, self.factors = nn.BatchNorm1d(4), 3, [1.5, 2.0]
+        self.register_buffer("seen", torch.zeros(4))
+        self.table = {"a": 2.0}
+        self.plain = torch.full((4,), 0.5)
+
+    @torch.jit.export
+    def normed(self, x):
+        return self.bn(x) + self.scale
+
+    def forward(self, x, mask: Optional[torch.Tensor] = None, rounds: int = 2):
+        found: List[torch.Tensor] = []
+        for block in self.blocks:
+            x = block(x)
+            found.append(x)
+        x = twice(x) + twice(x, 4) + twice(x, y=3) + twice(x=x, y=2)
+        with torch.no_grad():
+            mean = x.mean()
+        for layer in self.layers:
+            x = layer(x)
+        if mask is not None:
+            x = x * mask
+        if self.training:
+            x = x * 2.0
+        for _ in range(rounds):
+            if bool(x.sum() > 0):
+                x = x + 1
+            else:
+                x = x - 1
+        self.seen.add_(x.detach().sum(0))
+        x = self.normed(x) * self.plain * mean * self.factors[1] * self.table["a"]
+        n, width = x.shape
+        return {"x": x.view(n * width), "first": found[0], "pair": x[:, :2] * n}
+
+
+class Marked(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        x = torch.relu(self.a(x))
+        torch.ops.pipewright.pipe_split()
+        x = torch.relu(self.b(x))
+        torch.ops.pipewright.pipe_split()
+        return self.c(x)
+
+
+class TorchScript(CompilerTest):
+    def test_traced_gpt(self):
+        ids = torch.randint(32, (3, 8))
+        manifest, package = self.check(
+            GPT(), [ids], ["--split", "modules:blocks.1,blocks.2,lm_head"], modules=4,
+            script=traced(ids), tolerance=1e-5)
+        self.assertEqual(manifest["tied"], [["lm_head.weight", "wte.weight"]])
+        self.assertIn("blocks.0", manifest["modules"][0]["covers"])
+        self.assertIn("models_test.py", self.code(package, 1))
+
+    def test_traced_batch_norm(self):
+        x = torch.randn(6, 1, 8, 8)
+        self.check(Digits(), [x], ["--split", "equal:3"], modules=3, script=traced(x))
+
+    def test_scripted(self):
+        for split, modules in (("equal:4", 4), ("modules:blocks.1,layers.0,bn", 4)):
+            for train in (True, False):
+                with self.subTest(split, train=train):
+                    self.check(Everything(), [torch.randn(3, 4)], ["--split", split],
+                               modules=modules, script=scripted, train=train, tolerance=1e-6,
+                               run=([torch.randn(5, 4)], None))
+
+    def test_inputs_with_defaults(self):
+        x, mask = torch.randn(3, 4), torch.tensor([1.0, 0.0, 2.0, 1.0])
+        manifest, _ = self.check(Everything(), [x, mask],
+                                 ["--split", "equal:3", "--inputs", "x,mask"], script=scripted,
+                                 tolerance=1e-6)
+        self.assertEqual(manifest["inputs"], ["x", "mask"])
+        scripted(Everything()).save(self.at / "model.pt")
+        text = self.compile(self.at / "model.pt", "--inputs", "x,maks", code=1)
+        self.assertIn('did you mean "mask"', text)
+        self.assertIn('the model wants "x" too',
+                      self.compile(self.at / "model.pt", "--inputs", "mask", code=1))
+
+    def test_markers(self):
+        x = torch.randn(3, 4)
+        for script in (scripted, traced(x)):
+            self.check(Marked(), [x], modules=3, script=script)
+
+    def test_markers_that_torch_dropped(self):
+        torch.jit.trace(GPT(), torch.randint(32, (3, 8))).save(self.at / "model.pt")
+        result = call("pipewright", "compile", self.at / "model.pt", "-o", self.at / "p")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("torch.jit drops pipe_split()", result.stderr)
+        self.assertIn("markers.py", result.stderr)
+
+    def test_dropout(self):
+        class Drop(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.a, self.drop = nn.Linear(4, 4), nn.Dropout(0.5)
+
+            def forward(self, x):
+                x = self.drop(self.a(x))
+                for _ in range(int(x.shape[0])):
+                    x = x + F.dropout(x, 0.5, self.training)
+                return x
+
+        scripted(Drop().train()).save(self.at / "model.pt")
+        _, package = self.compile(self.at / "model.pt")
+        x = torch.randn(3, 4)
+        noisy = self.run_modules(package, {"x": x})["output.0"]
+        self.same(self.run_modules(package, {"x": x})["output.0"], noisy, "the same key")
+        quiet = self.run_modules(package, {"x": x}, train=False)["output.0"]
+        self.assertFalse(torch.equal(noisy, quiet))
+
+    def test_weights_stay_in_the_file(self):
+        class Shared(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.a = nn.Linear(4, 4)
+                self.b = self.a
+                self.stripes = nn.Parameter(torch.randn(3, 8)[:, ::2])
+
+            def forward(self, x):
+                return self.b(torch.relu(self.a(x))) * self.stripes
+
+        manifest, _ = self.check(Shared(), [torch.randn(3, 4)], ["--split", "modules:b"],
+                                 script=scripted, modules=2, tolerance=1e-6)
+        self.assertEqual(sorted(manifest["tied"]), [["a.bias", "b.bias"], ["a.weight", "b.weight"]])
+        self.assertEqual(len(manifest["shared"]), 2)
+
+    def refused(self, model, *parts, options=()):
+        torch.jit.script(model).save(self.at / "model.pt")
+        text = self.compile(self.at / "model.pt", *options, code=1)
+        for part in parts:
+            self.assertIn(part, text)
+
+    def test_refusals(self):
+        class Branch(nn.Module):
+            def forward(self, x):
+                if bool(x.sum() > 0):
+                    torch.ops.pipewright.pipe_split()
+                    x = x + 1
+                return x
+
+        class Assigns(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.register_buffer("last", torch.zeros(4))
+
+            def forward(self, x):
+                self.last = x
+                return x + 1
+
+        class Lists(nn.Module):
+            def forward(self, xs: List[torch.Tensor]):
+                return xs[0] + 1
+
+        class Returns(nn.Module):
+            def forward(self, x):
+                parts: List[torch.Tensor] = []
+                for i in range(int(x.shape[0])):
+                    parts.append(x[i])
+                return parts
+
+        self.refused(Branch(), "lies inside a branch", "torchscript_test.py", "move it out")
+        self.refused(Assigns(), 'attribute "last"', "self.last.copy_(value)")
+        self.refused(Lists(), 'input "xs" is a List[Tensor]')
+        self.refused(Returns(), "whose length is not known")
+
+    def test_damage(self):
+        torch.jit.script(Marked()).save(self.at / "model.pt")
+        content = (self.at / "model.pt").read_bytes()
+        for at in range(0, len(content), 97):
+            changed = bytearray(content)
+            changed[at] ^= 0xff
+            (self.at / "bad.pt").write_bytes(changed)
+            if at % 970 == 0:
+                result = call("pipewright", "compile", self.at / "bad.pt", "-o", self.at / "p")
+                self.assertIn(result.returncode, (0, 1), result.stderr)
+                self.assertNotIn("Exception raised from", result.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,38 @@
+// Models as files: whatever import is given, it answers or throws Error. Starts from the real files
+// of tests/data/import, which torch 2.13 wrote.
+//   import_fuzzer -runs=1000000 tests/data/import/*
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#include "compiler/import/import.h"
+#include "plan/error.h"
+
+namespace {
+
+// How many inputs came past the reading of the archive.
+struct Count {
+  long all = 0, passed = 0;
+  ~Count() { std::printf("%ld of %ld inputs passed the first checks\n", passed, all); }
+} count;
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace pipewright;
+  int file = memfd_create("model", MFD_CLOEXEC);
+  if (file < 0 || write(file, data, size) != static_cast<ssize_t>(size)) std::abort();
+  const std::string path = "/proc/self/fd/" + std::to_string(file);
+  ++count.all;
+  try {
+    Archive archive(path);
+    ++count.passed;
+    ImportModel(path);
+  } catch (const Error&) {
+  }
+  close(file);
+  return 0;
+}
