@@ -43,8 +43,7 @@ struct FaultOptions {
 // Error for anything else.
 FaultOptions ParseFaults(const std::string& text);
 
-// `inner` must outlive it,
-// and be used through it alone.
+// `inner` must outlive it, and be used through it alone.
 class FaultTransport : public Transport {
  public:
   FaultTransport(Transport& inner, const FaultOptions& options);
