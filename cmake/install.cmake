@@ -30,3 +30,5 @@ write_basic_package_version_file(${CMAKE_BINARY_DIR}/pipewrightConfigVersion.cma
 install(FILES ${CMAKE_BINARY_DIR}/pipewrightConfig.cmake
               ${CMAKE_BINARY_DIR}/pipewrightConfigVersion.cmake
               ${CMAKE_SOURCE_DIR}/cmake/find_torch.cmake DESTINATION ${PACKAGE_DIR})
+install(DIRECTORY examples/library examples/data_source
+        DESTINATION ${CMAKE_INSTALL_DATADIR}/pipewright/examples)

@@ -124,6 +124,14 @@ std::vector<std::pair<const char*, uint64_t>> Fingerprints(const Session& sessio
           {"plan", Hash(WritePlan(session.run.plan))}};
 }
 
+// Of a session that trains.
+void MakeEvaluator(Session& session) {
+  session.forward_plan = MakeForwardPlan(session.job, session.run);
+  session.evaluator =
+      std::make_unique<Executor>(session.forward_plan, session.run.graph, session.stages->groups(),
+                                 *session.stages, *session.transport);
+}
+
 template <typename F>
 void Phase(Transport& transport, const std::string& name, F&& work) {
   std::string error;
@@ -196,11 +204,7 @@ void OpenSession(Session& session, const SessionOptions& options, Transport& tra
     session.executor =
         std::make_unique<Executor>(session.run.plan, session.run.graph, session.stages->groups(),
                                    *session.stages, transport, executor);
-    if (!options.training || session.job.validation.every == 0) return;
-    session.forward_plan = MakeForwardPlan(session.job, session.run);
-    session.evaluator =
-        std::make_unique<Executor>(session.forward_plan, session.run.graph,
-                                   session.stages->groups(), *session.stages, transport);
+    if (options.training && session.job.validation.every > 0) MakeEvaluator(session);
   });
   // Copies that start apart would be trained apart.
   Phase(transport, "comparing shared weights", [&] {
@@ -245,6 +249,7 @@ void RunStep(Session& session, Transport& transport, int64_t step) {
 void RunSweep(Session& session, int64_t minibatch, Evaluation& evaluation) {
   session.minibatch = minibatch;
   session.stages->SetStep(minibatch);
+  if (session.training && !session.evaluator) MakeEvaluator(session);
   Executor& executor = session.evaluator ? *session.evaluator : *session.executor;
   session.evaluating = true;
   if (session.training) session.stages->SetTraining(false);

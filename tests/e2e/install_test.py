@@ -1,9 +1,12 @@
 """Other CMake projects can use an installed pipewright, and plain CMake builds it."""
 import os
+import re
 import shutil
 import unittest
 
-from support import BUILD, ROOT, Case, call
+import torch
+
+from support import BUILD, LENGTH, ROOT, Case, call, export_gpt, gpt
 
 PROJECT = """
 cmake_minimum_required(VERSION 3.22)
@@ -42,6 +45,27 @@ class Install(Case):
         self.succeed(call(["cmake", "--build", user / "build"]))
         result = self.succeed(call([user / "build/user"]))
         self.assertIn("module_to_stage_map", result.out)
+
+    @unittest.skipUnless(os.environ.get("PIPEWRIGHT_LONG"), "set PIPEWRIGHT_LONG=1 to run it")
+    def test_the_library_example_trains_as_the_program_does(self):
+        prefix, build = self.path("library_prefix"), self.path("library_build")
+        self.succeed(call(["cmake", "--install", BUILD, "--prefix", prefix]))
+        self.succeed(call(["cmake", "-S", prefix / "share/pipewright/examples/library", "-B", build,
+                           "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release",
+                           f"-DCMAKE_PREFIX_PATH={prefix};{cached('CMAKE_PREFIX_PATH')}"]))
+        self.succeed(call(["cmake", "--build", build], timeout=600))
+        model = gpt(layers=3, tied=False)
+        export_gpt(model, self.path("gpt.pt2"))
+        package = self.compile("gpt.pt2", "gpt.pkg", "--ranks", "3")
+        tokens = (torch.arange(2)[:, None] * 64 + torch.arange(LENGTH)) % 256
+        loss = torch.nn.functional.cross_entropy(model(tokens).flatten(0, 1),
+                                                 (tokens + 1).flatten() % 256)
+        result = self.succeed(call([build / "train_step", package]))
+        self.assertIn(f"local: loss {loss.item():.6f}", result.out)
+        result = self.succeed(call(["mpirun", "-n", 3, build / "train_step", package]))
+        self.assertIn(f"step 0: first loss {loss.item():.6f}", result.out)
+        self.assertIn("evaluated: loss ", result.out)
+        self.assertEqual(len(re.findall(r"^rank [012]: ", result.out, re.M)), 3)
 
     @unittest.skipUnless(os.environ.get("PIPEWRIGHT_LONG"), "set PIPEWRIGHT_LONG=1 to run it")
     def test_plain_cmake_builds_a_clone(self):

@@ -8,6 +8,7 @@
 #include "plan/error.h"
 #include "plan/safetensors.h"
 #include "plan/text.h"
+#include "runtime/local_package.h"
 #include "runtime/shapes.h"
 
 namespace pipewright {
@@ -103,6 +104,27 @@ TEST(Module, ErrorsOfEditedCodeNameFileLineAndCaret) {
   text = ErrorOf(Changed(kScale, "  scale : Tensor\n", "  scale : Tensor\n  shift : Tensor\n"));
   EXPECT_NE(text.find("declares \"shift\", which the weight file does not hold"), std::string::npos)
       << text;
+}
+
+TEST(LocalPackage, RunsAndDifferentiatesWithoutRanks) {
+  std::string path = Package(kScale);
+  WriteFile(path + "/manifest.json", WriteManifest(Example()));
+  LocalPackage package(path, /*training=*/true);
+  at::Tensor x = at::arange(6).view({2, 3}).to(at::kFloat);
+  std::vector<c10::IValue> values = package.Begin({x});
+  EXPECT_THROW(package.RunModule(1, values), Error);  // before module 0
+  Conf conf;
+  conf.module_to_stage = {0, 1};
+  package.RunStage(conf, 0, values);
+  EXPECT_TRUE(values[2].isNone());
+  package.RunStage(conf, 1, values);
+  at::Tensor z = package.End(values)[0].toTensor();
+  EXPECT_TRUE(at::equal(z, package.Call({x})[0].toTensor()));
+  EXPECT_TRUE(at::equal(z, at::tensor({8.f, 26.f})));
+  z.sum().backward();
+  EXPECT_TRUE(at::equal(package.Weight("scale").grad(), x.sum(0)));
+  EXPECT_THROW(package.Weight("scales"), Error);
+  EXPECT_THROW(package.Call({}), Error);
 }
 
 static std::vector<TensorSpec> Shapes(const std::string& package, int64_t rows,

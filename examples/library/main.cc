@@ -1,0 +1,101 @@
+// pipewright as a library: every process of a communicator builds its stages of a package, trains
+// them on tensors of its own making, evaluates, and looks at gradients and weights.
+//
+//     mpirun -n 3 train_step PACKAGE        a language model of bytes, compiled for 3 ranks
+//     train_step PACKAGE                    the same package, called in this process without ranks
+#include <ATen/ATen.h>
+#include <mpi.h>
+
+#include <cstdio>
+
+#include "runtime/exec/mpi_transport.h"
+#include "runtime/local_package.h"
+#include "runtime/session.h"
+
+using namespace pipewright;
+
+constexpr int kMicrobatches = 4, kRows = 2, kLength = 16;
+
+// The model's input (0) or the target (-1) of a microbatch: text that counts.
+static at::Tensor Tokens(int input, int64_t minibatch, int microbatch) {
+  at::Tensor first = at::arange(kRows).view({-1, 1}) * 64 + 16 * microbatch + minibatch;
+  return (first + at::arange(kLength) + (input < 0 ? 1 : 0)).remainder(256);
+}
+
+static void CallLocally(const std::string& path) {
+  LocalPackage package(path, /*training=*/true);
+  Conf conf = ReadConf(path + "/conf/mp_conf.json");
+  std::vector<c10::IValue> values = package.Begin({Tokens(0, 0, 0)});
+  for (size_t stage = 0; stage < conf.stage_to_ranks.size(); ++stage)
+    package.RunStage(conf, static_cast<int>(stage), values);
+  at::Tensor logits = package.End(values)[0].toTensor();
+  at::Tensor loss = at::cross_entropy_loss(logits.flatten(0, 1), Tokens(-1, 0, 0).flatten());
+  loss.backward();
+  const std::string name = package.manifest().modules[0].held[0].name;
+  std::printf("local: loss %.6f, gradient of %s %.6f\n", loss.item<double>(), name.c_str(),
+              package.Weight(name).grad().norm().item<double>());
+}
+
+static void Train(const std::string& path, Transport& transport) {
+  Session session;
+  session.job.path = "train_step";
+  session.job.microbatches = kMicrobatches;
+  session.job.microbatch_size = kRows;
+  session.job.loss.kind = LossJob::kCrossEntropy;
+  session.job.optimizer.kind = OptimizerJob::kAdamW;
+  SessionOptions options;
+  options.package = path;
+  options.keep_gradients = true;
+  OpenSession(
+      session, options, transport,
+      [](int64_t, int) {
+        return std::vector<TensorSpec>{{at::kLong, {kRows, kLength}, true}};
+      },
+      [&](int input, int microbatch) { return Tokens(input, session.minibatch, microbatch); });
+  for (int64_t step = 0; step < 5; ++step) {
+    RunStep(session, transport, step);
+    if (!session.losses.empty())
+      std::printf("step %lld: first loss %.6f\n", static_cast<long long>(step), session.losses[0]);
+  }
+  Evaluation evaluation;
+  RunSweep(session, 0, evaluation);
+  if (evaluation.targets) std::printf("evaluated: loss %.6f\n", evaluation.mean());
+  const Manifest& manifest = session.run.manifest;
+  for (size_t m = 0; m < manifest.modules.size(); ++m) {
+    const std::string& name = manifest.modules[m].held[0].name;
+    at::Tensor weight = session.stages->Weight(static_cast<int>(m), name);
+    if (!weight.defined()) continue;  // of another rank
+    at::Tensor gradient = session.stages->LastGradient(static_cast<int>(m), name);
+    std::printf("rank %d: %s %.6f, gradient %.6f\n", transport.rank(), name.c_str(),
+                weight.norm().item<double>(),
+                gradient.defined() ? gradient.norm().item<double>() : 0);
+  }
+}
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    std::fprintf(stderr, "usage: train_step PACKAGE\n");
+    return 2;
+  }
+  int level = 0, size = 0;
+  MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level);
+  // Any communicator will do.
+  MPI_Comm communicator;
+  MPI_Comm_dup(MPI_COMM_WORLD, &communicator);
+  MPI_Comm_size(communicator, &size);
+  try {
+    if (size == 1) {
+      CallLocally(argv[1]);
+    } else {
+      MpiOptions options = MpiOptionsFromEnvironment();
+      options.communicator = MPI_Comm_c2f(communicator);
+      MpiTransport transport(&argc, &argv, options);
+      Train(argv[1], transport);
+    }
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "train_step: %s\n", e.what());
+    MPI_Abort(communicator, 1);
+  }
+  MPI_Comm_free(&communicator);
+  MPI_Finalize();
+}
