@@ -27,7 +27,7 @@ Compiled Compile(Model& model, const CompileOptions& options) {
   add(MergeViews(model));
   if (!options.dtype.empty()) CastWeights(model, options.dtype);
   std::vector<ModuleBody> bodies = RunPasses(model, options.passes);
-  out.manifest = WritePackage(model, bodies, {options.output, options.ranks});
+  out.manifest = WritePackage(model, bodies, {options.output, options.ranks, options.force});
   out.explanation = Explain(model, bodies, out.manifest);
   if (out.manifest.modules.size() == 1 && options.passes.split.kind == SplitSpec::kMarkers)
     out.notes.emplace_back(model.markers_dropped ? kMarkersDropped : kNoMarkers);

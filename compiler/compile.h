@@ -10,9 +10,10 @@
 namespace pipewright {
 
 struct CompileOptions {
-  std::string
-      output;     // the package, a folder; one that is there is replaced, anything else refused
-  int ranks = 0;  // that the confs are for; 0: one a module
+  // The package, a folder. One that is there, as compiled, is replaced; anything else is refused.
+  std::string output;
+  bool force = false;  // replace a package that was edited by hand, too
+  int ranks = 0;       // that the confs are for; 0: one a module
   PipelineOptions passes;
   std::string weights;  // a checkpoint to take the weights from; "": the model's own
   std::string dtype;    // cast floats to it; "": leave them

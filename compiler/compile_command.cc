@@ -51,6 +51,7 @@ void AddCompileCommand(CLI::App& app) {
       ->required();
   app.add_option("-o,--output", options->compile.output, "the package to write, a folder")
       ->required();
+  app.add_flag("--force", options->compile.force, "replace a package that was edited by hand");
   app.add_option("--split", options->split,
                  "where to cut: markers (pipe_split in the model, the default), modules:NAME,... "
                  "(before these submodules), children:PATH (one module a child), equal:N (by "

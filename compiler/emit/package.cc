@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <set>
 
 #include "compiler/emit/module_code.h"
 #include "compiler/emit/weight_file.h"
@@ -36,6 +37,29 @@ bool IsPackage(const fs::path& folder) {
          fs::is_directory(folder / "modules");
 }
 
+// A file of the package that is not as it was compiled, or that was added; "" if there is none.
+std::string EditedFile(const fs::path& folder) {
+  try {
+    const Manifest manifest = ReadManifest(folder.string());
+    for (const ModuleInfo& module : manifest.modules)
+      if (HexHash(ReadFile((folder / module.code).string())) != module.code_hash)
+        return module.code;
+    const int modules = static_cast<int>(manifest.modules.size());
+    const std::string confs = (folder / "conf/").string();
+    const Conf dp = ReadConf(confs + "dp_conf.json");
+    const int ranks = static_cast<int>(dp.stage_to_ranks.at(0).size());
+    if (ReadFile(confs + "mp_conf.json") != WriteConf(GroupModules(modules, ranks)))
+      return "conf/mp_conf.json";
+  } catch (const Error& e) {  // whoever edits may have left it broken
+    return std::string(e.what());
+  }
+  const std::set<std::string> written = {"mp_conf.json", "hybrid_conf.json", "dp_conf.json"};
+  for (const fs::directory_entry& file : fs::directory_iterator(folder / "conf"))
+    if (!written.count(file.path().filename().string()))
+      return "conf/" + file.path().filename().string();
+  return "";
+}
+
 }  // namespace
 
 Manifest WritePackage(const Model& model, const std::vector<ModuleBody>& bodies,
@@ -46,6 +70,10 @@ Manifest WritePackage(const Model& model, const std::vector<ModuleBody>& bodies,
   if (fs::exists(fs::symlink_status(output)) && !empty && !IsPackage(output))
     throw Error(options.output, "exists and is not a package",
                 "choose another output, or remove it yourself");
+  if (!options.force && IsPackage(output))
+    if (const std::string edited = EditedFile(output); !edited.empty())
+      throw Error(options.output, "holds what somebody edited or added: " + edited,
+                  "choose another output, or replace it all with --force");
   Manifest manifest = MakeManifest(model, bodies);
   int modules = static_cast<int>(bodies.size());
   // Made first: more ranks than modules are refused before anything is written.

@@ -8,8 +8,10 @@
 namespace pipewright {
 
 struct PackageOptions {
-  std::string output;  // the folder; a package that is there is replaced, anything else refused
+  // The folder. A package that is there, as compiled, is replaced; anything else is refused.
+  std::string output;
   int ranks = 0;       // of the confs; 0: one a module
+  bool force = false;  // replace a package that was edited by hand, too
 };
 
 // Writes to a temporary folder beside `output` and renames it. Throws Error.

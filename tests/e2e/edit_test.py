@@ -7,7 +7,7 @@ import unittest
 
 import torch.nn.functional as F
 
-from support import Case, export_gpt, gpt, run_ranks, token_job
+from support import Case, export_gpt, gpt, pipewright, run_ranks, token_job
 
 
 class Edit(Case):
@@ -59,6 +59,19 @@ class Edit(Case):
         self.path("loop.json").write_text(json.dumps(conf))
         self.assert_same_run(self.train(self.package, job, 2, conf=self.path("loop.json")),
                              self.train(self.package, job, 4))
+
+    def test_compiling_again_keeps_what_was_edited(self):
+        model, package = self.path("gpt.pt2"), self.copy_package("kept.pkg")
+        code = package / "modules/module1.py"
+        code.write_text(code.read_text() + "# mine\n")
+        self.assert_fails(pipewright("compile", model, "-o", package), "kept.pkg",
+                          "modules/module1.py", "--force")
+        self.assertIn("# mine", code.read_text())
+        self.succeed(pipewright("compile", model, "-o", package, "--force"))
+        self.assertNotIn("# mine", code.read_text())
+        self.succeed(pipewright("compile", model, "-o", package))
+        (package / "conf/mine.json").write_text("{}")
+        self.assert_fails(pipewright("compile", model, "-o", package), "conf/mine.json", "--force")
 
     def test_relu_for_gelu_is_pytorchs_relu(self):
         job = token_job()
