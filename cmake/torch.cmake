@@ -42,5 +42,7 @@ list(FILTER RUNTIME_SOURCES EXCLUDE REGEX "main\\.cc$|_command\\.cc$")
 if(RUNTIME_SOURCES)
   add_library(pipewright_runtime STATIC ${RUNTIME_SOURCES})
   target_link_libraries(pipewright_runtime PUBLIC pipewright_exec pipewright_ops)
+  # Fewer at a time than above: these are the files that change most.
+  set_target_properties(pipewright_runtime PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 3)
   pipewright_uses_torch(pipewright_runtime)
 endif()

@@ -15,15 +15,12 @@
 #include "runtime/memory_meter.h"
 #include "runtime/messages.h"
 #include "runtime/module_times.h"
+#include "runtime/progress.h"
 #include "runtime/session.h"
 
 namespace pipewright {
 
 namespace {
-
-double Now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 // The stages of this rank, each module run by itself: {"0": {"F": ..., ...}}.
 Json StageTimes(const Session& session, const std::string& package,

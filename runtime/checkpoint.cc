@@ -33,10 +33,10 @@ std::string DoneFile(const std::string& folder, int rank) {
   return folder + "/rank" + std::to_string(rank) + ".json";
 }
 
-using Tensors = std::map<std::string, at::Tensor>;
+using NamedTensors = std::map<std::string, at::Tensor>;
 
 // The tensors live until the file is written.
-void WriteTensors(const std::string& path, const Tensors& tensors, const Manifest& manifest) {
+void WriteTensors(const std::string& path, const NamedTensors& tensors, const Manifest& manifest) {
   std::vector<TensorToWrite> list;
   std::map<std::string, std::string> metadata{{"format", "pt"}};
   for (const std::vector<std::string>& names : manifest.tied)
@@ -56,16 +56,16 @@ std::string RunName() {
 }
 
 // Of this rank: shard -> tensors.
-std::map<std::string, Tensors> Snapshot(const Session& session, int rank) {
+std::map<std::string, NamedTensors> Snapshot(const Session& session, int rank) {
   at::NoGradGuard no_grad;
   const Manifest& manifest = session.run.manifest;
-  std::map<std::string, Tensors> shards;
+  std::map<std::string, NamedTensors> shards;
   for (const auto& [name, at] : ParametersAndBuffers(manifest)) {
     if (FirstHolder(session.run.conf, at.module) != rank) continue;
     const WeightInfo& info = manifest.modules[at.module].held[at.index];
     std::string shard = ShardName(at.module);
     at::Tensor weight = session.stages->Weight(at.module, info.name);
-    Tensors& state = shards[StateFileOf(shard)];
+    NamedTensors& state = shards[StateFileOf(shard)];
     if (info.persistent)
       shards[shard][name] = weight.clone();
     else if (weight._version() > 0)  // the others are as in the package
@@ -88,7 +88,7 @@ struct Checkpointer::Shot {
   DataPosition data;
   LossScale loss_scale;
   std::string folder;  // temporary
-  std::map<std::string, Tensors> shards;
+  std::map<std::string, NamedTensors> shards;
 };
 
 Checkpointer::Checkpointer(Session& session, Transport& transport)

@@ -9,14 +9,11 @@
 #include "passes/random_ops.h"
 #include "runtime/island.h"
 #include "runtime/memory_meter.h"
+#include "runtime/progress.h"
 
 namespace pipewright {
 
 namespace {
-
-double Now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 // Which inputs want a gradient, and which outputs get one.
 struct Wishes {

@@ -16,7 +16,11 @@ if(TARGET pipewright-run AND EXISTS ${CMAKE_SOURCE_DIR}/compiler/compile_command
     add_test(NAME e2e.${name} COMMAND ${E2E_PYTHON} -B ${path} -v)
     set_tests_properties(e2e.${name} PROPERTIES
       ENVIRONMENT "PIPEWRIGHT_BUILD=${CMAKE_BINARY_DIR}"
-      SKIP_RETURN_CODE 77 TIMEOUT 600 PROCESSORS 2 LABELS e2e)
+      SKIP_RETURN_CODE 77 TIMEOUT 600 LABELS e2e)
+  endforeach()
+  # Those that measure how soon processes are gone run alone.
+  foreach(name failure faults hosts)
+    set_tests_properties(e2e.${name} PROPERTIES RUN_SERIAL ON)
   endforeach()
   # With PIPEWRIGHT_LONG: a build of all, and 200 kills.
   set_tests_properties(e2e.install e2e.faults PROPERTIES TIMEOUT 3600)

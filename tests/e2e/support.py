@@ -246,14 +246,19 @@ class Case(unittest.TestCase):
     def assert_same_tensors(self, ours, theirs, what=""):
         """Bit for bit."""
         self.assertEqual(sorted(ours), sorted(theirs))
+        different = []
         for name in ours:
             a, b = ours[name].contiguous(), theirs[name].contiguous()
             self.assertEqual((a.dtype, a.shape), (b.dtype, b.shape), name)
             same = torch.equal(a.flatten().view(torch.uint8), b.flatten().view(torch.uint8)) if (
                 a.dim()) else a.item() == b.item()
             if not same:
-                self.fail(f"{what}{name}: largest difference "
-                          f"{(a.double() - b.double()).abs().max().item():.3g}")
+                difference = (a.double() - b.double()).abs()
+                different.append(f"{name}: {int((difference > 0).sum())} of {a.numel()}, "
+                                 f"largest {difference.max().item():.3g}")
+        if different:
+            self.fail(f"{what}{len(different)} of {len(ours)} tensors differ:\n" +
+                      "\n".join(different))
 
     def assert_same_run(self, ours, theirs, what=""):
         for step, (a, b) in enumerate(zip(ours.losses, theirs.losses, strict=True), 1):
