@@ -62,6 +62,15 @@ static std::vector<const Json*> ByStage(const Json& map, const char* name, const
   return entries;
 }
 
+// A module's stage that stage_to_rank_map does not give ranks.
+static void FailWithoutRanks(const Conf& conf, size_t module, const Source& source) {
+  source.Fail({kModules, std::to_string(module)},
+              "module " + std::to_string(module) + " is in stage " +
+                  std::to_string(conf.module_to_stage[module]) +
+                  ", which has no ranks in stage_to_rank_map",
+              "its stages are 0 to " + std::to_string(conf.stage_to_ranks.size() - 1));
+}
+
 static std::vector<int> ReadRanks(const Json& list, int stage, const Source& source) {
   std::string s = std::to_string(stage);
   if (!list.is_array()) source.Fail({kRanks, s}, "a list of ranks is expected, [0, 1]");
@@ -77,6 +86,12 @@ static std::vector<int> ReadRanks(const Json& list, int stage, const Source& sou
     ranks.push_back(rank);
   }
   return ranks;
+}
+
+// Whether only the last of the modules' stages is `stage`.
+static bool OnlyLast(const Json& modules, size_t stage) {
+  if (!modules.is_array() || modules.size() < 2 || modules.back() != stage) return false;
+  return std::count(modules.begin(), modules.end(), Json(stage)) == 1;
 }
 
 static int CountRanks(const Conf& conf) {
@@ -100,7 +115,9 @@ static void CheckRanksComplete(const Conf& conf, const Source& source) {
 
 static void CheckStagesUsed(const Conf& conf, size_t modules, const Source& source) {
   std::vector<char> used(conf.stage_to_ranks.size(), 0);
-  for (size_t m = 0; m < modules; ++m) used[static_cast<size_t>(conf.module_to_stage[m])] = 1;
+  for (size_t m = 0; m < modules; ++m)
+    if (size_t stage = static_cast<size_t>(conf.module_to_stage[m]); stage < used.size())
+      used[stage] = 1;
   size_t empty = static_cast<size_t>(std::find(used.begin(), used.end(), 0) - used.begin());
   if (empty == used.size()) return;
   std::string s = std::to_string(empty);
@@ -148,7 +165,12 @@ Conf ParseConf(const std::string& text, const std::string& path) {
     if (!json.contains(key)) source.Fail({}, std::string(key) + " is missing");
 
   Conf conf;
-  for (const Json* list : ByStage(json[kRanks], kRanks, source))
+  std::vector<const Json*> lists = ByStage(json[kRanks], kRanks, source);
+  // A stage of the loss alone needs no ranks.
+  if (lists.size() > 1 && lists.back()->is_array() && lists.back()->empty() &&
+      OnlyLast(json[kModules], lists.size() - 1))
+    lists.pop_back();
+  for (const Json* list : lists)
     conf.stage_to_ranks.push_back(
         ReadRanks(*list, static_cast<int>(conf.stage_to_ranks.size()), source));
   if (conf.stage_to_ranks.empty()) source.Fail({kRanks}, "there is no stage");
@@ -160,13 +182,10 @@ Conf ParseConf(const std::string& text, const std::string& path) {
     source.Fail({kModules}, "a list with the stage of each module is expected, [0, 1, 1]");
   for (size_t m = 0; m < modules.size(); ++m) {
     std::vector<std::string> at = {kModules, std::to_string(m)};
-    int stage = Number(modules[m], source, at, "stage");
-    if (stage >= stages)
-      source.Fail(at,
-                  "module " + std::to_string(m) + " is in stage " + std::to_string(stage) +
-                      ", which has no ranks in stage_to_rank_map",
-                  "its stages are 0 to " + std::to_string(stages - 1));
-    conf.module_to_stage.push_back(stage);
+    conf.module_to_stage.push_back(Number(modules[m], source, at, "stage"));
+    // The last may be the loss's, which says nothing: CheckConf knows.
+    bool last = m > 0 && m + 1 == modules.size();
+    if (conf.module_to_stage.back() >= stages && !last) FailWithoutRanks(conf, m, source);
   }
   CheckStagesUsed(conf, conf.module_to_stage.size(), source);
 
@@ -236,6 +255,9 @@ void CheckConf(Conf& conf, int modules, int launched_ranks,
                     std::to_string(modules) + " modules",
                 "give one entry a module and, if you like, one more, last, for the loss");
   CheckStagesUsed(conf, count, source);
+  if (entries == count &&
+      conf.module_to_stage.back() >= static_cast<int>(conf.stage_to_ranks.size()))
+    FailWithoutRanks(conf, count - 1, source);
   if (entries == count + 1) {
     conf.module_to_stage.pop_back();
     conf.has_loss_entry = true;

@@ -11,8 +11,8 @@ namespace pipewright {
 struct Conf {
   std::vector<int> module_to_stage;  // one stage a module; see has_loss_entry
   // Whether the file gave one more entry, last, for the loss. It says nothing: the loss is computed
-  // where its input is. Only a reader that knows the number of modules can tell, so ReadConf keeps
-  // every entry in module_to_stage and CheckConf drops it.
+  // where its input is, and its stage may be one without ranks. Only a reader that knows the number
+  // of modules can tell, so ReadConf keeps every entry in module_to_stage and CheckConf drops it.
   bool has_loss_entry = false;
   std::vector<std::vector<int>> stage_to_ranks;  // a stage's replicas; a rank may hold more stages
   std::optional<std::vector<int>> stage_to_depth;  // warm-up forwards of a stage

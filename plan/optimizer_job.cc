@@ -63,7 +63,11 @@ void ReadGroups(const Json& in, const std::string& where, OptimizerJob& optimize
 OptimizerJob ReadOptimizer(const Json& in, const std::string& where, int64_t steps) {
   OptimizerJob optimizer;
   using Job = OptimizerJob;
-  if (!in.is_object() || !in.contains("type"))
+  if (!in.is_object())
+    throw Error(
+        where, "an object is expected, not " + in.dump(),
+        "for example {\"type\": " + (in.is_string() ? in.dump() : "\"adamw\"") + ", \"lr\": 1e-3}");
+  if (!in.contains("type"))
     throw Error(where, "\"type\" is missing: sgd, adam, adamw, rmsprop or adagrad");
   optimizer.kind = Choose<Job::Kind>(in["type"],
                                      {{"sgd", Job::kSgd},

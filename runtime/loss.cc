@@ -4,12 +4,17 @@
 
 #include "plan/dtype.h"
 #include "plan/error.h"
+#include "runtime/dtype.h"
 
 namespace pipewright {
 
 at::Tensor Loss(const LossJob& job, const at::Tensor& output, const at::Tensor& target) {
-  std::string shapes = "output " + ShapeText(output.sizes().vec()) + ", target " +
-                       (target.defined() ? ShapeText(target.sizes().vec()) : "none");
+  auto shown = [](const at::Tensor& tensor) {
+    return tensor.defined()
+               ? DtypeName(tensor.scalar_type()) + " " + ShapeText(tensor.sizes().vec())
+               : "none";
+  };
+  std::string shapes = "output " + shown(output) + ", target " + shown(target);
   switch (job.kind) {
     case LossJob::kOutput:
       if (output.numel() != 1)
@@ -25,7 +30,8 @@ at::Tensor Loss(const LossJob& job, const at::Tensor& output, const at::Tensor& 
   if (output.dim() < 2 || target.scalar_type() != at::kLong ||
       output.numel() != target.numel() * output.size(-1))
     throw Error("loss",
-                "cross_entropy needs an output [..., C] and an int64 target [...]: " + shapes);
+                "cross_entropy needs an output [..., C] and an int64 target [...]: " + shapes,
+                target.scalar_type() != at::kLong ? "write the targets as int64" : "");
   at::Tensor logits = output.reshape({-1, output.size(-1)});
   if (c10::elementSize(logits.scalar_type()) < 4) logits = logits.to(at::kFloat);
   at::Tensor classes = target.reshape({-1});

@@ -13,7 +13,7 @@ namespace pipewright {
 
 namespace {
 
-void CheckLoss(const Session& session) {
+void CheckLoss(const Session& session, bool training) {
   int outputs = static_cast<int>(session.run.manifest.outputs.size());
   int output = session.job.loss.output;
   std::vector<std::string> names;
@@ -26,6 +26,14 @@ void CheckLoss(const Session& session) {
   if (value.kind != "tensor" || value.producer < 0)
     throw Error(session.job.path + ": loss.output",
                 "output " + std::to_string(output) + " is not a tensor that the model computes");
+  if (!training || value.gradient) return;
+  const int stage = session.run.conf.module_to_stage[value.producer];
+  throw Error("step 1, rank " + std::to_string(session.run.conf.stage_to_ranks[stage][0]) +
+                  ", stage " + std::to_string(stage),
+              "the loss does not depend on any trainable weight",
+              "train what is frozen (\"freeze\", requires_grad), or take the loss from another "
+              "output: " +
+                  Join(names, ", "));
 }
 
 // What this runtime cannot run, found before anything starts.
@@ -156,7 +164,7 @@ void OpenSession(Session& session, const SessionOptions& options, Transport& tra
   Phase(transport, "reading", [&] {
     session.run = MakeRunPlan(options.package, options.conf, session.job, transport.size(),
                               !options.training);
-    if (options.has_loss) CheckLoss(session);
+    if (options.has_loss) CheckLoss(session, options.training);
     auto shapes = std::make_shared<ShapeCache>(options.package, session.run.manifest);
     auto first = shapes->Of(specs(0, 0));
     CheckRunnable(session, *first);

@@ -178,6 +178,7 @@ void TorchStages::State::ComputeLoss(int microbatch, const at::Tensor& output, b
   if (settings.training && value(loss_value).gradient) leaf.requires_grad_(true);
   at::Tensor loss = Loss(settings.loss, leaf, target);
   losses[microbatch] = loss.item<double>();
+  if (std::isnan(losses[microbatch])) losses[microbatch] = std::nan("");  // no sign is printed
   if (settings.accuracy || !settings.training) {
     int64_t samples = output.dim() > 0 ? output.size(0) : 1;
     hits[microbatch].count = LossCount(settings.loss, target, samples);

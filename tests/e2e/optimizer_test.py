@@ -7,7 +7,8 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from support import ADAMW, LENGTH, SGD, Case, bits, export_gpt, gpt, pipewright, token_job
+from support import (ADAMW, LENGTH, SGD, Case, bits, export, export_gpt, gpt, pipewright, run_ranks,
+                     token_job)
 
 STEPS = 6
 
@@ -61,6 +62,24 @@ class Optimizers(Case):
             for name, weight in ours.weights.items():
                 if any(name.startswith(f.rstrip("*")) for f in freeze):
                     self.assertTrue(torch.equal(weight, self.models["untied"].state_dict()[name]))
+
+    def test_a_loss_that_trains_nothing(self):
+        class Detached(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.linear = torch.nn.Linear(4, 4)
+
+            def forward(self, x):
+                return self.linear(x), self.linear(x).detach() * 2
+
+        export(Detached(), torch.rand(2, 4), self.path("detached.pt2"))
+        save_file({"x": torch.rand(32, 4), "y": torch.rand(32, 4)}, self.path("rows.safetensors"))
+        job = token_job(loss={"type": "mse", "output": 1}, data={
+            "tensors": "rows.safetensors", "inputs": {"x": "x"}, "target": "y"})
+        self.assert_fails(
+            run_ranks(1, "train", self.compile("detached.pt2", "detached.pkg"),
+                      self.write_job(job), mpi=False),
+            "step 1, rank 0, stage 0: the loss does not depend on any trainable weight")
 
     def test_clipping_agrees_on_every_rank(self):
         """PyTorch adds the squares of the norms in another order. A tied weight counts once."""

@@ -86,9 +86,9 @@ TEST(Conf, RefusesBrokenOnesWithReasonAndLine) {
     const char* error;
   };
   Case cases[] = {
-      {"[0, 1]", R"({"0": [0]})", "conf.json:2:32: module 1 is in stage 1, which has no ranks"},
+      {"[0, 1, 0]", R"({"0": [0]})", "conf.json:2:32: module 1 is in stage 1, which has no ranks"},
       {"[0, 0]", R"({"0": [0], "1": [1]})", "conf.json:3:42: stage 1 has no module"},
-      {"[0, 1]", R"({"0": [0], "1": []})", "conf.json:3:42: stage 1 has no ranks"},
+      {"[0, 1, 1]", R"({"0": [0], "1": []})", "conf.json:3:42: stage 1 has no ranks"},
       {"[0, 1]", R"({"0": [0, 0], "1": [1]})", "conf.json:3:36: rank 0 appears twice in stage 0"},
       {"[0, 1]", R"({"0": [0], "1": [2]})", "conf.json:3:26: ranks go up to 2 but rank 1 has no"},
       {"[0, 1]", R"({"0": [0], "1": [-1]})", "conf.json:3:43: a rank is expected (0, 1, 2, ...)"},
@@ -108,6 +108,16 @@ TEST(Conf, RefusesBrokenOnesWithReasonAndLine) {
     std::string text = std::string("{\n    \"module_to_stage_map\": ") + c.modules +
                        ",\n    \"stage_to_rank_map\": " + c.ranks + "\n}\n";
     EXPECT_EQ(ErrorOf(text).substr(0, std::string(c.error).size()), c.error) << text;
+  }
+}
+
+TEST(Conf, TheStageOfTheLossNeedsNoRanks) {
+  for (const char* ranks : {R"({"0": [0], "1": [1]})", R"({"0": [0], "1": [1], "2": []})"}) {
+    std::string text =
+        std::string(R"({"module_to_stage_map": [0, 1, 2], "stage_to_rank_map": )") + ranks + "}";
+    EXPECT_EQ(ErrorOf(text, 2, 2), "");
+    EXPECT_NE(ErrorOf(text, 3, 2).find("module 2 is in stage 2, which has no ranks"),
+              std::string::npos);
   }
 }
 

@@ -84,6 +84,9 @@ TEST(Job, Errors) {
       {With(R"(, "steps": "many")"), "job.json.steps: a whole number is expected, not \"many\""},
       {With(R"(, "threads": 0)"), "job.json.threads: 0 is out of range: at least 1"},
       {With(R"(, "nan": "stpo")"), "job.json.nan: \"stpo\" is not known (did you mean \"stop\"?)"},
+      {With("", R"("adamw")"),
+       "job.json: optimizer: an object is expected, not \"adamw\"\n  for example {\"type\": "
+       "\"adamw\""},
       {With("", R"({"type": "adamv"})"),
        "job.json: optimizer.type: \"adamv\" is not known (did you mean \"adam\"?)"},
       {With("", R"({"type": "sgd", "betas": [0, 0]})"),
