@@ -9,8 +9,25 @@ namespace pipewright {
 
 namespace {
 
+// The first action that speaks of the microbatch in the stage, or else the rank that should run it.
+std::string Mentioned(const Plan& plan, const StageGraph& graph, int stage, int microbatch) {
+  for (size_t r = 0; r < plan.ranks.size(); ++r)
+    for (size_t p = 0; p < plan.ranks[r].size(); ++p) {
+      const Action& a = plan.ranks[r][p];
+      bool forward = a.stage == stage && a.microbatch == microbatch &&
+                     (IsCompute(a.kind) || IsTransfer(a.kind));
+      if (forward ||
+          (HasBackward(a) && BackwardStage(a) == stage && BackwardMicrobatch(a) == microbatch))
+        return Place(static_cast<int>(r), p, a);
+    }
+  if (graph.ranks_of[stage].empty()) return "stage " + std::to_string(stage);
+  int rank = RankOf(graph, stage, microbatch);
+  return "rank " + std::to_string(rank) + ", end of its " +
+         std::to_string(plan.ranks[rank].size()) + " actions";
+}
+
 // The first stage and microbatch with fewer actions than there should be, found without a table.
-Error TooFew(const Plan& plan) {
+Error TooFew(const Plan& plan, const StageGraph& graph) {
   std::set<std::pair<int, int>> seen;
   for (const auto& actions : plan.ranks)
     for (const Action& a : actions)
@@ -20,8 +37,9 @@ Error TooFew(const Plan& plan) {
     if (s != stage || m != microbatch) break;
     if (++microbatch == plan.steps * plan.microbatches) ++stage, microbatch = 0;
   }
-  return Error("stage " + std::to_string(stage) + ", microbatch " + std::to_string(microbatch),
-               "rule \"once\": no rank runs its forward");
+  return Error(Mentioned(plan, graph, stage, microbatch),
+               "rule \"once\": no rank runs its forward, " + std::to_string(stage) + "F" +
+                   std::to_string(microbatch));
 }
 
 struct Indexer {
@@ -76,7 +94,7 @@ ComputeIndex IndexCompute(const Plan& plan, const StageGraph& graph) {
   size_t computes = 0;
   for (const auto& actions : plan.ranks)
     for (const Action& a : actions) computes += HasForward(a);
-  if (computes < static_cast<size_t>(index.stages) * index.total) throw TooFew(plan);
+  if (computes < static_cast<size_t>(index.stages) * index.total) throw TooFew(plan, graph);
 
   Indexer indexer{plan, graph, index};
   for (size_t r = 0; r < plan.ranks.size(); ++r)
@@ -91,15 +109,17 @@ ComputeIndex IndexCompute(const Plan& plan, const StageGraph& graph) {
     }
   // Puts are distinct, so as many forwards as the table has entries fill it.
   for (size_t i = 0; !index.backward.empty() && i < index.backward.size(); ++i) {
-    std::string where = "stage " + std::to_string(i / index.total) + ", microbatch " +
-                        std::to_string(i % index.total);
-    if (index.backward[i].rank < 0) throw Error(where, "rule \"once\": no rank runs its backward");
+    auto where = [&](const ComputePlace& at) {
+      return Place(at.rank, at.position, plan.ranks[at.rank][at.position]);
+    };
     const ComputePlace& b = index.backward[i];
+    if (b.rank < 0)
+      throw Error(where(index.forward[i]), "rule \"once\": no rank runs its backward");
     bool split = plan.ranks[b.rank][b.position].kind == ActionKind::kInputGrad;
     bool weight = !index.weight_grad.empty() && index.weight_grad[i].rank >= 0;
     if (split != weight)
-      throw Error(where, split ? "rule \"once\": it has an input gradient (I) and no W"
-                               : "rule \"once\": it has a full backward (B) and a W");
+      throw Error(where(b), split ? "rule \"once\": it has an input gradient (I) and no W"
+                                  : "rule \"once\": it has a full backward (B) and a W");
     indexer.CheckOrder(index.forward, index.backward, i, "forward");
     indexer.CheckOrder(index.backward, index.weight_grad, i, "input gradient");
   }

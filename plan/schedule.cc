@@ -98,6 +98,8 @@ void CheckNumbers(const Generator& g, int ranks, int stages, int microbatches) {
            "the nearest that works: --microbatches " + std::to_string(2 * ranks));
 }
 
+}  // namespace
+
 void CheckPlacement(const Placement& placement, int ranks) {
   std::vector<char> used(ranks);
   for (size_t s = 0; s < placement.size(); ++s) {
@@ -106,9 +108,11 @@ void CheckPlacement(const Placement& placement, int ranks) {
     std::sort(sorted.begin(), sorted.end());
     if (sorted.empty()) throw Error(where, "no rank runs it");
     if (sorted.front() < 0 || sorted.back() >= ranks)
-      throw Error(where, "rank " +
-                             std::to_string(sorted.front() < 0 ? sorted.front() : sorted.back()) +
-                             " is not one of " + Count(ranks, "rank"));
+      throw Error(where,
+                  "rank " + std::to_string(sorted.front() < 0 ? sorted.front() : sorted.back()) +
+                      " is not one of " + Count(ranks, "rank"),
+                  "ranks 0 to " + std::to_string(ranks - 1) + ", or --ranks " +
+                      std::to_string(std::max(sorted.back() + 1, ranks)));
     if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end())
       throw Error(where, "a rank is given twice");
     for (int r : sorted) used[r] = true;
@@ -116,10 +120,9 @@ void CheckPlacement(const Placement& placement, int ranks) {
   for (int r = 0; r < ranks; ++r)
     if (!used[r])
       throw Error("placement", "rank " + std::to_string(r) + " runs no stage",
-                  "give every rank a stage, or use fewer ranks");
+                  "give every rank a stage, or use --ranks " +
+                      std::to_string(std::count(used.begin(), used.end(), true)));
 }
-
-}  // namespace
 
 bool IsPlainPipeline(const Placement& placement) {
   for (size_t s = 0; s < placement.size(); ++s)

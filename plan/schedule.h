@@ -15,6 +15,9 @@ using Placement = std::vector<std::vector<int>>;
 // Throws Error.
 Placement ParsePlacement(const std::string& text, int ranks, int stages);
 
+// Throws Error unless every stage has ranks of `ranks`, none twice, and every rank a stage.
+void CheckPlacement(const Placement& placement, int ranks);
+
 // The placement a schedule has by itself: loop, or v or both for the schedules made for them.
 std::string DefaultPlacement(const std::string& name);
 // The number of stages a schedule has by itself on so many ranks.

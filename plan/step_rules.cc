@@ -115,7 +115,9 @@ void CheckSteps(const Plan& plan, const StageGraph& graph) {
     for (rules.position = 0; rules.position < plan.ranks[r].size(); ++rules.position)
       rules.Visit(plan.ranks[r][rules.position], stepping);
     for (int s : own[r]) {
-      std::string where = "rank " + std::to_string(r) + ", stage " + std::to_string(s);
+      std::string where = "rank " + std::to_string(r) + ", end of its " +
+                          std::to_string(plan.ranks[r].size()) + " actions, stage " +
+                          std::to_string(s);
       if (stepping && rules.stages[s].steps != plan.steps)
         throw Error(where, "rule \"step\": it has " + std::to_string(rules.stages[s].steps) +
                                " STEP for " + std::to_string(plan.steps) + " steps");

@@ -9,7 +9,9 @@
 #include "plan/zb_list.h"
 #include "plan/zb_maps.h"
 #include "plan/zb_order.h"
+#include "plan/zb_recompute.h"
 #include "plan/zb_scripts.h"
+#include "plan/zb_tabu.h"
 
 namespace pipewright {
 
@@ -17,6 +19,7 @@ namespace {
 
 constexpr long kPlay = 5;  // playing a script takes so many times as long as timing an order
 constexpr long kDue = 3;   // dispatching by due times the same
+constexpr long kMove = 3;  // a move of the tabu search the same
 
 struct Found {
   OrderTimes times;
@@ -174,23 +177,37 @@ class Search {
     }
   }
 
-  // Due times, searched for until a quarter of the effort is left; half of it where that does not
-  // beat what was there before.
+  // Due times, searched for until a quarter of the effort is left: several searches, of which the
+  // better half goes on, and so to the last.
   void Due() {
-    long cost = kDue * std::max<long>(1, actions_);
-    size_t trials = static_cast<size_t>(std::clamp<long>(effort_ / 4 * 3 / cost, 20, 40000));
-    DueSearch search(p_, trials / 3, 1);
-    bool better = false;
-    for (size_t i = 0; i < (better ? trials : trials * 2 / 3); ++i) {
-      if (best_.times.ok && best_.times.span <= bound_) return;
+    long cost = kDue * std::max<long>(1, actions_),
+         whole = std::min(effort_ / 4 * 3, 40'000 * cost);
+    std::vector<DueSearch> searches;
+    searches.emplace_back(p_, static_cast<size_t>(std::clamp<long>(whole / cost / 4, 1, 96)), 1);
+    auto enough = [&] { return best_.times.ok && best_.times.span <= bound_; };
+    auto go = [&](DueSearch& search) {
       const PlayResult& found = search.Next();
-      effort_ -= cost;
-      if (!found.times.ok && i == DueSearch::kStarts && !search.any()) return;
-      if (!found.times.ok) continue;
-      if (best_.times.ok && !found.times.Better(best_.times)) continue;
+      long spent = kDue * std::max<long>(1, search.played());
+      effort_ -= spent, whole -= spent;
+      if (!found.times.ok || (best_.times.ok && !found.times.Better(best_.times))) return spent;
       best_ = {found.times, found.order};
       Keep(best_);
-      better = true;
+      return spent;
+    };
+    while (searches[0].starting() && !enough()) go(searches[0]);
+    if (!searches[0].best().ok) return;
+    int rounds = whole / cost > 1000 ? 3 : 1;
+    for (unsigned n = 1; n < 1u << (rounds - 1); ++n) {
+      searches.push_back(searches[0]);
+      searches.back().Reseed(n + 1);
+    }
+    for (; rounds > 0; --rounds) {
+      long share = whole / rounds / static_cast<long>(searches.size());
+      for (DueSearch& search : searches)
+        for (long left = share; left > 0 && !enough();) left -= go(search);
+      std::stable_sort(searches.begin(), searches.end(),
+                       [](const auto& a, const auto& b) { return a.best().Better(b.best()); });
+      searches.resize((searches.size() + 1) / 2, searches[0]);
     }
   }
 
@@ -206,9 +223,14 @@ class Search {
       if (round == 1 && starts_.size() > 3 && !tiny) starts_.resize(3);
       for (size_t i = 0; i < starts_.size() && best_.times.span > bound_; ++i) {
         Found& start = starts_[i];
-        start.times =
-            round ? Improve(p_, start.order, tiny ? all : all / 6, static_cast<int>(i) + 1, bound_)
-                  : Improve(p_, start.order, all / 12, 0, bound_);
+        unsigned seed = static_cast<unsigned>(i) + 1;
+        if (round == 0)
+          start.times = Improve(p_, start.order, all / 12, 0, bound_);
+        else if (tiny)
+          start.times =
+              Improve(p_, start.order, tiny ? all : all / 6, static_cast<int>(seed), bound_);
+        else
+          start.times = Tabu(p_, start.order, all / 6 / kMove, seed, bound_);
         if (start.times.Better(best_.times)) best_ = start;
       }
     }
@@ -245,6 +267,8 @@ Order Every(const OrderProblem& p) {
   return order;
 }
 
+constexpr size_t kChoices = 3;  // of stages to recompute that are searched
+
 // About this many actions may be timed in all: a few seconds on one core.
 constexpr long kEffort = 240'000'000;
 
@@ -268,23 +292,6 @@ constexpr long kEffort = 240'000'000;
               "raise the limit, use more ranks, or give a recompute option in the costs");
 }
 
-// Which stages recompute: none, all that may, or those on every rank's first stages.
-std::vector<std::vector<char>> Recomputes(const Costs& costs, int stages, double memory) {
-  std::vector<std::vector<char>> choices(1);
-  std::vector<char> all(stages, 0);
-  bool offered = false;
-  for (int s = 0; s < stages; ++s)
-    offered |= all[s] = costs.stages[costs.stages.size() == 1 ? 0 : s].recompute >= 0;
-  if (!offered || memory == kNoLimit) return choices;
-  choices.push_back(all);
-  for (int quarter : {1, 2, 3}) {
-    std::vector<char> some = all;
-    for (int s = stages * quarter / 4; s < stages; ++s) some[s] = 0;
-    choices.push_back(some);
-  }
-  return choices;
-}
-
 }  // namespace
 
 ZbAutoResult ZbAuto(const Costs& costs, int ranks, int stages, int microbatches,
@@ -292,27 +299,31 @@ ZbAutoResult ZbAuto(const Costs& costs, int ranks, int stages, int microbatches,
   CheckStages(costs, stages);
   if (ranks < 1 || microbatches < 1)
     throw Error("zb-auto", "ranks and microbatches must be at least 1");
-  if (stages < ranks)
+  if (options.placement.empty() && stages < ranks)
     throw Error("--stages", std::to_string(stages) + " stages leave ranks without one",
                 "use " + std::to_string(ranks) + " stages or more, or fewer ranks");
+  if (!options.placement.empty()) CheckPlacement(options.placement, ranks);
   std::vector<Placement> maps = {options.placement};
   if (options.placement.empty())
     maps = CandidateMaps(costs, ranks, stages, microbatches, options.memory, options.forward_only,
                          static_cast<long>(options.effort * kEffort) / 8, 2);
-  auto recomputes = Recomputes(costs, stages, options.forward_only ? kNoLimit : options.memory);
-  long effort = static_cast<long>(options.effort * kEffort) / static_cast<long>(recomputes.size());
+  long effort = static_cast<long>(options.effort * kEffort);
   ZbAutoResult result;
   Found best;
-  for (size_t i = 0; i < maps.size(); ++i)
-    for (const std::vector<char>& recompute : recomputes) {
+  for (size_t i = 0; i < maps.size(); ++i) {
+    auto choices =
+        RecomputeChoices(costs, ranks, maps[i], microbatches,
+                         options.forward_only ? kNoLimit : options.memory, effort / 8, kChoices);
+    // The first map has half of the effort.
+    long share =
+        maps.size() == 1 ? effort : effort / (i ? 2 * static_cast<long>(maps.size() - 1) : 2);
+    share /= static_cast<long>(choices.size());
+    for (const std::vector<char>& recompute : choices) {
       OrderProblem problem = MakeProblem(costs, ranks, maps[i], microbatches, options.memory,
                                          recompute, options.forward_only);
       double bound =
           BoundOf(ToPlan(problem, Every(problem)), costs, options.memory, 1, recompute).span;
       if (best.times.ok && bound >= best.times.span) continue;
-      // The first map has half of the effort.
-      long share =
-          maps.size() == 1 ? effort : effort / (i ? 2 * static_cast<long>(maps.size() - 1) : 2);
       Found found = Search(problem, share, bound).Run();
       if (!found.times.ok || (best.times.ok && !found.times.Better(best.times))) continue;
       result.plan = ToPlan(problem, found.order);
@@ -320,11 +331,15 @@ ZbAutoResult ZbAuto(const Costs& costs, int ranks, int stages, int microbatches,
       result.recompute = recompute;
       best = std::move(found);
     }
-  if (!best.times.ok)
+  }
+  if (!best.times.ok) {
+    Placement map = maps.empty() ? ParsePlacement("loop", ranks, stages) : maps[0];
+    std::vector<char> again = RecomputeOffered(costs, stages);
+    if (options.forward_only) again.clear();
     DoesNotFit(
-        MakeProblem(costs, ranks, maps.empty() ? ParsePlacement("loop", ranks, stages) : maps[0],
-                    microbatches, options.memory, recomputes.back(), options.forward_only),
+        MakeProblem(costs, ranks, map, microbatches, options.memory, again, options.forward_only),
         options.memory);
+  }
   result.makespan = best.times.makespan;
   result.span = best.times.span;
   for (size_t s = 0; s < result.recompute.size(); ++s)

@@ -24,11 +24,13 @@ double Period(const OrderProblem& p) {
 
 class Player {
  public:
-  Player(const OrderProblem& p, const DueTimes& due, const Order& start_up)
+  Player(const OrderProblem& p, const DueTimes& due, const Order& start_up, double limit)
       : p_(p),
         due_(due),
         start_up_(start_up),
+        limit_(limit),
         period_(Period(p)),
+        ramp_(std::min<double>(p.microbatches, 1.25 * p.ranks)),
         ranks_(p.ranks),
         next_f_(p.stages),
         next_i_(p.stages) {
@@ -42,20 +44,25 @@ class Player {
       result_.order[r].reserve(3 * own);
       ranks_[r].pending.reserve(own);
       ranks_[r].left = ranks_[r].all = 2 * own;
+      for (int s : p.held[r]) {
+        size_t at = p.At(s, r);
+        ranks_[r].work += p.microbatches * (p.F[at] + (p.forward_only ? 0 : p.I[at] + p.W[at]));
+      }
       ranks_[r].start_up = static_cast<size_t>(due.first * static_cast<double>(start_up[r].size()));
     }
   }
 
   PlayResult Run() {
-    while (!turns_.empty()) {
+    while (!turns_.empty() && !late_) {
       auto [now, r] = turns_.top();
       turns_.pop();
       now_ = now;
       if (ranks_[r].wake == now) Turn(r, now);
     }
+    for (const Rank& rank : ranks_)
+      if (rank.left || rank.done < rank.pending.size()) return std::move(result_);
     result_.times.ok = true;
     for (const Rank& rank : ranks_) {
-      if (rank.left || rank.done < rank.pending.size()) return {};
       if (rank.first < 0) continue;
       result_.times.span = std::max(result_.times.span, rank.last - rank.first);
       result_.times.total += rank.last - rank.first;
@@ -66,14 +73,15 @@ class Player {
 
  private:
   struct Rank {
-    double bytes = 0, free = 0, wake = 0, first = -1, last = 0;
+    double bytes = 0, free = 0, wake = 0, first = -1, last = 0, idle = 0, work = 0;
     std::vector<Op> pending;  // W to be done, from `done` on
     size_t done = 0, left = 0, all = 0, start_up = 0, position = 0;
   };
   const OrderProblem& p_;
   const DueTimes& due_;
   const Order& start_up_;
-  double period_, now_ = 0;
+  double limit_, period_, ramp_, now_ = 0;
+  bool late_ = false;
   std::vector<Rank> ranks_;
   std::vector<int> next_f_, next_i_;  // [stage]
   std::vector<double> forward_, backward_;
@@ -83,6 +91,22 @@ class Player {
 
   size_t At(int stage, int microbatch) const {
     return static_cast<size_t>(stage) * p_.microbatches + microbatch;
+  }
+
+  double At(const std::array<double, DueTimes::kKnots>& knots, double late) const {
+    double x = late * (DueTimes::kKnots - 1);
+    int k = std::min(static_cast<int>(x), DueTimes::kKnots - 2);
+    return knots[k] + (x - k) * (knots[k + 1] - knots[k]);
+  }
+  double In(int m) const { return std::max(0.0, 1 - m / ramp_); }
+  double Out(int m) const { return std::max(0.0, 1 - (p_.microbatches - 1 - m) / ramp_); }
+  double DueF(int s, int m) const {
+    return due_.forward[s] + m * period_ + In(m) * due_.forward_in[s] +
+           Out(m) * due_.forward_out[s];
+  }
+  double DueI(int s, int m) const {
+    return due_.backward[s] + m * period_ + In(m) * due_.backward_in[s] +
+           Out(m) * due_.backward_out[s];
   }
 
   // Room for one microbatch in each other stage that holds none, and for what an I needs.
@@ -100,7 +124,8 @@ class Player {
   void Turn(int r, double now) {
     Rank& rank = ranks_[r];
     double room = p_.room[r] * (1 + 1e-12) + 1e-9, soon = kUnknown, least = kUnknown;
-    double horizon = now + due_.linger, start = kUnknown;
+    double late = 1 - static_cast<double>(rank.left) / static_cast<double>(rank.all);
+    double horizon = now + At(due_.linger, late), start = kUnknown;
     Op best;
     bool blocked = false;
     auto consider = [&](OpKind kind, int s, int m, double ready, double due) {
@@ -127,25 +152,23 @@ class Player {
       int m = next_i_[s];
       if (m < next_f_[s] && !p_.forward_only &&
           rank.bytes + p_.whole[cost] - p_.stored[cost] <= room)
-        consider(OpKind::kI, s, m, backward_[At(s, m)], due_.backward[s] + m * period_);
+        consider(OpKind::kI, s, m, backward_[At(s, m)], DueI(s, m));
       m = next_f_[s];
       if (m == p_.microbatches) continue;
       double ready = forward_[At(s, m)];
       if (ready == kUnknown) continue;
       if (rank.bytes + p_.stored[cost] + Reserve(r, s) > room) {
-        blocked |= ready <= now && due_.forward[s] + m * period_ - due_.lead <= now &&
-                   due_.forward[s] + m * period_ < least;
+        blocked |= ready <= now && DueF(s, m) - due_.lead <= now && DueF(s, m) < least;
         continue;
       }
-      double due = due_.forward[s] + m * period_;
+      double due = DueF(s, m);
       consider(OpKind::kF, s, m, std::max(ready, due - due_.lead), due);
     }
     bool pending = rank.done < rank.pending.size();
     if (least == kUnknown || start > now) {
       double next = least == kUnknown ? soon : start;
       const Op* w = pending ? &rank.pending[rank.done] : nullptr;
-      double late = 1 - static_cast<double>(rank.left) / static_cast<double>(rank.all);
-      double patience = due_.patience + late * (due_.late - due_.patience);
+      double patience = At(due_.patience, late);
       if (w && (blocked || next - now >= patience * p_.W[p_.At(w->stage, r)])) {
         best = *w, ++rank.done;
       } else {
@@ -162,7 +185,8 @@ class Player {
     Rank& rank = ranks_[to];
     if (to == from) return;
     // What is due first may change the mind of a rank that waits.
-    double turn = std::max(time - due_.linger, rank.free);
+    double late = 1 - static_cast<double>(rank.left) / static_cast<double>(rank.all);
+    double turn = std::max(time - At(due_.linger, late), rank.free);
     turn = std::max(turn, now_);
     if (rank.wake < 0 || (rank.wake > rank.free && turn < rank.wake))
       turns_.push({rank.wake = turn, to});
@@ -174,7 +198,11 @@ class Player {
     double end = now + (op.kind == OpKind::kF   ? p_.F[cost]
                         : op.kind == OpKind::kI ? p_.I[cost]
                                                 : p_.W[cost]);
-    if (rank.first < 0) rank.first = now;
+    if (rank.first < 0)
+      rank.first = now;
+    else
+      rank.idle += now - rank.last;
+    if (rank.work + rank.idle > limit_) late_ = true;
     rank.last = rank.free = rank.wake = end;
     turns_.push({end, r});
     result_.order[r].push_back(op);
@@ -211,16 +239,18 @@ class Player {
 
 }  // namespace
 
-PlayResult PlayDue(const OrderProblem& problem, const DueTimes& due, const Order& start_up) {
-  return Player(problem, due, start_up).Run();
+PlayResult PlayDue(const OrderProblem& problem, const DueTimes& due, const Order& start_up,
+                   double limit) {
+  return Player(problem, due, start_up, limit).Run();
 }
 
 DueSearch::DueSearch(const OrderProblem& problem, size_t starts, unsigned seed)
-    : p_(problem),
+    : p_(&problem),
       starts_(std::clamp<size_t>(starts, 1, kStarts)),
       start_up_(StartUp(problem)),
       period_(Period(problem)),
-      random_(seed * 2654435761u + 1) {
+      random_(0) {
+  Reseed(seed);
   current_ = Start(0);
 }
 
@@ -239,32 +269,41 @@ DueTimes DueSearch::Start(size_t n) const {
   constexpr double kLinger[] = {0.1, 0};
   constexpr double kLater[] = {3, 1, 0};
   DueTimes due;
-  due.patience = due.late = 0.7;
+  // In the middle there is always something else to do.
+  due.patience.fill(0), due.linger.fill(0);
+  due.patience.front() = due.patience.back() = 0.7;
+  for (auto* list : {&due.forward_in, &due.backward_in, &due.forward_out, &due.backward_out})
+    list->assign(p_->stages, 0);
   double up = kSpeed[n % 4], down = kSpeed[n / 4 % 4], later = kLater[n / 32 % 3];
-  due.linger = kLinger[n / 16 % 2] * p_.F[p_.At(0, p_.placement[0][0])];
+  due.linger.front() = due.linger.back() =
+      kLinger[n / 16 % 2] * p_->F[p_->At(0, p_->placement[0][0])];
   double time = 0;
-  for (int s = 0; s < p_.stages; ++s) {
+  for (int s = 0; s < p_->stages; ++s) {
     due.forward.push_back(time * up - 1e-6 * period_ * s);
-    time += p_.F[p_.At(s, p_.placement[s][0])] + (s + 1 < p_.stages ? p_.up[s] : 0);
+    time += p_->F[p_->At(s, p_->placement[s][0])] + (s + 1 < p_->stages ? p_->up[s] : 0);
   }
   double turn = time, back = 0;
-  due.backward.resize(p_.stages);
-  for (int s = p_.stages; s-- > 0;) {
-    double rank = 1e-6 * period_ * (2 * p_.stages - s);  // equal otherwise: the later stage first
+  due.backward.resize(p_->stages);
+  for (int s = p_->stages; s-- > 0;) {
+    double rank = 1e-6 * period_ * (2 * p_->stages - s);  // equal otherwise: the later stage first
     due.backward[s] = turn * up + later * period_ + back * down - rank;
-    back += p_.I[p_.At(s, p_.placement[s][0])] + (s > 0 ? p_.down[s - 1] : 0);
+    back += p_->I[p_->At(s, p_->placement[s][0])] + (s > 0 ? p_->down[s - 1] : 0);
   }
   return due;
 }
 
 DueTimes DueSearch::Changed(DueTimes due) {
   double much = period_ * std::pow(2.0, -static_cast<double>(Random() % 8)) * 2;
-  int passes = std::max(1, p_.stages / p_.ranks);
+  int passes = std::max(1, p_->stages / p_->ranks);
   for (unsigned left = 1 + Random() % 2; left > 0; --left) {
-    std::vector<double>& list = Random() % 2 ? due.forward : due.backward;
+    std::vector<double>* lists[] = {&due.forward,     &due.backward,    &due.forward,
+                                    &due.backward,    &due.forward_in,  &due.backward_in,
+                                    &due.forward_out, &due.backward_out};
+    std::vector<double>& list = *lists[Random() % 8];
+    size_t knot = Random() % DueTimes::kKnots, knots = 1 + Random() % 3;
     double change = Uniform(-much, much);
     int pass = static_cast<int>(Random() % static_cast<unsigned>(passes));
-    int first = p_.stages * pass / passes, last = p_.stages * (pass + 1) / passes;
+    int first = p_->stages * pass / passes, last = p_->stages * (pass + 1) / passes;
     switch (Random() % 8) {
       case 0:  // a pass over the ranks
         for (int s = first; s < last; ++s) list[s] += change;
@@ -279,7 +318,9 @@ DueTimes DueSearch::Changed(DueTimes due) {
         for (size_t s = Random() % list.size(); s < list.size(); ++s) list[s] += change;
         break;
       case 4:
-        due.linger = Uniform(0, 0.6) * p_.F[p_.At(0, p_.placement[0][0])];
+        change = Uniform(-0.1, 0.6) * p_->F[p_->At(0, p_->placement[0][0])];
+        for (size_t k = knot; k < std::min<size_t>(knot + knots, DueTimes::kKnots); ++k)
+          due.linger[k] = std::max(0.0, change);
         break;
       case 6:
         due.lead = Random() % 3 ? Uniform(-2, 8) * period_ : kUnknown;
@@ -288,17 +329,28 @@ DueTimes DueSearch::Changed(DueTimes due) {
         due.first = std::min(1.0, Uniform(0.3, 1.3));
         break;
       default:
-        (Random() % 2 ? due.patience : due.late) = Uniform(0, 1.2);
+        change = Uniform(-0.1, 1.2);
+        for (size_t k = knot; k < std::min<size_t>(knot + knots, DueTimes::kKnots); ++k)
+          due.patience[k] = std::max(0.0, change);
     }
   }
   return due;
 }
 
+// A little worse, up to this share of a period, is a way out; back to the best after so many.
+constexpr double kSlack = 0.05;
+constexpr int kPatience = 3000;
+
 const PlayResult& DueSearch::Next() {
   bool start = started_ < starts_;
   DueTimes due = start ? Start(started_++) : Changed(current_);
-  last_ = PlayDue(p_, due, start_up_);
+  double slack = kSlack * period_ * Uniform(0, 1) * Uniform(0, 1);
+  double limit = start || !best_times_.ok ? kUnknown : (current_times_.span + slack) * (1 + 1e-9);
+  last_ = PlayDue(*p_, due, start_up_, limit);
+  played_ = 0;
+  for (const auto& list : last_.order) played_ += static_cast<long>(list.size());
   const OrderTimes& times = last_.times;
+  if (!start && ++since_ % kPatience == 0) current_ = best_, current_times_ = best_times_;
   if (!times.ok) return last_;
   if (!best_times_.ok || times.Better(best_times_)) {
     best_times_ = current_times_ = times;
@@ -307,10 +359,7 @@ const PlayResult& DueSearch::Next() {
     return last_;
   }
   if (start) return last_;
-  // A little worse is a way out; now and then back to the best.
-  double slack = 0.02 * period_ * Uniform(0, 1) * Uniform(0, 1);
   if (times.span <= current_times_.span + slack) current_ = std::move(due), current_times_ = times;
-  if (++since_ % 400 == 0) current_ = best_, current_times_ = best_times_;
   return last_;
 }
 

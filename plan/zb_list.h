@@ -1,5 +1,6 @@
 // Orders made by giving every F and I a due time and letting each rank take what is due next.
 #pragma once
+#include <array>
 #include <vector>
 
 #include "plan/zb_order.h"
@@ -11,19 +12,26 @@ namespace pipewright {
 // its memory, a rank does what is due first. W fills the time until something is ready, if that is
 // at least a share of W's own, and makes room.
 struct DueTimes {
+  static constexpr int kKnots = 5;
   std::vector<double> forward, backward;  // [stage]
-  double patience = 1, late = 1;          // that share, at the beginning and at the end
-  double linger = 0;    // a rank stays idle so long for something that is due earlier
+  std::array<double, kKnots> patience{};  // that share
+  std::array<double, kKnots>
+      linger{};  // a rank stays idle so long for something that is due earlier
+  // By stage, added for the first and for the last microbatches, falling off towards the others.
+  std::vector<double> forward_in, backward_in, forward_out, backward_out;
   double lead = 1e300;  // no F starts earlier than so long before it is due, time 0 being the start
   double first = 1;     // which share of the start-up's forwards a rank runs before all else
 };
 
 // `start_up`: the forwards with which each rank begins (StartUp in plan/zb_scripts.h). Room is kept
 // for one microbatch in every stage that holds none, so that the oldest one can always go on; `ok`
-// is false where even that does not fit. No replicas.
-PlayResult PlayDue(const OrderProblem& problem, const DueTimes& due, const Order& start_up);
+// is false where even that does not fit, and where some rank's span must exceed `limit`: it stops
+// there. No replicas.
+PlayResult PlayDue(const OrderProblem& problem, const DueTimes& due, const Order& start_up,
+                   double limit = 1e300);
 
 // Due times along the path of a microbatch, changed at random while the span falls. Deterministic.
+// A copy with another seed goes another way from here.
 class DueSearch {
  public:
   static constexpr size_t kStarts = 96;
@@ -32,11 +40,15 @@ class DueSearch {
   DueSearch(const OrderProblem& problem, size_t starts, unsigned seed);
   // The next order to look at; call it until enough.
   const PlayResult& Next();
-  // Whether one of them fitted into the memory.
-  bool any() const { return best_times_.ok; }
+  void Reseed(unsigned seed) { random_ = seed * 2654435761u + 1; }
+  bool starting() const { return started_ < starts_; }
+  // The least span met, if any fitted into the memory.
+  const OrderTimes& best() const { return best_times_; }
+  // How many actions the last one had when it ended or was given up.
+  long played() const { return played_; }
 
  private:
-  const OrderProblem& p_;
+  const OrderProblem* p_;
   size_t starts_, started_ = 0;
   Order start_up_;
   double period_ = 0;
@@ -45,6 +57,7 @@ class DueSearch {
   PlayResult last_;
   unsigned random_;
   int since_ = 0;
+  long played_ = 0;
 
   unsigned Random();
   double Uniform(double low, double high);

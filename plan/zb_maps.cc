@@ -4,9 +4,10 @@
 #include <cmath>
 #include <numeric>
 
+#include "plan/list_schedule.h"
 #include "plan/lower_bound.h"
 #include "plan/zb_list.h"
-#include "plan/zb_order.h"
+#include "plan/zb_recompute.h"
 #include "plan/zb_scripts.h"
 
 namespace pipewright {
@@ -61,21 +62,15 @@ class MapSearch {
   long left_;
   std::vector<Judged> judged_;  // the best first
 
-  // The least span of a few orders; less than 0 where none fits.
+  // With recompute where nothing fits without.
   double Judge(const Placement& map) {
-    OrderProblem problem =
-        MakeProblem(costs_, ranks_, map, microbatches_, memory_, {}, forward_only_);
-    double least = -1;
-    auto take = [&](const PlayResult& result) {
-      if (result.times.ok && (least < 0 || result.times.span < least)) least = result.times.span;
-    };
-    constexpr size_t kQuick = 4;
-    long actions = 3L * stages_ * microbatches_;
-    DueSearch search(problem, kQuick, 1);
-    for (size_t i = 0; i < kQuick; ++i) take(search.Next());
-    if (!forward_only_) take(Play(problem, PatternScript(problem, 0, 0), 0.5));
-    left_ -= static_cast<long>(3 * kQuick + 5) * actions;
-    return least;
+    double span = QuickSpan(
+        MakeProblem(costs_, ranks_, map, microbatches_, memory_, {}, forward_only_), left_);
+    std::vector<char> again;
+    if (span < 0 && !forward_only_) again = RecomputeOffered(costs_, stages_);
+    if (again.empty()) return span;
+    return QuickSpan(MakeProblem(costs_, ranks_, map, microbatches_, memory_, again, forward_only_),
+                     left_);
   }
 
   // Ranks that are alike are numbered as the stages come to them.
@@ -205,6 +200,31 @@ class MapSearch {
 };
 
 }  // namespace
+
+double QuickSpan(const OrderProblem& problem, long& effort) {
+  double least = -1;
+  auto take = [&](const PlayResult& result) {
+    if (result.times.ok && (least < 0 || result.times.span < least)) least = result.times.span;
+  };
+  long actions = 3L * problem.stages * problem.microbatches;
+  if (!problem.one_rank_each) {
+    ListPolicy policy;
+    policy.split = true;
+    for (int depth : {1, problem.ranks, 2 * problem.ranks}) {
+      policy.in_flight.assign(problem.stages, std::min(depth, problem.microbatches));
+      Plan plan = ListSchedule(problem.placement, problem.ranks, problem.microbatches, policy);
+      take(Play(problem, ScriptOf(plan), 0.5));
+    }
+    effort -= 30 * actions;
+    return least;
+  }
+  constexpr size_t kQuick = 4;
+  DueSearch search(problem, kQuick, 1);
+  for (size_t i = 0; i < kQuick; ++i) take(search.Next());
+  if (!problem.forward_only) take(Play(problem, PatternScript(problem, 0, 0), 0.5));
+  effort -= static_cast<long>(3 * kQuick + 5) * actions;
+  return least;
+}
 
 std::vector<Placement> CandidateMaps(const Costs& costs, int ranks, int stages, int microbatches,
                                      double memory, bool forward_only, long effort, size_t count) {

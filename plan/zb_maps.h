@@ -4,6 +4,7 @@
 
 #include "plan/costs.h"
 #include "plan/schedule.h"
+#include "plan/zb_order.h"
 
 namespace pipewright {
 
@@ -14,6 +15,10 @@ namespace pipewright {
 // actions.
 std::vector<Placement> CandidateMaps(const Costs& costs, int ranks, int stages, int microbatches,
                                      double memory, bool forward_only, long effort, size_t count);
+
+// The least span of a few quick orders, less than 0 where none of them fits; takes what they cost
+// from `effort`.
+double QuickSpan(const OrderProblem& problem, long& effort);
 
 // A span that no order on any such map can beat. With one stage less on a rank another has one
 // more, so the rank of stage 0 has its share of the work, and idles from its first F until the

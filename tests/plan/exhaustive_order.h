@@ -13,6 +13,12 @@ struct Case {
   std::vector<int> rank_of;  // by stage
   int F = 1, I = 1, W = 1, latency = 0;
   double memory = 1e30, activation = 1, kept = 0;
+  // By stage, where some recompute: what that adds to I, and what is held from F to I.
+  std::vector<int> again;
+  std::vector<double> stored;
+
+  int InputGrad(int s) const { return I + (again.empty() ? 0 : again[s]); }
+  double Stored(int s) const { return stored.empty() ? activation : stored[s]; }
 };
 
 class Search {
@@ -24,7 +30,7 @@ class Search {
     clock_.resize(c_.ranks), first_.assign(c_.ranks, -1), bytes_.resize(c_.ranks);
     work_.resize(c_.ranks);
     for (int s = 0; s < stages_; ++s)
-      work_[c_.rank_of[s]] += c_.microbatches * (c_.F + c_.I + c_.W);
+      work_[c_.rank_of[s]] += c_.microbatches * (c_.F + c_.InputGrad(s) + c_.W);
   }
 
   int Least(int limit) {
@@ -106,16 +112,17 @@ class Search {
     }
     for (int s = 0; s < stages_; ++s) {
       int r = c_.rank_of[s], m = static_cast<int>(f_[s].size());
-      if (m < c_.microbatches && bytes_[r] + c_.activation <= c_.memory &&
+      if (m < c_.microbatches && bytes_[r] + c_.Stored(s) <= c_.memory &&
           (s == 0 || static_cast<int>(f_[s - 1].size()) > m)) {
         int ready = s ? f_[s - 1][m] + Gap(s - 1, s) : 0;
         Place(s, r, std::max(clock_[r], ready), c_.F, 'F', last_start, last_rank);
       }
       m = static_cast<int>(i_[s].size());
       if (m < static_cast<int>(f_[s].size()) &&
+          bytes_[r] + c_.activation - c_.Stored(s) <= c_.memory &&
           (s + 1 == stages_ || static_cast<int>(i_[s + 1].size()) > m)) {
         int ready = s + 1 < stages_ ? i_[s + 1][m] + Gap(s, s + 1) : f_[s][m];
-        Place(s, r, std::max(clock_[r], ready), c_.I, 'I', last_start, last_rank);
+        Place(s, r, std::max(clock_[r], ready), c_.InputGrad(s), 'I', last_start, last_rank);
       }
       if (w_[s] < static_cast<int>(i_[s].size()))
         Place(s, r, clock_[r], c_.W, 'W', last_start, last_rank);
@@ -129,8 +136,8 @@ class Search {
     if (first_[r] < 0) first_[r] = start;
     clock_[r] = start + time;
     work_[r] -= time;
-    if (kind == 'F') f_[s].push_back(start + time), bytes_[r] += c_.activation;
-    if (kind == 'I') i_[s].push_back(start + time), bytes_[r] += c_.kept - c_.activation;
+    if (kind == 'F') f_[s].push_back(start + time), bytes_[r] += c_.Stored(s);
+    if (kind == 'I') i_[s].push_back(start + time), bytes_[r] += c_.kept - c_.Stored(s);
     if (kind == 'W') ++w_[s], bytes_[r] -= c_.kept;
     Go(start, r);
     if (kind == 'F') f_[s].pop_back();

@@ -176,9 +176,9 @@ TEST(Schedule, RefusalsNameTheNumberAndTheNearest) {
             "  leave the placement out, or use v");
   EXPECT_EQ(refusal("zbv", 2, 4, 4, "0,1,1,0"), "accepted");
   EXPECT_EQ(refusal("gpipe", 3, 4, 4, "0,1,1,0"),
-            "placement: rank 2 runs no stage\n  give every rank a stage, or use fewer ranks");
+            "placement: rank 2 runs no stage\n  give every rank a stage, or use --ranks 2");
   EXPECT_EQ(refusal("gpipe", 2, 4, 4, "0,1,2,0"),
-            "placement, stage 2: rank 2 is not one of 2 ranks");
+            "placement, stage 2: rank 2 is not one of 2 ranks\n  ranks 0 to 1, or --ranks 3");
   EXPECT_EQ(refusal("gpipe", 2, 3, 4, "0,1,1,0"),
             "placement \"0,1,1,0\": it gives 4 ranks for 3 stages\n"
             "  give 3 entries, or --stages 4");
@@ -215,6 +215,19 @@ TEST(Schedule, VShapesGiveThePublishedIntegers) {
     EXPECT_LE(PeakChunks(zbv), 2 * p);
     EXPECT_EQ(Play(Make("1f1b", p, m), Uniform(2, 2, 2)).makespan,
               row["one_f1b_makespan_same_units"]);
+  }
+}
+
+// The closed forms of the published figures, on numbers for which none are published.
+TEST(Schedule, VShapesOnOtherNumbers) {
+  Costs costs = Uniform(1, 1, 1);
+  for (int p : {5, 10, 15, 38, 54}) {
+    int m = 2 * p + p % 3;
+    Plan v_min = Make("v-min", p, m), v_half = Make("v-half", p, m);
+    EXPECT_EQ(Play(v_min, costs).span, 6 * m + 4 * p - (p % 3 == 0 ? 7 : 5)) << p;
+    EXPECT_EQ(PeakChunks(v_min), 2 * ((p + 4) / 3)) << p;
+    EXPECT_EQ(Play(v_half, costs).span, 6 * m + 3 * p - (p % 2 == 0 ? 7 : 4)) << p;
+    EXPECT_EQ(PeakChunks(v_half), 2 * ((p + 2) / 2)) << p;
   }
 }
 

@@ -69,12 +69,13 @@ TEST(ZbAuto, NoWorseThanThePublishedRows) {
 
 // Where smaller stages let the bound go below 1 % at the memory of 1F1B, the order follows.
 TEST(ZbAuto, BelowOnePercentWithFourStagesARank) {
-  Json row = ReadJson(TEST_DIR "/data/schedules/zero_bubble_rows.json")["iclr"][5];
+  Json row = ReadJson(TEST_DIR "/data/schedules/zero_bubble_rows.json")["iclr"][4];
   int p = row["p"], m = row["m"];
   Costs costs = RowCosts(row, 4);
   ZbAutoOptions options;
   options.memory = p * row["mem_F"].get<double>() * (1 + 1e-9);
-  options.placement = ParsePlacement("v", p, 4 * p);
+  for (int s = 0; s < 4 * p; ++s)  // down the ranks three times, then up
+    options.placement.push_back({s < 3 * p ? s % p : 4 * p - 1 - s});
   ZbAutoResult found = ZbAuto(costs, p, 4 * p, m, options);
   Check(found, costs, options.memory);
   EXPECT_LT(1 - row["ideal"].get<double>() / found.span, 0.01);
@@ -179,6 +180,56 @@ TEST(ZbAuto, TinyCasesAgainstExhaustiveSearch) {
     }
 }
 
+// Recompute is a choice for each stage: no set of stages and no order is better.
+TEST(ZbAuto, RecomputeAgainstExhaustiveSearch) {
+  std::mt19937 random(5);
+  auto pick = [&](int low, int high) {
+    return low + static_cast<int>(random() % (high - low + 1));
+  };
+  int some = 0;
+  for (int n = 0; n < 24; ++n) {
+    exhaustive::Case one;
+    int chunks = n % 4 == 3 ? 2 : 1;
+    one.ranks = n % 3 == 2 && chunks == 1 ? 3 : 2;
+    one.microbatches = chunks == 2 || one.ranks == 3 ? 2 : pick(2, 3);
+    int stages = one.ranks * chunks;
+    Placement placement = ParsePlacement(chunks == 2 ? "v" : "loop", one.ranks, stages);
+    for (const auto& on : placement) one.rank_of.push_back(on[0]);
+    one.F = pick(1, 4), one.I = pick(1, 4), one.W = pick(1, 4), one.latency = pick(0, 1);
+    one.activation = 6, one.kept = pick(0, 2);
+    one.memory = one.activation * chunks + pick(0, 5);
+    Costs costs = orders::Uniform(one.F, one.I, one.W, one.latency);
+    StageCosts stage = costs.stages[0];
+    stage.activation = one.activation, stage.kept_for_W = one.kept;
+    costs.stages.clear();
+    for (int s = 0; s < stages; ++s) {
+      stage.recompute = pick(0, 3) == 0 ? -1 : pick(0, one.F);
+      stage.checkpoint = pick(1, 3);
+      costs.stages.push_back(stage);
+    }
+    ZbAutoOptions options;
+    options.memory = one.memory, options.placement = placement, options.effort = 0.1;
+    ZbAutoResult found = ZbAuto(costs, one.ranks, stages, one.microbatches, options);
+    Check(found, costs, one.memory);
+    int least = static_cast<int>(found.span) + 1;
+    for (int bits = 0; bits < 1 << stages; ++bits) {
+      exhaustive::Case with = one;
+      bool offered = true;
+      for (int s = 0; s < stages; ++s) {
+        bool again = bits >> s & 1;
+        offered &= !again || costs.stages[s].recompute >= 0;
+        with.again.push_back(again ? static_cast<int>(costs.stages[s].recompute) : 0);
+        with.stored.push_back(again ? costs.stages[s].checkpoint : one.activation);
+      }
+      if (offered) least = std::min(least, exhaustive::Search(with, true).Least(least));
+    }
+    EXPECT_EQ(found.span, least) << n;
+    size_t chosen = std::count(found.recompute.begin(), found.recompute.end(), 1);
+    some += chosen > 0 && chosen < static_cast<size_t>(stages);
+  }
+  EXPECT_GT(some, 3);
+}
+
 TEST(ZbAuto, AnyNumbersGiveAValidPlanWithinTheLimit) {
   std::mt19937 random(3);
   auto pick = [&](int low, int high) {
@@ -270,6 +321,14 @@ TEST(ZbAuto, Refusals) {
     EXPECT_NE(std::string(e.what()).find("already needs 3"), std::string::npos) << e.what();
   }
   EXPECT_THROW(ZbAuto(costs, 4, 3, 4), Error);
+  options.memory = kNoLimit;
+  for (Placement wrong : {Placement{{0}, {2}}, Placement{{0}, {0}}, Placement{{0, 0}, {1}}}) {
+    options.placement = wrong;
+    EXPECT_THROW(ZbAuto(costs, 2, 2, 4, options), Error);
+  }
+  // Fewer stages than ranks, with replicas.
+  options.placement = {{0, 1}, {2}};
+  Check(ZbAuto(costs, 3, 2, 5, options), costs, options.memory);
 }
 
 TEST(ZbAuto, StagesFromAFinerProfile) {
