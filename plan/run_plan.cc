@@ -10,6 +10,7 @@
 #include "plan/plan_text.h"
 #include "plan/schedule.h"
 #include "plan/stage_graph.h"
+#include "plan/steps.h"
 #include "plan/text.h"
 #include "plan/validate.h"
 #include "plan/zb_auto.h"
@@ -125,8 +126,50 @@ RunPlan MakeRunPlan(const std::string& package, const std::string& conf, const J
   if (!forward_only) Freeze(run.manifest, job.freeze, job.path + ": freeze");
   run.conf = ReadConfFor(package, conf, run.manifest, ranks);
   run.graph = MakeStageGraph(run.manifest, run.conf);
-  run.plan = MakePlan(job, run.graph, OffloadOf(run.manifest, run.conf), forward_only);
+  run.plan = IsAsynchronous(job) && !forward_only
+                 ? MakeAsynchronousPlan(job, run, StepsInARow(job, 0))
+                 : MakePlan(job, run.graph, OffloadOf(run.manifest, run.conf), forward_only);
   return run;
+}
+
+bool IsAsynchronous(const Job& job) {
+  return job.plan.empty() && (job.schedule == "pipedream" || job.schedule == "pipedream-2bw");
+}
+
+int OlderVersions(const Job& job) { return job.schedule == "pipedream-2bw" ? 1 : 0; }
+
+int64_t StepsInARow(const Job& job, int64_t step) {
+  int64_t count = std::min<int64_t>(1000, job.steps - step);
+  for (int64_t every :
+       {job.checkpoint.folder.empty() ? 0 : job.checkpoint.every, job.validation.every})
+    if (every > 0) count = std::min(count, every - step % every);
+  return std::max<int64_t>(1, count);
+}
+
+Plan MakeAsynchronousPlan(const Job& job, const RunPlan& run, int64_t steps) {
+  const StageGraph& graph = run.graph;
+  auto refuse = [&](const std::string& what, const std::string& cure = "") {
+    throw Error(job.path + ": schedule " + job.schedule, what, cure);
+  };
+  bool chain = graph.stages == graph.ranks;
+  for (int s = 0; chain && s < graph.stages; ++s) chain = graph.ranks_of[s] == std::vector<int>{s};
+  if (!chain) refuse("it runs stage s on rank s", "make such a conf: pipewright conf");
+  if (!run.conf.offloaded_stages.empty()) refuse("the conf offloads weights");
+  if (!graph.shared.empty())
+    refuse("stages share weights, whose gradients would be of different steps",
+           "put the modules that share them into one stage");
+  if (job.optimizer.clip_norm > 0 || job.loss_scale.used)
+    refuse("all ranks would have to meet in every step for clip_norm and loss_scale");
+  if (job.accumulate > 1) refuse("it takes more microbatches, not \"accumulate\"");
+  if (OlderVersions(job) > 0 && job.microbatches < graph.ranks)
+    refuse(std::to_string(job.microbatches) + " microbatches on " + Ranks(graph.ranks) +
+           ", and a step needs as many as are in flight");
+  Plan plan = Unroll(AsynchronousOneForwardOneBackward(graph.ranks, job.microbatches),
+                     static_cast<int>(steps));
+  plan = Lower(plan, graph);
+  SetVersions(plan, OlderVersions(job) > 0 ? OlderVersions(job) : -1);
+  Validate(plan, graph);
+  return plan;
 }
 
 }  // namespace pipewright

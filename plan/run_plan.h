@@ -26,4 +26,16 @@ RunPlan MakeRunPlan(const std::string& package, const std::string& conf, const J
 // One sweep over the microbatches, forward only: what a run that trains validates with.
 Plan MakeForwardPlan(const Job& job, const RunPlan& run);
 
+// Whether the job's schedule is PipeDream's (pipedream, pipedream-2bw): steps overlap, and each
+// microbatch meets one version of a stage's weights, forward and backward.
+bool IsAsynchronous(const Job& job);
+// So many steps in a row of such a schedule, lowered and with its weight versions. Throws Error
+// where run and job do not allow it.
+Plan MakeAsynchronousPlan(const Job& job, const RunPlan& run, int64_t steps);
+// How many older versions than the newest its forwards ask for.
+int OlderVersions(const Job& job);
+// How many steps from `step` on (from 0) run without a pause: up to the next checkpoint, validation
+// or the last step, and no more than 1000.
+int64_t StepsInARow(const Job& job, int64_t step);
+
 }  // namespace pipewright

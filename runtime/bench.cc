@@ -117,6 +117,9 @@ void Bench(const BenchOptions& options, Transport& transport) {
   try {
     session.job = ReadJob(options.job);
     if (!options.schedule.empty()) SetSchedule(session.job, options.schedule);
+    if (IsAsynchronous(session.job))
+      throw Error("schedule " + session.job.schedule, "its steps overlap: none can be measured",
+                  "`train` writes the seconds of each step to its metrics");
     session.job.stop_on_nan = false;
     session.job.accumulate = 1;
     session.job.validation.every = 0;
@@ -137,8 +140,8 @@ void Bench(const BenchOptions& options, Transport& transport) {
                     session.job.path + ": data");
         return feed.Specs(session.run.manifest);
       },
-      [&](int input, int microbatch) {
-        return feed.sampler->Microbatch(input, session.minibatch, microbatch);
+      [&](int input, int64_t minibatch, int microbatch) {
+        return feed.sampler->Microbatch(input, minibatch, microbatch);
       });
 
   Json mine;

@@ -83,7 +83,7 @@ void Infer(const RunOptions& options, Transport& transport) {
           specs.push_back(feed.Spec(static_cast<int>(i), microbatch));
         return specs;
       },
-      [&](int input, int microbatch) { return feed.Microbatch(input, microbatch); },
+      [&](int input, int64_t, int microbatch) { return feed.Microbatch(input, microbatch); },
       [&](int output, int microbatch, const at::Tensor& value) {
         outputs[output].resize(options.microbatches);
         outputs[output][microbatch] = value;

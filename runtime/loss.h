@@ -2,6 +2,8 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include <cmath>
+
 #include "plan/job.h"
 
 namespace pipewright {
@@ -18,5 +20,8 @@ int64_t LossCount(const LossJob& job, const at::Tensor& target, int64_t samples)
 // Of cross_entropy: how many targets that count are the class of the largest logit (the first of
 // equal ones).
 int64_t LossHits(const LossJob& job, const at::Tensor& output, const at::Tensor& target);
+
+// Not a number, without the sign that would be printed ("-nan").
+inline double PlainNan(double loss) { return std::isnan(loss) ? std::nan("") : loss; }
 
 }  // namespace pipewright

@@ -156,7 +156,7 @@ void Phase(Transport& transport, const std::string& name, F&& work) {
 
 void OpenSession(Session& session, const SessionOptions& options, Transport& transport,
                  std::function<std::vector<TensorSpec>(int64_t, int)> specs,
-                 std::function<at::Tensor(int, int)> input,
+                 std::function<at::Tensor(int, int64_t, int)> input,
                  std::function<void(int, int, const at::Tensor&)> output) {
   session.training = options.training;
   StageSettings settings;
@@ -197,6 +197,8 @@ void OpenSession(Session& session, const SessionOptions& options, Transport& tra
     settings.optimizer = session.job.optimizer;
     settings.loss_scale = session.job.loss_scale;
     settings.loss_weight = options.loss_weight;
+    settings.stepped = options.stepped;
+    settings.older_versions = OlderVersions(session.job);
     settings.stop_on_nan = session.job.stop_on_nan;
     settings.accuracy = session.job.accuracy;
     settings.keep_gradients = options.keep_gradients;
@@ -224,6 +226,23 @@ static bool IsCompute(ActionKind kind) {
   return kind <= ActionKind::kOverlap || kind == ActionKind::kStep;
 }
 
+// After the first step: that anything was trained in it. Collective.
+static void CheckTrained(Session& session, Transport& transport, int64_t step) {
+  if (session.trains || session.stages->loss_value() < 0) return;
+  for (const std::string& trained :
+       transport.AllGather(session.stages->updater().trained() ? "1" : "0"))
+    session.trains = session.trains || trained == "1";
+  if (session.trains) return;
+  const int stage =
+      session.run.conf
+          .module_to_stage[session.run.manifest.values[session.stages->loss_value()].producer];
+  throw AgreedError("step " + std::to_string(step + 1) + ", rank " +
+                    std::to_string(session.run.conf.stage_to_ranks[stage][0]) + ", stage " +
+                    std::to_string(stage) +
+                    ": the loss does not depend on any trainable weight\n  train what is frozen "
+                    "(\"freeze\", requires_grad), or take the loss from another output");
+}
+
 void RunStep(Session& session, Transport& transport, int64_t step) {
   const int minibatches = session.training ? session.job.accumulate : 1;
   session.losses.clear();
@@ -233,8 +252,7 @@ void RunStep(Session& session, Transport& transport, int64_t step) {
   session.stages->updater().Begin(step, int64_t{minibatches} * session.job.microbatches);
   try {
     for (int i = 0; i < minibatches; ++i) {
-      session.minibatch = step * minibatches + i;
-      session.stages->SetStep(session.minibatch);
+      session.stages->SetStep(step * minibatches + i);
       session.executor->RunStep(i + 1 == minibatches);
       GatherLosses(session);
       const std::vector<double>& losses = session.stages->losses();
@@ -252,10 +270,36 @@ void RunStep(Session& session, Transport& transport, int64_t step) {
   } catch (const std::exception& e) {
     throw Error("step " + std::to_string(step + 1) + ", " + WithoutBacktrace(e.what()));
   }
+  if (session.training) CheckTrained(session, transport, step);
+}
+
+void RunSteps(Session& session, Transport& transport, int64_t step, int64_t count) {
+  if (session.run.plan.steps != count) {
+    session.executor.reset();
+    session.run.plan = MakeAsynchronousPlan(session.job, session.run, count);
+    ExecutorOptions options;
+    options.first_step = step;
+    session.executor =
+        std::make_unique<Executor>(session.run.plan, session.run.graph, session.stages->groups(),
+                                   *session.stages, transport, options);
+  }
+  session.stages->SetStep(step, count);
+  session.busy = 0;
+  try {
+    session.executor->RunStep();
+  } catch (const Aborted&) {
+    throw;
+  } catch (const std::exception& e) {
+    throw Error("steps " + std::to_string(step + 1) + " to " + std::to_string(step + count) + ", " +
+                WithoutBacktrace(e.what()));
+  }
+  CheckTrained(session, transport, step);
+  session.losses = session.stages->losses();
+  for (const TraceEvent& event : session.executor->trace())
+    if (IsCompute(event.action.kind)) session.busy += event.end - event.start - event.waited;
 }
 
 void RunSweep(Session& session, int64_t minibatch, Evaluation& evaluation) {
-  session.minibatch = minibatch;
   session.stages->SetStep(minibatch);
   if (session.training && !session.evaluator) MakeEvaluator(session);
   Executor& executor = session.evaluator ? *session.evaluator : *session.executor;

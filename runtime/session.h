@@ -8,6 +8,7 @@
 #include "plan/run_plan.h"
 #include "runtime/data.h"
 #include "runtime/exec/executor.h"
+#include "runtime/loss.h"
 #include "runtime/stage.h"
 
 namespace pipewright {
@@ -20,7 +21,9 @@ struct SessionOptions {
   bool has_loss = true;
   bool keep_gradients = false;
   std::string agreed = "";  // what else must be the same on every rank
-  std::function<double(int microbatch)> loss_weight = nullptr;  // as in StageSettings
+  // As in StageSettings.
+  std::function<double(int64_t minibatch, int microbatch)> loss_weight = nullptr;
+  std::function<void(int64_t steps)> stepped = nullptr;
   // Called with the stages loaded, on all ranks; changes their weights and returns the step that
   // is to be the first. Empty: step 0.
   std::function<int64_t(struct Session&)> restore = nullptr;
@@ -40,12 +43,12 @@ struct Session {
   Plan forward_plan;                    // of a session that trains and validates
   std::unique_ptr<Executor> evaluator;  // runs it
   bool evaluating = false;              // inputs are asked for by it
-  int64_t minibatch = 0;                // from 0: that which is computed, or comes next
 
   // Of the last step, which may be several minibatches.
   std::vector<double> losses;  // by microbatch; empty unless this rank computes the loss
   TorchStages::Hits hits;      // where the job asks for accuracy
   double loss_scale = 1;       // that its losses were multiplied by
+  bool trains = false;         // known: some rank has got a gradient
   double busy = 0;             // seconds in which this rank computed
   StepOutcome outcome;
 };
@@ -55,7 +58,7 @@ struct Evaluation {
   double loss = 0;      // sum
   int64_t targets = 0;  // that count
   int64_t correct = 0;  // of cross_entropy
-  double mean() const { return targets ? loss / static_cast<double>(targets) : 0; }
+  double mean() const { return targets ? PlainNan(loss / static_cast<double>(targets)) : 0; }
 };
 
 // Reads, agrees with the other ranks that all read the same, loads this rank's stages. `specs`
@@ -64,13 +67,17 @@ struct Evaluation {
 // `output` as in StageSettings. Collective; throws the same Error on every rank.
 void OpenSession(Session& session, const SessionOptions& options, Transport& transport,
                  std::function<std::vector<TensorSpec>(int64_t step, int microbatch)> specs,
-                 std::function<at::Tensor(int, int)> input,
+                 std::function<at::Tensor(int i, int64_t minibatch, int microbatch)> input,
                  std::function<void(int, int, const at::Tensor&)> output = {});
 
 // Runs one step (from 0) of this rank: a minibatch, or those that the job accumulates. Where the
 // loss's stage has replicas, the first of them waits for the losses of the others. What it throws
 // is this rank's alone: the others must be aborted.
 void RunStep(Session& session, Transport& transport, int64_t step);
+
+// Runs the steps `step` to `step` + `count` - 1 of an asynchronous schedule (IsAsynchronous) in a
+// row. As RunStep; microbatches are counted on through all of them.
+void RunSteps(Session& session, Transport& transport, int64_t step, int64_t count);
 
 // Runs one sweep of this rank forward only and adds its losses, on the rank that has them. As
 // RunStep.

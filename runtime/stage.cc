@@ -71,13 +71,16 @@ TorchStages::TorchStages(StageSettings settings)
 
 TorchStages::~TorchStages() = default;
 
-void TorchStages::SetStep(int64_t step) {
-  state_->step = step;
-  state_->losses.assign(state_->computes_loss ? state_->settings.microbatches : 0, 0);
-  state_->hits.assign(state_->losses.size(), {});
-  state_->specs.clear();
-  for (int i = 0; i < state_->settings.microbatches; ++i)
-    state_->specs.push_back(state_->settings.specs(step, i));
+void TorchStages::SetStep(int64_t step, int64_t count) {
+  State& s = *state_;
+  s.step = step;
+  s.versions.clear();
+  const int microbatches = static_cast<int>(s.settings.microbatches * count);
+  s.losses.assign(s.computes_loss ? microbatches : 0, 0);
+  s.hits.assign(s.losses.size(), {});
+  s.specs.clear();
+  for (int i = 0; i < microbatches; ++i)
+    s.specs.push_back(s.settings.specs(s.Minibatch(i), s.Within(i)));
 }
 std::vector<double>& TorchStages::losses() { return state_->losses; }
 std::vector<TorchStages::Hits>& TorchStages::hits() { return state_->hits; }
@@ -133,7 +136,8 @@ std::vector<c10::IValue> TorchStages::State::RunModule(int index, int microbatch
   const ModuleInfo& info = manifest.modules[index];
   std::vector<bool> wanted;
   for (int id : info.inputs) wanted.push_back(value(id).gradient);
-  SetRandomKey({settings.seed, static_cast<uint64_t>(step), static_cast<uint64_t>(microbatch)});
+  SetRandomKey({settings.seed, static_cast<uint64_t>(Minibatch(microbatch)),
+                static_cast<uint64_t>(Within(microbatch))});
   std::vector<c10::IValue> outputs =
       ForwardIsland(modules.at(index), std::move(inputs), wanted, keep);
   for (size_t i = 0; keep && i < info.outputs.size(); ++i) {
@@ -154,7 +158,7 @@ void TorchStages::State::RunModules(int stage, int microbatch, std::vector<c10::
       if (values[id].isNone() && value(id).producer < 0)
         for (size_t i = 0; i < manifest.inputs.size(); ++i)
           if (manifest.inputs[i] == id)
-            values[id] = FromTensor(settings.input(static_cast<int>(i), microbatch), value(id));
+            values[id] = FromTensor(Input(static_cast<int>(i), microbatch), value(id));
       inputs.push_back(values[id]);
     }
     std::vector<c10::IValue> outputs;
@@ -173,12 +177,11 @@ void TorchStages::State::RunModules(int stage, int microbatch, std::vector<c10::
 void TorchStages::State::ComputeLoss(int microbatch, const at::Tensor& output, bool keep) {
   at::Tensor leaf = output.detach();
   at::Tensor target;
-  if (settings.loss.kind != LossJob::kOutput) target = settings.input(-1, microbatch);
+  if (settings.loss.kind != LossJob::kOutput) target = Input(-1, microbatch);
   at::AutoGradMode mode(settings.training);
   if (settings.training && value(loss_value).gradient) leaf.requires_grad_(true);
   at::Tensor loss = Loss(settings.loss, leaf, target);
-  losses[microbatch] = loss.item<double>();
-  if (std::isnan(losses[microbatch])) losses[microbatch] = std::nan("");  // no sign is printed
+  losses[microbatch] = PlainNan(loss.item<double>());
   if (settings.accuracy || !settings.training) {
     int64_t samples = output.dim() > 0 ? output.size(0) : 1;
     hits[microbatch].count = LossCount(settings.loss, target, samples);
@@ -189,7 +192,8 @@ void TorchStages::State::ComputeLoss(int microbatch, const at::Tensor& output, b
     throw Error("loss", "is " + std::to_string(losses[microbatch]),
                 "lower the learning rate, or let the job go on with \"nan\": \"ignore\"");
   double factor = updater.loss_scale().factor;
-  if (settings.loss_weight) factor *= settings.loss_weight(microbatch);
+  if (settings.loss_weight)
+    factor *= settings.loss_weight(Minibatch(microbatch), Within(microbatch));
   if (factor != 1) loss = loss.mul(factor);
   if (keep && loss.requires_grad()) loss_kept[microbatch] = {leaf, loss};
 }
@@ -208,6 +212,8 @@ std::vector<Bundle> TorchStages::Forward(int stage, int microbatch, std::vector<
   }
   if (again) s.received[{stage, microbatch}];
   inputs.clear();
+  if (auto at = s.versions.find(stage); at != s.versions.end())
+    ++at->second.users[at->second.current];
   s.RunModules(stage, microbatch, values, false);
   for (size_t i = 0; i < s.manifest.outputs.size(); ++i) {
     int id = s.manifest.outputs[i];
@@ -241,10 +247,15 @@ void TorchStages::OnReady(std::function<void(int)> ready) {
 
 void TorchStages::Step(int stage) {
   State& s = *state_;
+  const bool versioned = s.versions.count(stage) > 0;
+  if (versioned) s.MakeVersion(stage);
   for (int index : s.modules_of[stage]) {
     Tensors gradients = s.gradients.Take(index);
     s.updater.Step(index, gradients);
   }
+  const bool has_loss =
+      s.computes_loss && s.settings.conf->module_to_stage[s.value(s.loss_value).producer] == stage;
+  if (versioned && has_loss && s.settings.stepped) s.settings.stepped(s.versions[stage].steps);
 }
 
 }  // namespace pipewright

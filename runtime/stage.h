@@ -39,11 +39,17 @@ struct StageSettings {
   std::vector<bool> recompute;  // by module; empty: none
   // By value id, for a microbatch of a step.
   std::function<std::shared_ptr<const std::vector<TensorSpec>>(int64_t step, int microbatch)> specs;
-  // Input `i` of the model (-1: the target) of a microbatch of the current step.
-  std::function<at::Tensor(int i, int microbatch)> input;
+  // Input `i` of the model (-1: the target) of a microbatch of a minibatch, both from 0.
+  std::function<at::Tensor(int i, int64_t minibatch, int microbatch)> input;
   // What a microbatch's loss counts, so that a step's is the mean over all that it averages:
   // 1 where all microbatches count the same. May be empty.
-  std::function<double(int microbatch)> loss_weight;
+  std::function<double(int64_t minibatch, int microbatch)> loss_weight;
+  // Of plans that name versions of the weights: how many older than the newest a forward may ask
+  // for, besides those that microbatches under way have met.
+  int older_versions = 0;
+  // Of such plans: called when the stage that computes the loss has stepped, with how often since
+  // SetStep. May be empty.
+  std::function<void(int64_t steps)> stepped;
   // Called with an output of the model as soon as it is there; may be empty.
   std::function<void(int output, int microbatch, const at::Tensor& value)> output;
 };
@@ -54,10 +60,11 @@ class TorchStages : public StageBody {
   explicit TorchStages(StageSettings settings);
   ~TorchStages() override;
 
-  // Of minibatches, from 0; keys random numbers.
-  void SetStep(int64_t step);
-  // Losses of the last step by microbatch; empty unless this rank computes the loss. Where the loss
-  // has replicas, each knows its own microbatches' until the first has gathered them.
+  // Of minibatches, from 0; keys random numbers. `count`: how many minibatches the plan computes in
+  // a row, their microbatches counted on.
+  void SetStep(int64_t step, int64_t count = 1);
+  // Losses of the last minibatches by microbatch; empty unless this rank computes the loss. Where
+  // the loss has replicas, each knows its own microbatches' until the first has gathered them.
   std::vector<double>& losses();
   // Whether this rank has the losses after a step: of replicas, the first.
   bool computes_loss() const;
@@ -91,6 +98,8 @@ class TorchStages : public StageBody {
   void Copy(const Bundle& into, const Bundle& from) override;
   void OnReady(std::function<void(int group)> ready) override;
   void Step(int stage) override;
+  // What a step changes are copies while the weights before it are still asked for.
+  void UseVersion(int stage, int version) override;
 
  private:
   struct State;

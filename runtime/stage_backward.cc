@@ -63,7 +63,7 @@ void TorchStages::State::BackwardModule(int index, int microbatch, std::map<int,
   ModuleGradients found =
       BackwardIsland(modules.at(index), std::move(keep), TakeGradients(index, gifts));
   GiveGradients(index, std::move(found.inputs), gifts);
-  gradients.Add(index, microbatch, std::move(found.weights));
+  gradients.Add(index, Within(microbatch), std::move(found.weights));
 }
 
 // The messages to the stages before.
@@ -118,7 +118,7 @@ std::vector<Bundle> TorchStages::Backward(ActionKind kind, int stage, int microb
 
   for (auto module = modules.rbegin(); module != modules.rend(); ++module) {
     if (auto tail = work.tails.find(*module); tail != work.tails.end()) {
-      s.gradients.Add(*module, microbatch,
+      s.gradients.Add(*module, s.Within(microbatch),
                       WeightGradientsOf(s.modules.at(*module), std::move(tail->second)));
     } else if (!input_grad) {
       s.BackwardModule(*module, microbatch, gifts);
@@ -130,6 +130,8 @@ std::vector<Bundle> TorchStages::Backward(ActionKind kind, int stage, int microb
           gifts);
     }
   }
+  if (auto at = s.versions.find(stage); at != s.versions.end() && !input_grad)
+    --at->second.users[at->second.current];
   if (kind == ActionKind::kWeightGrad) return {};
   std::vector<Bundle> out = s.WriteGifts(stage, microbatch, gifts);
   if (input_grad) {

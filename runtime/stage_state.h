@@ -17,6 +17,14 @@ struct WeightWork {
   std::map<int, Gifts> gifts;       // by value, for the others
 };
 
+// The weights of a stage in a plan that names versions: n is what n steps since SetStep made.
+struct StageVersions {
+  int steps = 0;
+  int current = -1;                               // which the modules hold; -1: the plan names none
+  std::map<int, std::map<int, Tensors>> weights;  // by version and module, in order of `held`
+  std::map<int, int> users;  // by version: microbatches that met it forward only
+};
+
 struct TorchStages::State {
   StageSettings settings;
   const Manifest& manifest;
@@ -48,6 +56,7 @@ struct TorchStages::State {
   std::vector<double> losses;
   std::vector<Hits> hits;
   int64_t step = 0;
+  std::map<int, StageVersions> versions;  // by stage
 
   explicit State(StageSettings s)
       : settings(std::move(s)),
@@ -73,6 +82,17 @@ struct TorchStages::State {
   std::vector<c10::IValue> RunModule(int index, int microbatch, std::vector<c10::IValue> inputs,
                                      Kept* keep) const;
   void ComputeLoss(int microbatch, const at::Tensor& output, bool keep);
+
+  // Of a microbatch that is counted on through several minibatches.
+  int64_t Minibatch(int microbatch) const { return step + microbatch / settings.microbatches; }
+  int Within(int microbatch) const { return microbatch % settings.microbatches; }
+  at::Tensor Input(int i, int microbatch) const {
+    return settings.input(i, Minibatch(microbatch), Within(microbatch));
+  }
+
+  // versions.cc
+  void Hold(int stage, int version);
+  void MakeVersion(int stage);
 
   // recompute.cc
   std::vector<c10::IValue> RunForgetting(int index, int microbatch,

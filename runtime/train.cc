@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <fstream>
 #include <numeric>
+#include <utility>
 
 #include "plan/atomic_file.h"
 #include "plan/error.h"
@@ -102,18 +103,19 @@ struct Feeds {
   }
 };
 
-StepReport ReportOf(Session& session, Feed& feed, int64_t step) {
+// `losses`: of the step's microbatches.
+StepReport ReportOf(Session& session, Feed& feed, int64_t step, std::vector<double> losses) {
   const Job& job = session.job;
   StepReport report;
   report.step = step;
-  report.losses = session.losses;
-  std::vector<double> weighted = session.losses;
+  std::vector<double> weighted = losses;
+  report.losses = std::move(losses);
   for (size_t i = 0; i < weighted.size(); ++i)
     weighted[i] *=
         feed.LossWeight(job, step * job.accumulate + static_cast<int64_t>(i) / job.microbatches,
                         static_cast<int>(i) % job.microbatches);
-  report.loss = std::accumulate(weighted.begin(), weighted.end(), 0.0) /
-                static_cast<double>(std::max<size_t>(1, weighted.size()));
+  report.loss = PlainNan(std::accumulate(weighted.begin(), weighted.end(), 0.0) /
+                         static_cast<double>(std::max<size_t>(1, weighted.size())));
   report.learning_rate = session.stages->updater().learning_rate();
   report.outcome = session.outcome;
   if (job.loss_scale.used) report.loss_scale = session.loss_scale;
@@ -142,8 +144,39 @@ void Train(const RunOptions& options, Transport& transport) {
   SessionOptions open{options.package, options.conf, options.weights};
   open.agreed = AgreedText(options);
   open.keep_gradients = !options.save_gradients.empty();
-  open.loss_weight = [&](int microbatch) {
-    return session.evaluating ? 1 : feeds.training.LossWeight(job, session.minibatch, microbatch);
+  open.loss_weight = [&](int64_t minibatch, int microbatch) {
+    return session.evaluating ? 1 : feeds.training.LossWeight(job, minibatch, microbatch);
+  };
+  std::unique_ptr<Progress> progress;
+  std::unique_ptr<RankReports> reports;
+  int64_t step = 0;  // that runs, or the first of those that run in a row
+  double start = 0;  // when what is told next began
+  auto tell = [&](int64_t told, std::vector<double> losses, TorchStages::Hits hits,
+                  const Evaluation* validation, double end) {
+    if (!progress) return;
+    session.hits = hits;
+    StepReport report = ReportOf(session, feeds.training, told, std::move(losses));
+    report.seconds = end - std::exchange(start, end);
+    report.validation = validation;
+    progress->Step(report, reports->newest());
+  };
+  // Of the i-th of steps that run in a row.
+  auto losses_of = [&](int64_t i) {
+    auto first = session.stages->losses().begin() + i * job.microbatches;
+    return std::vector<double>(first, first + job.microbatches);
+  };
+  auto hits_of = [&](int64_t i) {
+    TorchStages::Hits sum;
+    for (int64_t m = i * job.microbatches; m < (i + 1) * job.microbatches; ++m) {
+      sum.count += session.stages->hits()[m].count;
+      sum.correct += session.stages->hits()[m].correct;
+    }
+    return sum;
+  };
+  // All but the last, which the loop below tells.
+  open.stepped = [&](int64_t steps) {
+    if (steps < session.run.plan.steps)
+      tell(step + steps - 1, losses_of(steps - 1), hits_of(steps - 1), nullptr, Now());
   };
   open.restore = [&](Session&) {
     resumed = ResumeAsAsked(options, session, transport);
@@ -156,11 +189,10 @@ void Train(const RunOptions& options, Transport& transport) {
         if (!feeds.training.data) feeds.Open(job, session.run.manifest);
         return (session.evaluating ? feeds.validation : feeds.training).Specs(session.run.manifest);
       },
-      [&](int input, int microbatch) {
+      [&](int input, int64_t minibatch, int microbatch) {
         Feed& feed = session.evaluating ? feeds.validation : feeds.training;
-        return feed.sampler->Microbatch(input, session.minibatch, microbatch);
+        return feed.sampler->Microbatch(input, minibatch, microbatch);
       });
-  std::unique_ptr<Progress> progress;
   std::string error;
   try {
     // Not after the last step.
@@ -185,38 +217,44 @@ void Train(const RunOptions& options, Transport& transport) {
 
   const Manifest& manifest = session.run.manifest;
   int loss_module = manifest.values[manifest.outputs[job.loss.output]].producer;
-  RankReports reports(
+  reports = std::make_unique<RankReports>(
       transport, session.run.conf.stage_to_ranks[session.run.conf.module_to_stage[loss_module]][0]);
   StopAgreement stop(transport);
   bool stopped = false;
   double busy = 0, begin = Now();
-  int64_t step = resumed.step;
-  for (; step < job.steps && !stopped; ++step) {
-    double start = Now();
-    RunStep(session, transport, step);
+  const bool asynchronous = IsAsynchronous(job);
+  step = resumed.step;
+  for (int64_t next; step < job.steps && !stopped; step = next) {
+    next = step + (asynchronous ? StepsInARow(job, step) : 1);
+    const double first = start = Now();
+    if (asynchronous)
+      RunSteps(session, transport, step, next - step);
+    else
+      RunStep(session, transport, step);
     busy += session.busy;
-    double seconds = Now() - start;
-    reports.Add({session.busy, seconds, ResidentBytes()});
+    const double end = Now();
+    reports->Add({session.busy, end - first, ResidentBytes()});
+    std::vector<double> losses = session.losses;
+    TorchStages::Hits hits = session.hits;
+    if (asynchronous && progress) {
+      losses = losses_of(next - step - 1);
+      hits = hits_of(next - step - 1);
+    }
     if (job.check_shared)
       CheckSharedCopies(session.run.manifest, session.run.conf, *session.stages, transport);
     stopped = stop.AfterStep();
-    DataPosition next = feeds.training.sampler->Position((step + 1) * job.accumulate);
+    DataPosition position = feeds.training.sampler->Position(next * job.accumulate);
     if (checkpointer && stopped)
-      checkpointer->Save(step + 1, next);
+      checkpointer->Save(next, position);
     else if (checkpointer)
-      checkpointer->AfterStep(step + 1, next);
-    StepReport report;
-    if (progress) report = ReportOf(session, feeds.training, step);
-    report.seconds = seconds;
+      checkpointer->AfterStep(next, position);
     Evaluation validation;
-    if (job.validation.every > 0 && (step + 1) % job.validation.every == 0) {
-      for (int64_t i = 0; i < feeds.sweeps; ++i) RunSweep(session, i, validation);
-      report.validation = &validation;
-    }
-    if (progress) progress->Step(report, reports.newest());
+    const bool validate = job.validation.every > 0 && next % job.validation.every == 0;
+    for (int64_t i = 0; validate && i < feeds.sweeps; ++i) RunSweep(session, i, validation);
+    tell(next - 1, std::move(losses), hits, validate ? &validation : nullptr, end);
   }
   stop.Finish();
-  reports.Finish();
+  reports->Finish();
   if (stopped && transport.rank() == 0)
     std::printf("stopped after step %lld, as asked\n", static_cast<long long>(step));
   PrintBusy(session, transport, busy, Now() - begin);
@@ -246,8 +284,8 @@ void Evaluate(const RunOptions& options, Transport& transport) {
         if (!feed.data) feed.Open(job, job.data, session.run.manifest, job.path + ": data");
         return feed.Specs(session.run.manifest);
       },
-      [&](int input, int microbatch) {
-        return feed.sampler->Microbatch(input, session.minibatch, microbatch);
+      [&](int input, int64_t minibatch, int microbatch) {
+        return feed.sampler->Microbatch(input, minibatch, microbatch);
       });
   int64_t steps = options.steps >= 0 ? options.steps : feed.sampler->per_epoch();
   Evaluation evaluation;

@@ -43,6 +43,10 @@ void Updater::Hold(int module, const std::vector<at::Tensor>& weights) {
   }
 }
 
+void Updater::Replace(int module, size_t index, const at::Tensor& weight) {
+  modules_.at(module).at(index).weight = weight.detach();
+}
+
 double Updater::learning_rate() const { return job_.lr * rate_factor_; }
 
 void Updater::Begin(int64_t step, int64_t parts) {
@@ -57,6 +61,7 @@ void Updater::Step(int module, std::vector<at::Tensor>& gradients) {
     Parameter& parameter = parameters[w];
     parameter.last_gradient.reset();
     if (!gradients[w].defined()) continue;
+    trained_ = true;
     gradients[w].div_(parts_);
     if (scale_.factor != 1) gradients[w].mul_(1 / scale_.factor);
     parameter.gradient = std::move(gradients[w]);

@@ -30,6 +30,9 @@ class Updater {
   // A module of this rank; `weights` in the order of ModuleInfo::held.
   void Hold(int module, const std::vector<at::Tensor>& weights);
 
+  // From now on `weight` is what a step changes.
+  void Replace(int module, size_t index, const at::Tensor& weight);
+
   // Before the gradients of step `step` (from 0), which will be sums over `parts` microbatches, of
   // losses multiplied by loss_scale().
   void Begin(int64_t step, int64_t parts);
@@ -40,6 +43,8 @@ class Updater {
   // in the order of the parameters, a shared one counted once, and every rank decides the same.
   StepOutcome Finish(Transport& transport);
 
+  // Whether any parameter of this rank has ever been given a gradient.
+  bool trained() const { return trained_; }
   const LossScale& loss_scale() const { return scale_; }
   void set_loss_scale(const LossScale& scale) { scale_ = scale; }
   double learning_rate() const;  // of parameters in no group, this step
@@ -64,7 +69,7 @@ class Updater {
   OptimizerJob job_;
   LossScaleJob scale_job_;
   LossScale scale_;
-  bool dynamic_, keep_gradients_;
+  bool dynamic_, keep_gradients_, trained_ = false;
   double rate_factor_ = 1;
   int64_t parts_ = 1;
   std::map<std::pair<int, size_t>, int> place_;

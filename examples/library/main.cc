@@ -51,7 +51,7 @@ static void Train(const std::string& path, Transport& transport) {
       [](int64_t, int) {
         return std::vector<TensorSpec>{{at::kLong, {kRows, kLength}, true}};
       },
-      [&](int input, int microbatch) { return Tokens(input, session.minibatch, microbatch); });
+      Tokens);
   for (int64_t step = 0; step < 5; ++step) {
     RunStep(session, transport, step);
     if (!session.losses.empty())

@@ -41,6 +41,7 @@ struct SentMessage {
 }  // namespace
 
 int64_t StageBody::MessageBytes(int, int, bool) { return -1; }
+void StageBody::UseVersion(int, int) { throw Error("stages keep one version of their weights"); }
 void StageBody::Load(int) { throw Error("this stage keeps all its weights: nothing to load"); }
 void StageBody::OnReady(std::function<void(int)>) {}
 void StageBody::Evict(int) { throw Error("this stage keeps all its weights: nothing to evict"); }
@@ -234,6 +235,7 @@ struct Executor::State {
 
   void Execute(const RankEntry& entry, size_t index) {
     const Action& a = entry.action;
+    if (a.version >= 0 && IsCompute(a.kind)) body.UseVersion(a.stage, a.version);
     switch (a.kind) {
       case ActionKind::kForward:
         return Forward(a.stage, a.microbatch);

@@ -48,6 +48,10 @@ class StageBody {
 
   virtual void Step(int stage) = 0;  // optimizer step of one stage
 
+  // Before a Forward or Backward whose plan names the version of the weights: that after so many
+  // STEPs of this stage in the list. By default an error: one version is kept.
+  virtual void UseVersion(int stage, int version);
+
   // Weights of an offloaded stage. By default an error: most bodies keep all their weights.
   virtual void Load(int stage);
   virtual void Evict(int stage);

@@ -112,8 +112,6 @@ RankList MakeRankList(const Plan& plan, const StageGraph& graph,
     CheckCompute(graph, rank, actions[i].stage, actions[i].microbatch, place);
     if (actions[i].kind == ActionKind::kOverlap)
       CheckCompute(graph, rank, actions[i].overlap_stage, actions[i].overlap_microbatch, place);
-    if (IsCompute(actions[i].kind) && actions[i].version >= 0)
-      throw Error(place, "stages keep one version of their weights");
     if (IsTransfer(actions[i].kind))
       FillTransfer(graph, rank, static_cast<int>(per_edge), entry, place);
     list.entries.push_back(std::move(entry));

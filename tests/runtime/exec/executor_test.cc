@@ -261,7 +261,7 @@ TEST(ExecutorFailure, PlansThatDoNotFit) {
             "rank 0, action 5, 0STEP: the stage shares a weight or has replicas: a REDUCE_GRAD is "
             "missing before");
   EXPECT_EQ(failure("0F0@2\n", {{0}}),
-            "rank 0, action 0, 0F0@2: stages keep one version of their weights");
+            "rank 0, stage 0, microbatch 0, action 0F0@2: stages keep one version of their weights");
   EXPECT_EQ(failure("0F0,0LOAD\n", {{0}}),
             "rank 0, stage 0, action 0LOAD: this stage keeps all its weights: nothing to load");
 }
