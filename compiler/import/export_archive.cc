@@ -1,4 +1,7 @@
 // .pt2 archives of torch.export.save.
+#include <algorithm>
+#include <set>
+
 #include "compiler/import/archive.h"
 #include "compiler/import/export_graph.h"
 #include "compiler/import/import.h"
@@ -164,6 +167,64 @@ void CheckVersion(const ExportJson& program, const std::string& path) {
                                    : "re-export with torch 2.13, or use a newer pipewright");
 }
 
+// By output, what the tree that the model returned (the `out_spec` of torch.export, version 1 of
+// PyTorch's tree specs) calls it: the keys on the way to it, "aux.a" for {"aux": {"a": y}}, with a
+// number for a place in a list or tuple. Empty where there is no key on the way, or the text is no
+// such tree.
+std::vector<std::string> OutputNames(const std::string& out_spec) {
+  using Json = ExportJson;
+  const Json spec = Json::parse(out_spec, nullptr, /*allow_exceptions=*/false);
+  if (!spec.is_array() || spec.size() != 2 || spec[0] != 1) return {};
+  struct Place {
+    const Json* node;
+    std::string path;
+    bool keyed;
+  };
+  std::vector<std::string> names;
+  std::vector<Place> open = {{&spec[1], "", false}};  // the next one last
+  while (!open.empty()) {
+    Place place = std::move(open.back());
+    open.pop_back();
+    if (!place.node->is_object()) return {};
+    if (!place.node->contains("type") || (*place.node)["type"].is_null()) {
+      names.push_back(place.keyed ? place.path : "");
+      continue;
+    }
+    auto children = place.node->find("children_spec"), context = place.node->find("context");
+    if (children == place.node->end() || !children->is_array()) return {};
+    Json keys;
+    if (context != place.node->end() && context->is_string())
+      keys = Json::parse(context->get<std::string>(), nullptr, /*allow_exceptions=*/false);
+    const bool keyed =
+        keys.is_array() && keys.size() == children->size() &&
+        std::all_of(keys.begin(), keys.end(), [](const Json& key) { return key.is_string(); });
+    for (size_t i = children->size(); i-- > 0;) {
+      std::string key = keyed ? keys[i].get<std::string>() : std::to_string(i);
+      open.push_back({&(*children)[i], place.path.empty() ? key : place.path + "." + key,
+                      place.keyed || keyed});
+    }
+  }
+  return names;
+}
+
+// Outputs of a dictionary are called by its keys.
+void NameOutputs(const ExportJson& module, ExportConverter& converter, torch::jit::Graph& graph) {
+  for (const ExportJson& call : module.at("module_call_graph")) {
+    if (!call.at("fqn").get<std::string>().empty() || !call.at("signature").is_object()) continue;
+    const std::vector<std::string> names =
+        OutputNames(call["signature"].value("out_spec", std::string()));
+    if (names.size() != graph.outputs().size()) return;
+    std::set<torch::jit::Value*> named;
+    for (size_t i = 0; i < names.size(); ++i) {
+      torch::jit::Value* value = graph.outputs()[i];
+      const auto kind = value->node()->kind();
+      if (names[i].empty() || kind == c10::prim::Param || kind == c10::prim::Constant) continue;
+      if (named.insert(value).second) converter.Rename(value, Identifier(names[i]));
+    }
+    return;
+  }
+}
+
 void Convert(const Archive& archive, const ExportJson& program, Model& model) {
   const ExportJson& module = program.at("graph_module");
   const ExportJson& graph = module.at("graph");
@@ -231,6 +292,7 @@ void Convert(const Archive& archive, const ExportJson& program, Model& model) {
     }
   }
   WriteBack(model, writes);
+  NameOutputs(module, converter, out);
 }
 
 }  // namespace

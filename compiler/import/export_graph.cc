@@ -46,6 +46,16 @@ std::string ExportConverter::Name(Value* value, const std::string& id) {
   return name;
 }
 
+void ExportConverter::Rename(Value* value, const std::string& id) {
+  const std::string before = value->debugName();
+  if (before == id) return;
+  const std::string after = Name(value, id);
+  if (auto meta = model_.meta.extract(before); !meta.empty()) {
+    meta.key() = after;
+    model_.meta.insert(std::move(meta));
+  }
+}
+
 void ExportConverter::Bind(const std::string& name, Value* value, const ExportJson& graph) {
   std::string id = Name(value, Identifier(name));
   env_[name] = value;

@@ -22,6 +22,8 @@ class ExportConverter {
   void BindWeight(const std::string& name, torch::jit::Value* value) { env_[name] = value; }
   // Names `value` `id`, or id_1, ... where that is taken; returns the name.
   std::string Name(torch::jit::Value* value, const std::string& id);
+  // Another name for a value that has one.
+  void Rename(torch::jit::Value* value, const std::string& id);
   void ConvertNodes(const ExportJson& graph);
   // The value of an output argument of the graph.
   torch::jit::Value* Output(const ExportJson& argument);
