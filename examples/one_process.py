@@ -43,6 +43,7 @@ class Data:
 
     def __init__(self, data, folder):
         self.shuffle = data.get("shuffle", True)
+        self.length = None
         if "tokens" in data:
             self.read_tokens(data, [folder / name for name in as_list(data["tokens"])])
         else:
@@ -55,6 +56,7 @@ class Data:
             columns = {name: torch.cat(parts) for name, parts in columns.items()}
             self.inputs = [columns[name] for name in data["inputs"].values()]
             self.target = columns[data["target"]] if "target" in data else None
+            self.length = columns[data["length"]] if "length" in data else None
         self.samples = len(self.inputs[0])
 
     def read_tokens(self, data, files):
@@ -71,16 +73,24 @@ class Data:
 
     def batch(self, rows):
         rows = torch.from_numpy(rows)
-        return [x[rows] for x in self.inputs], None if self.target is None else self.target[rows]
+        columns = [None if x is None else x[rows] for x in [*self.inputs, self.target]]
+        if self.length is not None:  # cut to the longest of these samples
+            most, longest = self.inputs[0].shape[1], max(1, int(self.length[rows].max()))
+            columns = [x if x is None or x.dim() < 2 or x.shape[1] != most
+                       else x[:, :longest].contiguous() for x in columns]
+        return columns[:-1], columns[-1]
 
 
 def microbatches(data, job, step):
     """Rows of each microbatch of a minibatch, counted from 0."""
-    size = job["microbatches"] * job["microbatch_size"]
+    count = job["microbatches"]
+    size = job.get("minibatch_size") or count * job["microbatch_size"]
     per_epoch = data.samples // size
+    if job.get("partial") and data.samples % size >= count:
+        per_epoch += 1  # what is left of an epoch
     order = epoch_order(data.samples, job.get("seed", 0), step // per_epoch, data.shuffle)
     first = step % per_epoch * size
-    return order[first : first + size].reshape(job["microbatches"], job["microbatch_size"])
+    return np.array_split(order[first : first + size], count)
 
 
 def loss_of(job, output, target):
@@ -101,10 +111,11 @@ def loss_of(job, output, target):
 
 
 def loss_count(job, target):
-    """How many targets a loss of cross_entropy is the mean of; 1 where all losses count the same."""
+    """How many numbers a loss is the mean of; 1 where the model computes it."""
     loss = job["loss"]
-    if (loss if isinstance(loss, str) else loss.get("type")) != "cross_entropy":
-        return 1
+    kind = loss if isinstance(loss, str) else loss.get("type")
+    if kind != "cross_entropy":
+        return target.numel() if kind == "mse" else 1
     ignored = -100 if isinstance(loss, str) else loss.get("ignore_index", -100)
     return int((target != ignored).sum())
 

@@ -28,7 +28,7 @@ DataJob ReadData(const Json& in, const std::string& where, const std::filesystem
   if (!in.is_object()) throw Error(where, "an object is expected, not " + in.dump());
   CheckKeys(in,
             {"tokens", "dtype", "sequence_length", "tensors", "arrays", "plugin", "options",
-             "inputs", "target", "shuffle"},
+             "inputs", "target", "shuffle", "length"},
             where);
   Section section{in, where};
   data.tokens = section.Strings("tokens");
@@ -52,9 +52,12 @@ DataJob ReadData(const Json& in, const std::string& where, const std::filesystem
         Choose<int>(in["dtype"], {{"u8", 1}, {"u16", 2}, {"u32", 4}}, section.Key("dtype"));
   for (const char* key : {"dtype", "sequence_length"})
     if (!tokens && in.contains(key)) throw Error(section.Key(key), "only a token file has one");
-  for (const char* key : {"inputs", "target"})
+  section.Get("length", data.length);
+  for (const char* key : {"inputs", "target", "length"})
     if (tokens && in.contains(key))
-      throw Error(section.Key(key), "a token file needs none: the target is the next token");
+      throw Error(
+          section.Key(key),
+          "a token file needs none: its samples are all alike, the target is the next token");
   if (in.contains("options")) {
     if (data.plugin.empty()) throw Error(section.Key("options"), "only a plugin has them");
     data.plugin_options = in["options"].dump();
@@ -171,17 +174,18 @@ void SetSchedule(Job& job, const std::string& schedule) {
 Job ReadJob(const std::string& path) {
   std::string text = ReadFile(path);
   Json in = ParseJson(text, path);
-  CheckKeys(in, {"data",       "loss",         "optimizer",       "schedule",
-                 "plan",       "microbatches", "microbatch_size", "steps",
-                 "seed",       "threads",      "log_every",       "save",
-                 "metrics",    "nan",          "check_shared",    "checkpoint",
-                 "accumulate", "loss_scale",   "freeze",          "validation",
-                 "accuracy",   "reduce",       "recompute",       "costs"},
+  CheckKeys(in, {"data",       "loss",          "optimizer",       "schedule",
+                 "plan",       "microbatches",  "microbatch_size", "steps",
+                 "seed",       "threads",       "log_every",       "save",
+                 "metrics",    "nan",           "check_shared",    "checkpoint",
+                 "accumulate", "loss_scale",    "freeze",          "validation",
+                 "accuracy",   "reduce",        "recompute",       "costs",
+                 "partial",    "minibatch_size"},
             path);
   Job job;
   job.path = path;
   job.text = text;
-  for (const char* key : {"data", "loss", "optimizer", "microbatches", "microbatch_size"})
+  for (const char* key : {"data", "loss", "optimizer", "microbatches"})
     if (!in.contains(key)) throw Error(path, std::string("the key \"") + key + "\" is missing");
   std::filesystem::path folder = std::filesystem::path(path).parent_path();
   job.data = ReadData(in["data"], path + ": data", folder);
@@ -196,7 +200,15 @@ Job ReadJob(const std::string& path) {
   section.Get("costs", job.costs);
   if (job.plan.empty()) SetSchedule(job, job.schedule);
   section.AtLeast<int>("microbatches", 1, job.microbatches);
+  if (in.contains("microbatch_size") == in.contains("minibatch_size"))
+    throw Error(path, in.contains("minibatch_size")
+                          ? "\"microbatch_size\" and \"minibatch_size\" are given: one says both"
+                          : "the key \"microbatch_size\" is missing");
   section.AtLeast<int64_t>("microbatch_size", 1, job.microbatch_size);
+  section.AtLeast<int64_t>("minibatch_size", job.microbatches, job.minibatch_size);
+  if (job.minibatch_size > 0)
+    job.microbatch_size = (job.minibatch_size + job.microbatches - 1) / job.microbatches;
+  section.Get("partial", job.partial);
   section.AtLeast<int64_t>("steps", 0, job.steps);
   section.AtLeast<int>("accumulate", 1, job.accumulate);
   job.optimizer = ReadOptimizer(in["optimizer"], path + ": optimizer", job.steps);

@@ -20,6 +20,7 @@ struct DataJob {
   int64_t sequence_length = 0;                             // tokens only
   std::map<std::string, std::string> inputs;               // model input -> column of the source
   std::string target;                                      // column; empty: the loss needs none
+  std::string length;  // column: how much of each sample counts; empty: all of it
   bool shuffle = true;
 };
 
@@ -77,7 +78,9 @@ struct Job {
   std::string plan;               // a plan file to run instead of the schedule
   std::string costs;              // of the stages, for zb-auto; empty: all alike
   int microbatches = 1;
-  int64_t microbatch_size = 1;  // samples
+  int64_t microbatch_size = 1;  // samples, of the largest microbatch
+  int64_t minibatch_size = 0;   // samples; 0: microbatches x microbatch_size
+  bool partial = false;         // what is left of an epoch is a smaller minibatch
   int accumulate = 1;           // minibatches to an optimizer step
   int64_t steps = 1;
   uint64_t seed = 0;

@@ -134,11 +134,11 @@ void Bench(const BenchOptions& options, Transport& transport) {
   SessionOptions open{options.package, options.conf, ""};
   OpenSession(
       session, open, transport,
-      [&](int64_t, int) {
+      [&](int64_t minibatch, int microbatch) {
         if (!feed.data)
           feed.Open(session.job, session.job.data, session.run.manifest,
                     session.job.path + ": data");
-        return feed.Specs(session.run.manifest);
+        return feed.Specs(session.run.manifest, minibatch, microbatch);
       },
       [&](int input, int64_t minibatch, int microbatch) {
         return feed.sampler->Microbatch(input, minibatch, microbatch);
@@ -148,7 +148,7 @@ void Bench(const BenchOptions& options, Transport& transport) {
   try {
     mine["stages"] = StageTimes(
         session, options.package,
-        InferShapes(options.package, session.run.manifest, feed.Specs(session.run.manifest)),
+        InferShapes(options.package, session.run.manifest, feed.Specs(session.run.manifest, 0, 0)),
         transport.rank());
   } catch (const std::exception& e) {
     error = e.what();

@@ -53,9 +53,42 @@ Data::Data(std::shared_ptr<DataSource> source, const DataJob& job, const Manifes
                                          value.name + "\" takes " + value.dtype);
   }
   if (!job.target.empty()) target_ = Find(job.target, where + ".target");
+  if (job.length.empty()) return;
+  length_ = Find(job.length, where + ".length");
+  if (length_.type != at::kLong || !length_.shape.empty() || columns_.empty() ||
+      columns_[0].shape.empty())
+    throw Error(where + ".length",
+                "\"" + job.length + "\" is not one int64 a sample, or there is nothing to cut");
 }
 
-at::Tensor Data::Rows(int input, const int64_t* rows, int64_t count) const {
+bool Data::Cut(const Column& column) const {
+  return length_.index >= 0 && !column.shape.empty() && column.shape[0] == columns_[0].shape[0];
+}
+
+int64_t Data::Longest(const int64_t* rows, int64_t count) const {
+  if (length_.index < 0) return -1;
+  int64_t longest = 1;
+  for (int64_t r = 0; r < count; ++r) {
+    int64_t length = 0;
+    source_->Read(length_.index, rows[r], reinterpret_cast<char*>(&length));
+    if (length < 0 || length > columns_[0].shape[0])
+      throw Error("data.length", "sample " + std::to_string(rows[r]) + " has the length " +
+                                     std::to_string(length) + ": samples hold " +
+                                     std::to_string(columns_[0].shape[0]));
+    longest = std::max(longest, length);
+  }
+  return longest;
+}
+
+TensorSpec Data::Spec(int input, int64_t count, int64_t length) const {
+  const Column& column = input < 0 ? target_ : columns_[static_cast<size_t>(input)];
+  TensorSpec spec{column.wanted, column.shape, true};
+  if (length >= 0 && Cut(column)) spec.sizes[0] = length;
+  spec.sizes.insert(spec.sizes.begin(), count);
+  return spec;
+}
+
+at::Tensor Data::Rows(int input, const int64_t* rows, int64_t count, int64_t length) const {
   const Column& column = input < 0 ? target_ : columns_[static_cast<size_t>(input)];
   std::vector<int64_t> shape = column.shape;
   shape.insert(shape.begin(), count);
@@ -63,6 +96,7 @@ at::Tensor Data::Rows(int input, const int64_t* rows, int64_t count) const {
   size_t bytes = count ? out.nbytes() / static_cast<size_t>(count) : 0;
   char* to = static_cast<char*>(out.data_ptr());
   for (int64_t r = 0; r < count; ++r, to += bytes) source_->Read(column.index, rows[r], to);
+  if (length >= 0 && Cut(column)) out = out.narrow(1, 0, length).contiguous();
   return out.to(column.wanted);
 }
 
@@ -75,12 +109,19 @@ Sampler::Sampler(const Job& job, bool shuffle, const Data& data)
     : job_(job),
       shuffle_(shuffle),
       data_(data),
-      samples_(job.microbatches * job.microbatch_size),
-      per_epoch_(data.samples() / samples_) {
+      samples_(job.minibatch_size ? job.minibatch_size : job.microbatches * job.microbatch_size),
+      per_epoch_(Minibatches(data.samples())) {
   if (per_epoch_ == 0)
-    throw Error(job.path, "the data has " + std::to_string(data.samples()) +
-                              " samples, one minibatch takes " + std::to_string(samples_) +
-                              " (microbatches x microbatch_size)");
+    throw Error(
+        job.path,
+        "the data has " + std::to_string(data.samples()) + " samples, one minibatch takes " +
+            (job.partial ? "at least " + std::to_string(job.microbatches)
+                         : std::to_string(samples_) +
+                               (job.minibatch_size ? "" : " (microbatches x microbatch_size)")));
+}
+
+int64_t Sampler::Minibatches(int64_t samples) const {
+  return samples / samples_ + (job_.partial && samples % samples_ >= job_.microbatches);
 }
 
 void Sampler::StartAt(int64_t minibatch, const DataPosition& position) {
@@ -93,20 +134,41 @@ void Sampler::StartAt(int64_t minibatch, const DataPosition& position) {
 
 DataPosition Sampler::Position(int64_t minibatch) const {
   int64_t ahead = minibatch - first_;
-  int64_t left = (data_.samples() - start_.sample) / samples_;  // of the first epoch
+  int64_t left = Minibatches(data_.samples() - start_.sample);  // of the first epoch
   if (ahead < left) return {start_.epoch, start_.sample + ahead * samples_};
   ahead -= left;
   return {start_.epoch + 1 + ahead / per_epoch_, ahead % per_epoch_ * samples_};
 }
 
-at::Tensor Sampler::Microbatch(int input, int64_t minibatch, int microbatch) {
+int64_t Sampler::Samples(int64_t minibatch) const {
+  return std::min(samples_, data_.samples() - Position(minibatch).sample);
+}
+
+int64_t Sampler::Samples(int64_t minibatch, int microbatch) const {
+  int64_t samples = Samples(minibatch);
+  return samples / job_.microbatches + (microbatch < samples % job_.microbatches);
+}
+
+std::pair<const int64_t*, int64_t> Sampler::Place(int64_t minibatch, int microbatch) {
   DataPosition position = Position(minibatch);
   if (position.epoch != epoch_) {
     order_ = EpochOrder(data_.samples(), job_.seed, position.epoch, shuffle_);
     epoch_ = position.epoch;
   }
-  int64_t first = position.sample + microbatch * job_.microbatch_size;
-  return data_.Rows(input, order_.data() + first, job_.microbatch_size);
+  const int64_t samples = Samples(minibatch), each = samples / job_.microbatches;
+  const int64_t first =
+      microbatch * each + std::min<int64_t>(microbatch, samples % job_.microbatches);
+  return {order_.data() + position.sample + first, Samples(minibatch, microbatch)};
+}
+
+at::Tensor Sampler::Microbatch(int input, int64_t minibatch, int microbatch) {
+  auto [rows, count] = Place(minibatch, microbatch);
+  return data_.Rows(input, rows, count, data_.Longest(rows, count));
+}
+
+TensorSpec Sampler::Spec(int input, int64_t minibatch, int microbatch) {
+  auto [rows, count] = Place(minibatch, microbatch);
+  return data_.Spec(input, count, data_.Longest(rows, count));
 }
 
 }  // namespace pipewright

@@ -5,12 +5,14 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "plan/data/open.h"
 #include "plan/job.h"
 #include "plan/manifest.h"
 #include "plan/run_checkpoint.h"
+#include "runtime/shapes.h"
 
 namespace pipewright {
 
@@ -25,8 +27,13 @@ class Data {
   int64_t samples() const { return source_->samples(); }
   int64_t tokens_per_sample() const { return source_->tokens_per_sample(); }
   // One microbatch, its samples stacked along the first dimension. `input`: index into
-  // Manifest::inputs, or -1 for the target.
-  at::Tensor Rows(int input, const int64_t* rows, int64_t count) const;
+  // Manifest::inputs, or -1 for the target. Where samples have lengths, what begins with a
+  // dimension as long as the longest possible is cut to `length`.
+  at::Tensor Rows(int input, const int64_t* rows, int64_t count, int64_t length = -1) const;
+  // The longest of these samples; -1: the source knows no lengths.
+  int64_t Longest(const int64_t* rows, int64_t count) const;
+  // Sizes and type of what Rows gives.
+  TensorSpec Spec(int input, int64_t count, int64_t length) const;
 
  private:
   struct Column {
@@ -39,17 +46,21 @@ class Data {
   std::shared_ptr<DataSource> source_;
   std::vector<DataColumn> known_;
   std::vector<Column> columns_;  // by input
-  Column target_;
+  Column target_, length_;
+  bool Cut(const Column& column) const;
 };
 
 // Opens the data of `job`. Throws Error for files, names, types and sizes that do not fit.
 std::unique_ptr<Data> OpenData(const DataJob& job, const Manifest& manifest,
                                const std::string& where);
 
-// Microbatches of a job by minibatch. An epoch has samples / minibatch of them, rounded down.
+// Microbatches of a job by minibatch. An epoch has samples / minibatch of them, rounded down, and
+// with Job::partial one more of what is left, if that is a sample for each microbatch. The samples
+// of a minibatch are spread over its microbatches, the first of which have one more where they
+// cannot all have as many.
 class Sampler {
  public:
-  // Throws Error when the data has fewer samples than one minibatch.
+  // Throws Error when the data has fewer samples than the smallest minibatch.
   Sampler(const Job& job, bool shuffle, const Data& data);
   // `minibatch` starts at `position`, and so on from there; without, 0 at the very beginning.
   void StartAt(int64_t minibatch, const DataPosition& position);
@@ -58,8 +69,15 @@ class Sampler {
   int64_t per_epoch() const { return per_epoch_; }
   // `input` as in Data::Rows; minibatch and microbatch from 0.
   at::Tensor Microbatch(int input, int64_t minibatch, int microbatch);
+  TensorSpec Spec(int input, int64_t minibatch, int microbatch);
+  // Samples of a minibatch, of one of its microbatches.
+  int64_t Samples(int64_t minibatch) const;
+  int64_t Samples(int64_t minibatch, int microbatch) const;
 
  private:
+  // Where the microbatch's samples are, and how many.
+  std::pair<const int64_t*, int64_t> Place(int64_t minibatch, int microbatch);
+  int64_t Minibatches(int64_t samples) const;  // of so many, the rest of an epoch
   const Job& job_;
   const bool shuffle_;
   const Data& data_;

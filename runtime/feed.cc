@@ -14,25 +14,27 @@ void Feed::Open(const Job& job, const DataJob& source, const Manifest& manifest,
   sampler = std::make_unique<Sampler>(job, source.shuffle, *data);
 }
 
-const std::vector<TensorSpec>& Feed::Specs(const Manifest& manifest) {
-  for (size_t i = specs_.size(); i < manifest.inputs.size(); ++i) {
-    at::Tensor example = sampler->Microbatch(static_cast<int>(i), 0, 0);
-    specs_.push_back({example.scalar_type(), example.sizes().vec(), true});
-  }
-  return specs_;
+std::vector<TensorSpec> Feed::Specs(const Manifest& manifest, int64_t minibatch, int microbatch) {
+  std::vector<TensorSpec> specs;
+  for (size_t i = 0; i < manifest.inputs.size(); ++i)
+    specs.push_back(sampler->Spec(static_cast<int>(i), minibatch, microbatch));
+  return specs;
 }
 
 double Feed::LossWeight(const Job& job, int64_t minibatch, int microbatch) {
   // Token files have no targets below 0.
-  if (job.loss.kind != LossJob::kCrossEntropy ||
-      (!job.data.tokens.empty() && job.loss.ignore_index < 0))
-    return 1;
+  const bool count_targets = job.loss.kind == LossJob::kCrossEntropy &&
+                             (job.data.tokens.empty() || job.loss.ignore_index >= 0);
+  const bool alike = !job.partial && job.minibatch_size % job.microbatches == 0;
+  if (alike && !count_targets && job.data.length.empty()) return 1;
   int64_t first = minibatch - minibatch % job.accumulate;
   if (first != first_) {
     std::vector<int64_t> counts;
     for (int64_t b = first; b < first + job.accumulate; ++b)
       for (int m = 0; m < job.microbatches; ++m)
-        counts.push_back(LossCount(job.loss, sampler->Microbatch(-1, b, m), job.microbatch_size));
+        counts.push_back(count_targets || job.loss.kind == LossJob::kMse
+                             ? LossCount(job.loss, sampler->Microbatch(-1, b, m), 0)
+                             : sampler->Samples(b, m));
     int64_t total = std::accumulate(counts.begin(), counts.end(), int64_t{0});
     weights_.assign(counts.size(), 1);
     for (size_t i = 0; total > 0 && i < counts.size(); ++i)

@@ -15,16 +15,16 @@ struct Feed {
   // `where`: the job's key, for messages. Throws Error.
   void Open(const Job& job, const DataJob& data, const Manifest& manifest,
             const std::string& where);
-  // Of the model's inputs, for one microbatch: all are alike.
-  const std::vector<TensorSpec>& Specs(const Manifest& manifest);
+  // Of the model's inputs, for one microbatch.
+  std::vector<TensorSpec> Specs(const Manifest& manifest, int64_t minibatch, int microbatch);
 
   // A step's loss is the mean over all targets that count. A microbatch's loss is the mean over its
   // own; its weight is what makes the mean of the weighted losses that mean: 1 where all have as
-  // many. Reads the targets of all minibatches of the step where they may differ.
+  // many. Reads the targets of all minibatches of the step where they may differ. Of a loss that
+  // the model computes, samples count.
   double LossWeight(const Job& job, int64_t minibatch, int microbatch);
 
  private:
-  std::vector<TensorSpec> specs_;
   int64_t first_ = -1;  // minibatch of the step whose weights are known
   std::vector<double> weights_;
 };

@@ -50,13 +50,8 @@ static void KeepMetrics(const std::string& path, int64_t steps) {
   WriteFile(path, kept);
 }
 
-Progress::Progress(const Job& job, int64_t counted, const char* unit, int64_t first_step)
-    : job_(job),
-      counted_(counted),
-      unit_(unit),
-      since_(Now()),
-      logged_(first_step - 1),
-      first_(first_step) {
+Progress::Progress(const Job& job, const char* unit, int64_t first_step)
+    : job_(job), unit_(unit), since_(Now()), first_(first_step) {
   if (job.metrics.empty()) return;
   if (first_step > 0) KeepMetrics(job.metrics, first_step);
   metrics_.open(job.metrics, first_step > 0 ? std::ios::app : std::ios::trunc);
@@ -65,11 +60,12 @@ Progress::Progress(const Job& job, int64_t counted, const char* unit, int64_t fi
 
 void Progress::Step(const StepReport& report, const std::vector<RankReport>& ranks) {
   double bubble = Bubble(ranks);
+  counted_ += report.counted;
   if (metrics_.is_open()) {
     Json line{{"step", report.step + 1},
               {"loss", report.loss},
               {"losses", report.losses},
-              {unit_ + "_per_second", static_cast<double>(counted_) / report.seconds},
+              {unit_ + "_per_second", static_cast<double>(report.counted) / report.seconds},
               {"seconds", report.seconds},
               {"learning_rate", report.learning_rate}};
     if (job_.loss.kind == LossJob::kCrossEntropy) line["perplexity"] = std::exp(report.loss);
@@ -92,7 +88,7 @@ void Progress::Step(const StepReport& report, const std::vector<RankReport>& ran
   bool last = step + 1 == job_.steps;
   if (step != first_ && (step + 1) % job_.log_every != 0 && !last && !report.validation) return;
   double now = Now();
-  double rate = static_cast<double>(counted_ * (step - logged_)) / (now - since_);
+  double rate = static_cast<double>(counted_) / (now - since_);
   std::printf("step %6lld/%lld  loss %.4f  %s %s/s", static_cast<long long>(step + 1),
               static_cast<long long>(job_.steps), report.loss, Grouped(rate).c_str(),
               unit_.c_str());
@@ -111,7 +107,7 @@ void Progress::Step(const StepReport& report, const std::vector<RankReport>& ran
   }
   std::printf("\n");
   std::fflush(stdout);
-  logged_ = step;
+  counted_ = 0;
   since_ = now;
 }
 

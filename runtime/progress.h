@@ -14,6 +14,7 @@ struct StepReport {
   int64_t step = 0;            // from 0
   std::vector<double> losses;  // by microbatch
   double loss = 0;             // mean over all targets that count
+  int64_t counted = 0;         // tokens or samples
   double seconds = 0;
   double learning_rate = 0;
   double accuracy = -1;    // -1: not asked for
@@ -25,19 +26,19 @@ struct StepReport {
 // On the rank that has the loss.
 class Progress {
  public:
-  // `counted`: tokens or samples of a step, as `unit` says. A metrics file of a run that is resumed
-  // keeps the lines before `first_step`. Throws Error when it cannot be written.
-  Progress(const Job& job, int64_t counted, const char* unit, int64_t first_step);
+  // `unit`: what StepReport::counted counts, tokens or samples. A metrics file of a run that is
+  // resumed keeps the lines before `first_step`. Throws Error when it cannot be written.
+  Progress(const Job& job, const char* unit, int64_t first_step);
 
   void Step(const StepReport& report, const std::vector<RankReport>& ranks);
 
  private:
   const Job& job_;
-  int64_t counted_;
+  int64_t counted_ = 0;  // since the last line
   std::string unit_;
   std::ofstream metrics_;
   double since_;
-  int64_t logged_, first_;
+  int64_t first_;
 };
 
 // 12345.6 -> "12,346"

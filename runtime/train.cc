@@ -116,6 +116,8 @@ StepReport ReportOf(Session& session, Feed& feed, int64_t step, std::vector<doub
                         static_cast<int>(i) % job.microbatches);
   report.loss = PlainNan(std::accumulate(weighted.begin(), weighted.end(), 0.0) /
                          static_cast<double>(std::max<size_t>(1, weighted.size())));
+  for (int64_t b = step * job.accumulate; b < (step + 1) * job.accumulate; ++b)
+    report.counted += feed.sampler->Samples(b) * feed.data->tokens_per_sample();
   report.learning_rate = session.stages->updater().learning_rate();
   report.outcome = session.outcome;
   if (job.loss_scale.used) report.loss_scale = session.loss_scale;
@@ -185,9 +187,10 @@ void Train(const RunOptions& options, Transport& transport) {
   };
   OpenSession(
       session, open, transport,
-      [&](int64_t, int) {
+      [&](int64_t minibatch, int microbatch) {
         if (!feeds.training.data) feeds.Open(job, session.run.manifest);
-        return (session.evaluating ? feeds.validation : feeds.training).Specs(session.run.manifest);
+        return (session.evaluating ? feeds.validation : feeds.training)
+            .Specs(session.run.manifest, minibatch, microbatch);
       },
       [&](int input, int64_t minibatch, int microbatch) {
         Feed& feed = session.evaluating ? feeds.validation : feeds.training;
@@ -199,11 +202,8 @@ void Train(const RunOptions& options, Transport& transport) {
     for (const std::string& file : {job.save, options.save_gradients})
       if (transport.rank() == 0 && !file.empty()) CheckWritable(file);
     if (session.stages->computes_loss())
-      progress =
-          std::make_unique<Progress>(job,
-                                     job.accumulate * job.microbatches * job.microbatch_size *
-                                         feeds.training.data->tokens_per_sample(),
-                                     job.data.tokens.empty() ? "samples" : "tokens", resumed.step);
+      progress = std::make_unique<Progress>(job, job.data.tokens.empty() ? "samples" : "tokens",
+                                            resumed.step);
   } catch (const std::exception& e) {
     error = e.what();
   }
@@ -280,9 +280,9 @@ void Evaluate(const RunOptions& options, Transport& transport) {
   open.training = false;
   OpenSession(
       session, open, transport,
-      [&](int64_t, int) {
+      [&](int64_t minibatch, int microbatch) {
         if (!feed.data) feed.Open(job, job.data, session.run.manifest, job.path + ": data");
-        return feed.Specs(session.run.manifest);
+        return feed.Specs(session.run.manifest, minibatch, microbatch);
       },
       [&](int input, int64_t minibatch, int microbatch) {
         return feed.sampler->Microbatch(input, minibatch, microbatch);
@@ -293,7 +293,8 @@ void Evaluate(const RunOptions& options, Transport& transport) {
   for (int64_t step = 0; step < steps; ++step) RunSweep(session, step, evaluation);
   std::string error;
   if (session.stages->computes_loss() && steps > 0) {
-    int64_t samples = steps * job.microbatches * job.microbatch_size;
+    int64_t samples = 0;
+    for (int64_t step = 0; step < steps; ++step) samples += feed.sampler->Samples(step);
     std::printf("loss %.6f over %s samples, %s samples/s\n", evaluation.mean(),
                 Grouped(static_cast<double>(samples)).c_str(),
                 Grouped(static_cast<double>(samples) / (Now() - begin)).c_str());
