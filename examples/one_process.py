@@ -173,7 +173,8 @@ def train(model, job, folder, steps=None, after_gradients=None):
         losses = []
         batches = [data.batch(rows) for i in range(minibatches)
                    for rows in microbatches(data, job, step * minibatches + i)]
-        counts = [loss_count(job, target) for _, target in batches]
+        counts = [loss_count(job, target) if target is not None else len(inputs[0])
+                  for inputs, target in batches]
         for (inputs, target), count in zip(batches, counts):
             loss = loss_of(job, model(*inputs), target)
             losses.append(loss.item())

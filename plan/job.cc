@@ -86,7 +86,8 @@ void ReadLoss(const Json& in, const std::string& where, LossJob& loss) {
     loss.kind = Choose(in, kinds, where);
     return;
   }
-  CheckKeys(in, {"type", "output", "ignore_index", "label_smoothing"}, where);
+  if (!in.is_object()) throw Error(where, "a name or an object is expected, not " + in.dump());
+  CheckKeys(in, {"type", "output", "ignore_index", "label_smoothing", "target", "weight"}, where);
   loss.kind = in.contains("type") ? Choose(in["type"], kinds, where + ".type") : LossJob::kOutput;
   if (loss.kind == LossJob::kOutput && !in.contains("output"))
     throw Error(where, "\"type\" or \"output\" is missing");
@@ -94,9 +95,25 @@ void ReadLoss(const Json& in, const std::string& where, LossJob& loss) {
   for (const char* key : {"ignore_index", "label_smoothing"})
     if (in.contains(key) && loss.kind != LossJob::kCrossEntropy)
       throw Error(section.Key(key), "only cross_entropy has one");
-  section.AtLeast<int>("output", 0, loss.output);
+  if (in.contains("output") && in["output"].is_string())
+    loss.output_name = in["output"].get<std::string>();
+  else
+    section.AtLeast<int>("output", 0, loss.output);
+  section.Get("target", loss.target);
+  if (!loss.target.empty() && loss.kind == LossJob::kOutput)
+    throw Error(section.Key("target"), "an output that is the loss is compared with nothing");
+  section.Range("weight", -kAnyNumber, kAnyNumber, loss.weight);
   section.Get("ignore_index", loss.ignore_index);
   section.Range("label_smoothing", 0, 1, loss.label_smoothing);
+}
+
+std::vector<LossJob> ReadLosses(const Json& in, const std::string& where) {
+  std::vector<LossJob> losses(in.is_array() ? in.size() : 1);
+  if (losses.empty()) throw Error(where, "a loss is expected, not []");
+  if (!in.is_array()) ReadLoss(in, where, losses[0]);
+  for (size_t k = 0; in.is_array() && k < losses.size(); ++k)
+    ReadLoss(in[k], where + "[" + std::to_string(k) + "]", losses[k]);
+  return losses;
 }
 
 void ReadLossScale(const Json& in, const std::string& where, LossScaleJob& scale) {
@@ -191,7 +208,7 @@ Job ReadJob(const std::string& path) {
   job.data = ReadData(in["data"], path + ": data", folder);
   if (in.contains("validation"))
     ReadValidation(in["validation"], path + ": validation", folder, job.validation);
-  ReadLoss(in["loss"], path + ": loss", job.loss);
+  job.losses = ReadLosses(in["loss"], path + ": loss");
   if (in.contains("checkpoint"))
     ReadCheckpoint(in["checkpoint"], path + ": checkpoint", job.checkpoint);
   Section section{in, path};
@@ -232,13 +249,19 @@ Job ReadJob(const std::string& path) {
   if (in.contains("recompute"))
     ReadRecompute(in["recompute"], section.Key("recompute"), job.recompute);
   section.Get("accuracy", job.accuracy);
-  if (job.accuracy && job.loss.kind != LossJob::kCrossEntropy)
+  if (job.accuracy && job.losses[0].kind != LossJob::kCrossEntropy)
     throw Error(section.Key("accuracy"), "only cross_entropy has one");
-  for (const DataJob* data : {&job.data, &job.validation.data}) {
-    bool used = data == &job.data || job.validation.every > 0;
-    if (job.loss.kind == LossJob::kOutput || !used || !data->target.empty()) continue;
-    throw Error(path + (data == &job.data ? ": data" : ": validation.data"),
-                "\"target\" is missing: the loss compares an output with it");
+  for (DataJob* data : {&job.data, &job.validation.data}) {
+    if (data != &job.data && job.validation.every == 0) continue;
+    const std::string where = path + (data == &job.data ? ": data" : ": validation.data");
+    for (const LossJob& loss : job.losses) {
+      if (!loss.target.empty() && !data->tokens.empty())
+        throw Error(where, "a token file has no column " + Quote(loss.target),
+                    "its target is the next token");
+      data->targets.push_back(loss.target.empty() ? data->target : loss.target);
+      if (loss.kind == LossJob::kOutput || !data->targets.back().empty()) continue;
+      throw Error(where, "\"target\" is missing: the loss compares an output with it");
+    }
   }
 
   for (std::string* file : {&job.save, &job.metrics, &job.plan, &job.costs, &job.checkpoint.folder})

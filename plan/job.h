@@ -20,6 +20,7 @@ struct DataJob {
   int64_t sequence_length = 0;                             // tokens only
   std::map<std::string, std::string> inputs;               // model input -> column of the source
   std::string target;                                      // column; empty: the loss needs none
+  std::vector<std::string> targets = {};                   // by loss; empty: all have `target`
   std::string length;  // column: how much of each sample counts; empty: all of it
   bool shuffle = true;
 };
@@ -28,7 +29,10 @@ struct LossJob {
   enum Kind { kCrossEntropy, kMse, kOutput } kind = kCrossEntropy;
   int64_t ignore_index = -100;  // cross_entropy: targets that do not count
   double label_smoothing = 0;   // cross_entropy
-  int output = 0;  // which output of the model it is taken from (kOutput: which one it is)
+  int output = 0;           // which output of the model it is taken from (kOutput: which one it is)
+  std::string output_name;  // instead: its name in the package
+  std::string target;       // column of the data; empty: DataJob::target
+  double weight = 1;        // in the sum of several losses
 };
 
 // Losses are multiplied before the backward pass and gradients divided after it, so that small ones
@@ -68,7 +72,7 @@ struct Job {
   std::string path;
   std::string text;  // the file
   DataJob data;
-  LossJob loss;
+  std::vector<LossJob> losses = std::vector<LossJob>(1);  // their weighted sum is trained
   OptimizerJob optimizer;
   LossScaleJob loss_scale;
   std::vector<std::string> freeze;  // patterns of parameter names

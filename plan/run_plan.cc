@@ -160,6 +160,7 @@ Plan MakeAsynchronousPlan(const Job& job, const RunPlan& run, int64_t steps) {
            "put the modules that share them into one stage");
   if (job.optimizer.clip_norm > 0 || job.loss_scale.used)
     refuse("all ranks would have to meet in every step for clip_norm and loss_scale");
+  if (job.losses.size() > 1) refuse("one loss is all that it takes");
   if (job.accumulate > 1) refuse("it takes more microbatches, not \"accumulate\"");
   if (OlderVersions(job) > 0 && job.microbatches < graph.ranks)
     refuse(std::to_string(job.microbatches) + " microbatches on " + Ranks(graph.ranks) +

@@ -52,7 +52,9 @@ Data::Data(std::shared_ptr<DataSource> source, const DataJob& job, const Manifes
                                          DtypeName(columns_.back().type) + ", input \"" +
                                          value.name + "\" takes " + value.dtype);
   }
-  if (!job.target.empty()) target_ = Find(job.target, where + ".target");
+  for (const std::string& target :
+       job.targets.empty() ? std::vector<std::string>{job.target} : job.targets)
+    targets_.push_back(target.empty() ? Column() : Find(target, where + ".target"));
   if (job.length.empty()) return;
   length_ = Find(job.length, where + ".length");
   if (length_.type != at::kLong || !length_.shape.empty() || columns_.empty() ||
@@ -81,7 +83,7 @@ int64_t Data::Longest(const int64_t* rows, int64_t count) const {
 }
 
 TensorSpec Data::Spec(int input, int64_t count, int64_t length) const {
-  const Column& column = input < 0 ? target_ : columns_[static_cast<size_t>(input)];
+  const Column& column = ColumnOf(input);
   TensorSpec spec{column.wanted, column.shape, true};
   if (length >= 0 && Cut(column)) spec.sizes[0] = length;
   spec.sizes.insert(spec.sizes.begin(), count);
@@ -89,7 +91,7 @@ TensorSpec Data::Spec(int input, int64_t count, int64_t length) const {
 }
 
 at::Tensor Data::Rows(int input, const int64_t* rows, int64_t count, int64_t length) const {
-  const Column& column = input < 0 ? target_ : columns_[static_cast<size_t>(input)];
+  const Column& column = ColumnOf(input);
   std::vector<int64_t> shape = column.shape;
   shape.insert(shape.begin(), count);
   at::Tensor out = at::empty(shape, column.type);

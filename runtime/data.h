@@ -27,8 +27,8 @@ class Data {
   int64_t samples() const { return source_->samples(); }
   int64_t tokens_per_sample() const { return source_->tokens_per_sample(); }
   // One microbatch, its samples stacked along the first dimension. `input`: index into
-  // Manifest::inputs, or -1 for the target. Where samples have lengths, what begins with a
-  // dimension as long as the longest possible is cut to `length`.
+  // Manifest::inputs, or -1 - k for the target of loss k. Where samples have lengths, what begins
+  // with a dimension as long as the longest possible is cut to `length`.
   at::Tensor Rows(int input, const int64_t* rows, int64_t count, int64_t length = -1) const;
   // The longest of these samples; -1: the source knows no lengths.
   int64_t Longest(const int64_t* rows, int64_t count) const;
@@ -46,7 +46,12 @@ class Data {
   std::shared_ptr<DataSource> source_;
   std::vector<DataColumn> known_;
   std::vector<Column> columns_;  // by input
-  Column target_, length_;
+  std::vector<Column> targets_;  // by loss
+  Column length_;
+  const Column& ColumnOf(int input) const {
+    return input < 0 ? targets_[static_cast<size_t>(-1 - input)]
+                     : columns_[static_cast<size_t>(input)];
+  }
   bool Cut(const Column& column) const;
 };
 

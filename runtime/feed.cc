@@ -21,28 +21,36 @@ std::vector<TensorSpec> Feed::Specs(const Manifest& manifest, int64_t minibatch,
   return specs;
 }
 
-double Feed::LossWeight(const Job& job, int64_t minibatch, int microbatch) {
+double Feed::LossWeight(const Job& job, int loss, int64_t minibatch, int microbatch) {
   // Token files have no targets below 0.
-  const bool count_targets = job.loss.kind == LossJob::kCrossEntropy &&
-                             (job.data.tokens.empty() || job.loss.ignore_index >= 0);
+  auto counts_targets = [&](const LossJob& one) {
+    return one.kind == LossJob::kCrossEntropy && (job.data.tokens.empty() || one.ignore_index >= 0);
+  };
   const bool alike = !job.partial && job.minibatch_size % job.microbatches == 0;
-  if (alike && !count_targets && job.data.length.empty()) return 1;
+  if (alike && job.data.length.empty() && !counts_targets(job.losses[loss])) return 1;
   int64_t first = minibatch - minibatch % job.accumulate;
   if (first != first_) {
-    std::vector<int64_t> counts;
-    for (int64_t b = first; b < first + job.accumulate; ++b)
-      for (int m = 0; m < job.microbatches; ++m)
-        counts.push_back(count_targets || job.loss.kind == LossJob::kMse
-                             ? LossCount(job.loss, sampler->Microbatch(-1, b, m), 0)
-                             : sampler->Samples(b, m));
-    int64_t total = std::accumulate(counts.begin(), counts.end(), int64_t{0});
-    weights_.assign(counts.size(), 1);
-    for (size_t i = 0; total > 0 && i < counts.size(); ++i)
-      weights_[i] = static_cast<double>(counts[i] * static_cast<int64_t>(counts.size())) /
-                    static_cast<double>(total);
+    weights_.clear();
+    for (size_t k = 0; k < job.losses.size(); ++k) {
+      const LossJob& one = job.losses[k];
+      const int target = -1 - static_cast<int>(k);
+      std::vector<int64_t> counts;
+      for (int64_t b = first; b < first + job.accumulate; ++b)
+        for (int m = 0; m < job.microbatches; ++m)
+          if (counts_targets(one))
+            counts.push_back(LossCount(one, sampler->Microbatch(target, b, m), 0));
+          else
+            counts.push_back(one.kind == LossJob::kOutput ? sampler->Samples(b, m)
+                                                          : sampler->Spec(target, b, m).bytes());
+      int64_t total = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+      weights_.emplace_back(counts.size(), 1);
+      for (size_t i = 0; total > 0 && i < counts.size(); ++i)
+        weights_[k][i] = static_cast<double>(counts[i]) * static_cast<double>(counts.size()) /
+                         static_cast<double>(total);
+    }
     first_ = first;
   }
-  return weights_[static_cast<size_t>((minibatch - first) * job.microbatches + microbatch)];
+  return weights_[loss][static_cast<size_t>((minibatch - first) * job.microbatches + microbatch)];
 }
 
 }  // namespace pipewright

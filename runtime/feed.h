@@ -22,11 +22,11 @@ struct Feed {
   // own; its weight is what makes the mean of the weighted losses that mean: 1 where all have as
   // many. Reads the targets of all minibatches of the step where they may differ. Of a loss that
   // the model computes, samples count.
-  double LossWeight(const Job& job, int64_t minibatch, int microbatch);
+  double LossWeight(const Job& job, int loss, int64_t minibatch, int microbatch);
 
  private:
-  int64_t first_ = -1;  // minibatch of the step whose weights are known
-  std::vector<double> weights_;
+  int64_t first_ = -1;                        // minibatch of the step whose weights are known
+  std::vector<std::vector<double>> weights_;  // by loss
 };
 
 }  // namespace pipewright

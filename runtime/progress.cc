@@ -27,15 +27,20 @@ double Bubble(const std::vector<RankReport>& ranks) {
   return total > 0 ? std::max(0.0, 1 - busy / total) : -1;
 }
 
+static bool HasPerplexity(const Job& job) {
+  return job.losses.size() == 1 && job.losses[0].kind == LossJob::kCrossEntropy;
+}
+
 Json EvaluationJson(const Job& job, const Evaluation& evaluation) {
   Json json{{"loss", evaluation.mean()}};
-  if (job.loss.kind == LossJob::kCrossEntropy) {
-    json["perplexity"] = std::exp(evaluation.mean());
-    if (evaluation.targets)
-      json["accuracy"] =
-          static_cast<double>(evaluation.correct) / static_cast<double>(evaluation.targets);
-  }
-  json["targets"] = evaluation.targets;
+  const Evaluation::Sum first =
+      evaluation.losses.empty() ? Evaluation::Sum() : evaluation.losses[0];
+  if (HasPerplexity(job)) json["perplexity"] = std::exp(evaluation.mean());
+  if (job.losses[0].kind == LossJob::kCrossEntropy && first.targets)
+    json["accuracy"] = static_cast<double>(first.correct) / static_cast<double>(first.targets);
+  json["targets"] = first.targets;
+  if (evaluation.losses.size() > 1)
+    for (const Evaluation::Sum& sum : evaluation.losses) json["terms"].push_back(sum.mean());
   return json;
 }
 
@@ -68,7 +73,8 @@ void Progress::Step(const StepReport& report, const std::vector<RankReport>& ran
               {unit_ + "_per_second", static_cast<double>(report.counted) / report.seconds},
               {"seconds", report.seconds},
               {"learning_rate", report.learning_rate}};
-    if (job_.loss.kind == LossJob::kCrossEntropy) line["perplexity"] = std::exp(report.loss);
+    if (!report.terms.empty()) line["terms"] = report.terms;
+    if (HasPerplexity(job_)) line["perplexity"] = std::exp(report.loss);
     if (report.accuracy >= 0) line["accuracy"] = report.accuracy;
     if (report.outcome.norm >= 0 || std::isnan(report.outcome.norm))
       line["gradient_norm"] = report.outcome.norm;
@@ -101,9 +107,10 @@ void Progress::Step(const StepReport& report, const std::vector<RankReport>& ran
   if (report.outcome.skipped) std::printf("  skipped: gradients overflowed");
   if (report.validation) {
     std::printf("  validation loss %.4f", report.validation->mean());
-    if (job_.loss.kind == LossJob::kCrossEntropy && report.validation->targets)
-      std::printf(" accuracy %.2f %%", 100 * static_cast<double>(report.validation->correct) /
-                                           static_cast<double>(report.validation->targets));
+    if (job_.losses[0].kind == LossJob::kCrossEntropy && report.validation->known())
+      std::printf(" accuracy %.2f %%",
+                  100 * static_cast<double>(report.validation->losses[0].correct) /
+                      static_cast<double>(report.validation->losses[0].targets));
   }
   std::printf("\n");
   std::fflush(stdout);

@@ -14,6 +14,7 @@ struct StepReport {
   int64_t step = 0;            // from 0
   std::vector<double> losses;  // by microbatch
   double loss = 0;             // mean over all targets that count
+  std::vector<double> terms;   // the same of each of several losses
   int64_t counted = 0;         // tokens or samples
   double seconds = 0;
   double learning_rate = 0;

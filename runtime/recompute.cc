@@ -69,8 +69,7 @@ void TorchStages::State::RecomputeStage(int stage, int microbatch) {
   std::vector<c10::IValue> values(manifest.values.size());
   for (auto& [id, received_value] : from.mapped()) values[id] = std::move(received_value);
   RunModules(stage, microbatch, values, true);
-  if (loss_value >= 0 && settings.conf->module_to_stage[value(loss_value).producer] == stage)
-    ComputeLoss(microbatch, values[loss_value].toTensor(), true);
+  ComputeLosses(stage, microbatch, values, true);
 }
 
 Kept TorchStages::State::TakeKept(int index, int microbatch) {

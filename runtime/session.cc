@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
+#include <set>
 
 #include "plan/error.h"
 #include "plan/plan_text.h"
@@ -13,21 +15,38 @@ namespace pipewright {
 
 namespace {
 
-void CheckLoss(const Session& session, bool training) {
-  int outputs = static_cast<int>(session.run.manifest.outputs.size());
-  int output = session.job.loss.output;
+// Finds outputs by their names.
+void CheckLosses(Session& session, bool training) {
+  const Manifest& manifest = session.run.manifest;
   std::vector<std::string> names;
-  for (int id : session.run.manifest.outputs) names.push_back(session.run.manifest.values[id].name);
-  if (output >= outputs)
-    throw Error(session.job.path + ": loss.output",
-                "the model has no output " + std::to_string(output),
-                "its outputs: " + Join(names, ", "));
-  const ValueInfo& value = session.run.manifest.values[session.run.manifest.outputs[output]];
-  if (value.kind != "tensor" || value.producer < 0)
-    throw Error(session.job.path + ": loss.output",
-                "output " + std::to_string(output) + " is not a tensor that the model computes");
-  if (!training || value.gradient) return;
-  const int stage = session.run.conf.module_to_stage[value.producer];
+  for (int id : manifest.outputs) names.push_back(manifest.values[id].name);
+  int trained = 0, producer = -1;
+  for (size_t k = 0; k < session.job.losses.size(); ++k) {
+    LossJob& loss = session.job.losses[k];
+    const std::string where = session.job.path + ": loss" +
+                              (session.job.losses.size() > 1 ? "[" + std::to_string(k) + "]" : "") +
+                              ".output";
+    if (!loss.output_name.empty()) {
+      auto found = std::find(names.begin(), names.end(), loss.output_name);
+      if (found == names.end())
+        throw Error(where,
+                    "the model has no output \"" + loss.output_name + "\"" +
+                        Suggest(loss.output_name, names),
+                    "its outputs: " + Join(names, ", "));
+      loss.output = static_cast<int>(found - names.begin());
+    }
+    if (loss.output >= static_cast<int>(names.size()))
+      throw Error(where, "the model has no output " + std::to_string(loss.output),
+                  "its outputs: " + Join(names, ", "));
+    const ValueInfo& value = manifest.values[manifest.outputs[loss.output]];
+    if (value.kind != "tensor" || value.producer < 0)
+      throw Error(where, "output " + std::to_string(loss.output) +
+                             " is not a tensor that the model computes");
+    trained += value.gradient;
+    if (k == 0) producer = value.producer;
+  }
+  if (!training || trained) return;
+  const int stage = session.run.conf.module_to_stage[producer];
   throw Error("step 1, rank " + std::to_string(session.run.conf.stage_to_ranks[stage][0]) +
                   ", stage " + std::to_string(stage),
               "the loss does not depend on any trainable weight",
@@ -76,46 +95,57 @@ std::vector<bool> RecomputedModules(const Session& session) {
   return recompute;
 }
 
-// Replicas of the loss's stage have the losses of their own microbatches: the first gets all.
+// Each rank has the losses that it has computed: one gets all.
 void GatherLosses(Session& session) {
-  const int output = session.stages->loss_value();
-  if (output < 0) return;
-  const Conf& conf = session.run.conf;
-  const int producer = session.run.manifest.values[output].producer;
-  const std::vector<int>& replicas = conf.stage_to_ranks[conf.module_to_stage[producer]];
-  const int count = static_cast<int>(replicas.size()), rank = session.transport->rank();
-  std::vector<double>& losses = session.stages->losses();
-  std::vector<TorchStages::Hits>& hits = session.stages->hits();
-  if (count < 2 || losses.empty()) return;
-  struct Entry {
-    double loss;
-    TorchStages::Hits hits;
-  };
-  using Entries = std::shared_ptr<std::vector<Entry>>;
+  const std::vector<int>& stages = session.stages->loss_stages();
+  if (stages.empty()) return;
+  const std::vector<std::vector<int>>& ranks = session.run.conf.stage_to_ranks;
+  std::set<int> senders;
+  for (int stage : stages) senders.insert(ranks[stage].begin(), ranks[stage].end());
+  const int root = ranks[stages[0]][0], rank = session.transport->rank();
+  senders.erase(root);
+  if (rank != root && !senders.count(rank)) return;
+  LossTerms& terms = session.stages->terms();
+  const size_t count = terms[0].size();
+  using Entries = std::shared_ptr<std::vector<LossTerm>>;
   auto bundle = [](Entries entries) {
     Bundle out;
-    out.regions.push_back({entries->data(), entries->size() * sizeof(Entry)});
+    out.regions.push_back({entries->data(), entries->size() * sizeof(LossTerm)});
     out.owner = std::move(entries);
     return out;
   };
   const int tag = session.transport->max_tag() - kLossTag;
-  if (rank != replicas[0]) {
-    Entries mine = std::make_shared<std::vector<Entry>>();
-    for (size_t i = 0; i < losses.size(); ++i) mine->push_back({losses[i], hits[i]});
-    session.transport->Send(replicas[0], tag, bundle(std::move(mine)));
+  if (rank != root) {
+    Entries mine = std::make_shared<std::vector<LossTerm>>();
+    for (const std::vector<LossTerm>& of_loss : terms)
+      mine->insert(mine->end(), of_loss.begin(), of_loss.end());
+    session.transport->Send(root, tag, bundle(std::move(mine)));
     return;
   }
-  std::vector<Entries> others;
-  std::vector<Token> tokens;
-  for (int r = 1; r < count; ++r) {
-    others.push_back(std::make_shared<std::vector<Entry>>(losses.size()));
-    tokens.push_back(session.transport->Recv(replicas[r], tag, bundle(others.back())));
+  std::map<int, std::pair<Entries, Token>> arriving;
+  for (int sender : senders) {
+    Entries entries = std::make_shared<std::vector<LossTerm>>(stages.size() * count);
+    Token token = session.transport->Recv(sender, tag, bundle(entries));
+    arriving[sender] = {std::move(entries), std::move(token)};
   }
-  for (int r = 1; r < count; ++r) {
-    session.transport->Wait(tokens[r - 1]);
-    for (size_t i = r; i < losses.size(); i += count)
-      losses[i] = others[r - 1]->at(i).loss, hits[i] = others[r - 1]->at(i).hits;
-  }
+  for (auto& [sender, message] : arriving) session.transport->Wait(message.second);
+  for (size_t k = 0; k < stages.size(); ++k)
+    for (size_t m = 0; m < count; ++m) {
+      const std::vector<int>& replicas = ranks[stages[k]];
+      if (auto from = arriving.find(replicas[m % replicas.size()]); from != arriving.end())
+        terms[k][m] = from->second.first->at(k * count + m);
+    }
+}
+
+// After a minibatch, on the rank that has all losses.
+void KeepLosses(Session& session) {
+  if (!session.stages->has_losses()) return;
+  const LossTerms& terms = session.stages->terms();
+  session.terms.resize(terms.size());
+  for (size_t k = 0; k < terms.size(); ++k)
+    session.terms[k].insert(session.terms[k].end(), terms[k].begin(), terms[k].end());
+  for (size_t m = 0; m < terms[0].size(); ++m)
+    session.losses.push_back(TotalLoss(session.job, terms, m));
 }
 
 // What must be the same on all ranks, by what to call it.
@@ -164,7 +194,7 @@ void OpenSession(Session& session, const SessionOptions& options, Transport& tra
   Phase(transport, "reading", [&] {
     session.run = MakeRunPlan(options.package, options.conf, session.job, transport.size(),
                               !options.training);
-    if (options.has_loss) CheckLoss(session, options.training);
+    if (options.has_loss) CheckLosses(session, options.training);
     auto shapes = std::make_shared<ShapeCache>(options.package, session.run.manifest);
     auto first = shapes->Of(specs(0, 0));
     CheckRunnable(session, *first);
@@ -192,8 +222,7 @@ void OpenSession(Session& session, const SessionOptions& options, Transport& tra
     settings.minibatches = session.job.accumulate;
     settings.exact_reduce = session.job.exact_reduce;
     settings.seed = session.job.seed;
-    settings.has_loss = options.has_loss;
-    settings.loss = session.job.loss;
+    if (options.has_loss) settings.losses = session.job.losses;
     settings.optimizer = session.job.optimizer;
     settings.loss_scale = session.job.loss_scale;
     settings.loss_weight = options.loss_weight;
@@ -228,14 +257,12 @@ static bool IsCompute(ActionKind kind) {
 
 // After the first step: that anything was trained in it. Collective.
 static void CheckTrained(Session& session, Transport& transport, int64_t step) {
-  if (session.trains || session.stages->loss_value() < 0) return;
+  if (session.trains || session.stages->loss_stages().empty()) return;
   for (const std::string& trained :
        transport.AllGather(session.stages->updater().trained() ? "1" : "0"))
     session.trains = session.trains || trained == "1";
   if (session.trains) return;
-  const int stage =
-      session.run.conf
-          .module_to_stage[session.run.manifest.values[session.stages->loss_value()].producer];
+  const int stage = session.stages->loss_stages()[0];
   throw AgreedError("step " + std::to_string(step + 1) + ", rank " +
                     std::to_string(session.run.conf.stage_to_ranks[stage][0]) + ", stage " +
                     std::to_string(stage) +
@@ -246,8 +273,8 @@ static void CheckTrained(Session& session, Transport& transport, int64_t step) {
 void RunStep(Session& session, Transport& transport, int64_t step) {
   const int minibatches = session.training ? session.job.accumulate : 1;
   session.losses.clear();
+  session.terms.clear();
   session.busy = 0;
-  session.hits = {};
   session.loss_scale = session.stages->updater().loss_scale().factor;
   session.stages->updater().Begin(step, int64_t{minibatches} * session.job.microbatches);
   try {
@@ -255,12 +282,7 @@ void RunStep(Session& session, Transport& transport, int64_t step) {
       session.stages->SetStep(step * minibatches + i);
       session.executor->RunStep(i + 1 == minibatches);
       GatherLosses(session);
-      const std::vector<double>& losses = session.stages->losses();
-      session.losses.insert(session.losses.end(), losses.begin(), losses.end());
-      for (const TorchStages::Hits& hits : session.stages->hits()) {
-        session.hits.count += hits.count;
-        session.hits.correct += hits.correct;
-      }
+      KeepLosses(session);
       for (const TraceEvent& event : session.executor->trace())
         if (IsCompute(event.action.kind)) session.busy += event.end - event.start - event.waited;
     }
@@ -294,16 +316,18 @@ void RunSteps(Session& session, Transport& transport, int64_t step, int64_t coun
                 WithoutBacktrace(e.what()));
   }
   CheckTrained(session, transport, step);
-  session.losses = session.stages->losses();
+  session.losses.clear();
+  session.terms.clear();
+  KeepLosses(session);
   for (const TraceEvent& event : session.executor->trace())
     if (IsCompute(event.action.kind)) session.busy += event.end - event.start - event.waited;
 }
 
 void RunSweep(Session& session, int64_t minibatch, Evaluation& evaluation) {
-  session.stages->SetStep(minibatch);
   if (session.training && !session.evaluator) MakeEvaluator(session);
   Executor& executor = session.evaluator ? *session.evaluator : *session.executor;
   session.evaluating = true;
+  session.stages->SetStep(minibatch);
   if (session.training) session.stages->SetTraining(false);
   try {
     executor.RunStep();
@@ -316,13 +340,31 @@ void RunSweep(Session& session, int64_t minibatch, Evaluation& evaluation) {
   }
   if (session.training) session.stages->SetTraining(true);
   session.evaluating = false;
-  const std::vector<double>& losses = session.stages->losses();
-  for (size_t m = 0; m < losses.size(); ++m) {
-    const TorchStages::Hits& hits = session.stages->hits()[m];
-    evaluation.loss += losses[m] * static_cast<double>(hits.count);
-    evaluation.targets += hits.count;
-    evaluation.correct += hits.correct;
+  if (!session.stages->has_losses()) return;
+  const LossTerms& terms = session.stages->terms();
+  evaluation.losses.resize(terms.size());
+  for (size_t k = 0; k < terms.size(); ++k) {
+    Evaluation::Sum& sum = evaluation.losses[k];
+    sum.weight = session.job.losses[k].weight;
+    for (const LossTerm& term : terms[k]) {
+      sum.loss += term.loss * static_cast<double>(term.count);
+      sum.targets += term.count;
+      sum.correct += term.correct;
+    }
   }
+}
+
+double Evaluation::mean() const {
+  double total = 0;
+  for (const Sum& sum : losses) total += sum.weight * sum.mean();
+  return PlainNan(total);
+}
+
+double TotalLoss(const Job& job, const LossTerms& terms, size_t microbatch) {
+  double total = 0;
+  for (size_t k = 0; k < terms.size(); ++k)
+    total += job.losses[k].weight * terms[k][microbatch].loss;
+  return PlainNan(total);
 }
 
 std::string Describe(const Session& session, int rank) {

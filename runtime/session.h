@@ -22,7 +22,7 @@ struct SessionOptions {
   bool keep_gradients = false;
   std::string agreed = "";  // what else must be the same on every rank
   // As in StageSettings.
-  std::function<double(int64_t minibatch, int microbatch)> loss_weight = nullptr;
+  std::function<double(int loss, int64_t minibatch, int microbatch)> loss_weight = nullptr;
   std::function<void(int64_t steps)> stepped = nullptr;
   // Called with the stages loaded, on all ranks; changes their weights and returns the step that
   // is to be the first. Empty: step 0.
@@ -45,21 +45,30 @@ struct Session {
   bool evaluating = false;              // inputs are asked for by it
 
   // Of the last step, which may be several minibatches.
-  std::vector<double> losses;  // by microbatch; empty unless this rank computes the loss
-  TorchStages::Hits hits;      // where the job asks for accuracy
+  std::vector<double> losses;  // weighted sums by microbatch; empty unless stages->has_losses()
+  LossTerms terms;             // what they are the sums of
   double loss_scale = 1;       // that its losses were multiplied by
   bool trains = false;         // known: some rank has got a gradient
   double busy = 0;             // seconds in which this rank computed
   StepOutcome outcome;
 };
 
-// Mean loss over all targets that count, of one or more sweeps.
+// Losses over all targets that count, of one or more sweeps.
 struct Evaluation {
-  double loss = 0;      // sum
-  int64_t targets = 0;  // that count
-  int64_t correct = 0;  // of cross_entropy
-  double mean() const { return targets ? PlainNan(loss / static_cast<double>(targets)) : 0; }
+  struct Sum {
+    double weight = 1;
+    double loss = 0;      // sum
+    int64_t targets = 0;  // that count
+    int64_t correct = 0;  // of cross_entropy
+    double mean() const { return targets ? loss / static_cast<double>(targets) : 0; }
+  };
+  std::vector<Sum> losses;  // those of the job
+  double mean() const;      // the weighted sum of the means
+  bool known() const { return !losses.empty() && losses[0].targets > 0; }
 };
+
+// The weighted sum of a microbatch's losses.
+double TotalLoss(const Job& job, const LossTerms& terms, size_t microbatch);
 
 // Reads, agrees with the other ranks that all read the same, loads this rank's stages. `specs`
 // gives the inputs' sizes for a microbatch of a step, the same on every rank; the first call comes

@@ -63,9 +63,9 @@ TorchStages::TorchStages(StageSettings settings)
     s.recomputed[stage] = !modules.empty() && std::all_of(modules.begin(), modules.end(),
                                                           [&](int m) { return s.Recomputes(m); });
   }
-  if (s.settings.has_loss) {
-    s.loss_value = s.manifest.outputs[s.settings.loss.output];
-    s.computes_loss = s.modules.count(s.value(s.loss_value).producer) > 0;
+  for (const LossJob& loss : s.settings.losses) {
+    s.loss_values.push_back(s.manifest.outputs[loss.output]);
+    s.loss_stages.push_back(conf.module_to_stage[s.value(s.loss_values.back()).producer]);
   }
 }
 
@@ -76,27 +76,24 @@ void TorchStages::SetStep(int64_t step, int64_t count) {
   s.step = step;
   s.versions.clear();
   const int microbatches = static_cast<int>(s.settings.microbatches * count);
-  s.losses.assign(s.computes_loss ? microbatches : 0, 0);
-  s.hits.assign(s.losses.size(), {});
+  s.terms.assign(s.loss_values.size(), std::vector<LossTerm>(microbatches));
   s.specs.clear();
   for (int i = 0; i < microbatches; ++i)
     s.specs.push_back(s.settings.specs(s.Minibatch(i), s.Within(i)));
 }
-std::vector<double>& TorchStages::losses() { return state_->losses; }
-std::vector<TorchStages::Hits>& TorchStages::hits() { return state_->hits; }
+LossTerms& TorchStages::terms() { return state_->terms; }
 
 void TorchStages::SetTraining(bool training) {
   state_->settings.training = training;
   for (auto& [index, module] : state_->modules) pipewright::SetTraining(module, training);
 }
 
-int TorchStages::loss_value() const { return state_->loss_value; }
-bool TorchStages::computes_loss() const {
+const std::vector<int>& TorchStages::loss_stages() const { return state_->loss_stages; }
+
+bool TorchStages::has_losses() const {
   const State& s = *state_;
-  if (!s.computes_loss) return false;
-  const Conf& conf = *s.settings.conf;
-  int stage = conf.module_to_stage[s.value(s.loss_value).producer];
-  return conf.stage_to_ranks[stage][0] == s.settings.rank;
+  return !s.loss_stages.empty() &&
+         s.settings.conf->stage_to_ranks[s.loss_stages[0]][0] == s.settings.rank;
 }
 
 at::Tensor TorchStages::Weight(int module, const std::string& name) const {
@@ -142,7 +139,8 @@ std::vector<c10::IValue> TorchStages::State::RunModule(int index, int microbatch
       ForwardIsland(modules.at(index), std::move(inputs), wanted, keep);
   for (size_t i = 0; keep && i < info.outputs.size(); ++i) {
     int id = info.outputs[i];
-    bool used = value(id).gradient && (!value(id).consumers.empty() || id == loss_value);
+    bool used = value(id).gradient && (!value(id).consumers.empty() ||
+                                       std::count(loss_values.begin(), loss_values.end(), id) > 0);
     if (!used) keep->outputs[i].reset();
   }
   return outputs;
@@ -174,28 +172,36 @@ void TorchStages::State::RunModules(int stage, int microbatch, std::vector<c10::
   }
 }
 
-void TorchStages::State::ComputeLoss(int microbatch, const at::Tensor& output, bool keep) {
+void TorchStages::State::ComputeLoss(int index, int microbatch, const at::Tensor& output,
+                                     bool keep) {
+  const LossJob& job = settings.losses[index];
+  LossTerm& term = terms[index][microbatch];
   at::Tensor leaf = output.detach();
   at::Tensor target;
-  if (settings.loss.kind != LossJob::kOutput) target = Input(-1, microbatch);
+  if (job.kind != LossJob::kOutput) target = Input(-1 - index, microbatch);
   at::AutoGradMode mode(settings.training);
-  if (settings.training && value(loss_value).gradient) leaf.requires_grad_(true);
-  at::Tensor loss = Loss(settings.loss, leaf, target);
-  losses[microbatch] = PlainNan(loss.item<double>());
+  if (settings.training && value(loss_values[index]).gradient) leaf.requires_grad_(true);
+  at::Tensor loss = Loss(job, leaf, target);
+  term.loss = PlainNan(loss.item<double>());
   if (settings.accuracy || !settings.training) {
-    int64_t samples = output.dim() > 0 ? output.size(0) : 1;
-    hits[microbatch].count = LossCount(settings.loss, target, samples);
-    if (settings.loss.kind == LossJob::kCrossEntropy)
-      hits[microbatch].correct = LossHits(settings.loss, leaf.detach(), target);
+    term.count = LossCount(job, target, output.dim() > 0 ? output.size(0) : 1);
+    if (job.kind == LossJob::kCrossEntropy) term.correct = LossHits(job, leaf.detach(), target);
   }
-  if (settings.stop_on_nan && !std::isfinite(losses[microbatch]))
-    throw Error("loss", "is " + std::to_string(losses[microbatch]),
+  if (settings.stop_on_nan && !std::isfinite(term.loss))
+    throw Error("loss", "is " + std::to_string(term.loss),
                 "lower the learning rate, or let the job go on with \"nan\": \"ignore\"");
-  double factor = updater.loss_scale().factor;
+  double factor = updater.loss_scale().factor * job.weight;
   if (settings.loss_weight)
-    factor *= settings.loss_weight(Minibatch(microbatch), Within(microbatch));
+    factor *= settings.loss_weight(index, Minibatch(microbatch), Within(microbatch));
   if (factor != 1) loss = loss.mul(factor);
-  if (keep && loss.requires_grad()) loss_kept[microbatch] = {leaf, loss};
+  if (keep && loss.requires_grad()) loss_kept[{index, microbatch}] = {leaf, loss};
+}
+
+void TorchStages::State::ComputeLosses(int stage, int microbatch,
+                                       const std::vector<c10::IValue>& values, bool keep) {
+  for (size_t k = 0; k < loss_values.size(); ++k)
+    if (loss_stages[k] == stage)
+      ComputeLoss(static_cast<int>(k), microbatch, values[loss_values[k]].toTensor(), keep);
 }
 
 std::vector<Bundle> TorchStages::Forward(int stage, int microbatch, std::vector<Bundle> inputs) {
@@ -220,9 +226,8 @@ std::vector<Bundle> TorchStages::Forward(int stage, int microbatch, std::vector<
     int producer = s.value(id).producer;
     if (producer < 0 || s.settings.conf->module_to_stage[producer] != stage) continue;
     if (s.settings.output) s.settings.output(static_cast<int>(i), microbatch, ToTensor(values[id]));
-    if (id == s.loss_value && static_cast<int>(i) == s.settings.loss.output)
-      s.ComputeLoss(microbatch, values[id].toTensor(), s.settings.training && !again);
   }
+  s.ComputeLosses(stage, microbatch, values, s.settings.training && !again);
   std::vector<Bundle> out;
   for (int edge : s.edges_out[stage]) {
     Tensors tensors;
@@ -253,9 +258,8 @@ void TorchStages::Step(int stage) {
     Tensors gradients = s.gradients.Take(index);
     s.updater.Step(index, gradients);
   }
-  const bool has_loss =
-      s.computes_loss && s.settings.conf->module_to_stage[s.value(s.loss_value).producer] == stage;
-  if (versioned && has_loss && s.settings.stepped) s.settings.stepped(s.versions[stage].steps);
+  if (versioned && !s.loss_stages.empty() && s.loss_stages[0] == stage && s.settings.stepped)
+    s.settings.stepped(s.versions[stage].steps);
 }
 
 }  // namespace pipewright

@@ -29,8 +29,7 @@ struct StageSettings {
   int minibatches = 1;        // of each step
   bool exact_reduce = false;  // gradients added in the order of the microbatches
   uint64_t seed = 0;
-  bool has_loss = true;
-  LossJob loss;
+  std::vector<LossJob> losses;
   OptimizerJob optimizer;
   LossScaleJob loss_scale;
   bool stop_on_nan = true;
@@ -39,11 +38,12 @@ struct StageSettings {
   std::vector<bool> recompute;  // by module; empty: none
   // By value id, for a microbatch of a step.
   std::function<std::shared_ptr<const std::vector<TensorSpec>>(int64_t step, int microbatch)> specs;
-  // Input `i` of the model (-1: the target) of a microbatch of a minibatch, both from 0.
+  // Input `i` of the model (-1 - k: the target of loss k) of a microbatch of a minibatch, both from
+  // 0.
   std::function<at::Tensor(int i, int64_t minibatch, int microbatch)> input;
-  // What a microbatch's loss counts, so that a step's is the mean over all that it averages:
+  // What a loss of a microbatch counts, so that a step's is the mean over all that it averages:
   // 1 where all microbatches count the same. May be empty.
-  std::function<double(int64_t minibatch, int microbatch)> loss_weight;
+  std::function<double(int loss, int64_t minibatch, int microbatch)> loss_weight;
   // Of plans that name versions of the weights: how many older than the newest a forward may ask
   // for, besides those that microbatches under way have met.
   int older_versions = 0;
@@ -54,6 +54,15 @@ struct StageSettings {
   std::function<void(int output, int microbatch, const at::Tensor& value)> output;
 };
 
+// A loss of one microbatch.
+struct LossTerm {
+  double loss = 0;
+  // Where settings.accuracy asks for it or in evaluation: how many targets it is the mean of, and
+  // how many of them were the likeliest class (cross_entropy; else 0).
+  int64_t count = 0, correct = 0;
+};
+using LossTerms = std::vector<std::vector<LossTerm>>;  // by loss, then microbatch
+
 class TorchStages : public StageBody {
  public:
   // Loads the modules of this rank's stages. Throws Error.
@@ -63,22 +72,15 @@ class TorchStages : public StageBody {
   // Of minibatches, from 0; keys random numbers. `count`: how many minibatches the plan computes in
   // a row, their microbatches counted on.
   void SetStep(int64_t step, int64_t count = 1);
-  // Losses of the last minibatches by microbatch; empty unless this rank computes the loss. Where
-  // the loss has replicas, each knows its own microbatches' until the first has gathered them.
-  std::vector<double>& losses();
-  // Whether this rank has the losses after a step: of replicas, the first.
-  bool computes_loss() const;
-  int loss_value() const;  // the value that the loss is computed from; -1: no loss
+  // Of the last minibatches. Each rank knows those that it has computed, until they have been
+  // gathered on the one that has_losses.
+  LossTerms& terms();
+  // Whether this rank gets all losses after a step: of the first loss's replicas, the first.
+  bool has_losses() const;
+  // The stages that compute a loss, by loss; empty: there is none.
+  const std::vector<int>& loss_stages() const;
   // Groups of gradients that the executor sums over ranks.
   const std::vector<SharedGroup>& groups() const;
-  // By microbatch of the last minibatch, where settings.accuracy asks for it or in evaluation: how
-  // many targets the loss is the mean of, and how many of them were the likeliest class
-  // (cross_entropy; else 0). As losses().
-  struct Hits {
-    int64_t count = 0, correct = 0;
-  };
-  std::vector<Hits>& hits();
-
   // Whether the next steps train: else forward only, dropout off, running statistics used.
   void SetTraining(bool training);
 

@@ -25,15 +25,16 @@ std::map<int, Gifts> TorchStages::State::ReadGifts(int stage,
   return gifts;
 }
 
+// Losses come after all consumers of a value, as they do in one process.
 void TorchStages::State::LossGradient(int stage, int microbatch, std::map<int, Gifts>& gifts) {
-  auto found = loss_kept.find(microbatch);
-  if (found == loss_kept.end() ||
-      settings.conf->module_to_stage[value(loss_value).producer] != stage)
-    return;
-  auto [leaf, loss] = std::move(found->second);
-  loss_kept.erase(found);
-  gifts[loss_value].emplace_back(static_cast<int>(manifest.modules.size()),
-                                 torch::autograd::grad({loss}, {leaf})[0]);
+  for (int k = 0; k < static_cast<int>(loss_values.size()); ++k) {
+    auto found = loss_kept.find({k, microbatch});
+    if (found == loss_kept.end() || loss_stages[k] != stage) continue;
+    auto [leaf, loss] = std::move(found->second);
+    loss_kept.erase(found);
+    gifts[loss_values[k]].emplace_back(static_cast<int>(manifest.modules.size()) + k,
+                                       torch::autograd::grad({loss}, {leaf})[0]);
+  }
 }
 
 // The gradient of each output of a module; undefined where none has arrived.
@@ -113,7 +114,8 @@ std::vector<Bundle> TorchStages::Backward(ActionKind kind, int stage, int microb
   if (!input_grad ||
       std::any_of(modules.begin(), modules.end(), [&](int m) { return s.feeds_back[m]; }))
     s.RecomputeStage(stage, microbatch);
-  if (!input_grad || (s.computes_loss && s.feeds_back[s.value(s.loss_value).producer]))
+  if (!input_grad ||
+      std::any_of(modules.begin(), modules.end(), [&](int m) { return s.feeds_back[m]; }))
     s.LossGradient(stage, microbatch, gifts);
 
   for (auto module = modules.rbegin(); module != modules.rend(); ++module) {

@@ -48,13 +48,11 @@ struct TorchStages::State {
   std::map<std::pair<int, int>, std::vector<c10::IValue>> inputs;
   std::map<std::pair<int, int>, Tensors> buffers;
   std::map<int, std::vector<size_t>> changing;  // by module: the weights that forward changes
-  std::map<std::pair<int, int>, WeightWork> weight_work;       // (stage, microbatch)
-  std::map<int, std::pair<at::Tensor, at::Tensor>> loss_kept;  // microbatch -> leaf, loss
-  int loss_value = -1;  // the value that the loss is computed from
-  bool computes_loss = false;
+  std::map<std::pair<int, int>, WeightWork> weight_work;  // (stage, microbatch)
+  std::map<std::pair<int, int>, std::pair<at::Tensor, at::Tensor>> loss_kept;  // (loss, microbatch)
+  std::vector<int> loss_values, loss_stages;  // by loss: what it is computed from, and where
   std::vector<std::shared_ptr<const std::vector<TensorSpec>>> specs;  // by microbatch, of the step
-  std::vector<double> losses;
-  std::vector<Hits> hits;
+  LossTerms terms;
   int64_t step = 0;
   std::map<int, StageVersions> versions;  // by stage
 
@@ -81,7 +79,8 @@ struct TorchStages::State {
   void RunModules(int stage, int microbatch, std::vector<c10::IValue>& values, bool again);
   std::vector<c10::IValue> RunModule(int index, int microbatch, std::vector<c10::IValue> inputs,
                                      Kept* keep) const;
-  void ComputeLoss(int microbatch, const at::Tensor& output, bool keep);
+  void ComputeLosses(int stage, int microbatch, const std::vector<c10::IValue>& values, bool keep);
+  void ComputeLoss(int loss, int microbatch, const at::Tensor& output, bool keep);
 
   // Of a microbatch that is counted on through several minibatches.
   int64_t Minibatch(int microbatch) const { return step + microbatch / settings.microbatches; }

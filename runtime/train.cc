@@ -103,27 +103,36 @@ struct Feeds {
   }
 };
 
-// `losses`: of the step's microbatches.
-StepReport ReportOf(Session& session, Feed& feed, int64_t step, std::vector<double> losses) {
+// `terms` from microbatch `first` on are the step's.
+StepReport ReportOf(Session& session, Feed& feed, int64_t step, const LossTerms& terms,
+                    size_t first) {
   const Job& job = session.job;
+  const size_t count = static_cast<size_t>(job.accumulate) * job.microbatches;
   StepReport report;
   report.step = step;
-  std::vector<double> weighted = losses;
-  report.losses = std::move(losses);
-  for (size_t i = 0; i < weighted.size(); ++i)
-    weighted[i] *=
-        feed.LossWeight(job, step * job.accumulate + static_cast<int64_t>(i) / job.microbatches,
-                        static_cast<int>(i) % job.microbatches);
-  report.loss = PlainNan(std::accumulate(weighted.begin(), weighted.end(), 0.0) /
-                         static_cast<double>(std::max<size_t>(1, weighted.size())));
+  for (size_t i = 0; i < count; ++i) report.losses.push_back(TotalLoss(job, terms, first + i));
+  LossTerm hits;
+  for (size_t k = 0; k < terms.size(); ++k) {
+    double sum = 0;
+    for (size_t i = 0; i < count; ++i) {
+      const int microbatch = static_cast<int>(i) % job.microbatches;
+      const int64_t minibatch = step * job.accumulate + static_cast<int64_t>(i) / job.microbatches;
+      sum += terms[k][first + i].loss *
+             feed.LossWeight(job, static_cast<int>(k), minibatch, microbatch);
+      if (k == 0) hits.count += terms[k][first + i].count;
+      if (k == 0) hits.correct += terms[k][first + i].correct;
+    }
+    report.terms.push_back(PlainNan(sum / static_cast<double>(count)));
+    report.loss = PlainNan(report.loss + job.losses[k].weight * report.terms.back());
+  }
+  if (terms.size() == 1) report.terms.clear();
   for (int64_t b = step * job.accumulate; b < (step + 1) * job.accumulate; ++b)
     report.counted += feed.sampler->Samples(b) * feed.data->tokens_per_sample();
   report.learning_rate = session.stages->updater().learning_rate();
   report.outcome = session.outcome;
   if (job.loss_scale.used) report.loss_scale = session.loss_scale;
-  if (job.accuracy && session.hits.count)
-    report.accuracy =
-        static_cast<double>(session.hits.correct) / static_cast<double>(session.hits.count);
+  if (job.accuracy && hits.count)
+    report.accuracy = static_cast<double>(hits.correct) / static_cast<double>(hits.count);
   return report;
 }
 
@@ -146,39 +155,25 @@ void Train(const RunOptions& options, Transport& transport) {
   SessionOptions open{options.package, options.conf, options.weights};
   open.agreed = AgreedText(options);
   open.keep_gradients = !options.save_gradients.empty();
-  open.loss_weight = [&](int64_t minibatch, int microbatch) {
-    return session.evaluating ? 1 : feeds.training.LossWeight(job, minibatch, microbatch);
+  open.loss_weight = [&](int loss, int64_t minibatch, int microbatch) {
+    return session.evaluating ? 1 : feeds.training.LossWeight(job, loss, minibatch, microbatch);
   };
   std::unique_ptr<Progress> progress;
   std::unique_ptr<RankReports> reports;
   int64_t step = 0;  // that runs, or the first of those that run in a row
   double start = 0;  // when what is told next began
-  auto tell = [&](int64_t told, std::vector<double> losses, TorchStages::Hits hits,
-                  const Evaluation* validation, double end) {
+  // The i-th of steps that run in a row.
+  auto tell = [&](int64_t i, const LossTerms& terms, const Evaluation* validation, double end) {
     if (!progress) return;
-    session.hits = hits;
-    StepReport report = ReportOf(session, feeds.training, told, std::move(losses));
+    StepReport report = ReportOf(session, feeds.training, step + i, terms,
+                                 static_cast<size_t>(i) * job.microbatches);
     report.seconds = end - std::exchange(start, end);
     report.validation = validation;
     progress->Step(report, reports->newest());
   };
-  // Of the i-th of steps that run in a row.
-  auto losses_of = [&](int64_t i) {
-    auto first = session.stages->losses().begin() + i * job.microbatches;
-    return std::vector<double>(first, first + job.microbatches);
-  };
-  auto hits_of = [&](int64_t i) {
-    TorchStages::Hits sum;
-    for (int64_t m = i * job.microbatches; m < (i + 1) * job.microbatches; ++m) {
-      sum.count += session.stages->hits()[m].count;
-      sum.correct += session.stages->hits()[m].correct;
-    }
-    return sum;
-  };
   // All but the last, which the loop below tells.
   open.stepped = [&](int64_t steps) {
-    if (steps < session.run.plan.steps)
-      tell(step + steps - 1, losses_of(steps - 1), hits_of(steps - 1), nullptr, Now());
+    if (steps < session.run.plan.steps) tell(steps - 1, session.stages->terms(), nullptr, Now());
   };
   open.restore = [&](Session&) {
     resumed = ResumeAsAsked(options, session, transport);
@@ -201,7 +196,7 @@ void Train(const RunOptions& options, Transport& transport) {
     // Not after the last step.
     for (const std::string& file : {job.save, options.save_gradients})
       if (transport.rank() == 0 && !file.empty()) CheckWritable(file);
-    if (session.stages->computes_loss())
+    if (session.stages->has_losses())
       progress = std::make_unique<Progress>(job, job.data.tokens.empty() ? "samples" : "tokens",
                                             resumed.step);
   } catch (const std::exception& e) {
@@ -215,10 +210,8 @@ void Train(const RunOptions& options, Transport& transport) {
   if (!resumed.path.empty() && transport.rank() == 0)
     std::printf("resumed from %s\n", resumed.path.c_str());
 
-  const Manifest& manifest = session.run.manifest;
-  int loss_module = manifest.values[manifest.outputs[job.loss.output]].producer;
   reports = std::make_unique<RankReports>(
-      transport, session.run.conf.stage_to_ranks[session.run.conf.module_to_stage[loss_module]][0]);
+      transport, session.run.conf.stage_to_ranks[session.stages->loss_stages()[0]][0]);
   StopAgreement stop(transport);
   bool stopped = false;
   double busy = 0, begin = Now();
@@ -234,12 +227,6 @@ void Train(const RunOptions& options, Transport& transport) {
     busy += session.busy;
     const double end = Now();
     reports->Add({session.busy, end - first, ResidentBytes()});
-    std::vector<double> losses = session.losses;
-    TorchStages::Hits hits = session.hits;
-    if (asynchronous && progress) {
-      losses = losses_of(next - step - 1);
-      hits = hits_of(next - step - 1);
-    }
     if (job.check_shared)
       CheckSharedCopies(session.run.manifest, session.run.conf, *session.stages, transport);
     stopped = stop.AfterStep();
@@ -251,7 +238,7 @@ void Train(const RunOptions& options, Transport& transport) {
     Evaluation validation;
     const bool validate = job.validation.every > 0 && next % job.validation.every == 0;
     for (int64_t i = 0; validate && i < feeds.sweeps; ++i) RunSweep(session, i, validation);
-    tell(next - 1, std::move(losses), hits, validate ? &validation : nullptr, end);
+    tell(next - 1 - step, session.terms, validate ? &validation : nullptr, end);
   }
   stop.Finish();
   reports->Finish();
@@ -292,7 +279,7 @@ void Evaluate(const RunOptions& options, Transport& transport) {
   double begin = Now();
   for (int64_t step = 0; step < steps; ++step) RunSweep(session, step, evaluation);
   std::string error;
-  if (session.stages->computes_loss() && steps > 0) {
+  if (session.stages->has_losses() && steps > 0) {
     int64_t samples = 0;
     for (int64_t step = 0; step < steps; ++step) samples += feed.sampler->Samples(step);
     std::printf("loss %.6f over %s samples, %s samples/s\n", evaluation.mean(),

@@ -41,7 +41,7 @@ static void Train(const std::string& path, Transport& transport) {
   session.job.path = "train_step";
   session.job.microbatches = kMicrobatches;
   session.job.microbatch_size = kRows;
-  session.job.loss.kind = LossJob::kCrossEntropy;
+  session.job.losses[0].kind = LossJob::kCrossEntropy;
   session.job.optimizer.kind = OptimizerJob::kAdamW;
   SessionOptions options;
   options.package = path;
@@ -59,7 +59,7 @@ static void Train(const std::string& path, Transport& transport) {
   }
   Evaluation evaluation;
   RunSweep(session, 0, evaluation);
-  if (evaluation.targets) std::printf("evaluated: loss %.6f\n", evaluation.mean());
+  if (evaluation.known()) std::printf("evaluated: loss %.6f\n", evaluation.mean());
   const Manifest& manifest = session.run.manifest;
   for (size_t m = 0; m < manifest.modules.size(); ++m) {
     const std::string& name = manifest.modules[m].held[0].name;

@@ -1,0 +1,105 @@
+"""Several losses at several stages, minibatches and microbatches of different sizes, sequences of
+different lengths: PyTorch's, to the bit."""
+import copy
+import unittest
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
+
+from support import ADAMW, LENGTH, Case, bits, one_process, run_ranks, token_job
+
+SAMPLES = 21
+
+
+class Two(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = torch.nn.Embedding(32, 16)
+        self.value = torch.nn.Linear(16, 1)
+        self.hidden = torch.nn.Linear(16, 16)
+        self.head = torch.nn.Linear(16, 8)
+
+    def forward(self, tokens):
+        x = self.embedding(tokens).tanh()
+        value = self.value(x.mean(1))
+        return {"logits": self.head(self.hidden(x).relu()), "value": value}
+
+
+class Losses(Case):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        torch.manual_seed(2)
+        cls.model = Two()
+        sizes = {0: torch.export.Dim("batch", min=1, max=64), 1: torch.export.Dim("length", min=1, max=64)}
+        example = torch.randint(32, (3, LENGTH))
+        torch.export.save(torch.export.export(cls.model, (example,), dynamic_shapes=(sizes,)),
+                          cls.folder / "two.pt2")
+        cls.package = cls.compile("two.pt2", "two.pkg", "--split-after", "value,hidden", "--ranks", "3")
+        lengths = torch.randint(1, LENGTH + 1, (SAMPLES,))
+        y = torch.randint(8, (SAMPLES, LENGTH))
+        y[torch.arange(LENGTH) >= lengths[:, None]] = -100
+        save_file({"x": torch.randint(32, (SAMPLES, LENGTH)), "y": y, "z": torch.rand(SAMPLES, 1),
+                   "n": lengths}, cls.folder / "data.safetensors")
+
+    def job(self, **changes):
+        changes = {"microbatch_size": None, "minibatch_size": 8, "microbatches": 3, **changes}
+        return token_job(**{
+            "data": {"tensors": "data.safetensors", "inputs": {"tokens": "x"}, "target": "y",
+                     "length": "n"},
+            "loss": [{"type": "cross_entropy", "output": "logits"},
+                     {"type": "mse", "output": "value", "target": "z", "weight": 0.5}],
+            "partial": True, "steps": 7, "optimizer": ADAMW, **changes})
+
+    def simulate(self, job):
+        """As the job says; the data's own target is y."""
+        model = copy.deepcopy(self.model)
+        optimizer = torch.optim.AdamW(model.parameters(), **{
+            k: v for k, v in job["optimizer"].items() if k != "type"})
+        data = one_process.Data(job["data"], self.folder)
+        values = load_file(self.folder / "data.safetensors")["z"]
+        losses, sizes = [], []
+        for step in range(job["steps"]):
+            optimizer.zero_grad()
+            parts = list(one_process.microbatches(data, job, step))
+            batches = [(*data.batch(rows), values[torch.from_numpy(rows)]) for rows in parts]
+            counts = [int((y != -100).sum()) for _, y, _ in batches]
+            losses.append([])
+            for (inputs, y, z), count in zip(batches, counts):
+                out = model(*inputs)
+                first = F.cross_entropy(out["logits"].reshape(-1, 8), y.reshape(-1))
+                second = F.mse_loss(out["value"], z)
+                losses[-1].append(first.item() + 0.5 * second.item())
+                (first * (count * len(counts) / sum(counts)) +
+                 second * (0.5 * (len(z) * len(counts) / sum(map(len, parts))))).backward()
+                sizes.append(tuple(inputs[0].shape))
+            for p in model.parameters():
+                p.grad.div_(len(batches))
+            optimizer.step()
+        return losses, model.state_dict(), sizes
+
+    def test_sums_of_losses_over_uneven_parts(self):
+        job = self.job()
+        ours = self.train(self.package, job, 3)
+        losses, weights, sizes = self.simulate(job)
+        self.assertEqual({rows for rows, _ in sizes}, {1, 2, 3})  # also 5 samples in 3 parts
+        self.assertGreater(len({length for _, length in sizes}), 3)
+        for step, (a, b) in enumerate(zip(ours.losses, losses, strict=True), 1):
+            self.assertEqual(bits(a), bits(b), f"losses of step {step}")
+        self.assert_same_tensors(ours.weights, weights)
+
+    def test_outputs_keep_the_names_of_their_dictionary(self):
+        save_file({"tokens": torch.randint(32, (4, LENGTH))}, self.path("in.safetensors"))
+        self.succeed(run_ranks(3, "infer", self.package, "--input", self.path("in.safetensors"),
+                               "-o", self.path("out.safetensors"), mpi=False))
+        self.assertEqual(sorted(load_file(self.path("out.safetensors"))), ["logits", "value"])
+
+    def test_a_loss_that_trains_nothing(self):
+        job = self.job(loss={"type": "mse", "output": "value", "target": "z"}, freeze=["*"])
+        self.assert_fails(run_ranks(3, "train", self.package, self.write_job(job), mpi=False),
+                          r"step 1, rank 0.*the loss does not depend on any trainable weight")
+
+
+if __name__ == "__main__":
+    unittest.main()
