@@ -5,6 +5,7 @@
 #include "plan/error.h"
 #include "plan/job_section.h"
 #include "plan/json.h"
+#include "plan/size.h"
 #include "plan/text.h"
 
 namespace pipewright {
@@ -191,13 +192,34 @@ void SetSchedule(Job& job, const std::string& schedule) {
 Job ReadJob(const std::string& path) {
   std::string text = ReadFile(path);
   Json in = ParseJson(text, path);
-  CheckKeys(in, {"data",       "loss",          "optimizer",       "schedule",
-                 "plan",       "microbatches",  "microbatch_size", "steps",
-                 "seed",       "threads",       "log_every",       "save",
-                 "metrics",    "nan",           "check_shared",    "checkpoint",
-                 "accumulate", "loss_scale",    "freeze",          "validation",
-                 "accuracy",   "reduce",        "recompute",       "costs",
-                 "partial",    "minibatch_size"},
+  CheckKeys(in,
+            {"data",
+             "loss",
+             "optimizer",
+             "schedule",
+             "plan",
+             "microbatches",
+             "microbatch_size",
+             "steps",
+             "seed",
+             "threads",
+             "log_every",
+             "save",
+             "metrics",
+             "nan",
+             "check_shared",
+             "checkpoint",
+             "accumulate",
+             "loss_scale",
+             "freeze",
+             "validation",
+             "accuracy",
+             "reduce",
+             "recompute",
+             "costs",
+             "partial",
+             "minibatch_size",
+             "memory"},
             path);
   Job job;
   job.path = path;
@@ -215,6 +237,15 @@ Job ReadJob(const std::string& path) {
   section.Get("schedule", job.schedule);
   section.Get("plan", job.plan);
   section.Get("costs", job.costs);
+  if (in.contains("memory")) {
+    const Json& memory = in["memory"];
+    if (!memory.is_string() && !memory.is_number_integer())
+      throw Error(section.Key("memory"), "a size is expected, \"8GiB\" or bytes");
+    job.memory = ParseSize(memory.is_string() ? memory.get<std::string>() : memory.dump(),
+                           section.Key("memory"));
+    if (job.costs.empty() || job.schedule != "zb-auto")
+      throw Error(section.Key("memory"), "it is a limit for the schedule zb-auto, by \"costs\"");
+  }
   if (job.plan.empty()) SetSchedule(job, job.schedule);
   section.AtLeast<int>("microbatches", 1, job.microbatches);
   if (in.contains("microbatch_size") == in.contains("minibatch_size"))

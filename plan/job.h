@@ -81,6 +81,7 @@ struct Job {
   std::string schedule = "1f1b";  // a name, or a file: then `plan` is the same
   std::string plan;               // a plan file to run instead of the schedule
   std::string costs;              // of the stages, for zb-auto; empty: all alike
+  int64_t memory = 0;             // zb-auto: bytes that a rank may hold by the costs; 0: any
   int microbatches = 1;
   int64_t microbatch_size = 1;  // samples, of the largest microbatch
   int64_t minibatch_size = 0;   // samples; 0: microbatches x microbatch_size

@@ -58,6 +58,7 @@ Plan ZbAutoPlan(const Job& job, const StageGraph& graph) {
   CheckStages(costs, graph.stages);
   ZbAutoOptions options;
   options.placement = graph.ranks_of;
+  if (job.memory > 0) options.memory = static_cast<double>(job.memory);
   ZbAutoResult found = ZbAuto(costs, graph.ranks, graph.stages, job.microbatches, options);
   return std::move(found.plan);
 }

@@ -87,6 +87,8 @@ TEST(Job, Errors) {
       {With("", R"("adamw")"),
        "job.json: optimizer: an object is expected, not \"adamw\"\n  for example {\"type\": "
        "\"adamw\""},
+      {With(R"(, "memory": "1GiB")"), "job.json.memory: it is a limit for the schedule zb-auto"},
+      {With(R"(, "minibatch_size": 9)"), "job.json: \"microbatch_size\" and \"minibatch_size\""},
       {With("", R"({"type": "adamv"})"),
        "job.json: optimizer.type: \"adamv\" is not known (did you mean \"adam\"?)"},
       {With("", R"({"type": "sgd", "betas": [0, 0]})"),
