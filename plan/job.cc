@@ -219,7 +219,8 @@ Job ReadJob(const std::string& path) {
              "costs",
              "partial",
              "minibatch_size",
-             "memory"},
+             "memory",
+             "buffers"},
             path);
   Job job;
   job.path = path;
@@ -277,6 +278,9 @@ Job ReadJob(const std::string& path) {
   if (in.contains("reduce"))
     job.exact_reduce =
         Choose<bool>(in["reduce"], {{"fast", false}, {"exact", true}}, section.Key("reduce"));
+  if (in.contains("buffers"))
+    job.merge_buffers =
+        Choose<bool>(in["buffers"], {{"first", false}, {"mean", true}}, section.Key("buffers"));
   if (in.contains("recompute"))
     ReadRecompute(in["recompute"], section.Key("recompute"), job.recompute);
   section.Get("accuracy", job.accuracy);

@@ -95,6 +95,7 @@ struct Job {
   bool stop_on_nan = true;
   bool accuracy = false;      // of each step, for the metrics; validation always has it
   bool exact_reduce = false;  // gradients added in the order of the microbatches, over replicas too
+  bool merge_buffers = false;  // of replicas, after each step
   RecomputeJob recompute;
   bool check_shared = false;  // compare the copies of shared weights after every step
 };

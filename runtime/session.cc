@@ -287,6 +287,9 @@ void RunStep(Session& session, Transport& transport, int64_t step) {
         if (IsCompute(event.action.kind)) session.busy += event.end - event.start - event.waited;
     }
     if (session.training) session.outcome = session.stages->updater().Finish(transport);
+    if (session.training && session.job.merge_buffers)
+      MergeBuffers(session.run.manifest, session.run.conf, session.job.microbatches,
+                   *session.stages, transport);
   } catch (const Aborted&) {
     throw;  // another rank says why
   } catch (const std::exception& e) {

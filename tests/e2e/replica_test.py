@@ -81,6 +81,14 @@ class Buffers(Case):
         self.assert_same_tensors(
             {k: v for k, v in run.weights.items() if k.startswith("norm.")},
             {k: v.detach() for k, v in model.state_dict().items() if k.startswith("norm.")})
+        merged = self.train(package, {**job, "buffers": "mean"}, 3, False, self.path("conf.json"))
+        torch.manual_seed(0)
+        other = Statistics()
+        for i in (1, 3):
+            other(rows["x"][4 * i:4 * i + 4])
+        for name in ("running_mean", "running_var"):
+            mean = (getattr(model.norm, name) + getattr(other.norm, name)) / 2
+            torch.testing.assert_close(merged.weights["norm." + name], mean, rtol=1e-6, atol=1e-7)
         held = [w for m in json.loads((package / "manifest.json").read_text())["modules"]
                 for w in m["held"] if w["kind"] == "buffer"]
         self.assertEqual({w["replicas"] for w in held}, {"first"})
