@@ -75,6 +75,7 @@ void Progress::Step(const StepReport& report, const std::vector<RankReport>& ran
               {"learning_rate", report.learning_rate}};
     if (!report.terms.empty()) line["terms"] = report.terms;
     if (HasPerplexity(job_)) line["perplexity"] = std::exp(report.loss);
+    if (report.checkpoint >= 0) line["checkpoint"] = report.checkpoint;
     if (report.accuracy >= 0) line["accuracy"] = report.accuracy;
     if (report.outcome.norm >= 0 || std::isnan(report.outcome.norm))
       line["gradient_norm"] = report.outcome.norm;

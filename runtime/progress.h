@@ -18,6 +18,7 @@ struct StepReport {
   int64_t counted = 0;         // tokens or samples
   double seconds = 0;
   double learning_rate = 0;
+  double checkpoint = -1;  // seconds waited for one to be copied; -1: none was due
   double accuracy = -1;    // -1: not asked for
   double loss_scale = -1;  // -1: none is used
   StepOutcome outcome;

@@ -160,8 +160,10 @@ void Train(const RunOptions& options, Transport& transport) {
   };
   std::unique_ptr<Progress> progress;
   std::unique_ptr<RankReports> reports;
-  int64_t step = 0;  // that runs, or the first of those that run in a row
-  double start = 0;  // when what is told next began
+  int64_t step = 0;    // that runs, or the first of those that run in a row
+  int64_t next = 0;    // the step after those
+  double saving = -1;  // seconds that they waited for a checkpoint; -1: none was due
+  double start = 0;    // when what is told next began
   // The i-th of steps that run in a row.
   auto tell = [&](int64_t i, const LossTerms& terms, const Evaluation* validation, double end) {
     if (!progress) return;
@@ -169,6 +171,7 @@ void Train(const RunOptions& options, Transport& transport) {
                                  static_cast<size_t>(i) * job.microbatches);
     report.seconds = end - std::exchange(start, end);
     report.validation = validation;
+    if (step + i + 1 == next) report.checkpoint = saving;
     progress->Step(report, reports->newest());
   };
   // All but the last, which the loop below tells.
@@ -217,7 +220,7 @@ void Train(const RunOptions& options, Transport& transport) {
   double busy = 0, begin = Now();
   const bool asynchronous = IsAsynchronous(job);
   step = resumed.step;
-  for (int64_t next; step < job.steps && !stopped; step = next) {
+  for (; step < job.steps && !stopped; step = next) {
     next = step + (asynchronous ? StepsInARow(job, step) : 1);
     const double first = start = Now();
     if (asynchronous)
@@ -231,10 +234,15 @@ void Train(const RunOptions& options, Transport& transport) {
       CheckSharedCopies(session.run.manifest, session.run.conf, *session.stages, transport);
     stopped = stop.AfterStep();
     DataPosition position = feeds.training.sampler->Position(next * job.accumulate);
+    const int64_t every = job.checkpoint.every;
+    saving = checkpointer && (stopped || next >= job.steps || (every > 0 && next % every == 0))
+                 ? Now()
+                 : -1;
     if (checkpointer && stopped)
       checkpointer->Save(next, position);
     else if (checkpointer)
       checkpointer->AfterStep(next, position);
+    if (saving >= 0) saving = Now() - saving;
     Evaluation validation;
     const bool validate = job.validation.every > 0 && next % job.validation.every == 0;
     for (int64_t i = 0; validate && i < feeds.sweeps; ++i) RunSweep(session, i, validation);

@@ -33,6 +33,8 @@ class Checkpoints(Case):
             (cls.folder / f"{name}_loop.json").write_text(json.dumps(
                 {"module_to_stage_map": [0, 1, 2, 3],
                  "stage_to_rank_map": {"0": [0], "1": [1], "2": [0], "3": [1]}}))
+            (cls.folder / f"{name}_replicas.json").write_text(json.dumps(
+                {"module_to_stage_map": [0, 0, 1, 1], "stage_to_rank_map": {"0": [0, 1], "1": [2]}}))
 
     def setUp(self):
         self.checkpoints = self.path("checkpoints")
@@ -40,7 +42,7 @@ class Checkpoints(Case):
         self.path("metrics.jsonl").unlink(missing_ok=True)
 
     def run_train(self, name, job, conf, *options, mpi=True, **settings):
-        ranks = 2 if conf == "loop" else conf
+        ranks = {"loop": 2, "replicas": 3}.get(conf, conf)
         return run_ranks(
             ranks, "train", self.path(f"{name}.pkg"), self.write_job(job), "--conf",
             self.path(f"{name}_{conf}.json"), "--metrics", self.path("metrics.jsonl"), "--save",
@@ -104,12 +106,12 @@ class Checkpoints(Case):
             shutil.rmtree(kept, ignore_errors=True)
             shutil.copytree(self.checkpoints, kept)
             for conf, schedule, mpi in ((1, "gpipe", True), (2, "1f1b", False), (4, "gpipe", True),
-                                        ("loop", "interleaved", False)):
+                                        ("loop", "interleaved", False), ("replicas", "1f1b", False)):
                 shutil.rmtree(self.checkpoints)
                 shutil.copytree(kept, self.checkpoints)
                 self.forget_after(6)
                 result = self.succeed(self.run_train(
-                    name, job_with(schedule=schedule), conf, "--resume", mpi=mpi))
+                    name, job_with(schedule=schedule, reduce="exact"), conf, "--resume", mpi=mpi))
                 self.assertIn("resumed from", result.out)
                 self.assert_same_end(reference, f"{name}, conf {conf}, {schedule}: ")
 
