@@ -1,7 +1,7 @@
 # pipewright: the command line. Commands that need torch are left out of a build without it.
 find_package(CLI11 REQUIRED)
 file(GLOB COMMAND_SOURCES CONFIGURE_DEPENDS compiler/*_command.cc)
-set(TORCH_COMMANDS compiler/compile_command.cc)
+set(TORCH_COMMANDS compiler/compile_command.cc compiler/profile_command.cc)
 if(NOT PIPEWRIGHT_TORCH)
   foreach(source ${TORCH_COMMANDS})
     list(REMOVE_ITEM COMMAND_SOURCES ${CMAKE_SOURCE_DIR}/${source})
@@ -13,7 +13,12 @@ add_executable(pipewright compiler/main.cc compiler/program.cc
                ${COMMAND_SOURCES})
 target_link_libraries(pipewright PRIVATE pipewright_plan CLI11::CLI11)
 if(TARGET pipewright_compile)
-  target_link_libraries(pipewright PRIVATE pipewright_compile)
+  # What measures packages meets torch and MPI; the commands need neither's headers.
+  add_library(pipewright_measure STATIC compiler/measure_package.cc compiler/profile_split.cc)
+  target_link_libraries(pipewright_measure PUBLIC pipewright_compile pipewright_runtime
+                                                  CLI11::CLI11)
+  pipewright_uses_torch(pipewright_measure)
+  target_link_libraries(pipewright PRIVATE pipewright_compile $<LINK_ONLY:pipewright_measure>)
   target_compile_definitions(pipewright PRIVATE PIPEWRIGHT_TORCH)
 endif()
 install(TARGETS pipewright)

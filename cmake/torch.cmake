@@ -37,7 +37,7 @@ if(COMPILE_SOURCES)
 endif()
 
 # Package in, training out.
-file(GLOB RUNTIME_SOURCES CONFIGURE_DEPENDS runtime/*.cc)
+file(GLOB RUNTIME_SOURCES CONFIGURE_DEPENDS runtime/*.cc runtime/profile/*.cc)
 list(FILTER RUNTIME_SOURCES EXCLUDE REGEX "main\\.cc$|_command\\.cc$")
 if(RUNTIME_SOURCES)
   add_library(pipewright_runtime STATIC ${RUNTIME_SOURCES})

@@ -28,6 +28,7 @@ Compiled Compile(Model& model, const CompileOptions& options) {
   if (!options.dtype.empty()) CastWeights(model, options.dtype);
   std::vector<ModuleBody> bodies = RunPasses(model, options.passes);
   out.manifest = WritePackage(model, bodies, {options.output, options.ranks, options.force});
+  for (const ModuleBody& body : bodies) out.assigned.push_back(body.assigned);
   out.explanation = Explain(model, bodies, out.manifest);
   if (out.manifest.modules.size() == 1 && options.passes.split.kind == SplitSpec::kMarkers)
     out.notes.emplace_back(model.markers_dropped ? kMarkersDropped : kNoMarkers);

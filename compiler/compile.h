@@ -23,6 +23,8 @@ struct Compiled {
   Manifest manifest;
   std::vector<std::string> notes;  // for people: what they may not expect
   std::string explanation;         // why every group of nodes is where it is, as text
+  std::vector<int> assigned;       // by module: its number among those that the split made; the
+                                   // manifest leaves out those that do nothing
 };
 
 // Rewrites `model`, cuts it and writes the package. Throws Error.

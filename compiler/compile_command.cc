@@ -1,4 +1,6 @@
 // pipewright compile MODEL -o PACKAGE
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <filesystem>
 #include <iostream>
@@ -6,6 +8,7 @@
 
 #include "compiler/compile.h"
 #include "compiler/import/import.h"
+#include "compiler/profile_split.h"
 #include "passes/op_library.h"
 
 namespace pipewright {
@@ -16,6 +19,8 @@ struct Options {
   std::string model, split, shared;
   std::vector<std::string> split_after, inputs, op_libraries;
   bool explain = false;
+  int64_t microbatch = 0;
+  int repeat = 10;
   CompileOptions compile;
 };
 
@@ -32,8 +37,21 @@ void Run(Options options) {
   }
   ImportOptions import;
   import.inputs = options.inputs;
-  Model model = ImportModel(options.model, import);
-  model.op_libraries = libraries;
+  auto read = [&] {
+    Model model = ImportModel(options.model, import);
+    model.op_libraries = libraries;
+    return model;
+  };
+  if (options.compile.passes.split.kind == SplitSpec::kProfile) {
+    std::string note;
+    ProfileSplit wanted{options.compile, read, options.microbatch, options.repeat};
+    std::filesystem::path output = std::filesystem::path(options.compile.output).lexically_normal();
+    if (!output.has_filename()) output = output.parent_path();
+    wanted.compile.output = output.string() + ".pieces" + std::to_string(getpid());
+    options.compile.passes.split = FindProfileSplit(wanted, note);
+    std::cerr << "note: " << note << "\n";
+  }
+  Model model = read();
   Compiled compiled = Compile(model, options.compile);
   size_t modules = compiled.manifest.modules.size();
   std::cout << options.compile.output << ": " << modules << (modules == 1 ? " module" : " modules")
@@ -55,8 +73,13 @@ void AddCompileCommand(CLI::App& app) {
   app.add_option("--split", options->split,
                  "where to cut: markers (pipe_split in the model, the default), modules:NAME,... "
                  "(before these submodules), children:PATH (one module a child), equal:N (by "
-                 "operations), balanced:N (by cost), size:BYTES (of weights), or a JSON file of "
-                 "submodules and their modules");
+                 "operations), balanced:N (by cost), profile:N (by measured time), size:BYTES (of "
+                 "weights), or a JSON file of submodules and their modules");
+  app.add_option("--microbatch", options->microbatch,
+                 "samples to measure with, for profile:N (default: as exported)")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--repeat", options->repeat, "measurements of each time, for profile:N (10)")
+      ->check(CLI::PositiveNumber);
   app.add_option("--split-after", options->split_after, "cut after these submodules: NAME,...")
       ->delimiter(',');
   app.add_option("--shared", options->shared,

@@ -11,6 +11,7 @@ void AddConfCommand(CLI::App& app);
 void AddPartitionCommand(CLI::App& app);
 void AddPlanCommand(CLI::App& app);
 void AddPlaceCommand(CLI::App& app);
+void AddProfileCommand(CLI::App& app);
 void AddSimulateCommand(CLI::App& app);
 void AddVersionCommand(CLI::App& app);
 void AddWeightsCommand(CLI::App& app);
@@ -25,6 +26,9 @@ static const Command kCommands[] = {
     {"plan", "order every action of every rank: make a schedule and its plan, or check one",
      AddPlanCommand},
     {"place", "which device holds what part of a model, under budgets", AddPlaceCommand},
+#ifdef PIPEWRIGHT_TORCH
+    {"profile", "measure the modules of a package: time, memory, links", AddProfileCommand},
+#endif
     {"simulate", "what a plan would take: time, idle time, memory, by given costs",
      AddSimulateCommand},
     {"version", "print the version", AddVersionCommand},

@@ -27,7 +27,8 @@ static std::vector<int> StageOfModule(const PartitionInput& input) {
       throw Error(node.name,
                   "begins stage " + std::to_string(stage) + " inside of module" +
                       std::to_string(node.module) + ", where no conf can cut",
-                  "keep the parts of a module together: --together a,b");
+                  "cut the package there: pipewright compile --split profile:K, or profile it "
+                  "without --fine");
     stage_of[node.module] = stage;
   }
   return stage_of;
@@ -195,6 +196,11 @@ void AddPartitionCommand(CLI::App& app) {
   app.add_flag("--straight_pipeline", r.straight_pipeline, "pipedream: no replication");
   app.add_flag("--use_memory_constraint", r.use_memory_constraint, "pipedream: keep to -s");
   app.add_flag("--use_fewer_machines", r.use_fewer_machines, "pipedream: where as good");
+  app.add_option("--microbatch", r.microbatch,
+                 "measure the package anew with so many samples (default: its profile.json)")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--repeat", r.repeat, "measurements of each time, of a package (20)")
+      ->check(CLI::PositiveNumber);
   app.add_flag("--explain", r.explain, "say what binds and what the next best cut would cost");
   app.add_flag("--json", r.json, "print JSON and nothing else");
   app.add_option("-o,--output", r.output,

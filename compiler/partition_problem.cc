@@ -4,6 +4,9 @@
 #include <charconv>
 #include <filesystem>
 
+#ifdef PIPEWRIGHT_TORCH
+#include "compiler/measure_package.h"
+#endif
 #include "plan/error.h"
 #include "plan/partition/tarnawski.h"
 #include "plan/profile/graph.h"
@@ -161,15 +164,30 @@ PipeDreamOptions UpstreamOptions(const PartitionRequest& request) {
   return options;
 }
 
+static Profile MeasureHere(const PartitionRequest& request) {
+#ifdef PIPEWRIGHT_TORCH
+  ProfileOptions options;
+  options.package = request.file;
+  options.microbatch = request.microbatch;
+  options.repeat = request.repeat;
+  Profile profile;
+  MeasureOnRanks(options, 1,
+                 [&](const Profile& measured, const std::string&) { profile = measured; });
+  return profile;
+#else
+  throw Error(request.file, "the package has no profile.json",
+              "measure it: pipewright profile " + request.file);
+#endif
+}
+
 PartitionInput ReadPartitionInput(const PartitionRequest& request) {
   PartitionInput input;
   const std::string& file = request.file;
   if (std::filesystem::is_directory(file)) {
     Manifest manifest = ReadManifest(file);
     std::string measured = file + "/profile.json";
-    if (!std::filesystem::exists(measured))
-      throw Error(file, "the package has no profile.json", "docs/partition.md says what is in one");
-    input.profile = ParseProfile(ReadFile(measured), measured);
+    bool known = std::filesystem::exists(measured) && request.microbatch == 0;
+    input.profile = known ? ParseProfile(ReadFile(measured), measured) : MeasureHere(request);
     CheckProfile(input.profile, manifest, measured);
     input.kind = PartitionInput::kProfile;
   } else {

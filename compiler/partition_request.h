@@ -16,7 +16,9 @@ struct PartitionRequest {
   std::vector<double> bandwidths, speeds, links;
   std::vector<std::string> memories, together, shared;
   int stages = -1, devices = -1, cpus = -1, replicas = 1, microbatches = 1 << 30;
-  double latency = -1,  // -1: not given
+  int repeat = 20;         // of a package that is measured here
+  int64_t microbatch = 0;  // samples; 0: the package's profile.json, else as its inputs have them
+  double latency = -1,     // -1: not given
       optimizer_state = 2, time_limit = kInfinity, pipedream_memory = 16e9;
   double activation_compression_ratio = 0;
   bool straight_pipeline = false, use_memory_constraint = false, use_fewer_machines = false;
@@ -33,8 +35,8 @@ struct PartitionInput {
   bool has_graph() const { return kind != kTarnawski; }
 };
 
-// Tells the kinds apart by content. A package stands for its profile.json. Throws Error
-// naming the file.
+// Tells the kinds apart by content. A package stands for its profile.json; where it has none, it is
+// measured (--microbatch, --repeat). Throws Error naming the file.
 PartitionInput ReadPartitionInput(const PartitionRequest& request);
 
 // The problem that `request` poses. `profile` says which node of the graph each of its nodes is.

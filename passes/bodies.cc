@@ -131,6 +131,7 @@ std::vector<ModuleBody> CollectBodies(const Model& model, const Assignment& assi
   std::vector<bool> alive(count, false);
   for (size_t m = count; m-- > 0;) {
     ModuleBody& body = bodies[m];
+    body.assigned = static_cast<int>(m);
     for (Node* node : body.nodes)
       for (Value* output : node->outputs())
         if (wanted.count(output)) body.outputs.push_back(output);

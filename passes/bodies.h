@@ -11,6 +11,7 @@ struct ModuleBody {
   std::vector<std::pair<size_t, std::string>> weights;  // index into Model::weights, and the name
                                                         // it has here; in the order of first use
   bool uses_device = false;
+  int assigned = 0;                 // its number in the assignment; those left out have one too
   std::vector<std::string> covers;  // the outermost submodules that lie wholly here
   std::string reason;               // why it starts where it starts
   std::vector<std::string> notes;   // what the passes did in it

@@ -89,4 +89,29 @@ Cuts CutsAtChildren(const Model& model, const SplitSpec& split) {
   return cuts;
 }
 
+Cuts CutsBetweenSubmodules(const Model& model, const SplitSpec& split) {
+  Cuts cuts;
+  GradRegions regions;
+  std::string last;
+  bool any = false;
+  int number = 0;
+  for (const Node* node : model.graph->nodes()) {
+    bool inside = regions.inside;
+    regions.Pass(node);
+    if (!IsOperation(node)) continue;
+    std::string path;
+    for (const std::string& name : ModuleStack(node))
+      if (split.depth == 0 || std::count(name.begin(), name.end(), '.') < split.depth) path = name;
+    bool allowed = any && !inside && node->kind() != torch::jit::prim::ListUnpack;
+    if (allowed && path != last) {
+      ++number;
+      if (split.keep_all || std::binary_search(split.keep.begin(), split.keep.end(), number))
+        cuts[node] = "best by measured time";
+    }
+    if (allowed || !any) last = path;
+    any = true;
+  }
+  return cuts;
+}
+
 }  // namespace pipewright

@@ -24,6 +24,7 @@ struct GradRegions {
 
 Cuts CutsAtNames(const Model& model, const SplitSpec& split);
 Cuts CutsAtChildren(const Model& model, const SplitSpec& split);
+Cuts CutsBetweenSubmodules(const Model& model, const SplitSpec& split);
 Cuts CutsByCost(const Model& model, const SplitSpec& split);  // kEqual, kBalanced, kSize
 
 // Throws Error: no such submodule, or one without operations, with suggestions.

@@ -41,6 +41,7 @@ Assignment AssignRuns(Model& model, const SplitSpec& split) {
   if (split.kind == SplitSpec::kEqual || split.kind == SplitSpec::kBalanced ||
       split.kind == SplitSpec::kSize)
     cuts = CutsByCost(model, split);
+  if (split.kind == SplitSpec::kFine) cuts = CutsBetweenSubmodules(model, split);
   Assignment out;
   out.reasons = {"the start of the model"};
   GradRegions regions;

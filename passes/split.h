@@ -19,6 +19,9 @@ struct SplitSpec {
     kEqual,     // `count` modules of about as many operations each
     kBalanced,  // `count` modules of about the same cost (passes/node_cost.h)
     kSize,      // modules whose weights take at most `bytes`
+    kProfile,   // `count` modules of about the same measured time; becomes kFine first
+                // (compiler/profile_split.h), AssignModules refuses it
+    kFine,      // where operations of one submodule follow those of another
     kMap,       // submodule -> module
     kFunction,
   } kind = kMarkers;
@@ -26,14 +29,17 @@ struct SplitSpec {
   std::string path;
   int count = 1;
   int64_t bytes = 0;
+  int depth = 0;          // kFine: of the submodules to cut between; 0: all
+  std::vector<int> keep;  // kFine: of all its cuts (1, 2, ...) those to make, ascending
+  bool keep_all = true;   // kFine: every cut, whatever `keep` says
   std::map<std::string, int> map;
   std::function<int(const torch::jit::Node*)> function;
   std::string text = "markers";  // as the command line said it, for messages
 };
 
-// "markers", "modules:blocks.2,blocks.4", "children:blocks", "equal:4", "balanced:4", "size:1GB",
-// or a JSON file {"blocks.0": 0, "blocks.1": 1, ...}. `after` adds cuts after submodules, to none
-// or to "modules:". With them alone, `text` is empty. Throws UsageError, Error.
+// "markers", "modules:blocks.2,blocks.4", "children:blocks", "equal:4", "balanced:4", "profile:4",
+// "size:1GB", or a JSON file {"blocks.0": 0, "blocks.1": 1, ...}. `after` adds cuts after
+// submodules, to none or to "modules:". With them alone, `text` is empty. Throws UsageError, Error.
 SplitSpec ParseSplit(const std::string& text, const std::vector<std::string>& after = {});
 
 // The module of every node of the graph's top level. Constants and lists belong nowhere: each

@@ -55,8 +55,10 @@ SplitSpec ParseSplit(const std::string& text, const std::vector<std::string>& af
   std::string kind = text.substr(0, colon);
   std::string rest = colon == std::string::npos ? "" : text.substr(colon + 1);
   if (text == "markers") return spec;
-  if (kind == "equal" || kind == "balanced") {
-    spec.kind = kind == "equal" ? SplitSpec::kEqual : SplitSpec::kBalanced;
+  if (kind == "equal" || kind == "balanced" || kind == "profile") {
+    spec.kind = kind == "equal"      ? SplitSpec::kEqual
+                : kind == "balanced" ? SplitSpec::kBalanced
+                                     : SplitSpec::kProfile;
     spec.count = Count(text, rest, kind);
   } else if (kind == "size" && colon != std::string::npos) {
     spec.kind = SplitSpec::kSize;
@@ -81,7 +83,7 @@ SplitSpec ParseSplit(const std::string& text, const std::vector<std::string>& af
   } else {
     throw UsageError("--split " + text,
                      "is none of markers, modules:NAME,..., children:PATH, equal:N, balanced:N, "
-                     "size:BYTES and a JSON file");
+                     "profile:N, size:BYTES and a JSON file");
   }
   return spec;
 }

@@ -17,9 +17,12 @@ namespace {
 
 // Which inputs want a gradient, and which outputs get one.
 struct Wishes {
-  std::vector<bool> inputs, outputs;
+  std::vector<bool> inputs, outputs;  // no `outputs`: all
   bool any_input = false;
 
+  explicit Wishes(const std::vector<bool>& wanted) : inputs(wanted) {
+    any_input = std::count(wanted.begin(), wanted.end(), true) > 0;
+  }
   Wishes(const Manifest& manifest, const ModuleInfo& info) {
     for (int id : info.inputs) {
       inputs.push_back(manifest.values[id].gradient && manifest.values[id].producer >= 0);
@@ -34,7 +37,8 @@ struct Wishes {
   Tensors Gradients(const Kept& kept) const {
     Tensors gradients(kept.outputs.size());
     for (size_t i = 0; i < gradients.size(); ++i)
-      if (outputs[i] && kept.outputs[i].defined()) gradients[i] = at::ones_like(kept.outputs[i]);
+      if ((outputs.empty() || outputs[i]) && kept.outputs[i].defined())
+        gradients[i] = at::ones_like(kept.outputs[i]);
     return gradients;
   }
 };
@@ -70,11 +74,9 @@ Timing TimingOf(std::vector<double> seconds) {
   return {at(0.5), at(0.25), at(0.75)};
 }
 
-ModuleTimes TimeModule(LoadedModule& module, const Manifest& manifest,
-                       const std::vector<c10::IValue>& inputs, const TimingOptions& options) {
-  const Wishes wishes(manifest, manifest.modules[module.index]);
+static ModuleTimes Measure(const LoadedModule& module, const std::vector<c10::IValue>& inputs,
+                           const Wishes& wishes, const TimingOptions& options) {
   SavedBuffers buffers(module);
-  SetTraining(module, true);
   SetRandomKey({});
   ModuleTimes times;
   std::vector<double> forward, backward, input_grad, weight_grad;
@@ -99,6 +101,8 @@ ModuleTimes TimeModule(LoadedModule& module, const Manifest& manifest,
       if (output.isTensor()) times.output_bytes += static_cast<int64_t>(output.toTensor().nbytes());
     if (!options.backward) continue;
     times.outputs.clear();
+    times.gradients.clear();
+    for (const at::Tensor& output : kept.outputs) times.gradients.push_back(output.defined());
     times.activation_bytes = meter.live() - before;
     Tensors gradients = wishes.Gradients(kept);
     start = Now();
@@ -134,6 +138,17 @@ ModuleTimes TimeModule(LoadedModule& module, const Manifest& manifest,
   times.input_grad = TimingOf(std::move(input_grad));
   times.weight_grad = TimingOf(std::move(weight_grad));
   return times;
+}
+
+ModuleTimes TimeModule(LoadedModule& module, const Manifest& manifest,
+                       const std::vector<c10::IValue>& inputs, const TimingOptions& options) {
+  SetTraining(module, true);
+  return Measure(module, inputs, Wishes(manifest, manifest.modules[module.index]), options);
+}
+
+ModuleTimes TimeCode(const LoadedModule& module, const std::vector<c10::IValue>& inputs,
+                     const std::vector<bool>& wanted, const TimingOptions& options) {
+  return Measure(module, inputs, Wishes(wanted), options);
 }
 
 std::vector<c10::IValue> ExampleInputs(const Manifest& manifest, int module,

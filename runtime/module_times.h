@@ -25,6 +25,7 @@ struct ModuleTimes {
   int64_t output_bytes = 0;            // of its outputs
   int64_t peak_bytes = 0;              // at most at any time during F and B, beyond inputs
   std::vector<c10::IValue> outputs;    // of the last run, detached: inputs of later modules
+  std::vector<bool> gradients;         // which of them require one
 };
 
 struct TimingOptions {
@@ -38,6 +39,11 @@ struct TimingOptions {
 // of CPU tensors. Throws Error as Run does.
 ModuleTimes TimeModule(LoadedModule& module, const Manifest& manifest,
                        const std::vector<c10::IValue>& inputs, const TimingOptions& options = {});
+
+// The same of code that no manifest describes: `wanted` says which inputs want a gradient, and
+// every output that can give one receives one.
+ModuleTimes TimeCode(const LoadedModule& module, const std::vector<c10::IValue>& inputs,
+                     const std::vector<bool>& wanted, const TimingOptions& options = {});
 
 // Inputs for a module: zeros for integers, normal numbers from a fixed seed for the rest, of the
 // sizes in `specs` (by value id, see InferShapes). For modules whose cost depends on data,

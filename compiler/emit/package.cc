@@ -8,6 +8,7 @@
 #include <set>
 
 #include "compiler/emit/module_code.h"
+#include "compiler/emit/samples.h"
 #include "compiler/emit/weight_file.h"
 #include "plan/conf.h"
 #include "plan/error.h"

@@ -62,12 +62,13 @@ static const char kInitialize[] = R"(def _initialize_weights(self):
                 torch.nn.init.kaiming_normal_(m.weight, mode="fan_out", nonlinearity="relu")
                 if m.bias is not None:
                     torch.nn.init.constant_(m.bias, 0)
-            elif isinstance(m, torch.nn.BatchNorm2d):
+            elif isinstance(m, torch.nn.BatchNorm2d) and m.affine:
                 torch.nn.init.constant_(m.weight, 1)
                 torch.nn.init.constant_(m.bias, 0)
             elif isinstance(m, torch.nn.Linear):
                 torch.nn.init.normal_(m.weight, 0, 0.01)
-                torch.nn.init.constant_(m.bias, 0))";
+                if m.bias is not None:
+                    torch.nn.init.constant_(m.bias, 0))";
 
 // DeepSpeech: how many frames the convolutions of LAYER leave.
 static const char kSequenceLengths[] = R"(def get_seq_lens(self, input_length):

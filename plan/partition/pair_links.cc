@@ -13,9 +13,12 @@ struct Search {
   const UnitGraph& graph;
   PartitionResult best;
   int64_t evaluations = 0;
+  std::vector<int> forbidden = {};  // no stage may hold exactly these nodes
 
   bool Better(PartitionResult& changed) {
     --evaluations;
+    for (const PartitionStage& stage : changed.stages)
+      if (!forbidden.empty() && stage.nodes == forbidden) return false;
     EvaluatePartition(problem, changed);
     if (changed.objective >= best.objective * (1 - 1e-9)) return false;
     if (!CheckPartition(problem, changed).empty()) return false;
@@ -99,14 +102,20 @@ struct Search {
 
 }  // namespace
 
-PartitionResult SolvePairLinks(const PartitionProblem& problem, const SolveOptions& options) {
-  PartitionProblem relaxed = problem;
-  relaxed.pair_links.clear();
+// Every bandwidth, ascending.
+static std::vector<double> Links(const PartitionProblem& problem) {
   std::vector<double> links;
   for (size_t a = 0; a < problem.pair_links.size(); ++a)
     for (size_t b = 0; b < problem.pair_links.size(); ++b)
       if (a != b) links.push_back(problem.pair_links[a][b]);
   std::sort(links.begin(), links.end());
+  return links;
+}
+
+PartitionResult SolvePairLinks(const PartitionProblem& problem, const SolveOptions& options) {
+  PartitionProblem relaxed = problem;
+  relaxed.pair_links.clear();
+  std::vector<double> links = Links(problem);
   UnitGraph graph = BuildUnits(problem, ExactMerge(problem));
   int64_t cost = static_cast<int64_t>(problem.nodes.size() + problem.values.size()) + 1;
   PartitionResult best, bound = SolvePartition(relaxed, options);
@@ -138,6 +147,36 @@ PartitionResult SolvePairLinks(const PartitionProblem& problem, const SolveOptio
   best.lower_bound = bound.lower_bound;
   best.proven = best.objective <= best.lower_bound * (1 + 1e-12);
   best.sets = bound.sets;
+  return best;
+}
+
+PartitionResult NextBestPairLinks(const PartitionProblem& problem, const UnitGraph& graph,
+                                  const std::vector<int>& forbidden, ExactOptions exact) {
+  PartitionProblem equal = problem;
+  equal.pair_links.clear();
+  std::vector<double> links = Links(problem);
+  int64_t cost = static_cast<int64_t>(problem.nodes.size() + problem.values.size()) + 1;
+  exact.forbidden = forbidden;
+  PartitionResult best;
+  bool bounded = false;
+  for (double link : {kInfinity, links[links.size() / 2], links[0]}) {
+    for (DeviceClass& device : equal.devices) device.link = std::min(device.link, link);
+    PartitionResult result = ExactPartition(equal, graph, exact);
+    if (link == kInfinity) {
+      bounded = result.proven;
+      best.lower_bound = result.feasible ? result.objective : kInfinity;
+      best.proven = bounded && !result.feasible;
+    }
+    if (!result.feasible) continue;
+    for (PartitionStage& stage : result.stages) stage.numbers.clear();
+    EvaluatePartition(problem, result);
+    Search search{problem, graph, result, 10'000'000 / cost, forbidden};
+    search.Run();
+    if (best.feasible && search.best.objective >= best.objective) continue;
+    search.best.lower_bound = best.lower_bound;
+    best = search.best;
+    best.proven = bounded && best.objective <= best.lower_bound * (1 + 1e-12);
+  }
   return best;
 }
 

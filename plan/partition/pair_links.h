@@ -11,4 +11,9 @@ namespace pipewright {
 // Deterministic.
 PartitionResult SolvePairLinks(const PartitionProblem& problem, const SolveOptions& options);
 
+// The best known partition none of whose stages holds exactly the nodes `forbidden` (sorted), found
+// in the same way from exact searches as `exact` limits them.
+PartitionResult NextBestPairLinks(const PartitionProblem& problem, const UnitGraph& graph,
+                                  const std::vector<int>& forbidden, ExactOptions exact);
+
 }  // namespace pipewright

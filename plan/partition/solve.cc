@@ -94,9 +94,14 @@ Explanation ExplainPartition(const PartitionProblem& problem, const PartitionRes
     if (free.feasible && free.objective < result.objective * (1 - 1e-9))
       explanation.binds = "memory";
   }
-  if (!problem.pair_links.empty()) return explanation;  // no search here knows of those
-  exact.forbidden = slowest.nodes;
   UnitGraph graph = BuildUnits(problem, ExactMerge(problem));
+  if (!problem.pair_links.empty()) {
+    PartitionResult next = NextBestPairLinks(problem, graph, slowest.nodes, exact);
+    explanation.next_best = next.objective;
+    explanation.next_best_proven = next.proven;
+    return explanation;
+  }
+  exact.forbidden = slowest.nodes;
   // Most often the next best is close: look there first.
   for (double factor : {1.1, 2.0, 0.0}) {
     exact.below = factor > 0 ? result.objective * factor : kInfinity;

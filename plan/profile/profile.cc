@@ -70,7 +70,7 @@ class Object {
     std::vector<std::string> at = at_;
     if (!key.empty()) at.push_back(key);
     throw Error(path_ + ":" + JsonPosition(text_, at), what,
-                "docs/partition.md says what is in a profile");
+                "`pipewright profile --json` writes this file");
   }
   const Json& At(const char* key) const {
     auto found = json_.find(key);
@@ -225,7 +225,7 @@ void CheckProfile(const Profile& profile, const Manifest& manifest, const std::s
     throw Error(path,
                 "is not of this package, which has " + std::to_string(manifest.modules.size()) +
                     " modules: " + wrong,
-                "measure this package");
+                "profile the package again");
 }
 
 }  // namespace pipewright

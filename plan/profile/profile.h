@@ -1,4 +1,4 @@
-// What running the parts of a package costs: measured once, read by every search
+// What running the parts of a package costs: measured by `pipewright profile`, read by every search
 // that decides where to cut. Times are seconds and sizes bytes, for one microbatch.
 #pragma once
 #include <cstdint>

@@ -6,7 +6,9 @@
 #include "plan/partition/profile_problem.h"
 #include "plan/partition/report.h"
 #include "plan/partition/solve.h"
+#include "plan/profile/from_trace.h"
 #include "plan/profile/graph.h"
+#include "plan/profile/merge.h"
 
 namespace pipewright {
 namespace {
@@ -90,6 +92,25 @@ TEST(Profile, GraphTextSaysWhatPipeDreamReads) {
   EXPECT_EQ(WriteGraphText(ReadGraphText(text, "p.txt")), text);
 }
 
+TEST(Profile, ModulesArePutTogether) {
+  Profile whole;
+  whole.values = {{"x", -1, {}, 16, false}};
+  Profile first, second;
+  first.nodes = {Node("module0.0", 0, 1, 1), Node("module0.1", 0, 1, 1)};
+  first.values = {{"x", -1, {0}, 16, false}, {"module0/1", 0, {1}, 8, true}, {"h", 1, {}, 8, true}};
+  second.nodes = {Node("module1", 1, 1, 1)};
+  second.values = {{"h", -1, {0}, 8, true}, {"x", -1, {0}, 16, false}, {"y", 0, {}, 8, true}};
+  AppendModule(whole, first);
+  AppendModule(whole, second);
+  ASSERT_EQ(whole.nodes.size(), 3u);
+  ASSERT_EQ(whole.values.size(), 4u);
+  EXPECT_EQ(whole.values[0].consumers, (std::vector<int>{0, 2}));
+  EXPECT_EQ(whole.values[2].name, "h");
+  EXPECT_EQ(whole.values[2].producer, 1);
+  EXPECT_EQ(whole.values[2].consumers, (std::vector<int>{2}));
+  EXPECT_EQ(whole.values[3].producer, 2);
+}
+
 TEST(Profile, CostsOfAPartitionAreThoseMeasured) {
   ProfileCosts costs;
   costs.bandwidth = 1000;
@@ -118,6 +139,46 @@ TEST(Profile, StagesOfAPackageBecomeItsConfs) {
   EXPECT_EQ(confs.mp.stage_to_ranks, (std::vector<std::vector<int>>{{0}, {1}}));
   EXPECT_EQ(confs.dp.module_to_stage, (std::vector<int>{0, 0, 0}));
   EXPECT_EQ(confs.dp.stage_to_ranks, (std::vector<std::vector<int>>{{0, 1, 2}}));
+}
+
+class Traces : public testing::Test {
+ protected:
+  Conf conf_;
+  Traces() {
+    conf_.module_to_stage = {0, 1, 1};
+    conf_.stage_to_ranks = {{0}, {1}};
+  }
+  static std::string Event(const std::string& name, int step, double microseconds) {
+    return "{\"name\":\"" + name +
+           "\",\"ph\":\"X\",\"pid\":0,\"tid\":0,\"ts\":0,\"dur\":" + std::to_string(microseconds) +
+           ",\"args\":{\"step\":" + std::to_string(step) + "}}";
+  }
+};
+
+TEST_F(Traces, ReplaceTimesByStage) {
+  Profile profile = Example();
+  // The first step is warm-up. Stage 1 holds modules 1 and 2, which share its time 2 to 3.
+  std::string text = "{\"traceEvents\":[" + Event("0F0", 0, 9e6) + "," + Event("0F0", 1, 100) +
+                     "," + Event("0F1", 1, 300) + "," + Event("1F0", 1, 1000) + "," +
+                     Event("0I0", 1, 50) + "," + Event("0W0", 1, 70) + "," + Event("1B0", 1, 2000) +
+                     "," + Event("0STEP", 1, 5) + "]}";
+  ApplyTrace(profile, conf_, text, "t.json");
+  EXPECT_NEAR(profile.nodes[0].forward.median, 200e-6, 1e-12);
+  EXPECT_NEAR(profile.nodes[0].forward.spread, 100e-6, 1e-12);
+  EXPECT_NEAR(profile.nodes[0].backward.median, 120e-6, 1e-12);
+  EXPECT_NEAR(profile.nodes[0].input_gradient.median, 50e-6, 1e-12);
+  EXPECT_NEAR(profile.nodes[1].forward.median, 400e-6, 1e-12);
+  EXPECT_NEAR(profile.nodes[2].forward.median, 600e-6, 1e-12);
+  EXPECT_NEAR(profile.nodes[2].backward.median, 1200e-6, 1e-12);
+  EXPECT_NEAR(profile.nodes[2].weight_gradient.median, 600e-6, 1e-12);
+}
+
+TEST_F(Traces, OfOtherRunsAreRefused) {
+  Profile profile = Example();
+  EXPECT_THROW(ApplyTrace(profile, conf_, "{\"traceEvents\":[" + Event("2F0", 0, 1) + "]}", "t"),
+               Error);
+  EXPECT_THROW(ApplyTrace(profile, conf_, "{\"traceEvents\":[]}", "t"), Error);
+  EXPECT_THROW(ApplyTrace(profile, conf_, "{}", "t"), Error);
 }
 
 }  // namespace

@@ -1,0 +1,74 @@
+#include "compiler/emit/samples.h"
+
+#include <torch/csrc/jit/serialization/pickle.h>
+
+#include "compiler/import/archive.h"
+#include "plan/dtype.h"
+#include "plan/safetensors.h"
+
+namespace pipewright {
+
+static const char kRecord[] = "data/sample_inputs/model.pt";
+
+// The tensors and numbers within tuples, lists and dicts, in their order.
+static std::vector<c10::IValue> LeavesOf(const c10::IValue& value) {
+  std::vector<c10::IValue> leaves;
+  std::vector<c10::IValue> stack = {value};
+  while (!stack.empty()) {
+    c10::IValue top = stack.back();
+    stack.pop_back();
+    std::vector<c10::IValue> items;
+    if (top.isTensor() || top.isScalar()) leaves.push_back(top);
+    if (top.isTuple()) items = top.toTupleRef().elements().vec();
+    if (top.isList()) items = top.toListRef().vec();
+    if (top.isGenericDict())
+      for (const auto& item : top.toGenericDict()) items.push_back(item.value());
+    stack.insert(stack.end(), items.rbegin(), items.rend());
+  }
+  return leaves;
+}
+
+// As the model takes it, which may be in other floats than it was exported for.
+static at::Tensor AsTensor(const c10::IValue& leaf, const ValueInfo& value) {
+  if (!leaf.isTensor()) return at::scalar_tensor(leaf.toScalar());
+  at::Tensor tensor = leaf.toTensor().detach();
+  if (!value.dtype.empty() && tensor.is_floating_point())
+    if (at::ScalarType wanted = ScalarTypeOf(value.dtype); at::isFloatingType(wanted))
+      tensor = tensor.to(wanted);
+  return tensor.contiguous();
+}
+
+void WriteSamples(const Model& model, const Manifest& manifest, const std::string& path) {
+  std::vector<c10::IValue> leaves;
+  try {
+    Archive archive(model.file);
+    if (!archive.Has(kRecord)) return;
+    std::string bytes = archive.Read(kRecord);
+    leaves = LeavesOf(torch::pickle_load(std::vector<char>(bytes.begin(), bytes.end())));
+  } catch (const std::exception&) {
+    return;  // an example of classes that are not known here
+  }
+  // Numbers that the export made part of the model are in the example alone.
+  if (leaves.size() != manifest.inputs.size())
+    std::erase_if(leaves, [](const c10::IValue& leaf) { return !leaf.isTensor(); });
+  if (leaves.size() != manifest.inputs.size()) return;
+  std::vector<at::Tensor> tensors;
+  std::vector<TensorToWrite> out;
+  for (size_t i = 0; i < leaves.size(); ++i) {
+    const ValueInfo& value = manifest.values[manifest.inputs[i]];
+    if (leaves[i].isTensor() != (value.kind == "tensor")) return;
+    tensors.push_back(AsTensor(leaves[i], value));
+    const at::Tensor& tensor = tensors.back();
+    const Dtype* dtype = FindDtype(DtypeText(tensor.scalar_type()));
+    if (!dtype || !tensor.device().is_cpu() ||
+        static_cast<size_t>(tensor.dim()) != value.shape.size())
+      return;
+    out.push_back({value.name,
+                   dtype->name,
+                   tensor.sizes().vec(),
+                   {static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes()}});
+  }
+  if (!out.empty()) WriteSafetensors(path, std::move(out));
+}
+
+}  // namespace pipewright

@@ -1,0 +1,47 @@
+#include "compiler/measure_package.h"
+
+#include <CLI/CLI.hpp>
+#include <cstdlib>
+
+#include "runtime/exec/thread_transport.h"
+#ifdef PIPEWRIGHT_MPI
+#include "runtime/exec/mpi_transport.h"
+#endif
+
+namespace pipewright {
+
+static bool UnderMpirun() {
+  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_SIZE"})
+    if (std::getenv(name)) return true;
+  return false;
+}
+
+void MeasureOnRanks(const ProfileOptions& options, int in_process,
+                    const std::function<void(const Profile&, const std::string& source)>& show) {
+  auto work = [&](Transport& transport) {
+    std::string source;
+    Profile profile = MeasurePackage(options, transport, source);
+    std::string error;
+    try {
+      if (transport.rank() == 0) show(profile, source);
+    } catch (const std::exception& e) {
+      error = e.what();
+    }
+    Vote(transport, "writing", error);
+  };
+  if (in_process > 0 || !UnderMpirun()) {
+    RunThreads(std::max(in_process, 1), work);
+    return;
+  }
+#ifdef PIPEWRIGHT_MPI
+  int code = RunMpi(nullptr, nullptr, "pipewright", [&](Transport& transport) {
+    work(transport);
+    return static_cast<int>(kSuccess);
+  });
+  if (code != kSuccess) throw CLI::RuntimeError(code);
+#else
+  throw Error("pipewright profile", "was built without MPI", "run it without mpirun");
+#endif
+}
+
+}  // namespace pipewright

@@ -1,0 +1,99 @@
+#include "compiler/profile_split.h"
+
+#include <cstdio>
+#include <filesystem>
+
+#include "compiler/measure_package.h"
+#include "plan/error.h"
+#include "plan/partition/profile_problem.h"
+#include "plan/partition/solve.h"
+
+namespace pipewright {
+
+namespace {
+
+// The model in pieces, and what they cost.
+struct Pieces {
+  SplitSpec split;
+  std::vector<int> cut_before;  // of each module of the package: the number of the cut
+  Profile profile;              // empty where there are fewer than wanted
+};
+
+Pieces MeasurePieces(const ProfileSplit& wanted, Model model, int depth) {
+  const SplitSpec& asked = wanted.compile.passes.split;
+  Pieces pieces;
+  pieces.split.kind = SplitSpec::kFine;
+  pieces.split.text = asked.text;
+  pieces.split.depth = depth;
+  CompileOptions compile = wanted.compile;
+  compile.passes.split = pieces.split;
+  compile.passes.dump.clear();
+  compile.ranks = 0;
+  Compiled compiled = Compile(model, compile);
+  pieces.cut_before = compiled.assigned;
+  if (pieces.cut_before.size() < static_cast<size_t>(asked.count)) return pieces;
+  ProfileOptions options;
+  options.package = compile.output;
+  options.microbatch = wanted.microbatch;
+  options.repeat = wanted.repeat;
+  MeasureOnRanks(options, 1,
+                 [&](const Profile& profile, const std::string&) { pieces.profile = profile; });
+  return pieces;
+}
+
+// Deletes the folder when it goes.
+struct Temporary {
+  std::string path;
+  ~Temporary() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path, ignored);
+  }
+};
+
+}  // namespace
+
+SplitSpec FindProfileSplit(const ProfileSplit& wanted, std::string& note) {
+  Temporary temporary{wanted.compile.output};
+  const SplitSpec& asked = wanted.compile.passes.split;
+  Pieces pieces;
+  const int kDepths[] = {0, 3, 2, 1};
+  for (int depth : kDepths) {
+    Model model = wanted.read();
+    try {
+      pieces = MeasurePieces(wanted, std::move(model), depth);
+      break;
+    } catch (const Error&) {
+      if (depth == 1) throw;  // the coarsest
+    }
+  }
+  if (pieces.profile.nodes.empty())
+    throw Error("--split " + asked.text,
+                "the model has only " + std::to_string(pieces.cut_before.size()) +
+                    " submodules to cut between",
+                "ask for fewer modules, or cut with --split equal:" + std::to_string(asked.count));
+  ProfileCosts costs;
+  costs.bandwidth = wanted.bandwidth;
+  PartitionProblem problem = ToProblem(pieces.profile, costs).problem;
+  // Modules are runs of the order of execution: each piece comes after the one before it.
+  int count = static_cast<int>(problem.nodes.size());
+  for (int i = 0; i + 1 < count; ++i) problem.values.push_back({i, {i + 1}, 0, 0, 0});
+  problem.stages = asked.count;
+  DeviceClass device;
+  device.count = asked.count;
+  problem.devices = {device};
+  PartitionResult result = SolvePartition(problem, {});
+  if (!result.feasible) throw Error("--split " + asked.text, "no such partition exists");
+  SplitSpec split = pieces.split;
+  split.keep_all = false;
+  for (size_t s = 1; s < result.stages.size(); ++s)
+    split.keep.push_back(pieces.cut_before[result.stages[s].nodes[0]]);
+  char text[160];
+  std::snprintf(text, sizeof text,
+                "%d pieces measured; the slowest of %d modules takes %.3f ms, at least %.3f ms is "
+                "needed",
+                count, asked.count, result.objective * 1000, result.lower_bound * 1000);
+  note = text;
+  return split;
+}
+
+}  // namespace pipewright

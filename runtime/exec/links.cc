@@ -1,0 +1,66 @@
+#include "runtime/exec/links.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+namespace pipewright {
+
+namespace {
+
+double Now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+Bundle Message(size_t bytes) {
+  auto memory = std::make_shared<std::vector<char>>(bytes, 1);
+  return {{{memory->data(), bytes}}, memory};
+}
+
+double Median(std::vector<double> numbers) {
+  std::nth_element(numbers.begin(), numbers.begin() + numbers.size() / 2, numbers.end());
+  return numbers[numbers.size() / 2];
+}
+
+// `there` bytes to the peer and one byte back, as the sender sees it; the first round is a warm-up.
+double RoundTrip(Transport& transport, int from, int to, size_t there, int repeat) {
+  std::vector<double> times = {0};
+  Bundle out = Message(there), back = Message(1);
+  for (int i = 0; i <= repeat; ++i) {
+    if (transport.rank() == from) {
+      double start = Now();
+      transport.Wait(transport.Send(to, 0, out));
+      transport.Wait(transport.Recv(to, 0, back));
+      if (i > 0) times.push_back(Now() - start);
+    } else {
+      transport.Wait(transport.Recv(from, 0, out));
+      transport.Wait(transport.Send(from, 0, back));
+    }
+  }
+  times.erase(times.begin());
+  return times.empty() ? 0 : Median(times);
+}
+
+}  // namespace
+
+std::vector<ProfileLink> MeasureLinks(Transport& transport, int repeat, size_t bytes) {
+  std::vector<ProfileLink> links;
+  for (int from = 0; from < transport.size(); ++from)
+    for (int to = 0; to < transport.size(); ++to) {
+      if (from == to) continue;
+      double figures[2] = {0, 0};
+      if (transport.rank() == from || transport.rank() == to) {
+        double small = RoundTrip(transport, from, to, 1, 2 * repeat);
+        double large = RoundTrip(transport, from, to, bytes, repeat);
+        figures[0] = small / 2;
+        figures[1] = static_cast<double>(bytes) / std::max(large - small, 1e-9);
+      }
+      std::string mine(reinterpret_cast<char*>(figures), sizeof figures);
+      std::string senders = transport.AllGather(mine)[static_cast<size_t>(from)];
+      std::memcpy(figures, senders.data(), sizeof figures);
+      links.push_back({from, to, figures[0], figures[1]});
+    }
+  return links;
+}
+
+}  // namespace pipewright

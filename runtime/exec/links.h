@@ -1,0 +1,16 @@
+// How fast the links between ranks are.
+#pragma once
+#include <vector>
+
+#include "plan/profile/profile.h"
+#include "runtime/exec/transport.h"
+
+namespace pipewright {
+
+// Every ordered pair of ranks, one after the other while the rest waits: latency is half of an
+// empty message's way there and back, bandwidth that of `bytes` beyond the latency; medians of
+// `repeat`. The same on every rank. Collective.
+std::vector<ProfileLink> MeasureLinks(Transport& transport, int repeat = 20,
+                                      size_t bytes = size_t{4} << 20);
+
+}  // namespace pipewright

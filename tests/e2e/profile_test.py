@@ -1,0 +1,155 @@
+"""Profile a package, partition it, train what the partition says: the same bits as any conf's."""
+import json
+import os
+import subprocess
+import unittest
+
+from support import (BUILD, ENVIRONMENT, LENGTH, Case, export_gpt, gpt, pipewright, token_job,
+                     torch)
+
+
+def out_of(*arguments, ranks=0):
+    """Standard output alone: with --json it is JSON and nothing else."""
+    command = ["mpirun", "-n", str(ranks)] if ranks else []
+    command += [str(BUILD / "pipewright"), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120,
+                          env={**os.environ, **ENVIRONMENT})
+    assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+    return json.loads(done.stdout)
+
+
+def sizes(profile):
+    return ([(n["kept_bytes"], n["kept_for_weight_bytes"], n["peak_bytes"])
+             for n in profile["nodes"]], profile["values"], profile["shared"])
+
+
+class Profile(Case):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        export_gpt(gpt(layers=3), cls.folder / "gpt.pt2")
+        cls.package = cls.compile("gpt.pt2", "gpt.pkg")
+        cls.manifest = json.loads((cls.package / "manifest.json").read_text())
+        cls.text = cls.folder / "profile.txt"
+        done = pipewright("profile", cls.package, "--microbatch", 4, "--repeat", 3, "-o", cls.text)
+        assert done.code == 0, done.out
+        cls.profile = json.loads(cls.text.with_suffix(".json").read_text())
+
+    def test_every_module_and_value_is_measured(self):
+        profile = self.profile
+        self.assertEqual([n["name"] for n in profile["nodes"]],
+                         [m["name"] for m in self.manifest["modules"]])
+        held = {}
+        for node, module in zip(profile["nodes"], self.manifest["modules"]):
+            for kind in ("forward", "backward", "weight_gradient"):
+                self.assertGreater(node[kind]["median"], 0, (node["name"], kind))
+                self.assertGreaterEqual(node[kind]["spread"], 0)
+            numbers = sum(torch.Size(w["shape"]).numel() for w in module["held"]
+                          if w["kind"] == "parameter")
+            self.assertEqual(node["parameter_bytes"], 4 * numbers)
+            self.assertGreaterEqual(node["peak_bytes"], node["kept_bytes"])
+            held[node["name"]] = node
+        # The first module takes no gradient: all of its backward is W.
+        self.assertEqual(held["module0"]["input_gradient"]["median"], 0)
+        self.assertGreater(held["module1"]["input_gradient"]["median"], 0)
+        self.assertGreater(held["module1"]["kept_for_weight_bytes"], 0)
+        self.assertLess(held["module1"]["kept_for_weight_bytes"], held["module1"]["kept_bytes"])
+        # A batch of 4 samples of LENGTH tokens, 32 wide, in float32.
+        found = {v["name"]: v["bytes"] for v in profile["values"] if v["consumers"]}
+        self.assertIn(4 * LENGTH * 32 * 4, found.values())
+        self.assertEqual(profile["values"][0]["producer"], -1)
+        self.assertEqual(profile["values"][0]["bytes"], 4 * LENGTH * 8)  # int64
+
+    def test_graph_text_reads_back(self):
+        graph = self.text.read_text()
+        self.assertEqual(graph.count(" -- forward_compute_time="),
+                         len(self.manifest["modules"]) + len(self.manifest["inputs"]))
+        out = self.path("again")
+        self.succeed(pipewright("partition", self.text, "--stages", 2, "-o", out))
+        stages = (out / "graph.txt").read_text()
+        self.assertEqual("".join(line.split(" -- stage_id=")[0].rstrip("\n") + "\n"
+                                 for line in stages.splitlines()).rstrip("\n"), graph.rstrip("\n"))
+
+    def test_fine_parts_and_bytes_that_do_not_depend_on_the_run(self):
+        fine = [out_of("profile", self.package, "--microbatch", 4, "--repeat", 1, "--fine", "--json")
+                for _ in range(2)]
+        self.assertEqual(sizes(fine[0]), sizes(fine[1]))
+        self.assertGreater(len(fine[0]["nodes"]), 3 * len(self.profile["nodes"]))
+        for node in self.profile["nodes"]:
+            parts = [n for n in fine[0]["nodes"] if n["module"] == node["module"]]
+            self.assertGreaterEqual(sum(n["parameter_bytes"] for n in parts),
+                                    node["parameter_bytes"])
+        labels = " ".join(n["description"] for n in fine[0]["nodes"])
+        for name in ("blocks.0", "blocks.2"):
+            self.assertIn(name, labels)
+
+    def test_under_mpirun_ranks_and_links_are_measured(self):
+        modules = len(self.manifest["modules"])
+        profile = out_of("profile", self.package, "--microbatch", 4, "--repeat", 1, "--json",
+                         ranks=modules)
+        self.assertEqual([node["rank"] for node in profile["nodes"]], list(range(modules)))
+        pairs = [(link["from"], link["to"]) for link in profile["links"]]
+        self.assertEqual(pairs, [(a, b) for a in range(modules) for b in range(modules) if a != b])
+        for link in profile["links"]:
+            self.assertGreater(link["latency"], 0)
+            self.assertGreater(link["bytes_per_second"], 0)
+        self.assertEqual([v["bytes"] for v in profile["values"]],
+                         [v["bytes"] for v in self.profile["values"]])
+
+    def test_profile_partition_conf_train_gives_the_same_bits(self):
+        conf = self.path("one.json")
+        self.succeed(pipewright("conf", self.package, "--ranks", 1, "-o", conf))
+        job = token_job(steps=3)
+        first = self.train(self.package, job, 1, mpi=False, conf=conf)
+        # Measured on the spot, as the package holds no profile of its own.
+        out = self.path("stages2")
+        report = out_of("partition", self.package, "--stages", 2, "--repeat", 3, "--json", "-o", out)
+        self.assertTrue(report["feasible"])
+        self.assertEqual(len(report["stages"]), 2)
+        conf = json.loads((out / "hybrid_conf.json").read_text())
+        self.assertEqual(len(conf["module_to_stage_map"]), len(self.manifest["modules"]) + 1)
+        run = self.train(self.package, job, 2, conf=out / "hybrid_conf.json")
+        self.assert_same_run(run, first, "2 stages: ")
+        # Replicated stages, as the partition chose them.
+        out = self.path("hybrid")
+        report = out_of("partition", self.text.with_suffix(".json"), "--devices", 3, "--replicas", 3,
+                        "-b", "1e12", "--json", "-o", out)
+        ranks = sum(stage["replicas"] for stage in report["stages"])
+        self.assertEqual(ranks, 3)
+        self.assertGreater(max(stage["replicas"] for stage in report["stages"]), 1)
+        run = self.train(self.package, {**job, "reduce": "exact"}, 3, conf=out / "hybrid_conf.json")
+        self.assert_same_run(run, first, "replicas: ")
+
+    def test_compile_by_profile(self):
+        package = self.compile("gpt.pt2", "by_profile.pkg", "--split", "profile:3", "--repeat", "3")
+        manifest = json.loads((package / "manifest.json").read_text())
+        self.assertEqual(len(manifest["modules"]), 3)
+        leftovers = [p.name for p in self.folder.iterdir() if ".pieces" in p.name]
+        self.assertEqual(leftovers, [])
+        job = token_job(steps=3)
+        run = self.train(package, job, 3, mpi=False)
+        reference = self.train_pytorch(gpt(layers=3), job)
+        for ours, theirs in zip(run.losses, reference.losses):
+            for a, b in zip(ours, theirs):
+                self.assertAlmostEqual(a, b, delta=1e-5)
+
+    def test_trace_of_a_run_is_fed_back(self):
+        names = [m["name"] for m in self.manifest["modules"]]
+        events = [{"name": f"{s}{k}0", "ph": "X", "pid": 0, "tid": s, "ts": 0, "dur": 1000.0 * (s + 1),
+                   "args": {"step": 0}} for s in range(len(names)) for k in "FB"]
+        trace = self.path("trace.json")
+        trace.write_text(json.dumps({"traceEvents": events}))
+        profile = out_of("profile", self.package, "--from-trace", trace, "--base",
+                         self.text.with_suffix(".json"), "--json")
+        for s, node in enumerate(profile["nodes"]):
+            self.assertAlmostEqual(node["forward"]["median"], 1e-3 * (s + 1))
+
+    def test_what_cannot_be_measured_is_said(self):
+        self.assert_fails(pipewright("profile", self.path("none")), "manifest.json")
+        self.assert_fails(pipewright("profile", self.package, "--input", self.path("none")), "none")
+        self.assert_fails(pipewright("compile", self.path("gpt.pt2"), "-o", self.path("x"), "--split",
+                                     "profile:9999"), "submodules to cut between")
+
+
+if __name__ == "__main__":
+    unittest.main()
