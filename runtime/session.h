@@ -19,7 +19,8 @@ struct SessionOptions {
   bool training = true;  // false: forward only
   bool has_loss = true;
   bool keep_gradients = false;
-  std::string agreed = "";  // what else must be the same on every rank
+  std::string agreed = "";      // what else must be the same on every rank
+  std::string device_map = "";  // instead of a conf: what lies where (plan/placement/residence.h)
   std::function<double(int microbatch)> loss_weight = nullptr;  // as in StageSettings
   // Called with the stages loaded, on all ranks; changes their weights and returns the step that
   // is to be the first. Empty: step 0.
