@@ -9,6 +9,7 @@
 #include "plan/error.h"
 #include "plan/json.h"
 #include "plan/placement/checkpoint_tree.h"
+#include "plan/placement/export_tree.h"
 #include "plan/placement/package.h"
 #include "plan/placement/place.h"
 #include "plan/size.h"
@@ -29,11 +30,13 @@ bool IsPackage(const std::string& path) {
   return std::filesystem::exists(std::filesystem::path(path) / "manifest.json");
 }
 
-// A package, a module tree as JSON, or weights, whose names give the tree.
+// A package, a model file of torch.export, a module tree as JSON, or weights, whose names give the
+// tree.
 ModuleTree ReadModel(const std::string& path) {
   if (IsPackage(path)) return TreeOfPackage(ReadManifest(path));
   if (!std::filesystem::is_directory(path)) {
     MappedFile file(path);
+    if (IsExport(file.bytes())) return TreeOfExport(file.bytes(), path);
     size_t first = file.bytes().find_first_not_of(" \t\r\n");
     // A safetensors file begins with a length, whose upper bytes are zero.
     bool json = first != std::string_view::npos && file.bytes()[first] == '{' &&
@@ -196,7 +199,9 @@ void AddPlaceCommand(CLI::App& app) {
   static Options options;
   PlaceOptions& place = options.place;
   app.add_option("model", options.model,
-                 "a package, a module tree as JSON, or weights: a file, an index or a folder")
+                 "a package, a model of torch.export, a module tree as JSON, or weights: a file, "
+                 "an index or "
+                 "a folder")
       ->required();
   app.add_option("--max-memory", options.max_memory,
                  "budgets: 0=10GiB,1=10GiB,cpu=30GiB,disk=1TB (default: this machine's RAM)")

@@ -126,7 +126,7 @@ class RankLoads {
       return;
     }
     double need = BytesOf(offload_, stage);
-    while (bytes_ + need > room_) {
+    while (bytes_ + need > room_ || (offload_.memory <= 0 && loaded_.size() >= 2)) {
       int victim = Victim(i);
       if (victim < 0)
         throw Error("rank " + std::to_string(rank_) + ", stage " + std::to_string(stage),

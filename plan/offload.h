@@ -10,7 +10,7 @@ namespace pipewright {
 struct Offload {
   std::vector<int> stages;      // ascending
   std::vector<double> weights;  // [stage] bytes, of all stages or of none (then each counts 1)
-  double memory = 0;  // for weights of offloaded stages, on each rank; 0: for its two largest
+  double memory = 0;  // for weights of offloaded stages, on each rank; 0: two stages at once
 };
 
 // Adds LOAD and EVICT to a lowered plan or to a schedule; any that are there go first. A rank uses

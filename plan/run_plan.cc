@@ -3,10 +3,10 @@
 #include <algorithm>
 
 #include "plan/actions.h"
-#include "plan/dtype.h"
 #include "plan/error.h"
 #include "plan/lower.h"
 #include "plan/offload.h"
+#include "plan/placement/residence.h"
 #include "plan/plan_text.h"
 #include "plan/schedule.h"
 #include "plan/stage_graph.h"
@@ -63,17 +63,17 @@ Plan ZbAutoPlan(const Job& job, const StageGraph& graph) {
   return std::move(found.plan);
 }
 
-// What the conf offloads, and how many bytes of weights each stage has.
-Offload OffloadOf(const Manifest& manifest, const Conf& conf) {
+// What the conf offloads, and how many bytes of each stage come and go.
+Offload OffloadOf(const RunPlan& run) {
   Offload offload;
-  offload.stages = conf.offloaded_stages;
-  offload.memory = static_cast<double>(conf.offload_memory);
-  offload.weights.assign(conf.stage_to_ranks.size(), 0);
-  for (size_t m = 0; m < manifest.modules.size(); ++m)
-    for (const WeightInfo& weight : manifest.modules[m].held)
-      if (const Dtype* dtype = FindDtype(weight.dtype))
-        offload.weights[conf.module_to_stage[m]] +=
-            static_cast<double>(TensorBytes(*dtype, weight.shape, weight.name));
+  offload.stages = run.conf.offloaded_stages;
+  offload.memory = static_cast<double>(run.conf.offload_memory);
+  offload.weights.assign(run.conf.stage_to_ranks.size(), 0);
+  for (size_t m = 0; m < run.manifest.modules.size(); ++m)
+    for (size_t w = 0; w < run.on_disk[m].size(); ++w)
+      if (run.on_disk[m][w])
+        offload.weights[run.conf.module_to_stage[m]] +=
+            static_cast<double>(BytesOf(run.manifest.modules[m].held[w]));
   return offload;
 }
 
@@ -116,20 +116,29 @@ Plan MakePlan(const Job& job, const StageGraph& graph, const Offload& offload, b
 }  // namespace
 
 Plan MakeForwardPlan(const Job& job, const RunPlan& run) {
-  return MakePlan(job, run.graph, OffloadOf(run.manifest, run.conf), /*forward_only=*/true);
+  return MakePlan(job, run.graph, OffloadOf(run), /*forward_only=*/true);
 }
 
 RunPlan MakeRunPlan(const std::string& package, const std::string& conf, const Job& job, int ranks,
-                    bool forward_only) {
+                    bool forward_only, const std::string& device_map) {
   RunPlan run;
   run.manifest = ReadManifest(package);
   CheckGroups(run.manifest, job.optimizer, job.path + ": optimizer");
   if (!forward_only) Freeze(run.manifest, job.freeze, job.path + ": freeze");
-  run.conf = ReadConfFor(package, conf, run.manifest, ranks);
+  if (device_map.empty()) {
+    run.conf = ReadConfFor(package, conf, run.manifest, ranks);
+    run.on_disk = WeightsOfStages(run.manifest, run.conf);
+  } else {
+    Residence residence = ReadResidence(
+        run.manifest, ReadDeviceMap(ReadJson(device_map), device_map), device_map, ranks);
+    run.conf = std::move(residence.conf);
+    run.on_disk = std::move(residence.on_disk);
+    run.warnings = std::move(residence.warnings);
+  }
   run.graph = MakeStageGraph(run.manifest, run.conf);
   run.plan = IsAsynchronous(job) && !forward_only
                  ? MakeAsynchronousPlan(job, run, StepsInARow(job, 0))
-                 : MakePlan(job, run.graph, OffloadOf(run.manifest, run.conf), forward_only);
+                 : MakePlan(job, run.graph, OffloadOf(run), forward_only);
   return run;
 }
 

@@ -1,6 +1,7 @@
 // From a package, a conf and a job to the plan of a run.
 #pragma once
 #include <string>
+#include <vector>
 
 #include "plan/conf.h"
 #include "plan/job.h"
@@ -14,14 +15,17 @@ struct RunPlan {
   Conf conf;
   StageGraph graph;
   Plan plan;
+  std::vector<std::vector<bool>> on_disk;  // [module][held]: weights of offloaded stages
+  std::vector<std::string> warnings;
 };
 
 // `conf`: a file, or "" for PACKAGE/conf/mp_conf.json. `ranks`: how many were started; 0: as many
 // as the conf names. The plan is the job's schedule lowered, or the file that the job names (a
 // schedule without transfers is lowered, a whole plan runs as it is), validated. Forward only, it
-// is one sweep over the microbatches. Throws Error where package, conf, job and ranks do not fit.
+// is one sweep over the microbatches. `device_map`: a file that says what lies where, instead of a
+// conf (plan/placement/residence.h). Throws Error where package, conf, job and ranks do not fit.
 RunPlan MakeRunPlan(const std::string& package, const std::string& conf, const Job& job, int ranks,
-                    bool forward_only);
+                    bool forward_only, const std::string& device_map = "");
 
 // One sweep over the microbatches, forward only: what a run that trains validates with.
 Plan MakeForwardPlan(const Job& job, const RunPlan& run);

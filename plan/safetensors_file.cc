@@ -1,3 +1,5 @@
+#include <sys/mman.h>
+
 #include <algorithm>
 
 #include "plan/error.h"
@@ -7,8 +9,18 @@
 
 namespace pipewright {
 
+// The system would read on behind the header: payloads that nobody may want, or that are to be read
+// past the page cache.
+static SafetensorsHeader ParseAlone(const MappedFile& file) {
+  const size_t size = file.bytes().size();
+  if (size) madvise(file.data(), size, MADV_RANDOM);
+  SafetensorsHeader header = ParseSafetensorsHeader(file.bytes(), file.path());
+  if (size) madvise(file.data(), size, MADV_NORMAL);
+  return header;
+}
+
 SafetensorsFile::SafetensorsFile(const std::string& path)
-    : file_(path), header_(ParseSafetensorsHeader(file_.bytes(), path)) {}
+    : file_(path), header_(ParseAlone(file_)) {}
 
 const TensorInfo& SafetensorsFile::At(std::string_view name) const {
   if (const TensorInfo* info = Find(name)) return *info;

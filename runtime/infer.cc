@@ -11,6 +11,7 @@
 #include "plan/text.h"
 #include "runtime/dtype.h"
 #include "runtime/messages.h"
+#include "runtime/offload_report.h"
 #include "runtime/train.h"
 
 namespace pipewright {
@@ -71,6 +72,8 @@ void Infer(const RunOptions& options, Transport& transport) {
   SessionOptions open{options.package, options.conf, options.weights};
   open.training = open.has_loss = false;
   open.agreed = AgreedText(options);
+  open.device_map = options.device_map;
+  CheckOffloadFolder(options.offload_dir, transport);
   InputFile feed;
   feed.microbatches = options.microbatches;
   std::map<int, std::vector<at::Tensor>> outputs;  // of this rank, by output
@@ -145,6 +148,11 @@ void Infer(const RunOptions& options, Transport& transport) {
     } catch (const std::exception& e) {
       error = e.what();
     }
+  }
+  try {
+    std::fputs(ReportOffload(session, transport, 1, options.offload_report).c_str(), stdout);
+  } catch (const std::exception& e) {
+    error = e.what();
   }
   Vote(transport, "writing", error);
 }

@@ -16,6 +16,7 @@
 #include "runtime/bench.h"
 #include "runtime/exec/supervise.h"
 #include "runtime/exec/thread_transport.h"
+#include "runtime/generate.h"
 #include "runtime/train.h"
 #ifdef PIPEWRIGHT_MPI
 #include "runtime/exec/mpi_transport.h"
@@ -32,6 +33,7 @@ bool synchronous_sends = false;
 StallOptions stall = StallOptionsFromEnvironment();
 RunOptions options;
 BenchOptions bench;
+GenerateOptions generate;
 std::vector<std::string> arguments;  // the whole command line
 struct {
   SuperviseOptions options;
@@ -134,6 +136,17 @@ void AddPackage(CLI::App& app) {
                  "safetensors file that replaces the package's weights");
 }
 
+void AddOffload(CLI::App& app) {
+  app.add_option("--device-map", options.device_map,
+                 "what lies in memory (0, 1, ..., cpu) and what is read from disk as it is needed, "
+                 "as `pipewright place` writes it")
+      ->excludes(app.get_option("--conf"));
+  app.add_option("--offload-dir", options.offload_dir,
+                 "not needed: weights on disk are read from the package's own files");
+  app.add_option("--offload-report", options.offload_report,
+                 "JSON file for what was read and held");
+}
+
 void AddTrain(CLI::App& app) {
   AddPackage(app);
   app.add_option("job", options.job, "job file: data, loss, optimizer, schedule")->required();
@@ -167,7 +180,52 @@ void AddInfer(CLI::App& app) {
   app.add_option("-o,--output", options.output, "safetensors file to write")->required();
   app.add_option("--microbatches", options.microbatches, "parts that the rows are cut into")
       ->check(CLI::Range(1, 1 << 20));
+  AddOffload(app);
   app.callback([] { RunRanks(Infer); });
+}
+
+void AddGenerate(CLI::App& app) {
+  AddPackage(app);
+  auto* prompt = app.add_option("--prompt", generate.prompts,
+                                "text to go on with, its bytes the tokens; several: several texts")
+                     ->allow_extra_args(false);
+  app.add_option("--prompt-file", generate.prompt_file, "file with a text to go on with");
+  app.add_option("--tokens", generate.tokens, "tokens to go on with: 1,2,3; several: several texts")
+      ->allow_extra_args(false)
+      ->excludes(prompt);
+  app.add_option("--max-new-tokens", generate.new_tokens, "how many to add to each text")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40))
+      ->capture_default_str();
+  app.add_option("--temperature", generate.sample.temperature,
+                 "logits are divided by it; 0: the likeliest token, always")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--top-k", generate.sample.top_k, "choose among the k likeliest; 0: all")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--top-p", generate.sample.top_p,
+                 "choose among the likeliest that have this probability together")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  app.add_option("--repetition-penalty", generate.sample.repetition_penalty,
+                 "above 1: tokens that are there already become less likely")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--seed", generate.seed, "of the choices")->capture_default_str();
+  app.add_option("--stop", generate.stop, "token that ends a text")->check(CLI::NonNegativeNumber);
+  app.add_option("--context", generate.context,
+                 "tokens that the model sees at most (default: what it was exported for)")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--logits", generate.logits, "which output of the model has them")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("-o,--output", options.output, "file to write (default: standard output)");
+  app.add_flag("--json", generate.json, "write tokens and texts as JSON");
+  AddOffload(app);
+  app.callback([] {
+    RunRanks(
+        [](const RunOptions& run, Transport& transport) { Generate(run, generate, transport); });
+  });
 }
 
 void AddBench(CLI::App& app) {
@@ -194,6 +252,7 @@ const Command kCommands[] = {
     {"bench", "how long steps and actions take, and what they hold in memory", AddBench},
     {"eval", "the loss of a package on the data of a job, without training", AddEval},
     {"infer", "a package's outputs for tensors in a file", AddInfer},
+    {"generate", "go on with a text, token by token", AddGenerate},
 };
 
 void AddGlobal(CLI::App& app) {

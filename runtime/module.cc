@@ -1,4 +1,4 @@
-#include "runtime/module.h"
+#include "runtime/module_weights.h"
 
 #include <caffe2/serialize/versions.h>
 #include <torch/csrc/jit/passes/inliner.h>
@@ -9,7 +9,6 @@
 
 #include "passes/op_library.h"
 #include "plan/error.h"
-#include "plan/safetensors.h"
 #include "plan/text.h"
 #include "runtime/dtype.h"
 #include "runtime/torch_error.h"
@@ -24,18 +23,27 @@ std::string ShapeText(const std::vector<int64_t>& shape) {
   return "[" + Join(sizes, ", ") + "]";
 }
 
+}  // namespace
+
+const TensorInfo& CheckedWeight(const SafetensorsFile& file, const WeightInfo& weight) {
+  const TensorInfo& info = file.At(weight.name);
+  if (DtypeOfSafetensors(info.dtype) != DtypeOf(weight.dtype) || info.shape != weight.shape)
+    throw Error(file.path(),
+                "\"" + weight.name + "\" is " + info.dtype + " " + ShapeText(info.shape) +
+                    ", manifest.json says " + weight.dtype + " " + ShapeText(weight.shape),
+                "replace it by a tensor of the same shape and type, or compile again");
+  return info;
+}
+
+namespace {
+
 at::Tensor MakeWeight(const WeightInfo& weight, const SafetensorsFile* file) {
   at::ScalarType type = DtypeOf(weight.dtype);
   // A tensor of its own rather than the mapped file: training writes to it, and kernels of the
   // linear algebra library may round differently where memory is aligned differently.
   at::Tensor tensor = file ? at::empty(weight.shape, type) : at::zeros(weight.shape, type);
   if (file) {
-    const TensorInfo& info = file->At(weight.name);
-    if (DtypeOfSafetensors(info.dtype) != type || info.shape != weight.shape)
-      throw Error(file->path(),
-                  "\"" + weight.name + "\" is " + info.dtype + " " + ShapeText(info.shape) +
-                      ", manifest.json says " + weight.dtype + " " + ShapeText(weight.shape),
-                  "replace it by a tensor of the same shape and type, or compile again");
+    const TensorInfo& info = CheckedWeight(*file, weight);
     if (info.end > info.begin)
       file->Read(info, 0, static_cast<char*>(tensor.data_ptr()), info.end - info.begin);
   }
@@ -83,8 +91,8 @@ void CheckInterface(const std::string& file, const Manifest& manifest, const Mod
 
 }  // namespace
 
-LoadedModule LoadModule(const std::string& package, const Manifest& manifest, int index,
-                        WeightSource weights) {
+static LoadedModule Load(const std::string& package, const Manifest& manifest, int index,
+                         WeightSource weights, const std::vector<bool>& left_out) {
   for (const std::string& library : manifest.op_libraries) LoadOpLibrary(library);
   const ModuleInfo& info = manifest.modules[index];
   std::string path = package + "/" + info.code;
@@ -120,8 +128,11 @@ LoadedModule LoadModule(const std::string& package, const Manifest& manifest, in
     file = std::make_unique<SafetensorsFile>(package + "/" + info.weights);
   module.self =
       c10::ivalue::Object::create(c10::StrongTypePtr(module.unit, type), type->numAttributes());
-  for (const WeightInfo& weight : info.held) {
-    module.weights.push_back(MakeWeight(weight, file.get()));
+  for (size_t w = 0; w < info.held.size(); ++w) {
+    const WeightInfo& weight = info.held[w];
+    const bool empty = !left_out.empty() && left_out[w];
+    module.weights.push_back(empty ? at::empty({0}, at::dtype(DtypeOf(weight.dtype)))
+                                   : MakeWeight(weight, file.get()));
     module.self->setAttr(weight.name, module.weights.back());
   }
   if (type->hasAttribute("device")) module.self->setAttr("device", at::Device(at::kCPU));
@@ -131,6 +142,16 @@ LoadedModule LoadModule(const std::string& package, const Manifest& manifest, in
   torch::jit::Inline(*graph);
   module.code = std::make_unique<torch::jit::Code>(graph, info.name);
   return module;
+}
+
+LoadedModule LoadModule(const std::string& package, const Manifest& manifest, int index,
+                        WeightSource weights) {
+  return Load(package, manifest, index, weights, {});
+}
+
+LoadedModule LoadModuleWithout(const std::string& package, const Manifest& manifest, int index,
+                               const std::vector<bool>& left_out) {
+  return Load(package, manifest, index, WeightSource::kFile, left_out);
 }
 
 void SetTraining(LoadedModule& module, bool training) {

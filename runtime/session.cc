@@ -1,6 +1,7 @@
 #include "runtime/session.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <filesystem>
 #include <map>
 #include <set>
@@ -193,7 +194,11 @@ void OpenSession(Session& session, const SessionOptions& options, Transport& tra
   std::vector<std::pair<const char*, uint64_t>> fingerprints;
   Phase(transport, "reading", [&] {
     session.run = MakeRunPlan(options.package, options.conf, session.job, transport.size(),
-                              !options.training);
+                              !options.training, options.device_map);
+    if (options.training && !session.run.conf.offloaded_stages.empty())
+      throw Error(options.conf.empty() ? options.package + "/conf/mp_conf.json" : options.conf,
+                  "it offloads stages, which stay where they are while they train",
+                  "leave \"offload\" out; infer, eval and generate take it");
     if (options.has_loss) CheckLosses(session, options.training);
     auto shapes = std::make_shared<ShapeCache>(options.package, session.run.manifest);
     auto first = shapes->Of(specs(0, 0));
@@ -206,6 +211,9 @@ void OpenSession(Session& session, const SessionOptions& options, Transport& tra
     settings.specs = [shapes, specs = std::move(specs)](int64_t step, int microbatch) {
       return shapes->Of(specs(step, microbatch));
     };
+    if (transport.rank() == 0)
+      for (const std::string& warning : session.run.warnings)
+        std::fprintf(stderr, "pipewright-run: warning: %s\n", warning.c_str());
     settings.recompute = RecomputedModules(session);
     session.transport = &transport;
     fingerprints = Fingerprints(session, options);
@@ -231,11 +239,16 @@ void OpenSession(Session& session, const SessionOptions& options, Transport& tra
     settings.stop_on_nan = session.job.stop_on_nan;
     settings.accuracy = session.job.accuracy;
     settings.keep_gradients = options.keep_gradients;
+    settings.weights = options.weights;
+    if (!session.run.conf.offloaded_stages.empty()) {
+      settings.on_disk = &session.run.on_disk;
+      settings.actions = &session.run.plan.ranks[static_cast<size_t>(transport.rank())];
+    }
     settings.input = std::move(input);
     settings.output = std::move(output);
     session.stages = std::make_unique<TorchStages>(std::move(settings));
     if (!options.weights.empty())
-      LoadWeights(options.weights, session.run.manifest, *session.stages);
+      LoadWeights(options.weights, session.run.manifest, *session.stages, session.run.on_disk);
   });
   ExecutorOptions executor;
   if (options.restore) executor.first_step = options.restore(session);
@@ -246,6 +259,7 @@ void OpenSession(Session& session, const SessionOptions& options, Transport& tra
     if (options.training && session.job.validation.every > 0) MakeEvaluator(session);
   });
   // Copies that start apart would be trained apart.
+  if (!session.run.conf.offloaded_stages.empty()) return;
   Phase(transport, "comparing shared weights", [&] {
     CheckSharedCopies(session.run.manifest, session.run.conf, *session.stages, transport);
   });

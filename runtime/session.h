@@ -20,7 +20,8 @@ struct SessionOptions {
   bool training = true;  // false: forward only
   bool has_loss = true;
   bool keep_gradients = false;
-  std::string agreed = "";  // what else must be the same on every rank
+  std::string agreed = "";      // what else must be the same on every rank
+  std::string device_map = "";  // instead of a conf: what lies where (plan/placement/residence.h)
   // As in StageSettings.
   std::function<double(int loss, int64_t minibatch, int microbatch)> loss_weight = nullptr;
   std::function<void(int64_t steps)> stepped = nullptr;

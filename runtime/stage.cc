@@ -7,6 +7,7 @@
 #include "plan/error.h"
 #include "runtime/dtype.h"
 #include "runtime/loss.h"
+#include "runtime/module_weights.h"
 #include "runtime/stage_state.h"
 
 namespace pipewright {
@@ -43,12 +44,21 @@ TorchStages::TorchStages(StageSettings settings)
     const std::vector<int>& ranks = conf.stage_to_ranks[stage];
     if (std::find(ranks.begin(), ranks.end(), s.settings.rank) == ranks.end()) continue;
     s.modules_of[stage].push_back(index);
+    static const std::vector<bool> none;
+    const std::vector<bool>& on_disk = s.settings.on_disk ? (*s.settings.on_disk)[m] : none;
     LoadedModule& module =
-        s.modules.emplace(index, LoadModule(s.settings.package, s.manifest, index)).first->second;
+        s.modules.emplace(index, LoadModuleWithout(s.settings.package, s.manifest, index, on_disk))
+            .first->second;
     pipewright::SetTraining(module, s.settings.training);
     s.gradients.Hold(index, module.weights);
     s.updater.Hold(index, module.weights);
   }
+  if (s.settings.on_disk &&
+      std::any_of(s.settings.actions->begin(), s.settings.actions->end(),
+                  [](const Action& a) { return a.kind == ActionKind::kLoad; }))
+    s.offloaded =
+        std::make_unique<OffloadedWeights>(s.settings.package, s.settings.weights, s.manifest, conf,
+                                           *s.settings.on_disk, *s.settings.actions, s.modules);
   s.feeds_back.resize(s.manifest.modules.size());
   for (const auto& [index, module] : s.modules)
     for (int id : s.manifest.modules[index].inputs) {
@@ -220,7 +230,11 @@ std::vector<Bundle> TorchStages::Forward(int stage, int microbatch, std::vector<
   inputs.clear();
   if (auto at = s.versions.find(stage); at != s.versions.end())
     ++at->second.users[at->second.current];
+  if (s.offloaded) s.offloaded->Bind(stage);
   s.RunModules(stage, microbatch, values, false);
+  if (s.offloaded)
+    for (c10::IValue& value : values)
+      if (value.isTensor()) value = s.offloaded->Detached(stage, value.toTensor());
   for (size_t i = 0; i < s.manifest.outputs.size(); ++i) {
     int id = s.manifest.outputs[i];
     int producer = s.value(id).producer;
@@ -249,6 +263,16 @@ void TorchStages::Copy(const Bundle& into, const Bundle& from) { GradientSums::C
 void TorchStages::OnReady(std::function<void(int)> ready) {
   state_->gradients.OnReady(std::move(ready));
 }
+
+void TorchStages::Load(int stage) {
+  if (!state_->offloaded) return StageBody::Load(stage);
+  state_->offloaded->Load(stage);
+}
+void TorchStages::Evict(int stage) {
+  if (!state_->offloaded) return StageBody::Evict(stage);
+  state_->offloaded->Evict(stage);
+}
+const OffloadedWeights* TorchStages::offloaded() const { return state_->offloaded.get(); }
 
 void TorchStages::Step(int stage) {
   State& s = *state_;

@@ -17,6 +17,8 @@
 
 namespace pipewright {
 
+class OffloadedWeights;  // runtime/offload.h
+
 // What the stages of a run read, and where results go.
 struct StageSettings {
   const Manifest* manifest = nullptr;
@@ -36,6 +38,11 @@ struct StageSettings {
   bool accuracy = false;        // count hits while training, too
   bool keep_gradients = false;  // of the last step, for SaveGradients
   std::vector<bool> recompute;  // by module; empty: none
+  // Weights that stay on disk until LOAD, [module][held]; this rank's list; and the checkpoint that
+  // they come from instead of the package ("": none). Forward only.
+  const std::vector<std::vector<bool>>* on_disk = nullptr;  // null: none
+  const std::vector<Action>* actions = nullptr;
+  std::string weights;
   // By value id, for a microbatch of a step.
   std::function<std::shared_ptr<const std::vector<TensorSpec>>(int64_t step, int microbatch)> specs;
   // Input `i` of the model (-1 - k: the target of loss k) of a microbatch of a minibatch, both from
@@ -102,6 +109,11 @@ class TorchStages : public StageBody {
   void Step(int stage) override;
   // What a step changes are copies while the weights before it are still asked for.
   void UseVersion(int stage, int version) override;
+  void Load(int stage) override;
+  void Evict(int stage) override;
+
+  // Null where this rank has no weights on disk.
+  const OffloadedWeights* offloaded() const;
 
  private:
   struct State;

@@ -7,6 +7,7 @@
 #include "runtime/edges.h"
 #include "runtime/gradient_sums.h"
 #include "runtime/island.h"
+#include "runtime/offload.h"
 #include "runtime/stage.h"
 
 namespace pipewright {
@@ -39,6 +40,7 @@ struct TorchStages::State {
   // received is kept; else the inputs of those modules that are.
   std::vector<bool> recomputed;
   std::map<int, LoadedModule> modules;  // of this rank, by index
+  std::unique_ptr<OffloadedWeights> offloaded;
   GradientSums gradients;
   Updater updater;
   std::map<std::pair<int, int>, Kept> kept;  // (module, microbatch)

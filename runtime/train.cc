@@ -142,7 +142,7 @@ std::string AgreedText(const RunOptions& options) {
   return Join(
       {options.weights, std::to_string(options.steps), options.schedule, options.save,
        options.metrics, options.save_gradients, options.resume ? "resume" : "", options.resume_from,
-       options.input, options.output, std::to_string(options.microbatches)},
+       options.input, options.output, std::to_string(options.microbatches), options.device_map},
       "\n");
 }
 

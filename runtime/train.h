@@ -18,6 +18,8 @@ struct RunOptions {
   // infer
   std::string input, output;
   int microbatches = 1;
+  // infer, generate: weights on disk
+  std::string device_map, offload_dir, offload_report;
 };
 
 // The options that must be the same on every rank: a rank that runs fewer steps, or does not take

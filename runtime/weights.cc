@@ -10,7 +10,6 @@
 #include "plan/json.h"
 #include "plan/safetensors.h"
 #include "plan/text.h"
-#include "plan/weights/checkpoint.h"
 #include "runtime/dtype.h"
 #include "runtime/messages.h"
 
@@ -127,27 +126,33 @@ void SaveGradients(const std::string& path, const Manifest& manifest, const Conf
        [&](int module, const std::string& name) { return stages.LastGradient(module, name); });
 }
 
-void LoadWeights(const std::string& path, const Manifest& manifest, TorchStages& stages) {
+const StoredTensor& StoredWeight(const Checkpoint& checkpoint, const Manifest& manifest,
+                                 const WeightInfo& weight) {
+  const StoredTensor* found = checkpoint.Find(weight.name);
+  if (!found) found = checkpoint.Find(KeptName(manifest, weight.name));
+  if (!found) {
+    std::vector<std::string> names;
+    for (const StoredTensor& tensor : checkpoint.tensors) names.push_back(tensor.name);
+    throw Error(checkpoint.path, "no tensor " + Quote(weight.name) + Suggest(weight.name, names));
+  }
+  if (found->shape != weight.shape || DtypeOfSafetensors(found->dtype) != DtypeOf(weight.dtype))
+    throw Error(checkpoint.path,
+                "\"" + found->name + "\" has another shape or type than the package's");
+  return *found;
+}
+
+void LoadWeights(const std::string& path, const Manifest& manifest, TorchStages& stages,
+                 const std::vector<std::vector<bool>>& on_disk) {
   Checkpoint checkpoint = OpenCheckpoint(path);
-  std::map<std::string, const StoredTensor*> tensors;
-  for (const StoredTensor& tensor : checkpoint.tensors) tensors[tensor.name] = &tensor;
   for (size_t m = 0; m < manifest.modules.size(); ++m)
-    for (const WeightInfo& info : manifest.modules[m].held) {
+    for (size_t w = 0; w < manifest.modules[m].held.size(); ++w) {
+      const WeightInfo& info = manifest.modules[m].held[w];
       if (info.kind == "constant" || !info.persistent) continue;
+      if (!on_disk.empty() && on_disk[m][w]) continue;
       at::Tensor weight = stages.Weight(static_cast<int>(m), info.name);
       if (!weight.defined()) continue;
-      auto found = tensors.find(info.name);
-      if (found == tensors.end()) found = tensors.find(KeptName(manifest, info.name));
-      if (found == tensors.end()) {
-        std::vector<std::string> names;
-        for (const auto& [name, tensor] : tensors) names.push_back(name);
-        throw Error(path, "no tensor " + Quote(info.name) + Suggest(info.name, names));
-      }
-      const StoredTensor& from = *found->second;
-      if (from.shape != info.shape || DtypeOfSafetensors(from.dtype) != DtypeOf(info.dtype))
-        throw Error(path, "\"" + from.name + "\" has another shape or type than the package's");
       char* to = static_cast<char*>(weight.data_ptr());
-      ReadTensor(checkpoint, from,
+      ReadTensor(checkpoint, StoredWeight(checkpoint, manifest, info),
                  [&](std::string_view piece) { to = std::copy(piece.begin(), piece.end(), to); });
     }
 }

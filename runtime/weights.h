@@ -4,6 +4,7 @@
 #include <string>
 
 #include "plan/manifest.h"
+#include "plan/weights/checkpoint.h"
 #include "runtime/exec/transport.h"
 #include "runtime/stage.h"
 
@@ -27,9 +28,16 @@ void SaveWeights(const std::string& path, const Manifest& manifest, const Conf& 
 void SaveGradients(const std::string& path, const Manifest& manifest, const Conf& conf,
                    const TorchStages& stages, Transport& transport);
 
-// Copies the weights of this rank's modules from anything OpenCheckpoint takes. Throws Error naming
-// what is missing or of another shape.
-void LoadWeights(const std::string& path, const Manifest& manifest, TorchStages& stages);
+// The tensor of a checkpoint that is a weight of the run, under any of its names. Throws Error
+// where it is missing or of another shape or type.
+const StoredTensor& StoredWeight(const Checkpoint& checkpoint, const Manifest& manifest,
+                                 const WeightInfo& weight);
+
+// Copies the weights of this rank's modules from anything OpenCheckpoint takes, but not those that
+// `on_disk` names ([module][held]; empty: none). Throws Error naming what is missing or of another
+// shape.
+void LoadWeights(const std::string& path, const Manifest& manifest, TorchStages& stages,
+                 const std::vector<std::vector<bool>>& on_disk = {});
 
 // Gives all replicas of a stage the mean of their floating buffers (statistics of batch norm), each
 // weighted by the microbatches that it runs; others get those of the first replica. Added in the

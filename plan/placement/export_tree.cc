@@ -1,0 +1,151 @@
+#include "plan/placement/export_tree.h"
+
+#include <map>
+
+#include "plan/error.h"
+#include "plan/json.h"
+#include "plan/text.h"
+#include "plan/weights/zip.h"
+
+namespace pipewright {
+
+namespace {
+
+// The archive's numbers of dtypes (torch/_export/serde/schema.py, ScalarType).
+std::string DtypeOfNumber(int64_t number, const std::string& where) {
+  static const std::map<int64_t, const char*> kNames = {{1, "uint8"},
+                                                        {2, "int8"},
+                                                        {3, "int16"},
+                                                        {4, "int32"},
+                                                        {5, "int64"},
+                                                        {6, "float16"},
+                                                        {7, "float32"},
+                                                        {8, "float64"},
+                                                        {10, "complex64"},
+                                                        {12, "bool"},
+                                                        {13, "bfloat16"},
+                                                        {28, "uint16"},
+                                                        {29, "float8_e4m3fn"},
+                                                        {30, "float8_e5m2"},
+                                                        {31, "float8_e4m3fnuz"},
+                                                        {32, "float8_e5m2fnuz"},
+                                                        {33, "float8_e8m0fnu"},
+                                                        {34, "uint32"},
+                                                        {35, "uint64"}};
+  auto found = kNames.find(number);
+  if (found == kNames.end())
+    throw Error(where, "dtype number " + std::to_string(number) + " is unknown");
+  return found->second;
+}
+
+bool EndsWith(const std::string& text, const std::string& end) {
+  return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
+}
+
+constexpr const char* kModel = "/models/model.json";
+
+// The node of a module in the tree's JSON; made where it is not there yet.
+Json& NodeOf(Json& root, const std::string& name) {
+  Json* node = &root;
+  if (name.empty()) return *node;
+  for (const std::string& part : Split(name, '.')) node = &(*node)["children"][part];
+  if (node->is_null()) *node = Json::object();
+  return *node;
+}
+
+// "key,path,package.Class;...": outermost first. Calls of a module after its first are "path@1".
+void ReadClasses(const std::string& stack, std::map<std::string, std::string>& classes) {
+  for (const std::string& entry : Split(stack, ';')) {
+    const size_t first = entry.find(','), last = entry.rfind(',');
+    if (first == std::string::npos || last == first) continue;
+    std::string path = entry.substr(first + 1, last - first - 1);
+    path = path.substr(0, path.find('@'));
+    const std::string name = entry.substr(last + 1);
+    classes.emplace(path, name.substr(name.rfind('.') + 1));
+  }
+}
+
+Json ReadTree(std::string_view file, const std::string& path) {
+  const std::vector<ZipEntry> entries = ReadZip(file, path);
+  auto read = [&](const std::string& end) {
+    for (const ZipEntry& entry : entries)
+      if (EndsWith(entry.name, end))
+        return ParseJson(file.substr(entry.offset, entry.size), path + ": " + entry.name);
+    throw Error(path, "has no record " + end.substr(1), "export it again");
+  };
+  const Json model = read(kModel);
+  const Json tables[] = {read("/data/weights/model_weights_config.json"),
+                         read("/data/constants/model_constants_config.json")};
+  const Json& module = model.at("graph_module");
+  Json root = Json::object();
+  // The order of the model's modules.
+  for (const Json& call : module.at("module_call_graph"))
+    NodeOf(root, call.at("fqn").get<std::string>());
+  std::map<std::string, std::string> classes;
+  for (const Json& node : module.at("graph").at("nodes"))
+    if (node.contains("metadata") && node["metadata"].contains("nn_module_stack"))
+      ReadClasses(node["metadata"]["nn_module_stack"].get<std::string>(), classes);
+  for (const auto& [name, class_name] : classes)
+    if (name.empty() || root.contains("children")) {
+      Json* node = &root;
+      for (const std::string& part : name.empty() ? std::vector<std::string>() : Split(name, '.'))
+        node = node && node->contains("children") && (*node)["children"].contains(part)
+                   ? &(*node)["children"][part]
+                   : nullptr;
+      if (node) (*node)["class"] = class_name;
+    }
+  std::map<std::string, std::string> first;  // record and shape -> name
+  for (const Json& spec : module.at("signature").at("input_specs")) {
+    const std::string kind = spec.begin().key();
+    if (kind != "parameter" && kind != "buffer") continue;  // constants belong to no module
+    const std::string name = spec.begin().value().at(kind + "_name");
+    const int table = tables[0].at("config").contains(name) ? 0 : 1;
+    if (!tables[table].at("config").contains(name))
+      throw Error(path, "weight " + Quote(name) + " is not in the archive");
+    const Json& entry = tables[table]["config"][name];
+    const Json& meta = entry.at("tensor_meta");
+    Json tensor = Json::object();
+    const std::string record = std::to_string(table) + entry.at("path_name").get<std::string>();
+    const bool meta_device = meta.contains("device") && meta["device"].value("type", "") == "meta";
+    auto [same, fresh] = first.emplace(
+        record + meta.at("sizes").dump() + meta.at("strides").dump() +
+            meta.at("storage_offset").dump() + meta.at("dtype").dump() + (meta_device ? name : ""),
+        name);
+    if (fresh) {
+      tensor["dtype"] = DtypeOfNumber(meta.at("dtype").get<int64_t>(), path + ": " + name);
+      tensor["shape"] = Json::array();
+      for (const Json& size : meta.at("sizes")) tensor["shape"].push_back(size.at("as_int"));
+    } else {
+      tensor["same_as"] = same->second;
+    }
+    const size_t dot = name.rfind('.');
+    Json& owner = NodeOf(root, dot == std::string::npos ? "" : name.substr(0, dot));
+    owner[kind + "s"][name.substr(dot == std::string::npos ? 0 : dot + 1)] = std::move(tensor);
+  }
+  return root;
+}
+
+}  // namespace
+
+bool IsExport(std::string_view file) {
+  if (!IsZip(file)) return false;
+  try {
+    for (const ZipEntry& entry : ReadZip(file, ""))
+      if (EndsWith(entry.name, kModel)) return true;
+  } catch (const Error&) {
+  }
+  return false;
+}
+
+ModuleTree TreeOfExport(std::string_view file, const std::string& path) {
+  Json tree;
+  try {
+    tree[""] = ReadTree(file, path);
+  } catch (const nlohmann::json::exception& e) {
+    throw Error(path, std::string("is not as torch.export writes it: ") + e.what(),
+                "export it again with torch 2.11 to 2.13");
+  }
+  return ReadModuleTree(tree, path);
+}
+
+}  // namespace pipewright

@@ -1,0 +1,191 @@
+#include "plan/placement/residence.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "plan/dtype.h"
+#include "plan/error.h"
+#include "plan/text.h"
+
+namespace pipewright {
+
+namespace {
+
+// Whether `key` is the name, or a module that the name lies in.
+bool Covers(const std::string& key, const std::string& name) {
+  return !DeviceOf({{key, "disk"}}, name).empty();
+}
+
+struct Names {
+  std::map<std::string, std::vector<std::string>> tied;  // name -> all names of its tensor
+  std::set<std::string> known;                           // what a key may be
+
+  explicit Names(const Manifest& manifest) {
+    for (const std::vector<std::string>& group : manifest.tied)
+      for (const std::string& name : group) {
+        tied[name] = group;
+        AddPrefixes(name);
+      }
+    known.insert("");
+    for (const ModuleInfo& module : manifest.modules) {
+      known.insert(module.name);
+      for (const std::string& name : module.covers) AddPrefixes(name);
+      for (const WeightInfo& weight : module.held) {
+        known.insert(module.name + "." + weight.name);
+        if (weight.kind != "constant") AddPrefixes(weight.name);
+      }
+    }
+  }
+
+  void AddPrefixes(const std::string& name) {
+    for (size_t dot = name.find('.'); dot != std::string::npos; dot = name.find('.', dot + 1))
+      known.insert(name.substr(0, dot));
+    known.insert(name);
+  }
+};
+
+// The entry whose key covers a name most closely; null: none.
+const std::pair<std::string, std::string>* EntryOf(const DeviceMap& map, const std::string& name) {
+  const std::pair<std::string, std::string>* best = nullptr;
+  for (const auto& entry : map)
+    if (Covers(entry.first, name) && (!best || entry.first.size() >= best->first.size()))
+      best = &entry;
+  return best;
+}
+
+// The device of a weight, "" where no key covers it.
+std::string DeviceOfWeight(const DeviceMap& map, const Names& names, const ModuleInfo& module,
+                           const WeightInfo& weight) {
+  const auto* best = EntryOf(map, module.name + "." + weight.name);
+  if (weight.kind == "constant") return best ? best->second : "";
+  const auto* source = EntryOf(map, weight.name);
+  auto tied = names.tied.find(weight.name);
+  if (!source && tied != names.tied.end())
+    for (const std::string& other : tied->second)
+      if (!source) source = EntryOf(map, other);
+  if (source && (!best || source->first.size() > best->first.size())) best = source;
+  return best ? best->second : "";
+}
+
+bool IsNumber(const std::string& device) { return device != "cpu" && device != "disk"; }
+
+std::string Few(const std::vector<std::string>& names) {
+  std::vector<std::string> first(
+      names.begin(), names.begin() + static_cast<long>(std::min<size_t>(names.size(), 5)));
+  std::string text = Join(first, ", ");
+  return names.size() > first.size()
+             ? text + " and " + std::to_string(names.size() - first.size()) + " more"
+             : text;
+}
+
+// Devices of the weights of each module, checked.
+std::vector<std::vector<std::string>> DevicesOf(const Manifest& manifest, const DeviceMap& map,
+                                                const std::string& path,
+                                                std::vector<std::string>& warnings) {
+  const Names names(manifest);
+  const std::vector<std::string> known(names.known.begin(), names.known.end());
+  std::vector<std::string> unknown, overlapping, uncovered;
+  for (const auto& [key, device] : map) {
+    if (!names.known.count(key)) unknown.push_back(Quote(key) + Suggest(key, known));
+    for (const auto& [other, unused] : map)
+      if (other != key && Covers(other, key))
+        overlapping.push_back(Quote(other) + " and " + Quote(key));
+  }
+  std::vector<std::vector<std::string>> devices;
+  for (const ModuleInfo& module : manifest.modules) {
+    std::vector<std::string>& of = devices.emplace_back();
+    for (const WeightInfo& weight : module.held) {
+      of.push_back(DeviceOfWeight(map, names, module, weight));
+      if (of.back().empty() && weight.kind != "constant" && weight.persistent)
+        uncovered.push_back(weight.name);
+    }
+  }
+  if (!overlapping.empty())
+    throw Error(path, "keys within keys: " + Few(overlapping), "leave one of each pair out");
+  if (!uncovered.empty())
+    throw Error(path, "no device for " + Few(uncovered),
+                unknown.empty() ? "add them, or \"\" for all that is left"
+                                : "nothing is called " + Few(unknown));
+  for (const std::string& key : unknown) warnings.push_back(path + ": nothing is called " + key);
+  return devices;
+}
+
+}  // namespace
+
+int64_t BytesOf(const WeightInfo& weight) {
+  const Dtype* dtype = FindDtype(weight.dtype);
+  return dtype ? static_cast<int64_t>(TensorBytes(*dtype, weight.shape, weight.name)) : 0;
+}
+
+std::vector<std::vector<bool>> WeightsOfStages(const Manifest& manifest, const Conf& conf) {
+  std::vector<std::vector<bool>> on_disk;
+  for (size_t m = 0; m < manifest.modules.size(); ++m)
+    on_disk.emplace_back(manifest.modules[m].held.size(),
+                         std::binary_search(conf.offloaded_stages.begin(),
+                                            conf.offloaded_stages.end(), conf.module_to_stage[m]));
+  return on_disk;
+}
+
+Residence ReadResidence(const Manifest& manifest, const DeviceMap& map, const std::string& path,
+                        int ranks) {
+  Residence result;
+  std::vector<std::vector<std::string>> devices = DevicesOf(manifest, map, path, result.warnings);
+  std::map<int, int> rank_of;  // device -> rank
+  for (const auto& [key, device] : map)
+    if (IsNumber(device)) rank_of[std::stoi(device)];
+  int count = 0;
+  for (auto& [device, rank] : rank_of) rank = count++;
+  const int needed = std::max(count, 1);
+  if (ranks > 1 && ranks != needed)
+    throw Error(path,
+                "it has " + std::to_string(needed) + " numbered devices, one a rank; " +
+                    std::to_string(ranks) + " ranks were started",
+                "start " + std::to_string(needed) + ", or one rank for all of them");
+  const bool one = ranks == 1 || needed == 1;
+  std::vector<int> ranks_of(manifest.modules.size(), -1);
+  for (size_t m = 0; m < manifest.modules.size(); ++m) {
+    const ModuleInfo& module = manifest.modules[m];
+    std::vector<std::string>& of = devices[m];
+    // What no key names goes with the rest of the module, to memory where that is divided.
+    bool all_disk = std::count(of.begin(), of.end(), "disk") > 0;
+    for (const std::string& device : of)
+      all_disk = all_disk && (device.empty() || device == "disk");
+    std::vector<bool>& on_disk = result.on_disk.emplace_back();
+    const WeightInfo* placed = nullptr;
+    for (size_t w = 0; w < of.size(); ++w) {
+      on_disk.push_back(of[w] == "disk" || (of[w].empty() && all_disk));
+      if (of[w].empty() || !IsNumber(of[w])) continue;
+      int rank = one ? 0 : rank_of[std::stoi(of[w])];
+      if (placed && rank != ranks_of[m])
+        throw Error(path,
+                    module.name + " would compute on two devices (" + placed->name + " and " +
+                        module.held[w].name + ")",
+                    "cut the package where the map changes: pipewright compile --split modules:" +
+                        module.held[w].name);
+      ranks_of[m] = rank;
+      placed = &module.held[w];
+    }
+  }
+  int rank = 0;
+  for (size_t m = ranks_of.size(); m-- > 0;)
+    if (ranks_of[m] >= 0) rank = ranks_of[m];
+  bool apart = true;  // the next module begins a stage
+  for (size_t m = 0; m < manifest.modules.size(); ++m) {
+    const bool offloaded = std::count(result.on_disk[m].begin(), result.on_disk[m].end(), true) > 0;
+    if (ranks_of[m] >= 0 && ranks_of[m] != rank) rank = ranks_of[m], apart = true;
+    if (apart || offloaded) result.conf.stage_to_ranks.push_back({rank});
+    const int stage = static_cast<int>(result.conf.stage_to_ranks.size()) - 1;
+    result.conf.module_to_stage.push_back(stage);
+    if (offloaded) result.conf.offloaded_stages.push_back(stage);
+    apart = offloaded;
+  }
+  // A device that holds nothing would be a rank without a stage.
+  std::set<int> used;
+  for (const std::vector<int>& stage : result.conf.stage_to_ranks) used.insert(stage[0]);
+  if (!one && static_cast<int>(used.size()) < needed)
+    throw Error(path, "a device of it holds no module of the package", "leave it out");
+  return result;
+}
+
+}  // namespace pipewright

@@ -1,0 +1,99 @@
+#include "runtime/exec/block_file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <vector>
+
+#include "plan/error.h"
+
+namespace pipewright {
+
+namespace {
+
+// Large enough for a disk to be busy, small enough to look at the cache again in between.
+constexpr uint64_t kPiece = 8 << 20;
+
+std::string Reason() { return std::string("cannot be read: ") + std::strerror(errno); }
+
+}  // namespace
+
+BlockFile::BlockFile(const std::string& path) : path_(path) {
+  fd_ = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  struct stat status = {};
+  if (fd_ < 0 || fstat(fd_, &status) != 0) {
+    std::string reason = Reason();
+    if (fd_ >= 0) close(fd_);
+    throw Error(path, reason);
+  }
+  size_ = static_cast<uint64_t>(status.st_size);
+#ifdef O_DIRECT
+  direct_ = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT);
+  // Of a file that was replaced in between, the first one counts.
+  struct stat other = {};
+  if (direct_ >= 0 && (fstat(direct_, &other) != 0 || other.st_ino != status.st_ino ||
+                       other.st_dev != status.st_dev)) {
+    close(direct_);
+    direct_ = -1;
+  }
+#endif
+}
+
+BlockFile::~BlockFile() {
+  close(fd_);
+  if (direct_ >= 0) close(direct_);
+}
+
+// Without touching the pages. Where the system does not tell, it says that they are.
+bool BlockFile::InCache(uint64_t begin, uint64_t end) const {
+  const uint64_t page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  begin -= begin % page;
+  end = std::min(end, size_);
+  if (end <= begin) return true;
+  void* map = mmap(nullptr, end - begin, PROT_READ, MAP_SHARED, fd_, static_cast<off_t>(begin));
+  if (map == MAP_FAILED) return true;
+  std::vector<unsigned char> pages((end - begin + page - 1) / page);
+  bool told = mincore(map, end - begin, pages.data()) == 0;
+  munmap(map, end - begin);
+  return !told || std::all_of(pages.begin(), pages.end(), [](unsigned char p) { return p & 1; });
+}
+
+// Up to `size` bytes; fewer at the end of the file only.
+uint64_t BlockFile::ReadSome(int fd, uint64_t at, char* to, uint64_t size) {
+  uint64_t done = 0;
+  while (done < size) {
+    ssize_t n = pread(fd, to + done, size - done, static_cast<off_t>(at + done));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno == EINVAL && fd == direct_) {
+      // The file system takes the flag and not the read.
+      close(direct_);
+      fd = fd_, direct_ = -1;
+      continue;
+    }
+    if (n < 0) throw Error(path_, Reason());
+    if (n == 0) break;
+    done += static_cast<uint64_t>(n);
+    // Further direct reads would begin within a block: only the end of the file does that.
+    if (fd == direct_ && static_cast<uint64_t>(n) % 512 != 0) break;
+  }
+  return done;
+}
+
+void BlockFile::Read(uint64_t begin, uint64_t end, uint64_t block, char* to, uint64_t& direct,
+                     uint64_t& cached) {
+  for (uint64_t at = begin; at < end; at += kPiece) {
+    const uint64_t stop = std::min(at + kPiece, end);
+    const bool straight = direct_ >= 0 && !InCache(at, stop);
+    const uint64_t size = straight ? (stop - at + block - 1) / block * block : stop - at;
+    const uint64_t read = ReadSome(straight ? direct_ : fd_, at, to + (at - begin), size);
+    if (read < stop - at) throw Error(path_, "it became shorter while it was open");
+    (straight && direct_ >= 0 ? direct : cached) += read;
+  }
+}
+
+}  // namespace pipewright

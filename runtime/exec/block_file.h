@@ -1,0 +1,33 @@
+// A file read in large pieces: past the page cache where its pages are not in it and the file
+// system can, out of the cache where they are.
+#pragma once
+#include <cstdint>
+#include <string>
+
+namespace pipewright {
+
+class BlockFile {
+ public:
+  explicit BlockFile(const std::string& path);  // throws Error
+  ~BlockFile();
+  BlockFile(const BlockFile&) = delete;
+  BlockFile& operator=(const BlockFile&) = delete;
+
+  // Reads [begin, end) into `to`, which stands for byte `begin` and has room up to the next block;
+  // `begin` and `to` are multiples of `block`. Adds to `direct` and `cached` what was read which
+  // way. Throws Error.
+  void Read(uint64_t begin, uint64_t end, uint64_t block, char* to, uint64_t& direct,
+            uint64_t& cached);
+
+  const std::string& path() const { return path_; }
+
+ private:
+  bool InCache(uint64_t begin, uint64_t end) const;
+  uint64_t ReadSome(int fd, uint64_t at, char* to, uint64_t size);
+
+  std::string path_;
+  int fd_ = -1, direct_ = -1;  // direct_: -1 where the file system cannot
+  uint64_t size_ = 0;
+};
+
+}  // namespace pipewright

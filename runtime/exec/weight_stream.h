@@ -1,0 +1,62 @@
+// Weights of offloaded stages, read from their files ahead of use: a thread of its own fills a
+// fixed pool of aligned buffers, in the order of the LOADs, while the stage before computes.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "plan/plan.h"
+
+namespace pipewright {
+
+// One weight as it lies in a file, contiguous.
+struct WeightPiece {
+  std::string file;
+  uint64_t offset = 0, bytes = 0;  // from the start of the file
+};
+
+// Since the start; bytes.
+struct StreamStats {
+  uint64_t payload = 0;  // of the weights that were asked for
+  uint64_t direct = 0;   // read past the page cache: whole blocks
+  uint64_t cached = 0;   // copied out of the page cache, or read through it
+  double reading = 0;    // seconds in which the thread read
+  double waited = 0;     // seconds in which computes waited for it
+  // What the system counted for the thread (/proc/thread-self/io): bytes of its reads, and those
+  // that came from the disk.
+  uint64_t counted_reads = 0, counted_disk = 0;
+};
+
+// Where the stretches of a file that hold weights go in a buffer. Reads are of whole blocks, at
+// most two blocks more than the payload for each contiguous stretch.
+constexpr uint64_t kBlock = 4096;
+
+class WeightStream {
+ public:
+  // `actions`: a rank's list, whose LOADs and EVICTs come in this order, again and again. The
+  // buffers are as many as are loaded at once and as large as what each of them takes; all are
+  // allocated here. Throws Error for files that cannot be opened.
+  WeightStream(const std::vector<Action>& actions,
+               const std::map<int, std::vector<WeightPiece>>& stages);
+  ~WeightStream();
+
+  void Load(int stage);  // begins; returns at once
+  // Where the stage's pieces are, in their order, each on a 64-byte boundary as tensors of their
+  // own would be, so that kernels round alike. Waits for them. Valid until Evict; may be written
+  // to. Throws Error when they could not be read.
+  const std::vector<char*>& Wait(int stage);
+  void Evict(int stage);
+  // Whether an address lies in the buffer of a loaded stage.
+  bool Holds(int stage, const void* address) const;
+
+  StreamStats stats() const;
+  const std::vector<uint64_t>& buffers() const;  // bytes of each
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace pipewright

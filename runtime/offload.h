@@ -1,0 +1,55 @@
+// The weights of offloaded stages as tensors: in the buffers of a stream while their stage is
+// loaded, nowhere otherwise.
+#pragma once
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "plan/manifest.h"
+#include "plan/plan.h"
+#include "runtime/exec/weight_stream.h"
+#include "runtime/module.h"
+
+namespace pipewright {
+
+class OffloadedWeights {
+ public:
+  // `modules`: of this rank, loaded without what `on_disk` says; they must stay where they are.
+  // `weights`: a checkpoint that replaces the package's weights; "": none. Throws Error for files
+  // that are missing or do not hold what the manifest says.
+  OffloadedWeights(const std::string& package, const std::string& weights, const Manifest& manifest,
+                   const Conf& conf, const std::vector<std::vector<bool>>& on_disk,
+                   const std::vector<Action>& actions, std::map<int, LoadedModule>& modules);
+
+  void Load(int stage);  // begins
+  // Waits until the weights of a loaded stage are there and puts them into its modules. Other
+  // stages are left alone.
+  void Bind(int stage);
+  // Takes them out again. A buffer that the code has changed stays in memory from then on, as its
+  // file does not know.
+  void Evict(int stage);
+  // `value`, copied where it lies in the weights of the stage, which go away before it.
+  at::Tensor Detached(int stage, const at::Tensor& value) const;
+
+  uint64_t bytes() const { return bytes_; }  // of a sweep
+  const WeightStream& stream() const { return *stream_; }
+
+ private:
+  struct Place {
+    int module = -1;
+    size_t weight = 0;
+  };
+  struct Stage {
+    std::vector<Place> places;  // by piece of the stream
+    bool bound = false;
+  };
+  const Manifest& manifest_;
+  std::map<int, LoadedModule>& modules_;
+  std::map<int, Stage> stages_;
+  std::map<std::pair<int, size_t>, at::Tensor> changed_;  // (module, weight)
+  std::unique_ptr<WeightStream> stream_;
+  uint64_t bytes_ = 0;
+};
+
+}  // namespace pipewright

@@ -1,0 +1,105 @@
+"""Weights that are read from disk while the model runs, and texts written token by token."""
+import json
+import unittest
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from support import LENGTH, Case, export_gpt, gpt, run_ranks
+
+
+def lively(**options):
+    """A GPT whose greedy texts are not one token again and again."""
+    model = gpt(layers=4, **options).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.mul_(8)
+    return model
+
+
+@torch.no_grad()
+def greedy(model, text, count):
+    text = list(text)
+    for _ in range(count):
+        text.append(model(torch.tensor([text[-LENGTH:]]))[0, -1].argmax().item())
+    return text
+
+
+class Offload(Case):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.model = lively()
+        export_gpt(cls.model, cls.folder / "gpt.pt2")
+        cls.package = cls.compile("gpt.pt2", "gpt.pkg", "--ranks", "4")
+
+    def write_map(self, device_map):
+        self.path("map.json").write_text(json.dumps(device_map))
+        return self.path("map.json")
+
+    def sizes(self):
+        """Bytes of weights, by module."""
+        return [sum(t.nbytes for t in load_file(file).values())
+                for file in sorted((self.package / "weights").glob("*.safetensors"))]
+
+    def test_inference_from_disk(self):
+        save_file({"tokens": torch.randint(256, (8, LENGTH))}, self.path("in.safetensors"))
+        common = ["infer", self.package, "--input", self.path("in.safetensors"), "--microbatches",
+                  3, "-o", self.path("out.safetensors")]
+        self.succeed(run_ranks(4, *common, mpi=False))
+        wanted = load_file(self.path("out.safetensors"))
+        sizes = self.sizes()
+        report = self.path("report.json")
+        cases = [
+            (1, {"module0": "cpu", "module1": "disk", "module2": "disk", "module3": "disk"}, [1, 2, 3]),
+            (2, {"embedding": 0, "position": 0, "blocks.0": 0, "blocks.1": "disk", "blocks.2": 1,
+                 "blocks.3": "disk", "norm": "disk", "head": "disk"}, [1, 3]),
+        ]
+        for ranks, device_map, on_disk in cases:
+            self.path("out.safetensors").unlink()
+            run = self.succeed(run_ranks(
+                ranks, *common, "--device-map", self.write_map(device_map), "--offload-dir",
+                self.path("unused"), "--offload-report", report, mpi=ranks > 1))
+            self.assert_same_tensors(load_file(self.path("out.safetensors")), wanted)
+            self.assertIn("read from disk in a sweep", run.out)
+            self.assertFalse(self.path("unused").exists())
+            figures = json.loads(report.read_text())["ranks"]
+            self.assertEqual(sum(f["total"] for f in figures), sum(sizes))
+            self.assertEqual(sum(f["payload"] for f in figures), sum(sizes[m] for m in on_disk))
+            for f in figures:
+                self.assertEqual(f["payload"], f["total"] - f["resident"])
+                blocks = 2 * 4096 * len(on_disk)
+                self.assertLessEqual(f["direct"] + f["cached"], f["payload"] + blocks)
+                self.assertIn(f["counted"]["reads"], (0, f["direct"] + f["cached"]))
+                self.assertLessEqual(sum(f["buffers"]), 2 * (max(sizes) + 3 * 4096))
+        self.assert_fails(
+            run_ranks(1, *common, "--device-map", self.write_map({"": "cpu", "blokcs.1": "disk"}),
+                      mpi=False),
+            r'keys within keys: "" and "blokcs\.1"')
+
+    def test_greedy_text(self):
+        prompts = ["def f(", "The cat sat on the mat and"]
+        wanted = [greedy(self.model, prompt.encode(), 12) for prompt in prompts]
+        self.assertGreater(len(set(wanted[0])), 6)
+        common = ["--prompt", prompts[0], "--prompt", prompts[1], "--max-new-tokens", 12, "--json",
+                  "-o", self.path("text.json")]
+
+        def check(ranks, package, *options, mpi=False):
+            self.succeed(run_ranks(ranks, "generate", package, *common, *options, mpi=mpi))
+            found = json.loads(self.path("text.json").read_text())["sequences"]
+            self.assertEqual([sequence["tokens"] for sequence in found], wanted)
+            self.assertEqual(found[0]["new_tokens"], wanted[0][-12:])
+
+        check(4, self.package, mpi=True)
+        check(1, self.package, "--device-map", self.write_map({"": "disk"}))
+        # Of an export in which the length is dynamic too, texts are not filled up.
+        batch, length = torch.export.Dim("batch", min=1), torch.export.Dim("length", max=LENGTH)
+        program = torch.export.export(self.model, (torch.randint(256, (2, 8)),),
+                                      dynamic_shapes=({0: batch, 1: length},), strict=False)
+        torch.export.save(program, self.path("dynamic.pt2"))
+        check(1, self.compile("dynamic.pt2", "dynamic.pkg", "--split", "equal:1"))
+
+
+if __name__ == "__main__":
+    unittest.main()

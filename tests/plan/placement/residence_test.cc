@@ -1,0 +1,89 @@
+#include "plan/placement/residence.h"
+
+#include <gtest/gtest.h>
+
+#include "plan/error.h"
+
+namespace pipewright {
+namespace {
+
+// Four modules, each a layer of the source model with a weight of 4 x 4 and a constant; the last
+// one's weight is tied to the first one's.
+Manifest FourModules() {
+  Manifest manifest;
+  for (int m = 0; m < 4; ++m) {
+    ModuleInfo module;
+    module.name = "module" + std::to_string(m);
+    module.covers = {"layers." + std::to_string(m), "layers." + std::to_string(m) + ".fc"};
+    WeightInfo weight{
+        "layers." + std::to_string(m) + ".fc.weight", "parameter", "float32", {4, 4}, true, true};
+    WeightInfo constant{"c" + std::to_string(m), "constant", "float32", {2}, false, true};
+    module.held = {weight, constant};
+    manifest.modules.push_back(module);
+  }
+  manifest.tied = {{"head.weight", "layers.0.fc.weight", "layers.3.fc.weight"}};
+  return manifest;
+}
+
+std::string DiskOf(const Residence& residence) {
+  std::string text;
+  for (const std::vector<bool>& module : residence.on_disk) {
+    for (bool disk : module) text += disk ? 'd' : '.';
+    text += ' ';
+  }
+  return text;
+}
+
+TEST(Residence, NamesOfThePackageAndOfTheModel) {
+  Manifest manifest = FourModules();
+  Residence of = ReadResidence(manifest, {{"", "disk"}}, "map", 1);
+  EXPECT_EQ(DiskOf(of), "dd dd dd dd ");
+  EXPECT_EQ(of.conf.module_to_stage, (std::vector<int>{0, 1, 2, 3}));
+  EXPECT_EQ(of.conf.offloaded_stages, (std::vector<int>{0, 1, 2, 3}));
+
+  of = ReadResidence(manifest,
+                     {{"module0", "cpu"}, {"module1", "disk"}, {"module2", "0"}, {"module3", "0"}},
+                     "map", 1);
+  EXPECT_EQ(DiskOf(of), ".. dd .. .. ");
+  EXPECT_EQ(of.conf.module_to_stage, (std::vector<int>{0, 1, 2, 2}));
+  EXPECT_EQ(of.conf.offloaded_stages, std::vector<int>{1});
+
+  // A tied name stands for the others; constants go with their module.
+  of = ReadResidence(
+      manifest, {{"head.weight", "cpu"}, {"layers.1.fc", "disk"}, {"layers.2", "cpu"}}, "map", 1);
+  EXPECT_EQ(DiskOf(of), ".. dd .. .. ");
+  EXPECT_TRUE(of.warnings.empty());
+}
+
+TEST(Residence, NumberedDevicesAreRanks) {
+  Manifest manifest = FourModules();
+  DeviceMap map = {{"module0", "cpu"}, {"module1", "3"}, {"module2", "disk"}, {"module3", "7"}};
+  Residence of = ReadResidence(manifest, map, "map", 2);
+  EXPECT_EQ(of.conf.stage_to_ranks, (std::vector<std::vector<int>>{{0}, {0}, {1}}));
+  EXPECT_EQ(of.conf.module_to_stage, (std::vector<int>{0, 0, 1, 2}));
+  EXPECT_EQ(ReadResidence(manifest, map, "map", 1).conf.stage_to_ranks,
+            (std::vector<std::vector<int>>{{0}, {0}, {0}}));
+}
+
+TEST(Residence, Refusals) {
+  Manifest manifest = FourModules();
+  auto refused = [&](const DeviceMap& map, int ranks, const char* part) {
+    try {
+      ReadResidence(manifest, map, "map.json", ranks);
+      ADD_FAILURE() << part;
+    } catch (const Error& e) {
+      EXPECT_NE(std::string(e.what()).find(part), std::string::npos) << e.what();
+    }
+  };
+  refused({{"module0", "cpu"}}, 1,
+          "map.json: no device for layers.1.fc.weight, layers.2.fc.weight");
+  refused({{"layrs.1", "cpu"}}, 1, "(did you mean \"layers.1\"?)");
+  refused({{"", "cpu"}, {"module0", "disk"}}, 1, "keys within keys: \"\" and \"module0\"");
+  refused({{"layers", "0"}, {"layers.1.fc.weight", "1"}}, 1, "keys within keys");
+  refused({{"", "cpu"}}, 3, "1 numbered devices, one a rank; 3 ranks were started");
+  Residence of = ReadResidence(manifest, {{"layers", "cpu"}, {"nothing", "disk"}}, "map.json", 1);
+  EXPECT_EQ(of.warnings, std::vector<std::string>{"map.json: nothing is called \"nothing\""});
+}
+
+}  // namespace
+}  // namespace pipewright

@@ -1,0 +1,107 @@
+#include "runtime/exec/weight_stream.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <fstream>
+#include <random>
+
+#include "plan/error.h"
+#include "plan/plan_text.h"
+#include "tests/temp_folder.h"
+
+namespace pipewright {
+namespace {
+
+std::string MakeFile(const std::string& path, size_t size, unsigned seed) {
+  std::mt19937 random(seed);
+  std::string bytes(size, 0);
+  for (char& c : bytes) c = static_cast<char>(random());
+  std::ofstream(path, std::ios::binary) << bytes;
+  int fd = open(path.c_str(), O_RDONLY);
+  fsync(fd);
+  posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);  // cold, where the file system obeys
+  close(fd);
+  return bytes;
+}
+
+void Sweep(WeightStream& stream, const std::vector<Action>& actions,
+           const std::map<int, std::vector<WeightPiece>>& stages,
+           const std::map<std::string, std::string>& contents) {
+  for (const Action& a : actions) {
+    if (a.kind == ActionKind::kLoad) stream.Load(a.stage);
+    if (a.kind == ActionKind::kEvict) stream.Evict(a.stage);
+    if (a.kind != ActionKind::kForward) continue;
+    const std::vector<char*>& data = stream.Wait(a.stage);
+    const std::vector<WeightPiece>& pieces = stages.at(a.stage);
+    ASSERT_EQ(data.size(), pieces.size());
+    for (size_t i = 0; i < pieces.size(); ++i) {
+      ASSERT_EQ(reinterpret_cast<uintptr_t>(data[i]) % 64, 0u);
+      ASSERT_TRUE(stream.Holds(a.stage, data[i]));
+      ASSERT_EQ(std::string(data[i], pieces[i].bytes),
+                contents.at(pieces[i].file).substr(pieces[i].offset, pieces[i].bytes));
+      std::memset(data[i], 1, pieces[i].bytes);  // the file must not see this
+    }
+  }
+}
+
+// Pieces at odd places, adjacent or not, of several files, empty, and up to a file's last byte.
+TEST(WeightStream, BytesArriveAlignedAndAreCounted) {
+  const std::string a = TempPath("a"), b = TempPath("b");
+  const std::map<std::string, std::string> contents = {{a, MakeFile(a, 300'001, 1)},
+                                                       {b, MakeFile(b, 20'000'000, 2)}};
+  const std::map<int, std::vector<WeightPiece>> stages = {
+      {0, {{a, 100, 4000}, {a, 4100, 17}, {a, 4117, 60'000}}},  // one stretch
+      {1, {{b, 4096, 9'000'000}, {a, 299'000, 1001}}},
+      {2, {{b, 19'999'999, 1}, {b, 12'345'678, 3}, {b, 0, 0}}},
+      {3, {}},
+  };
+  const Plan plan = ReadPlan(
+      "0LOAD,1LOAD,0F0,0F1,0EVICT,2LOAD,1F0,1F1,1EVICT,3LOAD,2F0,2F1,2EVICT,3F0,3F1,3EVICT\n",
+      "plan");
+  const std::vector<Action>& actions = plan.ranks[0];
+  WeightStream stream(actions, stages);
+  EXPECT_EQ(stream.buffers().size(), 2u);  // two at once
+  const uint64_t payload = 64'017 + 9'001'001 + 4;
+  for (uint64_t sweep = 1; sweep <= 2; ++sweep) {
+    std::vector<Action> once = actions;
+    // Every microbatch but the first would find what the one before wrote.
+    std::erase_if(once, [](const Action& x) { return x.microbatch > 0; });
+    Sweep(stream, once, stages, contents);
+    const StreamStats stats = stream.stats();
+    EXPECT_EQ(stats.payload, sweep * payload);
+    // Five stretches, and at most two blocks for each.
+    EXPECT_GE(stats.direct + stats.cached, sweep * payload);
+    EXPECT_LE(stats.direct + stats.cached, sweep * (payload + 5 * 2 * kBlock));
+    if (stats.counted_reads) {
+      EXPECT_EQ(stats.counted_reads, stats.direct + stats.cached);
+    }
+    EXPECT_LE(stats.counted_disk, stats.counted_reads + sweep * 5 * 2 * kBlock);
+  }
+  const uint64_t largest = 9'001'001 + 2 * 2 * kBlock;
+  uint64_t buffers = 0;
+  for (uint64_t size : stream.buffers()) buffers += size;
+  EXPECT_LE(buffers, 2 * largest);
+}
+
+TEST(WeightStream, FailuresNameTheFile) {
+  const std::string path = TempPath("short");
+  MakeFile(path, 10'000, 3);
+  const Plan plan = ReadPlan("0LOAD,0F0,0EVICT\n", "plan");
+  EXPECT_THROW(WeightStream(plan.ranks[0], {{0, {{TempPath("none"), 0, 4}}}}), Error);
+  WeightStream stream(plan.ranks[0], {{0, {{path, 9'000, 4'000}}}});
+  stream.Load(0);
+  try {
+    stream.Wait(0);
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find(path), std::string::npos) << e.what();
+  }
+  stream.Evict(0);
+  EXPECT_THROW(stream.Wait(0), Error);
+}
+
+}  // namespace
+}  // namespace pipewright
