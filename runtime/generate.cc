@@ -142,7 +142,7 @@ class Generator {
     open.agreed = AgreedText(run_) + "\n" + Agreed();
     OpenSession(
         session_, open, transport_, [this](int64_t, int) { return Specs(); },
-        [this](int input, int microbatch) { return Input(input, microbatch); },
+        [this](int input, int64_t, int microbatch) { return Input(input, microbatch); },
         [this](int output, int microbatch, const at::Tensor& value) {
           if (output == options_.logits) Take(microbatch, value);
         });
