@@ -62,7 +62,10 @@ std::shared_ptr<DataSource> OpenSource(const DataJob& job) {
   if (!job.plugin.empty()) return OpenPlugin(job.plugin, job.plugin_options);
   std::vector<std::string> wanted;
   for (const auto& [input, column] : job.inputs) wanted.push_back(column);
-  if (!job.target.empty()) wanted.push_back(job.target);
+  wanted.push_back(job.target);
+  wanted.insert(wanted.end(), job.targets.begin(), job.targets.end());
+  wanted.push_back(job.length);
+  std::erase(wanted, "");
   std::vector<ColumnFiles> columns;
   for (const std::string& name : wanted) {
     auto there = [&](const ColumnFiles& column) { return column.column == name; };

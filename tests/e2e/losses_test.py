@@ -95,11 +95,6 @@ class Losses(Case):
                                "-o", self.path("out.safetensors"), mpi=False))
         self.assertEqual(sorted(load_file(self.path("out.safetensors"))), ["logits", "value"])
 
-    def test_a_loss_that_trains_nothing(self):
-        job = self.job(loss={"type": "mse", "output": "value", "target": "z"}, freeze=["*"])
-        self.assert_fails(run_ranks(3, "train", self.package, self.write_job(job), mpi=False),
-                          r"step 1, rank 0.*the loss does not depend on any trainable weight")
-
 
 if __name__ == "__main__":
     unittest.main()
