@@ -53,7 +53,6 @@ class Profile(Case):
         self.assertEqual(held["module0"]["input_gradient"]["median"], 0)
         self.assertGreater(held["module1"]["input_gradient"]["median"], 0)
         self.assertGreater(held["module1"]["kept_for_weight_bytes"], 0)
-        self.assertLess(held["module1"]["kept_for_weight_bytes"], held["module1"]["kept_bytes"])
         # A batch of 4 samples of LENGTH tokens, 32 wide, in float32.
         found = {v["name"]: v["bytes"] for v in profile["values"] if v["consumers"]}
         self.assertIn(4 * LENGTH * 32 * 4, found.values())
