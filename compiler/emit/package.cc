@@ -93,6 +93,7 @@ Manifest WritePackage(const Model& model, const std::vector<ModuleBody>& bodies,
       WriteWeights(model, bodies[m], weights, temporary + "/" + info.weights);
     }
     WriteConfs(temporary + "/conf", modules, ranks);
+    WriteSamples(model, manifest, temporary + "/samples.safetensors");
     WriteFile(temporary + "/manifest.json", WriteManifest(manifest));
     std::string old = temporary + ".old";
     bool replace = fs::exists(output);

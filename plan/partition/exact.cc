@@ -32,7 +32,10 @@ struct Search {
   // Of each set: the states in which a stage may begin there; first > last: none.
   std::vector<int> first_live, last_live;
   Bits forbidden;
+  std::vector<double> lead;  // of the stages that begin with each set; empty: none
   bool proven = true;
+
+  void MeasureLeads();
 
   void MeasureDevices();
   bool FindPossible(int set);
@@ -74,7 +77,7 @@ void Search::MeasureDevices() {
   double host = options.below == kInfinity ? kInfinity : HostCapacity(graph, options.below);
   int stride = 1;
   for (const DeviceClass& device : problem.devices) {
-    double each = device.host ? host : options.below * device.speed;
+    double each = device.host ? host : options.below / options.repeat * device.speed;
     for (int s = 0; s < resources.states; ++s) {
       int used = s / stride % (device.count + 1);
       if (used) capacity[s] += used * each;
@@ -89,6 +92,22 @@ void Search::MeasureDevices() {
     latency_weight = std::min(latency_weight, device.speed * problem.transfer_latency);
   }
   if (cut_weight == kInfinity) cut_weight = latency_weight = 0;
+}
+
+// A stage that begins with a set has one of the units there that nothing in the set comes before.
+void Search::MeasureLeads() {
+  if (options.lead.empty()) return;
+  lead.assign(up.sets.size(), 0);
+  for (size_t s = 1; s < up.sets.size(); ++s) {
+    double least = kInfinity;
+    ForEach(up.sets[s], [&](int unit) {
+      if (options.lead[unit] >= least) return;
+      for (int before : graph.previous[unit])
+        if (Has(up.sets[s], before)) return;
+      least = options.lead[unit];
+    });
+    lead[s] = least;
+  }
 }
 
 // Which states may hold the set: their devices its work, and the remaining ones the rest, both with
@@ -120,9 +139,10 @@ void Search::Extend(int larger, int smaller, const StageLoad& stage) {
   double* here = &best[larger * states];
   From* origin = &from[larger * states];
   bool varies = problem.in_flight == InFlight::k1F1B && stage.stash_bytes > 0;
+  double before = lead.empty() ? 0 : lead[larger];
   for (size_t o = 0; o < resources.options.size(); ++o) {
     const StageOption& option = resources.options[o];
-    double load = stage.Load(option, 0);
+    double load = options.repeat * stage.Load(option, 0) + before;
     if (load >= options.below) continue;
     const std::vector<Resources::Step>& steps = resources.steps[o];  // ascending by `from`
     auto step =
@@ -130,7 +150,7 @@ void Search::Extend(int larger, int smaller, const StageLoad& stage) {
                          [](const Resources::Step& a, int state) { return a.from < state; });
     for (; step != steps.end() && step->from <= last_live[smaller]; ++step) {
       if (after[step->from] >= options.below || !possible[step->to]) continue;
-      if (varies) load = stage.Load(option, step->devices_after);
+      if (varies) load = options.repeat * stage.Load(option, step->devices_after) + before;
       double value = std::max(after[step->from], load);
       if (value >= here[step->to] || value >= options.below) continue;
       here[step->to] = value;
@@ -145,6 +165,7 @@ void Search::Run(Clock::time_point start) {
   from.assign(count * states, From{});
   best[0] = 0;
   MeasureDevices();
+  MeasureLeads();
   first_live.assign(count, 0);
   last_live.assign(count, -1);
   last_live[0] = 0;
@@ -222,7 +243,7 @@ PartitionResult Search::Trace() const {
     state = origin.state;
   }
   EvaluatePartition(problem, result);
-  result.lower_bound = proven ? result.objective : 0;
+  result.lower_bound = !proven ? 0 : lead.empty() ? result.objective : least;
   return result;
 }
 
@@ -238,8 +259,8 @@ PartitionResult ExactPartition(const PartitionProblem& problem, const UnitGraph&
     result.sets = static_cast<int64_t>(up.sets.size());
     return result;
   }
-  Search search{problem, graph, options, resources, up, {}, {}, {},  {},
-                0,       0,     0,       {},        {}, {}, {}, true};
+  Search search{problem, graph, options, resources, up, {}, {}, {}, {},
+                0,       0,     0,       {},        {}, {}, {}, {}, true};
   if (!options.forbidden.empty()) {
     search.forbidden = MakeBits(static_cast<int>(graph.units.size()));
     for (size_t u = 0; u < graph.units.size(); ++u)

@@ -16,6 +16,12 @@ struct ExactOptions {
   double below = kInfinity;
   // No stage may hold exactly these nodes (sorted). For "what would the next best cut cost?".
   std::vector<int> forbidden;
+  // For the bound of a step of M microbatches: a load counts M times, and on top of it comes what
+  // passes before the stage can begin and after it has ended, `lead` of the one of its units that
+  // has least of it (seconds, by unit; empty: nothing). The lower bound of the result is then the
+  // least such value.
+  double repeat = 1;
+  std::vector<double> lead;
 };
 
 // `result.proven` says (for partitions that keep the units of `graph` whole)

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "plan/error.h"
 #include "plan/lower.h"
@@ -79,35 +80,83 @@ double StepTime(const PartitionProblem& problem, const PartitionResult& result,
   return Measure(plan, costs, Simulate(plan, costs)).makespan;
 }
 
-double StepBound(const PartitionProblem& problem, const StepOptions& step) {
-  double work = 0, speed = 0, devices = 0;
-  for (const DeviceClass& device : problem.devices) {
-    if (device.count == 0) continue;
-    if (device.host) return 0;  // a CPU may take over any part
-    speed = std::max(speed, device.speed);
-    devices += device.count;
+// Whether the schedule's backward is in halves, of which only the first holds up other stages.
+static bool SplitsBackward(const std::string& schedule) {
+  static const std::set<std::string> kWhole = {"gpipe", "1f1b",    "interleaved",
+                                               "bfs",   "chimera", "hanayo"};
+  return !kWhole.count(schedule);
+}
+
+// Of each unit, on devices of speed 1: what must pass before its first forward and after its last
+// backward, and its own work on one microbatch.
+struct Ways {
+  std::vector<double> around, own;
+  Ways(const PartitionProblem& problem, const UnitGraph& graph, const StepOptions& step) {
+    size_t count = graph.units.size();
+    std::vector<double> to(count, 0), back(count, 0), forward(count, 0), backward(count, 0);
+    around.resize(count), own.resize(count);
+    double half = SplitsBackward(step.schedule) ? 0.5 : 1;
+    for (size_t u = 0; u < count; ++u) {
+      for (int node : graph.units[u].nodes) {
+        const PartitionNode& n = problem.nodes[node];
+        forward[u] += n.device_time * n.forward_share;
+        backward[u] += n.device_time * (1 - n.forward_share);
+      }
+      for (int before : graph.previous[u]) {
+        to[u] = std::max(to[u], to[before] + forward[before]);
+        back[u] = std::max(back[u], back[before] + half * backward[before]);
+      }
+      around[u] = to[u] + back[u];
+      own[u] = forward[u] + backward[u];
+    }
   }
-  if (devices == 0) return 0;
+};
+
+// The speed of the fastest device; 0 where a CPU may take over any part.
+static double Fastest(const PartitionProblem& problem) {
+  double speed = 0;
+  for (const DeviceClass& device : problem.devices) {
+    if (device.count > 0 && device.host) return 0;
+    if (device.count > 0) speed = std::max(speed, device.speed);
+  }
+  return speed;
+}
+
+double StepBound(const PartitionProblem& problem, const StepOptions& step) {
+  double speed = Fastest(problem), devices = 0, work = 0, bound = 0;
+  if (speed == 0) return 0;
+  for (const DeviceClass& device : problem.devices) devices += device.count;
   UnitGraph graph = BuildUnits(problem, Merge::kNone);
-  size_t count = graph.units.size();
-  std::vector<double> forward(count, 0), backward(count, 0), to(count, 0), back(count, 0);
-  for (size_t u = 0; u < count; ++u)
-    for (int node : graph.units[u].nodes) {
-      const PartitionNode& n = problem.nodes[node];
-      forward[u] += n.device_time * n.forward_share;
-      backward[u] += n.device_time * (1 - n.forward_share);
-    }
-  double bound = 0, share = std::max(problem.max_replicas, 1);
-  for (size_t u = 0; u < count; ++u) {
-    for (int before : graph.previous[u]) {
-      to[u] = std::max(to[u], to[before] + forward[before]);
-      back[u] = std::max(back[u], back[before] + backward[before]);
-    }
-    double own = forward[u] + backward[u];
-    work += own;
-    bound = std::max(bound, to[u] + own * std::max(1.0, step.microbatches / share) + back[u]);
+  Ways ways(problem, graph, step);
+  double share = std::max(problem.max_replicas, 1);
+  for (size_t u = 0; u < graph.units.size(); ++u) {
+    work += ways.own[u];
+    double times = std::max(1.0, step.microbatches / share);
+    bound = std::max(bound, ways.around[u] + ways.own[u] * times);
   }
   return std::max(bound, work * step.microbatches / devices) / speed;
+}
+
+double StepBoundOfStages(const PartitionProblem& problem, const StepOptions& step, double known,
+                         const SolveOptions& options) {
+  double speed = Fastest(problem);
+  if (speed == 0) return 0;
+  PartitionProblem free = problem;
+  free.pair_links.clear();
+  free.transfer_latency = free.exchange_time = 0;
+  for (PartitionValue& value : free.values) value.time = 0, value.transfers = 0;
+  UnitGraph graph = BuildUnits(free, ExactMerge(free));
+  Ways ways(free, graph, step);
+  ExactOptions exact;
+  exact.below = known;
+  exact.max_sets = 200'000;
+  exact.max_visits = 100'000'000;
+  exact.max_seconds = options.max_seconds;
+  exact.repeat = step.microbatches;
+  for (double around : ways.around) exact.lead.push_back(around / speed);
+  PartitionResult found = ExactPartition(free, graph, exact);
+  if (!found.proven) return 0;
+  return found.feasible ? found.lower_bound : known;
 }
 
 namespace {
@@ -209,7 +258,10 @@ PartitionResult SolveStep(const PartitionProblem& problem, const SolveOptions& o
     if (!best.feasible || result.objective < best.objective) best = result;
   }
   if (!best.feasible && !refused.empty()) throw Error("--schedule", refused);
-  best.lower_bound = best.feasible ? StepBound(problem, step) : kInfinity;
+  best.lower_bound = kInfinity;
+  if (best.feasible)
+    best.lower_bound = std::max(StepBound(problem, step),
+                                StepBoundOfStages(problem, step, best.objective, options));
   best.proven = !best.feasible || best.objective <= best.lower_bound * (1 + 1e-12);
   if (explanation && best.feasible) *explanation = Explain(best, search.seen);
   return best;

@@ -20,7 +20,8 @@ double StepTime(const PartitionProblem& problem, const PartitionResult& result,
 
 // The bottleneck's best partition for each number of stages (or the given one), improved by moving
 // nodes to any stage that their neighbours allow while the step gets shorter, at most about 20
-// million simulated actions. `objective` is the step time, the lower bound StepBound's.
+// million simulated actions. `objective` is the step time, the lower bound the larger of the two
+// below.
 // `explanation` names the stage that computes longest, and the shortest step among the partitions
 // looked at that do not have it.
 PartitionResult SolveStep(const PartitionProblem& problem, const SolveOptions& options,
@@ -30,5 +31,11 @@ PartitionResult SolveStep(const PartitionProblem& problem, const SolveOptions& o
 // the longest way to it, its own work on all microbatches (shared by the replicas that a stage may
 // have), and the longest way back.
 double StepBound(const PartitionProblem& problem, const StepOptions& step);
+
+// The least that any partition's stages let hope for: the largest of each one's compute on all
+// microbatches and the longest way to it and back. By the exact search; 0 where that finds too many
+// sets, `known` (the time of a partition) where no partition has less.
+double StepBoundOfStages(const PartitionProblem& problem, const StepOptions& step, double known,
+                         const SolveOptions& options);
 
 }  // namespace pipewright

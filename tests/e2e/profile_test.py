@@ -4,6 +4,8 @@ import os
 import subprocess
 import unittest
 
+from safetensors.torch import load_file
+
 from support import (BUILD, ENVIRONMENT, LENGTH, Case, export_gpt, gpt, pipewright, token_job,
                      torch)
 
@@ -142,6 +144,11 @@ class Profile(Case):
                          self.text.with_suffix(".json"), "--json")
         for s, node in enumerate(profile["nodes"]):
             self.assertAlmostEqual(node["forward"]["median"], 1e-3 * (s + 1))
+
+    def test_the_package_keeps_the_example_it_was_exported_with(self):
+        samples = load_file(self.package / "samples.safetensors")
+        self.assertEqual([(str(t.dtype), list(t.shape)) for t in samples.values()],
+                         [("torch.int64", [2, LENGTH])])
 
     def test_what_cannot_be_measured_is_said(self):
         self.assert_fails(pipewright("profile", self.path("none")), "manifest.json")
