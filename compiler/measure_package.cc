@@ -34,7 +34,10 @@ void MeasureOnRanks(const ProfileOptions& options, int in_process,
     return;
   }
 #ifdef PIPEWRIGHT_MPI
-  int code = RunMpi(nullptr, nullptr, "pipewright", [&](Transport& transport) {
+  // While one rank measures the others wait, for as long as it takes.
+  WatchOptions watch = WatchOptionsFromEnvironment("pipewright");
+  watch.stall = {0, 0};
+  int code = RunMpi(nullptr, nullptr, watch, [&](Transport& transport) {
     work(transport);
     return static_cast<int>(kSuccess);
   });

@@ -16,6 +16,8 @@
 
 namespace pipewright {
 
+static const CLI::Validator kCount = CLI::Range(1, 1 << 30).description("at least 1");
+
 // The stage of each module of a package. Throws Error where a stage begins inside of a module.
 static std::vector<int> StageOfModule(const PartitionInput& input) {
   std::vector<int> stage_of(static_cast<size_t>(input.modules), -1);
@@ -154,9 +156,9 @@ void AddPartitionCommand(CLI::App& app) {
   app.add_option("--mode", r.mode, "exact: the best; fast: near it; pipedream: as PipeDream does")
       ->check(CLI::IsMember({"exact", "fast", "pipedream"}));
   app.add_option("--stages", r.stages, "exactly so many stages; left out: what is best")
-      ->check(CLI::PositiveNumber);
-  app.add_option("--devices", r.devices, "devices to use at most")->check(CLI::NonNegativeNumber);
-  app.add_option("--cpus", r.cpus, "CPUs to use at most")->check(CLI::NonNegativeNumber);
+      ->check(kCount);
+  app.add_option("--devices", r.devices, "devices to use at most")->check(CLI::Range(0, 1 << 20));
+  app.add_option("--cpus", r.cpus, "CPUs to use at most")->check(CLI::Range(0, 1 << 20));
   app.add_option("-s,--memory,--memory_size", r.memory, "memory of a device: bytes, or 16GB");
   app.add_option("-n,--all_num_machines", r.machines, "machines of each level, innermost first")
       ->expected(1, -1);
@@ -171,8 +173,7 @@ void AddPartitionCommand(CLI::App& app) {
       ->delimiter(',');
   app.add_option("--latency", r.latency, "fixed cost of one transfer")
       ->check(CLI::NonNegativeNumber);
-  app.add_option("--replicas", r.replicas, "replicas a stage may have (1)")
-      ->check(CLI::PositiveNumber);
+  app.add_option("--replicas", r.replicas, "replicas a stage may have (1)")->check(kCount);
   app.add_option("--together", r.together, "nodes kept in one stage: a,b (repeatable)");
   app.add_option("--shared", r.shared,
                  "nodes that share a weight: apart, they exchange its gradient (repeatable)");
@@ -183,8 +184,7 @@ void AddPartitionCommand(CLI::App& app) {
       ->check(CLI::IsMember(ScheduleNames()));
   app.add_option("--in-flight", r.in_flight, "activations held as in 1f1b, gpipe, or one")
       ->check(CLI::IsMember({"1f1b", "gpipe", "one"}));
-  app.add_option("--microbatches", r.microbatches, "microbatches a step")
-      ->check(CLI::PositiveNumber);
+  app.add_option("--microbatches", r.microbatches, "microbatches a step")->check(kCount);
   app.add_option("--optimizer-state", r.optimizer_state,
                  "bytes of optimizer state a byte of parameters (2, as Adam)")
       ->check(CLI::NonNegativeNumber);
@@ -198,9 +198,9 @@ void AddPartitionCommand(CLI::App& app) {
   app.add_flag("--use_fewer_machines", r.use_fewer_machines, "pipedream: where as good");
   app.add_option("--microbatch", r.microbatch,
                  "measure the package anew with so many samples (default: its profile.json)")
-      ->check(CLI::PositiveNumber);
+      ->check(kCount);
   app.add_option("--repeat", r.repeat, "measurements of each time, of a package (20)")
-      ->check(CLI::PositiveNumber);
+      ->check(kCount);
   app.add_flag("--explain", r.explain, "say what binds and what the next best cut would cost");
   app.add_flag("--json", r.json, "print JSON and nothing else");
   app.add_option("-o,--output", r.output,

@@ -88,13 +88,13 @@ void AddProfileCommand(CLI::App& app) {
       ->required();
   app.add_option("--microbatch", r.measure.microbatch,
                  "samples a microbatch (default: as many as the inputs have)")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, 1 << 30).description("at least 1"));
   app.add_option("--repeat", r.measure.repeat, "measurements of each time (20)")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, 1 << 30).description("at least 1"));
   app.add_option("--warm-up", r.measure.warm_up, "runs before the first measurement (3)")
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(0, 1 << 30).description("at least 0"));
   app.add_option("--threads", r.measure.threads, "threads of each rank (1)")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, 1 << 30).description("at least 1"));
   app.add_option("--input", r.measure.input,
                  "safetensors file with a tensor for each input (default: the package's sample)");
   app.add_option("--conf", r.measure.conf,

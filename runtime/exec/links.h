@@ -7,9 +7,9 @@
 
 namespace pipewright {
 
-// Every ordered pair of ranks, one after the other while the rest waits: latency is half of an
-// empty message's way there and back, bandwidth that of `bytes` beyond the latency; medians of
-// `repeat`. The same on every rank. Collective.
+// Every ordered pair of ranks, one after the other while the rest waits: latency is half of one
+// byte's way there and back, bandwidth that of `bytes` beyond it; of the fastest of `repeat`. The
+// same on every rank. Collective.
 std::vector<ProfileLink> MeasureLinks(Transport& transport, int repeat = 20,
                                       size_t bytes = size_t{4} << 20);
 
