@@ -3,9 +3,11 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <limits>
 
+#include "plan/atomic_file.h"
 #include "plan/error.h"
 #include "plan/json.h"
 #include "plan/text.h"
@@ -81,6 +83,12 @@ struct Texts {
 };
 
 Texts ReadTexts(const GenerateOptions& options) {
+  const std::pair<const char*, double> numbers[] = {
+      {"--temperature", options.sample.temperature},
+      {"--top-p", options.sample.top_p},
+      {"--repetition-penalty", options.sample.repetition_penalty}};
+  for (const auto& [name, value] : numbers)
+    if (!std::isfinite(value)) throw UsageError(name, "is not a finite number");
   Texts texts;
   std::vector<std::string> prompts = options.prompts;
   if (!options.prompt_file.empty()) prompts.push_back(ReadFile(options.prompt_file));
@@ -122,6 +130,7 @@ class Generator {
       inputs_ = std::make_unique<Inputs>(manifest_);
       CheckLogits();
       CheckOffloadFolder(run_.offload_dir, transport_);
+      if (transport_.rank() == 0 && !run_.output.empty()) CheckWritable(run_.output);
     } catch (const UsageError&) {
       throw;
     } catch (const std::exception& e) {

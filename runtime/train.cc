@@ -294,7 +294,8 @@ void Evaluate(const RunOptions& options, Transport& transport) {
                 Grouped(static_cast<double>(samples)).c_str(),
                 Grouped(static_cast<double>(samples) / (Now() - begin)).c_str());
     std::fflush(stdout);
-    if (!job.metrics.empty()) {
+    // Not into the job's own: they are those of its training.
+    if (!options.metrics.empty()) {
       Json line = EvaluationJson(job, evaluation);
       line["samples"] = samples;
       std::ofstream out(job.metrics);

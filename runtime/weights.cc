@@ -187,15 +187,21 @@ void MergeBuffers(const Manifest& manifest, const Conf& conf, int microbatches,
       const int own = replica < microbatches ? (microbatches - replica + count - 1) / count : 0;
       return static_cast<double>(own) / microbatches;
     };
-    auto merges = [](const at::Tensor& buffer) { return buffer.is_floating_point(); };
-    for (const at::Tensor& buffer : buffers)
-      if (merges(buffer)) buffer.mul_(weight(0));
+    std::vector<Tensors> theirs(count);
     for (int r = 1; r < count; ++r) {
-      Tensors theirs;
-      for (const at::Tensor& buffer : buffers) theirs.push_back(at::empty_like(buffer));
-      transport.Wait(transport.Recv(replicas[r], tag, MakeBundle(theirs)));
-      for (size_t b = 0; b < buffers.size(); ++b)
-        if (merges(buffers[b])) buffers[b].add_(theirs[b], weight(r));
+      for (const at::Tensor& buffer : buffers) theirs[r].push_back(at::empty_like(buffer));
+      transport.Wait(transport.Recv(replicas[r], tag, MakeBundle(theirs[r])));
+    }
+    for (size_t b = 0; b < buffers.size(); ++b) {
+      if (!buffers[b].is_floating_point()) continue;
+      // What nobody wrote, a table or a mask, keeps its bits.
+      bool written = false;
+      for (int r = 1; r < count; ++r)
+        written = written || (weight(r) > 0 && !at::equal(theirs[r][b], buffers[b]));
+      if (!written) continue;
+      buffers[b].mul_(weight(0));
+      for (int r = 1; r < count; ++r)
+        if (weight(r) > 0) buffers[b].add_(theirs[r][b], weight(r));
     }
     Tensors merged;
     for (const at::Tensor& buffer : buffers) merged.push_back(buffer.clone());

@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <map>
 #include <set>
 
 #include "compiler/emit/module_code.h"
@@ -20,16 +21,16 @@ namespace fs = std::filesystem;
 
 namespace {
 
-void WriteConfs(const std::string& folder, int modules, int ranks) {
-  fs::create_directories(folder);
+// By name in conf/.
+std::map<std::string, std::string> Confs(int modules, int ranks) {
   const std::string mp = WriteConf(GroupModules(modules, ranks));
-  WriteFile(folder + "/mp_conf.json", mp);
-  WriteFile(folder + "/hybrid_conf.json", mp);  // until a profile decides otherwise
   Conf dp;
   dp.module_to_stage.assign(static_cast<size_t>(modules), 0);
   dp.stage_to_ranks.emplace_back();
   for (int r = 0; r < ranks; ++r) dp.stage_to_ranks[0].push_back(r);
-  WriteFile(folder + "/dp_conf.json", WriteConf(dp));
+  return {{"mp_conf.json", mp},
+          {"hybrid_conf.json", mp},  // until a profile decides otherwise
+          {"dp_conf.json", WriteConf(dp)}};
 }
 
 // Whether a folder is one of ours: what makes it safe to replace.
@@ -39,25 +40,33 @@ bool IsPackage(const fs::path& folder) {
 }
 
 // A file of the package that is not as it was compiled, or that was added; "" if there is none.
+// Weights are known by their name only.
 std::string EditedFile(const fs::path& folder) {
+  // With what `profile` leaves there.
+  std::set<std::string> known = {"manifest.json", "samples.safetensors", "profile.txt",
+                                 "profile.json"};
   try {
     const Manifest manifest = ReadManifest(folder.string());
-    for (const ModuleInfo& module : manifest.modules)
+    for (const ModuleInfo& module : manifest.modules) {
       if (HexHash(ReadFile((folder / module.code).string())) != module.code_hash)
         return module.code;
+      known.insert({module.code, module.weights});
+    }
     const int modules = static_cast<int>(manifest.modules.size());
-    const std::string confs = (folder / "conf/").string();
-    const Conf dp = ReadConf(confs + "dp_conf.json");
+    const std::string conf = (folder / "conf/").string();
+    const Conf dp = ReadConf(conf + "dp_conf.json");
     const int ranks = static_cast<int>(dp.stage_to_ranks.at(0).size());
-    if (ReadFile(confs + "mp_conf.json") != WriteConf(GroupModules(modules, ranks)))
-      return "conf/mp_conf.json";
+    for (const auto& [name, text] : Confs(modules, ranks)) {
+      if (ReadFile(conf + name) != text) return "conf/" + name;
+      known.insert("conf/" + name);
+    }
   } catch (const Error& e) {  // whoever edits may have left it broken
-    return std::string(e.what());
+    return e.what();
   }
-  const std::set<std::string> written = {"mp_conf.json", "hybrid_conf.json", "dp_conf.json"};
-  for (const fs::directory_entry& file : fs::directory_iterator(folder / "conf"))
-    if (!written.count(file.path().filename().string()))
-      return "conf/" + file.path().filename().string();
+  for (const fs::directory_entry& file : fs::recursive_directory_iterator(folder)) {
+    const std::string name = fs::relative(file.path(), folder).generic_string();
+    if (!file.is_directory() && !known.count(name)) return name;
+  }
   return "";
 }
 
@@ -92,7 +101,9 @@ Manifest WritePackage(const Model& model, const std::vector<ModuleBody>& bodies,
       WriteFile(temporary + "/" + info.code, code);
       WriteWeights(model, bodies[m], weights, temporary + "/" + info.weights);
     }
-    WriteConfs(temporary + "/conf", modules, ranks);
+    fs::create_directories(temporary + "/conf");
+    for (const auto& [name, text] : Confs(modules, ranks))
+      WriteFile(temporary + "/conf/" + name, text);
     WriteSamples(model, manifest, temporary + "/samples.safetensors");
     WriteFile(temporary + "/manifest.json", WriteManifest(manifest));
     std::string old = temporary + ".old";

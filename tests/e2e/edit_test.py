@@ -70,8 +70,10 @@ class Edit(Case):
         self.succeed(pipewright("compile", model, "-o", package, "--force"))
         self.assertNotIn("# mine", code.read_text())
         self.succeed(pipewright("compile", model, "-o", package))
-        (package / "conf/mine.json").write_text("{}")
-        self.assert_fails(pipewright("compile", model, "-o", package), "conf/mine.json", "--force")
+        for name in ("conf/mine.json", "trained.safetensors", "conf/hybrid_conf.json"):
+            (package / name).write_text("{}")
+            self.assert_fails(pipewright("compile", model, "-o", package), name, "--force")
+            (package / name).unlink()
 
     def test_relu_for_gelu_is_pytorchs_relu(self):
         job = token_job()

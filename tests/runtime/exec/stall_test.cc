@@ -122,11 +122,17 @@ TEST(Faults, ALostMessageIsFoundOut) {
   } catch (const Error& e) {
     text = e.what();
   }
+#ifdef NDEBUG
   EXPECT_NE(text.find("every rank waits for another"), std::string::npos) << text;
   EXPECT_NE(text.find("rank 1 on "), std::string::npos) << text;
   EXPECT_NE(text.find("for the values of stage 0 for stage 1, microbatch 2, of rank 0"),
             std::string::npos)
       << text;
+#else
+  // With the heads of messages checked, what follows the lost one is not what is expected.
+  EXPECT_EQ(text.rfind("rank 1, stage 1, microbatch 1", 0), 0u) << text;
+  EXPECT_NE(text.find("values from stage 0 to stage 1"), std::string::npos) << text;
+#endif
 }
 
 }  // namespace
