@@ -215,12 +215,14 @@ void NameOutputs(const ExportJson& module, ExportConverter& converter, torch::ji
         OutputNames(call["signature"].value("out_spec", std::string()));
     if (names.size() != graph.outputs().size()) return;
     std::set<torch::jit::Value*> named;
+    std::vector<std::pair<torch::jit::Value*, std::string>> wanted;
     for (size_t i = 0; i < names.size(); ++i) {
       torch::jit::Value* value = graph.outputs()[i];
       const auto kind = value->node()->kind();
       if (names[i].empty() || kind == c10::prim::Param || kind == c10::prim::Constant) continue;
-      if (named.insert(value).second) converter.Rename(value, Identifier(names[i]));
+      if (named.insert(value).second) wanted.emplace_back(value, Identifier(names[i]));
     }
+    if (!wanted.empty()) converter.RenameAll(wanted);
     return;
   }
 }

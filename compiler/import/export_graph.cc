@@ -1,6 +1,9 @@
 #include "compiler/import/export_graph.h"
 
 #include <ATen/core/jit_type.h>
+#include <torch/csrc/jit/runtime/graph_iterator.h>
+
+#include <set>
 
 #include "compiler/import/expression.h"
 #include "plan/error.h"
@@ -48,12 +51,24 @@ std::string ExportConverter::Name(Value* value, const std::string& id) {
 
 void ExportConverter::Rename(Value* value, const std::string& id) {
   const std::string before = value->debugName();
-  if (before == id) return;
   const std::string after = Name(value, id);
   if (auto meta = model_.meta.extract(before); !meta.empty()) {
     meta.key() = after;
     model_.meta.insert(std::move(meta));
   }
+}
+
+void ExportConverter::RenameAll(const std::vector<std::pair<Value*, std::string>>& wanted) {
+  std::set<std::string> names;
+  for (const auto& [value, id] : wanted) names.insert(id);
+  for (const Value* input : model_.graph->inputs()) names.erase(input->debugName());
+  taken_.insert(names.begin(), names.end());  // nobody gives way to one of them
+  torch::jit::DepthFirstGraphNodeIterator nodes(model_.graph);
+  while (torch::jit::Node* node = nodes.next())
+    for (Value* value : node->outputs())
+      if (names.count(value->debugName())) Rename(value, value->debugName());
+  for (const std::string& name : names) taken_.erase(name);
+  for (const auto& [value, id] : wanted) Rename(value, id);
 }
 
 void ExportConverter::Bind(const std::string& name, Value* value, const ExportJson& graph) {

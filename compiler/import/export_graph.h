@@ -22,13 +22,15 @@ class ExportConverter {
   void BindWeight(const std::string& name, torch::jit::Value* value) { env_[name] = value; }
   // Names `value` `id`, or id_1, ... where that is taken; returns the name.
   std::string Name(torch::jit::Value* value, const std::string& id);
-  // Another name for a value that has one.
-  void Rename(torch::jit::Value* value, const std::string& id);
+  // Other names for values that have one. What is called so already gives way, unless it is an
+  // input of the model.
+  void RenameAll(const std::vector<std::pair<torch::jit::Value*, std::string>>& wanted);
   void ConvertNodes(const ExportJson& graph);
   // The value of an output argument of the graph.
   torch::jit::Value* Output(const ExportJson& argument);
 
  private:
+  void Rename(torch::jit::Value* value, const std::string& id);
   using Env = std::unordered_map<std::string, torch::jit::Value*>;
 
   void ConvertNode(const ExportJson& node, const ExportJson& graph);

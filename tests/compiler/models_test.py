@@ -362,7 +362,8 @@ class Models(CompilerTest):
             result = call("pipewright", "compile", self.at / "model.pt2", "-o", self.at / name)
             self.assertEqual(result.returncode, 0, result.stderr)
         files = sorted(p.relative_to(self.at / "a") for p in (self.at / "a").rglob("*.*"))
-        self.assertEqual(len(files), 4 + 4 + 3 + 1)
+        # Code, weights, confs, the manifest and the example of the export.
+        self.assertEqual(len(files), 4 + 4 + 3 + 2)
         for name in files:
             self.assertEqual((self.at / "a" / name).read_bytes(), (self.at / "b" / name).read_bytes())
 

@@ -26,6 +26,15 @@ class Two(torch.nn.Module):
         return {"logits": self.head(self.hidden(x).relu()), "value": value}
 
 
+class Crossed(torch.nn.Module):
+    """Its keys are also names of operations within, each another's."""
+
+    def forward(self, x):
+        first = torch.relu(x)
+        second = torch.relu(first - 1)
+        return {"relu_1": first * 10, "relu": second * 100, "mul": x * 2, "x": x + 1}
+
+
 class Losses(Case):
     @classmethod
     def setUpClass(cls):
@@ -94,6 +103,17 @@ class Losses(Case):
         self.succeed(run_ranks(3, "infer", self.package, "--input", self.path("in.safetensors"),
                                "-o", self.path("out.safetensors"), mpi=False))
         self.assertEqual(sorted(load_file(self.path("out.safetensors"))), ["logits", "value"])
+
+    def test_keys_that_are_names_of_operations(self):
+        x = torch.randn(4, 3)
+        torch.export.save(torch.export.export(Crossed(), (x,)), self.path("crossed.pt2"))
+        self.compile("crossed.pt2", "crossed.pkg")
+        save_file({"x": x}, self.path("in.safetensors"))
+        self.succeed(run_ranks(1, "infer", self.path("crossed.pkg"), "--input", self.path("in.safetensors"),
+                               "-o", self.path("out.safetensors"), mpi=False))
+        expected = Crossed()(x)
+        expected["x_1"] = expected.pop("x")  # the input's own name stays its
+        self.assert_same_tensors(load_file(self.path("out.safetensors")), expected)
 
 
 if __name__ == "__main__":
