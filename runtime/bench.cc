@@ -4,18 +4,17 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
-#include <chrono>
 
 #include "plan/actions.h"
 #include "plan/error.h"
 #include "plan/json.h"
 #include "plan/trace.h"
 #include "runtime/bench_report.h"
+#include "runtime/exec/clock.h"
+#include "runtime/exec/links.h"
 #include "runtime/feed.h"
 #include "runtime/memory_meter.h"
-#include "runtime/messages.h"
 #include "runtime/module_times.h"
-#include "runtime/progress.h"
 #include "runtime/session.h"
 
 namespace pipewright {
@@ -69,27 +68,9 @@ Json StageTimes(const Session& session, const std::string& package,
 // Latency in microseconds and bandwidth in bytes a microsecond between ranks 0 and 1.
 Json Link(Transport& transport) {
   if (transport.size() < 2) return {{"latency", 0}, {"bandwidth", nullptr}};
-  auto round_trip = [&](size_t bytes, int times) {
-    if (transport.rank() > 1) return 0.0;
-    Tensors tensors = {at::empty({static_cast<int64_t>(bytes)}, at::kByte)};
-    Bundle bundle = MakeBundle(tensors);
-    const int peer = 1 - transport.rank(), tag = transport.max_tag() - kLossTag;
-    std::vector<double> seconds;
-    for (int i = 0; i < times; ++i) {
-      double start = Now();
-      for (bool send : {transport.rank() == 0, transport.rank() != 0})
-        transport.Wait(send ? transport.Send(peer, tag, bundle)
-                            : transport.Recv(peer, tag, bundle));
-      seconds.push_back(Now() - start);
-    }
-    return TimingOf(seconds).median;
-  };
-  transport.AllGather("");
-  const double small = round_trip(8, 50) / 2 * 1e6;
-  const size_t bytes = size_t{4} << 20;
-  const double large = round_trip(bytes, 5) / 2 * 1e6;
-  return {{"latency", small},
-          {"bandwidth", static_cast<double>(bytes) / std::max(large - small, 1e-3)}};
+  transport.AllGather("");  // nobody is late for it
+  const ProfileLink link = MeasureLink(transport, 0, 1);
+  return {{"latency", link.latency * 1e6}, {"bandwidth", link.bytes_per_second / 1e6}};
 }
 
 // The events of a rank's step; times in microseconds since `origin`.

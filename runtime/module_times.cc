@@ -4,12 +4,11 @@
 #include <ATen/CPUGeneratorImpl.h>
 
 #include <algorithm>
-#include <chrono>
 
 #include "passes/random_ops.h"
+#include "runtime/exec/clock.h"
 #include "runtime/island.h"
 #include "runtime/memory_meter.h"
-#include "runtime/progress.h"
 
 namespace pipewright {
 

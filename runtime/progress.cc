@@ -1,18 +1,14 @@
 #include "runtime/progress.h"
 
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 
 #include "plan/error.h"
 #include "plan/size.h"
 #include "plan/text.h"
+#include "runtime/exec/clock.h"
 
 namespace pipewright {
-
-double Now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 std::string Grouped(double number) {
   std::string digits = std::to_string(std::llround(number));

@@ -45,8 +45,6 @@ class Progress {
 
 // 12345.6 -> "12,346"
 std::string Grouped(double number);
-// Seconds on the steady clock.
-double Now();
 // The part of the ranks' time in which they did not compute; -1 where it is not known.
 double Bubble(const std::vector<RankReport>& ranks);
 

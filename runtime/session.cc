@@ -3,58 +3,17 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
-#include <map>
-#include <set>
 
 #include "plan/error.h"
 #include "plan/plan_text.h"
 #include "plan/text.h"
+#include "runtime/session_losses.h"
 #include "runtime/torch_error.h"
 #include "runtime/weights.h"
 
 namespace pipewright {
 
 namespace {
-
-// Finds outputs by their names.
-void CheckLosses(Session& session, bool training) {
-  const Manifest& manifest = session.run.manifest;
-  std::vector<std::string> names;
-  for (int id : manifest.outputs) names.push_back(manifest.values[id].name);
-  int trained = 0, producer = -1;
-  for (size_t k = 0; k < session.job.losses.size(); ++k) {
-    LossJob& loss = session.job.losses[k];
-    const std::string where = session.job.path + ": loss" +
-                              (session.job.losses.size() > 1 ? "[" + std::to_string(k) + "]" : "") +
-                              ".output";
-    if (!loss.output_name.empty()) {
-      auto found = std::find(names.begin(), names.end(), loss.output_name);
-      if (found == names.end())
-        throw Error(where,
-                    "the model has no output \"" + loss.output_name + "\"" +
-                        Suggest(loss.output_name, names),
-                    "its outputs: " + Join(names, ", "));
-      loss.output = static_cast<int>(found - names.begin());
-    }
-    if (loss.output >= static_cast<int>(names.size()))
-      throw Error(where, "the model has no output " + std::to_string(loss.output),
-                  "its outputs: " + Join(names, ", "));
-    const ValueInfo& value = manifest.values[manifest.outputs[loss.output]];
-    if (value.kind != "tensor" || value.producer < 0)
-      throw Error(where, "output " + std::to_string(loss.output) +
-                             " is not a tensor that the model computes");
-    trained += value.gradient;
-    if (k == 0) producer = value.producer;
-  }
-  if (!training || trained) return;
-  const int stage = session.run.conf.module_to_stage[producer];
-  throw Error("step 1, rank " + std::to_string(session.run.conf.stage_to_ranks[stage][0]) +
-                  ", stage " + std::to_string(stage),
-              "the loss does not depend on any trainable weight",
-              "train what is frozen (\"freeze\", requires_grad), or take the loss from another "
-              "output: " +
-                  Join(names, ", "));
-}
 
 // What this runtime cannot run, found before anything starts.
 void CheckRunnable(const Session& session, const std::vector<TensorSpec>& specs) {
@@ -94,59 +53,6 @@ std::vector<bool> RecomputedModules(const Session& session) {
         std::count(job.stages.begin(), job.stages.end(), stage_of[m]))
       recompute[m] = true;
   return recompute;
-}
-
-// Each rank has the losses that it has computed: one gets all.
-void GatherLosses(Session& session) {
-  const std::vector<int>& stages = session.stages->loss_stages();
-  if (stages.empty()) return;
-  const std::vector<std::vector<int>>& ranks = session.run.conf.stage_to_ranks;
-  std::set<int> senders;
-  for (int stage : stages) senders.insert(ranks[stage].begin(), ranks[stage].end());
-  const int root = ranks[stages[0]][0], rank = session.transport->rank();
-  senders.erase(root);
-  if (rank != root && !senders.count(rank)) return;
-  LossTerms& terms = session.stages->terms();
-  const size_t count = terms[0].size();
-  using Entries = std::shared_ptr<std::vector<LossTerm>>;
-  auto bundle = [](Entries entries) {
-    Bundle out;
-    out.regions.push_back({entries->data(), entries->size() * sizeof(LossTerm)});
-    out.owner = std::move(entries);
-    return out;
-  };
-  const int tag = session.transport->max_tag() - kLossTag;
-  if (rank != root) {
-    Entries mine = std::make_shared<std::vector<LossTerm>>();
-    for (const std::vector<LossTerm>& of_loss : terms)
-      mine->insert(mine->end(), of_loss.begin(), of_loss.end());
-    session.transport->Send(root, tag, bundle(std::move(mine)));
-    return;
-  }
-  std::map<int, std::pair<Entries, Token>> arriving;
-  for (int sender : senders) {
-    Entries entries = std::make_shared<std::vector<LossTerm>>(stages.size() * count);
-    Token token = session.transport->Recv(sender, tag, bundle(entries));
-    arriving[sender] = {std::move(entries), std::move(token)};
-  }
-  for (auto& [sender, message] : arriving) session.transport->Wait(message.second);
-  for (size_t k = 0; k < stages.size(); ++k)
-    for (size_t m = 0; m < count; ++m) {
-      const std::vector<int>& replicas = ranks[stages[k]];
-      if (auto from = arriving.find(replicas[m % replicas.size()]); from != arriving.end())
-        terms[k][m] = from->second.first->at(k * count + m);
-    }
-}
-
-// After a minibatch, on the rank that has all losses.
-void KeepLosses(Session& session) {
-  if (!session.stages->has_losses()) return;
-  const LossTerms& terms = session.stages->terms();
-  session.terms.resize(terms.size());
-  for (size_t k = 0; k < terms.size(); ++k)
-    session.terms[k].insert(session.terms[k].end(), terms[k].begin(), terms[k].end());
-  for (size_t m = 0; m < terms[0].size(); ++m)
-    session.losses.push_back(TotalLoss(session.job, terms, m));
 }
 
 // What must be the same on all ranks, by what to call it.
@@ -357,31 +263,7 @@ void RunSweep(Session& session, int64_t minibatch, Evaluation& evaluation) {
   }
   if (session.training) session.stages->SetTraining(true);
   session.evaluating = false;
-  if (!session.stages->has_losses()) return;
-  const LossTerms& terms = session.stages->terms();
-  evaluation.losses.resize(terms.size());
-  for (size_t k = 0; k < terms.size(); ++k) {
-    Evaluation::Sum& sum = evaluation.losses[k];
-    sum.weight = session.job.losses[k].weight;
-    for (const LossTerm& term : terms[k]) {
-      sum.loss += term.loss * static_cast<double>(term.count);
-      sum.targets += term.count;
-      sum.correct += term.correct;
-    }
-  }
-}
-
-double Evaluation::mean() const {
-  double total = 0;
-  for (const Sum& sum : losses) total += sum.weight * sum.mean();
-  return PlainNan(total);
-}
-
-double TotalLoss(const Job& job, const LossTerms& terms, size_t microbatch) {
-  double total = 0;
-  for (size_t k = 0; k < terms.size(); ++k)
-    total += job.losses[k].weight * terms[k][microbatch].loss;
-  return PlainNan(total);
+  AddLosses(session, evaluation);
 }
 
 std::string Describe(const Session& session, int rank) {

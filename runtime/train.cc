@@ -14,6 +14,7 @@
 #include "plan/json.h"
 #include "plan/text.h"
 #include "runtime/checkpoint.h"
+#include "runtime/exec/clock.h"
 #include "runtime/exec/stop.h"
 #include "runtime/feed.h"
 #include "runtime/progress.h"

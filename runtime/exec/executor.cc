@@ -1,6 +1,5 @@
 #include "runtime/exec/executor.h"
 
-#include <chrono>
 #include <deque>
 #include <string>
 #include <utility>
@@ -9,6 +8,7 @@
 #include "plan/error.h"
 #include "plan/plan_text.h"
 #include "plan/text.h"
+#include "runtime/exec/clock.h"
 #include "runtime/exec/message.h"
 #include "runtime/exec/message_size.h"
 #include "runtime/exec/rank_list.h"
@@ -17,10 +17,6 @@
 namespace pipewright {
 
 namespace {
-
-double Now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 // One message of an edge on this rank, from where it appears (a compute made it, or its receive is
 // posted) to where it goes (a compute uses it, or it is sent).

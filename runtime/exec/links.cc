@@ -1,17 +1,14 @@
 #include "runtime/exec/links.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <limits>
+
+#include "runtime/exec/clock.h"
 
 namespace pipewright {
 
 namespace {
-
-double Now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 Bundle Message(size_t bytes) {
   auto memory = std::make_shared<std::vector<char>>(bytes, 1);
@@ -39,24 +36,26 @@ double RoundTrip(Transport& transport, int from, int to, size_t there, int repea
 
 }  // namespace
 
+ProfileLink MeasureLink(Transport& transport, int from, int to, int repeat, size_t bytes) {
+  double figures[2] = {0, 0};
+  if (transport.rank() == from || transport.rank() == to) {
+    double small = RoundTrip(transport, from, to, 1, 2 * repeat);
+    double large = RoundTrip(transport, from, to, bytes, repeat);
+    figures[0] = small / 2;
+    // Where noise hides the difference, all of the longer way counts.
+    figures[1] = static_cast<double>(bytes) / (large > 1.1 * small ? large - small : large);
+  }
+  std::string mine(reinterpret_cast<char*>(figures), sizeof figures);
+  std::string senders = transport.AllGather(mine)[static_cast<size_t>(from)];
+  std::memcpy(figures, senders.data(), sizeof figures);
+  return {from, to, figures[0], figures[1]};
+}
+
 std::vector<ProfileLink> MeasureLinks(Transport& transport, int repeat, size_t bytes) {
   std::vector<ProfileLink> links;
   for (int from = 0; from < transport.size(); ++from)
-    for (int to = 0; to < transport.size(); ++to) {
-      if (from == to) continue;
-      double figures[2] = {0, 0};
-      if (transport.rank() == from || transport.rank() == to) {
-        double small = RoundTrip(transport, from, to, 1, 2 * repeat);
-        double large = RoundTrip(transport, from, to, bytes, repeat);
-        figures[0] = small / 2;
-        // Where noise hides the difference, all of the longer way counts.
-        figures[1] = static_cast<double>(bytes) / (large > 1.1 * small ? large - small : large);
-      }
-      std::string mine(reinterpret_cast<char*>(figures), sizeof figures);
-      std::string senders = transport.AllGather(mine)[static_cast<size_t>(from)];
-      std::memcpy(figures, senders.data(), sizeof figures);
-      links.push_back({from, to, figures[0], figures[1]});
-    }
+    for (int to = 0; to < transport.size(); ++to)
+      if (from != to) links.push_back(MeasureLink(transport, from, to, repeat, bytes));
   return links;
 }
 

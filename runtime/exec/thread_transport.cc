@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/exec/clock.h"
 #include "runtime/exec/fault_transport.h"
 #include "runtime/exec/message_size.h"
 
@@ -267,10 +268,7 @@ class Monitor {
       if (hub_.options.tick) hub_.options.tick(hub_.statuses);
       std::vector<RankStatus> all;
       for (const StatusFile& status : hub_.statuses) all.push_back(status.Read());
-      double now =
-          std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
-              .count();
-      StallJudge::Verdict verdict = judge.Look(now, all);
+      StallJudge::Verdict verdict = judge.Look(Now(), all);
       if (verdict.fatal) return hub_.Fail(std::make_exception_ptr(Error(verdict.report)));
       if (!verdict.report.empty()) std::fprintf(stderr, "%s\n", verdict.report.c_str());
     }

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cmath>
 #include <csignal>
 #include <cstdio>
@@ -20,6 +19,7 @@
 #include <vector>
 
 #include "plan/text.h"
+#include "runtime/exec/clock.h"
 #include "runtime/exec/guard.h"
 #include "runtime/exec/neighbours.h"
 
@@ -28,10 +28,6 @@ namespace pipewright {
 namespace {
 
 constexpr long kTick = 250;  // milliseconds; the guard counts the beats by the same
-
-double Now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 StatusFile* watched = nullptr;  // for what the system calls without an argument
 

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
@@ -17,6 +16,7 @@
 
 #include "plan/error.h"
 #include "runtime/exec/block_file.h"
+#include "runtime/exec/clock.h"
 
 namespace pipewright {
 
@@ -93,10 +93,6 @@ struct Loaded {
   std::exception_ptr error;
   std::vector<char*> pieces;
 };
-
-double Now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 // What the system has counted for this thread; false where it does not tell.
 bool ReadCounters(uint64_t& reads, uint64_t& disk, uint64_t& own) {
