@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "compiler/compile.h"
+#include "compiler/emit/package.h"
 #include "compiler/import/import.h"
 #include "compiler/profile_split.h"
 #include "passes/op_library.h"
@@ -28,6 +29,7 @@ void Run(Options options) {
   if (options.split.empty() && options.split_after.empty()) options.split = "markers";
   options.compile.passes.split = ParseSplit(options.split, options.split_after);
   options.compile.passes.shared = ParseShared(options.shared);
+  CheckReplaceable({options.compile.output, options.compile.ranks, options.compile.force});
   std::vector<std::string> libraries;
   for (const std::string& path : options.op_libraries) {
     std::error_code error;

@@ -56,14 +56,16 @@ SplitSpec FindProfileSplit(const ProfileSplit& wanted, std::string& note) {
   Temporary temporary{wanted.compile.output};
   const SplitSpec& asked = wanted.compile.passes.split;
   Pieces pieces;
+  std::string failure;  // of the finest pieces
   const int kDepths[] = {0, 3, 2, 1};
   for (int depth : kDepths) {
     Model model = wanted.read();
     try {
       pieces = MeasurePieces(wanted, std::move(model), depth);
       break;
-    } catch (const Error&) {
+    } catch (const Error& e) {
       if (depth == 1) throw;  // the coarsest
+      if (failure.empty()) failure = e.what();
     }
   }
   if (pieces.profile.nodes.empty())
@@ -93,6 +95,7 @@ SplitSpec FindProfileSplit(const ProfileSplit& wanted, std::string& note) {
                 "needed",
                 count, asked.count, result.objective * 1000, result.lower_bound * 1000);
   note = text;
+  if (!failure.empty()) note += "; finer pieces failed: " + failure;
   return split;
 }
 

@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 
+#include "plan/atomic_file.h"
 #include "plan/error.h"
 #include "plan/safetensors.h"
 #include "plan/text.h"
@@ -80,7 +81,10 @@ void Infer(const RunOptions& options, Transport& transport) {
   OpenSession(
       session, open, transport,
       [&](int64_t, int microbatch) {
-        if (!feed.file) feed.Open(options.input, session.run.manifest);
+        if (!feed.file) {
+          feed.Open(options.input, session.run.manifest);
+          if (transport.rank() == 0) CheckWritable(options.output);
+        }
         std::vector<TensorSpec> specs;
         for (size_t i = 0; i < feed.inputs.size(); ++i)
           specs.push_back(feed.Spec(static_cast<int>(i), microbatch));

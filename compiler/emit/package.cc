@@ -70,12 +70,16 @@ std::string EditedFile(const fs::path& folder) {
   return "";
 }
 
+// Without a slash at its end.
+fs::path OutputOf(const PackageOptions& options) {
+  fs::path output = fs::path(options.output).lexically_normal();
+  return output.has_filename() ? output : output.parent_path();
+}
+
 }  // namespace
 
-Manifest WritePackage(const Model& model, const std::vector<ModuleBody>& bodies,
-                      const PackageOptions& options) {
-  fs::path output = fs::path(options.output).lexically_normal();
-  if (!output.has_filename()) output = output.parent_path();
+void CheckReplaceable(const PackageOptions& options) {
+  const fs::path output = OutputOf(options);
   bool empty = fs::is_directory(output) && fs::is_empty(output);
   if (fs::exists(fs::symlink_status(output)) && !empty && !IsPackage(output))
     throw Error(options.output, "exists and is not a package",
@@ -84,6 +88,12 @@ Manifest WritePackage(const Model& model, const std::vector<ModuleBody>& bodies,
     if (const std::string edited = EditedFile(output); !edited.empty())
       throw Error(options.output, "holds what somebody edited or added: " + edited,
                   "choose another output, or replace it all with --force");
+}
+
+Manifest WritePackage(const Model& model, const std::vector<ModuleBody>& bodies,
+                      const PackageOptions& options) {
+  CheckReplaceable(options);
+  const fs::path output = OutputOf(options);
   Manifest manifest = MakeManifest(model, bodies);
   int modules = static_cast<int>(bodies.size());
   // Made first: more ranks than modules are refused before anything is written.

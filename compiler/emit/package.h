@@ -14,6 +14,9 @@ struct PackageOptions {
   bool force = false;  // replace a package that was edited by hand, too
 };
 
+// Refuses an output that WritePackage would refuse. For callers, before long work. Throws Error.
+void CheckReplaceable(const PackageOptions& options);
+
 // Writes to a temporary folder beside `output` and renames it. Throws Error.
 Manifest WritePackage(const Model& model, const std::vector<ModuleBody>& bodies,
                       const PackageOptions& options);
