@@ -79,8 +79,12 @@ Archive::Archive(const std::string& path) : path_(path) {
 bool Archive::Has(const std::string& record) const { return reader_->hasRecord(record); }
 
 bool Archive::HasUnder(const std::string& folder) const {
-  for (const std::string& record : reader_->getAllRecords())
-    if (record.rfind(folder, 0) == 0) return true;
+  try {
+    for (const std::string& record : reader_->getAllRecords())
+      if (record.rfind(folder, 0) == 0) return true;
+  } catch (const c10::Error& e) {
+    throw Error(path_, e.what_without_backtrace(), "the file is damaged: copy or export it again");
+  }
   return false;
 }
 

@@ -210,6 +210,10 @@ Model ImportScript(const Archive& archive, const ImportOptions& options) {
     throw Error(archive.path(), std::string("its code cannot be read: ") + e.what());
   } catch (const c10::Error& e) {
     throw Error(archive.path(), std::string("cannot be read: ") + e.what_without_backtrace());
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& e) {  // of LibTorch's parser
+    throw Error(archive.path(), std::string("its code cannot be read: ") + e.what());
   }
   return model;
 }

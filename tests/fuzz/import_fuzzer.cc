@@ -1,6 +1,6 @@
 // Models as files: whatever import is given, it answers or throws Error. Starts from the real files
 // of tests/data/import, which torch 2.13 wrote.
-//   import_fuzzer -runs=1000000 tests/data/import/*
+//   import_fuzzer -runs=1000000 -keep-size tests/data/import/*
 #include <sys/mman.h>
 #include <unistd.h>
 
