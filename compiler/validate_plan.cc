@@ -58,14 +58,19 @@ void ValidatePlan(const ValidateRequest& request) {
       edge.forward_bytes = edge.backward_bytes =
           static_cast<int64_t>(CostsOf(costs, edge.from, graph.ranks_of[edge.from][0]).output);
   }
-  PlanReport report = schedule ? ValidateSchedule(plan, graph) : Validate(plan, graph);
+  PlanReport report;
+  try {
+    report = schedule ? ValidateSchedule(plan, graph) : Validate(plan, graph);
+  } catch (const Error& e) {
+    throw Error(request.file, e.what());
+  }
   std::vector<RankFigures> held;
   if (!request.costs.empty()) held = Measure(plan, costs, Simulate(plan, costs)).ranks;
   for (size_t r = 0; r < held.size() && request.memory >= 0; ++r)
     if (held[r].peak_bytes > request.memory * (1 + 1e-12))
-      throw Error("rank " + std::to_string(r), "rule \"memory\": it holds up to " +
-                                                   Plain(held[r].peak_bytes) + " of " +
-                                                   Plain(request.memory));
+      throw Error(request.file + ": rank " + std::to_string(r), "rule \"memory\": it holds up to " +
+                                                                    Plain(held[r].peak_bytes) +
+                                                                    " of " + Plain(request.memory));
   std::cout << request.file << ": valid: " << Numbers(plan) << "\n";
   PrintPeaks(report, held);
 }

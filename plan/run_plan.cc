@@ -77,25 +77,34 @@ Offload OffloadOf(const RunPlan& run) {
   return offload;
 }
 
+// The plan in the job's file, checked: a schedule, or a whole plan.
+Plan PlanOfFile(const Job& job, const StageGraph& graph, const Offload& offload) {
+  Plan plan = ReadPlan(ReadFile(job.plan), job.plan);
+  auto check = [&](int found, int expected, const char* what) {
+    if (found != expected)
+      throw Error(job.plan, "the plan has " + std::to_string(found) + " " + what +
+                                ", the run has " + std::to_string(expected));
+  };
+  check(static_cast<int>(plan.ranks.size()), graph.ranks, "ranks");
+  check(plan.stages, graph.stages, "stages");
+  check(plan.microbatches, job.microbatches, "microbatches");
+  check(plan.steps, 1, "optimizer steps");
+  try {
+    if (HasTransfers(plan))
+      Validate(plan, graph), CheckLoads(plan, offload);
+    else
+      ValidateSchedule(plan, graph);
+  } catch (const Error& e) {
+    throw Error(job.plan, e.what());
+  }
+  return plan;
+}
+
 Plan MakePlan(const Job& job, const StageGraph& graph, const Offload& offload, bool forward_only) {
   Plan plan;
   if (!job.plan.empty() && !forward_only) {
-    plan = ReadPlan(ReadFile(job.plan), job.plan);
-    auto check = [&](int found, int expected, const char* what) {
-      if (found != expected)
-        throw Error(job.plan, "the plan has " + std::to_string(found) + " " + what +
-                                  ", the run has " + std::to_string(expected));
-    };
-    check(static_cast<int>(plan.ranks.size()), graph.ranks, "ranks");
-    check(plan.stages, graph.stages, "stages");
-    check(plan.microbatches, job.microbatches, "microbatches");
-    check(plan.steps, 1, "optimizer steps");
-    if (HasTransfers(plan)) {
-      Validate(plan, graph);
-      CheckLoads(plan, offload);
-      return plan;
-    }
-    ValidateSchedule(plan, graph);
+    plan = PlanOfFile(job, graph, offload);
+    if (HasTransfers(plan)) return plan;
   } else if (job.schedule == "zb-auto" && !forward_only) {
     plan = ZbAutoPlan(job, graph);
   } else {

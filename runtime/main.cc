@@ -1,22 +1,18 @@
 // `pipewright-run`: what mpirun starts, one process a rank.
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <iterator>
 #include <string>
 #include <vector>
 
 #include "compiler/commands.h"
-#include "plan/conf.h"
 #include "plan/error.h"
-#include "plan/text.h"
 #include "runtime/bench.h"
-#include "runtime/exec/supervise.h"
 #include "runtime/exec/thread_transport.h"
 #include "runtime/generate.h"
+#include "runtime/supervise_command.h"
 #include "runtime/train.h"
 #ifdef PIPEWRIGHT_MPI
 #include "runtime/exec/mpi_transport.h"
@@ -35,49 +31,6 @@ RunOptions options;
 BenchOptions bench;
 GenerateOptions generate;
 std::vector<std::string> arguments;  // the whole command line
-struct {
-  SuperviseOptions options;
-  std::string hosts;
-  bool wanted = false;
-} supervisor;
-
-// Options of the supervisor, with what it sets itself, and whether a word follows each.
-const std::pair<const char*, bool> kSupervised[] = {
-    {"--restarts", true}, {"--mpirun", true}, {"--hosts", true},   {"-n", true},
-    {"--elastic", false}, {"--conf", true},   {"--resume", false},
-};
-
-// The command line of the ranks that a supervisor starts.
-std::vector<std::string> RankArguments() {
-  std::vector<std::string> words;
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    const std::string name = arguments[i].substr(0, arguments[i].find('='));
-    auto at = std::find_if(std::begin(kSupervised), std::end(kSupervised),
-                           [&](const auto& option) { return name == option.first; });
-    if (at == std::end(kSupervised))
-      words.push_back(arguments[i]);
-    else if (at->second && name == arguments[i])
-      ++i;
-  }
-  return words;
-}
-
-[[noreturn]] void RunSupervised(bool trains) {
-  SuperviseOptions& o = supervisor.options;
-  o.program = "pipewright-run";
-  o.package = options.package;
-  o.conf = options.conf;
-  o.resumes = trains && options.resume_from.empty();
-  if (!supervisor.hosts.empty()) o.hosts = Split(supervisor.hosts, ',');
-  if (o.ranks == 0) {
-    Conf conf = ReadConf(o.conf.empty() ? o.package + "/conf/mp_conf.json" : o.conf);
-    for (const std::vector<int>& ranks : conf.stage_to_ranks)
-      for (int rank : ranks) o.ranks = std::max(o.ranks, rank + 1);
-  }
-  o.command = RankArguments();
-  o.command[0] = std::filesystem::read_symlink("/proc/self/exe");
-  throw CLI::RuntimeError(Supervise(o));
-}
 
 // Of ranks that are threads: looked at a few times a second, see ThreadOptions::tick.
 volatile std::sig_atomic_t stop_signal = 0, end_signal = 0;
@@ -96,7 +49,7 @@ void HandleSignals(std::deque<StatusFile>& ranks) {
 
 // Runs `work` on every rank.
 void RunRanks(void (*work)(const RunOptions&, Transport&)) {
-  if (supervisor.wanted) RunSupervised(work == Train);
+  if (IsSupervised()) RunSupervised(arguments, options, work == Train);
   if (in_process > 0) {
     if (const char* size = std::getenv("OMPI_COMM_WORLD_SIZE"); size && std::string(size) != "1")
       throw UsageError("--in-process: mpirun started " + std::string(size) +
@@ -259,24 +212,7 @@ void AddGlobal(CLI::App& app) {
   app.add_option("--in-process", in_process, "run N ranks as threads of this process, without MPI")
       ->check(CLI::Range(1, 1024))
       ->type_name("N");
-  auto supervised = [](CLI::Option* option) {
-    option->each([](const std::string&) { supervisor.wanted = true; });
-  };
-  supervised(app.add_option("--restarts", supervisor.options.restarts,
-                            "start the ranks by mpirun, and again, from the latest checkpoint, "
-                            "when the run fails; at most so many times")
-                 ->check(CLI::NonNegativeNumber)
-                 ->type_name("N"));
-  supervised(app.add_option("-n", supervisor.options.ranks,
-                            "ranks to start by mpirun (default with --restarts: the conf's)")
-                 ->check(CLI::PositiveNumber)
-                 ->type_name("N"));
-  app.add_flag("--elastic", supervisor.options.elastic,
-               "restart with fewer ranks where fewer remain");
-  supervised(app.add_option("--hosts", supervisor.hosts,
-                            "where to start ranks by mpirun: NAME:RANKS,NAME:RANKS"));
-  app.add_option("--mpirun", supervisor.options.mpirun, "the command, with options of its own")
-      ->capture_default_str();
+  AddSupervisor(app);
   app.add_flag("--synchronous-sends", synchronous_sends,
                "complete a send only when it is received: shows orders that only buffers hide");
   app.add_option("--stall-limit", stall.limit,

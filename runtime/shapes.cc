@@ -27,6 +27,12 @@ bool IsSymbol(const std::string& size) {
 
 std::string Shown(const ValueInfo& value) { return "[" + Join(value.shape, ", ") + "]"; }
 
+std::string RangeText(const std::pair<int64_t, int64_t>& range) {
+  const std::string least = std::to_string(range.first);
+  return range.second == INT64_MAX ? least + " or more"
+                                   : least + " to " + std::to_string(range.second);
+}
+
 // Values of the symbols, from the inputs that are given.
 std::map<std::string, int64_t> BindSymbols(const Manifest& manifest,
                                            const std::vector<TensorSpec>& inputs) {
@@ -45,14 +51,16 @@ std::map<std::string, int64_t> BindSymbols(const Manifest& manifest,
       if (IsSymbol(value.shape[d])) {
         auto [at, fresh] = symbols.emplace(value.shape[d], size);
         if (!fresh && at->second != size)
-          throw Error(where, "has sizes " + found + ", but " + value.shape[d] + " is " +
-                                 std::to_string(at->second) + " in an input before it");
+          throw Error(where, "has sizes " + found + ", but its dimension " + std::to_string(d) +
+                                 " is " + std::to_string(at->second) + " in an input before it");
         auto range = manifest.symbols.find(value.shape[d]);
         if (range != manifest.symbols.end() &&
             (size < range->second.first || size > range->second.second))
-          throw Error(where, "has sizes " + found + ", but " + value.shape[d] +
-                                 " was exported for " + std::to_string(range->second.first) +
-                                 " to " + std::to_string(range->second.second));
+          throw Error(where,
+                      "has sizes " + found + "; its dimension " + std::to_string(d) +
+                          " was exported for " + RangeText(range->second),
+                      "export it for a wider range; how many samples a microbatch has, the job's "
+                      "minibatch_size and microbatches say");
       } else if (value.shape[d].find_first_not_of("0123456789") == std::string::npos &&
                  value.shape[d] != std::to_string(size)) {
         throw Error(where, "has sizes " + found + ", the model takes " + Shown(value),

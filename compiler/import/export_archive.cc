@@ -240,10 +240,6 @@ void Convert(const Archive& archive, const ExportJson& program, Model& model) {
   out.addInput()->setType(c10::BoolType::get());
   out.addInput()->setType(c10::DeviceObjType::get());
   ExportConverter converter(model, archive.path());
-  for (size_t i = 0; i < model.weights.size(); ++i)
-    converter.Name(weights[i], Identifier(model.weights[i].names[0]));
-  converter.Name(model.training(), "self_training");
-  converter.Name(model.device(), "self_device");
   for (const auto& [name, index] : index_of) converter.BindWeight(name, weights[index]);
   for (const ExportJson& spec : signature.at("input_specs")) {
     const std::string kind = spec.begin().key();
@@ -268,6 +264,11 @@ void Convert(const Archive& archive, const ExportJson& program, Model& model) {
                   "export without script objects and effect tokens");
     }
   }
+  // After the inputs, whose names a job's data is given by.
+  for (size_t i = 0; i < model.weights.size(); ++i)
+    converter.Name(weights[i], Identifier(model.weights[i].names[0]));
+  converter.Name(model.training(), "self_training");
+  converter.Name(model.device(), "self_device");
   converter.ConvertNodes(graph);
   const ExportJson& specs = signature.at("output_specs");
   std::vector<BufferWrite> writes;

@@ -100,14 +100,14 @@ class Inliner {
   // As one line of text with the number it has in its file.
   torch::jit::SourceRange Written(const torch::jit::SourceRange& range) {
     const auto& file = range.source()->filename();
-    if (!file) return {};
+    if (!file || file->empty()) return {};
     if (file->rfind("code/", 0) != 0) return range;  // is one
     auto [at, fresh] = lines_.try_emplace({range.source().get(), range.start()});
     if (!fresh) return at->second;
     auto from = range.findSourceRangeThatGenerated();
     if (!from || !from->source() || !from->source()->filename()) return {};
     auto place = from->file_line_col();
-    if (!place) return {};
+    if (!place || std::get<0>(*place).empty()) return {};
     size_t row = from->source()->lineno_for_offset(from->start());
     std::string code = from->source()->get_line(row).str();
     code.erase(0, code.find_first_not_of(' '));

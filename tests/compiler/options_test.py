@@ -93,6 +93,20 @@ class Options(CompilerTest):
         self.assertIn("is no floating dtype",
                       self.compile(self.at / "model.pt2", "--dtype", "int8", code=2))
 
+    def test_a_parameter_named_like_an_input(self):
+        class Scale(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.x = nn.Parameter(torch.randn(4))
+
+            def forward(self, x):
+                return x * self.x
+
+        model, x = Scale(), torch.randn(2, 4)
+        export(model, [x], self.at / "model.pt2")
+        self.compiled("--split", "equal:1")
+        self.assertTrue(self.run_modules(self.at / "model.pkg", {"x": x})["output.0"].equal(model(x)))
+
     def test_op_library(self):
         library = next((BUILD / "tests").glob("libtest_ops.so"))
         torch.ops.load_library(str(library))

@@ -175,7 +175,9 @@ TEST(Shapes, InputsTheModelWasNotExportedFor) {
   };
   EXPECT_EQ(error(5, 4).substr(0, 55),
             "input \"x\": has sizes [5, 4], the model takes [s0, 3]\n  ");
-  EXPECT_EQ(error(65, 3), "input \"x\": has sizes [65, 3], but s0 was exported for 2 to 64");
+  const std::string range = error(65, 3);
+  EXPECT_EQ(range.substr(0, range.find('\n')),
+            "input \"x\": has sizes [65, 3]; its dimension 0 was exported for 2 to 64");
   EXPECT_EQ(error(64, 3), "accepted");
 }
 
