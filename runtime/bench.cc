@@ -113,12 +113,12 @@ void Bench(const BenchOptions& options, Transport& transport) {
   MemoryMeter meter;
   Feed feed;
   SessionOptions open{options.package, options.conf, ""};
+  open.read_data = [&](Session&) {
+    feed.Open(session.job, session.job.data, session.run, session.job.path + ": data", transport);
+  };
   OpenSession(
       session, open, transport,
       [&](int64_t minibatch, int microbatch) {
-        if (!feed.data)
-          feed.Open(session.job, session.job.data, session.run.manifest,
-                    session.job.path + ": data");
         return feed.Specs(session.run.manifest, minibatch, microbatch);
       },
       [&](int input, int64_t minibatch, int microbatch) {
@@ -149,6 +149,7 @@ void Bench(const BenchOptions& options, Transport& transport) {
     AddMeasurements(session.executor->trace(), measured);
     AddTrace(session.executor->trace(), static_cast<int>(step - options.warmup), origin, trace);
   }
+  feed.Finish();
   measured.peak_bytes = meter.peak();
   mine["measured"] = WriteMeasurements(measured);
   mine["trace"] = Json::array();

@@ -169,8 +169,28 @@ at::Tensor Sampler::Microbatch(int input, int64_t minibatch, int microbatch) {
 }
 
 TensorSpec Sampler::Spec(int input, int64_t minibatch, int microbatch) {
+  int64_t length = -1;
+  if (minibatch == told_minibatch_)
+    length = told_lengths_[static_cast<size_t>(microbatch)];
+  else if (data_.has_lengths())
+    length = LengthOf(minibatch, microbatch);
+  return data_.Spec(input, Samples(minibatch, microbatch), length);
+}
+
+int64_t Sampler::LengthOf(int64_t minibatch, int microbatch) {
   auto [rows, count] = Place(minibatch, microbatch);
-  return data_.Spec(input, count, data_.Longest(rows, count));
+  return data_.Longest(rows, count);
+}
+
+std::vector<int64_t> Sampler::Lengths(int64_t minibatch) {
+  std::vector<int64_t> lengths;
+  for (int m = 0; m < job_.microbatches; ++m) lengths.push_back(LengthOf(minibatch, m));
+  return lengths;
+}
+
+void Sampler::SetLengths(int64_t minibatch, std::vector<int64_t> lengths) {
+  told_minibatch_ = minibatch;
+  told_lengths_ = std::move(lengths);
 }
 
 }  // namespace pipewright

@@ -1,5 +1,6 @@
 // A job's samples as tensors, in an order that depends on the seed and the step only: every rank
-// that needs an input or a target reads it for itself, and all read the same.
+// that needs an input or a target reads it for itself, and all read the same. The others know what
+// one of these tells them (runtime/signatures.h).
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -24,12 +25,14 @@ class Data {
   Data(std::shared_ptr<DataSource> source, const DataJob& job, const Manifest& manifest,
        const std::string& where);
 
+  const DataSource& source() const { return *source_; }
   int64_t samples() const { return source_->samples(); }
   int64_t tokens_per_sample() const { return source_->tokens_per_sample(); }
   // One microbatch, its samples stacked along the first dimension. `input`: index into
   // Manifest::inputs, or -1 - k for the target of loss k. Where samples have lengths, what begins
   // with a dimension as long as the longest possible is cut to `length`.
   at::Tensor Rows(int input, const int64_t* rows, int64_t count, int64_t length = -1) const;
+  bool has_lengths() const { return length_.index >= 0; }
   // The longest of these samples; -1: the source knows no lengths.
   int64_t Longest(const int64_t* rows, int64_t count) const;
   // Sizes and type of what Rows gives.
@@ -75,6 +78,10 @@ class Sampler {
   // `input` as in Data::Rows; minibatch and microbatch from 0.
   at::Tensor Microbatch(int input, int64_t minibatch, int microbatch);
   TensorSpec Spec(int input, int64_t minibatch, int microbatch);
+  // The longest sample of each microbatch; -1: the data knows no lengths.
+  std::vector<int64_t> Lengths(int64_t minibatch);
+  // What Spec goes by for this minibatch, instead of reading them.
+  void SetLengths(int64_t minibatch, std::vector<int64_t> lengths);
   // Samples of a minibatch, of one of its microbatches.
   int64_t Samples(int64_t minibatch) const;
   int64_t Samples(int64_t minibatch, int microbatch) const;
@@ -82,6 +89,7 @@ class Sampler {
  private:
   // Where the microbatch's samples are, and how many.
   std::pair<const int64_t*, int64_t> Place(int64_t minibatch, int microbatch);
+  int64_t LengthOf(int64_t minibatch, int microbatch);
   int64_t Minibatches(int64_t samples) const;  // of so many, the rest of an epoch
   const Job& job_;
   const bool shuffle_;
@@ -92,6 +100,8 @@ class Sampler {
   DataPosition start_;
   int64_t epoch_ = -1;
   std::vector<int64_t> order_;
+  int64_t told_minibatch_ = -1;  // -1: none
+  std::vector<int64_t> told_lengths_;
 };
 
 }  // namespace pipewright

@@ -2,23 +2,61 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <numeric>
 
 #include "runtime/loss.h"
 
 namespace pipewright {
 
-void Feed::Open(const Job& job, const DataJob& source, const Manifest& manifest,
-                const std::string& where) {
-  data = OpenData(source, manifest, where);
-  sampler = std::make_unique<Sampler>(job, source.shuffle, *data);
+void Feed::Open(const Job& job, const DataJob& source, const RunPlan& run, const std::string& where,
+                Transport& transport) {
+  const std::vector<bool> reads = ReadingRanks(run, job);
+  const auto first = std::find(reads.begin(), reads.end(), true);
+  const int teller = static_cast<int>(first - reads.begin()), rank = transport.rank();
+  std::string error, description;
+  try {
+    if (reads[rank]) {
+      data = OpenData(source, run.manifest, where);
+      sampler = std::make_unique<Sampler>(job, source.shuffle, *data);
+    }
+    if (rank == teller) {
+      description = DescribeSource(data->source());
+      sampler->Lengths(0);  // so that this, at least, does not fail while others wait for it
+    }
+  } catch (const std::exception& e) {
+    error = e.what();
+  }
+  Vote(transport, "reading", error);
+  std::vector<int> told;
+  for (size_t r = 0; r < reads.size(); ++r)
+    if (!reads[r]) told.push_back(static_cast<int>(r));
+  if (told.empty()) return;
+  description = transport.AllGather(description)[teller];
+  if (!reads[rank]) {
+    data = std::make_unique<Data>(DescribedSource(description), source, run.manifest, where);
+    sampler = std::make_unique<Sampler>(job, source.shuffle, *data);
+  }
+  if (data->has_lengths() && (rank == teller || !reads[rank]))
+    lengths_ = std::make_unique<SharedLengths>(
+        transport, teller, told, job.microbatches,
+        [this](int64_t minibatch) { return sampler->Lengths(minibatch); });
 }
 
 std::vector<TensorSpec> Feed::Specs(const Manifest& manifest, int64_t minibatch, int microbatch) {
+  if (lengths_ && begun_ != minibatch) {
+    std::vector<int64_t> lengths = lengths_->Of(minibatch);
+    if (!lengths.empty()) sampler->SetLengths(minibatch, std::move(lengths));
+    begun_ = minibatch;
+  }
   std::vector<TensorSpec> specs;
   for (size_t i = 0; i < manifest.inputs.size(); ++i)
     specs.push_back(sampler->Spec(static_cast<int>(i), minibatch, microbatch));
   return specs;
+}
+
+void Feed::Finish() {
+  if (lengths_) lengths_->Finish();
 }
 
 double Feed::LossWeight(const Job& job, int loss, int64_t minibatch, int microbatch) {

@@ -106,6 +106,9 @@ void OpenSession(Session& session, const SessionOptions& options, Transport& tra
                   "it offloads stages, which stay where they are while they train",
                   "leave \"offload\" out; infer, eval and generate take it");
     if (options.has_loss) CheckLosses(session, options.training);
+  });
+  if (options.read_data) options.read_data(session);
+  Phase(transport, "reading", [&] {
     auto shapes = std::make_shared<ShapeCache>(options.package, session.run.manifest);
     auto first = shapes->Of(specs(0, 0));
     CheckRunnable(session, *first);

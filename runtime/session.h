@@ -25,6 +25,8 @@ struct SessionOptions {
   // As in StageSettings.
   std::function<double(int loss, int64_t minibatch, int microbatch)> loss_weight = nullptr;
   std::function<void(int64_t steps)> stepped = nullptr;
+  // Called when the run's plan is known, before any sizes are asked for. Collective.
+  std::function<void(struct Session&)> read_data = nullptr;
   // Called with the stages loaded, on all ranks; changes their weights and returns the step that
   // is to be the first. Empty: step 0.
   std::function<int64_t(struct Session&)> restore = nullptr;
@@ -73,7 +75,7 @@ double TotalLoss(const Job& job, const LossTerms& terms, size_t microbatch);
 
 // Reads, agrees with the other ranks that all read the same, loads this rank's stages. `specs`
 // gives the inputs' sizes for a microbatch of a step, the same on every rank; the first call comes
-// when the manifest is there, the others as steps begin; `input` and
+// after read_data, the others as steps begin; `input` and
 // `output` as in StageSettings. Collective; throws the same Error on every rank.
 void OpenSession(Session& session, const SessionOptions& options, Transport& transport,
                  std::function<std::vector<TensorSpec>(int64_t step, int microbatch)> specs,

@@ -95,10 +95,12 @@ struct Feeds {
   Feed training, validation;
   int64_t sweeps = 0;  // minibatches of a validation
 
-  void Open(const Job& job, const Manifest& manifest) {
-    training.Open(job, job.data, manifest, job.path + ": data");
+  void Open(const Session& session, Transport& transport) {
+    const Job& job = session.job;
+    training.Open(job, job.data, session.run, job.path + ": data", transport);
     if (job.validation.every == 0) return;
-    validation.Open(job, job.validation.data, manifest, job.path + ": validation.data");
+    validation.Open(job, job.validation.data, session.run, job.path + ": validation.data",
+                    transport);
     int64_t all = validation.sampler->per_epoch();
     sweeps = job.validation.steps ? std::min(job.validation.steps, all) : all;
   }
@@ -179,6 +181,7 @@ void Train(const RunOptions& options, Transport& transport) {
   open.stepped = [&](int64_t steps) {
     if (steps < session.run.plan.steps) tell(steps - 1, session.stages->terms(), nullptr, Now());
   };
+  open.read_data = [&](Session&) { feeds.Open(session, transport); };
   open.restore = [&](Session&) {
     resumed = ResumeAsAsked(options, session, transport);
     feeds.training.sampler->StartAt(resumed.step * job.accumulate, resumed.data);
@@ -187,7 +190,6 @@ void Train(const RunOptions& options, Transport& transport) {
   OpenSession(
       session, open, transport,
       [&](int64_t minibatch, int microbatch) {
-        if (!feeds.training.data) feeds.Open(job, session.run.manifest);
         return (session.evaluating ? feeds.validation : feeds.training)
             .Specs(session.run.manifest, minibatch, microbatch);
       },
@@ -251,6 +253,8 @@ void Train(const RunOptions& options, Transport& transport) {
   }
   stop.Finish();
   reports->Finish();
+  feeds.training.Finish();
+  feeds.validation.Finish();
   if (stopped && transport.rank() == 0)
     std::printf("stopped after step %lld, as asked\n", static_cast<long long>(step));
   PrintBusy(session, transport, busy, Now() - begin);
@@ -274,10 +278,12 @@ void Evaluate(const RunOptions& options, Transport& transport) {
   SessionOptions open{options.package, options.conf, options.weights};
   open.agreed = AgreedText(options);
   open.training = false;
+  open.read_data = [&](Session&) {
+    feed.Open(job, job.data, session.run, job.path + ": data", transport);
+  };
   OpenSession(
       session, open, transport,
       [&](int64_t minibatch, int microbatch) {
-        if (!feed.data) feed.Open(job, job.data, session.run.manifest, job.path + ": data");
         return feed.Specs(session.run.manifest, minibatch, microbatch);
       },
       [&](int input, int64_t minibatch, int microbatch) {
@@ -287,6 +293,7 @@ void Evaluate(const RunOptions& options, Transport& transport) {
   Evaluation evaluation;
   double begin = Now();
   for (int64_t step = 0; step < steps; ++step) RunSweep(session, step, evaluation);
+  feed.Finish();
   std::string error;
   if (session.stages->has_losses() && steps > 0) {
     int64_t samples = 0;

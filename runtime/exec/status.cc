@@ -187,6 +187,8 @@ std::string Describe(const Awaited& a) {
       return "";
     case Awaited::kEveryRank:
       return "every rank";
+    case Awaited::kSizes:
+      return "the sizes of a minibatch, of rank " + std::to_string(a.rank);
     case Awaited::kSharedWeight:
       return "the gradient of a shared weight, of rank " + std::to_string(a.rank);
     case Awaited::kValues:

@@ -81,7 +81,7 @@ class Transport {
 
 // Tags that plans leave free, counted down from max_tag(): each kind of message beside a plan has its
 // own.
-constexpr int kStopTag = 0, kReportTag = 1, kLossTag = 2, kReservedTags = 3;
+constexpr int kStopTag = 0, kReportTag = 1, kLossTag = 2, kSizesTag = 3, kReservedTags = 4;
 
 // Another rank has failed and shows why; this one only has to stop.
 class Aborted : public Error {

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 
-from support import ADAMW, LENGTH, Case, bits, one_process, run_ranks, token_job
+from support import (ADAMW, BUILD, LENGTH, Case, bits, call, one_process, run_ranks, token_job)
 
 SAMPLES = 21
 
@@ -97,6 +97,24 @@ class Losses(Case):
         for step, (a, b) in enumerate(zip(ours.losses, losses, strict=True), 1):
             self.assertEqual(bits(a), bits(b), f"losses of step {step}")
         self.assert_same_tensors(ours.weights, weights)
+
+    def test_a_rank_between_needs_no_data(self):
+        job = self.job(validation={"data": self.job()["data"], "every": 3, "steps": 2},
+                       save="trained.safetensors")
+        elsewhere = self.path("elsewhere")
+        elsewhere.mkdir()
+        (elsewhere / "job.json").write_text(self.write_job(job).read_text())
+        saved = []
+        for middle in (self.folder, elsewhere):
+            ranks = [["-n", 1, BUILD / "pipewright-run", "train", self.package, at / "job.json"]
+                     for at in (self.folder, middle, self.folder)]
+            result = call(["mpirun", *ranks[0], ":", *ranks[1], ":", *ranks[2]])
+            self.assertIn("validation loss", self.succeed(result).out)
+            saved.append(load_file(self.path("trained.safetensors")))
+        self.assert_same_tensors(*saved)
+        result = run_ranks(3, "train", self.package, elsewhere / "job.json")
+        self.assertEqual(result.code, 1, result.out)
+        self.assertRegex(result.out, r"reading on ranks 0, 2: .*data.safetensors")
 
     def test_outputs_keep_the_names_of_their_dictionary(self):
         save_file({"tokens": torch.randint(32, (4, LENGTH))}, self.path("in.safetensors"))
