@@ -3,7 +3,8 @@ include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 set(LIBRARIES pipewright_plan)
-foreach(library pipewright_exec pipewright_ops pipewright_compile pipewright_runtime)
+foreach(library pipewright_exec pipewright_tensors pipewright_ops pipewright_compile
+        pipewright_runtime)
   if(TARGET ${library})
     list(APPEND LIBRARIES ${library})
   endif()
@@ -21,7 +22,7 @@ set(PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/pipewright)
 install(TARGETS ${LIBRARIES} EXPORT pipewright_targets)
 install(EXPORT pipewright_targets NAMESPACE pipewright:: FILE pipewrightTargets.cmake
         DESTINATION ${PACKAGE_DIR})
-install(DIRECTORY plan runtime compiler passes DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/pipewright
+install(DIRECTORY plan tensors runtime compiler passes DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/pipewright
         FILES_MATCHING PATTERN "*.h" PATTERN pch.h EXCLUDE)
 configure_package_config_file(${CMAKE_SOURCE_DIR}/cmake/pipewrightConfig.cmake.in
   ${CMAKE_BINARY_DIR}/pipewrightConfig.cmake INSTALL_DESTINATION ${PACKAGE_DIR})

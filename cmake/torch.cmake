@@ -25,6 +25,14 @@ file(GLOB OP_SOURCES CONFIGURE_DEPENDS passes/ops/*.cc)
 add_library(pipewright_ops STATIC ${OP_SOURCES})
 pipewright_uses_torch(pipewright_ops)
 
+# Tensors in files, on disk, on no device: for models of torch::nn too. No MPI.
+file(GLOB TENSORS_SOURCES CONFIGURE_DEPENDS tensors/*.cc)
+add_library(pipewright_tensors STATIC ${TENSORS_SOURCES})
+pipewright_uses_torch(pipewright_tensors)
+set_target_properties(pipewright_tensors PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 4)
+# It registers an operator fallback, which programs get only with EmptyWeights itself.
+set_source_files_properties(tensors/empty_weights.cc PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+
 # Model in, package out. Commands (compiler/*_command.cc) belong to the program.
 file(GLOB COMPILE_SOURCES CONFIGURE_DEPENDS compiler/compile.cc compiler/trace.cc compiler/import/*.cc
      compiler/emit/*.cc passes/*.cc)
@@ -41,7 +49,8 @@ file(GLOB RUNTIME_SOURCES CONFIGURE_DEPENDS runtime/*.cc runtime/profile/*.cc)
 list(FILTER RUNTIME_SOURCES EXCLUDE REGEX "main\\.cc$|_command\\.cc$")
 if(RUNTIME_SOURCES)
   add_library(pipewright_runtime STATIC ${RUNTIME_SOURCES})
-  target_link_libraries(pipewright_runtime PUBLIC pipewright_exec pipewright_ops)
+  target_link_libraries(pipewright_runtime PUBLIC pipewright_exec pipewright_ops
+                                                  pipewright_tensors)
   # Fewer at a time than above: these are the files that change most.
   set_target_properties(pipewright_runtime PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 3)
   pipewright_uses_torch(pipewright_runtime)

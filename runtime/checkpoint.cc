@@ -13,7 +13,7 @@
 #include "plan/json.h"
 #include "plan/safetensors.h"
 #include "plan/text.h"
-#include "runtime/dtype.h"
+#include "tensors/dtype.h"
 #include "runtime/weights.h"
 
 namespace pipewright {

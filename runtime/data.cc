@@ -7,7 +7,7 @@
 #include "plan/error.h"
 #include "plan/json.h"
 #include "plan/text.h"
-#include "runtime/dtype.h"
+#include "tensors/dtype.h"
 
 namespace pipewright {
 

@@ -11,7 +11,7 @@
 #include "plan/error.h"
 #include "plan/json.h"
 #include "plan/text.h"
-#include "runtime/dtype.h"
+#include "tensors/dtype.h"
 #include "runtime/offload_report.h"
 
 namespace pipewright {

@@ -4,7 +4,7 @@
 #include <set>
 
 #include "plan/dtype.h"
-#include "runtime/dtype.h"
+#include "tensors/dtype.h"
 
 namespace pipewright {
 

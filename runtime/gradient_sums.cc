@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "runtime/dtype.h"
+#include "tensors/dtype.h"
 #include "runtime/island.h"
 
 namespace pipewright {

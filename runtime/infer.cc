@@ -10,7 +10,7 @@
 #include "plan/error.h"
 #include "plan/safetensors.h"
 #include "plan/text.h"
-#include "runtime/dtype.h"
+#include "tensors/dtype.h"
 #include "runtime/messages.h"
 #include "runtime/offload_report.h"
 #include "runtime/train.h"

@@ -4,7 +4,7 @@
 
 #include "plan/dtype.h"
 #include "plan/error.h"
-#include "runtime/dtype.h"
+#include "tensors/dtype.h"
 
 namespace pipewright {
 

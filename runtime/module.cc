@@ -10,7 +10,7 @@
 #include "passes/op_library.h"
 #include "plan/error.h"
 #include "plan/text.h"
-#include "runtime/dtype.h"
+#include "tensors/dtype.h"
 #include "runtime/torch_error.h"
 
 namespace pipewright {

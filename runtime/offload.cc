@@ -7,7 +7,7 @@
 #include "plan/error.h"
 #include "plan/json.h"
 #include "plan/weights/checkpoint.h"
-#include "runtime/dtype.h"
+#include "tensors/dtype.h"
 #include "runtime/module_weights.h"
 #include "runtime/weights.h"
 

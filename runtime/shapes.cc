@@ -8,7 +8,7 @@
 #include "plan/error.h"
 #include "plan/symbol.h"
 #include "plan/text.h"
-#include "runtime/dtype.h"
+#include "tensors/dtype.h"
 #include "runtime/module.h"
 
 namespace pipewright {

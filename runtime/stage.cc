@@ -5,7 +5,7 @@
 
 #include "passes/random_ops.h"
 #include "plan/error.h"
-#include "runtime/dtype.h"
+#include "tensors/dtype.h"
 #include "runtime/loss.h"
 #include "runtime/module_weights.h"
 #include "runtime/stage_state.h"

@@ -10,7 +10,7 @@
 #include "plan/json.h"
 #include "plan/safetensors.h"
 #include "plan/text.h"
-#include "runtime/dtype.h"
+#include "tensors/dtype.h"
 #include "runtime/messages.h"
 
 namespace pipewright {

@@ -10,7 +10,7 @@
 #include "plan/error.h"
 #include "plan/profile/merge.h"
 #include "plan/text.h"
-#include "runtime/dtype.h"
+#include "tensors/dtype.h"
 #include "runtime/exec/links.h"
 #include "runtime/messages.h"
 #include "runtime/module_times.h"

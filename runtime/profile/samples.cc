@@ -7,7 +7,7 @@
 #include "plan/error.h"
 #include "plan/safetensors.h"
 #include "plan/text.h"
-#include "runtime/dtype.h"
+#include "tensors/dtype.h"
 #include "runtime/messages.h"
 #include "runtime/shapes.h"
 

@@ -1,4 +1,4 @@
-#include "runtime/dtype.h"
+#include "tensors/dtype.h"
 
 #include "plan/dtype.h"
 #include "plan/error.h"
@@ -26,6 +26,7 @@ constexpr std::pair<at::ScalarType, const char*> kTypes[] = {
     {at::kFloat8_e4m3fnuz, "float8_e4m3fnuz"},
     {at::kFloat8_e5m2fnuz, "float8_e5m2fnuz"},
     {at::kFloat8_e8m0fnu, "float8_e8m0fnu"},
+    {at::kFloat4_e2m1fn_x2, "float4_e2m1fn_x2"},
     {at::kComplexFloat, "complex64"},
     {at::kComplexDouble, "complex128"},
 };

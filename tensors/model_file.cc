@@ -1,0 +1,109 @@
+#include "tensors/model_file.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <set>
+
+#include "plan/error.h"
+#include "plan/json.h"
+#include "plan/text.h"
+#include "tensors/dtype.h"
+
+namespace pipewright {
+
+namespace {
+
+void CheckWritable(const std::string& name, const at::Tensor& tensor, bool force_contiguous) {
+  if (tensor.layout() != at::kStrided || tensor.is_quantized())
+    throw Error(Quote(name), "is not a dense tensor of plain numbers");
+  if (tensor.is_meta()) throw Error(Quote(name), "is on the meta device: it has no values");
+  if (!tensor.is_contiguous() && !force_contiguous)
+    throw Error(Quote(name), "is not contiguous",
+                "save with force_contiguous, which writes it in another order of memory");
+}
+
+// What the file counts: of a 4-bit type numbers, where torch counts pairs.
+TensorToWrite ToWrite(const std::string& name, at::ScalarType dtype, at::IntArrayRef sizes) {
+  TensorToWrite write{name, SafetensorsDtype(dtype), sizes.vec()};
+  if (write.dtype == "F4" && !write.shape.empty()) write.shape.back() *= 2;
+  return write;
+}
+
+void Save(const NamedTensors& tensors, const std::string& path, const SaveOptions& options,
+          const std::map<std::string, OffloadedTensor>& on_disk) {
+  std::map<std::string, std::string> metadata = options.metadata;
+  const auto kept = NamesToKeep(Extents(tensors), options.preferred, options.discard);
+  RecordDropped(kept, metadata);
+  std::set<std::string> dropped;
+  for (const auto& [name, others] : kept) dropped.insert(others.begin(), others.end());
+  std::vector<TensorToWrite> writes;
+  for (const auto& [name, tensor] : tensors) {
+    if (dropped.count(name)) continue;
+    auto offloaded = on_disk.find(name);
+    if (offloaded != on_disk.end()) {
+      const OffloadedTensor& from = offloaded->second;
+      writes.push_back(ToWrite(name, from.dtype(), from.sizes()));
+      writes.back().produce = [&from](const ByteSink& sink) { from.Stream(sink); };
+      continue;
+    }
+    CheckWritable(name, tensor, options.force_contiguous);
+    writes.push_back(ToWrite(name, tensor.scalar_type(), tensor.sizes()));
+    const at::Tensor& from = tensor;
+    writes.back().produce = [&from](const ByteSink& sink) {
+      const at::Tensor whole = from.detach().to(at::kCPU).resolve_conj().resolve_neg().contiguous();
+      sink({static_cast<const char*>(whole.data_ptr()), whole.nbytes()});
+    };
+  }
+  WriteSafetensors(path, std::move(writes), metadata);
+}
+
+std::string NameList(const char* what, const std::vector<std::string>& names) {
+  std::vector<std::string> quoted;
+  for (const std::string& name : names) quoted.push_back(Quote(name));
+  return names.empty() ? "" : what + Join(quoted, ", ");
+}
+
+}  // namespace
+
+void SaveModel(const NamedTensors& tensors, const std::string& path, const SaveOptions& options) {
+  Save(tensors, path, options, {});
+}
+
+void SaveModel(const torch::nn::Module& module, const std::string& path, const SaveOptions& options,
+               const std::map<std::string, OffloadedTensor>& on_disk) {
+  Save(StateDictOf(module), path, options, on_disk);
+}
+
+std::string ReportText(const LoadReport& report) {
+  const std::string missing = NameList("missing: ", report.missing);
+  const std::string unexpected = NameList("unexpected: ", report.unexpected);
+  return missing + (missing.empty() || unexpected.empty() ? "" : "; ") + unexpected;
+}
+
+LoadReport LoadModel(const NamedTensors& tensors, const std::string& path, bool strict) {
+  const TensorFile file(path);
+  LoadReport report = MatchNames(Extents(tensors), file.Names());
+  if (strict && !ReportText(report).empty())
+    throw Error(path, ReportText(report), "load it not strictly, or take weights of this model");
+  for (const auto& [name, tensor] : tensors)
+    if (file.Has(name)) CheckShape(name, tensor.sizes(), file.At(name).shape);
+  at::NoGradGuard no_grad;
+  for (const auto& [name, tensor] : tensors)
+    if (file.Has(name) && !tensor.is_meta()) at::Tensor(tensor).copy_(file.Get(name));
+  for (const OwnedTensor& owned : OwnersOf(tensors)) {
+    if (!owned.owner.is_meta()) continue;
+    for (const std::string& name : owned.names)
+      if (file.Has(name)) {
+        Replace(owned, file.Get(name).to(owned.owner.scalar_type()));
+        break;
+      }
+  }
+  return report;
+}
+
+LoadReport LoadModel(torch::nn::Module& module, const std::string& path, bool strict) {
+  return LoadModel(StateDictOf(module), path, strict);
+}
+
+}  // namespace pipewright
