@@ -12,6 +12,7 @@
 #include "plan/placement/export_tree.h"
 #include "plan/placement/package.h"
 #include "plan/placement/place.h"
+#include "plan/placement/script_tree.h"
 #include "plan/size.h"
 #include "plan/text.h"
 
@@ -30,13 +31,14 @@ bool IsPackage(const std::string& path) {
   return std::filesystem::exists(std::filesystem::path(path) / "manifest.json");
 }
 
-// A package, a model file of torch.export, a module tree as JSON, or weights, whose names give the
-// tree.
+// A package, a model file of torch.export or torch.jit, a module tree as JSON, or weights, whose
+// names give the tree.
 ModuleTree ReadModel(const std::string& path) {
   if (IsPackage(path)) return TreeOfPackage(ReadManifest(path));
   if (!std::filesystem::is_directory(path)) {
     MappedFile file(path);
     if (IsExport(file.bytes())) return TreeOfExport(file.bytes(), path);
+    if (IsScript(file.bytes())) return TreeOfScript(file.bytes(), path);
     size_t first = file.bytes().find_first_not_of(" \t\r\n");
     // A safetensors file begins with a length, whose upper bytes are zero.
     bool json = first != std::string_view::npos && file.bytes()[first] == '{' &&
@@ -199,9 +201,8 @@ void AddPlaceCommand(CLI::App& app) {
   static Options options;
   PlaceOptions& place = options.place;
   app.add_option("model", options.model,
-                 "a package, a model of torch.export, a module tree as JSON, or weights: a file, "
-                 "an index or "
-                 "a folder")
+                 "a package, a model of torch.export or torch.jit, a module tree as JSON, or "
+                 "weights: a file, an index or a folder")
       ->required();
   app.add_option("--max-memory", options.max_memory,
                  "budgets: 0=10GiB,1=10GiB,cpu=30GiB,disk=1TB (default: this machine's RAM)")

@@ -291,8 +291,12 @@ void Placer::Optimal() {
 void Placer::Finish() {
   for (const PlacedPart& part : result_.parts) result_.map.push_back({part.name, part.device});
   std::vector<std::string> device = TensorDevices(tree_, result_.map);
-  // A model without a tensor, or modules without any, need no place.
+  // A model without a tensor, or modules without any, need no place. No prefix may cover what has
+  // none.
+  for (size_t i = 0; i < tree_.tensors.size(); ++i)
+    if (device[i].empty()) result_.map.push_back({tree_.tensors[i].name, ""});
   result_.map = CleanDeviceMap(result_.map);
+  std::erase_if(result_.map, [](const auto& entry) { return entry.second.empty(); });
   std::map<std::string, int64_t> used;
   std::set<std::pair<int, std::string>> counted;
   int64_t visiting_buffers = 0;

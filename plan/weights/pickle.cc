@@ -245,10 +245,12 @@ class PickleReader {
         return Call();
       case 'Q':
         return PushItems(Kind::kPersistent, PopSome(1));
-      case 'b':
-        Pop();
-        Top();
-        return true;  // BUILD: attributes beside the value, as _metadata
+      case 'b': {  // BUILD: the state of an object, or attributes beside a value, as _metadata
+        const int state = Pop();
+        PickleNode& object = Node(Top());
+        if (object.kind == Kind::kCall && object.items.size() == 2) object.items.push_back(state);
+        return true;
+      }
     }
     --at_;
     Fail("an instruction (" + std::to_string(static_cast<unsigned char>(op)) +

@@ -21,7 +21,7 @@ struct PickleNode {
     kList,        // items
     kDict,        // items: key, value, key, value, ...; an OrderedDict too
     kGlobal,      // text: "module name"
-    kCall,        // items: what is called, its arguments (a tuple)
+    kCall,        // items: what is called, its arguments (a tuple), and the state it got, if any
     kPersistent,  // items: the identifier; an object outside the pickle
     kMark,        // only while reading
   };

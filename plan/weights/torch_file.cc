@@ -274,6 +274,11 @@ std::vector<StoredTensor> ReadLegacyFormat(std::string_view file, const std::str
 
 }  // namespace
 
+const char* DtypeOfStorage(const std::string& global) {
+  auto type = StorageTypes().find(global);
+  return type == StorageTypes().end() ? nullptr : type->second;
+}
+
 bool IsTorchFile(std::string_view file) {
   return IsZip(file) || (file.size() > 14 && file[0] == '\x80' && file.substr(2, 2) == "\x8a\x0a" &&
                          file.substr(4, 10) == kLegacyMagic);

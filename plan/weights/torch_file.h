@@ -16,4 +16,8 @@ bool IsTorchFile(std::string_view file);
 // names to strided tensors, dtypes that safetensors cannot hold, ranges beyond a storage.
 std::vector<StoredTensor> ReadTorchFile(std::string_view file, const std::string& path);
 
+// The element type of a storage's class in a pickle ("torch FloatStorage": "F32"); nullptr:
+// unknown.
+const char* DtypeOfStorage(const std::string& global);
+
 }  // namespace pipewright

@@ -7,6 +7,7 @@
 
 #include "plan/error.h"
 #include "plan/json.h"
+#include "plan/weights/inflate.h"
 
 namespace pipewright {
 namespace {
@@ -74,7 +75,8 @@ void ReadZip64(const Archive& zip, uint64_t at, uint64_t size, uint64_t (&fields
 
 bool IsZip(std::string_view file) { return file.substr(0, 4) == kLocal; }
 
-std::vector<ZipEntry> ReadZip(std::string_view file, const std::string& path) {
+std::vector<ZipEntry> ReadZip(std::string_view file, const std::string& path,
+                              bool compressed_allowed) {
   Archive zip{file, path};
   Directory directory = FindDirectory(zip);
   zip.Bytes(directory.offset, directory.size);
@@ -88,17 +90,29 @@ std::vector<ZipEntry> ReadZip(std::string_view file, const std::string& path) {
     uint64_t fields[3] = {zip.Number(at + 24, 4), zip.Number(at + 20, 4), zip.Number(at + 42, 4)};
     ReadZip64(zip, at + 46 + name_size, extra_size, fields);
     auto [size, stored, local] = fields;
-    if (zip.Number(at + 10, 2) != 0 || size != stored)
+    const uint64_t method = zip.Number(at + 10, 2);
+    if (method != 0 && method != 8)
+      zip.Fail("the entry " + Quote(name) + " is compressed in an unknown way");
+    if ((method != 0 && !compressed_allowed) || (method == 0 && size != stored))
       zip.Fail("the entry " + Quote(name) + " is compressed");
     if (zip.Number(at + 8, 2) & 1) zip.Fail("the entry " + Quote(name) + " is encrypted");
     if (!names.insert(name).second) zip.Fail("the entry " + Quote(name) + " appears twice");
     zip.Expect(local, kLocal, "entry");
     uint64_t content = local + 30 + zip.Number(local + 26, 2) + zip.Number(local + 28, 2);
-    zip.Bytes(content, size);
-    entries.push_back({name, content, size});
+    zip.Bytes(content, stored);
+    entries.push_back({name, content, stored, method != 0, size});
     at += 46 + name_size + extra_size + zip.Number(at + 32, 2);
   }
   return entries;
+}
+
+std::string ReadEntry(std::string_view file, const ZipEntry& entry, const std::string& path) {
+  const std::string_view bytes = file.substr(entry.offset, entry.size);
+  if (!entry.compressed) return std::string(bytes);
+  const std::string where = path + ": " + entry.name;
+  if (entry.content > uint64_t{256} << 20)
+    throw Error(where, "is compressed and larger than 256 MiB");
+  return Inflate(bytes, entry.content, where);
 }
 
 }  // namespace pipewright

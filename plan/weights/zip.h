@@ -1,4 +1,4 @@
-// The entries of a zip archive that holds them uncompressed, as PyTorch's archives do.
+// The entries of a zip archive. PyTorch's hold tensors as they are, and code compressed.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -10,12 +10,20 @@ namespace pipewright {
 struct ZipEntry {
   std::string name;
   uint64_t offset = 0, size = 0;  // bytes of its content in the file
+  bool compressed = false;        // then `content` is how many there are in truth
+  uint64_t content = 0;
 };
 
 bool IsZip(std::string_view file);
 
-// In the order of the archive's directory, zip64 included. Throws Error naming `path`: damaged,
-// compressed or encrypted entries, ranges beyond the file, a name twice.
-std::vector<ZipEntry> ReadZip(std::string_view file, const std::string& path);
+// In the order of the archive's directory, zip64 included. Throws Error naming `path`: damaged or
+// encrypted entries, ranges beyond the file, a name twice, and compressed entries unless these
+// are allowed.
+std::vector<ZipEntry> ReadZip(std::string_view file, const std::string& path,
+                              bool compressed_allowed = false);
+
+// What an entry holds, in memory. Throws Error when it is damaged, or compressed and larger than
+// 256 MiB.
+std::string ReadEntry(std::string_view file, const ZipEntry& entry, const std::string& path);
 
 }  // namespace pipewright

@@ -328,6 +328,19 @@ TEST(Balanced, AcceleratesBudgets) {  // A20
             (std::vector<int64_t>{880, 1320, 1320, 0}));
 }
 
+TEST(Place, NoKeyCoversWhatFoundNoPlace) {
+  const ModuleTree tree =
+      ReadModuleTree(Json{{"", Sequential({Linear(4, 4), Linear(4, 4), Linear(4, 4)})}}, "tree");
+  for (const char* policy : {"auto", "balanced", "optimal"}) {
+    PlaceOptions options;
+    options.policy = policy;
+    options.budgets = ParseBudgets({"disk=170"});
+    const Placement placement = Place(tree, options);
+    EXPECT_EQ(placement.map, (DeviceMap{{"0", "disk"}, {"1", "disk"}})) << policy;
+    EXPECT_EQ(placement.uncovered, (std::vector<std::string>{"2.weight", "2.bias"})) << policy;
+  }
+}
+
 TEST(Place, UnknownPoliciesAndDevices) {
   PlaceOptions options;
   options.policy = "balaned";

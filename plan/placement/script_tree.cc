@@ -1,0 +1,199 @@
+// PyTorch torch/csrc/jit/serialization: data.pkl is an object whose class is code/<its name>.py and
+// whose state is a dict of its attributes.
+#include "plan/placement/script_tree.h"
+
+#include <map>
+#include <set>
+#include <vector>
+
+#include "plan/error.h"
+#include "plan/json.h"
+#include "plan/text.h"
+#include "plan/weights/pickle.h"
+#include "plan/weights/torch_file.h"
+#include "plan/weights/zip.h"
+
+namespace pipewright {
+
+namespace {
+
+using Kind = PickleNode::Kind;
+
+constexpr size_t kMostModules = 1 << 20, kMostLevels = 400;
+
+const ZipEntry* Find(const std::vector<ZipEntry>& entries, const std::string& name) {
+  for (const ZipEntry& entry : entries) {
+    const size_t slash = entry.name.find('/');
+    if (slash != std::string::npos && entry.name.compare(slash + 1, std::string::npos, name) == 0)
+      return &entry;
+  }
+  return nullptr;
+}
+
+// The names between the quotes of a line `  __parameters__ = ["weight", "bias", ]`.
+std::set<std::string> NamesIn(std::string_view line) {
+  std::set<std::string> names;
+  const std::vector<std::string> pieces = Split(line, '"');
+  for (size_t i = 1; i < pieces.size(); i += 2) names.insert(pieces[i]);
+  return names;
+}
+
+struct ScriptClass {
+  std::set<std::string> parameters, buffers;
+};
+
+class ScriptTreeReader {
+ public:
+  ScriptTreeReader(std::string_view file, const std::string& path)
+      : file_(file), path_(path), entries_(ReadZip(file, path, true)) {}
+
+  Json Read() {
+    const ZipEntry* data = Find(entries_, "data.pkl");
+    if (!data) throw Error(path_, "has no record data.pkl", "save it again with torch.jit.save");
+    pickle_ = ParsePickle(ReadEntry(file_, *data, path_), path_ + ": " + data->name,
+                          [](const std::string&) { return true; });
+    Json root = Json::object();
+    struct Visit {
+      int object;
+      std::string name;
+      Json* node;  // stays where it is: only children of it are added, before theirs
+      size_t level;
+    };
+    std::vector<Visit> stack = {{pickle_.root, "", &root, 0}};
+    size_t modules = 0;
+    while (!stack.empty()) {
+      const Visit visit = stack.back();
+      stack.pop_back();
+      if (++modules > kMostModules || visit.level > kMostLevels)
+        throw Error(path_, "its modules are too many, or too deep in one another");
+      std::vector<std::pair<std::string, int>> children =
+          ReadModule(visit.object, visit.name, *visit.node);
+      for (const auto& [child, object] : children)
+        (*visit.node)["children"][child] = Json::object();
+      for (size_t i = children.size(); i-- > 0;)
+        stack.push_back(
+            {children[i].second,
+             visit.name.empty() ? children[i].first : visit.name + "." + children[i].first,
+             &(*visit.node)["children"][children[i].first], visit.level + 1});
+    }
+    return root;
+  }
+
+ private:
+  [[noreturn]] void Fail(const std::string& name, const std::string& what) const {
+    throw Error(path_ + (name.empty() ? "" : ": " + Quote(name)), what,
+                "save it again with torch.jit.save");
+  }
+
+  bool IsObject(const PickleNode& node) const {
+    return node.kind == Kind::kCall && node.items.size() == 3 &&
+           pickle_[node.items[0]].text.rfind("__torch__", 0) == 0 &&
+           pickle_[node.items[2]].kind == Kind::kDict;
+  }
+
+  // A module's own entries; returns its children.
+  std::vector<std::pair<std::string, int>> ReadModule(int id, const std::string& name, Json& node) {
+    const PickleNode& object = pickle_[id];
+    if (!IsObject(object)) Fail(name, "a module is expected");
+    std::string type = pickle_[object.items[0]].text;  // "__torch__.a.b Class"
+    const size_t space = type.find(' ');
+    const std::string class_name = type.substr(space + 1);
+    const ScriptClass& names = ClassOf(type.substr(0, space), class_name);
+    node["class"] = class_name;
+    std::vector<std::pair<std::string, int>> children;
+    std::set<std::string> seen;
+    const std::vector<int>& state = pickle_[object.items[2]].items;
+    for (size_t i = 0; i + 1 < state.size(); i += 2) {
+      const PickleNode& key = pickle_[state[i]];
+      if (key.kind != Kind::kText || !seen.insert(key.text).second)
+        Fail(name, "an attribute without a name of its own");
+      const std::string full = name.empty() ? key.text : name + "." + key.text;
+      const PickleNode& value = pickle_[state[i + 1]];
+      const bool parameter = names.parameters.count(key.text) > 0;
+      if (parameter || names.buffers.count(key.text)) {
+        if (value.kind != Kind::kNone)
+          node[parameter ? "parameters" : "buffers"][key.text] = ReadTensor(value, full);
+      } else if (IsObject(value)) {
+        children.push_back({key.text, state[i + 1]});
+      }
+    }
+    return children;
+  }
+
+  Json ReadTensor(const PickleNode& value, const std::string& name) {
+    auto number = [&](int id) {
+      if (pickle_[id].kind != Kind::kInt || pickle_[id].number < 0) Fail(name, "a damaged tensor");
+      return pickle_[id].number;
+    };
+    const bool plain = value.kind == Kind::kCall &&
+                       pickle_[value.items[0]].text == "torch._utils _rebuild_tensor_v2";
+    if (!plain) Fail(name, "is not a dense tensor of plain numbers");
+    const std::vector<int>& arguments = pickle_[value.items[1]].items;
+    if (arguments.size() < 4 || pickle_[arguments[0]].kind != Kind::kPersistent)
+      Fail(name, "a damaged tensor");
+    const PickleNode& storage = pickle_[pickle_[arguments[0]].items[0]];
+    if (storage.kind != Kind::kTuple || storage.items.size() < 5) Fail(name, "a damaged tensor");
+    const char* dtype = DtypeOfStorage(pickle_[storage.items[1]].text);
+    if (!dtype) Fail(name, "an unknown type of storage");
+    std::string view =
+        pickle_[storage.items[2]].text + ":" + dtype + ":" + std::to_string(number(arguments[1]));
+    Json shape = Json::array();
+    for (int item : pickle_[arguments[2]].items) {
+      shape.push_back(number(item));
+      view += "," + std::to_string(number(item));
+    }
+    for (int item : pickle_[arguments[3]].items) view += ":" + std::to_string(number(item));
+    auto [first, fresh] = views_.emplace(view, name);
+    if (!fresh) return {{"same_as", first->second}};
+    return {{"dtype", dtype}, {"shape", shape}};
+  }
+
+  const ScriptClass& ClassOf(const std::string& module, const std::string& name) {
+    auto [found, fresh] = classes_.try_emplace(module + " " + name);
+    if (!fresh) return found->second;
+    std::string file = "code/" + Join(Split(module, '.'), "/") + ".py";
+    const ZipEntry* entry = Find(entries_, file);
+    if (!entry) throw Error(path_, "has no record " + file, "save it again with torch.jit.save");
+    const std::string code = ReadEntry(file_, *entry, path_);
+    const std::string header = "class " + name + "(";
+    size_t at = code.rfind(header, 0) == 0 ? 0 : code.find("\n" + header);
+    if (at == std::string_view::npos)
+      throw Error(path_ + ": " + file, "has no class " + Quote(name));
+    // The two lists are the first lines of a class.
+    auto list = [&](const std::string& key) -> std::set<std::string> {
+      const size_t begin = code.find("  " + key + " = [", at);
+      const size_t next = code.find("\nclass ", at + 1);
+      if (begin == std::string::npos || begin > next) return {};
+      return NamesIn(code.substr(begin, code.find('\n', begin) - begin));
+    };
+    found->second = {list("__parameters__"), list("__buffers__")};
+    return found->second;
+  }
+
+  std::string_view file_;
+  const std::string& path_;
+  std::vector<ZipEntry> entries_;
+  Pickle pickle_;
+  std::map<std::string, ScriptClass> classes_;
+  std::map<std::string, std::string> views_;  // storage, offset, sizes, strides -> first name
+};
+
+}  // namespace
+
+bool IsScript(std::string_view file) {
+  if (!IsZip(file)) return false;
+  try {
+    const std::vector<ZipEntry> entries = ReadZip(file, "", true);
+    return Find(entries, "constants.pkl") && Find(entries, "data.pkl");
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+ModuleTree TreeOfScript(std::string_view file, const std::string& path) {
+  Json tree;
+  tree[""] = ScriptTreeReader(file, path).Read();
+  return ReadModuleTree(tree, path);
+}
+
+}  // namespace pipewright
