@@ -200,7 +200,7 @@ PartitionInput ReadPartitionInput(const PartitionRequest& request) {
     input.kind = PartitionInput::kTarnawski;
     if (IsTarnawski(input.instance)) return input;
     if (!IsProfile(input.instance))
-      throw Error(file,
+      throw Error(file + ":" + JsonPosition(text, {}),
                   "is neither graph text, nor a profile, nor an instance of Tarnawski et al.");
     input.profile = ParseProfile(text, file);
     input.kind = PartitionInput::kProfile;
