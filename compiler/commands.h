@@ -14,8 +14,8 @@ struct Command {
   void (*add)(CLI::App& app);
 };
 
-// Parses, runs the command, returns the exit code. `add_global` adds options that stand before the
-// command.
+// Parses, runs the command, returns the exit code. `add_global` adds options of the program, which
+// may stand before and behind the command.
 int RunProgram(const char* name, const char* description, const Command* commands, int count,
                int argc, char** argv, void (*add_global)(CLI::App& app) = nullptr);
 

@@ -22,6 +22,7 @@ int RunProgram(const char* name, const char* description, const Command* command
   CLI::App app{description, name};
   app.set_version_flag("--version", std::string(name) + " " PIPEWRIGHT_VERSION);
   app.require_subcommand(1);
+  app.fallthrough();  // options of the program may also stand behind the command
   if (add_global) add_global(app);
   std::vector<std::string> names;
   for (int i = 0; i < count; ++i) {
