@@ -1,241 +1,16 @@
 #include "plan/zb_auto.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "plan/error.h"
-#include "plan/list_schedule.h"
-#include "plan/zb_improve.h"
-#include "plan/zb_list.h"
 #include "plan/zb_maps.h"
 #include "plan/zb_order.h"
 #include "plan/zb_recompute.h"
-#include "plan/zb_scripts.h"
-#include "plan/zb_tabu.h"
+#include "plan/zb_search.h"
 
 namespace pipewright {
 
 namespace {
-
-constexpr long kPlay = 5;  // playing a script takes so many times as long as timing an order
-constexpr long kDue = 3;   // dispatching by due times the same
-constexpr long kMove = 3;  // a move of the tabu search the same
-
-struct Found {
-  OrderTimes times;
-  Order order;
-};
-
-// One map, one set of recomputed stages: tries scripts, keeps the best order.
-class Search {
- public:
-  Search(const OrderProblem& problem, long effort, double bound)
-      : p_(problem), effort_(effort), bound_(bound) {
-    for (const auto& ranks : p_.placement)
-      actions_ += static_cast<long>(p_.microbatches) * (ranks.empty() ? 0 : 3);
-  }
-
-  Found Run() {
-    Safe();
-    Named();
-    if (p_.one_rank_each) Patterns();
-    bool single = std::all_of(p_.held.begin(), p_.held.end(),
-                              [](const auto& stages) { return stages.size() == 1; });
-    if (single)
-      Warm();
-    else if (p_.one_rank_each && !p_.forward_only)
-      Due();
-    Polish();
-    return std::move(best_);
-  }
-
- private:
-  const OrderProblem& p_;
-  long effort_;   // actions that may be timed
-  double bound_;  // a span that nothing beats
-  long actions_ = 0;
-  Found best_;
-  std::vector<Found> starts_;
-
-  OrderTimes Try(Order script, double patience) {
-    effort_ -= kPlay * actions_;
-    if (p_.forward_only)
-      for (auto& list : script)
-        std::erase_if(list, [](const Op& op) { return op.kind != OpKind::kF; });
-    PlayResult result = Play(p_, script, patience);
-    if (!result.times.ok) return result.times;
-    bool better = !best_.times.ok || result.times.Better(best_.times);
-    if (better) best_ = {result.times, result.order};
-    Keep({result.times, std::move(result.order)});
-    return result.times;
-  }
-
-  // The best few starts, no two of one span.
-  void Keep(Found found) {
-    for (const Found& start : starts_)
-      if (std::abs(start.times.span - found.times.span) <= 1e-9 * found.times.span) return;
-    auto place = std::find_if(starts_.begin(), starts_.end(),
-                              [&](const Found& start) { return found.times.Better(start.times); });
-    starts_.insert(place, std::move(found));
-    if (starts_.size() > 6) starts_.pop_back();
-  }
-
-  void TryAll(const Order& script) {
-    for (double patience : {1.0, 0.0, 0.5, 0.8, 0.2}) {
-      if (effort_ <= 0 && best_.times.ok) return;
-      Try(script, patience);
-    }
-  }
-
-  // With few microbatches in flight; one at a time fits if anything does.
-  void Safe() {
-    int last = 0;
-    for (int depth = 1;; depth = std::max(depth + 1, depth * 3 / 2)) {
-      ListPolicy policy;
-      policy.split = true;
-      policy.in_flight.assign(p_.stages, std::min(depth, p_.microbatches));
-      Plan plan = ListSchedule(p_.placement, p_.ranks, p_.microbatches, policy);
-      OrderTimes times = Try(ScriptOf(plan), 0.5);
-      if (depth == 1 && !times.ok) OneByOne();
-      last = depth;
-      if (!times.ok || last >= p_.microbatches || last > 4 * p_.ranks) break;
-    }
-  }
-
-  void OneByOne() {
-    Order script(p_.ranks);
-    for (int m = 0; m < p_.microbatches; ++m) {
-      for (int s = 0; s < p_.stages; ++s) script[p_.RankOf(s, m)].push_back({OpKind::kF, s, m});
-      for (int s = p_.stages; s-- > 0;) script[p_.RankOf(s, m)].push_back({OpKind::kI, s, m});
-    }
-    Try(script, 0.5);
-  }
-
-  void Named() {
-    for (const char* name :
-         {"1f1b", "zb-h1", "zb-h2", "interleaved", "zb1p", "zbv", "v-half", "v-min"}) {
-      if (effort_ <= 0) return;
-      try {
-        TryAll(ScriptOf(MakeSchedule(name, p_.ranks, p_.stages, p_.microbatches, p_.placement)));
-      } catch (const Error&) {  // not for these numbers
-      }
-    }
-  }
-
-  void Patterns() {
-    for (double slack : {0.0, 0.15, 0.4})
-      for (double tolerance : {0.0, 0.1, 0.25}) {
-        if (effort_ <= 0) return;
-        TryAll(PatternScript(p_, slack, tolerance));
-      }
-  }
-
-  // Forwards before the first I, by rank: straight lines first, then each rank on its own.
-  void Warm() {
-    std::vector<int> most(p_.ranks), best;
-    int top = 1;
-    for (int r = 0; r < p_.ranks; ++r) {
-      double stored = p_.stored[p_.At(p_.held[r][0], r)];
-      double fit = stored > 0 ? p_.room[r] / stored * (1 + 1e-12) + 1e-9 : p_.microbatches;
-      most[r] = std::max(1, static_cast<int>(std::min<double>(fit, p_.microbatches)));
-      top = std::max(top, most[r]);
-    }
-    OrderTimes least;
-    double patience = 0.5;
-    auto attempt = [&](const std::vector<int>& warm, double wait) {
-      if (effort_ <= 0) return false;
-      OrderTimes times = Try(WarmScript(p_, warm), wait);
-      if (!times.ok || (least.ok && !times.Better(least))) return false;
-      least = times, best = warm, patience = wait;
-      return true;
-    };
-    for (double slope : {0.0, 0.5, 1.0, 1.25, 1.5, 1.75, 2.0, 2.25, 2.5, 3.0, 4.0})
-      for (int start :
-           {top, top - 1, top * 7 / 8, top * 3 / 4, top / 2, p_.ranks, 2 * p_.ranks - 1}) {
-        std::vector<int> warm(p_.ranks);
-        for (int r = 0; r < p_.ranks; ++r)
-          warm[r] = std::clamp(static_cast<int>(std::lround(start - slope * r)), 1, most[r]);
-        for (double wait : {0.0, 0.5, 1.0}) attempt(warm, wait);
-      }
-    for (bool moved = true; moved && least.ok;) {
-      moved = false;
-      for (int r = 0; r < p_.ranks; ++r)
-        for (int change : {1, -1, 2, -2}) {
-          std::vector<int> warm = best;
-          warm[r] = std::clamp(warm[r] + change, 1, most[r]);
-          if (warm[r] != best[r] && attempt(warm, patience)) moved = true;
-          // This rank and all behind it, or before it.
-          for (bool behind : {true, false}) {
-            warm = best;
-            for (int q = behind ? r : 0; q < (behind ? p_.ranks : r + 1); ++q)
-              warm[q] = std::clamp(warm[q] + change, 1, most[q]);
-            if (warm != best && attempt(warm, patience)) moved = true;
-          }
-        }
-      for (double wait : {0.0, 0.1, 0.2, 0.3, 0.4, 0.6, 0.7, 0.8, 0.9, 1.0})
-        if (attempt(best, wait)) moved = true;
-    }
-  }
-
-  // Due times, searched for until a quarter of the effort is left: several searches, of which the
-  // better half goes on, and so to the last.
-  void Due() {
-    long cost = kDue * std::max<long>(1, actions_),
-         whole = std::min(effort_ / 4 * 3, 40'000 * cost);
-    std::vector<DueSearch> searches;
-    searches.emplace_back(p_, static_cast<size_t>(std::clamp<long>(whole / cost / 4, 1, 96)), 1);
-    auto enough = [&] { return best_.times.ok && best_.times.span <= bound_; };
-    auto go = [&](DueSearch& search) {
-      const PlayResult& found = search.Next();
-      long spent = kDue * std::max<long>(1, search.played());
-      effort_ -= spent, whole -= spent;
-      if (!found.times.ok || (best_.times.ok && !found.times.Better(best_.times))) return spent;
-      best_ = {found.times, found.order};
-      Keep(best_);
-      return spent;
-    };
-    while (searches[0].starting() && !enough()) go(searches[0]);
-    if (!searches[0].best().ok) return;
-    int rounds = whole / cost > 1000 ? 3 : 1;
-    for (unsigned n = 1; n < 1u << (rounds - 1); ++n) {
-      searches.push_back(searches[0]);
-      searches.back().Reseed(n + 1);
-    }
-    for (; rounds > 0; --rounds) {
-      long share = whole / rounds / static_cast<long>(searches.size());
-      for (DueSearch& search : searches)
-        for (long left = share; left > 0 && !enough();) left -= go(search);
-      std::stable_sort(searches.begin(), searches.end(),
-                       [](const auto& a, const auto& b) { return a.best().Better(b.best()); });
-      searches.resize((searches.size() + 1) / 2, searches[0]);
-    }
-  }
-
-  // Every good start is improved a little, then the best ones for as long as effort lasts.
-  void Polish() {
-    if (!best_.times.ok) return;
-    long cost = std::max<long>(1, actions_);
-    int all = static_cast<int>(std::clamp<long>(effort_ / cost, 20, 60000));
-    for (int round = 0; round < 2; ++round) {
-      std::stable_sort(starts_.begin(), starts_.end(),
-                       [](const Found& a, const Found& b) { return a.times.Better(b.times); });
-      bool tiny = actions_ <= 60;
-      if (round == 1 && starts_.size() > 3 && !tiny) starts_.resize(3);
-      for (size_t i = 0; i < starts_.size() && best_.times.span > bound_; ++i) {
-        Found& start = starts_[i];
-        unsigned seed = static_cast<unsigned>(i) + 1;
-        if (round == 0)
-          start.times = Improve(p_, start.order, all / 12, 0, bound_);
-        else if (tiny)
-          start.times =
-              Improve(p_, start.order, tiny ? all : all / 6, static_cast<int>(seed), bound_);
-        else
-          start.times = Tabu(p_, start.order, all / 6 / kMove, seed, bound_);
-        if (start.times.Better(best_.times)) best_ = start;
-      }
-    }
-  }
-};
 
 Plan ToPlan(const OrderProblem& p, const Order& order) {
   Plan plan;
@@ -267,10 +42,40 @@ Order Every(const OrderProblem& p) {
   return order;
 }
 
+// No order on this map has less.
+double SpanBound(const OrderProblem& p, const Costs& costs, double memory,
+                 const std::vector<char>& recompute) {
+  return BoundOf(ToPlan(p, Every(p)), costs, memory, 1, recompute).span;
+}
+
 constexpr size_t kChoices = 3;  // of stages to recompute that are searched
 
 // About this many actions may be timed in all: a few seconds on one core.
 constexpr long kEffort = 240'000'000;
+
+// The map with the best quick orders, the one of the least bound among the next few, and the V:
+// quick orders tell little of what a long search finds on a map.
+std::vector<Placement> MapsToSearch(const Costs& costs, int ranks, int stages, int microbatches,
+                                    const ZbAutoOptions& options) {
+  std::vector<Placement> maps =
+      CandidateMaps(costs, ranks, stages, microbatches, options.memory, options.forward_only,
+                    static_cast<long>(options.effort * kEffort) / 8, 8);
+  if (maps.size() < 3) return maps;
+  std::vector<Placement> chosen = {maps[0]};
+  double least = kNoLimit;
+  for (size_t i = 1; i < maps.size(); ++i) {
+    OrderProblem problem =
+        MakeProblem(costs, ranks, maps[i], microbatches, options.memory, {}, options.forward_only);
+    double bound = SpanBound(problem, costs, options.memory, {});
+    if (bound >= least) continue;
+    least = bound;
+    chosen.resize(1);
+    chosen.push_back(maps[i]);
+  }
+  Placement v = ParsePlacement("v", ranks, stages);
+  if (std::find(chosen.begin(), chosen.end(), v) == chosen.end()) chosen.push_back(v);
+  return chosen;
+}
 
 // The least limit that one microbatch at a time needs on some rank.
 [[noreturn]] void DoesNotFit(const OrderProblem& p, double memory) {
@@ -304,27 +109,25 @@ ZbAutoResult ZbAuto(const Costs& costs, int ranks, int stages, int microbatches,
                 "use " + std::to_string(ranks) + " stages or more, or fewer ranks");
   if (!options.placement.empty()) CheckPlacement(options.placement, ranks);
   std::vector<Placement> maps = {options.placement};
-  if (options.placement.empty())
-    maps = CandidateMaps(costs, ranks, stages, microbatches, options.memory, options.forward_only,
-                         static_cast<long>(options.effort * kEffort) / 8, 2);
+  if (options.placement.empty()) maps = MapsToSearch(costs, ranks, stages, microbatches, options);
   long effort = static_cast<long>(options.effort * kEffort);
   ZbAutoResult result;
-  Found best;
+  FoundOrder best;
   for (size_t i = 0; i < maps.size(); ++i) {
     auto choices =
         RecomputeChoices(costs, ranks, maps[i], microbatches,
                          options.forward_only ? kNoLimit : options.memory, effort / 8, kChoices);
-    // The first map has half of the effort.
-    long share =
-        maps.size() == 1 ? effort : effort / (i ? 2 * static_cast<long>(maps.size() - 1) : 2);
+    // The first map has two thirds of the effort.
+    long share = maps.size() == 1 ? effort
+                 : i == 0         ? effort / 3 * 2
+                                  : effort / 3 / static_cast<long>(maps.size() - 1);
     share /= static_cast<long>(choices.size());
     for (const std::vector<char>& recompute : choices) {
       OrderProblem problem = MakeProblem(costs, ranks, maps[i], microbatches, options.memory,
                                          recompute, options.forward_only);
-      double bound =
-          BoundOf(ToPlan(problem, Every(problem)), costs, options.memory, 1, recompute).span;
+      double bound = SpanBound(problem, costs, options.memory, recompute);
       if (best.times.ok && bound >= best.times.span) continue;
-      Found found = Search(problem, share, bound).Run();
+      FoundOrder found = FindOrder(problem, share, bound);
       if (!found.times.ok || (best.times.ok && !found.times.Better(best.times))) continue;
       result.plan = ToPlan(problem, found.order);
       result.placement = maps[i];

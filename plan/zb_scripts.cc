@@ -21,6 +21,21 @@ Order ScriptOf(const Plan& schedule) {
   return script;
 }
 
+Order OrderOf(const Plan& schedule) {
+  Order order;
+  for (const auto& actions : schedule.ranks) {
+    auto& list = order.emplace_back();
+    for (const Action& a : actions) {
+      int stage = BackwardStage(a), microbatch = BackwardMicrobatch(a);
+      if (HasForward(a)) list.push_back({OpKind::kF, a.stage, a.microbatch});
+      if (HasBackward(a)) list.push_back({OpKind::kI, stage, microbatch});
+      if (a.kind == ActionKind::kWeightGrad || (HasBackward(a) && a.kind != ActionKind::kInputGrad))
+        list.push_back({OpKind::kW, stage, microbatch});
+    }
+  }
+  return order;
+}
+
 Order WarmScript(const OrderProblem& p, const std::vector<int>& warm) {
   Order script(p.ranks);
   for (int r = 0; r < p.ranks; ++r) {

@@ -8,6 +8,9 @@ namespace pipewright {
 // The F and I of a schedule (B counts as I, a pair as F and I).
 Order ScriptOf(const Plan& schedule);
 
+// A schedule as it is: a B counts as I and W in a row, a pair as F, I and W.
+Order OrderOf(const Plan& schedule);
+
 // For one stage a rank: warm[rank] forwards first, then I and F in turns.
 Order WarmScript(const OrderProblem& problem, const std::vector<int>& warm);
 

@@ -67,6 +67,20 @@ TEST(ZbAuto, NoWorseThanThePublishedRows) {
     }
 }
 
+// What a named schedule reaches within the memory, W and all, is where the search begins.
+TEST(ZbAuto, NoWorseThanTheNamedSchedules) {
+  for (double latency : {0, 1}) {
+    Costs costs = orders::Uniform(20, 18, 12, latency);
+    ZbAutoOptions options;
+    options.memory = 24, options.effort = 0.02;
+    double found = ZbAuto(costs, 24, 24, 72, options).span;
+    for (const char* name : {"1f1b", "zb-h1"}) {
+      Plan plan = MakeSchedule(name, 24, 24, 72, {});
+      EXPECT_LE(found, Measure(plan, costs, Simulate(plan, costs)).span) << name << latency;
+    }
+  }
+}
+
 // Where smaller stages let the bound go below 1 % at the memory of 1F1B, the order follows.
 TEST(ZbAuto, BelowOnePercentWithFourStagesARank) {
   Json row = ReadJson(TEST_DIR "/data/schedules/zero_bubble_rows.json")["iclr"][4];
