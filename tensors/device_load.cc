@@ -28,12 +28,8 @@ std::optional<at::Device> DeviceNamed(const std::string& name) {
 void CheckKeys(const DeviceMap& map) {
   for (const auto& [outer, device] : map)
     for (const auto& [inner, other] : map)
-      if (inner != outer && (outer.empty() || inner.rfind(outer + ".", 0) == 0))
+      if (inner != outer && Covers(outer, inner))
         throw Error("device map", Quote(inner) + " lies within " + Quote(outer));
-}
-
-bool IsUnder(const std::string& name, const std::string& prefix) {
-  return prefix.empty() || name == prefix || name.rfind(prefix + ".", 0) == 0;
 }
 
 }  // namespace
@@ -112,7 +108,7 @@ Resident::Resident(torch::nn::Module& module, const std::map<std::string, Offloa
     if (!owned.owner.is_meta()) continue;
     for (const std::string& name : owned.names) {
       auto found = on_disk.find(name);
-      if (found == on_disk.end() || !IsUnder(name, prefix)) continue;
+      if (found == on_disk.end() || !Covers(prefix, name)) continue;
       Replace(owned, found->second.Load());
       loaded_.push_back(std::move(owned));
       break;

@@ -14,7 +14,7 @@ namespace pipewright {
 
 namespace {
 
-void CheckWritable(const std::string& name, const at::Tensor& tensor, bool force_contiguous) {
+void CheckStorable(const std::string& name, const at::Tensor& tensor, bool force_contiguous) {
   if (tensor.layout() != at::kStrided || tensor.is_quantized())
     throw Error(Quote(name), "is not a dense tensor of plain numbers");
   if (tensor.is_meta()) throw Error(Quote(name), "is on the meta device: it has no values");
@@ -47,7 +47,7 @@ void Save(const NamedTensors& tensors, const std::string& path, const SaveOption
       writes.back().produce = [&from](const ByteSink& sink) { from.Stream(sink); };
       continue;
     }
-    CheckWritable(name, tensor, options.force_contiguous);
+    CheckStorable(name, tensor, options.force_contiguous);
     writes.push_back(ToWrite(name, tensor.scalar_type(), tensor.sizes()));
     const at::Tensor& from = tensor;
     writes.back().produce = [&from](const ByteSink& sink) {

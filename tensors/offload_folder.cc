@@ -122,21 +122,4 @@ void WriteBytes(const std::string& path, std::string_view bytes) {
     Fail(path, "cannot be written");
 }
 
-void ReadBytes(const std::string& path, char* to, uint64_t size) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) Fail(path, "cannot be read");
-  while (size > 0) {
-    const ssize_t n = read(fd, to, size);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) {
-      const int reason = n < 0 ? errno : EIO;
-      close(fd);
-      errno = reason;
-      Fail(path, "cannot be read");
-    }
-    to += n, size -= static_cast<uint64_t>(n);
-  }
-  close(fd);
-}
-
 }  // namespace pipewright

@@ -33,6 +33,5 @@ class OffloadFolder {
 // Bytes as they are, in one file. A tensor that stays in memory while it is written takes no more.
 // Until all is written, what was there before stays. Throws Error, also when the disk is full.
 void WriteBytes(const std::string& path, std::string_view bytes);
-void ReadBytes(const std::string& path, char* to, uint64_t size);
 
 }  // namespace pipewright

@@ -7,6 +7,7 @@
 #include "plan/dtype.h"
 #include "plan/error.h"
 #include "plan/json.h"
+#include "plan/mapped_file.h"
 #include "tensors/dtype.h"
 #include "tensors/offload_folder.h"
 
@@ -80,7 +81,7 @@ at::Tensor OffloadedTensor::Load() const {
     for (at::ScalarType type : state.conversions) value = value.to(type);
   } else {
     value = at::empty(state.sizes, at::dtype(state.dtype).device(at::kCPU));
-    ReadBytes(state.path, static_cast<char*>(value.data_ptr()), value.nbytes());
+    MappedFile(state.path).Read(0, static_cast<char*>(value.data_ptr()), value.nbytes());
   }
   return device_.is_cpu() ? value : value.to(device_);
 }

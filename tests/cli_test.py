@@ -38,6 +38,13 @@ CASES = {
                 "pipewright plan small.pkg job.json --ranks 3",
                 "pipewright plan small.pkg job.json --schedule shuffled",
                 "pipewright plan small.pkg"],
+    "confs": ["pipewright conf --check two.json",
+              "pipewright conf --check two.json --ranks 3",
+              "pipewright conf small.pkg --check two.json --ranks 2",
+              "pipewright conf small.pkg --check long.json",
+              "pipewright conf --check repeated.json",
+              "pipewright conf --check torn.json",
+              "pipewright conf"],
 }
 
 

@@ -83,15 +83,18 @@ DeviceMap CleanDeviceMap(DeviceMap map) {
   return clean;
 }
 
+bool Covers(const std::string& key, const std::string& name) {
+  return key.empty() || name == key ||
+         (name.size() > key.size() && name.compare(0, key.size(), key) == 0 &&
+          name[key.size()] == '.');
+}
+
 std::string DeviceOf(const DeviceMap& map, const std::string& name) {
   std::string device;
   size_t longest = 0;
-  for (const auto& [key, value] : map) {
-    bool covers = key.empty() || name == key ||
-                  (name.size() > key.size() && name.compare(0, key.size(), key) == 0 &&
-                   name[key.size()] == '.');
-    if (covers && (device.empty() || key.size() >= longest)) device = value, longest = key.size();
-  }
+  for (const auto& [key, value] : map)
+    if (Covers(key, name) && (device.empty() || key.size() >= longest))
+      device = value, longest = key.size();
   return device;
 }
 

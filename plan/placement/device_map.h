@@ -20,6 +20,9 @@ DeviceMap ReadDeviceMap(const Json& json, const std::string& path);
 // several, from the root downwards.
 DeviceMap CleanDeviceMap(DeviceMap map);
 
+// Whether a key of a map is a name, or something that the name is in.
+bool Covers(const std::string& key, const std::string& name);
+
 // The device of a name: of the longest key that covers it; "" where none does.
 std::string DeviceOf(const DeviceMap& map, const std::string& name);
 
