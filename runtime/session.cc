@@ -166,6 +166,7 @@ void OpenSession(Session& session, const SessionOptions& options, Transport& tra
         std::make_unique<Executor>(session.run.plan, session.run.graph, session.stages->groups(),
                                    *session.stages, transport, executor);
     if (options.training && session.job.validation.every > 0) MakeEvaluator(session);
+    if (transport.size() > 1) session.hook = std::make_unique<ProgressHook>(transport);
   });
   // Copies that start apart would be trained apart.
   if (!session.run.conf.offloaded_stages.empty()) return;

@@ -29,6 +29,10 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::microseconds;
 
+// While the rank computes: how often its thread looks after transfers, and after how long without
+// a look another thread does.
+constexpr auto kBetweenLooks = microseconds(20), kUnseen = microseconds(3000);
+
 // How long to sleep between two looks when nothing has moved for `idle`: a share of it, so that
 // neither the delay of what comes next nor the work of looking is ever more than a part of the
 // time that has passed anyway.
@@ -37,22 +41,33 @@ microseconds Nap(Clock::duration idle, microseconds least, microseconds most) {
   return std::clamp(share, least, most);
 }
 
-// What a thread that waits does between two looks.
+// Leaves the core's units to its other hardware thread for a moment.
+void Relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// What a thread that waits does between two looks. With a core of its own it keeps it as long as
+// waits in a pipeline last that runs well: a core that is given up to another program comes back
+// after its time slice, milliseconds later. A thread that wakes from a nap gets it back at once.
 class Patience {
  public:
   explicit Patience(bool crowded) : crowded_(crowded) {}
   void Pause() {
+    Relax();
     if (++looks_ < 50) return;
-    if (!crowded_) {
-      if (looks_ % 8 == 0) std::this_thread::yield();
-      return;
-    }
     auto now = Clock::now();
     if (looks_ == 50) start_ = now;
-    if (now - start_ < microseconds(50))
+    const auto waited = now - start_;
+    if (crowded_ && waited < microseconds(50))
       std::this_thread::yield();
-    else
-      std::this_thread::sleep_for(Nap(now - start_, microseconds(10), microseconds(500)));
+    else if (crowded_)
+      std::this_thread::sleep_for(Nap(waited, microseconds(10), microseconds(500)));
+    else if (waited > std::chrono::milliseconds(4))
+      std::this_thread::sleep_for(Nap(waited / 16, microseconds(10), microseconds(100)));
   }
 
  private:
@@ -131,45 +146,52 @@ struct MpiTransport::State {
     if (finalize) MPI_Finalize();
   }
 
-  // The thread that makes progress while the rank's own one computes.
+  // The thread that makes progress while the rank's own one computes without calling Progress.
   void Background() {
     prctl(PR_SET_NAME, "pipewright-mpi");
     prctl(PR_SET_TIMERSLACK, 1000);  // nanoseconds: short sleeps are meant
-    auto moved = Clock::now();
     std::unique_lock lock(sleep_mutex);
     while (true) {
+      asleep = true;
       wake.wait(lock, [&] { return stop || (computing && requests->background()); });
-      if (stop) return;
-      if (std::exchange(begun, false)) moved = Clock::now();
-      lock.unlock();
-      if (Look()) {
-        moved = Clock::now();
-        lock.lock();  // and again at once: more follows
-        continue;
+      asleep = false;
+      while (!stop && computing && requests->background()) {
+        const auto since = Clock::now() - Clock::time_point(Clock::duration(looked));
+        if (since < kUnseen) {
+          wake.wait_for(lock, kUnseen - since, [&] { return stop; });
+          continue;
+        }
+        lock.unlock();
+        while (Look()) continue;  // more follows
+        lock.lock();
       }
-      auto nap = Nap(Clock::now() - moved, microseconds(10), microseconds(1000));
-      lock.lock();
-      wake.wait_for(lock, nap, [&] { return stop || begun; });
+      if (stop) return;
     }
   }
 
   // Whether something has moved: a piece has completed, or the look took as long as only copying
   // does.
   bool Look() {
+    const auto start = Clock::now();
+    looked = start.time_since_epoch().count();
     if (!mpi.try_lock()) return false;
-    auto start = Clock::now();
     requests->PostQueued();
     bool completed = requests->AdvanceAll();
     mpi.unlock();
     return completed || Clock::now() - start > microseconds(4);
   }
 
+  void Progress() {
+    if (!computing || !requests->background()) return;
+    if (Clock::now() - Clock::time_point(Clock::duration(looked)) > kBetweenLooks) Look();
+  }
+
   void BeginCompute() {
-    if (!thread.joinable() || !requests->background()) return;
-    {
-      std::lock_guard lock(sleep_mutex);
-      begun = computing = true;
-    }
+    if (!requests->background()) return;
+    looked = Clock::now().time_since_epoch().count();
+    computing = true;
+    if (!asleep) return;
+    std::lock_guard lock(sleep_mutex);
     wake.notify_one();
   }
 
@@ -234,8 +256,9 @@ struct MpiTransport::State {
 
   std::mutex sleep_mutex;
   std::condition_variable wake;
-  bool stop = false, begun = false;  // guarded by sleep_mutex
-  std::atomic<bool> computing{false};
+  bool stop = false;  // guarded by sleep_mutex
+  std::atomic<bool> computing{false}, asleep{false};
+  std::atomic<Clock::rep> looked{0};  // when somebody last did
   std::thread thread;
 };
 
@@ -262,6 +285,7 @@ void MpiTransport::Wait(const Token& token) {
   State::Done(op);
 }
 
+void MpiTransport::Progress() { state_->Progress(); }
 void MpiTransport::BeginCompute() { state_->BeginCompute(); }
 
 size_t MpiTransport::Pending() {

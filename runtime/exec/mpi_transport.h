@@ -15,9 +15,11 @@ struct MpiOptions {
   int communicator = kWorld;
   // Sends complete only when matched (MPI_Issend): finds orders that only buffering hides.
   bool synchronous_sends = false;
-  // A thread makes progress from BeginCompute on, until the rank waits. It runs only while a
-  // transfer larger than `background_bytes` is under way (smaller ones need none: MPI has taken
-  // them when they are posted) and looks less and less often while nothing moves.
+  // A thread makes progress from BeginCompute on, until the rank waits: when the rank's own thread
+  // has not called Progress for some milliseconds, since a look of another thread costs the core
+  // that computes some 20 microseconds. It runs only while a transfer larger than
+  // `background_bytes` is under way (smaller ones need none: MPI has taken them when they are
+  // posted).
   bool background_progress = true;
   size_t background_bytes = 4000;
   // Longer messages travel in pieces, so that no single call of MPI copies for long.
@@ -47,6 +49,7 @@ class MpiTransport : public Transport {
   bool Test(const Token& token) override;
   void Wait(const Token& token) override;
   void BeginCompute() override;
+  void Progress() override;
   size_t Pending() override;
   std::vector<std::string> AllGather(const std::string& bytes) override;
   // Writes `message` and a newline to stderr, then MPI_Abort; after a moment that grows with the

@@ -52,6 +52,9 @@ class Transport {
   // The rank's thread will be busy with something else: whoever makes progress meanwhile starts
   // now.
   virtual void BeginCompute() {}
+  // Called by the rank's thread between pieces of its work, as often as it likes: makes progress
+  // where some is due. Costs next to nothing, where another thread would first need the core.
+  virtual void Progress() {}
   // How many transfers posted here have not completed. Makes progress.
   virtual size_t Pending() { return 0; }
 
