@@ -105,13 +105,15 @@ std::vector<TraceAction> ReadChromeTrace(std::string_view text, const std::strin
 
 std::vector<TraceAction> ActionsOf(const Plan& plan, const Trace& trace) {
   std::vector<TraceAction> actions;
-  for (size_t r = 0; r < trace.ranks.size(); ++r)
+  for (size_t r = 0; r < trace.ranks.size(); ++r) {
+    int step = 0;  // of the plan; a STEP belongs to that of the backward before it
     for (const TimedAction& e : trace.ranks[r]) {
       const Action& a = plan.ranks[r][e.action];
-      int step = a.microbatch >= 0 && plan.microbatches > 0 ? a.microbatch / plan.microbatches : 0;
+      if (a.microbatch >= 0 && plan.microbatches > 0) step = a.microbatch / plan.microbatches;
       actions.push_back(
           {static_cast<int>(r), e.step * std::max(1, plan.steps) + step, a, e.start, e.end});
     }
+  }
   return actions;
 }
 

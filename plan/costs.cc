@@ -29,8 +29,9 @@ static int Index(const Json& object, const char* key, const std::string& where) 
 
 // `base`: the values of the keys that are absent; null where F, I and W are required.
 static StageCosts ReadStage(const Json& object, const std::string& where, const StageCosts* base) {
-  std::vector<std::string> known = {"F",       "I",      "W",       "B",         "activation",
-                                    "weights", "output", "overlap", "recompute", "kept_for_W"};
+  std::vector<std::string> known = {"F",          "I",         "W",         "B",
+                                    "activation", "weights",   "output",    "step",
+                                    "overlap",    "recompute", "kept_for_W"};
   if (!base) known.push_back("ranks");
   CheckKeys(object, known, where);
   StageCosts costs = base ? *base : StageCosts{};
@@ -45,6 +46,7 @@ static StageCosts ReadStage(const Json& object, const std::string& where, const 
   Read(object, "kept_for_W", where, costs.kept_for_W);
   Read(object, "weights", where, costs.weights);
   Read(object, "output", where, costs.output);
+  Read(object, "step", where, costs.step);
   Read(object, "overlap", where, costs.overlap);
   if (object.contains("recompute")) {
     const Json& option = object["recompute"];

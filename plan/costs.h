@@ -18,6 +18,7 @@ struct StageCosts {
   double kept_for_W = 0;       // bytes of those that stay from the end of I to the end of W
   double weights = 0;          // bytes held throughout
   double output = 0;           // bytes sent to each consumer stage, and back as gradients
+  double step = 0;             // time of its STEP
   double overlap = -1;         // a pair (this stage's F; some B) run as one; -1: F + B
   // Recompute: I and B take `recompute` longer, and from F to I only `checkpoint` bytes are held.
   double recompute = -1;  // time; -1: not offered

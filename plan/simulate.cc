@@ -295,6 +295,17 @@ class Run {
     return true;
   }
 
+  // What waits for a rank that steps waits for the event that this leaves.
+  void TakeStep(const Action& a, int rank) {
+    const double time = CostsOf(costs_, a.stage, rank).step;
+    if (time == 0) return;
+    auto& events = trace_.ranks[rank];
+    const Moment start = clock_[rank];
+    const int position = static_cast<int>(position_[rank]);
+    events.push_back({position, step_, start.time, start.time + time, start.rank, start.event});
+    clock_[rank] = {start.time + time, rank, static_cast<int>(events.size()) - 1};
+  }
+
   // A rank's loads come one after the other, while it goes on.
   void Load(const Action& a, int rank) {
     Moment at = Now(rank);
@@ -335,6 +346,8 @@ class Run {
         if (!Compute(a, rank)) return;
       } else if (IsSend(a.kind)) {
         if (!Send(a, rank)) return;
+      } else if (a.kind == ActionKind::kStep) {
+        TakeStep(a, rank);
       } else if (a.kind == ActionKind::kLoad) {
         Load(a, rank);
       } else if (IsRecv(a.kind) && options_.synchronous) {

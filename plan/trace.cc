@@ -106,6 +106,8 @@ static char Letter(const Action& a) {
       return 'w';
     case ActionKind::kBackward:
       return 'b';
+    case ActionKind::kStep:
+      return 's';
     default:
       return 'o';
   }

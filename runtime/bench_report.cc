@@ -6,6 +6,7 @@
 #include "plan/actions.h"
 #include "plan/text.h"
 #include "plan/trace.h"
+#include "runtime/exec/links.h"
 #include "runtime/module_times.h"
 
 namespace pipewright {
@@ -118,6 +119,7 @@ std::string CostsText(const Json& summary, const Json& link) {
     // activation.
     Json& alone = stages.back();
     if (alone["activation"] < alone["kept_for_W"]) alone["activation"] = alone["kept_for_W"];
+    if (stage["actions"].contains("STEP")) alone["step"] = stage["actions"]["STEP"]["median"];
   }
   return Json{{"stages", stages}, {"link", link}}.dump(1) + "\n";
 }
@@ -154,6 +156,13 @@ Json WriteMeasurements(const RankMeasurements& measured) {
           {"late", measured.inputs_late},
           {"waited", measured.waited / steps * 1e6},
           {"peak_bytes", measured.peak_bytes}};
+}
+
+Json LinkCostsJson(Transport& transport) {
+  if (transport.size() < 2) return {{"latency", 0}, {"bandwidth", nullptr}};
+  transport.AllGather("");  // nobody is late for it
+  const ProfileLink link = MeasureLink(transport, 0, 1);
+  return {{"latency", link.latency * 1e6}, {"bandwidth", link.bytes_per_second / 1e6}};
 }
 
 void ReportBench(const RunPlan& run, const std::vector<Json>& ranks, const BenchOptions& options) {

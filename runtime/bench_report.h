@@ -25,6 +25,9 @@ struct RankMeasurements {
 void AddMeasurements(const std::vector<TraceEvent>& step, RankMeasurements& to);
 Json WriteMeasurements(const RankMeasurements& measured);
 
+// The link between ranks 0 and 1, in microseconds and bytes, as costs have it. Collective.
+Json LinkCostsJson(Transport& transport);
+
 // `ranks`: {"stages", "link", "measured", "trace"} of each rank. Prints, and writes the files that
 // `options` names. Throws Error where one cannot be written.
 void ReportBench(const RunPlan& run, const std::vector<Json>& ranks, const BenchOptions& options);

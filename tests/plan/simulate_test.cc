@@ -284,5 +284,19 @@ TEST(Trace, TextAndChrome) {
   EXPECT_EQ(complete, 9);
 }
 
+TEST(Simulate, StepsTakeWhatTheCostsSay) {
+  Plan plan = ReadPlan("0F0,0B0,0STEP\n1F0,1B0,1STEP\n", "plan");
+  Costs costs = ParseCosts(
+      R"({"stages": [{"F": 1, "I": 1, "W": 1, "step": 3}, {"F": 1, "I": 1, "W": 1}]})", "costs");
+  Figures one = FiguresOf(plan, costs);
+  EXPECT_EQ(one.makespan, 9);  // F, F, B, B, STEP
+  EXPECT_EQ(one.ranks[0].busy, 6);
+  EXPECT_EQ(one.ranks[1].last, 4);  // a STEP that takes nothing leaves no trace
+  SimulateOptions twice;
+  twice.steps = 2;
+  EXPECT_EQ(FiguresOf(plan, costs, twice).makespan, 18);
+  EXPECT_EQ(TextTimeline(plan, Simulate(plan, costs), 9), "rank 0  0...bbsss\nrank 1  .0bb\n");
+}
+
 }  // namespace
 }  // namespace pipewright
