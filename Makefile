@@ -28,7 +28,7 @@ else
   CHECK_SKIPS := --no-python-torch
 endif
 
-.PHONY: build test test-long sanitize bench demo clean format install-packages help
+.PHONY: build test test-long sanitize bench bench-check demo clean format install-packages help
 .DEFAULT_GOAL := build
 
 build: $(BUILD)/build.ninja
@@ -65,8 +65,14 @@ sanitize: install-packages
 demo: build $(VENV)
 	@examples/gpt/demo.sh $(BUILD)
 
+# PARTS: some of executor transport training_step start compile growth.
 bench: build $(VENV)
-	@bench/run.sh $(BUILD)
+	@bench/run.sh $(BUILD) $(PARTS)
+
+# Whether ratios are as those stored in bench/results, within their spread.
+bench-check: build $(VENV)
+	@BENCH_RESULTS=$(BUILD)/bench-results bench/run.sh $(BUILD) $(or $(PARTS),quick)
+	@.venv/bin/python -B bench/check.py bench/results/summary.json $(BUILD)/bench-results/summary.json
 
 format:
 	@git ls-files '*.cc' '*.h' | xargs clang-format -i
@@ -80,7 +86,8 @@ help:
 	@echo "make test       build and run the tests"
 	@echo "make test-long  the tests with the long ones; sanitizers"
 	@echo "make sanitize   the parts without torch under address, undefined and thread sanitizers"
-	@echo "make bench      measure"
+	@echo "make bench      measure; PARTS=\"training_step start\" only these"
+	@echo "make bench-check  measure, and compare with the stored ratios"
 	@echo "make format     clang-format"
 	@echo "make clean      remove the build folders"
 	@echo "Variables: PYTHON, PIP_ARGS (pip install's arguments), BUILD, JOBS; CMAKE_PREFIX_PATH names"

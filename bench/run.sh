@@ -1,9 +1,32 @@
 #!/bin/sh
-# Builds and runs the benchmarks of a build folder: bench/run.sh BUILD. Each compares with its peer or
-# limit within one run; docs/performance.md says how to read the figures.
+# Runs benchmarks of a build folder: bench/run.sh BUILD [PART...]. Each compares with its peer or limit
+# within one run; docs/performance.md says how to read the figures. With PARTS none: all of them.
+# BENCH_RESULTS is where samples, tables and picture go, BENCH_OPTIONS go to the measuring programs.
 set -eu
 build=$1
-. "$(dirname "$0")/../scripts/mpi_env.sh"
-cmake --build "$build" --target benchmarks
-"$build/bench/executor_bench"
-mpirun -n 2 "$build/bench/transport_bench"
+shift
+here=$(cd "$(dirname "$0")" && pwd)
+results=${BENCH_RESULTS:-$here/results}
+python=${BENCH_PYTHON:-$here/../.venv/bin/python}
+. "$here/../scripts/mpi_env.sh"
+
+measure() {
+  script=$1
+  shift
+  "$python" -B "$here/$script" --build "$build" --results "$results" "$@" ${BENCH_OPTIONS:-}
+}
+
+for part in ${@:-executor transport training_step start compile growth}; do
+  echo "== $part"
+  case $part in
+    executor) cmake --build "$build" --target executor_bench && "$build/bench/executor_bench" ;;
+    transport) cmake --build "$build" --target transport_bench && mpirun -n 2 "$build/bench/transport_bench" ;;
+    training_step) measure training_step.py ;;
+    quick) measure training_step.py --sizes tiny small --schedules 1f1b zbv ;;
+    start) measure start.py ;;
+    compile) measure compile_size.py ;;
+    growth) measure growth.py ;;
+    *) echo "bench/run.sh: no part $part" >&2; exit 2 ;;
+  esac
+done
+"$python" -B "$here/report.py" --results "$results"

@@ -4,14 +4,15 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "plan/actions.h"
 #include "plan/error.h"
 #include "plan/json.h"
 #include "plan/trace.h"
 #include "runtime/bench_report.h"
+#include "runtime/bench_requests.h"
 #include "runtime/exec/clock.h"
-#include "runtime/exec/links.h"
 #include "runtime/feed.h"
 #include "runtime/memory_meter.h"
 #include "runtime/module_times.h"
@@ -65,14 +66,6 @@ Json StageTimes(const Session& session, const std::string& package,
   return stages;
 }
 
-// Latency in microseconds and bandwidth in bytes a microsecond between ranks 0 and 1.
-Json Link(Transport& transport) {
-  if (transport.size() < 2) return {{"latency", 0}, {"bandwidth", nullptr}};
-  transport.AllGather("");  // nobody is late for it
-  const ProfileLink link = MeasureLink(transport, 0, 1);
-  return {{"latency", link.latency * 1e6}, {"bandwidth", link.bytes_per_second / 1e6}};
-}
-
 // The events of a rank's step; times in microseconds since `origin`.
 void AddTrace(const std::vector<TraceEvent>& events, int step, double origin,
               std::vector<TimedAction>& out) {
@@ -110,7 +103,8 @@ void Bench(const BenchOptions& options, Transport& transport) {
   }
   Vote(transport, "reading", error);
 
-  MemoryMeter meter;
+  std::optional<MemoryMeter> meter;  // counting takes its time
+  if (!options.on_request) meter.emplace();
   Feed feed;
   SessionOptions open{options.package, options.conf, ""};
   open.read_data = [&](Session&) {
@@ -125,6 +119,12 @@ void Bench(const BenchOptions& options, Transport& transport) {
         return feed.sampler->Microbatch(input, minibatch, microbatch);
       });
 
+  if (options.on_request) {
+    AnswerRequests(session, transport);
+    feed.Finish();
+    return;
+  }
+
   Json mine;
   try {
     mine["stages"] = StageTimes(
@@ -135,13 +135,13 @@ void Bench(const BenchOptions& options, Transport& transport) {
     error = e.what();
   }
   Vote(transport, "timing modules", error);
-  mine["link"] = Link(transport);
+  mine["link"] = LinkCostsJson(transport);
 
   int64_t step = 0;
   for (; step < options.warmup; ++step) RunStep(session, transport, step);
   transport.AllGather("");
   const double origin = Now();
-  meter.ResetPeak();
+  meter->ResetPeak();
   RankMeasurements measured;
   std::vector<TimedAction> trace;
   for (; step < options.warmup + options.steps; ++step) {
@@ -150,7 +150,7 @@ void Bench(const BenchOptions& options, Transport& transport) {
     AddTrace(session.executor->trace(), static_cast<int>(step - options.warmup), origin, trace);
   }
   feed.Finish();
-  measured.peak_bytes = meter.peak();
+  measured.peak_bytes = meter->peak();
   mine["measured"] = WriteMeasurements(measured);
   mine["trace"] = Json::array();
   for (const TimedAction& event : trace)

@@ -11,6 +11,7 @@ struct BenchOptions {
   int steps = 10, warmup = 3;  // measured, and before that; both at least 1
   std::string trace, costs;    // files to write; empty: none
   bool json = false;
+  bool on_request = false;  // instead: see runtime/bench_requests.h
 };
 
 // Runs on every rank of `transport`; rank 0 prints. Throws the same Error on all of them.

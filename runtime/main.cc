@@ -190,7 +190,10 @@ void AddBench(CLI::App& app) {
   app.add_option("--trace", bench.trace,
                  "Chrome trace to write, for `pipewright simulate --compare`");
   app.add_option("--costs", bench.costs, "costs of the stages to write, for `pipewright simulate`");
-  app.add_flag("--json", bench.json, "print figures as JSON");
+  auto* json = app.add_flag("--json", bench.json, "print figures as JSON");
+  app.add_flag("--on-request", bench.on_request,
+               "measure for each line on standard input: \"steps N\", \"stages SECONDS\"")
+      ->excludes(json);
   app.callback([] {
     RunRanks([](const RunOptions& run, Transport& transport) {
       BenchOptions own = bench;

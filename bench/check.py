@@ -1,0 +1,48 @@
+"""Compares the ratios of the latest run with stored ones: python check.py STORED NEW (two summary.json).
+
+A ratio is worse when its quartiles lie beyond the stored ones', on the bad side and by more than 3 %: faster or slower
+processors change times, not ratios; a disturbed run widens its own quartiles.
+"""
+import argparse
+import json
+import sys
+
+# What is compared, and whether less is better.
+LESS_IS_BETTER = {"ours/bound": True, "ours/our 1f1b": True, "split/whole backward": True, "peer/ours": False, "peak MiB": True,
+                  "growth": True}
+MARGIN = 1.03
+
+
+def worse(name, stored, new):
+    if LESS_IS_BETTER[name]:
+        return new[1] > stored[2] * MARGIN
+    return new[2] * MARGIN < stored[1]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("stored")
+    parser.add_argument("new")
+    options = parser.parse_args()
+    with open(options.stored) as file:
+        stored = json.load(file)
+    with open(options.new) as file:
+        new = json.load(file)
+    compared = bad = 0
+    for part, cases in new.items():
+        for case, ratios in cases.items():
+            for name, value in ratios.items():
+                old = stored.get(part, {}).get(case, {}).get(name)
+                if name not in LESS_IS_BETTER or old is None or value is None:
+                    continue
+                compared += 1
+                if worse(name, old, value):
+                    bad += 1
+                    print(f"worse: {part}, {case}: {name} {value[0]:.2f} ({value[1]:.2f}-{value[2]:.2f}), "
+                          f"was {old[0]:.2f} ({old[1]:.2f}-{old[2]:.2f})")
+    print(f"{compared} ratios compared, {bad} worse")
+    sys.exit(1 if bad or not compared else 0)
+
+
+if __name__ == "__main__":
+    main()

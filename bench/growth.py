@@ -1,0 +1,89 @@
+"""How a step grows with microbatches, ranks as threads, and ranks as processes: linear where it should be."""
+import argparse
+import json
+import os
+import statistics
+import tempfile
+
+import models
+from package import compile_model, write_conf, write_job
+from processes import ENVIRONMENT, Workers, start_ours
+from report import RESULTS, show, spread
+from training_step import step_times
+
+SIZE = models.Size(16, 64, 4)  # an MLP small enough for what is not arithmetic to show
+
+
+def measure(workers, steps):
+    answer = workers.ask(f"steps {steps}")[0]
+    return statistics.median(step_times(answer["ranks"])) / 1e3
+
+
+def in_process(build, ranks, arguments):
+    return Workers([[os.path.join(build, "pipewright-run"), "--stall-limit", "0", "--stall-report", "0", "--in-process", str(ranks),
+                     *arguments]], [ENVIRONMENT])
+
+
+def compare(cases, repetitions, unit):
+    """cases: {x: (start, steps)}. Milliseconds by x; and for each, time a unit over that of the first."""
+    workers = {x: start() for x, (start, _) in cases.items()}
+    try:
+        for x, (_, steps) in cases.items():
+            measure(workers[x], 3)
+        samples = {x: [] for x in cases}
+        for _ in range(repetitions):
+            for x, (_, steps) in cases.items():
+                samples[x].append(measure(workers[x], steps))
+    finally:
+        for w in workers.values():
+            w.close()
+    first = next(iter(cases))
+    ratios = {x: spread([t / unit(x) / (f / unit(first)) for t, f in zip(samples[x], samples[first])]) for x in cases}
+    return samples, ratios
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--build", default="build", help="build folder")
+    parser.add_argument("--repetitions", type=int, default=7)
+    parser.add_argument("--nice", type=int, default=0)
+    parser.add_argument("--results", default=RESULTS)
+    options = parser.parse_args()
+    options.build = os.path.abspath(options.build)
+    os.nice(options.nice)
+    os.makedirs(os.path.join(options.results, "raw"), exist_ok=True)
+    raw = {"title": "Growth", "samples": {}, "ratios": {}, "table": [
+        "| what grows | | step, ms | time a unit ÷ that of the first |", "|---|---|---|---|"]}
+
+    def add(what, cases, unit):
+        samples, ratios = compare(cases, options.repetitions, unit)
+        raw["samples"][what] = samples
+        for x, values in samples.items():
+            raw["ratios"][f"{what} {x}"] = {"growth": ratios[x]}
+            raw["table"].append(f"| {what} | {x} | {statistics.median(values):.2f} | {show(ratios[x])} |")
+            print(raw["table"][-1], flush=True)
+
+    with tempfile.TemporaryDirectory() as folder:
+        def arguments(stages, ranks, microbatches, place="loop"):
+            return ["bench", compile_model(options.build, folder, "mlp", SIZE, stages),
+                    write_job(folder, "mlp", SIZE, microbatches, "gpipe"), "--conf", write_conf(folder, stages, ranks, place),
+                    "--on-request"]
+        add("microbatches, 2 ranks", {m: (lambda m=m: start_ours(options.build, 2, arguments(2, 2, m)), max(3, 256 // m))
+                                      for m in (4, 16, 64, 256, 512)}, lambda m: m + 1)
+        # The same work whatever the number: more stages add transfers and hand-overs alone.
+        add("stages as threads, 2 cores, 16 microbatches", {n: (lambda n=n: in_process(options.build, n, arguments(n, n, 16)), 8)
+                                                            for n in (2, 4, 8, 16)}, lambda n: 1)
+        modules = {n: (lambda n=n: in_process(options.build, 1, arguments(n, 1, 16, "one")), 8) for n in (1, 2, 4, 8, 16)}
+        add("modules in 1 stage, 16 microbatches", modules, lambda n: 1)
+        times = raw["samples"]["modules in 1 stage, 16 microbatches"]
+        boundary = spread([(more - one) / 15 / 16 * 1e3 for one, more in zip(times[1], times[16])])
+        raw["ratios"]["module boundary"] = {"us": boundary}
+        raw["table"].append(f"| a module boundary, forward and backward, us | | {show(boundary)} | |")
+        add("stages on 1 rank, 16 microbatches", {n: (lambda n=n: in_process(options.build, 1, arguments(n, 1, 16)), 8)
+                                                  for n in (1, 2, 4, 8, 16)}, lambda n: 1)
+    with open(os.path.join(options.results, "raw", "growth-all.json"), "w") as file:
+        json.dump(raw, file)
+
+
+if __name__ == "__main__":
+    main()

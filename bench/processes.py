@@ -1,0 +1,89 @@
+"""Programs that wait for requests, one line each, and answer with a line of JSON."""
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+# One thread a rank; mpirun and torch.distributed get the same cores.
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1",
+               "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+
+
+class Workers:
+    """The ranks of one program. `ask` returns what each of them answers."""
+
+    def __init__(self, commands, environments, cores=None):
+        self.name = " ".join(os.path.basename(word) for word in commands[0][:8])
+        self.processes = []
+        for rank, command in enumerate(commands):
+            bind = (lambda core=cores[rank]: os.sched_setaffinity(0, {core})) if cores else None
+            self.processes.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                                                   env=environments[rank], preexec_fn=bind))
+
+    def ask(self, line, limit=300):
+        def read(process, answers):
+            process.stdin.write(line + "\n")
+            process.stdin.flush()
+            answers.append(process.stdout.readline())
+        answers = [[] for _ in self.processes]
+        threads = [threading.Thread(target=read, args=pair, daemon=True) for pair in zip(self.processes, answers)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(limit)
+        if not all(a and a[0] for a in answers):
+            self.close()
+            raise RuntimeError(f"{self.name}: no answer to \"{line}\"")
+        answers = [json.loads(a[0]) for a in answers]
+        for answer in answers:
+            if "failed" in answer:
+                self.close()
+                raise RuntimeError(f"{self.name}: {line}: {answer['failed']}")
+        return answers
+
+    def close(self):
+        for process in self.processes:
+            process.stdin.close()
+        for process in self.processes:
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def start_ours(build, ranks, arguments):
+    """`pipewright-run ARGUMENTS` on bound ranks."""
+    command = ["mpirun", "--bind-to", "core", "--map-by", "core", "-n", str(ranks), os.path.join(build, "pipewright-run"),
+               "--stall-limit", "0", "--stall-report", "0"]
+    return Workers([command + arguments], [ENVIRONMENT])
+
+
+def start_peer(ranks, arguments):
+    """bench/peer.py on bound ranks."""
+    environments = [{**ENVIRONMENT, "RANK": str(r), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1",
+                     "GLOO_SOCKET_IFNAME": "lo"} for r in range(ranks)]
+    port = str(free_port())
+    for environment in environments:
+        environment["MASTER_PORT"] = port
+    command = [sys.executable, "-W", "ignore", os.path.join(HERE, "peer.py"), *arguments]
+    return Workers([command] * ranks, environments, cores=range(ranks))
+
+
+def start_single(threads, arguments):
+    environment = {**ENVIRONMENT, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+    command = [sys.executable, "-W", "ignore", os.path.join(HERE, "single.py"), "--threads", str(threads), *arguments]
+    return Workers([command], [environment])
+
+
+def check_output(command):
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT).stdout

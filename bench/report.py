@@ -1,0 +1,147 @@
+"""Makes tables (Markdown), a picture and a summary (JSON: ratios with their spread) of raw samples."""
+import argparse
+import json
+import os
+import statistics
+
+RESULTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "results")
+
+
+def spread(values):
+    """Quartiles: [median, low, high]."""
+    if len(values) == 1:
+        return values * 3
+    low, median, high = statistics.quantiles(values, n=4, method="inclusive")
+    return [median, low, high]
+
+
+def show(three):
+    return "–" if three is None else f"{three[0]:.2f} ({three[1]:.2f}–{three[2]:.2f})"
+
+
+def read_raw(results, prefix):
+    folder = os.path.join(results, "raw")
+    names = sorted(n for n in os.listdir(folder) if n.startswith(prefix + "-")) if os.path.isdir(folder) else []
+    found = []
+    for name in names:
+        with open(os.path.join(folder, name)) as file:
+            found.append(json.load(file))
+    return found
+
+
+def step_ratios(raw):
+    """By schedule: ratios of one model and size, each [median, low, high] over the rounds."""
+    rounds = raw["rounds"]
+    median = lambda r, name: r["programs"][name]["median"]
+    out = {}
+    for schedule in rounds[0]["bound"]:
+        peers = [name for name in rounds[0]["programs"] if name.startswith(f"peer {schedule} ")]
+        best = min(peers, key=lambda name: statistics.median(median(r, name) for r in rounds))
+        ours = f"ours {schedule}"
+        over = lambda top, bottom: spread([top(r) / bottom(r) for r in rounds])
+        eager = schedule in rounds[0]["bound_eager"]
+        out[schedule] = {
+            "ms": spread([median(r, ours) / 1e3 for r in rounds]),
+            "ours/bound": over(lambda r: median(r, ours), lambda r: r["bound"][schedule]),
+            "ours/eager bound": over(lambda r: median(r, ours), lambda r: r["bound_eager"][schedule]) if eager else None,
+            "peer/ours": over(lambda r: median(r, best), lambda r: median(r, ours)),
+            "peer/bound": over(lambda r: median(r, best), lambda r: r["bound"][schedule]),
+            "peer/eager bound": over(lambda r: median(r, best), lambda r: r["bound_eager"][schedule]) if eager else None,
+            "front": best.split()[-1],
+            "predicted/measured": over(lambda r: r["predicted"][schedule], lambda r: median(r, ours)),
+            "single by microbatch/ours": over(lambda r: median(r, "single microbatches"), lambda r: median(r, ours)),
+            "single whole/ours": over(lambda r: median(r, "single whole"), lambda r: median(r, ours)),
+            "ours/our 1f1b": over(lambda r: median(r, ours), lambda r: median(r, "ours 1f1b"))
+            if "1f1b" in rounds[0]["bound"] else None,
+            "bound/bound of 1f1b": over(lambda r: r["bound"][schedule], lambda r: r["bound"]["1f1b"])
+            if "1f1b" in rounds[0]["bound"] else None,
+            "split/whole backward": over(lambda r: r["alone"]["2 loop"][-1]["I"] + r["alone"]["2 loop"][-1]["W"],
+                                         lambda r: r["alone"]["2 loop"][-1]["B"])
+            if "2 loop" in rounds[0]["alone"] else None,
+        }
+    return out
+
+
+def step_table(entries):
+    lines = ["| model | schedule | ours, ms | ÷ bound | ÷ eager bound | peer ÷ ours | peer ÷ bound | predicted ÷ measured "
+             "| ÷ our 1F1B | predicted |",
+             "|---|---|---|---|---|---|---|---|---|---|"]
+    for raw in entries:
+        for schedule, r in step_ratios(raw).items():
+            lines.append(f"| {raw['model']} {raw['size']} | {schedule} | {r['ms'][0]:.1f} | {show(r['ours/bound'])} | "
+                         f"{show(r['ours/eager bound'])} | {show(r['peer/ours'])} {r['front']} | {show(r['peer/bound'])} | "
+                         f"{show(r['predicted/measured'])} | {show(r['ours/our 1f1b'])} | {show(r['bound/bound of 1f1b'])} |")
+    return lines
+
+
+def single_table(entries):
+    lines = ["| model | 1F1B on 2 ranks, ms | one process of 2 threads, by microbatch ÷ ours | whole batch ÷ ours | "
+             "(I + W) ÷ B |", "|---|---|---|---|---|"]
+    for raw in entries:
+        r = step_ratios(raw).get("1f1b")
+        if r:
+            lines.append(f"| {raw['model']} {raw['size']} | {r['ms'][0]:.1f} | {show(r['single by microbatch/ours'])} | "
+                         f"{show(r['single whole/ours'])} | {show(r['split/whole backward'])} |")
+    return lines
+
+
+def draw_steps(entries, path):
+    import matplotlib
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+    figure, axes = plt.subplots(3, 3, figsize=(12, 8), sharex=True)
+    for raw in entries:
+        axis = axes[["mlp", "gpt", "conv"].index(raw["model"])][["tiny", "small", "medium"].index(raw["size"])]
+        ratios = step_ratios(raw)
+        for offset, color, label, bars in ((-0.2, "#1f6f8b", "pipewright", "ours/bound"),
+                                           (0.2, "#d08c3a", "torch.distributed.pipelining", "peer/bound")):
+            values = [ratios[s][bars] for s in ratios]
+            places = [i + offset for i in range(len(values))]
+            errors = [[v[0] - v[1] for v in values], [v[2] - v[0] for v in values]]
+            axis.bar(places, [v[0] for v in values], 0.38, color=color, label=label, yerr=errors, capsize=2, error_kw={"lw": 0.8})
+            for place, value in zip(places, values):
+                axis.text(place, value[2] + 0.03, f"{value[0]:.2f}", ha="center", fontsize=7)
+        axis.axhline(1, color="black", lw=0.8)
+        axis.set_xticks(range(len(ratios)), list(ratios), fontsize=8)
+        axis.margins(y=0.15)
+        axis.set_title(f"{raw['model']} {raw['size']}", fontsize=9)
+        axis.spines[["top", "right"]].set_visible(False)
+    for row in axes:
+        row[0].set_ylabel("step ÷ bound", fontsize=8)
+    handles, labels = next((a.get_legend_handles_labels() for a in axes.flat if a.has_data()))
+    figure.legend(handles, labels, loc="lower center", ncol=2, frameon=False)
+    figure.suptitle("Training step on 2 ranks of one thread, against the bound of our stages' own times", fontsize=11)
+    figure.tight_layout(rect=(0, 0.04, 1, 1))
+    figure.savefig(path, dpi=110)
+
+
+SIZES = ["tiny", "small", "medium"]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--results", default=RESULTS)
+    options = parser.parse_args()
+    order = lambda raw: (["mlp", "gpt", "conv"].index(raw["model"]), SIZES.index(raw["size"]))
+    steps = sorted(read_raw(options.results, "training_step"), key=order)
+    summary, text = {}, []
+    if steps:
+        summary["training_step"] = {f"{raw['model']} {raw['size']} {schedule}": ratios
+                                    for raw in steps for schedule, ratios in step_ratios(raw).items()}
+        text += ["## Training step", "", *step_table(steps), "", *single_table(steps), ""]
+        draw_steps(steps, os.path.join(options.results, "training_step.png"))
+        text += ["![Training step](training_step.png)", ""]
+    for part in ("start", "compile", "growth"):
+        for raw in read_raw(options.results, part):
+            text += [f"## {raw['title']}", "", *raw["table"], ""]
+            summary[part] = raw["ratios"]
+    with open(os.path.join(options.results, "summary.json"), "w") as file:
+        json.dump(summary, file, indent=1)
+        file.write("\n")
+    with open(os.path.join(options.results, "README.md"), "w") as file:
+        file.write("# Results\n\nWritten by `make bench`; [performance.md](../../docs/performance.md) says what they mean. Ratios "
+                   "are medians over the rounds,\nwith their quartiles.\n\n" + "\n".join(text))
+
+
+if __name__ == "__main__":
+    main()

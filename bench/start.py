@@ -1,0 +1,98 @@
+"""From process start to the first training step, and the memory of a rank: ours and torch.distributed.pipelining.
+
+Memory is the most a rank has been resident (VmHWM); `beyond` is without its tensors: weights, gradients, activations
+and messages at their peak, as `pipewright-run bench` counts them.
+"""
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import tempfile
+import time
+
+from package import compile_model, write_conf, write_job
+from processes import ENVIRONMENT, start_ours, start_peer
+from report import RESULTS, show, spread
+
+CASES = [("mlp", "tiny"), ("gpt", "small"), ("gpt", "medium")]
+MIB = 1024 * 1024
+
+
+def descendants(pid):
+    found = []
+    for task in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{task}/children") as file:
+            for child in file.read().split():
+                found += [int(child)] + descendants(int(child))
+    return found
+
+
+def resident_mib(pid):
+    with open(f"/proc/{pid}/status") as file:
+        return next(int(line.split()[1]) / 1024 for line in file if line.startswith("VmHWM"))
+
+
+def measure(start, request, ranks_of):
+    begin = time.perf_counter()
+    workers = start()
+    try:
+        workers.ask(request)
+        seconds = time.perf_counter() - begin
+        workers.ask(request)
+        return {"seconds": seconds, "mib": [resident_mib(pid) for pid in ranks_of(workers)]}
+    finally:
+        workers.close()
+
+
+def our_ranks(workers):
+    pids = descendants(workers.processes[0].pid)
+    return [pid for pid in pids if os.path.basename(os.readlink(f"/proc/{pid}/exe")) == "pipewright-run"]
+
+
+def tensor_mib(build, arguments):
+    """The peak of each rank's tensors."""
+    command = ["mpirun", "-n", "2", os.path.join(build, "pipewright-run"), "bench", *arguments, "--json", "--steps", "2"]
+    out = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT).stdout
+    return [rank["peak_bytes"] / MIB for rank in json.loads(out)["ranks"]]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", default="build", help="build folder")
+    parser.add_argument("--repetitions", type=int, default=7)
+    parser.add_argument("--nice", type=int, default=0)
+    parser.add_argument("--results", default=RESULTS)
+    options = parser.parse_args()
+    os.nice(options.nice)
+    os.makedirs(os.path.join(options.results, "raw"), exist_ok=True)
+    raw = {"title": "Start and memory", "samples": {}, "ratios": {}, "table": [
+        "| model | ours, s | peer, s | peer ÷ ours | ours, MiB a rank | beyond its tensors | peer, MiB a rank |",
+        "|---|---|---|---|---|---|---|"]}
+    for name, size in CASES:
+        with tempfile.TemporaryDirectory() as folder:
+            arguments = [compile_model(options.build, folder, name, size, 2), write_job(folder, name, size, 8, "1f1b"),
+                         "--conf", write_conf(folder, 2, 2, "loop")]
+            tensors = tensor_mib(options.build, arguments)
+            rounds = []
+            for _ in range(options.repetitions):
+                ours = measure(lambda: start_ours(options.build, 2, ["bench", *arguments, "--on-request"]), "steps 1", our_ranks)
+                peer = measure(lambda: start_peer(2, ["--model", name, "--size", size]), "steps 1f1b eager 1",
+                               lambda workers: [process.pid for process in workers.processes])
+                rounds.append({"ours": ours, "peer": peer})
+                print(f"{name} {size}: {ours['seconds']:.2f} s, peer {peer['seconds']:.2f} s", flush=True)
+        median = lambda who: statistics.median(r[who]["seconds"] for r in rounds)
+        memory = lambda who: [statistics.median(r[who]["mib"][rank] for r in rounds) for rank in range(2)]
+        ratio = spread([r["peer"]["seconds"] / r["ours"]["seconds"] for r in rounds])
+        each = lambda values: ", ".join(f"{v:.0f}" for v in values)
+        raw["samples"][f"{name} {size}"] = {"rounds": rounds, "tensor_mib": tensors}
+        raw["ratios"][f"{name} {size}"] = {"peer/ours": ratio}
+        raw["table"].append(f"| {name} {size} | {median('ours'):.2f} | {median('peer'):.2f} | {show(ratio)} | {each(memory('ours'))} | "
+                            f"{each(m - t for m, t in zip(memory('ours'), tensors))} | {each(memory('peer'))} |")
+    with open(os.path.join(options.results, "raw", "start-all.json"), "w") as file:
+        json.dump(raw, file)
+    print("\n".join(raw["table"]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,221 @@
+"""A training step on 2 ranks of one thread each: ours, torch.distributed.pipelining, one PyTorch process, the bound.
+
+All programs are started once for each model and then measured in turn, round after round; those that are not measured
+sleep. Raw samples go to RESULTS/raw/; bench/report.py makes table and picture of them.
+"""
+import argparse
+import json
+import os
+import statistics
+import tempfile
+import time
+
+import models
+from package import compile_model, write_conf, write_job
+from processes import check_output, start_ours, start_peer, start_single
+
+SCHEDULES = {"gpipe": (2, "loop"), "1f1b": (2, "loop"), "interleaved": (4, "loop"), "zb1p": (4, "loop"), "zbv": (4, "v")}
+STEPS = {"tiny": 10, "small": 5, "medium": 2}  # of a round; the first does not count
+RANKS = 2
+
+
+def fronts(schedule):
+    """Kinds of stages. PyTorch 2.13's traced ones know no other placement than the loop: ZB-V fails with them."""
+    return ("eager",) if schedule == "zbv" else ("traced", "eager")
+
+
+def busy_seconds():
+    """Processor time of the whole machine so far."""
+    with open("/proc/stat") as file:
+        user, nice, system, _, _, irq, softirq = map(int, file.readline().split()[1:8])
+    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
+
+
+def step_times(ranks):
+    """Microseconds of each step but the first: between the ends on the last rank to end it."""
+    ends = [max(step) for step in zip(*(rank["ends"] for rank in ranks))]
+    return [b - a for a, b in zip(ends, ends[1:])]
+
+
+class Simulator:
+    def __init__(self, build, folder):
+        self.program, self.folder = os.path.join(build, "pipewright"), folder
+
+    def plan(self, package, job, conf):
+        return check_output([self.program, "plan", package, job, "--conf", conf])
+
+    def step(self, plan, stages, link=None):
+        """Time of a step in a row of them."""
+        plan_file, costs_file, trace_file = (os.path.join(self.folder, name) for name in ("plan.csv", "costs.json", "trace.json"))
+        with open(plan_file, "w") as file:
+            file.write(plan)
+        with open(costs_file, "w") as file:
+            json.dump({"stages": stages, "link": link or {"latency": 0, "bandwidth": None}}, file)
+        check_output([self.program, "simulate", plan_file, "--costs", costs_file, "--steps", "5", "--trace", trace_file])
+        with open(trace_file) as file:
+            events = [e for e in json.load(file)["traceEvents"] if e["ph"] == "X"]
+        ends = [max(e["ts"] + e["dur"] for e in events if e["args"]["step"] == step) for step in (2, 4)]
+        return (ends[1] - ends[0]) / 2
+
+
+def costs_alone(stages):
+    medians = [{action: statistics.median(times) for action, times in stage.items()} for stage in stages]
+    return [{"F": m["F"], "I": m["I"], "W": m["W"], "B": m["B"], "step": m["step"]} for m in medians]
+
+
+def costs_eager(stages):
+    medians = [{action: statistics.median(times) for action, times in stage.items()} for stage in stages]
+    return [{"F": m["F"], "I": m["B"] / 2, "W": m["B"] / 2, "B": m["B"], "step": m["step"]} for m in medians]
+
+
+def costs_in_run(answer, stages, output):
+    """What the actions of measured steps took."""
+    actions = {key: value["median"] for rank in answer["ranks"] for key, value in rank["measured"]["actions"].items()}
+    costs = []
+    for s in range(stages):
+        whole = actions.get(f"{s}B")
+        i, w = (actions.get(f"{s}I"), actions.get(f"{s}W"))
+        whole = whole if whole is not None else i + w
+        i, w = (i, w) if i is not None else (whole / 2, whole / 2)
+        costs.append({"F": actions[f"{s}F"], "I": i, "W": w, "B": whole, "step": actions[f"{s}STEP"], "output": output})
+    return costs
+
+
+def boundary_bytes(name, size):
+    s = models.SIZES[name][size]
+    return 4 * s.width * s.batch * {"mlp": 1, "gpt": s.extent, "conv": s.extent ** 2}[name]
+
+
+class Comparison:
+    """One model in one size."""
+
+    def __init__(self, options, name, size, folder):
+        self.options, self.name, self.size = options, name, size
+        self.simulator = Simulator(options.build, folder)
+        self.ours, self.plans, self.workers = {}, {}, []
+        for schedule in options.schedules:
+            stages, place = SCHEDULES[schedule]
+            package = compile_model(options.build, folder, name, size, stages)
+            job, conf = write_job(folder, name, size, models.MICROBATCHES, schedule), write_conf(folder, stages, RANKS, place)
+            self.plans[schedule] = self.simulator.plan(package, job, conf)
+            self.ours[schedule] = self.add(start_ours(options.build, RANKS, ["bench", package, job, "--conf", conf,
+                                                                             "--on-request"]))
+        chosen = ["--model", name, "--size", size]
+        self.peer = self.add(start_peer(RANKS, chosen))
+        self.single = self.add(start_single(RANKS, chosen))
+
+    def add(self, workers):
+        self.workers.append(workers)
+        return workers
+
+    def close(self):
+        for workers in self.workers:
+            workers.close()
+
+    def steps(self, what, steps):
+        """One program's steps: times, and what else it says."""
+        program, *arguments = what
+        busy, start = busy_seconds(), time.perf_counter()
+        if program == "ours":
+            answer = self.ours[arguments[0]].ask(f"steps {steps}")[0]
+        elif program == "peer":
+            ranks = self.peer.ask(f"steps {' '.join(arguments)} {steps}")
+            answer = {"ranks": ranks, "losses": next(r["losses"] for r in ranks if "losses" in r)}
+        else:
+            parts = models.MICROBATCHES if arguments[0] == "microbatches" else 1
+            ranks = self.single.ask(f"steps {steps} {parts}")
+            answer = {"ranks": ranks, "losses": ranks[0]["losses"]}
+        answer["times"] = step_times(answer["ranks"])
+        answer["busy_cores"] = (busy_seconds() - busy) / (time.perf_counter() - start)
+        return answer
+
+    def programs(self):
+        for schedule in self.options.schedules:
+            yield ("ours", schedule)
+            for front in fronts(schedule):
+                yield ("peer", schedule, front)
+        yield ("single", "microbatches")
+        yield ("single", "whole")
+
+    def warm_up(self):
+        """Also checks that all compute the same."""
+        expected = None
+        for what in self.programs():
+            first = self.steps(what, 1)["losses"]
+            mean = sum(first) / len(first)
+            expected = mean if expected is None else expected
+            # The model of `single whole` is the one that `single microbatches` has trained.
+            if what != ("single", "whole") and abs(mean - expected) > 1e-4 * abs(expected):
+                raise RuntimeError(f"{self.name} {self.size}: the first loss of {what} is {mean}, not {expected}")
+            self.steps(what, 2)
+
+    def measure_round(self):
+        seconds = 0.4 if self.size == "medium" else 0.15
+        entry = {"programs": {}, "alone": {}, "in_run": {}, "link": {}}
+        for schedule in self.options.schedules:
+            place = "{} {}".format(*SCHEDULES[schedule])
+            if place not in entry["alone"]:
+                alone = self.ours[schedule].ask(f"stages {seconds}")[0]
+                entry["alone"][place], entry["link"][place] = costs_alone(alone["stages"]), alone["link"]
+            ours = self.steps(("ours", schedule), STEPS[self.size])
+            entry["in_run"][schedule] = costs_in_run(ours, SCHEDULES[schedule][0], boundary_bytes(self.name, self.size))
+            entry["programs"][f"ours {schedule}"] = ours
+            for front in fronts(schedule):
+                entry["programs"][f"peer {schedule} {front}"] = self.steps(("peer", schedule, front), STEPS[self.size])
+        entry["alone"]["eager"] = costs_eager(self.peer.ask(f"stages {seconds}"))
+        for parts in ("microbatches", "whole"):
+            entry["programs"][f"single {parts}"] = self.steps(("single", parts), STEPS[self.size])
+        for answer in entry["programs"].values():
+            answer["median"] = statistics.median(answer["times"])
+            del answer["losses"], answer["ranks"]
+        return entry
+
+    def simulate(self, entry):
+        """Adds the bounds and predictions of a round."""
+        step = lambda schedule, *costs: self.simulator.step(self.plans[schedule], *costs)
+        place = {s: "{} {}".format(*SCHEDULES[s]) for s in self.options.schedules}
+        entry["bound"] = {s: step(s, entry["alone"][place[s]]) for s in place}
+        entry["predicted"] = {s: step(s, entry["in_run"][s], entry["link"][place[s]]) for s in place}
+        entry["bound_eager"] = {s: step(s, entry["alone"]["eager"]) for s in place if SCHEDULES[s][0] == RANKS}
+
+
+def compare(options, name, size):
+    with tempfile.TemporaryDirectory() as folder:
+        comparison = Comparison(options, name, size, folder)
+        try:
+            comparison.warm_up()
+            rounds = [comparison.measure_round() for _ in range(options.repetitions)]
+        finally:
+            comparison.close()
+        for entry in rounds:
+            comparison.simulate(entry)
+    over = lambda s: statistics.median(r["programs"][f"ours {s}"]["median"] / r["bound"][s] for r in rounds)
+    print(f"{name} {size}: " + ", ".join(f"{s} {over(s):.2f}" for s in options.schedules) + " of the bound", flush=True)
+    return rounds
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", default="build", help="build folder")
+    parser.add_argument("--models", nargs="+", default=list(models.SIZES), choices=list(models.SIZES))
+    parser.add_argument("--sizes", nargs="+", default=["tiny", "small", "medium"], choices=["tiny", "small", "medium"])
+    parser.add_argument("--schedules", nargs="+", default=list(SCHEDULES), choices=list(SCHEDULES))
+    parser.add_argument("--repetitions", type=int, default=7)
+    parser.add_argument("--nice", type=int, default=0, help="priority of all programs (below 0: as root)")
+    parser.add_argument("--results", default=os.path.join(os.path.dirname(os.path.abspath(__file__)), "results"))
+    options = parser.parse_args()
+    options.build = os.path.abspath(options.build)
+    os.nice(options.nice)
+    folder = os.path.join(options.results, "raw")
+    os.makedirs(folder, exist_ok=True)
+    for name in options.models:
+        for size in options.sizes:
+            rounds = compare(options, name, size)
+            with open(os.path.join(folder, f"training_step-{name}-{size}.json"), "w") as file:
+                json.dump({"model": name, "size": size, "ranks": RANKS, "microbatches": models.MICROBATCHES,
+                           "steps_a_round": STEPS[size], "rounds": rounds}, file)
+                file.write("\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,199 @@
+#include "runtime/bench_requests.h"
+
+#include <ATen/ATen.h>
+
+#include <cstdio>
+#include <iostream>
+#include <map>
+#include <sstream>
+#include <thread>
+
+#include "plan/error.h"
+#include "plan/json.h"
+#include "plan/text.h"
+#include "runtime/bench_report.h"
+#include "runtime/exec/clock.h"
+#include "runtime/messages.h"
+
+namespace pipewright {
+
+namespace {
+
+// What rank 0 reads, on every rank; "" at the end of its input. The others look once a millisecond:
+// whoever measures meanwhile has the cores for himself.
+std::string NextRequest(Transport& transport) {
+  constexpr int64_t kLongest = 64;
+  at::Tensor text = at::zeros({kLongest}, at::kByte);
+  char* bytes = reinterpret_cast<char*>(text.mutable_data_ptr<uint8_t>());
+  const Bundle bundle = MakeBundle({text});
+  const int tag = transport.max_tag() - kReportTag;
+  if (transport.rank() == 0) {
+    std::string line;
+    if (!std::getline(std::cin, line)) line.clear();
+    if (line.size() >= kLongest) throw Error("request", "\"" + line + "\" is too long");
+    line.copy(bytes, line.size());
+    for (int peer = 1; peer < transport.size(); ++peer)
+      transport.Wait(transport.Send(peer, tag, bundle));
+  } else {
+    const Token token = transport.Recv(0, tag, bundle);
+    while (!transport.Test(token)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return bytes;
+}
+
+Json Microseconds(const std::vector<double>& seconds) {
+  Json list = Json::array();
+  for (double s : seconds) list.push_back(s * 1e6);
+  return list;
+}
+
+Json MeasureSteps(Session& session, Transport& transport, int64_t& step, int64_t count) {
+  RankMeasurements measured;
+  std::vector<double> ends;
+  transport.AllGather("");
+  const double begin = Now();
+  for (int64_t last = step + count; step < last; ++step) {
+    RunStep(session, transport, step);
+    ends.push_back(Now());
+    AddMeasurements(session.executor->trace(), measured);
+  }
+  return {{"begin", begin * 1e6},
+          {"ends", Microseconds(ends)},
+          {"measured", WriteMeasurements(measured)},
+          {"losses", session.losses}};
+}
+
+using Samples = std::map<std::string, std::vector<double>>;  // by action, seconds
+
+// Runs the stages of one rank without any other.
+class Alone {
+ public:
+  explicit Alone(Session& session, int rank) : session_(session), body_(*session.stages) {
+    const Conf& conf = session.run.conf;
+    for (int s = 0; s < session.run.graph.stages; ++s)
+      if (conf.stage_to_ranks[s][0] == rank) stages_.push_back(s);
+    for (size_t m = 0; m < conf.module_to_stage.size(); ++m)
+      for (const WeightInfo& info : session.run.manifest.modules[m].held)
+        if (at::Tensor weight = body_.Weight(static_cast<int>(m), info.name); weight.defined())
+          weights_.emplace_back(weight, weight.clone());
+  }
+  ~Alone() {
+    at::NoGradGuard no_grad;
+    for (auto& [weight, before] : weights_) weight.copy_(before);
+  }
+
+  // One minibatch, backward whole or split.
+  void Minibatch(bool split) {
+    for (int m = 0; m < session_.job.microbatches; ++m) {
+      for (int stage : stages_) {
+        std::vector<Bundle> inputs = Messages(stage, m, false);
+        Time(stage, "F", [&] { body_.Forward(stage, m, std::move(inputs)); });
+      }
+      for (auto stage = stages_.rbegin(); stage != stages_.rend(); ++stage) {
+        std::vector<Bundle> gradients = Messages(*stage, m, true);
+        auto backward = [&](ActionKind kind) {
+          body_.Backward(kind, *stage, m, std::move(gradients));
+          gradients.clear();
+        };
+        if (!split) {
+          Time(*stage, "B", [&] { backward(ActionKind::kBackward); });
+          continue;
+        }
+        Time(*stage, "I", [&] { backward(ActionKind::kInputGrad); });
+        Time(*stage, "W", [&] { backward(ActionKind::kWeightGrad); });
+      }
+    }
+    for (int stage : stages_) Time(stage, "step", [&] { body_.Step(stage); });
+  }
+
+  std::map<int, Samples> samples;  // by stage
+
+ private:
+  Session& session_;
+  TorchStages& body_;
+  std::vector<int> stages_;
+  std::vector<std::pair<at::Tensor, at::Tensor>> weights_;  // and what they were
+
+  template <typename F>
+  void Time(int stage, const char* action, F run) {
+    const double start = Now();
+    run();
+    samples[stage][action].push_back(Now() - start);
+  }
+
+  // What would come in; the same numbers each time.
+  std::vector<Bundle> Messages(int stage, int microbatch, bool backward) {
+    std::vector<Bundle> messages;
+    const std::vector<StageEdge>& edges = session_.run.graph.edges;
+    for (size_t e = 0; e < edges.size(); ++e) {
+      if ((backward ? edges[e].from : edges[e].to) != stage || (backward && !edges[e].gradient))
+        continue;
+      messages.push_back(body_.Allocate(static_cast<int>(e), microbatch, backward));
+      for (const at::Tensor& tensor : TensorsOf(messages.back())) {
+        at::Tensor filled = tensor;
+        if (tensor.scalar_type() == at::kBool)
+          filled.fill_(true);
+        else if (!at::isFloatingType(tensor.scalar_type()))
+          filled.zero_();
+        else
+          filled.copy_(at::linspace(-1, 1, tensor.numel()).sin_().view(tensor.sizes()));
+      }
+    }
+    return messages;
+  }
+};
+
+Json MeasureStages(Session& session, Transport& transport, int64_t step, double seconds) {
+  session.stages->updater().Begin(step, session.job.microbatches);
+  session.stages->SetStep(step);
+  Alone alone(session, transport.rank());
+  alone.Minibatch(false), alone.Minibatch(true);
+  alone.samples.clear();
+  transport.AllGather("");
+  const double begin = Now();
+  do {
+    alone.Minibatch(false);
+    alone.Minibatch(true);
+  } while (Now() - begin < seconds);
+  Json stages = Json::object();
+  for (const auto& [stage, samples] : alone.samples)
+    for (const auto& [action, times] : samples)
+      stages[std::to_string(stage)][action] = Microseconds(times);
+  return stages;
+}
+
+}  // namespace
+
+void AnswerRequests(Session& session, Transport& transport) {
+  int64_t step = 0;
+  for (std::string line; !(line = NextRequest(transport)).empty();) {
+    std::istringstream words(line);
+    std::string what;
+    double amount = 0;
+    words >> what >> amount;
+    const bool steps = what == "steps" && amount >= 1;
+    if (!steps && (what != "stages" || !(amount > 0)))
+      throw Error("request", "\"" + line + "\" is neither \"steps N\" nor \"stages SECONDS\"");
+    const Json mine = steps ? MeasureSteps(session, transport, step, static_cast<int64_t>(amount))
+                            : MeasureStages(session, transport, step, amount);
+    const std::vector<std::string> all = transport.AllGather(mine.dump());
+    Json answer = Json::object();
+    if (!steps) answer["link"] = LinkCostsJson(transport);
+    if (transport.rank() != 0) continue;
+    for (const std::string& text : all) {
+      Json rank = Json::parse(text);
+      if (!steps) {
+        for (auto& [stage, times] : rank.items())
+          answer["stages"][static_cast<size_t>(std::stoi(stage))] = times;
+        continue;
+      }
+      if (!rank["losses"].empty()) answer["losses"] = rank["losses"];
+      rank.erase("losses");
+      answer["ranks"].push_back(rank);
+    }
+    std::printf("%s\n", answer.dump().c_str());
+    std::fflush(stdout);
+  }
+}
+
+}  // namespace pipewright

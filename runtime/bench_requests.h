@@ -1,0 +1,19 @@
+// `pipewright-run bench --on-request`: measurements that alternate with those of other programs.
+#pragma once
+#include "runtime/exec/transport.h"
+#include "runtime/session.h"
+
+namespace pipewright {
+
+// For each line on the standard input of rank 0, all ranks measure and rank 0 prints one line of
+// JSON; ends with the input. Between requests no rank computes or polls in haste. Times in
+// microseconds, `begin` and `ends` on the steady clock.
+//   "steps N"      {"ranks": [{"begin", "ends": [of each step], "measured": of the actions}],
+//                  "losses": of the last step's microbatches}: N steps in a row
+//   "stages S"     {"stages": [{"F", "I", "W", "B", "step": [of each microbatch or step]}],
+//                  "link": of ranks 0 and 1}: the stages of every rank by themselves, all ranks at
+//                  once for S seconds, nothing sent. Weights are afterwards as before
+// Collective. Throws Error on the rank at fault alone: the others must be aborted.
+void AnswerRequests(Session& session, Transport& transport);
+
+}  // namespace pipewright
