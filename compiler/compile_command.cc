@@ -11,6 +11,7 @@
 #include "compiler/import/import.h"
 #include "compiler/profile_split.h"
 #include "passes/op_library.h"
+#include "plan/text.h"
 
 namespace pipewright {
 
@@ -55,8 +56,7 @@ void Run(Options options) {
   }
   Model model = read();
   Compiled compiled = Compile(model, options.compile);
-  size_t modules = compiled.manifest.modules.size();
-  std::cout << options.compile.output << ": " << modules << (modules == 1 ? " module" : " modules")
+  std::cout << options.compile.output << ": " << Counted(compiled.manifest.modules.size(), "module")
             << "\n";
   if (options.explain) std::cout << compiled.explanation;
   for (const std::string& note : compiled.notes) std::cerr << "note: " << note << "\n";

@@ -15,10 +15,6 @@
 
 namespace pipewright {
 
-static std::string Count(size_t count, const std::string& one, const std::string& more = "") {
-  return std::to_string(count) + " " + (count == 1 ? one : more.empty() ? one + "s" : more);
-}
-
 static void Write(const std::string& text, const std::string& output) {
   if (output.empty())
     std::cout << text;
@@ -35,16 +31,17 @@ static std::string Checked(const std::string& file, const std::string& package, 
     Manifest manifest = ReadManifest(package);
     modules = manifest.modules.size();
     CheckConf(conf, static_cast<int>(modules), ranks > 0 ? ranks : -1, ModuleEdges(manifest), file);
-    text = Count(modules, "module");
+    text = Counted(modules, "module");
   } else {
-    text = Count(modules, "entry", "entries") + " for modules, the last perhaps the loss's";
+    text = Counted(modules, "entry") + " for modules, the last perhaps the loss's";
   }
   std::set<int> used;
   for (const auto& list : conf.stage_to_ranks) used.insert(list.begin(), list.end());
   if (package.empty() && ranks > 0 && static_cast<int>(used.size()) != ranks)
-    throw Error(file, "it needs " + Count(used.size(), "rank") + ", not " + std::to_string(ranks));
-  return file + ": " + text + ", " + Count(conf.stage_to_ranks.size(), "stage") + ", " +
-         Count(used.size(), "rank") + "\n";
+    throw Error(file,
+                "it needs " + Counted(used.size(), "rank") + ", not " + std::to_string(ranks));
+  return file + ": " + text + ", " + Counted(conf.stage_to_ranks.size(), "stage") + ", " +
+         Counted(used.size(), "rank") + "\n";
 }
 
 void AddConfCommand(CLI::App& app) {

@@ -34,10 +34,6 @@ uint64_t TotalBytes(const Checkpoint& checkpoint) {
   return total;
 }
 
-std::string Count(size_t n, const std::string& what) {
-  return std::to_string(n) + " " + what + (n == 1 ? "" : "s");
-}
-
 Json ShapeJson(const std::vector<int64_t>& shape) {
   Json sizes = Json::array();
   for (int64_t size : shape) sizes.push_back(static_cast<uint64_t>(size));
@@ -89,7 +85,7 @@ void List(const Options& options) {
     std::cout << "metadata " << Quote(key) << ": " << Quote(value) << "\n";
   for (const auto& group : SharedGroups(Extents(checkpoint)))
     if (group.size() > 1) std::cout << "shared: " << Json(group).dump() << "\n";
-  std::cout << Count(checkpoint.tensors.size(), "tensor") << ", "
+  std::cout << Counted(checkpoint.tensors.size(), "tensor") << ", "
             << SizeText(static_cast<int64_t>(TotalBytes(checkpoint))) << "\n";
 }
 
@@ -108,7 +104,7 @@ void Verify(const Options& options) {
                         {"total_bytes", TotalBytes(checkpoint)},
                         {"warnings", checkpoint.warnings}});
     Warn(checkpoint);
-    std::cout << options.path << ": valid, " << Count(checkpoint.tensors.size(), "tensor") << ", "
+    std::cout << options.path << ": valid, " << Counted(checkpoint.tensors.size(), "tensor") << ", "
               << TotalBytes(checkpoint) << " bytes\n";
   } catch (const std::exception& e) {
     if (options.json) {
@@ -130,7 +126,7 @@ void Convert(const Options& options) {
   if (options.json)
     PrintJson({{"file", options.other}, {"tensors", count}, {"metadata", metadata}});
   else
-    std::cout << options.other << ": " << Count(count, "tensor") << "\n";
+    std::cout << options.other << ": " << Counted(count, "tensor") << "\n";
 }
 
 void Shard(const Options& options) {
@@ -180,12 +176,12 @@ void DiffFiles(const Options& options) {
       std::cout << "only in " << options.other << ": " << name << "\n";
     for (const TensorDifference& tensor : result.different) {
       std::cout << tensor.name << ": " << tensor.reason;
-      if (tensor.elements) std::cout << ", " << Count(tensor.elements, "element") << " differ";
+      if (tensor.elements) std::cout << ", " << Counted(tensor.elements, "element") << " differ";
       if (tensor.elements && tensor.largest >= 0) std::cout << ", by at most " << tensor.largest;
       std::cout << "\n";
     }
     if (result.Equal())
-      std::cout << Count(first.tensors.size(), "tensor") << ", equal to the bit\n";
+      std::cout << Counted(first.tensors.size(), "tensor") << ", equal to the bit\n";
   }
   if (!result.Equal()) throw CLI::RuntimeError(kFailure);
 }

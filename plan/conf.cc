@@ -265,7 +265,7 @@ void CheckConf(Conf& conf, int modules, int launched_ranks,
   int ranks = CountRanks(conf);
   if (launched_ranks >= 0 && ranks != launched_ranks)
     source.Fail({kRanks},
-                "it needs " + std::to_string(ranks) + " ranks, " + std::to_string(launched_ranks) +
+                "it needs " + Counted(ranks, "rank") + ", " + std::to_string(launched_ranks) +
                     (launched_ranks == 1 ? " was launched" : " were launched"),
                 "run it with mpirun -n " + std::to_string(ranks) + ", or choose another conf");
   CheckConvex(conf, module_edges, source);

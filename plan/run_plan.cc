@@ -19,8 +19,6 @@ namespace pipewright {
 
 namespace {
 
-std::string Ranks(int count) { return std::to_string(count) + (count == 1 ? " rank" : " ranks"); }
-
 Conf ReadConfFor(const std::string& package, const std::string& file, const Manifest& manifest,
                  int ranks) {
   std::string path = file.empty() ? package + "/conf/mp_conf.json" : file;
@@ -30,14 +28,14 @@ Conf ReadConfFor(const std::string& package, const std::string& file, const Mani
     for (int rank : replicas) named = std::max(named, rank + 1);
   if (ranks != 0 && named != ranks) {
     int modules = static_cast<int>(manifest.modules.size());
-    throw Error(path, "it is for " + Ranks(named) + ", not for " + Ranks(ranks),
-                ranks > modules
-                    ? "the package has " + std::to_string(modules) +
-                          (modules == 1 ? " module" : " modules") + " and runs on as many ranks " +
-                          "at most; compile it with more cuts for more"
-                    : "start " + Ranks(named) + ", or make a conf for " + Ranks(ranks) +
-                          " and run with --conf conf.json:\n    pipewright conf " + package +
-                          " --ranks " + std::to_string(ranks) + " -o conf.json");
+    throw Error(
+        path, "it is for " + Counted(named, "rank") + ", not for " + Counted(ranks, "rank"),
+        ranks > modules
+            ? "the package has " + Counted(modules, "module") + " and runs on as many ranks " +
+                  "at most; compile it with more cuts for more"
+            : "start " + Counted(named, "rank") + ", or make a conf for " + Counted(ranks, "rank") +
+                  " and run with --conf conf.json:\n    pipewright conf " + package + " --ranks " +
+                  std::to_string(ranks) + " -o conf.json");
   }
   std::vector<std::pair<int, int>> edges;
   for (const ValueInfo& value : manifest.values)
@@ -182,7 +180,7 @@ Plan MakeAsynchronousPlan(const Job& job, const RunPlan& run, int64_t steps) {
   if (job.losses.size() > 1) refuse("one loss is all that it takes");
   if (job.accumulate > 1) refuse("it takes more microbatches, not \"accumulate\"");
   if (OlderVersions(job) > 0 && job.microbatches < graph.ranks)
-    refuse(std::to_string(job.microbatches) + " microbatches on " + Ranks(graph.ranks) +
+    refuse(Counted(job.microbatches, "microbatch") + " on " + Counted(graph.ranks, "rank") +
            ", and a step needs as many as are in flight");
   Plan plan = Unroll(AsynchronousOneForwardOneBackward(graph.ranks, job.microbatches),
                      static_cast<int>(steps));

@@ -58,13 +58,6 @@ const Generator& Find(const std::string& name) {
               "known: " + Join(ScheduleNames(), ", "));
 }
 
-std::string Count(int n, const char* what) {
-  return std::to_string(n).append(" ").append(what).append(n == 1 ? ""
-                                                           : what == std::string("microbatch")
-                                                               ? "es"
-                                                               : "s");
-}
-
 // Throws with the number that does not fit and the nearest that does.
 void CheckNumbers(const Generator& g, int ranks, int stages, int microbatches) {
   auto refuse = [&](const std::string& what, const std::string& cure) {
@@ -72,28 +65,28 @@ void CheckNumbers(const Generator& g, int ranks, int stages, int microbatches) {
   };
   bool two_ways = g.shape == Shape::kTwoWays || g.shape == Shape::kDualTwoWays;
   if (two_ways && ranks % 2)
-    refuse(Count(ranks, "rank") + ", and it needs an even number",
+    refuse(Counted(ranks, "rank") + ", and it needs an even number",
            "the nearest that work: --ranks " + std::to_string(ranks + 1) +
                (ranks > 1 ? " or " + std::to_string(ranks - 1) : ""));
   if (g.shape == Shape::kWaves) {
     int nearest = std::max(1, (stages + ranks) / (2 * ranks)) * 2 * ranks;
     if (stages % (2 * ranks))
-      refuse(Count(stages, "stage") + " on " + Count(ranks, "rank") +
+      refuse(Counted(stages, "stage") + " on " + Counted(ranks, "rank") +
                  ", and it needs a multiple of " + std::to_string(2 * ranks),
              "the nearest that works: --stages " + std::to_string(nearest));
   } else if (g.shape != Shape::kAny && stages != ranks * g.stages_per_rank) {
-    refuse(Count(stages, "stage") + " on " + Count(ranks, "rank") + ", and it needs " +
-               Count(g.stages_per_rank, "stage") + " a rank",
+    refuse(Counted(stages, "stage") + " on " + Counted(ranks, "rank") + ", and it needs " +
+               Counted(g.stages_per_rank, "stage") + " a rank",
            "the nearest that works: --stages " + std::to_string(ranks * g.stages_per_rank));
   }
   if (two_ways && microbatches % 2)
-    refuse(Count(microbatches, "microbatch") + ", and half of an even number goes each way",
+    refuse(Counted(microbatches, "microbatch") + ", and half of an even number goes each way",
            "the nearest that works: --microbatches " +
                std::to_string(g.shape == Shape::kDualTwoWays ? std::max(2 * ranks, microbatches + 1)
                                                              : microbatches + 1));
   bool dual = g.shape == Shape::kDualV || g.shape == Shape::kDualTwoWays;
   if (dual && microbatches < 2 * ranks)
-    refuse(Count(microbatches, "microbatch") + " on " + Count(ranks, "rank") +
+    refuse(Counted(microbatches, "microbatch") + " on " + Counted(ranks, "rank") +
                ", and it needs two a rank",
            "the nearest that works: --microbatches " + std::to_string(2 * ranks));
 }
@@ -110,7 +103,7 @@ void CheckPlacement(const Placement& placement, int ranks) {
     if (sorted.front() < 0 || sorted.back() >= ranks)
       throw Error(where,
                   "rank " + std::to_string(sorted.front() < 0 ? sorted.front() : sorted.back()) +
-                      " is not one of " + Count(ranks, "rank"),
+                      " is not one of " + Counted(ranks, "rank"),
                   "ranks 0 to " + std::to_string(ranks - 1) + ", or --ranks " +
                       std::to_string(std::max(sorted.back() + 1, ranks)));
     if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end())
@@ -206,11 +199,11 @@ Placement ParsePlacement(const std::string& text, int ranks, int stages) {
     }
   }
   if (placement.size() != static_cast<size_t>(stages))
-    throw Error("placement \"" + text + "\"",
-                "it gives " + Count(static_cast<int>(placement.size()), "rank") + " for " +
-                    Count(stages, "stage"),
-                "give " + std::to_string(stages) + " entries, or --stages " +
-                    std::to_string(placement.size()));
+    throw Error(
+        "placement \"" + text + "\"",
+        "it gives " + Counted(placement.size(), "rank") + " for " + Counted(stages, "stage"),
+        "give " + std::to_string(stages) + " entries, or --stages " +
+            std::to_string(placement.size()));
   return placement;
 }
 
@@ -231,7 +224,7 @@ Plan MakeSchedule(const std::string& name, int ranks, int stages, int microbatch
                   const Placement& placement, const ScheduleOptions& options) {
   const Generator& generator = Find(name);
   auto at_least_one = [&](int n, const char* what) {
-    if (n < 1) throw Error("schedule " + name, Count(n, what) + ": at least 1 is needed");
+    if (n < 1) throw Error("schedule " + name, Counted(n, what) + ": at least 1 is needed");
   };
   at_least_one(ranks, "rank");
   at_least_one(microbatches, "microbatch");
@@ -240,11 +233,11 @@ Plan MakeSchedule(const std::string& name, int ranks, int stages, int microbatch
   at_least_one(stages, "stage");
   if (placement.empty() && stages < ranks && generator.shape == Shape::kAny)
     throw Error("schedule " + name,
-                Count(stages, "stage") + " for " + Count(ranks, "rank") + ": a rank has none",
+                Counted(stages, "stage") + " for " + Counted(ranks, "rank") + ": a rank has none",
                 "the nearest that work: --stages " + std::to_string(ranks) + ", or --ranks " +
                     std::to_string(stages));
   if (!placement.empty() && placement.size() != static_cast<size_t>(stages))
-    throw Error("schedule " + name, Count(stages, "stage") + ", but the placement has " +
+    throw Error("schedule " + name, Counted(stages, "stage") + ", but the placement has " +
                                         std::to_string(placement.size()));
   CheckNumbers(generator, ranks, stages, microbatches);
   Placement own = ParsePlacement(generator.placement, ranks, stages);

@@ -48,6 +48,14 @@ static size_t EditDistance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
+std::string Counted(int64_t count, const std::string& one) {
+  std::string text = std::to_string(count) + " " + one;
+  if (count == 1) return text;
+  if (text.ends_with("ch")) return text + "es";
+  if (text.ends_with("ry")) return text.replace(text.size() - 1, 1, "ies");
+  return text + "s";
+}
+
 std::string Suggest(std::string_view word, const std::vector<std::string>& candidates) {
   size_t best = (word.size() < 4 ? 1 : std::max<size_t>(2, word.size() / 3)) + 1;
   const std::string* found = nullptr;

@@ -10,6 +10,9 @@ namespace pipewright {
 std::string Join(const std::vector<std::string>& parts, std::string_view separator);
 std::vector<std::string> Split(std::string_view text, char separator);
 
+// "1 rank", "2 ranks", "3 microbatches", "4 entries".
+std::string Counted(int64_t count, const std::string& one);
+
 // " (did you mean \"x\"?)" for the candidate nearest to `word` by edit distance, or "" when none is
 // within two edits (short words: one) or a third of its length.
 std::string Suggest(std::string_view word, const std::vector<std::string>& candidates);

@@ -48,10 +48,11 @@ void ReadJobPhase(const RunOptions& options, Session& session, Transport& transp
 void PrintStart(const Session& session, const Transport& transport) {
   if (transport.rank() != 0) return;
   const Job& job = session.job;
-  std::printf("%d rank%s, %zu modules in %d stages, %s, %d microbatches of %lld\n",
-              transport.size(), transport.size() == 1 ? "" : "s",
-              session.run.manifest.modules.size(), session.run.graph.stages,
-              job.plan.empty() ? job.schedule.c_str() : job.plan.c_str(), job.microbatches,
+  std::printf("%s, %s in %s, %s, %s of %lld\n", Counted(transport.size(), "rank").c_str(),
+              Counted(session.run.manifest.modules.size(), "module").c_str(),
+              Counted(session.run.graph.stages, "stage").c_str(),
+              job.plan.empty() ? job.schedule.c_str() : job.plan.c_str(),
+              Counted(job.microbatches, "microbatch").c_str(),
               static_cast<long long>(job.microbatch_size));
   if (!transport.hosts().empty()) std::printf("%s\n", HostsText(transport.hosts()).c_str());
   std::fflush(stdout);

@@ -130,8 +130,7 @@ class Supervisor {
       if (options_.elastic) Shrink(step <= reached);
       reached = std::max(reached, step);
       Say(text + "; restart " + std::to_string(restart + 1) + " of " +
-          std::to_string(options_.restarts) + " on " + std::to_string(ranks_) +
-          (ranks_ == 1 ? " rank" : " ranks"));
+          std::to_string(options_.restarts) + " on " + Counted(ranks_, "rank"));
     }
   }
 
