@@ -52,7 +52,7 @@ test: build
 # Everything, with what takes long; the result is written to docs/test-long.txt.
 test-long: build sanitize
 	@PIPEWRIGHT_LONG=1 tests/run.sh $(BUILD) $(JOBS) $(CHECK_SKIPS) | tee $(BUILD)/test-long.txt; \
-	  status=$${PIPESTATUS[0]}; tests/record_long.sh $(BUILD)/test-long.txt > docs/test-long.txt; \
+	  status=$${PIPESTATUS[0]}; tests/record_long.sh $(BUILD)/test-long.txt docs/test-long.txt; \
 	  exit $$status
 test-long: SHELL := /bin/bash
 

@@ -10,6 +10,7 @@
 #include "plan/error.h"
 #include "plan/json.h"
 #include "plan/size.h"
+#include "plan/text.h"
 #include "plan/weights/checkpoint.h"
 #include "plan/weights/diff.h"
 #include "plan/weights/merge.h"
