@@ -7,7 +7,8 @@ namespace pipewright {
 
 struct FastOptions {
   double below = kInfinity;   // only partitions better than this are of interest
-  int64_t pairs = 4'000'000;  // stages tried in one order; sets how finely large graphs are cut
+  int64_t pairs = 600'000;  // stages tried in one order; sets how finely large graphs are cut
+  int units = 12000;          // that partitions from coarser graphs are made of, in all
   int rounds = 8;             // of searches near the best cuts
   int64_t nearby_sets = 60'000, nearby_visits = 2'000'000;  // of one such search
   WindowOptions windows;                                    // of what follows those

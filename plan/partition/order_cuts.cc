@@ -139,8 +139,17 @@ OrderCuts CutOrder(const PartitionProblem& problem, const UnitGraph& graph,
     cost = CutCosts(problem, graph, order);
     positions = CheapPositions(graph, order, cost, most);
   }
+  double work = 0, speeds = 0;
+  for (const Unit& unit : graph.units) work += unit.device_time;
+  for (const DeviceClass& device : problem.devices) speeds += device.count * device.speed;
+  // Long stages need not be looked at where short ones do: first only those near an even share.
   auto solve = [&](double under) {
-    OrderCuts cuts = CutBlocks(problem, Blocks(graph, order, positions), resources, under);
+    UnitGraph blocks = Blocks(graph, order, positions);
+    OrderCuts cuts;
+    for (double most = 1.3 * work / speeds;
+         cuts.stages.empty() && most > 0 && most < std::min(under, 4 * work); most *= 1.7)
+      cuts = CutBlocks(problem, blocks, resources, most);
+    if (cuts.stages.empty()) cuts = CutBlocks(problem, blocks, resources, under);
     for (Cut& cut : cuts.stages) cut.begin = positions[cut.begin], cut.end = positions[cut.end];
     return cuts;
   };

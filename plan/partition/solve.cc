@@ -47,8 +47,8 @@ PartitionResult SolvePartition(const PartitionProblem& problem, const SolveOptio
   exact.max_seconds = options.max_seconds;
   exact.max_sets = options.max_sets;
   if (!options.exact) {
-    exact.max_sets = 20'000;
-    exact.max_visits = 4'000'000;
+    exact.max_sets = std::clamp(20'000'000 / units, 1000, 20'000);
+    exact.max_visits = 2'000'000;
   }
   best = Improve(problem, graph, best, exact);
   if (best.proven || !options.exact) return best;

@@ -1,4 +1,4 @@
-// The load of one stage, kept up to date while units enter and leave it.
+// What a stage costs a device.
 #pragma once
 #include <vector>
 
@@ -11,30 +11,30 @@ struct StageOption {
   int device_class = 0, replicas = 1;
 };
 
-struct StageLoad {
-  const PartitionProblem& problem;
-  const UnitGraph& graph;
-  std::vector<int> inside;  // of each net: units of the stage
+// Sums over the units of a stage and over the nets that it cuts.
+struct StageSums {
   double device_time = 0, host_time = 0;
   double static_bytes = 0, stash_bytes = 0, parameter_bytes = 0;
   double cut_time = 0, cut_transfers = 0, cut_bytes = 0;
   int not_on_device = 0;  // units that need a CPU
 
-  StageLoad(const PartitionProblem& p, const UnitGraph& g) : problem(p), graph(g) {
-    inside.assign(g.nets.size(), 0);
+  void AddUnit(const Unit& unit, int sign) {
+    device_time += sign * unit.device_time;
+    host_time += sign * unit.host_time;
+    static_bytes += sign * unit.static_bytes;
+    stash_bytes += sign * unit.stash_bytes;
+    parameter_bytes += sign * unit.parameter_bytes;
+    not_on_device += unit.device_ok ? 0 : sign;
   }
 
-  void Add(int u) { Change(u, 1); }
-  void Remove(int u) { Change(u, -1); }
-
-  // Sums of an empty stage, after all units have left it: rounding must not build up.
-  void Reset() {
-    device_time = host_time = static_bytes = stash_bytes = parameter_bytes = 0;
-    cut_time = cut_transfers = cut_bytes = 0;
+  void AddCut(const Net& net, int sign) {
+    cut_time += sign * net.time;
+    cut_transfers += sign * net.transfers;
+    cut_bytes += sign * net.bytes;
   }
 
   // Infinite where the option cannot run the stage with `devices_after` devices behind it.
-  double Load(const StageOption& option, int devices_after) const {
+  double Load(const PartitionProblem& problem, const StageOption& option, int devices_after) const {
     const DeviceClass& device = problem.devices[option.device_class];
     double r = option.replicas;
     if (device.host) return host_time / r;
@@ -50,27 +50,38 @@ struct StageLoad {
                r +
            2 * (r - 1) / r * parameter_bytes * problem.exchange_time / device.link;
   }
+};
+
+// The load of one stage, kept up to date while units enter and leave it.
+struct StageLoad : StageSums {
+  const PartitionProblem& problem;
+  const UnitGraph& graph;
+  std::vector<int> inside;  // of each net: units of the stage
+
+  StageLoad(const PartitionProblem& p, const UnitGraph& g) : problem(p), graph(g) {
+    inside.assign(g.nets.size(), 0);
+  }
+
+  void Add(int u) { Change(u, 1); }
+  void Remove(int u) { Change(u, -1); }
+
+  // Sums of an empty stage, after all units have left it: rounding must not build up.
+  void Reset() { static_cast<StageSums&>(*this) = StageSums(); }
+
+  double Load(const StageOption& option, int devices_after) const {
+    return StageSums::Load(problem, option, devices_after);
+  }
 
  private:
   void Change(int u, int sign) {
-    const Unit& unit = graph.units[u];
-    device_time += sign * unit.device_time;
-    host_time += sign * unit.host_time;
-    static_bytes += sign * unit.static_bytes;
-    stash_bytes += sign * unit.stash_bytes;
-    parameter_bytes += sign * unit.parameter_bytes;
-    not_on_device += unit.device_ok ? 0 : sign;
+    AddUnit(graph.units[u], sign);
     for (int n : graph.nets_of[u]) {
       const Net& net = graph.nets[n];
       int size = static_cast<int>(net.units.size());
       bool was = inside[n] > 0 && inside[n] < size;
       inside[n] += sign;
       bool is = inside[n] > 0 && inside[n] < size;
-      if (was == is) continue;
-      int change = is ? 1 : -1;
-      cut_time += change * net.time;
-      cut_transfers += change * net.transfers;
-      cut_bytes += change * net.bytes;
+      if (was != is) AddCut(net, is ? 1 : -1);
     }
   }
 };

@@ -11,26 +11,8 @@ namespace pipewright {
 
 using Edges = std::vector<std::pair<int, int>>;
 
-namespace {
-
-struct Sets {
-  std::vector<int> parent;
-  explicit Sets(int size) : parent(size) { std::iota(parent.begin(), parent.end(), 0); }
-  int Find(int i) {
-    while (parent[i] != i) i = parent[i] = parent[parent[i]];
-    return i;
-  }
-  // The smaller number stays the representative.
-  void Unite(int a, int b) {
-    a = Find(a), b = Find(b);
-    parent[std::max(a, b)] = std::min(a, b);
-  }
-};
-
-}  // namespace
-
 // Edges between the sets of forward nodes, and mirrored ones for sets that have none.
-static Edges OrderEdges(const PartitionProblem& problem, Sets& sets) {
+static Edges OrderEdges(const PartitionProblem& problem, UnitSets& sets) {
   std::vector<char> has_forward(problem.nodes.size(), 0);
   for (size_t i = 0; i < problem.nodes.size(); ++i)
     if (!problem.nodes[i].backward) has_forward[sets.Find(static_cast<int>(i))] = 1;
@@ -57,8 +39,8 @@ static std::vector<std::vector<int>> Adjacent(int size, const Edges& edges) {
   return next;
 }
 
-// Unites the sets of each strongly connected component (Tarjan, with an explicit stack).
-static void UniteCycles(Sets& sets, const Edges& edges) {
+// Tarjan, with an explicit stack.
+void UniteCycles(UnitSets& sets, const Edges& edges) {
   int n = static_cast<int>(sets.parent.size()), clock = 0;
   auto next = Adjacent(n, edges);
   std::vector<int> index(n, -1), low(n, 0), open;
@@ -96,7 +78,7 @@ static void UniteCycles(Sets& sets, const Edges& edges) {
   }
 }
 
-static UnitGraph Assemble(const PartitionProblem& problem, Sets& sets, const Edges& raw) {
+static UnitGraph Assemble(const PartitionProblem& problem, UnitSets& sets, const Edges& raw) {
   int n = static_cast<int>(problem.nodes.size());
   std::vector<int> dense(n, -1);
   int count = 0;
@@ -169,7 +151,7 @@ static int OnlyNeighbour(const UnitGraph& graph, int unit) {
 }
 
 UnitGraph BuildUnits(const PartitionProblem& problem, Merge merge) {
-  Sets sets(static_cast<int>(problem.nodes.size()));
+  UnitSets sets(static_cast<int>(problem.nodes.size()));
   std::map<int, int> first_of_group;
   for (size_t i = 0; i < problem.nodes.size(); ++i) {
     if (problem.nodes[i].group < 0) continue;

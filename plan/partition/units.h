@@ -1,6 +1,8 @@
 // A partition problem reduced to what may be separated: units, and nets of units between which
 // values travel.
 #pragma once
+#include <algorithm>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -27,6 +29,24 @@ struct UnitGraph {
   std::vector<std::vector<int>> nets_of;
   std::vector<std::vector<int>> next, previous;  // the order that stages must keep
 };
+
+// Disjoint sets of numbers.
+struct UnitSets {
+  std::vector<int> parent;
+  explicit UnitSets(int size) : parent(size) { std::iota(parent.begin(), parent.end(), 0); }
+  int Find(int i) {
+    while (parent[i] != i) i = parent[i] = parent[parent[i]];
+    return i;
+  }
+  // The smaller number stays the representative.
+  void Unite(int a, int b) {
+    a = Find(a), b = Find(b);
+    parent[std::max(a, b)] = std::min(a, b);
+  }
+};
+
+// Unites the sets of each strongly connected component of a graph of their representatives.
+void UniteCycles(UnitSets& sets, const std::vector<std::pair<int, int>>& edges);
 
 // Which units without compute join their only neighbour. That never makes a load larger.
 enum class Merge {

@@ -71,8 +71,9 @@ struct Windows {
       int64_t looked = 0;
       exact.visits = &looked;
       PartitionResult found = ExactPartition(problem, Coarse(first, last, free), exact);
-      // To put a window together costs something as well.
+      // To put a window together costs something as well, and so do its sets.
       visits -= looked + static_cast<int64_t>(graph.units.size() + graph.nets.size());
+      visits -= found.sets * 10;
       if (found.feasible && found.objective < known.objective) {
         found.lower_bound = known.lower_bound;
         found.proven = false;

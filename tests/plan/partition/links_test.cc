@@ -27,8 +27,8 @@ PartitionProblem Chain(std::mt19937& random, int nodes, int devices) {
   return problem;
 }
 
-// Every cut of a chain on every order of the devices.
-double BruteForce(const PartitionProblem& problem) {
+// Every cut of a chain on every order of the devices, with no stage of the nodes `forbidden`.
+double BruteForce(const PartitionProblem& problem, const std::vector<int>& forbidden = {}) {
   int nodes = static_cast<int>(problem.nodes.size()), devices = problem.devices[0].count;
   double best = kInfinity;
   for (int cuts = 0; cuts < 1 << (nodes - 1); ++cuts) {
@@ -39,6 +39,9 @@ double BruteForce(const PartitionProblem& problem) {
       if (i + 1 < nodes && cuts >> i & 1) result.stages.emplace_back();
     }
     if (static_cast<int>(result.stages.size()) > devices) continue;
+    if (std::any_of(result.stages.begin(), result.stages.end(),
+                    [&](const PartitionStage& stage) { return stage.nodes == forbidden; }))
+      continue;
     std::vector<int> order(devices);
     std::iota(order.begin(), order.end(), 0);
     do {
@@ -91,6 +94,29 @@ TEST(PairLinks, FindTheBestOfSmallChainsNearlyAlways) {
   }
   EXPECT_GE(exact, kCases * 8 / 10) << worst;
   EXPECT_LE(worst, 1.15);
+}
+
+// Two islands of two devices with slow links between them.
+TEST(PairLinks, NextBestWithoutTheSlowestStage) {
+  std::mt19937 random(3);
+  int exact = 0;
+  const int kCases = 20;
+  for (int i = 0; i < kCases; ++i) {
+    PartitionProblem problem = Chain(random, 7, 4);
+    problem.pair_links.assign(4, std::vector<double>(4, 1));
+    for (int a = 0; a < 4; ++a)
+      for (int b = 0; b < 4; ++b)
+        if (a / 2 != b / 2) problem.pair_links[a][b] = 0.25;
+    PartitionResult result = SolvePartition(problem, {});
+    Explanation explanation = ExplainPartition(problem, result, {});
+    ASSERT_GE(explanation.stage, 0);
+    double best = BruteForce(problem, result.stages[explanation.stage].nodes);
+    EXPECT_GE(explanation.next_best, best * (1 - 1e-9));
+    EXPECT_LE(explanation.next_best, best * 1.25);
+    EXPECT_FALSE(explanation.next_best_proven && explanation.next_best > best * (1 + 1e-9));
+    exact += explanation.next_best <= best * (1 + 1e-9);
+  }
+  EXPECT_GE(exact, kCases / 3);
 }
 
 }  // namespace

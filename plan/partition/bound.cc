@@ -1,0 +1,70 @@
+#include <algorithm>
+
+#include "plan/partition/fast.h"
+
+namespace pipewright {
+
+double PartitionLowerBound(const PartitionProblem& problem, const UnitGraph& graph) {
+  double work = 0, slowest = 0, bytes = 0, room = 0;
+  bool host = false;
+  double link = 0;
+  int devices = 0;
+  for (const DeviceClass& device : problem.devices) {
+    if (device.count == 0) continue;
+    devices += device.count;
+    host = host || device.host;
+    room += device.count * (device.host ? kInfinity : device.memory_bytes);
+    link = std::max(link, device.link);
+  }
+  if (devices == 0) return kInfinity;
+  for (const Unit& unit : graph.units) {
+    double least = kInfinity, replicated = kInfinity;
+    for (const DeviceClass& device : problem.devices) {
+      if (device.count == 0 || (!device.host && !unit.device_ok)) continue;
+      if (!device.host && unit.static_bytes + unit.stash_bytes > device.memory_bytes * (1 + 1e-12))
+        continue;
+      double time = device.host ? unit.host_time : unit.device_time / device.speed;
+      least = std::min(least, time);
+      int most = device.host ? 1 : std::min(problem.max_replicas, device.count);
+      replicated = std::min(replicated, time / most);
+    }
+    if (least == kInfinity) return kInfinity;
+    work += least;
+    slowest = std::max(slowest, replicated);
+    bytes += unit.static_bytes + unit.stash_bytes;
+  }
+  if (problem.max_replicas == 1 && bytes > room * (1 + 1e-12)) return kInfinity;
+
+  // In a connected graph every stage of several cuts at least one net.
+  double cheapest = kInfinity;
+  std::vector<char> seen(graph.units.size(), 0);
+  std::vector<int> stack = {0};
+  std::vector<char> net_seen(graph.nets.size(), 0);
+  size_t reached = 1;
+  seen[0] = 1;
+  while (!stack.empty()) {
+    int u = stack.back();
+    stack.pop_back();
+    for (int net : graph.nets_of[u]) {
+      if (net_seen[net]) continue;
+      net_seen[net] = 1;
+      const Net& e = graph.nets[net];
+      cheapest = std::min(cheapest, e.time / link + e.transfers * problem.transfer_latency);
+      for (int v : e.units)
+        if (!seen[v]) seen[v] = 1, ++reached, stack.push_back(v);
+    }
+  }
+  if (host || reached < graph.units.size() || cheapest == kInfinity) cheapest = 0;
+  double bound = kInfinity;
+  for (int used = 1; used <= devices; ++used) {
+    int stages = (used + problem.max_replicas - 1) / problem.max_replicas;
+    if (problem.stages >= 0) {
+      stages = problem.stages;
+      if (used < stages || used > stages * problem.max_replicas) continue;
+    }
+    bound = std::min(bound, (work + (stages > 1 ? stages * cheapest : 0)) / used);
+  }
+  return std::max(bound, slowest);
+}
+
+}  // namespace pipewright

@@ -1,0 +1,173 @@
+#include "plan/partition/multilevel.h"
+
+#include <algorithm>
+#include <deque>
+#include <numeric>
+
+#include "plan/partition/clusters.h"
+#include "plan/partition/exact.h"
+#include "plan/partition/fast.h"
+#include "plan/partition/order_cuts.h"
+
+namespace pipewright {
+
+namespace {
+
+struct Multilevel {
+  const PartitionProblem& problem;
+  const Resources& resources;
+  const MultilevelOptions& options;
+  int64_t steps;
+  int stages = 1;                                        // at most
+  double work = 0;                                       // of all units, in device time
+  double most_work = kInfinity, most_bytes = kInfinity;  // of a cluster
+  bool too_wide = false;  // a level had too many sets of units for an exact search
+
+  double Load(const UnitGraph& graph, const StagedUnits& units) const {
+    if (units.options.empty()) return kInfinity;
+    return StageTable(problem, graph, units).LargestLoad();
+  }
+
+  // The best of `units` and what refining makes of it, by the largest load.
+  void RefineAll(const UnitGraph& graph, StagedUnits& units) {
+    StageTable table(problem, graph, units);
+    double best = table.LargestLoad();
+    for (int round = 0; round < 2; ++round) {
+      double before = best;
+      for (int power : {2, 8, 32}) {
+        Refine(graph, table, {power, 3, &steps});
+        if (table.LargestLoad() < best) best = table.LargestLoad(), units = table.units();
+      }
+      if (best >= before * (1 - 1e-9)) break;
+    }
+  }
+
+  // The best cuts of many orders, the most promising of them refined.
+  StagedUnits Start(const UnitGraph& graph) {
+    std::vector<std::vector<int>> orders = CandidateOrders(graph);
+    for (double slack : {1 + 1e-9, 1.1})
+      for (bool from_end : {false, true})
+        orders.push_back(GrownOrder(graph, problem.transfer_latency, most_work * slack, from_end));
+    std::vector<std::pair<double, StagedUnits>> found;
+    for (const std::vector<int>& order : orders) {
+      OrderCuts cuts = CutOrder(problem, graph, resources, order, kInfinity, options.pairs);
+      if (!cuts.stages.empty()) found.push_back({cuts.objective, StagesOfCuts(order, cuts)});
+    }
+    std::stable_sort(found.begin(), found.end(),
+                     [](const auto& a, const auto& b) { return a.first < b.first; });
+    StagedUnits best;
+    double least = kInfinity;
+    for (size_t i = 0; i < found.size() && i < 3; ++i) {
+      Settle(graph, found[i].second);
+      double load = Load(graph, found[i].second);
+      if (load < least) least = load, best = found[i].second;
+    }
+    return best;
+  }
+
+  // Cuts the stages in turn once more, each in the order that it has in one of `orders`.
+  bool Recut(const UnitGraph& graph, const std::vector<std::vector<int>>& orders,
+             StagedUnits& units) {
+    double load = Load(graph, units), before = load;
+    for (const std::vector<int>& order : orders) {
+      std::vector<int> staged = OrderByStage(order, units);
+      OrderCuts cuts = CutOrder(problem, graph, resources, staged, load, options.pairs);
+      if (cuts.stages.empty()) continue;
+      units = StagesOfCuts(staged, cuts);
+      load = Load(graph, units);
+    }
+    return load < before * (1 - 1e-9);
+  }
+
+  void Settle(const UnitGraph& graph, StagedUnits& units) {
+    std::vector<std::vector<int>> orders = CandidateOrders(graph);
+    if (graph.units.size() > 700) orders.resize(std::min<size_t>(orders.size(), 2));
+    for (int round = 0; round < 10; ++round) {
+      RefineAll(graph, units);
+      if (!Recut(graph, orders, units)) break;
+    }
+  }
+
+  // Graphs of a few units may have few enough sets of them to settle which is the best.
+  void Exact(const UnitGraph& graph, StagedUnits& units) {
+    if (too_wide) return;
+    ExactOptions exact;
+    exact.below = Load(graph, units);
+    exact.max_sets = 6'000;
+    exact.max_visits = 300'000;
+    PartitionResult found = ExactPartition(problem, graph, exact);
+    too_wide = !found.proven;
+    if (!found.feasible) return;
+    units = StagesOfResult(graph, found);
+  }
+};
+
+}  // namespace
+
+// The device time that a stage has where work is shared evenly, and half the least memory.
+static void LimitClusters(const PartitionProblem& problem, const UnitGraph& graph,
+                          Multilevel& search) {
+  double work = 0, fastest = 1;
+  for (const Unit& unit : graph.units) work += unit.device_time;
+  int devices = 0;
+  for (const DeviceClass& device : problem.devices) {
+    if (device.host || device.count == 0) continue;
+    devices += device.count;
+    fastest = std::max(fastest, device.speed);
+    search.most_bytes = std::min(search.most_bytes, device.memory_bytes / 2);
+  }
+  search.stages = std::max(problem.stages > 0 ? problem.stages : devices, 1);
+  search.work = work;
+  search.most_work = work / std::max(devices, 1) * fastest * (1 + 1e-9);
+}
+
+// By group what there was by unit; members of a group agree.
+static void Project(const std::vector<int>& group_of, size_t groups, std::vector<int>& of_unit) {
+  if (of_unit.empty()) return;
+  std::vector<int> of_group(groups);
+  for (size_t u = 0; u < group_of.size(); ++u) of_group[group_of[u]] = of_unit[u];
+  of_unit = of_group;
+}
+
+StagedUnits MultilevelPartition(const PartitionProblem& problem, const UnitGraph& graph,
+                                const Resources& resources, const MultilevelOptions& options) {
+  Multilevel search{problem, resources, options, options.steps};
+  LimitClusters(problem, graph, search);
+  StagedUnits units;
+  std::vector<int> apart;
+  if (options.start) units = *options.start, apart = *options.apart;
+  std::deque<Coarser> levels;
+  const UnitGraph* coarsest = &graph;
+  while (coarsest->units.size() > static_cast<size_t>(2 * search.stages + 8)) {
+    ClusterOptions cluster;
+    size_t count = coarsest->units.size();
+    cluster.most_work = std::min(search.most_work, 6 * search.work / static_cast<double>(count));
+    cluster.most_bytes = search.most_bytes;
+    cluster.rating = options.rating;
+    if (options.start) cluster.apart = &apart;
+    Coarser next = CoarsenByTraffic(*coarsest, problem.transfer_latency, cluster);
+    if (next.graph.units.size() * 20 > count * 19) break;
+    Project(next.group_of, next.graph.units.size(), apart);
+    Project(next.group_of, next.graph.units.size(), units.stage_of);
+    levels.push_back(std::move(next));
+    coarsest = &levels.back().graph;
+  }
+  for (size_t level = levels.size() + 1; level-- > 0;) {
+    const UnitGraph& here = level > 0 ? levels[level - 1].graph : graph;
+    if (units.options.empty() || static_cast<int>(here.units.size()) <= 6 * search.stages + 150) {
+      StagedUnits other = search.Start(here);
+      if (search.Load(here, other) < search.Load(here, units)) units = other;
+    }
+    if (units.options.empty()) continue;
+    search.Settle(here, units);
+    search.Exact(here, units);
+    if (level == 0) continue;
+    const std::vector<int>& group_of = levels[level - 1].group_of;
+    std::vector<int> stage_of(group_of.size());
+    for (size_t u = 0; u < group_of.size(); ++u) stage_of[u] = units.stage_of[group_of[u]];
+    units.stage_of = stage_of;
+  }
+  return units;
+}
+
+}  // namespace pipewright

@@ -1,0 +1,29 @@
+// Partitions of a graph from those of coarser and coarser versions of it.
+#pragma once
+#include "plan/partition/refine.h"
+
+namespace pipewright {
+
+struct MultilevelOptions {
+  int64_t steps = 20'000'000;          // moves looked at
+  int64_t pairs = 500'000;             // stages tried in one order of a level
+  int rating = 0;                      // of ClusterOptions
+  const StagedUnits* start = nullptr;  // where to begin
+  const std::vector<int>* apart =
+      nullptr;  // of ClusterOptions; no finer than the stages of `start`
+};
+
+// The graph is made coarser until a few units a stage are left; the best cuts of several orders of
+// that are refined, and refined again as the units are taken apart. With `start`, whose stages are
+// then not mixed while coarsening, that partition is the first one. No options: none was found.
+// Deterministic.
+StagedUnits MultilevelPartition(const PartitionProblem& problem, const UnitGraph& graph,
+                                const Resources& resources, const MultilevelOptions& options);
+
+// A topological order of the units: stages grown one after the other, each from the start (or end)
+// that fills it with least transfers, by units that are tied to it most. `most`: device time of
+// one.
+std::vector<int> GrownOrder(const UnitGraph& graph, double transfer_latency, double most,
+                            bool from_end);
+
+}  // namespace pipewright

@@ -1,0 +1,126 @@
+#include "plan/partition/fast.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+#include <set>
+
+#include "plan/partition/solve.h"
+
+namespace pipewright {
+namespace {
+
+// Stages of equal work, wide inside, where much travels, with little between them: a partition that
+// is known to be good, hidden by numbering the nodes at random.
+struct Planted {
+  PartitionProblem problem;
+  double load = 0;  // largest of the planted stages
+};
+
+Planted Plant(int stages, int per_stage, int width, unsigned seed) {
+  std::mt19937 random(seed);
+  auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+  auto share = [&] { return below(1000) / 1000.0; };
+  int n = stages * per_stage;
+  std::vector<double> time(n), out(n);
+  std::set<std::pair<int, int>> edges;
+  for (int s = 0; s < stages; ++s) {
+    int first = s * per_stage;
+    double sum = 0;
+    for (int i = 0; i < per_stage; ++i) sum += time[first + i] = 0.2 + share();
+    for (int i = 0; i < per_stage; ++i) {
+      time[first + i] /= sum;
+      out[first + i] = 0.05 + 0.4 * share();
+      int layer = i / width;
+      for (int k = 0; k < 2 && layer > 0; ++k)
+        edges.insert({first + (layer - 1) * width + below(width), first + i});
+    }
+    for (int k = 0; k < 2 && s > 0; ++k) {
+      int from = first - per_stage + below(per_stage);
+      out[from] = 0.0005;
+      edges.insert({from, first + below(per_stage)});
+    }
+  }
+  // A random topological numbering.
+  std::vector<int> waiting(n, 0), ready, number(n);
+  for (auto [from, to] : edges) ++waiting[to];
+  for (int u = 0; u < n; ++u)
+    if (!waiting[u]) ready.push_back(u);
+  for (int next = 0; next < n; ++next) {
+    std::swap(ready[below(static_cast<int>(ready.size()))], ready.back());
+    int u = ready.back();
+    ready.pop_back();
+    number[u] = next;
+    for (auto edge = edges.lower_bound({u, 0}); edge != edges.end() && edge->first == u; ++edge)
+      if (--waiting[edge->second] == 0) ready.push_back(edge->second);
+  }
+  Planted planted;
+  planted.problem.nodes.resize(n);
+  PartitionResult result;
+  result.stages.resize(stages);
+  for (int u = 0; u < n; ++u) {
+    planted.problem.nodes[number[u]].name = std::to_string(number[u]);
+    planted.problem.nodes[number[u]].device_time = time[u];
+    result.stages[u / per_stage].nodes.push_back(number[u]);
+    PartitionValue value{number[u], {}, out[u], 2, 0};
+    for (auto edge = edges.lower_bound({u, 0}); edge != edges.end() && edge->first == u; ++edge)
+      value.consumers.push_back(number[edge->second]);
+    if (!value.consumers.empty()) planted.problem.values.push_back(value);
+  }
+  DeviceClass device;
+  device.count = stages;
+  planted.problem.devices = {device};
+  planted.problem.stages = stages;
+  for (PartitionStage& stage : result.stages) std::sort(stage.nodes.begin(), stage.nodes.end());
+  EvaluatePartition(planted.problem, result);
+  EXPECT_EQ(CheckPartition(planted.problem, result), "");
+  planted.load = result.objective;
+  return planted;
+}
+
+TEST(FastPartition, FindsPlantedStages) {
+  struct Case {
+    int stages, per_stage, width;
+  };
+  for (const Case& c : {Case{4, 100, 8}, Case{8, 60, 4}, Case{4, 500, 8}})
+    for (unsigned seed = 0; seed < (c.width == 4 ? 2u : 1u); ++seed) {
+      Planted planted = Plant(c.stages, c.per_stage, c.width, seed);
+      PartitionResult result = SolvePartition(planted.problem, {false});
+      ASSERT_EQ(CheckPartition(planted.problem, result), "");
+      EXPECT_LE(result.objective, planted.load * 1.01)
+          << c.stages << " stages, width " << c.width << ", seed " << seed;
+      EXPECT_LE(result.lower_bound, planted.load * (1 + 1e-9));
+    }
+}
+
+TEST(FastPartition, EqualInputGivesEqualOutput) {
+  Planted planted = Plant(4, 30, 6, 1);
+  PartitionResult first = SolvePartition(planted.problem, {false});
+  PartitionResult second = SolvePartition(planted.problem, {false});
+  ASSERT_EQ(first.stages.size(), second.stages.size());
+  for (size_t s = 0; s < first.stages.size(); ++s)
+    EXPECT_EQ(first.stages[s].nodes, second.stages[s].nodes);
+}
+
+// More devices than work for them, nodes that take no time, and a CPU.
+TEST(FastPartition, WorkThatIsLittleOrNone) {
+  Planted planted = Plant(2, 40, 4, 5);
+  for (PartitionNode& node : planted.problem.nodes) node.device_time = node.host_time = 0;
+  PartitionResult none = SolvePartition(planted.problem, {false});
+  EXPECT_TRUE(none.feasible);
+  EXPECT_EQ(CheckPartition(planted.problem, none), "");
+  DeviceClass cpu;
+  cpu.host = true;
+  planted = Plant(2, 60, 6, 6);
+  planted.problem.stages = -1;
+  planted.problem.devices.push_back(cpu);
+  for (PartitionNode& node : planted.problem.nodes) node.host_time = 2 * node.device_time;
+  PartitionResult beside = SolvePartition(planted.problem, {false});
+  EXPECT_EQ(CheckPartition(planted.problem, beside), "");
+  EXPECT_LE(beside.objective, planted.load * (1 + 1e-9));
+}
+
+}  // namespace
+}  // namespace pipewright
