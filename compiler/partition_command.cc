@@ -66,7 +66,7 @@ static std::string ExplainText(const PartitionProblem& problem, const Explanatio
   if (e.binds == "memory") out += " limit (without it there is a faster partition)";
   out += "\n";
   if (std::isfinite(e.next_best))
-    out += std::string(e.next_best_proven ? "the next best partition" : "another partition") +
+    out += std::string(e.next_best_proven ? "the next best partition" : "a partition") +
            " without that stage costs " + Json(e.next_best).dump() + unit + ", " +
            Json(e.next_best - result.objective).dump() + unit + " more\n";
   else

@@ -7,6 +7,8 @@ namespace pipewright {
 
 namespace {
 
+constexpr int64_t kWholeSearch = 10'000'000;  // evaluations, times nodes and values
+
 // One partition under change, its devices given.
 struct Search {
   const PartitionProblem& problem;
@@ -146,6 +148,10 @@ PartitionResult SolvePairLinks(const PartitionProblem& problem, const SolveOptio
   if (!best.feasible) return bound;
   best.lower_bound = bound.lower_bound;
   best.proven = best.objective <= best.lower_bound * (1 + 1e-12);
+  if (!best.proven && SearchPairLinks(problem, graph, {}, kWholeSearch / cost, best)) {
+    best.proven = true;
+    best.lower_bound = best.objective;
+  }
   best.sets = bound.sets;
   return best;
 }
@@ -177,6 +183,8 @@ PartitionResult NextBestPairLinks(const PartitionProblem& problem, const UnitGra
     best = search.best;
     best.proven = bounded && best.objective <= best.lower_bound * (1 + 1e-12);
   }
+  if (best.feasible && !best.proven)
+    best.proven = SearchPairLinks(problem, graph, forbidden, kWholeSearch / cost, best);
   return best;
 }
 

@@ -66,12 +66,9 @@ TEST(PairLinks, EqualOnesAreOneLink) {
   }
 }
 
-TEST(PairLinks, FindTheBestOfSmallChainsNearlyAlways) {
+TEST(PairLinks, FindTheBestOfSmallChains) {
   std::mt19937 random(2);
-  double worst = 1;
-  int exact = 0;
-  const int kCases = 60;
-  for (int i = 0; i < kCases; ++i) {
+  for (int i = 0; i < 60; ++i) {
     PartitionProblem problem = Chain(random, 7, 4);
     problem.pair_links.assign(4, std::vector<double>(4, 1));
     double best_link = 0;
@@ -86,22 +83,16 @@ TEST(PairLinks, FindTheBestOfSmallChainsNearlyAlways) {
     ASSERT_TRUE(result.feasible);
     EXPECT_EQ(CheckPartition(problem, result), "");
     double best = BruteForce(problem);
-    EXPECT_GE(result.objective, best * (1 - 1e-9));
+    EXPECT_NEAR(result.objective, best, 1e-9 * best);
     EXPECT_LE(result.lower_bound, best * (1 + 1e-9));
-    EXPECT_FALSE(result.proven && result.objective > best * (1 + 1e-9));
-    worst = std::max(worst, result.objective / best);
-    exact += result.objective <= best * (1 + 1e-9);
+    EXPECT_TRUE(result.proven);
   }
-  EXPECT_GE(exact, kCases * 8 / 10) << worst;
-  EXPECT_LE(worst, 1.15);
 }
 
 // Two islands of two devices with slow links between them.
 TEST(PairLinks, NextBestWithoutTheSlowestStage) {
   std::mt19937 random(3);
-  int exact = 0;
-  const int kCases = 20;
-  for (int i = 0; i < kCases; ++i) {
+  for (int i = 0; i < 20; ++i) {
     PartitionProblem problem = Chain(random, 7, 4);
     problem.pair_links.assign(4, std::vector<double>(4, 1));
     for (int a = 0; a < 4; ++a)
@@ -111,12 +102,9 @@ TEST(PairLinks, NextBestWithoutTheSlowestStage) {
     Explanation explanation = ExplainPartition(problem, result, {});
     ASSERT_GE(explanation.stage, 0);
     double best = BruteForce(problem, result.stages[explanation.stage].nodes);
-    EXPECT_GE(explanation.next_best, best * (1 - 1e-9));
-    EXPECT_LE(explanation.next_best, best * 1.25);
-    EXPECT_FALSE(explanation.next_best_proven && explanation.next_best > best * (1 + 1e-9));
-    exact += explanation.next_best <= best * (1 + 1e-9);
+    EXPECT_NEAR(explanation.next_best, best, 1e-9 * best);
+    EXPECT_TRUE(explanation.next_best_proven);
   }
-  EXPECT_GE(exact, kCases / 3);
 }
 
 }  // namespace
