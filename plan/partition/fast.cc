@@ -1,13 +1,38 @@
 #include "plan/partition/fast.h"
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 
 #include "plan/partition/exact.h"
 #include "plan/partition/multilevel.h"
+#include "plan/partition/up_sets.h"
 #include "plan/partition/windows.h"
 
 namespace pipewright {
+
+static int64_t ExactSets(const UnitGraph& graph, const FastOptions& options) {
+  int64_t units = static_cast<int64_t>(graph.units.size()) + 1;
+  return std::clamp<int64_t>(options.exact_words / units, 1000, 20'000);
+}
+
+// Keeps all that is numbered between two neighbouring cores between them. Else the sets of units
+// that are free at each cut would multiply.
+static void LinkCores(UnitGraph& graph, const std::vector<int>& cores) {
+  auto link = [&](int low, int high) {
+    auto& next = graph.next[low];
+    if (std::find(next.begin(), next.end(), high) != next.end()) return;
+    next.push_back(high);
+    graph.previous[high].push_back(low);
+  };
+  for (size_t c = 0; c + 1 < cores.size(); ++c) {
+    link(cores[c], cores[c + 1]);
+    for (int between = cores[c] + 1; between < cores[c + 1]; ++between) {
+      link(cores[c], between);
+      link(between, cores[c + 1]);
+    }
+  }
+}
 
 // The best of all partitions whose cuts lie near those of `known`: within each stage only the first
 // and the last units in `order` may go to its neighbours, the rest is one unit. `order` has the
@@ -21,20 +46,24 @@ static PartitionResult SearchNearby(const PartitionProblem& problem, const UnitG
   int n = static_cast<int>(order.size());
   auto stage_at = [&](int p) { return stage_of_node[graph.units[order[p]].nodes[0]]; };
   for (; free >= 2; free /= 2) {
-    std::vector<int> group_of(n);
+    std::vector<int> group_of(n), cores;
     int groups = 0;
     for (int begin = 0, end; begin < n; begin = end) {
       for (end = begin + 1; end < n && stage_at(end) == stage_at(begin);) ++end;
+      int at_ends = std::min(free, (end - begin - 1) / 2);
       for (int p = begin; p < end; ++p) {
-        bool core = p >= begin + free && p < end - free && p > begin + free;
+        if (p == begin + at_ends) cores.push_back(groups);
+        bool core = p > begin + at_ends && p < end - at_ends;
         group_of[order[p]] = core ? groups - 1 : groups++;
       }
     }
+    UnitGraph coarse = Coarsen(graph, group_of, groups);
+    LinkCores(coarse, cores);
     ExactOptions exact;
     exact.below = known.objective;
     exact.max_sets = options.nearby_sets;
     exact.max_visits = options.nearby_visits;
-    PartitionResult found = ExactPartition(problem, Coarsen(graph, group_of, groups), exact);
+    PartitionResult found = ExactPartition(problem, coarse, exact);
     if (found.feasible || found.proven) return found;
   }
   return PartitionResult();
@@ -47,9 +76,13 @@ struct Fast {
   const UnitGraph& graph;
   const FastOptions& options;
   const Resources& resources;
+  double bound;
+  int64_t steps, run_steps;  // that are left; of one partition from coarse graphs at most
   StagedUnits best;
   double load;                            // of `best`
   std::vector<std::vector<int>> found{};  // stages of units, of every partition that was looked at
+
+  bool Optimal() const { return load <= bound * (1 + 1e-12); }
 
   bool Offer(const StagedUnits& units) {
     if (units.options.empty()) return false;
@@ -63,27 +96,47 @@ struct Fast {
 
   void CutOrders() {
     for (const std::vector<int>& order : CandidateOrders(graph)) {
-      OrderCuts cuts = CutOrder(problem, graph, resources, order, load, options.pairs);
+      OrderCuts cuts = CutOrder(problem, graph, resources, order, load, options.pairs, steps);
       if (cuts.stages.empty()) continue;
       StagedUnits units = StagesOfCuts(order, cuts);
       StageTable table(problem, graph, units);
-      int64_t steps = options.pairs;
-      Refine(graph, table, {32, 4, &steps});
+      int64_t moves = 12 * options.pairs;
+      Refine(graph, table, {32, 4, &moves});
+      steps -= 12 * options.pairs - moves;
       if (!Offer(table.units())) Offer(units);
     }
   }
 
+  // The work of a stage at most, as a multiple of a device's even share.
+  double StageSize() const {
+    double work = 0, speeds = 0;
+    for (const Unit& unit : graph.units) work += unit.device_time;
+    for (const DeviceClass& device : problem.devices)
+      if (!device.host) speeds += device.count * device.speed;
+    bool known = load < kInfinity && work > 0;
+    return problem.max_replicas * (known ? std::max(load * speeds / work, 1.0) : 1);
+  }
+
   // Partitions from coarse graphs: each way to make them coarse once, then with the best one's
   // stages kept apart, and with what is apart in some other one.
-  void Levels() {
+  void Levels(int first_run, int runs) {
     int n = static_cast<int>(graph.units.size());
-    int runs = std::clamp(options.units / std::max(n, 1), 2, 6);
     MultilevelOptions level;
-    for (int run = 0; run < runs; ++run) {
-      bool fresh = run < 3 && run <= runs / 3;
+    for (int run = first_run; run < runs && steps > 0 && !Optimal(); ++run) {
+      // Where loads are far over an even share, by replicas or dear transfers, stages of several
+      // sizes are tried.
+      double size = StageSize();
+      bool resized = size > 2, fresh = resized ? run < 4 : run < 3 && run <= runs / 3;
       level.rating = run % 3;
+      level.size = 1;
+      if (resized)
+        level.size =
+            run < 4 ? std::min(size, problem.max_replicas * std::array{1., 4., 2., 8.}[run]) : size;
+      int64_t own = std::min(steps, run_steps), all = own;
+      level.steps = &own;
       if (fresh || best.options.empty()) {
         Offer(MultilevelPartition(problem, graph, resources, level));
+        steps -= all - own;
         continue;
       }
       StagedUnits start = best;
@@ -94,12 +147,50 @@ struct Fast {
         for (int u = 0; u < n; ++u) apart[u] += stages * other[u];
       level.start = &start, level.apart = &apart;
       Offer(MultilevelPartition(problem, graph, resources, level));
+      steps -= all - own;
       level.start = nullptr, level.apart = nullptr;
     }
+  }
+
+  // Near the cuts of the best, then a few stages at a time.
+  PartitionResult Improve() {
+    PartitionResult result = ResultOfStages(problem, graph, best);
+    result.lower_bound = bound;
+    int free = 32;
+    std::vector<int> order(graph.units.size());
+    std::iota(order.begin(), order.end(), 0);
+    order = OrderByStage(order, best);
+    for (int round = 0; round < options.rounds && result.objective > bound * (1 + 1e-12); ++round) {
+      PartitionResult nearby = SearchNearby(problem, graph, order, result, options, free);
+      if (!nearby.feasible || nearby.objective >= result.objective) break;
+      result = nearby;
+      result.lower_bound = bound;
+      order = OrderByStage(order, StagesOfResult(graph, result));
+    }
+    if (result.objective > bound * (1 + 1e-12))
+      result = ImproveWindows(problem, graph, order, result, options.windows);
+    result.proven = result.objective <= bound * (1 + 1e-12);
+    return result;
   }
 };
 
 }  // namespace
+
+// The exact search for something better than `known`, if there are few enough sets of units.
+static PartitionResult Settle(const PartitionProblem& problem, const UnitGraph& graph,
+                              const PartitionResult& known, const FastOptions& options) {
+  ExactOptions exact;
+  exact.below = known.objective;
+  exact.max_sets = ExactSets(graph, options);
+  exact.max_visits = options.exact_visits;
+  PartitionResult found = ExactPartition(problem, graph, exact);
+  PartitionResult best = found.feasible && found.objective < known.objective ? found : known;
+  best.lower_bound = known.lower_bound;
+  best.proven = found.proven;
+  if (best.proven) best.lower_bound = best.feasible ? best.objective : kInfinity;
+  best.sets = found.sets;
+  return best;
+}
 
 PartitionResult FastPartition(const PartitionProblem& problem, const UnitGraph& graph,
                               const FastOptions& options) {
@@ -111,29 +202,37 @@ PartitionResult FastPartition(const PartitionProblem& problem, const UnitGraph& 
     result.proven = true;
     return result;
   }
-  Fast fast{problem, graph, options, resources, {}, options.below};
-  auto optimal = [&] { return fast.load <= result.lower_bound * (1 + 1e-12); };
-  fast.CutOrders();
-  // The smallest graphs an exact search settles at once.
-  if (!optimal() && graph.units.size() > 40) fast.Levels();
-  if (fast.best.options.empty()) return result;
-  double bound = result.lower_bound;
-  result = ResultOfStages(problem, graph, fast.best);
-  int free = 32;
-  std::vector<int> order(graph.units.size());
-  std::iota(order.begin(), order.end(), 0);
-  order = OrderByStage(order, fast.best);
-  for (int round = 0; round < options.rounds && !optimal(); ++round) {
-    PartitionResult found = SearchNearby(problem, graph, order, result, options, free);
-    if (!found.feasible || found.objective >= result.objective) break;
-    result = found;
-    order = OrderByStage(order, StagesOfResult(graph, result));
+  int64_t budget = options.steps + options.steps_of_unit * GraphSize(graph);
+  Fast fast{problem, graph,          options, resources,    result.lower_bound,
+            budget,  budget * 2 / 3, {},      options.below};
+  bool large = graph.units.size() > 40;  // smaller ones an exact search settles at once
+  UpSets up;
+  bool narrow = EnumerateUpSets(graph, ExactSets(graph, options), kInfinity, up);
+  up = UpSets();
+  int runs =
+      std::clamp(options.units / std::max<int>(static_cast<int>(graph.units.size()), 1), 2, 6);
+  // In a wide graph the orders' cuts are dear: with a good partition at hand few need be looked at.
+  int early = large && !narrow ? 1 : 0;
+  fast.Levels(0, early);
+  if (early > 0 && fast.StageSize() > 2) {
+    early = std::min(4, runs);
+    fast.Levels(1, early);
   }
-  result.lower_bound = bound;
-  if (result.objective > bound * (1 + 1e-12))
-    result = ImproveWindows(problem, graph, order, result, options.windows);
-  result.proven = result.objective <= bound * (1 + 1e-12);
-  return result;
+  fast.CutOrders();
+  if (narrow && !fast.Optimal()) {
+    if (!fast.best.options.empty()) {
+      double bound = result.lower_bound;
+      result = ResultOfStages(problem, graph, fast.best);
+      result.lower_bound = bound;
+    }
+    result = Settle(problem, graph, result, options);
+    if (result.proven) return result;
+    if (result.feasible) fast.Offer(StagesOfResult(graph, result));
+  }
+  if (large) fast.Levels(early, runs);
+  if (fast.best.options.empty()) return result;
+  result = fast.Improve();
+  return narrow && !result.proven ? Settle(problem, graph, result, options) : result;
 }
 
 }  // namespace pipewright

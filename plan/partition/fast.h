@@ -1,4 +1,5 @@
-// Good partitions of large graphs: the best cuts of several topological orders, then local moves.
+// Good partitions of large graphs: the best cuts of several topological orders, partitions of
+// coarser graphs, then local moves.
 #pragma once
 #include "plan/partition/units.h"
 #include "plan/partition/windows.h"
@@ -6,17 +7,21 @@
 namespace pipewright {
 
 struct FastOptions {
-  double below = kInfinity;   // only partitions better than this are of interest
-  int64_t pairs = 600'000;  // stages tried in one order; sets how finely large graphs are cut
-  int units = 12000;          // that partitions from coarser graphs are made of, in all
-  int rounds = 8;             // of searches near the best cuts
-  int64_t nearby_sets = 60'000, nearby_visits = 2'000'000;  // of one such search
-  WindowOptions windows;                                    // of what follows those
+  double below = kInfinity;  // only partitions better than this are of interest
+  int64_t pairs = 600'000;   // stages tried in one order; sets how finely large graphs are cut
+  int64_t steps = 45'000'000, steps_of_unit = 3'000;  // in all, and of each unit and place of a net
+  int units = 12000;  // that partitions from coarser graphs are made of, in all
+  int rounds = 8;     // of searches near the best cuts
+  int64_t nearby_sets = 20'000, nearby_visits = 2'000'000;  // of one such search
+  // Of the exact search over all units: visits, and sets times units.
+  int64_t exact_visits = 2'000'000, exact_words = 20'000'000;
+  WindowOptions windows;  // of what follows those
 };
 
-// Deterministic: its effort is counted in steps, not seconds. O(orders * pairs) time. Optimal over
-// the cuts of each order that it tries, so never worse than cutting in the order of the nodes into
-// equal parts. `proven` only where it equals the lower bound.
+// Deterministic: its effort is counted in steps, not seconds. Never worse than the best cuts of
+// each order that it tries, and so than cutting in the order of the nodes into equal parts.
+// `proven` where it equals the lower bound, or where an exact search of a narrow graph came to its
+// end; then `feasible` says whether any partition has an objective under `below`.
 PartitionResult FastPartition(const PartitionProblem& problem, const UnitGraph& graph,
                               const FastOptions& options);
 

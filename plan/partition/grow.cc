@@ -115,7 +115,7 @@ struct Growth {
       for (size_t i = 0; i < ready.size(); i += stride) {
         Grow(ready[i]);
         double value = work - 2 * cut;
-        if (value > best) best = value, kept = stage;
+        if (!stage.empty() && value > best) best = value, kept = stage;
         Clear();
       }
       std::sort(kept.begin(), kept.end());  // a topological order

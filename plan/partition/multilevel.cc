@@ -17,7 +17,7 @@ struct Multilevel {
   const PartitionProblem& problem;
   const Resources& resources;
   const MultilevelOptions& options;
-  int64_t steps;
+  int64_t& steps;
   int stages = 1;                                        // at most
   double work = 0;                                       // of all units, in device time
   double most_work = kInfinity, most_bytes = kInfinity;  // of a cluster
@@ -50,7 +50,8 @@ struct Multilevel {
         orders.push_back(GrownOrder(graph, problem.transfer_latency, most_work * slack, from_end));
     std::vector<std::pair<double, StagedUnits>> found;
     for (const std::vector<int>& order : orders) {
-      OrderCuts cuts = CutOrder(problem, graph, resources, order, kInfinity, options.pairs);
+      if (steps <= 0 && !found.empty()) break;
+      OrderCuts cuts = CutOrder(problem, graph, resources, order, kInfinity, options.pairs, steps);
       if (!cuts.stages.empty()) found.push_back({cuts.objective, StagesOfCuts(order, cuts)});
     }
     std::stable_sort(found.begin(), found.end(),
@@ -71,7 +72,7 @@ struct Multilevel {
     double load = Load(graph, units), before = load;
     for (const std::vector<int>& order : orders) {
       std::vector<int> staged = OrderByStage(order, units);
-      OrderCuts cuts = CutOrder(problem, graph, resources, staged, load, options.pairs);
+      OrderCuts cuts = CutOrder(problem, graph, resources, staged, load, options.pairs, steps);
       if (cuts.stages.empty()) continue;
       units = StagesOfCuts(staged, cuts);
       load = Load(graph, units);
@@ -82,7 +83,7 @@ struct Multilevel {
   void Settle(const UnitGraph& graph, StagedUnits& units) {
     std::vector<std::vector<int>> orders = CandidateOrders(graph);
     if (graph.units.size() > 700) orders.resize(std::min<size_t>(orders.size(), 2));
-    for (int round = 0; round < 10; ++round) {
+    for (int round = 0; round < 10 && steps > 0; ++round) {
       RefineAll(graph, units);
       if (!Recut(graph, orders, units)) break;
     }
@@ -131,8 +132,11 @@ static void Project(const std::vector<int>& group_of, size_t groups, std::vector
 
 StagedUnits MultilevelPartition(const PartitionProblem& problem, const UnitGraph& graph,
                                 const Resources& resources, const MultilevelOptions& options) {
-  Multilevel search{problem, resources, options, options.steps};
+  Multilevel search{problem, resources, options, *options.steps};
   LimitClusters(problem, graph, search);
+  search.most_work *= options.size;
+  if (problem.stages < 0)
+    search.stages = std::max(static_cast<int>(search.stages / options.size), 1);
   StagedUnits units;
   std::vector<int> apart;
   if (options.start) units = *options.start, apart = *options.apart;
@@ -141,6 +145,7 @@ StagedUnits MultilevelPartition(const PartitionProblem& problem, const UnitGraph
   while (coarsest->units.size() > static_cast<size_t>(2 * search.stages + 8)) {
     ClusterOptions cluster;
     size_t count = coarsest->units.size();
+    search.steps -= 200 * GraphSize(*coarsest);
     cluster.most_work = std::min(search.most_work, 6 * search.work / static_cast<double>(count));
     cluster.most_bytes = search.most_bytes;
     cluster.rating = options.rating;

@@ -5,9 +5,10 @@
 namespace pipewright {
 
 struct MultilevelOptions {
-  int64_t steps = 20'000'000;          // moves looked at
+  int64_t* steps = nullptr;            // that may still be taken; counted down
   int64_t pairs = 500'000;             // stages tried in one order of a level
   int rating = 0;                      // of ClusterOptions
+  double size = 1;                     // work of a stage, as a multiple of a device's even share
   const StagedUnits* start = nullptr;  // where to begin
   const std::vector<int>* apart =
       nullptr;  // of ClusterOptions; no finer than the stages of `start`

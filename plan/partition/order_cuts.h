@@ -16,9 +16,9 @@ struct OrderCuts {
 
 // Dynamic programming over positions. Where `order` is too long for `pairs` stages to be tried,
 // only some positions are allowed to be cuts: first the cheapest of each stretch of equal work,
-// then all those around the best cuts found so far.
+// then all those around the best cuts found so far. What it took is taken from `steps`.
 OrderCuts CutOrder(const PartitionProblem& problem, const UnitGraph& graph,
                    const Resources& resources, const std::vector<int>& order, double below,
-                   int64_t pairs);
+                   int64_t pairs, int64_t& steps);
 
 }  // namespace pipewright

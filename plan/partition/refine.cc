@@ -8,6 +8,8 @@ namespace pipewright {
 
 namespace {
 
+constexpr int64_t kLookSteps = 12;  // that looking at one move counts for
+
 struct Candidate {
   double gain;
   int unit, to;
@@ -42,7 +44,7 @@ struct Pass {
     for (int to : std::array<int, 4>{low, from - 1, from + 1, high}) {
       if (to < low || to > high || to == from || to == before) continue;
       before = to;
-      --*options.steps;
+      *options.steps -= kLookSteps;
       auto [left, right] = table.LoadsAfter(unit, to);
       if (right == kInfinity || left == kInfinity) continue;
       double gain = Power(table.load(from)) + Power(table.load(to)) - Power(left) - Power(right);

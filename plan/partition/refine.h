@@ -43,7 +43,7 @@ class StageTable {
 struct RefineOptions {
   int power = 2;   // loads count with this power: 2 saves transfers, more evens out the loads
   int passes = 4;  // at most; the next one follows only where one has helped
-  int64_t* steps;  // moves that may still be looked at; counted down
+  int64_t* steps;  // that may still be taken; counted down
 };
 
 // Passes in which each unit moves at most once, always the one whose move lowers the sum of the

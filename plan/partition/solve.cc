@@ -41,17 +41,13 @@ PartitionResult SolvePartition(const PartitionProblem& problem, const SolveOptio
     return best;
   }
   best = FastPartition(problem, graph, FastOptions{});
-  if (best.proven) return best;
+  if (best.proven || !options.exact) return best;
   ExactOptions exact;
   exact.below = best.objective;
   exact.max_seconds = options.max_seconds;
   exact.max_sets = options.max_sets;
-  if (!options.exact) {
-    exact.max_sets = std::clamp(20'000'000 / units, 1000, 20'000);
-    exact.max_visits = 2'000'000;
-  }
   best = Improve(problem, graph, best, exact);
-  if (best.proven || !options.exact) return best;
+  if (best.proven) return best;
 
   // Too many sets. They may be few enough where every node without compute stays with its only
   // neighbour; the optimum without memory limits, for any number of stages, is then a bound.

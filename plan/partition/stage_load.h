@@ -27,6 +27,15 @@ struct StageSums {
     not_on_device += unit.device_ok ? 0 : sign;
   }
 
+  void Add(const StageSums& other) {
+    device_time += other.device_time;
+    host_time += other.host_time;
+    static_bytes += other.static_bytes;
+    stash_bytes += other.stash_bytes;
+    parameter_bytes += other.parameter_bytes;
+    not_on_device += other.not_on_device;
+  }
+
   void AddCut(const Net& net, int sign) {
     cut_time += sign * net.time;
     cut_transfers += sign * net.transfers;

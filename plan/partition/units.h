@@ -2,6 +2,7 @@
 // values travel.
 #pragma once
 #include <algorithm>
+#include <cstdint>
 #include <numeric>
 #include <utility>
 #include <vector>
@@ -47,6 +48,13 @@ struct UnitSets {
 
 // Unites the sets of each strongly connected component of a graph of their representatives.
 void UniteCycles(UnitSets& sets, const std::vector<std::pair<int, int>>& edges);
+
+// Units, and places of nets at units.
+inline int64_t GraphSize(const UnitGraph& graph) {
+  size_t size = graph.units.size();
+  for (const Net& net : graph.nets) size += net.units.size();
+  return static_cast<int64_t>(size);
+}
 
 // Which units without compute join their only neighbour. That never makes a load larger.
 enum class Merge {
