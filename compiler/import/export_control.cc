@@ -66,11 +66,11 @@ std::vector<Value*> ExportConverter::Region(const ExportJson& inner,
   return outputs;
 }
 
-static const ExportJson& GraphOf(const ExportJson& node, size_t input) {
+const ExportJson& GraphOf(const ExportJson& node, size_t input) {
   return node.at("inputs").at(input).at("arg").at("as_graph").at("graph");
 }
 
-static std::vector<std::string> OutputNames(const ExportJson& node) {
+std::vector<std::string> ResultNames(const ExportJson& node) {
   std::vector<std::string> names;
   for (const ExportJson& output : node.at("outputs")) {
     const ExportJson& content = output.begin().value();
@@ -85,7 +85,7 @@ static std::vector<std::string> OutputNames(const ExportJson& node) {
 
 void ExportConverter::BindRegion(const ExportJson& node, const ExportJson& graph,
                                  at::ArrayRef<Value*> values) {
-  std::vector<std::string> names = OutputNames(node);
+  std::vector<std::string> names = ResultNames(node);
   for (size_t i = 0; i < names.size() && i < values.size(); ++i)
     if (!names[i].empty()) Bind(names[i], values[i], graph);
 }
@@ -105,7 +105,7 @@ void ExportConverter::ConvertGradRegion(const ExportJson& node) {
   grad_enabled_ = outer;
   switch_to(outer);
   // The region's results already have names: bind the outer ones to the same values.
-  std::vector<std::string> names = OutputNames(node);
+  std::vector<std::string> names = ResultNames(node);
   for (size_t i = 0; i < names.size() && i < outputs.size(); ++i) env_[names[i]] = outputs[i];
 }
 

@@ -226,10 +226,7 @@ void ExportConverter::ConvertOperator(const ExportJson& node, const ExportJson& 
            "write that part of the model with operators of torch");
   const std::string& space = parts[2];
   if (space == "higher_order")
-    Refuse("uses the higher-order operator " + parts[3] + ", which is not supported",
-           parts[3] == "wrap_with_autocast"
-               ? "export without torch.autocast and cast explicitly with x.to(dtype)"
-               : "");
+    Refuse("uses the higher-order operator " + parts[3] + ", which is not supported");
   std::string overload = parts.size() > 4 && parts[4] != "default" ? parts[4] : "";
   auto op = torch::jit::findOperatorFor(c10::OperatorName(space + "::" + parts[3], overload));
   if (!op)
@@ -267,6 +264,7 @@ void ExportConverter::ConvertOperator(const ExportJson& node, const ExportJson& 
     }
   }
   if (used != given.size()) Refuse("has an argument that " + target + " does not take");
+  if (autocast_) Autocast(schema.operator_name(), node, graph, inputs);
   c10::Symbol symbol = c10::Symbol::fromQualString(space + "::" + parts[3]);
   if (!fits) {  // a number where the overload takes a tensor: another overload
     std::vector<torch::jit::NamedValue> positional, keyword;

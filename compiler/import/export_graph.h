@@ -1,6 +1,7 @@
 // The nodes of an exported program (torch._export.serde.schema, major 8) as torch::jit nodes.
 #pragma once
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -38,6 +39,12 @@ class ExportConverter {
   bool ConvertSpecial(const ExportJson& node, const ExportJson& graph);
   // Regions (export_control.cc).
   void ConvertGradRegion(const ExportJson& node);
+  // Autocast (export_autocast.cc).
+  void ConvertAutocastRegion(const ExportJson& node);
+  void Autocast(const c10::OperatorName& name, const ExportJson& node, const ExportJson& graph,
+                std::vector<torch::jit::Value*>& inputs);
+  torch::jit::Value* Cast(torch::jit::Value* value, at::ScalarType dtype);
+  std::optional<at::ScalarType> DtypeOf(const torch::jit::Value* value) const;
   void ConvertCond(const ExportJson& node, const ExportJson& graph);
   void ConvertWhile(const ExportJson& node, const ExportJson& graph);
   void ConvertScan(const ExportJson& node, const ExportJson& graph);
@@ -68,7 +75,12 @@ class ExportConverter {
   torch::jit::ScopePtr root_ = c10::make_intrusive<torch::jit::Scope>();
   const ExportJson* current_ = nullptr;
   bool grad_enabled_ = true;
+  std::optional<c10::DispatchKey> autocast_;  // of the device whose autocast is on
 };
+
+// The region that is the node's argument number `input`, and what the node's results are called.
+const ExportJson& GraphOf(const ExportJson& node, size_t input);
+std::vector<std::string> ResultNames(const ExportJson& node);
 
 // The schema's enumerations to torch's. Throw Error for numbers that it does not know.
 at::ScalarType ExportDtype(int64_t number);

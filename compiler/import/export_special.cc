@@ -56,6 +56,8 @@ bool ExportConverter::ConvertSpecial(const ExportJson& node, const ExportJson& g
     ConvertGradRegion(node);
     return true;
   }
+  if (target == "torch.ops.higher_order.wrap_with_autocast")
+    return ConvertAutocastRegion(node), true;
   if (target == "torch.ops.higher_order.cond") return ConvertCond(node, graph), true;
   if (target == "torch.ops.higher_order.while_loop") return ConvertWhile(node, graph), true;
   if (target == "torch.ops.higher_order.scan") return ConvertScan(node, graph), true;

@@ -213,6 +213,33 @@ class Models(CompilerTest):
 
         self.check(Region(), [torch.randn(3, 4)], modules=2)
 
+    def test_autocast(self):
+        class Cast(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.a, self.b, self.ln = nn.Linear(8, 8), nn.Linear(8, 8), nn.LayerNorm(8)
+                self.head, self.conv = nn.Linear(8, 5), nn.Conv1d(4, 4, 3, padding=1)
+                self.w = nn.Parameter(torch.randn(8, 8))
+
+            def forward(self, x, target):
+                with torch.autocast("cpu", dtype=torch.bfloat16):
+                    y = self.ln(F.gelu(self.a(x))) + x
+                    pipe_split()
+                    q = self.b(y).view(3, 2, 2, 4)
+                    y = F.scaled_dot_product_attention(q, q, q).reshape(3, 2, 8)
+                    y = self.conv(torch.cat([y, x], 1))
+                    with torch.autocast("cpu", enabled=False):
+                        y = torch.matmul(y.float(), torch.eye(8))
+                    pipe_split()
+                    y = torch.einsum("bij,jk->bik", y, self.w)
+                    y = self.head(F.dropout(y, 0.0, self.training)).flatten(0, 1)
+                    return F.cross_entropy(y, target)
+
+        x, target = torch.randn(3, 2, 8), torch.randint(5, (12,))
+        _, package = self.check(Cast(), [x, target], modules=3)
+        self.assertIn("a_weight_bfloat16", self.code(package, 0))
+        self.assertNotIn("autocast", self.code(package, 1))
+
     def test_sizes_are_made_again(self):
         class Sizes(nn.Module):
             def __init__(self):

@@ -39,6 +39,24 @@ class Refusals(CompilerTest):
         self.refused(body, "lies inside a torch.no_grad() region", "move the marker out",
                      "refusals_test.py")
 
+    def test_autocast(self):
+        rnn = nn.GRU(4, 4)
+
+        def body(m, x):
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                x = rnn(x)[0] if m.training else torch.relu(m.a(x))
+            return m.b(x)
+
+        self.refused(body, "node gru", "refusals_test.py", "enabled=False")
+        path = self.at / "model.pt2"
+        export(Two(body).eval(), [torch.randn(3, 4)], path)
+        self.changed(path, "other.pt2", "models/model.json", lambda t: t.replace(
+            '{"as_string": "cpu"}', '{"as_string": "cuda"}').replace(
+            '{"as_string":"cpu"}', '{"as_string":"cuda"}'))
+        self.assertIn('enter torch.autocast("cpu"', self.compile(self.at / "other.pt2", code=1))
+        export(Two(body).eval(), [torch.randn(3, 4)], path, strict=True)
+        self.assertIn("strict=False", self.compile(path, code=1))
+
     def test_view_written_on_the_other_side(self):
         def body(m, x):
             y = m.a(x)

@@ -1,0 +1,134 @@
+// Autocast regions of an export: the casts that autocast made are written out.
+#include <ATen/autocast_mode.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <set>
+
+#include "compiler/import/export_graph.h"
+#include "plan/error.h"
+
+namespace pipewright {
+
+using torch::jit::Node;
+using torch::jit::Value;
+namespace prim = torch::jit::prim;
+
+static bool RecordsTensorsOn(const ExportJson& graph, const std::string& device) {
+  for (const auto& [name, meta] : graph.at("tensor_values").items())
+    if (meta.at("device").at("type").get<std::string>() == device) return true;
+  return false;
+}
+
+// with torch.autocast(...): its nodes become ordinary ones, after casts.
+void ExportConverter::ConvertAutocastRegion(const ExportJson& node) {
+  const ExportJson& inputs = node.at("inputs");
+  auto argument = [&](size_t i) -> const ExportJson& { return inputs.at(i).at("arg"); };
+  const std::string device = argument(0).at("as_string").get<std::string>();
+  const bool enabled = argument(2).at("as_bool").get<bool>();
+  const ExportJson& inner = GraphOf(node, 4);
+  if (enabled && argument(3).contains("as_none"))
+    Refuse(
+        "enters torch.autocast in an export made with strict=True, which does not record the "
+        "dtypes that autocast gives",
+        "export with strict=False");
+  if (enabled && !RecordsTensorsOn(inner, device))
+    Refuse(
+        "enters torch.autocast(\"" + device + "\") without a tensor on that device",
+        "enter torch.autocast(\"cpu\", dtype=...) for a model exported on the CPU: its casts are "
+        "made on every device");
+  const auto outer = autocast_;
+  std::vector<Value*> operands = Operands(node, 5);
+  autocast_.reset();
+  if (enabled)
+    autocast_ =
+        at::autocast::get_autocast_dispatch_key_from_device_type(c10::Device(device).type());
+  std::vector<Value*> outputs = Region(inner, operands);
+  autocast_ = outer;
+  std::vector<std::string> names = ResultNames(node);
+  for (size_t i = 0; i < names.size() && i < outputs.size(); ++i) env_[names[i]] = outputs[i];
+}
+
+static std::optional<at::ScalarType> RecordedDtype(const ExportJson& node,
+                                                   const ExportJson& graph) {
+  const ExportJson& outputs = node.at("outputs");
+  if (outputs.empty()) return std::nullopt;
+  const ExportJson* content = &outputs[0].begin().value();
+  if (content->is_array()) content = content->empty() ? nullptr : &(*content)[0];
+  if (!content || !content->is_object() || !content->contains("name")) return std::nullopt;
+  const ExportJson& tensors = graph.at("tensor_values");
+  auto found = tensors.find((*content)["name"].get<std::string>());
+  if (found == tensors.end()) return std::nullopt;
+  return ExportDtype(found->at("dtype").get<int64_t>());
+}
+
+std::optional<at::ScalarType> ExportConverter::DtypeOf(const Value* value) const {
+  if (value->node()->kind() == prim::Param && value->offset() < model_.weights.size() &&
+      value == model_.weight_input(value->offset()))
+    return model_.weights[value->offset()].dtype;
+  const ValueMeta* meta = model_.MetaOf(value);
+  return meta ? std::optional(meta->dtype) : std::nullopt;
+}
+
+Value* ExportConverter::Cast(Value* value, at::ScalarType dtype) {
+  Value* made = model_.graph->insert(c10::aten::to, {value, Constant(static_cast<int64_t>(dtype))});
+  made->setType(c10::TensorType::get());
+  ValueMeta meta;
+  if (const ValueMeta* known = model_.MetaOf(value)) meta = *known;
+  if (value->offset() < model_.weights.size() && value->node()->kind() == prim::Param)
+    for (int64_t size : model_.weights[value->offset()].shape)
+      meta.shape.push_back(std::to_string(size));
+  meta.dtype = dtype;
+  model_.meta[Name(made, value->debugName() + "_" + DtypeText(dtype))] = meta;
+  return made;
+}
+
+// An operator that autocast knows takes its floating arguments in the dtype that its result was
+// recorded in, whichever of autocast's lists it is on; so does one made of such operators, where
+// the result is not of the dtype that its arguments promote to.
+void ExportConverter::Autocast(const c10::OperatorName& name, const ExportJson& node,
+                               const ExportJson& graph, std::vector<Value*>& inputs) {
+  static const std::set<std::string> kRecurrent = {"lstm", "gru", "rnn_tanh", "rnn_relu"};
+  auto op = c10::Dispatcher::singleton().findOp(name);
+  if (!op) return;
+  const std::string operation = name.name.substr(name.name.rfind(':') + 1);
+  if (kRecurrent.count(operation))
+    Refuse("is a recurrent layer inside torch.autocast, which is not supported",
+           "put it into torch.autocast(..., enabled=False), or cast the layer and its input with "
+           ".to(dtype)");
+  const std::optional<at::ScalarType> wanted = RecordedDtype(node, graph);
+  if (!wanted || !at::isFloatingType(*wanted) || *wanted == at::kDouble) return;
+
+  std::vector<std::pair<Node*, size_t>> lists;  // arguments in lists
+  std::vector<Value**> casts;
+  std::optional<at::ScalarType> promoted;
+  auto look = [&](Value* value) {
+    if (!value->type()->isSubtypeOf(*c10::TensorType::get())) return false;
+    std::optional<at::ScalarType> dtype = DtypeOf(value);
+    if (!dtype || !at::isFloatingType(*dtype)) return false;
+    promoted = promoted ? c10::promoteTypes(*promoted, *dtype) : *dtype;
+    return *dtype != *wanted && *dtype != at::kDouble;
+  };
+  for (Value*& input : inputs) {
+    if (look(input)) casts.push_back(&input);
+    Node* list = input->node();
+    if (list->kind() != prim::ListConstruct) continue;
+    for (size_t k = 0; k < list->inputs().size(); ++k)
+      if (look(list->input(k))) lists.emplace_back(list, k);
+  }
+  if (!op->hasKernelForDispatchKey(*autocast_)) {
+    // A norm takes weights of another dtype than its input as they are.
+    bool norm = operation.find("_norm") != std::string::npos;
+    bool composed =
+        !norm && op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
+    for (const c10::Argument& argument : op->schema().arguments())
+      composed = composed && argument.name() != "dtype";
+    if (!composed || !promoted || *promoted == *wanted) return;
+  }
+  for (Value** input : casts) *input = Cast(*input, *wanted);
+  for (auto [list, k] : lists) {
+    torch::jit::WithInsertPoint before(list);
+    list->replaceInput(k, Cast(list->input(k), *wanted));
+  }
+}
+
+}  // namespace pipewright
