@@ -68,7 +68,7 @@ SplitSpec ParseSplit(const std::string& text, const std::vector<std::string>& af
       throw UsageError(e.what());
     }
     if (spec.bytes < 1) throw UsageError("--split " + text, "wants a size, as in size:500MB");
-  } else if (kind == "children" && colon != std::string::npos) {
+  } else if (kind == "children") {
     spec.kind = SplitSpec::kChildren;
     spec.path = rest;
   } else if (kind == "modules" && colon != std::string::npos) {

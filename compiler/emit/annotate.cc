@@ -73,7 +73,7 @@ std::string AnnotateCode(const std::string& text, const torch::jit::SourceRangeR
         std::string code = parts[2];
         for (size_t i = 3; i < parts.size(); ++i) code += "|" + parts[i];
         if (code.size() > kLongest) code = code.substr(0, kLongest) + "...";
-        std::string where = parts[1].empty() ? "" : parts[1] + ": " + code;
+        std::string where = parts[1] + (parts[1].empty() || code.empty() ? "" : ": ") + code;
         if (parts[0] != submodule || where != line) {
           std::string comment = parts[0];
           if (where != line && !where.empty()) comment += (comment.empty() ? "" : "  ") + where;

@@ -276,7 +276,8 @@ void Convert(const Archive& archive, const ExportJson& program, Model& model) {
     const std::string kind = spec.begin().key();
     const ExportJson& content = spec.begin().value();
     if (kind == "user_output" || kind == "loss_output") {
-      const ExportJson& arg = content.at("arg");
+      ExportJson arg = content.at("arg");
+      if (arg.contains("as_string")) arg = {{"as_none", true}};  // keeps its place
       out.registerOutput(
           converter.Output(kind == "user_output" ? arg : ExportJson{{"as_tensor", arg}}));
     } else if (kind == "buffer_mutation") {

@@ -125,7 +125,9 @@ class Resolver {
       std::string path;
       if (!objects_.PathOf(node->input(0), path)) return;
       const std::string name = (path.empty() ? "" : path + ".") + node->s(c10::attr::name);
-      throw Error(model_.file + ": " + Origin(node),
+      // The value's line, where the assignment has none.
+      const Node* line = node->sourceRange().source() ? node : node->input(1)->node();
+      throw Error(model_.file + ": " + Origin(line),
                   "assigns to the attribute \"" + name + "\" while the model runs",
                   "register it as a buffer and write into it: self." + node->s(c10::attr::name) +
                       ".copy_(value)");

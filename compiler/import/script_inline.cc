@@ -2,6 +2,7 @@
 
 #include "compiler/import/script_graph.h"
 #include "plan/error.h"
+#include "plan/text.h"
 
 namespace pipewright {
 
@@ -97,6 +98,26 @@ class Inliner {
     return found;
   }
 
+  // A trace records the calls that led to an operation, innermost first: "model.py(31): forward".
+  // The model's own among them, of those that torch's modules do, the one that called them.
+  static std::optional<torch::jit::SourceRange> Traced(const std::string& calls) {
+    std::optional<torch::jit::SourceRange> found;
+    for (const std::string& call : Split(calls, '\n')) {
+      size_t close = call.rfind("): "), open = call.rfind('(', close);
+      if (call.empty() || close == std::string::npos || open == std::string::npos) break;
+      const std::string file = call.substr(0, open),
+                        digits = call.substr(open + 1, close - open - 1);
+      if (digits.empty() || digits.find_first_not_of("0123456789") != std::string::npos) break;
+      bool library = file.find("/torch/") != std::string::npos || file.rfind("torch/", 0) == 0;
+      if (found && library) continue;
+      auto source =
+          std::make_shared<torch::jit::Source>("", file, std::strtoul(digits.c_str(), nullptr, 10));
+      found = torch::jit::SourceRange(source, 0, 0);
+      if (!library) break;
+    }
+    return found;
+  }
+
   // As one line of text with the number it has in its file.
   torch::jit::SourceRange Written(const torch::jit::SourceRange& range) {
     const auto& file = range.source()->filename();
@@ -108,6 +129,7 @@ class Inliner {
     if (!from || !from->source() || !from->source()->filename()) return {};
     auto place = from->file_line_col();
     if (!place || std::get<0>(*place).empty()) return {};
+    if (auto traced = Traced(from->source()->text_str().str())) return at->second = *traced;
     size_t row = from->source()->lineno_for_offset(from->start());
     std::string code = from->source()->get_line(row).str();
     code.erase(0, code.find_first_not_of(' '));

@@ -61,6 +61,73 @@ void BindInputs(Model& model, const c10::FunctionSchema& schema,
   }
 }
 
+// What element of a list, tuple or dict `node` takes, as a name; nothing where that is not fixed.
+std::optional<std::string> ElementOf(const Node* node) {
+  if (node->kind() != c10::aten::__getitem__ && node->kind() != prim::TupleIndex)
+    return std::nullopt;
+  auto key = torch::jit::toIValue(node->input(1));
+  if (key && key->isString()) return key->toStringRef();
+  if (key && key->isInt() && key->toInt() >= 0 && key->toInt() < 10'000)
+    return std::to_string(key->toInt());
+  return std::nullopt;
+}
+
+// A list, tuple or dict of which the model takes fixed elements becomes inputs of its own, in
+// order: xs_0, xs_1, or table_key. Others stay, and are refused.
+void SpreadInputs(Model& model) {
+  torch::jit::Graph& graph = *model.graph;
+  for (size_t i = model.first_input(); i < graph.inputs().size();) {
+    Value* whole = graph.inputs()[i];
+    const auto kind = whole->type()->kind();
+    const auto parts = whole->type()->containedTypes();
+    const bool tuple = kind == c10::TypeKind::TupleType, list = kind == c10::TypeKind::ListType;
+    if (!tuple && !list && kind != c10::TypeKind::DictType) {
+      ++i;
+      continue;
+    }
+    std::vector<std::string> names;
+    size_t count = tuple ? parts.size() : 0;
+    bool fixed = tuple || whole->hasUses();
+    for (const auto& use : whole->uses()) {
+      auto element = ElementOf(use.user);
+      if (use.user->kind() == prim::ListUnpack || use.user->kind() == prim::TupleUnpack)
+        count = std::max(count, use.user->outputs().size());
+      else if (!element)
+        fixed = false;
+      else if (!tuple && !list)
+        names.push_back(*element);
+      else
+        count = std::max<size_t>(count, std::stoul(*element) + 1);
+    }
+    if (!fixed) {
+      ++i;
+      continue;
+    }
+    for (size_t k = 0; k < count; ++k) names.push_back(std::to_string(k));
+    if (!tuple && !list) {
+      std::sort(names.begin(), names.end());
+      names.erase(std::unique(names.begin(), names.end()), names.end());
+    }
+    std::map<std::string, Value*> made;
+    for (size_t k = 0; k < names.size(); ++k) {
+      Value* input = graph.insertInput(i + 1 + k);
+      input->setType(tuple ? parts[k] : parts.back());
+      input->setDebugName(Identifier(whole->debugName() + "_" + names[k]));
+      made[names[k]] = input;
+    }
+    while (whole->hasUses()) {
+      Node* user = whole->uses()[0].user;
+      if (auto element = ElementOf(user))
+        user->output()->replaceAllUsesWith(made.at(*element));
+      else
+        for (size_t k = 0; k < user->outputs().size(); ++k)
+          user->outputs()[k]->replaceAllUsesWith(made.at(std::to_string(k)));
+      user->destroy();
+    }
+    graph.eraseInput(i);
+  }
+}
+
 void CheckInputs(const Model& model) {
   for (size_t i = model.first_input(); i < model.graph->inputs().size(); ++i) {
     const Value* input = model.graph->inputs()[i];
@@ -69,7 +136,7 @@ void CheckInputs(const Model& model) {
         kind != c10::TypeKind::FloatType && kind != c10::TypeKind::BoolType)
       throw Error(model.file,
                   "input \"" + input->debugName() + "\" is a " + input->type()->annotation_str() +
-                      ", which a run cannot feed",
+                      " of which the model takes more than fixed elements: a run cannot feed it",
                   "wrap the model in one that takes tensors");
   }
 }
@@ -205,6 +272,7 @@ Model ImportScript(const Archive& archive, const ImportOptions& options) {
       weight.file_bytes = tensor.numel() ? tensor.storage().nbytes() : 0;
     });
     BindInputs(model, forward->function().getSchema(), options.inputs);
+    SpreadInputs(model);
     FinishScript(model);
   } catch (const torch::jit::ErrorReport& e) {
     throw Error(archive.path(), std::string("its code cannot be read: ") + e.what());
