@@ -97,6 +97,8 @@ int Mapped(const SplitSpec& split, const Node* node) {
 }
 
 Assignment AssignEach(Model& model, const SplitSpec& split) {
+  const std::string said =
+      split.kind == SplitSpec::kFunction ? "the split callback" : "--split " + split.text;
   for (const auto& [name, module] : split.map) {
     bool used = false;
     for (const Node* node : model.graph->nodes())
@@ -111,8 +113,7 @@ Assignment AssignEach(Model& model, const SplitSpec& split) {
   for (const Node* node : model.graph->nodes()) {
     int wanted = split.kind == SplitSpec::kMap ? Mapped(split, node) : split.function(node);
     if (wanted < -1 || wanted > 100000)
-      throw Error("split callback",
-                  "gives module " + std::to_string(wanted) + " to " + Origin(node));
+      throw Error(said, "gives module " + std::to_string(wanted) + " to " + Origin(node));
     // What nobody places stands with the last of what it needs.
     int earliest = 0;
     const Node* producer = nullptr;
@@ -129,7 +130,7 @@ Assignment AssignEach(Model& model, const SplitSpec& split) {
     if (opens) region = wanted;
     if (before && wanted != region && IsOperation(node)) RefuseRegion(model, node);
     if (wanted < earliest && IsOperation(node))
-      throw Error("--split " + split.text,
+      throw Error(said,
                   Origin(node) + " is in module " + std::to_string(wanted) +
                       " but uses a value of " + Origin(producer) + " in module " +
                       std::to_string(earliest),
@@ -139,7 +140,7 @@ Assignment AssignEach(Model& model, const SplitSpec& split) {
     highest = std::max(highest, wanted);
   }
   out.modules = highest + 1;
-  for (int m = 0; m <= highest; ++m) out.reasons.push_back("placed by " + split.text);
+  for (int m = 0; m <= highest; ++m) out.reasons.push_back("placed by " + said);
   SortByModule(model, out);
   return out;
 }

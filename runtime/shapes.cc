@@ -8,8 +8,8 @@
 #include "plan/error.h"
 #include "plan/symbol.h"
 #include "plan/text.h"
-#include "tensors/dtype.h"
 #include "runtime/module.h"
+#include "tensors/dtype.h"
 
 namespace pipewright {
 
@@ -114,7 +114,14 @@ void RunOnZeros(const std::string& package, const Manifest& manifest, int index,
   try {
     outputs = Run(module, std::move(inputs));
   } catch (const std::exception& e) {
-    throw Error(package + "/" + info.code, std::string("fails on zeros\n") + e.what());
+    std::string sizes;
+    for (int id : info.inputs)
+      sizes += (sizes.empty() ? "" : ", ") + manifest.values[id].name + " " +
+               c10::str(at::IntArrayRef(specs[id].sizes));
+    throw Error(
+        package + "/" + info.code, "fails on zeros of the sizes " + sizes + "\n" + e.what(),
+        "a size that tracing burned in is a number there and holds for one batch size: feed "
+        "that one, or trace the model anew without it");
   }
   for (size_t i = 0; i < info.outputs.size(); ++i) {
     int id = info.outputs[i];

@@ -1,7 +1,9 @@
 """A traced and a scripted model, whose files record no sizes, trained on several ranks."""
 import unittest
 
-from support import LENGTH, SGD, Case, gpt, token_job, torch
+from safetensors.torch import save_file
+
+from support import LENGTH, SGD, Case, gpt, run_ranks, token_job, torch
 
 
 class TorchScript(Case):
@@ -16,6 +18,19 @@ class TorchScript(Case):
         # TorchScript keeps no record of which buffers are left out of the state dict.
         ours.weights.pop("positions")
         self.assert_same_run(ours, theirs)
+
+    def test_a_size_that_the_trace_burned_in(self):
+        class Burned(torch.nn.Module):
+            def forward(self, x):
+                return x.view(4, 2) + 1
+
+        torch.jit.trace(Burned(), torch.ones(2, 4)).save(str(self.path("burned.pt")))
+        package = self.compile("burned.pt", "burned.pkg")
+        save_file({"x": torch.ones(3, 4)}, self.path("x.safetensors"))
+        result = run_ranks(1, "infer", package, "--input", self.path("x.safetensors"), "-o",
+                           self.path("y.safetensors"), mpi=False)
+        self.assert_fails(result, r"fails on zeros of the sizes x \[3, 4\]", r"\[4, 2\]",
+                          "tracing burned in")
 
 
 if __name__ == "__main__":

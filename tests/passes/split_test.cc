@@ -2,12 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include "compiler/trace.h"
 #include "passes/bodies.h"
 #include "passes/gradients.h"
 #include "passes/isolate_writes.h"
 #include "passes/localize.h"
 #include "plan/error.h"
 #include "tests/passes/model_text.h"
+#include "tests/temp_folder.h"
 
 namespace pipewright {
 namespace {
@@ -134,6 +136,43 @@ graph(%training : bool, %device : Device, %x : Tensor):
   EXPECT_EQ(Message([&] { AssignModules(other, ParseSplit("modules:haed")); }),
             "--split modules:haed: there is no submodule \"haed\" (did you mean \"head\"?)\n  "
             "submodules: blocks.1, blocks.10.fc, blocks.1@1, head");
+}
+
+struct NetImpl : torch::nn::Module {
+  torch::Tensor forward(torch::Tensor x) {
+    torch::Tensor y = torch::relu(a(x));
+    pipe_split();  // a callback does without
+    return b(y).view({-1, 2}) + y.sum();
+  }
+  torch::nn::Linear a = register_module("a", torch::nn::Linear(4, 4));
+  torch::nn::Linear b = register_module("b", torch::nn::Linear(4, 4));
+};
+TORCH_MODULE(Net);
+
+TEST(AssignModules, ACallbackPlacesWhatATraceRecorded) {
+  Net net;
+  CompileOptions options;
+  options.output = TempPath("callback.pkg");
+  options.passes.split.kind = SplitSpec::kFunction;
+  options.passes.split.function = [](const torch::jit::Node* node) {
+    std::vector<std::string> stack = ModuleStack(node);
+    return stack.empty() ? -1 : stack.back() == "a" ? 0 : 2;
+  };
+  Model model = Trace(net, {torch::ones({2, 4})}, {{"x"}});
+  Compiled compiled = Compile(model, options);
+  ASSERT_EQ(compiled.manifest.modules.size(), 2u);
+  EXPECT_EQ(compiled.assigned, (std::vector<int>{0, 2}));
+  EXPECT_EQ(compiled.manifest.modules[0].covers, std::vector<std::string>{"a"});
+  EXPECT_EQ(compiled.manifest.modules[1].covers, std::vector<std::string>{"b"});
+  EXPECT_NE(compiled.explanation.find("the split callback"), std::string::npos);
+
+  options.passes.split.function = [](const torch::jit::Node* node) {
+    std::vector<std::string> stack = ModuleStack(node);
+    return !stack.empty() && stack.back() == "b" ? 0 : 1;
+  };
+  model = Trace(net, {torch::ones({2, 4})});
+  EXPECT_NE(Message([&] { Compile(model, options); }).find("the split callback"),
+            std::string::npos);
 }
 
 TEST(Localize, ConstantsListsAndSizesAreMadeWhereTheyAreUsed) {
