@@ -278,8 +278,12 @@ void Convert(const Archive& archive, const ExportJson& program, Model& model) {
     if (kind == "user_output" || kind == "loss_output") {
       ExportJson arg = content.at("arg");
       if (arg.contains("as_string")) arg = {{"as_none", true}};  // keeps its place
-      out.registerOutput(
-          converter.Output(kind == "user_output" ? arg : ExportJson{{"as_tensor", arg}}));
+      torch::jit::Value* value =
+          converter.Output(kind == "user_output" ? arg : ExportJson{{"as_tensor", arg}});
+      // A weight is no value that a module makes.
+      if (std::find(weights.begin(), weights.end(), value) != weights.end())
+        value = out.insert(c10::aten::alias, {value});
+      out.registerOutput(value);
     } else if (kind == "buffer_mutation") {
       // A functionalised export returns the buffer's new content: write it back.
       const std::string name = content.at("buffer_name").get<std::string>();
