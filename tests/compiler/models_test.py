@@ -162,7 +162,8 @@ class Models(CompilerTest):
                 h = self.a(x)
                 pipe_split()
                 y = self.b(h) * scale
-                return {"y": y, "pair": (h, None, x.shape[0]), "top": y.argmax(-1)}
+                return {"y": y, "pair": (h, None, x.shape[0]), "top": y.argmax(-1),
+                        "name": "a string is None", "weight": self.b.weight}
 
         self.check(Outputs(), [torch.randn(3, 4)], kwargs={"scale": torch.tensor(2.0)}, modules=2,
                    dynamic={"x": {0: BATCH}, "scale": None}, tolerance=1e-6,

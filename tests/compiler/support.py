@@ -115,7 +115,7 @@ class CompilerTest(unittest.TestCase):
                 loss.backward()
             found = self.run_modules(package, feed, train)
             for i, value in enumerate(expected):
-                if value is not None:
+                if value is not None and not isinstance(value, str):
                     self.same(found[f"output.{i}"], torch.as_tensor(value).detach(), f"output {i}",
                               close)
             first = {n: group[0] for group in manifest.get("tied", []) for n in group}
