@@ -71,6 +71,8 @@ bench: build $(VENV)
 
 # Whether ratios are as those stored in bench/results, within their spread.
 bench-check: build $(VENV)
+	@test -f bench/results/summary.json || { echo "nothing is stored in bench/results: make bench" >&2; exit 1; }
+	@rm -rf $(BUILD)/bench-results
 	@BENCH_RESULTS=$(BUILD)/bench-results bench/run.sh $(BUILD) $(or $(PARTS),quick)
 	@.venv/bin/python -B bench/check.py bench/results/summary.json $(BUILD)/bench-results/summary.json
 

@@ -12,6 +12,23 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1",
                "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
+def core_sets(count):
+    """The hardware threads of the first cores, as mpirun's --bind-to core gives them to ranks."""
+    sets = []
+    for cpu in sorted(os.sched_getaffinity(0)):
+        with open(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list") as file:
+            text = file.read().strip()
+        core = set()
+        for part in text.split(","):
+            first, _, last = part.partition("-")
+            core |= set(range(int(first), int(last or first) + 1))
+        if core not in sets:
+            sets.append(core)
+    if len(sets) < count:
+        raise RuntimeError(f"{count} ranks of one core each, and there are {len(sets)} cores")
+    return sets[:count]
+
+
 class Workers:
     """The ranks of one program. `ask` returns what each of them answers."""
 
@@ -19,7 +36,7 @@ class Workers:
         self.name = " ".join(os.path.basename(word) for word in commands[0][:8])
         self.processes = []
         for rank, command in enumerate(commands):
-            bind = (lambda core=cores[rank]: os.sched_setaffinity(0, {core})) if cores else None
+            bind = (lambda core=cores[rank]: os.sched_setaffinity(0, core)) if cores else None
             self.processes.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
                                                    env=environments[rank], preexec_fn=bind))
 
@@ -76,7 +93,7 @@ def start_peer(ranks, arguments):
     for environment in environments:
         environment["MASTER_PORT"] = port
     command = [sys.executable, "-W", "ignore", os.path.join(HERE, "peer.py"), *arguments]
-    return Workers([command] * ranks, environments, cores=range(ranks))
+    return Workers([command] * ranks, environments, cores=core_sets(ranks))
 
 
 def start_single(threads, arguments):

@@ -138,16 +138,17 @@ class Comparison:
         yield ("single", "whole")
 
     def warm_up(self):
-        """Also checks that all compute the same."""
-        expected = None
+        """Also checks that all compute the same: losses before any update, and after two."""
+        expected = {}
         for what in self.programs():
-            first = self.steps(what, 1)["losses"]
-            mean = sum(first) / len(first)
-            expected = mean if expected is None else expected
-            # The model of `single whole` is the one that `single microbatches` has trained.
-            if what != ("single", "whole") and abs(mean - expected) > 1e-4 * abs(expected):
-                raise RuntimeError(f"{self.name} {self.size}: the first loss of {what} is {mean}, not {expected}")
-            self.steps(what, 2)
+            for steps in (1, 2):
+                losses = self.steps(what, steps)["losses"]
+                mean = sum(losses) / len(losses)
+                # The model of `single whole` is the one that `single microbatches` has trained.
+                if what == ("single", "whole"):
+                    continue
+                if abs(mean - expected.setdefault(steps, mean)) > 1e-4 * abs(expected[steps]):
+                    raise RuntimeError(f"{self.name} {self.size}: a loss of {what} is {mean}, not {expected[steps]}")
 
     def measure_round(self):
         seconds = 0.4 if self.size == "medium" else 0.15

@@ -28,14 +28,15 @@ Conf ReadConfFor(const std::string& package, const std::string& file, const Mani
     for (int rank : replicas) named = std::max(named, rank + 1);
   if (ranks != 0 && named != ranks) {
     int modules = static_cast<int>(manifest.modules.size());
-    throw Error(
-        path, "it is for " + Counted(named, "rank") + ", not for " + Counted(ranks, "rank"),
-        ranks > modules
-            ? "the package has " + Counted(modules, "module") + " and runs on as many ranks " +
-                  "at most; compile it with more cuts for more"
-            : "start " + Counted(named, "rank") + ", or make a conf for " + Counted(ranks, "rank") +
-                  " and run with --conf conf.json:\n    pipewright conf " + package + " --ranks " +
-                  std::to_string(ranks) + " -o conf.json");
+    throw Error(path, "it is for " + Counted(named, "rank") + ", not for " + Counted(ranks, "rank"),
+                ranks > modules
+                    ? "start " + Counted(named, "rank") + "; the package has " +
+                          Counted(modules, "module") +
+                          ", and more ranks than that need replicas in the conf, or more cuts"
+                    : "start " + Counted(named, "rank") + ", or make a conf for " +
+                          Counted(ranks, "rank") +
+                          " and run with --conf conf.json:\n    pipewright conf " + package +
+                          " --ranks " + std::to_string(ranks) + " -o conf.json");
   }
   std::vector<std::pair<int, int>> edges;
   for (const ValueInfo& value : manifest.values)

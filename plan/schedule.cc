@@ -55,7 +55,7 @@ const Generator& Find(const std::string& name) {
   for (const Generator& g : kGenerators)
     if (name == g.name) return g;
   throw Error("schedule", "unknown schedule \"" + name + "\"" + Suggest(name, ScheduleNames()),
-              "known: " + Join(ScheduleNames(), ", "));
+              "known: " + Join(ScheduleNames(), ", ") + ", zb-auto, pipedream, pipedream-2bw");
 }
 
 // Throws with the number that does not fit and the nearest that does.

@@ -1,6 +1,7 @@
 #include "plan/text.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -56,11 +57,17 @@ std::string Counted(int64_t count, const std::string& one) {
   return text + "s";
 }
 
+static std::string Lower(std::string_view text) {
+  std::string lower(text);
+  for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return lower;
+}
+
 std::string Suggest(std::string_view word, const std::vector<std::string>& candidates) {
   size_t best = (word.size() < 4 ? 1 : std::max<size_t>(2, word.size() / 3)) + 1;
   const std::string* found = nullptr;
   for (const std::string& candidate : candidates) {
-    size_t distance = EditDistance(word, candidate);
+    size_t distance = EditDistance(Lower(word), Lower(candidate));
     if (distance < best) best = distance, found = &candidate;
   }
   return found ? " (did you mean \"" + *found + "\"?)" : "";

@@ -3,6 +3,8 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 
+#include <mutex>
+
 namespace pipewright {
 
 namespace {
@@ -27,13 +29,14 @@ class HookedAllocator : public c10::Allocator {
 
 }  // namespace
 
-ProgressHook::ProgressHook(Transport& transport) {
+ProgressHook::ProgressHook(Transport& transport) : before_(hooked) {
+  if (!transport.NeedsProgress()) return;
+  static std::once_flag once;
   // Never freed: tensors may be allocated until the process ends.
-  static auto* allocator = new HookedAllocator(c10::GetCPUAllocator());
-  if (c10::GetCPUAllocator() != allocator) c10::SetCPUAllocator(allocator);
+  std::call_once(once, [] { c10::SetCPUAllocator(new HookedAllocator(c10::GetCPUAllocator())); });
   hooked = &transport;
 }
 
-ProgressHook::~ProgressHook() { hooked = nullptr; }
+ProgressHook::~ProgressHook() { hooked = before_; }
 
 }  // namespace pipewright

@@ -5,15 +5,18 @@
 namespace pipewright {
 
 // As long as it lives, every CPU tensor that its thread allocates, so nearly every operation,
-// forward or backward, calls `transport.Progress()` first. From the first of them on, the process's
-// CPU allocator is one that passes all else to the one before it. (An at::RecordFunction callback
-// knows operations better, and made the stages of a small MLP 9 % slower.) Ends on the thread where
-// it began.
+// forward or backward, calls `transport.Progress()` first. Lives on the stack of what computes; may
+// be nested. From the first of them on, the process's CPU allocator is one that passes all else to
+// the one before it. (An at::RecordFunction callback knows operations better, and made the stages
+// of a small MLP 9 % slower.)
 class ProgressHook {
  public:
   explicit ProgressHook(Transport& transport);
   ~ProgressHook();
   ProgressHook(const ProgressHook&) = delete;
+
+ private:
+  Transport* const before_;
 };
 
 }  // namespace pipewright

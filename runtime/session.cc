@@ -7,6 +7,7 @@
 #include "plan/error.h"
 #include "plan/plan_text.h"
 #include "plan/text.h"
+#include "runtime/progress_hook.h"
 #include "runtime/session_losses.h"
 #include "runtime/torch_error.h"
 #include "runtime/weights.h"
@@ -166,7 +167,6 @@ void OpenSession(Session& session, const SessionOptions& options, Transport& tra
         std::make_unique<Executor>(session.run.plan, session.run.graph, session.stages->groups(),
                                    *session.stages, transport, executor);
     if (options.training && session.job.validation.every > 0) MakeEvaluator(session);
-    if (transport.size() > 1) session.hook = std::make_unique<ProgressHook>(transport);
   });
   // Copies that start apart would be trained apart.
   if (!session.run.conf.offloaded_stages.empty()) return;
@@ -201,6 +201,7 @@ void RunStep(Session& session, Transport& transport, int64_t step) {
   session.busy = 0;
   session.loss_scale = session.stages->updater().loss_scale().factor;
   session.stages->updater().Begin(step, int64_t{minibatches} * session.job.microbatches);
+  ProgressHook hook(transport);
   try {
     for (int i = 0; i < minibatches; ++i) {
       session.stages->SetStep(step * minibatches + i);
@@ -234,6 +235,7 @@ void RunSteps(Session& session, Transport& transport, int64_t step, int64_t coun
   }
   session.stages->SetStep(step, count);
   session.busy = 0;
+  ProgressHook hook(transport);
   try {
     session.executor->RunStep();
   } catch (const Aborted&) {
@@ -256,6 +258,7 @@ void RunSweep(Session& session, int64_t minibatch, Evaluation& evaluation) {
   session.evaluating = true;
   session.stages->SetStep(minibatch);
   if (session.training) session.stages->SetTraining(false);
+  ProgressHook hook(*session.transport);
   try {
     executor.RunStep();
     GatherLosses(session);

@@ -9,7 +9,6 @@
 #include "runtime/data.h"
 #include "runtime/exec/executor.h"
 #include "runtime/loss.h"
-#include "runtime/progress_hook.h"
 #include "runtime/stage.h"
 
 namespace pipewright {
@@ -46,7 +45,6 @@ struct Session {
   Transport* transport = nullptr;
   Plan forward_plan;                    // of a session that trains and validates
   std::unique_ptr<Executor> evaluator;  // runs it
-  std::unique_ptr<ProgressHook> hook;   // null: one rank
   bool evaluating = false;              // inputs are asked for by it
 
   // Of the last step, which may be several minibatches.

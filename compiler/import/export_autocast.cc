@@ -61,10 +61,13 @@ static std::optional<at::ScalarType> RecordedDtype(const ExportJson& node,
   return ExportDtype(found->at("dtype").get<int64_t>());
 }
 
+bool ExportConverter::IsWeight(const Value* value) const {
+  return value->node()->kind() == prim::Param && value->offset() < model_.weights.size() &&
+         value == model_.weight_input(value->offset());
+}
+
 std::optional<at::ScalarType> ExportConverter::DtypeOf(const Value* value) const {
-  if (value->node()->kind() == prim::Param && value->offset() < model_.weights.size() &&
-      value == model_.weight_input(value->offset()))
-    return model_.weights[value->offset()].dtype;
+  if (IsWeight(value)) return model_.weights[value->offset()].dtype;
   const ValueMeta* meta = model_.MetaOf(value);
   return meta ? std::optional(meta->dtype) : std::nullopt;
 }
@@ -74,7 +77,7 @@ Value* ExportConverter::Cast(Value* value, at::ScalarType dtype) {
   made->setType(c10::TensorType::get());
   ValueMeta meta;
   if (const ValueMeta* known = model_.MetaOf(value)) meta = *known;
-  if (value->offset() < model_.weights.size() && value->node()->kind() == prim::Param)
+  if (IsWeight(value))
     for (int64_t size : model_.weights[value->offset()].shape)
       meta.shape.push_back(std::to_string(size));
   meta.dtype = dtype;
@@ -95,8 +98,14 @@ void ExportConverter::Autocast(const c10::OperatorName& name, const ExportJson& 
     Refuse("is a recurrent layer inside torch.autocast, which is not supported",
            "put it into torch.autocast(..., enabled=False), or cast the layer and its input with "
            ".to(dtype)");
-  const std::optional<at::ScalarType> wanted = RecordedDtype(node, graph);
-  if (!wanted || !at::isFloatingType(*wanted) || *wanted == at::kDouble) return;
+  std::optional<at::ScalarType> wanted = RecordedDtype(node, graph);
+  if (!wanted) return;
+  const bool known = op->hasKernelForDispatchKey(*autocast_);
+  if (at::isComplexType(*wanted))
+    wanted = c10::toRealValueType(*wanted);
+  else if (known && !at::isFloatingType(*wanted))
+    wanted = at::kFloat;  // a rank, say: all that autocast knows of this kind compute in float
+  if (!at::isFloatingType(*wanted) || *wanted == at::kDouble) return;
 
   std::vector<std::pair<Node*, size_t>> lists;  // arguments in lists
   std::vector<Value**> casts;
@@ -115,7 +124,7 @@ void ExportConverter::Autocast(const c10::OperatorName& name, const ExportJson& 
     for (size_t k = 0; k < list->inputs().size(); ++k)
       if (look(list->input(k))) lists.emplace_back(list, k);
   }
-  if (!op->hasKernelForDispatchKey(*autocast_)) {
+  if (!known) {
     // A norm takes weights of another dtype than its input as they are.
     bool norm = operation.find("_norm") != std::string::npos;
     bool composed =

@@ -44,6 +44,7 @@ class ExportConverter {
   void Autocast(const c10::OperatorName& name, const ExportJson& node, const ExportJson& graph,
                 std::vector<torch::jit::Value*>& inputs);
   torch::jit::Value* Cast(torch::jit::Value* value, at::ScalarType dtype);
+  bool IsWeight(const torch::jit::Value* value) const;
   std::optional<at::ScalarType> DtypeOf(const torch::jit::Value* value) const;
   void ConvertCond(const ExportJson& node, const ExportJson& graph);
   void ConvertWhile(const ExportJson& node, const ExportJson& graph);

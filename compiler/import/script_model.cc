@@ -108,11 +108,15 @@ void SpreadInputs(Model& model) {
       std::sort(names.begin(), names.end());
       names.erase(std::unique(names.begin(), names.end()), names.end());
     }
+    std::set<std::string> taken;
+    for (const Value* input : graph.inputs()) taken.insert(input->debugName());
     std::map<std::string, Value*> made;
     for (size_t k = 0; k < names.size(); ++k) {
+      std::string name = Identifier(whole->debugName() + "_" + names[k]);
+      while (!taken.insert(name).second) name += "_";
       Value* input = graph.insertInput(i + 1 + k);
       input->setType(tuple ? parts[k] : parts.back());
-      input->setDebugName(Identifier(whole->debugName() + "_" + names[k]));
+      input->setDebugName(name);
       made[names[k]] = input;
     }
     while (whole->hasUses()) {

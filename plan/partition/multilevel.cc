@@ -45,9 +45,13 @@ struct Multilevel {
   // The best cuts of many orders, the most promising of them refined.
   StagedUnits Start(const UnitGraph& graph) {
     std::vector<std::vector<int>> orders = CandidateOrders(graph);
+    // Growing takes units times stages. More units than this are left only where nothing ties them.
+    const bool few = graph.units.size() <= 6'000;
     for (double slack : {1 + 1e-9, 1.1})
       for (bool from_end : {false, true})
-        orders.push_back(GrownOrder(graph, problem.transfer_latency, most_work * slack, from_end));
+        if (few)
+          orders.push_back(
+              GrownOrder(graph, problem.transfer_latency, most_work * slack, from_end));
     std::vector<std::pair<double, StagedUnits>> found;
     for (const std::vector<int>& order : orders) {
       if (steps <= 0 && !found.empty()) break;

@@ -87,7 +87,10 @@ struct Pass {
       moved[top.unit] = 1;
       table.Move(top.unit, fresh.to);
       now -= fresh.gain;
-      if (now < best - 1e-12 * start) best = now, kept = undo.size();
+      if (now < best - 1e-12 * start) {
+        now = Sum();  // differences of powers may have lost all digits
+        if (now < best - 1e-12 * start) best = now, kept = undo.size();
+      }
       near.clear();
       for (int net : graph.nets_of[top.unit])
         if (graph.nets[net].units.size() <= 32)
@@ -112,8 +115,9 @@ struct Pass {
 bool Refine(const UnitGraph& graph, StageTable& table, const RefineOptions& options) {
   if (table.stages() < 2) return false;
   bool better = false;
-  for (int pass = 0; pass<options.passes&& * options.steps> 0; ++pass) {
-    if (!Pass{graph, table, options, 1, {}, {}, {}}.Run()) break;
+  int64_t& steps = *options.steps;
+  for (int pass = 0; pass < options.passes; ++pass) {
+    if (steps <= 0 || !Pass{graph, table, options, 1, {}, {}, {}}.Run()) break;
     better = true;
   }
   return better;

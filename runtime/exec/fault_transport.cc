@@ -178,6 +178,7 @@ void FaultTransport::Wait(const Token& token) {
   state_->inner.Wait(t.inner);
 }
 
+bool FaultTransport::NeedsProgress() const { return state_->inner.NeedsProgress(); }
 void FaultTransport::Progress() { state_->inner.Progress(); }
 void FaultTransport::BeginCompute() {
   state_->Pump(false);

@@ -58,6 +58,7 @@ class FaultTransport : public Transport {
   bool Test(const Token& token) override;
   void Wait(const Token& token) override;
   void BeginCompute() override;
+  bool NeedsProgress() const override;
   void Progress() override;
   size_t Pending() override;
   void BeginAction(int64_t step, int entry) override;

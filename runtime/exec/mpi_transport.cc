@@ -1,8 +1,8 @@
 #include "runtime/exec/mpi_transport.h"
 
 #include <mpi.h>
+#include <sched.h>
 #include <sys/prctl.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -78,6 +78,17 @@ class Patience {
 
 }  // namespace
 
+// Whether the ranks of a host are more than the cores that any of them may use.
+static bool Crowded(MPI_Comm host) {
+  cpu_set_t mine, all;
+  CPU_ZERO(&mine);
+  if (sched_getaffinity(0, sizeof mine, &mine) != 0) return false;  // more cores than a set holds
+  MPI_Allreduce(&mine, &all, sizeof mine, MPI_BYTE, MPI_BOR, host);
+  int ranks = 1;
+  MPI_Comm_size(host, &ranks);
+  return ranks > CPU_COUNT(&all);
+}
+
 MpiOptions MpiOptionsFromEnvironment() {
   MpiOptions options;
   auto number = [](const char* name, size_t otherwise) {
@@ -114,11 +125,9 @@ struct MpiTransport::State {
     MPI_Comm_get_attr(comm, MPI_TAG_UB, &tag, &found);
     if (found) max_tag = *tag;
     MPI_Comm host;
-    int on_host = 1;
     MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &host);
-    MPI_Comm_size(host, &on_host);
+    crowded = Crowded(host);
     MPI_Comm_free(&host);
-    crowded = on_host > sysconf(_SC_NPROCESSORS_ONLN);
     size_t piece = std::clamp<size_t>(options.piece_bytes, 1, INT_MAX);
     requests = std::make_unique<MpiRequests>(comm, options.synchronous_sends, piece,
                                              options.background_bytes);
@@ -158,11 +167,11 @@ struct MpiTransport::State {
       while (!stop && computing && requests->background()) {
         const auto since = Clock::now() - Clock::time_point(Clock::duration(looked));
         if (since < kUnseen) {
-          wake.wait_for(lock, kUnseen - since, [&] { return stop; });
+          wake.wait_for(lock, kUnseen - since, [&] { return stop.load(); });
           continue;
         }
         lock.unlock();
-        while (Look()) continue;  // more follows
+        while (!stop && computing && Look()) continue;  // more follows
         lock.lock();
       }
       if (stop) return;
@@ -174,10 +183,11 @@ struct MpiTransport::State {
   bool Look() {
     const auto start = Clock::now();
     looked = start.time_since_epoch().count();
-    if (!mpi.try_lock()) return false;
+    std::unique_lock lock(mpi, std::try_to_lock);
+    if (!lock) return false;
     requests->PostQueued();
     bool completed = requests->AdvanceAll();
-    mpi.unlock();
+    lock.unlock();
     return completed || Clock::now() - start > microseconds(4);
   }
 
@@ -187,10 +197,14 @@ struct MpiTransport::State {
   }
 
   void BeginCompute() {
-    if (!requests->background()) return;
     looked = Clock::now().time_since_epoch().count();
     computing = true;
-    if (!asleep) return;
+    Wake();
+  }
+
+  // The other thread, where it is asleep and has something to look after.
+  void Wake() {
+    if (!asleep || !requests->background()) return;
     std::lock_guard lock(sleep_mutex);
     wake.notify_one();
   }
@@ -203,10 +217,8 @@ struct MpiTransport::State {
     op->bundle = std::move(bundle);
     requests->Queue(op);
     // Where the other thread is at it, it posts (or the next call here does).
-    if (mpi.try_lock()) {
-      requests->PostQueued();
-      mpi.unlock();
-    }
+    if (std::unique_lock lock(mpi, std::try_to_lock); lock) requests->PostQueued();
+    if (computing) Wake();
     return op;
   }
 
@@ -218,10 +230,11 @@ struct MpiTransport::State {
 
   bool Test(MpiOperation& op) {
     if (Done(op)) return true;
-    if (!mpi.try_lock()) return false;
+    std::unique_lock lock(mpi, std::try_to_lock);
+    if (!lock) return false;
     requests->PostQueued();
     requests->Advance(op);
-    mpi.unlock();
+    lock.unlock();
     return Done(op);
   }
 
@@ -229,10 +242,9 @@ struct MpiTransport::State {
   template <class F>
   void WaitUntil(F done) {
     computing = false;
-    mpi.lock();
+    std::lock_guard lock(mpi);
     requests->PostQueued();
     for (Patience patience(crowded); !done();) patience.Pause();
-    mpi.unlock();
   }
 
   void WaitRequest(MPI_Request& request, const char* call) {
@@ -256,8 +268,7 @@ struct MpiTransport::State {
 
   std::mutex sleep_mutex;
   std::condition_variable wake;
-  bool stop = false;  // guarded by sleep_mutex
-  std::atomic<bool> computing{false}, asleep{false};
+  std::atomic<bool> stop{false}, computing{false}, asleep{false};
   std::atomic<Clock::rep> looked{0};  // when somebody last did
   std::thread thread;
 };
@@ -285,6 +296,7 @@ void MpiTransport::Wait(const Token& token) {
   State::Done(op);
 }
 
+bool MpiTransport::NeedsProgress() const { return state_->size > 1; }
 void MpiTransport::Progress() { state_->Progress(); }
 void MpiTransport::BeginCompute() { state_->BeginCompute(); }
 

@@ -49,6 +49,7 @@ class MpiTransport : public Transport {
   bool Test(const Token& token) override;
   void Wait(const Token& token) override;
   void BeginCompute() override;
+  bool NeedsProgress() const override;
   void Progress() override;
   size_t Pending() override;
   std::vector<std::string> AllGather(const std::string& bytes) override;

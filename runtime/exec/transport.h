@@ -55,6 +55,8 @@ class Transport {
   // Called by the rank's thread between pieces of its work, as often as it likes: makes progress
   // where some is due. Costs next to nothing, where another thread would first need the core.
   virtual void Progress() {}
+  // Whether Progress does anything.
+  virtual bool NeedsProgress() const { return false; }
   // How many transfers posted here have not completed. Makes progress.
   virtual size_t Pending() { return 0; }
 
@@ -82,8 +84,8 @@ class Transport {
   std::vector<std::string> hosts_;
 };
 
-// Tags that plans leave free, counted down from max_tag(): each kind of message beside a plan has its
-// own.
+// Tags that plans leave free, counted down from max_tag(): each kind of message beside a plan has
+// its own.
 constexpr int kStopTag = 0, kReportTag = 1, kLossTag = 2, kSizesTag = 3, kReservedTags = 4;
 
 // Another rank has failed and shows why; this one only has to stop.
