@@ -21,11 +21,15 @@ bool IsOffloaded(const Offload& offload, int stage) {
 }
 
 // The stages whose weights an action needs; two for a pair.
-std::vector<int> Needs(const Action& a) {
-  if (a.kind == ActionKind::kOverlap && a.overlap_stage != a.stage)
-    return {a.stage, a.overlap_stage};
-  if (IsCompute(a.kind) || a.kind == ActionKind::kStep) return {a.stage};
-  return {};
+std::vector<int> Needs(const Action& a, const Offload& offload) {
+  std::vector<int> stages;
+  if (HasForward(a) || (a.kind == ActionKind::kStep && offload.step)) stages.push_back(a.stage);
+  const int back = BackwardStage(a);
+  if ((HasBackward(a) || a.kind == ActionKind::kWeightGrad) &&
+      !std::binary_search(offload.forward_only.begin(), offload.forward_only.end(), back) &&
+      (stages.empty() || back != a.stage))
+    stages.push_back(back);
+  return stages;
 }
 
 // Uses of one stage with none of another offloaded one between them.
@@ -38,7 +42,7 @@ struct Run {
 std::vector<Run> RunsOf(const std::vector<Action>& actions, const Offload& offload) {
   std::vector<Run> runs;
   for (size_t p = 0; p < actions.size(); ++p)
-    for (int s : Needs(actions[p])) {
+    for (int s : Needs(actions[p], offload)) {
       if (!IsOffloaded(offload, s)) continue;
       if (!runs.empty() && runs.back().stage == s)
         runs.back().last = p;
@@ -188,8 +192,9 @@ void CheckLoads(const Plan& plan, const Offload& offload) {
     const auto& actions = plan.ranks[r];
     std::vector<char> loaded(plan.stages, 0);
     for (size_t p = 0; p < actions.size(); ++p) {
-      if (actions[p].kind == ActionKind::kLoad) loaded[actions[p].stage] = 1;
-      for (int s : Needs(actions[p]))
+      if (actions[p].kind == ActionKind::kLoad || actions[p].kind == ActionKind::kEvict)
+        loaded[actions[p].stage] = actions[p].kind == ActionKind::kLoad;
+      for (int s : Needs(actions[p], offload))
         if (IsOffloaded(offload, s) && !loaded[s])
           throw Error(Place(static_cast<int>(r), p, actions[p]),
                       "rule \"load\": stage " + std::to_string(s) + " is offloaded and not loaded");

@@ -19,9 +19,13 @@ namespace pipewright {
 
 namespace {
 
+std::string ConfFile(const std::string& package, const std::string& file) {
+  return file.empty() ? package + "/conf/mp_conf.json" : file;
+}
+
 Conf ReadConfFor(const std::string& package, const std::string& file, const Manifest& manifest,
                  int ranks) {
-  std::string path = file.empty() ? package + "/conf/mp_conf.json" : file;
+  std::string path = ConfFile(package, file);
   Conf conf = ReadConf(path);
   int named = 0;
   for (const std::vector<int>& replicas : conf.stage_to_ranks)
@@ -62,11 +66,54 @@ Plan ZbAutoPlan(const Job& job, const StageGraph& graph) {
   return std::move(found.plan);
 }
 
+// Of runs that train: what is trained stays in memory, and so do buffers. `where`: the conf that
+// must not ask for more; "": a device map does, which has been checked.
+void KeepTrained(RunPlan& run, const std::string& where) {
+  std::vector<bool> frozen(run.conf.stage_to_ranks.size()), trained = frozen;
+  for (size_t m = 0; m < run.on_disk.size(); ++m)
+    for (size_t w = 0; w < run.on_disk[m].size(); ++w) {
+      if (!run.on_disk[m][w]) continue;
+      const WeightInfo& weight = run.manifest.modules[m].held[w];
+      run.on_disk[m][w] = weight.kind == "parameter" && !weight.requires_grad;
+      if (weight.kind == "parameter")
+        (weight.requires_grad ? trained : frozen)[run.conf.module_to_stage[m]] = true;
+    }
+  for (int stage : run.conf.offloaded_stages)
+    if (trained[stage] && !frozen[stage] && !where.empty())
+      throw Error(where,
+                  "stage " + std::to_string(stage) + " is offloaded and has no frozen weights",
+                  "what is trained stays in memory: freeze some of it (\"freeze\" in the job), or "
+                  "leave the stage out");
+  std::erase_if(run.conf.offloaded_stages, [&](int stage) { return !frozen[stage]; });
+}
+
+// A backward in two parts keeps views of the weights between them.
+void CheckWholeBackward(const RunPlan& run, const Offload& offload, const std::string& where) {
+  auto cut = [&](const Action& a) {
+    return (a.kind == ActionKind::kInputGrad || a.kind == ActionKind::kWeightGrad) &&
+           std::binary_search(offload.stages.begin(), offload.stages.end(), a.stage) &&
+           !std::binary_search(offload.forward_only.begin(), offload.forward_only.end(), a.stage);
+  };
+  for (const std::vector<Action>& actions : run.plan.ranks)
+    for (const Action& a : actions)
+      if (cut(a))
+        throw Error(where,
+                    "stage " + std::to_string(a.stage) +
+                        " is offloaded, and the schedule cuts its backward into I and W",
+                    "train with gpipe, 1f1b or bfs");
+}
+
 // What the conf offloads, and how many bytes of each stage come and go.
-Offload OffloadOf(const RunPlan& run) {
+Offload OffloadOf(const RunPlan& run, bool forward_only) {
   Offload offload;
+  offload.step = forward_only;
   offload.stages = run.conf.offloaded_stages;
   offload.memory = static_cast<double>(run.conf.offload_memory);
+  if (!forward_only) {
+    const std::vector<bool> learning = LearningStages(run.manifest, run.conf);
+    for (size_t s = 0; s < learning.size(); ++s)
+      if (!learning[s]) offload.forward_only.push_back(static_cast<int>(s));
+  }
   offload.weights.assign(run.conf.stage_to_ranks.size(), 0);
   for (size_t m = 0; m < run.manifest.modules.size(); ++m)
     for (size_t w = 0; w < run.on_disk[m].size(); ++w)
@@ -124,7 +171,20 @@ Plan MakePlan(const Job& job, const StageGraph& graph, const Offload& offload, b
 }  // namespace
 
 Plan MakeForwardPlan(const Job& job, const RunPlan& run) {
-  return MakePlan(job, run.graph, OffloadOf(run), /*forward_only=*/true);
+  return MakePlan(job, run.graph, OffloadOf(run, true), /*forward_only=*/true);
+}
+
+std::vector<bool> LearningStages(const Manifest& manifest, const Conf& conf) {
+  std::vector<bool> learning(conf.stage_to_ranks.size());
+  for (size_t m = 0; m < manifest.modules.size(); ++m) {
+    const ModuleInfo& module = manifest.modules[m];
+    if (std::any_of(module.held.begin(), module.held.end(),
+                    [](const WeightInfo& weight) { return weight.requires_grad; }) ||
+        std::any_of(module.outputs.begin(), module.outputs.end(),
+                    [&](int id) { return manifest.values[id].gradient; }))
+      learning[conf.module_to_stage[m]] = true;
+  }
+  return learning;
 }
 
 RunPlan MakeRunPlan(const std::string& package, const std::string& conf, const Job& job, int ranks,
@@ -137,16 +197,20 @@ RunPlan MakeRunPlan(const std::string& package, const std::string& conf, const J
     run.conf = ReadConfFor(package, conf, run.manifest, ranks);
     run.on_disk = WeightsOfStages(run.manifest, run.conf);
   } else {
-    Residence residence = ReadResidence(
-        run.manifest, ReadDeviceMap(ReadJson(device_map), device_map), device_map, ranks);
+    const DeviceMap map = ReadDeviceMap(ReadJson(device_map), device_map);
+    Residence residence = ReadResidence(run.manifest, map, device_map, ranks);
+    if (!forward_only) CheckFrozen(run.manifest, map, device_map);
     run.conf = std::move(residence.conf);
     run.on_disk = std::move(residence.on_disk);
     run.warnings = std::move(residence.warnings);
   }
+  if (!forward_only) KeepTrained(run, device_map.empty() ? ConfFile(package, conf) : "");
   run.graph = MakeStageGraph(run.manifest, run.conf);
   run.plan = IsAsynchronous(job) && !forward_only
                  ? MakeAsynchronousPlan(job, run, StepsInARow(job, 0))
-                 : MakePlan(job, run.graph, OffloadOf(run), forward_only);
+                 : MakePlan(job, run.graph, OffloadOf(run, forward_only), forward_only);
+  if (!forward_only)
+    CheckWholeBackward(run, OffloadOf(run, false), job.path + ": schedule " + job.schedule);
   return run;
 }
 

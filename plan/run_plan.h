@@ -23,12 +23,17 @@ struct RunPlan {
 // as the conf names. The plan is the job's schedule lowered, or the file that the job names (a
 // schedule without transfers is lowered, a whole plan runs as it is), validated. Forward only, it
 // is one sweep over the microbatches. `device_map`: a file that says what lies where, instead of a
-// conf (plan/placement/residence.h). Throws Error where package, conf, job and ranks do not fit.
+// conf (plan/placement/residence.h). In a run that trains, of weights on disk only frozen
+// parameters stay there. Throws Error where package, conf, job and ranks do not fit.
 RunPlan MakeRunPlan(const std::string& package, const std::string& conf, const Job& job, int ranks,
                     bool forward_only, const std::string& device_map = "");
 
 // One sweep over the microbatches, forward only: what a run that trains validates with.
 Plan MakeForwardPlan(const Job& job, const RunPlan& run);
+
+// Which stages have anything to compute backward: not those in which, as in all before, nothing is
+// trained.
+std::vector<bool> LearningStages(const Manifest& manifest, const Conf& conf);
 
 // Whether the job's schedule is PipeDream's (pipedream, pipedream-2bw): steps overlap, and each
 // microbatch meets one version of a stage's weights, forward and backward.

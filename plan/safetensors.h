@@ -77,6 +77,9 @@ struct TensorToWrite {
 // `from`'s tensor under `name`, copied from file to file in pieces of 1 MiB.
 TensorToWrite CopyOf(const SafetensorsFile& from, const TensorInfo& info);
 
+// Into the order in which WriteSafetensors writes them.
+void SortAsWritten(std::vector<TensorToWrite>& tensors);
+
 // Writes to a temporary file beside `path`, syncs, renames. The same tensors and metadata give the
 // same bytes in whatever order they are passed. Tensors lie as the reference writer puts them: by
 // dtype, widest first, then by name, so that each is aligned to its own elements; the header is

@@ -15,6 +15,11 @@ static std::pair<const Dtype*, std::string_view> Order(const TensorToWrite& tens
   return {last - (FindDtype(tensor.dtype) - &Dtypes().front()), tensor.name};
 }
 
+void SortAsWritten(std::vector<TensorToWrite>& tensors) {
+  std::sort(tensors.begin(), tensors.end(),
+            [](const TensorToWrite& a, const TensorToWrite& b) { return Order(a) < Order(b); });
+}
+
 static std::string HeaderText(const std::vector<TensorToWrite>& tensors,
                               const std::vector<uint64_t>& sizes,
                               const std::map<std::string, std::string>& metadata,
@@ -56,8 +61,7 @@ void WriteSafetensors(const std::string& path, std::vector<TensorToWrite> tensor
     if (tensor.name == "__metadata__")
       throw Error(path, "a tensor cannot be named \"__metadata__\"");
   }
-  std::sort(tensors.begin(), tensors.end(),
-            [](const TensorToWrite& a, const TensorToWrite& b) { return Order(a) < Order(b); });
+  SortAsWritten(tensors);
   std::vector<std::string_view> names;
   std::vector<uint64_t> sizes;
   for (const TensorToWrite& tensor : tensors) {

@@ -15,6 +15,7 @@ namespace {
 struct Progress {
   int reduces = 0, steps = 0;
   bool offloaded = false, loaded = false;
+  bool backward = false;  // any backward of it stands where it is loaded
 };
 
 struct StepRules {
@@ -36,7 +37,6 @@ struct StepRules {
       ++s.reduces;
     }
     if (a.kind == ActionKind::kStep) {
-      CheckLoaded(a, a.stage);
       if (s.steps == plan.steps) Fail(a, "rule \"once\": the stage has one already");
       if (reducing[a.stage] && s.reduces <= s.steps)
         Fail(a, "rule \"step\": the stage's REDUCE_GRAD does not come before it");
@@ -61,9 +61,9 @@ struct StepRules {
                     " steps of its stage and belongs to step " +
                     std::to_string(a.microbatch / plan.microbatches));
     }
-    if (HasBackward(a)) CheckLoaded(a, BackwardStage(a));
+    if (HasBackward(a)) CheckLoadedBackward(a);
     if (a.kind != ActionKind::kForward) CheckVersion(a);
-    if (a.kind == ActionKind::kWeightGrad) CheckLoaded(a, a.stage);
+    if (a.kind == ActionKind::kWeightGrad) CheckLoadedBackward(a);
     if (a.kind == ActionKind::kWeightGrad || a.kind == ActionKind::kBackward ||
         a.kind == ActionKind::kOverlap)
       CheckGradient(a);
@@ -92,6 +92,23 @@ struct StepRules {
       Fail(a,
            "rule \"load\": the weights of stage " + std::to_string(stage) + " are not loaded here");
   }
+
+  // None of a stage's backwards needs its weights where nothing in it and before it is trained.
+  void CheckLoadedBackward(const Action& a) const {
+    if (stages[BackwardStage(a)].backward) CheckLoaded(a, BackwardStage(a));
+  }
+
+  // Of a rank, before its actions are visited.
+  void FindLoads(const std::vector<Action>& actions) {
+    for (const Action& a : actions) {
+      Progress& s = stages[BackwardStage(a)];
+      if (a.kind == ActionKind::kLoad) s.offloaded = true;
+      if (a.kind == ActionKind::kLoad || a.kind == ActionKind::kEvict)
+        s.loaded = a.kind == ActionKind::kLoad;
+      if (HasBackward(a) || a.kind == ActionKind::kWeightGrad) s.backward |= s.loaded;
+    }
+    for (Progress& s : stages) s.loaded = false;
+  }
 };
 
 }  // namespace
@@ -110,8 +127,7 @@ void CheckSteps(const Plan& plan, const StageGraph& graph) {
   for (size_t r = 0; r < plan.ranks.size(); ++r) {
     rules.rank = static_cast<int>(r);
     for (int s : own[r]) rules.stages[s] = {};
-    for (const Action& a : plan.ranks[r])
-      if (a.kind == ActionKind::kLoad) rules.stages[a.stage].offloaded = true;
+    rules.FindLoads(plan.ranks[r]);
     for (rules.position = 0; rules.position < plan.ranks[r].size(); ++rules.position)
       rules.Visit(plan.ranks[r][rules.position], stepping);
     for (int s : own[r]) {

@@ -5,7 +5,9 @@
 
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
+#include <functional>
 #include <set>
 #include <thread>
 
@@ -13,13 +15,20 @@
 #include "plan/json.h"
 #include "plan/safetensors.h"
 #include "plan/text.h"
-#include "tensors/dtype.h"
+#include "runtime/offload.h"
 #include "runtime/weights.h"
+#include "tensors/dtype.h"
 
 namespace pipewright {
 
 namespace fs = std::filesystem;
 using std::chrono::milliseconds;
+
+// What is in memory is a copy; what is on disk is read when its turn comes.
+struct TensorToSave {
+  at::Tensor tensor;  // of the meta device: it is on disk
+  std::function<void(const ByteSink&)> read = nullptr;
+};
 
 namespace {
 
@@ -33,18 +42,21 @@ std::string DoneFile(const std::string& folder, int rank) {
   return folder + "/rank" + std::to_string(rank) + ".json";
 }
 
-using NamedTensors = std::map<std::string, at::Tensor>;
+using NamedTensors = std::map<std::string, TensorToSave>;
 
-// The tensors live until the file is written.
 void WriteTensors(const std::string& path, const NamedTensors& tensors, const Manifest& manifest) {
   std::vector<TensorToWrite> list;
   std::map<std::string, std::string> metadata{{"format", "pt"}};
   for (const std::vector<std::string>& names : manifest.tied)
     for (size_t i = 1; i < names.size(); ++i)
       if (tensors.count(names[0])) metadata[names[i]] = names[0];
-  for (const auto& [name, tensor] : tensors) {
+  for (const auto& [name, saved] : tensors) {
+    const at::Tensor& tensor = saved.tensor;
     list.push_back({name, SafetensorsDtype(tensor.scalar_type()), tensor.sizes().vec()});
-    list.back().bytes = {static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes()};
+    if (saved.read)
+      list.back().produce = saved.read;
+    else
+      list.back().bytes = {static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes()};
   }
   WriteSafetensors(path, std::move(list), metadata);
 }
@@ -59,23 +71,30 @@ std::string RunName() {
 std::map<std::string, NamedTensors> Snapshot(const Session& session, int rank) {
   at::NoGradGuard no_grad;
   const Manifest& manifest = session.run.manifest;
+  const OffloadedWeights* disk = session.stages->offloaded();
   std::map<std::string, NamedTensors> shards;
   for (const auto& [name, at] : ParametersAndBuffers(manifest)) {
     if (FirstHolder(session.run.conf, at.module) != rank) continue;
     const WeightInfo& info = manifest.modules[at.module].held[at.index];
     std::string shard = ShardName(at.module);
+    if (disk && disk->OnDisk(at.module, at.index)) {
+      shards[shard][name] = {
+          at::empty(info.shape, at::device(at::kMeta).dtype(DtypeOf(info.dtype))),
+          [disk, at = at](const ByteSink& sink) { disk->Read(at.module, at.index, sink); }};
+      continue;
+    }
     at::Tensor weight = session.stages->Weight(at.module, info.name);
     NamedTensors& state = shards[StateFileOf(shard)];
     if (info.persistent)
-      shards[shard][name] = weight.clone();
+      shards[shard][name] = {weight.clone()};
     else if (weight._version() > 0)  // the others are as in the package
-      state["buffer/" + name] = weight.clone();
+      state["buffer/" + name] = {weight.clone()};
     if (info.kind != "parameter") continue;
     OptimizerState& optimizer = session.stages->updater().State(at.module, at.index);
     if (optimizer.steps == 0) continue;
-    state["step/" + name] = at::scalar_tensor(optimizer.steps, at::kLong);
+    state["step/" + name] = {at::scalar_tensor(optimizer.steps, at::kLong)};
     for (const auto& [part, tensor] : optimizer.Named())
-      if (tensor->defined()) state[part + "/" + name] = tensor->clone();
+      if (tensor->defined()) state[part + "/" + name] = {tensor->clone()};
   }
   std::erase_if(shards, [](const auto& shard) { return shard.second.empty(); });
   return shards;
@@ -227,7 +246,7 @@ Files OpenShards(const RunCheckpoint& checkpoint, const Session& session) {
   for (size_t m = 0; m < manifest.modules.size(); ++m) {
     std::set<std::string> wanted{StateFileOf(ShardName(static_cast<int>(m)))};
     for (const WeightInfo& info : manifest.modules[m].held) {
-      if (!session.stages->Weight(static_cast<int>(m), info.name).defined()) continue;
+      if (!session.stages->Holds(static_cast<int>(m))) continue;
       auto shard = checkpoint.weight_of.find(KeptName(manifest, info.name));
       if (shard == checkpoint.weight_of.end()) continue;
       wanted.insert(shard->second);
@@ -274,8 +293,8 @@ void Restore(const RunCheckpoint& checkpoint, const Files& files, Session& sessi
       const WeightInfo& info = manifest.modules[m].held[w];
       int module = static_cast<int>(m);
       if (info.kind == "constant") continue;
+      if (!session.stages->Holds(module)) continue;
       at::Tensor weight = session.stages->Weight(module, info.name);
-      if (!weight.defined()) continue;
       std::string name = KeptName(manifest, info.name);
       const SafetensorsFile* state = nullptr;
       if (info.persistent) {
@@ -284,7 +303,12 @@ void Restore(const RunCheckpoint& checkpoint, const Files& files, Session& sessi
           refuse("holds no \"" + name + "\", which the package has",
                  "it was written for another model");
         const SafetensorsFile& file = *files.at(shard->second);
-        ReadInto(file, file.At(name), weight);
+        const bool on_disk = session.run.on_disk[m][w];
+        const at::Tensor to = on_disk ? at::empty_like(weight) : weight;
+        ReadInto(file, file.At(name), to);
+        if (on_disk && std::memcmp(to.data_ptr(), weight.data_ptr(), to.nbytes()) != 0)
+          refuse("\"" + name + "\" stays on disk, and is another one there",
+                 "train it in memory, or give the weights it was trained with: --weights");
         state = find(StateFileOf(shard->second));
       } else {
         state = find(StateFileOf(ShardName(module)));

@@ -114,6 +114,7 @@ void AddTrain(CLI::App& app) {
                  "go on from this checkpoint, or the latest in this folder")
       ->excludes(resume);
   app.add_option("--save-gradients", options.save_gradients, "writes the last step's gradients");
+  AddOffload(app);
   app.callback([] { RunRanks(Train); });
 }
 

@@ -7,9 +7,9 @@
 #include "plan/error.h"
 #include "plan/json.h"
 #include "plan/weights/checkpoint.h"
-#include "tensors/dtype.h"
 #include "runtime/module_weights.h"
 #include "runtime/weights.h"
+#include "tensors/dtype.h"
 
 namespace pipewright {
 
@@ -58,6 +58,9 @@ OffloadedWeights::OffloadedWeights(const std::string& package, const std::string
                               : PieceOfCheckpoint(checkpoint, manifest, info.held[w]);
       bytes_ += piece.bytes;
       stages_[stage].places.push_back({index, w});
+      pieces_[{index, w}] = piece;
+      if (auto& opened = files_[piece.file]; !opened)
+        opened = std::make_unique<MappedFile>(piece.file);
       of.push_back(std::move(piece));
     }
   }
@@ -98,6 +101,21 @@ void OffloadedWeights::Evict(int stage) {
     found->second.bound = false;
   }
   stream_->Evict(stage);
+}
+
+bool OffloadedWeights::OnDisk(int module, size_t weight) const {
+  return pieces_.count({module, weight}) > 0 && changed_.count({module, weight}) == 0;
+}
+
+void OffloadedWeights::Read(int module, size_t weight, const ByteSink& sink) const {
+  const WeightPiece& piece = pieces_.at({module, weight});
+  const MappedFile& file = *files_.at(piece.file);
+  std::string buffer;
+  for (uint64_t at = 0; at < piece.bytes; at += buffer.size()) {
+    buffer.resize(std::min<uint64_t>(piece.bytes - at, 1 << 20));
+    file.Read(piece.offset + at, buffer.data(), buffer.size());
+    sink(buffer);
+  }
 }
 
 at::Tensor OffloadedWeights::Detached(int stage, const at::Tensor& value) const {

@@ -8,6 +8,7 @@
 
 #include "plan/manifest.h"
 #include "plan/plan.h"
+#include "plan/safetensors.h"
 #include "runtime/exec/weight_stream.h"
 #include "runtime/module.h"
 
@@ -32,6 +33,11 @@ class OffloadedWeights {
   // `value`, copied where it lies in the weights of the stage, which go away before it.
   at::Tensor Detached(int stage, const at::Tensor& value) const;
 
+  // Whether a weight is on disk only: not one that the code has changed.
+  bool OnDisk(int module, size_t weight) const;
+  // Hands over the bytes of such a one, at most 1 MiB at a time; from any thread. Throws Error.
+  void Read(int module, size_t weight, const ByteSink& sink) const;
+
   uint64_t bytes() const { return bytes_; }  // of a sweep
   const WeightStream& stream() const { return *stream_; }
 
@@ -48,6 +54,8 @@ class OffloadedWeights {
   std::map<int, LoadedModule>& modules_;
   std::map<int, Stage> stages_;
   std::map<std::pair<int, size_t>, at::Tensor> changed_;  // (module, weight)
+  std::map<std::pair<int, size_t>, WeightPiece> pieces_;  // the same
+  std::map<std::string, std::unique_ptr<MappedFile>> files_;
   std::unique_ptr<WeightStream> stream_;
   uint64_t bytes_ = 0;
 };

@@ -53,6 +53,11 @@ std::vector<bool> RecomputedModules(const Session& session) {
     if (std::count(planned.begin(), planned.end(), stage_of[m]) ||
         std::count(job.stages.begin(), job.stages.end(), stage_of[m]))
       recompute[m] = true;
+  // Autograd would hold on to weights that go away: their stages keep what they received instead.
+  for (size_t m = 0; m < session.run.on_disk.size(); ++m)
+    if (std::count(session.run.on_disk[m].begin(), session.run.on_disk[m].end(), true))
+      for (int other = 0; other < modules; ++other)
+        if (stage_of[other] == stage_of[m]) recompute[other] = true;
   return recompute;
 }
 
@@ -102,10 +107,11 @@ void OpenSession(Session& session, const SessionOptions& options, Transport& tra
   Phase(transport, "reading", [&] {
     session.run = MakeRunPlan(options.package, options.conf, session.job, transport.size(),
                               !options.training, options.device_map);
-    if (options.training && !session.run.conf.offloaded_stages.empty())
-      throw Error(options.conf.empty() ? options.package + "/conf/mp_conf.json" : options.conf,
-                  "it offloads stages, which stay where they are while they train",
-                  "leave \"offload\" out; infer, eval and generate take it");
+    if (options.training && session.job.validation.every > 0 &&
+        !session.run.conf.offloaded_stages.empty())
+      throw Error(session.job.path + ": validation",
+                  "weights on disk are read in the order of training, which validation has not",
+                  "validate apart: pipewright-run eval");
     if (options.has_loss) CheckLosses(session, options.training);
   });
   if (options.read_data) options.read_data(session);
@@ -169,9 +175,9 @@ void OpenSession(Session& session, const SessionOptions& options, Transport& tra
     if (options.training && session.job.validation.every > 0) MakeEvaluator(session);
   });
   // Copies that start apart would be trained apart.
-  if (!session.run.conf.offloaded_stages.empty()) return;
   Phase(transport, "comparing shared weights", [&] {
-    CheckSharedCopies(session.run.manifest, session.run.conf, *session.stages, transport);
+    CheckSharedCopies(session.run.manifest, session.run.conf, *session.stages, session.run.on_disk,
+                      transport);
   });
 }
 

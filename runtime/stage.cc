@@ -5,10 +5,11 @@
 
 #include "passes/random_ops.h"
 #include "plan/error.h"
-#include "tensors/dtype.h"
+#include "plan/run_plan.h"
 #include "runtime/loss.h"
 #include "runtime/module_weights.h"
 #include "runtime/stage_state.h"
+#include "tensors/dtype.h"
 
 namespace pipewright {
 
@@ -67,11 +68,13 @@ TorchStages::TorchStages(StageSettings settings)
       bool here = conf.module_to_stage[producer] == conf.module_to_stage[index];
       if (!here || s.feeds_back[producer]) s.feeds_back[index] = true;
     }
+  s.learning = LearningStages(s.manifest, conf);
   s.recomputed.resize(s.graph.stages);
   for (int stage = 0; stage < s.graph.stages; ++stage) {
     const std::vector<int>& modules = s.modules_of[stage];
-    s.recomputed[stage] = !modules.empty() && std::all_of(modules.begin(), modules.end(),
-                                                          [&](int m) { return s.Recomputes(m); });
+    s.recomputed[stage] =
+        s.learning[stage] && !modules.empty() &&
+        std::all_of(modules.begin(), modules.end(), [&](int m) { return s.Recomputes(m); });
   }
   for (const LossJob& loss : s.settings.losses) {
     s.loss_values.push_back(s.manifest.outputs[loss.output]);
@@ -106,10 +109,20 @@ bool TorchStages::has_losses() const {
          s.settings.conf->stage_to_ranks[s.loss_stages[0]][0] == s.settings.rank;
 }
 
+bool TorchStages::Holds(int module) const { return state_->modules.count(module) > 0; }
+
 at::Tensor TorchStages::Weight(int module, const std::string& name) const {
   auto found = state_->modules.find(module);
   if (found == state_->modules.end()) return {};
-  return found->second.weights[state_->WeightIndex(module, name)].detach();
+  const size_t index = state_->WeightIndex(module, name);
+  const at::Tensor& weight = found->second.weights[index];
+  if (!state_->offloaded || !state_->offloaded->OnDisk(module, index)) return weight.detach();
+  at::Tensor read = at::empty(state_->manifest.modules[module].held[index].shape, weight.options());
+  char* to = static_cast<char*>(read.data_ptr());
+  state_->offloaded->Read(module, index, [&](std::string_view piece) {
+    to = std::copy(piece.begin(), piece.end(), to);
+  });
+  return read;
 }
 
 at::Tensor TorchStages::LastGradient(int module, const std::string& name) const {
@@ -172,6 +185,8 @@ void TorchStages::State::RunModules(int stage, int microbatch, std::vector<c10::
     std::vector<c10::IValue> outputs;
     if (!settings.training)
       outputs = RunModule(module, microbatch, std::move(inputs), nullptr);
+    else if (Kept forgotten; !learning[stage])
+      outputs = RunModule(module, microbatch, std::move(inputs), &forgotten);
     else if (again)
       outputs = RunAgain(module, microbatch, std::move(inputs), &kept[{module, microbatch}]);
     else if (Recomputes(module))

@@ -91,7 +91,9 @@ class TorchStages : public StageBody {
   // Whether the next steps train: else forward only, dropout off, running statistics used.
   void SetTraining(bool training);
 
-  // A weight that this rank holds (or the last step's gradient of it); undefined otherwise.
+  bool Holds(int module) const;
+  // A weight that this rank holds (or the last step's gradient of it); undefined otherwise. What is
+  // on disk is read, into memory of the caller's.
   at::Tensor Weight(int module, const std::string& name) const;
   at::Tensor LastGradient(int module, const std::string& name) const;
   Updater& updater();

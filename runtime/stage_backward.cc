@@ -100,6 +100,7 @@ std::vector<Bundle> TorchStages::State::WriteGifts(int stage, int microbatch,
 std::vector<Bundle> TorchStages::Backward(ActionKind kind, int stage, int microbatch,
                                           std::vector<Bundle> gradients) {
   State& s = *state_;
+  if (s.offloaded && s.learning[stage]) s.offloaded->Bind(stage);
   std::map<int, Gifts> gifts;
   WeightWork work;
   if (kind == ActionKind::kWeightGrad) {
@@ -110,7 +111,8 @@ std::vector<Bundle> TorchStages::Backward(ActionKind kind, int stage, int microb
     gradients.clear();
   }
   const bool input_grad = kind == ActionKind::kInputGrad;
-  const std::vector<int>& modules = s.modules_of[stage];
+  static const std::vector<int> none;
+  const std::vector<int>& modules = s.learning[stage] ? s.modules_of[stage] : none;
   if (!input_grad ||
       std::any_of(modules.begin(), modules.end(), [&](int m) { return s.feeds_back[m]; }))
     s.RecomputeStage(stage, microbatch);

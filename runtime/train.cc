@@ -17,6 +17,7 @@
 #include "runtime/exec/clock.h"
 #include "runtime/exec/stop.h"
 #include "runtime/feed.h"
+#include "runtime/offload_report.h"
 #include "runtime/progress.h"
 #include "runtime/weights.h"
 
@@ -158,6 +159,7 @@ void Train(const RunOptions& options, Transport& transport) {
   RunCheckpoint resumed;
   SessionOptions open{options.package, options.conf, options.weights};
   open.agreed = AgreedText(options);
+  open.device_map = options.device_map;
   open.keep_gradients = !options.save_gradients.empty();
   open.loss_weight = [&](int loss, int64_t minibatch, int microbatch) {
     return session.evaluating ? 1 : feeds.training.LossWeight(job, loss, minibatch, microbatch);
@@ -235,7 +237,8 @@ void Train(const RunOptions& options, Transport& transport) {
     const double end = Now();
     reports->Add({session.busy, end - first, ResidentBytes()});
     if (job.check_shared)
-      CheckSharedCopies(session.run.manifest, session.run.conf, *session.stages, transport);
+      CheckSharedCopies(session.run.manifest, session.run.conf, *session.stages,
+                        session.run.on_disk, transport);
     stopped = stop.AfterStep();
     DataPosition position = feeds.training.sampler->Position(next * job.accumulate);
     const int64_t every = job.checkpoint.every;
@@ -269,6 +272,16 @@ void Train(const RunOptions& options, Transport& transport) {
   if (!options.save_gradients.empty())
     SaveGradients(options.save_gradients, session.run.manifest, session.run.conf, *session.stages,
                   transport);
+  error.clear();
+  try {
+    std::fputs(ReportOffload(session, transport, (step - resumed.step) * job.accumulate,
+                             options.offload_report)
+                   .c_str(),
+               stdout);
+  } catch (const std::exception& e) {
+    error = e.what();
+  }
+  Vote(transport, "writing", error);
 }
 
 void Evaluate(const RunOptions& options, Transport& transport) {

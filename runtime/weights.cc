@@ -10,8 +10,8 @@
 #include "plan/json.h"
 #include "plan/safetensors.h"
 #include "plan/text.h"
-#include "tensors/dtype.h"
 #include "runtime/messages.h"
+#include "tensors/dtype.h"
 
 namespace pipewright {
 
@@ -52,6 +52,12 @@ void Save(const std::string& path, const Manifest& manifest, const Conf& conf, T
     if (!tensor.defined()) tensor = at::zeros(source.info->shape, DtypeOf(source.info->dtype));
     return tensor.contiguous();
   };
+  // In the order of the file, so that what is read from disk to be sent need not be held until
+  // everything has been taken.
+  std::vector<TensorToWrite> tensors;
+  for (const auto& [name, source] : sources)
+    tensors.push_back({name, SafetensorsDtype(DtypeOf(source.info->dtype)), source.info->shape});
+  SortAsWritten(tensors);
   auto bundle = [](at::Tensor tensor) {
     Bundle out;
     out.regions.push_back({tensor.data_ptr(), tensor.nbytes()});
@@ -59,11 +65,9 @@ void Save(const std::string& path, const Manifest& manifest, const Conf& conf, T
     return out;
   };
   if (transport.rank() != 0) {
-    std::vector<Token> sends;
-    for (const auto& [name, source] : sources)
-      if (owner(source) == transport.rank())
-        sends.push_back(transport.Send(0, source.tag, bundle(value(source))));
-    for (const Token& send : sends) transport.Wait(send);
+    for (const TensorToWrite& tensor : tensors)
+      if (const Source& source = sources.at(tensor.name); owner(source) == transport.rank())
+        transport.Wait(transport.Send(0, source.tag, bundle(value(source))));
     Vote(transport, "saving", "");
     return;
   }
@@ -74,23 +78,22 @@ void Save(const std::string& path, const Manifest& manifest, const Conf& conf, T
     received.insert(source.tag);
     return tensor;
   };
-  std::vector<TensorToWrite> tensors;
-  for (const auto& [name, source] : sources) {
-    TensorToWrite tensor{name, SafetensorsDtype(DtypeOf(source.info->dtype)), source.info->shape};
-    tensor.produce = [&](const ByteSink& sink) {
+  const std::vector<TensorToWrite> order = tensors;
+  for (TensorToWrite& tensor : tensors)
+    tensor.produce = [&, &source = sources.at(tensor.name)](const ByteSink& sink) {
       at::Tensor data = owner(source) == 0 ? value(source) : receive(source);
       sink({static_cast<const char*>(data.data_ptr()), data.nbytes()});
     };
-    tensors.push_back(std::move(tensor));
-  }
   std::string error;
   try {
     WriteSafetensors(path, std::move(tensors), metadata);
   } catch (const std::exception& e) {
     error = e.what();
     // The other ranks wait until their tensors are taken.
-    for (const auto& [name, source] : sources)
-      if (owner(source) != 0 && !received.count(source.tag)) receive(source);
+    for (const TensorToWrite& tensor : order)
+      if (const Source& source = sources.at(tensor.name);
+          owner(source) != 0 && !received.count(source.tag))
+        receive(source);
   }
   Vote(transport, "saving", error);
 }
@@ -210,7 +213,7 @@ void MergeBuffers(const Manifest& manifest, const Conf& conf, int microbatches,
 }
 
 void CheckSharedCopies(const Manifest& manifest, const Conf& conf, const TorchStages& stages,
-                       Transport& transport) {
+                       const std::vector<std::vector<bool>>& on_disk, Transport& transport) {
   // What must have the same bits on all its ranks: a shared weight, or a module with replicas.
   struct Copies {
     std::string name;
@@ -225,6 +228,14 @@ void CheckSharedCopies(const Manifest& manifest, const Conf& conf, const TorchSt
       if (info.kind == "parameter")
         all_copies.push_back({"weight \"" + info.name + "\"", {{static_cast<int>(m), info.name}}});
   }
+  std::erase_if(all_copies, [&](const Copies& copies) {
+    for (const SharedWeight::Holder& holder : copies.holders) {
+      const std::vector<WeightInfo>& held = manifest.modules[holder.module].held;
+      for (size_t w = 0; w < held.size(); ++w)
+        if (held[w].name == holder.name && on_disk[holder.module][w]) return true;
+    }
+    return false;
+  });
   if (all_copies.empty()) return;
   std::string mine;
   for (const Copies& copies : all_copies)

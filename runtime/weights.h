@@ -45,9 +45,9 @@ void LoadWeights(const std::string& path, const Manifest& manifest, TorchStages&
 void MergeBuffers(const Manifest& manifest, const Conf& conf, int microbatches,
                   const TorchStages& stages, Transport& transport);
 
-// Whether all copies of a weight, shared or of replicas, have the same bits. Collective; throws
-// Error.
+// Whether all copies of a weight, shared or of replicas, have the same bits; but not of those that
+// are `on_disk` ([module][held]). Collective; throws Error.
 void CheckSharedCopies(const Manifest& manifest, const Conf& conf, const TorchStages& stages,
-                       Transport& transport);
+                       const std::vector<std::vector<bool>>& on_disk, Transport& transport);
 
 }  // namespace pipewright

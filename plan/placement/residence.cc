@@ -54,18 +54,19 @@ const std::pair<std::string, std::string>* EntryOf(const DeviceMap& map, const s
   return best;
 }
 
-// The device of a weight, "" where no key covers it.
-std::string DeviceOfWeight(const DeviceMap& map, const Names& names, const ModuleInfo& module,
-                           const WeightInfo& weight) {
+// The entry that says where a weight lies; null: none.
+const std::pair<std::string, std::string>* EntryOfWeight(const DeviceMap& map, const Names& names,
+                                                         const ModuleInfo& module,
+                                                         const WeightInfo& weight) {
   const auto* best = EntryOf(map, module.name + "." + weight.name);
-  if (weight.kind == "constant") return best ? best->second : "";
+  if (weight.kind == "constant") return best;
   const auto* source = EntryOf(map, weight.name);
   auto tied = names.tied.find(weight.name);
   if (!source && tied != names.tied.end())
     for (const std::string& other : tied->second)
       if (!source) source = EntryOf(map, other);
   if (source && (!best || source->first.size() > best->first.size())) best = source;
-  return best ? best->second : "";
+  return best;
 }
 
 bool IsNumber(const std::string& device) { return device != "cpu" && device != "disk"; }
@@ -96,7 +97,8 @@ std::vector<std::vector<std::string>> DevicesOf(const Manifest& manifest, const 
   for (const ModuleInfo& module : manifest.modules) {
     std::vector<std::string>& of = devices.emplace_back();
     for (const WeightInfo& weight : module.held) {
-      of.push_back(DeviceOfWeight(map, names, module, weight));
+      const auto* entry = EntryOfWeight(map, names, module, weight);
+      of.push_back(entry ? entry->second : "");
       if (of.back().empty() && weight.kind != "constant" && weight.persistent)
         uncovered.push_back(weight.name);
     }
@@ -116,6 +118,24 @@ std::vector<std::vector<std::string>> DevicesOf(const Manifest& manifest, const 
 int64_t BytesOf(const WeightInfo& weight) {
   const Dtype* dtype = FindDtype(weight.dtype);
   return dtype ? static_cast<int64_t>(TensorBytes(*dtype, weight.shape, weight.name)) : 0;
+}
+
+void CheckFrozen(const Manifest& manifest, const DeviceMap& map, const std::string& path) {
+  const Names names(manifest);
+  std::set<std::string> trained, frozen;  // keys
+  for (const ModuleInfo& module : manifest.modules)
+    for (const WeightInfo& weight : module.held) {
+      const auto* entry = EntryOfWeight(map, names, module, weight);
+      if (weight.kind != "parameter" || !entry || entry->second != "disk") continue;
+      (weight.requires_grad ? trained : frozen).insert(entry->first);
+    }
+  std::vector<std::string> wrong;
+  for (const std::string& key : trained)
+    if (!frozen.count(key)) wrong.push_back(Quote(key));
+  if (!wrong.empty())
+    throw Error(path, Few(wrong) + (wrong.size() > 1 ? " are" : " is") + " on disk and trained",
+                "what is trained stays in memory: freeze it (\"freeze\" in the job), or put it on "
+                "cpu or a numbered device");
 }
 
 std::vector<std::vector<bool>> WeightsOfStages(const Manifest& manifest, const Conf& conf) {

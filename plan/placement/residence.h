@@ -27,6 +27,10 @@ struct Residence {
 Residence ReadResidence(const Manifest& manifest, const DeviceMap& map, const std::string& path,
                         int ranks);
 
+// For runs that train. Throws Error naming `path` where all parameters that a key puts on disk are
+// trained.
+void CheckFrozen(const Manifest& manifest, const DeviceMap& map, const std::string& path);
+
 // What the conf's offloaded stages hold, all of it on disk.
 std::vector<std::vector<bool>> WeightsOfStages(const Manifest& manifest, const Conf& conf);
 

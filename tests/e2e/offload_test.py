@@ -5,7 +5,7 @@ import unittest
 import torch
 from safetensors.torch import load_file, save_file
 
-from support import LENGTH, Case, export_gpt, gpt, run_ranks
+from support import ADAMW, LENGTH, Case, export_gpt, gpt, run_ranks, token_job
 
 
 def lively(**options):
@@ -77,6 +77,64 @@ class Offload(Case):
             run_ranks(1, *common, "--device-map", self.write_map({"": "cpu", "blokcs.1": "disk"}),
                       mpi=False),
             r'keys within keys: "" and "blokcs\.1"')
+
+    def write_conf(self, stages, ranks, offloaded):
+        self.path("conf.json").write_text(json.dumps({
+            "module_to_stage_map": stages, "offload": {"stages": offloaded},
+            "stage_to_rank_map": {str(stage): on for stage, on in enumerate(ranks)}}))
+        return self.path("conf.json")
+
+    def train_from_disk(self, job, ranks, *options, wanted, mpi=False):
+        """Trains to the same bits; returns what was read and held, by rank."""
+        files = [self.path(name) for name in ("trained", "gradients", "report")]
+        self.succeed(run_ranks(
+            ranks, "train", self.package, self.write_job(job), "--save", files[0],
+            "--save-gradients", files[1], "--offload-report", files[2], *options, mpi=mpi))
+        self.assert_same_tensors(load_file(files[0]), wanted.weights)
+        self.assert_same_tensors(load_file(files[1]), wanted.gradients)
+        return json.loads(files[2].read_text())["ranks"]
+
+    def test_training_with_frozen_weights_on_disk(self):
+        # What adapters leave frozen: parts of each block, and a tied weight.
+        frozen = ["blocks.?.qkv.*", "blocks.?.up.weight", "blocks.0.*", "head.weight"]
+        job = token_job(freeze=frozen, steps=2, reduce="exact")
+        wanted = self.train(self.package, job, 4, mpi=False)
+        device_map = {"embedding": 0, "position": 0, "blocks": "disk", "norm": 0, "head": "disk"}
+        saving = {**job, "checkpoint": {"to": str(self.path("saved")), "every": 1, "keep": 2}}
+        found, = self.train_from_disk(saving, 1, "--device-map", self.write_map(device_map),
+                                      wanted=wanted)
+        names = [name for name in wanted.weights if name not in wanted.gradients]
+        on_disk = sum(wanted.weights[name].nbytes for name in names)
+        self.assertEqual(found["total"] - found["resident"], on_disk)
+        self.assertGreater(found["payload"], 2 * 2 * on_disk)  # forward and backward
+        self.assertEqual(len(found["buffers"]), 2)
+        self.assertLess(max(found["buffers"]), on_disk / 2)
+        # On with the first step's checkpoint, which is whole, as stages of a pipeline.
+        first = self.path("saved") / "step-00000001"
+        self.train_from_disk({**job, "schedule": "gpipe"}, 2, "--resume-from", first, "--conf",
+                             self.write_conf([0, 0, 0, 1, 1], [[0], [1]], [0, 1]), wanted=wanted,
+                             mpi=True)
+        adamw = {**job, "optimizer": ADAMW}
+        self.train_from_disk(adamw, 3, "--conf",
+                             self.write_conf([0, 0, 1, 1, 1], [[0], [1, 2]], [1]),
+                             wanted=self.train(self.package, adamw, 4, mpi=False))
+        # Where nothing is trained before the head, all is read forward only.
+        job = token_job(freeze=["embedding.*", "position.*", "blocks.*"], schedule="bfs", steps=2)
+        found, = self.train_from_disk(job, 1, "--device-map", self.write_map({"": "disk"}),
+                                      wanted=self.train(self.package, job, 4, mpi=False))
+        self.assertEqual(found["payload"], 2 * (found["total"] - found["resident"]))
+
+        def refused(message, ranks, options, **changes):
+            self.assert_fails(run_ranks(
+                ranks, "train", self.package, self.write_job(token_job(**changes)), *options,
+                mpi=False), message)
+
+        refused('"head" is on disk and trained', 1,
+                ["--device-map", self.write_map(device_map)], freeze=["blocks.0.*"])
+        offloaded = ["--conf", self.write_conf([0, 0, 1, 1, 1], [[0], [1]], [1])]
+        refused("stage 1 is offloaded and has no frozen weights", 2, offloaded)
+        refused("the schedule cuts its backward into I and W", 2, offloaded, schedule="zb-h1",
+                freeze=["blocks.2.qkv.*"])
 
     def test_greedy_text(self):
         prompts = ["def f(", "The cat sat on the mat and"]

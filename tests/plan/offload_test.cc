@@ -93,10 +93,20 @@ TEST(Offload, Refusals) {
   refused([&] { InsertLoads(plan, {{1}, {1, 4}, 3}); }, "its weights take 4,");
   refused([&] { InsertLoads(plan, {{2}, {}, 0}); }, "there is no stage 2");
   refused([&] { CheckLoads(plan, {{1}, {}, 0}); }, "offloaded and not loaded");
-  Plan early = ReadPlan("0LOAD,0F0,0EVICT,0B0,0STEP\n", "p");
+  Plan early = ReadPlan("0LOAD,0F0,0F1,0B0,0EVICT,0B1,0STEP\n", "p");
   refused([&] { Validate(early); }, "rule \"load\": the weights of stage 0 are not loaded here");
   Plan step = ReadPlan("0LOAD,0F0,0B0,0EVICT,0STEP\n", "p");
-  refused([&] { Validate(step); }, "rule \"load\"");
+  refused([&] { CheckLoads(step, {{0}, {}, 0}); }, "offloaded and not loaded");
+  EXPECT_NO_THROW(CheckLoads(step, {{0}, {}, 0, /*step=*/false}));  // what comes and goes is frozen
+  InsertLoads(step, {{0}, {}, 0, /*step=*/false});
+  EXPECT_EQ(WritePlan(step), "0LOAD,0F0,0B0,0EVICT,0STEP\n");
+  // Nothing in stage 0 is trained: its backward has nothing to compute.
+  Plan frozen = ReadPlan("0LOAD,0F0,0EVICT,0B0,0STEP\n", "p");
+  EXPECT_NO_THROW(Validate(frozen));
+  EXPECT_NO_THROW(CheckLoads(frozen, {{0}, {}, 0, false, {0}}));
+  refused([&] { CheckLoads(frozen, {{0}, {}, 0, false}); }, "offloaded and not loaded");
+  InsertLoads(frozen, {{0}, {}, 0, false, {0}});
+  EXPECT_EQ(WritePlan(frozen), "0LOAD,0F0,0EVICT,0B0,0STEP\n");
   Plan both = ReadPlan("0LOAD,1LOAD,0F0,1F0,1B0,0B0,0STEP,1STEP\n", "p");
   refused([&] { CheckLoads(both, {{0, 1}, {}, 1}); }, "loaded at once");
 }
