@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 
 #include "plan/error.h"
 
@@ -72,6 +73,12 @@ bool RenameOrExchange(const std::string& from, const std::string& to) {
       return true;
   }
   throw Error(to, std::string("cannot be put there: ") + std::strerror(errno));
+}
+
+void CreateFolders(const std::string& path) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (error) throw Error(path, "the folder cannot be created: " + error.message());
 }
 
 void CheckWritable(const std::string& path) {

@@ -33,6 +33,9 @@ void SyncFolder(const std::string& folder);
 // where the file system can, and true is returned. Throws Error.
 bool RenameOrExchange(const std::string& from, const std::string& to);
 
+// With those above it, where they are not there. Throws Error.
+void CreateFolders(const std::string& path);
+
 // Throws Error when `path` could not be written: its folder is missing or refuses.
 void CheckWritable(const std::string& path);
 

@@ -33,11 +33,16 @@ int64_t StepOf(const std::string& name) {
 
 bool Complete(const fs::path& path) { return fs::exists(path / kDescription); }
 
-// What `latest` names: a folder beside it; "" where there is none.
-std::string Latest(const fs::path& folder) {
+// The first line of `latest`; "" where there is none.
+std::string NamedLatest(const fs::path& folder) {
   if (!fs::is_regular_file(folder / "latest")) return "";
   std::string name = ReadFile((folder / "latest").string());
-  name = name.substr(0, name.find_first_of("\r\n"));
+  return name.substr(0, name.find_first_of("\r\n"));
+}
+
+// What `latest` names: a folder beside it; "" where there is none.
+std::string Latest(const fs::path& folder) {
+  std::string name = NamedLatest(folder);
   return StepOf(name) >= 0 && Complete(folder / name) ? name : "";
 }
 
@@ -192,6 +197,20 @@ std::vector<std::string> ListCheckpoints(const std::string& folder) {
   std::vector<std::string> paths;
   for (auto& [step, path] : found) paths.push_back(std::move(path));
   return paths;
+}
+
+std::vector<std::string> IncompleteCheckpoints(const std::string& folder, bool step_folders) {
+  std::vector<std::string> found;
+  if (!fs::is_directory(folder)) return found;
+  for (const auto& entry : fs::directory_iterator(folder))
+    if (StepOf(entry.path().filename().string()) >= 0 && !Complete(entry.path()))
+      found.push_back(entry.path().string() + ": has no " + kDescription);
+  std::sort(found.begin(), found.end());
+  const std::string latest = NamedLatest(folder);
+  if (!step_folders && !latest.empty() && !fs::exists(fs::path(folder) / latest))
+    found.push_back((fs::path(folder) / "latest").string() + ": names " + latest +
+                    ", which is not there");
+  return found;
 }
 
 std::string TemporaryCheckpoint(const std::string& folder, const std::string& run, int64_t step) {

@@ -52,6 +52,11 @@ void VerifyShard(const RunCheckpoint& checkpoint, const std::string& file);
 // Complete checkpoints in `folder`: the one that `latest` names, then the others, newest first.
 std::vector<std::string> ListCheckpoints(const std::string& folder);
 
+// What is no checkpoint there although it looks like one, each as "PATH: why": step folders without
+// checkpoint.json, which `step_folders` keeps alone, and a `latest` that names nothing.
+std::vector<std::string> IncompleteCheckpoints(const std::string& folder,
+                                               bool step_folders = false);
+
 // A name for what is not yet a checkpoint; such are removed by CleanCheckpoints.
 std::string TemporaryCheckpoint(const std::string& folder, const std::string& run, int64_t step);
 void CleanCheckpoints(const std::string& folder);

@@ -22,6 +22,10 @@ struct TensorInfo {
   bool operator==(const TensorInfo&) const = default;
 };
 
+// For a tensor that `path` lacks: with the nearest name and the first few that it has.
+class Error NoTensor(const std::string& path, std::string_view name,
+                     const std::vector<std::string>& names);
+
 struct SafetensorsHeader {
   std::vector<TensorInfo> tensors;              // sorted by name
   std::map<std::string, std::string> metadata;  // "__metadata__"

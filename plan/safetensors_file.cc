@@ -19,6 +19,16 @@ static SafetensorsHeader ParseAlone(const MappedFile& file) {
   return header;
 }
 
+Error NoTensor(const std::string& path, std::string_view name,
+               const std::vector<std::string>& names) {
+  constexpr size_t kShown = 8;
+  std::vector<std::string> shown;
+  for (size_t i = 0; i < std::min(kShown, names.size()); ++i) shown.push_back(Quote(names[i]));
+  if (names.size() > kShown) shown.push_back("... (" + Counted(names.size(), "tensor") + ")");
+  return {path, "no tensor " + Quote(name) + Suggest(name, names),
+          shown.empty() ? "it has none" : "it has " + Join(shown, ", ")};
+}
+
 SafetensorsFile::SafetensorsFile(const std::string& path)
     : file_(path), header_(ParseAlone(file_)) {}
 
@@ -26,7 +36,7 @@ const TensorInfo& SafetensorsFile::At(std::string_view name) const {
   if (const TensorInfo* info = Find(name)) return *info;
   std::vector<std::string> names;
   for (const TensorInfo& info : header_.tensors) names.push_back(info.name);
-  throw Error(path(), "no tensor " + Quote(name) + Suggest(name, names));
+  throw NoTensor(path(), name, names);
 }
 
 char* SafetensorsFile::MutableBytes(const TensorInfo& info) const {

@@ -11,6 +11,7 @@
 #include <set>
 #include <thread>
 
+#include "plan/atomic_file.h"
 #include "plan/error.h"
 #include "plan/json.h"
 #include "plan/safetensors.h"
@@ -117,12 +118,13 @@ Checkpointer::Checkpointer(Session& session, Transport& transport)
   try {
     job_text_ = session.job.text;
     if (transport.rank() == 0) {
-      fs::create_directories(folder);
+      CreateFolders(folder);
+      CheckWritable(folder + "/latest");
       CleanCheckpoints(folder);
       run = RunName();
     }
   } catch (const std::exception& e) {
-    error = folder + ": " + e.what();
+    error = session.job.path + ": checkpoint.to: " + e.what();
   }
   Vote(transport, "preparing checkpoints", error);
   run_ = transport.AllGather(run)[0];
@@ -171,7 +173,7 @@ void Checkpointer::Save(int64_t step, const DataPosition& data) {
 }
 
 void Checkpointer::Write(Shot& shot) try {
-  fs::create_directories(shot.folder);
+  CreateFolders(shot.folder);
   Json done = Json::object();
   for (const auto& [shard, tensors] : shot.shards) {
     std::string path = shot.folder + "/" + shard;
@@ -336,6 +338,9 @@ void Restore(const RunCheckpoint& checkpoint, const Files& files, Session& sessi
 
 }  // namespace
 
+static constexpr char kStartAnew[] =
+    "no other checkpoint is there that holds: to start anew, let checkpoint.to name another folder";
+
 RunCheckpoint Resume(const std::string& from, Session& session, Transport& transport) {
   // All ranks try the same ones.
   Json found = Json::array();
@@ -345,6 +350,11 @@ RunCheckpoint Resume(const std::string& from, Session& session, Transport& trans
         found.push_back(from);
       else
         for (const std::string& path : ListCheckpoints(from)) found.push_back(path);
+      const std::string passed_over = Join(IncompleteCheckpoints(from), "\n  ");
+      if (found.empty() && !IncompleteCheckpoints(from, true).empty())
+        error = Error(from, "no checkpoint there is complete\n  " + passed_over, kStartAnew).what();
+      else if (!passed_over.empty())
+        std::fprintf(stderr, "pipewright-run: passed over: %s\n", passed_over.c_str());
     } catch (const std::exception& e) {
       error = e.what();
     }
@@ -363,7 +373,7 @@ RunCheckpoint Resume(const std::string& from, Session& session, Transport& trans
     try {
       Vote(transport, "reading the checkpoint", error);
     } catch (const AgreedError& e) {
-      if (i + 1 == paths.size()) throw;
+      if (i + 1 == paths.size()) throw AgreedError(std::string(e.what()) + "\n  " + kStartAnew);
       if (transport.rank() == 0)
         std::fprintf(stderr, "pipewright-run: %s\n  the next older checkpoint is tried\n",
                      e.what());

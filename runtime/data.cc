@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "plan/error.h"
 #include "plan/json.h"
@@ -10,6 +11,27 @@
 #include "tensors/dtype.h"
 
 namespace pipewright {
+
+namespace {
+
+const char* KeyOf(const DataJob& job) {
+  return !job.tokens.empty()    ? ".tokens"
+         : !job.tensors.empty() ? ".tensors"
+         : !job.arrays.empty()  ? ".arrays"
+                                : ".plugin";
+}
+
+// Those that hold `column`.
+std::vector<std::string> FilesOf(const DataJob& job, const std::string& column) {
+  if (!job.tokens.empty()) return job.tokens;
+  if (!job.plugin.empty()) return {job.plugin};
+  auto array = job.arrays.find(column);
+  return array != job.arrays.end() ? array->second : job.tensors;
+}
+
+bool IsThere(const std::string& file) { return std::filesystem::exists(file); }
+
+}  // namespace
 
 Data::Column Data::Find(const std::string& name, const std::string& where) const {
   std::vector<std::string> names;
@@ -48,13 +70,19 @@ Data::Data(std::shared_ptr<DataSource> source, const DataJob& job, const Manifes
     // Where the model file does not say, what the data has.
     columns_.back().wanted = value.dtype.empty() ? columns_.back().type : DtypeOf(value.dtype);
     if (!tokens && columns_.back().type != columns_.back().wanted)
-      throw Error(where + ".inputs", "\"" + column->second + "\" is " +
-                                         DtypeName(columns_.back().type) + ", input \"" +
-                                         value.name + "\" takes " + value.dtype);
+      throw Error(where + ".inputs",
+                  "\"" + column->second + "\" is " + DtypeName(columns_.back().type) +
+                      ", input \"" + value.name + "\" takes " + value.dtype,
+                  "save \"" + column->second + "\" as " + value.dtype);
   }
   for (const std::string& target :
-       job.targets.empty() ? std::vector<std::string>{job.target} : job.targets)
+       job.targets.empty() ? std::vector<std::string>{job.target} : job.targets) {
     targets_.push_back(target.empty() ? Column() : Find(target, where + ".target"));
+    const std::vector<std::string> files = FilesOf(job, target);
+    target_names_.push_back(where + (tokens ? ".tokens" : ".target " + Quote(target)) + " (" +
+                            (files.empty() ? "" : files[0]) + (files.size() > 1 ? ", ..." : "") +
+                            ")");
+  }
   if (job.length.empty()) return;
   length_ = Find(job.length, where + ".length");
   if (length_.type != at::kLong || !length_.shape.empty() || columns_.empty() ||
@@ -104,7 +132,20 @@ at::Tensor Data::Rows(int input, const int64_t* rows, int64_t count, int64_t len
 
 std::unique_ptr<Data> OpenData(const DataJob& job, const Manifest& manifest,
                                const std::string& where) {
-  return std::make_unique<Data>(OpenSource(job), job, manifest, where);
+  std::shared_ptr<DataSource> source;
+  try {
+    source = OpenSource(job);
+  } catch (const std::exception& e) {
+    std::vector<std::string> files;
+    for (const auto& column : job.arrays)
+      files.insert(files.end(), column.second.begin(), column.second.end());
+    for (const std::vector<std::string>& more : {job.tokens, job.tensors})
+      files.insert(files.end(), more.begin(), more.end());
+    const bool there = std::all_of(files.begin(), files.end(), IsThere);
+    throw Error(where + KeyOf(job), e.what(),
+                there ? "" : "paths are relative to the folder of the job file");
+  }
+  return std::make_unique<Data>(std::move(source), job, manifest, where);
 }
 
 Sampler::Sampler(const Job& job, bool shuffle, const Data& data)

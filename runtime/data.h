@@ -26,6 +26,8 @@ class Data {
        const std::string& where);
 
   const DataSource& source() const { return *source_; }
+  // "job.json: data.target \"y\" (data.safetensors)", for messages.
+  const std::string& TargetName(int loss) const { return target_names_[static_cast<size_t>(loss)]; }
   int64_t samples() const { return source_->samples(); }
   int64_t tokens_per_sample() const { return source_->tokens_per_sample(); }
   // One microbatch, its samples stacked along the first dimension. `input`: index into
@@ -50,6 +52,7 @@ class Data {
   std::vector<DataColumn> known_;
   std::vector<Column> columns_;  // by input
   std::vector<Column> targets_;  // by loss
+  std::vector<std::string> target_names_;
   Column length_;
   const Column& ColumnOf(int input) const {
     return input < 0 ? targets_[static_cast<size_t>(-1 - input)]

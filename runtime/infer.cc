@@ -148,7 +148,8 @@ void Infer(const RunOptions& options, Transport& transport) {
     }
     try {
       WriteSafetensors(options.output, std::move(tensors));
-      std::printf("%zu outputs written to %s\n", written.size(), options.output.c_str());
+      std::printf("%s written to %s\n", Counted(written.size(), "output").c_str(),
+                  options.output.c_str());
     } catch (const std::exception& e) {
       error = e.what();
     }

@@ -8,7 +8,25 @@
 
 namespace pipewright {
 
-at::Tensor Loss(const LossJob& job, const at::Tensor& output, const at::Tensor& target) {
+// Why the kernel refused: the smallest or largest target that counts.
+static void CheckClasses(const LossJob& job, const at::Tensor& classes, int64_t count,
+                         const std::string& name) {
+  at::Tensor counted = classes.masked_select(classes.ne(job.ignore_index));
+  if (counted.numel() == 0) return;
+  const int64_t least = counted.min().item<int64_t>(), most = counted.max().item<int64_t>();
+  if (least >= 0 && most < count) return;
+  const std::string found = std::to_string(least < 0 ? least : most);
+  throw Error(name,
+              "target " + found + " is out of bounds: the output has " + std::to_string(count) +
+                  " classes, 0 to " + std::to_string(count - 1),
+              "if " + found +
+                  " marks what does not count, say so: \"loss\": {\"type\": \"cross_entropy\", "
+                  "\"ignore_index\": " +
+                  found + "}");
+}
+
+at::Tensor Loss(const LossJob& job, const at::Tensor& output, const at::Tensor& target,
+                const std::string& name) {
   auto shown = [](const at::Tensor& tensor) {
     return tensor.defined()
                ? DtypeName(tensor.scalar_type()) + " " + ShapeText(tensor.sizes().vec())
@@ -22,24 +40,30 @@ at::Tensor Loss(const LossJob& job, const at::Tensor& output, const at::Tensor& 
                                 ShapeText(output.sizes().vec()) + "; a loss is one number");
       return output.reshape({});
     case LossJob::kMse:
-      if (output.sizes() != target.sizes()) throw Error("loss", "mse needs equal sizes: " + shapes);
+      if (output.sizes() != target.sizes()) throw Error(name, "mse needs equal sizes: " + shapes);
       return at::mse_loss(output, target);
     case LossJob::kCrossEntropy:
       break;
   }
   if (output.dim() < 2 || target.scalar_type() != at::kLong ||
       output.numel() != target.numel() * output.size(-1))
-    throw Error("loss",
-                "cross_entropy needs an output [..., C] and an int64 target [...]: " + shapes,
-                target.scalar_type() != at::kLong ? "write the targets as int64" : "");
+    throw Error(name, "cross_entropy needs an output [..., C] and an int64 target [...]: " + shapes,
+                target.scalar_type() != at::kLong
+                    ? "save the targets as int64"
+                    : "a target has the output's sizes without its last, the classes");
   at::Tensor logits = output.reshape({-1, output.size(-1)});
   if (c10::elementSize(logits.scalar_type()) < 4) logits = logits.to(at::kFloat);
   at::Tensor classes = target.reshape({-1});
   // The mean of nothing is none; it has a gradient nevertheless: zeros.
   bool nothing = LossCount(job, target, 0) == 0;
-  return at::cross_entropy_loss(logits, classes, {},
-                                nothing ? at::Reduction::Sum : at::Reduction::Mean,
-                                job.ignore_index, job.label_smoothing);
+  try {
+    return at::cross_entropy_loss(logits, classes, {},
+                                  nothing ? at::Reduction::Sum : at::Reduction::Mean,
+                                  job.ignore_index, job.label_smoothing);
+  } catch (const std::exception&) {
+    CheckClasses(job, classes, logits.size(1), name);
+    throw;
+  }
 }
 
 int64_t LossCount(const LossJob& job, const at::Tensor& target, int64_t samples) {

@@ -9,9 +9,10 @@
 namespace pipewright {
 
 // A scalar. cross_entropy takes logits [..., C] and int64 targets [...]; both are flattened, logits
-// of less than 32 bits computed in float32. mse takes equal shapes. Throws Error for others.
-// Of ignored targets only, the loss is 0.
-at::Tensor Loss(const LossJob& job, const at::Tensor& output, const at::Tensor& target);
+// of less than 32 bits computed in float32. mse takes equal shapes. Throws Error for others, which
+// calls the target `name`. Of ignored targets only, the loss is 0.
+at::Tensor Loss(const LossJob& job, const at::Tensor& output, const at::Tensor& target,
+                const std::string& name);
 
 // How many numbers a microbatch's loss is the mean of: targets that are not ignored, elements
 // (mse), or `samples` where the model computes its loss.

@@ -1,7 +1,9 @@
 #include "runtime/progress.h"
 
+#include <cerrno>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 
 #include "plan/error.h"
 #include "plan/size.h"
@@ -21,6 +23,14 @@ double Bubble(const std::vector<RankReport>& ranks) {
   double busy = 0, total = 0;
   for (const RankReport& rank : ranks) busy += rank.busy, total += rank.total;
   return total > 0 ? std::max(0.0, 1 - busy / total) : -1;
+}
+
+std::string AccuracyText(const Evaluation& evaluation) {
+  const Evaluation::Sum& first = evaluation.losses[0];
+  char text[40];
+  std::snprintf(text, sizeof text, " accuracy %.2f %%",
+                100 * static_cast<double>(first.correct) / static_cast<double>(first.targets));
+  return text;
 }
 
 static bool HasPerplexity(const Job& job) {
@@ -56,7 +66,7 @@ Progress::Progress(const Job& job, const char* unit, int64_t first_step)
   if (job.metrics.empty()) return;
   if (first_step > 0) KeepMetrics(job.metrics, first_step);
   metrics_.open(job.metrics, first_step > 0 ? std::ios::app : std::ios::trunc);
-  if (!metrics_) throw Error(job.metrics, "cannot be written");
+  if (!metrics_) throw Error(job.metrics, std::string("cannot be written: ") + std::strerror(errno));
 }
 
 void Progress::Step(const StepReport& report, const std::vector<RankReport>& ranks) {
@@ -105,9 +115,7 @@ void Progress::Step(const StepReport& report, const std::vector<RankReport>& ran
   if (report.validation) {
     std::printf("  validation loss %.4f", report.validation->mean());
     if (job_.losses[0].kind == LossJob::kCrossEntropy && report.validation->known())
-      std::printf(" accuracy %.2f %%",
-                  100 * static_cast<double>(report.validation->losses[0].correct) /
-                      static_cast<double>(report.validation->losses[0].targets));
+      std::fputs(AccuracyText(*report.validation).c_str(), stdout);
   }
   std::printf("\n");
   std::fflush(stdout);

@@ -49,6 +49,9 @@ std::string Grouped(double number);
 double Bubble(const std::vector<RankReport>& ranks);
 
 // The loss of a sweep as JSON: loss, perplexity and accuracy (of cross_entropy), targets.
+// " accuracy 12.34 %"; of an evaluation that is known.
+std::string AccuracyText(const Evaluation& evaluation);
+
 Json EvaluationJson(const Job& job, const Evaluation& evaluation);
 
 }  // namespace pipewright

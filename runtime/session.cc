@@ -151,6 +151,7 @@ void OpenSession(Session& session, const SessionOptions& options, Transport& tra
     settings.loss_scale = session.job.loss_scale;
     settings.loss_weight = options.loss_weight;
     settings.stepped = options.stepped;
+    settings.target_name = options.target_name;
     settings.older_versions = OlderVersions(session.job);
     settings.stop_on_nan = session.job.stop_on_nan;
     settings.accuracy = session.job.accuracy;

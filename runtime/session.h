@@ -25,6 +25,7 @@ struct SessionOptions {
   // As in StageSettings.
   std::function<double(int loss, int64_t minibatch, int microbatch)> loss_weight = nullptr;
   std::function<void(int64_t steps)> stepped = nullptr;
+  std::function<std::string(int loss)> target_name = nullptr;
   // Called when the run's plan is known, before any sizes are asked for. Collective.
   std::function<void(struct Session&)> read_data = nullptr;
   // Called with the stages loaded, on all ranks; changes their weights and returns the step that

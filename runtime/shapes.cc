@@ -43,7 +43,8 @@ std::map<std::string, int64_t> BindSymbols(const Manifest& manifest,
     std::string found = ShapeText(inputs[i].sizes);
     if (value.kind != "tensor" || value.dtype.empty()) continue;
     if (DtypeOf(value.dtype) != inputs[i].type)
-      throw Error(where, "is " + DtypeName(inputs[i].type) + ", the model takes " + value.dtype);
+      throw Error(where, "is " + DtypeName(inputs[i].type) + ", the model takes " + value.dtype,
+                  "save it as " + value.dtype);
     if (value.shape.size() != inputs[i].sizes.size())
       throw Error(where, "has sizes " + found + ", the model takes " + Shown(value));
     for (size_t d = 0; d < value.shape.size(); ++d) {
@@ -88,8 +89,10 @@ TensorSpec FromManifest(const ValueInfo& value, const std::map<std::string, int6
 // What a module puts out that was edited, or whose sizes the model file does not hold, by running
 // it once on zeros. (On the meta device the C++ library lacks operators as common as layer norm.)
 // `scalars`: the numbers among the values, from such runs of the modules before.
+// `blame`: what an edited module before returns otherwise than the manifest says, "" for none.
 void RunOnZeros(const std::string& package, const Manifest& manifest, int index,
-                std::vector<TensorSpec>& specs, std::map<int, c10::IValue>& scalars) {
+                std::vector<TensorSpec>& specs, std::map<int, c10::IValue>& scalars,
+                const std::string& blame) {
   at::NoGradGuard no_grad;
   LoadedModule module = LoadModule(package, manifest, index, WeightSource::kZeros);
   SetTraining(module, false);
@@ -118,10 +121,13 @@ void RunOnZeros(const std::string& package, const Manifest& manifest, int index,
     for (int id : info.inputs)
       sizes += (sizes.empty() ? "" : ", ") + manifest.values[id].name + " " +
                c10::str(at::IntArrayRef(specs[id].sizes));
-    throw Error(
-        package + "/" + info.code, "fails on zeros of the sizes " + sizes + "\n" + e.what(),
-        "a size that tracing burned in is a number there and holds for one batch size: feed "
-        "that one, or trace the model anew without it");
+    // Only tracing burns sizes in: torch.export keeps them or says that it does not.
+    throw Error((blame.empty() ? "" : blame + "\n") + package + "/" + info.code,
+                "fails on zeros of the sizes " + sizes + "\n" + e.what(),
+                manifest.source.ends_with(".pt2")
+                    ? ""
+                    : "a size that tracing burned in is a number there and holds for one batch "
+                      "size: feed that one, or trace the model anew without it");
   }
   for (size_t i = 0; i < info.outputs.size(); ++i) {
     int id = info.outputs[i];
@@ -147,20 +153,29 @@ std::vector<TensorSpec> InferShapes(const std::string& package, const Manifest& 
   std::vector<bool> changed(manifest.values.size(), false);
   for (size_t i = 0; i < inputs.size(); ++i) specs[manifest.inputs[i]] = inputs[i];
   std::map<int, c10::IValue> scalars;
+  std::string blame;
   bool unknown = false;  // the model file did not say
   for (const ValueInfo& value : manifest.values)
     unknown = unknown || (value.kind == "tensor" && value.dtype.empty());
   for (size_t m = 0; m < manifest.modules.size(); ++m) {
     const ModuleInfo& info = manifest.modules[m];
-    bool anew = unknown || HexHash(ReadFile(package + "/" + info.code)) != info.code_hash;
-    for (int id : info.inputs) anew = anew || changed[id];
+    const bool edited = HexHash(ReadFile(package + "/" + info.code)) != info.code_hash;
+    bool anew = unknown || edited;
+    bool takes_changed = false;
+    for (int id : info.inputs) takes_changed = takes_changed || changed[id];
+    anew = anew || takes_changed;
     std::vector<TensorSpec> recorded;
     for (int id : info.outputs) recorded.push_back(FromManifest(manifest.values[id], symbols));
-    if (anew) RunOnZeros(package, manifest, static_cast<int>(m), specs, scalars);
+    if (anew)
+      RunOnZeros(package, manifest, static_cast<int>(m), specs, scalars,
+                 takes_changed ? blame : "");
     for (size_t i = 0; i < info.outputs.size(); ++i) {
       int id = info.outputs[i];
       if (!anew) specs[id] = recorded[i];
       changed[id] = anew && !manifest.values[id].dtype.empty() && !Same(specs[id], recorded[i]);
+      if (changed[id] && edited && blame.empty())
+        blame = package + "/" + info.code + ": returns " + manifest.values[id].name + " " +
+                ShapeText(specs[id].sizes) + ", manifest.json says " + Shown(manifest.values[id]);
     }
   }
   return specs;

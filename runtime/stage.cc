@@ -206,7 +206,8 @@ void TorchStages::State::ComputeLoss(int index, int microbatch, const at::Tensor
   if (job.kind != LossJob::kOutput) target = Input(-1 - index, microbatch);
   at::AutoGradMode mode(settings.training);
   if (settings.training && value(loss_values[index]).gradient) leaf.requires_grad_(true);
-  at::Tensor loss = Loss(job, leaf, target);
+  const bool named = target.defined() && settings.target_name;
+  at::Tensor loss = Loss(job, leaf, target, named ? settings.target_name(index) : "target");
   term.loss = PlainNan(loss.item<double>());
   if (settings.accuracy || !settings.training) {
     term.count = LossCount(job, target, output.dim() > 0 ? output.size(0) : 1);

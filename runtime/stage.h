@@ -57,6 +57,8 @@ struct StageSettings {
   // Of such plans: called when the stage that computes the loss has stepped, with how often since
   // SetStep. May be empty.
   std::function<void(int64_t steps)> stepped;
+  // What to call the target of a loss in messages. May be empty.
+  std::function<std::string(int loss)> target_name;
   // Called with an output of the model as soon as it is there; may be empty.
   std::function<void(int output, int microbatch, const at::Tensor& value)> output;
 };

@@ -8,6 +8,7 @@
 
 #include "plan/conf.h"
 #include "plan/error.h"
+#include "plan/job.h"
 #include "plan/placement/residence.h"
 #include "plan/text.h"
 #include "runtime/exec/supervise.h"
@@ -86,6 +87,17 @@ void RunSupervised(const std::vector<std::string>& arguments, const RunOptions& 
   o.package = run.package;
   o.conf = run.conf;
   o.resumes = trains && run.resume_from.empty();
+  if (o.resumes) {
+    std::string checkpoints = "unknown";
+    try {
+      checkpoints = ReadJob(run.job).checkpoint.folder;
+    } catch (const Error&) {  // the ranks say so
+    }
+    if (checkpoints.empty() && o.restarts > 0)
+      throw Error(run.job, "--restarts: the job writes no checkpoints, from which to start again",
+                  "add \"checkpoint\": {\"to\": \"FOLDER\", \"every\": STEPS}");
+    o.resumes = !checkpoints.empty() || run.resume;
+  }
   if (!hosts.empty()) o.hosts = Split(hosts, ',');
   if (o.ranks == 0) o.ranks = RanksOf(run);
   o.command = RankArguments(arguments);

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
 #include <numeric>
 #include <utility>
 
@@ -79,11 +78,18 @@ RunCheckpoint ResumeAsAsked(const RunOptions& options, Session& session, Transpo
     error = Error(session.job.path, "--resume: the job writes no checkpoints",
                   "add \"checkpoint\": {\"to\": \"FOLDER\", \"every\": STEPS}")
                 .what();
-  if (from.empty() && !folder.empty() && transport.rank() == 0)
-    if (std::vector<std::string> there = ListCheckpoints(folder); !there.empty())
+  if (from.empty() && !folder.empty() && transport.rank() == 0) {
+    const std::vector<std::string> there = ListCheckpoints(folder);
+    const std::vector<std::string> incomplete = IncompleteCheckpoints(folder, true);
+    if (!there.empty())
       error = Error(folder, "holds checkpoints already, up to " + there[0],
                     "--resume goes on from it; to start anew, remove them or name another folder")
                   .what();
+    else if (!incomplete.empty())
+      error = Error(folder, "holds what is left of checkpoints\n  " + Join(incomplete, "\n  "),
+                    "to start anew, remove them or name another folder")
+                  .what();
+  }
   Vote(transport, "resuming", error);
   if (from.empty()) return {};
   RunCheckpoint checkpoint = Resume(from, session, transport);
@@ -164,6 +170,9 @@ void Train(const RunOptions& options, Transport& transport) {
   open.loss_weight = [&](int loss, int64_t minibatch, int microbatch) {
     return session.evaluating ? 1 : feeds.training.LossWeight(job, loss, minibatch, microbatch);
   };
+  open.target_name = [&](int loss) {
+    return (session.evaluating ? feeds.validation : feeds.training).data->TargetName(loss);
+  };
   std::unique_ptr<Progress> progress;
   std::unique_ptr<RankReports> reports;
   int64_t step = 0;    // that runs, or the first of those that run in a row
@@ -203,11 +212,25 @@ void Train(const RunOptions& options, Transport& transport) {
   std::string error;
   try {
     // Not after the last step.
-    for (const std::string& file : {job.save, options.save_gradients})
-      if (transport.rank() == 0 && !file.empty()) CheckWritable(file);
+    auto open_for = [](const std::string& key, auto&& open_it) {
+      try {
+        open_it();
+      } catch (const std::exception& e) {
+        throw Error(key, e.what());
+      }
+    };
+    auto check = [&](const std::string& key, const std::string& file) {
+      open_for(key, [&] { CheckWritable(file); });
+    };
+    if (transport.rank() == 0 && !job.save.empty())
+      check(options.save.empty() ? job.path + ": save" : "--save", job.save);
+    if (transport.rank() == 0 && !options.save_gradients.empty())
+      check("--save-gradients", options.save_gradients);
     if (session.stages->has_losses())
-      progress = std::make_unique<Progress>(job, job.data.tokens.empty() ? "samples" : "tokens",
-                                            resumed.step);
+      open_for(options.metrics.empty() ? job.path + ": metrics" : "--metrics", [&] {
+        progress = std::make_unique<Progress>(job, job.data.tokens.empty() ? "samples" : "tokens",
+                                              resumed.step);
+      });
   } catch (const std::exception& e) {
     error = e.what();
   }
@@ -218,6 +241,9 @@ void Train(const RunOptions& options, Transport& transport) {
   PrintStart(session, transport);
   if (!resumed.path.empty() && transport.rank() == 0)
     std::printf("resumed from %s\n", resumed.path.c_str());
+  if (resumed.step >= job.steps && transport.rank() == 0)
+    std::printf("already at step %lld of %lld: nothing to train\n",
+                static_cast<long long>(resumed.step), static_cast<long long>(job.steps));
 
   reports = std::make_unique<RankReports>(
       transport, session.run.conf.stage_to_ranks[session.stages->loss_stages()[0]][0]);
@@ -292,6 +318,7 @@ void Evaluate(const RunOptions& options, Transport& transport) {
   SessionOptions open{options.package, options.conf, options.weights};
   open.agreed = AgreedText(options);
   open.training = false;
+  open.target_name = [&](int loss) { return feed.data->TargetName(loss); };
   open.read_data = [&](Session&) {
     feed.Open(job, job.data, session.run, job.path + ": data", transport);
   };
@@ -312,7 +339,10 @@ void Evaluate(const RunOptions& options, Transport& transport) {
   if (session.stages->has_losses() && steps > 0) {
     int64_t samples = 0;
     for (int64_t step = 0; step < steps; ++step) samples += feed.sampler->Samples(step);
-    std::printf("loss %.6f over %s samples, %s samples/s\n", evaluation.mean(),
+    std::string accuracy;
+    if (job.losses[0].kind == LossJob::kCrossEntropy && evaluation.known())
+      accuracy = AccuracyText(evaluation);
+    std::printf("loss %.6f%s over %s samples, %s samples/s\n", evaluation.mean(), accuracy.c_str(),
                 Grouped(static_cast<double>(samples)).c_str(),
                 Grouped(static_cast<double>(samples) / (Now() - begin)).c_str());
     std::fflush(stdout);
@@ -320,9 +350,11 @@ void Evaluate(const RunOptions& options, Transport& transport) {
     if (!options.metrics.empty()) {
       Json line = EvaluationJson(job, evaluation);
       line["samples"] = samples;
-      std::ofstream out(job.metrics);
-      out << line.dump() << "\n";
-      if (!out) error = job.metrics + ": cannot be written";
+      try {
+        WriteFile(job.metrics, line.dump() + "\n");
+      } catch (const std::exception& e) {
+        error = std::string("--metrics: ") + e.what();
+      }
     }
   }
   Vote(transport, "writing metrics", error);

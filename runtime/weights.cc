@@ -129,6 +129,10 @@ void SaveGradients(const std::string& path, const Manifest& manifest, const Conf
        [&](int module, const std::string& name) { return stages.LastGradient(module, name); });
 }
 
+static std::string OtherModel(const Checkpoint& checkpoint) {
+  return "it is of another model, or names differ: pipewright weights list " + checkpoint.path;
+}
+
 const StoredTensor& StoredWeight(const Checkpoint& checkpoint, const Manifest& manifest,
                                  const WeightInfo& weight) {
   const StoredTensor* found = checkpoint.Find(weight.name);
@@ -136,17 +140,25 @@ const StoredTensor& StoredWeight(const Checkpoint& checkpoint, const Manifest& m
   if (!found) {
     std::vector<std::string> names;
     for (const StoredTensor& tensor : checkpoint.tensors) names.push_back(tensor.name);
-    throw Error(checkpoint.path, "no tensor " + Quote(weight.name) + Suggest(weight.name, names));
+    throw Error(checkpoint.path, "no tensor " + Quote(weight.name) + Suggest(weight.name, names),
+                OtherModel(checkpoint));
   }
   if (found->shape != weight.shape || DtypeOfSafetensors(found->dtype) != DtypeOf(weight.dtype))
     throw Error(checkpoint.path,
-                "\"" + found->name + "\" has another shape or type than the package's");
+                "\"" + found->name + "\" has another shape or type than the package's",
+                OtherModel(checkpoint));
   return *found;
 }
 
 void LoadWeights(const std::string& path, const Manifest& manifest, TorchStages& stages,
                  const std::vector<std::vector<bool>>& on_disk) {
   Checkpoint checkpoint = OpenCheckpoint(path);
+  // Of a file that does not fit, all ranks that see it name the same tensor.
+  auto refuse = [&] {
+    for (const ModuleInfo& module : manifest.modules)
+      for (const WeightInfo& info : module.held)
+        if (info.kind != "constant" && info.persistent) StoredWeight(checkpoint, manifest, info);
+  };
   for (size_t m = 0; m < manifest.modules.size(); ++m)
     for (size_t w = 0; w < manifest.modules[m].held.size(); ++w) {
       const WeightInfo& info = manifest.modules[m].held[w];
@@ -155,7 +167,14 @@ void LoadWeights(const std::string& path, const Manifest& manifest, TorchStages&
       at::Tensor weight = stages.Weight(static_cast<int>(m), info.name);
       if (!weight.defined()) continue;
       char* to = static_cast<char*>(weight.data_ptr());
-      ReadTensor(checkpoint, StoredWeight(checkpoint, manifest, info),
+      const StoredTensor* stored = nullptr;
+      try {
+        stored = &StoredWeight(checkpoint, manifest, info);
+      } catch (const Error&) {
+        refuse();
+        throw;
+      }
+      ReadTensor(checkpoint, *stored,
                  [&](std::string_view piece) { to = std::copy(piece.begin(), piece.end(), to); });
     }
 }

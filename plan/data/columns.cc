@@ -26,7 +26,7 @@ const TensorInfo& TensorAt(const SafetensorsHeader& header, const std::string& n
   if (const TensorInfo* info = header.Find(name)) return *info;
   std::vector<std::string> names;
   for (const TensorInfo& info : header.tensors) names.push_back(info.name);
-  throw Error(path, "no tensor " + Quote(name) + Suggest(name, names));
+  throw NoTensor(path, name, names);
 }
 
 class Columns : public DataSource {

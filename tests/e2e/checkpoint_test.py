@@ -185,7 +185,8 @@ class Checkpoints(Case):
         for folder in self.checkpoints.glob("step-*"):
             flip(folder)
         self.assert_fails(self.run_train("plain", job_with(), 3, "--resume"),
-                          r"step-00000006.*module1\.safetensors: has other content")
+                          r"step-00000006.*module1\.safetensors: has other content",
+                          "let checkpoint.to name another folder")
 
     def test_a_write_that_fails_is_named_and_the_older_checkpoint_stays(self):
         """A limit on the size of files stands for a full disk."""
@@ -242,14 +243,33 @@ class Checkpoints(Case):
         job["steps"] = 3
         self.succeed(self.run_train("plain", job, 3, "--resume"))  # none is there: starts anew
         self.assert_fails(self.run_train("plain", job, 3), "holds checkpoints already", "--resume")
+        again = self.succeed(self.run_train("plain", job, 3, "--resume", mpi=False))
+        self.assertIn("already at step 3 of 3: nothing to train", again.out)
         changed = {**job, "seed": 8}
         self.assert_fails(self.run_train("plain", changed, 3, "--resume"), "with the seed 7")
         changed = {**job, "optimizer": {"type": "sgd"}}
         self.assert_fails(self.run_train("plain", changed, 3, "--resume"), "with the optimizer adamw")
         self.assert_fails(self.run_train("tied", job, 3, "--resume-from", self.path("none")),
                           "no complete checkpoint is there")
+        (self.checkpoints / "step-00000001").mkdir()
+        (self.checkpoints / "latest").write_text("step-00000009\n")
+        result = self.succeed(self.run_train("plain", job, 3, "--resume", mpi=False))
+        self.assertIn("step-00000001: has no checkpoint.json", result.out)
+        self.assertIn("latest: names step-00000009, which is not there", result.out)
+        (self.checkpoints / "step-00000003/checkpoint.json").unlink()
+        for options, message in (((), "what is left of checkpoints"),
+                                 (("--resume",), "let checkpoint.to name another folder")):
+            self.assert_fails(self.run_train("plain", job, 3, *options, mpi=False), message,
+                              "step-00000003: has no checkpoint.json")
+        job["checkpoint"]["to"] = "job.json/checkpoints"
+        self.assert_fails(self.run_train("plain", job, 3, mpi=False),
+                          r"job\.json: checkpoint\.to: .*cannot be created: Not a directory")
         del job["checkpoint"]
-        self.assert_fails(self.run_train("plain", job, 3, "--resume"), "the job writes no checkpoints")
+        self.assert_fails(self.run_train("plain", job, 3, "--resume"),
+                          "--resume: the job writes no checkpoints")
+        self.assert_fails(call([BUILD / "pipewright-run", "--restarts", 1, "-n", 3, "train",
+                                self.path("plain.pkg"), self.write_job(job)]),
+                          "--restarts: the job writes no checkpoints")
 
 
 if __name__ == "__main__":

@@ -109,6 +109,14 @@ class Edit(Case):
         self.assert_fails(result, r"modules/module1\.py: does not compile", "<--- HERE")
         self.assertEqual(result.out.count("blocks.1.up.bais"), 2, result.out)
 
+    def test_an_output_of_another_shape_is_blamed_on_the_edit(self):
+        package = self.copy_package("shape.pkg")
+        self.edit(package, r"return (\w+)$", r"return torch.transpose(\1, 0, 2)")
+        result = run_ranks(4, "train", package, self.write_job(token_job()), mpi=False)
+        self.assert_fails(result, r"modules/module1\.py: returns \w+ \[32, 16, 2\], manifest\.json "
+                                  r"says \[\w+, 16, 32\]")
+        self.assertNotIn("tracing", result.out)
+
     def test_a_syntax_error(self):
         self.check_broken("syntax.pkg", r"= torch\.gelu\(", "= = torch.gelu(")
 

@@ -45,7 +45,9 @@ class Failure(Case):
         # end of the last window of the data.
         job = self.tokens(**{"p%d" % (8 * LENGTH): 300})
         job["steps"] = 1
-        self.fails("rank 3, stage 3, microbatch 3, action 3F3", "out of bounds", job=job)
+        self.fails("rank 3, stage 3, microbatch 3, action 3F3", r"data\.tokens \(.*tokens\.bin\)",
+                   "target 300 is out of bounds: the output has 256 classes", '"ignore_index": 300',
+                   job=job)
 
     def test_an_exception_on_a_middle_rank(self):
         package = self.path("middle.pkg")
@@ -76,6 +78,16 @@ class Failure(Case):
 
     def test_a_folder_where_weights_go(self):
         self.fails("cannot be written: it is a folder", options=["--save", self.path(".")])
+
+    def test_a_folder_where_metrics_go(self):
+        self.fails(r"job\.json: metrics: .*cannot be written: Is a directory", both=False,
+                   job=token_job(metrics="."))
+
+    def test_weights_of_another_model(self):
+        from safetensors.numpy import save_file
+        save_file({"w": np.zeros(3, np.float32)}, self.path("other.safetensors"))
+        self.fails("on every rank: .*no tensor", "pipewright weights list", both=False,
+                   options=["--weights", self.path("other.safetensors")])
 
     def test_mpirun_and_ranks_as_threads(self):
         result = call(["mpirun", "-n", "2", BUILD / "pipewright-run", "--in-process", "2", "train",
@@ -116,7 +128,7 @@ class Failure(Case):
     def test_missing_data(self):
         job = token_job()
         job["data"]["tokens"] = "nowhere.bin"
-        self.fails("nowhere.bin", job=job)
+        self.fails(r"job\.json: data\.tokens: .*nowhere\.bin", "relative to the folder", job=job)
 
     def test_too_little_data(self):
         self.path("few.bin").write_bytes(bytes(3 * LENGTH))
@@ -137,6 +149,16 @@ class Failure(Case):
         job = token_job()
         job["data"] = {"tensors": "data.safetensors", "inputs": {"token": "x"}, "target": "y"}
         self.fails('no input "token"', "tokens", job=job)
+        job["data"] = {"tensors": "data.safetensors", "inputs": {"tokens": "x"}, "target": "labels"}
+        self.fails('data.tensors: .*no tensor "labels"', 'it has "x", "y"', job=job, both=False)
+        save_file({"x": np.zeros((64, LENGTH), np.int32), "y": np.zeros((64, LENGTH), np.int64)},
+                  self.path("data.safetensors"))
+        job["data"]["target"] = "y"
+        self.fails('save "x" as int64', job=job, both=False)
+        save_file({"x": np.zeros((64, LENGTH), np.int64), "y": np.zeros((64, LENGTH), np.int32)},
+                  self.path("data.safetensors"))
+        self.fails(r'data\.target "y" \(.*data\.safetensors\)', "save the targets as int64", job=job,
+                   both=False)
 
     def test_inputs_of_another_shape(self):
         from safetensors.numpy import save_file

@@ -4,7 +4,7 @@ import unittest
 
 import torch
 
-from support import LENGTH, ROOT, Case, export_gpt, gpt, token_job
+from support import LENGTH, ROOT, Case, export_gpt, gpt, run_ranks, token_job
 
 
 class Validation(Case):
@@ -33,6 +33,10 @@ class Validation(Case):
         self.assertAlmostEqual(result["loss"], loss, delta=1e-6)
         self.assertAlmostEqual(result["accuracy"],
                                (output.argmax(-1) == target).double().mean().item(), delta=1e-9)
+        job["data"] = job.pop("validation")["data"]
+        told = self.succeed(run_ranks(3, "eval", package, self.write_job(job), "--weights",
+                                      self.path("trained.safetensors"), mpi=False))
+        self.assertIn(f"accuracy {100 * result['accuracy']:.2f} %", told.out)
 
 
 if __name__ == "__main__":
