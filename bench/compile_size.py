@@ -1,5 +1,4 @@
 """Time and peak memory of `pipewright compile` against the size of the model, beside a plain copy of the file."""
-import argparse
 import json
 import os
 import shutil
@@ -10,9 +9,10 @@ import time
 
 import torch
 
+import command_line
 import models
 from processes import ENVIRONMENT
-from report import RESULTS, show, spread
+from report import show, spread
 
 
 def write_model(path, mib, layers=8):
@@ -33,15 +33,9 @@ def timed(command):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--build", default="build", help="build folder")
+    parser = command_line.parser(__doc__)
     parser.add_argument("--mib", type=int, nargs="+", default=[10, 100, 500, 2000])
-    parser.add_argument("--repetitions", type=int, default=7)
-    parser.add_argument("--nice", type=int, default=0)
-    parser.add_argument("--results", default=RESULTS)
-    options = parser.parse_args()
-    os.nice(options.nice)
-    os.makedirs(os.path.join(options.results, "raw"), exist_ok=True)
+    options = command_line.parse(parser)
     raw = {"title": "Compile", "samples": {}, "ratios": {}, "table": [
         "| model | compile, s | copy of the file, s | (compile − that of the smallest) ÷ copy | peak memory, MiB |", "|---|---|---|---|---|"]}
     least = None

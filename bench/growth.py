@@ -1,14 +1,14 @@
 """How a step grows with microbatches, ranks as threads, and ranks as processes: linear where it should be."""
-import argparse
 import json
 import os
 import statistics
 import tempfile
 
+import command_line
 import models
 from package import compile_model, write_conf, write_job
 from processes import ENVIRONMENT, Workers, start_ours
-from report import RESULTS, show, spread
+from report import show, spread
 from training_step import step_times
 
 SIZE = models.Size(16, 64, 4)  # an MLP small enough for what is not arithmetic to show
@@ -43,15 +43,7 @@ def compare(cases, repetitions, unit):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--build", default="build", help="build folder")
-    parser.add_argument("--repetitions", type=int, default=7)
-    parser.add_argument("--nice", type=int, default=0)
-    parser.add_argument("--results", default=RESULTS)
-    options = parser.parse_args()
-    options.build = os.path.abspath(options.build)
-    os.nice(options.nice)
-    os.makedirs(os.path.join(options.results, "raw"), exist_ok=True)
+    options = command_line.parse(command_line.parser(__doc__))
     raw = {"title": "Growth", "samples": {}, "ratios": {}, "table": [
         "| what grows | | step, ms | time a unit ÷ that of the first |", "|---|---|---|---|"]}
 

@@ -3,7 +3,6 @@
 Memory is the most a rank has been resident (VmHWM); `beyond` is without its tensors: weights, gradients, activations
 and messages at their peak, as `pipewright-run bench` counts them.
 """
-import argparse
 import json
 import os
 import statistics
@@ -11,9 +10,10 @@ import subprocess
 import tempfile
 import time
 
+import command_line
 from package import compile_model, write_conf, write_job
 from processes import ENVIRONMENT, start_ours, start_peer
-from report import RESULTS, show, spread
+from report import show, spread
 
 CASES = [("mlp", "tiny"), ("gpt", "small"), ("gpt", "medium")]
 MIB = 1024 * 1024
@@ -63,14 +63,7 @@ def tensor_mib(build, arguments):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build", default="build", help="build folder")
-    parser.add_argument("--repetitions", type=int, default=7)
-    parser.add_argument("--nice", type=int, default=0)
-    parser.add_argument("--results", default=RESULTS)
-    options = parser.parse_args()
-    os.nice(options.nice)
-    os.makedirs(os.path.join(options.results, "raw"), exist_ok=True)
+    options = command_line.parse(command_line.parser(__doc__))
     raw = {"title": "Start and memory", "samples": {}, "ratios": {}, "table": [
         "| model | ours, s | peer, s | peer ÷ ours | ours, MiB a rank | beyond its tensors | peer, MiB a rank |",
         "|---|---|---|---|---|---|---|"]}

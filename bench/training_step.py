@@ -3,13 +3,13 @@
 All programs are started once for each model and then measured in turn, round after round; those that are not measured
 sleep. Raw samples go to RESULTS/raw/; bench/report.py makes table and picture of them.
 """
-import argparse
 import json
 import os
 import statistics
 import tempfile
 import time
 
+import command_line
 import models
 from package import compile_model, write_conf, write_job
 from processes import check_output, start_ours, start_peer, start_single
@@ -196,19 +196,12 @@ def compare(options, name, size):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build", default="build", help="build folder")
+    parser = command_line.parser(__doc__)
     parser.add_argument("--models", nargs="+", default=list(models.SIZES), choices=list(models.SIZES))
     parser.add_argument("--sizes", nargs="+", default=["tiny", "small", "medium"], choices=["tiny", "small", "medium"])
     parser.add_argument("--schedules", nargs="+", default=list(SCHEDULES), choices=list(SCHEDULES))
-    parser.add_argument("--repetitions", type=int, default=7)
-    parser.add_argument("--nice", type=int, default=0, help="priority of all programs (below 0: as root)")
-    parser.add_argument("--results", default=os.path.join(os.path.dirname(os.path.abspath(__file__)), "results"))
-    options = parser.parse_args()
-    options.build = os.path.abspath(options.build)
-    os.nice(options.nice)
+    options = command_line.parse(parser)
     folder = os.path.join(options.results, "raw")
-    os.makedirs(folder, exist_ok=True)
     for name in options.models:
         for size in options.sizes:
             rounds = compare(options, name, size)

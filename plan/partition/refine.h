@@ -24,6 +24,8 @@ class StageTable {
   void Move(int unit, int to);
 
  private:
+  // Sums of the unit's stage and of `to` with the unit in `to`.
+  std::pair<StageSums, StageSums> SumsAfter(int unit, int to) const;
   int Count(int net, int stage) const;
   void Change(int net, int stage, int by);
   double LoadOf(int stage, const StageSums& sums) const;

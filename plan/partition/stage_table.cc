@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <tuple>
 
 #include "plan/partition/refine.h"
 
@@ -60,7 +61,7 @@ std::pair<int, int> StageTable::Range(int unit) const {
   return {low, high};
 }
 
-std::pair<double, double> StageTable::LoadsAfter(int unit, int to) const {
+std::pair<StageSums, StageSums> StageTable::SumsAfter(int unit, int to) const {
   int from = units_.stage_of[unit];
   StageSums left = sums_[from], right = sums_[to];
   left.AddUnit(graph_.units[unit], -1);
@@ -73,28 +74,22 @@ std::pair<double, double> StageTable::LoadsAfter(int unit, int to) const {
     if (there == 0) right.AddCut(net, 1);
     if (there == size - 1) right.AddCut(net, -1);
   }
-  return {LoadOf(from, left), LoadOf(to, right)};
+  return {left, right};
+}
+
+std::pair<double, double> StageTable::LoadsAfter(int unit, int to) const {
+  auto [left, right] = SumsAfter(unit, to);
+  return {LoadOf(units_.stage_of[unit], left), LoadOf(to, right)};
 }
 
 void StageTable::Move(int unit, int to) {
   int from = units_.stage_of[unit];
-  StageSums &left = sums_[from], &right = sums_[to];
-  left.AddUnit(graph_.units[unit], -1);
-  right.AddUnit(graph_.units[unit], 1);
-  for (int n : graph_.nets_of[unit]) {
-    const Net& net = graph_.nets[n];
-    int size = static_cast<int>(net.units.size()), here = Count(n, from), there = Count(n, to);
-    if (here == size) left.AddCut(net, 1);
-    if (here == 1) left.AddCut(net, -1);
-    if (there == 0) right.AddCut(net, 1);
-    if (there == size - 1) right.AddCut(net, -1);
-    Change(n, from, -1);
-    Change(n, to, 1);
-  }
+  std::tie(sums_[from], sums_[to]) = SumsAfter(unit, to);
+  for (int n : graph_.nets_of[unit]) Change(n, from, -1), Change(n, to, 1);
   --sizes_[from], ++sizes_[to];
   units_.stage_of[unit] = to;
-  loads_[from] = LoadOf(from, left);
-  loads_[to] = LoadOf(to, right);
+  loads_[from] = LoadOf(from, sums_[from]);
+  loads_[to] = LoadOf(to, sums_[to]);
 }
 
 }  // namespace pipewright
