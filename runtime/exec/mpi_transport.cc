@@ -33,6 +33,11 @@ using std::chrono::microseconds;
 // a look another thread does.
 constexpr auto kBetweenLooks = microseconds(20), kUnseen = microseconds(3000);
 
+// How long a thread that waits keeps its core.
+constexpr auto kAwake = microseconds(300);
+
+void AllowShortSleeps() { prctl(PR_SET_TIMERSLACK, 1000); }  // nanoseconds
+
 // How long to sleep between two looks when nothing has moved for `idle`: a share of it, so that
 // neither the delay of what comes next nor the work of looking is ever more than a part of the
 // time that has passed anyway.
@@ -50,9 +55,10 @@ void Relax() {
 #endif
 }
 
-// What a thread that waits does between two looks. With a core of its own it keeps it as long as
-// waits in a pipeline last that runs well: a core that is given up to another program comes back
-// after its time slice, milliseconds later. A thread that wakes from a nap gets it back at once.
+// What a thread that waits does between two looks. With a core of its own it keeps it for a short
+// while; one that kept it longer would have used its time slice up when its work arrives, and
+// another program of the machine would run first, for milliseconds. A thread that wakes from a nap
+// gets its core back at once.
 class Patience {
  public:
   explicit Patience(bool crowded) : crowded_(crowded) {}
@@ -66,8 +72,8 @@ class Patience {
       std::this_thread::yield();
     else if (crowded_)
       std::this_thread::sleep_for(Nap(waited, microseconds(10), microseconds(500)));
-    else if (waited > std::chrono::milliseconds(4))
-      std::this_thread::sleep_for(Nap(waited / 16, microseconds(10), microseconds(100)));
+    else if (waited > kAwake)
+      std::this_thread::sleep_for(Nap(waited / 4, microseconds(5), microseconds(50)));
   }
 
  private:
@@ -127,6 +133,7 @@ struct MpiTransport::State {
     MPI_Comm host;
     MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &host);
     crowded = Crowded(host);
+    AllowShortSleeps();  // of the thread that will wait
     MPI_Comm_free(&host);
     size_t piece = std::clamp<size_t>(options.piece_bytes, 1, INT_MAX);
     requests = std::make_unique<MpiRequests>(comm, options.synchronous_sends, piece,
@@ -158,7 +165,7 @@ struct MpiTransport::State {
   // The thread that makes progress while the rank's own one computes without calling Progress.
   void Background() {
     prctl(PR_SET_NAME, "pipewright-mpi");
-    prctl(PR_SET_TIMERSLACK, 1000);  // nanoseconds: short sleeps are meant
+    AllowShortSleeps();
     std::unique_lock lock(sleep_mutex);
     while (true) {
       asleep = true;
