@@ -55,9 +55,8 @@ def step_ratios(raw):
             if "1f1b" in rounds[0]["bound"] else None,
             "bound/bound of 1f1b": over(lambda r: r["bound"][schedule], lambda r: r["bound"]["1f1b"])
             if "1f1b" in rounds[0]["bound"] else None,
-            "split/whole backward": over(lambda r: r["alone"]["2 loop"][-1]["I"] + r["alone"]["2 loop"][-1]["W"],
-                                         lambda r: r["alone"]["2 loop"][-1]["B"])
-            if "2 loop" in rounds[0]["alone"] else None,
+            "split/whole backward": over(lambda r: r["cut"][schedule][-1]["I"] + r["cut"][schedule][-1]["W"],
+                                         lambda r: r["cut"][schedule][-1]["B"]),
         }
     return out
 

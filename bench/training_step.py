@@ -58,14 +58,28 @@ class Simulator:
         return (ends[1] - ends[0]) / 2
 
 
+def medians(samples):
+    return {action: statistics.median(times) for action, times in samples.items()}
+
+
+def whole_and_halves(costs):
+    """I, W and B of a stage, of which only the whole or the halves were measured."""
+    if "B" in costs:
+        return costs["B"] / 2, costs["B"] / 2, costs["B"]
+    return costs["I"], costs["W"], costs["I"] + costs["W"]
+
+
 def costs_alone(stages):
-    medians = [{action: statistics.median(times) for action, times in stage.items()} for stage in stages]
-    return [{"F": m["F"], "I": m["I"], "W": m["W"], "B": m["B"], "step": m["step"]} for m in medians]
+    costs = []
+    for stage in stages:
+        m = medians(stage["order"])
+        i, w, b = whole_and_halves(m)
+        costs.append({"F": m["F"], "I": i, "W": w, "B": b, "step": m["step"]})
+    return costs
 
 
 def costs_eager(stages):
-    medians = [{action: statistics.median(times) for action, times in stage.items()} for stage in stages]
-    return [{"F": m["F"], "I": m["B"] / 2, "W": m["B"] / 2, "B": m["B"], "step": m["step"]} for m in medians]
+    return [{"F": m["F"], "I": m["B"] / 2, "W": m["B"] / 2, "B": m["B"], "step": m["step"]} for m in map(medians, stages)]
 
 
 def costs_in_run(answer, stages, output):
@@ -73,11 +87,8 @@ def costs_in_run(answer, stages, output):
     actions = {key: value["median"] for rank in answer["ranks"] for key, value in rank["measured"]["actions"].items()}
     costs = []
     for s in range(stages):
-        whole = actions.get(f"{s}B")
-        i, w = (actions.get(f"{s}I"), actions.get(f"{s}W"))
-        whole = whole if whole is not None else i + w
-        i, w = (i, w) if i is not None else (whole / 2, whole / 2)
-        costs.append({"F": actions[f"{s}F"], "I": i, "W": w, "B": whole, "step": actions[f"{s}STEP"], "output": output})
+        i, w, b = whole_and_halves({kind: actions[f"{s}{kind}"] for kind in "BIW" if f"{s}{kind}" in actions})
+        costs.append({"F": actions[f"{s}F"], "I": i, "W": w, "B": b, "step": actions[f"{s}STEP"], "output": output})
     return costs
 
 
@@ -152,12 +163,11 @@ class Comparison:
 
     def measure_round(self):
         seconds = 0.4 if self.size == "medium" else 0.15
-        entry = {"programs": {}, "alone": {}, "in_run": {}, "link": {}}
+        entry = {"programs": {}, "alone": {}, "cut": {}, "in_run": {}, "link": {}}
         for schedule in self.options.schedules:
-            place = "{} {}".format(*SCHEDULES[schedule])
-            if place not in entry["alone"]:
-                alone = self.ours[schedule].ask(f"stages {seconds}")[0]
-                entry["alone"][place], entry["link"][place] = costs_alone(alone["stages"]), alone["link"]
+            alone = self.ours[schedule].ask(f"stages {seconds}")[0]
+            entry["alone"][schedule], entry["link"][schedule] = costs_alone(alone["stages"]), alone["link"]
+            entry["cut"][schedule] = [medians(stage["cut"]) for stage in alone["stages"]]
             ours = self.steps(("ours", schedule), STEPS[self.size])
             entry["in_run"][schedule] = costs_in_run(ours, SCHEDULES[schedule][0], boundary_bytes(self.name, self.size))
             entry["programs"][f"ours {schedule}"] = ours
@@ -174,10 +184,9 @@ class Comparison:
     def simulate(self, entry):
         """Adds the bounds and predictions of a round."""
         step = lambda schedule, *costs: self.simulator.step(self.plans[schedule], *costs)
-        place = {s: "{} {}".format(*SCHEDULES[s]) for s in self.options.schedules}
-        entry["bound"] = {s: step(s, entry["alone"][place[s]]) for s in place}
-        entry["predicted"] = {s: step(s, entry["in_run"][s], entry["link"][place[s]]) for s in place}
-        entry["bound_eager"] = {s: step(s, entry["alone"]["eager"]) for s in place if SCHEDULES[s][0] == RANKS}
+        entry["bound"] = {s: step(s, entry["alone"][s]) for s in self.options.schedules}
+        entry["predicted"] = {s: step(s, entry["in_run"][s], entry["link"][s]) for s in self.options.schedules}
+        entry["bound_eager"] = {s: step(s, entry["alone"]["eager"]) for s in self.options.schedules if SCHEDULES[s][0] == RANKS}
 
 
 def compare(options, name, size):

@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "runtime/exec/thread_transport.h"
+#include "runtime/heap.h"
 #ifdef PIPEWRIGHT_MPI
 #include "runtime/exec/mpi_transport.h"
 #endif
@@ -18,6 +19,7 @@ static bool UnderMpirun() {
 
 void MeasureOnRanks(const ProfileOptions& options, int in_process,
                     const std::function<void(const Profile&, const std::string& source)>& show) {
+  KeepFreedMemory();  // as the runs will
   auto work = [&](Transport& transport) {
     std::string source;
     Profile profile = MeasurePackage(options, transport, source);

@@ -10,6 +10,7 @@
 
 #include "plan/error.h"
 #include "plan/json.h"
+#include "plan/plan_text.h"
 #include "plan/text.h"
 #include "runtime/bench_report.h"
 #include "runtime/exec/clock.h"
@@ -68,7 +69,8 @@ using Samples = std::map<std::string, std::vector<double>>;  // by action, secon
 // Runs the stages of one rank without any other.
 class Alone {
  public:
-  explicit Alone(Session& session, int rank) : session_(session), body_(*session.stages) {
+  explicit Alone(Session& session, int rank)
+      : session_(session), body_(*session.stages), rank_(rank) {
     body_.OnReady([](int) {});  // the last step's would send gradients
     const Conf& conf = session.run.conf;
     for (int s = 0; s < session.run.graph.stages; ++s)
@@ -83,28 +85,31 @@ class Alone {
     for (auto& [weight, before] : weights_) weight.copy_(before);
   }
 
-  // One minibatch, backward whole or split.
+  // One minibatch in the order of the plan.
+  void Minibatch() {
+    for (const Action& a : session_.run.plan.ranks[rank_]) {
+      if (a.kind == ActionKind::kStep)
+        Time(a.stage, "step", [&] { body_.Step(a.stage); });
+      else if (a.kind == ActionKind::kForward || a.kind == ActionKind::kOverlap)
+        Forward(a.stage, a.microbatch);
+      else if (IsCompute(a.kind))
+        Backward(a.stage, a.microbatch, {a.kind});
+      if (a.kind == ActionKind::kOverlap)
+        Backward(a.overlap_stage, a.overlap_microbatch, {ActionKind::kBackward});
+    }
+  }
+
+  // One minibatch, each microbatch forward and at once backward, whole or split.
   void Minibatch(bool split) {
     for (int m = 0; m < session_.job.microbatches; ++m) {
-      for (int stage : stages_) {
-        std::vector<Bundle> inputs = Messages(stage, m, false);
-        Time(stage, "F", [&] { body_.Forward(stage, m, std::move(inputs)); });
-      }
-      for (auto stage = stages_.rbegin(); stage != stages_.rend(); ++stage) {
-        std::vector<Bundle> gradients = Messages(*stage, m, true);
-        auto backward = [&](ActionKind kind) {
-          body_.Backward(kind, *stage, m, std::move(gradients));
-          gradients.clear();
-        };
-        if (!split) {
-          Time(*stage, "B", [&] { backward(ActionKind::kBackward); });
-          continue;
-        }
-        Time(*stage, "I", [&] { backward(ActionKind::kInputGrad); });
-        Time(*stage, "W", [&] { backward(ActionKind::kWeightGrad); });
-      }
+      for (int stage : stages_) Forward(stage, m);
+      for (auto stage = stages_.rbegin(); stage != stages_.rend(); ++stage)
+        if (split)
+          Backward(*stage, m, {ActionKind::kInputGrad, ActionKind::kWeightGrad});
+        else
+          Backward(*stage, m, {ActionKind::kBackward});
     }
-    for (int stage : stages_) Time(stage, "step", [&] { body_.Step(stage); });
+    for (int stage : stages_) body_.Step(stage);
   }
 
   std::map<int, Samples> samples;  // by stage
@@ -112,17 +117,41 @@ class Alone {
  private:
   Session& session_;
   TorchStages& body_;
+  const int rank_;
   std::vector<int> stages_;
-  std::vector<std::pair<at::Tensor, at::Tensor>> weights_;  // and what they were
+  std::vector<std::pair<at::Tensor, at::Tensor>> weights_;            // and what they were
+  std::map<std::pair<int, bool>, std::vector<at::Tensor>> contents_;  // of messages: edge, backward
+
+  void Forward(int stage, int microbatch) {
+    std::vector<Bundle> inputs = Messages(stage, microbatch, false);
+    Time(stage, "F", [&] { body_.Forward(stage, microbatch, std::move(inputs)); });
+  }
+
+  void Backward(int stage, int microbatch, std::initializer_list<ActionKind> kinds) {
+    std::vector<Bundle> gradients;
+    for (ActionKind kind : kinds) {
+      // W takes what I has kept.
+      if (kind != ActionKind::kWeightGrad) gradients = Messages(stage, microbatch, true);
+      Time(stage, KindName(kind),
+           [&] { body_.Backward(kind, stage, microbatch, std::move(gradients)); });
+      gradients.clear();
+    }
+  }
 
   template <typename F>
-  void Time(int stage, const char* action, F run) {
+  void Time(int stage, const std::string& action, F run) {
     const double start = Now();
     run();
     samples[stage][action].push_back(Now() - start);
   }
 
-  // What would come in; the same numbers each time.
+  static at::Tensor SomeNumbers(const at::Tensor& like) {
+    if (like.scalar_type() == at::kBool) return at::ones_like(like);
+    if (!at::isFloatingType(like.scalar_type())) return at::zeros_like(like);
+    return at::linspace(-1, 1, like.numel()).sin_().view(like.sizes()).to(like.scalar_type());
+  }
+
+  // What would come in, written by this core as a receive writes it; the same numbers each time.
   std::vector<Bundle> Messages(int stage, int microbatch, bool backward) {
     std::vector<Bundle> messages;
     const std::vector<StageEdge>& edges = session_.run.graph.edges;
@@ -130,36 +159,36 @@ class Alone {
       if ((backward ? edges[e].from : edges[e].to) != stage || (backward && !edges[e].gradient))
         continue;
       messages.push_back(body_.Allocate(static_cast<int>(e), microbatch, backward));
-      for (const at::Tensor& tensor : TensorsOf(messages.back())) {
-        at::Tensor filled = tensor;
-        if (tensor.scalar_type() == at::kBool)
-          filled.fill_(true);
-        else if (!at::isFloatingType(tensor.scalar_type()))
-          filled.zero_();
-        else
-          filled.copy_(at::linspace(-1, 1, tensor.numel()).sin_().view(tensor.sizes()));
+      const std::vector<at::Tensor> tensors = TensorsOf(messages.back());
+      std::vector<at::Tensor>& contents = contents_[{static_cast<int>(e), backward}];
+      for (size_t i = 0; i < tensors.size(); ++i) {
+        if (i == contents.size()) contents.push_back(SomeNumbers(tensors[i]));
+        at::Tensor(tensors[i]).copy_(contents[i]);
       }
     }
     return messages;
   }
 };
 
+// {"order": samples in the order of the plan, "cut": {"B", "I", "W"} one after the other} a stage.
 Json MeasureStages(Session& session, Transport& transport, int64_t step, double seconds) {
   session.stages->updater().Begin(step, session.job.microbatches);
   session.stages->SetStep(step);
   Alone alone(session, transport.rank());
-  alone.Minibatch(false), alone.Minibatch(true);
-  alone.samples.clear();
-  transport.AllGather("");
-  const double begin = Now();
-  do {
-    alone.Minibatch(false);
-    alone.Minibatch(true);
-  } while (Now() - begin < seconds);
   Json stages = Json::object();
-  for (const auto& [stage, samples] : alone.samples)
-    for (const auto& [action, times] : samples)
-      stages[std::to_string(stage)][action] = Microseconds(times);
+  auto measure = [&](const char* name, auto minibatch) {
+    minibatch();
+    alone.samples.clear();
+    transport.AllGather("");
+    const double begin = Now();
+    do minibatch();
+    while (Now() - begin < seconds);
+    for (const auto& [stage, samples] : alone.samples)
+      for (const auto& [action, times] : samples)
+        stages[std::to_string(stage)][name][action] = Microseconds(times);
+  };
+  measure("order", [&] { alone.Minibatch(); });
+  measure("cut", [&] { alone.Minibatch(false), alone.Minibatch(true); });
   return stages;
 }
 

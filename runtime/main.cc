@@ -12,6 +12,7 @@
 #include "runtime/bench.h"
 #include "runtime/exec/thread_transport.h"
 #include "runtime/generate.h"
+#include "runtime/heap.h"
 #include "runtime/supervise_command.h"
 #include "runtime/train.h"
 #ifdef PIPEWRIGHT_MPI
@@ -237,6 +238,7 @@ void AddGlobal(CLI::App& app) {
 }  // namespace pipewright
 
 int main(int argc, char** argv) {
+  pipewright::KeepFreedMemory();
   pipewright::arguments.assign(argv, argv + argc);
   return pipewright::RunProgram(
       "pipewright-run", "Runs packages: mpirun -n N pipewright-run train PACKAGE JOB",

@@ -1,6 +1,6 @@
 # The executor's cases on MPI processes, and what happens when a rank fails.
 set(MPI_TEST_ENVIRONMENT OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-    OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_mpi_yield_when_idle=1)
+    OMPI_MCA_rmaps_base_oversubscribe=1)
 
 add_executable(mpi_tests runtime/exec/mpi_main.cc runtime/exec/mpi_executor_test.cc)
 target_link_libraries(mpi_tests PRIVATE fake_model GTest::gtest)

@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -29,9 +30,11 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::microseconds;
 
-// While the rank computes: how often its thread looks after transfers, and after how long without
-// a look another thread does.
-constexpr auto kBetweenLooks = microseconds(20), kUnseen = microseconds(3000);
+// While the rank computes: how often its thread looks after transfers, at first and at the least
+// (twice as long after each look that finds nothing), and after how long without a look another
+// thread does.
+constexpr auto kBetweenLooks = microseconds(20), kMostBetweenLooks = microseconds(320),
+               kUnseen = microseconds(3000);
 
 // How long a thread that waits keeps its core.
 constexpr auto kAwake = microseconds(300);
@@ -95,6 +98,19 @@ static bool Crowded(MPI_Comm host) {
   return ranks > CPU_COUNT(&all);
 }
 
+// Open MPI looks for Omni-Path and libfabric devices for 0.2 s of every start. Without a device of
+// any such kind it need not, unless the person has a say of his own.
+static void SkipAbsentFabrics() {
+  if (std::getenv("OMPI_MCA_mtl") || std::getenv("OMPI_MCA_pml")) return;
+  std::error_code ignored;
+  for (const char* devices : {"/sys/class/infiniband", "/sys/class/cxi"})
+    if (std::filesystem::exists(devices, ignored) && !std::filesystem::is_empty(devices, ignored))
+      return;
+  for (const char* device : {"/dev/hfi1_0", "/dev/ipath", "/dev/kgni0"})
+    if (std::filesystem::exists(device, ignored)) return;
+  setenv("OMPI_MCA_mtl", "^psm,psm2,ofi", 0);
+}
+
 MpiOptions MpiOptionsFromEnvironment() {
   MpiOptions options;
   auto number = [](const char* name, size_t otherwise) {
@@ -114,6 +130,7 @@ struct MpiTransport::State {
     if (initialized) {
       MPI_Query_thread(&provided);
     } else {
+      SkipAbsentFabrics();
       CheckMpi(MPI_Init_thread(argc, argv, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
       finalize = true;
     }
@@ -200,7 +217,8 @@ struct MpiTransport::State {
 
   void Progress() {
     if (!computing || !requests->background()) return;
-    if (Clock::now() - Clock::time_point(Clock::duration(looked)) > kBetweenLooks) Look();
+    if (Clock::now() - Clock::time_point(Clock::duration(looked)) < between) return;
+    between = Look() ? kBetweenLooks : std::min(2 * between, kMostBetweenLooks);
   }
 
   void BeginCompute() {
@@ -269,6 +287,8 @@ struct MpiTransport::State {
   int rank = 0, size = 1, max_tag = 32767;
   bool crowded = false;  // more ranks than cores on this host
   bool finalize = false;
+
+  microseconds between = kBetweenLooks;  // the rank's thread only
 
   std::mutex mpi;                         // guards MPI itself
   std::unique_ptr<MpiRequests> requests;  // guarded by mpi
