@@ -130,7 +130,7 @@ def main():
         text += ["## Training step", "", *step_table(steps), "", *single_table(steps), ""]
         draw_steps(steps, os.path.join(options.results, "training_step.png"))
         text += ["![Training step](training_step.png)", ""]
-    for part in ("start", "compile", "growth"):
+    for part in ("host", "start", "compile", "growth"):
         for raw in read_raw(options.results, part):
             text += [f"## {raw['title']}", "", *raw["table"], ""]
             summary[part] = raw["ratios"]

@@ -16,10 +16,12 @@ measure() {
   "$python" -B "$here/$script" --build "$build" --results "$results" "$@" ${BENCH_OPTIONS:-}
 }
 
-for part in ${@:-executor transport training_step start compile growth}; do
+for part in ${@:-executor host transport training_step start compile growth}; do
   echo "== $part"
   case $part in
     executor) cmake --build "$build" --target executor_bench && "$build/bench/executor_bench" ;;
+    host) cmake --build "$build" --target host_overhead && mkdir -p "$results/raw" &&
+      "$build/bench/host_overhead" "$results/raw/host-all.json" ;;
     transport) cmake --build "$build" --target transport_bench && mpirun -n 2 "$build/bench/transport_bench" ;;
     training_step) measure training_step.py ;;
     quick) measure training_step.py --sizes tiny small --schedules 1f1b zbv ;;

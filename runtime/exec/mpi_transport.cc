@@ -373,8 +373,6 @@ std::vector<std::string> MpiTransport::AllGather(const std::string& bytes) {
 void MpiTransport::Abort(const std::string& message, int exit_code) {
   status().SetState(RankState::kFailed);
   std::fflush(nullptr);
-  // An error of several ranks is shown by the lowest of them: its abort ends the others first.
-  usleep(200000 * std::min(rank(), 4));
   std::string line = message + "\n";
   for (size_t at = 0; at < line.size();) {
     ssize_t written = write(STDERR_FILENO, line.data() + at, line.size() - at);
@@ -408,8 +406,10 @@ int RunMpi(int* argc, char*** argv, const WatchOptions& watch_options,
     }
     return kFailure;
   } catch (const UsageError& e) {
+    watch.GiveWay(transport.rank());
     transport.Abort(program + ": " + e.what(), kUsage);
   } catch (const std::exception& e) {
+    watch.GiveWay(transport.rank());
     transport.Abort(program + ": " + e.what(), kFailure);
   }
 }

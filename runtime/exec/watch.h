@@ -32,6 +32,10 @@ class Watch {
   // Collective. Gives the transport its status and the ranks' hosts.
   void Join(Transport& transport);
 
+  // For a rank that is about to show an error and end all: an error of several ranks is shown by
+  // the lowest of them, whose end ends the others. Returns when this rank is to do it.
+  void GiveWay(int rank);
+
  private:
   struct State;
   std::unique_ptr<State> state_;
