@@ -186,12 +186,15 @@ struct MpiTransport::State {
     std::unique_lock lock(sleep_mutex);
     while (true) {
       asleep = true;
-      wake.wait(lock, [&] { return stop || (computing && requests->background()); });
+      wake.wait(lock, [&] { return stop || requests->background(); });
       asleep = false;
-      while (!stop && computing && requests->background()) {
+      // While messages are under way it looks at the clock now and then, rather than being woken at
+      // each action, which would cost that action more.
+      while (!stop && requests->background()) {
         const auto since = Clock::now() - Clock::time_point(Clock::duration(looked));
-        if (since < kUnseen) {
-          wake.wait_for(lock, kUnseen - since, [&] { return stop.load(); });
+        if (!computing || since < kUnseen) {
+          const auto rest = computing ? kUnseen - since : Clock::duration(kUnseen);
+          wake.wait_for(lock, rest, [&] { return stop.load(); });
           continue;
         }
         lock.unlock();
