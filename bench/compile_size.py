@@ -7,15 +7,16 @@ import sys
 import tempfile
 import time
 
-import torch
-
 import command_line
-import models
 from processes import ENVIRONMENT
 from report import show, spread
 
 
 def write_model(path, mib, layers=8):
+    # Only here: a child's peak memory is never less than what its parent held when it was started.
+    import torch
+
+    import models
     width = int((mib * 1024 * 1024 / 4 / layers) ** 0.5)
     model = models.build("mlp", models.Size(layers, width, 2), 2)
     x = torch.zeros(2, width)
