@@ -84,10 +84,9 @@ class Lowering {
     m.microbatch = microbatch;
     m.edge = edge;
     m.consumer = table[index_.At(to, microbatch)].position;
+    // What ends at the same time makes room for it: its RECV stands before that compute's sends.
     const auto& own = ends_[rank];
-    auto after = m.source_rank < rank ? std::lower_bound(own.begin(), own.end(), m.time)
-                                      : std::upper_bound(own.begin(), own.end(), m.time);
-    m.latest = static_cast<int>(after - own.begin());
+    m.latest = static_cast<int>(std::upper_bound(own.begin(), own.end(), m.time) - own.begin());
     out.push_back(m);
   }
 
