@@ -1,6 +1,7 @@
 #include "plan/manifest.h"
 
 #include <algorithm>
+#include <optional>
 #include <set>
 
 #include "plan/error.h"
@@ -152,16 +153,22 @@ void Check(const Reader& reader, const Manifest& manifest) {
   }
   for (size_t g = 0; g < manifest.shared.size(); ++g) {
     int last = -1;
+    std::optional<bool> trained;
     for (const SharedWeight::Holder& holder : manifest.shared[g].holders) {
       std::string path = "shared[" + std::to_string(g) + "]";
       if (holder.module <= last || holder.module >= modules)
         reader.Fail(path, "holders are modules in ascending order");
       last = holder.module;
-      bool held = false;
-      for (const WeightInfo& weight : manifest.modules[last].held)
-        held = held || weight.name == holder.name;
-      if (!held)
+      const std::vector<WeightInfo>& held = manifest.modules[last].held;
+      auto weight = std::find_if(held.begin(), held.end(),
+                                 [&](const WeightInfo& w) { return w.name == holder.name; });
+      if (weight == held.end())
         reader.Fail(path, "module " + std::to_string(last) + " holds no \"" + holder.name + "\"");
+      if (trained.value_or(weight->requires_grad) != weight->requires_grad)
+        reader.Fail(path, "\"requires_grad\" of \"" + holder.name + "\" in module " +
+                              std::to_string(last) +
+                              " is not that of the module before: they are one weight");
+      trained = weight->requires_grad;
     }
   }
 }

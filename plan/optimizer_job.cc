@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <set>
+#include <utility>
 
 #include "plan/job_section.h"
 
@@ -199,12 +201,12 @@ void CheckGroups(const Manifest& manifest, const OptimizerJob& job, const std::s
 
 void Freeze(Manifest& manifest, const std::vector<std::string>& patterns,
             const std::string& where) {
-  if (patterns.empty()) return;
   CheckPatterns(manifest, patterns, where);
-  bool any = false;
+  bool any = patterns.empty();
   for (ModuleInfo& module : manifest.modules) {
     bool trained = false;
-    for (int id : module.inputs) trained |= manifest.values[id].gradient;
+    for (int id : module.inputs)
+      trained |= manifest.values[id].gradient && manifest.values[id].producer >= 0;
     for (WeightInfo& info : module.held) {
       if (info.requires_grad && MatchesAny(patterns, NamesOf(manifest, info.name)))
         info.requires_grad = false;
@@ -215,6 +217,33 @@ void Freeze(Manifest& manifest, const std::vector<std::string>& patterns,
     for (int id : module.outputs) manifest.values[id].gradient = false;
   }
   if (!any) throw Error(where, "freezes every parameter: nothing is left to train");
+}
+
+std::vector<std::string> UntrainedModules(const Manifest& manifest) {
+  auto heard = [&](const ModuleInfo& module) {
+    return std::any_of(module.outputs.begin(), module.outputs.end(),
+                       [&](int id) { return manifest.values[id].gradient; });
+  };
+  std::set<std::pair<int, std::string>> elsewhere;  // trained through another holder
+  for (const SharedWeight& weight : manifest.shared)
+    for (const SharedWeight::Holder& one : weight.holders)
+      if (heard(manifest.modules[one.module]))
+        for (const SharedWeight::Holder& other : weight.holders)
+          elsewhere.emplace(other.module, other.name);
+  std::vector<std::string> notes;
+  for (size_t m = 0; m < manifest.modules.size(); ++m) {
+    const ModuleInfo& module = manifest.modules[m];
+    if (heard(module)) continue;
+    auto found = std::find_if(module.held.begin(), module.held.end(), [&](const WeightInfo& w) {
+      return w.requires_grad && !elsewhere.count({static_cast<int>(m), w.name});
+    });
+    if (found == module.held.end()) continue;
+    notes.push_back(module.name + ": " + found->name +
+                    " requires a gradient, but nothing that the module puts out carries one, so "
+                    "it is not trained; to train what was frozen when the model was compiled, "
+                    "compile it again with requires_grad");
+  }
+  return notes;
 }
 
 }  // namespace pipewright

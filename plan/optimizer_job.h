@@ -63,6 +63,8 @@ bool MatchesAny(const std::vector<std::string>& patterns, const std::vector<std:
 // gradients. Throws Error (`where` names the job's key) for a pattern that matches no parameter and
 // when none would be left to train.
 void Freeze(Manifest& manifest, const std::vector<std::string>& patterns, const std::string& where);
+// A line for each module that holds parameters to be trained but puts out no value with a gradient.
+std::vector<std::string> UntrainedModules(const Manifest& manifest);
 // Every pattern of every group matches a parameter: throws Error otherwise.
 void CheckGroups(const Manifest& manifest, const OptimizerJob& job, const std::string& where);
 

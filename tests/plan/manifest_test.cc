@@ -87,6 +87,8 @@ TEST(Manifest, DamageIsNamed) {
        "\"bufer\" is not parameter, buffer or constant"},
       {"{\"module\": 2", "{\"module\": 1", "module 1 holds no \"head.weight\""},
       {"modules/module1.py", "../module1.py", "does not lie in the package"},
+      {"\"requires_grad\": true", "\"requires_grad\": false",
+       "\"requires_grad\" of \"head.weight\" in module 2 is not that of the module before"},
       {"\"covers\"", "\"cover\"", "unknown key \"cover\" (did you mean \"covers\"?)"},
   };
   for (const Case& c : cases) {

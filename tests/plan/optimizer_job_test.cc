@@ -72,8 +72,26 @@ TEST(OptimizerJob, NoGradientFlowsWhereNothingIsTrained) {
   manifest = ThreeModules();
   Freeze(manifest, {"m1.*"}, "freeze");
   for (int value : {1, 2, 3}) EXPECT_TRUE(manifest.values[static_cast<size_t>(value)].gradient);
+  EXPECT_EQ(UntrainedModules(manifest), std::vector<std::string>());
   EXPECT_THROW(Freeze(manifest, {"m?.*"}, "freeze"), Error);
   EXPECT_THROW(Freeze(manifest, {"m3.*"}, "freeze"), Error);
+}
+
+// requires_grad edited in the manifest.
+TEST(OptimizerJob, EditedWeightsDecideWhichValuesCarryGradients) {
+  Manifest manifest = ThreeModules();
+  manifest.modules[0].held[0].requires_grad = false;
+  Freeze(manifest, {}, "freeze");
+  EXPECT_FALSE(manifest.values[1].gradient);
+  EXPECT_TRUE(manifest.values[2].gradient);
+  EXPECT_EQ(UntrainedModules(manifest), std::vector<std::string>());
+  manifest.modules[0].held[0].requires_grad = true;  // compiled frozen: nobody sends its gradient
+  Freeze(manifest, {}, "freeze");
+  std::vector<std::string> notes = UntrainedModules(manifest);
+  ASSERT_EQ(notes.size(), 1u);
+  EXPECT_NE(notes[0].find("m0.weight requires a gradient"), std::string::npos) << notes[0];
+  manifest.shared = {{{{0, "m0.weight"}, {1, "m1.weight"}}}};
+  EXPECT_EQ(UntrainedModules(manifest), std::vector<std::string>());  // through the other copy
 }
 
 }  // namespace pipewright
