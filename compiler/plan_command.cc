@@ -105,10 +105,7 @@ ZbRequest ZbRequestOf(const Request& request) {
 
 // What a rank holds at most must fit; in the units of the costs, 1 an activation without them.
 void CheckMemory(const Request& request, const Plan& plan) {
-  Costs costs;
-  costs.stages.resize(1);
-  costs.stages[0].F = costs.stages[0].I = costs.stages[0].W = 1, costs.stages[0].B = 2;
-  if (!request.costs.empty()) costs = ReadCosts(request.costs);
+  Costs costs = request.costs.empty() ? UnitCosts() : ReadCosts(request.costs);
   CheckStages(costs, plan.stages);
   if (request.memory < 0) return;
   Figures figures = Measure(plan, costs, Simulate(plan, costs));
@@ -155,8 +152,10 @@ void PlanRun(const Request& request) {
     throw UsageError("plan", "a package needs a job: pipewright plan PACKAGE JOB");
   Job job = ReadJob(request.job);
   if (!request.schedule.empty()) SetSchedule(job, request.schedule);
-  Put(request,
-      MakeRunPlan(request.package, request.conf, job, request.ranks, request.forward_only).plan);
+  RunPlan run =
+      MakeRunPlan(request.package, request.conf, job, request.ranks, request.forward_only);
+  for (const std::string& warning : run.warnings) std::cerr << "warning: " << warning << "\n";
+  Put(request, run.plan);
 }
 
 // What --offload says; weights are those of the costs, or count 1 each.

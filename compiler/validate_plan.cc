@@ -20,9 +20,9 @@ void PrintNotes(const Plan& plan) {
 }
 
 std::string Numbers(const Plan& plan) {
-  std::string out = std::to_string(plan.ranks.size()) + " ranks, " + std::to_string(plan.stages) +
-                    " stages, " + std::to_string(plan.microbatches) + " microbatches";
-  if (plan.steps > 1) out += ", " + std::to_string(plan.steps) + " steps";
+  std::string out = Counted(static_cast<int64_t>(plan.ranks.size()), "rank") + ", " +
+                    Counted(plan.stages, "stage") + ", " + Counted(plan.microbatches, "microbatch");
+  if (plan.steps > 1) out += ", " + Counted(plan.steps, "step");
   return out + (plan.forward_only ? ", forward only" : "");
 }
 
@@ -65,12 +65,21 @@ void ValidatePlan(const ValidateRequest& request) {
     throw Error(request.file, e.what());
   }
   std::vector<RankFigures> held;
-  if (!request.costs.empty()) held = Measure(plan, costs, Simulate(plan, costs)).ranks;
+  if (!request.costs.empty() || request.memory >= 0) {
+    if (request.costs.empty()) costs = UnitCosts();
+    held = Measure(plan, costs, Simulate(plan, costs)).ranks;
+  }
   for (size_t r = 0; r < held.size() && request.memory >= 0; ++r)
-    if (held[r].peak_bytes > request.memory * (1 + 1e-12))
-      throw Error(request.file + ": rank " + std::to_string(r), "rule \"memory\": it holds up to " +
-                                                                    Plain(held[r].peak_bytes) +
-                                                                    " of " + Plain(request.memory));
+    if (held[r].peak_bytes > request.memory * (1 + 1e-12)) {
+      const std::vector<Action>& actions = plan.ranks[r];
+      std::string where = actions.empty() ? "rank " + std::to_string(r)
+                                          : Place(static_cast<int>(r), held[r].peak_position,
+                                                  actions[held[r].peak_position]);
+      throw Error(request.file + ": " + where, "rule \"memory\": the rank holds " +
+                                                   Plain(held[r].peak_bytes) + " of " +
+                                                   Plain(request.memory));
+    }
+  if (request.costs.empty()) held.clear();
   std::cout << request.file << ": valid: " << Numbers(plan) << "\n";
   PrintPeaks(report, held);
 }

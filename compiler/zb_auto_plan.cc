@@ -30,16 +30,6 @@ int NumberOfStages(const ZbRequest& request) {
   return stages;
 }
 
-std::string PlacementText(const Placement& placement) {
-  std::vector<std::string> stages;
-  for (const auto& ranks : placement) {
-    std::vector<std::string> replicas;
-    for (int r : ranks) replicas.push_back(std::to_string(r));
-    stages.push_back(Join(replicas, "+"));
-  }
-  return Join(stages, ",");
-}
-
 std::string CostsText(const Costs& costs) {
   Json stages = Json::array();
   for (const StageCosts& c : costs.stages) {

@@ -123,8 +123,11 @@ ComputeIndex IndexCompute(const Plan& plan, const StageGraph& graph) {
     indexer.CheckOrder(index.forward, index.backward, i, "forward");
     indexer.CheckOrder(index.backward, index.weight_grad, i, "input gradient");
   }
-  if (index.backward.empty() && !index.weight_grad.empty())
-    throw Error("plan", "rule \"once\": it has weight gradients (W) and no input gradients (I)");
+  if (index.backward.empty())
+    for (const ComputePlace& w : index.weight_grad)
+      if (w.rank >= 0)
+        throw Error(Place(w.rank, w.position, plan.ranks[w.rank][w.position]),
+                    "rule \"once\": the plan has weight gradients (W) and no input gradients (I)");
   return index;
 }
 

@@ -120,6 +120,13 @@ Costs ParseCosts(std::string_view text, const std::string& path) {
 
 Costs ReadCosts(const std::string& path) { return ParseCosts(ReadFile(path), path); }
 
+Costs UnitCosts() {
+  Costs costs;
+  costs.stages.resize(1);
+  costs.stages[0].F = costs.stages[0].I = costs.stages[0].W = 1, costs.stages[0].B = 2;
+  return costs;
+}
+
 void CheckStages(const Costs& costs, int stages) {
   if (costs.stages.size() == 1 || costs.stages.size() == static_cast<size_t>(stages)) return;
   throw Error(

@@ -42,6 +42,9 @@ struct Costs {
 Costs ParseCosts(std::string_view text, const std::string& path);
 Costs ReadCosts(const std::string& path);
 
+// What counts without costs: F, I, W and an activation 1, B 2, all else nothing.
+Costs UnitCosts();
+
 // Throws Error unless `costs` has one entry, or one for each of `stages` stages.
 void CheckStages(const Costs& costs, int stages);
 

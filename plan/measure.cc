@@ -17,12 +17,31 @@ class Memory {
     for (const Action& a : plan.ranks[rank]) {
       if (a.stage < 0) continue;
       if (a.kind == ActionKind::kLoad) loaded[a.stage] = 1;
-      if (IsCompute(a.kind)) held[a.stage] = 1;
+      if (IsCompute(a.kind) || a.kind == ActionKind::kStep || a.kind == ActionKind::kReduceGrad)
+        held[a.stage] = 1;  // a replica may be without a microbatch
     }
     for (int s = 0; s < plan.stages; ++s)  // a stage that is loaded is not there from the start
       if (held[s] && !loaded[s]) bytes_ += CostsOf(costs, s, rank).weights;
     peak_bytes = bytes_;
   }
+
+  void Do(const Action& a, size_t position) {
+    double before = peak_bytes;
+    Do(a);
+    if (peak_bytes > before) peak_position = position;
+  }
+
+  int64_t peak_activations = 0;
+  double peak_bytes = 0;
+  size_t peak_position = 0;
+
+ private:
+  int rank_;
+  bool forward_only_;
+  const Costs& costs_;
+  const std::vector<char>& recompute_;
+  int64_t activations_ = 0;
+  double bytes_ = 0;
 
   void Do(const Action& a) {
     if (a.kind == ActionKind::kLoad) Add(CostsOf(costs_, a.stage, rank_).weights);
@@ -42,17 +61,6 @@ class Memory {
     }
     if (a.kind == ActionKind::kWeightGrad) Add(-CostsOf(costs_, a.stage, rank_).kept_for_W);
   }
-
-  int64_t peak_activations = 0;
-  double peak_bytes = 0;
-
- private:
-  int rank_;
-  bool forward_only_;
-  const Costs& costs_;
-  const std::vector<char>& recompute_;
-  int64_t activations_ = 0;
-  double bytes_ = 0;
 
   void Add(double bytes) { peak_bytes = std::max(peak_bytes, bytes_ += bytes); }
 
@@ -84,9 +92,10 @@ Figures Measure(const Plan& plan, const Costs& costs, const Trace& trace,
     figures.makespan = std::max(figures.makespan, rank.last);
     figures.span = std::max(figures.span, rank.span);
     Memory memory(plan, static_cast<int>(r), costs, recompute);
-    for (const Action& a : plan.ranks[r]) memory.Do(a);
+    for (size_t p = 0; p < plan.ranks[r].size(); ++p) memory.Do(plan.ranks[r][p], p);
     rank.peak_activations = memory.peak_activations;
     rank.peak_bytes = memory.peak_bytes;
+    rank.peak_position = memory.peak_position;
   }
   for (RankFigures& rank : figures.ranks) rank.idle = figures.makespan - rank.busy;
   return figures;

@@ -51,16 +51,11 @@ Conf ReadConfFor(const std::string& package, const std::string& file, const Mani
 }
 
 Plan ZbAutoPlan(const Job& job, const StageGraph& graph) {
-  Costs costs;
-  if (job.costs.empty()) {
-    costs.stages.resize(1);
-    costs.stages[0].F = costs.stages[0].I = costs.stages[0].W = 1, costs.stages[0].B = 2;
-  } else {
-    costs = ReadCosts(job.costs);
-  }
+  Costs costs = job.costs.empty() ? UnitCosts() : ReadCosts(job.costs);
   CheckStages(costs, graph.stages);
   ZbAutoOptions options;
   options.placement = graph.ranks_of;
+  options.memory_name = job.path + ": memory";
   if (job.memory > 0) options.memory = static_cast<double>(job.memory);
   ZbAutoResult found = ZbAuto(costs, graph.ranks, graph.stages, job.microbatches, options);
   return std::move(found.plan);
@@ -155,7 +150,7 @@ Plan MakePlan(const Job& job, const StageGraph& graph, const Offload& offload, b
     plan = ZbAutoPlan(job, graph);
   } else {
     ScheduleOptions options;
-    options.forward_only = forward_only;
+    options.forward_only = forward_only, options.of_run = true;
     // Forward only, every schedule comes to the same: as soon as the input is there. But weights
     // that come and go do so once for all microbatches.
     std::string sweep = offload.stages.empty() ? "gpipe" : "bfs";
@@ -204,6 +199,9 @@ RunPlan MakeRunPlan(const std::string& package, const std::string& conf, const J
     run.on_disk = std::move(residence.on_disk);
     run.warnings = std::move(residence.warnings);
   }
+  if (!forward_only)
+    for (std::string& note : UntrainedModules(run.manifest))
+      run.warnings.push_back(std::move(note));
   if (!forward_only) KeepTrained(run, device_map.empty() ? ConfFile(package, conf) : "");
   run.graph = MakeStageGraph(run.manifest, run.conf);
   run.plan = IsAsynchronous(job) && !forward_only

@@ -58,37 +58,56 @@ const Generator& Find(const std::string& name) {
               "known: " + Join(ScheduleNames(), ", ") + ", zb-auto, pipedream, pipedream-2bw");
 }
 
+std::string AskRanks(const ScheduleOptions& options, int count) {
+  return options.of_run ? "a conf for " + Counted(count, "rank")
+                        : "--ranks " + std::to_string(count);
+}
+
+std::string AskMicrobatches(const ScheduleOptions& options, int count) {
+  return options.of_run ? "\"microbatches\": " + std::to_string(count) + " in the job"
+                        : "--microbatches " + std::to_string(count);
+}
+
+std::string AskStages(const ScheduleOptions& options, const Generator& g, int ranks, int count) {
+  if (!options.of_run) return "--stages " + std::to_string(count);
+  std::string conf = "a conf of " + Counted(count, "stage");
+  if (count > 32) return conf;  // nobody reads that many
+  return conf + ", on the ranks " + PlacementText(ParsePlacement(g.placement, ranks, count));
+}
+
 // Throws with the number that does not fit and the nearest that does.
-void CheckNumbers(const Generator& g, int ranks, int stages, int microbatches) {
+void CheckNumbers(const Generator& g, int ranks, int stages, int microbatches,
+                  const ScheduleOptions& options) {
   auto refuse = [&](const std::string& what, const std::string& cure) {
     throw Error(std::string("schedule ") + g.name, what, cure);
   };
   bool two_ways = g.shape == Shape::kTwoWays || g.shape == Shape::kDualTwoWays;
   if (two_ways && ranks % 2)
     refuse(Counted(ranks, "rank") + ", and it needs an even number",
-           "the nearest that work: --ranks " + std::to_string(ranks + 1) +
+           "the nearest that work: " + AskRanks(options, ranks + 1) +
                (ranks > 1 ? " or " + std::to_string(ranks - 1) : ""));
   if (g.shape == Shape::kWaves) {
     int nearest = std::max(1, (stages + ranks) / (2 * ranks)) * 2 * ranks;
     if (stages % (2 * ranks))
       refuse(Counted(stages, "stage") + " on " + Counted(ranks, "rank") +
                  ", and it needs a multiple of " + std::to_string(2 * ranks),
-             "the nearest that works: --stages " + std::to_string(nearest));
+             "the nearest that works: " + AskStages(options, g, ranks, nearest));
   } else if (g.shape != Shape::kAny && stages != ranks * g.stages_per_rank) {
     refuse(Counted(stages, "stage") + " on " + Counted(ranks, "rank") + ", and it needs " +
                Counted(g.stages_per_rank, "stage") + " a rank",
-           "the nearest that works: --stages " + std::to_string(ranks * g.stages_per_rank));
+           "the nearest that works: " + AskStages(options, g, ranks, ranks * g.stages_per_rank));
   }
   if (two_ways && microbatches % 2)
     refuse(Counted(microbatches, "microbatch") + ", and half of an even number goes each way",
-           "the nearest that works: --microbatches " +
-               std::to_string(g.shape == Shape::kDualTwoWays ? std::max(2 * ranks, microbatches + 1)
-                                                             : microbatches + 1));
+           "the nearest that works: " +
+               AskMicrobatches(options, g.shape == Shape::kDualTwoWays
+                                            ? std::max(2 * ranks, microbatches + 1)
+                                            : microbatches + 1));
   bool dual = g.shape == Shape::kDualV || g.shape == Shape::kDualTwoWays;
   if (dual && microbatches < 2 * ranks)
     refuse(Counted(microbatches, "microbatch") + " on " + Counted(ranks, "rank") +
                ", and it needs two a rank",
-           "the nearest that works: --microbatches " + std::to_string(2 * ranks));
+           "the nearest that works: " + AskMicrobatches(options, 2 * ranks));
 }
 
 }  // namespace
@@ -207,6 +226,16 @@ Placement ParsePlacement(const std::string& text, int ranks, int stages) {
   return placement;
 }
 
+std::string PlacementText(const Placement& placement) {
+  std::vector<std::string> stages;
+  for (const std::vector<int>& replicas : placement) {
+    std::vector<std::string> ranks;
+    for (int rank : replicas) ranks.push_back(std::to_string(rank));
+    stages.push_back(Join(ranks, "+"));
+  }
+  return Join(stages, ",");
+}
+
 std::string DefaultPlacement(const std::string& name) { return Find(name).placement; }
 
 int DefaultStages(const std::string& name, int ranks) { return Find(name).stages_per_rank * ranks; }
@@ -239,11 +268,13 @@ Plan MakeSchedule(const std::string& name, int ranks, int stages, int microbatch
   if (!placement.empty() && placement.size() != static_cast<size_t>(stages))
     throw Error("schedule " + name, Counted(stages, "stage") + ", but the placement has " +
                                         std::to_string(placement.size()));
-  CheckNumbers(generator, ranks, stages, microbatches);
+  CheckNumbers(generator, ranks, stages, microbatches, options);
   Placement own = ParsePlacement(generator.placement, ranks, stages);
   if (generator.shape != Shape::kAny && !placement.empty() && placement != own)
     throw Error("schedule " + name, "it runs on its own placement only",
-                std::string("leave the placement out, or use ") + generator.placement);
+                options.of_run
+                    ? "use " + AskStages(options, generator, ranks, stages)
+                    : std::string("leave the placement out, or use ") + generator.placement);
   ScheduleRequest request{name, ranks, stages, microbatches, placement.empty() ? own : placement};
   CheckPlacement(request.placement, ranks);
   Plan plan = generator.make(request);

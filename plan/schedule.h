@@ -15,6 +15,9 @@ using Placement = std::vector<std::vector<int>>;
 // Throws Error.
 Placement ParsePlacement(const std::string& text, int ranks, int stages);
 
+// As ParsePlacement reads it.
+std::string PlacementText(const Placement& placement);
+
 // Throws Error unless every stage has ranks of `ranks`, none twice, and every rank a stage.
 void CheckPlacement(const Placement& placement, int ranks);
 
@@ -25,6 +28,7 @@ int DefaultStages(const std::string& name, int ranks);
 
 struct ScheduleOptions {
   bool forward_only = false;
+  bool of_run = false;  // a conf and a job give the numbers: errors speak of them, not of options
 };
 
 const std::vector<std::string>& ScheduleNames();

@@ -33,6 +33,7 @@ struct RankFigures {
   double span = 0;               // last - start of the first F
   int64_t peak_activations = 0;  // forwards whose I or B has not ended, counted
   double peak_bytes = 0;         // activations, what is kept for W, and weights
+  size_t peak_position = 0;      // the action at which they are reached
   double bubble_rate(double makespan) const { return makespan > 0 ? idle / makespan : 0; }
   double span_bubble_rate() const { return span > 0 ? (span - busy) / span : 0; }
 };

@@ -25,8 +25,9 @@ static std::vector<std::vector<int>> PlacementOf(const Plan& plan) {
   for (const auto& actions : plan.ranks)
     for (const Action& a : actions) forwards += HasForward(a);
   auto missing = [](int stage) {
-    return Error("stage " + std::to_string(stage), "no rank runs its forward");
+    return Error("stage " + std::to_string(stage), "rule \"once\": no rank runs its forward");
   };
+  if (plan.stages == 0) throw Error("plan", "no rank computes anything");
   if (static_cast<size_t>(plan.stages) > forwards) {
     std::set<int> seen;
     for (const auto& actions : plan.ranks)
@@ -56,9 +57,12 @@ static std::vector<std::vector<int>> PlacementOf(const Plan& plan) {
     if (std::set<int>(ranks_of[s].begin(), ranks_of[s].end()) != ranks[s])
       ranks_of[s].assign(ranks[s].begin(), ranks[s].end());
   // Replicas beyond the last microbatch only sum gradients and step.
+  std::vector<char> full(plan.stages);
+  for (int s = 0; s < plan.stages; ++s)
+    full[s] = ranks[s].size() == static_cast<size_t>(plan.microbatches);
   for (size_t r = 0; r < plan.ranks.size(); ++r)
     for (const Action& a : plan.ranks[r])
-      if ((a.kind == ActionKind::kReduceGrad || a.kind == ActionKind::kStep) &&
+      if ((a.kind == ActionKind::kReduceGrad || a.kind == ActionKind::kStep) && full[a.stage] &&
           ranks[a.stage].insert(static_cast<int>(r)).second)
         ranks_of[a.stage].push_back(static_cast<int>(r));
   return ranks_of;
@@ -77,7 +81,9 @@ StageGraph GraphOf(const Plan& plan) {
     for (const Action& a : actions) {
       if (!IsTransfer(a.kind)) continue;
       int peer = PeerOf(a);
-      if (peer < 0 || peer >= plan.stages || !seen.insert({a.kind, a.stage, peer}).second) continue;
+      bool up = a.kind == ActionKind::kSendForward || a.kind == ActionKind::kRecvBackward;
+      if (peer < 0 || peer >= plan.stages || (up ? peer <= a.stage : peer >= a.stage)) continue;
+      if (!seen.insert({a.kind, a.stage, peer}).second) continue;
       if (a.kind == ActionKind::kSendForward) forward.insert({a.stage, peer});
       if (a.kind == ActionKind::kRecvForward) forward.insert({peer, a.stage});
       if (a.kind == ActionKind::kSendBackward) backward.insert({peer, a.stage});

@@ -21,8 +21,10 @@ struct Progress {
 struct StepRules {
   const Plan& plan;
   std::vector<char> reducing;    // [stage] whether its gradients are summed with others
+  std::vector<char> here;        // [stage] whether the rank at hand runs it
   std::vector<Progress> stages;  // of the rank at hand
   std::map<std::pair<int, int>, int> forward_version;  // those that are written
+  bool backward = false;                               // whether any rank runs one
   int rank = 0;
   size_t position = 0;
 
@@ -32,6 +34,12 @@ struct StepRules {
 
   void Visit(const Action& a, bool stepping) {
     Progress& s = stages[a.stage];
+    bool of_stage = a.kind == ActionKind::kReduceGrad || a.kind == ActionKind::kStep ||
+                    a.kind == ActionKind::kLoad || a.kind == ActionKind::kEvict;
+    if (of_stage && !here[a.stage])
+      Fail(a, "rule \"rank\": this rank does not run stage " + std::to_string(a.stage));
+    if (!backward && (a.kind == ActionKind::kReduceGrad || a.kind == ActionKind::kStep))
+      Fail(a, "rule \"once\": no rank runs a backward, whose gradients it uses");
     if (a.kind == ActionKind::kReduceGrad) {
       if (s.reduces == plan.steps) Fail(a, "rule \"once\": the stage has one already");
       ++s.reduces;
@@ -118,7 +126,13 @@ void CheckSteps(const Plan& plan, const StageGraph& graph) {
   for (const auto& actions : plan.ranks)
     for (const Action& a : actions) stepping |= a.kind == ActionKind::kStep;
   size_t stages = graph.ranks_of.size();
-  StepRules rules{plan, std::vector<char>(stages), std::vector<Progress>(stages), {}};
+  StepRules rules{plan,
+                  std::vector<char>(stages),
+                  std::vector<char>(stages),
+                  std::vector<Progress>(stages),
+                  {}};
+  for (const auto& actions : plan.ranks)
+    for (const Action& a : actions) rules.backward |= HasBackward(a);
   for (const ReduceExchange& x : ReduceExchanges(graph))
     for (int s : x.stages) rules.reducing[s] = true;
   std::vector<std::vector<int>> own(plan.ranks.size());  // [rank] -> stages
@@ -126,7 +140,7 @@ void CheckSteps(const Plan& plan, const StageGraph& graph) {
     for (int r : graph.ranks_of[s]) own[r].push_back(s);
   for (size_t r = 0; r < plan.ranks.size(); ++r) {
     rules.rank = static_cast<int>(r);
-    for (int s : own[r]) rules.stages[s] = {};
+    for (int s : own[r]) rules.stages[s] = {}, rules.here[s] = true;
     rules.FindLoads(plan.ranks[r]);
     for (rules.position = 0; rules.position < plan.ranks[r].size(); ++rules.position)
       rules.Visit(plan.ranks[r][rules.position], stepping);
@@ -134,6 +148,7 @@ void CheckSteps(const Plan& plan, const StageGraph& graph) {
       std::string where = "rank " + std::to_string(r) + ", end of its " +
                           std::to_string(plan.ranks[r].size()) + " actions, stage " +
                           std::to_string(s);
+      rules.here[s] = false;
       if (stepping && rules.stages[s].steps != plan.steps)
         throw Error(where, "rule \"step\": it has " + std::to_string(rules.stages[s].steps) +
                                " STEP for " + std::to_string(plan.steps) + " steps");

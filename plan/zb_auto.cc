@@ -78,7 +78,7 @@ std::vector<Placement> MapsToSearch(const Costs& costs, int ranks, int stages, i
 }
 
 // The least limit that one microbatch at a time needs on some rank.
-[[noreturn]] void DoesNotFit(const OrderProblem& p, double memory) {
+[[noreturn]] void DoesNotFit(const OrderProblem& p, double memory, const std::string& name) {
   int worst = 0;
   double most = 0;
   for (int r = 0; r < p.ranks; ++r) {
@@ -91,7 +91,7 @@ std::vector<Placement> MapsToSearch(const Costs& costs, int ranks, int stages, i
     double need = stored + whole + memory - p.room[r];
     if (need > most) most = need, worst = r;
   }
-  throw Error("--memory",
+  throw Error(name,
               "one microbatch at a time already needs " + Plain(most) + " on rank " +
                   std::to_string(worst) + ", more than " + Plain(memory),
               "raise the limit, use more ranks, or give a recompute option in the costs");
@@ -141,7 +141,7 @@ ZbAutoResult ZbAuto(const Costs& costs, int ranks, int stages, int microbatches,
     if (options.forward_only) again.clear();
     DoesNotFit(
         MakeProblem(costs, ranks, map, microbatches, options.memory, again, options.forward_only),
-        options.memory);
+        options.memory, options.memory_name);
   }
   result.makespan = best.times.makespan;
   result.span = best.times.span;

@@ -15,7 +15,8 @@ struct ZbAutoOptions {
   double memory = kNoLimit;  // bytes a rank may hold, weights included, in the costs' units
   Placement placement;       // empty: zb-auto chooses
   bool forward_only = false;
-  double effort = 1;  // how long to search; 1 is a few seconds
+  std::string memory_name = "--memory";  // in errors
+  double effort = 1;                     // how long to search; 1 is a few seconds
 };
 
 struct ZbAutoResult {

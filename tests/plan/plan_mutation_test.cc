@@ -105,6 +105,16 @@ TEST(PlanMutation, RejectionsNamePlaceAndRule) {
             "already at rank 0, action 0, 0F0");
   EXPECT_EQ(rejection("0F0,0SEND_F0>1,0RECV_B0<1,0B0\n1RECV_F0<0,1F0,1B0,1SEND_B0>0\n"),
             "accepted");
+  EXPECT_EQ(rejection("0F0,0SEND_F0>0,0SEND_F0>1\n1RECV_F0<0,1F0\n"),
+            "rank 0, action 1, 0SEND_F0>0: rule \"transfer\": no value goes between stage 0 and "
+            "stage 0");
+  EXPECT_EQ(rejection("0F0,0SEND_F0>1,0RECV_B0<1,0B0,0STEP\n"
+                      "1RECV_F0<0,1F0,1B0,1SEND_B0>0,1STEP\n2F0,2B0,1STEP,2STEP\n")
+                .find("accepted"),
+            std::string::npos);
+  EXPECT_EQ(rejection("0F0,0F1,0B0,0B1,0STEP,1STEP\n1F0,1F1,1B0,1B1,1STEP\n"),
+            "rank 0, action 0, 0F0: rule \"transfer\": 0SEND_F0>1 is missing on this rank");
+  EXPECT_EQ(rejection(",\n\n"), "plan: no rank computes anything");
   // Each sends before it posts: fine with buffers, never with synchronous sends.
   EXPECT_EQ(rejection("0F0,0SEND_F0>1,2RECV_F0<1,2F0\n1RECV_F0<0,1F0,1SEND_F0>2\n"), "accepted");
   EXPECT_EQ(

@@ -252,6 +252,15 @@ inline const std::vector<Mutation>& Mutations() {
          if (Find(plan, Kind(K::kStep)).size() < 2) return false;
          return WithRandom(plan, random, Kind(K::kStep), [&](Cell c) { Cut(plan, c); });
        }},
+      {"a step on a rank without the stage", "rank|step|once",
+       [](Plan& plan, const StageGraph& graph, std::mt19937& random) {
+         return WithRandom(plan, random, Kind(K::kStep), [&](Cell c) {
+           Action a = plan.ranks[c.first][c.second];
+           for (int r = 0; r < graph.ranks; ++r)
+             if (std::count(graph.ranks_of[a.stage].begin(), graph.ranks_of[a.stage].end(), r) == 0)
+               return Put(plan, r, plan.ranks[r].size(), a);
+         });
+       }},
       {"a step before the last gradient", "order|step",
        [](Plan& plan, const StageGraph&, std::mt19937& random) {
          return WithRandom(

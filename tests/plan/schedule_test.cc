@@ -143,11 +143,11 @@ TEST(Schedule, PyTorchsTransfersAreUnderstood) {
 
 TEST(Schedule, RefusalsNameTheNumberAndTheNearest) {
   auto refusal = [](const std::string& name, int ranks, int stages, int microbatches,
-                    const std::string& placement = "") -> std::string {
+                    const std::string& placement = "", bool of_run = false) -> std::string {
     try {
       Placement given;
       if (!placement.empty()) given = ParsePlacement(placement, ranks, stages);
-      MakeSchedule(name, ranks, stages, microbatches, given);
+      MakeSchedule(name, ranks, stages, microbatches, given, {.of_run = of_run});
     } catch (const Error& e) {
       return e.what();
     }
@@ -182,6 +182,19 @@ TEST(Schedule, RefusalsNameTheNumberAndTheNearest) {
   EXPECT_EQ(refusal("gpipe", 2, 3, 4, "0,1,1,0"),
             "placement \"0,1,1,0\": it gives 4 ranks for 3 stages\n"
             "  give 3 entries, or --stages 4");
+  // Of a run, whose conf and job give the numbers.
+  EXPECT_EQ(refusal("zbv", 2, 2, 8, "loop", true),
+            "schedule zbv: 2 stages on 2 ranks, and it needs 2 stages a rank\n"
+            "  the nearest that works: a conf of 4 stages, on the ranks 0,1,1,0");
+  EXPECT_EQ(refusal("zbv", 2, 4, 8, "loop", true),
+            "schedule zbv: it runs on its own placement only\n"
+            "  use a conf of 4 stages, on the ranks 0,1,1,0");
+  EXPECT_EQ(refusal("dualpipev", 2, 4, 3, "v", true),
+            "schedule dualpipev: 3 microbatches on 2 ranks, and it needs two a rank\n"
+            "  the nearest that works: \"microbatches\": 4 in the job");
+  EXPECT_EQ(refusal("chimera", 3, 3, 4, "loop", true),
+            "schedule chimera: 3 ranks, and it needs an even number\n"
+            "  the nearest that work: a conf for 4 ranks or 2");
   EXPECT_EQ(refusal("1f2b", 2, 2, 4).substr(0, 65),
             "schedule: unknown schedule \"1f2b\" (did you mean \"1f1b\"?)\n  known:");
 }
