@@ -84,9 +84,9 @@ class Lowering {
     m.microbatch = microbatch;
     m.edge = edge;
     m.consumer = table[index_.At(to, microbatch)].position;
-    // What ends at the same time makes room for it: its RECV stands before that compute's sends.
+    // What ends at the same time makes no room for it yet: the data travel meanwhile.
     const auto& own = ends_[rank];
-    m.latest = static_cast<int>(std::upper_bound(own.begin(), own.end(), m.time) - own.begin());
+    m.latest = static_cast<int>(std::lower_bound(own.begin(), own.end(), m.time) - own.begin());
     out.push_back(m);
   }
 

@@ -9,8 +9,8 @@ namespace pipewright {
 //    carries gradients, backward. A SEND stands right behind the compute that makes the data, in
 //    the order of the peers; a RECV, which only posts, as early as its slot is free, in the order
 //    of the channel's sends. Slots are numbered per edge, direction and rank, a slot
-//    being taken from its RECV to the compute that uses it: the least number with which no SEND
-//    waits in the order below, even when each blocks until its RECV is reached;
+//    being taken from its RECV to the compute that uses it: the least number with which each
+//    RECV is reached before the time of its SEND in the order below, so that data travel at once;
 //  - at the end of each step, on every rank, REDUCE_GRAD of its stages that have replicas or share
 //    weights, then STEP of each stage. Exchanges are numbered: one for each group in graph.shared,
 //    then one for each replicated stage (plan/reduce_order.h). A rank joins an exchange at its last

@@ -22,7 +22,7 @@ TEST(Lower, TwoRanks) {
   Plan plan = Lower(MakeSchedule("1f1b", 2, 2, 2, placement), ChainGraph(placement));
   EXPECT_EQ(WritePlan(plan),
             "0RECV_B0<1#0,0F0,0SEND_F0>1,0F1,0SEND_F1>1,0B0,0RECV_B1<1#0,0B1,0STEP\n"
-            "1RECV_F0<0#0,1F0,1RECV_F1<0#0,1B0,1SEND_B0>0,1F1,1B1,1SEND_B1>0,1STEP\n");
+            "1RECV_F0<0#0,1RECV_F1<0#1,1F0,1B0,1SEND_B0>0,1F1,1B1,1SEND_B1>0,1STEP\n");
   Validate(plan, ChainGraph(placement));
   Validate(ReadPlan(WritePlan(plan), "p"));
 }
@@ -33,12 +33,12 @@ TEST(Lower, SkipsAndFanOut) {
   Plan plan = Lower(MakeSchedule("1f1b", 3, 4, 2, graph.ranks_of), graph);
   EXPECT_EQ(
       WritePlan(plan),
-      "3RECV_F0<1#0,3RECV_F1<1#1,3RECV_F0<2#0,0RECV_B0<1#0,0F0,0SEND_F0>1,0SEND_F0>2,0F1,"
-      "0SEND_F1>1,0SEND_F1>2,3F0,3RECV_F1<2#0,0RECV_B0<2#0,0RECV_B1<2#1,3B0,3SEND_B0>2,3F1,3B1,"
-      "3SEND_B1>2,0B0,0RECV_B1<1#0,0B1,0STEP,3STEP\n"
-      "1RECV_F0<0#0,1RECV_B0<2#0,1F0,1RECV_F1<0#0,1SEND_F0>2,1SEND_F0>3,1F1,1SEND_F1>2,"
+      "3RECV_F0<1#0,3RECV_F1<1#1,3RECV_F0<2#0,3RECV_F1<2#1,0RECV_B0<2#0,0RECV_B0<1#0,0RECV_B1<2#1,"
+      "0F0,0SEND_F0>1,0SEND_F0>2,0F1,0SEND_F1>1,0SEND_F1>2,3F0,3B0,3SEND_B0>2,3F1,3B1,3SEND_B1>2,"
+      "0B0,0RECV_B1<1#0,0B1,0STEP,3STEP\n"
+      "1RECV_F0<0#0,1RECV_F1<0#1,1RECV_B0<2#0,1F0,1SEND_F0>2,1SEND_F0>3,1F1,1SEND_F1>2,"
       "1SEND_F1>3,1B0,1RECV_B1<2#0,1SEND_B0>0,1B1,1SEND_B1>0,1STEP\n"
-      "2RECV_F0<0#0,2RECV_F1<0#1,2RECV_F0<1#0,2RECV_B0<3#0,2F0,2RECV_F1<1#0,2SEND_F0>3,2F1,"
+      "2RECV_F0<0#0,2RECV_F1<0#1,2RECV_F0<1#0,2RECV_F1<1#1,2RECV_B0<3#0,2F0,2SEND_F0>3,2F1,"
       "2SEND_F1>3,2B0,2RECV_B1<3#0,2SEND_B0>0,2SEND_B0>1,2B1,2SEND_B1>0,2SEND_B1>1,2STEP\n");
   Validate(plan, graph);
 }
@@ -46,7 +46,8 @@ TEST(Lower, SkipsAndFanOut) {
 namespace {
 
 // When each compute of a plan ends (F, I, W: 1, B: 2, a pair: 3; by rank) where a message passes
-// once it is posted and its sender has come to it. Empty: some sender has to wait, or it hangs.
+// once it is posted and its sender has come to it. Empty: some sender has come to it no later than
+// the receiver, so that its data would arrive late, or it hangs.
 std::vector<std::vector<int>> BlockingEnds(const Plan& plan, const StageGraph& graph) {
   std::vector<std::vector<int>> ends(plan.ranks.size());
   std::vector<size_t> at(plan.ranks.size());
@@ -63,7 +64,7 @@ std::vector<std::vector<int>> BlockingEnds(const Plan& plan, const StageGraph& g
     } else if (IsSend(a.kind)) {
       Message m{a.kind == ActionKind::kSendBackward, a.stage, peer, a.microbatch};
       if (!posted.count(m)) return false;
-      waited |= posted[m] > clock[r];
+      waited |= posted[m] >= clock[r];
       sent[m] = clock[r] = std::max(clock[r], posted[m]);
     } else if (IsCompute(a.kind)) {
       int start = clock[r];
@@ -141,7 +142,8 @@ void EveryPlace(const std::vector<Action>& actions, const Action& like, size_t m
 
 }  // namespace
 
-// No SEND waits, and with one buffer less on any edge one would, wherever its receives stood.
+// No message is late, and with one buffer less on any edge one would be, wherever its receives
+// stood.
 TEST(Lower, TheLeastSlots) {
   int edges = 0, several = 0;
   auto check = [&](const std::string& name, const StageGraph& graph, int microbatches) {
