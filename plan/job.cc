@@ -121,7 +121,8 @@ void ReadLossScale(const Json& in, const std::string& where, LossScaleJob& scale
   scale.used = true;
   if (in.is_number()) {
     scale.initial = in.get<double>();
-    if (!(scale.initial > 0)) throw Error(where, in.dump() + " is out of range: above 0");
+    if (!(scale.initial > 0 && scale.initial < 1e300))
+      throw Error(where, in.dump() + " is out of range: above 0, below 1e+300");
     return;
   }
   if (!in.is_object()) throw Error(where, "a number or an object is expected, not " + in.dump());
@@ -129,8 +130,8 @@ void ReadLossScale(const Json& in, const std::string& where, LossScaleJob& scale
   scale.initial = 65536;
   scale.interval = 2000;
   Section section{in, where};
-  section.Range("initial", 1e-30, kAnyNumber, scale.initial);
-  section.Range("growth", 1, kAnyNumber, scale.growth);
+  section.Range("initial", 1e-30, 1e300, scale.initial);
+  section.Range("growth", 1, 1e300, scale.growth);
   section.Range("backoff", 1e-30, 1, scale.backoff);
   section.AtLeast<int64_t>("interval", 1, scale.interval);
 }
@@ -171,7 +172,7 @@ void ReadRecompute(const Json& in, const std::string& where, RecomputeJob& recom
     if (!in.contains(key)) continue;
     bool right = in[key].is_array();
     for (size_t i = 0; right && i < in[key].size(); ++i)
-      right = in[key][i].is_number_integer() && in[key][i] >= 0;
+      right = in[key][i].is_number_integer() && in[key][i] >= 0 && in[key][i] <= 1 << 30;
     if (!right)
       throw Error(where + "." + key, "a list of numbers from 0 is expected, not " + in[key].dump());
     *list = in[key].get<std::vector<int>>();
@@ -234,7 +235,7 @@ Job ReadJob(const std::string& path) {
   job.losses = ReadLosses(in["loss"], path + ": loss");
   if (in.contains("checkpoint"))
     ReadCheckpoint(in["checkpoint"], path + ": checkpoint", job.checkpoint);
-  Section section{in, path};
+  Section section{in, path + ":"};
   section.Get("schedule", job.schedule);
   section.Get("plan", job.plan);
   section.Get("costs", job.costs);
@@ -248,23 +249,26 @@ Job ReadJob(const std::string& path) {
       throw Error(section.Key("memory"), "it is a limit for the schedule zb-auto, by \"costs\"");
   }
   if (job.plan.empty()) SetSchedule(job, job.schedule);
-  section.AtLeast<int>("microbatches", 1, job.microbatches);
+  // What has no end in sight: a plan has actions for each microbatch, and samples are counted.
+  constexpr int kMostMicrobatches = 1000000, kMostThreads = 1024;
+  constexpr int64_t kMostSamples = int64_t{1} << 40;
+  section.AtLeast<int>("microbatches", 1, job.microbatches, kMostMicrobatches);
   if (in.contains("microbatch_size") == in.contains("minibatch_size"))
     throw Error(path, in.contains("minibatch_size")
                           ? "\"microbatch_size\" and \"minibatch_size\" are given: one says both"
                           : "the key \"microbatch_size\" is missing");
-  section.AtLeast<int64_t>("microbatch_size", 1, job.microbatch_size);
-  section.AtLeast<int64_t>("minibatch_size", job.microbatches, job.minibatch_size);
+  section.AtLeast<int64_t>("microbatch_size", 1, job.microbatch_size, kMostSamples);
+  section.AtLeast<int64_t>("minibatch_size", job.microbatches, job.minibatch_size, kMostSamples);
   if (job.minibatch_size > 0)
     job.microbatch_size = (job.minibatch_size + job.microbatches - 1) / job.microbatches;
   section.Get("partial", job.partial);
   section.AtLeast<int64_t>("steps", 0, job.steps);
-  section.AtLeast<int>("accumulate", 1, job.accumulate);
+  section.AtLeast<int>("accumulate", 1, job.accumulate, kMostMicrobatches / job.microbatches);
   job.optimizer = ReadOptimizer(in["optimizer"], path + ": optimizer", job.steps);
   if (in.contains("loss_scale"))
     ReadLossScale(in["loss_scale"], path + ": loss_scale", job.loss_scale);
   job.freeze = section.Strings("freeze");
-  section.AtLeast<int>("threads", 1, job.threads);
+  section.AtLeast<int>("threads", 1, job.threads, kMostThreads);
   section.AtLeast<int64_t>("log_every", 1, job.log_every);
   int64_t seed = 0;
   section.AtLeast<int64_t>("seed", 0, seed);

@@ -1,6 +1,7 @@
 // Reading objects of job.json: typed, ranged getters whose errors name the key.
 #pragma once
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,14 +12,17 @@
 
 namespace pipewright {
 
-constexpr double kAnyNumber = 1e308;
+// Numbers of a run are float32 in the end: what is more than those hold would be infinite there.
+constexpr double kAnyNumber = 3.4e38;
 
 // A key that is absent leaves `out` as it is.
 struct Section {
   const Json& in;
-  std::string where;  // "job.json: optimizer"
+  std::string where;  // "job.json: optimizer"; of the file's own keys "job.json:"
 
-  std::string Key(const char* key) const { return where + "." + key; }
+  std::string Key(const std::string& key) const {
+    return where + (where.ends_with(':') ? " " : ".") + key;
+  }
 
   template <typename T>
   void Get(const char* key, T& out) const {
@@ -38,23 +42,27 @@ struct Section {
     out = found->template get<T>();
   }
 
-  // A whole number, `least` or more; absent ones are not looked at.
+  // A whole number, `least` or more, at most `most`; absent ones are not looked at.
   template <typename T>
-  void AtLeast(const char* key, T least, T& out) const {
+  void AtLeast(const char* key, T least, T& out, T most = std::numeric_limits<T>::max()) const {
     if (!in.contains(key)) return;
     int64_t wide = 0;
     Get(key, wide);
-    if (wide < static_cast<int64_t>(least) || static_cast<int64_t>(static_cast<T>(wide)) != wide)
-      throw Error(Key(key),
-                  std::to_string(wide) + " is out of range: at least " + std::to_string(least));
+    const bool huge = in[key].is_number_unsigned() && wide < 0;  // more than an int64 holds
+    if (!huge && wide < static_cast<int64_t>(least))
+      throw Error(Key(key), in[key].dump() + " is out of range: at least " + std::to_string(least));
+    if (huge || wide > static_cast<int64_t>(most))
+      throw Error(Key(key), in[key].dump() + " is out of range: at most " + std::to_string(most));
     out = static_cast<T>(wide);
   }
 
   void Range(const char* key, double low, double below, double& out) const {
     Get(key, out);
-    if (!(out >= low && out < below))
-      throw Error(Key(key), Json(out).dump() + " is out of range: at least " + Json(low).dump() +
-                                (below < 1e300 ? ", below " + Json(below).dump() : ""));
+    if (!(out >= low))
+      throw Error(Key(key), Json(out).dump() + " is out of range: at least " + Json(low).dump());
+    if (!(out < below))
+      throw Error(Key(key), Json(out).dump() + " is out of range: below " + Json(below).dump() +
+                                (below == kAnyNumber ? ", the most that a float32 holds" : ""));
   }
 
   // A string or a list of strings.

@@ -1,6 +1,7 @@
 #include "plan/json.h"
 
 #include <algorithm>
+#include <cctype>
 #include <set>
 
 #include "plan/error.h"
@@ -73,6 +74,27 @@ std::string JsonPosition(std::string_view text, const std::vector<std::string>& 
   return Position(text, best);
 }
 
+// Where the word begins that `byte` lies in.
+static size_t WordAt(std::string_view text, size_t byte) {
+  byte = std::min(byte, text.size());
+  while (byte > 0 &&
+         (std::isalpha(static_cast<unsigned char>(text[byte - 1])) || text[byte - 1] == '-'))
+    --byte;
+  return byte;
+}
+
+// "NaN", "-Infinity" and the like, which other languages write; empty: something else.
+static std::string NotANumber(std::string_view text) {
+  size_t end = 0;
+  std::string lower;
+  while (end < text.size() &&
+         (std::isalpha(static_cast<unsigned char>(text[end])) || text[end] == '-'))
+    lower += static_cast<char>(std::tolower(static_cast<unsigned char>(text[end++])));
+  const std::string bare = lower.substr(lower.starts_with('-'));
+  return bare == "nan" || bare == "inf" || bare == "infinity" ? std::string(text.substr(0, end))
+                                                              : "";
+}
+
 template <typename Document>
 static Document Parse(std::string_view text, const std::string& path) {
   // The library takes a NUL byte for the end of the text.
@@ -95,10 +117,19 @@ static Document Parse(std::string_view text, const std::string& path) {
   try {
     parsed = Document::parse(text.begin(), text.end(), watch);
   } catch (const typename Document::parse_error& e) {
+    const size_t word = WordAt(text, e.byte ? e.byte - 1 : 0);
+    if (std::string number = NotANumber(text.substr(word)); !number.empty())
+      throw Error(path + ":" + Position(text, word),
+                  number + " is not a number of JSON: write a finite one");
     std::string reason = e.what();
     size_t colon = reason.find("column");
     colon = reason.find(": ", colon == std::string::npos ? 0 : colon);
     if (colon != std::string::npos) reason = reason.substr(colon + 2);
+    // It quotes what it has read, which need not be text.
+    if (!IsUtf8(reason))
+      std::replace_if(
+          reason.begin(), reason.end(), [](char c) { return static_cast<signed char>(c) < 0; },
+          '?');
     throw Error(path + ":" + Position(text, e.byte ? e.byte - 1 : 0), "not JSON: " + reason);
   } catch (const typename Document::out_of_range& e) {
     // "... number overflow parsing '1e999'"

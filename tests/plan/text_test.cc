@@ -54,6 +54,9 @@ TEST(Json, ErrorsNameLineAndColumn) {
   EXPECT_EQ(JsonError("{\n  \"a\": 1,\n}").substr(0, 22), "job.json:3:1: not JSON");
   EXPECT_EQ(JsonError("{\"a\": 1, \"a\": 2}"), "job.json:1:10: the key \"a\" appears twice");
   EXPECT_EQ(JsonError("{\"lr\": 1e999}"), "job.json:1:8: 1e999 is too large a number");
+  EXPECT_TRUE(IsUtf8(JsonError("\xff\xfe")));
+  EXPECT_EQ(JsonError("{\"lr\": -Infinity}"),
+            "job.json:1:8: -Infinity is not a number of JSON: write a finite one");
   EXPECT_EQ(JsonError(std::string(1000, '[') + std::string(1000, ']')), "");
   EXPECT_EQ(JsonError(std::string(100000, '[')), "job.json: nested deeper than 1000 levels");
 }
