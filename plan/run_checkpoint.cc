@@ -145,6 +145,10 @@ RunCheckpoint ReadRunCheckpoint(const std::string& path) {
   std::string where = (folder / kDescription).string();
   Json in = ReadJson(where);
   checkpoint.step = Whole<int64_t>(in, "step", where);
+  // A copy may have any other name.
+  if (int64_t named = StepOf(folder.filename().string()); named >= 0 && named != checkpoint.step)
+    throw Error(where + ": step", "is " + std::to_string(checkpoint.step) +
+                                      ", and the folder is named " + folder.filename().string());
   const Json& data = Member(in, "data", where);
   checkpoint.data.epoch = Whole<int64_t>(data, "epoch", where + ": data");
   checkpoint.data.sample = Whole<int64_t>(data, "sample", where + ": data");
