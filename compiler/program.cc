@@ -42,6 +42,14 @@ int RunProgram(const char* name, const char* description, const Command* command
     return kSuccess;
   } catch (const CLI::RuntimeError& e) {  // a command that has said all there is to say
     return e.get_exit_code();
+  } catch (const CLI::ExtrasError& e) {
+    // CLI11 names them from the last to the first.
+    const std::vector<std::string> extras = app.remaining(/*recurse=*/true);
+    if (IsFirstRank())
+      std::cerr << (extras.size() > 1 ? "The following arguments were not expected: "
+                                      : "The following argument was not expected: ")
+                << Join(extras, " ") << "\nRun with --help for more information.\n";
+    return kUsage;
   } catch (const CLI::ParseError& e) {
     std::ostringstream out, err;
     int code = app.exit(e, out, err);

@@ -375,8 +375,8 @@ RunCheckpoint Resume(const std::string& from, Session& session, Transport& trans
     } catch (const AgreedError& e) {
       if (i + 1 == paths.size()) throw AgreedError(std::string(e.what()) + "\n  " + kStartAnew);
       if (transport.rank() == 0)
-        std::fprintf(stderr, "pipewright-run: %s\n  the next older checkpoint is tried\n",
-                     e.what());
+        std::fprintf(stderr, "%s  the next older checkpoint is tried\n",
+                     e.Shown("pipewright-run").c_str());
       continue;
     }
     try {

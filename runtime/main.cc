@@ -62,8 +62,14 @@ void RunRanks(void (*work)(const RunOptions&, Transport&)) {
     threads.synchronous_sends |= synchronous_sends;
     threads.stall = stall;
     threads.tick = HandleSignals;
-    RunThreads(
-        in_process, [&](Transport& transport) { work(options, transport); }, threads);
+    try {
+      RunThreads(
+          in_process, [&](Transport& transport) { work(options, transport); }, threads);
+    } catch (const AgreedError& e) {
+      std::fflush(nullptr);
+      std::fputs(e.Shown("pipewright-run").c_str(), stderr);
+      throw CLI::RuntimeError(kFailure);
+    }
     return;
   }
 #ifdef PIPEWRIGHT_MPI

@@ -403,9 +403,9 @@ int RunMpi(int* argc, char*** argv, const WatchOptions& watch_options,
     transport.status().SetState(RankState::kFinished);
     // Shown before MPI is finalized: once a rank has ended in failure, mpirun kills the others.
     if (transport.rank() == 0) {
-      std::string line = program + ": " + e.what() + "\n";
+      const std::string lines = e.Shown(program);
       std::fflush(nullptr);
-      std::fwrite(line.data(), 1, line.size(), stderr);
+      std::fwrite(lines.data(), 1, lines.size(), stderr);
     }
     return kFailure;
   } catch (const UsageError& e) {

@@ -38,13 +38,22 @@ std::vector<std::pair<std::string, std::vector<int>>> ByText(const std::vector<s
 
 }  // namespace
 
+AgreedError::AgreedError(std::vector<std::string> texts)
+    : Error(Join(texts, "\n")), texts_(std::move(texts)) {}
+
+std::string AgreedError::Shown(const std::string& program) const {
+  std::string lines;
+  for (const std::string& text : texts_) lines += program + ": " + text + "\n";
+  return lines;
+}
+
 void Vote(Transport& transport, const std::string& phase, const std::string& error) {
   std::vector<std::string> all = transport.AllGather(error);
   std::vector<std::string> lines;
   for (const auto& [text, ranks] : ByText(all))
     if (!text.empty())
       lines.push_back(phase + " on " + RankList(ranks, transport.size()) + ": " + text);
-  if (!lines.empty()) throw AgreedError(Join(lines, "\n"));
+  if (!lines.empty()) throw AgreedError(std::move(lines));
 }
 
 void Agree(Transport& transport, uint64_t hash, const std::string& what) {

@@ -98,7 +98,15 @@ class Aborted : public Error {
 // to abort the others.
 class AgreedError : public Error {
  public:
-  using Error::Error;
+  explicit AgreedError(const std::string& text) : AgreedError(std::vector<std::string>{text}) {}
+  // Several, one a line.
+  explicit AgreedError(std::vector<std::string> texts);
+
+  // "PROGRAM: TEXT", one a line.
+  std::string Shown(const std::string& program) const;
+
+ private:
+  std::vector<std::string> texts_;
 };
 
 // Ends a phase (loading, agreeing, saving): each rank brings its error, or "". When any has one,

@@ -145,6 +145,14 @@ TEST(Vote, ShowsEveryRankTheSameErrors) {
             std::vector<std::string>(1, "loading on rank 0: no such file"));
 }
 
+TEST(Vote, EveryErrorIsShownWithTheProgram) {
+  AgreedError error(std::vector<std::string>{"loading on rank 0: torn\n  copy it again",
+                                             "loading on rank 1: no such file"});
+  EXPECT_EQ(error.Shown("pipewright-run"),
+            "pipewright-run: loading on rank 0: torn\n  copy it again\n"
+            "pipewright-run: loading on rank 1: no such file\n");
+}
+
 TEST(Agree, NamesTheRanksThatDiffer) {
   auto text = [](std::vector<uint64_t> hashes) -> std::string {
     try {
