@@ -110,6 +110,9 @@ void Bench(const BenchOptions& options, Transport& transport) {
   open.read_data = [&](Session&) {
     feed.Open(session.job, session.job.data, session.run, session.job.path + ": data", transport);
   };
+  open.fed = [&](Session&) {
+    return std::vector<Fed>{feed.First(session.job, session.run.manifest)};
+  };
   OpenSession(
       session, open, transport,
       [&](int64_t minibatch, int microbatch) {

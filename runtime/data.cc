@@ -47,7 +47,7 @@ Data::Column Data::Find(const std::string& name, const std::string& where) const
 
 Data::Data(std::shared_ptr<DataSource> source, const DataJob& job, const Manifest& manifest,
            const std::string& where)
-    : source_(std::move(source)), known_(source_->columns()) {
+    : where_(where), source_(std::move(source)), known_(source_->columns()) {
   const bool tokens = !job.tokens.empty();
   if (tokens && manifest.inputs.size() != 1)
     throw Error(where,
@@ -102,9 +102,9 @@ int64_t Data::Longest(const int64_t* rows, int64_t count) const {
     int64_t length = 0;
     source_->Read(length_.index, rows[r], reinterpret_cast<char*>(&length));
     if (length < 0 || length > columns_[0].shape[0])
-      throw Error("data.length", "sample " + std::to_string(rows[r]) + " has the length " +
-                                     std::to_string(length) + ": samples hold " +
-                                     std::to_string(columns_[0].shape[0]));
+      throw Error(where_ + ".length", "sample " + std::to_string(rows[r]) + " has the length " +
+                                          std::to_string(length) + ": samples hold " +
+                                          std::to_string(columns_[0].shape[0]));
     longest = std::max(longest, length);
   }
   return longest;

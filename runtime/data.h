@@ -48,6 +48,7 @@ class Data {
   };
   Column Find(const std::string& name, const std::string& where) const;
 
+  std::string where_;  // the job's key, for messages
   std::shared_ptr<DataSource> source_;
   std::vector<DataColumn> known_;
   std::vector<Column> columns_;  // by input

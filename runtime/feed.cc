@@ -55,6 +55,18 @@ std::vector<TensorSpec> Feed::Specs(const Manifest& manifest, int64_t minibatch,
   return specs;
 }
 
+Fed Feed::First(const Job& job, const Manifest& manifest) {
+  Fed first;
+  first.inputs = Specs(manifest, 0, 0);
+  for (size_t k = 0; k < job.losses.size(); ++k) {
+    const bool compares = job.losses[k].kind != LossJob::kOutput;
+    first.targets.push_back(compares ? sampler->Spec(-1 - static_cast<int>(k), 0, 0)
+                                     : TensorSpec{at::kFloat, {}, false});
+    first.names.push_back(data->TargetName(static_cast<int>(k)));
+  }
+  return first;
+}
+
 void Feed::Finish() {
   if (lengths_) lengths_->Finish();
 }

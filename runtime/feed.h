@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "runtime/data.h"
+#include "runtime/session.h"
 #include "runtime/shapes.h"
 #include "runtime/signatures.h"
 
@@ -20,6 +21,8 @@ struct Feed {
   // Of the model's inputs, for one microbatch. On all ranks for the same minibatches in the same
   // order.
   std::vector<TensorSpec> Specs(const Manifest& manifest, int64_t minibatch, int microbatch);
+  // What a microbatch of the first minibatch brings. As Specs.
+  Fed First(const Job& job, const Manifest& manifest);
   // Before the transport ends.
   void Finish();
 

@@ -8,6 +8,12 @@
 
 namespace pipewright {
 
+static int64_t Count(const std::vector<int64_t>& sizes) {
+  int64_t count = 1;
+  for (int64_t size : sizes) count *= size;
+  return count;
+}
+
 // Why the kernel refused: the smallest or largest target that counts.
 static void CheckClasses(const LossJob& job, const at::Tensor& classes, int64_t count,
                          const std::string& name) {
@@ -25,32 +31,39 @@ static void CheckClasses(const LossJob& job, const at::Tensor& classes, int64_t 
                   found + "}");
 }
 
-at::Tensor Loss(const LossJob& job, const at::Tensor& output, const at::Tensor& target,
-                const std::string& name) {
-  auto shown = [](const at::Tensor& tensor) {
-    return tensor.defined()
-               ? DtypeName(tensor.scalar_type()) + " " + ShapeText(tensor.sizes().vec())
-               : "none";
-  };
-  std::string shapes = "output " + shown(output) + ", target " + shown(target);
-  switch (job.kind) {
-    case LossJob::kOutput:
-      if (output.numel() != 1)
-        throw Error("loss", "output " + std::to_string(job.output) + " of the model has sizes " +
-                                ShapeText(output.sizes().vec()) + "; a loss is one number");
-      return output.reshape({});
-    case LossJob::kMse:
-      if (output.sizes() != target.sizes()) throw Error(name, "mse needs equal sizes: " + shapes);
-      return at::mse_loss(output, target);
-    case LossJob::kCrossEntropy:
-      break;
+void CheckLoss(const LossJob& job, const TensorSpec& output, const TensorSpec& target,
+               const std::string& name) {
+  if (job.kind == LossJob::kOutput) {
+    if (Count(output.sizes) != 1)
+      throw Error("loss", "output " + std::to_string(job.output) + " of the model has sizes " +
+                              ShapeText(output.sizes) + "; a loss is one number");
+    return;
   }
-  if (output.dim() < 2 || target.scalar_type() != at::kLong ||
-      output.numel() != target.numel() * output.size(-1))
+  auto shown = [](const TensorSpec& spec) {
+    return DtypeName(spec.type) + " " + ShapeText(spec.sizes);
+  };
+  const std::string shapes = "output " + shown(output) + ", target " + shown(target);
+  if (job.kind == LossJob::kMse) {
+    if (output.sizes != target.sizes) throw Error(name, "mse needs equal sizes: " + shapes);
+    return;
+  }
+  if (output.sizes.size() < 2 || target.type != at::kLong ||
+      Count(output.sizes) != Count(target.sizes) * output.sizes.back())
     throw Error(name, "cross_entropy needs an output [..., C] and an int64 target [...]: " + shapes,
-                target.scalar_type() != at::kLong
+                target.type != at::kLong
                     ? "save the targets as int64"
                     : "a target has the output's sizes without its last, the classes");
+}
+
+at::Tensor Loss(const LossJob& job, const at::Tensor& output, const at::Tensor& target,
+                const std::string& name) {
+  auto spec = [](const at::Tensor& tensor) {
+    return tensor.defined() ? TensorSpec{tensor.scalar_type(), tensor.sizes().vec(), true}
+                            : TensorSpec{};
+  };
+  CheckLoss(job, spec(output), spec(target), name);
+  if (job.kind == LossJob::kOutput) return output.reshape({});
+  if (job.kind == LossJob::kMse) return at::mse_loss(output, target);
   at::Tensor logits = output.reshape({-1, output.size(-1)});
   if (c10::elementSize(logits.scalar_type()) < 4) logits = logits.to(at::kFloat);
   at::Tensor classes = target.reshape({-1});

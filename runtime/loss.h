@@ -5,8 +5,14 @@
 #include <cmath>
 
 #include "plan/job.h"
+#include "runtime/shapes.h"
 
 namespace pipewright {
+
+// Throws Error where the loss cannot be computed from an output and a target of these types and
+// sizes; `name` is the target's. The target of a loss that the model computes is not looked at.
+void CheckLoss(const LossJob& job, const TensorSpec& output, const TensorSpec& target,
+               const std::string& name);
 
 // A scalar. cross_entropy takes logits [..., C] and int64 targets [...]; both are flattened, logits
 // of less than 32 bits computed in float32. mse takes equal shapes. Throws Error for others, which

@@ -119,6 +119,9 @@ void OpenSession(Session& session, const SessionOptions& options, Transport& tra
     auto shapes = std::make_shared<ShapeCache>(options.package, session.run.manifest);
     auto first = shapes->Of(specs(0, 0));
     CheckRunnable(session, *first);
+    if (options.fed)
+      for (const Fed& fed : options.fed(session))
+        CheckTargets(session, *shapes->Of(fed.inputs), fed);
     // Where the model file does not say dtypes, integers are known by now: they have no gradient.
     for (size_t id = 0; id < first->size(); ++id)
       if ((*first)[id].known && !at::isFloatingType((*first)[id].type) &&

@@ -13,6 +13,13 @@
 
 namespace pipewright {
 
+// The sizes of a microbatch that a source of data brings: of the model's inputs, and of the targets
+// by loss, with what to call them in messages. A target that no loss asks for is not `known`.
+struct Fed {
+  std::vector<TensorSpec> inputs, targets;
+  std::vector<std::string> names;
+};
+
 struct SessionOptions {
   std::string package;
   std::string conf;      // empty: PACKAGE/conf/mp_conf.json
@@ -28,6 +35,9 @@ struct SessionOptions {
   std::function<std::string(int loss)> target_name = nullptr;
   // Called when the run's plan is known, before any sizes are asked for. Collective.
   std::function<void(struct Session&)> read_data = nullptr;
+  // What the data brings, so that a target that fits no output is found before anything starts; an
+  // entry for each source. Called after read_data on all ranks.
+  std::function<std::vector<Fed>(struct Session&)> fed = nullptr;
   // Called with the stages loaded, on all ranks; changes their weights and returns the step that
   // is to be the first. Empty: step 0.
   std::function<int64_t(struct Session&)> restore = nullptr;

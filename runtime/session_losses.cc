@@ -6,6 +6,7 @@
 
 #include "plan/error.h"
 #include "plan/text.h"
+#include "runtime/loss.h"
 
 namespace pipewright {
 
@@ -46,6 +47,15 @@ void CheckLosses(Session& session, bool training) {
               "train what is frozen (\"freeze\", requires_grad), or take the loss from another "
               "output: " +
                   Join(names, ", "));
+}
+
+void CheckTargets(const Session& session, const std::vector<TensorSpec>& specs, const Fed& fed) {
+  for (size_t k = 0; k < session.job.losses.size(); ++k) {
+    const LossJob& loss = session.job.losses[k];
+    const TensorSpec& output = specs[session.run.manifest.outputs[loss.output]];
+    if (!output.known || (loss.kind != LossJob::kOutput && !fed.targets[k].known)) continue;
+    CheckLoss(loss, output, fed.targets[k], fed.names[k]);
+  }
 }
 
 void GatherLosses(Session& session) {

@@ -194,6 +194,11 @@ void Train(const RunOptions& options, Transport& transport) {
     if (steps < session.run.plan.steps) tell(steps - 1, session.stages->terms(), nullptr, Now());
   };
   open.read_data = [&](Session&) { feeds.Open(session, transport); };
+  open.fed = [&](Session&) {
+    std::vector<Fed> fed{feeds.training.First(job, session.run.manifest)};
+    if (job.validation.every > 0) fed.push_back(feeds.validation.First(job, session.run.manifest));
+    return fed;
+  };
   open.restore = [&](Session&) {
     resumed = ResumeAsAsked(options, session, transport);
     feeds.training.sampler->StartAt(resumed.step * job.accumulate, resumed.data);
@@ -322,6 +327,7 @@ void Evaluate(const RunOptions& options, Transport& transport) {
   open.read_data = [&](Session&) {
     feed.Open(job, job.data, session.run, job.path + ": data", transport);
   };
+  open.fed = [&](Session&) { return std::vector<Fed>{feed.First(job, session.run.manifest)}; };
   OpenSession(
       session, open, transport,
       [&](int64_t minibatch, int microbatch) {
@@ -342,9 +348,14 @@ void Evaluate(const RunOptions& options, Transport& transport) {
     std::string accuracy;
     if (job.losses[0].kind == LossJob::kCrossEntropy && evaluation.known())
       accuracy = AccuracyText(evaluation);
-    std::printf("loss %.6f%s over %s samples, %s samples/s\n", evaluation.mean(), accuracy.c_str(),
-                Grouped(static_cast<double>(samples)).c_str(),
+    const int64_t all = options.steps >= 0 ? samples : feed.data->samples();
+    std::printf("loss %.6f%s over %s%s samples, %s samples/s\n", evaluation.mean(),
+                accuracy.c_str(), Grouped(static_cast<double>(samples)).c_str(),
+                samples < all ? (" of " + Grouped(static_cast<double>(all))).c_str() : "",
                 Grouped(static_cast<double>(samples) / (Now() - begin)).c_str());
+    if (samples < all)
+      std::printf(
+          "  the rest fill no minibatch: with \"partial\" in the job they make a smaller one\n");
     std::fflush(stdout);
     // Not into the job's own: they are those of its training.
     if (!options.metrics.empty()) {

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 
-from support import (ADAMW, BUILD, LENGTH, Case, bits, call, one_process, run_ranks, token_job)
+from support import (ADAMW, RUN, LENGTH, Case, bits, call, one_process, run_ranks, token_job)
 
 SAMPLES = 21
 
@@ -106,7 +106,7 @@ class Losses(Case):
         (elsewhere / "job.json").write_text(self.write_job(job).read_text())
         saved = []
         for middle in (self.folder, elsewhere):
-            ranks = [["-n", 1, BUILD / "pipewright-run", "train", self.package, at / "job.json"]
+            ranks = [["-n", 1, RUN, "train", self.package, at / "job.json"]
                      for at in (self.folder, middle, self.folder)]
             result = call(["mpirun", *ranks[0], ":", *ranks[1], ":", *ranks[2]])
             self.assertIn("validation loss", self.succeed(result).out)
@@ -115,6 +115,22 @@ class Losses(Case):
         result = run_ranks(3, "train", self.package, elsewhere / "job.json")
         self.assertEqual(result.code, 1, result.out)
         self.assertRegex(result.out, r"reading on ranks 0, 2: .*data.safetensors")
+
+    def test_targets_that_fit_no_output_are_found_before_anything_starts(self):
+        data = load_file(self.path("data.safetensors"))
+        data.update(y32=data["y"].int(), wide=torch.cat([data["z"], data["z"]], -1))
+        save_file(data, self.path("misfits.safetensors"))
+        source = {**self.job()["data"], "tensors": "misfits.safetensors"}
+        losses = self.job()["loss"]
+        for changes, text in (
+                ({"data": {**source, "target": "y32"}}, r'data\.target "y32" .*int64 target'),
+                ({"data": source, "loss": [losses[0], {**losses[1], "target": "wide"}]},
+                 r'data\.target "wide" .*mse needs equal sizes'),
+                ({"validation": {"data": {**source, "target": "y32"}, "every": 5}},
+                 r'validation\.data\.target "y32" .*int64 target'),
+                ({"loss": {"output": "logits"}}, "a loss is one number")):
+            result = run_ranks(3, "train", self.package, self.write_job(self.job(**changes)), mpi=False)
+            self.assert_fails(result, r"reading on every rank: .*" + text)
 
     def test_outputs_keep_the_names_of_their_dictionary(self):
         save_file({"tokens": torch.randint(32, (4, LENGTH))}, self.path("in.safetensors"))

@@ -15,6 +15,8 @@ import uuid
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("PIPEWRIGHT_BUILD", ROOT / "build"))
+# Another build of the runtime than that of the compiler (tests/sanitize_torch.sh).
+RUN = pathlib.Path(os.environ.get("PIPEWRIGHT_RUN", BUILD / "pipewright-run"))
 sys.path[:0] = [str(ROOT / "examples"), str(ROOT / "examples/gpt")]
 try:
     import torch
@@ -136,10 +138,9 @@ def pipewright(*arguments):
 
 
 def run_ranks(ranks, *arguments, mpi=True, **settings):
-    program = BUILD / "pipewright-run"
     if mpi:
-        return call(["mpirun", "-n", ranks, program, *arguments], **settings)
-    return call([program, "--in-process", ranks, *arguments], **settings)
+        return call(["mpirun", "-n", ranks, RUN, *arguments], **settings)
+    return call([RUN, "--in-process", ranks, *arguments], **settings)
 
 
 def bits(values):
