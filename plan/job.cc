@@ -284,7 +284,7 @@ Job ReadJob(const std::string& path) {
         Choose<bool>(in["reduce"], {{"fast", false}, {"exact", true}}, section.Key("reduce"));
   if (in.contains("buffers"))
     job.merge_buffers =
-        Choose<bool>(in["buffers"], {{"first", false}, {"mean", true}}, section.Key("buffers"));
+        Choose<bool>(in["buffers"], {{"first", false}, {"merge", true}}, section.Key("buffers"));
   if (in.contains("recompute"))
     ReadRecompute(in["recompute"], section.Key("recompute"), job.recompute);
   section.Get("accuracy", job.accuracy);

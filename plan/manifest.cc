@@ -97,12 +97,14 @@ Json ToJson(const WeightInfo& weight) {
   if (weight.kind == "buffer") {
     out["persistent"] = weight.persistent;
     out["replicas"] = "first";  // whose state files keep where a stage has replicas
+    out["merge"] = weight.merge;
   }
   return out;
 }
 
 WeightInfo ReadWeight(const Reader& reader, const Json& in, const std::string& path) {
-  CheckKeys(in, {"name", "kind", "dtype", "shape", "requires_grad", "persistent", "replicas"},
+  CheckKeys(in,
+            {"name", "kind", "dtype", "shape", "requires_grad", "persistent", "replicas", "merge"},
             reader.file + ": " + path);
   WeightInfo weight;
   weight.name = reader.Get<std::string>(in, "name", path);
@@ -113,6 +115,17 @@ WeightInfo ReadWeight(const Reader& reader, const Json& in, const std::string& p
   weight.shape = reader.Get<std::vector<int64_t>>(in, "shape", path);
   if (weight.kind == "parameter")
     weight.requires_grad = reader.Get<bool>(in, "requires_grad", path);
+  if (in.contains("replicas") && in["replicas"] != "first")
+    reader.Fail(path + ".replicas",
+                in["replicas"].dump() + " is not \"first\", the replica whose buffers files keep");
+  if (in.contains("merge")) {
+    weight.merge = reader.Get<std::string>(in, "merge", path);
+    static const std::vector<std::string> rules = {"updates", "sum", "mean", "none"};
+    if (weight.kind != "buffer" ||
+        std::find(rules.begin(), rules.end(), weight.merge) == rules.end())
+      reader.Fail(path + ".merge",
+                  Quote(weight.merge) + " is not a rule for buffers: " + Join(rules, ", "));
+  }
   weight.persistent = weight.kind == "parameter" ||
                       (weight.kind == "buffer" && reader.Get<bool>(in, "persistent", path));
   return weight;
@@ -182,8 +195,14 @@ Manifest ReadManifest(const std::string& package) {
     reader.Fail("format", "this is not a package of `pipewright compile`");
   if (int version = reader.Get<int>(in, "format_version", "manifest"); version != kFormat)
     throw Error(reader.file,
-                "format version " + std::to_string(version) + " is not " + std::to_string(kFormat),
-                "compile the model again with this version of pipewright");
+                "format version " + std::to_string(version) + " is not " + std::to_string(kFormat) +
+                    ", which this program reads",
+                version > kFormat
+                    ? "it is of pipewright " +
+                          (in.contains("pipewright") ? in["pipewright"].dump() : "?") +
+                          ", newer than this one (" PIPEWRIGHT_VERSION
+                          "): run that, or compile the model again with this one"
+                    : "compile the model again with this version of pipewright");
   CheckKeys(in,
             {"format", "format_version", "pipewright", "source", "exported_in_training", "symbols",
              "inputs", "outputs", "modules", "values", "shared", "tied", "op_libraries"},

@@ -15,7 +15,7 @@ struct ValueInfo {
   std::string name;             // unique among values; the name it has in the modules' code
   std::string kind = "tensor";  // tensor, int, float, bool, none
   std::string dtype;            // torch's word: float32, int64, ...; empty for scalars, and where
-                                // the model file does not say (TorchScript): then shape is empty too
+                      // the model file does not say (TorchScript): then shape is empty too
   std::vector<std::string>
       shape;                   // numbers, or expressions of symbols where dynamic ("s0", "2*s0")
   bool gradient = false;       // whether a gradient flows back along it
@@ -30,6 +30,10 @@ struct WeightInfo {
   std::vector<int64_t> shape;
   bool requires_grad = false;  // parameters only: frozen ones are false
   bool persistent = true;      // buffers: part of the state dict
+  // Buffers of a stage with replicas, where the job merges them: "updates" (running statistics:
+  // what each microbatch adds, in the order of the microbatches), "sum" (of what the replicas
+  // counted), "mean" (of the replicas, weighted by their microbatches), "none".
+  std::string merge = "mean";
 };
 
 struct ModuleInfo {

@@ -5,6 +5,7 @@
 #include "passes/random_ops.h"
 #include "plan/error.h"
 #include "plan/text.h"
+#include "runtime/module_weights.h"
 #include "runtime/weights.h"
 
 namespace pipewright {
@@ -13,7 +14,7 @@ LocalPackage::LocalPackage(const std::string& package, bool training)
     : manifest_(ReadManifest(package)) {
   std::map<std::string, at::Tensor> first;  // of every shared weight, by the name it is kept under
   for (size_t m = 0; m < manifest_.modules.size(); ++m) {
-    modules_.push_back(LoadModule(package, manifest_, static_cast<int>(m)));
+    modules_.push_back(LoadModuleWithout(package, manifest_, static_cast<int>(m), {}));
     LoadedModule& module = modules_.back();
     pipewright::SetTraining(module, training);
     const std::vector<WeightInfo>& held = manifest_.modules[m].held;

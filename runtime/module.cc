@@ -8,10 +8,11 @@
 #include <map>
 
 #include "passes/op_library.h"
+#include "passes/statistics.h"
 #include "plan/error.h"
 #include "plan/text.h"
-#include "tensors/dtype.h"
 #include "runtime/torch_error.h"
+#include "tensors/dtype.h"
 
 namespace pipewright {
 
@@ -83,6 +84,16 @@ void CheckInterface(const std::string& file, const Manifest& manifest, const Mod
       throw Error(file, "the class declares \"" + name + "\", which the weight file does not hold" +
                             Suggest(name, weights));
   }
+  for (const WeightInfo& weight : info.held) {
+    auto slot = type.findAttributeSlot(weight.name);
+    if (slot && type.is_parameter(*slot) != (weight.kind == "parameter"))
+      throw Error(file,
+                  "__parameters__ " +
+                      std::string(type.is_parameter(*slot) ? "names \"" : "does not name \"") +
+                      weight.name + "\", which is a " + weight.kind,
+                  "the list is not what decides what is trained: \"freeze\" in the job is, or "
+                  "\"requires_grad\" in manifest.json");
+  }
   for (const std::string& name : weights)
     if (!type.hasAttribute(name))
       throw Error(file, "the class does not declare \"" + name + "\", which the weight file holds",
@@ -91,8 +102,29 @@ void CheckInterface(const std::string& file, const Manifest& manifest, const Mod
 
 }  // namespace
 
+// By weight, see LoadedModule::kept_parts.
+static std::vector<std::optional<double>> KeptParts(const ModuleInfo& info,
+                                                    const torch::jit::Graph& graph) {
+  std::map<std::string, std::vector<const torch::jit::Value*>> uses;
+  std::vector<const torch::jit::Block*> left{graph.block()};
+  while (!left.empty()) {
+    const torch::jit::Block* block = left.back();
+    left.pop_back();
+    for (const torch::jit::Node* node : block->nodes()) {
+      left.insert(left.end(), node->blocks().begin(), node->blocks().end());
+      if (node->kind() == torch::jit::prim::GetAttr)
+        uses[node->s(torch::jit::attr::name)].push_back(node->output());
+    }
+  }
+  std::vector<std::optional<double>> parts;
+  for (const WeightInfo& weight : info.held)
+    parts.push_back(weight.kind == "buffer" ? KeptPart(uses[weight.name]) : std::nullopt);
+  return parts;
+}
+
+// `runs`: with what only a run needs.
 static LoadedModule Load(const std::string& package, const Manifest& manifest, int index,
-                         WeightSource weights, const std::vector<bool>& left_out) {
+                         WeightSource weights, const std::vector<bool>& left_out, bool runs) {
   for (const std::string& library : manifest.op_libraries) LoadOpLibrary(library);
   const ModuleInfo& info = manifest.modules[index];
   std::string path = package + "/" + info.code;
@@ -140,18 +172,22 @@ static LoadedModule Load(const std::string& package, const Manifest& manifest, i
 
   auto graph = torch::jit::toGraphFunction(*forward).graph()->copy();
   torch::jit::Inline(*graph);
+  if (runs) {
+    module.kept_parts = KeptParts(info, *graph);
+    CheckStatistics(*graph);
+  }
   module.code = std::make_unique<torch::jit::Code>(graph, info.name);
   return module;
 }
 
 LoadedModule LoadModule(const std::string& package, const Manifest& manifest, int index,
                         WeightSource weights) {
-  return Load(package, manifest, index, weights, {});
+  return Load(package, manifest, index, weights, {}, false);
 }
 
 LoadedModule LoadModuleWithout(const std::string& package, const Manifest& manifest, int index,
                                const std::vector<bool>& left_out) {
-  return Load(package, manifest, index, WeightSource::kFile, left_out);
+  return Load(package, manifest, index, WeightSource::kFile, left_out, true);
 }
 
 void SetTraining(LoadedModule& module, bool training) {

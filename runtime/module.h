@@ -4,6 +4,7 @@
 #include <torch/script.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,8 @@ namespace pipewright {
 struct LoadedModule {
   int index = -1;                   // in the manifest
   std::vector<at::Tensor> weights;  // in the order of ModuleInfo::held; leaves of autograd
+  // As `weights`: what running statistics keep of themselves in a microbatch; others have none.
+  std::vector<std::optional<double>> kept_parts;
   c10::intrusive_ptr<c10::ivalue::Object> self;
   std::shared_ptr<torch::jit::CompilationUnit> unit;
   std::unique_ptr<torch::jit::Code> code;

@@ -8,8 +8,8 @@
 
 namespace pipewright {
 
-// As LoadModule; weights that `left_out` names, by their place in ModuleInfo::held (empty: none),
-// are tensors without elements.
+// As LoadModule, to be run: statistics are checked (passes/statistics.h). Weights that `left_out`
+// names, by their place in ModuleInfo::held (empty: none), are tensors without elements.
 LoadedModule LoadModuleWithout(const std::string& package, const Manifest& manifest, int index,
                                const std::vector<bool>& left_out);
 

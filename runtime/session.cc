@@ -148,6 +148,7 @@ void OpenSession(Session& session, const SessionOptions& options, Transport& tra
     settings.microbatches = session.job.microbatches;
     settings.minibatches = session.job.accumulate;
     settings.exact_reduce = session.job.exact_reduce;
+    settings.merge_buffers = session.job.merge_buffers;
     settings.seed = session.job.seed;
     if (options.has_loss) settings.losses = session.job.losses;
     settings.optimizer = session.job.optimizer;
@@ -222,9 +223,7 @@ void RunStep(Session& session, Transport& transport, int64_t step) {
         if (IsCompute(event.action.kind)) session.busy += event.end - event.start - event.waited;
     }
     if (session.training) session.outcome = session.stages->updater().Finish(transport);
-    if (session.training && session.job.merge_buffers)
-      MergeBuffers(session.run.manifest, session.run.conf, session.job.microbatches,
-                   *session.stages, transport);
+    if (session.training) session.stages->MergeBuffers(transport);
   } catch (const Aborted&) {
     throw;  // another rank says why
   } catch (const std::exception& e) {

@@ -60,6 +60,9 @@ TorchStages::TorchStages(StageSettings settings)
     s.offloaded =
         std::make_unique<OffloadedWeights>(s.settings.package, s.settings.weights, s.manifest, conf,
                                            *s.settings.on_disk, *s.settings.actions, s.modules);
+  if (s.settings.merge_buffers && s.settings.training)
+    s.replica_buffers = std::make_unique<ReplicaBuffers>(s.manifest, conf, s.settings.microbatches,
+                                                         s.settings.minibatches, s.modules);
   s.feeds_back.resize(s.manifest.modules.size());
   for (const auto& [index, module] : s.modules)
     for (int id : s.manifest.modules[index].inputs) {
@@ -132,6 +135,10 @@ at::Tensor TorchStages::LastGradient(int module, const std::string& name) const 
 
 Updater& TorchStages::updater() { return state_->updater; }
 
+void TorchStages::MergeBuffers(Transport& transport) {
+  if (state_->replica_buffers) state_->replica_buffers->Merge(transport);
+}
+
 Bundle TorchStages::Allocate(int edge, int microbatch, bool backward) {
   Tensors tensors;
   for (int id : state_->MessageValues(edge, backward)) {
@@ -183,6 +190,8 @@ void TorchStages::State::RunModules(int stage, int microbatch, std::vector<c10::
       inputs.push_back(values[id]);
     }
     std::vector<c10::IValue> outputs;
+    const bool notes = replica_buffers && settings.training && !again;
+    if (notes) replica_buffers->Before(module);
     if (!settings.training)
       outputs = RunModule(module, microbatch, std::move(inputs), nullptr);
     else if (Kept forgotten; !learning[stage])
@@ -193,6 +202,11 @@ void TorchStages::State::RunModules(int stage, int microbatch, std::vector<c10::
       outputs = RunForgetting(module, microbatch, std::move(inputs));
     else
       outputs = RunModule(module, microbatch, std::move(inputs), &kept[{module, microbatch}]);
+    if (notes)
+      replica_buffers->After(
+          module,
+          static_cast<int>(Minibatch(microbatch) % settings.minibatches) * settings.microbatches +
+              Within(microbatch));
     for (size_t i = 0; i < outputs.size(); ++i) values[info.outputs[i]] = std::move(outputs[i]);
   }
 }

@@ -37,6 +37,7 @@ struct StageSettings {
   bool stop_on_nan = true;
   bool accuracy = false;        // count hits while training, too
   bool keep_gradients = false;  // of the last step, for SaveGradients
+  bool merge_buffers = false;   // of replicas, see MergeBuffers
   std::vector<bool> recompute;  // by module; empty: none
   // Weights that stay on disk until LOAD, [module][held]; this rank's list; and the checkpoint that
   // they come from instead of the package ("": none). Forward only.
@@ -99,6 +100,9 @@ class TorchStages : public StageBody {
   at::Tensor Weight(int module, const std::string& name) const;
   at::Tensor LastGradient(int module, const std::string& name) const;
   Updater& updater();
+  // After a step, on every rank: the replicas of a stage agree on their buffers, where the settings
+  // ask for it (runtime/replica_buffers.h).
+  void MergeBuffers(Transport& transport);
 
   Bundle Allocate(int edge, int microbatch, bool backward) override;
   int64_t MessageBytes(int edge, int microbatch, bool backward) override;

@@ -8,6 +8,7 @@
 #include "runtime/gradient_sums.h"
 #include "runtime/island.h"
 #include "runtime/offload.h"
+#include "runtime/replica_buffers.h"
 #include "runtime/stage.h"
 
 namespace pipewright {
@@ -56,6 +57,7 @@ struct TorchStages::State {
   std::vector<int> loss_values, loss_stages;  // by loss: what it is computed from, and where
   std::vector<std::shared_ptr<const std::vector<TensorSpec>>> specs;  // by microbatch, of the step
   LossTerms terms;
+  std::unique_ptr<ReplicaBuffers> replica_buffers;  // null: they are not merged
   int64_t step = 0;
   std::map<int, StageVersions> versions;  // by stage
 

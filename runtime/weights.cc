@@ -179,58 +179,6 @@ void LoadWeights(const std::string& path, const Manifest& manifest, TorchStages&
     }
 }
 
-void MergeBuffers(const Manifest& manifest, const Conf& conf, int microbatches,
-                  const TorchStages& stages, Transport& transport) {
-  const int tag = transport.max_tag() - kLossTag;  // losses have left: the order is that of calls
-  for (size_t stage = 0; stage < conf.stage_to_ranks.size(); ++stage) {
-    const std::vector<int>& replicas = conf.stage_to_ranks[stage];
-    const int count = static_cast<int>(replicas.size());
-    if (count < 2 ||
-        std::find(replicas.begin(), replicas.end(), transport.rank()) == replicas.end())
-      continue;
-    Tensors buffers;
-    for (size_t m = 0; m < manifest.modules.size(); ++m)
-      for (const WeightInfo& info : manifest.modules[m].held)
-        if (conf.module_to_stage[m] == static_cast<int>(stage) && info.kind == "buffer")
-          buffers.push_back(stages.Weight(static_cast<int>(m), info.name).contiguous());
-    if (buffers.empty()) continue;
-    if (transport.rank() != replicas[0]) {
-      Tensors mine, merged;
-      for (const at::Tensor& buffer : buffers) {
-        mine.push_back(buffer.clone());
-        merged.push_back(at::empty_like(buffer));
-      }
-      transport.Send(replicas[0], tag, MakeBundle(mine));
-      transport.Wait(transport.Recv(replicas[0], tag, MakeBundle(merged)));
-      for (size_t b = 0; b < buffers.size(); ++b) buffers[b].copy_(merged[b]);
-      continue;
-    }
-    auto weight = [&](int replica) {  // part of the microbatches that it runs
-      const int own = replica < microbatches ? (microbatches - replica + count - 1) / count : 0;
-      return static_cast<double>(own) / microbatches;
-    };
-    std::vector<Tensors> theirs(count);
-    for (int r = 1; r < count; ++r) {
-      for (const at::Tensor& buffer : buffers) theirs[r].push_back(at::empty_like(buffer));
-      transport.Wait(transport.Recv(replicas[r], tag, MakeBundle(theirs[r])));
-    }
-    for (size_t b = 0; b < buffers.size(); ++b) {
-      if (!buffers[b].is_floating_point()) continue;
-      // What nobody wrote, a table or a mask, keeps its bits.
-      bool written = false;
-      for (int r = 1; r < count; ++r)
-        written = written || (weight(r) > 0 && !at::equal(theirs[r][b], buffers[b]));
-      if (!written) continue;
-      buffers[b].mul_(weight(0));
-      for (int r = 1; r < count; ++r)
-        if (weight(r) > 0) buffers[b].add_(theirs[r][b], weight(r));
-    }
-    Tensors merged;
-    for (const at::Tensor& buffer : buffers) merged.push_back(buffer.clone());
-    for (int r = 1; r < count; ++r) transport.Send(replicas[r], tag, MakeBundle(merged));
-  }
-}
-
 void CheckSharedCopies(const Manifest& manifest, const Conf& conf, const TorchStages& stages,
                        const std::vector<std::vector<bool>>& on_disk, Transport& transport) {
   // What must have the same bits on all its ranks: a shared weight, or a module with replicas.

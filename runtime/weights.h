@@ -39,12 +39,6 @@ const StoredTensor& StoredWeight(const Checkpoint& checkpoint, const Manifest& m
 void LoadWeights(const std::string& path, const Manifest& manifest, TorchStages& stages,
                  const std::vector<std::vector<bool>>& on_disk = {});
 
-// Gives all replicas of a stage the mean of their floating buffers (statistics of batch norm), each
-// weighted by the microbatches that it runs; others get those of the first replica. Added in the
-// order of the conf. After a step, on every rank; throws Error.
-void MergeBuffers(const Manifest& manifest, const Conf& conf, int microbatches,
-                  const TorchStages& stages, Transport& transport);
-
 // Whether all copies of a weight, shared or of replicas, have the same bits; but not of those that
 // are `on_disk` ([module][held]). Collective; throws Error.
 void CheckSharedCopies(const Manifest& manifest, const Conf& conf, const TorchStages& stages,

@@ -3,6 +3,7 @@
 
 #include "compiler/emit/package.h"
 #include "passes/gradients.h"
+#include "passes/statistics.h"
 #include "plan/error.h"
 
 namespace pipewright {
@@ -26,6 +27,14 @@ static std::string KindOf(const Model& model, const Value* value) {
                   "is a " + value->type()->str() + ", which cannot leave a module",
                   "return tensors or numbers, or cut elsewhere");
   }
+}
+
+// See WeightInfo::merge.
+static std::string MergeRule(const Model& model, size_t index) {
+  const at::ScalarType type = model.weights[index].dtype;
+  if (type == at::kBool) return "none";
+  if (at::isIntegralType(type, /*includeBool=*/false)) return "sum";
+  return KeptPart({model.weight_input(index)}) ? "updates" : "mean";
 }
 
 Manifest MakeManifest(const Model& model, const std::vector<ModuleBody>& bodies) {
@@ -75,7 +84,7 @@ Manifest MakeManifest(const Model& model, const std::vector<ModuleBody>& bodies)
         const Weight& weight = model.weights[index];
         if ((weight.kind == "parameter") != parameters) continue;
         info.held.push_back({held, weight.kind, DtypeText(weight.dtype), weight.shape,
-                             weight.requires_grad, weight.persistent});
+                             weight.requires_grad, weight.persistent, MergeRule(model, index)});
       }
     }
     for (const auto& [index, held] : body.weights)

@@ -7,7 +7,7 @@ from safetensors.torch import save_file
 from torch import nn
 from torch.distributed.pipelining import pipe_split
 
-from support import ADAMW, SGD, Case, export, export_gpt, gpt, token_job
+from support import ADAMW, SGD, Case, export, export_gpt, gpt, run_ranks, token_job
 
 STEPS = 3
 
@@ -81,17 +81,41 @@ class Buffers(Case):
         self.assert_same_tensors(
             {k: v for k, v in run.weights.items() if k.startswith("norm.")},
             {k: v.detach() for k, v in model.state_dict().items() if k.startswith("norm.")})
-        merged = self.train(package, {**job, "buffers": "mean"}, 3, False, self.path("conf.json"))
-        torch.manual_seed(0)
-        other = Statistics()
-        for i in (1, 3):
-            other(rows["x"][4 * i:4 * i + 4])
-        for name in ("running_mean", "running_var"):
-            mean = (getattr(model.norm, name) + getattr(other.norm, name)) / 2
-            torch.testing.assert_close(merged.weights["norm." + name], mean, rtol=1e-6, atol=1e-7)
-        held = [w for m in json.loads((package / "manifest.json").read_text())["modules"]
-                for w in m["held"] if w["kind"] == "buffer"]
-        self.assertEqual({w["replicas"] for w in held}, {"first"})
+        held = {w["name"]: (w["replicas"], w["merge"])
+                for m in json.loads((package / "manifest.json").read_text())["modules"]
+                for w in m["held"] if w["kind"] == "buffer"}
+        self.assertEqual(held, {"norm.running_mean": ("first", "updates"),
+                                "norm.running_var": ("first", "updates"),
+                                "norm.num_batches_tracked": ("first", "sum")})
+        # Merged, they are those of one rank, whatever the counts.
+        self.path("alone.json").write_text(json.dumps(
+            {"module_to_stage_map": [0, 0], "stage_to_rank_map": {"0": [0]}}))
+        self.path("three.json").write_text(json.dumps(
+            {"module_to_stage_map": [0, 1], "stage_to_rank_map": {"0": [0, 1, 2], "1": [1]}}))
+        for conf, ranks, changes in (
+                ("conf.json", 3, {"recompute": True}), ("three.json", 3, {"accumulate": 2}),
+                ("three.json", 3, {"microbatches": 2})):
+            job.update({"optimizer": SGD, "steps": 3, "microbatches": 5, "microbatch_size": 3,
+                        "reduce": "exact", "buffers": "merge", **changes})
+            alone = self.train(package, job, 1, False, self.path("alone.json"))
+            run = self.train(package, job, ranks, False, self.path(conf))
+            for name, weight in alone.weights.items():
+                exact = "running" not in name
+                torch.testing.assert_close(run.weights[name], weight, rtol=0 if exact else 1e-6,
+                                           atol=0 if exact else 1e-7, msg=f"{name}, {changes}")
+
+    def test_one_value_has_no_variance(self):
+        export(Statistics(), torch.rand(2, 6), self.path("model.pt2"))
+        package = self.compile("model.pt2", "one.pkg", "--ranks", "2")
+        save_file({"x": torch.rand(8, 6), "y": torch.rand(8, 3)}, self.path("rows.safetensors"))
+        job = {"data": {"tensors": "rows.safetensors", "inputs": {"x": "x"}, "target": "y"},
+               "loss": "mse", "optimizer": SGD, "microbatches": 4, "microbatch_size": 1}
+        self.assert_fails(
+            run_ranks(2, "train", package, self.write_job(job), mpi=False),
+            r"step 1, rank 0, stage 0, microbatch 0, action 0F0", "batch norm in training needs more than "
+            r"one value per channel, and its input has sizes \[1, 8\]", "two samples or more",
+            r'File ".*module0\.py", line \d+')
+        self.succeed(run_ranks(2, "eval", package, self.write_job(job), mpi=False))
 
 
 if __name__ == "__main__":

@@ -108,6 +108,7 @@ TEST(Job, Errors) {
        "job.json: optimizer.lr: 1e+40 is out of range: below 3.4e+38, the most that a float32"},
       {With("", R"({"type": "sgd", "lr": NaN})"),
        "job.json:2:37: NaN is not a number of JSON: write a finite one"},
+      {With(R"(, "buffers": "mean")"), "job.json: buffers: \"mean\" is not known"},
       {With(R"(, "reduce": "exactly")"), "job.json: reduce: \"exactly\" is not known"},
       {With(R"(, "recompute": [0])"), "job.json: recompute: true, false, or"},
       {With(R"(, "recompute": {"stages": [-1]})"),
