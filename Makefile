@@ -28,7 +28,7 @@ else
   CHECK_SKIPS := --no-python-torch
 endif
 
-.PHONY: build test test-long sanitize bench bench-check demo clean format install-packages help
+.PHONY: build test test-long sanitize sanitize-torch bench bench-check demo clean format install-packages help
 .DEFAULT_GOAL := build
 
 build: $(BUILD)/build.ninja
@@ -50,7 +50,7 @@ test: build
 	@tests/run.sh $(BUILD) $(JOBS) $(CHECK_SKIPS)
 
 # Everything, with what takes long; the result is written to docs/test-long.txt.
-test-long: build sanitize
+test-long: build sanitize sanitize-torch
 	@PIPEWRIGHT_LONG=1 tests/run.sh $(BUILD) $(JOBS) $(CHECK_SKIPS) | tee $(BUILD)/test-long.txt; \
 	  status=$${PIPESTATUS[0]}; tests/record_long.sh $(BUILD)/test-long.txt docs/test-long.txt; \
 	  exit $$status
@@ -61,6 +61,12 @@ sanitize: install-packages
 	@cmake --preset asan && cmake --build --preset asan -j $(JOBS) && ctest --preset asan
 	@cmake --preset tsan && cmake --build --preset tsan -j $(JOBS) --target exec_tests && \
 	  ctest --preset tsan -R '^exec$$'
+
+# Whole runs under the address and undefined-behaviour sanitizers.
+sanitize-torch: build
+	@cmake --preset asan-torch -DCMAKE_PREFIX_PATH="$(TORCH_PREFIX)" && \
+	  cmake --build --preset asan-torch -j $(JOBS) --target pipewright-run runtime_tests && \
+	  tests/sanitize_torch.sh $(BUILD) build-asan-torch $(TEST_PYTHON)
 
 demo: build $(VENV)
 	@examples/gpt/demo.sh $(BUILD)
@@ -88,6 +94,7 @@ help:
 	@echo "make test       build and run the tests"
 	@echo "make test-long  the tests with the long ones; sanitizers"
 	@echo "make sanitize   the parts without torch under address, undefined and thread sanitizers"
+	@echo "make sanitize-torch  whole runs under address and undefined"
 	@echo "make bench      measure; PARTS=\"training_step start\" only these"
 	@echo "make bench-check  measure, and compare with the stored ratios"
 	@echo "make format     clang-format"

@@ -7,7 +7,7 @@ import unittest
 import torch
 from safetensors.torch import load_file, load_model
 
-from support import (ADAMW, BUILD, Case, bits, call, export_gpt, gpt, pipewright, run_ranks,
+from support import (ADAMW, RUN, Case, bits, call, export_gpt, gpt, pipewright, run_ranks,
                      token_job)
 
 STEPS = 10
@@ -196,7 +196,7 @@ class Checkpoints(Case):
 
         limit = f"ulimit -f {largest // 2048}; trap '' XFSZ; exec \"$@\""
         for mpi in (True, False):
-            program = ["bash", "-c", limit, "-", BUILD / "pipewright-run"]
+            program = ["bash", "-c", limit, "-", RUN]
             program = ["mpirun", "-n", 3, *program] if mpi else [*program, "--in-process", 3]
             result = call([*program, "train", self.path("plain.pkg"), self.write_job(job), "--conf",
                            self.path("plain_3.json"), "--resume"],
@@ -267,7 +267,7 @@ class Checkpoints(Case):
         del job["checkpoint"]
         self.assert_fails(self.run_train("plain", job, 3, "--resume"),
                           "--resume: the job writes no checkpoints")
-        self.assert_fails(call([BUILD / "pipewright-run", "--restarts", 1, "-n", 3, "train",
+        self.assert_fails(call([RUN, "--restarts", 1, "-n", 3, "train",
                                 self.path("plain.pkg"), self.write_job(job)]),
                           "--restarts: the job writes no checkpoints")
 

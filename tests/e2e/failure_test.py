@@ -6,7 +6,7 @@ import unittest
 
 import numpy as np
 
-from support import BUILD, LENGTH, Case, call, export_gpt, gpt, run_ranks, token_job
+from support import RUN, LENGTH, Case, call, export_gpt, gpt, run_ranks, token_job
 
 
 class Failure(Case):
@@ -69,7 +69,7 @@ class Failure(Case):
         self.fails("pipewright conf .*--ranks 3", "conf/mp_conf.json", "4", ranks=3)
 
     def test_options_that_differ_between_ranks(self):
-        program = [BUILD / "pipewright-run", "train", self.package, self.write_job(token_job())]
+        program = [RUN, "train", self.package, self.write_job(token_job())]
         save = self.path("differs.safetensors")
         for option in (["--steps", "1"], ["--save", save], ["--weights", save]):
             result = call(["mpirun", "-n", "3", *program, ":", "-n", "1", *program, *option])
@@ -90,7 +90,7 @@ class Failure(Case):
                    options=["--weights", self.path("other.safetensors")])
 
     def test_mpirun_and_ranks_as_threads(self):
-        result = call(["mpirun", "-n", "2", BUILD / "pipewright-run", "--in-process", "2", "train",
+        result = call(["mpirun", "-n", "2", RUN, "--in-process", "2", "train",
                        self.package, self.write_job(token_job())])
         self.assert_fails(result, "mpirun started 2 processes", code=2)
 

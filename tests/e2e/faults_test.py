@@ -11,11 +11,10 @@ import unittest
 
 from safetensors.torch import load_file
 
-from support import (ADAMW, BUILD, Case, Running, bits, export_gpt, gpt, pipewright, run_ranks,
+from support import (ADAMW, RUN, Case, Running, bits, export_gpt, gpt, pipewright, run_ranks,
                      token_job)
 
 LONG = bool(os.environ.get("PIPEWRIGHT_LONG"))
-RUN = BUILD / "pipewright-run"
 
 
 class Faults(Case):

@@ -7,9 +7,8 @@ import subprocess
 import time
 import unittest
 
-from support import ADAMW, BUILD, Case, Running, export_gpt, gpt, run_ranks, token_job
+from support import ADAMW, RUN, Case, Running, export_gpt, gpt, run_ranks, token_job
 
-RUN = BUILD / "pipewright-run"
 NAME = f"pw{os.getpid() % 100000}"
 HOSTS = {f"10.77.0.{number}": f"{NAME}h{number}" for number in (1, 2, 3)}
 SWITCH = NAME + "s"
