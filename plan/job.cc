@@ -303,7 +303,8 @@ Job ReadJob(const std::string& path) {
     }
   }
 
-  for (std::string* file : {&job.save, &job.metrics, &job.plan, &job.costs, &job.checkpoint.folder})
+  for (std::string* file : {&job.save, &job.metrics, &job.plan, &job.costs, &job.checkpoint.folder,
+                            &job.optimizer.state_folder})
     if (!file->empty()) *file = (folder / *file).lexically_normal().string();
   return job;
 }

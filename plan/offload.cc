@@ -25,7 +25,7 @@ std::vector<int> Needs(const Action& a, const Offload& offload) {
   std::vector<int> stages;
   if (HasForward(a) || (a.kind == ActionKind::kStep && offload.step)) stages.push_back(a.stage);
   const int back = BackwardStage(a);
-  if ((HasBackward(a) || a.kind == ActionKind::kWeightGrad) &&
+  if ((HasBackward(a) || (a.kind == ActionKind::kWeightGrad && offload.weight_grad)) &&
       !std::binary_search(offload.forward_only.begin(), offload.forward_only.end(), back) &&
       (stages.empty() || back != a.stage))
     stages.push_back(back);

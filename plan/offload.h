@@ -13,6 +13,7 @@ struct Offload {
   double memory = 0;  // for weights of offloaded stages, on each rank; 0: two stages at once
   bool step = true;   // STEP uses them, too: not where those that come and go are frozen
   std::vector<int> forward_only{};  // ascending: stages whose backward has nothing to compute
+  bool weight_grad = true;          // W uses weights, too: not where I computes what it adds up
 };
 
 // Adds LOAD and EVICT to a lowered plan or to a schedule; any that are there go first. A rank uses

@@ -79,8 +79,9 @@ OptimizerJob ReadOptimizer(const Json& in, const std::string& where, int64_t ste
                                       {"adagrad", Job::kAdagrad}},
                                      where + ".type");
   optimizer.type = in["type"].get<std::string>();
-  std::vector<std::string> known = {"type",      "lr",          "weight_decay",  "groups",
-                                    "clip_norm", "lr_schedule", "master_weights"};
+  std::vector<std::string> known = {"type",           "lr",        "weight_decay",
+                                    "groups",         "clip_norm", "lr_schedule",
+                                    "master_weights", "state",     "state_folder"};
   auto add = [&](std::vector<std::string> keys) {
     known.insert(known.end(), keys.begin(), keys.end());
   };
@@ -129,6 +130,12 @@ OptimizerJob ReadOptimizer(const Json& in, const std::string& where, int64_t ste
   section.Range("weight_decay", 0, kAnyNumber, optimizer.weight_decay);
   section.Range("clip_norm", 0, kAnyNumber, optimizer.clip_norm);
   section.Get("master_weights", optimizer.master_weights);
+  if (in.contains("state"))
+    optimizer.state_on_disk =
+        Choose<bool>(in["state"], {{"memory", false}, {"disk", true}}, where + ".state");
+  section.Get("state_folder", optimizer.state_folder);
+  if (in.contains("state_folder") && !optimizer.state_on_disk)
+    throw Error(where + ".state_folder", "means nothing where \"state\" is not \"disk\"");
   if (in.contains("groups")) ReadGroups(in["groups"], where + ".groups", optimizer);
   if (in.contains("lr_schedule"))
     ReadRate(in["lr_schedule"], where + ".lr_schedule", steps, optimizer.rate);

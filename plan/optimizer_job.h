@@ -35,6 +35,10 @@ struct OptimizerJob {
   double lr_decay = 0, initial_accumulator = 0;  // Adagrad
   double clip_norm = 0;                          // of all gradients; 0: none
   bool master_weights = false;  // 16-bit parameters are trained through copies of 32 bits
+  // Where states are between steps: in memory, or in files, below a folder ("": where temporary
+  // files go).
+  bool state_on_disk = false;
+  std::string state_folder = "";
 
   // Parameters whose name matches any of the patterns; the first group that matches decides.
   struct Group {

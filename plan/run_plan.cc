@@ -82,26 +82,10 @@ void KeepTrained(RunPlan& run, const std::string& where) {
   std::erase_if(run.conf.offloaded_stages, [&](int stage) { return !frozen[stage]; });
 }
 
-// A backward in two parts keeps views of the weights between them.
-void CheckWholeBackward(const RunPlan& run, const Offload& offload, const std::string& where) {
-  auto cut = [&](const Action& a) {
-    return (a.kind == ActionKind::kInputGrad || a.kind == ActionKind::kWeightGrad) &&
-           std::binary_search(offload.stages.begin(), offload.stages.end(), a.stage) &&
-           !std::binary_search(offload.forward_only.begin(), offload.forward_only.end(), a.stage);
-  };
-  for (const std::vector<Action>& actions : run.plan.ranks)
-    for (const Action& a : actions)
-      if (cut(a))
-        throw Error(where,
-                    "stage " + std::to_string(a.stage) +
-                        " is offloaded, and the schedule cuts its backward into I and W",
-                    "train with gpipe, 1f1b or bfs");
-}
-
 // What the conf offloads, and how many bytes of each stage come and go.
 Offload OffloadOf(const RunPlan& run, bool forward_only) {
   Offload offload;
-  offload.step = forward_only;
+  offload.step = offload.weight_grad = forward_only;
   offload.stages = run.conf.offloaded_stages;
   offload.memory = static_cast<double>(run.conf.offload_memory);
   if (!forward_only) {
@@ -207,8 +191,6 @@ RunPlan MakeRunPlan(const std::string& package, const std::string& conf, const J
   run.plan = IsAsynchronous(job) && !forward_only
                  ? MakeAsynchronousPlan(job, run, StepsInARow(job, 0))
                  : MakePlan(job, run.graph, OffloadOf(run, forward_only), forward_only);
-  if (!forward_only)
-    CheckWholeBackward(run, OffloadOf(run, false), job.path + ": schedule " + job.schedule);
   return run;
 }
 
@@ -234,7 +216,11 @@ Plan MakeAsynchronousPlan(const Job& job, const RunPlan& run, int64_t steps) {
   bool chain = graph.stages == graph.ranks;
   for (int s = 0; chain && s < graph.stages; ++s) chain = graph.ranks_of[s] == std::vector<int>{s};
   if (!chain) refuse("it runs stage s on rank s", "make such a conf: pipewright conf");
-  if (!run.conf.offloaded_stages.empty()) refuse("the conf offloads weights");
+  if (!run.conf.offloaded_stages.empty())
+    refuse(
+        "weights are on disk, and with one stage on each rank none would ever leave memory",
+        "keep them in memory (cpu, or no \"offload\" in the conf), or train with 1f1b or bfs and "
+        "several stages on a rank");
   if (!graph.shared.empty())
     refuse("stages share weights, whose gradients would be of different steps",
            "put the modules that share them into one stage");

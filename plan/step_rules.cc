@@ -15,7 +15,7 @@ namespace {
 struct Progress {
   int reduces = 0, steps = 0;
   bool offloaded = false, loaded = false;
-  bool backward = false;  // any backward of it stands where it is loaded
+  bool backward = false;  // any backward but W stands where it is loaded
 };
 
 struct StepRules {
@@ -69,9 +69,8 @@ struct StepRules {
                     " steps of its stage and belongs to step " +
                     std::to_string(a.microbatch / plan.microbatches));
     }
-    if (HasBackward(a)) CheckLoadedBackward(a);
+    if (HasBackward(a) && stages[BackwardStage(a)].backward) CheckLoaded(a, BackwardStage(a));
     if (a.kind != ActionKind::kForward) CheckVersion(a);
-    if (a.kind == ActionKind::kWeightGrad) CheckLoadedBackward(a);
     if (a.kind == ActionKind::kWeightGrad || a.kind == ActionKind::kBackward ||
         a.kind == ActionKind::kOverlap)
       CheckGradient(a);
@@ -101,19 +100,15 @@ struct StepRules {
            "rule \"load\": the weights of stage " + std::to_string(stage) + " are not loaded here");
   }
 
-  // None of a stage's backwards needs its weights where nothing in it and before it is trained.
-  void CheckLoadedBackward(const Action& a) const {
-    if (stages[BackwardStage(a)].backward) CheckLoaded(a, BackwardStage(a));
-  }
-
-  // Of a rank, before its actions are visited.
+  // Of a rank, before its actions are visited. None of a stage's backwards needs its weights where
+  // nothing in it and before it is trained; W never does, where I computes what it adds up.
   void FindLoads(const std::vector<Action>& actions) {
     for (const Action& a : actions) {
       Progress& s = stages[BackwardStage(a)];
       if (a.kind == ActionKind::kLoad) s.offloaded = true;
       if (a.kind == ActionKind::kLoad || a.kind == ActionKind::kEvict)
         s.loaded = a.kind == ActionKind::kLoad;
-      if (HasBackward(a) || a.kind == ActionKind::kWeightGrad) s.backward |= s.loaded;
+      if (HasBackward(a)) s.backward |= s.loaded;
     }
     for (Progress& s : stages) s.loaded = false;
   }

@@ -194,7 +194,7 @@ Json MeasureStages(Session& session, Transport& transport, int64_t step, double 
 
 }  // namespace
 
-void AnswerRequests(Session& session, Transport& transport) {
+int64_t AnswerRequests(Session& session, Transport& transport) {
   int64_t step = 0;
   for (std::string line; !(line = NextRequest(transport)).empty();) {
     std::istringstream words(line);
@@ -202,8 +202,9 @@ void AnswerRequests(Session& session, Transport& transport) {
     double amount = 0;
     words >> what >> amount;
     const bool steps = what == "steps" && amount >= 1;
-    if (!steps && (what != "stages" || !(amount > 0)))
-      throw Error("request", "\"" + line + "\" is neither \"steps N\" nor \"stages SECONDS\"");
+    if (!steps && (!session.training || what != "stages" || !(amount > 0)))
+      throw Error("request", "\"" + line + "\" is not \"steps N\"" +
+                                 (session.training ? " or \"stages SECONDS\"" : ""));
     const Json mine = steps ? MeasureSteps(session, transport, step, static_cast<int64_t>(amount))
                             : MeasureStages(session, transport, step, amount);
     const std::vector<std::string> all = transport.AllGather(mine.dump());
@@ -224,6 +225,7 @@ void AnswerRequests(Session& session, Transport& transport) {
     std::printf("%s\n", answer.dump().c_str());
     std::fflush(stdout);
   }
+  return step;
 }
 
 }  // namespace pipewright

@@ -1,4 +1,5 @@
-// `pipewright-run bench --on-request`: measurements that alternate with those of other programs.
+// `--on-request` of `pipewright-run bench` and `infer`: measurements that alternate with those of
+// other programs.
 #pragma once
 #include "runtime/exec/transport.h"
 #include "runtime/session.h"
@@ -13,7 +14,9 @@ namespace pipewright {
 //   "stages S"     {"stages": [{"F", "I", "W", "B", "step": [of each microbatch or step]}],
 //                  "link": of ranks 0 and 1}: the stages of every rank by themselves, all ranks at
 //                  once for S seconds, nothing sent. Weights are afterwards as before
+// A session that computes forward only takes "steps" alone, each of which is a sweep. Returns how
+// many steps were run.
 // Collective. Throws Error on the rank at fault alone: the others must be aborted.
-void AnswerRequests(Session& session, Transport& transport);
+int64_t AnswerRequests(Session& session, Transport& transport);
 
 }  // namespace pipewright

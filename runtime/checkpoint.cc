@@ -68,6 +68,14 @@ std::string RunName() {
   return HexHash(std::to_string(getpid()) + "." + std::to_string(time));
 }
 
+// A state in memory is changed by the next step; one on disk stays as it is.
+TensorToSave SaveState(const AnyTensor& state) {
+  if (const auto* tensor = std::get_if<at::Tensor>(&state)) return {tensor->clone()};
+  const auto& stored = std::get<OffloadedTensor>(state);
+  return {at::empty(stored.sizes(), at::device(at::kMeta).dtype(stored.dtype())),
+          [stored](const ByteSink& sink) { stored.Stream(sink); }};
+}
+
 // Of this rank: shard -> tensors.
 std::map<std::string, NamedTensors> Snapshot(const Session& session, int rank) {
   at::NoGradGuard no_grad;
@@ -91,11 +99,12 @@ std::map<std::string, NamedTensors> Snapshot(const Session& session, int rank) {
     else if (weight._version() > 0)  // the others are as in the package
       state["buffer/" + name] = {weight.clone()};
     if (info.kind != "parameter") continue;
-    OptimizerState& optimizer = session.stages->updater().State(at.module, at.index);
-    if (optimizer.steps == 0) continue;
-    state["step/" + name] = {at::scalar_tensor(optimizer.steps, at::kLong)};
-    for (const auto& [part, tensor] : optimizer.Named())
-      if (tensor->defined()) state[part + "/" + name] = {tensor->clone()};
+    const Updater& updater = session.stages->updater();
+    const int64_t steps = updater.Steps(at.module, at.index);
+    if (steps == 0) continue;
+    state["step/" + name] = {at::scalar_tensor(steps, at::kLong)};
+    for (const auto& [part, tensor] : updater.StateTensors(at.module, at.index))
+      state[part + "/" + name] = SaveState(tensor);
   }
   std::erase_if(shards, [](const auto& shard) { return shard.second.empty(); });
   return shards;
@@ -320,10 +329,12 @@ void Restore(const RunCheckpoint& checkpoint, const Files& files, Session& sessi
         weight.unsafeGetTensorImpl()->bump_version();  // it differs from the package's
       }
       if (info.kind != "parameter") continue;
-      OptimizerState& optimizer = session.stages->updater().State(module, w);
-      optimizer = {};
+      OptimizerState optimizer;
       const TensorInfo* step = state ? state->Find("step/" + name) : nullptr;
-      if (!step) continue;
+      if (!step) {
+        session.stages->updater().SetState(module, w, {});
+        continue;
+      }
       at::Tensor steps = at::empty({}, at::kLong);
       ReadInto(*state, *step, steps);
       optimizer.steps = steps.item<int64_t>();
@@ -333,6 +344,7 @@ void Restore(const RunCheckpoint& checkpoint, const Files& files, Session& sessi
         *tensor = at::empty(from->shape, DtypeOfSafetensors(from->dtype));
         ReadInto(*state, *from, *tensor);
       }
+      session.stages->updater().SetState(module, w, std::move(optimizer));
     }
 }
 

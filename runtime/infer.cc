@@ -10,10 +10,11 @@
 #include "plan/error.h"
 #include "plan/safetensors.h"
 #include "plan/text.h"
-#include "tensors/dtype.h"
+#include "runtime/bench_requests.h"
 #include "runtime/messages.h"
 #include "runtime/offload_report.h"
 #include "runtime/train.h"
+#include "tensors/dtype.h"
 
 namespace pipewright {
 
@@ -95,7 +96,9 @@ void Infer(const RunOptions& options, Transport& transport) {
         outputs[output].resize(options.microbatches);
         outputs[output][microbatch] = value;
       });
-  RunStep(session, transport, 0);
+  int64_t sweeps = 1;
+  if (options.on_request) sweeps += AnswerRequests(session, transport);
+  RunStep(session, transport, sweeps - 1);
 
   // Rank 0 writes; the ranks that made parts of an output send them, their sizes ahead.
   std::string mine;
@@ -155,7 +158,7 @@ void Infer(const RunOptions& options, Transport& transport) {
     }
   }
   try {
-    std::fputs(ReportOffload(session, transport, 1, options.offload_report).c_str(), stdout);
+    std::fputs(ReportOffload(session, transport, sweeps, options.offload_report).c_str(), stdout);
   } catch (const std::exception& e) {
     error = e.what();
   }

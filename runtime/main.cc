@@ -131,6 +131,7 @@ void AddEval(CLI::App& app) {
   app.add_option("--steps", options.steps, "minibatches (default: all of the data once)")
       ->check(kCount);
   app.add_option("--metrics", options.metrics, "where the result goes as JSON");
+  AddOffload(app);
   app.callback([] { RunRanks(Evaluate); });
 }
 
@@ -142,6 +143,8 @@ void AddInfer(CLI::App& app) {
   app.add_option("--microbatches", options.microbatches, "parts that the rows are cut into")
       ->check(CLI::Range(1, 1 << 20));
   AddOffload(app);
+  app.add_flag("--on-request", options.on_request,
+               "before that, measure for each line on standard input: \"steps N\"");
   app.callback([] { RunRanks(Infer); });
 }
 

@@ -35,14 +35,15 @@ WeightPiece PieceOfCheckpoint(const Checkpoint& checkpoint, const Manifest& mani
 OffloadedWeights::OffloadedWeights(const std::string& package, const std::string& weights,
                                    const Manifest& manifest, const Conf& conf,
                                    const std::vector<std::vector<bool>>& on_disk,
-                                   const std::vector<Action>& actions,
+                                   const std::vector<std::vector<Action>>& lists,
                                    std::map<int, LoadedModule>& modules)
     : manifest_(manifest), modules_(modules) {
   Checkpoint checkpoint;
   if (!weights.empty()) checkpoint = OpenCheckpoint(weights);
   std::map<int, std::vector<WeightPiece>> pieces;
-  for (const Action& action : actions)
-    if (action.kind == ActionKind::kLoad) pieces[action.stage], stages_[action.stage];
+  for (const std::vector<Action>& actions : lists)
+    for (const Action& action : actions)
+      if (action.kind == ActionKind::kLoad) pieces[action.stage], stages_[action.stage];
   for (const auto& [index, module] : modules) {
     const ModuleInfo& info = manifest.modules[index];
     const std::vector<bool>& from_disk = on_disk[index];
@@ -64,7 +65,7 @@ OffloadedWeights::OffloadedWeights(const std::string& package, const std::string
       of.push_back(std::move(piece));
     }
   }
-  stream_ = std::make_unique<WeightStream>(actions, pieces);
+  stream_ = std::make_unique<WeightStream>(lists, pieces);
 }
 
 void OffloadedWeights::Load(int stage) { stream_->Load(stage); }

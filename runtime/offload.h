@@ -18,11 +18,14 @@ class OffloadedWeights {
  public:
   // `modules`: of this rank, loaded without what `on_disk` says; they must stay where they are.
   // `weights`: a checkpoint that replaces the package's weights; "": none. Throws Error for files
-  // that are missing or do not hold what the manifest says.
+  // that are missing or do not hold what the manifest says. `lists`: as WeightStream's.
   OffloadedWeights(const std::string& package, const std::string& weights, const Manifest& manifest,
                    const Conf& conf, const std::vector<std::vector<bool>>& on_disk,
-                   const std::vector<Action>& actions, std::map<int, LoadedModule>& modules);
+                   const std::vector<std::vector<Action>>& lists,
+                   std::map<int, LoadedModule>& modules);
 
+  void Follow(size_t list) { stream_->Follow(list); }
+  bool Offloads(int stage) const { return stages_.count(stage) > 0; }
   void Load(int stage);  // begins
   // Waits until the weights of a loaded stage are there and puts them into its modules. Other
   // stages are left alone.

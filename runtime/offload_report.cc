@@ -45,11 +45,14 @@ std::string ReportOffload(const Session& session, Transport& transport, int64_t 
   Json mine{{"rank", transport.rank()}, {"total", total}, {"resident", total - on_disk}};
   mine["sweeps"] = sweeps;
   mine["payload"] = 0;
+  if (session.job.optimizer.state_on_disk)
+    mine["optimizer_state"] = session.stages->updater().StateBytesOnDisk();
   if (weights) {
     const StreamStats stats = weights->stream().stats();
     mine["payload"] = stats.payload;
     mine["direct"] = stats.direct;
     mine["cached"] = stats.cached;
+    mine["mapped"] = stats.mapped;
     mine["counted"] = {{"reads", stats.counted_reads}, {"disk", stats.counted_disk}};
     mine["buffers"] = weights->stream().buffers();
     mine["seconds"] = {{"reading", stats.reading}, {"waited", stats.waited}};

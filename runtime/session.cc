@@ -75,9 +75,8 @@ std::vector<std::pair<const char*, uint64_t>> Fingerprints(const Session& sessio
           {"plan", Hash(WritePlan(session.run.plan))}};
 }
 
-// Of a session that trains.
+// Of a session that trains and validates.
 void MakeEvaluator(Session& session) {
-  session.forward_plan = MakeForwardPlan(session.job, session.run);
   session.evaluator =
       std::make_unique<Executor>(session.forward_plan, session.run.graph, session.stages->groups(),
                                  *session.stages, *session.transport);
@@ -107,11 +106,8 @@ void OpenSession(Session& session, const SessionOptions& options, Transport& tra
   Phase(transport, "reading", [&] {
     session.run = MakeRunPlan(options.package, options.conf, session.job, transport.size(),
                               !options.training, options.device_map);
-    if (options.training && session.job.validation.every > 0 &&
-        !session.run.conf.offloaded_stages.empty())
-      throw Error(session.job.path + ": validation",
-                  "weights on disk are read in the order of training, which validation has not",
-                  "validate apart: pipewright-run eval");
+    if (options.training && session.job.validation.every > 0)
+      session.forward_plan = MakeForwardPlan(session.job, session.run);
     if (options.has_loss) CheckLosses(session, options.training);
   });
   if (options.read_data) options.read_data(session);
@@ -152,6 +148,7 @@ void OpenSession(Session& session, const SessionOptions& options, Transport& tra
     settings.seed = session.job.seed;
     if (options.has_loss) settings.losses = session.job.losses;
     settings.optimizer = session.job.optimizer;
+    if (!options.training) settings.optimizer.state_on_disk = false;
     settings.loss_scale = session.job.loss_scale;
     settings.loss_weight = options.loss_weight;
     settings.stepped = options.stepped;
@@ -163,7 +160,9 @@ void OpenSession(Session& session, const SessionOptions& options, Transport& tra
     settings.weights = options.weights;
     if (!session.run.conf.offloaded_stages.empty()) {
       settings.on_disk = &session.run.on_disk;
-      settings.actions = &session.run.plan.ranks[static_cast<size_t>(transport.rank())];
+      for (const Plan* plan : {&session.run.plan, &session.forward_plan})
+        if (!plan->ranks.empty())
+          settings.lists.push_back(plan->ranks[static_cast<size_t>(transport.rank())]);
     }
     settings.input = std::move(input);
     settings.output = std::move(output);
@@ -262,7 +261,6 @@ void RunSteps(Session& session, Transport& transport, int64_t step, int64_t coun
 }
 
 void RunSweep(Session& session, int64_t minibatch, Evaluation& evaluation) {
-  if (session.training && !session.evaluator) MakeEvaluator(session);
   Executor& executor = session.evaluator ? *session.evaluator : *session.executor;
   session.evaluating = true;
   session.stages->SetStep(minibatch);

@@ -55,11 +55,11 @@ TorchStages::TorchStages(StageSettings settings)
     s.updater.Hold(index, module.weights);
   }
   if (s.settings.on_disk &&
-      std::any_of(s.settings.actions->begin(), s.settings.actions->end(),
+      std::any_of(s.settings.lists[0].begin(), s.settings.lists[0].end(),
                   [](const Action& a) { return a.kind == ActionKind::kLoad; }))
     s.offloaded =
         std::make_unique<OffloadedWeights>(s.settings.package, s.settings.weights, s.manifest, conf,
-                                           *s.settings.on_disk, *s.settings.actions, s.modules);
+                                           *s.settings.on_disk, s.settings.lists, s.modules);
   if (s.settings.merge_buffers && s.settings.training)
     s.replica_buffers = std::make_unique<ReplicaBuffers>(s.manifest, conf, s.settings.microbatches,
                                                          s.settings.minibatches, s.modules);
@@ -101,6 +101,7 @@ LossTerms& TorchStages::terms() { return state_->terms; }
 
 void TorchStages::SetTraining(bool training) {
   state_->settings.training = training;
+  if (state_->offloaded) state_->offloaded->Follow(training ? 0 : 1);
   for (auto& [index, module] : state_->modules) pipewright::SetTraining(module, training);
 }
 

@@ -39,10 +39,11 @@ struct StageSettings {
   bool keep_gradients = false;  // of the last step, for SaveGradients
   bool merge_buffers = false;   // of replicas, see MergeBuffers
   std::vector<bool> recompute;  // by module; empty: none
-  // Weights that stay on disk until LOAD, [module][held]; this rank's list; and the checkpoint that
-  // they come from instead of the package ("": none). Forward only.
+  // Weights that stay on disk until LOAD, [module][held]; this rank's lists (of a session that
+  // trains and validates two: the second is for SetTraining(false)); and the checkpoint that they
+  // come from instead of the package ("": none).
   const std::vector<std::vector<bool>>* on_disk = nullptr;  // null: none
-  const std::vector<Action>* actions = nullptr;
+  std::vector<std::vector<Action>> lists = {};
   std::string weights;
   // By value id, for a microbatch of a step.
   std::function<std::shared_ptr<const std::vector<TensorSpec>>(int64_t step, int microbatch)> specs;

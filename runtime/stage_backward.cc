@@ -59,12 +59,13 @@ void TorchStages::State::GiveGradients(int index, Tensors gradients,
   }
 }
 
-void TorchStages::State::BackwardModule(int index, int microbatch, std::map<int, Gifts>& gifts) {
+// Returns the gradients of its weights.
+Tensors TorchStages::State::BackwardModule(int index, int microbatch, std::map<int, Gifts>& gifts) {
   Kept keep = TakeKept(index, microbatch);
   ModuleGradients found =
       BackwardIsland(modules.at(index), std::move(keep), TakeGradients(index, gifts));
   GiveGradients(index, std::move(found.inputs), gifts);
-  gradients.Add(index, Within(microbatch), std::move(found.weights));
+  return std::move(found.weights);
 }
 
 // The messages to the stages before.
@@ -100,32 +101,38 @@ std::vector<Bundle> TorchStages::State::WriteGifts(int stage, int microbatch,
 std::vector<Bundle> TorchStages::Backward(ActionKind kind, int stage, int microbatch,
                                           std::vector<Bundle> gradients) {
   State& s = *state_;
-  if (s.offloaded && s.learning[stage]) s.offloaded->Bind(stage);
+  // What I keeps for W would hold on to weights that go away in between: then I does all.
+  const bool at_once = s.offloaded && s.offloaded->Offloads(stage);
   std::map<int, Gifts> gifts;
   WeightWork work;
   if (kind == ActionKind::kWeightGrad) {
     work = std::move(s.weight_work.extract({stage, microbatch}).mapped());
     gifts = std::move(work.gifts);
+    for (auto found = work.gradients.rbegin(); found != work.gradients.rend(); ++found)
+      s.gradients.Add(found->first, s.Within(microbatch), std::move(found->second));
+    if (at_once) return {};
   } else {
     gifts = s.ReadGifts(stage, gradients);
     gradients.clear();
   }
+  if (s.offloaded && s.learning[stage]) s.offloaded->Bind(stage);
   const bool input_grad = kind == ActionKind::kInputGrad;
   static const std::vector<int> none;
   const std::vector<int>& modules = s.learning[stage] ? s.modules_of[stage] : none;
-  if (!input_grad ||
-      std::any_of(modules.begin(), modules.end(), [&](int m) { return s.feeds_back[m]; }))
+  if (!input_grad || at_once ||
+      std::any_of(modules.begin(), modules.end(), [&](int m) { return s.feeds_back[m]; })) {
     s.RecomputeStage(stage, microbatch);
-  if (!input_grad ||
-      std::any_of(modules.begin(), modules.end(), [&](int m) { return s.feeds_back[m]; }))
     s.LossGradient(stage, microbatch, gifts);
+  }
 
   for (auto module = modules.rbegin(); module != modules.rend(); ++module) {
     if (auto tail = work.tails.find(*module); tail != work.tails.end()) {
       s.gradients.Add(*module, s.Within(microbatch),
                       WeightGradientsOf(s.modules.at(*module), std::move(tail->second)));
+    } else if (input_grad && at_once) {
+      work.gradients[*module] = s.BackwardModule(*module, microbatch, gifts);
     } else if (!input_grad) {
-      s.BackwardModule(*module, microbatch, gifts);
+      s.gradients.Add(*module, s.Within(microbatch), s.BackwardModule(*module, microbatch, gifts));
     } else if (s.feeds_back[*module]) {
       Kept keep = s.TakeKept(*module, microbatch);
       s.GiveGradients(

@@ -17,6 +17,8 @@ namespace pipewright {
 struct WeightWork {
   std::map<int, WeightTail> tails;  // of the modules that I went through
   std::map<int, Gifts> gifts;       // by value, for the others
+  // By module: all that W adds up, where the weights are there for I alone.
+  std::map<int, Tensors> gradients;
 };
 
 // The weights of a stage in a plan that names versions: n is what n steps since SetStep made.
@@ -111,7 +113,7 @@ struct TorchStages::State {
   void LossGradient(int stage, int microbatch, std::map<int, Gifts>& gifts);
   Tensors TakeGradients(int index, std::map<int, Gifts>& gifts) const;
   void GiveGradients(int index, Tensors gradients, std::map<int, Gifts>& gifts) const;
-  void BackwardModule(int index, int microbatch, std::map<int, Gifts>& gifts);
+  Tensors BackwardModule(int index, int microbatch, std::map<int, Gifts>& gifts);
   std::vector<Bundle> WriteGifts(int stage, int microbatch,
                                  const std::map<int, Gifts>& gifts) const;
 };

@@ -39,6 +39,7 @@ void ReadJobPhase(const RunOptions& options, Session& session, Transport& transp
   try {
     session.job = ReadJobOf(options);
     at::set_num_threads(session.job.threads);
+    CheckOffloadFolder(options.offload_dir, transport);
   } catch (const std::exception& e) {
     error = e.what();
   }
@@ -255,6 +256,7 @@ void Train(const RunOptions& options, Transport& transport) {
   StopAgreement stop(transport);
   bool stopped = false;
   double busy = 0, begin = Now();
+  int64_t validated = 0;  // minibatches
   const bool asynchronous = IsAsynchronous(job);
   step = resumed.step;
   for (; step < job.steps && !stopped; step = next) {
@@ -284,6 +286,7 @@ void Train(const RunOptions& options, Transport& transport) {
     Evaluation validation;
     const bool validate = job.validation.every > 0 && next % job.validation.every == 0;
     for (int64_t i = 0; validate && i < feeds.sweeps; ++i) RunSweep(session, i, validation);
+    validated += validate ? feeds.sweeps : 0;
     tell(next - 1 - step, session.terms, validate ? &validation : nullptr, end);
   }
   stop.Finish();
@@ -305,10 +308,8 @@ void Train(const RunOptions& options, Transport& transport) {
                   transport);
   error.clear();
   try {
-    std::fputs(ReportOffload(session, transport, (step - resumed.step) * job.accumulate,
-                             options.offload_report)
-                   .c_str(),
-               stdout);
+    const int64_t sweeps = (step - resumed.step) * job.accumulate + validated;
+    std::fputs(ReportOffload(session, transport, sweeps, options.offload_report).c_str(), stdout);
   } catch (const std::exception& e) {
     error = e.what();
   }
@@ -322,6 +323,7 @@ void Evaluate(const RunOptions& options, Transport& transport) {
   Feed feed;
   SessionOptions open{options.package, options.conf, options.weights};
   open.agreed = AgreedText(options);
+  open.device_map = options.device_map;
   open.training = false;
   open.target_name = [&](int loss) { return feed.data->TargetName(loss); };
   open.read_data = [&](Session&) {
@@ -367,6 +369,11 @@ void Evaluate(const RunOptions& options, Transport& transport) {
         error = std::string("--metrics: ") + e.what();
       }
     }
+  }
+  try {
+    std::fputs(ReportOffload(session, transport, steps, options.offload_report).c_str(), stdout);
+  } catch (const std::exception& e) {
+    error = e.what();
   }
   Vote(transport, "writing metrics", error);
 }

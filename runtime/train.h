@@ -18,7 +18,8 @@ struct RunOptions {
   // infer
   std::string input, output;
   int microbatches = 1;
-  // infer, generate: weights on disk
+  bool on_request = false;  // measure first: bench_requests.h
+  // Weights on disk.
   std::string device_map, offload_dir, offload_report;
 };
 

@@ -5,7 +5,9 @@
 #include <cmath>
 #include <cstring>
 
+#include "plan/error.h"
 #include "runtime/weights.h"
+#include "tensors/offload_folder.h"
 
 namespace pipewright {
 
@@ -16,6 +18,7 @@ Updater::Updater(const Manifest& manifest, const OptimizerJob& optimizer,
       dynamic_(loss_scale.interval > 0),
       keep_gradients_(keep_gradients) {
   scale_.factor = loss_scale.initial;
+  if (job_.state_on_disk) folder_ = OffloadFolder::In(job_.state_folder);
   // In the order of the modules, each under its first holder.
   std::map<std::string, int> seen;
   for (size_t m = 0; m < manifest.modules.size(); ++m) {
@@ -70,6 +73,28 @@ void Updater::Step(int module, std::vector<at::Tensor>& gradients) {
   }
 }
 
+// The state into memory, for one step.
+void Updater::Fetch(Parameter& parameter) {
+  for (const auto& [name, tensor] : parameter.stored)
+    for (const auto& [other, to] : parameter.state.Named())
+      if (name == other) *to = tensor.Load();
+}
+
+// And out of it again. The file before it stays while a checkpoint still copies it.
+void Updater::Store(Parameter& parameter) {
+  if (!folder_) return;
+  parameter.stored.clear();
+  for (const auto& [name, tensor] : parameter.state.Named()) {
+    if (!tensor->defined()) continue;
+    try {
+      parameter.stored.emplace_back(name, OffloadedTensor::From(*tensor, name, job_.state_folder));
+    } catch (const std::exception& e) {
+      throw Error("optimizer.state_folder", e.what(), "name a folder that has room");
+    }
+    tensor->reset();
+  }
+}
+
 void Updater::Apply(Parameter& parameter) {
   if (keep_gradients_)
     parameter.last_gradient = parameter.gradient.to(parameter.weight.scalar_type(),
@@ -77,6 +102,7 @@ void Updater::Apply(Parameter& parameter) {
   double lr = parameter.job.lr;
   parameter.job.lr = lr * rate_factor_;
   OptimizerState& state = parameter.state;
+  Fetch(parameter);
   if (job_.master_weights && c10::elementSize(parameter.weight.scalar_type()) == 2) {
     if (!state.master.defined()) state.master = parameter.weight.to(at::kFloat);
     at::Tensor gradient = parameter.gradient.to(at::kFloat);
@@ -87,6 +113,7 @@ void Updater::Apply(Parameter& parameter) {
   }
   parameter.job.lr = lr;
   parameter.gradient.reset();
+  Store(parameter);
 }
 
 // Each rank brings the norms of its parameters; all compute the total from all of them.
@@ -149,8 +176,34 @@ StepOutcome Updater::Finish(Transport& transport) {
   return outcome;
 }
 
-OptimizerState& Updater::State(int module, size_t weight) {
-  return modules_.at(module).at(weight).state;
+int64_t Updater::Steps(int module, size_t weight) const {
+  return modules_.at(module).at(weight).state.steps;
+}
+
+std::vector<std::pair<std::string, AnyTensor>> Updater::StateTensors(int module,
+                                                                     size_t weight) const {
+  std::vector<std::pair<std::string, AnyTensor>> tensors;
+  const Parameter& parameter = modules_.at(module).at(weight);
+  for (const auto& [name, tensor] : parameter.stored) tensors.emplace_back(name, tensor);
+  OptimizerState state = parameter.state;  // handles
+  for (const auto& [name, tensor] : state.Named())
+    if (tensor->defined()) tensors.emplace_back(name, *tensor);
+  return tensors;
+}
+
+void Updater::SetState(int module, size_t weight, OptimizerState state) {
+  Parameter& parameter = modules_.at(module).at(weight);
+  parameter.state = std::move(state);
+  Store(parameter);
+}
+
+uint64_t Updater::StateBytesOnDisk() const {
+  uint64_t bytes = 0;
+  for (const auto& [module, parameters] : modules_)
+    for (const Parameter& parameter : parameters)
+      for (const auto& [name, tensor] : parameter.stored)
+        bytes += static_cast<uint64_t>(tensor.numel()) * c10::elementSize(tensor.dtype());
+  return bytes;
 }
 
 at::Tensor Updater::LastGradient(int module, size_t weight) const {

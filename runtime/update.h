@@ -3,6 +3,8 @@
 #include <ATen/core/Tensor.h>
 
 #include <map>
+#include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -10,8 +12,11 @@
 #include "plan/manifest.h"
 #include "runtime/exec/transport.h"
 #include "runtime/optimizer.h"
+#include "tensors/offloaded_tensor.h"
 
 namespace pipewright {
+
+class OffloadFolder;  // tensors/offload_folder.h
 
 // What the ranks agreed on at the end of a step.
 struct StepOutcome {
@@ -49,8 +54,12 @@ class Updater {
   void set_loss_scale(const LossScale& scale) { scale_ = scale; }
   double learning_rate() const;  // of parameters in no group, this step
 
-  // Of a module that is held. What a state has not yet got is undefined.
-  OptimizerState& State(int module, size_t weight);
+  // Of a module that is held: how many steps a weight has made, and what is kept of them, by the
+  // names of OptimizerState. Offloaded tensors are the caller's: the next step makes others.
+  int64_t Steps(int module, size_t weight) const;
+  std::vector<std::pair<std::string, AnyTensor>> StateTensors(int module, size_t weight) const;
+  void SetState(int module, size_t weight, OptimizerState state);
+  uint64_t StateBytesOnDisk() const;
   at::Tensor LastGradient(int module, size_t weight) const;
 
  private:
@@ -58,12 +67,16 @@ class Updater {
     at::Tensor weight;  // shares the memory of the module's, without autograd
     OptimizerJob job;
     OptimizerState state;
+    // Where states are on disk between steps: the tensors that `state` lacks.
+    std::vector<std::pair<std::string, OffloadedTensor>> stored;
     at::Tensor gradient;  // waiting for Finish
     at::Tensor last_gradient;
     int place = -1;  // among all parameters of the model
   };
   bool Waits() const { return job_.clip_norm > 0 || scale_.factor != 1 || dynamic_; }
   void Apply(Parameter& parameter);
+  void Fetch(Parameter& parameter);
+  void Store(Parameter& parameter);
   StepOutcome Agree(Transport& transport);
 
   OptimizerJob job_;
@@ -75,6 +88,7 @@ class Updater {
   std::map<std::pair<int, size_t>, int> place_;
   std::vector<std::vector<std::vector<std::string>>> names_;  // [module][weight]: all its names
   std::map<int, std::vector<Parameter>> modules_;
+  std::shared_ptr<OffloadFolder> folder_;  // null: states stay in memory
 };
 
 }  // namespace pipewright

@@ -49,18 +49,34 @@ BlockFile::~BlockFile() {
   if (direct_ >= 0) close(direct_);
 }
 
-// Without touching the pages. Where the system does not tell, it says that they are.
-bool BlockFile::InCache(uint64_t begin, uint64_t end) const {
+// Without touching the pages.
+bool BlockFile::InCache(uint64_t begin, uint64_t end, bool unknown) const {
   const uint64_t page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   begin -= begin % page;
   end = std::min(end, size_);
   if (end <= begin) return true;
   void* map = mmap(nullptr, end - begin, PROT_READ, MAP_SHARED, fd_, static_cast<off_t>(begin));
-  if (map == MAP_FAILED) return true;
+  if (map == MAP_FAILED) return unknown;
   std::vector<unsigned char> pages((end - begin + page - 1) / page);
   bool told = mincore(map, end - begin, pages.data()) == 0;
   munmap(map, end - begin);
-  return !told || std::all_of(pages.begin(), pages.end(), [](unsigned char p) { return p & 1; });
+  if (!told) return unknown;
+  return std::all_of(pages.begin(), pages.end(), [](unsigned char p) { return p & 1; });
+}
+
+char* BlockFile::MapCached(uint64_t begin, uint64_t end) const {
+  if (end <= begin || end > size_ || !InCache(begin, end, false)) return nullptr;
+#ifdef MAP_POPULATE
+  constexpr int kFlags = MAP_PRIVATE | MAP_POPULATE;
+#else
+  constexpr int kFlags = MAP_PRIVATE;
+#endif
+  // Pages that were writable at once would be copied at once.
+  void* map = mmap(nullptr, end - begin, PROT_READ, kFlags, fd_, static_cast<off_t>(begin));
+  if (map == MAP_FAILED) return nullptr;
+  if (mprotect(map, end - begin, PROT_READ | PROT_WRITE) == 0) return static_cast<char*>(map);
+  munmap(map, end - begin);
+  return nullptr;
 }
 
 // Up to `size` bytes; fewer at the end of the file only.
@@ -88,7 +104,7 @@ void BlockFile::Read(uint64_t begin, uint64_t end, uint64_t block, char* to, uin
                      uint64_t& cached) {
   for (uint64_t at = begin; at < end; at += kPiece) {
     const uint64_t stop = std::min(at + kPiece, end);
-    const bool straight = direct_ >= 0 && !InCache(at, stop);
+    const bool straight = direct_ >= 0 && !InCache(at, stop, true);
     const uint64_t size = straight ? (stop - at + block - 1) / block * block : stop - at;
     const uint64_t read = ReadSome(straight ? direct_ : fd_, at, to + (at - begin), size);
     if (read < stop - at) throw Error(path_, "it became shorter while it was open");

@@ -44,6 +44,9 @@ struct Layout {
   std::vector<Stretch> stretches;
   std::vector<Move> moves;   // ascending; `to` is never before `from`
   std::vector<size_t> move;  // by piece
+  // By move: its stretch, and where in that one from Down(begin) on.
+  std::vector<std::pair<size_t, uint64_t>> in_stretch;
+  bool aligned = true;  // the pieces in their files, so that they can be used there
   uint64_t payload = 0, size = 0;
 };
 
@@ -74,6 +77,8 @@ Layout MakeLayout(const std::vector<WeightPiece>& pieces,
     move.to = Up(std::max(move.from, free), kAlign);
     move.bytes = piece.bytes;
     free = move.to + move.bytes;
+    layout.in_stretch.emplace_back(layout.stretches.size() - 1, piece.offset - Down(stretch.begin));
+    layout.aligned = layout.aligned && piece.offset % kAlign == 0;
     layout.move[i] = layout.moves.size();
     layout.moves.push_back(move);
     layout.payload += piece.bytes;
@@ -92,7 +97,30 @@ struct Loaded {
   enum { kReading, kThere, kFailed } state = kReading;
   std::exception_ptr error;
   std::vector<char*> pieces;
+  std::vector<Buffer> maps;  // by stretch, where the page cache itself is used
 };
+
+void Unmap(std::vector<Buffer>& maps) {
+  for (const Buffer& map : maps)
+    if (map.data) munmap(map.data, map.size);
+  maps.clear();
+}
+
+// Empty unless all of it could be mapped.
+std::vector<Buffer> MapCached(const Layout& layout) {
+  std::vector<Buffer> maps;
+  if (!layout.aligned || sysconf(_SC_PAGESIZE) != static_cast<long>(kBlock)) return maps;
+  for (const Stretch& stretch : layout.stretches) {
+    Buffer& map = maps.emplace_back();
+    if (stretch.end == stretch.begin) continue;
+    map.size = stretch.end - Down(stretch.begin);
+    map.data = stretch.file->MapCached(Down(stretch.begin), stretch.end);
+    if (map.data) continue;
+    Unmap(maps);
+    break;
+  }
+  return maps;
+}
 
 // What the system has counted for this thread; false where it does not tell.
 bool ReadCounters(uint64_t& reads, uint64_t& disk, uint64_t& own) {
@@ -120,9 +148,9 @@ struct WeightStream::State {
   std::map<int, Layout> layouts;  // by stage
   std::vector<Buffer> buffers;
   std::vector<uint64_t> sizes;
-  std::vector<size_t> buffer_of;  // by LOAD of the list
+  std::vector<std::vector<size_t>> buffer_of;  // by list and LOAD
 
-  size_t load = 0;  // the next LOAD's place in the list; of the caller's thread
+  size_t list = 0, load = 0;  // the next LOAD's place; of the caller's thread
 
   mutable std::mutex mutex;  // guards what follows
   std::condition_variable changed;
@@ -134,8 +162,9 @@ struct WeightStream::State {
   std::thread thread;
 
   void Assign(const std::vector<Action>& actions) {
-    std::vector<bool> taken;
+    std::vector<bool> taken(buffers.size());
     std::map<int, size_t> where;
+    std::vector<size_t>& chosen = buffer_of.emplace_back();
     for (const Action& a : actions) {
       auto layout = layouts.find(a.stage);
       if (layout == layouts.end()) continue;
@@ -159,7 +188,7 @@ struct WeightStream::State {
       taken[best] = true;
       buffers[best].size = std::max(buffers[best].size, need);
       where[a.stage] = best;
-      buffer_of.push_back(best);
+      chosen.push_back(best);
     }
   }
 
@@ -191,8 +220,13 @@ struct WeightStream::State {
       uint64_t reads = 0, disk = 0, own = 0, reads_after = 0, disk_after = 0, unused = 0;
       const bool counted = ReadCounters(reads, disk, own);
       const double start = Now();
+      std::vector<Buffer> maps;
       try {
-        Read(layout, to, now);
+        maps = MapCached(layout);
+        if (maps.empty())
+          Read(layout, to, now);
+        else
+          now.payload = now.mapped = layout.payload;
       } catch (...) {
         error = std::current_exception();
       }
@@ -204,10 +238,16 @@ struct WeightStream::State {
       lock.lock();
       wanted.pop_front();
       stats.payload += now.payload, stats.direct += now.direct, stats.cached += now.cached;
+      stats.mapped += now.mapped;
       stats.reading += now.reading;
       stats.counted_reads += now.counted_reads, stats.counted_disk += now.counted_disk;
       Loaded& entry = loaded.at(stage);
-      for (size_t move : layout.move) entry.pieces.push_back(to + layout.moves[move].to);
+      for (size_t move : layout.move) {
+        const auto [stretch, at] = layout.in_stretch[move];
+        char* map = maps.empty() ? nullptr : maps[stretch].data;
+        entry.pieces.push_back(map ? map + at : to + layout.moves[move].to);
+      }
+      entry.maps = std::move(maps);
       entry.state = error ? Loaded::kFailed : Loaded::kThere;
       entry.error = error;
       changed.notify_all();
@@ -215,7 +255,7 @@ struct WeightStream::State {
   }
 };
 
-WeightStream::WeightStream(const std::vector<Action>& actions,
+WeightStream::WeightStream(const std::vector<std::vector<Action>>& lists,
                            const std::map<int, std::vector<WeightPiece>>& stages)
     : state_(std::make_unique<State>()) {
   State& s = *state_;
@@ -223,7 +263,7 @@ WeightStream::WeightStream(const std::vector<Action>& actions,
     for (const WeightPiece& piece : pieces)
       if (auto& file = s.files[piece.file]; !file) file = std::make_unique<BlockFile>(piece.file);
   for (const auto& [stage, pieces] : stages) s.layouts[stage] = MakeLayout(pieces, s.files);
-  s.Assign(actions);
+  for (const std::vector<Action>& actions : lists) s.Assign(actions);
   for (Buffer& buffer : s.buffers) {
     buffer.size = Up(std::max<uint64_t>(buffer.size, 1));
     s.sizes.push_back(buffer.size);
@@ -250,15 +290,23 @@ WeightStream::~WeightStream() {
     }
     s.thread.join();
   }
+  for (auto& [stage, loaded] : s.loaded) Unmap(loaded.maps);
   for (const Buffer& buffer : s.buffers)
     if (buffer.data) munmap(buffer.data, buffer.size);
 }
 
+void WeightStream::Follow(size_t list) {
+  if (list >= state_->buffer_of.size()) throw Error("offload", "there is no such list of actions");
+  state_->list = list;
+  state_->load = 0;
+}
+
 void WeightStream::Load(int stage) {
   State& s = *state_;
-  const size_t buffer = s.buffer_of.at(s.load++ % s.buffer_of.size());
+  const std::vector<size_t>& buffers = s.buffer_of[s.list];
+  const size_t buffer = buffers.at(s.load++ % buffers.size());
   std::lock_guard lock(s.mutex);
-  if (!s.loaded.emplace(stage, Loaded{buffer, Loaded::kReading, nullptr, {}}).second)
+  if (!s.loaded.emplace(stage, Loaded{buffer, Loaded::kReading, nullptr, {}, {}}).second)
     throw Error("stage " + std::to_string(stage), "its weights are loaded twice");
   s.wanted.push_back(stage);
   s.changed.notify_all();
@@ -288,7 +336,10 @@ void WeightStream::Evict(int stage) {
     throw Error("stage " + std::to_string(stage), "its weights are not loaded");
   // A buffer goes on to the next stage only when nothing is read into it any more.
   s.changed.wait(lock, [&] { return found->second.state != Loaded::kReading; });
+  std::vector<Buffer> maps = std::move(found->second.maps);
   s.loaded.erase(found);
+  lock.unlock();
+  Unmap(maps);
 }
 
 bool WeightStream::Holds(int stage, const void* address) const {
@@ -296,9 +347,10 @@ bool WeightStream::Holds(int stage, const void* address) const {
   std::lock_guard lock(s.mutex);
   auto found = s.loaded.find(stage);
   if (found == s.loaded.end()) return false;
-  const Buffer& buffer = s.buffers[found->second.buffer];
   const char* at = static_cast<const char*>(address);
-  return at >= buffer.data && at < buffer.data + buffer.size;
+  auto within = [&](const Buffer& b) { return at >= b.data && at < b.data + b.size; };
+  const std::vector<Buffer>& maps = found->second.maps;
+  return within(s.buffers[found->second.buffer]) || std::any_of(maps.begin(), maps.end(), within);
 }
 
 StreamStats WeightStream::stats() const {

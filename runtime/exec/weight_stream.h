@@ -22,6 +22,7 @@ struct StreamStats {
   uint64_t payload = 0;  // of the weights that were asked for
   uint64_t direct = 0;   // read past the page cache: whole blocks
   uint64_t cached = 0;   // copied out of the page cache, or read through it
+  uint64_t mapped = 0;   // used where they lie in the page cache
   double reading = 0;    // seconds in which the thread read
   double waited = 0;     // seconds in which computes waited for it
   // What the system counted for the thread (/proc/thread-self/io): bytes of its reads, and those
@@ -35,14 +36,16 @@ constexpr uint64_t kBlock = 4096;
 
 class WeightStream {
  public:
-  // `actions`: a rank's list, whose LOADs and EVICTs come in this order, again and again. The
-  // buffers are as many as are loaded at once and as large as what each of them takes; all are
-  // allocated here. Throws Error for files that cannot be opened.
-  WeightStream(const std::vector<Action>& actions,
+  // `lists`: of a rank, each of which evicts what it loads. LOADs and EVICTs come in the order of
+  // the first, again and again, until Follow names another. The buffers are as many as are loaded
+  // at once and as large as what each of them takes; all are allocated here. Throws Error for files
+  // that cannot be opened.
+  WeightStream(const std::vector<std::vector<Action>>& lists,
                const std::map<int, std::vector<WeightPiece>>& stages);
   ~WeightStream();
 
-  void Load(int stage);  // begins; returns at once
+  void Follow(size_t list);  // from its start; nothing is loaded now
+  void Load(int stage);      // begins; returns at once
   // Where the stage's pieces are, in their order, each on a 64-byte boundary as tensors of their
   // own would be, so that kernels round alike. Waits for them. Valid until Evict; may be written
   // to. Throws Error when they could not be read.

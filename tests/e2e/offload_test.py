@@ -5,7 +5,7 @@ import unittest
 import torch
 from safetensors.torch import load_file, save_file
 
-from support import ADAMW, LENGTH, Case, export_gpt, gpt, run_ranks, token_job
+from support import ADAMW, LENGTH, SGD, Case, export_gpt, gpt, run_ranks, token_job
 
 
 def lively(**options):
@@ -86,10 +86,11 @@ class Offload(Case):
 
     def train_from_disk(self, job, ranks, *options, wanted, mpi=False):
         """Trains to the same bits; returns what was read and held, by rank."""
-        files = [self.path(name) for name in ("trained", "gradients", "report")]
+        files = [self.path(name) for name in ("trained", "gradients", "report", "metrics.jsonl")]
         self.succeed(run_ranks(
             ranks, "train", self.package, self.write_job(job), "--save", files[0],
-            "--save-gradients", files[1], "--offload-report", files[2], *options, mpi=mpi))
+            "--save-gradients", files[1], "--offload-report", files[2], "--metrics", files[3],
+            *options, mpi=mpi))
         self.assert_same_tensors(load_file(files[0]), wanted.weights)
         self.assert_same_tensors(load_file(files[1]), wanted.gradients)
         return json.loads(files[2].read_text())["ranks"]
@@ -98,9 +99,11 @@ class Offload(Case):
         # What adapters leave frozen: parts of each block, and a tied weight.
         frozen = ["blocks.?.qkv.*", "blocks.?.up.weight", "blocks.0.*", "head.weight"]
         job = token_job(freeze=frozen, steps=2, reduce="exact")
+        stored = {"state": "disk", "state_folder": "states"}
         wanted = self.train(self.package, job, 4, mpi=False)
         device_map = {"embedding": 0, "position": 0, "blocks": "disk", "norm": 0, "head": "disk"}
-        saving = {**job, "checkpoint": {"to": str(self.path("saved")), "every": 1, "keep": 2}}
+        saving = {**job, "checkpoint": {"to": str(self.path("saved")), "every": 1, "keep": 2},
+                  "optimizer": {**SGD, **stored}}
         found, = self.train_from_disk(saving, 1, "--device-map", self.write_map(device_map),
                                       wanted=wanted)
         names = [name for name in wanted.weights if name not in wanted.gradients]
@@ -109,15 +112,35 @@ class Offload(Case):
         self.assertGreater(found["payload"], 2 * 2 * on_disk)  # forward and backward
         self.assertEqual(len(found["buffers"]), 2)
         self.assertLess(max(found["buffers"]), on_disk / 2)
+        self.assertEqual(found["optimizer_state"],
+                         sum(gradient.nbytes for gradient in wanted.gradients.values()))
         # On with the first step's checkpoint, which is whole, as stages of a pipeline.
         first = self.path("saved") / "step-00000001"
-        self.train_from_disk({**job, "schedule": "gpipe"}, 2, "--resume-from", first, "--conf",
-                             self.write_conf([0, 0, 0, 1, 1], [[0], [1]], [0, 1]), wanted=wanted,
-                             mpi=True)
-        adamw = {**job, "optimizer": ADAMW}
-        self.train_from_disk(adamw, 3, "--conf",
-                             self.write_conf([0, 0, 1, 1, 1], [[0], [1, 2]], [1]),
-                             wanted=self.train(self.package, adamw, 4, mpi=False))
+        pair = ["--conf", self.write_conf([0, 0, 0, 1, 1], [[0], [1]], [0, 1])]
+        self.train_from_disk({**job, "schedule": "gpipe", "optimizer": {**SGD, **stored}}, 2,
+                             "--resume-from", first, *pair, wanted=wanted, mpi=True)
+        self.assertEqual(list(self.path("states").iterdir()), [])
+        # I of a stage whose weights go away before W.
+        self.train_from_disk({**job, "schedule": "zb-h1"}, 2, *pair, wanted=wanted)
+
+        def validations():
+            lines = self.path("metrics.jsonl").read_text().splitlines()
+            return [json.loads(line)["validation"] for line in lines]
+
+        adamw = {**job, "optimizer": ADAMW,
+                 "validation": {"data": job["data"], "every": 1, "steps": 2}}
+        wanted = self.train(self.package, adamw, 4, mpi=False)
+        told = validations()
+        self.train_from_disk({**adamw, "optimizer": {**ADAMW, **stored}}, 3, "--conf",
+                             self.write_conf([0, 0, 1, 1, 1], [[0], [1, 2]], [1]), wanted=wanted)
+        self.assertEqual(validations(), told)
+
+        def loss(ranks, *options):
+            self.succeed(run_ranks(ranks, "eval", self.package, self.write_job(job), "--steps", 2,
+                                   "--metrics", self.path("metrics.jsonl"), *options, mpi=False))
+            return self.path("metrics.jsonl").read_text()
+
+        self.assertEqual(loss(1, "--device-map", self.write_map({"": "disk"})), loss(4))
         # Where nothing is trained before the head, all is read forward only.
         job = token_job(freeze=["embedding.*", "position.*", "blocks.*"], schedule="bfs", steps=2)
         found, = self.train_from_disk(job, 1, "--device-map", self.write_map({"": "disk"}),
@@ -133,8 +156,10 @@ class Offload(Case):
                 ["--device-map", self.write_map(device_map)], freeze=["blocks.0.*"])
         offloaded = ["--conf", self.write_conf([0, 0, 1, 1, 1], [[0], [1]], [1])]
         refused("stage 1 is offloaded and has no frozen weights", 2, offloaded)
-        refused("the schedule cuts its backward into I and W", 2, offloaded, schedule="zb-h1",
-                freeze=["blocks.2.qkv.*"])
+        refused("with one stage on each rank none would ever leave memory", 2, offloaded,
+                schedule="pipedream", freeze=["blocks.2.qkv.*"])
+        refused("state_folder: means nothing", 2, offloaded,
+                optimizer={**ADAMW, "state_folder": "states"})
 
     def test_greedy_text(self):
         prompts = ["def f(", "The cat sat on the mat and"]

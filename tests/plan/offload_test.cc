@@ -107,6 +107,11 @@ TEST(Offload, Refusals) {
   refused([&] { CheckLoads(frozen, {{0}, {}, 0, false}); }, "offloaded and not loaded");
   InsertLoads(frozen, {{0}, {}, 0, false, {0}});
   EXPECT_EQ(WritePlan(frozen), "0LOAD,0F0,0EVICT,0B0,0STEP\n");
+  // I computes what W adds up.
+  Plan split = ReadPlan("0LOAD,0F0,0I0,0EVICT,0W0,0STEP\n", "p");
+  EXPECT_NO_THROW(Validate(split));
+  EXPECT_NO_THROW(CheckLoads(split, {{0}, {}, 0, false, {}, /*weight_grad=*/false}));
+  refused([&] { CheckLoads(split, {{0}, {}, 0, false}); }, "offloaded and not loaded");
   Plan both = ReadPlan("0LOAD,1LOAD,0F0,1F0,1B0,0B0,0STEP,1STEP\n", "p");
   refused([&] { CheckLoads(both, {{0, 1}, {}, 1}); }, "loaded at once");
 }

@@ -62,7 +62,7 @@ TEST(WeightStream, BytesArriveAlignedAndAreCounted) {
       "0LOAD,1LOAD,0F0,0F1,0EVICT,2LOAD,1F0,1F1,1EVICT,3LOAD,2F0,2F1,2EVICT,3F0,3F1,3EVICT\n",
       "plan");
   const std::vector<Action>& actions = plan.ranks[0];
-  WeightStream stream(actions, stages);
+  WeightStream stream({actions}, stages);
   EXPECT_EQ(stream.buffers().size(), 2u);  // two at once
   const uint64_t payload = 64'017 + 9'001'001 + 4;
   for (uint64_t sweep = 1; sweep <= 2; ++sweep) {
@@ -86,12 +86,33 @@ TEST(WeightStream, BytesArriveAlignedAndAreCounted) {
   EXPECT_LE(buffers, 2 * largest);
 }
 
+// What is in the page cache as a whole is used there, and the file does not see what is written.
+TEST(WeightStream, NoCopyOfWhatIsCached) {
+  const std::string path = TempPath("cached");
+  std::string bytes(1 << 20, 'x');
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>(i * i >> 7);
+  std::ofstream(path, std::ios::binary) << bytes;  // cached by being written
+  const std::map<int, std::vector<WeightPiece>> stages = {
+      {0, {{path, 64, 5000}, {path, 8192, 100'000}, {path, (1 << 20) - 64, 64}, {path, 128, 0}}},
+      {1, {{path, 65, 5000}}}};
+  const Plan plan = ReadPlan("0LOAD,1LOAD,0F0,0EVICT,1F0,1EVICT\n", "plan");
+  WeightStream stream({plan.ranks[0], plan.ranks[0]}, stages);
+  for (size_t sweep = 0; sweep < 4; ++sweep) {
+    if (sweep == 2) stream.Follow(1);
+    Sweep(stream, plan.ranks[0], stages, {{path, bytes}});
+  }
+  const StreamStats stats = stream.stats();
+  EXPECT_EQ(stats.payload, 4 * (105'064 + 5000));
+  EXPECT_EQ(stats.mapped + stats.cached + stats.direct >= stats.payload, true);
+  EXPECT_TRUE(stats.mapped == 4 * 105'064 || stats.mapped == 0);  // 0: nobody tells
+}
+
 TEST(WeightStream, FailuresNameTheFile) {
   const std::string path = TempPath("short");
   MakeFile(path, 10'000, 3);
   const Plan plan = ReadPlan("0LOAD,0F0,0EVICT\n", "plan");
-  EXPECT_THROW(WeightStream(plan.ranks[0], {{0, {{TempPath("none"), 0, 4}}}}), Error);
-  WeightStream stream(plan.ranks[0], {{0, {{path, 9'000, 4'000}}}});
+  EXPECT_THROW(WeightStream({plan.ranks[0]}, {{0, {{TempPath("none"), 0, 4}}}}), Error);
+  WeightStream stream({plan.ranks[0]}, {{0, {{path, 9'000, 4'000}}}});
   stream.Load(0);
   try {
     stream.Wait(0);
