@@ -34,7 +34,7 @@ DeviceMap ReadDeviceMap(const Json& json, const std::string& path) {
     if (!Digits(text) && text != "cpu" && text != "disk")
       throw Error(path, Quote(name) + ": unknown device " + device.dump(),
                   "devices are 0, 1, ..., \"cpu\" and \"disk\"");
-    map.push_back({name, text});
+    map.push_back({name, Digits(text) ? std::to_string(std::stol(text)) : text});
   }
   return map;
 }

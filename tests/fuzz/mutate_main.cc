@@ -1,4 +1,6 @@
-// For compilers without libFuzzer: runs a target on files, then on random changes of them.
+// For compilers without libFuzzer: runs a target on files, then on random changes of them. In a
+// build that counts what of the code is reached (coverage.cc), inputs that reach something new are
+// changed further.
 // Usage: TARGET [-runs=N] [-keep-size] FILE...      -keep-size: bytes change, none come or go
 #include <cstdint>
 #include <cstdlib>
@@ -9,9 +11,13 @@
 #include "plan/text.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
+extern "C" __attribute__((weak)) long PlacesReached();  // absent in other builds
 
-static void RunOne(const std::string& input) {
+// Whether it reached anything new.
+static bool RunOne(const std::string& input) {
+  const long before = PlacesReached ? PlacesReached() : 0;
   LLVMFuzzerTestOneInput(reinterpret_cast<const uint8_t*>(input.data()), input.size());
+  return PlacesReached && PlacesReached() > before;
 }
 
 static std::string Mutated(std::string input, const std::vector<std::string>& seeds,
@@ -46,7 +52,7 @@ static std::string Mutated(std::string input, const std::vector<std::string>& se
 }
 
 int main(int argc, char** argv) {
-  std::vector<std::string> seeds = {""};
+  std::vector<std::string> inputs = {""};
   long runs = 20000;
   bool keep_size = false;
   for (int i = 1; i < argc; ++i) {
@@ -55,12 +61,21 @@ int main(int argc, char** argv) {
     else if (std::strcmp(argv[i], "-keep-size") == 0)
       keep_size = true;
     else
-      seeds.push_back(pipewright::ReadFile(argv[i]));
+      inputs.push_back(pipewright::ReadFile(argv[i]));
   }
-  for (const std::string& seed : seeds) RunOne(seed);
+  for (const std::string& input : inputs) RunOne(input);
+  const size_t files = inputs.size();
+  const long places = PlacesReached ? PlacesReached() : 0;
   std::mt19937 random(1);
-  for (long i = 0; i < runs; ++i)
-    RunOne(Mutated(seeds[static_cast<size_t>(i) % seeds.size()], seeds, random, keep_size));
-  std::cout << runs << " runs over " << seeds.size() << " seeds\n";
+  for (long i = 0; i < runs; ++i) {
+    const std::string& from = inputs[static_cast<size_t>(i) % inputs.size()];
+    std::string input = Mutated(from, inputs, random, keep_size);
+    if (RunOne(input)) inputs.push_back(std::move(input));
+  }
+  std::cout << runs << " runs over " << files << " seeds";
+  if (PlacesReached)
+    std::cout << ", which reached " << places << " places, and " << inputs.size() - files
+              << " inputs that took it to " << PlacesReached();
+  std::cout << "\n";
   return 0;
 }

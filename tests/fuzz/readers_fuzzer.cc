@@ -11,18 +11,22 @@
 #include "plan/json.h"
 #include "plan/partition/graph_text.h"
 #include "plan/partition/tarnawski.h"
+#include "plan/placement/device_map.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace pipewright;
   if (size == 0) return 0;
   std::string text(reinterpret_cast<const char*>(data) + 1, size - 1);
   try {
-    if (data[0] % 3 == 0) {
+    if (data[0] % 4 == 0) {
       std::string written = WriteGraphText(ReadGraphText(text, "input"));
       if (WriteGraphText(ReadGraphText(written, "written")) != written) std::abort();
-    } else if (data[0] % 3 == 1) {
+    } else if (data[0] % 4 == 1) {
       Conf conf = ParseConf(text, "input");
       if (ParseConf(WriteConf(conf), "written") != conf) std::abort();
+    } else if (data[0] % 4 == 3) {
+      DeviceMap map = ReadDeviceMap(ParseJson(text, "input"), "input");
+      if (ReadDeviceMap(DeviceMapJson(map), "written") != map) std::abort();
     } else {
       ReadTarnawski(ParseJson(text, "input"), "input");
     }
