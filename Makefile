@@ -28,7 +28,7 @@ else
   CHECK_SKIPS := --no-python-torch
 endif
 
-.PHONY: build test test-long sanitize sanitize-torch bench bench-check demo clean format install-packages help
+.PHONY: build test test-long fuzz sanitize sanitize-torch bench bench-check demo clean format install-packages help
 .DEFAULT_GOAL := build
 
 build: $(BUILD)/build.ninja
@@ -55,6 +55,13 @@ test-long: build sanitize sanitize-torch
 	  status=$${PIPESTATUS[0]}; tests/record_long.sh $(BUILD)/test-long.txt docs/test-long.txt; \
 	  exit $$status
 test-long: SHELL := /bin/bash
+
+# The readers of files on RUNS changes of real ones each, guided by coverage, under the sanitizers.
+RUNS ?= 1000000
+fuzz: install-packages
+	cmake -S . -B build-fuzz -G Ninja -DPIPEWRIGHT_TORCH=OFF -DPIPEWRIGHT_MPI=OFF -DPIPEWRIGHT_FUZZ=ON
+	@cmake --build build-fuzz -j $(JOBS)
+	@tests/fuzz/run.sh build-fuzz $(RUNS)
 
 # What needs neither torch nor MPI, under the sanitizers; the thread sanitizer where threads are.
 sanitize: install-packages
@@ -95,6 +102,7 @@ help:
 	@echo "make test-long  the tests with the long ones; sanitizers"
 	@echo "make sanitize   the parts without torch under address, undefined and thread sanitizers"
 	@echo "make sanitize-torch  whole runs under address and undefined"
+	@echo "make fuzz       RUNS (a million) changed files for each reader"
 	@echo "make bench      measure; PARTS=\"training_step start\" only these"
 	@echo "make bench-check  measure, and compare with the stored ratios"
 	@echo "make format     clang-format"

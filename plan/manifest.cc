@@ -189,8 +189,13 @@ void Check(const Reader& reader, const Manifest& manifest) {
 }  // namespace
 
 Manifest ReadManifest(const std::string& package) {
-  Reader reader{package + "/manifest.json"};
-  Json in = ReadJson(reader.file);
+  const std::string file = package + "/manifest.json";
+  return ParseManifest(ReadFile(file), file);
+}
+
+Manifest ParseManifest(std::string_view text, const std::string& file) {
+  Reader reader{file};
+  Json in = ParseJson(text, file);
   if (!in.is_object() || in.value("format", "") != "pipewright package")
     reader.Fail("format", "this is not a package of `pipewright compile`");
   if (int version = reader.Get<int>(in, "format_version", "manifest"); version != kFormat)

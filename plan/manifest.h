@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "plan/conf.h"
@@ -73,6 +74,8 @@ struct Manifest {
 // Reads PACKAGE/manifest.json and checks that it is consistent: ids in range, producers before
 // consumers, files named. Throws Error naming file and key.
 Manifest ReadManifest(const std::string& package);
+// The same of its text; `file` is for messages.
+Manifest ParseManifest(std::string_view text, const std::string& file);
 std::string WriteManifest(const Manifest& manifest);
 
 // Whether the holders of `weight` train it, so that its gradients are summed.

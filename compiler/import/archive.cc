@@ -9,6 +9,8 @@
 #include <cstring>
 
 #include "plan/error.h"
+#include "plan/mapped_file.h"
+#include "plan/weights/zip.h"
 
 namespace pipewright {
 
@@ -64,15 +66,23 @@ Archive::Archive(const std::string& path) : path_(path) {
   char magic[4] = {};
   if (adapter->read(0, magic, 4, "") < 4 || std::memcmp(magic, "PK\3\4", 4) != 0)
     throw Error(path, "is not an exported model: it does not start as a zip archive does", kCure);
+  // PyTorch's own reader is given directories only that hold together.
+  MappedFile file(path);
+  try {
+    ReadZip(file.bytes(), path, /*compressed_allowed=*/true);
+  } catch (const Error& e) {
+    const std::string what = e.what();
+    if (what.find("no end record") != std::string::npos ||
+        what.find("beyond the end") != std::string::npos)
+      throw Error(path, "is cut off: the directory at the end of the zip archive is missing",
+                  "copy or export the file again");
+    throw;
+  }
   try {
     reader_ = std::make_unique<caffe2::serialize::PyTorchStreamReader>(adapter);
   } catch (const c10::Error& e) {
-    bool truncated = std::string(e.what()).find("central directory") != std::string::npos;
-    throw Error(path,
-                truncated
-                    ? "is cut off: the directory at the end of the zip archive is missing"
-                    : std::string("is not an archive of PyTorch: ") + e.what_without_backtrace(),
-                truncated ? "copy or export the file again" : kCure);
+    throw Error(path, std::string("is not an archive of PyTorch: ") + e.what_without_backtrace(),
+                kCure);
   }
 }
 

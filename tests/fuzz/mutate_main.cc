@@ -1,7 +1,7 @@
-// For compilers without libFuzzer: runs a target on files, then on random changes of them. In a
-// build that counts what of the code is reached (coverage.cc), inputs that reach something new are
-// changed further.
-// Usage: TARGET [-runs=N] [-keep-size] FILE...      -keep-size: bytes change, none come or go
+// For compilers without libFuzzer: runs a target on files, then on random changes of them. With
+// -DPIPEWRIGHT_FUZZ=ON inputs that reach something new are changed further.
+// Usage: TARGET [-runs=N] [-seed=N] [-keep-size] FILE...    -keep-size: bytes change, none come or
+// go
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -11,13 +11,17 @@
 #include "plan/text.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
-extern "C" __attribute__((weak)) long PlacesReached();  // absent in other builds
 
-// Whether it reached anything new.
+// Of coverage.cc, where the code is built to be counted.
+extern "C" size_t pipewright_steps_reached() __attribute__((weak));
+
+static size_t Steps() { return pipewright_steps_reached ? pipewright_steps_reached() : 0; }
+
+// Whether it reached something new.
 static bool RunOne(const std::string& input) {
-  const long before = PlacesReached ? PlacesReached() : 0;
+  const size_t before = Steps();
   LLVMFuzzerTestOneInput(reinterpret_cast<const uint8_t*>(input.data()), input.size());
-  return PlacesReached && PlacesReached() > before;
+  return Steps() > before;
 }
 
 static std::string Mutated(std::string input, const std::vector<std::string>& seeds,
@@ -51,31 +55,45 @@ static std::string Mutated(std::string input, const std::vector<std::string>& se
   return input;
 }
 
+// Of a file that was given, a letter becomes another letter, a digit another digit: what passes the
+// first checks of most readers.
+static std::string GentlyMutated(std::string input, std::mt19937& random) {
+  if (input.empty()) return input;
+  for (int tries = 0; tries < 100; ++tries) {
+    char& byte = input[random() % input.size()];
+    if (byte >= '0' && byte <= '9') return byte = static_cast<char>('0' + random() % 10), input;
+    if (byte >= 'a' && byte <= 'z') return byte = static_cast<char>('a' + random() % 26), input;
+  }
+  input[random() % input.size()] = static_cast<char>(random());
+  return input;
+}
+
 int main(int argc, char** argv) {
-  std::vector<std::string> inputs = {""};
+  std::vector<std::string> seeds;
   long runs = 20000;
+  unsigned seed = 1;
   bool keep_size = false;
   for (int i = 1; i < argc; ++i) {
     if (std::strncmp(argv[i], "-runs=", 6) == 0)
       runs = std::atol(argv[i] + 6);
+    else if (std::strncmp(argv[i], "-seed=", 6) == 0)
+      seed = static_cast<unsigned>(std::atol(argv[i] + 6));
     else if (std::strcmp(argv[i], "-keep-size") == 0)
       keep_size = true;
     else
-      inputs.push_back(pipewright::ReadFile(argv[i]));
+      seeds.push_back(pipewright::ReadFile(argv[i]));
   }
-  for (const std::string& input : inputs) RunOne(input);
-  const size_t files = inputs.size();
-  const long places = PlacesReached ? PlacesReached() : 0;
-  std::mt19937 random(1);
+  if (seeds.empty()) seeds.push_back("");
+  const size_t given = seeds.size();
+  for (const std::string& one : seeds) RunOne(one);
+  std::mt19937 random(seed);
   for (long i = 0; i < runs; ++i) {
-    const std::string& from = inputs[static_cast<size_t>(i) % inputs.size()];
-    std::string input = Mutated(from, inputs, random, keep_size);
-    if (RunOne(input)) inputs.push_back(std::move(input));
+    const size_t at = static_cast<size_t>(i / 2);
+    std::string input = i % 2 ? Mutated(seeds[at % seeds.size()], seeds, random, keep_size)
+                              : GentlyMutated(seeds[at % given], random);
+    if (RunOne(input)) seeds.push_back(std::move(input));
   }
-  std::cout << runs << " runs over " << files << " seeds";
-  if (PlacesReached)
-    std::cout << ", which reached " << places << " places, and " << inputs.size() - files
-              << " inputs that took it to " << PlacesReached();
-  std::cout << "\n";
+  std::cout << runs << " runs over " << given << " seeds; " << seeds.size() - given
+            << " inputs reached something new, " << Steps() << " steps in all\n";
   return 0;
 }

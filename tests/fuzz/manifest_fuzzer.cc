@@ -1,0 +1,38 @@
+// A package's manifest: accepted or refused with an Error; what is accepted is written and read
+// again, and can be cut into stages.
+#include <cstdio>
+#include <cstdlib>
+
+#include "plan/error.h"
+#include "plan/json.h"
+#include "plan/manifest.h"
+
+namespace {
+
+struct Count {
+  long all = 0, passed = 0;
+  ~Count() { std::printf("%ld of %ld inputs are JSON\n", passed, all); }
+} count;
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace pipewright;
+  std::string_view text(reinterpret_cast<const char*>(data), size);
+  ++count.all;
+  try {
+    ParseJson(text, "manifest.json");
+    ++count.passed;
+    Manifest manifest = ParseManifest(text, "manifest.json");
+    const std::string written = WriteManifest(manifest);
+    if (WriteManifest(ParseManifest(written, "written")) != written) std::abort();
+    Conf conf;
+    for (size_t m = 0; m < manifest.modules.size(); ++m) {
+      conf.module_to_stage.push_back(static_cast<int>(m));
+      conf.stage_to_ranks.push_back({static_cast<int>(m)});
+    }
+    MakeStageGraph(manifest, conf);
+  } catch (const Error&) {
+  }
+  return 0;
+}
