@@ -17,6 +17,25 @@ static const char kEvaluation[] =
     "the model was exported in evaluation mode: dropout and batch norm stay as in evaluation when "
     "it is trained; call model.train() before exporting";
 
+// What the model returns as it was given is a value that a module makes, too.
+static void AliasReturnedInputs(Model& model) {
+  torch::jit::Graph& graph = *model.graph;
+  for (size_t i = 0; i < graph.outputs().size(); ++i) {
+    torch::jit::Value* output = graph.outputs()[i];
+    if (output->node()->kind() != c10::prim::Param ||
+        output->type()->kind() != c10::TypeKind::TensorType)
+      continue;
+    torch::jit::WithInsertPoint last(graph.return_node());
+    torch::jit::Node* alias = graph.insertNode(graph.create(c10::aten::alias, {output}, 1));
+    alias->output()->setDebugName(output->debugName() + "_out");
+    if (const ValueMeta* known = model.MetaOf(output)) {
+      ValueMeta meta = *known;
+      model.meta[alias->output()->debugName()] = meta;
+    }
+    graph.return_node()->replaceInput(i, alias->output());
+  }
+}
+
 Compiled Compile(Model& model, const CompileOptions& options) {
   Compiled out;
   auto add = [&](const std::vector<std::string>& notes) {
@@ -26,6 +45,7 @@ Compiled Compile(Model& model, const CompileOptions& options) {
   RefuseAbsentWeights(model);
   add(MergeViews(model));
   if (!options.dtype.empty()) CastWeights(model, options.dtype);
+  AliasReturnedInputs(model);
   std::vector<ModuleBody> bodies = RunPasses(model, options.passes);
   out.manifest = WritePackage(model, bodies, {options.output, options.ranks, options.force});
   for (const ModuleBody& body : bodies) out.assigned.push_back(body.assigned);

@@ -49,7 +49,8 @@ std::vector<c10::IValue> ForwardIsland(const LoadedModule& module, std::vector<c
     kept->inputs.resize(inputs.size());
     for (size_t i = 0; i < inputs.size(); ++i) {
       if (!wanted[i]) continue;
-      kept->inputs[i] = inputs[i].toTensor().detach().requires_grad_(true);
+      // The same memory and version, without the cost of a call through the dispatcher.
+      kept->inputs[i] = inputs[i].toTensor().tensor_data().set_requires_grad(true);
       inputs[i] = kept->inputs[i];
     }
   }
@@ -115,8 +116,7 @@ void Accumulate(at::Tensor& sum, const at::Tensor& gradient, at::ScalarType type
     sum.add_(gradient);
   else if (type != gradient.scalar_type())
     sum = gradient.to(type, /*non_blocking=*/false, /*copy=*/true, at::MemoryFormat::Contiguous);
-  else if (gradient.is_contiguous() && gradient.use_count() == 1 &&
-           gradient.storage().use_count() == 1)
+  else if (IsPlain(gradient) && gradient.use_count() == 1 && gradient.storage().use_count() == 1)
     sum = gradient;
   else
     sum = gradient.clone(at::MemoryFormat::Contiguous);

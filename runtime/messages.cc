@@ -18,8 +18,19 @@ const Tensors& TensorsOf(const Bundle& bundle) {
   return *static_cast<const Tensors*>(bundle.owner.get());
 }
 
+bool IsPlain(const at::Tensor& tensor) {
+  return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
+}
+
+at::Tensor Plain(const at::Tensor& tensor) {
+  return tensor.contiguous().resolve_conj().resolve_neg();
+}
+
 at::Tensor ToTensor(const c10::IValue& value) {
-  if (value.isTensor()) return value.toTensor().detach().contiguous();
+  if (value.isTensor()) {
+    const at::Tensor& tensor = value.toTensor();
+    return IsPlain(tensor) ? tensor.tensor_data() : Plain(tensor.detach());
+  }
   return at::scalar_tensor(value.toScalar(), value.isInt()    ? at::kLong
                                              : value.isBool() ? at::kBool
                                                               : at::kDouble);

@@ -156,7 +156,11 @@ static LoadedModule Load(const std::string& package, const Manifest& manifest, i
   CheckInterface(path, manifest, info, *type, forward->getSchema());
 
   std::unique_ptr<SafetensorsFile> file;
-  if (weights == WeightSource::kFile)
+  const bool constants_only = weights == WeightSource::kZeros;
+  auto is_read = [&](const WeightInfo& weight) {
+    return !constants_only || weight.kind == "constant";
+  };
+  if (std::any_of(info.held.begin(), info.held.end(), is_read))
     file = std::make_unique<SafetensorsFile>(package + "/" + info.weights);
   module.self =
       c10::ivalue::Object::create(c10::StrongTypePtr(module.unit, type), type->numAttributes());
@@ -164,7 +168,7 @@ static LoadedModule Load(const std::string& package, const Manifest& manifest, i
     const WeightInfo& weight = info.held[w];
     const bool empty = !left_out.empty() && left_out[w];
     module.weights.push_back(empty ? at::empty({0}, at::dtype(DtypeOf(weight.dtype)))
-                                   : MakeWeight(weight, file.get()));
+                                   : MakeWeight(weight, is_read(weight) ? file.get() : nullptr));
     module.self->setAttr(weight.name, module.weights.back());
   }
   if (type->hasAttribute("device")) module.self->setAttr("device", at::Device(at::kCPU));

@@ -24,7 +24,7 @@ struct LoadedModule {
 
 enum class WeightSource {
   kFile,
-  kZeros,  // no file is opened
+  kZeros,  // zeros, but for constants: a trace computes sizes with them
 };
 
 // Compiles PACKAGE/modules/moduleK.py and checks that its interface is the manifest's. Throws Error

@@ -7,6 +7,7 @@
 #include "plan/error.h"
 #include "plan/plan_text.h"
 #include "plan/text.h"
+#include "runtime/burned_sizes.h"
 #include "runtime/progress_hook.h"
 #include "runtime/session_losses.h"
 #include "runtime/torch_error.h"
@@ -113,7 +114,8 @@ void OpenSession(Session& session, const SessionOptions& options, Transport& tra
   if (options.read_data) options.read_data(session);
   Phase(transport, "reading", [&] {
     auto shapes = std::make_shared<ShapeCache>(options.package, session.run.manifest);
-    auto first = shapes->Of(specs(0, 0));
+    const std::vector<TensorSpec> given = specs(0, 0);
+    auto first = shapes->Of(given);
     CheckRunnable(session, *first);
     if (options.fed)
       for (const Fed& fed : options.fed(session))
@@ -126,9 +128,13 @@ void OpenSession(Session& session, const SessionOptions& options, Transport& tra
     settings.specs = [shapes, specs = std::move(specs)](int64_t step, int microbatch) {
       return shapes->Of(specs(step, microbatch));
     };
-    if (transport.rank() == 0)
+    if (transport.rank() == 0) {
+      if (const std::string mixed = FindBurnedSizes(options.package, session.run.manifest, given);
+          !mixed.empty())
+        session.run.warnings.push_back(mixed);
       for (const std::string& warning : session.run.warnings)
         std::fprintf(stderr, "pipewright-run: warning: %s\n", warning.c_str());
+    }
     settings.recompute = RecomputedModules(session);
     session.transport = &transport;
     fingerprints = Fingerprints(session, options);

@@ -83,6 +83,16 @@ TorchStages::TorchStages(StageSettings settings)
     s.loss_values.push_back(s.manifest.outputs[loss.output]);
     s.loss_stages.push_back(conf.module_to_stage[s.value(s.loss_values.back()).producer]);
   }
+  s.wanted.resize(s.manifest.modules.size());
+  s.returned.resize(s.manifest.modules.size());
+  for (const auto& [index, module] : s.modules) {
+    for (int id : s.manifest.modules[index].inputs) s.wanted[index].push_back(s.value(id).gradient);
+    for (int id : s.manifest.modules[index].outputs) {
+      const bool lost = s.value(id).consumers.empty() &&
+                        std::count(s.loss_values.begin(), s.loss_values.end(), id) == 0;
+      s.returned[index].push_back(s.value(id).gradient && !lost);
+    }
+  }
 }
 
 TorchStages::~TorchStages() = default;
@@ -161,19 +171,12 @@ int64_t TorchStages::MessageBytes(int edge, int microbatch, bool backward) {
 std::vector<c10::IValue> TorchStages::State::RunModule(int index, int microbatch,
                                                        std::vector<c10::IValue> inputs,
                                                        Kept* keep) const {
-  const ModuleInfo& info = manifest.modules[index];
-  std::vector<bool> wanted;
-  for (int id : info.inputs) wanted.push_back(value(id).gradient);
   SetRandomKey({settings.seed, static_cast<uint64_t>(Minibatch(microbatch)),
                 static_cast<uint64_t>(Within(microbatch))});
   std::vector<c10::IValue> outputs =
-      ForwardIsland(modules.at(index), std::move(inputs), wanted, keep);
-  for (size_t i = 0; keep && i < info.outputs.size(); ++i) {
-    int id = info.outputs[i];
-    bool used = value(id).gradient && (!value(id).consumers.empty() ||
-                                       std::count(loss_values.begin(), loss_values.end(), id) > 0);
-    if (!used) keep->outputs[i].reset();
-  }
+      ForwardIsland(modules.at(index), std::move(inputs), wanted[index], keep);
+  for (size_t i = 0; keep && i < returned[index].size(); ++i)
+    if (!returned[index][i]) keep->outputs[i].reset();
   return outputs;
 }
 
@@ -270,7 +273,8 @@ std::vector<Bundle> TorchStages::Forward(int stage, int microbatch, std::vector<
     int id = s.manifest.outputs[i];
     int producer = s.value(id).producer;
     if (producer < 0 || s.settings.conf->module_to_stage[producer] != stage) continue;
-    if (s.settings.output) s.settings.output(static_cast<int>(i), microbatch, ToTensor(values[id]));
+    if (s.settings.output && !values[id].isNone())
+      s.settings.output(static_cast<int>(i), microbatch, ToTensor(values[id]));
   }
   s.ComputeLosses(stage, microbatch, values, s.settings.training && !again);
   std::vector<Bundle> out;

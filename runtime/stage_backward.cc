@@ -55,7 +55,7 @@ void TorchStages::State::GiveGradients(int index, Tensors gradients,
   const ModuleInfo& info = manifest.modules[index];
   for (size_t i = 0; i < info.inputs.size(); ++i) {
     at::Tensor gradient = std::move(gradients[i]);
-    if (gradient.defined()) gifts[info.inputs[i]].emplace_back(index, gradient.contiguous());
+    if (gradient.defined()) gifts[info.inputs[i]].emplace_back(index, Plain(gradient));
   }
 }
 

@@ -39,6 +39,8 @@ struct TorchStages::State {
   // By module, of this rank's: whether gradients of its inputs go on to another stage. Only through
   // such modules does I go; the others' backward is W's affair as a whole.
   std::vector<bool> feeds_back;
+  // By module, of this rank's: which inputs want a gradient, and to which outputs one can come back.
+  std::vector<std::vector<bool>> wanted, returned;
   std::vector<bool> learning;  // by stage: whether its backward has anything to compute
   // By stage, of this rank's: whether all its modules are computed again. Then only what the stage
   // received is kept; else the inputs of those modules that are.

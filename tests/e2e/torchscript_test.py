@@ -32,6 +32,20 @@ class TorchScript(Case):
         self.assert_fails(result, r"fails on zeros of the sizes x \[3, 4\]", r"\[4, 2\]",
                           "tracing burned in")
 
+    def test_a_burned_size_that_mixes_samples(self):
+        class Mixing(torch.nn.Module):
+            def forward(self, x):
+                return x.view(int(x.size(0)), -1).sum(1)
+
+        torch.jit.trace(Mixing(), torch.ones(4, 2, 4)).save(str(self.path("mix.pt")))
+        package = self.compile("mix.pt", "mix.pkg")
+        for rows, warned in ((4, False), (2, True)):
+            save_file({"x": torch.ones(rows, 2, 4)}, self.path("x.safetensors"))
+            result = run_ranks(1, "infer", package, "--input", self.path("x.safetensors"), "-o",
+                               self.path("y.safetensors"), mpi=False)
+            self.assertEqual(result.code, 0, result.out)
+            self.assertEqual("view to [4, -1] mixes the 2 samples" in result.out, warned, result.out)
+
 
 if __name__ == "__main__":
     unittest.main()
