@@ -94,7 +94,11 @@ void NameCrossing(const Model& model, const Assignment& assignment) {
     }
   }
   for (Value* value : unnamed) {
-    const std::string wanted = Identifier(value->node()->kind().toUnqualString());
+    std::string wanted = Identifier(value->node()->kind().toUnqualString());
+    const auto& outputs = model.graph->outputs();
+    if (value->node()->kind() == torch::jit::prim::Constant)  // all of it that crosses is returned
+      wanted = "output_" +
+               std::to_string(std::find(outputs.begin(), outputs.end(), value) - outputs.begin());
     std::string name = wanted;
     for (int k = 1; !taken.insert(name).second; ++k) name = wanted + "_" + std::to_string(k);
     value->setDebugName(name);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "passes/region_ops.h"
 #include "plan/error.h"
 #include "plan/text.h"
 
@@ -22,9 +23,18 @@ bool Belongs(const Node* node, const std::string& name) {
   return false;
 }
 
-void GradRegions::Pass(const Node* node) {
-  if (node->kind() != c10::Symbol::aten("set_grad_enabled")) return;
-  inside = !torch::jit::constant_as<bool>(node->input(0)).value_or(true);
+void Regions::Pass(const Node* node) {
+  if (node->kind() == c10::Symbol::aten("set_grad_enabled"))
+    no_grad_ = !torch::jit::constant_as<bool>(node->input(0)).value_or(true);
+  vmaps_ += RegionStep(node, "vmap");
+  autocasts_ += RegionStep(node, "autocast");
+  inside = no_grad_ || vmaps_ > 0 || autocasts_ > 0;
+}
+
+std::string Regions::name() const {
+  return vmaps_ > 0       ? "torch.vmap"
+         : autocasts_ > 0 ? "a recurrent layer inside torch.autocast"
+                          : "a torch.no_grad() region";
 }
 
 void RefuseName(const Model& model, const std::string& option, const std::string& name) {
@@ -91,7 +101,7 @@ Cuts CutsAtChildren(const Model& model, const SplitSpec& split) {
 
 Cuts CutsBetweenSubmodules(const Model& model, const SplitSpec& split) {
   Cuts cuts;
-  GradRegions regions;
+  Regions regions;
   std::string last;
   bool any = false;
   int number = 0;

@@ -16,10 +16,16 @@ bool IsOperation(const torch::jit::Node* node);
 // Whether the node belongs to submodule `name`, or to one below it.
 bool Belongs(const torch::jit::Node* node, const std::string& name);
 
-// Tells the nodes that lie between set_grad_enabled(false) and (true): nodes are passed in order.
-struct GradRegions {
+// Tells the nodes that lie between two switches of passes/region_ops.h, or between
+// set_grad_enabled(false) and (true), which one module holds: nodes are passed in order.
+struct Regions {
   bool inside = false;
   void Pass(const torch::jit::Node* node);
+  std::string name() const;  // of the region that the last node is in, "a torch.no_grad() region"
+
+ private:
+  bool no_grad_ = false;
+  int vmaps_ = 0, autocasts_ = 0;
 };
 
 Cuts CutsAtNames(const Model& model, const SplitSpec& split);

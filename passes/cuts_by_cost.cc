@@ -1,9 +1,11 @@
 #include <algorithm>
 #include <cstdio>
+#include <map>
 #include <set>
 #include <unordered_map>
 
 #include "passes/cuts.h"
+#include "passes/memory.h"
 #include "passes/node_cost.h"
 #include "plan/error.h"
 #include "plan/size.h"
@@ -23,7 +25,7 @@ struct Places {
 
   explicit Places(const Model& model) {
     std::unordered_map<const Node*, size_t> position;
-    GradRegions regions;
+    Regions regions;
     for (const Node* node : model.graph->nodes()) {
       bool inside = regions.inside;
       regions.Pass(node);
@@ -35,26 +37,96 @@ struct Places {
     crossing.assign(nodes.size() + 1, 0);
     for (size_t i = 0; i < nodes.size(); ++i) {
       for (const Value* output : nodes[i]->outputs()) {
-        if (output->type()->kind() != c10::TypeKind::TensorType) continue;
-        size_t last = i;
-        std::vector<const Value*> reaching = {output};
-        while (!reaching.empty()) {  // through lists
-          const Value* value = reaching.back();
-          reaching.pop_back();
-          for (const auto& use : value->uses()) {
-            const Node* user = use.user;
-            while (user->owningBlock() != model.graph->block())
-              user = user->owningBlock()->owningNode();
-            if (user->kind() == torch::jit::prim::ListConstruct)
-              reaching.push_back(user->outputs()[0]);
-            else if (auto at = position.find(user); at != position.end())
-              last = std::max(last, at->second);
-          }
+        const auto kind = output->type()->kind();
+        if (kind != c10::TypeKind::TensorType && !HasMemory(output)) continue;
+        const size_t last = Users(model, position, output, i).second;
+        if (kind != c10::TypeKind::TensorType) {  // a list of tensors does not leave a module
+          for (size_t k = i + 1; k <= last; ++k) allowed[k] = false;
+          continue;
         }
         if (last > i) ++crossing[i + 1], --crossing[std::min(last + 1, nodes.size())];
       }
     }
     for (size_t i = 1; i < crossing.size(); ++i) crossing[i] += crossing[i - 1];
+    ForbidHiddenWrites(model, position);
+    for (const Node* node : model.graph->nodes())
+      if (node->kind() == torch::jit::prim::ListConstruct && Grows(node->output())) {
+        auto [first, last] = Users(model, position, node->output(), nodes.size());
+        for (size_t k = first + 1; k <= last && k < nodes.size(); ++k) allowed[k] = false;
+      }
+  }
+
+  // No cut parts what is used after an in-place operation on its memory from that operation, nor
+  // the uses of a weight that is written: isolate_writes would refuse it.
+  void ForbidHiddenWrites(const Model& model,
+                          const std::unordered_map<const Node*, size_t>& position) {
+    std::vector<Write> writes;
+    for (const auto& [node, at] : position) CollectWrites(const_cast<Node*>(node), at, writes);
+    if (writes.empty()) return;
+    MemoryClasses classes;
+    for (Node* node : model.graph->nodes()) JoinNode(node, classes);
+    std::map<int, size_t> last_write;                      // by class
+    std::map<int, std::pair<size_t, size_t>> weight_uses;  // first and last, of written classes
+    for (const Write& write : writes) {
+      size_t& last = last_write[classes.Find(write.value)];
+      last = std::max(last, write.position);
+    }
+    auto forbid = [&](size_t first, size_t last) {
+      for (size_t k = first; k <= last && k < nodes.size(); ++k) allowed[k] = false;
+    };
+    for (size_t i = 0; i < nodes.size(); ++i)
+      for (Node* inner : WithInner(const_cast<Node*>(nodes[i])))
+        for (const Value* input : inner->inputs()) {
+          if (!HasMemory(input)) continue;
+          auto written = last_write.find(classes.Find(input));
+          if (written == last_write.end()) continue;
+          if (input->node() == model.graph->param_node() &&
+              input->offset() < model.weights.size()) {
+            auto& uses = weight_uses.try_emplace(written->first, i, i).first->second;
+            uses.second = i;
+          }
+          auto made = position.find(input->node());
+          if (made == position.end()) continue;
+          for (const Write& write : writes)
+            if (write.position < i && made->second < write.position &&
+                classes.Find(write.value) == written->first)
+              forbid(made->second + 1, write.position);
+        }
+    for (const auto& [id, uses] : weight_uses) forbid(uses.first + 1, uses.second);
+  }
+
+  // Whether something may be appended to the list: one object, which one module holds.
+  static bool Grows(const Value* list) {
+    for (const auto& use : list->uses()) {
+      const c10::FunctionSchema* schema = use.user->maybeSchema();
+      if (schema && schema->is_mutable() &&
+          schema->is_mutable({c10::SchemaArgType::input, use.offset}))
+        return true;
+    }
+    return false;
+  }
+
+  // The first and the last operation that use `value`, through lists of several; `none` and 0: no
+  // operation does.
+  static std::pair<size_t, size_t> Users(const Model& model,
+                                         const std::unordered_map<const Node*, size_t>& position,
+                                         const Value* value, size_t none) {
+    std::pair<size_t, size_t> found{none, 0};
+    std::vector<const Value*> reaching = {value};
+    while (!reaching.empty()) {
+      const Value* next = reaching.back();
+      reaching.pop_back();
+      for (const auto& use : next->uses()) {
+        const Node* user = use.user;
+        while (user->owningBlock() != model.graph->block())
+          user = user->owningBlock()->owningNode();
+        if (user->kind() == torch::jit::prim::ListConstruct)
+          reaching.push_back(user->outputs()[0]);
+        else if (auto at = position.find(user); at != position.end())
+          found = {std::min(found.first, at->second), std::max(found.second, at->second)};
+      }
+    }
+    return found;
   }
 
   // The best place in [first, last] to cut: the fewest crossing, then the nearest to `ideal`. 0:
@@ -72,7 +144,9 @@ struct Places {
 Cuts ByShare(const SplitSpec& split, const Places& places, const std::vector<double>& cost) {
   const std::string where = "--split " + split.text;
   size_t n = places.nodes.size(), count = static_cast<size_t>(split.count);
-  if (count > n) throw Error(where, "the model has only " + std::to_string(n) + " operations");
+  if (count > n)
+    throw Error(where, "the model has only " + std::to_string(n) + " operations",
+                "ask for fewer modules");
   std::vector<double> sum(n + 1, 0);  // before each node
   for (size_t i = 0; i < n; ++i) sum[i + 1] = sum[i] + cost[i];
   auto at = [&](double share) {
@@ -90,7 +164,8 @@ Cuts ByShare(const SplitSpec& split, const Places& places, const std::vector<dou
     // All of these lie in regions, or before the last cut.
     if (best == 0) best = places.Best(after + 1, n - (count - k), at(share));
     if (best == 0) best = places.Best(after + 1, n, at(share));
-    if (best == 0) throw Error(where, "there are not enough places to cut; try fewer modules");
+    if (best == 0)
+      throw Error(where, "there are not enough places to cut", "ask for fewer modules");
     after = best;
     char text[64];
     std::snprintf(text, sizeof text, "%.0f%% of the %s lie before it", 100 * sum[best] / sum[n],

@@ -4,6 +4,8 @@
 
 #include <set>
 
+#include "passes/memory.h"
+
 namespace pipewright {
 
 using torch::jit::Node;
@@ -45,33 +47,45 @@ std::unordered_set<const Value*> ValuesWithGradient(const Model& model) {
   std::unordered_set<const Value*> with;
   for (size_t i = 0; i < model.weights.size(); ++i)
     if (model.weights[i].requires_grad) with.insert(model.weight_input(i));
+  // Memory that an in-place operation wrote something with a gradient into has one, under all its
+  // names: a tensor and its views, a list and what is appended to it.
+  MemoryClasses classes;
+  for (Node* node : model.graph->nodes()) JoinNode(node, classes);
+  std::set<int> written;
+  auto has = [&](const Value* value) {
+    return with.count(value) ||
+           (!written.empty() && HasMemory(value) && written.count(classes.Find(value)));
+  };
+  auto may_have = [&](const Value* output) {
+    auto kind = output->type()->kind();
+    const ValueMeta* meta = model.MetaOf(output);
+    bool number = kind == c10::TypeKind::IntType || kind == c10::TypeKind::FloatType ||
+                  kind == c10::TypeKind::BoolType;
+    bool whole = kind == c10::TypeKind::TensorType && meta && !at::isFloatingType(meta->dtype) &&
+                 !at::isComplexType(meta->dtype);
+    return !number && !whole;
+  };
   bool enabled = true;
-  for (const Node* node : model.graph->nodes()) {
+  for (Node* node : model.graph->nodes()) {
     if (node->kind() == c10::Symbol::aten("set_grad_enabled"))
       enabled = torch::jit::constant_as<bool>(node->input(0)).value_or(true);
     if (!enabled || CutsOff(node)) continue;
     bool any = false;
-    for (const Node* inner : WithInner(const_cast<Node*>(node)))
-      for (const Value* input : inner->inputs()) any = any || with.count(input);
+    for (const Node* inner : WithInner(node))
+      for (const Value* input : inner->inputs()) any = any || has(input);
     if (!any) continue;
     for (const Value* output : node->outputs()) {
-      auto kind = output->type()->kind();
-      const ValueMeta* meta = model.MetaOf(output);
       // Where no dtype is recorded: indices are integers.
-      bool index = !meta && output->offset() == 1 && GivesIndices(node);
-      bool number = kind == c10::TypeKind::IntType || kind == c10::TypeKind::FloatType ||
-                    kind == c10::TypeKind::BoolType;
-      bool whole = kind == c10::TypeKind::TensorType && meta && !at::isFloatingType(meta->dtype) &&
-                   !at::isComplexType(meta->dtype);
-      if (!number && !whole && !index) with.insert(output);
+      bool index = !model.MetaOf(output) && output->offset() == 1 && GivesIndices(node);
+      if (may_have(output) && !index) with.insert(output);
     }
-    // What an in-place operation wrote into has the gradient too.
-    const c10::FunctionSchema* schema = node->maybeSchema();
-    for (size_t i = 0; schema && i < schema->arguments().size(); ++i)
-      if (schema->is_mutable({c10::SchemaArgType::input, i}) &&
-          node->inputs()[i]->type()->kind() == c10::TypeKind::TensorType)
-        with.insert(node->inputs()[i]);
+    std::vector<Write> writes;
+    CollectWrites(node, 0, writes);
+    for (const Write& write : writes) written.insert(classes.Find(write.value));
   }
+  for (Node* node : model.graph->nodes())
+    for (const Value* output : node->outputs())
+      if (HasMemory(output) && has(output) && may_have(output)) with.insert(output);
   return with;
 }
 

@@ -60,8 +60,15 @@ class Localizer {
     made_.clear();
     top_ = model_.graph->return_node();
     for (size_t i = 0; i < model_.graph->outputs().size(); ++i)
-      if (IsFree(model_.graph->outputs()[i]->node()))
-        top_->replaceInput(i, Local(model_.graph->outputs()[i]));
+      if (Value* output = model_.graph->outputs()[i]; IsFree(output->node())) {
+        Value* made = Local(output);
+        top_->replaceInput(i, made);
+        if (output == made || output->node()->kind() != prim::Constant) continue;
+        if (!output->hasDebugName() || made->hasDebugName()) continue;
+        const std::string name = output->debugName();  // of a constant that the model returns
+        output->setDebugName("");
+        made->setDebugName(name);
+      }
     RemoveUnused();
   }
 

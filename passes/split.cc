@@ -29,9 +29,9 @@ void RemoveMarkers(Model& model, bool cutting) {
   }
 }
 
-[[noreturn]] void RefuseRegion(const Model& model, const Node* node) {
-  throw Error(model.file + ": cut before " + Origin(node), "lies inside a torch.no_grad() region",
-              "move the marker out of the region, or cut at another submodule");
+[[noreturn]] void RefuseRegion(const Model& model, const Node* node, const Regions& regions) {
+  throw Error(model.file + ": cut before " + Origin(node), "lies inside " + regions.name(),
+              "move the marker out of it, or cut at another submodule");
 }
 
 Assignment AssignRuns(Model& model, const SplitSpec& split) {
@@ -44,7 +44,7 @@ Assignment AssignRuns(Model& model, const SplitSpec& split) {
   if (split.kind == SplitSpec::kFine) cuts = CutsBetweenSubmodules(model, split);
   Assignment out;
   out.reasons = {"the start of the model"};
-  GradRegions regions;
+  Regions regions;
   int module = 0;
   bool any = false;  // whether the module has an operation
   std::string reason;
@@ -53,7 +53,7 @@ Assignment AssignRuns(Model& model, const SplitSpec& split) {
     auto cut = cuts.find(node);
     if (cut != cuts.end()) reason = cut->second;
     if (IsMarker(node)) reason = "pipe_split(), " + Origin(node);
-    if (!reason.empty() && regions.inside) RefuseRegion(model, node);
+    if (!reason.empty() && regions.inside) RefuseRegion(model, node, regions);
     if (!reason.empty() && any) {
       ++module, any = false;
       out.reasons.push_back(reason);
@@ -108,7 +108,7 @@ Assignment AssignEach(Model& model, const SplitSpec& split) {
   Assignment out;
   int highest = 0;
   for (const auto& [name, module] : split.map) highest = std::max(highest, module);
-  GradRegions regions;
+  Regions regions;
   int region = -1;  // module of the region that the node lies in
   for (const Node* node : model.graph->nodes()) {
     int wanted = split.kind == SplitSpec::kMap ? Mapped(split, node) : split.function(node);
@@ -128,7 +128,7 @@ Assignment AssignEach(Model& model, const SplitSpec& split) {
     bool opens = !before && regions.inside;
     if (wanted < 0) wanted = before ? region : earliest;
     if (opens) region = wanted;
-    if (before && wanted != region && IsOperation(node)) RefuseRegion(model, node);
+    if (before && wanted != region && IsOperation(node)) RefuseRegion(model, node, regions);
     if (wanted < earliest && IsOperation(node))
       throw Error(said,
                   Origin(node) + " is in module " + std::to_string(wanted) +

@@ -148,8 +148,18 @@ void WriteBack(Model& model, const std::vector<BufferWrite>& writes) {
     if (after->kind() == torch::jit::prim::Param || (use && after->isBefore(use))) after = use;
     torch::jit::Node* first = *model.graph->nodes().begin();
     torch::jit::WithInsertPoint place(after ? after->next() : first);
+    // What is written belongs to the next call, to which no gradient flows.
+    auto cut_off = [&](torch::jit::Value* of) {
+      torch::jit::Node* node =
+          model.graph->insertNode(model.graph->create(c10::aten::detach, {of}, 1));
+      if (after) node->copyMetadata(after);
+      return node->output();
+    };
+    const bool parameter = model.weights[buffer->offset()].kind == "parameter";
     torch::jit::Node* copy = model.graph->insertNode(model.graph->create(
-        c10::Symbol::aten("copy_"), {buffer, value, model.graph->insertConstant(false)}, 1));
+        c10::Symbol::aten("copy_"),
+        {parameter ? cut_off(buffer) : buffer, cut_off(value), model.graph->insertConstant(false)},
+        1));
     if (after) copy->copyMetadata(after);
   }
 }
@@ -219,7 +229,7 @@ void NameOutputs(const ExportJson& module, ExportConverter& converter, torch::ji
     for (size_t i = 0; i < names.size(); ++i) {
       torch::jit::Value* value = graph.outputs()[i];
       const auto kind = value->node()->kind();
-      if (names[i].empty() || kind == c10::prim::Param || kind == c10::prim::Constant) continue;
+      if (names[i].empty() || kind == c10::prim::Param) continue;
       if (named.insert(value).second) wanted.emplace_back(value, Identifier(names[i]));
     }
     if (!wanted.empty()) converter.RenameAll(wanted);
@@ -284,9 +294,13 @@ void Convert(const Archive& archive, const ExportJson& program, Model& model) {
       if (std::find(weights.begin(), weights.end(), value) != weights.end())
         value = out.insert(c10::aten::alias, {value});
       out.registerOutput(value);
-    } else if (kind == "buffer_mutation") {
+    } else if (kind == "user_input_mutation") {
+      // What a functionalised export wrote into its caller's tensor: a run gives copies.
+    } else if (kind == "buffer_mutation" || kind == "parameter_mutation") {
       // A functionalised export returns the buffer's new content: write it back.
-      const std::string name = content.at("buffer_name").get<std::string>();
+      const bool parameter = kind == "parameter_mutation";
+      const std::string name =
+          content.at(parameter ? "parameter_name" : "buffer_name").get<std::string>();
       torch::jit::Value* buffer = nullptr;
       for (size_t i = 0; i < model.weights.size(); ++i)
         for (const std::string& own : model.weights[i].names)

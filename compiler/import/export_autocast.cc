@@ -37,15 +37,19 @@ void ExportConverter::ConvertAutocastRegion(const ExportJson& node) {
         "enter torch.autocast(\"cpu\", dtype=...) for a model exported on the CPU: its casts are "
         "made on every device");
   const auto outer = autocast_;
+  const auto outer_dtype = autocast_dtype_;
   std::vector<Value*> operands = Operands(node, 5);
   autocast_.reset();
-  if (enabled)
-    autocast_ =
-        at::autocast::get_autocast_dispatch_key_from_device_type(c10::Device(device).type());
+  if (enabled) {
+    const at::DeviceType type = c10::Device(device).type();
+    autocast_ = at::autocast::get_autocast_dispatch_key_from_device_type(type);
+    autocast_dtype_ = argument(1).contains("as_scalar_type")
+                          ? ExportDtype(argument(1)["as_scalar_type"].get<int64_t>())
+                          : at::autocast::get_autocast_dtype(type);
+  }
   std::vector<Value*> outputs = Region(inner, operands);
-  autocast_ = outer;
-  std::vector<std::string> names = ResultNames(node);
-  for (size_t i = 0; i < names.size() && i < outputs.size(); ++i) env_[names[i]] = outputs[i];
+  autocast_ = outer, autocast_dtype_ = outer_dtype;
+  BindInlined(node, outputs);
 }
 
 static std::optional<at::ScalarType> RecordedDtype(const ExportJson& node,
@@ -85,19 +89,23 @@ Value* ExportConverter::Cast(Value* value, at::ScalarType dtype) {
   return made;
 }
 
+// Around an operator whose casts lie within it.
+void ExportConverter::SwitchAutocast(bool on) {
+  std::vector<Value*> inputs = {model_.device()};
+  if (on) inputs.push_back(Constant(static_cast<int64_t>(autocast_dtype_)));
+  model_.graph->insertNode(model_.graph->create(
+      c10::Symbol::fromQualString(on ? "pipewright::autocast_enter" : "pipewright::autocast_exit"),
+      inputs, 0));
+}
+
 // An operator that autocast knows takes its floating arguments in the dtype that its result was
 // recorded in, whichever of autocast's lists it is on; so does one made of such operators, where
 // the result is not of the dtype that its arguments promote to.
 void ExportConverter::Autocast(const c10::OperatorName& name, const ExportJson& node,
                                const ExportJson& graph, std::vector<Value*>& inputs) {
-  static const std::set<std::string> kRecurrent = {"lstm", "gru", "rnn_tanh", "rnn_relu"};
   auto op = c10::Dispatcher::singleton().findOp(name);
   if (!op) return;
   const std::string operation = name.name.substr(name.name.rfind(':') + 1);
-  if (kRecurrent.count(operation))
-    Refuse("is a recurrent layer inside torch.autocast, which is not supported",
-           "put it into torch.autocast(..., enabled=False), or cast the layer and its input with "
-           ".to(dtype)");
   std::optional<at::ScalarType> wanted = RecordedDtype(node, graph);
   if (!wanted) return;
   const bool known = op->hasKernelForDispatchKey(*autocast_);

@@ -1,4 +1,4 @@
-// Regions of an export: torch.no_grad(), cond, while_loop and scan.
+// Regions of an export: torch.no_grad(), cond, while_loop, scan, map and nested_compile_region.
 #include <limits>
 
 #include "compiler/import/export_graph.h"
@@ -90,6 +90,12 @@ void ExportConverter::BindRegion(const ExportJson& node, const ExportJson& graph
     if (!names[i].empty()) Bind(names[i], values[i], graph);
 }
 
+// The results of a region whose nodes are ordinary ones have names: the outer ones mean the same.
+void ExportConverter::BindInlined(const ExportJson& node, const std::vector<Value*>& outputs) {
+  std::vector<std::string> names = ResultNames(node);
+  for (size_t i = 0; i < names.size() && i < outputs.size(); ++i) env_[names[i]] = outputs[i];
+}
+
 // with torch.no_grad(): its nodes stand between two switches, as ordinary nodes.
 void ExportConverter::ConvertGradRegion(const ExportJson& node) {
   bool enabled = node.at("inputs").at(0).at("arg").at("as_bool").get<bool>();
@@ -104,9 +110,7 @@ void ExportConverter::ConvertGradRegion(const ExportJson& node) {
   std::vector<Value*> outputs = Region(GraphOf(node, 1), operands);
   grad_enabled_ = outer;
   switch_to(outer);
-  // The region's results already have names: bind the outer ones to the same values.
-  std::vector<std::string> names = ResultNames(node);
-  for (size_t i = 0; i < names.size() && i < outputs.size(); ++i) env_[names[i]] = outputs[i];
+  BindInlined(node, outputs);
 }
 
 Value* ExportConverter::Bool(Value* value) {
@@ -161,15 +165,14 @@ void ExportConverter::ConvertWhile(const ExportJson& node, const ExportJson& gra
   BindRegion(node, graph, loop->outputs());
 }
 
-// scan(body, init, xs, more): the slices of xs along their first dimension, one after the other;
-// gives the last carried values, and what else the body returns, stacked.
-void ExportConverter::ConvertScan(const ExportJson& node, const ExportJson& graph) {
+// Runs `body` on slice after slice of `slices` along their first dimension, and on `more`; gives
+// the last carried values, and what else the body returns, stacked.
+std::vector<Value*> ExportConverter::Walk(const ExportJson& body,
+                                          const std::vector<Value*>& carried,
+                                          const std::vector<Value*>& slices,
+                                          const std::vector<Value*>& more) {
   auto& out = *model_.graph;
-  std::vector<Value*> carried = OperandsOf(node.at("inputs").at(1).at("arg"));
-  std::vector<Value*> slices = OperandsOf(node.at("inputs").at(2).at("arg"));
-  std::vector<Value*> more = Operands(node, 3);
-  if (slices.empty()) Refuse("scans nothing", "give scan a tensor to walk along");
-  const ExportJson& body = GraphOf(node, 0);
+  if (slices.empty()) Refuse("walks along nothing", "give it a tensor to walk along");
   size_t results = 0;
   for (const ExportJson& output : body.at("outputs"))
     results += output.begin().value().is_array() ? output.begin().value().size() : 1;
@@ -204,7 +207,25 @@ void ExportConverter::ConvertScan(const ExportJson& node, const ExportJson& grap
   std::vector<Value*> values = loop->outputs().vec();
   for (Value* list : lists)
     values.push_back(out.insert(c10::aten::stack, {list, Constant(int64_t{0})}));
-  BindRegion(node, graph, values);
+  return values;
+}
+
+// scan(body, init, xs, more)
+void ExportConverter::ConvertScan(const ExportJson& node, const ExportJson& graph) {
+  std::vector<Value*> carried = OperandsOf(node.at("inputs").at(1).at("arg"));
+  std::vector<Value*> slices = OperandsOf(node.at("inputs").at(2).at("arg"));
+  BindRegion(node, graph, Walk(GraphOf(node, 0), carried, slices, Operands(node, 3)));
+}
+
+// map(body, xs, more)
+void ExportConverter::ConvertMap(const ExportJson& node, const ExportJson& graph) {
+  std::vector<Value*> slices = OperandsOf(node.at("inputs").at(1).at("arg"));
+  BindRegion(node, graph, Walk(GraphOf(node, 0), {}, slices, Operands(node, 2)));
+}
+
+// A region that is compiled once and called often: its nodes as ordinary ones.
+void ExportConverter::ConvertInline(const ExportJson& node) {
+  BindInlined(node, Region(GraphOf(node, 0), Operands(node, 2)));
 }
 
 }  // namespace pipewright

@@ -34,7 +34,9 @@ void ExportConverter::Refuse(const std::string& what, const std::string& cure) c
       if (!line.empty()) where += ", " + line;
     }
   }
-  throw Error(where, what, cure);
+  throw Error(
+      where, what,
+      cure.empty() ? "export again with torch 2.13; if it stays, report it with the file" : cure);
 }
 
 static std::string SizeText(const ExportJson& size) {
@@ -226,7 +228,9 @@ void ExportConverter::ConvertOperator(const ExportJson& node, const ExportJson& 
            "write that part of the model with operators of torch");
   const std::string& space = parts[2];
   if (space == "higher_order")
-    Refuse("uses the higher-order operator " + parts[3] + ", which is not supported");
+    Refuse("uses the higher-order operator " + parts[3] + ", which is not supported",
+           "write it as ordinary operations, or with torch.cond, while_loop, scan or map; some "
+           "vanish with torch.export.export(...).run_decompositions({})");
   std::string overload = parts.size() > 4 && parts[4] != "default" ? parts[4] : "";
   auto op = torch::jit::findOperatorFor(c10::OperatorName(space + "::" + parts[3], overload));
   if (!op)
@@ -264,7 +268,12 @@ void ExportConverter::ConvertOperator(const ExportJson& node, const ExportJson& 
     }
   }
   if (used != given.size()) Refuse("has an argument that " + target + " does not take");
-  if (autocast_) Autocast(schema.operator_name(), node, graph, inputs);
+  static const std::set<std::string> kRecurrent = {"lstm", "gru", "rnn_tanh", "rnn_relu"};
+  const bool switched = autocast_ && space == "aten" && kRecurrent.count(parts[3]);
+  if (switched)
+    SwitchAutocast(true);
+  else if (autocast_)
+    Autocast(schema.operator_name(), node, graph, inputs);
   c10::Symbol symbol = c10::Symbol::fromQualString(space + "::" + parts[3]);
   if (!fits) {  // a number where the overload takes a tensor: another overload
     std::vector<torch::jit::NamedValue> positional, keyword;
@@ -283,6 +292,7 @@ void ExportConverter::ConvertOperator(const ExportJson& node, const ExportJson& 
       model_.graph->insertNode(model_.graph->create(symbol, inputs, schema.returns().size()));
   for (size_t i = 0; i < schema.returns().size(); ++i)
     made->outputs()[i]->setType(schema.returns()[i].type());
+  if (switched) SwitchAutocast(false);
   BindOutputs(node, graph, made->outputs());
 }
 

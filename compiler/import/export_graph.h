@@ -43,18 +43,28 @@ class ExportConverter {
   void ConvertAutocastRegion(const ExportJson& node);
   void Autocast(const c10::OperatorName& name, const ExportJson& node, const ExportJson& graph,
                 std::vector<torch::jit::Value*>& inputs);
+  void SwitchAutocast(bool on);
   torch::jit::Value* Cast(torch::jit::Value* value, at::ScalarType dtype);
   bool IsWeight(const torch::jit::Value* value) const;
   std::optional<at::ScalarType> DtypeOf(const torch::jit::Value* value) const;
   void ConvertCond(const ExportJson& node, const ExportJson& graph);
   void ConvertWhile(const ExportJson& node, const ExportJson& graph);
   void ConvertScan(const ExportJson& node, const ExportJson& graph);
+  void ConvertMap(const ExportJson& node, const ExportJson& graph);
+  void ConvertInline(const ExportJson& node);
+  std::vector<torch::jit::Value*> Walk(const ExportJson& body,
+                                       const std::vector<torch::jit::Value*>& carried,
+                                       const std::vector<torch::jit::Value*>& slices,
+                                       const std::vector<torch::jit::Value*>& more);
+  // torch.vmap (export_special.cc).
+  void ConvertPredispatch(const ExportJson& node, const ExportJson& graph);
   std::vector<torch::jit::Value*> Operands(const ExportJson& node, size_t first);
   std::vector<torch::jit::Value*> OperandsOf(const ExportJson& argument);
   std::vector<torch::jit::Value*> Region(const ExportJson& inner,
                                          const std::vector<torch::jit::Value*>& actuals);
   void BindRegion(const ExportJson& node, const ExportJson& graph,
                   at::ArrayRef<torch::jit::Value*> values);
+  void BindInlined(const ExportJson& node, const std::vector<torch::jit::Value*>& outputs);
   torch::jit::Value* Bool(torch::jit::Value* value);
   void BindOutputs(const ExportJson& node, const ExportJson& graph,
                    at::ArrayRef<torch::jit::Value*> values);
@@ -77,6 +87,7 @@ class ExportConverter {
   const ExportJson* current_ = nullptr;
   bool grad_enabled_ = true;
   std::optional<c10::DispatchKey> autocast_;  // of the device whose autocast is on
+  at::ScalarType autocast_dtype_ = at::kBFloat16;
 };
 
 // The region that is the node's argument number `input`, and what the node's results are called.

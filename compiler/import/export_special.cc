@@ -47,6 +47,31 @@ static bool Starts(const std::string& text, const char* prefix) {
   return text.rfind(prefix, 0) == 0;
 }
 
+// torch.vmap in an export with strict=False: switches around the operations of one sample.
+void ExportConverter::ConvertPredispatch(const ExportJson& node, const ExportJson& graph) {
+  const std::string target = node.at("target").get<std::string>();
+  const std::string name = target.substr(target.rfind('.') + 1);
+  if (name == "lazy_load_decompositions") return;
+  auto argument = [&](size_t i) { return Plain(node.at("inputs").at(i).at("arg")); };
+  auto made = [&](const char* op, const std::vector<Value*>& inputs, size_t outputs) {
+    return model_.graph->insertNode(
+        model_.graph->create(c10::Symbol::fromQualString(op), inputs, outputs));
+  };
+  if (name == "_vmap_increment_nesting") {
+    made("pipewright::vmap_enter", {argument(0), argument(1)}, 0);
+  } else if (name == "_vmap_decrement_nesting") {
+    made("pipewright::vmap_exit", {}, 0);
+  } else if (name == "_add_batch_dim") {
+    BindOutputs(node, graph, made("pipewright::vmap_in", {argument(0), argument(1)}, 1)->outputs());
+  } else if (name == "_remove_batch_dim") {
+    std::vector<Value*> inputs = {argument(0), argument(2), argument(3)};
+    BindOutputs(node, graph, made("pipewright::vmap_out", inputs, 1)->outputs());
+  } else {
+    Refuse("differentiates inside the model by torch.func (" + name + "), which is not supported",
+           "write the derivative as operations, or leave it to the training");
+  }
+}
+
 bool ExportConverter::ConvertSpecial(const ExportJson& node, const ExportJson& graph) {
   const std::string target = node.at("target").get<std::string>();
   // What the export asserted about sizes holds for the recorded ranges, which the manifest keeps.
@@ -61,6 +86,9 @@ bool ExportConverter::ConvertSpecial(const ExportJson& node, const ExportJson& g
   if (target == "torch.ops.higher_order.cond") return ConvertCond(node, graph), true;
   if (target == "torch.ops.higher_order.while_loop") return ConvertWhile(node, graph), true;
   if (target == "torch.ops.higher_order.scan") return ConvertScan(node, graph), true;
+  if (target == "torch.ops.higher_order.map_impl") return ConvertMap(node, graph), true;
+  if (target == "torch.ops.higher_order.invoke_subgraph") return ConvertInline(node), true;
+  if (Starts(target, "torch._functorch.predispatch.")) return ConvertPredispatch(node, graph), true;
   auto function = kScalarFunctions.find(target);
   if (function != kScalarFunctions.end()) {
     std::vector<torch::jit::NamedValue> arguments;

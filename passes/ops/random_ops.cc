@@ -1,5 +1,7 @@
 #include "passes/random_ops.h"
 
+#include "passes/region_ops.h"
+
 #include <ATen/CPUGeneratorImpl.h>
 #include <torch/library.h>
 #include <torch/torch.h>
@@ -7,6 +9,8 @@
 #include <cmath>
 
 namespace pipewright {
+
+static const bool kRegionOperators = RegisterRegionOperators();
 
 static thread_local RandomKey t_key;
 

@@ -8,6 +8,7 @@
 #include <map>
 #include <set>
 
+#include "passes/region_ops.h"
 #include "plan/text.h"
 
 namespace pipewright {
@@ -131,12 +132,14 @@ class Cutter {
     size_t n = nodes_.size();
     std::vector<char> allowed(n + 1, 0);
     std::map<const torch::jit::Source*, std::vector<std::string>> known;
-    bool inside = false;  // a region without gradients
+    bool no_grad = false;  // a region without gradients
+    int switched = 0;      // regions of passes/region_ops.h
     for (size_t i = 0; i < n; ++i) {
       labels_.push_back(LabelOf(nodes_[i], known));
-      allowed[i] = i > 0 && !inside && labels_[i] != labels_[i - 1];
+      allowed[i] = i > 0 && !no_grad && switched == 0 && labels_[i] != labels_[i - 1];
       if (nodes_[i]->kind() == c10::Symbol::aten("set_grad_enabled"))
-        inside = !torch::jit::constant_as<bool>(nodes_[i]->input(0)).value_or(true);
+        no_grad = !torch::jit::constant_as<bool>(nodes_[i]->input(0)).value_or(true);
+      switched += RegionStep(nodes_[i], "vmap") + RegionStep(nodes_[i], "autocast");
     }
     torch::jit::AliasDb aliases(graph_);
     for (size_t i = 0; i < n; ++i)

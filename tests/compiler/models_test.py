@@ -241,6 +241,57 @@ class Models(CompilerTest):
         self.assertIn("a_weight_bfloat16", self.code(package, 0))
         self.assertNotIn("autocast", self.code(package, 1))
 
+    def test_recurrent_layers_in_autocast(self):
+        class Cast(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.a, self.head = nn.Linear(4, 8), nn.Linear(8, 3)
+                self.lstm, self.gru = nn.LSTM(8, 8, 2), nn.GRU(8, 8)
+
+            def forward(self, x):
+                with torch.autocast("cpu", dtype=torch.bfloat16):
+                    y, _ = self.lstm(self.a(x))
+                    pipe_split()
+                    y, last = self.gru(y)
+                    return self.head(y), last
+
+        _, package = self.check(Cast(), [torch.randn(3, 5, 4)], modules=2)
+        self.assertIn("autocast_enter", self.code(package, 0))
+
+    def test_vmap(self):
+        class Mapped(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.a, self.b = nn.Linear(4, 6), nn.Linear(6, 3)
+                self.experts = nn.Parameter(torch.randn(5, 6, 6))
+
+            def forward(self, x):
+                y = self.a(x)
+                pipe_split()
+                each = torch.vmap(lambda w, v: torch.tanh(v @ w).mean(0), in_dims=(0, None),
+                                  out_dims=1)(self.experts, y)
+                pairs = torch.vmap(torch.vmap(lambda u, v: (u * v).sum()))(y, y.flip(1))
+                constant = torch.vmap(lambda v: self.b.bias)(y)
+                pipe_split()
+                return self.b(y + each.mean(1) + pairs[..., None]) + constant.mean()
+
+        self.check(Mapped(), [torch.randn(3, 2, 4)], modules=3, dynamic={"x": {0: BATCH}},
+                   run=([torch.randn(4, 2, 4)], None), tolerance=1e-6)
+
+    def test_conjugated_values_cross(self):
+        class Turn(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+
+            def forward(self, x):
+                y = torch.view_as_complex(self.a(x).view(-1, 2, 2)).conj()
+                z = y.imag
+                pipe_split()
+                return self.b(torch.view_as_real(y * 2j).flatten(1)) + z.sum()
+
+        self.check(Turn(), [torch.randn(3, 4)], modules=2, tolerance=1e-6)
+
     def test_sizes_are_made_again(self):
         class Sizes(nn.Module):
             def __init__(self):

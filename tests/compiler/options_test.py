@@ -266,9 +266,20 @@ class Options(CompilerTest):
                 pipe_split()
                 return self.b(x)
 
-        for walks in (False, True):
+        class Each(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+
+            def forward(self, x):
+                from torch._higher_order_ops.map import map
+                x = self.a(x)
+                pipe_split()
+                return map(lambda row, w: torch.tanh(w @ row), x, self.b.weight)
+
+        for walks in (False, True, None):
             with self.subTest(walks=walks):
-                model = Control(walks)
+                model = Each() if walks is None else Control(walks)
                 for sign in (1.0, -1.0):
                     x = torch.full((3, 4), sign)
                     with torch.no_grad():

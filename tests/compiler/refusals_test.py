@@ -40,14 +40,11 @@ class Refusals(CompilerTest):
                      "refusals_test.py")
 
     def test_autocast(self):
-        rnn = nn.GRU(4, 4)
-
         def body(m, x):
             with torch.autocast("cpu", dtype=torch.bfloat16):
-                x = rnn(x)[0] if m.training else torch.relu(m.a(x))
+                x = torch.relu(m.a(x))
             return m.b(x)
 
-        self.refused(body, "node gru", "refusals_test.py", "enabled=False")
         path = self.at / "model.pt2"
         export(Two(body).eval(), [torch.randn(3, 4)], path)
         self.changed(path, "other.pt2", "models/model.json", lambda t: t.replace(
@@ -56,6 +53,23 @@ class Refusals(CompilerTest):
         self.assertIn('enter torch.autocast("cpu"', self.compile(self.at / "other.pt2", code=1))
         export(Two(body).eval(), [torch.randn(3, 4)], path, strict=True)
         self.assertIn("strict=False", self.compile(path, code=1))
+
+    def test_cut_in_vmap(self):
+        def body(m, x):
+            def one(row):
+                row = m.a(row)
+                pipe_split()
+                return m.b(row)
+
+            return torch.vmap(one)(x)
+
+        self.refused(body, "lies inside torch.vmap", "move the marker out", "refusals_test.py")
+
+    def test_derivatives_in_the_model(self):
+        def body(m, x):
+            return torch.func.jvp(m.a, (x,), (x,))[1]
+
+        self.refused(body, "torch.func", "write the derivative as operations")
 
     def test_view_written_on_the_other_side(self):
         def body(m, x):

@@ -132,6 +132,46 @@ graph(%training : bool, %device : Device, %x : Tensor):
       ->run(*model.graph);
 }
 
+TEST(RandomOperations, DropoutBetweenLayersOfAnRnnIsAnOperation) {
+  Model model = ParseModel(R"IR(
+graph(%w : Tensor, %training : bool, %device : Device, %x : Tensor, %h : Tensor):
+  %p : float = prim::Constant[value=0.5]()
+  %off : bool = prim::Constant[value=0]()
+  %two : int = prim::Constant[value=2]()
+  %list : Tensor[] = prim::ListConstruct(%w, %w, %w, %w)
+  %y : Tensor, %n : Tensor = aten::gru(%x, %h, %list, %off, %two, %p, %training, %off, %off)
+  return (%y)
+)IR",
+                           {Parameter("w")});
+  RewriteRandomOperations(model);
+  model.graph->lint();
+  Expect()
+      .check("aten::gru(%x, ")
+      ->check("pipewright::dropout(")
+      ->check("aten::gru(")
+      ->check_not("aten::gru(")
+      ->run(*model.graph);
+}
+
+TEST(RandomOperations, DropoutOfAPackedSequenceIsRefused) {
+  Model model = ParseModel(R"IR(
+graph(%w : Tensor, %training : bool, %device : Device, %x : Tensor, %b : Tensor, %h : Tensor):
+  %p : float = prim::Constant[value=0.5]()
+  %off : bool = prim::Constant[value=0]()
+  %two : int = prim::Constant[value=2]()
+  %list : Tensor[] = prim::ListConstruct(%w, %w, %w, %w)
+  %y : Tensor, %n : Tensor = aten::gru(%x, %b, %h, %list, %off, %two, %p, %training, %off)
+  return (%y)
+)IR",
+                           {Parameter("w")});
+  try {
+    RewriteRandomOperations(model);
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("between single-layer RNNs"), std::string::npos);
+  }
+}
+
 TEST(RandomOperations, OthersDrawFromAGenerator) {
   Model model = ParseModel(R"IR(
 graph(%training : bool, %device : Device, %x : Tensor):

@@ -7,6 +7,7 @@
 #include "passes/gradients.h"
 #include "passes/isolate_writes.h"
 #include "passes/localize.h"
+#include "passes/transmit.h"
 #include "plan/error.h"
 #include "tests/passes/model_text.h"
 #include "tests/temp_folder.h"
@@ -107,6 +108,75 @@ graph(%training : bool, %device : Device, %x : Tensor):
   Assignment assignment = AssignModules(even, ParseSplit("equal:2"));
   std::vector<int> modules = ModulesOf(even, assignment, "aten::relu");
   EXPECT_EQ(modules[1], modules[2]);
+}
+
+TEST(AssignModules, NeverInsideVmap) {
+  const char* kText = R"IR(
+graph(%training : bool, %device : Device, %x : Tensor):
+  %zero : int = prim::Constant[value=0]()
+  %three : int = prim::Constant[value=3]()
+  %how : str = prim::Constant[value="error"]()
+  %a : Tensor = aten::relu(%x)
+  pipewright::vmap_enter(%three, %how)
+  %b : Tensor = pipewright::vmap_in(%a, %zero)
+  pippy::_pipe_split()
+  %c : Tensor = aten::relu(%b)
+  %d : Tensor = pipewright::vmap_out(%c, %three, %zero)
+  pipewright::vmap_exit()
+  return (%d)
+)IR";
+  Model marked = ParseModel(kText);
+  EXPECT_NE(Message([&] { AssignModules(marked, {}); }).find("lies inside torch.vmap"),
+            std::string::npos);
+  Model even = ParseModel(kText);
+  EXPECT_NE(Message([&] { AssignModules(even, ParseSplit("equal:3")); }).find("enough places"),
+            std::string::npos);
+}
+
+TEST(TransmitShared, AWeightOfTwoModulesLivesInTheFirst) {
+  const char* kText = R"IR(
+graph(%w : Tensor, %v : Tensor, %training : bool, %device : Device, %x : Tensor):
+  %a : Tensor = aten::mm(%x, %w)
+  pippy::_pipe_split()
+  %b : Tensor = aten::mm(%a, %v)
+  %c : Tensor = aten::mm(%b, %w)
+  return (%c)
+)IR";
+  Model model = ParseModel(kText, {Parameter("w"), Parameter("v")});
+  Assignment assignment = AssignModules(model, {});
+  TransmitShared(model, assignment, ParseShared("transmit"));
+  Expect()
+      .check("%w_sent : Tensor = aten::alias(%w)")
+      ->check("aten::mm(%a, %v)")
+      ->check("aten::mm(%b, %w_sent)")
+      ->run(*model.graph);
+  EXPECT_EQ(ModulesOf(model, assignment, "aten::alias"), (std::vector<int>{0}));
+  // One that a single module uses stays as it is; unknown ones are refused.
+  Model other = ParseModel(kText, {Parameter("w"), Parameter("v")});
+  Assignment placed = AssignModules(other, {});
+  TransmitShared(other, placed, ParseShared("transmit:v"));
+  Expect().check_not("aten::alias")->run(*other.graph);
+  EXPECT_NE(Message([&] {
+              TransmitShared(other, placed, ParseShared("transmit:vv"));
+            }).find("no weight \"vv\""),
+            std::string::npos);
+}
+
+TEST(TransmitShared, AWeightThatIsWrittenIsRefused) {
+  Model model = ParseModel(R"IR(
+graph(%w : Tensor, %training : bool, %device : Device, %x : Tensor):
+  %a : Tensor = aten::mm(%x, %w)
+  %n : Tensor = aten::relu_(%w)
+  pippy::_pipe_split()
+  %c : Tensor = aten::mm(%a, %w)
+  return (%c)
+)IR",
+                           {Parameter("w")});
+  Assignment assignment = AssignModules(model, {});
+  EXPECT_NE(Message([&] {
+              TransmitShared(model, assignment, ParseShared("transmit"));
+            }).find("--shared replicate"),
+            std::string::npos);
 }
 
 void SetScopes(Model& model, const std::vector<std::string>& paths) {
@@ -317,6 +387,36 @@ graph(%w : Tensor, %f : Tensor, %training : bool, %device : Device, %x : Tensor)
     for (torch::jit::Value* output : node->outputs())
       if (with.count(output)) names += output->debugName();
   EXPECT_EQ(names, "be");
+}
+
+TEST(Gradients, ReachWhatIsWrittenInto) {
+  Model model = ParseModel(R"IR(
+graph(%w : Tensor, %training : bool, %device : Device, %x : Tensor):
+  %zero : int = prim::Constant[value=0]()
+  %off : bool = prim::Constant[value=0]()
+  %on : bool = prim::Constant[value=1]()
+  %two : int = prim::Constant[value=2]()
+  %a : Tensor = aten::mm(%x, %w)
+  %base : Tensor = aten::zeros_like(%x)
+  %part : Tensor = aten::select(%base, %zero, %zero)
+  %done : Tensor = aten::copy_(%part, %a, %off)
+  %other : Tensor = aten::zeros_like(%x)
+  %same : Tensor = aten::add_(%other, %x, %two)
+  %list : Tensor[] = prim::ListConstruct()
+  prim::Loop(%two, %on)
+    block0(%i : int):
+      %s : Tensor = aten::select(%a, %zero, %i)
+      %n : Tensor[] = aten::append(%list, %s)
+      -> (%on)
+  %all : Tensor = aten::stack(%list, %zero)
+  return (%base, %other, %all)
+)IR",
+                           {Parameter("w")});
+  auto with = ValuesWithGradient(model);
+  std::vector<bool> found;
+  for (const torch::jit::Value* output : model.graph->outputs())
+    found.push_back(with.count(output));
+  EXPECT_EQ(found, (std::vector<bool>{true, false, true}));
 }
 
 TEST(Bodies, UnusedModulesGoAndTiedWeightsTakeTheLocalName) {

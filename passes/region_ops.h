@@ -1,0 +1,22 @@
+// Switches that surround operations which one module holds. They are called by the interpreter, not
+// through the dispatcher, which they change:
+//   pipewright::vmap_enter(int size, str randomness) -> ()   torch.vmap begins
+//   pipewright::vmap_in(Tensor input, int dim) -> Tensor     `dim` is what is mapped over
+//   pipewright::vmap_out(Tensor input, int size, int dim) -> Tensor   the results stacked along it
+//   pipewright::vmap_exit() -> ()
+//   pipewright::autocast_enter(Device device, int dtype) -> ()   autocast as PyTorch does it
+//   pipewright::autocast_exit(Device device) -> ()
+#pragma once
+#include <torch/csrc/jit/ir/ir.h>
+
+#include <string>
+
+namespace pipewright {
+
+// Makes them known; once.
+bool RegisterRegionOperators();
+
+// +1: the node begins a region of this kind ("vmap", "autocast"), -1: it ends one, 0: neither.
+int RegionStep(const torch::jit::Node* node, const std::string& kind);
+
+}  // namespace pipewright
