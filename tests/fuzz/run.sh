@@ -12,7 +12,8 @@ fuzz zip_fuzzer -keep-size tests/data/import/*
 fuzz manifest_fuzzer -keep-size tests/data/cli/small.pkg/manifest.json
 fuzz torch_file_fuzzer -keep-size tests/data/placement/meta.pt
 fuzz safetensors_fuzzer -keep-size tests/data/tensors/*.safetensors
-fuzz module_tree_fuzzer
+fuzz module_tree_fuzzer tests/data/fuzz/tree.json
+fuzz model_tree_fuzzer -keep-size tests/data/import/*
 fuzz index_fuzzer
 fuzz plan_text_fuzzer tests/data/schedules/*.csv
 fuzz readers_fuzzer tests/data/cli/small.pkg/conf/*.json
