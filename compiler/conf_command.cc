@@ -37,9 +37,7 @@ static std::string Checked(const std::string& file, const std::string& package, 
   }
   std::set<int> used;
   for (const auto& list : conf.stage_to_ranks) used.insert(list.begin(), list.end());
-  if (package.empty() && ranks > 0 && static_cast<int>(used.size()) != ranks)
-    throw Error(file,
-                "it needs " + Counted(used.size(), "rank") + ", not " + std::to_string(ranks));
+  if (package.empty() && ranks > 0) CheckLaunchedRanks(conf, ranks, file);
   return file + ": " + text + ", " + Counted(conf.stage_to_ranks.size(), "stage") + ", " +
          Counted(used.size(), "rank") + "\n";
 }

@@ -242,11 +242,26 @@ static void CheckConvex(const Conf& conf, const std::vector<std::pair<int, int>>
               "number the stages in the order in which they run");
 }
 
+// The text of a conf that was read before: needed again for the place of a fault.
+static std::string TextAt(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::is_regular_file(path, error) ? ReadFile(path) : "";
+}
+
+void CheckLaunchedRanks(const Conf& conf, int launched_ranks, const std::string& path) {
+  int ranks = CountRanks(conf);
+  if (ranks == launched_ranks) return;
+  std::string text = TextAt(path);
+  Source{text, path}.Fail(
+      {kRanks},
+      "it needs " + Counted(ranks, "rank") + ", " + std::to_string(launched_ranks) +
+          (launched_ranks == 1 ? " was launched" : " were launched"),
+      "run it with mpirun -n " + std::to_string(ranks) + ", or choose another conf");
+}
+
 void CheckConf(Conf& conf, int modules, int launched_ranks,
                const std::vector<std::pair<int, int>>& module_edges, const std::string& path) {
-  // Only now is the text needed again, and only for the place of a fault.
-  std::error_code error;
-  std::string text = std::filesystem::is_regular_file(path, error) ? ReadFile(path) : "";
+  std::string text = TextAt(path);
   Source source{text, path};
   size_t count = static_cast<size_t>(modules), entries = conf.module_to_stage.size();
   if (entries != count && (entries != count + 1 || conf.has_loss_entry))
@@ -262,12 +277,7 @@ void CheckConf(Conf& conf, int modules, int launched_ranks,
     conf.module_to_stage.pop_back();
     conf.has_loss_entry = true;
   }
-  int ranks = CountRanks(conf);
-  if (launched_ranks >= 0 && ranks != launched_ranks)
-    source.Fail({kRanks},
-                "it needs " + Counted(ranks, "rank") + ", " + std::to_string(launched_ranks) +
-                    (launched_ranks == 1 ? " was launched" : " were launched"),
-                "run it with mpirun -n " + std::to_string(ranks) + ", or choose another conf");
+  if (launched_ranks >= 0) CheckLaunchedRanks(conf, launched_ranks, path);
   CheckConvex(conf, module_edges, source);
 }
 

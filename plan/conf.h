@@ -37,6 +37,9 @@ Conf ParseConf(const std::string& text, const std::string& path);
 void CheckConf(Conf& conf, int modules, int launched_ranks,
                const std::vector<std::pair<int, int>>& module_edges, const std::string& path);
 
+// Refuses, with the line, a conf that needs more or fewer ranks.
+void CheckLaunchedRanks(const Conf& conf, int launched_ranks, const std::string& path);
+
 // One stage a line where they are many. Reads back as it was.
 std::string WriteConf(const Conf& conf);
 
