@@ -214,28 +214,48 @@ static void MergeNets(UnitGraph& graph) {
     for (int unit : graph.nets[n].units) graph.nets_of[unit].push_back(static_cast<int>(n));
 }
 
-// Numbers the clusters in a topological order.
-static Coarser Build(const Round& round) {
-  const UnitGraph& graph = round.graph;
+Coarser GroupUnits(const UnitGraph& graph, const std::vector<int>& leader) {
   int n = static_cast<int>(graph.units.size()), count = 0;
   std::vector<int> dense(n, -1);
   for (int u = 0; u < n; ++u)
-    if (round.parent[u] == u) dense[u] = count++;
+    if (leader[u] == u) dense[u] = count++;
   std::vector<std::pair<int, int>> edges;
   for (int u = 0; u < n; ++u)
     for (int v : graph.next[u])
-      if (round.parent[u] != round.parent[v])
-        edges.push_back({dense[round.parent[u]], dense[round.parent[v]]});
+      if (leader[u] != leader[v]) edges.push_back({dense[leader[u]], dense[leader[v]]});
   std::sort(edges.begin(), edges.end());
   edges.erase(std::unique(edges.begin(), edges.end()), edges.end());
   std::vector<int> order = TopologicalOrder(count, edges), place(count);
   for (int i = 0; i < count; ++i) place[order[i]] = i;
   Coarser coarser;
   coarser.group_of.resize(n);
-  for (int u = 0; u < n; ++u) coarser.group_of[u] = place[dense[round.parent[u]]];
+  for (int u = 0; u < n; ++u) coarser.group_of[u] = place[dense[leader[u]]];
   coarser.graph = Coarsen(graph, coarser.group_of, count);
   MergeNets(coarser.graph);
   return coarser;
+}
+
+Coarser GroupTied(const UnitGraph& graph, const std::vector<int>& stage_of, double transfer_latency,
+                  double least) {
+  int n = static_cast<int>(graph.units.size());
+  UnitSets sets(n);
+  std::vector<std::pair<int, int>> last;  // stage and unit
+  for (const Net& net : graph.nets) {
+    if (net.time + net.transfers * transfer_latency < least) continue;
+    last.clear();
+    for (int unit : net.units) last.push_back({stage_of[unit], unit});
+    std::sort(last.begin(), last.end());
+    for (size_t i = 0; i + 1 < last.size(); ++i)
+      if (last[i].first == last[i + 1].first) sets.Unite(last[i].second, last[i + 1].second);
+  }
+  std::vector<std::pair<int, int>> edges;
+  for (int u = 0; u < n; ++u)
+    for (int v : graph.next[u])
+      if (sets.Find(u) != sets.Find(v)) edges.push_back({sets.Find(u), sets.Find(v)});
+  UniteCycles(sets, edges);
+  std::vector<int> leader(n);
+  for (int u = 0; u < n; ++u) leader[u] = sets.Find(u);
+  return GroupUnits(graph, leader);
 }
 
 Coarser CoarsenByTraffic(const UnitGraph& graph, double transfer_latency,
@@ -259,7 +279,7 @@ Coarser CoarsenByTraffic(const UnitGraph& graph, double transfer_latency,
         JoinByLevel(round, pairs, least, kind == 3);
       else
         JoinCycles(round, pairs, least);
-      Coarser next = Build(round);
+      Coarser next = GroupUnits(round.graph, round.parent);
       if (options.apart) {
         std::vector<int> coarse(next.graph.units.size());
         for (size_t u = 0; u < next.group_of.size(); ++u) coarse[next.group_of[u]] = apart[u];

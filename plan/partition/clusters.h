@@ -26,4 +26,13 @@ struct ClusterOptions {
 Coarser CoarsenByTraffic(const UnitGraph& graph, double transfer_latency,
                          const ClusterOptions& options);
 
+// The units with the same leader, which is one of them, as one; no cycle may run through groups.
+// Nets of the same groups become one.
+Coarser GroupUnits(const UnitGraph& graph, const std::vector<int>& leader);
+
+// Units of one stage that exchange values which would cost at least `least` between stages, and
+// what lies between those, as one.
+Coarser GroupTied(const UnitGraph& graph, const std::vector<int>& stage_of, double transfer_latency,
+                  double least);
+
 }  // namespace pipewright

@@ -4,6 +4,7 @@
 #include <array>
 #include <numeric>
 
+#include "plan/partition/clusters.h"
 #include "plan/partition/exact.h"
 #include "plan/partition/multilevel.h"
 #include "plan/partition/up_sets.h"
@@ -152,8 +153,28 @@ struct Fast {
     }
   }
 
-  // Near the cuts of the best, then a few stages at a time.
+  // Moves and exchanges units between the stages, first together with what is tied to them.
+  void Balance() {
+    for (double tie : {0.03, 0.01, 0.003, kInfinity})
+      for (double sum_weight : {1.0, 0.2}) {
+        if (Optimal()) return;
+        int64_t moves = options.balance_steps;
+        Coarser tied = GroupTied(graph, best.stage_of, problem.transfer_latency, tie * load);
+        StagedUnits units{best.options, std::vector<int>(tied.graph.units.size())};
+        for (size_t u = 0; u < tied.group_of.size(); ++u)
+          units.stage_of[tied.group_of[u]] = best.stage_of[u];
+        StageTable table(problem, tied.graph, units);
+        if (!BalanceLoads(tied.graph, table, sum_weight, moves)) continue;
+        units = best;
+        for (size_t u = 0; u < tied.group_of.size(); ++u)
+          units.stage_of[u] = table.units().stage_of[tied.group_of[u]];
+        Offer(units);
+      }
+  }
+
+  // Balanced, then by searches near the cuts, then a few stages at a time.
   PartitionResult Improve() {
+    Balance();
     PartitionResult result = ResultOfStages(problem, graph, best);
     result.lower_bound = bound;
     int free = 32;
@@ -219,6 +240,7 @@ PartitionResult FastPartition(const PartitionProblem& problem, const UnitGraph& 
     fast.Levels(1, early);
   }
   fast.CutOrders();
+  fast.Offer(EqualCuts(problem, graph, problem.stages > 0 ? problem.stages : resources.devices));
   if (narrow && !fast.Optimal()) {
     if (!fast.best.options.empty()) {
       double bound = result.lower_bound;

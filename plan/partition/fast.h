@@ -9,9 +9,10 @@ namespace pipewright {
 struct FastOptions {
   double below = kInfinity;  // only partitions better than this are of interest
   int64_t pairs = 600'000;   // stages tried in one order; sets how finely large graphs are cut
-  int64_t steps = 45'000'000, steps_of_unit = 3'000;  // in all, and of each unit and place of a net
-  int units = 12000;  // that partitions from coarser graphs are made of, in all
-  int rounds = 8;     // of searches near the best cuts
+  int64_t steps = 30'000'000, steps_of_unit = 2'000;  // in all, and of each unit and place of a net
+  int units = 12000;                  // that partitions from coarser graphs are made of, in all
+  int64_t balance_steps = 3'000'000;  // of evening out the best one's loads, each of eight times
+  int rounds = 8;                     // of searches near the best cuts
   int64_t nearby_sets = 20'000, nearby_visits = 2'000'000;  // of one such search
   // Of the exact search over all units: visits, and sets times units.
   int64_t exact_visits = 2'000'000, exact_words = 20'000'000;
@@ -19,7 +20,7 @@ struct FastOptions {
 };
 
 // Deterministic: its effort is counted in steps, not seconds. Never worse than the best cuts of
-// each order that it tries, and so than cutting in the order of the nodes into equal parts.
+// each order that it tries, nor than equal cuts in the order of the nodes.
 // `proven` where it equals the lower bound, or where an exact search of a narrow graph came to its
 // end; then `feasible` says whether any partition has an objective under `below`.
 PartitionResult FastPartition(const PartitionProblem& problem, const UnitGraph& graph,

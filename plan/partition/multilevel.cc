@@ -40,6 +40,11 @@ struct Multilevel {
       }
       if (best >= before * (1 - 1e-9)) break;
     }
+    if (steps <= 0) return;
+    StageTable even(problem, graph, units);
+    int64_t moves = std::min(steps, 400 * GraphSize(graph) + 200'000), all = moves;
+    if (BalanceLoads(graph, even, options.rating == 1 ? 0.2 : 1, moves)) units = even.units();
+    steps -= all - moves;
   }
 
   // The best cuts of many orders, the most promising of them refined.

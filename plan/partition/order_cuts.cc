@@ -59,24 +59,15 @@ namespace {
 // Where a cut can be: the devices behind it must hold the work there, those ahead of it the rest,
 // both with the transfers between them, at loads under a limit.
 struct CutRoom {
-  std::vector<double> capacity;  // of each state: device time that its devices can hold
-  std::vector<char> hosts;       // of each state: whether it uses a CPU
-  std::vector<double> work;      // before each position, in device time
-  std::vector<double> cut;       // at each position: device time that it costs each side at least
+  double below;              // no load is as large
+  std::vector<double> work;  // before each position, in device time
+  std::vector<double> cut;   // at each position: device time that it costs each side at least
   const Resources& resources;
 
-  CutRoom(const PartitionProblem& problem, const Chain& chain, const Resources& r, double below)
-      : resources(r) {
-    capacity.assign(r.states, 0), hosts.assign(r.states, 0);
+  CutRoom(const PartitionProblem& problem, const Chain& chain, const Resources& r, double b)
+      : below(b), resources(r) {
     double cut_weight = kInfinity, latency_weight = kInfinity;
-    int stride = 1;
     for (const DeviceClass& device : problem.devices) {
-      for (int s = 0; s < r.states; ++s) {
-        int used = s / stride % (device.count + 1);
-        if (used) capacity[s] += device.host ? kInfinity : used * below * device.speed;
-        if (used && device.host) hosts[s] = 1;
-      }
-      stride *= device.count + 1;
       if (device.count == 0 || device.host) continue;
       cut_weight = std::min(cut_weight, device.speed / device.link);
       latency_weight = std::min(latency_weight, device.speed * problem.transfer_latency);
@@ -102,10 +93,12 @@ struct CutRoom {
     double before = work[position], after = work.back() - before, cost = cut[position];
     double slack = 1e-9 * (work.back() + cost);
     bool any = false;
+    auto holds = [&](double speed, double needed) {
+      double room = speed > 0 ? below * speed : 0;
+      return speed == kInfinity || needed + cost <= room + slack;
+    };
     for (int s = 0; s < resources.states; ++s) {
-      int other = resources.complement[s];
-      possible[s] = after + (hosts[s] ? 0 : cost) <= capacity[s] + slack &&
-                    before + (hosts[other] ? 0 : cost) <= capacity[other] + slack;
+      possible[s] = holds(resources.speed[s], after) && holds(resources.speed_left[s], before);
       any = any || possible[s];
     }
     return any;
@@ -151,6 +144,7 @@ static OrderCuts CutBlocks(const PartitionProblem& problem, const Chain& chain,
       for (size_t t = chain.begin[end]; t < chain.begin[end + 1]; ++t) {
         const Chain::Touch& touch = chain.touches[t];
         if (touch.before < begin) stage.AddCut(*touch.net, 1);
+        if (touch.before < begin && touch.before >= 0) stage.entering_time += touch.net->time;
         if (touch.first >= begin) stage.AddCut(*touch.net, -1);
       }
       ++end;

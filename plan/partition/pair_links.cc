@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <map>
 
+#include "plan/partition/staged_units.h"
+
 namespace pipewright {
 
 namespace {
@@ -114,6 +116,105 @@ static std::vector<double> Links(const PartitionProblem& problem) {
   return links;
 }
 
+using Sequence = std::vector<std::pair<int, int>>;  // class and number of each device
+
+static double Link(const PartitionProblem& problem, int a, int b) {
+  return std::min(problem.pair_links[a][b], problem.pair_links[b][a]);
+}
+
+// The devices that are no CPUs by number; and from each of them on, always the one that the last
+// has the best link to, the sequence with the fastest such links.
+static std::vector<Sequence> DeviceSequences(const PartitionProblem& problem) {
+  Sequence all;
+  for (size_t c = 0; c < problem.devices.size(); ++c)
+    for (int d = 0; d < problem.devices[c].count && !problem.devices[c].host; ++d) {
+      const std::vector<int>& numbers = problem.devices[c].numbers;
+      all.push_back({static_cast<int>(c), numbers.empty() ? d : numbers[d]});
+    }
+  std::sort(all.begin(), all.end(), [](auto a, auto b) { return a.second < b.second; });
+  std::vector<Sequence> sequences = {all, {}};
+  double least = kInfinity;
+  for (size_t start = 0; start < all.size(); ++start) {
+    Sequence sequence, left = all;
+    std::swap(left[0], left[start]);
+    double time = 0;
+    for (size_t next = 0; !left.empty();) {
+      if (!sequence.empty()) time += 1 / Link(problem, sequence.back().second, left[next].second);
+      sequence.push_back(left[next]);
+      left.erase(left.begin() + static_cast<int>(next));
+      next = 0;
+      for (size_t i = 1; i < left.size(); ++i)
+        if (Link(problem, sequence.back().second, left[i].second) >
+            Link(problem, sequence.back().second, left[next].second))
+          next = i;
+    }
+    if (time < least) least = time, sequences[1] = sequence;
+  }
+  return sequences;
+}
+
+// The devices of a partition's stages in turn, behind those that are idle.
+static Sequence DevicesInTurn(const Sequence& all, const PartitionResult& result) {
+  Sequence idle, sequence;
+  for (const PartitionStage& stage : result.stages)
+    for (int number : stage.numbers) sequence.push_back({stage.device_class, number});
+  for (const auto& device : all)
+    if (std::find(sequence.begin(), sequence.end(), device) == sequence.end())
+      idle.push_back(device);
+  idle.insert(idle.end(), sequence.begin(), sequence.end());
+  return idle;
+}
+
+// The best cuts of each order on the devices in turn. What skips a stage counts as if it came from
+// the device before; only the partition that comes of it is judged as it is.
+static bool CutOnDevices(Search& search, const std::vector<std::vector<int>>& orders,
+                         Sequence sequence) {
+  const PartitionProblem& problem = search.problem;
+  if (problem.stages > 0 && problem.max_replicas == 1)
+    sequence.erase(
+        sequence.begin(),
+        sequence.end() - std::min<int>(problem.stages, static_cast<int>(sequence.size())));
+  Resources resources(problem, sequence);
+  int64_t steps = INT64_MAX;
+  bool better = false;
+  for (const std::vector<int>& order : orders) {
+    OrderCuts cuts = CutOrder(problem, search.graph, resources, order, 1.5 * search.best.objective,
+                              200'000, steps);
+    if (cuts.stages.empty()) continue;
+    PartitionResult result = ResultOfStages(problem, search.graph, StagesOfCuts(order, cuts));
+    for (size_t s = 0; s < cuts.stages.size(); ++s) {
+      const StageOption& option = cuts.stages[s].option;
+      result.stages[s].numbers.clear();
+      for (int r = 0; r < option.replicas; ++r)
+        result.stages[s].numbers.push_back(sequence[option.first + r].second);
+    }
+    better = search.Better(result) || better;
+  }
+  return better;
+}
+
+// Cuts, exchanges and moves in turn, from equal cuts and from those of each sequence of devices,
+// and as long as that helps.
+static void ImproveOnDevices(Search& search) {
+  std::vector<Sequence> sequences = DeviceSequences(search.problem);
+  std::vector<std::vector<int>> orders = CandidateOrders(search.graph);
+  if (search.graph.units.size() > 500) orders.resize(std::min<size_t>(orders.size(), 2));
+  int devices = static_cast<int>(sequences[0].size());
+  int stages = search.problem.stages > 0 ? search.problem.stages : devices;
+  StagedUnits equal = EqualCuts(search.problem, search.graph, stages);
+  if (!equal.options.empty()) {
+    PartitionResult result = ResultOfStages(search.problem, search.graph, equal);
+    search.Better(result);
+  }
+  for (const Sequence& sequence : sequences) CutOnDevices(search, orders, sequence);
+  search.Run();
+  for (int round = 0; round < 8; ++round) {
+    orders[0] = OrderByStage(orders[0], StagesOfResult(search.graph, search.best));
+    if (!CutOnDevices(search, orders, DevicesInTurn(sequences[0], search.best))) break;
+    search.Run();
+  }
+}
+
 PartitionResult SolvePairLinks(const PartitionProblem& problem, const SolveOptions& options) {
   PartitionProblem relaxed = problem;
   relaxed.pair_links.clear();
@@ -146,6 +247,11 @@ PartitionResult SolvePairLinks(const PartitionProblem& problem, const SolveOptio
       if (best.objective <= bound.lower_bound * (1 + 1e-12)) break;
     }
   if (!best.feasible) return bound;
+  if (best.objective > bound.lower_bound * (1 + 1e-12)) {
+    Search search{problem, graph, best, 30'000'000 / cost};
+    ImproveOnDevices(search);
+    best = search.best;
+  }
   best.lower_bound = bound.lower_bound;
   best.proven = best.objective <= best.lower_bound * (1 + 1e-12);
   if (!best.proven && SearchPairLinks(problem, graph, {}, kWholeSearch / cost, best)) {

@@ -40,10 +40,15 @@ struct Pass {
     int from = table.units().stage_of[unit];
     auto [low, high] = table.Range(unit);
     if (low == high || table.size(from) < 2) return best;
-    int before = -1;
-    for (int to : std::array<int, 4>{low, from - 1, from + 1, high}) {
-      if (to < low || to > high || to == from || to == before) continue;
-      before = to;
+    int least = low;
+    for (int to = low + 1; to <= high; ++to)
+      if (table.load(to) < table.load(least)) least = to;
+    *options.steps -= (high - low) / 8;
+    const std::array<int, 5> stages = {low, from - 1, from + 1, high, least};
+    for (auto stage = stages.begin(); stage != stages.end(); ++stage) {
+      int to = *stage;
+      if (to < low || to > high || to == from || std::find(stages.begin(), stage, to) != stage)
+        continue;
       *options.steps -= kLookSteps;
       auto [left, right] = table.LoadsAfter(unit, to);
       if (right == kInfinity || left == kInfinity) continue;

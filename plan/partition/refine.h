@@ -53,4 +53,10 @@ struct RefineOptions {
 // DAC 1982). Returns whether anything is better. Deterministic.
 bool Refine(const UnitGraph& graph, StageTable& table, const RefineOptions& options);
 
+// Lowers the largest load: for lower and lower targets, a tabu search moves units out of the
+// slowest stage, or exchanges them for others, so that less is over the target. What a move adds to
+// the loads of all stages counts `sum_weight` times as much: there is no other room than theirs.
+// What it took is taken from `steps`. Returns whether the largest load is lower. Deterministic.
+bool BalanceLoads(const UnitGraph& graph, StageTable& table, double sum_weight, int64_t& steps);
+
 }  // namespace pipewright

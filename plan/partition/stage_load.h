@@ -9,6 +9,11 @@ namespace pipewright {
 // One way to run a stage: a device class and a number of replicas.
 struct StageOption {
   int device_class = 0, replicas = 1;
+  // Of devices that are given in a sequence: where the stage's first one is there, and links for
+  // what comes from earlier stages, goes to later ones, and between its replicas. Else -1: any
+  // devices of the class, on its link.
+  int first = -1;
+  double link_in = 1, link_out = 1, link_within = 1;
 };
 
 // Sums over the units of a stage and over the nets that it cuts.
@@ -16,7 +21,8 @@ struct StageSums {
   double device_time = 0, host_time = 0;
   double static_bytes = 0, stash_bytes = 0, parameter_bytes = 0;
   double cut_time = 0, cut_transfers = 0, cut_bytes = 0;
-  int not_on_device = 0;  // units that need a CPU
+  double entering_time = 0;  // of cut_time, what comes from earlier stages; only CutOrder knows it
+  int not_on_device = 0;     // units that need a CPU
 
   void AddUnit(const Unit& unit, int sign) {
     device_time += sign * unit.device_time;
@@ -54,10 +60,13 @@ struct StageSums {
       // Sums in another order differ by rounding; a stage that fits exactly must not be lost to it.
       if (bytes > device.memory_bytes * (1 + 1e-12)) return kInfinity;
     }
-    return (device_time / device.speed + cut_time / device.link +
-            cut_transfers * problem.transfer_latency) /
-               r +
-           2 * (r - 1) / r * parameter_bytes * problem.exchange_time / device.link;
+    double cut = cut_time / device.link, within = device.link;
+    if (option.first >= 0) {
+      cut = entering_time / option.link_in + (cut_time - entering_time) / option.link_out;
+      within = option.link_within;
+    }
+    return (device_time / device.speed + cut + cut_transfers * problem.transfer_latency) / r +
+           2 * (r - 1) / r * parameter_bytes * problem.exchange_time / within;
   }
 };
 
@@ -96,7 +105,8 @@ struct StageLoad : StageSums {
 };
 
 // Every way to run a stage, and how the devices used so far are numbered: in mixed radix, one digit
-// a device class and, where the number of stages does not follow from the devices, one for it.
+// a device class and, where the number of stages does not follow from the devices, one for it. Of
+// devices in a sequence those at its end are used first.
 struct Resources {
   struct Step {
     int from, to;  // states before (devices behind the stage) and after
@@ -105,11 +115,19 @@ struct Resources {
   std::vector<StageOption> options;
   std::vector<std::vector<Step>> steps;  // of each option
   std::vector<int> used;                 // devices in use, of each state
-  std::vector<int> complement;           // the state of the devices that a state leaves
-  std::vector<char> final;               // whether a partition may end in the state
+  // Of each state: speed of the devices in use together, and of those left; infinite with a CPU.
+  std::vector<double> speed, speed_left;
+  std::vector<int> complement;  // the state of the devices that a state leaves; no sequence
+  std::vector<char> final;      // whether a partition may end in the state
   int states = 1, devices = 0;
 
   explicit Resources(const PartitionProblem& problem);
+  // Devices (class and number) in the order in which the stages take them, each with the pair links
+  // to those beside it; a pipeline may leave out some at the start.
+  Resources(const PartitionProblem& problem, const std::vector<std::pair<int, int>>& sequence);
+
+ private:
+  void AddOption(const StageOption& option);
 };
 
 }  // namespace pipewright

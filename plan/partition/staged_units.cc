@@ -31,6 +31,31 @@ StagedUnits StagesOfResult(const UnitGraph& graph, const PartitionResult& result
   return units;
 }
 
+StagedUnits EqualCuts(const PartitionProblem& problem, const UnitGraph& graph, int stages) {
+  std::vector<std::pair<int, int>> devices;  // number and class
+  for (size_t c = 0; c < problem.devices.size(); ++c) {
+    const DeviceClass& device = problem.devices[c];
+    for (int d = 0; d < device.count && !device.host; ++d)
+      devices.push_back({device.numbers.empty() ? d : device.numbers[d], static_cast<int>(c)});
+  }
+  std::sort(devices.begin(), devices.end());
+  size_t count = graph.units.size(), wanted = static_cast<size_t>(std::max(stages, 1));
+  if (devices.size() < wanted || count < wanted) return {};
+  StagedUnits units;
+  size_t total = 0, nodes = 0;
+  for (const Unit& unit : graph.units) total += unit.nodes.size();
+  for (size_t s = 0; s < wanted; ++s) units.options.push_back({devices[s].second, 1});
+  for (size_t u = 0; u < count; ++u) {
+    // No stage is left without a unit.
+    size_t last = units.stage_of.empty() ? 0 : static_cast<size_t>(units.stage_of.back());
+    size_t stage = std::max(nodes * wanted / total, wanted > count - u ? wanted - (count - u) : 0);
+    stage = units.stage_of.empty() ? 0 : std::clamp(stage, last, last + 1);
+    units.stage_of.push_back(static_cast<int>(stage));
+    nodes += graph.units[u].nodes.size();
+  }
+  return units;
+}
+
 PartitionResult ResultOfStages(const PartitionProblem& problem, const UnitGraph& graph,
                                const StagedUnits& units) {
   PartitionResult result;

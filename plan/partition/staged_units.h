@@ -13,6 +13,10 @@ struct StagedUnits {
 StagedUnits StagesOfCuts(const std::vector<int>& order, const OrderCuts& cuts);
 StagedUnits StagesOfResult(const UnitGraph& graph, const PartitionResult& result);
 
+// The units in their order, cut into stages of equally many nodes, on the first devices that are no
+// CPUs, by number. No options: there are too few units or devices. Memory is not looked at.
+StagedUnits EqualCuts(const PartitionProblem& problem, const UnitGraph& graph, int stages);
+
 // Evaluated; `lower_bound` is left at 0.
 PartitionResult ResultOfStages(const PartitionProblem& problem, const UnitGraph& graph,
                                const StagedUnits& units);

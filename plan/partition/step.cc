@@ -6,6 +6,7 @@
 
 #include "plan/error.h"
 #include "plan/lower.h"
+#include "plan/partition/staged_units.h"
 #include "plan/schedule.h"
 #include "plan/simulate.h"
 
@@ -249,6 +250,15 @@ PartitionResult SolveStep(const PartitionProblem& problem, const SolveOptions& o
     if (!result.feasible) continue;
     try {
       search.Judge(result);
+      StagedUnits cuts = EqualCuts(problem, graph, stages);
+      if (!cuts.options.empty()) {
+        PartitionResult equal = ResultOfStages(problem, graph, cuts);
+        if (CheckPartition(fixed, equal).empty()) {
+          search.Judge(equal);
+          search.seen.push_back(equal);
+          if (equal.objective < result.objective) result = equal;
+        }
+      }
       search.Improve(fixed, graph, result);
     } catch (const Error& e) {
       refused = e.what();  // this schedule is not made for so many stages

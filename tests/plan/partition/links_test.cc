@@ -89,6 +89,58 @@ TEST(PairLinks, FindTheBestOfSmallChains) {
   }
 }
 
+// The best cuts of a chain on the devices in the order of their numbers.
+double BestCuts(const PartitionProblem& problem) {
+  int nodes = static_cast<int>(problem.nodes.size()), devices = problem.devices[0].count;
+  std::vector<double> best(nodes + 1, kInfinity);
+  best[0] = 0;
+  for (int d = 0; d < devices; ++d) {
+    std::vector<double> next(nodes + 1, kInfinity);
+    for (int begin = 0; begin < nodes; ++begin) {
+      if (best[begin] == kInfinity) continue;
+      double work = 0;
+      for (int end = begin + 1; end <= nodes; ++end) {
+        work += problem.nodes[end - 1].device_time;
+        double load = work;
+        if (begin > 0) load += problem.values[begin - 1].time / problem.pair_links[d - 1][d];
+        if (end < nodes && d + 1 < devices)
+          load += problem.values[end - 1].time / problem.pair_links[d][d + 1];
+        next[end] = std::min(next[end], std::max(best[begin], load));
+      }
+    }
+    best = next;
+  }
+  return best[nodes];
+}
+
+// Five islands of four devices, numbered at random: the slow links belong where little travels.
+TEST(PairLinks, CutsWhereTheLinksAreSlow) {
+  std::mt19937 random(4);
+  for (int i = 0; i < 3; ++i) {
+    const int devices = 20;
+    PartitionProblem problem = Chain(random, 80, devices);
+    for (PartitionValue& value : problem.values) value.time *= random() % 3 == 0 ? 0.01 : 1;
+    problem.pair_links.assign(devices, std::vector<double>(devices, 1));
+    for (int a = 0; a < devices; ++a)
+      for (int b = 0; b < devices; ++b)
+        if (a / 4 != b / 4) problem.pair_links[a][b] = 0.05;
+    problem.stages = devices;
+    double known = BestCuts(problem);
+    std::vector<int> number(devices);
+    std::iota(number.begin(), number.end(), 0);
+    std::shuffle(number.begin(), number.end(), random);
+    auto links = problem.pair_links;
+    for (int a = 0; a < devices; ++a)
+      for (int b = 0; b < devices; ++b) problem.pair_links[number[a]][number[b]] = links[a][b];
+    for (bool exact : {false, true}) {
+      PartitionResult result = SolvePartition(problem, {exact});
+      EXPECT_EQ(CheckPartition(problem, result), "");
+      EXPECT_LE(result.objective, known * (1 + 1e-9));
+      EXPECT_GE(result.objective, result.lower_bound * (1 - 1e-9));
+    }
+  }
+}
+
 // Two islands of two devices with slow links between them.
 TEST(PairLinks, NextBestWithoutTheSlowestStage) {
   std::mt19937 random(3);
