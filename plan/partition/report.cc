@@ -31,6 +31,7 @@ PartitionReport MakeReport(const PartitionProblem& problem, const PartitionResul
     entry.compute = stage.compute;
     entry.transfer = stage.transfer;
     entry.memory = stage.memory_bytes;
+    entry.load = stage.Load();
     report.stages.push_back(entry);
   }
   return report;
@@ -53,6 +54,7 @@ PartitionReport MakeReport(const ModelGraph& graph, const PipeDreamResult& resul
     entry.compute = stage.compute_s / stage.replicas;
     entry.transfer = stage.transfer_s + stage.allreduce_s / stage.replicas;
     entry.memory = stage.memory_bytes;
+    entry.load = std::max((stage.compute_s + stage.allreduce_s) / stage.replicas, stage.transfer_s);
     report.stages.push_back(entry);
     spans.push_back({stage.first_state, stage.end_state});
   }
@@ -117,16 +119,14 @@ std::string ReportTable(const PartitionReport& report) {
   std::vector<std::vector<std::string>> rows = {
       {"stage", "device", "nodes", "compute", "transfer", "load", "memory", "from .. to"}};
   double slowest = 0;
-  for (const auto& stage : report.stages)
-    slowest = std::max(slowest, stage.compute + stage.transfer);
+  for (const auto& stage : report.stages) slowest = std::max(slowest, stage.load);
   for (size_t s = 0; s < report.stages.size(); ++s) {
     const PartitionReport::Stage& stage = report.stages[s];
-    double load = stage.compute + stage.transfer;
     std::string device = stage.device;
     if (stage.replicas > 1) device += " x" + std::to_string(stage.replicas);
     rows.push_back({std::to_string(s), device, std::to_string(stage.nodes.size()),
                     Time(stage.compute, report.time_unit), Time(stage.transfer, report.time_unit),
-                    Time(load, report.time_unit) + (load >= slowest ? " *" : ""),
+                    Time(stage.load, report.time_unit) + (stage.load >= slowest ? " *" : ""),
                     SizeText(static_cast<int64_t>(stage.memory)),
                     stage.nodes.empty() ? "" : stage.nodes.front() + " .. " + stage.nodes.back()});
   }

@@ -18,6 +18,7 @@ struct PartitionReport {
     std::vector<int> ranks;  // numbers of its devices
     std::vector<std::string> nodes;
     double compute = 0, transfer = 0, memory = 0;
+    double load = 0;  // what of the two the objective counts
   };
   bool feasible = false;
   bool proven = false;
