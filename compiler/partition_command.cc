@@ -157,7 +157,9 @@ void AddPartitionCommand(CLI::App& app) {
       ->check(CLI::IsMember({"exact", "fast", "pipedream"}));
   app.add_option("--stages", r.stages, "exactly so many stages; left out: what is best")
       ->check(kCount);
-  app.add_option("--devices", r.devices, "devices to use at most")->check(CLI::Range(0, 1 << 20));
+  app.add_option("--devices", r.devices,
+                 "devices to use at most (where --stages is not given either: 16)")
+      ->check(CLI::Range(0, 1 << 20));
   app.add_option("--cpus", r.cpus, "CPUs to use at most")->check(CLI::Range(0, 1 << 20));
   app.add_option("-s,--memory,--memory_size", r.memory, "memory of a device: bytes, or 16GB");
   app.add_option("-n,--all_num_machines", r.machines, "machines of each level, innermost first")

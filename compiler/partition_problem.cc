@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
+#include <iostream>
 
 #ifdef PIPEWRIGHT_TORCH
 #include "compiler/measure_package.h"
@@ -14,6 +15,8 @@
 #include "plan/text.h"
 
 namespace pipewright {
+
+constexpr size_t kUnknownDevices = 16;  // at most, where nobody says how many there are
 
 static double Bytes(const std::string& text, const std::string& option) {
   double value = 0;
@@ -58,9 +61,11 @@ static void SetDevices(PartitionProblem& problem, const PartitionRequest& reques
     if (devices < 0) devices = request.stages;
     for (size_t size : {request.speeds.size(), request.links.size(), request.memories.size()})
       if (devices < 0 && size > 0) devices = static_cast<int>(size);
-    if (devices < 1)
-      throw UsageError("partition", "the number of devices is not given",
-                       "--stages K, or --devices N for up to N stages");
+    if (devices < 0) {
+      devices = static_cast<int>(std::min<size_t>(problem.nodes.size(), kUnknownDevices));
+      std::cerr << "note: neither --stages nor --devices is given: up to " << devices
+                << " devices\n";
+    }
     DeviceClass gpu, cpu;
     gpu.count = devices;
     cpu.name = "cpu";
