@@ -68,6 +68,19 @@ PartitionResult SolvePartition(const PartitionProblem& problem, const SolveOptio
   return found;
 }
 
+// The best partition that `exact` does not forbid. Most often it is close to the best of all: that
+// is where to look first.
+static PartitionResult NextBest(const PartitionProblem& problem, const UnitGraph& graph,
+                                double objective, ExactOptions exact) {
+  PartitionResult next;
+  for (double factor : {1.1, 2.0, 0.0}) {
+    exact.below = factor > 0 ? objective * factor : kInfinity;
+    next = ExactPartition(problem, graph, exact);
+    if (next.feasible || !next.proven) break;
+  }
+  return next;
+}
+
 Explanation ExplainPartition(const PartitionProblem& problem, const PartitionResult& result,
                              const SolveOptions& options) {
   Explanation explanation;
@@ -82,15 +95,16 @@ Explanation ExplainPartition(const PartitionProblem& problem, const PartitionRes
     limited = limited || (!device.host && device.memory_bytes < kInfinity);
   ExactOptions exact;
   exact.max_seconds = options.max_seconds;
-  exact.max_sets = options.exact ? options.max_sets : 20'000;
-  if (!options.exact) exact.max_visits = 4'000'000;
+  exact.max_sets = options.exact ? std::min<int64_t>(options.max_sets, 1'000'000) : 20'000;
+  exact.max_visits = options.exact ? 200'000'000 : 4'000'000;
   if (limited) {
     SolveOptions quick = options;
     PartitionResult free = SolvePartition(WithoutMemory(problem), quick);
     if (free.feasible && free.objective < result.objective * (1 - 1e-9))
       explanation.binds = "memory";
   }
-  UnitGraph graph = BuildUnits(problem, ExactMerge(problem));
+  // Nodes that cost nothing where they are may be what the next best cuts off.
+  UnitGraph graph = BuildUnits(problem, Merge::kNone);
   if (!problem.pair_links.empty()) {
     PartitionResult next = NextBestPairLinks(problem, graph, slowest.nodes, exact);
     explanation.next_best = next.objective;
@@ -98,14 +112,15 @@ Explanation ExplainPartition(const PartitionProblem& problem, const PartitionRes
     return explanation;
   }
   exact.forbidden = slowest.nodes;
-  // Most often the next best is close: look there first.
-  for (double factor : {1.1, 2.0, 0.0}) {
-    exact.below = factor > 0 ? result.objective * factor : kInfinity;
-    PartitionResult next = ExactPartition(problem, graph, exact);
-    explanation.next_best_proven = next.proven;
-    explanation.next_best = next.objective;
-    if (next.feasible || !next.proven) break;
+  PartitionResult next = NextBest(problem, graph, result.objective, exact);
+  UnitGraph merged;
+  if (!next.proven) merged = BuildUnits(problem, ExactMerge(problem));
+  if (!next.proven && merged.units.size() < graph.units.size()) {
+    next = Better(NextBest(problem, merged, result.objective, exact), next);
+    next.proven = result.proven && next.objective <= result.objective * (1 + 1e-12);
   }
+  explanation.next_best = next.objective;
+  explanation.next_best_proven = next.proven;
   return explanation;
 }
 

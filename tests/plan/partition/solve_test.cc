@@ -59,6 +59,23 @@ TEST(Partition, NodesWithoutCostBesideACpu) {
   EXPECT_NEAR(result.objective, expected, 1e-9 * (1 + expected));
 }
 
+// A node without work joins its neighbour in the search for the best; the next best may part them.
+TEST(Partition, NextBestPartsWhatTheBestHasTogether) {
+  PartitionProblem problem;
+  problem.nodes.resize(2);
+  problem.nodes[0].device_time = 4;
+  problem.values.push_back({0, {1}, 7, 1, 0});
+  problem.devices.resize(1);
+  problem.devices[0].count = 2;
+  for (bool exact : {true, false}) {
+    PartitionResult result = SolvePartition(problem, {exact});
+    ASSERT_EQ(result.objective, 4);
+    Explanation explanation = ExplainPartition(problem, result, {exact});
+    EXPECT_EQ(explanation.next_best, 11);
+    EXPECT_TRUE(explanation.next_best_proven);
+  }
+}
+
 TEST(Partition, ExactAgreesWithBruteForce) {
   bool thorough = std::getenv("PIPEWRIGHT_LONG") != nullptr;
   int cases = thorough ? 20000 : 500, feasible = 0;
