@@ -381,7 +381,7 @@ Trace Simulate(const Plan& plan, const Costs& costs, const SimulateOptions& give
                   "it recomputes, and its costs do not say for how much",
                   "give \"recompute\": {\"time\": F, \"activation\": 0} in the costs");
   if (options.steps < 1) throw Error("steps", "must be at least 1");
-  if (options.synchronous && !HasTransfers(plan))
+  if (options.synchronous && plan.ranks.size() > 1 && !HasTransfers(plan))
     throw Error("synchronous sends", "the plan has no transfers",
                 "write it without --compute-only");
   Run run(plan, costs, options);

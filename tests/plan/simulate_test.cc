@@ -190,6 +190,9 @@ TEST(Simulate, SynchronousSendsWaitForTheReceive) {
   costs.stages.resize(4);
   EXPECT_NO_THROW(Simulate(crossed, costs));
   EXPECT_THROW(Simulate(crossed, costs, options), Error);
+  // On one rank nothing is sent; a schedule for several does not say when.
+  EXPECT_EQ(Simulate(ReadPlan("0F0,1F0\n", "p"), Uniform(1, 1, 1), options).ranks[0][1].start, 1);
+  EXPECT_THROW(Simulate(ReadPlan("0F0\n1F0\n", "p"), Uniform(1, 1, 1), options), Error);
 }
 
 TEST(Simulate, StepsGoOnWithoutABarrier) {
