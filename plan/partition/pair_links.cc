@@ -223,16 +223,18 @@ PartitionResult SolvePairLinks(const PartitionProblem& problem, const SolveOptio
   int64_t cost = static_cast<int64_t>(problem.nodes.size() + problem.values.size()) + 1;
   PartitionResult best, bound = SolvePartition(relaxed, options);
   if (!bound.feasible) return bound;
-  // Fewer stages may do without the slow links.
+  // Fewer stages may do without the slow links. Of large graphs only few are looked at.
   int devices = 0;
   for (const DeviceClass& device : problem.devices) devices += device.count;
   std::vector<int> counts = {-1};
-  if (problem.stages < 0)
+  const bool large = graph.units.size() > 500;
+  if (problem.stages < 0 && !large)
     for (int k = 1; k <= std::min(devices, 8); ++k) counts.push_back(k);
   SolveOptions quick = options;
   quick.exact = options.exact && graph.units.size() <= 200;
   for (int stages : counts)
     for (double link : {kInfinity, links[links.size() / 2], links[0]}) {
+      if (large && link < kInfinity && link > links[0]) continue;
       PartitionProblem equal = relaxed;
       if (stages > 0) equal.stages = stages;
       for (DeviceClass& device : equal.devices) device.link = std::min(device.link, link);
