@@ -24,8 +24,24 @@ static PartitionResult Improve(const PartitionProblem& problem, const UnitGraph&
   return best;
 }
 
+// Devices that only their memory tells apart are then alike.
 static PartitionProblem WithoutMemory(PartitionProblem problem) {
-  for (DeviceClass& device : problem.devices) device.memory_bytes = kInfinity;
+  std::vector<DeviceClass> kinds;
+  for (DeviceClass& device : problem.devices) {
+    device.memory_bytes = kInfinity;
+    auto same = std::find_if(kinds.begin(), kinds.end(), [&](const DeviceClass& kind) {
+      return kind.host == device.host && kind.speed == device.speed && kind.link == device.link &&
+             kind.numbers.empty() == device.numbers.empty();
+    });
+    if (same == kinds.end()) {
+      kinds.push_back(device);
+      continue;
+    }
+    same->count += device.count;
+    same->numbers.insert(same->numbers.end(), device.numbers.begin(), device.numbers.end());
+    std::sort(same->numbers.begin(), same->numbers.end());
+  }
+  problem.devices = kinds;
   return problem;
 }
 
