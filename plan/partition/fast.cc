@@ -224,6 +224,8 @@ PartitionResult FastPartition(const PartitionProblem& problem, const UnitGraph& 
     return result;
   }
   int64_t budget = options.steps + options.steps_of_unit * GraphSize(graph);
+  // With many stages a step takes longer.
+  if (resources.devices <= 32) budget += budget / 2;
   Fast fast{problem, graph,          options, resources,    result.lower_bound,
             budget,  budget * 2 / 3, {},      options.below};
   bool large = graph.units.size() > 40;  // smaller ones an exact search settles at once
