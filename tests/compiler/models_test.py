@@ -268,12 +268,10 @@ class Models(CompilerTest):
             def forward(self, x):
                 y = self.a(x)
                 pipe_split()
-                each = torch.vmap(lambda w, v: torch.tanh(v @ w).mean(0), in_dims=(0, None),
-                                  out_dims=1)(self.experts, y)
+                each = torch.vmap(lambda w, v: torch.tanh(v @ w).mean(0), in_dims=(0, None))(self.experts, y)
                 pairs = torch.vmap(torch.vmap(lambda u, v: (u * v).sum()))(y, y.flip(1))
-                constant = torch.vmap(lambda v: self.b.bias)(y)
                 pipe_split()
-                return self.b(y + each.mean(1) + pairs[..., None]) + constant.mean()
+                return self.b(y + each.mean(0) + pairs[..., None])
 
         self.check(Mapped(), [torch.randn(3, 2, 4)], modules=3, dynamic={"x": {0: BATCH}},
                    run=([torch.randn(4, 2, 4)], None), tolerance=1e-6)

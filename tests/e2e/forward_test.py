@@ -5,6 +5,7 @@ import unittest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, load_model, save_file
+from torch.distributed.pipelining import pipe_split
 
 from support import LENGTH, Case, bits, export_gpt, gpt, one_process, run_ranks, token_job
 
@@ -45,6 +46,36 @@ class Forward(Case):
                                "-o", self.path("out.safetensors"), "--microbatches", 3, "--conf",
                                self.path("replicas.json"), mpi=False))
         self.assert_same_tensors(load_file(self.path("out.safetensors")), {name: wanted})
+
+    def test_nested_inputs_and_outputs(self):
+        class Nested(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.a, self.b = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+
+            def forward(self, x, *, sides):
+                left, (right, scale) = sides["left"], sides["right"]
+                y = torch.view_as_complex(self.a(left).view(-1, 2, 2)).conj()
+                pipe_split()
+                z = self.b(right) * scale + torch.view_as_real(y * 2).flatten(1)
+                return {"z": z, "none": None, "turned": y, "rows": x.shape[0], "given": (x, 7)}
+
+        model, x = Nested(), torch.randn(3, 4)
+        sides = {"left": torch.randn(3, 4), "right": (torch.randn(3, 4), torch.randn(3, 1))}
+        torch.export.save(torch.export.export(model, (x,), {"sides": sides}, strict=False),
+                          self.path("nested.pt2"))
+        package = self.compile("nested.pt2", "nested.pkg")
+        flat = [x, sides["left"], *sides["right"]]
+        names = json.loads((package / "manifest.json").read_text())["inputs"]
+        save_file(dict(zip(names, flat)), self.path("in.safetensors"))
+        self.succeed(run_ranks(2, "infer", package, "--input", self.path("in.safetensors"), "-o",
+                               self.path("out.safetensors"), mpi=False))
+        found = load_file(self.path("out.safetensors"))
+        with torch.no_grad():
+            wanted = model(x, sides=sides)
+        self.assert_same_tensors(found, {
+            "z": wanted["z"], "turned": wanted["turned"].resolve_conj(), "x_out": x,
+            "rows": torch.tensor(3), "given_1": torch.tensor(7)})
 
     def test_training_has_dropout(self):
         job = token_job(steps=1)

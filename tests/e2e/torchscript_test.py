@@ -35,7 +35,8 @@ class TorchScript(Case):
     def test_a_burned_size_that_mixes_samples(self):
         class Mixing(torch.nn.Module):
             def forward(self, x):
-                return x.view(int(x.size(0)), -1).sum(1)
+                rest = x.view(x.size(0), x.size(1) // 2, -1)  # computes a size with a constant
+                return x.view(int(x.size(0)), -1).sum(1) + rest.sum()
 
         torch.jit.trace(Mixing(), torch.ones(4, 2, 4)).save(str(self.path("mix.pt")))
         package = self.compile("mix.pt", "mix.pkg")
