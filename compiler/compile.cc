@@ -1,5 +1,8 @@
 #include "compiler/compile.h"
 
+#include <set>
+#include <string>
+
 #include "compiler/emit/explain.h"
 #include "compiler/emit/package.h"
 #include "compiler/import/adapt_weights.h"
@@ -20,6 +23,10 @@ static const char kEvaluation[] =
 // What the model returns as it was given is a value that a module makes, too.
 static void AliasReturnedInputs(Model& model) {
   torch::jit::Graph& graph = *model.graph;
+  std::set<std::string> taken;
+  for (const torch::jit::Value* input : graph.inputs()) taken.insert(input->debugName());
+  for (torch::jit::Node* node : AllNodes(graph))
+    for (const torch::jit::Value* value : node->outputs()) taken.insert(value->debugName());
   for (size_t i = 0; i < graph.outputs().size(); ++i) {
     torch::jit::Value* output = graph.outputs()[i];
     if (output->node()->kind() != c10::prim::Param ||
@@ -27,7 +34,10 @@ static void AliasReturnedInputs(Model& model) {
       continue;
     torch::jit::WithInsertPoint last(graph.return_node());
     torch::jit::Node* alias = graph.insertNode(graph.create(c10::aten::alias, {output}, 1));
-    alias->output()->setDebugName(output->debugName() + "_out");
+    std::string name = output->debugName() + "_out";
+    for (int k = 2; !taken.insert(name).second; ++k)
+      name = output->debugName() + "_out" + std::to_string(k);
+    alias->output()->setDebugName(name);
     if (const ValueMeta* known = model.MetaOf(output)) {
       ValueMeta meta = *known;
       model.meta[alias->output()->debugName()] = meta;

@@ -50,7 +50,8 @@ static double BestLink(const PartitionProblem& problem, int device) {
 }
 
 // One class for each different kind of device; the counts of a profile come from the command line.
-static void SetDevices(PartitionProblem& problem, const PartitionRequest& request) {
+static void SetDevices(PartitionProblem& problem, const PartitionRequest& request,
+                       const Profile& profile) {
   int devices = request.devices;
   if (devices < 0 && !request.machines.empty()) {
     devices = 1;
@@ -61,6 +62,9 @@ static void SetDevices(PartitionProblem& problem, const PartitionRequest& reques
     if (devices < 0) devices = request.stages;
     for (size_t size : {request.speeds.size(), request.links.size(), request.memories.size()})
       if (devices < 0 && size > 0) devices = static_cast<int>(size);
+    if (devices < 0)
+      for (const ProfileLink& link : profile.links)  // the ranks that it was measured on
+        devices = std::max({devices, link.from + 1, link.to + 1});
     if (devices < 0) {
       devices = static_cast<int>(std::min<size_t>(problem.nodes.size(), kUnknownDevices));
       std::cerr << "note: neither --stages nor --devices is given: up to " << devices
@@ -279,7 +283,7 @@ PartitionProblem MakeProblem(const PartitionInput& input, const PartitionRequest
   }
   problem.stages = request.stages;
   problem.max_replicas = request.replicas;
-  SetDevices(problem, request);
+  SetDevices(problem, request, input.profile);
   SetGroups(problem, request);
   if (request.links.empty() && request.bandwidths.empty()) UseMeasuredLinks(problem, input.profile);
   return problem;

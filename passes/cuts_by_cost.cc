@@ -20,8 +20,8 @@ namespace {
 // The operations in order, and what a cut before each would mean.
 struct Places {
   std::vector<const Node*> nodes;
-  std::vector<bool> allowed;
-  std::vector<int> crossing;  // tensors alive across the place before each node
+  std::vector<bool> allowed, hidden;  // hidden: parts a write from what it changes; empty: none
+  std::vector<int> crossing;          // tensors alive across the place before each node
 
   explicit Places(const Model& model) {
     std::unordered_map<const Node*, size_t> position;
@@ -65,34 +65,46 @@ struct Places {
     if (writes.empty()) return;
     MemoryClasses classes;
     for (Node* node : model.graph->nodes()) JoinNode(node, classes);
-    std::map<int, size_t> last_write;                      // by class
+    std::map<int, std::vector<size_t>> written;  // by class: where, in order
+    for (const Write& write : writes) written[classes.Find(write.value)].push_back(write.position);
+    for (auto& [id, places] : written) std::sort(places.begin(), places.end());
     std::map<int, std::pair<size_t, size_t>> weight_uses;  // first and last, of written classes
-    for (const Write& write : writes) {
-      size_t& last = last_write[classes.Find(write.value)];
-      last = std::max(last, write.position);
-    }
+    for (const Value* input : model.graph->inputs())
+      if (input->offset() < model.weights.size() && HasMemory(input) &&
+          written.count(classes.Find(input)))
+        weight_uses.try_emplace(classes.Find(input), nodes.size(), 0);
+    std::vector<int> forbidden(nodes.size() + 2, 0);  // changes from place to place
     auto forbid = [&](size_t first, size_t last) {
-      for (size_t k = first; k <= last && k < nodes.size(); ++k) allowed[k] = false;
+      if (first <= last) ++forbidden[first], --forbidden[std::min(last, nodes.size()) + 1];
+    };
+    auto use = [&](const Value* input, size_t at) {
+      if (!HasMemory(input)) return;
+      auto found = written.find(classes.Find(input));
+      if (found == written.end()) return;
+      if (auto weight = weight_uses.find(found->first); weight != weight_uses.end()) {
+        auto& [first, last] = weight->second;
+        first = std::min(first, at), last = std::max(last, std::min(at, nodes.size() - 1));
+        return;
+      }
+      const std::vector<size_t>& places = found->second;
+      auto behind = std::lower_bound(places.begin(), places.end(), at);
+      if (behind == places.begin()) return;  // used before any write
+      if (input->node() == model.graph->param_node()) {
+        forbid(places.front() + 1, at);  // nobody made it: written and used in one module
+        return;
+      }
+      auto made = position.find(input->node());
+      if (made != position.end() && made->second < *(behind - 1))
+        forbid(made->second + 1, *(behind - 1));
     };
     for (size_t i = 0; i < nodes.size(); ++i)
       for (Node* inner : WithInner(const_cast<Node*>(nodes[i])))
-        for (const Value* input : inner->inputs()) {
-          if (!HasMemory(input)) continue;
-          auto written = last_write.find(classes.Find(input));
-          if (written == last_write.end()) continue;
-          if (input->node() == model.graph->param_node() &&
-              input->offset() < model.weights.size()) {
-            auto& uses = weight_uses.try_emplace(written->first, i, i).first->second;
-            uses.second = i;
-          }
-          auto made = position.find(input->node());
-          if (made == position.end()) continue;
-          for (const Write& write : writes)
-            if (write.position < i && made->second < write.position &&
-                classes.Find(write.value) == written->first)
-              forbid(made->second + 1, write.position);
-        }
+        for (const Value* input : inner->inputs()) use(input, i);
+    for (const Value* output : model.graph->outputs()) use(output, nodes.size());
     for (const auto& [id, uses] : weight_uses) forbid(uses.first + 1, uses.second);
+    hidden.assign(nodes.size(), false);
+    int depth = 0;
+    for (size_t i = 0; i < nodes.size(); ++i) hidden[i] = (depth += forbidden[i]) > 0;
   }
 
   // Whether something may be appended to the list: one object, which one module holds.
@@ -129,13 +141,15 @@ struct Places {
     return found;
   }
 
+  bool Allowed(size_t i) const { return allowed[i] && (hidden.empty() || !hidden[i]); }
+
   // The best place in [first, last] to cut: the fewest crossing, then the nearest to `ideal`. 0:
-  // none is allowed.
-  size_t Best(size_t first, size_t last, size_t ideal) const {
+  // none is allowed. `any`: where a write may be hidden too; isolate_writes judges.
+  size_t Best(size_t first, size_t last, size_t ideal, bool any = false) const {
     size_t best = 0;
     auto cost = [&](size_t i) { return std::pair(crossing[i], i > ideal ? i - ideal : ideal - i); };
     for (size_t i = std::max<size_t>(1, first); i < nodes.size() && i <= last; ++i)
-      if (allowed[i] && (best == 0 || cost(i) < cost(best))) best = i;
+      if ((any ? allowed[i] : Allowed(i)) && (best == 0 || cost(i) < cost(best))) best = i;
     return best;
   }
 };
@@ -164,6 +178,7 @@ Cuts ByShare(const SplitSpec& split, const Places& places, const std::vector<dou
     // All of these lie in regions, or before the last cut.
     if (best == 0) best = places.Best(after + 1, n - (count - k), at(share));
     if (best == 0) best = places.Best(after + 1, n, at(share));
+    if (best == 0) best = places.Best(after + 1, n - (count - k), at(share), true);
     if (best == 0)
       throw Error(where, "there are not enough places to cut", "ask for fewer modules");
     after = best;

@@ -161,8 +161,10 @@ class Alone {
       messages.push_back(body_.Allocate(static_cast<int>(e), microbatch, backward));
       const std::vector<at::Tensor> tensors = TensorsOf(messages.back());
       std::vector<at::Tensor>& contents = contents_[{static_cast<int>(e), backward}];
+      contents.resize(tensors.size());
       for (size_t i = 0; i < tensors.size(); ++i) {
-        if (i == contents.size()) contents.push_back(SomeNumbers(tensors[i]));
+        if (!contents[i].defined() || contents[i].sizes() != tensors[i].sizes())
+          contents[i] = SomeNumbers(tensors[i]);  // sizes may differ from microbatch to microbatch
         at::Tensor(tensors[i]).copy_(contents[i]);
       }
     }

@@ -52,7 +52,7 @@ void ReplicaBuffers::After(int module, int place) {
   for (Buffer& buffer : found->second)
     if (buffer.merge == "updates")
       buffer.updates[place] =
-          Now(module, buffer).to(at::kDouble).sub_(buffer.before.to(at::kDouble), buffer.kept);
+          Now(module, buffer).to(at::kDouble).sub(buffer.before.to(at::kDouble), buffer.kept);
 }
 
 int64_t ReplicaBuffers::OwnMicrobatches(int replica, int replicas) const {
@@ -77,7 +77,7 @@ at::Tensor ReplicaBuffers::Merged(int module, const Buffer& buffer,
   if (buffer.merge == "updates") {
     at::Tensor sum = buffer.start;
     for (const at::Tensor& update : brought)
-      sum = sum.to(at::kDouble).mul_(buffer.kept).add_(update).to(now.scalar_type());
+      sum = sum.to(at::kDouble).mul(buffer.kept).add_(update).to(now.scalar_type());
     return sum;
   }
   if (buffer.merge == "sum") {

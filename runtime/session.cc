@@ -115,11 +115,11 @@ void OpenSession(Session& session, const SessionOptions& options, Transport& tra
   Phase(transport, "reading", [&] {
     auto shapes = std::make_shared<ShapeCache>(options.package, session.run.manifest);
     const std::vector<TensorSpec> given = specs(0, 0);
+    // Ranks may tell each other sizes here: before anything fails on one of them alone.
+    const std::vector<Fed> feeds = options.fed ? options.fed(session) : std::vector<Fed>();
     auto first = shapes->Of(given);
     CheckRunnable(session, *first);
-    if (options.fed)
-      for (const Fed& fed : options.fed(session))
-        CheckTargets(session, *shapes->Of(fed.inputs), fed);
+    for (const Fed& fed : feeds) CheckTargets(session, *shapes->Of(fed.inputs), fed);
     // Where the model file does not say dtypes, integers are known by now: they have no gradient.
     for (size_t id = 0; id < first->size(); ++id)
       if ((*first)[id].known && !at::isFloatingType((*first)[id].type) &&

@@ -18,7 +18,13 @@ Updater::Updater(const Manifest& manifest, const OptimizerJob& optimizer,
       dynamic_(loss_scale.interval > 0),
       keep_gradients_(keep_gradients) {
   scale_.factor = loss_scale.initial;
-  if (job_.state_on_disk) folder_ = OffloadFolder::In(job_.state_folder);
+  if (job_.state_on_disk) {
+    try {
+      folder_ = OffloadFolder::In(job_.state_folder);
+    } catch (const Error& e) {
+      throw Error("optimizer.state_folder", e.what(), "name a folder of this host's own disk");
+    }
+  }
   // In the order of the modules, each under its first holder.
   std::map<std::string, int> seen;
   for (size_t m = 0; m < manifest.modules.size(); ++m) {

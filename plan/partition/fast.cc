@@ -242,7 +242,7 @@ PartitionResult FastPartition(const PartitionProblem& problem, const UnitGraph& 
     fast.Levels(1, early);
   }
   fast.CutOrders();
-  fast.Offer(EqualCuts(problem, graph, problem.stages > 0 ? problem.stages : resources.devices));
+  fast.Offer(EqualCuts(problem, graph, problem.stages > 0 ? problem.stages : -1));
   if (narrow && !fast.Optimal()) {
     if (!fast.best.options.empty()) {
       double bound = result.lower_bound;

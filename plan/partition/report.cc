@@ -134,8 +134,8 @@ std::string ReportTable(const PartitionReport& report) {
   out += std::string(report.more.contains("schedule") ? "step " : "bottleneck ") +
          Time(report.objective, report.time_unit) + ", at least " +
          Time(report.lower_bound, report.time_unit) + " is needed (gap " +
-         Format("%.3g %%", 100 * Gap(report)) + (report.proven ? ", optimal" : ", not proven") + "); " +
-         report.mode + ", " + Format("%.2f s", report.seconds) + "\n";
+         Format("%.3g %%", 100 * Gap(report)) + (report.proven ? ", optimal" : ", not proven") +
+         "); " + report.mode + ", " + Format("%.2f s", report.seconds) + "\n";
   return out;
 }
 

@@ -66,7 +66,10 @@ static double SlowestLink(const PartitionProblem& problem,
   for (int a = std::max(begin, 0); a < std::min(end, size); ++a)
     for (int b = std::max(from, 0); b < std::min(to, size); ++b) {
       int one = sequence[a].second, other = sequence[b].second;
-      if (one != other)
+      // Links join devices; CPUs have numbers of their own.
+      const bool host =
+          problem.devices[sequence[a].first].host || problem.devices[sequence[b].first].host;
+      if (one != other && !host)
         link = std::min({link, problem.pair_links[one][other], problem.pair_links[other][one]});
     }
   return link < kInfinity ? link : 1;

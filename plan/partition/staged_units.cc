@@ -39,8 +39,10 @@ StagedUnits EqualCuts(const PartitionProblem& problem, const UnitGraph& graph, i
       devices.push_back({device.numbers.empty() ? d : device.numbers[d], static_cast<int>(c)});
   }
   std::sort(devices.begin(), devices.end());
-  size_t count = graph.units.size(), wanted = static_cast<size_t>(std::max(stages, 1));
-  if (devices.size() < wanted || count < wanted) return {};
+  size_t count = graph.units.size();
+  size_t wanted =
+      stages >= 0 ? static_cast<size_t>(std::max(stages, 1)) : std::min(devices.size(), count);
+  if (wanted == 0 || devices.size() < wanted || count < wanted) return {};
   StagedUnits units;
   size_t total = 0, nodes = 0;
   for (const Unit& unit : graph.units) total += unit.nodes.size();

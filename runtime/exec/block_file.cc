@@ -55,6 +55,10 @@ bool BlockFile::InCache(uint64_t begin, uint64_t end, bool unknown) const {
   begin -= begin % page;
   end = std::min(end, size_);
   if (end <= begin) return true;
+  // Of somebody else's file that may not be written, the system says that all is there.
+  struct stat status = {};
+  if (fstat(fd_, &status) != 0 || (status.st_uid != geteuid() && access(path_.c_str(), W_OK) != 0))
+    return unknown;
   void* map = mmap(nullptr, end - begin, PROT_READ, MAP_SHARED, fd_, static_cast<off_t>(begin));
   if (map == MAP_FAILED) return unknown;
   std::vector<unsigned char> pages((end - begin + page - 1) / page);

@@ -23,7 +23,7 @@ static void Keep(MpiOperation& op) { new Bundle(std::move(op.bundle)); }
 
 void MpiRequests::Queue(std::shared_ptr<MpiOperation> operation) {
   operation->bytes = TotalBytes(operation->bundle);
-  if (InBackground(*operation)) background_.fetch_add(1, std::memory_order_relaxed);
+  if (InBackground(*operation)) background_.fetch_add(1);
   std::lock_guard lock(queue_mutex_);
   queue_.push_back(std::move(operation));
   queued_.store(true, std::memory_order_release);

@@ -50,7 +50,7 @@ class MpiRequests {
 
   size_t pending();
   // Whether any of them needs progress while the rank computes. Without the lock.
-  bool background() const { return background_.load(std::memory_order_relaxed) > 0; }
+  bool background() const { return background_.load() > 0; }
   // Gives up what is left. The memory stays allocated: MPI may still use it.
   void Drop();
 

@@ -287,7 +287,9 @@ void Watch::GiveWay(int rank) {
   // Ranks of other hosts are not seen: they get a head start. On a busy machine the end of a rank
   // that is seen takes its time.
   const double start = Now(), ahead = 0.2 * std::min(rank, 4);
-  while (Now() - start < ahead || (Now() - start < 5 && lower_failed())) usleep(20000);
+  bool seen = false;  // its file goes with it
+  while (Now() - start < ahead || (Now() - start < 5 && (seen = seen || lower_failed())))
+    usleep(20000);
 }
 
 }  // namespace pipewright

@@ -104,6 +104,22 @@ class Buffers(Case):
                 torch.testing.assert_close(run.weights[name], weight, rtol=0 if exact else 1e-6,
                                            atol=0 if exact else 1e-7, msg=f"{name}, {changes}")
 
+    def test_statistics_in_double(self):
+        torch.manual_seed(0)
+        export(Statistics().double(), torch.rand(2, 6).double(), self.path("double.pt2"))
+        package = self.compile("double.pt2", "double.pkg")
+        save_file({"x": torch.rand(60, 6).double(), "y": torch.rand(60, 3).double()}, self.path("rows.safetensors"))
+        for name, conf in (("alone", {"module_to_stage_map": [0, 0], "stage_to_rank_map": {"0": [0]}}),
+                           ("three", {"module_to_stage_map": [0, 1], "stage_to_rank_map": {"0": [0, 1, 2], "1": [1]}})):
+            self.path(f"{name}.json").write_text(json.dumps(conf))
+        job = {"data": {"tensors": "rows.safetensors", "inputs": {"x": "x"}, "target": "y", "shuffle": False},
+               "loss": "mse", "optimizer": SGD, "steps": 3, "microbatches": 5, "microbatch_size": 3,
+               "reduce": "exact", "buffers": "merge"}
+        alone = self.train(package, job, 1, False, self.path("alone.json"))
+        run = self.train(package, job, 3, False, self.path("three.json"))
+        for name, weight in alone.weights.items():
+            torch.testing.assert_close(run.weights[name], weight, rtol=1e-12, atol=1e-12, msg=name)
+
     def test_one_value_has_no_variance(self):
         export(Statistics(), torch.rand(2, 6), self.path("model.pt2"))
         package = self.compile("model.pt2", "one.pkg", "--ranks", "2")

@@ -14,6 +14,6 @@ fuzz torch_file_fuzzer -keep-size tests/data/placement/meta.pt
 fuzz safetensors_fuzzer -keep-size tests/data/tensors/*.safetensors
 fuzz module_tree_fuzzer tests/data/fuzz/tree.json
 fuzz model_tree_fuzzer -keep-size tests/data/import/*
-fuzz index_fuzzer
+fuzz index_fuzzer tests/data/fuzz/index.json
 fuzz plan_text_fuzzer tests/data/schedules/*.csv
-fuzz readers_fuzzer tests/data/cli/small.pkg/conf/*.json
+fuzz readers_fuzzer tests/data/fuzz/readers_*.txt

@@ -346,6 +346,36 @@ graph(%training : bool, %device : Device, %x : Tensor):
       << message;
 }
 
+// What IsolateWrites would refuse is not what a cut by cost asks for.
+TEST(AssignModules, EqualCutsLeaveWritesWithWhatTheyHide) {
+  const char* const bodies[] = {
+      // returned after the write, seen through a view, through the input, and through a buffer
+      "  %c : Tensor = aten::relu_(%b)\n  return (%b)\n",
+      "  %v : Tensor = aten::select(%b, %zero, %zero)\n  %p : Tensor = aten::relu(%b)\n"
+      "  %q : Tensor = aten::relu(%p)\n  %w : Tensor = aten::relu_(%v)\n"
+      "  %c : Tensor = aten::add(%b, %q, %one)\n  return (%c)\n",
+      "  %w : Tensor = aten::relu_(%x)\n  %p : Tensor = aten::relu(%b)\n"
+      "  %q : Tensor = aten::relu(%p)\n  %c : Tensor = aten::add(%q, %x, %one)\n  return (%c)\n",
+      "  %v : Tensor = aten::select(%seen, %zero, %zero)\n  %w : Tensor = aten::add_(%v, %one, "
+      "%one)\n"
+      "  %p : Tensor = aten::relu(%b)\n  %u : Tensor = aten::select(%seen, %zero, %one)\n"
+      "  %c : Tensor = aten::add(%p, %u, %one)\n  return (%c)\n"};
+  for (const char* body : bodies)
+    for (const char* split : {"equal:2", "equal:3"}) {
+      Model model = ParseModel(
+          std::string("graph(%seen : Tensor, %training : bool, %device : Device, %x : Tensor):\n"
+                      "  %zero : int = prim::Constant[value=0]()\n"
+                      "  %one : int = prim::Constant[value=1]()\n"
+                      "  %e : Tensor = aten::relu(%x)\n  %f : Tensor = aten::relu(%e)\n"
+                      "  %a : Tensor = aten::relu(%f)\n  %b : Tensor = aten::relu(%a)\n") +
+              body,
+          {Buffer("seen")});
+      Assignment assignment = AssignModules(model, ParseSplit(split));
+      EXPECT_EQ(assignment.modules, split[6] - '0') << body;
+      EXPECT_EQ(Message([&] { IsolateWrites(model, assignment); }), "") << split << "\n" << body;
+    }
+}
+
 TEST(IsolateWrites, AWrittenBufferBelongsToOneModule) {
   Model model = ParseModel(R"IR(
 graph(%seen : Tensor, %training : bool, %device : Device, %x : Tensor):

@@ -159,5 +159,25 @@ TEST(PairLinks, NextBestWithoutTheSlowestStage) {
   }
 }
 
+// CPUs have numbers of their own, which are not those of linked devices.
+TEST(PairLinks, BesideCpus) {
+  std::mt19937 random(4);
+  for (int i = 0; i < 20; ++i) {
+    PartitionProblem problem = Chain(random, 12, 2);
+    DeviceClass cpu;
+    cpu.name = "cpu";
+    cpu.host = true;
+    cpu.count = 5;
+    problem.devices.push_back(cpu);
+    for (PartitionNode& node : problem.nodes) node.host_time = node.device_time;
+    problem.pair_links = {{1, 0.5}, {0.5, 1}};
+    for (bool exact : {false, true}) {
+      PartitionResult result = SolvePartition(problem, {exact});
+      EXPECT_EQ(CheckPartition(problem, result), "");
+      EXPECT_GE(result.objective, result.lower_bound * (1 - 1e-9));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace pipewright
