@@ -88,7 +88,7 @@ def draw_steps(entries, path):
     import matplotlib
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
-    figure, axes = plt.subplots(3, 3, figsize=(12, 8), sharex=True)
+    figure, axes = plt.subplots(3, 3, figsize=(12, 9))
     for raw in entries:
         axis = axes[["mlp", "gpt", "conv"].index(raw["model"])][["tiny", "small", "medium"].index(raw["size"])]
         ratios = step_ratios(raw)
@@ -101,7 +101,7 @@ def draw_steps(entries, path):
             for place, value in zip(places, values):
                 axis.text(place, value[2] + 0.03, f"{value[0]:.2f}", ha="center", fontsize=7)
         axis.axhline(1, color="black", lw=0.8)
-        axis.set_xticks(range(len(ratios)), list(ratios), fontsize=8)
+        axis.set_xticks(range(len(ratios)), list(ratios), fontsize=7)
         axis.margins(y=0.15)
         axis.set_title(f"{raw['model']} {raw['size']}", fontsize=9)
         axis.spines[["top", "right"]].set_visible(False)
