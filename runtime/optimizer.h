@@ -31,8 +31,10 @@ struct OptimizerState {
 };
 
 // One step of torch/optim/{sgd,adam,rmsprop,adagrad}.py's _single_tensor_* (PyTorch 2.13), in
-// place, without gradient mode; `job.lr` is that of this step. `gradient` may be overwritten.
+// place, without gradient mode, with `gradient` divided by `divisor`; `job.lr` is that of this step.
+// `gradient` may be overwritten. Large tensors are updated block by block: the same bits, fewer
+// passes through memory.
 void OptimizerStep(const OptimizerJob& job, at::Tensor& parameter, at::Tensor& gradient,
-                   OptimizerState& state);
+                   OptimizerState& state, int64_t divisor = 1);
 
 }  // namespace pipewright

@@ -71,11 +71,15 @@ void Updater::Step(int module, std::vector<at::Tensor>& gradients) {
     parameter.last_gradient.reset();
     if (!gradients[w].defined()) continue;
     trained_ = true;
-    gradients[w].div_(parts_);
-    if (scale_.factor != 1) gradients[w].mul_(1 / scale_.factor);
     parameter.gradient = std::move(gradients[w]);
     gradients[w].reset();
-    if (!Waits()) Apply(parameter);
+    if (!Waits() && !keep_gradients_) {
+      Apply(parameter, parts_);
+      continue;
+    }
+    parameter.gradient.div_(parts_);
+    if (scale_.factor != 1) parameter.gradient.mul_(1 / scale_.factor);
+    if (!Waits()) Apply(parameter, 1);
   }
 }
 
@@ -101,7 +105,7 @@ void Updater::Store(Parameter& parameter) {
   }
 }
 
-void Updater::Apply(Parameter& parameter) {
+void Updater::Apply(Parameter& parameter, int64_t divisor) {
   if (keep_gradients_)
     parameter.last_gradient = parameter.gradient.to(parameter.weight.scalar_type(),
                                                     /*non_blocking=*/false, /*copy=*/true);
@@ -111,11 +115,11 @@ void Updater::Apply(Parameter& parameter) {
   Fetch(parameter);
   if (job_.master_weights && c10::elementSize(parameter.weight.scalar_type()) == 2) {
     if (!state.master.defined()) state.master = parameter.weight.to(at::kFloat);
-    at::Tensor gradient = parameter.gradient.to(at::kFloat);
+    at::Tensor gradient = parameter.gradient.div_(divisor).to(at::kFloat);
     OptimizerStep(parameter.job, state.master, gradient, state);
     parameter.weight.copy_(state.master);
   } else {
-    OptimizerStep(parameter.job, parameter.weight, parameter.gradient, state);
+    OptimizerStep(parameter.job, parameter.weight, parameter.gradient, state, divisor);
   }
   parameter.job.lr = lr;
   parameter.gradient.reset();
@@ -169,7 +173,7 @@ StepOutcome Updater::Finish(Transport& transport) {
       if (outcome.skipped)
         parameter.gradient.reset();
       else
-        Apply(parameter);
+        Apply(parameter, 1);
     }
   if (!dynamic_) return outcome;
   if (outcome.skipped) {

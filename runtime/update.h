@@ -74,7 +74,8 @@ class Updater {
     int place = -1;  // among all parameters of the model
   };
   bool Waits() const { return job_.clip_norm > 0 || scale_.factor != 1 || dynamic_; }
-  void Apply(Parameter& parameter);
+  // Of the gradient divided by `divisor`.
+  void Apply(Parameter& parameter, int64_t divisor);
   void Fetch(Parameter& parameter);
   void Store(Parameter& parameter);
   StepOutcome Agree(Transport& transport);

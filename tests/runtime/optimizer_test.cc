@@ -1,0 +1,48 @@
+#include "runtime/optimizer.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+namespace pipewright {
+
+// Large tensors are updated block by block: as if each piece were a parameter of its own.
+TEST(Optimizer, LargeAsSmall) {
+  std::vector<OptimizerJob> jobs;
+  for (auto kind : {OptimizerJob::kSgd, OptimizerJob::kAdam, OptimizerJob::kAdamW,
+                    OptimizerJob::kRmsprop, OptimizerJob::kAdagrad})
+    for (bool rich : {false, true}) {
+      OptimizerJob job;
+      job.kind = kind;
+      job.lr = 0.1;
+      if (rich) {
+        job.weight_decay = 0.01, job.momentum = 0.9, job.dampening = 0.3, job.lr_decay = 0.1;
+        job.amsgrad = job.centered = true, job.initial_accumulator = 0.5;
+      }
+      jobs.push_back(job);
+    }
+  const int64_t elements = 300'017, piece = 4096;
+  for (const OptimizerJob& job : jobs) {
+    at::Tensor large = at::randn({elements}), small = large.clone();
+    OptimizerState state;
+    std::vector<OptimizerState> states(elements / piece + 1);
+    for (int step = 0; step < 3; ++step) {
+      at::Tensor gradient = at::randn({elements}), divided = gradient / 4;
+      OptimizerStep(job, large, gradient, state, 4);
+      for (size_t i = 0; i < states.size(); ++i) {
+        const int64_t at = static_cast<int64_t>(i) * piece, n = std::min(piece, elements - at);
+        at::Tensor parameter = small.narrow(0, at, n), part = divided.narrow(0, at, n);
+        OptimizerStep(job, parameter, part, states[i]);
+      }
+      ASSERT_TRUE(at::equal(large, small)) << job.kind << " step " << step;
+    }
+    // A transposed one is updated as a whole.
+    at::Tensor whole = at::randn({300, 1000}), transposed = whole.t(), apart = whole.clone();
+    OptimizerState one, other;
+    at::Tensor gradient = at::randn({300, 1000}), turned = gradient.t();
+    OptimizerStep(job, transposed, turned, one, 1);
+    OptimizerStep(job, apart, gradient, other, 1);
+    EXPECT_TRUE(at::equal(whole, apart)) << job.kind;
+  }
+}
+
+}  // namespace pipewright
