@@ -6,6 +6,11 @@ if(TORCH_ROOT)
   list(APPEND CMAKE_INSTALL_RPATH ${TORCH_ROOT}/lib)
 endif()
 
+# LibTorch exports no type information of classes that its headers cast to.
+if(PIPEWRIGHT_SANITIZE OR PIPEWRIGHT_FUZZ)
+  add_compile_options(-fno-sanitize=vptr)
+endif()
+
 # One precompiled header for all of them: it costs a minute and most of a gigabyte.
 add_library(pipewright_pch OBJECT ${CMAKE_SOURCE_DIR}/cmake/pch.cc)
 target_link_libraries(pipewright_pch PUBLIC pipewright_plan ${TORCH_LIBRARIES})
