@@ -130,10 +130,10 @@ def main():
         text += ["## Training step", "", *step_table(steps), "", *single_table(steps), ""]
         draw_steps(steps, os.path.join(options.results, "training_step.png"))
         text += ["![Training step](training_step.png)", ""]
-    for part in ("host", "start", "compile", "growth"):
+    for part in ("host", "transport", "start", "compile", "growth", "offload"):
         for raw in read_raw(options.results, part):
             text += [f"## {raw['title']}", "", *raw["table"], ""]
-            summary[part] = raw["ratios"]
+            summary.setdefault(part, {}).update(raw["ratios"])
     with open(os.path.join(options.results, "summary.json"), "w") as file:
         json.dump(summary, file, indent=1)
         file.write("\n")

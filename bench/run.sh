@@ -16,18 +16,26 @@ measure() {
   "$python" -B "$here/$script" --build "$build" --results "$results" "$@" ${BENCH_OPTIONS:-}
 }
 
-for part in ${@:-executor host transport training_step start compile growth}; do
+for part in ${@:-executor host transport training_step start compile growth offload}; do
   echo "== $part"
   case $part in
     executor) cmake --build "$build" --target executor_bench && "$build/bench/executor_bench" ;;
     host) cmake --build "$build" --target host_overhead && mkdir -p "$results/raw" &&
       "$build/bench/host_overhead" "$results/raw/host-all.json" ;;
-    transport) cmake --build "$build" --target transport_bench && mpirun -n 2 "$build/bench/transport_bench" ;;
+    transport)
+      cmake --build "$build" --target transport_bench
+      mkdir -p "$results/raw"
+      mpirun -n 2 "$build/bench/transport_bench" "$results/raw/transport-memory.json" "shared memory"
+      mpirun --mca btl tcp,self -n 2 "$build/bench/transport_bench" "$results/raw/transport-tcp.json" TCP ;;
     training_step) measure training_step.py ;;
     quick) measure training_step.py --sizes tiny small --schedules 1f1b zbv ;;
     start) measure start.py ;;
     compile) measure compile_size.py ;;
     growth) measure growth.py ;;
+    offload)
+      "$python" -c "import accelerate" 2> /dev/null ||
+        "$python" -m pip install --quiet -r "$here/requirements.txt"
+      cmake --build "$build" --target weights_bench && measure offload.py ;;
     *) echo "bench/run.sh: no part $part" >&2; exit 2 ;;
   esac
 done

@@ -1,5 +1,6 @@
 // How long a transfer between two ranks takes, beside raw MPI in the same run, and how much of it
-// passes behind compute:  mpirun -n 2 transport_bench [repetitions]
+// passes behind compute:  mpirun -n 2 transport_bench [RAW.json TITLE [REPETITIONS]]
+// RAW.json is what bench/report.py makes its tables of.
 //
 // One line a size: one way by raw MPI and by the transport (microseconds, median), their ratio
 // (median and the range from quartile to quartile), and the share of the transport's time that
@@ -14,6 +15,9 @@
 #include <vector>
 
 #include "bench/mpi_pingpong.h"
+#include "plan/json.h"
+#include "plan/size.h"
+#include "plan/text.h"
 #include "runtime/exec/mpi_transport.h"
 
 using namespace pipewright;
@@ -112,8 +116,17 @@ double Both(Transport& t, double mine) {
   return most;
 }
 
-int Run(Transport& t, int repetitions) {
+std::vector<double> Quartiles(const std::vector<double>& samples) {
+  return {Quantile(samples, 0.5), Quantile(samples, 0.25), Quantile(samples, 0.75)};
+}
+
+int Run(Transport& t, const std::string& raw_path, const std::string& title, int repetitions) {
   if (t.size() != 2) throw UsageError("transport_bench runs on 2 ranks");
+  Json samples, ratios;
+  Json table = {
+      "| bytes | raw MPI, us | ours, us | ours ÷ raw | hidden behind compute | best quarter "
+      "| compute beside it longer by, us | memcpy, us |",
+      "|---|---|---|---|---|---|---|---|"};
   double turn = 1e9;
   for (int i = 0; i < 5; ++i) turn = std::min(turn, Compute(t, 4000000) / 4000000);
   if (t.rank() == 0)
@@ -147,13 +160,32 @@ int Run(Transport& t, int repetitions) {
              100 * (1 - Quantile(waited, 0.25) / time), Quantile(slower, 0.5) * 1e6,
              Quantile(copies, 0.5) * 1e6);
     fflush(stdout);
+    const std::string size = SizeText(bytes);
+    const std::vector<double> quartiles = Quartiles(ratio);
+    samples[size] = {{"raw", raw}, {"ours", ours}, {"waited", waited}, {"slower", slower}};
+    ratios[title + " " + size] = {{"ours/raw", quartiles}};
+    char row[200];
+    snprintf(row, sizeof row,
+             "| %s | %.1f | %.1f | %.2f (%.2f–%.2f) | %.0f %% | %.0f %% | %.1f | %.1f |",
+             size.c_str(), Quantile(raw, 0.5) * 1e6, time * 1e6, quartiles[0], quartiles[1],
+             quartiles[2], 100 * (1 - Quantile(waited, 0.5) / time),
+             100 * (1 - Quantile(waited, 0.25) / time), Quantile(slower, 0.5) * 1e6,
+             Quantile(copies, 0.5) * 1e6);
+    table.push_back(row);
   }
+  if (t.rank() == 0 && !raw_path.empty())
+    WriteFile(raw_path, FormatJson(Json{{"title", "Transfers, " + title},
+                                        {"samples", samples},
+                                        {"ratios", ratios},
+                                        {"table", table}}));
   return kSuccess;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  int repetitions = argc > 1 ? atoi(argv[1]) : 9;
-  return RunMpi(&argc, &argv, argv[0], [&](Transport& t) { return Run(t, repetitions); });
+  const std::string raw = argc > 2 ? argv[1] : "", title = argc > 2 ? argv[2] : "";
+  const int repetitions = argc > 3 ? atoi(argv[3]) : 9;
+  return RunMpi(&argc, &argv, argv[0],
+                [&](Transport& t) { return Run(t, raw, title, repetitions); });
 }
