@@ -16,7 +16,7 @@
 #include "plan/json.h"
 #include "plan/text.h"
 #include "runtime/exec/thread_transport.h"
-#include "runtime/heap.h"
+#include "runtime/process_memory.h"
 #include "runtime/session.h"
 
 using namespace pipewright;

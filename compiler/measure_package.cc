@@ -4,7 +4,7 @@
 #include <cstdlib>
 
 #include "runtime/exec/thread_transport.h"
-#include "runtime/heap.h"
+#include "runtime/process_memory.h"
 #ifdef PIPEWRIGHT_MPI
 #include "runtime/exec/mpi_transport.h"
 #endif

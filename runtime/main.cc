@@ -12,7 +12,7 @@
 #include "runtime/bench.h"
 #include "runtime/exec/thread_transport.h"
 #include "runtime/generate.h"
-#include "runtime/heap.h"
+#include "runtime/process_memory.h"
 #include "runtime/supervise_command.h"
 #include "runtime/train.h"
 #ifdef PIPEWRIGHT_MPI
@@ -248,6 +248,7 @@ void AddGlobal(CLI::App& app) {
 
 int main(int argc, char** argv) {
   pipewright::KeepFreedMemory();
+  pipewright::DropStartUpCode();
   pipewright::arguments.assign(argv, argv + argc);
   return pipewright::RunProgram(
       "pipewright-run", "Runs packages: mpirun -n N pipewright-run train PACKAGE JOB",

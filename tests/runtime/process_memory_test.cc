@@ -1,0 +1,31 @@
+#include "runtime/process_memory.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <string>
+
+namespace pipewright {
+
+// Kilobytes of LibTorch's code that are resident.
+static int64_t ResidentCode() {
+  std::ifstream maps("/proc/self/smaps");
+  bool code = false;
+  int64_t total = 0;
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find("-") < line.find(":"))  // the first line of a mapping: its addresses
+      code = line.find(" r-xp ") != line.npos && line.find("libtorch_cpu.so") != line.npos;
+    if (code && line.rfind("Rss:", 0) == 0) total += std::stoll(line.substr(4));
+  }
+  return total;
+}
+
+TEST(ProcessMemory, CodeOfStartingUpIsLetGo) {
+  const int64_t before = ResidentCode();
+  DropStartUpCode();
+  EXPECT_LT(ResidentCode(), before / 4) << "of " << before;
+  EXPECT_EQ(at::ones({3}).sum().item<float>(), 3);  // what runs again comes back
+}
+
+}  // namespace pipewright
