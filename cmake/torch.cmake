@@ -6,7 +6,9 @@ if(TORCH_ROOT)
   list(APPEND CMAKE_INSTALL_RPATH ${TORCH_ROOT}/lib)
 endif()
 
-# LibTorch exports no type information of classes that its headers cast to.
+# LibTorch's headers lay objects out in another way without NDEBUG, and the library is built with it.
+set(TORCH_DEFINITIONS $<$<NOT:$<CONFIG:Release,RelWithDebInfo,MinSizeRel>>:NDEBUG>)
+# Nor does it export the type information of some classes that its headers cast to.
 if(PIPEWRIGHT_SANITIZE OR PIPEWRIGHT_FUZZ)
   add_compile_options(-fno-sanitize=vptr)
 endif()
@@ -14,11 +16,13 @@ endif()
 # One precompiled header for all of them: it costs a minute and most of a gigabyte.
 add_library(pipewright_pch OBJECT ${CMAKE_SOURCE_DIR}/cmake/pch.cc)
 target_link_libraries(pipewright_pch PUBLIC pipewright_plan ${TORCH_LIBRARIES})
+target_compile_definitions(pipewright_pch PRIVATE ${TORCH_DEFINITIONS})
 target_precompile_headers(pipewright_pch PRIVATE ${CMAKE_SOURCE_DIR}/runtime/pch.h)
 
 # A target whose sources include torch.
 function(pipewright_uses_torch target)
   target_link_libraries(${target} PUBLIC pipewright_plan ${TORCH_LIBRARIES})
+  target_compile_definitions(${target} PRIVATE ${TORCH_DEFINITIONS})
   target_precompile_headers(${target} REUSE_FROM pipewright_pch)
   # GCC 12 raises false alarms on std::string's insert and operator+ (bug 105651).
   target_compile_options(${target} PRIVATE -Wno-stringop-overflow -Wno-array-bounds)

@@ -83,10 +83,10 @@ struct ExecutorOptions {
   int64_t first_step = 0;
   // Every message is preceded by one that says what it is (plan, edge, microbatch, bytes); the
   // receiver compares, and only then receives the message. The same on all ranks.
-#ifdef NDEBUG
-  bool check_messages = false;
-#else
+#ifdef PIPEWRIGHT_CHECK_MESSAGES
   bool check_messages = true;
+#else
+  bool check_messages = false;
 #endif
 };
 
