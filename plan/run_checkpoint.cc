@@ -109,9 +109,16 @@ std::string HashFile(const std::string& path) {
 }
 
 void WriteRunCheckpoint(const RunCheckpoint& checkpoint) {
+  nlohmann::json index;
+  index["metadata"] = nlohmann::json::object();
+  index["weight_map"] = checkpoint.weight_of;
+  const fs::path folder = checkpoint.path;
+  const std::string index_path = (folder / kIndex).string();
+  WriteFile(index_path, index.dump(2) + "\n");
+  std::map<std::string, CheckpointFile> all = checkpoint.files;
+  all[kIndex] = {fs::file_size(index_path), HashFile(index_path)};
   Json files = Json::object();
-  for (const auto& [name, file] : checkpoint.files)
-    files[name] = {{"bytes", file.bytes}, {"hash", file.hash}};
+  for (const auto& [name, file] : all) files[name] = {{"bytes", file.bytes}, {"hash", file.hash}};
   Json out{{"step", checkpoint.step},
            {"data", {{"epoch", checkpoint.data.epoch}, {"sample", checkpoint.data.sample}}},
            {"seed", checkpoint.seed},
@@ -121,11 +128,7 @@ void WriteRunCheckpoint(const RunCheckpoint& checkpoint) {
              {"good_steps", checkpoint.loss_scale.good_steps}}},
            {"job", ParseJson(checkpoint.job, "job")},
            {"files", files}};
-  nlohmann::json index;
-  index["metadata"] = nlohmann::json::object();
-  index["weight_map"] = checkpoint.weight_of;
-  fs::path folder = checkpoint.path;
-  WriteFile((folder / kIndex).string(), index.dump(2) + "\n");
+  out["hash"] = HexHash(out.dump());
   WriteFile((folder / kDescription).string(), FormatJson(out));
 }
 
@@ -144,6 +147,10 @@ RunCheckpoint ReadRunCheckpoint(const std::string& path) {
   checkpoint.path = folder.string();
   std::string where = (folder / kDescription).string();
   Json in = ReadJson(where);
+  const std::string hash = Text(in, "hash", where);
+  in.erase("hash");
+  if (HexHash(in.dump()) != hash)
+    throw Error(where, "has other content than was written (its hash differs)");
   checkpoint.step = Whole<int64_t>(in, "step", where);
   // A copy may have any other name.
   if (int64_t named = StepOf(folder.filename().string()); named >= 0 && named != checkpoint.step)
@@ -167,6 +174,7 @@ RunCheckpoint ReadRunCheckpoint(const std::string& path) {
     checkpoint.files[name] = {Whole<uint64_t>(file, "bytes", where + ": " + name),
                               Text(file, "hash", where + ": " + name)};
   std::string index = (folder / kIndex).string();
+  VerifyShard(checkpoint, kIndex);
   checkpoint.weight_of = ParseShardIndex(ReadFile(index), index).shard_of;
   for (const auto& [name, file] : checkpoint.weight_of)
     if (!checkpoint.files.count(file))
@@ -180,7 +188,7 @@ void VerifyShard(const RunCheckpoint& checkpoint, const std::string& file) {
   if (known == checkpoint.files.end()) throw Error(path, "is not in checkpoint.json");
   std::error_code error;
   uint64_t bytes = fs::file_size(path, error);
-  if (error) throw Error(path, "the shard is missing");
+  if (error) throw Error(path, file == kIndex ? "is missing" : "the shard is missing");
   if (bytes != known->second.bytes)
     throw Error(path, "has " + std::to_string(bytes) + " bytes, " +
                           std::to_string(known->second.bytes) + " were written");
@@ -211,9 +219,11 @@ std::vector<std::string> IncompleteCheckpoints(const std::string& folder, bool s
       found.push_back(entry.path().string() + ": has no " + kDescription);
   std::sort(found.begin(), found.end());
   const std::string latest = NamedLatest(folder);
-  if (!step_folders && !latest.empty() && !fs::exists(fs::path(folder) / latest))
-    found.push_back((fs::path(folder) / "latest").string() + ": names " + latest +
-                    ", which is not there");
+  const fs::path pointer = fs::path(folder) / "latest";
+  if (!step_folders && !latest.empty() && StepOf(latest) < 0)
+    found.push_back(pointer.string() + ": names no checkpoint: " + Quote(latest.substr(0, 80)));
+  else if (!step_folders && !latest.empty() && !fs::exists(fs::path(folder) / latest))
+    found.push_back(pointer.string() + ": names " + latest + ", which is not there");
   return found;
 }
 

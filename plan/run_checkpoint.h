@@ -41,10 +41,11 @@ std::string StateFileOf(const std::string& weights_file);
 // 64-bit FNV-1a of the whole file, as 16 hex digits. Throws Error.
 std::string HashFile(const std::string& path);
 
-// Writes what makes a folder of shards a checkpoint: checkpoint.json and the index.
+// Writes what makes a folder of shards a checkpoint: the index, and checkpoint.json, which holds
+// size and hash of all others, and ends with a hash of its own.
 void WriteRunCheckpoint(const RunCheckpoint& checkpoint);
 // `path`: a checkpoint, or a folder of them, or its file `latest`. Throws Error naming what is
-// missing; shards are not opened.
+// missing or not as it was written; shards are not opened.
 RunCheckpoint ReadRunCheckpoint(const std::string& path);
 // Size and hash of one of its files. Throws Error naming it.
 void VerifyShard(const RunCheckpoint& checkpoint, const std::string& file);

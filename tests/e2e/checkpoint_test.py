@@ -85,7 +85,8 @@ class Checkpoints(Case):
         names = [f"module{m}{kind}.safetensors" for m in range(4) for kind in ("", ".state")]
         self.assertEqual(sorted(path.name for path in folder.iterdir()),
                          sorted(["checkpoint.json", "model.safetensors.index.json", *names]))
-        self.assertEqual(sorted(description["files"]), sorted(names))
+        self.assertEqual(sorted(description["files"]),
+                         sorted(["model.safetensors.index.json", *names]))
         state = load_file(folder / "module0.state.safetensors")
         self.assertEqual(state["step/position.weight"].item(), 8)
         self.assertIn("exp_avg/position.weight", state)
@@ -166,11 +167,21 @@ class Checkpoints(Case):
         def torn(folder):
             (folder / "checkpoint.json").write_text("{")
 
+        def emptied(folder):
+            (folder / "model.safetensors.index.json").write_text("{}")
+
+        def edited(folder):  # without the optimizer's state
+            description = json.loads((folder / "checkpoint.json").read_text())
+            del description["files"]["module1.state.safetensors"]
+            (folder / "checkpoint.json").write_text(json.dumps(description))
+
         for damage, message in ((truncate, r"module2\.state\.safetensors: has \d+ bytes"),
                                 (flip, r"module1\.safetensors: has other content"),
                                 (remove, r"module3\.safetensors: the shard is missing"),
                                 (wrong, r"module0\.safetensors: has other content"),
-                                (torn, r"checkpoint\.json:1:")):
+                                (torn, r"checkpoint\.json:1:"),
+                                (emptied, r"index\.json: has 2 bytes"),
+                                (edited, r"checkpoint\.json: has other content")):
             shutil.rmtree(self.checkpoints)
             shutil.copytree(kept, self.checkpoints)
             damage(self.checkpoints / "step-00000009")

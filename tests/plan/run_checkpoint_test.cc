@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <functional>
 
 #include "plan/error.h"
 #include "plan/text.h"
@@ -119,6 +120,65 @@ TEST(RunCheckpoint, NamesDamagedShards) {
             "/module0.safetensors: has other content than was written (its hash differs)");
   fs::remove(shard);
   EXPECT_EQ(Problem(checkpoint), "/module0.safetensors: the shard is missing");
+}
+
+// What is valid JSON and yet not what was written.
+TEST(RunCheckpoint, NamesDamagedDescriptionsAndIndexes) {
+  const std::string description = "/checkpoint.json", index = "/model.safetensors.index.json";
+  const std::string other = ": has other content than was written (its hash differs)";
+  auto replaced = [](const std::string& from, const std::string& to) {
+    return [=](std::string text) {
+      const size_t at = text.find(from);
+      EXPECT_NE(at, std::string::npos) << text;
+      return text.replace(at, from.size(), to);
+    };
+  };
+  auto whole = [](const std::string& text) { return [=](std::string) { return text; }; };
+  struct Case {
+    std::string file;
+    std::function<std::string(std::string)> change;
+    std::string expected;
+  };
+  const Case cases[] = {
+      {index, whole("{}"), index + ": has 2 bytes, "},
+      {index, replaced("module0", "module1"), index + other},
+      {description, whole("{}"), description + ": \"hash\" is missing"},
+      {description, whole("[]"), description + ": \"hash\" is missing"},
+      {description, whole("\xff\xfe"), description + ":1:1: "},
+      {description, replaced("\"sample\": 40", "\"sample\": 41"), description + other},
+      {description, replaced("\"seed\": 7,", ""), description + other},
+      {description, replaced("\"seed\": 7", "\"seed\": \"7\""), description + other},
+  };
+  for (const Case& c : cases) {
+    std::string folder = Fresh("checkpoints");
+    Commit(folder, 1, "content");
+    folder += "/step-00000001";
+    WriteFile(folder + c.file, c.change(ReadFile(folder + c.file)));
+    try {
+      ReadRunCheckpoint(folder);
+      ADD_FAILURE() << c.expected;
+    } catch (const Error& e) {
+      EXPECT_EQ(std::string(e.what()).substr(folder.size(), c.expected.size()), c.expected);
+    }
+  }
+  std::string folder = Fresh("checkpoints");
+  Commit(folder, 1, "content");
+  fs::remove(folder + "/step-00000001" + index);
+  EXPECT_THROW(ReadRunCheckpoint(folder), Error);
+}
+
+TEST(RunCheckpoint, TellsWhatLatestNames) {
+  std::string folder = Fresh("checkpoints");
+  Commit(folder, 1, "content");
+  EXPECT_EQ(IncompleteCheckpoints(folder), Strings{});
+  for (auto [text, expected] :
+       {std::pair{"step-00000009\n", "names step-00000009, which is not there"},
+        {"../..\n", "names no checkpoint: \"../..\""},
+        {"\x01x", "names no checkpoint: \"\\u0001x\""}}) {
+    WriteFile(folder + "/latest", text);
+    EXPECT_EQ(IncompleteCheckpoints(folder), Strings{folder + "/latest: " + expected});
+    EXPECT_EQ(Names(folder), Strings{"step-00000001"});
+  }
 }
 
 }  // namespace pipewright
