@@ -55,12 +55,7 @@ Plan ScheduleOf(const Request& request, StageGraph& graph) {
     if (request.forward_only) DropBackward(plan);
     return plan;
   }
-  std::vector<std::string> names = ScheduleNames();
-  names.insert(names.end(), {"zb-auto", "pipedream", "pipedream-2bw"});
-  if (std::find(names.begin(), names.end(), request.schedule) == names.end())
-    throw Error("--schedule",
-                "unknown schedule \"" + request.schedule + "\"" + Suggest(request.schedule, names),
-                "known: " + Join(names, ", ") + ", or a CSV file");
+  CheckScheduleName(request.schedule, "--schedule");
   if (request.ranks < 1) throw UsageError("--ranks", "it is needed to make a schedule");
   if (request.microbatches < 1)
     throw UsageError("--microbatches", "it is needed to make a schedule");

@@ -5,6 +5,7 @@
 #include "plan/error.h"
 #include "plan/job_section.h"
 #include "plan/json.h"
+#include "plan/schedule.h"
 #include "plan/size.h"
 #include "plan/text.h"
 
@@ -185,7 +186,8 @@ bool IsPlanFile(const std::string& schedule) {
   return schedule.find('/') != std::string::npos || schedule.ends_with(".csv");
 }
 
-void SetSchedule(Job& job, const std::string& schedule) {
+void SetSchedule(Job& job, const std::string& schedule, const std::string& where) {
+  if (!IsPlanFile(schedule)) CheckScheduleName(schedule, where);
   job.schedule = schedule;
   job.plan = IsPlanFile(schedule) ? schedule : "";
 }
@@ -248,7 +250,9 @@ Job ReadJob(const std::string& path) {
     if (job.costs.empty() || job.schedule != "zb-auto")
       throw Error(section.Key("memory"), "it is a limit for the schedule zb-auto, by \"costs\"");
   }
-  if (job.plan.empty()) SetSchedule(job, job.schedule);
+  const std::string plan = job.plan;
+  SetSchedule(job, job.schedule, section.Key("schedule"));
+  if (!plan.empty()) job.plan = plan;
   // What has no end in sight: a plan has actions for each microbatch, and samples are counted.
   constexpr int kMostMicrobatches = 1000000, kMostThreads = 1024;
   constexpr int64_t kMostSamples = int64_t{1} << 40;
@@ -282,6 +286,9 @@ Job ReadJob(const std::string& path) {
   if (in.contains("reduce"))
     job.exact_reduce =
         Choose<bool>(in["reduce"], {{"fast", false}, {"exact", true}}, section.Key("reduce"));
+  if (in.contains("buffers") && in["buffers"] == "mean")
+    throw Error(section.Key("buffers"), "\"mean\" is not known (did you mean \"merge\"?)",
+                "known: first, merge, which knows of each buffer how (\"merge\" in the manifest)");
   if (in.contains("buffers"))
     job.merge_buffers =
         Choose<bool>(in["buffers"], {{"first", false}, {"merge", true}}, section.Key("buffers"));

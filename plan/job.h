@@ -103,8 +103,9 @@ struct Job {
 // Whether "schedule" names a file rather than a rule: it has a slash or ends in .csv.
 bool IsPlanFile(const std::string& schedule);
 
-// Another schedule, or plan file, than the job's.
-void SetSchedule(Job& job, const std::string& schedule);
+// Another schedule, or plan file, than the job's. `where` names it in the Error for an unknown
+// name.
+void SetSchedule(Job& job, const std::string& schedule, const std::string& where = "--schedule");
 
 // Throws Error naming file, key, and what is allowed there.
 Job ReadJob(const std::string& path);

@@ -138,8 +138,12 @@ Plan MakePlan(const Job& job, const StageGraph& graph, const Offload& offload, b
     // Forward only, every schedule comes to the same: as soon as the input is there. But weights
     // that come and go do so once for all microbatches.
     std::string sweep = offload.stages.empty() ? "gpipe" : "bfs";
-    plan = MakeSchedule(forward_only ? sweep : job.schedule, graph.ranks, graph.stages,
-                        job.microbatches, graph.ranks_of, options);
+    try {
+      plan = MakeSchedule(forward_only ? sweep : job.schedule, graph.ranks, graph.stages,
+                          job.microbatches, graph.ranks_of, options);
+    } catch (const Error& e) {
+      throw Error(job.path, e.what());
+    }
   }
   plan = Lower(plan, graph);
   if (!offload.stages.empty()) InsertLoads(plan, offload);

@@ -54,8 +54,8 @@ const Generator kGenerators[] = {
 const Generator& Find(const std::string& name) {
   for (const Generator& g : kGenerators)
     if (name == g.name) return g;
-  throw Error("schedule", "unknown schedule \"" + name + "\"" + Suggest(name, ScheduleNames()),
-              "known: " + Join(ScheduleNames(), ", ") + ", zb-auto, pipedream, pipedream-2bw");
+  CheckScheduleName(name, "schedule");
+  throw Error("schedule " + name, "its order needs more than ranks, stages and microbatches");
 }
 
 std::string AskRanks(const ScheduleOptions& options, int count) {
@@ -247,6 +247,14 @@ const std::vector<std::string>& ScheduleNames() {
     return out;
   }();
   return names;
+}
+
+void CheckScheduleName(const std::string& name, const std::string& where) {
+  std::vector<std::string> names = ScheduleNames();
+  names.insert(names.end(), {"zb-auto", "pipedream", "pipedream-2bw"});
+  if (std::find(names.begin(), names.end(), name) == names.end())
+    throw Error(where, "unknown schedule \"" + name + "\"" + Suggest(name, names),
+                "known: " + Join(names, ", ") + ", or a CSV file");
 }
 
 Plan MakeSchedule(const std::string& name, int ranks, int stages, int microbatches,

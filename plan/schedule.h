@@ -32,6 +32,8 @@ struct ScheduleOptions {
 };
 
 const std::vector<std::string>& ScheduleNames();
+// Throws Error with the names there are, zb-auto and the asynchronous ones included, for any other.
+void CheckScheduleName(const std::string& name, const std::string& where);
 
 // Leaves the forwards, in their order: what remains needs nothing else.
 void DropBackward(Plan& plan);

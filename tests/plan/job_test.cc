@@ -61,6 +61,9 @@ TEST(Job, ScheduleIsANameOrAFile) {
   EXPECT_EQ(job.plan, std::filesystem::path(testing::TempDir() + "/mine.csv").lexically_normal());
   SetSchedule(job, "gpipe");
   EXPECT_EQ(job.plan, "");
+  job = ReadJob(Write(With(R"(, "schedule": "zb-h1", "plan": "mine.txt")")));
+  EXPECT_EQ(job.plan, std::filesystem::path(testing::TempDir() + "/mine.txt").lexically_normal());
+  EXPECT_THROW(SetSchedule(job, "gpip"), Error);
 }
 
 TEST(Job, ReduceAndRecompute) {
@@ -108,7 +111,13 @@ TEST(Job, Errors) {
        "job.json: optimizer.lr: 1e+40 is out of range: below 3.4e+38, the most that a float32"},
       {With("", R"({"type": "sgd", "lr": NaN})"),
        "job.json:2:37: NaN is not a number of JSON: write a finite one"},
-      {With(R"(, "buffers": "mean")"), "job.json: buffers: \"mean\" is not known"},
+      {With(R"(, "buffers": "mean")"),
+       "job.json: buffers: \"mean\" is not known (did you mean \"merge\"?)\n  known: first, merge"},
+      {With(R"(, "schedule": "1f1")"),
+       "job.json: schedule: unknown schedule \"1f1\" (did you mean \"1f1b\"?)\n  known: gpipe, "},
+      {With(R"(, "schedule": "pipedream2bw", "plan": "p.csv")"),
+       "job.json: schedule: unknown schedule \"pipedream2bw\" (did you mean \"pipedream-2bw\"?)"},
+      {With(R"(, "schedule": 5)"), "job.json: schedule: a string is expected, not 5"},
       {With(R"(, "reduce": "exactly")"), "job.json: reduce: \"exactly\" is not known"},
       {With(R"(, "recompute": [0])"), "job.json: recompute: true, false, or"},
       {With(R"(, "recompute": {"stages": [-1]})"),
