@@ -31,11 +31,17 @@ int64_t StepOf(const std::string& name) {
   return std::stoll(digits);
 }
 
-bool Complete(const fs::path& path) { return fs::exists(path / kDescription); }
+bool Exists(const fs::path& path) {
+  std::error_code error;  // of a link that leads nowhere, of what may not be looked at
+  return fs::exists(path, error);
+}
+
+bool Complete(const fs::path& path) { return Exists(path / kDescription); }
 
 // The first line of `latest`; "" where there is none.
 std::string NamedLatest(const fs::path& folder) {
-  if (!fs::is_regular_file(folder / "latest")) return "";
+  std::error_code error;
+  if (!fs::is_regular_file(folder / "latest", error)) return "";
   std::string name = ReadFile((folder / "latest").string());
   return name.substr(0, name.find_first_of("\r\n"));
 }
@@ -222,7 +228,7 @@ std::vector<std::string> IncompleteCheckpoints(const std::string& folder, bool s
   const fs::path pointer = fs::path(folder) / "latest";
   if (!step_folders && !latest.empty() && StepOf(latest) < 0)
     found.push_back(pointer.string() + ": names no checkpoint: " + Quote(latest.substr(0, 80)));
-  else if (!step_folders && !latest.empty() && !fs::exists(fs::path(folder) / latest))
+  else if (!step_folders && !latest.empty() && !Exists(fs::path(folder) / latest))
     found.push_back(pointer.string() + ": names " + latest + ", which is not there");
   return found;
 }
@@ -243,6 +249,10 @@ std::string CommitCheckpoint(const std::string& temporary, const std::string& fo
                              int64_t keep) {
   fs::path path = fs::path(folder) / CheckpointName(step);
   SyncFolder(temporary);
+  std::error_code error;
+  if (const fs::file_status there = fs::symlink_status(path, error);
+      fs::exists(there) && !fs::is_directory(there))
+    Remove(path);
   if (RenameOrExchange(temporary, path.string())) Remove(temporary);
   SyncFolder(folder);
   WriteFile((fs::path(folder) / "latest").string(), path.filename().string() + "\n");

@@ -83,6 +83,22 @@ TEST(RunCheckpoint, ReplacesOneOfTheSameStep) {
   EXPECT_EQ(std::distance(fs::directory_iterator(folder), {}), 2);
 }
 
+// A file or a link where a step's folder should be, a link that leads to itself.
+TEST(RunCheckpoint, WhatIsNoFolderIsPassedOverAndReplaced) {
+  std::string folder = Fresh("checkpoints");
+  Commit(folder, 1, "content");
+  WriteFile(folder + "/step-00000002", "a file");
+  fs::create_symlink("step-00000003", folder + "/step-00000003");
+  fs::create_directories(folder + "/step-00000004");
+  fs::create_symlink("checkpoint.json", folder + "/step-00000004/checkpoint.json");
+  EXPECT_EQ(Names(folder), Strings{"step-00000001"});
+  EXPECT_EQ(IncompleteCheckpoints(folder).size(), 3u);
+  for (int64_t step : {2, 3, 4}) Commit(folder, step, "content");
+  EXPECT_EQ(Names(folder),
+            (Strings{"step-00000004", "step-00000003", "step-00000002", "step-00000001"}));
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder), {}), 5);
+}
+
 TEST(RunCheckpoint, WhatIsNotCompleteIsNotListed) {
   std::string folder = Fresh("checkpoints");
   EXPECT_THROW(ReadRunCheckpoint(folder), Error);
