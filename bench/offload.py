@@ -127,6 +127,7 @@ def measure(options, folder):
                         while f.read(1 << 24):
                             pass
                 peer[name].forward()
+                ours[name].forward()
             entry["ours"][case] = ours[name].forward(cold)
             entry["peer"][case] = peer[name].forward(cold)
         if i > 0:  # the first touches memory for the first time
@@ -158,7 +159,8 @@ def measure_library(options, folder):
                 if cold:
                     drop_file(path)
                 peer = [sys.executable, "-W", "ignore", os.path.join(HERE, "offload_peer.py")]
-                program = plain(options, path) if who == "ours" else Workers([peer], [OURS])
+                one = {**OURS, "OMP_NUM_THREADS": "1"}  # as ours touches them
+                program = plain(options, path) if who == "ours" else Workers([peer], [one])
                 answer = program.ask("touch" if who == "ours" else f"library {path}")[0]
                 entry[f"{who} {'cold' if cold else 'warm'}"] = answer["seconds"]
                 program.close()

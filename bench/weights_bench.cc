@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -39,7 +40,10 @@ uint64_t ReadAll(const std::string& path, char* buffer) {
 uint64_t Touch(const std::string& path) {
   const pipewright::SafetensorsFile file(path);
   uint64_t total = 0, sum = 0;
-  for (const pipewright::TensorInfo& info : file.header().tensors) {
+  std::vector<pipewright::TensorInfo> tensors = file.header().tensors;
+  std::sort(tensors.begin(), tensors.end(),
+            [](const auto& a, const auto& b) { return a.begin < b.begin; });
+  for (const pipewright::TensorInfo& info : tensors) {
     const std::string_view bytes = file.Bytes(info);
     for (size_t at = 0; at < bytes.size(); at += kPage)
       sum += static_cast<unsigned char>(bytes[at]);

@@ -50,11 +50,11 @@ BlockFile::~BlockFile() {
 }
 
 // Without touching the pages.
-bool BlockFile::InCache(uint64_t begin, uint64_t end, bool unknown) const {
+double BlockFile::Cached(uint64_t begin, uint64_t end, double unknown) const {
   const uint64_t page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   begin -= begin % page;
   end = std::min(end, size_);
-  if (end <= begin) return true;
+  if (end <= begin) return 1;
   // Of somebody else's file that may not be written, the system says that all is there.
   struct stat status = {};
   if (fstat(fd_, &status) != 0 || (status.st_uid != geteuid() && access(path_.c_str(), W_OK) != 0))
@@ -65,22 +65,29 @@ bool BlockFile::InCache(uint64_t begin, uint64_t end, bool unknown) const {
   bool told = mincore(map, end - begin, pages.data()) == 0;
   munmap(map, end - begin);
   if (!told) return unknown;
-  return std::all_of(pages.begin(), pages.end(), [](unsigned char p) { return p & 1; });
+  auto there = std::count_if(pages.begin(), pages.end(), [](unsigned char p) { return p & 1; });
+  return static_cast<double>(there) / static_cast<double>(pages.size());
 }
 
 char* BlockFile::MapCached(uint64_t begin, uint64_t end) const {
-  if (end <= begin || end > size_ || !InCache(begin, end, false)) return nullptr;
-#ifdef MAP_POPULATE
-  constexpr int kFlags = MAP_PRIVATE | MAP_POPULATE;
-#else
-  constexpr int kFlags = MAP_PRIVATE;
-#endif
-  // Pages that were writable at once would be copied at once.
-  void* map = mmap(nullptr, end - begin, PROT_READ, kFlags, fd_, static_cast<off_t>(begin));
+  // Some systems take away pages of the cache that nothing has mapped for a while. To read the few
+  // that are missing back into it keeps the rest of use, next time too.
+  constexpr double kMostOfIt = 0.75;
+  if (end <= begin || end > size_) return nullptr;
+  const double cached = Cached(begin, end, 0);
+  if (cached < kMostOfIt) return nullptr;
+  if (cached < 1)
+    posix_fadvise(fd_, static_cast<off_t>(begin), static_cast<off_t>(end - begin),
+                  POSIX_FADV_WILLNEED);
+  void* map = mmap(nullptr, end - begin, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, fd_,
+                   static_cast<off_t>(begin));
   if (map == MAP_FAILED) return nullptr;
-  if (mprotect(map, end - begin, PROT_READ | PROT_WRITE) == 0) return static_cast<char*>(map);
-  munmap(map, end - begin);
-  return nullptr;
+#ifdef MADV_POPULATE_READ
+  // Not MAP_POPULATE, which would copy pages that may be written. Where the system is too old for
+  // it they come one by one.
+  madvise(map, end - begin, MADV_POPULATE_READ);
+#endif
+  return static_cast<char*>(map);
 }
 
 // Up to `size` bytes; fewer at the end of the file only.
@@ -108,7 +115,7 @@ void BlockFile::Read(uint64_t begin, uint64_t end, uint64_t block, char* to, uin
                      uint64_t& cached) {
   for (uint64_t at = begin; at < end; at += kPiece) {
     const uint64_t stop = std::min(at + kPiece, end);
-    const bool straight = direct_ >= 0 && !InCache(at, stop, true);
+    const bool straight = direct_ >= 0 && Cached(at, stop, 1) < 1;
     const uint64_t size = straight ? (stop - at + block - 1) / block * block : stop - at;
     const uint64_t read = ReadSome(straight ? direct_ : fd_, at, to + (at - begin), size);
     if (read < stop - at) throw Error(path_, "it became shorter while it was open");

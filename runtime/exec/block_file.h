@@ -19,16 +19,16 @@ class BlockFile {
   void Read(uint64_t begin, uint64_t end, uint64_t block, char* to, uint64_t& direct,
             uint64_t& cached);
 
-  // [begin, end) mapped, where all of it is known to be in the page cache, else null; `begin` is a
-  // multiple of the page size. What is written there stays with this process. To be unmapped by the
-  // caller.
+  // [begin, end) mapped, where three quarters of it or more are known to be in the page cache, else
+  // null; `begin` is a multiple of the page size. What is written there stays with this process. To
+  // be unmapped by the caller.
   char* MapCached(uint64_t begin, uint64_t end) const;
 
   const std::string& path() const { return path_; }
 
  private:
-  // `unknown`: the answer where the system does not tell.
-  bool InCache(uint64_t begin, uint64_t end, bool unknown) const;
+  // What part of it is in the page cache. `unknown`: the answer where the system does not tell.
+  double Cached(uint64_t begin, uint64_t end, double unknown) const;
   uint64_t ReadSome(int fd, uint64_t at, char* to, uint64_t size);
 
   std::string path_;

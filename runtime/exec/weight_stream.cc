@@ -155,7 +155,8 @@ struct WeightStream::State {
   mutable std::mutex mutex;  // guards what follows
   std::condition_variable changed;
   std::map<int, Loaded> loaded;
-  std::deque<int> wanted;  // stages to read, in order
+  std::deque<int> wanted;       // stages to read, in order
+  std::vector<Buffer> evicted;  // to be unmapped, before anything else is read
   bool stop = false;
   StreamStats stats;
 
@@ -209,8 +210,16 @@ struct WeightStream::State {
     pthread_setname_np(pthread_self(), "pipewright-load");
     std::unique_lock lock(mutex);
     while (true) {
-      changed.wait(lock, [&] { return stop || !wanted.empty(); });
+      changed.wait(lock, [&] { return stop || !wanted.empty() || !evicted.empty(); });
       if (stop) return;
+      if (!evicted.empty()) {
+        std::vector<Buffer> maps = std::move(evicted);
+        evicted.clear();
+        lock.unlock();
+        Unmap(maps);
+        lock.lock();
+        continue;
+      }
       const int stage = wanted.front();
       const Layout& layout = layouts.at(stage);
       char* to = buffers[loaded.at(stage).buffer].data;
@@ -291,6 +300,7 @@ WeightStream::~WeightStream() {
     s.thread.join();
   }
   for (auto& [stage, loaded] : s.loaded) Unmap(loaded.maps);
+  Unmap(s.evicted);
   for (const Buffer& buffer : s.buffers)
     if (buffer.data) munmap(buffer.data, buffer.size);
 }
@@ -336,10 +346,10 @@ void WeightStream::Evict(int stage) {
     throw Error("stage " + std::to_string(stage), "its weights are not loaded");
   // A buffer goes on to the next stage only when nothing is read into it any more.
   s.changed.wait(lock, [&] { return found->second.state != Loaded::kReading; });
-  std::vector<Buffer> maps = std::move(found->second.maps);
+  for (const Buffer& map : found->second.maps)
+    if (map.data) s.evicted.push_back(map);
   s.loaded.erase(found);
-  lock.unlock();
-  Unmap(maps);
+  s.changed.notify_all();
 }
 
 bool WeightStream::Holds(int stage, const void* address) const {

@@ -123,6 +123,24 @@ TEST(WeightStream, NoCopyOfWhatIsCached) {
   EXPECT_EQ(stats.mapped, 4 * 105'064);
 }
 
+// Pages that the system has taken away meanwhile come back.
+TEST(WeightStream, NoCopyOfWhatIsMostlyCached) {
+  const std::string path = TempPath("mostly");
+  std::string bytes(1 << 20, 'x');
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>(i * i >> 7);
+  std::ofstream(path, std::ios::binary) << bytes;
+  const std::map<int, std::vector<WeightPiece>> stages = {{0, {{path, 0, 1 << 20}}}};
+  const Plan plan = ReadPlan("0LOAD,0F0,0EVICT\n", "plan");
+  WeightStream stream({plan.ranks[0]}, stages);
+  const int file = open(path.c_str(), O_RDWR);
+  fsync(file);
+  if (!IsCached(path)) GTEST_SKIP() << "the file that was just written is not in the page cache";
+  posix_fadvise(file, 4 << 16, 1 << 16, POSIX_FADV_DONTNEED);
+  close(file);
+  Sweep(stream, plan.ranks[0], stages, {{path, bytes}});
+  EXPECT_EQ(stream.stats().mapped, 1 << 20);
+}
+
 TEST(WeightStream, FailuresNameTheFile) {
   const std::string path = TempPath("short");
   MakeFile(path, 10'000, 3);
