@@ -192,8 +192,8 @@ void MakePlan(const Request& request) {
                   "the nearest that works: --microbatches " + std::to_string(request.ranks));
     if (!request.placement.empty() || request.forward_only ||
         (!request.stages.empty() && request.stages != std::to_string(request.ranks)))
-      throw Error("schedule " + request.schedule,
-                  "it runs stage s on rank s, forward and backward");
+      throw Error("schedule " + request.schedule, "it runs stage s on rank s, forward and backward",
+                  "leave --placement, --stages and --forward-only out");
     loop = AsynchronousOneForwardOneBackward(request.ranks, request.microbatches);
     graph = ChainGraph(ParsePlacement("loop", request.ranks, request.ranks));
     schedule = Unroll(loop, 1);

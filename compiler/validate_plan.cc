@@ -49,17 +49,19 @@ void ValidatePlan(const ValidateRequest& request) {
   bool schedule = request.compute_only || (plan.ranks.size() > 1 && !HasTransfers(plan));
   if (schedule && !request.compute_only)
     std::cerr << request.file << ": without transfers: checked as a schedule\n";
-  StageGraph graph = GraphOf(plan);
+  StageGraph graph;
   Costs costs;
   if (!request.costs.empty()) {
     costs = ReadCosts(request.costs);
     CheckStages(costs, plan.stages);
-    for (StageEdge& edge : graph.edges)
-      edge.forward_bytes = edge.backward_bytes =
-          static_cast<int64_t>(CostsOf(costs, edge.from, graph.ranks_of[edge.from][0]).output);
   }
   PlanReport report;
   try {
+    graph = GraphOf(plan);
+    for (StageEdge& edge : graph.edges)
+      if (!request.costs.empty())
+        edge.forward_bytes = edge.backward_bytes =
+            static_cast<int64_t>(CostsOf(costs, edge.from, graph.ranks_of[edge.from][0]).output);
     report = schedule ? ValidateSchedule(plan, graph) : Validate(plan, graph);
   } catch (const Error& e) {
     throw Error(request.file, e.what());

@@ -56,7 +56,7 @@ StepLoop ReadLoop(std::string_view text, const std::string& path, int& steps) {
   for (const auto& actions : loop.body.ranks)
     for (const Action& a : actions) forwards += HasForward(a), backward |= HasBackward(a);
   if (forwards == 0 || forwards % stages != 0)
-    throw Error(path + ", #body", std::to_string(forwards) + " forwards of " +
+    throw Error(path + ", #body", "rule \"once\": " + std::to_string(forwards) + " forwards of " +
                                       std::to_string(stages) +
                                       " stages: every stage needs the same number of a step's");
   loop.body.layout.header = text.substr(0, at[0].first);

@@ -36,7 +36,7 @@ static std::vector<int> Numbers(std::string_view text, const std::string& where)
 void ReadHeader(std::string_view text, const std::string& path, Plan& plan, int& steps) {
   int number = 0;
   for (const std::string& whole : Split(text, '\n')) {
-    std::string where = path + ":" + std::to_string(++number);
+    std::string where = path + ":" + std::to_string(++number) + ": rule \"text\"";
     std::string line = whole;
     if (!line.empty() && line.back() == '\r') line.pop_back();
     if (line.size() < 2 || line[1] == ' ') continue;  // a remark, or what is behind the last line

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <iterator>
+#include <map>
 
 #include "plan/actions.h"
 #include "plan/error.h"
@@ -50,7 +51,8 @@ int TakeNumber(std::string_view& text, const std::string& where) {
   auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (text.empty() || text[0] == '-' || error == std::errc::invalid_argument) return -1;
   if (error != std::errc() || value > kLargest)
-    throw Error(where, "a number above " + std::to_string(kLargest));
+    throw Error(where, "\"" + std::string(text.substr(0, 60)) + "\" has a number above " +
+                           std::to_string(kLargest));
   text.remove_prefix(static_cast<size_t>(end - text.data()));
   return value;
 }
@@ -212,6 +214,40 @@ std::string ToText(const Action& action) {
 
 std::string KindName(ActionKind kind) { return std::string(KindOf(kind).name); }
 
+// `where()` is made only for an error.
+template <class Where>
+static Action ParseCell(std::string_view cell, const Where& where) {
+  try {
+    return ParseAction(cell, "");
+  } catch (const Error&) {
+    return ParseAction(cell, where());
+  }
+}
+
+// Where the actions first depart from `written` steps: a STEP too many, or the end of a rank that
+// has too few.
+static std::string StepsMissed(const Plan& plan, int written) {
+  for (size_t r = 0; r < plan.ranks.size(); ++r) {
+    std::map<int, int> made;  // by stage
+    for (size_t p = 0; p < plan.ranks[r].size(); ++p) {
+      const Action& a = plan.ranks[r][p];
+      if (a.kind == ActionKind::kStep && ++made[a.stage] > written)
+        return Place(static_cast<int>(r), p, a);
+    }
+    for (auto [stage, steps] : made)
+      if (steps < written)
+        return "rank " + std::to_string(r) + ", end of its " +
+               std::to_string(plan.ranks[r].size()) + " actions, " + std::to_string(stage) + "STEP";
+  }
+  // The last microbatch does not fill a step.
+  int last = plan.steps * plan.microbatches - 1;
+  for (size_t r = 0; r < plan.ranks.size(); ++r)
+    for (size_t p = 0; p < plan.ranks[r].size(); ++p)
+      if (std::max(plan.ranks[r][p].microbatch, plan.ranks[r][p].overlap_microbatch) == last)
+        return Place(static_cast<int>(r), p, plan.ranks[r][p]);
+  return "#steps";
+}
+
 Plan ReadPlan(std::string_view text, const std::string& path) {
   Plan plan;
   size_t header = HeaderSize(text);
@@ -242,10 +278,13 @@ Plan ReadPlan(std::string_view text, const std::string& path) {
       if (cell.empty()) {
         ++idle;
       } else {
-        std::string where =
-            path + ":" + std::to_string(above + r + 1) + ":" + std::to_string(begin + 1);
         close_idle();
-        Action action = ParseAction(cell, where);
+        auto where = [&] {
+          return path + ":" + std::to_string(above + r + 1) + ":" + std::to_string(begin + 1) +
+                 ": rank " + std::to_string(r) + ", action " +
+                 std::to_string(plan.ranks[r].size()) + ": rule \"text\"";
+        };
+        Action action = ParseCell(cell, where);
         canonical.clear();
         AppendText(canonical, action, false);
         if (canonical != cell)
@@ -285,9 +324,12 @@ Plan ReadPlan(std::string_view text, const std::string& path) {
                          " UNSHARD and RESHARD actions are without effect here");
   CountPlan(plan, steps);
   if (steps && plan.steps != steps)
-    throw Error(path, "#steps " + std::to_string(steps) + ", but its actions make " +
-                          std::to_string(plan.steps) + " steps of " +
-                          std::to_string(plan.microbatches) + " microbatches");
+    throw Error(path + ": " + StepsMissed(plan, steps),
+                "rule \"step\": #steps " + std::to_string(steps) + ", but its actions make " +
+                    std::to_string(plan.steps) + " of " + std::to_string(plan.microbatches) +
+                    " microbatches",
+                "the microbatches are a multiple of the steps, and each stage has as many STEP, or "
+                "none");
   return plan;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <limits>
+#include <map>
 
 #include "plan/actions.h"
 #include "plan/compute_index.h"
@@ -75,42 +76,82 @@ std::string AskStages(const ScheduleOptions& options, const Generator& g, int ra
   return conf + ", on the ranks " + PlacementText(ParsePlacement(g.placement, ranks, count));
 }
 
-// Throws with the number that does not fit and the nearest that does.
-void CheckNumbers(const Generator& g, int ranks, int stages, int microbatches,
-                  const ScheduleOptions& options) {
-  auto refuse = [&](const std::string& what, const std::string& cure) {
-    throw Error(std::string("schedule ") + g.name, what, cure);
-  };
+struct Numbers {
+  int ranks = 0, stages = 0, microbatches = 0;
+};
+
+// The nearest that the schedule is defined for on so many ranks.
+Numbers Nearest(const Generator& g, int ranks, Numbers asked) {
+  Numbers n{ranks, asked.stages, asked.microbatches};
+  if (g.shape == Shape::kAny) return n;
   bool two_ways = g.shape == Shape::kTwoWays || g.shape == Shape::kDualTwoWays;
-  if (two_ways && ranks % 2)
-    refuse(Counted(ranks, "rank") + ", and it needs an even number",
-           "the nearest that work: " + AskRanks(options, ranks + 1) +
-               (ranks > 1 ? " or " + std::to_string(ranks - 1) : ""));
-  if (g.shape == Shape::kWaves) {
-    int nearest = std::max(1, (stages + ranks) / (2 * ranks)) * 2 * ranks;
-    if (stages % (2 * ranks))
-      refuse(Counted(stages, "stage") + " on " + Counted(ranks, "rank") +
-                 ", and it needs a multiple of " + std::to_string(2 * ranks),
-             "the nearest that works: " + AskStages(options, g, ranks, nearest));
-  } else if (g.shape != Shape::kAny && stages != ranks * g.stages_per_rank) {
-    refuse(Counted(stages, "stage") + " on " + Counted(ranks, "rank") + ", and it needs " +
-               Counted(g.stages_per_rank, "stage") + " a rank",
-           "the nearest that works: " + AskStages(options, g, ranks, ranks * g.stages_per_rank));
-  }
-  if (two_ways && microbatches % 2)
-    refuse(Counted(microbatches, "microbatch") + ", and half of an even number goes each way",
-           "the nearest that works: " +
-               AskMicrobatches(options, g.shape == Shape::kDualTwoWays
-                                            ? std::max(2 * ranks, microbatches + 1)
-                                            : microbatches + 1));
   bool dual = g.shape == Shape::kDualV || g.shape == Shape::kDualTwoWays;
-  if (dual && microbatches < 2 * ranks)
-    refuse(Counted(microbatches, "microbatch") + " on " + Counted(ranks, "rank") +
-               ", and it needs two a rank",
-           "the nearest that works: " + AskMicrobatches(options, 2 * ranks));
+  n.stages = ranks * g.stages_per_rank;
+  if (g.shape == Shape::kWaves)
+    n.stages = std::max(1, (asked.stages + ranks) / (2 * ranks)) * 2 * ranks;
+  if (two_ways) n.microbatches += n.microbatches % 2;
+  if (dual) n.microbatches = std::max(n.microbatches, 2 * ranks);
+  return n;
+}
+
+// Throws with the first number that does not fit, and the nearest that do: all that must change.
+// `own_stages`: their number was not asked for.
+void CheckNumbers(const Generator& g, Numbers asked, bool own_stages, bool own_placement,
+                  const ScheduleOptions& options) {
+  auto [ranks, stages, microbatches] = asked;
+  bool two_ways = g.shape == Shape::kTwoWays || g.shape == Shape::kDualTwoWays;
+  Numbers near = Nearest(g, ranks, asked);
+  bool odd = two_ways && ranks % 2;
+  if (!odd && near.stages == stages && near.microbatches == microbatches) return;
+
+  auto changes = [&](int on) {
+    Numbers n = Nearest(g, on, asked);
+    std::vector<std::string> parts;
+    if (on != ranks) parts.push_back(AskRanks(options, on));
+    bool other = n.stages != stages && (on == ranks || !(own_stages || options.of_run));
+    if (other) parts.push_back(AskStages(options, g, on, n.stages));
+    if (n.microbatches != microbatches) parts.push_back(AskMicrobatches(options, n.microbatches));
+    if (!own_placement && !options.of_run)
+      parts.push_back(std::string("--placement ") + g.placement);
+    return Join(parts, options.of_run ? " and " : " ");
+  };
+  std::string what, cure = changes(odd ? ranks + 1 : ranks);
+  bool several = odd || cure.find("--") != cure.rfind("--");
+  if (odd) {
+    what = Counted(ranks, "rank") + ", and it needs an even number";
+    std::string fewer = ranks > 1 ? changes(ranks - 1) : "";
+    bool plain = cure == AskRanks(options, ranks + 1) && fewer == AskRanks(options, ranks - 1);
+    if (!fewer.empty()) cure += plain ? " or " + std::to_string(ranks - 1) : ", or " + fewer;
+  } else if (near.stages != stages) {
+    what = Counted(stages, "stage") + " on " + Counted(ranks, "rank") + ", and it needs " +
+           (g.shape == Shape::kWaves ? "a multiple of " + std::to_string(2 * ranks)
+                                     : Counted(g.stages_per_rank, "stage") + " a rank");
+  } else if (two_ways && microbatches % 2) {
+    what = Counted(microbatches, "microbatch") + ", and half of an even number goes each way";
+  } else {
+    what = Counted(microbatches, "microbatch") + " on " + Counted(ranks, "rank") +
+           ", and it needs two a rank";
+  }
+  throw Error(std::string("schedule ") + g.name, what,
+              (several ? "the nearest that work: " : "the nearest that works: ") + cure);
 }
 
 }  // namespace
+
+// How the ranks of a placement, whichever they are, would be called without gaps.
+static std::string Renumbered(const Placement& placement) {
+  std::map<int, int> names;
+  for (const auto& on : placement)
+    for (int r : on) names[r] = 0;
+  int next = 0;
+  for (auto& [rank, name] : names) name = next++;
+  Placement dense = placement;
+  for (auto& on : dense)
+    for (int& r : on) r = names[r];
+  std::string ranks = "--ranks " + std::to_string(next);
+  if (dense.size() > 32) return ranks + ", numbered 0 to " + std::to_string(next - 1);
+  return dense == placement ? ranks : "--placement \"" + PlacementText(dense) + "\" " + ranks;
+}
 
 void CheckPlacement(const Placement& placement, int ranks) {
   std::vector<char> used(ranks);
@@ -123,8 +164,7 @@ void CheckPlacement(const Placement& placement, int ranks) {
       throw Error(where,
                   "rank " + std::to_string(sorted.front() < 0 ? sorted.front() : sorted.back()) +
                       " is not one of " + Counted(ranks, "rank"),
-                  "ranks 0 to " + std::to_string(ranks - 1) + ", or --ranks " +
-                      std::to_string(std::max(sorted.back() + 1, ranks)));
+                  "ranks 0 to " + std::to_string(ranks - 1) + ", or " + Renumbered(placement));
     if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end())
       throw Error(where, "a rank is given twice");
     for (int r : sorted) used[r] = true;
@@ -132,8 +172,7 @@ void CheckPlacement(const Placement& placement, int ranks) {
   for (int r = 0; r < ranks; ++r)
     if (!used[r])
       throw Error("placement", "rank " + std::to_string(r) + " runs no stage",
-                  "give every rank a stage, or use --ranks " +
-                      std::to_string(std::count(used.begin(), used.end(), true)));
+                  "give every rank a stage, or use " + Renumbered(placement));
 }
 
 bool IsPlainPipeline(const Placement& placement) {
@@ -203,6 +242,11 @@ Placement ParsePlacement(const std::string& text, int ranks, int stages) {
     return placement;
   }
   if (text == "both") {
+    if (ranks % 2)
+      throw Error("placement both",
+                  Counted(ranks, "rank") + ": the middle one would hold a stage twice",
+                  "the nearest that work: --ranks " + std::to_string(ranks + 1) +
+                      (ranks > 1 ? " or " + std::to_string(ranks - 1) : ""));
     for (int s = 0; s < stages; ++s) placement.push_back({s % ranks, ranks - 1 - s % ranks});
     return placement;
   }
@@ -217,12 +261,15 @@ Placement ParsePlacement(const std::string& text, int ranks, int stages) {
       replicas.push_back(rank);
     }
   }
-  if (placement.size() != static_cast<size_t>(stages))
+  if (placement.size() != static_cast<size_t>(stages)) {
+    std::string on = Renumbered(placement);
+    if (on == "--ranks " + std::to_string(ranks)) on.clear();
     throw Error(
         "placement \"" + text + "\"",
         "it gives " + Counted(placement.size(), "rank") + " for " + Counted(stages, "stage"),
         "give " + std::to_string(stages) + " entries, or --stages " +
-            std::to_string(placement.size()));
+            std::to_string(placement.size()) + (on.empty() ? "" : " ") + on);
+  }
   return placement;
 }
 
@@ -265,7 +312,8 @@ Plan MakeSchedule(const std::string& name, int ranks, int stages, int microbatch
   };
   at_least_one(ranks, "rank");
   at_least_one(microbatches, "microbatch");
-  if (stages == 0)
+  bool own_stages = stages == 0;
+  if (own_stages)
     stages = placement.empty() ? DefaultStages(name, ranks) : static_cast<int>(placement.size());
   at_least_one(stages, "stage");
   if (placement.empty() && stages < ranks && generator.shape == Shape::kAny)
@@ -276,7 +324,7 @@ Plan MakeSchedule(const std::string& name, int ranks, int stages, int microbatch
   if (!placement.empty() && placement.size() != static_cast<size_t>(stages))
     throw Error("schedule " + name, Counted(stages, "stage") + ", but the placement has " +
                                         std::to_string(placement.size()));
-  CheckNumbers(generator, ranks, stages, microbatches, options);
+  CheckNumbers(generator, {ranks, stages, microbatches}, own_stages, placement.empty(), options);
   Placement own = ParsePlacement(generator.placement, ranks, stages);
   if (generator.shape != Shape::kAny && !placement.empty() && placement != own)
     throw Error("schedule " + name, "it runs on its own placement only",

@@ -19,15 +19,32 @@ StageGraph ChainGraph(std::vector<std::vector<int>> ranks_of) {
   return graph;
 }
 
+// The first action that names the stage, or else the one that makes it a number of the plan's.
+static std::string FirstOf(const Plan& plan, int stage) {
+  std::string place;
+  for (bool exactly : {true, false})
+    for (size_t r = 0; r < plan.ranks.size(); ++r)
+      for (size_t p = 0; p < plan.ranks[r].size(); ++p) {
+        const Action& a = plan.ranks[r][p];
+        int peer = IsTransfer(a.kind) ? PeerOf(a) : -1;
+        bool named = a.stage == stage || a.overlap_stage == stage || peer == stage;
+        bool above = std::max({a.stage, a.overlap_stage, peer}) > stage;
+        if (exactly ? named : above) return Place(static_cast<int>(r), p, a);
+      }
+  return "stage " + std::to_string(stage);
+}
+
 // Microbatch i of a stage with r replicas runs on replica i mod r, so the first r tell them all.
 static std::vector<std::vector<int>> PlacementOf(const Plan& plan) {
   size_t forwards = 0;
   for (const auto& actions : plan.ranks)
     for (const Action& a : actions) forwards += HasForward(a);
-  auto missing = [](int stage) {
-    return Error("stage " + std::to_string(stage), "rule \"once\": no rank runs its forward");
+  auto missing = [&](int stage) {
+    return Error(FirstOf(plan, stage), "rule \"once\": no rank runs the forward of stage " +
+                                           std::to_string(stage) + ", " + std::to_string(stage) +
+                                           "F0");
   };
-  if (plan.stages == 0) throw Error("plan", "no rank computes anything");
+  if (plan.stages == 0) throw Error("plan", "rule \"once\": no rank computes anything");
   if (static_cast<size_t>(plan.stages) > forwards) {
     std::set<int> seen;
     for (const auto& actions : plan.ranks)
@@ -135,7 +152,10 @@ void CheckGraph(const StageGraph& graph) {
   for (const auto& group : graph.shared)
     for (size_t i = 0; i < group.size(); ++i)
       if (group[i] < 0 || group[i] >= graph.stages || (i && group[i] <= group[i - 1]))
-        throw Error("shared weights", "a group lists stages in ascending order, each once");
+        throw Error("#shared", "rule \"range\": a group lists stages below " +
+                                   std::to_string(graph.stages) +
+                                   " in ascending order, each once; " + std::to_string(group[i]) +
+                                   " is not one");
 }
 
 EdgeIndex IndexEdges(const StageGraph& graph) {

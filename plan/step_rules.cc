@@ -6,6 +6,7 @@
 #include "plan/actions.h"
 #include "plan/error.h"
 #include "plan/reduce_order.h"
+#include "plan/text.h"
 
 namespace pipewright {
 
@@ -141,14 +142,14 @@ void CheckSteps(const Plan& plan, const StageGraph& graph) {
       rules.Visit(plan.ranks[r][rules.position], stepping);
     for (int s : own[r]) {
       std::string where = "rank " + std::to_string(r) + ", end of its " +
-                          std::to_string(plan.ranks[r].size()) + " actions, stage " +
-                          std::to_string(s);
+                          std::to_string(plan.ranks[r].size()) + " actions, " + std::to_string(s);
       rules.here[s] = false;
       if (stepping && rules.stages[s].steps != plan.steps)
-        throw Error(where, "rule \"step\": it has " + std::to_string(rules.stages[s].steps) +
-                               " STEP for " + std::to_string(plan.steps) + " steps");
+        throw Error(where + "STEP", "rule \"step\": it has " +
+                                        std::to_string(rules.stages[s].steps) + " STEP for " +
+                                        Counted(plan.steps, "step"));
       if (stepping && rules.reducing[s] && rules.stages[s].reduces != plan.steps)
-        throw Error(where, "rule \"step\": REDUCE_GRAD is missing");
+        throw Error(where + "REDUCE_GRAD", "rule \"step\": REDUCE_GRAD is missing");
     }
   }
 }

@@ -114,7 +114,32 @@ TEST(PlanMutation, RejectionsNamePlaceAndRule) {
             std::string::npos);
   EXPECT_EQ(rejection("0F0,0F1,0B0,0B1,0STEP,1STEP\n1F0,1F1,1B0,1B1,1STEP\n"),
             "rank 0, action 0, 0F0: rule \"transfer\": 0SEND_F0>1 is missing on this rank");
-  EXPECT_EQ(rejection(",\n\n"), "plan: no rank computes anything");
+  EXPECT_EQ(rejection(",\n\n"), "plan: rule \"once\": no rank computes anything");
+  // A stage without a forward: whoever names it, or a later one.
+  EXPECT_EQ(rejection("0F0,0B0\n1B0\n"),
+            "rank 1, action 0, 1B0: rule \"once\": no rank runs the forward of stage 1, 1F0");
+  EXPECT_EQ(
+      rejection("0F0,0SEND_F0>2\n2RECV_F0<0,2F0\n"),
+      "rank 0, action 1, 0SEND_F0>2: rule \"once\": no rank runs the forward of stage 1, 1F0");
+  EXPECT_EQ(rejection("#shared 0,2\n0F0,0B0,0REDUCE_GRAD,0STEP\n"),
+            "#shared: rule \"range\": a group lists stages below 1 in ascending order, each once; "
+            "2 is not one");
+  // More or fewer steps than the plan says.
+  auto steps = [&](const std::string& text) {
+    std::string what = rejection(text);
+    return what.substr(0, what.find('\n'));
+  };
+  EXPECT_EQ(steps("#steps 2\n0F0,0B0,0STEP,0F1,0B1,0STEP,0STEP\n"),
+            "p.csv: rank 0, action 6, 0STEP: rule \"step\": #steps 2, but its actions make 1 of 2 "
+            "microbatches");
+  EXPECT_EQ(steps("#steps 3\n0F0,0B0,0STEP,0F1,0B1,0STEP\n"),
+            "p.csv: rank 0, end of its 6 actions, 0STEP: rule \"step\": #steps 3, but its actions "
+            "make 2 of 1 microbatches");
+  EXPECT_EQ(steps("#steps 2\n0F0,0B0,0F1,0B1,0F2,0B2\n"),
+            "p.csv: rank 0, action 4, 0F2: rule \"step\": #steps 2, but its actions make 1 of 3 "
+            "microbatches");
+  EXPECT_EQ(rejection("0F0,0SEND_F0>1,0RECV_B0<1,0B0,0STEP\n1RECV_F0<0,1F0,1B0,1SEND_B0>0\n"),
+            "rank 1, end of its 4 actions, 1STEP: rule \"step\": it has 0 STEP for 1 step");
   // Each sends before it posts: fine with buffers, never with synchronous sends.
   EXPECT_EQ(rejection("0F0,0SEND_F0>1,2RECV_F0<1,2F0\n1RECV_F0<0,1F0,1SEND_F0>2\n"), "accepted");
   EXPECT_EQ(

@@ -61,18 +61,22 @@ TEST(PlanText, ErrorsNameThePlace) {
     }
     return "accepted";
   };
-  EXPECT_EQ(error("0F0\n0F1,2RECVF5"),
-            "p.csv:2:5: \"2RECVF5\" is not an action: unknown kind \"RECVF\" "
-            "(did you mean \"RECV_F\"?)");
-  EXPECT_EQ(error("F5"), "p.csv:1:1: \"F5\" is not an action: it does not begin with a stage");
-  EXPECT_EQ(error("2F"), "p.csv:1:1: \"2F\" is not an action: the microbatch is missing");
-  EXPECT_EQ(error("2STEP1"), "p.csv:1:1: \"2STEP1\" is not an action: STEP has no microbatch");
-  EXPECT_EQ(error("2F5>4"), "p.csv:1:1: \"2F5>4\" is not an action: \">4\" is too much");
-  EXPECT_EQ(error("2SEND_F5>"), "p.csv:1:1: \"2SEND_F5>\" is not an action: a stage must follow >");
+  EXPECT_EQ(
+      error("0F0\n0F1,2RECVF5"),
+      "p.csv:2:5: rank 1, action 1: rule \"text\": \"2RECVF5\" is not an action: unknown kind "
+      "\"RECVF\" "
+      "(did you mean \"RECV_F\"?)");
+  const std::string first = "p.csv:1:1: rank 0, action 0: rule \"text\": ";
+  EXPECT_EQ(error("F5"), first + "\"F5\" is not an action: it does not begin with a stage");
+  EXPECT_EQ(error("2F"), first + "\"2F\" is not an action: the microbatch is missing");
+  EXPECT_EQ(error("2STEP1"), first + "\"2STEP1\" is not an action: STEP has no microbatch");
+  EXPECT_EQ(error("2F5>4"), first + "\"2F5>4\" is not an action: \">4\" is too much");
+  EXPECT_EQ(error("2SEND_F5>"), first + "\"2SEND_F5>\" is not an action: a stage must follow >");
   EXPECT_EQ(error("(2F5;1F3)OVERLAP_F_B"),
-            "p.csv:1:1: \"(2F5;1F3)OVERLAP_F_B\" is not an action: a pair is a forward and a full "
-            "backward");
-  EXPECT_EQ(error("99999999999F1"), "p.csv:1:1: a number above 100000000");
+            first +
+                "\"(2F5;1F3)OVERLAP_F_B\" is not an action: a pair is a forward and a full "
+                "backward");
+  EXPECT_EQ(error("99999999999F1"), first + "\"99999999999F1\" has a number above 100000000");
   EXPECT_EQ(error(""), "p.csv: no ranks");
 }
 

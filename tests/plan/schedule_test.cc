@@ -167,7 +167,17 @@ TEST(Schedule, RefusalsNameTheNumberAndTheNearest) {
             "  the nearest that works: --microbatches 12");
   EXPECT_EQ(refusal("chimera", 3, 3, 4),
             "schedule chimera: 3 ranks, and it needs an even number\n"
+            "  the nearest that work: --ranks 4 --stages 4, or --ranks 2 --stages 2");
+  EXPECT_EQ(refusal("chimera", 3, 0, 4),
+            "schedule chimera: 3 ranks, and it needs an even number\n"
             "  the nearest that work: --ranks 4 or 2");
+  // All that must change is named at once.
+  EXPECT_EQ(refusal("dualpipe", 3, 0, 1),
+            "schedule dualpipe: 3 ranks, and it needs an even number\n"
+            "  the nearest that work: --ranks 4 --microbatches 8, or --ranks 2 --microbatches 4");
+  EXPECT_EQ(refusal("dualpipev", 2, 3, 1, "0,1,1"),
+            "schedule dualpipev: 3 stages on 2 ranks, and it needs 2 stages a rank\n"
+            "  the nearest that work: --stages 4 --microbatches 4 --placement v");
   EXPECT_EQ(refusal("hanayo", 4, 12, 4),
             "schedule hanayo: 12 stages on 4 ranks, and it needs a multiple of 8\n"
             "  the nearest that works: --stages 16");
@@ -179,9 +189,21 @@ TEST(Schedule, RefusalsNameTheNumberAndTheNearest) {
             "placement: rank 2 runs no stage\n  give every rank a stage, or use --ranks 2");
   EXPECT_EQ(refusal("gpipe", 2, 4, 4, "0,1,2,0"),
             "placement, stage 2: rank 2 is not one of 2 ranks\n  ranks 0 to 1, or --ranks 3");
+  EXPECT_EQ(refusal("gpipe", 2, 3, 4, "0,3,5"),
+            "placement, stage 1: rank 3 is not one of 2 ranks\n"
+            "  ranks 0 to 1, or --placement \"0,1,2\" --ranks 3");
+  EXPECT_EQ(refusal("gpipe", 3, 2, 4, "0,2"),
+            "placement: rank 1 runs no stage\n"
+            "  give every rank a stage, or use --placement \"0,1\" --ranks 2");
+  EXPECT_EQ(refusal("gpipe", 3, 3, 4, "both"),
+            "placement both: 3 ranks: the middle one would hold a stage twice\n"
+            "  the nearest that work: --ranks 4 or 2");
   EXPECT_EQ(refusal("gpipe", 2, 3, 4, "0,1,1,0"),
             "placement \"0,1,1,0\": it gives 4 ranks for 3 stages\n"
             "  give 3 entries, or --stages 4");
+  EXPECT_EQ(refusal("gpipe", 2, 4, 4, "2,1,0"),
+            "placement \"2,1,0\": it gives 3 ranks for 4 stages\n"
+            "  give 4 entries, or --stages 3 --ranks 3");
   // Of a run, whose conf and job give the numbers.
   EXPECT_EQ(refusal("zbv", 2, 2, 8, "loop", true),
             "schedule zbv: 2 stages on 2 ranks, and it needs 2 stages a rank\n"
