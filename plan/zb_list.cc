@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <queue>
 
 #include "plan/zb_scripts.h"
 
@@ -22,24 +21,40 @@ double Period(const OrderProblem& p) {
   return period;
 }
 
+// How many times the stages go over the ranks, and in which of them a stage is.
+int Passes(const OrderProblem& p) { return std::max(1, p.stages / p.ranks); }
+int PassOf(const OrderProblem& p, int stage) {
+  return static_cast<int>(static_cast<long>(stage) * Passes(p) / p.stages);
+}
+
 class Player {
  public:
-  Player(const OrderProblem& p, const DueTimes& due, const Order& start_up, double limit)
+  Player(const OrderProblem& p, const DueTimes& due, const Order& start_up, double goal,
+         double limit)
       : p_(p),
         due_(due),
         start_up_(start_up),
-        limit_(limit),
+        goal_(goal),
+        limit_(limit < 1e150 ? limit * limit * p.ranks : kUnknown),
         period_(Period(p)),
         ramp_(std::min<double>(p.microbatches, 1.25 * p.ranks)),
         ranks_(p.ranks),
+        wakes_(p.ranks, 0),
         next_f_(p.stages),
         next_i_(p.stages) {
     size_t size = static_cast<size_t>(p.stages) * p.microbatches;
     forward_.assign(size, kUnknown), backward_.assign(size, kUnknown);
+    stages_.resize(p.stages);
+    for (int s = 0; s < p.stages; ++s) {
+      int r = p.placement[s][0];
+      size_t at = p.At(s, r);
+      stages_[s] = {p.F[at],   p.I[at], p.W[at], p.stored[at], p.whole[at] - p.stored[at],
+                    p.kept[at]};
+    }
+    Dues();
     std::fill(forward_.begin(), forward_.begin() + p.microbatches, 0);
     result_.order.resize(p.ranks);
     for (int r = 0; r < p.ranks; ++r) {
-      turns_.push({0, r});
       size_t own = p.held[r].size() * static_cast<size_t>(p.microbatches);
       result_.order[r].reserve(3 * own);
       ranks_[r].pending.reserve(own);
@@ -49,23 +64,27 @@ class Player {
         ranks_[r].work += p.microbatches * (p.F[at] + (p.forward_only ? 0 : p.I[at] + p.W[at]));
       }
       ranks_[r].start_up = static_cast<size_t>(due.first * static_cast<double>(start_up[r].size()));
+      excess_ += Square(ranks_[r]);
     }
   }
 
-  PlayResult Run() {
-    while (!turns_.empty() && !late_) {
-      auto [now, r] = turns_.top();
-      turns_.pop();
-      now_ = now;
-      if (ranks_[r].wake == now) Turn(r, now);
+  DueResult Run() {
+    while (excess_ <= limit_) {
+      auto next = std::min_element(wakes_.begin(), wakes_.end());
+      if (*next >= kUnknown) break;
+      now_ = *next;
+      Turn(static_cast<int>(next - wakes_.begin()), now_);
     }
+    result_.spans.assign(p_.ranks, 0);
     for (const Rank& rank : ranks_)
       if (rank.left || rank.done < rank.pending.size()) return std::move(result_);
     result_.times.ok = true;
-    for (const Rank& rank : ranks_) {
+    for (int r = 0; r < p_.ranks; ++r) {
+      const Rank& rank = ranks_[r];
       if (rank.first < 0) continue;
-      result_.times.span = std::max(result_.times.span, rank.last - rank.first);
-      result_.times.total += rank.last - rank.first;
+      double span = result_.spans[r] = rank.last - rank.first;
+      result_.times.span = std::max(result_.times.span, span);
+      result_.times.total += span;
       result_.times.makespan = std::max(result_.times.makespan, rank.last);
     }
     return std::move(result_);
@@ -73,21 +92,51 @@ class Player {
 
  private:
   struct Rank {
-    double bytes = 0, free = 0, wake = 0, first = -1, last = 0, idle = 0, work = 0;
+    double bytes = 0, free = 0, first = -1, last = 0, idle = 0, work = 0;
     std::vector<Op> pending;  // W to be done, from `done` on
     size_t done = 0, left = 0, all = 0, start_up = 0, position = 0;
   };
   const OrderProblem& p_;
   const DueTimes& due_;
   const Order& start_up_;
-  double limit_, period_, ramp_, now_ = 0;
-  bool late_ = false;
+  double goal_, limit_, period_, ramp_, now_ = 0;
+  double excess_ = 0;  // sum of the squares by which the ranks will exceed the goal at least
   std::vector<Rank> ranks_;
+  std::vector<double> wakes_;         // when each rank has its next turn
   std::vector<int> next_f_, next_i_;  // [stage]
   std::vector<double> forward_, backward_;
-  std::priority_queue<std::pair<double, int>, std::vector<std::pair<double, int>>, std::greater<>>
-      turns_;
-  PlayResult result_;
+  DueResult result_;
+
+  double Square(const Rank& rank) const {
+    double over = std::max(0.0, rank.work + rank.idle - goal_);
+    return over * over;
+  }
+
+  struct Stage {
+    double F, I, W, stored, more, kept;  // `more`: beyond what is stored, while I runs
+  };
+  std::vector<Stage> stages_;
+  std::vector<double> due_f_, due_i_;  // [stage * microbatches + microbatch]
+
+  void Dues() {
+    size_t size = forward_.size();
+    due_f_.resize(size), due_i_.resize(size);
+    std::vector<double> in(p_.microbatches), out(p_.microbatches);
+    for (int m = 0; m < p_.microbatches; ++m) {
+      in[m] = std::max(0.0, 1 - m / ramp_);
+      out[m] = std::max(0.0, 1 - (p_.microbatches - 1 - m) / ramp_);
+    }
+    size_t at = 0;
+    for (int s = 0; s < p_.stages; ++s)
+      for (int m = 0; m < p_.microbatches; ++m, ++at) {
+        double passed = m * period_;
+        size_t own = static_cast<size_t>(PassOf(p_, s)) * p_.microbatches + m;
+        due_f_[at] = due_.forward[s] + passed + in[m] * due_.forward_in[s] +
+                     out[m] * due_.forward_out[s] + due_.forward_own[own];
+        due_i_[at] = due_.backward[s] + passed + in[m] * due_.backward_in[s] +
+                     out[m] * due_.backward_out[s] + due_.backward_own[own];
+      }
+  }
 
   size_t At(int stage, int microbatch) const {
     return static_cast<size_t>(stage) * p_.microbatches + microbatch;
@@ -98,25 +147,12 @@ class Player {
     int k = std::min(static_cast<int>(x), DueTimes::kKnots - 2);
     return knots[k] + (x - k) * (knots[k + 1] - knots[k]);
   }
-  double In(int m) const { return std::max(0.0, 1 - m / ramp_); }
-  double Out(int m) const { return std::max(0.0, 1 - (p_.microbatches - 1 - m) / ramp_); }
-  double DueF(int s, int m) const {
-    return due_.forward[s] + m * period_ + In(m) * due_.forward_in[s] +
-           Out(m) * due_.forward_out[s];
-  }
-  double DueI(int s, int m) const {
-    return due_.backward[s] + m * period_ + In(m) * due_.backward_in[s] +
-           Out(m) * due_.backward_out[s];
-  }
-
-  // Room for one microbatch in each other stage that holds none, and for what an I needs.
-  double Reserve(int r, int stage) const {
+  // Room for one microbatch in each stage that holds none, and for what an I needs.
+  double Reserve(int r) const {
     double reserve = 0, most = 0;
     for (int s : p_.held[r]) {
-      size_t at = p_.At(s, r);
-      most = std::max(most, p_.whole[at] - p_.stored[at]);
-      if (s != stage && next_f_[s] == next_i_[s] && next_f_[s] < p_.microbatches)
-        reserve += p_.stored[at];
+      most = std::max(most, stages_[s].more);
+      if (next_f_[s] == next_i_[s] && next_f_[s] < p_.microbatches) reserve += stages_[s].stored;
     }
     return reserve + most;
   }
@@ -136,6 +172,7 @@ class Player {
       }
     };
     bool starting = rank.position < rank.start_up;
+    double reserve = starting ? 0 : Reserve(r);
     if (starting) {
       const Op& op = start_up_[r][rank.position];
       double ready = forward_[At(op.stage, op.microbatch)];
@@ -148,20 +185,24 @@ class Player {
     }
     for (int s : p_.held[r]) {
       if (starting) break;
-      size_t cost = p_.At(s, r);
+      const Stage& cost = stages_[s];
       int m = next_i_[s];
-      if (m < next_f_[s] && !p_.forward_only &&
-          rank.bytes + p_.whole[cost] - p_.stored[cost] <= room)
-        consider(OpKind::kI, s, m, backward_[At(s, m)], DueI(s, m));
+      if (m < next_f_[s] && !p_.forward_only && rank.bytes + cost.more <= room) {
+        size_t at = At(s, m);
+        consider(OpKind::kI, s, m, backward_[at], due_i_[at]);
+      }
       m = next_f_[s];
       if (m == p_.microbatches) continue;
-      double ready = forward_[At(s, m)];
+      size_t at = At(s, m);
+      double ready = forward_[at];
       if (ready == kUnknown) continue;
-      if (rank.bytes + p_.stored[cost] + Reserve(r, s) > room) {
-        blocked |= ready <= now && DueF(s, m) - due_.lead <= now && DueF(s, m) < least;
+      double due = due_f_[at];
+      // Its own place is not kept besides.
+      double kept_free = reserve - (m == next_i_[s] ? cost.stored : 0);
+      if (rank.bytes + cost.stored + kept_free > room) {
+        blocked |= ready <= now && due - due_.lead <= now && due < least;
         continue;
       }
-      double due = DueF(s, m);
       consider(OpKind::kF, s, m, std::max(ready, due - due_.lead), due);
     }
     bool pending = rank.done < rank.pending.size();
@@ -169,11 +210,10 @@ class Player {
       double next = least == kUnknown ? soon : start;
       const Op* w = pending ? &rank.pending[rank.done] : nullptr;
       double patience = At(due_.patience, late);
-      if (w && (blocked || next - now >= patience * p_.W[p_.At(w->stage, r)])) {
+      if (w && (blocked || next - now >= patience * stages_[w->stage].W)) {
         best = *w, ++rank.done;
       } else {
-        rank.wake = next < kUnknown ? next : -1;
-        if (rank.wake >= 0) turns_.push({next, r});
+        wakes_[r] = next;
         return;
       }
     }
@@ -188,26 +228,25 @@ class Player {
     double late = 1 - static_cast<double>(rank.left) / static_cast<double>(rank.all);
     double turn = std::max(time - At(due_.linger, late), rank.free);
     turn = std::max(turn, now_);
-    if (rank.wake < 0 || (rank.wake > rank.free && turn < rank.wake))
-      turns_.push({rank.wake = turn, to});
+    if (wakes_[to] > rank.free) wakes_[to] = std::min(wakes_[to], turn);
   }
 
   void Do(const Op& op, int r, double now) {
     Rank& rank = ranks_[r];
-    size_t cost = p_.At(op.stage, r), at = At(op.stage, op.microbatch);
-    double end = now + (op.kind == OpKind::kF   ? p_.F[cost]
-                        : op.kind == OpKind::kI ? p_.I[cost]
-                                                : p_.W[cost]);
-    if (rank.first < 0)
+    const Stage& cost = stages_[op.stage];
+    size_t at = At(op.stage, op.microbatch);
+    double end = now + (op.kind == OpKind::kF ? cost.F : op.kind == OpKind::kI ? cost.I : cost.W);
+    if (rank.first < 0) {
       rank.first = now;
-    else
+    } else if (now > rank.last) {
+      excess_ -= Square(rank);
       rank.idle += now - rank.last;
-    if (rank.work + rank.idle > limit_) late_ = true;
-    rank.last = rank.free = rank.wake = end;
-    turns_.push({end, r});
+      excess_ += Square(rank);
+    }
+    rank.last = rank.free = wakes_[r] = end;
     result_.order[r].push_back(op);
     if (op.kind == OpKind::kW) {
-      rank.bytes -= p_.kept[cost];
+      rank.bytes -= cost.kept;
       return;
     }
     --rank.left;
@@ -216,7 +255,7 @@ class Player {
       if (p_.forward_only)
         --rank.left;
       else
-        rank.bytes += p_.stored[cost];
+        rank.bytes += cost.stored;
       if (op.stage + 1 < p_.stages) {
         int to = p_.placement[op.stage + 1][0];
         double latency = to == r ? 0 : p_.up[op.stage];
@@ -227,7 +266,7 @@ class Player {
       return;
     }
     ++next_i_[op.stage];
-    rank.bytes += p_.kept[cost] - p_.stored[cost];
+    rank.bytes += cost.kept - cost.stored;
     rank.pending.push_back({OpKind::kW, op.stage, op.microbatch});
     if (op.stage > 0) {
       int to = p_.placement[op.stage - 1][0];
@@ -239,9 +278,15 @@ class Player {
 
 }  // namespace
 
-PlayResult PlayDue(const OrderProblem& problem, const DueTimes& due, const Order& start_up,
-                   double limit) {
-  return Player(problem, due, start_up, limit).Run();
+double Excess(const std::vector<double>& spans, double goal) {
+  double sum = 0;
+  for (double span : spans) sum += std::pow(std::max(0.0, span - goal), 2);
+  return std::sqrt(sum / static_cast<double>(spans.size()));
+}
+
+DueResult PlayDue(const OrderProblem& problem, const DueTimes& due, const Order& start_up,
+                  double goal, double limit) {
+  return Player(problem, due, start_up, goal, limit).Run();
 }
 
 DueSearch::DueSearch(const OrderProblem& problem, size_t starts, unsigned seed)
@@ -274,6 +319,8 @@ DueTimes DueSearch::Start(size_t n) const {
   due.patience.front() = due.patience.back() = 0.7;
   for (auto* list : {&due.forward_in, &due.backward_in, &due.forward_out, &due.backward_out})
     list->assign(p_->stages, 0);
+  size_t own = static_cast<size_t>(Passes(*p_)) * p_->microbatches;
+  due.forward_own.assign(own, 0), due.backward_own.assign(own, 0);
   double up = kSpeed[n % 4], down = kSpeed[n / 4 % 4], later = kLater[n / 32 % 3];
   due.linger.front() = due.linger.back() =
       kLinger[n / 16 % 2] * p_->F[p_->At(0, p_->placement[0][0])];
@@ -294,7 +341,7 @@ DueTimes DueSearch::Start(size_t n) const {
 
 DueTimes DueSearch::Changed(DueTimes due) {
   double much = period_ * std::pow(2.0, -static_cast<double>(Random() % 8)) * 2;
-  int passes = std::max(1, p_->stages / p_->ranks);
+  int passes = Passes(*p_);
   for (unsigned left = 1 + Random() % 2; left > 0; --left) {
     std::vector<double>* lists[] = {&due.forward,     &due.backward,    &due.forward,
                                     &due.backward,    &due.forward_in,  &due.backward_in,
@@ -304,7 +351,12 @@ DueTimes DueSearch::Changed(DueTimes due) {
     double change = Uniform(-much, much);
     int pass = static_cast<int>(Random() % static_cast<unsigned>(passes));
     int first = p_->stages * pass / passes, last = p_->stages * (pass + 1) / passes;
-    switch (Random() % 8) {
+    unsigned what = Random() % (bound_ < 0 ? 8 : 11);
+    if (what > 7) {
+      ChangeOne(due, pass, passes, change);
+      continue;
+    }
+    switch (what) {
       case 0:  // a pass over the ranks
         for (int s = first; s < last; ++s) list[s] += change;
         break;
@@ -337,30 +389,71 @@ DueTimes DueSearch::Changed(DueTimes due) {
   return due;
 }
 
+// One pass of one microbatch, or what follows it, mostly among the last ones.
+void DueSearch::ChangeOne(DueTimes& due, int pass, int passes, double change) {
+  int all = p_->microbatches, ramp = std::min(all, p_->ranks + p_->ranks / 4 + 1);
+  unsigned where = Random() % 4;
+  int m = static_cast<int>(Random() % static_cast<unsigned>(where == 0 ? all : ramp));
+  if (where > 1) m = all - 1 - m;
+  bool later = Random() % 4 == 0;
+  std::vector<double>& own = Random() % 2 ? due.forward_own : due.backward_own;
+  int last = Random() % 4 ? pass : passes - 1;
+  for (; pass <= last; ++pass)
+    for (int n = m; n < (later ? all : m + 1); ++n)
+      own[static_cast<size_t>(pass) * all + n] += change;
+}
+
 // A little worse, up to this share of a period, is a way out; back to the best after so many.
 constexpr double kSlack = 0.05;
 constexpr int kPatience = 3000;
 
-const PlayResult& DueSearch::Next() {
+const DueResult& DueSearch::Next() {
   bool start = started_ < starts_;
   DueTimes due = start ? Start(started_++) : Changed(current_);
   double slack = kSlack * period_ * Uniform(0, 1) * Uniform(0, 1);
-  double limit = start || !best_times_.ok ? kUnknown : (current_times_.span + slack) * (1 + 1e-9);
-  last_ = PlayDue(*p_, due, start_up_, limit);
+  bool whole = bound_ >= 0;  // judged by all ranks
+  if (start || !best_times_.ok)
+    last_ = PlayDue(*p_, due, start_up_);
+  else if (whole)
+    last_ = PlayDue(*p_, due, start_up_, goal_, (current_excess_ + slack) * (1 + 1e-9));
+  else
+    last_ = PlayDue(*p_, due, start_up_, (current_times_.span + slack) * (1 + 1e-9), 0);
   played_ = 0;
   for (const auto& list : last_.order) played_ += static_cast<long>(list.size());
   const OrderTimes& times = last_.times;
-  if (!start && ++since_ % kPatience == 0) current_ = best_, current_times_ = best_times_;
-  if (!times.ok) return last_;
-  if (!best_times_.ok || times.Better(best_times_)) {
-    best_times_ = current_times_ = times;
-    best_ = current_ = std::move(due);
-    since_ = 0;
-    return last_;
+  if (!start && ++since_ % kPatience == 0) {
+    current_ = best_, current_times_ = best_times_;
+    current_spans_ = best_spans_, current_excess_ = best_excess_;
   }
-  if (start) return last_;
-  if (times.span <= current_times_.span + slack) current_ = std::move(due), current_times_ = times;
+  if (!times.ok) return last_;
+  if (times.span < least_span_) SetGoal(times.span);
+  double excess = Excess(last_.spans, goal_);
+  bool better = whole ? excess < best_excess_ * (1 - 1e-9) : times.Better(best_times_);
+  bool near = whole ? excess <= current_excess_ + slack : times.span <= current_times_.span + slack;
+  if (!best_times_.ok || better || (!start && near)) {
+    current_ = std::move(due), current_times_ = times;
+    current_spans_ = last_.spans, current_excess_ = excess;
+  }
+  if (!best_times_.ok || better) {
+    best_ = current_, best_times_ = times;
+    best_spans_ = last_.spans, best_excess_ = excess;
+    since_ = 0;
+  }
   return last_;
+}
+
+// Ranks far below the worst one do not count.
+void DueSearch::SetGoal(double least_span) {
+  double longest = 0;
+  for (int s = 0; s < p_->stages; ++s) {
+    size_t at = p_->At(s, p_->placement[s][0]);
+    longest = std::max(longest, p_->F[at] + p_->I[at] + p_->W[at]);
+  }
+  least_span_ = least_span;
+  goal_ = std::max(bound_, least_span - longest);
+  if (!best_times_.ok) return;
+  best_excess_ = Excess(best_spans_, goal_);
+  current_excess_ = Excess(current_spans_, goal_);
 }
 
 }  // namespace pipewright
