@@ -4,7 +4,7 @@
 
 namespace pipewright {
 
-double PartitionLowerBound(const PartitionProblem& problem, const UnitGraph& graph) {
+double PartitionLowerBound(const PartitionProblem& problem, const UnitGraph& graph, bool fewer) {
   double work = 0, slowest = 0, bytes = 0, room = 0;
   bool host = false;
   double link = 0;
@@ -59,8 +59,9 @@ double PartitionLowerBound(const PartitionProblem& problem, const UnitGraph& gra
   for (int used = 1; used <= devices; ++used) {
     int stages = (used + problem.max_replicas - 1) / problem.max_replicas;
     if (problem.stages >= 0) {
-      stages = problem.stages;
-      if (used < stages || used > stages * problem.max_replicas) continue;
+      if (used > problem.stages * problem.max_replicas) continue;
+      if (!fewer && used < problem.stages) continue;
+      if (!fewer) stages = problem.stages;
     }
     bound = std::min(bound, (work + (stages > 1 ? stages * cheapest : 0)) / used);
   }

@@ -21,18 +21,20 @@ struct Search {
   const ExactOptions& options;
   const Resources& resources;
   const UpSets& up;
-  std::vector<double> best;  // [set * states + state]: the largest load of its stages
-  std::vector<From> from;
-  std::vector<double> capacity;  // of each state: device time that its devices can hold
-  std::vector<char> hosts;       // of each state: whether it uses a CPU
-  double largest_capacity = 0;   // of one stage
-  double cut_weight = 0;         // device time that a device loses to a transfer, at least
+  std::vector<double> best{};  // [set * states + state]: the largest load of its stages
+  std::vector<From> from{};
+  // Of each state: device time that its devices can hold, and that further stages can; and whether
+  // either has a CPU.
+  std::vector<double> capacity{}, capacity_left{};
+  std::vector<char> hosts{}, hosts_left{};
+  double largest_capacity = 0;  // of one stage
+  double cut_weight = 0;        // device time that a device loses to a transfer, at least
   double latency_weight = 0;
-  std::vector<char> possible;  // of each state, for the current set
+  std::vector<char> possible{};  // of each state, for the current set
   // Of each set: the states in which a stage may begin there; first > last: none.
-  std::vector<int> first_live, last_live;
-  Bits forbidden;
-  std::vector<double> lead;  // of the stages that begin with each set; empty: none
+  std::vector<int> first_live{}, last_live{};
+  Bits forbidden{};
+  std::vector<double> lead{};  // of the stages that begin with each set; empty: none
   bool proven = true;
 
   void MeasureLeads();
@@ -71,27 +73,32 @@ static double HostCapacity(const UnitGraph& graph, double limit) {
 }
 
 void Search::MeasureDevices() {
-  capacity.assign(resources.states, 0);
-  hosts.assign(resources.states, 0);
+  size_t states = resources.states, classes = problem.devices.size();
+  capacity.assign(states, 0), capacity_left.assign(states, 0);
+  hosts.assign(states, 0), hosts_left.assign(states, 0);
   cut_weight = latency_weight = kInfinity;
   double host = options.below == kInfinity ? kInfinity : HostCapacity(graph, options.below);
-  int stride = 1;
-  for (const DeviceClass& device : problem.devices) {
-    double each = device.host ? host : options.below / options.repeat * device.speed;
-    for (int s = 0; s < resources.states; ++s) {
-      int used = s / stride % (device.count + 1);
-      if (used) capacity[s] += used * each;
-      if (used && device.host) hosts[s] = 1;
+  std::vector<double> each;
+  for (size_t c = 0; c < classes; ++c) {
+    const DeviceClass& device = problem.devices[c];
+    each.push_back(device.host ? host : options.below / options.repeat * device.speed);
+    for (size_t s = 0; s < states; ++s) {
+      int used = resources.in_use[s * classes + c];
+      if (used > 0) capacity[s] += used * each[c];
+      if (!device.host) continue;
+      hosts[s] = hosts[s] || used > 0;
+      hosts_left[s] = hosts_left[s] || (used < device.count && resources.most_left[s] > 0);
     }
-    stride *= device.count + 1;
     if (device.count == 0) continue;
     int replicas = device.host ? 1 : problem.max_replicas;
-    largest_capacity = std::max(largest_capacity, each * replicas * (1 + 1e-9));
+    largest_capacity = std::max(largest_capacity, each[c] * replicas * (1 + 1e-9));
     if (device.host) continue;
     cut_weight = std::min(cut_weight, device.speed / device.link);
     latency_weight = std::min(latency_weight, device.speed * problem.transfer_latency);
   }
   if (cut_weight == kInfinity) cut_weight = latency_weight = 0;
+  for (size_t s = 0; s < states; ++s)
+    capacity_left[s] = resources.MostLeft(problem, static_cast<int>(s), each);
 }
 
 // A stage that begins with a set has one of the units there that nothing in the set comes before.
@@ -118,10 +125,10 @@ bool Search::FindPossible(int set) {
   bool any = false;
   possible.assign(resources.states, 0);
   for (int s = 0; s < resources.states; ++s) {
-    int other = resources.complement[s];
     double slack = 1e-9 * (work + rest);
-    possible[s] = work + (hosts[s] ? 0 : cut) <= capacity[s] + slack &&
-                  rest + (hosts[other] ? 0 : cut) <= capacity[other] + slack;
+    possible[s] = resources.most_left[s] >= 0 &&
+                  work + (hosts[s] ? 0 : cut) <= capacity[s] + slack &&
+                  rest + (hosts_left[s] ? 0 : cut) <= capacity_left[s] + slack;
     any = any || possible[s];
   }
   return any;
@@ -218,12 +225,15 @@ PartitionResult Search::Trace() const {
   result.proven = proven;
   result.sets = static_cast<int64_t>(up.sets.size());
   size_t set = up.sets.size() - 1, states = resources.states, state = 0;
-  double least = kInfinity;
-  for (size_t s = 0; s < states; ++s)
-    if (resources.final[s] && best[set * states + s] < least) {
-      least = best[set * states + s];
-      state = s;
-    }
+  double least = kInfinity, bound = kInfinity;
+  for (size_t s = 0; s < states; ++s) {
+    double value = best[set * states + s];
+    if (resources.final[s] || options.fewer) bound = std::min(bound, value);
+    if (!resources.final[s] || value >= least) continue;
+    least = value;
+    state = s;
+  }
+  if (proven) result.lower_bound = bound;
   if (least == kInfinity) return result;
   result.feasible = true;
   while (set != 0) {
@@ -243,7 +253,7 @@ PartitionResult Search::Trace() const {
     state = origin.state;
   }
   EvaluatePartition(problem, result);
-  result.lower_bound = !proven ? 0 : lead.empty() ? result.objective : least;
+  if (proven && lead.empty()) result.lower_bound = std::min(result.objective, bound);
   return result;
 }
 
@@ -259,8 +269,7 @@ PartitionResult ExactPartition(const PartitionProblem& problem, const UnitGraph&
     result.sets = static_cast<int64_t>(up.sets.size());
     return result;
   }
-  Search search{problem, graph, options, resources, up, {}, {}, {}, {},
-                0,       0,     0,       {},        {}, {}, {}, {}, true};
+  Search search{problem, graph, options, resources, up};
   if (!options.forbidden.empty()) {
     search.forbidden = MakeBits(static_cast<int>(graph.units.size()));
     for (size_t u = 0; u < graph.units.size(); ++u)
@@ -270,6 +279,22 @@ PartitionResult ExactPartition(const PartitionProblem& problem, const UnitGraph&
   }
   search.Run(start);
   return search.Trace();
+}
+
+PartitionResult SearchBetter(const PartitionProblem& problem, const UnitGraph& graph,
+                             const PartitionResult& known, const ExactOptions& options) {
+  PartitionResult found = ExactPartition(problem, graph, options);
+  bool better = found.feasible && (!known.feasible || found.objective < known.objective);
+  PartitionResult best = better ? found : known;
+  best.sets = found.sets;
+  best.lower_bound = known.lower_bound;
+  best.proven = false;
+  if (!found.proven) return best;
+  double value = best.feasible ? best.objective : kInfinity;
+  best.lower_bound = std::max(known.lower_bound, std::min(found.lower_bound, value));
+  best.proven = value <= best.lower_bound * (1 + 1e-12);
+  if (best.proven) best.lower_bound = value;
+  return best;
 }
 
 }  // namespace pipewright

@@ -14,6 +14,8 @@ struct ExactOptions {
   int64_t* visits = nullptr;       // gains what it took of them
   // Partitions with a load of this or more are of no interest; usually that of a known one.
   double below = kInfinity;
+  // The lower bound is to hold for partitions of fewer stages than the problem's as well.
+  bool fewer = false;
   // No stage may hold exactly these nodes (sorted). For "what would the next best cut cost?".
   std::vector<int> forbidden;
   // For the bound of a step of M microbatches: a load counts M times, and on top of it comes what
@@ -24,13 +26,18 @@ struct ExactOptions {
   std::vector<double> lead;
 };
 
-// `result.proven` says (for partitions that keep the units of `graph` whole)
-//  whether the search finished; then `feasible` says whether any partition has
-// an objective under `below`, and `result` is the best.
+// `result.proven` says (for partitions that keep the units of `graph` whole) whether the search
+// finished; then `feasible` says whether any partition has an objective under `below`, `result` is
+// the best, and no other is better than `lower_bound` (infinite: than `below`).
 //
 // With I the number of up-sets of the graph of units, the search takes O(pairs of nested sets with
 // a work under `below`) time, at most I^2 / 2, and O(I * states of the devices) memory.
 PartitionResult ExactPartition(const PartitionProblem& problem, const UnitGraph& graph,
                                const ExactOptions& options);
+
+// The exact search for something better than `known`, which is replaced, or proven where the search
+// finished. Its lower bound may grow.
+PartitionResult SearchBetter(const PartitionProblem& problem, const UnitGraph& graph,
+                             const PartitionResult& known, const ExactOptions& options);
 
 }  // namespace pipewright

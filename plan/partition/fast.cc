@@ -202,15 +202,10 @@ static PartitionResult Settle(const PartitionProblem& problem, const UnitGraph& 
                               const PartitionResult& known, const FastOptions& options) {
   ExactOptions exact;
   exact.below = known.objective;
+  exact.fewer = options.fewer;
   exact.max_sets = ExactSets(graph, options);
   exact.max_visits = options.exact_visits;
-  PartitionResult found = ExactPartition(problem, graph, exact);
-  PartitionResult best = found.feasible && found.objective < known.objective ? found : known;
-  best.lower_bound = known.lower_bound;
-  best.proven = found.proven;
-  if (best.proven) best.lower_bound = best.feasible ? best.objective : kInfinity;
-  best.sets = found.sets;
-  return best;
+  return SearchBetter(problem, graph, known, exact);
 }
 
 PartitionResult FastPartition(const PartitionProblem& problem, const UnitGraph& graph,
@@ -218,7 +213,7 @@ PartitionResult FastPartition(const PartitionProblem& problem, const UnitGraph& 
   Resources resources(problem);
   PartitionResult result;
   result.objective = options.below;
-  result.lower_bound = PartitionLowerBound(problem, graph);
+  result.lower_bound = PartitionLowerBound(problem, graph, options.fewer);
   if (result.lower_bound == kInfinity) {
     result.proven = true;
     return result;

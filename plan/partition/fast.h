@@ -8,6 +8,7 @@ namespace pipewright {
 
 struct FastOptions {
   double below = kInfinity;  // only partitions better than this are of interest
+  bool fewer = false;        // as of ExactOptions
   int64_t pairs = 600'000;   // stages tried in one order; sets how finely large graphs are cut
   int64_t steps = 30'000'000, steps_of_unit = 2'000;  // in all, and of each unit and place of a net
   int units = 12000;                  // that partitions from coarser graphs are made of, in all
@@ -28,7 +29,9 @@ PartitionResult FastPartition(const PartitionProblem& problem, const UnitGraph& 
 
 // No partition is better than this: the work shared evenly with the least transfers that so many
 // stages need, the slowest unit on its best device. Infinite where total memory does not suffice.
-double PartitionLowerBound(const PartitionProblem& problem, const UnitGraph& graph);
+// `fewer`: nor is one of fewer stages than the problem's.
+double PartitionLowerBound(const PartitionProblem& problem, const UnitGraph& graph,
+                           bool fewer = false);
 
 // Topological orders of the units that tend to have cheap cuts. The first is 0, 1, 2, ...
 std::vector<std::vector<int>> CandidateOrders(const UnitGraph& graph);

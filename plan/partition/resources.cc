@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <numeric>
 
 #include "plan/error.h"
 #include "plan/partition/stage_load.h"
@@ -11,6 +12,31 @@ void Resources::AddOption(const StageOption& option) {
 }
 
 static double SpeedOf(const DeviceClass& device) { return device.host ? kInfinity : device.speed; }
+
+// Where the number of stages is given, those behind the first `stages` use so many of `left`.
+static int DevicesLeft(const PartitionProblem& problem, int left, int stages) {
+  if (problem.stages < 0) return left;
+  return std::min(left, (problem.stages - stages) * problem.max_replicas);
+}
+
+double Resources::MostLeft(const PartitionProblem& problem, int state,
+                           const std::vector<double>& of_class) const {
+  size_t classes = problem.devices.size();
+  std::vector<size_t> order(classes);
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    return of_class[a] != of_class[b] ? of_class[a] > of_class[b] : a < b;
+  });
+  double sum = 0;
+  int most = most_left[state];
+  for (size_t c : order) {
+    int count = std::min(most, problem.devices[c].count - in_use[state * classes + c]);
+    if (count <= 0) continue;
+    sum += count * of_class[c];
+    most -= count;
+  }
+  return sum;
+}
 
 Resources::Resources(const PartitionProblem& problem) {
   std::vector<int> stride, limit;
@@ -27,21 +53,22 @@ Resources::Resources(const PartitionProblem& problem) {
   if (states > 100000 || devices > 10000)
     throw Error("partition", "too many different kinds of devices to choose from",
                 "give fewer kinds: devices of one kind cost little");
+  std::vector<double> speeds;
+  for (const DeviceClass& device : problem.devices) speeds.push_back(SpeedOf(device));
   for (int s = 0; s < states; ++s) {
-    int total = 0, rest = 0;
-    double in_use = 0, left = 0;
+    int total = 0;
+    double together = 0;
     for (size_t c = 0; c < limit.size(); ++c) {
       int digit = s / stride[c] % (limit[c] + 1);
+      in_use.push_back(digit);
       total += digit;
-      rest += (limit[c] - digit) * stride[c];
-      if (digit > 0) in_use += digit * SpeedOf(problem.devices[c]);
-      if (digit < limit[c]) left += (limit[c] - digit) * SpeedOf(problem.devices[c]);
+      if (digit > 0) together += digit * speeds[c];
     }
-    used.push_back(total);
-    speed.push_back(in_use);
-    speed_left.push_back(left);
-    complement.push_back(rest);
     int stages = count_stages ? s / stage_stride : total;
+    used.push_back(total);
+    most_left.push_back(DevicesLeft(problem, devices - total, stages));
+    speed.push_back(together);
+    speed_left.push_back(MostLeft(problem, s, speeds));
     final.push_back(s > 0 && (problem.stages < 0 || stages == problem.stages));
   }
   for (size_t c = 0; c < limit.size(); ++c) {
@@ -84,12 +111,18 @@ Resources::Resources(const PartitionProblem& problem,
   for (int s = 0; s < states; ++s) {
     int count = s % (devices + 1), layer = s / (devices + 1);
     used.push_back(count);
-    double in_use = 0, left = 0;
-    for (int d = 0; d < devices; ++d)
-      (d < devices - count ? left : in_use) += SpeedOf(problem.devices[sequence[d].first]);
-    speed.push_back(in_use);
-    speed_left.push_back(left);
     int stages = count_stages ? layer : count;
+    most_left.push_back(DevicesLeft(problem, devices - count, stages));
+    double together = 0, left = 0;
+    for (int d = 0; d < devices; ++d) {
+      double one = SpeedOf(problem.devices[sequence[d].first]);
+      if (d >= devices - count)
+        together += one;
+      else if (d >= devices - count - most_left[s])
+        left += one;
+    }
+    speed.push_back(together);
+    speed_left.push_back(left);
     final.push_back(count > 0 && (problem.stages < 0 || stages == problem.stages));
   }
   for (int first = 0; first < devices; ++first)

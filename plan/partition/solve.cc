@@ -10,20 +10,6 @@ static PartitionResult Better(const PartitionResult& found, const PartitionResul
   return found.feasible && (!known.feasible || found.objective < known.objective) ? found : known;
 }
 
-// The exact search for something better than `known`, which then is proven or replaced.
-static PartitionResult Improve(const PartitionProblem& problem, const UnitGraph& graph,
-                               const PartitionResult& known, const ExactOptions& exact) {
-  PartitionResult found = ExactPartition(problem, graph, exact);
-  PartitionResult best = Better(found, known);
-  best.sets = found.sets;
-  best.lower_bound = known.lower_bound;
-  if (found.proven) {
-    best.proven = true;
-    best.lower_bound = best.feasible ? best.objective : kInfinity;
-  }
-  return best;
-}
-
 // Devices that only their memory tells apart are then alike.
 static PartitionProblem WithoutMemory(PartitionProblem problem) {
   std::vector<DeviceClass> kinds;
@@ -47,40 +33,52 @@ static PartitionProblem WithoutMemory(PartitionProblem problem) {
 
 PartitionResult SolvePartition(const PartitionProblem& problem, const SolveOptions& options) {
   if (!problem.pair_links.empty()) return SolvePairLinks(problem, options);
-  UnitGraph graph = BuildUnits(problem, ExactMerge(problem));
-  int units = static_cast<int>(graph.units.size());
+  UnitGraph graph = BuildUnits(problem, Merge::kLossless), apart;
+  FastOptions fast;
+  ExactOptions exact;
+  // Where stages are counted, units that lose nothing by joining may be stages of their own. Then
+  // what is best with them joined is proven only where fewer stages are no better.
+  bool counted = problem.stages >= 0;
+  if (counted) apart = BuildUnits(problem, Merge::kNone);
+  fast.fewer = exact.fewer = counted && graph.units.size() < apart.units.size();
   PartitionResult best;
-  best.lower_bound = PartitionLowerBound(problem, graph);
-  if (best.lower_bound == kInfinity || units < problem.stages) {
+  best.lower_bound = PartitionLowerBound(problem, graph, fast.fewer);
+  if (best.lower_bound == kInfinity ||
+      (counted && static_cast<int>(apart.units.size()) < problem.stages)) {
     best.lower_bound = kInfinity;
     best.proven = true;
     return best;
   }
-  best = FastPartition(problem, graph, FastOptions{});
-  if (best.proven || !options.exact) return best;
-  ExactOptions exact;
-  exact.below = best.objective;
+  best = FastPartition(problem, graph, fast);
+  auto search = [&](const UnitGraph& units) {
+    exact.below = best.objective;
+    best = SearchBetter(problem, units, best, exact);
+  };
   exact.max_seconds = options.max_seconds;
   exact.max_sets = options.max_sets;
-  best = Improve(problem, graph, best, exact);
-  if (best.proven) return best;
+  if (!best.proven && options.exact) search(graph);
+  if (!best.proven && fast.fewer) {
+    exact.fewer = false;
+    if (!options.exact) exact.max_sets = fast.nearby_sets, exact.max_visits = fast.exact_visits;
+    search(apart);
+  }
+  if (best.proven || !options.exact) return best;
 
   // Too many sets. They may be few enough where every node without compute stays with its only
-  // neighbour; the optimum without memory limits, for any number of stages, is then a bound.
+  // neighbour; the optimum without memory limits, for so many stages or fewer, is then a bound.
   UnitGraph merged = BuildUnits(problem, Merge::kParameters);
-  if (static_cast<int>(merged.units.size()) == units) return best;
+  if (merged.units.size() == graph.units.size()) return best;
   PartitionResult found = FastPartition(problem, merged, FastOptions{});
   exact.below = std::min(best.objective, found.objective);
-  found = Better(Improve(problem, merged, found, exact), best);
+  found = Better(SearchBetter(problem, merged, found, exact), best);
   PartitionProblem unlimited = WithoutMemory(problem);
-  unlimited.stages = -1;
   UnitGraph relaxed = BuildUnits(unlimited, Merge::kParameters);
-  PartitionResult bound = FastPartition(unlimited, relaxed, FastOptions{});
+  fast.fewer = exact.fewer = counted;
+  PartitionResult bound = FastPartition(unlimited, relaxed, fast);
   exact.below = bound.objective;
-  bound = Improve(unlimited, relaxed, bound, exact);
-  found.lower_bound = best.lower_bound;
-  if (bound.proven) found.lower_bound = std::max(found.lower_bound, bound.objective);
-  found.proven = found.feasible && found.objective <= found.lower_bound * (1 + 1e-12);
+  bound = SearchBetter(unlimited, relaxed, bound, exact);
+  found.lower_bound = std::max(best.lower_bound, bound.lower_bound);
+  found.proven = found.objective <= found.lower_bound * (1 + 1e-12);
   return found;
 }
 

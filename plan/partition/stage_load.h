@@ -115,16 +115,24 @@ struct Resources {
   std::vector<StageOption> options;
   std::vector<std::vector<Step>> steps;  // of each option
   std::vector<int> used;                 // devices in use, of each state
-  // Of each state: speed of the devices in use together, and of those left; infinite with a CPU.
+  std::vector<int> in_use;               // of each state and class; no sequence
+  // Of each state: devices that further stages may use at most; below 0: there are too many stages.
+  std::vector<int> most_left;
+  // Of each state: speed of the devices in use together, and the most that those which further
+  // stages may use have; infinite with a CPU.
   std::vector<double> speed, speed_left;
-  std::vector<int> complement;  // the state of the devices that a state leaves; no sequence
-  std::vector<char> final;      // whether a partition may end in the state
+  std::vector<char> final;  // whether a partition may end in the state
   int states = 1, devices = 0;
 
   explicit Resources(const PartitionProblem& problem);
   // Devices (class and number) in the order in which the stages take them, each with the pair links
   // to those beside it; a pipeline may leave out some at the start.
   Resources(const PartitionProblem& problem, const std::vector<std::pair<int, int>>& sequence);
+
+  // The most that the devices which further stages may use add up to, `of_class` being what one of
+  // each class has. No sequence.
+  double MostLeft(const PartitionProblem& problem, int state,
+                  const std::vector<double>& of_class) const;
 
  private:
   void AddOption(const StageOption& option);

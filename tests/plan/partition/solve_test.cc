@@ -47,6 +47,24 @@ TEST(Partition, CertifiedOptimaWithoutCpusAndUnderMemoryLimits) {
   }
 }
 
+// A given number of stages, fewer than there are devices, in a graph with many nodes without
+// compute: sets that the stages which are left cannot hold are skipped, and those nodes joined.
+TEST(Partition, CertifiedOptimaOfAGivenNumberOfStages) {
+  PartitionProblem problem = Load("LayerGraphs/gnmt_inference.json");
+  double before = kInfinity;
+  for (int stages : {2, 3, 4}) {
+    problem.stages = stages;
+    SolveOptions options;
+    options.max_sets = 200'000;
+    options.max_seconds = 60;
+    PartitionResult result = SolvePartition(problem, options);
+    EXPECT_TRUE(result.proven) << stages;
+    EXPECT_EQ(CheckPartition(problem, result), "") << stages;
+    EXPECT_LT(result.objective, before) << stages;
+    before = result.objective;
+  }
+}
+
 // A CPU's share is bounded in the order of what its work saves; nodes without cost have no place in
 // it.
 TEST(Partition, NodesWithoutCostBesideACpu) {
