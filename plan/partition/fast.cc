@@ -6,6 +6,7 @@
 
 #include "plan/partition/clusters.h"
 #include "plan/partition/exact.h"
+#include "plan/partition/fill.h"
 #include "plan/partition/multilevel.h"
 #include "plan/partition/up_sets.h"
 #include "plan/partition/windows.h"
@@ -153,6 +154,65 @@ struct Fast {
     }
   }
 
+  bool DevicesAlike() const {
+    const DeviceClass& first = problem.devices[0];
+    for (const DeviceClass& device : problem.devices)
+      if (device.count > 0 &&
+          (device.host || device.speed != first.speed || device.link != first.link))
+        return false;
+    return problem.max_replicas == 1;
+  }
+
+  // Stages filled one after the other, none over `most`, in one of several ways.
+  bool FillTo(double most, int64_t& moves) {
+    if (load <= most) return true;
+    int stages = problem.stages > 0 ? problem.stages : resources.devices;
+    size_t kept = std::clamp<size_t>(3'000 / graph.units.size(), 12, 60);
+    for (double small : {0.01, 0.0, 0.02})
+      for (bool from_end : {false, true}) {
+        if (moves <= 0) return false;
+        std::vector<int> order =
+            FilledOrder(problem, graph, {most, stages, from_end, small, kept}, moves);
+        if (order.empty()) continue;
+        OrderCuts cuts = CutOrder(problem, graph, resources, order, load, options.pairs, steps);
+        if (cuts.stages.empty()) continue;
+        Offer(StagesOfCuts(order, cuts));
+        if (load <= most) return true;
+      }
+    return false;
+  }
+
+  // For lower and lower targets, as long as they are reached.
+  void FillStages() {
+    int64_t moves = options.fill_steps;
+    if (!FillTo(bound * 1.01, moves))
+      FillTo(bound * 1.02, moves);
+    else if (FillTo(bound * 1.005, moves))
+      FillTo(bound * 1.0025, moves);
+  }
+
+  // Units that exchange values so dear that no good partition can part them as one, as long as
+  // those are no larger than a stage: a search of what is then a small graph.
+  void SearchTied() {
+    std::vector<int> together(graph.units.size(), 0);
+    for (double tie : {0.01, 0.03, 0.1, 0.3}) {
+      Coarser tied = GroupTied(graph, together, problem.transfer_latency, tie * bound);
+      double most = 0;
+      for (const Unit& unit : tied.graph.units) most = std::max(most, unit.device_time);
+      if (most > bound * 1.02) continue;
+      if (tied.graph.units.size() > 500) return;
+      FastOptions small = options;
+      small.below = load;
+      small.tied = false;
+      small.steps = 5'000'000;
+      small.balance_steps = 500'000;
+      small.nearby_visits = small.exact_visits = small.windows.visits = 300'000;
+      PartitionResult result = FastPartition(problem, tied.graph, small);
+      if (result.feasible) Offer(StagesOfResult(graph, result));
+      return;
+    }
+  }
+
   // Moves and exchanges units between the stages, first together with what is tied to them.
   void Balance() {
     for (double tie : {0.03, 0.01, 0.003, kInfinity})
@@ -231,12 +291,18 @@ PartitionResult FastPartition(const PartitionProblem& problem, const UnitGraph& 
       std::clamp(options.units / std::max<int>(static_cast<int>(graph.units.size()), 1), 2, 6);
   // In a wide graph the orders' cuts are dear: with a good partition at hand few need be looked at.
   int early = large && !narrow ? 1 : 0;
+  if (early > 0 && fast.DevicesAlike()) {
+    if (options.tied) fast.SearchTied();
+    if (graph.units.size() <= 500) fast.FillStages();
+  }
+  bool close = fast.load <= result.lower_bound * 1.005;
+  if (close) early = runs = 0;
   fast.Levels(0, early);
   if (early > 0 && fast.StageSize() > 2) {
     early = std::min(4, runs);
     fast.Levels(1, early);
   }
-  fast.CutOrders();
+  if (!close) fast.CutOrders();
   fast.Offer(EqualCuts(problem, graph, problem.stages > 0 ? problem.stages : -1));
   if (narrow && !fast.Optimal()) {
     if (!fast.best.options.empty()) {

@@ -13,6 +13,8 @@ struct FastOptions {
   int64_t steps = 30'000'000, steps_of_unit = 2'000;  // in all, and of each unit and place of a net
   int units = 12000;                  // that partitions from coarser graphs are made of, in all
   int64_t balance_steps = 3'000'000;  // of evening out the best one's loads, each of eight times
+  bool tied = true;                   // whether to look for units that no good partition parts
+  int64_t fill_steps = 40'000'000;    // of filling one stage after the other
   int rounds = 8;                     // of searches near the best cuts
   int64_t nearby_sets = 20'000, nearby_visits = 2'000'000;  // of one such search
   // Of the exact search over all units: visits, and sets times units.
