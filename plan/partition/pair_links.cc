@@ -221,17 +221,20 @@ PartitionResult SolvePairLinks(const PartitionProblem& problem, const SolveOptio
   std::vector<double> links = Links(problem);
   UnitGraph graph = BuildUnits(problem, ExactMerge(problem));
   int64_t cost = static_cast<int64_t>(problem.nodes.size() + problem.values.size()) + 1;
-  PartitionResult best, bound = SolvePartition(relaxed, options);
+  const bool large = graph.units.size() > 500;
+  SolveOptions quick = options;
+  quick.exact = options.exact && graph.units.size() <= 200;
+  const bool hasty = large && !options.exact;
+  if (hasty) quick.effort *= 0.3;  // there are two searches, and what follows
+  const int64_t evaluations = (hasty ? 6'000'000 : 30'000'000) / cost;
+  PartitionResult best, bound = SolvePartition(relaxed, hasty ? quick : options);
   if (!bound.feasible) return bound;
   // Fewer stages may do without the slow links. Of large graphs only few are looked at.
   int devices = 0;
   for (const DeviceClass& device : problem.devices) devices += device.count;
   std::vector<int> counts = {-1};
-  const bool large = graph.units.size() > 500;
   if (problem.stages < 0 && !large)
     for (int k = 1; k <= std::min(devices, 8); ++k) counts.push_back(k);
-  SolveOptions quick = options;
-  quick.exact = options.exact && graph.units.size() <= 200;
   for (int stages : counts)
     for (double link : {kInfinity, links[links.size() / 2], links[0]}) {
       if (large && link < kInfinity && link > links[0]) continue;
@@ -243,14 +246,14 @@ PartitionResult SolvePairLinks(const PartitionProblem& problem, const SolveOptio
       if (!result.feasible) continue;
       for (PartitionStage& stage : result.stages) stage.numbers.clear();
       EvaluatePartition(problem, result);
-      Search search{problem, graph, result, 30'000'000 / cost};
+      Search search{problem, graph, result, evaluations};
       search.Run();
       if (!best.feasible || search.best.objective < best.objective) best = search.best;
       if (best.objective <= bound.lower_bound * (1 + 1e-12)) break;
     }
   if (!best.feasible) return bound;
   if (best.objective > bound.lower_bound * (1 + 1e-12)) {
-    Search search{problem, graph, best, 30'000'000 / cost};
+    Search search{problem, graph, best, evaluations};
     ImproveOnDevices(search);
     best = search.best;
   }

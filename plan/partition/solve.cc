@@ -31,10 +31,18 @@ static PartitionProblem WithoutMemory(PartitionProblem problem) {
   return problem;
 }
 
+static FastOptions WithEffort(double share) {
+  FastOptions fast;
+  for (int64_t* steps : {&fast.steps, &fast.steps_of_unit, &fast.balance_steps, &fast.fill_steps,
+                         &fast.nearby_visits, &fast.exact_visits, &fast.windows.visits})
+    *steps = static_cast<int64_t>(static_cast<double>(*steps) * share);
+  return fast;
+}
+
 PartitionResult SolvePartition(const PartitionProblem& problem, const SolveOptions& options) {
   if (!problem.pair_links.empty()) return SolvePairLinks(problem, options);
   UnitGraph graph = BuildUnits(problem, Merge::kLossless), apart;
-  FastOptions fast;
+  FastOptions fast = WithEffort(options.effort);
   ExactOptions exact;
   // Where stages are counted, units that lose nothing by joining may be stages of their own. Then
   // what is best with them joined is proven only where fewer stages are no better.

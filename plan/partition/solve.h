@@ -11,6 +11,7 @@ struct SolveOptions {
   bool exact = true;
   double max_seconds = kInfinity;  // of the exact search
   int64_t max_sets = 4'000'000;
+  double effort = 1;  // of the search that is not exact, as a share of its steps
 };
 
 // Exact: the best partition, `proven`; where the graph has too many down-sets for that, the best
