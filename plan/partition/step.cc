@@ -88,28 +88,70 @@ static bool SplitsBackward(const std::string& schedule) {
   return !kWhole.count(schedule);
 }
 
-// Of each unit, on devices of speed 1: what must pass before its first forward and after its last
-// backward, and its own work on one microbatch.
+// Of each unit, on the fastest devices: what must pass before its first forward and after its last
+// backward, what it does itself for one microbatch, and until its gradient leaves; and both ways
+// with what comes from other stages, where all before the unit is on those.
 struct Ways {
-  std::vector<double> around, own;
-  Ways(const PartitionProblem& problem, const UnitGraph& graph, const StepOptions& step) {
+  std::vector<double> to, back, own, until_gradient, to_alone, back_alone;
+
+  Ways(const PartitionProblem& problem, const UnitGraph& graph, const StepOptions& step,
+       double speed) {
     size_t count = graph.units.size();
-    std::vector<double> to(count, 0), back(count, 0), forward(count, 0), backward(count, 0);
-    around.resize(count), own.resize(count);
+    for (auto* list : {&to, &back, &own, &until_gradient, &to_alone, &back_alone})
+      list->assign(count, 0);
+    std::vector<double> forward(count, 0), backward(count, 0);
+    std::map<std::pair<int, int>, Way> ways = WaysBetween(problem, graph);
     double half = SplitsBackward(step.schedule) ? 0.5 : 1;
-    for (size_t u = 0; u < count; ++u) {
+    for (int u = 0; u < static_cast<int>(count); ++u) {
       for (int node : graph.units[u].nodes) {
         const PartitionNode& n = problem.nodes[node];
-        forward[u] += n.device_time * n.forward_share;
-        backward[u] += n.device_time * (1 - n.forward_share);
+        forward[u] += n.device_time * n.forward_share / speed;
+        backward[u] += n.device_time * (1 - n.forward_share) * half / speed;
+        own[u] += n.device_time / speed;
       }
+      until_gradient[u] = forward[u] + backward[u];
       for (int before : graph.previous[u]) {
-        to[u] = std::max(to[u], to[before] + forward[before]);
-        back[u] = std::max(back[u], back[before] + half * backward[before]);
+        const Way& way = ways[{before, u}];
+        double there = to[before] + forward[before];
+        to[u] = std::max(to[u], there);
+        to_alone[u] = std::max(to_alone[u], there + way.time);
+        if (!way.gradient) continue;
+        double home = back[before] + backward[before];
+        back[u] = std::max(back[u], home);
+        back_alone[u] = std::max(back_alone[u], home + way.time);
       }
-      around[u] = to[u] + back[u];
-      own[u] = forward[u] + backward[u];
     }
+  }
+
+ private:
+  struct Way {
+    double time = 0;        // one way, over the best link
+    bool gradient = false;  // whether a gradient comes back, so that the one before waits for it
+  };
+
+  static std::map<std::pair<int, int>, Way> WaysBetween(const PartitionProblem& problem,
+                                                        const UnitGraph& graph) {
+    std::vector<int> unit_of(problem.nodes.size(), 0);
+    for (size_t u = 0; u < graph.units.size(); ++u)
+      for (int node : graph.units[u].nodes) unit_of[node] = static_cast<int>(u);
+    double link = 0;
+    for (const DeviceClass& device : problem.devices)
+      if (device.count > 0) link = std::max(link, device.link);
+    std::map<std::pair<int, int>, Way> ways;
+    for (const PartitionValue& value : problem.values) {
+      if (value.producer < 0) continue;
+      bool backward = problem.nodes[value.producer].backward;
+      for (int consumer : value.consumers) {
+        if (problem.nodes[consumer].backward != backward) continue;
+        int from = unit_of[value.producer], to = unit_of[consumer];
+        Way& way = backward ? ways[{to, from}] : ways[{from, to}];
+        way.gradient = way.gradient || backward || value.transfers > 1;
+        if (backward) continue;
+        double time = value.time / std::max(value.transfers, 1) / link;
+        way.time = std::max(way.time, time + problem.transfer_latency);
+      }
+    }
+    return ways;
   }
 };
 
@@ -128,14 +170,15 @@ double StepBound(const PartitionProblem& problem, const StepOptions& step) {
   if (speed == 0) return 0;
   for (const DeviceClass& device : problem.devices) devices += device.count;
   UnitGraph graph = BuildUnits(problem, Merge::kNone);
-  Ways ways(problem, graph, step);
+  Ways ways(problem, graph, step, speed);
   double share = std::max(problem.max_replicas, 1);
   for (size_t u = 0; u < graph.units.size(); ++u) {
     work += ways.own[u];
     double times = std::max(1.0, step.microbatches / share);
-    bound = std::max(bound, ways.around[u] + ways.own[u] * times);
+    double whole = ways.own[u] * times, first = ways.until_gradient[u] * times + ways.back[u];
+    bound = std::max(bound, ways.to[u] + std::max(whole, first));
   }
-  return std::max(bound, work * step.microbatches / devices) / speed;
+  return std::max(bound, work * step.microbatches / devices);
 }
 
 double StepBoundOfStages(const PartitionProblem& problem, const StepOptions& step, double known,
@@ -147,14 +190,17 @@ double StepBoundOfStages(const PartitionProblem& problem, const StepOptions& ste
   free.transfer_latency = free.exchange_time = 0;
   for (PartitionValue& value : free.values) value.time = 0, value.transfers = 0;
   UnitGraph graph = BuildUnits(free, ExactMerge(free));
-  Ways ways(free, graph, step);
+  Ways ways(problem, graph, step, speed);
   ExactOptions exact;
   exact.below = known;
   exact.max_sets = 200'000;
   exact.max_visits = 100'000'000;
   exact.max_seconds = options.max_seconds;
   exact.repeat = step.microbatches;
-  for (double around : ways.around) exact.lead.push_back(around / speed);
+  // Where the backward is in halves, the second ones may come while gradients are on their way.
+  bool split = SplitsBackward(step.schedule);
+  for (size_t u = 0; u < graph.units.size(); ++u)
+    exact.lead.push_back(ways.to_alone[u] + (split ? 0 : ways.back_alone[u]));
   PartitionResult found = ExactPartition(free, graph, exact);
   if (!found.proven) return 0;
   return found.feasible ? found.lower_bound : known;

@@ -29,12 +29,13 @@ PartitionResult SolveStep(const PartitionProblem& problem, const SolveOptions& o
 
 // No partition has a shorter step: the work of all microbatches shared evenly; and, for each node,
 // the longest way to it, its own work on all microbatches (shared by the replicas that a stage may
-// have), and the longest way back.
+// have), and the longest way that gradients take back from it.
 double StepBound(const PartitionProblem& problem, const StepOptions& step);
 
 // The least that any partition's stages let hope for: the largest of each one's compute on all
-// microbatches and the longest way to it and back. By the exact search; 0 where that finds too many
-// sets, `known` (the time of a partition) where no partition has less.
+// microbatches and the longest way to it and back, the transfer from the stage before included. By
+// the exact search; 0 where that finds too many sets, `known` (the time of a partition) where no
+// partition has less.
 double StepBoundOfStages(const PartitionProblem& problem, const StepOptions& step, double known,
                          const SolveOptions& options);
 
