@@ -115,7 +115,9 @@ void Infer(const RunOptions& options, Transport& transport) {
   if (transport.rank() != 0) {
     for (auto& [output, parts] : outputs)
       for (at::Tensor& part : parts)
-        if (part.defined()) transport.Wait(transport.Send(0, 1 + output, MakeBundle({part})));
+        if (part.defined())
+          transport.WaitFor(transport.Send(0, 1 + output, MakeBundle({part})),
+                            {.kind = Awaited::kTensor, .rank = 0, .sends = 1});
   } else {
     std::vector<TensorToWrite> tensors;
     for (int rank = 1; rank < transport.size(); ++rank)
@@ -126,7 +128,8 @@ void Infer(const RunOptions& options, Transport& transport) {
         std::vector<int64_t> sizes;
         for (size_t i = 3; i < fields.size(); ++i) sizes.push_back(std::stoll(fields[i]));
         at::Tensor part = at::empty(sizes, DtypeOf(fields[2]));
-        transport.Wait(transport.Recv(rank, 1 + output, MakeBundle({part})));
+        transport.WaitFor(transport.Recv(rank, 1 + output, MakeBundle({part})),
+                          {Awaited::kTensor, rank});
         outputs[output].resize(options.microbatches);
         outputs[output][std::stoi(fields[1])] = part;
       }

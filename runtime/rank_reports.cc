@@ -39,10 +39,11 @@ void RankReports::Add(const RankReport& mine) {
 
 void RankReports::Take(bool wait) {
   while (!arriving_.empty()) {
-    for (const Token& token : arriving_.front()->tokens)
+    const std::vector<Token>& tokens = arriving_.front()->tokens;
+    for (int i = 0; i < static_cast<int>(tokens.size()); ++i)
       if (wait)
-        transport_.Wait(token);
-      else if (!transport_.Test(token))
+        transport_.WaitFor(tokens[i], {Awaited::kReport, i < root_ ? i : i + 1});
+      else if (!transport_.Test(tokens[i]))
         return;
     newest_ = arriving_.front()->ranks;
     arriving_.pop_front();
@@ -56,7 +57,8 @@ const std::vector<RankReport>& RankReports::newest() {
 
 void RankReports::Finish() {
   Take(true);
-  for (auto& [report, token] : sent_) transport_.Wait(token);
+  for (auto& [report, token] : sent_)
+    transport_.WaitFor(token, {.kind = Awaited::kReport, .rank = root_, .sends = 1});
   sent_.clear();
 }
 

@@ -121,7 +121,8 @@ void ReplicaBuffers::MergeStage(const std::vector<int>& replicas, const std::vec
   if (self > 0) {
     for (auto [module, buffer] : all) merged.push_back(at::empty_like(Now(module, *buffer)));
     transport.Send(replicas[0], tag, MakeBundle(brought[self]));
-    transport.Wait(transport.Recv(replicas[0], tag, MakeBundle(merged)));
+    transport.WaitFor(transport.Recv(replicas[0], tag, MakeBundle(merged)),
+                      {Awaited::kBuffers, replicas[0]});
   } else {
     for (int r = 1; r < count; ++r) {
       for (auto [module, buffer] : all) {
@@ -131,7 +132,8 @@ void ReplicaBuffers::MergeStage(const std::vector<int>& replicas, const std::vec
           brought[r].push_back(
               at::empty(now.sizes(), updates ? now.options().dtype(at::kDouble) : now.options()));
       }
-      transport.Wait(transport.Recv(replicas[r], tag, MakeBundle(brought[r])));
+      transport.WaitFor(transport.Recv(replicas[r], tag, MakeBundle(brought[r])),
+                        {Awaited::kBuffers, replicas[r]});
     }
     std::vector<size_t> next(count, 0);
     for (auto [module, buffer] : all) {

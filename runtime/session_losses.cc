@@ -90,7 +90,8 @@ void GatherLosses(Session& session) {
     Token token = session.transport->Recv(sender, tag, bundle(entries));
     arriving[sender] = {std::move(entries), std::move(token)};
   }
-  for (auto& [sender, message] : arriving) session.transport->Wait(message.second);
+  for (auto& [sender, message] : arriving)
+    session.transport->WaitFor(message.second, {Awaited::kLosses, sender});
   for (size_t k = 0; k < stages.size(); ++k)
     for (size_t m = 0; m < count; ++m) {
       const std::vector<int>& replicas = ranks[stages[k]];

@@ -94,15 +94,8 @@ std::vector<int64_t> SharedLengths::Of(int64_t minibatch) {
 }
 
 void SharedLengths::Finish() {
-  for (const Token& token : tokens_) Wait(token);
+  for (const Token& token : tokens_) transport_.WaitFor(token, {Awaited::kSizes, teller_});
   tokens_.clear();
-}
-
-void SharedLengths::Wait(const Token& token) {
-  if (transport_.Test(token)) return;
-  transport_.status().WaitFor({Awaited::kSizes, teller_});
-  transport_.Wait(token);
-  transport_.status().WaitFor({});
 }
 
 }  // namespace pipewright

@@ -40,7 +40,6 @@ class SharedLengths {
 
  private:
   void Start(int64_t minibatch);
-  void Wait(const Token& token);
 
   Transport& transport_;
   const int teller_;

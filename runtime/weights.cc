@@ -67,14 +67,16 @@ void Save(const std::string& path, const Manifest& manifest, const Conf& conf, T
   if (transport.rank() != 0) {
     for (const TensorToWrite& tensor : tensors)
       if (const Source& source = sources.at(tensor.name); owner(source) == transport.rank())
-        transport.Wait(transport.Send(0, source.tag, bundle(value(source))));
+        transport.WaitFor(transport.Send(0, source.tag, bundle(value(source))),
+                          {.kind = Awaited::kTensor, .rank = 0, .sends = 1});
     Vote(transport, "saving", "");
     return;
   }
   std::set<int> received;
   auto receive = [&](const Source& source) {
     at::Tensor tensor = at::empty(source.info->shape, DtypeOf(source.info->dtype));
-    transport.Wait(transport.Recv(owner(source), source.tag, bundle(tensor)));
+    transport.WaitFor(transport.Recv(owner(source), source.tag, bundle(tensor)),
+                      {Awaited::kTensor, owner(source)});
     received.insert(source.tag);
     return tensor;
   };

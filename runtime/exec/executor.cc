@@ -94,9 +94,7 @@ struct Executor::State {
   void Wait(const Token& token, const Awaited& awaited) {
     if (transport.Test(token)) return;
     double start = Now();
-    status.WaitFor(awaited);
-    transport.Wait(token);
-    status.WaitFor({});
+    transport.WaitFor(token, awaited);
     waited += Now() - start;
   }
 

@@ -182,23 +182,34 @@ std::vector<RankStatus> ReadStatusFolder(const std::string& folder) {
 }
 
 std::string Describe(const Awaited& a) {
+  const std::string rank =
+      (a.sends ? ", to leave to rank " : ", of rank ") + std::to_string(a.rank);
   switch (a.kind) {
     case Awaited::kNothing:
       return "";
     case Awaited::kEveryRank:
       return "every rank";
     case Awaited::kSizes:
-      return "the sizes of a minibatch, of rank " + std::to_string(a.rank);
+      return "the sizes of a minibatch" + rank;
     case Awaited::kSharedWeight:
-      return "the gradient of a shared weight, of rank " + std::to_string(a.rank);
+      return "the gradient of a shared weight" + rank;
+    case Awaited::kStop:
+      return "whether to stop" + rank;
+    case Awaited::kReport:
+      return "how busy a step was" + rank;
+    case Awaited::kLosses:
+      return "the losses" + rank;
+    case Awaited::kBuffers:
+      return "the buffers of a replica" + rank;
+    case Awaited::kTensor:
+      return "a tensor" + rank;
     case Awaited::kValues:
     case Awaited::kGradients:
       break;
   }
   return (a.kind == Awaited::kGradients ? "the gradients of stage " : "the values of stage ") +
          std::to_string(a.from) + " for stage " + std::to_string(a.to) + ", microbatch " +
-         std::to_string(a.microbatch) + (a.sends ? ", to leave to rank " : ", of rank ") +
-         std::to_string(a.rank);
+         std::to_string(a.microbatch) + rank;
 }
 
 std::string DescribePlace(const RankStatus& s) {

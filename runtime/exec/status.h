@@ -18,7 +18,20 @@ enum class RankState : int32_t {
 
 // What a rank waits for.
 struct Awaited {
-  enum Kind : int32_t { kNothing, kValues, kGradients, kSharedWeight, kSizes, kEveryRank };
+  enum Kind : int32_t {
+    kNothing,
+    kValues,
+    kGradients,
+    kSharedWeight,
+    kSizes,
+    kEveryRank,
+    // beside a plan
+    kStop,
+    kReport,
+    kLosses,
+    kBuffers,
+    kTensor
+  };
   Kind kind = kNothing;
   int32_t rank = -1;           // whose message (or whose receive of ours); -1: every rank's
   int32_t from = -1, to = -1;  // stages

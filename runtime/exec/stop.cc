@@ -15,7 +15,7 @@ bool StopAgreement::AfterStep() {
     return false;
   }
   if (token_) {
-    Wait(token_);
+    transport_.WaitFor(token_, {Awaited::kStop, 0});
     token_ = nullptr;
     if (*arriving_) return true;
   }
@@ -25,17 +25,10 @@ bool StopAgreement::AfterStep() {
 }
 
 void StopAgreement::Finish() {
-  if (token_) Wait(token_);
+  if (token_) transport_.WaitFor(token_, {Awaited::kStop, 0});
   token_ = nullptr;
-  for (const Token& token : sent_) Wait(token);
+  for (const Token& token : sent_) transport_.WaitFor(token, {Awaited::kEveryRank});
   sent_.clear();
-}
-
-void StopAgreement::Wait(const Token& token) {
-  if (transport_.Test(token)) return;
-  transport_.status().WaitFor({Awaited::kEveryRank, 0});
-  transport_.Wait(token);
-  transport_.status().WaitFor({});
 }
 
 }  // namespace pipewright

@@ -21,8 +21,6 @@ class StopAgreement {
   void Finish();
 
  private:
-  void Wait(const Token& token);
-
   Transport& transport_;
   bool told_ = false;        // rank 0: that the next step is the last
   std::vector<Token> sent_;  // rank 0

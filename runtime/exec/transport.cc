@@ -7,6 +7,13 @@
 
 namespace pipewright {
 
+void Transport::WaitFor(const Token& token, const Awaited& awaited) {
+  if (Test(token)) return;
+  status().WaitFor(awaited);
+  Wait(token);
+  status().WaitFor({});
+}
+
 namespace {
 
 // "rank 2", "ranks 0, 2-4", or "every rank".

@@ -48,6 +48,8 @@ class Transport {
   virtual bool Test(const Token& token) = 0;
   // Makes progress until `token` has completed. Throws Error when another rank has failed.
   virtual void Wait(const Token& token) = 0;
+  // The same, and meanwhile this rank's status says what for: a stall of all ranks is told by it.
+  void WaitFor(const Token& token, const Awaited& awaited);
 
   // The rank's thread will be busy with something else: whoever makes progress meanwhile starts
   // now.

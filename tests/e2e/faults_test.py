@@ -115,6 +115,15 @@ class Faults(Case):
                                        r"\d, action \S+ \(entry \d+\), waiting for the (values|gradi"
                                        r"ents) of stage 1 for stage \d, microbatch \d, of rank 1")
 
+    def test_a_lost_message_beside_the_plan(self):
+        """After the last step: what rank 1 still sends is no part of any plan."""
+        for number, what in ((8, "how busy a step was"), (9, "a tensor")):
+            self.setUp()
+            result = run_ranks(3, "--stall-limit", 1, "train", self.package, self.job(1), mpi=False,
+                               environment={"PIPEWRIGHT_FAULTS": f"drop=1:{number}"})
+            self.assert_fails(result, "no rank has come further for 1 s: every rank waits",
+                              f"after step 1, waiting for {what}, of rank 1")
+
     def test_ended_by_sigterm(self):
         # Written to files: mpirun, told to end, may not read what its ranks still say.
         say = 'exec "$@" 2> stderr.$OMPI_COMM_WORLD_RANK'
