@@ -67,8 +67,9 @@ void Save(const std::string& path, const Manifest& manifest, const Conf& conf, T
   if (transport.rank() != 0) {
     for (const TensorToWrite& tensor : tensors)
       if (const Source& source = sources.at(tensor.name); owner(source) == transport.rank())
-        transport.WaitFor(transport.Send(0, source.tag, bundle(value(source))),
-                          {.kind = Awaited::kTensor, .rank = 0, .sends = 1});
+        transport.WaitFor(
+            transport.Send(0, source.tag, bundle(value(source))),
+            {.kind = Awaited::kTensor, .rank = 0, .microbatch = source.tag, .sends = 1});
     Vote(transport, "saving", "");
     return;
   }
@@ -76,7 +77,7 @@ void Save(const std::string& path, const Manifest& manifest, const Conf& conf, T
   auto receive = [&](const Source& source) {
     at::Tensor tensor = at::empty(source.info->shape, DtypeOf(source.info->dtype));
     transport.WaitFor(transport.Recv(owner(source), source.tag, bundle(tensor)),
-                      {Awaited::kTensor, owner(source)});
+                      {.kind = Awaited::kTensor, .rank = owner(source), .microbatch = source.tag});
     received.insert(source.tag);
     return tensor;
   };

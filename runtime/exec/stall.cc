@@ -21,7 +21,10 @@ StallJudge::Verdict StallJudge::Look(double now, const std::vector<RankStatus>& 
   std::vector<std::pair<int64_t, int>> seen;
   std::vector<const RankStatus*> left;
   for (const RankStatus& status : ranks) {
-    seen.push_back({status.step, status.entry});
+    // Weights to save may take longer than the limit all in all: each of them is progress.
+    const Awaited& awaits = status.awaits;
+    seen.push_back(
+        {status.step, awaits.kind == Awaited::kTensor ? -2 - awaits.microbatch : status.entry});
     if (status.state == RankState::kRunning) left.push_back(&status);
   }
   bool all_wait =

@@ -55,6 +55,20 @@ TEST(StallJudge, ProgressAnywhereCounts) {
     EXPECT_EQ(judge.Look(second, {At(0, 4, true), At(1, second / 2, true)}).report, "");
 }
 
+TEST(StallJudge, SavedTensorsAreProgress) {
+  auto waits_for = [](int rank, int tensor) {
+    RankStatus status = At(rank, -1, true);
+    status.awaits = {.kind = Awaited::kTensor, .rank = 1 - rank, .microbatch = tensor};
+    return status;
+  };
+  StallJudge judge({.limit = 3, .report = 3});
+  for (int second = 0; second < 20; ++second)
+    EXPECT_EQ(judge.Look(second, {waits_for(0, second / 2), waits_for(1, 8)}).report, "");
+  for (int second = 20; second < 22; ++second)
+    judge.Look(second, {waits_for(0, 9), waits_for(1, 8)});
+  EXPECT_TRUE(judge.Look(22, {waits_for(0, 9), waits_for(1, 8)}).fatal);
+}
+
 // The process was stopped itself, or its host slept.
 TEST(StallJudge, DoesNotCountTimeInWhichNobodyLooked) {
   StallJudge judge({.limit = 3, .report = 3});
