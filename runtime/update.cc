@@ -130,29 +130,34 @@ void Updater::Apply(Parameter& parameter, int64_t divisor) {
 StepOutcome Updater::Agree(Transport& transport) {
   struct Entry {
     int32_t place;
-    float norm;
+    int32_t wide;  // of a gradient in float64
+    double norm;
   };
   std::string mine;
   for (auto& [module, parameters] : modules_)
     for (Parameter& parameter : parameters) {
       if (!parameter.gradient.defined()) continue;
+      const bool wide = parameter.gradient.scalar_type() == at::kDouble;
       Entry entry{
-          parameter.place,
-          at::linalg_vector_norm(parameter.gradient, 2, {}, false, at::kFloat).item<float>()};
+          parameter.place, wide,
+          at::linalg_vector_norm(parameter.gradient, 2, {}, false, wide ? at::kDouble : at::kFloat)
+              .item<double>()};
       mine.append(reinterpret_cast<const char*>(&entry), sizeof entry);
     }
-  std::map<int, float> norms;
+  bool wide = false;
+  std::map<int, double> norms;
   for (const std::string& bytes : transport.AllGather(mine))
     for (size_t at = 0; at < bytes.size(); at += sizeof(Entry)) {
       Entry entry;
       std::memcpy(&entry, bytes.data() + at, sizeof entry);
       norms[entry.place] = entry.norm;
+      wide |= entry.wide != 0;
     }
-  std::vector<float> values;
+  std::vector<double> values;
   for (const auto& [place, norm] : norms) values.push_back(norm);
   StepOutcome outcome;
   // As torch.nn.utils.clip_grad_norm_ has it.
-  at::Tensor total = at::linalg_vector_norm(at::tensor(values, at::kFloat), 2);
+  at::Tensor total = at::linalg_vector_norm(at::tensor(values, wide ? at::kDouble : at::kFloat), 2);
   outcome.norm = total.item<double>();
   outcome.skipped = scale_job_.used && !std::isfinite(outcome.norm);
   if (outcome.skipped || job_.clip_norm == 0) return outcome;

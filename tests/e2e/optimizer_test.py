@@ -100,6 +100,19 @@ class Optimizers(Case):
             total = sum(theirs.gradients[n].double().square().sum() for n in kept).sqrt().item()
             self.assertAlmostEqual(total, 0.5, delta=1e-5)
 
+    def test_clipping_in_double(self):
+        torch.manual_seed(1)
+        model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3)).double()
+        rows = {"x": torch.rand(40, 6).double(), "y": torch.rand(40, 3).double()}
+        save_file(rows, self.path("double.safetensors"))
+        export(model, rows["x"][:2], self.path("double.pt2"))
+        package = self.compile("double.pt2", "double.pkg", "--split-after", "1", "--ranks", "2")
+        job = token_job(steps=STEPS, loss="mse", optimizer={**SGD, "clip_norm": 0.01}, data={
+            "tensors": "double.safetensors", "inputs": {"input": "x"}, "target": "y"})
+        ours = self.train(package, job, 2, False)
+        theirs = self.train_pytorch(model, job)
+        self.assert_close_tensors(ours.weights, theirs.weights, 1e-14)
+
     def test_accumulation_is_one_step_of_more_microbatches(self):
         for ranks, name in ((3, "untied"), (2, "untied")):
             self.check(ranks, name=name, accumulate=3, microbatches=2)
