@@ -17,19 +17,25 @@ namespace {
 // "disk": none.
 std::optional<at::Device> DeviceNamed(const std::string& name) {
   if (name == "disk") return std::nullopt;
+  if (name == "cpu") return at::Device(at::kCPU);
+  if (name.empty() || name.size() > 9 || name.find_first_not_of("0123456789") != std::string::npos)
+    throw Error("device map", "unknown device " + Quote(name),
+                "devices are 0, 1, ..., cpu and disk");
   const auto accelerator = at::getAccelerator(false);
-  if (name == "cpu" || !accelerator) return at::Device(at::kCPU);
+  if (!accelerator) return at::Device(at::kCPU);
   const int number = std::stoi(name);
   if (number >= at::accelerator::deviceCount())
     throw Error("device map", "there is no device " + name);
   return at::Device(*accelerator, static_cast<at::DeviceIndex>(number));
 }
 
-void CheckKeys(const DeviceMap& map) {
-  for (const auto& [outer, device] : map)
+void CheckMap(const DeviceMap& map) {
+  for (const auto& [outer, device] : map) {
+    DeviceNamed(device);
     for (const auto& [inner, other] : map)
       if (inner != outer && Covers(outer, inner))
         throw Error("device map", Quote(inner) + " lies within " + Quote(outer));
+  }
 }
 
 }  // namespace
@@ -53,7 +59,7 @@ DeviceLoad LoadByDeviceMap(torch::nn::Module& module, const AnyTensors& values,
   if (options.strict && !ReportText(load.report).empty())
     throw Error("state dict", ReportText(load.report),
                 "load it not strictly, or take weights of this model");
-  CheckKeys(map);
+  CheckMap(map);
   std::vector<std::string> uncovered;
   for (const auto& [name, tensor] : tensors) {
     if (DeviceOf(map, name).empty()) uncovered.push_back(name);
@@ -64,10 +70,15 @@ DeviceLoad LoadByDeviceMap(torch::nn::Module& module, const AnyTensors& values,
     throw Error("device map", "no device for " + Join(uncovered, ", "));
 
   at::NoGradGuard no_grad;
+  const std::map<std::string, at::Tensor> by_name(tensors.begin(), tensors.end());
   for (const OwnedTensor& owned : OwnersOf(tensors)) {
     const AnyTensor* value = nullptr;
-    for (size_t i = 0; i < owned.names.size() && !value; ++i)
-      if (auto found = values.find(owned.names[i]); found != values.end()) value = &found->second;
+    at::Tensor of;  // whose value it is: the owner, or a view of all of it
+    for (size_t i = 0; i < owned.names.size() && !value; ++i) {
+      auto found = values.find(owned.names[i]);
+      of = by_name.at(owned.names[i]);
+      if (found != values.end() && CoversOwner(owned, of)) value = &found->second;
+    }
     std::string first;  // in the model
     for (const auto& [name, tensor] : tensors) {
       if (!first.empty()) break;
@@ -86,14 +97,16 @@ DeviceLoad LoadByDeviceMap(torch::nn::Module& module, const AnyTensors& values,
         options.dtype && at::isFloatingType(from) ? *options.dtype : owner.scalar_type();
     if (!device) {
       const OffloadedTensor kept =
-          offloaded ? offloaded->To(at::Device(at::kCPU)).To(type)
-                    : OffloadedTensor::From((value ? std::get<at::Tensor>(*value) : owner).to(type),
-                                            first, options.folder);
+          offloaded && of.is_same(owner)
+              ? offloaded->To(at::Device(at::kCPU)).To(type)
+              : OffloadedTensor::From(
+                    (value ? OwnersValue(owned, of, Loaded(*value)) : owner).to(type), first,
+                    options.folder);
       for (const std::string& name : owned.names) load.on_disk.emplace(name, kept);
       Replace(owned,
               at::empty_strided(owner.sizes(), owner.strides(), at::dtype(type).device(at::kMeta)));
     } else {
-      const at::Tensor given = value ? Loaded(*value) : owner.detach();
+      const at::Tensor given = value ? OwnersValue(owned, of, Loaded(*value)) : owner.detach();
       // A tensor of the caller's is not the model's.
       const bool copy = value && !offloaded;
       Replace(owned, given.to(at::dtype(type).device(*device), /*non_blocking=*/false, copy));
@@ -153,18 +166,34 @@ void ModelsInTurn::SendAway(Part& part) {
   Empty(part.tensor);
 }
 
-void ModelsInTurn::Use(size_t model) {
+void ModelsInTurn::Bring(size_t model, at::Device device) {
+  for (Part& part : models_[model]) {
+    at::NoGradGuard no_grad;
+    const at::Tensor& owner = part.tensor.owner;
+    Replace(part.tensor,
+            owner.is_meta() ? part.file->To(device).Load() : owner.detach().to(device));
+    part.version = owner._version();
+  }
+}
+
+void ModelsInTurn::Check(size_t model) const {
   if (model >= models_.size())
     throw Error("models in turn", "there is no model " + std::to_string(model));
+}
+
+void ModelsInTurn::Use(size_t model) {
+  Check(model);
   if (there_ == model) return;
   Evict();
   there_ = model;
-  for (Part& part : models_[model]) {
-    at::NoGradGuard no_grad;
-    Replace(part.tensor,
-            part.file ? part.file->To(device_).Load() : part.tensor.owner.detach().to(device_));
-    part.version = part.tensor.owner._version();
-  }
+  Bring(model, device_);
+}
+
+void ModelsInTurn::Remove(size_t model, at::Device device) {
+  Check(model);
+  Bring(model, device);
+  models_[model].clear();
+  if (there_ == model) there_ = static_cast<size_t>(-1);
 }
 
 void ModelsInTurn::Evict() {

@@ -28,8 +28,8 @@ struct DeviceLoad {
 // where the value was in memory. Never holds more than what stays in memory and one
 // tensor. Names of one tensor stay one, tensors that share memory go on sharing it; their device is
 // that of the first name in the model. Devices 0, 1, ... are the machine's accelerators, memory
-// where it has none. Throws Error, before anything changes: names without a device, keys within
-// keys, other shapes; if strict, missing and unexpected names.
+// where it has none. Throws Error, before anything changes: names without a device, unknown
+// devices, keys within keys, other shapes; if strict, missing and unexpected names.
 DeviceLoad LoadByDeviceMap(torch::nn::Module& module, const std::string& path, const DeviceMap& map,
                            const DeviceLoadOptions& options = {});
 DeviceLoad LoadByDeviceMap(torch::nn::Module& module, const AnyTensors& values,
@@ -70,6 +70,9 @@ class ModelsInTurn {
   // tensors meanwhile goes with them.
   void Use(size_t model);
   void Evict();  // the one that is there
+  // Brings a model to a device for good. One that lies in files and is not removed ends without
+  // values.
+  void Remove(size_t model, at::Device device = at::kCPU);
 
  private:
   struct Part {
@@ -78,6 +81,8 @@ class ModelsInTurn {
     uint32_t version = 0;  // when it came
   };
   void SendAway(Part& part);
+  void Bring(size_t model, at::Device device);
+  void Check(size_t model) const;
 
   at::Device device_;
   bool files_;

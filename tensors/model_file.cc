@@ -91,13 +91,15 @@ LoadReport LoadModel(const NamedTensors& tensors, const std::string& path, bool 
   at::NoGradGuard no_grad;
   for (const auto& [name, tensor] : tensors)
     if (file.Has(name) && !tensor.is_meta()) at::Tensor(tensor).copy_(file.Get(name));
+  const std::map<std::string, at::Tensor> by_name(tensors.begin(), tensors.end());
   for (const OwnedTensor& owned : OwnersOf(tensors)) {
     if (!owned.owner.is_meta()) continue;
-    for (const std::string& name : owned.names)
-      if (file.Has(name)) {
-        Replace(owned, file.Get(name).to(owned.owner.scalar_type()));
-        break;
-      }
+    for (const std::string& name : owned.names) {
+      const at::Tensor& tensor = by_name.at(name);
+      if (!file.Has(name) || !CoversOwner(owned, tensor)) continue;
+      Replace(owned, OwnersValue(owned, tensor, file.Get(name)).to(owned.owner.scalar_type()));
+      break;
+    }
   }
   return report;
 }

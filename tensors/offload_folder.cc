@@ -54,7 +54,11 @@ void Sweep(const std::string& parent) {
   for (const auto& entry : fs::directory_iterator(parent, ignored)) {
     if (entry.path().filename().string().rfind(kPrefix, 0) != 0) continue;
     const Locked lock((entry.path() / kLock).string(), O_RDWR, /*wait=*/false);
-    if (lock) fs::remove_all(entry.path(), ignored);
+    if (lock)
+      fs::remove_all(entry.path(), ignored);
+    else if (entry.symlink_status(ignored).type() == fs::file_type::directory &&
+             !fs::exists(entry.path() / kLock, ignored))
+      fs::remove(entry.path(), ignored);  // only if nothing is in it
   }
 }
 

@@ -95,6 +95,23 @@ std::vector<OwnedTensor> OwnersOf(const NamedTensors& tensors) {
   return owners;
 }
 
+bool CoversOwner(const OwnedTensor& owned, const at::Tensor& tensor) {
+  return tensor.is_same(owned.owner) ||
+         (tensor.numel() == owned.owner.numel() && tensor.is_non_overlapping_and_dense());
+}
+
+at::Tensor OwnersValue(const OwnedTensor& owned, const at::Tensor& tensor,
+                       const at::Tensor& value) {
+  for (const OwnedTensor::View& view : owned.views) {
+    if (!view.tensor.is_same(tensor)) continue;
+    const at::Tensor whole =
+        at::empty_strided(owned.owner.sizes(), owned.owner.strides(), value.options());
+    whole.as_strided(view.sizes, view.strides, view.offset).copy_(value);
+    return whole;
+  }
+  return value;
+}
+
 void Replace(const OwnedTensor& tensor, at::Tensor value) {
   at::NoGradGuard no_grad;
   value = value.detach();

@@ -39,6 +39,12 @@ struct OwnedTensor {
 // other types.
 std::vector<OwnedTensor> OwnersOf(const NamedTensors& tensors);
 
+// Whether `tensor`, that of one of the names, is the owner or a view of all of it.
+bool CoversOwner(const OwnedTensor& owned, const at::Tensor& tensor);
+
+// The owner's values where such a tensor has `value`.
+at::Tensor OwnersValue(const OwnedTensor& owned, const at::Tensor& tensor, const at::Tensor& value);
+
 // Makes the tensor and its views another one: device, type, memory. Whoever holds them (the model's
 // members, other names, an optimizer) sees the new values. `value` is of the owner's shape and
 // outside of autograd; it is laid out anew where the owner's order of memory is another.

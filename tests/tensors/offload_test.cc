@@ -86,6 +86,8 @@ TEST(OffloadedTensor, WhatACrashLeavesIsSwept) {
     close(ready[0]);
     return pid;
   };
+  // Of one that died between making its folder and locking it.
+  std::filesystem::create_directory(folder + "/pipewright-offload-abcdef");
   const pid_t alive = child(false), dead = child(true);
   waitpid(dead, nullptr, 0);
   EXPECT_EQ(EntriesOf(folder), 2u);
@@ -204,6 +206,45 @@ TEST(DeviceLoad, KeepsTiesAndLeavesTheRestOnDisk) {
   EXPECT_TRUE(parts.part.is_alias_of(parts.whole));
 }
 
+// A file may hold another view of a memory than the one that the model is said to keep.
+TEST(DeviceLoad, ValuesUnderTheNameOfAView) {
+  struct Views : torch::nn::Module {
+    torch::Tensor a, b, part;
+    explicit Views(bool meta) {
+      auto values = torch::arange(6.0, at::device(meta ? at::kMeta : at::kCPU)).view({2, 3});
+      a = register_buffer("a", values);
+      b = register_buffer("b", values.t());
+      part = register_buffer("part", values[1]);
+    }
+  } full(false);
+  const std::string path = TempPath("view.safetensors"), rest = TempPath("rest.safetensors");
+  SaveOptions forced;
+  forced.force_contiguous = true;
+  SaveModel({{"b", full.b * 2}}, path, forced);
+  SaveModel({{"part", full.part * 3}}, rest);
+  for (const char* device : {"cpu", "disk"})
+    for (bool meta : {true, false}) {
+      Views model(meta);
+      DeviceLoad load = LoadByDeviceMap(model, path, {{"", device}});
+      Resident here(model, load.on_disk);
+      EXPECT_TRUE(torch::equal(model.a, full.a * 2));
+      EXPECT_TRUE(torch::equal(model.b, full.b * 2) && model.b.is_alias_of(model.a));
+      EXPECT_TRUE(torch::equal(model.part, full.part * 2));
+    }
+  Views model(true);
+  EXPECT_EQ(LoadModel(model, path).missing, Names{});
+  EXPECT_TRUE(torch::equal(model.a, full.a * 2) && torch::equal(model.b, full.b * 2));
+  // A part alone is not the whole.
+  DeviceLoadOptions loosely;
+  loosely.strict = false;
+  Views partly(true);
+  EXPECT_EQ(LoadModel(partly, rest, false).unexpected, Names{"part"});
+  EXPECT_TRUE(partly.a.is_meta());
+  DeviceLoad load = LoadByDeviceMap(partly, rest, {{"", "cpu"}}, loosely);
+  EXPECT_EQ(load.report.missing, Names{"a"});
+  EXPECT_TRUE(partly.a.is_meta() && partly.a.sizes() == full.a.sizes());
+}
+
 TEST(DeviceLoad, Options) {
   const std::string path = TempPath("norm.safetensors");
   torch::nn::Sequential model(torch::nn::Linear(3, 4), torch::nn::BatchNorm1d(4));
@@ -235,6 +276,7 @@ TEST(DeviceLoad, Options) {
     return MessageOf([&] { LoadByDeviceMap(*model, path, map); });
   };
   EXPECT_NE(refused({{"1", "cpu"}}).find("no device for 0.weight, 0.bias"), std::string::npos);
+  EXPECT_NE(refused({{"", "tpu"}}).find("unknown device \"tpu\""), std::string::npos);
   EXPECT_NE(refused({{"", "cpu"}, {"0", "disk"}}).find("\"0\" lies within \"\""),
             std::string::npos);
   values.erase("0.bias");
@@ -305,8 +347,11 @@ TEST(ModelsInTurn, OneSendsTheOtherAway) {
     EXPECT_FALSE(torch::equal(first.forward(x), one));  // what was written stays
     turns.Evict();
     EXPECT_TRUE(first.a->bias.is_meta());
+    turns.Remove(1);  // for good
+    turns.Use(0);
     MessageOf([&] { turns.Use(3); });
   }
+  EXPECT_TRUE(torch::equal(second.forward(x), two));
   EXPECT_EQ(EntriesOf(folder), 0u);
 }
 
