@@ -118,7 +118,8 @@ class Greedy {
     int64_t reserve = IsMain() ? largest_.bytes : 0;
     int64_t limit = budget().limit - reserve;
 
-    if (budget().unlimited() || used_[device_] + together <= limit - ReserveBeside(tied, reserve))
+    if (budget().unlimited() ||
+        used_[device_] + together <= limit - ReserveBeside(entry, tied, reserve))
       return Take(entry, tied, together, reserve);
 
     // It would fit alone: a tied module is split, and it is tried again.
@@ -146,8 +147,21 @@ class Greedy {
   }
 
   // What the reserve shrinks by (as a negative number) when the tied modules leave with the entry.
-  int64_t ReserveBeside(const std::vector<size_t>& tied, int64_t reserve) const {
-    if (tied.empty() || reserve == 0) return 0;
+  // accelerate goes on keeping room for them, which is the safe side, but counts the holder of
+  // several tied tensors several times; only such a one is placed by what it really takes.
+  int64_t ReserveBeside(TreeEntry entry, const std::vector<size_t>& tied, int64_t reserve) const {
+    auto shares_several = [&](size_t i) {
+      int shared = 0;
+      for (const std::vector<int>& group : ties_) {
+        auto in = [&](TreeEntry e) {
+          return std::count_if(group.begin(), group.end(),
+                               [&](int t) { return Holds(tree_, e, t); });
+        };
+        if (in(entry)) shared += static_cast<int>(in(todo_[i]));
+      }
+      return shared > 1;
+    };
+    if (reserve == 0 || std::none_of(tied.begin(), tied.end(), shares_several)) return 0;
     std::vector<TreeEntry> left;
     for (size_t i = 0; i < todo_.size(); ++i)
       if (!std::binary_search(tied.begin(), tied.end(), i)) left.push_back(todo_[i]);
@@ -171,14 +185,14 @@ class Greedy {
     largest_ = FindLargestLayer(tree_, Modules(todo_), no_split_);
   }
 
-  // Puts the first module, breadth first, that fits beside the layer kept free at the front of the
-  // list, and `entry` behind it.
+  // Puts the first module that fits beside the layer kept free, one before what it consists of, at
+  // the front of the list, and `entry` behind it.
   bool TakeFallback(TreeEntry entry, int64_t together) {
     int64_t limit = budget().limit - std::max(largest_.bytes, together);
-    std::vector<TreeEntry> queue = todo_;
-    for (size_t next = 0; next < queue.size(); ++next) {
-      TreeEntry candidate = queue[next];
-      std::vector<TreeEntry> later(queue.begin() + static_cast<long>(next) + 1, queue.end());
+    std::vector<TreeEntry> later = todo_;
+    while (!later.empty()) {
+      TreeEntry candidate = later.front();
+      later.erase(later.begin());
       if (BytesTogether(candidate, later, TiedTo(candidate, later)) <= limit) {
         // Opens the modules above it, until it stands in the list itself.
         auto at = std::find(todo_.begin(), todo_.end(), candidate);
@@ -196,7 +210,7 @@ class Greedy {
       }
       if (!CanSplit(tree_, candidate, no_split_)) continue;
       std::vector<TreeEntry> parts = SplitEntry(tree_, candidate);
-      queue.insert(queue.end(), parts.begin(), parts.end());
+      later.insert(later.begin(), parts.begin(), parts.end());
     }
     return false;
   }

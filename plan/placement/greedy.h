@@ -27,7 +27,7 @@ struct GreedyResult {
 // first accelerator and on cpu the largest layer still to place is kept free, so that a layer that
 // lies elsewhere can be brought in. What does not fit is split into its tensors and children; tied
 // modules are placed together, or split until they can be. `fallback`: a device that would get
-// nothing takes the first module, breadth first, that fits.
+// nothing takes the first module that fits, each before what it consists of.
 //
 // Other than accelerate: buffers of split modules are placed; a tied weight counts once, in
 // whatever order its holders come and however many of its names a holder has; weights tied through

@@ -13,15 +13,15 @@ struct Sum {
   int before, atom;
 };
 
-// The atoms among `candidates` whose sum is the largest within `limit`: every reachable sum is
+// Those of `candidates` whose sizes have the largest sum within `limit`: every reachable sum is
 // kept, up to a bound; beyond it only the larger ones.
-std::vector<int> FillOne(const std::vector<Atom>& atoms, const std::vector<int>& candidates,
+std::vector<int> FillOne(const std::vector<int64_t>& sizes, const std::vector<int>& candidates,
                          int64_t limit) {
   constexpr size_t kMost = 1 << 17;
   std::vector<Sum> sums = {{0, -1, -1}};  // all that were ever reached
   std::vector<int> reachable = {0};       // into sums, ascending in bytes
   for (int atom : candidates) {
-    int64_t bytes = atoms[static_cast<size_t>(atom)].bytes;
+    int64_t bytes = sizes[static_cast<size_t>(atom)];
     if (bytes > limit) continue;
     std::vector<int> merged;
     size_t kept = 0;
@@ -48,19 +48,33 @@ std::vector<int> FillOne(const std::vector<Atom>& atoms, const std::vector<int>&
   return chosen;
 }
 
+// What travels of an atom and not with it.
+int64_t Buffers(const Stay& stay) { return stay.bytes - stay.travels; }
+
 // Depth-first over the atoms from the largest, each to every distinct device or nowhere, for as
 // long as `steps` last. Finds what filling device by device misses.
 struct Search {
-  const std::vector<Atom>& atoms;
-  std::vector<int> order;     // atoms, largest first
-  std::vector<int64_t> rest;  // bytes of order[i..]
-  std::vector<int64_t> room;  // by device
-  std::vector<int> place, best;
-  int64_t best_bytes = -1;
+  const std::vector<Stay>& stays;
+  std::vector<int64_t> room;    // by device
+  std::vector<int> best;        // empty: none yet
+  int64_t best_bytes = -1;      // that need not travel
+  std::vector<int> order{};     // atoms, largest first
+  std::vector<int64_t> rest{};  // what travels of order[i..]
+  std::vector<int> place{};     // by atom
   int64_t steps = 300000;
 
   void Run() {
-    int64_t total = rest[0];
+    order.resize(stays.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(),
+                     [&](int a, int b) { return At(a).travels > At(b).travels; });
+    rest.assign(stays.size() + 1, 0);
+    for (size_t i = stays.size(); i-- > 0;) rest[i] = rest[i + 1] + At(order[i]).travels;
+    place.assign(stays.size(), -1);
+    // Devices with equal room are the same to the search, but for the one with the buffers.
+    bool buffers = false;
+    for (const Stay& stay : stays) buffers = buffers || Buffers(stay) > 0;
+    const int alike = buffers ? 1 : 0, devices = static_cast<int>(room.size());
     // An explicit stack: the option tried last at each depth (devices, then nowhere).
     std::vector<int> option(order.size() + 1, -1);
     size_t depth = 0;
@@ -69,34 +83,29 @@ struct Search {
       int64_t possible = std::accumulate(room.begin(), room.end(), int64_t{0});
       bool dead = bytes + std::min(rest[depth], possible) <= best_bytes;
       if (depth == order.size() && bytes > best_bytes) best_bytes = bytes, best = place;
-      if (best_bytes == total) return;
+      if (best_bytes == rest[0]) return;
       if (depth == order.size() || dead) {
         if (depth == 0) return;
         --depth;
       }
       // Undo what this depth holds, then its next option.
       while (true) {
-        size_t atom = static_cast<size_t>(order[depth]);
-        int devices = static_cast<int>(room.size());
+        const int atom = order[depth];
+        const Stay& stay = At(atom);
         int& choice = option[depth];
-        if (choice >= 0 && choice < devices) {
-          room[static_cast<size_t>(choice)] += atoms[atom].bytes;
-          bytes -= atoms[atom].bytes;
-        }
-        place[atom] = -1;
+        if (choice >= 0) Take(stay, choice, -1, bytes);
+        place[static_cast<size_t>(atom)] = -1;
         for (++choice; choice < devices; ++choice) {
-          size_t c = static_cast<size_t>(choice);
-          // Devices with equal room are the same to the search.
-          bool same =
-              std::find(room.begin(), room.begin() + choice, room[c]) != room.begin() + choice;
-          if (!same && room[c] >= atoms[atom].bytes) break;
+          const int64_t left = room[static_cast<size_t>(choice)];
+          const auto from = room.begin() + std::min(choice, alike), to = room.begin() + choice;
+          if (std::find(from, to, left) == to && left >= stay.bytes) break;
         }
-        if (choice < devices) {
-          room[static_cast<size_t>(choice)] -= atoms[atom].bytes;
-          bytes += atoms[atom].bytes;
-          place[atom] = choice;
+        if (choice == devices && (stay.must || room[0] < Buffers(stay))) ++choice;
+        if (choice <= devices) {
+          Take(stay, choice, 1, bytes);
+          if (choice < devices) place[static_cast<size_t>(atom)] = choice;
+          break;
         }
-        if (choice <= devices) break;
         option[depth] = -1;
         if (depth == 0) return;
         --depth;
@@ -104,52 +113,79 @@ struct Search {
       option[++depth] = -1;
     }
   }
-};
 
-int64_t Resident(const std::vector<Atom>& atoms, const std::vector<int>& place) {
-  int64_t bytes = 0;
-  for (size_t i = 0; i < atoms.size(); ++i)
-    if (place[i] >= 0) bytes += atoms[i].bytes;
-  return bytes;
-}
+ private:
+  const Stay& At(int atom) const { return stays[static_cast<size_t>(atom)]; }
+  void Take(const Stay& stay, int choice, int sign, int64_t& bytes) {
+    if (static_cast<size_t>(choice) < room.size()) {
+      room[static_cast<size_t>(choice)] -= sign * stay.bytes;
+      bytes += sign * stay.travels;
+    } else {
+      room[0] -= sign * Buffers(stay);
+    }
+  }
+};
 
 }  // namespace
 
+std::vector<int> MostResident(const std::vector<Stay>& stays, const std::vector<int64_t>& limits) {
+  std::vector<int> place(stays.size(), -1), devices(limits.size());
+  if (limits.empty()) {
+    for (const Stay& stay : stays)
+      if (stay.must) return {};
+    return place;
+  }
+  // First what must stay, then the rest; device by device, first the one with the least room, which
+  // is the hardest to fill well. The first device holds the buffers of whatever is not elsewhere.
+  std::vector<int64_t> room = limits, bytes, travels;
+  int64_t total = 0;
+  for (const Stay& stay : stays) {
+    bytes.push_back(stay.bytes);
+    travels.push_back(stay.travels);
+    room[0] -= Buffers(stay);
+    total += stay.travels;
+  }
+  std::iota(devices.begin(), devices.end(), 0);
+  std::stable_sort(devices.begin(), devices.end(), [&](int a, int b) {
+    return limits[static_cast<size_t>(a)] < limits[static_cast<size_t>(b)];
+  });
+  for (bool must : {true, false})
+    for (int device : devices) {
+      std::vector<int> left;
+      for (size_t i = 0; i < stays.size(); ++i)
+        if (place[i] < 0 && stays[i].must == must) left.push_back(static_cast<int>(i));
+      int64_t& here = room[static_cast<size_t>(device)];
+      const std::vector<int64_t>& sizes = device == 0 ? travels : bytes;
+      for (int atom : FillOne(sizes, left, here)) {
+        const Stay& stay = stays[static_cast<size_t>(atom)];
+        place[static_cast<size_t>(atom)] = device;
+        here -= sizes[static_cast<size_t>(atom)];
+        if (device > 0) room[0] += Buffers(stay);
+      }
+    }
+  int64_t found = 0;
+  bool fits = room[0] >= 0;
+  for (size_t i = 0; i < stays.size(); ++i) {
+    if (place[i] >= 0) found += stays[i].travels;
+    fits = fits && (place[i] >= 0 || !stays[i].must);
+  }
+  const int64_t most = std::accumulate(
+      limits.begin(), limits.end(), int64_t{0},
+      [&](int64_t sum, int64_t limit) { return std::min(total, sum + std::min(total, limit)); });
+  if (limits.size() < 2 || (fits && found == most)) return fits ? place : std::vector<int>();
+  if (*std::min_element(limits.begin(), limits.end()) < 0) return {};
+  Search search{stays, limits, fits ? place : std::vector<int>(), fits ? found : -1};
+  search.Run();
+  return search.best;
+}
+
 std::vector<int> MostResident(const std::vector<Atom>& atoms, const std::vector<int64_t>& limits) {
-  int64_t total = 0, room = 0;
-  for (const Atom& atom : atoms) total += atom.bytes;
-  for (int64_t limit : limits) room += std::min(limit, total);
   // In contiguous runs, where everything fits so.
   std::vector<int> place = BalanceInOrder(atoms, limits);
   if (!place.empty() || atoms.empty()) return place;
-  // Device by device: first the one with the least room, which is the hardest to fill well.
-  place.assign(atoms.size(), -1);
-  std::vector<int> devices(limits.size()), left(atoms.size());
-  std::iota(devices.begin(), devices.end(), 0);
-  std::iota(left.begin(), left.end(), 0);
-  auto limit_of = [&](int d) { return limits[static_cast<size_t>(d)]; };
-  std::stable_sort(devices.begin(), devices.end(),
-                   [&](int a, int b) { return limit_of(a) < limit_of(b); });
-  for (int device : devices) {
-    for (int atom : FillOne(atoms, left, limit_of(device)))
-      place[static_cast<size_t>(atom)] = device;
-    left.erase(std::remove_if(left.begin(), left.end(),
-                              [&](int atom) { return place[static_cast<size_t>(atom)] >= 0; }),
-               left.end());
-  }
-  int64_t found = Resident(atoms, place);
-  if (limits.size() < 2 || found == std::min(total, room)) return place;
-  Search search{atoms, {}, {}, limits, std::vector<int>(atoms.size(), -1), place, found};
-  search.order.resize(atoms.size());
-  std::iota(search.order.begin(), search.order.end(), 0);
-  std::stable_sort(search.order.begin(), search.order.end(), [&](int a, int b) {
-    return atoms[static_cast<size_t>(a)].bytes > atoms[static_cast<size_t>(b)].bytes;
-  });
-  search.rest.assign(atoms.size() + 1, 0);
-  for (size_t i = atoms.size(); i-- > 0;)
-    search.rest[i] = search.rest[i + 1] + atoms[static_cast<size_t>(search.order[i])].bytes;
-  search.Run();
-  return search.best;
+  std::vector<Stay> stays;
+  for (const Atom& atom : atoms) stays.push_back({atom.bytes, atom.bytes, false});
+  return MostResident(stays, limits);
 }
 
 }  // namespace pipewright

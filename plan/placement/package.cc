@@ -1,5 +1,6 @@
 #include "plan/placement/package.h"
 
+#include <algorithm>
 #include <map>
 #include <set>
 
@@ -73,24 +74,25 @@ Conf ConfOfDeviceMap(const Manifest& manifest, const DeviceMap& map, const std::
   Conf conf;
   std::map<std::string, int> rank_of;
   std::vector<std::string> devices;
-  for (const ModuleInfo& module : manifest.modules)
+  std::vector<bool> on_disk;
+  for (const ModuleInfo& module : manifest.modules) {
     devices.push_back(DeviceOfModule(module, map, path));
+    on_disk.push_back(devices.back() == "disk");
+    if (on_disk.back()) devices.back().clear();
+  }
   for (size_t m = 1; m < devices.size(); ++m)
     if (devices[m].empty()) devices[m] = devices[m - 1];
   for (size_t m = devices.size(); m-- > 1;)
     if (devices[m - 1].empty()) devices[m - 1] = devices[m];
-  std::string last;
   for (size_t m = 0; m < devices.size(); ++m) {
-    if (devices[m].empty()) throw Error(path, "no module of the package is in the map");
-    if (devices[m] == "disk")
-      throw Error(path, manifest.modules[m].name + " lies on disk, where nothing computes",
-                  "give it a device for the pipeline, or run the map with offloading");
-    if (devices[m] != last) {
-      int rank = rank_of.insert({devices[m], static_cast<int>(rank_of.size())}).first->second;
-      conf.stage_to_ranks.push_back({rank});
-      last = devices[m];
-    }
-    conf.module_to_stage.push_back(static_cast<int>(conf.stage_to_ranks.size()) - 1);
+    if (devices[m].empty() && std::count(on_disk.begin(), on_disk.end(), true) == 0)
+      throw Error(path, "no module of the package is in the map");
+    if (m == 0 || devices[m] != devices[m - 1] || on_disk[m] || on_disk[m - 1])
+      conf.stage_to_ranks.push_back(
+          {rank_of.insert({devices[m], static_cast<int>(rank_of.size())}).first->second});
+    const int stage = static_cast<int>(conf.stage_to_ranks.size()) - 1;
+    conf.module_to_stage.push_back(stage);
+    if (on_disk[m]) conf.offloaded_stages.push_back(stage);
   }
   return conf;
 }

@@ -17,8 +17,8 @@ ModuleTree TreeOfPackage(const Manifest& manifest);
 // The stages and ranks under which the package runs as a pipeline over the map's devices: one rank
 // a device, in the order of their first modules; a stage is a run of modules on one device. The map
 // names modules of the package (module0) or of the source model ("blocks.3"); a module of the
-// package that is on no device goes where the one before it is. Throws Error naming `path`: a
-// module on several devices, or on disk, which computes nothing.
+// package that is on no device goes where the one before it is, and so does one on disk, as an
+// offloaded stage of its own. Throws Error naming `path`: a module on several devices.
 Conf ConfOfDeviceMap(const Manifest& manifest, const DeviceMap& map, const std::string& path);
 
 }  // namespace pipewright

@@ -121,14 +121,14 @@ class Placer {
   void Unstrand() {
     if (accelerators_.empty()) return;
     const Budget& first = budgets_[accelerators_[0]];
-    bool offloads = false, empty = true;
+    bool to_disk = false, empty = true;
     for (const PlacedPart& part : result_.parts) {
       empty = empty && part.device != first.device;
-      offloads = offloads || (part.bytes > 0 && (part.device == "cpu" || part.device == "disk"));
+      to_disk = to_disk || (part.bytes > 0 && part.device == "disk");
     }
     LargestLayer largest =
         FindLargestLayer(tree_, SplitEntry(tree_, {false, 0}), options_.no_split);
-    if (!offloads || !empty || first.limit >= largest.bytes) return;
+    if (!to_disk || !empty || first.limit >= largest.bytes) return;
     std::vector<Atom> atoms = Atoms(tree_, options_.no_split);
     std::vector<int> place = MostResident(atoms, Limits(accelerators_));
     if (std::count(place.begin(), place.end(), -1)) return;
@@ -217,44 +217,31 @@ void Placer::Optimal() {
   int64_t best_moved = INT64_MAX, best_slots = 0;
   result_.moved_bound = INT64_MAX;
   for (int64_t size : sizes) {
-    int64_t slots = size * options_.slots;
+    const int64_t slots = size * options_.slots;
     result_.moved_bound = std::min(
         result_.moved_bound,
         size == 0 ? (total <= room ? 0 : INT64_MAX)
                   : std::max(size, total - std::max<int64_t>(0, room - std::min(slots, room))));
-    int64_t buffers = 0;
-    for (int attempt = 0; attempt < 8; ++attempt) {
-      std::vector<int64_t> left = limits;
-      if (!left.empty()) left[0] -= slots + buffers;
-      if (!left.empty() && left[0] < 0) break;
-      std::vector<Atom> must = atoms, may = atoms;
-      for (size_t i = 0; i < atoms.size(); ++i)
-        (Travels(atoms[i], options_.offload_buffers) > size ? may[i] : must[i]).bytes = 0;
-      std::vector<int> place = MostResident(must, left);
-      bool fits = true;
-      for (size_t i = 0; i < atoms.size(); ++i) {
-        if (must[i].bytes == 0) continue;
-        fits = fits && place[i] >= 0;
-        if (place[i] >= 0) left[static_cast<size_t>(place[i])] -= must[i].bytes;
-      }
-      if (!fits) break;
-      std::vector<int> rest = MostResident(may, left);
-      int64_t moved = 0, needed = 0;
-      for (size_t i = 0; i < atoms.size(); ++i) {
-        if (must[i].bytes == 0) place[i] = left.empty() ? -1 : rest[i];
-        if (place[i] >= 0) continue;
-        moved += Travels(atoms[i], options_.offload_buffers);
-        if (!options_.offload_buffers) needed += atoms[i].buffer_bytes;
-      }
-      if (needed > buffers && !limits.empty()) {
-        buffers = needed;
-        continue;
-      }
-      if (moved < best_moved) best = place, best_moved = moved, best_slots = slots;
-      break;
+    std::vector<int64_t> left = limits;
+    if (!left.empty() && (left[0] -= slots) < 0) break;
+    std::vector<Stay> stays;
+    for (const Atom& atom : atoms) {
+      const int64_t travels = Travels(atom, options_.offload_buffers);
+      stays.push_back({atom.bytes, travels, travels > size});
     }
+    std::vector<int> place;
+    if (size == 0) place = BalanceInOrder(atoms, left);
+    if (place.empty()) place = MostResident(stays, left);
+    int64_t moved = 0;
+    bool fits = !place.empty();
+    for (size_t i = 0; fits && i < atoms.size(); ++i) {
+      if (place[i] >= 0) continue;
+      moved += stays[i].travels;
+      fits = !stays[i].must;
+    }
+    if (fits && moved < best_moved) best = place, best_moved = moved, best_slots = slots;
   }
-  if (best.empty()) {
+  if (best.empty() && !atoms.empty()) {
     best.assign(atoms.size(), -1);
     if (!compute.empty())
       result_.warnings.push_back("insufficient memory: device " + budgets_[compute[0]].device +

@@ -69,4 +69,12 @@ std::vector<int> BalanceInOrder(const std::vector<Atom>& atoms, const std::vecto
 // are few (up to about a million), otherwise close; compare with the bound.
 std::vector<int> MostResident(const std::vector<Atom>& atoms, const std::vector<int64_t>& limits);
 
+// The same where only a part of an atom travels, its buffers staying on the first accelerator
+// wherever it lies else, and some atoms may not travel. Empty where it finds no such choice.
+struct Stay {
+  int64_t bytes = 0, travels = 0;  // of these
+  bool must = false;               // stay resident
+};
+std::vector<int> MostResident(const std::vector<Stay>& stays, const std::vector<int64_t>& limits);
+
 }  // namespace pipewright

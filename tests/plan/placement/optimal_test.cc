@@ -9,10 +9,14 @@
 namespace pipewright {
 namespace {
 
-Json Flat(const std::vector<int64_t>& sizes) {
+// `buffers`: of the first layers.
+Json Flat(const std::vector<int64_t>& sizes, const std::vector<int64_t>& buffers = {}) {
   Json children = Json::object();
-  for (size_t i = 0; i < sizes.size(); ++i)
-    children["m" + std::to_string(i)] = ModuleJson("Layer", {{"w", TensorJson({sizes[i]}, "U8")}});
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    Json layer = ModuleJson("Layer", {{"w", TensorJson({sizes[i]}, "U8")}});
+    if (i < buffers.size()) layer["buffers"] = {{"b", TensorJson({buffers[i]}, "U8")}};
+    children["m" + std::to_string(i)] = layer;
+  }
   return Container("Flat", children);
 }
 
@@ -31,9 +35,9 @@ const BudgetUse& Use(const Placement& placement, const std::string& device) {
 }
 
 // The least that must be brought in, over every assignment: what is not resident travels through
-// `slots` of its largest on device 0.
-int64_t BruteForce(const std::vector<int64_t>& sizes, const std::vector<int64_t>& limits,
-                   int slots) {
+// `slots` of its largest on device 0, where its buffers are.
+int64_t BruteForce(const std::vector<int64_t>& sizes, const std::vector<int64_t>& buffers,
+                   const std::vector<int64_t>& limits, int slots) {
   size_t choices = limits.size() + 1;
   int64_t best = INT64_MAX;
   size_t all = 1;
@@ -42,10 +46,11 @@ int64_t BruteForce(const std::vector<int64_t>& sizes, const std::vector<int64_t>
     std::vector<int64_t> load(choices, 0);
     int64_t largest = 0;
     size_t rest = code;
-    for (int64_t size : sizes) {
-      load[rest % choices] += size;
-      if (rest % choices == limits.size()) largest = std::max(largest, size);
-      rest /= choices;
+    for (size_t i = 0; i < sizes.size(); ++i, rest /= choices) {
+      const size_t at = rest % choices;
+      load[at] += sizes[i];
+      load[at == limits.size() ? 0 : at] += buffers[i];
+      if (at == limits.size()) largest = std::max(largest, sizes[i]);
     }
     bool fits = true;
     for (size_t d = 0; d < limits.size(); ++d)
@@ -60,17 +65,20 @@ TEST(Optimal, BeatenByNoAssignment) {
   int offloading = 0;
   for (int round = 0; round < 600; ++round) {
     size_t devices = 1 + random() % 2, n = 2 + random() % 6;
-    std::vector<int64_t> sizes, limits;
+    std::vector<int64_t> sizes, buffers, limits;
     std::string budgets;
-    for (size_t i = 0; i < n; ++i) sizes.push_back(1 + random() % 20);
+    for (size_t i = 0; i < n; ++i) {
+      sizes.push_back(1 + random() % 20);
+      buffers.push_back(round % 2 ? random() % 6 : 0);
+    }
     for (size_t d = 0; d < devices; ++d) {
       limits.push_back(1 + random() % 60);
       budgets += std::to_string(d) + "=" + std::to_string(limits[d]) + ",";
     }
-    int64_t best = BruteForce(sizes, limits, 2);
+    int64_t best = BruteForce(sizes, buffers, limits, 2);
     if (best == INT64_MAX) continue;  // not even the slots fit
-    Placement placement = Optimal(Tree(Flat(sizes)), budgets + "cpu=1GB");
-    EXPECT_EQ(placement.moved, best) << budgets << Json(sizes).dump();
+    Placement placement = Optimal(Tree(Flat(sizes, buffers)), budgets + "cpu=1GB");
+    EXPECT_EQ(placement.moved, best) << budgets << Json(sizes).dump() << Json(buffers).dump();
     EXPECT_LE(placement.moved_bound, best);
     EXPECT_TRUE(placement.uncovered.empty());
     EXPECT_EQ(Use(placement, "cpu").used, best);

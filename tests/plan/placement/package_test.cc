@@ -59,7 +59,13 @@ TEST(PackagePlacement, AMapBecomesAConf) {
   EXPECT_EQ(conf({{"block.0", "0"}, {"block.2", "1"}}).module_to_stage, (Stages{0, 0, 1, 1}));
   CheckConf(again, 4, 2, {{0, 1}, {1, 2}, {2, 3}}, "conf");
   EXPECT_THROW(conf({{"block", "0"}, {"head", "1"}}), Error);
-  EXPECT_THROW(conf({{"", "disk"}}), Error);
+  // What is on disk computes where the module before it does.
+  Conf disk = conf({{"module0", "disk"}, {"module1", "0"}, {"module2", "1"}, {"module3", "disk"}});
+  EXPECT_EQ(disk.module_to_stage, (Stages{0, 1, 2, 3}));
+  EXPECT_EQ(disk.stage_to_ranks, (Ranks{{0}, {0}, {1}, {1}}));
+  EXPECT_EQ(disk.offloaded_stages, (Stages{0, 3}));
+  EXPECT_EQ(conf({{"", "disk"}}).offloaded_stages, (Stages{0, 1, 2, 3}));
+  EXPECT_EQ(conf({{"", "disk"}}).stage_to_ranks, (Ranks{{0}, {0}, {0}, {0}}));
   EXPECT_THROW(conf({{"other", "0"}}), Error);
 }
 

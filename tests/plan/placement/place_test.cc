@@ -118,6 +118,14 @@ TEST(Place, TiedModulesStayTogether) {  // A6, A9 to A12
             Parsed(R"({"linear1": 0, "linear2": 1, "linear3": 0, "linear4": 1})"));
 }
 
+TEST(Place, RoomIsKeptForTiedLayersToo) {
+  Json c = Linear(4, 4);
+  c["parameters"]["weight"] = SameAs("a.weight");
+  ModuleTree tree = Tree(Container("M", {{"a", Linear(4, 4)}, {"c", c}}));
+  EXPECT_EQ(Map(tree, "0=111,1=1000"), Parsed(R"({"": 1})"));
+  EXPECT_EQ(Map(tree, "0=112,1=1000"), Parsed(R"({"": 0})"));
+}
+
 TEST(Place, ReserveAndNoSplit) {  // A4, A5, A7, A8
   Placement mft = PlaceUnder(Model("MFT"), "0=200,1=200");
   EXPECT_EQ(Map(mft), Parsed(R"({"linear1": 0, "batchnorm": 1, "linear2": 1})"));
@@ -191,6 +199,12 @@ TEST(Place, FallbackFillsAnEmptyDevice) {  // A16 to A18
   EXPECT_TRUE(Warns(without, "insufficient memory"));
   EXPECT_EQ(Map(Model("FB"), "0=256", fallback),
             Parsed(R"({"module.linear1": "disk", "module.linear2": 0, "module.linear3": "disk"})"));
+  // A module before its parts, and both before what comes behind them, as accelerate searches.
+  Json nested = Container("M", {{"big", Linear(20, 20)},
+                                {"m", Sequential({Linear(9, 9), Linear(3, 3)})},
+                                {"s", Linear(2, 2)}});
+  EXPECT_EQ(Map(Tree(nested), "0=1740,1=2000", fallback),
+            Parsed(R"({"m.1": 0, "big": 1, "m.0": "disk", "s": "disk"})"));
   ModuleTree three = Tree(Sequential({Linear(10, 10), Linear(10, 10), Linear(10, 10)}));
   EXPECT_EQ(Map(three, "0=30", fallback), Parsed(R"({"": "disk"})"));
   Json tied = Linear(10, 10);
@@ -225,6 +239,9 @@ TEST(Place, CorrectWhereAccelerateIsNot) {
   Map(strand);
   EXPECT_GT(Use(strand, "0").used, 0);
   EXPECT_EQ(Use(strand, "disk").used, 0);
+  // In RAM they are where accelerate puts them.
+  EXPECT_EQ(Map(Model("STRAND"), "0=30000,1=41000,cpu=42000"),
+            Parsed(R"({"s1": 1, "big": 1, "s2": "cpu", "s3": "cpu"})"));
   EXPECT_LE(Use(strand, "1").used, 41000);
   // A disk budget holds.
   EXPECT_EQ(Map(Model("MFT"), "cpu=10,disk=236"), Parsed(R"({"": "disk"})"));
