@@ -133,6 +133,13 @@ class StateDictReader {
       Fail("a tensor is expected, found a call of " + function);
     if (pickle_[arguments[1]].kind != Kind::kInt || pickle_[arguments[1]].number < 0)
       Fail("a tensor whose offset is not a natural number");
+    // What lies in the storage is then not the tensor: {"conj": True}, {"neg": True}.
+    const size_t metadata = typed ? 7 : 6;
+    if (arguments.size() > metadata)
+      for (int item : pickle_[arguments[metadata]].items)
+        if (pickle_[item].kind == Kind::kBool && pickle_[item].number)
+          Fail("a view that conjugates or negates what is stored",
+               "save tensor.resolve_conj().resolve_neg()");
     Storage storage = StorageOf(pickle_[arguments[0]]);
     // The third version names the dtype apart from a storage of plain bytes.
     std::string dtype_name = storage.dtype;

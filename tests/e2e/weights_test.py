@@ -148,7 +148,9 @@ class Convert(unittest.TestCase):
     def test_what_is_not_a_state_dict_is_refused(self):
         for value in ([torch.ones(1)], {"state_dict": {"a": torch.ones(1)}}, {"a": 1}, {1: torch.ones(1)},
                       torch.ones(2), {"c": torch.ones(1, dtype=torch.complex128)},
-                      {"s": torch.eye(2).to_sparse()}):
+                      {"s": torch.eye(2).to_sparse()},
+                      {"c": torch.ones(2, dtype=torch.complex64).conj()},
+                      {"n": torch.ones(2, dtype=torch.complex64).conj().imag}):
             torch.save(value, path("odd.pt"))
             self.assertEqual(run("verify", path("odd.pt")).returncode, 1, value)
 
@@ -204,6 +206,7 @@ class Shards(unittest.TestCase):
         for change, reason in [
                 (put("a", "../" + first), "outside"), (put("a", "/etc/passwd"), "outside"),
                 (put("a", "x/../../y"), "outside"), (put("a", ""), "outside"),
+                (put("a", first + "\0"), "outside"),
                 (put("a", {"file": first}), "name of a shard"), (put("a", "absent"), "missing"),
                 (put("a", second), "not in its shard"), (put("z", first), "not in its shard"),
                 (lambda index: [1], "object"), (lambda index: {"weight_map": 1}, "object")]:
