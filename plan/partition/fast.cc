@@ -164,10 +164,10 @@ struct Fast {
   }
 
   // Stages filled one after the other, none over `most`, in one of several ways.
-  bool FillTo(double most, int64_t& moves) {
+  bool FillTo(double most, size_t width, int64_t& moves) {
     if (load <= most) return true;
     int stages = problem.stages > 0 ? problem.stages : resources.devices;
-    size_t kept = std::clamp<size_t>(3'000 / graph.units.size(), 12, 60);
+    size_t kept = width * std::clamp<size_t>(3'000 / graph.units.size(), 12, 60);
     for (double small : {0.01, 0.0, 0.02})
       for (bool from_end : {false, true}) {
         if (moves <= 0) return false;
@@ -185,10 +185,12 @@ struct Fast {
   // For lower and lower targets, as long as they are reached.
   void FillStages() {
     int64_t moves = options.fill_steps;
-    if (!FillTo(bound * 1.01, moves))
-      FillTo(bound * 1.02, moves);
-    else if (FillTo(bound * 1.005, moves))
-      FillTo(bound * 1.0025, moves);
+    if (FillTo(bound * 1.01, 1, moves)) {
+      if (FillTo(bound * 1.005, 1, moves)) FillTo(bound * 1.0025, 1, moves);
+      return;
+    }
+    FillTo(bound * 1.02, 1, moves);
+    FillTo(bound * 1.01, 4, moves);
   }
 
   // Units that exchange values so dear that no good partition can part them as one, as long as
