@@ -54,7 +54,8 @@ if(COMPILE_SOURCES)
 endif()
 
 # Package in, training out.
-file(GLOB RUNTIME_SOURCES CONFIGURE_DEPENDS runtime/*.cc runtime/profile/*.cc)
+file(GLOB RUNTIME_SOURCES CONFIGURE_DEPENDS runtime/*.cc runtime/profile/*.cc
+     runtime/recorded/*.cc)
 list(FILTER RUNTIME_SOURCES EXCLUDE REGEX "main\\.cc$|_command\\.cc$")
 if(RUNTIME_SOURCES)
   add_library(pipewright_runtime STATIC ${RUNTIME_SOURCES})

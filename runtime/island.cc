@@ -5,6 +5,10 @@
 
 #include <algorithm>
 
+#include "runtime/exec/clock.h"
+#include "runtime/recorded/body.h"
+#include "runtime/saved_buffers.h"
+
 namespace pipewright {
 
 namespace {
@@ -42,9 +46,34 @@ Tensors Pick(const Tensors& from, Wanted wanted, Tensors picked = {}) {
 
 }  // namespace
 
+static std::vector<c10::IValue> ForwardByLists(const LoadedModule& module,
+                                               std::vector<c10::IValue> inputs, Kept& kept) {
+  kept.run = std::make_shared<RecordedRun>();
+  std::vector<c10::IValue> outputs =
+      ForwardRecorded(module, kept.body, std::move(inputs), *kept.run);
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    if (outputs[i].isTensor()) outputs[i] = ToTensor(outputs[i]);
+    kept.outputs.push_back(kept.body->graph->gives_gradient[i] ? outputs[i].toTensor()
+                                                               : at::Tensor());
+  }
+  return outputs;
+}
+
 std::vector<c10::IValue> ForwardIsland(const LoadedModule& module, std::vector<c10::IValue> inputs,
                                        const std::vector<bool>& wanted, Kept* kept) {
   at::AutoGradMode mode(kept != nullptr);
+  if (kept && module.recorded) {
+    kept->body = BodyFor(*module.recorded, inputs, wanted);
+    if (kept->body && IsReady(module, kept->body, inputs)) {
+      try {
+        return ForwardByLists(module, inputs, *kept);
+      } catch (const std::exception&) {
+        // Autograd's body says what is wrong, and where in the code.
+        kept->run.reset();
+        kept->outputs.clear();
+      }
+    }
+  }
   if (kept) {
     kept->inputs.resize(inputs.size());
     for (size_t i = 0; i < inputs.size(); ++i) {
@@ -54,7 +83,9 @@ std::vector<c10::IValue> ForwardIsland(const LoadedModule& module, std::vector<c
       inputs[i] = kept->inputs[i];
     }
   }
+  const double start = Now();
   std::vector<c10::IValue> outputs = Run(module, std::move(inputs));
+  if (kept && kept->body) NoteForward(*kept->body, Now() - start);
   for (c10::IValue& output : outputs) {
     if (!output.isTensor()) {
       if (kept) kept->outputs.emplace_back();
@@ -67,7 +98,29 @@ std::vector<c10::IValue> ForwardIsland(const LoadedModule& module, std::vector<c
   return outputs;
 }
 
+// The gradients do not fit the lists: forward again, by autograd, from now on for all.
+static void RunByAutograd(const LoadedModule& module, Kept& kept) {
+  kept.body->state = RecordedBody::State::kRefused;
+  kept.body->refusal = "gradients come in several forms";
+  Kept again;
+  const RandomKey key = CurrentRandomKey();
+  SetRandomKey(kept.run->key);
+  SavedBuffers buffers(module);
+  ForwardIsland(module, std::move(kept.run->given), kept.body->wanted, &again);
+  SetRandomKey(key);
+  kept = std::move(again);
+}
+
 ModuleGradients BackwardIsland(const LoadedModule& module, Kept kept, Tensors gradients) {
+  if (kept.run && !GradientsFit(*kept.body, gradients)) RunByAutograd(module, kept);
+  if (kept.run) {
+    kept.outputs.clear();
+    ModuleGradients found;
+    std::tie(found.inputs, found.weights) =
+        BackwardRecorded(module, std::move(*kept.run), std::move(gradients));
+    return found;
+  }
+  if (kept.body) NoteGradients(*kept.body, kept.outputs, gradients);
   auto [roots, root_gradients] = Roots(kept, gradients);
   Tensors leaves = Pick(module.weights, IsTrained, Pick(kept.inputs, IsDefined));
   Tensors found(leaves.size());
@@ -83,7 +136,15 @@ ModuleGradients BackwardIsland(const LoadedModule& module, Kept kept, Tensors gr
   return result;
 }
 
-Tensors InputGradientsOf(Kept kept, Tensors gradients, WeightTail& tail) {
+Tensors InputGradientsOf(const LoadedModule& module, Kept kept, Tensors gradients,
+                         WeightTail& tail) {
+  if (kept.run && !GradientsFit(*kept.body, gradients)) RunByAutograd(module, kept);
+  if (kept.run) {
+    kept.outputs.clear();
+    tail.run = std::move(kept.run);
+    return InputGradientsRecorded(module, *tail.run, std::move(gradients));
+  }
+  if (kept.body) NoteGradients(*kept.body, kept.outputs, gradients);
   auto [roots, root_gradients] = Roots(kept, gradients);
   Tensors leaves = Pick(kept.inputs, IsDefined);
   Tensors found(leaves.size());
@@ -95,6 +156,7 @@ Tensors InputGradientsOf(Kept kept, Tensors gradients, WeightTail& tail) {
 }
 
 Tensors WeightGradientsOf(const LoadedModule& module, WeightTail tail) {
+  if (tail.run) return WeightGradientsRecorded(module, std::move(*tail.run));
   Tensors found = WeightGradients(std::move(tail), Pick(module.weights, IsTrained));
   size_t next = 0;
   return Spread(module.weights, found, next, IsTrained);

@@ -12,10 +12,14 @@
 
 namespace pipewright {
 
+struct RecordedBody;
+
 // What a module keeps from forward to backward.
 struct Kept {
-  Tensors inputs;   // leaves, undefined where no gradient is wanted
-  Tensors outputs;  // undefined where no gradient can arrive
+  Tensors inputs;                      // leaves, undefined where no gradient is wanted
+  Tensors outputs;                     // undefined where no gradient can arrive
+  std::shared_ptr<RecordedBody> body;  // watched, or null
+  std::shared_ptr<RecordedRun> run;    // where the lists ran instead of autograd
 };
 
 // Gradients of a module: `inputs` as Kept::inputs, `weights` as LoadedModule::weights; undefined
@@ -31,8 +35,9 @@ std::vector<c10::IValue> ForwardIsland(const LoadedModule& module, std::vector<c
 
 // `gradients` of the outputs, undefined where there is none. All three consume what they are given.
 ModuleGradients BackwardIsland(const LoadedModule& module, Kept kept, Tensors gradients);  // B
-Tensors InputGradientsOf(Kept kept, Tensors gradients, WeightTail& tail);                  // I
-Tensors WeightGradientsOf(const LoadedModule& module, WeightTail tail);                    // W
+Tensors InputGradientsOf(const LoadedModule& module, Kept kept, Tensors gradients,
+                         WeightTail& tail);                              // I
+Tensors WeightGradientsOf(const LoadedModule& module, WeightTail tail);  // W
 
 // Who gave a gradient to a value, and what: by module; the loss comes after all of them. Nobody:
 // the gradient is undefined, and what lies before is not trained by it, as in one process.

@@ -5,12 +5,14 @@
 #include <torch/csrc/jit/serialization/import_source.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <map>
 
 #include "passes/op_library.h"
 #include "passes/statistics.h"
 #include "plan/error.h"
 #include "plan/text.h"
+#include "runtime/recorded/body.h"
 #include "runtime/torch_error.h"
 #include "tensors/dtype.h"
 
@@ -181,6 +183,14 @@ static LoadedModule Load(const std::string& package, const Manifest& manifest, i
     CheckStatistics(*graph);
   }
   module.code = std::make_unique<torch::jit::Code>(graph, info.name);
+  const char* body = std::getenv("PIPEWRIGHT_BODY");
+  const bool moves = std::find(left_out.begin(), left_out.end(), true) != left_out.end();
+  if (runs && !moves && !(body && std::string(body) == "autograd")) {
+    module.recorded = std::make_shared<RecordedBodies>();
+    module.recorded->nodes = 0;
+    for (const torch::jit::Node* node : graph->nodes())
+      module.recorded->nodes += node->kind().is_aten();
+  }
   return module;
 }
 

@@ -12,6 +12,8 @@
 
 namespace pipewright {
 
+struct RecordedBodies;
+
 struct LoadedModule {
   int index = -1;                   // in the manifest
   std::vector<at::Tensor> weights;  // in the order of ModuleInfo::held; leaves of autograd
@@ -20,6 +22,7 @@ struct LoadedModule {
   c10::intrusive_ptr<c10::ivalue::Object> self;
   std::shared_ptr<torch::jit::CompilationUnit> unit;
   std::unique_ptr<torch::jit::Code> code;
+  std::shared_ptr<RecordedBodies> recorded;  // null: autograd's body only
 };
 
 enum class WeightSource {

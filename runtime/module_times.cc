@@ -9,6 +9,7 @@
 #include "runtime/exec/clock.h"
 #include "runtime/island.h"
 #include "runtime/memory_meter.h"
+#include "runtime/saved_buffers.h"
 
 namespace pipewright {
 
@@ -40,23 +41,6 @@ struct Wishes {
         gradients[i] = at::ones_like(kept.outputs[i]);
     return gradients;
   }
-};
-
-class SavedBuffers {
- public:
-  explicit SavedBuffers(const LoadedModule& module) : module_(module) {
-    for (const at::Tensor& weight : module.weights)
-      saved_.push_back(weight.requires_grad() ? at::Tensor() : weight.clone());
-  }
-  ~SavedBuffers() {
-    at::NoGradGuard no_grad;
-    for (size_t i = 0; i < saved_.size(); ++i)
-      if (saved_[i].defined()) module_.weights[i].copy_(saved_[i]);
-  }
-
- private:
-  const LoadedModule& module_;
-  Tensors saved_;
 };
 
 }  // namespace
@@ -117,7 +101,7 @@ static ModuleTimes Measure(const LoadedModule& module, const std::vector<c10::IV
     if (wishes.any_input) {
       times.outputs.clear();
       start = Now();
-      Tensors found = InputGradientsOf(std::move(kept), std::move(gradients), tail);
+      Tensors found = InputGradientsOf(module, std::move(kept), std::move(gradients), tail);
       record(input_grad, start);
       found.clear();
       times.kept_for_weights_bytes = meter.live() - before;

@@ -14,14 +14,19 @@
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/edge.h>
 
+#include <memory>
+#include <string>
 #include <vector>
 
 namespace pipewright {
+
+struct RecordedRun;
 
 // Where W begins: nodes that still lead to weights, and the gradients that arrive there.
 struct WeightTail {
   torch::autograd::edge_list edges;
   std::vector<at::Tensor> gradients;
+  std::shared_ptr<RecordedRun> run;  // of a recorded body, instead
 };
 
 // I. `roots` are outputs that require a gradient, `gradients` theirs, `inputs` leaves. Returns the

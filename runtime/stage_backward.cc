@@ -135,10 +135,10 @@ std::vector<Bundle> TorchStages::Backward(ActionKind kind, int stage, int microb
       s.gradients.Add(*module, s.Within(microbatch), s.BackwardModule(*module, microbatch, gifts));
     } else if (s.feeds_back[*module]) {
       Kept keep = s.TakeKept(*module, microbatch);
-      s.GiveGradients(
-          *module,
-          InputGradientsOf(std::move(keep), s.TakeGradients(*module, gifts), work.tails[*module]),
-          gifts);
+      s.GiveGradients(*module,
+                      InputGradientsOf(s.modules.at(*module), std::move(keep),
+                                       s.TakeGradients(*module, gifts), work.tails[*module]),
+                      gifts);
     }
   }
   if (auto at = s.versions.find(stage); at != s.versions.end() && !input_grad)

@@ -1,5 +1,6 @@
 #include "passes/random_ops.h"
 
+#include "passes/generators.h"
 #include "passes/region_ops.h"
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -26,10 +27,15 @@ static uint64_t Mix(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-static at::Generator MakeGenerator(c10::Device device, int64_t id) {
+static thread_local std::map<uint64_t, int64_t>* t_noted = nullptr;
+
+void NoteGenerators(std::map<uint64_t, int64_t>* ids) { t_noted = ids; }
+
+at::Generator MakeGenerator(c10::Device device, int64_t id) {
   uint64_t seed = Mix(t_key.seed);
   for (uint64_t part : {t_key.step, t_key.microbatch, static_cast<uint64_t>(id)})
     seed = Mix(seed ^ part);
+  if (t_noted) (*t_noted)[seed] = id;
   if (device.is_cpu()) return at::make_generator<at::CPUGeneratorImpl>(seed);
   at::Generator generator = at::globalContext().defaultGenerator(device).clone();
   generator.set_current_seed(seed);

@@ -1,0 +1,16 @@
+// The generators behind the random operators (passes/random_ops.h).
+#pragma once
+#include <ATen/core/Generator.h>
+
+#include <cstdint>
+#include <map>
+
+namespace pipewright {
+
+// The generator of the operation `id` for CurrentRandomKey().
+at::Generator MakeGenerator(c10::Device device, int64_t id);
+
+// From now on the ids of those that the calling thread makes go here, by seed; null: nowhere.
+void NoteGenerators(std::map<uint64_t, int64_t>* ids);
+
+}  // namespace pipewright

@@ -1,0 +1,244 @@
+// Every operator call of the thread passes here below autograd: the fallback of a dispatch key
+// that lies there and has no other use on tensors with memory. What an operation calls within
+// itself is not recorded.
+#include "runtime/recorded/recording.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/library.h>
+
+#include "passes/generators.h"
+
+namespace pipewright {
+
+namespace {
+
+constexpr c10::DispatchKey kKey = c10::DispatchKey::Fake;
+constexpr c10::DispatchKeySet kBelow(c10::DispatchKeySet::FULL_AFTER, kKey);
+
+thread_local Recording* current = nullptr;
+
+}  // namespace
+
+static void Traced(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                   torch::jit::Stack* stack) {
+  c10::impl::ExcludeDispatchKeyGuard off(kKey);
+  if (current)
+    current->Call(op, keys & kBelow, stack);
+  else
+    op.redispatchBoxed(keys & kBelow, stack);
+}
+
+TORCH_LIBRARY_IMPL(_, Fake, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&Traced>()); }
+
+Geometry Geometry::Of(const at::Tensor& tensor) {
+  return {tensor.sizes().vec(), tensor.strides().vec(), tensor.scalar_type()};
+}
+
+bool Geometry::Fits(const at::Tensor& tensor) const {
+  return tensor.scalar_type() == type && tensor.sizes() == sizes && tensor.strides() == strides;
+}
+
+void Recording::Begin() {
+  outer_ = current;
+  current = this;
+  NoteGenerators(&generators_);
+  c10::impl::tls_set_dispatch_key_included(kKey, true);
+}
+
+void Recording::End() {
+  c10::impl::tls_set_dispatch_key_included(kKey, outer_ != nullptr);
+  current = outer_;
+  NoteGenerators(nullptr);
+}
+
+Recording::Key Recording::KeyOf(const at::Tensor& tensor) {
+  return {tensor.storage().unsafeGetStorageImpl(), tensor.storage_offset(), tensor.scalar_type(),
+          tensor.sizes().vec(), tensor.strides().vec()};
+}
+
+bool Recording::IsPlainTensor(const at::Tensor& tensor) {
+  if (tensor.device().is_cpu() && tensor.layout() == at::kStrided && !tensor.is_conj() &&
+      !tensor.is_neg() && !tensor._is_zerotensor() && !tensor.is_quantized() && !tensor.is_nested())
+    return true;
+  Refuse("a tensor that is not a plain one in memory");
+  return false;
+}
+
+void Recording::Add(const at::Tensor& tensor, bool given, Operand operand) {
+  known_.insert_or_assign(KeyOf(tensor), std::move(operand));
+  storages_.emplace(tensor.storage().unsafeGetStorageImpl(),
+                    TracedStorage{c10::weak_intrusive_ptr<c10::StorageImpl>(
+                                      c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(
+                                          tensor.storage().unsafeGetStorageImpl())),
+                                  given, false});
+}
+
+Operand Recording::NewSlot() {
+  Operand operand;
+  operand.kind = Operand::Kind::kSlot;
+  operand.index = slots_++;
+  return operand;
+}
+
+Operand Recording::Input(const at::Tensor& tensor) {
+  Operand operand = NewSlot();
+  if (!tensor.defined() || !IsPlainTensor(tensor)) return operand;
+  if (storages_.count(tensor.storage().unsafeGetStorageImpl())) Refuse("inputs that share memory");
+  Add(tensor, true, operand);
+  return operand;
+}
+
+void Recording::Weight(int index, const at::Tensor& tensor) {
+  if (!IsPlainTensor(tensor)) return;
+  if (storages_.count(tensor.storage().unsafeGetStorageImpl())) Refuse("weights that share memory");
+  Operand operand;
+  operand.kind = Operand::Kind::kWeight;
+  operand.index = index;
+  Add(tensor, tensor.requires_grad(), operand);
+}
+
+void Recording::Constant(const at::Tensor& tensor) {
+  if (!IsPlainTensor(tensor)) return;
+  if (storages_.count(tensor.storage().unsafeGetStorageImpl())) return;
+  Operand operand;
+  operand.constant = tensor;
+  Add(tensor, true, operand);
+}
+
+Operand Recording::Find(const at::Tensor& tensor) {
+  if (!tensor.defined()) {
+    Operand operand;
+    operand.constant = tensor;
+    return operand;
+  }
+  if (!IsPlainTensor(tensor)) return {};
+  auto found = known_.find(KeyOf(tensor));
+  if (found != known_.end()) return found->second;
+  if (tensor.dim() == 0 && tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
+    Operand operand;
+    operand.constant = tensor;
+    return operand;
+  }
+  Refuse("a tensor that no recorded operation made");
+  return {};
+}
+
+Operand Recording::OperandOf(const c10::IValue& value) {
+  if (value.isTensor()) return Find(value.toTensor());
+  Operand operand;
+  operand.constant = value;
+  if (value.isTensorList() || value.isOptionalTensorList()) {
+    operand.kind = Operand::Kind::kList;
+    for (const c10::IValue& item : value.toListRef()) operand.items.push_back(OperandOf(item));
+    operand.constant = value.isTensorList() ? c10::IValue(c10::List<at::Tensor>())
+                                            : c10::IValue(c10::List<std::optional<at::Tensor>>());
+  } else if (value.isGenerator()) {
+    auto id = generators_.find(value.toGenerator().current_seed());
+    if (id == generators_.end()) Refuse("random numbers of unknown origin");
+    operand.kind = Operand::Kind::kGenerator;
+    operand.index = id == generators_.end() ? -1 : static_cast<int>(id->second);
+    operand.constant = c10::IValue();
+  }
+  return operand;
+}
+
+void Recording::Call(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                     torch::jit::Stack* stack) {
+  const c10::FunctionSchema& schema = op.schema();
+  const size_t arguments = schema.arguments().size(), first = stack->size() - arguments;
+  Instruction call{Instruction::Kind::kCall, op, keys, {}, {}, {}, {}, 0};
+  const std::string& name = schema.name();
+  bool writes = false, keyed = false;
+  for (size_t i = 0; i < arguments && refusal_.empty(); ++i) {
+    const c10::IValue& value = (*stack)[first + i];
+    call.operands.push_back(OperandOf(value));
+    const auto* alias = schema.arguments()[i].alias_info();
+    const bool written = alias && alias->isWrite();
+    const std::string& argument = schema.arguments()[i].name();
+    keyed = keyed || value.isGenerator() ||
+            (argument == "dropout_p" && value.isDouble() && value.toDouble() == 0);
+    writes = writes || written;
+    auto look = [&](const at::Tensor& tensor) {
+      if (!tensor.defined()) return;
+      auto storage = storages_.find(tensor.storage().unsafeGetStorageImpl());
+      if (storage == storages_.end()) return;
+      if (!written) {
+        if (storage->second.blank && name != "aten::empty_like")
+          Refuse("memory that something else has written to");
+        return;
+      }
+      storage->second.blank = false;
+      if (backward_) Refuse("backward that writes in place, " + name);
+      if (storage->second.given) Refuse("forward that writes to what it is given");
+    };
+    if (value.isTensor()) look(value.toTensor());
+    if (value.isTensorList())
+      for (const at::Tensor& item : value.toTensorVector()) look(item);
+  }
+  if (op.hasTag(at::Tag::nondeterministic_seeded) && !keyed) Refuse("random numbers, " + name);
+  c10::IValue source;  // of views
+  for (size_t i = 0; i < arguments && source.isNone(); ++i)
+    if ((*stack)[first + i].isTensor() && (*stack)[first + i].toTensor().defined())
+      source = (*stack)[first + i];
+  op.redispatchBoxed(keys, stack);
+  if (!refusal_.empty()) return;
+
+  InstructionList views;
+  bool computes = writes;
+  auto result = [&](const at::Tensor& tensor) {
+    if (!tensor.defined()) return -1;
+    if (!IsPlainTensor(tensor)) return -1;
+    if (known_.count(KeyOf(tensor))) {
+      const Operand& known = known_.at(KeyOf(tensor));
+      if (known.kind != Operand::Kind::kConstant) return -1;
+    }
+    const c10::StorageImpl* memory = tensor.storage().unsafeGetStorageImpl();
+    Operand slot = NewSlot();
+    auto storage = storages_.find(memory);
+    if (storage == storages_.end()) {
+      computes = true;
+      Add(tensor, false, slot);
+      storages_.at(memory).blank = name.starts_with("aten::empty") || name == "aten::new_empty" ||
+                                   name == "aten::new_empty_strided";
+      if (backward_) held_.push_back(tensor.storage());
+      return slot.index;
+    }
+    if (source.isNone() || source.toTensor().storage().unsafeGetStorageImpl() != memory ||
+        source.toTensor().scalar_type() != tensor.scalar_type()) {
+      Refuse("a view of something else, " + name);
+      return -1;
+    }
+    Instruction view{Instruction::Kind::kView,
+                     op,
+                     keys,
+                     {Find(source.toTensor())},
+                     {slot.index},
+                     {},
+                     Geometry::Of(tensor),
+                     tensor.storage_offset() - source.toTensor().storage_offset()};
+    views.push_back(std::move(view));
+    known_.insert_or_assign(KeyOf(tensor), slot);
+    return -1;
+  };
+  const size_t returns = schema.returns().size();
+  for (size_t i = stack->size() - returns; i < stack->size(); ++i) {
+    const c10::IValue& value = (*stack)[i];
+    if (value.isTensor()) {
+      call.results.push_back(result(value.toTensor()));
+    } else if (value.isTensorList()) {
+      call.results.push_back(-1);
+      for (const at::Tensor& item : value.toTensorVector())
+        if (result(item) >= 0) Refuse("an operation that makes a list, " + name);
+    } else {
+      call.results.push_back(-1);
+      if (name != "aten::_fused_sdp_choice" && !value.isNone())
+        Refuse("a number that is computed, " + name);
+    }
+  }
+  InstructionList& list = backward_ ? backward : forward;
+  if (computes) list.push_back(std::move(call));
+  for (Instruction& view : views) list.push_back(std::move(view));
+}
+
+}  // namespace pipewright

@@ -1,0 +1,77 @@
+// Records what a thread's operations are below autograd: which kernels run, on which tensors, in
+// forward and in backward.
+#pragma once
+#include <map>
+#include <memory>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "runtime/recorded/graph.h"
+
+namespace pipewright {
+
+// Memory that the trace knows.
+struct TracedStorage {
+  c10::weak_intrusive_ptr<c10::StorageImpl> alive;  // keeps the address from being used again
+  bool given = false;  // an input, a trained weight or a constant: nothing may write to it
+  bool blank = false;  // nothing recorded has written to it
+};
+
+class Recording {
+ public:
+  Recording() = default;
+  // Of the calling thread, until the end of `code`. Throws what it throws.
+  template <typename Code>
+  void Record(bool backward, Code code) {
+    backward_ = backward;
+    Begin();
+    try {
+      code();
+    } catch (...) {
+      End();
+      throw;
+    }
+    End();
+  }
+
+  // Tensors from outside; the n-th input gets slot n. Refuses those that share memory with others.
+  Operand Input(const at::Tensor& tensor);
+  void Weight(int index, const at::Tensor& tensor);
+  void Constant(const at::Tensor& tensor);
+  // What a tensor is; undefined ones are constants. Refuses unknown ones.
+  Operand Find(const at::Tensor& tensor);
+
+  // Why there can be no lists; empty: there can.
+  const std::string& refusal() const { return refusal_; }
+  void Refuse(const std::string& why) {
+    if (refusal_.empty()) refusal_ = why;
+  }
+  int slots() const { return slots_; }
+  InstructionList forward, backward;
+
+  // Called for each operation.
+  void Call(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
+
+ private:
+  using Key = std::tuple<const c10::StorageImpl*, int64_t, at::ScalarType, std::vector<int64_t>,
+                         std::vector<int64_t>>;
+  void Begin();
+  void End();
+  static Key KeyOf(const at::Tensor& tensor);
+  void Add(const at::Tensor& tensor, bool given, Operand operand);
+  Operand NewSlot();
+  bool IsPlainTensor(const at::Tensor& tensor);
+  Operand OperandOf(const c10::IValue& value);
+
+  bool backward_ = false;
+  int slots_ = 0;
+  std::string refusal_;
+  std::map<Key, Operand> known_;
+  std::map<const c10::StorageImpl*, TracedStorage> storages_;
+  std::vector<c10::Storage> held_;  // of backward: the engine adds in place what nobody holds
+  std::map<uint64_t, int64_t> generators_;  // ids by seed
+  Recording* outer_ = nullptr;
+};
+
+}  // namespace pipewright

@@ -1,0 +1,20 @@
+// Runs the lists of a module.
+#pragma once
+#include <vector>
+
+#include "runtime/messages.h"
+#include "runtime/recorded/graph.h"
+
+namespace pipewright {
+
+// Runs `list` below autograd on what `slots` holds. Throws what its operations throw.
+void Replay(const InstructionList& list, const std::vector<at::Tensor>& weights, Tensors& slots);
+
+// The tensor of an operand; a constant's may be undefined.
+at::Tensor ValueOf(const Operand& operand, const std::vector<at::Tensor>& weights,
+                   const Tensors& slots);
+
+// Chooses for each instruction the cheapest way to call it.
+void Specialize(InstructionList& list);
+
+}  // namespace pipewright

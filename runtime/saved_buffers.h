@@ -1,0 +1,35 @@
+// A module's buffers as they were before it ran.
+#pragma once
+#include <ATen/core/LegacyTypeDispatch.h>
+
+#include "runtime/messages.h"
+#include "runtime/module.h"
+
+namespace pipewright {
+
+// Put back at the end; without a new version of them: what autograd has saved stays valid.
+class SavedBuffers {
+ public:
+  explicit SavedBuffers(const LoadedModule& module) : module_(module) {
+    for (const at::Tensor& weight : module.weights)
+      saved_.push_back(weight.requires_grad() ? at::Tensor() : weight.clone());
+  }
+  ~SavedBuffers() { PutBack(); }
+  // Returns what they held.
+  Tensors PutBack() {
+    at::AutoDispatchBelowADInplaceOrView guard;
+    Tensors now;
+    for (size_t i = 0; i < saved_.size(); ++i) {
+      if (!saved_[i].defined()) continue;
+      now.push_back(module_.weights[i].clone());
+      module_.weights[i].copy_(saved_[i]);
+    }
+    return now;
+  }
+
+ private:
+  const LoadedModule& module_;
+  Tensors saved_;
+};
+
+}  // namespace pipewright

@@ -1,0 +1,268 @@
+#include "runtime/recorded/body.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/jit/passes/inliner.h>
+
+#include "runtime/island.h"
+#include "runtime/memory_meter.h"
+#include "tests/runtime/count_kernels.h"
+
+namespace pipewright {
+
+struct Case {
+  std::string name, code;
+  Tensors weights;              // w0, w1, ...; those that require no gradient are buffers
+  std::vector<Tensors> inputs;  // of microbatches, one after another
+  std::string refusal = "";     // "": the lists run
+};
+
+static at::Tensor Trained(std::vector<int64_t> sizes) {
+  return at::randn(sizes).mul_(0.3).requires_grad_(true);
+}
+
+// As the compiler replaces it.
+static void UseKeyedDropout(torch::jit::Graph& graph) {
+  for (torch::jit::Node* node : graph.nodes()) {
+    if (node->kind() != c10::Symbol::fromQualString("aten::dropout")) continue;
+    torch::jit::WithInsertPoint here(node);
+    std::vector<torch::jit::Value*> inputs = node->inputs().vec();
+    inputs.push_back(graph.insertConstant(3));
+    torch::jit::Node* keyed =
+        graph.create(c10::Symbol::fromQualString("pipewright::dropout"), inputs);
+    keyed->insertBefore(node);
+    keyed->output()->setType(c10::TensorType::get());
+    node->output()->replaceAllUsesWith(keyed->output());
+    node->destroy();
+    return;
+  }
+}
+
+// `lists`: with the second body. The weights are its own.
+static LoadedModule Make(const Case& c, bool lists) {
+  torch::jit::Module script("m");
+  LoadedModule module;
+  for (size_t i = 0; i < c.weights.size(); ++i) {
+    const bool trained = c.weights[i].requires_grad();
+    module.weights.push_back(c.weights[i].detach().clone().set_requires_grad(trained));
+    if (trained)
+      script.register_parameter("w" + std::to_string(i), module.weights.back(), false);
+    else
+      script.register_buffer("w" + std::to_string(i), module.weights.back());
+  }
+  script.define(c.code);
+  auto graph = script.get_method("forward").graph()->copy();
+  torch::jit::Inline(*graph);
+  UseKeyedDropout(*graph);
+  module.self = script._ivalue();
+  module.code = std::make_unique<torch::jit::Code>(graph, c.name);
+  if (lists) {
+    module.recorded = std::make_shared<RecordedBodies>();
+    module.recorded->nodes = 1000000;  // never too long
+  }
+  return module;
+}
+
+struct Result {
+  Tensors outputs, inputs, weights, buffers;
+};
+
+// One microbatch; `split`: by I and W.
+static Result RunOne(const LoadedModule& module, const Tensors& inputs, uint64_t microbatch,
+                     bool split) {
+  SetRandomKey({7, 1, microbatch});
+  std::vector<c10::IValue> given(inputs.begin(), inputs.end());
+  std::vector<bool> wanted;
+  for (const at::Tensor& input : inputs) wanted.push_back(input.is_floating_point());
+  Kept kept;
+  Result result;
+  for (const c10::IValue& output : ForwardIsland(module, given, wanted, &kept))
+    result.outputs.push_back(output.toTensor());
+  at::manual_seed(3);
+  Tensors gradients;
+  for (const at::Tensor& output : kept.outputs)
+    gradients.push_back(output.defined() ? at::randn(output.sizes()) : at::Tensor());
+  if (split) {
+    WeightTail tail;
+    result.inputs = InputGradientsOf(module, std::move(kept), std::move(gradients), tail);
+    result.weights = WeightGradientsOf(module, std::move(tail));
+  } else {
+    ModuleGradients found = BackwardIsland(module, std::move(kept), std::move(gradients));
+    result.inputs = found.inputs;
+    result.weights = found.weights;
+  }
+  for (const at::Tensor& weight : module.weights)
+    if (!weight.requires_grad()) result.buffers.push_back(weight.clone());
+  return result;
+}
+
+static void ExpectSame(const Tensors& a, const Tensors& b, const std::string& what) {
+  ASSERT_EQ(a.size(), b.size()) << what;
+  for (size_t i = 0; i < a.size(); ++i) {
+    ASSERT_EQ(a[i].defined(), b[i].defined()) << what << " " << i;
+    if (a[i].defined()) {
+      EXPECT_TRUE(at::equal(a[i], b[i])) << what << " " << i;
+    }
+  }
+}
+
+static std::vector<Tensors> Batches(std::vector<std::vector<int64_t>> sizes) {
+  std::vector<Tensors> batches(10);
+  for (Tensors& batch : batches)
+    for (const auto& size : sizes) batch.push_back(at::randn(size));
+  return batches;
+}
+
+static std::vector<Case> Cases() {
+  at::manual_seed(1);
+  std::vector<Tensors> tokens(10);
+  for (Tensors& batch : tokens) batch = {at::randint(0, 11, {2, 5}), at::randn({2, 5, 8})};
+  return {
+      {"MLP",
+       "def forward(self, x):\n  y = torch.relu(torch.linear(x, self.w0, self.w1))\n"
+       "  return torch.linear(torch.tanh(y), self.w2, self.w3)\n",
+       {Trained({16, 8}), Trained({16}), Trained({4, 16}), Trained({4})},
+       Batches({{6, 8}})},
+      {"convolution",
+       "def forward(self, x):\n"
+       "  y = torch.conv2d(x, self.w0, self.w1, [1, 1], [1, 1])\n"
+       "  y = torch.batch_norm(y, self.w2, self.w3, self.w7, self.w8, True, 0.1, 1e-5, False)\n"
+       "  y = torch.conv2d(torch.relu_(y), self.w4, None, [2, 2])\n"
+       "  return torch.group_norm(y, 5, self.w5, self.w6).mean([2, 3])\n",
+       {Trained({4, 3, 3, 3}), Trained({4}), Trained({4}), Trained({4}), Trained({5, 4, 3, 3}),
+        Trained({5}), Trained({5}), at::zeros({4}), at::ones({4})},
+       Batches({{2, 3, 8, 8}})},
+      {"transformer",
+       "def forward(self, tokens, x):\n"
+       "  h = x + torch.embedding(self.w10, tokens)\n"
+       "  y = torch.linear(torch.layer_norm(h, [8], self.w0, self.w1), self.w2, self.w3)\n"
+       "  q, k, v = torch.chunk(y, 3, -1)\n"
+       "  q = q.view([2, 5, 2, 4]).transpose(1, 2)\n"
+       "  k = k.view([2, 5, 2, 4]).transpose(1, 2)\n"
+       "  v = v.view([2, 5, 2, 4]).transpose(1, 2)\n"
+       "  a = torch.scaled_dot_product_attention(q, k, v, None, 0., True)\n"
+       "  h = h + torch.linear(a.transpose(1, 2).flatten(2), self.w11)\n"
+       "  y = torch.gelu(torch.linear(torch.layer_norm(h, [8], self.w4, self.w5), self.w6, "
+       "self.w7))\n"
+       "  y = torch.dropout(torch.linear(y, self.w8, self.w9), 0.25, True)\n"
+       "  return torch.linear(h + y, self.w10)\n",
+       {Trained({8}), Trained({8}), Trained({24, 8}), Trained({24}), Trained({8}), Trained({8}),
+        Trained({32, 8}), Trained({32}), Trained({8, 32}), Trained({8}), Trained({11, 8}),
+        Trained({8, 8})},
+       tokens},
+      {"several inputs and outputs",
+       "def forward(self, x, z):\n  a = torch.tanh(torch.mm(x, self.w0) + self.w1)\n"
+       "  b = z * self.w2\n  b = b.mul_(a)\n"
+       "  return (a, a + b, self.w1 * self.w2, x + 1)\n",
+       {Trained({4, 4}), Trained({4}), Trained({4})},
+       Batches({{3, 4}, {3, 4}})},
+      {"weights used twice",
+       "def forward(self, x):\n  both = torch.mm(self.w0, self.w1)\n"
+       "  y = torch.sigmoid(torch.mm(torch.mm(x, self.w0), both))\n"
+       "  return torch.mm(torch.mm(y, both.t()), self.w0) * self.w1.sum()\n",
+       {Trained({4, 4}), Trained({4, 4})},
+       Batches({{3, 4}})},
+      {"own random numbers",
+       "def forward(self, x):\n  return torch.rand_like(x) * x * self.w0\n",
+       {Trained({4})},
+       Batches({{3, 4}}),
+       "random numbers"},
+      {"a number from data",
+       "def forward(self, x):\n  return x * self.w0 * float(x.sum().item())\n",
+       {Trained({4})},
+       Batches({{3, 4}}),
+       "a number that is computed"},
+  };
+}
+
+TEST(RecordedBody, HasTheBitsOfAutograds) {
+  for (const Case& c : Cases()) {
+    LoadedModule eager = Make(c, false), lists = Make(c, true);
+    for (size_t i = 0; i < c.inputs.size(); ++i) {
+      const std::string what = c.name + ", microbatch " + std::to_string(i);
+      Result a = RunOne(eager, c.inputs[i], i, i % 2), b = RunOne(lists, c.inputs[i], i, i % 2);
+      ExpectSame(a.outputs, b.outputs, what + ", output");
+      ExpectSame(a.inputs, b.inputs, what + ", gradient of input");
+      ExpectSame(a.weights, b.weights, what + ", gradient of weight");
+      ExpectSame(a.buffers, b.buffers, what + ", buffer");
+    }
+    ASSERT_EQ(lists.recorded->bodies.size(), 1u) << c.name;
+    const RecordedBody& body = *lists.recorded->bodies[0];
+    EXPECT_EQ(body.state == RecordedBody::State::kUsed, c.refusal.empty())
+        << c.name << ": " << body.refusal;
+    EXPECT_NE((body.refusal + ".").find(c.refusal), std::string::npos) << body.refusal;
+  }
+}
+
+// I asks for gradients of inputs only, W for those of weights, and each kernel runs once.
+TEST(RecordedBody, RunsEveryKernelOfBackwardOnce) {
+  for (const Case& c : Cases()) {
+    if (!c.refusal.empty()) continue;
+    LoadedModule lists = Make(c, true);
+    for (size_t i = 0; i < 6; ++i) RunOne(lists, c.inputs[i], i, false);
+    const RecordedBody& body = *lists.recorded->bodies[0];
+    ASSERT_EQ(body.state, RecordedBody::State::kUsed) << c.name << ": " << body.refusal;
+    size_t calls[3] = {};
+    const InstructionList* of[3] = {&body.graph->backward, &body.graph->input_grad,
+                                    &body.graph->weight_grad};
+    size_t masked = 0;
+    for (int k = 0; k < 3; ++k)
+      for (const Instruction& one : *of[k]) {
+        calls[k] += one.kind != Instruction::Kind::kView;
+        for (const Operand& operand : one.operands)
+          masked += k == 0 && operand.constant.isBoolList();
+      }
+    EXPECT_GE(calls[0] + masked, calls[1] + calls[2]) << c.name;
+    EXPECT_LE(calls[0], calls[1] + calls[2]) << c.name;
+  }
+}
+
+TEST(RecordedBody, KeepsNoMoreThanAutograd) {
+  for (const Case& c : Cases()) {
+    if (!c.refusal.empty()) continue;
+    int64_t held[2][3];
+    for (bool with : {false, true}) {
+      LoadedModule module = Make(c, with);
+      for (size_t i = 0; i < 6; ++i) RunOne(module, c.inputs[i], i, true);
+      MemoryMeter meter;
+      SetRandomKey({});
+      Kept kept;
+      std::vector<c10::IValue> given(c.inputs[5].begin(), c.inputs[5].end());
+      std::vector<bool> wanted;
+      for (const at::Tensor& input : c.inputs[5]) wanted.push_back(input.is_floating_point());
+      ForwardIsland(module, given, wanted, &kept);
+      held[with][0] = meter.live();
+      Tensors gradients;
+      for (const at::Tensor& output : kept.outputs)
+        gradients.push_back(output.defined() ? at::ones(output.sizes()) : at::Tensor());
+      meter.ResetPeak();
+      WeightTail tail;
+      InputGradientsOf(module, std::move(kept), std::move(gradients), tail);
+      held[with][1] = meter.live();
+      held[with][2] = meter.peak();
+    }
+    for (int k = 0; k < 3; ++k) EXPECT_LE(held[1][k], held[0][k]) << c.name << ", " << k;
+  }
+}
+
+// What the lists were recorded for does not come: the module runs again by autograd.
+TEST(RecordedBody, OtherGradientsThanRecorded) {
+  const Case c = Cases()[3];
+  LoadedModule eager = Make(c, false), lists = Make(c, true);
+  for (size_t i = 0; i < 6; ++i) RunOne(lists, c.inputs[i], i, false);
+  ASSERT_EQ(lists.recorded->bodies[0]->state, RecordedBody::State::kUsed);
+  ModuleGradients found[2];
+  for (bool with : {false, true}) {
+    Kept kept;
+    std::vector<c10::IValue> given(c.inputs[4].begin(), c.inputs[4].end());
+    ForwardIsland(with ? lists : eager, given, {true, true}, &kept);
+    Tensors gradients = {at::ones({3, 4}), {}, {}, {}};
+    found[with] = BackwardIsland(with ? lists : eager, std::move(kept), std::move(gradients));
+  }
+  ExpectSame(found[0].inputs, found[1].inputs, "input");
+  ExpectSame(found[0].weights, found[1].weights, "weight");
+  EXPECT_FALSE(found[1].inputs[1].defined());
+  EXPECT_EQ(lists.recorded->bodies[0]->state, RecordedBody::State::kRefused);
+}
+
+}  // namespace pipewright
