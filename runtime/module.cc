@@ -185,7 +185,7 @@ static LoadedModule Load(const std::string& package, const Manifest& manifest, i
   module.code = std::make_unique<torch::jit::Code>(graph, info.name);
   const char* body = std::getenv("PIPEWRIGHT_BODY");
   const bool moves = std::find(left_out.begin(), left_out.end(), true) != left_out.end();
-  if (runs && !moves && !(body && std::string(body) == "autograd")) {
+  if (runs && !moves && body && std::string(body) == "lists") {
     module.recorded = std::make_shared<RecordedBodies>();
     module.recorded->nodes = 0;
     for (const torch::jit::Node* node : graph->nodes())

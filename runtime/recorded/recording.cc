@@ -143,6 +143,21 @@ Operand Recording::OperandOf(const c10::IValue& value) {
   return operand;
 }
 
+// Operations whose results have sizes that depend on the data: for views of them, and what is made
+// of their sizes, a recording would not hold. Two take lengths from tensors without telling.
+static bool HasSizesOfData(const c10::OperatorHandle& op, const torch::jit::Stack& stack,
+                           size_t first) {
+  const std::string& name = op.schema().name();
+  if (name == "aten::_ctc_loss" || name == "aten::_pack_padded_sequence") return true;
+  if (!op.hasTag(at::Tag::dynamic_output_shape)) return false;
+  if (name != "aten::index") return true;
+  for (const c10::IValue& index : stack[first + 1].toListRef())
+    if (index.isTensor() && (index.toTensor().scalar_type() == at::kBool ||
+                             index.toTensor().scalar_type() == at::kByte))
+      return true;
+  return false;
+}
+
 void Recording::Call(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                      torch::jit::Stack* stack) {
   const c10::FunctionSchema& schema = op.schema();
@@ -177,6 +192,7 @@ void Recording::Call(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
       for (const at::Tensor& item : value.toTensorVector()) look(item);
   }
   if (op.hasTag(at::Tag::nondeterministic_seeded) && !keyed) Refuse("random numbers, " + name);
+  if (HasSizesOfData(op, *stack, first)) Refuse("sizes that depend on the data, " + name);
   c10::IValue source;  // of views
   for (size_t i = 0; i < arguments && source.isNone(); ++i)
     if ((*stack)[first + i].isTensor() && (*stack)[first + i].toTensor().defined())
