@@ -34,6 +34,9 @@ uint64_t ReadAll(const std::string& path, char* buffer) {
   for (ssize_t n; (n = pread(fd, buffer, kBlock, static_cast<off_t>(total))) > 0;)
     total += static_cast<uint64_t>(n);
   close(fd);
+  struct stat status = {};
+  if (stat(path.c_str(), &status) != 0 || total != static_cast<uint64_t>(status.st_size))
+    throw pipewright::Error(path, "cannot be read past the page cache");
   return total;
 }
 

@@ -232,7 +232,7 @@ class OrderSearch {
   // A bubble of 1 % that is possible and near is worth a longer search, where that takes seconds.
   void Further() {
     constexpr double kWanted = 0.01, kNear = 0.012;
-    constexpr long kMost = 5000, kPlays = 131'000, kTrials = 500'000'000;
+    constexpr long kMost = 2500, kPlays = 131'000, kTrials = 500'000'000;
     double work = 0;
     for (int r = 0; r < p_.ranks; ++r) {
       double own = 0;

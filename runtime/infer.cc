@@ -112,13 +112,14 @@ void Infer(const RunOptions& options, Transport& transport) {
     }
   std::vector<std::string> all = transport.AllGather(mine);
   std::string error;
+  int moved = 0;  // parts: each is progress
   if (transport.rank() != 0) {
     for (auto& [output, parts] : outputs)
       for (at::Tensor& part : parts)
         if (part.defined())
           transport.WaitFor(
               transport.Send(0, 1 + output, MakeBundle({part})),
-              {.kind = Awaited::kTensor, .rank = 0, .microbatch = output, .sends = 1});
+              {.kind = Awaited::kTensor, .rank = 0, .microbatch = moved++, .sends = 1});
   } else {
     std::vector<TensorToWrite> tensors;
     for (int rank = 1; rank < transport.size(); ++rank)
@@ -130,7 +131,7 @@ void Infer(const RunOptions& options, Transport& transport) {
         for (size_t i = 3; i < fields.size(); ++i) sizes.push_back(std::stoll(fields[i]));
         at::Tensor part = at::empty(sizes, DtypeOf(fields[2]));
         transport.WaitFor(transport.Recv(rank, 1 + output, MakeBundle({part})),
-                          {.kind = Awaited::kTensor, .rank = rank, .microbatch = output});
+                          {.kind = Awaited::kTensor, .rank = rank, .microbatch = moved++});
         outputs[output].resize(options.microbatches);
         outputs[output][std::stoi(fields[1])] = part;
       }

@@ -7,10 +7,12 @@
 #include <algorithm>
 #include <cstdlib>
 #include <map>
+#include <set>
 
 #include "passes/op_library.h"
 #include "passes/statistics.h"
 #include "plan/error.h"
+#include "plan/json.h"
 #include "plan/text.h"
 #include "runtime/recorded/body.h"
 #include "runtime/torch_error.h"
@@ -125,6 +127,26 @@ static std::vector<std::optional<double>> KeptParts(const ModuleInfo& info,
 }
 
 // `runs`: with what only a run needs.
+// What lists of operations are kept in; null where there are to be none.
+static std::shared_ptr<RecordedBodies> BodiesFor(const torch::jit::Graph& graph) {
+  const char* body = std::getenv("PIPEWRIGHT_BODY");
+  if (!body || !*body || std::string(body) == "autograd") return nullptr;
+  if (std::string(body) != "lists")
+    throw Error("PIPEWRIGHT_BODY", "there is no body " + Quote(body), "autograd or lists");
+  // These take lengths out of tensors' memory, which no recording sees.
+  static const std::set<std::string> kReadData = {
+      "aten::ctc_loss", "aten::tensor_split", "aten::_pack_padded_sequence",
+      "aten::lstm",     "aten::gru",          "aten::_pad_packed_sequence",
+      "aten::rnn_tanh", "aten::rnn_relu"};
+  auto bodies = std::make_shared<RecordedBodies>();
+  bodies->nodes = 0;
+  for (const torch::jit::Node* node : graph.nodes()) {
+    if (!node->blocks().empty() || kReadData.count(node->kind().toQualString())) return nullptr;
+    bodies->nodes += node->kind().is_aten();
+  }
+  return bodies;
+}
+
 static LoadedModule Load(const std::string& package, const Manifest& manifest, int index,
                          WeightSource weights, const std::vector<bool>& left_out, bool runs) {
   for (const std::string& library : manifest.op_libraries) LoadOpLibrary(library);
@@ -183,14 +205,8 @@ static LoadedModule Load(const std::string& package, const Manifest& manifest, i
     CheckStatistics(*graph);
   }
   module.code = std::make_unique<torch::jit::Code>(graph, info.name);
-  const char* body = std::getenv("PIPEWRIGHT_BODY");
-  const bool moves = std::find(left_out.begin(), left_out.end(), true) != left_out.end();
-  if (runs && !moves && body && std::string(body) == "lists") {
-    module.recorded = std::make_shared<RecordedBodies>();
-    module.recorded->nodes = 0;
-    for (const torch::jit::Node* node : graph->nodes())
-      module.recorded->nodes += node->kind().is_aten();
-  }
+  if (runs && std::find(left_out.begin(), left_out.end(), true) == left_out.end())
+    module.recorded = BodiesFor(*graph);
   return module;
 }
 

@@ -1,12 +1,12 @@
 #include "runtime/process_memory.h"
 
-#include <link.h>
 #include <malloc.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <climits>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <string>
@@ -28,22 +28,25 @@ static bool Traced() {
   return true;
 }
 
-static int DropCode(dl_phdr_info* library, size_t, void*) {
-  if (!std::strstr(library->dlpi_name, "libtorch_cpu.so")) return 0;
-  const uintptr_t page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
-  for (int i = 0; i < library->dlpi_phnum; ++i) {
-    const ElfW(Phdr)& segment = library->dlpi_phdr[i];
-    if (segment.p_type != PT_LOAD || segment.p_flags != (PF_R | PF_X)) continue;  // as in the file
-    const uintptr_t begin = library->dlpi_addr + segment.p_vaddr;
-    const uintptr_t first = (begin + page - 1) / page * page;
-    const uintptr_t last = (begin + segment.p_memsz) / page * page;
-    if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
-  }
-  return 1;
-}
-
+// Code as it is in the file: what somebody has written into, or put elsewhere, stays.
 void DropStartUpCode() {
-  if (!Traced()) dl_iterate_phdr(DropCode, nullptr);
+  if (Traced()) return;
+  std::ifstream maps("/proc/self/smaps");
+  uintptr_t begin = 0, end = 0;
+  for (std::string line; std::getline(maps, line);) {
+    char access[8], path[512];
+    unsigned long first, last, inode;
+    if (std::sscanf(line.c_str(), "%lx-%lx %7s %*s %*s %lu %511s", &first, &last, access, &inode,
+                    path) == 5) {
+      const bool code = std::strcmp(access, "r-xp") == 0 && inode != 0 &&
+                        std::strstr(path, "libtorch_cpu.so") != nullptr;
+      begin = code ? first : 0, end = code ? last : 0;
+    } else if (begin && line.rfind("Anonymous:", 0) == 0) {
+      if (std::atol(line.c_str() + std::strlen("Anonymous:")) == 0)
+        madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+      begin = 0;
+    }
+  }
 }
 
 }  // namespace pipewright

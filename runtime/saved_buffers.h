@@ -14,7 +14,11 @@ class SavedBuffers {
     for (const at::Tensor& weight : module.weights)
       saved_.push_back(weight.requires_grad() ? at::Tensor() : weight.clone());
   }
-  ~SavedBuffers() { PutBack(); }
+  ~SavedBuffers() {
+    at::AutoDispatchBelowADInplaceOrView guard;
+    for (size_t i = 0; i < saved_.size(); ++i)
+      if (saved_[i].defined()) module_.weights[i].copy_(saved_[i]);
+  }
   // Returns what they held.
   Tensors PutBack() {
     at::AutoDispatchBelowADInplaceOrView guard;

@@ -73,21 +73,31 @@ char* BlockFile::MapCached(uint64_t begin, uint64_t end) const {
   // Some systems take away pages of the cache that nothing has mapped for a while. To read the few
   // that are missing back into it keeps the rest of use, next time too.
   constexpr double kMostOfIt = 0.75;
-  if (end <= begin || end > size_) return nullptr;
+  struct stat status = {};
+  if (end <= begin || end > size_ || fstat(fd_, &status) != 0 ||
+      static_cast<uint64_t>(status.st_size) < end)
+    return nullptr;
   const double cached = Cached(begin, end, 0);
   if (cached < kMostOfIt) return nullptr;
-  if (cached < 1)
-    posix_fadvise(fd_, static_cast<off_t>(begin), static_cast<off_t>(end - begin),
-                  POSIX_FADV_WILLNEED);
-  void* map = mmap(nullptr, end - begin, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, fd_,
-                   static_cast<off_t>(begin));
-  if (map == MAP_FAILED) return nullptr;
+  const off_t at = static_cast<off_t>(begin);
 #ifdef MADV_POPULATE_READ
-  // Not MAP_POPULATE, which would copy pages that may be written. Where the system is too old for
-  // it they come one by one.
-  madvise(map, end - begin, MADV_POPULATE_READ);
+  if (cached < 1) posix_fadvise(fd_, at, static_cast<off_t>(end - begin), POSIX_FADV_WILLNEED);
+  void* map =
+      mmap(nullptr, end - begin, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, fd_, at);
+  if (map == MAP_FAILED) return nullptr;
+  if (madvise(map, end - begin, MADV_POPULATE_READ) == 0) return static_cast<char*>(map);
+  const bool unknown = errno == EINVAL;  // to a kernel before 5.14
+  munmap(map, end - begin);
+  if (!unknown) return nullptr;  // whoever reads it says what is wrong
 #endif
-  return static_cast<char*>(map);
+  // Pages that were writable at once would be copied at once.
+  if (cached < 1) return nullptr;
+  void* populated = mmap(nullptr, end - begin, PROT_READ, MAP_PRIVATE | MAP_POPULATE, fd_, at);
+  if (populated == MAP_FAILED) return nullptr;
+  if (mprotect(populated, end - begin, PROT_READ | PROT_WRITE) == 0)
+    return static_cast<char*>(populated);
+  munmap(populated, end - begin);
+  return nullptr;
 }
 
 // Up to `size` bytes; fewer at the end of the file only.

@@ -23,6 +23,7 @@ static int64_t ResidentCode() {
 
 TEST(ProcessMemory, CodeOfStartingUpIsLetGo) {
   const int64_t before = ResidentCode();
+  if (before == 0) GTEST_SKIP() << "LibTorch's code is not a library of its own";
   DropStartUpCode();
   EXPECT_LT(ResidentCode(), before / 4) << "of " << before;
   EXPECT_EQ(at::ones({3}).sum().item<float>(), 3);  // what runs again comes back

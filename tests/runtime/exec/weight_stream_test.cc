@@ -141,6 +141,17 @@ TEST(WeightStream, NoCopyOfWhatIsMostlyCached) {
   EXPECT_EQ(stream.stats().mapped, 1 << 20);
 }
 
+// Of a mapped file that has become shorter, the last pages would end the process.
+TEST(WeightStream, ShorterThanItWas) {
+  const std::string path = TempPath("shorter");
+  std::ofstream(path, std::ios::binary) << std::string(1 << 20, 'x');
+  WeightStream stream({ReadPlan("0LOAD,0F0,0EVICT\n", "plan").ranks[0]},
+                      {{0, {{path, 0, 1 << 20}}}});
+  std::filesystem::resize_file(path, 15 << 16);
+  stream.Load(0);
+  EXPECT_THROW(stream.Wait(0), Error);
+}
+
 TEST(WeightStream, FailuresNameTheFile) {
   const std::string path = TempPath("short");
   MakeFile(path, 10'000, 3);
