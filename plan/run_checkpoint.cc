@@ -153,12 +153,10 @@ RunCheckpoint ReadRunCheckpoint(const std::string& path) {
   checkpoint.path = folder.string();
   std::string where = (folder / kDescription).string();
   Json in = ReadJson(where);
-  if (in.is_object() && in.contains("hash")) {  // those of before have none
-    const std::string hash = Text(in, "hash", where);
-    in.erase("hash");
-    if (HexHash(in.dump()) != hash)
-      throw Error(where, "has other content than was written (its hash differs)");
-  }
+  const std::string hash = Text(in, "hash", where);
+  in.erase("hash");
+  if (HexHash(in.dump()) != hash)
+    throw Error(where, "has other content than was written (its hash differs)");
   checkpoint.step = Whole<int64_t>(in, "step", where);
   // A copy may have any other name.
   if (int64_t named = StepOf(folder.filename().string()); named >= 0 && named != checkpoint.step)
@@ -182,7 +180,7 @@ RunCheckpoint ReadRunCheckpoint(const std::string& path) {
     checkpoint.files[name] = {Whole<uint64_t>(file, "bytes", where + ": " + name),
                               Text(file, "hash", where + ": " + name)};
   std::string index = (folder / kIndex).string();
-  if (checkpoint.files.count(kIndex)) VerifyShard(checkpoint, kIndex);
+  VerifyShard(checkpoint, kIndex);
   checkpoint.weight_of = ParseShardIndex(ReadFile(index), index).shard_of;
   for (const auto& [name, file] : checkpoint.weight_of)
     if (!checkpoint.files.count(file))
