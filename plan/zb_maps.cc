@@ -6,7 +6,7 @@
 
 #include "plan/list_schedule.h"
 #include "plan/lower_bound.h"
-#include "plan/zb_list.h"
+#include "plan/zb_due_search.h"
 #include "plan/zb_recompute.h"
 #include "plan/zb_scripts.h"
 

@@ -7,8 +7,8 @@
 #include "plan/list_schedule.h"
 #include "plan/schedule.h"
 #include "plan/zb_anneal.h"
+#include "plan/zb_due_search.h"
 #include "plan/zb_improve.h"
-#include "plan/zb_list.h"
 #include "plan/zb_scripts.h"
 #include "plan/zb_tabu.h"
 

@@ -128,7 +128,7 @@ static std::vector<std::optional<double>> KeptParts(const ModuleInfo& info,
 
 // `runs`: with what only a run needs.
 // What lists of operations are kept in; null where there are to be none.
-static std::shared_ptr<RecordedBodies> BodiesFor(const torch::jit::Graph& graph) {
+static std::shared_ptr<RecordedBodies> BodiesFor(const torch::jit::Graph& graph, int module) {
   const char* body = std::getenv("PIPEWRIGHT_BODY");
   if (!body || !*body || std::string(body) == "autograd") return nullptr;
   if (std::string(body) != "lists")
@@ -141,7 +141,11 @@ static std::shared_ptr<RecordedBodies> BodiesFor(const torch::jit::Graph& graph)
   auto bodies = std::make_shared<RecordedBodies>();
   bodies->nodes = 0;
   for (const torch::jit::Node* node : graph.nodes()) {
-    if (!node->blocks().empty() || kReadData.count(node->kind().toQualString())) return nullptr;
+    const bool branches = !node->blocks().empty();
+    if (branches || kReadData.count(node->kind().toQualString())) {
+      TellBody(module, branches ? "control flow" : "lengths in the data");
+      return nullptr;
+    }
     bodies->nodes += node->kind().is_aten();
   }
   return bodies;
@@ -206,7 +210,7 @@ static LoadedModule Load(const std::string& package, const Manifest& manifest, i
   }
   module.code = std::make_unique<torch::jit::Code>(graph, info.name);
   if (runs && std::find(left_out.begin(), left_out.end(), true) == left_out.end())
-    module.recorded = BodiesFor(*graph);
+    module.recorded = BodiesFor(*graph, index);
   return module;
 }
 

@@ -11,7 +11,7 @@ void KeepFreedMemory();
 
 // Lets go of the pages of LibTorch's code that are resident: before main it has registered all of
 // its operators, of which a program uses few. What runs again is mapped again, at a fault each.
-// Resident afterwards: about 45 MiB less. Nothing under a debugger, whose breakpoints are in there.
+// Resident afterwards: about 45 MiB less. Nothing where somebody has written into that code.
 void DropStartUpCode();
 
 }  // namespace pipewright

@@ -18,11 +18,6 @@ if(TARGET pipewright-run AND EXISTS ${CMAKE_SOURCE_DIR}/compiler/compile_command
       ENVIRONMENT "PIPEWRIGHT_BUILD=${CMAKE_BINARY_DIR}"
       SKIP_RETURN_CODE 77 TIMEOUT 600 LABELS e2e)
   endforeach()
-  # Once more with modules as lists of operations (runtime/recorded).
-  add_test(NAME e2e.lists COMMAND ${E2E_PYTHON} -B ${CMAKE_CURRENT_SOURCE_DIR}/e2e/schedule_test.py -v)
-  set_tests_properties(e2e.lists PROPERTIES
-    ENVIRONMENT "PIPEWRIGHT_BUILD=${CMAKE_BINARY_DIR};PIPEWRIGHT_BODY=lists"
-    SKIP_RETURN_CODE 77 TIMEOUT 600 LABELS e2e)
   # Those that measure how soon processes are gone run alone.
   foreach(name failure faults hosts)
     set_tests_properties(e2e.${name} PROPERTIES RUN_SERIAL ON)

@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <cstdio>
+
 #include "runtime/module.h"
 #include "runtime/recorded/compare.h"
 #include "runtime/recorded/replay.h"
@@ -88,6 +90,13 @@ void NoteGradients(RecordedBody& body, const Tensors& outputs, const Tensors& gr
   }
 }
 
+void TellBody(int module, const std::string& refusal) {
+  const std::string text = "pipewright-run: module " + std::to_string(module) +
+                           (refusal.empty() ? " runs as lists of operations\n"
+                                            : " stays with autograd: " + refusal + "\n");
+  std::fputs(text.c_str(), stderr);
+}
+
 bool IsReady(const LoadedModule& module, const std::shared_ptr<RecordedBody>& watched,
              const std::vector<c10::IValue>& inputs) {
   using State = RecordedBody::State;
@@ -110,6 +119,9 @@ bool IsReady(const LoadedModule& module, const std::shared_ptr<RecordedBody>& wa
       body.state = State::kUsed;
   }
   if (body.state == State::kRefused) body.graph.reset();
+  // Others than the first signature are not told.
+  if (body.state != State::kChecked && module.recorded->bodies.front() == watched)
+    TellBody(module.index, body.refusal);
   return body.state == State::kUsed;
 }
 

@@ -46,6 +46,9 @@ struct RecordedRun {
   RandomKey key;
 };
 
+// Says on stderr which body a module has from now on; `refusal`: why it is autograd's, or "".
+void TellBody(int module, const std::string& refusal);
+
 // The body for these inputs; made where there is none.
 std::shared_ptr<RecordedBody> BodyFor(RecordedBodies& bodies,
                                       const std::vector<c10::IValue>& inputs,

@@ -8,6 +8,7 @@
 
 #include "passes/model.h"
 #include "passes/random_ops.h"
+#include "plan/error.h"
 
 namespace pipewright {
 
@@ -46,5 +47,16 @@ inline torch::jit::Node* Find(const Model& model, const std::string& kind, int n
 }
 
 inline torch::jit::testing::FileCheck Expect() { return torch::jit::testing::FileCheck(); }
+
+// What `f` throws; empty: nothing.
+template <class F>
+std::string Message(const F& f) {
+  try {
+    f();
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "";
+}
 
 }  // namespace pipewright
