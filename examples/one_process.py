@@ -127,6 +127,8 @@ def matches(patterns, name):
 def make_optimizer(job, model):
     """The optimizer, with a group for each parameter, and what the job says of all of them."""
     settings = dict(job["optimizer"])
+    if settings["type"] == "muon":
+        return make_muon(job, model, settings)
     kind = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW,
             "rmsprop": torch.optim.RMSprop, "adagrad": torch.optim.Adagrad}[settings.pop("type")]
     common = {key: settings.pop(key, None) for key in ("clip_norm", "lr_schedule")}
@@ -140,6 +142,43 @@ def make_optimizer(job, model):
         own = next((group for group in groups if matches(group["match"], name)), {})
         parameters.append({"params": [p], **{k: v for k, v in own.items() if k != "match"}})
     optimizer = kind(parameters, **settings)
+    for group in optimizer.param_groups:
+        group["base_lr"] = group["lr"]
+    return optimizer, common
+
+
+class Several(list):
+    """Optimizers that step together."""
+
+    @property
+    def param_groups(self):
+        return [group for optimizer in self for group in optimizer.param_groups]
+
+    def zero_grad(self):
+        for optimizer in self:
+            optimizer.zero_grad()
+
+    def step(self):
+        for optimizer in self:
+            optimizer.step()
+
+
+def make_muon(job, model, settings):
+    """Muon for matrices, and "others" for the rest, each as a job of its own."""
+    settings.pop("type")
+    others = dict(settings.pop("others"))
+    match = others.pop("match", [])
+    common = {key: settings.pop(key, None) for key in ("clip_norm", "lr_schedule")}
+    left, matrices = torch.nn.ParameterDict(), []
+    for name, p in model.named_parameters():
+        if matches(job.get("freeze", []), name):
+            p.requires_grad_(False)
+        elif p.dim() != 2 or matches(match, name):
+            left[name.replace(".", "/")] = p
+        else:
+            matrices.append({"params": [p]})
+    rest, _ = make_optimizer({"optimizer": others}, left)
+    optimizer = Several([torch.optim.Muon(matrices, **settings), rest])
     for group in optimizer.param_groups:
         group["base_lr"] = group["lr"]
     return optimizer, common

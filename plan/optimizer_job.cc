@@ -60,6 +60,39 @@ void ReadGroups(const Json& in, const std::string& where, OptimizerJob& optimize
   }
 }
 
+void ReadMuon(const Json& in, const std::string& where, OptimizerJob& optimizer) {
+  Section section{in, where};
+  section.AtLeast<int>("ns_steps", 0, optimizer.ns_steps, 99);
+  if (in.contains("ns_coefficients")) {
+    const Json& given = in["ns_coefficients"];
+    bool right = given.is_array() && given.size() == 3;
+    for (size_t i = 0; right && i < 3; ++i) right = given[i].is_number();
+    if (!right)
+      throw Error(where + ".ns_coefficients", "three numbers are expected, not " + given.dump());
+    for (size_t i = 0; i < 3; ++i) optimizer.ns_coefficients[i] = given[i];
+  }
+  if (in.contains("adjust_lr_fn"))
+    optimizer.adjust_lr = Choose<OptimizerJob::AdjustLr>(
+        in["adjust_lr_fn"],
+        {{"original", OptimizerJob::kOriginal}, {"match_rms_adamw", OptimizerJob::kMatchRmsAdamW}},
+        where + ".adjust_lr_fn");
+  const std::string here = where + ".others";
+  if (!in.contains("others"))
+    throw Error(here, "is missing: the optimizer of parameters that are not matrices",
+                R"(for example {"type": "adamw", "lr": 3e-4, "match": ["embedding.*"]})");
+  Json others = in["others"];
+  if (others.is_object()) {
+    optimizer.others_match = Section{in["others"], here}.Strings("match");
+    others.erase("match");
+    for (const char* key : {"groups", "lr_schedule", "clip_norm", "master_weights", "state"})
+      if (others.contains(key))
+        throw Error(here + "." + key, "is that of all parameters", "write it beside \"others\"");
+  }
+  optimizer.others = std::make_shared<OptimizerJob>(ReadOptimizer(others, here, 1));
+  if (optimizer.others->kind == OptimizerJob::kMuon)
+    throw Error(here + ".type", "muon is for matrices alone", "adamw, for example");
+}
+
 }  // namespace
 
 OptimizerJob ReadOptimizer(const Json& in, const std::string& where, int64_t steps) {
@@ -70,13 +103,14 @@ OptimizerJob ReadOptimizer(const Json& in, const std::string& where, int64_t ste
         where, "an object is expected, not " + in.dump(),
         "for example {\"type\": " + (in.is_string() ? in.dump() : "\"adamw\"") + ", \"lr\": 1e-3}");
   if (!in.contains("type"))
-    throw Error(where, "\"type\" is missing: sgd, adam, adamw, rmsprop or adagrad");
+    throw Error(where, "\"type\" is missing: sgd, adam, adamw, rmsprop, adagrad or muon");
   optimizer.kind = Choose<Job::Kind>(in["type"],
                                      {{"sgd", Job::kSgd},
                                       {"adam", Job::kAdam},
                                       {"adamw", Job::kAdamW},
                                       {"rmsprop", Job::kRmsprop},
-                                      {"adagrad", Job::kAdagrad}},
+                                      {"adagrad", Job::kAdagrad},
+                                      {"muon", Job::kMuon}},
                                      where + ".type");
   optimizer.type = in["type"].get<std::string>();
   std::vector<std::string> known = {"type",           "lr",        "weight_decay",
@@ -103,13 +137,19 @@ OptimizerJob ReadOptimizer(const Json& in, const std::string& where, int64_t ste
       optimizer.lr = 1e-2, optimizer.eps = 1e-10;
       add({"lr_decay", "eps", "initial_accumulator_value"});
       break;
+    case Job::kMuon:
+      optimizer.weight_decay = 0.1, optimizer.momentum = 0.95, optimizer.nesterov = true;
+      optimizer.eps = 1e-7;
+      add({"momentum", "nesterov", "eps", "ns_steps", "ns_coefficients", "adjust_lr_fn", "others"});
+      break;
   }
   CheckKeys(in, known, where);
   Section section{in, where};
   section.Range("momentum", 0, kAnyNumber, optimizer.momentum);
   section.Range("dampening", 0, kAnyNumber, optimizer.dampening);
   section.Get("nesterov", optimizer.nesterov);
-  if (optimizer.nesterov && (optimizer.momentum <= 0 || optimizer.dampening != 0))
+  if (optimizer.nesterov && optimizer.kind == Job::kSgd &&
+      (optimizer.momentum <= 0 || optimizer.dampening != 0))
     throw Error(where + ".nesterov", "needs a momentum and no dampening");
   section.Range("eps", 0, kAnyNumber, optimizer.eps);
   section.Get("amsgrad", optimizer.amsgrad);
@@ -137,6 +177,7 @@ OptimizerJob ReadOptimizer(const Json& in, const std::string& where, int64_t ste
   if (in.contains("state_folder") && !optimizer.state_on_disk)
     throw Error(where + ".state_folder", "means nothing where \"state\" is not \"disk\"");
   if (in.contains("groups")) ReadGroups(in["groups"], where + ".groups", optimizer);
+  if (optimizer.kind == Job::kMuon) ReadMuon(in, where, optimizer);
   if (in.contains("lr_schedule"))
     ReadRate(in["lr_schedule"], where + ".lr_schedule", steps, optimizer.rate);
   return optimizer;
@@ -169,12 +210,14 @@ bool MatchesAny(const std::vector<std::string>& patterns, const std::vector<std:
   return false;
 }
 
-OptimizerJob OptimizerFor(const OptimizerJob& job, const std::vector<std::string>& names) {
-  OptimizerJob result = job;
+OptimizerJob OptimizerFor(const OptimizerJob& job, const std::vector<std::string>& names,
+                          bool matrix) {
+  const bool other = job.others && (!matrix || MatchesAny(job.others_match, names));
+  OptimizerJob result = other ? *job.others : job;
   for (const OptimizerJob::Group& group : job.groups) {
     if (!MatchesAny(group.match, names)) continue;
-    result.lr = group.lr.value_or(job.lr);
-    result.weight_decay = group.weight_decay.value_or(job.weight_decay);
+    result.lr = group.lr.value_or(result.lr);
+    result.weight_decay = group.weight_decay.value_or(result.weight_decay);
     break;
   }
   return result;
@@ -201,6 +244,7 @@ static void CheckPatterns(const Manifest& manifest, const std::vector<std::strin
 }
 
 void CheckGroups(const Manifest& manifest, const OptimizerJob& job, const std::string& where) {
+  CheckPatterns(manifest, job.others_match, where + ".others.match");
   for (size_t i = 0; i < job.groups.size(); ++i)
     CheckPatterns(manifest, job.groups[i].match,
                   where + ".groups[" + std::to_string(i) + "].match");

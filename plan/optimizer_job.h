@@ -1,6 +1,7 @@
 // The job's "optimizer": what changes weights, how fast, and which.
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -22,14 +23,17 @@ struct RateJob {
 };
 
 struct OptimizerJob {
-  enum Kind { kSgd, kAdam, kAdamW, kRmsprop, kAdagrad } kind = kSgd;
+  enum Kind { kSgd, kAdam, kAdamW, kRmsprop, kAdagrad, kMuon } kind = kSgd;
   std::string type = "sgd";  // its name in the job
   double lr = 1e-3;
   double weight_decay = 0;
-  double momentum = 0, dampening = 0;  // SGD, RMSprop (momentum)
+  double momentum = 0, dampening = 0;  // SGD, RMSprop and Muon (momentum)
   bool nesterov = false;
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;  // Adam, AdamW, RMSprop (eps), Adagrad (eps)
   bool amsgrad = false;
+  double ns_coefficients[3] = {3.4445, -4.7750, 2.0315};  // Muon
+  int ns_steps = 5;
+  enum AdjustLr { kOriginal, kMatchRmsAdamW } adjust_lr = kOriginal;
   double alpha = 0.99;  // RMSprop
   bool centered = false;
   double lr_decay = 0, initial_accumulator = 0;  // Adagrad
@@ -46,6 +50,11 @@ struct OptimizerJob {
     std::optional<double> lr, weight_decay;
   };
   std::vector<Group> groups;
+
+  // Muon is for the matrices between layers: what has another number of dimensions than two, and
+  // what matches (embeddings, the head), is left to this one.
+  std::shared_ptr<const OptimizerJob> others;
+  std::vector<std::string> others_match;
   RateJob rate;
 };
 
@@ -55,8 +64,10 @@ OptimizerJob ReadOptimizer(const Json& in, const std::string& where, int64_t ste
 // The factor of the learning rate at `step`, from 0.
 double RateFactor(const RateJob& rate, int64_t step);
 
-// `job` with the learning rate and weight decay of a parameter: all the names it has.
-OptimizerJob OptimizerFor(const OptimizerJob& job, const std::vector<std::string>& names);
+// The optimizer, learning rate and weight decay of a parameter: all the names it has, and whether
+// it has two dimensions.
+OptimizerJob OptimizerFor(const OptimizerJob& job, const std::vector<std::string>& names,
+                          bool matrix);
 
 // All names of a state-dict entry: tied ones are several.
 std::vector<std::string> NamesOf(const Manifest& manifest, const std::string& name);

@@ -78,6 +78,36 @@ static void Adagrad(const OptimizerJob& job, at::Tensor& parameter, at::Tensor g
   parameter.addcdiv_(gradient, state.average_sq.sqrt().add_(job.eps), -rate);
 }
 
+// The matrix nearest to `matrix` whose rows or columns are orthonormal, about, by Newton and
+// Schulz's iteration in bfloat16.
+static at::Tensor Orthogonal(const OptimizerJob& job, const at::Tensor& matrix) {
+  const bool tall = matrix.size(0) > matrix.size(1);
+  const auto [a, b, c] = job.ns_coefficients;
+  at::Tensor x = matrix.to(at::kBFloat16, /*non_blocking=*/false, /*copy=*/true);
+  if (tall) x = x.t();
+  x.div_(x.norm().clamp(job.eps));
+  for (int step = 0; step < job.ns_steps; ++step) {
+    at::Tensor gram = at::matmul(x, x.t());
+    at::Tensor update = at::addmm(gram, gram, gram, b, c);
+    x = at::addmm(x, update, x, a);
+  }
+  return tall ? x.t() : x;
+}
+
+static void Muon(const OptimizerJob& job, at::Tensor& parameter, const at::Tensor& gradient,
+                 OptimizerState& state) {
+  const double rows = static_cast<double>(parameter.size(0));
+  const double columns = static_cast<double>(parameter.size(1));
+  state.momentum.lerp_(gradient, 1 - job.momentum);
+  at::Tensor update =
+      Orthogonal(job, job.nesterov ? gradient.lerp(state.momentum, job.momentum) : state.momentum);
+  const double ratio = job.adjust_lr == OptimizerJob::kOriginal
+                           ? std::sqrt(std::max(1.0, rows / columns))
+                           : 0.2 * std::sqrt(std::max(rows, columns));
+  parameter.mul_(1 - job.lr * job.weight_decay);
+  parameter.add_(update, -(job.lr * ratio));
+}
+
 static void Update(const OptimizerJob& job, at::Tensor& parameter, const at::Tensor& gradient,
                    OptimizerState& state, bool first) {
   switch (job.kind) {
@@ -90,6 +120,8 @@ static void Update(const OptimizerJob& job, at::Tensor& parameter, const at::Ten
       return Rmsprop(job, parameter, gradient, state);
     case OptimizerJob::kAdagrad:
       return Adagrad(job, parameter, gradient, state);
+    case OptimizerJob::kMuon:
+      return Muon(job, parameter, gradient, state);
   }
 }
 
@@ -100,6 +132,7 @@ static void Begin(const OptimizerJob& job, const at::Tensor& parameter, Optimize
   };
   const bool adam = job.kind == OptimizerJob::kAdam || job.kind == OptimizerJob::kAdamW;
   const bool rmsprop = job.kind == OptimizerJob::kRmsprop;
+  keep(state.momentum, job.kind == OptimizerJob::kMuon);
   keep(state.momentum, (job.kind == OptimizerJob::kSgd || rmsprop) && job.momentum != 0);
   keep(state.average, adam || (rmsprop && job.centered));
   keep(state.average_sq, adam || rmsprop);
@@ -117,7 +150,7 @@ void OptimizerStep(const OptimizerJob& job, at::Tensor& parameter, at::Tensor& g
   for (auto& [name, tensor] : state.Named())
     if (tensor->defined()) tensors.push_back(tensor);
   const int64_t elements = parameter.numel();
-  const bool in_blocks = elements > kUpdatedTogether &&
+  const bool in_blocks = job.kind != OptimizerJob::kMuon && elements > kUpdatedTogether &&
                          std::all_of(tensors.begin(), tensors.end(),
                                      [](const at::Tensor* t) { return t->is_contiguous(); });
   if (!in_blocks) {

@@ -13,7 +13,7 @@ namespace pipewright {
 
 // State of one parameter; undefined until its first step.
 struct OptimizerState {
-  at::Tensor momentum;    // SGD, RMSprop
+  at::Tensor momentum;    // SGD, RMSprop, Muon
   at::Tensor average;     // Adam, AdamW; RMSprop where centered
   at::Tensor average_sq;  // Adam, AdamW, RMSprop; Adagrad: the sum
   at::Tensor largest_sq;  // Adam, AdamW with amsgrad
@@ -30,10 +30,10 @@ struct OptimizerState {
   }
 };
 
-// One step of torch/optim/{sgd,adam,rmsprop,adagrad}.py's _single_tensor_* (PyTorch 2.13), in
-// place, without gradient mode, with `gradient` divided by `divisor`; `job.lr` is that of this step.
-// `gradient` may be overwritten. Large tensors are updated block by block: the same bits, fewer
-// passes through memory.
+// One step of torch/optim/{sgd,adam,rmsprop,adagrad,_muon}.py's _single_tensor_* (PyTorch 2.13), in
+// place, without gradient mode, with `gradient` divided by `divisor`; `job.lr` is that of this
+// step. `gradient` may be overwritten. Large tensors are updated block by block (not by Muon, which
+// needs matrices whole): the same bits, fewer passes through memory.
 void OptimizerStep(const OptimizerJob& job, at::Tensor& parameter, at::Tensor& gradient,
                    OptimizerState& state, int64_t divisor = 1);
 

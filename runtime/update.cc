@@ -45,7 +45,7 @@ void Updater::Hold(int module, const std::vector<at::Tensor>& weights) {
   for (size_t w = 0; w < weights.size(); ++w) {
     Parameter parameter;
     parameter.weight = weights[w].detach();
-    parameter.job = OptimizerFor(job_, names_[module][w]);
+    parameter.job = OptimizerFor(job_, names_[module][w], weights[w].dim() == 2);
     if (auto place = place_.find({module, w}); place != place_.end())
       parameter.place = place->second;
     parameters.push_back(std::move(parameter));

@@ -48,6 +48,15 @@ class Optimizers(Case):
                 {"type": "adagrad", "lr_decay": 0.01, "initial_accumulator_value": 0.1}), 1):
             self.check(ranks, optimizer=optimizer)
 
+    def test_muon(self):
+        others = {**ADAMW, "match": ["embedding.*", "position.*"]}
+        for ranks, changes in ((3, {"lr_schedule": {"type": "linear", "warmup": 2}}),
+                               (1, {"adjust_lr_fn": "match_rms_adamw", "nesterov": False})):
+            self.check(ranks, optimizer={"type": "muon", "lr": 0.02, "others": others, **changes})
+        job = token_job(optimizer={"type": "muon", "others": {**ADAMW, "match": ["embeding.*"]}})
+        self.assert_fails(run_ranks(1, "train", self.path("untied.pkg"), self.write_job(job), mpi=False),
+                          'optimizer.others.match: "embeding.*" matches no parameter')
+
     def test_rates_groups_and_frozen_parameters(self):
         groups = [{"match": ["*.bias", "norm*"], "weight_decay": 0},
                   {"match": "blocks.1.*", "lr": 1e-4}]

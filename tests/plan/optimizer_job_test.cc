@@ -39,13 +39,30 @@ TEST(OptimizerJob, TheFirstGroupThatMatchesDecides) {
       {"match": "*.bias", "weight_decay": 0},
       {"match": ["blocks.[01].*", "head*"], "lr": 2, "weight_decay": 3}]})");
   auto of = [&](std::vector<std::string> names) {
-    OptimizerJob own = OptimizerFor(job, names);
+    OptimizerJob own = OptimizerFor(job, names, true);
     return std::pair{own.lr, own.weight_decay};
   };
   EXPECT_EQ(of({"blocks.0.bias"}), (std::pair{1.0, 0.0}));
   EXPECT_EQ(of({"blocks.1.weight"}), (std::pair{2.0, 3.0}));
   EXPECT_EQ(of({"blocks.2.weight"}), (std::pair{1.0, 0.5}));
   EXPECT_EQ(of({"embedding.weight", "head.weight"}), (std::pair{2.0, 3.0}));  // tied
+}
+
+TEST(OptimizerJob, MuonIsForMatrices) {
+  OptimizerJob job = Read(R"({"type": "muon", "lr": 1, "others": {"type": "adamw", "lr": 2,
+      "match": "embedding.*"}, "groups": [{"match": "blocks.*", "lr": 3}]})");
+  auto of = [&](const char* name, bool matrix) {
+    OptimizerJob own = OptimizerFor(job, {name}, matrix);
+    return std::pair{own.kind, own.lr};
+  };
+  EXPECT_EQ(of("head.weight", true), (std::pair{OptimizerJob::kMuon, 1.0}));
+  EXPECT_EQ(of("blocks.0.weight", true), (std::pair{OptimizerJob::kMuon, 3.0}));
+  EXPECT_EQ(of("blocks.0.bias", false), (std::pair{OptimizerJob::kAdamW, 3.0}));
+  EXPECT_EQ(of("embedding.weight", true), (std::pair{OptimizerJob::kAdamW, 2.0}));
+  for (const char* others : {"1", R"({"type": "muon", "others": {"type": "sgd"}})",
+                             R"({"type": "sgd", "clip_norm": 1})", R"({"lr": 1})"})
+    EXPECT_THROW(Read(R"({"type": "muon", "others": )" + std::string(others) + "}"), Error);
+  EXPECT_THROW(Read(R"({"type": "muon"})"), Error);
 }
 
 static Manifest ThreeModules() {
