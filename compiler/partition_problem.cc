@@ -205,6 +205,9 @@ PartitionInput ReadPartitionInput(const PartitionRequest& request) {
       input.graph = ReadGraphText(text, file);
       return input;
     }
+    if (text.starts_with("PK\3\4"))
+      throw Error(file, "is a model, not a profile or a package",
+                  "compile it first: pipewright compile " + file + " -o FOLDER");
     input.instance = ParseJson(text, file);
     input.kind = PartitionInput::kTarnawski;
     if (IsTarnawski(input.instance)) return input;

@@ -193,6 +193,9 @@ void SetSchedule(Job& job, const std::string& schedule, const std::string& where
 }
 
 Job ReadJob(const std::string& path) {
+  if (std::error_code ignored; std::filesystem::is_directory(path, ignored))
+    throw Error(path, "is a folder, where a job (a JSON file) is expected",
+                "the package comes first, then the job");
   std::string text = ReadFile(path);
   Json in = ParseJson(text, path);
   CheckKeys(in,

@@ -1,6 +1,8 @@
 #include "plan/manifest.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <optional>
 #include <set>
 
@@ -186,10 +188,25 @@ void Check(const Reader& reader, const Manifest& manifest) {
   }
 }
 
+bool IsZip(const std::string& path) {
+  char start[4] = {};
+  std::ifstream(path, std::ios::binary).read(start, sizeof start);
+  return std::string_view(start, sizeof start) == std::string_view("PK\3\4", 4);
+}
+
 }  // namespace
 
 Manifest ReadManifest(const std::string& package) {
   const std::string file = package + "/manifest.json";
+  std::error_code ignored;
+  if (std::filesystem::is_regular_file(package, ignored))
+    throw Error(package, "is a file, where a package (a folder) is expected",
+                IsZip(package)
+                    ? "compile the model first: pipewright compile " + package + " -o FOLDER"
+                    : "the package comes before other files");
+  if (std::filesystem::is_directory(package, ignored) && !std::filesystem::exists(file, ignored))
+    throw Error(package, "is not a package: it holds no manifest.json",
+                "name a folder that `pipewright compile -o` wrote");
   return ParseManifest(ReadFile(file), file);
 }
 

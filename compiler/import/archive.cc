@@ -22,7 +22,8 @@ FileReader::FileReader(const std::string& path) : path_(path) {
   size_ = static_cast<uint64_t>(info.st_size);
   if (S_ISREG(info.st_mode)) return;
   close(fd_);
-  throw Error(path, "is not a file");
+  throw Error(path, S_ISDIR(info.st_mode) ? "is a folder, where a model (a file) is expected"
+                                          : "is not a file");
 }
 
 FileReader::~FileReader() { close(fd_); }
