@@ -151,8 +151,17 @@ static std::shared_ptr<RecordedBodies> BodiesFor(const torch::jit::Graph& graph,
   return bodies;
 }
 
+// The first vector function of MKL (2024.2, mkl_vml_serv_cpu_detect) stores what kind of processor
+// this is twice, first as a number that means something else; a thread that reads it in between
+// computes with about 12 bits (seen in one of 3,000 processes whose threads began with sqrt at
+// once). So one thread makes the first call, before ranks that are threads compute.
+static void BeginVectorMath() {
+  static const at::Tensor first = at::ones({1024}).sqrt();
+}
+
 static LoadedModule Load(const std::string& package, const Manifest& manifest, int index,
                          WeightSource weights, const std::vector<bool>& left_out, bool runs) {
+  BeginVectorMath();
   for (const std::string& library : manifest.op_libraries) LoadOpLibrary(library);
   const ModuleInfo& info = manifest.modules[index];
   std::string path = package + "/" + info.code;
