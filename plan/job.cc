@@ -192,6 +192,14 @@ void SetSchedule(Job& job, const std::string& schedule, const std::string& where
   job.plan = IsPlanFile(schedule) ? schedule : "";
 }
 
+const std::vector<std::pair<std::string, BodyChoice>>& BodyNames() {
+  static const std::vector<std::pair<std::string, BodyChoice>> names = {
+      {"auto", BodyChoice::kAuto},
+      {"autograd", BodyChoice::kAutograd},
+      {"lists", BodyChoice::kLists}};
+  return names;
+}
+
 Job ReadJob(const std::string& path) {
   if (std::error_code ignored; std::filesystem::is_directory(path, ignored))
     throw Error(path, "is a folder, where a job (a JSON file) is expected",
@@ -226,7 +234,8 @@ Job ReadJob(const std::string& path) {
              "partial",
              "minibatch_size",
              "memory",
-             "buffers"},
+             "buffers",
+             "body"},
             path);
   Job job;
   job.path = path;
@@ -295,6 +304,8 @@ Job ReadJob(const std::string& path) {
   if (in.contains("buffers"))
     job.merge_buffers =
         Choose<bool>(in["buffers"], {{"first", false}, {"merge", true}}, section.Key("buffers"));
+  if (in.contains("body"))
+    job.body = Choose<BodyChoice>(in["body"], BodyNames(), section.Key("body"));
   if (in.contains("recompute"))
     ReadRecompute(in["recompute"], section.Key("recompute"), job.recompute);
   section.Get("accuracy", job.accuracy);

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "plan/optimizer_job.h"
@@ -68,6 +69,12 @@ struct RecomputeJob {
   std::vector<int> stages, modules;
 };
 
+// How modules compute (docs/runtime.md): as autograd and the interpreter do, as lists of operations
+// wherever these can be recorded, or the faster of both.
+enum class BodyChoice { kAuto, kAutograd, kLists };
+// By what a job calls them.
+const std::vector<std::pair<std::string, BodyChoice>>& BodyNames();
+
 struct Job {
   std::string path;
   std::string text;  // the file
@@ -97,6 +104,7 @@ struct Job {
   bool exact_reduce = false;  // gradients added in the order of the microbatches, over replicas too
   bool merge_buffers = false;  // of replicas, after each step
   RecomputeJob recompute;
+  BodyChoice body = BodyChoice::kAutograd;
   bool check_shared = false;  // compare the copies of shared weights after every step
 };
 

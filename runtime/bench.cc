@@ -16,6 +16,7 @@
 #include "runtime/feed.h"
 #include "runtime/memory_meter.h"
 #include "runtime/module_times.h"
+#include "runtime/recorded/choice.h"
 #include "runtime/session.h"
 
 namespace pipewright {
@@ -31,7 +32,8 @@ Json StageTimes(const Session& session, const std::string& package,
     const int stage = conf.module_to_stage[m];
     if (conf.stage_to_ranks[stage][0] != rank) continue;
     const int index = static_cast<int>(m);
-    LoadedModule module = LoadModule(package, session.run.manifest, index);
+    LoadedModule module = LoadModule(package, session.run.manifest, index, WeightSource::kFile,
+                                     BodyAskedFor(session.job.body));
     TimingOptions timing;
     timing.seconds = 2;
     ModuleTimes times = TimeModule(module, session.run.manifest,
@@ -155,6 +157,7 @@ void Bench(const BenchOptions& options, Transport& transport) {
   feed.Finish();
   measured.peak_bytes = meter->peak();
   mine["measured"] = WriteMeasurements(measured);
+  const std::string bodies = DescribeBodies(session, transport);
   mine["trace"] = Json::array();
   for (const TimedAction& event : trace)
     mine["trace"].push_back({event.action, event.step, event.start, event.end});
@@ -164,7 +167,7 @@ void Bench(const BenchOptions& options, Transport& transport) {
     if (transport.rank() == 0) {
       std::vector<Json> ranks;
       for (const std::string& text : all) ranks.push_back(Json::parse(text));
-      ReportBench(session.run, ranks, options);
+      ReportBench(session.run, ranks, bodies, options);
     }
   } catch (const std::exception& e) {
     error = e.what();

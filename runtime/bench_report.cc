@@ -84,6 +84,7 @@ void Print(const Json& s, const BenchOptions& options) {
               Milliseconds(s["step"]["high"]).c_str(), options.steps, options.warmup);
   std::printf("bubble %.1f %%; inputs there when they were needed: %.1f %%\n",
               100 * s["bubble"].get<double>(), 100 * s["overlap"].get<double>());
+  std::printf("%s\n", s["bodies"].get<std::string>().c_str());
   std::printf("\nrank   busy ms  waited ms   idle %%   peak MiB\n");
   for (size_t r = 0; r < s["ranks"].size(); ++r) {
     const Json& rank = s["ranks"][r];
@@ -165,8 +166,10 @@ Json LinkCostsJson(Transport& transport) {
   return {{"latency", link.latency * 1e6}, {"bandwidth", link.bytes_per_second / 1e6}};
 }
 
-void ReportBench(const RunPlan& run, const std::vector<Json>& ranks, const BenchOptions& options) {
+void ReportBench(const RunPlan& run, const std::vector<Json>& ranks, const std::string& bodies,
+                 const BenchOptions& options) {
   Json summary = Summary(run, ranks);
+  summary["bodies"] = bodies;
   if (!options.costs.empty()) WriteFile(options.costs, CostsText(summary, ranks[0]["link"]));
   if (!options.trace.empty()) {
     Trace trace;

@@ -28,8 +28,9 @@ Json WriteMeasurements(const RankMeasurements& measured);
 // The link between ranks 0 and 1, in microseconds and bytes, as costs have it. Collective.
 Json LinkCostsJson(Transport& transport);
 
-// `ranks`: {"stages", "link", "measured", "trace"} of each rank. Prints, and writes the files that
-// `options` names. Throws Error where one cannot be written.
-void ReportBench(const RunPlan& run, const std::vector<Json>& ranks, const BenchOptions& options);
+// `ranks`: {"stages", "link", "measured", "trace"} of each rank; `bodies`: see DescribeBodies.
+// Prints, and writes the files that `options` names. Throws Error where one cannot be written.
+void ReportBench(const RunPlan& run, const std::vector<Json>& ranks, const std::string& bodies,
+                 const BenchOptions& options);
 
 }  // namespace pipewright

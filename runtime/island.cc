@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "runtime/exec/clock.h"
-#include "runtime/recorded/body.h"
+#include "runtime/recorded/choice.h"
 #include "runtime/saved_buffers.h"
 
 namespace pipewright {
@@ -52,9 +52,9 @@ static std::vector<c10::IValue> ForwardByLists(const LoadedModule& module,
   std::vector<c10::IValue> outputs =
       ForwardRecorded(module, kept.body, std::move(inputs), *kept.run);
   for (size_t i = 0; i < outputs.size(); ++i) {
-    if (outputs[i].isTensor()) outputs[i] = ToTensor(outputs[i]);
     kept.outputs.push_back(kept.body->graph->gives_gradient[i] ? outputs[i].toTensor()
                                                                : at::Tensor());
+    if (outputs[i].isTensor()) outputs[i] = ToTensor(outputs[i]);
   }
   return outputs;
 }
@@ -69,6 +69,7 @@ std::vector<c10::IValue> ForwardIsland(const LoadedModule& module, std::vector<c
         return ForwardByLists(module, inputs, *kept);
       } catch (const std::exception&) {
         // Autograd's body says what is wrong, and where in the code.
+        Undo(module, *kept->run);
         kept->run.reset();
         kept->outputs.clear();
       }
@@ -100,12 +101,12 @@ std::vector<c10::IValue> ForwardIsland(const LoadedModule& module, std::vector<c
 
 // The gradients do not fit the lists: forward again, by autograd, from now on for all.
 static void RunByAutograd(const LoadedModule& module, Kept& kept) {
-  kept.body->state = RecordedBody::State::kRefused;
-  kept.body->refusal = "gradients come in several forms";
+  RefuseLists(*kept.body, "gradients come in several forms");
   Kept again;
   const RandomKey key = CurrentRandomKey();
   SetRandomKey(kept.run->key);
   SavedBuffers buffers(module);
+  Undo(module, *kept.run);
   ForwardIsland(module, std::move(kept.run->given), kept.body->wanted, &again);
   SetRandomKey(key);
   kept = std::move(again);

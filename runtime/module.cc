@@ -5,16 +5,14 @@
 #include <torch/csrc/jit/serialization/import_source.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <map>
-#include <set>
 
 #include "passes/op_library.h"
 #include "passes/statistics.h"
 #include "plan/error.h"
 #include "plan/json.h"
 #include "plan/text.h"
-#include "runtime/recorded/body.h"
+#include "runtime/recorded/choice.h"
 #include "runtime/torch_error.h"
 #include "tensors/dtype.h"
 
@@ -126,31 +124,6 @@ static std::vector<std::optional<double>> KeptParts(const ModuleInfo& info,
   return parts;
 }
 
-// `runs`: with what only a run needs.
-// What lists of operations are kept in; null where there are to be none.
-static std::shared_ptr<RecordedBodies> BodiesFor(const torch::jit::Graph& graph, int module) {
-  const char* body = std::getenv("PIPEWRIGHT_BODY");
-  if (!body || !*body || std::string(body) == "autograd") return nullptr;
-  if (std::string(body) != "lists")
-    throw Error("PIPEWRIGHT_BODY", "there is no body " + Quote(body), "autograd or lists");
-  // These take lengths out of tensors' memory, which no recording sees.
-  static const std::set<std::string> kReadData = {
-      "aten::ctc_loss", "aten::tensor_split", "aten::_pack_padded_sequence",
-      "aten::lstm",     "aten::gru",          "aten::_pad_packed_sequence",
-      "aten::rnn_tanh", "aten::rnn_relu"};
-  auto bodies = std::make_shared<RecordedBodies>();
-  bodies->nodes = 0;
-  for (const torch::jit::Node* node : graph.nodes()) {
-    const bool branches = !node->blocks().empty();
-    if (branches || kReadData.count(node->kind().toQualString())) {
-      TellBody(module, branches ? "control flow" : "lengths in the data");
-      return nullptr;
-    }
-    bodies->nodes += node->kind().is_aten();
-  }
-  return bodies;
-}
-
 // The first vector function of MKL (2024.2, mkl_vml_serv_cpu_detect) stores what kind of processor
 // this is twice, first as a number that means something else; a thread that reads it in between
 // computes with about 12 bits (seen in one of 3,000 processes whose threads began with sqrt at
@@ -159,8 +132,10 @@ static void BeginVectorMath() {
   static const at::Tensor first = at::ones({1024}).sqrt();
 }
 
+// `runs`: with what only a run needs.
 static LoadedModule Load(const std::string& package, const Manifest& manifest, int index,
-                         WeightSource weights, const std::vector<bool>& left_out, bool runs) {
+                         WeightSource weights, const std::vector<bool>& left_out, bool runs,
+                         BodyChoice body) {
   BeginVectorMath();
   for (const std::string& library : manifest.op_libraries) LoadOpLibrary(library);
   const ModuleInfo& info = manifest.modules[index];
@@ -218,19 +193,19 @@ static LoadedModule Load(const std::string& package, const Manifest& manifest, i
     CheckStatistics(*graph);
   }
   module.code = std::make_unique<torch::jit::Code>(graph, info.name);
-  if (runs && std::find(left_out.begin(), left_out.end(), true) == left_out.end())
-    module.recorded = BodiesFor(*graph, index);
+  if (std::find(left_out.begin(), left_out.end(), true) == left_out.end())
+    module.recorded = BodiesFor(body, *graph, module.weights, index);
   return module;
 }
 
 LoadedModule LoadModule(const std::string& package, const Manifest& manifest, int index,
-                        WeightSource weights) {
-  return Load(package, manifest, index, weights, {}, false);
+                        WeightSource weights, BodyChoice body) {
+  return Load(package, manifest, index, weights, {}, false, body);
 }
 
 LoadedModule LoadModuleWithout(const std::string& package, const Manifest& manifest, int index,
-                               const std::vector<bool>& left_out) {
-  return Load(package, manifest, index, WeightSource::kFile, left_out, true);
+                               const std::vector<bool>& left_out, BodyChoice body) {
+  return Load(package, manifest, index, WeightSource::kFile, left_out, true, body);
 }
 
 void SetTraining(LoadedModule& module, bool training) {

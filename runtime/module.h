@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "plan/job.h"
 #include "plan/manifest.h"
 
 namespace pipewright {
@@ -33,7 +34,8 @@ enum class WeightSource {
 // Compiles PACKAGE/modules/moduleK.py and checks that its interface is the manifest's. Throws Error
 // with file, line and caret for code that does not compile.
 LoadedModule LoadModule(const std::string& package, const Manifest& manifest, int index,
-                        WeightSource weights = WeightSource::kFile);
+                        WeightSource weights = WeightSource::kFile,
+                        BodyChoice body = BodyChoice::kAutograd);
 
 // Dropout, batch norm and the like follow this flag.
 void SetTraining(LoadedModule& module, bool training);

@@ -9,6 +9,7 @@
 #include "runtime/exec/clock.h"
 #include "runtime/island.h"
 #include "runtime/memory_meter.h"
+#include "runtime/recorded/choice.h"
 #include "runtime/saved_buffers.h"
 
 namespace pipewright {
@@ -57,10 +58,25 @@ Timing TimingOf(std::vector<double> seconds) {
   return {at(0.5), at(0.25), at(0.75)};
 }
 
+// Until it shows which body the module has, as in a run after some steps; a second at most.
+static void Settle(const LoadedModule& module, const std::vector<c10::IValue>& inputs,
+                   const Wishes& wishes) {
+  if (!module.recorded) return;
+  module.recorded->now = true;
+  const double begin = Now();
+  for (int run = 0; run < 8 && !StateOf(module).settled && Now() - begin < 1; ++run) {
+    Kept kept;
+    ForwardIsland(module, inputs, wishes.inputs, &kept);
+    Tensors gradients = wishes.Gradients(kept);
+    BackwardIsland(module, std::move(kept), std::move(gradients));
+  }
+}
+
 static ModuleTimes Measure(const LoadedModule& module, const std::vector<c10::IValue>& inputs,
                            const Wishes& wishes, const TimingOptions& options) {
   SavedBuffers buffers(module);
   SetRandomKey({});
+  if (options.backward) Settle(module, inputs, wishes);
   ModuleTimes times;
   std::vector<double> forward, backward, input_grad, weight_grad;
   MemoryMeter meter;

@@ -9,6 +9,7 @@
 #include "plan/text.h"
 #include "runtime/burned_sizes.h"
 #include "runtime/progress_hook.h"
+#include "runtime/recorded/choice.h"
 #include "runtime/session_losses.h"
 #include "runtime/torch_error.h"
 #include "runtime/weights.h"
@@ -152,6 +153,7 @@ void OpenSession(Session& session, const SessionOptions& options, Transport& tra
     settings.exact_reduce = session.job.exact_reduce;
     settings.merge_buffers = session.job.merge_buffers;
     settings.seed = session.job.seed;
+    settings.body = BodyAskedFor(session.job.body);
     if (options.has_loss) settings.losses = session.job.losses;
     settings.optimizer = session.job.optimizer;
     if (!options.training) settings.optimizer.state_on_disk = false;
@@ -284,6 +286,28 @@ void RunSweep(Session& session, int64_t minibatch, Evaluation& evaluation) {
   if (session.training) session.stages->SetTraining(true);
   session.evaluating = false;
   AddLosses(session, evaluation);
+}
+
+std::string DescribeBodies(const Session& session, Transport& transport) {
+  std::vector<std::string> mine(session.run.manifest.modules.size());
+  for (const auto& [module, state] : session.stages->Bodies())
+    mine[static_cast<size_t>(module)] =
+        state.lists ? "lists of operations" : "autograd (" + state.refusal + ")";
+  std::vector<std::string> bodies(mine.size());
+  for (const std::string& text : transport.AllGather(Json(mine).dump())) {
+    const Json of_rank = Json::parse(text);
+    for (size_t m = 0; m < bodies.size(); ++m)
+      if (bodies[m].empty()) bodies[m] = of_rank[m].get<std::string>();
+  }
+  std::vector<std::string> parts;
+  for (size_t m = 0; m < bodies.size();) {
+    size_t last = m;
+    while (last + 1 < bodies.size() && bodies[last + 1] == bodies[m]) ++last;
+    parts.push_back((last > m ? "modules " : "module ") + std::to_string(m) +
+                    (last > m ? "-" + std::to_string(last) : "") + ": " + bodies[m]);
+    m = last + 1;
+  }
+  return Join(parts, "; ");
 }
 
 std::string Describe(const Session& session, int rank) {

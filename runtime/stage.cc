@@ -8,6 +8,7 @@
 #include "plan/run_plan.h"
 #include "runtime/loss.h"
 #include "runtime/module_weights.h"
+#include "runtime/recorded/choice.h"
 #include "runtime/stage_state.h"
 #include "tensors/dtype.h"
 
@@ -48,7 +49,10 @@ TorchStages::TorchStages(StageSettings settings)
     static const std::vector<bool> none;
     const std::vector<bool>& on_disk = s.settings.on_disk ? (*s.settings.on_disk)[m] : none;
     LoadedModule& module =
-        s.modules.emplace(index, LoadModuleWithout(s.settings.package, s.manifest, index, on_disk))
+        s.modules
+            .emplace(index, LoadModuleWithout(
+                                s.settings.package, s.manifest, index, on_disk,
+                                s.settings.training ? s.settings.body : BodyChoice::kAutograd))
             .first->second;
     pipewright::SetTraining(module, s.settings.training);
     s.gradients.Hold(index, module.weights);
@@ -145,6 +149,12 @@ at::Tensor TorchStages::LastGradient(int module, const std::string& name) const 
 }
 
 Updater& TorchStages::updater() { return state_->updater; }
+
+std::map<int, BodyState> TorchStages::Bodies() const {
+  std::map<int, BodyState> bodies;
+  for (const auto& [index, module] : state_->modules) bodies[index] = StateOf(module);
+  return bodies;
+}
 
 void TorchStages::MergeBuffers(Transport& transport) {
   if (state_->replica_buffers) state_->replica_buffers->Merge(transport);

@@ -18,6 +18,7 @@
 namespace pipewright {
 
 class OffloadedWeights;  // runtime/offload.h
+struct BodyState;        // runtime/recorded/choice.h
 
 // What the stages of a run read, and where results go.
 struct StageSettings {
@@ -39,6 +40,7 @@ struct StageSettings {
   bool keep_gradients = false;  // of the last step, for SaveGradients
   bool merge_buffers = false;   // of replicas, see MergeBuffers
   std::vector<bool> recompute;  // by module; empty: none
+  BodyChoice body = BodyChoice::kAuto;
   // Weights that stay on disk until LOAD, [module][held]; this rank's lists (of a session that
   // trains and validates two: the second is for SetTraining(false)); and the checkpoint that they
   // come from instead of the package ("": none).
@@ -101,6 +103,8 @@ class TorchStages : public StageBody {
   at::Tensor Weight(int module, const std::string& name) const;
   at::Tensor LastGradient(int module, const std::string& name) const;
   Updater& updater();
+  // Which body each module of this rank has by now.
+  std::map<int, BodyState> Bodies() const;
   // After a step, on every rank: the replicas of a stage agree on their buffers, where the settings
   // ask for it (runtime/replica_buffers.h).
   void MergeBuffers(Transport& transport);

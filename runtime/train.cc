@@ -63,10 +63,12 @@ void PrintBusy(const Session& session, Transport& transport, double busy, double
   char line[64];
   std::snprintf(line, sizeof line, "%.1f", total > 0 ? 100 * busy / total : 0);
   std::vector<std::string> all = transport.AllGather(line);
+  const std::string bodies = DescribeBodies(session, transport);
   if (transport.rank() != 0) return;
   for (int rank = 0; rank < transport.size(); ++rank)
     std::printf("rank %d  busy %5s %%  %s\n", rank, all[rank].c_str(),
                 Describe(session, rank).c_str());
+  std::printf("%s\n", bodies.c_str());
   std::fflush(stdout);
 }
 

@@ -10,12 +10,13 @@
 #include "plan/error.h"
 #include "plan/profile/merge.h"
 #include "plan/text.h"
-#include "tensors/dtype.h"
 #include "runtime/exec/links.h"
 #include "runtime/messages.h"
 #include "runtime/module_times.h"
 #include "runtime/profile/parts.h"
 #include "runtime/profile/samples.h"
+#include "runtime/recorded/choice.h"
+#include "tensors/dtype.h"
 
 namespace pipewright {
 
@@ -146,7 +147,8 @@ class Profiler {
 
   Profile MeasureOne(int index, Values& values) {
     const ModuleInfo& info = manifest_.modules[index];
-    LoadedModule module = LoadModule(options_.package, manifest_, index);
+    LoadedModule module = LoadModule(options_.package, manifest_, index, WeightSource::kFile,
+                                     BodyAskedFor(Job().body));
     Profile profile = Header(0);
     std::vector<c10::IValue> inputs;
     std::vector<bool> wanted;

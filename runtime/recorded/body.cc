@@ -1,33 +1,30 @@
 #include "runtime/recorded/body.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 
-#include <cstdio>
+#include <algorithm>
+#include <bit>
 
 #include "runtime/module.h"
-#include "runtime/recorded/compare.h"
 #include "runtime/recorded/replay.h"
 
 namespace pipewright {
 
 namespace {
 
-// Above this mean length of an operation, in seconds, autograd's share is below what can be
-// measured.
-constexpr double kLongOperation = 60e-6;
-constexpr int kWatched = 4;  // forwards, of which the shortest counts
-constexpr int kChecks = 2;
-
 bool SameScalar(const c10::IValue& a, const c10::IValue& b) {
   if (a.tagKind() != b.tagKind()) return false;
   if (a.isInt()) return a.toInt() == b.toInt();
-  if (a.isDouble()) return a.toDouble() == b.toDouble();
+  if (a.isDouble())
+    return std::bit_cast<uint64_t>(a.toDouble()) == std::bit_cast<uint64_t>(b.toDouble());
   if (a.isBool()) return a.toBool() == b.toBool();
   return a.isNone();
 }
 
 bool Matches(const RecordedBody& body, const std::vector<c10::IValue>& inputs,
              const std::vector<bool>& wanted) {
+  if (body.wanted != wanted) return false;
   for (size_t i = 0; i < inputs.size(); ++i) {
     const bool tensor = inputs[i].isTensor();
     if (body.scalars[i].isTensor() != tensor) return false;
@@ -35,19 +32,25 @@ bool Matches(const RecordedBody& body, const std::vector<c10::IValue>& inputs,
                : !SameScalar(body.scalars[i], inputs[i]))
       return false;
   }
-  return body.wanted == wanted;
+  return true;
 }
 
 Tensors Values(const std::vector<Operand>& operands, const LoadedModule& module,
                const Tensors& slots) {
   Tensors values;
   values.reserve(operands.size());
-  for (const Operand& operand : operands) values.push_back(ValueOf(operand, module.weights, slots));
+  for (const Operand& operand : operands) {
+    values.push_back(ValueOf(operand, module.weights, slots));
+    // A weight is a leaf of autograd.
+    if (values.back().defined() && values.back().requires_grad())
+      values.back() = values.back().tensor_data();
+  }
   return values;
 }
 
 void Fill(RecordedRun& run, Tensors& gradients) {
   run.given.clear();
+  run.buffers.clear();
   const size_t first = static_cast<size_t>(run.body->graph->inputs);
   for (size_t i = 0; i < gradients.size(); ++i)
     if (run.body->graph->arrives[i]) run.slots[first + i] = std::move(gradients[i]);
@@ -59,10 +62,15 @@ void Fill(RecordedRun& run, Tensors& gradients) {
 std::shared_ptr<RecordedBody> BodyFor(RecordedBodies& bodies,
                                       const std::vector<c10::IValue>& inputs,
                                       const std::vector<bool>& wanted) {
-  for (const auto& body : bodies.bodies)
-    if (Matches(*body, inputs, wanted)) return body;
+  if (!bodies.refusal.empty()) return nullptr;
   for (const c10::IValue& input : inputs)
     if (input.isTensor() && !input.toTensor().defined()) return nullptr;
+  // Most often it is the last one.
+  for (auto body = bodies.bodies.rbegin(); body != bodies.bodies.rend(); ++body) {
+    if (!Matches(**body, inputs, wanted)) continue;
+    std::rotate(body.base() - 1, body.base(), bodies.bodies.end());
+    return bodies.bodies.back();
+  }
   auto body = std::make_shared<RecordedBody>();
   for (const c10::IValue& input : inputs) {
     body->geometry.push_back(input.isTensor() ? Geometry::Of(input.toTensor()) : Geometry());
@@ -75,56 +83,6 @@ std::shared_ptr<RecordedBody> BodyFor(RecordedBodies& bodies,
   return body;
 }
 
-void NoteForward(RecordedBody& body, double seconds) {
-  if (body.forwards++ == 0 || seconds < body.forward_seconds) body.forward_seconds = seconds;
-}
-
-void NoteGradients(RecordedBody& body, const Tensors& outputs, const Tensors& gradients) {
-  if (body.gradients_known || body.state != RecordedBody::State::kWatched) return;
-  body.graph = std::make_unique<RecordedGraph>();
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    const bool arrives = outputs[i].defined() && gradients[i].defined();
-    body.graph->arrives.push_back(arrives);
-    body.graph->gradient.push_back(arrives ? Geometry::Of(gradients[i]) : Geometry());
-    body.gradients_known = body.gradients_known || arrives;
-  }
-}
-
-void TellBody(int module, const std::string& refusal) {
-  const std::string text = "pipewright-run: module " + std::to_string(module) +
-                           (refusal.empty() ? " runs as lists of operations\n"
-                                            : " stays with autograd: " + refusal + "\n");
-  std::fputs(text.c_str(), stderr);
-}
-
-bool IsReady(const LoadedModule& module, const std::shared_ptr<RecordedBody>& watched,
-             const std::vector<c10::IValue>& inputs) {
-  using State = RecordedBody::State;
-  RecordedBody& body = *watched;
-  if (body.state == State::kUsed) return true;
-  if (body.state == State::kRefused || !body.gradients_known || body.forwards < kWatched)
-    return false;
-  if (body.state == State::kWatched) {
-    if (body.forward_seconds > kLongOperation * module.recorded->nodes)
-      body.refusal = "its operations are long";
-    else
-      body.refusal = Record(module, body, inputs);
-    body.state = body.refusal.empty() ? State::kChecked : State::kRefused;
-  }
-  if (body.state == State::kChecked) {
-    body.refusal = Compare(module, watched, inputs);
-    if (!body.refusal.empty())
-      body.state = State::kRefused;
-    else if (++body.checks == kChecks)
-      body.state = State::kUsed;
-  }
-  if (body.state == State::kRefused) body.graph.reset();
-  // Others than the first signature are not told.
-  if (body.state != State::kChecked && module.recorded->bodies.front() == watched)
-    TellBody(module.index, body.refusal);
-  return body.state == State::kUsed;
-}
-
 std::vector<c10::IValue> ForwardRecorded(const LoadedModule& module,
                                          const std::shared_ptr<RecordedBody>& body,
                                          std::vector<c10::IValue> inputs, RecordedRun& run) {
@@ -135,8 +93,10 @@ std::vector<c10::IValue> ForwardRecorded(const LoadedModule& module,
   for (size_t i = 0; i < inputs.size(); ++i)
     if (inputs[i].isTensor()) run.slots[i] = inputs[i].toTensor();
   run.given = std::move(inputs);
+  for (int weight : graph.written)
+    run.buffers.push_back(module.weights[static_cast<size_t>(weight)].clone());
   for (int slot : graph.forward_release) run.slots[static_cast<size_t>(slot)].reset();
-  Replay(graph.forward, module.weights, run.slots);
+  Replay(graph.forward, true, module.weights, run.slots);
   std::vector<c10::IValue> outputs;
   outputs.reserve(graph.output.size());
   for (const Operand& operand : graph.output) {
@@ -147,6 +107,12 @@ std::vector<c10::IValue> ForwardRecorded(const LoadedModule& module,
   }
   for (int slot : graph.forward_done) run.slots[static_cast<size_t>(slot)].reset();
   return outputs;
+}
+
+void Undo(const LoadedModule& module, const RecordedRun& run) {
+  at::AutoDispatchBelowADInplaceOrView guard;
+  for (size_t i = 0; i < run.buffers.size(); ++i)
+    module.weights[static_cast<size_t>(run.body->graph->written[i])].copy_(run.buffers[i]);
 }
 
 bool GradientsFit(const RecordedBody& body, const Tensors& gradients) {
@@ -163,7 +129,7 @@ std::pair<Tensors, Tensors> BackwardRecorded(const LoadedModule& module, Recorde
                                              Tensors gradients) {
   const RecordedGraph& graph = *run.body->graph;
   Fill(run, gradients);
-  Replay(graph.backward, module.weights, run.slots);
+  Replay(graph.backward, false, module.weights, run.slots);
   return {Values(graph.input_gradient, module, run.slots),
           Values(graph.weight_gradient, module, run.slots)};
 }
@@ -171,7 +137,7 @@ std::pair<Tensors, Tensors> BackwardRecorded(const LoadedModule& module, Recorde
 Tensors InputGradientsRecorded(const LoadedModule& module, RecordedRun& run, Tensors gradients) {
   const RecordedGraph& graph = *run.body->graph;
   Fill(run, gradients);
-  Replay(graph.input_grad, module.weights, run.slots);
+  Replay(graph.input_grad, false, module.weights, run.slots);
   Tensors found = Values(graph.input_gradient, module, run.slots);
   for (int slot : graph.input_grad_done) run.slots[static_cast<size_t>(slot)].reset();
   return found;
@@ -179,7 +145,7 @@ Tensors InputGradientsRecorded(const LoadedModule& module, RecordedRun& run, Ten
 
 Tensors WeightGradientsRecorded(const LoadedModule& module, RecordedRun run) {
   const RecordedGraph& graph = *run.body->graph;
-  Replay(graph.weight_grad, module.weights, run.slots);
+  Replay(graph.weight_grad, false, module.weights, run.slots);
   return Values(graph.weight_gradient, module, run.slots);
 }
 

@@ -1,7 +1,6 @@
 // The second body of a module, behind the same interface as autograd's (runtime/island.h): lists of
-// operations, recorded while autograd's body runs the first microbatches, compared with it bit for
-// bit on two of them, and used from then on where operations are short. Whatever cannot be
-// recorded, or comes out differently, stays with autograd.
+// operations, recorded while autograd's body runs the first microbatches and run without it. When
+// they are recorded, and whether they are used, is choice.h's affair.
 #pragma once
 #include <memory>
 #include <string>
@@ -28,44 +27,45 @@ struct RecordedBody {
   double forward_seconds = 0;  // the shortest of them
   bool gradients_known = false;
   int checks = 0;
+  double eager_seconds = 0, list_seconds = 0;  // F and B in the checks; the shortest
   std::unique_ptr<RecordedGraph> graph;
 };
 
-// Of one module; the last kSignatures signatures.
+// Of one module; the last kSignatures signatures that were met.
 struct RecordedBodies {
   static constexpr size_t kSignatures = 32;
   std::vector<std::shared_ptr<RecordedBody>> bodies;
-  int nodes = 1;  // operations of the module's code
+  std::string refusal;    // of the module, whatever its inputs
+  int nodes = 1;          // operations of the module's code
+  bool always = false;    // recorded at once, and used where they are slower, too
+  bool now = false;       // recorded as soon as a microbatch has been seen, whatever is under way
+  bool tells = false;     // what is chosen, on stderr
+  int64_t forwards = 0;   // for backward
+  int64_t recorded = 0;   // signatures
+  uint64_t step = ~0ull;  // of the newest forward
 };
 
 // One microbatch under way in the lists.
 struct RecordedRun {
   std::shared_ptr<RecordedBody> body;
   Tensors slots;
-  std::vector<c10::IValue> given;  // to run it again by autograd; until B or I
+  // To run it again by autograd; until B or I. `buffers`: as RecordedGraph::written, before F.
+  std::vector<c10::IValue> given;
+  Tensors buffers;
   RandomKey key;
 };
 
-// Says on stderr which body a module has from now on; `refusal`: why it is autograd's, or "".
-void TellBody(int module, const std::string& refusal);
-
-// The body for these inputs; made where there is none.
+// The body for these inputs; made where there is none. Null: there can be none.
 std::shared_ptr<RecordedBody> BodyFor(RecordedBodies& bodies,
                                       const std::vector<c10::IValue>& inputs,
                                       const std::vector<bool>& wanted);
-
-// What autograd's body saw: a forward, and the gradients of the outputs (undefined: none).
-void NoteForward(RecordedBody& body, double seconds);
-void NoteGradients(RecordedBody& body, const Tensors& outputs, const Tensors& gradients);
-
-// Whether the lists may run; records and compares first where that is due.
-bool IsReady(const LoadedModule& module, const std::shared_ptr<RecordedBody>& body,
-             const std::vector<c10::IValue>& inputs);
 
 // F; `run` is what the others take. Outputs as the interpreter's.
 std::vector<c10::IValue> ForwardRecorded(const LoadedModule& module,
                                          const std::shared_ptr<RecordedBody>& body,
                                          std::vector<c10::IValue> inputs, RecordedRun& run);
+// Makes the buffers that F writes to what they were before it.
+void Undo(const LoadedModule& module, const RecordedRun& run);
 // Whether B and I of `run` hold for these gradients.
 bool GradientsFit(const RecordedBody& body, const Tensors& gradients);
 // B: of the inputs, then of the weights.

@@ -13,7 +13,7 @@ std::string Record(const LoadedModule& module, RecordedBody& body,
                    const std::vector<c10::IValue>& inputs);
 
 // Runs both bodies on `inputs`: outputs, gradients by B and by I and W, and buffers must have the
-// same bits. Returns what has not, or "".
+// same bits, and lie in memory alike. Returns what has not, or "". Times F and B of both.
 std::string Compare(const LoadedModule& module, const std::shared_ptr<RecordedBody>& body,
                     const std::vector<c10::IValue>& inputs);
 

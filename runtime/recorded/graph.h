@@ -13,6 +13,9 @@ namespace pipewright {
 struct Geometry {
   std::vector<int64_t> sizes, strides;
   at::ScalarType type = at::kFloat;
+  c10::DispatchKeySet keys =
+      {};               // where it lies, and whether it is conjugated or negated on reading
+  bool number = false;  // a tensor of no dimension that stands for a Python number
 
   static Geometry Of(const at::Tensor& tensor);
   bool Fits(const at::Tensor& tensor) const;
@@ -52,6 +55,7 @@ struct RecordedGraph {
   std::vector<Geometry> gradient;    // by output; meaningful where `arrives`
   std::vector<bool> arrives;         // by output: whether a gradient arrives
   std::vector<Operand> input_gradient, weight_gradient;  // constant: undefined
+  std::vector<int> written;  // weights that F writes to, as far as schemas say
 };
 
 }  // namespace pipewright

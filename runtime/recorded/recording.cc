@@ -32,11 +32,13 @@ static void Traced(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
 TORCH_LIBRARY_IMPL(_, Fake, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&Traced>()); }
 
 Geometry Geometry::Of(const at::Tensor& tensor) {
-  return {tensor.sizes().vec(), tensor.strides().vec(), tensor.scalar_type()};
+  return {tensor.sizes().vec(), tensor.strides().vec(), tensor.scalar_type(), tensor.key_set(),
+          tensor.unsafeGetTensorImpl()->is_wrapped_number()};
 }
 
 bool Geometry::Fits(const at::Tensor& tensor) const {
-  return tensor.scalar_type() == type && tensor.sizes() == sizes && tensor.strides() == strides;
+  return tensor.scalar_type() == type && tensor.key_set() == keys && tensor.sizes() == sizes &&
+         tensor.strides() == strides && tensor.unsafeGetTensorImpl()->is_wrapped_number() == number;
 }
 
 void Recording::Begin() {
@@ -96,6 +98,7 @@ void Recording::Weight(int index, const at::Tensor& tensor) {
   operand.kind = Operand::Kind::kWeight;
   operand.index = index;
   Add(tensor, tensor.requires_grad(), operand);
+  storages_.at(tensor.storage().unsafeGetStorageImpl()).weight = index;
 }
 
 void Recording::Constant(const at::Tensor& tensor) {
@@ -165,6 +168,10 @@ void Recording::Call(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   Instruction call{Instruction::Kind::kCall, op, keys, {}, {}, {}, {}, 0};
   const std::string& name = schema.name();
   bool writes = false, keyed = false;
+  if (!name.starts_with("aten::") && !name.starts_with("pipewright::") &&
+      !name.starts_with("pippy::"))
+    Refuse("an operator of its own, " + name);
+  if (schema.returns().empty() && !name.ends_with("pipe_split")) Refuse("a check, " + name);
   for (size_t i = 0; i < arguments && refusal_.empty(); ++i) {
     const c10::IValue& value = (*stack)[first + i];
     call.operands.push_back(OperandOf(value));
@@ -178,12 +185,16 @@ void Recording::Call(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
       if (!tensor.defined()) return;
       auto storage = storages_.find(tensor.storage().unsafeGetStorageImpl());
       if (storage == storages_.end()) return;
+      const int weight = storage->second.weight;
+      if (backward_ && weight >= 0 && written_.count(weight))
+        Refuse("backward that reads a buffer which forward writes");
       if (!written) {
         if (storage->second.blank && name != "aten::empty_like")
           Refuse("memory that something else has written to");
         return;
       }
       storage->second.blank = false;
+      if (weight >= 0) written_.insert(weight);
       if (backward_) Refuse("backward that writes in place, " + name);
       if (storage->second.given) Refuse("forward that writes to what it is given");
     };

@@ -3,6 +3,7 @@
 #pragma once
 #include <map>
 #include <memory>
+#include <set>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -16,6 +17,7 @@ struct TracedStorage {
   c10::weak_intrusive_ptr<c10::StorageImpl> alive;  // keeps the address from being used again
   bool given = false;  // an input, a trained weight or a constant: nothing may write to it
   bool blank = false;  // nothing recorded has written to it
+  int weight = -1;     // the weight whose memory it is
 };
 
 class Recording {
@@ -48,6 +50,8 @@ class Recording {
     if (refusal_.empty()) refusal_ = why;
   }
   int slots() const { return slots_; }
+  // Weights that were written to, in order.
+  std::vector<int> written() const { return {written_.begin(), written_.end()}; }
   InstructionList forward, backward;
 
   // Called for each operation.
@@ -71,6 +75,7 @@ class Recording {
   std::map<const c10::StorageImpl*, TracedStorage> storages_;
   std::vector<c10::Storage> held_;  // of backward: the engine adds in place what nobody holds
   std::map<uint64_t, int64_t> generators_;  // ids by seed
+  std::set<int> written_;
   Recording* outer_ = nullptr;
 };
 

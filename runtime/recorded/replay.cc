@@ -70,8 +70,10 @@ at::Tensor ValueOf(const Operand& operand, const std::vector<at::Tensor>& weight
   return Read(operand, weights, slots);
 }
 
-void Replay(const InstructionList& list, const std::vector<at::Tensor>& weights, Tensors& slots) {
+void Replay(const InstructionList& list, bool gradient, const std::vector<at::Tensor>& weights,
+            Tensors& slots) {
   at::AutoDispatchBelowADInplaceOrView below;
+  at::AutoGradMode mode(gradient);
   torch::jit::Stack stack;
   stack.reserve(16);
   auto keep = [&](const Instruction& one, at::Tensor value) {

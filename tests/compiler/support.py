@@ -22,7 +22,7 @@ ENVIRONMENT = dict(os.environ, OMP_NUM_THREADS="1")
 
 
 def call(program, *arguments):
-    path = BUILD / "tests" / program if program == "run_package" else BUILD / program
+    path = BUILD / "tests" / program if program.startswith("run_") else BUILD / program
     return subprocess.run([str(path), *map(str, arguments)], capture_output=True, text=True,
                           timeout=120, env=ENVIRONMENT)
 
@@ -64,6 +64,12 @@ class CompilerTest(unittest.TestCase):
         result = call("run_package", package, self.at / "in.safetensors",
                       self.at / "out.safetensors", *(["train"] if train else []))
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        if train and (BUILD / "tests/run_lists").exists():
+            result = call("run_lists", package, self.at / "in.safetensors")
+            self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+            if "PIPEWRIGHT_LISTS_LOG" in os.environ:
+                with open(os.environ["PIPEWRIGHT_LISTS_LOG"], "a") as log:
+                    log.write(f"{self.id()}\n{result.stdout}")
         return load_file(self.at / "out.safetensors")
 
     def same(self, found, expected, what, tolerance=0):

@@ -1,0 +1,189 @@
+#include "runtime/recorded/choice.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <set>
+
+#include "plan/error.h"
+#include "plan/text.h"
+#include "runtime/module.h"
+#include "runtime/recorded/compare.h"
+
+namespace pipewright {
+
+namespace {
+
+// Above this mean length of an operation, in seconds, autograd's share is below what can be
+// measured.
+constexpr double kLongOperation = 60e-6;
+constexpr int kWatched = 4;  // forwards, of which the shortest counts
+constexpr int kChecks = 2;
+// Forwards from one recording to the next: each costs as much as ten of them.
+constexpr int64_t kApart = 128;
+// Forwards until one is recorded while others are under way.
+constexpr int64_t kPatience = 64;
+// Recording and comparing copy what is not trained.
+constexpr size_t kMostUntrained = size_t{64} << 20;
+
+// What the interpreter does without asking the dispatcher, and that depends on nothing but the
+// signature.
+bool IsPlainNode(const torch::jit::Node& node) {
+  static const std::set<std::string> kKnown = {
+      "prim::Constant",      "prim::GetAttr",        "prim::ListConstruct", "prim::TupleConstruct",
+      "prim::ListUnpack",    "prim::TupleUnpack",    "prim::TupleIndex",    "prim::DictConstruct",
+      "prim::NumToTensor",   "prim::device",         "prim::dtype",         "prim::layout",
+      "prim::requires_grad", "prim::unchecked_cast", "prim::is_cuda",       "prim::min",
+      "prim::max",           "prim::TupleSlice"};
+  // These take numbers or texts out of tensors' memory, which no recording sees, or do something
+  // besides computing.
+  static const std::set<std::string> kUnseen = {"aten::ctc_loss",
+                                                "aten::tensor_split",
+                                                "aten::_pack_padded_sequence",
+                                                "aten::_pad_packed_sequence",
+                                                "aten::lstm",
+                                                "aten::gru",
+                                                "aten::rnn_tanh",
+                                                "aten::rnn_relu",
+                                                "aten::str",
+                                                "aten::format",
+                                                "aten::percentFormat",
+                                                "aten::hash",
+                                                "aten::warn",
+                                                "aten::save",
+                                                "aten::manual_seed",
+                                                "aten::seed",
+                                                "aten::backward",
+                                                "aten::set_data"};
+  const std::string kind = node.kind().toQualString();
+  if (kind.starts_with("aten::")) return !kUnseen.count(kind);
+  return kind.starts_with("pipewright::") || kind.starts_with("pippy::") || kKnown.count(kind);
+}
+
+std::string RefusalOf(const torch::jit::Graph& graph, const std::vector<at::Tensor>& weights) {
+  for (const torch::jit::Node* node : graph.nodes()) {
+    if (!node->blocks().empty()) return "control flow";
+    if (!IsPlainNode(*node))
+      return std::string(node->kind().toQualString()) + " cannot be recorded";
+  }
+  size_t untrained = 0;
+  for (const at::Tensor& weight : weights)
+    if (!weight.requires_grad()) untrained += weight.nbytes();
+  return untrained > kMostUntrained ? "large weights that are not trained" : "";
+}
+
+void Tell(int module, const std::string& refusal) {
+  const std::string text = "pipewright-run: module " + std::to_string(module) +
+                           (refusal.empty() ? " runs as lists of operations\n"
+                                            : " stays with autograd: " + refusal + "\n");
+  std::fputs(text.c_str(), stderr);
+}
+
+// Whether this is the time to record, or to compare: when it takes no more memory than the rest of
+// a step does, and not too often.
+bool IsTime(RecordedBodies& bodies, bool first_of_step, bool recorded) {
+  if (bodies.now) return true;
+  if (!recorded && bodies.forwards < kApart * bodies.recorded) return false;
+  int64_t under_way = -1;  // besides the one at hand
+  for (const auto& body : bodies.bodies) under_way += body.use_count() - 1;
+  return first_of_step && (under_way <= 0 || bodies.forwards >= kPatience);
+}
+
+}  // namespace
+
+BodyChoice BodyAskedFor(BodyChoice of_job) {
+  const char* text = std::getenv("PIPEWRIGHT_BODY");
+  if (!text || !*text) return of_job;
+  for (const auto& [name, body] : BodyNames())
+    if (name == text) return body;
+  throw Error("PIPEWRIGHT_BODY", "there is no body " + Quote(text), "auto, autograd or lists");
+}
+
+std::shared_ptr<RecordedBodies> BodiesFor(BodyChoice asked, const torch::jit::Graph& graph,
+                                          const std::vector<at::Tensor>& weights, int module) {
+  if (asked == BodyChoice::kAutograd) return nullptr;
+  auto bodies = std::make_shared<RecordedBodies>();
+  bodies->always = bodies->now = asked == BodyChoice::kLists;
+  const char* text = std::getenv("PIPEWRIGHT_BODY");
+  bodies->tells = text && *text;
+  bodies->nodes = 0;
+  for (const torch::jit::Node* node : graph.nodes()) bodies->nodes += node->kind().is_aten();
+  bodies->refusal = RefusalOf(graph, weights);
+  if (bodies->tells && !bodies->refusal.empty()) Tell(module, bodies->refusal);
+  return bodies;
+}
+
+void NoteForward(RecordedBody& body, double seconds) {
+  if (body.forwards++ == 0 || seconds < body.forward_seconds) body.forward_seconds = seconds;
+}
+
+void NoteGradients(RecordedBody& body, const Tensors& outputs, const Tensors& gradients) {
+  if (body.gradients_known || body.state != RecordedBody::State::kWatched) return;
+  body.graph = std::make_unique<RecordedGraph>();
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const bool arrives = outputs[i].defined() && gradients[i].defined();
+    body.graph->arrives.push_back(arrives);
+    body.graph->gradient.push_back(arrives ? Geometry::Of(gradients[i]) : Geometry());
+    body.gradients_known = body.gradients_known || arrives;
+  }
+}
+
+void RefuseLists(RecordedBody& body, const std::string& why) {
+  body.state = RecordedBody::State::kRefused;
+  body.refusal = why;
+}
+
+bool IsReady(const LoadedModule& module, const std::shared_ptr<RecordedBody>& watched,
+             const std::vector<c10::IValue>& inputs) {
+  using State = RecordedBody::State;
+  RecordedBody& body = *watched;
+  RecordedBodies& bodies = *module.recorded;
+  const uint64_t step = CurrentRandomKey().step;
+  const bool first_of_step = step != bodies.step;
+  bodies.step = step;
+  ++bodies.forwards;
+  if (body.state == State::kUsed) return true;
+  if (body.state == State::kRefused || !body.gradients_known) return false;
+  if (body.forwards < (bodies.now ? 1 : kWatched)) return false;
+  if (body.state == State::kWatched && !bodies.always &&
+      body.forward_seconds > kLongOperation * bodies.nodes)
+    RefuseLists(body, "its operations are long");
+  if (body.state != State::kRefused &&
+      !IsTime(bodies, first_of_step, body.state != State::kWatched))
+    return false;
+  if (body.state == State::kWatched) {
+    ++bodies.recorded;
+    const std::string why = Record(module, body, inputs);
+    body.state = State::kChecked;
+    if (!why.empty()) RefuseLists(body, why);
+  }
+  if (body.state == State::kChecked) {
+    const std::string why = Compare(module, watched, inputs);
+    if (!why.empty())
+      RefuseLists(body, why);
+    else if (++body.checks == kChecks)
+      body.state = State::kUsed;
+    if (body.state == State::kUsed && !bodies.always && body.list_seconds > body.eager_seconds)
+      RefuseLists(body, "lists are no faster");
+  }
+  // Nothing is under way in lists that were never used.
+  if (body.state == State::kRefused) body.graph.reset();
+  // Others than the first signature are not told.
+  if (body.state != State::kChecked && bodies.tells) {
+    bodies.tells = false;
+    Tell(module.index, body.refusal);
+  }
+  return body.state == State::kUsed;
+}
+
+BodyState StateOf(const LoadedModule& module) {
+  if (!module.recorded) return {false, true, "asked for"};
+  const RecordedBodies& bodies = *module.recorded;
+  if (!bodies.refusal.empty()) return {false, true, bodies.refusal};
+  if (bodies.bodies.empty()) return {false, false, "never trained"};
+  const RecordedBody& body = *bodies.bodies.back();
+  if (body.state == RecordedBody::State::kUsed) return {true, true, ""};
+  if (body.state == RecordedBody::State::kRefused) return {false, true, body.refusal};
+  return {false, false, "too few microbatches"};
+}
+
+}  // namespace pipewright

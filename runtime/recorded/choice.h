@@ -1,0 +1,43 @@
+// Which body a module has on inputs of one signature: autograd's, or lists of operations (body.h).
+// Lists are recorded while autograd's body runs the first microbatches, compared with it bit for
+// bit on two of them, and used from then on where they are faster. Whatever cannot be recorded, or
+// comes out differently, stays with autograd.
+#pragma once
+#include <torch/csrc/jit/ir/ir.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "plan/job.h"
+#include "runtime/recorded/body.h"
+
+namespace pipewright {
+
+// PIPEWRIGHT_BODY, or what the job says. Throws Error for names of no body.
+BodyChoice BodyAskedFor(BodyChoice of_job);
+
+// What the lists of a module are kept in; null: autograd's body without a choice.
+std::shared_ptr<RecordedBodies> BodiesFor(BodyChoice asked, const torch::jit::Graph& graph,
+                                          const std::vector<at::Tensor>& weights, int module);
+
+// What autograd's body saw: a forward, and the gradients of the outputs (undefined: none).
+void NoteForward(RecordedBody& body, double seconds);
+void NoteGradients(RecordedBody& body, const Tensors& outputs, const Tensors& gradients);
+
+// Whether the lists may run; records and compares first where that is due.
+bool IsReady(const LoadedModule& module, const std::shared_ptr<RecordedBody>& body,
+             const std::vector<c10::IValue>& inputs);
+
+// No more lists for this signature.
+void RefuseLists(RecordedBody& body, const std::string& why);
+
+// Of the signature that was met last: whether it runs as lists, whether that may still change, and
+// why not.
+struct BodyState {
+  bool lists = false, settled = true;
+  std::string refusal;
+};
+BodyState StateOf(const LoadedModule& module);
+
+}  // namespace pipewright
