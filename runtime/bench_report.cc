@@ -84,7 +84,7 @@ void Print(const Json& s, const BenchOptions& options) {
               Milliseconds(s["step"]["high"]).c_str(), options.steps, options.warmup);
   std::printf("bubble %.1f %%; inputs there when they were needed: %.1f %%\n",
               100 * s["bubble"].get<double>(), 100 * s["overlap"].get<double>());
-  std::printf("%s\n", s["bodies"].get<std::string>().c_str());
+  if (const std::string bodies = s["bodies"]; !bodies.empty()) std::printf("%s\n", bodies.c_str());
   std::printf("\nrank   busy ms  waited ms   idle %%   peak MiB\n");
   for (size_t r = 0; r < s["ranks"].size(); ++r) {
     const Json& rank = s["ranks"][r];

@@ -299,6 +299,9 @@ std::string DescribeBodies(const Session& session, Transport& transport) {
     for (size_t m = 0; m < bodies.size(); ++m)
       if (bodies[m].empty()) bodies[m] = of_rank[m].get<std::string>();
   }
+  if (std::all_of(bodies.begin(), bodies.end(),
+                  [](const std::string& body) { return body == "autograd (asked for)"; }))
+    return "";
   std::vector<std::string> parts;
   for (size_t m = 0; m < bodies.size();) {
     size_t last = m;

@@ -68,7 +68,7 @@ void PrintBusy(const Session& session, Transport& transport, double busy, double
   for (int rank = 0; rank < transport.size(); ++rank)
     std::printf("rank %d  busy %5s %%  %s\n", rank, all[rank].c_str(),
                 Describe(session, rank).c_str());
-  std::printf("%s\n", bodies.c_str());
+  if (!bodies.empty()) std::printf("%s\n", bodies.c_str());
   std::fflush(stdout);
 }
 

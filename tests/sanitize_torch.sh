@@ -8,7 +8,7 @@ export ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=1
 export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
 "$2/tests/runtime_tests" --gtest_brief=1
 for name in forward gradient schedule replica recompute optimizer losses validation asynchronous \
-            checkpoint offload torchscript; do
+            checkpoint offload torchscript lists; do
   test="$(dirname "$0")/e2e/${name}_test.py"
   echo "$name"
   "$3" -B "$test" || [ $? = 77 ]  # 77: no Python with torch

@@ -26,13 +26,23 @@ class Lists(Case):
                     (self.assertIn if body == "lists" else self.assertNotIn)(told, self.text)
             self.assert_same_run(runs["lists"], runs["autograd"], f"{schedule}: ")
 
+    def test_the_faster_one(self):
+        export_gpt(gpt(dropout=0.1), self.path("auto.pt2"))
+        package = self.compile("auto.pt2", "auto.pkg", "--ranks", "2")
+        job = token_job(microbatches=4, steps=6)
+        expected = self.train(package, job, 2, mpi=False)
+        self.assertNotIn("module 0", self.text.split("busy")[-1].split("\n", 1)[1])
+        found = self.train(package, {**job, "body": "auto"}, 2, mpi=False)
+        self.assertRegex(self.text, r"modules? 0(-\d)?: (lists of operations|autograd \()")
+        self.assert_same_run(found, expected)
+
     def test_an_unknown_body(self):
         export_gpt(gpt(), self.path("plain.pt2"))
         package = self.compile("plain.pt2", "plain.pkg", "--ranks", "1")
         job = self.write_job(token_job(steps=1))
         self.assert_fails(run_ranks(1, "train", package, job, mpi=False,
                                     environment={"PIPEWRIGHT_BODY": "list"}),
-                          'there is no body "list"', "autograd or lists")
+                          'there is no body "list"', "auto, autograd or lists")
 
 
 if __name__ == "__main__":
