@@ -169,15 +169,17 @@ def make_muon(job, model, settings):
     others = dict(settings.pop("others"))
     match = others.pop("match", [])
     common = {key: settings.pop(key, None) for key in ("clip_norm", "lr_schedule")}
-    left, matrices = torch.nn.ParameterDict(), []
+    groups = settings.pop("groups", [])
+    kinds = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+    left, matrices = [], []
     for name, p in model.named_parameters():
         if matches(job.get("freeze", []), name):
             p.requires_grad_(False)
-        elif p.dim() != 2 or matches(match, name):
-            left[name.replace(".", "/")] = p
-        else:
-            matrices.append({"params": [p]})
-    rest, _ = make_optimizer({"optimizer": others}, left)
+            continue
+        own = next((group for group in groups if matches(group["match"], name)), {})
+        group = {"params": [p], **{k: v for k, v in own.items() if k != "match"}}
+        (left if p.dim() != 2 or matches(match, name) else matrices).append(group)
+    rest = kinds[others.pop("type")](left, **others)
     optimizer = Several([torch.optim.Muon(matrices, **settings), rest])
     for group in optimizer.param_groups:
         group["base_lr"] = group["lr"]

@@ -200,11 +200,13 @@ Manifest ReadManifest(const std::string& package) {
   const std::string file = package + "/manifest.json";
   std::error_code ignored;
   if (std::filesystem::is_regular_file(package, ignored))
-    throw Error(package, "is a file, where a package (a folder) is expected",
-                IsZip(package)
-                    ? "compile the model first: pipewright compile " + package + " -o FOLDER"
-                    : "the package comes before other files");
-  if (std::filesystem::is_directory(package, ignored) && !std::filesystem::exists(file, ignored))
+    throw Error(
+        package, "is a file, where a package (a folder) is expected",
+        IsZip(package)
+            ? "compile the model first: pipewright compile " + package + " -o FOLDER"
+            : "name the folder that `pipewright compile -o` wrote; it comes before other files");
+  if (std::filesystem::is_directory(package, ignored) && !std::filesystem::exists(file, ignored) &&
+      !ignored)
     throw Error(package, "is not a package: it holds no manifest.json",
                 "name a folder that `pipewright compile -o` wrote");
   return ParseManifest(ReadFile(file), file);

@@ -183,6 +183,13 @@ OptimizerJob ReadOptimizer(const Json& in, const std::string& where, int64_t ste
   return optimizer;
 }
 
+std::string OptimizerText(const OptimizerJob& job) {
+  if (!job.others) return job.type;
+  std::string text = job.type + ", " + job.others->type + " for vectors";
+  for (const std::string& pattern : job.others_match) text += " " + pattern;
+  return text;
+}
+
 double RateFactor(const RateJob& rate, int64_t step) {
   if (step < rate.warmup) return static_cast<double>(step + 1) / static_cast<double>(rate.warmup);
   double since = static_cast<double>(step - rate.warmup);

@@ -61,11 +61,14 @@ struct OptimizerJob {
 // Reads the object. `steps` are the job's. Throws Error naming the key.
 OptimizerJob ReadOptimizer(const Json& in, const std::string& where, int64_t steps);
 
+// Its type, of Muon with what trains the others: runs go on only with the same.
+std::string OptimizerText(const OptimizerJob& job);
+
 // The factor of the learning rate at `step`, from 0.
 double RateFactor(const RateJob& rate, int64_t step);
 
 // The optimizer, learning rate and weight decay of a parameter: all the names it has, and whether
-// it has two dimensions.
+// it is a matrix of real numbers.
 OptimizerJob OptimizerFor(const OptimizerJob& job, const std::vector<std::string>& names,
                           bool matrix);
 

@@ -205,7 +205,7 @@ void Checkpointer::Commit(const Shot& shot) try {
   checkpoint.step = shot.step;
   checkpoint.data = shot.data;
   checkpoint.seed = session_.job.seed;
-  checkpoint.optimizer = session_.job.optimizer.type;
+  checkpoint.optimizer = OptimizerText(session_.job.optimizer);
   checkpoint.loss_scale = shot.loss_scale;
   checkpoint.job = job_text_;
   for (int rank : writers_) {
@@ -285,9 +285,9 @@ void Restore(const RunCheckpoint& checkpoint, const Files& files, Session& sessi
   auto refuse = [&](const std::string& what, const std::string& cure) {
     throw Error(checkpoint.path, what, cure);
   };
-  if (checkpoint.optimizer != job.optimizer.type)
+  if (const std::string text = OptimizerText(job.optimizer); checkpoint.optimizer != text)
     refuse("was written with the optimizer " + checkpoint.optimizer + ", " + job.path + " says " +
-               job.optimizer.type,
+               text,
            "start anew from its weights: pipewright weights merge, then --weights");
   if (checkpoint.seed != job.seed)
     refuse("was written with the seed " + std::to_string(checkpoint.seed) + ", " + job.path +

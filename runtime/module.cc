@@ -126,10 +126,10 @@ static std::vector<std::optional<double>> KeptParts(const ModuleInfo& info,
 
 // The first vector function of MKL (2024.2, mkl_vml_serv_cpu_detect) stores what kind of processor
 // this is twice, first as a number that means something else; a thread that reads it in between
-// computes with about 12 bits (seen in one of 3,000 processes whose threads began with sqrt at
-// once). So one thread makes the first call, before ranks that are threads compute.
+// computes with about 12 bits (one of 3,000 processes whose threads begin with sqrt at once does).
+// So one thread makes the first call, before ranks that are threads compute.
 static void BeginVectorMath() {
-  static const at::Tensor first = at::ones({1024}).sqrt();
+  [[maybe_unused]] static const bool done = at::ones({1024}).sqrt().defined();
 }
 
 // `runs`: with what only a run needs.
@@ -193,8 +193,8 @@ static LoadedModule Load(const std::string& package, const Manifest& manifest, i
     CheckStatistics(*graph);
   }
   module.code = std::make_unique<torch::jit::Code>(graph, info.name);
-  if (std::find(left_out.begin(), left_out.end(), true) == left_out.end())
-    module.recorded = BodiesFor(body, *graph, module.weights, index);
+  const bool on_disk = std::find(left_out.begin(), left_out.end(), true) != left_out.end();
+  module.recorded = BodiesFor(body, *graph, module.weights, on_disk, index);
   return module;
 }
 

@@ -132,8 +132,8 @@ static void Begin(const OptimizerJob& job, const at::Tensor& parameter, Optimize
   };
   const bool adam = job.kind == OptimizerJob::kAdam || job.kind == OptimizerJob::kAdamW;
   const bool rmsprop = job.kind == OptimizerJob::kRmsprop;
-  keep(state.momentum, job.kind == OptimizerJob::kMuon);
-  keep(state.momentum, (job.kind == OptimizerJob::kSgd || rmsprop) && job.momentum != 0);
+  keep(state.momentum, job.kind == OptimizerJob::kMuon ||
+                           ((job.kind == OptimizerJob::kSgd || rmsprop) && job.momentum != 0));
   keep(state.average, adam || (rmsprop && job.centered));
   keep(state.average_sq, adam || rmsprop);
   keep(state.average_sq, job.kind == OptimizerJob::kAdagrad, job.initial_accumulator);

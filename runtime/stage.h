@@ -40,7 +40,7 @@ struct StageSettings {
   bool keep_gradients = false;  // of the last step, for SaveGradients
   bool merge_buffers = false;   // of replicas, see MergeBuffers
   std::vector<bool> recompute;  // by module; empty: none
-  BodyChoice body = BodyChoice::kAuto;
+  BodyChoice body = BodyChoice::kAutograd;
   // Weights that stay on disk until LOAD, [module][held]; this rank's lists (of a session that
   // trains and validates two: the second is for SetTraining(false)); and the checkpoint that they
   // come from instead of the package ("": none).

@@ -18,6 +18,8 @@ Updater::Updater(const Manifest& manifest, const OptimizerJob& optimizer,
       dynamic_(loss_scale.interval > 0),
       keep_gradients_(keep_gradients) {
   scale_.factor = loss_scale.initial;
+  if (job_.kind == OptimizerJob::kMuon && !job_.others)
+    throw Error("optimizer.others", "is missing: Muon trains matrices alone");
   if (job_.state_on_disk) {
     try {
       folder_ = OffloadFolder::In(job_.state_folder);
@@ -45,7 +47,8 @@ void Updater::Hold(int module, const std::vector<at::Tensor>& weights) {
   for (size_t w = 0; w < weights.size(); ++w) {
     Parameter parameter;
     parameter.weight = weights[w].detach();
-    parameter.job = OptimizerFor(job_, names_[module][w], weights[w].dim() == 2);
+    parameter.job =
+        OptimizerFor(job_, names_[module][w], weights[w].dim() == 2 && !weights[w].is_complex());
     if (auto place = place_.find({module, w}); place != place_.end())
       parameter.place = place->second;
     parameters.push_back(std::move(parameter));

@@ -99,7 +99,8 @@ BodyChoice BodyAskedFor(BodyChoice of_job) {
 }
 
 std::shared_ptr<RecordedBodies> BodiesFor(BodyChoice asked, const torch::jit::Graph& graph,
-                                          const std::vector<at::Tensor>& weights, int module) {
+                                          const std::vector<at::Tensor>& weights, bool on_disk,
+                                          int module) {
   if (asked == BodyChoice::kAutograd) return nullptr;
   auto bodies = std::make_shared<RecordedBodies>();
   bodies->always = bodies->now = asked == BodyChoice::kLists;
@@ -107,7 +108,7 @@ std::shared_ptr<RecordedBodies> BodiesFor(BodyChoice asked, const torch::jit::Gr
   bodies->tells = text && *text;
   bodies->nodes = 0;
   for (const torch::jit::Node* node : graph.nodes()) bodies->nodes += node->kind().is_aten();
-  bodies->refusal = RefusalOf(graph, weights);
+  bodies->refusal = on_disk ? "weights on disk" : RefusalOf(graph, weights);
   if (bodies->tells && !bodies->refusal.empty()) Tell(module, bodies->refusal);
   return bodies;
 }

@@ -19,7 +19,8 @@ BodyChoice BodyAskedFor(BodyChoice of_job);
 
 // What the lists of a module are kept in; null: autograd's body without a choice.
 std::shared_ptr<RecordedBodies> BodiesFor(BodyChoice asked, const torch::jit::Graph& graph,
-                                          const std::vector<at::Tensor>& weights, int module);
+                                          const std::vector<at::Tensor>& weights, bool on_disk,
+                                          int module);
 
 // What autograd's body saw: a forward, and the gradients of the outputs (undefined: none).
 void NoteForward(RecordedBody& body, double seconds);

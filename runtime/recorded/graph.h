@@ -13,9 +13,8 @@ namespace pipewright {
 struct Geometry {
   std::vector<int64_t> sizes, strides;
   at::ScalarType type = at::kFloat;
-  c10::DispatchKeySet keys =
-      {};               // where it lies, and whether it is conjugated or negated on reading
-  bool number = false;  // a tensor of no dimension that stands for a Python number
+  c10::DispatchKeySet keys;  // where it lies, and whether it is conjugated or negated on reading
+  bool number = false;       // a tensor of no dimension that stands for a Python number
 
   static Geometry Of(const at::Tensor& tensor);
   bool Fits(const at::Tensor& tensor) const;

@@ -116,6 +116,17 @@ class Checkpoints(Case):
                 self.assertIn("resumed from", result.out)
                 self.assert_same_end(reference, f"{name}, conf {conf}, {schedule}: ")
 
+    def test_muon_resumes(self):
+        job = {**job_with(), "optimizer": {"type": "muon", "others": {**ADAMW, "match": ["embedding.*"]}}}
+        self.succeed(self.run_train("plain", job, 3))
+        reference = self.finished()
+        self.forget_after(6)
+        self.succeed(self.run_train("plain", job, 2, "--resume", mpi=False))
+        self.assert_same_end(reference)
+        job["optimizer"]["others"]["match"] = []
+        self.assert_fails(self.run_train("plain", {**job, "steps": 12}, 2, "--resume", mpi=False),
+                          "with the optimizer muon, adamw for vectors embedding.*, ")
+
     def test_resumes_in_the_middle_of_a_later_epoch(self):
         data = self.path("few.bin")
         data.write_bytes(bytes(range(256)) * 3)  # 47 samples: 5 steps of 8, 7 left over

@@ -50,7 +50,8 @@ class Optimizers(Case):
 
     def test_muon(self):
         others = {**ADAMW, "match": ["embedding.*", "position.*"]}
-        for ranks, changes in ((3, {"lr_schedule": {"type": "linear", "warmup": 2}}),
+        groups = [{"match": ["*.bias", "blocks.1.*"], "lr": 1e-3, "weight_decay": 0}]
+        for ranks, changes in ((3, {"lr_schedule": {"type": "linear", "warmup": 2}, "groups": groups}),
                                (1, {"adjust_lr_fn": "match_rms_adamw", "nesterov": False})):
             self.check(ranks, optimizer={"type": "muon", "lr": 0.02, "others": others, **changes})
         job = token_job(optimizer={"type": "muon", "others": {**ADAMW, "match": ["embeding.*"]}})
