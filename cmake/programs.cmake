@@ -7,7 +7,7 @@ if(NOT PIPEWRIGHT_TORCH)
     list(REMOVE_ITEM COMMAND_SOURCES ${CMAKE_SOURCE_DIR}/${source})
   endforeach()
 endif()
-add_executable(pipewright compiler/main.cc compiler/program.cc
+add_executable(pipewright compiler/main.cc compiler/program.cc compiler/usage.cc
   compiler/partition_problem.cc compiler/simulate_report.cc compiler/validate_plan.cc
   compiler/zb_auto_plan.cc
                ${COMMAND_SOURCES})
@@ -26,7 +26,7 @@ install(TARGETS pipewright)
 # pipewright-run: what mpirun starts.
 if(TARGET pipewright_runtime)
   file(GLOB RUN_SOURCES CONFIGURE_DEPENDS runtime/main.cc runtime/*_command.cc)
-  add_executable(pipewright-run ${RUN_SOURCES} compiler/program.cc)
+  add_executable(pipewright-run ${RUN_SOURCES} compiler/program.cc compiler/usage.cc)
   target_link_libraries(pipewright-run PRIVATE pipewright_runtime CLI11::CLI11)
   install(TARGETS pipewright-run)
 endif()

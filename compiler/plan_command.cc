@@ -41,6 +41,13 @@ bool IsFile(const std::string& schedule) {
 
 // The schedule, and in `graph` where its stages run: replicas without a microbatch too.
 Plan ScheduleOf(const Request& request, StageGraph& graph) {
+  int stages = 0;
+  if (!request.stages.empty()) {
+    const char* end = request.stages.data() + request.stages.size();
+    auto [last, error] = std::from_chars(request.stages.data(), end, stages);
+    if (error != std::errc() || last != end || stages < 1)
+      throw UsageError("--stages", "\"" + request.stages + "\" is not a number of stages");
+  }
   if (IsFile(request.schedule)) {
     Plan plan = ReadPlanOrLoop(ReadFile(request.schedule), request.schedule, request.steps);
     PrintNotes(plan);
@@ -51,6 +58,9 @@ Plan ScheduleOf(const Request& request, StageGraph& graph) {
     };
     check(request.ranks, static_cast<int>(plan.ranks.size()), "ranks");
     check(request.microbatches, plan.microbatches, "microbatches");
+    check(stages, plan.stages, "stages");
+    if (!request.placement.empty())
+      throw UsageError("--placement", "a file says itself which rank runs which stage");
     graph = GraphOf(plan);
     if (request.forward_only) DropBackward(plan);
     return plan;
@@ -59,13 +69,6 @@ Plan ScheduleOf(const Request& request, StageGraph& graph) {
   if (request.ranks < 1) throw UsageError("--ranks", "it is needed to make a schedule");
   if (request.microbatches < 1)
     throw UsageError("--microbatches", "it is needed to make a schedule");
-  int stages = 0;
-  if (!request.stages.empty()) {
-    const char* end = request.stages.data() + request.stages.size();
-    auto [last, error] = std::from_chars(request.stages.data(), end, stages);
-    if (error != std::errc() || last != end || stages < 1)
-      throw UsageError("--stages", "\"" + request.stages + "\" is not a number of stages");
-  }
   ScheduleOptions options;
   options.forward_only = request.forward_only;
   Placement placement;
@@ -227,6 +230,17 @@ void MakePlan(const Request& request) {
                        : Fold(lowered(request.ranks / request.microbatches + kFoldSteps)));
 }
 
+// What the command is asked to do takes some of the options; others would be passed over in
+// silence.
+void AllowOnly(const CLI::App& app, const std::string& what,
+               const std::vector<std::string>& allowed) {
+  for (const CLI::Option* option : app.get_options())
+    if (option->count() > 0 && option->get_name() != what &&
+        std::find(allowed.begin(), allowed.end(), option->get_name()) == allowed.end())
+      throw UsageError(option->get_name(), "it has no meaning with " + what,
+                       "what goes with it: " + Join(allowed, ", "));
+}
+
 }  // namespace
 
 void AddPlanCommand(CLI::App& app) {
@@ -266,11 +280,26 @@ void AddPlanCommand(CLI::App& app) {
                "write, or check, the schedule: without transfers");
   app.add_option("-o,--output", request->output, "the file to write (default: standard output)");
   app.add_option("--validate", request->validate, "check a plan, name the first rule it breaks");
-  app.callback([request] {
-    if (!request->validate.empty())
+  app.callback([request, &app] {
+    if (!request->validate.empty()) {
+      AllowOnly(app, "--validate", {"--costs", "--memory", "--steps", "--compute-only"});
       return ValidatePlan({request->validate, request->costs, request->steps, request->memory,
                            request->compute_only});
-    if (!request->package.empty()) return PlanRun(*request);
+    }
+    if (!request->package.empty()) {
+      AllowOnly(
+          app, "a package",
+          {"package", "job", "--conf", "--schedule", "--ranks", "--forward-only", "--output"});
+      return PlanRun(*request);
+    }
+    if (!request->conf.empty())
+      throw UsageError("--conf",
+                       "it is the conf of a package: pipewright plan PACKAGE JOB --conf F");
+    if (!request->costs_out.empty() &&
+        (request->schedule != "zb-auto" || request->stages != "auto"))
+      throw UsageError("--costs-out", "it goes with --schedule zb-auto --stages auto");
+    if (request->offload_memory > 0 && request->offload.empty())
+      throw UsageError("--offload-memory", "it goes with --offload");
     if (request->schedule.empty())
       throw UsageError(
           "plan", "nothing to do: PACKAGE JOB, --schedule or --validate is needed",

@@ -5,8 +5,8 @@
 #include <string_view>
 
 #include "compiler/commands.h"
+#include "compiler/usage.h"
 #include "plan/error.h"
-#include "plan/text.h"
 
 namespace pipewright {
 
@@ -32,9 +32,7 @@ int RunProgram(const char* name, const char* description, const Command* command
   // CLI11 says only "a subcommand is required" for a misspelt one.
   if (argc > 1 && argv[1][0] != '-' &&
       std::find(names.begin(), names.end(), argv[1]) == names.end()) {
-    if (!IsFirstRank()) return kUsage;
-    std::cerr << name << ": unknown command \"" << argv[1] << "\"" << Suggest(argv[1], names)
-              << "\n  commands: " << Join(names, ", ") << "\n";
+    if (IsFirstRank()) std::cerr << UnknownCommand(name, names, argv[1]);
     return kUsage;
   }
   try {
@@ -42,19 +40,15 @@ int RunProgram(const char* name, const char* description, const Command* command
     return kSuccess;
   } catch (const CLI::RuntimeError& e) {  // a command that has said all there is to say
     return e.get_exit_code();
-  } catch (const CLI::ExtrasError& e) {
-    // CLI11 names them from the last to the first.
-    const std::vector<std::string> extras = app.remaining(/*recurse=*/true);
-    if (IsFirstRank())
-      std::cerr << (extras.size() > 1 ? "The following arguments were not expected: "
-                                      : "The following argument was not expected: ")
-                << Join(extras, " ") << "\nRun with --help for more information.\n";
-    return kUsage;
   } catch (const CLI::ParseError& e) {
-    std::ostringstream out, err;
-    int code = app.exit(e, out, err);
+    if (e.get_exit_code() != 0) {
+      if (IsFirstRank()) std::cerr << UsageMessage(name, names, app, e);
+      return kUsage;
+    }
+    std::ostringstream out, err;  // help, or the version
+    app.exit(e, out, err);
     if (IsFirstRank()) std::cout << out.str(), std::cerr << err.str();
-    return code == 0 ? kSuccess : kUsage;
+    return kSuccess;
   } catch (const UsageError& e) {
     if (IsFirstRank()) std::cerr << name << ": " << e.what() << "\n";
     return kUsage;

@@ -35,7 +35,13 @@ Comparison CompareWith(const Request& request, const Plan& plan, const Costs& co
   constexpr int kEnough = 8;
   int wanted = std::min(kEnough, static_cast<int>(steps.size()));
   options.steps = std::max(options.steps, (wanted + plan.steps - 1) / std::max(1, plan.steps));
-  return Compare(ActionsOf(plan, Simulate(plan, costs, options)), measured);
+  std::vector<TraceAction> predicted = ActionsOf(plan, Simulate(plan, costs, options));
+  Comparison comparison = Compare(predicted, measured);
+  std::string other = OrderDifference(predicted, measured, plan.microbatches);
+  if (!other.empty())
+    std::cerr << request.compare << ": it is of another schedule than " << request.plan << ": "
+              << other << "\n";
+  return comparison;
 }
 
 void SimulatePlan(Request& request) {
@@ -57,7 +63,12 @@ void SimulatePlan(Request& request) {
     }
   }
   request.options.transfers = !request.trace.empty();
-  Trace trace = Simulate(plan, costs, request.options);
+  Trace trace;
+  try {
+    trace = Simulate(plan, costs, request.options);
+  } catch (const Error& e) {
+    throw Error(request.plan, e.what());
+  }
   Figures figures = Measure(plan, costs, trace, request.options);
   LowerBound bound =
       BoundOf(plan, costs, request.memory, request.options.steps, request.options.recompute);
@@ -98,7 +109,8 @@ void AddSimulateCommand(CLI::App& app) {
                "a link carries the bytes of one message at a time");
   app.add_flag("--synchronous", request->options.synchronous,
                "a rank stays at a SEND until its RECV is posted");
-  app.add_option("--memory", request->memory, "limit per rank, for the lower bound")
+  app.add_option("--memory", request->memory,
+                 "limit per rank in the units of the costs, for the lower bound")
       ->check(CLI::NonNegativeNumber);
   app.add_option("--recompute", request->recompute,
                  "stages that recompute their forward, as 0,3 (the costs must offer it)");

@@ -15,7 +15,14 @@ static Json Value(double x) {
   return x;
 }
 
-static std::string Show(double x) { return Value(x).dump(); }
+// For people: what is not whole has nine digits (--json has them all).
+static std::string Show(double x) {
+  Json value = Value(x);
+  if (value.is_number_integer()) return value.dump();
+  char out[32];
+  std::snprintf(out, sizeof out, "%.9g", x);
+  return out;
+}
 
 static std::string Percent(double rate) {
   char out[32];

@@ -1,6 +1,7 @@
 #include "plan/compare.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 
 #include "plan/actions.h"
@@ -148,6 +149,41 @@ Comparison Compare(const std::vector<TraceAction>& predicted,
     out.ranks.push_back(rank);
   }
   return out;
+}
+
+std::string OrderDifference(const std::vector<TraceAction>& predicted,
+                            const std::vector<TraceAction>& measured, int microbatches) {
+  // [rank] the compute actions of the first step by their start
+  auto first_step = [&](std::vector<TraceAction> actions) {
+    int first = std::numeric_limits<int>::max();
+    for (const TraceAction& e : actions)
+      if (IsCompute(e.action.kind)) first = std::min(first, e.step);
+    std::stable_sort(actions.begin(), actions.end(),
+                     [](const TraceAction& a, const TraceAction& b) { return a.start < b.start; });
+    std::map<int, std::vector<std::string>> ranks;
+    for (const TraceAction& e : actions) {
+      if (e.step != first || !IsCompute(e.action.kind)) continue;
+      Action action = e.action;
+      action.version = -1;
+      if (microbatches > 0) action.microbatch %= microbatches;
+      if (microbatches > 0 && action.kind == ActionKind::kOverlap)
+        action.overlap_microbatch %= microbatches;
+      ranks[e.rank].push_back(ToText(action));
+    }
+    return ranks;
+  };
+  auto left = first_step(predicted), right = first_step(measured);
+  for (auto& [rank, planned] : left) {
+    const std::vector<std::string>& ran = right[rank];
+    for (size_t i = 0; i < std::max(planned.size(), ran.size()); ++i) {
+      std::string there = i < planned.size() ? planned[i] : "nothing";
+      std::string here = i < ran.size() ? ran[i] : "nothing";
+      if (here != there)
+        return "rank " + std::to_string(rank) + " ran " + here + " as its action " +
+               std::to_string(i) + ", the plan has " + there + " there";
+    }
+  }
+  return "";
 }
 
 }  // namespace pipewright

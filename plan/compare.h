@@ -43,4 +43,9 @@ struct Comparison {
 Comparison Compare(const std::vector<TraceAction>& predicted,
                    const std::vector<TraceAction>& measured);
 
+// Where a rank's compute actions of the first step differ, as "rank 0 ran 0F2 as its action 3, the
+// plan has 0B0 there"; "" where they are the same. `microbatches`: of a step of the plan.
+std::string OrderDifference(const std::vector<TraceAction>& predicted,
+                            const std::vector<TraceAction>& measured, int microbatches);
+
 }  // namespace pipewright

@@ -80,6 +80,21 @@ TEST(Compare, OtherEventsAreSkippedAndMisfitsRefused) {
   EXPECT_THROW(ReadChromeTrace(R"({"traceEvents": []})", "t"), Error);
 }
 
+TEST(Compare, AnotherOrderIsNamed) {
+  Plan plan = Lowered(2, 3);
+  Placement placement = ParsePlacement("loop", 2, 2);
+  Plan other = Lower(MakeSchedule("gpipe", 2, 2, 3, placement), ChainGraph(placement));
+  SimulateOptions two;
+  two.steps = 2;
+  std::vector<TraceAction> ran = ActionsOf(plan, Simulate(plan, Times(2, 3, 1), two));
+  EXPECT_EQ(OrderDifference(ActionsOf(plan, Simulate(plan, Times(1, 1, 1))), ran, 3), "");
+  EXPECT_EQ(OrderDifference(ActionsOf(other, Simulate(other, Times(1, 1, 1))), ran, 3),
+            "rank 0 ran 0B0 as its action 2, the plan has 0F2 there");
+  ran.resize(5);  // of rank 0's six actions
+  EXPECT_EQ(OrderDifference(ActionsOf(plan, Simulate(plan, Times(1, 1, 1))), ran, 3),
+            "rank 0 ran nothing as its action 5, the plan has 0B2 there");
+}
+
 TEST(Compare, BytesALink) {
   Plan plan = Lowered(3, 4);
   Trace trace = Simulate(plan, Times(1, 1, 1));

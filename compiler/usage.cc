@@ -1,0 +1,129 @@
+#include "compiler/usage.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+
+#include "plan/text.h"
+
+namespace pipewright {
+
+namespace {
+
+// Who looks for a command of the other program should find it.
+struct Elsewhere {
+  const char* program;
+  std::vector<std::string> commands;
+};
+
+const Elsewhere kPrograms[] = {
+    {"pipewright",
+     {"codegen", "compile", "conf", "partition", "plan", "place", "profile", "simulate",
+      "weights"}},
+    {"pipewright-run", {"train", "bench", "eval", "infer", "generate"}},
+};
+
+std::string Number(const std::string& digits) {
+  double value = std::strtod(digits.c_str(), nullptr);
+  char out[32];
+  std::snprintf(out, sizeof out, "%.15g", value);
+  return out;
+}
+
+// What stands between two marks; false where one of them is missing.
+bool Between(const std::string& text, const std::string& left, const std::string& right,
+             std::string& found) {
+  size_t from = text.find(left);
+  if (from == std::string::npos) return false;
+  from += left.size();
+  size_t to = right.empty() ? text.size() : text.rfind(right);
+  if (to == std::string::npos || to < from) return false;
+  found = text.substr(from, to - from);
+  return true;
+}
+
+// CLI11 tells a range by its bounds in full, were they the largest number there is.
+std::string Readable(const std::string& what) {
+  std::string option = what.substr(0, what.find(": ")), value, bounds, times;
+  if (Between(what, ": At Most 1 required but received ", "", times))
+    return option + ": given " + times + " times";
+  if (Between(what, ": 1 required ", " missing", value)) return option + ": its value is missing";
+  if (!Between(what, ": Value ", " not in range ", value) ||
+      !Between(what, " not in range ", "", bounds))
+    return what;
+  size_t to = bounds.find(" to ");
+  if (to == std::string::npos) return what;
+  std::string low = bounds.substr(0, to), high = bounds.substr(to + 4);
+  char* end = nullptr;
+  double number = std::strtod(value.c_str(), &end), least = std::strtod(low.c_str(), nullptr),
+         most = std::strtod(high.c_str(), nullptr);
+  std::string wrong = option + ": \"" + value + "\" is ";
+  bool whole = low.find('.') == std::string::npos;
+  if (value.empty() || *end) return wrong + (whole ? "not a whole number" : "not a number");
+  if (number > most) return wrong + "more than " + Number(high);
+  if (number < least) return wrong + "less than " + Number(low);
+  if (number == least) return wrong + "not more than " + Number(low);  // a bound that is left out
+  return wrong + "not a whole number";
+}
+
+// The option that the message begins with, or null.
+const CLI::Option* OptionOf(const CLI::App& command, const std::string& what) {
+  std::string name = what.substr(0, what.find_first_of(": "));
+  for (const CLI::App* app = &command; app; app = app->get_parent())
+    if (const CLI::Option* option = app->get_option_no_throw(name)) return option;
+  return nullptr;
+}
+
+std::string Unexpected(const CLI::App& command, const std::vector<std::string>& extras) {
+  std::vector<std::string> quoted, options;
+  for (const std::string& extra : extras) quoted.push_back("\"" + extra + "\"");
+  for (const CLI::App* app = &command; app; app = app->get_parent())
+    for (const CLI::Option* option : app->get_options())
+      for (const std::string& name : option->get_lnames()) options.push_back("--" + name);
+  bool option = extras.size() == 1 && extras[0].starts_with("--");
+  std::string name = extras.empty() ? "" : extras[0].substr(0, extras[0].find('='));
+  return "unexpected " + Join(quoted, " ") + (option ? Suggest(name, options) : "");
+}
+
+}  // namespace
+
+std::string UnknownCommand(const std::string& program, const std::vector<std::string>& commands,
+                           const std::string& word) {
+  std::string out = program + ": unknown command \"" + word + "\"";
+  for (const Elsewhere& other : kPrograms)
+    if (other.program != program &&
+        std::find(other.commands.begin(), other.commands.end(), word) != other.commands.end())
+      return out + "\n  it is one of the other program: " + other.program + " " + word + "\n";
+  return out + Suggest(word, commands) + "\n  commands: " + Join(commands, ", ") + "\n";
+}
+
+std::string UsageMessage(const std::string& program, const std::vector<std::string>& commands,
+                         CLI::App& app, const CLI::ParseError& error) {
+  const CLI::App* command = &app;
+  std::string name = program;
+  for (bool deeper = true; deeper;) {
+    deeper = false;
+    for (const CLI::App* one : command->get_subcommands()) {
+      command = one, name += " " + one->get_name(), deeper = true;
+      break;
+    }
+  }
+  // CLI11 names what is left over from the last to the first.
+  std::vector<std::string> extras = app.remaining(/*recurse=*/true);
+  if (command == &app) {
+    for (const std::string& extra : extras)
+      if (!extra.starts_with("-")) return UnknownCommand(program, commands, extra);
+    if (extras.empty())
+      return name + ": which command?\n  commands: " + Join(commands, ", ") + "\n";
+  }
+  std::string list = "\n  " + name + " --help lists what it takes\n";
+  bool over = dynamic_cast<const CLI::ExtrasError*>(&error) || command == &app;
+  if (over && !extras.empty()) return name + ": " + Unexpected(*command, extras) + list;
+  std::string what = Readable(error.what());
+  const CLI::Option* option = OptionOf(*command, what);
+  if (!option || option->get_description().empty()) return name + ": " + what + list;
+  return name + ": " + what + "\n  " + option->get_name() + ": " + option->get_description() + "\n";
+}
+
+}  // namespace pipewright
