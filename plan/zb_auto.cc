@@ -77,8 +77,10 @@ std::vector<Placement> MapsToSearch(const Costs& costs, int ranks, int stages, i
   return chosen;
 }
 
-// The least limit that one microbatch at a time needs on some rank.
-[[noreturn]] void DoesNotFit(const OrderProblem& p, double memory, const std::string& name) {
+// What one microbatch at a time needs on the worst rank of a placement, which is enough there;
+// where the placement is free, another one may do with less.
+[[noreturn]] void DoesNotFit(const OrderProblem& p, double memory, const std::string& name,
+                             bool chosen) {
   int worst = 0;
   double most = 0;
   for (int r = 0; r < p.ranks; ++r) {
@@ -93,7 +95,9 @@ std::vector<Placement> MapsToSearch(const Costs& costs, int ranks, int stages, i
   }
   throw Error(name,
               "one microbatch at a time already needs " + Plain(most) + " on rank " +
-                  std::to_string(worst) + ", more than " + Plain(memory),
+                  std::to_string(worst) +
+                  (chosen ? " of placement " + PlacementText(p.placement) : "") + ", more than " +
+                  Plain(memory),
               "raise the limit, use more ranks, or give a recompute option in the costs");
 }
 
@@ -141,7 +145,7 @@ ZbAutoResult ZbAuto(const Costs& costs, int ranks, int stages, int microbatches,
     if (options.forward_only) again.clear();
     DoesNotFit(
         MakeProblem(costs, ranks, map, microbatches, options.memory, again, options.forward_only),
-        options.memory, options.memory_name);
+        options.memory, options.memory_name, options.placement.empty());
   }
   result.makespan = best.times.makespan;
   result.span = best.times.span;

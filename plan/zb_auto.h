@@ -29,7 +29,7 @@ struct ZbAutoResult {
 };
 
 // `costs` are of one stage each. The same input gives the same plan. Throws Error when even one
-// microbatch at a time does not fit, with the least memory that does.
+// microbatch at a time does not fit, with a limit under which it would.
 ZbAutoResult ZbAuto(const Costs& costs, int ranks, int stages, int microbatches,
                     const ZbAutoOptions& options = {});
 
