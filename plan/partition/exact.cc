@@ -148,10 +148,17 @@ void Search::Extend(int larger, int smaller, const StageLoad& stage) {
   bool varies = problem.in_flight == InFlight::k1F1B && stage.stash_bytes > 0;
   double before = lead.empty() ? 0 : lead[larger];
   for (size_t o = 0; o < resources.options.size(); ++o) {
+    const std::vector<Resources::Step>& steps = resources.steps[o];  // ascending by `from`
+    if (steps.empty() || steps.back().from < first_live[smaller] ||
+        steps.front().from > last_live[smaller])
+      continue;
+    if (steps.size() == 1 &&  // as of devices in a sequence
+        (after[steps[0].from] >= std::min(options.below, here[steps[0].to]) ||
+         !possible[steps[0].to]))
+      continue;
     const StageOption& option = resources.options[o];
     double load = options.repeat * stage.Load(option, 0) + before;
     if (load >= options.below) continue;
-    const std::vector<Resources::Step>& steps = resources.steps[o];  // ascending by `from`
     auto step =
         std::lower_bound(steps.begin(), steps.end(), first_live[smaller],
                          [](const Resources::Step& a, int state) { return a.from < state; });
@@ -260,7 +267,8 @@ PartitionResult Search::Trace() const {
 PartitionResult ExactPartition(const PartitionProblem& problem, const UnitGraph& graph,
                                const ExactOptions& options) {
   Clock::time_point start = Clock::now();
-  Resources resources(problem);
+  if (!options.sequence && DeviceStates(problem) > kMostDeviceStates) return PartitionResult();
+  Resources resources = ResourcesOf(problem, options.sequence);
   UpSets up;
   int64_t bytes = static_cast<int64_t>(graph.units.size() / 4 + 300) + resources.states * 20;
   int64_t limit = std::min(options.max_sets, options.max_bytes / bytes);
@@ -289,7 +297,7 @@ PartitionResult SearchBetter(const PartitionProblem& problem, const UnitGraph& g
   best.sets = found.sets;
   best.lower_bound = known.lower_bound;
   best.proven = false;
-  if (!found.proven) return best;
+  if (!found.proven || options.sequence) return best;
   double value = best.feasible ? best.objective : kInfinity;
   best.lower_bound = std::max(known.lower_bound, std::min(found.lower_bound, value));
   best.proven = value <= best.lower_bound * (1 + 1e-12);

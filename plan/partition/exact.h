@@ -2,7 +2,7 @@
 #pragma once
 #include <cstdint>
 
-#include "plan/partition/units.h"
+#include "plan/partition/stage_load.h"
 
 namespace pipewright {
 
@@ -16,6 +16,8 @@ struct ExactOptions {
   double below = kInfinity;
   // The lower bound is to hold for partitions of fewer stages than the problem's as well.
   bool fewer = false;
+  // Stages take these devices in their order; else, and for proofs, they take any. Not owned.
+  const DeviceSequence* sequence = nullptr;
   // No stage may hold exactly these nodes (sorted). For "what would the next best cut cost?".
   std::vector<int> forbidden;
   // For the bound of a step of M microbatches: a load counts M times, and on top of it comes what
@@ -36,7 +38,7 @@ PartitionResult ExactPartition(const PartitionProblem& problem, const UnitGraph&
                                const ExactOptions& options);
 
 // The exact search for something better than `known`, which is replaced, or proven where the search
-// finished. Its lower bound may grow.
+// finished, unless it had a sequence of devices. Its lower bound may grow.
 PartitionResult SearchBetter(const PartitionProblem& problem, const UnitGraph& graph,
                              const PartitionResult& known, const ExactOptions& options);
 

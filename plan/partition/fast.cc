@@ -8,10 +8,23 @@
 #include "plan/partition/exact.h"
 #include "plan/partition/fill.h"
 #include "plan/partition/multilevel.h"
+#include "plan/partition/uneven.h"
 #include "plan/partition/up_sets.h"
 #include "plan/partition/windows.h"
 
 namespace pipewright {
+
+// Whether there are so many sets of devices that orders of them are looked at instead. CPUs have no
+// good place in an order.
+static bool ManyKinds(const PartitionProblem& problem) {
+  int kinds = 0;
+  bool host = false;
+  for (const DeviceClass& device : problem.devices) {
+    if (device.count > 0 && !device.host) ++kinds;
+    host = host || (device.count > 0 && device.host);
+  }
+  return kinds > 1 && DeviceStates(problem) > (host ? 2'000 : 100);
+}
 
 static int64_t ExactSets(const UnitGraph& graph, const FastOptions& options) {
   int64_t units = static_cast<int64_t>(graph.units.size()) + 1;
@@ -65,6 +78,7 @@ static PartitionResult SearchNearby(const PartitionProblem& problem, const UnitG
     exact.below = known.objective;
     exact.max_sets = options.nearby_sets;
     exact.max_visits = options.nearby_visits;
+    exact.sequence = options.sequence;
     PartitionResult found = ExactPartition(problem, coarse, exact);
     if (found.feasible || found.proven) return found;
   }
@@ -96,8 +110,18 @@ struct Fast {
     return true;
   }
 
+  // The best cuts of several orders; first those of the partition to begin with, its stages in
+  // turn.
   void CutOrders() {
-    for (const std::vector<int>& order : CandidateOrders(graph)) {
+    std::vector<std::vector<int>> orders = CandidateOrders(graph);
+    if (options.start) {
+      std::vector<std::vector<int>> staged;
+      for (size_t i = 0; i < orders.size() && i < 2; ++i)
+        staged.push_back(OrderByStage(orders[i], *options.start));
+      orders.insert(orders.begin(), staged.begin(), staged.end());
+      if (!options.fresh) orders = staged;
+    }
+    for (const std::vector<int>& order : orders) {
       OrderCuts cuts = CutOrder(problem, graph, resources, order, load, options.pairs, steps);
       if (cuts.stages.empty()) continue;
       StagedUnits units = StagesOfCuts(order, cuts);
@@ -130,6 +154,7 @@ struct Fast {
       double size = StageSize();
       bool resized = size > 2, fresh = resized ? run < 4 : run < 3 && run <= runs / 3;
       level.rating = run % 3;
+      level.sequence = options.sequence;
       level.size = 1;
       if (resized)
         level.size =
@@ -206,6 +231,7 @@ struct Fast {
       FastOptions small = options;
       small.below = load;
       small.tied = false;
+      small.start = nullptr;
       small.steps = 5'000'000;
       small.balance_steps = 500'000;
       small.nearby_visits = small.exact_visits = small.windows.visits = 300'000;
@@ -250,8 +276,10 @@ struct Fast {
       result.lower_bound = bound;
       order = OrderByStage(order, StagesOfResult(graph, result));
     }
+    WindowOptions windows = options.windows;
+    windows.sequence = options.sequence;
     if (result.objective > bound * (1 + 1e-12))
-      result = ImproveWindows(problem, graph, order, result, options.windows);
+      result = ImproveWindows(problem, graph, order, result, windows);
     result.proven = result.objective <= bound * (1 + 1e-12);
     return result;
   }
@@ -267,12 +295,14 @@ static PartitionResult Settle(const PartitionProblem& problem, const UnitGraph& 
   exact.fewer = options.fewer;
   exact.max_sets = ExactSets(graph, options);
   exact.max_visits = options.exact_visits;
+  exact.sequence = options.sequence;
   return SearchBetter(problem, graph, known, exact);
 }
 
 PartitionResult FastPartition(const PartitionProblem& problem, const UnitGraph& graph,
                               const FastOptions& options) {
-  Resources resources(problem);
+  if (!options.sequence && ManyKinds(problem)) return UnevenPartition(problem, graph, options);
+  Resources resources = ResourcesOf(problem, options.sequence);
   PartitionResult result;
   result.objective = options.below;
   result.lower_bound = PartitionLowerBound(problem, graph, options.fewer);
@@ -285,6 +315,7 @@ PartitionResult FastPartition(const PartitionProblem& problem, const UnitGraph& 
   if (resources.devices <= 32) budget += budget / 2;
   Fast fast{problem, graph,          options, resources,    result.lower_bound,
             budget,  budget * 2 / 3, {},      options.below};
+  if (options.start) fast.Offer(*options.start);
   bool large = graph.units.size() > 40;  // smaller ones an exact search settles at once
   UpSets up;
   bool narrow = EnumerateUpSets(graph, ExactSets(graph, options), kInfinity, up);
@@ -297,8 +328,8 @@ PartitionResult FastPartition(const PartitionProblem& problem, const UnitGraph& 
     if (options.tied) fast.SearchTied();
     if (graph.units.size() <= 500) fast.FillStages();
   }
-  bool close = fast.load <= result.lower_bound * 1.005;
-  if (close) early = runs = 0;
+  bool close = fast.load <= result.lower_bound * 1.01;
+  if (close || !options.fresh) early = runs = 0;
   fast.Levels(0, early);
   if (early > 0 && fast.StageSize() > 2) {
     early = std::min(4, runs);

@@ -1,7 +1,7 @@
 // Good partitions of large graphs: the best cuts of several topological orders, partitions of
 // coarser graphs, then local moves.
 #pragma once
-#include "plan/partition/units.h"
+#include "plan/partition/staged_units.h"
 #include "plan/partition/windows.h"
 
 namespace pipewright {
@@ -20,6 +20,11 @@ struct FastOptions {
   // Of the exact search over all units: visits, and sets times units.
   int64_t exact_visits = 2'000'000, exact_words = 20'000'000;
   WindowOptions windows;  // of what follows those
+  // Stages take these devices in their order (then nothing is proven but by the lower bound); and a
+  // partition to begin with. Not owned; none by default.
+  const DeviceSequence* sequence = nullptr;
+  const StagedUnits* start = nullptr;
+  bool fresh = true;  // whether to look for others than the one to begin with
 };
 
 // Deterministic: its effort is counted in steps, not seconds. Never worse than the best cuts of

@@ -105,6 +105,7 @@ struct Multilevel {
     exact.below = Load(graph, units);
     exact.max_sets = 6'000;
     exact.max_visits = 300'000;
+    exact.sequence = options.sequence;
     PartitionResult found = ExactPartition(problem, graph, exact);
     too_wide = !found.proven;
     if (!found.feasible) return;

@@ -10,6 +10,7 @@ struct MultilevelOptions {
   int rating = 0;                      // of ClusterOptions
   double size = 1;                     // work of a stage, as a multiple of a device's even share
   const StagedUnits* start = nullptr;  // where to begin
+  const DeviceSequence* sequence = nullptr;  // as of ExactOptions
   const std::vector<int>* apart =
       nullptr;  // of ClusterOptions; no finer than the stages of `start`
 };

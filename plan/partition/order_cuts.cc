@@ -151,6 +151,13 @@ static OrderCuts CutBlocks(const PartitionProblem& problem, const Chain& chain,
       if (first_live[end] > last_live[end]) continue;
       const double* after = &best[end * states];
       for (size_t o = 0; o < resources.options.size(); ++o) {
+        if (resources.steps[o].empty()) continue;
+        const Resources::Step& lowest = resources.steps[o].front();
+        if (lowest.from > last_live[end] || resources.steps[o].back().from < first_live[end])
+          continue;
+        if (resources.steps[o].size() == 1 &&  // as of devices in a sequence
+            (after[lowest.from] >= std::min(below, here[lowest.to]) || !possible[lowest.to]))
+          continue;
         double load = stage.Load(problem, resources.options[o], 0);
         if (load >= below) continue;
         auto after_all = resources.steps[o].end();

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
+#include <numeric>
 
+#include "plan/partition/pair_loads.h"
 #include "plan/partition/staged_units.h"
 
 namespace pipewright {
@@ -17,7 +20,22 @@ struct Search {
   const UnitGraph& graph;
   PartitionResult best;
   int64_t evaluations = 0;
-  std::vector<int> forbidden = {};  // no stage may hold exactly these nodes
+  std::vector<int> forbidden = {};             // no stage may hold exactly these nodes
+  int64_t pairs = 200'000, steps = INT64_MAX;  // of cutting orders: of one, in all
+  std::unique_ptr<PairLoads> loads = {};       // of `best`, where its stages have one replica each
+
+  void MeasureLoads() {
+    bool alone = std::all_of(best.stages.begin(), best.stages.end(),
+                             [](const PartitionStage& stage) { return stage.replicas == 1; });
+    loads = alone ? std::make_unique<PairLoads>(problem, best) : nullptr;
+  }
+
+  // Whether a change that leads to this objective need not be looked at.
+  bool Worse(double objective) {
+    if (objective < best.objective * (1 - 1e-9)) return false;
+    --evaluations;
+    return true;
+  }
 
   bool Better(PartitionResult& changed) {
     --evaluations;
@@ -27,6 +45,7 @@ struct Search {
     if (changed.objective >= best.objective * (1 - 1e-9)) return false;
     if (!CheckPartition(problem, changed).empty()) return false;
     best = changed;
+    MeasureLoads();
     return true;
   }
 
@@ -50,6 +69,7 @@ struct Search {
       if (problem.devices[best.stages[s].device_class].host) continue;
       for (size_t i = 0; i < best.stages[s].numbers.size(); ++i) {
         for (int number : idle[best.stages[s].device_class]) {
+          if (loads && Worse(loads->WithDevices(static_cast<int>(s), number, -1))) continue;
           PartitionResult changed = best;
           changed.stages[s].numbers[i] = number;
           if (Better(changed)) return true;
@@ -58,6 +78,10 @@ struct Search {
           if (!Alike(best.stages[s], best.stages[t])) continue;
           for (size_t j = 0; j < best.stages[t].numbers.size(); ++j) {
             if (evaluations < 0) return false;
+            int number = best.stages[t].numbers[j];
+            if (loads &&
+                Worse(loads->WithDevices(static_cast<int>(s), number, static_cast<int>(t))))
+              continue;
             PartitionResult changed = best;
             std::swap(changed.stages[s].numbers[i], changed.stages[t].numbers[j]);
             if (Better(changed)) return true;
@@ -86,6 +110,7 @@ struct Search {
       for (int to = low; to <= high; ++to) {
         if (to == from || (from != slowest && to != slowest)) continue;
         if (evaluations < 0) return false;
+        if (loads && Worse(loads->WithNodes(nodes, from, to))) continue;
         PartitionResult changed = best;
         auto& source = changed.stages[from].nodes;
         auto& target = changed.stages[to].nodes;
@@ -100,6 +125,7 @@ struct Search {
   }
 
   void Run() {
+    if (!loads) MeasureLoads();
     while (evaluations > 0 && (ExchangeDevices() || MoveUnit())) continue;
   }
 };
@@ -116,26 +142,24 @@ static std::vector<double> Links(const PartitionProblem& problem) {
   return links;
 }
 
-using Sequence = std::vector<std::pair<int, int>>;  // class and number of each device
-
 static double Link(const PartitionProblem& problem, int a, int b) {
   return std::min(problem.pair_links[a][b], problem.pair_links[b][a]);
 }
 
 // The devices that are no CPUs by number; and from each of them on, always the one that the last
 // has the best link to, the sequence with the fastest such links.
-static std::vector<Sequence> DeviceSequences(const PartitionProblem& problem) {
-  Sequence all;
+static std::vector<DeviceSequence> DeviceSequences(const PartitionProblem& problem) {
+  DeviceSequence all;
   for (size_t c = 0; c < problem.devices.size(); ++c)
     for (int d = 0; d < problem.devices[c].count && !problem.devices[c].host; ++d) {
       const std::vector<int>& numbers = problem.devices[c].numbers;
       all.push_back({static_cast<int>(c), numbers.empty() ? d : numbers[d]});
     }
   std::sort(all.begin(), all.end(), [](auto a, auto b) { return a.second < b.second; });
-  std::vector<Sequence> sequences = {all, {}};
+  std::vector<DeviceSequence> sequences = {all, {}};
   double least = kInfinity;
   for (size_t start = 0; start < all.size(); ++start) {
-    Sequence sequence, left = all;
+    DeviceSequence sequence, left = all;
     std::swap(left[0], left[start]);
     double time = 0;
     for (size_t next = 0; !left.empty();) {
@@ -154,8 +178,8 @@ static std::vector<Sequence> DeviceSequences(const PartitionProblem& problem) {
 }
 
 // The devices of a partition's stages in turn, behind those that are idle.
-static Sequence DevicesInTurn(const Sequence& all, const PartitionResult& result) {
-  Sequence idle, sequence;
+static DeviceSequence DevicesInTurn(const DeviceSequence& all, const PartitionResult& result) {
+  DeviceSequence idle, sequence;
   for (const PartitionStage& stage : result.stages)
     for (int number : stage.numbers) sequence.push_back({stage.device_class, number});
   for (const auto& device : all)
@@ -168,18 +192,18 @@ static Sequence DevicesInTurn(const Sequence& all, const PartitionResult& result
 // The best cuts of each order on the devices in turn. What skips a stage counts as if it came from
 // the device before; only the partition that comes of it is judged as it is.
 static bool CutOnDevices(Search& search, const std::vector<std::vector<int>>& orders,
-                         Sequence sequence) {
+                         DeviceSequence sequence) {
   const PartitionProblem& problem = search.problem;
   if (problem.stages > 0 && problem.max_replicas == 1)
     sequence.erase(
         sequence.begin(),
         sequence.end() - std::min<int>(problem.stages, static_cast<int>(sequence.size())));
   Resources resources(problem, sequence);
-  int64_t steps = INT64_MAX;
   bool better = false;
   for (const std::vector<int>& order : orders) {
+    if (search.steps <= 0) break;
     OrderCuts cuts = CutOrder(problem, search.graph, resources, order, 1.5 * search.best.objective,
-                              200'000, steps);
+                              search.pairs, search.steps);
     if (cuts.stages.empty()) continue;
     PartitionResult result = ResultOfStages(problem, search.graph, StagesOfCuts(order, cuts));
     for (size_t s = 0; s < cuts.stages.size(); ++s) {
@@ -196,7 +220,7 @@ static bool CutOnDevices(Search& search, const std::vector<std::vector<int>>& or
 // Cuts, exchanges and moves in turn, from equal cuts and from those of each sequence of devices,
 // and as long as that helps.
 static void ImproveOnDevices(Search& search) {
-  std::vector<Sequence> sequences = DeviceSequences(search.problem);
+  std::vector<DeviceSequence> sequences = DeviceSequences(search.problem);
   std::vector<std::vector<int>> orders = CandidateOrders(search.graph);
   if (search.graph.units.size() > 500) orders.resize(std::min<size_t>(orders.size(), 2));
   int devices = static_cast<int>(sequences[0].size());
@@ -206,7 +230,7 @@ static void ImproveOnDevices(Search& search) {
     PartitionResult result = ResultOfStages(search.problem, search.graph, equal);
     search.Better(result);
   }
-  for (const Sequence& sequence : sequences) CutOnDevices(search, orders, sequence);
+  for (const DeviceSequence& sequence : sequences) CutOnDevices(search, orders, sequence);
   search.Run();
   for (int round = 0; round < 8; ++round) {
     orders[0] = OrderByStage(orders[0], StagesOfResult(search.graph, search.best));
@@ -215,7 +239,34 @@ static void ImproveOnDevices(Search& search) {
   }
 }
 
-PartitionResult SolvePairLinks(const PartitionProblem& problem, const SolveOptions& options) {
+// Devices that only their best links tell apart are of one kind, with the best of those.
+static PartitionProblem WithoutLinkKinds(PartitionProblem problem) {
+  std::vector<DeviceClass> kinds;
+  if (problem.max_replicas > 1) return problem;  // those of a stage are alike
+  for (DeviceClass& device : problem.devices) {
+    if (device.count == 0) continue;
+    if (device.host) return problem;  // ways to CPUs are on the device's own link
+    if (device.numbers.empty()) {
+      device.numbers.resize(device.count);
+      std::iota(device.numbers.begin(), device.numbers.end(), 0);
+    }
+    auto same = std::find_if(kinds.begin(), kinds.end(), [&](const DeviceClass& kind) {
+      return kind.speed == device.speed && kind.memory_bytes == device.memory_bytes;
+    });
+    if (same == kinds.end()) {
+      kinds.push_back(device);
+      continue;
+    }
+    same->count += device.count;
+    same->link = std::max(same->link, device.link);
+    same->numbers.insert(same->numbers.end(), device.numbers.begin(), device.numbers.end());
+    std::sort(same->numbers.begin(), same->numbers.end());
+  }
+  problem.devices = kinds;
+  return problem;
+}
+
+static PartitionResult SolveAlike(const PartitionProblem& problem, const SolveOptions& options) {
   PartitionProblem relaxed = problem;
   relaxed.pair_links.clear();
   std::vector<double> links = Links(problem);
@@ -224,25 +275,30 @@ PartitionResult SolvePairLinks(const PartitionProblem& problem, const SolveOptio
   const bool large = graph.units.size() > 500;
   SolveOptions quick = options;
   quick.exact = options.exact && graph.units.size() <= 200;
-  const bool hasty = large && !options.exact;
-  if (hasty) quick.effort *= 0.3;  // there are two searches, and what follows
+  const bool hasty = !options.exact;
+  SolveOptions first = options;  // there are two searches, and what follows
+  if (hasty) first.effort *= 0.5, quick.effort *= 0.2;
   const int64_t evaluations = (hasty ? 6'000'000 : 30'000'000) / cost;
-  PartitionResult best, bound = SolvePartition(relaxed, hasty ? quick : options);
+  PartitionResult best, bound = SolvePartition(relaxed, first);
   if (!bound.feasible) return bound;
   // Fewer stages may do without the slow links. Of large graphs only few are looked at.
   int devices = 0;
   for (const DeviceClass& device : problem.devices) devices += device.count;
   std::vector<int> counts = {-1};
-  if (problem.stages < 0 && !large)
+  // In fast mode not of others either that take long.
+  const bool small = options.exact ? !large : graph.units.size() <= 40;
+  if (problem.stages < 0 && small)
     for (int k = 1; k <= std::min(devices, 8); ++k) counts.push_back(k);
+  std::vector<double> equal_links = {kInfinity, links[0]};
+  if (small && links[links.size() / 2] > links[0])
+    equal_links.insert(equal_links.begin() + 1, links[links.size() / 2]);
   for (int stages : counts)
-    for (double link : {kInfinity, links[links.size() / 2], links[0]}) {
-      if (large && link < kInfinity && link > links[0]) continue;
+    for (double link : equal_links) {
       PartitionProblem equal = relaxed;
       if (stages > 0) equal.stages = stages;
       for (DeviceClass& device : equal.devices) device.link = std::min(device.link, link);
-      bool first = stages < 0 && link == kInfinity;
-      PartitionResult result = first ? bound : SolvePartition(equal, quick);
+      bool known = stages < 0 && link == kInfinity;
+      PartitionResult result = known ? bound : SolvePartition(equal, quick);
       if (!result.feasible) continue;
       for (PartitionStage& stage : result.stages) stage.numbers.clear();
       EvaluatePartition(problem, result);
@@ -254,6 +310,7 @@ PartitionResult SolvePairLinks(const PartitionProblem& problem, const SolveOptio
   if (!best.feasible) return bound;
   if (best.objective > bound.lower_bound * (1 + 1e-12)) {
     Search search{problem, graph, best, evaluations};
+    if (hasty) search.steps = 100'000'000;
     ImproveOnDevices(search);
     best = search.best;
   }
@@ -267,8 +324,23 @@ PartitionResult SolvePairLinks(const PartitionProblem& problem, const SolveOptio
   return best;
 }
 
-PartitionResult NextBestPairLinks(const PartitionProblem& problem, const UnitGraph& graph,
+PartitionResult SolvePairLinks(const PartitionProblem& problem, const SolveOptions& options) {
+  PartitionProblem alike = WithoutLinkKinds(problem);
+  PartitionResult result = SolveAlike(alike, options);
+  if (!result.feasible || alike.devices.size() == problem.devices.size()) return result;
+  for (PartitionStage& stage : result.stages)
+    for (size_t c = 0; c < problem.devices.size(); ++c) {
+      const std::vector<int>& numbers = problem.devices[c].numbers;
+      if (std::binary_search(numbers.begin(), numbers.end(), stage.numbers[0]))
+        stage.device_class = static_cast<int>(c);
+    }
+  EvaluatePartition(problem, result);
+  return result;
+}
+
+PartitionResult NextBestPairLinks(const PartitionProblem& unlike, const UnitGraph& graph,
                                   const std::vector<int>& forbidden, ExactOptions exact) {
+  const PartitionProblem problem = WithoutLinkKinds(unlike);
   PartitionProblem equal = problem;
   equal.pair_links.clear();
   std::vector<double> links = Links(problem);

@@ -24,9 +24,9 @@ struct ProfileProblem {
 };
 ProfileProblem ToProblem(const ModelGraph& graph, const ProfileCosts& costs);
 
-// Of a measured profile; `graph_node` and `inputs` are those of GraphOfProfile. Only parameters that
-// take gradients have some, and optimizer state; buffers count. In flight is what each forward keeps
-// for its backward. A value that carries no gradient is sent once. A shared weight costs its
+// Of a measured profile; `graph_node` and `inputs` are those of GraphOfProfile. Only parameters
+// that take gradients have some, and optimizer state; buffers count. In flight is what each forward
+// keeps for its backward. A value that carries no gradient is sent once. A shared weight costs its
 // gradient's exchange where its holders are apart.
 ProfileProblem ToProblem(const Profile& measured, const ProfileCosts& costs);
 

@@ -15,6 +15,10 @@ class StageTable {
   int stages() const { return static_cast<int>(units_.options.size()); }
   double load(int stage) const { return loads_[stage]; }
   double LargestLoad() const;
+  // What the stage would cost other devices.
+  double LoadOn(int stage, const StageOption& option) const {
+    return sums_[stage].Load(problem_, option, devices_after_[stage]);
+  }
   int size(int stage) const { return sizes_[stage]; }
 
   // The first and last stage that the unit's neighbours allow.

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <climits>
 #include <numeric>
 
 #include "plan/error.h"
@@ -38,21 +39,31 @@ double Resources::MostLeft(const PartitionProblem& problem, int state,
   return sum;
 }
 
+static bool CountStages(const PartitionProblem& problem) {
+  return problem.stages >= 0 && problem.max_replicas > 1;
+}
+
+int DeviceStates(const PartitionProblem& problem) {
+  double states = CountStages(problem) ? problem.stages + 1.0 : 1;
+  for (const DeviceClass& device : problem.devices) states *= device.count + 1.0;
+  return states < 2e9 ? static_cast<int>(states) : INT_MAX;
+}
+
 Resources::Resources(const PartitionProblem& problem) {
   std::vector<int> stride, limit;
+  int all_states = DeviceStates(problem);
+  for (const DeviceClass& device : problem.devices) devices += device.count;
+  if (all_states > kMostDeviceStates || devices > 10000)
+    throw Error("partition", "too many different kinds of devices to choose from",
+                "give fewer kinds: devices of one kind cost little");
   for (const DeviceClass& device : problem.devices) {
     stride.push_back(states);
     limit.push_back(device.count);
     states *= device.count + 1;
-    devices += device.count;
-    if (states > 100000) break;
   }
-  bool count_stages = problem.stages >= 0 && problem.max_replicas > 1;
+  const bool count_stages = CountStages(problem);
   int stage_stride = states;
-  if (count_stages) states *= problem.stages + 1;
-  if (states > 100000 || devices > 10000)
-    throw Error("partition", "too many different kinds of devices to choose from",
-                "give fewer kinds: devices of one kind cost little");
+  states = all_states;
   std::vector<double> speeds;
   for (const DeviceClass& device : problem.devices) speeds.push_back(SpeedOf(device));
   for (int s = 0; s < states; ++s) {
@@ -85,9 +96,8 @@ Resources::Resources(const PartitionProblem& problem) {
 }
 
 // The slowest pair link among the devices at [begin, end) of the sequence with those at [from, to).
-static double SlowestLink(const PartitionProblem& problem,
-                          const std::vector<std::pair<int, int>>& sequence, int begin, int end,
-                          int from, int to) {
+static double SlowestLink(const PartitionProblem& problem, const DeviceSequence& sequence,
+                          int begin, int end, int from, int to) {
   double link = kInfinity;
   int size = static_cast<int>(sequence.size());
   for (int a = std::max(begin, 0); a < std::min(end, size); ++a)
@@ -102,10 +112,10 @@ static double SlowestLink(const PartitionProblem& problem,
   return link < kInfinity ? link : 1;
 }
 
-Resources::Resources(const PartitionProblem& problem,
-                     const std::vector<std::pair<int, int>>& sequence) {
+Resources::Resources(const PartitionProblem& problem, const DeviceSequence& sequence) {
   devices = static_cast<int>(sequence.size());
-  bool count_stages = problem.stages >= 0 && problem.max_replicas > 1;
+  const bool count_stages = CountStages(problem);
+  const size_t classes = problem.devices.size();
   int layers = count_stages ? problem.stages + 1 : 1;
   states = (devices + 1) * layers;
   for (int s = 0; s < states; ++s) {
@@ -114,8 +124,10 @@ Resources::Resources(const PartitionProblem& problem,
     int stages = count_stages ? layer : count;
     most_left.push_back(DevicesLeft(problem, devices - count, stages));
     double together = 0, left = 0;
+    in_use.resize(in_use.size() + classes, 0);
     for (int d = 0; d < devices; ++d) {
       double one = SpeedOf(problem.devices[sequence[d].first]);
+      if (d >= devices - count) ++in_use[s * classes + sequence[d].first];
       if (d >= devices - count)
         together += one;
       else if (d >= devices - count - most_left[s])
@@ -130,9 +142,12 @@ Resources::Resources(const PartitionProblem& problem,
       int kind = sequence[first].first, end = first + r;
       if (sequence[end - 1].first != kind) break;
       if (r > 1 && problem.devices[kind].host) break;
-      AddOption({kind, r, first, SlowestLink(problem, sequence, first - 1, first, first, end),
-                 SlowestLink(problem, sequence, end, end + 1, first, end),
-                 SlowestLink(problem, sequence, first, end, first, end)});
+      if (problem.pair_links.empty())
+        AddOption({kind, r});
+      else
+        AddOption({kind, r, first, SlowestLink(problem, sequence, first - 1, first, first, end),
+                   SlowestLink(problem, sequence, end, end + 1, first, end),
+                   SlowestLink(problem, sequence, first, end, first, end)});
       int after = devices - end;
       for (int layer = 0; layer < std::max(layers - 1, 1); ++layer)
         steps.back().push_back({after + layer * (devices + 1),

@@ -1,10 +1,17 @@
 #include "plan/partition/solve.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "plan/partition/pair_links.h"
+#include "plan/partition/pair_loads.h"
+#include "plan/partition/refine.h"
+#include "plan/partition/uneven.h"
 
 namespace pipewright {
+
+// Of more an exact search looks only at so many pairs of sets of nodes.
+constexpr int kManyDeviceStates = 10'000;
 
 static PartitionResult Better(const PartitionResult& found, const PartitionResult& known) {
   return found.feasible && (!known.feasible || found.objective < known.objective) ? found : known;
@@ -36,6 +43,8 @@ static FastOptions WithEffort(double share) {
   for (int64_t* steps : {&fast.steps, &fast.steps_of_unit, &fast.balance_steps, &fast.fill_steps,
                          &fast.nearby_visits, &fast.exact_visits, &fast.windows.visits})
     *steps = static_cast<int64_t>(static_cast<double>(*steps) * share);
+  if (share < 1)
+    fast.pairs = static_cast<int64_t>(static_cast<double>(fast.pairs) * (0.1 + share / 2));
   return fast;
 }
 
@@ -64,6 +73,9 @@ PartitionResult SolvePartition(const PartitionProblem& problem, const SolveOptio
   };
   exact.max_seconds = options.max_seconds;
   exact.max_sets = options.max_sets;
+  // With many kinds of devices every pair of sets costs as much as there are sets of those.
+  if (DeviceStates(problem) > kManyDeviceStates)
+    exact.max_visits = 20'000'000'000 / DeviceStates(problem);
   if (!best.proven && options.exact) search(graph);
   if (!best.proven && fast.fewer) {
     exact.fewer = false;
@@ -103,6 +115,59 @@ static PartitionResult NextBest(const PartitionProblem& problem, const UnitGraph
   return next;
 }
 
+static void FindNextBest(const PartitionProblem& problem, const UnitGraph& graph,
+                         const PartitionResult& result, const std::vector<int>& forbidden,
+                         ExactOptions exact, Explanation& explanation) {
+  exact.forbidden = forbidden;
+  DeviceSequence sequence;
+  if (DeviceStates(problem) > kMostDeviceStates) {
+    sequence = DevicesInTurn(problem, StagesOfResult(graph, result));
+    exact.sequence = &sequence;
+  }
+  PartitionResult next = NextBest(problem, graph, result.objective, exact);
+  if (exact.sequence) next.proven = false;
+  UnitGraph merged;
+  if (!next.proven) merged = BuildUnits(problem, ExactMerge(problem));
+  if (!next.proven && merged.units.size() < graph.units.size()) {
+    next = Better(NextBest(problem, merged, result.objective, exact), next);
+    next.proven = result.proven && next.objective <= result.objective * (1 + 1e-12);
+  }
+  explanation.next_best = next.objective;
+  explanation.next_best_proven = next.proven;
+}
+
+// Where no search finds one: the least objective with one unit moved into the stage, or out of it.
+static double NextBestByOneUnit(const PartitionProblem& problem, const UnitGraph& graph,
+                                const PartitionResult& result, int stage) {
+  StageTable table(problem, graph, StagesOfResult(graph, result));
+  bool pairs = !problem.pair_links.empty();
+  if (pairs && problem.max_replicas > 1) return kInfinity;
+  std::optional<PairLoads> loads;
+  if (pairs) loads.emplace(problem, result);
+  double others = 0, best = kInfinity, second = 0;  // the two largest loads beside the stage's
+  int slowest = -1;
+  for (int s = 0; s < table.stages(); ++s) {
+    if (s == stage) continue;
+    second = std::max(second, std::min(table.load(s), others));
+    if (table.load(s) > others) others = table.load(s), slowest = s;
+  }
+  for (int u = 0; u < static_cast<int>(graph.units.size()); ++u) {
+    int from = table.units().stage_of[u];
+    auto [low, high] = table.Range(u);
+    if (table.size(from) == 1 || (from != stage && (stage < low || stage > high))) continue;
+    for (int to = from == stage ? low : stage; to <= (from == stage ? high : stage); ++to) {
+      if (to == from) continue;
+      auto [one, two] = table.LoadsAfter(u, to);
+      bool fits = one < kInfinity && two < kInfinity;
+      double rest = slowest == from || slowest == to ? second : others;
+      double value = pairs && fits ? loads->WithNodes(graph.units[u].nodes, from, to)
+                                   : std::max({one, two, rest});
+      best = std::min(best, value);
+    }
+  }
+  return best;
+}
+
 Explanation ExplainPartition(const PartitionProblem& problem, const PartitionResult& result,
                              const SolveOptions& options) {
   Explanation explanation;
@@ -119,6 +184,8 @@ Explanation ExplainPartition(const PartitionProblem& problem, const PartitionRes
   exact.max_seconds = options.max_seconds;
   exact.max_sets = options.exact ? std::min<int64_t>(options.max_sets, 1'000'000) : 20'000;
   exact.max_visits = options.exact ? 200'000'000 : 4'000'000;
+  if (DeviceStates(problem) > kManyDeviceStates)
+    exact.max_visits = std::min(exact.max_visits, 5'000'000'000 / DeviceStates(problem));
   if (limited) {
     SolveOptions quick = options;
     PartitionResult free = SolvePartition(WithoutMemory(problem), quick);
@@ -131,18 +198,12 @@ Explanation ExplainPartition(const PartitionProblem& problem, const PartitionRes
     PartitionResult next = NextBestPairLinks(problem, graph, slowest.nodes, exact);
     explanation.next_best = next.objective;
     explanation.next_best_proven = next.proven;
-    return explanation;
+  } else {
+    FindNextBest(problem, graph, result, slowest.nodes, exact, explanation);
   }
-  exact.forbidden = slowest.nodes;
-  PartitionResult next = NextBest(problem, graph, result.objective, exact);
-  UnitGraph merged;
-  if (!next.proven) merged = BuildUnits(problem, ExactMerge(problem));
-  if (!next.proven && merged.units.size() < graph.units.size()) {
-    next = Better(NextBest(problem, merged, result.objective, exact), next);
-    next.proven = result.proven && next.objective <= result.objective * (1 + 1e-12);
-  }
-  explanation.next_best = next.objective;
-  explanation.next_best_proven = next.proven;
+  if (!explanation.next_best_proven)
+    explanation.next_best = std::min(explanation.next_best,
+                                     NextBestByOneUnit(problem, graph, result, explanation.stage));
   return explanation;
 }
 

@@ -104,6 +104,13 @@ struct StageLoad : StageSums {
   }
 };
 
+// Class and number of each device, in the order in which stages take them.
+using DeviceSequence = std::vector<std::pair<int, int>>;
+
+// The sets of devices that stages may have used, of each class so many; at most INT_MAX.
+int DeviceStates(const PartitionProblem& problem);
+inline constexpr int kMostDeviceStates = 100'000;
+
 // Every way to run a stage, and how the devices used so far are numbered: in mixed radix, one digit
 // a device class and, where the number of stages does not follow from the devices, one for it. Of
 // devices in a sequence those at its end are used first.
@@ -115,7 +122,7 @@ struct Resources {
   std::vector<StageOption> options;
   std::vector<std::vector<Step>> steps;  // of each option
   std::vector<int> used;                 // devices in use, of each state
-  std::vector<int> in_use;               // of each state and class; no sequence
+  std::vector<int> in_use;               // of each state and class
   // Of each state: devices that further stages may use at most; below 0: there are too many stages.
   std::vector<int> most_left;
   // Of each state: speed of the devices in use together, and the most that those which further
@@ -125,17 +132,22 @@ struct Resources {
   int states = 1, devices = 0;
 
   explicit Resources(const PartitionProblem& problem);
-  // Devices (class and number) in the order in which the stages take them, each with the pair links
-  // to those beside it; a pipeline may leave out some at the start.
-  Resources(const PartitionProblem& problem, const std::vector<std::pair<int, int>>& sequence);
+  // The devices of a sequence, where links differ by pair each with those to the ones beside it; a
+  // pipeline may leave out some at the start.
+  Resources(const PartitionProblem& problem, const DeviceSequence& sequence);
 
   // The most that the devices which further stages may use add up to, `of_class` being what one of
-  // each class has. No sequence.
+  // each class has; of a sequence, what they add up to at most.
   double MostLeft(const PartitionProblem& problem, int state,
                   const std::vector<double>& of_class) const;
 
  private:
   void AddOption(const StageOption& option);
 };
+
+// Of the sequence, if there is one.
+inline Resources ResourcesOf(const PartitionProblem& problem, const DeviceSequence* sequence) {
+  return sequence ? Resources(problem, *sequence) : Resources(problem);
+}
 
 }  // namespace pipewright

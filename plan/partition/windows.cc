@@ -14,6 +14,7 @@ struct Windows {
   std::vector<int> order;
   PartitionResult known;
   int64_t visits, sets;
+  const DeviceSequence* sequence;
   std::vector<int> stage_of{};  // of each unit
 
   void Sort() {
@@ -70,6 +71,7 @@ struct Windows {
       exact.max_visits = std::min<int64_t>(visits, 300'000);
       int64_t looked = 0;
       exact.visits = &looked;
+      exact.sequence = sequence;
       PartitionResult found = ExactPartition(problem, Coarse(first, last, free), exact);
       // To put a window together costs something as well, and so do its sets.
       visits -= looked + static_cast<int64_t>(graph.units.size() + graph.nets.size());
@@ -113,7 +115,8 @@ PartitionResult ImproveWindows(const PartitionProblem& problem, const UnitGraph&
                                std::vector<int> order, PartitionResult known,
                                const WindowOptions& options) {
   if (!known.feasible || known.stages.size() < 2) return known;
-  Windows windows{problem, graph, std::move(order), std::move(known), options.visits, options.sets};
+  Windows windows{problem,        graph,        std::move(order), std::move(known),
+                  options.visits, options.sets, options.sequence};
   windows.Run();
   return windows.known;
 }

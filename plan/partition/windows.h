@@ -1,12 +1,13 @@
 // A partition improved a few neighbouring stages at a time.
 #pragma once
-#include "plan/partition/units.h"
+#include "plan/partition/stage_load.h"
 
 namespace pipewright {
 
 struct WindowOptions {
-  int64_t visits = 600'000;  // pairs of nested sets looked at, over all windows
-  int64_t sets = 20'000;       // of one window
+  int64_t visits = 600'000;                  // pairs of nested sets looked at, over all windows
+  int64_t sets = 20'000;                     // of one window
+  const DeviceSequence* sequence = nullptr;  // as of ExactOptions
 };
 
 // Takes the slowest stage of `known` with its neighbours and looks for the best way to divide their

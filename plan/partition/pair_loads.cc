@@ -1,0 +1,124 @@
+#include "plan/partition/pair_loads.h"
+
+#include <algorithm>
+
+namespace pipewright {
+
+PairLoads::PairLoads(const PartitionProblem& problem, const PartitionResult& result)
+    : problem_(problem) {
+  stage_of_.assign(problem.nodes.size(), 0);
+  for (size_t s = 0; s < result.stages.size(); ++s) {
+    const PartitionStage& stage = result.stages[s];
+    for (int node : stage.nodes) stage_of_[node] = static_cast<int>(s);
+    class_of_.push_back(stage.device_class);
+    number_of_.push_back(stage.numbers[0]);
+    compute_.push_back(stage.compute);
+  }
+  values_of_.resize(problem.nodes.size());
+  for (size_t v = 0; v < problem.values.size(); ++v) {
+    const PartitionValue& value = problem.values[v];
+    if (value.producer >= 0) values_of_[value.producer].push_back(static_cast<int>(v));
+    for (int node : value.consumers) values_of_[node].push_back(static_cast<int>(v));
+    Touch(static_cast<int>(v), stages_);
+    if (stages_.size() < 2) continue;
+    crossing_.push_back(static_cast<int>(v));
+    touched_.push_back(stages_);
+  }
+  changed_.assign(problem.values.size(), 0);
+}
+
+void PairLoads::Touch(int value, std::vector<int>& stages) const {
+  stages.clear();
+  auto add = [&](int node) {
+    if (std::find(stages.begin(), stages.end(), stage_of_[node]) == stages.end())
+      stages.push_back(stage_of_[node]);
+  };
+  const PartitionValue& v = problem_.values[value];
+  if (v.producer >= 0) add(v.producer);
+  for (int node : v.consumers) add(node);
+  std::sort(stages.begin(), stages.end());
+}
+
+double PairLoads::Link(int a, int b) const {
+  int one = number_of_[a], other = number_of_[b];
+  if (one == other) return kInfinity;
+  return std::min(problem_.pair_links[one][other], problem_.pair_links[other][one]);
+}
+
+void PairLoads::Add(const PartitionValue& value, const std::vector<int>& stages, int producer) {
+  auto host = [&](int s) { return problem_.devices[class_of_[s]].host; };
+  double fixed = value.transfers * problem_.transfer_latency, slowest = 0;
+  for (int s : stages) {
+    if (s == producer) continue;
+    double link = kInfinity;
+    for (int other : stages)
+      if (other != s && !host(s) && !host(other) && (producer < 0 || other == producer))
+        link = std::min(link, Link(other, s));
+    double time = value.time / (link < kInfinity ? link : problem_.devices[class_of_[s]].link);
+    slowest = std::max(slowest, time);
+    transfer_[s] += time + fixed;
+  }
+  if (producer >= 0) transfer_[producer] += slowest + fixed;
+}
+
+double PairLoads::Largest() const {
+  double largest = 0;
+  for (size_t s = 0; s < compute_.size(); ++s)
+    largest =
+        std::max(largest, compute_[s] + (problem_.devices[class_of_[s]].host ? 0 : transfer_[s]));
+  return largest;
+}
+
+double PairLoads::WithDevices(int s, int number, int t) {
+  int before = number_of_[s];
+  number_of_[s] = number;
+  if (t >= 0) number_of_[t] = before;
+  transfer_.assign(compute_.size(), 0);
+  for (size_t i = 0; i < crossing_.size(); ++i) {
+    const PartitionValue& value = problem_.values[crossing_[i]];
+    Add(value, touched_[i], value.producer >= 0 ? stage_of_[value.producer] : -1);
+  }
+  number_of_[s] = before;
+  if (t >= 0) number_of_[t] = number;
+  return Largest();
+}
+
+double PairLoads::WithNodes(const std::vector<int>& nodes, int from, int to) {
+  transfer_.assign(compute_.size(), 0);
+  double compute_from = compute_[from], compute_to = compute_[to];
+  auto time = [&](int node, int s) {
+    const DeviceClass& device = problem_.devices[class_of_[s]];
+    const PartitionNode& n = problem_.nodes[node];
+    return device.host ? n.host_time : n.device_time / device.speed;
+  };
+  std::vector<int> moved;  // values
+  for (int node : nodes) {
+    compute_[from] -= time(node, from);
+    compute_[to] += time(node, to);
+    stage_of_[node] = to;
+    for (int value : values_of_[node]) {
+      if (changed_[value]) continue;
+      changed_[value] = 1;
+      moved.push_back(value);
+    }
+  }
+  auto producer = [&](const PartitionValue& value) {
+    return value.producer >= 0 ? stage_of_[value.producer] : -1;
+  };
+  for (size_t i = 0; i < crossing_.size(); ++i)
+    if (!changed_[crossing_[i]]) {
+      const PartitionValue& value = problem_.values[crossing_[i]];
+      Add(value, touched_[i], producer(value));
+    }
+  for (int v : moved) {
+    changed_[v] = 0;
+    Touch(v, stages_);
+    if (stages_.size() > 1) Add(problem_.values[v], stages_, producer(problem_.values[v]));
+  }
+  double largest = Largest();
+  for (int node : nodes) stage_of_[node] = from;
+  compute_[from] = compute_from, compute_[to] = compute_to;
+  return largest;
+}
+
+}  // namespace pipewright

@@ -1,0 +1,34 @@
+// The loads of a partition on devices whose links differ by pair, for changes looked at one by one.
+#pragma once
+#include "plan/partition/problem.h"
+
+namespace pipewright {
+
+// Of a partition with one replica a stage, evaluated; what a change makes of its objective costs
+// as much as the values that cross stages, not the whole graph. As EvaluatePartition counts.
+class PairLoads {
+ public:
+  PairLoads(const PartitionProblem& problem, const PartitionResult& result);
+
+  // With stage s on device `number`, and, if it is not -1, stage t on the one that s has.
+  double WithDevices(int s, int number, int t);
+  // With the nodes, which stage `from` holds, in `to`.
+  double WithNodes(const std::vector<int>& nodes, int from, int to);
+
+ private:
+  void Touch(int value, std::vector<int>& stages) const;
+  void Add(const PartitionValue& value, const std::vector<int>& stages, int producer);
+  double Link(int a, int b) const;
+  double Largest() const;
+
+  const PartitionProblem& problem_;
+  std::vector<int> stage_of_, class_of_, number_of_;  // of each node; of each stage
+  std::vector<std::vector<int>> values_of_;           // of each node: the values that it touches
+  std::vector<double> compute_, transfer_;            // of each stage
+  std::vector<int> crossing_;                         // values in several stages
+  std::vector<std::vector<int>> touched_;             // of those: their stages, ascending
+  std::vector<char> changed_;  // of each value: touched by the nodes that move
+  std::vector<int> stages_;
+};
+
+}  // namespace pipewright
