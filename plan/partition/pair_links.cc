@@ -310,7 +310,7 @@ static PartitionResult SolveAlike(const PartitionProblem& problem, const SolveOp
   if (!best.feasible) return bound;
   if (best.objective > bound.lower_bound * (1 + 1e-12)) {
     Search search{problem, graph, best, evaluations};
-    if (hasty) search.steps = 100'000'000;
+    if (hasty) search.steps = 1'600'000'000 / std::max(devices, 16);
     ImproveOnDevices(search);
     best = search.best;
   }

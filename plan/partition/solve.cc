@@ -43,13 +43,41 @@ static FastOptions WithEffort(double share) {
   for (int64_t* steps : {&fast.steps, &fast.steps_of_unit, &fast.balance_steps, &fast.fill_steps,
                          &fast.nearby_visits, &fast.exact_visits, &fast.windows.visits})
     *steps = static_cast<int64_t>(static_cast<double>(*steps) * share);
-  if (share < 1)
+  if (share < 1) {
     fast.pairs = static_cast<int64_t>(static_cast<double>(fast.pairs) * (0.1 + share / 2));
+    fast.nearby_sets = static_cast<int64_t>(static_cast<double>(fast.nearby_sets) * share);
+    fast.rounds = 3;
+  }
   return fast;
 }
 
-PartitionResult SolvePartition(const PartitionProblem& problem, const SolveOptions& options) {
-  if (!problem.pair_links.empty()) return SolvePairLinks(problem, options);
+// Without the devices that as many others as there can be stages are at least as good as.
+static PartitionProblem WithoutIdleDevices(PartitionProblem problem) {
+  int nodes = static_cast<int>(problem.nodes.size());
+  int most = std::max(problem.stages >= 0 ? std::min(problem.stages, nodes) : nodes, 1);
+  std::vector<int> better(problem.devices.size(), 0);
+  for (size_t c = 0; c < problem.devices.size(); ++c)
+    for (size_t o = 0; o < problem.devices.size() && problem.max_replicas == 1; ++o) {
+      const DeviceClass &one = problem.devices[c], &other = problem.devices[o];
+      bool as_good = !other.host && other.speed >= one.speed && other.link >= one.link &&
+                     other.memory_bytes >= one.memory_bytes;
+      bool same = as_good && other.speed == one.speed && other.link == one.link &&
+                  other.memory_bytes == one.memory_bytes;
+      if (as_good && (!same || o < c)) better[c] = std::min(better[c] + other.count, most);
+    }
+  for (size_t c = 0; c < problem.devices.size(); ++c) {
+    DeviceClass& device = problem.devices[c];
+    if (device.host) continue;
+    int64_t useful = static_cast<int64_t>(most) * problem.max_replicas - better[c];
+    device.count = static_cast<int>(std::min<int64_t>(device.count, useful));
+    if (!device.numbers.empty()) device.numbers.resize(device.count);
+  }
+  return problem;
+}
+
+PartitionResult SolvePartition(const PartitionProblem& given, const SolveOptions& options) {
+  if (!given.pair_links.empty()) return SolvePairLinks(given, options);
+  const PartitionProblem problem = WithoutIdleDevices(given);
   UnitGraph graph = BuildUnits(problem, Merge::kLossless), apart;
   FastOptions fast = WithEffort(options.effort);
   ExactOptions exact;
@@ -168,8 +196,9 @@ static double NextBestByOneUnit(const PartitionProblem& problem, const UnitGraph
   return best;
 }
 
-Explanation ExplainPartition(const PartitionProblem& problem, const PartitionResult& result,
+Explanation ExplainPartition(const PartitionProblem& given, const PartitionResult& result,
                              const SolveOptions& options) {
+  const PartitionProblem problem = given.pair_links.empty() ? WithoutIdleDevices(given) : given;
   Explanation explanation;
   if (!result.feasible) return explanation;
   for (size_t s = 0; s < result.stages.size(); ++s)

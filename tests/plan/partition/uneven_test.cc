@@ -61,6 +61,26 @@ TEST(Uneven, SmallOnesAreSettled) {
   }
 }
 
+// Of more devices than nodes only the best ones count.
+TEST(Uneven, DevicesThatNoStageNeeds) {
+  std::mt19937 random(9);
+  PartitionProblem problem = Graph(random, 9, 1);
+  for (int d = 0; d < 40; ++d) {
+    DeviceClass device;
+    device.speed = 1 + 0.05 * d;
+    device.numbers = {d};
+    problem.devices.push_back(device);
+  }
+  PartitionResult all = SolvePartition(problem, {});
+  EXPECT_TRUE(all.proven);
+  EXPECT_EQ(CheckPartition(problem, all), "");
+  problem.devices.erase(problem.devices.begin(), problem.devices.end() - 9);
+  EXPECT_NEAR(SolvePartition(problem, {}).objective, all.objective, 1e-12);
+  problem.devices = {DeviceClass()};
+  problem.devices[0].count = 1'000'000;
+  EXPECT_TRUE(SolvePartition(problem, {}).proven);
+}
+
 // More kinds of devices than there could be sets of them in memory.
 TEST(Uneven, EachDeviceOfItsOwnKind) {
   std::mt19937 random(6);
