@@ -11,8 +11,9 @@ static uintptr_t g_last = 0;
 extern "C" __attribute__((no_sanitize_coverage)) void __sanitizer_cov_trace_pc() {
   const auto here = reinterpret_cast<uintptr_t>(__builtin_return_address(0));
   uint8_t& reached = g_reached[(here ^ (here >> 16) ^ (g_last >> 1)) % sizeof g_reached];
-  g_steps += reached == 0;
-  reached = 1, g_last = here;
+  g_last = here;
+  if (reached) return;
+  reached = 1, ++g_steps;
 }
 
 extern "C" __attribute__((no_sanitize_coverage)) size_t pipewright_steps_reached() {

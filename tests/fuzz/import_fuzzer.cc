@@ -4,32 +4,21 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <cstdio>
 #include <cstdlib>
 #include <string>
 
 #include "compiler/import/import.h"
 #include "plan/error.h"
-
-namespace {
-
-// How many inputs came past the reading of the archive.
-struct Count {
-  long all = 0, passed = 0;
-  ~Count() { std::printf("%ld of %ld inputs passed the first checks\n", passed, all); }
-} count;
-
-}  // namespace
+#include "tests/fuzz/first_checks.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace pipewright;
   int file = memfd_create("model", MFD_CLOEXEC);
   if (file < 0 || write(file, data, size) != static_cast<ssize_t>(size)) std::abort();
   const std::string path = "/proc/self/fd/" + std::to_string(file);
-  ++count.all;
   try {
     Archive archive(path);
-    ++count.passed;
+    ++g_passed_first_checks;
     ImportModel(path);
   } catch (const Error&) {
   }

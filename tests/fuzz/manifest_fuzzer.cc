@@ -1,28 +1,18 @@
 // A package's manifest: accepted or refused with an Error; what is accepted is written and read
 // again, and can be cut into stages.
-#include <cstdio>
 #include <cstdlib>
 
 #include "plan/error.h"
 #include "plan/json.h"
 #include "plan/manifest.h"
-
-namespace {
-
-struct Count {
-  long all = 0, passed = 0;
-  ~Count() { std::printf("%ld of %ld inputs are JSON\n", passed, all); }
-} count;
-
-}  // namespace
+#include "tests/fuzz/first_checks.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace pipewright;
   std::string_view text(reinterpret_cast<const char*>(data), size);
-  ++count.all;
   try {
     ParseJson(text, "manifest.json");
-    ++count.passed;
+    ++g_passed_first_checks;
     Manifest manifest = ParseManifest(text, "manifest.json");
     const std::string written = WriteManifest(manifest);
     if (WriteManifest(ParseManifest(written, "written")) != written) std::abort();

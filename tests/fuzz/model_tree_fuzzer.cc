@@ -5,6 +5,7 @@
 #include "plan/error.h"
 #include "plan/placement/export_tree.h"
 #include "plan/placement/script_tree.h"
+#include "tests/fuzz/first_checks.h"
 
 static void Check(const pipewright::ModuleTree& tree) {
   int64_t total = 0;
@@ -20,11 +21,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace pipewright;
   std::string_view file(reinterpret_cast<const char*>(data), size);
   try {
-    if (IsExport(file)) Check(TreeOfExport(file, "file"));
+    if (IsExport(file) && ++g_passed_first_checks) Check(TreeOfExport(file, "file"));
   } catch (const Error&) {
   }
   try {
-    if (IsScript(file)) Check(TreeOfScript(file, "file"));
+    if (IsScript(file) && ++g_passed_first_checks) Check(TreeOfScript(file, "file"));
   } catch (const Error&) {
   }
   return 0;

@@ -3,12 +3,15 @@
 
 #include "plan/error.h"
 #include "plan/placement/place.h"
+#include "tests/fuzz/first_checks.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace pipewright;
   std::string_view text(reinterpret_cast<const char*>(data), size);
   try {
-    ModuleTree tree = ReadModuleTree(ParseJson(text, "tree"), "tree");
+    const Json json = ParseJson(text, "tree");
+    ++g_passed_first_checks;
+    ModuleTree tree = ReadModuleTree(json, "tree");
     for (const char* policy : {"auto", "balanced", "optimal"}) {
       PlaceOptions options;
       options.policy = policy;

@@ -1,14 +1,20 @@
 // For compilers without libFuzzer: runs a target on files, then on random changes of them. With
 // -DPIPEWRIGHT_FUZZ=ON inputs that reach something new are changed further.
-// Usage: TARGET [-runs=N] [-seed=N] [-keep-size] FILE...    -keep-size: bytes change, none come or
-// go
+// Usage: TARGET [-runs=N] [-seed=N] [-keep-size] [-found=FOLDER] FILE...
+// -keep-size: bytes change, none come or go. -found: where inputs go that reach something new.
+// Fails where fewer than a third of the inputs pass the first checks.
+#include <sys/resource.h>
+
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <iostream>
+#include <ctime>
 #include <random>
 
 #include "plan/text.h"
+#include "tests/fuzz/first_checks.h"
+#include "tests/fuzz/watch.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 
@@ -20,6 +26,7 @@ static size_t Steps() { return pipewright_steps_reached ? pipewright_steps_reach
 // Whether it reached something new.
 static bool RunOne(const std::string& input) {
   const size_t before = Steps();
+  WatchNext();
   LLVMFuzzerTestOneInput(reinterpret_cast<const uint8_t*>(input.data()), input.size());
   return Steps() > before;
 }
@@ -73,11 +80,14 @@ int main(int argc, char** argv) {
   long runs = 20000;
   unsigned seed = 1;
   bool keep_size = false;
+  std::string found;
   for (int i = 1; i < argc; ++i) {
     if (std::strncmp(argv[i], "-runs=", 6) == 0)
       runs = std::atol(argv[i] + 6);
     else if (std::strncmp(argv[i], "-seed=", 6) == 0)
       seed = static_cast<unsigned>(std::atol(argv[i] + 6));
+    else if (std::strncmp(argv[i], "-found=", 7) == 0)
+      found = argv[i] + 7;
     else if (std::strcmp(argv[i], "-keep-size") == 0)
       keep_size = true;
     else
@@ -85,15 +95,28 @@ int main(int argc, char** argv) {
   }
   if (seeds.empty()) seeds.push_back("");
   const size_t given = seeds.size();
-  for (const std::string& one : seeds) RunOne(one);
+  std::string input;
+  WatchInputs(input);
+  for (const std::string& one : seeds) RunOne(input = one);
+  g_passed_first_checks = 0;
   std::mt19937 random(seed);
   for (long i = 0; i < runs; ++i) {
     const size_t at = static_cast<size_t>(i / 2);
-    std::string input = i % 2 ? Mutated(seeds[at % seeds.size()], seeds, random, keep_size)
-                              : GentlyMutated(seeds[at % given], random);
-    if (RunOne(input)) seeds.push_back(std::move(input));
+    input = i % 2 ? Mutated(seeds[at % seeds.size()], seeds, random, keep_size)
+                  : GentlyMutated(seeds[at % given], random);
+    if (!RunOne(input)) continue;
+    seeds.push_back(input);
+    if (!found.empty()) pipewright::WriteFile(found + "/" + std::to_string(seeds.size()), input);
   }
-  std::cout << runs << " runs over " << given << " seeds; " << seeds.size() - given
-            << " inputs reached something new, " << Steps() << " steps in all\n";
-  return 0;
+  WatchNext();
+  rusage used{};
+  getrusage(RUSAGE_SELF, &used);
+  std::printf(
+      "%ld inputs from %zu files: %.0f%% passed the first checks, %zu reached something new, %zu "
+      "steps in all; at most %.2f s for one, %ld MB; %.0f s\n",
+      runs, given, runs ? 100.0 * g_passed_first_checks / runs : 0.0, seeds.size() - given, Steps(),
+      LongestInput(), used.ru_maxrss / 1024, static_cast<double>(clock()) / CLOCKS_PER_SEC);
+  if (g_passed_first_checks * 3 >= runs) return 0;
+  std::fputs("fewer than a third of the inputs passed the first checks\n", stderr);
+  return 1;
 }

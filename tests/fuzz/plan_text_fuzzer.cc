@@ -12,6 +12,7 @@
 #include "plan/plan_text.h"
 #include "plan/stage_graph.h"
 #include "plan/validate.h"
+#include "tests/fuzz/first_checks.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace pipewright;
@@ -22,6 +23,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   } catch (const Error&) {
     return 0;
   }
+  ++g_passed_first_checks;
   if (WritePlan(plan) != text) std::abort();
   try {
     Validate(plan);

@@ -1,19 +1,28 @@
 #!/bin/sh
-# Every fuzz target of BUILD on changes of real files: tests/fuzz/run.sh BUILD [RUNS]. Ends at the first that fails.
+# Every fuzz target on changes of real files: tests/fuzz/run.sh BUILD SANITIZED [RUNS]. RUNS inputs
+# each in BUILD, then, in SANITIZED, those that reached something new and RUNS/50 others. A line
+# for each; ends at the first that fails, or of whose inputs fewer than a third pass the first
+# checks.
 set -e
 cd "$(dirname "$0")/../.."
-targets=$1/tests/fuzz runs=${2:-1000000}
+fast=$PWD/$1/tests/fuzz sanitized=$PWD/$2/tests/fuzz runs=${3:-1000000}
+data=tests/data/fuzz
 fuzz() {
-  target=$1; shift
-  echo "$target"
-  "$targets/$target" -runs="$runs" "$@"
+  target=$1_fuzzer found=$fast/found.$1; shift
+  rm -rf "$found"; mkdir -p "$found"
+  printf '%s: ' "$target"
+  "$fast/$target" -runs="$runs" -found="$found" "$@"
+  "$sanitized/$target" -runs=0 "$found"/* > "$found.log" 2>&1 || { cat "$found.log"; exit 1; }
+  printf '  sanitized: '
+  "$sanitized/$target" -runs=$((runs / 50)) "$@"
 }
-fuzz zip_fuzzer -keep-size tests/data/import/*
-fuzz manifest_fuzzer -keep-size tests/data/cli/small.pkg/manifest.json
-fuzz torch_file_fuzzer -keep-size tests/data/placement/meta.pt
-fuzz safetensors_fuzzer -keep-size tests/data/tensors/*.safetensors
-fuzz module_tree_fuzzer tests/data/fuzz/tree.json
-fuzz model_tree_fuzzer -keep-size tests/data/import/*
-fuzz index_fuzzer tests/data/fuzz/index.json
-fuzz plan_text_fuzzer tests/data/schedules/*.csv
-fuzz readers_fuzzer tests/data/fuzz/readers_*.txt
+fuzz zip -keep-size $data/deflated.zip $data/linear.pt2 tests/data/import/traced.pt
+fuzz json $data/*.json
+fuzz manifest -keep-size tests/data/cli/small.pkg/manifest.json
+fuzz model_tree -keep-size $data/linear.pt2 tests/data/import/traced.pt
+fuzz torch_file -keep-size $data/*.pt
+fuzz safetensors -keep-size tests/data/tensors/*.safetensors
+fuzz module_tree -keep-size $data/tree.json
+fuzz index $data/index.json
+fuzz plan_text tests/golden/plan/*d*.csv
+fuzz readers $data/readers_*.txt

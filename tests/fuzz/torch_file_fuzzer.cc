@@ -3,11 +3,15 @@
 
 #include "plan/error.h"
 #include "plan/weights/torch_file.h"
+#include "plan/weights/zip.h"
+#include "tests/fuzz/first_checks.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace pipewright;
   std::string_view file(reinterpret_cast<const char*>(data), size);
   try {
+    if (IsZip(file)) ReadZip(file, "file", /*compressed_allowed=*/true);
+    g_passed_first_checks += IsTorchFile(file);
     for (const StoredTensor& tensor : ReadTorchFile(file, "file")) {
       if (tensor.storage_offset + tensor.storage_bytes > size) std::abort();
       if (tensor.bytes == 0 || !tensor.strides.empty()) continue;
