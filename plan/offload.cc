@@ -57,8 +57,12 @@ std::vector<Run> RunsOf(const std::vector<Action>& actions, const Offload& offlo
   return runs;
 }
 
-double Room(const std::vector<Run>& runs, const Offload& offload) {
-  if (offload.memory > 0) return offload.memory;
+double HeldBytes(const Offload& offload, size_t rank) {
+  return offload.held.empty() ? 0 : offload.held[rank];
+}
+
+double Room(const std::vector<Run>& runs, const Offload& offload, size_t rank) {
+  if (offload.memory > 0) return std::max(0.0, offload.memory - HeldBytes(offload, rank));
   std::map<int, double> bytes;
   for (const Run& run : runs) bytes[run.stage] = BytesOf(offload, run.stage);
   std::vector<double> sorted;
@@ -74,7 +78,7 @@ class RankLoads {
         rank_(rank),
         runs_(RunsOf(actions, offload)),
         before_(actions.size() + 1) {
-    room_ = Room(runs_, offload) * (1 + 1e-12);
+    room_ = Room(runs_, offload, static_cast<size_t>(rank)) * (1 + 1e-12);
   }
 
   // What stands before each position.
@@ -136,7 +140,11 @@ class RankLoads {
         throw Error("rank " + std::to_string(rank_) + ", stage " + std::to_string(stage),
                     "its weights take " + Plain(need) + ", with " + Plain(bytes_) +
                         " loaded that are needed with them, of " + Plain(room_) +
-                        " for the weights of offloaded stages",
+                        " for the weights of offloaded stages" +
+                        (HeldBytes(offload_, static_cast<size_t>(rank_)) > 0
+                             ? " beside " + Plain(HeldBytes(offload_, static_cast<size_t>(rank_))) +
+                                   " of tied weights that several of them use"
+                             : ""),
                     "give them more memory, or make the stage smaller");
       const Run& last = runs_[loaded_[victim]];
       Put(ActionKind::kEvict, victim, last.last + 1);
@@ -199,7 +207,7 @@ void CheckLoads(const Plan& plan, const Offload& offload) {
           throw Error(Place(static_cast<int>(r), p, actions[p]),
                       "rule \"load\": stage " + std::to_string(s) + " is offloaded and not loaded");
     }
-    double room = Room(RunsOf(actions, offload), offload);
+    double room = Room(RunsOf(actions, offload), offload, r);
     if (peaks[r] > room * (1 + 1e-12))
       throw Error("rank " + std::to_string(r), "rule \"load\": " + Plain(peaks[r]) +
                                                    " of weights are loaded at once, the memory "

@@ -14,6 +14,9 @@ struct Offload {
   bool step = true;   // STEP uses them, too: not where those that come and go are frozen
   std::vector<int> forward_only{};  // ascending: stages whose backward has nothing to compute
   bool weight_grad = true;          // W uses weights, too: not where I computes what it adds up
+  // [rank] bytes, counted in no stage's `weights`, of what several of the rank's stages use: there
+  // from the first LOAD of one of them to the last EVICT, within the memory. Empty: none.
+  std::vector<double> held{};
 };
 
 // Adds LOAD and EVICT to a lowered plan or to a schedule; any that are there go first. A rank uses

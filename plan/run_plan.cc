@@ -1,12 +1,16 @@
 #include "plan/run_plan.h"
 
 #include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
 
 #include "plan/actions.h"
 #include "plan/error.h"
 #include "plan/lower.h"
 #include "plan/offload.h"
 #include "plan/placement/residence.h"
+#include "plan/placement/tensor_ids.h"
 #include "plan/plan_text.h"
 #include "plan/schedule.h"
 #include "plan/stage_graph.h"
@@ -82,6 +86,52 @@ void KeepTrained(RunPlan& run, const std::string& where) {
   std::erase_if(run.conf.offloaded_stages, [&](int stage) { return !frozen[stage]; });
 }
 
+// What a rank has in memory under one name it need not read under another.
+void KeepTied(RunPlan& run, const std::vector<std::vector<int>>& ids) {
+  auto ranks = [&](size_t m) { return run.conf.stage_to_ranks[run.conf.module_to_stage[m]]; };
+  std::map<int, std::set<int>> resident;  // tensor -> ranks
+  for (size_t m = 0; m < run.on_disk.size(); ++m)
+    for (size_t w = 0; w < run.on_disk[m].size(); ++w)
+      if (!run.on_disk[m][w])
+        for (int rank : ranks(m)) resident[ids[m][w]].insert(rank);
+  for (size_t m = 0; m < run.on_disk.size(); ++m)
+    for (size_t w = 0; w < run.on_disk[m].size(); ++w) {
+      const std::set<int>& there = resident[ids[m][w]];
+      const std::vector<int> users = ranks(m);
+      if (std::all_of(users.begin(), users.end(), [&](int rank) { return there.count(rank) > 0; }))
+        run.on_disk[m][w] = false;
+    }
+}
+
+// Each tensor once: with its stage, or where several stages of a rank use it, with the rank.
+void CountWeights(const RunPlan& run, const std::vector<std::vector<int>>& ids, Offload& offload) {
+  std::map<int, std::pair<double, std::set<int>>> tensors;  // bytes and stages
+  for (size_t m = 0; m < run.on_disk.size(); ++m)
+    for (size_t w = 0; w < run.on_disk[m].size(); ++w) {
+      if (!run.on_disk[m][w]) continue;
+      auto& [bytes, stages] = tensors[ids[m][w]];
+      bytes = static_cast<double>(BytesOf(run.manifest.modules[m].held[w]));
+      stages.insert(run.conf.module_to_stage[m]);
+    }
+  offload.weights.assign(run.conf.stage_to_ranks.size(), 0);
+  for (const auto& [id, tensor] : tensors) {
+    std::map<int, int> users;  // rank -> stages
+    for (int stage : tensor.second)
+      for (int rank : run.conf.stage_to_ranks[stage]) ++users[rank];
+    for (int stage : tensor.second) {
+      const std::vector<int>& ranks = run.conf.stage_to_ranks[stage];
+      if (std::any_of(ranks.begin(), ranks.end(), [&](int rank) { return users[rank] < 2; }))
+        offload.weights[stage] += tensor.first;
+    }
+    for (const auto& [rank, count] : users) {
+      if (count < 2) continue;
+      offload.held.resize(
+          std::max<size_t>(offload.held.size(), static_cast<size_t>(run.graph.ranks)));
+      offload.held[rank] += tensor.first;
+    }
+  }
+}
+
 // What the conf offloads, and how many bytes of each stage come and go.
 Offload OffloadOf(const RunPlan& run, bool forward_only) {
   Offload offload;
@@ -93,12 +143,7 @@ Offload OffloadOf(const RunPlan& run, bool forward_only) {
     for (size_t s = 0; s < learning.size(); ++s)
       if (!learning[s]) offload.forward_only.push_back(static_cast<int>(s));
   }
-  offload.weights.assign(run.conf.stage_to_ranks.size(), 0);
-  for (size_t m = 0; m < run.manifest.modules.size(); ++m)
-    for (size_t w = 0; w < run.on_disk[m].size(); ++w)
-      if (run.on_disk[m][w])
-        offload.weights[run.conf.module_to_stage[m]] +=
-            static_cast<double>(BytesOf(run.manifest.modules[m].held[w]));
+  CountWeights(run, TensorIds(run.manifest, !forward_only), offload);
   return offload;
 }
 
@@ -191,6 +236,7 @@ RunPlan MakeRunPlan(const std::string& package, const std::string& conf, const J
     for (std::string& note : UntrainedModules(run.manifest))
       run.warnings.push_back(std::move(note));
   if (!forward_only) KeepTrained(run, device_map.empty() ? ConfFile(package, conf) : "");
+  KeepTied(run, TensorIds(run.manifest, !forward_only));
   run.graph = MakeStageGraph(run.manifest, run.conf);
   run.plan = IsAsynchronous(job) && !forward_only
                  ? MakeAsynchronousPlan(job, run, StepsInARow(job, 0))

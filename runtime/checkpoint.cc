@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "plan/atomic_file.h"
+#include "plan/dtype.h"
 #include "plan/error.h"
 #include "plan/json.h"
 #include "plan/safetensors.h"
@@ -275,7 +276,9 @@ Files OpenShards(const RunCheckpoint& checkpoint, const Session& session) {
 
 void ReadInto(const SafetensorsFile& file, const TensorInfo& from, const at::Tensor& to) {
   if (from.shape != to.sizes().vec() || DtypeOfSafetensors(from.dtype) != to.scalar_type())
-    throw Error(file.path(), Quote(from.name) + " has another shape or type than the package's");
+    throw Error(file.path(), Quote(from.name) + " is " + from.dtype + " " + ShapeText(from.shape) +
+                                 ", the package's is " + DtypeName(to.scalar_type()) + " " +
+                                 ShapeText(to.sizes().vec()));
   if (from.end > from.begin)
     file.Read(from, 0, static_cast<char*>(to.data_ptr()), from.end - from.begin);
 }

@@ -9,6 +9,7 @@
 
 #include "passes/op_library.h"
 #include "passes/statistics.h"
+#include "plan/dtype.h"
 #include "plan/error.h"
 #include "plan/json.h"
 #include "plan/text.h"
@@ -17,16 +18,6 @@
 #include "tensors/dtype.h"
 
 namespace pipewright {
-
-namespace {
-
-std::string ShapeText(const std::vector<int64_t>& shape) {
-  std::vector<std::string> sizes;
-  for (int64_t size : shape) sizes.push_back(std::to_string(size));
-  return "[" + Join(sizes, ", ") + "]";
-}
-
-}  // namespace
 
 const TensorInfo& CheckedWeight(const SafetensorsFile& file, const WeightInfo& weight) {
   const TensorInfo& info = file.At(weight.name);
@@ -134,8 +125,8 @@ static void BeginVectorMath() {
 
 // `runs`: with what only a run needs.
 static LoadedModule Load(const std::string& package, const Manifest& manifest, int index,
-                         WeightSource weights, const std::vector<bool>& left_out, bool runs,
-                         BodyChoice body) {
+                         WeightSource weights, const std::vector<bool>& left_out,
+                         const std::vector<at::Tensor>& known, bool runs, BodyChoice body) {
   BeginVectorMath();
   for (const std::string& library : manifest.op_libraries) LoadOpLibrary(library);
   const ModuleInfo& info = manifest.modules[index];
@@ -178,9 +169,12 @@ static LoadedModule Load(const std::string& package, const Manifest& manifest, i
       c10::ivalue::Object::create(c10::StrongTypePtr(module.unit, type), type->numAttributes());
   for (size_t w = 0; w < info.held.size(); ++w) {
     const WeightInfo& weight = info.held[w];
-    const bool empty = !left_out.empty() && left_out[w];
-    module.weights.push_back(empty ? at::empty({0}, at::dtype(DtypeOf(weight.dtype)))
-                                   : MakeWeight(weight, is_read(weight) ? file.get() : nullptr));
+    if (!known.empty() && known[w].defined())
+      module.weights.push_back(known[w]);
+    else if (!left_out.empty() && left_out[w])
+      module.weights.push_back(at::empty({0}, at::dtype(DtypeOf(weight.dtype))));
+    else
+      module.weights.push_back(MakeWeight(weight, is_read(weight) ? file.get() : nullptr));
     module.self->setAttr(weight.name, module.weights.back());
   }
   if (type->hasAttribute("device")) module.self->setAttr("device", at::Device(at::kCPU));
@@ -200,12 +194,13 @@ static LoadedModule Load(const std::string& package, const Manifest& manifest, i
 
 LoadedModule LoadModule(const std::string& package, const Manifest& manifest, int index,
                         WeightSource weights, BodyChoice body) {
-  return Load(package, manifest, index, weights, {}, false, body);
+  return Load(package, manifest, index, weights, {}, {}, false, body);
 }
 
 LoadedModule LoadModuleWithout(const std::string& package, const Manifest& manifest, int index,
-                               const std::vector<bool>& left_out, BodyChoice body) {
-  return Load(package, manifest, index, WeightSource::kFile, left_out, true, body);
+                               const std::vector<bool>& left_out, BodyChoice body,
+                               const std::vector<at::Tensor>& known) {
+  return Load(package, manifest, index, WeightSource::kFile, left_out, known, true, body);
 }
 
 void SetTraining(LoadedModule& module, bool training) {

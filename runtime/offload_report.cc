@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <set>
 
 #include "plan/error.h"
 #include "plan/json.h"
 #include "plan/placement/residence.h"
+#include "plan/placement/tensor_ids.h"
 #include "plan/text.h"
 #include "runtime/offload.h"
 
@@ -31,12 +33,15 @@ std::string ReportOffload(const Session& session, Transport& transport, int64_t 
                           const std::string& file) {
   const RunPlan& run = session.run;
   const OffloadedWeights* weights = session.stages->offloaded();
+  const std::vector<std::vector<int>> ids = TensorIds(run.manifest, session.training);
+  std::set<int> counted;
   int64_t total = 0, on_disk = 0;
   for (size_t m = 0; m < run.manifest.modules.size(); ++m) {
     bool here = false;
     for (int rank : run.conf.stage_to_ranks[run.conf.module_to_stage[m]])
       here = here || rank == transport.rank();
     for (size_t w = 0; here && w < run.on_disk[m].size(); ++w) {
+      if (!counted.insert(ids[m][w]).second) continue;
       const int64_t bytes = BytesOf(run.manifest.modules[m].held[w]);
       total += bytes;
       on_disk += run.on_disk[m][w] ? bytes : 0;

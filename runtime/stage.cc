@@ -5,6 +5,7 @@
 
 #include "passes/random_ops.h"
 #include "plan/error.h"
+#include "plan/placement/tensor_ids.h"
 #include "plan/run_plan.h"
 #include "runtime/loss.h"
 #include "runtime/module_weights.h"
@@ -29,6 +30,17 @@ std::vector<int> TorchStages::State::MessageValues(int edge, bool backward) cons
   return ids;
 }
 
+// Of a module's weights, those that another has in memory.
+static std::vector<at::Tensor> Known(const std::vector<int>& ids, const std::vector<bool>& on_disk,
+                                     const std::map<int, at::Tensor>& tensors) {
+  std::vector<at::Tensor> known(ids.size());
+  for (size_t w = 0; w < ids.size(); ++w)
+    if (auto found = tensors.find(ids[w]);
+        found != tensors.end() && (on_disk.empty() || !on_disk[w]))
+      known[w] = found->second;
+  return known;
+}
+
 TorchStages::TorchStages(StageSettings settings)
     : state_(std::make_unique<State>(std::move(settings))) {
   State& s = *state_;
@@ -41,6 +53,8 @@ TorchStages::TorchStages(StageSettings settings)
     s.edges_in[s.graph.edges[e].to].push_back(static_cast<int>(e));
     s.edges_out[s.graph.edges[e].from].push_back(static_cast<int>(e));
   }
+  const std::vector<std::vector<int>> ids = TensorIds(s.manifest, s.settings.training);
+  std::map<int, at::Tensor> tensors;  // in memory, by id
   for (size_t m = 0; m < s.manifest.modules.size(); ++m) {
     int stage = conf.module_to_stage[m], index = static_cast<int>(m);
     const std::vector<int>& ranks = conf.stage_to_ranks[stage];
@@ -52,8 +66,11 @@ TorchStages::TorchStages(StageSettings settings)
         s.modules
             .emplace(index, LoadModuleWithout(
                                 s.settings.package, s.manifest, index, on_disk,
-                                s.settings.training ? s.settings.body : BodyChoice::kAutograd))
+                                s.settings.training ? s.settings.body : BodyChoice::kAutograd,
+                                Known(ids[m], on_disk, tensors)))
             .first->second;
+    for (size_t w = 0; w < ids[m].size(); ++w)
+      if (on_disk.empty() || !on_disk[w]) tensors.emplace(ids[m][w], module.weights[w]);
     pipewright::SetTraining(module, s.settings.training);
     s.gradients.Hold(index, module.weights);
     s.updater.Hold(index, module.weights);
@@ -63,7 +80,7 @@ TorchStages::TorchStages(StageSettings settings)
                   [](const Action& a) { return a.kind == ActionKind::kLoad; }))
     s.offloaded =
         std::make_unique<OffloadedWeights>(s.settings.package, s.settings.weights, s.manifest, conf,
-                                           *s.settings.on_disk, s.settings.lists, s.modules);
+                                           *s.settings.on_disk, ids, s.settings.lists, s.modules);
   if (s.settings.merge_buffers && s.settings.training)
     s.replica_buffers = std::make_unique<ReplicaBuffers>(s.manifest, conf, s.settings.microbatches,
                                                          s.settings.minibatches, s.modules);

@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 
+#include "plan/dtype.h"
 #include "plan/error.h"
 #include "plan/json.h"
 #include "plan/safetensors.h"
@@ -148,8 +149,10 @@ const StoredTensor& StoredWeight(const Checkpoint& checkpoint, const Manifest& m
   }
   if (found->shape != weight.shape || DtypeOfSafetensors(found->dtype) != DtypeOf(weight.dtype))
     throw Error(checkpoint.path,
-                "\"" + found->name + "\" has another shape or type than the package's",
-                OtherModel(checkpoint));
+                Quote(found->name) + " is " + found->dtype + " " + ShapeText(found->shape) +
+                    ", the package's is " + weight.dtype + " " + ShapeText(weight.shape),
+                found->shape == weight.shape ? "weights are not cast: save them as " + weight.dtype
+                                             : OtherModel(checkpoint));
   return *found;
 }
 
@@ -162,13 +165,14 @@ void LoadWeights(const std::string& path, const Manifest& manifest, TorchStages&
       for (const WeightInfo& info : module.held)
         if (info.kind != "constant" && info.persistent) StoredWeight(checkpoint, manifest, info);
   };
+  std::set<const void*> written;  // some weights are one tensor
   for (size_t m = 0; m < manifest.modules.size(); ++m)
     for (size_t w = 0; w < manifest.modules[m].held.size(); ++w) {
       const WeightInfo& info = manifest.modules[m].held[w];
       if (info.kind == "constant" || !info.persistent) continue;
       if (!on_disk.empty() && on_disk[m][w]) continue;
       at::Tensor weight = stages.Weight(static_cast<int>(m), info.name);
-      if (!weight.defined()) continue;
+      if (!weight.defined() || !written.insert(weight.data_ptr()).second) continue;
       char* to = static_cast<char*>(weight.data_ptr());
       const StoredTensor* stored = nullptr;
       try {

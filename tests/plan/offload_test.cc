@@ -92,6 +92,16 @@ TEST(Offload, Refusals) {
   };
   refused([&] { InsertLoads(plan, {{1}, {1, 4}, 3}); }, "its weights take 4,");
   refused([&] { InsertLoads(plan, {{2}, {}, 0}); }, "there is no stage 2");
+  // What both stages use is there beside each of them.
+  Offload held{{0, 1}, {1, 1}, 3};
+  InsertLoads(plan, held);
+  EXPECT_EQ(LoadedPeaks(plan, held), std::vector<double>{2});
+  held.held = {2};
+  EXPECT_THROW(CheckLoads(plan, held), Error);
+  InsertLoads(plan, held);
+  EXPECT_EQ(LoadedPeaks(plan, held), std::vector<double>{1});
+  held.held = {3};
+  refused([&] { InsertLoads(plan, held); }, "beside 3 of tied weights");
   refused([&] { CheckLoads(plan, {{1}, {}, 0}); }, "offloaded and not loaded");
   Plan early = ReadPlan("0LOAD,0F0,0F1,0B0,0EVICT,0B1,0STEP\n", "p");
   refused([&] { Validate(early); }, "rule \"load\": the weights of stage 0 are not loaded here");

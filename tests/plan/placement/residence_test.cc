@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "plan/error.h"
+#include "plan/placement/tensor_ids.h"
 
 namespace pipewright {
 namespace {
@@ -53,6 +54,21 @@ TEST(Residence, NamesOfThePackageAndOfTheModel) {
       manifest, {{"head.weight", "cpu"}, {"layers.1.fc", "disk"}, {"layers.2", "cpu"}}, "map", 1);
   EXPECT_EQ(DiskOf(of), ".. dd .. .. ");
   EXPECT_TRUE(of.warnings.empty());
+}
+
+TEST(TensorIds, OneForWhatARankNeedsOnce) {
+  Manifest manifest = FourModules();
+  manifest.shared = {{{{0, "layers.0.fc.weight"}, {3, "layers.3.fc.weight"}}}};
+  for (int m : {1, 2}) {
+    manifest.modules[m].held[1] = {"mask", "buffer", "bool", {2}, false, true};
+    manifest.modules[m].held.push_back({"mask", "constant", "bool", {2}, false, true});
+  }
+  using Ids = std::vector<std::vector<int>>;
+  EXPECT_EQ(TensorIds(manifest, false), (Ids{{0, 1}, {2, 3, 4}, {5, 3, 4}, {0, 6}}));
+  // Each module steps its copy of what is trained, and changes its buffers.
+  EXPECT_EQ(TensorIds(manifest, true), (Ids{{0, 1}, {2, 3, 4}, {5, 6, 7}, {8, 9}}));
+  manifest.modules[0].held[0].requires_grad = manifest.modules[3].held[0].requires_grad = false;
+  EXPECT_EQ(TensorIds(manifest, true), (Ids{{0, 1}, {2, 3, 4}, {5, 6, 7}, {0, 8}}));
 }
 
 TEST(Residence, NumberedDevicesAreRanks) {
