@@ -167,8 +167,11 @@ void Run(Options options) {
     }
   std::vector<std::string> classes;
   for (const std::string& text : options.no_split)
-    for (const std::string& name : Split(text, ','))
-      if (!name.empty()) classes.push_back(name);
+    for (const std::string& name : Split(text, ',')) {
+      const size_t begin = name.find_first_not_of(' ');
+      if (begin == std::string::npos) continue;
+      classes.push_back(name.substr(begin, name.find_last_not_of(' ') + 1 - begin));
+    }
   options.place.no_split = classes;
   ApplyDtypes(tree, options.dtype, special);
   if (options.sizes) return PrintSizes(tree, options.json);

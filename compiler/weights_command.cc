@@ -177,7 +177,9 @@ void DiffFiles(const Options& options) {
       std::cout << "only in " << options.other << ": " << name << "\n";
     for (const TensorDifference& tensor : result.different) {
       std::cout << tensor.name << ": " << tensor.reason;
-      if (tensor.elements) std::cout << ", " << Counted(tensor.elements, "element") << " differ";
+      if (tensor.elements)
+        std::cout << ", " << Counted(tensor.elements, "element")
+                  << (tensor.elements == 1 ? " differs" : " differ");
       if (tensor.elements && tensor.largest >= 0) std::cout << ", by at most " << tensor.largest;
       std::cout << "\n";
     }
