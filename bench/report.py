@@ -48,7 +48,7 @@ def step_ratios(raw):
             "peer/bound": over(lambda r: median(r, best), lambda r: r["bound"][schedule]),
             "peer/eager bound": over(lambda r: median(r, best), lambda r: r["bound_eager"][schedule]) if eager else None,
             "front": best.split()[-1],
-            "predicted/measured": over(lambda r: r["predicted"][schedule], lambda r: median(r, ours)),
+            "predicted/measured": over(lambda r: r["predicted"][schedule], lambda r: r["programs"][ours]["mean"]),
             "single by microbatch/ours": over(lambda r: median(r, "single microbatches"), lambda r: median(r, ours)),
             "single whole/ours": over(lambda r: median(r, "single whole"), lambda r: median(r, ours)),
             "ours/our 1f1b": over(lambda r: median(r, ours), lambda r: median(r, "ours 1f1b"))

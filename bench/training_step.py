@@ -83,8 +83,8 @@ def costs_eager(stages):
 
 
 def costs_in_run(answer, stages, output):
-    """What the actions of measured steps took."""
-    actions = {key: value["median"] for rank in answer["ranks"] for key, value in rank["measured"]["actions"].items()}
+    """What the actions of measured steps took, on average: a step is as long as all of them together."""
+    actions = {key: value["mean"] for rank in answer["ranks"] for key, value in rank["measured"]["actions"].items()}
     costs = []
     for s in range(stages):
         i, w, b = whole_and_halves({kind: actions[f"{s}{kind}"] for kind in "BIW" if f"{s}{kind}" in actions})
@@ -177,7 +177,7 @@ class Comparison:
         for parts in ("microbatches", "whole"):
             entry["programs"][f"single {parts}"] = self.steps(("single", parts), STEPS[self.size])
         for answer in entry["programs"].values():
-            answer["median"] = statistics.median(answer["times"])
+            answer["median"], answer["mean"] = statistics.median(answer["times"]), statistics.mean(answer["times"])
             del answer["losses"], answer["ranks"]
         return entry
 

@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -104,7 +105,7 @@ struct Job {
   bool exact_reduce = false;  // gradients added in the order of the microbatches, over replicas too
   bool merge_buffers = false;  // of replicas, after each step
   RecomputeJob recompute;
-  BodyChoice body = BodyChoice::kAutograd;
+  std::optional<BodyChoice> body;  // none: kAuto, and nothing is said of it
   bool check_shared = false;  // compare the copies of shared weights after every step
 };
 

@@ -33,7 +33,7 @@ Json StageTimes(const Session& session, const std::string& package,
     if (conf.stage_to_ranks[stage][0] != rank) continue;
     const int index = static_cast<int>(m);
     LoadedModule module = LoadModule(package, session.run.manifest, index, WeightSource::kFile,
-                                     BodyAskedFor(session.job.body));
+                                     BodyAskedFor(session.job.body).value_or(BodyChoice::kAuto));
     TimingOptions timing;
     timing.seconds = 2;
     ModuleTimes times = TimeModule(module, session.run.manifest,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <numeric>
 
 #include "plan/actions.h"
 #include "plan/text.h"
@@ -20,10 +21,14 @@ const std::pair<ActionKind, const char*> kKinds[] = {
     {ActionKind::kStep, "STEP"}};
 
 Json TimingJson(std::vector<double> seconds) {
-  size_t count = seconds.size();
+  const size_t count = seconds.size();
+  const double sum = std::accumulate(seconds.begin(), seconds.end(), 0.0);
   Timing t = TimingOf(std::move(seconds));
-  return {
-      {"count", count}, {"median", t.median * 1e6}, {"low", t.low * 1e6}, {"high", t.high * 1e6}};
+  return {{"count", count},
+          {"mean", count > 0 ? sum / static_cast<double>(count) * 1e6 : 0},
+          {"median", t.median * 1e6},
+          {"low", t.low * 1e6},
+          {"high", t.high * 1e6}};
 }
 
 std::string Milliseconds(const Json& microseconds) {

@@ -153,7 +153,7 @@ void OpenSession(Session& session, const SessionOptions& options, Transport& tra
     settings.exact_reduce = session.job.exact_reduce;
     settings.merge_buffers = session.job.merge_buffers;
     settings.seed = session.job.seed;
-    settings.body = BodyAskedFor(session.job.body);
+    settings.body = BodyAskedFor(session.job.body).value_or(BodyChoice::kAuto);
     if (options.has_loss) settings.losses = session.job.losses;
     settings.optimizer = session.job.optimizer;
     if (!options.training) settings.optimizer.state_on_disk = false;
@@ -289,6 +289,7 @@ void RunSweep(Session& session, int64_t minibatch, Evaluation& evaluation) {
 }
 
 std::string DescribeBodies(const Session& session, Transport& transport) {
+  if (!BodyAskedFor(session.job.body)) return "";
   std::vector<std::string> mine(session.run.manifest.modules.size());
   for (const auto& [module, state] : session.stages->Bodies())
     mine[static_cast<size_t>(module)] =

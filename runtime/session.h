@@ -109,7 +109,7 @@ void RunSweep(Session& session, int64_t minibatch, Evaluation& evaluation);
 // "stage 0: modules 0-1" of one rank, for people.
 std::string Describe(const Session& session, int rank);
 // "modules 0-2: lists of operations; module 3: autograd (control flow)"; "" where
-// autograd was asked for. Collective.
+// nobody asked for a body, or for autograd. Collective.
 std::string DescribeBodies(const Session& session, Transport& transport);
 
 }  // namespace pipewright

@@ -148,7 +148,7 @@ class Profiler {
   Profile MeasureOne(int index, Values& values) {
     const ModuleInfo& info = manifest_.modules[index];
     LoadedModule module = LoadModule(options_.package, manifest_, index, WeightSource::kFile,
-                                     BodyAskedFor(BodyChoice::kAutograd));
+                                     BodyAskedFor({}).value_or(BodyChoice::kAuto));
     Profile profile = Header(0);
     std::vector<c10::IValue> inputs;
     std::vector<bool> wanted;

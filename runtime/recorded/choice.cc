@@ -2,12 +2,12 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <set>
 
 #include "plan/error.h"
 #include "plan/text.h"
 #include "runtime/module.h"
 #include "runtime/recorded/compare.h"
+#include "runtime/recorded/operators.h"
 
 namespace pipewright {
 
@@ -25,44 +25,10 @@ constexpr int64_t kPatience = 64;
 // Recording and comparing copy what is not trained.
 constexpr size_t kMostUntrained = size_t{64} << 20;
 
-// What the interpreter does without asking the dispatcher, and that depends on nothing but the
-// signature.
-bool IsPlainNode(const torch::jit::Node& node) {
-  static const std::set<std::string> kKnown = {
-      "prim::Constant",      "prim::GetAttr",        "prim::ListConstruct", "prim::TupleConstruct",
-      "prim::ListUnpack",    "prim::TupleUnpack",    "prim::TupleIndex",    "prim::DictConstruct",
-      "prim::NumToTensor",   "prim::device",         "prim::dtype",         "prim::layout",
-      "prim::requires_grad", "prim::unchecked_cast", "prim::is_cuda",       "prim::min",
-      "prim::max",           "prim::TupleSlice"};
-  // These take numbers or texts out of tensors' memory, which no recording sees, or do something
-  // besides computing.
-  static const std::set<std::string> kUnseen = {"aten::ctc_loss",
-                                                "aten::tensor_split",
-                                                "aten::_pack_padded_sequence",
-                                                "aten::_pad_packed_sequence",
-                                                "aten::lstm",
-                                                "aten::gru",
-                                                "aten::rnn_tanh",
-                                                "aten::rnn_relu",
-                                                "aten::str",
-                                                "aten::format",
-                                                "aten::percentFormat",
-                                                "aten::hash",
-                                                "aten::warn",
-                                                "aten::save",
-                                                "aten::manual_seed",
-                                                "aten::seed",
-                                                "aten::backward",
-                                                "aten::set_data"};
-  const std::string kind = node.kind().toQualString();
-  if (kind.starts_with("aten::")) return !kUnseen.count(kind);
-  return kind.starts_with("pipewright::") || kind.starts_with("pippy::") || kKnown.count(kind);
-}
-
 std::string RefusalOf(const torch::jit::Graph& graph, const std::vector<at::Tensor>& weights) {
   for (const torch::jit::Node* node : graph.nodes()) {
     if (!node->blocks().empty()) return "control flow";
-    if (!IsPlainNode(*node))
+    if (!IsRecordable(*node))
       return std::string(node->kind().toQualString()) + " cannot be recorded";
   }
   size_t untrained = 0;
@@ -90,7 +56,7 @@ bool IsTime(RecordedBodies& bodies, bool first_of_step, bool recorded) {
 
 }  // namespace
 
-BodyChoice BodyAskedFor(BodyChoice of_job) {
+std::optional<BodyChoice> BodyAskedFor(std::optional<BodyChoice> of_job) {
   const char* text = std::getenv("PIPEWRIGHT_BODY");
   if (!text || !*text) return of_job;
   for (const auto& [name, body] : BodyNames())

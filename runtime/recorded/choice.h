@@ -6,6 +6,7 @@
 #include <torch/csrc/jit/ir/ir.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,8 +15,8 @@
 
 namespace pipewright {
 
-// PIPEWRIGHT_BODY, or what the job says. Throws Error for names of no body.
-BodyChoice BodyAskedFor(BodyChoice of_job);
+// PIPEWRIGHT_BODY, or what the job says; none: nobody asks. Throws Error for names of no body.
+std::optional<BodyChoice> BodyAskedFor(std::optional<BodyChoice> of_job);
 
 // What the lists of a module are kept in; null: autograd's body without a choice.
 std::shared_ptr<RecordedBodies> BodiesFor(BodyChoice asked, const torch::jit::Graph& graph,
