@@ -120,10 +120,10 @@ static void Run(const std::string& package, const std::string& in) {
       try {
         b = RunOne(lists[m], inputs, wanted, round);
       } catch (const std::exception&) {
-        if (failed.empty() || round == 1) throw;
+        if (failed.empty()) throw;
         both = true;
       }
-      if (both) break;  // such inputs are not what it is for
+      if (both) break;  // shuffled inputs out of range; a functionalised batch norm
       if (!failed.empty()) throw Error(info.name, "only autograd's fails: " + failed);
       for (size_t i = 0; i < a.tensors.size(); ++i)
         if (!Same(a.tensors[i], b.tensors[i]))
