@@ -127,10 +127,29 @@ void ReadWeights(const Archive& archive, const ExportJson& signature, Model& mod
 // A buffer, and its content after the call.
 using BufferWrite = std::pair<torch::jit::Value*, torch::jit::Value*>;
 
+// Autograd keeps the averages that a functionalised batch norm is given, and would find them written
+// to: it is given copies.
+void CopyAverages(Model& model, const std::vector<BufferWrite>& writes) {
+  static const auto kNorm = c10::Symbol::aten("_native_batch_norm_legit_functional");
+  for (torch::jit::Node* node : model.graph->nodes()) {
+    if (node->kind() != kNorm) continue;
+    for (size_t i = 0; i < node->inputs().size(); ++i)
+      for (const auto& [buffer, value] : writes) {
+        if (node->input(i) != buffer) continue;
+        torch::jit::WithInsertPoint place(node);
+        torch::jit::Node* copy = model.graph->insertNode(model.graph->create(
+            c10::aten::clone, {buffer, model.graph->insertConstant(c10::IValue())}, 1));
+        copy->copyMetadata(node);
+        node->replaceInput(i, copy->output());
+      }
+  }
+}
+
 // buffer.copy_(value) as early as the old content is no longer used: beside what made the value, so
 // that cuts after it leave the buffer to one module.
 void WriteBack(Model& model, const std::vector<BufferWrite>& writes) {
   if (writes.empty()) return;
+  CopyAverages(model, writes);
   MemoryClasses classes;
   for (torch::jit::Node* node : model.graph->nodes()) JoinNode(node, classes);
   std::map<int, torch::jit::Node*> last_use;  // by class

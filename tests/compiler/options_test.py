@@ -239,8 +239,12 @@ class Options(CompilerTest):
         torch.export.save(program, self.at / "model.pt2")
         manifest, package = self.compile(self.at / "model.pt2", "--split", "equal:2")
         expected = model(x)
-        found = self.run_modules(package, {"x": x})
+        gradient = torch.randn_like(expected)
+        expected.backward(gradient)
+        found = self.run_modules(package, {"x": x, "gradient.0": gradient})
         torch.testing.assert_close(found["output.0"], expected.detach())
+        for name, parameter in model.named_parameters():
+            torch.testing.assert_close(found["gradient:" + name], parameter.grad)
         for name, buffer in model.named_buffers():
             torch.testing.assert_close(found["buffer:" + name], buffer)
 
