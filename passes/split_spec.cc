@@ -33,6 +33,18 @@ std::map<std::string, int> ReadMap(const std::string& path) {
   return map;
 }
 
+// What somebody who wrote `text` may have meant.
+std::string Meant(const std::string& text, const std::string& kind) {
+  if (text.find_first_not_of("0123456789") == std::string::npos)
+    return "equal:" + text + " makes modules of as many operations, balanced:" + text +
+           " of as much work";
+  const std::string like =
+      Suggest(kind, {"markers", "modules", "children", "equal", "balanced", "profile", "size"});
+  if (!like.empty()) return like.substr(2, like.size() - 3);  // without its parentheses
+  if (kind != text) return "";
+  return "modules:" + text + " cuts before submodules of these names";
+}
+
 }  // namespace
 
 SplitSpec ParseSplit(const std::string& text, const std::vector<std::string>& after) {
@@ -83,7 +95,8 @@ SplitSpec ParseSplit(const std::string& text, const std::vector<std::string>& af
   } else {
     throw UsageError("--split " + text,
                      "is none of markers, modules:NAME,..., children:PATH, equal:N, balanced:N, "
-                     "profile:N, size:BYTES and a JSON file");
+                     "profile:N, size:BYTES and a JSON file",
+                     Meant(text, kind));
   }
   return spec;
 }

@@ -111,7 +111,10 @@ class Refusals(CompilerTest):
                 ("modules:", 2, "wants names"),
                 ("equal:0", 2, "wants a number"),
                 ("equal:1000", 1, "operations"),
-                ("half", 2, "is none of markers")):
+                ("half", 2, "modules:half cuts before"),
+                ("equl:2", 2, 'did you mean "equal"'),
+                ("2", 2, "balanced:2"),
+                ("at:2", 2, "is none of markers")):
             with self.subTest(split):
                 self.assertIn(part, self.compile(path, "--split", split, code=code))
         self.assertIn("4 modules cannot be grouped into 5", self.compile(path, "--ranks", 5, code=1))
