@@ -95,6 +95,8 @@ std::string CheckpointName(int64_t step) {
   return name;
 }
 
+std::string ShardName(int module) { return "module" + std::to_string(module) + ".safetensors"; }
+
 std::string StateFileOf(const std::string& weights_file) {
   return weights_file.substr(0, weights_file.rfind('.')) + ".state.safetensors";
 }

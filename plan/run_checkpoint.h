@@ -35,6 +35,8 @@ struct RunCheckpoint {
 
 // "step-00000020"
 std::string CheckpointName(int64_t step);
+// "module3.safetensors"
+std::string ShardName(int module);
 // "module3.safetensors" holds weights; "module3.state.safetensors" what the optimizer keeps.
 std::string StateFileOf(const std::string& weights_file);
 

@@ -1,4 +1,4 @@
-// Checkpoints of a run, written in the background and read back on any number of ranks.
+// Checkpoints of a run, written in the background. resume.h reads them.
 #pragma once
 #include <atomic>
 #include <future>
@@ -22,8 +22,7 @@ class Checkpointer {
   // What the job asks for after `step` steps, of which the last always gets a checkpoint. The next
   // step starts at `data`. Throws Error when writing has failed.
   void AfterStep(int64_t step, const DataPosition& data);
-  // Returns when weights and optimizer state are
-  // copied, and the checkpoint before is written. Not collective. Throws Error for that one.
+  // Returns when weights and optimizer state are copied, and the checkpoint before is written. Not collective. Throws Error for that one.
   void Save(int64_t step, const DataPosition& data);
   // Waits until all is written. Collective; throws the same Error on every rank.
   void Finish();
@@ -43,10 +42,5 @@ class Checkpointer {
   std::atomic<bool> stop_{false};
   std::future<void> written_, committed_;  // the second on rank 0 only
 };
-
-// Reads the newest checkpoint in `from` (a checkpoint or a folder of them) that holds into the
-// session's stages; of those that do not, rank 0 shows which file and why. Returns its description;
-// one without a path where there is none. Collective; throws the same Error on every rank.
-RunCheckpoint Resume(const std::string& from, Session& session, Transport& transport);
 
 }  // namespace pipewright

@@ -18,6 +18,7 @@
 #include "runtime/feed.h"
 #include "runtime/offload_report.h"
 #include "runtime/progress.h"
+#include "runtime/resume.h"
 #include "runtime/weights.h"
 
 namespace pipewright {
