@@ -138,6 +138,12 @@ static std::tuple<std::string, size_t, std::string> SourceLine(const std::string
   return found;
 }
 
+// Graph::insert gives what it makes a source without a name.
+static bool IsLocated(const Node* node) {
+  auto source = node->sourceRange().source();
+  return source && source->filename();
+}
+
 void ExportConverter::Locate(Node* first, const ExportJson& node) {
   auto metadata = node.find("metadata");
   if (metadata == node.end()) return;
@@ -165,9 +171,9 @@ void ExportConverter::Locate(Node* first, const ExportJson& node) {
   }
   const torch::jit::ScopePtr& place = scopes_[stack];
   for (Node* made = first; made != model_.graph->insertPoint(); made = made->next()) {
-    if (made->sourceRange().source()) continue;  // of a region inside: knows better
+    if (IsLocated(made)) continue;  // of a region inside: knows better
     for (Node* inner : WithInner(made))
-      if (!inner->sourceRange().source()) inner->setSourceRange(range->second);
+      if (!IsLocated(inner)) inner->setSourceRange(range->second);
     made->setScope(place);
     made->setSourceRange(range->second);
   }

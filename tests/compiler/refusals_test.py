@@ -82,6 +82,21 @@ class Refusals(CompilerTest):
         self.refused(body, "add_", "a cut separates the two", "makes a new tensor",
                      "refusals_test.py")
 
+    def test_the_line_of_an_operation_on_a_number(self):
+        class Writes(Two):
+            def forward(self, x):
+                y = self.a(x)
+                z = y[:, :2]
+                pipe_split()
+                y.add_(1)
+                return self.b(y).sum() + z.sum()
+
+        line = Writes.forward.__code__.co_firstlineno + 4
+        for strict in (False, True):
+            export(Writes(None), [torch.randn(3, 4)], self.at / "model.pt2", strict=strict)
+            text = self.compile(self.at / "model.pt2", code=1)
+            self.assertRegex(text, rf"add_, the model itself, \S*refusals_test\.py:{line}: writes")
+
     def test_buffer_of_two_modules(self):
         def body(m, x):
             y = m.a(x) + m.seen
