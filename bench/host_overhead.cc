@@ -118,7 +118,7 @@ static void Measure(Transport& rank, const std::string& raw_path, int repetition
   };
   const Case cases[] = {{"short", 16, 1, 8, 60},
                         {"long", 256, 1, 8, 6},
-                        {"modules", 256, 16, 8, 6},
+                        {"modules", 256, 64, 8, 6},
                         {"one", 1, 1, 1, 400},
                         {"many", 1, 1, 64, 40}};
   std::map<std::string, std::unique_ptr<Ours>> ours;
@@ -166,7 +166,7 @@ static void Measure(Transport& rank, const std::string& raw_path, int repetition
   add("the same with 1 microbatch and its step, us", "us",
       over([](auto t) { return (t("ours one") - t("eager one")) / 2; }));
   add("a boundary of two modules in a stage, forward and backward, us", "us",
-      over([](auto t) { return (t("ours modules") - t("ours long")) / 15; }));
+      over([](auto t) { return (t("ours modules") - t("ours long")) / 63; }));
   WriteFile(
       raw_path,
       FormatJson(Json{

@@ -1,12 +1,12 @@
 #include "runtime/island.h"
 
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
 
 #include "runtime/exec/clock.h"
 #include "runtime/recorded/choice.h"
+#include "runtime/run_backward.h"
 #include "runtime/saved_buffers.h"
 
 namespace pipewright {
@@ -127,8 +127,7 @@ ModuleGradients BackwardIsland(const LoadedModule& module, Kept kept, Tensors gr
   Tensors found(leaves.size());
   kept.outputs.clear();
   if (!roots.empty() && !leaves.empty())
-    found = torch::autograd::grad(roots, leaves, root_gradients, /*retain_graph=*/false,
-                                  /*create_graph=*/false, /*allow_unused=*/true);
+    found = RunBackward(EdgesOf(roots), std::move(root_gradients), EdgesOf(leaves));
   roots.clear();
   size_t next = 0;
   ModuleGradients result;

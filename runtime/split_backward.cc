@@ -9,6 +9,8 @@
 #include <string>
 #include <unordered_map>
 
+#include "runtime/run_backward.h"
+
 namespace pipewright {
 
 namespace {
@@ -64,12 +66,6 @@ Visited Visit(const edge_list& roots, const std::set<Node*>& targets) {
   return visited;
 }
 
-variable_list Execute(const edge_list& roots, const variable_list& gradients, bool keep_graph,
-                      const edge_list& outputs) {
-  return torch::autograd::Engine::get_default_engine().execute(
-      roots, gradients, keep_graph, /*create_graph=*/false, /*accumulate_grad=*/false, outputs);
-}
-
 }  // namespace
 
 bool ComputesAllGradients(const std::string& node) {
@@ -120,7 +116,10 @@ std::vector<at::Tensor> InputGradients(const std::vector<at::Tensor>& roots,
         outputs.push_back(edge);
     node->add_post_hook(std::make_unique<Release>(node));
   }
-  variable_list found = Execute(begin, begin_gradients, /*keep_graph=*/true, outputs);
+  // The engine tells nodes which of their gradients are asked for.
+  variable_list found = torch::autograd::Engine::get_default_engine().execute(
+      begin, begin_gradients, /*keep_graph=*/true, /*create_graph=*/false,
+      /*accumulate_grad=*/false, outputs);
 
   for (size_t i = inputs.size(); i < outputs.size(); ++i) {
     if (!found[i].defined()) continue;
@@ -137,10 +136,7 @@ std::vector<at::Tensor> InputGradients(const std::vector<at::Tensor>& roots,
 
 std::vector<at::Tensor> WeightGradients(WeightTail tail, const std::vector<at::Tensor>& weights) {
   if (tail.edges.empty() || weights.empty()) return std::vector<at::Tensor>(weights.size());
-  edge_list outputs;
-  for (const at::Tensor& weight : weights)
-    outputs.push_back(torch::autograd::impl::gradient_edge(weight));
-  return Execute(tail.edges, tail.gradients, /*keep_graph=*/false, outputs);
+  return RunBackward(tail.edges, std::move(tail.gradients), EdgesOf(weights));
 }
 
 }  // namespace pipewright

@@ -1,9 +1,8 @@
 // B, I and W of a stage: through its modules in reverse, each by itself.
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/autograd.h>
-
 #include <algorithm>
 
+#include "runtime/run_backward.h"
 #include "runtime/stage_state.h"
 
 namespace pipewright {
@@ -33,7 +32,8 @@ void TorchStages::State::LossGradient(int stage, int microbatch, std::map<int, G
     auto [leaf, loss] = std::move(found->second);
     loss_kept.erase(found);
     gifts[loss_values[k]].emplace_back(static_cast<int>(manifest.modules.size()) + k,
-                                       torch::autograd::grad({loss}, {leaf})[0]);
+                                       RunBackward(EdgesOf({loss}), {at::ones_like(loss)},
+                                                   EdgesOf({leaf}))[0]);
   }
 }
 

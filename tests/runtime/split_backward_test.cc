@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "runtime/memory_meter.h"
+#include "runtime/run_backward.h"
 #include "tests/runtime/count_kernels.h"
 
 namespace pipewright {
@@ -106,6 +107,10 @@ static Tensors Whole(const Model& m, const Tensors& y, const Tensors& gradients)
   return torch::autograd::grad(y, leaves, gradients, false, false, true);
 }
 
+struct Doubles : torch::autograd::FunctionPostHook {
+  Tensors operator()(const Tensors& outputs, const Tensors&) override { return {outputs[0] * 2}; }
+};
+
 static void ExpectSameBits(const at::Tensor& a, const at::Tensor& b, const std::string& what) {
   ASSERT_EQ(a.defined(), b.defined()) << what;
   if (a.defined()) {
@@ -146,6 +151,62 @@ TEST(SplitBackward, HasTheBitsOfTheWholeAndRunsEveryKernelOnce) {
       EXPECT_TRUE(i.calls.empty()) << m.name;
     }
   }
+}
+
+static Tensors ByOurselves(const Tensors& y, const Tensors& leaves, Tensors gradients) {
+  return RunBackward(EdgesOf(y), std::move(gradients), EdgesOf(leaves));
+}
+
+TEST(RunBackward, HasTheBitsOfTheEngineAndItsKernels) {
+  std::vector<Model> models = Models();
+  models.push_back({"a view of what was written",
+                    {Random({4, 6})},
+                    {Random({4, 6}), Random({6})},
+                    [](const Tensors& x, const Tensors& w) -> Tensors {
+                      at::Tensor y = x[0] * w[0], row = y[1];
+                      y.mul_(2);  // the view's node is made when it is used
+                      at::Tensor z = row + w[1] + row.exp();
+                      y.select(0, 2).copy_(z);
+                      return {y + w[1], z, y.t().contiguous() + y.t()};
+                    }});
+  models.push_back({"an input that is returned",
+                    {Random({3})},
+                    {Random({3})},
+                    [](const Tensors& x, const Tensors& w) -> Tensors {
+                      return {x[0], x[0] * w[0] + x[0], x[0].to(at::kDouble)};
+                    }});
+  for (const Model& m : models) {
+    Tensors y = m.run(m.inputs, m.weights), gradients = OutputGradients(y), whole, found;
+    KernelCounts engine = CountKernels([&] { whole = Whole(m, y, gradients); });
+    Tensors leaves = m.inputs;
+    leaves.insert(leaves.end(), m.weights.begin(), m.weights.end());
+    y = m.run(m.inputs, m.weights);
+    KernelCounts ours = CountKernels([&] { found = ByOurselves(y, leaves, gradients); });
+    for (size_t k = 0; k < leaves.size(); ++k) {
+      const std::string what = m.name + ", " + std::to_string(k);
+      ExpectSameBits(found[k], whole[k], what);
+      if (found[k].defined()) {
+        EXPECT_EQ(found[k].strides(), whole[k].strides()) << what;
+      }
+    }
+    EXPECT_EQ(ours.calls, engine.calls) << m.name;
+    EXPECT_EQ(ours.masks, engine.masks) << m.name;
+  }
+}
+
+// A leaf that nobody asks for gets nothing, and what only it needs is not computed.
+TEST(RunBackward, LeavesTheOthersToTheEngine) {
+  at::Tensor x = Random({3, 4}), w = Random({4, 4});
+  at::Tensor y = at::mm(x, w);
+  Tensors found;
+  KernelCounts kernels = CountKernels([&] { found = ByOurselves({y}, {w}, {at::ones({3, 4})}); });
+  ExpectSameBits(found[0], at::mm(x.detach().t(), at::ones({3, 4})), "w");
+  EXPECT_EQ(kernels.calls["aten::mm"], 1);
+  EXPECT_FALSE(x.grad().defined());
+  y = x * 2;
+  y.grad_fn()->add_post_hook(std::make_unique<Doubles>());
+  found = ByOurselves({y}, {x}, {at::ones({3, 4})});
+  ExpectSameBits(found[0], at::full({3, 4}, 4.0), "by the hook");
 }
 
 // An RNN's kernel computes all its gradients in one: it runs once, in I.
