@@ -8,6 +8,7 @@
 
 #include "passes/isolate_writes.h"
 #include "passes/localize.h"
+#include "passes/name_writes.h"
 #include "passes/random_operations.h"
 #include "passes/restore_devices.h"
 #include "passes/restore_training.h"
@@ -28,6 +29,8 @@ std::vector<ModuleBody> RunPasses(Model& model, const PipelineOptions& options) 
       {"random_operations", [&] { RewriteRandomOperations(model); }},
       // Constants that were replaced above, and flags.
       {"dead_code_again", [&] { torch::jit::EliminateDeadCode(model.graph); }},
+      // Before cutting by cost, which keeps together what isolate_writes would refuse to part.
+      {"name_writes", [&] { NameWrites(model); }},
       {"assign_modules", [&] { assignment = AssignModules(model, options.split); }},
       // As values, transmitted weights are like any other below.
       {"transmit_shared", [&] { TransmitShared(model, assignment, options.shared); }},

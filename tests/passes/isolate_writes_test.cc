@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "passes/name_writes.h"
 #include "passes/split.h"
 #include "tests/passes/model_text.h"
 
@@ -57,6 +58,53 @@ graph(%training : bool, %device : Device, %x : Tensor):
   EXPECT_NE(message.find("relu_"), std::string::npos) << message;
   EXPECT_NE(message.find("add (the model itself) uses; a cut separates the two"), std::string::npos)
       << message;
+}
+
+TEST(NameWrites, WhatIsUsedAfterwardsIsTheResult) {
+  Model model = ParseModel(R"IR(
+graph(%seen : Tensor, %training : bool, %device : Device, %x : Tensor):
+  %one : int = prim::Constant[value=1]()
+  %zero : int = prim::Constant[value=0]()
+  %a : Tensor = aten::relu(%x)
+  pippy::_pipe_split()
+  %early : Tensor = aten::neg(%a)
+  %b : Tensor = aten::add_(%a, %one, %one)
+  %v : Tensor = aten::select(%a, %zero, %zero)
+  %w : Tensor = aten::relu_(%v)
+  %counted : Tensor = aten::add_(%seen, %one, %one)
+  pippy::_pipe_split()
+  %c : Tensor = aten::add(%a, %early, %one)
+  %d : Tensor = aten::add(%c, %seen, %one)
+  return (%d, %x)
+)IR",
+                           {Buffer("seen")});
+  NameWrites(model);
+  Expect()
+      .check("aten::neg(%a)")
+      ->check("aten::add_(%a, ")
+      ->check("aten::select(%b, ")
+      ->check("aten::relu_(%v)")
+      ->check("%c : Tensor = aten::add(%b, ")
+      ->check("%d : Tensor = aten::add(%c, %seen")
+      ->run(*model.graph);
+}
+
+TEST(NameWrites, CutsMayLieBetween) {
+  Model model = ParseModel(R"IR(
+graph(%training : bool, %device : Device, %x : Tensor):
+  %one : int = prim::Constant[value=1]()
+  %a : Tensor = aten::relu(%x)
+  pippy::_pipe_split()
+  %b : Tensor = aten::add_(%a, %one, %one)
+  pippy::_pipe_split()
+  %c : Tensor = aten::neg(%a)
+  return (%c)
+)IR");
+  NameWrites(model);
+  Assignment assignment = AssignModules(model, {});
+  EXPECT_EQ(assignment.modules, 3);
+  IsolateWrites(model, assignment);
+  Expect().check("aten::add_(%a_own, ")->check("aten::neg(%b)")->run(*model.graph);
 }
 
 // What IsolateWrites would refuse is not what a cut by cost asks for.
