@@ -103,4 +103,18 @@ void CollectWrites(Node* top, size_t position, std::vector<Write>& writes) {
   }
 }
 
+Value* Returned(Node* node) {
+  const c10::FunctionSchema* schema = node->maybeSchema();
+  if (!schema || !schema->is_mutable() || schema->returns().size() != 1) return nullptr;
+  const c10::AliasInfo* returned = schema->returns()[0].alias_info();
+  if (!returned || !returned->isWrite()) return nullptr;
+  for (size_t i = 0; i < node->inputs().size() && i < schema->arguments().size(); ++i) {
+    const c10::AliasInfo* taken = schema->arguments()[i].alias_info();
+    if (taken && taken->isWrite() && taken->beforeSets() == returned->beforeSets() &&
+        node->input(i)->type()->kind() == c10::TypeKind::TensorType)
+      return node->input(i);
+  }
+  return nullptr;
+}
+
 }  // namespace pipewright

@@ -35,4 +35,7 @@ struct Write {
 // The writes of a top-level node at `position`.
 void CollectWrites(torch::jit::Node* top, size_t position, std::vector<Write>& writes);
 
+// The tensor that the node writes to and returns (add_, index_put_); nullptr: there is none.
+torch::jit::Value* Returned(torch::jit::Node* node);
+
 }  // namespace pipewright

@@ -183,6 +183,38 @@ void WriteBack(Model& model, const std::vector<BufferWrite>& writes) {
   }
 }
 
+// self.buffer = value: an export ends with buffer.copy_(value) for each. Takes those out; where the
+// value is what an operation in place on the buffer returned (self.count += 1), nothing is left.
+std::vector<BufferWrite> TakeAssignments(Model& model) {
+  MemoryClasses classes;
+  std::vector<Write> changes;
+  for (torch::jit::Node* node : model.graph->nodes()) {
+    JoinNode(node, classes);
+    CollectWrites(node, 0, changes);
+  }
+  auto changed_later = [&](torch::jit::Value* value) {
+    return std::any_of(changes.begin(), changes.end(), [&](const Write& change) {
+      return classes.Find(change.value) == classes.Find(value) &&
+             (value->node() == model.graph->param_node() || change.top->isAfter(value->node()));
+    });
+  };
+  std::vector<BufferWrite> writes;
+  auto nodes = model.graph->nodes().reverse();
+  for (auto at = nodes.begin(); at != nodes.end();) {
+    torch::jit::Node* node = *at++;
+    if (node->kind() == torch::jit::prim::Constant) continue;
+    if (node->kind() != c10::Symbol::aten("copy_") || node->output()->hasUses()) break;
+    torch::jit::Value *buffer = node->input(0), *value = node->input(1), *from = value;
+    if (buffer->node() != model.graph->param_node() || buffer->offset() >= model.weights.size())
+      break;
+    while (from != buffer && Returned(from->node())) from = Returned(from->node());
+    if (from != buffer && changed_later(value)) continue;
+    if (from != buffer) writes.insert(writes.begin(), {buffer, value});
+    node->destroy();
+  }
+  return writes;
+}
+
 void CheckVersion(const ExportJson& program, const std::string& path) {
   const ExportJson& version = program.at("schema_version");
   int64_t major = version.at("major").get<int64_t>();
@@ -300,7 +332,7 @@ void Convert(const Archive& archive, const ExportJson& program, Model& model) {
   converter.Name(model.device(), "self_device");
   converter.ConvertNodes(graph);
   const ExportJson& specs = signature.at("output_specs");
-  std::vector<BufferWrite> writes;
+  std::vector<BufferWrite> writes = TakeAssignments(model);
   for (const ExportJson& spec : specs) {
     const std::string kind = spec.begin().key();
     const ExportJson& content = spec.begin().value();
