@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -49,19 +50,39 @@ BlockFile::~BlockFile() {
   if (direct_ >= 0) close(direct_);
 }
 
+// Whether cachestat(2), which is newer than the C library's headers and fifty times as fast as
+// mincore(2), says that all `pages` from `begin` on are in the page cache. Of an overlay it knows
+// nothing.
+static bool KnownCached(int fd, uint64_t begin, uint64_t end, uint64_t pages) {
+#if defined(__linux__) && (defined(__x86_64__) || defined(__aarch64__))
+  constexpr long kCachestat = 451;
+  struct {
+    uint64_t offset, size;
+  } range = {begin, end - begin};
+  struct {
+    uint64_t cached, dirty, written, evicted, recently_evicted;
+  } found = {};
+  return syscall(kCachestat, fd, &range, &found, 0u) == 0 && found.cached >= pages;
+#else
+  return false;
+#endif
+}
+
 // Without touching the pages.
 double BlockFile::Cached(uint64_t begin, uint64_t end, double unknown) const {
   const uint64_t page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   begin -= begin % page;
   end = std::min(end, size_);
   if (end <= begin) return 1;
+  const uint64_t count = (end - begin + page - 1) / page;
+  if (KnownCached(fd_, begin, end, count)) return 1;
   // Of somebody else's file that may not be written, the system says that all is there.
   struct stat status = {};
   if (fstat(fd_, &status) != 0 || (status.st_uid != geteuid() && access(path_.c_str(), W_OK) != 0))
     return unknown;
   void* map = mmap(nullptr, end - begin, PROT_READ, MAP_SHARED, fd_, static_cast<off_t>(begin));
   if (map == MAP_FAILED) return unknown;
-  std::vector<unsigned char> pages((end - begin + page - 1) / page);
+  std::vector<unsigned char> pages(count);
   bool told = mincore(map, end - begin, pages.data()) == 0;
   munmap(map, end - begin);
   if (!told) return unknown;
@@ -80,23 +101,25 @@ char* BlockFile::MapCached(uint64_t begin, uint64_t end) const {
   const double cached = Cached(begin, end, 0);
   if (cached < kMostOfIt) return nullptr;
   const off_t at = static_cast<off_t>(begin);
-#ifdef MADV_POPULATE_READ
   if (cached < 1) posix_fadvise(fd_, at, static_cast<off_t>(end - begin), POSIX_FADV_WILLNEED);
-  void* map =
+  // Writable: pages are copied when they are written to, which changes neither the file nor them.
+  void* mapped =
       mmap(nullptr, end - begin, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, fd_, at);
-  if (map == MAP_FAILED) return nullptr;
-  if (madvise(map, end - begin, MADV_POPULATE_READ) == 0) return static_cast<char*>(map);
-  const bool unknown = errno == EINVAL;  // to a kernel before 5.14
-  munmap(map, end - begin);
-  if (!unknown) return nullptr;  // whoever reads it says what is wrong
+  if (mapped == MAP_FAILED) return nullptr;
+  char* map = static_cast<char*>(mapped);
+  if (cached >= 1) {
+    // A fault maps what is cached of the 64 KiB around it. To ask for all of it
+    // (MADV_POPULATE_READ) looks at each page by itself, which takes twice the time.
+    constexpr uint64_t kAround = 64 << 10;
+    for (uint64_t i = 0; i < end - begin; i += kAround)
+      static_cast<void>(*static_cast<volatile char*>(map + i));
+    return map;
+  }
+#ifdef MADV_POPULATE_READ
+  // Of what is still on the disk, this tells of a failure; whoever reads it then says what is wrong.
+  if (madvise(map, end - begin, MADV_POPULATE_READ) == 0) return map;
 #endif
-  // Pages that were writable at once would be copied at once.
-  if (cached < 1) return nullptr;
-  void* populated = mmap(nullptr, end - begin, PROT_READ, MAP_PRIVATE | MAP_POPULATE, fd_, at);
-  if (populated == MAP_FAILED) return nullptr;
-  if (mprotect(populated, end - begin, PROT_READ | PROT_WRITE) == 0)
-    return static_cast<char*>(populated);
-  munmap(populated, end - begin);
+  munmap(map, end - begin);
   return nullptr;
 }
 
