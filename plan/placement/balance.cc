@@ -11,18 +11,32 @@ namespace {
 bool FitsInOrder(const std::vector<Atom>& atoms, const std::vector<int64_t>& limits, int64_t cap) {
   size_t next = 0;
   for (int64_t limit : limits) {
-    int64_t room = std::min(limit, cap);
-    while (next < atoms.size() && atoms[next].bytes <= room) room -= atoms[next++].bytes;
+    AtomLoad load;
+    while (next < atoms.size() && load.With(atoms[next]) <= std::min(limit, cap))
+      load.Add(atoms[next++]);
   }
   return next == atoms.size();
 }
 
 }  // namespace
 
+int64_t AtomLoad::With(const Atom& atom) const {
+  int64_t sum = bytes + atom.bytes;
+  for (const auto& [buffer, size] : atom.shared)
+    if (!shared.count(buffer)) sum += size;
+  return sum;
+}
+
+void AtomLoad::Add(const Atom& atom) {
+  bytes = With(atom);
+  for (const auto& [buffer, size] : atom.shared) shared.insert(buffer);
+}
+
 std::vector<int> BalanceInOrder(const std::vector<Atom>& atoms,
                                 const std::vector<int64_t>& limits) {
-  int64_t total = 0, low = 0;
-  for (const Atom& atom : atoms) total += atom.bytes, low = std::max(low, atom.bytes);
+  int64_t total = SharedBytes(atoms), low = 0;
+  for (const Atom& atom : atoms)
+    total += atom.bytes, low = std::max(low, AtomLoad().With(atom));
   if (!FitsInOrder(atoms, limits, total)) return {};
   int64_t high = total;
   while (low < high) {  // the smallest largest load
@@ -41,12 +55,14 @@ std::vector<int> BalanceInOrder(const std::vector<Atom>& atoms,
   for (size_t d = 0; d < devices; ++d) {
     std::vector<double> next(n + 1, kNever);
     for (size_t end = 0; end <= n; ++end) {
-      int64_t load = 0;
+      AtomLoad load;
       for (size_t begin = end;; --begin) {
-        double share = static_cast<double>(load);
+        double share = static_cast<double>(load.bytes);
         double cost = best[begin] + share * share;
         if (cost < next[end]) next[end] = cost, from[d][end] = static_cast<uint32_t>(begin);
-        if (begin == 0 || (load += atoms[begin - 1].bytes) > std::min(low, limits[d])) break;
+        if (begin == 0) break;
+        load.Add(atoms[begin - 1]);
+        if (load.bytes > std::min(low, limits[d])) break;
       }
     }
     best = next;

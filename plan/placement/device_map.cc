@@ -130,7 +130,7 @@ MapProblems CheckDeviceMap(const ModuleTree& tree, const DeviceMap& map) {
     else
       of_tensor[tree.tensors[i].first].insert(of[i]);
   for (const auto& [first, places] : of_tensor)
-    if (places.size() > 1)
+    if (places.size() > 1 && StaysTogether(tree.tensors[static_cast<size_t>(first)]))
       problems.split_ties.push_back(tree.tensors[static_cast<size_t>(first)].name +
                                     " and the names tied to it lie on " +
                                     Join({places.begin(), places.end()}, ", "));

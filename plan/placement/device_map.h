@@ -31,7 +31,7 @@ std::vector<std::string> TensorDevices(const ModuleTree& tree, const DeviceMap& 
 
 // What is wrong with a map for a model. `uncovered`: tensors that no key covers. `overlapping`:
 // keys within another key ("fc and fc.bias"). `unknown`: keys that name nothing, with a suggestion.
-// `split_ties`: tied groups on several devices. The first two make a map unusable.
+// `split_ties`: tied parameters on several devices. The first two make a map unusable.
 struct MapProblems {
   std::vector<std::string> uncovered, overlapping, unknown, split_ties;
   bool Usable() const { return uncovered.empty() && overlapping.empty(); }

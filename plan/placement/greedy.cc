@@ -46,6 +46,10 @@ class Greedy {
  private:
   const Budget& budget() const { return budgets_[device_]; }
 
+  int FirstOf(const std::vector<int>& group) const {
+    return tree_.tensors[static_cast<size_t>(group[0])].first;
+  }
+
   // Whether the largest layer is kept free: on the first accelerator and cpu.
   bool IsMain() const {
     return budget().device == "cpu" || (budget().accelerator() && device_ == 0);
@@ -64,6 +68,7 @@ class Greedy {
     std::set<size_t> found;
     for (size_t next = 0; next < held.size() && !ties_.empty(); ++next)
       for (const std::vector<int>& group : ties_) {
+        if (!StaysTogether(tree_.tensors[static_cast<size_t>(FirstOf(group))])) continue;
         auto holds = [&](int t) { return Holds(tree_, held[next], t); };
         if (std::none_of(group.begin(), group.end(), holds)) continue;
         for (size_t i = 0; i < among.size(); ++i) {
@@ -77,8 +82,8 @@ class Greedy {
     return {found.begin(), found.end()};
   }
 
-  // Bytes of an entry and those tied to it. A weight whose first name was placed on another device
-  // counts again: each device has a copy of its own.
+  // Bytes of an entry and those tied to it: of what has several names, once a device. What an entry
+  // alone shares with one that is still to place counts there.
   int64_t BytesTogether(TreeEntry entry, const std::vector<TreeEntry>& among,
                         const std::vector<size_t>& tied) const {
     std::vector<TreeEntry> together = {entry};
@@ -90,10 +95,15 @@ class Greedy {
         return std::any_of(together.begin(), together.end(),
                            [&](TreeEntry e) { return Holds(tree_, e, t); });
       };
-      auto place = tensor_device_.find(group[0]);
-      if (place != tensor_device_.end() && !place->second.count(device_) &&
-          std::any_of(group.begin(), group.end(), held))
-        bytes += tree_.tensors[static_cast<size_t>(tree_.tensors[group[0]].first)].bytes;
+      if (std::none_of(group.begin(), group.end(), held)) continue;
+      const int first = FirstOf(group);
+      const TreeTensor& tensor = tree_.tensors[static_cast<size_t>(first)];
+      const bool counted = held(first);
+      const auto place = tensor_device_.find(first);
+      const bool placed = place != tensor_device_.end();
+      const bool here = placed && place->second.count(device_) > 0;
+      if (counted && here) bytes -= tensor.bytes;
+      if (!counted && !here && (placed || !StaysTogether(tensor))) bytes += tensor.bytes;
     }
     return bytes;
   }
@@ -102,7 +112,7 @@ class Greedy {
     result_.assignments.push_back({NameOf(tree_, entry), budget().device, std::move(why)});
     for (const std::vector<int>& group : ties_)
       for (int t : group)
-        if (Holds(tree_, entry, t)) tensor_device_[group[0]].insert(device_);
+        if (Holds(tree_, entry, t)) tensor_device_[FirstOf(group)].insert(device_);
   }
 
   void Place(TreeEntry entry) {
@@ -114,7 +124,7 @@ class Greedy {
     if (names.empty()) largest_ = FindLargestLayer(tree_, Modules(todo_), no_split_);
 
     std::vector<size_t> tied = TiedTo(entry, todo_);
-    int64_t alone = BytesOf(tree_, entry), together = BytesTogether(entry, todo_, tied);
+    int64_t alone = BytesTogether(entry, {}, {}), together = BytesTogether(entry, todo_, tied);
     int64_t reserve = IsMain() ? largest_.bytes : 0;
     int64_t limit = budget().limit - reserve;
 

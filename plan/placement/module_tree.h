@@ -21,6 +21,8 @@ struct TreeTensor {
   // first in the order of PyTorch's named_parameters, then named_buffers; it alone counts bytes.
   int first = -1;
 };
+// Names of one parameter lie together. A buffer is read only: each device that needs it has a copy.
+inline bool StaysTogether(const TreeTensor& first) { return !first.buffer; }
 
 struct TreeModule {
   std::string name;        // path from the root, "" for the root

@@ -185,7 +185,11 @@ std::vector<int> MostResident(const std::vector<Atom>& atoms, const std::vector<
   if (!place.empty() || atoms.empty()) return place;
   std::vector<Stay> stays;
   for (const Atom& atom : atoms) stays.push_back({atom.bytes, atom.bytes, false});
-  return MostResident(stays, limits);
+  std::vector<int64_t> left = limits;
+  for (int64_t& limit : left) limit -= SharedBytes(atoms);
+  if (std::any_of(left.begin(), left.end(), [](int64_t limit) { return limit < 0; }))
+    return std::vector<int>(atoms.size(), -1);
+  return MostResident(stays, left);
 }
 
 }  // namespace pipewright

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "plan/error.h"
+#include "plan/placement/tensor_ids.h"
 #include "plan/text.h"
 
 namespace pipewright {
@@ -13,7 +14,10 @@ ModuleTree TreeOfPackage(const Manifest& manifest) {
   ModuleTree tree;
   tree.modules.resize(1 + manifest.modules.size());
   tree.modules[0].class_name = "Package";
-  std::map<std::pair<int, std::string>, int> ids;
+  // As a rank has them in inference: parameters, buffers and constants that several modules use.
+  const std::vector<std::vector<int>> tensors = TensorIds(manifest, /*training=*/false);
+  std::map<int, int> first;  // of those -> of the tree
+  std::vector<std::pair<int, int>> ties;
   for (size_t m = 0; m < manifest.modules.size(); ++m) {
     TreeModule& module = tree.modules[m + 1];
     module.name = manifest.modules[m].name;
@@ -21,7 +25,8 @@ ModuleTree TreeOfPackage(const Manifest& manifest) {
     module.parent = 0;
     tree.modules[0].children.push_back(static_cast<int>(m) + 1);
     for (bool buffers : {false, true})
-      for (const WeightInfo& weight : manifest.modules[m].held) {
+      for (size_t w = 0; w < manifest.modules[m].held.size(); ++w) {
+        const WeightInfo& weight = manifest.modules[m].held[w];
         if ((weight.kind != "parameter") != buffers) continue;
         int id = static_cast<int>(tree.tensors.size());
         TreeTensor tensor;
@@ -31,18 +36,11 @@ ModuleTree TreeOfPackage(const Manifest& manifest) {
         tensor.buffer = buffers;
         tensor.module = static_cast<int>(m) + 1;
         (buffers ? module.buffers : module.parameters).push_back(id);
-        ids[{static_cast<int>(m), weight.name}] = id;
+        const auto [found, is_new] = first.emplace(tensors[m][w], id);
+        if (!is_new) ties.push_back({found->second, id});
         tree.tensors.push_back(tensor);
       }
   }
-  std::vector<std::pair<int, int>> ties;
-  for (const SharedWeight& shared : manifest.shared)
-    for (const SharedWeight::Holder& holder : shared.holders) {
-      auto first = ids.find({shared.holders[0].module, shared.holders[0].name});
-      auto other = ids.find({holder.module, holder.name});
-      if (first != ids.end() && other != ids.end() && first != other)
-        ties.push_back({first->second, other->second});
-    }
   FinishTree(tree, ties);
   return tree;
 }

@@ -10,8 +10,7 @@
 namespace pipewright {
 
 // The root's children are the package's modules (module0, ...), each a layer that is not split; a
-// weight of module0 is called module0.NAME. Shared weights and names of one tensor are tied within
-// a device.
+// weight of module0 is called module0.NAME. What several modules use (TensorIds) is one tensor.
 ModuleTree TreeOfPackage(const Manifest& manifest);
 
 // The stages and ranks under which the package runs as a pipeline over the map's devices: one rank

@@ -42,7 +42,9 @@ std::vector<Atom> Atoms(const ModuleTree& tree, const std::vector<std::string>& 
         for (int t : *list) entry_of[static_cast<size_t>(t)] = static_cast<int>(e);
   }
   for (size_t t = 0; t < tree.tensors.size(); ++t) {
-    int a = root(entry_of[t]), b = root(entry_of[static_cast<size_t>(tree.tensors[t].first)]);
+    const size_t same = static_cast<size_t>(tree.tensors[t].first);
+    if (!StaysTogether(tree.tensors[same])) continue;
+    int a = root(entry_of[t]), b = root(entry_of[same]);
     first[static_cast<size_t>(std::max(a, b))] = std::min(a, b);
   }
   std::vector<Atom> atoms;
@@ -53,10 +55,29 @@ std::vector<Atom> Atoms(const ModuleTree& tree, const std::vector<std::string>& 
     atoms[found->second].entries.push_back(entries[e]);
     atoms[found->second].bytes += BytesOf(tree, entries[e]);
   }
+  std::map<int, std::set<size_t>> users;  // buffer -> atoms
   for (size_t t = 0; t < tree.tensors.size(); ++t)
-    if (tree.tensors[t].buffer)
-      atoms[atom_of[root(entry_of[t])]].buffer_bytes += tree.tensors[t].bytes;
+    if (tree.tensors[t].buffer) users[tree.tensors[t].first].insert(atom_of[root(entry_of[t])]);
+  for (const auto& [buffer, of] : users) {
+    const TreeTensor& tensor = tree.tensors[static_cast<size_t>(buffer)];
+    if (!tensor.buffer) continue;  // another name of a parameter
+    Atom& owner = atoms[atom_of[root(entry_of[static_cast<size_t>(buffer)])]];
+    if (of.size() == 1) {
+      owner.buffer_bytes += tensor.bytes;
+      continue;
+    }
+    owner.bytes -= tensor.bytes;
+    for (size_t atom : of) atoms[atom].shared.push_back({buffer, tensor.bytes});
+  }
   return atoms;
+}
+
+int64_t SharedBytes(const std::vector<Atom>& atoms) {
+  std::map<int, int64_t> shared;
+  for (const Atom& atom : atoms) shared.insert(atom.shared.begin(), atom.shared.end());
+  int64_t bytes = 0;
+  for (const auto& [buffer, size] : shared) bytes += size;
+  return bytes;
 }
 
 namespace {
@@ -147,31 +168,33 @@ class Placer {
     std::vector<int> place;
     size_t first = 0;  // atoms before it lie on device 0
     if (low_zero && devices.size() > 1 && budgets_[devices[0]].device == "0") {
-      int64_t room = budgets_[devices[0]].limit;
+      const int64_t room = budgets_[devices[0]].limit;
+      AtomLoad zero;
       devices.erase(devices.begin());
       while (true) {
         place = BalanceInOrder({atoms.begin() + static_cast<long>(first), atoms.end()},
                                Limits(devices));
-        if (!place.empty() || first == atoms.size() || (room -= atoms[first].bytes) < 0) break;
+        if (!place.empty() || first == atoms.size()) break;
+        zero.Add(atoms[first]);
+        if (zero.bytes > room) return false;
         ++first;
       }
-      if (room < 0) return false;
     } else {
       place = BalanceInOrder(atoms, Limits(devices));
     }
     if (place.empty() && first < atoms.size()) return false;
-    std::map<size_t, int64_t> load;
+    std::map<size_t, AtomLoad> load;
     for (size_t i = 0; i < atoms.size(); ++i) {
       size_t budget = i < first ? accelerators_[0] : devices[static_cast<size_t>(place[i - first])];
-      load[budget] += atoms[i].bytes;
+      load[budget].Add(atoms[i]);
       Put(atoms[i], budget, i < first ? "what the other devices have no room for" : "balanced");
     }
     // The budget that the policy gave: the largest load; device 0 of low_zero its own.
     int64_t largest = 0;
-    for (size_t budget : devices) largest = std::max(largest, load[budget]);
+    for (size_t budget : devices) largest = std::max(largest, load[budget].bytes);
     for (size_t budget : accelerators_) {
       bool zero = budget == accelerators_[0] && devices.size() < accelerators_.size();
-      budgets_[budget].limit = std::min(budgets_[budget].limit, zero ? load[budget] : largest);
+      budgets_[budget].limit = std::min(budgets_[budget].limit, zero ? load[budget].bytes : largest);
     }
     return true;
   }
@@ -215,6 +238,7 @@ void Placer::Optimal() {
   // rest. Buffers of what travels stay on the first device.
   std::vector<int> best;
   int64_t best_moved = INT64_MAX, best_slots = 0;
+  const int64_t shared = SharedBytes(atoms);
   result_.moved_bound = INT64_MAX;
   for (int64_t size : sizes) {
     const int64_t slots = size * options_.slots;
@@ -231,7 +255,12 @@ void Placer::Optimal() {
     }
     std::vector<int> place;
     if (size == 0) place = BalanceInOrder(atoms, left);
-    if (place.empty()) place = MostResident(stays, left);
+    if (place.empty()) {
+      // Room for all shared buffers, wherever their users come to lie.
+      if (!left.empty() && left[0] < shared) break;
+      for (int64_t& limit : left) limit = std::max<int64_t>(0, limit - shared);
+      place = MostResident(stays, left);
+    }
     int64_t moved = 0;
     bool fits = !place.empty();
     for (size_t i = 0; fits && i < atoms.size(); ++i) {
@@ -264,7 +293,7 @@ void Placer::Optimal() {
   for (size_t budget : storage) {
     std::vector<Atom> left = atoms;
     for (size_t i = 0; i < atoms.size(); ++i)
-      if (done[i]) left[i].bytes = 0;
+      if (done[i]) left[i].bytes = 0, left[i].shared.clear();
     int64_t limit = budgets_[budget].unlimited() ? INT64_MAX / 4 : budgets_[budget].limit;
     std::vector<int> place = MostResident(left, {limit});
     for (size_t i = 0; i < atoms.size(); ++i) {
@@ -296,16 +325,14 @@ void Placer::Finish() {
       result_.uncovered.push_back(tensor.name);
       continue;
     }
-    int64_t bytes = tree_.tensors[static_cast<size_t>(tensor.first)].bytes;
-    if (!counted.insert({tensor.first, device[i]}).second) continue;
-    bool offloaded = main && main->accelerator() ? device[i] == "cpu" || device[i] == "disk"
-                                                 : device[i] == "disk";
-    if (main && tensor.buffer && offloaded && !options_.offload_buffers) {
-      visiting_buffers += bytes;
-      used[main->device] += bytes;
-    } else {
-      used[device[i]] += bytes;
-    }
+    const int64_t bytes = tree_.tensors[static_cast<size_t>(tensor.first)].bytes;
+    const bool offloaded = main && main->accelerator() ? device[i] == "cpu" || device[i] == "disk"
+                                                       : device[i] == "disk";
+    const bool stays = main && tensor.buffer && offloaded && !options_.offload_buffers;
+    const std::string& where = stays ? main->device : device[i];
+    if (!counted.insert({tensor.first, where}).second) continue;
+    used[where] += bytes;
+    if (stays) visiting_buffers += bytes;
   }
   for (size_t i = 0; i < budgets_.size(); ++i)
     result_.budgets.push_back(

@@ -1,7 +1,9 @@
 // Where each part of a model lies: the policies of `pipewright place`.
 #pragma once
 #include <cstdint>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "plan/placement/budgets.h"
@@ -54,10 +56,21 @@ Placement Place(const ModuleTree& tree, const PlaceOptions& options);
 // them, in the order of the model, tied ones merged into the first of them.
 struct Atom {
   std::vector<TreeEntry> entries;
-  int64_t bytes = 0;         // each tensor once
+  int64_t bytes = 0;         // each tensor once; without `shared`
   int64_t buffer_bytes = 0;  // of those
+  // Buffers that other atoms use as well, with their bytes: each device has them once.
+  std::vector<std::pair<int, int64_t>> shared;
 };
 std::vector<Atom> Atoms(const ModuleTree& tree, const std::vector<std::string>& no_split);
+int64_t SharedBytes(const std::vector<Atom>& atoms);  // each buffer once
+
+// What a device holds as atoms are added.
+struct AtomLoad {
+  int64_t bytes = 0;
+  std::set<int> shared;
+  int64_t With(const Atom& atom) const;  // bytes
+  void Add(const Atom& atom);
+};
 
 // Atoms to accelerators in contiguous runs, so that the largest load is as small as it can be and,
 // among those, the loads are most even (least sum of squares); none above its budget. Gives the
@@ -66,7 +79,8 @@ std::vector<int> BalanceInOrder(const std::vector<Atom>& atoms, const std::vecto
 
 // Atoms to accelerators (index into `limits`) or nowhere (-1), so that the most bytes stay
 // resident. `order` of two equal choices is the model's. Exact for one accelerator where the sums
-// are few (up to about a million), otherwise close; compare with the bound.
+// are few (up to about a million), otherwise close; compare with the bound. Where they are not in
+// contiguous runs, room for all shared buffers is kept on each.
 std::vector<int> MostResident(const std::vector<Atom>& atoms, const std::vector<int64_t>& limits);
 
 // The same where only a part of an atom travels, its buffers staying on the first accelerator

@@ -126,6 +126,21 @@ TEST(Place, RoomIsKeptForTiedLayersToo) {
   EXPECT_EQ(Map(tree, "0=112,1=1000"), Parsed(R"({"": 0})"));
 }
 
+// All of them, by their own names: "1" is not "10".
+TEST(Place, TiedToMany) {  // A23
+  std::vector<Json> layers(15, Linear(10, 10));
+  for (size_t i = 1; i < layers.size(); ++i) layers[i]["parameters"]["weight"] = SameAs("0.weight");
+  const ModuleTree tree = Tree(Sequential(layers));
+  const int64_t all = 440 + 14 * 40, kept_free = 40;
+  EXPECT_EQ(tree.modules[0].bytes, all);
+  Placement fits = PlaceUnder(tree, "0=" + std::to_string(all + kept_free) + ",1=2000");
+  EXPECT_EQ(Map(fits), Parsed(R"({"": 0})"));
+  EXPECT_EQ(fits.parts.size(), 15u);
+  for (size_t i = 1; i < fits.parts.size(); ++i) EXPECT_EQ(fits.parts[i].why, "tied to 0");
+  EXPECT_EQ(Map(tree, "0=" + std::to_string(all + kept_free - 1) + ",1=2000"),
+            Parsed(R"({"": 1})"));
+}
+
 TEST(Place, ReserveAndNoSplit) {  // A4, A5, A7, A8
   Placement mft = PlaceUnder(Model("MFT"), "0=200,1=200");
   EXPECT_EQ(Map(mft), Parsed(R"({"linear1": 0, "batchnorm": 1, "linear2": 1})"));
@@ -343,6 +358,38 @@ TEST(Balanced, AcceleratesBudgets) {  // A20
   ModuleTree eight = Tree(Sequential(std::vector<Json>(8, Linear(10, 10))));
   EXPECT_EQ(Loads(PlaceUnder(eight, Budgets(4, "1GB"), options), 4),
             (std::vector<int64_t>{880, 1320, 1320, 0}));
+}
+
+// Layers of 100 bytes that use one buffer of 60: wherever they lie, each device has it once.
+TEST(Place, ABufferOfSeveralModulesIsThereOnceADevice) {
+  std::vector<Json> layers;
+  for (int i = 0; i < 4; ++i) {
+    layers.push_back(ModuleJson("Layer", {{"w", TensorJson({100}, "U8")}}));
+    layers.back()["buffers"] = {{"mask", i ? SameAs("0.mask") : TensorJson({60}, "U8")}};
+  }
+  const ModuleTree tree = Tree(Sequential(layers));
+  EXPECT_EQ(tree.modules[0].bytes, 460);
+  EXPECT_EQ(TiedGroups(tree).size(), 1u);
+  const auto split = Parsed(R"({"0": 0, "1": 0, "2": 1, "3": 1})");
+  PlaceOptions options;
+  for (const char* policy : {"auto", "sequential", "balanced", "optimal"}) {
+    options.policy = policy;
+    const bool greedy = policy[0] == 'a' || policy[0] == 's';  // keeps room for the largest to come
+    const std::string first = greedy ? "0=360" : "0=260";
+    Placement placement = PlaceUnder(tree, first + ",1=260", options);
+    EXPECT_EQ(Map(placement), split) << policy;
+    EXPECT_EQ(Use(placement, "0").used, 260) << policy;
+    EXPECT_EQ(Use(placement, "1").used, 260) << policy;
+    EXPECT_TRUE(CheckDeviceMap(tree, placement.map).split_ties.empty());
+    placement = PlaceUnder(tree, first + ",1=259", options);
+    EXPECT_LE(Use(placement, "1").used, 259) << policy;
+    EXPECT_EQ(Map(tree, "0=460", options), Parsed(R"({"": 0})")) << policy;
+    EXPECT_NE(Map(tree, "0=459", options), Parsed(R"({"": 0})")) << policy;
+  }
+  // Two layers of 100 travel through two slots; the buffer stays.
+  Placement placement = PlaceUnder(tree, "0=459,cpu=1000", options);
+  EXPECT_EQ(placement.moved, 300);
+  EXPECT_EQ(Use(placement, "0").used + Use(placement, "0").reserved, 360);
 }
 
 TEST(Place, NoKeyCoversWhatFoundNoPlace) {
