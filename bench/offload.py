@@ -149,18 +149,19 @@ def measure(options, folder):
 
 
 def measure_library(options, folder):
-    """Opening a safetensors file and touching every page, in new processes each time."""
+    """Opening a safetensors file and touching every page, in new processes, started before it is dropped."""
     path = os.path.join(folder, "model.safetensors")
     rounds = []
-    for _ in range(options.repetitions):
+    peer = [sys.executable, "-W", "ignore", os.path.join(HERE, "offload_peer.py")]
+    one = {**OURS, "OMP_NUM_THREADS": "1"}  # as ours touches them
+    for i in range(options.repetitions):
         entry = {}
         for cold in (True, False):
-            for who in ("ours", "library"):
+            for who in sorted(("ours", "library"), reverse=i % 2 == 0):
+                program = plain(options, path) if who == "ours" else Workers([peer], [one])
+                time.sleep(3)
                 if cold:
                     drop_file(path)
-                peer = [sys.executable, "-W", "ignore", os.path.join(HERE, "offload_peer.py")]
-                one = {**OURS, "OMP_NUM_THREADS": "1"}  # as ours touches them
-                program = plain(options, path) if who == "ours" else Workers([peer], [one])
                 answer = program.ask("touch" if who == "ours" else f"library {path}")[0]
                 entry[f"{who} {'cold' if cold else 'warm'}"] = answer["seconds"]
                 program.close()
