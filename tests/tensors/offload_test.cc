@@ -64,6 +64,32 @@ TEST(OffloadedTensor, LivesInAFileAsLongAsAHandle) {
   EXPECT_EQ(EntriesOf(folder), 0u);
 }
 
+TEST(OffloadedTensor, EveryKindComesBackToTheBit) {  // A33 and what accelerate's store refuses
+  const torch::Tensor x = torch::randn({2, 3});
+  for (const torch::Tensor& value :
+       {x, x.to(at::kHalf), x.to(at::kBFloat16), x.to(at::kFloat8_e4m3fn), x > 0, x.to(at::kChar),
+        (x * 1e9).to(at::kLong), torch::randn({2}, at::kComplexFloat), torch::tensor(2.5), x.t(),
+        x.slice(1, 0, 3, 2), torch::zeros({0, 3}), torch::rand({2}, at::requires_grad())}) {
+    const OffloadedTensor tensor = OffloadedTensor::From(value, "t", TempPath("kinds"));
+    // Known without reading.
+    const std::string file = tensor.file();
+    if (value.numel()) std::filesystem::rename(file, file + "-away");
+    EXPECT_EQ(tensor.sizes(), value.sizes());
+    EXPECT_EQ(tensor.dtype(), value.scalar_type());
+    EXPECT_EQ(tensor.numel(), value.numel());
+    EXPECT_EQ(tensor.device(), value.device());
+    if (value.numel()) {
+      MessageOf([&] { tensor.Load(); });
+      std::filesystem::rename(file + "-away", file);
+    }
+    const torch::Tensor back = tensor, bytes = value.detach().contiguous();
+    EXPECT_EQ(back.scalar_type(), value.scalar_type());
+    ASSERT_EQ(back.nbytes(), bytes.nbytes());
+    EXPECT_EQ(std::string(static_cast<const char*>(back.data_ptr()), back.nbytes()),
+              std::string(static_cast<const char*>(bytes.data_ptr()), bytes.nbytes()));
+  }
+}
+
 TEST(OffloadedTensor, WhatACrashLeavesIsSwept) {
   const std::string folder = TempPath("crash");
   std::filesystem::create_directories(folder);
@@ -173,6 +199,7 @@ TEST(DeviceLoad, KeepsTiesAndLeavesTheRestOnDisk) {
     EXPECT_TRUE(torch::equal(empty->b->weight.grad(), full.b->weight.grad()));
   }
   EXPECT_TRUE(empty->b->weight.is_meta());
+  EXPECT_ANY_THROW(empty->to(at::kCPU));  // A41: it would give the weights no values
   // What is partly on disk is written whole.
   const std::string again = TempPath("again.safetensors");
   SaveModel(*empty, again, {}, load.on_disk);
@@ -309,6 +336,15 @@ TEST(SetTensor, UnderEveryName) {
   EXPECT_EQ(model.b->weight[1][1].item<float>(), 2);
   EXPECT_NE(MessageOf([&] { SetTensor(model, "b.bais", at::kCPU); }).find("did you mean"),
             std::string::npos);
+  torch::nn::Sequential norm;  // A28: buffers, in modules within
+  {
+    EmptyWeights scope(true);
+    norm->push_back(torch::nn::BatchNorm1d(4));
+  }
+  EXPECT_NE(MessageOf([&] { SetTensor(*norm, "0.running_mean", at::kCPU); }).find("a value"),
+            std::string::npos);
+  SetTensor(*norm, "0.running_mean", at::kCPU, torch::ones({4}));
+  EXPECT_EQ(norm->named_buffers()["0.running_mean"].sum().item<float>(), 4);
   torch::nn::Linear linear(3, 4);
   EXPECT_EQ(MessageOf([&] {
               SetTensor(*linear, "weight", at::kCPU, torch::rand({2, 2}));

@@ -48,6 +48,21 @@ TEST(ModuleTree, SizesOfEveryPrefix) {  // A1, A2
   EXPECT_EQ(SizesOf(Model("GPT_tied"))[""], 15872);
 }
 
+TEST(ModuleTree, BytesOfBuffers) {  // A3
+  Json model = Mft();
+  model["buffers"]["own"] = TensorJson({20, 10});
+  model["children"]["linear1"]["buffers"] = {{"extra", TensorJson({10, 10})}};
+  ModuleTree tree = Tree(model);
+  auto bytes = [&] {
+    int64_t sum = 0;
+    for (const TreeTensor& tensor : tree.tensors) sum += tensor.buffer ? tensor.bytes : 0;
+    return sum;
+  };
+  EXPECT_EQ(bytes(), 1240);
+  ApplyDtypes(tree, "float16", {});
+  EXPECT_EQ(bytes(), 624);
+}
+
 TEST(ModuleTree, RealBytesOfNarrowTypes) {
   auto bytes = [](const std::string& dtype, std::vector<int64_t> shape) {
     return SizesOf(Tree(ModuleJson("M", {{"t", TensorJson(shape, dtype)}})))["t"];
@@ -72,6 +87,22 @@ TEST(ModuleTree, Ties) {  // A24, and the first name alone counts
                                              {"0.bias", "1.bias"}, {"0.weight", "1.weight"}}));
   EXPECT_EQ(SizesOf(Model("LM_tied"))[""], 320);
   EXPECT_EQ(SizesOf(Model("LM_tied")).count("head"), 0u);
+  Json four = Container("M", {{"linear1", Linear(4, 4)},
+                              {"linear2", Linear(4, 4)},
+                              {"linear3", Linear(4, 4)},
+                              {"linear4", Linear(4, 4)}});
+  Json& layers = four["children"];
+  layers["linear2"]["parameters"]["weight"] = SameAs("linear1.weight");
+  layers["linear4"]["parameters"]["weight"] = SameAs("linear2.weight");
+  using Groups = std::vector<std::vector<std::string>>;
+  const Groups three = {{"linear1.weight", "linear2.weight", "linear4.weight"}};
+  EXPECT_EQ(TiedGroups(Tree(four)), three);
+  layers["linear3"]["parameters"]["bias"] = SameAs("linear1.bias");
+  EXPECT_EQ(TiedGroups(Tree(four)), (Groups{{"linear1.bias", "linear3.bias"}, three[0]}));
+  EXPECT_EQ(TiedGroups(Tree(Container("M", {{"block1", four["children"]["linear3"]},
+                                            {"linear1", Linear(4, 4)},
+                                            {"block2", Container("B", {{"fc", layers["linear2"]}})}}))),
+            (Groups{{"block1.bias", "linear1.bias"}, {"block2.fc.weight", "linear1.weight"}}));
   // A chain of names, pointing forwards, is one group under its first.
   ModuleTree tree =
       Tree(ModuleJson("M", {{"a", SameAs("b")}, {"b", SameAs("c")}, {"c", TensorJson({2})}}));
