@@ -194,7 +194,8 @@ class Placer {
     for (size_t budget : devices) largest = std::max(largest, load[budget].bytes);
     for (size_t budget : accelerators_) {
       bool zero = budget == accelerators_[0] && devices.size() < accelerators_.size();
-      budgets_[budget].limit = std::min(budgets_[budget].limit, zero ? load[budget].bytes : largest);
+      const int64_t share = zero ? load[budget].bytes : largest;
+      budgets_[budget].limit = std::min(budgets_[budget].limit, share);
     }
     return true;
   }

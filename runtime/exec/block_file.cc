@@ -116,7 +116,7 @@ char* BlockFile::MapCached(uint64_t begin, uint64_t end) const {
     return map;
   }
 #ifdef MADV_POPULATE_READ
-  // Of what is still on the disk, this tells of a failure; whoever reads it then says what is wrong.
+  // Of what is still on the disk, this tells of a failure; whoever reads it says what is wrong.
   if (madvise(map, end - begin, MADV_POPULATE_READ) == 0) return map;
 #endif
   munmap(map, end - begin);

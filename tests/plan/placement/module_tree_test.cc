@@ -99,9 +99,10 @@ TEST(ModuleTree, Ties) {  // A24, and the first name alone counts
   EXPECT_EQ(TiedGroups(Tree(four)), three);
   layers["linear3"]["parameters"]["bias"] = SameAs("linear1.bias");
   EXPECT_EQ(TiedGroups(Tree(four)), (Groups{{"linear1.bias", "linear3.bias"}, three[0]}));
-  EXPECT_EQ(TiedGroups(Tree(Container("M", {{"block1", four["children"]["linear3"]},
-                                            {"linear1", Linear(4, 4)},
-                                            {"block2", Container("B", {{"fc", layers["linear2"]}})}}))),
+  const Json nested = Container("M", {{"block1", layers["linear3"]},
+                                      {"linear1", Linear(4, 4)},
+                                      {"block2", Container("B", {{"fc", layers["linear2"]}})}});
+  EXPECT_EQ(TiedGroups(Tree(nested)),
             (Groups{{"block1.bias", "linear1.bias"}, {"block2.fc.weight", "linear1.weight"}}));
   // A chain of names, pointing forwards, is one group under its first.
   ModuleTree tree =
