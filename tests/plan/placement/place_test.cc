@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <random>
 
 #include "plan/error.h"
 #include "plan/text.h"
@@ -390,6 +391,40 @@ TEST(Place, ABufferOfSeveralModulesIsThereOnceADevice) {
   Placement placement = PlaceUnder(tree, "0=459,cpu=1000", options);
   EXPECT_EQ(placement.moved, 300);
   EXPECT_EQ(Use(placement, "0").used + Use(placement, "0").reserved, 360);
+}
+
+// Whatever is tied or shared: every tensor has a place, tied parameters one, and no device more
+// than its budget.
+TEST(Place, BudgetsHold) {
+  std::mt19937 random(11);
+  for (int round = 0; round < 300; ++round) {
+    std::vector<Json> layers;
+    for (size_t i = 0, count = 2 + random() % 6; i < count; ++i) {
+      // One of its own, or that of a layer before.
+      auto tensor = [&](const std::string& name, bool again) {
+        if (i && again) return SameAs(std::to_string(random() % i) + "." + name);
+        return TensorJson({static_cast<int64_t>(1 + random() % 50)}, "U8");
+      };
+      layers.push_back(ModuleJson("Layer", {{"w", tensor("w", random() % 4 == 0)}}));
+      layers.back()["buffers"] = {{"mask", tensor("mask", random() % 2)}};
+    }
+    const ModuleTree tree = Tree(Sequential(layers));
+    std::string budgets;
+    for (int d = 0; d < 2; ++d)
+      budgets += std::to_string(d) + "=" + std::to_string(random() % 200) + ",";
+    budgets += "cpu=" + std::to_string(random() % 200);
+    for (const char* policy : {"auto", "sequential", "balanced", "balanced_low_0", "optimal"}) {
+      PlaceOptions options;
+      options.policy = policy;
+      options.offload_buffers = true;
+      const Placement placement = PlaceUnder(tree, budgets, options);
+      const MapProblems problems = CheckDeviceMap(tree, placement.map);
+      EXPECT_TRUE(placement.uncovered.empty() && problems.Usable() && problems.split_ties.empty())
+          << policy << " " << budgets;
+      for (const BudgetUse& use : placement.budgets)
+        EXPECT_TRUE(use.limit < 0 || use.used <= use.limit) << policy << " " << budgets;
+    }
+  }
 }
 
 TEST(Place, NoKeyCoversWhatFoundNoPlace) {
