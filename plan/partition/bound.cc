@@ -7,10 +7,12 @@ namespace pipewright {
 double PartitionLowerBound(const PartitionProblem& problem, const UnitGraph& graph, bool fewer) {
   double work = 0, slowest = 0, bytes = 0, room = 0;
   bool host = false;
-  double link = 0;
+  double link = 0, all_work = 0;
   int devices = 0;
+  std::vector<double> speeds;
   for (const DeviceClass& device : problem.devices) {
     if (device.count == 0) continue;
+    speeds.insert(speeds.end(), device.count, device.speed);
     devices += device.count;
     host = host || device.host;
     room += device.count * (device.host ? kInfinity : device.memory_bytes);
@@ -30,6 +32,7 @@ double PartitionLowerBound(const PartitionProblem& problem, const UnitGraph& gra
     }
     if (least == kInfinity) return kInfinity;
     work += least;
+    all_work += unit.device_time;
     slowest = std::max(slowest, replicated);
     bytes += unit.static_bytes + unit.stash_bytes;
   }
@@ -55,15 +58,20 @@ double PartitionLowerBound(const PartitionProblem& problem, const UnitGraph& gra
     }
   }
   if (host || reached < graph.units.size() || cheapest == kInfinity) cheapest = 0;
-  double bound = kInfinity;
+  // The fastest devices share the work by their speeds; transfers count least on the slowest.
+  std::sort(speeds.rbegin(), speeds.rend());
+  double bound = kInfinity, together = 0;
   for (int used = 1; used <= devices; ++used) {
+    together += speeds[used - 1];
     int stages = (used + problem.max_replicas - 1) / problem.max_replicas;
     if (problem.stages >= 0) {
       if (used > problem.stages * problem.max_replicas) continue;
       if (!fewer && used < problem.stages) continue;
       if (!fewer) stages = problem.stages;
     }
-    bound = std::min(bound, (work + (stages > 1 ? stages * cheapest : 0)) / used);
+    double transfers = stages > 1 ? stages * cheapest : 0, least = (work + transfers) / used;
+    if (!host) least = std::max(least, (all_work + transfers * speeds.back()) / together);
+    bound = std::min(bound, least);
   }
   return std::max(bound, slowest);
 }
