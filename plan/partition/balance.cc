@@ -6,7 +6,7 @@ namespace pipewright {
 
 namespace {
 
-constexpr int64_t kLookSteps = 12;  // that looking at one move counts for
+constexpr int64_t kLookSteps = 4;   // that one move of a unit counts for
 constexpr size_t kSwapUnits = 128;  // of a stage, that are looked at for exchanges
 
 struct Balance {
@@ -72,9 +72,12 @@ struct Balance {
     if (members[stage].size() < 2) return found;
     for (int unit : members[stage]) {
       FindTargets(unit);
+      if (targets.empty()) continue;
+      steps -= table.LookAt(unit);
+      double left = table.LoadWithout();
       for (int to : targets) {
         steps -= kLookSteps;
-        auto [left, right] = table.LoadsAfter(unit, to);
+        double right = table.LoadWith(to);
         if (left == kInfinity || right == kInfinity) continue;
         double before = table.load(stage) + table.load(to);
         double change = Over(left) + Over(right) - Over(table.load(stage)) - Over(table.load(to));
@@ -93,8 +96,8 @@ struct Balance {
       int unit = members[from][i];
       auto [low, high] = table.Range(unit);
       if (to < low || to > high) continue;
-      steps -= kLookSteps;
-      auto [left, right] = table.LoadsAfter(unit, to);
+      steps -= table.LookAt(unit) + kLookSteps;
+      double left = table.LoadWithout(), right = table.LoadWith(to);
       if (left == kInfinity || right == kInfinity) continue;
       shifts.push_back({unit, left - table.load(from), right - table.load(to)});
     }

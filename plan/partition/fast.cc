@@ -26,6 +26,9 @@ static bool ManyKinds(const PartitionProblem& problem) {
   return kinds > 1 && DeviceStates(problem) > (host ? 2'000 : 100);
 }
 
+// Units at either end of a stage that searches near the cuts of a partition leave free.
+constexpr int kLeastFree = 4, kMostFree = 32;
+
 static int64_t ExactSets(const UnitGraph& graph, const FastOptions& options) {
   int64_t units = static_cast<int64_t>(graph.units.size()) + 1;
   return std::clamp<int64_t>(options.exact_words / units, 1000, 20'000);
@@ -51,7 +54,8 @@ static void LinkCores(UnitGraph& graph, const std::vector<int>& cores) {
 
 // The best of all partitions whose cuts lie near those of `known`: within each stage only the first
 // and the last units in `order` may go to its neighbours, the rest is one unit. `order` has the
-// stages one after the other. `free` is the number of units, halved until the search is small.
+// stages one after the other. `free` is the number of such units: doubled as long as the search is
+// small and finds nothing better; where it does, that is what to begin with next.
 static PartitionResult SearchNearby(const PartitionProblem& problem, const UnitGraph& graph,
                                     const std::vector<int>& order, const PartitionResult& known,
                                     const FastOptions& options, int& free) {
@@ -60,7 +64,7 @@ static PartitionResult SearchNearby(const PartitionProblem& problem, const UnitG
     for (int node : known.stages[s].nodes) stage_of_node[node] = static_cast<int>(s);
   int n = static_cast<int>(order.size());
   auto stage_at = [&](int p) { return stage_of_node[graph.units[order[p]].nodes[0]]; };
-  for (; free >= 2; free /= 2) {
+  for (; free <= kMostFree; free *= 2) {
     std::vector<int> group_of(n), cores;
     int groups = 0;
     for (int begin = 0, end; begin < n; begin = end) {
@@ -76,11 +80,11 @@ static PartitionResult SearchNearby(const PartitionProblem& problem, const UnitG
     LinkCores(coarse, cores);
     ExactOptions exact;
     exact.below = known.objective;
-    exact.max_sets = options.nearby_sets;
+    exact.max_sets = std::min(options.nearby_sets, ExactSets(coarse, options));
     exact.max_visits = options.nearby_visits;
     exact.sequence = options.sequence;
     PartitionResult found = ExactPartition(problem, coarse, exact);
-    if (found.feasible || found.proven) return found;
+    if (found.feasible || !found.proven) return found;
   }
   return PartitionResult();
 }
@@ -159,11 +163,14 @@ struct Fast {
       if (resized)
         level.size =
             run < 4 ? std::min(size, problem.max_replicas * std::array{1., 4., 2., 8.}[run]) : size;
-      int64_t own = std::min(steps, run_steps), all = own;
+      int64_t own = std::min(steps, run_steps);
+      const int64_t all = own;
+      // A graph that takes one run so long leaves no time for another.
+      auto take = [&] { steps = own > 0 ? steps - (all - own) : 0; };
       level.steps = &own;
       if (fresh || best.options.empty()) {
         Offer(MultilevelPartition(problem, graph, resources, level));
-        steps -= all - own;
+        take();
         continue;
       }
       StagedUnits start = best;
@@ -174,7 +181,7 @@ struct Fast {
         for (int u = 0; u < n; ++u) apart[u] += stages * other[u];
       level.start = &start, level.apart = &apart;
       Offer(MultilevelPartition(problem, graph, resources, level));
-      steps -= all - own;
+      take();
       level.start = nullptr, level.apart = nullptr;
     }
   }
@@ -265,7 +272,7 @@ struct Fast {
     Balance();
     PartitionResult result = ResultOfStages(problem, graph, best);
     result.lower_bound = bound;
-    int free = 32;
+    int free = kLeastFree;
     std::vector<int> order(graph.units.size());
     std::iota(order.begin(), order.end(), 0);
     order = OrderByStage(order, best);

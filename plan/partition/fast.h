@@ -10,11 +10,11 @@ struct FastOptions {
   double below = kInfinity;  // only partitions better than this are of interest
   bool fewer = false;        // as of ExactOptions
   int64_t pairs = 600'000;   // stages tried in one order; sets how finely large graphs are cut
-  int64_t steps = 30'000'000, steps_of_unit = 2'000;  // in all, and of each unit and place of a net
+  int64_t steps = 45'000'000, steps_of_unit = 3'000;  // in all, and of each unit and place of a net
   int units = 12000;                  // that partitions from coarser graphs are made of, in all
-  int64_t balance_steps = 3'000'000;  // of evening out the best one's loads, each of eight times
+  int64_t balance_steps = 1'500'000;  // of evening out the best one's loads, each of eight times
   bool tied = true;                   // whether to look for units that no good partition parts
-  int64_t fill_steps = 40'000'000;    // of filling one stage after the other
+  int64_t fill_steps = 25'000'000;    // of filling one stage after the other
   int rounds = 8;                     // of searches near the best cuts
   int64_t nearby_sets = 20'000, nearby_visits = 2'000'000;  // of one such search
   // Of the exact search over all units: visits, and sets times units.

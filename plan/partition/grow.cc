@@ -11,6 +11,7 @@ struct Growth {
   const UnitGraph& graph;
   const std::vector<std::vector<int>>& before;  // what must be taken ahead of each unit
   double latency, most;                         // load of one stage
+  int64_t& steps;
   std::vector<std::vector<std::pair<int, double>>> ties{};
   std::vector<double> all_ties{};
   std::vector<char> placed{};
@@ -53,6 +54,7 @@ struct Growth {
       cut += (is - was) * Time(net);
     }
     stage.push_back(unit);
+    steps -= 4 + static_cast<int64_t>(ties[unit].size() + 2 * graph.nets_of[unit].size());
   }
 
   // The unit with all that must come ahead of it and is not taken yet, in order; empty: too much.
@@ -77,10 +79,12 @@ struct Growth {
     for (bool grown = !stage.empty(); grown;) {
       grown = false;
       near.clear();
+      steps -= static_cast<int64_t>(tied.size());
       for (int u : tied)
         if (!placed[u] && !in_stage[u]) near.push_back({-tie[u] * tie[u] / all_ties[u], u});
-      std::sort(near.begin(), near.end());
-      for (size_t i = 0; i < near.size() && i < 8 && !grown; ++i) {
+      size_t looks = std::min<size_t>(near.size(), 8);
+      std::partial_sort(near.begin(), near.begin() + static_cast<int>(looks), near.end());
+      for (size_t i = 0; i < looks && !grown; ++i) {
         std::vector<int> closure = Closure(near[i].second);
         for (int u : closure) Put(u);
         grown = !closure.empty();
@@ -109,10 +113,10 @@ struct Growth {
         if (!placed[u] &&
             std::all_of(before[u].begin(), before[u].end(), [&](int v) { return placed[v]; }))
           ready.push_back(u);
-      size_t stride = (ready.size() + 127) / 128;
+      size_t stride = (ready.size() + 31) / 32;
       double best = -kInfinity;
       std::vector<int> kept = {ready[0]};
-      for (size_t i = 0; i < ready.size(); i += stride) {
+      for (size_t i = 0; i < ready.size() && (i == 0 || steps > 0); i += stride) {
         Grow(ready[i]);
         double value = work - 2 * cut;
         if (!stage.empty() && value > best) best = value, kept = stage;
@@ -130,8 +134,8 @@ struct Growth {
 }  // namespace
 
 std::vector<int> GrownOrder(const UnitGraph& graph, double transfer_latency, double most,
-                            bool from_end) {
-  Growth growth{graph, from_end ? graph.next : graph.previous, transfer_latency, most};
+                            bool from_end, int64_t& steps) {
+  Growth growth{graph, from_end ? graph.next : graph.previous, transfer_latency, most, steps};
   std::vector<int> order = growth.Order();
   if (from_end) std::reverse(order.begin(), order.end());
   return order;

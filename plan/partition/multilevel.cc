@@ -35,7 +35,7 @@ struct Multilevel {
     for (int round = 0; round < 2; ++round) {
       double before = best;
       for (int power : {2, 8, 32}) {
-        Refine(graph, table, {power, 3, &steps});
+        Refine(graph, table, {power, 2, &steps});
         if (table.LargestLoad() < best) best = table.LargestLoad(), units = table.units();
       }
       if (best >= before * (1 - 1e-9)) break;
@@ -47,30 +47,22 @@ struct Multilevel {
     steps -= all - moves;
   }
 
-  // The best cuts of many orders, the most promising of them refined.
+  // The best cuts of many orders.
   StagedUnits Start(const UnitGraph& graph) {
     std::vector<std::vector<int>> orders = CandidateOrders(graph);
     // Growing takes units times stages. More units than this are left only where nothing ties them.
     const bool few = graph.units.size() <= 6'000;
     for (double slack : {1 + 1e-9, 1.1})
       for (bool from_end : {false, true})
-        if (few)
+        if (few && steps > 0)
           orders.push_back(
-              GrownOrder(graph, problem.transfer_latency, most_work * slack, from_end));
-    std::vector<std::pair<double, StagedUnits>> found;
-    for (const std::vector<int>& order : orders) {
-      if (steps <= 0 && !found.empty()) break;
-      OrderCuts cuts = CutOrder(problem, graph, resources, order, kInfinity, options.pairs, steps);
-      if (!cuts.stages.empty()) found.push_back({cuts.objective, StagesOfCuts(order, cuts)});
-    }
-    std::stable_sort(found.begin(), found.end(),
-                     [](const auto& a, const auto& b) { return a.first < b.first; });
+              GrownOrder(graph, problem.transfer_latency, most_work * slack, from_end, steps));
     StagedUnits best;
     double least = kInfinity;
-    for (size_t i = 0; i < found.size() && i < 3; ++i) {
-      Settle(graph, found[i].second);
-      double load = Load(graph, found[i].second);
-      if (load < least) least = load, best = found[i].second;
+    for (const std::vector<int>& order : orders) {
+      if (steps <= 0 && !best.options.empty()) break;
+      OrderCuts cuts = CutOrder(problem, graph, resources, order, least, options.pairs, steps);
+      if (!cuts.stages.empty()) least = cuts.objective, best = StagesOfCuts(order, cuts);
     }
     return best;
   }
@@ -171,6 +163,7 @@ StagedUnits MultilevelPartition(const PartitionProblem& problem, const UnitGraph
     const UnitGraph& here = level > 0 ? levels[level - 1].graph : graph;
     if (units.options.empty() || static_cast<int>(here.units.size()) <= 6 * search.stages + 150) {
       StagedUnits other = search.Start(here);
+      if (!units.options.empty()) search.Settle(here, other);
       if (search.Load(here, other) < search.Load(here, units)) units = other;
     }
     if (units.options.empty()) continue;

@@ -11,7 +11,7 @@ namespace {
 struct Chain {
   // A net where it touches a block.
   struct Touch {
-    const Net* net;
+    double time, transfers, bytes;
     int before;  // the block before that it touches; -1: none
     int first;   // where this is the last one: the first; else -1
   };
@@ -43,7 +43,9 @@ static Chain Blocks(const UnitGraph& graph, const std::vector<int>& order,
     if (blocks.size() < 2) continue;
     for (size_t i = 0; i < blocks.size(); ++i)
       found.push_back(
-          {blocks[i], {&net, i > 0 ? blocks[i - 1] : -1, i + 1 == blocks.size() ? blocks[0] : -1}});
+          {blocks[i],
+           {net.time, net.transfers, net.bytes, i > 0 ? blocks[i - 1] : -1,
+            i + 1 == blocks.size() ? blocks[0] : -1}});
   }
   chain.begin.assign(count + 1, 0);
   for (const auto& touch : found) ++chain.begin[touch.first + 1];
@@ -79,7 +81,7 @@ struct CutRoom {
       work[b + 1] = work[b] + chain.blocks[b].device_time;
       for (size_t t = chain.begin[b]; t < chain.begin[b + 1]; ++t) {
         const Chain::Touch& touch = chain.touches[t];
-        double time = touch.net->time * cut_weight + touch.net->transfers * latency_weight;
+        double time = touch.time * cut_weight + touch.transfers * latency_weight;
         if (touch.before < 0) cut[b + 1] += time;
         if (touch.first >= 0) cut[b + 1] -= time;
       }
@@ -130,33 +132,59 @@ static OrderCuts CutBlocks(const PartitionProblem& problem, const Chain& chain,
     for (const DeviceClass& device : problem.devices)
       least[b] = std::min(least[b], device.host ? chain.blocks[b].host_time
                                                 : chain.blocks[b].device_time / device.speed);
+  // Options of one step, as of devices in a sequence, by where they begin; and the others.
+  struct Single {
+    int from, to, option;
+  };
+  std::vector<Single> singles;
+  std::vector<size_t> others, first_single(states + 1, 0);
+  std::vector<int> devices_after(resources.options.size(), 0);
+  for (size_t o = 0; o < resources.options.size(); ++o) {
+    if (resources.steps[o].size() > 1) others.push_back(o);
+    if (resources.steps[o].size() != 1) continue;
+    const Resources::Step& step = resources.steps[o][0];
+    singles.push_back({step.from, step.to, static_cast<int>(o)});
+    devices_after[o] = step.devices_after;
+    ++first_single[step.from + 1];
+  }
+  std::stable_sort(singles.begin(), singles.end(),
+                   [](const Single& a, const Single& b) { return a.from < b.from; });
+  for (size_t s = 0; s < states; ++s) first_single[s + 1] += first_single[s];
   int64_t taken = n * static_cast<int64_t>(states) / 8;
   for (int begin = n - 1; begin >= 0; --begin) {
     if (!room.Find(begin, possible)) continue;
     double work = 0;
     double* here = &best[begin * states];
+    // Only what is less counts.
+    for (size_t s = 0; s < states; ++s) here[s] = possible[s] ? below : -1;
     StageSums stage;
     for (int end = begin; end < n && work < limit;) {
       const StageSums& block = chain.blocks[end];
       work += least[end];
       stage.Add(block);
-      taken += 1 + static_cast<int64_t>(chain.begin[end + 1] - chain.begin[end]);
+      taken += 1 + static_cast<int64_t>(chain.begin[end + 1] - chain.begin[end]) / 2;
       for (size_t t = chain.begin[end]; t < chain.begin[end + 1]; ++t) {
         const Chain::Touch& touch = chain.touches[t];
-        if (touch.before < begin) stage.AddCut(*touch.net, 1);
-        if (touch.before < begin && touch.before >= 0) stage.entering_time += touch.net->time;
-        if (touch.first >= begin) stage.AddCut(*touch.net, -1);
+        if (touch.before < begin) stage.AddCut(touch, 1);
+        if (touch.before < begin && touch.before >= 0) stage.entering_time += touch.time;
+        if (touch.first >= begin) stage.AddCut(touch, -1);
       }
       ++end;
       if (first_live[end] > last_live[end]) continue;
       const double* after = &best[end * states];
-      for (size_t o = 0; o < resources.options.size(); ++o) {
-        if (resources.steps[o].empty()) continue;
+      for (size_t i = first_single[first_live[end]]; i < first_single[last_live[end] + 1]; ++i) {
+        auto [after_state, state, o] = singles[i];
+        ++taken;
+        if (after[after_state] >= here[state]) continue;
+        double load = stage.Load(problem, resources.options[o], devices_after[o]);
+        double value = std::max(after[after_state], load);
+        if (value >= here[state]) continue;
+        here[state] = value;
+        from[begin * states + state] = {end, after_state, o};
+      }
+      for (size_t o : others) {
         const Resources::Step& lowest = resources.steps[o].front();
         if (lowest.from > last_live[end] || resources.steps[o].back().from < first_live[end])
-          continue;
-        if (resources.steps[o].size() == 1 &&  // as of devices in a sequence
-            (after[lowest.from] >= std::min(below, here[lowest.to]) || !possible[lowest.to]))
           continue;
         double load = stage.Load(problem, resources.options[o], 0);
         if (load >= below) continue;
@@ -164,19 +192,21 @@ static OrderCuts CutBlocks(const PartitionProblem& problem, const Chain& chain,
         auto step =  // ascending by `from`
             std::lower_bound(resources.steps[o].begin(), after_all, first_live[end],
                              [](const Resources::Step& a, int state) { return a.from < state; });
-        taken += last_live[end] - first_live[end];
+        taken += (last_live[end] - first_live[end]) / 8;
         for (; step != after_all && step->from <= last_live[end]; ++step) {
-          if (after[step->from] >= below || !possible[step->to]) continue;
+          if (after[step->from] >= here[step->to]) continue;
           if (varies) load = stage.Load(problem, resources.options[o], step->devices_after);
           double value = std::max(after[step->from], load);
-          if (value >= here[step->to] || value >= below) continue;
+          if (value >= here[step->to]) continue;
           here[step->to] = value;
           from[begin * states + step->to] = {end, step->from, static_cast<int>(o)};
         }
       }
     }
     for (size_t s = states; s-- > 0;)
-      if (here[s] < below) {
+      if (here[s] < 0 || here[s] >= below) {
+        here[s] = kInfinity;
+      } else {
         first_live[begin] = static_cast<int>(s);
         if (last_live[begin] < 0) last_live[begin] = static_cast<int>(s);
       }
@@ -250,42 +280,56 @@ OrderCuts CutOrder(const PartitionProblem& problem, const UnitGraph& graph,
   int n = static_cast<int>(order.size());
   int64_t budget = std::max<int64_t>(pairs / std::max(resources.states / 8, 1), 10000);
   int devices = std::max(1, resources.devices / std::max(problem.max_replicas, 1));
-  int most = static_cast<int>(std::sqrt(static_cast<double>(budget) * devices));
-  std::vector<int> positions;
-  std::vector<double> cost;
-  if (n <= most) {
-    for (int p = 0; p <= n; ++p) positions.push_back(p);
-  } else {
-    cost = CutCosts(problem, graph, order);
-    positions = CheapPositions(graph, order, cost, most);
-  }
   double work = 0, speeds = 0;
   for (const Unit& unit : graph.units) work += unit.device_time;
   for (const DeviceClass& device : problem.devices) speeds += device.count * device.speed;
-  // Long stages need not be looked at where short ones do: first only those near an even share.
-  auto solve = [&](double under) {
-    Chain blocks = Blocks(graph, order, positions);
-    OrderCuts cuts;
-    double slack = 0.02, share = work / speeds;
-    for (double most = share * (1 + slack);
-         cuts.stages.empty() && under > 2 * share && most > 0 && most < 4 * work;
-         slack *= 1.7, most *= 1 + slack)
-      cuts = CutBlocks(problem, blocks, resources, std::min(most, under), steps);
-    if (cuts.stages.empty()) cuts = CutBlocks(problem, blocks, resources, under, steps);
-    for (Cut& cut : cuts.stages) cut.begin = positions[cut.begin], cut.end = positions[cut.end];
-    return cuts;
+  const double share = work / speeds;
+  // Positions that may be cuts where stages hold so many even shares of the work.
+  auto most_positions = [&](double shares) {
+    shares = std::clamp(shares, 1.0, static_cast<double>(devices));
+    return static_cast<int>(std::sqrt(static_cast<double>(budget) * devices / shares));
   };
-  OrderCuts best = solve(below);
-  for (int round = 0; n > most && round < 3 && !best.stages.empty(); ++round) {
-    // Half the positions spread out, the others around the cuts.
-    positions = CheapPositions(graph, order, cost, most / 2);
-    int around = std::max<int>(1, most / 4 / static_cast<int>(best.stages.size()));
-    for (const Cut& cut : best.stages)
+  std::vector<double> cost;
+  // The cheapest positions spread out, half of them where others are around cuts that are known.
+  auto choose = [&](double under, const std::vector<Cut>& known) {
+    int most = share > 0 ? most_positions(under / share / 2) : most_positions(1);
+    std::vector<int> positions;
+    if (n <= most) {
+      for (int p = 0; p <= n; ++p) positions.push_back(p);
+      return positions;
+    }
+    if (cost.empty()) cost = CutCosts(problem, graph, order);
+    positions = CheapPositions(graph, order, cost, known.empty() ? most : most / 2);
+    if (known.empty()) return positions;
+    int around = std::max<int>(1, most / 4 / static_cast<int>(known.size()));
+    for (const Cut& cut : known)
       for (int p = std::max(0, cut.begin - around); p <= std::min(n, cut.begin + around); ++p)
         positions.push_back(p);
     std::sort(positions.begin(), positions.end());
     positions.erase(std::unique(positions.begin(), positions.end()), positions.end());
-    OrderCuts finer = solve(best.objective);
+    return positions;
+  };
+  bool coarse = false;  // whether positions were left out
+  // Where no limit is known: first only stages near an even share, then longer ones.
+  auto solve = [&](double under, const std::vector<Cut>& known) {
+    OrderCuts cuts;
+    auto attempt = [&](double limit) {
+      std::vector<int> positions = choose(limit, known);
+      coarse = static_cast<int>(positions.size()) <= n;
+      cuts = CutBlocks(problem, Blocks(graph, order, positions), resources, limit, steps);
+      for (Cut& cut : cuts.stages) cut.begin = positions[cut.begin], cut.end = positions[cut.end];
+    };
+    double slack = 0.02;
+    for (double most = share * (1 + slack);
+         under == kInfinity && cuts.stages.empty() && most > 0 && most < 4 * work;
+         slack *= 1.7, most *= 1 + slack)
+      attempt(most);
+    if (cuts.stages.empty()) attempt(under);
+    return cuts;
+  };
+  OrderCuts best = solve(below, {});
+  for (int round = 0; coarse && round < 3 && !best.stages.empty(); ++round) {
+    OrderCuts finer = solve(best.objective, best.stages);
     if (finer.stages.empty()) break;
     best = finer;
   }

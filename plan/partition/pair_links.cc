@@ -19,26 +19,28 @@ struct Search {
   const PartitionProblem& problem;
   const UnitGraph& graph;
   PartitionResult best;
-  int64_t evaluations = 0;
+  int64_t looks = 0;  // ways of values that may still be looked at
   std::vector<int> forbidden = {};             // no stage may hold exactly these nodes
   int64_t pairs = 200'000, steps = INT64_MAX;  // of cutting orders: of one, in all
   std::unique_ptr<PairLoads> loads = {};       // of `best`, where its stages have one replica each
+  int64_t seen = 0;                            // of the looks of those, counted already
 
   void MeasureLoads() {
     bool alone = std::all_of(best.stages.begin(), best.stages.end(),
                              [](const PartitionStage& stage) { return stage.replicas == 1; });
     loads = alone ? std::make_unique<PairLoads>(problem, best) : nullptr;
+    seen = 0;
   }
 
-  // Whether a change that leads to this objective need not be looked at.
+  // Whether a change that leads to this objective, by `loads`, need not be evaluated.
   bool Worse(double objective) {
-    if (objective < best.objective * (1 - 1e-9)) return false;
-    --evaluations;
-    return true;
+    looks -= loads->steps() - seen + 10;
+    seen = loads->steps();
+    return objective >= best.objective * (1 - 1e-9);
   }
 
   bool Better(PartitionResult& changed) {
-    --evaluations;
+    looks -= static_cast<int64_t>(problem.nodes.size() + problem.values.size());
     for (const PartitionStage& stage : changed.stages)
       if (!forbidden.empty() && stage.nodes == forbidden) return false;
     EvaluatePartition(problem, changed);
@@ -77,7 +79,7 @@ struct Search {
         for (size_t t = s + 1; t < best.stages.size(); ++t) {
           if (!Alike(best.stages[s], best.stages[t])) continue;
           for (size_t j = 0; j < best.stages[t].numbers.size(); ++j) {
-            if (evaluations < 0) return false;
+            if (looks < 0) return false;
             int number = best.stages[t].numbers[j];
             if (loads &&
                 Worse(loads->WithDevices(static_cast<int>(s), number, static_cast<int>(t))))
@@ -109,7 +111,7 @@ struct Search {
       if (best.stages[from].nodes.size() == nodes.size()) continue;
       for (int to = low; to <= high; ++to) {
         if (to == from || (from != slowest && to != slowest)) continue;
-        if (evaluations < 0) return false;
+        if (looks < 0) return false;
         if (loads && Worse(loads->WithNodes(nodes, from, to))) continue;
         PartitionResult changed = best;
         auto& source = changed.stages[from].nodes;
@@ -126,7 +128,7 @@ struct Search {
 
   void Run() {
     if (!loads) MeasureLoads();
-    while (evaluations > 0 && (ExchangeDevices() || MoveUnit())) continue;
+    while (looks > 0 && (ExchangeDevices() || MoveUnit())) continue;
   }
 };
 
@@ -277,8 +279,8 @@ static PartitionResult SolveAlike(const PartitionProblem& problem, const SolveOp
   quick.exact = options.exact && graph.units.size() <= 200;
   const bool hasty = !options.exact;
   SolveOptions first = options;  // there are two searches, and what follows
-  if (hasty) first.effort *= 0.5, quick.effort *= 0.2;
-  const int64_t evaluations = (hasty ? 6'000'000 : 30'000'000) / cost;
+  if (hasty) first.effort *= 0.4, quick.effort *= 0.1;
+  const int64_t looks = hasty ? 1'000'000 : 30'000'000;
   PartitionResult best, bound = SolvePartition(relaxed, first);
   if (!bound.feasible) return bound;
   // Fewer stages may do without the slow links. Of large graphs only few are looked at.
@@ -302,15 +304,15 @@ static PartitionResult SolveAlike(const PartitionProblem& problem, const SolveOp
       if (!result.feasible) continue;
       for (PartitionStage& stage : result.stages) stage.numbers.clear();
       EvaluatePartition(problem, result);
-      Search search{problem, graph, result, evaluations};
+      Search search{problem, graph, result, looks};
       search.Run();
       if (!best.feasible || search.best.objective < best.objective) best = search.best;
       if (best.objective <= bound.lower_bound * (1 + 1e-12)) break;
     }
   if (!best.feasible) return bound;
   if (best.objective > bound.lower_bound * (1 + 1e-12)) {
-    Search search{problem, graph, best, evaluations};
-    if (hasty) search.steps = 1'600'000'000 / std::max(devices, 16);
+    Search search{problem, graph, best, looks};
+    if (hasty) search.steps = 600'000'000 / std::max(devices, 16);
     ImproveOnDevices(search);
     best = search.best;
   }
@@ -344,7 +346,9 @@ PartitionResult NextBestPairLinks(const PartitionProblem& unlike, const UnitGrap
   PartitionProblem equal = problem;
   equal.pair_links.clear();
   std::vector<double> links = Links(problem);
-  int64_t cost = static_cast<int64_t>(problem.nodes.size() + problem.values.size()) + 1;
+  size_t places = problem.nodes.size() + problem.values.size();
+  for (const PartitionValue& value : problem.values) places += value.consumers.size();
+  const int64_t cost = static_cast<int64_t>(places) + 1;
   exact.forbidden = forbidden;
   PartitionResult best;
   bool bounded = false;

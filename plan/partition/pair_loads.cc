@@ -15,15 +15,20 @@ PairLoads::PairLoads(const PartitionProblem& problem, const PartitionResult& res
     compute_.push_back(stage.compute);
   }
   values_of_.resize(problem.nodes.size());
+  crossing_.resize(compute_.size());
+  transfer_.assign(compute_.size(), 0);
   for (size_t v = 0; v < problem.values.size(); ++v) {
     const PartitionValue& value = problem.values[v];
     if (value.producer >= 0) values_of_[value.producer].push_back(static_cast<int>(v));
     for (int node : value.consumers) values_of_[node].push_back(static_cast<int>(v));
     Touch(static_cast<int>(v), stages_);
-    if (stages_.size() < 2) continue;
-    crossing_.push_back(static_cast<int>(v));
     touched_.push_back(stages_);
+    if (stages_.size() < 2) continue;
+    for (int s : stages_) crossing_[s].push_back(static_cast<int>(v));
+    Add(value, stages_, 1);
   }
+  transfer_now_ = transfer_;
+  steps_ = 0;
   changed_.assign(problem.values.size(), 0);
 }
 
@@ -45,7 +50,10 @@ double PairLoads::Link(int a, int b) const {
   return std::min(problem_.pair_links[one][other], problem_.pair_links[other][one]);
 }
 
-void PairLoads::Add(const PartitionValue& value, const std::vector<int>& stages, int producer) {
+// What the value costs its stages, once more or (sign -1) once less.
+void PairLoads::Add(const PartitionValue& value, const std::vector<int>& stages, int sign) {
+  const int producer = value.producer >= 0 ? stage_of_[value.producer] : -1;
+  steps_ += static_cast<int64_t>(stages.size());
   auto host = [&](int s) { return problem_.devices[class_of_[s]].host; };
   double fixed = value.transfers * problem_.transfer_latency, slowest = 0;
   for (int s : stages) {
@@ -56,9 +64,9 @@ void PairLoads::Add(const PartitionValue& value, const std::vector<int>& stages,
         link = std::min(link, Link(other, s));
     double time = value.time / (link < kInfinity ? link : problem_.devices[class_of_[s]].link);
     slowest = std::max(slowest, time);
-    transfer_[s] += time + fixed;
+    transfer_[s] += sign * (time + fixed);
   }
-  if (producer >= 0) transfer_[producer] += slowest + fixed;
+  if (producer >= 0) transfer_[producer] += sign * (slowest + fixed);
 }
 
 double PairLoads::Largest() const {
@@ -70,21 +78,26 @@ double PairLoads::Largest() const {
 }
 
 double PairLoads::WithDevices(int s, int number, int t) {
+  transfer_ = transfer_now_;
+  auto add = [&](int sign) {
+    for (int value : crossing_[s]) Add(problem_.values[value], touched_[value], sign);
+    if (t < 0) return;
+    for (int value : crossing_[t])
+      if (!std::binary_search(touched_[value].begin(), touched_[value].end(), s))
+        Add(problem_.values[value], touched_[value], sign);
+  };
+  add(-1);
   int before = number_of_[s];
   number_of_[s] = number;
   if (t >= 0) number_of_[t] = before;
-  transfer_.assign(compute_.size(), 0);
-  for (size_t i = 0; i < crossing_.size(); ++i) {
-    const PartitionValue& value = problem_.values[crossing_[i]];
-    Add(value, touched_[i], value.producer >= 0 ? stage_of_[value.producer] : -1);
-  }
+  add(1);
   number_of_[s] = before;
   if (t >= 0) number_of_[t] = number;
   return Largest();
 }
 
 double PairLoads::WithNodes(const std::vector<int>& nodes, int from, int to) {
-  transfer_.assign(compute_.size(), 0);
+  transfer_ = transfer_now_;
   double compute_from = compute_[from], compute_to = compute_[to];
   auto time = [&](int node, int s) {
     const DeviceClass& device = problem_.devices[class_of_[s]];
@@ -95,25 +108,18 @@ double PairLoads::WithNodes(const std::vector<int>& nodes, int from, int to) {
   for (int node : nodes) {
     compute_[from] -= time(node, from);
     compute_[to] += time(node, to);
-    stage_of_[node] = to;
     for (int value : values_of_[node]) {
       if (changed_[value]) continue;
       changed_[value] = 1;
       moved.push_back(value);
+      if (touched_[value].size() > 1) Add(problem_.values[value], touched_[value], -1);
     }
   }
-  auto producer = [&](const PartitionValue& value) {
-    return value.producer >= 0 ? stage_of_[value.producer] : -1;
-  };
-  for (size_t i = 0; i < crossing_.size(); ++i)
-    if (!changed_[crossing_[i]]) {
-      const PartitionValue& value = problem_.values[crossing_[i]];
-      Add(value, touched_[i], producer(value));
-    }
-  for (int v : moved) {
-    changed_[v] = 0;
-    Touch(v, stages_);
-    if (stages_.size() > 1) Add(problem_.values[v], stages_, producer(problem_.values[v]));
+  for (int node : nodes) stage_of_[node] = to;
+  for (int value : moved) {
+    changed_[value] = 0;
+    Touch(value, stages_);
+    if (stages_.size() > 1) Add(problem_.values[value], stages_, 1);
   }
   double largest = Largest();
   for (int node : nodes) stage_of_[node] = from;

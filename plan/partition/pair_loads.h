@@ -5,7 +5,7 @@
 namespace pipewright {
 
 // Of a partition with one replica a stage, evaluated; what a change makes of its objective costs
-// as much as the values that cross stages, not the whole graph. As EvaluatePartition counts.
+// as much as the values that it touches, not the whole graph. As EvaluatePartition counts.
 class PairLoads {
  public:
   PairLoads(const PartitionProblem& problem, const PartitionResult& result);
@@ -14,10 +14,12 @@ class PairLoads {
   double WithDevices(int s, int number, int t);
   // With the nodes, which stage `from` holds, in `to`.
   double WithNodes(const std::vector<int>& nodes, int from, int to);
+  // What both have taken, in ways of values.
+  int64_t steps() const { return steps_; }
 
  private:
   void Touch(int value, std::vector<int>& stages) const;
-  void Add(const PartitionValue& value, const std::vector<int>& stages, int producer);
+  void Add(const PartitionValue& value, const std::vector<int>& stages, int sign);
   double Link(int a, int b) const;
   double Largest() const;
 
@@ -25,10 +27,12 @@ class PairLoads {
   std::vector<int> stage_of_, class_of_, number_of_;  // of each node; of each stage
   std::vector<std::vector<int>> values_of_;           // of each node: the values that it touches
   std::vector<double> compute_, transfer_;            // of each stage
-  std::vector<int> crossing_;                         // values in several stages
-  std::vector<std::vector<int>> touched_;             // of those: their stages, ascending
+  std::vector<double> transfer_now_;                  // without a change
+  std::vector<std::vector<int>> touched_;             // of each value: its stages, ascending
+  std::vector<std::vector<int>> crossing_;            // of each stage: its values in several stages
   std::vector<char> changed_;  // of each value: touched by the nodes that move
   std::vector<int> stages_;
+  int64_t steps_ = 0;
 };
 
 }  // namespace pipewright

@@ -2,13 +2,14 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 #include <queue>
 
 namespace pipewright {
 
 namespace {
 
-constexpr int64_t kLookSteps = 12;  // that looking at one move counts for
+constexpr int64_t kLookSteps = 4;  // that one move of a unit counts for
 
 struct Candidate {
   double gain;
@@ -25,6 +26,7 @@ struct Pass {
   double scale;  // loads are counted in it, so that powers stay small
   std::vector<char> moved;
   std::vector<int> near;  // units whose best move may have changed
+  std::vector<double> powers;  // of the stages' loads
   std::priority_queue<Candidate> queue;
 
   double Power(double load) const {
@@ -44,15 +46,19 @@ struct Pass {
     for (int to = low + 1; to <= high; ++to)
       if (table.load(to) < table.load(least)) least = to;
     *options.steps -= (high - low) / 8;
+    *options.steps -= table.LookAt(unit);
+    double left = table.LoadWithout();
+    if (left == kInfinity) return best;
+    double gained = powers[from] - Power(left);
     const std::array<int, 5> stages = {low, from - 1, from + 1, high, least};
     for (auto stage = stages.begin(); stage != stages.end(); ++stage) {
       int to = *stage;
       if (to < low || to > high || to == from || std::find(stages.begin(), stage, to) != stage)
         continue;
       *options.steps -= kLookSteps;
-      auto [left, right] = table.LoadsAfter(unit, to);
-      if (right == kInfinity || left == kInfinity) continue;
-      double gain = Power(table.load(from)) + Power(table.load(to)) - Power(left) - Power(right);
+      double right = table.LoadWith(to);
+      if (right == kInfinity) continue;
+      double gain = gained + powers[to] - Power(right);
       if (gain > best.gain) best.gain = gain, best.to = to;
     }
     return best;
@@ -63,10 +69,12 @@ struct Pass {
     if (candidate.to >= 0) queue.push(candidate);
   }
 
-  double Sum() const {
-    double sum = 0;
-    for (int s = 0; s < table.stages(); ++s) sum += Power(table.load(s));
-    return sum;
+  double Sum() const { return std::accumulate(powers.begin(), powers.end(), 0.0); }
+
+  void Move(int unit, int to) {
+    int from = table.units().stage_of[unit];
+    table.Move(unit, to);
+    powers[from] = Power(table.load(from)), powers[to] = Power(table.load(to));
   }
 
   bool Run() {
@@ -74,10 +82,11 @@ struct Pass {
     scale = table.LargestLoad();
     if (!(scale > 0) || scale == kInfinity) return false;
     moved.assign(n, 0);
+    for (int s = 0; s < table.stages(); ++s) powers.push_back(Power(table.load(s)));
     for (int u = 0; u < n; ++u) Push(u);
     double start = Sum(), now = start, best = start;
     std::vector<std::pair<int, int>> undo;  // units and where they were
-    size_t kept = 0, patience = static_cast<size_t>(60 + n / 20);
+    size_t kept = 0, patience = static_cast<size_t>(20 + n / 20);
     while (!queue.empty() && *options.steps > 0 && undo.size() < kept + patience) {
       Candidate top = queue.top();
       queue.pop();
@@ -90,7 +99,7 @@ struct Pass {
       }
       undo.push_back({top.unit, table.units().stage_of[top.unit]});
       moved[top.unit] = 1;
-      table.Move(top.unit, fresh.to);
+      Move(top.unit, fresh.to);
       now -= fresh.gain;
       if (now < best - 1e-12 * start) {
         now = Sum();  // differences of powers may have lost all digits
@@ -108,7 +117,7 @@ struct Pass {
         if (!moved[v]) Push(v);
     }
     while (undo.size() > kept) {
-      table.Move(undo.back().first, undo.back().second);
+      Move(undo.back().first, undo.back().second);
       undo.pop_back();
     }
     return kept > 0;
@@ -122,7 +131,7 @@ bool Refine(const UnitGraph& graph, StageTable& table, const RefineOptions& opti
   bool better = false;
   int64_t& steps = *options.steps;
   for (int pass = 0; pass < options.passes; ++pass) {
-    if (steps <= 0 || !Pass{graph, table, options, 1, {}, {}, {}}.Run()) break;
+    if (steps <= 0 || !Pass{graph, table, options, 1, {}, {}, {}, {}}.Run()) break;
     better = true;
   }
   return better;

@@ -22,17 +22,51 @@ class StageTable {
   int size(int stage) const { return sizes_[stage]; }
 
   // The first and last stage that the unit's neighbours allow.
-  std::pair<int, int> Range(int unit) const;
-  // Loads that the unit's stage and `to` would have with the unit in `to`.
-  std::pair<double, double> LoadsAfter(int unit, int to) const;
+  std::pair<int, int> Range(int unit) const { return ranges_[unit]; }
+  // Looks at a unit that may move, and says how many steps that took. Then: the load that its stage
+  // would have without it, and another one with it.
+  int64_t LookAt(int unit);
+  double LoadWithout() const { return Load(units_.stage_of[looked_], -1, without_); }
+  double LoadWith(int to) const;
+  // Both, for one of them.
+  std::pair<double, double> LoadsAfter(int unit, int to) {
+    LookAt(unit);
+    return {LoadWithout(), LoadWith(to)};
+  }
   void Move(int unit, int to);
 
  private:
-  // Sums of the unit's stage and of `to` with the unit in `to`.
-  std::pair<StageSums, StageSums> SumsAfter(int unit, int to) const;
-  int Count(int net, int stage) const;
-  void Change(int net, int stage, int by);
-  double LoadOf(int stage, const StageSums& sums) const;
+  struct Cut {
+    double time = 0, transfers = 0, bytes = 0;
+  };
+  // A net, where it is in the entries, and how many stages it has.
+  struct NetPlace {
+    double time = 0;
+    int first = 0, size = 0, used = 0;
+  };
+  // A load as a sum of products, with what limits it.
+  struct StageCost {
+    double device_time = 0, host_time = 0, parameter_bytes = 0, cut_time = 0, cut_transfers = 0;
+    double held = 0, most_bytes = kInfinity;
+    bool host = false;
+    double load = 0, bytes = 0;  // of the stage as it is, whether it may be or not
+    int not_on_device = 0;
+  };
+  struct Entry {
+    int stage, units;
+  };
+
+  double Load(int stage, int sign, const Cut& cut) const;
+  int Count(const NetPlace& net, int stage) const;
+  void Change(NetPlace& net, int stage, int by);
+  void AddDetails(Cut& cut, int net, int times) const {
+    cut.transfers += times * graph_.nets[net].transfers;
+    cut.bytes += times * graph_.nets[net].bytes;
+  }
+  void SetCosts(int stage);
+  double JoinCosts();
+  void SetLoad(int stage);
+  void FindRange(int unit);
 
   const PartitionProblem& problem_;
   const UnitGraph& graph_;
@@ -40,10 +74,25 @@ class StageTable {
   std::vector<StageSums> sums_;
   std::vector<double> loads_;
   std::vector<int> sizes_, devices_after_;
-  // The stages of each net, with the number of its units in each: entries first_[n] and on.
-  std::vector<size_t> first_;
-  std::vector<int> used_;
-  std::vector<std::pair<int, int>> entries_;
+  std::vector<StageCost> costs_;
+  std::vector<std::pair<int, int>> ranges_;  // of each unit
+  // The stages of each net, with the number of its units in each.
+  std::vector<NetPlace> places_;
+  std::vector<Entry> entries_;
+  std::vector<int> first_net_, nets_;  // of each unit, one after the other
+  // Whether transfers and bytes of a cut count by themselves; else they count as time, or not.
+  bool detailed_ = false;
+  // Of the unit that was looked at: what its stage's cut gains, what that of any other one does,
+  // and what comes to that in those that share its values.
+  struct Shared {
+    double time;
+    int64_t look;  // that set it
+  };
+  int looked_ = 0;
+  int64_t look_ = 0;
+  Cut without_, with_;
+  std::vector<Shared> shared_;  // of each stage
+  std::vector<Cut> details_;    // of each stage, but time
 };
 
 struct RefineOptions {

@@ -44,6 +44,7 @@ static FastOptions WithEffort(double share) {
                          &fast.nearby_visits, &fast.exact_visits, &fast.windows.visits})
     *steps = static_cast<int64_t>(static_cast<double>(*steps) * share);
   if (share < 1) {
+    fast.units = static_cast<int>(fast.units * share);
     fast.pairs = static_cast<int64_t>(static_cast<double>(fast.pairs) * (0.1 + share / 2));
     fast.nearby_sets = static_cast<int64_t>(static_cast<double>(fast.nearby_sets) * share);
     fast.rounds = 3;

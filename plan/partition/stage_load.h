@@ -42,7 +42,9 @@ struct StageSums {
     not_on_device += other.not_on_device;
   }
 
-  void AddCut(const Net& net, int sign) {
+  // A net, or what has the same of it.
+  template <typename Value>
+  void AddCut(const Value& net, int sign) {
     cut_time += sign * net.time;
     cut_transfers += sign * net.transfers;
     cut_bytes += sign * net.bytes;

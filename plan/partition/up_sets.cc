@@ -30,6 +30,9 @@ bool EnumerateUpSets(const UnitGraph& graph, int64_t max_sets, double max_second
            max_seconds;
   };
   int n = static_cast<int>(graph.units.size());
+  // Units that may all be added next make as many sets as they have subsets.
+  size_t most_ready = 0;
+  while (int64_t{1} << most_ready <= max_sets && most_ready < 62) ++most_ready;
   up = UpSets();
   up.sets.push_back(MakeBits(n));
   up.work = up.cut_time = up.cut_transfers = {0};
@@ -38,6 +41,7 @@ bool EnumerateUpSets(const UnitGraph& graph, int64_t max_sets, double max_second
   std::vector<std::vector<int>> ready(1), next_ready;
   for (int u = n - 1; u >= 0; --u)
     if (graph.next[u].empty()) ready[0].push_back(u);
+  if (ready[0].size() >= most_ready) return false;
   for (size_t begin = 0, end = 1; begin < end; begin = end, end = up.sets.size()) {
     std::unordered_map<Bits, int, BitsHash> level;
     next_ready.clear();
@@ -60,6 +64,7 @@ bool EnumerateUpSets(const UnitGraph& graph, int64_t max_sets, double max_second
             if (std::all_of(graph.next[before].begin(), graph.next[before].end(),
                             [&](int after) { return Has(set, after); }))
               more.push_back(before);
+          if (more.size() >= most_ready) return false;
         }
         Erase(set, u);
       }

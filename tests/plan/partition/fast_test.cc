@@ -7,6 +7,7 @@
 #include <random>
 #include <set>
 
+#include "plan/partition/refine.h"
 #include "plan/partition/solve.h"
 
 namespace pipewright {
@@ -103,6 +104,58 @@ TEST(FastPartition, EqualInputGivesEqualOutput) {
   ASSERT_EQ(first.stages.size(), second.stages.size());
   for (size_t s = 0; s < first.stages.size(); ++s)
     EXPECT_EQ(first.stages[s].nodes, second.stages[s].nodes);
+}
+
+// What a look at a unit says of both loads is what they are once it has moved; and so are ranges.
+TEST(StageTable, LooksAgreeWithMoves) {
+  for (int kind = 0; kind < 4; ++kind) {
+    PartitionProblem problem = Plant(4, 20, 4, 7).problem;
+    for (PartitionNode& node : problem.nodes) node.host_time = 3, node.stash_bytes = 10;
+    for (PartitionValue& value : problem.values) value.bytes = 5;
+    problem.devices[0].count = 2;
+    problem.devices.push_back(problem.devices[0]);
+    if (kind > 0) problem.transfer_latency = 0.01;
+    if (kind > 1) problem.devices[1].link = 0.5, problem.devices[1].speed = 2;
+    if (kind > 2) problem.devices[0].memory_bytes = 420, problem.devices[1].host = true;
+    UnitGraph graph = BuildUnits(problem, Merge::kNone);
+    StagedUnits units{{{0, 1}, {1, 1}, {0, 1}, {1, 1}}, {}};
+    int count = static_cast<int>(graph.units.size());
+    for (int u = 0; u < count; ++u) units.stage_of.push_back(4 * u / count);
+    StageTable table(problem, graph, units);
+    std::mt19937 random(kind);
+    for (int i = 0; i < 2000; ++i) {
+      int unit = static_cast<int>(random() % count), from = table.units().stage_of[unit];
+      auto [low, high] = table.Range(unit);
+      int to = low + static_cast<int>(random() % (high - low + 1));
+      if (to == from || table.size(from) == 1) continue;
+      auto [left, right] = table.LoadsAfter(unit, to);
+      table.Move(unit, to);
+      StageTable fresh(problem, graph, table.units());
+      EXPECT_EQ(fresh.Range(unit), table.Range(unit));
+      for (int s : {from, to}) {
+        double load = s == from ? left : right;
+        EXPECT_EQ(load == kInfinity, fresh.load(s) == kInfinity) << kind;
+        if (load == kInfinity) continue;
+        EXPECT_NEAR(load, fresh.load(s), 1e-9) << kind;
+        EXPECT_NEAR(table.load(s), fresh.load(s), 1e-9) << kind;
+      }
+      for (int other : graph.next[unit]) EXPECT_EQ(fresh.Range(other), table.Range(other));
+      for (int other : graph.previous[unit]) EXPECT_EQ(fresh.Range(other), table.Range(other));
+    }
+  }
+}
+
+// Devices of unequal speed share the work by their speeds.
+TEST(PartitionLowerBound, CountsTheSpeedOfEveryDevice) {
+  PartitionProblem problem;
+  problem.nodes.resize(30);
+  for (PartitionNode& node : problem.nodes) node.device_time = 1;
+  problem.devices.resize(2);
+  problem.devices[1].speed = 2;
+  UnitGraph graph = BuildUnits(problem, Merge::kNone);
+  EXPECT_DOUBLE_EQ(PartitionLowerBound(problem, graph), 10);
+  problem.stages = 1;
+  EXPECT_DOUBLE_EQ(PartitionLowerBound(problem, graph), 15);
 }
 
 // More devices than work for them, nodes that take no time, and a CPU.
