@@ -209,7 +209,10 @@ std::vector<BufferWrite> TakeAssignments(Model& model) {
       break;
     while (from != buffer && Returned(from->node())) from = Returned(from->node());
     if (from != buffer && changed_later(value)) continue;
-    if (from != buffer) writes.insert(writes.begin(), {buffer, value});
+    const bool overwritten =
+        std::any_of(writes.begin(), writes.end(),
+                    [&](const BufferWrite& later) { return later.first == buffer; });
+    if (from != buffer && !overwritten) writes.insert(writes.begin(), {buffer, value});
     node->destroy();
   }
   return writes;

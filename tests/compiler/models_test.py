@@ -403,6 +403,25 @@ class Models(CompilerTest):
         self.assertIn("calls", held[1])
         self.assertIn("mean", held[1])
 
+    def test_a_buffer_written_twice_holds_what_came_last(self):
+        class Twice(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+                self.register_buffer("seen", torch.zeros(4))
+
+            def forward(self, x):
+                y = self.a(x)
+                pipe_split()
+                z = self.b(y)
+                last = z.detach().mean(0)
+                first = z.detach().sum(0)
+                self.seen.copy_(first)
+                self.seen.copy_(last)
+                return z
+
+        self.check(Twice(), [torch.randn(3, 4)], modules=2)
+
     def test_unused_weights_stay_in_the_state_dict(self):
         class Unused(nn.Module):
             def __init__(self):
