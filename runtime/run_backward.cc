@@ -43,8 +43,11 @@ class Backward {
   bool Find(const edge_list& roots, const edge_list& leaves) {
     places_.reserve(2 * leaves.size() + 8);
     index_.reserve(2 * leaves.size() + 8);
-    for (size_t i = 0; i < leaves.size(); ++i)
-      places_[Visit(leaves[i].function.get()).first].leaf = static_cast<int>(i);
+    for (size_t i = 0; i < leaves.size(); ++i) {
+      const auto [place, fresh] = Visit(leaves[i].function.get());
+      if (!fresh || !leaves[i].function->next_edges().empty()) return false;
+      places_[place].leaf = static_cast<int>(i);
+    }
     for (const Edge& root : roots)
       if (!Follow(root)) return false;
     while (!open_.empty()) {

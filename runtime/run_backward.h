@@ -11,7 +11,8 @@ namespace pipewright {
 
 // The gradient of each of `leaves`, undefined where none arrives. `gradients` of the roots are
 // consumed. The graph is freed as it runs, and serves no second time. The engine runs it after all
-// where it leads to other leaves too, where nodes have hooks, and on other devices than the CPU.
+// where it leads to other leaves too or a leaf is named twice, where nodes have hooks, and on other
+// devices than the CPU.
 std::vector<at::Tensor> RunBackward(const torch::autograd::edge_list& roots,
                                     std::vector<at::Tensor> gradients,
                                     const torch::autograd::edge_list& leaves);

@@ -289,18 +289,21 @@ void RunSweep(Session& session, int64_t minibatch, Evaluation& evaluation) {
 }
 
 std::string DescribeBodies(const Session& session, Transport& transport) {
-  if (!BodyAskedFor(session.job.body)) return "";
   std::vector<std::string> mine(session.run.manifest.modules.size());
   for (const auto& [module, state] : session.stages->Bodies())
     mine[static_cast<size_t>(module)] =
         state.lists ? "lists of operations" : "autograd (" + state.refusal + ")";
   std::vector<std::string> bodies(mine.size());
-  for (const std::string& text : transport.AllGather(Json(mine).dump())) {
+  // A variable of the environment need not be the same on all hosts.
+  bool asked = false;
+  const Json own = {{"asked", BodyAskedFor(session.job.body).has_value()}, {"bodies", mine}};
+  for (const std::string& text : transport.AllGather(own.dump())) {
     const Json of_rank = Json::parse(text);
+    asked = asked || of_rank["asked"].get<bool>();
     for (size_t m = 0; m < bodies.size(); ++m)
-      if (bodies[m].empty()) bodies[m] = of_rank[m].get<std::string>();
+      if (bodies[m].empty()) bodies[m] = of_rank["bodies"][m].get<std::string>();
   }
-  if (std::all_of(bodies.begin(), bodies.end(),
+  if (!asked || std::all_of(bodies.begin(), bodies.end(),
                   [](const std::string& body) { return body == "autograd (asked for)"; }))
     return "";
   std::vector<std::string> parts;

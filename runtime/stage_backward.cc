@@ -1,5 +1,6 @@
 // B, I and W of a stage: through its modules in reverse, each by itself.
 #include <ATen/ATen.h>
+
 #include <algorithm>
 
 #include "runtime/run_backward.h"

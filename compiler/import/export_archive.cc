@@ -183,9 +183,11 @@ void WriteBack(Model& model, const std::vector<BufferWrite>& writes) {
   }
 }
 
-// self.buffer = value: an export ends with buffer.copy_(value) for each. Takes those out; where the
-// value is what an operation in place on the buffer returned (self.count += 1), nothing is left.
+// self.buffer = value: an export ends with buffer.copy_(value) for each. Takes those out that the
+// graph, its outputs included, does not read; where the value is what an operation in place on the
+// buffer returned (self.count += 1), nothing is left.
 std::vector<BufferWrite> TakeAssignments(Model& model) {
+  static const auto kCopy = c10::Symbol::aten("copy_");
   MemoryClasses classes;
   std::vector<Write> changes;
   for (torch::jit::Node* node : model.graph->nodes()) {
@@ -199,22 +201,27 @@ std::vector<BufferWrite> TakeAssignments(Model& model) {
     });
   };
   std::vector<BufferWrite> writes;
-  auto nodes = model.graph->nodes().reverse();
-  for (auto at = nodes.begin(); at != nodes.end();) {
-    torch::jit::Node* node = *at++;
+  std::vector<torch::jit::Node*> taken;
+  std::set<int> kept;  // memory of copies that stay
+  for (torch::jit::Node* node : model.graph->nodes().reverse()) {
     if (node->kind() == torch::jit::prim::Constant) continue;
-    if (node->kind() != c10::Symbol::aten("copy_") || node->output()->hasUses()) break;
+    if (node->kind() != kCopy || node->output()->hasUses()) break;
     torch::jit::Value *buffer = node->input(0), *value = node->input(1), *from = value;
     if (buffer->node() != model.graph->param_node() || buffer->offset() >= model.weights.size())
       break;
     while (from != buffer && Returned(from->node())) from = Returned(from->node());
-    if (from != buffer && changed_later(value)) continue;
+    if (kept.count(classes.Find(buffer)) || value->node()->kind() == kCopy ||
+        (from != buffer && changed_later(value))) {
+      kept.insert({classes.Find(buffer), classes.Find(value)});
+      continue;
+    }
     const bool overwritten =
         std::any_of(writes.begin(), writes.end(),
                     [&](const BufferWrite& later) { return later.first == buffer; });
     if (from != buffer && !overwritten) writes.insert(writes.begin(), {buffer, value});
-    node->destroy();
+    taken.push_back(node);
   }
+  for (torch::jit::Node* node : taken) node->destroy();
   return writes;
 }
 
@@ -335,7 +342,7 @@ void Convert(const Archive& archive, const ExportJson& program, Model& model) {
   converter.Name(model.device(), "self_device");
   converter.ConvertNodes(graph);
   const ExportJson& specs = signature.at("output_specs");
-  std::vector<BufferWrite> writes = TakeAssignments(model);
+  std::vector<BufferWrite> writes;
   for (const ExportJson& spec : specs) {
     const std::string kind = spec.begin().key();
     const ExportJson& content = spec.begin().value();
@@ -367,6 +374,7 @@ void Convert(const Archive& archive, const ExportJson& program, Model& model) {
                   "export the forward pass only");
     }
   }
+  if (writes.empty()) writes = TakeAssignments(model);
   WriteBack(model, writes);
   NameOutputs(module, converter, out);
 }

@@ -258,7 +258,7 @@ void Placer::Optimal() {
     if (size == 0) place = BalanceInOrder(atoms, left);
     if (place.empty()) {
       // Room for all shared buffers, wherever their users come to lie.
-      if (!left.empty() && left[0] < shared) break;
+      if (!left.empty() && left[0] < shared) continue;
       for (int64_t& limit : left) limit = std::max<int64_t>(0, limit - shared);
       place = MostResident(stays, left);
     }

@@ -29,9 +29,9 @@ const Names& Composed() {
       // names for other operators, comparisons and arithmetic
       "__and__", "__iand__", "__ior__", "__ixor__", "__or__", "__xor__", "absolute", "arccos",
       "arccosh", "arcsin", "arcsinh", "arctan", "arctan2", "arctanh", "clip", "clip_", "concat",
-      "concatenate", "divide", "divide_", "fix", "float_power", "greater", "greater_equal", "isclose",
-      "isfinite", "isreal", "less", "less_equal", "max", "min", "multiply", "multiply_", "negative",
-      "negative_", "not_equal", "positive", "special_digamma", "special_erf", "special_erfc",
+      "concatenate", "divide", "divide_", "fix", "float_power", "greater", "greater_equal",
+      "isclose", "isfinite", "isreal", "less", "less_equal", "max", "min", "multiply",
+      "multiply_", "negative", "negative_", "not_equal", "positive", "special_digamma", "special_erf", "special_erfc",
       "special_exp2", "special_expit", "special_expm1", "special_log1p", "special_log_softmax",
       "special_logit", "special_logsumexp", "special_round", "special_sinc", "special_softmax",
       "special_xlogy", "square", "square_", "subtract", "subtract_", "true_divide", "true_divide_",
@@ -40,7 +40,8 @@ const Names& Composed() {
       "chunk", "column_stack", "contiguous", "diag", "diagflat", "diff", "dsplit", "dstack",
       "expand_as", "flatten", "fliplr", "flipud", "hsplit", "hstack", "imag", "linalg_diagonal",
       "mH", "mT", "matrix_H", "meshgrid", "moveaxis", "movedim", "narrow", "numpy_T", "pad",
-      "pad_sequence", "ravel", "real", "repeat_interleave", "reshape", "reshape_as", "resolve_conj", "resolve_neg",
+      "pad_sequence", "ravel", "real", "repeat_interleave", "reshape", "reshape_as",
+      "resolve_conj", "resolve_neg",
       "row_stack", "split", "sum_to_size", "swapaxes", "swapdims", "take_along_dim", "tile",
       "unflatten", "unsafe_chunk", "view_as", "vsplit", "vstack", "where", "_pad_circular",
       "_pad_enum", "_shape_as_tensor",
@@ -77,7 +78,8 @@ const Names& Composed() {
       "poisson_nll_loss", "triplet_margin_loss",
       // Fourier transforms
       "fft_fft", "fft_fft2", "fft_fftn", "fft_fftshift", "fft_hfft", "fft_ifft", "fft_ifft2",
-      "fft_ifftn", "fft_ifftshift", "fft_ihfft", "fft_irfft", "fft_irfft2", "fft_irfftn", "fft_rfft",
+      "fft_ifftn", "fft_ifftshift", "fft_ihfft", "fft_irfft", "fft_irfft2", "fft_irfftn",
+      "fft_rfft",
       "fft_rfft2", "fft_rfftn", "stft",
       // These draw random numbers; a recording refuses them by itself.
       "rand", "randn", "rrelu", "alpha_dropout", "feature_dropout", "feature_alpha_dropout"};

@@ -377,51 +377,6 @@ class Models(CompilerTest):
         self.assertEqual(held["scale"]["kind"], "buffer")
         self.assertFalse(held["scale"]["persistent"])
 
-    def test_assigned_buffers_belong_to_the_module_that_assigns_them(self):
-        class Assigns(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
-                self.register_buffer("calls", torch.zeros((), dtype=torch.long))
-                self.register_buffer("mean", torch.zeros(4))
-                self.register_buffer("last", torch.zeros(3, 4))
-
-            def forward(self, x):
-                y = self.a(x)
-                pipe_split()
-                self.calls += 1
-                self.mean = 0.9 * self.mean + 0.1 * y.detach().mean(0)
-                self.last = y.detach() * 2
-                self.last.mul_(3)
-                y = y * self.mean + self.calls
-                pipe_split()
-                return self.b(y)
-
-        manifest, _ = self.check(Assigns(), [torch.randn(3, 4)], modules=3)
-        held = [[w["name"] for w in m["held"] if w["kind"] == "buffer"]
-                for m in manifest["modules"]]
-        self.assertIn("calls", held[1])
-        self.assertIn("mean", held[1])
-
-    def test_a_buffer_written_twice_holds_what_came_last(self):
-        class Twice(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
-                self.register_buffer("seen", torch.zeros(4))
-
-            def forward(self, x):
-                y = self.a(x)
-                pipe_split()
-                z = self.b(y)
-                last = z.detach().mean(0)
-                first = z.detach().sum(0)
-                self.seen.copy_(first)
-                self.seen.copy_(last)
-                return z
-
-        self.check(Twice(), [torch.randn(3, 4)], modules=2)
-
     def test_unused_weights_stay_in_the_state_dict(self):
         class Unused(nn.Module):
             def __init__(self):

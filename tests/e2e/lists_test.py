@@ -2,7 +2,7 @@
 import json
 import unittest
 
-from support import Case, export_gpt, gpt, run_ranks, token_job
+from support import RUN, Case, call, export_gpt, gpt, run_ranks, token_job
 
 
 class Lists(Case):
@@ -35,6 +35,16 @@ class Lists(Case):
         found = self.train(package, {**job, "body": "auto"}, 2, mpi=False)
         self.assertRegex(self.text, r"modules? 0(-\d)?: (lists of operations|autograd \()")
         self.assert_same_run(found, expected)
+
+    def test_a_variable_that_one_rank_has(self):
+        export_gpt(gpt(), self.path("one.pt2"))
+        package = self.compile("one.pt2", "one.pkg", "--ranks", "2")
+        job = self.write_job(token_job(steps=2))
+        program = [RUN, "train", package, job]
+        result = call(["mpirun", "-n", 1, "env", "PIPEWRIGHT_BODY=autograd", *program,
+                       ":", "-n", 1, *program])
+        self.succeed(result)
+        self.assertIn("modules 0-2: autograd (asked for)", result.out)
 
     def test_an_unknown_body(self):
         export_gpt(gpt(), self.path("plain.pt2"))
