@@ -110,6 +110,8 @@ Assignment AssignEach(Model& model, const SplitSpec& split) {
   for (const auto& [name, module] : split.map) highest = std::max(highest, module);
   Regions regions;
   int region = -1;  // module of the region that the node lies in
+  // Of lists and other nodes that are no operations: the last operation that they are made of.
+  std::map<const Node*, const Node*> made_of;
   for (const Node* node : model.graph->nodes()) {
     int wanted = split.kind == SplitSpec::kMap ? Mapped(split, node) : split.function(node);
     if (wanted < -1 || wanted > 100000)
@@ -119,10 +121,13 @@ Assignment AssignEach(Model& model, const SplitSpec& split) {
     const Node* producer = nullptr;
     for (Node* inner : WithInner(const_cast<Node*>(node)))
       for (const auto* input : inner->inputs()) {
-        auto found = out.module_of.find(input->node());
-        if (found == out.module_of.end() || !IsOperation(input->node())) continue;
-        if (found->second >= earliest) earliest = found->second, producer = input->node();
+        const Node* from = input->node();
+        if (auto list = made_of.find(from); list != made_of.end()) from = list->second;
+        auto found = out.module_of.find(from);
+        if (found == out.module_of.end() || !IsOperation(from)) continue;
+        if (found->second >= earliest) earliest = found->second, producer = from;
       }
+    if (!IsOperation(node) && producer) made_of[node] = producer;
     bool before = regions.inside;
     regions.Pass(node);
     bool opens = !before && regions.inside;

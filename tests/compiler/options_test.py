@@ -149,6 +149,22 @@ class Options(CompilerTest):
         self.check(Net(), [torch.randint(16, (3, 5))], ["--split", self.at / "split.json"],
                    modules=3, tolerance=1e-6)
 
+    def test_a_list_of_values_of_several_modules(self):
+        class Joins(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.a, self.b, self.c = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(8, 4)
+
+            def forward(self, x):
+                x = self.a(x)
+                y = self.b(x)
+                return self.c(torch.cat([y, x], 1)) + torch.stack([x, y]).sum(0)
+
+        for last in ({"c": 2}, {}):
+            (self.at / "split.json").write_text(json.dumps({"a": 0, "b": 1, **last}))
+            self.check(Joins(), [torch.randn(3, 4)], ["--split", self.at / "split.json"],
+                       modules=2 + len(last), tolerance=1e-6)
+
     def test_a_partition_that_is_no_run(self):
         class Towers(nn.Module):
             """Two towers whose operations alternate."""
