@@ -139,6 +139,17 @@ TEST(Shapes, FromTheManifestWhereNothingWasEdited) {
   EXPECT_EQ(specs[2].bytes(), 20);
 }
 
+TEST(Shapes, OfInputsThatAreMultiples) {
+  Manifest manifest = Example();
+  for (int id : {0, 1, 2}) manifest.values[id].shape[0] = "2*s7 + 1";
+  auto rows = [&](int64_t given) {
+    return InferShapes(Package(kScale), manifest, {{at::kFloat, {given, 3}, true}})[2];
+  };
+  EXPECT_EQ(rows(5).sizes, (std::vector<int64_t>{5}));
+  EXPECT_EQ(rows(11).sizes, (std::vector<int64_t>{11}));
+  EXPECT_FALSE(rows(6).known);
+}
+
 TEST(Shapes, AnewFromTheFirstEditedModuleOn) {
   std::string wider = Changed(kScale, "torch.mul(x, scale)",
                               "torch.cat([torch.layer_norm(x, [3], scale), torch.cat([x, x])])");
