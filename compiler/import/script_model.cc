@@ -145,24 +145,41 @@ void CheckInputs(const Model& model) {
   }
 }
 
-// Lists and dicts that the model returns become outputs of their own, in order.
-void FlattenOutputs(Model& model) {
+// Lists and dicts that the model returns become outputs of their own, in order. Returns what those
+// with a key on the way to them are called: "aux.a" for {"aux": {"a": y}}.
+std::map<Value*, std::string> FlattenOutputs(Model& model) {
   torch::jit::Graph& graph = *model.graph;
   torch::jit::AliasDb aliases(model.graph);
-  std::vector<Value*> todo(graph.outputs().rbegin(), graph.outputs().rend()), flat;
+  struct Place {
+    Value* value;
+    std::string path;
+    bool keyed;
+  };
+  std::vector<Place> todo;  // the next one last
+  for (size_t i = graph.outputs().size(); i-- > 0;) todo.push_back({graph.outputs()[i], "", false});
+  std::vector<Value*> flat;
+  std::map<Value*, std::string> names;
   while (!todo.empty()) {
-    Value* value = todo.back();
+    const Place place = todo.back();
+    Value* value = place.value;
     todo.pop_back();
     Node* node = value->node();
     auto kind = value->type()->kind();
     bool holds = kind == c10::TypeKind::ListType || kind == c10::TypeKind::DictType ||
                  kind == c10::TypeKind::TupleType;
     bool grows = holds && kind != c10::TypeKind::TupleType && aliases.hasWriters(value);
-    std::vector<Value*> parts;
+    const std::string before = place.path.empty() ? "" : place.path + ".";
+    std::vector<Place> parts;
     if (!grows && (node->kind() == prim::ListConstruct || node->kind() == prim::TupleConstruct)) {
-      parts = node->inputs().vec();
+      for (size_t i = 0; i < node->inputs().size(); ++i)
+        parts.push_back({node->inputs()[i], before + std::to_string(i), place.keyed});
     } else if (!grows && node->kind() == prim::DictConstruct) {
-      for (size_t i = 1; i < node->inputs().size(); i += 2) parts.push_back(node->inputs()[i]);
+      for (size_t i = 1; i < node->inputs().size(); i += 2) {
+        const auto key = torch::jit::toIValue(node->inputs()[i - 1]);
+        const bool text = key && key->isString();
+        parts.push_back({node->inputs()[i], before + (text ? key->toStringRef() : "item"),
+                         text || place.keyed});
+      }
     } else if (holds && node->kind() != prim::Constant) {
       throw Error(model.file + ": " + Origin(node),
                   "returns a " + value->type()->annotation_str() +
@@ -170,17 +187,21 @@ void FlattenOutputs(Model& model) {
                   "return tensors, or tuples, lists and dicts of a fixed length");
     } else {
       flat.push_back(value);
+      if (place.keyed && node->kind() != prim::Param) names.emplace(value, place.path);
     }
     todo.insert(todo.end(), parts.rbegin(), parts.rend());
   }
   while (!graph.outputs().empty()) graph.eraseOutput(0);
   for (Value* value : flat) graph.registerOutput(value);
+  return names;
 }
 
-// Unique identifiers: the model's own names where the file keeps them, else the operation's.
-void NameValues(Model& model) {
+// Unique identifiers: what `outputs` says, the model's own names where the file keeps them, else the
+// operation's.
+void NameValues(Model& model, const std::map<Value*, std::string>& outputs) {
   torch::jit::Graph& graph = *model.graph;
   std::set<std::string> taken;
+  std::set<Value*> done;
   std::vector<std::pair<Value*, std::string>> names;
   auto name = [&](Value* value, const std::string& wanted) {
     std::string unique = wanted;
@@ -199,10 +220,14 @@ void NameValues(Model& model) {
     name(graph.inputs()[i], Identifier(model.weights[i].names[0]));
   name(model.training(), "self_training");
   name(model.device(), "self_device");
+  for (Value* value : graph.outputs())
+    if (auto key = outputs.find(value); key != outputs.end() && done.insert(value).second)
+      name(value, Identifier(key->second));
   for (Node* node : AllNodes(graph)) {
     for (torch::jit::Block* block : node->blocks())
       for (Value* input : block->inputs()) name(input, own(input).empty() ? "item" : own(input));
     for (Value* output : node->outputs()) {
+      if (done.count(output)) continue;
       std::string wanted = own(output);
       if (wanted.empty() && node->kind() != prim::Constant)
         wanted = Identifier(node->kind().toUnqualString());
@@ -247,13 +272,13 @@ static void LiftConstants(Model& model) {
 void FinishScript(Model& model) {
   SimplifyScript(model.graph);
   LiftConstants(model);
-  FlattenOutputs(model);
+  const std::map<Value*, std::string> outputs = FlattenOutputs(model);
   torch::jit::EliminateDeadCode(model.graph);
   CheckInputs(model);
   model.markers_dropped = true;
   for (const Node* node : AllNodes(*model.graph))
     if (IsMarker(node)) model.markers_dropped = false;
-  NameValues(model);
+  NameValues(model, outputs);
   model.graph->lint();
 }
 

@@ -121,6 +121,20 @@ class TorchScript(CompilerTest):
         self.assertIn('the model wants "x" too',
                       self.compile(self.at / "model.pt", "--inputs", "mask", code=1))
 
+    def test_outputs_of_a_dictionary_are_called_by_its_keys(self):
+        class Named(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 2)
+
+            def forward(self, x):
+                h = torch.relu(self.a(x))
+                return {"logits": self.b(h), "hidden": h}
+
+        manifest, _ = self.check(Named(), [torch.randn(3, 4)], ["--split", "modules:b"],
+                                 script=torch.jit.script, modules=2)
+        self.assertEqual(manifest["outputs"], ["logits", "hidden"])
+
     def test_lists_and_dicts_as_inputs(self):
         class Holds(nn.Module):
             def __init__(self):
