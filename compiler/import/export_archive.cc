@@ -3,9 +3,9 @@
 #include <set>
 
 #include "compiler/import/archive.h"
+#include "compiler/import/buffer_writes.h"
 #include "compiler/import/export_graph.h"
 #include "compiler/import/import.h"
-#include "passes/memory.h"
 #include "plan/dtype.h"
 #include "plan/error.h"
 
@@ -122,107 +122,6 @@ void ReadWeights(const Archive& archive, const ExportJson& signature, Model& mod
     }
     index_of[content.at("arg").at("name").get<std::string>()] = index;
   }
-}
-
-// A buffer, and its content after the call.
-using BufferWrite = std::pair<torch::jit::Value*, torch::jit::Value*>;
-
-// Autograd keeps the averages that a functionalised batch norm is given, and would find them written
-// to: it is given copies.
-void CopyAverages(Model& model, const std::vector<BufferWrite>& writes) {
-  static const auto kNorm = c10::Symbol::aten("_native_batch_norm_legit_functional");
-  for (torch::jit::Node* node : model.graph->nodes()) {
-    if (node->kind() != kNorm) continue;
-    for (size_t i = 0; i < node->inputs().size(); ++i)
-      for (const auto& [buffer, value] : writes) {
-        if (node->input(i) != buffer) continue;
-        torch::jit::WithInsertPoint place(node);
-        torch::jit::Node* copy = model.graph->insertNode(model.graph->create(
-            c10::aten::clone, {buffer, model.graph->insertConstant(c10::IValue())}, 1));
-        copy->copyMetadata(node);
-        node->replaceInput(i, copy->output());
-      }
-  }
-}
-
-// buffer.copy_(value) as early as the old content is no longer used: beside what made the value, so
-// that cuts after it leave the buffer to one module.
-void WriteBack(Model& model, const std::vector<BufferWrite>& writes) {
-  if (writes.empty()) return;
-  CopyAverages(model, writes);
-  MemoryClasses classes;
-  for (torch::jit::Node* node : model.graph->nodes()) JoinNode(node, classes);
-  std::map<int, torch::jit::Node*> last_use;  // by class
-  for (const auto& [buffer, value] : writes) last_use[classes.Find(buffer)] = nullptr;
-  for (torch::jit::Node* node : model.graph->nodes())
-    for (torch::jit::Node* inner : WithInner(node))
-      for (const torch::jit::Value* input : inner->inputs()) {
-        if (!HasMemory(input)) continue;
-        auto found = last_use.find(classes.Find(input));
-        if (found != last_use.end()) found->second = node;
-      }
-  for (const auto& [buffer, value] : writes) {
-    torch::jit::Node* after = value->node();
-    torch::jit::Node* use = last_use.at(classes.Find(buffer));
-    if (after->kind() == torch::jit::prim::Param || (use && after->isBefore(use))) after = use;
-    torch::jit::Node* first = *model.graph->nodes().begin();
-    torch::jit::WithInsertPoint place(after ? after->next() : first);
-    // What is written belongs to the next call, to which no gradient flows.
-    auto cut_off = [&](torch::jit::Value* of) {
-      torch::jit::Node* node =
-          model.graph->insertNode(model.graph->create(c10::aten::detach, {of}, 1));
-      if (after) node->copyMetadata(after);
-      return node->output();
-    };
-    const bool parameter = model.weights[buffer->offset()].kind == "parameter";
-    torch::jit::Node* copy = model.graph->insertNode(model.graph->create(
-        c10::Symbol::aten("copy_"),
-        {parameter ? cut_off(buffer) : buffer, cut_off(value), model.graph->insertConstant(false)},
-        1));
-    if (after) copy->copyMetadata(after);
-  }
-}
-
-// self.buffer = value: an export ends with buffer.copy_(value) for each. Takes those out that the
-// graph, its outputs included, does not read; where the value is what an operation in place on the
-// buffer returned (self.count += 1), nothing is left.
-std::vector<BufferWrite> TakeAssignments(Model& model) {
-  static const auto kCopy = c10::Symbol::aten("copy_");
-  MemoryClasses classes;
-  std::vector<Write> changes;
-  for (torch::jit::Node* node : model.graph->nodes()) {
-    JoinNode(node, classes);
-    CollectWrites(node, 0, changes);
-  }
-  auto changed_later = [&](torch::jit::Value* value) {
-    return std::any_of(changes.begin(), changes.end(), [&](const Write& change) {
-      return classes.Find(change.value) == classes.Find(value) &&
-             (value->node() == model.graph->param_node() || change.top->isAfter(value->node()));
-    });
-  };
-  std::vector<BufferWrite> writes;
-  std::vector<torch::jit::Node*> taken;
-  std::set<int> kept;  // memory of copies that stay
-  for (torch::jit::Node* node : model.graph->nodes().reverse()) {
-    if (node->kind() == torch::jit::prim::Constant) continue;
-    if (node->kind() != kCopy || node->output()->hasUses()) break;
-    torch::jit::Value *buffer = node->input(0), *value = node->input(1), *from = value;
-    if (buffer->node() != model.graph->param_node() || buffer->offset() >= model.weights.size())
-      break;
-    while (from != buffer && Returned(from->node())) from = Returned(from->node());
-    if (kept.count(classes.Find(buffer)) || value->node()->kind() == kCopy ||
-        (from != buffer && changed_later(value))) {
-      kept.insert({classes.Find(buffer), classes.Find(value)});
-      continue;
-    }
-    const bool overwritten =
-        std::any_of(writes.begin(), writes.end(),
-                    [&](const BufferWrite& later) { return later.first == buffer; });
-    if (from != buffer && !overwritten) writes.insert(writes.begin(), {buffer, value});
-    taken.push_back(node);
-  }
-  for (torch::jit::Node* node : taken) node->destroy();
-  return writes;
 }
 
 void CheckVersion(const ExportJson& program, const std::string& path) {
