@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <set>
 #include <vector>
 
 #include "plan/error.h"
@@ -17,6 +18,7 @@ int64_t FloorDivide(int64_t a, int64_t b) { return a / b - (a % b != 0 && (a < 0
 struct Parser {
   const std::string& text;
   const std::map<std::string, int64_t>& symbols;
+  std::set<std::string>* lacking = nullptr;  // where unknown symbols go, instead of being an error
   size_t at = 0;
   int depth = 0;
 
@@ -93,6 +95,7 @@ struct Parser {
     }
     if (Take("(")) return Call(word);
     auto found = symbols.find(word);
+    if (found == symbols.end() && lacking) return lacking->insert(word), 1;
     if (found == symbols.end()) Fail("uses the symbol " + word + ", whose value is not known");
     return found->second;
   }
@@ -136,15 +139,38 @@ struct Parser {
   }
 };
 
+int64_t Evaluate(Parser parser) {
+  int64_t value = parser.Sum();
+  parser.SkipSpace();
+  if (parser.at != parser.text.size())
+    parser.Fail("is not understood from column " + std::to_string(parser.at + 1));
+  return value;
+}
+
 }  // namespace
 
 int64_t EvaluateSize(const std::string& expression, const std::map<std::string, int64_t>& symbols) {
-  Parser parser{expression, symbols};
-  int64_t value = parser.Sum();
-  parser.SkipSpace();
-  if (parser.at != expression.size())
-    parser.Fail("is not understood from column " + std::to_string(parser.at + 1));
-  return value;
+  return Evaluate({expression, symbols});
+}
+
+std::optional<std::pair<std::string, int64_t>> SolveSize(const std::string& expression,
+                                                         int64_t value,
+                                                         std::map<std::string, int64_t> symbols) {
+  std::set<std::string> lacking;
+  Evaluate({expression, symbols, &lacking});
+  if (lacking.size() != 1) return {};
+  const std::string& symbol = *lacking.begin();
+  auto at = [&](int64_t x) {
+    symbols[symbol] = x;
+    return EvaluateSize(expression, symbols);
+  };
+  const int64_t first = at(1), slope = at(2) - first;
+  if (slope == 0) return {};
+  for (int64_t x : {3, 1009})  // Mod(s0, 4) and Min(s0, 100) are linear only at first
+    if (at(x) - first != slope * (x - 1)) return {};
+  const int64_t x = 1 + (value - first) / slope;
+  if (x >= 0 && at(x) == value) return {{symbol, x}};
+  throw Error("size \"" + expression + "\"", "is " + std::to_string(value) + " for no " + symbol);
 }
 
 }  // namespace pipewright

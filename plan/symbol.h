@@ -2,7 +2,9 @@
 #pragma once
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
+#include <utility>
 
 namespace pipewright {
 
@@ -10,5 +12,11 @@ namespace pipewright {
 // parentheses, Mod, FloorDiv, CeilDiv, Max, Min, floor, PythonMod, TruncToInt. Throws Error for
 // anything else, an unknown symbol, a division by zero, or a value beyond 64 bits.
 int64_t EvaluateSize(const std::string& expression, const std::map<std::string, int64_t>& symbols);
+
+// The only symbol that `symbols` lacks, and what it is where `expression` is `value`: ("s0", 3) of
+// "2*s0 + 1" and 7. None where it lacks none or several, or where the expression is not linear in
+// it. Throws Error where it is, and no whole number does, and as EvaluateSize.
+std::optional<std::pair<std::string, int64_t>> SolveSize(
+    const std::string& expression, int64_t value, std::map<std::string, int64_t> symbols);
 
 }  // namespace pipewright

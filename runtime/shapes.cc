@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <optional>
-#include <set>
 
 #include "plan/dtype.h"
 #include "plan/error.h"
@@ -33,48 +32,6 @@ std::string RangeText(const std::pair<int64_t, int64_t>& range) {
   const std::string least = std::to_string(range.first);
   return range.second == INT64_MAX ? least + " or more"
                                    : least + " to " + std::to_string(range.second);
-}
-
-// The symbols of an expression ("2*s0 + 1").
-std::set<std::string> SymbolsIn(const std::string& size) {
-  std::set<std::string> names;
-  for (size_t at = 0; at < size.size();) {
-    size_t end = at;
-    while (end < size.size() &&
-           (std::isalnum(static_cast<unsigned char>(size[end])) || size[end] == '_'))
-      ++end;
-    if (std::isalpha(static_cast<unsigned char>(size[at])) &&
-        (end == size.size() || size[end] != '('))
-      names.insert(size.substr(at, end - at));
-    at = std::max(end, at + 1);
-  }
-  return names;
-}
-
-// The symbol of `size`, linear in it and the only one that `symbols` lacks, so that `size` is
-// `value`; none where there is no such number.
-std::optional<std::pair<std::string, int64_t>> Solve(const std::string& size, int64_t value,
-                                                     std::map<std::string, int64_t> symbols) {
-  std::string unknown;
-  for (const std::string& name : SymbolsIn(size)) {
-    if (symbols.count(name)) continue;
-    if (!unknown.empty()) return {};
-    unknown = name;
-  }
-  if (unknown.empty()) return {};
-  auto at = [&](int64_t x) {
-    symbols[unknown] = x;
-    return EvaluateSize(size, symbols);
-  };
-  try {
-    const int64_t zero = at(0), slope = at(1) - zero;
-    if (slope == 0 || (value - zero) % slope != 0) return {};
-    const int64_t x = (value - zero) / slope;
-    if (at(x) != value) return {};
-    return {{unknown, x}};
-  } catch (const Error&) {
-    return {};
-  }
 }
 
 // Values of the symbols, from the inputs that are given.
@@ -117,8 +74,25 @@ std::map<std::string, int64_t> BindSymbols(const Manifest& manifest,
   for (size_t i = 0; i < inputs.size(); ++i) {
     const ValueInfo& value = manifest.values[manifest.inputs[i]];
     if (value.kind != "tensor" || value.dtype.empty()) continue;
-    for (size_t d = 0; d < value.shape.size(); ++d)
-      if (auto found = Solve(value.shape[d], inputs[i].sizes[d], symbols)) symbols.insert(*found);
+    for (size_t d = 0; d < value.shape.size(); ++d) {
+      const std::string where = "input \"" + value.name + "\"",
+                        sizes = "has sizes " + ShapeText(inputs[i].sizes);
+      std::optional<std::pair<std::string, int64_t>> solved;
+      try {
+        solved = SolveSize(value.shape[d], inputs[i].sizes[d], symbols);
+      } catch (const Error& e) {
+        throw Error(where, sizes + ", the model takes " + Shown(value) + ": " + e.what());
+      }
+      if (!solved) continue;
+      auto range = manifest.symbols.find(solved->first);
+      if (range != manifest.symbols.end() &&
+          (solved->second < range->second.first || solved->second > range->second.second))
+        throw Error(where,
+                    sizes + "; its dimension " + std::to_string(d) + " is " + value.shape[d] +
+                        ", exported for " + solved->first + " of " + RangeText(range->second),
+                    "export it for a wider range");
+      symbols.insert(*solved);
+    }
   }
   return symbols;
 }

@@ -28,6 +28,20 @@ TEST(Symbol, EvaluatesAsPythonDoes) {
   for (const auto& [text, value] : cases) EXPECT_EQ(EvaluateSize(text, symbols), value) << text;
 }
 
+TEST(Symbol, Solves) {
+  using Solved = std::optional<std::pair<std::string, int64_t>>;
+  const std::map<std::string, int64_t> symbols = {{"s0", 7}};
+  EXPECT_EQ(SolveSize("2*h + 1", 7, symbols), Solved({"h", 3}));
+  EXPECT_EQ(SolveSize("8*h", 0, symbols), Solved({"h", 0}));
+  EXPECT_EQ(SolveSize("s0 - h", 3, symbols), Solved({"h", 4}));
+  EXPECT_EQ(SolveSize("s0*(h + 2)", 21, symbols), Solved({"h", 1}));
+  for (const char* none : {"12", "s0", "h + w", "h**2", "h//2", "Mod(h, 4)", "h - h"})
+    EXPECT_EQ(SolveSize(none, 4, symbols), Solved()) << none;
+  EXPECT_THROW(SolveSize("2*h", 7, symbols), Error);
+  EXPECT_THROW(SolveSize("h + 5", 4, symbols), Error);
+  EXPECT_THROW(SolveSize("2*h +", 4, symbols), Error);
+}
+
 TEST(Symbol, RefusesWhatItDoesNotKnow) {
   for (const char* text : {"", "s1", "s0 +", "s0//0", "9999999999*9999999999", "(s0", "f(s0)",
                            "s0 s0", "2**64", "1.5", "9223372036854775808"})

@@ -147,7 +147,10 @@ TEST(Shapes, OfInputsThatAreMultiples) {
   };
   EXPECT_EQ(rows(5).sizes, (std::vector<int64_t>{5}));
   EXPECT_EQ(rows(11).sizes, (std::vector<int64_t>{11}));
-  EXPECT_FALSE(rows(6).known);
+  EXPECT_THROW(rows(6), Error);
+  manifest.symbols["s7"] = {2, 4};
+  EXPECT_EQ(rows(9).sizes, (std::vector<int64_t>{9}));
+  EXPECT_THROW(rows(11), Error);
 }
 
 TEST(Shapes, AnewFromTheFirstEditedModuleOn) {
