@@ -46,8 +46,6 @@ MappedFile::~MappedFile() {
   close(fd_);
 }
 
-void MappedFile::ExpectInOrder() const { posix_fadvise(fd_, 0, 0, POSIX_FADV_SEQUENTIAL); }
-
 void MappedFile::Read(uint64_t at, char* buffer, uint64_t size) const {
   if (at > size_ || size > size_ - at) throw Error(path_, "a read beyond its end");
   while (size) {

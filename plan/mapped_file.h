@@ -22,9 +22,6 @@ class MappedFile {
   // Reads [at, at + size) into `buffer` without touching the mapping, so that memory does not grow.
   void Read(uint64_t at, char* buffer, uint64_t size) const;
 
-  // Whoever touches the mapping does so in order: the system reads further ahead.
-  void ExpectInOrder() const;
-
  private:
   std::string path_;
   int fd_ = -1;
