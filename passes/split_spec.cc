@@ -33,15 +33,11 @@ std::map<std::string, int> ReadMap(const std::string& path) {
   return map;
 }
 
-// What somebody who wrote `text` may have meant.
-std::string Meant(const std::string& text, const std::string& kind) {
+// What somebody may have meant who wrote a number, or names, alone.
+std::string Meant(const std::string& text) {
   if (text.find_first_not_of("0123456789") == std::string::npos)
     return "equal:" + text + " makes modules of as many operations, balanced:" + text +
            " of as much work";
-  const std::string like =
-      Suggest(kind, {"markers", "modules", "children", "equal", "balanced", "profile", "size"});
-  if (!like.empty()) return like.substr(2, like.size() - 3);  // without its parentheses
-  if (kind != text) return "";
   return "modules:" + text + " cuts before submodules of these names";
 }
 
@@ -93,10 +89,13 @@ SplitSpec ParseSplit(const std::string& text, const std::vector<std::string>& af
     spec.kind = SplitSpec::kMap;
     spec.map = ReadMap(text);
   } else {
+    const std::string like =
+        Suggest(kind, {"markers", "modules", "children", "equal", "balanced", "profile", "size"});
     throw UsageError("--split " + text,
                      "is none of markers, modules:NAME,..., children:PATH, equal:N, balanced:N, "
-                     "profile:N, size:BYTES and a JSON file",
-                     Meant(text, kind));
+                     "profile:N, size:BYTES and a JSON file" +
+                         like,
+                     like.empty() && colon == std::string::npos ? Meant(text) : "");
   }
   return spec;
 }
