@@ -6,7 +6,6 @@
 
 #include "runtime/island.h"
 #include "runtime/memory_meter.h"
-#include "runtime/recorded/operators.h"
 #include "tests/runtime/count_kernels.h"
 
 namespace pipewright {
@@ -206,30 +205,6 @@ static std::vector<Case> Cases() {
        Batches({{3, 4}}),
        "a number that is computed"},
   };
-}
-
-// Functions that take something out of a tensor's memory by themselves are no operators of a
-// recording, nor are those that nobody has looked at.
-TEST(RecordedBody, OperatorsThatAreRecorded) {
-  const std::vector<std::pair<std::string, std::string>> codes = {
-      {"torch.linear(x, x)", ""},
-      {"torch.cross_entropy_loss(x, x)", ""},
-      {"torch.cat(torch.chunk(x, x.size(0)) + [x])", ""},
-      {"torch.einsum('ab,cb->ac', [x, x]).view([x.size(0), -1]).to(7)", ""},
-      {"x[:, 1:].masked_fill(x[:, 1:] > 0, 1.)", ""},
-      {"torch.tensor_split(x, torch.ones([2], dtype=4))[0]", "aten::tensor_split"},
-      {"torch.ctc_loss(x, x, x, x)", "aten::ctc_loss"},
-      {"torch.histogramdd(x, [2, 2])[0]", "aten::histogramdd"},
-      {"torch.quantile(x, 0.5)", "aten::quantile"},
-      {"torch._pack_padded_sequence(x, x, True)[0]", "aten::_pack_padded_sequence"}};
-  for (const auto& [code, refused] : codes) {
-    torch::jit::Module script("m");
-    script.define("def forward(self, x):\n  return " + code + "\n");
-    std::string found;
-    for (const torch::jit::Node* node : script.get_method("forward").graph()->nodes())
-      if (!IsRecordable(*node)) found += node->kind().toQualString();
-    EXPECT_EQ(found, refused) << code;
-  }
 }
 
 TEST(RecordedBody, HasTheBitsOfAutograds) {

@@ -64,7 +64,7 @@ TEST(OffloadedTensor, LivesInAFileAsLongAsAHandle) {
   EXPECT_EQ(EntriesOf(folder), 0u);
 }
 
-TEST(OffloadedTensor, EveryKindComesBackToTheBit) {  // A33 and what accelerate's store refuses
+TEST(OffloadedTensor, EveryKindComesBackToTheBit) {  // what accelerate's store refuses, too
   const torch::Tensor x = torch::randn({2, 3});
   for (const torch::Tensor& value :
        {x, x.to(at::kHalf), x.to(at::kBFloat16), x.to(at::kFloat8_e4m3fn), x > 0, x.to(at::kChar),
@@ -199,7 +199,7 @@ TEST(DeviceLoad, KeepsTiesAndLeavesTheRestOnDisk) {
     EXPECT_TRUE(torch::equal(empty->b->weight.grad(), full.b->weight.grad()));
   }
   EXPECT_TRUE(empty->b->weight.is_meta());
-  EXPECT_ANY_THROW(empty->to(at::kCPU));  // A41: it would give the weights no values
+  EXPECT_ANY_THROW(empty->to(at::kCPU));  // it would give the weights no values
   // What is partly on disk is written whole.
   const std::string again = TempPath("again.safetensors");
   SaveModel(*empty, again, {}, load.on_disk);
@@ -336,7 +336,7 @@ TEST(SetTensor, UnderEveryName) {
   EXPECT_EQ(model.b->weight[1][1].item<float>(), 2);
   EXPECT_NE(MessageOf([&] { SetTensor(model, "b.bais", at::kCPU); }).find("did you mean"),
             std::string::npos);
-  torch::nn::Sequential norm;  // A28: buffers, in modules within
+  torch::nn::Sequential norm;  // buffers, in modules within
   {
     EmptyWeights scope(true);
     norm->push_back(torch::nn::BatchNorm1d(4));

@@ -17,7 +17,7 @@ SizeMap SizesOf(const ModuleTree& tree) {
   return {sizes.begin(), sizes.end()};
 }
 
-TEST(ModuleTree, SizesOfEveryPrefix) {  // A1, A2
+TEST(ModuleTree, SizesOfEveryPrefix) {
   ModuleTree tree = Model("MFT");
   EXPECT_EQ(SizesOf(tree), (SizeMap{{"", 236},
                                     {"linear1", 64},
@@ -48,7 +48,7 @@ TEST(ModuleTree, SizesOfEveryPrefix) {  // A1, A2
   EXPECT_EQ(SizesOf(Model("GPT_tied"))[""], 15872);
 }
 
-TEST(ModuleTree, BytesOfBuffers) {  // A3
+TEST(ModuleTree, BytesOfBuffers) {
   Json model = Mft();
   model["buffers"]["own"] = TensorJson({20, 10});
   model["children"]["linear1"]["buffers"] = {{"extra", TensorJson({10, 10})}};
@@ -79,7 +79,7 @@ TEST(ModuleTree, RealBytesOfNarrowTypes) {
   EXPECT_EQ(bytes("F32", {0, 7}), 0);
 }
 
-TEST(ModuleTree, Ties) {  // A24, and the first name alone counts
+TEST(ModuleTree, Ties) {  // the first name alone counts
   EXPECT_TRUE(TiedGroups(Model("MFT")).empty());
   EXPECT_EQ(TiedGroups(Model("MFT_tied")),
             (std::vector<std::vector<std::string>>{{"linear1.weight", "linear2.weight"}}));
@@ -151,7 +151,7 @@ TEST(ModuleTree, LargestLayer) {
   EXPECT_EQ(largest("FB"), std::pair(int64_t{176}, Names{"module.linear1"}));
 }
 
-TEST(DeviceMap, PrefixesOfOneDeviceAreMerged) {  // A22
+TEST(DeviceMap, PrefixesOfOneDeviceAreMerged) {
   auto clean = [](DeviceMap map) {
     map = CleanDeviceMap(map);
     return std::map<std::string, std::string>(map.begin(), map.end());
@@ -171,7 +171,7 @@ TEST(DeviceMap, PrefixesOfOneDeviceAreMerged) {  // A22
   EXPECT_EQ(clean({{"a", "0"}}), (M{{"a", "0"}}));
 }
 
-TEST(DeviceMap, Problems) {  // A26
+TEST(DeviceMap, Problems) {
   ModuleTree tree = Model("MFT");
   using Names = std::vector<std::string>;
   auto check = [&](const std::string& json) {

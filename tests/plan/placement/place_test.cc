@@ -3,41 +3,19 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
-#include <random>
 
 #include "plan/error.h"
 #include "plan/text.h"
 #include "tests/plan/placement/models.h"
+#include "tests/plan/placement/place_under.h"
 
 namespace pipewright {
 namespace {
-
-Placement PlaceUnder(const ModuleTree& tree, const std::string& budgets,
-                     PlaceOptions options = {}) {
-  options.budgets = ParseBudgets({budgets});
-  return Place(tree, options);
-}
-
-// The map as sorted JSON, to compare without regard to order.
-nlohmann::json Map(const Placement& placement) {
-  EXPECT_TRUE(placement.uncovered.empty());
-  return nlohmann::json::parse(DeviceMapJson(placement.map).dump());
-}
-nlohmann::json Map(const ModuleTree& tree, const std::string& budgets, PlaceOptions options = {}) {
-  return Map(PlaceUnder(tree, budgets, options));
-}
-nlohmann::json Parsed(const std::string& text) { return nlohmann::json::parse(text); }
 
 bool Warns(const Placement& placement, const std::string& about) {
   for (const std::string& warning : placement.warnings)
     if (warning.find(about) != std::string::npos) return true;
   return false;
-}
-
-const BudgetUse& Use(const Placement& placement, const std::string& device) {
-  for (const BudgetUse& use : placement.budgets)
-    if (use.device == device) return use;
-  throw std::out_of_range(device);
 }
 
 // What accelerate answers wherever its answer covers the model; elsewhere any that does.
@@ -93,7 +71,7 @@ ModuleTree ThreeMfts(std::vector<std::pair<std::string, std::string>> ties) {
   return Tree(model);
 }
 
-TEST(Place, TiedModulesStayTogether) {  // A6, A9 to A12
+TEST(Place, TiedModulesStayTogether) {
   EXPECT_EQ(Map(Model("MFT_tied"), "0=200,1=200"), Parsed(R"({"": 0})"));
   EXPECT_EQ(Map(ThreeMfts({{"layer3.linear2.weight", "layer1.linear2.weight"}}), "0=400,1=500"),
             Parsed(R"({"layer1": 0, "layer3.linear2": 0, "layer2": 1, "layer3.linear1": 1,
@@ -128,7 +106,7 @@ TEST(Place, RoomIsKeptForTiedLayersToo) {
 }
 
 // All of them, by their own names: "1" is not "10".
-TEST(Place, TiedToMany) {  // A23
+TEST(Place, TiedToMany) {
   std::vector<Json> layers(15, Linear(10, 10));
   for (size_t i = 1; i < layers.size(); ++i) layers[i]["parameters"]["weight"] = SameAs("0.weight");
   const ModuleTree tree = Tree(Sequential(layers));
@@ -142,7 +120,7 @@ TEST(Place, TiedToMany) {  // A23
             Parsed(R"({"": 1})"));
 }
 
-TEST(Place, ReserveAndNoSplit) {  // A4, A5, A7, A8
+TEST(Place, ReserveAndNoSplit) {
   Placement mft = PlaceUnder(Model("MFT"), "0=200,1=200");
   EXPECT_EQ(Map(mft), Parsed(R"({"linear1": 0, "batchnorm": 1, "linear2": 1})"));
   EXPECT_TRUE(mft.warnings.empty());
@@ -156,7 +134,7 @@ TEST(Place, ReserveAndNoSplit) {  // A4, A5, A7, A8
   EXPECT_EQ(Map(Model("MFTx3"), "0=500,1=500", options), Parsed(R"({"0": 0, "1": 1, "2": 1})"));
 }
 
-TEST(Place, ANameThatContinuesAnother) {  // A13
+TEST(Place, ANameThatContinuesAnother) {
   Json inner = ModuleJson("Sub", {{"parameter", SameAs("compute.weight")}});
   Json compute =
       ModuleJson("Compute", {{"weight", TensorJson({1})}}, {{"weight_submodule", inner}});
@@ -169,7 +147,7 @@ Json WithBuffer(Json module, const std::vector<int64_t>& shape) {
   return module;
 }
 
-TEST(Place, WarnsOfBuffersThatDoNotFit) {  // A14, A15, A19
+TEST(Place, WarnsOfBuffersThatDoNotFit) {
   Json model = Container("M", {{"linear1", WithBuffer(Linear(3, 4), {10, 2})},
                                {"batchnorm", WithBuffer(BatchNorm(4), {10, 3})},
                                {"linear2", WithBuffer(Linear(4, 5), {10, 3})}});
@@ -207,7 +185,7 @@ TEST(Place, WarnsOfBuffersThatDoNotFit) {  // A14, A15, A19
   EXPECT_TRUE(Warns(last, "buffers"));
 }
 
-TEST(Place, FallbackFillsAnEmptyDevice) {  // A16 to A18
+TEST(Place, FallbackFillsAnEmptyDevice) {
   PlaceOptions fallback;
   fallback.fallback = true;
   Placement without = PlaceUnder(Model("FB"), "0=256");
@@ -334,7 +312,7 @@ TEST(Balanced, LowZeroAndGaps) {
   EXPECT_EQ(Use(zero, "2").used, 3520);
 }
 
-TEST(Balanced, AcceleratesBudgets) {  // A20
+TEST(Balanced, AcceleratesBudgets) {
   auto limits = [](const std::string& given, const std::string& policy = "balanced") {
     PlaceOptions options;
     options.policy = policy;
@@ -359,72 +337,6 @@ TEST(Balanced, AcceleratesBudgets) {  // A20
   ModuleTree eight = Tree(Sequential(std::vector<Json>(8, Linear(10, 10))));
   EXPECT_EQ(Loads(PlaceUnder(eight, Budgets(4, "1GB"), options), 4),
             (std::vector<int64_t>{880, 1320, 1320, 0}));
-}
-
-// Layers of 100 bytes that use one buffer of 60: wherever they lie, each device has it once.
-TEST(Place, ABufferOfSeveralModulesIsThereOnceADevice) {
-  std::vector<Json> layers;
-  for (int i = 0; i < 4; ++i) {
-    layers.push_back(ModuleJson("Layer", {{"w", TensorJson({100}, "U8")}}));
-    layers.back()["buffers"] = {{"mask", i ? SameAs("0.mask") : TensorJson({60}, "U8")}};
-  }
-  const ModuleTree tree = Tree(Sequential(layers));
-  EXPECT_EQ(tree.modules[0].bytes, 460);
-  EXPECT_EQ(TiedGroups(tree).size(), 1u);
-  const auto split = Parsed(R"({"0": 0, "1": 0, "2": 1, "3": 1})");
-  PlaceOptions options;
-  for (const char* policy : {"auto", "sequential", "balanced", "optimal"}) {
-    options.policy = policy;
-    const bool greedy = policy[0] == 'a' || policy[0] == 's';  // keeps room for the largest to come
-    const std::string first = greedy ? "0=360" : "0=260";
-    Placement placement = PlaceUnder(tree, first + ",1=260", options);
-    EXPECT_EQ(Map(placement), split) << policy;
-    EXPECT_EQ(Use(placement, "0").used, 260) << policy;
-    EXPECT_EQ(Use(placement, "1").used, 260) << policy;
-    EXPECT_TRUE(CheckDeviceMap(tree, placement.map).split_ties.empty());
-    placement = PlaceUnder(tree, first + ",1=259", options);
-    EXPECT_LE(Use(placement, "1").used, 259) << policy;
-    EXPECT_EQ(Map(tree, "0=460", options), Parsed(R"({"": 0})")) << policy;
-    EXPECT_NE(Map(tree, "0=459", options), Parsed(R"({"": 0})")) << policy;
-  }
-  // Two layers of 100 travel through two slots; the buffer stays.
-  Placement placement = PlaceUnder(tree, "0=459,cpu=1000", options);
-  EXPECT_EQ(placement.moved, 300);
-  EXPECT_EQ(Use(placement, "0").used + Use(placement, "0").reserved, 360);
-}
-
-// Whatever is tied or shared: every tensor has a place, tied parameters one, and no device more
-// than its budget.
-TEST(Place, BudgetsHold) {
-  std::mt19937 random(11);
-  for (int round = 0; round < 300; ++round) {
-    std::vector<Json> layers;
-    for (size_t i = 0, count = 2 + random() % 6; i < count; ++i) {
-      // One of its own, or that of a layer before.
-      auto tensor = [&](const std::string& name, bool again) {
-        if (i && again) return SameAs(std::to_string(random() % i) + "." + name);
-        return TensorJson({static_cast<int64_t>(1 + random() % 50)}, "U8");
-      };
-      layers.push_back(ModuleJson("Layer", {{"w", tensor("w", random() % 4 == 0)}}));
-      layers.back()["buffers"] = {{"mask", tensor("mask", random() % 2)}};
-    }
-    const ModuleTree tree = Tree(Sequential(layers));
-    std::string budgets;
-    for (int d = 0; d < 2; ++d)
-      budgets += std::to_string(d) + "=" + std::to_string(random() % 200) + ",";
-    budgets += "cpu=" + std::to_string(random() % 200);
-    for (const char* policy : {"auto", "sequential", "balanced", "balanced_low_0", "optimal"}) {
-      PlaceOptions options;
-      options.policy = policy;
-      options.offload_buffers = true;
-      const Placement placement = PlaceUnder(tree, budgets, options);
-      const MapProblems problems = CheckDeviceMap(tree, placement.map);
-      EXPECT_TRUE(placement.uncovered.empty() && problems.Usable() && problems.split_ties.empty())
-          << policy << " " << budgets;
-      for (const BudgetUse& use : placement.budgets)
-        EXPECT_TRUE(use.limit < 0 || use.used <= use.limit) << policy << " " << budgets;
-    }
-  }
 }
 
 TEST(Place, NoKeyCoversWhatFoundNoPlace) {
