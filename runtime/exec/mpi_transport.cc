@@ -30,9 +30,9 @@ using std::chrono::microseconds;
 
 // While the rank computes: how often its thread looks after transfers, at first and at the least
 // (twice as long after each look that finds nothing), and after how long without a look another
-// thread does.
+// thread does. That one asks how long it has been twice as seldom each time it was not needed.
 constexpr auto kBetweenLooks = microseconds(20), kMostBetweenLooks = microseconds(320),
-               kUnseen = microseconds(3000);
+               kUnseen = microseconds(3000), kMostBetweenChecks = microseconds(48000);
 
 // How long a thread that waits keeps its core.
 constexpr auto kAwake = microseconds(300);
@@ -177,29 +177,22 @@ struct MpiTransport::State {
     if (finalize) MPI_Finalize();
   }
 
-  // The thread that makes progress while the rank's own one computes without calling Progress.
+  // The thread that makes progress while the rank's own one computes without calling Progress. It
+  // looks at the clock now and then: to be woken by the actions would cost each of them a switch.
   void Background() {
     prctl(PR_SET_NAME, "pipewright-mpi");
     AllowShortSleeps();
+    auto unseen = [&] { return Clock::now() - Clock::time_point(Clock::duration(looked)); };
+    auto needed = [&] { return !stop && computing && requests->background(); };
+    Clock::duration rest = kUnseen;
     std::unique_lock lock(sleep_mutex);
-    while (true) {
-      asleep = true;
-      wake.wait(lock, [&] { return stop || requests->background(); });
-      asleep = false;
-      // While messages are under way it looks at the clock now and then, rather than being woken at
-      // each action, which would cost that action more.
-      while (!stop && requests->background()) {
-        const auto since = Clock::now() - Clock::time_point(Clock::duration(looked));
-        if (!computing || since < kUnseen) {
-          const auto rest = computing ? kUnseen - since : Clock::duration(kUnseen);
-          wake.wait_for(lock, rest, [&] { return stop.load(); });
-          continue;
-        }
-        lock.unlock();
-        while (!stop && computing && Look()) continue;  // more follows
-        lock.lock();
-      }
-      if (stop) return;
+    while (!wake.wait_for(lock, rest, [&] { return stop.load(); })) {
+      rest = std::min<Clock::duration>(2 * rest, kMostBetweenChecks);
+      if (!needed() || unseen() < kUnseen) continue;
+      lock.unlock();
+      while (needed() && Look()) continue;  // more follows
+      lock.lock();
+      rest = kUnseen;
     }
   }
 
@@ -225,14 +218,6 @@ struct MpiTransport::State {
   void BeginCompute() {
     looked = Clock::now().time_since_epoch().count();
     computing = true;
-    Wake();
-  }
-
-  // The other thread, where it is asleep and has something to look after.
-  void Wake() {
-    if (!asleep || !requests->background()) return;
-    std::lock_guard lock(sleep_mutex);
-    wake.notify_one();
   }
 
   Token Post(bool send, int peer, int tag, Bundle bundle) {
@@ -244,7 +229,6 @@ struct MpiTransport::State {
     requests->Queue(op);
     // Where the other thread is at it, it posts (or the next call here does).
     if (std::unique_lock lock(mpi, std::try_to_lock); lock) requests->PostQueued();
-    if (computing) Wake();
     return op;
   }
 
@@ -296,7 +280,7 @@ struct MpiTransport::State {
 
   std::mutex sleep_mutex;
   std::condition_variable wake;
-  std::atomic<bool> stop{false}, computing{false}, asleep{false};
+  std::atomic<bool> stop{false}, computing{false};
   std::atomic<Clock::rep> looked{0};  // when somebody last did
   std::thread thread;
 };
