@@ -30,7 +30,7 @@ def read_raw(results, prefix):
 
 
 def step_ratios(raw):
-    """By schedule: ratios of one model and size, each [median, low, high] over the rounds."""
+    """By schedule: ratios of one model and size, each [median, low, high] over the rounds, or over their turns."""
     rounds = raw["rounds"]
     median = lambda r, name: r["programs"][name]["median"]
     out = {}
@@ -39,16 +39,17 @@ def step_ratios(raw):
         best = min(peers, key=lambda name: statistics.median(median(r, name) for r in rounds))
         ours = f"ours {schedule}"
         over = lambda top, bottom: spread([top(r) / bottom(r) for r in rounds])
+        turns = lambda top, bottom: spread([t[top] / t[bottom] for r in rounds for t in r["turns"][schedule]])
         eager = schedule in rounds[0]["bound_eager"]
         out[schedule] = {
             "ms": spread([median(r, ours) / 1e3 for r in rounds]),
-            "ours/bound": over(lambda r: median(r, ours), lambda r: r["bound"][schedule]),
+            "ours/bound": turns("mean", "bound"),
             "ours/eager bound": over(lambda r: median(r, ours), lambda r: r["bound_eager"][schedule]) if eager else None,
             "peer/ours": over(lambda r: median(r, best), lambda r: median(r, ours)),
             "peer/bound": over(lambda r: median(r, best), lambda r: r["bound"][schedule]),
             "peer/eager bound": over(lambda r: median(r, best), lambda r: r["bound_eager"][schedule]) if eager else None,
             "front": best.split()[-1],
-            "predicted/measured": over(lambda r: r["predicted"][schedule], lambda r: r["programs"][ours]["mean"]),
+            "predicted/measured": turns("predicted", "mean"),
             "single by microbatch/ours": over(lambda r: median(r, "single microbatches"), lambda r: median(r, ours)),
             "single whole/ours": over(lambda r: median(r, "single whole"), lambda r: median(r, ours)),
             "ours/our 1f1b": over(lambda r: median(r, ours), lambda r: median(r, "ours 1f1b"))

@@ -15,7 +15,10 @@ from package import compile_model, write_conf, write_job
 from processes import check_output, start_ours, start_peer, start_single
 
 SCHEDULES = {"gpipe": (2, "loop"), "1f1b": (2, "loop"), "interleaved": (4, "loop"), "zb1p": (4, "loop"), "zbv": (4, "v")}
-STEPS = {"tiny": 10, "small": 5, "medium": 2}  # of a round; the first does not count
+STEPS = {"tiny": 10, "small": 5, "medium": 2}  # in a row; the first does not count
+# A round of ours: so often our stages alone and at once these steps, since a machine that is shared
+# changes its speed several times a second.
+TURNS, ALONE_SECONDS = {"tiny": 4, "small": 3, "medium": 2}, {"tiny": 0.05, "small": 0.15, "medium": 0.6}
 RANKS = 2
 
 
@@ -70,9 +73,10 @@ def whole_and_halves(costs):
 
 
 def costs_alone(stages):
+    """Means, as a step is as long as all actions together."""
     costs = []
     for stage in stages:
-        m = medians(stage["order"])
+        m = {action: statistics.mean(times) for action, times in stage.items()}
         i, w, b = whole_and_halves(m)
         costs.append({"F": m["F"], "I": i, "W": w, "B": b, "step": m["step"]})
     return costs
@@ -162,31 +166,42 @@ class Comparison:
                     raise RuntimeError(f"{self.name} {self.size}: a loss of {what} is {mean}, not {expected[steps]}")
 
     def measure_round(self):
-        seconds = 0.4 if self.size == "medium" else 0.15
-        entry = {"programs": {}, "alone": {}, "cut": {}, "in_run": {}, "link": {}}
+        steps = STEPS[self.size]
+        entry = {"programs": {}, "turns": {}, "cut": {}, "link": {}}
         for schedule in self.options.schedules:
-            alone = self.ours[schedule].ask(f"stages {seconds}")[0]
-            entry["alone"][schedule], entry["link"][schedule] = costs_alone(alone["stages"]), alone["link"]
-            entry["cut"][schedule] = [medians(stage["cut"]) for stage in alone["stages"]]
-            ours = self.steps(("ours", schedule), STEPS[self.size])
-            entry["in_run"][schedule] = costs_in_run(ours, SCHEDULES[schedule][0], boundary_bytes(self.name, self.size))
-            entry["programs"][f"ours {schedule}"] = ours
+            halves = self.ours[schedule].ask(f"halves {ALONE_SECONDS[self.size]}")[0]
+            entry["cut"][schedule], entry["link"][schedule] = [medians(stage) for stage in halves["stages"]], halves["link"]
+            turns = []
+            for _ in range(TURNS[self.size]):
+                alone = self.ours[schedule].ask(f"stages {ALONE_SECONDS[self.size]}")[0]["stages"]
+                ours = self.steps(("ours", schedule), steps)
+                in_run = costs_in_run(ours, SCHEDULES[schedule][0], boundary_bytes(self.name, self.size))
+                turns.append({"alone": costs_alone(alone), "in_run": in_run, "times": ours["times"]})
+            entry["turns"][schedule] = turns
+            entry["programs"][f"ours {schedule}"] = {"times": [t for turn in turns for t in turn["times"]],
+                                                     "busy_cores": ours["busy_cores"]}
             for front in fronts(schedule):
-                entry["programs"][f"peer {schedule} {front}"] = self.steps(("peer", schedule, front), STEPS[self.size])
-        entry["alone"]["eager"] = costs_eager(self.peer.ask(f"stages {seconds}"))
+                entry["programs"][f"peer {schedule} {front}"] = self.steps(("peer", schedule, front), steps)
+        entry["eager"] = costs_eager(self.peer.ask(f"stages {ALONE_SECONDS[self.size]}"))
         for parts in ("microbatches", "whole"):
-            entry["programs"][f"single {parts}"] = self.steps(("single", parts), STEPS[self.size])
+            entry["programs"][f"single {parts}"] = self.steps(("single", parts), steps)
         for answer in entry["programs"].values():
-            answer["median"], answer["mean"] = statistics.median(answer["times"]), statistics.mean(answer["times"])
-            del answer["losses"], answer["ranks"]
+            answer["median"] = statistics.median(answer["times"])
+            for key in ("losses", "ranks"):
+                answer.pop(key, None)
         return entry
 
     def simulate(self, entry):
-        """Adds the bounds and predictions of a round."""
+        """Adds the bounds and predictions of a round: of each turn, and those of the turn in the middle."""
         step = lambda schedule, *costs: self.simulator.step(self.plans[schedule], *costs)
-        entry["bound"] = {s: step(s, entry["alone"][s]) for s in self.options.schedules}
-        entry["predicted"] = {s: step(s, entry["in_run"][s], entry["link"][s]) for s in self.options.schedules}
-        entry["bound_eager"] = {s: step(s, entry["alone"]["eager"]) for s in self.options.schedules if SCHEDULES[s][0] == RANKS}
+        entry["bound"] = {}
+        for schedule, turns in entry["turns"].items():
+            for turn in turns:
+                turn["mean"] = statistics.mean(turn["times"])
+                turn["bound"] = step(schedule, turn["alone"])
+                turn["predicted"] = step(schedule, turn["in_run"], entry["link"][schedule])
+            entry["bound"][schedule] = statistics.median(turn["bound"] for turn in turns)
+        entry["bound_eager"] = {s: step(s, entry["eager"]) for s in self.options.schedules if SCHEDULES[s][0] == RANKS}
 
 
 def compare(options, name, size):
@@ -199,7 +214,7 @@ def compare(options, name, size):
             comparison.close()
         for entry in rounds:
             comparison.simulate(entry)
-    over = lambda s: statistics.median(r["programs"][f"ours {s}"]["median"] / r["bound"][s] for r in rounds)
+    over = lambda s: statistics.median(turn["mean"] / turn["bound"] for r in rounds for turn in r["turns"][s])
     print(f"{name} {size}: " + ", ".join(f"{s} {over(s):.2f}" for s in options.schedules) + " of the bound", flush=True)
     return rounds
 

@@ -174,25 +174,28 @@ class Alone {
   }
 };
 
-// {"order": samples in the order of the plan, "cut": {"B", "I", "W"} one after the other} a stage.
-Json MeasureStages(Session& session, Transport& transport, int64_t step, double seconds) {
+// Samples of each stage: minibatches in the order of the plan, or (`halves`) each microbatch at once
+// backward, whole and split in turn.
+Json MeasureStages(Session& session, Transport& transport, int64_t step, bool halves,
+                   double seconds) {
   session.stages->updater().Begin(step, session.job.microbatches);
   session.stages->SetStep(step);
   Alone alone(session, transport.rank());
-  Json stages = Json::object();
-  auto measure = [&](const char* name, auto minibatch) {
-    minibatch();
-    alone.samples.clear();
-    transport.AllGather("");
-    const double begin = Now();
-    do minibatch();
-    while (Now() - begin < seconds);
-    for (const auto& [stage, samples] : alone.samples)
-      for (const auto& [action, times] : samples)
-        stages[std::to_string(stage)][name][action] = Microseconds(times);
+  auto minibatch = [&] {
+    if (!halves) return alone.Minibatch();
+    alone.Minibatch(false);
+    alone.Minibatch(true);
   };
-  measure("order", [&] { alone.Minibatch(); });
-  measure("cut", [&] { alone.Minibatch(false), alone.Minibatch(true); });
+  minibatch();
+  alone.samples.clear();
+  transport.AllGather("");
+  const double begin = Now();
+  do minibatch();
+  while (Now() - begin < seconds);
+  Json stages = Json::object();
+  for (const auto& [stage, samples] : alone.samples)
+    for (const auto& [action, times] : samples)
+      stages[std::to_string(stage)][action] = Microseconds(times);
   return stages;
 }
 
@@ -205,15 +208,17 @@ int64_t AnswerRequests(Session& session, Transport& transport) {
     std::string what;
     double amount = 0;
     words >> what >> amount;
-    const bool steps = what == "steps" && amount >= 1;
-    if (!steps && (!session.training || what != "stages" || !(amount > 0)))
-      throw Error("request", "\"" + line + "\" is not \"steps N\"" +
-                                 (session.training ? " or \"stages SECONDS\"" : ""));
+    const bool steps = what == "steps" && amount >= 1, halves = what == "halves";
+    const bool stages = session.training && (what == "stages" || halves) && amount > 0;
+    if (!steps && !stages)
+      throw Error("request",
+                  "\"" + line + "\" is not \"steps N\"" +
+                      (session.training ? ", \"stages SECONDS\" or \"halves SECONDS\"" : ""));
     const Json mine = steps ? MeasureSteps(session, transport, step, static_cast<int64_t>(amount))
-                            : MeasureStages(session, transport, step, amount);
+                            : MeasureStages(session, transport, step, halves, amount);
     const std::vector<std::string> all = transport.AllGather(mine.dump());
     Json answer = Json::object();
-    if (!steps) answer["link"] = LinkCostsJson(transport);
+    if (halves) answer["link"] = LinkCostsJson(transport);
     if (transport.rank() != 0) continue;
     for (const std::string& text : all) {
       Json rank = Json::parse(text);

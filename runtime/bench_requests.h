@@ -11,11 +11,11 @@ namespace pipewright {
 // microseconds, `begin` and `ends` on the steady clock.
 //   "steps N"      {"ranks": [{"begin", "ends": [of each step], "measured": of the actions}],
 //                  "losses": of the last step's microbatches}: N steps in a row
-//   "stages S"     {"stages": [{"order": {"F", "B" or "I" and "W", "step": [of each microbatch or
-//   step]}, in
-//                  the order of the plan, "cut": {"F", "B", "I", "W"}, backward at once behind
-//                  forward}], "link": of ranks 0 and 1}: the stages of every rank by themselves,
-//                  all ranks at once for S seconds, nothing sent. Weights are afterwards as before
+//   "stages S"     {"stages": [{"F", "B" or "I" and "W", "step": [of each microbatch or step]}]}:
+//                  the stages of every rank by themselves, in the order of the plan, all ranks at
+//                  once for S seconds, nothing sent. Weights are afterwards as before
+//   "halves S"     {"stages": [{"F", "B", "I", "W", "step"}], "link": of ranks 0 and 1}: the same,
+//                  each microbatch backward at once behind forward, whole and in halves in turn
 // A session that computes forward only takes "steps" alone, each of which is a sweep. Returns how
 // many steps were run.
 // Collective. Throws Error on the rank at fault alone: the others must be aborted.

@@ -203,7 +203,8 @@ void AddBench(CLI::App& app) {
   app.add_option("--costs", bench.costs, "costs of the stages to write, for `pipewright simulate`");
   auto* json = app.add_flag("--json", bench.json, "print figures as JSON");
   app.add_flag("--on-request", bench.on_request,
-               "measure for each line on standard input: \"steps N\", \"stages SECONDS\"")
+               "measure for each line on standard input: \"steps N\", \"stages SECONDS\", \"halves "
+               "SECONDS\"")
       ->excludes(json);
   app.callback([] {
     RunRanks([](const RunOptions& run, Transport& transport) {
