@@ -3,7 +3,6 @@
 #include <mpi.h>
 #include <sched.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <atomic>
@@ -21,6 +20,7 @@
 
 #include "runtime/exec/message_size.h"
 #include "runtime/exec/mpi_requests.h"
+#include "runtime/exec/patience.h"
 
 namespace pipewright {
 
@@ -35,74 +35,7 @@ using std::chrono::microseconds;
 constexpr auto kBetweenLooks = microseconds(20), kMostBetweenLooks = microseconds(320),
                kUnseen = microseconds(3000), kMostBetweenChecks = microseconds(48000);
 
-// How long a thread that waits keeps its core: where it has the core for itself, and for the next
-// kRemembered after another program was seen to take it for more than kLost.
-constexpr auto kAwake = microseconds(10000), kAwakeAmongOthers = microseconds(300),
-               kRemembered = microseconds(1000000), kLost = microseconds(500);
-
 void AllowShortSleeps() { prctl(PR_SET_TIMERSLACK, 1000); }  // nanoseconds
-
-// How long to sleep between two looks when nothing has moved for `idle`: a share of it, so that
-// neither the delay of what comes next nor the work of looking is ever more than a part of the
-// time that has passed anyway.
-microseconds Nap(Clock::duration idle, microseconds least, microseconds most) {
-  auto share = std::chrono::duration_cast<microseconds>(idle) / 4;
-  return std::clamp(share, least, most);
-}
-
-// Leaves the core's units to its other hardware thread for a moment.
-void Relax() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
-
-// How often another thread took this one's core.
-long Preemptions() {
-  rusage usage{};
-  getrusage(RUSAGE_THREAD, &usage);
-  return usage.ru_nivcsw;
-}
-
-// What a thread that waits does between two looks. With a core of its own it keeps it: a core that
-// has slept computes slower at first, by 3 to 10 % of a kernel of some milliseconds. Beside other
-// programs it keeps it for a short while: one that kept it longer would have used its time slice up
-// when its work arrives, and another program would run first, for milliseconds. A thread that wakes
-// from a nap gets its core back at once.
-class Patience {
- public:
-  // `disturbed`: when another program was last seen to have the core.
-  Patience(bool crowded, Clock::time_point& disturbed) : crowded_(crowded), disturbed_(disturbed) {}
-  void Pause() {
-    Relax();
-    if (++looks_ < 50) return;
-    const auto now = Clock::now();
-    if (looks_ == 50) start_ = last_ = now, preemptions_ = Preemptions();
-    if (now - last_ > kLost && Preemptions() > preemptions_) disturbed_ = now;  // or it has copied
-    last_ = now;
-    const auto waited = now - start_;
-    if (crowded_ && waited < microseconds(50))
-      std::this_thread::yield();
-    else if (crowded_)
-      Sleep(Nap(waited, microseconds(10), microseconds(500)));
-    else if (waited > (now - disturbed_ < kRemembered ? kAwakeAmongOthers : kAwake))
-      Sleep(Nap(waited / 4, microseconds(5), microseconds(50)));
-  }
-
- private:
-  void Sleep(microseconds time) {
-    std::this_thread::sleep_for(time);
-    last_ = Clock::now();
-  }
-
-  const bool crowded_;
-  Clock::time_point& disturbed_;
-  int looks_ = 0;
-  Clock::time_point start_, last_;
-  long preemptions_ = 0;
-};
 
 }  // namespace
 
@@ -296,7 +229,7 @@ struct MpiTransport::State {
 
   // The rank's thread only.
   microseconds between = kBetweenLooks;
-  Clock::time_point disturbed = Clock::now() - kRemembered;
+  Clock::time_point disturbed{};  // as Patience says
 
   std::mutex mpi;                         // guards MPI itself
   std::unique_ptr<MpiRequests> requests;  // guarded by mpi

@@ -1,0 +1,66 @@
+#include "runtime/exec/patience.h"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <thread>
+
+namespace pipewright {
+
+namespace {
+
+using std::chrono::microseconds;
+
+// How long a thread that waits keeps its core: where it has the core for itself, and for the next
+// kRemembered after another program was seen to take it for more than kLost.
+constexpr auto kAwake = microseconds(10000), kAwakeAmongOthers = microseconds(300),
+               kRemembered = microseconds(1000000), kLost = microseconds(500);
+
+// How long to sleep between two looks when nothing has moved for `idle`: a share of it, so that
+// neither the delay of what comes next nor the work of looking is ever more than a part of the
+// time that has passed anyway.
+microseconds Nap(Patience::Clock::duration idle, microseconds least, microseconds most) {
+  auto share = std::chrono::duration_cast<microseconds>(idle) / 4;
+  return std::clamp(share, least, most);
+}
+
+// Leaves the core's units to its other hardware thread for a moment.
+void Relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// How often another thread took this one's core.
+long Preemptions() {
+  rusage usage{};
+  getrusage(RUSAGE_THREAD, &usage);
+  return usage.ru_nivcsw;
+}
+
+}  // namespace
+
+void Patience::Pause() {
+  Relax();
+  if (++looks_ < 50) return;
+  const auto now = Clock::now();
+  if (looks_ == 50) start_ = last_ = now, preemptions_ = Preemptions();
+  if (now - last_ > kLost && Preemptions() > preemptions_) disturbed_ = now;  // or it has copied
+  last_ = now;
+  const auto waited = now - start_;
+  if (crowded_ && waited < microseconds(50))
+    std::this_thread::yield();
+  else if (crowded_)
+    Sleep(Nap(waited, microseconds(10), microseconds(500)));
+  else if (waited > (now - disturbed_ < kRemembered ? kAwakeAmongOthers : kAwake))
+    Sleep(Nap(waited / 4, microseconds(5), microseconds(50)));
+}
+
+void Patience::Sleep(microseconds time) {
+  std::this_thread::sleep_for(time);
+  last_ = Clock::now();
+}
+
+}  // namespace pipewright
