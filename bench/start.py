@@ -1,4 +1,5 @@
-"""From process start to the first training step, and the memory of a rank: ours and torch.distributed.pipelining.
+"""From process start to the first training step's begin and end, and the memory of a rank: ours and
+torch.distributed.pipelining.
 
 Memory is the most a rank has been resident (VmHWM); `beyond` is without its tensors: weights, gradients, activations
 and messages at their peak, as `pipewright-run bench` counts them.
@@ -34,13 +35,15 @@ def resident_mib(pid):
 
 
 def measure(start, request, ranks_of):
-    begin = time.perf_counter()
+    started = time.perf_counter()
     workers = start()
     try:
+        answers = workers.ask(request)
+        ended = time.perf_counter()
+        begun = max(rank["begin"] for answer in answers for rank in answer.get("ranks", [answer])) / 1e6  # the same clock
         workers.ask(request)
-        seconds = time.perf_counter() - begin
-        workers.ask(request)
-        return {"seconds": seconds, "mib": [resident_mib(pid) for pid in ranks_of(workers)]}
+        return {"seconds": begun - started, "with_step": ended - started,
+                "mib": [resident_mib(pid) for pid in ranks_of(workers)]}
     finally:
         workers.close()
 
@@ -65,8 +68,9 @@ def tensor_mib(build, arguments):
 def main():
     options = command_line.parse(command_line.parser(__doc__))
     raw = {"title": "Start and memory", "samples": {}, "ratios": {}, "table": [
-        "| model | ours, s | peer, s | peer ÷ ours | ours, MiB a rank | beyond its tensors | peer, MiB a rank |",
-        "|---|---|---|---|---|---|---|"]}
+        "| model | to the first step: ours, s | peer, s | peer ÷ ours | to its end: ours, s | peer, s | ours, MiB a rank "
+        "| beyond its tensors | peer, MiB a rank |",
+        "|---|---|---|---|---|---|---|---|---|"]}
     for name, size in CASES:
         with tempfile.TemporaryDirectory() as folder:
             arguments = [compile_model(options.build, folder, name, size, 2), write_job(folder, name, size, 8, "1f1b"),
@@ -79,13 +83,14 @@ def main():
                                lambda workers: [process.pid for process in workers.processes])
                 rounds.append({"ours": ours, "peer": peer})
                 print(f"{name} {size}: {ours['seconds']:.2f} s, peer {peer['seconds']:.2f} s", flush=True)
-        median = lambda who: statistics.median(r[who]["seconds"] for r in rounds)
+        median = lambda who, what="seconds": statistics.median(r[who][what] for r in rounds)
         memory = lambda who: [statistics.median(r[who]["mib"][rank] for r in rounds) for rank in range(2)]
         ratio = spread([r["peer"]["seconds"] / r["ours"]["seconds"] for r in rounds])
         each = lambda values: ", ".join(f"{v:.0f}" for v in values)
         raw["samples"][f"{name} {size}"] = {"rounds": rounds, "tensor_mib": tensors}
         raw["ratios"][f"{name} {size}"] = {"peer/ours": ratio}
-        raw["table"].append(f"| {name} {size} | {median('ours'):.2f} | {median('peer'):.2f} | {show(ratio)} | {each(memory('ours'))} | "
+        raw["table"].append(f"| {name} {size} | {median('ours'):.2f} | {median('peer'):.2f} | {show(ratio)} | "
+                            f"{median('ours', 'with_step'):.2f} | {median('peer', 'with_step'):.2f} | {each(memory('ours'))} | "
                             f"{each(m - t for m, t in zip(memory('ours'), tensors))} | {each(memory('peer'))} |")
     with open(os.path.join(options.results, "raw", "start-all.json"), "w") as file:
         json.dump(raw, file)
