@@ -16,7 +16,8 @@ namespace {
 struct Progress {
   int reduces = 0, steps = 0;
   bool offloaded = false, loaded = false;
-  bool backward = false;  // any backward but W stands where it is loaded
+  bool backward = false;  // a backward but W is the last to use what a LOAD brought
+  bool last = false;      // a backward was the last one since
 };
 
 struct StepRules {
@@ -102,16 +103,24 @@ struct StepRules {
   }
 
   // Of a rank, before its actions are visited. None of a stage's backwards needs its weights where
-  // nothing in it and before it is trained; W never does, where I computes what it adds up.
+  // nothing in it and before it is trained: then they leave after a forward, and a backward that
+  // finds them does so by chance. W never needs them, where I computes what it adds up.
   void FindLoads(const std::vector<Action>& actions) {
     for (const Action& a : actions) {
       Progress& s = stages[BackwardStage(a)];
       if (a.kind == ActionKind::kLoad) s.offloaded = true;
-      if (a.kind == ActionKind::kLoad || a.kind == ActionKind::kEvict)
+      if (a.kind == ActionKind::kLoad || a.kind == ActionKind::kEvict) {
+        s.backward |= s.loaded && s.last;
         s.loaded = a.kind == ActionKind::kLoad;
-      if (HasBackward(a)) s.backward |= s.loaded;
+        s.last = false;
+      }
+      if (HasBackward(a)) s.last = true;
+      if (HasForward(a)) stages[a.stage].last = false;
     }
-    for (Progress& s : stages) s.loaded = false;
+    for (Progress& s : stages) {
+      s.backward |= s.loaded && s.last;
+      s.loaded = false;
+    }
   }
 };
 

@@ -59,6 +59,11 @@ TEST(Offload, RandomPlansStayValidWithinTheMemory) {
       largest = std::max(largest, offload.weights.back());
     }
     offload.memory = Pick(random, 0, 2) ? 2 * largest + Pick(random, 0, 6) : 0;
+    if (Pick(random, 0, 1)) {  // what is trained stays, and stages before all that is only forward
+      offload.step = offload.weight_grad = false;
+      for (int s = Pick(random, 0, c->stages); s-- > 0;)
+        offload.forward_only.insert(offload.forward_only.begin(), s);
+    }
     InsertLoads(plan, offload);
     ASSERT_NO_THROW(Validate(plan, c->graph)) << WritePlan(plan);
     ASSERT_NO_THROW(CheckLoads(plan, offload)) << WritePlan(plan);
@@ -117,6 +122,11 @@ TEST(Offload, Refusals) {
   refused([&] { CheckLoads(frozen, {{0}, {}, 0, false}); }, "offloaded and not loaded");
   InsertLoads(frozen, {{0}, {}, 0, false, {0}});
   EXPECT_EQ(WritePlan(frozen), "0LOAD,0F0,0EVICT,0B0,0STEP\n");
+  // A backward that finds weights that are kept for the next forward.
+  frozen = ReadPlan("0LOAD,0F0,0B0,0F1,0EVICT,0B1,0STEP\n", "p");
+  EXPECT_NO_THROW(Validate(frozen));
+  EXPECT_NO_THROW(CheckLoads(frozen, {{0}, {}, 0, false, {0}}));
+  refused([&] { CheckLoads(frozen, {{0}, {}, 0, false}); }, "offloaded and not loaded");
   // I computes what W adds up.
   Plan split = ReadPlan("0LOAD,0F0,0I0,0EVICT,0W0,0STEP\n", "p");
   EXPECT_NO_THROW(Validate(split));
