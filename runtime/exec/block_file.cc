@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "plan/error.h"
+#include "runtime/exec/mapped_pages.h"
 
 namespace pipewright {
 
@@ -107,6 +108,7 @@ char* BlockFile::MapCached(uint64_t begin, uint64_t end) const {
       mmap(nullptr, end - begin, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, fd_, at);
   if (mapped == MAP_FAILED) return nullptr;
   char* map = static_cast<char*>(mapped);
+  RememberPages(map, end - begin, path_.c_str());
   if (cached >= 1) {
     // A fault maps what is cached of the 64 KiB around it. To ask for all of it
     // (MADV_POPULATE_READ) looks at each page by itself, which takes twice the time.
@@ -119,8 +121,13 @@ char* BlockFile::MapCached(uint64_t begin, uint64_t end) const {
   // Of what is still on the disk, this tells of a failure; whoever reads it says what is wrong.
   if (madvise(map, end - begin, MADV_POPULATE_READ) == 0) return map;
 #endif
-  munmap(map, end - begin);
+  Unmap(map, end - begin);
   return nullptr;
+}
+
+void BlockFile::Unmap(char* map, uint64_t size) {
+  ForgetPages(map);
+  munmap(map, size);
 }
 
 // Up to `size` bytes; fewer at the end of the file only.

@@ -21,8 +21,10 @@ class BlockFile {
 
   // [begin, end) mapped, where three quarters of it or more are known to be in the page cache, else
   // null; `begin` is a multiple of the page size. What is written there stays with this process. To
-  // be unmapped by the caller.
+  // be unmapped by the caller, while this is there: a process that ends because the file was made
+  // shorter names it.
   char* MapCached(uint64_t begin, uint64_t end) const;
+  static void Unmap(char* map, uint64_t size);
 
   const std::string& path() const { return path_; }
 

@@ -102,7 +102,7 @@ struct Loaded {
 
 void Unmap(std::vector<Buffer>& maps) {
   for (const Buffer& map : maps)
-    if (map.data) munmap(map.data, map.size);
+    if (map.data) BlockFile::Unmap(map.data, map.size);
   maps.clear();
 }
 

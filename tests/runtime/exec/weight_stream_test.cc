@@ -152,6 +152,24 @@ TEST(WeightStream, ShorterThanItWas) {
   EXPECT_THROW(stream.Wait(0), Error);
 }
 
+// Once it is mapped nothing but the end of the process is left, which says why.
+TEST(WeightStreamDeathTest, ShorterWhileInUse) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const std::string path = TempPath("in_use");
+  std::ofstream(path, std::ios::binary) << std::string(1 << 20, 'x');
+  if (!IsCached(path)) GTEST_SKIP() << "the file that was just written is not in the page cache";
+  auto use = [&] {
+    WeightStream stream({ReadPlan("0LOAD,0F0,0EVICT\n", "plan").ranks[0]},
+                        {{0, {{path, 0, 1 << 20}}}});
+    stream.Load(0);
+    const char* data = stream.Wait(0)[0];
+    std::filesystem::resize_file(path, 1 << 16);
+    for (size_t i = 0; i < 1 << 20; i += 4096)
+      static_cast<void>(*static_cast<const volatile char*>(data + i));
+  };
+  EXPECT_DEATH(use(), "in_use.*: it became shorter, or cannot be read any more, while weights in it");
+}
+
 TEST(WeightStream, FailuresNameTheFile) {
   const std::string path = TempPath("short");
   MakeFile(path, 10'000, 3);
