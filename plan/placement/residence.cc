@@ -159,8 +159,8 @@ Residence ReadResidence(const Manifest& manifest, const DeviceMap& map, const st
   const int needed = std::max(count, 1);
   if (ranks > 1 && ranks != needed)
     throw Error(path,
-                "it has " + std::to_string(needed) + " numbered devices, one a rank; " +
-                    std::to_string(ranks) + " ranks were started",
+                "it has " + Counted(needed, "numbered device") + ", one a rank; " +
+                    Counted(ranks, "rank") + " were started",
                 "start " + std::to_string(needed) + ", or one rank for all of them");
   const bool one = ranks == 1 || needed == 1;
   std::vector<int> ranks_of(manifest.modules.size(), -1);
