@@ -138,9 +138,10 @@ class RankLoads {
       int victim = Victim(i);
       if (victim < 0)
         throw Error("rank " + std::to_string(rank_) + ", stage " + std::to_string(stage),
-                    "its weights take " + Plain(need) + ", with " + Plain(bytes_) +
-                        " loaded that are needed with them, of " + Plain(room_) +
-                        " for the weights of offloaded stages" +
+                    "its weights take " + Plain(need) +
+                        (bytes_ > 0 ? " beside " + Plain(bytes_) + " that are needed with them"
+                                    : "") +
+                        ", and " + Plain(room_) + " is given to the weights of offloaded stages" +
                         (HeldBytes(offload_, static_cast<size_t>(rank_)) > 0
                              ? " beside " + Plain(HeldBytes(offload_, static_cast<size_t>(rank_))) +
                                    " of tied weights that several of them use"
