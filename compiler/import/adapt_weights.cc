@@ -18,7 +18,7 @@ using torch::jit::Value;
 namespace {
 
 // At most `most` of the names, for a message.
-std::string Listed(const std::vector<std::string>& names, size_t most = 12) {
+std::string Listed(const std::vector<std::string>& names, size_t most = 100) {
   std::vector<std::string> shown(names.begin(),
                                  names.begin() + static_cast<long>(std::min(most, names.size())));
   return Join(shown, ", ") +
@@ -170,6 +170,9 @@ std::vector<std::string> TakeWeights(Model& model, const std::string& path) {
   if (!missing.empty())
     throw Error(path, "lacks " + std::to_string(missing.size()) + " weights: " + Listed(missing),
                 unexpected.empty() ? "" : "it has, unexpected: " + Listed(unexpected));
+  if (used.empty() && !wanted.empty())
+    throw Error(path, "has none of the model's weights: " + Listed(wanted, 12),
+                "it has, unexpected: " + Listed(unexpected, 12));
   if (!kept.empty())
     notes.push_back(path + " lacks " + Listed(kept) + ": kept as in " + model.file);
   if (!unexpected.empty())

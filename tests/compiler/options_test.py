@@ -77,6 +77,14 @@ class Options(CompilerTest):
         self.assertRegex(text, r"lacks \d weights: ")
         self.assertIn("unexpected: extra", text)
         state = {k: v.clone() for k, v in Net().state_dict().items()}
+        save_file({"model/" + k: v for k, v in state.items() if k != "head.weight"},
+                  self.at / "w.safetensors")
+        for meta in (False, True):
+            text = self.compile(self.exported(meta=meta), "--weights", self.at / "w.safetensors",
+                                code=1)
+            self.assertIn("lacks 10 weights: embed.weight" if meta
+                          else "has none of the model's weights: embed.weight", text)
+            self.assertIn("unexpected: model/embed.weight", text)
         state["layers.1.weight"] = torch.zeros(4, 4)
         save_file(state, self.at / "w.safetensors")
         self.assertIn('"layers.1.weight": is [4, 4], the model\'s "layers.1.weight" is [8, 8]',
