@@ -38,6 +38,16 @@ std::string Regions::name() const {
 }
 
 void RefuseName(const Model& model, const std::string& option, const std::string& name) {
+  for (Node* node : AllNodes(*model.graph)) {
+    if (node->owningBlock() == model.graph->block() || !Belongs(node, name)) continue;
+    while (node->owningBlock() != model.graph->block()) node = node->owningBlock()->owningNode();
+    throw Error(option,
+                "submodule \"" + name + "\" lies inside a " +
+                    (node->kind() == torch::jit::prim::Loop ? "loop" : "branch") + " (" +
+                    Origin(node) +
+                    ") that is decided while the model runs, which one module keeps whole",
+                "cut before or after it");
+  }
   const std::vector<std::string>& all = model.submodules;
   if (std::find(all.begin(), all.end(), name) != all.end())
     throw Error(option, "submodule \"" + name + "\" has no operations in the model",
@@ -72,18 +82,18 @@ Cuts CutsAtNames(const Model& model, const SplitSpec& split) {
 
 Cuts CutsAtChildren(const Model& model, const SplitSpec& split) {
   const std::string prefix = split.path.empty() ? "" : split.path + ".";
-  auto is_child = [&](std::string path) {
-    path = path.substr(0, path.find('@'));
-    return path.size() > prefix.size() && path.rfind(prefix, 0) == 0 &&
-           path.find('.', prefix.size()) == std::string::npos;
+  // The call of a child that the operation is part of; a container is never called itself.
+  auto child_of = [&](const Node* node) {
+    for (const std::string& path : ModuleStack(node))
+      if (path.size() > prefix.size() && path.rfind(prefix, 0) == 0)
+        return path.substr(0, path.find('.', prefix.size()));
+    return std::string();
   };
   Cuts cuts;
   std::string current;
   for (const Node* node : model.graph->nodes()) {
     if (!IsOperation(node)) continue;
-    std::string child;
-    for (const std::string& path : ModuleStack(node))
-      if (child.empty() && is_child(path)) child = path;
+    const std::string child = child_of(node);
     if (child.empty() || child == current) continue;
     if (!current.empty())
       cuts[node] = "a child of " + (split.path.empty() ? "the model" : split.path);

@@ -29,8 +29,14 @@ void RemoveMarkers(Model& model, bool cutting) {
   }
 }
 
-[[noreturn]] void RefuseRegion(const Model& model, const Node* node, const Regions& regions) {
-  throw Error(model.file + ": cut before " + Origin(node), "lies inside " + regions.name(),
+// `cut`: what asked for it; before `node`, behind `last`. A switch has no line of the model.
+[[noreturn]] void RefuseRegion(const Model& model, const std::string& cut, const Node* node,
+                               const Node* last, const Regions& regions) {
+  const bool placed = IsOperation(node) && node->sourceRange().source();
+  if (!placed) node = last;
+  throw Error(model.file + ": the cut " + cut + (placed ? ", before " : ", behind ") +
+                  node->kind().toUnqualString() + " (" + Origin(node) + ")",
+              "lies inside " + regions.name(),
               "move the marker out of it, or cut at another submodule");
 }
 
@@ -47,13 +53,15 @@ Assignment AssignRuns(Model& model, const SplitSpec& split) {
   Regions regions;
   int module = 0;
   bool any = false;  // whether the module has an operation
+  const Node* last = nullptr;
   std::string reason;
   for (auto it = model.graph->nodes().begin(); it != model.graph->nodes().end();) {
     Node* node = *it++;
     auto cut = cuts.find(node);
     if (cut != cuts.end()) reason = cut->second;
     if (IsMarker(node)) reason = "pipe_split(), " + Origin(node);
-    if (!reason.empty() && regions.inside) RefuseRegion(model, node, regions);
+    if (!reason.empty() && regions.inside)
+      RefuseRegion(model, IsMarker(node) ? "of " + reason : reason, node, last, regions);
     if (!reason.empty() && any) {
       ++module, any = false;
       out.reasons.push_back(reason);
@@ -65,6 +73,7 @@ Assignment AssignRuns(Model& model, const SplitSpec& split) {
     }
     regions.Pass(node);
     any = any || IsOperation(node);
+    if (IsOperation(node)) last = node;
     out.module_of[node] = module;
   }
   if (!any && module > 0) {  // a marker at the end
@@ -110,6 +119,7 @@ Assignment AssignEach(Model& model, const SplitSpec& split) {
   for (const auto& [name, module] : split.map) highest = std::max(highest, module);
   Regions regions;
   int region = -1;  // module of the region that the node lies in
+  const Node* last = nullptr;
   // Of lists and other nodes that are no operations: the last operation that they are made of.
   std::map<const Node*, const Node*> made_of;
   for (const Node* node : model.graph->nodes()) {
@@ -133,7 +143,9 @@ Assignment AssignEach(Model& model, const SplitSpec& split) {
     bool opens = !before && regions.inside;
     if (wanted < 0) wanted = before ? region : earliest;
     if (opens) region = wanted;
-    if (before && wanted != region && IsOperation(node)) RefuseRegion(model, node, regions);
+    if (before && wanted != region && IsOperation(node))
+      RefuseRegion(model, "of " + said, node, last, regions);
+    if (IsOperation(node)) last = node;
     if (wanted < earliest && IsOperation(node))
       throw Error(said,
                   Origin(node) + " is in module " + std::to_string(wanted) +

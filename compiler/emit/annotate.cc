@@ -77,7 +77,8 @@ std::string AnnotateCode(const std::string& text, const torch::jit::SourceRangeR
         if (parts[0] != submodule || where != line) {
           std::string comment = parts[0];
           if (where != line && !where.empty()) comment += (comment.empty() ? "" : "  ") + where;
-          if (!comment.empty()) out += "    # " + comment + "\n";
+          if (comment.empty()) comment = "(the model itself)";
+          out += "    # " + comment + "\n";
           submodule = parts[0], line = where;
         }
       }

@@ -143,6 +143,7 @@ class Options(CompilerTest):
         layers = [f"layers.{i}" for i in range(4)]
         self.assertEqual(self.covers("--split", "children:layers"),
                          [["embed", "layers.0"], ["layers.1"], ["layers.2"], ["layers.3", "head"]])
+        self.assertEqual(self.covers("--split", "children"), [["embed"], layers, ["head"]])
         self.assertEqual(self.covers("--split-after", "embed,layers.2"),
                          [["embed"], layers[:3], [layers[3], "head"]])
         self.assertEqual(self.covers("--split", "modules:layers.1", "--split-after", "layers.2"),

@@ -36,8 +36,16 @@ class Refusals(CompilerTest):
                 x = m.b(x)
             return m.a(x)
 
-        self.refused(body, "lies inside a torch.no_grad() region", "move the marker out",
-                     "refusals_test.py")
+        self.refused(body, "the cut of pipe_split(), ", "lies inside a torch.no_grad() region",
+                     "move the marker out", "linear (submodule \"a\", ", "refusals_test.py")
+
+        def last(m, x):
+            with torch.no_grad():
+                x = m.a(x)
+            return m.b(x)
+
+        self.refused(last, "the cut after a, behind linear (submodule \"a\", ",
+                     "refusals_test.py", "lies inside a torch.no_grad() region", options=["--split-after", "a"])
 
     def test_autocast(self):
         def body(m, x):

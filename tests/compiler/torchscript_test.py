@@ -238,6 +238,18 @@ class TorchScript(CompilerTest):
                     parts.append(x[i])
                 return parts
 
+        class Rows(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+
+            def forward(self, x):
+                for i in range(x.size(0)):
+                    x = self.a(x) + i
+                return self.b(x)
+
+        self.refused(Rows(), 'submodule "a" lies inside a loop', "torchscript_test.py",
+                     "cut before or after it", options=["--split", "modules:a"])
         self.refused(Branch(), "lies inside a branch", "torchscript_test.py", "move it out")
         self.refused(Assigns(), "torchscript_test.py", 'attribute "last"', "self.last.copy_(value)")
         self.refused(Lists(), 'input "xs" is a List[Tensor]')

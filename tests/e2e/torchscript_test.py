@@ -1,9 +1,9 @@
 """A traced and a scripted model, whose files record no sizes, trained on several ranks."""
 import unittest
 
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
-from support import LENGTH, SGD, Case, gpt, run_ranks, token_job, torch
+from support import LENGTH, SGD, Case, gpt, pipewright, run_ranks, token_job, torch
 
 
 class TorchScript(Case):
@@ -46,6 +46,31 @@ class TorchScript(Case):
                                self.path("y.safetensors"), mpi=False)
             self.assertEqual(result.code, 0, result.out)
             self.assertEqual("view to [4, -1] mixes the 2 samples" in result.out, warned, result.out)
+
+    def test_a_size_that_depends_on_the_data(self):
+        class Chosen(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.a, self.b = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+
+            def forward(self, x):
+                y = self.a(x)
+                return self.b(y[y.sum(1) > 0]) + x.mean()
+
+        torch.manual_seed(0)
+        model = Chosen()
+        torch.jit.script(model).save(str(self.path("chosen.pt")))
+        package = self.compile("chosen.pt", "chosen.pkg", "--split", "modules:b")
+        x = torch.randn(8, 4)
+        save_file({"x": x}, self.path("x.safetensors"))
+        arguments = ("infer", package, "--input", self.path("x.safetensors"), "-o",
+                     self.path("y.safetensors"))
+        self.assert_fails(run_ranks(2, *arguments, mpi=False), "depend on the data cannot be sent")
+        conf = self.path("one.json")
+        self.succeed(pipewright("conf", package, "--ranks", 1, "-o", conf))
+        self.succeed(run_ranks(1, *arguments, "--conf", conf, mpi=False))
+        (found,) = load_file(self.path("y.safetensors")).values()
+        self.assertTrue(torch.equal(found, model(x)))
 
 
 if __name__ == "__main__":
