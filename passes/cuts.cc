@@ -52,6 +52,20 @@ void RefuseName(const Model& model, const std::string& option, const std::string
   if (std::find(all.begin(), all.end(), name) != all.end())
     throw Error(option, "submodule \"" + name + "\" has no operations in the model",
                 "name the submodule that follows it");
+  const std::string called = name.substr(0, name.find('@'));
+  if (called != name && std::find(all.begin(), all.end(), called) != all.end()) {
+    int calls = 0;
+    for (const Node* node : model.graph->nodes())
+      for (const std::string& path : ModuleStack(node))
+        if (path == called || path.rfind(called + "@", 0) == 0)
+          calls = std::max(calls, path == called ? 1 : 1 + std::atoi(&path[called.size() + 1]));
+    throw Error(option,
+                "submodule \"" + called + "\" is called " +
+                    (calls == 1 ? "once" : std::to_string(calls) + " times"),
+                calls < 2 ? "name it " + called
+                          : "its calls are " + called + " and " + called + "@1" +
+                                (calls > 2 ? " to @" + std::to_string(calls - 1) : ""));
+  }
   size_t shown = std::min<size_t>(20, all.size());
   throw Error(option, "there is no submodule \"" + name + "\"" + Suggest(name, all),
               "submodules: " + Join({all.begin(), all.begin() + static_cast<long>(shown)}, ", ") +

@@ -11,6 +11,7 @@
 #include "plan/error.h"
 #include "plan/reduce_order.h"
 #include "plan/stage_graph.h"
+#include "plan/step_rules.h"
 
 namespace pipewright {
 
@@ -51,7 +52,8 @@ class Lowering {
     std::stable_sort(messages.begin(), messages.end(),
                      [](const Incoming& a, const Incoming& b) { return a.gap < b.gap; });
     const std::vector<Action>& computes = plan_.ranks[rank];
-    std::vector<int> step_ends = StepEnds(rank);
+    std::vector<int> step_ends;
+    if (!index_.backward.empty()) step_ends = StepEnds(plan_, rank);
     std::vector<Action> out;
     out.reserve(computes.size() + 2 * messages.size() + 4);
     auto next = messages.begin();
@@ -173,20 +175,6 @@ class Lowering {
         if (graph_.edges[e].gradient)
           send(ActionKind::kSendBackward, s, graph_.edges[e].from, BackwardMicrobatch(compute));
     }
-  }
-
-  // Behind how many computes each step ends: after its last backward on this rank.
-  std::vector<int> StepEnds(int rank) {
-    if (index_.backward.empty()) return {};
-    std::vector<int> ends(plan_.steps, 0);
-    const auto& computes = plan_.ranks[rank];
-    for (size_t k = 0; k < computes.size(); ++k) {
-      const Action& a = computes[k];
-      if (HasBackward(a) || a.kind == ActionKind::kWeightGrad)
-        ends[BackwardMicrobatch(a) / plan_.microbatches] = static_cast<int>(k) + 1;
-    }
-    for (int i = 1; i < plan_.steps; ++i) ends[i] = std::max(ends[i], ends[i - 1]);
-    return ends;
   }
 
   void AppendStep(int rank, std::vector<Action>& out) {

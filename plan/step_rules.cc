@@ -1,5 +1,6 @@
 #include "plan/step_rules.h"
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
@@ -126,10 +127,7 @@ struct StepRules {
 
 }  // namespace
 
-void CheckSteps(const Plan& plan, const StageGraph& graph) {
-  bool stepping = false;
-  for (const auto& actions : plan.ranks)
-    for (const Action& a : actions) stepping |= a.kind == ActionKind::kStep;
+static StepRules RulesOf(const Plan& plan, const StageGraph& graph) {
   size_t stages = graph.ranks_of.size();
   StepRules rules{plan,
                   std::vector<char>(stages),
@@ -140,9 +138,23 @@ void CheckSteps(const Plan& plan, const StageGraph& graph) {
     for (const Action& a : actions) rules.backward |= HasBackward(a);
   for (const ReduceExchange& x : ReduceExchanges(graph))
     for (int s : x.stages) rules.reducing[s] = true;
-  std::vector<std::vector<int>> own(plan.ranks.size());  // [rank] -> stages
+  return rules;
+}
+
+// [rank]
+static std::vector<std::vector<int>> StagesOfRanks(const Plan& plan, const StageGraph& graph) {
+  std::vector<std::vector<int>> own(plan.ranks.size());
   for (int s = 0; s < graph.stages; ++s)
     for (int r : graph.ranks_of[s]) own[r].push_back(s);
+  return own;
+}
+
+void CheckSteps(const Plan& plan, const StageGraph& graph) {
+  bool stepping = false;
+  for (const auto& actions : plan.ranks)
+    for (const Action& a : actions) stepping |= a.kind == ActionKind::kStep;
+  StepRules rules = RulesOf(plan, graph);
+  std::vector<std::vector<int>> own = StagesOfRanks(plan, graph);
   for (size_t r = 0; r < plan.ranks.size(); ++r) {
     rules.rank = static_cast<int>(r);
     for (int s : own[r]) rules.stages[s] = {}, rules.here[s] = true;
@@ -161,6 +173,35 @@ void CheckSteps(const Plan& plan, const StageGraph& graph) {
         throw Error(where + "REDUCE_GRAD", "rule \"step\": REDUCE_GRAD is missing");
     }
   }
+}
+
+void CheckScheduleSteps(const Plan& schedule, const StageGraph& graph) {
+  StepRules rules = RulesOf(schedule, graph);
+  std::vector<std::vector<int>> own = StagesOfRanks(schedule, graph);
+  for (size_t r = 0; r < schedule.ranks.size(); ++r) {
+    rules.rank = static_cast<int>(r);
+    for (int s : own[r]) rules.stages[s] = {};
+    const std::vector<int> ends =
+        rules.backward ? StepEnds(schedule, rules.rank) : std::vector<int>();
+    size_t ended = 0;
+    for (rules.position = 0; rules.position < schedule.ranks[r].size(); ++rules.position) {
+      for (; ended < ends.size() && ends[ended] <= static_cast<int>(rules.position); ++ended)
+        for (int s : own[r]) ++rules.stages[s].steps, ++rules.stages[s].reduces;
+      rules.Visit(schedule.ranks[r][rules.position], rules.backward);
+    }
+  }
+}
+
+std::vector<int> StepEnds(const Plan& schedule, int rank) {
+  std::vector<int> ends(schedule.steps, 0);
+  const auto& computes = schedule.ranks[rank];
+  for (size_t k = 0; k < computes.size(); ++k) {
+    const Action& a = computes[k];
+    if (HasBackward(a) || a.kind == ActionKind::kWeightGrad)
+      ends[BackwardMicrobatch(a) / schedule.microbatches] = static_cast<int>(k) + 1;
+  }
+  for (int i = 1; i < schedule.steps; ++i) ends[i] = std::max(ends[i], ends[i - 1]);
+  return ends;
 }
 
 }  // namespace pipewright

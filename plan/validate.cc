@@ -101,6 +101,7 @@ PlanReport ValidateSchedule(const Plan& schedule, const StageGraph& stage_graph)
   CheckRange(plan, graph);
   ComputeIndex computes = IndexCompute(plan, graph);
   UnitEnds(plan, graph, computes);
+  CheckScheduleSteps(plan, graph);
   EdgeIndex edges = IndexEdges(graph);
   PlanReport report;
   for (size_t r = 0; r < plan.ranks.size(); ++r)

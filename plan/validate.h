@@ -41,7 +41,8 @@ PlanReport Validate(const Plan& plan, const StageGraph& graph);
 // The same with the graph that the plan's own text gives (GraphOf).
 PlanReport Validate(const Plan& plan);
 
-// A schedule of compute actions alone: range, once, rank, order, deadlock.
+// A schedule of compute actions alone: range, once, rank, order, version, step, deadlock. Its steps
+// end where Lower ends them.
 PlanReport ValidateSchedule(const Plan& schedule, const StageGraph& graph);
 
 }  // namespace pipewright

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "plan/call_text.h"
 #include "plan/error.h"
 #include "plan/json.h"
 #include "plan/text.h"
@@ -60,12 +61,13 @@ Data::Data(std::shared_ptr<DataSource> source, const DataJob& job, const Manifes
     if (std::find(names.begin(), names.end(), input) == names.end())
       throw Error(where + ".inputs",
                   "the model has no input \"" + input + "\"" + Suggest(input, names),
-                  "its inputs: " + Join(names, ", "));
+                  CallText(manifest));
   for (int id : manifest.inputs) {
     const ValueInfo& value = manifest.values[id];
     auto column = job.inputs.find(value.name);
     if (!tokens && column == job.inputs.end())
-      throw Error(where + ".inputs", "the input \"" + value.name + "\" is missing");
+      throw Error(where + ".inputs", "the input \"" + value.name + "\" is missing",
+                  CallText(manifest));
     columns_.push_back(Find(tokens ? "tokens" : column->second, where + ".inputs"));
     // Where the model file does not say, what the data has.
     columns_.back().wanted = value.dtype.empty() ? columns_.back().type : DtypeOf(value.dtype);

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "plan/atomic_file.h"
+#include "plan/call_text.h"
 #include "plan/error.h"
 #include "plan/safetensors.h"
 #include "plan/text.h"
@@ -29,6 +30,11 @@ struct InputFile {
 
   void Open(const std::string& path, const Manifest& manifest) {
     file = std::make_unique<SafetensorsFile>(path);
+    std::vector<std::string> names;
+    for (const TensorInfo& info : file->header().tensors) names.push_back(info.name);
+    for (int id : manifest.inputs)
+      if (const std::string& name = manifest.values[id].name; !file->Find(name))
+        throw Error(NoTensor(path, name, names).what() + ("; " + CallText(manifest)));
     for (int id : manifest.inputs) {
       const TensorInfo& info = file->At(manifest.values[id].name);
       inputs.push_back(&info);

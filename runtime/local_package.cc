@@ -3,6 +3,7 @@
 #include <map>
 
 #include "passes/random_ops.h"
+#include "plan/call_text.h"
 #include "plan/error.h"
 #include "plan/text.h"
 #include "runtime/module_weights.h"
@@ -33,7 +34,8 @@ LocalPackage::LocalPackage(const std::string& package, bool training)
 std::vector<c10::IValue> LocalPackage::Begin(std::vector<c10::IValue> inputs) const {
   if (inputs.size() != manifest_.inputs.size())
     throw Error("package", "the model takes " + std::to_string(manifest_.inputs.size()) +
-                               " inputs, not " + std::to_string(inputs.size()));
+                               " inputs, not " + std::to_string(inputs.size()),
+                CallText(manifest_));
   std::vector<c10::IValue> values(manifest_.values.size());
   for (size_t i = 0; i < inputs.size(); ++i) values[manifest_.inputs[i]] = std::move(inputs[i]);
   return values;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "plan/call_text.h"
 #include "plan/dtype.h"
 #include "plan/error.h"
 #include "plan/symbol.h"
@@ -45,9 +46,10 @@ std::map<std::string, int64_t> BindSymbols(const Manifest& manifest,
     if (value.kind != "tensor" || value.dtype.empty()) continue;
     if (DtypeOf(value.dtype) != inputs[i].type)
       throw Error(where, "is " + DtypeName(inputs[i].type) + ", the model takes " + value.dtype,
-                  "save it as " + value.dtype);
+                  "save it as " + value.dtype + "; " + CallText(manifest));
     if (value.shape.size() != inputs[i].sizes.size())
-      throw Error(where, "has sizes " + found + ", the model takes " + Shown(value));
+      throw Error(where, "has sizes " + found + ", the model takes " + Shown(value),
+                  CallText(manifest));
     for (size_t d = 0; d < value.shape.size(); ++d) {
       int64_t size = inputs[i].sizes[d];
       if (IsSymbol(value.shape[d])) {
@@ -66,7 +68,8 @@ std::map<std::string, int64_t> BindSymbols(const Manifest& manifest,
       } else if (value.shape[d].find_first_not_of("0123456789") == std::string::npos &&
                  value.shape[d] != std::to_string(size)) {
         throw Error(where, "has sizes " + found + ", the model takes " + Shown(value),
-                    "export it with a dynamic dimension, or give it data of this size");
+                    CallText(manifest) +
+                        ": export it with a dynamic dimension, or give it data of this size");
       }
     }
   }

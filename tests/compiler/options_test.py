@@ -214,7 +214,8 @@ class Options(CompilerTest):
                 (["--split", "no.json"], 1, "no.json"),
                 (["--shared", "transmit:wte"], 1, 'no weight "wte"'),
                 (["--shared", "some"], 2, "is none of replicate, transmit"),
-                (["--inputs", "idx"], 2, "one recorded call")):
+                (["--split", "modules:layers.1@1"], 1, '"layers.1" is called once'),
+                (["--inputs", "idx"], 2, "one recorded call, (idx: int64 [3, 5])")):
             with self.subTest(options):
                 self.assertIn(part, self.compile(path, *options, code=code))
 

@@ -224,4 +224,21 @@ TEST(Lower, ReplicasAndSharedWeights) {
   }
 }
 
+TEST(Lower, StepsThatMingleAreRefused) {
+  for (auto [text, wrong] :
+       {std::pair{"0F0,0F1,0B0,0STEP,0B1,0STEP", "rank 0, action 1, 0F1: rule \"step\""},
+        {"0F0,0B0,0F1@0,0STEP,0B1@1,0STEP", "rule \"version\""},
+        {"0F0,0B0,0STEP,0F1,0B1,0STEP", ""}}) {
+    Plan plan = ReadPlan(text, "p");
+    std::string said;
+    try {
+      ValidateSchedule(plan, GraphOf(plan));
+    } catch (const Error& e) {
+      said = e.what();
+    }
+    EXPECT_NE(said.find(wrong), std::string::npos) << text << said;
+    EXPECT_EQ(said.empty(), *wrong == '\0') << text << said;
+  }
+}
+
 }  // namespace pipewright

@@ -12,6 +12,7 @@ namespace pipewright {
 
 TEST(Text, SuggestsTheNearestWord) {
   EXPECT_EQ(Suggest("shedule", {"schedule", "steps", "seed"}), " (did you mean \"schedule\"?)");
+  EXPECT_EQ(Suggest("bkl", {"blk", "head"}), " (did you mean \"blk\"?)");
   EXPECT_EQ(Suggest("zebra", {"schedule", "steps"}), "");
 }
 
