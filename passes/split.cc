@@ -120,6 +120,7 @@ Assignment AssignEach(Model& model, const SplitSpec& split) {
   Regions regions;
   int region = -1;  // module of the region that the node lies in
   const Node* last = nullptr;
+  std::map<int, int> unnamed;  // by module: operations that nobody places
   // Of lists and other nodes that are no operations: the last operation that they are made of.
   std::map<const Node*, const Node*> made_of;
   for (const Node* node : model.graph->nodes()) {
@@ -141,7 +142,10 @@ Assignment AssignEach(Model& model, const SplitSpec& split) {
     bool before = regions.inside;
     regions.Pass(node);
     bool opens = !before && regions.inside;
-    if (wanted < 0) wanted = before ? region : earliest;
+    if (wanted < 0) {
+      wanted = before ? region : earliest;
+      if (IsOperation(node)) ++unnamed[std::max(wanted, earliest)];
+    }
     if (opens) region = wanted;
     if (before && wanted != region && IsOperation(node))
       RefuseRegion(model, "of " + said, node, last, regions);
@@ -157,7 +161,16 @@ Assignment AssignEach(Model& model, const SplitSpec& split) {
     highest = std::max(highest, wanted);
   }
   out.modules = highest + 1;
-  for (int m = 0; m <= highest; ++m) out.reasons.push_back("placed by " + said);
+  for (int m = 0; m <= highest; ++m) {
+    std::vector<std::string> names;
+    for (const auto& [name, module] : split.map)
+      if (module == m) names.push_back(name);
+    out.reasons.push_back("placed by " + said + (names.empty() ? "" : ": " + Join(names, ", ")));
+    if (unnamed.count(m))
+      out.notes.emplace_back(m, "operations of no submodule that it names: " +
+                                    std::to_string(unnamed[m]) +
+                                    ", each with the last of what it uses");
+  }
   SortByModule(model, out);
   return out;
 }

@@ -226,6 +226,13 @@ class Options(CompilerTest):
                      "gives tanh_1 to module1", "shared embed.weight: replicated in",
                      "one weight: embed.weight, head.weight"):
             self.assertIn(part, text)
+        text, _ = self.compiled("--explain", "--split", "modules:layers.2", "--shared", "transmit")
+        self.assertIn("shared embed.weight: kept in module0, transmitted to module1", text)
+        (self.at / "split.json").write_text('{"embed": 0, "layers.0": 0, "layers": 1}')
+        text, _ = self.compiled("--explain", "--split", self.at / "split.json")
+        self.assertRegex(text, r"module1, cut placed by --split .*split.json: layers\n")
+        self.assertIn("operations of no submodule that it names: 4, each with the last of what it "
+                      "uses", text)
 
     def test_views_of_one_storage(self):
         class Views(nn.Module):
