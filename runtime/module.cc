@@ -123,6 +123,37 @@ static void BeginVectorMath() {
   [[maybe_unused]] static const bool done = at::ones({1024}).sqrt().defined();
 }
 
+// What the parser says of `text`, with a caret where it draws none: at the end of a line, where a
+// token is missing, and at an indentation. With a cure for what is Python but no TorchScript.
+static std::string ParserSays(const std::string& said, const std::string& text) {
+  std::string out = said;
+  const std::string line_key = "\", line ";
+  const size_t at = said.find(line_key);
+  if (at != std::string::npos && said.find("<--- HERE") == std::string::npos) {
+    const std::vector<std::string> lines = Split(text, '\n');
+    size_t number = std::strtoul(&said[at + line_key.size()], nullptr, 10);
+    const bool missing = said.rfind("expected", 0) == 0;
+    auto start = [&] { return lines[number - 1].find_first_not_of(" \t\r"); };
+    auto skip = [&] { return start() == std::string::npos || lines[number - 1][start()] == '#'; };
+    if (number >= 1 && number <= lines.size()) {
+      // What is missing in front of an indented line is missing at the end of the one before.
+      if (missing && said.find("found 'indent'") != std::string::npos)
+        do --number;
+        while (number > 1 && skip());
+      number = std::max<size_t>(number, 1);
+      const std::string& line = lines[number - 1];
+      const size_t end = line.find_last_not_of(" \t\r") + 1;
+      while (!out.empty() && std::isspace(static_cast<unsigned char>(out.back()))) out.pop_back();
+      out += "\nline " + std::to_string(number) + ":\n" + line + "\n" +
+             std::string(missing ? end : std::min(start(), end), ' ') + "~ <--- HERE";
+    }
+  }
+  if (said.find("undefined value F:") != std::string::npos ||
+      said.find("torch.nn.functional.") != std::string::npos)
+    out += "\nmodules are TorchScript: write torch.relu(x) for F.relu(x), and so on";
+  return out;
+}
+
 // `runs`: with what only a run needs.
 static LoadedModule Load(const std::string& package, const Manifest& manifest, int index,
                          WeightSource weights, const std::vector<bool>& left_out,
@@ -154,7 +185,7 @@ static LoadedModule Load(const std::string& package, const Manifest& manifest, i
     forward = &type->getMethod("forward");
     forward->ensure_defined();
   } catch (const std::exception& e) {
-    throw Error(path, "does not compile\n" + WithoutBacktrace(e.what()));
+    throw Error(path, "does not compile\n" + ParserSays(WithoutBacktrace(e.what()), text));
   }
   CheckInterface(path, manifest, info, *type, forward->getSchema());
 

@@ -94,6 +94,16 @@ TEST(Module, ErrorsOfEditedCodeNameFileLineAndCaret) {
   EXPECT_EQ(text.find("Exception raised from"), std::string::npos) << text;
   text = ErrorOf(Changed(kScale, "torch.mul(x, scale)", "torch.mul(x, scale"));
   EXPECT_NE(text.find("module0.py\", line "), std::string::npos) << text;
+  for (auto [from, to, caret] :
+       {std::tuple{"-> Tensor:", "-> Tensor",
+                   "line 7:\n    x: Tensor) -> Tensor\n                        ~ <--- HERE"},
+        {"    return ", "   return ", "\n   ~ <--- HERE"}}) {
+    text = ErrorOf(Changed(kScale, from, to));
+    EXPECT_NE(text.find("module0.py\", line "), std::string::npos) << text;
+    EXPECT_NE(text.find(caret), std::string::npos) << text;
+  }
+  text = ErrorOf(Changed(kScale, "torch.mul(", "F.mul("));
+  EXPECT_NE(text.find("write torch.relu(x) for F.relu(x)"), std::string::npos) << text;
   text = ErrorOf(Changed(kScale, "x: Tensor", "x: Tensor, extra: Tensor"));
   EXPECT_NE(text.find("forward takes (x, extra) where manifest.json says (x)"), std::string::npos)
       << text;
