@@ -64,7 +64,10 @@ class Isolator {
     collect(model_.graph->return_node(), model_.graph->return_node());
   }
 
-  [[noreturn]] void Refuse(const Write& write, const Write& use, const std::string& why) const {
+  [[noreturn]] void Refuse(
+      const Write& write, const Write& use, const std::string& why,
+      const std::string& cure = "use the operation that makes a new tensor (x = x + y instead of "
+                                "x += y), or cut elsewhere") const {
     throw Error(
         model_.file + ": " + write.node->kind().toUnqualString() + ", " + Origin(write.node),
         "writes in place to memory that " +
@@ -73,8 +76,7 @@ class Isolator {
                  : std::string(use.node->kind().toUnqualString()) + " (" + Origin(use.node) +
                        ") uses") +
             "; " + why,
-        "use the operation that makes a new tensor (x = x + y instead of x += y), or cut "
-        "elsewhere");
+        cure);
   }
 
   void Check(const Write& write) {
@@ -91,7 +93,8 @@ class Isolator {
         Refuse(write, use,
                "buffer \"" + model_.weights[held->offset()].names[0] + "\", written in module " +
                    std::to_string(module) + " and used in module " + std::to_string(user) +
-                   ": a buffer that is written belongs to one module");
+                   ": a buffer that is written belongs to one module",
+               "cut before or after all that uses the buffer");
       if (use.position <= write.position || Producer(use.value) > module) continue;
       bool shared = local.Find(use.value) == local.Find(write.value);
       bool seen = user == module ? shared : Producer(use.value) == module && shared;

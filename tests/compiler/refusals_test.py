@@ -112,7 +112,8 @@ class Refusals(CompilerTest):
             m.seen.add_(1)
             return m.b(y)
 
-        self.refused(body, "a buffer that is written belongs to one module")
+        self.refused(body, "a buffer that is written belongs to one module",
+                     "cut before or after all that uses the buffer")
 
     def test_operators_of_python(self):
         @torch.library.custom_op("ours::twice", mutates_args=())
