@@ -53,7 +53,8 @@ int RunProgram(const char* name, const char* description, const Command* command
     if (IsFirstRank()) std::cerr << name << ": " << e.what() << "\n";
     return kUsage;
   } catch (const std::exception& e) {
-    std::cerr << name << ": " << e.what() << "\n";
+    const std::string what = e.what();  // torch appends its own call stack
+    std::cerr << name << ": " << what.substr(0, what.find("\nException raised from")) << "\n";
     return kFailure;
   }
 }

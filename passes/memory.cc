@@ -84,6 +84,7 @@ void JoinNode(Node* top, MemoryClasses& classes) {
       for (size_t i = 0; i < node->inputs().size(); ++i) {
         if (!HasMemory(node->inputs()[i])) continue;
         if (structure || (i == 0 && MayReturnInput(node)) ||
+            (schema && o >= schema->returns().size()) ||  // as many results as it takes: unknown
             (schema && i < schema->arguments().size() &&
              schema->may_contain_alias({c10::SchemaArgType::input, i},
                                        {c10::SchemaArgType::output, o})))

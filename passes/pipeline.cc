@@ -17,6 +17,8 @@
 
 namespace pipewright {
 
+static constexpr char kFault[] = "this is a fault of pipewright: please report it with the model";
+
 std::vector<ModuleBody> RunPasses(Model& model, const PipelineOptions& options) {
   Assignment assignment;
   const std::vector<std::pair<const char*, std::function<void()>>> passes = {
@@ -49,13 +51,19 @@ std::vector<ModuleBody> RunPasses(Model& model, const PipelineOptions& options) 
   if (!options.dump.empty()) std::filesystem::create_directories(options.dump);
   dump("00_import");
   for (size_t i = 0; i < passes.size(); ++i) {
-    passes[i].second();
+    try {
+      passes[i].second();
+    } catch (const Error&) {
+      throw;
+    } catch (const std::exception& e) {
+      throw Error(model.file, std::string("pass ") + passes[i].first + " fails: " + e.what(), kFault);
+    }
     try {
       model.graph->lint();
     } catch (const std::exception& e) {
       throw Error(model.file,
                   std::string("pass ") + passes[i].first + " broke the graph: " + e.what(),
-                  "this is a fault of pipewright: please report it with the model");
+                  kFault);
     }
     char number[32];
     std::snprintf(number, sizeof number, "%02zu_", i + 1);

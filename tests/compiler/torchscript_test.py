@@ -210,6 +210,23 @@ class TorchScript(CompilerTest):
         for part in parts:
             self.assertIn(part, text)
 
+    def test_a_dict_that_is_looped_over(self):
+        class Sums(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+
+            def forward(self, x):
+                x = self.a(x)
+                x = x * 2
+                x += 1
+                for key, value in {"x": x, "y": x * 2}.items():
+                    x = x + value * len(key)
+                return self.b(x)
+
+        self.check(Sums(), [torch.randn(3, 4)], ["--split", "modules:b"], script=scripted,
+                   tolerance=1e-6)
+
     def test_refusals(self):
         class Branch(nn.Module):
             def forward(self, x):
