@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 
 #include "plan/error.h"
 #include "plan/lower.h"
@@ -12,9 +11,10 @@
 
 namespace pipewright {
 
+// -1: of no stage, where these are only the last ones of a partition.
 static std::vector<int> StageOfNode(const PartitionProblem& problem,
                                     const PartitionResult& result) {
-  std::vector<int> stage_of(problem.nodes.size(), 0);
+  std::vector<int> stage_of(problem.nodes.size(), -1);
   for (size_t s = 0; s < result.stages.size(); ++s)
     for (int node : result.stages[s].nodes) stage_of[node] = static_cast<int>(s);
   return stage_of;
@@ -31,10 +31,11 @@ static StageGraph GraphOf(const PartitionProblem& problem, const PartitionResult
   for (const PartitionValue& value : problem.values) {
     if (value.producer < 0) continue;
     int from = stage_of[value.producer];
+    if (from < 0) continue;
     bool leaves = false;
     for (int consumer : value.consumers) {
       int to = stage_of[consumer];
-      if (to == from) continue;
+      if (to == from || to < 0) continue;
       leaves = true;
       // A backward node's value goes back along the edge of the forward ones.
       bool& gradient = edges[{std::min(from, to), std::max(from, to)}];
@@ -48,8 +49,17 @@ static StageGraph GraphOf(const PartitionProblem& problem, const PartitionResult
   return graph;
 }
 
+// Whether each stage hands on to the next, no other, and gets a gradient back.
+static bool IsChain(const StageGraph& graph) {
+  bool chain = static_cast<int>(graph.edges.size()) == graph.stages - 1;
+  for (size_t e = 0; chain && e < graph.edges.size(); ++e)
+    chain = graph.edges[e].from == static_cast<int>(e) && graph.edges[e].gradient &&
+            graph.edges[e].to == graph.edges[e].from + 1;
+  return chain;
+}
+
 double StepTime(const PartitionProblem& problem, const PartitionResult& result,
-                const StepOptions& step) {
+                const StepOptions& step, bool* is_chain) {
   Costs costs;
   std::vector<double> output;
   StageGraph graph = GraphOf(problem, result, output);
@@ -73,137 +83,10 @@ double StepTime(const PartitionProblem& problem, const PartitionResult& result,
   }
   Plan plan =
       MakeSchedule(step.schedule, graph.ranks, graph.stages, step.microbatches, graph.ranks_of);
-  bool chain = static_cast<int>(graph.edges.size()) == graph.stages - 1;
-  for (size_t e = 0; chain && e < graph.edges.size(); ++e)
-    chain = graph.edges[e].from == static_cast<int>(e) && graph.edges[e].gradient &&
-            graph.edges[e].to == graph.edges[e].from + 1;
+  const bool chain = IsChain(graph);
+  if (is_chain) *is_chain = chain;
   if (!chain) plan = Lower(plan, graph);
   return Measure(plan, costs, Simulate(plan, costs)).makespan;
-}
-
-// Whether the schedule's backward is in halves, of which only the first holds up other stages.
-static bool SplitsBackward(const std::string& schedule) {
-  static const std::set<std::string> kWhole = {"gpipe", "1f1b",    "interleaved",
-                                               "bfs",   "chimera", "hanayo"};
-  return !kWhole.count(schedule);
-}
-
-// Of each unit, on the fastest devices: what must pass before its first forward and after its last
-// backward, what it does itself for one microbatch, and until its gradient leaves; and both ways
-// with what comes from other stages, where all before the unit is on those.
-struct Ways {
-  std::vector<double> to, back, own, until_gradient, to_alone, back_alone;
-
-  Ways(const PartitionProblem& problem, const UnitGraph& graph, const StepOptions& step,
-       double speed) {
-    size_t count = graph.units.size();
-    for (auto* list : {&to, &back, &own, &until_gradient, &to_alone, &back_alone})
-      list->assign(count, 0);
-    std::vector<double> forward(count, 0), backward(count, 0);
-    std::map<std::pair<int, int>, Way> ways = WaysBetween(problem, graph);
-    double half = SplitsBackward(step.schedule) ? 0.5 : 1;
-    for (int u = 0; u < static_cast<int>(count); ++u) {
-      for (int node : graph.units[u].nodes) {
-        const PartitionNode& n = problem.nodes[node];
-        forward[u] += n.device_time * n.forward_share / speed;
-        backward[u] += n.device_time * (1 - n.forward_share) * half / speed;
-        own[u] += n.device_time / speed;
-      }
-      until_gradient[u] = forward[u] + backward[u];
-      for (int before : graph.previous[u]) {
-        const Way& way = ways[{before, u}];
-        double there = to[before] + forward[before];
-        to[u] = std::max(to[u], there);
-        to_alone[u] = std::max(to_alone[u], there + way.time);
-        if (!way.gradient) continue;
-        double home = back[before] + backward[before];
-        back[u] = std::max(back[u], home);
-        back_alone[u] = std::max(back_alone[u], home + way.time);
-      }
-    }
-  }
-
- private:
-  struct Way {
-    double time = 0;        // one way, over the best link
-    bool gradient = false;  // whether a gradient comes back, so that the one before waits for it
-  };
-
-  static std::map<std::pair<int, int>, Way> WaysBetween(const PartitionProblem& problem,
-                                                        const UnitGraph& graph) {
-    std::vector<int> unit_of(problem.nodes.size(), 0);
-    for (size_t u = 0; u < graph.units.size(); ++u)
-      for (int node : graph.units[u].nodes) unit_of[node] = static_cast<int>(u);
-    double link = 0;
-    for (const DeviceClass& device : problem.devices)
-      if (device.count > 0) link = std::max(link, device.link);
-    std::map<std::pair<int, int>, Way> ways;
-    for (const PartitionValue& value : problem.values) {
-      if (value.producer < 0) continue;
-      bool backward = problem.nodes[value.producer].backward;
-      for (int consumer : value.consumers) {
-        if (problem.nodes[consumer].backward != backward) continue;
-        int from = unit_of[value.producer], to = unit_of[consumer];
-        Way& way = backward ? ways[{to, from}] : ways[{from, to}];
-        way.gradient = way.gradient || backward || value.transfers > 1;
-        if (backward) continue;
-        double time = value.time / std::max(value.transfers, 1) / link;
-        way.time = std::max(way.time, time + problem.transfer_latency);
-      }
-    }
-    return ways;
-  }
-};
-
-// The speed of the fastest device; 0 where a CPU may take over any part.
-static double Fastest(const PartitionProblem& problem) {
-  double speed = 0;
-  for (const DeviceClass& device : problem.devices) {
-    if (device.count > 0 && device.host) return 0;
-    if (device.count > 0) speed = std::max(speed, device.speed);
-  }
-  return speed;
-}
-
-double StepBound(const PartitionProblem& problem, const StepOptions& step) {
-  double speed = Fastest(problem), devices = 0, work = 0, bound = 0;
-  if (speed == 0) return 0;
-  for (const DeviceClass& device : problem.devices) devices += device.count;
-  UnitGraph graph = BuildUnits(problem, Merge::kNone);
-  Ways ways(problem, graph, step, speed);
-  double share = std::max(problem.max_replicas, 1);
-  for (size_t u = 0; u < graph.units.size(); ++u) {
-    work += ways.own[u];
-    double times = std::max(1.0, step.microbatches / share);
-    double whole = ways.own[u] * times, first = ways.until_gradient[u] * times + ways.back[u];
-    bound = std::max(bound, ways.to[u] + std::max(whole, first));
-  }
-  return std::max(bound, work * step.microbatches / devices);
-}
-
-double StepBoundOfStages(const PartitionProblem& problem, const StepOptions& step, double known,
-                         const SolveOptions& options) {
-  double speed = Fastest(problem);
-  if (speed == 0) return 0;
-  PartitionProblem free = problem;
-  free.pair_links.clear();
-  free.transfer_latency = free.exchange_time = 0;
-  for (PartitionValue& value : free.values) value.time = 0, value.transfers = 0;
-  UnitGraph graph = BuildUnits(free, ExactMerge(free));
-  Ways ways(problem, graph, step, speed);
-  ExactOptions exact;
-  exact.below = known;
-  exact.max_sets = 200'000;
-  exact.max_visits = 100'000'000;
-  exact.max_seconds = options.max_seconds;
-  exact.repeat = step.microbatches;
-  // Where the backward is in halves, the second ones may come while gradients are on their way.
-  bool split = SplitsBackward(step.schedule);
-  for (size_t u = 0; u < graph.units.size(); ++u)
-    exact.lead.push_back(ways.to_alone[u] + (split ? 0 : ways.back_alone[u]));
-  PartitionResult found = ExactPartition(free, graph, exact);
-  if (!found.proven) return 0;
-  return found.feasible ? found.lower_bound : known;
 }
 
 namespace {
@@ -315,9 +198,11 @@ PartitionResult SolveStep(const PartitionProblem& problem, const SolveOptions& o
   }
   if (!best.feasible && !refused.empty()) throw Error("--schedule", refused);
   best.lower_bound = kInfinity;
-  if (best.feasible)
+  if (best.feasible) {
     best.lower_bound = std::max(StepBound(problem, step),
                                 StepBoundOfStages(problem, step, best.objective, options));
+    SearchSteps(problem, step, options.exact ? 300'000'000 : 30'000'000, best);
+  }
   best.proven = !best.feasible || best.objective <= best.lower_bound * (1 + 1e-12);
   if (explanation && best.feasible) *explanation = Explain(best, search.seen);
   return best;

@@ -14,9 +14,11 @@ struct StepOptions {
 // Makespan of one step: the schedule's plan on the partition's stages, simulated. Where values skip
 // stages the plan is lowered, so that they travel straight to those that use them. What a stage
 // sends to another takes time / transfers + latency one way, all of its values together. Throws
-// Error where the schedule does not fit so many stages.
+// Error where the schedule does not fit so many stages. Of nodes that are in no stage nothing is
+// waited for. `is_chain`, if given: whether each stage hands on to the next, no other, and gets a
+// gradient back.
 double StepTime(const PartitionProblem& problem, const PartitionResult& result,
-                const StepOptions& step);
+                const StepOptions& step, bool* is_chain = nullptr);
 
 // The bottleneck's best partition for each number of stages (or the given one), improved by moving
 // nodes to any stage that their neighbours allow while the step gets shorter, at most about 20
@@ -30,6 +32,7 @@ PartitionResult SolveStep(const PartitionProblem& problem, const SolveOptions& o
 // No partition has a shorter step: the work of all microbatches shared evenly; and, for each node,
 // the longest way to it, its own work on all microbatches (shared by the replicas that a stage may
 // have), and the longest way that gradients take back from it.
+// With 1F1B also the longest way there and back, as often as microbatches follow one another.
 double StepBound(const PartitionProblem& problem, const StepOptions& step);
 
 // The least that any partition's stages let hope for: the largest of each one's compute on all
@@ -38,5 +41,12 @@ double StepBound(const PartitionProblem& problem, const StepOptions& step);
 // partition has less.
 double StepBoundOfStages(const PartitionProblem& problem, const StepOptions& step, double known,
                          const SolveOptions& options);
+
+// Replaces `best` by a partition with a shorter step, and raises its lower bound, by looking at all
+// partitions from their last stages on; those whose last stages alone take too long are left out.
+// For GPipe and 1F1B on equal devices, one a stage; simulates about `actions` at most. Where that
+// suffices, the lower bound is the objective.
+void SearchSteps(const PartitionProblem& problem, const StepOptions& step, int64_t actions,
+                 PartitionResult& best);
 
 }  // namespace pipewright

@@ -10,6 +10,7 @@ namespace {
 
 struct Enumeration {
   const PartitionProblem& problem;
+  const std::function<double(const PartitionResult&)>& cost;
   std::vector<int> order, stage_of;
   std::vector<std::vector<int>> previous;
   int most = 0;
@@ -19,8 +20,8 @@ struct Enumeration {
   void Devices(PartitionResult& result, size_t stage) {
     if (stage == result.stages.size()) {
       EvaluatePartition(problem, result);
-      if (result.objective < best && CheckPartition(problem, result).empty())
-        best = result.objective;
+      if (!CheckPartition(problem, result).empty()) return;
+      best = std::min(best, cost ? cost(result) : result.objective);
       return;
     }
     for (size_t c = 0; c < problem.devices.size(); ++c)
@@ -56,8 +57,9 @@ struct Enumeration {
 
 }  // namespace
 
-double BruteForceOptimum(const PartitionProblem& problem) {
-  Enumeration all{problem, {}, {}, {}, 0, kInfinity, {}};
+double BruteForceOptimum(const PartitionProblem& problem,
+                         const std::function<double(const PartitionResult&)>& cost) {
+  Enumeration all{problem, cost, {}, {}, {}, 0, kInfinity, {}};
   int n = static_cast<int>(problem.nodes.size());
   std::vector<std::pair<int, int>> edges;
   all.previous.resize(n);

@@ -1,5 +1,6 @@
 // Every partition of a small problem, one after the other.
 #pragma once
+#include <functional>
 #include <random>
 
 #include "plan/partition/problem.h"
@@ -7,7 +8,9 @@
 namespace pipewright {
 
 // The least objective of all partitions that CheckPartition accepts; infinite where there is none.
-double BruteForceOptimum(const PartitionProblem& problem);
+// `cost`: judges by this instead of the objective.
+double BruteForceOptimum(const PartitionProblem& problem,
+                         const std::function<double(const PartitionResult&)>& cost = {});
 
 // A random problem that uses the features selected by the bits of `features`: 1 memory limits, 2 a
 // CPU, 4 groups, 8 unequal devices, 16 a cost per transfer, 32 replicas, 64 a fixed number of

@@ -1,0 +1,178 @@
+#include <algorithm>
+
+#include "plan/error.h"
+#include "plan/partition/step_ways.h"
+#include "plan/partition/up_sets.h"
+
+namespace pipewright {
+
+namespace {
+
+struct StepTree {
+  const PartitionProblem& problem;
+  const UnitGraph& graph;
+  const StepOptions& step;
+  const UpSets& up;
+  const Ways& ways;
+  double speed;
+  int least, most;                            // stages
+  int64_t actions = 0;                        // that may still be simulated
+  double below = 0;                           // partitions that take as long are of no interest
+  std::vector<std::vector<int>> larger = {};  // of each set: those with one unit more
+  // Of each set, where units are a chain and get gradients back: the least that so many cuts of what
+  // is outside of it take one way.
+  std::vector<std::vector<double>> cuts = {};
+
+  PartitionResult best = {};
+
+  void FindLarger() {
+    larger.resize(up.sets.size());
+    for (size_t set = 0; set < up.sets.size(); ++set)
+      for (int link = up.first[set]; link < up.first[set + 1]; ++link)
+        larger[up.smaller[link].set].push_back(static_cast<int>(set));
+  }
+
+  void FindCuts() {
+    int n = static_cast<int>(graph.units.size());
+    if (static_cast<int>(up.sets.size()) != n + 1 || n > 500) return;
+    std::vector<double> times;  // of the cuts ahead of each unit but the first
+    for (int u = 1; u < n; ++u)
+      for (const Ways::Entry& entry : ways.entries[u]) {
+        if (entry.before != u - 1) continue;
+        if (!entry.gradient) return;
+        times.push_back(entry.time);
+      }
+    cuts.resize(n + 1);
+    for (int set = 0; set < n; ++set) {
+      std::vector<double> inside(times.begin(), times.end() - std::min(set, n - 1));
+      std::sort(inside.begin(), inside.end());
+      cuts[set] = {0};
+      for (double time : inside) cuts[set].push_back(cuts[set].back() + time);
+    }
+  }
+
+  bool Whole(int set) const { return set + 1 == static_cast<int>(up.sets.size()); }
+
+  // The last stages, of which the first is new, in the order of the pipeline: whether the step of
+  // any partition that ends so may be short enough. It cannot be shorter than these stages' own,
+  // begun when the first has its inputs, and followed by what its gradients have yet to pass.
+  bool Promising(int set, const Bits& stage, const PartitionResult& last) {
+    double before = 0, after = 0, work = 0;
+    ForEach(stage, [&](int unit) {
+      work += ways.own[unit];
+      for (const Ways::Entry& entry : ways.entries[unit]) {
+        if (Has(stage, entry.before)) continue;
+        before = std::max(before, entry.there);
+        after = std::max(after, entry.home);
+      }
+    });
+    int stages = static_cast<int>(last.stages.size());
+    if (!Whole(set) && !cuts.empty()) {
+      size_t between = static_cast<size_t>(std::max(least - stages - 1, 0));
+      if (between >= cuts[set].size()) return false;
+      before += cuts[set][between], after += cuts[set][between];
+    }
+    if (before + work * step.microbatches + after >= below) return false;
+    double ahead = (up.work.back() - up.work[set]) / speed;  // on the slowest of those, no less
+    if (ahead * step.microbatches / std::max(most - stages, 1) >= below) return false;
+    bool chain = false;
+    double time = Simulate(last, &chain);
+    return time + (chain ? before + after : 0) < below;
+  }
+
+  double Simulate(const PartitionResult& stages, bool* chain) {
+    actions -= static_cast<int64_t>(stages.stages.size()) * step.microbatches * 2 + 500;
+    return StepTime(problem, stages, step, chain);
+  }
+
+  // All partitions whose last stages are `last`, which hold the set; false: it takes too many.
+  bool Search(int set, const PartitionResult& last) {
+    if (Whole(set)) return Judge(last);
+    int stages = static_cast<int>(last.stages.size());
+    if (stages >= most) return true;
+    std::vector<int> queue = larger[set];
+    std::vector<char> seen(up.sets.size(), 0);
+    for (int next : queue) seen[next] = 1;
+    for (size_t at = 0; at < queue.size(); ++at) {
+      if (actions < 0) return false;
+      int next = queue[at];
+      actions -= 100 + static_cast<int64_t>(up.sets.size()) / 8;
+      Bits stage = up.sets[next];
+      for (size_t w = 0; w < stage.size(); ++w) stage[w] &= ~up.sets[set][w];
+      double work = up.work[next] - up.work[set];
+      if (work * step.microbatches / speed >= below) continue;  // nor can any larger one
+      for (int one_more : larger[next])
+        if (!seen[one_more]) seen[one_more] = 1, queue.push_back(one_more);
+      if (Whole(next) ? stages + 1 < least : stages + 1 == most) continue;
+      PartitionResult longer = last;
+      longer.stages.insert(longer.stages.begin(), PartitionStage());
+      PartitionStage& first = longer.stages[0];
+      while (problem.devices[first.device_class].count == 0) ++first.device_class;
+      ForEach(stage, [&](int unit) {
+        const std::vector<int>& nodes = graph.units[unit].nodes;
+        first.nodes.insert(first.nodes.end(), nodes.begin(), nodes.end());
+      });
+      std::sort(first.nodes.begin(), first.nodes.end());
+      if (Promising(next, stage, longer) && !Search(next, longer)) return false;
+    }
+    return true;
+  }
+
+  bool Judge(PartitionResult result) {
+    EvaluatePartition(problem, result);
+    if (!CheckPartition(problem, result).empty()) return true;
+    result.feasible = true;
+    result.objective = Simulate(result, nullptr);
+    if (result.objective < below) best = result, below = result.objective;
+    return true;
+  }
+};
+
+// Whether what the search takes for granted holds: stages on any devices take as long, and the last
+// ones of a plan are as a plan of their own.
+bool IsSearchable(const PartitionProblem& problem, const StepOptions& step) {
+  const DeviceClass* first = nullptr;
+  for (const DeviceClass& device : problem.devices) {
+    if (device.count == 0) continue;
+    if (device.host || (first && (device.speed != first->speed || device.link != first->link ||
+                                  device.memory_bytes != first->memory_bytes)))
+      return false;
+    first = &device;
+  }
+  for (const PartitionNode& node : problem.nodes)
+    if (node.backward) return false;
+  return first && problem.pair_links.empty() && problem.max_replicas == 1 &&
+         (step.schedule == "1f1b" || step.schedule == "gpipe");
+}
+
+}  // namespace
+
+void SearchSteps(const PartitionProblem& problem, const StepOptions& step, int64_t actions,
+                 PartitionResult& best) {
+  if (!IsSearchable(problem, step)) return;
+  UnitGraph graph = BuildUnits(problem, Merge::kNone);
+  UpSets up;
+  if (!EnumerateUpSets(graph, 20'000, kInfinity, up)) return;
+  double speed = FastestDevice(problem);
+  int devices = 0;
+  for (const DeviceClass& device : problem.devices) devices += device.count;
+  Ways ways(problem, graph, step, speed);
+  StepTree tree{problem, graph, step, up, ways, speed, 1, devices};
+  if (problem.stages > 0) tree.least = tree.most = problem.stages;
+  tree.FindLarger();
+  tree.FindCuts();
+  // Lower limits take less to be ruled out.
+  for (double share : {0.05, 0.1, 0.2, 0.4, 1.0}) {
+    double gap = best.objective - best.lower_bound;
+    if (gap <= 1e-9 * best.objective) return;
+    tree.actions = actions / 5;
+    tree.below = share == 1 ? best.objective : best.lower_bound + gap * share;
+    bool ended = tree.Search(0, PartitionResult());
+    double lower_bound = ended ? tree.below : best.lower_bound;
+    if (tree.best.feasible) best = tree.best;
+    best.lower_bound = std::min(lower_bound, best.objective);
+    if (!ended || tree.best.feasible) return;
+  }
+}
+
+}  // namespace pipewright

@@ -1,0 +1,34 @@
+// The longest ways that a microbatch has through a graph, whatever the stages.
+#pragma once
+#include "plan/partition/step.h"
+#include "plan/partition/units.h"
+
+namespace pipewright {
+
+// Of each unit, on the fastest devices: what must pass before its first forward and after its last
+// backward, what it does itself for one microbatch, and until its gradient leaves; and both ways
+// with what comes from other stages, where all before the unit is on those.
+struct Ways {
+  // What comes from a unit before in another stage: how long it travels, when it is there, and what
+  // passes after its gradient is sent, if there is one.
+  struct Entry {
+    int before;
+    double time, there, home;
+    bool gradient;
+  };
+  std::vector<double> to, back, own, until_gradient, to_alone, back_alone;
+  std::vector<double> round;  // the longest way from a unit to this one and back to the former
+  std::vector<std::vector<Entry>> entries;  // of each unit
+
+  // `graph`: of the problem, or of one without its transfers. `speed`: of the fastest device.
+  Ways(const PartitionProblem& problem, const UnitGraph& graph, const StepOptions& step,
+       double speed);
+};
+
+// The speed of the fastest device; 0 where a CPU may take over any part.
+double FastestDevice(const PartitionProblem& problem);
+
+// Whether the schedule's backward is in halves, of which only the first holds up other stages.
+bool SplitsBackward(const std::string& schedule);
+
+}  // namespace pipewright
