@@ -36,6 +36,7 @@ struct Search {
   Bits forbidden{};
   std::vector<double> lead{};  // of the stages that begin with each set; empty: none
   bool proven = true;
+  int64_t ticks = 0;  // taken
 
   void MeasureLeads();
 
@@ -147,6 +148,7 @@ void Search::Extend(int larger, int smaller, const StageLoad& stage) {
   From* origin = &from[larger * states];
   bool varies = problem.in_flight == InFlight::k1F1B && stage.stash_bytes > 0;
   double before = lead.empty() ? 0 : lead[larger];
+  ticks += 3 * static_cast<int64_t>(resources.options.size());
   for (size_t o = 0; o < resources.options.size(); ++o) {
     const std::vector<Resources::Step>& steps = resources.steps[o];  // ascending by `from`
     if (steps.empty() || steps.back().from < first_live[smaller] ||
@@ -162,7 +164,9 @@ void Search::Extend(int larger, int smaller, const StageLoad& stage) {
     auto step =
         std::lower_bound(steps.begin(), steps.end(), first_live[smaller],
                          [](const Resources::Step& a, int state) { return a.from < state; });
+    ticks += 20;
     for (; step != steps.end() && step->from <= last_live[smaller]; ++step) {
+      ++ticks;
       if (after[step->from] >= options.below || !possible[step->to]) continue;
       if (varies) load = options.repeat * stage.Load(option, step->devices_after) + before;
       double value = std::max(after[step->from], load);
@@ -191,10 +195,12 @@ void Search::Run(Clock::time_point start) {
   };
   std::vector<Visit> stack;
   int64_t visits = 0;
+  const int64_t most_ticks = options.ticks ? *options.ticks : INT64_MAX;
   for (size_t larger = 1; larger < count; ++larger) {
+    ticks += 20 + 2 * static_cast<int64_t>(states);
     if (!FindPossible(static_cast<int>(larger))) continue;
-    if (options.visits) *options.visits = visits;
-    if (visits > options.max_visits || (larger % 64 == 0 && Seconds(start) > options.max_seconds)) {
+    if (visits > options.max_visits || ticks > most_ticks ||
+        (larger % 64 == 0 && Seconds(start) > options.max_seconds)) {
       proven = false;
       return;
     }
@@ -213,6 +219,7 @@ void Search::Run(Clock::time_point start) {
       seen[link.set] = static_cast<int>(larger);
       stage.Add(link.unit);
       ++visits;
+      ticks += 40 + 12 * static_cast<int64_t>(graph.nets_of[link.unit].size());
       if (first_live[link.set] <= last_live[link.set])
         Extend(static_cast<int>(larger), link.set, stage);
       stack.push_back({link.set, up.first[link.set], link.unit});
@@ -272,12 +279,16 @@ PartitionResult ExactPartition(const PartitionProblem& problem, const UnitGraph&
   UpSets up;
   int64_t bytes = static_cast<int64_t>(graph.units.size() / 4 + 300) + resources.states * 20;
   int64_t limit = std::min(options.max_sets, options.max_bytes / bytes);
+  if (options.ticks)
+    limit = std::min(limit, std::max<int64_t>(*options.ticks, 0) / SetTicks(graph));
   if (!EnumerateUpSets(graph, limit, options.max_seconds, up)) {
     PartitionResult result;
     result.sets = static_cast<int64_t>(up.sets.size());
+    if (options.ticks) *options.ticks -= result.sets * SetTicks(graph);
     return result;
   }
   Search search{problem, graph, options, resources, up};
+  search.ticks = static_cast<int64_t>(up.sets.size()) * SetTicks(graph);
   if (!options.forbidden.empty()) {
     search.forbidden = MakeBits(static_cast<int>(graph.units.size()));
     for (size_t u = 0; u < graph.units.size(); ++u)
@@ -286,6 +297,7 @@ PartitionResult ExactPartition(const PartitionProblem& problem, const UnitGraph&
         Insert(search.forbidden, static_cast<int>(u));
   }
   search.Run(start);
+  if (options.ticks) *options.ticks -= search.ticks;
   return search.Trace();
 }
 

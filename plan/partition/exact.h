@@ -11,7 +11,9 @@ struct ExactOptions {
   int64_t max_bytes = 6ll << 30;
   double max_seconds = kInfinity;
   int64_t max_visits = INT64_MAX;  // pairs of nested sets looked at
-  int64_t* visits = nullptr;       // gains what it took of them
+  // What is left of an effort, in ticks of about a nanosecond: counted down; below 0 the search
+  // gives up. None: no limit.
+  int64_t* ticks = nullptr;
   // Partitions with a load of this or more are of no interest; usually that of a known one.
   double below = kInfinity;
   // The lower bound is to hold for partitions of fewer stages than the problem's as well.

@@ -29,9 +29,19 @@ static bool ManyKinds(const PartitionProblem& problem) {
 // Units at either end of a stage that searches near the cuts of a partition leave free.
 constexpr int kLeastFree = 4, kMostFree = 32;
 
+constexpr int kFillTicks = 6;      // of a step of filling stages
+constexpr double kForLast = 0.22;  // of the ticks: what comes after partitions from coarser graphs
+
 static int64_t ExactSets(const UnitGraph& graph, const FastOptions& options) {
   int64_t units = static_cast<int64_t>(graph.units.size()) + 1;
   return std::clamp<int64_t>(options.exact_words / units, 1000, 20'000);
+}
+
+bool IsNarrow(const UnitGraph& graph, const FastOptions& options, int64_t& ticks) {
+  UpSets up;
+  bool narrow = EnumerateUpSets(graph, ExactSets(graph, options), kInfinity, up);
+  ticks -= static_cast<int64_t>(up.sets.size()) * SetTicks(graph);
+  return narrow;
 }
 
 // Keeps all that is numbered between two neighbouring cores between them. Else the sets of units
@@ -58,13 +68,13 @@ static void LinkCores(UnitGraph& graph, const std::vector<int>& cores) {
 // small and finds nothing better; where it does, that is what to begin with next.
 static PartitionResult SearchNearby(const PartitionProblem& problem, const UnitGraph& graph,
                                     const std::vector<int>& order, const PartitionResult& known,
-                                    const FastOptions& options, int& free) {
+                                    const FastOptions& options, int& free, int64_t& ticks) {
   std::vector<int> stage_of_node(problem.nodes.size(), 0);
   for (size_t s = 0; s < known.stages.size(); ++s)
     for (int node : known.stages[s].nodes) stage_of_node[node] = static_cast<int>(s);
   int n = static_cast<int>(order.size());
   auto stage_at = [&](int p) { return stage_of_node[graph.units[order[p]].nodes[0]]; };
-  for (; free <= kMostFree; free *= 2) {
+  for (; free <= kMostFree && ticks > 0; free *= 2) {
     std::vector<int> group_of(n), cores;
     int groups = 0;
     for (int begin = 0, end; begin < n; begin = end) {
@@ -81,7 +91,7 @@ static PartitionResult SearchNearby(const PartitionProblem& problem, const UnitG
     ExactOptions exact;
     exact.below = known.objective;
     exact.max_sets = std::min(options.nearby_sets, ExactSets(coarse, options));
-    exact.max_visits = options.nearby_visits;
+    exact.ticks = &ticks;
     exact.sequence = options.sequence;
     PartitionResult found = ExactPartition(problem, coarse, exact);
     if (found.feasible || !found.proven) return found;
@@ -97,10 +107,23 @@ struct Fast {
   const FastOptions& options;
   const Resources& resources;
   double bound;
-  int64_t steps, run_steps;  // that are left; of one partition from coarse graphs at most
+  int64_t& ticks;       // that are left
+  const int64_t whole;  // ticks that there were
   StagedUnits best;
   double load;                            // of `best`
   std::vector<std::vector<int>> found{};  // stages of units, of every partition that was looked at
+
+  // Ticks of a step of moving units and cutting orders: with many stages it takes longer.
+  int StepTicks() const { return 7 + std::min(resources.devices, 64) / 32; }
+
+  // Steps until a share of the ticks is left.
+  int64_t StepsTo(double share) const {
+    return std::max<int64_t>(ticks - Share(share), 0) / StepTicks();
+  }
+
+  int64_t Share(double share) const {
+    return static_cast<int64_t>(share * static_cast<double>(whole));
+  }
 
   bool Optimal() const { return load <= bound * (1 + 1e-12); }
 
@@ -126,13 +149,15 @@ struct Fast {
       if (!options.fresh) orders = staged;
     }
     for (const std::vector<int>& order : orders) {
+      if (load < kInfinity && ticks < Share(kForLast)) break;
+      int64_t steps = 0, moves = 12 * options.pairs, all = moves;
       OrderCuts cuts = CutOrder(problem, graph, resources, order, load, options.pairs, steps);
+      ticks -= 150 * GraphSize(graph) - steps * StepTicks();
       if (cuts.stages.empty()) continue;
       StagedUnits units = StagesOfCuts(order, cuts);
       StageTable table(problem, graph, units);
-      int64_t moves = 12 * options.pairs;
       Refine(graph, table, {32, 4, &moves});
-      steps -= 12 * options.pairs - moves;
+      ticks -= (all - moves) * StepTicks();
       if (!Offer(table.units())) Offer(units);
     }
   }
@@ -152,7 +177,9 @@ struct Fast {
   void Levels(int first_run, int runs) {
     int n = static_cast<int>(graph.units.size());
     MultilevelOptions level;
-    for (int run = first_run; run < runs && steps > 0 && !Optimal(); ++run) {
+    for (int run = first_run; run < runs && !Optimal(); ++run) {
+      int64_t own = std::min(StepsTo(kForLast), Share(0.4) / StepTicks());
+      if (own == 0 && !best.options.empty()) return;
       // Where loads are far over an even share, by replicas or dear transfers, stages of several
       // sizes are tried.
       double size = StageSize();
@@ -163,14 +190,11 @@ struct Fast {
       if (resized)
         level.size =
             run < 4 ? std::min(size, problem.max_replicas * std::array{1., 4., 2., 8.}[run]) : size;
-      int64_t own = std::min(steps, run_steps);
       const int64_t all = own;
-      // A graph that takes one run so long leaves no time for another.
-      auto take = [&] { steps = own > 0 ? steps - (all - own) : 0; };
       level.steps = &own;
       if (fresh || best.options.empty()) {
         Offer(MultilevelPartition(problem, graph, resources, level));
-        take();
+        ticks -= (all - own) * StepTicks();
         continue;
       }
       StagedUnits start = best;
@@ -181,7 +205,7 @@ struct Fast {
         for (int u = 0; u < n; ++u) apart[u] += stages * other[u];
       level.start = &start, level.apart = &apart;
       Offer(MultilevelPartition(problem, graph, resources, level));
-      take();
+      ticks -= (all - own) * StepTicks();
       level.start = nullptr, level.apart = nullptr;
     }
   }
@@ -206,7 +230,9 @@ struct Fast {
         std::vector<int> order =
             FilledOrder(problem, graph, {most, stages, from_end, small, kept}, moves);
         if (order.empty()) continue;
+        int64_t steps = 0;
         OrderCuts cuts = CutOrder(problem, graph, resources, order, load, options.pairs, steps);
+        ticks += steps * StepTicks();
         if (cuts.stages.empty()) continue;
         Offer(StagesOfCuts(order, cuts));
         if (load <= most) return true;
@@ -216,13 +242,15 @@ struct Fast {
 
   // For lower and lower targets, as long as they are reached.
   void FillStages() {
-    int64_t moves = options.fill_steps;
-    if (FillTo(bound * 1.01, 1, moves)) {
-      if (FillTo(bound * 1.005, 1, moves)) FillTo(bound * 1.0025, 1, moves);
-      return;
-    }
-    FillTo(bound * 1.02, 1, moves);
-    FillTo(bound * 1.01, 4, moves);
+    const int64_t all = Share(options.tied ? 0.35 : 0.5) / kFillTicks;
+    int64_t moves = all;
+    if (!FillTo(bound * 1.01, 1, moves)) FillTo(bound * 1.02, 1, moves);
+    for (size_t width = 4; load > bound * 1.01 && width <= 64 && moves > 0; width *= 4)
+      FillTo(bound * 1.01, width, moves);
+    for (size_t width : {1, 4})
+      for (double target : {1.005, 1.0025})
+        if (load <= bound * 1.01 && !FillTo(bound * target, width, moves)) break;
+    ticks -= (all - moves) * kFillTicks;
   }
 
   // Units that exchange values so dear that no good partition can part them as one, as long as
@@ -239,10 +267,10 @@ struct Fast {
       small.below = load;
       small.tied = false;
       small.start = nullptr;
-      small.steps = 5'000'000;
-      small.balance_steps = 500'000;
-      small.nearby_visits = small.exact_visits = small.windows.visits = 300'000;
+      int64_t own = Share(0.35), all = own;
+      small.ticks = &own;
       PartitionResult result = FastPartition(problem, tied.graph, small);
+      ticks -= all - own;
       if (result.feasible) Offer(StagesOfResult(graph, result));
       return;
     }
@@ -253,13 +281,16 @@ struct Fast {
     for (double tie : {0.03, 0.01, 0.003, kInfinity})
       for (double sum_weight : {1.0, 0.2}) {
         if (Optimal()) return;
-        int64_t moves = options.balance_steps;
+        const int64_t all = Share(0.02) / StepTicks();
+        int64_t moves = all;
         Coarser tied = GroupTied(graph, best.stage_of, problem.transfer_latency, tie * load);
         StagedUnits units{best.options, std::vector<int>(tied.graph.units.size())};
         for (size_t u = 0; u < tied.group_of.size(); ++u)
           units.stage_of[tied.group_of[u]] = best.stage_of[u];
         StageTable table(problem, tied.graph, units);
-        if (!BalanceLoads(tied.graph, table, sum_weight, moves)) continue;
+        bool better = BalanceLoads(tied.graph, table, sum_weight, moves);
+        ticks -= (all - moves) * StepTicks() + 150 * GraphSize(graph);
+        if (!better) continue;
         units = best;
         for (size_t u = 0; u < tied.group_of.size(); ++u)
           units.stage_of[u] = table.units().stage_of[tied.group_of[u]];
@@ -277,16 +308,18 @@ struct Fast {
     std::iota(order.begin(), order.end(), 0);
     order = OrderByStage(order, best);
     for (int round = 0; round < options.rounds && result.objective > bound * (1 + 1e-12); ++round) {
-      PartitionResult nearby = SearchNearby(problem, graph, order, result, options, free);
+      int64_t own = std::min(Share(0.15), ticks / 2), all = own;
+      PartitionResult nearby = SearchNearby(problem, graph, order, result, options, free, own);
+      ticks -= all - own;
       if (!nearby.feasible || nearby.objective >= result.objective) break;
       result = nearby;
       result.lower_bound = bound;
       order = OrderByStage(order, StagesOfResult(graph, result));
     }
-    WindowOptions windows = options.windows;
+    WindowOptions windows;
     windows.sequence = options.sequence;
     if (result.objective > bound * (1 + 1e-12))
-      result = ImproveWindows(problem, graph, order, result, windows);
+      result = ImproveWindows(problem, graph, order, result, windows, ticks);
     result.proven = result.objective <= bound * (1 + 1e-12);
     return result;
   }
@@ -296,14 +329,19 @@ struct Fast {
 
 // The exact search for something better than `known`, if there are few enough sets of units.
 static PartitionResult Settle(const PartitionProblem& problem, const UnitGraph& graph,
-                              const PartitionResult& known, const FastOptions& options) {
+                              const PartitionResult& known, const FastOptions& options,
+                              int64_t& ticks) {
   ExactOptions exact;
   exact.below = known.objective;
   exact.fewer = options.fewer;
   exact.max_sets = ExactSets(graph, options);
-  exact.max_visits = options.exact_visits;
+  exact.ticks = &ticks;
   exact.sequence = options.sequence;
   return SearchBetter(problem, graph, known, exact);
+}
+
+int64_t FastTicks(const UnitGraph& graph) {
+  return 42'500 * std::max<int64_t>(GraphSize(graph), 20'000);
 }
 
 PartitionResult FastPartition(const PartitionProblem& problem, const UnitGraph& graph,
@@ -317,16 +355,13 @@ PartitionResult FastPartition(const PartitionProblem& problem, const UnitGraph& 
     result.proven = true;
     return result;
   }
-  int64_t budget = options.steps + options.steps_of_unit * GraphSize(graph);
-  // With many stages a step takes longer.
-  if (resources.devices <= 32) budget += budget / 2;
-  Fast fast{problem, graph,          options, resources,    result.lower_bound,
-            budget,  budget * 2 / 3, {},      options.below};
+  int64_t own = FastTicks(graph);
+  int64_t& ticks = options.ticks ? *options.ticks : own;
+  const double bound = result.lower_bound;
+  Fast fast{problem, graph, options, resources, bound, ticks, ticks, {}, options.below};
   if (options.start) fast.Offer(*options.start);
   bool large = graph.units.size() > 40;  // smaller ones an exact search settles at once
-  UpSets up;
-  bool narrow = EnumerateUpSets(graph, ExactSets(graph, options), kInfinity, up);
-  up = UpSets();
+  bool narrow = !options.wide && IsNarrow(graph, options, ticks);
   int runs =
       std::clamp(options.units / std::max<int>(static_cast<int>(graph.units.size()), 1), 2, 6);
   // In a wide graph the orders' cuts are dear: with a good partition at hand few need be looked at.
@@ -346,18 +381,19 @@ PartitionResult FastPartition(const PartitionProblem& problem, const UnitGraph& 
   fast.Offer(EqualCuts(problem, graph, problem.stages > 0 ? problem.stages : -1));
   if (narrow && !fast.Optimal()) {
     if (!fast.best.options.empty()) {
-      double bound = result.lower_bound;
       result = ResultOfStages(problem, graph, fast.best);
       result.lower_bound = bound;
     }
-    result = Settle(problem, graph, result, options);
+    int64_t some = std::min(fast.Share(0.3), ticks), all = some;
+    result = Settle(problem, graph, result, options, some);
+    ticks -= all - some;
     if (result.proven) return result;
     if (result.feasible) fast.Offer(StagesOfResult(graph, result));
   }
   if (large) fast.Levels(early, runs);
   if (fast.best.options.empty()) return result;
   result = fast.Improve();
-  return narrow && !result.proven ? Settle(problem, graph, result, options) : result;
+  return narrow && !result.proven ? Settle(problem, graph, result, options, ticks) : result;
 }
 
 }  // namespace pipewright

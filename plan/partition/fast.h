@@ -9,23 +9,29 @@ namespace pipewright {
 struct FastOptions {
   double below = kInfinity;  // only partitions better than this are of interest
   bool fewer = false;        // as of ExactOptions
-  int64_t pairs = 600'000;   // stages tried in one order; sets how finely large graphs are cut
-  int64_t steps = 45'000'000, steps_of_unit = 3'000;  // in all, and of each unit and place of a net
-  int units = 12000;                  // that partitions from coarser graphs are made of, in all
-  int64_t balance_steps = 1'500'000;  // of evening out the best one's loads, each of eight times
-  bool tied = true;                   // whether to look for units that no good partition parts
-  int64_t fill_steps = 25'000'000;    // of filling one stage after the other
-  int rounds = 8;                     // of searches near the best cuts
-  int64_t nearby_sets = 20'000, nearby_visits = 2'000'000;  // of one such search
-  // Of the exact search over all units: visits, and sets times units.
-  int64_t exact_visits = 2'000'000, exact_words = 20'000'000;
-  WindowOptions windows;  // of what follows those
+  // What is left of the effort: counted down, and split among the parts of the search. None: as
+  // much as FastTicks(graph). Not owned.
+  int64_t* ticks = nullptr;
+  int64_t pairs = 600'000;       // stages tried in one order; sets how finely large graphs are cut
+  int units = 12000;             // that partitions from coarser graphs are made of, in all
+  bool wide = false;             // there are known to be too many sets for an exact search
+  bool tied = true;              // whether to look for units that no good partition parts
+  int rounds = 8;                // of searches near the best cuts
+  int64_t nearby_sets = 20'000;  // of one such search
+  int64_t exact_words = 20'000'000;  // of the exact search over all units: sets times units
   // Stages take these devices in their order (then nothing is proven but by the lower bound); and a
   // partition to begin with. Not owned; none by default.
   const DeviceSequence* sequence = nullptr;
   const StagedUnits* start = nullptr;
   bool fresh = true;  // whether to look for others than the one to begin with
 };
+
+// The effort that a graph is worth, in ticks: each part of the search counts its steps, and a tick
+// is about a nanosecond of them.
+int64_t FastTicks(const UnitGraph& graph);
+
+// Whether the graph has few enough sets of units for an exact search.
+bool IsNarrow(const UnitGraph& graph, const FastOptions& options, int64_t& ticks);
 
 // Deterministic: its effort is counted in steps, not seconds. Never worse than the best cuts of
 // each order that it tries, nor than equal cuts in the order of the nodes.

@@ -13,6 +13,8 @@ namespace pipewright {
 
 namespace {
 
+constexpr int64_t kExactTicks = 30'000'000;  // of the exact search of one level
+
 struct Multilevel {
   const PartitionProblem& problem;
   const Resources& resources;
@@ -96,9 +98,11 @@ struct Multilevel {
     ExactOptions exact;
     exact.below = Load(graph, units);
     exact.max_sets = 6'000;
-    exact.max_visits = 300'000;
+    int64_t ticks = kExactTicks;
+    exact.ticks = &ticks;
     exact.sequence = options.sequence;
     PartitionResult found = ExactPartition(problem, graph, exact);
+    steps -= (kExactTicks - ticks) / 8;
     too_wide = !found.proven;
     if (!found.feasible) return;
     units = StagesOfResult(graph, found);

@@ -10,8 +10,16 @@
 
 namespace pipewright {
 
+// Nodes, and ends of values: what it takes to evaluate a partition.
+static int64_t Places(const PartitionProblem& problem) {
+  size_t places = problem.nodes.size() + problem.values.size();
+  for (const PartitionValue& value : problem.values) places += value.consumers.size();
+  return static_cast<int64_t>(places) + 1;
+}
+
 namespace {
 
+constexpr int64_t kLookTicks = 50;            // of a look at a way of a value, or a node
 constexpr int64_t kWholeSearch = 10'000'000;  // evaluations, times nodes and values
 
 // One partition under change, its devices given.
@@ -19,7 +27,7 @@ struct Search {
   const PartitionProblem& problem;
   const UnitGraph& graph;
   PartitionResult best;
-  int64_t looks = 0;  // ways of values that may still be looked at
+  int64_t looks = 0;   // ways of values that may still be looked at
   std::vector<int> forbidden = {};             // no stage may hold exactly these nodes
   int64_t pairs = 200'000, steps = INT64_MAX;  // of cutting orders: of one, in all
   std::unique_ptr<PairLoads> loads = {};       // of `best`, where its stages have one replica each
@@ -34,13 +42,13 @@ struct Search {
 
   // Whether a change that leads to this objective, by `loads`, need not be evaluated.
   bool Worse(double objective) {
-    looks -= loads->steps() - seen + 10;
+    looks -= loads->steps() - seen + 4 + static_cast<int64_t>(best.stages.size()) / 8;
     seen = loads->steps();
     return objective >= best.objective * (1 - 1e-9);
   }
 
   bool Better(PartitionResult& changed) {
-    looks -= static_cast<int64_t>(problem.nodes.size() + problem.values.size());
+    looks -= 2 * Places(problem);
     for (const PartitionStage& stage : changed.stages)
       if (!forbidden.empty() && stage.nodes == forbidden) return false;
     EvaluatePartition(problem, changed);
@@ -273,14 +281,15 @@ static PartitionResult SolveAlike(const PartitionProblem& problem, const SolveOp
   relaxed.pair_links.clear();
   std::vector<double> links = Links(problem);
   UnitGraph graph = BuildUnits(problem, ExactMerge(problem));
-  int64_t cost = static_cast<int64_t>(problem.nodes.size() + problem.values.size()) + 1;
+  const int64_t places = Places(problem);
   const bool large = graph.units.size() > 500;
   SolveOptions quick = options;
   quick.exact = options.exact && graph.units.size() <= 200;
   const bool hasty = !options.exact;
   SolveOptions first = options;  // there are two searches, and what follows
   if (hasty) first.effort *= 0.4, quick.effort *= 0.1;
-  const int64_t looks = hasty ? 1'000'000 : 30'000'000;
+  const int64_t ticks = FastTicks(graph);
+  const int64_t looks = hasty ? ticks / 16 / kLookTicks : 30'000'000;
   PartitionResult best, bound = SolvePartition(relaxed, first);
   if (!bound.feasible) return bound;
   // Fewer stages may do without the slow links. Of large graphs only few are looked at.
@@ -300,6 +309,7 @@ static PartitionResult SolveAlike(const PartitionProblem& problem, const SolveOp
       if (stages > 0) equal.stages = stages;
       for (DeviceClass& device : equal.devices) device.link = std::min(device.link, link);
       bool known = stages < 0 && link == kInfinity;
+      quick.start = hasty && large && bound.feasible ? &bound : nullptr;
       PartitionResult result = known ? bound : SolvePartition(equal, quick);
       if (!result.feasible) continue;
       for (PartitionStage& stage : result.stages) stage.numbers.clear();
@@ -312,13 +322,13 @@ static PartitionResult SolveAlike(const PartitionProblem& problem, const SolveOp
   if (!best.feasible) return bound;
   if (best.objective > bound.lower_bound * (1 + 1e-12)) {
     Search search{problem, graph, best, looks};
-    if (hasty) search.steps = 600'000'000 / std::max(devices, 16);
+    if (hasty) search.steps = ticks / 16 / 8;
     ImproveOnDevices(search);
     best = search.best;
   }
   best.lower_bound = bound.lower_bound;
   best.proven = best.objective <= best.lower_bound * (1 + 1e-12);
-  if (!best.proven && SearchPairLinks(problem, graph, {}, kWholeSearch / cost, best)) {
+  if (!best.proven && SearchPairLinks(problem, graph, {}, kWholeSearch / places, best)) {
     best.proven = true;
     best.lower_bound = best.objective;
   }
@@ -346,9 +356,7 @@ PartitionResult NextBestPairLinks(const PartitionProblem& unlike, const UnitGrap
   PartitionProblem equal = problem;
   equal.pair_links.clear();
   std::vector<double> links = Links(problem);
-  size_t places = problem.nodes.size() + problem.values.size();
-  for (const PartitionValue& value : problem.values) places += value.consumers.size();
-  const int64_t cost = static_cast<int64_t>(places) + 1;
+  const int64_t places = Places(problem);
   exact.forbidden = forbidden;
   PartitionResult best;
   bool bounded = false;
@@ -363,7 +371,7 @@ PartitionResult NextBestPairLinks(const PartitionProblem& unlike, const UnitGrap
     if (!result.feasible) continue;
     for (PartitionStage& stage : result.stages) stage.numbers.clear();
     EvaluatePartition(problem, result);
-    Search search{problem, graph, result, 10'000'000 / cost, forbidden};
+    Search search{problem, graph, result, 10'000'000 / places, forbidden};
     search.Run();
     if (best.feasible && search.best.objective >= best.objective) continue;
     search.best.lower_bound = best.lower_bound;
@@ -371,7 +379,7 @@ PartitionResult NextBestPairLinks(const PartitionProblem& unlike, const UnitGrap
     best.proven = bounded && best.objective <= best.lower_bound * (1 + 1e-12);
   }
   if (best.feasible && !best.proven)
-    best.proven = SearchPairLinks(problem, graph, forbidden, kWholeSearch / cost, best);
+    best.proven = SearchPairLinks(problem, graph, forbidden, kWholeSearch / places, best);
   return best;
 }
 

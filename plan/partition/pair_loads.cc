@@ -50,6 +50,8 @@ double PairLoads::Link(int a, int b) const {
   return std::min(problem_.pair_links[one][other], problem_.pair_links[other][one]);
 }
 
+static const std::vector<int> kNone;
+
 // What the value costs its stages, once more or (sign -1) once less.
 void PairLoads::Add(const PartitionValue& value, const std::vector<int>& stages, int sign) {
   const int producer = value.producer >= 0 ? stage_of_[value.producer] : -1;
@@ -59,9 +61,9 @@ void PairLoads::Add(const PartitionValue& value, const std::vector<int>& stages,
   for (int s : stages) {
     if (s == producer) continue;
     double link = kInfinity;
-    for (int other : stages)
-      if (other != s && !host(s) && !host(other) && (producer < 0 || other == producer))
-        link = std::min(link, Link(other, s));
+    if (producer >= 0 && !host(s) && !host(producer)) link = Link(producer, s);
+    for (int other : producer < 0 && !host(s) ? stages : kNone)
+      if (other != s && !host(other)) link = std::min(link, Link(other, s));
     double time = value.time / (link < kInfinity ? link : problem_.devices[class_of_[s]].link);
     slowest = std::max(slowest, time);
     transfer_[s] += sign * (time + fixed);

@@ -40,11 +40,7 @@ static PartitionProblem WithoutMemory(PartitionProblem problem) {
 
 static FastOptions WithEffort(double share) {
   FastOptions fast;
-  for (int64_t* steps : {&fast.steps, &fast.steps_of_unit, &fast.balance_steps, &fast.fill_steps,
-                         &fast.nearby_visits, &fast.exact_visits, &fast.windows.visits})
-    *steps = static_cast<int64_t>(static_cast<double>(*steps) * share);
   if (share < 1) {
-    fast.units = static_cast<int>(fast.units * share);
     fast.pairs = static_cast<int64_t>(static_cast<double>(fast.pairs) * (0.1 + share / 2));
     fast.nearby_sets = static_cast<int64_t>(static_cast<double>(fast.nearby_sets) * share);
     fast.rounds = 3;
@@ -81,6 +77,13 @@ PartitionResult SolvePartition(const PartitionProblem& given, const SolveOptions
   const PartitionProblem problem = WithoutIdleDevices(given);
   UnitGraph graph = BuildUnits(problem, Merge::kLossless), apart;
   FastOptions fast = WithEffort(options.effort);
+  auto ticks = static_cast<int64_t>(options.effort * static_cast<double>(FastTicks(graph)));
+  fast.ticks = &ticks;
+  StagedUnits start;
+  if (options.start) {
+    start = StagesOfResult(graph, *options.start);
+    fast.start = &start, fast.fresh = false;
+  }
   ExactOptions exact;
   // Where stages are counted, units that lose nothing by joining may be stages of their own. Then
   // what is best with them joined is proven only where fewer stages are no better.
@@ -108,7 +111,7 @@ PartitionResult SolvePartition(const PartitionProblem& given, const SolveOptions
   if (!best.proven && options.exact) search(graph);
   if (!best.proven && fast.fewer) {
     exact.fewer = false;
-    if (!options.exact) exact.max_sets = fast.nearby_sets, exact.max_visits = fast.exact_visits;
+    if (!options.exact) exact.max_sets = fast.nearby_sets, exact.ticks = &ticks;
     search(apart);
   }
   if (best.proven || !options.exact) return best;
@@ -118,6 +121,7 @@ PartitionResult SolvePartition(const PartitionProblem& given, const SolveOptions
   UnitGraph merged = BuildUnits(problem, Merge::kParameters);
   if (merged.units.size() == graph.units.size()) return best;
   PartitionResult found = FastPartition(problem, merged, FastOptions{});
+  fast.ticks = nullptr;
   exact.below = std::min(best.objective, found.objective);
   found = Better(SearchBetter(problem, merged, found, exact), best);
   PartitionProblem unlimited = WithoutMemory(problem);

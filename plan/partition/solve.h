@@ -11,7 +11,9 @@ struct SolveOptions {
   bool exact = true;
   double max_seconds = kInfinity;  // of the exact search
   int64_t max_sets = 4'000'000;
-  double effort = 1;  // of the search that is not exact, as a share of its steps
+  double effort = 1;  // of the search that is not exact, as a share of FastTicks
+  // A partition to begin with: the search that is not exact then only improves it. Not owned.
+  const PartitionResult* start = nullptr;
 };
 
 // Exact: the best partition, `proven`; where the graph has too many down-sets for that, the best

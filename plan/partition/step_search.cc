@@ -19,8 +19,8 @@ struct StepTree {
   int64_t actions = 0;                        // that may still be simulated
   double below = 0;                           // partitions that take as long are of no interest
   std::vector<std::vector<int>> larger = {};  // of each set: those with one unit more
-  // Of each set, where units are a chain and get gradients back: the least that so many cuts of what
-  // is outside of it take one way.
+  // Of each set, where units are a chain and get gradients back: the least that so many cuts of
+  // what is outside of it take one way.
   std::vector<std::vector<double>> cuts = {};
 
   PartitionResult best = {};

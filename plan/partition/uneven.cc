@@ -122,28 +122,17 @@ static PartitionProblem WithEqualDevices(const PartitionProblem& problem) {
   return equal;
 }
 
-// Steps of the options' that one of the searches here may take.
-static FastOptions Part(FastOptions options, int64_t parts) {
-  for (int64_t* steps :
-       {&options.steps, &options.steps_of_unit, &options.balance_steps, &options.fill_steps,
-        &options.nearby_visits, &options.exact_visits, &options.windows.visits})
-    *steps /= parts;
-  return options;
-}
-
 // Small problems an exact search over all sets of devices settles.
 static void SettleSmall(const PartitionProblem& problem, const UnitGraph& graph,
-                        const FastOptions& options, PartitionResult& best) {
+                        const FastOptions& options, int64_t& ticks, PartitionResult& best) {
   if (DeviceStates(problem) > kMostDeviceStates) return;
-  int64_t each = 0;  // steps of a visit
-  for (const auto& steps : Resources(problem).steps) each += static_cast<int64_t>(steps.size());
   ExactOptions exact;
   exact.below = best.objective;
   exact.fewer = options.fewer;
   exact.max_sets = 20'000;
   exact.max_bytes = 100 << 20;
-  exact.max_visits = std::min(options.exact_visits, 200'000'000 / std::max<int64_t>(each, 1));
-  if (exact.max_visits >= 50) best = SearchBetter(problem, graph, best, exact);
+  exact.ticks = &ticks;
+  if (ticks > 0 && !options.wide) best = SearchBetter(problem, graph, best, exact);
 }
 
 PartitionResult UnevenPartition(const PartitionProblem& problem, const UnitGraph& graph,
@@ -153,15 +142,28 @@ PartitionResult UnevenPartition(const PartitionProblem& problem, const UnitGraph
   best.lower_bound = PartitionLowerBound(problem, graph, options.fewer);
   best.proven = best.lower_bound == kInfinity;
   if (best.proven) return best;
+  int64_t whole = FastTicks(graph);
+  int64_t& ticks = options.ticks ? *options.ticks : whole;
+  // A search with so many ticks of those that are left.
+  auto search = [&](const PartitionProblem& on, FastOptions part, double share) {
+    int64_t own = static_cast<int64_t>(share * static_cast<double>(ticks)), all = own;
+    part.ticks = &own;
+    PartitionResult found = FastPartition(on, graph, part);
+    ticks -= all - own;
+    return found;
+  };
+  FastOptions turn = options;
+  turn.wide = options.wide || !IsNarrow(graph, options, ticks);
   StagedUnits start;
-  if (problem.max_replicas == 1) {
-    FastOptions first = Part(options, 3);
+  if (options.start && !options.fresh) {
+    start = *options.start;
+  } else if (problem.max_replicas == 1) {
+    FastOptions first = turn;
     first.below = kInfinity;  // loads of other devices
-    PartitionResult equal = FastPartition(WithEqualDevices(problem), graph, first);
+    PartitionResult equal = search(WithEqualDevices(problem), first, 0.45);
     if (equal.feasible) start = StagesOfResult(graph, equal);
     if (!start.options.empty() && !AssignDevices(problem, graph, kInfinity, start)) start = {};
   }
-  FastOptions turn = Part(options, 3);
   turn.pairs /= 4;  // with as many kinds of devices a stage takes longer to try
   turn.rounds = 2;
   turn.nearby_sets /= 4;
@@ -174,15 +176,15 @@ PartitionResult UnevenPartition(const PartitionProblem& problem, const UnitGraph
     turn.sequence = &sequence;
     turn.start = start.options.empty() ? nullptr : &start;
     turn.below = best.objective;
-    turn.fresh = round == 0;
-    PartitionResult found = FastPartition(problem, graph, turn);
+    turn.fresh = options.fresh && round == 0;
+    PartitionResult found = search(problem, turn, round == 0 ? 0.7 : 0.5);
     if (!found.feasible || found.objective >= best.objective * (1 - 1e-9)) break;
     best = found;
     if (best.proven || problem.max_replicas > 1) break;
     start = StagesOfResult(graph, best);
     if (!AssignDevices(problem, graph, best.objective * (1 - 1e-9), start)) break;
   }
-  if (!best.proven) SettleSmall(problem, graph, options, best);
+  if (!best.proven) SettleSmall(problem, graph, turn, ticks, best);
   return best;
 }
 

@@ -22,4 +22,9 @@ struct UpSets {
 // False where there are more than `max_sets`, or finding them takes over `max_seconds`.
 bool EnumerateUpSets(const UnitGraph& graph, int64_t max_sets, double max_seconds, UpSets& up);
 
+// Nanoseconds, about, that a set takes to be found.
+inline int64_t SetTicks(const UnitGraph& graph) {
+  return 1000 + static_cast<int64_t>(graph.units.size());
+}
+
 }  // namespace pipewright

@@ -8,12 +8,15 @@ namespace pipewright {
 
 namespace {
 
+constexpr int64_t kMostTicks = 30'000'000;  // of one window
+
 struct Windows {
   const PartitionProblem& problem;
   const UnitGraph& graph;
   std::vector<int> order;
   PartitionResult known;
-  int64_t visits, sets;
+  int64_t sets;
+  int64_t& ticks;
   const DeviceSequence* sequence;
   std::vector<int> stage_of{};  // of each unit
 
@@ -64,18 +67,15 @@ struct Windows {
   }
 
   bool Try(int first, int last) {
-    for (int free = 1 << 20; free >= 4 && visits > 0;) {
+    for (int free = 1 << 20; free >= 4 && ticks > 0;) {
       ExactOptions exact;
       exact.below = known.objective * (1 - 1e-9);
       exact.max_sets = sets;
-      exact.max_visits = std::min<int64_t>(visits, 300'000);
-      int64_t looked = 0;
-      exact.visits = &looked;
+      int64_t own = std::min(ticks, kMostTicks), all = own;
+      exact.ticks = &own;
       exact.sequence = sequence;
       PartitionResult found = ExactPartition(problem, Coarse(first, last, free), exact);
-      // To put a window together costs something as well, and so do its sets.
-      visits -= looked + static_cast<int64_t>(graph.units.size() + graph.nets.size());
-      visits -= found.sets * 10;
+      ticks -= all - own + 100 * GraphSize(graph);  // to put a window together takes some as well
       if (found.feasible && found.objective < known.objective) {
         found.lower_bound = known.lower_bound;
         found.proven = false;
@@ -92,14 +92,14 @@ struct Windows {
   void Run() {
     Sort();
     bool moved = true;
-    while (moved && visits > 0) {
+    while (moved && ticks > 0) {
       moved = false;
       int count = static_cast<int>(known.stages.size()), slowest = 0;
       for (int s = 1; s < count; ++s)
         if (known.stages[s].Load() > known.stages[slowest].Load()) slowest = s;
       for (int width : {2, 3, 4, 6}) {
         if (width > count && width > 2) break;
-        for (int first = slowest - width + 1; first <= slowest && !moved && visits > 0; ++first) {
+        for (int first = slowest - width + 1; first <= slowest && !moved && ticks > 0; ++first) {
           if (first < 0 || first + width > count) continue;
           moved = Try(first, first + width - 1);
         }
@@ -113,10 +113,10 @@ struct Windows {
 
 PartitionResult ImproveWindows(const PartitionProblem& problem, const UnitGraph& graph,
                                std::vector<int> order, PartitionResult known,
-                               const WindowOptions& options) {
+                               const WindowOptions& options, int64_t& ticks) {
   if (!known.feasible || known.stages.size() < 2) return known;
-  Windows windows{problem,        graph,        std::move(order), std::move(known),
-                  options.visits, options.sets, options.sequence};
+  Windows windows{problem, graph,          std::move(order), std::move(known), options.sets,
+                  ticks,   options.sequence};
   windows.Run();
   return windows.known;
 }

@@ -46,8 +46,8 @@ TEST(StepBound, KnowsThatHalvesOfABackwardPart) {
   EXPECT_LE(result.lower_bound, 18 * (1 + 1e-9));
 }
 
-// Partitions of random graphs, all of them simulated: none is under the bound, and what is proven is
-// the best.
+// Partitions of random graphs, all of them simulated: none is under the bound, and what is proven
+// is the best.
 TEST(StepBound, IsNeverAboveTheBestOfAllPartitions) {
   std::mt19937 random(7);
   int proven = 0, feasible = 0;
