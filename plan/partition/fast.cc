@@ -341,7 +341,7 @@ static PartitionResult Settle(const PartitionProblem& problem, const UnitGraph& 
 }
 
 int64_t FastTicks(const UnitGraph& graph) {
-  return 42'500 * std::max<int64_t>(GraphSize(graph), 20'000);
+  return 850'000'000 + 15'000 * std::max<int64_t>(GraphSize(graph) - 20'000, 0);
 }
 
 PartitionResult FastPartition(const PartitionProblem& problem, const UnitGraph& graph,
