@@ -303,6 +303,7 @@ static PartitionResult SolveAlike(const PartitionProblem& problem, const SolveOp
   std::vector<double> equal_links = {kInfinity, links[0]};
   if (small && links[links.size() / 2] > links[0])
     equal_links.insert(equal_links.begin() + 1, links[links.size() / 2]);
+  if (hasty && graph.units.size() > 20'000) equal_links.resize(1);
   for (int stages : counts)
     for (double link : equal_links) {
       PartitionProblem equal = relaxed;
