@@ -56,7 +56,8 @@ std::vector<ModuleBody> RunPasses(Model& model, const PipelineOptions& options) 
     } catch (const Error&) {
       throw;
     } catch (const std::exception& e) {
-      throw Error(model.file, std::string("pass ") + passes[i].first + " fails: " + e.what(), kFault);
+      throw Error(model.file, std::string("pass ") + passes[i].first + " fails: " + e.what(),
+                  kFault);
     }
     try {
       model.graph->lint();

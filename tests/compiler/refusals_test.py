@@ -45,7 +45,8 @@ class Refusals(CompilerTest):
             return m.b(x)
 
         self.refused(last, "the cut after a, behind linear (submodule \"a\", ",
-                     "refusals_test.py", "lies inside a torch.no_grad() region", options=["--split-after", "a"])
+                     "refusals_test.py", "lies inside a torch.no_grad() region",
+                     options=["--split-after", "a"])
 
     def test_autocast(self):
         def body(m, x):
