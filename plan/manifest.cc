@@ -68,11 +68,12 @@ Json ToJson(const ValueInfo& value) {
   }
   out["from"] = value.producer < 0 ? Json("input") : Json(value.producer);
   out["to"] = value.consumers;
+  if (!value.weight.empty()) out["weight"] = value.weight;
   return out;
 }
 
 ValueInfo ReadValue(const Reader& reader, const Json& in, const std::string& path) {
-  CheckKeys(in, {"name", "kind", "dtype", "shape", "gradient", "from", "to"},
+  CheckKeys(in, {"name", "kind", "dtype", "shape", "gradient", "from", "to", "weight"},
             reader.file + ": " + path);
   ValueInfo value;
   value.name = reader.Get<std::string>(in, "name", path);
@@ -87,6 +88,7 @@ ValueInfo ReadValue(const Reader& reader, const Json& in, const std::string& pat
   }
   value.producer = reader.At(in, "from", path) == "input" ? -1 : reader.Get<int>(in, "from", path);
   value.consumers = reader.Get<std::vector<int>>(in, "to", path);
+  if (in.contains("weight")) value.weight = reader.Get<std::string>(in, "weight", path);
   return value;
 }
 

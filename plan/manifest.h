@@ -22,6 +22,7 @@ struct ValueInfo {
   bool gradient = false;       // whether a gradient flows back along it
   int producer = -1;           // module; -1: an input of the model
   std::vector<int> consumers;  // modules, ascending
+  std::string weight;          // a shared weight that `producer` keeps and sends: its name; else empty
 };
 
 struct WeightInfo {

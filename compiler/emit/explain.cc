@@ -60,17 +60,12 @@ std::string Explain(const Model& model, const std::vector<ModuleBody>& bodies,
       holders.push_back("module" + std::to_string(holder.module) + " as " + holder.name);
     out += "shared " + weight.holders[0].name + ": replicated in " + Join(holders, ", ") + "\n";
   }
-  for (const torch::jit::Node* node : model.graph->nodes()) {  // what transmit_shared sends
-    if (node->kind() != c10::aten::alias || node->input()->node() != model.graph->param_node() ||
-        node->input()->offset() >= model.weights.size())
-      continue;
-    for (const ValueInfo& value : manifest.values) {
-      if (value.name != node->output()->debugName()) continue;
-      std::vector<std::string> to;
-      for (int consumer : value.consumers) to.push_back("module" + std::to_string(consumer));
-      out += "shared " + model.weights[node->input()->offset()].names[0] + ": kept in module" +
-             std::to_string(value.producer) + ", transmitted to " + Join(to, ", ") + "\n";
-    }
+  for (const ValueInfo& value : manifest.values) {
+    if (value.weight.empty()) continue;
+    std::vector<std::string> to;
+    for (int consumer : value.consumers) to.push_back("module" + std::to_string(consumer));
+    out += "shared " + value.weight + ": kept in module" + std::to_string(value.producer) +
+           ", transmitted to " + Join(to, ", ") + "\n";
   }
   for (const std::vector<std::string>& names : manifest.tied)
     out += "one weight: " + Join(names, ", ") + "\n";

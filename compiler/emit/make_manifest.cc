@@ -37,6 +37,15 @@ static std::string MergeRule(const Model& model, size_t index) {
   return KeptPart({model.weight_input(index)}) ? "updates" : "mean";
 }
 
+// The name of the weight that transmit_shared sends as this value; else empty.
+static std::string SentWeight(const Model& model, const Value* value) {
+  const torch::jit::Node* node = value->node();
+  if (node->kind() != c10::aten::alias || node->input()->node() != model.graph->param_node() ||
+      node->input()->offset() >= model.weights.size())
+    return "";
+  return model.weights[node->input()->offset()].names[0];
+}
+
 Manifest MakeManifest(const Model& model, const std::vector<ModuleBody>& bodies) {
   Manifest manifest;
   manifest.version = PIPEWRIGHT_VERSION;
@@ -55,6 +64,7 @@ Manifest MakeManifest(const Model& model, const std::vector<ModuleBody>& bodies)
     if (info.kind == "tensor" && meta && !meta->cast)
       info.dtype = DtypeText(meta->dtype), info.shape = meta->shape;
     info.gradient = producer >= 0 && info.kind == "tensor" && gradient.count(value);
+    info.weight = SentWeight(model, value);
     ids[value] = static_cast<int>(manifest.values.size());
     manifest.values.push_back(info);
   };

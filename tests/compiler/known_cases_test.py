@@ -120,6 +120,7 @@ class KnownCases(CompilerTest):
         self.assertNotIn("mm", self.held(manifest)[1])
         sent = next(v for v in manifest["values"] if v["name"] == "mm_sent")
         self.assertTrue(sent["gradient"])
+        self.assertEqual((sent["weight"], sent["from"], sent["to"]), ("mm", 0, [1]))
         manifest, _ = self.check(Tangled(), [torch.randn(3, 8)], ["--shared", "transmit"],
                                  modules=4, tolerance=1e-5)
         self.assertEqual(manifest["shared"], [])

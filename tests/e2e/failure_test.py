@@ -166,7 +166,7 @@ class Failure(Case):
                   self.path("narrow.safetensors"))
         job = token_job()
         job["data"] = {"tensors": "narrow.safetensors", "inputs": {"tokens": "x"}, "target": "y"}
-        self.fails("tokens", r"\b5\b", r"\b%d\b" % LENGTH, job=job)
+        self.fails('input "tokens"', r"\b5\b", r"\b%d\b" % LENGTH, job=job)
 
     def test_a_loss_that_is_not_a_number(self):
         job = token_job(optimizer={"type": "sgd", "lr": 1e30})

@@ -15,11 +15,11 @@ static Manifest Example() {
   m.version = "0.1.0";
   m.source = "model.pt2";
   m.symbols["s0"] = {2, 4096};
-  m.values = {{"idx", "tensor", "int64", {"s0", "8"}, false, -1, {0}},
-              {"x", "tensor", "float32", {"s0", "8", "16"}, true, 0, {1, 2}},
-              {"n", "int", "", {}, false, 0, {2}},
-              {"y", "tensor", "float32", {"s0", "8", "16"}, true, 1, {2}},
-              {"out", "tensor", "float32", {"s0", "8", "4"}, true, 2, {}}};
+  m.values = {{"idx", "tensor", "int64", {"s0", "8"}, false, -1, {0}, {}},
+              {"x", "tensor", "float32", {"s0", "8", "16"}, true, 0, {1, 2}, {}},
+              {"n", "int", "", {}, false, 0, {2}, {}},
+              {"y", "tensor", "float32", {"s0", "8", "16"}, true, 1, {2}, {}},
+              {"out", "tensor", "float32", {"s0", "8", "4"}, true, 2, {}, {}}};
   m.inputs = {0};
   m.outputs = {4};
   m.modules = {{"module0",

@@ -67,10 +67,10 @@ TEST(OptimizerJob, MuonIsForMatrices) {
 
 static Manifest ThreeModules() {
   Manifest manifest;
-  manifest.values = {{"x", "tensor", "float32", {"4"}, false, -1, {0}},
-                     {"a", "tensor", "float32", {"4"}, true, 0, {1}},
-                     {"b", "tensor", "float32", {"4"}, true, 1, {2}},
-                     {"c", "tensor", "float32", {"4"}, true, 2, {}}};
+  manifest.values = {{"x", "tensor", "float32", {"4"}, false, -1, {0}, {}},
+                     {"a", "tensor", "float32", {"4"}, true, 0, {1}, {}},
+                     {"b", "tensor", "float32", {"4"}, true, 1, {2}, {}},
+                     {"c", "tensor", "float32", {"4"}, true, 2, {}, {}}};
   for (int m = 0; m < 3; ++m) {
     ModuleInfo module;
     module.inputs = {m}, module.outputs = {m + 1};

@@ -35,9 +35,9 @@ static const char kSum[] = R"(class Module1(Module):
 // y = x * scale; z = y.sum(1)
 static Manifest Example() {
   Manifest m;
-  m.values = {{"x", "tensor", "float32", {"s0", "3"}, false, -1, {0}},
-              {"y", "tensor", "float32", {"s0", "3"}, true, 0, {1}},
-              {"z", "tensor", "float32", {"s0"}, true, 1, {}}};
+  m.values = {{"x", "tensor", "float32", {"s0", "3"}, false, -1, {0}, {}},
+              {"y", "tensor", "float32", {"s0", "3"}, true, 0, {1}, {}},
+              {"z", "tensor", "float32", {"s0"}, true, 1, {}, {}}};
   m.symbols["s0"] = {2, 64};
   m.inputs = {0};
   m.outputs = {2};
