@@ -81,6 +81,18 @@ double StepTime(const PartitionProblem& problem, const PartitionResult& result,
     cost.I = cost.W = cost.B / 2;
     cost.output = output[s];
   }
+  // Stages that exchange nothing do not wait for each other; of a plan without messages the simulator
+  // would take them for a chain.
+  if (graph.edges.empty() && graph.stages > 1) {
+    if (is_chain) *is_chain = false;
+    double longest = 0;
+    for (const PartitionStage& stage : result.stages) {
+      PartitionResult alone;
+      alone.stages = {stage};
+      longest = std::max(longest, StepTime(problem, alone, step));
+    }
+    return longest;
+  }
   Plan plan =
       MakeSchedule(step.schedule, graph.ranks, graph.stages, step.microbatches, graph.ranks_of);
   const bool chain = IsChain(graph);

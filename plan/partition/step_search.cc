@@ -128,20 +128,17 @@ struct StepTree {
   }
 };
 
-// Whether what the search takes for granted holds: stages on any devices take as long, and the last
-// ones of a plan are as a plan of their own.
+// Whether what the search takes for granted holds: devices are of one class, and the last stages of
+// a plan are as a plan of their own.
 bool IsSearchable(const PartitionProblem& problem, const StepOptions& step) {
-  const DeviceClass* first = nullptr;
+  int classes = 0;
   for (const DeviceClass& device : problem.devices) {
-    if (device.count == 0) continue;
-    if (device.host || (first && (device.speed != first->speed || device.link != first->link ||
-                                  device.memory_bytes != first->memory_bytes)))
-      return false;
-    first = &device;
+    if (device.count > 0 && device.host) return false;
+    classes += device.count > 0;
   }
   for (const PartitionNode& node : problem.nodes)
     if (node.backward) return false;
-  return first && problem.pair_links.empty() && problem.max_replicas == 1 &&
+  return classes == 1 && problem.pair_links.empty() && problem.max_replicas == 1 &&
          (step.schedule == "1f1b" || step.schedule == "gpipe");
 }
 
