@@ -157,17 +157,23 @@ std::optional<std::pair<std::string, int64_t>> SolveSize(const std::string& expr
                                                          int64_t value,
                                                          std::map<std::string, int64_t> symbols) {
   std::set<std::string> lacking;
-  Evaluate({expression, symbols, &lacking});
-  if (lacking.size() != 1) return {};
-  const std::string& symbol = *lacking.begin();
+  std::string symbol;
+  int64_t first = 0, slope = 0;
   auto at = [&](int64_t x) {
     symbols[symbol] = x;
     return EvaluateSize(expression, symbols);
   };
-  const int64_t first = at(1), slope = at(2) - first;
-  if (slope == 0) return {};
-  for (int64_t x : {3, 1009})  // Mod(s0, 4) and Min(s0, 100) are linear only at first
-    if (at(x) - first != slope * (x - 1)) return {};
+  try {
+    Evaluate({expression, symbols, &lacking});
+    if (lacking.size() != 1) return {};
+    symbol = *lacking.begin();
+    first = at(1), slope = at(2) - first;
+    if (slope == 0) return {};
+    for (int64_t x : {int64_t{3}, int64_t{1009}, int64_t{1} << 30})  // Mod and Min are so at first
+      if (at(x) - first != slope * (x - 1)) return {};
+  } catch (const Error&) {  // not evaluated, or not for all numbers
+    return {};
+  }
   const int64_t x = 1 + (value - first) / slope;
   if (x >= 0 && at(x) == value) return {{symbol, x}};
   throw Error("size \"" + expression + "\"", "is " + std::to_string(value) + " for no " + symbol);

@@ -14,8 +14,8 @@ namespace pipewright {
 int64_t EvaluateSize(const std::string& expression, const std::map<std::string, int64_t>& symbols);
 
 // The only symbol that `symbols` lacks, and what it is where `expression` is `value`: ("s0", 3) of
-// "2*s0 + 1" and 7. None where it lacks none or several, or where the expression is not linear in
-// it. Throws Error where it is, and no whole number does, and as EvaluateSize.
+// "2*s0 + 1" and 7. None where it lacks none or several, where the expression is not linear in it,
+// and where EvaluateSize throws. Throws Error where it is linear, and no whole number does.
 std::optional<std::pair<std::string, int64_t>> SolveSize(
     const std::string& expression, int64_t value, std::map<std::string, int64_t> symbols);
 

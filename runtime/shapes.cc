@@ -97,6 +97,22 @@ std::map<std::string, int64_t> BindSymbols(const Manifest& manifest,
       symbols.insert(*solved);
     }
   }
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const ValueInfo& value = manifest.values[manifest.inputs[i]];
+    if (value.kind != "tensor" || value.dtype.empty()) continue;
+    for (size_t d = 0; d < value.shape.size(); ++d) {
+      int64_t size = inputs[i].sizes[d];
+      try {
+        size = EvaluateSize(value.shape[d], symbols);
+      } catch (const Error&) {  // not known: the model finds out
+      }
+      if (size != inputs[i].sizes[d])
+        throw Error("input \"" + value.name + "\"",
+                    "has sizes " + ShapeText(inputs[i].sizes) + ", the model takes " +
+                        Shown(value) + ", whose " + value.shape[d] + " is " +
+                        std::to_string(size) + " by the sizes of the others");
+    }
+  }
   return symbols;
 }
 
