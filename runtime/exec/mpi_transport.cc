@@ -31,9 +31,11 @@ using std::chrono::microseconds;
 
 // While the rank computes: how often its thread looks after transfers, at first and at the least
 // (twice as long after each look that finds nothing), and after how long without a look another
-// thread does. That one asks how long it has been twice as seldom each time it was not needed.
+// thread does. That one asks how long it has been each kUnseen for kRemembered after it was needed,
+// and then twice as seldom each time.
 constexpr auto kBetweenLooks = microseconds(20), kMostBetweenLooks = microseconds(320),
-               kUnseen = microseconds(3000), kMostBetweenChecks = microseconds(48000);
+               kUnseen = microseconds(3000), kMostBetweenChecks = microseconds(48000),
+               kRemembered = microseconds(1000000);
 
 void AllowShortSleeps() { prctl(PR_SET_TIMERSLACK, 1000); }  // nanoseconds
 
@@ -139,14 +141,16 @@ struct MpiTransport::State {
     auto unseen = [&] { return Clock::now() - Clock::time_point(Clock::duration(looked)); };
     auto needed = [&] { return !stop && computing && requests->background(); };
     Clock::duration rest = kUnseen;
+    Clock::time_point last_needed{};
     std::unique_lock lock(sleep_mutex);
     while (!wake.wait_for(lock, rest, [&] { return stop.load(); })) {
-      rest = std::min<Clock::duration>(2 * rest, kMostBetweenChecks);
+      if (Clock::now() - last_needed > kRemembered)
+        rest = std::min<Clock::duration>(2 * rest, kMostBetweenChecks);
       if (!needed() || unseen() < kUnseen) continue;
       lock.unlock();
       while (needed() && Look()) continue;  // more follows
       lock.lock();
-      rest = kUnseen;
+      rest = kUnseen, last_needed = Clock::now();
     }
   }
 

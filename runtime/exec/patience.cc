@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <thread>
+#include <utility>
 
 namespace pipewright {
 
@@ -44,10 +45,14 @@ long Preemptions() {
 
 void Patience::Pause() {
   Relax();
-  if (++looks_ < 50) return;
+  constexpr int kAtOnce = 50;
+  if (looks_ < kAtOnce && ++looks_ < kAtOnce) return;
   const auto now = Clock::now();
-  if (looks_ == 50) start_ = last_ = now, preemptions_ = Preemptions();
-  if (now - last_ > kLost && Preemptions() > preemptions_) disturbed_ = now;  // or it has copied
+  if (start_ == Clock::time_point()) start_ = last_ = now, preemptions_ = Preemptions();
+  if (now - last_ > kLost) {  // another program had the core, or a message was copied
+    const long before = std::exchange(preemptions_, Preemptions());
+    if (preemptions_ > before) disturbed_ = now;
+  }
   last_ = now;
   const auto waited = now - start_;
   if (crowded_ && waited < microseconds(50))
