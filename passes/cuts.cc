@@ -59,6 +59,7 @@ void RefuseName(const Model& model, const std::string& option, const std::string
       for (const std::string& path : ModuleStack(node))
         if (path == called || path.rfind(called + "@", 0) == 0)
           calls = std::max(calls, path == called ? 1 : 1 + std::atoi(&path[called.size() + 1]));
+    if (calls == 0) RefuseName(model, option, called);
     throw Error(option,
                 "submodule \"" + called + "\" is called " +
                     (calls == 1 ? "once" : std::to_string(calls) + " times"),

@@ -56,7 +56,10 @@ std::vector<ModuleBody> RunPasses(Model& model, const PipelineOptions& options) 
     } catch (const Error&) {
       throw;
     } catch (const std::exception& e) {
-      throw Error(model.file, std::string("pass ") + passes[i].first + " fails: " + e.what(),
+      const auto* torch = dynamic_cast<const c10::Error*>(&e);
+      throw Error(model.file,
+                  std::string("pass ") + passes[i].first + " fails: " +
+                      (torch ? torch->what_without_backtrace() : e.what()),
                   kFault);
     }
     try {

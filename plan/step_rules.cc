@@ -115,8 +115,8 @@ struct StepRules {
         s.loaded = a.kind == ActionKind::kLoad;
         s.last = false;
       }
-      if (HasBackward(a)) s.last = true;
       if (HasForward(a)) stages[a.stage].last = false;
+      if (HasBackward(a)) s.last = true;
     }
     for (Progress& s : stages) {
       s.backward |= s.loaded && s.last;

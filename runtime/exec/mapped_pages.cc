@@ -35,7 +35,7 @@ void NameFile(int signal, siginfo_t* info, void*) {
     break;
   }
   sigaction(signal, &before, nullptr);
-  raise(signal);  // comes when this handler returns
+  if (info->si_code <= 0) raise(signal);  // somebody sent it; else the access fails once more
 }
 
 }  // namespace

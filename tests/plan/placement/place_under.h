@@ -10,7 +10,7 @@
 namespace pipewright {
 
 inline Placement PlaceUnder(const ModuleTree& tree, const std::string& budgets,
-                     PlaceOptions options = {}) {
+                            PlaceOptions options = {}) {
   options.budgets = ParseBudgets({budgets});
   return Place(tree, options);
 }
@@ -20,7 +20,8 @@ inline nlohmann::json Map(const Placement& placement) {
   EXPECT_TRUE(placement.uncovered.empty());
   return nlohmann::json::parse(DeviceMapJson(placement.map).dump());
 }
-inline nlohmann::json Map(const ModuleTree& tree, const std::string& budgets, PlaceOptions options = {}) {
+inline nlohmann::json Map(const ModuleTree& tree, const std::string& budgets,
+                          PlaceOptions options = {}) {
   return Map(PlaceUnder(tree, budgets, options));
 }
 inline nlohmann::json Parsed(const std::string& text) { return nlohmann::json::parse(text); }
