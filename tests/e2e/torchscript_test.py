@@ -65,7 +65,7 @@ class TorchScript(Case):
         save_file({"x": x}, self.path("x.safetensors"))
         arguments = ("infer", package, "--input", self.path("x.safetensors"), "-o",
                      self.path("y.safetensors"))
-        self.assert_fails(run_ranks(2, *arguments, mpi=False), "depend on the data cannot be sent")
+        self.assert_fails(run_ranks(2, *arguments, mpi=False), "depend on the data, it cannot be sent")
         conf = self.path("one.json")
         self.succeed(pipewright("conf", package, "--ranks", 1, "-o", conf))
         self.succeed(run_ranks(1, *arguments, "--conf", conf, mpi=False))
