@@ -128,7 +128,9 @@ static void Update(const OptimizerJob& job, at::Tensor& parameter, const at::Ten
 // What the job keeps of a parameter, where it is not there yet.
 static void Begin(const OptimizerJob& job, const at::Tensor& parameter, OptimizerState& state) {
   auto keep = [&](at::Tensor& tensor, bool kept, double value = 0) {
-    if (kept && !tensor.defined()) tensor = at::full_like(parameter, value);
+    if (!kept || tensor.defined()) return;
+    const bool both = parameter.is_complex();
+    tensor = at::full_like(parameter, both ? at::Scalar(c10::complex<double>(value, value)) : value);
   };
   const bool adam = job.kind == OptimizerJob::kAdam || job.kind == OptimizerJob::kAdamW;
   const bool rmsprop = job.kind == OptimizerJob::kRmsprop;
@@ -140,12 +142,8 @@ static void Begin(const OptimizerJob& job, const at::Tensor& parameter, Optimize
   keep(state.largest_sq, adam && job.amsgrad);
 }
 
-void OptimizerStep(const OptimizerJob& job, at::Tensor& parameter, at::Tensor& gradient,
-                   OptimizerState& state, int64_t divisor) {
-  at::NoGradGuard no_grad;
-  ++state.steps;
-  const bool first = !state.momentum.defined();
-  Begin(job, parameter, state);
+static void UpdateInBlocks(const OptimizerJob& job, at::Tensor& parameter, at::Tensor& gradient,
+                           OptimizerState& state, bool first, int64_t divisor) {
   std::vector<at::Tensor*> tensors = {&parameter, &gradient};
   for (auto& [name, tensor] : state.Named())
     if (tensor->defined()) tensors.push_back(tensor);
@@ -173,6 +171,23 @@ void OptimizerStep(const OptimizerJob& job, at::Tensor& parameter, at::Tensor& g
           Update(job, parameters, gradients, states, first);
         }
       });
+}
+
+void OptimizerStep(const OptimizerJob& job, at::Tensor& parameter, at::Tensor& gradient,
+                   OptimizerState& state, int64_t divisor) {
+  at::NoGradGuard no_grad;
+  ++state.steps;
+  const bool first = !state.momentum.defined();
+  Begin(job, parameter, state);
+  if (!parameter.is_complex() || job.kind == OptimizerJob::kSgd)
+    return UpdateInBlocks(job, parameter, gradient, state, first, divisor);
+  // All but SGD take the two parts of a complex number for two parameters.
+  at::Tensor parts = at::view_as_real(parameter);
+  at::Tensor gradients = at::view_as_real(gradient.resolve_conj());
+  OptimizerState states = state;
+  for (auto& [name, tensor] : states.Named())
+    if (tensor->defined()) *tensor = at::view_as_real(*tensor);
+  UpdateInBlocks(job, parts, gradients, states, first, divisor);
 }
 
 }  // namespace pipewright

@@ -140,11 +140,13 @@ StepOutcome Updater::Agree(Transport& transport) {
   for (auto& [module, parameters] : modules_)
     for (Parameter& parameter : parameters) {
       if (!parameter.gradient.defined()) continue;
-      const bool wide = parameter.gradient.scalar_type() == at::kDouble;
-      Entry entry{
-          parameter.place, wide,
-          at::linalg_vector_norm(parameter.gradient, 2, {}, false, wide ? at::kDouble : at::kFloat)
-              .item<double>()};
+      const at::Tensor gradient = parameter.gradient.is_complex()
+                                      ? at::view_as_real(parameter.gradient.resolve_conj())
+                                      : parameter.gradient;
+      const bool wide = gradient.scalar_type() == at::kDouble;
+      Entry entry{parameter.place, wide,
+                  at::linalg_vector_norm(gradient, 2, {}, false, wide ? at::kDouble : at::kFloat)
+                      .item<double>()};
       mine.append(reinterpret_cast<const char*>(&entry), sizeof entry);
     }
   bool wide = false;

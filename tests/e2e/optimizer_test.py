@@ -123,6 +123,31 @@ class Optimizers(Case):
         theirs = self.train_pytorch(model, job)
         self.assert_close_tensors(ours.weights, theirs.weights, 1e-14)
 
+    def test_complex_parameters(self):
+        """All but SGD take the two parts of a complex number for two parameters."""
+        class Spectrum(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.weight = torch.nn.Parameter(torch.randn(4, 4, 9, dtype=torch.cfloat) / 4)
+                self.conv = torch.nn.Conv1d(4, 4, 1)
+
+            def forward(self, x):
+                return torch.fft.irfft(torch.einsum("bix,iox->box", torch.fft.rfft(x), self.weight), n=16) + self.conv(x)
+
+        torch.manual_seed(1)
+        model = torch.nn.Sequential(Spectrum(), torch.nn.Tanh(), Spectrum())
+        rows = {"x": torch.rand(40, 4, 16), "y": torch.rand(40, 4, 16)}
+        save_file(rows, self.path("complex.safetensors"))
+        export(model, rows["x"][:2], self.path("complex.pt2"))
+        package = self.compile("complex.pt2", "complex.pkg", "--split-after", "1", "--ranks", "2")
+        for optimizer in (SGD, {**ADAMW, "type": "adam", "amsgrad": True}, {"type": "rmsprop", "lr": 1e-3},
+                          {"type": "adagrad", "initial_accumulator_value": 0.1}, {**SGD, "clip_norm": 0.01}):
+            job = token_job(steps=STEPS, loss="mse", optimizer=optimizer, data={
+                "tensors": "complex.safetensors", "inputs": {"input": "x"}, "target": "y"})
+            ours = self.train(package, job, 2, False)
+            theirs = self.train_pytorch(copy.deepcopy(model), job)
+            self.assert_close_tensors(ours.weights, theirs.weights, 1e-6)
+
     def test_accumulation_is_one_step_of_more_microbatches(self):
         for ranks, name in ((3, "untied"), (2, "untied")):
             self.check(ranks, name=name, accumulate=3, microbatches=2)

@@ -270,8 +270,8 @@ class Case(unittest.TestCase):
         """The norm of each tensor's difference, relative to its norm."""
         self.assertEqual(sorted(ours), sorted(theirs))
         for name in ours:
-            a, b = ours[name].double(), theirs[name].double()
-            self.assertEqual(a.shape, b.shape, name)
+            self.assertEqual((ours[name].dtype, ours[name].shape), (theirs[name].dtype, theirs[name].shape), name)
+            a, b = (t.to(torch.complex128 if t.is_complex() else torch.float64) for t in (ours[name], theirs[name]))
             self.assertLessEqual((a - b).norm().item(), relative * b.norm().item(), what + name)
 
     def assert_learned(self, run, before, names):
