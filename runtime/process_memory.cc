@@ -11,9 +11,16 @@
 #include <fstream>
 #include <string>
 
+// tcmalloc's, where the program is linked with it.
+extern "C" void MallocExtension_SetMemoryReleaseRate(double) __attribute__((weak));
+
 namespace pipewright {
 
 void KeepFreedMemory() {
+  if (MallocExtension_SetMemoryReleaseRate) {
+    MallocExtension_SetMemoryReleaseRate(0);
+    return;
+  }
 #ifdef __GLIBC__
   // Older ones know a largest threshold.
   if (!mallopt(M_MMAP_THRESHOLD, INT_MAX)) mallopt(M_MMAP_THRESHOLD, 32 << 20);
