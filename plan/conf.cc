@@ -156,6 +156,8 @@ Conf ParseConf(const std::string& text, const std::string& path) {
   Json json = ParseJson(text, path);
   Source source{text, path};
   if (!json.is_object()) source.Fail({}, "an object with module_to_stage_map is expected");
+  if (json.contains("data") && !json.contains(kModules))
+    source.Fail({}, "is a job, where a conf is expected", "`pipewright conf PACKAGE` writes one");
   std::vector<std::string> known = {kModules, kRanks, kDepths, kOffload};
   for (const auto& [key, value] : json.items())
     if (std::find(known.begin(), known.end(), key) == known.end())

@@ -238,15 +238,34 @@ void SetTraining(LoadedModule& module, bool training) {
   if (module.self->type()->hasAttribute("training")) module.self->setAttr("training", training);
 }
 
+// "input t: int64 [4, 6], values 0 to 12": what is out of range of a table is seen by it.
+static std::string IndicesText(const LoadedModule& module,
+                               const std::vector<std::pair<size_t, at::Tensor>>& indices) {
+  std::string text;
+  const auto& arguments = module.self->type()->getMethod("forward").getSchema().arguments();
+  for (const auto& [i, tensor] : indices) {
+    text += "\n  input " + arguments[i].name() + ": int64 " + ShapeText(tensor.sizes().vec());
+    if (tensor.numel() > 0)
+      text += ", values " + std::to_string(tensor.min().item<int64_t>()) + " to " +
+              std::to_string(tensor.max().item<int64_t>());
+  }
+  return text;
+}
+
 std::vector<c10::IValue> Run(const LoadedModule& module, std::vector<c10::IValue> inputs) {
   torch::jit::Stack stack;
   stack.reserve(inputs.size() + 1);
   stack.emplace_back(module.self);
-  for (c10::IValue& input : inputs) stack.push_back(std::move(input));
+  std::vector<std::pair<size_t, at::Tensor>> indices;
+  for (c10::IValue& input : inputs) {
+    if (input.isTensor() && input.toTensor().scalar_type() == at::kLong)
+      indices.emplace_back(stack.size(), input.toTensor());
+    stack.push_back(std::move(input));
+  }
   try {
     torch::jit::InterpreterState(*module.code).run(stack);
   } catch (const std::exception& e) {
-    throw Error(WithoutBacktrace(e.what()));
+    throw Error(WithoutBacktrace(e.what()) + IndicesText(module, indices));
   }
   if (stack.size() == 1 && stack[0].isTuple()) return stack[0].toTupleRef().elements().vec();
   return stack;

@@ -35,84 +35,110 @@ std::string RangeText(const std::pair<int64_t, int64_t>& range) {
                                    : least + " to " + std::to_string(range.second);
 }
 
+// A tensor that the model takes, and the sizes it is given.
+struct GivenInput {
+  const ValueInfo& value;
+  const std::vector<int64_t>& sizes;
+
+  std::string where() const { return "input \"" + value.name + "\""; }
+  std::string has() const { return "has sizes " + ShapeText(sizes); }
+  std::string takes() const { return has() + ", the model takes " + Shown(value); }
+};
+
+// Those whose sizes the model says something about.
+std::vector<GivenInput> GivenInputs(const Manifest& manifest,
+                                    const std::vector<TensorSpec>& inputs) {
+  std::vector<GivenInput> given;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const ValueInfo& value = manifest.values[manifest.inputs[i]];
+    if (value.kind != "tensor" || value.dtype.empty()) continue;
+    given.push_back({value, inputs[i].sizes});
+    if (DtypeOf(value.dtype) != inputs[i].type)
+      throw Error(given.back().where(),
+                  "is " + DtypeName(inputs[i].type) + ", the model takes " + value.dtype,
+                  "save it as " + value.dtype + "; " + CallText(manifest));
+    if (value.shape.size() != inputs[i].sizes.size())
+      throw Error(given.back().where(), given.back().takes(), CallText(manifest));
+  }
+  return given;
+}
+
+// Sizes that are a symbol bind it, those that are a number have to be that number.
+void BindPlainSizes(const Manifest& manifest, const GivenInput& input,
+                    std::map<std::string, int64_t>& symbols) {
+  for (size_t d = 0; d < input.sizes.size(); ++d) {
+    const std::string& wanted = input.value.shape[d];
+    const int64_t size = input.sizes[d];
+    if (IsSymbol(wanted)) {
+      auto [at, fresh] = symbols.emplace(wanted, size);
+      if (!fresh && at->second != size)
+        throw Error(input.where(), input.has() + ", but its dimension " + std::to_string(d) +
+                                       " is " + std::to_string(at->second) +
+                                       " in an input before it");
+      auto range = manifest.symbols.find(wanted);
+      if (range != manifest.symbols.end() &&
+          (size < range->second.first || size > range->second.second))
+        throw Error(input.where(),
+                    input.has() + "; its dimension " + std::to_string(d) + " was exported for " +
+                        RangeText(range->second),
+                    "export it for a wider range; how many samples a microbatch has, the job's "
+                    "minibatch_size and microbatches say");
+    } else if (wanted.find_first_not_of("0123456789") == std::string::npos &&
+               wanted != std::to_string(size)) {
+      throw Error(input.where(), input.takes(),
+                  CallText(manifest) +
+                      (d == 0 ? ": a job's microbatch_size has to be " + wanted +
+                                    ", or export it with a dynamic first dimension"
+                              : ": export it with a dynamic dimension, or give it data of this "
+                                "size"));
+    }
+  }
+}
+
+// Sizes that were exported as multiples: 2*s0 says what s0 is.
+void SolveSizes(const Manifest& manifest, const GivenInput& input,
+                std::map<std::string, int64_t>& symbols) {
+  for (size_t d = 0; d < input.sizes.size(); ++d) {
+    std::optional<std::pair<std::string, int64_t>> solved;
+    try {
+      solved = SolveSize(input.value.shape[d], input.sizes[d], symbols);
+    } catch (const Error& e) {
+      throw Error(input.where(), input.takes() + ": " + e.what());
+    }
+    if (!solved) continue;
+    auto range = manifest.symbols.find(solved->first);
+    if (range != manifest.symbols.end() &&
+        (solved->second < range->second.first || solved->second > range->second.second))
+      throw Error(input.where(),
+                  input.has() + "; its dimension " + std::to_string(d) + " is " +
+                      input.value.shape[d] + ", exported for " + solved->first + " of " +
+                      RangeText(range->second),
+                  "export it for a wider range");
+    symbols.insert(*solved);
+  }
+}
+
+void CheckSizes(const GivenInput& input, const std::map<std::string, int64_t>& symbols) {
+  for (size_t d = 0; d < input.sizes.size(); ++d) {
+    int64_t size = input.sizes[d];
+    try {
+      size = EvaluateSize(input.value.shape[d], symbols);
+    } catch (const Error&) {  // not known: the model finds out
+    }
+    if (size != input.sizes[d])
+      throw Error(input.where(), input.takes() + ", whose " + input.value.shape[d] + " is " +
+                                     std::to_string(size) + " by the sizes of the others");
+  }
+}
+
 // Values of the symbols, from the inputs that are given.
 std::map<std::string, int64_t> BindSymbols(const Manifest& manifest,
                                            const std::vector<TensorSpec>& inputs) {
   std::map<std::string, int64_t> symbols;
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    const ValueInfo& value = manifest.values[manifest.inputs[i]];
-    std::string where = "input \"" + value.name + "\"";
-    std::string found = ShapeText(inputs[i].sizes);
-    if (value.kind != "tensor" || value.dtype.empty()) continue;
-    if (DtypeOf(value.dtype) != inputs[i].type)
-      throw Error(where, "is " + DtypeName(inputs[i].type) + ", the model takes " + value.dtype,
-                  "save it as " + value.dtype + "; " + CallText(manifest));
-    if (value.shape.size() != inputs[i].sizes.size())
-      throw Error(where, "has sizes " + found + ", the model takes " + Shown(value),
-                  CallText(manifest));
-    for (size_t d = 0; d < value.shape.size(); ++d) {
-      int64_t size = inputs[i].sizes[d];
-      if (IsSymbol(value.shape[d])) {
-        auto [at, fresh] = symbols.emplace(value.shape[d], size);
-        if (!fresh && at->second != size)
-          throw Error(where, "has sizes " + found + ", but its dimension " + std::to_string(d) +
-                                 " is " + std::to_string(at->second) + " in an input before it");
-        auto range = manifest.symbols.find(value.shape[d]);
-        if (range != manifest.symbols.end() &&
-            (size < range->second.first || size > range->second.second))
-          throw Error(where,
-                      "has sizes " + found + "; its dimension " + std::to_string(d) +
-                          " was exported for " + RangeText(range->second),
-                      "export it for a wider range; how many samples a microbatch has, the job's "
-                      "minibatch_size and microbatches say");
-      } else if (value.shape[d].find_first_not_of("0123456789") == std::string::npos &&
-                 value.shape[d] != std::to_string(size)) {
-        throw Error(where, "has sizes " + found + ", the model takes " + Shown(value),
-                    CallText(manifest) +
-                        ": export it with a dynamic dimension, or give it data of this size");
-      }
-    }
-  }
-  // Sizes that were exported as multiples: 2*s0 says what s0 is.
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    const ValueInfo& value = manifest.values[manifest.inputs[i]];
-    if (value.kind != "tensor" || value.dtype.empty()) continue;
-    for (size_t d = 0; d < value.shape.size(); ++d) {
-      const std::string where = "input \"" + value.name + "\"",
-                        sizes = "has sizes " + ShapeText(inputs[i].sizes);
-      std::optional<std::pair<std::string, int64_t>> solved;
-      try {
-        solved = SolveSize(value.shape[d], inputs[i].sizes[d], symbols);
-      } catch (const Error& e) {
-        throw Error(where, sizes + ", the model takes " + Shown(value) + ": " + e.what());
-      }
-      if (!solved) continue;
-      auto range = manifest.symbols.find(solved->first);
-      if (range != manifest.symbols.end() &&
-          (solved->second < range->second.first || solved->second > range->second.second))
-        throw Error(where,
-                    sizes + "; its dimension " + std::to_string(d) + " is " + value.shape[d] +
-                        ", exported for " + solved->first + " of " + RangeText(range->second),
-                    "export it for a wider range");
-      symbols.insert(*solved);
-    }
-  }
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    const ValueInfo& value = manifest.values[manifest.inputs[i]];
-    if (value.kind != "tensor" || value.dtype.empty()) continue;
-    for (size_t d = 0; d < value.shape.size(); ++d) {
-      int64_t size = inputs[i].sizes[d];
-      try {
-        size = EvaluateSize(value.shape[d], symbols);
-      } catch (const Error&) {  // not known: the model finds out
-      }
-      if (size != inputs[i].sizes[d])
-        throw Error("input \"" + value.name + "\"",
-                    "has sizes " + ShapeText(inputs[i].sizes) + ", the model takes " +
-                        Shown(value) + ", whose " + value.shape[d] + " is " +
-                        std::to_string(size) + " by the sizes of the others");
-    }
-  }
+  const std::vector<GivenInput> given = GivenInputs(manifest, inputs);
+  for (const GivenInput& input : given) BindPlainSizes(manifest, input, symbols);
+  for (const GivenInput& input : given) SolveSizes(manifest, input, symbols);
+  for (const GivenInput& input : given) CheckSizes(input, symbols);
   return symbols;
 }
 

@@ -111,6 +111,11 @@ TEST(Conf, RefusesBrokenOnesWithReasonAndLine) {
   }
 }
 
+TEST(Conf, AJobIsNoConf) {
+  const std::string error = ErrorOf(R"({"data": {"tensors": "x.safetensors"}, "loss": "mse"})");
+  EXPECT_EQ(error.substr(0, error.find('\n')), "conf.json:1:1: is a job, where a conf is expected");
+}
+
 TEST(Conf, TheStageOfTheLossNeedsNoRanks) {
   for (const char* ranks : {R"({"0": [0], "1": [1]})", R"({"0": [0], "1": [1], "2": []})"}) {
     std::string text =

@@ -78,6 +78,20 @@ TEST(Module, RunsItsCodeOnItsWeights) {
   EXPECT_TRUE(at::equal(y, at::tensor({1.f, 2.f, 3.f, 1.f, 2.f, 3.f}).view({2, 3})));
 }
 
+// An index that its table does not have is seen by the range of the indices.
+TEST(Module, ErrorsSayTheRangeOfIndices) {
+  LoadedModule module = LoadModule(
+      Package(Changed(kScale, "torch.mul(x, scale)", "torch.embedding(scale.view([3, 1]), x)")),
+      Example(), 0);
+  try {
+    pipewright::Run(module, {at::tensor({0, 2, 3, 1}, at::kLong)});
+    FAIL() << "accepted";
+  } catch (const Error& e) {
+    const std::string what = e.what(), end = "\n  input x: int64 [4], values 0 to 3";
+    EXPECT_EQ(what.substr(what.size() - end.size()), end) << what;
+  }
+}
+
 static std::string ErrorOf(const std::string& code) {
   try {
     LoadModule(Package(code), Example(), 0);
@@ -161,6 +175,19 @@ TEST(Shapes, OfInputsThatAreMultiples) {
   manifest.symbols["s7"] = {2, 4};
   EXPECT_EQ(rows(9).sizes, (std::vector<int64_t>{9}));
   EXPECT_THROW(rows(11), Error);
+}
+
+TEST(Shapes, ANumberOfSamplesThatIsFixed) {
+  Manifest manifest = Example();
+  for (int id : {0, 1, 2}) manifest.values[id].shape[0] = "8";
+  try {
+    InferShapes(Package(kScale), manifest, {{at::kFloat, {4, 3}, true}});
+    FAIL() << "accepted";
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("a job's microbatch_size has to be 8, or export it"),
+              std::string::npos)
+        << e.what();
+  }
 }
 
 TEST(Shapes, AnewFromTheFirstEditedModuleOn) {
