@@ -15,7 +15,7 @@ namespace {
 
 // Above this mean length of an operation, in seconds, autograd's share is below what can be
 // measured.
-constexpr double kLongOperation = 60e-6;
+constexpr double kLongOperation = 500e-6;
 constexpr int kWatched = 4;  // forwards, of which the shortest counts
 constexpr int kChecks = 2;
 // Forwards from one recording to the next: each costs as much as ten of them.

@@ -52,18 +52,25 @@ Instruction Masked(const Instruction& whole, int mask, const Slots& wanted) {
   return part;
 }
 
+// A normalisation sums over what it reads for the gradient of its input. Those of its weight and
+// bias are almost there then, and small: to compute them in W takes a second pass over all of it.
+bool GivesBoth(const Instruction& call) {
+  return call.op.schema().name().find("norm_backward") != std::string::npos;
+}
+
 bool Gives(const Instruction& instruction, const Slots& wanted) {
   return std::any_of(instruction.results.begin(), instruction.results.end(),
                      [&](int slot) { return slot >= 0 && wanted[static_cast<size_t>(slot)]; });
 }
 
-// What of `list` has to run for the slots in `wanted`, to which what that reads is added.
-InstructionList Needed(const InstructionList& list, Slots& wanted) {
+// What of `list` has to run for the slots in `wanted`, to which what that reads is added. Where a
+// kernel gives both sides, it gives what is in `both` too.
+InstructionList Needed(const InstructionList& list, Slots& wanted, const Slots* both = nullptr) {
   InstructionList needed;
   for (auto one = list.rbegin(); one != list.rend(); ++one) {
     if (!Writes(*one) && !Gives(*one, wanted)) continue;
     const int mask = MaskOf(*one);
-    needed.push_back(mask < 0 ? *one : Masked(*one, mask, wanted));
+    needed.push_back(mask < 0 ? *one : Masked(*one, mask, both && GivesBoth(*one) ? *both : wanted));
     EachRead(*one, [&](int slot) { wanted[static_cast<size_t>(slot)] = true; });
   }
   std::reverse(needed.begin(), needed.end());
@@ -117,7 +124,7 @@ void MakeLists(const Recording& trace, RecordedGraph& graph) {
   AddSlots(graph.weight_gradient, all);
   const Slots results = all;
   graph.backward = Needed(trace.backward, all);
-  graph.input_grad = Needed(trace.backward, for_inputs);
+  graph.input_grad = Needed(trace.backward, for_inputs, &all);
   Slots computed(slots);  // by I
   for (const Instruction& one : graph.input_grad)
     if (one.kind != Instruction::Kind::kView)

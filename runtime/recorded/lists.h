@@ -7,7 +7,8 @@
 namespace pipewright {
 
 // Fills the four lists of `graph`, whose operands are the trace's. Leaves out what nobody reads and
-// what I and W need not compute; kernels with an output mask run in both, each time for one side.
+// what I and W need not compute; kernels with an output mask run in both, each time for one side,
+// but those of normalisations: they compute all in I.
 void MakeLists(const Recording& trace, RecordedGraph& graph);
 
 }  // namespace pipewright

@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/jit/passes/inliner.h>
 
+#include <set>
+#include <string>
+
 #include "runtime/island.h"
 #include "runtime/memory_meter.h"
 #include "tests/runtime/count_kernels.h"
@@ -246,6 +249,14 @@ TEST(RecordedBody, RunsEveryKernelOfBackwardOnce) {
       }
     EXPECT_GE(calls[0] + masked, calls[1] + calls[2]) << c.name;
     EXPECT_LE(calls[0], calls[1] + calls[2]) << c.name;
+    // A normalisation's sums are not made twice.
+    std::multiset<std::string> norms[3];
+    for (int k = 0; k < 3; ++k)
+      for (const Instruction& one : *of[k])
+        if (one.kind == Instruction::Kind::kCall &&
+            one.op.schema().name().ends_with("norm_backward"))
+          norms[k].insert(one.op.schema().name());
+    EXPECT_EQ(norms[0].size(), norms[1].size() + norms[2].size()) << c.name;
   }
 }
 
