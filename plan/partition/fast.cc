@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <array>
+#include <initializer_list>
 #include <numeric>
 
 #include "plan/partition/clusters.h"
 #include "plan/partition/exact.h"
 #include "plan/partition/fill.h"
 #include "plan/partition/multilevel.h"
+#include "plan/partition/nearby.h"
+#include "plan/partition/pack.h"
 #include "plan/partition/uneven.h"
 #include "plan/partition/up_sets.h"
 #include "plan/partition/windows.h"
@@ -26,15 +29,29 @@ static bool ManyKinds(const PartitionProblem& problem) {
   return kinds > 1 && DeviceStates(problem) > (host ? 2'000 : 100);
 }
 
-// Units at either end of a stage that searches near the cuts of a partition leave free.
-constexpr int kLeastFree = 4, kMostFree = 32;
-
 constexpr int kFillTicks = 6;      // of a step of filling stages
 constexpr double kForLast = 0.22;  // of the ticks: what comes after partitions from coarser graphs
 
-static int64_t ExactSets(const UnitGraph& graph, const FastOptions& options) {
+int64_t ExactSets(const UnitGraph& graph, const FastOptions& options) {
   int64_t units = static_cast<int64_t>(graph.units.size()) + 1;
   return std::clamp<int64_t>(options.exact_words / units, 1000, 20'000);
+}
+
+std::optional<Coarser> TiedUnits(const PartitionProblem& problem, const UnitGraph& graph,
+                                 double bound) {
+  double fastest = 0;
+  for (const DeviceClass& device : problem.devices)
+    if (device.count > 0) fastest = std::max(fastest, device.speed);
+  std::vector<int> together(graph.units.size(), 0);
+  for (double tie : {0.01, 0.03, 0.1, 0.3}) {
+    Coarser tied = GroupTied(graph, together, problem.transfer_latency, tie * bound);
+    double most = 0;
+    for (const Unit& unit : tied.graph.units) most = std::max(most, unit.device_time);
+    if (most > bound * 1.02 * fastest) continue;
+    if (tied.graph.units.size() > 500) return {};
+    return tied;
+  }
+  return {};
 }
 
 bool IsNarrow(const UnitGraph& graph, const FastOptions& options, int64_t& ticks) {
@@ -42,61 +59,6 @@ bool IsNarrow(const UnitGraph& graph, const FastOptions& options, int64_t& ticks
   bool narrow = EnumerateUpSets(graph, ExactSets(graph, options), kInfinity, up);
   ticks -= static_cast<int64_t>(up.sets.size()) * SetTicks(graph);
   return narrow;
-}
-
-// Keeps all that is numbered between two neighbouring cores between them. Else the sets of units
-// that are free at each cut would multiply.
-static void LinkCores(UnitGraph& graph, const std::vector<int>& cores) {
-  auto link = [&](int low, int high) {
-    auto& next = graph.next[low];
-    if (std::find(next.begin(), next.end(), high) != next.end()) return;
-    next.push_back(high);
-    graph.previous[high].push_back(low);
-  };
-  for (size_t c = 0; c + 1 < cores.size(); ++c) {
-    link(cores[c], cores[c + 1]);
-    for (int between = cores[c] + 1; between < cores[c + 1]; ++between) {
-      link(cores[c], between);
-      link(between, cores[c + 1]);
-    }
-  }
-}
-
-// The best of all partitions whose cuts lie near those of `known`: within each stage only the first
-// and the last units in `order` may go to its neighbours, the rest is one unit. `order` has the
-// stages one after the other. `free` is the number of such units: doubled as long as the search is
-// small and finds nothing better; where it does, that is what to begin with next.
-static PartitionResult SearchNearby(const PartitionProblem& problem, const UnitGraph& graph,
-                                    const std::vector<int>& order, const PartitionResult& known,
-                                    const FastOptions& options, int& free, int64_t& ticks) {
-  std::vector<int> stage_of_node(problem.nodes.size(), 0);
-  for (size_t s = 0; s < known.stages.size(); ++s)
-    for (int node : known.stages[s].nodes) stage_of_node[node] = static_cast<int>(s);
-  int n = static_cast<int>(order.size());
-  auto stage_at = [&](int p) { return stage_of_node[graph.units[order[p]].nodes[0]]; };
-  for (; free <= kMostFree && ticks > 0; free *= 2) {
-    std::vector<int> group_of(n), cores;
-    int groups = 0;
-    for (int begin = 0, end; begin < n; begin = end) {
-      for (end = begin + 1; end < n && stage_at(end) == stage_at(begin);) ++end;
-      int at_ends = std::min(free, (end - begin - 1) / 2);
-      for (int p = begin; p < end; ++p) {
-        if (p == begin + at_ends) cores.push_back(groups);
-        bool core = p > begin + at_ends && p < end - at_ends;
-        group_of[order[p]] = core ? groups - 1 : groups++;
-      }
-    }
-    UnitGraph coarse = Coarsen(graph, group_of, groups);
-    LinkCores(coarse, cores);
-    ExactOptions exact;
-    exact.below = known.objective;
-    exact.max_sets = std::min(options.nearby_sets, ExactSets(coarse, options));
-    exact.ticks = &ticks;
-    exact.sequence = options.sequence;
-    PartitionResult found = ExactPartition(problem, coarse, exact);
-    if (found.feasible || !found.proven) return found;
-  }
-  return PartitionResult();
 }
 
 namespace {
@@ -219,6 +181,21 @@ struct Fast {
     return problem.max_replicas == 1;
   }
 
+  // The best cuts of an order.
+  void OfferOrder(const std::vector<int>& order) {
+    int64_t steps = 0;
+    OrderCuts cuts = CutOrder(problem, graph, resources, order, load, options.pairs, steps);
+    ticks += steps * StepTicks();
+    if (!cuts.stages.empty()) Offer(StagesOfCuts(order, cuts));
+  }
+
+  void PackStages() {
+    int64_t steps = std::min(ticks, Share(0.55)) / kPackTicks, all = steps;
+    StagedUnits units = PackedStages(problem, graph, bound, load, steps);
+    if (!units.options.empty()) OfferOrder(OrderByStage(CandidateOrders(graph)[0], units));
+    ticks -= (all - steps) * kPackTicks;
+  }
+
   // Stages filled one after the other, none over `most`, in one of several ways.
   bool FillTo(double most, size_t width, int64_t& moves) {
     if (load <= most) return true;
@@ -230,50 +207,44 @@ struct Fast {
         std::vector<int> order =
             FilledOrder(problem, graph, {most, stages, from_end, small, kept}, moves);
         if (order.empty()) continue;
-        int64_t steps = 0;
-        OrderCuts cuts = CutOrder(problem, graph, resources, order, load, options.pairs, steps);
-        ticks += steps * StepTicks();
-        if (cuts.stages.empty()) continue;
-        Offer(StagesOfCuts(order, cuts));
+        OfferOrder(order);
         if (load <= most) return true;
       }
     return false;
   }
 
-  // For lower and lower targets, as long as they are reached.
-  void FillStages() {
-    const int64_t all = Share(options.tied ? 0.35 : 0.5) / kFillTicks;
+  // With no load over a multiple of the bound, with ticks of at most this share.
+  bool FillWithin(double share, std::initializer_list<double> targets, size_t width) {
+    const int64_t all = std::min(ticks, Share(share)) / kFillTicks;
     int64_t moves = all;
-    if (!FillTo(bound * 1.01, 1, moves)) FillTo(bound * 1.02, 1, moves);
-    for (size_t width = 4; load > bound * 1.01 && width <= 64 && moves > 0; width *= 4)
-      FillTo(bound * 1.01, width, moves);
-    for (size_t width : {1, 4})
-      for (double target : {1.005, 1.0025})
-        if (load <= bound * 1.01 && !FillTo(bound * target, width, moves)) break;
+    bool reached = true;
+    for (double target : targets) reached = reached && FillTo(bound * target, width, moves);
     ticks -= (all - moves) * kFillTicks;
+    return reached;
   }
 
-  // Units that exchange values so dear that no good partition can part them as one, as long as
-  // those are no larger than a stage: a search of what is then a small graph.
+  // Filled one after the other, else packed in any order, to within 1 % of the bound; then closer.
+  void FillStages() {
+    if (!FillWithin(0.2, {1.01}, 1)) PackStages();
+    for (size_t width = 4; load > bound * 1.01 && width <= 64; width *= 4)
+      FillWithin(0.25, {1.01}, width);
+    for (size_t width : {1, 4})
+      if (load <= bound * 1.01) FillWithin(0.15, {1.005, 1.0025}, width);
+  }
+
+  // A search of what is a small graph where units that are tied are one.
   void SearchTied() {
-    std::vector<int> together(graph.units.size(), 0);
-    for (double tie : {0.01, 0.03, 0.1, 0.3}) {
-      Coarser tied = GroupTied(graph, together, problem.transfer_latency, tie * bound);
-      double most = 0;
-      for (const Unit& unit : tied.graph.units) most = std::max(most, unit.device_time);
-      if (most > bound * 1.02) continue;
-      if (tied.graph.units.size() > 500) return;
-      FastOptions small = options;
-      small.below = load;
-      small.tied = false;
-      small.start = nullptr;
-      int64_t own = Share(0.35), all = own;
-      small.ticks = &own;
-      PartitionResult result = FastPartition(problem, tied.graph, small);
-      ticks -= all - own;
-      if (result.feasible) Offer(StagesOfResult(graph, result));
-      return;
-    }
+    std::optional<Coarser> tied = TiedUnits(problem, graph, bound);
+    if (!tied) return;
+    FastOptions small = options;
+    small.below = load;
+    small.tied = false;
+    small.start = nullptr;
+    int64_t own = Share(0.6), all = own;
+    small.ticks = &own;
+    PartitionResult result = FastPartition(problem, tied->graph, small);
+    ticks -= all - own;
+    if (result.feasible) Offer(StagesOfResult(graph, result));
   }
 
   // Moves and exchanges units between the stages, first together with what is tied to them.

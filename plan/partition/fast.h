@@ -1,6 +1,9 @@
 // Good partitions of large graphs: the best cuts of several topological orders, partitions of
 // coarser graphs, then local moves.
 #pragma once
+#include <optional>
+
+#include "plan/partition/clusters.h"
 #include "plan/partition/staged_units.h"
 #include "plan/partition/windows.h"
 
@@ -30,8 +33,17 @@ struct FastOptions {
 // is about a nanosecond of them.
 int64_t FastTicks(const UnitGraph& graph);
 
-// Whether the graph has few enough sets of units for an exact search.
+// As many sets of units as an exact search may have in a graph of this size.
+int64_t ExactSets(const UnitGraph& graph, const FastOptions& options);
+
+// Whether the graph has no more than those.
 bool IsNarrow(const UnitGraph& graph, const FastOptions& options, int64_t& ticks);
+
+// Units that exchange values so dear that no good partition can part them as one, as long as those
+// are no larger than a stage, `bound` being what one takes at least. None where more than 500 are
+// left.
+std::optional<Coarser> TiedUnits(const PartitionProblem& problem, const UnitGraph& graph,
+                                 double bound);
 
 // Deterministic: its effort is counted in steps, not seconds. Never worse than the best cuts of
 // each order that it tries, nor than equal cuts in the order of the nodes.

@@ -8,9 +8,9 @@ namespace pipewright {
 
 int InFlightCount(const PartitionProblem& problem, int replicas, int devices_after) {
   if (problem.in_flight == InFlight::kOne) return 1;
-  if (problem.in_flight == InFlight::k1F1B)
-    return std::min(problem.microbatches, (devices_after + 2 * replicas - 1) / replicas);
-  return (problem.microbatches + replicas - 1) / replicas;
+  int share = (problem.microbatches + replicas - 1) / replicas;  // of one replica
+  if (problem.in_flight == InFlight::kGPipe) return share;
+  return std::min(share, (devices_after + 2 * replicas - 1) / replicas);
 }
 
 static std::vector<int> StageOfNode(const PartitionProblem& problem,

@@ -44,8 +44,8 @@ struct DeviceClass {
   std::vector<int> numbers;  // as people count devices, ascending; empty: 0 to count - 1
 };
 
-// How many microbatches a stage holds at once: one; as 1F1B, one more than the devices after it
-// (shared by its replicas); as GPipe, all of them.
+// How many microbatches a stage holds at once: one; as 1F1B, one more than the devices after it; as
+// GPipe, all of them; both shared by its replicas.
 enum class InFlight { kOne, k1F1B, kGPipe };
 
 struct PartitionProblem {

@@ -4,6 +4,7 @@
 #include <tuple>
 
 #include "plan/partition/exact.h"
+#include "plan/partition/pack.h"
 #include "plan/partition/refine.h"
 
 namespace pipewright {
@@ -135,6 +136,25 @@ static void SettleSmall(const PartitionProblem& problem, const UnitGraph& graph,
   if (ticks > 0 && !options.wide) best = SearchBetter(problem, graph, best, exact);
 }
 
+// Stages packed on the devices as they are, of units that dear values tie.
+static StagedUnits PackedUneven(const PartitionProblem& problem, const UnitGraph& graph,
+                                double bound, int64_t& ticks) {
+  StagedUnits packed;
+  for (const DeviceClass& device : problem.devices)
+    if (device.host && device.count > 0) return packed;
+  std::optional<Coarser> tied = TiedUnits(problem, graph, bound);
+  if (!tied) return packed;
+  int64_t steps = ticks / 2 / kPackTicks, all = steps;
+  packed = PackedStages(problem, tied->graph, bound, kInfinity, steps);
+  ticks -= (all - steps) * kPackTicks;
+  if (problem.stages > 0 && static_cast<int>(packed.options.size()) != problem.stages) return {};
+  std::vector<int> stage_of;
+  for (int group : tied->group_of)
+    if (!packed.options.empty()) stage_of.push_back(packed.stage_of[group]);
+  packed.stage_of = stage_of;
+  return packed;
+}
+
 PartitionResult UnevenPartition(const PartitionProblem& problem, const UnitGraph& graph,
                                 const FastOptions& options) {
   PartitionResult best;
@@ -154,15 +174,26 @@ PartitionResult UnevenPartition(const PartitionProblem& problem, const UnitGraph
   };
   FastOptions turn = options;
   turn.wide = options.wide || !IsNarrow(graph, options, ticks);
-  StagedUnits start;
+  StagedUnits start, packed;
+  double least = kInfinity;  // load of `packed`
   if (options.start && !options.fresh) {
     start = *options.start;
   } else if (problem.max_replicas == 1) {
+    if (turn.wide && options.tied) packed = PackedUneven(problem, graph, best.lower_bound, ticks);
+    if (!packed.options.empty()) least = StageTable(problem, graph, packed).LargestLoad();
+  }
+  const bool close = least <= best.lower_bound * 1.03;
+  if (close) {
+    start = packed;
+  } else if (start.options.empty() && problem.max_replicas == 1) {
     FastOptions first = turn;
     first.below = kInfinity;  // loads of other devices
     PartitionResult equal = search(WithEqualDevices(problem), first, 0.45);
     if (equal.feasible) start = StagesOfResult(graph, equal);
     if (!start.options.empty() && !AssignDevices(problem, graph, kInfinity, start)) start = {};
+    if (!packed.options.empty() &&
+        (start.options.empty() || least < StageTable(problem, graph, start).LargestLoad()))
+      start = packed;
   }
   turn.pairs /= 4;  // with as many kinds of devices a stage takes longer to try
   turn.rounds = 2;
@@ -176,7 +207,7 @@ PartitionResult UnevenPartition(const PartitionProblem& problem, const UnitGraph
     turn.sequence = &sequence;
     turn.start = start.options.empty() ? nullptr : &start;
     turn.below = best.objective;
-    turn.fresh = options.fresh && round == 0;
+    turn.fresh = options.fresh && round == 0 && !close;
     PartitionResult found = search(problem, turn, round == 0 ? 0.7 : 0.5);
     if (!found.feasible || found.objective >= best.objective * (1 - 1e-9)) break;
     best = found;

@@ -20,19 +20,21 @@ struct Planted {
   double load = 0;  // largest of the planted stages
 };
 
-Planted Plant(int stages, int per_stage, int width, unsigned seed) {
+// `unlike`: each stage does as much as the device of its own speed that it is planted for.
+Planted Plant(int stages, int per_stage, int width, unsigned seed, bool unlike = false) {
   std::mt19937 random(seed);
   auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
   auto share = [&] { return below(1000) / 1000.0; };
   int n = stages * per_stage;
   std::vector<double> time(n), out(n);
   std::set<std::pair<int, int>> edges;
+  std::vector<DeviceClass> devices(unlike ? stages : 1);
   for (int s = 0; s < stages; ++s) {
     int first = s * per_stage;
-    double sum = 0;
+    double sum = 0, speed = devices[unlike ? s : 0].speed = unlike ? 0.5 + share() : 1;
     for (int i = 0; i < per_stage; ++i) sum += time[first + i] = 0.2 + share();
     for (int i = 0; i < per_stage; ++i) {
-      time[first + i] /= sum;
+      time[first + i] *= speed / sum;
       out[first + i] = 0.05 + 0.4 * share();
       int layer = i / width;
       for (int k = 0; k < 2 && layer > 0; ++k)
@@ -70,9 +72,12 @@ Planted Plant(int stages, int per_stage, int width, unsigned seed) {
       value.consumers.push_back(number[edge->second]);
     if (!value.consumers.empty()) planted.problem.values.push_back(value);
   }
-  DeviceClass device;
-  device.count = stages;
-  planted.problem.devices = {device};
+  devices[0].count = unlike ? 1 : stages;
+  for (size_t c = 0; unlike && c < devices.size(); ++c) {
+    devices[c].numbers = {static_cast<int>(c)};
+    result.stages[c].device_class = static_cast<int>(c);
+  }
+  planted.problem.devices = devices;
   planted.problem.stages = stages;
   for (PartitionStage& stage : result.stages) std::sort(stage.nodes.begin(), stage.nodes.end());
   EvaluatePartition(planted.problem, result);
@@ -87,7 +92,7 @@ TEST(FastPartition, FindsPlantedStages) {
   };
   for (const Case& c : {Case{4, 100, 8}, Case{8, 60, 4}, Case{16, 125, 8}, Case{16, 40, 32},
                         Case{64, 31, 2}, Case{64, 31, 1}})
-    for (unsigned seed = 0; seed < (c.width == 4 ? 2u : 1u); ++seed) {
+    for (unsigned seed = 0; seed < (c.width == 4 ? 2u : c.width == 2 ? 5u : 1u); ++seed) {
       Planted planted = Plant(c.stages, c.per_stage, c.width, seed);
       PartitionResult result = SolvePartition(planted.problem, {false});
       ASSERT_EQ(CheckPartition(planted.problem, result), "");
@@ -95,6 +100,13 @@ TEST(FastPartition, FindsPlantedStages) {
           << c.stages << " stages, width " << c.width << ", seed " << seed;
       EXPECT_LE(result.lower_bound, planted.load * (1 + 1e-9));
     }
+}
+
+TEST(FastPartition, FindsPlantedStagesOfUnequalDevices) {
+  Planted planted = Plant(16, 60, 3, 1, true);
+  PartitionResult result = SolvePartition(planted.problem, {false});
+  ASSERT_EQ(CheckPartition(planted.problem, result), "");
+  EXPECT_LE(result.objective, planted.load * 1.02);
 }
 
 TEST(FastPartition, EqualInputGivesEqualOutput) {

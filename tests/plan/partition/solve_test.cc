@@ -65,6 +65,19 @@ TEST(Partition, CertifiedOptimaOfAGivenNumberOfStages) {
   }
 }
 
+TEST(Partition, ReplicasShareTheMicrobatchesInFlight) {
+  PartitionProblem problem;
+  problem.microbatches = 4;
+  problem.in_flight = InFlight::k1F1B;
+  EXPECT_EQ(InFlightCount(problem, 1, 1), 2);
+  EXPECT_EQ(InFlightCount(problem, 1, 8), 4);
+  EXPECT_EQ(InFlightCount(problem, 2, 1), 2);
+  EXPECT_EQ(InFlightCount(problem, 2, 8), 2);
+  EXPECT_EQ(InFlightCount(problem, 3, 8), 2);
+  problem.in_flight = InFlight::kGPipe;
+  EXPECT_EQ(InFlightCount(problem, 3, 0), 2);
+}
+
 // A CPU's share is bounded in the order of what its work saves; nodes without cost have no place in
 // it.
 TEST(Partition, NodesWithoutCostBesideACpu) {

@@ -1,0 +1,259 @@
+#include "plan/partition/pack.h"
+
+#include <algorithm>
+#include <random>
+
+#include "plan/partition/unit_bins.h"
+
+namespace pipewright {
+
+namespace {
+
+constexpr int kMoves = 12;     // at random, after each that puts others out
+constexpr size_t kPairs = 12;  // of a bin's units, pairs of which are put out
+
+// A bin for each device that is no CPU, the fastest first, as many as there can be stages.
+std::vector<StageOption> FastestDevices(const PartitionProblem& problem, int units) {
+  std::vector<StageOption> bins;
+  for (size_t c = 0; c < problem.devices.size(); ++c)
+    if (!problem.devices[c].host)
+      bins.insert(bins.end(), problem.devices[c].count, {static_cast<int>(c), 1});
+  std::stable_sort(bins.begin(), bins.end(), [&](const StageOption& a, const StageOption& b) {
+    return problem.devices[a.device_class].speed > problem.devices[b.device_class].speed;
+  });
+  size_t most = problem.stages > 0 ? std::min(problem.stages, units) : units;
+  if (bins.size() > most) bins.resize(most);
+  return bins;
+}
+
+struct Packer : UnitBins {
+  double most = kInfinity;           // load of a stage
+  std::vector<int> out{};            // units that are in no bin; the last is placed next
+  std::vector<double> hard{};        // of each unit: how often it found no place
+  std::vector<char> conflict{};      // of each unit, with the one to be placed
+  std::vector<std::pair<int, int>> undo{};  // units that were moved, and where they were
+  std::minstd_rand random{1};
+
+  using UnitBins::UnitBins;
+
+  int Pick(size_t count) { return static_cast<int>(random() % count); }
+
+  // Work that keeps to `most`.
+  double MostWork(int bin) const {
+    return most * problem.devices[options[bin].device_class].speed;
+  }
+
+  // Puts the last unit of `out` into the bin with all that lies between, and `first` and `second`
+  // out of it. False: that is too much, or closes a cycle; then nothing has changed.
+  bool Place(int bin, int first = -1, int second = -1) {
+    int unit = out.back();
+    FindBetween(unit, bin, first, second);
+    undo.clear();
+    auto move = [&](int u, int to) {
+      undo.push_back({u, bin_of[u]});
+      if (bin_of[u] >= 0) Take(u);
+      if (to >= 0) Put(u, to);
+    };
+    for (int u : {first, second})
+      if (u >= 0) move(u, -1);
+    for (int u : between) move(u, bin);
+    if (undo.empty()) {
+      FindFar(unit);
+      if (far[bin]) return false;
+    }
+    move(unit, bin);
+    bool possible = Load(bin) <= most && (undo.size() == 1 || Sort());
+    if (!possible) {
+      std::reverse(undo.begin(), undo.end());
+      for (auto [u, was] : undo) {
+        if (bin_of[u] >= 0) Take(u);
+        if (was >= 0) Put(u, was);
+      }
+      return false;
+    }
+    out.erase(std::remove_if(out.begin(), out.end(), [&](int u) { return bin_of[u] >= 0; }),
+              out.end());
+    for (int u : {first, second})
+      if (u >= 0 && bin_of[u] < 0) out.push_back(u);
+    return true;
+  }
+
+  // Puts the last unit of `out` where it fills a bin best.
+  bool Fit() {
+    int unit = out.back();
+    double time = graph.units[unit].device_time;
+    std::vector<std::pair<double, int>> found;
+    FindFar(unit);
+    for (int b = 0; b < Bins(); ++b) {
+      double work = sums[b].device_time + time, speed = MostWork(b) / most;
+      if (work > MostWork(b)) continue;
+      FindBetween(unit, b);
+      if (between.empty() && far[b]) continue;
+      double load = between.empty() ? LoadWith(b, unit) : (work + WorkBetween()) / speed;
+      if (load <= most) found.push_back({-load, b});
+    }
+    std::stable_sort(found.begin(), found.end());
+    for (auto [load, bin] : found)
+      if (Place(bin)) return true;
+    return false;
+  }
+
+  // Those that leave `bin` for a unit.
+  struct Ejection {
+    double cost;
+    int bin, first, second;
+    // Of a heap the first is the cheapest.
+    bool operator<(const Ejection& other) const { return cost > other.cost; }
+  };
+
+  // Marks members of the bin that cannot be in it together with the unit, whatever comes along, and
+  // says how many they are.
+  int FindConflicts(int unit, int bin) {
+    for (int v : members[bin]) bin_of[v] = -1;
+    FindFar(unit);
+    int count = 0;
+    for (int v : members[bin]) {
+      bin_of[v] = bin;
+      conflict[v] = far[Bins() + v];
+      count += conflict[v];
+    }
+    return count;
+  }
+
+  // Ways to make room for the unit, by what they cost.
+  std::vector<Ejection> Ejections(int unit) {
+    std::vector<Ejection> found;
+    const double time = graph.units[unit].device_time;
+    auto cost = [&](int u) { return hard[u] * (graph.units[u].device_time + 0.1 * time); };
+    for (int b = 0; b < Bins(); ++b) {
+      const std::vector<int>& list = members[b];
+      double with = sums[b].device_time + time, room = MostWork(b);
+      for (size_t i = 0; i < list.size(); ++i) {
+        double left = with - graph.units[list[i]].device_time;
+        if (left <= room) found.push_back({cost(list[i]), b, list[i], -1});
+        for (size_t j = i + 1; j < list.size() && j < kPairs; ++j)
+          if (left - graph.units[list[j]].device_time <= room)
+            found.push_back({cost(list[i]) + cost(list[j]), b, list[i], list[j]});
+      }
+    }
+    steps -= 4 * static_cast<int64_t>(found.size());
+    return found;
+  }
+
+  // Puts the last unit of `out` in the place of those that are the easiest to place.
+  bool Eject() {
+    const int unit = out.back();
+    std::vector<int> conflicts(Bins(), -1);
+    std::vector<Ejection> ways = Ejections(unit);
+    std::make_heap(ways.begin(), ways.end());
+    for (; !ways.empty(); ways.pop_back()) {
+      std::pop_heap(ways.begin(), ways.end());
+      steps -= 12;
+      auto [cost, bin, first, second] = ways.back();
+      FindBetween(unit, bin, first, second);
+      if (between.empty()) {
+        if (conflicts[bin] < 0) conflicts[bin] = FindConflicts(unit, bin);
+        if (conflict[first] + (second >= 0 && conflict[second]) < conflicts[bin]) continue;
+      } else {
+        double left = sums[bin].device_time + graph.units[unit].device_time + WorkBetween();
+        for (int u : {first, second})
+          if (u >= 0) left -= graph.units[u].device_time;
+        if (left > MostWork(bin)) continue;
+      }
+      if (Place(bin, first, second)) return true;
+    }
+    return false;
+  }
+
+  // Moves units at random, or exchanges them.
+  void Shuffle() {
+    for (int i = 0; i < kMoves; ++i) {
+      int unit = Pick(Units()), from = bin_of[unit];
+      if (from < 0) continue;
+      int other = Pick(Units()), to = bin_of[other];
+      if (to < 0 || to == from) continue;
+      double a = graph.units[unit].device_time, b = graph.units[other].device_time;
+      double room = MostWork(to) - sums[to].device_time - a;
+      if (room >= 0) {
+        Take(unit);
+        FindFar(unit);
+        Put(unit, !far[to] && LoadWith(to, unit) <= most ? to : from);
+      } else if (room + b >= 0 && sums[from].device_time + b - a <= MostWork(from)) {
+        Take(unit), Take(other);
+        Put(unit, to), Put(other, from);
+        if (Load(to) <= most && Load(from) <= most && Sort()) continue;
+        Take(unit), Take(other);
+        Put(unit, from), Put(other, to);
+      }
+    }
+  }
+
+  // Puts out what is over `target`, the smallest unit that suffices first.
+  void Lower(double target) {
+    most = target;
+    hard.assign(Units(), 1), conflict.assign(Units(), 0);
+    for (int b = 0; b < Bins(); ++b)
+      while (Load(b) > most && !members[b].empty()) {
+        int best = members[b][0];
+        double over = (Load(b) - most) * MostWork(b) / most;
+        auto better = [&](int u, int v) {
+          double a = graph.units[u].device_time, c = graph.units[v].device_time;
+          return (a >= over) != (c >= over) ? a >= over : a >= over ? a < c : a > c;
+        };
+        for (int u : members[b])
+          if (better(u, best)) best = u;
+        Take(best);
+      }
+    out.clear();
+    for (int u = 0; u < Units(); ++u)
+      if (bin_of[u] < 0) out.push_back(u);
+    std::stable_sort(out.begin(), out.end(), [&](int a, int b) {
+      return graph.units[a].device_time < graph.units[b].device_time;
+    });
+  }
+
+  // Empty where the steps did not suffice.
+  StagedUnits Reach(double target) {
+    Lower(target);
+    while (!out.empty() && steps > 0) {
+      if (Fit()) continue;
+      ++hard[out.back()];
+      if (!Eject()) std::rotate(out.begin(), out.end() - 1, out.end());
+      Shuffle();
+    }
+    StagedUnits units;
+    if (!out.empty() || !Sort()) return units;
+    units.stage_of.resize(Units());
+    for (int bin : queue) {
+      for (int u : members[bin]) units.stage_of[u] = static_cast<int>(units.options.size());
+      units.options.push_back(options[bin]);
+    }
+    return units;
+  }
+};
+
+}  // namespace
+
+StagedUnits PackedStages(const PartitionProblem& problem, const UnitGraph& graph, double bound,
+                         double below, int64_t& steps) {
+  int units = static_cast<int>(graph.units.size());
+  Packer packer(problem, graph, FastestDevices(problem, units), steps);
+  StagedUnits best;
+  double reached = kInfinity;
+  // Stages packed tightly at once turn out best; where that takes too long, with more room first.
+  int64_t later = steps * 3 / 4;
+  steps -= later;
+  for (double target : {1.05, 1.5, 1.2, 1.1, 1.05, 1.02, 1.015, 1.0125, 1.01}) {
+    if (target >= reached || below <= bound * target) continue;
+    StagedUnits packed = packer.Reach(bound * target);
+    bool tight = later > 0;
+    steps += later, later = 0;
+    if (packed.options.empty() && tight) continue;
+    if (packed.options.empty()) break;
+    best = packed, reached = target;
+  }
+  steps += later;
+  return best;
+}
+
+}  // namespace pipewright
