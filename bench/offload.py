@@ -1,10 +1,9 @@
 """A GPT of 1.6 GB with its weights on disk, on CPU: ours and accelerate's disk offload; and reading safetensors.
 
 Both have the same model, device maps and two threads, and are asked in turn, round after round; those that are not
-measured sleep. Cold: files are dropped from the page cache before each forward. Beside them, in the same rounds, the
-limits: the model in memory, and a plain reader, in large blocks past the page cache, of the files whose weights are on
-disk. Loading counts
-from the start of our process; accelerate's without its imports.
+measured sleep. Cold: files are dropped from the page cache before each forward. Right before each of ours, the limits:
+the model in memory, and a plain reader, in large blocks past the page cache, of the files whose weights are on disk.
+Loading counts from the start of our process; accelerate's without its imports.
 """
 import json
 import os
@@ -119,9 +118,7 @@ def measure(options, folder):
     reader = {"all": plain(options, *files), "half": plain(options, *files[1::2])}
     rounds = []
     for i in range(options.repetitions + 1):
-        entry = {"ours": {}, "peer": {}, "compute": ours["none"].forward()}
-        drop(weights)
-        entry["read"] = {name: one.ask("read")[0]["seconds"] for name, one in reader.items()}
+        entry = {"ours": {}, "peer": {}, "compute": {}, "read": {}}
         for case, name, cold in (("all cold", "all", True), ("half cold", "half", True), ("all warm", "all", False)):
             if not cold:  # what the one before left out of the cache
                 for file in os.listdir(weights):
@@ -130,6 +127,10 @@ def measure(options, folder):
                             pass
                 peer[name].forward()
                 ours[name].forward()
+            entry["compute"][case] = ours["none"].forward()
+            if cold:
+                drop(weights)
+                entry["read"][name] = reader[name].ask("read")[0]["seconds"]
             entry["ours"][case] = ours[name].forward(cold)
             entry["peer"][case] = peer[name].forward(cold)
         if i > 0:  # the first touches memory for the first time
@@ -175,8 +176,8 @@ def measure_library(options, folder):
 def report(raw):
     rounds = raw["samples"]["rounds"]
     table = raw["table"]
-    limits = {"all cold": lambda r: max(r["compute"], r["read"]["all"]),
-              "half cold": lambda r: max(r["compute"], r["read"]["half"]), "all warm": lambda r: r["compute"]}
+    limits = {case: lambda r, case=case, name=case.split()[0]:
+              max(r["compute"][case], r["read"][name] if case.endswith("cold") else 0) for case in rounds[0]["ours"]}
     for case in rounds[0]["ours"]:
         ours, peer = ([r[who][case] for r in rounds] for who in ("ours", "peer"))
         ratio = spread([p / o for o, p in zip(ours, peer)])
@@ -184,7 +185,7 @@ def report(raw):
         raw["ratios"][case] = {"peer/ours": ratio, "ours/limit": limit}
         table.append(f"| {case} | {statistics.median(ours):.2f} | {statistics.median(peer):.2f} | {show(ratio)} | {show(limit)} |")
     load, mib = raw["samples"]["load"], raw["samples"]["mib"]
-    raw["limits"] = {"compute": spread([r["compute"] for r in rounds]),
+    raw["limits"] = {"compute": spread([c for r in rounds for c in r["compute"].values()]),
                      "read": {name: spread([r["read"][name] for r in rounds]) for name in ("all", "half")}}
     table.append(f"| all in memory: compute | {show(raw['limits']['compute'])} | | | |")
     for name, three in raw["limits"]["read"].items():
