@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,10 +19,37 @@ namespace pipewright {
 
 namespace {
 
-// Large enough for a disk to be busy, small enough to look at the cache again in between.
+// Of this much the cache is asked at a time.
 constexpr uint64_t kPiece = 8 << 20;
 
 std::string Reason() { return std::string("cannot be read: ") + std::strerror(errno); }
+
+// How many pages of [begin, end) are in the page cache, by cachestat(2), which is newer than the C
+// library's headers and fifty times as fast as mincore(2); -1 where the system does not tell.
+int64_t CachedPages(int fd, uint64_t begin, uint64_t end) {
+#if defined(__linux__) && (defined(__x86_64__) || defined(__aarch64__))
+  constexpr long kCachestat = 451;
+  struct {
+    uint64_t offset, size;
+  } range = {begin, end - begin};
+  struct {
+    uint64_t cached, dirty, written, evicted, recently_evicted;
+  } found = {};
+  if (syscall(kCachestat, fd, &range, &found, 0u) == 0) return static_cast<int64_t>(found.cached);
+#endif
+  return -1;
+}
+
+// Whether the pages that are cached belong to other files, which lie below.
+bool OfOverlay(int fd) {
+#ifdef __linux__
+  constexpr long kOverlay = 0x794c7630;  // OVERLAYFS_SUPER_MAGIC
+  struct statfs system = {};
+  return fstatfs(fd, &system) != 0 || static_cast<long>(system.f_type) == kOverlay;
+#else
+  return false;
+#endif
+}
 
 }  // namespace
 
@@ -34,6 +62,7 @@ BlockFile::BlockFile(const std::string& path) : path_(path) {
     throw Error(path, reason);
   }
   size_ = static_cast<uint64_t>(status.st_size);
+  overlay_ = OfOverlay(fd_);
 #ifdef O_DIRECT
   direct_ = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT);
   // Of a file that was replaced in between, the first one counts.
@@ -51,24 +80,6 @@ BlockFile::~BlockFile() {
   if (direct_ >= 0) close(direct_);
 }
 
-// Whether cachestat(2), which is newer than the C library's headers and fifty times as fast as
-// mincore(2), says that all `pages` from `begin` on are in the page cache. Of an overlay it knows
-// nothing.
-static bool KnownCached(int fd, uint64_t begin, uint64_t end, uint64_t pages) {
-#if defined(__linux__) && (defined(__x86_64__) || defined(__aarch64__))
-  constexpr long kCachestat = 451;
-  struct {
-    uint64_t offset, size;
-  } range = {begin, end - begin};
-  struct {
-    uint64_t cached, dirty, written, evicted, recently_evicted;
-  } found = {};
-  return syscall(kCachestat, fd, &range, &found, 0u) == 0 && found.cached >= pages;
-#else
-  return false;
-#endif
-}
-
 // Without touching the pages.
 double BlockFile::Cached(uint64_t begin, uint64_t end, double unknown) const {
   const uint64_t page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
@@ -76,7 +87,8 @@ double BlockFile::Cached(uint64_t begin, uint64_t end, double unknown) const {
   end = std::min(end, size_);
   if (end <= begin) return 1;
   const uint64_t count = (end - begin + page - 1) / page;
-  if (KnownCached(fd_, begin, end, count)) return 1;
+  if (const int64_t cached = overlay_ ? -1 : CachedPages(fd_, begin, end); cached >= 0)
+    return std::min(1.0, static_cast<double>(cached) / static_cast<double>(count));
   // Of somebody else's file that may not be written, the system says that all is there.
   struct stat status = {};
   if (fstat(fd_, &status) != 0 || (status.st_uid != geteuid() && access(path_.c_str(), W_OK) != 0))
@@ -138,8 +150,8 @@ uint64_t BlockFile::ReadSome(int fd, uint64_t at, char* to, uint64_t size) {
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno == EINVAL && fd == direct_) {
       // The file system takes the flag and not the read.
-      close(direct_);
-      fd = fd_, direct_ = -1;
+      refused_ = true;
+      fd = fd_;
       continue;
     }
     if (n < 0) throw Error(path_, Reason());
@@ -153,13 +165,18 @@ uint64_t BlockFile::ReadSome(int fd, uint64_t at, char* to, uint64_t size) {
 
 void BlockFile::Read(uint64_t begin, uint64_t end, uint64_t block, char* to, uint64_t& direct,
                      uint64_t& cached) {
-  for (uint64_t at = begin; at < end; at += kPiece) {
-    const uint64_t stop = std::min(at + kPiece, end);
-    const bool straight = direct_ >= 0 && Cached(at, stop, 1) < 1;
+  auto absent = [&](uint64_t at) {
+    return direct_ >= 0 && !refused_ && Cached(at, std::min(at + kPiece, end), 1) < 1;
+  };
+  for (uint64_t at = begin, stop = at; at < end; at = stop) {
+    const bool straight = absent(at);
+    do
+      stop = std::min(stop + kPiece, end);
+    while (straight && stop < end && absent(stop));
     const uint64_t size = straight ? (stop - at + block - 1) / block * block : stop - at;
     const uint64_t read = ReadSome(straight ? direct_ : fd_, at, to + (at - begin), size);
     if (read < stop - at) throw Error(path_, "it became shorter while it was open");
-    (straight && direct_ >= 0 ? direct : cached) += read;
+    (straight && !refused_ ? direct : cached) += read;
   }
 }
 

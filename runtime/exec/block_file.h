@@ -1,6 +1,7 @@
 // A file read in large pieces: past the page cache where its pages are not in it and the file
 // system can, out of the cache where they are.
 #pragma once
+#include <atomic>
 #include <cstdint>
 #include <string>
 
@@ -15,7 +16,7 @@ class BlockFile {
 
   // Reads [begin, end) into `to`, which stands for byte `begin` and has room up to the next block;
   // `begin` and `to` are multiples of `block`. Adds to `direct` and `cached` what was read which
-  // way. Throws Error.
+  // way. Throws Error. From any thread.
   void Read(uint64_t begin, uint64_t end, uint64_t block, char* to, uint64_t& direct,
             uint64_t& cached);
 
@@ -35,7 +36,9 @@ class BlockFile {
 
   std::string path_;
   int fd_ = -1, direct_ = -1;  // direct_: -1 where the file system cannot
+  std::atomic<bool> refused_ = false;  // or where it turns out that it cannot
   uint64_t size_ = 0;
+  bool overlay_ = false;
 };
 
 }  // namespace pipewright

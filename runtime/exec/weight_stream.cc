@@ -17,88 +17,68 @@
 #include "plan/error.h"
 #include "runtime/exec/block_file.h"
 #include "runtime/exec/clock.h"
+#include "runtime/exec/weight_layout.h"
 
 namespace pipewright {
 
 namespace {
 
-constexpr uint64_t kAlign = 64;  // of a tensor in memory
-
-uint64_t Down(uint64_t at) { return at - at % kBlock; }
-uint64_t Up(uint64_t at, uint64_t to = kBlock) { return (at + to - 1) / to * to; }
-
-// A stretch of a file without a gap, and where it goes in the buffer.
-struct Stretch {
-  BlockFile* file = nullptr;
-  uint64_t begin = 0, end = 0;  // in the file
-  uint64_t at = 0;              // of Down(begin), in the buffer
-};
-
-// A weight's bytes as they arrive, and where they are to be.
-struct Move {
-  uint64_t from = 0, to = 0, bytes = 0;  // in the buffer
-};
-
-// How a stage's pieces lie in a buffer.
-struct Layout {
-  std::vector<Stretch> stretches;
-  std::vector<Move> moves;   // ascending; `to` is never before `from`
-  std::vector<size_t> move;  // by piece
-  // By move: its stretch, and where in that one from Down(begin) on.
-  std::vector<std::pair<size_t, uint64_t>> in_stretch;
-  bool aligned = true;  // the pieces in their files, so that they can be used there
-  uint64_t payload = 0, size = 0;
-};
-
-Layout MakeLayout(const std::vector<WeightPiece>& pieces,
-                  const std::map<std::string, std::unique_ptr<BlockFile>>& files) {
-  Layout layout;
-  std::vector<size_t> order(pieces.size());
-  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
-  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-    return std::tie(pieces[a].file, pieces[a].offset, pieces[a].bytes, a) <
-           std::tie(pieces[b].file, pieces[b].offset, pieces[b].bytes, b);
-  });
-  layout.move.resize(pieces.size());
-  uint64_t free = 0;  // behind what was placed
-  for (size_t i : order) {
-    const WeightPiece& piece = pieces[i];
-    BlockFile* file = files.at(piece.file).get();
-    // Two weights may lie on the same bytes; then these are read twice.
-    if (layout.stretches.empty() || layout.stretches.back().file != file ||
-        layout.stretches.back().end != piece.offset) {
-      free = Up(free);
-      layout.stretches.push_back({file, piece.offset, piece.offset, free});
-    }
-    Stretch& stretch = layout.stretches.back();
-    stretch.end += piece.bytes;
-    Move move;
-    move.from = stretch.at + (piece.offset - Down(stretch.begin));
-    move.to = Up(std::max(move.from, free), kAlign);
-    move.bytes = piece.bytes;
-    free = move.to + move.bytes;
-    layout.in_stretch.emplace_back(layout.stretches.size() - 1, piece.offset - Down(stretch.begin));
-    layout.aligned = layout.aligned && piece.offset % kAlign == 0;
-    layout.move[i] = layout.moves.size();
-    layout.moves.push_back(move);
-    layout.payload += piece.bytes;
-    layout.size = std::max({layout.size, free, stretch.at + Up(stretch.end) - Down(stretch.begin)});
-  }
-  return layout;
-}
+// Read at once by one thread, while another reads what comes next: the disk is never without work,
+// also where a thread that has read waits for a core that computes.
+constexpr uint64_t kChunk = 16 << 20;
+constexpr int kReaders = 2;
 
 struct Buffer {
   char* data = nullptr;
   uint64_t size = 0;
 };
 
+// Whole blocks, in huge pages but for what is left at the end: in small ones, a request to the disk
+// has hundreds of addresses, which may take it three times as long. Null where there is no memory.
+char* Allocate(uint64_t size) {
+  constexpr uint64_t kHuge = 2 << 20;
+  void* all =
+      mmap(nullptr, size + kHuge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (all == MAP_FAILED) return nullptr;
+  char* from = static_cast<char*>(all);
+  const uint64_t before = kHuge - reinterpret_cast<uintptr_t>(from) % kHuge;
+  munmap(from, before);
+  if (before < kHuge) munmap(from + before + size, kHuge - before);
+#ifdef MADV_HUGEPAGE
+  madvise(from + before, size, MADV_HUGEPAGE);
+#endif
+  return from + before;
+}
+
 struct Loaded {
   size_t buffer = 0;
   enum { kReading, kThere, kFailed } state = kReading;
-  std::exception_ptr error;
+  std::exception_ptr error;  // the first
+  size_t chunks = 0;         // not yet read
   std::vector<char*> pieces;
   std::vector<Buffer> maps;  // by stretch, where the page cache itself is used
 };
+
+// A part of a stretch of a stage, from one block to another.
+struct Chunk {
+  int stage = 0;
+  const Stretch* stretch = nullptr;
+  uint64_t begin = 0, end = 0;  // in the file
+};
+
+// Of about the same size: beside a short one at the end, a reader would wait for the one before.
+std::vector<Chunk> ChunksOf(int stage, const WeightLayout& layout) {
+  std::vector<Chunk> chunks;
+  for (const Stretch& stretch : layout.stretches) {
+    if (stretch.end == stretch.begin) continue;
+    const uint64_t begin = BlockDown(stretch.begin), size = stretch.end - begin;
+    const uint64_t count = std::max<uint64_t>(1, (size + kChunk / 2) / kChunk);
+    for (uint64_t i = 0; i < count; ++i)
+      chunks.push_back({stage, &stretch, begin + BlockDown(size * i / count),
+                        i + 1 == count ? stretch.end : begin + BlockDown(size * (i + 1) / count)});
+  }
+  return chunks;
+}
 
 void Unmap(std::vector<Buffer>& maps) {
   for (const Buffer& map : maps)
@@ -107,14 +87,14 @@ void Unmap(std::vector<Buffer>& maps) {
 }
 
 // Empty unless all of it could be mapped.
-std::vector<Buffer> MapCached(const Layout& layout) {
+std::vector<Buffer> MapCached(const WeightLayout& layout) {
   std::vector<Buffer> maps;
   if (!layout.aligned || sysconf(_SC_PAGESIZE) != static_cast<long>(kBlock)) return maps;
   for (const Stretch& stretch : layout.stretches) {
     Buffer& map = maps.emplace_back();
     if (stretch.end == stretch.begin) continue;
-    map.size = stretch.end - Down(stretch.begin);
-    map.data = stretch.file->MapCached(Down(stretch.begin), stretch.end);
+    map.size = stretch.end - BlockDown(stretch.begin);
+    map.data = stretch.file->MapCached(BlockDown(stretch.begin), stretch.end);
     if (map.data) continue;
     Unmap(maps);
     break;
@@ -145,7 +125,7 @@ bool ReadCounters(uint64_t& reads, uint64_t& disk, uint64_t& own) {
 struct WeightStream::State {
   // Constant after construction.
   std::map<std::string, std::unique_ptr<BlockFile>> files;
-  std::map<int, Layout> layouts;  // by stage
+  std::map<int, WeightLayout> layouts;  // by stage
   std::vector<Buffer> buffers;
   std::vector<uint64_t> sizes;
   std::vector<std::vector<size_t>> buffer_of;  // by list and LOAD
@@ -155,12 +135,16 @@ struct WeightStream::State {
   mutable std::mutex mutex;  // guards what follows
   std::condition_variable changed;
   std::map<int, Loaded> loaded;
-  std::deque<int> wanted;       // stages to read, in order
+  std::deque<int> wanted;       // stages that are not yet cut into chunks, in order
+  std::deque<Chunk> chunks;     // to be read, in order; before the stages that are wanted
   std::vector<Buffer> evicted;  // to be unmapped, before anything else is read
+  bool cutting = false;         // a thread is at the first of `wanted`: those behind it wait
+  int busy = 0;                 // threads that read
+  double since = 0;             // the first of them began
   bool stop = false;
   StreamStats stats;
 
-  std::thread thread;
+  std::vector<std::thread> threads;
 
   void Assign(const std::vector<Action>& actions) {
     std::vector<bool> taken(buffers.size());
@@ -193,24 +177,92 @@ struct WeightStream::State {
     }
   }
 
-  void Read(const Layout& layout, char* to, StreamStats& now) {
-    for (const Stretch& stretch : layout.stretches)
-      if (stretch.end > stretch.begin)
-        stretch.file->Read(Down(stretch.begin), stretch.end, kBlock, to + stretch.at, now.direct,
-                           now.cached);
-    // From the last to the first: none is written over before it has moved.
-    for (size_t i = layout.moves.size(); i-- > 0;) {
-      const Move& move = layout.moves[i];
-      if (move.from != move.to) std::memmove(to + move.to, to + move.from, move.bytes);
+  // Does `work` without the lock, counts what it reads, and keeps what it throws.
+  template <typename F>
+  void Reading(std::unique_lock<std::mutex>& lock, std::exception_ptr& error, F work) {
+    if (busy++ == 0) since = Now();
+    lock.unlock();
+    StreamStats now;
+    uint64_t reads = 0, disk = 0, own = 0, reads_after = 0, disk_after = 0, unused = 0;
+    const bool counted = ReadCounters(reads, disk, own);
+    try {
+      work(now);
+    } catch (...) {
+      error = std::current_exception();
     }
-    now.payload += layout.payload;
+    if (counted && ReadCounters(reads_after, disk_after, unused)) {
+      now.counted_reads = reads_after - reads - own;
+      now.counted_disk = disk_after - disk;
+    }
+    lock.lock();
+    if (--busy == 0) stats.reading += Now() - since;
+    stats.payload += now.payload, stats.direct += now.direct, stats.cached += now.cached;
+    stats.mapped += now.mapped;
+    stats.counted_reads += now.counted_reads, stats.counted_disk += now.counted_disk;
+  }
+
+  void There(const WeightLayout& layout, Loaded& entry) {
+    for (size_t move : layout.move) {
+      const auto [stretch, at] = layout.in_stretch[move];
+      char* map = entry.maps.empty() ? nullptr : entry.maps[stretch].data;
+      entry.pieces.push_back(map ? map + at : buffers[entry.buffer].data + layout.moves[move].to);
+    }
+    entry.state = entry.error ? Loaded::kFailed : Loaded::kThere;
+    changed.notify_all();
+  }
+
+  // Maps the stage, or leaves its chunks to be read.
+  void Begin(std::unique_lock<std::mutex>& lock) {
+    const int stage = wanted.front();
+    const WeightLayout& layout = layouts.at(stage);
+    Loaded& entry = loaded.at(stage);  // stays where it is until it is there
+    std::vector<Chunk> parts;
+    cutting = true;
+    Reading(lock, entry.error, [&](StreamStats& now) {
+      entry.maps = MapCached(layout);
+      now.payload = layout.payload;
+      if (entry.maps.empty())
+        parts = ChunksOf(stage, layout);
+      else
+        now.mapped = layout.payload;
+    });
+    cutting = false;
+    wanted.pop_front();
+    entry.chunks = parts.size();
+    chunks.insert(chunks.end(), parts.begin(), parts.end());
+    if (parts.empty()) There(layout, entry);
+    changed.notify_all();
+  }
+
+  void ReadChunk(std::unique_lock<std::mutex>& lock) {
+    const Chunk chunk = chunks.front();
+    chunks.pop_front();
+    const WeightLayout& layout = layouts.at(chunk.stage);
+    Loaded& entry = loaded.at(chunk.stage);
+    char* buffer = buffers[entry.buffer].data;
+    std::exception_ptr error;
+    Reading(lock, error, [&](StreamStats& now) {
+      const Stretch& stretch = *chunk.stretch;
+      char* to = buffer + stretch.at + (chunk.begin - BlockDown(stretch.begin));
+      stretch.file->Read(chunk.begin, chunk.end, kBlock, to, now.direct, now.cached);
+    });
+    if (error && !entry.error) entry.error = error;
+    if (--entry.chunks > 0) return;
+    if (!entry.error) {
+      lock.unlock();
+      MoveWeights(layout, buffer);
+      lock.lock();
+    }
+    There(layout, entry);
   }
 
   void Run() {
     pthread_setname_np(pthread_self(), "pipewright-load");
     std::unique_lock lock(mutex);
     while (true) {
-      changed.wait(lock, [&] { return stop || !wanted.empty() || !evicted.empty(); });
+      changed.wait(lock, [&] {
+        return stop || !evicted.empty() || !chunks.empty() || (!wanted.empty() && !cutting);
+      });
       if (stop) return;
       if (!evicted.empty()) {
         std::vector<Buffer> maps = std::move(evicted);
@@ -218,48 +270,11 @@ struct WeightStream::State {
         lock.unlock();
         Unmap(maps);
         lock.lock();
-        continue;
+      } else if (!chunks.empty()) {
+        ReadChunk(lock);
+      } else {
+        Begin(lock);
       }
-      const int stage = wanted.front();
-      const Layout& layout = layouts.at(stage);
-      char* to = buffers[loaded.at(stage).buffer].data;
-      lock.unlock();
-      StreamStats now;
-      std::exception_ptr error;
-      uint64_t reads = 0, disk = 0, own = 0, reads_after = 0, disk_after = 0, unused = 0;
-      const bool counted = ReadCounters(reads, disk, own);
-      const double start = Now();
-      std::vector<Buffer> maps;
-      try {
-        maps = MapCached(layout);
-        if (maps.empty())
-          Read(layout, to, now);
-        else
-          now.payload = now.mapped = layout.payload;
-      } catch (...) {
-        error = std::current_exception();
-      }
-      now.reading = Now() - start;
-      if (counted && ReadCounters(reads_after, disk_after, unused)) {
-        now.counted_reads = reads_after - reads - own;
-        now.counted_disk = disk_after - disk;
-      }
-      lock.lock();
-      wanted.pop_front();
-      stats.payload += now.payload, stats.direct += now.direct, stats.cached += now.cached;
-      stats.mapped += now.mapped;
-      stats.reading += now.reading;
-      stats.counted_reads += now.counted_reads, stats.counted_disk += now.counted_disk;
-      Loaded& entry = loaded.at(stage);
-      for (size_t move : layout.move) {
-        const auto [stretch, at] = layout.in_stretch[move];
-        char* map = maps.empty() ? nullptr : maps[stretch].data;
-        entry.pieces.push_back(map ? map + at : to + layout.moves[move].to);
-      }
-      entry.maps = std::move(maps);
-      entry.state = error ? Loaded::kFailed : Loaded::kThere;
-      entry.error = error;
-      changed.notify_all();
     }
   }
 };
@@ -271,34 +286,27 @@ WeightStream::WeightStream(const std::vector<std::vector<Action>>& lists,
   for (const auto& [stage, pieces] : stages)
     for (const WeightPiece& piece : pieces)
       if (auto& file = s.files[piece.file]; !file) file = std::make_unique<BlockFile>(piece.file);
-  for (const auto& [stage, pieces] : stages) s.layouts[stage] = MakeLayout(pieces, s.files);
+  for (const auto& [stage, pieces] : stages) s.layouts[stage] = MakeWeightLayout(pieces, s.files);
   for (const std::vector<Action>& actions : lists) s.Assign(actions);
   for (Buffer& buffer : s.buffers) {
-    buffer.size = Up(std::max<uint64_t>(buffer.size, 1));
+    buffer.size = BlockDown(std::max<uint64_t>(buffer.size, 1) + kBlock - 1);
     s.sizes.push_back(buffer.size);
-    void* data =
-        mmap(nullptr, buffer.size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (data == MAP_FAILED)
+    buffer.data = Allocate(buffer.size);
+    if (!buffer.data)
       throw Error("offload", "no memory for a buffer of " + std::to_string(buffer.size) + " bytes",
                   "cut the package into smaller modules");
-    buffer.data = static_cast<char*>(data);
-#ifdef MADV_HUGEPAGE
-    madvise(data, buffer.size, MADV_HUGEPAGE);
-#endif
   }
-  s.thread = std::thread([&s] { s.Run(); });
+  for (int i = 0; i < kReaders; ++i) s.threads.emplace_back([&s] { s.Run(); });
 }
 
 WeightStream::~WeightStream() {
   State& s = *state_;
-  if (s.thread.joinable()) {
-    {
-      std::lock_guard lock(s.mutex);
-      s.stop = true;
-      s.changed.notify_all();
-    }
-    s.thread.join();
+  {
+    std::lock_guard lock(s.mutex);
+    s.stop = true;
+    s.changed.notify_all();
   }
+  for (std::thread& thread : s.threads) thread.join();
   for (auto& [stage, loaded] : s.loaded) Unmap(loaded.maps);
   Unmap(s.evicted);
   for (const Buffer& buffer : s.buffers)
@@ -316,7 +324,7 @@ void WeightStream::Load(int stage) {
   const std::vector<size_t>& buffers = s.buffer_of[s.list];
   const size_t buffer = buffers.at(s.load++ % buffers.size());
   std::lock_guard lock(s.mutex);
-  if (!s.loaded.emplace(stage, Loaded{buffer, Loaded::kReading, nullptr, {}, {}}).second)
+  if (!s.loaded.emplace(stage, Loaded{buffer, Loaded::kReading, nullptr, 0, {}, {}}).second)
     throw Error("stage " + std::to_string(stage), "its weights are loaded twice");
   s.wanted.push_back(stage);
   s.changed.notify_all();

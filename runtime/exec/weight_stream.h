@@ -1,5 +1,5 @@
-// Weights of offloaded stages, read from their files ahead of use: a thread of its own fills a
-// fixed pool of aligned buffers, in the order of the LOADs, while the stage before computes.
+// Weights of offloaded stages, read from their files ahead of use: threads of its own fill a fixed
+// pool of aligned buffers, in the order of the LOADs, while the stage before computes.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -8,14 +8,9 @@
 #include <vector>
 
 #include "plan/plan.h"
+#include "runtime/exec/weight_layout.h"
 
 namespace pipewright {
-
-// One weight as it lies in a file, contiguous.
-struct WeightPiece {
-  std::string file;
-  uint64_t offset = 0, bytes = 0;  // from the start of the file
-};
 
 // Since the start; bytes.
 struct StreamStats {
@@ -23,16 +18,12 @@ struct StreamStats {
   uint64_t direct = 0;   // read past the page cache: whole blocks
   uint64_t cached = 0;   // copied out of the page cache, or read through it
   uint64_t mapped = 0;   // used where they lie in the page cache
-  double reading = 0;    // seconds in which the thread read
-  double waited = 0;     // seconds in which computes waited for it
-  // What the system counted for the thread (/proc/thread-self/io): bytes of its reads, and those
+  double reading = 0;    // seconds in which any of the threads read
+  double waited = 0;     // seconds in which computes waited for them
+  // What the system counted for the threads (/proc/thread-self/io): bytes of reads, and those
   // that came from the disk.
   uint64_t counted_reads = 0, counted_disk = 0;
 };
-
-// Where the stretches of a file that hold weights go in a buffer. Reads are of whole blocks, at
-// most two blocks more than the payload for each contiguous stretch.
-constexpr uint64_t kBlock = 4096;
 
 class WeightStream {
  public:

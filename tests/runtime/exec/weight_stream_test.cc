@@ -89,6 +89,38 @@ TEST(WeightStream, BytesArriveAlignedAndAreCounted) {
   EXPECT_LE(buffers, 2 * largest);
 }
 
+// Stages that several reads bring in, pieces across the places where one ends and the next begins,
+// with the next stage read before the one before is done.
+TEST(WeightStream, LargeStages) {
+  const std::string a = TempPath("large_a"), b = TempPath("large_b");
+  const std::map<std::string, std::string> contents = {{a, MakeFile(a, 70'000'001, 4)},
+                                                       {b, MakeFile(b, 25'000'000, 5)}};
+  const std::map<int, std::vector<WeightPiece>> stages = {
+      {0, {{a, 33, 20'000'000}, {a, 20'000'033, 49'999'968}}},  // one stretch, up to the last byte
+      {1, {{b, 4096, 24'000'000}, {a, 1000, 17'000'000}, {a, 64'000'000, 5}}},
+      {2, {{b, 1, 8'388'607}, {b, 8'388'608, 16'611'392}}},
+  };
+  const Plan plan =
+      ReadPlan("0LOAD,1LOAD,0F0,0EVICT,2LOAD,1F0,1EVICT,2F0,2EVICT\n", "plan");
+  WeightStream stream({plan.ranks[0]}, stages);
+  const uint64_t payload = 69'999'968 + 41'000'005 + 24'999'999;
+  for (uint64_t sweep = 1; sweep <= 3; ++sweep) {
+    Sweep(stream, plan.ranks[0], stages, contents);
+    const StreamStats stats = stream.stats();
+    EXPECT_EQ(stats.payload, sweep * payload);
+    EXPECT_EQ(stats.mapped, 0u);  // no piece lies on a boundary, or not all of a stage's
+    EXPECT_GE(stats.direct + stats.cached, sweep * payload);
+    EXPECT_LE(stats.direct + stats.cached, sweep * (payload + 5 * 2 * kBlock));
+    if (stats.counted_reads) {
+      EXPECT_EQ(stats.counted_reads, stats.direct + stats.cached);
+    }
+    EXPECT_GT(stats.reading, 0);
+  }
+  uint64_t buffers = 0;
+  for (uint64_t size : stream.buffers()) buffers += size;
+  EXPECT_LE(buffers, 69'999'968 + 41'000'005 + 5 * 2 * kBlock);
+}
+
 // What is in the page cache as a whole is used there, and the file does not see what is written.
 static bool IsCached(const std::string& path) {
   const int file = open(path.c_str(), O_RDONLY);
@@ -185,6 +217,26 @@ TEST(WeightStream, FailuresNameTheFile) {
   }
   stream.Evict(0);
   EXPECT_THROW(stream.Wait(0), Error);
+}
+
+// Of a large stage one read fails; it can be evicted, and the stage that was asked for behind it is
+// read.
+TEST(WeightStream, PartOfAStageFails) {
+  const std::string path = TempPath("cut"), other = TempPath("whole");
+  MakeFile(path, 40'000'000, 6);
+  const std::string bytes = MakeFile(other, 20'000'000, 7);
+  const Plan plan = ReadPlan("0LOAD,1LOAD,0F0,0EVICT,1F0,1EVICT\n", "plan");
+  WeightStream stream({plan.ranks[0]},
+                      {{0, {{path, 1, 39'999'999}}}, {1, {{other, 1, 19'999'999}}}});
+  std::filesystem::resize_file(path, 39'000'000);
+  for (int i = 0; i < 2; ++i) {
+    stream.Load(0);
+    stream.Load(1);
+    EXPECT_THROW(stream.Wait(0), Error);
+    stream.Evict(0);
+    EXPECT_EQ(std::string(stream.Wait(1)[0], 19'999'999), bytes.substr(1));
+    stream.Evict(1);
+  }
 }
 
 }  // namespace
