@@ -70,7 +70,8 @@ InstructionList Needed(const InstructionList& list, Slots& wanted, const Slots* 
   for (auto one = list.rbegin(); one != list.rend(); ++one) {
     if (!Writes(*one) && !Gives(*one, wanted)) continue;
     const int mask = MaskOf(*one);
-    needed.push_back(mask < 0 ? *one : Masked(*one, mask, both && GivesBoth(*one) ? *both : wanted));
+    const Slots& asked = both && mask >= 0 && GivesBoth(*one) ? *both : wanted;
+    needed.push_back(mask < 0 ? *one : Masked(*one, mask, asked));
     EachRead(*one, [&](int slot) { wanted[static_cast<size_t>(slot)] = true; });
   }
   std::reverse(needed.begin(), needed.end());
