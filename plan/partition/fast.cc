@@ -190,7 +190,7 @@ struct Fast {
   }
 
   void PackStages() {
-    int64_t steps = std::min(ticks, Share(0.55)) / kPackTicks, all = steps;
+    int64_t steps = std::min(ticks, Share(0.8)) / kPackTicks, all = steps;
     StagedUnits units = PackedStages(problem, graph, bound, load, steps);
     if (!units.options.empty()) OfferOrder(OrderByStage(CandidateOrders(graph)[0], units));
     ticks -= (all - steps) * kPackTicks;
