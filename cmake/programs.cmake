@@ -1,13 +1,13 @@
 # Tensors come and go by the thousand a step: tcmalloc takes less time and less memory than glibc.
 # Sanitizers bring their own allocator.
 option(PIPEWRIGHT_TCMALLOC "Link the programs with tcmalloc (gperftools) where it is installed" ON)
-add_library(allocator INTERFACE)
-if(PIPEWRIGHT_TCMALLOC AND NOT PIPEWRIGHT_SANITIZE AND NOT PIPEWRIGHT_FUZZ)
-  find_library(TCMALLOC tcmalloc_minimal)
-  if(TCMALLOC)
+add_library(pipewright_allocator INTERFACE)
+if(PIPEWRIGHT_TCMALLOC AND PIPEWRIGHT_TORCH AND NOT PIPEWRIGHT_SANITIZE AND NOT PIPEWRIGHT_FUZZ)
+  find_library(PIPEWRIGHT_TCMALLOC_LIBRARY tcmalloc_minimal)
+  if(PIPEWRIGHT_TCMALLOC_LIBRARY)
     # Kept although no symbol asks for it.
-    target_link_libraries(allocator INTERFACE -Wl,--push-state,--no-as-needed ${TCMALLOC}
-                                              -Wl,--pop-state)
+    target_link_libraries(pipewright_allocator INTERFACE
+      -Wl,--push-state,--no-as-needed ${PIPEWRIGHT_TCMALLOC_LIBRARY} -Wl,--pop-state)
   else()
     message(STATUS "tcmalloc is not installed (Debian: libgoogle-perftools-dev): small models train "
                    "slower without it")
@@ -34,7 +34,7 @@ if(TARGET pipewright_compile)
   target_link_libraries(pipewright_measure PUBLIC pipewright_compile pipewright_runtime
                                                   CLI11::CLI11)
   pipewright_uses_torch(pipewright_measure)
-  target_link_libraries(pipewright PRIVATE allocator pipewright_compile $<LINK_ONLY:pipewright_measure>)
+  target_link_libraries(pipewright PRIVATE pipewright_allocator pipewright_compile $<LINK_ONLY:pipewright_measure>)
   target_compile_definitions(pipewright PRIVATE PIPEWRIGHT_TORCH)
 endif()
 install(TARGETS pipewright)
@@ -43,7 +43,7 @@ install(TARGETS pipewright)
 if(TARGET pipewright_runtime)
   file(GLOB RUN_SOURCES CONFIGURE_DEPENDS runtime/main.cc runtime/*_command.cc)
   add_executable(pipewright-run ${RUN_SOURCES} compiler/program.cc compiler/usage.cc)
-  target_link_libraries(pipewright-run PRIVATE allocator pipewright_runtime CLI11::CLI11)
+  target_link_libraries(pipewright-run PRIVATE pipewright_allocator pipewright_runtime CLI11::CLI11)
   install(TARGETS pipewright-run)
 endif()
 

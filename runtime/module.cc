@@ -242,12 +242,15 @@ void SetTraining(LoadedModule& module, bool training) {
 static std::string IndicesText(const LoadedModule& module,
                                const std::vector<std::pair<size_t, at::Tensor>>& indices) {
   std::string text;
-  const auto& arguments = module.self->type()->getMethod("forward").getSchema().arguments();
-  for (const auto& [i, tensor] : indices) {
-    text += "\n  input " + arguments[i].name() + ": int64 " + ShapeText(tensor.sizes().vec());
-    if (tensor.numel() > 0)
-      text += ", values " + std::to_string(tensor.min().item<int64_t>()) + " to " +
+  try {
+    const auto& arguments = module.self->type()->getMethod("forward").getSchema().arguments();
+    for (const auto& [i, tensor] : indices) {
+      if (tensor.numel() == 0) continue;
+      text += "\n  input " + arguments[i].name() + ": int64 " + ShapeText(tensor.sizes().vec()) +
+              ", values " + std::to_string(tensor.min().item<int64_t>()) + " to " +
               std::to_string(tensor.max().item<int64_t>());
+    }
+  } catch (const std::exception&) {  // what went wrong first is told
   }
   return text;
 }

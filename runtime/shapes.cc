@@ -87,10 +87,8 @@ void BindPlainSizes(const Manifest& manifest, const GivenInput& input,
                wanted != std::to_string(size)) {
       throw Error(input.where(), input.takes(),
                   CallText(manifest) +
-                      (d == 0 ? ": a job's microbatch_size has to be " + wanted +
-                                    ", or export it with a dynamic first dimension"
-                              : ": export it with a dynamic dimension, or give it data of this "
-                                "size"));
+                      ": export it with a dynamic dimension, or give it data of this size" +
+                      (d == 0 ? " (of samples, as many as a job says a microbatch has)" : ""));
     }
   }
 }

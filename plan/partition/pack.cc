@@ -84,6 +84,7 @@ struct Packer : UnitBins {
     double time = graph.units[unit].device_time;
     std::vector<std::pair<double, int>> found;
     FindFar(unit);
+    steps -= Bins();
     for (int b = 0; b < Bins(); ++b) {
       double work = sums[b].device_time + time, speed = MostWork(b) / most;
       if (work > MostWork(b)) continue;
@@ -127,6 +128,7 @@ struct Packer : UnitBins {
     auto cost = [&](int u) { return hard[u] * (graph.units[u].device_time + 0.1 * time); };
     for (int b = 0; b < Bins(); ++b) {
       const std::vector<int>& list = members[b];
+      steps -= 1 + static_cast<int64_t>(list.size() * std::min(list.size(), kPairs)) / 4;
       double with = sums[b].device_time + time, room = MostWork(b);
       for (size_t i = 0; i < list.size(); ++i) {
         double left = with - graph.units[list[i]].device_time;
@@ -167,6 +169,7 @@ struct Packer : UnitBins {
 
   // Moves units at random, or exchanges them.
   void Shuffle() {
+    steps -= 2 * kMoves;
     for (int i = 0; i < kMoves; ++i) {
       int unit = Pick(Units()), from = bin_of[unit];
       if (from < 0) continue;
@@ -216,6 +219,7 @@ struct Packer : UnitBins {
   StagedUnits Reach(double target) {
     Lower(target);
     while (!out.empty() && steps > 0) {
+      steps -= 16 + (Bins() + Units()) / 4;
       if (Fit()) continue;
       ++hard[out.back()];
       if (!Eject()) std::rotate(out.begin(), out.end() - 1, out.end());
@@ -239,12 +243,16 @@ StagedUnits PackedStages(const PartitionProblem& problem, const UnitGraph& graph
   int units = static_cast<int>(graph.units.size());
   Packer packer(problem, graph, FastestDevices(problem, units), steps);
   StagedUnits best;
-  double reached = kInfinity;
+  double reached = kInfinity, largest = 0, fastest = 0;
+  for (const Unit& unit : graph.units) largest = std::max(largest, unit.device_time);
+  for (const StageOption& bin : packer.options)
+    fastest = std::max(fastest, problem.devices[bin.device_class].speed);
   // Stages packed tightly at once turn out best; where that takes too long, with more room first.
   int64_t later = steps * 3 / 4;
   steps -= later;
   for (double target : {1.05, 1.5, 1.2, 1.1, 1.05, 1.02, 1.015, 1.0125, 1.01}) {
     if (target >= reached || below <= bound * target) continue;
+    if (largest > bound * target * fastest) continue;  // it fits nowhere
     StagedUnits packed = packer.Reach(bound * target);
     bool tight = later > 0;
     steps += later, later = 0;

@@ -144,7 +144,11 @@ static StagedUnits PackedUneven(const PartitionProblem& problem, const UnitGraph
     if (device.host && device.count > 0) return packed;
   std::optional<Coarser> tied = TiedUnits(problem, graph, bound);
   if (!tied) return packed;
-  int64_t steps = ticks / 2 / kPackTicks, all = steps;
+  // Packing does not see what a stage's place asks of its memory: it may be in vain.
+  bool limited = false;
+  for (const DeviceClass& device : problem.devices)
+    limited = limited || (device.count > 0 && device.memory_bytes < kInfinity);
+  int64_t steps = ticks / (limited ? 5 : 2) / kPackTicks, all = steps;
   packed = PackedStages(problem, tied->graph, bound, kInfinity, steps);
   ticks -= (all - steps) * kPackTicks;
   if (problem.stages > 0 && static_cast<int>(packed.options.size()) != problem.stages) return {};

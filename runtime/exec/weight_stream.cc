@@ -146,6 +146,19 @@ struct WeightStream::State {
 
   std::vector<std::thread> threads;
 
+  ~State() {
+    {
+      std::lock_guard lock(mutex);
+      stop = true;
+      changed.notify_all();
+    }
+    for (std::thread& thread : threads) thread.join();
+    for (auto& [stage, entry] : loaded) Unmap(entry.maps);
+    Unmap(evicted);
+    for (const Buffer& buffer : buffers)
+      if (buffer.data) munmap(buffer.data, buffer.size);
+  }
+
   void Assign(const std::vector<Action>& actions) {
     std::vector<bool> taken(buffers.size());
     std::map<int, size_t> where;
@@ -217,16 +230,19 @@ struct WeightStream::State {
     const WeightLayout& layout = layouts.at(stage);
     Loaded& entry = loaded.at(stage);  // stays where it is until it is there
     std::vector<Chunk> parts;
+    std::vector<Buffer> maps;
+    std::exception_ptr error;
     cutting = true;
-    Reading(lock, entry.error, [&](StreamStats& now) {
-      entry.maps = MapCached(layout);
+    Reading(lock, error, [&](StreamStats& now) {
+      maps = MapCached(layout);
       now.payload = layout.payload;
-      if (entry.maps.empty())
+      if (maps.empty())
         parts = ChunksOf(stage, layout);
       else
         now.mapped = layout.payload;
     });
     cutting = false;
+    entry.maps = std::move(maps), entry.error = error;
     wanted.pop_front();
     entry.chunks = parts.size();
     chunks.insert(chunks.end(), parts.begin(), parts.end());
@@ -299,19 +315,7 @@ WeightStream::WeightStream(const std::vector<std::vector<Action>>& lists,
   for (int i = 0; i < kReaders; ++i) s.threads.emplace_back([&s] { s.Run(); });
 }
 
-WeightStream::~WeightStream() {
-  State& s = *state_;
-  {
-    std::lock_guard lock(s.mutex);
-    s.stop = true;
-    s.changed.notify_all();
-  }
-  for (std::thread& thread : s.threads) thread.join();
-  for (auto& [stage, loaded] : s.loaded) Unmap(loaded.maps);
-  Unmap(s.evicted);
-  for (const Buffer& buffer : s.buffers)
-    if (buffer.data) munmap(buffer.data, buffer.size);
-}
+WeightStream::~WeightStream() = default;
 
 void WeightStream::Follow(size_t list) {
   if (list >= state_->buffer_of.size()) throw Error("offload", "there is no such list of actions");

@@ -55,7 +55,10 @@ Instruction Masked(const Instruction& whole, int mask, const Slots& wanted) {
 // A normalisation sums over what it reads for the gradient of its input. Those of its weight and
 // bias are almost there then, and small: to compute them in W takes a second pass over all of it.
 bool GivesBoth(const Instruction& call) {
-  return call.op.schema().name().find("norm_backward") != std::string::npos;
+  for (const char* name : {"aten::native_layer_norm_backward", "aten::native_batch_norm_backward",
+                           "aten::native_group_norm_backward", "aten::_fused_rms_norm_backward"})
+    if (call.op.schema().name() == name) return true;
+  return false;
 }
 
 bool Gives(const Instruction& instruction, const Slots& wanted) {

@@ -184,7 +184,7 @@ TEST(Shapes, ANumberOfSamplesThatIsFixed) {
     InferShapes(Package(kScale), manifest, {{at::kFloat, {4, 3}, true}});
     FAIL() << "accepted";
   } catch (const Error& e) {
-    EXPECT_NE(std::string(e.what()).find("a job's microbatch_size has to be 8, or export it"),
+    EXPECT_NE(std::string(e.what()).find("give it data of this size (of samples, as many as a job says a microbatch has)"),
               std::string::npos)
         << e.what();
   }

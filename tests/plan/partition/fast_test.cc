@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <ctime>
 #include <numeric>
 #include <random>
 #include <set>
@@ -168,6 +169,38 @@ TEST(PartitionLowerBound, CountsTheSpeedOfEveryDevice) {
   EXPECT_DOUBLE_EQ(PartitionLowerBound(problem, graph), 10);
   problem.stages = 1;
   EXPECT_DOUBLE_EQ(PartitionLowerBound(problem, graph), 15);
+}
+
+// Chains side by side, one for each device of its own speed; the first is a little more than its
+// share, and fits on none once stages have to be even. There is nothing to exchange then: the
+// search has to end all the same.
+TEST(FastPartition, ChainsSideBySide) {
+  for (int chains : {7, 12}) {
+    PartitionProblem problem;
+    double speeds = 0;
+    for (int t = 0; t < chains; ++t) speeds += 1 / (1 + 0.12 * t);
+    for (int t = 0; t < chains; ++t) {
+      const double speed = 1 / (1 + 0.12 * t);
+      const double work = speed * (t == 0 ? 1.018 : (speeds - 1.018) / (speeds - 1));
+      const int first = static_cast<int>(problem.nodes.size());
+      for (int i = 0; i < 8; ++i) {
+        PartitionNode node;
+        node.name = std::to_string(first + i);
+        node.device_time = work / 8;
+        problem.nodes.push_back(node);
+        if (i > 0) problem.values.push_back({first + i - 1, {first + i}, 0.5, 2, 0});
+      }
+      DeviceClass device;
+      device.speed = speed;
+      device.numbers = {t};
+      problem.devices.push_back(device);
+    }
+    const std::clock_t start = std::clock();
+    PartitionResult result = SolvePartition(problem, {false});
+    EXPECT_LE(static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC, 10) << chains;
+    EXPECT_EQ(CheckPartition(problem, result), "");
+    EXPECT_LE(result.objective, 1.018 * (1 + 1e-9)) << chains;
+  }
 }
 
 // More devices than work for them, nodes that take no time, and a CPU.

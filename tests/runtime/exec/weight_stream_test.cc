@@ -121,6 +121,21 @@ TEST(WeightStream, LargeStages) {
   EXPECT_LE(buffers, 69'999'968 + 41'000'005 + 5 * 2 * kBlock);
 }
 
+// It ends at any time: while reads are under way, and others wait.
+TEST(WeightStream, EndsWhileItReads) {
+  const std::string a = TempPath("ends_a");
+  MakeFile(a, 60'000'001, 6);
+  const std::map<int, std::vector<WeightPiece>> stages = {{0, {{a, 33, 40'000'000}}},
+                                                          {1, {{a, 4097, 50'000'000}}}};
+  const Plan plan = ReadPlan("0LOAD,1LOAD,0F0,0EVICT,1F0,1EVICT\n", "plan");
+  for (int i = 0; i < 20; ++i) {
+    WeightStream stream({plan.ranks[0]}, stages);
+    stream.Load(0);
+    stream.Load(1);
+    if (i % 2) stream.Wait(0);
+  }
+}
+
 // What is in the page cache as a whole is used there, and the file does not see what is written.
 static bool IsCached(const std::string& path) {
   const int file = open(path.c_str(), O_RDONLY);
