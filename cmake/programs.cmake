@@ -34,7 +34,8 @@ if(TARGET pipewright_compile)
   target_link_libraries(pipewright_measure PUBLIC pipewright_compile pipewright_runtime
                                                   CLI11::CLI11)
   pipewright_uses_torch(pipewright_measure)
-  target_link_libraries(pipewright PRIVATE pipewright_allocator pipewright_compile $<LINK_ONLY:pipewright_measure>)
+  target_link_libraries(pipewright PRIVATE pipewright_allocator pipewright_compile
+                                           $<LINK_ONLY:pipewright_measure>)
   target_compile_definitions(pipewright PRIVATE PIPEWRIGHT_TORCH)
 endif()
 install(TARGETS pipewright)

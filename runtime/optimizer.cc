@@ -129,9 +129,9 @@ static void Update(const OptimizerJob& job, at::Tensor& parameter, const at::Ten
 static void Begin(const OptimizerJob& job, const at::Tensor& parameter, OptimizerState& state) {
   auto keep = [&](at::Tensor& tensor, bool kept, double value = 0) {
     if (!kept || tensor.defined()) return;
-    at::Scalar first = value;
-    if (parameter.is_complex()) first = c10::complex<double>(value, value);
-    tensor = at::full_like(parameter, first);
+    at::Scalar begin = value;
+    if (parameter.is_complex()) begin = c10::complex<double>(value, value);
+    tensor = at::full_like(parameter, begin);
   };
   const bool adam = job.kind == OptimizerJob::kAdam || job.kind == OptimizerJob::kAdamW;
   const bool rmsprop = job.kind == OptimizerJob::kRmsprop;

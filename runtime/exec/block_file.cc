@@ -143,7 +143,8 @@ void BlockFile::Unmap(char* map, uint64_t size) {
 }
 
 // Up to `size` bytes; fewer at the end of the file only.
-uint64_t BlockFile::ReadSome(int fd, uint64_t at, char* to, uint64_t size) {
+uint64_t BlockFile::ReadSome(int fd, uint64_t at, char* to, uint64_t size, uint64_t& direct,
+                             uint64_t& cached) {
   uint64_t done = 0;
   while (done < size) {
     ssize_t n = pread(fd, to + done, size - done, static_cast<off_t>(at + done));
@@ -157,6 +158,7 @@ uint64_t BlockFile::ReadSome(int fd, uint64_t at, char* to, uint64_t size) {
     if (n < 0) throw Error(path_, Reason());
     if (n == 0) break;
     done += static_cast<uint64_t>(n);
+    (fd == direct_ ? direct : cached) += static_cast<uint64_t>(n);
     // Further direct reads would begin within a block: only the end of the file does that.
     if (fd == direct_ && static_cast<uint64_t>(n) % 512 != 0) break;
   }
@@ -174,9 +176,9 @@ void BlockFile::Read(uint64_t begin, uint64_t end, uint64_t block, char* to, uin
       stop = std::min(stop + kPiece, end);
     while (straight && stop < end && absent(stop));
     const uint64_t size = straight ? (stop - at + block - 1) / block * block : stop - at;
-    const uint64_t read = ReadSome(straight ? direct_ : fd_, at, to + (at - begin), size);
+    const uint64_t read =
+        ReadSome(straight ? direct_ : fd_, at, to + (at - begin), size, direct, cached);
     if (read < stop - at) throw Error(path_, "it became shorter while it was open");
-    (straight && !refused_ ? direct : cached) += read;
   }
 }
 

@@ -32,7 +32,8 @@ class BlockFile {
  private:
   // What part of it is in the page cache. `unknown`: the answer where the system does not tell.
   double Cached(uint64_t begin, uint64_t end, double unknown) const;
-  uint64_t ReadSome(int fd, uint64_t at, char* to, uint64_t size);
+  uint64_t ReadSome(int fd, uint64_t at, char* to, uint64_t size, uint64_t& direct,
+                    uint64_t& cached);
 
   std::string path_;
   int fd_ = -1, direct_ = -1;  // direct_: -1 where the file system cannot

@@ -144,8 +144,8 @@ struct Executor::State {
       throw Error(EdgeName(edge, microbatch, backward),
                   SizeText(bytes, 1) + ", where the shapes known beforehand give " +
                       SizeText(static_cast<size_t>(expected), 1),
-                  "if its sizes depend on the data, it cannot be sent: put both stages on one rank, or "
-                  "cut elsewhere");
+                  "if its sizes depend on the data, it cannot be sent: put both stages on one rank, "
+                  "or cut elsewhere");
   }
 
   void Forward(int stage, int microbatch) {

@@ -34,10 +34,10 @@ WeightLayout MakeWeightLayout(const std::vector<WeightPiece>& pieces,
       free = Up(free, kBlock);
       layout.stretches.push_back({file, piece.offset, piece.offset, free});
     }
-    Stretch& stretch = layout.stretches.back();
+    WeightStretch& stretch = layout.stretches.back();
     stretch.end += piece.bytes;
     const uint64_t within = piece.offset - BlockDown(stretch.begin);
-    Move move;
+    WeightMove move;
     move.from = stretch.at + within;
     move.to = Up(std::max(move.from, free), kAlign);
     move.bytes = piece.bytes;
@@ -56,7 +56,7 @@ WeightLayout MakeWeightLayout(const std::vector<WeightPiece>& pieces,
 void MoveWeights(const WeightLayout& layout, char* buffer) {
   // From the last to the first: none is written over before it has moved.
   for (size_t i = layout.moves.size(); i-- > 0;) {
-    const Move& move = layout.moves[i];
+    const WeightMove& move = layout.moves[i];
     if (move.from != move.to) std::memmove(buffer + move.to, buffer + move.from, move.bytes);
   }
 }

@@ -24,20 +24,20 @@ struct WeightPiece {
 inline uint64_t BlockDown(uint64_t at) { return at - at % kBlock; }
 
 // A stretch of a file without a gap, and where it goes in the buffer.
-struct Stretch {
+struct WeightStretch {
   BlockFile* file = nullptr;
   uint64_t begin = 0, end = 0;  // in the file
   uint64_t at = 0;              // of BlockDown(begin), in the buffer
 };
 
 // A weight's bytes as they arrive, and where they are to be.
-struct Move {
+struct WeightMove {
   uint64_t from = 0, to = 0, bytes = 0;  // in the buffer
 };
 
 struct WeightLayout {
-  std::vector<Stretch> stretches;
-  std::vector<Move> moves;   // ascending; `to` is never before `from`
+  std::vector<WeightStretch> stretches;
+  std::vector<WeightMove> moves;   // ascending; `to` is never before `from`
   std::vector<size_t> move;  // by piece
   // By move: its stretch, and where in that one from BlockDown(begin) on.
   std::vector<std::pair<size_t, uint64_t>> in_stretch;

@@ -62,14 +62,14 @@ struct Loaded {
 // A part of a stretch of a stage, from one block to another.
 struct Chunk {
   int stage = 0;
-  const Stretch* stretch = nullptr;
+  const WeightStretch* stretch = nullptr;
   uint64_t begin = 0, end = 0;  // in the file
 };
 
 // Of about the same size: beside a short one at the end, a reader would wait for the one before.
 std::vector<Chunk> ChunksOf(int stage, const WeightLayout& layout) {
   std::vector<Chunk> chunks;
-  for (const Stretch& stretch : layout.stretches) {
+  for (const WeightStretch& stretch : layout.stretches) {
     if (stretch.end == stretch.begin) continue;
     const uint64_t begin = BlockDown(stretch.begin), size = stretch.end - begin;
     const uint64_t count = std::max<uint64_t>(1, (size + kChunk / 2) / kChunk);
@@ -90,7 +90,7 @@ void Unmap(std::vector<Buffer>& maps) {
 std::vector<Buffer> MapCached(const WeightLayout& layout) {
   std::vector<Buffer> maps;
   if (!layout.aligned || sysconf(_SC_PAGESIZE) != static_cast<long>(kBlock)) return maps;
-  for (const Stretch& stretch : layout.stretches) {
+  for (const WeightStretch& stretch : layout.stretches) {
     Buffer& map = maps.emplace_back();
     if (stretch.end == stretch.begin) continue;
     map.size = stretch.end - BlockDown(stretch.begin);
@@ -258,7 +258,7 @@ struct WeightStream::State {
     char* buffer = buffers[entry.buffer].data;
     std::exception_ptr error;
     Reading(lock, error, [&](StreamStats& now) {
-      const Stretch& stretch = *chunk.stretch;
+      const WeightStretch& stretch = *chunk.stretch;
       char* to = buffer + stretch.at + (chunk.begin - BlockDown(stretch.begin));
       stretch.file->Read(chunk.begin, chunk.end, kBlock, to, now.direct, now.cached);
     });

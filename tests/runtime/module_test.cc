@@ -184,9 +184,9 @@ TEST(Shapes, ANumberOfSamplesThatIsFixed) {
     InferShapes(Package(kScale), manifest, {{at::kFloat, {4, 3}, true}});
     FAIL() << "accepted";
   } catch (const Error& e) {
-    EXPECT_NE(std::string(e.what()).find("give it data of this size (of samples, as many as a job says a microbatch has)"),
-              std::string::npos)
-        << e.what();
+    const std::string what = e.what(),
+                      end = "data of this size (of samples, as many as a job says a microbatch has)";
+    EXPECT_NE(what.find(end), std::string::npos) << what;
   }
 }
 

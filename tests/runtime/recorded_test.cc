@@ -4,9 +4,6 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/jit/passes/inliner.h>
 
-#include <set>
-#include <string>
-
 #include "runtime/island.h"
 #include "runtime/memory_meter.h"
 #include "tests/runtime/count_kernels.h"
@@ -231,6 +228,7 @@ TEST(RecordedBody, HasTheBitsOfAutograds) {
 
 // I asks for gradients of inputs only, W for those of weights, and each kernel runs once.
 TEST(RecordedBody, RunsEveryKernelOfBackwardOnce) {
+  size_t all_norms = 0;
   for (const Case& c : Cases()) {
     if (!c.refusal.empty()) continue;
     LoadedModule lists = Make(c, true);
@@ -250,14 +248,15 @@ TEST(RecordedBody, RunsEveryKernelOfBackwardOnce) {
     EXPECT_GE(calls[0] + masked, calls[1] + calls[2]) << c.name;
     EXPECT_LE(calls[0], calls[1] + calls[2]) << c.name;
     // A normalisation's sums are not made twice.
-    std::multiset<std::string> norms[3];
+    size_t norms[3] = {};
     for (int k = 0; k < 3; ++k)
       for (const Instruction& one : *of[k])
-        if (one.kind == Instruction::Kind::kCall &&
-            one.op.schema().name().ends_with("norm_backward"))
-          norms[k].insert(one.op.schema().name());
-    EXPECT_EQ(norms[0].size(), norms[1].size() + norms[2].size()) << c.name;
+        norms[k] += one.kind == Instruction::Kind::kCall &&
+                    one.op.schema().name().ends_with("norm_backward");
+    EXPECT_EQ(norms[0], norms[1] + norms[2]) << c.name;
+    all_norms += norms[1];
   }
+  EXPECT_GE(all_norms, 4u);
 }
 
 TEST(RecordedBody, KeepsNoMoreThanAutograd) {

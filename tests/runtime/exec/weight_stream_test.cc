@@ -90,7 +90,7 @@ TEST(WeightStream, BytesArriveAlignedAndAreCounted) {
 }
 
 // Stages that several reads bring in, pieces across the places where one ends and the next begins,
-// with the next stage read before the one before is done.
+// with the next stage asked for meanwhile.
 TEST(WeightStream, LargeStages) {
   const std::string a = TempPath("large_a"), b = TempPath("large_b");
   const std::map<std::string, std::string> contents = {{a, MakeFile(a, 70'000'001, 4)},
