@@ -6,7 +6,7 @@
 // (median and the range from quartile to quartile), and the share of the transport's time that
 // neither side waits when both compute meanwhile, for twice that long and 0.2 ms at least, as small
 // stages do (median and best quarter: on a busy machine the other rank may not be running), with
-// what the compute then costs more.
+// what the compute of both, and the call that sends, then take longer.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -57,18 +57,32 @@ struct Arena {
   size_t stride;
   int buffers;
 
-  // Many stretches, so that each is cold when its turn comes again.
-  Arena(size_t bytes)
+  // Many stretches, so that each is cold when its turn comes again. For what is received, where
+  // the transport wants it.
+  Arena(size_t bytes, Transport& t)
       : stride((bytes + 4095) / 4096 * 4096),
         buffers(static_cast<int>(std::clamp<size_t>((256u << 20) / stride, 2, 4096))) {
     size_t total = stride * buffers;
-    memory.reset(static_cast<char*>(aligned_alloc(4096, total)), free);
+    if (std::shared_ptr<void> place = t.Memory(total))
+      memory = {static_cast<char*>(place.get()), [place](char*) {}};
+    else
+      memory.reset(static_cast<char*>(aligned_alloc(4096, total)), free);
     memset(memory.get(), 1, total);
   }
   Bundle At(int i, size_t bytes) const {
     return {{{memory.get() + stride * (i % buffers), bytes}}, memory};
   }
 };
+
+// Each side writes once to all that the other will receive into: its first write to a page maps it.
+void MapAll(Transport& t, const Arena& arena, size_t bytes) {
+  for (int i = 0; i < arena.buffers; ++i) {
+    Token into = t.Recv(1 - t.rank(), 0, arena.At(i, bytes));
+    t.AllGather("");
+    t.Wait(t.Send(1 - t.rank(), 0, arena.At(i + 1, bytes)));
+    t.Wait(into);
+  }
+}
 
 double OurPingPong(Transport& t, const Arena& arena, size_t bytes, int rounds) {
   t.AllGather("");
@@ -89,7 +103,8 @@ double OurPingPong(Transport& t, const Arena& arena, size_t bytes, int rounds) {
   return (Now() - start) / (2 * rounds);
 }
 
-// Rank 0 sends while both compute. Seconds that this side waited after its compute.
+// Rank 0 sends while both compute. Seconds that this side waited after its compute, and by which
+// the compute, with the call that sends, took longer.
 struct Overlap {
   double waited, slower;
 };
@@ -97,24 +112,46 @@ Overlap Behind(Transport& t, const Arena& arena, size_t bytes, int64_t turns, in
   t.AllGather("");
   double alone = Compute(t, turns);
   t.AllGather("");
-  Token token = t.rank() == 0 ? t.Send(1, 1, arena.At(i, bytes)) : t.Recv(0, 1, arena.At(i, bytes));
-  t.BeginCompute();
-  double beside = Compute(t, turns);
+  Token token;
+  if (t.rank() == 1) token = t.Recv(0, 1, arena.At(i, bytes));
+  t.AllGather("");  // in plans, a receive is posted before its send
   double start = Now();
+  if (t.rank() == 0) token = t.Send(1, 1, arena.At(i, bytes));
+  t.BeginCompute();
+  Compute(t, turns);
+  double computed = Now();
   t.Wait(token);
-  return {Now() - start, beside - alone};
+  return {Now() - computed, computed - start - alone};
 }
 
-// The larger of both ranks'.
-double Both(Transport& t, double mine) {
-  std::string bytes(reinterpret_cast<char*>(&mine), sizeof(mine));
-  double most = 0;
-  for (const std::string& other : t.AllGather(bytes)) {
-    double value;
-    memcpy(&value, other.data(), sizeof(value));
-    most = std::max(most, value);
+// What a copy of cold memory adds to the compute of rank 0, while the other computes too.
+double CopyBeside(Transport& t, const Arena& arena, size_t bytes, int64_t turns, int i) {
+  t.AllGather("");
+  double alone = Compute(t, turns);
+  t.AllGather("");
+  double start = Now();
+  if (t.rank() == 0)
+    memcpy(arena.At(i, bytes).regions[0].data, arena.At(i + 1, bytes).regions[0].data, bytes);
+  Compute(t, turns);
+  return Now() - start - alone;
+}
+
+// Of both ranks.
+std::vector<double> Both(Transport& t, double mine) {
+  std::vector<double> values;
+  for (const std::string& bytes : t.AllGather({reinterpret_cast<char*>(&mine), sizeof(mine)})) {
+    values.emplace_back();
+    memcpy(&values.back(), bytes.data(), sizeof(double));
   }
-  return most;
+  return values;
+}
+double Larger(Transport& t, double mine) {
+  const std::vector<double> both = Both(t, mine);
+  return std::max(both[0], both[1]);
+}
+double Sum(Transport& t, double mine) {
+  const std::vector<double> both = Both(t, mine);
+  return both[0] + both[1];
 }
 
 std::vector<double> Quartiles(const std::vector<double>& samples) {
@@ -135,24 +172,22 @@ int Run(Transport& t, const std::string& raw_path, const std::string& title, int
            "quartiles", "overlap", "quarter", "copy us", "memcpy us");
   for (size_t bytes : {1u << 10, 4u << 10, 16u << 10, 64u << 10, 256u << 10, 1u << 20, 4u << 20,
                        16u << 20, 64u << 20}) {
-    Arena arena(bytes);
+    Arena arena(bytes, t);
+    MapAll(t, arena, bytes);
     int rounds = static_cast<int>(std::clamp<size_t>((32u << 20) / bytes, 2, 500));
     std::vector<double> raw, ours, ratio, waited, slower, copies;
     for (int i = 0; i < repetitions; ++i) {
       raw.push_back(RawPingPong(arena.memory.get(), arena.stride, arena.buffers, bytes, rounds));
       ours.push_back(OurPingPong(t, arena, bytes, rounds));
       ratio.push_back(ours.back() / raw.back());
-      double start = Now();
-      memcpy(arena.At(2 * i, bytes).regions[0].data, arena.At(2 * i + 1, bytes).regions[0].data,
-             bytes);
-      copies.push_back(Now() - start);
     }
     double time = Quantile(ours, 0.5);
-    auto turns = static_cast<int64_t>(std::max(2 * Both(t, time), 200e-6) / turn);
+    auto turns = static_cast<int64_t>(std::max(2 * Larger(t, time), 200e-6) / turn);
     for (int i = 0; i < 3 * repetitions; ++i) {
-      Overlap overlap = Behind(t, arena, bytes, turns, i);
-      waited.push_back(Both(t, overlap.waited));
-      slower.push_back(Both(t, overlap.slower));
+      Overlap overlap = Behind(t, arena, bytes, turns, 2 * i);
+      waited.push_back(Larger(t, overlap.waited));
+      slower.push_back(Sum(t, overlap.slower));
+      copies.push_back(Sum(t, CopyBeside(t, arena, bytes, turns, 2 * i + 1)));
     }
     if (t.rank() == 0)
       printf("%10zu %10.1f %10.1f %7.2f %7.2f-%-7.2f %8.0f%% %8.0f%% %9.1f %9.1f\n", bytes,

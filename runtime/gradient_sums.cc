@@ -114,12 +114,12 @@ Bundle GradientSums::Gradient(int group, int holder) {
   return MakeBundle(std::move(parts));
 }
 
-Bundle GradientSums::Scratch(int group) const {
+Bundle GradientSums::Scratch(int group, const MemorySource& memory) const {
   const std::vector<WeightSlice>& slices = groups_.contents[group].terms[0];
   Tensors parts;
   for (const WeightSlice& slice : slices) {
     const WeightInfo& weight = manifest_.modules[slice.module].held[slice.weight];
-    parts.push_back(at::empty({slice.count}, TypeOf(DtypeOf(weight.dtype))));
+    parts.push_back(EmptyTensor({slice.count}, TypeOf(DtypeOf(weight.dtype)), memory));
   }
   parts.push_back(at::empty({static_cast<int64_t>(slices.size())}, at::kBool));
   return MakeBundle(std::move(parts));

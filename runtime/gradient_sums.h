@@ -35,7 +35,7 @@ class GradientSums {
   const std::vector<SharedGroup>& exchanges() const { return groups_.exchanges; }
   void OnReady(std::function<void(int group)> ready) { ready_ = std::move(ready); }
   Bundle Gradient(int group, int holder);
-  Bundle Scratch(int group) const;
+  Bundle Scratch(int group, const MemorySource& memory) const;
   // A part that is not defined adds nothing.
   static void AddTo(const Bundle& into, const Bundle& from);
   static void CopyTo(const Bundle& into, const Bundle& from);

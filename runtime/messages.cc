@@ -18,6 +18,14 @@ const Tensors& TensorsOf(const Bundle& bundle) {
   return *static_cast<const Tensors*>(bundle.owner.get());
 }
 
+at::Tensor EmptyTensor(at::IntArrayRef sizes, at::ScalarType type, const MemorySource& memory) {
+  const auto bytes = static_cast<size_t>(c10::multiply_integers(sizes)) * c10::elementSize(type);
+  std::shared_ptr<void> place = memory ? memory(bytes) : nullptr;
+  if (!place) return at::empty(sizes, type);
+  void* data = place.get();
+  return at::from_blob(data, sizes, [place = std::move(place)](void*) {}, type);
+}
+
 bool IsPlain(const at::Tensor& tensor) {
   return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
 }

@@ -3,6 +3,8 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 
+#include <functional>
+#include <memory>
 #include <vector>
 
 #include "plan/manifest.h"
@@ -15,6 +17,10 @@ using Tensors = std::vector<at::Tensor>;
 // One region a tensor; all are contiguous.
 Bundle MakeBundle(Tensors tensors);
 const Tensors& TensorsOf(const Bundle& bundle);
+
+// For a value to be received: in memory that `memory` (Transport::Memory) gives, or in any.
+using MemorySource = std::function<std::shared_ptr<void>(size_t bytes)>;
+at::Tensor EmptyTensor(at::IntArrayRef sizes, at::ScalarType type, const MemorySource& memory);
 
 // Contiguous, and as its memory says: neither conjugated nor negated on reading. Plain() makes it
 // so.

@@ -172,6 +172,7 @@ void OpenSession(Session& session, const SessionOptions& options, Transport& tra
         if (!plan->ranks.empty())
           settings.lists.push_back(plan->ranks[static_cast<size_t>(transport.rank())]);
     }
+    settings.memory = [&transport](size_t bytes) { return transport.Memory(bytes); };
     settings.input = std::move(input);
     settings.output = std::move(output);
     session.stages = std::make_unique<TorchStages>(std::move(settings));

@@ -181,7 +181,7 @@ Bundle TorchStages::Allocate(int edge, int microbatch, bool backward) {
   Tensors tensors;
   for (int id : state_->MessageValues(edge, backward)) {
     const TensorSpec& spec = state_->specs[microbatch]->at(id);
-    tensors.push_back(at::empty(spec.sizes, spec.type));
+    tensors.push_back(EmptyTensor(spec.sizes, spec.type, state_->settings.memory));
   }
   if (backward) tensors.push_back(at::empty({static_cast<int64_t>(tensors.size())}, at::kBool));
   return MakeBundle(std::move(tensors));
@@ -319,7 +319,9 @@ const std::vector<SharedGroup>& TorchStages::groups() const {
 Bundle TorchStages::Gradient(int group, int holder) {
   return state_->gradients.Gradient(group, holder);
 }
-Bundle TorchStages::Scratch(int group) { return state_->gradients.Scratch(group); }
+Bundle TorchStages::Scratch(int group) {
+  return state_->gradients.Scratch(group, state_->settings.memory);
+}
 void TorchStages::Add(const Bundle& into, const Bundle& from) { GradientSums::AddTo(into, from); }
 void TorchStages::Copy(const Bundle& into, const Bundle& from) { GradientSums::CopyTo(into, from); }
 void TorchStages::OnReady(std::function<void(int)> ready) {

@@ -63,6 +63,8 @@ struct StageSettings {
   std::function<void(int64_t steps)> stepped;
   // What to call the target of a loss in messages. May be empty.
   std::function<std::string(int loss)> target_name;
+  // Where received values and gradients go (Transport::Memory). May be empty.
+  std::function<std::shared_ptr<void>(size_t bytes)> memory;
   // Called with an output of the model as soon as it is there; may be empty.
   std::function<void(int output, int microbatch, const at::Tensor& value)> output;
 };

@@ -18,6 +18,7 @@ add_mpi_test(mpi_3_tcp 3 OMPI_MCA_btl=tcp,self)
 add_mpi_test(mpi_3_synchronous 3 PIPEWRIGHT_MPI_SYNC=1)
 add_mpi_test(mpi_3_synchronous_tcp 3 PIPEWRIGHT_MPI_SYNC=1 OMPI_MCA_btl=tcp,self)
 add_mpi_test(mpi_3_one_thread 3 PIPEWRIGHT_MPI_THREAD=0)
+add_mpi_test(mpi_3_no_inbox 3 PIPEWRIGHT_MPI_INBOX=0)
 
 add_executable(mpi_failure_program runtime/exec/mpi_failure_program.cc)
 target_link_libraries(mpi_failure_program PRIVATE fake_model)

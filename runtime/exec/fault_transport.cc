@@ -134,6 +134,7 @@ FaultTransport::~FaultTransport() {
 int FaultTransport::rank() const { return state_->inner.rank(); }
 int FaultTransport::size() const { return state_->inner.size(); }
 int FaultTransport::max_tag() const { return state_->inner.max_tag(); }
+std::shared_ptr<void> FaultTransport::Memory(size_t bytes) { return state_->inner.Memory(bytes); }
 
 Token FaultTransport::Send(int peer, int tag, Bundle bundle, void* stream) {
   State& s = *state_;

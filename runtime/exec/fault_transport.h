@@ -53,6 +53,7 @@ class FaultTransport : public Transport {
   int rank() const override;
   int size() const override;
   int max_tag() const override;
+  std::shared_ptr<void> Memory(size_t bytes) override;
   Token Send(int peer, int tag, Bundle bundle, void* stream = nullptr) override;
   Token Recv(int peer, int tag, Bundle bundle, void* stream = nullptr) override;
   bool Test(const Token& token) override;

@@ -48,9 +48,9 @@ void MpiRequests::PostQueued() {
 
 void MpiRequests::Post(const std::shared_ptr<MpiOperation>& operation) {
   MpiOperation& op = *operation;
-  auto post = [&](void* data, size_t bytes) {
+  auto post = [&](void* data, size_t bytes, size_t region) {
     MPI_Request request = MPI_REQUEST_NULL;
-    int count = static_cast<int>(bytes), code;
+    int count = region < op.put.size() && op.put[region] ? 0 : static_cast<int>(bytes), code;
     if (!op.send)
       code = MPI_Irecv(data, count, MPI_BYTE, op.peer, op.tag, comm_, &request);
     else if (synchronous_)
@@ -59,16 +59,16 @@ void MpiRequests::Post(const std::shared_ptr<MpiOperation>& operation) {
       code = MPI_Isend(data, count, MPI_BYTE, op.peer, op.tag, comm_, &request);
     CheckMpi(code, op.send ? "MPI_Isend" : "MPI_Irecv");
     op.requests.push_back(request);
-    if (!op.send) op.sizes.push_back(bytes);
+    if (!op.send) op.sizes.push_back(bytes), op.regions.push_back(region);
   };
   try {
-    for (const Region& region : op.bundle.regions) {
+    for (size_t i = 0; i < op.bundle.regions.size(); ++i) {
       // The last piece is always short, so that messages of different lengths never look alike.
-      auto* data = static_cast<char*>(region.data);
-      size_t bytes = region.bytes;
+      auto* data = static_cast<char*>(op.bundle.regions[i].data);
+      size_t bytes = op.bundle.regions[i].bytes;
       for (; bytes >= piece_bytes_; bytes -= piece_bytes_, data += piece_bytes_)
-        post(data, piece_bytes_);
-      post(data, bytes);
+        post(data, piece_bytes_, i);
+      post(data, bytes, i);
     }
   } catch (const Error& e) {
     op.error = e.what();
@@ -76,11 +76,25 @@ void MpiRequests::Post(const std::shared_ptr<MpiOperation>& operation) {
   op.left = op.requests.size();
   if (op.left == 0 || !op.error.empty()) {
     if (op.left > 0) Keep(op);
-    if (InBackground(op)) background_.fetch_sub(1, std::memory_order_relaxed);
-    op.done.store(true, std::memory_order_release);
+    Complete(op);
   } else if (op.send) {
     Advance(op);  // a short one has left already
   }
+}
+
+// Whether the sender has copied this piece to its place itself.
+static bool Taken(const MpiOperation& op, size_t piece) {
+  const size_t region = op.regions[piece];
+  return region < op.offers.size() && op.offers[region] &&
+         op.offers[region]->state.load(std::memory_order_acquire) == Offer::kTaken;
+}
+
+void MpiRequests::Complete(MpiOperation& op) {
+  // What is left of one that failed may still be written to.
+  for (Offer* offer : op.offers)
+    if (offer && op.left == 0) offer->state.store(Offer::kFree, std::memory_order_release);
+  if (InBackground(op)) background_.fetch_sub(1, std::memory_order_relaxed);
+  op.done.store(true, std::memory_order_release);
 }
 
 void MpiRequests::Finish(MpiOperation& op, size_t piece, int code, const MPI_Status& status) {
@@ -90,8 +104,9 @@ void MpiRequests::Finish(MpiOperation& op, size_t piece, int code, const MPI_Sta
   if (!op.send && code == MPI_SUCCESS) {
     MPI_Count count = 0;
     MPI_Get_elements_x(&status, MPI_BYTE, &count);
-    op.arrived += static_cast<size_t>(count);
-    if (static_cast<size_t>(count) != op.sizes[piece])
+    const size_t bytes = count == 0 && Taken(op, piece) ? op.sizes[piece] : count;
+    op.arrived += bytes;
+    if (bytes != op.sizes[piece])
       op.error = SizeError(op.sizes.size() == 1 ? SizeText(op.arrived, 1) : "another length",
                            SizeText(op.bytes, 1));
   } else if (code != MPI_SUCCESS) {
@@ -104,8 +119,7 @@ void MpiRequests::Finish(MpiOperation& op, size_t piece, int code, const MPI_Sta
   if (op.left > 0 && op.error.empty()) return;
   if (op.left > 0) Keep(op);
   op.bundle = {};
-  if (InBackground(op)) background_.fetch_sub(1, std::memory_order_relaxed);
-  op.done.store(true, std::memory_order_release);
+  Complete(op);
 }
 
 bool MpiRequests::Advance(MpiOperation& op) {

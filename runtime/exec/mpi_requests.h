@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/exec/inbox.h"
 #include "runtime/exec/transport.h"
 
 namespace pipewright {
@@ -23,8 +24,11 @@ struct MpiOperation : Completion {
   int peer = -1, tag = 0;
   size_t bytes = 0;
   Bundle bundle;                      // until it has completed
+  std::vector<bool> put;              // by region, of a send: its bytes are there, and sends none
+  std::vector<Offer*> offers;         // by region, of a receive; null: none
   std::vector<MPI_Request> requests;  // by piece; MPI_REQUEST_NULL once complete
   std::vector<size_t> sizes;          // by piece, of a receive: bytes
+  std::vector<size_t> regions;        // by piece, of a receive: its region
   size_t left = 0;                    // pieces not complete
   size_t arrived = 0;                 // bytes, of a receive
   std::string error;                  // written before `done`
@@ -57,6 +61,7 @@ class MpiRequests {
  private:
   void Post(const std::shared_ptr<MpiOperation>& operation);
   void Finish(MpiOperation& operation, size_t piece, int code, const MPI_Status& status);
+  void Complete(MpiOperation& operation);
   bool InBackground(const MpiOperation& operation) const {
     return operation.bytes > background_bytes_;
   }

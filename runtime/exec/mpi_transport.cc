@@ -14,10 +14,13 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <map>
 #include <mutex>
 #include <thread>
 #include <utility>
 
+#include "plan/text.h"
+#include "runtime/exec/inbox.h"
 #include "runtime/exec/message_size.h"
 #include "runtime/exec/mpi_requests.h"
 #include "runtime/exec/patience.h"
@@ -65,6 +68,16 @@ static void SkipAbsentFabrics() {
   setenv("OMPI_MCA_mtl", "^psm,psm2,ofi", 0);
 }
 
+// Whether the person who starts the ranks has Open MPI use anything but shared memory.
+static bool WithoutSharedMemory() {
+  const char* text = std::getenv("OMPI_MCA_btl");
+  if (!text || !*text) return false;
+  const bool excludes = *text == '^';
+  for (const std::string& name : Split(excludes ? text + 1 : text, ','))
+    if (name == "vader" || name == "sm") return excludes;
+  return !excludes;
+}
+
 MpiOptions MpiOptionsFromEnvironment() {
   MpiOptions options;
   auto number = [](const char* name, size_t otherwise) {
@@ -73,9 +86,17 @@ MpiOptions MpiOptionsFromEnvironment() {
   };
   options.synchronous_sends = number("PIPEWRIGHT_MPI_SYNC", options.synchronous_sends);
   options.background_progress = number("PIPEWRIGHT_MPI_THREAD", options.background_progress);
+  options.inbox = number("PIPEWRIGHT_MPI_INBOX", !WithoutSharedMemory());
   options.piece_bytes = number("PIPEWRIGHT_MPI_PIECE", options.piece_bytes);
   return options;
 }
+
+// Another rank of the host.
+struct HostRank {
+  int place = 0;                          // among the senders to this rank's inbox
+  std::unique_ptr<Outbox> outbox;         // null where its inbox cannot be mapped
+  std::map<int, uint64_t> sent, received;  // messages so far, by tag
+};
 
 struct MpiTransport::State {
   State(int* argc, char*** argv, const MpiOptions& options) {
@@ -104,12 +125,37 @@ struct MpiTransport::State {
     MPI_Comm host;
     MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &host);
     crowded = Crowded(host);
+    small = options.background_bytes;
+    if (options.inbox) Meet(host);
     AllowShortSleeps();  // of the thread that will wait
     MPI_Comm_free(&host);
     size_t piece = std::clamp<size_t>(options.piece_bytes, 1, INT_MAX);
     requests = std::make_unique<MpiRequests>(comm, options.synchronous_sends, piece,
                                              options.background_bytes);
     if (options.background_progress && size > 1) thread = std::thread([this] { Background(); });
+  }
+
+  // Finds the inboxes of the other ranks of the host.
+  void Meet(MPI_Comm host) {
+    struct Found {
+      int rank;
+      InboxName name;
+    };
+    int ranks = 1, mine = 0;
+    MPI_Comm_size(host, &ranks);
+    MPI_Comm_rank(host, &mine);
+    inbox = std::make_unique<Inbox>(ranks - 1);
+    Found found{rank, inbox->name()};
+    std::vector<Found> all(ranks);
+    CheckMpi(MPI_Allgather(&found, sizeof found, MPI_BYTE, all.data(), sizeof found, MPI_BYTE, host),
+             "MPI_Allgather");
+    // Senders are numbered by their place on the host, without the receiver.
+    for (int i = 0; i < ranks; ++i) {
+      if (i == mine) continue;
+      HostRank& neighbour = neighbours[all[i].rank];
+      neighbour.place = i < mine ? i : i - 1;
+      neighbour.outbox = Outbox::Open(all[i].name, mine < i ? mine : mine - 1);
+    }
   }
 
   ~State() {
@@ -184,10 +230,29 @@ struct MpiTransport::State {
     op->peer = peer;
     op->tag = tag;
     op->bundle = std::move(bundle);
+    if (auto neighbour = neighbours.find(peer); neighbour != neighbours.end())
+      ThroughInbox(*op, neighbour->second);
     requests->Queue(op);
     // Where the other thread is at it, it posts (or the next call here does).
     if (std::unique_lock lock(mpi, std::try_to_lock); lock) requests->PostQueued();
     return op;
+  }
+
+  // Copies what the receiver has asked for already, or asks the sender to.
+  void ThroughInbox(MpiOperation& op, HostRank& neighbour) {
+    const uint64_t message = (op.send ? neighbour.sent : neighbour.received)[op.tag]++;
+    const std::vector<Region>& regions = op.bundle.regions;
+    for (size_t i = 0; i < regions.size(); ++i) {
+      if (regions[i].bytes <= small) continue;
+      if (op.send && neighbour.outbox &&
+          neighbour.outbox->Put(op.tag, message, i, regions[i])) {
+        op.put.resize(regions.size());
+        op.put[i] = true;
+      } else if (!op.send) {
+        op.offers.resize(regions.size());
+        op.offers[i] = inbox->Make(neighbour.place, op.tag, message, i, regions[i]);
+      }
+    }
   }
 
   static bool Done(const MpiOperation& op) {
@@ -230,8 +295,11 @@ struct MpiTransport::State {
   int rank = 0, size = 1, max_tag = 32767;
   bool crowded = false;  // more ranks than cores on this host
   bool finalize = false;
+  size_t small = 0;  // regions of no more bytes are with MPI when they are posted
 
   // The rank's thread only.
+  std::unique_ptr<Inbox> inbox;
+  std::map<int, HostRank> neighbours;  // by rank: the others of this host, where there are inboxes
   microseconds between = kBetweenLooks;
   Clock::time_point disturbed{};  // as Patience says
 
@@ -252,6 +320,11 @@ MpiTransport::~MpiTransport() = default;
 int MpiTransport::rank() const { return state_->rank; }
 int MpiTransport::size() const { return state_->size; }
 int MpiTransport::max_tag() const { return state_->max_tag; }
+
+std::shared_ptr<void> MpiTransport::Memory(size_t bytes) {
+  return state_->neighbours.empty() || bytes <= state_->small ? nullptr
+                                                              : state_->inbox->Allocate(bytes);
+}
 
 Token MpiTransport::Send(int peer, int tag, Bundle bundle, void*) {
   return state_->Post(true, peer, tag, std::move(bundle));

@@ -22,12 +22,16 @@ struct MpiOptions {
   // posted).
   bool background_progress = true;
   size_t background_bytes = 4000;
+  // Values of more than `background_bytes` between ranks of one host are copied once, by the
+  // sender, into memory that both have mapped (inbox.h).
+  bool inbox = true;
   // Longer messages travel in pieces, so that no single call of MPI copies for long.
   size_t piece_bytes = size_t{4} << 20;
 };
 
-// The defaults, changed by PIPEWRIGHT_MPI_SYNC=1, PIPEWRIGHT_MPI_THREAD=0 and PIPEWRIGHT_MPI_PIECE
-// (bytes). The same on all ranks.
+// The defaults, changed by PIPEWRIGHT_MPI_SYNC=1, PIPEWRIGHT_MPI_THREAD=0, PIPEWRIGHT_MPI_INBOX=0
+// and PIPEWRIGHT_MPI_PIECE (bytes); no inbox either where OMPI_MCA_btl leaves out shared memory. The
+// same on all ranks.
 MpiOptions MpiOptionsFromEnvironment();
 
 // Initializes MPI where nobody has, and then finalizes it. Without mpirun this is a job of one
@@ -44,6 +48,7 @@ class MpiTransport : public Transport {
   int rank() const override;
   int size() const override;
   int max_tag() const override;
+  std::shared_ptr<void> Memory(size_t bytes) override;
   Token Send(int peer, int tag, Bundle bundle, void* stream = nullptr) override;
   Token Recv(int peer, int tag, Bundle bundle, void* stream = nullptr) override;
   bool Test(const Token& token) override;

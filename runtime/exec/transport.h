@@ -43,6 +43,9 @@ class Transport {
   // Tags are 0..max_tag(); MPI promises no more than this.
   virtual int max_tag() const { return 32767; }
 
+  // Memory for what is received from others, where some is better than other memory: another rank
+  // of the host can write to it. Null: take any. Outlives the transport where it must.
+  virtual std::shared_ptr<void> Memory(size_t /*bytes*/) { return nullptr; }
   virtual Token Send(int peer, int tag, Bundle bundle, void* stream = nullptr) = 0;
   virtual Token Recv(int peer, int tag, Bundle bundle, void* stream = nullptr) = 0;
   virtual bool Test(const Token& token) = 0;

@@ -43,7 +43,7 @@ static void Exchange(std::map<int, GradientSums*>& ranks, int group) {
   Bundle sum, part;
   for (size_t h = 0; h < holders.size(); ++h) {
     if (!holders[h].gives) continue;
-    Bundle given = ranks.at(holders[h].rank)->Scratch(group);
+    Bundle given = ranks.at(holders[h].rank)->Scratch(group, nullptr);
     GradientSums::CopyTo(given, ranks.at(holders[h].rank)->Gradient(group, static_cast<int>(h)));
     if (h > 0 && holders[h].term != holders[h - 1].term) {
       if (sum.owner)

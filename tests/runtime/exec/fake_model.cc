@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "plan/actions.h"
 #include "plan/plan_text.h"
@@ -140,9 +141,16 @@ FakeBody::FakeBody(const FakeCase& c, int rank, Hook hook)
   *live_ = 0;
 }
 
-Bundle FakeBody::Make(size_t words) {
+Bundle FakeBody::Make(size_t words, bool received) {
   ++*live_;
   Bundle bundle;
+  if (auto place = received && memory ? memory(words * sizeof(uint64_t)) : nullptr) {
+    void* data = place.get();
+    std::memset(data, 0xEE, words * sizeof(uint64_t));
+    bundle.owner = {data, [place = std::move(place), live = live_](void*) { --*live; }};
+    bundle.regions.push_back({data, words * sizeof(uint64_t)});
+    return bundle;
+  }
   auto* memory = new std::vector<uint64_t>(words);
   bundle.owner = std::shared_ptr<void>(memory, [memory, live = live_](void*) {
     delete memory;
@@ -156,7 +164,7 @@ Bundle FakeBody::Allocate(int edge, int microbatch, bool backward) {
   hook_("Allocate", backward ? case_.graph.edges[edge].from : case_.graph.edges[edge].to,
         microbatch);
   size_t words = Words(case_, edge, microbatch, backward) + words_off_by_one;
-  Bundle bundle = Make(words + (TwoParts(edge) ? 2 : 0));
+  Bundle bundle = Make(words + (TwoParts(edge) ? 2 : 0), true);
   if (TwoParts(edge)) {
     bundle.regions[0].bytes = words * sizeof(uint64_t);
     bundle.regions.push_back({Data(bundle) + words, 2 * sizeof(uint64_t)});
@@ -313,6 +321,7 @@ void FakeBody::Evict(int stage) {
 void RunAndCompare(const FakeCase& c, Transport& transport, FakeBody::Hook hook) {
   const int rank = transport.rank();
   FakeBody body(c, rank, std::move(hook));
+  body.memory = [&transport](size_t bytes) { return transport.Memory(bytes); };
   {
     Executor executor(c.plan, c.graph, c.groups, body, transport, c.options);
     for (int i = 0; i < c.steps; ++i) {

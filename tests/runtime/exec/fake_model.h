@@ -56,10 +56,11 @@ class FakeBody : public StageBody {
 
   const FakeWeights& weights() const { return weights_; }  // only this rank's are up to date
   int live_bundles() const { return *live_; }
-  int64_t words_off_by_one = 0;  // added to what Allocate gives, to provoke an error
+  std::function<std::shared_ptr<void>(size_t)> memory;  // of what is received; may be empty
+  int64_t words_off_by_one = 0;                         // added to what Allocate gives, to provoke an error
 
  private:
-  Bundle Make(size_t words);
+  Bundle Make(size_t words, bool received = false);
   void Announce(int stage);
   Bundle Message(int edge, int microbatch, bool backward, uint64_t value);
   uint64_t Read(const Bundle& bundle, int edge, int microbatch, bool backward) const;

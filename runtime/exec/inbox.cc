@@ -1,0 +1,167 @@
+#include "runtime/exec/inbox.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <new>
+#include <random>
+#include <string>
+
+namespace pipewright {
+
+namespace {
+
+// The file: a page with the key, one for the offers to each sender, memory.
+constexpr uint64_t kPage = 4096;
+constexpr int kOffers = 32;
+static_assert(kOffers * sizeof(Offer) <= kPage && std::atomic<uint32_t>::is_always_lock_free);
+
+Offer* OffersTo(char* data, int sender) {
+  return reinterpret_cast<Offer*>(data + kPage * (1 + static_cast<uint64_t>(sender)));
+}
+
+uint64_t PageUp(uint64_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
+
+char* Map(int file, uint64_t size) {
+  void* data =
+      mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file, 0);
+  if (data == MAP_FAILED) return nullptr;
+  madvise(data, size, MADV_DONTDUMP);
+  return static_cast<char*>(data);
+}
+
+// As much as the machine has, or may be had: only what is used takes memory.
+uint64_t MostMemory() {
+  uint64_t size = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_FSIZE, &limit) == 0) size = std::min<uint64_t>(size, limit.rlim_cur);
+  return size / kPage * kPage;
+}
+
+}  // namespace
+
+struct Inbox::State {
+  ~State() {
+    if (data) munmap(data, name.size);
+    if (name.file >= 0) close(static_cast<int>(name.file));
+  }
+
+  // The smallest range in which it fits: what is at the end, never used yet, comes last.
+  uint64_t Take(uint64_t bytes) {
+    std::lock_guard lock(mutex);
+    auto best = free.end();
+    for (auto at = free.begin(); at != free.end(); ++at)
+      if (at->second >= bytes && (best == free.end() || at->second < best->second)) best = at;
+    if (best == free.end()) return 0;
+    const auto [begin, size] = *best;
+    free.erase(best);
+    if (size > bytes) free.emplace(begin + bytes, size - bytes);
+    return begin;
+  }
+
+  void Give(uint64_t begin, uint64_t bytes) {
+    std::lock_guard lock(mutex);
+    auto after = free.lower_bound(begin);
+    if (after != free.end() && after->first == begin + bytes) {
+      bytes += after->second;
+      after = free.erase(after);
+    }
+    if (after != free.begin())
+      if (auto before = std::prev(after); before->first + before->second == begin) {
+        before->second += bytes;
+        return;
+      }
+    free.emplace(begin, bytes);
+  }
+
+  InboxName name;
+  char* data = nullptr;
+  uint64_t memory = 0;  // where it begins in the file
+  std::mutex mutex;
+  std::map<uint64_t, uint64_t> free;  // begin: bytes; guarded by mutex
+};
+
+Inbox::Inbox(int senders) : state_(std::make_shared<State>()) {
+  State& s = *state_;
+  s.memory = kPage * (1 + static_cast<uint64_t>(senders));
+  const uint64_t size = MostMemory();
+  if (senders == 0 || size <= s.memory) return;
+  const int file = memfd_create("pipewright-inbox", MFD_CLOEXEC);
+  if (file < 0) return;
+  s.name.file = file;
+  if (ftruncate(file, static_cast<off_t>(size)) == 0) s.data = Map(file, size);
+  if (!s.data) {
+    close(file);
+    s.name.file = -1;
+    return;
+  }
+  std::random_device random;
+  s.name.process = getpid();
+  s.name.key = (static_cast<uint64_t>(random()) << 32) | random();
+  s.name.size = size;
+  std::memcpy(s.data, &s.name.key, sizeof s.name.key);
+  s.free.emplace(s.memory, size - s.memory);
+}
+
+Inbox::~Inbox() = default;
+
+const InboxName& Inbox::name() const { return state_->name; }
+
+std::shared_ptr<void> Inbox::Allocate(size_t bytes) {
+  if (!state_->data) return nullptr;
+  const uint64_t size = PageUp(std::max<uint64_t>(bytes, 1)), begin = state_->Take(size);
+  if (begin == 0) return nullptr;
+  return {state_->data + begin, [state = state_, begin, size](void*) { state->Give(begin, size); }};
+}
+
+Offer* Inbox::Make(int sender, int tag, uint64_t message, size_t region, const Region& memory) {
+  State& s = *state_;
+  const char* at = static_cast<const char*>(memory.data);
+  if (!s.data || at < s.data + s.memory || at + memory.bytes > s.data + s.name.size) return nullptr;
+  Offer* offers = OffersTo(s.data, sender);
+  for (Offer* offer = offers; offer < offers + kOffers; ++offer) {
+    if (offer->state.load(std::memory_order_relaxed) != Offer::kFree) continue;
+    offer->tag = tag, offer->message = message, offer->region = region;
+    offer->offset = static_cast<uint64_t>(at - s.data), offer->bytes = memory.bytes;
+    offer->state.store(Offer::kOffered, std::memory_order_release);
+    return offer;
+  }
+  return nullptr;
+}
+
+std::unique_ptr<Outbox> Outbox::Open(const InboxName& name, int sender) {
+  if (name.file < 0) return nullptr;
+  const std::string path =
+      "/proc/" + std::to_string(name.process) + "/fd/" + std::to_string(name.file);
+  const int file = open(path.c_str(), O_RDWR | O_CLOEXEC);
+  if (file < 0) return nullptr;
+  uint64_t key = 0;
+  char* data = nullptr;
+  // Another process may have this number here: only the right file begins with the key.
+  if (pread(file, &key, sizeof key, 0) == sizeof key && key == name.key) data = Map(file, name.size);
+  close(file);
+  return std::unique_ptr<Outbox>(data ? new Outbox(data, name.size, sender) : nullptr);
+}
+
+Outbox::~Outbox() { munmap(data_, size_); }
+
+bool Outbox::Put(int tag, uint64_t message, size_t region, const Region& memory) {
+  Offer* offers = OffersTo(data_, sender_);
+  for (Offer* offer = offers; offer < offers + kOffers; ++offer) {
+    if (offer->state.load(std::memory_order_acquire) != Offer::kOffered) continue;
+    if (offer->tag != tag || offer->message != message || offer->region != region) continue;
+    if (offer->bytes != memory.bytes) return false;  // the receiver says what is wrong
+    std::memcpy(data_ + offer->offset, memory.data, memory.bytes);
+    offer->state.store(Offer::kTaken, std::memory_order_release);
+    return true;
+  }
+  return false;
+}
+
+}  // namespace pipewright

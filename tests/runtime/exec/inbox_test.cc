@@ -1,0 +1,129 @@
+#include "runtime/exec/inbox.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace pipewright {
+namespace {
+
+// An inbox and what its first sender sees, here in one process.
+struct Pair {
+  Pair() : inbox(2), outbox(Outbox::Open(inbox.name(), 0)) {}
+  Inbox inbox;
+  std::unique_ptr<Outbox> outbox;
+};
+
+Region Of(std::string& text) { return {text.data(), text.size()}; }
+
+TEST(Inbox, WhatIsPutIsThere) {
+  Pair pair;
+  ASSERT_TRUE(pair.outbox);
+  std::string text(10000, 'x');
+  std::shared_ptr<void> place = pair.inbox.Allocate(text.size());
+  ASSERT_TRUE(place);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(place.get()) % 4096, 0u);
+  Offer* offer = pair.inbox.Make(0, 7, 3, 1, {place.get(), text.size()});
+  ASSERT_TRUE(offer);
+  // Another tag, message, region or size is not what was asked for.
+  EXPECT_FALSE(pair.outbox->Put(6, 3, 1, Of(text)));
+  EXPECT_FALSE(pair.outbox->Put(7, 4, 1, Of(text)));
+  EXPECT_FALSE(pair.outbox->Put(7, 3, 0, Of(text)));
+  EXPECT_FALSE(pair.outbox->Put(7, 3, 1, {text.data(), text.size() - 1}));
+  EXPECT_EQ(offer->state, Offer::kOffered);
+  EXPECT_EQ(static_cast<char*>(place.get())[0], 0);
+  ASSERT_TRUE(pair.outbox->Put(7, 3, 1, Of(text)));
+  EXPECT_EQ(offer->state, Offer::kTaken);
+  EXPECT_EQ(std::string(static_cast<char*>(place.get()), text.size()), text);
+  EXPECT_FALSE(pair.outbox->Put(7, 3, 1, Of(text))) << "twice";
+}
+
+TEST(Inbox, OffersAreToOneSenderAndNotEndless) {
+  Pair pair;
+  auto second = Outbox::Open(pair.inbox.name(), 1);
+  ASSERT_TRUE(second);
+  std::string text = "text";
+  auto place = pair.inbox.Allocate(4);
+  std::vector<Offer*> offers;
+  while (Offer* offer = pair.inbox.Make(0, 0, offers.size(), 0, {place.get(), 4}))
+    offers.push_back(offer);
+  EXPECT_EQ(offers.size(), 32u);
+  EXPECT_FALSE(second->Put(0, 0, 0, Of(text)));
+  EXPECT_TRUE(pair.inbox.Make(1, 0, 0, 0, {place.get(), 4}));
+  EXPECT_TRUE(second->Put(0, 0, 0, Of(text)));
+  offers[5]->state = Offer::kFree;
+  EXPECT_EQ(pair.inbox.Make(0, 0, 99, 0, {place.get(), 4}), offers[5]);
+}
+
+TEST(Inbox, OtherMemoryIsNotOffered) {
+  Pair pair;
+  std::string text(100, 'x');
+  EXPECT_FALSE(pair.inbox.Make(0, 0, 0, 0, Of(text)));
+  EXPECT_FALSE(Inbox(0).Allocate(1)) << "nobody could write there";
+}
+
+TEST(Inbox, OnlyTheRightFileIsMapped) {
+  Inbox inbox(1);
+  InboxName name = inbox.name();
+  ++name.key;
+  EXPECT_FALSE(Outbox::Open(name, 0));
+  name = inbox.name();
+  name.file = 0;
+  EXPECT_FALSE(Outbox::Open(name, 0));
+  name.file = -1;
+  EXPECT_FALSE(Outbox::Open(name, 0));
+  name = inbox.name();
+  name.process = 1 << 30;
+  EXPECT_FALSE(Outbox::Open(name, 0));
+}
+
+TEST(Inbox, MemoryOutlivesIt) {
+  std::shared_ptr<void> place;
+  {
+    Inbox inbox(1);
+    place = inbox.Allocate(1 << 20);
+    ASSERT_TRUE(place);
+  }
+  std::memset(place.get(), 1, 1 << 20);
+}
+
+// Of any order of taking and giving back, what is taken never overlaps and is used again.
+TEST(Inbox, MemoryIsUsedAgain) {
+  Inbox inbox(1);
+  std::mt19937 random(1);
+  std::vector<std::pair<std::shared_ptr<void>, size_t>> held;
+  uintptr_t lowest = UINTPTR_MAX, highest = 0;
+  for (int i = 0; i < 5000; ++i) {
+    if (held.size() < 20 && random() % 2) {
+      const size_t size = 1 + random() % 50000;
+      held.emplace_back(inbox.Allocate(size), size);
+      ASSERT_TRUE(held.back().first);
+      std::memset(held.back().first.get(), static_cast<int>(held.size()), size);
+      const auto at = reinterpret_cast<uintptr_t>(held.back().first.get());
+      lowest = std::min(lowest, at), highest = std::max(highest, at + size);
+    } else if (!held.empty()) {
+      held.erase(held.begin() + random() % held.size());
+    }
+    std::map<uintptr_t, size_t> sorted;
+    for (const auto& [place, size] : held) sorted[reinterpret_cast<uintptr_t>(place.get())] = size;
+    uintptr_t end = 0;
+    ASSERT_EQ(sorted.size(), held.size());
+    for (const auto& [at, size] : sorted) {
+      ASSERT_GE(at, end);
+      end = at + size;
+    }
+  }
+  // 20 of 50,000 bytes at most, each on pages of its own, and what lies between them.
+  EXPECT_LT(highest - lowest, 3u << 20);
+  held.clear();
+  const auto all = reinterpret_cast<uintptr_t>(inbox.Allocate(2 << 20).get());
+  EXPECT_EQ(all, lowest) << "what was given back is one range again";
+}
+
+}  // namespace
+}  // namespace pipewright
