@@ -47,18 +47,36 @@ class Simulator:
     def plan(self, package, job, conf):
         return check_output([self.program, "plan", package, job, "--conf", conf])
 
-    def step(self, plan, stages, link=None):
-        """Time of a step in a row of them."""
+    def simulate(self, plan, stages, link, *options):
+        """When each of several steps in a row ends."""
         plan_file, costs_file, trace_file = (os.path.join(self.folder, name) for name in ("plan.csv", "costs.json", "trace.json"))
         with open(plan_file, "w") as file:
             file.write(plan)
         with open(costs_file, "w") as file:
             json.dump({"stages": stages, "link": link or {"latency": 0, "bandwidth": None}}, file)
-        check_output([self.program, "simulate", plan_file, "--costs", costs_file, "--steps", "5", "--trace", trace_file])
+        check_output([self.program, "simulate", plan_file, "--costs", costs_file, "--trace", trace_file, *options])
+        ends = {}
         with open(trace_file) as file:
-            events = [e for e in json.load(file)["traceEvents"] if e["ph"] == "X"]
-        ends = [max(e["ts"] + e["dur"] for e in events if e["args"]["step"] == step) for step in (2, 4)]
-        return (ends[1] - ends[0]) / 2
+            for e in json.load(file)["traceEvents"]:
+                if e["ph"] == "X":
+                    step = e["args"]["step"]
+                    ends[step] = max(ends.get(step, 0), e["ts"] + e["dur"])
+        return [ends[step] for step in sorted(ends)]
+
+    def step(self, plan, stages, link=None):
+        """Time of a step in a row of them."""
+        ends = self.simulate(plan, stages, link, "--steps", "5")
+        return (ends[4] - ends[2]) / 2
+
+    def replayed(self, plan, stages, link, ranks):
+        """Mean time of the steps that were run, from the first one's end on: each action takes the time that it took."""
+        file_name = os.path.join(self.folder, "run.json")
+        events = [{"ph": "X", "name": name, "tid": rank, "ts": 0, "dur": time, "args": {"step": step}}
+                  for rank, steps in enumerate(ranks) for step, actions in enumerate(steps) for name, time in actions]
+        with open(file_name, "w") as file:
+            json.dump(events, file)
+        ends = self.simulate(plan, stages, link, "--replay", file_name)
+        return (ends[-1] - ends[0]) / (len(ends) - 1)
 
 
 def medians(samples):
@@ -132,7 +150,7 @@ class Comparison:
         program, *arguments = what
         busy, start = busy_seconds(), time.perf_counter()
         if program == "ours":
-            answer = self.ours[arguments[0]].ask(f"steps {steps}")[0]
+            answer = self.ours[arguments[0]].ask(f"steps {steps} each")[0]
         elif program == "peer":
             ranks = self.peer.ask(f"steps {' '.join(arguments)} {steps}")
             answer = {"ranks": ranks, "losses": next(r["losses"] for r in ranks if "losses" in r)}
@@ -176,7 +194,8 @@ class Comparison:
                 alone = self.ours[schedule].ask(f"stages {ALONE_SECONDS[self.size]}")[0]["stages"]
                 ours = self.steps(("ours", schedule), steps)
                 in_run = costs_in_run(ours, SCHEDULES[schedule][0], boundary_bytes(self.name, self.size))
-                turns.append({"alone": costs_alone(alone), "in_run": in_run, "times": ours["times"]})
+                turns.append({"alone": costs_alone(alone), "in_run": in_run, "times": ours["times"],
+                              "actions": [rank["actions"] for rank in ours["ranks"]]})
             entry["turns"][schedule] = turns
             entry["programs"][f"ours {schedule}"] = {"times": [t for turn in turns for t in turn["times"]],
                                                      "busy_cores": ours["busy_cores"]}
@@ -200,6 +219,8 @@ class Comparison:
                 turn["mean"] = statistics.mean(turn["times"])
                 turn["bound"] = step(schedule, turn["alone"])
                 turn["predicted"] = step(schedule, turn["in_run"], entry["link"][schedule])
+                turn["replayed"] = self.simulator.replayed(self.plans[schedule], turn["in_run"], entry["link"][schedule],
+                                                           turn.pop("actions"))
             entry["bound"][schedule] = statistics.median(turn["bound"] for turn in turns)
         entry["bound_eager"] = {s: step(s, entry["eager"]) for s in self.options.schedules if SCHEDULES[s][0] == RANKS}
 

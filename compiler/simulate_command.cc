@@ -11,6 +11,7 @@
 #include "plan/error.h"
 #include "plan/loop_text.h"
 #include "plan/lower_bound.h"
+#include "plan/replay.h"
 #include "plan/simulate.h"
 #include "plan/text.h"
 
@@ -19,7 +20,7 @@ namespace pipewright {
 namespace {
 
 struct Request {
-  std::string plan, costs, trace, recompute, compare;
+  std::string plan, costs, trace, recompute, compare, replay;
   bool json = false, text = false;
   double memory = kNoLimit;
   int columns = 160, steps = 0;  // steps 0: one, or as many as a loop says
@@ -62,6 +63,14 @@ void SimulatePlan(Request& request) {
       request.options.recompute[stage] = 1;
     }
   }
+  if (!request.replay.empty()) {
+    if (plan.steps > 1)
+      throw UsageError("--replay", "it is for plans of one step, this one has " +
+                                       std::to_string(plan.steps));
+    const auto measured = ReadChromeTrace(ReadFile(request.replay), request.replay);
+    request.options.duration = DurationsOf(measured, request.replay);
+    if (request.steps == 0) request.options.steps = StepsOf(measured);
+  }
   request.options.transfers = !request.trace.empty();
   Trace trace;
   try {
@@ -97,12 +106,16 @@ void AddSimulateCommand(CLI::App& app) {
   app.add_option("--trace", request->trace, "write a Chrome trace (chrome://tracing, Perfetto)");
   app.add_option("--compare", request->compare,
                  "lay a measured Chrome trace (times in the costs' unit) beside the prediction");
+  app.add_option("--replay", request->replay,
+                 "give each action the time that it took in this measured Chrome trace, step by "
+                 "step (times in the costs' unit; --costs then tells of links)");
   app.add_flag("--json", request->json, "print all figures as JSON and nothing else");
   app.add_flag("--text", request->text, "draw a timeline in characters");
   app.add_option("--columns", request->columns, "width of the timeline")
       ->check(CLI::Range(10, 1000000));
   app.add_option("--steps", request->steps,
-                 "run the plan so many times in a row; a loop: so many steps")
+                 "run the plan so many times in a row (with --replay: as often as the trace); "
+                 "a loop: so many steps")
       ->check(CLI::Range(1, 1'000'000'000));
   app.add_flag("--barrier", request->options.barrier, "ranks wait for each other between steps");
   app.add_flag("--contention", request->options.contention,

@@ -280,7 +280,8 @@ class Run {
       AwaitLoad(a.stage, rank, start);
       if (HasBackward(a)) AwaitLoad(stage, rank, start);
     }
-    double end = start.time + Duration(a, rank, costs_, options_.recompute);
+    double end = start.time + (options_.duration ? options_.duration(rank, step_, a)
+                                                 : Duration(a, rank, costs_, options_.recompute));
     int position = static_cast<int>(position_[rank]);
     events.push_back({position, step_, start.time, end, start.rank, start.event});
     clock_[rank] = {end, rank, static_cast<int>(events.size()) - 1};
@@ -297,7 +298,8 @@ class Run {
 
   // What waits for a rank that steps waits for the event that this leaves.
   void TakeStep(const Action& a, int rank) {
-    const double time = CostsOf(costs_, a.stage, rank).step;
+    const double time = options_.duration ? options_.duration(rank, step_, a)
+                                          : CostsOf(costs_, a.stage, rank).step;
     if (time == 0) return;
     auto& events = trace_.ranks[rank];
     const Moment start = clock_[rank];

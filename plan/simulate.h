@@ -5,6 +5,7 @@
 // leaves when its rank reaches the SEND and arrives after latency + bytes / bandwidth. In a plan
 // without transfers the stages are a chain and a message leaves when its producer ends.
 #pragma once
+#include <functional>
 #include <vector>
 
 #include "plan/costs.h"
@@ -19,6 +20,8 @@ struct SimulateOptions {
   bool contention = false;   // a link (ordered pair of ranks) carries one message's bytes at a time
   bool synchronous = false;  // a rank stays at a SEND until the RECV has been posted
   bool transfers = false;    // keep Trace::transfers
+  // What a compute action or a STEP takes; empty: what the costs say (plan/replay.h).
+  std::function<double(int rank, int step, const Action& action)> duration;
   std::vector<char> recompute;  // stages that recompute their forward; empty: as the plan says
 };
 

@@ -8,6 +8,7 @@
 #include <sstream>
 #include <thread>
 
+#include "plan/actions.h"
 #include "plan/error.h"
 #include "plan/json.h"
 #include "plan/plan_text.h"
@@ -48,8 +49,19 @@ Json Microseconds(const std::vector<double>& seconds) {
   return list;
 }
 
-Json MeasureSteps(Session& session, Transport& transport, int64_t& step, int64_t count) {
+// A step's actions that take time: [["0F0", microseconds], ...], as a trace of the run has them.
+Json ActionTimes(const std::vector<TraceEvent>& events) {
+  Json list = Json::array();
+  for (const TraceEvent& e : events)
+    if (IsCompute(e.action.kind) || e.action.kind == ActionKind::kStep)
+      list.push_back({ToText(e.action), (e.end - e.start - e.waited) * 1e6});
+  return list;
+}
+
+Json MeasureSteps(Session& session, Transport& transport, int64_t& step, int64_t count,
+                  bool each) {
   RankMeasurements measured;
+  Json actions = Json::array();
   std::vector<double> ends;
   transport.AllGather("");
   const double begin = Now();
@@ -59,11 +71,14 @@ Json MeasureSteps(Session& session, Transport& transport, int64_t& step, int64_t
     ends.push_back(Now());
     // The time of the first is not known, which begins with all ranks asleep.
     if (step > first || count == 1) AddMeasurements(session.executor->trace(), measured);
+    if (each) actions.push_back(ActionTimes(session.executor->trace()));
   }
-  return {{"begin", begin * 1e6},
-          {"ends", Microseconds(ends)},
-          {"measured", WriteMeasurements(measured)},
-          {"losses", session.losses}};
+  Json answer{{"begin", begin * 1e6},
+              {"ends", Microseconds(ends)},
+              {"measured", WriteMeasurements(measured)},
+              {"losses", session.losses}};
+  if (each) answer["actions"] = std::move(actions);
+  return answer;
 }
 
 using Samples = std::map<std::string, std::vector<double>>;  // by action, seconds
@@ -205,16 +220,18 @@ int64_t AnswerRequests(Session& session, Transport& transport) {
   int64_t step = 0;
   for (std::string line; !(line = NextRequest(transport)).empty();) {
     std::istringstream words(line);
-    std::string what;
+    std::string what, more;
     double amount = 0;
-    words >> what >> amount;
+    words >> what >> amount >> more;
     const bool steps = what == "steps" && amount >= 1, halves = what == "halves";
     const bool stages = session.training && (what == "stages" || halves) && amount > 0;
-    if (!steps && !stages)
+    const bool each = steps && more == "each";
+    if ((!steps && !stages) || (!more.empty() && !each))
       throw Error("request",
-                  "\"" + line + "\" is not \"steps N\"" +
+                  "\"" + line + "\" is not \"steps N [each]\"" +
                       (session.training ? ", \"stages SECONDS\" or \"halves SECONDS\"" : ""));
-    const Json mine = steps ? MeasureSteps(session, transport, step, static_cast<int64_t>(amount))
+    const auto count = static_cast<int64_t>(amount);
+    const Json mine = steps ? MeasureSteps(session, transport, step, count, each)
                             : MeasureStages(session, transport, step, halves, amount);
     const std::vector<std::string> all = transport.AllGather(mine.dump());
     Json answer = Json::object();

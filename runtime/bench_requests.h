@@ -11,6 +11,7 @@ namespace pipewright {
 // microseconds, `begin` and `ends` on the steady clock.
 //   "steps N"      {"ranks": [{"begin", "ends": [of each step], "measured": of the actions}],
 //                  "losses": of the last step's microbatches}: N steps in a row
+//   "steps N each" besides, of each rank "actions": [of each step [["0F0", time], ...]]
 //   "stages S"     {"stages": [{"F", "B" or "I" and "W", "step": [of each microbatch or step]}]}:
 //                  the stages of every rank by themselves, in the order of the plan, all ranks at
 //                  once for S seconds, nothing sent. Weights are afterwards as before

@@ -144,7 +144,8 @@ std::unique_ptr<Outbox> Outbox::Open(const InboxName& name, int sender) {
   uint64_t key = 0;
   char* data = nullptr;
   // Another process may have this number here: only the right file begins with the key.
-  if (pread(file, &key, sizeof key, 0) == sizeof key && key == name.key) data = Map(file, name.size);
+  if (pread(file, &key, sizeof key, 0) == sizeof key && key == name.key)
+    data = Map(file, name.size);
   close(file);
   return std::unique_ptr<Outbox>(data ? new Outbox(data, name.size, sender) : nullptr);
 }

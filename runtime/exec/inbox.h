@@ -3,9 +3,9 @@
 // calls of the system that take 1.5 to 2.6 times as long as memcpy.
 //
 // The memory is one nameless file (memfd_create), mapped whole by everybody and filled as it is
-// used; it is gone with the last process that has it mapped. A receiver offers a region of it for a
-// message that it has posted a receive for. A sender that finds the offer copies and then says so by
-// a message of MPI without content; one that finds none (it was faster, or cannot map the file)
+// used; it is gone with the last process that has it mapped. A receiver offers a region of it for
+// a message that it has posted a receive for. A sender that finds the offer copies and then says so
+// by a message of MPI without content; one that finds none (it was faster, or cannot map the file)
 // sends by MPI as ever. Nobody waits for the other.
 #pragma once
 #include <atomic>

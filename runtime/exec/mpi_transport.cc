@@ -147,7 +147,8 @@ struct MpiTransport::State {
     inbox = std::make_unique<Inbox>(ranks - 1);
     Found found{rank, inbox->name()};
     std::vector<Found> all(ranks);
-    CheckMpi(MPI_Allgather(&found, sizeof found, MPI_BYTE, all.data(), sizeof found, MPI_BYTE, host),
+    constexpr int kBytes = sizeof found;
+    CheckMpi(MPI_Allgather(&found, kBytes, MPI_BYTE, all.data(), kBytes, MPI_BYTE, host),
              "MPI_Allgather");
     // Senders are numbered by their place on the host, without the receiver.
     for (int i = 0; i < ranks; ++i) {

@@ -30,8 +30,8 @@ struct MpiOptions {
 };
 
 // The defaults, changed by PIPEWRIGHT_MPI_SYNC=1, PIPEWRIGHT_MPI_THREAD=0, PIPEWRIGHT_MPI_INBOX=0
-// and PIPEWRIGHT_MPI_PIECE (bytes); no inbox either where OMPI_MCA_btl leaves out shared memory. The
-// same on all ranks.
+// and PIPEWRIGHT_MPI_PIECE (bytes); no inbox either where OMPI_MCA_btl leaves out shared memory.
+// The same on all ranks.
 MpiOptions MpiOptionsFromEnvironment();
 
 // Initializes MPI where nobody has, and then finalizes it. Without mpirun this is a job of one

@@ -115,7 +115,8 @@ TEST(MpiTransport, ReceivesEarlyAndLate) {
     World().Wait(received.token);
     for (const Region& region : received.bundle.regions)
       for (size_t at = 0; at < region.bytes; at += 97)
-        ASSERT_EQ(static_cast<char*>(region.data)[at], fill(before, i, at)) << bytes << " at " << at;
+        ASSERT_EQ(static_cast<char*>(region.data)[at], fill(before, i, at))
+            << bytes << " at " << at;
     World().Wait(sent);
   }
 }
