@@ -113,6 +113,22 @@ class Values(CompilerTest):
         _, package = self.check(InPlace(), [torch.randn(3, 4)], modules=3)
         self.assertIn("torch.clone", self.code(package, 1))
 
+    def test_factors_of_sixteen_bits_in_place(self):
+        class Scale(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.a, self.b = nn.Linear(8, 8), nn.Linear(8, 8)
+
+            def forward(self, x):
+                y = self.a(x).mul_(0.9)
+                pipe_split()
+                y *= 1.003
+                return self.b(y).mul_(1001)
+
+        for dtype in (torch.bfloat16, torch.half, torch.float32):
+            with self.subTest(dtype):
+                self.check(Scale().to(dtype), [torch.randn(16, 8, dtype=dtype)], modules=2)
+
     def test_in_place_on_an_input(self):
         class InPlace(nn.Module):
             def __init__(self):
