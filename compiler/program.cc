@@ -7,6 +7,7 @@
 #include "compiler/commands.h"
 #include "compiler/usage.h"
 #include "plan/error.h"
+#include "plan/torch_error.h"
 
 namespace pipewright {
 
@@ -53,8 +54,7 @@ int RunProgram(const char* name, const char* description, const Command* command
     if (IsFirstRank()) std::cerr << name << ": " << e.what() << "\n";
     return kUsage;
   } catch (const std::exception& e) {
-    const std::string what = e.what();  // torch appends its own call stack
-    std::cerr << name << ": " << what.substr(0, what.find("\nException raised from")) << "\n";
+    std::cerr << name << ": " << WithoutBacktrace(e.what()) << "\n";
     return kFailure;
   }
 }

@@ -94,7 +94,8 @@ class Isolator {
                "buffer \"" + model_.weights[held->offset()].names[0] + "\", written in module " +
                    std::to_string(module) + " and used in module " + std::to_string(user) +
                    ": a buffer that is written belongs to one module",
-               "cut before or after all that uses the buffer");
+               "cut before or after all that uses the buffer, or put it into one module by "
+               "--split FILE");
       if (use.position <= write.position || Producer(use.value) > module) continue;
       bool shared = local.Find(use.value) == local.Find(write.value);
       bool seen = user == module ? shared : Producer(use.value) == module && shared;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "passes/statistics.h"
+
 namespace pipewright {
 
 using torch::jit::Block;
@@ -96,6 +98,9 @@ void JoinNode(Node* top, MemoryClasses& classes) {
 
 void CollectWrites(Node* top, size_t position, std::vector<Write>& writes) {
   for (Node* node : WithInner(top)) {
+    if (WritesStatistics(node))
+      for (size_t i : {kRunningMean, kRunningVariance})
+        if (HasMemory(node->input(i))) writes.push_back({top, node, node->input(i), position});
     const c10::FunctionSchema* schema = node->maybeSchema();
     if (!schema || !schema->is_mutable()) continue;
     for (size_t i = 0; i < node->inputs().size() && i < schema->arguments().size(); ++i)

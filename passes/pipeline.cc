@@ -14,6 +14,7 @@
 #include "passes/restore_training.h"
 #include "plan/error.h"
 #include "plan/text.h"
+#include "plan/torch_error.h"
 
 namespace pipewright {
 
@@ -56,17 +57,16 @@ std::vector<ModuleBody> RunPasses(Model& model, const PipelineOptions& options) 
     } catch (const Error&) {
       throw;
     } catch (const std::exception& e) {
-      const auto* torch = dynamic_cast<const c10::Error*>(&e);
       throw Error(model.file,
-                  std::string("pass ") + passes[i].first + " fails: " +
-                      (torch ? torch->what_without_backtrace() : e.what()),
+                  std::string("pass ") + passes[i].first + " fails: " + WithoutBacktrace(e.what()),
                   kFault);
     }
     try {
       model.graph->lint();
     } catch (const std::exception& e) {
       throw Error(model.file,
-                  std::string("pass ") + passes[i].first + " broke the graph: " + e.what(),
+                  std::string("pass ") + passes[i].first + " broke the graph: " +
+                      WithoutBacktrace(e.what()),
                   kFault);
     }
     char number[32];

@@ -7,6 +7,13 @@
 
 namespace pipewright {
 
+// Where both norms take their running mean and variance among their inputs.
+constexpr size_t kRunningMean = 3, kRunningVariance = 4;
+
+// Whether the node is one that writes, in training, to the running statistics that it is given:
+// their schemas do not say so.
+bool WritesStatistics(const torch::jit::Node* node);
+
 // What a buffer keeps of itself in one training run of the graph: 1 - momentum, for each norm whose
 // running mean or variance it is. `uses`: the values by which the graph reads the buffer. nullopt:
 // something else is done with it too, or the momentum is not a constant.

@@ -13,8 +13,8 @@
 #include "plan/error.h"
 #include "plan/json.h"
 #include "plan/text.h"
+#include "plan/torch_error.h"
 #include "runtime/recorded/choice.h"
-#include "runtime/torch_error.h"
 #include "tensors/dtype.h"
 
 namespace pipewright {

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <ATen/ScalarOps.h>
 
 #include <algorithm>
 #include <cmath>
@@ -11,6 +12,12 @@ namespace pipewright {
 // Elements of a tensor that are updated together: all that an update touches of them (six tensors
 // of 128 KiB) stays in a core's cache from one of its operations to the next.
 static constexpr int64_t kUpdatedTogether = 1 << 15;
+
+// tensor.mul_(factor) of Python. LibTorch's own mul_(double) rounds the factor to the tensor's dtype
+// first: to bfloat16, 0.999 is 1.
+static at::Tensor& Scale(at::Tensor& tensor, double factor) {
+  return tensor.mul_(at::native::wrapped_scalar_tensor(factor));
+}
 
 static at::Tensor Decayed(const OptimizerJob& job, const at::Tensor& parameter,
                           const at::Tensor& gradient) {
@@ -24,7 +31,7 @@ static void Sgd(const OptimizerJob& job, at::Tensor& parameter, at::Tensor gradi
     if (first)
       state.momentum.copy_(gradient);
     else
-      state.momentum.mul_(job.momentum).add_(gradient, 1 - job.dampening);
+      Scale(state.momentum, job.momentum).add_(gradient, 1 - job.dampening);
     gradient = job.nesterov ? gradient.add(state.momentum, job.momentum) : state.momentum;
   }
   parameter.add_(gradient, -job.lr);
@@ -35,9 +42,9 @@ static void Adam(const OptimizerJob& job, at::Tensor& parameter, at::Tensor grad
   if (job.kind == OptimizerJob::kAdam)
     gradient = Decayed(job, parameter, gradient);
   else if (job.weight_decay != 0)
-    parameter.mul_(1 - job.lr * job.weight_decay);
+    Scale(parameter, 1 - job.lr * job.weight_decay);
   state.average.lerp_(gradient, 1 - job.beta1);
-  state.average_sq.mul_(job.beta2).addcmul_(gradient, gradient, 1 - job.beta2);
+  Scale(state.average_sq, job.beta2).addcmul_(gradient, gradient, 1 - job.beta2);
   double steps = static_cast<double>(state.steps);
   double correction1 = 1 - std::pow(job.beta1, steps);
   double correction2 = 1 - std::pow(job.beta2, steps);
@@ -53,7 +60,7 @@ static void Adam(const OptimizerJob& job, at::Tensor& parameter, at::Tensor grad
 static void Rmsprop(const OptimizerJob& job, at::Tensor& parameter, at::Tensor gradient,
                     OptimizerState& state) {
   gradient = Decayed(job, parameter, gradient);
-  state.average_sq.mul_(job.alpha).addcmul_(gradient, gradient, 1 - job.alpha);
+  Scale(state.average_sq, job.alpha).addcmul_(gradient, gradient, 1 - job.alpha);
   at::Tensor root;
   if (job.centered) {
     state.average.lerp_(gradient, 1 - job.alpha);
@@ -63,7 +70,7 @@ static void Rmsprop(const OptimizerJob& job, at::Tensor& parameter, at::Tensor g
   }
   root.add_(job.eps);
   if (job.momentum > 0) {
-    state.momentum.mul_(job.momentum).addcdiv_(gradient, root);
+    Scale(state.momentum, job.momentum).addcdiv_(gradient, root);
     parameter.add_(state.momentum, -job.lr);
   } else {
     parameter.addcdiv_(gradient, root, -job.lr);
@@ -104,7 +111,7 @@ static void Muon(const OptimizerJob& job, at::Tensor& parameter, const at::Tenso
   const double ratio = job.adjust_lr == OptimizerJob::kOriginal
                            ? std::sqrt(std::max(1.0, rows / columns))
                            : 0.2 * std::sqrt(std::max(rows, columns));
-  parameter.mul_(1 - job.lr * job.weight_decay);
+  Scale(parameter, 1 - job.lr * job.weight_decay);
   parameter.add_(update, -(job.lr * ratio));
 }
 

@@ -7,11 +7,11 @@
 #include "plan/error.h"
 #include "plan/plan_text.h"
 #include "plan/text.h"
+#include "plan/torch_error.h"
 #include "runtime/burned_sizes.h"
 #include "runtime/progress_hook.h"
 #include "runtime/recorded/choice.h"
 #include "runtime/session_losses.h"
-#include "runtime/torch_error.h"
 #include "runtime/weights.h"
 
 namespace pipewright {

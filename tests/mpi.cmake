@@ -30,7 +30,7 @@ target_compile_definitions(launch_tests PRIVATE MPIEXEC="${MPIEXEC_EXECUTABLE}"
 add_dependencies(launch_tests mpi_failure_program mpi_tests)
 add_test(NAME launch COMMAND launch_tests --gtest_filter=Launch.*)
 add_test(NAME death COMMAND launch_tests --gtest_filter=Death.*)
-set_tests_properties(launch PROPERTIES TIMEOUT 180)
+set_tests_properties(launch PROPERTIES TIMEOUT 1800)
 set_tests_properties(death PROPERTIES TIMEOUT 3600)  # with PIPEWRIGHT_LONG at every action
 set_tests_properties(launch death PROPERTIES PROCESSORS 2 RESOURCE_LOCK mpi
                      ENVIRONMENT "${MPI_TEST_ENVIRONMENT}")

@@ -10,6 +10,7 @@
 #include "plan/error.h"
 #include "plan/json.h"
 #include "plan/text.h"
+#include "plan/torch_error.h"
 
 namespace pipewright {
 
@@ -158,10 +159,7 @@ void CheckCompiles(const std::string& text, int index) {
         caffe2::serialize::kProducedFileFormatVersion);
     importer.loadType(c10::QualifiedName("__torch__.Module" + std::to_string(index)));
   } catch (const std::exception& e) {
-    std::string what = e.what();
-    throw Error(file,
-                "the code that was made does not compile: " +
-                    what.substr(0, what.find("\nException raised from")),
+    throw Error(file, "the code that was made does not compile: " + WithoutBacktrace(e.what()),
                 "this is a fault of pipewright: please report it with the model");
   }
 }

@@ -226,6 +226,13 @@ void ExportConverter::BindOutputs(const ExportJson& node, const ExportJson& grap
   }
 }
 
+// Whether x.mul_(0.9) needs a tensor in its place: the overload for numbers rounds them to the 16 bits
+// of x first, Python does not.
+bool ExportConverter::HasSixteenBits(const Value* value) const {
+  const ValueMeta* meta = model_.MetaOf(value);
+  return meta && (meta->dtype == at::kBFloat16 || meta->dtype == at::kHalf);
+}
+
 void ExportConverter::ConvertOperator(const ExportJson& node, const ExportJson& graph) {
   const std::string target = node.at("target").get<std::string>();
   std::vector<std::string> parts = Split(target, '.');
@@ -281,6 +288,11 @@ void ExportConverter::ConvertOperator(const ExportJson& node, const ExportJson& 
   else if (autocast_)
     Autocast(schema.operator_name(), node, graph, inputs);
   c10::Symbol symbol = c10::Symbol::fromQualString(space + "::" + parts[3]);
+  if (!fits && symbol == c10::Symbol::aten("mul_") && HasSixteenBits(inputs[0])) {
+    inputs[1] = model_.graph->insert(c10::Symbol::aten("scalar_tensor"), {inputs[1]},
+                                     {{"dtype", static_cast<int64_t>(at::kDouble)}});
+    fits = true;
+  }
   if (!fits) {  // a number where the overload takes a tensor: another overload
     std::vector<torch::jit::NamedValue> positional, keyword;
     for (size_t i = 0; i < inputs.size(); ++i) {

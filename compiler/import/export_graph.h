@@ -36,6 +36,7 @@ class ExportConverter {
 
   void ConvertNode(const ExportJson& node, const ExportJson& graph);
   void ConvertOperator(const ExportJson& node, const ExportJson& graph);
+  bool HasSixteenBits(const torch::jit::Value* value) const;
   bool ConvertSpecial(const ExportJson& node, const ExportJson& graph);
   // Regions (export_control.cc).
   void ConvertGradRegion(const ExportJson& node);

@@ -1,20 +1,23 @@
 #include "compiler/import/import.h"
 
+#include "plan/call_text.h"
 #include "plan/error.h"
-#include "plan/text.h"
 
 namespace pipewright {
 
-// "(x: float32 [s0, 4], mask: bool [4])"
 static std::string RecordedCall(const Model& model) {
-  std::vector<std::string> inputs;
+  std::vector<ValueInfo> inputs;
   for (size_t i = model.first_input(); i < model.graph->inputs().size(); ++i) {
     const torch::jit::Value* input = model.graph->inputs()[i];
-    inputs.push_back(input->debugName());
-    if (const ValueMeta* meta = model.MetaOf(input); meta && meta->expression.empty())
-      inputs.back() += ": " + DtypeText(meta->dtype) + " [" + Join(meta->shape, ", ") + "]";
+    ValueInfo info;
+    info.name = input->debugName();
+    if (input->type()->kind() != c10::TypeKind::TensorType)
+      info.kind = input->type()->annotation_str();
+    else if (const ValueMeta* meta = model.MetaOf(input))
+      info.dtype = DtypeText(meta->dtype), info.shape = meta->shape;
+    inputs.push_back(info);
   }
-  return "(" + Join(inputs, ", ") + ")";
+  return CallText(inputs);
 }
 
 Model ImportModel(const std::string& path, const ImportOptions& options) {

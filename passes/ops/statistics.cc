@@ -15,16 +15,23 @@ static bool IsNorm(const Node* node) {
 }
 
 // Both norms: (input, weight, bias, running_mean, running_var, training, momentum, ...).
-constexpr size_t kMean = 3, kVariance = 4, kTraining = 5, kMomentum = 6;
+constexpr size_t kTraining = 5, kMomentum = 6;
+
+// Of what was exported in evaluation mode it is a constant.
+static bool MayTrain(const Node* norm) {
+  return torch::jit::constant_as<bool>(norm->input(kTraining)).value_or(true);
+}
+
+bool WritesStatistics(const Node* node) { return IsNorm(node) && MayTrain(node); }
 
 std::optional<double> KeptPart(const std::vector<const Value*>& uses) {
   double kept = 1;
   for (const Value* value : uses)
     for (const torch::jit::Use& use : value->uses()) {
       const bool once = use.user->owningBlock() == use.user->owningGraph()->block();
-      if (!IsNorm(use.user) || !once || (use.offset != kMean && use.offset != kVariance))
+      if (!IsNorm(use.user) || !once || (use.offset != kRunningMean && use.offset != kRunningVariance))
         return std::nullopt;
-      if (!torch::jit::constant_as<bool>(use.user->input(kTraining)).value_or(true)) continue;
+      if (!MayTrain(use.user)) continue;
       auto momentum = torch::jit::constant_as<double>(use.user->input(kMomentum));
       if (!momentum) return std::nullopt;
       kept *= 1 - *momentum;

@@ -1,7 +1,9 @@
-"""Buffers that forward assigns or copies into, in models cut in modules."""
+"""Buffers that forward writes, assigns or copies into, in models cut in modules."""
+import json
+
 import torch
 import torch.nn as nn
-from support import CompilerTest, pipe_split, unittest
+from support import CompilerTest, export, pipe_split, unittest
 
 
 class Buffers(CompilerTest):
@@ -95,6 +97,39 @@ class Buffers(CompilerTest):
         for write in (returned, chain, shift, shift_of_views, swap):
             with self.subTest(write.__name__):
                 self.check(Copies(write), [torch.randn(3, 4)])
+
+    def test_a_norm_that_is_called_twice_belongs_to_one_module(self):
+        class Pair(nn.Module):
+            def __init__(self, norm):
+                super().__init__()
+                self.a, self.norm, self.b = nn.Linear(4, 6), norm, nn.Linear(6, 4)
+                self.top = nn.ModuleList(nn.Linear(4, 4) for _ in range(4))
+
+            def side(self, x):
+                y = self.norm(self.a(x).view(-1, 2, 3) if self.norm.num_features == 2 else self.a(x))
+                return self.b(torch.relu(y).flatten(1))
+
+            def forward(self, x, z):
+                y = self.side(x)
+                pipe_split()
+                y = y - self.side(z)
+                for layer in self.top:
+                    y = torch.tanh(layer(y))
+                return y
+
+        (self.at / "split.json").write_text(
+            json.dumps({"a": 0, "norm": 1, "b": 2, "top": 3}))
+        for norm in (nn.BatchNorm1d(6), nn.InstanceNorm1d(2, track_running_stats=True)):
+            with self.subTest(norm):
+                x = [torch.randn(6, 4), torch.randn(6, 4) * 3]
+                export(Pair(norm).train(), x, self.at / "model.pt2")
+                self.assertRegex(self.compile(self.at / "model.pt2", code=1),
+                                 r'"norm\.\w+", written in module 0 and used in module 1: [^\n]*\n.*'
+                                 r"--split FILE")
+                self.check(Pair(norm), x, ["--split", self.at / "split.json"], modules=4,
+                           tolerance=1e-5)
+                self.check(Pair(norm), x, ["--split", "equal:2"], modules=2, tolerance=1e-5)
+                self.check(Pair(norm), x, modules=2, train=False, tolerance=1e-5)
 
 
 if __name__ == "__main__":

@@ -211,16 +211,25 @@ class Optimizers(Case):
                          [start] + [2.0**59] * 3 + [2.0**60] * 2)
         self.assertEqual(bits(lines[0]["losses"])[0], bits(plain.losses[0])[0])
 
-    def test_sixteen_bit_weights_with_masters(self):
-        model = copy.deepcopy(self.models["untied"]).bfloat16()
-        export_gpt(model, self.path("half.pt2"))
+    def test_sixteen_bit_weights(self):
+        half = copy.deepcopy(self.models["untied"]).bfloat16()
+        export_gpt(half, self.path("half.pt2"))
         package = self.compile("half.pt2", "half.pkg", "--ranks", "3")
-        job = token_job(steps=STEPS, optimizer={**ADAMW, "lr": 1e-4, "master_weights": True})
-        ours = self.train(package, job, 3, False)
-        # The same in PyTorch: gradients added and weights kept in float32.
+        rates = {"lr": 1e-3, "betas": [0.9, 0.999], "weight_decay": 0.02}
+        for masters in (True, False):
+            with self.subTest(masters=masters):
+                job = token_job(steps=STEPS,
+                                optimizer={"type": "adamw", "master_weights": masters, **rates})
+                ours = self.train(package, job, 3, False)
+                theirs = self.train_sixteen_bits(copy.deepcopy(half), job, rates, masters)
+                self.assert_same_tensors(ours.weights, theirs)
+
+    def train_sixteen_bits(self, model, job, rates, in_float):
+        """The same in PyTorch; `in_float`: gradients added and weights kept in float32."""
         parameters = dict(model.named_parameters())
-        masters = {n: p.detach().float().requires_grad_() for n, p in parameters.items()}
-        optimizer = torch.optim.AdamW(masters.values(), lr=1e-4, betas=(0.9, 0.95), weight_decay=0.02)
+        masters = {n: (p.detach().float() if in_float else p.detach().clone()).requires_grad_()
+                   for n, p in parameters.items()}
+        optimizer = torch.optim.AdamW(masters.values(), **rates)
         from support import one_process
         data = one_process.Data(job["data"], self.folder)
         for step in range(STEPS):
@@ -231,14 +240,14 @@ class Optimizers(Case):
                 loss = torch.nn.functional.cross_entropy(
                     output.reshape(-1, 256).float(), target.reshape(-1))
                 for (name, _), g in zip(parameters.items(), torch.autograd.grad(loss, parameters.values())):
-                    sums[name] += g.float()
+                    sums[name] += g.to(sums[name].dtype)
             for name, master in masters.items():
                 master.grad = sums[name] / job["microbatches"]
             optimizer.step()
             with torch.no_grad():
                 for name, p in parameters.items():
                     p.copy_(masters[name])
-        self.assert_same_tensors(ours.weights, {n: p.detach() for n, p in parameters.items()})
+        return {n: p.detach() for n, p in parameters.items()}
 
     def test_refusals(self):
         for changes, message in (

@@ -45,4 +45,23 @@ TEST(Optimizer, LargeAsSmall) {
   }
 }
 
+// Factors keep their digits: rounded to bfloat16, beta2 = 0.999 would be 1, and nothing decays.
+TEST(Optimizer, FactorsOfSixteenBitStatesAreNotRounded) {
+  for (at::ScalarType dtype : {at::kBFloat16, at::kHalf})
+    for (auto kind : {OptimizerJob::kSgd, OptimizerJob::kAdam, OptimizerJob::kRmsprop}) {
+      OptimizerJob job;
+      job.kind = kind;
+      job.lr = 0.1, job.momentum = 0.93, job.beta2 = job.alpha = 0.97;
+      at::Tensor parameter = at::randn({100}).to(dtype), gradient = at::randn({100}).to(dtype);
+      OptimizerState state;
+      OptimizerStep(job, parameter, gradient, state);
+      const bool sgd = kind == OptimizerJob::kSgd;
+      at::Tensor& kept = sgd ? state.momentum : state.average_sq;
+      const at::Tensor expected = (kept.to(at::kFloat) * (sgd ? 0.93 : 0.97)).to(dtype);
+      gradient = at::zeros_like(parameter);
+      OptimizerStep(job, parameter, gradient, state);
+      EXPECT_TRUE(at::equal(kept, expected)) << kind << " " << dtype;
+    }
+}
+
 }  // namespace pipewright

@@ -34,7 +34,7 @@ int Ended::Count(const std::string& text) const {
   return count;
 }
 
-Ended Launch(int ranks, const std::string& command, const std::string& environment) {
+Ended Launch(int ranks, const std::string& command, const std::string& environment, int limit) {
   static int number = 0;
   std::string mark =
       "PIPEWRIGHT_LAUNCH=" + std::to_string(getpid()) + "." + std::to_string(number++) + ".";
@@ -42,8 +42,8 @@ Ended Launch(int ranks, const std::string& command, const std::string& environme
   auto start = std::chrono::steady_clock::now();
   // The limit is there so that the test itself ends.
   std::string line = "env " + mark + " " + environment +
-                     " timeout -k 1 60 " MPIEXEC " --oversubscribe -n " + std::to_string(ranks) +
-                     " " + command + " 2>&1";
+                     " timeout -k 1 " + std::to_string(limit) + " " MPIEXEC
+                     " --oversubscribe -n " + std::to_string(ranks) + " " + command + " 2>&1";
   FILE* pipe = popen(line.c_str(), "r");
   char buffer[4096];
   while (size_t bytes = fread(buffer, 1, sizeof(buffer), pipe)) ended.output.append(buffer, bytes);

@@ -14,7 +14,8 @@ struct Ended {
   int Count(const std::string& text) const;
 };
 
-// `command` on so many ranks, with `environment` ("A=1 B=2") set. Ended by force after a minute.
-Ended Launch(int ranks, const std::string& command, const std::string& environment = "");
+// `command` on so many ranks, with `environment` ("A=1 B=2") set. Ended by force after `limit` seconds.
+Ended Launch(int ranks, const std::string& command, const std::string& environment = "",
+             int limit = 60);
 
 }  // namespace pipewright

@@ -4,7 +4,8 @@
 
 namespace pipewright {
 
-// `what` without the C++ backtrace that torch appends and without empty lines around it.
+// `what` of an exception of torch without the C++ backtrace that torch appends, addresses and the
+// package of TorchScript's names, and empty lines around it.
 std::string WithoutBacktrace(const std::string& what);
 
 }  // namespace pipewright

@@ -1,4 +1,4 @@
-#include "runtime/torch_error.h"
+#include "plan/torch_error.h"
 
 namespace pipewright {
 
@@ -15,7 +15,7 @@ std::string WithoutBacktrace(const std::string& what) {
   std::string text = what.substr(0, what.find("\nException raised from"));
   // An address, other on each rank, and the package of TorchScript's own names.
   Remove(text, " (of Python compilation unit at: ", ")");
-  Remove(text, "__torch__", ".");
+  Remove(text, "__torch__.", "");
   while (!text.empty() && text.back() == '\n') text.pop_back();
   size_t start = text.find_first_not_of('\n');
   return start == std::string::npos ? text : text.substr(start);

@@ -1,0 +1,193 @@
+"""Graphs of unusual forms: names that meet, views, control flow, functional writes, long ones."""
+import os
+import time
+
+import torch
+import torch.nn as nn
+from support import BUILD, CompilerTest, export, pipe_split, unittest
+
+
+class Graphs(CompilerTest):
+    def test_a_parameter_named_like_an_input(self):
+        class Scale(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.x = nn.Parameter(torch.randn(4))
+
+            def forward(self, x):
+                return x * self.x
+
+        model, x = Scale(), torch.randn(2, 4)
+        export(model, [x], self.at / "model.pt2")
+        self.compile(self.at / "model.pt2", "--split", "equal:1")
+        self.assertTrue(self.run_modules(self.at / "model.pkg", {"x": x})["output.0"].equal(model(x)))
+
+    def test_views_of_one_storage(self):
+        class Views(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.w = nn.Parameter(torch.randn(4, 4))
+                self.register_buffer("upper", self.w.data[:2])
+                self.register_buffer("turned", self.w.data.t())
+                self.register_buffer("seen", torch.zeros(4))
+                self.seen_too = self.seen
+                self.a = nn.Linear(4, 4)
+
+            def forward(self, x):
+                y = self.a(x @ self.w) @ self.turned
+                pipe_split()
+                return y * self.upper.sum()
+
+        manifest, _ = self.check(Views(), [torch.randn(3, 4)], modules=2, tolerance=1e-5)
+        held = {w["name"] for m in manifest["modules"] for w in m["held"]}
+        self.assertNotIn("upper", held)
+        self.assertNotIn("turned", held)
+
+    def test_functionalised_export(self):
+        class Norms(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+                self.n, self.m = nn.BatchNorm1d(4), nn.BatchNorm1d(4)
+
+            def forward(self, x):
+                x = self.n(self.a(x))
+                pipe_split()
+                return self.m(self.b(x))
+
+        model, x = Norms().train(), torch.randn(6, 4)
+        program = torch.export.export(model, (x,), strict=False).run_decompositions()
+        torch.export.save(program, self.at / "model.pt2")
+        manifest, package = self.compile(self.at / "model.pt2", "--split", "equal:2")
+        expected = model(x)
+        gradient = torch.randn_like(expected)
+        expected.backward(gradient)
+        found = self.run_modules(package, {"x": x, "gradient.0": gradient})
+        torch.testing.assert_close(found["output.0"], expected.detach())
+        for name, parameter in model.named_parameters():
+            torch.testing.assert_close(found["gradient:" + name], parameter.grad)
+        for name, buffer in model.named_buffers():
+            torch.testing.assert_close(found["buffer:" + name], buffer)
+
+    def test_control_flow(self):
+        from torch._higher_order_ops.scan import scan
+        from torch._higher_order_ops.while_loop import while_loop
+
+        class Control(nn.Module):
+            def __init__(self, walks):
+                super().__init__()
+                self.a, self.b, self.walks = nn.Linear(4, 4), nn.Linear(4, 4), walks
+
+            def forward(self, x):
+                x = self.a(x)
+                pipe_split()
+                x = torch.cond(x.sum() > 0, lambda x: torch.tanh(x), lambda x: x * 2, (x,))
+                if self.walks:
+                    last, each = scan(lambda c, x: (c + x, c * 2 + x), torch.zeros(4), x, dim=0)
+                    x = each + last
+                else:
+                    _, x = while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, torch.sin(x)),
+                                      (torch.tensor(0), x))
+                pipe_split()
+                return self.b(x)
+
+        class Each(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+
+            def forward(self, x):
+                from torch._higher_order_ops.map import map
+                x = self.a(x)
+                pipe_split()
+                return map(lambda row, w: torch.tanh(w @ row), x, self.b.weight)
+
+        for walks in (False, True, None):
+            with self.subTest(walks=walks):
+                model = Each() if walks is None else Control(walks)
+                for sign in (1.0, -1.0):
+                    x = torch.full((3, 4), sign)
+                    with torch.no_grad():
+                        expected = model(x)
+                    export(model, [x.clone()], self.at / "model.pt2")
+                    _, package = self.compile(self.at / "model.pt2")
+                    found = self.run_modules(package, {"x": x})["output.0"]
+                    self.same(found, expected, "output")
+
+    def test_every_dropout_is_repeatable(self):
+        class Drops(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.rnn = nn.LSTM(4, 4, 3, batch_first=True, dropout=0.5, bidirectional=True)
+                self.gru = nn.GRU(8, 4, 2, dropout=0.5)
+                self.alpha, self.channel = nn.AlphaDropout(0.3), nn.Dropout2d(0.5)
+                self.feature, self.rrelu = nn.FeatureAlphaDropout(0.4), nn.RReLU()
+
+            def forward(self, x):
+                x, (h, c) = self.rnn(x)
+                x, _ = self.gru(x)
+                pipe_split()
+                x = self.channel(self.alpha(x)[..., None, None])[..., 0, 0]
+                return self.rrelu(self.feature(x)), h, c
+
+        model, x = Drops().train(), torch.randn(3, 5, 4)
+        export(model, [x], self.at / "model.pt2")
+        _, package = self.compile(self.at / "model.pt2")
+        noisy = self.run_modules(package, {"x": x})
+        again = self.run_modules(package, {"x": x})
+        quiet = self.run_modules(package, {"x": x}, train=False)
+        expected = model.eval()(x)
+        for i, value in enumerate(expected):
+            self.same(noisy[f"output.{i}"], again[f"output.{i}"], "the same key")
+            torch.testing.assert_close(quiet[f"output.{i}"], value.detach())
+        self.assertFalse(torch.equal(noisy["output.0"], quiet["output.0"]))
+
+    @unittest.skipUnless(os.environ.get("PIPEWRIGHT_LONG"), "set PIPEWRIGHT_LONG=1 to run it")
+    def test_a_graph_of_20000_nodes(self):
+        class Long(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.w = nn.ParameterList(nn.Parameter(torch.ones(4)) for _ in range(100))
+
+            def forward(self, x):
+                for i in range(10000):
+                    x = torch.tanh(x * self.w[i % 100])
+                return x
+
+        export(Long(), [torch.randn(2, 4)], self.at / "model.pt2")
+        start = time.monotonic()
+        self.compile(self.at / "model.pt2", "--split", "equal:20")
+        self.assertLess(time.monotonic() - start, 60)
+
+    @unittest.skipUnless(os.environ.get("PIPEWRIGHT_LONG"), "set PIPEWRIGHT_LONG=1 to run it")
+    def test_memory_stays_small(self):
+        class Large(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.l = nn.ModuleList(nn.Linear(4096, 4096) for _ in range(32))
+
+            def forward(self, x):
+                for layer in self.l:
+                    x = torch.relu(layer(x))
+                return x
+
+        import subprocess
+        import sys
+        model, x = Large(), torch.randn(2, 4096)
+        torch.jit.trace(model, x, check_trace=False).save(self.at / "model.pt")
+        export(model, [x], self.at / "model.pt2")
+        del model
+        for name in ("model.pt", "model.pt2"):
+            code = ("import resource, subprocess, sys; "
+                    "r = subprocess.run(sys.argv[1:]).returncode; "
+                    "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024); "
+                    "sys.exit(r)")
+            result = subprocess.run([sys.executable, "-c", code, str(BUILD / "pipewright"),
+                                     "compile", str(self.at / name), "-o", str(self.at / "big"),
+                                     "--split", "equal:4"], capture_output=True, text=True)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertLess(int(result.stdout.split()[-1]), 400, name)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,207 @@
+"""What crosses a cut and what stays on one side: values, sizes, writes in place, buffers."""
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from models_test import BATCH
+from support import CompilerTest, pipe_split, unittest
+
+
+class Values(CompilerTest):
+    def test_skips_and_late_inputs(self):
+        class Skips(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.l = nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
+
+            def forward(self, x, y):
+                a = self.l[0](x)
+                pipe_split()
+                b = torch.tanh(self.l[1](a))
+                pipe_split()
+                c = torch.tanh(self.l[2](b))
+                pipe_split()
+                return self.l[3](c) + a + y
+
+        manifest, _ = self.check(Skips(), [torch.randn(3, 8), torch.randn(3, 8)], modules=4,
+                                 tolerance=1e-6)
+        inputs = [m["inputs"] for m in manifest["modules"]]
+        self.assertEqual(inputs[0], ["x"])
+        self.assertIn("y", inputs[3])
+        self.assertEqual(len(inputs[3]), 3)
+
+    def test_dict_and_tuple_outputs(self):
+        class Outputs(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+
+            def forward(self, x, *, scale):
+                h = self.a(x)
+                pipe_split()
+                y = self.b(h) * scale
+                return {"y": y, "pair": (h, None, x.shape[0]), "top": y.argmax(-1),
+                        "name": "a string is None", "weight": self.b.weight}
+
+        self.check(Outputs(), [torch.randn(3, 4)], kwargs={"scale": torch.tensor(2.0)}, modules=2,
+                   dynamic={"x": {0: BATCH}, "scale": None}, tolerance=1e-6,
+                   run=([torch.randn(7, 4)], {"scale": torch.tensor(3.0)}))
+
+    def test_conjugated_values_cross(self):
+        class Turn(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+
+            def forward(self, x):
+                y = torch.view_as_complex(self.a(x).view(-1, 2, 2)).conj()
+                z = y.imag
+                pipe_split()
+                return self.b(torch.view_as_real(y * 2j).flatten(1)) + z.sum()
+
+        self.check(Turn(), [torch.randn(3, 4)], modules=2, tolerance=1e-6)
+
+    def test_sizes_are_made_again(self):
+        class Sizes(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+
+            def forward(self, x):
+                n, t = x.shape[0], x.shape[1]
+                x = self.a(x)
+                pipe_split()
+                x = self.b(x.reshape(n * t, 4)).view(n, t, 4)
+                pipe_split()
+                return x + torch.arange(t, dtype=x.dtype, device=x.device)[None, :, None] / (2 * n)
+
+        length = torch.export.Dim("length", min=2, max=32)
+        manifest, _ = self.check(Sizes(), [torch.randn(3, 5, 4)], modules=3,
+                                 dynamic={"x": {0: BATCH, 1: length}},
+                                 run=([torch.randn(2, 7, 4)], None))
+        self.assertTrue(all(v.get("kind", "tensor") == "tensor" for v in manifest["values"]))
+
+    def test_an_integer_only_its_producer_knows_crosses(self):
+        class Count(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.a = nn.Linear(4, 4)
+
+            def forward(self, x, mask):
+                n = mask.sum().item()
+                y = self.a(x)
+                pipe_split()
+                return y * n
+
+        manifest, _ = self.check(Count(), [torch.randn(3, 4), torch.tensor([1, 0, 1])], modules=2,
+                                 run=([torch.randn(3, 4), torch.tensor([1, 1, 1])], None))
+        self.assertIn("int", [v.get("kind") for v in manifest["values"]])
+
+    def test_in_place_on_received_values(self):
+        class InPlace(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+
+            def forward(self, x):
+                y = self.a(x)
+                pipe_split()
+                y += self.b(x)
+                y[:, 1:3].mul_(2)
+                pipe_split()
+                return F.relu_(y)
+
+        _, package = self.check(InPlace(), [torch.randn(3, 4)], modules=3)
+        self.assertIn("torch.clone", self.code(package, 1))
+
+    def test_factors_of_sixteen_bits_in_place(self):
+        class Scale(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.a, self.b = nn.Linear(8, 8), nn.Linear(8, 8)
+
+            def forward(self, x):
+                y = self.a(x).mul_(0.9)
+                pipe_split()
+                y *= 1.003
+                return self.b(y).mul_(1001)
+
+        for dtype in (torch.bfloat16, torch.half, torch.float32):
+            with self.subTest(dtype):
+                self.check(Scale().to(dtype), [torch.randn(16, 8, dtype=dtype)], modules=2)
+
+    def test_in_place_on_an_input(self):
+        class InPlace(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+
+            def forward(self, x):
+                v = x.view(12)
+                x.add_(1)
+                y = self.a(x)
+                pipe_split()
+                return self.b(y).sum() + v.sum()
+
+        self.check(InPlace(), [torch.randn(3, 4)], modules=2)
+
+    def test_buffer_kept_in_one_module(self):
+        class Cache(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.a = nn.Linear(4, 4)
+                self.register_buffer("total", torch.zeros(4))
+                self.register_buffer("scale", torch.full((4,), 2.0), persistent=False)
+
+            def forward(self, x):
+                y = self.a(x) * self.scale
+                pipe_split()
+                self.total.add_(y.detach().sum(0))
+                return y * self.scale + self.total.clone()
+
+        manifest, _ = self.check(Cache(), [torch.randn(3, 4)], modules=2)
+        held = {w["name"]: w for m in manifest["modules"] for w in m["held"]}
+        self.assertEqual(held["scale"]["kind"], "buffer")
+        self.assertFalse(held["scale"]["persistent"])
+
+    def test_unused_weights_stay_in_the_state_dict(self):
+        class Unused(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.a = nn.Linear(4, 4)
+                self.b = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+                self.register_buffer("ids", torch.arange(3))
+
+            def forward(self, x):
+                x = self.a(x)
+                pipe_split()
+                return self.b[0](x)
+
+        model = Unused()
+        manifest, package = self.check(model, [torch.randn(3, 4)], modules=2)
+        held = [[w["name"] for w in m["held"]] for m in manifest["modules"]]
+        self.assertEqual(sorted(sum(held, [])), sorted(model.state_dict()))
+        self.assertIn("b.1.weight", held[1])
+        from safetensors.torch import load_file
+        self.same(load_file(package / "weights/module1.safetensors")["b.1.weight"],
+                  model.b[1].weight.detach(), "unused")
+
+    def test_empty_modules_are_dropped(self):
+        class Markers(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+
+            def forward(self, x):
+                pipe_split()
+                x = self.a(x)
+                pipe_split()
+                pipe_split()
+                x = self.b(x)
+                pipe_split()
+                return x
+
+        self.check(Markers(), [torch.randn(3, 4)], modules=2)
+
+
+if __name__ == "__main__":
+    unittest.main()
