@@ -20,7 +20,7 @@ namespace {
 // The file: a page with the key, one for the offers to each sender, memory.
 constexpr uint64_t kPage = 4096;
 constexpr int kOffers = 32;
-static_assert(kOffers * sizeof(Offer) <= kPage && std::atomic<uint32_t>::is_always_lock_free);
+static_assert(kOffers * sizeof(Offer) <= kPage && std::atomic<uint64_t>::is_always_lock_free);
 
 Offer* OffersTo(char* data, int sender) {
   return reinterpret_cast<Offer*>(data + kPage * (1 + static_cast<uint64_t>(sender)));
@@ -83,6 +83,7 @@ struct Inbox::State {
   InboxName name;
   char* data = nullptr;
   uint64_t memory = 0;  // where it begins in the file
+  uint64_t made = 0;    // offers, twice
   std::mutex mutex;
   std::map<uint64_t, uint64_t> free;  // begin: bytes; guarded by mutex
 };
@@ -126,10 +127,15 @@ Offer* Inbox::Make(int sender, int tag, uint64_t message, size_t region, const R
   if (!s.data || at < s.data + s.memory || at + memory.bytes > s.data + s.name.size) return nullptr;
   Offer* offers = OffersTo(s.data, sender);
   for (Offer* offer = offers; offer < offers + kOffers; ++offer) {
-    if (offer->state.load(std::memory_order_relaxed) != Offer::kFree) continue;
-    offer->tag = tag, offer->message = message, offer->region = region;
-    offer->offset = static_cast<uint64_t>(at - s.data), offer->bytes = memory.bytes;
-    offer->state.store(Offer::kOffered, std::memory_order_release);
+    if (offer->state.load(std::memory_order_acquire) != 0) continue;
+    std::atomic_thread_fence(std::memory_order_release);  // who reads what follows sees it withdrawn
+    auto set = [](std::atomic<uint64_t>& field, uint64_t value) {
+      field.store(value, std::memory_order_relaxed);
+    };
+    set(offer->tag, static_cast<uint64_t>(tag)), set(offer->message, message);
+    set(offer->region, region), set(offer->bytes, memory.bytes);
+    set(offer->offset, static_cast<uint64_t>(at - s.data));
+    offer->state.store(s.made += 2, std::memory_order_release);
     return offer;
   }
   return nullptr;
@@ -155,11 +161,22 @@ Outbox::~Outbox() { munmap(data_, size_); }
 bool Outbox::Put(int tag, uint64_t message, size_t region, const Region& memory) {
   Offer* offers = OffersTo(data_, sender_);
   for (Offer* offer = offers; offer < offers + kOffers; ++offer) {
-    if (offer->state.load(std::memory_order_acquire) != Offer::kOffered) continue;
-    if (offer->tag != tag || offer->message != message || offer->region != region) continue;
-    if (offer->bytes != memory.bytes) return false;  // the receiver says what is wrong
-    std::memcpy(data_ + offer->offset, memory.data, memory.bytes);
-    offer->state.store(Offer::kTaken, std::memory_order_release);
+    const uint64_t state = offer->state.load(std::memory_order_acquire);
+    if (state == 0 || state & 1) continue;
+    auto is = [](const std::atomic<uint64_t>& field, uint64_t value) {
+      return field.load(std::memory_order_relaxed) == value;
+    };
+    if (!is(offer->message, message) || !is(offer->tag, static_cast<uint64_t>(tag)) ||
+        !is(offer->region, region))
+      continue;
+    const bool fits = is(offer->bytes, memory.bytes);
+    const uint64_t offset = offer->offset.load(std::memory_order_relaxed);
+    std::atomic_thread_fence(std::memory_order_acquire);
+    if (!is(offer->state, state)) continue;  // another by now
+    if (!fits) return false;                 // the receiver says what is wrong
+    // It stays: a receiver withdraws only what it has got by MPI.
+    std::memcpy(data_ + offset, memory.data, memory.bytes);
+    offer->state.store(state + 1, std::memory_order_release);
     return true;
   }
   return false;

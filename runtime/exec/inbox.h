@@ -17,14 +17,19 @@
 
 namespace pipewright {
 
-// Of one region of one message, in shared memory.
+// Of one region of one message, in shared memory. The receiver may withdraw it and make another one
+// in its place while the sender reads: the sender believes only what it has read while the state
+// stayed the same.
 struct alignas(64) Offer {
-  enum : uint32_t { kFree, kOffered, kTaken };
-  std::atomic<uint32_t> state;
-  int32_t tag;
-  uint64_t message;         // the how-manieth between the two ranks with this tag
-  uint64_t region;          // its place in the bundle
-  uint64_t offset, bytes;   // in the file
+  // 0: none. 2n: the n-th that this inbox has made. 2n + 1: the sender has filled it.
+  std::atomic<uint64_t> state;
+  std::atomic<uint64_t> tag;
+  std::atomic<uint64_t> message;        // the how-manieth between the two ranks with this tag
+  std::atomic<uint64_t> region;         // its place in the bundle
+  std::atomic<uint64_t> offset, bytes;  // in the file
+
+  bool taken() const { return state.load(std::memory_order_acquire) & 1; }
+  void Withdraw() { state.store(0, std::memory_order_release); }
 };
 
 // How others find an inbox: plain bytes, the same in every process of the host.

@@ -85,14 +85,13 @@ void MpiRequests::Post(const std::shared_ptr<MpiOperation>& operation) {
 // Whether the sender has copied this piece to its place itself.
 static bool Taken(const MpiOperation& op, size_t piece) {
   const size_t region = op.regions[piece];
-  return region < op.offers.size() && op.offers[region] &&
-         op.offers[region]->state.load(std::memory_order_acquire) == Offer::kTaken;
+  return region < op.offers.size() && op.offers[region] && op.offers[region]->taken();
 }
 
 void MpiRequests::Complete(MpiOperation& op) {
   // What is left of one that failed may still be written to.
   for (Offer* offer : op.offers)
-    if (offer && op.left == 0) offer->state.store(Offer::kFree, std::memory_order_release);
+    if (offer && op.left == 0) offer->Withdraw();
   if (InBackground(op)) background_.fetch_sub(1, std::memory_order_relaxed);
   op.done.store(true, std::memory_order_release);
 }

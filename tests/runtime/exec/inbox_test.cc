@@ -35,10 +35,10 @@ TEST(Inbox, WhatIsPutIsThere) {
   EXPECT_FALSE(pair.outbox->Put(7, 4, 1, Of(text)));
   EXPECT_FALSE(pair.outbox->Put(7, 3, 0, Of(text)));
   EXPECT_FALSE(pair.outbox->Put(7, 3, 1, {text.data(), text.size() - 1}));
-  EXPECT_EQ(offer->state, Offer::kOffered);
+  EXPECT_FALSE(offer->taken());
   EXPECT_EQ(static_cast<char*>(place.get())[0], 0);
   ASSERT_TRUE(pair.outbox->Put(7, 3, 1, Of(text)));
-  EXPECT_EQ(offer->state, Offer::kTaken);
+  EXPECT_TRUE(offer->taken());
   EXPECT_EQ(std::string(static_cast<char*>(place.get()), text.size()), text);
   EXPECT_FALSE(pair.outbox->Put(7, 3, 1, Of(text))) << "twice";
 }
@@ -56,8 +56,22 @@ TEST(Inbox, OffersAreToOneSenderAndNotEndless) {
   EXPECT_FALSE(second->Put(0, 0, 0, Of(text)));
   EXPECT_TRUE(pair.inbox.Make(1, 0, 0, 0, {place.get(), 4}));
   EXPECT_TRUE(second->Put(0, 0, 0, Of(text)));
-  offers[5]->state = Offer::kFree;
+  offers[5]->Withdraw();
   EXPECT_EQ(pair.inbox.Make(0, 0, 99, 0, {place.get(), 4}), offers[5]);
+}
+
+// A sender that was held up between two looks at an offer must see that it is another one.
+TEST(Inbox, NoOfferLooksLikeAnEarlierOne) {
+  Pair pair;
+  auto place = pair.inbox.Allocate(4);
+  uint64_t before = 0;
+  for (uint64_t message = 0; message < 100; ++message) {
+    Offer* offer = pair.inbox.Make(0, 0, message, 0, {place.get(), 4});
+    ASSERT_TRUE(offer);
+    EXPECT_GT(offer->state, before);
+    before = offer->state;
+    offer->Withdraw();
+  }
 }
 
 TEST(Inbox, OtherMemoryIsNotOffered) {
