@@ -24,7 +24,8 @@ bool HasMemory(const torch::jit::Value* value);
 // Joins what the node, and everything in its blocks, makes share memory.
 void JoinNode(torch::jit::Node* top, MemoryClasses& classes);
 
-// An in-place operation on `value`, or a norm in training on its running statistics; `top` is the node of the graph's top level around it.
+// An in-place operation on `value`, or a norm in training on its running statistics; `top` is the
+// node of the graph's top level around it.
 struct Write {
   torch::jit::Node* top;
   torch::jit::Node* node;

@@ -13,8 +13,8 @@ namespace pipewright {
 // of 128 KiB) stays in a core's cache from one of its operations to the next.
 static constexpr int64_t kUpdatedTogether = 1 << 15;
 
-// tensor.mul_(factor) of Python. LibTorch's own mul_(double) rounds the factor to the tensor's dtype
-// first: to bfloat16, 0.999 is 1.
+// tensor.mul_(factor) of Python. LibTorch's own mul_(double) rounds the factor to the tensor's
+// dtype first: to bfloat16, 0.999 is 1.
 static at::Tensor& Scale(at::Tensor& tensor, double factor) {
   return tensor.mul_(at::native::wrapped_scalar_tensor(factor));
 }

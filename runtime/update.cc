@@ -82,7 +82,8 @@ void Updater::Step(int module, std::vector<at::Tensor>& gradients) {
       continue;
     }
     parameter.gradient.div_(parts_);
-    if (scale_.factor != 1) parameter.gradient.mul_(at::native::wrapped_scalar_tensor(1 / scale_.factor));
+    if (scale_.factor != 1)
+      parameter.gradient.mul_(at::native::wrapped_scalar_tensor(1 / scale_.factor));
     if (!Waits()) Apply(parameter, 1);
   }
 }

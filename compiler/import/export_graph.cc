@@ -226,8 +226,8 @@ void ExportConverter::BindOutputs(const ExportJson& node, const ExportJson& grap
   }
 }
 
-// Whether x.mul_(0.9) needs a tensor in its place: the overload for numbers rounds them to the 16 bits
-// of x first, Python does not.
+// Whether x.mul_(0.9) needs a tensor in its place: the overload for numbers rounds them to the 16
+// bits of x first, Python does not.
 bool ExportConverter::HasSixteenBits(const Value* value) const {
   const ValueMeta* meta = model_.MetaOf(value);
   return meta && (meta->dtype == at::kBFloat16 || meta->dtype == at::kHalf);

@@ -29,8 +29,8 @@ std::optional<double> KeptPart(const std::vector<const Value*>& uses) {
   for (const Value* value : uses)
     for (const torch::jit::Use& use : value->uses()) {
       const bool once = use.user->owningBlock() == use.user->owningGraph()->block();
-      if (!IsNorm(use.user) || !once || (use.offset != kRunningMean && use.offset != kRunningVariance))
-        return std::nullopt;
+      if (!IsNorm(use.user) || !once) return std::nullopt;
+      if (use.offset != kRunningMean && use.offset != kRunningVariance) return std::nullopt;
       if (!MayTrain(use.user)) continue;
       auto momentum = torch::jit::constant_as<double>(use.user->input(kMomentum));
       if (!momentum) return std::nullopt;

@@ -128,7 +128,8 @@ Offer* Inbox::Make(int sender, int tag, uint64_t message, size_t region, const R
   Offer* offers = OffersTo(s.data, sender);
   for (Offer* offer = offers; offer < offers + kOffers; ++offer) {
     if (offer->state.load(std::memory_order_acquire) != 0) continue;
-    std::atomic_thread_fence(std::memory_order_release);  // who reads what follows sees it withdrawn
+    // Who reads what follows sees that it was withdrawn.
+    std::atomic_thread_fence(std::memory_order_release);
     auto set = [](std::atomic<uint64_t>& field, uint64_t value) {
       field.store(value, std::memory_order_relaxed);
     };

@@ -57,7 +57,7 @@ class FakeBody : public StageBody {
   const FakeWeights& weights() const { return weights_; }  // only this rank's are up to date
   int live_bundles() const { return *live_; }
   std::function<std::shared_ptr<void>(size_t)> memory;  // of what is received; may be empty
-  int64_t words_off_by_one = 0;                         // added to what Allocate gives, to provoke an error
+  int64_t words_off_by_one = 0;  // added to what Allocate gives, to provoke an error
 
  private:
   Bundle Make(size_t words, bool received = false);
