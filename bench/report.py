@@ -40,6 +40,7 @@ def step_ratios(raw):
         ours = f"ours {schedule}"
         over = lambda top, bottom: spread([top(r) / bottom(r) for r in rounds])
         turns = lambda top, bottom: spread([t[top] / t[bottom] for r in rounds for t in r["turns"][schedule]])
+        replayed = "replayed" in rounds[0]["turns"][schedule][0]  # not in samples of before
         eager = schedule in rounds[0]["bound_eager"]
         out[schedule] = {
             "ms": spread([median(r, ours) / 1e3 for r in rounds]),
@@ -50,7 +51,7 @@ def step_ratios(raw):
             "peer/eager bound": over(lambda r: median(r, best), lambda r: r["bound_eager"][schedule]) if eager else None,
             "front": best.split()[-1],
             "predicted/measured": turns("predicted", "mean"),
-            "replayed/measured": turns("replayed", "mean"),
+            "replayed/measured": turns("replayed", "mean") if replayed else None,
             "single by microbatch/ours": over(lambda r: median(r, "single microbatches"), lambda r: median(r, ours)),
             "single whole/ours": over(lambda r: median(r, "single whole"), lambda r: median(r, ours)),
             "ours/our 1f1b": over(lambda r: median(r, ours), lambda r: median(r, "ours 1f1b"))

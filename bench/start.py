@@ -30,8 +30,18 @@ def descendants(pid):
 
 
 def resident_mib(pid):
+    """The most that it was, pages of an inbox (runtime/exec/inbox.h) counted once in all ranks that have mapped them."""
     with open(f"/proc/{pid}/status") as file:
-        return next(int(line.split()[1]) / 1024 for line in file if line.startswith("VmHWM"))
+        most = next(int(line.split()[1]) for line in file if line.startswith("VmHWM"))
+    inbox = False
+    with open(f"/proc/{pid}/smaps") as file:
+        for line in file:
+            fields = line.split()
+            if "-" in fields[0]:
+                inbox = "memfd:pipewright-inbox" in line
+            elif inbox and fields[0] in ("Rss:", "Pss:"):
+                most -= int(fields[1]) * (1 if fields[0] == "Rss:" else -1)
+    return most / 1024
 
 
 def measure(start, request, ranks_of):
