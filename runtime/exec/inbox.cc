@@ -3,9 +3,11 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -19,7 +21,8 @@ namespace {
 
 // The file: a page with the key, one for the offers to each sender, memory.
 constexpr uint64_t kPage = 4096;
-constexpr int kOffers = 32;
+constexpr int kOffers = 64;
+constexpr int kLately = 1000;  // times that memory is given back
 static_assert(kOffers * sizeof(Offer) <= kPage && std::atomic<uint64_t>::is_always_lock_free);
 
 Offer* OffersTo(char* data, int sender) {
@@ -29,6 +32,8 @@ Offer* OffersTo(char* data, int sender) {
 uint64_t PageUp(uint64_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
 
 char* Map(int file, uint64_t size) {
+  rlimit limit = {};  // of addresses: there are none to spare then
+  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur != RLIM_INFINITY) return nullptr;
   void* data =
       mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file, 0);
   if (data == MAP_FAILED) return nullptr;
@@ -36,12 +41,61 @@ char* Map(int file, uint64_t size) {
   return static_cast<char*>(data);
 }
 
-// As much as the machine has, or may be had: only what is used takes memory.
-uint64_t MostMemory() {
+// As much as the machine has, or may be had: only what is used takes memory. Each of `ranks` maps as
+// much of all others: addresses end at 2^47.
+uint64_t MostMemory(int ranks) {
   uint64_t size = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+  size = std::min(size, (uint64_t{1} << 45) / static_cast<uint64_t>(ranks));
   rlimit limit = {};
   if (getrlimit(RLIMIT_FSIZE, &limit) == 0) size = std::min<uint64_t>(size, limit.rlim_cur);
   return size / kPage * kPage;
+}
+
+using Ranges = std::map<uint64_t, uint64_t>;  // begin: bytes
+
+void Add(Ranges& ranges, uint64_t begin, uint64_t bytes) {
+  auto after = ranges.lower_bound(begin);
+  if (after != ranges.end() && after->first == begin + bytes) {
+    bytes += after->second;
+    after = ranges.erase(after);
+  }
+  if (after != ranges.begin())
+    if (auto before = std::prev(after); before->first + before->second == begin) {
+      before->second += bytes;
+      return;
+    }
+  ranges.emplace(begin, bytes);
+}
+
+// Of the smallest range in which it fits; 0: of none.
+uint64_t Cut(Ranges& ranges, uint64_t bytes) {
+  auto best = ranges.end();
+  for (auto at = ranges.begin(); at != ranges.end(); ++at)
+    if (at->second >= bytes && (best == ranges.end() || at->second < best->second)) best = at;
+  if (best == ranges.end()) return 0;
+  const auto [begin, size] = *best;
+  ranges.erase(best);
+  if (size > bytes) ranges.emplace(begin + bytes, size - bytes);
+  return begin;
+}
+
+// Gives a range of the file its memory. Without, a write to it would end the process where the
+// system has none left. In parts: a signal would have a call begin anew.
+bool Fill(int file, uint64_t begin, uint64_t bytes) {
+  constexpr uint64_t kPart = 1 << 20;
+  for (uint64_t done = 0; done < bytes;) {
+    const uint64_t part = std::min(kPart, bytes - done);
+    if (fallocate(file, 0, static_cast<off_t>(begin + done), static_cast<off_t>(part)) == 0)
+      done += part;
+    else if (errno != EINTR)
+      return false;
+  }
+  return true;
+}
+
+bool Empty(int file, uint64_t begin, uint64_t bytes) {
+  return fallocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(begin),
+                   static_cast<off_t>(bytes)) == 0;
 }
 
 }  // namespace
@@ -52,51 +106,71 @@ struct Inbox::State {
     if (name.file >= 0) close(static_cast<int>(name.file));
   }
 
-  // The smallest range in which it fits: what is at the end, never used yet, comes last.
   uint64_t Take(uint64_t bytes) {
     std::lock_guard lock(mutex);
-    auto best = free.end();
-    for (auto at = free.begin(); at != free.end(); ++at)
-      if (at->second >= bytes && (best == free.end() || at->second < best->second)) best = at;
-    if (best == free.end()) return 0;
-    const auto [begin, size] = *best;
-    free.erase(best);
-    if (size > bytes) free.emplace(begin + bytes, size - bytes);
+    uint64_t begin = Cut(filled, bytes);
+    if (begin == 0) {
+      begin = Cut(empty, bytes);
+      if (begin == 0) return 0;
+      if (!Fill(file(), begin, bytes)) {
+        Empty(file(), begin, bytes);
+        Add(empty, begin, bytes);
+        return 0;
+      }
+      held += bytes;
+    }
+    used += bytes;
+    most = std::max(most, used);
+    Trim();
     return begin;
   }
 
   void Give(uint64_t begin, uint64_t bytes) {
     std::lock_guard lock(mutex);
-    auto after = free.lower_bound(begin);
-    if (after != free.end() && after->first == begin + bytes) {
-      bytes += after->second;
-      after = free.erase(after);
-    }
-    if (after != free.begin())
-      if (auto before = std::prev(after); before->first + before->second == begin) {
-        before->second += bytes;
-        return;
-      }
-    free.emplace(begin, bytes);
+    Add(filled, begin, bytes);
+    used -= bytes;
+    if (++given == kLately) given = 0, most_before = most, most = used;
+    Trim();
   }
+
+  // What was given back stays for the next, but not more than twice what was lately in use at once:
+  // sizes that change would leave gaps for ever, and one large minibatch its memory.
+  void Trim() {
+    while (held > 2 * std::max(most, most_before) && !filled.empty()) {
+      auto largest = std::max_element(filled.begin(), filled.end(), [](const auto& a, const auto& b) {
+        return a.second < b.second;
+      });
+      if (!Empty(file(), largest->first, largest->second)) return;
+      held -= largest->second;
+      Add(empty, largest->first, largest->second);
+      filled.erase(largest);
+    }
+  }
+
+  int file() const { return static_cast<int>(name.file); }
 
   InboxName name;
   char* data = nullptr;
   uint64_t memory = 0;  // where it begins in the file
   uint64_t made = 0;    // offers, twice
   std::mutex mutex;
-  std::map<uint64_t, uint64_t> free;  // begin: bytes; guarded by mutex
+  // The rest is guarded by mutex.
+  Ranges filled, empty;          // free, with memory and without
+  uint64_t held = 0, used = 0;   // bytes that have memory, and those of them not free
+  uint64_t most = 0, most_before = 0;  // that were used at once, of up to 2 * kLately times
+  int given = 0;
 };
 
 Inbox::Inbox(int senders) : state_(std::make_shared<State>()) {
   State& s = *state_;
   s.memory = kPage * (1 + static_cast<uint64_t>(senders));
-  const uint64_t size = MostMemory();
+  const uint64_t size = MostMemory(senders + 1);
   if (senders == 0 || size <= s.memory) return;
   const int file = memfd_create("pipewright-inbox", MFD_CLOEXEC);
   if (file < 0) return;
   s.name.file = file;
-  if (ftruncate(file, static_cast<off_t>(size)) == 0) s.data = Map(file, size);
+  if (ftruncate(file, static_cast<off_t>(size)) == 0 && Fill(file, 0, s.memory))
+    s.data = Map(file, size);
   if (!s.data) {
     close(file);
     s.name.file = -1;
@@ -107,7 +181,7 @@ Inbox::Inbox(int senders) : state_(std::make_shared<State>()) {
   s.name.key = (static_cast<uint64_t>(random()) << 32) | random();
   s.name.size = size;
   std::memcpy(s.data, &s.name.key, sizeof s.name.key);
-  s.free.emplace(s.memory, size - s.memory);
+  s.empty.emplace(s.memory, size - s.memory);
 }
 
 Inbox::~Inbox() = default;
@@ -146,11 +220,16 @@ std::unique_ptr<Outbox> Outbox::Open(const InboxName& name, int sender) {
   if (name.file < 0) return nullptr;
   const std::string path =
       "/proc/" + std::to_string(name.process) + "/fd/" + std::to_string(name.file);
+  // Another process may have this number here, and open what must not be opened again.
+  struct stat found = {};
+  if (stat(path.c_str(), &found) != 0 || !S_ISREG(found.st_mode) ||
+      static_cast<uint64_t>(found.st_size) != name.size)
+    return nullptr;
   const int file = open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (file < 0) return nullptr;
   uint64_t key = 0;
   char* data = nullptr;
-  // Another process may have this number here: only the right file begins with the key.
+  // Only the right file begins with the key.
   if (pread(file, &key, sizeof key, 0) == sizeof key && key == name.key)
     data = Map(file, name.size);
   close(file);

@@ -72,10 +72,11 @@ void MpiRequests::Post(const std::shared_ptr<MpiOperation>& operation) {
     }
   } catch (const Error& e) {
     op.error = e.what();
+    Keep(op);            // the sender may write to it, too
+    op.offers.clear();
   }
   op.left = op.requests.size();
   if (op.left == 0 || !op.error.empty()) {
-    if (op.left > 0) Keep(op);
     Complete(op);
   } else if (op.send) {
     Advance(op);  // a short one has left already

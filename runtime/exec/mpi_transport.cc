@@ -93,9 +93,10 @@ MpiOptions MpiOptionsFromEnvironment() {
 
 // Another rank of the host.
 struct HostRank {
-  int place = 0;                          // among the senders to this rank's inbox
-  std::unique_ptr<Outbox> outbox;         // null where its inbox cannot be mapped
-  std::map<int, uint64_t> sent, received;  // messages so far, by tag
+  int place = 0;                           // among the senders to this rank's inbox
+  std::unique_ptr<Outbox> outbox;          // null where its inbox cannot be mapped
+  bool writes = false;                     // it has mapped this rank's inbox
+  std::map<int, uint64_t> sent, received;  // messages so far, by tag, where they may go through one
 };
 
 struct MpiTransport::State {
@@ -126,7 +127,7 @@ struct MpiTransport::State {
     MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &host);
     crowded = Crowded(host);
     small = options.background_bytes;
-    if (options.inbox) Meet(host);
+    Meet(host, options.inbox);
     AllowShortSleeps();  // of the thread that will wait
     MPI_Comm_free(&host);
     size_t piece = std::clamp<size_t>(options.piece_bytes, 1, INT_MAX);
@@ -135,8 +136,8 @@ struct MpiTransport::State {
     if (options.background_progress && size > 1) thread = std::thread([this] { Background(); });
   }
 
-  // Finds the inboxes of the other ranks of the host.
-  void Meet(MPI_Comm host) {
+  // Finds the inboxes of the other ranks of the host. Collective, whether a rank wants any or not.
+  void Meet(MPI_Comm host, bool wanted) {
     struct Found {
       int rank;
       InboxName name;
@@ -144,19 +145,29 @@ struct MpiTransport::State {
     int ranks = 1, mine = 0;
     MPI_Comm_size(host, &ranks);
     MPI_Comm_rank(host, &mine);
-    inbox = std::make_unique<Inbox>(ranks - 1);
+    inbox = std::make_unique<Inbox>(wanted ? ranks - 1 : 0);
     Found found{rank, inbox->name()};
     std::vector<Found> all(ranks);
     constexpr int kBytes = sizeof found;
     CheckMpi(MPI_Allgather(&found, kBytes, MPI_BYTE, all.data(), kBytes, MPI_BYTE, host),
              "MPI_Allgather");
     // Senders are numbered by their place on the host, without the receiver.
+    std::vector<char> reached(ranks), reaches(ranks);
     for (int i = 0; i < ranks; ++i) {
-      if (i == mine) continue;
+      if (i == mine || !wanted) continue;
       HostRank& neighbour = neighbours[all[i].rank];
       neighbour.place = i < mine ? i : i - 1;
       neighbour.outbox = Outbox::Open(all[i].name, mine < i ? mine : mine - 1);
+      reached[i] = neighbour.outbox != nullptr;
     }
+    CheckMpi(MPI_Alltoall(reached.data(), 1, MPI_BYTE, reaches.data(), 1, MPI_BYTE, host),
+             "MPI_Alltoall");
+    bool any = false;
+    for (int i = 0; i < ranks; ++i) {
+      if (!reaches[i]) continue;
+      neighbours.at(all[i].rank).writes = any = true;
+    }
+    if (!any) inbox = nullptr;
   }
 
   ~State() {
@@ -241,15 +252,16 @@ struct MpiTransport::State {
 
   // Copies what the receiver has asked for already, or asks the sender to.
   void ThroughInbox(MpiOperation& op, HostRank& neighbour) {
+    if (op.send ? !neighbour.outbox : !neighbour.writes) return;
     const uint64_t message = (op.send ? neighbour.sent : neighbour.received)[op.tag]++;
     const std::vector<Region>& regions = op.bundle.regions;
     for (size_t i = 0; i < regions.size(); ++i) {
       if (regions[i].bytes <= small) continue;
-      if (op.send && neighbour.outbox &&
-          neighbour.outbox->Put(op.tag, message, i, regions[i])) {
+      if (op.send) {
+        if (!neighbour.outbox->Put(op.tag, message, i, regions[i])) continue;
         op.put.resize(regions.size());
         op.put[i] = true;
-      } else if (!op.send) {
+      } else {
         op.offers.resize(regions.size());
         op.offers[i] = inbox->Make(neighbour.place, op.tag, message, i, regions[i]);
       }
@@ -299,8 +311,8 @@ struct MpiTransport::State {
   size_t small = 0;  // regions of no more bytes are with MPI when they are posted
 
   // The rank's thread only.
-  std::unique_ptr<Inbox> inbox;
-  std::map<int, HostRank> neighbours;  // by rank: the others of this host, where there are inboxes
+  std::unique_ptr<Inbox> inbox;        // null where nobody else has mapped it
+  std::map<int, HostRank> neighbours;  // by rank: the others of this host, where inboxes are wanted
   microseconds between = kBetweenLooks;
   Clock::time_point disturbed{};  // as Patience says
 
@@ -323,8 +335,7 @@ int MpiTransport::size() const { return state_->size; }
 int MpiTransport::max_tag() const { return state_->max_tag; }
 
 std::shared_ptr<void> MpiTransport::Memory(size_t bytes) {
-  return state_->neighbours.empty() || bytes <= state_->small ? nullptr
-                                                              : state_->inbox->Allocate(bytes);
+  return !state_->inbox || bytes <= state_->small ? nullptr : state_->inbox->Allocate(bytes);
 }
 
 Token MpiTransport::Send(int peer, int tag, Bundle bundle, void*) {

@@ -1,6 +1,8 @@
 #include "runtime/exec/inbox.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -52,7 +54,7 @@ TEST(Inbox, OffersAreToOneSenderAndNotEndless) {
   std::vector<Offer*> offers;
   while (Offer* offer = pair.inbox.Make(0, 0, offers.size(), 0, {place.get(), 4}))
     offers.push_back(offer);
-  EXPECT_EQ(offers.size(), 32u);
+  EXPECT_EQ(offers.size(), 64u);
   EXPECT_FALSE(second->Put(0, 0, 0, Of(text)));
   EXPECT_TRUE(pair.inbox.Make(1, 0, 0, 0, {place.get(), 4}));
   EXPECT_TRUE(second->Put(0, 0, 0, Of(text)));
@@ -135,8 +137,68 @@ TEST(Inbox, MemoryIsUsedAgain) {
   // 20 of 50,000 bytes at most, each on pages of its own, and what lies between them.
   EXPECT_LT(highest - lowest, 3u << 20);
   held.clear();
-  const auto all = reinterpret_cast<uintptr_t>(inbox.Allocate(2 << 20).get());
+  const auto all = reinterpret_cast<uintptr_t>(inbox.Allocate(highest - lowest).get());
   EXPECT_EQ(all, lowest) << "what was given back is one range again";
+}
+
+uint64_t Held(const Inbox& inbox) {
+  struct stat file = {};
+  EXPECT_EQ(fstat(static_cast<int>(inbox.name().file), &file), 0);
+  return static_cast<uint64_t>(file.st_blocks) * 512;
+}
+
+// The worst order of sizes there is for memory that cannot be moved: each time twice as much at a
+// time, in gaps of half of that.
+TEST(Inbox, GapsAreGivenBack) {
+  Inbox inbox(1);
+  constexpr uint64_t kMost = 16 << 20;
+  std::vector<std::pair<std::shared_ptr<void>, uint64_t>> held, kept;
+  uint64_t live = 0, most = 0;
+  for (uint64_t size = 8192; size <= kMost; size *= 2) {
+    for (; live + size <= kMost; live += size) {
+      held.emplace_back(inbox.Allocate(size), size);
+      ASSERT_TRUE(held.back().first);
+      std::memset(held.back().first.get(), 1, size);
+      most = std::max(most, Held(inbox));
+    }
+    for (size_t i = 0; i < held.size(); ++i) {
+      if (i % 2) kept.push_back(held[i]);
+      else live -= held[i].second;
+    }
+    held.swap(kept);
+    kept.clear();
+  }
+  EXPECT_LE(most, 2 * kMost + (1 << 20));
+}
+
+TEST(Inbox, WhatWasUsedOnceIsGivenBack) {
+  Inbox inbox(1);
+  std::memset(inbox.Allocate(64 << 20).get(), 1, 64 << 20);
+  EXPECT_GE(Held(inbox), 64u << 20) << "the next minibatch may be alike";
+  for (int i = 0; i < 2000; ++i) inbox.Allocate(100000);
+  EXPECT_LE(Held(inbox), 1u << 20);
+  auto place = inbox.Allocate(64 << 20);
+  ASSERT_TRUE(place);
+  std::memset(place.get(), 1, 64 << 20);
+}
+
+// What is mapped is as large as the machine's memory: it would take what the rank needs itself.
+TEST(Inbox, NoneWhereAddressesAreLimited) {
+  Inbox other(1);
+  auto check = [&] {
+    rlimit limit = {};
+    getrlimit(RLIMIT_AS, &limit);
+    limit.rlim_cur = uint64_t{1} << 46;
+    if (setrlimit(RLIMIT_AS, &limit) != 0) _exit(1);
+    _exit(Inbox(1).Allocate(1) || Outbox::Open(other.name(), 0) ? 2 : 0);
+  };
+  EXPECT_EXIT(check(), testing::ExitedWithCode(0), "");
+}
+
+// Ranks of a large machine map all of each other: 2^47 bytes have to do for all of them.
+TEST(Inbox, AddressesSufficeForMany) {
+  EXPECT_LE(Inbox(1000).name().size, (uint64_t{1} << 45) / 1001);
+  EXPECT_GT(Inbox(1000).name().size, uint64_t{1} << 30);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <string>
 #include <vector>
 
 #include "plan/stage_graph.h"
@@ -14,12 +15,14 @@
 
 using namespace pipewright;
 
-// Bytes of memory that are the process's own.
+// Bytes of memory that are the process's own or shared with other ranks.
 static int64_t Resident() {
-  std::ifstream in("/proc/self/statm");
-  int64_t size = 0, resident = 0, shared = 0;
-  in >> size >> resident >> shared;
-  return (resident - shared) * sysconf(_SC_PAGESIZE);
+  std::ifstream in("/proc/self/status");
+  int64_t total = 0;
+  for (std::string line; std::getline(in, line);)
+    if (line.rfind("RssAnon:", 0) == 0 || line.rfind("RssShmem:", 0) == 0)
+      total += std::atoll(line.c_str() + line.find(':') + 1) << 10;
+  return total;
 }
 
 // Many steps, after which no buffer, request or memory may be left over.
@@ -33,6 +36,7 @@ static void Soak(Transport& transport, int steps) {
   c.message_words = 3000;
   c.options.check_messages = true;
   FakeBody body(c, transport.rank());
+  body.memory = [&](size_t bytes) { return transport.Memory(bytes); };
   int64_t before = 0;
   {
     Executor executor(c.plan, c.graph, c.groups, body, transport, c.options);
@@ -72,6 +76,7 @@ static int Run(const std::string& mode, Transport& transport) {
     if (mode == "kill") raise(SIGKILL);
     if (mode == "segfault") raise(SIGSEGV);
   });
+  body.memory = [&](size_t bytes) { return transport.Memory(bytes); };
   Executor executor(c.plan, c.graph, c.groups, body, transport);
   for (int i = 0; i < 3; ++i) executor.RunStep();
   if (mode == "vote late") Vote(transport, "saving", transport.rank() == 0 ? "disk full" : "");
