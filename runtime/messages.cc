@@ -22,8 +22,17 @@ at::Tensor EmptyTensor(at::IntArrayRef sizes, at::ScalarType type, const MemoryS
   const auto bytes = static_cast<size_t>(c10::multiply_integers(sizes)) * c10::elementSize(type);
   std::shared_ptr<void> place = memory ? memory(bytes) : nullptr;
   if (!place) return at::empty(sizes, type);
+  // As at::empty makes it: from_blob's could not be resized.
   void* data = place.get();
-  return at::from_blob(data, sizes, [place = std::move(place)](void*) {}, type);
+  auto* owner = new std::shared_ptr<void>(std::move(place));
+  at::DataPtr memory_of(data, owner, [](void* p) { delete static_cast<std::shared_ptr<void>*>(p); },
+                        at::kCPU);
+  auto tensor = at::detail::make_tensor<c10::TensorImpl>(
+      c10::Storage(c10::Storage::use_byte_size_t{}, bytes, std::move(memory_of),
+                   c10::GetAllocator(at::kCPU), /*resizable=*/true),
+      c10::DispatchKeySet(c10::DispatchKey::CPU), c10::scalarTypeToTypeMeta(type));
+  tensor.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
+  return tensor;
 }
 
 bool IsPlain(const at::Tensor& tensor) {
