@@ -126,24 +126,23 @@ Cuts CutsAtChildren(const Model& model, const SplitSpec& split) {
 
 Cuts CutsBetweenSubmodules(const Model& model, const SplitSpec& split) {
   Cuts cuts;
-  Regions regions;
+  const auto uncuttable = Uncuttable(model);
   std::string last;
-  bool any = false;
+  bool any = false, changed = false;  // changed: to another submodule, since the last cut
   int number = 0;
   for (const Node* node : model.graph->nodes()) {
-    bool inside = regions.inside;
-    regions.Pass(node);
     if (!IsOperation(node)) continue;
     std::string path;
     for (const std::string& name : ModuleStack(node))
       if (split.depth == 0 || std::count(name.begin(), name.end(), '.') < split.depth) path = name;
-    bool allowed = any && !inside && node->kind() != torch::jit::prim::ListUnpack;
-    if (allowed && path != last) {
+    changed = any && (changed || path != last);
+    if (changed && !uncuttable.count(node)) {
+      changed = false;
       ++number;
       if (split.keep_all || std::binary_search(split.keep.begin(), split.keep.end(), number))
         cuts[node] = "best by measured time";
     }
-    if (allowed || !any) last = path;
+    last = path;
     any = true;
   }
   return cuts;

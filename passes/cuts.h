@@ -2,6 +2,7 @@
 #pragma once
 #include <map>
 #include <string>
+#include <unordered_set>
 
 #include "passes/split.h"
 
@@ -27,6 +28,11 @@ struct Regions {
   bool no_grad_ = false;
   int vmaps_ = 0, autocasts_ = 0;
 };
+
+// The operations before which no cut should lie: it would part a region, a list, or a write in place
+// from what it changes, and be refused; or let a tensor cross whose sizes depend on the data, which
+// cannot be sent.
+std::unordered_set<const torch::jit::Node*> Uncuttable(const Model& model);
 
 Cuts CutsAtNames(const Model& model, const SplitSpec& split);
 Cuts CutsAtChildren(const Model& model, const SplitSpec& split);

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cctype>
 #include <cstdio>
 #include <map>
 #include <set>
@@ -20,7 +21,9 @@ namespace {
 // The operations in order, and what a cut before each would mean.
 struct Places {
   std::vector<const Node*> nodes;
-  std::vector<bool> allowed, hidden;  // hidden: parts a write from what it changes; empty: none
+  // hidden: parts a write from what it changes, or lets a tensor cross whose sizes nobody knows
+  // before; empty: none.
+  std::vector<bool> allowed, hidden;
   std::vector<int> crossing;          // tensors alive across the place before each node
 
   explicit Places(const Model& model) {
@@ -49,6 +52,7 @@ struct Places {
     }
     for (size_t i = 1; i < crossing.size(); ++i) crossing[i] += crossing[i - 1];
     ForbidHiddenWrites(model, position);
+    AvoidSizesOfData(model, position);
     for (const Node* node : model.graph->nodes())
       if (node->kind() == torch::jit::prim::ListConstruct && Grows(node->output())) {
         auto [first, last] = Users(model, position, node->output(), nodes.size());
@@ -105,6 +109,39 @@ struct Places {
     hidden.assign(nodes.size(), false);
     int depth = 0;
     for (size_t i = 0; i < nodes.size(); ++i) hidden[i] = (depth += forbidden[i]) > 0;
+  }
+
+  // Tensors whose sizes depend on the data (of nonzero, say) cannot be sent from rank to rank.
+  void AvoidSizesOfData(const Model& model,
+                        const std::unordered_map<const Node*, size_t>& position) {
+    std::set<std::string> known;
+    auto symbols = [](const std::vector<std::string>& shape) {
+      std::vector<std::string> found;
+      for (const std::string& size : shape)
+        for (size_t at = 0, end; at < size.size(); at = end) {
+          for (end = at; end < size.size() && (std::isalnum(size[end]) || size[end] == '_');) ++end;
+          if (end == at) ++end;
+          // A function's name has a parenthesis behind it.
+          else if (std::isalpha(size[at]) && (end == size.size() || size[end] != '('))
+            found.push_back(size.substr(at, end - at));
+        }
+      return found;
+    };
+    for (size_t i = model.first_input(); i < model.graph->inputs().size(); ++i)
+      if (const ValueMeta* meta = model.MetaOf(model.graph->inputs()[i]))
+        for (const std::string& symbol : symbols(meta->shape)) known.insert(symbol);
+    for (size_t i = 0; i < nodes.size(); ++i)
+      for (const Value* output : nodes[i]->outputs()) {
+        const ValueMeta* meta = model.MetaOf(output);
+        if (!meta || output->type()->kind() != c10::TypeKind::TensorType) continue;
+        const std::vector<std::string> sizes = symbols(meta->shape);
+        if (std::all_of(sizes.begin(), sizes.end(),
+                        [&](const std::string& symbol) { return known.count(symbol) > 0; }))
+          continue;
+        hidden.resize(nodes.size());
+        const size_t last = Users(model, position, output, i).second;
+        for (size_t k = i + 1; k <= last; ++k) hidden[k] = true;
+      }
   }
 
   // Whether something may be appended to the list: one object, which one module holds.
@@ -237,6 +274,14 @@ Cuts BySize(const Model& model, const SplitSpec& split, const Places& places) {
 }
 
 }  // namespace
+
+std::unordered_set<const Node*> Uncuttable(const Model& model) {
+  const Places places(model);
+  std::unordered_set<const Node*> nodes;
+  for (size_t i = 0; i < places.nodes.size(); ++i)
+    if (!places.Allowed(i)) nodes.insert(places.nodes[i]);
+  return nodes;
+}
 
 Cuts CutsByCost(const Model& model, const SplitSpec& split) {
   Places places(model);

@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 
+#include "passes/gradients.h"
 #include "passes/memory.h"
 #include "plan/error.h"
 
@@ -34,6 +35,7 @@ class Isolator {
     CollectUses(writes);
     for (const Write& write : writes) Check(write);
     Clone();
+    CopyBuffersThatAreKept();
   }
 
  private:
@@ -135,6 +137,40 @@ class Isolator {
       assignment_.notes.emplace_back(module, "clones " + name + ", which it writes to");
       assignment_.module_of[none->node()] = assignment_.module_of[clone] = module;
       for (const torch::jit::Use& use : own) use.user->replaceInput(use.offset, clone->output());
+    }
+  }
+
+  // What an operation takes may be kept for its backward, before which other microbatches run
+  // forward and write: of a buffer that is written it takes a copy.
+  void CopyBuffersThatAreKept() {
+    const auto gradient = ValuesWithGradient(model_);
+    auto is_buffer = [&](const Write& use) {
+      return IsWeight(use.value) && model_.weights[use.value->offset()].kind != "parameter";
+    };
+    for (const auto& [id, uses] : uses_) {
+      if (std::none_of(uses.begin(), uses.end(), is_buffer)) continue;
+      for (const Write& use : uses) {
+        Node* node = use.node;
+        std::vector<Write> writes;
+        CollectWrites(node, 0, writes);
+        auto has_gradient = [&](const Value* value) { return gradient.count(value) > 0; };
+        auto in_memory = [&](const Value* value) {
+          return HasMemory(value) && global_.Find(value) == id;
+        };
+        if (node == model_.graph->return_node() || !node->blocks().empty() || !writes.empty() ||
+            use.value->type()->kind() != c10::TypeKind::TensorType ||
+            std::any_of(node->outputs().begin(), node->outputs().end(), in_memory) ||
+            std::none_of(node->inputs().begin(), node->inputs().end(), has_gradient))
+          continue;
+        torch::jit::WithInsertPoint before(node);
+        Value* none = model_.graph->insertConstant(c10::IValue());
+        Node* clone =
+            model_.graph->insertNode(model_.graph->create(c10::aten::clone, {use.value, none}, 1));
+        clone->copyMetadata(node);
+        if (use.top == node)
+          assignment_.module_of[none->node()] = assignment_.module_of[clone] = Module(node);
+        node->replaceInputWith(use.value, clone->output());
+      }
     }
   }
 

@@ -3,7 +3,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 from models_test import BATCH
-from support import CompilerTest, pipe_split, unittest
+from support import CompilerTest, export, pipe_split, unittest
 
 
 class Values(CompilerTest):
@@ -112,6 +112,27 @@ class Values(CompilerTest):
 
         _, package = self.check(InPlace(), [torch.randn(3, 4)], modules=3)
         self.assertIn("torch.clone", self.code(package, 1))
+
+    def test_sizes_of_data_stay_where_they_are_made(self):
+        class Chosen(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.l = nn.ModuleList(nn.Linear(4, 4) for _ in range(8))
+
+            def forward(self, x):
+                for i in range(0, 8, 2):
+                    rows = torch.nonzero(x[:, 0] > 0)[:, 0]
+                    y = torch.tanh(self.l[i + 1](torch.relu(self.l[i](x[rows]))))
+                    x = x.index_add(0, rows, y)
+                return x
+
+        export(Chosen(), [torch.randn(6, 4)], self.at / "model.pt2", {"x": {0: BATCH}})
+        for split, *options in (("equal:3",), ("balanced:4",), ("profile:2", "--microbatch", "6")):
+            with self.subTest(split):
+                manifest, _ = self.compile(self.at / "model.pt2", "--split", split, *options)
+                self.assertEqual(len(manifest["modules"]), int(split[-1]))
+                self.assertEqual([v for v in manifest["values"]
+                                  if any("u" in str(size) for size in v.get("shape", []))], [])
 
     def test_factors_of_sixteen_bits_in_place(self):
         class Scale(nn.Module):

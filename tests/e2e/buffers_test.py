@@ -1,0 +1,71 @@
+"""Buffers that forward writes and computes with: every schedule gives PyTorch's bits."""
+import copy
+import json
+import unittest
+
+import torch
+import torch.nn as nn
+from safetensors.torch import save_file
+
+from support import SGD, Case, export
+
+
+class Ranges(nn.Module):
+    """Divides by the largest value that it has seen, and takes a moving mean off."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 6), nn.Linear(6, 6)
+        self.register_buffer("largest", torch.full((), 1e-3))
+        self.register_buffer("means", torch.zeros(2, 6))
+        self.register_buffer("calls", torch.zeros((), dtype=torch.long))
+
+    def forward(self, x):
+        y = self.a(x)
+        self.largest.copy_(torch.maximum(self.largest, y.detach().abs().max()))
+        self.calls += 1
+        y = torch.tanh(y / self.largest)
+        self.means[0].lerp_(y.detach().mean(0), 0.1)
+        return x + self.b(y * (1 + self.means[0]) * self.means.cos()[1] - self.means[1])
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(Ranges() for _ in range(4))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+class Buffers(Case):
+    def test_what_backward_keeps_of_them_is_of_its_microbatch(self):
+        torch.manual_seed(0)
+        model = Net().train()
+        export(model, torch.randn(3, 6), self.path("net.pt2"))
+        package = self.compile("net.pt2", "net.pkg", "--split", "children:layers")
+        save_file({"x": torch.randn(48, 6), "y": torch.randn(48, 6)}, self.path("data.safetensors"))
+        job = {"data": {"tensors": "data.safetensors", "inputs": {"x": "x"}, "target": "y"},
+               "loss": "mse", "optimizer": SGD, "schedule": "1f1b", "microbatches": 4,
+               "microbatch_size": 3, "steps": 5, "body": "autograd"}
+        expected = self.train_pytorch(copy.deepcopy(model), job)
+        for ranks, stages, place, schedules in (
+                (1, [0, 0, 0, 0], [0], ["gpipe"]), (2, [0, 0, 1, 1], [0, 1], ["gpipe", "1f1b", "zb1p"]),
+                (2, [0, 1, 2, 3], [0, 1, 0, 1], ["interleaved"]),
+                (2, [0, 1, 2, 3], [0, 1, 1, 0], ["zbv"])):
+            conf = self.path("conf.json")
+            conf.write_text(json.dumps({
+                "module_to_stage_map": stages,
+                "stage_to_rank_map": {str(s): [rank] for s, rank in enumerate(place)}}))
+            for schedule in schedules:
+                for changes in ({}, {"body": "lists"}, {"recompute": True}):
+                    with self.subTest(ranks=ranks, schedule=schedule, **changes):
+                        ours = self.train(package, {**job, "schedule": schedule, **changes}, ranks,
+                                          False, conf)
+                        self.assert_same_run(ours, expected)
+
+
+if __name__ == "__main__":
+    unittest.main()
