@@ -29,9 +29,9 @@ struct Regions {
   int vmaps_ = 0, autocasts_ = 0;
 };
 
-// The operations before which no cut should lie: it would part a region, a list, or a write in place
-// from what it changes, and be refused; or let a tensor cross whose sizes depend on the data, which
-// cannot be sent.
+// The operations before which no cut should lie: it would part a region, a list, or a write in
+// place from what it changes, and be refused; or let a tensor cross whose sizes depend on the data,
+// which cannot be sent.
 std::unordered_set<const torch::jit::Node*> Uncuttable(const Model& model);
 
 Cuts CutsAtNames(const Model& model, const SplitSpec& split);

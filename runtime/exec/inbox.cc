@@ -41,8 +41,8 @@ char* Map(int file, uint64_t size) {
   return static_cast<char*>(data);
 }
 
-// As much as the machine has, or may be had: only what is used takes memory. Each of `ranks` maps as
-// much of all others: addresses end at 2^47.
+// As much as the machine has, or may be had: only what is used takes memory. Each of `ranks` maps
+// as much of all others: addresses end at 2^47.
 uint64_t MostMemory(int ranks) {
   uint64_t size = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
   size = std::min(size, (uint64_t{1} << 45) / static_cast<uint64_t>(ranks));
@@ -137,9 +137,8 @@ struct Inbox::State {
   // sizes that change would leave gaps for ever, and one large minibatch its memory.
   void Trim() {
     while (held > 2 * std::max(most, most_before) && !filled.empty()) {
-      auto largest = std::max_element(filled.begin(), filled.end(), [](const auto& a, const auto& b) {
-        return a.second < b.second;
-      });
+      auto smaller = [](const auto& a, const auto& b) { return a.second < b.second; };
+      auto largest = std::max_element(filled.begin(), filled.end(), smaller);
       if (!Empty(file(), largest->first, largest->second)) return;
       held -= largest->second;
       Add(empty, largest->first, largest->second);

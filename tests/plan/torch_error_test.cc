@@ -5,7 +5,7 @@
 namespace pipewright {
 
 TEST(TorchError, KeepsWhatIsForPeople) {
-  EXPECT_EQ(WithoutBacktrace("\nsizes do not match\nException raised from infer at x.cpp:1\n#0 f\n"),
+  EXPECT_EQ(WithoutBacktrace("\nsizes do not match\nException raised from f at x.cpp:1\n#0 f\n"),
             "sizes do not match");
   EXPECT_EQ(WithoutBacktrace("of __torch__.Module0 (of Python compilation unit at: 0x55d0) and on"),
             "of Module0 and on");
