@@ -206,7 +206,12 @@ void MakePlan(const Request& request) {
   } else {
     schedule = ScheduleOf(request, graph);
   }
-  ValidateSchedule(schedule, graph);
+  try {
+    ValidateSchedule(schedule, graph);
+  } catch (const Error& e) {
+    if (!IsFile(request.schedule)) throw;
+    throw Error(request.schedule, e.what());
+  }
   if (request.schedule != "zb-auto") CheckMemory(request, schedule);
   if (!asynchronous) loop = Synchronous(schedule);
   bool several = schedule.steps > 1;  // a file may hold steps in a row

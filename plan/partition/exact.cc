@@ -196,6 +196,10 @@ void Search::Run(Clock::time_point start) {
   std::vector<Visit> stack;
   int64_t visits = 0;
   const int64_t most_ticks = options.ticks ? *options.ticks : INT64_MAX;
+  double most_bytes = 0;
+  for (const DeviceClass& device : problem.devices)
+    if (device.count > 0)
+      most_bytes = std::max(most_bytes, device.host ? kInfinity : device.memory_bytes * (1 + 1e-9));
   for (size_t larger = 1; larger < count; ++larger) {
     ticks += 20 + 2 * static_cast<int64_t>(states);
     if (!FindPossible(static_cast<int>(larger))) continue;
@@ -220,6 +224,10 @@ void Search::Run(Clock::time_point start) {
       stage.Add(link.unit);
       ++visits;
       ticks += 40 + 12 * static_cast<int64_t>(graph.nets_of[link.unit].size());
+      if (stage.static_bytes + stage.stash_bytes > most_bytes) {  // a larger stage holds even more
+        stage.Remove(link.unit);
+        continue;
+      }
       if (first_live[link.set] <= last_live[link.set])
         Extend(static_cast<int>(larger), link.set, stage);
       stack.push_back({link.set, up.first[link.set], link.unit});

@@ -11,6 +11,7 @@
 #include "plan/partition/multilevel.h"
 #include "plan/partition/nearby.h"
 #include "plan/partition/pack.h"
+#include "plan/partition/shares.h"
 #include "plan/partition/uneven.h"
 #include "plan/partition/up_sets.h"
 #include "plan/partition/windows.h"
@@ -29,8 +30,7 @@ static bool ManyKinds(const PartitionProblem& problem) {
   return kinds > 1 && DeviceStates(problem) > (host ? 2'000 : 100);
 }
 
-constexpr int kFillTicks = 6;      // of a step of filling stages
-constexpr double kForLast = 0.22;  // of the ticks: what comes after partitions from coarser graphs
+constexpr int kFillTicks = 6;  // of a step of filling stages
 
 int64_t ExactSets(const UnitGraph& graph, const FastOptions& options) {
   int64_t units = static_cast<int64_t>(graph.units.size()) + 1;
@@ -111,7 +111,7 @@ struct Fast {
       if (!options.fresh) orders = staged;
     }
     for (const std::vector<int>& order : orders) {
-      if (load < kInfinity && ticks < Share(kForLast)) break;
+      if (ticks < (load < kInfinity ? Share(share::kLast) : 0) && &order != &orders[0]) break;
       int64_t steps = 0, moves = 12 * options.pairs, all = moves;
       OrderCuts cuts = CutOrder(problem, graph, resources, order, load, options.pairs, steps);
       ticks -= 150 * GraphSize(graph) - steps * StepTicks();
@@ -140,8 +140,8 @@ struct Fast {
     int n = static_cast<int>(graph.units.size());
     MultilevelOptions level;
     for (int run = first_run; run < runs && !Optimal(); ++run) {
-      int64_t own = std::min(StepsTo(kForLast), Share(0.4) / StepTicks());
-      if (own == 0 && !best.options.empty()) return;
+      int64_t own = std::min(StepsTo(share::kLast), Share(share::kLevels) / StepTicks());
+      if (own == 0 && (run > 0 || !best.options.empty())) return;
       // Where loads are far over an even share, by replicas or dear transfers, stages of several
       // sizes are tried.
       double size = StageSize();
@@ -190,7 +190,7 @@ struct Fast {
   }
 
   void PackStages() {
-    int64_t steps = std::min(ticks, Share(0.8)) / kPackTicks, all = steps;
+    int64_t steps = std::min(ticks, Share(share::kPack)) / kPackTicks, all = steps;
     StagedUnits units = PackedStages(problem, graph, bound, load, steps);
     if (!units.options.empty()) OfferOrder(OrderByStage(CandidateOrders(graph)[0], units));
     ticks -= (all - steps) * kPackTicks;
@@ -225,11 +225,11 @@ struct Fast {
 
   // Filled one after the other, else packed in any order, to within 1 % of the bound; then closer.
   void FillStages() {
-    if (!FillWithin(0.2, {1.01}, 1)) PackStages();
+    if (!FillWithin(share::kFill, {1.01}, 1)) PackStages();
     for (size_t width = 4; load > bound * 1.01 && width <= 64; width *= 4)
-      FillWithin(0.25, {1.01}, width);
+      FillWithin(share::kWide, {1.01}, width);
     for (size_t width : {1, 4})
-      if (load <= bound * 1.01) FillWithin(0.15, {1.005, 1.0025}, width);
+      if (load <= bound * 1.01) FillWithin(share::kClose, {1.005, 1.0025}, width);
   }
 
   // A search of what is a small graph where units that are tied are one.
@@ -240,7 +240,7 @@ struct Fast {
     small.below = load;
     small.tied = false;
     small.start = nullptr;
-    int64_t own = Share(0.6), all = own;
+    int64_t own = Share(share::kTied), all = own;
     small.ticks = &own;
     PartitionResult result = FastPartition(problem, tied->graph, small);
     ticks -= all - own;
@@ -252,7 +252,7 @@ struct Fast {
     for (double tie : {0.03, 0.01, 0.003, kInfinity})
       for (double sum_weight : {1.0, 0.2}) {
         if (Optimal()) return;
-        const int64_t all = Share(0.02) / StepTicks();
+        const int64_t all = Share(share::kBalance) / StepTicks();
         int64_t moves = all;
         Coarser tied = GroupTied(graph, best.stage_of, problem.transfer_latency, tie * load);
         StagedUnits units{best.options, std::vector<int>(tied.graph.units.size())};
@@ -279,7 +279,7 @@ struct Fast {
     std::iota(order.begin(), order.end(), 0);
     order = OrderByStage(order, best);
     for (int round = 0; round < options.rounds && result.objective > bound * (1 + 1e-12); ++round) {
-      int64_t own = std::min(Share(0.15), ticks / 2), all = own;
+      int64_t own = std::min(Share(share::kNearby), ticks / 2), all = own;
       PartitionResult nearby = SearchNearby(problem, graph, order, result, options, free, own);
       ticks -= all - own;
       if (!nearby.feasible || nearby.objective >= result.objective) break;
@@ -308,6 +308,14 @@ static PartitionResult Settle(const PartitionProblem& problem, const UnitGraph& 
   exact.max_sets = ExactSets(graph, options);
   exact.ticks = &ticks;
   exact.sequence = options.sequence;
+  // Where nothing is known, memory binds: first what is not far over the bound, which is soon done.
+  for (double factor : {1.01, 1.1, 1.5, 3.0}) {
+    if (known.feasible || known.lower_bound * factor >= options.below) break;
+    exact.below = known.lower_bound * factor;
+    PartitionResult found = SearchBetter(problem, graph, known, exact);
+    if (found.feasible) return found;
+  }
+  exact.below = known.objective;
   return SearchBetter(problem, graph, known, exact);
 }
 
@@ -331,8 +339,8 @@ PartitionResult FastPartition(const PartitionProblem& problem, const UnitGraph& 
   const double bound = result.lower_bound;
   Fast fast{problem, graph, options, resources, bound, ticks, ticks, {}, options.below};
   if (options.start) fast.Offer(*options.start);
-  bool large = graph.units.size() > 40;  // smaller ones an exact search settles at once
   bool narrow = !options.wide && IsNarrow(graph, options, ticks);
+  bool large = graph.units.size() > 40 || !narrow;  // others an exact search settles at once
   int runs =
       std::clamp(options.units / std::max<int>(static_cast<int>(graph.units.size()), 1), 2, 6);
   // In a wide graph the orders' cuts are dear: with a good partition at hand few need be looked at.
@@ -355,7 +363,7 @@ PartitionResult FastPartition(const PartitionProblem& problem, const UnitGraph& 
       result = ResultOfStages(problem, graph, fast.best);
       result.lower_bound = bound;
     }
-    int64_t some = std::min(fast.Share(0.3), ticks), all = some;
+    int64_t some = std::min(fast.Share(share::kExact), ticks), all = some;
     result = Settle(problem, graph, result, options, some);
     ticks -= all - some;
     if (result.proven) return result;

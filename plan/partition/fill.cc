@@ -69,7 +69,8 @@ struct Fill {
 
   // Whether the rest can still be done, and a place among the best.
   void Offer(int from, double value_before, int stages_left) {
-    if (stage.Load({0, 1}, 0) > options.most) return;
+    const int behind = options.from_end ? options.stages - 1 - stages_left : stages_left;
+    if (stage.Load({0, 1}, behind) > options.most) return;
     double work = all[from].work + stage.device_time;
     if (total - work > stages_left * options.most * (1 + 1e-9)) return;
     double count = static_cast<double>(chosen.size()) * options.small * options.most;

@@ -62,7 +62,7 @@ struct Multilevel {
     StagedUnits best;
     double least = kInfinity;
     for (const std::vector<int>& order : orders) {
-      if (steps <= 0 && !best.options.empty()) break;
+      if (steps <= 0 && &order != &orders[0]) break;
       OrderCuts cuts = CutOrder(problem, graph, resources, order, least, options.pairs, steps);
       if (!cuts.stages.empty()) least = cuts.objective, best = StagesOfCuts(order, cuts);
     }
@@ -167,7 +167,7 @@ StagedUnits MultilevelPartition(const PartitionProblem& problem, const UnitGraph
     const UnitGraph& here = level > 0 ? levels[level - 1].graph : graph;
     if (units.options.empty() || static_cast<int>(here.units.size()) <= 6 * search.stages + 150) {
       StagedUnits other = search.Start(here);
-      if (!units.options.empty()) search.Settle(here, other);
+      if (!units.options.empty() && !other.options.empty()) search.Settle(here, other);
       if (search.Load(here, other) < search.Load(here, units)) units = other;
     }
     if (units.options.empty()) continue;

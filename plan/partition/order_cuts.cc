@@ -125,8 +125,13 @@ static OrderCuts CutBlocks(const PartitionProblem& problem, const Chain& chain,
   last_live[n] = 0;
   CutRoom room(problem, chain, resources, below);
   std::vector<char> possible(states);
-  bool varies = problem.in_flight == InFlight::k1F1B;
-  double limit = below * problem.max_replicas;
+  double limit = below * problem.max_replicas, most_bytes = 0;
+  for (const DeviceClass& device : problem.devices)
+    if (device.count > 0)
+      most_bytes =
+          std::max(most_bytes, device.host ? kInfinity : device.memory_bytes * (1 + 1e-12));
+  const bool limited = most_bytes < kInfinity;
+  const bool varies = limited && problem.in_flight == InFlight::k1F1B;
   std::vector<double> least(n, kInfinity);  // time of each block on its best device
   for (int b = 0; b < n; ++b)
     for (const DeviceClass& device : problem.devices)
@@ -162,6 +167,7 @@ static OrderCuts CutBlocks(const PartitionProblem& problem, const Chain& chain,
       const StageSums& block = chain.blocks[end];
       work += least[end];
       stage.Add(block);
+      if (stage.static_bytes + stage.stash_bytes > most_bytes) break;
       taken += 1 + static_cast<int64_t>(chain.begin[end + 1] - chain.begin[end]) / 2;
       for (size_t t = chain.begin[end]; t < chain.begin[end + 1]; ++t) {
         const Chain::Touch& touch = chain.touches[t];
@@ -192,7 +198,7 @@ static OrderCuts CutBlocks(const PartitionProblem& problem, const Chain& chain,
         auto step =  // ascending by `from`
             std::lower_bound(resources.steps[o].begin(), after_all, first_live[end],
                              [](const Resources::Step& a, int state) { return a.from < state; });
-        taken += (last_live[end] - first_live[end]) / 8;
+        taken += (last_live[end] - first_live[end]) / (varies ? 1 : 8) + (limited ? 4 : 0);
         for (; step != after_all && step->from <= last_live[end]; ++step) {
           if (after[step->from] >= here[step->to]) continue;
           if (varies) load = stage.Load(problem, resources.options[o], step->devices_after);

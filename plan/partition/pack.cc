@@ -9,7 +9,7 @@ namespace pipewright {
 
 namespace {
 
-constexpr int kMoves = 12;     // at random, after each that puts others out
+constexpr int kMoves = 30;     // at random, after each that puts others out
 constexpr size_t kPairs = 12;  // of a bin's units, pairs of which are put out
 
 // A bin for each device that is no CPU, the fastest first, as many as there can be stages.
@@ -43,6 +43,13 @@ struct Packer : UnitBins {
     return most * problem.devices[options[bin].device_class].speed;
   }
 
+  // Whether a bin can be a stage with the units that `undo` has moved, and there is an order.
+  bool Possible(int bin) {
+    bool keeps = members[bin].size() > undo.size() && Load(bin) <= most;
+    for (auto [u, was] : undo) keeps = keeps && (bin_of[u] < 0 || KeepsOrder(u, bin_of[u]));
+    return keeps || (sums[bin].Load(problem, options[bin], 0) <= most && Order());
+  }
+
   // Puts the last unit of `out` into the bin with all that lies between, and `first` and `second`
   // out of it. False: that is too much, or closes a cycle; then nothing has changed.
   bool Place(int bin, int first = -1, int second = -1) {
@@ -57,13 +64,8 @@ struct Packer : UnitBins {
     for (int u : {first, second})
       if (u >= 0) move(u, -1);
     for (int u : between) move(u, bin);
-    if (undo.empty()) {
-      FindFar(unit);
-      if (far[bin]) return false;
-    }
     move(unit, bin);
-    bool possible = Load(bin) <= most && (undo.size() == 1 || Sort());
-    if (!possible) {
+    if (!Possible(bin)) {
       std::reverse(undo.begin(), undo.end());
       for (auto [u, was] : undo) {
         if (bin_of[u] >= 0) Take(u);
@@ -130,11 +132,15 @@ struct Packer : UnitBins {
       const std::vector<int>& list = members[b];
       steps -= 1 + static_cast<int64_t>(list.size() * std::min(list.size(), kPairs)) / 4;
       double with = sums[b].device_time + time, room = MostWork(b);
+      double bytes = BinBytes(b) + UnitBytes(unit, b), most_bytes = MostBytes(b);
       for (size_t i = 0; i < list.size(); ++i) {
         double left = with - graph.units[list[i]].device_time;
-        if (left <= room) found.push_back({cost(list[i]), b, list[i], -1});
+        double bytes_left = bytes - UnitBytes(list[i], b);
+        if (left <= room && bytes_left <= most_bytes)
+          found.push_back({cost(list[i]), b, list[i], -1});
         for (size_t j = i + 1; j < list.size() && j < kPairs; ++j)
-          if (left - graph.units[list[j]].device_time <= room)
+          if (left - graph.units[list[j]].device_time <= room &&
+              bytes_left - UnitBytes(list[j], b) <= most_bytes)
             found.push_back({cost(list[i]) + cost(list[j]), b, list[i], list[j]});
       }
     }
@@ -179,12 +185,19 @@ struct Packer : UnitBins {
       double room = MostWork(to) - sums[to].device_time - a;
       if (room >= 0) {
         Take(unit);
-        FindFar(unit);
-        Put(unit, !far[to] && LoadWith(to, unit) <= most ? to : from);
+        bool fits = LoadWith(to, unit) <= most, keeps = fits && KeepsOrder(unit, to);
+        if (fits && !keeps) FindFar(unit), fits = !far[to];
+        Put(unit, fits ? to : from);
+        if (!fits || keeps || Order()) continue;
+        Take(unit);
+        Put(unit, from);
       } else if (room + b >= 0 && sums[from].device_time + b - a <= MostWork(from)) {
         Take(unit), Take(other);
         Put(unit, to), Put(other, from);
-        if (Load(to) <= most && Load(from) <= most && Sort()) continue;
+        if (Load(to) <= most && Load(from) <= most) {
+          bool shared = members[to].size() > 1 && members[from].size() > 1;
+          if ((shared && KeepsOrder(unit, to) && KeepsOrder(other, from)) || Order()) continue;
+        }
         Take(unit), Take(other);
         Put(unit, from), Put(other, to);
       }
@@ -210,6 +223,7 @@ struct Packer : UnitBins {
     out.clear();
     for (int u = 0; u < Units(); ++u)
       if (bin_of[u] < 0) out.push_back(u);
+    Order();
     std::stable_sort(out.begin(), out.end(), [&](int a, int b) {
       return graph.units[a].device_time < graph.units[b].device_time;
     });
@@ -226,7 +240,7 @@ struct Packer : UnitBins {
       Shuffle();
     }
     StagedUnits units;
-    if (!out.empty() || !Sort()) return units;
+    if (!out.empty() || !Order()) return units;
     units.stage_of.resize(Units());
     for (int bin : queue) {
       for (int u : members[bin]) units.stage_of[u] = static_cast<int>(units.options.size());

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "plan/error.h"
 #include "plan/partition/pair_links.h"
 #include "plan/partition/pair_loads.h"
 #include "plan/partition/refine.h"
@@ -72,8 +73,28 @@ static PartitionProblem WithoutIdleDevices(PartitionProblem problem) {
   return problem;
 }
 
+// Every device has links to and from every other.
+static void CheckPairLinks(const PartitionProblem& problem) {
+  size_t needed = 2;
+  for (const DeviceClass& device : problem.devices) {
+    if (device.host || device.count == 0) continue;
+    int last = device.numbers.empty() ? device.count - 1 : device.numbers.back();
+    needed = std::max(needed, static_cast<size_t>(last) + 1);
+  }
+  bool square = problem.pair_links.size() >= needed;
+  for (const auto& row : problem.pair_links) square = square && row.size() >= needed;
+  if (!square)
+    throw Error("partition",
+                "links between pairs are " + std::to_string(problem.pair_links.size()) +
+                    " rows, and every device, of at least two, needs a row and a column",
+                "leave pair_links empty where each device has a link of its own");
+}
+
 PartitionResult SolvePartition(const PartitionProblem& given, const SolveOptions& options) {
-  if (!given.pair_links.empty()) return SolvePairLinks(given, options);
+  if (!given.pair_links.empty()) {
+    CheckPairLinks(given);
+    return SolvePairLinks(given, options);
+  }
   const PartitionProblem problem = WithoutIdleDevices(given);
   UnitGraph graph = BuildUnits(problem, Merge::kLossless), apart;
   FastOptions fast = WithEffort(options.effort);

@@ -6,6 +6,7 @@
 #include "plan/partition/exact.h"
 #include "plan/partition/pack.h"
 #include "plan/partition/refine.h"
+#include "plan/partition/shares.h"
 
 namespace pipewright {
 
@@ -144,11 +145,8 @@ static StagedUnits PackedUneven(const PartitionProblem& problem, const UnitGraph
     if (device.host && device.count > 0) return packed;
   std::optional<Coarser> tied = TiedUnits(problem, graph, bound);
   if (!tied) return packed;
-  // Packing does not see what a stage's place asks of its memory: it may be in vain.
-  bool limited = false;
-  for (const DeviceClass& device : problem.devices)
-    limited = limited || (device.count > 0 && device.memory_bytes < kInfinity);
-  int64_t steps = ticks / (limited ? 5 : 2) / kPackTicks, all = steps;
+  auto own = static_cast<int64_t>(share::kPackUneven * static_cast<double>(ticks));
+  int64_t steps = own / kPackTicks, all = steps;
   packed = PackedStages(problem, tied->graph, bound, kInfinity, steps);
   ticks -= (all - steps) * kPackTicks;
   if (problem.stages > 0 && static_cast<int>(packed.options.size()) != problem.stages) return {};
@@ -169,8 +167,8 @@ PartitionResult UnevenPartition(const PartitionProblem& problem, const UnitGraph
   int64_t whole = FastTicks(graph);
   int64_t& ticks = options.ticks ? *options.ticks : whole;
   // A search with so many ticks of those that are left.
-  auto search = [&](const PartitionProblem& on, FastOptions part, double share) {
-    int64_t own = static_cast<int64_t>(share * static_cast<double>(ticks)), all = own;
+  auto search = [&](const PartitionProblem& on, FastOptions part, double of_left) {
+    auto own = static_cast<int64_t>(of_left * static_cast<double>(ticks)), all = own;
     part.ticks = &own;
     PartitionResult found = FastPartition(on, graph, part);
     ticks -= all - own;
@@ -192,7 +190,7 @@ PartitionResult UnevenPartition(const PartitionProblem& problem, const UnitGraph
   } else if (start.options.empty() && problem.max_replicas == 1) {
     FastOptions first = turn;
     first.below = kInfinity;  // loads of other devices
-    PartitionResult equal = search(WithEqualDevices(problem), first, 0.45);
+    PartitionResult equal = search(WithEqualDevices(problem), first, share::kEqual);
     if (equal.feasible) start = StagesOfResult(graph, equal);
     if (!start.options.empty() && !AssignDevices(problem, graph, kInfinity, start)) start = {};
     if (!packed.options.empty() &&
@@ -212,7 +210,8 @@ PartitionResult UnevenPartition(const PartitionProblem& problem, const UnitGraph
     turn.start = start.options.empty() ? nullptr : &start;
     turn.below = best.objective;
     turn.fresh = options.fresh && round == 0 && !close;
-    PartitionResult found = search(problem, turn, round == 0 ? 0.7 : 0.5);
+    PartitionResult found =
+        search(problem, turn, round == 0 ? share::kFirstTurn : share::kOtherTurn);
     if (!found.feasible || found.objective >= best.objective * (1 - 1e-9)) break;
     best = found;
     if (best.proven || problem.max_replicas > 1) break;

@@ -1,6 +1,7 @@
 // Units in bins that are to become stages: no order of the bins is kept, only that there be one.
 #pragma once
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "plan/partition/bits.h"
@@ -23,10 +24,14 @@ struct UnitBins {
   std::vector<int> queue, waiting;
   std::vector<char> far, reached;
   std::vector<int> between;  // after FindBetween
+  const bool placed;        // whether memory depends on what comes after a stage
+  std::vector<int> behind;  // bins after each, as of the last Order
+  std::vector<std::pair<int, int>> next_bins;  // heap: how many may be behind a bin, and the bin
   Bits before_rest, after_rest;
 
   UnitBins(const PartitionProblem& p, const UnitGraph& g, std::vector<StageOption> o, int64_t& left)
-      : problem(p), graph(g), options(std::move(o)), steps(left) {
+      : problem(p), graph(g), options(std::move(o)), steps(left), placed(MemoryByPlace(p)) {
+    behind.assign(Bins(), 0);
     bin_of.assign(Units(), -1);
     members.resize(Bins()), sums.resize(Bins());
     inside.assign(options.size() * graph.nets.size(), 0);
@@ -84,13 +89,110 @@ struct UnitBins {
     bin_of[unit] = -1;
   }
 
-  double Load(int bin, const StageSums& of) const { return of.Load(problem, options[bin], 0); }
+  double Load(int bin, const StageSums& of) const {
+    return of.Load(problem, options[bin], behind[bin]);
+  }
   double Load(int bin) const { return Load(bin, sums[bin]); }
 
   double LoadWith(int bin, int unit) {
     StageSums with = sums[bin];
     Change(with, bin, unit, 1, false);
     return Load(bin, with);
+  }
+
+  static bool MemoryByPlace(const PartitionProblem& problem) {
+    bool limited = false;
+    for (const DeviceClass& device : problem.devices)
+      limited = limited || (device.count > 0 && device.memory_bytes < kInfinity);
+    return limited && problem.in_flight == InFlight::k1F1B;
+  }
+
+  // Memory but for buffers, of a unit and of all in a bin, where the bin is now.
+  double UnitBytes(int unit, int bin) const {
+    const Unit& of = graph.units[unit];
+    return of.static_bytes + of.stash_bytes * InFlightCount(problem, 1, behind[bin]);
+  }
+  double BinBytes(int bin) const {
+    const StageSums& of = sums[bin];
+    return of.static_bytes + of.stash_bytes * InFlightCount(problem, 1, behind[bin]);
+  }
+  double MostBytes(int bin) const {
+    return problem.devices[options[bin].device_class].memory_bytes * (1 + 1e-12);
+  }
+
+  // Bins that memory allows behind this one.
+  int MostBehind(int bin) const {
+    const StageSums& of = sums[bin];
+    double room = MostBytes(bin) - of.static_bytes - of.cut_bytes;
+    double held = room / std::max(of.stash_bytes, 1e-300);
+    if (held >= problem.microbatches || held > Bins()) return Bins();
+    return static_cast<int>(std::floor(held)) - 1;
+  }
+
+  // Groups in a topological order in which every bin has no more behind it than its memory allows,
+  // if there is one: of those that may come next always the bin that allows most (Lawler, 1973, on
+  // jobs with deadlines, from the end). False: there is none, or a cycle; `behind` is as it was.
+  bool Order() {
+    if (!placed) {
+      if (!Sort()) return false;
+      int bins = 0;
+      for (size_t i = queue.size(); i-- > 0;)
+        if (queue[i] < Bins()) behind[queue[i]] = bins++;
+      return true;
+    }
+    waiting.assign(Bins() + Units(), 0);
+    queue.clear();
+    next_bins.clear();
+    int bins = 0, units = 0, done = 0;
+    for (int u = 0; u < Units(); ++u)
+      for (int v : graph.next[u]) waiting[GroupOf(v)] += GroupOf(u) != GroupOf(v);
+    auto offer = [&](int group) {
+      if (group >= Bins()) return queue.push_back(group);
+      next_bins.push_back({MostBehind(group), group});
+      std::push_heap(next_bins.begin(), next_bins.end());
+    };
+    for (int b = 0; b < Bins(); ++b) {
+      bins += !members[b].empty();
+      if (!members[b].empty() && waiting[b] == 0) offer(b);
+    }
+    for (int u = 0; u < Units(); ++u) {
+      units += bin_of[u] < 0;
+      if (bin_of[u] < 0 && waiting[Bins() + u] == 0) offer(Bins() + u);
+    }
+    auto leave = [&](int u, int from) {
+      for (int v : graph.next[u])
+        if (int to = GroupOf(v); to != from && --waiting[to] == 0) offer(to);
+    };
+    steps -= 4 * Units() + 8 * Bins();
+    for (size_t i = 0; i < queue.size() || !next_bins.empty(); ++i) {
+      if (i == queue.size()) {
+        auto [most, bin] = next_bins.front();
+        if (most < bins - 1 - done++) return false;
+        std::pop_heap(next_bins.begin(), next_bins.end());
+        next_bins.pop_back();
+        queue.push_back(bin);
+      }
+      int from = queue[i];
+      if (from >= Bins()) {
+        leave(from - Bins(), from);
+      } else {
+        for (int u : members[from]) leave(u, from);
+      }
+    }
+    if (static_cast<int>(queue.size()) != bins + units) return false;
+    for (int group : queue)
+      if (group < Bins()) behind[group] = --bins;
+    return true;
+  }
+
+  // Whether the bins' order as it was still holds with the unit in the bin, which others are in.
+  bool KeepsOrder(int unit, int bin) const {
+    bool keeps = true;
+    for (int v : graph.previous[unit])
+      keeps = keeps && bin_of[v] >= 0 && behind[bin_of[v]] >= behind[bin];
+    for (int v : graph.next[unit])
+      keeps = keeps && bin_of[v] >= 0 && behind[bin_of[v]] <= behind[bin];
+    return keeps;
   }
 
   // Groups in a topological order, in `queue`; false: there is a cycle.
@@ -149,7 +251,7 @@ struct UnitBins {
       }
       far[from] = was;
     }
-    steps -= 2 * static_cast<int64_t>(queue.size()) + Units() / 8;
+    steps -= 3 * static_cast<int64_t>(queue.size()) + Units() / 8;
   }
 
   // Afterwards far[bin]: with the unit in it there would be a cycle.

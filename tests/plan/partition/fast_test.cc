@@ -19,6 +19,7 @@ namespace {
 struct Planted {
   PartitionProblem problem;
   double load = 0;  // largest of the planted stages
+  PartitionResult stages;
 };
 
 // `unlike`: each stage does as much as the device of its own speed that it is planted for.
@@ -84,6 +85,7 @@ Planted Plant(int stages, int per_stage, int width, unsigned seed, bool unlike =
   EvaluatePartition(planted.problem, result);
   EXPECT_EQ(CheckPartition(planted.problem, result), "");
   planted.load = result.objective;
+  planted.stages = result;
   return planted;
 }
 
@@ -108,6 +110,62 @@ TEST(FastPartition, FindsPlantedStagesOfUnequalDevices) {
   PartitionResult result = SolvePartition(planted.problem, {false});
   ASSERT_EQ(CheckPartition(planted.problem, result), "");
   EXPECT_LE(result.objective, planted.load * 1.02);
+}
+
+// Gives each node activations and weights, so that the planted stages fill `fill` of the memory
+// while 1F1B keeps more microbatches the earlier a stage is.
+void FillMemory(Planted& planted, double fill, unsigned seed) {
+  std::mt19937 random(seed);
+  PartitionProblem& problem = planted.problem;
+  for (PartitionNode& node : problem.nodes)
+    node.stash_bytes = 1 + static_cast<double>(random() % 1000) / 500;
+  for (PartitionValue& value : problem.values) value.bytes = 0.1;
+  problem.in_flight = InFlight::k1F1B;
+  problem.devices[0].memory_bytes = kInfinity;
+  PartitionResult result = planted.stages;
+  EvaluatePartition(problem, result);
+  double most = 0;
+  for (const PartitionStage& stage : result.stages) most = std::max(most, stage.memory_bytes);
+  const double limit = 2 * most;
+  for (const PartitionStage& stage : result.stages) {
+    double left = fill * limit * (1 - 1e-9) - stage.memory_bytes;
+    for (int node : stage.nodes)
+      problem.nodes[node].static_bytes = left / static_cast<double>(stage.nodes.size());
+  }
+  problem.devices[0].memory_bytes = limit;
+  EvaluatePartition(problem, result);
+  EXPECT_EQ(CheckPartition(problem, result), "");
+}
+
+// In the order of the pipeline, too: where memory would not do for what 1F1B keeps, a stage is not.
+TEST(FastPartition, FindsPlantedStagesThatFillTheMemory) {
+  struct Case {
+    int stages, per_stage, width;
+    double fill;
+  };
+  for (const Case& c : {Case{64, 31, 2, 0.95}, Case{32, 62, 2, 0.98}, Case{24, 83, 3, 0.98},
+                        Case{16, 125, 3, 1}, Case{8, 60, 4, 1}})
+    for (unsigned seed = 0; seed < 2; ++seed) {
+      Planted planted = Plant(c.stages, c.per_stage, c.width, seed);
+      FillMemory(planted, c.fill, seed);
+      PartitionResult result = SolvePartition(planted.problem, {false});
+      ASSERT_TRUE(result.feasible) << c.stages << " stages, seed " << seed;
+      ASSERT_EQ(CheckPartition(planted.problem, result), "");
+      EXPECT_LE(result.objective, planted.load * 1.01) << c.stages << " stages, seed " << seed;
+    }
+}
+
+// Nothing may be found, but it has to end, and what is found has to fit.
+TEST(FastPartition, MemoryThatHardlySuffices) {
+  for (InFlight kept : {InFlight::kOne, InFlight::k1F1B, InFlight::kGPipe})
+    for (unsigned seed = 0; seed < 3; ++seed) {
+      Planted planted = Plant(12, 20, 5, seed);
+      FillMemory(planted, 1, seed);
+      planted.problem.in_flight = kept;
+      planted.problem.microbatches = 6;
+      PartitionResult result = SolvePartition(planted.problem, {false});
+      if (result.feasible) EXPECT_EQ(CheckPartition(planted.problem, result), "");
+    }
 }
 
 TEST(FastPartition, EqualInputGivesEqualOutput) {

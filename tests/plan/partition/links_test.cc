@@ -4,6 +4,7 @@
 #include <numeric>
 #include <random>
 
+#include "plan/error.h"
 #include "plan/partition/solve.h"
 
 namespace pipewright {
@@ -142,6 +143,16 @@ TEST(PairLinks, CutsWhereTheLinksAreSlow) {
 }
 
 // Two islands of two devices with slow links between them.
+TEST(PairLinks, OfEveryPairAreNeeded) {
+  std::mt19937 random(1);
+  PartitionProblem problem = Chain(random, 4, 1);
+  problem.pair_links = {{1}};
+  EXPECT_THROW(SolvePartition(problem, {}), Error);
+  problem.devices[0].count = 3;
+  problem.pair_links = {{1, 2}, {2, 1}};
+  EXPECT_THROW(SolvePartition(problem, {}), Error);
+}
+
 TEST(PairLinks, NextBestWithoutTheSlowestStage) {
   std::mt19937 random(3);
   for (int i = 0; i < 20; ++i) {
