@@ -164,7 +164,9 @@ TEST(FastPartition, MemoryThatHardlySuffices) {
       planted.problem.in_flight = kept;
       planted.problem.microbatches = 6;
       PartitionResult result = SolvePartition(planted.problem, {false});
-      if (result.feasible) EXPECT_EQ(CheckPartition(planted.problem, result), "");
+      if (result.feasible) {
+        EXPECT_EQ(CheckPartition(planted.problem, result), "");
+      }
     }
 }
 
