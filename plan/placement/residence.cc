@@ -71,6 +71,9 @@ const std::pair<std::string, std::string>* EntryOfWeight(const DeviceMap& map, c
 
 bool IsNumber(const std::string& device) { return device != "cpu" && device != "disk"; }
 
+// The submodule that a weight is of: "blocks.6.down" of "blocks.6.down.weight".
+std::string ModuleOf(const std::string& weight) { return weight.substr(0, weight.rfind('.')); }
+
 std::string Few(const std::vector<std::string>& names) {
   std::vector<std::string> first(
       names.begin(), names.begin() + static_cast<long>(std::min<size_t>(names.size(), 5)));
@@ -107,8 +110,9 @@ std::vector<std::vector<std::string>> DevicesOf(const Manifest& manifest, const 
     throw Error(path, "keys within keys: " + Few(overlapping), "leave one of each pair out");
   if (!uncovered.empty())
     throw Error(path, "no device for " + Few(uncovered),
-                unknown.empty() ? "add them, or \"\" for all that is left"
-                                : "nothing is called " + Few(unknown));
+                !unknown.empty() ? "nothing is called " + Few(unknown)
+                : map.empty()    ? "add them, or \"\" for all"
+                                 : "add them");  // "" beside other keys is refused
   for (const std::string& key : unknown) warnings.push_back(path + ": nothing is called " + key);
   return devices;
 }
@@ -182,7 +186,7 @@ Residence ReadResidence(const Manifest& manifest, const DeviceMap& map, const st
                     module.name + " would compute on two devices (" + placed->name + " and " +
                         module.held[w].name + ")",
                     "cut the package where the map changes: pipewright compile --split modules:" +
-                        module.held[w].name);
+                        ModuleOf(module.held[w].name));
       ranks_of[m] = rank;
       placed = &module.held[w];
     }

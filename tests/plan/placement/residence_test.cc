@@ -101,5 +101,29 @@ TEST(Residence, Refusals) {
   EXPECT_EQ(of.warnings, std::vector<std::string>{"map.json: nothing is called \"nothing\""});
 }
 
+// What an error advises is taken by the command that it names.
+TEST(Residence, Cures) {
+  Manifest manifest = FourModules();
+  auto message = [&](const DeviceMap& map, int ranks) -> std::string {
+    try {
+      ReadResidence(manifest, map, "map.json", ranks);
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "none";
+  };
+  // "" beside other keys is refused.
+  EXPECT_TRUE(message({{"module0", "cpu"}}, 1).ends_with("\n  add them"));
+  EXPECT_TRUE(message({}, 1).ends_with("\n  add them, or \"\" for all"));
+  // A package is cut before a submodule, not before a weight.
+  manifest.modules[1].held.push_back(manifest.modules[1].held[0]);
+  manifest.modules[1].held.back().name = "layers.1.up.weight";
+  EXPECT_TRUE(message({{"module0", "0"}, {"layers.1.fc", "0"}, {"layers.1.up", "1"},
+                       {"module2", "1"}, {"module3", "1"}}, 2)
+                  .ends_with("--split modules:layers.1.up"))
+      << message({{"module0", "0"}, {"layers.1.fc", "0"}, {"layers.1.up", "1"},
+                  {"module2", "1"}, {"module3", "1"}}, 2);
+}
+
 }  // namespace
 }  // namespace pipewright
