@@ -12,6 +12,7 @@
 #include "plan/placement/export_tree.h"
 #include "plan/placement/package.h"
 #include "plan/placement/place.h"
+#include "plan/placement/residence.h"
 #include "plan/placement/script_tree.h"
 #include "plan/size.h"
 #include "plan/text.h"
@@ -137,6 +138,11 @@ void Check(const ModuleTree& tree, const Options& options) {
   DeviceMap map = ReadDeviceMap(ReadJson(options.check), options.check);
   if (!options.conf.empty()) return WriteConfOf(map, options);
   MapProblems problems = CheckDeviceMap(tree, map);
+  if (IsPackage(options.model)) {  // whose parts have the names of the source model, too
+    MapProblems of_package = CheckDeviceMap(ReadManifest(options.model), map);
+    of_package.split_ties = problems.split_ties;
+    problems = of_package;
+  }
   if (options.json) {
     PrintJson({{"valid", problems.Usable()},
                {"uncovered", problems.uncovered},

@@ -30,8 +30,13 @@ TensorToWrite ToWrite(const std::string& name, at::ScalarType dtype, at::IntArra
   return write;
 }
 
-void Save(const NamedTensors& tensors, const std::string& path, const SaveOptions& options,
+void Save(NamedTensors tensors, const std::string& path, const SaveOptions& options,
           const std::map<std::string, OffloadedTensor>& on_disk) {
+  for (auto& [name, tensor] : tensors) {
+    if (!tensor.defined()) throw Error(Quote(name), "is not defined: it has no values");
+    // In the same memory as another, but not of the same values.
+    if (tensor.is_conj() || tensor.is_neg()) tensor = tensor.resolve_conj().resolve_neg();
+  }
   std::map<std::string, std::string> metadata = options.metadata;
   const auto kept = NamesToKeep(Extents(tensors), options.preferred, options.discard);
   RecordDropped(kept, metadata);
@@ -51,7 +56,7 @@ void Save(const NamedTensors& tensors, const std::string& path, const SaveOption
     writes.push_back(ToWrite(name, tensor.scalar_type(), tensor.sizes()));
     const at::Tensor& from = tensor;
     writes.back().produce = [&from](const ByteSink& sink) {
-      const at::Tensor whole = from.detach().to(at::kCPU).resolve_conj().resolve_neg().contiguous();
+      const at::Tensor whole = from.detach().to(at::kCPU).contiguous();
       sink({static_cast<const char*>(whole.data_ptr()), whole.nbytes()});
     };
   }

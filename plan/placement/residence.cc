@@ -83,29 +83,35 @@ std::string Few(const std::vector<std::string>& names) {
              : text;
 }
 
-// Devices of the weights of each module, checked.
-std::vector<std::vector<std::string>> DevicesOf(const Manifest& manifest, const DeviceMap& map,
-                                                const std::string& path,
-                                                std::vector<std::string>& warnings) {
+using Devices = std::vector<std::vector<std::string>>;  // [module][held]
+
+Devices DevicesOf(const Manifest& manifest, const DeviceMap& map, MapProblems& problems) {
   const Names names(manifest);
   const std::vector<std::string> known(names.known.begin(), names.known.end());
-  std::vector<std::string> unknown, overlapping, uncovered;
   for (const auto& [key, device] : map) {
-    if (!names.known.count(key)) unknown.push_back(Quote(key) + Suggest(key, known));
+    if (!names.known.count(key)) problems.unknown.push_back(Quote(key) + Suggest(key, known));
     for (const auto& [other, unused] : map)
       if (other != key && Covers(other, key))
-        overlapping.push_back(Quote(other) + " and " + Quote(key));
+        problems.overlapping.push_back(Quote(other) + " and " + Quote(key));
   }
-  std::vector<std::vector<std::string>> devices;
+  Devices devices;
   for (const ModuleInfo& module : manifest.modules) {
     std::vector<std::string>& of = devices.emplace_back();
     for (const WeightInfo& weight : module.held) {
       const auto* entry = EntryOfWeight(map, names, module, weight);
       of.push_back(entry ? entry->second : "");
       if (of.back().empty() && weight.kind != "constant" && weight.persistent)
-        uncovered.push_back(weight.name);
+        problems.uncovered.push_back(weight.name);
     }
   }
+  return devices;
+}
+
+Devices CheckedDevices(const Manifest& manifest, const DeviceMap& map, const std::string& path,
+                       std::vector<std::string>& warnings) {
+  MapProblems problems;
+  Devices devices = DevicesOf(manifest, map, problems);
+  const auto& [uncovered, overlapping, unknown, split_ties] = problems;
   if (!overlapping.empty())
     throw Error(path, "keys within keys: " + Few(overlapping), "leave one of each pair out");
   if (!uncovered.empty())
@@ -118,6 +124,12 @@ std::vector<std::vector<std::string>> DevicesOf(const Manifest& manifest, const 
 }
 
 }  // namespace
+
+MapProblems CheckDeviceMap(const Manifest& manifest, const DeviceMap& map) {
+  MapProblems problems;
+  DevicesOf(manifest, map, problems);
+  return problems;
+}
 
 int64_t BytesOf(const WeightInfo& weight) {
   const Dtype* dtype = FindDtype(weight.dtype);
@@ -154,7 +166,7 @@ std::vector<std::vector<bool>> WeightsOfStages(const Manifest& manifest, const C
 Residence ReadResidence(const Manifest& manifest, const DeviceMap& map, const std::string& path,
                         int ranks) {
   Residence result;
-  std::vector<std::vector<std::string>> devices = DevicesOf(manifest, map, path, result.warnings);
+  Devices devices = CheckedDevices(manifest, map, path, result.warnings);
   std::map<int, int> rank_of;  // device -> rank
   for (const auto& [key, device] : map)
     if (IsNumber(device)) rank_of[std::stoi(device)];

@@ -27,6 +27,9 @@ struct Residence {
 Residence ReadResidence(const Manifest& manifest, const DeviceMap& map, const std::string& path,
                         int ranks);
 
+// Of the same map, all that ReadResidence would refuse or warn of at once; split_ties stays empty.
+MapProblems CheckDeviceMap(const Manifest& manifest, const DeviceMap& map);
+
 // For runs that train. Throws Error naming `path` where all parameters that a key puts on disk are
 // trained.
 void CheckFrozen(const Manifest& manifest, const DeviceMap& map, const std::string& path);

@@ -127,6 +127,17 @@ TEST(ModelFile, WhatCannotBeWritten) {
              {"f8", torch::ones({3}).to(at::kFloat8_e4m3fn)}},
             path);
   EXPECT_TRUE(torch::equal(TensorFile(path).Get("c"), conjugate));
+  // Beside what it is the conjugate of: one memory, two tensors.
+  SaveModel({{"c", conjugate}, {"d", conjugate.conj()}}, path);
+  EXPECT_EQ(TensorFile(path).Names(), (Names{"c", "d"}));
+  EXPECT_TRUE(torch::equal(TensorFile(path).Get("d"), conjugate.conj()));
+  EXPECT_EQ(MessageOf([&] { SaveModel({{"m", torch::Tensor()}}, path); }),
+            "\"m\": is not defined: it has no values");
+  SaveModel({{"c", conjugate},
+             {"none", torch::zeros({0, 3})},
+             {"one", torch::tensor(3.5)},
+             {"f8", torch::ones({3}).to(at::kFloat8_e4m3fn)}},
+            path);
   EXPECT_EQ(TensorFile(path).Get("none").sizes(), (std::vector<int64_t>{0, 3}));
   EXPECT_EQ(TensorFile(path).Get("one").item<float>(), 3.5);
   EXPECT_EQ(TensorFile(path).Get("f8").to(torch::kFloat)[2].item<float>(), 1);

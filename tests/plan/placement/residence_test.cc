@@ -101,6 +101,23 @@ TEST(Residence, Refusals) {
   EXPECT_EQ(of.warnings, std::vector<std::string>{"map.json: nothing is called \"nothing\""});
 }
 
+// All at once, under either names.
+TEST(Residence, Problems) {
+  const Manifest manifest = FourModules();
+  EXPECT_TRUE(CheckDeviceMap(manifest, {{"layers.0", "0"}, {"module1", "0"}, {"layers.2.fc", "1"},
+                                        {"layers.3.fc.weight", "disk"}})
+                  .Usable());
+  const MapProblems problems = CheckDeviceMap(
+      manifest, {{"layers.0", "0"}, {"layers.0.fc", "1"}, {"layrs.2", "0"}, {"module3", "1"}});
+  EXPECT_FALSE(problems.Usable());
+  EXPECT_EQ(problems.uncovered,
+            (std::vector<std::string>{"layers.1.fc.weight", "layers.2.fc.weight"}));
+  EXPECT_EQ(problems.overlapping,
+            (std::vector<std::string>{"\"layers.0\" and \"layers.0.fc\""}));
+  ASSERT_EQ(problems.unknown.size(), 1u);
+  EXPECT_NE(problems.unknown[0].find("layers.2"), std::string::npos) << problems.unknown[0];
+}
+
 // What an error advises is taken by the command that it names.
 TEST(Residence, Cures) {
   Manifest manifest = FourModules();
