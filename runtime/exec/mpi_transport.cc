@@ -19,7 +19,6 @@
 #include <thread>
 #include <utility>
 
-#include "plan/text.h"
 #include "runtime/exec/inbox.h"
 #include "runtime/exec/message_size.h"
 #include "runtime/exec/mpi_requests.h"
@@ -66,29 +65,6 @@ static void SkipAbsentFabrics() {
   for (const char* device : {"/dev/hfi1_0", "/dev/ipath", "/dev/kgni0"})
     if (std::filesystem::exists(device, ignored)) return;
   setenv("OMPI_MCA_mtl", "^psm,psm2,ofi", 0);
-}
-
-// Whether the person who starts the ranks has Open MPI use anything but shared memory.
-static bool WithoutSharedMemory() {
-  const char* text = std::getenv("OMPI_MCA_btl");
-  if (!text || !*text) return false;
-  const bool excludes = *text == '^';
-  for (const std::string& name : Split(excludes ? text + 1 : text, ','))
-    if (name == "vader" || name == "sm") return excludes;
-  return !excludes;
-}
-
-MpiOptions MpiOptionsFromEnvironment() {
-  MpiOptions options;
-  auto number = [](const char* name, size_t otherwise) {
-    const char* text = std::getenv(name);
-    return text && *text ? std::strtoull(text, nullptr, 10) : otherwise;
-  };
-  options.synchronous_sends = number("PIPEWRIGHT_MPI_SYNC", options.synchronous_sends);
-  options.background_progress = number("PIPEWRIGHT_MPI_THREAD", options.background_progress);
-  options.inbox = number("PIPEWRIGHT_MPI_INBOX", !WithoutSharedMemory());
-  options.piece_bytes = number("PIPEWRIGHT_MPI_PIECE", options.piece_bytes);
-  return options;
 }
 
 // Another rank of the host.
