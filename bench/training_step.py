@@ -18,7 +18,7 @@ SCHEDULES = {"gpipe": (2, "loop"), "1f1b": (2, "loop"), "interleaved": (4, "loop
 STEPS = {"tiny": 10, "small": 5, "medium": 2}  # in a row; the first does not count
 # A round of ours: so often our stages alone and at once these steps, since a machine that is shared
 # changes its speed several times a second.
-TURNS, ALONE_SECONDS = {"tiny": 4, "small": 3, "medium": 2}, {"tiny": 0.05, "small": 0.15, "medium": 0.6}
+TURNS, ALONE_SECONDS = {"tiny": 8, "small": 6, "medium": 4}, {"tiny": 0.05, "small": 0.15, "medium": 0.6}
 RANKS = 2
 
 

@@ -3,6 +3,7 @@
 #include <malloc.h>
 #include <sys/mman.h>
 
+#include <atomic>
 #include <climits>
 #include <cstdint>
 #include <cstdio>
@@ -30,7 +31,7 @@ void KeepFreedMemory() {
 
 // Code as it is in the file: what somebody has written into (a debugger its breakpoints), or put
 // elsewhere, stays.
-void DropStartUpCode() {
+static void DropCode() {
   std::ifstream maps("/proc/self/smaps");
   uintptr_t begin = 0, end = 0;
   for (std::string line; std::getline(maps, line);) {
@@ -47,6 +48,17 @@ void DropStartUpCode() {
       begin = 0;
     }
   }
+}
+
+static std::atomic<bool> own_process = false;
+
+void DropStartUpCode() {
+  own_process = true;
+  DropCode();
+}
+
+void DropLoadingCode() {
+  if (own_process) DropCode();
 }
 
 }  // namespace pipewright

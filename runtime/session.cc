@@ -9,6 +9,7 @@
 #include "plan/text.h"
 #include "plan/torch_error.h"
 #include "runtime/burned_sizes.h"
+#include "runtime/process_memory.h"
 #include "runtime/progress_hook.h"
 #include "runtime/recorded/choice.h"
 #include "runtime/session_losses.h"
@@ -192,6 +193,7 @@ void OpenSession(Session& session, const SessionOptions& options, Transport& tra
     CheckSharedCopies(session.run.manifest, session.run.conf, *session.stages, session.run.on_disk,
                       transport);
   });
+  DropLoadingCode();
 }
 
 static bool IsCompute(ActionKind kind) {

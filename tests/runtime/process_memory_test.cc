@@ -24,9 +24,14 @@ static int64_t ResidentCode() {
 TEST(ProcessMemory, CodeOfStartingUpIsLetGo) {
   const int64_t before = ResidentCode();
   if (before == 0) GTEST_SKIP() << "LibTorch's code is not a library of its own";
+  DropLoadingCode();
+  EXPECT_EQ(ResidentCode(), before) << "nobody said that the process is the program's own";
   DropStartUpCode();
   EXPECT_LT(ResidentCode(), before / 4) << "of " << before;
   EXPECT_EQ(at::ones({3}).sum().item<float>(), 3);  // what runs again comes back
+  const int64_t after = ResidentCode();
+  DropLoadingCode();
+  EXPECT_LT(ResidentCode(), after);
 }
 
 }  // namespace pipewright
