@@ -7,6 +7,7 @@
 
 #include "plan/actions.h"
 #include "plan/error.h"
+#include "plan/json.h"
 #include "plan/lower.h"
 #include "plan/offload.h"
 #include "plan/placement/residence.h"
@@ -36,7 +37,8 @@ Conf ReadConfFor(const std::string& package, const std::string& file, const Mani
     for (int rank : replicas) named = std::max(named, rank + 1);
   if (ranks != 0 && named != ranks) {
     int modules = static_cast<int>(manifest.modules.size());
-    throw Error(path, "it is for " + Counted(named, "rank") + ", not for " + Counted(ranks, "rank"),
+    throw Error(path + ":" + JsonPosition(ReadFile(path), {"stage_to_rank_map"}),
+                "it is for " + Counted(named, "rank") + ", not for " + Counted(ranks, "rank"),
                 ranks > modules
                     ? "start " + Counted(named, "rank") + "; the package has " +
                           Counted(modules, "module") +

@@ -73,6 +73,8 @@ struct Fast {
   const int64_t whole;  // ticks that there were
   StagedUnits best;
   double load;                            // of `best`
+  std::vector<int> filled{};              // stages of units, of the fullest filling; -1: of none
+  size_t unfilled = SIZE_MAX;             // units that are in none of its stages
   std::vector<std::vector<int>> found{};  // stages of units, of every partition that was looked at
 
   // Ticks of a step of moving units and cutting orders: with many stages it takes longer.
@@ -191,7 +193,7 @@ struct Fast {
 
   void PackStages() {
     int64_t steps = std::min(ticks, Share(share::kPack)) / kPackTicks, all = steps;
-    StagedUnits units = PackedStages(problem, graph, bound, load, steps);
+    StagedUnits units = PackedStages(problem, graph, bound, load, filled, steps);
     if (!units.options.empty()) OfferOrder(OrderByStage(CandidateOrders(graph)[0], units));
     ticks -= (all - steps) * kPackTicks;
   }
@@ -204,10 +206,14 @@ struct Fast {
     for (double small : {0.01, 0.0, 0.02})
       for (bool from_end : {false, true}) {
         if (moves <= 0) return false;
-        std::vector<int> order =
-            FilledOrder(problem, graph, {most, stages, from_end, small, kept}, moves);
-        if (order.empty()) continue;
-        OfferOrder(order);
+        StagedUnits units{std::vector<StageOption>(stages), {}};
+        units.stage_of = FilledStages(problem, graph, {most, stages, from_end, small, kept}, moves);
+        size_t left = std::count(units.stage_of.begin(), units.stage_of.end(), -1);
+        if (left < unfilled) unfilled = left, filled = units.stage_of;
+        if (left > 0) continue;
+        std::vector<int> order(graph.units.size());
+        std::iota(order.begin(), order.end(), 0);
+        OfferOrder(OrderByStage(order, units));
         if (load <= most) return true;
       }
     return false;

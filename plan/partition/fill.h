@@ -14,13 +14,13 @@ struct FillOptions {
   size_t kept = 12;  // fillings after each stage
 };
 
-// A topological order of the units, stage after stage, on devices of the first class; empty where
-// no way was found that keeps to `options`. After each stage the fillings that have done most are
-// kept, and of each next stage many are tried (after Hoffmann, "Assembly line balancing with a
-// precedence matrix", 1963, and Sewell, Jacobson, "A branch, bound, and remember algorithm for the
-// simple assembly line balancing problem", 2012). What it took is taken from `steps`.
-// Deterministic.
-std::vector<int> FilledOrder(const PartitionProblem& problem, const UnitGraph& graph,
-                             const FillOptions& options, int64_t& steps);
+// The stage of each unit, on devices of the first class; -1 for those that could not be placed,
+// where no way was found that keeps to `options`. After each stage those are kept that have done
+// most and whose rest needs the least memory; many of each next stage are tried (after Hoffmann,
+// "Assembly line balancing with a precedence matrix", 1963, and Sewell, Jacobson, "A branch, bound,
+// and remember algorithm for the simple assembly line balancing problem", 2012). What it took is
+// taken from `steps`. Deterministic.
+std::vector<int> FilledStages(const PartitionProblem& problem, const UnitGraph& graph,
+                              const FillOptions& options, int64_t& steps);
 
 }  // namespace pipewright

@@ -10,6 +10,7 @@ namespace pipewright {
 namespace {
 
 constexpr int kMoves = 30;     // at random, after each that puts others out
+constexpr double kClosest = 1.01;  // the last target, as a multiple of the bound
 constexpr size_t kPairs = 12;  // of a bin's units, pairs of which are put out
 
 // A bin for each device that is no CPU, the fastest first, as many as there can be stages.
@@ -253,7 +254,7 @@ struct Packer : UnitBins {
 }  // namespace
 
 StagedUnits PackedStages(const PartitionProblem& problem, const UnitGraph& graph, double bound,
-                         double below, int64_t& steps) {
+                         double below, const std::vector<int>& start, int64_t& steps) {
   int units = static_cast<int>(graph.units.size());
   Packer packer(problem, graph, FastestDevices(problem, units), steps);
   StagedUnits best;
@@ -261,10 +262,19 @@ StagedUnits PackedStages(const PartitionProblem& problem, const UnitGraph& graph
   for (const Unit& unit : graph.units) largest = std::max(largest, unit.device_time);
   for (const StageOption& bin : packer.options)
     fastest = std::max(fastest, problem.devices[bin.device_class].speed);
+  if (!start.empty() && *std::max_element(start.begin(), start.end()) < packer.Bins()) {
+    for (int u = 0; u < units; ++u)
+      if (start[u] >= 0) packer.Put(u, start[u]);
+    int64_t kept = steps * 3 / 4;
+    steps -= kept;
+    best = packer.Reach(bound * kClosest);
+    steps += kept;
+    if (!best.options.empty()) return best;
+  }
   // Stages packed tightly at once turn out best; where that takes too long, with more room first.
   int64_t later = steps * 3 / 4;
   steps -= later;
-  for (double target : {1.05, 1.5, 1.2, 1.1, 1.05, 1.02, 1.015, 1.0125, 1.01}) {
+  for (double target : {1.05, 1.5, 1.2, 1.1, 1.05, 1.02, 1.015, 1.0125, kClosest}) {
     if (target >= reached || below <= bound * target) continue;
     if (largest > bound * target * fastest) continue;  // it fits nowhere
     StagedUnits packed = packer.Reach(bound * target);

@@ -11,9 +11,10 @@ inline constexpr int kPackTicks = 4;  // of a step of PackedStages
 // those that have been the easiest to place, with what lies between it and the stage's others
 // (after Nagata, Bräysy, "A powerful route minimization heuristic for the vehicle routing problem
 // with time windows", 2009). Memory counts as of the place that each stage has in their order.
-// Returns the stages in that order, perhaps fewer than the problem's; no options where nothing
+// `start`: the stage of each unit to begin with, -1 for those in none; empty: all are in none.
+// Returns the stages in their order, perhaps fewer than the problem's; no options where nothing
 // under `below` was found with `steps`, which are counted down. Deterministic.
 StagedUnits PackedStages(const PartitionProblem& problem, const UnitGraph& graph, double bound,
-                         double below, int64_t& steps);
+                         double below, const std::vector<int>& start, int64_t& steps);
 
 }  // namespace pipewright

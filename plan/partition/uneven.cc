@@ -147,7 +147,7 @@ static StagedUnits PackedUneven(const PartitionProblem& problem, const UnitGraph
   if (!tied) return packed;
   auto own = static_cast<int64_t>(share::kPackUneven * static_cast<double>(ticks));
   int64_t steps = own / kPackTicks, all = steps;
-  packed = PackedStages(problem, tied->graph, bound, kInfinity, steps);
+  packed = PackedStages(problem, tied->graph, bound, kInfinity, {}, steps);
   ticks -= (all - steps) * kPackTicks;
   if (problem.stages > 0 && static_cast<int>(packed.options.size()) != problem.stages) return {};
   std::vector<int> stage_of;

@@ -8,6 +8,7 @@
 #include "plan/actions.h"
 #include "plan/compare.h"
 #include "plan/error.h"
+#include "plan/text.h"
 
 namespace pipewright {
 
@@ -54,9 +55,10 @@ void Scale(std::vector<ProfileNode*>& nodes, Field field, const ProfileTime& sta
 void ApplyTrace(Profile& profile, const Conf& conf, const std::string& text,
                 const std::string& path) {
   std::map<std::pair<int, ActionKind>, std::vector<TraceAction>> samples;
-  int first_step = std::numeric_limits<int>::max(), last_step = 0;
+  int first_step = std::numeric_limits<int>::max(), last_step = 0, stages = 0;
   for (const TraceAction& event : ReadChromeTrace(text, path)) {
     const Action& action = event.action;
+    stages = std::max(stages, action.stage + 1);
     if (!IsCompute(action.kind) || action.kind == ActionKind::kOverlap) continue;
     if (action.stage >= static_cast<int>(conf.stage_to_ranks.size()))
       throw Error(path,
@@ -68,6 +70,11 @@ void ApplyTrace(Profile& profile, const Conf& conf, const std::string& text,
     samples[{action.stage, action.kind}].push_back(event);
   }
   if (samples.empty()) throw Error(path, "shows no forward or backward of any stage");
+  if (stages < static_cast<int>(conf.stage_to_ranks.size()))
+    throw Error(path,
+                "shows " + Counted(stages, "stage") + ", the conf has " +
+                    std::to_string(conf.stage_to_ranks.size()),
+                "give the conf of the run: --conf FILE");
   std::map<std::pair<int, ActionKind>, ProfileTime> times;
   for (const auto& [key, list] : samples) {
     std::vector<double> seconds;

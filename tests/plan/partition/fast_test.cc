@@ -144,7 +144,8 @@ TEST(FastPartition, FindsPlantedStagesThatFillTheMemory) {
     double fill;
   };
   for (const Case& c : {Case{64, 31, 2, 0.95}, Case{32, 62, 2, 0.98}, Case{24, 83, 3, 0.98},
-                        Case{16, 125, 3, 1}, Case{8, 60, 4, 1}})
+                        Case{16, 125, 3, 1}, Case{8, 60, 4, 1}, Case{16, 125, 1, 0.98},
+                        Case{16, 125, 1, 1}})
     for (unsigned seed = 0; seed < 2; ++seed) {
       Planted planted = Plant(c.stages, c.per_stage, c.width, seed);
       FillMemory(planted, c.fill, seed);

@@ -175,8 +175,9 @@ TEST_F(Traces, ReplaceTimesByStage) {
 
 TEST_F(Traces, OfOtherRunsAreRefused) {
   Profile profile = Example();
-  EXPECT_THROW(ApplyTrace(profile, conf_, "{\"traceEvents\":[" + Event("2F0", 0, 1) + "]}", "t"),
-               Error);
+  for (const char* stage : {"2F0", "0F0"})  // one that the conf has not, one of two
+    EXPECT_THROW(ApplyTrace(profile, conf_, "{\"traceEvents\":[" + Event(stage, 0, 1) + "]}", "t"),
+                 Error);
   EXPECT_THROW(ApplyTrace(profile, conf_, "{\"traceEvents\":[]}", "t"), Error);
   EXPECT_THROW(ApplyTrace(profile, conf_, "{}", "t"), Error);
 }
