@@ -188,6 +188,20 @@ class Shards(unittest.TestCase):
     def test_a_tensor_beyond_the_limit_has_a_shard_of_its_own(self):
         self.assertEqual(len(self.write([3, 30, 3], "10")), 4)
 
+    def test_a_limit_that_holds_nothing(self):
+        self.assertEqual(run("shard", path("whole.safetensors"), path("shards"),
+                             "--max-shard-size", "0").returncode, 2)
+        self.assertFalse(os.path.exists(path("shards")))
+
+    def test_shards_may_be_links(self):
+        """As the caches of model hubs have them: to files outside the folder."""
+        self.write([6, 6], "6")
+        os.makedirs(path("blobs"), exist_ok=True)
+        for i, name in enumerate(sorted(os.listdir(path("shards")))):
+            shutil.move(path("shards/" + name), path(f"blobs/{i}"))
+            os.symlink(f"../blobs/{i}", path("shards/" + name))
+        ok("diff", path("whole.safetensors"), path("shards"))
+
     def edited(self, change):
         self.write([6, 6], "6")
         with open(path("shards/model.safetensors.index.json")) as file:
