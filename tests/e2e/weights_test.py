@@ -253,6 +253,26 @@ class Shards(unittest.TestCase):
         self.assertEqual(ok("list", path("shards"), "--json")["tensors"][0]["name"], "c")
 
 
+class Opening(unittest.TestCase):
+    def test_only_descriptions_are_read(self):
+        """Of files that are not in the page cache: what lies between them stays on the disk."""
+        tensors = {str(i): torch.zeros(1 << 19) for i in range(32)}
+        torch.save(tensors, path("cold.bin"))
+        safetensors.torch.save_file(tensors, path("cold.safetensors"))
+        for name in ("cold.bin", "cold.safetensors"):
+            with open(path(name), "rb") as file:
+                os.fsync(file.fileno())
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            ok("list", path(name))  # the program is in the page cache
+            with open(path(name), "rb") as file:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            pid = os.posix_spawn(PROGRAM, [PROGRAM, "weights", "verify", path(name)], os.environ,
+                                 file_actions=[(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)])
+            _, status, usage = os.wait4(pid, 0)
+            self.assertEqual(status, 0)
+            self.assertLess(usage.ru_inblock * 512, 4 << 20, name)
+
+
 class Diff(unittest.TestCase):
     def test_differences(self):
         a = {"same": torch.ones(3), "v": torch.tensor([1., 2., 3.]), "d": torch.ones(2),
