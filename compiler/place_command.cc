@@ -38,6 +38,7 @@ ModuleTree ReadModel(const std::string& path) {
   if (IsPackage(path)) return TreeOfPackage(ReadManifest(path));
   if (!std::filesystem::is_directory(path)) {
     MappedFile file(path);
+    file.ReadOn(false);
     if (IsExport(file.bytes())) return TreeOfExport(file.bytes(), path);
     if (IsScript(file.bytes())) return TreeOfScript(file.bytes(), path);
     size_t first = file.bytes().find_first_not_of(" \t\r\n");

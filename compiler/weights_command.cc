@@ -130,12 +130,18 @@ void Convert(const Options& options) {
     std::cout << options.other << ": " << Counted(count, "tensor") << "\n";
 }
 
+uint64_t ShardLimit(const std::string& size) {
+  const int64_t limit = ParseSize(size, "--max-shard-size");
+  if (limit == 0) throw UsageError("--max-shard-size: 0 bytes hold nothing");
+  return static_cast<uint64_t>(limit);
+}
+
 void Shard(const Options& options) {
-  int64_t limit = ParseSize(options.max_shard_size, "--max-shard-size");
+  const uint64_t limit = ShardLimit(options.max_shard_size);
   Checkpoint checkpoint = OpenCheckpoint(options.path);
   Warn(checkpoint);
-  std::vector<std::string> files = WriteShards(
-      checkpoint, options.other, static_cast<uint64_t>(limit), options.force_contiguous);
+  std::vector<std::string> files =
+      WriteShards(checkpoint, options.other, limit, options.force_contiguous);
   if (options.json) return PrintJson({{"folder", options.other}, {"files", files}});
   for (const std::string& file : files)
     std::cout << (std::filesystem::path(options.other) / file).string() << "\n";
@@ -143,10 +149,7 @@ void Shard(const Options& options) {
 
 void Merge(const Options& options) {
   uint64_t limit = 0;
-  if (!options.merge_limit.empty()) {
-    limit = static_cast<uint64_t>(ParseSize(options.merge_limit, "--max-shard-size"));
-    if (limit == 0) throw UsageError("--max-shard-size: 0 bytes hold nothing");
-  }
+  if (!options.merge_limit.empty()) limit = ShardLimit(options.merge_limit);
   MergedCheckpoint merged = MergeRunCheckpoint(
       options.path, options.other, limit,
       [](const std::string& warning) { std::cerr << "pipewright: warning: " << warning << "\n"; });

@@ -46,6 +46,10 @@ MappedFile::~MappedFile() {
   close(fd_);
 }
 
+void MappedFile::ReadOn(bool on) const {
+  if (map_) madvise(map_, size_, on ? MADV_NORMAL : MADV_RANDOM);
+}
+
 void MappedFile::Read(uint64_t at, char* buffer, uint64_t size) const {
   if (at > size_ || size > size_ - at) throw Error(path_, "a read beyond its end");
   while (size) {

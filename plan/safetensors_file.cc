@@ -1,5 +1,3 @@
-#include <sys/mman.h>
-
 #include <algorithm>
 
 #include "plan/error.h"
@@ -9,13 +7,10 @@
 
 namespace pipewright {
 
-// The system would read on behind the header: payloads that nobody may want, or that are to be read
-// past the page cache.
 static SafetensorsHeader ParseAlone(const MappedFile& file) {
-  const size_t size = file.bytes().size();
-  if (size) madvise(file.data(), size, MADV_RANDOM);
+  file.ReadOn(false);
   SafetensorsHeader header = ParseSafetensorsHeader(file.bytes(), file.path());
-  if (size) madvise(file.data(), size, MADV_NORMAL);
+  file.ReadOn(true);
   return header;
 }
 

@@ -69,6 +69,7 @@ Archive::Archive(const std::string& path) : path_(path) {
     throw Error(path, "is not an exported model: it does not start as a zip archive does", kCure);
   // PyTorch's own reader is given directories only that hold together.
   MappedFile file(path);
+  file.ReadOn(false);
   try {
     ReadZip(file.bytes(), path, /*compressed_allowed=*/true);
   } catch (const Error& e) {

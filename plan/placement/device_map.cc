@@ -120,7 +120,7 @@ MapProblems CheckDeviceMap(const ModuleTree& tree, const DeviceMap& map) {
     if (!names.count(key)) problems.unknown.push_back(Quote(key) + Suggest(key, known));
     for (const std::string& prefix : Prefixes(key))
       if (prefix != key && devices.count(prefix))
-        problems.overlapping.push_back(prefix + " and " + key);
+        problems.overlapping.push_back(Quote(prefix) + " and " + Quote(key));
   }
   std::vector<std::string> of = TensorDevices(tree, map);
   std::map<int, std::set<std::string>> of_tensor;  // devices of a tied group

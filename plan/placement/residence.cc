@@ -71,8 +71,14 @@ const std::pair<std::string, std::string>* EntryOfWeight(const DeviceMap& map, c
 
 bool IsNumber(const std::string& device) { return device != "cpu" && device != "disk"; }
 
-// The submodule that a weight is of: "blocks.6.down" of "blocks.6.down.weight".
-std::string ModuleOf(const std::string& weight) { return weight.substr(0, weight.rfind('.')); }
+// What lets a weight lie on another device than those before it in its module of the package. One
+// of the model itself is in no submodule to cut before.
+std::string CureOfTwoDevices(const std::string& weight) {
+  const size_t dot = weight.rfind('.');
+  if (dot == std::string::npos) return "put them on one device";
+  return "cut the package where the map changes: pipewright compile --split modules:" +
+         weight.substr(0, dot);
+}
 
 std::string Few(const std::vector<std::string>& names) {
   std::vector<std::string> first(
@@ -197,8 +203,7 @@ Residence ReadResidence(const Manifest& manifest, const DeviceMap& map, const st
         throw Error(path,
                     module.name + " would compute on two devices (" + placed->name + " and " +
                         module.held[w].name + ")",
-                    "cut the package where the map changes: pipewright compile --split modules:" +
-                        ModuleOf(module.held[w].name));
+                    CureOfTwoDevices(module.held[w].name));
       ranks_of[m] = rank;
       placed = &module.held[w];
     }

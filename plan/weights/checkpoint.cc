@@ -41,18 +41,22 @@ static std::string ResolveFolder(std::string folder) {
 static void AddFile(Checkpoint& checkpoint, const std::string& path) {
   int file = static_cast<int>(checkpoint.files.size());
   checkpoint.files.push_back(std::make_unique<MappedFile>(path));
-  std::string_view bytes = checkpoint.files.back()->bytes();
+  const MappedFile& mapped = *checkpoint.files.back();
+  const std::string_view bytes = mapped.bytes();
+  mapped.ReadOn(false);
   if (IsTorchFile(bytes)) {
     for (StoredTensor& tensor : ReadTorchFile(bytes, path)) {
       tensor.file = file;
       tensor.storage = path + ":" + tensor.storage;
       checkpoint.tensors.push_back(std::move(tensor));
     }
+    mapped.ReadOn(true);
     return;
   }
   if (EndsWith(path, ".bin") || EndsWith(path, ".pt") || EndsWith(path, ".pth"))
     throw Error(path, "not what torch.save writes: neither a zip archive nor its older format");
   SafetensorsHeader header = ParseSafetensorsHeader(bytes, path);
+  mapped.ReadOn(true);
   for (const TensorInfo& info : header.tensors) {
     StoredTensor tensor;
     tensor.name = info.name, tensor.dtype = info.dtype, tensor.shape = info.shape;

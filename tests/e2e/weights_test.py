@@ -188,6 +188,20 @@ class Shards(unittest.TestCase):
     def test_a_tensor_beyond_the_limit_has_a_shard_of_its_own(self):
         self.assertEqual(len(self.write([3, 30, 3], "10")), 4)
 
+    def test_a_limit_that_holds_nothing(self):
+        self.assertEqual(run("shard", path("whole.safetensors"), path("shards"),
+                             "--max-shard-size", "0").returncode, 2)
+        self.assertFalse(os.path.exists(path("shards")))
+
+    def test_shards_may_be_links(self):
+        """As the caches of model hubs have them: to files outside the folder."""
+        self.write([6, 6], "6")
+        os.makedirs(path("blobs"), exist_ok=True)
+        for i, name in enumerate(sorted(os.listdir(path("shards")))):
+            shutil.move(path("shards/" + name), path(f"blobs/{i}"))
+            os.symlink(f"../blobs/{i}", path("shards/" + name))
+        ok("diff", path("whole.safetensors"), path("shards"))
+
     def edited(self, change):
         self.write([6, 6], "6")
         with open(path("shards/model.safetensors.index.json")) as file:
@@ -237,6 +251,26 @@ class Shards(unittest.TestCase):
         self.assertEqual(ok("list", path("shards"), "--json")["tensors"][0]["name"], "b")
         torch.save({"c": torch.ones(1)}, path("shards/pytorch_model.bin"))
         self.assertEqual(ok("list", path("shards"), "--json")["tensors"][0]["name"], "c")
+
+
+class Opening(unittest.TestCase):
+    def test_only_descriptions_are_read(self):
+        """Of files that are not in the page cache: what lies between them stays on the disk."""
+        tensors = {str(i): torch.zeros(1 << 19) for i in range(32)}
+        torch.save(tensors, path("cold.bin"))
+        safetensors.torch.save_file(tensors, path("cold.safetensors"))
+        for name in ("cold.bin", "cold.safetensors"):
+            with open(path(name), "rb") as file:
+                os.fsync(file.fileno())
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            ok("list", path(name))  # the program is in the page cache
+            with open(path(name), "rb") as file:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            pid = os.posix_spawn(PROGRAM, [PROGRAM, "weights", "verify", path(name)], os.environ,
+                                 file_actions=[(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)])
+            _, status, usage = os.wait4(pid, 0)
+            self.assertEqual(status, 0)
+            self.assertLess(usage.ru_inblock * 512, 4 << 20, name)
 
 
 class Diff(unittest.TestCase):

@@ -183,7 +183,8 @@ TEST(DeviceMap, Problems) {
   EXPECT_FALSE(gap.Usable());
   EXPECT_EQ(gap.uncovered.size(), 5u);
   EXPECT_EQ(check(R"({"": 0, "linear2": 1, "linear2.bias": 1})").overlapping,
-            (Names{" and linear2", " and linear2.bias", "linear2 and linear2.bias"}));
+            (Names{"\"\" and \"linear2\"", "\"\" and \"linear2.bias\"",
+                   "\"linear2\" and \"linear2.bias\""}));
   MapProblems unknown = check(R"({"": 0, "linear3": 1, "linear": 1})");
   EXPECT_EQ(unknown.unknown, (Names{"\"linear3\" (did you mean \"linear1\"?)",
                                     "\"linear\" (did you mean \"linear1\"?)"}));

@@ -140,6 +140,10 @@ TEST(Residence, Cures) {
                   .ends_with("--split modules:layers.1.up"))
       << message({{"module0", "0"}, {"layers.1.fc", "0"}, {"layers.1.up", "1"},
                   {"module2", "1"}, {"module3", "1"}}, 2);
+  manifest.modules[1].held.back().name = "scale";
+  EXPECT_TRUE(message({{"module0", "0"}, {"layers.1.fc", "0"}, {"scale", "1"}, {"module2", "1"},
+                       {"module3", "1"}}, 2)
+                  .ends_with("\n  put them on one device"));
 }
 
 }  // namespace
