@@ -131,7 +131,7 @@ static OrderCuts CutBlocks(const PartitionProblem& problem, const Chain& chain,
       most_bytes =
           std::max(most_bytes, device.host ? kInfinity : device.memory_bytes * (1 + 1e-12));
   const bool limited = most_bytes < kInfinity;
-  const bool varies = limited && problem.in_flight == InFlight::k1F1B;
+  const bool varies = MemoryByPlace(problem);
   std::vector<double> least(n, kInfinity);  // time of each block on its best device
   for (int b = 0; b < n; ++b)
     for (const DeviceClass& device : problem.devices)

@@ -13,6 +13,13 @@ int InFlightCount(const PartitionProblem& problem, int replicas, int devices_aft
   return std::min(share, (devices_after + 2 * replicas - 1) / replicas);
 }
 
+bool MemoryByPlace(const PartitionProblem& problem) {
+  bool limited = false;
+  for (const DeviceClass& device : problem.devices)
+    limited = limited || (device.count > 0 && !device.host && device.memory_bytes < kInfinity);
+  return limited && problem.in_flight == InFlight::k1F1B;
+}
+
 static std::vector<int> StageOfNode(const PartitionProblem& problem,
                                     const PartitionResult& result) {
   std::vector<int> stage_of(problem.nodes.size(), -1);

@@ -90,6 +90,9 @@ struct PartitionResult {
 // Microbatches in flight on one replica of a stage with `devices_after` devices behind it.
 int InFlightCount(const PartitionProblem& problem, int replicas, int devices_after);
 
+// Whether what a stage takes of a limited memory depends on how many devices are behind it.
+bool MemoryByPlace(const PartitionProblem& problem);
+
 // Fills compute, transfer, exchange and memory of every stage and the objective from the stages'
 // nodes, classes and replicas alone; numbers their devices. With pair_links a value costs the stage
 // that makes it the slowest of its ways, and each other one its own; a way between replicas is the

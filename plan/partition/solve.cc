@@ -86,7 +86,8 @@ static void CheckPairLinks(const PartitionProblem& problem) {
   if (!square)
     throw Error("partition",
                 "links between pairs are " + std::to_string(problem.pair_links.size()) +
-                    " rows, and every device, of at least two, needs a row and a column",
+                    " rows, not all of " + std::to_string(needed) +
+                    " numbers: every device, of at least two, needs a row and a column",
                 "leave pair_links empty where each device has a link of its own");
 }
 

@@ -100,13 +100,6 @@ struct UnitBins {
     return Load(bin, with);
   }
 
-  static bool MemoryByPlace(const PartitionProblem& problem) {
-    bool limited = false;
-    for (const DeviceClass& device : problem.devices)
-      limited = limited || (device.count > 0 && device.memory_bytes < kInfinity);
-    return limited && problem.in_flight == InFlight::k1F1B;
-  }
-
   // Memory but for buffers, of a unit and of all in a bin, where the bin is now.
   double UnitBytes(int unit, int bin) const {
     const Unit& of = graph.units[unit];
@@ -124,6 +117,7 @@ struct UnitBins {
   int MostBehind(int bin) const {
     const StageSums& of = sums[bin];
     double room = MostBytes(bin) - of.static_bytes - of.cut_bytes;
+    if (room < 0) return -1;
     double held = room / std::max(of.stash_bytes, 1e-300);
     if (held >= problem.microbatches || held > Bins()) return Bins();
     return static_cast<int>(std::floor(held)) - 1;

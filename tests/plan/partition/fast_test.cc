@@ -156,6 +156,22 @@ TEST(FastPartition, FindsPlantedStagesThatFillTheMemory) {
     }
 }
 
+// One device that has all the memory it wants makes the others' no larger.
+TEST(FastPartition, MemoryByPlaceBesideAHost) {
+  for (unsigned seed = 0; seed < 2; ++seed) {
+    Planted planted = Plant(8, 60, 4, seed);
+    FillMemory(planted, 0.98, seed);
+    for (PartitionNode& node : planted.problem.nodes) node.host_time = node.device_time;
+    planted.problem.devices[0].count = 7;
+    DeviceClass& host = planted.problem.devices.emplace_back();
+    host.host = true;
+    PartitionResult result = SolvePartition(planted.problem, {false});
+    ASSERT_TRUE(result.feasible) << "seed " << seed;
+    EXPECT_EQ(CheckPartition(planted.problem, result), "");
+    EXPECT_LE(result.objective, planted.load * 1.02) << "seed " << seed;
+  }
+}
+
 // Nothing may be found, but it has to end, and what is found has to fit.
 TEST(FastPartition, MemoryThatHardlySuffices) {
   for (InFlight kept : {InFlight::kOne, InFlight::k1F1B, InFlight::kGPipe})

@@ -142,7 +142,6 @@ TEST(PairLinks, CutsWhereTheLinksAreSlow) {
   }
 }
 
-// Two islands of two devices with slow links between them.
 TEST(PairLinks, OfEveryPairAreNeeded) {
   std::mt19937 random(1);
   PartitionProblem problem = Chain(random, 4, 1);
@@ -153,6 +152,7 @@ TEST(PairLinks, OfEveryPairAreNeeded) {
   EXPECT_THROW(SolvePartition(problem, {}), Error);
 }
 
+// Two islands of two devices with slow links between them.
 TEST(PairLinks, NextBestWithoutTheSlowestStage) {
   std::mt19937 random(3);
   for (int i = 0; i < 20; ++i) {
