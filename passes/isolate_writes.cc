@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <unordered_set>
 
 #include "passes/gradients.h"
 #include "passes/memory.h"
@@ -151,16 +152,10 @@ class Isolator {
       if (std::none_of(uses.begin(), uses.end(), is_buffer)) continue;
       for (const Write& use : uses) {
         Node* node = use.node;
-        std::vector<Write> writes;
-        CollectWrites(node, 0, writes);
-        auto has_gradient = [&](const Value* value) { return gradient.count(value) > 0; };
-        auto in_memory = [&](const Value* value) {
-          return HasMemory(value) && global_.Find(value) == id;
-        };
-        if (node == model_.graph->return_node() || !node->blocks().empty() || !writes.empty() ||
-            use.value->type()->kind() != c10::TypeKind::TensorType ||
-            std::any_of(node->outputs().begin(), node->outputs().end(), in_memory) ||
-            std::none_of(node->inputs().begin(), node->inputs().end(), has_gradient))
+        const auto inputs = node->inputs();
+        if (use.value->type()->kind() != c10::TypeKind::TensorType ||
+            std::find(inputs.begin(), inputs.end(), use.value) == inputs.end() ||  // copied already
+            !MayKeep(node, id, gradient))
           continue;
         torch::jit::WithInsertPoint before(node);
         Value* none = model_.graph->insertConstant(c10::IValue());
@@ -172,6 +167,35 @@ class Isolator {
         node->replaceInputWith(use.value, clone->output());
       }
     }
+  }
+
+  // Whether an operation with a gradient takes values of this class, itself or in a list, and
+  // neither writes to them nor gives them on.
+  bool MayKeep(Node* node, int id, const std::unordered_set<const Value*>& gradient) {
+    auto in_memory = [&](const Value* value) {
+      return HasMemory(value) && global_.Find(value) == id;
+    };
+    auto has_gradient = [&](const Value* value) { return gradient.count(value) > 0; };
+    auto any = [](const auto& values, const auto& of) {
+      return std::any_of(values.begin(), values.end(), of);
+    };
+    if (node->kind() == prim::ListConstruct) {
+      bool kept = false;
+      for (const torch::jit::Use& list : node->output()->uses()) {
+        if (list.user->kind() == prim::ListConstruct || !TakesOnly(list.user) ||
+            any(list.user->outputs(), in_memory))
+          return false;
+        kept = kept || any(node->inputs(), has_gradient) || any(list.user->inputs(), has_gradient);
+      }
+      return kept;
+    }
+    return TakesOnly(node) && !any(node->outputs(), in_memory) && any(node->inputs(), has_gradient);
+  }
+
+  bool TakesOnly(Node* node) {
+    std::vector<Write> writes;
+    CollectWrites(node, 0, writes);
+    return node != model_.graph->return_node() && node->blocks().empty() && writes.empty();
   }
 
   Model& model_;
