@@ -31,7 +31,7 @@ static std::string Percent(double rate) {
 }
 
 Json FiguresJson(const Plan& plan, const Trace& trace, const Figures& figures,
-                 const LowerBound& bound) {
+                 const std::optional<LowerBound>& bound) {
   Json ranks = Json::array(), path = Json::array();
   for (size_t r = 0; r < figures.ranks.size(); ++r) {
     const RankFigures& f = figures.ranks[r];
@@ -63,18 +63,22 @@ Json FiguresJson(const Plan& plan, const Trace& trace, const Figures& figures,
   return {{"makespan", Value(figures.makespan)},
           {"span", Value(figures.span)},
           {"ranks", ranks},
-          {"lower_bound", {{"makespan", Value(bound.makespan)}, {"span", Value(bound.span)}}},
+          {"lower_bound",
+           {{"makespan", bound ? Value(bound->makespan) : Json()},
+            {"span", bound ? Value(bound->span) : Json()}}},
           {"links", links},
           {"critical_path", path}};
 }
 
 void PrintFigures(const Plan& plan, const Trace& trace, const Figures& figures,
-                  const LowerBound& bound) {
-  auto line = [](const char* name, double found, double least) {
-    std::cout << name << Show(found) << "  (lower bound " << Show(least) << ")\n";
+                  const std::optional<LowerBound>& bound) {
+  auto line = [&](const char* name, double found, double LowerBound::*least) {
+    std::cout << name << Show(found);
+    if (bound) std::cout << "  (lower bound " << Show(*bound.*least) << ")";
+    std::cout << "\n";
   };
-  line("makespan  ", figures.makespan, bound.makespan);
-  line("span      ", figures.span, bound.span);
+  line("makespan  ", figures.makespan, &LowerBound::makespan);
+  line("span      ", figures.span, &LowerBound::span);
   std::printf("%5s %12s %12s %12s %12s %9s %12s %9s %11s %12s\n", "rank", "first", "last", "busy",
               "idle", "bubble", "span", "bubble", "activations", "bytes");
   for (size_t r = 0; r < figures.ranks.size(); ++r) {

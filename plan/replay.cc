@@ -34,8 +34,12 @@ std::function<double(int, int, const Action&)> DurationsOf(const std::vector<Tra
   for (const TraceAction& action : measured) {
     std::vector<Times>& steps = ranks[action.rank];
     steps.resize(static_cast<size_t>(count));
-    steps[static_cast<size_t>(place[action.step])][KeyOf(action.action)] =
-        action.end - action.start;
+    Times& times = steps[static_cast<size_t>(place[action.step])];
+    if (!times.emplace(KeyOf(action.action), action.end - action.start).second)
+      throw Error(path,
+                  "its step " + std::to_string(action.step) + " has " + ToText(action.action) +
+                      " on rank " + std::to_string(action.rank) + " twice",
+                  "each step of the trace needs a number of its own (\"args\": {\"step\": N})");
   }
   return [ranks = std::move(ranks), count, path](int rank, int step, const Action& action) {
     const auto own = ranks.find(rank);

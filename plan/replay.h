@@ -12,7 +12,8 @@ namespace pipewright {
 
 // For SimulateOptions::duration: step s of the simulation takes the times of the s-th step of
 // `measured`, and begins again where that has no more. A STEP that was not measured takes no time.
-// The function throws Error naming `path` for any other action that the trace has not.
+// The function throws Error naming `path` for any other action that the trace has not, and this one
+// where a step of the trace has an action twice.
 std::function<double(int rank, int step, const Action& action)> DurationsOf(
     const std::vector<TraceAction>& measured, const std::string& path);
 

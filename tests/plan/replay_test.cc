@@ -98,5 +98,19 @@ TEST(Replay, AnActionThatWasNotMeasuredIsNamed) {
   EXPECT_EQ(options.duration(0, 0, step), 0);
 }
 
+TEST(Replay, StepsOfOneNumberAreRefused) {
+  Plan plan = Lowered("1f1b", 2, 2, 3);
+  auto measured = ReadChromeTrace(ChromeTrace(plan, Uneven(plan, Link(0), 2)), "run.json");
+  for (TraceAction& action : measured) action.step = 0;
+  try {
+    DurationsOf(measured, "run.json");
+    ADD_FAILURE() << "nothing thrown";
+  } catch (const Error& e) {
+    EXPECT_STREQ(e.what(),
+                 "run.json: its step 0 has 0F0 on rank 0 twice\n  each step of the trace needs a "
+                 "number of its own (\"args\": {\"step\": N})");
+  }
+}
+
 }  // namespace
 }  // namespace pipewright
