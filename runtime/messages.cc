@@ -1,10 +1,26 @@
 #include "runtime/messages.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/Allocator.h>
 
 #include <memory>
 
 namespace pipewright {
+
+namespace {
+
+// Memory that LibTorch's allocator knows nothing of, told to those who count (memory_meter.h).
+struct Received {
+  std::shared_ptr<void> place;
+  int64_t bytes = 0;
+  ~Received() { Report(-bytes); }
+  void Report(int64_t change) const {
+    if (change != 0 && c10::memoryProfilingEnabled())
+      c10::reportMemoryUsageToProfiler(place.get(), change, 0, 0, c10::Device(c10::kCPU));
+  }
+};
+
+}  // namespace
 
 Bundle MakeBundle(Tensors tensors) {
   auto owner = std::make_shared<Tensors>(std::move(tensors));
@@ -24,9 +40,9 @@ at::Tensor EmptyTensor(at::IntArrayRef sizes, at::ScalarType type, const MemoryS
   if (!place) return at::empty(sizes, type);
   // As at::empty makes it: from_blob's could not be resized.
   void* data = place.get();
-  auto* owner = new std::shared_ptr<void>(std::move(place));
-  at::DataPtr memory_of(data, owner, [](void* p) { delete static_cast<std::shared_ptr<void>*>(p); },
-                        at::kCPU);
+  auto* owner = new Received{std::move(place), static_cast<int64_t>(bytes)};
+  owner->Report(owner->bytes);
+  at::DataPtr memory_of(data, owner, [](void* p) { delete static_cast<Received*>(p); }, at::kCPU);
   auto tensor = at::detail::make_tensor<c10::TensorImpl>(
       c10::Storage(c10::Storage::use_byte_size_t{}, bytes, std::move(memory_of),
                    c10::GetAllocator(at::kCPU), /*resizable=*/true),

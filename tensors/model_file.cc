@@ -32,10 +32,21 @@ TensorToWrite ToWrite(const std::string& name, at::ScalarType dtype, at::IntArra
 
 void Save(NamedTensors tensors, const std::string& path, const SaveOptions& options,
           const std::map<std::string, OffloadedTensor>& on_disk) {
+  std::vector<std::pair<at::Tensor, at::Tensor>> resolved;
   for (auto& [name, tensor] : tensors) {
     if (!tensor.defined()) throw Error(Quote(name), "is not defined: it has no values");
-    // In the same memory as another, but not of the same values.
-    if (tensor.is_conj() || tensor.is_neg()) tensor = tensor.resolve_conj().resolve_neg();
+    if (!tensor.is_conj() && !tensor.is_neg()) continue;
+    // In the same memory as another, but not of the same values; two of these may be one.
+    auto known = std::find_if(resolved.begin(), resolved.end(), [&tensor = tensor](auto& one) {
+      const at::Tensor& other = one.first;
+      return other.is_alias_of(tensor) && other.storage_offset() == tensor.storage_offset() &&
+             other.sizes() == tensor.sizes() && other.strides() == tensor.strides() &&
+             other.is_conj() == tensor.is_conj() && other.is_neg() == tensor.is_neg() &&
+             other.scalar_type() == tensor.scalar_type();
+    });
+    if (known == resolved.end())
+      known = resolved.emplace(known, tensor, tensor.resolve_conj().resolve_neg());
+    tensor = known->second;
   }
   std::map<std::string, std::string> metadata = options.metadata;
   const auto kept = NamesToKeep(Extents(tensors), options.preferred, options.discard);

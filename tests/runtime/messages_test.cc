@@ -5,6 +5,8 @@
 
 #include <cstdlib>
 
+#include "runtime/memory_meter.h"
+
 namespace pipewright {
 
 // A value that has been received can be used like any other, and gives its memory back.
@@ -34,6 +36,15 @@ TEST(Messages, ValuesInMemoryOfTheTransportAreLikeOthers) {
   EXPECT_EQ(live, 0);
   EXPECT_EQ(value[1][4].item<double>(), 9);
   EXPECT_EQ(view[4].item<double>(), 14);
+
+  {
+    MemoryMeter meter;
+    at::Tensor counted = EmptyTensor({100}, at::kFloat, memory);
+    EXPECT_EQ(meter.live(), 400);
+    counted.reset();
+    EXPECT_EQ(meter.live(), 0);
+    EXPECT_EQ(meter.peak(), 400);
+  }
 
   at::Tensor kept = EmptyTensor({2}, at::kFloat, memory).view({2, 1});
   EXPECT_EQ(live, 1);

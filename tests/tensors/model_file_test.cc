@@ -131,6 +131,9 @@ TEST(ModelFile, WhatCannotBeWritten) {
   SaveModel({{"c", conjugate}, {"d", conjugate.conj()}}, path);
   EXPECT_EQ(TensorFile(path).Names(), (Names{"c", "d"}));
   EXPECT_TRUE(torch::equal(TensorFile(path).Get("d"), conjugate.conj()));
+  // Two names of the same conjugate are one tensor still.
+  SaveModel({{"c", conjugate}, {"tied", conjugate}}, path);
+  EXPECT_EQ(TensorFile(path).Names(), (Names{"c"}));
   EXPECT_EQ(MessageOf([&] { SaveModel({{"m", torch::Tensor()}}, path); }),
             "\"m\": is not defined: it has no values");
   SaveModel({{"c", conjugate},

@@ -1,5 +1,6 @@
 // The executor's cases once more, on MPI processes: run with any number of ranks.
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -8,6 +9,7 @@
 
 #include "plan/plan_text.h"
 #include "plan/stage_graph.h"
+#include "runtime/exec/mpi_transport.h"
 #include "tests/runtime/exec/fake_model.h"
 #include "tests/runtime/exec/mpi_main.h"
 
@@ -125,12 +127,16 @@ TEST(MpiTransport, ReceivesEarlyAndLate) {
 TEST(MpiTransport, WhatIsAskedForLeavesAtOnce) {
   if (World().size() < 2) return;
   constexpr size_t kBytes = 3 << 20;
-  const char* tcp = std::getenv("OMPI_MCA_btl");
-  const char* off = std::getenv("PIPEWRIGHT_MPI_INBOX");
-  const bool inbox = !tcp && !(off && *off == '0');
+  const bool wanted = MpiOptionsFromEnvironment().inbox;
   std::shared_ptr<void> memory = World().Memory(kBytes);
-  EXPECT_EQ(memory != nullptr, inbox);
-  if (!inbox) return;
+  rlimit addresses = {};
+  getrlimit(RLIMIT_AS, &addresses);
+  if (!wanted || addresses.rlim_cur == RLIM_INFINITY) {
+    EXPECT_EQ(memory != nullptr, wanted);
+  }
+  bool all = true;  // go on, or none
+  for (const std::string& has : World().AllGather(memory ? "1" : "0")) all = all && has == "1";
+  if (!all) return;
   Bundle bundle{{{memory.get(), kBytes}}, memory};
   if (World().rank() == 0) {
     World().AllGather("posted");
