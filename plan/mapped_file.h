@@ -19,8 +19,8 @@ class MappedFile {
   std::string_view bytes() const { return {map_, size_}; }
   char* data() const { return map_; }
 
-  // Whether the system reads on behind what is touched, by megabytes (by default it does): not while
-  // a header is parsed, behind which lie payloads that nobody may want.
+  // Whether the system reads on behind what is touched, by megabytes (by default it does): not
+  // while a header is parsed, behind which lie payloads that nobody may want.
   void ReadOn(bool on) const;
 
   // Reads [at, at + size) into `buffer` without touching the mapping, so that memory does not grow.

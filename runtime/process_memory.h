@@ -14,8 +14,8 @@ void KeepFreedMemory();
 // Resident afterwards: about 45 MiB less. Nothing where somebody has written into that code.
 void DropStartUpCode();
 
-// The same of what reading, checking and loading have run, once a session is ready: 5 to 8 MiB. Does
-// nothing in a process that did not ask for the former.
+// The same of what reading, checking and loading have run, once a session is ready: 5 to 8 MiB.
+// Does nothing in a process that did not ask for the former.
 void DropLoadingCode();
 
 }  // namespace pipewright
