@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
@@ -13,6 +14,8 @@
 #include "plan/error.h"
 
 namespace pipewright {
+
+static constexpr size_t kBlock = 2 << 20;
 
 AtomicFile::AtomicFile(const std::string& path) : path_(path) {
   struct stat there;
@@ -37,6 +40,20 @@ void AtomicFile::Fail() const {
 }
 
 void AtomicFile::Write(std::string_view bytes) {
+  if (!block_.empty()) {
+    const size_t more = std::min(bytes.size(), kBlock - block_.size());
+    block_.append(bytes.substr(0, more));
+    bytes.remove_prefix(more);
+    if (block_.size() < kBlock) return;
+    WriteNow(block_);
+    block_.clear();
+  }
+  const size_t whole = bytes.size() / kBlock * kBlock;
+  WriteNow(bytes.substr(0, whole));
+  block_ = bytes.substr(whole);
+}
+
+void AtomicFile::WriteNow(std::string_view bytes) {
   while (!bytes.empty()) {
     ssize_t n = write(fd_, bytes.data(), bytes.size());
     if (n < 0 && errno == EINTR) continue;
@@ -46,6 +63,7 @@ void AtomicFile::Write(std::string_view bytes) {
 }
 
 void AtomicFile::Commit() {
+  WriteNow(block_);
   if (fsync(fd_) != 0 && !temporary_.empty()) Fail();
   int fd = fd_;
   fd_ = -1;
