@@ -123,6 +123,7 @@ class Generator {
       : run_(run), options_(options), transport_(transport) {}
 
   void Open() {
+    if (run_.threads > 0) at::set_num_threads(run_.threads);
     std::string error;
     try {
       texts_ = ReadTexts(options_);

@@ -74,6 +74,7 @@ struct InputFile {
 }  // namespace
 
 void Infer(const RunOptions& options, Transport& transport) {
+  if (options.threads > 0) at::set_num_threads(options.threads);
   Session session;
   session.job.microbatches = options.microbatches;
   session.job.schedule = "gpipe";

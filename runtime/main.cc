@@ -58,6 +58,9 @@ void RunRanks(void (*work)(const RunOptions&, Transport&)) {
                        "mpirun, or leave --in-process out");
     std::signal(SIGUSR1, [](int) { stop_signal = 1; });
     std::signal(SIGTERM, [](int) { end_signal = 1; });
+    // As mpirun has them, which binds each rank to a core; and each would take all cores.
+    if (in_process > 1 && options.threads == 0 && !std::getenv("OMP_NUM_THREADS"))
+      options.threads = 1;
     ThreadOptions threads;
     threads.synchronous_sends |= synchronous_sends;
     threads.stall = stall;
@@ -107,6 +110,13 @@ void AddOffload(CLI::App& app) {
                  "JSON file for what was read and held");
 }
 
+void AddThreads(CLI::App& app) {
+  app.add_option("--threads", options.threads,
+                 "of each rank (default: OMP_NUM_THREADS, or the cores that it may use; 1 where "
+                 "several ranks are threads); outputs have the same bits only for the same number")
+      ->check(CLI::Range(1, 1024));
+}
+
 void AddTrain(CLI::App& app) {
   AddPackage(app);
   app.add_option("job", options.job, "job file: data, loss, optimizer, schedule")->required();
@@ -142,6 +152,7 @@ void AddInfer(CLI::App& app) {
   app.add_option("-o,--output", options.output, "safetensors file to write")->required();
   app.add_option("--microbatches", options.microbatches, "parts that the rows are cut into")
       ->check(CLI::Range(1, 1 << 20));
+  AddThreads(app);
   AddOffload(app);
   app.add_flag("--on-request", options.on_request,
                "before that, measure for each line on standard input: \"steps N\"");
@@ -185,6 +196,7 @@ void AddGenerate(CLI::App& app) {
       ->capture_default_str();
   app.add_option("-o,--output", options.output, "file to write (default: standard output)");
   app.add_flag("--json", generate.json, "write tokens and texts as JSON");
+  AddThreads(app);
   AddOffload(app);
   app.callback([] {
     RunRanks(

@@ -18,6 +18,7 @@ struct RunOptions {
   // infer
   std::string input, output;
   int microbatches = 1;
+  int threads = 0;          // infer, generate: of each rank; 0: as LibTorch finds them
   bool on_request = false;  // measure first: bench_requests.h
   // Weights on disk.
   std::string device_map, offload_dir, offload_report;

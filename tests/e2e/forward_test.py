@@ -1,5 +1,7 @@
 """eval and infer run without dropout, and the weights that train saves load in Python."""
 import json
+import os
+import subprocess
 import unittest
 
 import torch
@@ -7,7 +9,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, load_model, save_file
 from torch.distributed.pipelining import pipe_split
 
-from support import LENGTH, Case, bits, export_gpt, gpt, one_process, run_ranks, token_job
+from support import ENVIRONMENT, LENGTH, RUN, Case, bits, export_gpt, gpt, one_process, run_ranks, token_job
 
 
 class Forward(Case):
@@ -46,6 +48,32 @@ class Forward(Case):
                                "-o", self.path("out.safetensors"), "--microbatches", 3, "--conf",
                                self.path("replicas.json"), mpi=False))
         self.assert_same_tensors(load_file(self.path("out.safetensors")), {name: wanted})
+
+    def test_bits_do_not_depend_on_how_ranks_are_started(self):
+        class Sum(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.a = torch.nn.Linear(1024, 1024)
+
+            def forward(self, x):
+                y = self.a(x)
+                pipe_split()
+                return (y * y).sum().reshape(1)  # other bits by other threads
+
+        torch.manual_seed(0)
+        model, x = Sum(), torch.randn(256, 1024) / 1000
+        torch.export.save(torch.export.export(model, (x,)), self.path("sum.pt2"))
+        package = self.compile("sum.pt2", "sum.pkg")
+        save_file({"x": x}, self.path("in.safetensors"))
+        arguments = ["infer", package, "--input", self.path("in.safetensors"), "-o",
+                     self.path("out.safetensors")]
+        self.succeed(run_ranks(2, *arguments, mpi=True))
+        wanted = load_file(self.path("out.safetensors"))
+        free = {**os.environ, **ENVIRONMENT}
+        del free["OMP_NUM_THREADS"]
+        for threads, environment in (([], free), (["--threads", "1"], {**free, "OMP_NUM_THREADS": "2"})):
+            subprocess.run([RUN, "--in-process", "2", *arguments, *threads], env=environment, check=True)
+            self.assert_same_tensors(load_file(self.path("out.safetensors")), wanted)
 
     def test_nested_inputs_and_outputs(self):
         class Nested(torch.nn.Module):
