@@ -1,8 +1,10 @@
 #include <CLI/CLI.hpp>
+#include <chrono>
 #include <cstdlib>
 #include <iostream>
 #include <sstream>
 #include <string_view>
+#include <thread>
 
 #include "compiler/commands.h"
 #include "compiler/usage.h"
@@ -16,6 +18,15 @@ static bool IsFirstRank() {
   for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"})
     if (const char* rank = std::getenv(name)) return std::string_view(rank) == "0";
   return true;
+}
+
+// mpirun ends all ranks when one has ended with an error: the others give the first time to speak.
+static int WrongUsage(const std::string& text) {
+  if (IsFirstRank())
+    std::cerr << text << std::flush;
+  else
+    std::this_thread::sleep_for(std::chrono::seconds(2));
+  return kUsage;
 }
 
 int RunProgram(const char* name, const char* description, const Command* commands, int count,
@@ -32,27 +43,21 @@ int RunProgram(const char* name, const char* description, const Command* command
   }
   // CLI11 says only "a subcommand is required" for a misspelt one.
   if (argc > 1 && argv[1][0] != '-' &&
-      std::find(names.begin(), names.end(), argv[1]) == names.end()) {
-    if (IsFirstRank()) std::cerr << UnknownCommand(name, names, argv[1]);
-    return kUsage;
-  }
+      std::find(names.begin(), names.end(), argv[1]) == names.end())
+    return WrongUsage(UnknownCommand(name, names, argv[1]));
   try {
     app.parse(argc, argv);
     return kSuccess;
   } catch (const CLI::RuntimeError& e) {  // a command that has said all there is to say
     return e.get_exit_code();
   } catch (const CLI::ParseError& e) {
-    if (e.get_exit_code() != 0) {
-      if (IsFirstRank()) std::cerr << UsageMessage(name, names, app, e);
-      return kUsage;
-    }
+    if (e.get_exit_code() != 0) return WrongUsage(UsageMessage(name, names, app, e));
     std::ostringstream out, err;  // help, or the version
     app.exit(e, out, err);
     if (IsFirstRank()) std::cout << out.str(), std::cerr << err.str();
     return kSuccess;
   } catch (const UsageError& e) {
-    if (IsFirstRank()) std::cerr << name << ": " << e.what() << "\n";
-    return kUsage;
+    return WrongUsage(std::string(name) + ": " + e.what() + "\n");
   } catch (const std::exception& e) {
     std::cerr << name << ": " << WithoutBacktrace(e.what()) << "\n";
     return kFailure;
