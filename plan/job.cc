@@ -192,6 +192,12 @@ void SetSchedule(Job& job, const std::string& schedule, const std::string& where
   job.plan = IsPlanFile(schedule) ? schedule : "";
 }
 
+const std::vector<std::pair<std::string, MatMul>>& MatMulNames() {
+  static const std::vector<std::pair<std::string, MatMul>> names = {
+      {"libtorch", MatMul::kLibTorch}, {"onednn", MatMul::kOneDnn}, {"auto", MatMul::kAuto}};
+  return names;
+}
+
 const std::vector<std::pair<std::string, BodyChoice>>& BodyNames() {
   static const std::vector<std::pair<std::string, BodyChoice>> names = {
       {"auto", BodyChoice::kAuto},
@@ -235,7 +241,7 @@ Job ReadJob(const std::string& path) {
              "minibatch_size",
              "memory",
              "buffers",
-             "body"},
+             "body", "matmul"},
             path);
   Job job;
   job.path = path;
@@ -306,6 +312,8 @@ Job ReadJob(const std::string& path) {
         Choose<bool>(in["buffers"], {{"first", false}, {"merge", true}}, section.Key("buffers"));
   if (in.contains("body"))
     job.body = Choose<BodyChoice>(in["body"], BodyNames(), section.Key("body"));
+  if (in.contains("matmul"))
+    job.matmul = Choose<MatMul>(in["matmul"], MatMulNames(), section.Key("matmul"));
   if (in.contains("recompute"))
     ReadRecompute(in["recompute"], section.Key("recompute"), job.recompute);
   section.Get("accuracy", job.accuracy);

@@ -76,6 +76,10 @@ enum class BodyChoice { kAuto, kAutograd, kLists };
 // By what a job calls them.
 const std::vector<std::pair<std::string, BodyChoice>>& BodyNames();
 
+// What multiplies matrices of float32 (runtime/matmul.h). kAuto: oneDNN on AMD's processors.
+enum class MatMul { kLibTorch, kOneDnn, kAuto };
+const std::vector<std::pair<std::string, MatMul>>& MatMulNames();
+
 struct Job {
   std::string path;
   std::string text;  // the file
@@ -106,6 +110,7 @@ struct Job {
   bool merge_buffers = false;  // of replicas, after each step
   RecomputeJob recompute;
   std::optional<BodyChoice> body;  // none: kAuto, and nothing is said of it
+  MatMul matmul = MatMul::kLibTorch;
   bool check_shared = false;  // compare the copies of shared weights after every step
 };
 

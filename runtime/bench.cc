@@ -14,6 +14,7 @@
 #include "runtime/bench_requests.h"
 #include "runtime/exec/clock.h"
 #include "runtime/feed.h"
+#include "runtime/matmul.h"
 #include "runtime/memory_meter.h"
 #include "runtime/module_times.h"
 #include "runtime/recorded/choice.h"
@@ -100,6 +101,7 @@ void Bench(const BenchOptions& options, Transport& transport) {
     session.job.accumulate = 1;
     session.job.validation.every = 0;
     at::set_num_threads(session.job.threads);
+    UseMatMul(session.job.matmul, session.job.path + ": matmul");
   } catch (const std::exception& e) {
     error = e.what();
   }

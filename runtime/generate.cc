@@ -11,8 +11,9 @@
 #include "plan/error.h"
 #include "plan/json.h"
 #include "plan/text.h"
-#include "tensors/dtype.h"
+#include "runtime/matmul.h"
 #include "runtime/offload_report.h"
+#include "tensors/dtype.h"
 
 namespace pipewright {
 
@@ -124,6 +125,7 @@ class Generator {
 
   void Open() {
     if (run_.threads > 0) at::set_num_threads(run_.threads);
+    UseMatMul(run_.matmul, "--matmul");
     std::string error;
     try {
       texts_ = ReadTexts(options_);

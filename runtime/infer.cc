@@ -12,6 +12,7 @@
 #include "plan/safetensors.h"
 #include "plan/text.h"
 #include "runtime/bench_requests.h"
+#include "runtime/matmul.h"
 #include "runtime/messages.h"
 #include "runtime/offload_report.h"
 #include "runtime/train.h"
@@ -75,6 +76,7 @@ struct InputFile {
 
 void Infer(const RunOptions& options, Transport& transport) {
   if (options.threads > 0) at::set_num_threads(options.threads);
+  UseMatMul(options.matmul, "--matmul");
   Session session;
   session.job.microbatches = options.microbatches;
   session.job.schedule = "gpipe";

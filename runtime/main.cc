@@ -115,6 +115,16 @@ void AddThreads(CLI::App& app) {
                  "of each rank (default: OMP_NUM_THREADS, or the cores that it may use; 1 where "
                  "several ranks are threads); outputs have the same bits only for the same number")
       ->check(CLI::Range(1, 1024));
+  app.add_option_function<std::string>(
+         "--matmul",
+         [](const std::string& name) {
+           for (const auto& [known, choice] : MatMulNames())
+             if (known == name) options.matmul = choice;
+         },
+         "what multiplies matrices of float32: libtorch, as in training; onednn; auto: oneDNN on "
+         "AMD's processors, where it is faster for large ones. Results differ by rounding")
+      ->check(CLI::IsMember({"auto", "libtorch", "onednn"}))
+      ->default_str("auto");
 }
 
 void AddTrain(CLI::App& app) {

@@ -16,6 +16,7 @@
 #include "runtime/exec/clock.h"
 #include "runtime/exec/stop.h"
 #include "runtime/feed.h"
+#include "runtime/matmul.h"
 #include "runtime/offload_report.h"
 #include "runtime/progress.h"
 #include "runtime/resume.h"
@@ -40,6 +41,7 @@ void ReadJobPhase(const RunOptions& options, Session& session, Transport& transp
   try {
     session.job = ReadJobOf(options);
     at::set_num_threads(session.job.threads);
+    UseMatMul(session.job.matmul, session.job.path + ": matmul");
     CheckOffloadFolder(options.offload_dir, transport);
   } catch (const std::exception& e) {
     error = e.what();
