@@ -25,7 +25,7 @@ def compile_model(build, folder, name, size, stages):
     return package
 
 
-def write_job(folder, name, size, microbatches, schedule):
+def write_job(folder, name, size, microbatches, schedule, matmul="libtorch"):
     data = os.path.join(folder, f"data{microbatches}.safetensors")
     if not os.path.exists(data):
         x, y = models.batch(name, size, microbatches)
@@ -33,8 +33,8 @@ def write_job(folder, name, size, microbatches, schedule):
     job = {"data": {"tensors": os.path.basename(data), "inputs": {"x": "x"}, "target": "y", "shuffle": False},
            "loss": "cross_entropy", "optimizer": {"type": "sgd", "lr": LR}, "schedule": schedule,
            "microbatches": microbatches, "microbatch_size": (models.SIZES[name][size] if isinstance(size, str) else size).batch,
-           "threads": 1}
-    path = os.path.join(folder, f"{schedule}-{microbatches}.json")
+           "threads": 1, "matmul": matmul}
+    path = os.path.join(folder, f"{schedule}-{microbatches}-{matmul}.json")
     with open(path, "w") as file:
         json.dump(job, file)
     return path

@@ -54,6 +54,8 @@ def step_ratios(raw):
             "replayed/measured": turns("replayed", "mean") if replayed else None,
             "single by microbatch/ours": over(lambda r: median(r, "single microbatches"), lambda r: median(r, ours)),
             "single whole/ours": over(lambda r: median(r, "single whole"), lambda r: median(r, ours)),
+            "ours/with onednn": over(lambda r: median(r, ours), lambda r: median(r, f"onednn {schedule}"))
+            if f"onednn {schedule}" in rounds[0]["programs"] else None,
             "ours/our 1f1b": over(lambda r: median(r, ours), lambda r: median(r, "ours 1f1b"))
             if "1f1b" in rounds[0]["bound"] else None,
             "bound/bound of 1f1b": over(lambda r: r["bound"][schedule], lambda r: r["bound"]["1f1b"])
@@ -78,12 +80,12 @@ def step_table(entries):
 
 def single_table(entries):
     lines = ["| model | 1F1B on 2 ranks, ms | one process of 2 threads, by microbatch ÷ ours | whole batch ÷ ours | "
-             "(I + W) ÷ B |", "|---|---|---|---|---|"]
+             "(I + W) ÷ B | ours ÷ ours with \"matmul\": \"onednn\" |", "|---|---|---|---|---|---|"]
     for raw in entries:
         r = step_ratios(raw).get("1f1b")
         if r:
             lines.append(f"| {raw['model']} {raw['size']} | {r['ms'][0]:.1f} | {show(r['single by microbatch/ours'])} | "
-                         f"{show(r['single whole/ours'])} | {show(r['split/whole backward'])} |")
+                         f"{show(r['single whole/ours'])} | {show(r['split/whole backward'])} | {show(r['ours/with onednn'])} |")
     return lines
 
 

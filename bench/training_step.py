@@ -125,14 +125,16 @@ class Comparison:
     def __init__(self, options, name, size, folder):
         self.options, self.name, self.size = options, name, size
         self.simulator = Simulator(options.build, folder)
-        self.ours, self.plans, self.workers = {}, {}, []
+        self.ours, self.plans, self.workers, self.onednn = {}, {}, [], None
         for schedule in options.schedules:
             stages, place = SCHEDULES[schedule]
             package = compile_model(options.build, folder, name, size, stages)
             job, conf = write_job(folder, name, size, models.MICROBATCHES, schedule), write_conf(folder, stages, RANKS, place)
             self.plans[schedule] = self.simulator.plan(package, job, conf)
-            self.ours[schedule] = self.add(start_ours(options.build, RANKS, ["bench", package, job, "--conf", conf,
-                                                                             "--on-request"]))
+            start = lambda job: self.add(start_ours(options.build, RANKS, ["bench", package, job, "--conf", conf, "--on-request"]))
+            self.ours[schedule] = start(job)
+            if schedule == "1f1b" and name != "conv":
+                self.onednn = start(write_job(folder, name, size, models.MICROBATCHES, schedule, "onednn"))
         chosen = ["--model", name, "--size", size]
         self.peer = self.add(start_peer(RANKS, chosen))
         self.single = self.add(start_single(RANKS, chosen))
@@ -151,6 +153,8 @@ class Comparison:
         busy, start = busy_seconds(), time.perf_counter()
         if program == "ours":
             answer = self.ours[arguments[0]].ask(f"steps {steps} each")[0]
+        elif program == "onednn":
+            answer = self.onednn.ask(f"steps {steps}")[0]
         elif program == "peer":
             ranks = self.peer.ask(f"steps {' '.join(arguments)} {steps}")
             answer = {"ranks": ranks, "losses": next(r["losses"] for r in ranks if "losses" in r)}
@@ -167,6 +171,8 @@ class Comparison:
             yield ("ours", schedule)
             for front in fronts(schedule):
                 yield ("peer", schedule, front)
+        if self.onednn:
+            yield ("onednn", "1f1b")
         yield ("single", "microbatches")
         yield ("single", "whole")
 
@@ -199,6 +205,9 @@ class Comparison:
             entry["turns"][schedule] = turns
             entry["programs"][f"ours {schedule}"] = {"times": [t for turn in turns for t in turn["times"]],
                                                      "busy_cores": ours["busy_cores"]}
+            if schedule == "1f1b" and self.onednn:
+                answers = [self.steps(("onednn", schedule), steps) for _ in range(TURNS[self.size])]
+                entry["programs"]["onednn 1f1b"] = {**answers[-1], "times": [t for a in answers for t in a["times"]]}
             for front in fronts(schedule):
                 entry["programs"][f"peer {schedule} {front}"] = self.steps(("peer", schedule, front), steps)
         entry["eager"] = costs_eager(self.peer.ask(f"stages {ALONE_SECONDS[self.size]}"))
