@@ -47,7 +47,12 @@ MappedFile::~MappedFile() {
 }
 
 void MappedFile::ReadOn(bool on) const {
-  if (map_) madvise(map_, size_, on ? MADV_NORMAL : MADV_RANDOM);
+  if (!map_) return;
+  madvise(map_, size_, on ? MADV_NORMAL : MADV_RANDOM);
+#ifdef MADV_HUGEPAGE
+  // Linux then reads 2 MiB at a fault, in one piece; else 128 KiB, some of it page by page.
+  if (on) madvise(map_, size_, MADV_HUGEPAGE);
+#endif
 }
 
 void MappedFile::Read(uint64_t at, char* buffer, uint64_t size) const {
