@@ -58,23 +58,6 @@ static void WriteOutputs(const PartitionRequest& request, const PartitionInput& 
   WriteFile(folder + "graph.dot", GraphDot(input.graph));
 }
 
-static std::string ExplainText(const PartitionProblem& problem, const Explanation& e,
-                               const PartitionResult& result) {
-  if (e.stage < 0) return "no partition fits the devices\n";
-  std::string unit = problem.time_unit.empty() ? "" : " " + problem.time_unit;
-  std::string out = "stage " + std::to_string(e.stage) + " binds: its " + e.binds;
-  if (e.binds == "memory") out += " limit (without it there is a faster partition)";
-  out += "\n";
-  if (std::isfinite(e.next_best))
-    out += std::string(e.next_best_proven ? "the next best partition" : "a partition") +
-           " without that stage costs " + Json(e.next_best).dump() + unit + ", " +
-           Json(e.next_best - result.objective).dump() + unit + " more\n";
-  else
-    out += e.next_best_proven ? "no partition without that stage fits\n"
-                              : "the next best partition is not known\n";
-  return out;
-}
-
 static PartitionReport LikePipeDream(const PartitionRequest& request, PartitionInput& input) {
   if (!input.has_graph())
     throw UsageError("--mode", "pipedream reads graph text and profiles only: " + request.file,
@@ -133,7 +116,7 @@ static void Partition(const PartitionRequest& request) {
     }
     if (request.explain) {
       if (!step) e = ExplainPartition(problem, result, options);
-      explanation = ExplainText(problem, e, result);
+      explanation = ExplainText(report, e);
       report.more["explain"] = ToJson(e);
     }
   }

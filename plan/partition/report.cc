@@ -139,6 +139,24 @@ std::string ReportTable(const PartitionReport& report) {
   return out;
 }
 
+std::string ExplainText(const PartitionReport& report, const Explanation& e) {
+  if (e.stage < 0) return "no partition fits the devices\n";
+  std::string out = "stage " + std::to_string(e.stage) + " binds: its " + e.binds;
+  if (e.binds == "memory") out += " limit (without it there is a faster partition)";
+  out += "\n";
+  if (!std::isfinite(e.next_best))
+    return out + (e.next_best_proven ? "no partition without that stage fits\n"
+                                     : "the next best partition is not known\n");
+  out += std::string(e.next_best_proven ? "the next best partition" : "a partition") +
+         " without that stage costs " + Time(e.next_best, report.time_unit);
+  double change = e.next_best - report.objective;
+  if (std::abs(change) <= 1e-9 * report.objective) return out + ", as much\n";
+  out += ", " + Time(std::abs(change), report.time_unit);
+  if (report.objective > 0)
+    out += " (" + Format("%.3g %%", 100 * std::abs(change) / report.objective) + ")";
+  return out + (change > 0 ? " more\n" : " less\n");
+}
+
 static std::string Quote(const std::string& text) {
   std::string out = "\"";
   for (char c : text) {

@@ -37,6 +37,8 @@ PartitionReport MakeReport(const ModelGraph& graph, const PipeDreamResult& resul
 // infeasible partition has "objective": null.
 Json ReportJson(const PartitionReport& report);
 std::string ReportTable(const PartitionReport& report);
+// Two lines: what binds, and what the best partition without that stage costs, against `report`'s.
+std::string ExplainText(const PartitionReport& report, const Explanation& explanation);
 
 // The graph in DOT, coloured by stage, with the costs of every node.
 std::string GraphDot(const ModelGraph& graph);

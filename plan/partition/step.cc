@@ -184,11 +184,15 @@ PartitionResult SolveStep(const PartitionProblem& problem, const SolveOptions& o
   UnitGraph graph = BuildUnits(problem, Merge::kLossless);
   StepSearch search{problem, step};
   std::string refused;
+  bool looked_at_all = true;  // for each number of stages
   for (int stages = least; stages <= most; ++stages) {
     PartitionProblem fixed = problem;
     fixed.stages = stages;
     PartitionResult result = SolvePartition(fixed, options);
-    if (!result.feasible) continue;
+    if (!result.feasible) {
+      looked_at_all = looked_at_all && result.proven;
+      continue;
+    }
     try {
       search.Judge(result);
       StagedUnits cuts = EqualCuts(problem, graph, stages);
@@ -209,13 +213,14 @@ PartitionResult SolveStep(const PartitionProblem& problem, const SolveOptions& o
     if (!best.feasible || result.objective < best.objective) best = result;
   }
   if (!best.feasible && !refused.empty()) throw Error("--schedule", refused);
-  best.lower_bound = kInfinity;
+  best.lower_bound = looked_at_all ? kInfinity : StepBound(problem, step);
   if (best.feasible) {
     best.lower_bound = std::max(StepBound(problem, step),
                                 StepBoundOfStages(problem, step, best.objective, options));
     SearchSteps(problem, step, options.exact ? 300'000'000 : 30'000'000, best);
   }
-  best.proven = !best.feasible || best.objective <= best.lower_bound * (1 + 1e-12);
+  best.proven =
+      best.feasible ? best.objective <= best.lower_bound * (1 + 1e-12) : looked_at_all;
   if (explanation && best.feasible) *explanation = Explain(best, search.seen);
   return best;
 }
