@@ -9,6 +9,8 @@ import statistics
 import tempfile
 import time
 
+import torch
+
 import command_line
 import models
 from package import compile_model, write_conf, write_job
@@ -133,7 +135,7 @@ class Comparison:
             self.plans[schedule] = self.simulator.plan(package, job, conf)
             start = lambda job: self.add(start_ours(options.build, RANKS, ["bench", package, job, "--conf", conf, "--on-request"]))
             self.ours[schedule] = start(job)
-            if schedule == "1f1b" and name != "conv":
+            if schedule == "1f1b" and name != "conv" and torch.backends.mkldnn.is_available():
                 self.onednn = start(write_job(folder, name, size, models.MICROBATCHES, schedule, "onednn"))
         chosen = ["--model", name, "--size", size]
         self.peer = self.add(start_peer(RANKS, chosen))
@@ -154,7 +156,7 @@ class Comparison:
         if program == "ours":
             answer = self.ours[arguments[0]].ask(f"steps {steps} each")[0]
         elif program == "onednn":
-            answer = self.onednn.ask(f"steps {steps}")[0]
+            answer = self.onednn.ask(f"steps {steps} each")[0]
         elif program == "peer":
             ranks = self.peer.ask(f"steps {' '.join(arguments)} {steps}")
             answer = {"ranks": ranks, "losses": next(r["losses"] for r in ranks if "losses" in r)}
@@ -195,19 +197,20 @@ class Comparison:
         for schedule in self.options.schedules:
             halves = self.ours[schedule].ask(f"halves {ALONE_SECONDS[self.size]}")[0]
             entry["cut"][schedule], entry["link"][schedule] = [medians(stage) for stage in halves["stages"]], halves["link"]
-            turns = []
+            turns, onednn = [], []
             for _ in range(TURNS[self.size]):
                 alone = self.ours[schedule].ask(f"stages {ALONE_SECONDS[self.size]}")[0]["stages"]
                 ours = self.steps(("ours", schedule), steps)
                 in_run = costs_in_run(ours, SCHEDULES[schedule][0], boundary_bytes(self.name, self.size))
                 turns.append({"alone": costs_alone(alone), "in_run": in_run, "times": ours["times"],
                               "actions": [rank["actions"] for rank in ours["ranks"]]})
+                if schedule == "1f1b" and self.onednn:
+                    onednn.append(self.steps(("onednn", schedule), steps))
             entry["turns"][schedule] = turns
             entry["programs"][f"ours {schedule}"] = {"times": [t for turn in turns for t in turn["times"]],
                                                      "busy_cores": ours["busy_cores"]}
-            if schedule == "1f1b" and self.onednn:
-                answers = [self.steps(("onednn", schedule), steps) for _ in range(TURNS[self.size])]
-                entry["programs"]["onednn 1f1b"] = {**answers[-1], "times": [t for a in answers for t in a["times"]]}
+            if onednn:
+                entry["programs"]["onednn 1f1b"] = {**onednn[-1], "times": [t for a in onednn for t in a["times"]]}
             for front in fronts(schedule):
                 entry["programs"][f"peer {schedule} {front}"] = self.steps(("peer", schedule, front), steps)
         entry["eager"] = costs_eager(self.peer.ask(f"stages {ALONE_SECONDS[self.size]}"))

@@ -241,7 +241,8 @@ Job ReadJob(const std::string& path) {
              "minibatch_size",
              "memory",
              "buffers",
-             "body", "matmul"},
+             "body",
+             "matmul"},
             path);
   Job job;
   job.path = path;

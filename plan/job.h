@@ -76,7 +76,8 @@ enum class BodyChoice { kAuto, kAutograd, kLists };
 // By what a job calls them.
 const std::vector<std::pair<std::string, BodyChoice>>& BodyNames();
 
-// What multiplies matrices of float32 (runtime/matmul.h). kAuto: oneDNN on AMD's processors.
+// What multiplies matrices of float32; whoever opens a session of the job sees to it (UseMatMul in
+// runtime/matmul.h). kAuto: oneDNN on AMD's processors.
 enum class MatMul { kLibTorch, kOneDnn, kAuto };
 const std::vector<std::pair<std::string, MatMul>>& MatMulNames();
 

@@ -125,9 +125,9 @@ class Generator {
 
   void Open() {
     if (run_.threads > 0) at::set_num_threads(run_.threads);
-    UseMatMul(run_.matmul, "--matmul");
     std::string error;
     try {
+      UseMatMul(run_.matmul, "--matmul");
       texts_ = ReadTexts(options_);
       manifest_ = ReadManifest(run_.package);
       inputs_ = std::make_unique<Inputs>(manifest_);

@@ -76,7 +76,13 @@ struct InputFile {
 
 void Infer(const RunOptions& options, Transport& transport) {
   if (options.threads > 0) at::set_num_threads(options.threads);
-  UseMatMul(options.matmul, "--matmul");
+  std::string error;
+  try {
+    UseMatMul(options.matmul, "--matmul");
+  } catch (const std::exception& e) {
+    error = e.what();
+  }
+  Vote(transport, "starting", error);
   Session session;
   session.job.microbatches = options.microbatches;
   session.job.schedule = "gpipe";
@@ -120,7 +126,6 @@ void Infer(const RunOptions& options, Transport& transport) {
       mine += ";";
     }
   std::vector<std::string> all = transport.AllGather(mine);
-  std::string error;
   int moved = 0;  // parts: each is progress
   if (transport.rank() != 0) {
     for (auto& [output, parts] : outputs)

@@ -29,6 +29,7 @@ int in_process = 0;  // ranks as threads; 0: ranks are MPI processes
 bool synchronous_sends = false;
 StallOptions stall = StallOptionsFromEnvironment();
 RunOptions options;
+std::string matmul = "auto";  // infer, generate
 BenchOptions bench;
 GenerateOptions generate;
 std::vector<std::string> arguments;  // the whole command line
@@ -115,16 +116,17 @@ void AddThreads(CLI::App& app) {
                  "of each rank (default: OMP_NUM_THREADS, or the cores that it may use; 1 where "
                  "several ranks are threads); outputs have the same bits only for the same number")
       ->check(CLI::Range(1, 1024));
-  app.add_option_function<std::string>(
-         "--matmul",
-         [](const std::string& name) {
-           for (const auto& [known, choice] : MatMulNames())
-             if (known == name) options.matmul = choice;
-         },
-         "what multiplies matrices of float32: libtorch, as in training; onednn; auto: oneDNN on "
-         "AMD's processors, where it is faster for large ones. Results differ by rounding")
+  app.add_option("--matmul", matmul,
+                 "what multiplies matrices of float32: libtorch, as in training; onednn; auto: "
+                 "oneDNN on AMD's processors, which is faster there. Results differ by rounding")
       ->check(CLI::IsMember({"auto", "libtorch", "onednn"}))
-      ->default_str("auto");
+      ->capture_default_str();
+}
+
+MatMul MatMulAskedFor() {
+  for (const auto& [name, choice] : MatMulNames())
+    if (name == matmul) return choice;
+  return MatMul::kLibTorch;
 }
 
 void AddTrain(CLI::App& app) {
@@ -166,7 +168,10 @@ void AddInfer(CLI::App& app) {
   AddOffload(app);
   app.add_flag("--on-request", options.on_request,
                "before that, measure for each line on standard input: \"steps N\"");
-  app.callback([] { RunRanks(Infer); });
+  app.callback([] {
+    options.matmul = MatMulAskedFor();
+    RunRanks(Infer);
+  });
 }
 
 void AddGenerate(CLI::App& app) {
@@ -209,6 +214,7 @@ void AddGenerate(CLI::App& app) {
   AddThreads(app);
   AddOffload(app);
   app.callback([] {
+    options.matmul = MatMulAskedFor();
     RunRanks(
         [](const RunOptions& run, Transport& transport) { Generate(run, generate, transport); });
   });

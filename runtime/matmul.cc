@@ -24,8 +24,9 @@ using OneDnnLinear = at::Tensor(const at::Tensor&, const at::Tensor&,
                                 c10::List<std::optional<at::Scalar>>,
                                 std::optional<std::string_view>);
 
-// input x weight^T + bias, on operands as they lie; of torch.compile's, not a public one. None where
-// LibTorch was built without it, or has another.
+// input x weight^T + bias; of torch.compile's, not a public one. It takes the weight as it lies, a
+// copy of an input that is not contiguous, and for granted that the bias is. None where LibTorch
+// was built without it, or has another.
 const std::optional<c10::TypedOperatorHandle<OneDnnLinear>>& OneDnn() {
   static const auto found = []() -> std::optional<c10::TypedOperatorHandle<OneDnnLinear>> {
     auto schema = c10::Dispatcher::singleton().findSchema({"mkldnn::_linear_pointwise", ""});
@@ -41,17 +42,18 @@ const std::optional<c10::TypedOperatorHandle<OneDnnLinear>>& OneDnn() {
 
 std::atomic<bool> by_onednn = false;
 
-// Whether oneDNN is faster (docs/performance.md). To prepare a call takes it 20 us, and 0.7 ms the
-// first time that sizes are met, which `generate` has with each token.
+// Whether oneDNN is faster, and needs no copies (docs/performance.md). To prepare a call takes it
+// 20 us, and 0.7 ms the first time that sizes are met, which `generate` has with each token.
 bool Suits(const at::Tensor& a, const at::Tensor& b) {
-  constexpr int64_t kLargeWeight = 1 << 20, kLargeProduct = 1 << 26, kFewRows = 16;
+  constexpr int64_t kLargeWeight = 1 << 20, kLargeProduct = 1 << 26, kFew = 16;
   if (!by_onednn || a.dim() != 2 || b.dim() != 2 || a.scalar_type() != at::kFloat ||
-      b.scalar_type() != at::kFloat || a.size(1) != b.size(0) || a.numel() == 0)
+      b.scalar_type() != at::kFloat || a.size(1) != b.size(0) || a.numel() == 0 ||
+      !a.is_contiguous() || b.size(0) < kFew || b.size(1) < kFew)
     return false;
   const bool of_linear = b.stride(0) == 1 && b.stride(1) == b.size(0);
   if (!of_linear && !b.is_contiguous()) return false;
-  if (a.size(0) * b.numel() >= kLargeProduct && a.size(0) >= kFewRows) return true;
-  return b.numel() >= kLargeWeight && (of_linear || a.size(0) >= kFewRows);
+  if (a.size(0) >= kFew && a.size(0) * b.numel() >= kLargeProduct) return true;
+  return b.numel() >= kLargeWeight && (of_linear || a.size(0) >= kFew);
 }
 
 at::Tensor Call(const at::Tensor& a, const at::Tensor& b, const std::optional<at::Tensor>& bias) {
@@ -64,20 +66,21 @@ at::Tensor Mm(const at::Tensor& a, const at::Tensor& b) {
 
 at::Tensor AddMm(const at::Tensor& bias, const at::Tensor& a, const at::Tensor& b,
                  const at::Scalar& beta, const at::Scalar& alpha) {
-  if (bias.dim() == 1 && bias.scalar_type() == at::kFloat && beta.equal(1) && alpha.equal(1) &&
-      Suits(a, b) && bias.size(0) == b.size(1))
+  if (bias.dim() == 1 && bias.is_contiguous() && bias.scalar_type() == at::kFloat &&
+      beta.equal(1) && alpha.equal(1) && Suits(a, b) && bias.size(0) == b.size(1))
     return Call(a, b, bias);
   return at::cpu::addmm(bias, a, b, beta, alpha);
 }
 
-// LibTorch warns of kernels that take another's place.
+// For good: no thread may find them gone while the process ends. LibTorch warns of kernels that take
+// another's place.
 void Register() {
   struct Silent : c10::WarningHandler {
     void process(const c10::Warning&) override {}
   } silent;
   c10::WarningUtils::WarningHandlerGuard guard(&silent);
-  static torch::Library kernels(torch::Library::IMPL, "aten", c10::DispatchKey::CPU, __FILE__,
-                                __LINE__);
+  auto& kernels = *new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::CPU,
+                                      __FILE__, __LINE__);
   kernels.impl("mm", Mm);
   kernels.impl("addmm", AddMm);
 }
@@ -94,8 +97,8 @@ bool IsAmd() {
 
 void UseMatMul(MatMul choice, const std::string& where) {
   if (choice == MatMul::kOneDnn && !OneDnn())
-    throw Error(where, "this LibTorch was built without oneDNN",
-                "choose another, or take a LibTorch that has it");
+    throw Error(where, "this LibTorch has no product of oneDNN's that is known here",
+                "choose another, or take a LibTorch built with oneDNN");
   const bool use =
       choice == MatMul::kOneDnn || (choice == MatMul::kAuto && OneDnn() && at::hasMKL() && IsAmd());
   if (use) {

@@ -159,7 +159,8 @@ std::string AgreedText(const RunOptions& options) {
   return Join(
       {options.weights, std::to_string(options.steps), options.schedule, options.save,
        options.metrics, options.save_gradients, options.resume ? "resume" : "", options.resume_from,
-       options.input, options.output, std::to_string(options.microbatches), options.device_map},
+       options.input, options.output, std::to_string(options.microbatches), options.device_map,
+       std::to_string(static_cast<int>(options.matmul))},
       "\n");
 }
 

@@ -20,7 +20,7 @@ struct RunOptions {
   std::string input, output;
   int microbatches = 1;
   int threads = 0;          // infer, generate: of each rank; 0: as LibTorch finds them
-  MatMul matmul = MatMul::kAuto;  // infer, generate; other commands take the job's
+  MatMul matmul = MatMul::kLibTorch;  // infer, generate; other commands take the job's
   bool on_request = false;  // measure first: bench_requests.h
   // Weights on disk.
   std::string device_map, offload_dir, offload_report;

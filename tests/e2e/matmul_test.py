@@ -64,7 +64,6 @@ class MatMul(Case):
         torch.testing.assert_close(torch.tensor(wanted.losses), torch.tensor(plain.losses), rtol=1e-4, atol=0)
         for name, weight in wanted.weights.items():
             torch.testing.assert_close(weight, plain.weights[name], rtol=1e-4, atol=1e-5)
-        self.assertFalse(all(torch.equal(w, plain.weights[n]) for n, w in wanted.weights.items()))
         for schedule, body in (("1f1b", "autograd"), ("zb1p", "autograd"), ("1f1b", "lists"), ("zb1p", "lists")):
             for mpi in (False, True):
                 self.assert_same_run(wanted, self.train(

@@ -1,10 +1,14 @@
 #include "runtime/matmul.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Context.h>
 #include <ATen/record_function.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <functional>
+#include <iterator>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -82,12 +86,46 @@ TEST(MatMul, GivesWhatLibTorchGives) {
               p.onednn ? 3 : 0)
         << x.sizes() << w.sizes();
     if (x.dim() != 2) continue;
-    const at::Tensor row = at::randn({1, p.weight[0]}, p.type);
+    const at::Tensor row = at::randn({1, p.weight[0]}, p.type), t = w.t();
     EXPECT_EQ(Compare([&]() -> std::vector<at::Tensor> {
-                return {at::addmm(row, x, w.t()), at::addmm(b, x, w.t(), 2), at::addmm(b, x, w.t(), 1, 3)};
+                return {at::addmm(row, x, t), at::addmm(b, x, t, 2), at::addmm(b, x, t, 1, 3)};
               }),
               0);
   }
+}
+
+TEST(MatMul, TakesOperandsAsTheyLie) {
+  if (!HasOneDnn()) GTEST_SKIP() << "LibTorch without oneDNN";
+  at::NoGradGuard guard;
+  at::manual_seed(1);
+  const at::Tensor x = at::randn({32, 1024}), w = at::randn({1024, 1024}), b = at::randn({2048});
+  auto linear = [](const at::Tensor& x, const at::Tensor& w, const at::Tensor& bias) {
+    return Compare([&]() -> std::vector<at::Tensor> { return {at::linear(x, w, bias)}; });
+  };
+  EXPECT_EQ(linear(x, w, b.slice(0, 3, 1027)), 1);
+  EXPECT_EQ(linear(x, w, b.slice(0, 0, 2048, 2)), 0);
+  EXPECT_EQ(linear(x, w, b.slice(0, 0, 1).expand({1024})), 0);
+  EXPECT_EQ(linear(x.slice(0, 0, 1).expand({32, 1024}), w, b.slice(0, 0, 1024)), 0);
+  EXPECT_EQ(linear(at::randn({1024, 32}).t(), w, b.slice(0, 0, 1024)), 0);
+  EXPECT_EQ(linear(x, at::randn({2048, 1024}).slice(0, 0, 2048, 2), b.slice(0, 0, 1024)), 0);
+  // Few columns, or a sum over few.
+  auto product = [](const at::Tensor& a, const at::Tensor& b) {
+    return Compare([&]() -> std::vector<at::Tensor> { return {at::mm(a, b)}; });
+  };
+  EXPECT_EQ(product(at::randn({65536, 512}), at::randn({512, 4})), 0);
+  EXPECT_EQ(product(at::randn({4096, 8}), at::randn({8, 4096})), 0);
+  EXPECT_EQ(product(at::randn({4096, 512}), at::randn({512, 64})), 1);
+}
+
+TEST(MatMul, AutoIsOneDnnOnProcessorsOfAmd) {
+  if (!HasOneDnn()) GTEST_SKIP() << "LibTorch without oneDNN";
+  std::ifstream file("/proc/cpuinfo");
+  const std::string text(std::istreambuf_iterator<char>(file), {});
+  const bool amd = text.find("AuthenticAMD") != std::string::npos;
+  const at::Tensor x = at::randn({32, 1024}), w = at::randn({1024, 1024});
+  UseMatMul(MatMul::kAuto, "test");
+  EXPECT_EQ(CallsOfOneDnn([&] { at::linear(x, w); }), amd && at::hasMKL() ? 1 : 0);
+  UseMatMul(MatMul::kLibTorch, "test");
 }
 
 TEST(MatMul, GivesGradients) {
@@ -101,7 +139,7 @@ TEST(MatMul, GivesGradients) {
               at::linear(x, w, b).backward(g);
               return {x.grad().clone(), w.grad().clone(), b.grad().clone()};
             }),
-            3);
+            2);  // of the input; for that of the weight, the output's would have to be copied
 }
 
 TEST(MatMul, SaysWhatLibTorchSaysOfWrongSizes) {
