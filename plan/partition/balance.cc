@@ -26,11 +26,15 @@ struct Balance {
     int unit = -1, to = -1;
   };
 
-  // Moving a unit away from its stage: what that adds to the load of either.
+  // Moving a unit away from its stage: what either gains.
   struct Shift {
     int unit;
-    double here, there;
+    StageTable::Gain here, there;
   };
+
+  static StageTable::Gain Sum(const StageTable::Gain& a, const StageTable::Gain& b) {
+    return {a.time + b.time, a.bytes + b.bytes};
+  }
 
   double Over(double load) const { return std::max(load - target, 0.0); }
 
@@ -97,9 +101,9 @@ struct Balance {
       auto [low, high] = table.Range(unit);
       if (to < low || to > high) continue;
       steps -= table.LookAt(unit) + kLookSteps;
-      double left = table.LoadWithout(), right = table.LoadWith(to);
-      if (left == kInfinity || right == kInfinity) continue;
-      shifts.push_back({unit, left - table.load(from), right - table.load(to)});
+      StageTable::Gain left = table.GainWithout(), right = table.GainWith(to);
+      if (left.time == kInfinity || right.time == kInfinity) continue;
+      shifts.push_back({unit, left, right});
     }
     return shifts;
   }
@@ -122,7 +126,8 @@ struct Balance {
       Swap found{-tiny, -1, -1, other};
       for (const Shift& a : out)
         for (const Shift& b : in) {
-          double here = load + a.here + b.there, there = room + a.there + b.here;
+          double here = table.LoadAfter(stage, Sum(a.here, b.there));
+          double there = table.LoadAfter(other, Sum(a.there, b.here));
           double change =
               Over(here) + Over(there) - over + sum_weight * (here + there - load - room);
           if (change < found.change) found = {change, a.unit, b.unit, other};
@@ -175,8 +180,14 @@ struct Balance {
   }
 
   bool Run() {
-    double start = largest = table.LargestLoad();
-    if (!(largest > 0) || largest == kInfinity) return false;
+    // Whatever is short of memory is worse than the slowest stage, and by far where there is no
+    // partition yet that fits.
+    const double start = table.LargestLoad();
+    const double short_load = start < kInfinity ? start : 4 * table.LargestTime();
+    if (!(short_load > 0) || short_load == kInfinity) return false;
+    table.SoftenMemory(short_load);
+    largest = table.LargestLoad();
+    if (largest == kInfinity) return false;
     tiny = 1e-12 * largest;
     best = table.units();
     int stages = table.stages();
@@ -196,7 +207,8 @@ struct Balance {
           Move(static_cast<int>(u), best.stage_of[u]);
       largest = std::min(largest, table.LargestLoad());
     }
-    return largest < start - tiny;
+    table.SoftenMemory(kInfinity);
+    return largest < std::min(start, short_load) - tiny;
   }
 };
 

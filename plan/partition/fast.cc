@@ -275,6 +275,20 @@ struct Fast {
       }
   }
 
+  // The best cuts as if memory had no limit; then units move until every stage fits.
+  void FitMemory() {
+    PartitionProblem free = problem;
+    for (DeviceClass& device : free.devices) device.memory_bytes = kInfinity;
+    std::vector<int> order = CandidateOrders(graph)[0];
+    int64_t steps = 0;
+    OrderCuts cuts = CutOrder(free, graph, resources, order, kInfinity, options.pairs, steps);
+    if (cuts.stages.empty()) return;
+    StageTable table(problem, graph, StagesOfCuts(order, cuts));
+    int64_t moves = Share(share::kFit) / StepTicks(), all = moves;
+    if (BalanceLoads(graph, table, 0.2, moves)) Offer(table.units());
+    ticks -= (all - moves - steps) * StepTicks();
+  }
+
   // Balanced, then by searches near the cuts, then a few stages at a time.
   PartitionResult Improve() {
     Balance();
@@ -376,6 +390,7 @@ PartitionResult FastPartition(const PartitionProblem& problem, const UnitGraph& 
     if (result.feasible) fast.Offer(StagesOfResult(graph, result));
   }
   if (large) fast.Levels(early, runs);
+  if (fast.best.options.empty()) fast.FitMemory();
   if (fast.best.options.empty()) return result;
   result = fast.Improve();
   return narrow && !result.proven ? Settle(problem, graph, result, options, ticks) : result;

@@ -1,5 +1,6 @@
 // A partition made better by moving units between its stages.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 
 #include "plan/partition/staged_units.h"
@@ -15,6 +16,10 @@ class StageTable {
   int stages() const { return static_cast<int>(units_.options.size()); }
   double load(int stage) const { return loads_[stage]; }
   double LargestLoad() const;
+  double LargestTime() const;  // the largest load, whatever memory stages need
+  // From now on a stage that is short of memory has a load of at least `least`, and as much again
+  // where it needs twice what there is. Infinite, as at first: its load is infinite.
+  void SoftenMemory(double least);
   // What the stage would cost other devices.
   double LoadOn(int stage, const StageOption& option) const {
     return sums_[stage].Load(problem_, option, devices_after_[stage]);
@@ -26,8 +31,20 @@ class StageTable {
   // Looks at a unit that may move, and says how many steps that took. Then: the load that its stage
   // would have without it, and another one with it.
   int64_t LookAt(int unit);
-  double LoadWithout() const { return Load(units_.stage_of[looked_], -1, without_); }
-  double LoadWith(int to) const;
+  // What a stage gains: time is infinite where it cannot run the unit.
+  struct Gain {
+    double time, bytes;
+  };
+  Gain GainWithout() const { return GainOf(units_.stage_of[looked_], -1, without_); }
+  Gain GainWith(int to) const;
+  double LoadAfter(int stage, const Gain& gain) const {
+    const StageCost& cost = costs_[stage];
+    double load = cost.load + gain.time, bytes = cost.bytes + gain.bytes;
+    if (bytes <= cost.most_bytes) return load;
+    return std::max(load, short_load_) + short_load_ * (bytes / cost.most_bytes - 1);
+  }
+  double LoadWithout() const { return LoadAfter(units_.stage_of[looked_], GainWithout()); }
+  double LoadWith(int to) const { return LoadAfter(to, GainWith(to)); }
   // Both, for one of them.
   std::pair<double, double> LoadsAfter(int unit, int to) {
     LookAt(unit);
@@ -56,7 +73,7 @@ class StageTable {
     int stage, units;
   };
 
-  double Load(int stage, int sign, const Cut& cut) const;
+  Gain GainOf(int stage, int sign, const Cut& cut) const;
   int Count(const NetPlace& net, int stage) const;
   void Change(NetPlace& net, int stage, int by);
   void AddDetails(Cut& cut, int net, int times) const {
@@ -82,6 +99,7 @@ class StageTable {
   std::vector<int> first_net_, nets_;  // of each unit, one after the other
   // Whether transfers and bytes of a cut count by themselves; else they count as time, or not.
   bool detailed_ = false;
+  double short_load_ = kInfinity;  // of a stage that is short of memory, at least
   // Of the unit that was looked at: what its stage's cut gains, what that of any other one does,
   // and what comes to that in those that share its values.
   struct Shared {
@@ -109,7 +127,9 @@ bool Refine(const UnitGraph& graph, StageTable& table, const RefineOptions& opti
 // Lowers the largest load: for lower and lower targets, a tabu search moves units out of the
 // slowest stage, or exchanges them for others, so that less is over the target. What a move adds to
 // the loads of all stages counts `sum_weight` times as much: there is no other room than theirs.
-// What it took is taken from `steps`. Returns whether the largest load is lower. Deterministic.
+// On the way stages may be short of memory, so that units can change places in full ones; they may
+// be so at the start, too. What it took is taken from `steps`. Returns whether the largest load is
+// lower, and then no stage is short of memory. Deterministic.
 bool BalanceLoads(const UnitGraph& graph, StageTable& table, double sum_weight, int64_t& steps);
 
 }  // namespace pipewright

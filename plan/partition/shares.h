@@ -14,6 +14,7 @@ inline constexpr double kClose = 0.15;  // filled closer to the bound than 1 %, 
 inline constexpr double kLevels = 0.4;  // partitions from coarser graphs, each
 inline constexpr double kExact = 0.3;   // the exact search of a narrow graph
 inline constexpr double kLast = 0.22;   // kept for what comes after orders and coarser graphs:
+inline constexpr double kFit = 0.3;     // moves until stages fit their memory, where none did;
 inline constexpr double kBalance = 0.02;  // moves and exchanges between stages, each time
 inline constexpr double kNearby = 0.15;   // exact searches near the cuts, each
 

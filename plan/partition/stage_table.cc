@@ -89,9 +89,22 @@ void StageTable::SetLoad(int stage) {
   cost.load = load;
   cost.bytes = sums.static_bytes + sums.stash_bytes * cost.held + sums.cut_bytes;
   cost.not_on_device = sums.not_on_device;
+  if (short_load_ < kInfinity && !cost.host && !cost.not_on_device)
+    loads_[stage] = LoadAfter(stage, {0, 0});
+}
+
+void StageTable::SoftenMemory(double least) {
+  short_load_ = least;
+  for (int s = 0; s < stages(); ++s) SetLoad(s);
 }
 
 double StageTable::LargestLoad() const { return *std::max_element(loads_.begin(), loads_.end()); }
+
+double StageTable::LargestTime() const {
+  double largest = 0;
+  for (const StageCost& cost : costs_) largest = std::max(largest, cost.load);
+  return largest;
+}
 
 int StageTable::Count(const NetPlace& net, int stage) const {
   const Entry* entry = &entries_[net.first];
@@ -157,26 +170,23 @@ int64_t StageTable::LookAt(int unit) {
   return 10 + 6 * (first_net_[unit + 1] - first_net_[unit]);
 }
 
-double StageTable::Load(int stage, int sign, const Cut& cut) const {
+StageTable::Gain StageTable::GainOf(int stage, int sign, const Cut& cut) const {
   const StageCost& cost = costs_[stage];
   const Unit& unit = graph_.units[looked_];
-  if (cost.host) return cost.load + sign * cost.host_time * unit.host_time;
-  if (cost.not_on_device + (unit.device_ok ? 0 : sign) > 0) return kInfinity;
-  if (cost.most_bytes < kInfinity) {
-    double bytes = sign * (unit.static_bytes + unit.stash_bytes * cost.held) + cut.bytes;
-    if (cost.bytes + bytes > cost.most_bytes) return kInfinity;
-  }
+  if (cost.host) return {sign * cost.host_time * unit.host_time, 0};
+  if (cost.not_on_device + (unit.device_ok ? 0 : sign) > 0) return {kInfinity, 0};
   double own = cost.device_time * unit.device_time + cost.parameter_bytes * unit.parameter_bytes;
-  return cost.load + sign * own + cost.cut_time * cut.time + cost.cut_transfers * cut.transfers;
+  return {sign * own + cost.cut_time * cut.time + cost.cut_transfers * cut.transfers,
+          sign * (unit.static_bytes + unit.stash_bytes * cost.held) + cut.bytes};
 }
 
-double StageTable::LoadWith(int to) const {
+StageTable::Gain StageTable::GainWith(int to) const {
   Cut cut = with_;
   if (shared_[to].look == look_) {
     cut.time += shared_[to].time;
     cut.transfers += details_[to].transfers, cut.bytes += details_[to].bytes;
   }
-  return Load(to, 1, cut);
+  return GainOf(to, 1, cut);
 }
 
 void StageTable::Move(int unit, int to) {

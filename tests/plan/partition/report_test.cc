@@ -71,7 +71,8 @@ TEST(Report, ExplainsInFiguresForPeople) {
   EXPECT_EQ(ExplainText(report, e), "no partition fits the devices\n");
   e.stage = 2;
   e.binds = "transfer";
-  EXPECT_EQ(ExplainText(report, e), "stage 2 binds: its transfer\nthe next best partition is not known\n");
+  EXPECT_EQ(ExplainText(report, e),
+            "stage 2 binds: its transfer\nthe next best partition is not known\n");
   e.next_best = report.objective * (1 + 1 / 3.0);
   EXPECT_EQ(ExplainText(report, e),
             "stage 2 binds: its transfer\n"
@@ -81,7 +82,8 @@ TEST(Report, ExplainsInFiguresForPeople) {
   EXPECT_NE(ExplainText(report, e).find("12.333 ms, 0.012 ms (0.1 %) less\n"), std::string::npos);
   e.next_best = report.objective;
   e.next_best_proven = true;
-  EXPECT_NE(ExplainText(report, e).find("the next best partition without that stage costs 12.346 ms, as much\n"),
+  EXPECT_NE(ExplainText(report, e).find(
+                "the next best partition without that stage costs 12.346 ms, as much\n"),
             std::string::npos);
 }
 
