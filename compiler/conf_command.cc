@@ -1,6 +1,7 @@
-// pipewright conf PACKAGE --ranks N | --device-map FILE, -o FILE
+// pipewright conf PACKAGE --ranks N [--stages S] [--placement P] | --device-map FILE, -o FILE
 // pipewright conf [PACKAGE] --check FILE
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <iostream>
 #include <memory>
 #include <set>
@@ -11,6 +12,7 @@
 #include "plan/manifest.h"
 #include "plan/placement/package.h"
 #include "plan/profile/profile.h"
+#include "plan/schedule.h"
 #include "plan/text.h"
 
 namespace pipewright {
@@ -42,10 +44,28 @@ static std::string Checked(const std::string& file, const std::string& package, 
          Counted(used.size(), "rank") + "\n";
 }
 
+// Modules grouped in order into stages, which lie on the ranks as `placement` says ("": one a rank,
+// or as "loop"). `stages`, 0: two a rank for "v", as many as a list has, else one a rank.
+static Conf Grouped(const std::string& package, int modules, int ranks, int stages,
+                    const std::string& placement) {
+  if (stages == 0 && placement.find_first_of("0123456789") != std::string::npos)
+    stages = 1 + static_cast<int>(std::count(placement.begin(), placement.end(), ','));
+  if (stages == 0) stages = placement == "v" ? 2 * ranks : ranks;
+  if (stages > modules)
+    throw Error(package,
+                "has " + Counted(modules, "module") + ", too few for " +
+                    (stages == ranks ? Counted(ranks, "rank") : Counted(stages, "stage")),
+                "compile it with more cuts: --split equal:" + std::to_string(stages));
+  Conf conf = GroupModules(modules, stages);
+  conf.stage_to_ranks = ParsePlacement(placement.empty() ? "loop" : placement, ranks, stages);
+  CheckPlacement(conf.stage_to_ranks, ranks);
+  return conf;
+}
+
 void AddConfCommand(CLI::App& app) {
   struct Options {
-    std::string package, output, device_map, check;
-    int ranks = 0;
+    std::string package, output, device_map, check, placement;
+    int ranks = 0, stages = 0;
   };
   auto options = std::make_shared<Options>();
   app.add_option("package", options->package, "the package");
@@ -53,6 +73,13 @@ void AddConfCommand(CLI::App& app) {
       app.add_option("--ranks", options->ranks,
                      "number of ranks; modules are grouped in order, or the conf must need so many")
           ->check(CLI::Range(1, 1 << 20));
+  app.add_option("--stages", options->stages, "number of stages (default: as the placement has)")
+      ->check(CLI::Range(1, 1 << 20))
+      ->needs(ranks);
+  app.add_option("--placement", options->placement,
+                 "which rank runs which stage: loop (the default), v (there and back: for zbv, two "
+                 "stages a rank), both, or a rank for each stage: \"0,1,1,0\"")
+      ->needs(ranks);
   app.add_option("--device-map", options->device_map,
                  "instead: a rank for each device of this map, as `pipewright place` writes it")
       ->excludes(ranks);
@@ -70,13 +97,9 @@ void AddConfCommand(CLI::App& app) {
     if (!map.empty())
       return Write(WriteConf(ConfOfDeviceMap(manifest, ReadDeviceMap(ReadJson(map), map), map)),
                    options->output);
-    int modules = static_cast<int>(manifest.modules.size());
-    if (options->ranks > modules)
-      throw Error(options->package,
-                  "has " + std::to_string(modules) + " modules, too few for " +
-                      std::to_string(options->ranks) + " ranks",
-                  "compile it with more cuts: --split equal:" + std::to_string(options->ranks));
-    Write(WriteConf(GroupModules(modules, options->ranks)), options->output);
+    Write(WriteConf(Grouped(options->package, static_cast<int>(manifest.modules.size()),
+                            options->ranks, options->stages, options->placement)),
+          options->output);
   });
 }
 

@@ -73,7 +73,9 @@ std::string AskStages(const ScheduleOptions& options, const Generator& g, int ra
   if (!options.of_run) return "--stages " + std::to_string(count);
   std::string conf = "a conf of " + Counted(count, "stage");
   if (count > 32) return conf;  // nobody reads that many
-  return conf + ", on the ranks " + PlacementText(ParsePlacement(g.placement, ranks, count));
+  return conf + ", on the ranks " + PlacementText(ParsePlacement(g.placement, ranks, count)) +
+         " (pipewright conf PACKAGE --ranks " + std::to_string(ranks) + " --stages " +
+         std::to_string(count) + " --placement " + g.placement + ")";
 }
 
 struct Numbers {
@@ -116,7 +118,8 @@ void CheckNumbers(const Generator& g, Numbers asked, bool own_stages, bool own_p
     return Join(parts, options.of_run ? " and " : " ");
   };
   std::string what, cure = changes(odd ? ranks + 1 : ranks);
-  bool several = odd || cure.find("--") != cure.rfind("--");
+  const char* next = options.of_run ? " and " : " --";
+  bool several = odd || cure.find(next, 1) != std::string::npos;
   if (odd) {
     what = Counted(ranks, "rank") + ", and it needs an even number";
     std::string fewer = ranks > 1 ? changes(ranks - 1) : "";

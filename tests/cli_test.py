@@ -52,6 +52,10 @@ CASES = {
               "pipewright conf small.pkg --check long.json",
               "pipewright conf --check repeated.json",
               "pipewright conf --check torn.json",
+              "pipewright conf small.pkg --ranks 1 --placement v",
+              "pipewright conf small.pkg --ranks 2 --placement 1,0",
+              "pipewright conf small.pkg --ranks 2 --placement v",
+              "pipewright conf small.pkg --ranks 2 --placement 0,0",
               "pipewright conf"],
 }
 

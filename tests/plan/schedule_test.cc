@@ -207,10 +207,12 @@ TEST(Schedule, RefusalsNameTheNumberAndTheNearest) {
   // Of a run, whose conf and job give the numbers.
   EXPECT_EQ(refusal("zbv", 2, 2, 8, "loop", true),
             "schedule zbv: 2 stages on 2 ranks, and it needs 2 stages a rank\n"
-            "  the nearest that works: a conf of 4 stages, on the ranks 0,1,1,0");
+            "  the nearest that works: a conf of 4 stages, on the ranks 0,1,1,0 "
+            "(pipewright conf PACKAGE --ranks 2 --stages 4 --placement v)");
   EXPECT_EQ(refusal("zbv", 2, 4, 8, "loop", true),
             "schedule zbv: it runs on its own placement only\n"
-            "  use a conf of 4 stages, on the ranks 0,1,1,0");
+            "  use a conf of 4 stages, on the ranks 0,1,1,0 "
+            "(pipewright conf PACKAGE --ranks 2 --stages 4 --placement v)");
   EXPECT_EQ(refusal("dualpipev", 2, 4, 3, "v", true),
             "schedule dualpipev: 3 microbatches on 2 ranks, and it needs two a rank\n"
             "  the nearest that works: \"microbatches\": 4 in the job");
