@@ -191,6 +191,22 @@ void RefuseAbsentWeights(const Model& model) {
               "pass them with --weights FILE");
 }
 
+// In place, x.mul_(0.9) of 16 bits rounds the number to them first, which Python does not; a tensor
+// in its place keeps its digits.
+static void KeepFactors(Model& model) {
+  for (torch::jit::Node* node : AllNodes(*model.graph)) {
+    if (node->kind() != c10::aten::mul_ || node->inputs().size() != 2) continue;
+    const ValueMeta* meta = model.MetaOf(node->input(0));
+    const auto kind = node->input(1)->type()->kind();
+    if (!meta || !at::isFloatingType(meta->dtype) || kind == c10::TypeKind::TensorType) continue;
+    torch::jit::WithInsertPoint before(node);
+    Value* factor = model.graph->insert(c10::Symbol::aten("scalar_tensor"), {node->input(1)},
+                                        {{"dtype", static_cast<int64_t>(at::kDouble)}});
+    factor->node()->copyMetadata(node);
+    node->replaceInput(1, factor);
+  }
+}
+
 void CastWeights(Model& model, const std::string& name) {
   const Dtype* known = FindDtype(name);
   at::ScalarType dtype = known && *known->torch ? ScalarTypeOf(known->torch) : at::kLong;
@@ -227,6 +243,7 @@ void CastWeights(Model& model, const std::string& name) {
     inputs.insert(graph.inputs()[i]->debugName());
   for (auto& [value, meta] : model.meta)
     if (at::isFloatingType(meta.dtype) && !inputs.count(value)) meta.cast = true;
+  if (dtype == at::kBFloat16 || dtype == at::kHalf) KeepFactors(model);
 }
 
 }  // namespace pipewright
