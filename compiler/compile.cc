@@ -1,11 +1,14 @@
 #include "compiler/compile.h"
 
+#include <filesystem>
 #include <set>
 #include <string>
 
 #include "compiler/emit/explain.h"
 #include "compiler/emit/package.h"
 #include "compiler/import/adapt_weights.h"
+#include "plan/symbol.h"
+#include "plan/text.h"
 
 namespace pipewright {
 
@@ -46,6 +49,25 @@ static void AliasReturnedInputs(Model& model) {
   }
 }
 
+// Of values that enter another module with sizes that the inputs' do not tell.
+static void NoteSizesOfData(const Manifest& manifest, std::vector<std::string>& notes) {
+  std::set<std::string> known;
+  for (int input : manifest.inputs)
+    for (const std::string& size : manifest.values[static_cast<size_t>(input)].shape)
+      for (const std::string& symbol : SymbolsOf(size)) known.insert(symbol);
+  for (const ValueInfo& value : manifest.values) {
+    bool of_data = false;
+    for (const std::string& size : value.shape)
+      for (const std::string& symbol : SymbolsOf(size)) of_data = of_data || !known.count(symbol);
+    if (!of_data || value.producer < 0 || value.consumers.empty()) continue;
+    std::vector<std::string> modules = {std::to_string(value.producer)};
+    for (int module : value.consumers) modules.push_back(std::to_string(module));
+    notes.push_back("the sizes [" + Join(value.shape, ", ") + "] of value \"" + value.name +
+                    "\" depend on the data, so that it cannot be sent: modules " +
+                    Join(modules, ", ") + " run on one rank only; or cut elsewhere");
+  }
+}
+
 Compiled Compile(Model& model, const CompileOptions& options) {
   Compiled out;
   auto add = [&](const std::vector<std::string>& notes) {
@@ -56,10 +78,17 @@ Compiled Compile(Model& model, const CompileOptions& options) {
   add(MergeViews(model));
   if (!options.dtype.empty()) CastWeights(model, options.dtype);
   AliasReturnedInputs(model);
-  std::vector<ModuleBody> bodies = RunPasses(model, options.passes);
+  std::vector<ModuleBody> bodies = RunPasses(model, options.passes, &out.notes);
+  const std::filesystem::path profile = std::filesystem::path(options.output) / "profile.json";
+  const bool measured = std::filesystem::exists(profile);
   out.manifest = WritePackage(model, bodies, {options.output, options.ranks, options.force});
+  if (measured && !std::filesystem::exists(profile))
+    out.notes.push_back("the profile that lay in " + options.output +
+                        " was of other modules and is gone: `pipewright profile " + options.output +
+                        "` measures these");
   for (const ModuleBody& body : bodies) out.assigned.push_back(body.assigned);
   out.explanation = Explain(model, bodies, out.manifest);
+  NoteSizesOfData(out.manifest, out.notes);
   if (out.manifest.modules.size() == 1 && options.passes.split.kind == SplitSpec::kMarkers)
     out.notes.emplace_back(model.markers_dropped ? kMarkersDropped : kNoMarkers);
   if (!out.manifest.exported_in_training) out.notes.emplace_back(kEvaluation);

@@ -7,6 +7,7 @@
 #include "plan/error.h"
 #include "plan/partition/profile_problem.h"
 #include "plan/partition/solve.h"
+#include "plan/text.h"
 
 namespace pipewright {
 
@@ -70,9 +71,10 @@ SplitSpec FindProfileSplit(const ProfileSplit& wanted, std::string& note) {
   }
   if (pieces.profile.nodes.empty())
     throw Error("--split " + asked.text,
-                "the model has only " + std::to_string(pieces.cut_before.size()) +
-                    " submodules to cut between",
-                "ask for fewer modules, or cut with --split equal:" + std::to_string(asked.count));
+                "cuts between submodules make only " +
+                    Counted(static_cast<int64_t>(pieces.cut_before.size()), "module"),
+                "ask for as many at most, or cut with --split equal:" +
+                    std::to_string(asked.count));
   ProfileCosts costs;
   costs.bandwidth = wanted.bandwidth;
   PartitionProblem problem = ToProblem(pieces.profile, costs).problem;

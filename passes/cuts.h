@@ -37,7 +37,8 @@ std::unordered_set<const torch::jit::Node*> Uncuttable(const Model& model);
 Cuts CutsAtNames(const Model& model, const SplitSpec& split);
 Cuts CutsAtChildren(const Model& model, const SplitSpec& split);
 Cuts CutsBetweenSubmodules(const Model& model, const SplitSpec& split);
-Cuts CutsByCost(const Model& model, const SplitSpec& split);  // kEqual, kBalanced, kSize
+// kEqual, kBalanced, kSize. `warnings`: of cuts that lie elsewhere than asked.
+Cuts CutsByCost(const Model& model, const SplitSpec& split, std::vector<std::string>& warnings);
 
 // Throws Error: no such submodule, or one without operations, with suggestions.
 [[noreturn]] void RefuseName(const Model& model, const std::string& option,

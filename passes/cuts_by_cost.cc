@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cctype>
 #include <cstdio>
 #include <map>
 #include <set>
@@ -10,6 +9,8 @@
 #include "passes/node_cost.h"
 #include "plan/error.h"
 #include "plan/size.h"
+#include "plan/symbol.h"
+#include "plan/text.h"
 
 namespace pipewright {
 
@@ -115,28 +116,19 @@ struct Places {
   void AvoidSizesOfData(const Model& model,
                         const std::unordered_map<const Node*, size_t>& position) {
     std::set<std::string> known;
-    auto symbols = [](const std::vector<std::string>& shape) {
-      std::vector<std::string> found;
-      for (const std::string& size : shape)
-        for (size_t at = 0, end; at < size.size(); at = end) {
-          for (end = at; end < size.size() && (std::isalnum(size[end]) || size[end] == '_');) ++end;
-          if (end == at) ++end;
-          // A function's name has a parenthesis behind it.
-          else if (std::isalpha(size[at]) && (end == size.size() || size[end] != '('))
-            found.push_back(size.substr(at, end - at));
-        }
-      return found;
-    };
+    auto is_known = [&](const std::string& symbol) { return known.count(symbol) > 0; };
     for (size_t i = model.first_input(); i < model.graph->inputs().size(); ++i)
       if (const ValueMeta* meta = model.MetaOf(model.graph->inputs()[i]))
-        for (const std::string& symbol : symbols(meta->shape)) known.insert(symbol);
+        for (const std::string& size : meta->shape)
+          for (const std::string& symbol : SymbolsOf(size)) known.insert(symbol);
     for (size_t i = 0; i < nodes.size(); ++i)
       for (const Value* output : nodes[i]->outputs()) {
         const ValueMeta* meta = model.MetaOf(output);
         if (!meta || output->type()->kind() != c10::TypeKind::TensorType) continue;
-        const std::vector<std::string> sizes = symbols(meta->shape);
-        if (std::all_of(sizes.begin(), sizes.end(),
-                        [&](const std::string& symbol) { return known.count(symbol) > 0; }))
+        if (std::all_of(meta->shape.begin(), meta->shape.end(), [&](const std::string& size) {
+              const std::vector<std::string> symbols = SymbolsOf(size);
+              return std::all_of(symbols.begin(), symbols.end(), is_known);
+            }))
           continue;
         hidden.resize(nodes.size());
         const size_t last = Users(model, position, output, i).second;
@@ -192,7 +184,8 @@ struct Places {
 };
 
 // `count` modules; each cut where `cost`, summed up, is nearest to its share.
-Cuts ByShare(const SplitSpec& split, const Places& places, const std::vector<double>& cost) {
+Cuts ByShare(const SplitSpec& split, const Places& places, const std::vector<double>& cost,
+             std::vector<std::string>& warnings) {
   const std::string where = "--split " + split.text;
   size_t n = places.nodes.size(), count = static_cast<size_t>(split.count);
   if (count > n)
@@ -208,9 +201,11 @@ Cuts ByShare(const SplitSpec& split, const Places& places, const std::vector<dou
   const double reach = split.kind == SplitSpec::kEqual ? 0.5 : 0.12;
   Cuts cuts;
   size_t after = 0;
+  int elsewhere = 0;  // cuts whose share of the model has no place for one
   for (size_t k = 1; k < count; ++k) {
     double share = static_cast<double>(k) / static_cast<double>(count);
     double slack = reach / static_cast<double>(count);
+    if (places.Best(at(share - slack), at(share + slack), at(share)) == 0) ++elsewhere;
     size_t best = places.Best(std::max(after + 1, at(share - slack)), at(share + slack), at(share));
     // All of these lie in regions, or before the last cut.
     if (best == 0) best = places.Best(after + 1, n - (count - k), at(share));
@@ -224,6 +219,12 @@ Cuts ByShare(const SplitSpec& split, const Places& places, const std::vector<dou
                   split.kind == SplitSpec::kEqual ? "operations" : "cost");
     cuts[places.nodes[best]] = text;
   }
+  if (elsewhere > 0)
+    warnings.push_back(where + ": near " + std::to_string(elsewhere) + " of the " +
+                       Counted(static_cast<int64_t>(count) - 1, "place") +
+                       " that equal shares ask for, the model cannot be cut (a region, a list, a "
+                       "write in place, or sizes that depend on the data), so that shares are "
+                       "unequal: --explain shows them; ask for fewer modules");
   return cuts;
 }
 
@@ -283,13 +284,13 @@ std::unordered_set<const Node*> Uncuttable(const Model& model) {
   return nodes;
 }
 
-Cuts CutsByCost(const Model& model, const SplitSpec& split) {
+Cuts CutsByCost(const Model& model, const SplitSpec& split, std::vector<std::string>& warnings) {
   Places places(model);
   if (split.kind == SplitSpec::kSize) return BySize(model, split, places);
   std::vector<double> cost;
   for (const Node* node : places.nodes)
     cost.push_back(split.kind == SplitSpec::kEqual ? 1 : CostOf(model, node).Total());
-  return ByShare(split, places, cost);
+  return ByShare(split, places, cost, warnings);
 }
 
 }  // namespace pipewright

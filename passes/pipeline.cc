@@ -20,7 +20,8 @@ namespace pipewright {
 
 static constexpr char kFault[] = "this is a fault of pipewright: please report it with the model";
 
-std::vector<ModuleBody> RunPasses(Model& model, const PipelineOptions& options) {
+std::vector<ModuleBody> RunPasses(Model& model, const PipelineOptions& options,
+                                  std::vector<std::string>* warnings) {
   Assignment assignment;
   const std::vector<std::pair<const char*, std::function<void()>>> passes = {
       // First, so that nothing later looks at operations whose results are not used.
@@ -73,6 +74,8 @@ std::vector<ModuleBody> RunPasses(Model& model, const PipelineOptions& options) 
     std::snprintf(number, sizeof number, "%02zu_", i + 1);
     dump(std::string(number).append(passes[i].first));
   }
+  if (warnings)
+    warnings->insert(warnings->end(), assignment.warnings.begin(), assignment.warnings.end());
   return CollectBodies(model, assignment);
 }
 

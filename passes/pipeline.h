@@ -12,7 +12,9 @@ struct PipelineOptions {
 };
 
 // From an imported model to the bodies of its modules, which point into `model.graph`. The graph is
-// verified after each pass; when one fails, its input is left in `dump`.
-std::vector<ModuleBody> RunPasses(Model& model, const PipelineOptions& options);
+// verified after each pass; when one fails, its input is left in `dump`. `warnings`: where those of
+// the split go.
+std::vector<ModuleBody> RunPasses(Model& model, const PipelineOptions& options,
+                                  std::vector<std::string>* warnings = nullptr);
 
 }  // namespace pipewright

@@ -41,14 +41,14 @@ void RemoveMarkers(Model& model, bool cutting) {
 }
 
 Assignment AssignRuns(Model& model, const SplitSpec& split) {
+  Assignment out;
   Cuts cuts;
   if (split.kind == SplitSpec::kNames) cuts = CutsAtNames(model, split);
   if (split.kind == SplitSpec::kChildren) cuts = CutsAtChildren(model, split);
   if (split.kind == SplitSpec::kEqual || split.kind == SplitSpec::kBalanced ||
       split.kind == SplitSpec::kSize)
-    cuts = CutsByCost(model, split);
+    cuts = CutsByCost(model, split, out.warnings);
   if (split.kind == SplitSpec::kFine) cuts = CutsBetweenSubmodules(model, split);
-  Assignment out;
   out.reasons = {"the start of the model"};
   Regions regions;
   int module = 0;

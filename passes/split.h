@@ -49,6 +49,7 @@ struct Assignment {
   std::unordered_map<const torch::jit::Node*, int> module_of;
   std::vector<std::string> reasons;                // by module: why it starts where it starts
   std::vector<std::pair<int, std::string>> notes;  // (module, what a pass did there)
+  std::vector<std::string> warnings;               // for people: what they may not expect
 };
 
 // Gives every node a module and removes the markers. All kinds but kMap and kFunction cut the

@@ -149,6 +149,20 @@ int64_t Evaluate(Parser parser) {
 
 }  // namespace
 
+std::vector<std::string> SymbolsOf(const std::string& expression) {
+  std::vector<std::string> found;
+  auto part = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; };
+  for (size_t at = 0, end; at < expression.size(); at = end) {
+    for (end = at; end < expression.size() && part(expression[end]);) ++end;
+    if (end == at)
+      ++end;
+    else if (std::isalpha(static_cast<unsigned char>(expression[at])) &&
+             (end == expression.size() || expression[end] != '('))
+      found.push_back(expression.substr(at, end - at));
+  }
+  return found;
+}
+
 int64_t EvaluateSize(const std::string& expression, const std::map<std::string, int64_t>& symbols) {
   return Evaluate({expression, symbols});
 }

@@ -5,8 +5,12 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace pipewright {
+
+// The symbols that occur in `expression`, in order; names of functions are none.
+std::vector<std::string> SymbolsOf(const std::string& expression);
 
 // The value of `expression`, written as sympy prints integers: numbers, symbols, + - * // ** %,
 // parentheses, Mod, FloorDiv, CeilDiv, Max, Min, floor, PythonMod, TruncToInt. Throws Error for

@@ -70,6 +70,18 @@ std::string EditedFile(const fs::path& folder) {
   return "";
 }
 
+// What `profile` has measured is still true of the package that takes the place of `old`, where
+// only the values of weights are others.
+void KeepProfile(const fs::path& old, const std::string& temporary, const Manifest& manifest) {
+  try {
+    if (WriteManifest(ReadManifest(old.string())) != WriteManifest(manifest)) return;
+  } catch (const Error&) {  // of another version, or edited
+    return;
+  }
+  for (const char* name : {"profile.txt", "profile.json"})
+    if (fs::exists(old / name)) fs::copy_file(old / name, fs::path(temporary) / name);
+}
+
 // Without a slash at its end.
 fs::path OutputOf(const PackageOptions& options) {
   fs::path output = fs::path(options.output).lexically_normal();
@@ -118,6 +130,7 @@ Manifest WritePackage(const Model& model, const std::vector<ModuleBody>& bodies,
     WriteFile(temporary + "/manifest.json", WriteManifest(manifest));
     std::string old = temporary + ".old";
     bool replace = fs::exists(output);
+    if (replace && IsPackage(output)) KeepProfile(output, temporary, manifest);
     if (replace) fs::rename(output, old);
     fs::rename(temporary, output);
     if (replace) fs::remove_all(old);

@@ -87,6 +87,19 @@ class Options(CompilerTest):
         self.assertIn('"layers.1.weight": is [4, 4], the model\'s "layers.1.weight" is [8, 8]',
                       self.compile(path, "--weights", self.at / "w.safetensors", code=1))
 
+    def test_profile_of_the_package_before(self):
+        """Stays with the same modules, whatever their weights; goes with a note where they are others."""
+        self.exported()
+        self.compiled("--split", "equal:2")
+        profile = self.at / "model.pkg/profile.json"
+        call("pipewright", "profile", self.at / "model.pkg", "--repeat", 1)
+        measured = profile.read_bytes()
+        self.exported(Net())
+        self.assertNotIn("profile", self.compiled("--split", "equal:2")[1])
+        self.assertEqual(profile.read_bytes(), measured)
+        self.assertIn("is gone: `pipewright profile", self.compiled("--split", "equal:3")[1])
+        self.assertFalse(profile.exists())
+
     def test_dtype(self):
         model, idx = Net(), torch.randint(16, (3, 5))
         self.exported(model)

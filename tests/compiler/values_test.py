@@ -1,9 +1,11 @@
 """What crosses a cut and what stays on one side: values, sizes, writes in place, buffers."""
+import copy
+
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 from models_test import BATCH
-from support import CompilerTest, export, pipe_split, unittest
+from support import CompilerTest, call, export, pipe_split, unittest
 
 
 class Values(CompilerTest):
@@ -133,6 +135,22 @@ class Values(CompilerTest):
                 self.assertEqual(len(manifest["modules"]), int(split[-1]))
                 self.assertEqual([v for v in manifest["values"]
                                   if any("u" in str(size) for size in v.get("shape", []))], [])
+        self.assertEqual(self.notes("equal:4"), "")
+        self.assertRegex(self.notes("equal:8"), "note: --split equal:8: near [3-6] of the 7 places that "
+                         "equal shares ask for, the model cannot be cut")
+        text = self.notes("modules:l.1")
+        self.assertRegex(text, r'note: the sizes \[u\d+\] of value "\w+" depend on the data, so that it '
+                         r"cannot be sent: modules 0, 1 run on one rank only")
+        self.assertRegex(self.compile(self.at / "model.pt2", "--split", "profile:9", "--microbatch",
+                                      "6", code=1),
+                         "--split profile:9: cuts between submodules make only [45] modules\n"
+                         "  ask for as many at most, or cut with --split equal:9")
+
+    def notes(self, split):
+        result = call("pipewright", "compile", self.at / "model.pt2", "-o", self.at / "model.pkg",
+                      "--split", split)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return result.stderr
 
     def test_factors_of_sixteen_bits_in_place(self):
         class Scale(nn.Module):
@@ -149,6 +167,13 @@ class Values(CompilerTest):
         for dtype in (torch.bfloat16, torch.half, torch.float32):
             with self.subTest(dtype):
                 self.check(Scale().to(dtype), [torch.randn(16, 8, dtype=dtype)], modules=2)
+        model, x = Scale(), torch.randn(16, 8)
+        export(model, [x], self.at / "model.pt2")
+        for dtype, word in ((torch.bfloat16, "bfloat16"), (torch.half, "float16")):
+            with self.subTest("cast", dtype=dtype):
+                _, package = self.compile(self.at / "model.pt2", "--dtype", word)
+                self.same(self.run_modules(package, {"x": x})["output.0"],
+                          copy.deepcopy(model).to(dtype)(x.to(dtype)).detach(), word)
 
     def test_in_place_on_an_input(self):
         class InPlace(nn.Module):

@@ -50,4 +50,10 @@ TEST(Symbol, RefusesWhatItDoesNotKnow) {
   EXPECT_THROW(EvaluateSize(std::string(100000, '-'), {}), Error);
 }
 
+TEST(Symbol, SymbolsOfAnExpression) {
+  EXPECT_EQ(SymbolsOf("12"), std::vector<std::string>{});
+  EXPECT_EQ(SymbolsOf("2*s0 + Max(1, u_3)//s0"),
+            (std::vector<std::string>{"s0", "u_3", "s0"}));
+}
+
 }  // namespace pipewright
