@@ -100,7 +100,9 @@ Plan PlanZbAuto(const ZbRequest& request) {
   if (request.microbatches < 1)
     throw UsageError("--microbatches", "it is needed to make a schedule");
   if (request.costs.empty())
-    throw UsageError("--costs", "zb-auto needs the times F, I and W of a stage");
+    throw UsageError("--costs", "zb-auto needs the times F, I and W of a stage",
+                     "give a file with {\"stages\": [{\"F\": 1, \"I\": 1, \"W\": 1}]}, or what "
+                     "`pipewright-run bench PACKAGE JOB --costs FILE` writes");
   Costs costs = ReadCosts(request.costs);
   ZbAutoOptions options;
   options.memory = request.memory;

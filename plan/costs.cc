@@ -86,6 +86,7 @@ Costs ParseCosts(std::string_view text, const std::string& path) {
     throw Error(path, "\"stages\" must be a list with at least one entry",
                 "{\"stages\": [{\"F\": 1, \"I\": 1, \"W\": 1}]}");
   Costs costs;
+  costs.source = path;
   for (const Json& entry : json["stages"]) {
     int stage = static_cast<int>(costs.stages.size());
     std::string where = path + ": stages[" + std::to_string(stage) + "]";
@@ -129,10 +130,10 @@ Costs UnitCosts() {
 
 void CheckStages(const Costs& costs, int stages) {
   if (costs.stages.size() == 1 || costs.stages.size() == static_cast<size_t>(stages)) return;
-  throw Error(
-      "costs",
-      std::to_string(costs.stages.size()) + " stages, but the plan has " + std::to_string(stages),
-      "give one entry, which stands for all stages, or one for each");
+  throw Error(costs.source + ": stages",
+              Counted(static_cast<int64_t>(costs.stages.size()), "entry") + ", but the plan has " +
+                  Counted(stages, "stage"),
+              "give one entry, which stands for all stages, or one for each");
 }
 
 const StageCosts& CostsOf(const Costs& costs, int stage, int rank) {

@@ -36,6 +36,7 @@ struct Costs {
   LinkCosts link;
   LinkCosts disk;  // from where LOAD takes weights; each rank has its own
   std::map<std::pair<int, int>, LinkCosts> links;  // (from rank, to rank): where it differs
+  std::string source = "costs";  // the file, for messages
 };
 
 // The format is in docs/simulate.md. Throws Error naming `path` and the key.

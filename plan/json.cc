@@ -169,13 +169,34 @@ bool IsUtf8(std::string_view text) {
   }
 }
 
+// A key under the name that other programs have for it; "": none that is known here.
+static std::string OtherWord(const std::string& key, const std::vector<std::string>& known) {
+  struct Word {
+    const char *other, *known, *here;
+  };
+  static const Word kWords[] = {{"learning_rate", "lr", "lr"},
+                                {"lr", "optimizer", "optimizer.lr"},
+                                {"learning_rate", "optimizer", "optimizer.lr"},
+                                {"weight_decay", "optimizer", "optimizer.weight_decay"},
+                                {"batch_size", "microbatch_size", "microbatch_size"},
+                                {"epochs", "steps", "steps"},
+                                {"epsilon", "eps", "eps"}};
+  for (const Word& word : kWords)
+    if (key == word.other && std::find(known.begin(), known.end(), word.known) != known.end())
+      return std::string(" (did you mean \"") + word.here + "\"?)";
+  return "";
+}
+
 void CheckKeys(const Json& object, const std::vector<std::string>& known,
                const std::string& where) {
   if (!object.is_object()) throw Error(where, "an object is expected, not " + object.dump());
   for (const auto& item : object.items())
-    if (std::find(known.begin(), known.end(), item.key()) == known.end())
-      throw Error(where, "unknown key \"" + item.key() + "\"" + Suggest(item.key(), known),
+    if (std::find(known.begin(), known.end(), item.key()) == known.end()) {
+      std::string like = OtherWord(item.key(), known);
+      if (like.empty()) like = Suggest(item.key(), known);
+      throw Error(where, "unknown key \"" + item.key() + "\"" + like,
                   "known here: " + Join(known, ", "));
+    }
 }
 
 static void Format(const Json& value, size_t indent, size_t used, std::string& out) {

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "plan/error.h"
+#include "plan/missing_file.h"
 
 namespace pipewright {
 
@@ -25,7 +26,7 @@ static size_t SizeOf(int fd, const std::string& path) {
 MappedFile::MappedFile(const std::string& path) : path_(path) {
   // Not to wait for a writer, should it be a pipe.
   int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) throw Error(path, Reason());
+  if (fd < 0) throw Unreadable(path);
   try {
     size_ = SizeOf(fd, path);
     if (size_) {

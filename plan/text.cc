@@ -12,6 +12,7 @@
 
 #include "plan/atomic_file.h"
 #include "plan/error.h"
+#include "plan/missing_file.h"
 
 namespace pipewright {
 
@@ -77,7 +78,7 @@ std::string Suggest(std::string_view word, const std::vector<std::string>& candi
 
 std::string ReadFile(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
-  if (!in) throw Error(path, std::string("cannot be read: ") + std::strerror(errno));
+  if (!in) throw Unreadable(path);
   std::ostringstream out;
   out << in.rdbuf();
   // A folder opens but does not read.

@@ -80,7 +80,7 @@ std::vector<Placement> MapsToSearch(const Costs& costs, int ranks, int stages, i
 // What one microbatch at a time needs on the worst rank of a placement, which is enough there;
 // where the placement is free, another one may do with less.
 [[noreturn]] void DoesNotFit(const OrderProblem& p, double memory, const std::string& name,
-                             bool chosen) {
+                             const std::string& source, bool chosen) {
   int worst = 0;
   double most = 0;
   for (int r = 0; r < p.ranks; ++r) {
@@ -98,7 +98,9 @@ std::vector<Placement> MapsToSearch(const Costs& costs, int ranks, int stages, i
                   std::to_string(worst) +
                   (chosen ? " of placement " + PlacementText(p.placement) : "") + ", more than " +
                   Plain(memory),
-              "raise the limit, use more ranks, or give a recompute option in the costs");
+              "raise it, use more ranks" +
+                  (p.forward_only ? std::string()
+                                  : ", or let stages recompute (\"recompute\" in " + source + ")"));
 }
 
 }  // namespace
@@ -145,7 +147,7 @@ ZbAutoResult ZbAuto(const Costs& costs, int ranks, int stages, int microbatches,
     if (options.forward_only) again.clear();
     DoesNotFit(
         MakeProblem(costs, ranks, map, microbatches, options.memory, again, options.forward_only),
-        options.memory, options.memory_name, options.placement.empty());
+        options.memory, options.memory_name, costs.source, options.placement.empty());
   }
   result.makespan = best.times.makespan;
   result.span = best.times.span;

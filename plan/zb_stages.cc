@@ -3,6 +3,7 @@
 #include <iterator>
 
 #include "plan/error.h"
+#include "plan/text.h"
 #include "plan/zb_auto.h"
 
 namespace pipewright {
@@ -35,12 +36,12 @@ Costs MergeStages(const Costs& profile, int stages) {
   const std::vector<StageCosts>& fine = profile.stages;
   size_t parts = static_cast<size_t>(stages);
   if (stages < 1 || fine.size() < parts)
-    throw Error(
-        "costs",
-        std::to_string(fine.size()) + " entries cannot make " + std::to_string(stages) + " stages",
-        "give a profile with at least one entry a stage");
+    throw Error(profile.source + ": stages",
+                Counted(static_cast<int64_t>(fine.size()), "entry") + " cannot make " +
+                    Counted(stages, "stage"),
+                "give costs of smaller pieces, at least one entry a stage, or ask for fewer stages");
   if (!profile.stage_on_rank.empty())
-    throw Error("costs", "a finer profile cannot differ from rank to rank");
+    throw Error(profile.source, "a finer profile cannot differ from rank to rank");
   // The least limit that works is the sum of some run of entries: bisect down to rounding.
   double low = 0, high = 0;
   for (const StageCosts& c : fine) low = std::max(low, Work(c)), high += Work(c);
@@ -55,8 +56,9 @@ Costs MergeStages(const Costs& profile, int stages) {
       ends = std::move(found);
     }
   }
-  if (ends.empty()) throw Error("costs", "the entries cannot be cut into so many stages");
+  if (ends.empty()) throw Error(profile.source, "the entries cannot be cut into so many stages");
   Costs costs;
+  costs.source = profile.source;
   costs.link = profile.link, costs.links = profile.links;
   size_t begin = 0;
   for (size_t end : ends) {
@@ -86,8 +88,8 @@ ZbAutoResult ZbAutoStages(const Costs& profile, int ranks, int microbatches,
   if (most < ranks)
     throw Error(
         "--stages auto",
-        std::to_string(most) + " entries in the costs for " + std::to_string(ranks) + " ranks",
-        "give a profile with at least one entry a rank");
+        Counted(most, "entry") + " in " + profile.source + " for " + Counted(ranks, "rank"),
+        "give costs of smaller pieces, at least one entry a rank, or use fewer ranks");
   ZbAutoResult best;
   std::string reason;
   const int choices[] = {1, 2, 3, 4, 6, 8};

@@ -162,7 +162,12 @@ Sampler::Sampler(const Job& job, bool shuffle, const Data& data)
         "the data has " + std::to_string(data.samples()) + " samples, one minibatch takes " +
             (job.partial ? "at least " + std::to_string(job.microbatches)
                          : std::to_string(samples_) +
-                               (job.minibatch_size ? "" : " (microbatches x microbatch_size)")));
+                               (job.minibatch_size ? "" : " (microbatches x microbatch_size)")),
+        std::string("give it more data, or make ") +
+            (job.partial          ? "\"microbatches\""
+             : job.minibatch_size ? "\"minibatch_size\""
+                                  : "\"microbatches\" or \"microbatch_size\"") +
+            " smaller");
 }
 
 int64_t Sampler::Minibatches(int64_t samples) const {

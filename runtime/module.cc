@@ -12,6 +12,7 @@
 #include "plan/dtype.h"
 #include "plan/error.h"
 #include "plan/json.h"
+#include "plan/missing_file.h"
 #include "plan/text.h"
 #include "plan/torch_error.h"
 #include "runtime/recorded/choice.h"
@@ -161,7 +162,7 @@ static LoadedModule Load(const std::string& package, const Manifest& manifest, i
   BeginVectorMath();
   for (const std::string& library : manifest.op_libraries) LoadOpLibrary(library);
   const ModuleInfo& info = manifest.modules[index];
-  std::string path = package + "/" + info.code;
+  std::string path = PackageFile(package, info.code);
   LoadedModule module;
   module.index = index;
   module.unit = std::make_shared<torch::jit::CompilationUnit>();
@@ -195,7 +196,7 @@ static LoadedModule Load(const std::string& package, const Manifest& manifest, i
     return !constants_only || weight.kind == "constant";
   };
   if (std::any_of(info.held.begin(), info.held.end(), is_read))
-    file = std::make_unique<SafetensorsFile>(package + "/" + info.weights);
+    file = std::make_unique<SafetensorsFile>(PackageFile(package, info.weights));
   module.self =
       c10::ivalue::Object::create(c10::StrongTypePtr(module.unit, type), type->numAttributes());
   for (size_t w = 0; w < info.held.size(); ++w) {

@@ -7,6 +7,7 @@
 
 #include "plan/error.h"
 #include "plan/json.h"
+#include "plan/missing_file.h"
 #include "plan/weights/checkpoint.h"
 #include "runtime/module_weights.h"
 #include "runtime/weights.h"
@@ -97,7 +98,7 @@ OffloadedWeights::OffloadedWeights(const std::string& package, const std::string
     const ModuleInfo& info = manifest.modules[index];
     const std::vector<bool>& from_disk = on_disk[index];
     if (std::find(from_disk.begin(), from_disk.end(), true) == from_disk.end()) continue;
-    const SafetensorsFile file(package + "/" + info.weights);
+    const SafetensorsFile file(PackageFile(package, info.weights));
     for (size_t w = 0; w < info.held.size(); ++w) {
       if (!from_disk[w]) continue;
       const bool own =

@@ -8,6 +8,7 @@
 #include "plan/call_text.h"
 #include "plan/dtype.h"
 #include "plan/error.h"
+#include "plan/missing_file.h"
 #include "plan/symbol.h"
 #include "plan/text.h"
 #include "runtime/module.h"
@@ -227,7 +228,7 @@ std::vector<TensorSpec> InferShapes(const std::string& package, const Manifest& 
     unknown = unknown || (value.kind == "tensor" && value.dtype.empty());
   for (size_t m = 0; m < manifest.modules.size(); ++m) {
     const ModuleInfo& info = manifest.modules[m];
-    const bool edited = HexHash(ReadFile(package + "/" + info.code)) != info.code_hash;
+    const bool edited = HexHash(ReadFile(PackageFile(package, info.code))) != info.code_hash;
     bool anew = unknown || edited;
     bool takes_changed = false;
     for (int id : info.inputs) takes_changed = takes_changed || changed[id];

@@ -10,6 +10,7 @@
 
 #include "plan/error.h"
 #include "plan/mapped_file.h"
+#include "plan/missing_file.h"
 #include "plan/weights/zip.h"
 
 namespace pipewright {
@@ -17,8 +18,7 @@ namespace pipewright {
 FileReader::FileReader(const std::string& path) : path_(path) {
   fd_ = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   struct stat info = {};
-  if (fd_ < 0 || fstat(fd_, &info) != 0)
-    throw Error(path, std::string("cannot be read: ") + std::strerror(errno));
+  if (fd_ < 0 || fstat(fd_, &info) != 0) throw Unreadable(path);
   size_ = static_cast<uint64_t>(info.st_size);
   if (S_ISREG(info.st_mode)) return;
   close(fd_);

@@ -13,6 +13,46 @@
 
 namespace pipewright {
 
+// What alone makes any partition impossible; "": nothing that is as simple.
+static std::string WhyInfeasible(const PartitionProblem& problem) {
+  struct Piece {
+    std::string name;
+    double bytes = 0;
+  };
+  std::map<int, Piece> pieces;  // by group, or below 0
+  double all = 0, room = 0, most = 0;
+  int devices = 0;
+  for (size_t i = 0; i < problem.nodes.size(); ++i) {
+    const PartitionNode& node = problem.nodes[i];
+    Piece& piece = pieces[node.group >= 0 ? node.group : -1 - static_cast<int>(i)];
+    if (piece.name.empty()) piece.name = node.name;
+    piece.bytes += node.static_bytes + node.stash_bytes;
+    all += node.static_bytes;
+  }
+  for (const DeviceClass& device : problem.devices) {
+    devices += device.count;
+    const double bytes = device.host ? kInfinity : device.memory_bytes;
+    if (device.count > 0) room += device.count * bytes, most = std::max(most, bytes);
+  }
+  const std::string stages = Counted(problem.stages, "stage");
+  const int count = static_cast<int>(pieces.size());
+  auto size = [](double bytes) { return SizeText(static_cast<int64_t>(bytes)); };
+  if (problem.stages > count)
+    return stages + " are asked for, of " + Counted(count, "node") +
+           " (those kept together count as one): ask for as many at most";
+  if (problem.stages > devices)
+    return stages + " are asked for, on " + Counted(devices, "device") +
+           ": ask for as many at most, or give more --devices";
+  if (all > room)
+    return "weights and optimizer state take " + size(all) + ", all devices have " + size(room) +
+           ": give more or larger devices";
+  for (const auto& [group, piece] : pieces)
+    if (piece.bytes > most)
+      return piece.name + " with what is kept together with it takes " + size(piece.bytes) +
+             ", the largest device has " + size(most) + ": cut it further, or give larger devices";
+  return "";
+}
+
 PartitionReport MakeReport(const PartitionProblem& problem, const PartitionResult& result) {
   PartitionReport report;
   report.feasible = result.feasible;
@@ -21,6 +61,7 @@ PartitionReport MakeReport(const PartitionProblem& problem, const PartitionResul
   report.lower_bound = result.lower_bound;
   report.time_unit = problem.time_unit;
   report.numeric_names = problem.numeric_names;
+  if (!result.feasible && result.proven) report.reason = WhyInfeasible(problem);
   for (const PartitionStage& stage : result.stages) {
     PartitionReport::Stage entry;
     const DeviceClass& device = problem.devices[stage.device_class];
@@ -114,8 +155,10 @@ static std::string Time(double value, const std::string& unit) {
 
 std::string ReportTable(const PartitionReport& report) {
   if (!report.feasible)
-    return std::string(report.proven ? "infeasible: no partition fits the devices\n"
-                                     : "no partition found; none is proven not to exist\n");
+    return report.proven ? "infeasible: no partition fits the devices" +
+                               (report.reason.empty() ? "" : "\n  " + report.reason) + "\n"
+                         : "no partition found; none is proven not to exist\n  raise --time-limit, "
+                           "or give more or larger devices\n";
   std::vector<std::vector<std::string>> rows = {
       {"stage", "device", "nodes", "compute", "transfer", "load", "memory", "from .. to"}};
   double slowest = 0;

@@ -22,6 +22,7 @@ struct PartitionReport {
   };
   bool feasible = false;
   bool proven = false;
+  std::string reason;  // where none is feasible: why, and what would be, if that can be told
   double objective = kInfinity, lower_bound = 0;
   std::string mode, time_unit;
   double seconds = 0;  // that the search took

@@ -5,8 +5,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <filesystem>
+
 #include "plan/error.h"
 #include "plan/json.h"
+#include "plan/missing_file.h"
+#include "tests/temp_folder.h"
 
 namespace pipewright {
 
@@ -60,6 +64,59 @@ TEST(Json, ErrorsNameLineAndColumn) {
             "job.json:1:8: -Infinity is not a number of JSON: write a finite one");
   EXPECT_EQ(JsonError(std::string(1000, '[') + std::string(1000, ']')), "");
   EXPECT_EQ(JsonError(std::string(100000, '[')), "job.json: nested deeper than 1000 levels");
+}
+
+TEST(MissingFile, SaysWhichPartIsMissingAndWhatIsThere) {
+  const std::string folder = TempPath("missing");
+  for (const char* name : {"small.pkg", "layer10.bin"})
+    std::filesystem::create_directories(folder + "/" + name);
+  auto cure = [&](const std::string& path) {
+    try {
+      ReadFile(folder + "/" + path);
+    } catch (const Error& e) {
+      const std::string text = e.what();
+      const size_t line = text.find("\n  ");
+      EXPECT_NE(text.find("cannot be read: No such file"), std::string::npos) << text;
+      return line == std::string::npos ? "" : text.substr(line + 3);
+    }
+    return std::string("read");
+  };
+  EXPECT_EQ(cure("smal.pkg/manifest.json"),
+            "there is no " + folder + "/smal.pkg (did you mean \"small.pkg\"?)");
+  EXPECT_EQ(cure("samll.pkg/"), "there is no " + folder + "/samll.pkg (did you mean \"small.pkg\"?)");
+  EXPECT_EQ(cure("zebra/manifest.json"), "there is no " + folder + "/zebra");
+  EXPECT_EQ(cure("zebra"), "");
+  EXPECT_EQ(cure("layer11.bin"), "") << "another layer";
+}
+
+TEST(MissingFile, OfAPackage) {
+  const std::string folder = TempPath("whole.pkg");
+  std::filesystem::create_directories(folder + "/modules");
+  EXPECT_EQ(PackageFile(folder, "modules"), folder + "/modules");
+  try {
+    PackageFile(folder, "weights/module1.safetensors");
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.what(), folder + "/weights/module1.safetensors: is missing from the package\n"
+                                 "  copy the whole folder again, or compile the model again");
+  }
+}
+
+TEST(Json, KeysThatOtherProgramsHave) {
+  auto told = [](const char* key, const std::vector<std::string>& known) -> std::string {
+    try {
+      CheckKeys(Json{{key, 1}}, known, "job.json");
+    } catch (const Error& e) {
+      const std::string text = e.what();
+      return text.substr(0, text.find('\n'));
+    }
+    return "";
+  };
+  EXPECT_EQ(told("learning_rate", {"type", "lr"}),
+            "job.json: unknown key \"learning_rate\" (did you mean \"lr\"?)");
+  EXPECT_EQ(told("lr", {"optimizer", "steps"}),
+            "job.json: unknown key \"lr\" (did you mean \"optimizer.lr\"?)");
+  EXPECT_EQ(told("learning_rate", {"stages"}), "job.json: unknown key \"learning_rate\"");
 }
 
 TEST(Json, PositionsOfValues) {

@@ -85,7 +85,8 @@ TEST(Data, Errors) {
   Job job = TokenJob("abc", 1);
   EXPECT_EQ(
       ErrorOf(job, OneInput("idx", "int64")),
-      "job.json: the data has 0 samples, one minibatch takes 2 (microbatches x microbatch_size)");
+      "job.json: the data has 0 samples, one minibatch takes 2 (microbatches x microbatch_size)\n"
+      "  give it more data, or make \"microbatches\" or \"microbatch_size\" smaller");
 
   std::string path = testing::TempDir() + "/rows.safetensors";
   float numbers[8] = {};

@@ -1,0 +1,56 @@
+#include "plan/missing_file.h"
+
+#include <cctype>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <vector>
+
+#include "plan/text.h"
+
+namespace pipewright {
+
+namespace fs = std::filesystem;
+
+static std::string WithoutDigits(std::string text) {
+  std::erase_if(text, [](unsigned char c) { return std::isdigit(c) != 0; });
+  return text;
+}
+
+// Its outermost part that is not there, and what was perhaps meant; "": nothing more to say.
+static std::string Missing(const std::string& path) {
+  constexpr size_t kMost = 1000;  // names that are looked at
+  std::error_code ignored;
+  fs::path whole = fs::path(path).lexically_normal();
+  if (!whole.has_filename()) whole = whole.parent_path();
+  fs::path missing = whole, folder;
+  while (folder = missing.parent_path(), !folder.empty() && !fs::exists(folder, ignored))
+    missing = folder;
+  const std::string name = missing.filename().string();
+  std::vector<std::string> there;
+  for (fs::directory_iterator at(folder.empty() ? "." : folder, ignored), end;
+       at != end && there.size() < kMost; at.increment(ignored)) {
+    const std::string other = at->path().filename().string();
+    // Of another number it is another file.
+    if (WithoutDigits(other) != WithoutDigits(name)) there.push_back(other);
+  }
+  const std::string like = Suggest(name, there);
+  return missing == whole && like.empty() ? "" : "there is no " + missing.string() + like;
+}
+
+Error Unreadable(const std::string& path) {
+  const int reason = errno;
+  return {path, std::string("cannot be read: ") + std::strerror(reason),
+          reason == ENOENT ? Missing(path) : ""};
+}
+
+std::string PackageFile(const std::string& package, const std::string& file) {
+  std::string path = package + "/" + file;
+  std::error_code error;
+  if (!fs::exists(path, error) && !error)
+    throw Error(path, "is missing from the package",
+                "copy the whole folder again, or compile the model again");
+  return path;
+}
+
+}  // namespace pipewright
