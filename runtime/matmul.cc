@@ -72,8 +72,8 @@ at::Tensor AddMm(const at::Tensor& bias, const at::Tensor& a, const at::Tensor& 
   return at::cpu::addmm(bias, a, b, beta, alpha);
 }
 
-// For good: no thread may find them gone while the process ends. LibTorch warns of kernels that take
-// another's place.
+// For good: no thread may find them gone while the process ends. LibTorch warns of kernels that
+// take another's place.
 void Register() {
   struct Silent : c10::WarningHandler {
     void process(const c10::Warning&) override {}
