@@ -39,7 +39,8 @@ Costs MergeStages(const Costs& profile, int stages) {
     throw Error(profile.source + ": stages",
                 Counted(static_cast<int64_t>(fine.size()), "entry") + " cannot make " +
                     Counted(stages, "stage"),
-                "give costs of smaller pieces, at least one entry a stage, or ask for fewer stages");
+                "give costs of smaller pieces, at least one entry a stage, or ask for fewer "
+                "stages");
   if (!profile.stage_on_rank.empty())
     throw Error(profile.source, "a finer profile cannot differ from rank to rank");
   // The least limit that works is the sum of some run of entries: bisect down to rounding.

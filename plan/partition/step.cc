@@ -81,8 +81,8 @@ double StepTime(const PartitionProblem& problem, const PartitionResult& result,
     cost.I = cost.W = cost.B / 2;
     cost.output = output[s];
   }
-  // Stages that exchange nothing do not wait for each other; of a plan without messages the simulator
-  // would take them for a chain.
+  // Stages that exchange nothing do not wait for each other; of a plan without messages the
+  // simulator would take them for a chain.
   if (graph.edges.empty() && graph.stages > 1) {
     if (is_chain) *is_chain = false;
     double longest = 0;

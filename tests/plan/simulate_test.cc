@@ -252,7 +252,8 @@ TEST(Simulate, Refusals) {
             std::string::npos);
   EXPECT_NE(run("0F0,0B0\n1F1,1F0,1B0\n").find("deadlock"), std::string::npos);
   costs.stages.resize(3);
-  EXPECT_NE(run("0F0,0B0\n1F0,1B0\n").find("stages: 3 entries, but the plan has 2 stages"), std::string::npos);
+  EXPECT_NE(run("0F0,0B0\n1F0,1B0\n").find("stages: 3 entries, but the plan has 2 stages"),
+            std::string::npos);
 }
 
 TEST(Costs, DefaultsAndErrors) {

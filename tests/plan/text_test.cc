@@ -83,7 +83,8 @@ TEST(MissingFile, SaysWhichPartIsMissingAndWhatIsThere) {
   };
   EXPECT_EQ(cure("smal.pkg/manifest.json"),
             "there is no " + folder + "/smal.pkg (did you mean \"small.pkg\"?)");
-  EXPECT_EQ(cure("samll.pkg/"), "there is no " + folder + "/samll.pkg (did you mean \"small.pkg\"?)");
+  EXPECT_EQ(cure("samll.pkg/"),
+            "there is no " + folder + "/samll.pkg (did you mean \"small.pkg\"?)");
   EXPECT_EQ(cure("zebra/manifest.json"), "there is no " + folder + "/zebra");
   EXPECT_EQ(cure("zebra"), "");
   EXPECT_EQ(cure("layer11.bin"), "") << "another layer";
