@@ -10,6 +10,7 @@
 #include "plan/mapped_file.h"
 #include "tensors/dtype.h"
 #include "tensors/offload_folder.h"
+#include "tensors/page_memory.h"
 
 namespace pipewright {
 
@@ -80,7 +81,7 @@ at::Tensor OffloadedTensor::Load() const {
     value = state.checkpoint->Get(state.name);
     for (at::ScalarType type : state.conversions) value = value.to(type);
   } else {
-    value = at::empty(state.sizes, at::dtype(state.dtype).device(at::kCPU));
+    value = EmptyInPages(state.sizes, state.dtype);
     MappedFile(state.path).Read(0, static_cast<char*>(value.data_ptr()), value.nbytes());
   }
   return device_.is_cpu() ? value : value.to(device_);

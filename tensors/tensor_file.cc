@@ -9,6 +9,7 @@
 #include "plan/json.h"
 #include "plan/text.h"
 #include "tensors/dtype.h"
+#include "tensors/page_memory.h"
 
 namespace pipewright {
 
@@ -46,7 +47,7 @@ void TensorFile::Stream(const std::string& name, const ByteSink& sink) const {
 
 at::Tensor TensorFile::Get(const std::string& name) const {
   const StoredTensor& from = At(name);
-  at::Tensor tensor = at::empty(from.shape, at::dtype(DtypeAt(name)).device(at::kCPU));
+  at::Tensor tensor = EmptyInPages(from.shape, DtypeAt(name));
   char* to = static_cast<char*>(tensor.data_ptr());
   if (tensor.numel() > 0 && from.strides.empty())
     checkpoint_.files[static_cast<size_t>(from.file)]->Read(from.offset, to, from.bytes);
@@ -80,7 +81,7 @@ at::Tensor TensorFile::GetSlice(const std::string& name,
     strides.assign(dims, 1);
     for (size_t d = dims; d-- > 1;) strides[d - 1] = strides[d] * from.shape[d];
   }
-  at::Tensor tensor = at::empty(sizes, at::dtype(DtypeAt(name)).device(at::kCPU));
+  at::Tensor tensor = EmptyInPages(sizes, DtypeAt(name));
   if (tensor.numel() == 0) return tensor;
   // Elements in one stretch: the innermost dimensions that are taken whole and lie in order, and
   // what is taken of the next one.
