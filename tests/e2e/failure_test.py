@@ -110,7 +110,7 @@ class Failure(Case):
             self.assert_fails(result, "nowhere.json")
 
     def test_a_missing_package(self):
-        self.fails("nowhere.pkg", package=self.path("nowhere.pkg"))
+        self.fails("nowhere.pkg/manifest.json", package=self.path("nowhere.pkg"))
 
     def test_a_missing_weight_file(self):
         package = self.path("weightless.pkg")

@@ -154,7 +154,7 @@ class Profile(Case):
         self.assert_fails(pipewright("profile", self.path("none")), "manifest.json")
         self.assert_fails(pipewright("profile", self.package, "--input", self.path("none")), "none")
         self.assert_fails(pipewright("compile", self.path("gpt.pt2"), "-o", self.path("x"), "--split",
-                                     "profile:9999"), "submodules to cut between")
+                                     "profile:9999"), "cuts between submodules make only 36 modules")
 
 
 if __name__ == "__main__":
