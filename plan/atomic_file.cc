@@ -99,7 +99,11 @@ void CreateFolders(const std::string& path) {
   if (error) throw Error(path, "the folder cannot be created: " + error.message());
 }
 
-void CheckWritable(const std::string& path) {
+void CheckWritable(const std::string& path, const std::vector<std::string>& read) {
+  std::error_code none;
+  for (const std::string& file : read)
+    if (!file.empty() && std::filesystem::equivalent(path, file, none))
+      throw Error(path, "is read in this run: it would be overwritten", "name another file");
   size_t slash = path.rfind('/');
   std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
   if (access(folder.c_str(), W_OK | X_OK) != 0)

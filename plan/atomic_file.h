@@ -2,6 +2,7 @@
 #pragma once
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace pipewright {
 
@@ -40,7 +41,8 @@ bool RenameOrExchange(const std::string& from, const std::string& to);
 // With those above it, where they are not there. Throws Error.
 void CreateFolders(const std::string& path);
 
-// Throws Error when `path` could not be written: its folder is missing or refuses.
-void CheckWritable(const std::string& path);
+// Throws Error when `path` could not be written: its folder is missing or refuses; or when it is
+// one of the files that are `read`, which would be lost.
+void CheckWritable(const std::string& path, const std::vector<std::string>& read = {});
 
 }  // namespace pipewright

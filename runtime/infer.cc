@@ -99,7 +99,8 @@ void Infer(const RunOptions& options, Transport& transport) {
       [&](int64_t, int microbatch) {
         if (!feed.file) {
           feed.Open(options.input, session.run.manifest);
-          if (transport.rank() == 0) CheckWritable(options.output);
+          if (transport.rank() == 0)
+            CheckWritable(options.output, {options.input, options.weights});
         }
         std::vector<TensorSpec> specs;
         for (size_t i = 0; i < feed.inputs.size(); ++i)

@@ -231,8 +231,15 @@ void Train(const RunOptions& options, Transport& transport) {
         throw Error(key, e.what());
       }
     };
+    std::vector<std::string> read = {job.path};
+    for (const DataJob* data : {&job.data, &job.validation.data}) {
+      read.insert(read.end(), data->tokens.begin(), data->tokens.end());
+      read.insert(read.end(), data->tensors.begin(), data->tensors.end());
+      for (const auto& [name, files] : data->arrays)
+        read.insert(read.end(), files.begin(), files.end());
+    }
     auto check = [&](const std::string& key, const std::string& file) {
-      open_for(key, [&] { CheckWritable(file); });
+      open_for(key, [&] { CheckWritable(file, read); });
     };
     if (transport.rank() == 0 && !job.save.empty())
       check(options.save.empty() ? job.path + ": save" : "--save", job.save);

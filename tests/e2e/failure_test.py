@@ -5,6 +5,8 @@ import shutil
 import unittest
 
 import numpy as np
+import torch
+from safetensors.torch import save_file
 
 from support import RUN, LENGTH, Case, call, export_gpt, gpt, run_ranks, token_job
 
@@ -103,6 +105,21 @@ class Failure(Case):
         self.path("back.json").write_text(json.dumps(
             {"module_to_stage_map": [1, 1, 1, 0, 0, 0], "stage_to_rank_map": {"0": [0], "1": [1]}}))
         self.fails("back.json", "stage", ranks=2, options=("--conf", self.path("back.json")))
+
+    def test_outputs_that_would_overwrite_inputs(self):
+        text = self.path("text.bin")
+        text.write_bytes(bytes(range(256)) * 8)
+        job = token_job()
+        job["data"]["tokens"] = "text.bin"
+        self.fails(r"job\.json: save: .*text\.bin: is read in this run", both=False,
+                   job={**job, "save": "text.bin"})
+        self.assertEqual(text.read_bytes(), bytes(range(256)) * 8)
+        file = self.path("io.safetensors")
+        save_file({"tokens": torch.zeros(2, LENGTH, dtype=torch.int64)}, file)
+        before = file.read_bytes()
+        result = run_ranks(4, "infer", self.package, "--input", file, "-o", file, mpi=False)
+        self.assert_fails(result, "io.safetensors: is read in this run: it would be overwritten")
+        self.assertEqual(file.read_bytes(), before)
 
     def test_a_missing_job(self):
         for mpi in (True, False):
