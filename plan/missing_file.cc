@@ -1,5 +1,6 @@
 #include "plan/missing_file.h"
 
+#include <algorithm>
 #include <cctype>
 #include <cerrno>
 #include <cstring>
@@ -21,19 +22,22 @@ static std::string WithoutDigits(std::string text) {
 static std::string Missing(const std::string& path) {
   constexpr size_t kMost = 1000;  // names that are looked at
   std::error_code ignored;
-  fs::path whole = fs::path(path).lexically_normal();
-  if (!whole.has_filename()) whole = whole.parent_path();
+  fs::path whole = path;
+  while (!whole.has_filename() && whole.has_relative_path()) whole = whole.parent_path();
+  if (fs::exists(whole, ignored)) return "";
   fs::path missing = whole, folder;
   while (folder = missing.parent_path(), !folder.empty() && !fs::exists(folder, ignored))
     missing = folder;
   const std::string name = missing.filename().string();
   std::vector<std::string> there;
+  size_t looked = 0;
   for (fs::directory_iterator at(folder.empty() ? "." : folder, ignored), end;
-       at != end && there.size() < kMost; at.increment(ignored)) {
+       at != end && looked++ < kMost; at.increment(ignored)) {
     const std::string other = at->path().filename().string();
     // Of another number it is another file.
     if (WithoutDigits(other) != WithoutDigits(name)) there.push_back(other);
   }
+  std::sort(there.begin(), there.end());  // folders of other hosts may have another order
   const std::string like = Suggest(name, there);
   return missing == whole && like.empty() ? "" : "there is no " + missing.string() + like;
 }

@@ -164,7 +164,8 @@ Sampler::Sampler(const Job& job, bool shuffle, const Data& data)
                          : std::to_string(samples_) +
                                (job.minibatch_size ? "" : " (microbatches x microbatch_size)")),
         std::string("give it more data, or make ") +
-            (job.partial          ? "\"microbatches\""
+            (data.samples() == 0  ? "\"sequence_length\", if it has one,"
+             : job.partial        ? "\"microbatches\""
              : job.minibatch_size ? "\"minibatch_size\""
                                   : "\"microbatches\" or \"microbatch_size\"") +
             " smaller");

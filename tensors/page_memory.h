@@ -1,5 +1,5 @@
-// Tensors whose memory goes back to the system as soon as they are freed. Of large blocks aligned as
-// tensors are, glibc keeps many and does not find them again: weights that come and go would add
+// Tensors whose memory goes back to the system as soon as they are freed. Of large blocks aligned
+// as tensors are, glibc keeps many and does not find them again: weights that come and go would add
 // up to as much as all of them.
 #pragma once
 #include <ATen/core/Tensor.h>

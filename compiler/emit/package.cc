@@ -71,15 +71,20 @@ std::string EditedFile(const fs::path& folder) {
 }
 
 // What `profile` has measured is still true of the package that takes the place of `old`, where
-// only the values of weights are others.
+// only the values of weights are others: samples of other sizes make a file of another size.
 void KeepProfile(const fs::path& old, const std::string& temporary, const Manifest& manifest) {
   try {
     if (WriteManifest(ReadManifest(old.string())) != WriteManifest(manifest)) return;
   } catch (const Error&) {  // of another version, or edited
     return;
   }
+  const char* samples = "samples.safetensors";
+  std::error_code none;
+  if (fs::file_size(old / samples, none) != fs::file_size(temporary / fs::path(samples), none))
+    return;
   for (const char* name : {"profile.txt", "profile.json"})
-    if (fs::exists(old / name)) fs::copy_file(old / name, fs::path(temporary) / name);
+    if (fs::is_regular_file(old / name, none))
+      fs::copy_file(old / name, fs::path(temporary) / name, none);
 }
 
 // Without a slash at its end.

@@ -157,8 +157,8 @@ std::string ReportTable(const PartitionReport& report) {
   if (!report.feasible)
     return report.proven ? "infeasible: no partition fits the devices" +
                                (report.reason.empty() ? "" : "\n  " + report.reason) + "\n"
-                         : "no partition found; none is proven not to exist\n  raise --time-limit, "
-                           "or give more or larger devices\n";
+                         : "no partition found; none is proven not to exist\n  give more or "
+                           "larger devices, or --mode exact a longer --time-limit\n";
   std::vector<std::vector<std::string>> rows = {
       {"stage", "device", "nodes", "compute", "transfer", "load", "memory", "from .. to"}};
   double slowest = 0;

@@ -86,7 +86,7 @@ TEST(Data, Errors) {
   EXPECT_EQ(
       ErrorOf(job, OneInput("idx", "int64")),
       "job.json: the data has 0 samples, one minibatch takes 2 (microbatches x microbatch_size)\n"
-      "  give it more data, or make \"microbatches\" or \"microbatch_size\" smaller");
+      "  give it more data, or make \"sequence_length\", if it has one, smaller");
 
   std::string path = testing::TempDir() + "/rows.safetensors";
   float numbers[8] = {};
