@@ -68,9 +68,10 @@ Visited Visit(const edge_list& roots, const std::set<Node*>& targets) {
 
 }  // namespace
 
-bool ComputesAllGradients(const std::string& node) {
-  for (const char* kernel : {"RnnLayer", "CudnnRnn", "MiopenRnn", "MpsLstm", "FusedLstm",
-                             "FusedGru", "ScaledDotProduct", "PreluKernel"})
+bool RunsInIAlone(const std::string& node) {
+  for (const char* kernel :
+       {"RnnLayer", "CudnnRnn", "MiopenRnn", "MpsLstm", "FusedLstm", "FusedGru", "ScaledDotProduct",
+        "PreluKernel", "BatchNorm", "LayerNorm", "GroupNorm", "RmsNorm"})
     if (node.find(kernel) != std::string::npos) return true;
   return false;
 }
@@ -105,7 +106,7 @@ std::vector<at::Tensor> InputGradients(const std::vector<at::Tensor>& roots,
     bool weights = false;
     for (const Edge& edge : node->next_edges())
       weights = weights || (edge.is_valid() && !visited.ToInput(edge));
-    if (weights && !ComputesAllGradients(node->name())) {
+    if (weights && !RunsInIAlone(node->name())) {
       both.push_back(node);
       for (uint32_t i = 0; i < node->num_inputs(); ++i) outputs.emplace_back(node->getptr(), i);
       continue;

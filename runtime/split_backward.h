@@ -4,12 +4,13 @@
 //
 // A node of the autograd graph on the way to an input, and with a branch that leads to weights
 // alone, runs in both halves, each time asked for one side only: a matrix product's node multiplies
-// once in I and once in W, and a fused one (layer norm, convolution) gets an output mask. From I to
-// W such a node keeps what it saved in the forward pass and its output gradient; all others are
-// released as soon as I has run them.
+// once in I and once in W, and a fused one (convolution) gets an output mask. From I to W such a
+// node keeps what it saved in the forward pass and its output gradient; all others are released as
+// soon as I has run them.
 //
 // Some kernels compute all their gradients whatever they are asked for (RNN layers, attention,
-// PReLU). They run in I alone, and what their weights get is kept for W.
+// PReLU), and a normalisation's small ones take W a second pass over all that I has just summed.
+// They run in I alone, and what their weights get is kept for W.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/edge.h>
@@ -39,7 +40,7 @@ std::vector<at::Tensor> InputGradients(const std::vector<at::Tensor>& roots,
 // W. The gradient of each weight (a leaf); undefined where none arrives.
 std::vector<at::Tensor> WeightGradients(WeightTail tail, const std::vector<at::Tensor>& weights);
 
-// Whether the kernel behind a node ("MkldnnRnnLayerBackward0") cannot be asked for one side only.
-bool ComputesAllGradients(const std::string& node);
+// Whether the kernel behind a node ("MkldnnRnnLayerBackward0") gives all its gradients in I.
+bool RunsInIAlone(const std::string& node);
 
 }  // namespace pipewright
