@@ -18,6 +18,8 @@ namespace {
 constexpr double kLongOperation = 500e-6;
 constexpr int kWatched = 4;  // forwards, of which the shortest counts
 constexpr int kChecks = 2;
+// Where lists seem to be slower: other programs may have disturbed so few looks.
+constexpr int kMostChecks = 12;
 // Forwards from one recording to the next: each costs as much as ten of them.
 constexpr int64_t kApart = 128;
 // Forwards until one is recorded while others are under way.
@@ -127,9 +129,10 @@ bool IsReady(const LoadedModule& module, const std::shared_ptr<RecordedBody>& wa
     const std::string why = Compare(module, watched, inputs);
     if (!why.empty())
       RefuseLists(body, why);
-    else if (++body.checks == kChecks)
+    else if (++body.checks >= kChecks &&
+             (bodies.always || body.list_seconds <= body.eager_seconds))
       body.state = State::kUsed;
-    if (body.state == State::kUsed && !bodies.always && body.list_seconds > body.eager_seconds)
+    else if (body.checks == kMostChecks)
       RefuseLists(body, "lists are no faster");
   }
   // Nothing is under way in lists that were never used.
