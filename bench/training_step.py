@@ -5,6 +5,7 @@ sleep. Raw samples go to RESULTS/raw/; bench/report.py makes table and picture o
 """
 import json
 import os
+import re
 import statistics
 import tempfile
 import time
@@ -70,15 +71,29 @@ class Simulator:
         ends = self.simulate(plan, stages, link, "--steps", "5")
         return (ends[4] - ends[2]) / 2
 
-    def replayed(self, plan, stages, link, ranks):
-        """Mean time of the steps that were run, from the first one's end on: each action takes the time that it took."""
+    def replayed(self, plan, stages, link, ranks, steps=None):
+        """Mean time of the steps that were run, from the first one's end on: each action takes the time that it took.
+        After the last of them, where `steps` are more, the first comes again."""
         file_name = os.path.join(self.folder, "run.json")
         events = [{"ph": "X", "name": name, "tid": rank, "ts": 0, "dur": time, "args": {"step": step}}
                   for rank, steps in enumerate(ranks) for step, actions in enumerate(steps) for name, time in actions]
         with open(file_name, "w") as file:
             json.dump(events, file)
-        ends = self.simulate(plan, stages, link, "--replay", file_name)
+        ends = self.simulate(plan, stages, link, "--replay", file_name, "--steps", str(steps or len(ranks[0])))
         return (ends[-1] - ends[0]) / (len(ends) - 1)
+
+
+def actions_alone(plan, stages):
+    """Of each rank the minibatches that its stages ran alone: what each action of the plan took."""
+    rows = [re.findall(r"(?:^|,)((\d+)(F|B|I|W|STEP)\d*)(?=,|$)", row, re.M) for row in plan.splitlines()]
+    rows = [row for row in rows if row]
+    times = lambda s, kind: stages[int(s)]["step" if kind == "STEP" else kind]
+    count = min(len(times(s, kind)) // [(t, k) for _, t, k in row].count((s, kind)) for row in rows for _, s, kind in row)
+    ranks = []
+    for row in rows:
+        samples = {(s, kind): iter(times(s, kind)) for _, s, kind in row}
+        ranks.append([[(name, next(samples[s, kind])) for name, s, kind in row] for _ in range(count)])
+    return ranks
 
 
 def medians(samples):
@@ -203,6 +218,7 @@ class Comparison:
                 ours = self.steps(("ours", schedule), steps)
                 in_run = costs_in_run(ours, SCHEDULES[schedule][0], boundary_bytes(self.name, self.size))
                 turns.append({"alone": costs_alone(alone), "in_run": in_run, "times": ours["times"],
+                              "each_alone": actions_alone(self.plans[schedule], alone),
                               "actions": [rank["actions"] for rank in ours["ranks"]]})
                 if schedule == "1f1b" and self.onednn:
                     onednn.append(self.steps(("onednn", schedule), steps))
@@ -230,6 +246,8 @@ class Comparison:
             for turn in turns:
                 turn["mean"] = statistics.mean(turn["times"])
                 turn["bound"] = step(schedule, turn["alone"])
+                each = turn.pop("each_alone")
+                turn["bound_each"] = self.simulator.replayed(self.plans[schedule], turn["alone"], None, each, len(each[0]) + 1)
                 turn["predicted"] = step(schedule, turn["in_run"], entry["link"][schedule])
                 turn["replayed"] = self.simulator.replayed(self.plans[schedule], turn["in_run"], entry["link"][schedule],
                                                            turn.pop("actions"))
