@@ -1,4 +1,7 @@
-"""Makes tables (Markdown), a picture and a summary (JSON: ratios with their spread) of raw samples."""
+"""Makes tables (Markdown), a picture and a summary (JSON: ratios with their spread) of raw samples.
+
+What the folder's summary.json holds already and no raw samples are of stays as it is: a part can be measured by itself.
+"""
 import argparse
 import json
 import os
@@ -68,40 +71,39 @@ def step_ratios(raw):
     return out
 
 
-def step_table(entries):
-    lines = ["| model | schedule | ours, ms | ÷ bound | ÷ bound by each action's own time | ÷ eager bound | peer ÷ ours | peer ÷ bound | predicted ÷ measured "
-             "| by each action's own time | ÷ our 1F1B | predicted |",
+def step_table(steps):
+    lines = ["| model | schedule | ours, ms | ÷ bound | ÷ bound by each action's own time | ÷ eager bound | peer ÷ ours "
+             "| peer ÷ bound | predicted ÷ measured | by each action's own time | ÷ our 1F1B | predicted |",
              "|---|---|---|---|---|---|---|---|---|---|---|---|"]
-    for raw in entries:
-        for schedule, r in step_ratios(raw).items():
-            lines.append(f"| {raw['model']} {raw['size']} | {schedule} | {r['ms'][0]:.1f} | {show(r['ours/bound'])} | "
-                         f"{show(r['ours/bound of each action'])} | {show(r['ours/eager bound'])} | {show(r['peer/ours'])} {r['front']} | {show(r['peer/bound'])} | "
-                         f"{show(r['predicted/measured'])} | {show(r['replayed/measured'])} | {show(r['ours/our 1f1b'])} | {show(r['bound/bound of 1f1b'])} |")
+    for (model, size, schedule), r in steps:
+        lines.append(f"| {model} {size} | {schedule} | {r['ms'][0]:.1f} | {show(r['ours/bound'])} | "
+                     f"{show(r.get('ours/bound of each action'))} | {show(r['ours/eager bound'])} | {show(r['peer/ours'])} "
+                     f"{r['front']} | {show(r['peer/bound'])} | {show(r['predicted/measured'])} | {show(r['replayed/measured'])} | "
+                     f"{show(r['ours/our 1f1b'])} | {show(r['bound/bound of 1f1b'])} |")
     return lines
 
 
-def single_table(entries):
-    onednn = any((step_ratios(raw).get("1f1b") or {}).get("ours/with onednn") for raw in entries)
+def single_table(steps):
+    chosen = [(model, size, r) for (model, size, schedule), r in steps if schedule == "1f1b"]
+    onednn = any(r["ours/with onednn"] for *_, r in chosen)
     lines = ["| model | 1F1B on 2 ranks, ms | one process of 2 threads, by microbatch ÷ ours | whole batch ÷ ours | "
              "(I + W) ÷ B |" + (" ours ÷ ours with \"matmul\": \"onednn\" |" if onednn else ""),
              "|---|---|---|---|---|" + "---|" * onednn]
-    for raw in entries:
-        r = step_ratios(raw).get("1f1b")
-        if r:
-            lines.append(f"| {raw['model']} {raw['size']} | {r['ms'][0]:.1f} | {show(r['single by microbatch/ours'])} | "
-                         f"{show(r['single whole/ours'])} | {show(r['split/whole backward'])} |" +
-                         (f" {show(r['ours/with onednn'])} |" if onednn else ""))
+    for model, size, r in chosen:
+        lines.append(f"| {model} {size} | {r['ms'][0]:.1f} | {show(r['single by microbatch/ours'])} | "
+                     f"{show(r['single whole/ours'])} | {show(r['split/whole backward'])} |" +
+                     (f" {show(r['ours/with onednn'])} |" if onednn else ""))
     return lines
 
 
-def draw_steps(entries, path):
+def draw_steps(steps, path):
     import matplotlib
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
     figure, axes = plt.subplots(3, 3, figsize=(12, 9))
-    for raw in entries:
-        axis = axes[["mlp", "gpt", "conv"].index(raw["model"])][["tiny", "small", "medium"].index(raw["size"])]
-        ratios = step_ratios(raw)
+    for model, size in dict.fromkeys(key[:2] for key, _ in steps):
+        axis = axes[MODELS.index(model)][SIZES.index(size)]
+        ratios = {key[2]: r for key, r in steps if key[:2] == (model, size)}
         for offset, color, label, bars in ((-0.2, "#1f6f8b", "pipewright", "ours/bound"),
                                            (0.2, "#d08c3a", "torch.distributed.pipelining", "peer/bound")):
             values = [ratios[s][bars] for s in ratios]
@@ -113,7 +115,7 @@ def draw_steps(entries, path):
         axis.axhline(1, color="black", lw=0.8)
         axis.set_xticks(range(len(ratios)), list(ratios), fontsize=7)
         axis.margins(y=0.15)
-        axis.set_title(f"{raw['model']} {raw['size']}", fontsize=9)
+        axis.set_title(f"{model} {size}", fontsize=9)
         axis.spines[["top", "right"]].set_visible(False)
     for row in axes:
         row[0].set_ylabel("step ÷ bound", fontsize=8)
@@ -124,27 +126,36 @@ def draw_steps(entries, path):
     figure.savefig(path, dpi=110)
 
 
+MODELS = ["mlp", "gpt", "conv"]
 SIZES = ["tiny", "small", "medium"]
+SCHEDULES = ["gpipe", "1f1b", "interleaved", "zb1p", "zbv"]
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--results", default=RESULTS)
     options = parser.parse_args()
-    order = lambda raw: (["mlp", "gpt", "conv"].index(raw["model"]), SIZES.index(raw["size"]))
-    steps = sorted(read_raw(options.results, "training_step"), key=order)
+    summary_file = os.path.join(options.results, "summary.json")
     summary, text = {}, []
+    if os.path.exists(summary_file):
+        with open(summary_file) as file:
+            summary = json.load(file)
+    for raw in read_raw(options.results, "training_step"):
+        for schedule, ratios in step_ratios(raw).items():
+            summary.setdefault("training_step", {})[f"{raw['model']} {raw['size']} {schedule}"] = ratios
+    steps = [(tuple(case.split()), ratios) for case, ratios in summary.get("training_step", {}).items()]
+    steps.sort(key=lambda step: (MODELS.index(step[0][0]), SIZES.index(step[0][1]), SCHEDULES.index(step[0][2])))
     if steps:
-        summary["training_step"] = {f"{raw['model']} {raw['size']} {schedule}": ratios
-                                    for raw in steps for schedule, ratios in step_ratios(raw).items()}
         text += ["## Training step", "", *step_table(steps), "", *single_table(steps), ""]
         draw_steps(steps, os.path.join(options.results, "training_step.png"))
         text += ["![Training step](training_step.png)", ""]
     for part in ("host", "transport", "start", "compile", "growth", "offload"):
         for raw in read_raw(options.results, part):
-            text += [f"## {raw['title']}", "", *raw["table"], ""]
+            summary.setdefault("tables", {}).setdefault(part, {})[raw["title"]] = raw["table"]
             summary.setdefault(part, {}).update(raw["ratios"])
-    with open(os.path.join(options.results, "summary.json"), "w") as file:
+        for title, table in summary.get("tables", {}).get(part, {}).items():
+            text += [f"## {title}", "", *table, ""]
+    with open(summary_file, "w") as file:
         json.dump(summary, file, indent=1)
         file.write("\n")
     with open(os.path.join(options.results, "README.md"), "w") as file:
