@@ -37,8 +37,17 @@ Json StageTimes(const Session& session, const std::string& package,
                                      BodyAskedFor(session.job.body).value_or(BodyChoice::kAuto));
     TimingOptions timing;
     timing.seconds = 2;
-    ModuleTimes times = TimeModule(module, session.run.manifest,
-                                   ExampleInputs(session.run.manifest, index, specs), timing);
+    ModuleTimes times;
+    try {
+      times = TimeModule(module, session.run.manifest,
+                         ExampleInputs(session.run.manifest, index, specs), timing);
+    } catch (const std::exception& e) {
+      throw Error(package + "/" + session.run.manifest.modules[m].code,
+                  std::string("fails on made-up numbers, on which bench measures it by itself\n") +
+                      e.what(),
+                  "`pipewright profile` measures modules on samples; how long a step takes, the "
+                  "metrics of `train` say");
+    }
     Json& sum = stages[std::to_string(stage)];
     if (sum.is_null()) sum = Json::object();
     auto add = [&](const char* key, double value) { sum[key] = sum.value(key, 0.0) + value; };

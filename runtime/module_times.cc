@@ -11,6 +11,7 @@
 #include "runtime/memory_meter.h"
 #include "runtime/recorded/choice.h"
 #include "runtime/saved_buffers.h"
+#include "runtime/trial.h"
 
 namespace pipewright {
 
@@ -156,9 +157,8 @@ std::vector<c10::IValue> ExampleInputs(const Manifest& manifest, int module,
   std::vector<c10::IValue> inputs;
   for (int id : manifest.modules[module].inputs) {
     const TensorSpec& spec = specs[id];
-    at::Tensor tensor = at::zeros(spec.sizes, spec.type);
-    if (at::isFloatingType(spec.type) && manifest.values[id].kind == "tensor")
-      tensor.normal_(0, 1, generator);
+    const bool made_up = at::isFloatingType(spec.type) && manifest.values[id].kind == "tensor";
+    at::Tensor tensor = made_up ? MadeUp(spec, generator) : at::zeros(spec.sizes, spec.type);
     inputs.push_back(FromTensor(tensor, manifest.values[id]));
   }
   return inputs;

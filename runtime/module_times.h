@@ -45,7 +45,7 @@ ModuleTimes TimeModule(LoadedModule& module, const Manifest& manifest,
 ModuleTimes TimeCode(const LoadedModule& module, const std::vector<c10::IValue>& inputs,
                      const std::vector<bool>& wanted, const TimingOptions& options = {});
 
-// Inputs for a module: zeros for integers, normal numbers from a fixed seed for the rest, of the
+// Inputs for a module: zeros for integers, made-up numbers (runtime/trial.h) for the rest, of the
 // sizes in `specs` (by value id, see InferShapes). For modules whose cost depends on data,
 // feed the outputs of the modules before instead.
 std::vector<c10::IValue> ExampleInputs(const Manifest& manifest, int module,

@@ -11,7 +11,7 @@
 #include "plan/missing_file.h"
 #include "plan/symbol.h"
 #include "plan/text.h"
-#include "runtime/module.h"
+#include "runtime/trial.h"
 #include "tensors/dtype.h"
 
 namespace pipewright {
@@ -155,56 +155,35 @@ TensorSpec FromManifest(const ValueInfo& value, const std::map<std::string, int6
   return spec;
 }
 
-// What a module puts out that was edited, or whose sizes the model file does not hold, by running
-// it once on zeros. (On the meta device the C++ library lacks operators as common as layer norm.)
-// `scalars`: the numbers among the values, from such runs of the modules before.
-// `blame`: what an edited module before returns otherwise than the manifest says, "" for none.
-void RunOnZeros(const std::string& package, const Manifest& manifest, int index,
-                std::vector<TensorSpec>& specs, std::map<int, c10::IValue>& scalars,
-                const std::string& blame) {
-  at::NoGradGuard no_grad;
-  LoadedModule module = LoadModule(package, manifest, index, WeightSource::kZeros);
-  SetTraining(module, false);
-  const ModuleInfo& info = manifest.modules[index];
-  std::vector<c10::IValue> inputs;
-  for (int id : info.inputs) {
-    auto scalar = scalars.find(id);
-    if (scalar != scalars.end()) {
-      inputs.push_back(scalar->second);
-      continue;
+// Takes the sizes of modules that have to be run from `trial`.
+std::vector<TensorSpec> Infer(Trial trial, const std::vector<TensorSpec>& given,
+                              const std::map<std::string, int64_t>& symbols) {
+  const std::string& package = trial.package;
+  const Manifest& manifest = trial.manifest;
+  std::vector<TensorSpec> specs = given;
+  std::vector<bool> changed(manifest.values.size(), false);
+  std::string blame;
+  bool unknown = false;  // the model file did not say
+  for (const ValueInfo& value : manifest.values)
+    unknown = unknown || (value.kind == "tensor" && value.dtype.empty());
+  for (size_t m = 0; m < manifest.modules.size(); ++m) {
+    const ModuleInfo& info = manifest.modules[m];
+    const bool edited = HexHash(ReadFile(PackageFile(package, info.code))) != info.code_hash;
+    bool takes_changed = false;
+    for (int id : info.inputs) takes_changed = takes_changed || changed[id];
+    const bool anew = unknown || edited || takes_changed;
+    if (anew || trial.real)
+      Try(trial, static_cast<int>(m), specs, anew, takes_changed ? blame : "");
+    for (int id : info.outputs) {
+      const TensorSpec recorded = FromManifest(manifest.values[id], symbols);
+      if (!anew || manifest.values[id].kind != "tensor") specs[id] = recorded;
+      changed[id] = anew && !manifest.values[id].dtype.empty() && !Same(specs[id], recorded);
+      if (changed[id] && edited && blame.empty())
+        blame = package + "/" + info.code + ": returns " + manifest.values[id].name + " " +
+                ShapeText(specs[id].sizes) + ", manifest.json says " + Shown(manifest.values[id]);
     }
-    if (manifest.values[id].kind != "tensor")
-      throw Error(package + "/" + info.code, "its sizes depend on the value of \"" +
-                                                 manifest.values[id].name +
-                                                 "\", which is not known before the run");
-    if (!specs[id].known)
-      throw Error(package + "/" + info.code,
-                  "the sizes of its input \"" + manifest.values[id].name + "\" depend on the data");
-    inputs.push_back(at::zeros(specs[id].sizes, specs[id].type));
   }
-  std::vector<c10::IValue> outputs;
-  try {
-    outputs = Run(module, std::move(inputs));
-  } catch (const std::exception& e) {
-    std::string sizes;
-    for (int id : info.inputs)
-      sizes += (sizes.empty() ? "" : ", ") + manifest.values[id].name + " " +
-               c10::str(at::IntArrayRef(specs[id].sizes));
-    // Only tracing burns sizes in: torch.export keeps them or says that it does not.
-    throw Error((blame.empty() ? "" : blame + "\n") + package + "/" + info.code,
-                "fails on zeros of the sizes " + sizes + "\n" + e.what(),
-                manifest.source.ends_with(".pt2")
-                    ? ""
-                    : "a size that tracing burned in is a number there and holds for one batch "
-                      "size: feed that one, or trace the model anew without it");
-  }
-  for (size_t i = 0; i < info.outputs.size(); ++i) {
-    int id = info.outputs[i];
-    if (manifest.values[id].kind == "tensor")
-      specs[id] = {outputs[i].toTensor().scalar_type(), outputs[i].toTensor().sizes().vec(), true};
-    else
-      specs[id] = FromManifest(manifest.values[id], {}), scalars[id] = outputs[i];
-  }
+  return specs;
 }
 
 }  // namespace
@@ -217,37 +196,14 @@ int64_t TensorSpec::bytes() const {
 
 std::vector<TensorSpec> InferShapes(const std::string& package, const Manifest& manifest,
                                     const std::vector<TensorSpec>& inputs) {
-  std::map<std::string, int64_t> symbols = BindSymbols(manifest, inputs);
+  const std::map<std::string, int64_t> symbols = BindSymbols(manifest, inputs);
   std::vector<TensorSpec> specs(manifest.values.size());
-  std::vector<bool> changed(manifest.values.size(), false);
   for (size_t i = 0; i < inputs.size(); ++i) specs[manifest.inputs[i]] = inputs[i];
-  std::map<int, c10::IValue> scalars;
-  std::string blame;
-  bool unknown = false;  // the model file did not say
-  for (const ValueInfo& value : manifest.values)
-    unknown = unknown || (value.kind == "tensor" && value.dtype.empty());
-  for (size_t m = 0; m < manifest.modules.size(); ++m) {
-    const ModuleInfo& info = manifest.modules[m];
-    const bool edited = HexHash(ReadFile(PackageFile(package, info.code))) != info.code_hash;
-    bool anew = unknown || edited;
-    bool takes_changed = false;
-    for (int id : info.inputs) takes_changed = takes_changed || changed[id];
-    anew = anew || takes_changed;
-    std::vector<TensorSpec> recorded;
-    for (int id : info.outputs) recorded.push_back(FromManifest(manifest.values[id], symbols));
-    if (anew)
-      RunOnZeros(package, manifest, static_cast<int>(m), specs, scalars,
-                 takes_changed ? blame : "");
-    for (size_t i = 0; i < info.outputs.size(); ++i) {
-      int id = info.outputs[i];
-      if (!anew) specs[id] = recorded[i];
-      changed[id] = anew && !manifest.values[id].dtype.empty() && !Same(specs[id], recorded[i]);
-      if (changed[id] && edited && blame.empty())
-        blame = package + "/" + info.code + ": returns " + manifest.values[id].name + " " +
-                ShapeText(specs[id].sizes) + ", manifest.json says " + Shown(manifest.values[id]);
-    }
+  try {
+    return Infer({package, manifest}, specs, symbols);
+  } catch (const TrialError&) {  // code may refuse zeros: singular matrices, empty masks, asserts
+    return Infer(RealTrial(package, manifest, specs), specs, symbols);
   }
-  return specs;
 }
 
 std::shared_ptr<const std::vector<TensorSpec>> ShapeCache::Of(

@@ -22,8 +22,10 @@ struct TensorSpec {
 
 // By value id. `inputs`: one for each input of the model, in order. Sizes come from the manifest's
 // expressions; a module whose code was edited, and one that takes values which an edited one
-// changed, is run once on zeros instead. Throws Error for inputs that the model was not exported
-// for and for edited modules that fail. Sizes that depend on the data are not known.
+// changed, is run once on zeros instead; where one fails on those, all run once on the package's
+// samples or on made-up numbers, with the package's weights. Throws Error for inputs that the model
+// was not exported for and for modules that fail there too. Sizes that depend on the data are not
+// known.
 std::vector<TensorSpec> InferShapes(const std::string& package, const Manifest& manifest,
                                     const std::vector<TensorSpec>& inputs);
 

@@ -70,6 +70,22 @@ std::string EditedFile(const fs::path& folder) {
   return "";
 }
 
+// Samples that somebody wrote for a model whose file has none.
+void KeepSamples(const fs::path& old, const std::string& temporary, const Manifest& manifest) {
+  const fs::path samples = "samples.safetensors";
+  if (fs::exists(temporary / samples) || !fs::exists(old / samples)) return;
+  try {
+    auto inputs = [](const Manifest& of) {
+      std::vector<std::string> names;
+      for (int id : of.inputs) names.push_back(of.values[id].name);
+      return names;
+    };
+    if (inputs(ReadManifest(old.string())) == inputs(manifest))
+      fs::copy_file(old / samples, temporary / samples);
+  } catch (const Error&) {  // of another version, or edited
+  }
+}
+
 // What `profile` has measured is still true of the package that takes the place of `old`, where
 // only the values of weights are others: samples of other sizes make a file of another size.
 void KeepProfile(const fs::path& old, const std::string& temporary, const Manifest& manifest) {
@@ -135,7 +151,10 @@ Manifest WritePackage(const Model& model, const std::vector<ModuleBody>& bodies,
     WriteFile(temporary + "/manifest.json", WriteManifest(manifest));
     std::string old = temporary + ".old";
     bool replace = fs::exists(output);
-    if (replace && IsPackage(output)) KeepProfile(output, temporary, manifest);
+    if (replace && IsPackage(output)) {
+      KeepSamples(output, temporary, manifest);
+      KeepProfile(output, temporary, manifest);
+    }
     if (replace) fs::rename(output, old);
     fs::rename(temporary, output);
     if (replace) fs::remove_all(old);

@@ -1,0 +1,49 @@
+// Runs of modules for the sizes of what they give: of code that was edited, and of a model file
+// that does not record sizes. (On the meta device the C++ library lacks operators as common as
+// layer norm.)
+#pragma once
+#include <ATen/core/Generator.h>
+#include <ATen/core/ivalue.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "plan/error.h"
+#include "plan/manifest.h"
+
+namespace pipewright {
+
+struct TensorSpec;
+
+// Floating-point numbers that most code takes: from 0 to 1; as matrices that are square,
+// symmetric and positive definite.
+at::Tensor MadeUp(const TensorSpec& spec, at::Generator generator);
+
+// A module that failed on the values it was given.
+class TrialError : public Error {
+ public:
+  using Error::Error;
+};
+
+struct Trial {
+  const std::string& package;
+  const Manifest& manifest;
+  // false: single modules, on zeros, their weights zeros too: nothing is read. true: all modules
+  // in order, with the package's weights, on PACKAGE/samples.safetensors, else on made-up numbers.
+  bool real = false;
+  std::string on = "zeros";             // for messages
+  std::map<int, c10::IValue> values{};  // by id: scalars; where `real`, also tensors
+};
+
+// With values for the model's inputs, of the sizes in `specs`.
+Trial RealTrial(const std::string& package, const Manifest& manifest,
+                const std::vector<TensorSpec>& specs);
+
+// Runs a module in evaluation mode; where `specs` is given, sets the outputs' in it. `blame`: what
+// an edited module before returns otherwise than the manifest says, "" for none. Throws TrialError
+// where the code fails.
+void Try(Trial& trial, int module, std::vector<TensorSpec>& specs, bool set_specs,
+         const std::string& blame);
+
+}  // namespace pipewright
