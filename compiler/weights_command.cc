@@ -9,6 +9,7 @@
 #include "plan/dtype.h"
 #include "plan/error.h"
 #include "plan/json.h"
+#include "plan/run_checkpoint.h"
 #include "plan/size.h"
 #include "plan/text.h"
 #include "plan/weights/checkpoint.h"
@@ -99,14 +100,18 @@ std::string OneLine(std::string text) {
 void Verify(const Options& options) {
   try {
     Checkpoint checkpoint = OpenCheckpoint(options.path);
+    const size_t hashed = VerifyRunCheckpoint(options.path);
     if (options.json)
       return PrintJson({{"valid", true},
                         {"tensors", checkpoint.tensors.size()},
                         {"total_bytes", TotalBytes(checkpoint)},
+                        {"hashed_files", hashed},
                         {"warnings", checkpoint.warnings}});
     Warn(checkpoint);
     std::cout << options.path << ": valid, " << Counted(checkpoint.tensors.size(), "tensor") << ", "
-              << TotalBytes(checkpoint) << " bytes\n";
+              << TotalBytes(checkpoint) << " bytes";
+    if (hashed) std::cout << ", " << Counted(hashed, "file") << " as the run wrote them";
+    std::cout << "\n";
   } catch (const std::exception& e) {
     if (options.json) {
       PrintJson({{"valid", false}, {"reason", OneLine(e.what())}});

@@ -204,6 +204,20 @@ void VerifyShard(const RunCheckpoint& checkpoint, const std::string& file) {
     throw Error(path, "has other content than was written (its hash differs)");
 }
 
+size_t VerifyRunCheckpoint(const std::string& path) {
+  const bool is_folder = fs::is_directory(path);
+  const fs::path folder = is_folder ? fs::path(path) : fs::path(path).parent_path();
+  if (!Complete(folder) && !(is_folder && !ListCheckpoints(path).empty())) return 0;
+  const std::string name = fs::path(path).filename().string();
+  const RunCheckpoint checkpoint = ReadRunCheckpoint(folder.string());
+  if (!is_folder && name != kIndex && name != kDescription) {
+    VerifyShard(checkpoint, name);
+    return 1;
+  }
+  for (const auto& [file, written] : checkpoint.files) VerifyShard(checkpoint, file);
+  return checkpoint.files.size();
+}
+
 std::vector<std::string> ListCheckpoints(const std::string& folder) {
   std::vector<std::pair<int64_t, std::string>> found;
   if (!fs::is_directory(folder)) return {};

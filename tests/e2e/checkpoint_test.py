@@ -91,6 +91,21 @@ class Checkpoints(Case):
         self.assertEqual(state["step/position.weight"].item(), 8)
         self.assertIn("exp_avg/position.weight", state)
 
+    def test_verified_as_they_were_written(self):
+        self.succeed(self.run_train("plain", job_with(every=4, keep=2), 2))
+        folder = self.checkpoints / "step-00000010"
+        for given in (self.checkpoints, folder, folder / "model.safetensors.index.json"):
+            done = self.succeed(pipewright("weights", "verify", given))
+            self.assertIn("9 files as the run wrote them", done.out)
+        for name in ("module1.safetensors", "module2.state.safetensors"):
+            whole = (folder / name).read_bytes()
+            (folder / name).write_bytes(whole[:-5] + bytes([whole[-5] ^ 1]) + whole[-4:])
+            for given in (self.checkpoints, folder):
+                self.assert_fails(pipewright("weights", "verify", given),
+                                  name + ": has other content than was written")
+            self.assertEqual(pipewright("weights", "verify", folder / name).code, 1)
+            (folder / name).write_bytes(whole)
+
     def test_the_weights_are_pytorchs(self):
         self.succeed(self.run_train("plain", job_with(), 3))
         model = copy.deepcopy(self.models["plain"])
