@@ -242,7 +242,8 @@ SafetensorsHeader ParseSafetensorsHeader(std::string_view file, const std::strin
                           " bytes long, more than 100,000,000 (HeaderTooLarge)");
   if (size > file.size() - 8)
     throw Error(path, "its header of " + std::to_string(size) +
-                          " bytes goes beyond the end of the file (InvalidHeaderLength)");
+                          " bytes goes beyond the end of the file, which has " +
+                          std::to_string(file.size()) + " (InvalidHeaderLength)");
   std::string_view text = file.substr(8, size);
 
   SafetensorsHeader header;
@@ -261,9 +262,13 @@ SafetensorsHeader ParseSafetensorsHeader(std::string_view file, const std::strin
 
   uint64_t end = CheckLayout(header.tensors, path);
   if (end != file.size() - header.data_begin)
-    throw Error(path, "its tensors take " + std::to_string(end) + " bytes, " +
-                          std::to_string(file.size() - header.data_begin) +
-                          " follow the header (MetadataIncompleteBuffer)");
+    throw Error(path, end > file.size() - header.data_begin
+                          ? "is cut off: it has " + std::to_string(file.size()) + " of " +
+                                std::to_string(header.data_begin + end) +
+                                " bytes (MetadataIncompleteBuffer)"
+                          : "its tensors take " + std::to_string(end) + " bytes, " +
+                                std::to_string(file.size() - header.data_begin) +
+                                " follow the header (MetadataIncompleteBuffer)");
   std::sort(header.tensors.begin(), header.tensors.end(),
             [](const TensorInfo& a, const TensorInfo& b) { return a.name < b.name; });
   return header;

@@ -209,7 +209,45 @@ void Place(std::vector<StoredTensor>& tensors, const std::map<std::string, Range
   }
 }
 
+// Bytes of all storages that a pickle names.
+uint64_t StorageBytes(const Pickle& pickle, const std::string& path) {
+  std::map<std::string, uint64_t> bytes;
+  const StateDictReader reader(pickle, path);
+  for (const PickleNode& node : pickle.nodes) {
+    if (node.kind != Kind::kPersistent) continue;
+    const Storage storage = reader.StorageOf(node);
+    const Dtype* dtype = FindDtype(storage.dtype);
+    bytes[storage.key] = storage.elements * (dtype ? static_cast<uint64_t>(dtype->bits) / 8 : 16);
+  }
+  uint64_t sum = 0;
+  for (const auto& [key, size] : bytes) sum += size;
+  return sum;
+}
+
+// An archive has its directory at its end, and torch.save writes the pickle first.
+void CheckWhole(std::string_view file, const std::string& path) {
+  if (file.size() < 30 || file.substr(file.size() - std::min<size_t>(file.size(), 22 + 65535))
+                                  .find("PK\5\6") != std::string_view::npos)
+    return;
+  std::string least;
+  try {
+    auto length = [&](size_t at) {
+      return static_cast<unsigned char>(file[at]) + 256u * static_cast<unsigned char>(file[at + 1]);
+    };
+    const uint64_t begin = 30 + length(26) + length(28);
+    if (file.substr(30, length(26)).ends_with("/data.pkl") && begin < file.size()) {
+      const Pickle pickle = ParsePickle(file.substr(begin), path, Allowed);
+      least = " of more than " + std::to_string(begin + pickle.size + StorageBytes(pickle, path));
+    }
+  } catch (const Error&) {  // the pickle is cut off, too
+  }
+  throw Error(path, "is cut off: it has " + std::to_string(file.size()) +
+                        (least.empty() ? " bytes, and the end of an archive is missing"
+                                       : least + " bytes"));
+}
+
 std::vector<StoredTensor> ReadZipFormat(std::string_view file, const std::string& path) {
+  CheckWhole(file, path);
   std::vector<ZipEntry> entries = ReadZip(file, path);
   const std::string kRoot = "/data.pkl";
   std::string prefix;
@@ -262,6 +300,10 @@ std::vector<StoredTensor> ReadLegacyFormat(std::string_view file, const std::str
       const Dtype* dtype = FindDtype(storage.dtype);
       widths[storage.key] = dtype ? static_cast<uint64_t>(dtype->bits) / 8 : 16;
     }
+  const uint64_t least = at + StorageBytes(object, path);
+  if (file.size() < least)
+    throw Error(path, "is cut off: it has " + std::to_string(file.size()) + " of more than " +
+                          std::to_string(least) + " bytes");
   std::map<std::string, Range> storages;
   for (int id : keys[keys.root].items) {
     const std::string& key = keys[id].text;

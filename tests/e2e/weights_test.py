@@ -1,8 +1,10 @@
 """`pipewright weights` against files that PyTorch and safetensors write, and their verdicts."""
 import json
 import os
+import pathlib
 import pickle
 import random
+import re
 import shutil
 import struct
 import subprocess
@@ -332,6 +334,25 @@ class Verify(unittest.TestCase):
             self.assertEqual(self.verdict(data), expected, bytes(data))
         self.assertIn(True, verdicts)
         self.assertIn(False, verdicts)
+
+    def test_files_that_are_cut_off(self):
+        tensors = {"a": torch.rand(1000), "b": torch.rand(500)}
+        safetensors.torch.save_file(tensors, path("whole.safetensors"))
+        torch.save(tensors, path("whole.pth"))
+        torch.save(tensors, path("old.pth"), _use_new_zipfile_serialization=False)
+        for name, least in (("whole.safetensors", None), ("whole.pth", 6000), ("old.pth", 6000)):
+            whole = pathlib.Path(path(name)).read_bytes()
+            pathlib.Path(path(name)).write_bytes(whole[:3000])
+            done = run("list", path(name))
+            found = re.search(r"is cut off: it has 3000 of (more than )?(\d+) bytes", done.stderr)
+            self.assertTrue(found, done.stderr)
+            if least:
+                self.assertLessEqual(least, int(found[2]))
+                self.assertLessEqual(int(found[2]), len(whole))
+            else:
+                self.assertEqual(int(found[2]), len(whole))
+        pathlib.Path(path("start.pth")).write_bytes(whole[:100])
+        self.assertEqual(run("list", path("start.pth")).returncode, 1)
 
     def test_the_reason_is_one_line(self):
         with open(path("v.safetensors"), "wb") as file:
