@@ -84,8 +84,8 @@ Compiled Compile(Model& model, const CompileOptions& options) {
   out.manifest = WritePackage(model, bodies, {options.output, options.ranks, options.force});
   if (measured && !std::filesystem::exists(profile))
     out.notes.push_back("the profile that lay in " + options.output +
-                        " was of other modules or sizes and is gone: `pipewright profile " + options.output +
-                        "` measures these");
+                        " was of other modules or sizes and is gone: `pipewright profile " +
+                        options.output + "` measures these");
   for (const ModuleBody& body : bodies) out.assigned.push_back(body.assigned);
   out.explanation = Explain(model, bodies, out.manifest);
   NoteSizesOfData(out.manifest, out.notes);

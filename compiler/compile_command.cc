@@ -30,7 +30,8 @@ void Run(Options options) {
   if (options.split.empty() && options.split_after.empty()) options.split = "markers";
   options.compile.passes.split = ParseSplit(options.split, options.split_after);
   options.compile.passes.shared = ParseShared(options.shared);
-  CheckReplaceable({options.compile.output, options.compile.ranks, options.compile.force});
+  CheckReplaceable({options.compile.output, options.compile.ranks, options.compile.force},
+                   {options.model, options.compile.weights});
   std::vector<std::string> libraries;
   for (const std::string& path : options.op_libraries) {
     std::error_code error;

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -109,10 +110,38 @@ fs::path OutputOf(const PackageOptions& options) {
   return output.has_filename() ? output : output.parent_path();
 }
 
+// Whether `path` is `folder` or lies in it, wherever links lead.
+bool LiesIn(const fs::path& path, const fs::path& folder) {
+  std::error_code none;
+  const fs::path whole = fs::weakly_canonical(path, none), of = fs::weakly_canonical(folder, none);
+  return !of.empty() && std::mismatch(of.begin(), of.end(), whole.begin(), whole.end()).first ==
+                            of.end();
+}
+
+// That no input would be lost with what is replaced, nor the package with one that it lies in.
+void CheckPlace(const fs::path& output, const std::vector<std::string>& read) {
+  std::error_code none;
+  const bool folder = fs::is_directory(output, none);
+  for (const std::string& file : read)
+    if ((!folder || IsPackage(output)) && !file.empty() && LiesIn(file, output))
+      throw Error(output.string(),
+                  folder ? "holds " + file + ", which is read: it would be gone"
+                         : "is what is read",
+                  "choose another output");
+  fs::path above = fs::weakly_canonical(output, none);
+  while (above.has_relative_path()) {
+    above = above.parent_path();
+    if (IsPackage(above))
+      throw Error(output.string(), "lies in the package " + above.string(),
+                  "choose an output beside it: a package is replaced as a whole");
+  }
+}
+
 }  // namespace
 
-void CheckReplaceable(const PackageOptions& options) {
+void CheckReplaceable(const PackageOptions& options, const std::vector<std::string>& read) {
   const fs::path output = OutputOf(options);
+  CheckPlace(output, read);
   bool empty = fs::is_directory(output) && fs::is_empty(output);
   if (fs::exists(fs::symlink_status(output)) && !empty && !IsPackage(output))
     throw Error(options.output, "exists and is not a package",
@@ -125,7 +154,7 @@ void CheckReplaceable(const PackageOptions& options) {
 
 Manifest WritePackage(const Model& model, const std::vector<ModuleBody>& bodies,
                       const PackageOptions& options) {
-  CheckReplaceable(options);
+  CheckReplaceable(options, {model.file});
   const fs::path output = OutputOf(options);
   Manifest manifest = MakeManifest(model, bodies);
   int modules = static_cast<int>(bodies.size());

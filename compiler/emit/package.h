@@ -1,6 +1,7 @@
 // Packages out: code, weights, manifest and confs in one folder.
 #pragma once
 #include <string>
+#include <vector>
 
 #include "passes/bodies.h"
 #include "plan/manifest.h"
@@ -14,8 +15,9 @@ struct PackageOptions {
   bool force = false;  // replace a package that was edited by hand, too
 };
 
-// Refuses an output that WritePackage would refuse. For callers, before long work. Throws Error.
-void CheckReplaceable(const PackageOptions& options);
+// Refuses an output that WritePackage would refuse, or that is or holds one of the files that are
+// `read`. For callers, before long work. Throws Error.
+void CheckReplaceable(const PackageOptions& options, const std::vector<std::string>& read);
 
 // Writes to a temporary folder beside `output` and renames it. Throws Error.
 Manifest WritePackage(const Model& model, const std::vector<ModuleBody>& bodies,

@@ -215,6 +215,25 @@ class Options(CompilerTest):
             with self.subTest(options):
                 self.assertIn(part, self.compile(path, *options, code=code))
 
+    def test_outputs_that_would_lose_something(self):
+        model = self.exported()
+        self.compiled()
+        package = self.at / "model.pkg"
+        held = package / "held.pt2"
+        held.write_bytes(model.read_bytes())
+        for given, output, part in (
+                (model, model, "is what is read"),
+                (model, package / "inner.pkg", "lies in the package"),
+                (model, package / "modules", "lies in the package"),
+                (held, package, "holds " + str(held)),
+                (held, str(package) + "/", "holds " + str(held))):
+            with self.subTest(output):
+                result = call("pipewright", "compile", given, "-o", output, "--force")
+                self.assertEqual(result.returncode, 1, result.stdout)
+                self.assertIn(part, result.stderr)
+                self.assertIn("choose an", result.stderr)
+                self.assertTrue(given.exists())
+
     def test_explain(self):
         self.exported()
         text, _ = self.compiled("--explain", "--split", "modules:layers.2")
