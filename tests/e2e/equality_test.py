@@ -77,6 +77,18 @@ class Equality(Case):
     def test_tied_sgd_is_pytorchs(self):
         self.check_tied(SGD)
 
+    def test_tied_weights_that_are_sent_are_pytorchs_to_the_bit(self):
+        package = self.compile("tied.pt2", "sent.pkg", "--shared", "transmit")
+        for ranks, optimizer in ((1, SGD), (3, SGD), (3, ADAMW)):
+            self.succeed(pipewright("conf", package, "--ranks", ranks, "-o", self.path("sent.json")))
+            job = token_job(optimizer=optimizer)
+            ours = self.train(package, job, ranks, False, self.path("sent.json"))
+            model = copy.deepcopy(self.models["tied"])
+            theirs = self.train_pytorch(model, job)
+            kept = {name for name, _ in model.named_parameters()}
+            theirs.weights = {name: theirs.weights[name] for name in kept}
+            self.assert_same_run(ours, theirs, f"{ranks} ranks: ")
+
     def test_tied_adamw_is_pytorchs(self):
         """A small step: AdamW makes a gradient of pure rounding as large as any other."""
         self.check_tied({**ADAMW, "lr": 1e-3})
