@@ -71,6 +71,11 @@ void Restore(const RunCheckpoint& checkpoint, const Files& files, Session& sessi
     refuse("was written with the seed " + std::to_string(checkpoint.seed) + ", " + job.path +
                " says " + std::to_string(job.seed),
            "resume with the same seed, so that no sample is seen twice in an epoch");
+  std::vector<std::string> names;
+  for (const auto& [name, shard] : checkpoint.weight_of) names.push_back(name);
+  if (const auto foreign = ForeignNames(session.run.manifest, names); !foreign.empty())
+    refuse("holds \"" + foreign[0] + "\", which the package does not have",
+           "it was written for another model");
   if (job.loss_scale.interval > 0) session.stages->updater().set_loss_scale(checkpoint.loss_scale);
   const Manifest& manifest = session.run.manifest;
   auto find = [&](const std::string& name) -> const SafetensorsFile* {

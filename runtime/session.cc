@@ -177,8 +177,15 @@ void OpenSession(Session& session, const SessionOptions& options, Transport& tra
     settings.input = std::move(input);
     settings.output = std::move(output);
     session.stages = std::make_unique<TorchStages>(std::move(settings));
-    if (!options.weights.empty())
-      LoadWeights(options.weights, session.run.manifest, *session.stages, session.run.on_disk);
+    if (options.weights.empty()) return;
+    const std::vector<std::string> foreign =
+        LoadWeights(options.weights, session.run.manifest, *session.stages, session.run.on_disk);
+    if (transport.rank() == 0 && !foreign.empty())
+      std::fprintf(stderr,
+                   "pipewright-run: warning: %s: %s of it the package does not have, \"%s\" for "
+                   "one: perhaps it is another model's\n",
+                   options.weights.c_str(), Counted(foreign.size(), "tensor").c_str(),
+                   foreign[0].c_str());
   });
   ExecutorOptions executor;
   if (options.restore) executor.first_step = options.restore(session);

@@ -156,8 +156,22 @@ const StoredTensor& StoredWeight(const Checkpoint& checkpoint, const Manifest& m
   return *found;
 }
 
-void LoadWeights(const std::string& path, const Manifest& manifest, TorchStages& stages,
-                 const std::vector<std::vector<bool>>& on_disk) {
+std::vector<std::string> ForeignNames(const Manifest& manifest,
+                                      const std::vector<std::string>& names) {
+  std::set<std::string> known;
+  for (const ModuleInfo& module : manifest.modules)
+    for (const WeightInfo& info : module.held) known.insert(info.name);
+  for (const std::vector<std::string>& group : manifest.tied)
+    known.insert(group.begin(), group.end());
+  std::vector<std::string> foreign;
+  for (const std::string& name : names)
+    if (!known.count(name)) foreign.push_back(name);
+  return foreign;
+}
+
+std::vector<std::string> LoadWeights(const std::string& path, const Manifest& manifest,
+                                     TorchStages& stages,
+                                     const std::vector<std::vector<bool>>& on_disk) {
   Checkpoint checkpoint = OpenCheckpoint(path);
   // Of a file that does not fit, all ranks that see it name the same tensor.
   auto refuse = [&] {
@@ -184,6 +198,9 @@ void LoadWeights(const std::string& path, const Manifest& manifest, TorchStages&
       ReadTensor(checkpoint, *stored,
                  [&](std::string_view piece) { to = std::copy(piece.begin(), piece.end(), to); });
     }
+  std::vector<std::string> names;
+  for (const StoredTensor& tensor : checkpoint.tensors) names.push_back(tensor.name);
+  return ForeignNames(manifest, names);
 }
 
 void CheckSharedCopies(const Manifest& manifest, const Conf& conf, const TorchStages& stages,

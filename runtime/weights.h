@@ -33,11 +33,15 @@ void SaveGradients(const std::string& path, const Manifest& manifest, const Conf
 const StoredTensor& StoredWeight(const Checkpoint& checkpoint, const Manifest& manifest,
                                  const WeightInfo& weight);
 
+// Those of `names` that no module of the package holds: they are another model's.
+std::vector<std::string> ForeignNames(const Manifest& manifest,
+                                      const std::vector<std::string>& names);
+
 // Copies the weights of this rank's modules from anything OpenCheckpoint takes, but not those that
 // `on_disk` names ([module][held]; empty: none). Throws Error naming what is missing or of another
-// shape.
-void LoadWeights(const std::string& path, const Manifest& manifest, TorchStages& stages,
-                 const std::vector<std::vector<bool>>& on_disk = {});
+// shape. Returns the names that are left out, which the package does not have.
+std::vector<std::string> LoadWeights(const std::string& path, const Manifest& manifest, TorchStages& stages,
+                                     const std::vector<std::vector<bool>>& on_disk = {});
 
 // Whether all copies of a weight, shared or of replicas, have the same bits; but not of those that
 // are `on_disk` ([module][held]). Collective; throws Error.
