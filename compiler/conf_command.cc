@@ -6,6 +6,7 @@
 #include <memory>
 #include <set>
 
+#include "plan/atomic_file.h"
 #include "plan/conf.h"
 #include "plan/error.h"
 #include "plan/json.h"
@@ -87,6 +88,18 @@ void AddConfCommand(CLI::App& app) {
                  "instead: say what is wrong with this conf, by itself or for the package");
   app.add_option("-o,--output", options->output, "the conf to write; standard output if not given");
   app.callback([options] {
+    if (!options->output.empty())
+      CheckWritable(options->output,
+                    {options->package + "/manifest.json", options->device_map, options->check});
+    const bool made = options->stages > 0 || !options->placement.empty();
+    if (!options->check.empty() && (made || !options->device_map.empty()))
+      throw UsageError("--check",
+                       std::string("looks at a conf that is there; ") +
+                           (options->stages > 0            ? "--stages"
+                            : !options->placement.empty() ? "--placement"
+                                                           : "--device-map") +
+                           " is for one that is made",
+                       "leave one of them out; --ranks N checks that it is for N ranks");
     if (!options->check.empty())
       return Write(Checked(options->check, options->package, options->ranks), options->output);
     if (options->package.empty()) throw UsageError("conf", "give a package, or a conf to --check");

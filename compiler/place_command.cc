@@ -6,6 +6,7 @@
 
 #include "compiler/commands.h"
 #include "compiler/print_json.h"
+#include "plan/atomic_file.h"
 #include "plan/error.h"
 #include "plan/json.h"
 #include "plan/placement/checkpoint_tree.h"
@@ -164,6 +165,9 @@ void Check(const ModuleTree& tree, const Options& options) {
 
 void Run(Options options) {
   ModuleTree tree = ReadModel(options.model);
+  for (const std::string& output : {options.output, options.conf})
+    if (!output.empty())
+      CheckWritable(output, {options.model, options.model + "/manifest.json", options.check});
   std::map<std::string, std::string> special;
   for (const std::string& text : options.special_dtypes)
     for (const std::string& part : Split(text, ',')) {

@@ -8,11 +8,13 @@
 #include "compiler/validate_plan.h"
 #include "compiler/zb_auto_plan.h"
 #include "plan/actions.h"
+#include "plan/atomic_file.h"
 #include "plan/costs.h"
 #include "plan/error.h"
 #include "plan/loop_text.h"
 #include "plan/lower.h"
 #include "plan/offload.h"
+#include "plan/package_files.h"
 #include "plan/plan_text.h"
 #include "plan/run_plan.h"
 #include "plan/schedule.h"
@@ -153,6 +155,9 @@ void PlanRun(const Request& request) {
   RunPlan run =
       MakeRunPlan(request.package, request.conf, job, request.ranks, request.forward_only);
   for (const std::string& warning : run.warnings) std::cerr << "warning: " << warning << "\n";
+  std::vector<std::string> read = PackageFiles(request.package, run.manifest);
+  read.insert(read.end(), {request.job, request.conf});
+  if (!request.output.empty()) CheckWritable(request.output, read);
   Put(request, run.plan);
 }
 

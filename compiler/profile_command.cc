@@ -6,7 +6,9 @@
 #include <memory>
 
 #include "compiler/measure_package.h"
+#include "plan/atomic_file.h"
 #include "plan/error.h"
+#include "plan/package_files.h"
 #include "plan/profile/from_trace.h"
 #include "plan/profile/graph.h"
 #include "plan/profile/table.h"
@@ -33,6 +35,10 @@ void Show(const Request& request, const Profile& profile, const std::string& sou
                            ? request.measure.package + "/profile.txt"
                            : request.output;
   if (!output.empty()) {
+    std::vector<std::string> read =
+        PackageFiles(request.measure.package, ReadManifest(request.measure.package));
+    read.insert(read.end(), {request.measure.input, request.measure.conf, request.trace});
+    CheckWritable(output, read);
     if (!output.ends_with(".json")) WriteFile(output, WriteGraphText(GraphOfProfile(profile)));
     WriteFile(JsonPath(output), WriteProfile(profile));
   }

@@ -8,6 +8,7 @@
 #include "compiler/commands.h"
 #include "compiler/simulate_report.h"
 #include "plan/actions.h"
+#include "plan/atomic_file.h"
 #include "plan/compare.h"
 #include "plan/error.h"
 #include "plan/loop_text.h"
@@ -86,7 +87,10 @@ void SimulatePlan(Request& request) {
   std::optional<LowerBound> bound;  // by the costs: measured times may be shorter
   if (request.replay.empty())
     bound = BoundOf(plan, costs, request.memory, request.options.steps, request.options.recompute);
-  if (!request.trace.empty()) WriteFile(request.trace, ChromeTrace(plan, trace));
+  if (!request.trace.empty()) {
+    CheckWritable(request.trace, {request.plan, request.costs, request.compare, request.replay});
+    WriteFile(request.trace, ChromeTrace(plan, trace));
+  }
   Comparison comparison;
   if (!request.compare.empty()) comparison = CompareWith(request, plan, costs);
   if (request.json) {

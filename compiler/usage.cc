@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "plan/job_keys.h"
 #include "plan/text.h"
 
 namespace pipewright {
@@ -75,15 +76,35 @@ const CLI::Option* OptionOf(const CLI::App& command, const std::string& what) {
   return nullptr;
 }
 
+// The commands beside this one that have such an option.
+std::string CommandsWith(const CLI::App& command, const std::string& name) {
+  std::vector<std::string> others;
+  if (command.get_parent())
+    for (const CLI::App* other : command.get_parent()->get_subcommands({}))
+      if (other->get_option_no_throw(name)) others.push_back(other->get_name());
+  return Join(others, ", ");
+}
+
 std::string Unexpected(const CLI::App& command, const std::vector<std::string>& extras) {
   std::vector<std::string> quoted, options;
   for (const std::string& extra : extras) quoted.push_back("\"" + extra + "\"");
   for (const CLI::App* app = &command; app; app = app->get_parent())
     for (const CLI::Option* option : app->get_options())
       for (const std::string& name : option->get_lnames()) options.push_back("--" + name);
-  bool option = extras.size() == 1 && extras[0].starts_with("--");
-  std::string name = extras.empty() ? "" : extras[0].substr(0, extras[0].find('='));
-  return "unexpected " + Join(quoted, " ") + (option ? Suggest(name, options) : "");
+  const std::string out = "unexpected " + Join(quoted, " ");
+  for (const std::string& extra : extras) {
+    if (!extra.starts_with("--")) continue;
+    const std::string name = extra.substr(0, extra.find('='));
+    std::string key = name.substr(2);
+    std::replace(key.begin(), key.end(), '-', '_');
+    const std::vector<std::string>& keys = JobKeys();
+    if (command.get_option_no_throw("job") && std::count(keys.begin(), keys.end(), key))
+      return out + "\n  the job says it: \"" + key + "\" (docs/job.md)";
+    if (std::string other = CommandsWith(command, name); !other.empty())
+      return out + "\n  it is an option of " + other;
+    if (const std::string like = Suggest(name, options); !like.empty()) return out + like;
+  }
+  return out;
 }
 
 }  // namespace

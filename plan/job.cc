@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "plan/error.h"
+#include "plan/job_keys.h"
 #include "plan/job_section.h"
 #include "plan/json.h"
 #include "plan/schedule.h"
@@ -139,9 +140,9 @@ void ReadLossScale(const Json& in, const std::string& where, LossScaleJob& scale
 
 void ReadValidation(const Json& in, const std::string& where, const std::filesystem::path& folder,
                     ValidationJob& validation) {
-  if (!in.is_object() || !in.contains("data") || !in.contains("every"))
-    throw Error(where, "\"data\" and \"every\" (steps between two validations) are needed");
   CheckKeys(in, {"data", "every", "steps"}, where);
+  if (!in.contains("data") || !in.contains("every"))
+    throw Error(where, "\"data\" and \"every\" (steps between two validations) are needed");
   Section section{in, where};
   section.AtLeast<int64_t>("every", 1, validation.every);
   section.AtLeast<int64_t>("steps", 1, validation.steps);
@@ -149,9 +150,9 @@ void ReadValidation(const Json& in, const std::string& where, const std::filesys
 }
 
 void ReadCheckpoint(const Json& in, const std::string& where, CheckpointJob& checkpoint) {
-  if (!in.is_object() || !in.contains("to"))
-    throw Error(where, "\"to\" is missing: the folder that checkpoints go to");
   CheckKeys(in, {"to", "every", "keep"}, where);
+  if (!in.contains("to"))
+    throw Error(where, "\"to\" is missing: the folder that checkpoints go to");
   Section section{in, where};
   section.Get("to", checkpoint.folder);
   if (checkpoint.folder.empty()) throw Error(where + ".to", "names no folder");
@@ -206,44 +207,22 @@ const std::vector<std::pair<std::string, BodyChoice>>& BodyNames() {
   return names;
 }
 
+const std::vector<std::string>& JobKeys() {
+  static const std::vector<std::string> keys = {
+      "data", "loss", "optimizer", "schedule", "plan", "microbatches", "microbatch_size",
+      "steps", "seed", "threads", "log_every", "save", "metrics", "nan", "check_shared",
+      "checkpoint", "accumulate", "loss_scale", "freeze", "validation", "accuracy", "reduce",
+      "recompute", "costs", "partial", "minibatch_size", "memory", "buffers", "body", "matmul"};
+  return keys;
+}
+
 Job ReadJob(const std::string& path) {
   if (std::error_code ignored; std::filesystem::is_directory(path, ignored))
     throw Error(path, "is a folder, where a job (a JSON file) is expected",
                 "the package comes first, then the job");
   std::string text = ReadFile(path);
   Json in = ParseJson(text, path);
-  CheckKeys(in,
-            {"data",
-             "loss",
-             "optimizer",
-             "schedule",
-             "plan",
-             "microbatches",
-             "microbatch_size",
-             "steps",
-             "seed",
-             "threads",
-             "log_every",
-             "save",
-             "metrics",
-             "nan",
-             "check_shared",
-             "checkpoint",
-             "accumulate",
-             "loss_scale",
-             "freeze",
-             "validation",
-             "accuracy",
-             "reduce",
-             "recompute",
-             "costs",
-             "partial",
-             "minibatch_size",
-             "memory",
-             "buffers",
-             "body",
-             "matmul"},
-            path);
+  CheckKeys(in, JobKeys(), path);
   Job job;
   job.path = path;
   job.text = text;

@@ -137,7 +137,8 @@ class RankLoads {
     while (bytes_ + need > room_ || (offload_.memory <= 0 && loaded_.size() >= 2)) {
       int victim = Victim(i);
       if (victim < 0)
-        throw Error("rank " + std::to_string(rank_) + ", stage " + std::to_string(stage),
+        throw Error((offload_.memory_name.empty() ? "" : offload_.memory_name + ": ") + "rank " +
+                        std::to_string(rank_) + ", stage " + std::to_string(stage),
                     "its weights take " + Plain(need) +
                         (bytes_ > 0 ? " beside " + Plain(bytes_) + " that are needed with them"
                                     : "") +
@@ -146,7 +147,9 @@ class RankLoads {
                              ? " beside " + Plain(HeldBytes(offload_, static_cast<size_t>(rank_))) +
                                    " of tied weights that several of them use"
                              : ""),
-                    "give them more memory, or make the stage smaller");
+                    "give them " +
+                        Plain(bytes_ + need + HeldBytes(offload_, static_cast<size_t>(rank_))) +
+                        " or more, or make the stage smaller");
       const Run& last = runs_[loaded_[victim]];
       Put(ActionKind::kEvict, victim, last.last + 1);
       loads_ = std::max(loads_, last.last + 1);

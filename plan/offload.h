@@ -1,6 +1,7 @@
 // Stages whose weights are not in memory throughout: LOAD brings them in, EVICT gives the room
 // back.
 #pragma once
+#include <string>
 #include <vector>
 
 #include "plan/plan.h"
@@ -17,6 +18,7 @@ struct Offload {
   // [rank] bytes, counted in no stage's `weights`, of what several of the rank's stages use: there
   // from the first LOAD of one of them to the last EVICT, within the memory. Empty: none.
   std::vector<double> held{};
+  std::string memory_name{};  // what gives the memory, for messages: "CONF: offload.memory"
 };
 
 // Adds LOAD and EVICT to a lowered plan or to a schedule; any that are there go first. A rank uses

@@ -172,6 +172,13 @@ Plan PlanOfFile(const Job& job, const StageGraph& graph, const Offload& offload)
   return plan;
 }
 
+// Who asked for the schedule: the command line may name another one than the job.
+std::string ScheduleName(const Job& job) {
+  const Json written = job.text.empty() ? Json::object() : ParseJson(job.text, job.path);
+  const bool own = written.value("schedule", Job().schedule) == job.schedule;
+  return own ? job.path : "--schedule";
+}
+
 Plan MakePlan(const Job& job, const StageGraph& graph, const Offload& offload, bool forward_only) {
   Plan plan;
   if (!job.plan.empty() && !forward_only) {
@@ -189,7 +196,7 @@ Plan MakePlan(const Job& job, const StageGraph& graph, const Offload& offload, b
       plan = MakeSchedule(forward_only ? sweep : job.schedule, graph.ranks, graph.stages,
                           job.microbatches, graph.ranks_of, options);
     } catch (const Error& e) {
-      throw Error(job.path, e.what());
+      throw Error(ScheduleName(job), e.what());
     }
   }
   plan = Lower(plan, graph);
@@ -240,9 +247,11 @@ RunPlan MakeRunPlan(const std::string& package, const std::string& conf, const J
   if (!forward_only) KeepTrained(run, device_map.empty() ? ConfFile(package, conf) : "");
   KeepTied(run, TensorIds(run.manifest, !forward_only));
   run.graph = MakeStageGraph(run.manifest, run.conf);
+  Offload offload = OffloadOf(run, forward_only);
+  if (device_map.empty()) offload.memory_name = ConfFile(package, conf) + ": offload.memory";
   run.plan = IsAsynchronous(job) && !forward_only
                  ? MakeAsynchronousPlan(job, run, StepsInARow(job, 0))
-                 : MakePlan(job, run.graph, OffloadOf(run, forward_only), forward_only);
+                 : MakePlan(job, run.graph, offload, forward_only);
   return run;
 }
 
@@ -263,7 +272,7 @@ int64_t StepsInARow(const Job& job, int64_t step) {
 Plan MakeAsynchronousPlan(const Job& job, const RunPlan& run, int64_t steps) {
   const StageGraph& graph = run.graph;
   auto refuse = [&](const std::string& what, const std::string& cure = "") {
-    throw Error(job.path + ": schedule " + job.schedule, what, cure);
+    throw Error(ScheduleName(job) + ": schedule " + job.schedule, what, cure);
   };
   bool chain = graph.stages == graph.ranks;
   for (int s = 0; chain && s < graph.stages; ++s) chain = graph.ranks_of[s] == std::vector<int>{s};

@@ -7,8 +7,10 @@
 #include <optional>
 
 #include "plan/actions.h"
+#include "plan/atomic_file.h"
 #include "plan/error.h"
 #include "plan/json.h"
+#include "plan/package_files.h"
 #include "plan/trace.h"
 #include "runtime/bench_report.h"
 #include "runtime/bench_requests.h"
@@ -134,6 +136,15 @@ void Bench(const BenchOptions& options, Transport& transport) {
       [&](int input, int64_t minibatch, int microbatch) {
         return feed.sampler->Microbatch(input, minibatch, microbatch);
       });
+
+  if (transport.rank() == 0) try {
+      for (const std::string& file : {options.trace, options.costs})
+        if (!file.empty())
+          CheckWritable(file, RunFiles(options.package, session.run.manifest, session.job));
+    } catch (const std::exception& e) {
+      error = e.what();
+    }
+  Vote(transport, "opening outputs", error);
 
   if (options.on_request) {
     AnswerRequests(session, transport);

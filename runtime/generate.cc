@@ -10,6 +10,7 @@
 #include "plan/atomic_file.h"
 #include "plan/error.h"
 #include "plan/json.h"
+#include "plan/package_files.h"
 #include "plan/text.h"
 #include "runtime/matmul.h"
 #include "runtime/offload_report.h"
@@ -132,8 +133,13 @@ class Generator {
       manifest_ = ReadManifest(run_.package);
       inputs_ = std::make_unique<Inputs>(manifest_);
       CheckLogits();
-      CheckOffloadFolder(run_.offload_dir, transport_);
-      if (transport_.rank() == 0 && !run_.output.empty()) CheckWritable(run_.output);
+      CheckNumbers();
+      CheckOffload(run_.offload_dir, run_.offload_report, transport_);
+      if (transport_.rank() == 0 && !run_.output.empty()) {
+        std::vector<std::string> read = PackageFiles(run_.package, manifest_);
+        read.insert(read.end(), {options_.prompt_file, run_.weights});
+        CheckWritable(run_.output, read);
+      }
     } catch (const UsageError&) {
       throw;
     } catch (const std::exception& e) {
@@ -243,6 +249,24 @@ class Generator {
         if (token >= vocabulary)
           throw Error("token " + std::to_string(token),
                       "is not in the vocabulary of " + size + " tokens");
+  }
+
+  // Those that the package can be compared with.
+  void CheckNumbers() const {
+    if (options_.context > inputs_->length.most)
+      throw Error("--context " + std::to_string(options_.context),
+                  "the model was exported for " + std::to_string(inputs_->length.most) +
+                      " tokens at most");
+    if (options_.stop < 0) return;
+    int64_t tokens = texts_.bytes ? 256 : std::numeric_limits<int64_t>::max();
+    if (const std::vector<std::string>& shape =
+            manifest_.values[manifest_.outputs[options_.logits]].shape;
+        !shape.empty() && shape.back().find_first_not_of("0123456789") == std::string::npos)
+      tokens = std::min<int64_t>(tokens, std::stoll(shape.back()));
+    if (options_.stop >= tokens)
+      throw Error("--stop " + std::to_string(options_.stop),
+                  "no text would end: the model has the tokens 0 to " + std::to_string(tokens - 1),
+                  texts_.bytes ? "a text's tokens are its bytes: 10 ends it with the line" : "");
   }
 
   // Tokens of a text that the model sees.

@@ -8,7 +8,10 @@
 
 #include "plan/atomic_file.h"
 #include "plan/call_text.h"
+#include "plan/dtype.h"
 #include "plan/error.h"
+#include "plan/json.h"
+#include "plan/package_files.h"
 #include "plan/safetensors.h"
 #include "plan/text.h"
 #include "runtime/bench_requests.h"
@@ -38,6 +41,9 @@ struct InputFile {
         throw Error(NoTensor(path, name, names).what() + ("; " + CallText(manifest)));
     for (int id : manifest.inputs) {
       const TensorInfo& info = file->At(manifest.values[id].name);
+      if (inputs.empty() && !info.shape.empty() && info.shape[0] == 0)
+        throw Error(path, Quote(info.name) + " has no rows, sizes " + ShapeText(info.shape),
+                    "give it at least one: each row is a sample");
       inputs.push_back(&info);
       if (microbatches == 1) continue;
       int64_t rows = info.shape.empty() ? 0 : info.shape[0];
@@ -79,6 +85,7 @@ void Infer(const RunOptions& options, Transport& transport) {
   std::string error;
   try {
     UseMatMul(options.matmul, "--matmul");
+    CheckOffload(options.offload_dir, options.offload_report, transport);
   } catch (const std::exception& e) {
     error = e.what();
   }
@@ -90,17 +97,21 @@ void Infer(const RunOptions& options, Transport& transport) {
   open.training = open.has_loss = false;
   open.agreed = AgreedText(options);
   open.device_map = options.device_map;
-  CheckOffloadFolder(options.offload_dir, transport);
   InputFile feed;
   feed.microbatches = options.microbatches;
   std::map<int, std::vector<at::Tensor>> outputs;  // of this rank, by output
+  auto read = [&] {
+    std::vector<std::string> files = PackageFiles(options.package, session.run.manifest);
+    files.insert(files.end(), {options.input, options.weights});
+    return files;
+  };
   OpenSession(
       session, open, transport,
       [&](int64_t, int microbatch) {
         if (!feed.file) {
           feed.Open(options.input, session.run.manifest);
           if (transport.rank() == 0)
-            CheckWritable(options.output, {options.input, options.weights});
+            CheckWritable(options.output, read());
         }
         std::vector<TensorSpec> specs;
         for (size_t i = 0; i < feed.inputs.size(); ++i)

@@ -152,6 +152,11 @@ static std::string ParserSays(const std::string& said, const std::string& text) 
   if (said.find("undefined value F:") != std::string::npos ||
       said.find("torch.nn.functional.") != std::string::npos)
     out += "\nmodules are TorchScript: write torch.relu(x) for F.relu(x), and so on";
+  const size_t raise = out.find("raise ");
+  if (said.rfind("undefined value ", 0) == 0 && raise != std::string::npos &&
+      out.compare(raise + 6, said.find(':') - 16, said, 16, said.find(':') - 16) == 0)
+    out +=
+        "\nmodules are TorchScript, which raises AssertionError alone: assert CONDITION, \"why\"";
   return out;
 }
 
@@ -239,11 +244,40 @@ void SetTraining(LoadedModule& module, bool training) {
   if (module.self->type()->hasAttribute("training")) module.self->setAttr("training", training);
 }
 
+// The first index that is outside the table in which an embedding looks it up; "": none is, or it
+// is not the module's own input.
+static std::string OutsideTable(const LoadedModule& module,
+                                const std::vector<std::pair<size_t, at::Tensor>>& indices) {
+  const torch::jit::Function& forward = module.self->type()->getMethod("forward");
+  const torch::jit::Graph& graph = *torch::jit::toGraphFunction(forward).graph();
+  for (const torch::jit::Node* node : graph.nodes()) {
+    if (node->kind() != c10::aten::embedding ||
+        node->input(0)->node()->kind() != torch::jit::prim::GetAttr)
+      continue;
+    const std::string& table = node->input(0)->node()->s(torch::jit::attr::name);
+    const int64_t rows = module.self->getAttr(table).toTensor().size(0);
+    for (const auto& [i, tensor] : indices) {
+      if (graph.inputs()[i] != node->input(1)) continue;
+      const at::Tensor wrong = tensor.lt(0).logical_or(tensor.ge(rows)).nonzero();
+      if (wrong.size(0) == 0) continue;
+      at::Tensor index = tensor;
+      for (int64_t d = 0; d < wrong.size(1); ++d)
+        index = index.select(0, wrong[0][d].item<int64_t>());
+      return "\n  input " + forward.getSchema().arguments()[i].name() +
+             (wrong.size(1) ? ", row " + std::to_string(wrong[0][0].item<int64_t>()) : "") + ": " +
+             std::to_string(index.item<int64_t>()) + " is not in the table " + table + " of " +
+             std::to_string(rows) + " rows, 0 to " + std::to_string(rows - 1);
+    }
+  }
+  return "";
+}
+
 // "input t: int64 [4, 6], values 0 to 12": what is out of range of a table is seen by it.
 static std::string IndicesText(const LoadedModule& module,
                                const std::vector<std::pair<size_t, at::Tensor>>& indices) {
   std::string text;
   try {
+    if (text = OutsideTable(module, indices); !text.empty()) return text;
     const auto& arguments = module.self->type()->getMethod("forward").getSchema().arguments();
     for (const auto& [i, tensor] : indices) {
       if (tensor.numel() == 0) continue;

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <set>
 
+#include "plan/atomic_file.h"
 #include "plan/error.h"
 #include "plan/json.h"
 #include "plan/placement/residence.h"
@@ -14,7 +15,12 @@
 
 namespace pipewright {
 
-void CheckOffloadFolder(const std::string& folder, Transport& transport) {
+void CheckOffload(const std::string& folder, const std::string& report, Transport& transport) {
+  if (transport.rank() == 0 && !report.empty()) try {
+      CheckWritable(report);
+    } catch (const Error& e) {
+      throw Error("--offload-report", e.what());
+    }
   if (folder.empty()) return;
   namespace fs = std::filesystem;
   std::error_code error;

@@ -4,11 +4,18 @@
 #include <map>
 #include <set>
 
+#include "plan/dtype.h"
 #include "plan/error.h"
+#include "plan/json.h"
 #include "plan/text.h"
 #include "runtime/loss.h"
 
 namespace pipewright {
+
+static std::string LossName(const Session& session, size_t k) {
+  return session.job.path + ": loss" +
+         (session.job.losses.size() > 1 ? "[" + std::to_string(k) + "]" : "");
+}
 
 void CheckLosses(Session& session, bool training) {
   const Manifest& manifest = session.run.manifest;
@@ -17,9 +24,7 @@ void CheckLosses(Session& session, bool training) {
   int trained = 0, producer = -1;
   for (size_t k = 0; k < session.job.losses.size(); ++k) {
     LossJob& loss = session.job.losses[k];
-    const std::string where = session.job.path + ": loss" +
-                              (session.job.losses.size() > 1 ? "[" + std::to_string(k) + "]" : "") +
-                              ".output";
+    const std::string where = LossName(session, k) + ".output";
     if (!loss.output_name.empty()) {
       auto found = std::find(names.begin(), names.end(), loss.output_name);
       if (found == names.end())
@@ -49,11 +54,34 @@ void CheckLosses(Session& session, bool training) {
                   Join(names, ", "));
 }
 
+// Of an output that is the loss.
+static void CheckNumber(const Session& session, const std::vector<TensorSpec>& specs, size_t k) {
+  const Manifest& manifest = session.run.manifest;
+  const int output = session.job.losses[k].output;
+  auto one = [](const TensorSpec& spec) {
+    return std::all_of(spec.sizes.begin(), spec.sizes.end(), [](int64_t n) { return n == 1; });
+  };
+  if (one(specs[manifest.outputs[output]])) return;
+  std::string numbers;
+  for (int id : manifest.outputs)
+    if (manifest.values[id].producer >= 0 && specs[id].known && one(specs[id]))
+      numbers += (numbers.empty() ? "" : ", ") + Quote(manifest.values[id].name);
+  const std::string& name = manifest.values[manifest.outputs[output]].name;
+  throw Error(LossName(session, k) + ".output",
+              "output " + std::to_string(output) + " of the model, " + name + ", has sizes " +
+                  ShapeText(specs[manifest.outputs[output]].sizes) + "; a loss is one number",
+              numbers.empty() ? "have it compared with targets: {\"type\": \"cross_entropy\" or "
+                                "\"mse\", \"output\": \"" +
+                                    name + "\"}"
+                              : "one number is " + numbers);
+}
+
 void CheckTargets(const Session& session, const std::vector<TensorSpec>& specs, const Fed& fed) {
   for (size_t k = 0; k < session.job.losses.size(); ++k) {
     const LossJob& loss = session.job.losses[k];
     const TensorSpec& output = specs[session.run.manifest.outputs[loss.output]];
     if (!output.known || (loss.kind != LossJob::kOutput && !fed.targets[k].known)) continue;
+    if (loss.kind == LossJob::kOutput) CheckNumber(session, specs, k);
     CheckLoss(loss, output, fed.targets[k], fed.names[k]);
   }
 }

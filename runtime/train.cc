@@ -5,12 +5,15 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
+#include <map>
 #include <numeric>
 #include <utility>
 
 #include "plan/atomic_file.h"
 #include "plan/error.h"
 #include "plan/json.h"
+#include "plan/package_files.h"
 #include "plan/text.h"
 #include "runtime/checkpoint.h"
 #include "runtime/exec/clock.h"
@@ -42,7 +45,7 @@ void ReadJobPhase(const RunOptions& options, Session& session, Transport& transp
     session.job = ReadJobOf(options);
     at::set_num_threads(session.job.threads);
     UseMatMul(session.job.matmul, session.job.path + ": matmul");
-    CheckOffloadFolder(options.offload_dir, transport);
+    CheckOffload(options.offload_dir, options.offload_report, transport);
   } catch (const std::exception& e) {
     error = e.what();
   }
@@ -221,30 +224,34 @@ void Train(const RunOptions& options, Transport& transport) {
         Feed& feed = session.evaluating ? feeds.validation : feeds.training;
         return feed.sampler->Microbatch(input, minibatch, microbatch);
       });
-  std::string error;
-  try {
-    // Not after the last step.
-    auto open_for = [](const std::string& key, auto&& open_it) {
-      try {
-        open_it();
-      } catch (const std::exception& e) {
-        throw Error(key, e.what());
-      }
-    };
-    std::vector<std::string> read = {job.path};
-    for (const DataJob* data : {&job.data, &job.validation.data}) {
-      read.insert(read.end(), data->tokens.begin(), data->tokens.end());
-      read.insert(read.end(), data->tensors.begin(), data->tensors.end());
-      for (const auto& [name, files] : data->arrays)
-        read.insert(read.end(), files.begin(), files.end());
+  auto open_for = [](const std::string& key, auto&& open_it) {
+    try {
+      open_it();
+    } catch (const std::exception& e) {
+      throw Error(key, e.what());
     }
+  };
+  std::string error;
+  try {  // not after the last step
+    const std::vector<std::string> read = RunFiles(options.package, session.run.manifest, job);
+    std::map<std::filesystem::path, std::string> outputs;
     auto check = [&](const std::string& key, const std::string& file) {
       open_for(key, [&] { CheckWritable(file, read); });
+      auto [other, fresh] = outputs.emplace(std::filesystem::weakly_canonical(file), key);
+      if (!fresh && !file.starts_with("/dev/"))
+        throw Error(key, file + " is where " + other->second + " goes", "name another file");
     };
     if (transport.rank() == 0 && !job.save.empty())
       check(options.save.empty() ? job.path + ": save" : "--save", job.save);
     if (transport.rank() == 0 && !options.save_gradients.empty())
       check("--save-gradients", options.save_gradients);
+    if (transport.rank() == 0 && !job.metrics.empty())
+      check(options.metrics.empty() ? job.path + ": metrics" : "--metrics", job.metrics);
+  } catch (const std::exception& e) {
+    error = e.what();
+  }
+  Vote(transport, "opening outputs", error);
+  try {
     if (session.stages->has_losses())
       open_for(options.metrics.empty() ? job.path + ": metrics" : "--metrics", [&] {
         progress = std::make_unique<Progress>(job, job.data.tokens.empty() ? "samples" : "tokens",
@@ -333,6 +340,13 @@ void Evaluate(const RunOptions& options, Transport& transport) {
   Session session;
   ReadJobPhase(options, session, transport);
   const Job& job = session.job;
+  std::string error;
+  if (transport.rank() == 0 && !options.metrics.empty()) try {
+      CheckWritable(options.metrics, {options.job, options.weights});
+    } catch (const std::exception& e) {
+      error = std::string("--metrics: ") + e.what();
+    }
+  Vote(transport, "opening outputs", error);
   Feed feed;
   SessionOptions open{options.package, options.conf, options.weights};
   open.agreed = AgreedText(options);
@@ -356,7 +370,6 @@ void Evaluate(const RunOptions& options, Transport& transport) {
   double begin = Now();
   for (int64_t step = 0; step < steps; ++step) RunSweep(session, step, evaluation);
   feed.Finish();
-  std::string error;
   if (session.stages->has_losses() && steps > 0) {
     int64_t samples = 0;
     for (int64_t step = 0; step < steps; ++step) samples += feed.sampler->Samples(step);

@@ -183,7 +183,10 @@ Residence ReadResidence(const Manifest& manifest, const DeviceMap& map, const st
     throw Error(path,
                 "it has " + Counted(needed, "numbered device") + ", one a rank; " +
                     Counted(ranks, "rank") + " were started",
-                "start " + std::to_string(needed) + ", or one rank for all of them");
+                needed > 1 ? "start " + std::to_string(needed) + ", or one rank for all of them"
+                           : "start one rank, or give the map numbers for " +
+                                 std::to_string(ranks) +
+                                 ": pipewright place --max-memory 0=SIZE,1=SIZE");
   const bool one = ranks == 1 || needed == 1;
   std::vector<int> ranks_of(manifest.modules.size(), -1);
   for (size_t m = 0; m < manifest.modules.size(); ++m) {

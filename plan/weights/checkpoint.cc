@@ -30,6 +30,10 @@ static std::string ResolveFolder(std::string folder) {
     if (fs::exists(fs::path(folder) / name)) return (fs::path(folder) / name).string();
   if (indexes.size() == 1) return indexes[0];
   std::sort(indexes.begin(), indexes.end());
+  if (indexes.empty() && fs::exists(fs::path(folder) / "manifest.json"))
+    throw Error(folder, "is a package: the weights of each module are a file of their own",
+                "name one: " + (fs::path(folder) / "weights/module0.safetensors").string() +
+                    "; what training made of them is where the job's \"save\" says");
   if (indexes.empty())
     throw Error(folder,
                 "no weights: neither pytorch_model.bin nor model.safetensors nor an index "

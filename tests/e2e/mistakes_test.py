@@ -1,0 +1,142 @@
+"""What a run answers to mistakes: where the fault is, and what to do."""
+import json
+import unittest
+
+from safetensors.torch import save_file
+
+from support import LENGTH, Case, export_gpt, gpt, pipewright, run_ranks, token_job, torch
+
+
+class Mistakes(Case):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        export_gpt(gpt(tied=False, layers=2), cls.folder / "gpt.pt2")
+        cls.package = cls.compile("gpt.pt2", "gpt.pkg", "--ranks", "2")
+        save_file({"tokens": torch.full((4, LENGTH), 65)}, cls.folder / "in.safetensors")
+
+    def infer(self, tokens, ranks=2, *options):
+        save_file({"tokens": tokens}, self.path("tokens.safetensors"))
+        return run_ranks(ranks, "infer", self.package, "--input", self.path("tokens.safetensors"),
+                         "-o", self.path("out.safetensors"), *options, mpi=False)
+
+    def generate(self, *options, ranks=2):
+        return run_ranks(ranks, "generate", self.package, "--prompt", "A", "--max-new-tokens", 2,
+                         *options, mpi=False)
+
+    def write(self, name, content):
+        self.path(name).write_text(json.dumps(content))
+        return self.path(name)
+
+    def test_tokens_that_no_table_has(self):
+        tokens = torch.full((4, LENGTH), 65)
+        tokens[3, 2] = 300
+        self.assert_fails(self.infer(tokens, 2, "--microbatches", 2),
+                          r"input tokens, row 1: 300 is not in the table \S+ of 256 rows, 0 to 255",
+                          "microbatch 1")
+        tokens[3, 2] = -1
+        self.assert_fails(self.infer(tokens), r"input tokens, row 3: -1 is not in the table")
+
+    def test_no_rows(self):
+        self.assert_fails(self.infer(torch.zeros(0, LENGTH, dtype=torch.int64)),
+                          r"tokens\.safetensors: \"tokens\" has no rows, sizes \[0, 16\]")
+
+    def test_code_that_raises(self):
+        package = self.compile("gpt.pt2", "raise.pkg", "--ranks", "2")
+        code = package / "modules/module1.py"
+        text = code.read_text()
+        lines = text.splitlines()
+        at = max(i for i, line in enumerate(lines) if line.startswith("    return"))
+        name = lines[at].split()[1].rstrip(",")
+        lines.insert(at, f"    if bool(torch.ne(torch.sum({name}), 0.)):\n"
+                         "      raise AssertionError(\"not yet\")")
+        code.write_text("\n".join(lines) + "\n")
+        train = ("train", package, self.write_job(token_job()))
+        result = run_ranks(2, *train, mpi=False)
+        self.assert_fails(result, r"rank 1, stage 1, microbatch 0", r"AssertionError: not yet",
+                          r"modules/module1\.py\", line %d" % (at + 2))
+        code.write_text(code.read_text().replace("AssertionError", "ValueError"))
+        self.assert_fails(run_ranks(2, *train, mpi=False), r"module1\.py: does not compile",
+                          "which raises AssertionError alone")
+
+    def test_reports_that_cannot_be_written(self):
+        absent = self.path("absent/report.json")
+        for command in (("infer", self.package, "--input", self.path("in.safetensors"), "-o",
+                         self.path("out.safetensors")),
+                        ("generate", self.package, "--prompt", "A"),
+                        ("train", self.package, self.write_job(token_job())),
+                        ("eval", self.package, self.write_job(token_job()))):
+            result = run_ranks(2, *command, "--offload-report", absent, mpi=False)
+            self.assert_fails(result, "--offload-report: .*absent")
+            self.assertNotIn("step", result.out)
+        result = run_ranks(2, "eval", self.package, self.write_job(token_job()), "--metrics",
+                           self.path("absent/m.json"), mpi=False)
+        self.assert_fails(result, "opening outputs.*--metrics: .*absent")
+
+    def test_outputs_in_the_place_of_what_is_read(self):
+        package = self.compile("gpt.pt2", "kept.pkg", "--ranks", "2")
+        weights, job = package / "weights/module0.safetensors", self.write_job(token_job(steps=1))
+        prompt = self.path("prompt.txt")
+        prompt.write_text("A")
+        kept = {path: path.read_bytes() for path in (weights, job, prompt)}
+        for command in (("train", package, job, "--metrics", job),
+                        ("train", package, job, "--save", weights),
+                        ("bench", package, job, "--costs", job, "--steps", 1),
+                        ("bench", package, job, "--trace", weights, "--steps", 1),
+                        ("infer", package, "--input", self.path("in.safetensors"), "-o", weights),
+                        ("generate", package, "--prompt-file", prompt, "-o", prompt)):
+            result = run_ranks(2, *command, mpi=False)
+            self.assert_fails(result, "is read in this run: it would be overwritten")
+            for path, content in kept.items():
+                self.assertEqual(path.read_bytes(), content, result.command)
+
+        job = self.write_job(token_job(steps=1, save="both", metrics="both"))
+        self.assert_fails(run_ranks(2, "train", package, job, mpi=False),
+                          r"job\.json: metrics: \S*both is where \S*job\.json: save goes")
+
+    def test_weights_and_checkpoints_of_another_model(self):
+        export_gpt(gpt(tied=False, layers=3), self.path("deep.pt2"))
+        deep = self.compile("deep.pt2", "deep.pkg", "--ranks", "2")
+        checkpoints = {"to": "deep", "every": 1}
+        self.succeed(run_ranks(2, "train", deep, self.write_job(
+            token_job(steps=1, checkpoint=checkpoints, save="deep.safetensors")), mpi=False))
+        job = self.write_job(token_job(steps=2, checkpoint=checkpoints))
+        for option in (("--resume",), ("--resume-from", self.path("deep"))):
+            result = run_ranks(2, "train", self.package, job, *option, mpi=False)
+            self.assert_fails(result, r'step-00000001: holds "blocks\.2\.[a-z.]+", which the package '
+                                      r"does not have", "for another model")
+        job = self.write_job(token_job(steps=1))
+        result = run_ranks(2, "train", self.package, job, "--weights",
+                           self.path("deep.safetensors"), mpi=False)
+        self.assertRegex(self.succeed(result).out,
+                         r'warning: \S+deep\.safetensors: \d+ tensors of it the package does not have')
+        own = self.path("own.safetensors")
+        self.succeed(run_ranks(2, "train", self.package, job, "--save", own, mpi=False))
+        result = run_ranks(2, "eval", self.package, job, "--weights", own, "--steps", 1, mpi=False)
+        self.assertNotIn("warning", self.succeed(result).out)
+
+    def test_numbers_of_generate(self):
+        self.assert_fails(self.generate("--context", LENGTH + 1),
+                          f"--context {LENGTH + 1}: .* {LENGTH} tokens at most")
+        self.assert_fails(self.generate("--stop", 256), r"--stop 256: no text would end.* 0 to 255")
+        for option in ("--stop", "--context"):
+            self.assertEqual(self.generate(option, "-3").code, 2)
+        self.succeed(self.generate("--context", LENGTH, "--stop", 255))
+
+    def test_a_map_for_fewer_ranks(self):
+        result = run_ranks(2, "infer", self.package, "--input", self.path("in.safetensors"), "-o",
+                           self.path("out.safetensors"), "--device-map",
+                           self.write("map.json", {"": 0}), mpi=False)
+        self.assert_fails(result, "1 numbered device, one a rank; 2 ranks", "start one rank, or")
+
+    def test_a_schedule_of_the_command_line(self):
+        job = self.write_job(token_job())
+        result = run_ranks(2, "train", self.package, job, "--schedule", "zbv", mpi=False)
+        self.assert_fails(result, r"every rank: --schedule: schedule zbv")
+        job = self.write_job(token_job(schedule="zbv"))
+        self.assert_fails(run_ranks(2, "train", self.package, job, mpi=False),
+                          r"job\.json: schedule zbv")
+
+
+if __name__ == "__main__":
+    unittest.main()
