@@ -100,6 +100,7 @@ void CreateFolders(const std::string& path) {
 }
 
 void CheckWritable(const std::string& path, const std::vector<std::string>& read) {
+  if (path.empty()) throw Error("output", "its name is empty", "name a file");
   std::error_code none;
   for (const std::string& file : read)
     if (!file.empty() && std::filesystem::equivalent(path, file, none))

@@ -140,6 +140,7 @@ void CheckPlace(const fs::path& output, const std::vector<std::string>& read) {
 }  // namespace
 
 void CheckReplaceable(const PackageOptions& options, const std::vector<std::string>& read) {
+  if (options.output.empty()) throw Error("output", "its name is empty", "name a folder");
   const fs::path output = OutputOf(options);
   CheckPlace(output, read);
   bool empty = fs::is_directory(output) && fs::is_empty(output);

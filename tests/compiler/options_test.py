@@ -223,6 +223,7 @@ class Options(CompilerTest):
         held.write_bytes(model.read_bytes())
         for given, output, part in (
                 (model, model, "is what is read"),
+                (model, "", "its name is empty"),
                 (model, package / "inner.pkg", "lies in the package"),
                 (model, package / "modules", "lies in the package"),
                 (held, package, "holds " + str(held)),
@@ -231,7 +232,7 @@ class Options(CompilerTest):
                 result = call("pipewright", "compile", given, "-o", output, "--force")
                 self.assertEqual(result.returncode, 1, result.stdout)
                 self.assertIn(part, result.stderr)
-                self.assertIn("choose an", result.stderr)
+                self.assertRegex(result.stderr, "choose an|name a folder")
                 self.assertTrue(given.exists())
 
     def test_explain(self):

@@ -37,6 +37,11 @@ class Mistakes(Case):
         tokens[3, 2] = -1
         self.assert_fails(self.infer(tokens), r"input tokens, row 3: -1 is not in the table")
 
+    def test_an_output_without_a_name(self):
+        result = run_ranks(2, "infer", self.package, "--input", self.path("in.safetensors"), "-o",
+                           "", mpi=False)
+        self.assert_fails(result, "output: its name is empty")
+
     def test_no_rows(self):
         self.assert_fails(self.infer(torch.zeros(0, LENGTH, dtype=torch.int64)),
                           r"tokens\.safetensors: \"tokens\" has no rows, sizes \[0, 16\]")
