@@ -40,7 +40,8 @@ std::vector<std::string> ForeignNames(const Manifest& manifest,
 // Copies the weights of this rank's modules from anything OpenCheckpoint takes, but not those that
 // `on_disk` names ([module][held]; empty: none). Throws Error naming what is missing or of another
 // shape. Returns the names that are left out, which the package does not have.
-std::vector<std::string> LoadWeights(const std::string& path, const Manifest& manifest, TorchStages& stages,
+std::vector<std::string> LoadWeights(const std::string& path, const Manifest& manifest,
+                                     TorchStages& stages,
                                      const std::vector<std::vector<bool>>& on_disk = {});
 
 // Whether all copies of a weight, shared or of replicas, have the same bits; but not of those that

@@ -82,7 +82,7 @@ class Failure(Case):
         self.fails("cannot be written: it is a folder", options=["--save", self.path(".")])
 
     def test_a_folder_where_metrics_go(self):
-        self.fails(r"job\.json: metrics: .*cannot be written: Is a directory", both=False,
+        self.fails(r"job\.json: metrics: .*cannot be written: it is a folder", both=False,
                    job=token_job(metrics="."))
 
     def test_weights_of_another_model(self):

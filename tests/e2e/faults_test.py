@@ -125,10 +125,11 @@ class Faults(Case):
                               f"after step 1, waiting for {what}, of rank 1")
 
     def test_ended_by_sigterm(self):
-        # Written to files: mpirun, told to end, may not read what its ranks still say.
+        # Written to files: mpirun, told to end, may not read what its ranks still say. It kills them
+        # after a second, which on a busy machine is too short to say anything.
         say = 'exec "$@" 2> stderr.$OMPI_COMM_WORLD_RANK'
-        running = self.start("mpirun", "-n", 3, "--wdir", self.folder, "sh", "-c", say, "sh", RUN,
-                             "train", self.package, self.job(steps=100000, every=1000))
+        running = self.start("mpirun", "--mca", "odls_base_sigkill_timeout", 5, "-n", 3, "--wdir", self.folder,
+                             "sh", "-c", say, "sh", RUN, "train", self.package, self.job(steps=100000, every=1000))
         self.wait_for_steps(running, 2)
         start = time.monotonic()
         running.process.terminate()
