@@ -38,6 +38,7 @@ struct Visited {
   std::unordered_map<Node*, bool> to_input;  // whether an input can be reached
 
   bool ToInput(const Edge& edge) const { return to_input.at(edge.function.get()); }
+  bool ToWeights(const Edge& edge) const { return edge.is_valid() && !ToInput(edge); }
 };
 
 // Iterative: graphs may be thousands of nodes deep.
@@ -64,6 +65,37 @@ Visited Visit(const edge_list& roots, const std::set<Node*>& targets) {
     }
   }
   return visited;
+}
+
+// The nodes that run in I alone. What one of them hands on to a weight waits for all that adds to
+// it: where some of that runs in W, the node runs in both halves.
+std::set<Node*> InIAlone(const Visited& visited, const edge_list& later_roots,
+                         const std::set<Node*>& targets) {
+  std::set<Node*> alone, later;
+  for (Node* node : visited.nodes)
+    if (visited.to_input.at(node) && !targets.count(node) && RunsInIAlone(node->name()))
+      alone.insert(node);
+  if (alone.empty()) return alone;
+  auto in_w = [&](const Node* node) {
+    for (const Edge& edge : node->next_edges())
+      if (visited.ToWeights(edge)) later.insert(edge.function.get());
+  };
+  for (const Edge& root : later_roots) later.insert(root.function.get());
+  for (Node* node : visited.nodes)
+    if (!alone.count(node)) in_w(node);
+  for (bool fewer = true; fewer;) {
+    fewer = false;
+    for (auto node = alone.begin(); node != alone.end();) {
+      const edge_list& edges = (*node)->next_edges();
+      const bool waits = std::any_of(edges.begin(), edges.end(), [&](const Edge& edge) {
+        return visited.ToWeights(edge) && later.count(edge.function.get());
+      });
+      if (waits) in_w(*node);
+      fewer = fewer || waits;
+      node = waits ? alone.erase(node) : std::next(node);
+    }
+  }
+  return alone;
 }
 
 }  // namespace
@@ -99,20 +131,20 @@ std::vector<at::Tensor> InputGradients(const std::vector<at::Tensor>& roots,
   }
   if (begin.empty()) return std::vector<at::Tensor>(inputs.size());
 
+  const std::set<Node*> alone = InIAlone(visited, tail.edges, targets);
   std::vector<Node*> both;
   std::set<std::pair<Node*, uint32_t>> handed_on;
   for (Node* node : visited.nodes) {
     if (!visited.to_input[node] || targets.count(node)) continue;
     bool weights = false;
-    for (const Edge& edge : node->next_edges())
-      weights = weights || (edge.is_valid() && !visited.ToInput(edge));
-    if (weights && !RunsInIAlone(node->name())) {
+    for (const Edge& edge : node->next_edges()) weights = weights || visited.ToWeights(edge);
+    if (weights && !alone.count(node)) {
       both.push_back(node);
       for (uint32_t i = 0; i < node->num_inputs(); ++i) outputs.emplace_back(node->getptr(), i);
       continue;
     }
     for (const Edge& edge : node->next_edges())
-      if (edge.is_valid() && !visited.ToInput(edge) &&
+      if (visited.ToWeights(edge) &&
           handed_on.emplace(edge.function.get(), edge.input_nr).second)
         outputs.push_back(edge);
     node->add_post_hook(std::make_unique<Release>(node));

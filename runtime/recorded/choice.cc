@@ -56,6 +56,14 @@ bool IsTime(RecordedBodies& bodies, bool first_of_step, bool recorded) {
   return first_of_step && (under_way <= 0 || bodies.forwards >= kPatience);
 }
 
+// Autograd's body after `most` looks that did not show lists to be faster.
+void Choose(RecordedBody& body, bool always, int most) {
+  if (always || body.list_seconds <= body.eager_seconds)
+    body.state = RecordedBody::State::kUsed;
+  else if (body.checks >= most)
+    RefuseLists(body, "lists are no faster");
+}
+
 }  // namespace
 
 std::optional<BodyChoice> BodyAskedFor(std::optional<BodyChoice> of_job) {
@@ -129,11 +137,10 @@ bool IsReady(const LoadedModule& module, const std::shared_ptr<RecordedBody>& wa
     const std::string why = Compare(module, watched, inputs);
     if (!why.empty())
       RefuseLists(body, why);
-    else if (++body.checks >= kChecks &&
-             (bodies.always || body.list_seconds <= body.eager_seconds))
-      body.state = State::kUsed;
-    else if (body.checks == kMostChecks)
-      RefuseLists(body, "lists are no faster");
+    else if (++body.checks >= kChecks)
+      Choose(body, bodies.always, kMostChecks);
+    // Three more cost about as much as to record.
+    if (body.checks > kChecks && (body.checks - kChecks) % 3 == 0) ++bodies.recorded;
   }
   // Nothing is under way in lists that were never used.
   if (body.state == State::kRefused) body.graph.reset();
@@ -143,6 +150,17 @@ bool IsReady(const LoadedModule& module, const std::shared_ptr<RecordedBody>& wa
     Tell(module.index, body.refusal);
   }
   return body.state == State::kUsed;
+}
+
+void ChooseNow(RecordedBodies& bodies) {
+  for (const auto& body : bodies.bodies) {
+    if (body->state != RecordedBody::State::kChecked) continue;
+    if (body->checks >= kChecks)
+      Choose(*body, bodies.always, body->checks);
+    else
+      RefuseLists(*body, "too few microbatches");
+    if (body->state == RecordedBody::State::kRefused) body->graph.reset();
+  }
 }
 
 BodyState StateOf(const LoadedModule& module) {

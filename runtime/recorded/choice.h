@@ -1,6 +1,6 @@
 // Which body a module has on inputs of one signature: autograd's, or lists of operations (body.h).
 // Lists are recorded while autograd's body runs the first microbatches, compared with it bit for
-// bit on two of them, and used from then on where they are faster. Whatever cannot be recorded, or
+// bit on two of them or more, and used from then on where they are faster. Whatever cannot be recorded, or
 // comes out differently, stays with autograd.
 #pragma once
 #include <torch/csrc/jit/ir/ir.h>
@@ -30,6 +30,10 @@ void NoteGradients(RecordedBody& body, const Tensors& outputs, const Tensors& gr
 // Whether the lists may run; records and compares first where that is due.
 bool IsReady(const LoadedModule& module, const std::shared_ptr<RecordedBody>& body,
              const std::vector<c10::IValue>& inputs);
+
+// For who measures what comes next: signatures that are still compared are chosen for, or stay with
+// autograd.
+void ChooseNow(RecordedBodies& bodies);
 
 // No more lists for this signature.
 void RefuseLists(RecordedBody& body, const std::string& why);
