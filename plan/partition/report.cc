@@ -137,6 +137,7 @@ Json ReportJson(const PartitionReport& report) {
                {"proven", report.proven},
                {"seconds", report.seconds},
                {"stages", stages}};
+  if (!report.reason.empty()) json["reason"] = report.reason;
   if (!report.time_unit.empty()) json["time_unit"] = report.time_unit;
   for (const auto& [key, value] : report.more.items()) json[key] = value;
   return json;

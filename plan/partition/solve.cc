@@ -114,8 +114,10 @@ PartitionResult SolvePartition(const PartitionProblem& given, const SolveOptions
   fast.fewer = exact.fewer = counted && graph.units.size() < apart.units.size();
   PartitionResult best;
   best.lower_bound = PartitionLowerBound(problem, graph, fast.fewer);
+  int devices = 0;
+  for (const DeviceClass& device : problem.devices) devices += device.count;
   if (best.lower_bound == kInfinity ||
-      (counted && static_cast<int>(apart.units.size()) < problem.stages)) {
+      (counted && std::min(static_cast<int>(apart.units.size()), devices) < problem.stages)) {
     best.lower_bound = kInfinity;
     best.proven = true;
     return best;

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <tuple>
+
 #include "plan/partition/profile_problem.h"
 #include "plan/partition/step.h"
 #include "plan/text.h"
@@ -60,7 +62,30 @@ TEST(Report, AnInfeasibleInstanceIsAnAnswer) {
   Json json = ReportJson(MakeReport(problem, result));
   EXPECT_EQ(json["feasible"], false);
   EXPECT_TRUE(json["objective"].is_null());
+  EXPECT_NE(json["reason"].get<std::string>().find("weights and optimizer state take"),
+            std::string::npos);
   EXPECT_EQ(ReportTable(MakeReport(problem, result)).substr(0, 10), "infeasible");
+}
+
+// More stages than devices or nodes: said at once, however many sets of nodes there are.
+TEST(Report, StagesThatCannotBe) {
+  PartitionProblem problem;
+  problem.nodes.resize(60);
+  for (PartitionNode& node : problem.nodes) node.name = "n", node.device_time = 1;
+  problem.nodes[0].device_time = 0;
+  problem.values.push_back({0, {1}, 1, 2, 0});
+  problem.devices.resize(1);
+  for (auto [stages, devices, why] : {std::tuple{5, 3, "on 3 devices"},
+                                      std::tuple{61, 61, "of 60 nodes"}}) {
+    problem.stages = stages;
+    problem.devices[0].count = devices;
+    PartitionResult result = SolvePartition(problem, {});
+    EXPECT_FALSE(result.feasible);
+    EXPECT_TRUE(result.proven);
+    Json json = ReportJson(MakeReport(problem, result));
+    ASSERT_TRUE(json.contains("reason"));
+    EXPECT_NE(json["reason"].get<std::string>().find(why), std::string::npos) << json["reason"];
+  }
 }
 
 TEST(Report, ExplainsInFiguresForPeople) {
