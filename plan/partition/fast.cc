@@ -30,8 +30,6 @@ static bool ManyKinds(const PartitionProblem& problem) {
   return kinds > 1 && DeviceStates(problem) > (host ? 2'000 : 100);
 }
 
-constexpr int kFillTicks = 6;  // of a step of filling stages
-
 int64_t ExactSets(const UnitGraph& graph, const FastOptions& options) {
   int64_t units = static_cast<int64_t>(graph.units.size()) + 1;
   return std::clamp<int64_t>(options.exact_words / units, 1000, 20'000);
@@ -73,8 +71,7 @@ struct Fast {
   const int64_t whole;  // ticks that there were
   StagedUnits best;
   double load;                            // of `best`
-  std::vector<int> filled{};              // stages of units, of the fullest filling; -1: of none
-  size_t unfilled = SIZE_MAX;             // units that are in none of its stages
+  StagedUnits filled{};                   // what the first filling came to
   std::vector<std::vector<int>> found{};  // stages of units, of every partition that was looked at
 
   // Ticks of a step of moving units and cutting orders: with many stages it takes longer.
@@ -198,35 +195,25 @@ struct Fast {
     ticks -= (all - steps) * kPackTicks;
   }
 
-  // Stages filled one after the other, none over `most`, in one of several ways.
-  bool FillTo(double most, size_t width, int64_t& moves) {
-    if (load <= most) return true;
-    int stages = problem.stages > 0 ? problem.stages : resources.devices;
-    size_t kept = width * std::clamp<size_t>(3'000 / graph.units.size(), 12, 60);
-    for (double small : {0.01, 0.0, 0.02})
-      for (bool from_end : {false, true}) {
-        if (moves <= 0) return false;
-        StagedUnits units{std::vector<StageOption>(stages), {}};
-        units.stage_of = FilledStages(problem, graph, {most, stages, from_end, small, kept}, moves);
-        size_t left = std::count(units.stage_of.begin(), units.stage_of.end(), -1);
-        if (left < unfilled) unfilled = left, filled = units.stage_of;
-        if (left > 0) continue;
-        std::vector<int> order(graph.units.size());
-        std::iota(order.begin(), order.end(), 0);
-        OfferOrder(OrderByStage(order, units));
-        if (load <= most) return true;
-      }
-    return false;
-  }
-
-  // With no load over a multiple of the bound, with ticks of at most this share.
+  // Stages filled with no load over a multiple of the bound, with ticks of at most this share.
   bool FillWithin(double share, std::initializer_list<double> targets, size_t width) {
     const int64_t all = std::min(ticks, Share(share)) / kFillTicks;
     int64_t moves = all;
-    bool reached = true;
-    for (double target : targets) reached = reached && FillTo(bound * target, width, moves);
+    size_t kept = width * std::clamp<size_t>(3'000 / graph.units.size(), 12, 60);
+    for (double target : targets) {
+      if (load <= bound * target || moves <= 0) continue;
+      StagedUnits units = FilledStages(problem, graph, bound * target, kept, moves);
+      if (units.options.empty()) continue;
+      if (std::count(units.stage_of.begin(), units.stage_of.end(), -1) > 0) {
+        if (filled.options.empty()) filled = units;
+        break;
+      }
+      std::vector<int> order(graph.units.size());
+      std::iota(order.begin(), order.end(), 0);
+      OfferOrder(OrderByStage(order, units));
+    }
     ticks -= (all - moves) * kFillTicks;
-    return reached;
+    return load <= bound * *(targets.end() - 1);
   }
 
   // Filled one after the other, else packed in any order, to within 1 % of the bound; then closer.

@@ -3,27 +3,25 @@
 #include <algorithm>
 #include <random>
 
+#include "plan/partition/fill.h"
 #include "plan/partition/unit_bins.h"
 
 namespace pipewright {
 
 namespace {
 
+constexpr int kReturns = 5;    // to the best state, at most, while a target is not reached
 constexpr int kMoves = 30;     // at random, after each that puts others out
-constexpr double kClosest = 1.01;  // the last target, as a multiple of the bound
 constexpr size_t kPairs = 12;  // of a bin's units, pairs of which are put out
 
-// A bin for each device that is no CPU, the fastest first, as many as there can be stages.
-std::vector<StageOption> FastestDevices(const PartitionProblem& problem, int units) {
-  std::vector<StageOption> bins;
-  for (size_t c = 0; c < problem.devices.size(); ++c)
-    if (!problem.devices[c].host)
-      bins.insert(bins.end(), problem.devices[c].count, {static_cast<int>(c), 1});
-  std::stable_sort(bins.begin(), bins.end(), [&](const StageOption& a, const StageOption& b) {
-    return problem.devices[a.device_class].speed > problem.devices[b.device_class].speed;
-  });
-  size_t most = problem.stages > 0 ? std::min(problem.stages, units) : units;
-  if (bins.size() > most) bins.resize(most);
+// The devices of the stages to begin with, then those that are left.
+std::vector<StageOption> BinsOf(const PartitionProblem& problem, int units,
+                                const StagedUnits& start) {
+  std::vector<StageOption> bins = start.options;
+  std::vector<int> used(problem.devices.size(), 0);
+  for (const StageOption& option : bins) ++used[option.device_class];
+  for (const StageOption& option : FastestDevices(problem, units))
+    if (used[option.device_class]-- <= 0) bins.push_back(option);
   return bins;
 }
 
@@ -47,7 +45,8 @@ struct Packer : UnitBins {
   // Whether a bin can be a stage with the units that `undo` has moved, and there is an order.
   bool Possible(int bin) {
     bool keeps = members[bin].size() > undo.size() && Load(bin) <= most;
-    for (auto [u, was] : undo) keeps = keeps && (bin_of[u] < 0 || KeepsOrder(u, bin_of[u]));
+    for (auto [u, was] : undo)
+      keeps = keeps && (bin_of[u] < 0 ? !Within(u, bin) : KeepsOrder(u, bin_of[u]));
     return keeps || (sums[bin].Load(problem, options[bin], 0) <= most && Order());
   }
 
@@ -84,16 +83,15 @@ struct Packer : UnitBins {
   // Puts the last unit of `out` where it fills a bin best.
   bool Fit() {
     int unit = out.back();
-    double time = graph.units[unit].device_time;
     std::vector<std::pair<double, int>> found;
-    FindFar(unit);
     steps -= Bins();
     for (int b = 0; b < Bins(); ++b) {
-      double work = sums[b].device_time + time, speed = MostWork(b) / most;
-      if (work > MostWork(b)) continue;
+      double with = sums[b].device_time + work[unit], speed = MostWork(b) / most;
+      if (with > MostWork(b)) continue;
+      FindFar(unit);
       FindBetween(unit, b);
-      if (between.empty() && far[b]) continue;
-      double load = between.empty() ? LoadWith(b, unit) : (work + WorkBetween()) / speed;
+      if (between.empty() && Far(b)) continue;
+      double load = between.empty() ? LoadWith(b, unit) : (with + WorkBetween()) / speed;
       if (load <= most) found.push_back({-load, b});
     }
     std::stable_sort(found.begin(), found.end());
@@ -113,34 +111,32 @@ struct Packer : UnitBins {
   // Marks members of the bin that cannot be in it together with the unit, whatever comes along, and
   // says how many they are.
   int FindConflicts(int unit, int bin) {
-    for (int v : members[bin]) bin_of[v] = -1;
-    FindFar(unit);
     int count = 0;
     for (int v : members[bin]) {
-      bin_of[v] = bin;
-      conflict[v] = far[Bins() + v];
+      conflict[v] = Conflict(unit, bin, v);
       count += conflict[v];
     }
+    steps -= static_cast<int64_t>(members[bin].size());
     return count;
   }
 
   // Ways to make room for the unit, by what they cost.
   std::vector<Ejection> Ejections(int unit) {
     std::vector<Ejection> found;
-    const double time = graph.units[unit].device_time;
-    auto cost = [&](int u) { return hard[u] * (graph.units[u].device_time + 0.1 * time); };
+    const double time = work[unit];
+    auto cost = [&](int u) { return hard[u] * (work[u] + 0.1 * time); };
     for (int b = 0; b < Bins(); ++b) {
       const std::vector<int>& list = members[b];
       steps -= 1 + static_cast<int64_t>(list.size() * std::min(list.size(), kPairs)) / 4;
       double with = sums[b].device_time + time, room = MostWork(b);
       double bytes = BinBytes(b) + UnitBytes(unit, b), most_bytes = MostBytes(b);
       for (size_t i = 0; i < list.size(); ++i) {
-        double left = with - graph.units[list[i]].device_time;
+        double left = with - work[list[i]];
         double bytes_left = bytes - UnitBytes(list[i], b);
         if (left <= room && bytes_left <= most_bytes)
           found.push_back({cost(list[i]), b, list[i], -1});
         for (size_t j = i + 1; j < list.size() && j < kPairs; ++j)
-          if (left - graph.units[list[j]].device_time <= room &&
+          if (left - work[list[j]] <= room &&
               bytes_left - UnitBytes(list[j], b) <= most_bytes)
             found.push_back({cost(list[i]) + cost(list[j]), b, list[i], list[j]});
       }
@@ -152,6 +148,7 @@ struct Packer : UnitBins {
   // Puts the last unit of `out` in the place of those that are the easiest to place.
   bool Eject() {
     const int unit = out.back();
+    FindWays();
     std::vector<int> conflicts(Bins(), -1);
     std::vector<Ejection> ways = Ejections(unit);
     std::make_heap(ways.begin(), ways.end());
@@ -164,9 +161,9 @@ struct Packer : UnitBins {
         if (conflicts[bin] < 0) conflicts[bin] = FindConflicts(unit, bin);
         if (conflict[first] + (second >= 0 && conflict[second]) < conflicts[bin]) continue;
       } else {
-        double left = sums[bin].device_time + graph.units[unit].device_time + WorkBetween();
+        double left = sums[bin].device_time + work[unit] + WorkBetween();
         for (int u : {first, second})
-          if (u >= 0) left -= graph.units[u].device_time;
+          if (u >= 0) left -= work[u];
         if (left > MostWork(bin)) continue;
       }
       if (Place(bin, first, second)) return true;
@@ -182,12 +179,11 @@ struct Packer : UnitBins {
       if (from < 0) continue;
       int other = Pick(Units()), to = bin_of[other];
       if (to < 0 || to == from) continue;
-      double a = graph.units[unit].device_time, b = graph.units[other].device_time;
+      double a = work[unit], b = work[other];
       double room = MostWork(to) - sums[to].device_time - a;
       if (room >= 0) {
         Take(unit);
         bool fits = LoadWith(to, unit) <= most, keeps = fits && KeepsOrder(unit, to);
-        if (fits && !keeps) FindFar(unit), fits = !far[to];
         Put(unit, fits ? to : from);
         if (!fits || keeps || Order()) continue;
         Take(unit);
@@ -211,14 +207,14 @@ struct Packer : UnitBins {
     hard.assign(Units(), 1), conflict.assign(Units(), 0);
     for (int b = 0; b < Bins(); ++b)
       while (Load(b) > most && !members[b].empty()) {
-        int best = members[b][0];
+        int best = -1;
         double over = (Load(b) - most) * MostWork(b) / most;
         auto better = [&](int u, int v) {
-          double a = graph.units[u].device_time, c = graph.units[v].device_time;
+          double a = work[u], c = work[v];
           return (a >= over) != (c >= over) ? a >= over : a >= over ? a < c : a > c;
         };
         for (int u : members[b])
-          if (better(u, best)) best = u;
+          if (!Within(u, b) && (best < 0 || better(u, best))) best = u;
         Take(best);
       }
     out.clear();
@@ -226,14 +222,36 @@ struct Packer : UnitBins {
       if (bin_of[u] < 0) out.push_back(u);
     Order();
     std::stable_sort(out.begin(), out.end(), [&](int a, int b) {
-      return graph.units[a].device_time < graph.units[b].device_time;
+      return work[a] < work[b];
     });
+  }
+
+  // What could not be placed has drifted far from the best: back to that, but to other units first.
+  void Restore(const std::vector<int>& bins, const std::vector<int>& left) {
+    for (int u = 0; u < Units(); ++u)
+      if (bin_of[u] >= 0 && bin_of[u] != bins[u]) Take(u);
+    for (int u = 0; u < Units(); ++u)
+      if (bin_of[u] < 0 && bins[u] >= 0) Put(u, bins[u]);
+    out = left;
+    std::rotate(out.begin(), out.begin() + Pick(out.size()), out.end());
+    Order();
   }
 
   // Empty where the steps did not suffice.
   StagedUnits Reach(double target) {
     Lower(target);
+    std::vector<int> best_bins, best_out;  // where least work was out
+    double least = kInfinity;
+    const int64_t patience = steps / kReturns;
+    int64_t since = steps;
     while (!out.empty() && steps > 0) {
+      double left = 0;
+      for (int u : out) left += work[u];
+      if (left < least) least = left, best_bins = bin_of, best_out = out, since = steps;
+      if (since - steps > patience) {
+        Restore(best_bins, best_out);
+        since = steps;
+      }
       steps -= 16 + (Bins() + Units()) / 4;
       if (Fit()) continue;
       ++hard[out.back()];
@@ -254,37 +272,36 @@ struct Packer : UnitBins {
 }  // namespace
 
 StagedUnits PackedStages(const PartitionProblem& problem, const UnitGraph& graph, double bound,
-                         double below, const std::vector<int>& start, int64_t& steps) {
+                         double below, const StagedUnits& start, int64_t& steps) {
   int units = static_cast<int>(graph.units.size());
-  Packer packer(problem, graph, FastestDevices(problem, units), steps);
+  Packer packer(problem, graph, BinsOf(problem, units, start), steps);
   StagedUnits best;
-  double reached = kInfinity, largest = 0, fastest = 0;
+  double largest = 0, fastest = 0;
   for (const Unit& unit : graph.units) largest = std::max(largest, unit.device_time);
   for (const StageOption& bin : packer.options)
     fastest = std::max(fastest, problem.devices[bin.device_class].speed);
-  if (!start.empty() && *std::max_element(start.begin(), start.end()) < packer.Bins()) {
-    for (int u = 0; u < units; ++u)
-      if (start[u] >= 0) packer.Put(u, start[u]);
-    int64_t kept = steps * 3 / 4;
-    steps -= kept;
-    best = packer.Reach(bound * kClosest);
-    steps += kept;
-    if (!best.options.empty()) return best;
-  }
-  // Stages packed tightly at once turn out best; where that takes too long, with more room first.
-  int64_t later = steps * 3 / 4;
-  steps -= later;
-  for (double target : {1.05, 1.5, 1.2, 1.1, 1.05, 1.02, 1.015, 1.0125, kClosest}) {
-    if (target >= reached || below <= bound * target) continue;
-    if (largest > bound * target * fastest) continue;  // it fits nowhere
+  for (int u = 0; u < units && !start.options.empty(); ++u)
+    if (start.stage_of[u] >= 0) packer.Put(u, start.stage_of[u]);
+  // What suffices of a share of the steps.
+  auto reach = [&](double target, double share) {
+    const auto later = static_cast<int64_t>((1 - share) * static_cast<double>(steps));
+    steps -= later;
     StagedUnits packed = packer.Reach(bound * target);
-    bool tight = later > 0;
-    steps += later, later = 0;
-    if (packed.options.empty() && tight) continue;
-    if (packed.options.empty()) break;
-    best = packed, reached = target;
+    steps += later;
+    if (!packed.options.empty()) best = packed;
+    return !packed.options.empty();
+  };
+  // Stages packed tightly at once turn out best; where that takes too long, they get more room, and
+  // less and less again once all units are in one.
+  double reached = kInfinity;
+  for (double target : {1.01, 1.05, 1.5, 1.2, 1.1, 1.05, 1.03, 1.02, 1.015, 1.0125, 1.01}) {
+    if (target >= reached || below <= bound * target) continue;
+    if (target == 1.01 && reached == kInfinity && start.options.empty()) continue;
+    if (largest > bound * target * fastest) continue;  // it fits nowhere
+    const bool tight = reached == kInfinity && target < 1.5;
+    if (reach(target, tight ? 0.4 : 1)) reached = target;
+    if (reached > target && !tight) break;
   }
-  steps += later;
   return best;
 }
 

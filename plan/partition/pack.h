@@ -11,10 +11,11 @@ inline constexpr int kPackTicks = 4;  // of a step of PackedStages
 // those that have been the easiest to place, with what lies between it and the stage's others
 // (after Nagata, Bräysy, "A powerful route minimization heuristic for the vehicle routing problem
 // with time windows", 2009). Memory counts as of the place that each stage has in their order.
-// `start`: the stage of each unit to begin with, -1 for those in none; empty: all are in none.
+// `start`: stages to begin with, perhaps not all; units that are in none of them have stage -1. No
+// options: all units are in none.
 // Returns the stages in their order, perhaps fewer than the problem's; no options where nothing
 // under `below` was found with `steps`, which are counted down. Deterministic.
 StagedUnits PackedStages(const PartitionProblem& problem, const UnitGraph& graph, double bound,
-                         double below, const std::vector<int>& start, int64_t& steps);
+                         double below, const StagedUnits& start, int64_t& steps);
 
 }  // namespace pipewright

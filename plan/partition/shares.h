@@ -19,7 +19,7 @@ inline constexpr double kBalance = 0.02;  // moves and exchanges between stages,
 inline constexpr double kNearby = 0.15;   // exact searches near the cuts, each
 
 // Of what is left, where devices are unequal.
-inline constexpr double kPackUneven = 0.5;   // stages packed on the devices as they are
+inline constexpr double kPackUneven = 0.65;  // stages packed on the devices as they are
 inline constexpr double kEqual = 0.45;       // the search on devices as fast as they are on average
 inline constexpr double kFirstTurn = 0.7;    // searches with the devices in an order: the first
 inline constexpr double kOtherTurn = 0.5;    // and each other

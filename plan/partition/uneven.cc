@@ -4,6 +4,7 @@
 #include <tuple>
 
 #include "plan/partition/exact.h"
+#include "plan/partition/fill.h"
 #include "plan/partition/pack.h"
 #include "plan/partition/refine.h"
 #include "plan/partition/shares.h"
@@ -11,6 +12,8 @@
 namespace pipewright {
 
 namespace {
+
+constexpr size_t kFilled = 20;  // fillings that are kept
 
 // Which class each stage may have at a load of at most `most`, as a matching that grows by paths on
 // which stages change classes.
@@ -146,9 +149,16 @@ static StagedUnits PackedUneven(const PartitionProblem& problem, const UnitGraph
   std::optional<Coarser> tied = TiedUnits(problem, graph, bound);
   if (!tied) return packed;
   auto own = static_cast<int64_t>(share::kPackUneven * static_cast<double>(ticks));
-  int64_t steps = own / kPackTicks, all = steps;
-  packed = PackedStages(problem, tied->graph, bound, kInfinity, {}, steps);
-  ticks -= (all - steps) * kPackTicks;
+  int64_t all = own, steps = own / kFillTicks / 2, given = steps;
+  packed = FilledStages(problem, tied->graph, 1.01 * bound, kFilled, steps);
+  own -= (given - steps) * kFillTicks;
+  if (packed.options.empty() ||
+      std::count(packed.stage_of.begin(), packed.stage_of.end(), -1) > 0) {
+    given = steps = own / kPackTicks;
+    packed = PackedStages(problem, tied->graph, bound, kInfinity, {}, steps);
+    own -= (given - steps) * kPackTicks;
+  }
+  ticks -= all - own;
   if (problem.stages > 0 && static_cast<int>(packed.options.size()) != problem.stages) return {};
   std::vector<int> stage_of;
   for (int group : tied->group_of)

@@ -2,6 +2,7 @@
 #pragma once
 #include <algorithm>
 #include <cmath>
+#include <span>
 #include <utility>
 
 #include "plan/partition/bits.h"
@@ -15,14 +16,19 @@ struct UnitBins {
   const std::vector<StageOption> options;  // of each bin
   int64_t& steps;                          // counted down
   std::vector<int> bin_of;                 // of each unit; -1: it is in none
+  std::vector<double> work;                // of each unit
   std::vector<std::vector<int>> members;
   std::vector<StageSums> sums;
   std::vector<int> inside;  // of each bin and net: units
   // All units before and after each unit, and each bin's.
   std::vector<Bits> before, after, before_bin, after_bin;
-  // Groups are bins, and units that are in none: `queue` after Sort, `far` after FindFar.
-  std::vector<int> queue, waiting;
-  std::vector<char> far, reached;
+  // Groups are bins, and units that are in none. `queue` after Sort and Order: all in an order.
+  std::vector<int> group_of, queue, waiting;
+  std::vector<int> edges;       // of all units: those after each, then those before each
+  std::vector<size_t> first;    // of each unit in `edges`, then of each once more
+  std::vector<uint64_t> ways;   // after FindWays, of each group: those after it, then those before
+  std::vector<uint64_t> far;    // after FindFar
+  bool sorted = false, known = false;  // whether `queue`, and `ways`, are those of the bins now
   std::vector<int> between;  // after FindBetween
   const bool placed;        // whether memory depends on what comes after a stage
   std::vector<int> behind;  // bins after each, as of the last Order
@@ -42,11 +48,24 @@ struct UnitBins {
       for (int v : graph.previous[u]) Unite(before[u], before[v]), Insert(before[u], v);
     for (int u = Units(); u-- > 0;)
       for (int v : graph.next[u]) Unite(after[u], after[v]), Insert(after[u], v);
+    for (const auto* lists : {&graph.next, &graph.previous})
+      for (const auto& list : *lists) {
+        first.push_back(edges.size());
+        edges.insert(edges.end(), list.begin(), list.end());
+      }
+    first.push_back(edges.size());
+    for (int u = 0; u < Units(); ++u) group_of.push_back(Bins() + u);
+    for (const Unit& unit : graph.units) work.push_back(unit.device_time);
   }
 
   int Bins() const { return static_cast<int>(options.size()); }
   int Units() const { return static_cast<int>(graph.units.size()); }
-  int GroupOf(int unit) const { return bin_of[unit] < 0 ? Bins() + unit : bin_of[unit]; }
+  size_t Words() const { return (static_cast<size_t>(Bins() + Units()) + 63) / 64; }
+  // The units after, or before, a unit.
+  std::span<const int> Next(int unit, bool backward = false) const {
+    size_t at = static_cast<size_t>(unit + (backward ? Units() : 0));
+    return {edges.data() + first[at], first[at + 1] - first[at]};
+  }
 
   // `keep`: whether the bin's counts change as well.
   void Change(StageSums& of, int bin, int unit, int sign, bool keep) {
@@ -76,7 +95,8 @@ struct UnitBins {
     Unite(after_bin[bin], after[unit]), Unite(before_bin[bin], before[unit]);
     Change(sums[bin], bin, unit, 1, true);
     members[bin].push_back(unit);
-    bin_of[unit] = bin;
+    bin_of[unit] = group_of[unit] = bin;
+    sorted = known = false;
   }
 
   void Take(int unit) {
@@ -86,7 +106,8 @@ struct UnitBins {
     list.erase(std::find(list.begin(), list.end(), unit));
     if (list.empty()) sums[bin] = StageSums();
     SetEnds(bin, -1, -1, after_bin[bin], before_bin[bin]);
-    bin_of[unit] = -1;
+    bin_of[unit] = -1, group_of[unit] = Bins() + unit;
+    sorted = known = false;
   }
 
   double Load(int bin, const StageSums& of) const {
@@ -134,12 +155,10 @@ struct UnitBins {
         if (queue[i] < Bins()) behind[queue[i]] = bins++;
       return true;
     }
-    waiting.assign(Bins() + Units(), 0);
-    queue.clear();
+    sorted = false;
+    CountWaiting();
     next_bins.clear();
     int bins = 0, units = 0, done = 0;
-    for (int u = 0; u < Units(); ++u)
-      for (int v : graph.next[u]) waiting[GroupOf(v)] += GroupOf(u) != GroupOf(v);
     auto offer = [&](int group) {
       if (group >= Bins()) return queue.push_back(group);
       next_bins.push_back({MostBehind(group), group});
@@ -154,10 +173,10 @@ struct UnitBins {
       if (bin_of[u] < 0 && waiting[Bins() + u] == 0) offer(Bins() + u);
     }
     auto leave = [&](int u, int from) {
-      for (int v : graph.next[u])
-        if (int to = GroupOf(v); to != from && --waiting[to] == 0) offer(to);
+      for (int v : Next(u))
+        if (int to = group_of[v]; to != from && --waiting[to] == 0) offer(to);
     };
-    steps -= 4 * Units() + 8 * Bins();
+    steps -= 3 * Units() + 6 * Bins();
     for (size_t i = 0; i < queue.size() || !next_bins.empty(); ++i) {
       if (i == queue.size()) {
         auto [most, bin] = next_bins.front();
@@ -176,26 +195,37 @@ struct UnitBins {
     if (static_cast<int>(queue.size()) != bins + units) return false;
     for (int group : queue)
       if (group < Bins()) behind[group] = --bins;
-    return true;
+    return sorted = true;
+  }
+
+  // Whether ways lead from units of the bin to the unit, and from it to others of them.
+  bool Within(int unit, int bin) const {
+    return pipewright::Has(after_bin[bin], unit) && pipewright::Has(before_bin[bin], unit);
   }
 
   // Whether the bins' order as it was still holds with the unit in the bin, which others are in.
   bool KeepsOrder(int unit, int bin) const {
     bool keeps = true;
-    for (int v : graph.previous[unit])
+    for (int v : Next(unit, true))
       keeps = keeps && bin_of[v] >= 0 && behind[bin_of[v]] >= behind[bin];
-    for (int v : graph.next[unit])
+    for (int v : Next(unit))
       keeps = keeps && bin_of[v] >= 0 && behind[bin_of[v]] <= behind[bin];
     return keeps;
   }
 
-  // Groups in a topological order, in `queue`; false: there is a cycle.
-  bool Sort() {
+  // Empties the queue and counts for each group the edges from others.
+  void CountWaiting() {
     waiting.assign(Bins() + Units(), 0);
     queue.clear();
-    int groups = 0;
     for (int u = 0; u < Units(); ++u)
-      for (int v : graph.next[u]) waiting[GroupOf(v)] += GroupOf(u) != GroupOf(v);
+      for (int v : Next(u)) waiting[group_of[v]] += group_of[u] != group_of[v];
+  }
+
+  // Groups in a topological order, in `queue`; false: there is a cycle.
+  bool Sort() {
+    if (sorted) return true;
+    CountWaiting();
+    int groups = 0;
     for (int b = 0; b < Bins(); ++b) {
       groups += !members[b].empty();
       if (!members[b].empty() && waiting[b] == 0) queue.push_back(b);
@@ -205,8 +235,8 @@ struct UnitBins {
       if (bin_of[u] < 0 && waiting[Bins() + u] == 0) queue.push_back(Bins() + u);
     }
     auto leave = [&](int u, int from) {
-      for (int v : graph.next[u])
-        if (int to = GroupOf(v); to != from && --waiting[to] == 0) queue.push_back(to);
+      for (int v : Next(u))
+        if (int to = group_of[v]; to != from && --waiting[to] == 0) queue.push_back(to);
     };
     for (size_t i = 0; i < queue.size(); ++i) {
       int from = queue[i];
@@ -216,43 +246,67 @@ struct UnitBins {
         for (int u : members[from]) leave(u, from);
       }
     }
-    steps -= 4 * Units();
-    return static_cast<int>(queue.size()) == groups;
+    steps -= 3 * Units();
+    return sorted = static_cast<int>(queue.size()) == groups;
   }
 
-  // Marks the groups to which a way of several steps leads from the unit, which is in no bin.
-  void MarkFar(int unit, const std::vector<std::vector<int>>& next) {
-    reached.assign(Bins() + Units(), 0);
-    queue.clear();
-    auto leave = [&](int u, bool first) {
-      for (int v : next[u]) {
-        int to = GroupOf(v);
-        if (!first) far[to] = 1;
-        if (reached[to]) continue;
-        reached[to] = 1;
-        queue.push_back(to);
+  uint64_t* WaysOf(int group, bool backward) {
+    return &ways[(static_cast<size_t>(group) + (backward ? Bins() + Units() : 0)) * Words()];
+  }
+  static bool Has(const uint64_t* set, int i) { return set[i >> 6] >> (i & 63) & 1; }
+
+  // To which groups ways lead from each, and from which to it.
+  void FindWays() {
+    if (known) return;
+    known = true;
+    Sort();
+    const size_t words = Words();
+    ways.assign(2 * words * (Bins() + Units()), 0);
+    for (bool backward : {false, true})
+      for (size_t i = 0; i < queue.size(); ++i) {
+        const int from = queue[backward ? i : queue.size() - 1 - i];
+        uint64_t* set = WaysOf(from, backward);
+        auto add = [&](int u) {
+          for (int v : Next(u, backward)) {
+            const int to = group_of[v];
+            if (to == from || Has(set, to)) continue;
+            const uint64_t* other = WaysOf(to, backward);
+            for (size_t w = 0; w < words; ++w) set[w] |= other[w];
+            set[to >> 6] |= uint64_t{1} << (to & 63);
+          }
+        };
+        if (from >= Bins()) {
+          add(from - Bins());
+        } else {
+          for (int u : members[from]) add(u);
+        }
       }
-    };
-    leave(unit, true);
-    for (size_t i = 0; i < queue.size(); ++i) {
-      int from = queue[i];
-      // What leads from a group to itself is no way.
-      char was = far[from];
-      if (from >= Bins()) {
-        leave(from - Bins(), false);
-      } else {
-        for (int u : members[from]) leave(u, false);
-      }
-      far[from] = was;
-    }
-    steps -= 3 * static_cast<int64_t>(queue.size()) + Units() / 8;
+    steps -= 6 * Units();
   }
 
-  // Afterwards far[bin]: with the unit in it there would be a cycle.
+  // Afterwards Far(group): a way of several steps leads from the unit, which is in no bin, to the
+  // group, or from that to it: with both as one there would be a cycle.
   void FindFar(int unit) {
-    far.assign(Bins() + Units(), 0);
-    MarkFar(unit, graph.next);
-    MarkFar(unit, graph.previous);
+    FindWays();
+    far.assign(Words(), 0);
+    for (bool backward : {false, true})
+      for (int v : Next(unit, backward)) {
+        const uint64_t* set = WaysOf(group_of[v], backward);
+        for (size_t w = 0; w < far.size(); ++w) far[w] |= set[w];
+      }
+    steps -= 4;
+  }
+  bool Far(int group) const { return Has(far.data(), group); }
+
+  // Whether a way leads from the unit, which is in no bin, through other groups to `member` of the
+  // bin, or back. After FindWays.
+  bool Conflict(int unit, int bin, int member) {
+    for (bool backward : {false, true}) {
+      const uint64_t* set = WaysOf(Bins() + unit, backward);
+      for (int v : Next(member, !backward))
+        if (group_of[v] != bin && Has(set, group_of[v])) return true;
+    }
+    return false;
   }
 
   // What lies between the unit and those of the bin but two, and in neither: it has to come along.
@@ -274,9 +328,9 @@ struct UnitBins {
   }
 
   double WorkBetween() const {
-    double work = 0;
-    for (int v : between) work += graph.units[v].device_time;
-    return work;
+    double sum = 0;
+    for (int v : between) sum += work[v];
+    return sum;
   }
 };
 

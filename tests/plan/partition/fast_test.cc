@@ -22,8 +22,10 @@ struct Planted {
   PartitionResult stages;
 };
 
-// `unlike`: each stage does as much as the device of its own speed that it is planted for.
-Planted Plant(int stages, int per_stage, int width, unsigned seed, bool unlike = false) {
+// `unlike`: each stage does as much as the device of its own speed that it is planted for. `links`:
+// values from each stage to the next.
+Planted Plant(int stages, int per_stage, int width, unsigned seed, bool unlike = false,
+              int links = 2) {
   std::mt19937 random(seed);
   auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
   auto share = [&] { return below(1000) / 1000.0; };
@@ -42,7 +44,7 @@ Planted Plant(int stages, int per_stage, int width, unsigned seed, bool unlike =
       for (int k = 0; k < 2 && layer > 0; ++k)
         edges.insert({first + (layer - 1) * width + below(width), first + i});
     }
-    for (int k = 0; k < 2 && s > 0; ++k) {
+    for (int k = 0; k < links && s > 0; ++k) {
       int from = first - per_stage + below(per_stage);
       out[from] = 0.0005;
       edges.insert({from, first + below(per_stage)});
@@ -102,6 +104,17 @@ TEST(FastPartition, FindsPlantedStages) {
       EXPECT_LE(result.objective, planted.load * 1.01)
           << c.stages << " stages, width " << c.width << ", seed " << seed;
       EXPECT_LE(result.lower_bound, planted.load * (1 + 1e-9));
+    }
+}
+
+// Values between stages cut them into smaller pieces, which have to be put together again.
+TEST(FastPartition, FindsPlantedStagesOfSmallerPieces) {
+  for (int stages : {64, 128})
+    for (unsigned seed = 0; seed < 3; ++seed) {
+      Planted planted = Plant(stages, 1984 / stages, 2, seed, false, 4);
+      PartitionResult result = SolvePartition(planted.problem, {false});
+      ASSERT_EQ(CheckPartition(planted.problem, result), "");
+      EXPECT_LE(result.objective, planted.load * 1.01) << stages << " stages, seed " << seed;
     }
 }
 
