@@ -97,6 +97,13 @@ std::string CheckpointName(int64_t step) {
 
 std::string ShardName(int module) { return "module" + std::to_string(module) + ".safetensors"; }
 
+static bool IsShardName(std::string name) {
+  for (const std::string_view end : {".safetensors", ".state"})
+    if (name.ends_with(end)) name.resize(name.size() - end.size());
+  return name.starts_with("module") && name.size() > 6 &&
+         name.find_first_not_of("0123456789", 6) == std::string::npos;
+}
+
 std::string StateFileOf(const std::string& weights_file) {
   return weights_file.substr(0, weights_file.rfind('.')) + ".state.safetensors";
 }
@@ -209,8 +216,16 @@ size_t VerifyRunCheckpoint(const std::string& path) {
   const fs::path folder = is_folder ? fs::path(path) : fs::path(path).parent_path();
   if (!Complete(folder) && !(is_folder && !ListCheckpoints(path).empty())) return 0;
   const std::string name = fs::path(path).filename().string();
-  const RunCheckpoint checkpoint = ReadRunCheckpoint(folder.string());
-  if (!is_folder && name != kIndex && name != kDescription) {
+  const bool alone = !is_folder && name != kIndex && name != kDescription;
+  RunCheckpoint checkpoint;
+  try {
+    checkpoint = ReadRunCheckpoint(folder.string());
+  } catch (const Error&) {
+    if (alone && !IsShardName(name)) return 0;  // a damaged checkpoint says nothing of it
+    throw;
+  }
+  if (alone) {
+    if (!checkpoint.files.count(name)) return 0;  // it only lies there
     VerifyShard(checkpoint, name);
     return 1;
   }

@@ -53,7 +53,8 @@ RunCheckpoint ReadRunCheckpoint(const std::string& path);
 void VerifyShard(const RunCheckpoint& checkpoint, const std::string& file);
 
 // How many files were found as they were written: all of what ReadRunCheckpoint takes, or of the
-// checkpoint whose index `path` is, or a shard alone. 0: `path` is none of a run. Throws Error.
+// checkpoint whose index `path` is, or a shard alone. 0: `path` is none of a run, or a file that
+// only lies beside one. Throws Error.
 size_t VerifyRunCheckpoint(const std::string& path);
 
 // Complete checkpoints in `folder`: the one that `latest` names, then the others, newest first.

@@ -183,6 +183,21 @@ TEST(RunCheckpoint, NamesDamagedDescriptionsAndIndexes) {
   EXPECT_THROW(ReadRunCheckpoint(folder), Error);
 }
 
+TEST(RunCheckpoint, SaysNothingOfFilesThatLieBesideIt) {
+  std::string folder = Fresh("checkpoints");
+  Commit(folder, 1, "content");
+  folder += "/step-00000001";
+  for (const char* name : {"/merged.safetensors", "/module9.safetensors"}) {
+    WriteFile(folder + name, "other");
+    EXPECT_EQ(VerifyRunCheckpoint(folder + name), 0u);
+  }
+  EXPECT_EQ(VerifyRunCheckpoint(folder + "/module0.safetensors"), 1u);
+  WriteFile(folder + "/checkpoint.json", "{}");
+  EXPECT_EQ(VerifyRunCheckpoint(folder + "/merged.safetensors"), 0u);
+  EXPECT_THROW(VerifyRunCheckpoint(folder + "/module0.safetensors"), Error);
+  EXPECT_THROW(VerifyRunCheckpoint(folder), Error);
+}
+
 TEST(RunCheckpoint, TellsWhatLatestNames) {
   std::string folder = Fresh("checkpoints");
   Commit(folder, 1, "content");
