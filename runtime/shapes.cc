@@ -201,8 +201,16 @@ std::vector<TensorSpec> InferShapes(const std::string& package, const Manifest& 
   for (size_t i = 0; i < inputs.size(); ++i) specs[manifest.inputs[i]] = inputs[i];
   try {
     return Infer({package, manifest}, specs, symbols);
-  } catch (const TrialError&) {  // code may refuse zeros: singular matrices, empty masks, asserts
-    return Infer(RealTrial(package, manifest, specs), specs, symbols);
+  } catch (const TrialError& zeros) {  // code may refuse them: singular matrices, empty masks
+    Trial real = RealTrial(package, manifest, specs);
+    const bool samples = real.samples;
+    try {
+      return Infer(std::move(real), specs, symbols);
+    } catch (const TrialError& made_up) {
+      // A module before refuses what was made up, and got by with zeros: no fault of its own.
+      if (!samples && made_up.module < zeros.module) throw zeros;
+      throw;
+    }
   }
 }
 

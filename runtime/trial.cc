@@ -50,6 +50,7 @@ Trial RealTrial(const std::string& package, const Manifest& manifest,
   std::unique_ptr<SafetensorsFile> file;
   if (std::filesystem::exists(package + kSamples)) {
     file = std::make_unique<SafetensorsFile>(package + kSamples);
+    trial.samples = true;
     trial.on = "the samples in " + package + kSamples;
   }
   at::Generator generator = at::detail::createCPUGenerator(0);
@@ -69,7 +70,7 @@ Trial RealTrial(const std::string& package, const Manifest& manifest,
 
 static std::string Cure(const Trial& trial) {
   std::string cure;
-  if (trial.on == "made-up numbers") {
+  if (!trial.samples) {
     std::vector<std::string> names;
     for (int id : trial.manifest.inputs) names.push_back(trial.manifest.values[id].name);
     cure = "where it is the values that it refuses, write some that it takes to " + trial.package +
@@ -117,7 +118,7 @@ void Try(Trial& trial, int index, std::vector<TensorSpec>& specs, bool set_specs
       sizes.push_back(manifest.values[id].name + " " +
                       c10::str(at::IntArrayRef(specs[id].sizes)));
     throw TrialError(
-        (blame.empty() ? "" : blame + "\n") + code,
+        index, (blame.empty() ? "" : blame + "\n") + code,
         "fails on " + trial.on + " of the sizes " + Join(sizes, ", ") + "\n" + e.what(),
         Cure(trial));
   }

@@ -23,7 +23,10 @@ at::Tensor MadeUp(const TensorSpec& spec, at::Generator generator);
 // A module that failed on the values it was given.
 class TrialError : public Error {
  public:
-  using Error::Error;
+  TrialError(int module, const std::string& where, const std::string& what,
+             const std::string& cure)
+      : Error(where, what, cure), module(module) {}
+  int module;
 };
 
 struct Trial {
@@ -32,6 +35,7 @@ struct Trial {
   // false: single modules, on zeros, their weights zeros too: nothing is read. true: all modules
   // in order, with the package's weights, on PACKAGE/samples.safetensors, else on made-up numbers.
   bool real = false;
+  bool samples = false;                 // those in the package
   std::string on = "zeros";             // for messages
   std::map<int, c10::IValue> values{};  // by id: scalars; where `real`, also tensors
 };

@@ -201,6 +201,22 @@ TEST(Shapes, AnewFromTheFirstEditedModuleOn) {
   EXPECT_EQ(specs[2].sizes, (std::vector<int64_t>{3}));
 }
 
+// Zeros find the fault; the numbers made up after it do not even come to its place.
+TEST(Shapes, AModuleThatRefusesMadeUpNumbersHidesNoFaultBehindIt) {
+  const std::string picky = Changed(kScale, "    return", R"(    if bool(torch.gt(torch.max(x), 0.)):
+      raise AssertionError("picky")
+    return)");
+  try {
+    Shapes(Package(picky, Changed(kSum, "[1]", "[7]")), 5);
+    FAIL() << "accepted";
+  } catch (const Error& e) {
+    const std::string what = e.what();
+    EXPECT_NE(what.find("module1.py: fails on zeros"), std::string::npos) << what;
+    EXPECT_NE(what.find("/samples.safetensors, a tensor for each input (x)"), std::string::npos)
+        << what;
+  }
+}
+
 TEST(Shapes, CacheKeepsTheLastUsed) {
   Manifest manifest = Example();
   ShapeCache cache(Package(kScale), manifest, 2);
