@@ -14,6 +14,7 @@
 #include "compiler/emit/weight_file.h"
 #include "plan/conf.h"
 #include "plan/error.h"
+#include "plan/json.h"
 #include "plan/text.h"
 
 namespace pipewright {
@@ -38,6 +39,17 @@ std::map<std::string, std::string> Confs(int modules, int ranks) {
 bool IsPackage(const fs::path& folder) {
   return fs::is_directory(folder) && fs::is_regular_file(folder / "manifest.json") &&
          fs::is_directory(folder / "modules");
+}
+
+// Other projects have a manifest.json and modules too.
+bool SaysSo(const fs::path& folder) {
+  try {
+    const Json manifest = ReadJson((folder / "manifest.json").string());
+    return manifest.is_object() && manifest.contains("format") &&
+           manifest["format"] == "pipewright package";
+  } catch (const Error&) {
+    return false;
+  }
 }
 
 // A file of the package that is not as it was compiled, or that was added; "" if there is none.
@@ -81,10 +93,14 @@ void KeepSamples(const fs::path& old, const std::string& temporary, const Manife
       for (int id : of.inputs) names.push_back(of.values[id].name);
       return names;
     };
-    if (inputs(ReadManifest(old.string())) == inputs(manifest))
-      fs::copy_file(old / samples, temporary / samples);
+    if (inputs(ReadManifest(old.string())) != inputs(manifest)) return;
   } catch (const Error&) {  // of another version, or edited
+    return;
   }
+  std::error_code error;
+  if (!fs::copy_file(old / samples, temporary / samples, error))
+    throw Error((old / samples).string(), "cannot be kept: " + error.message(),
+                "remove it, or move it away");
 }
 
 // What `profile` has measured is still true of the package that takes the place of `old`, where
@@ -110,10 +126,15 @@ fs::path OutputOf(const PackageOptions& options) {
   return output.has_filename() ? output : output.parent_path();
 }
 
+// Wherever links lead, also where nothing is there yet.
+fs::path Whole(const fs::path& path) {
+  std::error_code none;
+  return fs::weakly_canonical(fs::absolute(path, none), none);
+}
+
 // Whether `path` is `folder` or lies in it, wherever links lead.
 bool LiesIn(const fs::path& path, const fs::path& folder) {
-  std::error_code none;
-  const fs::path whole = fs::weakly_canonical(path, none), of = fs::weakly_canonical(folder, none);
+  const fs::path whole = Whole(path), of = Whole(folder);
   return !of.empty() && std::mismatch(of.begin(), of.end(), whole.begin(), whole.end()).first ==
                             of.end();
 }
@@ -128,10 +149,10 @@ void CheckPlace(const fs::path& output, const std::vector<std::string>& read) {
                   folder ? "holds " + file + ", which is read: it would be gone"
                          : "is what is read",
                   "choose another output");
-  fs::path above = fs::weakly_canonical(output, none);
+  fs::path above = Whole(output);
   while (above.has_relative_path()) {
     above = above.parent_path();
-    if (IsPackage(above))
+    if (IsPackage(above) && SaysSo(above))
       throw Error(output.string(), "lies in the package " + above.string(),
                   "choose an output beside it: a package is replaced as a whole");
   }

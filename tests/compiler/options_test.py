@@ -1,5 +1,6 @@
 """The options of `pipewright compile`: weights from elsewhere, dtypes, operators, where to cut."""
 import json
+import subprocess
 
 import torch
 import torch.nn as nn
@@ -234,6 +235,20 @@ class Options(CompilerTest):
                 self.assertIn(part, result.stderr)
                 self.assertRegex(result.stderr, "choose an|name a folder")
                 self.assertTrue(given.exists())
+
+    def test_places_in_and_beside_packages(self):
+        model = self.exported()
+        self.compiled()
+        package = self.at / "model.pkg"
+        compiler = [BUILD / "pipewright", "compile", model, "-o", "inner"]
+        result = subprocess.run(compiler, cwd=package / "modules", capture_output=True, text=True)
+        self.assertIn("lies in the package", result.stderr)
+        project = self.at / "project"
+        (project / "modules").mkdir(parents=True)
+        for text in ("{}", "[1]", "no JSON"):
+            (project / "manifest.json").write_text(text)
+            result = call("pipewright", "compile", model, "-o", project / "own.pkg")
+            self.assertEqual(result.returncode, 0, result.stderr)
 
     def test_explain(self):
         self.exported()

@@ -84,6 +84,11 @@ class Trial(Case):
         # They are the user's: compiled again, the package keeps them.
         self.succeed(pipewright("compile", self.path("solve.pt"), "-o", package, "--force"))
         self.assertTrue((package / "samples.safetensors").exists())
+        (package / "samples.safetensors").unlink()
+        (package / "samples.safetensors").mkdir()
+        result = pipewright("compile", self.path("solve.pt"), "-o", package, "--force")
+        self.assert_fails(result, r"picky\.pkg/samples\.safetensors: cannot be kept")
+        (package / "samples.safetensors").rmdir()
         save_file({"x": data["x"]}, package / "samples.safetensors")
         self.edit(package, "    return", "    raise AssertionError(\"never\")\n    return")
         self.assert_fails(self.infer(package), r"fails on the samples in .*picky\.pkg/samples",
