@@ -18,12 +18,18 @@ static bool UnderMpirun() {
 }
 
 void MeasureOnRanks(const ProfileOptions& options, int in_process,
+                    const std::function<void()>& check,
                     const std::function<void(const Profile&, const std::string& source)>& show) {
   KeepFreedMemory();  // as the runs will
   auto work = [&](Transport& transport) {
-    std::string source;
+    std::string source, error;
+    try {
+      if (transport.rank() == 0) check();
+    } catch (const std::exception& e) {
+      error = e.what();
+    }
+    Vote(transport, "opening outputs", error);
     Profile profile = MeasurePackage(options, transport, source);
-    std::string error;
     try {
       if (transport.rank() == 0) show(profile, source);
     } catch (const std::exception& e) {

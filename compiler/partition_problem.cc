@@ -180,7 +180,7 @@ static Profile MeasureHere(const PartitionRequest& request) {
   options.microbatch = request.microbatch;
   options.repeat = request.repeat;
   Profile profile;
-  MeasureOnRanks(options, 1,
+  MeasureOnRanks(options, 1, [] {},
                  [&](const Profile& measured, const std::string&) { profile = measured; });
   return profile;
 #else

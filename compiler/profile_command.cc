@@ -30,15 +30,26 @@ std::string JsonPath(const std::string& path) {
   return std::filesystem::path(path).replace_extension(".json").string();
 }
 
+// What is written; "": the profile is only printed.
+std::string OutputOf(const Request& request) {
+  return request.output.empty() && !request.json ? request.measure.package + "/profile.txt"
+                                                 : request.output;
+}
+
+// Before anything is measured.
+void CheckOutputs(const Request& request) {
+  const std::string output = OutputOf(request);
+  if (output.empty()) return;
+  std::vector<std::string> read =
+      PackageFiles(request.measure.package, ReadManifest(request.measure.package));
+  read.insert(read.end(), {request.measure.input, request.measure.conf, request.trace});
+  CheckWritable(output, read);
+  CheckWritable(JsonPath(output), read);
+}
+
 void Show(const Request& request, const Profile& profile, const std::string& source) {
-  std::string output = request.output.empty() && !request.json
-                           ? request.measure.package + "/profile.txt"
-                           : request.output;
+  const std::string output = OutputOf(request);
   if (!output.empty()) {
-    std::vector<std::string> read =
-        PackageFiles(request.measure.package, ReadManifest(request.measure.package));
-    read.insert(read.end(), {request.measure.input, request.measure.conf, request.trace});
-    CheckWritable(output, read);
     if (!output.ends_with(".json")) WriteFile(output, WriteGraphText(GraphOfProfile(profile)));
     WriteFile(JsonPath(output), WriteProfile(profile));
   }
@@ -64,6 +75,7 @@ Conf ConfOf(const Request& request, const Manifest& manifest) {
 }
 
 void FromTrace(const Request& request) {
+  CheckOutputs(request);
   Manifest manifest = ReadManifest(request.measure.package);
   Conf conf = ConfOf(request, manifest);
   std::string base =
@@ -81,7 +93,7 @@ void FromTrace(const Request& request) {
 void Measure(const Request& request) {
   if (!request.trace.empty()) return FromTrace(request);
   MeasureOnRanks(
-      request.measure, request.in_process,
+      request.measure, request.in_process, [&] { CheckOutputs(request); },
       [&](const Profile& profile, const std::string& source) { Show(request, profile, source); });
 }
 

@@ -37,7 +37,7 @@ Pieces MeasurePieces(const ProfileSplit& wanted, Model model, int depth) {
   options.package = compile.output;
   options.microbatch = wanted.microbatch;
   options.repeat = wanted.repeat;
-  MeasureOnRanks(options, 1,
+  MeasureOnRanks(options, 1, [] {},
                  [&](const Profile& profile, const std::string&) { pieces.profile = profile; });
   return pieces;
 }

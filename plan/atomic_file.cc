@@ -17,7 +17,26 @@ namespace pipewright {
 
 static constexpr size_t kBlock = 2 << 20;
 
+// What is open in this process goes by these names, also where it leads to a file: -1 for others.
+static int OpenAlready(const std::string& path) {
+  if (path == "/dev/stdout") return STDOUT_FILENO;
+  if (path == "/dev/stderr") return STDERR_FILENO;
+  for (const std::string folder : {"/dev/fd/", "/proc/self/fd/"}) {
+    const std::string number = path.starts_with(folder) ? path.substr(folder.size()) : "";
+    if (!number.empty() && number.size() < 6 &&
+        number.find_first_not_of("0123456789") == std::string::npos)
+      return std::stoi(number);
+  }
+  return -1;
+}
+
 AtomicFile::AtomicFile(const std::string& path) : path_(path) {
+  if (const int open_already = OpenAlready(path); open_already >= 0) {
+    std::fflush(stdout);
+    fd_ = fcntl(open_already, F_DUPFD_CLOEXEC, 0);
+    if (fd_ < 0) Fail();
+    return;
+  }
   struct stat there;
   if (stat(path.c_str(), &there) == 0 && !S_ISREG(there.st_mode) && !S_ISDIR(there.st_mode)) {
     fd_ = open(path.c_str(), O_WRONLY | O_CLOEXEC);
@@ -99,21 +118,28 @@ void CreateFolders(const std::string& path) {
   if (error) throw Error(path, "the folder cannot be created: " + error.message());
 }
 
-void CheckWritable(const std::string& path, const std::vector<std::string>& read) {
+void CheckWritable(const std::string& path, const std::vector<std::string>& read, bool in_place) {
   if (path.empty()) throw Error("output", "its name is empty", "name a file");
   std::error_code none;
   for (const std::string& file : read)
     if (!file.empty() && std::filesystem::equivalent(path, file, none))
       throw Error(path, "is read in this run: it would be overwritten", "name another file");
+  auto refuse = [&](const std::string& of) {
+    throw Error(path, "cannot be written: " + of + std::strerror(errno));
+  };
+  if (const int open_already = OpenAlready(path); open_already >= 0) {
+    if (fcntl(open_already, F_GETFD) < 0) refuse("");
+    return;
+  }
+  struct stat there;
+  const bool exists = stat(path.c_str(), &there) == 0;
+  if (exists && S_ISDIR(there.st_mode))
+    throw Error(path, "cannot be written: it is a folder", "name a file");
+  if (exists && access(path.c_str(), W_OK) != 0) refuse("");
+  if (exists && (in_place || !S_ISREG(there.st_mode))) return;
   size_t slash = path.rfind('/');
   std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
-  if (access(folder.c_str(), W_OK | X_OK) != 0)
-    throw Error(path, "cannot be written: folder " + folder + ": " + std::strerror(errno));
-  struct stat there;
-  if (stat(path.c_str(), &there) == 0 && S_ISDIR(there.st_mode))
-    throw Error(path, "cannot be written: it is a folder", "name a file");
-  if (access(path.c_str(), F_OK) == 0 && access(path.c_str(), W_OK) != 0)
-    throw Error(path, std::string("cannot be written: ") + std::strerror(errno));
+  if (access(folder.c_str(), W_OK | X_OK) != 0) refuse("folder " + folder + ": ");
 }
 
 }  // namespace pipewright

@@ -8,9 +8,10 @@ namespace pipewright {
 
 // Writes go to a temporary file in the same folder; Commit syncs it and renames it. Without Commit
 // the temporary file is removed and what was at `path` before stays, also for those who mapped it.
-// What is no file (/dev/null, a pipe) is written to as it is, never replaced. Files are written in
-// blocks of 2 MiB from a multiple of that on: a system's page cache can keep those as huge pages,
-// and to map the file takes a sixth of the time.
+// What is no file (/dev/null, a pipe) is written to as it is, never replaced, and so is what this
+// process has open (/dev/stdout). Files are written in blocks of 2 MiB from a multiple of that on:
+// a system's page cache can keep those as huge pages, and to map the file takes a sixth of the
+// time.
 // All members throw Error naming `path`.
 class AtomicFile {
  public:
@@ -42,7 +43,9 @@ bool RenameOrExchange(const std::string& from, const std::string& to);
 void CreateFolders(const std::string& path);
 
 // Throws Error when `path` could not be written: its folder is missing or refuses; or when it is
-// one of the files that are `read`, which would be lost.
-void CheckWritable(const std::string& path, const std::vector<std::string>& read = {});
+// one of the files that are `read`, which would be lost. `in_place`: a file that is there is not
+// replaced, and its folder may refuse.
+void CheckWritable(const std::string& path, const std::vector<std::string>& read = {},
+                   bool in_place = false);
 
 }  // namespace pipewright

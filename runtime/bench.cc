@@ -7,7 +7,6 @@
 #include <optional>
 
 #include "plan/actions.h"
-#include "plan/atomic_file.h"
 #include "plan/error.h"
 #include "plan/json.h"
 #include "plan/package_files.h"
@@ -137,13 +136,14 @@ void Bench(const BenchOptions& options, Transport& transport) {
         return feed.sampler->Microbatch(input, minibatch, microbatch);
       });
 
-  if (transport.rank() == 0) try {
-      for (const std::string& file : {options.trace, options.costs})
-        if (!file.empty())
-          CheckWritable(file, RunFiles(options.package, session.run.manifest, session.job));
-    } catch (const std::exception& e) {
-      error = e.what();
-    }
+  try {
+    OutputFiles outputs(
+        RunFiles(options.package, session.run.manifest, session.job, {options.conf}));
+    outputs.Add("--trace", options.trace, transport.rank() == 0);
+    outputs.Add("--costs", options.costs, transport.rank() == 0);
+  } catch (const std::exception& e) {
+    error = e.what();
+  }
   Vote(transport, "opening outputs", error);
 
   if (options.on_request) {

@@ -7,7 +7,6 @@
 #include <cstdio>
 #include <limits>
 
-#include "plan/atomic_file.h"
 #include "plan/error.h"
 #include "plan/json.h"
 #include "plan/package_files.h"
@@ -135,11 +134,11 @@ class Generator {
       CheckLogits();
       CheckNumbers();
       CheckOffload(run_.offload_dir, run_.offload_report, transport_);
-      if (transport_.rank() == 0 && !run_.output.empty()) {
-        std::vector<std::string> read = PackageFiles(run_.package, manifest_);
-        read.insert(read.end(), {options_.prompt_file, run_.weights});
-        CheckWritable(run_.output, read);
-      }
+      OutputFiles outputs(RunFiles(
+          run_.package, manifest_, session_.job,
+          {options_.prompt_file, run_.weights, run_.conf, run_.device_map}));
+      outputs.Add("--output", run_.output, transport_.rank() == 0);
+      outputs.Add("--offload-report", run_.offload_report, transport_.rank() == 0);
     } catch (const UsageError&) {
       throw;
     } catch (const std::exception& e) {

@@ -6,7 +6,6 @@
 #include <map>
 #include <set>
 
-#include "plan/atomic_file.h"
 #include "plan/call_text.h"
 #include "plan/dtype.h"
 #include "plan/error.h"
@@ -100,18 +99,17 @@ void Infer(const RunOptions& options, Transport& transport) {
   InputFile feed;
   feed.microbatches = options.microbatches;
   std::map<int, std::vector<at::Tensor>> outputs;  // of this rank, by output
-  auto read = [&] {
-    std::vector<std::string> files = PackageFiles(options.package, session.run.manifest);
-    files.insert(files.end(), {options.input, options.weights});
-    return files;
-  };
   OpenSession(
       session, open, transport,
       [&](int64_t, int microbatch) {
         if (!feed.file) {
           feed.Open(options.input, session.run.manifest);
-          if (transport.rank() == 0)
-            CheckWritable(options.output, read());
+          OutputFiles outputs(
+              RunFiles(options.package, session.run.manifest, session.job,
+                       {options.input, options.weights, options.conf, options.device_map}));
+          if (options.output.empty()) throw Error("output", "its name is empty", "name a file");
+          outputs.Add("--output", options.output, transport.rank() == 0);
+          outputs.Add("--offload-report", options.offload_report, transport.rank() == 0);
         }
         std::vector<TensorSpec> specs;
         for (size_t i = 0; i < feed.inputs.size(); ++i)

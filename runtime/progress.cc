@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 
 #include "plan/error.h"
 #include "plan/size.h"
@@ -64,8 +65,11 @@ static void KeepMetrics(const std::string& path, int64_t steps) {
 Progress::Progress(const Job& job, const char* unit, int64_t first_step)
     : job_(job), unit_(unit), since_(Now()), first_(first_step) {
   if (job.metrics.empty()) return;
-  if (first_step > 0) KeepMetrics(job.metrics, first_step);
-  metrics_.open(job.metrics, first_step > 0 ? std::ios::app : std::ios::trunc);
+  // What leads elsewhere, as a pipe, holds none.
+  std::error_code none;
+  const bool resumed = first_step > 0 && std::filesystem::is_regular_file(job.metrics, none);
+  if (resumed) KeepMetrics(job.metrics, first_step);
+  metrics_.open(job.metrics, resumed ? std::ios::app : std::ios::trunc);
   if (!metrics_) throw Error(job.metrics, std::string("cannot be written: ") + std::strerror(errno));
 }
 

@@ -5,12 +5,9 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <filesystem>
-#include <map>
 #include <numeric>
 #include <utility>
 
-#include "plan/atomic_file.h"
 #include "plan/error.h"
 #include "plan/json.h"
 #include "plan/package_files.h"
@@ -50,6 +47,11 @@ void ReadJobPhase(const RunOptions& options, Session& session, Transport& transp
     error = e.what();
   }
   Vote(transport, "reading", error);
+}
+
+std::vector<std::string> ReadBy(const RunOptions& options, const Session& session) {
+  return RunFiles(options.package, session.run.manifest, session.job,
+                  {options.weights, options.conf, options.device_map});
 }
 
 void PrintStart(const Session& session, const Transport& transport) {
@@ -224,41 +226,26 @@ void Train(const RunOptions& options, Transport& transport) {
         Feed& feed = session.evaluating ? feeds.validation : feeds.training;
         return feed.sampler->Microbatch(input, minibatch, microbatch);
       });
-  auto open_for = [](const std::string& key, auto&& open_it) {
-    try {
-      open_it();
-    } catch (const std::exception& e) {
-      throw Error(key, e.what());
-    }
-  };
   std::string error;
+  const std::string metrics = options.metrics.empty() ? job.path + ": metrics" : "--metrics";
   try {  // not after the last step
-    const std::vector<std::string> read = RunFiles(options.package, session.run.manifest, job);
-    std::map<std::filesystem::path, std::string> outputs;
-    auto check = [&](const std::string& key, const std::string& file) {
-      open_for(key, [&] { CheckWritable(file, read); });
-      auto [other, fresh] = outputs.emplace(std::filesystem::weakly_canonical(file), key);
-      if (!fresh && !file.starts_with("/dev/"))
-        throw Error(key, file + " is where " + other->second + " goes", "name another file");
-    };
-    if (transport.rank() == 0 && !job.save.empty())
-      check(options.save.empty() ? job.path + ": save" : "--save", job.save);
-    if (transport.rank() == 0 && !options.save_gradients.empty())
-      check("--save-gradients", options.save_gradients);
-    if (transport.rank() == 0 && !job.metrics.empty())
-      check(options.metrics.empty() ? job.path + ": metrics" : "--metrics", job.metrics);
+    const bool first = transport.rank() == 0;
+    OutputFiles outputs(ReadBy(options, session));
+    outputs.Add(options.save.empty() ? job.path + ": save" : "--save", job.save, first);
+    outputs.Add("--save-gradients", options.save_gradients, first);
+    // A run that is resumed writes those anew that it goes on from.
+    outputs.Add(metrics, job.metrics, session.stages->has_losses(), resumed.step == 0);
+    outputs.Add("--offload-report", options.offload_report, first);
   } catch (const std::exception& e) {
     error = e.what();
   }
   Vote(transport, "opening outputs", error);
   try {
     if (session.stages->has_losses())
-      open_for(options.metrics.empty() ? job.path + ": metrics" : "--metrics", [&] {
-        progress = std::make_unique<Progress>(job, job.data.tokens.empty() ? "samples" : "tokens",
-                                              resumed.step);
-      });
+      progress = std::make_unique<Progress>(job, job.data.tokens.empty() ? "samples" : "tokens",
+                                            resumed.step);
   } catch (const std::exception& e) {
-    error = e.what();
+    error = metrics + ": " + e.what();
   }
   Vote(transport, "opening outputs", error);
   std::unique_ptr<Checkpointer> checkpointer;
@@ -340,13 +327,6 @@ void Evaluate(const RunOptions& options, Transport& transport) {
   Session session;
   ReadJobPhase(options, session, transport);
   const Job& job = session.job;
-  std::string error;
-  if (transport.rank() == 0 && !options.metrics.empty()) try {
-      CheckWritable(options.metrics, {options.job, options.weights});
-    } catch (const std::exception& e) {
-      error = std::string("--metrics: ") + e.what();
-    }
-  Vote(transport, "opening outputs", error);
   Feed feed;
   SessionOptions open{options.package, options.conf, options.weights};
   open.agreed = AgreedText(options);
@@ -365,6 +345,15 @@ void Evaluate(const RunOptions& options, Transport& transport) {
       [&](int input, int64_t minibatch, int microbatch) {
         return feed.sampler->Microbatch(input, minibatch, microbatch);
       });
+  std::string error;
+  try {
+    OutputFiles outputs(ReadBy(options, session));
+    outputs.Add("--metrics", options.metrics, session.stages->has_losses());
+    outputs.Add("--offload-report", options.offload_report, transport.rank() == 0);
+  } catch (const std::exception& e) {
+    error = e.what();
+  }
+  Vote(transport, "opening outputs", error);
   int64_t steps = options.steps >= 0 ? options.steps : feed.sampler->per_epoch();
   Evaluation evaluation;
   double begin = Now();

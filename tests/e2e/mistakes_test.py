@@ -83,21 +83,58 @@ class Mistakes(Case):
         weights, job = package / "weights/module0.safetensors", self.write_job(token_job(steps=1))
         prompt = self.path("prompt.txt")
         prompt.write_text("A")
-        kept = {path: path.read_bytes() for path in (weights, job, prompt)}
+        data = self.path("data.txt")
+        data.write_bytes(bytes(range(256)))
+        own = self.write_job(token_job(steps=1, data={"tokens": str(data), "dtype": "u8",
+                                                      "sequence_length": LENGTH}), "own.json")
+        conf = self.path("conf.json")
+        conf.write_bytes((package / "conf/mp_conf.json").read_bytes())
+        folder = self.path("weights")
+        folder.mkdir()
+        whole = self.path("weights/model.safetensors")
+        self.succeed(run_ranks(2, "train", package, job, "--save", whole, mpi=False))
+        infer = ("infer", package, "--input", self.path("in.safetensors"))
+        out = self.path("out.safetensors")
+        kept = {path: path.read_bytes()
+                for path in (weights, job, prompt, data, conf, whole, package / "manifest.json",
+                             self.path("in.safetensors"))}
         for command in (("train", package, job, "--metrics", job),
                         ("train", package, job, "--save", weights),
                         ("bench", package, job, "--costs", job, "--steps", 1),
                         ("bench", package, job, "--trace", weights, "--steps", 1),
-                        ("infer", package, "--input", self.path("in.safetensors"), "-o", weights),
+                        ("train", package, job, "--conf", conf, "--save", conf),
+                        ("train", package, job, "--weights", whole, "--save", whole),
+                        ("train", package, job, "--offload-report", job),
+                        ("eval", package, own, "--metrics", data),
+                        ("eval", package, own, "--offload-report", data),
+                        (*infer, "-o", weights),
+                        (*infer, "--weights", folder, "-o", whole),
+                        (*infer, "-o", out, "--offload-report", self.path("in.safetensors")),
+                        ("generate", package, "--prompt-file", prompt, "--offload-report", prompt),
                         ("generate", package, "--prompt-file", prompt, "-o", prompt)):
             result = run_ranks(2, *command, mpi=False)
             self.assert_fails(result, "is read in this run: it would be overwritten")
             for path, content in kept.items():
                 self.assertEqual(path.read_bytes(), content, result.command)
 
+        result = pipewright("profile", package, "-o", package / "manifest.txt")
+        self.assert_fails(result, "manifest.json: is read in this run")
+        self.assertEqual((package / "manifest.json").read_bytes(), kept[package / "manifest.json"])
+        self.assertFalse((package / "manifest.txt").exists())
+        result = run_ranks(2, *infer, "-o", out, "--offload-report", out, mpi=False)
+        self.assert_fails(result, "--offload-report: .*is where --output goes")
+
         job = self.write_job(token_job(steps=1, save="both", metrics="both"))
         self.assert_fails(run_ranks(2, "train", package, job, mpi=False),
                           r"job\.json: metrics: \S*both is where \S*job\.json: save goes")
+
+    def test_metrics_into_a_pipe(self):
+        checkpoint = {"to": "piped", "every": 1}
+        for steps, more in ((1, ()), (2, ("--resume",))):
+            job = self.write_job(token_job(steps=steps, checkpoint=checkpoint))
+            result = run_ranks(2, "train", self.package, job, "--metrics", "/dev/stdout", *more,
+                               mpi=False)
+            self.assertIn('{"step":%d,' % steps, self.succeed(result).out.replace(" ", ""))
 
     def test_weights_and_checkpoints_of_another_model(self):
         export_gpt(gpt(tied=False, layers=3), self.path("deep.pt2"))

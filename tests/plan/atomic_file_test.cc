@@ -2,9 +2,16 @@
 
 #include <gtest/gtest.h>
 
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <filesystem>
+#include <functional>
 #include <random>
 
+#include "plan/error.h"
+#include "plan/package_files.h"
 #include "plan/text.h"
 #include "tests/temp_folder.h"
 
@@ -43,6 +50,69 @@ TEST(AtomicFile, LeavesNothingWithoutCommit) {
   EXPECT_EQ(ReadFile(path), "before");
   const std::filesystem::directory_iterator files(TempPath("folder")), end;
   EXPECT_EQ(std::distance(files, end), 1);
+}
+
+// What this process has open is written where it stands, and keeps its name.
+TEST(AtomicFile, GoesOnWithWhatIsOpen) {
+  const std::string path = TempPath("open");
+  const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC, 0644);
+  ASSERT_EQ(write(fd, "first ", 6), 6);
+  const std::string name = "/dev/fd/" + std::to_string(fd);
+  CheckWritable(name);
+  WriteFile(name, "second");
+  close(fd);
+  EXPECT_EQ(ReadFile(path), "first second");
+  EXPECT_THROW(CheckWritable(name), Error);
+}
+
+// Whether CheckWritable takes a path from a user who owns nothing: root may write everywhere.
+static bool Takes(const std::string& path, bool in_place = false) {
+  const pid_t child = fork();
+  if (child == 0) {
+    if (geteuid() == 0 && (setgid(65534) != 0 || setuid(65534) != 0)) _exit(2);
+    try {
+      CheckWritable(path, {}, in_place);
+    } catch (const Error&) {
+      _exit(1);
+    }
+    _exit(0);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_NE(WEXITSTATUS(status), 2);
+  return status == 0;
+}
+
+TEST(CheckWritable, OfWhatIsNotReplacedTheFolderMayRefuse) {
+  namespace fs = std::filesystem;
+  const std::string folder = TempPath("refuses");
+  CreateFolders(folder);
+  WriteFile(folder + "/there", "");
+  fs::permissions(folder + "/there", fs::perms(0666));
+  fs::permissions(folder, fs::perms(0555));
+  EXPECT_TRUE(Takes("/dev/null"));
+  EXPECT_TRUE(Takes("/dev/stdout"));
+  EXPECT_TRUE(Takes(folder + "/there", true));
+  EXPECT_FALSE(Takes(folder + "/there"));
+  EXPECT_FALSE(Takes(folder + "/absent", true));
+  fs::permissions(folder, fs::perms(0755));
+}
+
+TEST(OutputFiles, NoneTakesThePlaceOfAnother) {
+  OutputFiles outputs({});
+  CreateFolders(TempPath("outputs"));
+  outputs.Add("--save", TempPath("outputs/one"), true);
+  outputs.Add("--metrics", "/dev/null", true);
+  outputs.Add("--trace", "/dev/null", true);
+  outputs.Add("--costs", "", true);
+  try {
+    outputs.Add("--report", TempPath("outputs/../outputs/one"), false);
+    FAIL() << "accepted";
+  } catch (const Error& e) {
+    const std::string what = e.what();
+    EXPECT_EQ(what.rfind("--report: ", 0), 0u) << what;
+    EXPECT_NE(what.find("is where --save goes"), std::string::npos) << what;
+  }
 }
 
 }  // namespace pipewright
