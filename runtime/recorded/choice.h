@@ -1,7 +1,7 @@
 // Which body a module has on inputs of one signature: autograd's, or lists of operations (body.h).
 // Lists are recorded while autograd's body runs the first microbatches, compared with it bit for
-// bit on two of them or more, and used from then on where they are faster. Whatever cannot be recorded, or
-// comes out differently, stays with autograd.
+// bit on two of them or more, and used from then on where they are faster. Whatever cannot be
+// recorded, or comes out differently, stays with autograd.
 #pragma once
 #include <torch/csrc/jit/ir/ir.h>
 
