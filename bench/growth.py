@@ -1,4 +1,5 @@
-"""How a step grows with microbatches, ranks as threads, and ranks as processes: linear where it should be."""
+"""How a step grows with microbatches, stages, ranks, modules and edges: linear where it should be."""
+import dataclasses
 import json
 import os
 import statistics
@@ -7,7 +8,7 @@ import tempfile
 import command_line
 import models
 from package import compile_model, write_conf, write_job
-from processes import ENVIRONMENT, Workers, start_ours
+from processes import ENVIRONMENT, Workers, cores, start_ours
 from report import show, spread
 from training_step import step_times
 
@@ -55,22 +56,43 @@ def main():
             raw["table"].append(f"| {what} | {x} | {statistics.median(values):.2f} | {show(ratios[x])} |")
             print(raw["table"][-1], flush=True)
 
+    def difference(text, name, what, few, many):
+        """What one more takes in a microbatch of 16."""
+        times = raw["samples"][what]
+        each = spread([(more - one) / (many - few) / 16 * 1e3 for one, more in zip(times[few], times[many])])
+        raw["ratios"][name] = {"us": each}
+        raw["table"].append(f"| {text} | | {show(each)} | |")
+        print(raw["table"][-1], flush=True)
+
     with tempfile.TemporaryDirectory() as folder:
         def arguments(stages, ranks, microbatches, place="loop"):
             return ["bench", compile_model(options.build, folder, "mlp", SIZE, stages),
                     write_job(folder, "mlp", SIZE, microbatches, "gpipe"), "--conf", write_conf(folder, stages, ranks, place),
                     "--on-request"]
+
+        def crossing(edges):
+            inner = os.path.join(folder, f"edges{edges}")
+            os.mkdir(inner)
+            size = dataclasses.replace(SIZE, edges=edges)
+            return ["bench", compile_model(options.build, inner, "mlp", size, 2), write_job(inner, "mlp", size, 16, "gpipe"),
+                    "--conf", write_conf(inner, 2, 2, "loop"), "--on-request"]
+
         add("microbatches, 2 ranks", {m: (lambda m=m: start_ours(options.build, 2, arguments(2, 2, m)), max(3, 256 // m))
                                       for m in (4, 16, 64, 256, 512)}, lambda m: m + 1)
         # The same work whatever the number: more stages add transfers and hand-overs alone.
         add("stages as threads, 2 cores, 16 microbatches", {n: (lambda n=n: in_process(options.build, n, arguments(n, n, 16)), 8)
                                                             for n in (2, 4, 8, 16)}, lambda n: 1)
+        # The same work by processes. A unit: the pipeline's length, or where cores are fewer, the work of each.
+        both = len(cores())
+        add(f"ranks, {both} cores, 16 microbatches",
+            {n: (lambda n=n: start_ours(options.build, n, arguments(n, n, 16)), 8) for n in (1, 2, 4, 8, 16)},
+            lambda n: max((16 + n - 1) / n, 16 / min(n, both)))
+        edges = {n: (lambda n=n: start_ours(options.build, 2, crossing(n)), 8) for n in (1, 4, 16, 64)}
+        add("values from one rank to the other, 16 microbatches", edges, lambda n: 1)
+        difference("a value more, with its gradient, us", "value", "values from one rank to the other, 16 microbatches", 1, 64)
         modules = {n: (lambda n=n: in_process(options.build, 1, arguments(n, 1, 16, "one")), 8) for n in (1, 2, 4, 8, 16)}
         add("modules in 1 stage, 16 microbatches", modules, lambda n: 1)
-        times = raw["samples"]["modules in 1 stage, 16 microbatches"]
-        boundary = spread([(more - one) / 15 / 16 * 1e3 for one, more in zip(times[1], times[16])])
-        raw["ratios"]["module boundary"] = {"us": boundary}
-        raw["table"].append(f"| a module boundary, forward and backward, us | | {show(boundary)} | |")
+        difference("a module boundary, forward and backward, us", "module boundary", "modules in 1 stage, 16 microbatches", 1, 16)
         add("stages on 1 rank, 16 microbatches", {n: (lambda n=n: in_process(options.build, 1, arguments(n, 1, 16)), 8)
                                                   for n in (1, 2, 4, 8, 16)}, lambda n: 1)
     with open(os.path.join(options.results, "raw", "growth-all.json"), "w") as file:

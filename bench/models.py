@@ -67,18 +67,20 @@ class Mean(nn.Module):
 
 
 class Model(nn.Module):
-    """`first`, the blocks with a marker before each of `cuts`, `last`."""
+    """`first`, the blocks with a marker before each of `cuts`, `last`. What crosses a marker does so in `edges` parts."""
 
-    def __init__(self, first, blocks, last, cuts):
+    def __init__(self, first, blocks, last, cuts, edges=1):
         super().__init__()
         self.first, self.blocks, self.last = first, nn.ModuleList(blocks), last
-        self.cuts = frozenset(cuts)
+        self.cuts, self.edges = frozenset(cuts), edges
 
     def forward(self, x):
         x = self.first(x)
         for i, block in enumerate(self.blocks):
             if i in self.cuts:
+                parts = x.chunk(self.edges, 1) if self.edges > 1 else ()
                 pipe_split()
+                x = torch.cat(parts, 1) if parts else x
             x = block(x)
         return self.last(x)
 
@@ -101,6 +103,7 @@ class Size:
     extent: int = 0  # tokens of a sample, or pixels of a side
     heads: int = 1
     vocabulary: int = 16
+    edges: int = 1  # values between two stages of the MLP
 
 
 SIZES = {
@@ -118,7 +121,7 @@ def build(name, size, stages, seed=0):
     s = SIZES[name][size] if isinstance(size, str) else size
     cuts = range(s.blocks // stages, s.blocks, s.blocks // stages)
     if name == "mlp":
-        return Model(nn.Identity(), [Layer(s.width) for _ in range(s.blocks)], nn.Linear(s.width, s.vocabulary), cuts)
+        return Model(nn.Identity(), [Layer(s.width) for _ in range(s.blocks)], nn.Linear(s.width, s.vocabulary), cuts, s.edges)
     if name == "gpt":
         blocks = [Attention(s.width, s.heads) for _ in range(s.blocks)]
         last = nn.Sequential(nn.LayerNorm(s.width), nn.Linear(s.width, s.vocabulary, bias=False))

@@ -12,8 +12,8 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1",
                "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
-def core_sets(count):
-    """The hardware threads of the first cores, as mpirun's --bind-to core gives them to ranks."""
+def cores():
+    """The hardware threads of each core."""
     sets = []
     for cpu in sorted(os.sched_getaffinity(0)):
         with open(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list") as file:
@@ -24,6 +24,12 @@ def core_sets(count):
             core |= set(range(int(first), int(last or first) + 1))
         if core not in sets:
             sets.append(core)
+    return sets
+
+
+def core_sets(count):
+    """Those of the first cores, as mpirun's --bind-to core gives them to ranks."""
+    sets = cores()
     if len(sets) < count:
         raise RuntimeError(f"{count} ranks of one core each, and there are {len(sets)} cores")
     return sets[:count]
@@ -79,8 +85,9 @@ def free_port():
 
 
 def start_ours(build, ranks, arguments):
-    """`pipewright-run ARGUMENTS` on bound ranks."""
-    command = ["mpirun", "--bind-to", "core", "--map-by", "core", "-n", str(ranks), os.path.join(build, "pipewright-run"),
+    """`pipewright-run ARGUMENTS` on bound ranks, unless there are more of them than cores."""
+    place = ["--bind-to", "core", "--map-by", "core"] if ranks <= len(cores()) else ["--bind-to", "none", "--oversubscribe"]
+    command = ["mpirun", *place, "-n", str(ranks), os.path.join(build, "pipewright-run"),
                "--stall-limit", "0", "--stall-report", "0"]
     return Workers([command + arguments], [ENVIRONMENT])
 
