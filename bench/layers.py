@@ -1,0 +1,124 @@
+"""Where a rank's processor time goes, by layer: samples of Linux' perf while ranks train, for each body of modules.
+
+Each sample counts for the function that ran, not for those that called it. Needs `perf` and the right to use it.
+"""
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+import command_line
+from package import compile_model, write_conf, write_job
+from processes import start_ours
+from report import show, spread
+
+# The first that matches "library function".
+LAYERS = [(layer, re.compile(pattern)) for layer, pattern in (
+    ("waiting", r"^\S*(libmpi|libopen-pal|mca_|vdso|libevent)|Patience|clock_(gettime|nanosleep)|chrono|Mpi(Requests|Transport)|"
+                r"Transport|Inbox"),
+    ("copies", r"mem(move|cpy)|copy_(user|page|to_iter|from_iter)|process_vm|direct_copy_kernel"),
+    ("system", r"^\[(kernel|guest)"),
+    ("allocation", r"tcmalloc|Allocator|alloc_cpu|free_cpu|[mc]alloc|libc\S* \[?.*\bc?free\b"),
+    ("kernels", r"mkl_\w*(kernel|copy|scale|pack|unpack|gemm_\w*bdz|gemv)|^\[JIT\]|Vectoriz|vectorized_|_loop|Sleef|serial_vec|"
+                r"KernelImpl|BackwardKernelImpl|RowwiseMoments|flash_attention|memset|libm\.|AVX(2|512)::|batch_norm_cpu\w*|"
+                r"cascade_sum|cpu_kernel|unfolded2d|gemm_(notrans|trans)|{lambda\(long, long\)"),
+    ("autograd", r"torch::autograd::|autograd_|SavedVariable"),
+    ("interpreter", r"pipewright::(Replay|\(anonymous namespace\)::(Read|Take|Run)|.*(List|Record|Slot))|torch::jit|IValue|Stack"),
+    ("dispatcher", r"Dispatch|OperatorEntry|OperatorHandle|at::_ops::|c10::impl::|wrapper_|redispatch|KernelFunction|DispatchKey"),
+    ("set-up of operations", r"libtorch|libc10|libdnnl|c10::|at::"),
+    ("executor", r"pipewright::"))]
+REST = "rest"
+NAMES = [name for name, _ in LAYERS] + [REST]
+ORDER = ["kernels", "copies", "set-up of operations", "dispatcher", "interpreter", "autograd", "allocation", "executor", "system",
+         REST, "waiting"]
+CASES = [("mlp", "tiny"), ("gpt", "tiny"), ("conv", "tiny"), ("mlp", "small"), ("gpt", "small"), ("conv", "small")]
+BODIES = ["autograd", "lists"]
+RANKS, HERTZ = 2, 4000
+STEPS = {"tiny": 100, "small": 20}
+
+
+def layer_of(library, function):
+    line = f"{library} {function}"
+    return next((name for name, pattern in LAYERS if pattern.search(line)), REST)
+
+
+def ranks_of(workers):
+    """Process numbers of the ranks that mpirun has started."""
+    found = subprocess.run(["pgrep", "-P", str(workers.processes[0].pid)], stdout=subprocess.PIPE, text=True).stdout.split()
+    if len(found) != RANKS:
+        raise RuntimeError(f"{len(found)} processes under mpirun, not {RANKS}")
+    return found
+
+
+def sample(workers, steps, file_name):
+    """Samples by (library, function), and the seconds that the steps took."""
+    perf = subprocess.Popen(["perf", "record", "-q", "-e", "cpu-clock", "-F", str(HERTZ), "-o", file_name, "-p",
+                             ",".join(ranks_of(workers))], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    time.sleep(0.5)  # until it has attached itself: nothing says when
+    start = time.perf_counter()
+    workers.ask(f"steps {steps}")
+    seconds = time.perf_counter() - start
+    perf.send_signal(signal.SIGINT)
+    _, error = perf.communicate()
+    report = subprocess.run(["perf", "report", "-q", "-i", file_name, "--no-children", "-F", "sample,dso,sym", "--stdio", "-t", "|"],
+                            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
+    found = {}
+    for line in report.splitlines():
+        parts = line.split("|")
+        if len(parts) == 3:
+            found[parts[1].strip(), parts[2].strip()] = int(parts[0])
+    if not found:
+        raise RuntimeError(f"perf took no samples: {error.strip()}")
+    return found, seconds
+
+
+def main():
+    options = command_line.parse(command_line.parser(__doc__))
+    if not shutil.which("perf"):
+        sys.exit("layers.py: perf is not installed (Debian: linux-perf)")
+    raw = {"title": "Where a rank's time goes", "samples": {}, "ratios": {}, "functions": {}, "table": [
+        "| model | body | a step, ms | " + " | ".join(ORDER) + " |", "|---|---|---|" + "---|" * len(ORDER)]}
+    for name, size in CASES:
+        with tempfile.TemporaryDirectory() as folder:
+            started = {}
+            for body in BODIES:
+                arguments = ["bench", compile_model(options.build, folder, name, size, RANKS),
+                             write_job(folder, name, size, 8, "1f1b"), "--conf", write_conf(folder, RANKS, RANKS, "loop"),
+                             "--on-request"]
+                started[body] = start_ours(options.build, RANKS, arguments, {"PIPEWRIGHT_BODY": body})
+            shares, times, functions = {b: [] for b in BODIES}, {b: [] for b in BODIES}, {b: {} for b in BODIES}
+            try:
+                for workers in started.values():
+                    workers.ask(f"steps {STEPS[size]}")
+                for _ in range(options.repetitions):
+                    for body, workers in started.items():
+                        found, seconds = sample(workers, STEPS[size], os.path.join(folder, "perf.data"))
+                        count = sum(found.values())
+                        layers = dict.fromkeys(NAMES, 0)
+                        for key, n in found.items():
+                            layers[layer_of(*key)] += n / count
+                            functions[body][" ".join(key)] = functions[body].get(" ".join(key), 0) + n
+                        shares[body].append(layers)
+                        times[body].append(seconds / STEPS[size] * 1e3)
+            finally:
+                for workers in started.values():
+                    workers.close()
+        for body in BODIES:
+            case = f"{name} {size}, {body}"
+            raw["samples"][case] = {"shares": shares[body], "ms": times[body]}
+            raw["functions"][case] = dict(sorted(functions[body].items(), key=lambda pair: -pair[1])[:200])
+            medians = {layer: spread([s[layer] for s in shares[body]])[0] for layer in NAMES}
+            raw["table"].append(f"| {name} {size} | {body} | {spread(times[body])[0]:.1f} | " +
+                                " | ".join(f"{100 * medians[layer]:.1f} %" for layer in ORDER) + " |")
+            print(raw["table"][-1], flush=True)
+    with open(os.path.join(options.results, "raw", "layers-all.json"), "w") as file:
+        json.dump(raw, file)
+
+
+if __name__ == "__main__":
+    main()
