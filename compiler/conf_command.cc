@@ -2,6 +2,7 @@
 // pipewright conf [PACKAGE] --check FILE
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <set>
@@ -25,6 +26,20 @@ static void Write(const std::string& text, const std::string& output) {
     WriteFile(output, text);
 }
 
+static std::string StagesAndRanks(const Conf& conf) {
+  std::set<int> used;
+  for (const auto& list : conf.stage_to_ranks) used.insert(list.begin(), list.end());
+  return Counted(conf.stage_to_ranks.size(), "stage") + ", " + Counted(used.size(), "rank");
+}
+
+static void WriteMade(const Conf& conf, const std::string& output) {
+  Write(WriteConf(conf), output);
+  // Of /dev/stdout the conf is all there is to see.
+  if (std::error_code none; !output.empty() && std::filesystem::is_regular_file(output, none))
+    std::cout << output << ": " << Counted(conf.module_to_stage.size(), "module") << ", "
+              << StagesAndRanks(conf) << "\n";
+}
+
 // What `file` says, where nothing is wrong with it: by itself, and for a package if there is one.
 static std::string Checked(const std::string& file, const std::string& package, int ranks) {
   Conf conf = ReadConf(file);
@@ -38,11 +53,8 @@ static std::string Checked(const std::string& file, const std::string& package, 
   } else {
     text = Counted(modules, "entry") + " for modules, the last perhaps the loss's";
   }
-  std::set<int> used;
-  for (const auto& list : conf.stage_to_ranks) used.insert(list.begin(), list.end());
   if (package.empty() && ranks > 0) CheckLaunchedRanks(conf, ranks, file);
-  return file + ": " + text + ", " + Counted(conf.stage_to_ranks.size(), "stage") + ", " +
-         Counted(used.size(), "rank") + "\n";
+  return file + ": " + text + ", " + StagesAndRanks(conf) + "\n";
 }
 
 // Modules grouped in order into stages, which lie on the ranks as `placement` says ("": one a rank,
@@ -108,11 +120,11 @@ void AddConfCommand(CLI::App& app) {
     Manifest manifest = ReadManifest(options->package);
     const std::string& map = options->device_map;
     if (!map.empty())
-      return Write(WriteConf(ConfOfDeviceMap(manifest, ReadDeviceMap(ReadJson(map), map), map)),
-                   options->output);
-    Write(WriteConf(Grouped(options->package, static_cast<int>(manifest.modules.size()),
-                            options->ranks, options->stages, options->placement)),
-          options->output);
+      return WriteMade(ConfOfDeviceMap(manifest, ReadDeviceMap(ReadJson(map), map), map),
+                       options->output);
+    WriteMade(Grouped(options->package, static_cast<int>(manifest.modules.size()), options->ranks,
+                      options->stages, options->placement),
+              options->output);
   });
 }
 
