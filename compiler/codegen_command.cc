@@ -1,11 +1,11 @@
 // pipewright codegen GRAPH -n NAME -a ARCH -o DIR
 #include <CLI/CLI.hpp>
 #include <charconv>
-#include <filesystem>
 #include <iostream>
 #include <memory>
 
 #include "plan/error.h"
+#include "plan/partition/code_folder.h"
 #include "plan/partition/codegen.h"
 #include "plan/text.h"
 
@@ -17,6 +17,7 @@ struct Request {
   std::string graph, output, ranks, model_template, init_template, conf_template;
   std::vector<std::string> shared;
   CodegenOptions options;
+  bool force = false;
 };
 
 }  // namespace
@@ -29,14 +30,17 @@ static std::map<int, int> ReadRanks(const std::string& text) {
     int stage = -1, count = 0;
     const char* end = part.data() + part.size();
     auto first = std::from_chars(part.data(), end, stage);
-    bool ok = first.ec == std::errc() && first.ptr < end && *first.ptr == ':';
+    bool ok = first.ec == std::errc() && stage >= 0 && first.ptr < end && *first.ptr == ':';
     if (ok) {
       auto second = std::from_chars(first.ptr + 1, end, count);
-      ok = second.ec == std::errc() && second.ptr == end && stage >= 0 && count >= 1;
+      ok = second.ec == std::errc() && second.ptr == end;
     }
-    if (!ok || !ranks.emplace(stage, count).second)
+    if (!ok)
+      throw UsageError("--stage_to_num_ranks", "STAGE:RANKS is expected, not \"" + part + "\"",
+                       "for example 0:3,1:1");
+    if (!ranks.emplace(stage, count).second)
       throw UsageError("--stage_to_num_ranks",
-                       "STAGE:RANKS is expected, each stage once, not \"" + part + "\"", "0:3,1:1");
+                       "stage " + std::to_string(stage) + " is given twice");
   }
   return ranks;
 }
@@ -50,8 +54,16 @@ static void Codegen(const Request& request) {
   if (!request.conf_template.empty()) options.conf_template = ReadFile(request.conf_template);
   ModelGraph graph = ReadGraphText(ReadFile(request.graph), request.graph);
   CodegenResult result = GenerateCode(graph, options, request.graph);
-  std::filesystem::create_directories(request.output);
-  for (const auto& [name, text] : result.files) WriteFile(request.output + "/" + name, text);
+  const std::vector<std::string> notes =
+      WriteCode(request.output, result.files,
+                {request.graph, request.model_template, request.init_template,
+                 request.conf_template},
+                request.force);
+  result.notes.insert(result.notes.end(), notes.begin(), notes.end());
+  std::cout << request.output << ": " << Counted(result.stages, "stage") << " (stage0.py"
+            << (result.stages > 1 ? " to stage" + std::to_string(result.stages - 1) + ".py" : "")
+            << "), " << options.arch
+            << ".py, __init__.py, dp_conf.json, mp_conf.json, hybrid_conf.json\n";
   for (const std::string& note : result.notes) std::cerr << "note: " << note << "\n";
 }
 
@@ -64,6 +76,7 @@ void AddCodegenCommand(CLI::App& app) {
   app.add_option("-a,--arch", r.options.arch, "name of the architecture, and of its file: vgg16")
       ->required();
   app.add_option("-o,--output_directory", r.output, "folder for the files")->required();
+  app.add_flag("--force", r.force, "replace files there that were edited, or are others'");
   app.add_option("--stage_to_num_ranks,--stage_to_num_ranks_map", r.ranks,
                  "ranks of each stage, for hybrid_conf.json: 0:3,1:1");
   app.add_option("--shared", r.shared, "nodes that use one module: node3,node9 (repeatable)");

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cctype>
+#include <set>
+#include <unordered_map>
 
 #include "plan/conf.h"
 #include "plan/error.h"
@@ -18,17 +20,25 @@ namespace {
 
 using Names = std::vector<std::string>;
 
+constexpr int kMostRanks = 1 << 20;
+
 // A layer of a stage's file.
 struct Layer {
   int stage = -1;
   std::string name;  // layer3
 };
 
+// A layer of two stages that is one: `other` takes the place of `layer`.
+struct Tie {
+  Layer layer, other;
+};
+
 struct Writer {
   const StageProgram& program;
   const CodegenOptions& options;
+  const std::set<std::string>& own;  // layers that the model template has
   std::vector<Layer> layer_of{};  // of each module node
-  Names ties{};                   // stage1.layer4 = stage0.layer2
+  std::vector<Tie> ties{};
   Names notes{};
 
   std::string StageFile(int stage);
@@ -51,9 +61,33 @@ static std::string Tuple(const Names& names) {
 }
 
 static void CheckIdentifier(const std::string& name, const std::string& option) {
+  static const std::vector<std::string> kKeywords =
+      Split("False None True and as assert async await break class continue def del elif else "
+            "except finally for from global if import in is lambda nonlocal not or pass raise "
+            "return try while with yield",
+            ' ');
   bool ok = !name.empty() && !std::isdigit(static_cast<unsigned char>(name[0]));
   for (unsigned char c : name) ok = ok && (std::isalnum(c) || c == '_');
-  if (!ok) throw UsageError(option, "\"" + name + "\" is not a name in Python");
+  if (!ok || std::count(kKeywords.begin(), kKeywords.end(), name))
+    throw UsageError(option, "\"" + name + "\" is not a name in Python" +
+                                 (ok ? ": it is one of its keywords" : ""),
+                     "letters, digits and _ make a name: VGG16Partitioned, vgg16");
+}
+
+// Names of what is written besides the fused model, and of what its text uses.
+static void CheckFree(const CodegenOptions& options, int stages) {
+  static const std::set<std::string> kUsed = {"arch",    "model", "full_model",
+                                              "_stages", "super", "torch"};
+  auto refuse = [](const std::string& option, const std::string& name, const std::string& of) {
+    throw UsageError(option, "\"" + name + "\" is the name of " + of, "choose another name");
+  };
+  for (int s = 0; s < stages; ++s) {
+    const std::string number = std::to_string(s), of = "what stage " + number + " is written as";
+    if (options.name == "Stage" + number) refuse("-n", options.name, of);
+    if (options.arch == "stage" + number) refuse("-a", options.arch, of);
+  }
+  if (kUsed.count(options.name)) refuse("-n", options.name, "something that the written code uses");
+  if (options.arch == "__init__") refuse("-a", options.arch, "the file with arch() and model()");
 }
 
 static const char kInitialize[] = R"(def _initialize_weights(self):
@@ -85,7 +119,8 @@ static bool InitializesWeights(const std::string& arch) {
 
 std::string Writer::StageFile(int stage) {
   Names declarations, statements, names, returned, imports;
-  std::vector<std::string> local(program.graph.nodes.size());
+  std::unordered_map<int, std::string> local;  // of each value here
+  std::map<int, int> first_use;  // in this stage, of each module
   int count = 0;
   for (size_t i = 0; i < program.inputs[stage].size(); ++i) {
     int node = program.inputs[stage][i];
@@ -110,31 +145,23 @@ std::string Writer::StageFile(int stage) {
     local[node] = "out" + std::to_string(number);
     std::string call;
     if (program.kind[node] == NodeKind::kOperation) {
-      call =
-          OperationCall(program.graph.nodes[node].description, values, sizes, program.Where(node));
+      call = OperationCall(program.Describe(node), values, sizes);
     } else {
-      int owner = program.module_of[node];
-      bool declare = owner == node || layer_of[owner].stage != stage;
-      // Of a module that lives in another stage, the stage's first use stands for the later ones.
-      for (int other : program.members[stage])
-        if (declare && other != node && program.module_of[other] == owner &&
-            layer_of[other].stage == stage) {
-          owner = other;
-          declare = false;
-        }
-      if (declare) {
+      const int owner = program.module_of[node];
+      const auto [use, first] = first_use.emplace(owner, node);
+      if (first) {
         layer_of[node] = {stage, "layer" + std::to_string(number)};
-        ModuleText module =
-            DeclareModule(program.graph.nodes[node].description, program.Where(node));
+        ModuleText module = DeclareModule(program.Describe(node), own);
         declarations.push_back("self." + layer_of[node].name + " = " + module.declaration);
         if (!module.import_statement.empty()) imports.push_back(module.import_statement);
         if (!module.note.empty()) notes.push_back(program.Where(node) + ": " + module.note);
-        if (owner != node)
-          ties.push_back("stage" + std::to_string(stage) + "." + layer_of[node].name + " = stage" +
-                         std::to_string(layer_of[owner].stage) + "." + layer_of[owner].name);
+        if (owner != node) ties.push_back({layer_of[node], layer_of[owner]});
       } else {
-        layer_of[node] = layer_of[owner];
+        layer_of[node] = layer_of[use->second];
       }
+      if (values.empty())
+        throw Error(program.Where(node), "no edge leads to it: a layer is called on something",
+                    "add an edge from an Input node or another layer");
       call = "self." + layer_of[node].name + "(" + Join(values, ", ") + ")";
     }
     statements.push_back(local[node] + " = " + call);
@@ -147,7 +174,7 @@ std::string Writer::StageFile(int stage) {
     methods = kInitialize;
   }
   for (int node : program.members[stage]) {
-    if (program.graph.nodes[node].description != "self.get_seq_lens") continue;
+    if (ReprName(program.graph.nodes[node].description) != "self.get_seq_lens") continue;
     std::string layer;
     for (int other : program.members[stage])
       if (program.graph.nodes[other].description.starts_with("MaskConv"))
@@ -184,11 +211,10 @@ std::string Writer::FusedFile() const {
     statements.push_back(Tuple(program.gives[s]) + " = self.stage" + number + "(" +
                          Join(program.takes[s], ", ") + ")");
   }
-  for (const std::string& tie : ties) {
-    std::string line = "self." + tie;
-    line.insert(line.find("= ") + 2, "self.");
-    declarations.push_back(line);
-  }
+  for (const Tie& tie : ties)
+    declarations.push_back("self.stage" + std::to_string(tie.layer.stage) + "." + tie.layer.name +
+                           " = self.stage" + std::to_string(tie.other.stage) + "." +
+                           tie.other.name);
   statements.push_back("return " + Tuple(program.model_outputs));
   return FillTemplate(options.model_template,
                       {{"import_statements", Join(imports, "\n")},
@@ -215,14 +241,9 @@ std::string Writer::InitFile() const {
   if (!ties.empty()) {
     // One module used by several stages: they hold the same weights.
     std::string helper = "\n\ndef _stages():\n    stages = [" + Join(stage_names, ", ") + "]\n";
-    for (std::string tie : ties) {
-      for (int s = program.stages; s-- > 0;) {
-        std::string name = "stage" + std::to_string(s) + ".";
-        for (size_t at; (at = tie.find(name)) != std::string::npos;)
-          tie.replace(at, name.size(), "stages[" + std::to_string(s) + "].");
-      }
-      helper += "    " + tie + "\n";
-    }
+    for (const Tie& tie : ties)
+      helper += "    stages[" + std::to_string(tie.layer.stage) + "]." + tie.layer.name +
+                " = stages[" + std::to_string(tie.other.stage) + "]." + tie.other.name + "\n";
     imports.push_back(helper + "    return stages");
     list = "*(lambda stages: [\n            " + Join(model, ",\n            ") +
            "\n        ])(_stages())";
@@ -261,16 +282,27 @@ CodegenResult GenerateCode(const ModelGraph& graph, const CodegenOptions& given,
   CheckIdentifier(options.name, "-n");
   CheckIdentifier(options.arch, "-a");
   StageProgram program = MakeStageProgram(graph, options.shared, path);
-  Writer writer{program, options};
+  CheckFree(options, program.stages);
+  const std::set<std::string> own = ClassesOf(options.model_template);
+  Writer writer{program, options, own};
   writer.layer_of.resize(graph.nodes.size());
   std::vector<int> replicas(program.stages, 1);
+  int64_t total = 0;
   for (auto [stage, count] : options.replicas) {
     if (stage < 0 || stage >= program.stages)
       throw UsageError("--stage_to_num_ranks", "there is no stage " + std::to_string(stage),
-                       "the stages are 0 to " + std::to_string(program.stages - 1));
+                       program.stages == 1
+                           ? "the only one is 0"
+                           : "the stages are 0 to " + std::to_string(program.stages - 1));
+    if (count < 1 || (total += count) > kMostRanks)
+      throw UsageError("--stage_to_num_ranks",
+                       Counted(count, "rank") + " for stage " + std::to_string(stage),
+                       "a stage has 1 rank or more, all together " + std::to_string(kMostRanks) +
+                           " at most");
     replicas[stage] = count;
   }
   CodegenResult result;
+  result.stages = program.stages;
   for (int s = 0; s < program.stages; ++s)
     result.files["stage" + std::to_string(s) + ".py"] = writer.StageFile(s);
   result.files[options.arch + ".py"] = writer.FusedFile();

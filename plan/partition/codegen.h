@@ -17,6 +17,7 @@ struct CodegenOptions {
 };
 
 struct CodegenResult {
+  int stages = 0;
   std::map<std::string, std::string> files;  // name -> text
   std::vector<std::string> notes;            // what the graph does not say and was assumed
 };

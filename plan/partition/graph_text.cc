@@ -21,6 +21,12 @@ double GraphNode::OutputBytes() const {
   return std::accumulate(output_bytes.begin(), output_bytes.end(), 0.0);
 }
 
+Description ModelGraph::DescriptionOf(int node, const std::string& path) const {
+  Description description{nodes[node].description, path, nodes[node].id};
+  if (!places.empty()) std::tie(description.line, description.column) = places[node];
+  return description;
+}
+
 namespace {
 
 // One line being read. Parts of it are views into it, so their column is known.
@@ -161,6 +167,8 @@ ModelGraph ReadGraphText(std::string_view text, const std::string& path) {
     if (line.text[0] != '\t') {
       graph.nodes.push_back(ReadNode(line, body));
       std::string_view id = body.substr(0, graph.nodes.back().id.size());
+      const char* description = id.data() + id.size() + kSeparator.size();
+      graph.places.push_back({number, static_cast<int>(description - line.text.data()) + 1});
       if (!ids.emplace(id, static_cast<int>(graph.nodes.size()) - 1).second)
         line.Fail(body, "node " + std::string(id) + " is declared twice");
       continue;

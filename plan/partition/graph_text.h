@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "plan/partition/module_repr.h"
+
 namespace pipewright {
 
 struct GraphNode {
@@ -33,6 +35,10 @@ struct ModelGraph {
   // False where the edges are not grouped by destination: the order of a node's arguments is then
   // unknown, and numeric node order stands in for it.
   bool arguments_ordered = true;
+  std::vector<std::pair<int, int>> places;  // line and column of each description, where read
+
+  // The node's description, and where it stands in the file at `path`.
+  Description DescriptionOf(int node, const std::string& path) const;
 };
 
 // Reads every variant that PipeDream's reader accepts: edges grouped by source or destination, list

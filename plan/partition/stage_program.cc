@@ -118,6 +118,10 @@ void Builder::FindShared() {
   int n = static_cast<int>(graph.nodes.size());
   module_of.resize(n);
   std::iota(module_of.begin(), module_of.end(), 0);
+  auto root = [&](int node) {
+    while (module_of[node] != node) node = module_of[node] = module_of[module_of[node]];
+    return node;
+  };
   std::map<std::string, int> first, by_id;
   for (int node : order) {
     by_id[graph.nodes[node].id] = node;
@@ -131,18 +135,32 @@ void Builder::FindShared() {
       owner->second = node;
   }
   for (const Names& group : shared) {
-    std::vector<int> nodes;
+    int owner = -1;
     for (const std::string& id : group) {
       auto found = by_id.find(id);
       if (found == by_id.end()) throw UsageError("--shared", "there is no node " + id);
-      nodes.push_back(found->second);
+      const int node = found->second;
+      if (kind[node] != NodeKind::kModule)
+        throw UsageError("--shared", "node " + id + " is no layer: it is " +
+                                         graph.nodes[node].description);
+      if (owner >= 0 && graph.nodes[node].description != graph.nodes[owner].description)
+        throw UsageError("--shared", "nodes " + graph.nodes[owner].id + " and " + id +
+                                         " are different layers: " +
+                                         graph.nodes[owner].description + ", " +
+                                         graph.nodes[node].description);
+      if (owner >= 0) module_of[root(node)] = root(owner);
+      owner = node;
     }
-    auto earliest = [&](int a, int b) {
-      return std::find(order.begin(), order.end(), a) < std::find(order.begin(), order.end(), b);
-    };
-    std::sort(nodes.begin(), nodes.end(), earliest);
-    for (int node : nodes) module_of[node] = nodes[0];
   }
+  // The first use of the first stage holds it.
+  std::vector<int> holder(n, -1);
+  for (int node : order) {
+    int& held_by = holder[root(node)];
+    if (held_by < 0 || stage_of[node] < stage_of[held_by]) held_by = node;
+  }
+  std::vector<int> held(n);
+  for (int node = 0; node < n; ++node) held[node] = holder[root(node)];
+  module_of = std::move(held);
 }
 
 void Builder::FindEnds() {
@@ -180,7 +198,8 @@ void Builder::FindEnds() {
       for (int node : all_inputs)
         if (stage_of[node] == s) inputs[s].push_back(node), outputs[s].push_back(node);
     if (outputs[s].empty())
-      throw Error(path, "stage " + std::to_string(s) + " has nothing to compute or hand on");
+      throw Error(path, "stage " + std::to_string(s) + " has nothing to compute or hand on",
+                  "give it a layer: items of a tuple are taken in the stage that makes it");
     Sort(inputs[s]);
     Sort(outputs[s]);
     for (int node : inputs[s]) takes[s].push_back(wire[node]);

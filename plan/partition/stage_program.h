@@ -26,7 +26,8 @@ struct StageProgram {
   std::vector<std::string> model_inputs, model_outputs;
   std::vector<std::string> notes;  // what the graph does not say and was assumed
 
-  std::string Where(int node) const { return path + ": node " + graph.nodes[node].id; }
+  Description Describe(int node) const { return graph.DescriptionOf(node, path); }
+  std::string Where(int node) const { return Describe(node).At(); }
 };
 
 // `shared`: nodes that are uses of one module. Throws Error naming the node for stages that cannot

@@ -1,62 +1,21 @@
 #include "plan/partition/torch_text.h"
 
 #include <algorithm>
-#include <array>
 #include <cctype>
-#include <regex>
-#include <set>
 
 #include "plan/error.h"
+#include "plan/partition/torch_modules.h"
 #include "plan/text.h"
 
 namespace pipewright {
 
-static std::string Strip(const std::string& text) {
-  size_t begin = text.find_first_not_of(' '), end = text.find_last_not_of(' ');
-  return begin == std::string::npos ? "" : text.substr(begin, end + 1 - begin);
-}
-
-static std::string Name(const std::string& description) {
-  return Strip(description.substr(0, description.find('(')));
-}
-
-// What stands between the outermost parentheses, or "".
-static std::string Inside(const std::string& description) {
-  size_t begin = description.find('('), end = description.rfind(')');
-  if (begin == std::string::npos || end == std::string::npos || end < begin) return "";
-  return description.substr(begin + 1, end - begin - 1);
-}
-
-// Splits at commas outside parentheses, brackets and quotes.
-static std::vector<std::string> Arguments(const std::string& text) {
-  std::vector<std::string> parts(1);
-  int depth = 0;
-  char quote = 0;
-  for (char c : text) {
-    if (quote) {
-      if (c == quote) quote = 0;
-    } else if (c == '\'' || c == '"') {
-      quote = c;
-    } else if (c == '(' || c == '[') {
-      ++depth;
-    } else if (c == ')' || c == ']') {
-      --depth;
-    } else if (c == ',' && depth == 0) {
-      parts.emplace_back();
-      continue;
-    }
-    parts.back() += c;
-  }
-  for (std::string& part : parts) part = Strip(part);
-  if (parts.size() == 1 && parts[0].empty()) parts.clear();
-  return parts;
-}
+using Names = std::vector<std::string>;
 
 NodeKind KindOf(const std::string& description) {
   static const std::set<std::string> kOperations = {
       "Add",       "Mul",         "Concat",           "Size", "View", "Transpose",
       "Unsqueeze", "__getitem__", "self.get_seq_lens"};
-  std::string name = Name(description);
+  std::string name = ReprName(description);
   if (name == "hidden") return NodeKind::kHidden;
   if (kOperations.count(name)) return NodeKind::kOperation;
   bool input = name.starts_with("Input") &&
@@ -67,34 +26,65 @@ NodeKind KindOf(const std::string& description) {
 bool GivesTensor(const GraphNode& node, const GraphNode* argument) {
   static const std::set<std::string> kTuples = {"LSTM", "GRU", "RNN", "RecurrentAttention",
                                                 "MultiheadAttention"};
-  std::string name = Name(node.description);
+  std::string name = ReprName(node.description);
   if (name == "__getitem__" && argument) {
     // The second item of an LSTM is its pair of states.
-    std::string producer = Name(argument->description);
-    return producer != "LSTM" || Inside(node.description) == "0";
+    std::string producer = ReprName(argument->description);
+    return producer != "LSTM" || node.description.find("(0)") != std::string::npos;
   }
   return name != "Size" && !node.is_list && !kTuples.count(name);
 }
 
-std::string OperationCall(const std::string& description, const std::vector<std::string>& arguments,
-                          const std::vector<char>& sizes, const std::string& where) {
-  std::string name = Name(description), inside = Inside(description);
+static bool IsNumber(const std::string& text) {
+  return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) {
+    return std::isdigit(static_cast<unsigned char>(c));
+  });
+}
+
+// The integers of an operation: View(-1, 9216).
+static Names Integers(const Description& description, const std::string& name) {
+  Names integers;
+  const ModuleRepr repr = ReadModuleRepr(description);
+  for (const ModuleRepr::Argument& argument : repr.arguments) {
+    if ((name == "Add" || name == "Mul") && argument.name == "inplace") continue;
+    if (!argument.name.empty() || !IsNumber(argument.value.substr(argument.value[0] == '-')))
+      throw Error(description.At(argument.at), name + " takes integers");
+    integers.push_back(argument.value);
+  }
+  if (!repr.children.empty())
+    throw Error(description.At(repr.children[0].at), name + " takes integers");
+  return integers;
+}
+
+std::string OperationCall(const Description& description, const Names& arguments,
+                          const std::vector<char>& sizes) {
+  const std::string name = ReprName(description.text);
+  const Names numbers = Integers(description, name);
   auto expect = [&](bool ok, const std::string& what) {
     if (!ok)
-      throw Error(where,
-                  description + " has " + std::to_string(arguments.size()) + " arguments, " + what);
+      throw Error(description.At(), description.text + " has " + std::to_string(arguments.size()) +
+                                        " arguments, " + what);
+  };
+  auto expect_numbers = [&](size_t least, size_t most) {
+    if (numbers.size() < least || numbers.size() > most)
+      throw Error(description.At(), name + " takes " +
+                                        Counted(static_cast<int64_t>(most), "number") + ", not " +
+                                        std::to_string(numbers.size()));
   };
   if (name == "Add" || name == "Mul") {
+    expect_numbers(0, 0);
     expect(arguments.size() >= 2, "at least two are expected: constants are not in the graph");
     return Join(arguments, name == "Add" ? " + " : " * ");
   }
   if (name == "Concat") {
+    expect_numbers(0, 1);
     expect(!arguments.empty(), "at least one is expected");
-    return "torch.cat([" + Join(arguments, ", ") + "], " + (inside.empty() ? "0" : inside) + ")";
+    return "torch.cat([" + Join(arguments, ", ") + "], " + (numbers.empty() ? "0" : numbers[0]) +
+           ")";
   }
   if (name == "View") {
     std::string tensor;
-    std::vector<std::string> leading;
+    Names leading;
     for (size_t i = 0; i < arguments.size(); ++i) {
       if (sizes[i])
         leading.push_back(arguments[i]);
@@ -103,141 +93,225 @@ std::string OperationCall(const std::string& description, const std::vector<std:
     }
     expect(!tensor.empty(), "one tensor besides sizes is expected");
     // The description has lost the first size; others that the graph computes come after it.
-    std::vector<std::string> rest = pipewright::Arguments(inside);
+    Names rest = numbers;
     if (leading.empty()) leading.push_back(tensor + ".size(0)");
     rest.erase(rest.begin(), rest.begin() + std::min(rest.size(), leading.size() - 1));
     leading.insert(leading.end(), rest.begin(), rest.end());
     return tensor + ".view(" + Join(leading, ", ") + ")";
   }
   expect(arguments.size() == 1, "one is expected");
-  if (name == "__getitem__") return arguments[0] + "[" + inside + "]";
-  if (name == "self.get_seq_lens") return name + "(" + arguments[0] + ")";
+  if (name == "self.get_seq_lens") {
+    expect_numbers(0, 0);
+    return name + "(" + arguments[0] + ")";
+  }
+  const size_t most = name == "Transpose" ? 2 : 1;
+  expect_numbers(name == "Size" ? 0 : most, most);
+  if (name == "__getitem__") return arguments[0] + "[" + numbers[0] + "]";
   std::string method = name == "Size" ? "size" : name == "Transpose" ? "transpose" : "unsqueeze";
-  return arguments[0] + "." + method + "(" + inside + ")";
+  return arguments[0] + "." + method + "(" + Join(numbers, ", ") + ")";
 }
 
-// One argument of a repr as Python takes it: a bare `inplace` is a flag, a bare word a string.
-static std::string Keyword(const std::string& argument) {
-  static const std::regex kWord("([A-Za-z_]\\w*) *= *([A-Za-z_]\\w*)");
-  std::smatch match;
-  if (argument == "inplace") return "inplace=True";
-  if (std::regex_match(argument, match, kWord)) {
-    std::string value = match[2];
-    if (value != "True" && value != "False" && value != "None" && value != "inf" && value != "nan")
-      return match[1].str() + "='" + value + "'";
-    if (value == "inf" || value == "nan") return match[1].str() + "=float('" + value + "')";
+static const std::string* Named(const ModuleRepr& module, const std::string& name) {
+  for (const ModuleRepr::Argument& argument : module.arguments)
+    if (argument.name == name) return &argument.value;
+  return nullptr;
+}
+
+// The modules within, in the order of the text.
+static void Flatten(const ModuleRepr& module, std::vector<const ModuleRepr*>& within) {
+  for (const ModuleRepr& child : module.children) {
+    within.push_back(&child);
+    Flatten(child, within);
   }
-  return argument;
 }
 
-// Children of a container's repr: "  (0): Linear(...)  (1): ReLU()".
-static std::vector<std::string> Children(const std::string& inside) {
-  std::vector<std::string> children;
-  size_t i = 0;
-  while ((i = inside.find('(', i)) != std::string::npos) {
-    size_t colon = inside.find("): ", i);
-    if (colon == std::string::npos) break;
-    size_t begin = colon + 3, end = begin;
-    int depth = 0;
-    while (end < inside.size() && (depth > 0 || inside[end] != ')')) {
-      if (inside[end] == '(') ++depth;
-      if (inside[end] == ')' && --depth == 0) break;
-      ++end;
-    }
-    children.push_back(inside.substr(begin, end + 1 - begin));
-    i = std::min(end + 1, inside.size());
+// What the descriptions of larger modules say of their parts: the sizes of the last Linear and of
+// the last LSTM with nothing but sizes.
+struct Sizes {
+  Names linear, lstm;
+};
+
+static Sizes SizesWithin(const ModuleRepr& module) {
+  Sizes sizes;
+  std::vector<const ModuleRepr*> within;
+  Flatten(module, within);
+  for (const ModuleRepr* part : within) {
+    const std::string *in = Named(*part, "in_features"), *out = Named(*part, "out_features");
+    if (in && out && IsNumber(*in) && IsNumber(*out)) sizes.linear = {*in, *out};
+    if (part->name == "LSTM" && part->arguments.size() == 2 &&
+        IsNumber(part->arguments[0].value) && IsNumber(part->arguments[1].value))
+      sizes.lstm = {part->arguments[0].value, part->arguments[1].value};
   }
-  return children;
+  return sizes;
 }
 
-// The groups of `pattern` where it matches.
-static std::vector<std::string> Numbers(const std::string& text, const char* pattern) {
-  std::smatch match;
-  std::vector<std::string> numbers;
-  if (std::regex_search(text, match, std::regex(pattern)))
-    for (size_t i = 1; i < match.size(); ++i) numbers.push_back(match[i]);
-  return numbers;
+namespace {
+
+struct Declarer {
+  const Description& description;
+  const std::set<std::string>& own;
+
+  ModuleText Declare(const ModuleRepr& module) const;
+  ModuleText Speech(const ModuleRepr& module) const;
+  void CheckKnown(const std::string& name, size_t at) const;
+};
+
+}  // namespace
+
+static bool IsSpeech(const std::string& name) {
+  static const std::set<std::string> kSpeech = {"MaskConv", "BatchRNN", "ResizeInput",
+                                                "InferenceBatchSoftmax", "SequenceWise"};
+  return kSpeech.count(name) > 0;
 }
 
-static ModuleText Declare(const std::string& description, const std::string& where, int depth);
+static bool IsTranslation(const std::string& name) {
+  return name == "EmuBidirLSTM" || name == "RecurrentAttention" || name == "Classifier";
+}
+
+// "" where it is none of torch.nn.
+static std::string TorchName(const std::string& name) {
+  const std::string plain = name.starts_with("torch.nn.") ? name.substr(9) : name;
+  return IsTorchModule(plain) ? plain : "";
+}
+
+void Declarer::CheckKnown(const std::string& name, size_t at) const {
+  if (own.count(name) || IsSpeech(name) || IsTranslation(name) || !TorchName(name).empty()) return;
+  if (name == "Module" || name == "torch.nn.Module")
+    throw Error(description.At(at),
+                "names a module of a package; codegen writes layers of torch.nn",
+                "a package needs no code: run it with the conf of the partition, "
+                "pipewright-run train PACKAGE JOB --conf DIR/hybrid_conf.json");
+  Names known = TorchModules();
+  known.insert(known.end(), own.begin(), own.end());
+  throw Error(description.At(at),
+              "there is no layer " + name + " in torch.nn" + Suggest(name, known),
+              "name one that it has; a layer of your own is one that the model template imports: "
+              "--model-template FILE with \"from MODULE import " +
+                  name + "\"");
+}
 
 // The modules of DeepSpeech (SeanNaren's deepspeech.pytorch), which its `model` defines.
-static ModuleText DeclareSpeech(const std::string& name, const std::string& inside,
-                                const std::string& where) {
-  const std::string import = "from model import " + name;
-  if (name == "ResizeInput" || name == "InferenceBatchSoftmax") return {name + "()", import, ""};
-  if (name == "BatchRNN") {
-    static const std::regex kRnn("(LSTM|GRU|RNN)\\((\\d+), (\\d+)([^)]*)\\)");
-    std::smatch match;
-    if (!std::regex_search(inside, match, kRnn))
-      throw Error(where, "the sizes of its BatchRNN are not given");
-    bool both = match[4].str().find("bidirectional=True") != std::string::npos;
-    bool norm = inside.find("batch_norm") != std::string::npos;
-    return {"BatchRNN(" + match[2].str() + ", " + match[3].str() + ", rnn_type=torch.nn." +
-                match[1].str() + ", batch_norm=" + (norm ? "True" : "False") +
-                ", bidirectional=" + (both ? "True" : "False") + ")",
+ModuleText Declarer::Speech(const ModuleRepr& module) const {
+  const std::string import = "from model import " + module.name;
+  if (module.name == "ResizeInput" || module.name == "InferenceBatchSoftmax")
+    return {module.name + "()", import, ""};
+  std::vector<const ModuleRepr*> within;
+  Flatten(module, within);
+  if (module.name == "BatchRNN") {
+    bool norm = false;
+    const ModuleRepr* rnn = nullptr;
+    for (const ModuleRepr* part : within) {
+      norm = norm || part->name.starts_with("BatchNorm");
+      if (!rnn && (part->name == "LSTM" || part->name == "GRU" || part->name == "RNN")) rnn = part;
+    }
+    if (!rnn || rnn->arguments.size() < 2 || !IsNumber(rnn->arguments[0].value) ||
+        !IsNumber(rnn->arguments[1].value))
+      throw Error(description.At(module.at), "the sizes of its BatchRNN are not given");
+    const std::string* both = Named(*rnn, "bidirectional");
+    return {"BatchRNN(" + rnn->arguments[0].value + ", " + rnn->arguments[1].value +
+                ", rnn_type=torch.nn." + rnn->name + ", batch_norm=" + (norm ? "True" : "False") +
+                ", bidirectional=" + (both && *both == "True" ? "True" : "False") + ")",
             import, ""};
   }
   // MaskConv and SequenceWise wrap a Sequential.
-  size_t begin = inside.find("Sequential("), end = begin;
-  if (begin == std::string::npos)
-    throw Error(where, "the layers of its " + name + " are not given");
-  for (int depth = 0; end < inside.size(); ++end) {
-    depth += (inside[end] == '(') - (inside[end] == ')');
-    if (inside[end] == ')' && depth == 0) break;
-  }
-  ModuleText layers = Declare(inside.substr(begin, end + 1 - begin), where, 1);
-  return {name + "(" + layers.declaration + ")", import, layers.note};
+  for (const ModuleRepr* part : within)
+    if (part->name == "Sequential") {
+      ModuleText layers = Declare(*part);
+      return {module.name + "(" + layers.declaration + ")", import, layers.note};
+    }
+  throw Error(description.At(module.at), "the layers of its " + module.name + " are not given");
 }
 
-static ModuleText Declare(const std::string& description, const std::string& where, int depth) {
-  static const std::set<std::string> kSpeech = {"MaskConv", "BatchRNN", "ResizeInput",
-                                                "InferenceBatchSoftmax", "SequenceWise"};
-  std::string name = Name(description), inside = Inside(description);
-  if (name.empty() || !std::all_of(name.begin(), name.end(),
-                                   [](char c) { return std::isalnum(c) || c == '_' || c == '.'; }))
-    throw Error(where, "\"" + description + "\" is not the description of a module");
-  if (description.size() > 10000) throw Error(where, "its description is too long");
-  auto features = Numbers(inside, ".*in_features=(\\d+), out_features=(\\d+)");
-  auto rnn = Numbers(inside, ".*LSTM\\((\\d+), (\\d+)\\)");
-  std::string from = "from seq2seq.models.";
-  if (name == "EmuBidirLSTM" && rnn.size() == 2)
-    return {"EmuBidirLSTM(" + Join(rnn, ", ") + ")", from + "encoder import EmuBidirLSTM", ""};
-  if (name == "RecurrentAttention" && rnn.size() == 2 && features.size() == 2)
-    return {"RecurrentAttention(" + Join(rnn, ", ") + ", " + features[0] + ")",
+ModuleText Declarer::Declare(const ModuleRepr& module) const {
+  CheckKnown(module.name, module.at);
+  Names arguments;
+  for (const ModuleRepr::Argument& argument : module.arguments)
+    arguments.push_back((argument.name.empty() ? "" : argument.name + "=") + argument.value);
+  const bool whole = module.children.empty();
+  if (own.count(module.name) && whole)
+    return {module.name + "(" + Join(arguments, ", ") + ")", "", ""};
+  const Sizes sizes = SizesWithin(module);
+  const std::string from = "from seq2seq.models.";
+  if (module.name == "EmuBidirLSTM" && !sizes.lstm.empty())
+    return {"EmuBidirLSTM(" + Join(sizes.lstm, ", ") + ")", from + "encoder import EmuBidirLSTM",
+            ""};
+  if (module.name == "RecurrentAttention" && !sizes.lstm.empty() && !sizes.linear.empty())
+    return {"RecurrentAttention(" + Join(sizes.lstm, ", ") + ", " + sizes.linear[0] + ")",
             from + "decoder import RecurrentAttention", ""};
-  if (name == "Classifier" && features.size() == 2)
-    return {"Classifier(" + Join(features, ", ") + ")", from + "decoder import Classifier", ""};
-  if (kSpeech.count(name)) return DeclareSpeech(name, inside, where);
-  std::string qualified = name.starts_with("torch.") ? name : "torch.nn." + name;
-  if (name == "MultiheadAttention" && inside.find("(out_proj)") != std::string::npos) {
-    if (features.empty()) throw Error(where, "the size of its MultiheadAttention is not given");
-    return {qualified + "(" + features[0] + ", 1)", "",
+  if (module.name == "Classifier" && !sizes.linear.empty())
+    return {"Classifier(" + Join(sizes.linear, ", ") + ")", from + "decoder import Classifier", ""};
+  if (IsSpeech(module.name)) return Speech(module);
+  const std::string name = TorchName(module.name);
+  if (name == "MultiheadAttention" && !whole && !sizes.linear.empty())
+    return {"torch.nn." + name + "(" + sizes.linear[0] + ", 1)", "",
             "the number of heads is not in its description: 1 is written"};
+  if (whole && !name.empty() && (name != "Sequential" || arguments.empty())) {
+    CheckArguments(module, description);
+    return {"torch.nn." + name + "(" + Join(arguments, ", ") + ")", "", ""};
   }
-  if (inside.find("): ") == std::string::npos) {
-    std::vector<std::string> arguments = Arguments(inside);
-    for (std::string& argument : arguments) argument = Keyword(argument);
-    return {qualified + "(" + Join(arguments, ", ") + ")", "", ""};
-  }
-  if (name != "Sequential" || depth > 20)
+  if (name != "Sequential" || !arguments.empty())
     throw Error(
-        where, "how to construct a " + name + " is not in its description",
+        description.At(module.at),
+        "how to construct a " + module.name + " is not in its description",
         "profile the modules within it, or describe it by the arguments of its constructor");
-  ModuleText whole;
-  std::vector<std::string> parts;
-  for (const std::string& child : Children(inside)) {
-    ModuleText part = Declare(child, where, depth + 1);
+  ModuleText text;
+  Names parts;
+  for (const ModuleRepr& child : module.children) {
+    ModuleText part = Declare(child);
     parts.push_back(part.declaration);
-    if (!part.import_statement.empty()) whole.import_statement = part.import_statement;
-    if (!part.note.empty()) whole.note = part.note;
+    if (!part.import_statement.empty()) text.import_statement = part.import_statement;
+    if (!part.note.empty()) text.note = part.note;
   }
-  whole.declaration = qualified + "(" + Join(parts, ", ") + ")";
-  return whole;
+  text.declaration = "torch.nn.Sequential(" + Join(parts, ", ") + ")";
+  return text;
 }
 
-ModuleText DeclareModule(const std::string& description, const std::string& where) {
-  return Declare(description, where, 0);
+ModuleText DeclareModule(const Description& description, const std::set<std::string>& own) {
+  const Declarer declarer{description, own};
+  // First: of what nobody knows, the arguments may be anything.
+  if (const std::string name = ReprName(description.text); !name.empty() &&
+      std::all_of(name.begin(), name.end(), [](unsigned char c) {
+        return std::isalnum(c) || c == '_' || c == '.';
+      }))
+    declarer.CheckKnown(name, 0);
+  return declarer.Declare(ReadModuleRepr(description));
+}
+
+std::set<std::string> ClassesOf(const std::string& model_template) {
+  std::set<std::string> classes;
+  auto add = [&](const std::string& text) {
+    std::string word;
+    for (char c : text + " ") {
+      if (std::isalnum(static_cast<unsigned char>(c)) || c == '_')
+        word += c;
+      else if (c == ' ' || c == '\r')
+        break;
+      else
+        return;
+    }
+    if (!word.empty()) classes.insert(word);
+  };
+  bool open = false;  // within from MODULE import (
+  for (std::string line : Split(model_template, '\n')) {
+    line = line.substr(0, line.find('#'));
+    if (line.starts_with("class ")) add(line.substr(6, line.find_first_of("(:", 6) - 6));
+    size_t begin = open ? 0 : std::string::npos;
+    if (const size_t import = line.find(" import "); !open && line.starts_with("from ") &&
+                                                     import != std::string::npos)
+      begin = import + 8;
+    if (begin == std::string::npos) continue;
+    std::string names = line.substr(begin);
+    if (names.find('(') != std::string::npos) open = true;
+    const bool closes = names.find(')') != std::string::npos;
+    std::erase_if(names, [](char c) { return c == '(' || c == ')' || c == '\\'; });
+    for (std::string name : Split(names, ',')) {
+      if (const size_t as = name.find(" as "); as != std::string::npos) name = name.substr(as + 4);
+      name.erase(0, std::min(name.size(), name.find_first_not_of(" \t")));
+      add(name);
+    }
+    if (closes) open = false;
+  }
+  return classes;
 }
 
 }  // namespace pipewright

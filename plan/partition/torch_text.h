@@ -1,5 +1,6 @@
 // What a node of a graph is in Python: a call on its arguments, or a declared torch.nn.Module.
 #pragma once
+#include <set>
 #include <string>
 #include <vector>
 
@@ -22,9 +23,9 @@ NodeKind KindOf(const std::string& description);
 bool GivesTensor(const GraphNode& node, const GraphNode* argument);
 
 // The Python expression of an operation. `sizes` says which arguments are Size nodes. Throws Error
-// naming `where` for a wrong number of arguments.
-std::string OperationCall(const std::string& description, const std::vector<std::string>& arguments,
-                          const std::vector<char>& sizes, const std::string& where);
+// for a wrong number of arguments, and for others than integers in the description.
+std::string OperationCall(const Description& description, const std::vector<std::string>& arguments,
+                          const std::vector<char>& sizes);
 
 struct ModuleText {
   std::string declaration;       // torch.nn.ReLU(inplace=True)
@@ -32,7 +33,12 @@ struct ModuleText {
   std::string note;              // what the description does not say, or ""
 };
 
-// The repr of a module as the call that constructs it. Throws Error naming `where` where none can.
-ModuleText DeclareModule(const std::string& description, const std::string& where);
+// The repr of a module as the call that constructs it: of torch.nn, of the models that PipeDream
+// profiles, or one of `own`, the names that the model template has. Throws Error naming the place
+// where none can.
+ModuleText DeclareModule(const Description& description, const std::set<std::string>& own = {});
+
+// The classes that a template in Python defines or imports: class Foo, from MODULE import Foo.
+std::set<std::string> ClassesOf(const std::string& model_template);
 
 }  // namespace pipewright

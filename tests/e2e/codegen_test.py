@@ -1,5 +1,6 @@
 """Python written by `pipewright codegen` runs, and its stages composed give the fused model."""
 import importlib
+import inspect
 import pathlib
 import subprocess
 import sys
@@ -16,6 +17,22 @@ PIPEWRIGHT = support.BUILD / "pipewright"
 
 def run(*arguments):
     return subprocess.run([PIPEWRIGHT, *map(str, arguments)], check=True, capture_output=True, text=True)
+
+
+def constructor(cls):
+    """What codegen knows of a module: its constructor as a line of plan/partition/torch_modules.cc."""
+    if cls.__init__ is torch.nn.Module.__init__:
+        return []
+    words = []
+    for p in list(inspect.signature(cls.__init__).parameters.values())[1:]:
+        if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
+            return ["..."]
+        if p.name in ("device", "dtype") or p.name.startswith("_"):
+            continue
+        if p.kind == p.KEYWORD_ONLY and "*" not in words:
+            words.append("*")
+        words.append(p.name + ("" if p.default is p.empty else "="))
+    return words
 
 
 class Codegen(unittest.TestCase):
@@ -47,6 +64,86 @@ class Codegen(unittest.TestCase):
         self.assertTrue(torch.equal(values[last[0]], expected))
         self.assertEqual(tuple(expected.shape), (1, 1000))
         return fused
+
+    def test_torch_modules(self):
+        # With another version of PyTorch: the lines wanted are those of the difference.
+        if not torch.__version__.startswith("2.13."):
+            self.skipTest("the list is PyTorch 2.13's")
+        text = (support.ROOT / "plan/partition/torch_modules.cc").read_text()
+        known = text.split('R"(\n')[1].split(')";')[0].replace("\n    ", " ").splitlines()
+        wanted = []
+        for name in sorted(dir(torch.nn)):
+            cls = getattr(torch.nn, name)
+            if (inspect.isclass(cls) and issubclass(cls, torch.nn.Module)
+                    and cls.forward is not torch.nn.Module.forward):
+                wanted.append(" ".join([name, *constructor(cls)]))
+        self.assertEqual(known, wanted)
+
+    def test_printed_layers_are_constructed_again(self):
+        nn = torch.nn
+        layers = [nn.Conv2d(3, 8, 3, padding="same", padding_mode="reflect"), nn.Bilinear(1, 2, 3),
+                  nn.ConstantPad1d((1, 1), float("-inf")), nn.Unflatten(1, torch.Size([2, 3])),
+                  nn.LayerNorm(4), nn.RMSNorm(4), nn.Upsample(size=(3, 3), mode="bilinear"),
+                  nn.EmbeddingBag(3, 4, max_norm=1.0), nn.Embedding(3, 4, padding_idx=0), nn.PReLU(),
+                  nn.Threshold(0.1, 20), nn.LPPool2d(2, 3), nn.LocalResponseNorm(2), nn.GRU(3, 4, 2),
+                  nn.GroupNorm(2, 4), nn.BatchNorm2d(3, momentum=None, bias=False), nn.Softshrink(),
+                  nn.AdaptiveMaxPool2d((1, None)), nn.AvgPool1d(2), nn.ConvTranspose2d(3, 4, 3, stride=2),
+                  nn.GELU("tanh"), nn.Softmax(1), nn.Dropout(0.25, True), nn.Identity(), nn.Sigmoid(),
+                  nn.Sequential(nn.Linear(3, 4), nn.Sequential(nn.ReLU(), nn.Hardtanh(-2, 2)))]
+        numbers = ("forward_compute_time=1.000, backward_compute_time=1.000, activation_size=4.0, "
+                   "parameter_size=1.000")
+        rows = [f"node1 -- Input -- {numbers}"]
+        for i, layer in enumerate(layers):
+            rows.append(f"node{i + 2} -- {str(layer).replace(chr(10), '')} -- {numbers}")
+        rows += [f"\tnode{i + 1} -- node{i + 2}" for i in range(len(layers))]
+        graph = self.folder / "printed.txt"
+        graph.write_text("\n".join(rows))
+        run("codegen", graph, "-n", "Net", "-a", "printed", "-o", self.folder / "printed")
+        written = importlib.import_module("printed.stage0").Stage0()
+        self.assertEqual([str(layer) for layer in written.children()], [str(layer) for layer in layers])
+
+    def test_layers_of_your_own(self):
+        graph = self.folder / "own.txt"
+        numbers = ("forward_compute_time=1.000, backward_compute_time=1.000, activation_size=4.0, "
+                   "parameter_size=1.000")
+        graph.write_text(f"node1 -- Input -- {numbers}\nnode2 -- Twice(bias=3) -- {numbers}\n"
+                         "\tnode1 -- node2\n")
+        (self.folder / "mylayers.py").write_text(
+            "import torch\n\n\nclass Twice(torch.nn.Module):\n    def __init__(self, bias):\n"
+            "        super().__init__()\n        self.bias = bias\n\n"
+            "    def forward(self, x):\n        return 2 * x + self.bias\n")
+        template = (support.ROOT / "templates/model.py.template").read_text()
+        (self.folder / "model.py").write_text("from mylayers import Twice\n" + template)
+        command = ["codegen", graph, "-n", "Net", "-a", "own", "-o", self.folder / "own"]
+        with self.assertRaises(subprocess.CalledProcessError) as refused:
+            run(*command)
+        self.assertIn("own.txt:2:10: node node2: there is no layer Twice", refused.exception.stderr)
+        self.assertIn("from MODULE import Twice", refused.exception.stderr)
+        run(*command, "--model-template", self.folder / "model.py")
+        model = importlib.import_module("own").full_model()
+        self.assertEqual(model(torch.tensor([1.0])).item(), 5)
+
+    def test_the_folder(self):
+        graph = self.folder / "folder.txt"
+        graph.write_text((DATA / "graph/test_graphs/vgg16_partitioned.txt").read_text())
+        out = self.folder / "folder"
+        command = ["codegen", graph, "-n", "Net", "-a", "vgg16", "-o", out]
+        line = (f"{out}: 3 stages (stage0.py to stage2.py), vgg16.py, __init__.py, dp_conf.json, "
+                "mp_conf.json, hybrid_conf.json\n")
+        self.assertEqual(run(*command).stdout, line)
+        self.assertEqual(run(*command, "--stage_to_num_ranks", "0:2").stdout, line)
+        (out / "hybrid_conf.json").write_text("edited")
+        with self.assertRaises(subprocess.CalledProcessError) as refused:
+            run(*command)
+        self.assertIn("hybrid_conf.json: somebody edited it", refused.exception.stderr)
+        run(*command, "--force")
+        # Not even then the graph.
+        stage = out / "stage0.py"
+        stage.unlink()
+        stage.symlink_to(graph)
+        with self.assertRaises(subprocess.CalledProcessError) as refused:
+            run(*command, "--force")
+        self.assertIn("stage0.py: is read in this run", refused.exception.stderr)
 
     def partition(self, name, *options):
         out = self.folder / ("partition_" + name)

@@ -32,12 +32,19 @@ static ModelGraph Graph(const std::vector<NodeText>& nodes,
   return ReadGraphText(text, "g.txt");
 }
 
-static CodegenResult Generate(const ModelGraph& graph) {
+static CodegenOptions Options(const std::string& name = "Net", const std::string& arch = "net") {
   CodegenOptions options;
-  options.name = "Net";
-  options.arch = "net";
-  return GenerateCode(graph, options, "g.txt");
+  options.name = name;
+  options.arch = arch;
+  return options;
 }
+
+static CodegenResult Generate(const ModelGraph& graph) {
+  return GenerateCode(graph, Options(), "g.txt");
+}
+
+// Of node4 in g.txt:3, from column 10 on.
+static Description Described(const std::string& text) { return {text, "g.txt", "node4", 3, 10}; }
 
 static bool Contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
@@ -111,7 +118,9 @@ TEST(Codegen, TheWholeNameTellsOperationsFromModules) {
 }
 
 TEST(Codegen, DeclaresModulesFromTheirDescriptions) {
-  auto declared = [](const std::string& text) { return DeclareModule(text, "x").declaration; };
+  auto declared = [](const std::string& text) {
+    return DeclareModule(Described(text)).declaration;
+  };
   EXPECT_EQ(declared("ReLU(inplace)"), "torch.nn.ReLU(inplace=True)");
   EXPECT_EQ(declared("LeakyReLU(negative_slope=0.01, inplace)"),
             "torch.nn.LeakyReLU(negative_slope=0.01, inplace=True)");
@@ -126,6 +135,174 @@ TEST(Codegen, DeclaresModulesFromTheirDescriptions) {
                      "  (layer2): LSTM(4, 4))"),
             "EmuBidirLSTM(4, 4)");
   EXPECT_THROW(declared("Block(  (conv): Conv2d(1, 2))"), Error);
+}
+
+// What is wrong with a description.
+static std::string Refused(const std::string& text, const std::set<std::string>& own = {}) {
+  try {
+    return "written: " + DeclareModule(Described(text), own).declaration;
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+TEST(Codegen, DescriptionsAsPyTorchPrintsThem) {
+  for (const char* text :
+       {"LayerNorm((4,), eps=1e-05, elementwise_affine=True, bias=True)",
+        "RMSNorm((4,), eps=None, elementwise_affine=True)", "Softshrink(0.5)", "GLU(dim=-1)",
+        "Upsample(size=(3, 3), mode='bilinear')", "AdaptiveMaxPool2d(output_size=(1, None))",
+        "Unflatten(dim=1, unflattened_size=torch.Size([2, 3]))", "Sequential()", "Softmax2d()",
+        "LSTM(3, 4, num_layers=2, batch_first=True, bidirectional=True)", "Identity()",
+        "BatchNorm2d(3, eps=1e-05, momentum=None, affine=True, bias=True, "
+        "track_running_stats=True)",
+        "MultiheadAttention(8, 2)", "AvgPool1d(kernel_size=(2,), stride=[2], padding=(0,))"})
+    EXPECT_EQ(Refused(text), std::string("written: torch.nn.") + text);
+  EXPECT_EQ(Refused("ConstantPad1d(padding=(1, 1), value=-inf)"),
+            "written: torch.nn.ConstantPad1d(padding=(1, 1), value=float('-inf'))");
+  EXPECT_EQ(Refused("Conv2d(3, 8, kernel_size=(3, 3), padding=same)"),
+            "written: torch.nn.Conv2d(3, 8, kernel_size=(3, 3), padding='same')");
+  EXPECT_EQ(Refused("Dropout (p = 0.5)"), "written: torch.nn.Dropout(p=0.5)");
+  EXPECT_EQ(Refused("torch.nn.ReLU()"), "written: torch.nn.ReLU()");
+}
+
+TEST(Codegen, OnlyLiteralsGetThrough) {
+  EXPECT_EQ(Refused("Linear(in_features=__import__(\"os\"))"),
+            "g.txt:3:29: node node4: a number, a string, True, False, None, a tuple or a list is "
+            "expected, not \"__import__(\"os\"))\"\n  describe the layer as print(layer) does: its "
+            "name and its arguments");
+  EXPECT_EQ(Refused("Conv2d(3, 8, kernel_size=(3, 3)"),
+            "g.txt:3:16: node node4: this ( is never closed");
+  EXPECT_EQ(Refused("Conv2d(3, 8) or 1"),
+            "g.txt:3:23: node node4: nothing is expected after its description");
+  for (const char* text :
+       {"Conv2d(3, oops", "Linear(3, oops)", "Linear(3, 4 + 5)", "Linear(3 4)", "Linear(03, 4)",
+        "Linear(3, [4, x])", "Linear(3, 1_0)", "Linear(3, 0x10)", "Linear(3, 4j)", "Linear(3, -)",
+        "Linear(3, 'a)", "Linear(3, 'a' 'b')", "Linear(3, 'a'.b)", "Linear(3, f'{x}')",
+        "Linear(3, 4, bias=x.y)", "Linear(3, 4, bias=x())", "Linear(3, 4, bias=lambda: 0)",
+        "Linear(3, 4, bias=True if 1 else 0)", "Linear(*[3, 4])", "Linear(3, {4})",
+        "Linear(3, 4.5.6)",
+        "Linear(3, torch.load('x'))", "Linear(3, torch)", "Linear((3, 4)", "Linear(3, (4]",
+        "Linear(3, '\\x41')", "Linear(3, 1e)", "Linear(3, 4))", "Linear(3, 4)[0]", "(3)",
+        "torch.load('x')", "torch.nn.functional.relu(3)", "torch.nn.torch.nn.Linear(3, 4)", ""})
+    EXPECT_TRUE(Refused(text).starts_with("g.txt:3:")) << text << ": " << Refused(text);
+  EXPECT_TRUE(Refused("Linear(" + std::string(10000, '(')).starts_with("g.txt:3:"));
+  std::string deep;
+  for (int i = 0; i < 10000; ++i) deep += "Sequential(  (0): ";
+  EXPECT_TRUE(Refused(deep).starts_with("g.txt:3:"));
+  EXPECT_TRUE(Refused("Linear(3, " + std::string(5000, '9') + ")").starts_with("g.txt:3:"));
+}
+
+TEST(Codegen, LayersOfNobodyAreRefused) {
+  EXPECT_EQ(Refused("Cnov2d(3, <function f>)"),
+            "g.txt:3:10: node node4: there is no layer Cnov2d in torch.nn (did you mean "
+            "\"Conv2d\"?)\n  name one that it has; a layer of your own is one that the model "
+            "template imports: --model-template FILE with \"from MODULE import Cnov2d\"");
+  EXPECT_EQ(Refused("Module(blocks.0)"),
+            "g.txt:3:10: node node4: names a module of a package; codegen writes layers of "
+            "torch.nn\n  a package needs no code: run it with the conf of the partition, "
+            "pipewright-run train PACKAGE JOB --conf DIR/hybrid_conf.json");
+  EXPECT_EQ(Refused("Sequential(  (0): ReLU()  (1): Foo(3))").substr(0, 44),
+            "g.txt:3:41: node node4: there is no layer Fo");
+  EXPECT_EQ(Refused("Linear(in_feature=3, out_features=4)"),
+            "g.txt:3:17: node node4: torch.nn.Linear has no argument in_feature (did you mean "
+            "\"in_features\"?)\n  its constructor takes (in_features, out_features, bias=)");
+  EXPECT_EQ(Refused("Linear(3)"),
+            "g.txt:3:10: node node4: torch.nn.Linear needs out_features\n  its constructor takes "
+            "(in_features, out_features, bias=)");
+  for (const char* text : {"Linear(3, 4, in_features=3)", "Linear(3, 4, True, 5)", "ModuleList()",
+                           "Linear(bias=True, 3, 4)", "Linear(3, 4, bias=True, bias=True)",
+                           "ReLU(inplace, inplace)", "Sequential(3)", "Sigmoid(3)",
+                           "TransformerEncoderLayer(  (a): Linear(3, 4))"})
+    EXPECT_TRUE(Refused(text).starts_with("g.txt:3:")) << text << ": " << Refused(text);
+}
+
+TEST(Codegen, LayersOfYourOwnAreThoseOfTheTemplate) {
+  const std::set<std::string> own = ClassesOf(
+      "import torch\nimport os\nfrom mylayers import Foo, Bar as Baz  # Nobody\n"
+      "from more import (\n    One,\n    Two)\nclass Dropout(torch.nn.Module):\n    pass\n"
+      "class Plain:\n    from x import Inner\nclass %(module_name)s(torch.nn.Module):\n");
+  EXPECT_EQ(own, (std::set<std::string>{"Baz", "Dropout", "Foo", "One", "Plain", "Two"}));
+  EXPECT_EQ(Refused("Foo(3, name=small)", own), "written: Foo(3, name='small')");
+  EXPECT_EQ(Refused("Dropout(3, 4)", own), "written: Dropout(3, 4)");
+  EXPECT_EQ(Refused("Sequential(  (0): Foo(3)  (1): ReLU())", own),
+            "written: torch.nn.Sequential(Foo(3), torch.nn.ReLU())");
+  EXPECT_TRUE(Refused("Foo(3, os.system('x'))", own).starts_with("g.txt:3:17: "));
+  EXPECT_TRUE(Refused("Foo(  (a): Linear(3, 4))", own).starts_with("g.txt:3:10: "));
+  CodegenOptions options = Options();
+  options.model_template = "from mylayers import Foo\n%(import_statements)s\n%(module_name)s\n"
+                           "%(layer_declarations)s\n%(module_methods)s\n%(inputs)s\n"
+                           "%(function_definition)s\n";
+  CodegenResult code = GenerateCode(Graph({{1, "Input", 0}, {2, "Foo(3)", 0}}, {{1, 2}}), options,
+                                    "g.txt");
+  EXPECT_TRUE(Contains(code.files["stage0.py"], "self.layer1 = Foo(3)\n"));
+}
+
+TEST(Codegen, OperationsTakeIntegers) {
+  auto call = [](const std::string& text) {
+    return OperationCall(Described(text), {"a"}, {0});
+  };
+  EXPECT_EQ(call("Size(0)"), "a.size(0)");
+  EXPECT_EQ(call("View(-1, 9216)"), "a.view(a.size(0), -1, 9216)");
+  EXPECT_EQ(call("Transpose(0, 1)"), "a.transpose(0, 1)");
+  EXPECT_EQ(call("__getitem__(1)"), "a[1]");
+  for (const char* text : {"Size(x)", "Size(__import__('os'))", "Size(0", "View(1.5)",
+                           "Unsqueeze()", "Concat(1, 2)", "Transpose(1)", "__getitem__('x')", "Size(dim=0)",
+                           "__getitem__((1))", "Concat(1) or 2", "View(True)", "Size(-)"})
+    EXPECT_THROW(call(text), Error) << text;
+  auto sum = [](const std::string& text) {
+    return OperationCall(Described(text), {"a", "b"}, {0, 0});
+  };
+  EXPECT_EQ(sum("Add(inplace)"), "a + b");
+  EXPECT_EQ(sum("Mul"), "a * b");
+  EXPECT_THROW(sum("Add(2)"), Error);
+  EXPECT_THROW(sum("Add(alpha=2)"), Error);
+}
+
+TEST(Codegen, NamesOfPythonAndOfWhatIsWrittenAreRefused) {
+  ModelGraph graph = Graph({{1, "Input", 0}, {2, "ReLU()", 0}, {3, "ReLU()", 1}}, {{1, 2}, {2, 3}});
+  auto refused = [&](const std::string& name, const std::string& arch,
+                     const std::map<int, int>& replicas = {}) {
+    CodegenOptions options = Options(name, arch);
+    options.replicas = replicas;
+    try {
+      GenerateCode(graph, options, "g.txt");
+      return std::string();
+    } catch (const UsageError& error) {
+      return std::string(error.what());
+    }
+  };
+  EXPECT_EQ(refused("Stage2", "stage2"), "");
+  EXPECT_EQ(refused("class", "net"),
+            "-n: \"class\" is not a name in Python: it is one of its keywords\n  letters, digits "
+            "and _ make a name: VGG16Partitioned, vgg16");
+  EXPECT_EQ(refused("Net", "stage1"),
+            "-a: \"stage1\" is the name of what stage 1 is written as\n  choose another name");
+  for (const char* name : {"None", "Stage0", "model", "full_model", "torch", "", "a b", "1a"})
+    EXPECT_NE(refused(name, "net"), "") << name;
+  for (const char* arch : {"None", "stage0", "__init__", "import", "../x", "a.b"})
+    EXPECT_NE(refused("Net", arch), "") << arch;
+  EXPECT_NE(refused("Net", "net", {{0, 0}}), "");
+  EXPECT_NE(refused("Net", "net", {{0, -1}}), "");
+  EXPECT_NE(refused("Net", "net", {{2, 1}}), "");
+  EXPECT_NE(refused("Net", "net", {{0, 1 << 20}, {1, 1}}), "");
+}
+
+TEST(Codegen, SharedLayersAreHeldByTheFirstStageThatUsesThem) {
+  CodegenOptions options = Options();
+  options.shared = {{"node2", "node4"}, {"node3", "node4"}};
+  const std::vector<NodeText> nodes = {{1, "Input", 0},        {2, "Linear(4, 4)", 1},
+                                       {3, "Linear(4, 4)", 0}, {4, "Linear(4, 4)", 1},
+                                       {5, "Add", 1},          {6, "Linear(4, 5)", 1}};
+  ModelGraph graph = Graph(nodes, {{1, 2}, {1, 3}, {2, 4}, {4, 5}, {3, 5}, {5, 6}});
+  CodegenResult code = GenerateCode(graph, options, "g.txt");
+  EXPECT_TRUE(Contains(code.files["net.py"], "self.stage1.layer2 = self.stage0.layer1\n"))
+      << code.files["net.py"];
+  EXPECT_TRUE(Contains(code.files["stage1.py"], "out3 = self.layer2(out2)"));
+  for (const std::vector<std::string>& group :
+       std::vector<std::vector<std::string>>{{"node2", "node6"}, {"node1", "node2"}, {"node9"}}) {
+    options.shared = {group};
+    EXPECT_THROW(GenerateCode(graph, options, "g.txt"), UsageError) << group[0];
+  }
 }
 
 TEST(Codegen, ModulesUsedTwiceKeepOneSetOfWeights) {
@@ -232,6 +409,7 @@ TEST(Codegen, SaysWhatWasAssumedAndRefusesWhatCannotBe) {
     return Graph({{1, "Input", 0}, {2, description, 0}}, {{1, 2}});
   };
   EXPECT_THROW(Generate(graph("Add")), Error);
+  EXPECT_THROW(Generate(Graph({{1, "Input", 0}, {2, "ReLU()", 0}}, {})), Error);
   EXPECT_THROW(Generate(graph("Thing(  (a): Linear(1, 2))")), Error);
   EXPECT_THROW(
       Generate(Graph({{1, "Input", 0}, {2, "ReLU()", 1}, {3, "ReLU()", 0}}, {{1, 2}, {2, 3}})),
