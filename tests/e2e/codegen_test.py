@@ -14,6 +14,41 @@ DATA = support.ROOT / "tests/data/pipedream"
 PROFILES = DATA / "profiler/image_classification/profiles"
 PIPEWRIGHT = support.BUILD / "pipewright"
 
+ENCODER = """
+import torch
+
+
+class EmuBidirLSTM(torch.nn.Module):
+    def __init__(self, input_size, hidden_size):
+        super().__init__()
+        self.both = torch.nn.LSTM(input_size, hidden_size, bidirectional=True)
+
+    def forward(self, x, lengths):
+        return self.both(x)[0] / lengths[:, None]
+"""
+DECODER = """
+import torch
+
+
+class RecurrentAttention(torch.nn.Module):
+    def __init__(self, input_size, context_size, hidden_size):
+        super().__init__()
+        self.rnn = torch.nn.LSTM(input_size, hidden_size)
+
+    def forward(self, x, hidden, context, lengths):
+        out, hidden = self.rnn(x, hidden)
+        return out, hidden, (context.sum(0) / lengths[:, None]).expand_as(out), None
+
+
+class Classifier(torch.nn.Module):
+    def __init__(self, input_size, output_size):
+        super().__init__()
+        self.classifier = torch.nn.Linear(input_size, output_size)
+
+    def forward(self, x):
+        return self.classifier(x)
+"""
+
 
 def run(*arguments):
     return subprocess.run([PIPEWRIGHT, *map(str, arguments)], check=True, capture_output=True, text=True)
@@ -44,17 +79,18 @@ class Codegen(unittest.TestCase):
         self.addCleanup(sys.path.remove, str(self.folder))
         importlib.invalidate_caches()
 
-    def check(self, graph, name, size=224):
+    def check(self, graph, name, *inputs, shape=(1, 1000)):
         run("codegen", graph, "-n", "Net", "-a", name, "-o", self.folder / name)
         package = importlib.import_module(name)
         self.assertEqual(package.arch(), name)
         torch.manual_seed(0)
+        inputs = inputs or (torch.randn(1, 3, 224, 224),)
         fused = package.full_model().eval()
         *stages, (criterion, last, loss) = package.model("criterion")
         self.assertEqual((criterion, loss), ("criterion", ["loss"]))
-        values = {"input0": torch.randn(1, 3, size, size)}
+        values = {f"input{i}": value for i, value in enumerate(inputs)}
         with torch.no_grad():
-            expected = fused(values["input0"])
+            expected = fused(*inputs)
             for (stage, takes, gives), source in zip(stages, fused.children()):
                 stage.load_state_dict(source.state_dict())
                 out = stage.eval()(*[values[value] for value in takes])
@@ -62,7 +98,7 @@ class Codegen(unittest.TestCase):
                 self.assertEqual(len(out), len(gives))
                 values.update(zip(gives, out))
         self.assertTrue(torch.equal(values[last[0]], expected))
-        self.assertEqual(tuple(expected.shape), (1, 1000))
+        self.assertEqual(tuple(expected.shape), shape)
         return fused
 
     def test_torch_modules(self):
@@ -165,6 +201,26 @@ class Codegen(unittest.TestCase):
     def test_branches(self):
         fused = self.check(self.partition("densenet121", "--stages", 5, "-b", "1e10"), "densenet121")
         self.assertEqual(sum(p.numel() for p in fused.parameters()), 7978856)
+
+    def test_translation_in_ten_stages(self):
+        # The cuts of the published gpus=12 conf: by node, up to and with. Smaller.
+        last = [5, 8, 13, 19, 23, 28, 33, 40, 46, 48]
+        text = (DATA / "profiler/translation/profiles/gnmt/graph.txt").read_text()
+        rows = []
+        for row in text.replace("32320", "50").replace("1024", "16").replace("2048", "32").splitlines():
+            if not row.startswith("\t"):
+                node = int(row.split()[0].removeprefix("node"))
+                row += f" -- stage_id={sum(node > end for end in last)}"
+            rows.append(row)
+        graph = self.folder / "gnmt.txt"
+        graph.write_text("\n".join(rows))
+        # What stands in for GNMT's own modules takes and gives what they do.
+        models = self.folder / "seq2seq/models"
+        models.mkdir(parents=True)
+        (models / "encoder.py").write_text(ENCODER)
+        (models / "decoder.py").write_text(DECODER)
+        source, target = torch.randint(50, (5, 2)), torch.randint(50, (4, 2))
+        self.check(graph, "gnmt", source, torch.tensor([5, 3]), target, shape=(4, 2, 50))
 
 
 if __name__ == "__main__":
