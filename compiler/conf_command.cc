@@ -34,8 +34,9 @@ static std::string StagesAndRanks(const Conf& conf) {
 
 static void WriteMade(const Conf& conf, const std::string& output) {
   Write(WriteConf(conf), output);
-  // Of /dev/stdout the conf is all there is to see.
-  if (std::error_code none; !output.empty() && std::filesystem::is_regular_file(output, none))
+  // Of a pipe or /dev/stdout the conf is all there is to see.
+  if (std::error_code none;
+      !output.starts_with("/dev/") && std::filesystem::is_regular_file(output, none))
     std::cout << output << ": " << Counted(conf.module_to_stage.size(), "module") << ", "
               << StagesAndRanks(conf) << "\n";
 }

@@ -88,6 +88,7 @@ CASES = {
               "pipewright conf --check torn.json",
               "pipewright conf small.pkg --ranks 1 --placement v",
               "pipewright conf small.pkg --ranks 2 --placement 1,0",
+              "pipewright conf small.pkg --ranks 2 -o /dev/stdout",
               "pipewright conf small.pkg --ranks 2 --placement v",
               "pipewright conf small.pkg --ranks 2 --placement 0,0",
               "pipewright conf --check two.json --ranks 2 --stages 3",

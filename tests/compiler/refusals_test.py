@@ -206,6 +206,7 @@ class Refusals(CompilerTest):
                          {"module_to_stage_map": [0, 0, 0, 0], "stage_to_rank_map": {"0": [0, 1]}})
         result = call("pipewright", "conf", package, "--ranks", 3, "-o", self.at / "c.json")
         self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(result.stdout, f"{self.at / 'c.json'}: 4 modules, 3 stages, 3 ranks\n")
         self.assertEqual(json.loads((self.at / "c.json").read_text())["stage_to_rank_map"],
                          {"0": [0], "1": [1], "2": [2]})
         result = call("pipewright", "conf", package, "--ranks", 5)
