@@ -11,6 +11,7 @@
 #include "compiler/import/import.h"
 #include "compiler/profile_split.h"
 #include "passes/op_library.h"
+#include "plan/error.h"
 #include "plan/text.h"
 
 namespace pipewright {
@@ -18,7 +19,7 @@ namespace pipewright {
 namespace {
 
 struct Options {
-  std::string model, split, shared;
+  std::string model, split, shared, input;
   std::vector<std::string> split_after, inputs, op_libraries;
   bool explain = false;
   int64_t microbatch = 0;
@@ -29,9 +30,12 @@ struct Options {
 void Run(Options options) {
   if (options.split.empty() && options.split_after.empty()) options.split = "markers";
   options.compile.passes.split = ParseSplit(options.split, options.split_after);
+  if (!options.input.empty() && options.compile.passes.split.kind != SplitSpec::kProfile)
+    throw UsageError("--input", "is what --split profile:N measures with, and nothing else",
+                     "leave it out; the names of a TorchScript model's inputs are --inputs");
   options.compile.passes.shared = ParseShared(options.shared);
   CheckReplaceable({options.compile.output, options.compile.ranks, options.compile.force},
-                   {options.model, options.compile.weights});
+                   {options.model, options.compile.weights, options.input});
   std::vector<std::string> libraries;
   for (const std::string& path : options.op_libraries) {
     std::error_code error;
@@ -48,7 +52,8 @@ void Run(Options options) {
   };
   if (options.compile.passes.split.kind == SplitSpec::kProfile) {
     std::string note;
-    ProfileSplit wanted{options.compile, read, options.microbatch, options.repeat};
+    ProfileSplit wanted{options.compile, read, options.input, options.microbatch,
+                        options.repeat};
     std::filesystem::path output = std::filesystem::path(options.compile.output).lexically_normal();
     if (!output.has_filename()) output = output.parent_path();
     wanted.compile.output = output.string() + ".pieces" + std::to_string(getpid());
@@ -78,8 +83,12 @@ void AddCompileCommand(CLI::App& app) {
                  "(before these submodules), children:PATH (one module a child), equal:N (by "
                  "operations), balanced:N (by cost), profile:N (by measured time), size:BYTES (of "
                  "weights), or a JSON file of submodules and their modules");
+  app.add_option("--input", options->input,
+                 "safetensors file with a tensor for each input to measure with, for profile:N "
+                 "(default: the example that a .pt2 was exported with)")
+      ->type_name("FILE");
   app.add_option("--microbatch", options->microbatch,
-                 "samples to measure with, for profile:N (default: as exported)")
+                 "samples to measure with, for profile:N (default: as many as the inputs have)")
       ->check(CLI::PositiveNumber);
   app.add_option("--repeat", options->repeat, "measurements of each time, for profile:N (10)")
       ->check(CLI::PositiveNumber);

@@ -2,11 +2,13 @@
 
 #include <cstdio>
 #include <filesystem>
+#include <memory>
 
 #include "compiler/measure_package.h"
 #include "plan/error.h"
 #include "plan/partition/profile_problem.h"
 #include "plan/partition/solve.h"
+#include "plan/safetensors.h"
 #include "plan/text.h"
 
 namespace pipewright {
@@ -35,11 +37,29 @@ Pieces MeasurePieces(const ProfileSplit& wanted, Model model, int depth) {
   if (pieces.cut_before.size() < static_cast<size_t>(asked.count)) return pieces;
   ProfileOptions options;
   options.package = compile.output;
+  options.input = wanted.input;
   options.microbatch = wanted.microbatch;
   options.repeat = wanted.repeat;
   MeasureOnRanks(options, 1, [] {},
                  [&](const Profile& profile, const std::string&) { pieces.profile = profile; });
   return pieces;
+}
+
+// That there is something to measure with: before the weights are copied.
+void CheckInputs(const ProfileSplit& wanted, const Model& model) {
+  std::unique_ptr<SafetensorsFile> file;
+  if (!wanted.input.empty()) file = std::make_unique<SafetensorsFile>(wanted.input);
+  for (size_t i = model.first_input(); i < model.graph->inputs().size(); ++i) {
+    const torch::jit::Value* input = model.graph->inputs()[i];
+    if (!input->hasUses() || input->type()->kind() != c10::TypeKind::TensorType) continue;
+    if (file)
+      file->At(input->debugName());
+    else if (!model.MetaOf(input))
+      throw Error("--split " + wanted.compile.passes.split.text,
+                  model.file + " says no sizes of input \"" + input->debugName() +
+                      "\" to measure with",
+                  "give a safetensors file with a tensor for each input: --input FILE");
+  }
 }
 
 // Deletes the folder when it goes.
@@ -61,6 +81,7 @@ SplitSpec FindProfileSplit(const ProfileSplit& wanted, std::string& note) {
   const int kDepths[] = {0, 3, 2, 1};
   for (int depth : kDepths) {
     Model model = wanted.read();
+    if (depth == kDepths[0]) CheckInputs(wanted, model);
     try {
       pieces = MeasurePieces(wanted, std::move(model), depth);
       break;
@@ -69,6 +90,8 @@ SplitSpec FindProfileSplit(const ProfileSplit& wanted, std::string& note) {
       if (failure.empty()) failure = e.what();
     }
   }
+  if (pieces.profile.nodes.empty() && !failure.empty())
+    throw Error("--split " + asked.text + ": " + failure);
   if (pieces.profile.nodes.empty())
     throw Error("--split " + asked.text,
                 "cuts between submodules make only " +

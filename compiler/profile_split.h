@@ -11,7 +11,8 @@ namespace pipewright {
 struct ProfileSplit {
   CompileOptions compile;       // `output` is a folder for a package that is removed again
   std::function<Model()> read;  // the model, anew each time
-  int64_t microbatch = 0;       // samples; 0: as the model was exported with
+  std::string input;            // a safetensors file with a tensor for each input, or ""
+  int64_t microbatch = 0;       // samples; 0: as the inputs have them
   int repeat = 10;
   double bandwidth = 1e9;  // bytes a second between modules
 };

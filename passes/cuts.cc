@@ -132,9 +132,11 @@ Cuts CutsBetweenSubmodules(const Model& model, const SplitSpec& split) {
   int number = 0;
   for (const Node* node : model.graph->nodes()) {
     if (!IsOperation(node)) continue;
-    std::string path;
-    for (const std::string& name : ModuleStack(node))
-      if (split.depth == 0 || std::count(name.begin(), name.end(), '.') < split.depth) path = name;
+    // Calls within calls count: a ModuleList is never called, whatever the names below it are.
+    std::vector<std::string> stack = ModuleStack(node);
+    if (split.depth > 0 && stack.size() > static_cast<size_t>(split.depth))
+      stack.resize(static_cast<size_t>(split.depth));
+    const std::string path = stack.empty() ? "" : stack.back();
     changed = any && (changed || path != last);
     if (changed && !uncuttable.count(node)) {
       changed = false;

@@ -29,7 +29,7 @@ struct SplitSpec {
   std::string path;
   int count = 1;
   int64_t bytes = 0;
-  int depth = 0;          // kFine: of the submodules to cut between; 0: all
+  int depth = 0;          // kFine: of the calls of submodules to cut between; 0: all
   std::vector<int> keep;  // kFine: of all its cuts (1, 2, ...) those to make, ascending
   bool keep_all = true;   // kFine: every cut, whatever `keep` says
   std::map<std::string, int> map;

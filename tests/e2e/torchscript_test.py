@@ -1,9 +1,140 @@
 """A traced and a scripted model, whose files record no sizes, trained on several ranks."""
+import json
 import unittest
 
 from safetensors.torch import load_file, save_file
 
 from support import LENGTH, SGD, Case, gpt, pipewright, run_ranks, token_job, torch
+
+
+class Block(torch.nn.Module):
+    def __init__(self, width=16, wide=64):
+        super().__init__()
+        self.norm = torch.nn.LayerNorm(width)
+        self.up, self.down = torch.nn.Linear(width, wide), torch.nn.Linear(wide, width)
+
+    def forward(self, x):
+        return x + self.down(torch.relu(self.up(self.norm(x))))
+
+
+class Stack(torch.nn.Module):
+    """Blocks in a container that is never called."""
+
+    def __init__(self, blocks):
+        super().__init__()
+        self.blocks = blocks
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+class Named(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = torch.nn.ModuleDict({f"b{i}": Block() for i in range(8)})
+
+    def forward(self, x):
+        for _, block in self.blocks.items():
+            x = block(x)
+        return x
+
+
+class Groups(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.groups = torch.nn.ModuleList(
+            [torch.nn.ModuleList([Block(), Block()]) for _ in range(4)])
+
+    def forward(self, x):
+        for group in self.groups:
+            for block in group:
+                x = block(x)
+        return x
+
+
+class Called(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = torch.nn.Sequential(*[Block() for _ in range(8)])
+
+    def forward(self, x):
+        return self.net(x)
+
+
+class Cuts(Case):
+    """Where files that record no sizes are cut."""
+
+    def save(self, model, how, x):
+        file = f"{how}.pt"
+        made = torch.jit.script(model) if how == "scripted" else torch.jit.trace(model, x)
+        made.save(str(self.path(file)))
+        return file
+
+    def check(self, file, model, *options):
+        """The modules' submodules; what they give is what PyTorch gives, of other sizes too."""
+        package = self.compile(file, "cut.pkg", *options)
+        manifest = json.loads((package / "manifest.json").read_text())
+        x = torch.randn(6, 16)
+        save_file({"x": x}, self.path("x.safetensors"))
+        self.succeed(run_ranks(len(manifest["modules"]), "infer", package, "--input",
+                               self.path("x.safetensors"), "-o", self.path("y.safetensors"),
+                               mpi=False))
+        (found,) = load_file(self.path("y.safetensors")).values()
+        self.assertTrue(torch.equal(found, model(x)), (file, options))
+        return [module["covers"] for module in manifest["modules"]]
+
+    def test_cut_by_measured_time(self):
+        torch.manual_seed(0)
+        x = torch.randn(64, 16)
+        save_file({"x": x}, self.path("sample.safetensors"))
+        for how in ("scripted", "traced"):
+            # The last block does as much as all others together.
+            model = Stack(torch.nn.ModuleList([Block() for _ in range(4)] + [Block(wide=4096)]))
+            file = self.save(model, how, x)
+            self.assert_fails(
+                pipewright("compile", self.path(file), "-o", self.path("cut.pkg"), "--split",
+                           "profile:2"),
+                'says no sizes of input "x" to measure with', "  give a safetensors file .*--input")
+            covers = self.check(file, model, "--split", "profile:2", "--repeat", "3", "--input",
+                                self.path("sample.safetensors"))
+            self.assertEqual(len(covers), 2)
+            self.assertTrue(all(name.startswith("blocks.4") for name in covers[1]), covers)
+        self.assertEqual([p.name for p in self.folder.iterdir() if ".pieces" in p.name], [])
+
+    def test_inputs_that_do_not_fit(self):
+        save_file({"y": torch.ones(2, 16)}, self.path("other.safetensors"))
+        file = self.save(Stack(torch.nn.ModuleList([Block(), Block()])), "scripted", None)
+        compile_ = ("compile", self.path(file), "-o", self.path("cut.pkg"), "--split")
+        self.assert_fails(pipewright(*compile_, "profile:2", "--input",
+                                     self.path("other.safetensors")), 'no tensor "x"')
+        self.assert_fails(pipewright(*compile_, "profile:2", "--input", self.path("none")), "none")
+        self.assert_fails(pipewright(*compile_, "equal:2", "--input",
+                                     self.path("other.safetensors")), "--split profile:N", code=2)
+
+    def test_between_the_children_of_containers(self):
+        torch.manual_seed(0)
+        x = torch.randn(4, 16)
+        save_file({"x": x}, self.path("sample.safetensors"))
+        measured = ("--split", "profile:4", "--repeat", "1", "--input",
+                    self.path("sample.safetensors"))
+        for model, name in ((Stack(torch.nn.ModuleList([Block() for _ in range(8)])), "blocks.{}"),
+                            (Named(), "blocks.b{}"), (Groups(), "groups.{}"), (Called(), "net.{}")):
+            third = name.format(3)
+            for how in ("scripted", "traced"):
+                with self.subTest(name, how=how):
+                    file = self.save(model, how, x)
+                    covers = self.check(file, model, "--split", "equal:4")
+                    self.assertEqual(len(covers), 4)
+                    self.assertFalse(set(covers[0]) & set(covers[3]))
+                    self.assertEqual(len(self.check(file, model, *measured)), 4)
+                    covers = self.check(file, model, "--split", "modules:" + third)
+                    self.assertTrue(covers[1][0].startswith(third), covers)
+                    self.assertFalse(any(c.startswith(third) for c in covers[0]), covers)
+                    self.assertGreaterEqual(
+                        len(self.check(file, model, "--split", "children:" + name[:-3].rstrip("."))),
+                        4)
 
 
 class TorchScript(Case):

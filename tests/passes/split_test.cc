@@ -77,6 +77,31 @@ graph(%training : bool, %device : Device, %x : Tensor):
   EXPECT_EQ(ModulesOf(model, assignment, "aten::relu"), (std::vector<int>{0, 0, 1, 1, 1}));
 }
 
+// A ModuleList is never called: its children are as far out as those of the model.
+TEST(AssignModules, DepthIsOfCallsNotOfNames) {
+  for (auto [depth, modules] : {std::pair{1, 2}, {2, 4}, {0, 4}}) {
+    Model model = ParseModel(R"IR(
+graph(%training : bool, %device : Device, %x : Tensor):
+  %a : Tensor = aten::relu(%x)
+  %b : Tensor = aten::relu(%a)
+  %c : Tensor = aten::relu(%b)
+  %d : Tensor = aten::relu(%c)
+  return (%d)
+)IR");
+    auto root = c10::make_intrusive<torch::jit::Scope>();
+    for (int i = 0; i < 4; ++i) {
+      const std::string block = "blocks." + std::to_string(i / 2);
+      auto called = root->push(c10::Symbol::scope(block));
+      Find(model, "aten::relu", i)
+          ->setScope(called->push(c10::Symbol::scope(block + ".act" + std::to_string(i % 2))));
+    }
+    SplitSpec split;
+    split.kind = SplitSpec::kFine;
+    split.depth = depth;
+    EXPECT_EQ(AssignModules(model, split).modules, modules) << depth;
+  }
+}
+
 TEST(AssignModules, NeverInsideANoGradRegion) {
   const char* kText = R"IR(
 graph(%training : bool, %device : Device, %x : Tensor):
