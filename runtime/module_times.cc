@@ -59,13 +59,19 @@ Timing TimingOf(std::vector<double> seconds) {
   return {at(0.5), at(0.25), at(0.75)};
 }
 
-// Until it shows which body the module has, as in a run after some steps; a second at most.
+// Until it shows which body the module has, as in a run after some steps: after as many looks as a
+// run takes, since others disturb them here, too. `seconds`: at most; 0: any.
 static void Settle(const LoadedModule& module, const std::vector<c10::IValue>& inputs,
-                   const Wishes& wishes) {
+                   const Wishes& wishes, double seconds) {
   if (!module.recorded) return;
   module.recorded->now = true;
   const double begin = Now();
-  for (int run = 0; run < 16 && !StateOf(module).settled && Now() - begin < 1; ++run) {
+  constexpr int kMostRuns = 20;  // those that are watched, and the most looks
+  for (int run = 0; run < kMostRuns && !StateOf(module).settled; ++run) {
+    if (seconds > 0 && Now() - begin > std::max(seconds, 1.0)) break;
+    const auto& bodies = module.recorded->bodies;
+    if (run > 0 && (bodies.empty() || !bodies.back()->gradients_known)) break;  // none arrive
+
     Kept kept;
     ForwardIsland(module, inputs, wishes.inputs, &kept);
     Tensors gradients = wishes.Gradients(kept);
@@ -78,7 +84,7 @@ static ModuleTimes Measure(const LoadedModule& module, const std::vector<c10::IV
                            const Wishes& wishes, const TimingOptions& options) {
   SavedBuffers buffers(module);
   SetRandomKey({});
-  if (options.backward) Settle(module, inputs, wishes);
+  if (options.backward) Settle(module, inputs, wishes, options.seconds);
   ModuleTimes times;
   std::vector<double> forward, backward, input_grad, weight_grad;
   MemoryMeter meter;
@@ -134,6 +140,7 @@ static ModuleTimes Measure(const LoadedModule& module, const std::vector<c10::IV
     }
   }
   if (options.backward) times.outputs = ForwardIsland(module, inputs, {}, nullptr);
+  times.lists = options.backward && StateOf(module).lists;
   times.forward = TimingOf(std::move(forward));
   times.backward = TimingOf(std::move(backward));
   times.input_grad = TimingOf(std::move(input_grad));

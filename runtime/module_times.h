@@ -26,6 +26,7 @@ struct ModuleTimes {
   int64_t peak_bytes = 0;              // at most at any time during F and B, beyond inputs
   std::vector<c10::IValue> outputs;    // of the last run, detached: inputs of later modules
   std::vector<bool> gradients;         // which of them require one
+  bool lists = false;                  // F, I, W and B ran as recorded lists, not autograd's body
 };
 
 struct TimingOptions {

@@ -83,6 +83,7 @@ void ApplyTrace(Profile& profile, const Conf& conf, const std::string& text,
         seconds.push_back((event.end - event.start) / 1e6);
     if (!seconds.empty()) times[key] = TimeOf(seconds);
   }
+  for (ProfileNode& node : profile.nodes) node.body.clear();  // the run's, which no trace names
   for (int stage = 0; stage < static_cast<int>(conf.stage_to_ranks.size()); ++stage) {
     std::vector<ProfileNode*> nodes;
     for (ProfileNode& node : profile.nodes)

@@ -38,6 +38,8 @@ std::string WriteProfile(const Profile& profile) {
                              {"trained_bytes", node.trained},
                              {"buffer_bytes", node.buffers},
                              {"weights", node.weights}});
+  for (size_t i = 0; i < profile.nodes.size(); ++i)
+    if (!profile.nodes[i].body.empty()) json["nodes"][i]["body"] = profile.nodes[i].body;
   for (const ProfileValue& value : profile.values)
     json["values"].push_back({{"name", value.name},
                               {"producer", value.producer},
@@ -77,6 +79,7 @@ class Object {
     if (found == json_.end()) Fail("", std::string("\"") + key + "\" is missing");
     return *found;
   }
+  bool Has(const char* key) const { return json_.contains(key); }
   std::string Text(const char* key) const {
     if (!At(key).is_string()) Fail(key, "a text is expected");
     return At(key).get<std::string>();
@@ -162,6 +165,7 @@ ProfileNode ReadNode(const Object& object) {
   node.trained = object.Number("trained_bytes");
   node.buffers = object.Number("buffer_bytes");
   node.weights = object.Texts("weights");
+  if (object.Has("body")) node.body = object.Text("body");
   return node;
 }
 

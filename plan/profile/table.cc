@@ -26,13 +26,13 @@ std::string ProfileTable(const Profile& profile) {
     if (value.producer >= 0 && !value.consumers.empty()) sent[value.producer] += value.bytes;
   std::vector<std::vector<std::string>> rows = {{"node", "F ms", "B ms", "I ms", "W ms", "sends",
                                                  "keeps", "keeps for W", "weights", "peak",
-                                                 "holds"}};
+                                                 "body", "holds"}};
   for (size_t i = 0; i < profile.nodes.size(); ++i) {
     const ProfileNode& node = profile.nodes[i];
     rows.push_back({node.name, Time(node.forward), Time(node.backward), Time(node.input_gradient),
                     Time(node.weight_gradient), Bytes(sent[i]), Bytes(node.kept),
                     Bytes(node.kept_for_weight), Bytes(node.parameters + node.buffers),
-                    Bytes(node.peak), node.description});
+                    Bytes(node.peak), node.body.empty() ? "-" : node.body, node.description});
   }
   std::string out = FormatTable(rows);
   for (const ProfileLink& link : profile.links)

@@ -78,6 +78,7 @@ ProfileNode NodeOf(const ModuleTimes& times, const ModuleInfo& info,
     node.weights.push_back(weight.name);
   }
   node.peak += node.parameters + node.buffers;
+  node.body = times.lists ? "lists" : "autograd";
   return node;
 }
 

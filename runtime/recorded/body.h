@@ -38,7 +38,7 @@ struct RecordedBodies {
   std::string refusal;    // of the module, whatever its inputs
   int nodes = 1;          // operations of the module's code
   bool always = false;    // recorded at once, and used where they are slower, too
-  bool now = false;       // recorded as soon as a microbatch has been seen, whatever is under way
+  bool now = false;       // recorded without waiting for others that are under way
   bool tells = false;     // what is chosen, on stderr
   int64_t forwards = 0;   // for backward
   int64_t recorded = 0;   // signatures

@@ -120,7 +120,7 @@ bool IsReady(const LoadedModule& module, const std::shared_ptr<RecordedBody>& wa
   ++bodies.forwards;
   if (body.state == State::kUsed) return true;
   if (body.state == State::kRefused || !body.gradients_known) return false;
-  if (body.forwards < (bodies.now ? 1 : kWatched)) return false;
+  if (body.forwards < (bodies.always ? 1 : kWatched)) return false;
   if (body.state == State::kWatched && !bodies.always &&
       body.forward_seconds > kLongOperation * bodies.nodes)
     RefuseLists(body, "its operations are long");

@@ -384,4 +384,19 @@ TEST(RecordedBody, IsRecordedWhereMemoryIsFree) {
   EXPECT_EQ(bodies[0]->checks, 2);
 }
 
+// Who measures does not wait, but judges by as many forwards as a run: the first finds caches cold.
+TEST(RecordedBody, OneLongForwardSaysNothing) {
+  const Case c = Cases()[0];
+  LoadedModule lists = Make(c, true);
+  lists.recorded->always = false;
+  RunOne(lists, c.inputs[0], 0, false);
+  const auto& bodies = lists.recorded->bodies;
+  ASSERT_EQ(bodies.size(), 1u);
+  bodies[0]->forward_seconds = 1;
+  lists.recorded->nodes = 1000;
+  for (uint64_t i = 1; i < 5; ++i) RunOne(lists, c.inputs[i], i, false);
+  EXPECT_EQ(bodies[0]->refusal, "");
+  EXPECT_EQ(bodies[0]->checks, 1);
+}
+
 }  // namespace pipewright
