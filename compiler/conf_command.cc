@@ -101,9 +101,14 @@ void AddConfCommand(CLI::App& app) {
                  "instead: say what is wrong with this conf, by itself or for the package");
   app.add_option("-o,--output", options->output, "the conf to write; standard output if not given");
   app.callback([options] {
+    std::error_code none;
+    if (!options->check.empty() &&
+        std::filesystem::equivalent(options->check, options->output, none))
+      throw Error("-o " + options->output,
+                  "is the conf that is looked at: the line that --check prints would replace it",
+                  "leave -o out");
     if (!options->output.empty())
-      CheckWritable(options->output,
-                    {options->package + "/manifest.json", options->device_map, options->check});
+      CheckWritable(options->output, {options->package + "/manifest.json", options->device_map});
     const bool made = options->stages > 0 || !options->placement.empty();
     if (!options->check.empty() && (made || !options->device_map.empty()))
       throw UsageError("--check",

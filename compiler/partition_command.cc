@@ -1,14 +1,18 @@
 // pipewright partition FILE [options]
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <iostream>
+#include <map>
 #include <memory>
 
 #include "compiler/partition_request.h"
 #include "compiler/print_json.h"
 #include "plan/error.h"
+#include "plan/package_files.h"
+#include "plan/partition/output_folder.h"
 #include "plan/partition/report.h"
 #include "plan/partition/step.h"
 #include "plan/schedule.h"
@@ -36,6 +40,32 @@ static std::vector<int> StageOfModule(const PartitionInput& input) {
   return stage_of;
 }
 
+// Of what has a graph with those of it, beside partition.json.
+static std::vector<std::string> OutputNames(bool graph) {
+  std::vector<std::string> names = {"dp_conf.json", "mp_conf.json", "hybrid_conf.json"};
+  if (graph) names.insert(names.end(), {"graph.txt", "graph.dot"});
+  return names;
+}
+
+static void CheckOutputs(const PartitionRequest& request, bool graph) {
+  if (!request.writes) return;
+  std::vector<std::string> read = {request.file, request.input};
+  if (std::filesystem::is_directory(request.file)) {
+    read = PackageFiles(request.file, ReadManifest(request.file));
+    read.insert(read.end(), {request.file + "/profile.json", request.input});
+  }
+  CheckOutputFolder(request.output, OutputNames(graph), read, request.force);
+}
+
+// Before anything long: packages may be measured.
+static PartitionInput ReadInput(const PartitionRequest& request) {
+  const bool package = std::filesystem::is_directory(request.file);
+  if (package) CheckOutputs(request, true);
+  PartitionInput input = ReadPartitionInput(request);
+  if (!package) CheckOutputs(request, input.has_graph());
+  return input;
+}
+
 static void WriteOutputs(const PartitionRequest& request, const PartitionInput& input,
                          const PartitionReport& report) {
   std::vector<int> replicas;
@@ -47,15 +77,22 @@ static void WriteOutputs(const PartitionRequest& request, const PartitionInput& 
   StageConfs confs = input.kind == PartitionInput::kProfile
                          ? MakeStageConfs(StageOfModule(input), ranks)
                          : MakeStageConfs(replicas);
-  std::filesystem::create_directories(request.output);
-  std::string folder = request.output + "/";
-  WriteFile(folder + "dp_conf.json", WriteConf(confs.dp));
-  WriteFile(folder + "mp_conf.json", WriteConf(confs.mp));
-  WriteFile(folder + "hybrid_conf.json", WriteConf(confs.hybrid));
-  WriteFile(folder + "partition.json", ReportJson(report).dump(2) + "\n");
-  if (!input.has_graph()) return;
-  WriteFile(folder + "graph.txt", WriteGraphText(input.graph));
-  WriteFile(folder + "graph.dot", GraphDot(input.graph));
+  std::map<std::string, std::string> files = {{"dp_conf.json", WriteConf(confs.dp)},
+                                              {"mp_conf.json", WriteConf(confs.mp)},
+                                              {"hybrid_conf.json", WriteConf(confs.hybrid)}};
+  if (input.has_graph()) {
+    files["graph.txt"] = WriteGraphText(input.graph);
+    files["graph.dot"] = GraphDot(input.graph);
+  }
+  WriteOutputFolder(request.output, files, ReportJson(report));
+}
+
+// Where the outputs are, or that there are none.
+static std::string Written(const PartitionRequest& request, const PartitionInput& input,
+                           const PartitionReport& report) {
+  if (!report.feasible) return "nothing is written to " + request.output + "\n";
+  return "written to " + request.output + ": partition.json, " +
+         Join(OutputNames(input.has_graph()), ", ") + "\n";
 }
 
 static PartitionReport LikePipeDream(const PartitionRequest& request, PartitionInput& input) {
@@ -75,12 +112,33 @@ static Json ToJson(const Explanation& e) {
           {"next_best_proven", e.next_best_proven}};
 }
 
+// What the node does, in a word: "Conv2d" of Conv2d(3, 64, ...), the submodule of a module.
+static std::string WordFor(std::string description) {
+  constexpr size_t kLongest = 40;
+  if (description.starts_with("Module(") && description.ends_with(")"))
+    description = description.substr(7, description.size() - 8);
+  return description.substr(0, std::min(description.find_first_of("(,"), kLongest));
+}
+
+// People know the ends of a stage by what they do, not by number.
+static void NameEnds(const PartitionInput& input, PartitionReport& report) {
+  std::map<std::string, std::string> words;
+  for (const GraphNode& node : input.graph.nodes) words[node.id] = WordFor(node.description);
+  if (input.kind == PartitionInput::kTarnawski)
+    for (const Json& node : input.instance["nodes"])
+      if (node.contains("name") && node["name"].is_string())
+        words[node["id"].dump()] = WordFor(node["name"].get<std::string>());
+  for (PartitionReport::Stage& stage : report.stages)
+    for (std::string* end : {&stage.first, &stage.last})
+      if (const std::string word = words[*end]; !word.empty()) *end += " " + word;
+}
+
 static void Partition(const PartitionRequest& request) {
   auto start = std::chrono::steady_clock::now();
   auto seconds = [&] {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   };
-  PartitionInput input = ReadPartitionInput(request);
+  PartitionInput input = ReadInput(request);
   PartitionReport report;
   std::string explanation;
   if (request.mode == "pipedream") {
@@ -113,6 +171,7 @@ static void Partition(const PartitionRequest& request) {
       for (int node : profile.inputs) inputs.push_back(input.graph.nodes[node].id);
       auto& first = report.stages[0].nodes;
       first.insert(first.begin(), inputs.begin(), inputs.end());
+      if (!inputs.empty()) report.stages[0].first = inputs[0];
     }
     if (request.explain) {
       if (!step) e = ExplainPartition(problem, result, options);
@@ -121,11 +180,13 @@ static void Partition(const PartitionRequest& request) {
     }
   }
   report.mode = request.mode;
-  if (!request.output.empty() && report.feasible) WriteOutputs(request, input, report);
+  if (request.writes && report.feasible) WriteOutputs(request, input, report);
+  NameEnds(input, report);
   if (request.json)
     PrintJson(ReportJson(report));
   else
     std::cout << ReportTable(report) << explanation;
+  if (request.writes) (request.json ? std::cerr : std::cout) << Written(request, input, report);
 }
 
 void AddPartitionCommand(CLI::App& app) {
@@ -184,13 +245,20 @@ void AddPartitionCommand(CLI::App& app) {
   app.add_option("--microbatch", r.microbatch,
                  "measure the package anew with so many samples (default: its profile.json)")
       ->check(kCount);
+  app.add_option("--input", r.input,
+                 "measure the package anew with this safetensors file, a tensor for each input")
+      ->type_name("FILE");
   app.add_option("--repeat", r.repeat, "measurements of each time, of a package (20)")
       ->check(kCount);
   app.add_flag("--explain", r.explain, "say what binds and what the next best cut would cost");
   app.add_flag("--json", r.json, "print JSON and nothing else");
-  app.add_option("-o,--output", r.output,
-                 "folder for the graph with stages, its picture and the confs");
-  app.callback([request] { Partition(*request); });
+  auto* output = app.add_option("-o,--output", r.output,
+                                "folder for the graph with stages, its picture and the confs");
+  app.add_flag("--force", r.force, "write over files there that no earlier partition wrote");
+  app.callback([request, output] {
+    request->writes = output->count() > 0;
+    Partition(*request);
+  });
 }
 
 }  // namespace pipewright

@@ -177,6 +177,7 @@ static Profile MeasureHere(const PartitionRequest& request) {
 #ifdef PIPEWRIGHT_TORCH
   ProfileOptions options;
   options.package = request.file;
+  options.input = request.input;
   options.microbatch = request.microbatch;
   options.repeat = request.repeat;
   Profile profile;
@@ -195,7 +196,8 @@ PartitionInput ReadPartitionInput(const PartitionRequest& request) {
   if (std::filesystem::is_directory(file)) {
     Manifest manifest = ReadManifest(file);
     std::string measured = file + "/profile.json";
-    bool known = std::filesystem::exists(measured) && request.microbatch == 0;
+    bool known = std::filesystem::exists(measured) && request.microbatch == 0 &&
+                 request.input.empty();
     input.profile = known ? ParseProfile(ReadFile(measured), measured) : MeasureHere(request);
     CheckProfile(input.profile, manifest, measured);
     input.kind = PartitionInput::kProfile;

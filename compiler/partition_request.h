@@ -18,11 +18,13 @@ struct PartitionRequest {
   int stages = -1, devices = -1, cpus = -1, replicas = 1, microbatches = 1 << 30;
   int repeat = 20;         // of a package that is measured here
   int64_t microbatch = 0;  // samples; 0: the package's profile.json, else as its inputs have them
+  std::string input;       // to measure a package with: a safetensors file, or ""
   double latency = -1,     // -1: not given
       optimizer_state = 2, time_limit = kInfinity, pipedream_memory = 16e9;
   double activation_compression_ratio = 0;
   bool straight_pipeline = false, use_memory_constraint = false, use_fewer_machines = false;
-  bool json = false, explain = false;
+  bool json = false, explain = false, force = false;
+  bool writes = false;  // whether `output` is given
 };
 
 // The file that is partitioned, of whatever kind.

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <iostream>
 #include <memory>
+#include <optional>
 
 #include "compiler/measure_package.h"
 #include "plan/atomic_file.h"
@@ -16,53 +17,98 @@
 
 namespace pipewright {
 
+namespace fs = std::filesystem;
+
 namespace {
 
 struct Request {
   ProfileOptions measure;
   std::string output, trace, base;
   int in_process = 0;
-  bool json = false;
+  bool json = false, force = false;
+  bool writes = false;  // whether `output` is given
 };
 
-// profile.txt -> profile.json, beside it.
-std::string JsonPath(const std::string& path) {
-  return std::filesystem::path(path).replace_extension(".json").string();
+bool IsStandardOutput(const std::string& path) {
+  return path == "/dev/stdout" || path == "/dev/fd/1" || path == "/proc/self/fd/1";
 }
 
-// What is written; "": the profile is only printed.
-std::string OutputOf(const Request& request) {
-  return request.output.empty() && !request.json ? request.measure.package + "/profile.txt"
-                                                 : request.output;
+// A pipe, a device, or what is open already: nothing lies beside it.
+bool IsStream(const std::string& path) {
+  std::error_code none;
+  return path.starts_with("/dev/") || path.starts_with("/proc/self/fd/") ||
+         (fs::exists(path, none) && !fs::is_regular_file(path, none) &&
+          !fs::is_directory(path, none));
+}
+
+// What is written, "": not.
+struct Outputs {
+  std::string text, json;  // profile.txt, and profile.json beside it
+};
+
+Outputs OutputsOf(const Request& request) {
+  std::string path = request.output;
+  if (!request.writes && !request.json) path = request.measure.package + "/profile.txt";
+  if (!request.writes && request.json) return {};
+  if (path.ends_with(".json")) return {"", path};
+  return {path, IsStream(path) ? "" : fs::path(path).replace_extension(".json").string()};
+}
+
+std::string WrittenTo(const Outputs& outputs) {
+  const bool both = !outputs.text.empty() && !outputs.json.empty();
+  return "written to " + outputs.text + (both ? " and " : "") + outputs.json + "\n";
+}
+
+std::string TextOf(const Profile& profile) { return WriteGraphText(GraphOfProfile(profile)); }
+
+// Throws Error where one of them is there that no `profile` wrote, or that was edited since.
+void CheckOwn(const Outputs& outputs) {
+  std::optional<Profile> before;
+  std::error_code none;
+  try {
+    if (fs::is_regular_file(outputs.json, none))
+      before = ParseProfile(ReadFile(outputs.json), outputs.json);
+  } catch (const Error&) {
+  }
+  for (const std::string& path : {outputs.text, outputs.json}) {
+    if (path.empty() || IsStream(path) || !fs::exists(fs::symlink_status(path, none))) continue;
+    if (before && (path == outputs.json || ReadFile(path) == TextOf(*before))) continue;
+    throw Error(path,
+                before ? "is there already, and is not the text of the profile " + outputs.json
+                       : "is there already, and no earlier profile wrote it",
+                "name another file, or write over it with --force");
+  }
 }
 
 // Before anything is measured.
 void CheckOutputs(const Request& request) {
-  const std::string output = OutputOf(request);
-  if (output.empty()) return;
+  if (request.writes && request.output.empty())
+    throw Error("output", "its name is empty", "name a file");
+  const Outputs outputs = OutputsOf(request);
   std::vector<std::string> read =
       PackageFiles(request.measure.package, ReadManifest(request.measure.package));
   read.insert(read.end(), {request.measure.input, request.measure.conf, request.trace});
-  CheckWritable(output, read);
-  CheckWritable(JsonPath(output), read);
+  for (const std::string& path : {outputs.text, outputs.json})
+    if (!path.empty()) CheckWritable(path, read);
+  // The package's own are of the profile that it has, whoever wrote it.
+  if (request.writes && !request.force) CheckOwn(outputs);
 }
 
 void Show(const Request& request, const Profile& profile, const std::string& source) {
-  const std::string output = OutputOf(request);
-  if (!output.empty()) {
-    if (!output.ends_with(".json")) WriteFile(output, WriteGraphText(GraphOfProfile(profile)));
-    WriteFile(JsonPath(output), WriteProfile(profile));
-  }
+  const Outputs outputs = OutputsOf(request);
+  if (!outputs.text.empty()) WriteFile(outputs.text, TextOf(profile));
+  if (!outputs.json.empty()) WriteFile(outputs.json, WriteProfile(profile));
   if (request.json) {
     std::cout << WriteProfile(profile);
+    if (request.writes) std::cerr << WrittenTo(outputs);
     return;
   }
+  if (IsStandardOutput(outputs.text)) return;  // the graph text and nothing else
   std::cout << ProfileTable(profile);
   if (!source.empty())
     std::cout << profile.microbatch << " samples a microbatch, from " << source << "; median of "
               << profile.repeat << " and the distance between the quartiles\n";
-  std::cout << "written to " << output
-            << (output.ends_with(".json") ? "" : " and " + JsonPath(output)) << "\n";
+  std::cout << WrittenTo(outputs);
 }
 
 // The conf of a run over one module's worth of stages: what it is grouped by.
@@ -127,10 +173,17 @@ void AddProfileCommand(CLI::App& app) {
                  "with --from-trace: sizes, and what each module is of its stage's time (default: "
                  "PACKAGE/profile.json)");
   app.add_flag("--json", r.json, "print the profile as JSON and nothing else");
-  app.add_option("-o,--output", r.output,
-                 "graph text to write, the JSON beside it; FILE.json: that alone (default: "
-                 "PACKAGE/profile.txt)");
-  app.callback([request] { Measure(*request); });
+  auto* output = app.add_option("-o,--output", r.output,
+                                "graph text to write, the JSON beside it; FILE.json: that alone; a "
+                                "pipe, /dev/stdout: the text alone (default: PACKAGE/profile.txt)");
+  app.add_flag("--force", r.force, "write over files there that no earlier profile wrote");
+  app.callback([request, output] {
+    request->writes = output->count() > 0;
+    if (request->json && IsStandardOutput(request->output))
+      throw UsageError("-o " + request->output, "is where --json prints, too",
+                       "leave one of them out");
+    Measure(*request);
+  });
 }
 
 }  // namespace pipewright

@@ -2,10 +2,12 @@
 
 python3 cli_test.py --update writes the texts anew: read the difference before committing it.
 """
+import json
 import os
 import pathlib
 import subprocess
 import sys
+import tempfile
 import unittest
 
 TESTS = pathlib.Path(__file__).resolve().parent
@@ -94,6 +96,7 @@ CASES = {
               "pipewright conf --check two.json --ranks 2 --stages 3",
               "pipewright conf small.pkg --check two.json --ranks 2 --placement v",
               "pipewright conf small.pkg --check two.json --device-map map.json",
+              "pipewright conf --check two.json -o two.json",
               "pipewright conf"],
 }
 
@@ -121,6 +124,47 @@ class Cli(unittest.TestCase):
                 if source == schedule and name.startswith("zb1p"):
                     text = text.replace(b"I", b"B")  # PyTorch's older spelling
                 self.assertEqual(text, file.read_bytes(), source)
+
+    def test_partition_takes_nothing_of_others(self):
+        graph = (TESTS / "data/cli/graph.txt").read_bytes()
+        with tempfile.TemporaryDirectory() as folder:
+            at = pathlib.Path(folder)
+            (at / "graph.txt").write_bytes(graph)
+
+            def partition(*options, says="", code=0):
+                stages = () if "--stages" in options else ("--stages", "2")
+                done = subprocess.run([str(BUILD / "pipewright"), "partition", "graph.txt",
+                                       *stages, *options], cwd=at, text=True,
+                                      capture_output=True)
+                self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+                self.assertIn(says, done.stderr if code else done.stdout)
+                return done
+
+            partition("-o", ".", "--force", says="is read in this run", code=1)
+            self.assertEqual((at / "graph.txt").read_bytes(), graph)
+            partition("-o", "graph.txt", says="is a file, and the output is a folder", code=1)
+            partition("-o", "graph.txt/out", says="is no folder", code=1)
+            partition("-o", "", says="its name is empty", code=1)
+            files = "dp_conf.json, mp_conf.json, hybrid_conf.json, graph.txt, graph.dot"
+            for stages in ("2", "1"):  # again, and another one
+                partition("--stages", stages, "-o", "new/out",
+                          says=f"written to new/out: partition.json, {files}\n")
+            done = partition("-o", "new/out", "--json")
+            self.assertEqual(len(json.loads(done.stdout)["stages"]), 2)
+            self.assertIn("written to new/out", done.stderr)
+            conf = at / "new/out/mp_conf.json"
+            conf.write_text(conf.read_text() + " ")
+            edited = conf.read_bytes()
+            partition("-o", "new/out", says="mp_conf.json: was edited since", code=1)
+            self.assertEqual(conf.read_bytes(), edited)
+            partition("-o", "new/out", "--force")
+            self.assertNotEqual(conf.read_bytes(), edited)
+            (at / "mine").mkdir()
+            (at / "mine/mp_conf.json").write_text("mine")
+            partition("-o", "mine", says="no earlier partition wrote it", code=1)
+            self.assertEqual([p.name for p in (at / "mine").iterdir()], ["mp_conf.json"])
+            partition("--memory", "1KB", "-o", "none", says="nothing is written to none")
+            self.assertFalse((at / "none").exists())
 
 
 def case(name, commands):

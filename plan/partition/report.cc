@@ -53,7 +53,30 @@ static std::string WhyInfeasible(const PartitionProblem& problem) {
   return "";
 }
 
+// Of each node, its place in an order of execution.
+static std::vector<int> Places(int nodes, const std::vector<std::pair<int, int>>& edges) {
+  std::vector<int> places(static_cast<size_t>(nodes));
+  std::iota(places.begin(), places.end(), 0);
+  const std::vector<int> order = TopologicalOrder(nodes, edges);
+  for (size_t i = 0; i < order.size(); ++i) places[order[i]] = static_cast<int>(i);
+  return places;
+}
+
+// The first and the last of `nodes`, as `places` has them.
+static std::pair<int, int> Ends(const std::vector<int>& nodes, const std::vector<int>& places) {
+  auto before = [&](int a, int b) { return places[a] < places[b]; };
+  auto [first, last] = std::minmax_element(nodes.begin(), nodes.end(), before);
+  return {*first, *last};
+}
+
 PartitionReport MakeReport(const PartitionProblem& problem, const PartitionResult& result) {
+  std::vector<std::pair<int, int>> edges;
+  for (const PartitionValue& value : problem.values)
+    for (int consumer : value.consumers)
+      if (value.producer >= 0) edges.push_back({value.producer, consumer});
+  const std::vector<int> places = Places(static_cast<int>(problem.nodes.size()), edges);
+  std::vector<bool> follows(problem.nodes.size(), false);  // another node
+  for (auto [from, to] : edges) follows[to] = true;
   PartitionReport report;
   report.feasible = result.feasible;
   report.proven = result.proven;
@@ -68,7 +91,18 @@ PartitionReport MakeReport(const PartitionProblem& problem, const PartitionResul
     entry.ranks = stage.numbers;
     entry.device = device.name + std::to_string(entry.ranks[0]);
     entry.replicas = stage.replicas;
-    for (int node : stage.nodes) entry.nodes.push_back(problem.nodes[node].name);
+    // Backward ones come back the other way, and weights that are nodes are there from the start.
+    std::vector<int> forward;
+    for (int i : stage.nodes) {
+      const PartitionNode& node = problem.nodes[i];
+      entry.nodes.push_back(node.name);
+      if (!node.backward && (follows[i] || node.device_time > 0 || node.host_time > 0))
+        forward.push_back(i);
+    }
+    if (!stage.nodes.empty()) {
+      auto [first, last] = Ends(forward.empty() ? stage.nodes : forward, places);
+      entry.first = problem.nodes[first].name, entry.last = problem.nodes[last].name;
+    }
     entry.compute = stage.compute;
     entry.transfer = stage.transfer;
     entry.memory = stage.memory_bytes;
@@ -84,6 +118,7 @@ PartitionReport MakeReport(const ModelGraph& graph, const PipeDreamResult& resul
   report.objective = result.feasible ? result.seconds_per_minibatch : kInfinity;
   report.lower_bound = report.objective;
   report.time_unit = "s";
+  const std::vector<int> places = Places(static_cast<int>(graph.nodes.size()), graph.edges);
   int device = 0;
   Json spans = Json::array();
   for (const PipeDreamStage& stage : result.stages) {
@@ -92,6 +127,10 @@ PartitionReport MakeReport(const ModelGraph& graph, const PipeDreamResult& resul
     entry.replicas = stage.replicas;
     for (int r = 0; r < stage.replicas; ++r) entry.ranks.push_back(device++);
     for (int node : stage.nodes) entry.nodes.push_back(graph.nodes[node].id);
+    if (!stage.nodes.empty()) {
+      auto [first, last] = Ends(stage.nodes, places);
+      entry.first = graph.nodes[first].id, entry.last = graph.nodes[last].id;
+    }
     entry.compute = stage.compute_s / stage.replicas;
     entry.transfer = stage.transfer_s + stage.allreduce_s / stage.replicas;
     entry.memory = stage.memory_bytes;
@@ -161,7 +200,7 @@ std::string ReportTable(const PartitionReport& report) {
                          : "no partition found; none is proven not to exist\n  give more or "
                            "larger devices, or --mode exact a longer --time-limit\n";
   std::vector<std::vector<std::string>> rows = {
-      {"stage", "device", "nodes", "compute", "transfer", "load", "memory", "from .. to"}};
+      {"stage", "device", "nodes", "compute", "transfer", "load", "memory", "first", "last"}};
   double slowest = 0;
   for (const auto& stage : report.stages) slowest = std::max(slowest, stage.load);
   for (size_t s = 0; s < report.stages.size(); ++s) {
@@ -172,7 +211,7 @@ std::string ReportTable(const PartitionReport& report) {
                     Time(stage.compute, report.time_unit), Time(stage.transfer, report.time_unit),
                     Time(stage.load, report.time_unit) + (stage.load >= slowest ? " *" : ""),
                     SizeText(static_cast<int64_t>(stage.memory)),
-                    stage.nodes.empty() ? "" : stage.nodes.front() + " .. " + stage.nodes.back()});
+                    stage.first, stage.last});
   }
   std::string out = FormatTable(rows);
   out += std::string(report.more.contains("schedule") ? "step " : "bottleneck ") +

@@ -17,6 +17,8 @@ struct PartitionReport {
     int replicas = 1;
     std::vector<int> ranks;  // numbers of its devices
     std::vector<std::string> nodes;
+    // Of those in an order of execution, but for backward ones and weights that are nodes.
+    std::string first, last;
     double compute = 0, transfer = 0, memory = 0;
     double load = 0;  // what of the two the objective counts
   };

@@ -6,8 +6,8 @@ import unittest
 
 from safetensors.torch import load_file
 
-from support import (BUILD, ENVIRONMENT, LENGTH, Case, export_gpt, gpt, pipewright, token_job,
-                     torch)
+from support import (BUILD, ENVIRONMENT, LENGTH, Case, call, export_gpt, gpt, pipewright,
+                     token_job, torch)
 
 
 def out_of(*arguments, ranks=0):
@@ -149,6 +149,51 @@ class Profile(Case):
         samples = load_file(self.package / "samples.safetensors")
         self.assertEqual([(str(t.dtype), list(t.shape)) for t in samples.values()],
                          [("torch.int64", [2, LENGTH])])
+
+    def test_outputs_take_nothing_of_others(self):
+        base = ("profile", self.package, "--repeat", 1, "--warm-up", 0)
+        own = self.path("own.txt")
+        result = pipewright(*base, "-o", own)
+        self.succeed(result)
+        self.assertIn(f"written to {own} and {own.with_suffix('.json')}\n", result.out)
+        self.succeed(pipewright(*base, "-o", own))
+        before = own.read_text()
+        own.write_text(before + "\n")
+        self.assert_fails(pipewright(*base, "-o", own), "is not the text of the profile", "--force")
+        self.succeed(pipewright(*base, "-o", own, "--force"))
+        self.assertEqual(own.read_text().count("\n"), before.count("\n"))
+        for foreign in ("gpt.pt2", "notes.json", "notes.txt"):
+            path = self.path(foreign)
+            if not path.exists():
+                path.write_text("{}")
+            held = path.read_bytes()
+            self.assert_fails(pipewright(*base, "-o", path),
+                              f"{foreign}: is there already, and no earlier profile wrote it")
+            self.assertEqual(path.read_bytes(), held)
+        # What lies beside the file that was named is somebody's, too.
+        self.path("notes.txt").unlink()
+        self.assert_fails(pipewright(*base, "-o", self.path("notes.txt")),
+                          "notes.json: is there already")
+        self.assertEqual(self.path("notes.json").read_text(), "{}")
+
+    def test_graph_text_on_standard_output(self):
+        done = subprocess.run([str(BUILD / "pipewright"), "profile", str(self.package), "--repeat",
+                               "1", "-o", "/dev/stdout"], capture_output=True, text=True,
+                              timeout=120)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for line in done.stdout.splitlines():
+            self.assertRegex(line, r"^(\t\S+ -- \S+|\S+ -- .* -- forward_compute_time=.*)$")
+        self.assert_fails(pipewright("profile", self.package, "--json", "-o", "/dev/stdout"),
+                          "is where --json prints", code=2)
+
+    def test_the_body_that_was_measured_is_named(self):
+        profile = out_of("profile", self.package, "--repeat", 1, "--json")
+        self.assertEqual({node["body"] for node in profile["nodes"]} - {"autograd", "lists"}, set())
+        done = call([BUILD / "pipewright", "profile", self.package, "--repeat", 1],
+                    environment={"PIPEWRIGHT_BODY": "autograd"})
+        self.assertIn(" body ", done.out)
+        self.assertIn(" autograd ", done.out)
+        self.assertNotIn(" lists ", done.out)
 
     def test_what_cannot_be_measured_is_said(self):
         self.assert_fails(pipewright("profile", self.path("none")), "manifest.json")

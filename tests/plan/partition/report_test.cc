@@ -67,6 +67,30 @@ TEST(Report, AnInfeasibleInstanceIsAnAnswer) {
   EXPECT_EQ(ReportTable(MakeReport(problem, result)).substr(0, 10), "infeasible");
 }
 
+// Numbers need not be an order of execution: 3 feeds 0, which feeds 2; 1 goes beside them.
+TEST(Report, EndsOfAStageAreWhereValuesFlow) {
+  PartitionProblem problem;
+  problem.nodes.resize(6);
+  for (int i = 0; i < 6; ++i) problem.nodes[i].name = "n" + std::to_string(i);
+  problem.values = {{3, {0, 1}, 1, 1, 0}, {0, {2}, 1, 1, 0}, {2, {4}, 1, 1, 0}, {5, {3}, 1, 1, 0}};
+  problem.nodes[3].device_time = 1;
+  problem.nodes[4].backward = true;  // comes back
+  // 5 is a weight.
+  problem.devices.resize(1);
+  PartitionResult result;
+  result.feasible = true;
+  result.stages.resize(1);
+  result.stages[0].nodes = {0, 1, 2, 3, 4, 5};
+  EvaluatePartition(problem, result);
+  PartitionReport report = MakeReport(problem, result);
+  EXPECT_EQ(report.stages[0].first, "n3");
+  EXPECT_EQ(report.stages[0].last, "n2");
+  EXPECT_EQ(report.stages[0].nodes.front(), "n0");
+  const std::string table = ReportTable(report);
+  EXPECT_NE(table.find("first"), std::string::npos);
+  EXPECT_NE(table.find(" n3"), std::string::npos) << table;
+}
+
 // More stages than devices or nodes: said at once, however many sets of nodes there are.
 TEST(Report, StagesThatCannotBe) {
   PartitionProblem problem;

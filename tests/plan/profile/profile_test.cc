@@ -35,6 +35,7 @@ Profile Example() {
   profile.repeat = 3;
   profile.nodes = {Node("module0", 0, 1e-3, 2e-3), Node("module1", 1, 2e-3, 4e-3),
                    Node("module2", 2, 3e-3, 6e-3)};
+  profile.nodes[1].body = "lists";  // of the others it is not known
   profile.values = {{"x", -1, {0}, 16, false},
                     {"h", 0, {1, 2}, 32, true},
                     {"i", 0, {2}, 8, false},
