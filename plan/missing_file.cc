@@ -34,8 +34,9 @@ static std::string Missing(const std::string& path) {
   for (fs::directory_iterator at(folder.empty() ? "." : folder, ignored), end;
        at != end && looked++ < kMost; at.increment(ignored)) {
     const std::string other = at->path().filename().string();
-    // Of another number it is another file.
-    if (WithoutDigits(other) != WithoutDigits(name)) there.push_back(other);
+    // Of another number it is another file; of another ending perhaps the one that is meant.
+    if (WithoutDigits(other) != WithoutDigits(name) || at->path().stem() == missing.stem())
+      there.push_back(other);
   }
   std::sort(there.begin(), there.end());  // folders of other hosts may have another order
   const std::string like = Suggest(name, there);

@@ -1,6 +1,7 @@
 // PyTorch torch/serialization.py (both formats), torch/_utils.py (_rebuild_tensor_v2 and _v3).
 #include "plan/weights/torch_file.h"
 
+#include <algorithm>
 #include <map>
 #include <set>
 
@@ -246,8 +247,23 @@ void CheckWhole(std::string_view file, const std::string& path) {
                                        : least + " bytes"));
 }
 
+// Archives that hold a model's code beside its weights.
+void RefuseModels(const std::vector<ZipEntry>& entries, const std::string& path) {
+  for (const ZipEntry& entry : entries) {
+    const std::string name = entry.name.substr(std::min(entry.name.find('/'), entry.name.size()));
+    const bool exported = name == "/models/model.json";
+    if (exported || name.starts_with("/code/"))
+      throw Error(path,
+                  exported ? "is a model (torch.export.save), where weights are expected"
+                           : "is a model (torch.jit.save), where weights are expected",
+                  "save its weights by themselves: torch.save(model.state_dict(), \"weights.pt\"); "
+                  "`pipewright compile` takes the model with those that it holds");
+  }
+}
+
 std::vector<StoredTensor> ReadZipFormat(std::string_view file, const std::string& path) {
   CheckWhole(file, path);
+  RefuseModels(ReadZip(file, path, /*compressed_allowed=*/true), path);  // code is compressed
   std::vector<ZipEntry> entries = ReadZip(file, path);
   const std::string kRoot = "/data.pkl";
   std::string prefix;

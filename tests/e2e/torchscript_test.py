@@ -178,6 +178,18 @@ class TorchScript(Case):
             self.assertEqual(result.code, 0, result.out)
             self.assertEqual("view to [4, -1] mixes the 2 samples" in result.out, warned, result.out)
 
+    def test_a_model_where_weights_are_expected(self):
+        model = torch.nn.Linear(4, 2)
+        torch.jit.script(model).save(str(self.path("linear.pt")))
+        package = self.compile("linear.pt", "linear.pkg")
+        torch.export.save(torch.export.export(model, (torch.ones(2, 4),)), self.path("linear.pt2"))
+        save_file({"input": torch.ones(2, 4)}, self.path("x.safetensors"))
+        for file, writer in (("linear.pt", "torch.jit.save"), ("linear.pt2", "torch.export.save")):
+            result = run_ranks(1, "infer", package, "--input", self.path("x.safetensors"), "-o",
+                               self.path("y.safetensors"), "--weights", self.path(file), mpi=False)
+            self.assert_fails(result, rf"{file}: is a model \({writer}\), where weights",
+                              r"torch.save\(model.state_dict\(\)")
+
     def test_a_size_that_depends_on_the_data(self):
         class Chosen(torch.nn.Module):
             def __init__(self):

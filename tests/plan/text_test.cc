@@ -68,7 +68,7 @@ TEST(Json, ErrorsNameLineAndColumn) {
 
 TEST(MissingFile, SaysWhichPartIsMissingAndWhatIsThere) {
   const std::string folder = TempPath("missing");
-  for (const char* name : {"small.pkg", "layer10.bin"})
+  for (const char* name : {"small.pkg", "layer10.bin", "model.pt2"})
     std::filesystem::create_directories(folder + "/" + name);
   auto cure = [&](const std::string& path) {
     try {
@@ -88,6 +88,8 @@ TEST(MissingFile, SaysWhichPartIsMissingAndWhatIsThere) {
   EXPECT_EQ(cure("zebra/manifest.json"), "there is no " + folder + "/zebra");
   EXPECT_EQ(cure("zebra"), "");
   EXPECT_EQ(cure("layer11.bin"), "") << "another layer";
+  EXPECT_EQ(cure("model.pt"),
+            "there is no " + folder + "/model.pt (did you mean \"model.pt2\"?)");
 }
 
 TEST(MissingFile, OfAPackage) {
