@@ -5,8 +5,8 @@
 #include <memory>
 
 #include "plan/error.h"
-#include "plan/partition/code_folder.h"
 #include "plan/partition/codegen.h"
+#include "plan/partition/output_folder.h"
 #include "plan/text.h"
 
 namespace pipewright {
@@ -54,11 +54,12 @@ static void Codegen(const Request& request) {
   if (!request.conf_template.empty()) options.conf_template = ReadFile(request.conf_template);
   ModelGraph graph = ReadGraphText(ReadFile(request.graph), request.graph);
   CodegenResult result = GenerateCode(graph, options, request.graph);
+  CheckOutputFolder(
+      request.output, kCodegenRecord, result.files,
+      {request.graph, request.model_template, request.init_template, request.conf_template},
+      request.force);
   const std::vector<std::string> notes =
-      WriteCode(request.output, result.files,
-                {request.graph, request.model_template, request.init_template,
-                 request.conf_template},
-                request.force);
+      WriteOutputFolder(request.output, kCodegenRecord, result.files, Json::object());
   result.notes.insert(result.notes.end(), notes.begin(), notes.end());
   std::cout << request.output << ": " << Counted(result.stages, "stage") << " (stage0.py"
             << (result.stages > 1 ? " to stage" + std::to_string(result.stages - 1) + ".py" : "")
@@ -76,7 +77,7 @@ void AddCodegenCommand(CLI::App& app) {
   app.add_option("-a,--arch", r.options.arch, "name of the architecture, and of its file: vgg16")
       ->required();
   app.add_option("-o,--output_directory", r.output, "folder for the files")->required();
-  app.add_flag("--force", r.force, "replace files there that were edited, or are others'");
+  app.add_flag("--force", r.force, "write over files there that were edited, or are others'");
   app.add_option("--stage_to_num_ranks,--stage_to_num_ranks_map", r.ranks,
                  "ranks of each stage, for hybrid_conf.json: 0:3,1:1");
   app.add_option("--shared", r.shared, "nodes that use one module: node3,node9 (repeatable)");

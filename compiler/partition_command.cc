@@ -41,9 +41,9 @@ static std::vector<int> StageOfModule(const PartitionInput& input) {
 }
 
 // Of what has a graph with those of it, beside partition.json.
-static std::vector<std::string> OutputNames(bool graph) {
-  std::vector<std::string> names = {"dp_conf.json", "mp_conf.json", "hybrid_conf.json"};
-  if (graph) names.insert(names.end(), {"graph.txt", "graph.dot"});
+static OutputTexts OutputNames(bool graph) {
+  OutputTexts names = {{"dp_conf.json", ""}, {"mp_conf.json", ""}, {"hybrid_conf.json", ""}};
+  if (graph) names.insert({{"graph.txt", ""}, {"graph.dot", ""}});
   return names;
 }
 
@@ -54,7 +54,7 @@ static void CheckOutputs(const PartitionRequest& request, bool graph) {
     read = PackageFiles(request.file, ReadManifest(request.file));
     read.insert(read.end(), {request.file + "/profile.json", request.input});
   }
-  CheckOutputFolder(request.output, OutputNames(graph), read, request.force);
+  CheckOutputFolder(request.output, kPartitionRecord, OutputNames(graph), read, request.force);
 }
 
 // Before anything long: packages may be measured.
@@ -77,22 +77,25 @@ static void WriteOutputs(const PartitionRequest& request, const PartitionInput& 
   StageConfs confs = input.kind == PartitionInput::kProfile
                          ? MakeStageConfs(StageOfModule(input), ranks)
                          : MakeStageConfs(replicas);
-  std::map<std::string, std::string> files = {{"dp_conf.json", WriteConf(confs.dp)},
-                                              {"mp_conf.json", WriteConf(confs.mp)},
-                                              {"hybrid_conf.json", WriteConf(confs.hybrid)}};
+  OutputTexts files = {{"dp_conf.json", WriteConf(confs.dp)},
+                       {"mp_conf.json", WriteConf(confs.mp)},
+                       {"hybrid_conf.json", WriteConf(confs.hybrid)}};
   if (input.has_graph()) {
     files["graph.txt"] = WriteGraphText(input.graph);
     files["graph.dot"] = GraphDot(input.graph);
   }
-  WriteOutputFolder(request.output, files, ReportJson(report));
+  for (const std::string& note :
+       WriteOutputFolder(request.output, kPartitionRecord, files, ReportJson(report)))
+    std::cerr << "note: " << note << "\n";
 }
 
 // Where the outputs are, or that there are none.
 static std::string Written(const PartitionRequest& request, const PartitionInput& input,
                            const PartitionReport& report) {
   if (!report.feasible) return "nothing is written to " + request.output + "\n";
-  return "written to " + request.output + ": partition.json, " +
-         Join(OutputNames(input.has_graph()), ", ") + "\n";
+  std::string names = kPartitionRecord;
+  for (const auto& [name, unused] : OutputNames(input.has_graph())) names += ", " + name;
+  return "written to " + request.output + ": " + names + "\n";
 }
 
 static PartitionReport LikePipeDream(const PartitionRequest& request, PartitionInput& input) {
@@ -254,7 +257,7 @@ void AddPartitionCommand(CLI::App& app) {
   app.add_flag("--json", r.json, "print JSON and nothing else");
   auto* output = app.add_option("-o,--output", r.output,
                                 "folder for the graph with stages, its picture and the confs");
-  app.add_flag("--force", r.force, "write over files there that no earlier partition wrote");
+  app.add_flag("--force", r.force, "write over files there that were edited, or are others'");
   app.callback([request, output] {
     request->writes = output->count() > 0;
     Partition(*request);

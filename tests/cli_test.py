@@ -161,7 +161,7 @@ class Cli(unittest.TestCase):
             self.assertNotEqual(conf.read_bytes(), edited)
             (at / "mine").mkdir()
             (at / "mine/mp_conf.json").write_text("mine")
-            partition("-o", "mine", says="no earlier partition wrote it", code=1)
+            partition("-o", "mine", says="was not written here before", code=1)
             self.assertEqual([p.name for p in (at / "mine").iterdir()], ["mp_conf.json"])
             partition("--memory", "1KB", "-o", "none", says="nothing is written to none")
             self.assertFalse((at / "none").exists())

@@ -1,4 +1,4 @@
-// The folder that `pipewright partition -o` writes, and may write again.
+// The folders that `pipewright partition -o` and `codegen -o` write, and may write again.
 #pragma once
 #include <map>
 #include <string>
@@ -8,15 +8,20 @@
 
 namespace pipewright {
 
-// Throws Error, before long work, unless partition.json and `names` may be written into `folder`:
-// none is one of the files that are `read`, and, without `force`, what is there of them is as an
-// earlier partition wrote it.
-void CheckOutputFolder(const std::string& folder, const std::vector<std::string>& names,
-                       const std::vector<std::string>& read, bool force);
+using OutputTexts = std::map<std::string, std::string>;  // by name of the file
 
-// `files`: text by name. partition.json gets the report, and of each file the hash that tells
-// whether somebody edited it.
-void WriteOutputFolder(const std::string& folder, const std::map<std::string, std::string>& files,
-                       Json report);
+// What they keep there, with the hash of each file that they wrote.
+inline constexpr char kPartitionRecord[] = "partition.json", kCodegenRecord[] = "codegen.json";
+
+// Throws Error, before long work, unless `record` and `files` may be written into `folder`: none is
+// one of the files that are `read`, and, without `force`, what is there of them is empty, has the
+// same text already ("": not known yet), or is as one of the two commands wrote it.
+void CheckOutputFolder(const std::string& folder, const std::string& record,
+                       const OutputTexts& files, const std::vector<std::string>& read, bool force);
+
+// The hashes are added to `report`, which becomes `record`. Files that the folder's record names and
+// that are no part of this are removed; notes of those that stay, since somebody edited them.
+std::vector<std::string> WriteOutputFolder(const std::string& folder, const std::string& record,
+                                           const OutputTexts& files, Json report);
 
 }  // namespace pipewright

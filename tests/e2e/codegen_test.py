@@ -171,7 +171,7 @@ class Codegen(unittest.TestCase):
         (out / "hybrid_conf.json").write_text("edited")
         with self.assertRaises(subprocess.CalledProcessError) as refused:
             run(*command)
-        self.assertIn("hybrid_conf.json: somebody edited it", refused.exception.stderr)
+        self.assertIn("hybrid_conf.json: was edited since", refused.exception.stderr)
         run(*command, "--force")
         # Not even then the graph.
         stage = out / "stage0.py"
