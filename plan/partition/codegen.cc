@@ -61,14 +61,9 @@ static std::string Tuple(const Names& names) {
 }
 
 static void CheckIdentifier(const std::string& name, const std::string& option) {
-  static const std::vector<std::string> kKeywords =
-      Split("False None True and as assert async await break class continue def del elif else "
-            "except finally for from global if import in is lambda nonlocal not or pass raise "
-            "return try while with yield",
-            ' ');
   bool ok = !name.empty() && !std::isdigit(static_cast<unsigned char>(name[0]));
   for (unsigned char c : name) ok = ok && (std::isalnum(c) || c == '_');
-  if (!ok || std::count(kKeywords.begin(), kKeywords.end(), name))
+  if (!ok || IsPythonKeyword(name))
     throw UsageError(option, "\"" + name + "\" is not a name in Python" +
                                  (ok ? ": it is one of its keywords" : ""),
                      "letters, digits and _ make a name: VGG16Partitioned, vgg16");

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cctype>
+#include <set>
 
 #include "plan/error.h"
+#include "plan/text.h"
 
 namespace pipewright {
 
@@ -85,6 +87,7 @@ class ReprReader {
     Space();
     const size_t open = at_;
     if (!Take('(')) return module;
+    std::set<std::string> names;
     while (Space(), !Take(')')) {
       if (at_ >= text_.size()) FailOpen(open);
       if (const size_t child = ChildHere(); child != std::string::npos) {
@@ -93,7 +96,7 @@ class ReprReader {
         module.children.push_back(Module(depth + 1));
         continue;
       }
-      Argument(module, depth);
+      Argument(module, names, depth);
       Space();
       if (Take(',') || Next() == ')' || ChildHere() != std::string::npos) continue;
       if (at_ >= text_.size()) FailOpen(open);
@@ -102,7 +105,8 @@ class ReprReader {
     return module;
   }
 
-  void Argument(ModuleRepr& module, int depth) {
+  // `names`: of the arguments before it.
+  void Argument(ModuleRepr& module, std::set<std::string>& names, int depth) {
     ModuleRepr::Argument argument;
     argument.at = at_;
     const std::string word = Word();
@@ -116,18 +120,17 @@ class ReprReader {
       argument.name = word, argument.value = "True";
     } else if (!word.empty() && Take('=')) {
       Space();
+      if (IsPythonKeyword(word)) Fail(argument.at, word + " is a keyword of Python");
       argument.name = word;
       argument.value = KeywordValue();
     } else {
       at_ = argument.at;
       argument.value = Value(0);
     }
-    for (const ModuleRepr::Argument& other : module.arguments) {
-      if (argument.name.empty() && !other.name.empty())
-        Fail(argument.at, "an argument without a name comes after those that have one");
-      if (!argument.name.empty() && argument.name == other.name)
-        Fail(argument.at, argument.name + " is given twice");
-    }
+    if (argument.name.empty() && !names.empty())
+      Fail(argument.at, "an argument without a name comes after those that have one");
+    if (!argument.name.empty() && !names.insert(argument.name).second)
+      Fail(argument.at, argument.name + " is given twice");
     module.arguments.push_back(argument);
   }
 
@@ -241,6 +244,15 @@ std::string Description::At(size_t offset) const {
   const size_t character = static_cast<size_t>(column) + offset;
   if (line > 0) place += ":" + std::to_string(line) + ":" + std::to_string(character);
   return place + ": node " + node;
+}
+
+bool IsPythonKeyword(const std::string& word) {
+  static const std::vector<std::string> kKeywords =
+      Split("False None True and as assert async await break class continue def del elif else "
+            "except finally for from global if import in is lambda nonlocal not or pass raise "
+            "return try while with yield",
+            ' ');
+  return std::find(kKeywords.begin(), kKeywords.end(), word) != kKeywords.end();
 }
 
 ModuleRepr ReadModuleRepr(const Description& description) {

@@ -33,6 +33,8 @@ struct ModuleRepr {
 // the character for anything else than literals.
 ModuleRepr ReadModuleRepr(const Description& description);
 
+bool IsPythonKeyword(const std::string& word);
+
 // The name before the first parenthesis.
 std::string ReprName(const std::string& description);
 

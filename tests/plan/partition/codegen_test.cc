@@ -227,6 +227,8 @@ TEST(Codegen, LayersOfYourOwnAreThoseOfTheTemplate) {
   EXPECT_EQ(Refused("Sequential(  (0): Foo(3)  (1): ReLU())", own),
             "written: torch.nn.Sequential(Foo(3), torch.nn.ReLU())");
   EXPECT_TRUE(Refused("Foo(3, os.system('x'))", own).starts_with("g.txt:3:17: "));
+  EXPECT_EQ(Refused("Foo(3, class=4)", own),
+            "g.txt:3:17: node node4: class is a keyword of Python");
   EXPECT_TRUE(Refused("Foo(  (a): Linear(3, 4))", own).starts_with("g.txt:3:10: "));
   CodegenOptions options = Options();
   options.model_template = "from mylayers import Foo\n%(import_statements)s\n%(module_name)s\n"
@@ -246,8 +248,9 @@ TEST(Codegen, OperationsTakeIntegers) {
   EXPECT_EQ(call("Transpose(0, 1)"), "a.transpose(0, 1)");
   EXPECT_EQ(call("__getitem__(1)"), "a[1]");
   for (const char* text : {"Size(x)", "Size(__import__('os'))", "Size(0", "View(1.5)",
-                           "Unsqueeze()", "Concat(1, 2)", "Transpose(1)", "__getitem__('x')", "Size(dim=0)",
-                           "__getitem__((1))", "Concat(1) or 2", "View(True)", "Size(-)"})
+                           "Unsqueeze()", "Concat(1, 2)", "Transpose(1)", "__getitem__('x')",
+                           "Size(dim=0)", "__getitem__((1))", "Concat(1) or 2", "View(True)",
+                           "Size(-)"})
     EXPECT_THROW(call(text), Error) << text;
   auto sum = [](const std::string& text) {
     return OperationCall(Described(text), {"a", "b"}, {0, 0});
