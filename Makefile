@@ -81,7 +81,7 @@ sanitize-torch: build
 demo: build $(VENV)
 	@examples/gpt/demo.sh $(BUILD)
 
-# PARTS: some of executor transport training_step start compile growth offload.
+# PARTS: some of executor host transport training_step layers start compile growth offload.
 bench: build $(VENV)
 	@bench/run.sh $(BUILD) $(PARTS)
 

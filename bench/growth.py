@@ -57,7 +57,7 @@ def main():
             print(raw["table"][-1], flush=True)
 
     def difference(text, name, what, few, many):
-        """What one more takes in a microbatch of 16."""
+        """What one more takes in one of the 16 microbatches."""
         times = raw["samples"][what]
         each = spread([(more - one) / (many - few) / 16 * 1e3 for one, more in zip(times[few], times[many])])
         raw["ratios"][name] = {"us": each}
@@ -79,17 +79,17 @@ def main():
 
         add("microbatches, 2 ranks", {m: (lambda m=m: start_ours(options.build, 2, arguments(2, 2, m)), max(3, 256 // m))
                                       for m in (4, 16, 64, 256, 512)}, lambda m: m + 1)
+        both = len(cores())
         # The same work whatever the number: more stages add transfers and hand-overs alone.
-        add("stages as threads, 2 cores, 16 microbatches", {n: (lambda n=n: in_process(options.build, n, arguments(n, n, 16)), 8)
+        add(f"stages as threads, {both} cores, 16 microbatches", {n: (lambda n=n: in_process(options.build, n, arguments(n, n, 16)), 8)
                                                             for n in (2, 4, 8, 16)}, lambda n: 1)
         # The same work by processes. A unit: the pipeline's length, or where cores are fewer, the work of each.
-        both = len(cores())
         add(f"ranks, {both} cores, 16 microbatches",
             {n: (lambda n=n: start_ours(options.build, n, arguments(n, n, 16)), 8) for n in (1, 2, 4, 8, 16)},
             lambda n: max((16 + n - 1) / n, 16 / min(n, both)))
         edges = {n: (lambda n=n: start_ours(options.build, 2, crossing(n)), 8) for n in (1, 4, 16, 64)}
         add("values from one rank to the other, 16 microbatches", edges, lambda n: 1)
-        difference("a value more, with its gradient, us", "value", "values from one rank to the other, 16 microbatches", 1, 64)
+        difference("a value more, cut off, sent and joined again, with its gradient, us", "value", "values from one rank to the other, 16 microbatches", 1, 64)
         modules = {n: (lambda n=n: in_process(options.build, 1, arguments(n, 1, 16, "one")), 8) for n in (1, 2, 4, 8, 16)}
         add("modules in 1 stage, 16 microbatches", modules, lambda n: 1)
         difference("a module boundary, forward and backward, us", "module boundary", "modules in 1 stage, 16 microbatches", 1, 16)

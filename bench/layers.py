@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -15,23 +16,26 @@ import time
 import command_line
 from package import compile_model, write_conf, write_job
 from processes import start_ours
-from report import show, spread
+from report import spread
+from training_step import step_times
 
-# The first that matches "library function".
+# By "library function", the first that matches. What the thread that waits does in the system is waiting, too.
 LAYERS = [(layer, re.compile(pattern)) for layer, pattern in (
-    ("waiting", r"^\S*(libmpi|libopen-pal|mca_|vdso|libevent)|Patience|clock_(gettime|nanosleep)|chrono|Mpi(Requests|Transport)|"
-                r"Transport|Inbox"),
+    ("waiting", r"^(libmpi|libopen-pal|mca_|\[vdso|libevent)|^libc\S* .*(clock_|nanosleep|sched_)|^libstdc\S* .*(chrono|clock_)|"
+                r"^pipewright-run .*(Patience|Mpi(Requests|Transport)|ThreadTransport|Inbox)|"
+                r"^\[kernel\S* .*(finish_task_switch|sleep|sched|hrtimer|exit_to_user_mode|do_syscall|pick_|rseq)"),
     ("copies", r"mem(move|cpy)|copy_(user|page|to_iter|from_iter)|process_vm|direct_copy_kernel"),
     ("system", r"^\[(kernel|guest)"),
-    ("allocation", r"tcmalloc|Allocator|alloc_cpu|free_cpu|[mc]alloc|libc\S* \[?.*\bc?free\b"),
-    ("kernels", r"mkl_\w*(kernel|copy|scale|pack|unpack|gemm_\w*bdz|gemv)|^\[JIT\]|Vectoriz|vectorized_|_loop|Sleef|serial_vec|"
-                r"KernelImpl|BackwardKernelImpl|RowwiseMoments|flash_attention|memset|libm\.|AVX(2|512)::|batch_norm_cpu\w*|"
-                r"cascade_sum|cpu_kernel|unfolded2d|gemm_(notrans|trans)|{lambda\(long, long\)"),
-    ("autograd", r"torch::autograd::|autograd_|SavedVariable"),
-    ("interpreter", r"pipewright::(Replay|\(anonymous namespace\)::(Read|Take|Run)|.*(List|Record|Slot))|torch::jit|IValue|Stack"),
-    ("dispatcher", r"Dispatch|OperatorEntry|OperatorHandle|at::_ops::|c10::impl::|wrapper_|redispatch|KernelFunction|DispatchKey"),
-    ("set-up of operations", r"libtorch|libc10|libdnnl|c10::|at::"),
-    ("executor", r"pipewright::"))]
+    ("allocation", r"^libtcmalloc|HookedAllocator|c10::(alloc_cpu|free_cpu|GetAllocator|DefaultCPUAllocator)|dnnl::impl::malloc|"
+                   r"^libc\S* .*(_int_|__libc_)?(malloc|free|calloc|memalign)$"),
+    ("kernels", r"^\[JIT\]|^libmvec|^libm\.|memset|mkl_\w*(kernel|copy|scale|pack|gemm|gemv|axpy|dot)|Vectorized|vectorized_|"
+                r"Sleef|serial_vec|_loop|[kK]ernel_?[iI]mpl|_kernel\(|_kernel$|Moments|flash_attention|batch_norm_cpu|cascade_sum|"
+                r"dnnl::impl::cpu::.*execute|jit_\w+_t::|gemm_(notrans|trans)"),
+    ("executor", r"^pipewright-run .*pipewright::(Executor|TorchStages|Run(Backward|Forward)|ValueOf|BodyFor)"),
+    ("interpreter", r"^pipewright-run|torch::jit"),
+    ("autograd", r"torch::autograd::|SavedVariable"),
+    ("dispatcher", r"Dispatch|Operator(Entry|Handle)|at::_ops::|c10::impl::|wrapper_|redispatch|KernelFunction"),
+    ("set-up of operations", r"^(libtorch|libc10)"))]
 REST = "rest"
 NAMES = [name for name, _ in LAYERS] + [REST]
 ORDER = ["kernels", "copies", "set-up of operations", "dispatcher", "interpreter", "autograd", "allocation", "executor", "system",
@@ -56,25 +60,24 @@ def ranks_of(workers):
 
 
 def sample(workers, steps, file_name):
-    """Samples by (library, function), and the seconds that the steps took."""
+    """Samples by (library, function), and the milliseconds of a step."""
     perf = subprocess.Popen(["perf", "record", "-q", "-e", "cpu-clock", "-F", str(HERTZ), "-o", file_name, "-p",
                              ",".join(ranks_of(workers))], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     time.sleep(0.5)  # until it has attached itself: nothing says when
-    start = time.perf_counter()
-    workers.ask(f"steps {steps}")
-    seconds = time.perf_counter() - start
+    times = step_times(workers.ask(f"steps {steps}")[0]["ranks"])
     perf.send_signal(signal.SIGINT)
     _, error = perf.communicate()
     report = subprocess.run(["perf", "report", "-q", "-i", file_name, "--no-children", "-F", "sample,dso,sym", "--stdio", "-t", "|"],
                             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
     found = {}
     for line in report.splitlines():
-        parts = line.split("|")
+        parts = [part.strip() for part in line.split("|", 2)]
         if len(parts) == 3:
-            found[parts[1].strip(), parts[2].strip()] = int(parts[0])
+            function = "of no name" if re.search(r"\] 0x", parts[2]) else parts[2]  # each address would be a line
+            found[parts[1], function] = found.get((parts[1], function), 0) + int(parts[0])
     if not found:
         raise RuntimeError(f"perf took no samples: {error.strip()}")
-    return found, seconds
+    return found, statistics.median(times) / 1e3
 
 
 def main():
@@ -97,14 +100,14 @@ def main():
                     workers.ask(f"steps {STEPS[size]}")
                 for _ in range(options.repetitions):
                     for body, workers in started.items():
-                        found, seconds = sample(workers, STEPS[size], os.path.join(folder, "perf.data"))
+                        found, step = sample(workers, STEPS[size], os.path.join(folder, "perf.data"))
                         count = sum(found.values())
                         layers = dict.fromkeys(NAMES, 0)
                         for key, n in found.items():
                             layers[layer_of(*key)] += n / count
                             functions[body][" ".join(key)] = functions[body].get(" ".join(key), 0) + n
                         shares[body].append(layers)
-                        times[body].append(seconds / STEPS[size] * 1e3)
+                        times[body].append(step)
             finally:
                 for workers in started.values():
                     workers.close()

@@ -13,7 +13,7 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1",
 
 
 def cores():
-    """The hardware threads of each core."""
+    """The hardware threads of every core."""
     sets = []
     for cpu in sorted(os.sched_getaffinity(0)):
         with open(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list") as file:
@@ -28,7 +28,7 @@ def cores():
 
 
 def core_sets(count):
-    """Those of the first cores, as mpirun's --bind-to core gives them to ranks."""
+    """The hardware threads of each of the first cores, as mpirun's --bind-to core gives them to ranks."""
     sets = cores()
     if len(sets) < count:
         raise RuntimeError(f"{count} ranks of one core each, and there are {len(sets)} cores")

@@ -54,12 +54,11 @@ static void Codegen(const Request& request) {
   if (!request.conf_template.empty()) options.conf_template = ReadFile(request.conf_template);
   ModelGraph graph = ReadGraphText(ReadFile(request.graph), request.graph);
   CodegenResult result = GenerateCode(graph, options, request.graph);
-  CheckOutputFolder(
-      request.output, kCodegenRecord, result.files,
-      {request.graph, request.model_template, request.init_template, request.conf_template},
-      request.force);
+  const std::vector<std::string> read = {request.graph, request.model_template,
+                                         request.init_template, request.conf_template};
+  CheckOutputFolder(request.output, kCodegenRecord, result.files, read, request.force);
   const std::vector<std::string> notes =
-      WriteOutputFolder(request.output, kCodegenRecord, result.files, Json::object());
+      WriteOutputFolder(request.output, kCodegenRecord, result.files, Json::object(), read);
   result.notes.insert(result.notes.end(), notes.begin(), notes.end());
   std::cout << request.output << ": " << Counted(result.stages, "stage") << " (stage0.py"
             << (result.stages > 1 ? " to stage" + std::to_string(result.stages - 1) + ".py" : "")

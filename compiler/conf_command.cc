@@ -12,6 +12,7 @@
 #include "plan/error.h"
 #include "plan/json.h"
 #include "plan/manifest.h"
+#include "plan/output_path.h"
 #include "plan/placement/package.h"
 #include "plan/profile/profile.h"
 #include "plan/schedule.h"
@@ -35,8 +36,7 @@ static std::string StagesAndRanks(const Conf& conf) {
 static void WriteMade(const Conf& conf, const std::string& output) {
   Write(WriteConf(conf), output);
   // Of a pipe or /dev/stdout the conf is all there is to see.
-  if (std::error_code none;
-      !output.starts_with("/dev/") && std::filesystem::is_regular_file(output, none))
+  if (!output.empty() && !IsStream(output))
     std::cout << output << ": " << Counted(conf.module_to_stage.size(), "module") << ", "
               << StagesAndRanks(conf) << "\n";
 }

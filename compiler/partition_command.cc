@@ -85,7 +85,7 @@ static void WriteOutputs(const PartitionRequest& request, const PartitionInput& 
     files["graph.dot"] = GraphDot(input.graph);
   }
   for (const std::string& note :
-       WriteOutputFolder(request.output, kPartitionRecord, files, ReportJson(report)))
+       WriteOutputFolder(request.output, kPartitionRecord, files, ReportJson(report), {}))
     std::cerr << "note: " << note << "\n";
 }
 
@@ -120,7 +120,9 @@ static std::string WordFor(std::string description) {
   constexpr size_t kLongest = 40;
   if (description.starts_with("Module(") && description.ends_with(")"))
     description = description.substr(7, description.size() - 8);
-  return description.substr(0, std::min(description.find_first_of("(,"), kLongest));
+  size_t end = std::min({description.find_first_of("(,"), kLongest, description.size()});
+  while (end > 0 && end < description.size() && (description[end] & 0xC0) == 0x80) --end;  // UTF-8
+  return description.substr(0, end);
 }
 
 // People know the ends of a stage by what they do, not by number.

@@ -203,6 +203,10 @@ PartitionInput ReadPartitionInput(const PartitionRequest& request) {
     input.kind = PartitionInput::kProfile;
   } else {
     std::string text = ReadFile(file);
+    if (request.microbatch != 0 || !request.input.empty())
+      throw UsageError(request.input.empty() ? "--microbatch" : "--input",
+                       "is for measuring a package, and " + file + " is a file",
+                       "leave it out, or name the package");
     if (LooksLikeGraphText(text)) {
       input.graph = ReadGraphText(text, file);
       return input;

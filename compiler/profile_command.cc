@@ -4,11 +4,11 @@
 #include <filesystem>
 #include <iostream>
 #include <memory>
-#include <optional>
 
 #include "compiler/measure_package.h"
 #include "plan/atomic_file.h"
 #include "plan/error.h"
+#include "plan/output_path.h"
 #include "plan/package_files.h"
 #include "plan/profile/from_trace.h"
 #include "plan/profile/graph.h"
@@ -29,18 +29,6 @@ struct Request {
   bool writes = false;  // whether `output` is given
 };
 
-bool IsStandardOutput(const std::string& path) {
-  return path == "/dev/stdout" || path == "/dev/fd/1" || path == "/proc/self/fd/1";
-}
-
-// A pipe, a device, or what is open already: nothing lies beside it.
-bool IsStream(const std::string& path) {
-  std::error_code none;
-  return path.starts_with("/dev/") || path.starts_with("/proc/self/fd/") ||
-         (fs::exists(path, none) && !fs::is_regular_file(path, none) &&
-          !fs::is_directory(path, none));
-}
-
 // What is written, "": not.
 struct Outputs {
   std::string text, json;  // profile.txt, and profile.json beside it
@@ -59,23 +47,33 @@ std::string WrittenTo(const Outputs& outputs) {
   return "written to " + outputs.text + (both ? " and " : "") + outputs.json + "\n";
 }
 
+// Of the run whose trace is read.
+std::string ConfFile(const Request& request) {
+  return request.measure.conf.empty() ? request.measure.package + "/conf/mp_conf.json"
+                                      : request.measure.conf;
+}
+
 std::string TextOf(const Profile& profile) { return WriteGraphText(GraphOfProfile(profile)); }
 
 // Throws Error where one of them is there that no `profile` wrote, or that was edited since.
 void CheckOwn(const Outputs& outputs) {
-  std::optional<Profile> before;
   std::error_code none;
+  std::string before;  // the JSON, as it was written
   try {
-    if (fs::is_regular_file(outputs.json, none))
-      before = ParseProfile(ReadFile(outputs.json), outputs.json);
+    if (fs::is_regular_file(outputs.json, none)) {
+      const std::string json = ReadFile(outputs.json);
+      if (IsProfileAsWritten(json)) before = json;
+    }
   } catch (const Error&) {
   }
   for (const std::string& path : {outputs.text, outputs.json}) {
     if (path.empty() || IsStream(path) || !fs::exists(fs::symlink_status(path, none))) continue;
-    if (before && (path == outputs.json || ReadFile(path) == TextOf(*before))) continue;
-    throw Error(path,
-                before ? "is there already, and is not the text of the profile " + outputs.json
-                       : "is there already, and no earlier profile wrote it",
+    const std::string there = ReadFile(path);
+    if (there.empty()) continue;  // nothing to lose
+    if (!before.empty() &&
+        (path == outputs.json || there == TextOf(ParseProfile(before, outputs.json))))
+      continue;
+    throw Error(path, "is there already, and is not as an earlier profile wrote it",
                 "name another file, or write over it with --force");
   }
 }
@@ -87,11 +85,11 @@ void CheckOutputs(const Request& request) {
   const Outputs outputs = OutputsOf(request);
   std::vector<std::string> read =
       PackageFiles(request.measure.package, ReadManifest(request.measure.package));
-  read.insert(read.end(), {request.measure.input, request.measure.conf, request.trace});
+  read.insert(read.end(), {request.measure.input, request.trace, request.base});
+  if (!request.trace.empty()) read.push_back(ConfFile(request));
   for (const std::string& path : {outputs.text, outputs.json})
     if (!path.empty()) CheckWritable(path, read);
-  // The package's own are of the profile that it has, whoever wrote it.
-  if (request.writes && !request.force) CheckOwn(outputs);
+  if (!request.force) CheckOwn(outputs);
 }
 
 void Show(const Request& request, const Profile& profile, const std::string& source) {
@@ -113,8 +111,7 @@ void Show(const Request& request, const Profile& profile, const std::string& sou
 
 // The conf of a run over one module's worth of stages: what it is grouped by.
 Conf ConfOf(const Request& request, const Manifest& manifest) {
-  std::string path = request.measure.conf.empty() ? request.measure.package + "/conf/mp_conf.json"
-                                                  : request.measure.conf;
+  const std::string path = ConfFile(request);
   Conf conf = ReadConf(path);
   CheckConf(conf, static_cast<int>(manifest.modules.size()), -1, ModuleEdges(manifest), path);
   return conf;

@@ -86,7 +86,6 @@ SplitSpec FindProfileSplit(const ProfileSplit& wanted, std::string& note) {
       pieces = MeasurePieces(wanted, std::move(model), depth);
       break;
     } catch (const Error& e) {
-      if (depth == 1) throw;  // the coarsest
       if (failure.empty()) failure = e.what();
     }
   }

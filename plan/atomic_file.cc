@@ -12,6 +12,7 @@
 #include <filesystem>
 
 #include "plan/error.h"
+#include "plan/output_path.h"
 
 namespace pipewright {
 
@@ -29,6 +30,14 @@ static int OpenAlready(const std::string& path) {
   }
   return -1;
 }
+
+bool IsStream(const std::string& path) {
+  struct stat there;
+  return OpenAlready(path) >= 0 || (stat(path.c_str(), &there) == 0 && !S_ISREG(there.st_mode) &&
+                                    !S_ISDIR(there.st_mode));
+}
+
+bool IsStandardOutput(const std::string& path) { return OpenAlready(path) == STDOUT_FILENO; }
 
 AtomicFile::AtomicFile(const std::string& path) : path_(path) {
   if (const int open_already = OpenAlready(path); open_already >= 0) {

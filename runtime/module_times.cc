@@ -66,12 +66,11 @@ static void Settle(const LoadedModule& module, const std::vector<c10::IValue>& i
   if (!module.recorded) return;
   module.recorded->now = true;
   const double begin = Now();
-  constexpr int kMostRuns = 20;  // those that are watched, and the most looks
-  for (int run = 0; run < kMostRuns && !StateOf(module).settled; ++run) {
+  for (int run = 0; run < kMostRunsToChoose && !StateOf(module).settled; ++run) {
     if (seconds > 0 && Now() - begin > std::max(seconds, 1.0)) break;
     const auto& bodies = module.recorded->bodies;
     if (run > 0 && (bodies.empty() || !bodies.back()->gradients_known)) break;  // none arrive
-
+    if (run > 1 && IsPlainlyLong(*module.recorded)) break;  // the first one may read weights
     Kept kept;
     ForwardIsland(module, inputs, wishes.inputs, &kept);
     Tensors gradients = wishes.Gradients(kept);

@@ -145,7 +145,7 @@ class Cli(unittest.TestCase):
             partition("-o", "graph.txt", says="is a file, and the output is a folder", code=1)
             partition("-o", "graph.txt/out", says="is no folder", code=1)
             partition("-o", "", says="its name is empty", code=1)
-            files = "dp_conf.json, mp_conf.json, hybrid_conf.json, graph.txt, graph.dot"
+            files = "dp_conf.json, graph.dot, graph.txt, hybrid_conf.json, mp_conf.json"
             for stages in ("2", "1"):  # again, and another one
                 partition("--stages", stages, "-o", "new/out",
                           says=f"written to new/out: partition.json, {files}\n")

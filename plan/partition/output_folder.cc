@@ -15,26 +15,52 @@ namespace pipewright {
 
 namespace fs = std::filesystem;
 
-static constexpr char kHashes[] = "written";
+// `kBefore`: of what is being replaced, in a record of files that are not all written yet.
+static constexpr char kWritten[] = "written", kBefore[] = "before", kHash[] = "hash";
 
-static bool IsThere(const std::string& path) {
+using Hashes = std::map<std::string, std::set<std::string>>;  // by name
+
+static fs::file_type TypeOf(const std::string& path) {
   std::error_code none;
-  return fs::exists(fs::symlink_status(path, none));
+  return fs::symlink_status(path, none).type();
 }
 
-// Hashes by name; empty: there is no such record.
-static std::map<std::string, std::string> Written(const std::string& record) {
-  std::map<std::string, std::string> hashes;
+static bool IsThere(const std::string& path) {
+  return TypeOf(path) != fs::file_type::not_found && TypeOf(path) != fs::file_type::none;
+}
+
+static bool IsPlainFile(const std::string& path) { return TypeOf(path) == fs::file_type::regular; }
+
+// Of a record that is as it was written; empty: there is none.
+static Hashes ReadRecord(const std::string& path) {
+  Hashes hashes;
+  if (!IsPlainFile(path)) return hashes;
   try {
-    const Json report = ReadJson(record);
-    if (!report.is_object() || !report.contains(kHashes) || !report[kHashes].is_object()) return {};
-    for (const auto& [name, hash] : report[kHashes].items())
-      // Nothing outside of the folder.
-      if (hash.is_string() && fs::path(name).filename() == name)
-        hashes[name] = hash.get<std::string>();
-  } catch (const Error&) {
+    Json report = ReadJson(path);
+    if (!report.is_object() || !report.contains(kHash)) return {};
+    const Json hash = report[kHash];
+    report.erase(kHash);
+    if (hash != HexHash(report.dump())) return {};
+    for (const char* key : {kWritten, kBefore}) {
+      if (!report.contains(key)) continue;
+      for (const auto& [name, list] : report[key].items())
+        for (const Json& one : list) hashes[name].insert(one.get<std::string>());
+    }
+  } catch (const std::exception&) {
+    return {};
   }
   return hashes;
+}
+
+static Json ToJson(const Hashes& hashes) {
+  Json json = Json::object();
+  for (const auto& [name, list] : hashes) json[name] = list;
+  return json;
+}
+
+static void WriteRecord(const std::string& path, Json report) {
+  report[kHash] = HexHash(report.dump());
+  WriteFile(path, report.dump(2) + "\n");
 }
 
 // That it is a folder or can become one.
@@ -56,43 +82,64 @@ static void CheckFolder(const std::string& folder) {
 void CheckOutputFolder(const std::string& folder, const std::string& record,
                        const OutputTexts& files, const std::vector<std::string>& read, bool force) {
   CheckFolder(folder);
-  std::map<std::string, std::set<std::string>> known;
+  Hashes known;
   for (const char* name : {kPartitionRecord, kCodegenRecord})
-    for (const auto& [file, hash] : Written(folder + "/" + name)) known[file].insert(hash);
+    for (const auto& [file, hashes] : ReadRecord(folder + "/" + name))
+      known[file].insert(hashes.begin(), hashes.end());
   auto check = [&](const std::string& name, const std::string& text, bool ours) {
     const std::string path = folder + "/" + name;
     if (!IsThere(path)) return;
+    if (!IsPlainFile(path) && TypeOf(path) != fs::file_type::symlink)
+      throw Error(path, "is there already, and is no plain file", "name another folder");
     CheckWritable(path, read);
     if (force || ours) return;
-    const std::string now = ReadFile(path);
-    if (now.empty() || now == text || known[name].count(HexHash(now))) return;
+    if (IsPlainFile(path)) {
+      const std::string now = ReadFile(path);
+      if (now.empty() || now == text || known[name].count(HexHash(now))) return;
+    }
     throw Error(path,
                 known[name].empty() ? "is there already, and was not written here before"
                                     : "was edited since it was written",
                 "name another folder, or write over it with --force");
   };
   for (const auto& [name, text] : files) check(name, text, false);
-  check(record, "", !Written(folder + "/" + record).empty());
+  check(record, "", !ReadRecord(folder + "/" + record).empty());
+}
+
+// Of what is no part of the folder any more. A note where it stays.
+static std::string Remove(const std::string& path, const std::set<std::string>& hashes,
+                          const std::vector<std::string>& read) {
+  if (!IsThere(path)) return "";
+  const std::string stays =
+      path + " was written before and is no part of this: it stays, since it ";
+  std::error_code failed;
+  for (const std::string& file : read)
+    if (!file.empty() && fs::equivalent(path, file, failed)) return stays + "is read here";
+  if (!IsPlainFile(path) || !hashes.count(HexHash(ReadFile(path)))) return stays + "was edited";
+  fs::remove(path, failed);
+  return failed ? stays + "cannot be removed: " + failed.message() : "";
 }
 
 std::vector<std::string> WriteOutputFolder(const std::string& folder, const std::string& record,
-                                           const OutputTexts& files, Json report) {
-  const std::map<std::string, std::string> before = Written(folder + "/" + record);
+                                           const OutputTexts& files, Json report,
+                                           const std::vector<std::string>& read) {
+  const std::string record_path = folder + "/" + record;
+  const Hashes before = ReadRecord(record_path);
+  Hashes hashes;
+  for (const auto& [name, text] : files) hashes[name].insert(HexHash(text));
   CreateFolders(folder);
-  report[kHashes] = Json::object();
-  for (const auto& [name, text] : files) {
-    WriteFile(folder + "/" + name, text);
-    report[kHashes][name] = HexHash(text);
-  }
+  report[kWritten] = ToJson(hashes);
+  // First: what is interrupted can be done again.
+  Json unfinished = report;
+  unfinished[kBefore] = ToJson(before);
+  WriteRecord(record_path, unfinished);
+  for (const auto& [name, text] : files) WriteFile(folder + "/" + name, text);
   std::vector<std::string> notes;
-  for (const auto& [name, hash] : before) {
-    const std::string path = folder + "/" + name;
-    if (files.count(name) || !IsThere(path)) continue;
-    std::error_code kept;
-    if (HexHash(ReadFile(path)) != hash || !fs::remove(path, kept))
-      notes.push_back(path + " was written before and is no part of this: it was edited and stays");
-  }
-  WriteFile(folder + "/" + record, report.dump(2) + "\n");
+  for (const auto& [name, old] : before)
+    if (!files.count(name))
+      if (const std::string note = Remove(folder + "/" + name, old, read); !note.empty())
+        notes.push_back(note);
+  WriteRecord(record_path, report);
   return notes;
 }
 

@@ -5,6 +5,7 @@
 
 #include "plan/error.h"
 #include "plan/json.h"
+#include "plan/text.h"
 
 namespace pipewright {
 
@@ -53,7 +54,17 @@ std::string WriteProfile(const Profile& profile) {
                              {"to", link.to},
                              {"latency", link.latency},
                              {"bytes_per_second", link.bytes_per_second}});
+  json["hash"] = HexHash(json.dump());
   return FormatJson(json);
+}
+
+bool IsProfileAsWritten(const std::string& text) {
+  Json json = ParseJson(text, "");
+  if (!IsProfile(json)) return false;
+  if (!json.contains("hash")) return true;  // of a version without
+  const Json hash = json["hash"];
+  json.erase("hash");
+  return hash == HexHash(json.dump());
 }
 
 bool IsProfile(const Json& json) { return json.is_object() && json.contains(kFormat); }

@@ -64,6 +64,8 @@ struct Profile {
 
 // Whether a JSON document is a profile.
 bool IsProfile(const Json& json);
+// Whether this text is one that nobody edited since. Throws Error where it is no JSON.
+bool IsProfileAsWritten(const std::string& text);
 
 std::string WriteProfile(const Profile& profile);
 // Throws Error naming `path`, line and column, and what is wrong: keys, ids out of range, values

@@ -20,6 +20,7 @@ constexpr int kWatched = 4;  // forwards, of which the shortest counts
 constexpr int kChecks = 2;
 // Where lists seem to be slower: other programs may have disturbed so few looks.
 constexpr int kMostChecks = 12;
+static_assert(kMostRunsToChoose == kWatched + kMostChecks);
 // Forwards from one recording to the next: each costs as much as ten of them.
 constexpr int64_t kApart = 128;
 // Forwards until one is recorded while others are under way.
@@ -150,6 +151,12 @@ bool IsReady(const LoadedModule& module, const std::shared_ptr<RecordedBody>& wa
     Tell(module.index, body.refusal);
   }
   return body.state == State::kUsed;
+}
+
+bool IsPlainlyLong(const RecordedBodies& bodies) {
+  constexpr double kFarAbove = 4;  // beside others, a forward takes up to three times as long
+  return !bodies.always && !bodies.bodies.empty() &&
+         bodies.bodies.back()->forward_seconds > kFarAbove * kLongOperation * bodies.nodes;
 }
 
 void ChooseNow(RecordedBodies& bodies) {

@@ -35,6 +35,11 @@ bool IsReady(const LoadedModule& module, const std::shared_ptr<RecordedBody>& bo
 // autograd.
 void ChooseNow(RecordedBodies& bodies);
 
+// The most runs of a module, alone, until it is chosen.
+inline constexpr int kMostRunsToChoose = 16;
+// Whether a few forwards already say that operations are too long for lists to matter.
+bool IsPlainlyLong(const RecordedBodies& bodies);
+
 // No more lists for this signature.
 void RefuseLists(RecordedBody& body, const std::string& why);
 

@@ -159,16 +159,33 @@ class Profile(Case):
         self.succeed(pipewright(*base, "-o", own))
         before = own.read_text()
         own.write_text(before + "\n")
-        self.assert_fails(pipewright(*base, "-o", own), "is not the text of the profile", "--force")
+        self.assert_fails(pipewright(*base, "-o", own), "is not as an earlier profile wrote it",
+                          "--force")
         self.succeed(pipewright(*base, "-o", own, "--force"))
         self.assertEqual(own.read_text().count("\n"), before.count("\n"))
+        json_file = own.with_suffix(".json")
+        edited = json_file.read_text().replace('"repeat": 1', '"repeat": 7')
+        json_file.write_text(edited)
+        for name in ("own.txt", "own.json"):
+            self.assert_fails(pipewright(*base, "-o", self.path(name)), "is not as")
+        self.assertEqual(json_file.read_text(), edited)
+        # What is read: also what options do not name, and with --force.
+        trace = self.path("empty.json")
+        trace.write_text('{"traceEvents": []}')
+        conf = self.package / "conf/mp_conf.json"
+        for name, target in (("own.json", json_file), ("own.json", conf)):
+            self.assert_fails(pipewright("profile", self.package, "--from-trace", trace, "--base",
+                                         self.path(name), "-o", target, "--force"), "is read")
+        self.path("empty.txt").write_text("")  # nothing to lose
+        trace.unlink()
+        self.succeed(pipewright(*base, "-o", self.path("empty.txt")))
         for foreign in ("gpt.pt2", "notes.json", "notes.txt"):
             path = self.path(foreign)
             if not path.exists():
                 path.write_text("{}")
             held = path.read_bytes()
             self.assert_fails(pipewright(*base, "-o", path),
-                              f"{foreign}: is there already, and no earlier profile wrote it")
+                              f"{foreign}: is there already, and is not as")
             self.assertEqual(path.read_bytes(), held)
         # What lies beside the file that was named is somebody's, too.
         self.path("notes.txt").unlink()
@@ -189,11 +206,12 @@ class Profile(Case):
     def test_the_body_that_was_measured_is_named(self):
         profile = out_of("profile", self.package, "--repeat", 1, "--json")
         self.assertEqual({node["body"] for node in profile["nodes"]} - {"autograd", "lists"}, set())
-        done = call([BUILD / "pipewright", "profile", self.package, "--repeat", 1],
-                    environment={"PIPEWRIGHT_BODY": "autograd"})
-        self.assertIn(" body ", done.out)
-        self.assertIn(" autograd ", done.out)
-        self.assertNotIn(" lists ", done.out)
+        for body, other in (("autograd", "lists"), ("lists", "autograd")):
+            done = call([BUILD / "pipewright", "profile", self.package, "--repeat", 1],
+                        environment={"PIPEWRIGHT_BODY": body})
+            self.assertIn(" body ", done.out)
+            self.assertIn(f" {body} ", done.out)
+            self.assertNotIn(f" {other} ", done.out)
 
     def test_what_cannot_be_measured_is_said(self):
         self.assert_fails(pipewright("profile", self.path("none")), "manifest.json")

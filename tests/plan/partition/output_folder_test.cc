@@ -1,6 +1,7 @@
 #include "plan/partition/output_folder.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 
@@ -14,7 +15,7 @@ static std::vector<std::string> Write(const std::string& folder, const OutputTex
                                       const std::vector<std::string>& read, bool force,
                                       const char* record = kCodegenRecord) {
   CheckOutputFolder(folder, record, files, read, force);
-  return WriteOutputFolder(folder, record, files, Json::object());
+  return WriteOutputFolder(folder, record, files, Json::object(), read);
 }
 
 static std::string Refused(const std::string& folder, const OutputTexts& files,
@@ -35,7 +36,7 @@ TEST(OutputFolder, WhatItWroteItWritesAgain) {
   // b.py is no longer part of it, and nobody edited it. c.py stays.
   EXPECT_EQ(Write(at, {{"a.py", "4"}}, {}, false),
             (std::vector<std::string>{at + "/c.py was written before and is no part of this: "
-                                           "it was edited and stays"}));
+                                           "it stays, since it was edited"}));
   EXPECT_EQ(ReadFile(at + "/a.py"), "4");
   EXPECT_FALSE(std::filesystem::exists(at + "/b.py"));
   EXPECT_EQ(ReadFile(at + "/c.py"), "edited");
@@ -86,12 +87,55 @@ TEST(OutputFolder, NeverWhatIsRead) {
   EXPECT_EQ(ReadFile(at + "/a.py"), "graph");
   EXPECT_THROW(Write("", {{"a.py", "1"}}, {}, false), Error);
   EXPECT_THROW(Write(at + "/a.py", {{"a.py", "1"}}, {}, true), Error);
-  // A record that names files elsewhere removes none.
-  WriteFile(TempPath("elsewhere.py"), "x");
-  WriteFile(at + "/codegen.json",
-            "{\"written\": {\"../elsewhere.py\": \"" + HexHash("x") + "\", \"c.py\": \"0\"}}");
-  EXPECT_EQ(Refused(at, {{"d.py", "1"}}), "");
-  EXPECT_EQ(ReadFile(TempPath("elsewhere.py")), "x");
+  // What is read is not removed either.
+  Write(at, {{"b.py", "2"}}, {}, false);
+  EXPECT_EQ(Write(at, {{"c.py", "3"}}, {at + "/b.py"}, false).size(), 1u);
+  EXPECT_EQ(ReadFile(at + "/b.py"), "2");
+}
+
+TEST(OutputFolder, OthersRecordsAreNotBelieved) {
+  const std::string at = TempPath("records");
+  for (const char* text : {"{\"written\": {\"by\": \"me\"}, \"results\": [1]}", "[1]", "x",
+                           "{\"written\": {\"../elsewhere.py\": [\"0\"], \"\": [\"x\"]}}"}) {
+    std::filesystem::create_directories(at);
+    WriteFile(at + "/codegen.json", text);
+    EXPECT_NE(Refused(at, {{"a.py", "1"}}), "") << text;
+    EXPECT_EQ(ReadFile(at + "/codegen.json"), text);
+    std::filesystem::remove_all(at);
+  }
+  // Notes that somebody added to ours.
+  Write(at, {{"a.py", "1"}}, {}, false);
+  Json record = ReadJson(at + "/codegen.json");
+  record["note"] = "mine";
+  WriteFile(at + "/codegen.json", record.dump());
+  EXPECT_NE(Refused(at, {{"a.py", "1"}}), "");
+}
+
+TEST(OutputFolder, WhatWasInterruptedIsDoneAgain) {
+  const std::string at = TempPath("interrupted");
+  Write(at, {{"a.py", "1"}, {"b.py", "2"}}, {}, false);
+  // The second file cannot be written: its temporary name is too long.
+  const std::string longest(250, 'z');
+  EXPECT_THROW(Write(at, {{"a.py", "3"}, {longest, "4"}}, {}, false), Error);
+  EXPECT_EQ(ReadFile(at + "/a.py"), "3");
+  EXPECT_EQ(Refused(at, {{"a.py", "5"}, {"b.py", "6"}}), "");
+  EXPECT_EQ(ReadFile(at + "/b.py"), "6");
+}
+
+TEST(OutputFolder, WhatIsNoFileIsRefused) {
+  const std::string at = TempPath("kinds");
+  std::filesystem::create_directories(at + "/a.py");
+  EXPECT_NE(Refused(at, {{"a.py", "1"}}).find("is no plain file"), std::string::npos);
+  EXPECT_THROW(Write(at, {{"a.py", "1"}}, {}, true), Error);
+  ASSERT_EQ(mkfifo((at + "/b.py").c_str(), 0600), 0);
+  EXPECT_NE(Refused(at, {{"b.py", "1"}}).find("is no plain file"), std::string::npos);
+  // In place of a file that was written before and is no longer part: it stays, with a note.
+  Write(at, {{"c.py", "1"}, {"d.py", "2"}}, {}, false);
+  std::filesystem::remove(at + "/c.py");
+  std::filesystem::create_directories(at + "/c.py");
+  EXPECT_EQ(Write(at, {{"d.py", "3"}}, {}, false).size(), 1u);
+  std::filesystem::create_symlink("nowhere", at + "/e.py");
+  EXPECT_NE(Refused(at, {{"e.py", "1"}}), "");
 }
 
 }  // namespace pipewright
