@@ -65,12 +65,13 @@ class ReprReader {
     return text_.substr(begin, at_ - begin);
   }
 
-  // Where the child's own name begins after "(0): "; npos: no child is here.
+  // Where the child's own name begins after "(0): "; npos: no child is here. PyTorch takes any name
+  // without a dot, "relu 1" too.
   size_t ChildHere() const {
     if (Next() != '(') return std::string::npos;
-    size_t end = at_ + 1;
-    while (end < text_.size() && (IsWord(text_[end]) || text_[end] == '-')) ++end;
-    return end > at_ + 1 && text_.compare(end, 2, "):") == 0 ? end + 2 : std::string::npos;
+    const size_t end = text_.find_first_of("(),", at_ + 1);
+    if (end == std::string::npos || end == at_ + 1) return std::string::npos;
+    return text_.compare(end, 2, "):") == 0 ? end + 2 : std::string::npos;
   }
 
   ModuleRepr Module(int depth) {
@@ -141,13 +142,16 @@ class ReprReader {
 
   std::string KeywordValue() {
     const size_t begin = at_;
-    const std::string word = Word();
+    std::string word = Word();
+    if (!word.empty() && !Literal(word))
+      while (Next() == '-' && at_ + 1 < text_.size() && IsWord(text_[at_ + 1]))
+        ++at_, word += '-' + Word();
     if (word.empty() || Literal(word) || Next() == '(' || Next() == '.' || Next() == '\'' ||
         Next() == '"') {
       at_ = begin;
       return Value(0);
     }
-    return "'" + word + "'";  // padding_mode=reflect
+    return "'" + word + "'";  // padding_mode=reflect, mode=nearest-exact
   }
 
   std::string Value(int depth) {
@@ -250,7 +254,7 @@ bool IsPythonKeyword(const std::string& word) {
   static const std::vector<std::string> kKeywords =
       Split("False None True and as assert async await break class continue def del elif else "
             "except finally for from global if import in is lambda nonlocal not or pass raise "
-            "return try while with yield",
+            "return try while with yield __debug__",
             ' ');
   return std::find(kKeywords.begin(), kKeywords.end(), word) != kKeywords.end();
 }

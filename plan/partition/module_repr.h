@@ -33,6 +33,7 @@ struct ModuleRepr {
 // the character for anything else than literals.
 ModuleRepr ReadModuleRepr(const Description& description);
 
+// Nor can anything be named __debug__.
 bool IsPythonKeyword(const std::string& word);
 
 // The name before the first parenthesis.

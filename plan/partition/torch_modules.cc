@@ -69,7 +69,7 @@ FractionalMaxPool2d kernel_size output_size= output_ratio= return_indices=
 FractionalMaxPool3d kernel_size output_size= output_ratio= return_indices=
 GELU approximate=
 GLU dim=
-GRU ...
+GRU input_size hidden_size num_layers= bias= batch_first= dropout= bidirectional=
 GRUCell input_size hidden_size bias=
 GaussianNLLLoss * full= eps= reduction=
 GroupNorm num_groups num_channels eps= affine= * bias=
@@ -88,7 +88,7 @@ L1Loss size_average= reduce= reduction=
 LPPool1d norm_type kernel_size stride= ceil_mode=
 LPPool2d norm_type kernel_size stride= ceil_mode=
 LPPool3d norm_type kernel_size stride= ceil_mode=
-LSTM ...
+LSTM input_size hidden_size num_layers= bias= batch_first= dropout= bidirectional= proj_size=
 LSTMCell input_size hidden_size bias=
 LayerNorm normalized_shape eps= elementwise_affine= bias=
 LazyBatchNorm1d eps= momentum= affine= track_running_stats= * bias=
@@ -136,7 +136,7 @@ PixelShuffle upscale_factor
 PixelUnshuffle downscale_factor
 PoissonNLLLoss log_input= full= size_average= eps= reduce= reduction=
 RMSNorm normalized_shape eps= elementwise_affine=
-RNN ...
+RNN input_size hidden_size num_layers= nonlinearity= bias= batch_first= dropout= bidirectional=
 RNNCell input_size hidden_size bias= nonlinearity=
 RReLU lower= upper= inplace=
 ReLU inplace=
@@ -190,6 +190,12 @@ struct Parameter {
   bool optional = false, named_only = false;
 };
 
+// An argument that a repr has and the constructor does not take: it always has this value.
+struct PrintedOnly {
+  const char *module, *argument;
+  std::vector<std::string> values;
+};
+
 struct Constructor {
   std::vector<Parameter> parameters;
   bool anything = false;
@@ -231,7 +237,27 @@ static const std::map<std::string, Constructor>& Modules() {
   return modules;
 }
 
-bool IsTorchModule(const std::string& name) { return Modules().count(name) > 0; }
+static bool IsPrintedOnly(const std::string& module, const ModuleRepr::Argument& argument) {
+  static const std::vector<PrintedOnly> kPrintedOnly = {
+      {"UpsamplingNearest2d", "mode", {"'nearest'"}},
+      {"UpsamplingBilinear2d", "mode", {"'bilinear'"}},
+      {"ZeroPad2d", "value", {"0", "0.0"}},  // PyTorch up to 2.0
+  };
+  for (const PrintedOnly& printed : kPrintedOnly)
+    if (module == printed.module && argument.name == printed.argument)
+      return std::count(printed.values.begin(), printed.values.end(), argument.value) > 0;
+  return false;
+}
+
+std::string TorchName(const std::string& printed) {
+  std::string name = printed;
+  if (name.starts_with("torch.nn.modules."))
+    name = name.substr(name.rfind('.') + 1);
+  else if (name.starts_with("torch.nn."))
+    name = name.substr(9);
+  if (name == "NonDynamicallyQuantizableLinear") name = "Linear";
+  return Modules().count(name) ? name : "";
+}
 
 std::vector<std::string> TorchModules() {
   std::vector<std::string> names;
@@ -239,8 +265,9 @@ std::vector<std::string> TorchModules() {
   return names;
 }
 
-void CheckArguments(const ModuleRepr& module, const Description& description) {
-  const std::string name = module.name.substr(module.name.rfind('.') + 1);
+static void CheckArguments(const std::string& name, const ModuleRepr& module,
+                           const std::vector<ModuleRepr::Argument>& arguments,
+                           const Description& description) {
   const Constructor& constructor = Modules().at(name);
   if (constructor.anything) return;
   const std::string cure = "its constructor takes (" + constructor.text + ")";
@@ -249,7 +276,7 @@ void CheckArguments(const ModuleRepr& module, const Description& description) {
   std::vector<std::string> names;
   for (const Parameter& parameter : known) names.push_back(parameter.name);
   size_t next = 0;
-  for (const ModuleRepr::Argument& argument : module.arguments) {
+  for (const ModuleRepr::Argument& argument : arguments) {
     size_t position = next++;
     if (!argument.name.empty()) {
       position = static_cast<size_t>(std::find(names.begin(), names.end(), argument.name) -
@@ -270,6 +297,25 @@ void CheckArguments(const ModuleRepr& module, const Description& description) {
   for (size_t i = 0; i < known.size(); ++i)
     if (!known[i].optional && !given[i])
       throw Error(description.At(module.at), "torch.nn." + name + " needs " + known[i].name, cure);
+}
+
+std::vector<ModuleRepr::Argument> ConstructorArguments(const ModuleRepr& module,
+                                                       const Description& description) {
+  const std::string name = TorchName(module.name);
+  std::vector<ModuleRepr::Argument> arguments = module.arguments;
+  std::erase_if(arguments, [&](const ModuleRepr::Argument& argument) {
+    return IsPrintedOnly(name, argument);
+  });
+  try {
+    CheckArguments(name, module, arguments, description);
+  } catch (const Error&) {
+    if (!name.starts_with("Lazy")) throw;
+    throw Error(description.At(module.at),
+                "a " + name + " has no sizes before it has run: its description has none",
+                "run the model once on an input, then profile it: the layer is a " +
+                    name.substr(4) + " from then on");
+  }
+  return arguments;
 }
 
 }  // namespace pipewright

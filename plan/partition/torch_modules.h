@@ -7,11 +7,14 @@
 
 namespace pipewright {
 
-bool IsTorchModule(const std::string& name);
+// The module of torch.nn that is printed by this name: Linear of Linear, torch.nn.Linear and
+// torch.nn.modules.linear.Linear. "" where none is.
+std::string TorchName(const std::string& printed);
 std::vector<std::string> TorchModules();
 
-// Whether the constructor of this module of torch.nn takes the arguments. Throws Error at the one
-// that it does not.
-void CheckArguments(const ModuleRepr& module, const Description& description);
+// The arguments for the constructor of this module of torch.nn: without those that are printed
+// only. Throws Error at one that the constructor does not take.
+std::vector<ModuleRepr::Argument> ConstructorArguments(const ModuleRepr& module,
+                                                       const Description& description);
 
 }  // namespace pipewright

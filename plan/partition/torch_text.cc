@@ -26,10 +26,11 @@ NodeKind KindOf(const std::string& description) {
 bool GivesTensor(const GraphNode& node, const GraphNode* argument) {
   static const std::set<std::string> kTuples = {"LSTM", "GRU", "RNN", "RecurrentAttention",
                                                 "MultiheadAttention"};
-  std::string name = ReprName(node.description);
+  auto last = [](const std::string& name) { return name.substr(name.rfind('.') + 1); };
+  const std::string name = last(ReprName(node.description));
   if (name == "__getitem__" && argument) {
     // The second item of an LSTM is its pair of states.
-    std::string producer = ReprName(argument->description);
+    const std::string producer = last(ReprName(argument->description));
     return producer != "LSTM" || node.description.find("(0)") != std::string::npos;
   }
   return name != "Size" && !node.is_list && !kTuples.count(name);
@@ -168,12 +169,6 @@ static bool IsTranslation(const std::string& name) {
   return name == "EmuBidirLSTM" || name == "RecurrentAttention" || name == "Classifier";
 }
 
-// "" where it is none of torch.nn.
-static std::string TorchName(const std::string& name) {
-  const std::string plain = name.starts_with("torch.nn.") ? name.substr(9) : name;
-  return IsTorchModule(plain) ? plain : "";
-}
-
 void Declarer::CheckKnown(const std::string& name, size_t at) const {
   if (own.count(name) || IsSpeech(name) || IsTranslation(name) || !TorchName(name).empty()) return;
   if (name == "Module" || name == "torch.nn.Module")
@@ -183,6 +178,13 @@ void Declarer::CheckKnown(const std::string& name, size_t at) const {
                 "pipewright-run train PACKAGE JOB --conf DIR/hybrid_conf.json");
   Names known = TorchModules();
   known.insert(known.end(), own.begin(), own.end());
+  std::erase(known, "*");
+  if (own.count("*"))
+    throw Error(description.At(at),
+                "there is no layer " + name + " in torch.nn" + Suggest(name, known),
+                "the model template has \"import *\", of which the names are not known: list those "
+                "of your own layers, \"from MODULE import " +
+                    name + "\"");
   throw Error(description.At(at),
               "there is no layer " + name + " in torch.nn" + Suggest(name, known),
               "name one that it has; a layer of your own is one that the model template imports: "
@@ -222,14 +224,18 @@ ModuleText Declarer::Speech(const ModuleRepr& module) const {
   throw Error(description.At(module.at), "the layers of its " + module.name + " are not given");
 }
 
+static std::string Written(const std::vector<ModuleRepr::Argument>& arguments) {
+  Names written;
+  for (const ModuleRepr::Argument& argument : arguments)
+    written.push_back((argument.name.empty() ? "" : argument.name + "=") + argument.value);
+  return Join(written, ", ");
+}
+
 ModuleText Declarer::Declare(const ModuleRepr& module) const {
   CheckKnown(module.name, module.at);
-  Names arguments;
-  for (const ModuleRepr::Argument& argument : module.arguments)
-    arguments.push_back((argument.name.empty() ? "" : argument.name + "=") + argument.value);
   const bool whole = module.children.empty();
   if (own.count(module.name) && whole)
-    return {module.name + "(" + Join(arguments, ", ") + ")", "", ""};
+    return {module.name + "(" + Written(module.arguments) + ")", "", ""};
   const Sizes sizes = SizesWithin(module);
   const std::string from = "from seq2seq.models.";
   if (module.name == "EmuBidirLSTM" && !sizes.lstm.empty())
@@ -245,11 +251,11 @@ ModuleText Declarer::Declare(const ModuleRepr& module) const {
   if (name == "MultiheadAttention" && !whole && !sizes.linear.empty())
     return {"torch.nn." + name + "(" + sizes.linear[0] + ", 1)", "",
             "the number of heads is not in its description: 1 is written"};
-  if (whole && !name.empty() && (name != "Sequential" || arguments.empty())) {
-    CheckArguments(module, description);
-    return {"torch.nn." + name + "(" + Join(arguments, ", ") + ")", "", ""};
+  if (whole && !name.empty() && (name != "Sequential" || module.arguments.empty())) {
+    return {"torch.nn." + name + "(" + Written(ConstructorArguments(module, description)) + ")", "",
+            ""};
   }
-  if (name != "Sequential" || !arguments.empty())
+  if (name != "Sequential" || !module.arguments.empty())
     throw Error(
         description.At(module.at),
         "how to construct a " + module.name + " is not in its description",
@@ -277,39 +283,83 @@ ModuleText DeclareModule(const Description& description, const std::set<std::str
   return declarer.Declare(ReadModuleRepr(description));
 }
 
+// Where the string in Python that begins at `begin` has ended; a line's end ends it too.
+static size_t EndOfString(const std::string& text, size_t begin) {
+  const std::string quote(1, text[begin]), triple = quote + quote + quote;
+  const std::string close = text.compare(begin, 3, triple) == 0 ? triple : quote;
+  size_t i = begin + close.size();
+  for (; i < text.size() && text.compare(i, close.size(), close) != 0; ++i) {
+    if (close == quote && text[i] == '\n') return i;
+    if (text[i] == '\\') ++i;
+  }
+  return std::min(text.size(), i + close.size());
+}
+
+// The statements of a text in Python that are not indented, each as its words and signs.
+static std::vector<Names> Statements(const std::string& text) {
+  std::vector<Names> statements;
+  Names words;
+  int depth = 0;
+  bool indented = false, fresh = true;  // the line is, nothing but blanks came in it so far
+  auto end = [&] {
+    if (!words.empty() && !indented) statements.push_back(words);
+    words.clear();
+    depth = 0;
+  };
+  auto is_word = [&](size_t i) {
+    return std::isalnum(static_cast<unsigned char>(text[i])) || text[i] == '_';
+  };
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    const bool first = fresh && words.empty();
+    if (c == '\\') {
+      i += text.compare(i + 1, 2, "\r\n") == 0 ? 2 : 1;
+    } else if (c == '#') {
+      i = std::min(text.size(), text.find('\n', i)) - 1;
+    } else if (c == '\n') {
+      // Brackets count in imports only: what the placeholders stand for is not known.
+      if (depth > 0 && !words.empty() && words[0] == "from") continue;
+      end();
+      fresh = true, indented = false;
+    } else if (std::isspace(static_cast<unsigned char>(c))) {
+      if (first && c != '\r') indented = true;
+    } else if (c == ';') {
+      end();
+    } else if (c == '"' || c == '\'') {
+      i = EndOfString(text, i) - 1;
+      words.push_back(std::string(1, c)), fresh = false;
+    } else {
+      std::string word(1, c);
+      if (is_word(i))
+        while (i + 1 < text.size() && is_word(i + 1)) word += text[++i];
+      depth += c == '(' ? 1 : c == ')' ? -1 : 0;
+      words.push_back(word), fresh = false;
+    }
+  }
+  end();
+  return statements;
+}
+
 std::set<std::string> ClassesOf(const std::string& model_template) {
   std::set<std::string> classes;
-  auto add = [&](const std::string& text) {
-    std::string word;
-    for (char c : text + " ") {
-      if (std::isalnum(static_cast<unsigned char>(c)) || c == '_')
-        word += c;
-      else if (c == ' ' || c == '\r')
-        break;
-      else
-        return;
-    }
-    if (!word.empty()) classes.insert(word);
+  auto add = [&](const std::string& word) {
+    if (std::isalpha(static_cast<unsigned char>(word[0])) || word[0] == '_' || word == "*")
+      classes.insert(word);
   };
-  bool open = false;  // within from MODULE import (
-  for (std::string line : Split(model_template, '\n')) {
-    line = line.substr(0, line.find('#'));
-    if (line.starts_with("class ")) add(line.substr(6, line.find_first_of("(:", 6) - 6));
-    size_t begin = open ? 0 : std::string::npos;
-    if (const size_t import = line.find(" import "); !open && line.starts_with("from ") &&
-                                                     import != std::string::npos)
-      begin = import + 8;
-    if (begin == std::string::npos) continue;
-    std::string names = line.substr(begin);
-    if (names.find('(') != std::string::npos) open = true;
-    const bool closes = names.find(')') != std::string::npos;
-    std::erase_if(names, [](char c) { return c == '(' || c == ')' || c == '\\'; });
-    for (std::string name : Split(names, ',')) {
-      if (const size_t as = name.find(" as "); as != std::string::npos) name = name.substr(as + 4);
-      name.erase(0, std::min(name.size(), name.find_first_not_of(" \t")));
-      add(name);
+  for (Names words : Statements(model_template)) {
+    if (words[0] == "class" && words.size() > 1 && words[1] != "*") add(words[1]);
+    if (words[0] != "from") continue;
+    auto import = std::find(words.begin(), words.end(), "import");
+    if (import == words.end()) continue;
+    words.erase(words.begin(), import + 1);
+    std::erase_if(words, [](const std::string& word) { return word == "(" || word == ")"; });
+    words.push_back(",");
+    for (auto begin = words.begin(); begin != words.end();) {
+      auto comma = std::find(begin, words.end(), ",");
+      if (comma - begin == 1) add(*begin);  // NAME
+      if (comma - begin == 3 && begin[1] == "as") add(begin[2]);
+      begin = comma + 1;
     }
-    if (closes) open = false;
   }
   return classes;
 }

@@ -38,7 +38,8 @@ struct ModuleText {
 // where none can.
 ModuleText DeclareModule(const Description& description, const std::set<std::string>& own = {});
 
-// The classes that a template in Python defines or imports: class Foo, from MODULE import Foo.
+// The classes that a template in Python defines or imports: class Foo, from MODULE import Foo. "*"
+// is one of them where it imports all of a module.
 std::set<std::string> ClassesOf(const std::string& model_template);
 
 }  // namespace pipewright

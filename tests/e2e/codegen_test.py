@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+from collections import OrderedDict
 
 import support
 import torch
@@ -54,10 +55,23 @@ def run(*arguments):
     return subprocess.run([PIPEWRIGHT, *map(str, arguments)], check=True, capture_output=True, text=True)
 
 
+def recurrent(cls):
+    """LSTM, GRU and RNN hand on to RNNBase what they are given; RNN takes its nonlinearity from it."""
+    words = []
+    for p in list(inspect.signature(torch.nn.RNNBase.__init__).parameters.values())[2:]:
+        if p.name not in ("device", "dtype") and (p.name != "proj_size" or cls is torch.nn.LSTM):
+            words.append(p.name + ("" if p.default is p.empty else "="))
+    if cls is torch.nn.RNN:
+        words.insert(3, "nonlinearity=")
+    return words
+
+
 def constructor(cls):
     """What codegen knows of a module: its constructor as a line of plan/partition/torch_modules.cc."""
     if cls.__init__ is torch.nn.Module.__init__:
         return []
+    if issubclass(cls, torch.nn.RNNBase):
+        return recurrent(cls)
     words = []
     for p in list(inspect.signature(cls.__init__).parameters.values())[1:]:
         if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
@@ -119,21 +133,37 @@ class Codegen(unittest.TestCase):
                   nn.LayerNorm(4), nn.RMSNorm(4), nn.Upsample(size=(3, 3), mode="bilinear"),
                   nn.EmbeddingBag(3, 4, max_norm=1.0), nn.Embedding(3, 4, padding_idx=0), nn.PReLU(),
                   nn.Threshold(0.1, 20), nn.LPPool2d(2, 3), nn.LocalResponseNorm(2), nn.GRU(3, 4, 2),
+                  nn.LSTM(3, 4, 2, False, True, 0.5, True, 2), nn.RNN(3, 4, bidirectional=True),
+                  nn.UpsamplingNearest2d(scale_factor=2), nn.UpsamplingBilinear2d((3, 4)),
+                  nn.Upsample(scale_factor=2, mode="nearest-exact"), nn.ZeroPad2d((0, 1, 0, 1)),
                   nn.GroupNorm(2, 4), nn.BatchNorm2d(3, momentum=None, bias=False), nn.Softshrink(),
                   nn.AdaptiveMaxPool2d((1, None)), nn.AvgPool1d(2), nn.ConvTranspose2d(3, 4, 3, stride=2),
                   nn.GELU("tanh"), nn.Softmax(1), nn.Dropout(0.25, True), nn.Identity(), nn.Sigmoid(),
                   nn.Sequential(nn.Linear(3, 4), nn.Sequential(nn.ReLU(), nn.Hardtanh(-2, 2)))]
+        printed = [(str(layer).replace("\n", ""), layer) for layer in layers]
+        # By their names, by what other versions print, and what is constructed as something else.
+        conv, linear = nn.Conv2d(3, 8, 3), nn.modules.linear.NonDynamicallyQuantizableLinear(3, 4)
+        named = nn.Sequential(OrderedDict([("conv", conv), ("relu 1", nn.ReLU(True)), ("a/b", nn.Tanh())]))
+        printed += [(str(named).replace("\n", ""), nn.Sequential(*named)), (str(linear), nn.Linear(3, 4)),
+                    (f"torch.nn.modules.conv.{conv}", conv),
+                    ("UpsamplingBilinear2d(scale_factor=2.0, mode=bilinear)",
+                     nn.UpsamplingBilinear2d(scale_factor=2)),
+                    ("ZeroPad2d(padding=(0, 1, 0, 1), value=0.0)", nn.ZeroPad2d((0, 1, 0, 1))),
+                    ("Sequential(  (0): ZeroPad2d(padding=(1, 1, 1, 1), value=0)  (1): Tanh())",
+                     nn.Sequential(nn.ZeroPad2d(1), nn.Tanh())),
+                    ("Upsample(scale_factor=2.0, mode=nearest-exact)",
+                     nn.Upsample(scale_factor=2, mode="nearest-exact"))]
         numbers = ("forward_compute_time=1.000, backward_compute_time=1.000, activation_size=4.0, "
                    "parameter_size=1.000")
         rows = [f"node1 -- Input -- {numbers}"]
-        for i, layer in enumerate(layers):
-            rows.append(f"node{i + 2} -- {str(layer).replace(chr(10), '')} -- {numbers}")
-        rows += [f"\tnode{i + 1} -- node{i + 2}" for i in range(len(layers))]
+        for i, (text, _) in enumerate(printed):
+            rows.append(f"node{i + 2} -- {text} -- {numbers}")
+        rows += [f"\tnode{i + 1} -- node{i + 2}" for i in range(len(printed))]
         graph = self.folder / "printed.txt"
         graph.write_text("\n".join(rows))
         run("codegen", graph, "-n", "Net", "-a", "printed", "-o", self.folder / "printed")
         written = importlib.import_module("printed.stage0").Stage0()
-        self.assertEqual([str(layer) for layer in written.children()], [str(layer) for layer in layers])
+        self.assertEqual([str(layer) for layer in written.children()], [str(layer) for _, layer in printed])
 
     def test_layers_of_your_own(self):
         graph = self.folder / "own.txt"

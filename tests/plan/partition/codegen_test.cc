@@ -107,6 +107,17 @@ TEST(Codegen, NamesAreInNumericOrder) {
   EXPECT_TRUE(Contains(code.files["stage1.py"], "out2 = out1 + out0\n"));
 }
 
+TEST(Codegen, TuplesAreNotCloned) {
+  for (const char* lstm :
+       {"LSTM(3, 4)", "torch.nn.LSTM(3, 4)", "torch.nn.modules.rnn.LSTM(3, 4)"}) {
+    CodegenResult code = Generate(
+        Graph({{1, "Input", 0}, {2, lstm, 0}, {3, "__getitem__(1)", 0}, {4, "LSTM(4, 4)", 1}},
+              {{1, 2}, {2, 3}, {1, 4}, {3, 4}}));
+    EXPECT_TRUE(Contains(code.files["stage0.py"], "= torch.nn.LSTM(3, 4)\n"));
+    EXPECT_TRUE(Contains(code.files["stage1.py"], "out1 = input1\n")) << lstm;
+  }
+}
+
 TEST(Codegen, TheWholeNameTellsOperationsFromModules) {
   EXPECT_EQ(KindOf("Mul"), NodeKind::kOperation);
   EXPECT_EQ(KindOf("MultiheadAttention(8, 2)"), NodeKind::kModule);
@@ -163,6 +174,35 @@ TEST(Codegen, DescriptionsAsPyTorchPrintsThem) {
             "written: torch.nn.Conv2d(3, 8, kernel_size=(3, 3), padding='same')");
   EXPECT_EQ(Refused("Dropout (p = 0.5)"), "written: torch.nn.Dropout(p=0.5)");
   EXPECT_EQ(Refused("torch.nn.ReLU()"), "written: torch.nn.ReLU()");
+  EXPECT_EQ(Refused("torch.nn.modules.linear.Linear(3, 4)"), "written: torch.nn.Linear(3, 4)");
+  EXPECT_EQ(Refused("Sequential(  (conv): Conv2d(3, 8, kernel_size=(3, 3))  (relu 1): "
+                    "ReLU(inplace)  (a/b-c): Tanh())"),
+            "written: torch.nn.Sequential(torch.nn.Conv2d(3, 8, kernel_size=(3, 3)), "
+            "torch.nn.ReLU(inplace=True), torch.nn.Tanh())");
+}
+
+TEST(Codegen, WhatIsPrintedAndNotTakenIsLeftOut) {
+  EXPECT_EQ(Refused("UpsamplingNearest2d(scale_factor=2.0, mode='nearest')"),
+            "written: torch.nn.UpsamplingNearest2d(scale_factor=2.0)");
+  EXPECT_EQ(Refused("UpsamplingBilinear2d(size=(2, 3), mode=bilinear)"),
+            "written: torch.nn.UpsamplingBilinear2d(size=(2, 3))");
+  EXPECT_EQ(Refused("Sequential(  (0): ZeroPad2d(padding=(0, 1, 0, 1), value=0.0))"),
+            "written: torch.nn.Sequential(torch.nn.ZeroPad2d(padding=(0, 1, 0, 1)))");
+  EXPECT_EQ(Refused("Upsample(scale_factor=2.0, mode=nearest-exact)"),
+            "written: torch.nn.Upsample(scale_factor=2.0, mode='nearest-exact')");
+  EXPECT_EQ(Refused("NonDynamicallyQuantizableLinear(in_features=4, out_features=3, bias=True)"),
+            "written: torch.nn.Linear(in_features=4, out_features=3, bias=True)");
+  for (const char* text : {"UpsamplingNearest2d(scale_factor=2.0, mode='bilinear')",
+                           "ZeroPad2d(padding=(0, 1, 0, 1), value=1.0)",
+                           "Upsample(scale_factor=2.0, mode=nearest-)"})
+    EXPECT_TRUE(Refused(text).starts_with("g.txt:3:")) << text << ": " << Refused(text);
+  for (const char* text : {"LazyLinear(in_features=0, out_features=3, bias=True)",
+                           "LazyLinear(in_features=0, 3)"})
+    EXPECT_TRUE(Refused(text).starts_with("g.txt:3:")) << text << ": " << Refused(text);
+  EXPECT_EQ(Refused("LazyConv2d(0, 2, kernel_size=(3, 3), stride=(1, 1))"),
+            "g.txt:3:10: node node4: a LazyConv2d has no sizes before it has run: its description "
+            "has none\n  run the model once on an input, then profile it: the layer is a Conv2d "
+            "from then on");
 }
 
 TEST(Codegen, OnlyLiteralsGetThrough) {
@@ -209,7 +249,13 @@ TEST(Codegen, LayersOfNobodyAreRefused) {
   EXPECT_EQ(Refused("Linear(3)"),
             "g.txt:3:10: node node4: torch.nn.Linear needs out_features\n  its constructor takes "
             "(in_features, out_features, bias=)");
-  for (const char* text : {"Linear(3, 4, in_features=3)", "Linear(3, 4, True, 5)", "ModuleList()",
+  EXPECT_EQ(Refused("LSTM(3, 4, nonsense=5)"),
+            "g.txt:3:21: node node4: torch.nn.LSTM has no argument nonsense\n  its constructor "
+            "takes (input_size, hidden_size, num_layers=, bias=, batch_first=, dropout=, "
+            "bidirectional=, proj_size=)");
+  for (const char* text : {"Linear(3, 4, in_features=3)", "LSTM()", "RNN(3)",
+                           "GRU(3, 4, proj_size=2)", "GRU(3, 4, nonlinearity='relu')",
+                           "Linear(3, 4, True, 5)", "ModuleList()",
                            "Linear(bias=True, 3, 4)", "Linear(3, 4, bias=True, bias=True)",
                            "ReLU(inplace, inplace)", "Sequential(3)", "Sigmoid(3)",
                            "TransformerEncoderLayer(  (a): Linear(3, 4))"})
@@ -229,6 +275,8 @@ TEST(Codegen, LayersOfYourOwnAreThoseOfTheTemplate) {
   EXPECT_TRUE(Refused("Foo(3, os.system('x'))", own).starts_with("g.txt:3:17: "));
   EXPECT_EQ(Refused("Foo(3, class=4)", own),
             "g.txt:3:17: node node4: class is a keyword of Python");
+  EXPECT_EQ(Refused("Foo(3, __debug__=4)", own),
+            "g.txt:3:17: node node4: __debug__ is a keyword of Python");
   EXPECT_TRUE(Refused("Foo(  (a): Linear(3, 4))", own).starts_with("g.txt:3:10: "));
   CodegenOptions options = Options();
   options.model_template = "from mylayers import Foo\n%(import_statements)s\n%(module_name)s\n"
@@ -237,6 +285,25 @@ TEST(Codegen, LayersOfYourOwnAreThoseOfTheTemplate) {
   CodegenResult code = GenerateCode(Graph({{1, "Input", 0}, {2, "Foo(3)", 0}}, {{1, 2}}), options,
                                     "g.txt");
   EXPECT_TRUE(Contains(code.files["stage0.py"], "self.layer1 = Foo(3)\n"));
+}
+
+TEST(Codegen, TheTemplateIsReadAsPythonReadsIt) {
+  const std::set<std::string> own = ClassesOf(
+      "\"\"\"Layers:\nfrom nowhere import Nothing\n\"\"\"\n"
+      "from a import One, \\\n    Two  # Nobody\nfrom b \\\r\n  import Three\r\n"
+      "from\tc\timport\tFour\tas\tFive\nfrom d import Six; import os\n"
+      "import sys; from .e import(Seven)\nfrom f import (Eight,  # (\n\n    Nine,\n)\n"
+      "class\tTen(Two):\n    pass\nif x:\n    from g import Inner\n"
+      "print('#'); from h import Eleven\n%(import_statements)s\nclass %(module_name)s(Two):\n");
+  EXPECT_EQ(own, (std::set<std::string>{"Eight", "Eleven", "Five", "Nine", "One", "Seven", "Six",
+                                        "Ten", "Three", "Two"}));
+  EXPECT_EQ(Refused("Foo(3)", ClassesOf("from mylayers import *\n")),
+            "g.txt:3:10: node node4: there is no layer Foo in torch.nn\n  the model template has "
+            "\"import *\", of which the names are not known: list those of your own layers, "
+            "\"from MODULE import Foo\"");
+  for (const char* text : {"'", "\"\"\"", "\\", "from", "from x import", "class", "'\\", "#",
+                           "from x import (", "class *", "from x import ,,"})
+    EXPECT_TRUE(ClassesOf(text).empty()) << text;
 }
 
 TEST(Codegen, OperationsTakeIntegers) {
@@ -280,9 +347,10 @@ TEST(Codegen, NamesOfPythonAndOfWhatIsWrittenAreRefused) {
             "and _ make a name: VGG16Partitioned, vgg16");
   EXPECT_EQ(refused("Net", "stage1"),
             "-a: \"stage1\" is the name of what stage 1 is written as\n  choose another name");
-  for (const char* name : {"None", "Stage0", "model", "full_model", "torch", "", "a b", "1a"})
+  for (const char* name :
+       {"None", "__debug__", "Stage0", "model", "full_model", "torch", "", "a b", "1a"})
     EXPECT_NE(refused(name, "net"), "") << name;
-  for (const char* arch : {"None", "stage0", "__init__", "import", "../x", "a.b"})
+  for (const char* arch : {"None", "__debug__", "stage0", "__init__", "import", "../x", "a.b"})
     EXPECT_NE(refused("Net", arch), "") << arch;
   EXPECT_NE(refused("Net", "net", {{0, 0}}), "");
   EXPECT_NE(refused("Net", "net", {{0, -1}}), "");
