@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 
 #include "plan/error.h"
 #include "plan/lower.h"
@@ -154,6 +155,52 @@ struct StepSearch {
   }
 };
 
+// A place to start from where SearchSteps does not apply: the best partition that it finds for one
+// device a stage, all alike, with GPipe or 1F1B. Its stages get the devices by their compute.
+PartitionResult BestOfLikeDevices(PartitionProblem fixed, const UnitGraph& graph,
+                                  const SolveOptions& options, const StepOptions& step,
+                                  int64_t actions) {
+  PartitionResult none;
+  std::vector<int> classes;  // of each device
+  for (size_t c = 0; c < fixed.devices.size(); ++c) {
+    if (fixed.devices[c].host && fixed.devices[c].count > 0) return none;
+    classes.insert(classes.end(), fixed.devices[c].count, static_cast<int>(c));
+  }
+  if (!fixed.pair_links.empty() || classes.empty()) return none;
+  for (const PartitionNode& node : fixed.nodes)
+    if (node.backward) return none;
+  const std::vector<DeviceClass> devices = fixed.devices;
+  std::stable_sort(classes.begin(), classes.end(),
+                   [&](int a, int b) { return devices[a].speed > devices[b].speed; });
+  fixed.devices = {devices[classes[0]]};
+  fixed.devices[0].count = static_cast<int>(classes.size());
+  fixed.devices[0].numbers.clear();
+  for (int c : classes)
+    fixed.devices[0].memory_bytes =
+        std::max(fixed.devices[0].memory_bytes, devices[c].memory_bytes);
+  fixed.max_replicas = 1;
+  const StepOptions simple{step.schedule == "gpipe" ? "gpipe" : "1f1b", step.microbatches};
+  PartitionResult best = SolvePartition(fixed, options);
+  if (!best.feasible) return none;
+  StepSearch search{fixed, simple, actions};
+  search.Judge(best);
+  search.Improve(fixed, graph, best);
+  best.lower_bound = StepBound(fixed, simple);
+  SearchSteps(fixed, simple, actions, best);
+  std::vector<size_t> order(best.stages.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    return best.stages[a].compute > best.stages[b].compute;
+  });
+  for (size_t i = 0; i < order.size(); ++i) {
+    PartitionStage stage;
+    stage.nodes = std::move(best.stages[order[i]].nodes);
+    stage.device_class = classes[i];
+    best.stages[order[i]] = std::move(stage);
+  }
+  return best;
+}
+
 // Who computes longest in a step, and the best of what was seen without that stage.
 Explanation Explain(const PartitionResult& best, const std::vector<PartitionResult>& seen) {
   Explanation explanation;
@@ -174,15 +221,20 @@ Explanation Explain(const PartitionResult& best, const std::vector<PartitionResu
 
 }  // namespace
 
-PartitionResult SolveStep(const PartitionProblem& problem, const SolveOptions& options,
+PartitionResult SolveStep(const PartitionProblem& given, const SolveOptions& options,
                           const StepOptions& step, Explanation* explanation) {
   int devices = 0;
-  for (const DeviceClass& device : problem.devices) devices += device.count;
+  for (const DeviceClass& device : given.devices) devices += device.count;
+  PartitionProblem problem = given;
+  // Each of the other stages needs a device of its own.
+  problem.max_replicas =
+      std::clamp(devices - std::max(problem.stages, 1) + 1, 1, problem.max_replicas);
   int least = problem.stages > 0 ? problem.stages : 1;
   int most = problem.stages > 0 ? problem.stages : devices;
   PartitionResult best;
   UnitGraph graph = BuildUnits(problem, Merge::kLossless);
   StepSearch search{problem, step};
+  const int64_t actions = options.exact ? 300'000'000 : 30'000'000;
   std::string refused;
   bool looked_at_all = true;  // for each number of stages
   for (int stages = least; stages <= most; ++stages) {
@@ -205,6 +257,18 @@ PartitionResult SolveStep(const PartitionProblem& problem, const SolveOptions& o
         }
       }
       search.Improve(fixed, graph, result);
+      PartitionResult start;
+      if (!IsSearchable(fixed, step))
+        start = BestOfLikeDevices(fixed, graph, options, step, actions / (most - least + 1));
+      if (start.feasible) EvaluatePartition(problem, start);
+      if (start.feasible && CheckPartition(fixed, start).empty()) {
+        search.Judge(start);
+        search.Improve(fixed, graph, start);
+        if (start.objective < result.objective) {
+          search.seen.push_back(result);
+          result = start;
+        }
+      }
     } catch (const Error& e) {
       refused = e.what();  // this schedule is not made for so many stages
       continue;
@@ -217,7 +281,7 @@ PartitionResult SolveStep(const PartitionProblem& problem, const SolveOptions& o
   if (best.feasible) {
     best.lower_bound = std::max(StepBound(problem, step),
                                 StepBoundOfStages(problem, step, best.objective, options));
-    SearchSteps(problem, step, options.exact ? 300'000'000 : 30'000'000, best);
+    SearchSteps(problem, step, actions, best);
   }
   best.proven =
       best.feasible ? best.objective <= best.lower_bound * (1 + 1e-12) : looked_at_all;

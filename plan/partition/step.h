@@ -22,7 +22,8 @@ double StepTime(const PartitionProblem& problem, const PartitionResult& result,
 
 // The bottleneck's best partition for each number of stages (or the given one), improved by moving
 // nodes to any stage that their neighbours allow while the step gets shorter, at most about 20
-// million simulated actions. `objective` is the step time, the lower bound the larger of the two
+// million simulated actions; so is the best one for equal devices, one a stage, with 1F1B or GPipe,
+// where what is asked is more. `objective` is the step time, the lower bound the larger of the two
 // below.
 // `explanation` names the stage that computes longest, and the shortest step among the partitions
 // looked at that do not have it.
@@ -42,10 +43,14 @@ double StepBound(const PartitionProblem& problem, const StepOptions& step);
 double StepBoundOfStages(const PartitionProblem& problem, const StepOptions& step, double known,
                          const SolveOptions& options);
 
+// Whether what SearchSteps takes for granted holds: devices are of one class, one a stage, and the
+// last stages of a plan are as a plan of their own, as with GPipe and 1F1B.
+bool IsSearchable(const PartitionProblem& problem, const StepOptions& step);
+
 // Replaces `best` by a partition with a shorter step, and raises its lower bound, by looking at all
 // partitions from their last stages on; those whose last stages alone take too long are left out.
-// For GPipe and 1F1B on equal devices, one a stage; simulates about `actions` at most. Where that
-// suffices, the lower bound is the objective.
+// Where IsSearchable; simulates about `actions` at most. Where that suffices, the lower bound is the
+// objective.
 void SearchSteps(const PartitionProblem& problem, const StepOptions& step, int64_t actions,
                  PartitionResult& best);
 

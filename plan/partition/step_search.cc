@@ -128,8 +128,8 @@ struct StepTree {
   }
 };
 
-// Whether what the search takes for granted holds: devices are of one class, and the last stages of
-// a plan are as a plan of their own.
+}  // namespace
+
 bool IsSearchable(const PartitionProblem& problem, const StepOptions& step) {
   int classes = 0;
   for (const DeviceClass& device : problem.devices) {
@@ -141,8 +141,6 @@ bool IsSearchable(const PartitionProblem& problem, const StepOptions& step) {
   return classes == 1 && problem.pair_links.empty() && problem.max_replicas == 1 &&
          (step.schedule == "1f1b" || step.schedule == "gpipe");
 }
-
-}  // namespace
 
 void SearchSteps(const PartitionProblem& problem, const StepOptions& step, int64_t actions,
                  PartitionResult& best) {

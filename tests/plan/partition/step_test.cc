@@ -80,5 +80,33 @@ TEST(StepBound, IsNeverAboveTheBestOfAllPartitions) {
   EXPECT_GT(proven, feasible / 2);
 }
 
+// What cannot matter, or next to nothing, does not make the answer worse.
+TEST(StepSearch, MoreThanItLooksForCostsNothing) {
+  std::mt19937 random(3);
+  for (int i = 0; i < 20; ++i) {
+    PartitionProblem problem = RandomProblem(random, 12, 0);
+    problem.devices.resize(1);
+    problem.devices[0].count = problem.stages = 3;
+    problem.max_replicas = 1;
+    for (const char* schedule : {"1f1b", "gpipe"}) {
+      const StepOptions step{schedule, 8};
+      const PartitionResult plain = SolveStep(problem, {}, step);
+      if (!plain.feasible) continue;
+      ASSERT_TRUE(plain.proven) << i;
+      PartitionProblem more = problem;
+      more.max_replicas = 2;  // of 3 stages on 3 devices
+      EXPECT_TRUE(SolveStep(more, {}, step).proven);
+      more.devices.push_back(more.devices[0]);
+      more.devices[0].count = 2, more.devices[1].count = 1;
+      more.devices[1].speed = 1 + 1e-9;
+      EXPECT_NEAR(SolveStep(more, {}, step).objective, plain.objective, 1e-6 * plain.objective);
+      const StepOptions halves{"zb-h1", 8};
+      // Of partitions that take 1F1B equally long, the start is any.
+      EXPECT_LE(SolveStep(problem, {}, halves).objective,
+                StepTime(problem, plain, halves) * 1.05);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace pipewright
