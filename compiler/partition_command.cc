@@ -49,6 +49,11 @@ static OutputTexts OutputNames(bool graph) {
 
 static void CheckOutputs(const PartitionRequest& request, bool graph) {
   if (!request.writes) return;
+  std::error_code none;
+  if (std::filesystem::is_directory(request.file, none) &&
+      std::filesystem::equivalent(request.file, request.output, none))
+    throw Error(request.output, "is the package that is partitioned",
+                "name another folder, and give its hybrid_conf.json to pipewright-run: --conf");
   std::vector<std::string> read = {request.file, request.input};
   if (std::filesystem::is_directory(request.file)) {
     read = PackageFiles(request.file, ReadManifest(request.file));

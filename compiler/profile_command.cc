@@ -129,6 +129,11 @@ void FromTrace(const Request& request) {
                     " --microbatch B` first, or name one: --base FILE");
   Profile profile = ParseProfile(ReadFile(base), base);
   CheckProfile(profile, manifest, base);
+  if (const int64_t asked = request.measure.microbatch; asked > 0 && asked != profile.microbatch)
+    throw Error("--microbatch " + std::to_string(asked),
+                base + " is of " + Counted(profile.microbatch, "sample") + " a microbatch",
+                "measure sizes for the run's: pipewright profile " + request.measure.package +
+                    " --microbatch " + std::to_string(asked));
   ApplyTrace(profile, conf, ReadFile(request.trace), request.trace);
   Show(request, profile, "");
 }

@@ -62,6 +62,15 @@ void CheckInputs(const ProfileSplit& wanted, const Model& model) {
   }
 }
 
+// The folder that was measured is gone when this is read.
+std::string WithoutFolder(std::string failure, const std::string& input) {
+  const size_t cure = failure.find("\n  where it is the values that it refuses, write ");
+  if (cure == std::string::npos) return failure;
+  failure.resize(cure);
+  return failure + "\n  give tensors that it takes" +
+         (input.empty() ? ": --input FILE" : ", with --input, in place of " + input);
+}
+
 // Deletes the folder when it goes.
 struct Temporary {
   std::string path;
@@ -90,7 +99,7 @@ SplitSpec FindProfileSplit(const ProfileSplit& wanted, std::string& note) {
     }
   }
   if (pieces.profile.nodes.empty() && !failure.empty())
-    throw Error("--split " + asked.text + ": " + failure);
+    throw Error("--split " + asked.text + ": " + WithoutFolder(failure, wanted.input));
   if (pieces.profile.nodes.empty())
     throw Error("--split " + asked.text,
                 "cuts between submodules make only " +

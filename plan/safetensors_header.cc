@@ -239,7 +239,8 @@ SafetensorsHeader ParseSafetensorsHeader(std::string_view file, const std::strin
   for (int i = 7; i >= 0; --i) size = size << 8 | static_cast<unsigned char>(file[i]);
   if (size > kMaxHeader)
     throw Error(path, "its header would be " + std::to_string(size) +
-                          " bytes long, more than 100,000,000 (HeaderTooLarge)");
+                          " bytes long, more than 100,000,000 (HeaderTooLarge)",
+                "is it a safetensors file? safetensors.torch.save_file writes them");
   if (size > file.size() - 8)
     throw Error(path, "its header of " + std::to_string(size) +
                           " bytes goes beyond the end of the file, which has " +

@@ -48,6 +48,9 @@ struct Writer {
 
 }  // namespace
 
+static const Names kModelNeeds = {"module_name", "layer_declarations", "inputs",
+                                  "function_definition"};
+
 static std::string Lines(const Names& lines) { return Join(lines, "\n        "); }
 
 static std::string Quoted(const Names& names) {
@@ -194,7 +197,7 @@ std::string Writer::StageFile(int stage) {
                        {"module_methods", methods},
                        {"inputs", Join(names, ", ")},
                        {"function_definition", Lines(statements)}},
-                      "the model template");
+                      "the model template", kModelNeeds);
 }
 
 std::string Writer::FusedFile() const {
@@ -218,7 +221,7 @@ std::string Writer::FusedFile() const {
                        {"module_methods", ""},
                        {"inputs", Join(program.model_inputs, ", ")},
                        {"function_definition", Lines(statements)}},
-                      "the model template");
+                      "the model template", kModelNeeds);
 }
 
 std::string Writer::InitFile() const {
@@ -248,7 +251,7 @@ std::string Writer::InitFile() const {
                        {"arch", options.arch},
                        {"model", list + ",\n        " + criterion},
                        {"full_model", options.name + "()"}},
-                      "the __init__ template");
+                      "the __init__ template", {"model"});
 }
 
 static std::string ConfText(const Conf& conf, const std::string& text) {
@@ -265,7 +268,7 @@ static std::string ConfText(const Conf& conf, const std::string& text) {
   return FillTemplate(text,
                       {{"module_to_stage_map", list(modules)},
                        {"stage_to_rank_map", "{" + Join(ranks, ", ") + "}"}},
-                      "the conf template");
+                      "the conf template", {"module_to_stage_map", "stage_to_rank_map"});
 }
 
 CodegenResult GenerateCode(const ModelGraph& graph, const CodegenOptions& given,

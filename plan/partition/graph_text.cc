@@ -99,6 +99,9 @@ static GraphNode ReadNode(const Line& line, std::string_view text) {
   size_t end = text.find(kSeparator);
   if (end == std::string_view::npos || end == 0)
     line.Fail(text, "a node (ID -- DESCRIPTION -- ...) or an edge (TAB FROM -- TO) is expected");
+  if (text[0] == ' ')
+    line.Fail(text, "a line that begins with a space is neither a node nor an edge",
+              "an edge begins with a tab");
   node.id = text.substr(0, end);
   std::string_view rest = text.substr(end + kSeparator.size());
   // A description may itself hold the separator, so the numbers are looked for from the end.

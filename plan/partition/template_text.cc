@@ -9,7 +9,11 @@
 namespace pipewright {
 
 std::string FillTemplate(const std::string& text, const std::map<std::string, std::string>& values,
-                         const std::string& where) {
+                         const std::string& where, const std::vector<std::string>& needed) {
+  for (const std::string& name : needed)
+    if (text.find("%(" + name + ")s") == std::string::npos)
+      throw Error(where, "it has no %(" + name + ")s",
+                  "begin with a copy of the one in templates/, and change what is around these");
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {
     if (text[i] != '%') {

@@ -144,6 +144,11 @@ class Profile(Case):
                          self.text.with_suffix(".json"), "--json")
         for s, node in enumerate(profile["nodes"]):
             self.assertAlmostEqual(node["forward"]["median"], 1e-3 * (s + 1))
+        self.assert_fails(pipewright("profile", self.package, "--from-trace", trace, "--base",
+                                     self.text.with_suffix(".json"), "--microbatch", 77, "--json"),
+                          "a microbatch", "--microbatch 77")
+        self.assert_fails(pipewright("partition", self.package, "--stages", 2, "-o", self.package),
+                          "is the package that is partitioned")
 
     def test_the_package_keeps_the_example_it_was_exported_with(self):
         samples = load_file(self.package / "samples.safetensors")

@@ -490,8 +490,12 @@ TEST(Codegen, SaysWhatWasAssumedAndRefusesWhatCannotBe) {
   options.arch = "net";
   EXPECT_THROW(GenerateCode(graph("ReLU()"), options, "g"), UsageError);
   options.name = "Net";
-  options.model_template = "%(no_such)s";
-  EXPECT_THROW(GenerateCode(graph("ReLU()"), options, "g"), Error);
+  for (const char* text : {"import torch\n",  // each file would be the same
+                           "%(module_name)s %(layer_declarations)s %(inputs)s "
+                           "%(function_definition)s %(no_such)s"}) {
+    options.model_template = text;
+    EXPECT_THROW(GenerateCode(graph("ReLU()"), options, "g"), Error);
+  }
 }
 
 }  // namespace pipewright
