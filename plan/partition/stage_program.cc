@@ -47,6 +47,10 @@ void Builder::NumberStages() {
     throw Error(Where(example), "has no stage, others have",
                 "partition the graph: pipewright partition GRAPH -o DIR");
   std::vector<int> dense(used.begin(), used.end());
+  if (!dense.empty() && dense.back() >= static_cast<int>(dense.size()))
+    notes.push_back("stages have the numbers 0 to " + std::to_string(dense.size() - 1) +
+                    " here: of the graph's, up to " + std::to_string(dense.back()) +
+                    ", some have no node");
   stages = std::max<int>(1, static_cast<int>(dense.size()));
   stage_of.assign(graph.nodes.size(), 0);
   for (size_t i = 0; i < graph.nodes.size(); ++i)

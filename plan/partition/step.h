@@ -49,8 +49,8 @@ bool IsSearchable(const PartitionProblem& problem, const StepOptions& step);
 
 // Replaces `best` by a partition with a shorter step, and raises its lower bound, by looking at all
 // partitions from their last stages on; those whose last stages alone take too long are left out.
-// Where IsSearchable; simulates about `actions` at most. Where that suffices, the lower bound is the
-// objective.
+// Where IsSearchable; simulates about `actions` at most. Where that suffices, the lower bound is
+// the objective.
 void SearchSteps(const PartitionProblem& problem, const StepOptions& step, int64_t actions,
                  PartitionResult& best);
 

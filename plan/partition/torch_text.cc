@@ -93,6 +93,8 @@ std::string OperationCall(const Description& description, const Names& arguments
         expect(tensor.empty(), "one tensor besides sizes is expected"), tensor = arguments[i];
     }
     expect(!tensor.empty(), "one tensor besides sizes is expected");
+    if (leading.empty() && numbers.empty())
+      throw Error(description.At(), "View has no sizes", "give those after the first: View(9216)");
     // The description has lost the first size; others that the graph computes come after it.
     Names rest = numbers;
     if (leading.empty()) leading.push_back(tensor + ".size(0)");

@@ -287,6 +287,19 @@ TEST(Codegen, LayersOfYourOwnAreThoseOfTheTemplate) {
   EXPECT_TRUE(Contains(code.files["stage0.py"], "self.layer1 = Foo(3)\n"));
 }
 
+TEST(Codegen, AttentionTakesQueryKeyAndValue) {
+  const std::vector<NodeText> nodes = {
+      {1, "Input", 0}, {2, "Linear(8, 8)", 0}, {3, "MultiheadAttention(8, 2)", 2},
+      {4, "__getitem__(0)", 2}, {5, "ReLU()", 2}};
+  CodegenResult code = Generate(Graph(nodes, {{1, 2}, {2, 3}, {3, 4}, {4, 5}}));
+  EXPECT_TRUE(Contains(code.files["stage1.py"], "self.layer1(out0, out0, out0)\n"));
+  ASSERT_EQ(code.notes.size(), 1u);  // there is no stage 1
+  EXPECT_EQ(code.notes[0], "stages have the numbers 0 to 1 here: of the graph's, up to 2, some have "
+                           "no node");
+  code = Generate(Graph(nodes, {{1, 2}, {1, 3}, {2, 3}, {3, 4}, {4, 5}}));
+  EXPECT_TRUE(Contains(code.files["stage1.py"], "self.layer2(out0, out1, out1)\n"));
+}
+
 TEST(Codegen, TheTemplateIsReadAsPythonReadsIt) {
   const std::set<std::string> own = ClassesOf(
       "\"\"\"Layers:\nfrom nowhere import Nothing\n\"\"\"\n"
@@ -317,7 +330,7 @@ TEST(Codegen, OperationsTakeIntegers) {
   for (const char* text : {"Size(x)", "Size(__import__('os'))", "Size(0", "View(1.5)",
                            "Unsqueeze()", "Concat(1, 2)", "Transpose(1)", "__getitem__('x')",
                            "Size(dim=0)", "__getitem__((1))", "Concat(1) or 2", "View(True)",
-                           "Size(-)"})
+                           "Size(-)", "View()"})
     EXPECT_THROW(call(text), Error) << text;
   auto sum = [](const std::string& text) {
     return OperationCall(Described(text), {"a", "b"}, {0, 0});
