@@ -11,6 +11,7 @@
 #include "compiler/partition_request.h"
 #include "compiler/print_json.h"
 #include "plan/error.h"
+#include "plan/package_confs.h"
 #include "plan/package_files.h"
 #include "plan/partition/output_folder.h"
 #include "plan/partition/report.h"
@@ -55,11 +56,18 @@ static void CheckOutputs(const PartitionRequest& request, bool graph) {
     throw Error(request.output, "is the package that is partitioned",
                 "name another folder, and give its hybrid_conf.json to pipewright-run: --conf");
   std::vector<std::string> read = {request.file, request.input};
+  OutputTexts names = OutputNames(graph);
   if (std::filesystem::is_directory(request.file)) {
-    read = PackageFiles(request.file, ReadManifest(request.file));
+    const Manifest manifest = ReadManifest(request.file);
+    read = PackageFiles(request.file, manifest);
     read.insert(read.end(), {request.file + "/profile.json", request.input});
+    // The package's own confs wait for these.
+    if (std::filesystem::equivalent(request.file + "/conf", request.output, none))
+      for (const auto& [name, text] :
+           PackageConfs(request.file, static_cast<int>(manifest.modules.size())))
+        names[name] = text;
   }
-  CheckOutputFolder(request.output, kPartitionRecord, OutputNames(graph), read, request.force);
+  CheckOutputFolder(request.output, kPartitionRecord, names, read, request.force);
 }
 
 // Before anything long: packages may be measured.

@@ -15,6 +15,7 @@
 #include "plan/conf.h"
 #include "plan/error.h"
 #include "plan/json.h"
+#include "plan/package_confs.h"
 #include "plan/text.h"
 
 namespace pipewright {
@@ -22,18 +23,6 @@ namespace pipewright {
 namespace fs = std::filesystem;
 
 namespace {
-
-// By name in conf/.
-std::map<std::string, std::string> Confs(int modules, int ranks) {
-  const std::string mp = WriteConf(GroupModules(modules, ranks));
-  Conf dp;
-  dp.module_to_stage.assign(static_cast<size_t>(modules), 0);
-  dp.stage_to_ranks.emplace_back();
-  for (int r = 0; r < ranks; ++r) dp.stage_to_ranks[0].push_back(r);
-  return {{"mp_conf.json", mp},
-          {"hybrid_conf.json", mp},  // until a profile decides otherwise
-          {"dp_conf.json", WriteConf(dp)}};
-}
 
 // Whether a folder is one of ours: what makes it safe to replace.
 bool IsPackage(const fs::path& folder) {
@@ -69,7 +58,7 @@ std::string EditedFile(const fs::path& folder) {
     const std::string conf = (folder / "conf/").string();
     const Conf dp = ReadConf(conf + "dp_conf.json");
     const int ranks = static_cast<int>(dp.stage_to_ranks.at(0).size());
-    for (const auto& [name, text] : Confs(modules, ranks)) {
+    for (const auto& [name, text] : PackageConfs(modules, ranks)) {
       if (ReadFile(conf + name) != text) return "conf/" + name;
       known.insert("conf/" + name);
     }
@@ -196,7 +185,7 @@ Manifest WritePackage(const Model& model, const std::vector<ModuleBody>& bodies,
       WriteWeights(model, bodies[m], weights, temporary + "/" + info.weights);
     }
     fs::create_directories(temporary + "/conf");
-    for (const auto& [name, text] : Confs(modules, ranks))
+    for (const auto& [name, text] : PackageConfs(modules, ranks))
       WriteFile(temporary + "/conf/" + name, text);
     WriteSamples(model, manifest, temporary + "/samples.safetensors");
     WriteFile(temporary + "/manifest.json", WriteManifest(manifest));

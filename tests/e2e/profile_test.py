@@ -1,6 +1,7 @@
 """Profile a package, partition it, train what the partition says: the same bits as any conf's."""
 import json
 import os
+import shutil
 import subprocess
 import unittest
 
@@ -149,6 +150,16 @@ class Profile(Case):
                           "a microbatch", "--microbatch 77")
         self.assert_fails(pipewright("partition", self.package, "--stages", 2, "-o", self.package),
                           "is the package that is partitioned")
+
+    def test_partition_into_the_packages_own_confs(self):
+        package = self.path("own_confs.pkg")
+        shutil.copytree(self.package, package)
+        self.succeed(pipewright("partition", package, "--stages", 2, "-o", package / "conf"))
+        conf = package / "conf/hybrid_conf.json"
+        self.assertEqual(len(json.loads(conf.read_text())["stage_to_rank_map"]), 2)
+        conf.write_text(conf.read_text() + " ")
+        self.assert_fails(pipewright("partition", package, "--stages", 2, "-o", package / "conf"),
+                          "hybrid_conf.json: was edited since")
 
     def test_the_package_keeps_the_example_it_was_exported_with(self):
         samples = load_file(self.package / "samples.safetensors")
