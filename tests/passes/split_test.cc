@@ -77,17 +77,19 @@ graph(%training : bool, %device : Device, %x : Tensor):
   EXPECT_EQ(ModulesOf(model, assignment, "aten::relu"), (std::vector<int>{0, 0, 1, 1, 1}));
 }
 
-// A ModuleList is never called: its children are as far out as those of the model.
-TEST(AssignModules, DepthIsOfCallsNotOfNames) {
-  for (auto [depth, modules] : {std::pair{1, 2}, {2, 4}, {0, 4}}) {
-    Model model = ParseModel(R"IR(
+const char kFourInARow[] = R"IR(
 graph(%training : bool, %device : Device, %x : Tensor):
   %a : Tensor = aten::relu(%x)
   %b : Tensor = aten::relu(%a)
   %c : Tensor = aten::relu(%b)
   %d : Tensor = aten::relu(%c)
   return (%d)
-)IR");
+)IR";
+
+// A ModuleList is never called: its children are as far out as those of the model.
+TEST(AssignModules, DepthIsOfCallsNotOfNames) {
+  for (auto [depth, modules] : {std::pair{1, 2}, {2, 4}, {0, 4}}) {
+    Model model = ParseModel(kFourInARow);
     auto root = c10::make_intrusive<torch::jit::Scope>();
     for (int i = 0; i < 4; ++i) {
       const std::string block = "blocks." + std::to_string(i / 2);
@@ -204,19 +206,11 @@ void SetScopes(Model& model, const std::vector<std::string>& paths) {
 }
 
 TEST(AssignModules, BeforeSubmodules) {
-  const char* kText = R"IR(
-graph(%training : bool, %device : Device, %x : Tensor):
-  %a : Tensor = aten::relu(%x)
-  %b : Tensor = aten::relu(%a)
-  %c : Tensor = aten::relu(%b)
-  %d : Tensor = aten::relu(%c)
-  return (%d)
-)IR";
-  Model model = ParseModel(kText);
+  Model model = ParseModel(kFourInARow);
   SetScopes(model, {"blocks.1", "blocks.10.fc", "blocks.1@1", "head"});
   Assignment assignment = AssignModules(model, ParseSplit("modules:blocks.10,blocks.1@1"));
   EXPECT_EQ(ModulesOf(model, assignment, "aten::relu"), (std::vector<int>{0, 1, 2, 2}));
-  Model other = ParseModel(kText);
+  Model other = ParseModel(kFourInARow);
   SetScopes(other, {"blocks.1", "blocks.10.fc", "blocks.1@1", "head"});
   EXPECT_EQ(Message([&] { AssignModules(other, ParseSplit("modules:haed")); }),
             "--split modules:haed: there is no submodule \"haed\" (did you mean \"head\"?)\n  "
