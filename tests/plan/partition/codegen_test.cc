@@ -133,8 +133,8 @@ TEST(Codegen, AttentionTakesQueryKeyAndValue) {
   CodegenResult code = Generate(Graph(nodes, {{1, 2}, {2, 3}, {3, 4}, {4, 5}}));
   EXPECT_TRUE(Contains(code.files["stage1.py"], "self.layer1(out0, out0, out0)\n"));
   ASSERT_EQ(code.notes.size(), 1u);  // there is no stage 1
-  EXPECT_EQ(code.notes[0], "stages have the numbers 0 to 1 here: of the graph's, up to 2, some have "
-                           "no node");
+  EXPECT_EQ(code.notes[0],
+            "stages have the numbers 0 to 1 here: of the graph's, up to 2, some have no node");
   code = Generate(Graph(nodes, {{1, 2}, {1, 3}, {2, 3}, {3, 4}, {4, 5}}));
   EXPECT_TRUE(Contains(code.files["stage1.py"], "self.layer2(out0, out1, out1)\n"));
 }
