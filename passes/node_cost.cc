@@ -95,6 +95,9 @@ NodeCost CostOf(const Model& model, const Node* node) {
     std::vector<double> other = shape(1);
     double width = name == "linear" ? Product(other) : Last(other, 2) * Last(other, 1);
     cost.flops = 2 * rows(0) * width;
+  } else if (name == "grouped_mm_fallback" || name == "_grouped_mm") {  // one expert a row
+    std::vector<double> other = shape(1);
+    cost.flops = 2 * rows(0) * Last(other, 2) * Last(other, 1);
   } else if (name == "addmm" || name == "baddbmm") {
     std::vector<double> other = shape(2);
     cost.flops = 2 * rows(1) * Last(other, 2) * Last(other, 1);

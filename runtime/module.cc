@@ -9,6 +9,7 @@
 
 #include "passes/op_library.h"
 #include "passes/statistics.h"
+#include "passes/transformers_ops.h"
 #include "plan/dtype.h"
 #include "plan/error.h"
 #include "plan/json.h"
@@ -166,6 +167,7 @@ static LoadedModule Load(const std::string& package, const Manifest& manifest, i
                          const std::vector<at::Tensor>& known, bool runs, BodyChoice body) {
   BeginVectorMath();
   for (const std::string& library : manifest.op_libraries) LoadOpLibrary(library);
+  RegisterTransformersOperators();
   const ModuleInfo& info = manifest.modules[index];
   std::string path = PackageFile(package, info.code);
   LoadedModule module;

@@ -249,10 +249,8 @@ void ExportConverter::ConvertOperator(const ExportJson& node, const ExportJson& 
   if (!op)
     Refuse("calls " + target + ", which this program does not know",
            space == "aten" ? "re-export with the torch that pipewright was built with"
-           : target == "torch.ops.transformers.grouped_mm_fallback.default"
-               ? "build the model with experts_implementation=\"batched_mm\""
-               : "operators defined in Python do not exist without Python: write it with operators "
-                 "of torch, or register it in C++");
+                           : "operators defined in Python do not exist without Python: write it "
+                             "with operators of torch, or register it in C++");
   const c10::FunctionSchema& schema = op->schema();
   std::unordered_map<std::string, const ExportJson*> given;
   size_t position = 0;

@@ -1,5 +1,6 @@
 #include "compiler/import/import.h"
 
+#include "passes/transformers_ops.h"
 #include "plan/call_text.h"
 #include "plan/error.h"
 
@@ -23,6 +24,7 @@ static std::string RecordedCall(const Model& model) {
 Model ImportModel(const std::string& path, const ImportOptions& options) {
   constexpr const char* kCure =
       "torch.export.save(torch.export.export(model, inputs), \"model.pt2\")";
+  RegisterTransformersOperators();
   Archive archive(path);
   if (archive.Has("models/model.json")) {
     Model model = ImportExport(archive);

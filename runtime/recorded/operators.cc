@@ -5,6 +5,8 @@
 #include <set>
 #include <string>
 
+#include "passes/transformers_ops.h"
+
 namespace pipewright {
 
 namespace {
@@ -126,6 +128,7 @@ bool HasTensors(const torch::jit::Node& node) {
 bool IsRecordable(const torch::jit::Node& node) {
   const std::string kind = node.kind().toQualString();
   if (kind.starts_with("pipewright::") || kind.starts_with("pippy::")) return true;
+  if (IsOwnTransformersOperator(kind)) return true;
   if (!kind.starts_with("aten::")) return PlainNodes().count(kind) > 0;
   const std::string name = kind.substr(6);
   // Recurrent layers take the lengths of packed sequences from memory.

@@ -8,6 +8,7 @@
 #include <torch/library.h>
 
 #include "passes/generators.h"
+#include "passes/transformers_ops.h"
 
 namespace pipewright {
 
@@ -169,7 +170,7 @@ void Recording::Call(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   const std::string& name = schema.name();
   bool writes = false, keyed = false;
   if (!name.starts_with("aten::") && !name.starts_with("pipewright::") &&
-      !name.starts_with("pippy::"))
+      !name.starts_with("pippy::") && !IsOwnTransformersOperator(name))
     Refuse("an operator of its own, " + name);
   if (schema.returns().empty() && !name.ends_with("pipe_split")) Refuse("a check, " + name);
   for (size_t i = 0; i < arguments && refusal_.empty(); ++i) {

@@ -131,6 +131,21 @@ class Options(CompilerTest):
         self.assertIn("cannot be loaded", self.compile(
             self.at / "ours.pt2", "--op-library", self.at / "none.so", code=1))
 
+    def test_op_library_with_an_operator_of_ours(self):
+        library = next((BUILD / "tests").glob("libtest_ops.so"))
+        torch.ops.load_library(str(library))
+
+        class Experts(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.w = nn.Parameter(torch.randn(2, 4, 3))
+
+            def forward(self, x, offs):
+                return torch.ops.transformers.grouped_mm_fallback(x, self.w, offs)
+
+        self.check(Experts(), [torch.randn(5, 4), torch.tensor([2, 5])],
+                   ["--op-library", library])
+
     def covers(self, *options):
         manifest, _ = self.compile(self.at / "model.pt2", *options)
         return [m["covers"] for m in manifest["modules"]]

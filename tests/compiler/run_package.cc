@@ -13,6 +13,7 @@
 #include "passes/model.h"
 #include "passes/op_library.h"
 #include "passes/random_ops.h"
+#include "passes/transformers_ops.h"
 #include "plan/dtype.h"
 #include "plan/error.h"
 #include "plan/manifest.h"
@@ -68,6 +69,7 @@ static void Run(const std::string& package, const std::string& in, const std::st
   torch::jit::getProfilingMode() = false;
   Manifest manifest = ReadManifest(package);
   for (const std::string& library : manifest.op_libraries) LoadOpLibrary(library);
+  RegisterTransformersOperators();
   SafetensorsFile inputs(in);
   std::map<int, c10::IValue> values;                // as made
   std::vector<std::map<int, at::Tensor>> received;  // by module, leaves of autograd

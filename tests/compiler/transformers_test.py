@@ -7,6 +7,7 @@ from support import CompilerTest, unittest
 
 try:
     import transformers
+    import transformers.integrations.moe  # registers its operators
     from transformers import AutoConfig, AutoModel
 except ImportError as error:
     print(f"SKIPPED: no transformers ({error})")
@@ -86,6 +87,24 @@ class Transformers(CompilerTest):
         self.through(transformers.Qwen3ForCausalLM(c), ["input_ids", "labels"],
                      [ids, ids.clone()])
 
+    def test_mixtral(self):
+        c = transformers.MixtralConfig(**SMALL, num_key_value_heads=1, num_local_experts=4,
+                                       max_position_embeddings=16)
+        ids = IDS()
+        for implementation in (None, "batched_mm"):
+            with self.subTest(implementation):
+                c._experts_implementation = implementation
+                self.through(transformers.MixtralForCausalLM(c), ["input_ids", "labels"],
+                             [ids, ids.clone()], dynamic=implementation is None)
+
+    def test_gpt_oss(self):
+        c = transformers.GptOssConfig(**SMALL, num_key_value_heads=1, head_dim=8,
+                                      num_local_experts=4, num_experts_per_tok=2,
+                                      max_position_embeddings=16)
+        ids = IDS()
+        self.through(transformers.GptOssForCausalLM(c), ["input_ids", "labels"],
+                     [ids, ids.clone()])
+
     def test_vit(self):
         c = transformers.ViTConfig(hidden_size=16, intermediate_size=32, num_hidden_layers=3,
                                    num_attention_heads=2, image_size=8, patch_size=4,
@@ -121,6 +140,36 @@ class Transformers(CompilerTest):
                                       depths=[1, 1, 1, 1], layer_type="basic", num_labels=3)
         self.through(transformers.ResNetForImageClassification(c), ["pixel_values", "labels"],
                      [torch.randn(2, 3, 32, 32), torch.tensor([0, 1])])
+
+
+class Experts(torch.nn.Module):
+    """The operator of transformers alone, for groups of every kind."""
+
+    def __init__(self):
+        super().__init__()
+        self.weights = torch.nn.ParameterList(
+            torch.randn((4, 5, 3) if transposed else (4, 3, 5), dtype=dtype)
+            for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+            for transposed in (False, True))
+
+    def forward(self, x, offs):
+        x = x[:, ::2]  # not contiguous
+        outputs = []
+        for w in self.weights:
+            w = w.transpose(1, 2) if w.shape[1] == 5 else w  # as most models hold them
+            for ends in offs.unbind():
+                y = torch.ops.transformers.grouped_mm_fallback(x.to(w.dtype), w, ends)
+                outputs += [y, y.sum(1)]  # the gradient of a sum has no memory of its own
+        return outputs
+
+
+class GroupedMm(CompilerTest):
+    def test_bits_of_the_operator_in_python(self):
+        groups = [[2, 3, 5, 7], [0, 0, 7, 7], [1, 1, 1, 4], [0, 0, 0, 0]]
+        for dtype in (torch.int32, torch.int64):
+            with self.subTest(dtype):
+                self.check(Experts(), [torch.randn(7, 6), torch.tensor(groups, dtype=dtype)],
+                           run=([torch.randn(7, 6), torch.tensor(groups[::-1], dtype=dtype)], None))
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/jit/passes/inliner.h>
 
+#include "passes/transformers_ops.h"
 #include "runtime/island.h"
 #include "runtime/memory_meter.h"
 #include "tests/runtime/count_kernels.h"
@@ -38,6 +39,20 @@ static void UseKeyedDropout(torch::jit::Graph& graph) {
   }
 }
 
+// Scripts in C++ have no torch.ops.
+static void UseGroupedMm(torch::jit::Graph& graph) {
+  RegisterTransformersOperators();
+  for (auto node = graph.nodes().begin(); node != graph.nodes().end(); ++node) {
+    if (node->kind() != c10::Symbol::aten("_grouped_mm")) continue;
+    torch::jit::WithInsertPoint here(*node);
+    torch::jit::Value* grouped =
+        graph.insert(c10::Symbol::fromQualString("transformers::grouped_mm_fallback"),
+                     {node->input(0), node->input(1), node->input(2)});
+    node->output()->replaceAllUsesWith(grouped);
+    node.destroyCurrent();
+  }
+}
+
 // `lists`: with the second body. The weights are its own.
 static LoadedModule Make(const Case& c, bool lists) {
   torch::jit::Module script("m");
@@ -54,6 +69,7 @@ static LoadedModule Make(const Case& c, bool lists) {
   auto graph = script.get_method("forward").graph()->copy();
   torch::jit::Inline(*graph);
   UseKeyedDropout(*graph);
+  UseGroupedMm(*graph);
   module.self = script._ivalue();
   module.code = std::make_unique<torch::jit::Code>(graph, c.name);
   if (lists) {
@@ -118,6 +134,10 @@ static std::vector<Case> Cases() {
   at::manual_seed(1);
   std::vector<Tensors> tokens(10);
   for (Tensors& batch : tokens) batch = {at::randint(0, 11, {2, 5}), at::randn({2, 5, 8})};
+  // Every microbatch has other groups, some of them empty.
+  std::vector<Tensors> experts(10);
+  for (Tensors& batch : experts)
+    batch = {at::randn({7, 4}), std::get<0>(at::randint(0, 8, {3}, at::kInt).sort())};
   return {
       {"MLP",
        "def forward(self, x):\n  y = torch.relu(torch.linear(x, self.w0, self.w1))\n"
@@ -178,6 +198,12 @@ static std::vector<Case> Cases() {
        "def forward(self, x):\n  y = x * self.w0 * self.w1[1:]\n  return y\n",
        {Trained({4}), at::ones({5})},
        Batches({{3, 4}})},
+      {"experts",
+       "def forward(self, x, offs):\n"
+       "  y = torch._grouped_mm(torch.tanh(x), self.w0.transpose(1, 2), offs)\n"
+       "  return torch._grouped_mm(torch.relu(y), self.w1, offs) * self.w2\n",
+       {Trained({3, 6, 4}), Trained({3, 6, 5}), Trained({5})},
+       experts},
       {"complex numbers",
        "def forward(self, x):\n  y = torch.fft_fft(x * self.w0)\n"
        "  return torch.real(y) + torch.imag(y * self.w0)\n",

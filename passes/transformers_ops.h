@@ -1,0 +1,19 @@
+// Operators that HuggingFace transformers defines in Python, under its names and with its results:
+//   transformers::grouped_mm_fallback(Tensor input, Tensor weight, Tensor offs) -> Tensor
+//       The products of a mixture of experts: rows offs[e - 1] to offs[e] of `input` (rows, in)
+//       times weight[e] (experts, in, out). Rows after the last offset are 0.
+// Its backward is one operation, too, which computes the gradients that are asked for:
+//   pipewright::grouped_mm_backward(Tensor grad_output, Tensor input, Tensor weight, Tensor offs,
+//       bool[2] output_mask) -> (Tensor, Tensor)
+#pragma once
+#include <string>
+
+namespace pipewright {
+
+// Makes those known that no library of a user has registered: to be called when these are loaded.
+void RegisterTransformersOperators();
+
+// Whether the operator is one of the above and runs as it is written here.
+bool IsOwnTransformersOperator(const std::string& name);
+
+}  // namespace pipewright
