@@ -1,4 +1,4 @@
-"""Mixtures of experts as HuggingFace publishes them, trained: the bits of PyTorch in one process."""
+"""Mixtures of experts of HuggingFace transformers, trained: the bits of PyTorch in one process."""
 import json
 import sys
 import unittest
