@@ -38,8 +38,6 @@ DueTimes DueSearch::Start(size_t n) const {
   due.patience.front() = due.patience.back() = 0.7;
   for (auto* list : {&due.forward_in, &due.backward_in, &due.forward_out, &due.backward_out})
     list->assign(p_->stages, 0);
-  size_t own = static_cast<size_t>(Passes(*p_)) * p_->microbatches;
-  due.forward_own.assign(own, 0), due.backward_own.assign(own, 0);
   double up = kSpeed[n % 4], down = kSpeed[n / 4 % 4], later = kLater[n / 32 % 3];
   due.linger.front() = due.linger.back() =
       kLinger[n / 16 % 2] * p_->F[p_->At(0, p_->placement[0][0])];
@@ -70,12 +68,7 @@ DueTimes DueSearch::Changed(DueTimes due) {
     double change = Uniform(-much, much);
     int pass = static_cast<int>(Random() % static_cast<unsigned>(passes));
     int first = p_->stages * pass / passes, last = p_->stages * (pass + 1) / passes;
-    unsigned what = Random() % (bound_ < 0 ? 8 : 11);
-    if (what > 7) {
-      ChangeOne(due, pass, passes, change);
-      continue;
-    }
-    switch (what) {
+    switch (Random() % 8) {
       case 0:  // a pass over the ranks
         for (int s = first; s < last; ++s) list[s] += change;
         break;
@@ -108,71 +101,29 @@ DueTimes DueSearch::Changed(DueTimes due) {
   return due;
 }
 
-// One pass of one microbatch, or what follows it, mostly among the last ones.
-void DueSearch::ChangeOne(DueTimes& due, int pass, int passes, double change) {
-  int all = p_->microbatches, ramp = std::min(all, p_->ranks + p_->ranks / 4 + 1);
-  unsigned where = Random() % 4;
-  int m = static_cast<int>(Random() % static_cast<unsigned>(where == 0 ? all : ramp));
-  if (where > 1) m = all - 1 - m;
-  bool later = Random() % 4 == 0;
-  std::vector<double>& own = Random() % 2 ? due.forward_own : due.backward_own;
-  int last = Random() % 4 ? pass : passes - 1;
-  for (; pass <= last; ++pass)
-    for (int n = m; n < (later ? all : m + 1); ++n)
-      own[static_cast<size_t>(pass) * all + n] += change;
-}
-
 // A little worse, up to this share of a period, is a way out; back to the best after so many.
 constexpr double kSlack = 0.05;
 constexpr int kPatience = 3000;
 
-const DueResult& DueSearch::Next() {
+const PlayResult& DueSearch::Next() {
   bool start = started_ < starts_;
   DueTimes due = start ? Start(started_++) : Changed(current_);
   double slack = kSlack * period_ * Uniform(0, 1) * Uniform(0, 1);
-  bool whole = bound_ >= 0;  // judged by all ranks
-  if (start || !best_times_.ok)
-    last_ = PlayDue(*p_, due, start_up_);
-  else if (whole)
-    last_ = PlayDue(*p_, due, start_up_, goal_, (current_excess_ + slack) * (1 + 1e-9));
-  else
-    last_ = PlayDue(*p_, due, start_up_, (current_times_.span + slack) * (1 + 1e-9), 0);
+  double limit = start || !best_times_.ok ? 1e300 : (current_times_.span + slack) * (1 + 1e-9);
+  last_ = PlayDue(*p_, due, start_up_, limit);
   played_ = 0;
   for (const auto& list : last_.order) played_ += static_cast<long>(list.size());
   const OrderTimes& times = last_.times;
-  if (!start && ++since_ % kPatience == 0) {
-    current_ = best_, current_times_ = best_times_;
-    current_spans_ = best_spans_, current_excess_ = best_excess_;
-  }
+  if (!start && ++since_ % kPatience == 0) current_ = best_, current_times_ = best_times_;
   if (!times.ok) return last_;
-  if (times.span < least_span_) SetGoal(times.span);
-  double excess = Excess(last_.spans, goal_);
-  bool better = whole ? excess < best_excess_ * (1 - 1e-9) : times.Better(best_times_);
-  bool near = whole ? excess <= current_excess_ + slack : times.span <= current_times_.span + slack;
-  if (!best_times_.ok || better || (!start && near)) {
+  bool better = !best_times_.ok || times.Better(best_times_);
+  if (better || (!start && times.span <= current_times_.span + slack))
     current_ = std::move(due), current_times_ = times;
-    current_spans_ = last_.spans, current_excess_ = excess;
-  }
-  if (!best_times_.ok || better) {
+  if (better) {
     best_ = current_, best_times_ = times;
-    best_spans_ = last_.spans, best_excess_ = excess;
     since_ = 0;
   }
   return last_;
-}
-
-// Ranks far below the worst one do not count.
-void DueSearch::SetGoal(double least_span) {
-  double longest = 0;
-  for (int s = 0; s < p_->stages; ++s) {
-    size_t at = p_->At(s, p_->placement[s][0]);
-    longest = std::max(longest, p_->F[at] + p_->I[at] + p_->W[at]);
-  }
-  least_span_ = least_span;
-  goal_ = std::max(bound_, least_span - longest);
-  if (!best_times_.ok) return;
-  best_excess_ = Excess(best_spans_, goal_);
-  current_excess_ = Excess(current_spans_, goal_);
 }
 
 }  // namespace pipewright

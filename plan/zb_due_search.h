@@ -14,14 +14,11 @@ class DueSearch {
 
   // `starts`: how many due times are tried before the best is changed; at most kStarts.
   DueSearch(const OrderProblem& problem, size_t starts, unsigned seed);
-  // Judges by the excess of all ranks over `bound`, a span that nothing beats, and changes single
-  // microbatches' due times too: slower at first, but it goes further. Call it before Next.
-  void JudgeAll(double bound) { bound_ = bound; }
   // The next order to look at; call it until enough.
-  const DueResult& Next();
+  const PlayResult& Next();
   void Reseed(unsigned seed) { random_ = seed * 2654435761u + 1; }
   bool starting() const { return started_ < starts_; }
-  // The least span met, if any fitted into the memory (judging all ranks: of the least excess).
+  // The least span met, if any fitted into the memory.
   const OrderTimes& best() const { return best_times_; }
   // How many actions the last one had when it ended or was given up.
   long played() const { return played_; }
@@ -33,10 +30,7 @@ class DueSearch {
   double period_ = 0;
   DueTimes best_, current_;
   OrderTimes best_times_, current_times_;
-  double bound_ = -1, goal_ = 0, least_span_ = 1e300;
-  std::vector<double> best_spans_, current_spans_;
-  double best_excess_ = 1e300, current_excess_ = 1e300;
-  DueResult last_;
+  PlayResult last_;
   unsigned random_;
   int since_ = 0;
   long played_ = 0;
@@ -45,8 +39,6 @@ class DueSearch {
   double Uniform(double low, double high);
   DueTimes Start(size_t n) const;
   DueTimes Changed(DueTimes due);
-  void ChangeOne(DueTimes& due, int pass, int passes, double change);
-  void SetGoal(double least_span);
 };
 
 }  // namespace pipewright

@@ -1,7 +1,6 @@
 #include "plan/zb_list.h"
 
 #include <algorithm>
-#include <cmath>
 
 namespace pipewright {
 
@@ -21,20 +20,13 @@ namespace {
 
 constexpr double kUnknown = 1e300;
 
-// In which pass over the ranks a stage is.
-int PassOf(const OrderProblem& p, int stage) {
-  return static_cast<int>(static_cast<long>(stage) * Passes(p) / p.stages);
-}
-
 class Player {
  public:
-  Player(const OrderProblem& p, const DueTimes& due, const Order& start_up, double goal,
-         double limit)
+  Player(const OrderProblem& p, const DueTimes& due, const Order& start_up, double limit)
       : p_(p),
         due_(due),
         start_up_(start_up),
-        goal_(goal),
-        limit_(limit < 1e150 ? limit * limit * p.ranks : kUnknown),
+        limit_(limit),
         period_(Period(p)),
         ramp_(std::min<double>(p.microbatches, 1.25 * p.ranks)),
         ranks_(p.ranks),
@@ -63,25 +55,23 @@ class Player {
         ranks_[r].work += p.microbatches * (p.F[at] + (p.forward_only ? 0 : p.I[at] + p.W[at]));
       }
       ranks_[r].start_up = static_cast<size_t>(due.first * static_cast<double>(start_up[r].size()));
-      excess_ += Square(ranks_[r]);
+      longest_ = std::max(longest_, ranks_[r].work);
     }
   }
 
-  DueResult Run() {
-    while (excess_ <= limit_) {
+  PlayResult Run() {
+    while (longest_ <= limit_) {
       auto next = std::min_element(wakes_.begin(), wakes_.end());
       if (*next >= kUnknown) break;
       now_ = *next;
       Turn(static_cast<int>(next - wakes_.begin()), now_);
     }
-    result_.spans.assign(p_.ranks, 0);
     for (const Rank& rank : ranks_)
       if (rank.left || rank.done < rank.pending.size()) return std::move(result_);
     result_.times.ok = true;
-    for (int r = 0; r < p_.ranks; ++r) {
-      const Rank& rank = ranks_[r];
+    for (const Rank& rank : ranks_) {
       if (rank.first < 0) continue;
-      double span = result_.spans[r] = rank.last - rank.first;
+      double span = rank.last - rank.first;
       result_.times.span = std::max(result_.times.span, span);
       result_.times.total += span;
       result_.times.makespan = std::max(result_.times.makespan, rank.last);
@@ -98,18 +88,13 @@ class Player {
   const OrderProblem& p_;
   const DueTimes& due_;
   const Order& start_up_;
-  double goal_, limit_, period_, ramp_, now_ = 0;
-  double excess_ = 0;  // sum of the squares by which the ranks will exceed the goal at least
+  double limit_, period_, ramp_, now_ = 0;
+  double longest_ = 0;  // the least that the longest span can still be
   std::vector<Rank> ranks_;
   std::vector<double> wakes_;         // when each rank has its next turn
   std::vector<int> next_f_, next_i_;  // [stage]
   std::vector<double> forward_, backward_;
-  DueResult result_;
-
-  double Square(const Rank& rank) const {
-    double over = std::max(0.0, rank.work + rank.idle - goal_);
-    return over * over;
-  }
+  PlayResult result_;
 
   struct Stage {
     double F, I, W, stored, more, kept;  // `more`: beyond what is stored, while I runs
@@ -129,11 +114,10 @@ class Player {
     for (int s = 0; s < p_.stages; ++s)
       for (int m = 0; m < p_.microbatches; ++m, ++at) {
         double passed = m * period_;
-        size_t own = static_cast<size_t>(PassOf(p_, s)) * p_.microbatches + m;
         due_f_[at] = due_.forward[s] + passed + in[m] * due_.forward_in[s] +
-                     out[m] * due_.forward_out[s] + due_.forward_own[own];
+                     out[m] * due_.forward_out[s];
         due_i_[at] = due_.backward[s] + passed + in[m] * due_.backward_in[s] +
-                     out[m] * due_.backward_out[s] + due_.backward_own[own];
+                     out[m] * due_.backward_out[s];
       }
   }
 
@@ -238,9 +222,8 @@ class Player {
     if (rank.first < 0) {
       rank.first = now;
     } else if (now > rank.last) {
-      excess_ -= Square(rank);
       rank.idle += now - rank.last;
-      excess_ += Square(rank);
+      longest_ = std::max(longest_, rank.work + rank.idle);
     }
     rank.last = rank.free = wakes_[r] = end;
     result_.order[r].push_back(op);
@@ -277,15 +260,9 @@ class Player {
 
 }  // namespace
 
-double Excess(const std::vector<double>& spans, double goal) {
-  double sum = 0;
-  for (double span : spans) sum += std::pow(std::max(0.0, span - goal), 2);
-  return std::sqrt(sum / static_cast<double>(spans.size()));
-}
-
-DueResult PlayDue(const OrderProblem& problem, const DueTimes& due, const Order& start_up,
-                  double goal, double limit) {
-  return Player(problem, due, start_up, goal, limit).Run();
+PlayResult PlayDue(const OrderProblem& problem, const DueTimes& due, const Order& start_up,
+                   double limit) {
+  return Player(problem, due, start_up, limit).Run();
 }
 
 }  // namespace pipewright

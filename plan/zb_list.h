@@ -19,26 +19,16 @@ struct DueTimes {
       linger{};  // a rank stays idle so long for something that is due earlier
   // By stage, added for the first and for the last microbatches, falling off towards the others.
   std::vector<double> forward_in, backward_in, forward_out, backward_out;
-  // By pass of the stages over the ranks and by microbatch, added too.
-  std::vector<double> forward_own, backward_own;
   double lead = 1e300;  // no F starts earlier than so long before it is due, time 0 being the start
   double first = 1;     // which share of the start-up's forwards a rank runs before all else
 };
 
-// By how much the ranks' spans exceed a goal: the root of the mean square. The largest count most,
-// but where one rank decides the span, the others show the way.
-double Excess(const std::vector<double>& spans, double goal);
-
-struct DueResult : PlayResult {
-  std::vector<double> spans;  // [rank]
-};
-
 // `start_up`: the forwards with which each rank begins (StartUp in plan/zb_scripts.h). Room is kept
 // for one microbatch in every stage that holds none, so that the oldest one can always go on; `ok`
-// is false where even that does not fit, and where the excess over `goal` must exceed `limit`: it
-// stops there. No replicas.
-DueResult PlayDue(const OrderProblem& problem, const DueTimes& due, const Order& start_up,
-                  double goal = 0, double limit = 1e300);
+// is false where even that does not fit, and as soon as a rank's span must exceed `limit`. No
+// replicas.
+PlayResult PlayDue(const OrderProblem& problem, const DueTimes& due, const Order& start_up,
+                   double limit = 1e300);
 
 // What the busiest rank works for one microbatch.
 double Period(const OrderProblem& problem);

@@ -6,7 +6,6 @@
 #include "plan/error.h"
 #include "plan/list_schedule.h"
 #include "plan/schedule.h"
-#include "plan/zb_anneal.h"
 #include "plan/zb_due_search.h"
 #include "plan/zb_improve.h"
 #include "plan/zb_scripts.h"
@@ -18,17 +17,12 @@ namespace {
 
 constexpr long kPlay = 2;  // playing a script takes so many times as long as timing an order
 constexpr long kDue = 3;   // dispatching by due times the same
-constexpr long kMove = 1;  // a move of the tabu search the same
 
 // One map, one set of recomputed stages: tries scripts, keeps the best order.
 class OrderSearch {
  public:
   OrderSearch(const OrderProblem& problem, long effort, double bound)
-      : p_(problem),
-        effort_(effort),
-        thorough_(effort >= 100'000'000),
-        bound_(bound),
-        timer_(problem) {
+      : p_(problem), effort_(effort), bound_(bound), timer_(problem) {
     for (const auto& ranks : p_.placement)
       actions_ += static_cast<long>(p_.microbatches) * (ranks.empty() ? 0 : 3);
   }
@@ -42,14 +36,12 @@ class OrderSearch {
     if (single) Warm();
     if (p_.one_rank_each && !p_.forward_only) Due();
     Polish();
-    Further();
     return std::move(best_);
   }
 
  private:
   const OrderProblem& p_;
   long effort_;  // actions that may be timed
-  bool thorough_;
   double bound_;  // a span that nothing beats
   OrderTimer timer_;
   long actions_ = 0;
@@ -204,7 +196,7 @@ class OrderSearch {
     searches.emplace_back(p_, static_cast<size_t>(std::clamp<long>(whole / cost / 4, 1, 96)), 1);
     auto enough = [&] { return best_.times.ok && best_.times.span <= bound_; };
     auto go = [&](DueSearch& search) {
-      const DueResult& found = search.Next();
+      const PlayResult& found = search.Next();
       long spent = kDue * std::max<long>(1, search.played());
       effort_ -= spent, whole -= spent;
       if (!found.times.ok || (best_.times.ok && !found.times.Better(best_.times))) return spent;
@@ -229,41 +221,6 @@ class OrderSearch {
     }
   }
 
-  // A bubble of 1 % that is possible and near is worth a longer search, where that takes seconds.
-  void Further() {
-    constexpr double kWanted = 0.01, kNear = 0.012;
-    constexpr long kMost = 2500, kPlays = 131'000, kTrials = 500'000'000;
-    double work = 0;
-    for (int r = 0; r < p_.ranks; ++r) {
-      double own = 0;
-      for (int s : p_.held[r]) own += p_.F[p_.At(s, r)] + p_.I[p_.At(s, r)] + p_.W[p_.At(s, r)];
-      work = std::max(work, own * p_.microbatches);
-    }
-    double wanted = work / (1 - kWanted);
-    auto reached = [&] { return best_.times.span <= wanted; };
-    if (!best_.times.ok || !p_.one_rank_each || p_.forward_only || actions_ > kMost || !thorough_ ||
-        reached() || bound_ > wanted || best_.times.span > work / (1 - kNear))
-      return;
-    DueSearch search(p_, DueSearch::kStarts, 3);
-    search.JudgeAll(bound_);
-    FoundOrder least;
-    auto keep = [&] {
-      if (least.times.Better(best_.times)) best_ = least;
-    };
-    for (long n = 0; n < kPlays && !reached(); ++n) {
-      const DueResult& found = search.Next();
-      if (!found.times.ok || !found.times.Better(least.times)) continue;
-      least = {found.times, found.order};
-      keep();
-    }
-    FoundOrder start = least;
-    for (unsigned seed = 1; seed <= 4 && start.times.ok && !reached(); ++seed) {
-      least = start;
-      least.times = Anneal(p_, least.order, kTrials, seed, wanted);
-      keep();
-    }
-  }
-
   // Every good start is improved a little, then the best ones for as long as effort lasts.
   void Polish() {
     if (!best_.times.ok) return;
@@ -281,10 +238,9 @@ class OrderSearch {
         if (round == 0)
           start.times = Improve(p_, start.order, all / 12, 0, bound_);
         else if (tiny)
-          start.times =
-              Improve(p_, start.order, tiny ? all : all / 6, static_cast<int>(seed), bound_);
+          start.times = Improve(p_, start.order, all, static_cast<int>(seed), bound_);
         else
-          start.times = Tabu(p_, start.order, all / 6 / kMove, seed, bound_);
+          start.times = Tabu(p_, start.order, all / 6, seed, bound_);
         if (start.times.Better(best_.times)) best_ = start;
       }
     }
