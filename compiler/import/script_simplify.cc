@@ -79,6 +79,20 @@ void TakeElementsEarly(const GraphPtr& graph) {
   }
 }
 
+// LowerAllTuples makes several outputs of one for a tuple; code has one each.
+void SplitUninitialized(const GraphPtr& graph) {
+  for (Node* node : AllNodes(*graph)) {
+    if (node->kind() != prim::Uninitialized || node->outputs().size() == 1) continue;
+    torch::jit::WithInsertPoint before(node);
+    for (Value* output : node->outputs()) {
+      Node* made = graph->insertNode(graph->createUninitialized(output->type()));
+      made->copyMetadata(node);
+      output->replaceAllUsesWith(made->output());
+    }
+    node->destroy();
+  }
+}
+
 }  // namespace
 
 void SimplifyScript(GraphPtr& graph) {
@@ -98,6 +112,7 @@ void SimplifyScript(GraphPtr& graph) {
     GraphPtr copy = graph->copy();
     torch::jit::LowerAllTuples(copy);
     graph = copy;
+    SplitUninitialized(graph);
   } catch (const std::exception&) {
   }
   TakeElementsEarly(graph);

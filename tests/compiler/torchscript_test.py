@@ -284,6 +284,71 @@ class TorchScript(CompilerTest):
                 self.assertIn(result.returncode, (0, 1), result.stderr)
                 self.assertNotIn("Exception raised from", result.stderr)
 
+    def test_layers_of_transformers(self):
+        """Their code has branches that return tuples early, and a path for evaluation."""
+        class Layers(nn.Module):
+            def __init__(self, layer):
+                super().__init__()
+                self.a, self.layer = nn.Linear(8, 8), layer
+
+            def forward(self, x):
+                return self.layer(self.a(x))
+
+        class Decoder(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.a = nn.Linear(8, 8)
+                self.layer = nn.TransformerDecoderLayer(8, 2, 16, dropout=0.0)
+
+            def forward(self, x):
+                x = self.a(x)
+                return self.layer(x, x)
+
+        class Attention(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.a, self.b = nn.Linear(8, 8), nn.MultiheadAttention(8, 2, batch_first=True)
+
+            def forward(self, x):
+                x = self.a(x)
+                y, weights = self.b(x, x, x)
+                return y, weights
+
+        def encoder(**kwargs):
+            return nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True, **kwargs)
+
+        x = torch.randn(2, 5, 8)
+        for name, model in {
+                "encoder layer": Layers(encoder()),
+                "norm first": Layers(encoder(norm_first=True)),
+                "encoder": Layers(nn.TransformerEncoder(encoder(), 2)),
+                "decoder layer": Decoder(),
+                "attention": Attention()}.items():
+            for train in (True, False):
+                with self.subTest(name, train=train):
+                    self.check(model, [x], ["--split-after", "a"], script=scripted, modules=2,
+                               train=train, tolerance=1e-6)
+
+    def test_bools_are_numbers_to_torchscript(self):
+        """torch.jit.script itself makes 1 of True where a number is taken: the file holds that."""
+        class Bools(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.a = nn.Linear(3, 3)
+
+            def forward(self, x):
+                m = self.a(x) > 0
+                return (m == False, torch.full([2], True), torch.where(m, True, False),  # noqa: E712
+                        x * True, m & True, torch.tensor(True), m.masked_fill(m, False))
+
+        x = torch.randn(2, 3)
+        model = torch.jit.script(Bools())
+        model.save(self.at / "model.pt")
+        manifest, package = self.compile(self.at / "model.pt", "--split-after", "a")
+        found = self.run_modules(package, {"x": x}, train=False)
+        for i, value in enumerate(model(x)):
+            self.same(found[f"output.{i}"], value, f"output {i}")
+
 
 if __name__ == "__main__":
     unittest.main()
