@@ -7,8 +7,10 @@
 #include "compiler/emit/explain.h"
 #include "compiler/emit/package.h"
 #include "compiler/import/adapt_weights.h"
+#include "plan/error.h"
 #include "plan/symbol.h"
 #include "plan/text.h"
+#include "plan/torch_error.h"
 
 namespace pipewright {
 
@@ -68,7 +70,7 @@ static void NoteSizesOfData(const Manifest& manifest, std::vector<std::string>& 
   }
 }
 
-Compiled Compile(Model& model, const CompileOptions& options) {
+static Compiled CompileModel(Model& model, const CompileOptions& options) {
   Compiled out;
   auto add = [&](const std::vector<std::string>& notes) {
     out.notes.insert(out.notes.end(), notes.begin(), notes.end());
@@ -93,6 +95,20 @@ Compiled Compile(Model& model, const CompileOptions& options) {
     out.notes.emplace_back(model.markers_dropped ? kMarkersDropped : kNoMarkers);
   if (!out.manifest.exported_in_training) out.notes.emplace_back(kEvaluation);
   return out;
+}
+
+Compiled Compile(Model& model, const CompileOptions& options) {
+  try {
+    return CompileModel(model, options);
+  } catch (const std::runtime_error&) {  // Error, and those of files
+    throw;
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (const std::exception& e) {  // of LibTorch
+    throw Error(model.file, "LibTorch cannot go on with it: " + WithoutBacktrace(e.what()),
+                "please report it with the model: this is a fault of pipewright. --dump-ir DIR "
+                "keeps the graph after each pass, whose last file shows what it met");
+  }
 }
 
 }  // namespace pipewright

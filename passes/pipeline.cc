@@ -20,8 +20,23 @@ namespace pipewright {
 
 static constexpr char kFault[] = "this is a fault of pipewright: please report it with the model";
 
+// What later steps of torch would meet with an assertion of their own.
+static void CheckOperators(const Model& model) {
+  for (torch::jit::Node* node : AllNodes(*model.graph)) {
+    if (node->kind().is_prim() || node->maybeSchema()) continue;
+    std::vector<std::string> given;
+    for (const torch::jit::Value* input : node->inputs())
+      given.push_back(input->type()->annotation_str());
+    throw Error(model.file + ": " + node->kind().toQualString() + ", " + Origin(node),
+                "is called with (" + Join(given, ", ") + "), which no form of it takes",
+                "write that line with other operations, or with arguments of the types that it "
+                "takes in TorchScript");
+  }
+}
+
 std::vector<ModuleBody> RunPasses(Model& model, const PipelineOptions& options,
                                   std::vector<std::string>* warnings) {
+  CheckOperators(model);
   Assignment assignment;
   const std::vector<std::pair<const char*, std::function<void()>>> passes = {
       // First, so that nothing later looks at operations whose results are not used.

@@ -145,7 +145,22 @@ class BodyWriter {
   std::set<std::string> names_;
 };
 
-void CheckCompiles(const std::string& text, int index) {
+// The comment above the line of `text` at which `message` points: it names the model's line.
+std::string CommentAt(const std::string& text, const std::string& file,
+                      const std::string& message) {
+  const std::string before = "File \"" + file + "\", line ";
+  const size_t at = message.find(before);
+  if (at == std::string::npos) return "";
+  const std::vector<std::string> lines = Split(text, '\n');
+  size_t i = std::strtoul(message.c_str() + at + before.size(), nullptr, 10);
+  for (i = std::min(i, lines.size()); i-- > 0;)
+    if (size_t begin = lines[i].find("# "); begin == lines[i].find_first_not_of(' ') &&
+                                            begin != std::string::npos)
+      return ", " + lines[i].substr(begin + 2);
+  return "";
+}
+
+void CheckCompiles(const std::string& text, const std::string& model, int index) {
   const std::string file = "module" + std::to_string(index) + ".py";
   try {
     auto unit = std::make_shared<torch::jit::CompilationUnit>();
@@ -159,8 +174,11 @@ void CheckCompiles(const std::string& text, int index) {
         caffe2::serialize::kProducedFileFormatVersion);
     importer.loadType(c10::QualifiedName("__torch__.Module" + std::to_string(index)));
   } catch (const std::exception& e) {
-    throw Error(file, "the code that was made does not compile: " + WithoutBacktrace(e.what()),
-                "this is a fault of pipewright: please report it with the model");
+    const std::string what = WithoutBacktrace(e.what());
+    throw Error(model + ": " + file + CommentAt(text, file, what),
+                "the code that was made does not compile: " + what,
+                "write that line of the model with other operations; and report it with the "
+                "model: this is a fault of pipewright");
   }
 }
 
@@ -203,7 +221,7 @@ std::string ModuleCode(const Model& model, const ModuleBody& body, int index) {
     throw Error("module" + std::to_string(index),
                 "holds a constant that has no form as text (a " + constants[0].tagKind() + ")",
                 "register it as a buffer of the model");
-  CheckCompiles(text, index);
+  CheckCompiles(text, model.file, index);
   return text;
 }
 

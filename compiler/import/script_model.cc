@@ -306,7 +306,9 @@ Model ImportScript(const Archive& archive, const ImportOptions& options) {
   } catch (const torch::jit::ErrorReport& e) {
     throw Error(archive.path(), std::string("its code cannot be read: ") + e.what());
   } catch (const c10::Error& e) {
-    throw Error(archive.path(), std::string("cannot be read: ") + e.what_without_backtrace());
+    throw Error(archive.path(), std::string("cannot be read: ") + e.what_without_backtrace(),
+                "see that torch.jit.load reads the file and that its forward runs; then report it "
+                "with the file");
   } catch (const Error&) {
     throw;
   } catch (const std::exception& e) {  // of LibTorch's parser
