@@ -63,6 +63,8 @@ Weight ReadWeight(const Archive& archive, const ExportJson& config, const std::s
   weight.absent = !empty && device.value("type", std::string("cpu")) == "meta";
   if (empty || weight.absent) return weight;
   if (!archive.Has(record)) throw Error(where, "has no record " + record + " in the archive");
+  weight.absent = archive.Size(record) == 0;  // a FakeTensor
+  if (weight.absent) return weight;
   weight.file_offset = archive.Offset(record);
   weight.file_bytes = archive.Size(record);
   uint64_t needed = (static_cast<uint64_t>(last) + 1) * c10::elementSize(weight.dtype);
@@ -92,19 +94,14 @@ void ReadWeights(const Archive& archive, const ExportJson& signature, Model& mod
     tables[t] = ReadRecord(archive, record).at("config");
   }
   std::map<uint64_t, std::vector<size_t>> at_offset;
-  for (const ExportJson& spec : signature.at("input_specs")) {
-    const std::string kind = spec.begin().key();
-    const ExportJson& content = spec.begin().value();
-    const char* key = kind == "parameter"         ? "parameter_name"
-                      : kind == "buffer"          ? "buffer_name"
-                      : kind == "tensor_constant" ? "tensor_constant_name"
-                                                  : nullptr;
-    if (!key) continue;
-    const std::string name = content.at(key).get<std::string>();
+  std::set<std::string> known;
+  // The index of the weight of that name; `kind` is the signature's.
+  auto add = [&](const std::string& name, const std::string& kind, bool persistent) {
+    known.insert(name);
     int table = tables[0].contains(name) ? 0 : 1;
     Weight weight = ReadWeight(archive, tables[table], folders[table], name);
     weight.kind = kind == "tensor_constant" ? "constant" : kind;
-    weight.persistent = kind == "buffer" ? content.value("persistent", true) : kind == "parameter";
+    weight.persistent = persistent;
     if (kind != "parameter") weight.requires_grad = false;
     size_t index = model.weights.size();
     for (size_t other : at_offset[weight.file_offset])
@@ -120,8 +117,25 @@ void ReadWeights(const Archive& archive, const ExportJson& signature, Model& mod
       }
       model.weights[index].persistent |= weight.persistent;
     }
-    index_of[content.at("arg").at("name").get<std::string>()] = index;
+    return index;
+  };
+  for (const ExportJson& spec : signature.at("input_specs")) {
+    const std::string kind = spec.begin().key();
+    const ExportJson& content = spec.begin().value();
+    const char* key = kind == "parameter"         ? "parameter_name"
+                      : kind == "buffer"          ? "buffer_name"
+                      : kind == "tensor_constant" ? "tensor_constant_name"
+                                                  : nullptr;
+    if (!key) continue;
+    const bool persistent =
+        kind == "buffer" ? content.value("persistent", true) : kind == "parameter";
+    index_of[content.at("arg").at("name").get<std::string>()] =
+        add(content.at(key).get<std::string>(), kind, persistent);
   }
+  // With strict=True the signature has what forward uses alone; the table, the whole state dict.
+  for (const auto& [name, entry] : tables[0].items())
+    if (!known.count(name))
+      add(name, entry.value("is_param", false) ? "parameter" : "buffer", /*persistent=*/true);
 }
 
 void CheckVersion(const ExportJson& program, const std::string& path) {

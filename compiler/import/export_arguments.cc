@@ -39,6 +39,14 @@ static c10::TypePtr Unwrapped(const c10::Argument* schema) {
   return type;
 }
 
+// TorchScript takes a bool for the integer 1 or 0 where it wants a number, and so promotes a mask to
+// integers. A tensor without dimensions keeps the dtype of the other operand, as Python's bool does.
+Value* ExportConverter::BoolTensor(Value* flag) {
+  Value* number = model_.graph->insert(c10::Symbol::aten("Int"), {flag});
+  return model_.graph->insert(c10::Symbol::aten("scalar_tensor"), {number},
+                              {{"dtype", static_cast<int64_t>(at::kBool)}});
+}
+
 // An argument as a plain value, whatever the operator wants.
 Value* ExportConverter::Plain(const ExportJson& argument) { return Argument(argument, nullptr); }
 
@@ -81,8 +89,10 @@ Value* ExportConverter::Argument(const ExportJson& argument, const c10::Argument
     return graph->insertNode(graph->createList(contained, values))->output();
   }
   if (kind == "as_int" || kind == "as_float" || kind == "as_bool") {
-    if (wants(c10::TypeKind::TensorType)) return nullptr;
-    if (kind == "as_bool" && !wants(c10::TypeKind::IntType) && !wants(c10::TypeKind::FloatType))
+    if (wants(c10::TypeKind::TensorType))
+      return kind == "as_bool" ? BoolTensor(Constant(content.get<bool>())) : nullptr;
+    if (kind == "as_bool" && !wants(c10::TypeKind::IntType) &&
+        !wants(c10::TypeKind::FloatType) && !wants(c10::TypeKind::NumberType))
       return Constant(content.get<bool>());
     if (list) {
       int64_t count = schema->N().value_or(1);
@@ -124,10 +134,12 @@ Value* ExportConverter::Argument(const ExportJson& argument, const c10::Argument
   if (kind == "as_sym_int" || kind == "as_sym_float" || kind == "as_sym_bool") {
     if (!content.contains("as_name"))
       return Argument(ExportJson{{content.begin().key(), content.begin().value()}}, schema);
-    if (wants(c10::TypeKind::TensorType)) return nullptr;
     Value* value = Lookup(content["as_name"].get<std::string>());
+    const bool flag = value->type()->kind() == c10::TypeKind::BoolType;
+    if (wants(c10::TypeKind::TensorType)) return flag ? BoolTensor(value) : nullptr;
     if (wants(c10::TypeKind::FloatType) && value->type()->kind() == c10::TypeKind::IntType)
       return graph->insert(c10::Symbol::aten("Float"), {value});
+    if (flag && wants(c10::TypeKind::NumberType)) return graph->insert(c10::Symbol::aten("Int"), {value});
     if (list) {
       std::vector<Value*> values(schema->N().value_or(1), value);
       return graph->insertNode(graph->createList(element, values))->output();

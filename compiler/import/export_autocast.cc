@@ -79,6 +79,7 @@ std::optional<at::ScalarType> ExportConverter::DtypeOf(const Value* value) const
 Value* ExportConverter::Cast(Value* value, at::ScalarType dtype) {
   Value* made = model_.graph->insert(c10::aten::to, {value, Constant(static_cast<int64_t>(dtype))});
   made->setType(c10::TensorType::get());
+  made->node()->i_(c10::Symbol::attr("autocast"), 1);  // no cast of the model's own: --dtype
   ValueMeta meta;
   if (const ValueMeta* known = model_.MetaOf(value)) meta = *known;
   if (IsWeight(value))

@@ -3,11 +3,13 @@
 #include <ATen/core/jit_type.h>
 #include <torch/csrc/jit/runtime/graph_iterator.h>
 
+#include <algorithm>
 #include <set>
 
 #include "compiler/import/expression.h"
 #include "plan/error.h"
 #include "plan/text.h"
+#include "plan/torch_error.h"
 
 namespace pipewright {
 
@@ -179,11 +181,29 @@ void ExportConverter::Locate(Node* first, const ExportJson& node) {
   }
 }
 
+// An export asserts what every cast is given; run_decompositions() takes casts out that change
+// nothing, and leaves the assertions. Such a cast stands as one that nothing uses: --dtype looks
+// for it.
+void ExportConverter::NoteDroppedCast(const ExportJson& assertion, const ExportJson* next) {
+  if (assertion.at("target") != "torch.ops.aten._assert_tensor_metadata.default") return;
+  const std::string target = next ? next->at("target").get<std::string>() : "";
+  const ExportJson& inputs = assertion.at("inputs");
+  const ExportJson& given = inputs.at(0).at("arg");
+  for (const char* cast : {"torch.ops.aten.to.", "torch.ops.aten._to_copy."})
+    if (target.rfind(cast, 0) == 0 && next->at("inputs").at(0).at("arg") == given) return;
+  for (const ExportJson& input : inputs)
+    if (input.at("name") == "dtype" && input.at("arg").contains("as_scalar_type"))
+      model_.graph->insert(c10::aten::to, {Plain(given), Plain(input["arg"])});
+}
+
 void ExportConverter::ConvertNodes(const ExportJson& graph) {
-  for (const ExportJson& node : graph.at("nodes")) {
+  const ExportJson& nodes = graph.at("nodes");
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    const ExportJson& node = nodes[i];
     const ExportJson* outer = current_;
     current_ = &node;
     Node* last = model_.graph->insertPoint()->prev();
+    NoteDroppedCast(node, i + 1 < nodes.size() ? &nodes[i + 1] : nullptr);
     ConvertNode(node, graph);
     Locate(last->next(), node);
     current_ = outer;
@@ -195,8 +215,12 @@ void ExportConverter::ConvertNode(const ExportJson& node, const ExportJson& grap
     if (!ConvertSpecial(node, graph)) ConvertOperator(node, graph);
   } catch (const nlohmann::json::exception& e) {
     Refuse(std::string("model.json is not as the schema says: ") + e.what());
-  } catch (const torch::jit::ErrorReport& e) {
-    Refuse(std::string("cannot be expressed in TorchScript: ") + e.what());
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& e) {  // of LibTorch
+    Refuse("calls " + node.value("target", std::string("?")) +
+               ", which cannot be expressed in TorchScript here: " + WithoutBacktrace(e.what()),
+           "write that line with other operations");
   }
 }
 
@@ -233,6 +257,40 @@ bool ExportConverter::HasSixteenBits(const Value* value) const {
   return meta && (meta->dtype == at::kBFloat16 || meta->dtype == at::kHalf);
 }
 
+static bool IsBool(const ExportJson& argument) {
+  return argument.contains("as_bool") || argument.contains("as_sym_bool");
+}
+
+using Given = std::unordered_map<std::string, const ExportJson*>;
+
+// The overload that takes tensors where `op` takes numbers and bools are `given`; `op` where there
+// is none: there a bool does what the integer does.
+static std::shared_ptr<torch::jit::Operator> TakesBools(std::shared_ptr<torch::jit::Operator> op,
+                                                        const Given& given) {
+  const std::vector<c10::Argument>& own = op->schema().arguments();
+  auto element = [](const c10::Argument& argument) {
+    auto optional = argument.type()->cast<c10::OptionalType>();
+    return optional ? optional->getElementType() : argument.type();
+  };
+  auto number = [&](const c10::Argument& argument) {
+    auto found = given.find(argument.name());
+    return found != given.end() && IsBool(*found->second) &&
+           element(argument)->kind() == c10::TypeKind::NumberType;
+  };
+  if (std::none_of(own.begin(), own.end(), number)) return op;
+  for (const auto& other : torch::jit::getAllOperatorsFor(
+           c10::Symbol::fromQualString(op->schema().name()))) {
+    const std::vector<c10::Argument>& theirs = other->schema().arguments();
+    bool fits = theirs.size() == own.size();
+    for (size_t i = 0; fits && i < own.size(); ++i)
+      fits = theirs[i].name() == own[i].name() &&
+             (number(own[i]) ? element(theirs[i])->kind() == c10::TypeKind::TensorType
+                             : !given.count(own[i].name()) || *theirs[i].type() == *own[i].type());
+    if (fits) return other;
+  }
+  return op;
+}
+
 void ExportConverter::ConvertOperator(const ExportJson& node, const ExportJson& graph) {
   const std::string target = node.at("target").get<std::string>();
   std::vector<std::string> parts = Split(target, '.');
@@ -251,16 +309,17 @@ void ExportConverter::ConvertOperator(const ExportJson& node, const ExportJson& 
            space == "aten" ? "re-export with the torch that pipewright was built with"
                            : "operators defined in Python do not exist without Python: write it "
                              "with operators of torch, or register it in C++");
-  const c10::FunctionSchema& schema = op->schema();
-  std::unordered_map<std::string, const ExportJson*> given;
+  Given given;
   size_t position = 0;
   for (const ExportJson& input : node.at("inputs")) {
     std::string name = input.value("name", std::string());
-    if (name.empty() && position < schema.arguments().size())
-      name = schema.arguments()[position].name();
+    if (name.empty() && position < op->schema().arguments().size())
+      name = op->schema().arguments()[position].name();
     ++position;
     given[name] = &input.at("arg");
   }
+  op = TakesBools(op, given);
+  const c10::FunctionSchema& schema = op->schema();
   std::vector<Value*> inputs;
   bool fits = true;
   size_t used = 0;
@@ -279,6 +338,10 @@ void ExportConverter::ConvertOperator(const ExportJson& node, const ExportJson& 
     }
   }
   if (used != given.size()) Refuse("has an argument that " + target + " does not take");
+  if (space == "aten" && parts[3] == "full" && IsBool(*given.at("fill_value")))
+    if (Value*& dtype = inputs.at(*schema.argumentIndexWithName("dtype"));
+        dtype->type()->kind() == c10::TypeKind::NoneType)
+      dtype = Constant(static_cast<int64_t>(at::kBool));  // else full is of the number's dtype
   static const std::set<std::string> kRecurrent = {"lstm", "gru", "rnn_tanh", "rnn_relu"};
   const bool switched = autocast_ && space == "aten" && kRecurrent.count(parts[3]);
   if (switched)

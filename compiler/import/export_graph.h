@@ -75,7 +75,9 @@ class ExportConverter {
   torch::jit::Value* Lookup(const std::string& name);
   torch::jit::Value* Constant(const c10::IValue& value);
   torch::jit::Value* Plain(const ExportJson& argument);
+  torch::jit::Value* BoolTensor(torch::jit::Value* flag);
   void Locate(torch::jit::Node* first, const ExportJson& node);
+  void NoteDroppedCast(const ExportJson& assertion, const ExportJson* next);
   [[noreturn]] void Refuse(const std::string& what, const std::string& cure = "") const;
 
   Model& model_;

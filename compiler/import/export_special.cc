@@ -1,4 +1,6 @@
 // Export nodes that are no operator of ATen: arithmetic on sizes, assertions, regions.
+#include <torch/csrc/jit/ir/constants.h>
+
 #include "compiler/import/export_graph.h"
 #include "plan/error.h"
 
@@ -17,6 +19,8 @@ static const std::unordered_map<std::string, const char*> kScalarFunctions = {
     {"_operator.truediv", "aten::div"},
     {"_operator.mod", "aten::remainder"},
     {"_operator.pow", "aten::pow"},
+    {"_operator.lshift", "aten::__lshift__"},
+    {"_operator.rshift", "aten::__rshift__"},
     {"_operator.gt", "aten::gt"},
     {"_operator.ge", "aten::ge"},
     {"_operator.lt", "aten::lt"},
@@ -45,6 +49,17 @@ static const std::unordered_map<std::string, const char*> kScalarFunctions = {
 
 static bool Starts(const std::string& text, const char* prefix) {
   return text.rfind(prefix, 0) == 0;
+}
+
+// `base` ** `exponent` of integers. TorchScript's own is a float: small powers are products, which
+// are exact.
+static Value* IntegerPower(torch::jit::Graph& graph, Value* base, Value* exponent) {
+  auto power = torch::jit::constant_as<int64_t>(exponent);
+  if (!power || *power < 1 || *power > 8)
+    return graph.insert(c10::Symbol::aten("Int"), {graph.insert(c10::aten::pow, {base, exponent})});
+  Value* out = base;
+  for (int64_t k = 1; k < *power; ++k) out = graph.insert(c10::aten::mul, {out, base});
+  return out;
 }
 
 // torch.vmap in an export with strict=False: switches around the operations of one sample.
@@ -94,7 +109,14 @@ bool ExportConverter::ConvertSpecial(const ExportJson& node, const ExportJson& g
     std::vector<torch::jit::NamedValue> arguments;
     for (const ExportJson& input : node.at("inputs"))
       arguments.emplace_back(Plain(input.at("arg")));
-    Value* out = model_.graph->insert(c10::Symbol::fromQualString(function->second), arguments);
+    const bool integer = node.at("outputs").at(0).contains("as_sym_int");
+    Value* out =
+        integer && target == "_operator.pow"
+            ? IntegerPower(*model_.graph, Plain(node["inputs"].at(0).at("arg")),
+                           Plain(node["inputs"].at(1).at("arg")))
+            : model_.graph->insert(c10::Symbol::fromQualString(function->second), arguments);
+    if (integer && out->type()->kind() == c10::TypeKind::FloatType)
+      out = model_.graph->insert(c10::Symbol::aten("Int"), {out});
     BindOutputs(node, graph, {out});
     return true;
   }

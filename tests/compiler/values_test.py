@@ -5,7 +5,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 from models_test import BATCH
-from support import CompilerTest, call, export, pipe_split, unittest
+from support import CompilerTest, call, export, load_file, pipe_split, unittest
 
 
 class Values(CompilerTest):
@@ -222,14 +222,124 @@ class Values(CompilerTest):
                 pipe_split()
                 return self.b[0](x)
 
-        model = Unused()
-        manifest, package = self.check(model, [torch.randn(3, 4)], modules=2)
-        held = [[w["name"] for w in m["held"]] for m in manifest["modules"]]
-        self.assertEqual(sorted(sum(held, [])), sorted(model.state_dict()))
-        self.assertIn("b.1.weight", held[1])
-        from safetensors.torch import load_file
-        self.same(load_file(package / "weights/module1.safetensors")["b.1.weight"],
-                  model.b[1].weight.detach(), "unused")
+        for strict in (False, True):
+            with self.subTest(strict=strict):
+                model = Unused()
+                manifest, package = self.check(model, [torch.randn(3, 4)], modules=2,
+                                               strict=strict)
+                held = [[w["name"] for w in m["held"]] for m in manifest["modules"]]
+                kinds = {w["name"]: w["kind"] for m in manifest["modules"] for w in m["held"]}
+                self.assertEqual(sorted(sum(held, [])), sorted(model.state_dict()))
+                self.assertIn("b.1.weight", held[1])
+                self.assertEqual((kinds["b.1.weight"], kinds["ids"]), ("parameter", "buffer"))
+                self.same(load_file(package / "weights/module1.safetensors")["b.1.weight"],
+                          model.b[1].weight.detach(), "unused")
+
+    def test_unused_names_of_one_weight(self):
+        class Tied(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.a, self.b, self.c = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
+                self.b.weight, self.c.bias = self.a.weight, self.b.bias
+
+            def forward(self, x):
+                return self.a(x)
+
+        model = Tied()
+        for strict in (False, True):
+            with self.subTest(strict=strict):
+                manifest, _ = self.check(model, [torch.randn(3, 4)], strict=strict)
+                self.assertEqual(sorted(manifest["tied"]),
+                                 [["a.weight", "b.weight"], ["b.bias", "c.bias"]])
+                held = [w["name"] for m in manifest["modules"] for w in m["held"]]
+                self.assertEqual(sorted(held), ["a.bias", "a.weight", "b.bias", "c.weight"])
+
+    def test_bools_where_a_number_is_taken(self):
+        """The results have Python's dtype: a bool leaves a mask a mask."""
+        two = torch.tensor([1, 0])
+        calls = {
+            "eq": lambda m, x: (m == False, x != True, torch.eq(x.bool(), True)),  # noqa: E712
+            "full": lambda m, x: (torch.full((2, 3), True), torch.full((2,), False, dtype=x.dtype)),
+            "like": lambda m, x: (torch.full_like(m, False), torch.full_like(x, True),
+                                  x.new_full((2,), True), m.new_full((2,), True)),
+            "where": lambda m, x: (torch.where(m, True, False), torch.where(m, x, True),
+                                   torch.where(m, False, x), torch.where(m, True, 2.5),
+                                   torch.where(m, m, True), torch.where(m, True, 3)),
+            "mul": lambda m, x: (x * True, m * True, two * True, m + True, True / x,
+                                 two / True, m.int() * False, 2 * True * x),
+            "and": lambda m, x: (m & True, m | True, m ^ True, two & True, True ^ m,
+                                 torch.bitwise_or(m, False), torch.bitwise_and(two, True)),
+            "fill": lambda m, x: (m.masked_fill(m, False), x.masked_fill(m, True),
+                                  m.clone().fill_(True), x.clone().fill_(True),
+                                  m.clone().masked_fill_(m, False), (x * 1).mul_(True)),
+            "index": lambda m, x: (m.index_fill(0, two, True), x.index_fill(1, two, False),
+                                   m.scatter(1, two[None], True), x.scatter(1, two[None], True)),
+            "pad": lambda m, x: (torch.nn.functional.pad(m, (1, 1), value=True),
+                                 torch.constant_pad_nd(x, (1, 0), True)),
+            "more": lambda m, x: (torch.add(m, m, alpha=True), two.add(two, alpha=True),
+                                  two.clamp(True), x.clamp(min=False, max=True), x ** True,
+                                  torch.tensor(True) | m, m < True,
+                                  torch.fmod(two, True), torch.rsub(x, True)),
+            "set": lambda m, x: m.clone().index_put((two,), torch.tensor(True)),
+        }
+
+        class Calls(nn.Module):
+            def __init__(self, body):
+                super().__init__()
+                self.a, self.body = nn.Linear(3, 3), body
+
+            def forward(self, m, x):
+                x = self.a(x)
+                out = self.body(m, x)
+                pipe_split()
+                return out, x + 1
+
+        m, x = torch.rand(2, 3) > 0.5, torch.randn(2, 3)
+        for name, body in calls.items():
+            with self.subTest(name):
+                self.check(Calls(body), [m, x], modules=2, tolerance=1e-6)
+
+    def test_a_comparison_of_sizes_as_a_number(self):
+        class Sizes(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.a = nn.Linear(3, 3)
+
+            def forward(self, x):
+                large = x.shape[0] > 4
+                x = self.a(x)
+                pipe_split()
+                return x * torch.sym_ite(large, 2, 1), x.detach().bool() * (x.shape[0] % 2 == 0)
+
+        batch = torch.export.Dim("batch", min=2, max=64)
+        self.check(Sizes(), [torch.randn(6, 3)], modules=2, dynamic=({0: batch},),
+                   run=([torch.randn(3, 3)], None), tolerance=1e-6)
+
+    def test_arithmetic_on_sizes(self):
+        calls = {
+            "power": lambda n: (torch.zeros(n ** 2), torch.ones(n ** 3, n ** 1), torch.ones(2 ** n)),
+            "shift": lambda n: (torch.zeros(n << 1), torch.ones(n >> 1)),
+            "divide": lambda n: (torch.zeros(n // 2), torch.zeros(-(-n // 2))),
+            "choose": lambda n: (torch.zeros(max(n, 5)), torch.zeros(min(n, 5))),
+            "float": lambda n: (torch.ones(2) * (n / 2) ** 2, torch.ones(2) * n ** -0.5),
+        }
+
+        class Sizes(nn.Module):
+            def __init__(self, body):
+                super().__init__()
+                self.a, self.body = nn.Linear(3, 3), body
+
+            def forward(self, x):
+                made = self.body(x.shape[0])
+                x = self.a(x)
+                pipe_split()
+                return x + sum(y.sum() for y in made), made
+
+        batch = torch.export.Dim("batch", min=4, max=12)
+        for name, body in calls.items():
+            with self.subTest(name):
+                self.check(Sizes(body), [torch.randn(6, 3)], modules=2, dynamic=({0: batch},),
+                           run=([torch.randn(4, 3)], None), tolerance=1e-6)
 
     def test_empty_modules_are_dropped(self):
         class Markers(nn.Module):

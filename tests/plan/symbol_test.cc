@@ -23,6 +23,7 @@ TEST(Symbol, EvaluatesAsPythonDoes) {
       {"CeilDiv(s0, 2)", 4},
       {"s0 - s77 - 1", 3},
       {"2**3**2", 512},
+      {"Pow(s0, 2) + PowByNatural(2, s77)", 57},
       {"((s0 - 1)//s77) + 1", 3},
   };
   for (const auto& [text, value] : cases) EXPECT_EQ(EvaluateSize(text, symbols), value) << text;
@@ -35,7 +36,7 @@ TEST(Symbol, Solves) {
   EXPECT_EQ(SolveSize("8*h", 0, symbols), Solved({"h", 0}));
   EXPECT_EQ(SolveSize("s0 - h", 3, symbols), Solved({"h", 4}));
   EXPECT_EQ(SolveSize("s0*(h + 2)", 21, symbols), Solved({"h", 1}));
-  for (const char* none : {"12", "s0", "h + w", "h**2", "h//2", "Mod(h, 4)", "h - h",
+  for (const char* none : {"12", "s0", "h + w", "h**2", "Pow(h, 2)", "h//2", "Mod(h, 4)", "h - h",
                            "Min(h, 2048)", "Mod(h, 2000)", "2*h +", "8//(h - 1)", "CleanDiv(h, 2)"})
     EXPECT_EQ(SolveSize(none, 4, symbols), Solved()) << none;
   EXPECT_THROW(SolveSize("2*h", 7, symbols), Error);
