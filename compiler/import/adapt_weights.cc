@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 
+#include "compiler/import/burned_dtypes.h"
 #include "plan/dtype.h"
 #include "plan/error.h"
 #include "plan/text.h"
@@ -76,6 +77,15 @@ Renaming BestRenaming(const std::vector<std::string>& model, const Checkpoint& c
   return best;
 }
 
+// The cure for weights that the model file describes and does not hold.
+std::string CureForAbsent(const std::vector<std::string>& stateless, const std::string& otherwise) {
+  if (stateless.empty()) return otherwise;
+  return (otherwise.empty() ? "" : otherwise + "\n  ") + "no state dict holds " +
+         Listed(stateless, 12) +
+         ": add their values to the file under these names, or export the model with them (not "
+         "under torch.device(\"meta\") or FakeTensorMode)";
+}
+
 // Makes weight `drop` another name of weight `keep`.
 void Merge(Model& model, size_t keep, size_t drop) {
   Value* from = model.weight_input(drop);
@@ -93,7 +103,8 @@ void Merge(Model& model, size_t keep, size_t drop) {
 
 std::vector<std::string> TakeWeights(Model& model, const std::string& path) {
   Checkpoint checkpoint = OpenCheckpoint(path);
-  std::vector<std::string> notes = checkpoint.warnings, wanted, missing, kept, unexpected;
+  std::vector<std::string> notes = checkpoint.warnings, wanted, missing, stateless, kept,
+                           unexpected;
   for (const Weight& weight : model.weights)
     if (weight.kind != "constant")
       wanted.insert(wanted.end(), weight.names.begin(), weight.names.end());
@@ -128,10 +139,12 @@ std::vector<std::string> TakeWeights(Model& model, const std::string& path) {
       if (!found) found = here;
     }
     if (!found) {
-      if (weight.absent)
+      if (weight.absent) {
         missing.push_back(weight.names[0]);
-      else if (weight.kind != "constant" && weight.persistent)
+        if (!weight.persistent) stateless.push_back(weight.names[0]);
+      } else if (weight.kind != "constant" && weight.persistent) {
         kept.push_back(weight.names[0]);
+      }
       continue;
     }
     const std::string where = path + ": \"" + found->name + "\"";
@@ -169,7 +182,9 @@ std::vector<std::string> TakeWeights(Model& model, const std::string& path) {
     if (!used.count(tensor.name)) unexpected.push_back(tensor.name);
   if (!missing.empty())
     throw Error(path, "lacks " + std::to_string(missing.size()) + " weights: " + Listed(missing),
-                unexpected.empty() ? "" : "it has, unexpected: " + Listed(unexpected));
+                CureForAbsent(stateless, unexpected.empty()
+                                             ? ""
+                                             : "it has, unexpected: " + Listed(unexpected)));
   if (used.empty() && !wanted.empty())
     throw Error(path, "has none of the model's weights: " + Listed(wanted, 12),
                 "it has, unexpected: " + Listed(unexpected, 12));
@@ -183,12 +198,15 @@ std::vector<std::string> TakeWeights(Model& model, const std::string& path) {
 }
 
 void RefuseAbsentWeights(const Model& model) {
-  std::vector<std::string> absent;
-  for (const Weight& weight : model.weights)
-    if (weight.absent) absent.push_back(weight.names[0]);
+  std::vector<std::string> absent, stateless;
+  for (const Weight& weight : model.weights) {
+    if (!weight.absent) continue;
+    absent.push_back(weight.names[0]);
+    if (!weight.persistent) stateless.push_back(weight.names[0]);
+  }
   if (absent.empty()) return;
   throw Error(model.file, "was exported without weights: " + Listed(absent),
-              "pass them with --weights FILE");
+              CureForAbsent(stateless, "pass them with --weights FILE"));
 }
 
 // In place, x.mul_(0.9) of 16 bits rounds the number to them first, which Python does not; a tensor
@@ -213,9 +231,17 @@ void CastWeights(Model& model, const std::string& name) {
   if (!at::isFloatingType(dtype))
     throw UsageError("--dtype " + name, "is no floating dtype",
                      "one of float64, float32, bfloat16, float16");
+  auto changes = [&](at::ScalarType own) { return at::isFloatingType(own) && own != dtype; };
+  std::set<at::ScalarType> changed;
+  for (const Weight& weight : model.weights)
+    if (weight.kind != "constant" && changes(weight.dtype)) changed.insert(weight.dtype);
+  for (size_t i = model.first_input(); i < model.graph->inputs().size(); ++i)
+    if (const ValueMeta* meta = model.MetaOf(model.graph->inputs()[i]);
+        meta && meta->expression.empty() && changes(meta->dtype))
+      changed.insert(meta->dtype);
+  FollowDtype(model, name, changed);
   for (Weight& weight : model.weights) {
-    if (weight.kind == "constant" || !at::isFloatingType(weight.dtype) || weight.dtype == dtype)
-      continue;
+    if (weight.kind == "constant" || !changes(weight.dtype)) continue;
     at::ScalarType stored = weight.stored.value_or(weight.dtype);
     weight.stored = stored;
     weight.dtype = dtype;
@@ -227,9 +253,7 @@ void CastWeights(Model& model, const std::string& name) {
   for (size_t i = model.first_input(); i < graph.inputs().size(); ++i) {
     Value* input = graph.inputs()[i];
     const ValueMeta* meta = model.MetaOf(input);
-    if (!meta || !meta->expression.empty() || !at::isFloatingType(meta->dtype) ||
-        meta->dtype == dtype)
-      continue;
+    if (!meta || !meta->expression.empty() || !changes(meta->dtype)) continue;
     torch::jit::Node* node =
         graph.insertNode(graph.create(c10::aten::to, {input, number, no, no, none}, 1));
     input->replaceAllUsesAfterNodeWith(node, node->output());

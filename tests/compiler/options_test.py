@@ -22,6 +22,12 @@ class Net(nn.Module):
         return self.head(x)
 
 
+class Casts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(8, 8), nn.Linear(8, 8)
+
+
 class Options(CompilerTest):
     def exported(self, model=None, meta=False):
         model = model or Net()
@@ -88,6 +94,37 @@ class Options(CompilerTest):
         self.assertIn('"layers.1.weight": is [4, 4], the model\'s "layers.1.weight" is [8, 8]',
                       self.compile(path, "--weights", self.at / "w.safetensors", code=1))
 
+    def test_values_that_no_state_dict_holds(self):
+        class Rotary(Net):
+            def __init__(self):
+                super().__init__()
+                self.register_buffer("inverse", 1 / torch.arange(1.0, 9.0), persistent=False)
+
+            def forward(self, idx):
+                return super().forward(idx) * self.inverse.sum()
+
+        model, idx = Rotary(), torch.randint(16, (3, 5))
+        state = {k: v.clone() for k, v in model.state_dict().items()}
+        save_file(state, self.at / "w.safetensors")
+        save_file(state | {"inverse": model.inverse.clone()}, self.at / "all.safetensors")
+        with torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True):
+            fake = torch.export.export(Rotary(), (torch.randint(16, (3, 5)),))
+        for kind in ("fake", "meta"):
+            with self.subTest(kind):
+                if kind == "fake":
+                    torch.export.save(fake, self.at / "model.pt2")
+                else:
+                    self.exported(Rotary(), meta=True)
+                text = self.compile(self.at / "model.pt2", code=1)
+                self.assertIn("was exported without weights", text)
+                self.assertIn("no state dict holds inverse: add their values to the file", text)
+                text = self.compile(self.at / "model.pt2", "--weights", self.at / "w.safetensors",
+                                    code=1)
+                self.assertIn("lacks 1 weights: inverse", text)
+                self.assertIn("no state dict holds inverse: add their values to the file", text)
+                self.compiled("--weights", self.at / "all.safetensors", "--split", "equal:2")
+                self.same(self.outputs(self.at / "model.pkg", idx), model(idx).detach(), kind)
+
     def test_profile_of_the_package_before(self):
         """Stays with the same modules, whatever their weights; goes with a note where they are others."""
         self.exported()
@@ -111,6 +148,78 @@ class Options(CompilerTest):
                   model.to(torch.bfloat16)(idx).detach(), "bfloat16")
         self.assertIn("is no floating dtype",
                       self.compile(self.at / "model.pt2", "--dtype", "int8", code=2))
+
+    def cast(self, model, *inputs, code=1, change=lambda program: program, strict=False):
+        program = change(torch.export.export(model, inputs, strict=strict))
+        torch.export.save(program, self.at / "model.pt2")
+        return self.compile(self.at / "model.pt2", "--dtype", "bfloat16", code=code)
+
+    def test_dtypes_that_a_recording_burned_in(self):
+        class Norm(Casts):
+            def forward(self, x):
+                dtype = x.dtype
+                y = self.a(x).to(torch.float32)
+                y = y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + 1e-6)
+                return self.b(y.to(dtype))
+
+        class UsedOn(Casts):
+            def forward(self, x):
+                y = self.a(x)
+                z = y.float()
+                return self.b(y) + z.exp().mean()
+
+        class Mask(Casts):
+            def forward(self, x):
+                return self.a(x) * (x > 0).to(x.dtype)
+
+        class Made(Casts):
+            def forward(self, x):
+                return self.b(self.a(x) + torch.arange(8, dtype=x.dtype))
+
+        class Function(Casts):
+            def forward(self, x):
+                return normed(self.a(x).float())
+
+        def normed(x):
+            return (x > 0).to(x.dtype)
+
+        x = torch.randn(3, 8)
+        for kind, line in ((Norm, "y = self.a(x).to(torch.float32)"), (Norm, "self.b(y.to(dtype))"),
+                           (UsedOn, "z = y.float()"), (Mask, "(x > 0).to(x.dtype)"),
+                           (Made, "dtype=x.dtype"), (Function, "(x")):
+            for strict in (False, True):
+                with self.subTest(line, strict=strict):
+                    text = self.cast(kind(), x, strict=strict)
+                    for part in ("--dtype bfloat16", "options_test.py:", line,
+                                 "model.to(torch.bfloat16)"):
+                        self.assertIn(part, text)
+        text = self.cast(Norm(), x, change=lambda program: program.run_decompositions({}))
+        self.assertIn("y = self.a(x).to(torch.float32)", text)
+        torch.jit.trace(Mask(), x).save(self.at / "model.pt")
+        text = self.compile(self.at / "model.pt", "--dtype", "bfloat16", code=1)
+        self.assertRegex(text, r"(?s)to, .*options_test\.py:\d+")
+
+    def test_dtypes_that_the_model_names_stay(self):
+        class Named(Casts):
+            def forward(self, x):
+                y = torch.softmax(self.a(x).float(), -1)
+                z = torch.arange(8, dtype=torch.float32)
+                mask = (x > 0).float()
+                return y, z * mask, self.b(x.to(x.device)), torch.softmax(x, -1, torch.float32)
+
+        model, x = Named(), torch.randn(3, 8)
+        _, package = self.cast(model, x, code=0)
+        found = self.run_modules(package, {"x": x})
+        for i, value in enumerate(model.to(torch.bfloat16)(x.to(torch.bfloat16))):
+            self.same(found[f"output.{i}"], value.detach(), f"output {i}")
+
+    def test_casts_of_autocast_stay(self):
+        class Region(Casts):
+            def forward(self, x):
+                with torch.autocast("cpu", dtype=torch.bfloat16):
+                    return torch.softmax(self.a(x), -1)
+
+        self.cast(Region(), torch.randn(3, 8), code=0)
 
     def test_op_library(self):
         library = next((BUILD / "tests").glob("libtest_ops.so"))

@@ -1,0 +1,111 @@
+#include "compiler/import/burned_dtypes.h"
+
+#include <torch/csrc/jit/ir/constants.h>
+
+#include <iterator>
+#include <map>
+#include <optional>
+#include <regex>
+
+#include "plan/error.h"
+#include "plan/text.h"
+
+namespace pipewright {
+
+using torch::jit::Node;
+using torch::jit::Value;
+
+namespace {
+
+// How many times a line of the model names the dtype itself; 0 where it speaks of a tensor's, too.
+long TimesNamed(const std::string& line, at::ScalarType dtype) {
+  static const std::map<at::ScalarType, std::string> kWords = {{at::kFloat, "float32|float"},
+                                                               {at::kDouble, "float64|double"},
+                                                               {at::kHalf, "float16|half"},
+                                                               {at::kBFloat16, "bfloat16"}};
+  auto words = kWords.find(dtype);
+  if (words == kWords.end()) return 0;
+  const std::regex named("(dtype\\s*=\\s*)?\\btorch\\.(" + words->second + ")\\b|\\.(" +
+                         words->second + ")\\(\\)");
+  static const std::regex kOther("dtype|type_as|\\.type\\(|\\.to\\(\\s*(?![^)]*device)[^)\\s]");
+  if (std::regex_search(std::regex_replace(line, named, ""), kOther)) return 0;
+  return std::distance(std::sregex_iterator(line.begin(), line.end(), named),
+                       std::sregex_iterator());
+}
+
+std::optional<at::ScalarType> RecordedDtype(const Model& model, const Value* value) {
+  const ValueMeta* meta = model.MetaOf(value);
+  if (meta) return meta->dtype;
+  if (value->node() == model.graph->param_node() && value->offset() < model.weights.size())
+    return model.weights[value->offset()].dtype;
+  return std::nullopt;
+}
+
+// The dtype that `node` has as a constant, an argument of its operator.
+std::optional<at::ScalarType> ConstantDtype(const Node* node, std::optional<int> index) {
+  if (!index) return std::nullopt;
+  auto value = torch::jit::toIValue(node->input(*index));
+  if (!value || !value->isInt()) return std::nullopt;
+  return static_cast<at::ScalarType>(value->toInt());
+}
+
+// Whether `dtype`, an argument of `node`, is certainly the model's own word. `on_line` operations
+// of the node's line have it: a line in which functions cast has more than it names.
+bool IsCertain(const Model& model, const Node* node, at::ScalarType dtype, long on_line) {
+  const std::string line = node->sourceRange().text().str();
+  // TorchScript keeps x.dtype as an operation, unless it was traced, which leaves no text.
+  if (model.meta.empty()) return !line.empty();
+  if (TimesNamed(line, dtype) < on_line) return false;
+  // Of a cast that changed nothing, the recording has one value for what it took and what it gave:
+  // several uses may be of both. Of one that is gone from the recording, there is no use.
+  return node->kind() != c10::aten::to || RecordedDtype(model, node->input(0)) != dtype ||
+         node->output()->uses().size() == 1;
+}
+
+}  // namespace
+
+void FollowDtype(Model& model, const std::string& dtype, const std::set<at::ScalarType>& changed) {
+  Value* none = nullptr;
+  std::vector<std::pair<Node*, at::ScalarType>> burned;
+  std::map<std::string, long> on_line;
+  for (Node* node : AllNodes(*model.graph)) {
+    const c10::FunctionSchema* schema = node->maybeSchema();
+    auto index = schema ? schema->argumentIndexWithName("dtype") : std::nullopt;
+    auto number = ConstantDtype(node, index);
+    if (!number || !changed.count(*number)) continue;
+    if (node->hasAttribute(c10::Symbol::attr("autocast"))) continue;
+    if (schema->overload_name() == "dtype_layout") {  // x.to(device)
+      if (!none) {
+        torch::jit::WithInsertPoint start(*model.graph->nodes().begin());
+        none = model.graph->insertConstant(c10::IValue());
+      }
+      node->replaceInput(*index, none);
+      continue;
+    }
+    burned.emplace_back(node, *number);
+    ++on_line[Origin(node)];
+  }
+  std::vector<std::string> unclear;
+  for (auto [node, number] : burned) {
+    if (IsCertain(model, node, number, on_line[Origin(node)])) continue;
+    const std::string line = node->sourceRange().text().str();
+    unclear.push_back(std::string(node->kind().toUnqualString()) + ", " + Origin(node) +
+                      (line.empty() ? "" : ": " + line));
+  }
+  if (unclear.empty()) return;
+  std::string list;
+  const size_t shown = std::min<size_t>(unclear.size(), 5);
+  for (size_t i = 0; i < shown; ++i) list += "\n    " + unclear[i];
+  if (shown < unclear.size()) list += "\n    and " + std::to_string(unclear.size() - shown) + " more";
+  std::string changing;
+  for (at::ScalarType one : changed) changing += (changing.empty() ? "" : " or ") + DtypeText(one);
+  throw Error(model.file + ": --dtype " + dtype,
+              "the model holds " + changing +
+                  " as a constant where it may have taken the dtype of a tensor (x.to(y.dtype)), or "
+                  "may use a tensor on as it was before the cast; a recording does not tell:" +
+                  list,
+              "leave --dtype out and record the model in that dtype: model.to(torch." + dtype +
+                  ") and inputs of it, before torch.export.export");
+}
+
+}  // namespace pipewright
