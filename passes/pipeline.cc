@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <functional>
 
+#include "passes/hand_on.h"
 #include "passes/isolate_writes.h"
 #include "passes/localize.h"
 #include "passes/name_writes.h"
@@ -55,8 +56,10 @@ std::vector<ModuleBody> RunPasses(Model& model, const PipelineOptions& options,
       {"transmit_shared", [&] { TransmitShared(model, assignment, options.shared); }},
       // Knows which module uses what.
       {"localize", [&] { Localize(model, assignment); }},
-      // Last, when every module has lists of its own.
+      // When every module has lists of its own.
       {"isolate_writes", [&] { IsolateWrites(model, assignment); }},
+      // Last, when every module has its uses: of lists, and of what it copies.
+      {"hand_on", [&] { HandOn(model, assignment); }},
   };
   std::string before;
   auto dump = [&](const std::string& name) {

@@ -1,0 +1,82 @@
+#include "passes/hand_on.h"
+
+#include <gtest/gtest.h>
+
+#include "passes/split.h"
+#include "tests/passes/model_text.h"
+
+namespace pipewright {
+namespace {
+
+// Module 0 makes %a, modules 1 and 2 are `middle` and `last`.
+std::string Handed(const std::string& middle, const std::string& last) {
+  Model model = ParseModel(R"IR(
+graph(%w : Tensor, %training : bool, %device : Device, %x : Tensor):
+  %zero : int = prim::Constant[value=0]()
+  %no : bool = prim::Constant[value=0]()
+  %none : NoneType = prim::Constant()
+  %a : Tensor = aten::mul(%x, %w)
+  pippy::_pipe_split()
+)IR" + middle + "  pippy::_pipe_split()\n" +
+                               last,
+                           {Parameter("w")});
+  Assignment assignment = AssignModules(model, {});
+  HandOn(model, assignment);
+  model.graph->lint();
+  return model.graph->toString(false);
+}
+
+bool Hands(const std::string& middle) {
+  const std::string text = Handed(middle, "  %d : Tensor = aten::add(%c, %a, %zero)\n  return (%d)\n");
+  const bool taken = text.find("aten::add(%c, %a_on, %") != std::string::npos;
+  EXPECT_EQ(taken, text.find("aten::alias(%a)") != std::string::npos) << text;
+  return taken;
+}
+
+TEST(HandOn, WhatAModuleUsesOnceIsTakenFromWhereItIsMade) {
+  EXPECT_FALSE(Hands("  %c : Tensor = aten::relu(%a)\n"));
+  EXPECT_FALSE(Hands("  %c : Tensor = aten::linear(%a, %w, %none)\n"));
+  EXPECT_FALSE(Hands("  %n : int = aten::size(%a, %zero)\n  %c : Tensor = aten::mul(%a, %n)\n"));
+  EXPECT_FALSE(Hands("  %b : Tensor = aten::detach(%a)\n  %c : Tensor = aten::mul(%a, %b)\n"));
+  EXPECT_FALSE(Hands("  %l : Tensor[] = prim::ListConstruct(%a, %x)\n"
+                     "  %c : Tensor = aten::cat(%l, %zero)\n"));
+  EXPECT_FALSE(Hands("  %b : Tensor = aten::contiguous(%a, %zero)\n"
+                     "  %c : Tensor = aten::relu(%b)\n"));
+}
+
+TEST(HandOn, WhatAModuleUsesTwiceGoesOnFromThere) {
+  EXPECT_TRUE(Hands("  %c : Tensor = aten::mul(%a, %a)\n"));
+  EXPECT_TRUE(Hands("  %b : Tensor = aten::relu(%a)\n  %c : Tensor = aten::mul(%a, %b)\n"));
+  EXPECT_TRUE(Hands("  %l : Tensor[] = prim::ListConstruct(%a, %a)\n"
+                    "  %c : Tensor = aten::cat(%l, %zero)\n"));
+  // Made of others, which use it twice; and perhaps what it is given itself.
+  EXPECT_TRUE(Hands("  %c : Tensor = aten::cosine_similarity(%a, %x, %zero)\n"));
+  EXPECT_TRUE(Hands("  %b : Tensor = aten::contiguous(%a, %zero)\n"
+                    "  %c : Tensor = aten::mul(%b, %b)\n"));
+  EXPECT_TRUE(Hands("  %c : Tensor = prim::If(%no)\n"
+                    "    block0():\n"
+                    "      %e : Tensor = aten::relu(%a)\n"
+                    "      -> (%e)\n"
+                    "    block1():\n"
+                    "      -> (%x)\n"));
+}
+
+TEST(HandOn, ItIsTheModulesLastOperation) {
+  EXPECT_LT(Handed("  %c : Tensor = aten::mul(%a, %a)\n",
+                   "  %d : Tensor = aten::add(%c, %a, %zero)\n  return (%d)\n")
+                .find("%c : Tensor"),
+            Handed("  %c : Tensor = aten::mul(%a, %a)\n",
+                   "  %d : Tensor = aten::add(%c, %a, %zero)\n  return (%d)\n")
+                .find("%a_on : Tensor"));
+}
+
+TEST(HandOn, AnOutputOfTheModelKeepsItsName) {
+  const std::string text = Handed("  %c : Tensor = aten::mul(%a, %a)\n",
+                                  "  %d : Tensor = aten::relu(%c)\n  return (%a, %d)\n");
+  EXPECT_NE(text.find("%a_on : Tensor = aten::mul(%x, %w)"), std::string::npos) << text;
+  EXPECT_NE(text.find("%a : Tensor = aten::alias(%a_on)"), std::string::npos) << text;
+  EXPECT_NE(text.find("return (%a, %d)"), std::string::npos) << text;
+}
+
+}  // namespace
+}  // namespace pipewright
