@@ -45,7 +45,7 @@ struct Model {
   // Scopes of nodes name submodules, from the outside in, a k-th further call as "path@k"; source
   // ranges name the line of the model. Value names are unique and are identifiers.
   std::shared_ptr<torch::jit::Graph> graph;
-  std::vector<Weight> weights;
+  std::vector<Weight> weights;  // parameters in the order of model.parameters()
   std::unordered_map<std::string, ValueMeta> meta;  // by value name
   std::map<std::string, std::pair<int64_t, int64_t>> symbols;
   bool in_training = true;                // a training flag was set when the model was exported

@@ -97,7 +97,10 @@ Json ToJson(const WeightInfo& weight) {
            {"kind", weight.kind},
            {"dtype", weight.dtype},
            {"shape", weight.shape}};
-  if (weight.kind == "parameter") out["requires_grad"] = weight.requires_grad;
+  if (weight.kind == "parameter") {
+    out["requires_grad"] = weight.requires_grad;
+    if (weight.place >= 0) out["place"] = weight.place;
+  }
   if (weight.kind == "buffer") {
     out["persistent"] = weight.persistent;
     out["replicas"] = "first";  // whose state files keep where a stage has replicas
@@ -108,7 +111,8 @@ Json ToJson(const WeightInfo& weight) {
 
 WeightInfo ReadWeight(const Reader& reader, const Json& in, const std::string& path) {
   CheckKeys(in,
-            {"name", "kind", "dtype", "shape", "requires_grad", "persistent", "replicas", "merge"},
+            {"name", "kind", "dtype", "shape", "requires_grad", "place", "persistent", "replicas",
+             "merge"},
             reader.file + ": " + path);
   WeightInfo weight;
   weight.name = reader.Get<std::string>(in, "name", path);
@@ -119,6 +123,7 @@ WeightInfo ReadWeight(const Reader& reader, const Json& in, const std::string& p
   weight.shape = reader.Get<std::vector<int64_t>>(in, "shape", path);
   if (weight.kind == "parameter")
     weight.requires_grad = reader.Get<bool>(in, "requires_grad", path);
+  if (in.contains("place")) weight.place = reader.Get<int>(in, "place", path);
   if (in.contains("replicas") && in["replicas"] != "first")
     reader.Fail(path + ".replicas",
                 in["replicas"].dump() + " is not \"first\", the replica whose buffers files keep");

@@ -32,6 +32,9 @@ struct WeightInfo {
   std::vector<int64_t> shape;
   bool requires_grad = false;  // parameters only: frozen ones are false
   bool persistent = true;      // buffers: part of the state dict
+  // Parameters: which of model.parameters() it is. -1: the package was compiled before this was
+  // written down.
+  int place = -1;
   // Buffers of a stage with replicas, where the job merges them: "updates" (running statistics:
   // what each microbatch adds, in the order of the microbatches), "sum" (of what the replicas
   // counted), "mean" (of the replicas, weighted by their microbatches), "none".

@@ -2,7 +2,10 @@
 
 #include <ATen/ATen.h>
 #include <ATen/ScalarOps.h>
+#include <ATen/native/ForeachUtils.h>
 
+#include <algorithm>
+#include <climits>
 #include <cmath>
 #include <cstring>
 
@@ -28,19 +31,26 @@ Updater::Updater(const Manifest& manifest, const OptimizerJob& optimizer,
       throw Error("optimizer.state_folder", e.what(), "name a folder of this host's own disk");
     }
   }
-  // In the order of the modules, each under its first holder.
-  std::map<std::string, int> seen;
-  for (size_t m = 0; m < manifest.modules.size(); ++m) {
+  // In the order of the model; where the package does not say it, of the modules.
+  std::map<std::string, size_t> index;  // into `order`
+  std::vector<std::pair<int, std::string>> order;
+  for (const ModuleInfo& module : manifest.modules) {
     names_.emplace_back();
-    for (size_t w = 0; w < manifest.modules[m].held.size(); ++w) {
-      const WeightInfo& info = manifest.modules[m].held[w];
+    for (const WeightInfo& info : module.held) {
       names_.back().push_back(NamesOf(manifest, info.name));
-      if (!info.requires_grad) continue;
-      int place = static_cast<int>(seen.size());
-      place_[{static_cast<int>(m), w}] =
-          seen.emplace(KeptName(manifest, info.name), place).first->second;
+      const std::string name = KeptName(manifest, info.name);
+      if (info.requires_grad && index.emplace(name, order.size()).second)
+        order.emplace_back(info.place < 0 ? INT_MAX : info.place, name);
     }
   }
+  std::stable_sort(order.begin(), order.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  for (size_t i = 0; i < order.size(); ++i) index[order[i].second] = i;
+  for (size_t m = 0; m < manifest.modules.size(); ++m)
+    for (size_t w = 0; w < manifest.modules[m].held.size(); ++w)
+      if (const WeightInfo& info = manifest.modules[m].held[w]; info.requires_grad)
+        place_[{static_cast<int>(m), w}] =
+            static_cast<int>(index.at(KeptName(manifest, info.name)));
 }
 
 void Updater::Hold(int module, const std::vector<at::Tensor>& weights) {
@@ -131,42 +141,59 @@ void Updater::Apply(Parameter& parameter, int64_t divisor) {
   Store(parameter);
 }
 
+// The norm of all gradients, from their own: {dtype of the gradient, its norm} in the order of the
+// parameters. To the bit torch.nn.utils.clip_grad_norm_'s, which puts the dtypes together first.
+static at::Tensor TotalNorm(const std::vector<std::pair<at::ScalarType, double>>& norms) {
+  if (norms.empty()) return at::zeros({});
+  at::native::nested_optional_tensorvec_t types(1);
+  for (const auto& [type, norm] : norms) types[0].emplace_back(at::empty({0}, type));
+  std::vector<at::Tensor> ordered;
+  for (const auto& [key, group] :
+       at::native::_group_tensors_by_first_tensors_device_and_dtype(types, /*with_indices=*/true))
+    for (size_t i : group.second)
+      ordered.push_back(at::scalar_tensor(norms[i].second, c10::toRealValueType(norms[i].first)));
+  return at::linalg_vector_norm(at::stack(ordered), 2);
+}
+
 // Each rank brings the norms of its parameters; all compute the total from all of them.
 StepOutcome Updater::Agree(Transport& transport) {
   struct Entry {
     int32_t place;
-    int32_t wide;  // of a gradient in float64
+    int16_t type;  // of the gradient
+    int16_t overflowed;
     double norm;
   };
   std::string mine;
   for (auto& [module, parameters] : modules_)
     for (Parameter& parameter : parameters) {
       if (!parameter.gradient.defined()) continue;
-      const at::Tensor gradient = parameter.gradient.is_complex()
-                                      ? at::view_as_real(parameter.gradient.resolve_conj())
-                                      : parameter.gradient;
-      const bool wide = gradient.scalar_type() == at::kDouble;
-      Entry entry{parameter.place, wide,
-                  at::linalg_vector_norm(gradient, 2, {}, false, wide ? at::kDouble : at::kFloat)
-                      .item<double>()};
+      const at::Tensor& gradient = parameter.gradient;
+      const at::ScalarType type = gradient.scalar_type();
+      Entry entry{parameter.place, static_cast<int16_t>(type), 0,
+                  at::linalg_vector_norm(gradient, 2).item<double>()};
+      // In 16 bits the norm may overflow where the gradient does not.
+      const bool wide = c10::elementSize(type) > 2;
+      entry.overflowed =
+          !std::isfinite(entry.norm) &&
+          (wide || !std::isfinite(at::linalg_vector_norm(gradient, 2, {}, false, at::kFloat)
+                                      .item<double>()));
       mine.append(reinterpret_cast<const char*>(&entry), sizeof entry);
     }
-  bool wide = false;
-  std::map<int, double> norms;
+  std::map<int, std::pair<at::ScalarType, double>> found;  // by place: a shared weight's once
+  bool overflowed = false;
   for (const std::string& bytes : transport.AllGather(mine))
     for (size_t at = 0; at < bytes.size(); at += sizeof(Entry)) {
       Entry entry;
       std::memcpy(&entry, bytes.data() + at, sizeof entry);
-      norms[entry.place] = entry.norm;
-      wide |= entry.wide != 0;
+      found[entry.place] = {static_cast<at::ScalarType>(entry.type), entry.norm};
+      overflowed |= entry.overflowed != 0;
     }
-  std::vector<double> values;
-  for (const auto& [place, norm] : norms) values.push_back(norm);
+  std::vector<std::pair<at::ScalarType, double>> norms;
+  for (const auto& [place, norm] : found) norms.push_back(norm);
+  const at::Tensor total = TotalNorm(norms);
   StepOutcome outcome;
-  // As torch.nn.utils.clip_grad_norm_ has it.
-  at::Tensor total = at::linalg_vector_norm(at::tensor(values, wide ? at::kDouble : at::kFloat), 2);
   outcome.norm = total.item<double>();
-  outcome.skipped = scale_job_.used && !std::isfinite(outcome.norm);
+  outcome.skipped = scale_job_.used && overflowed;
   if (outcome.skipped || job_.clip_norm == 0) return outcome;
   at::Tensor factor = total.add(1e-6).reciprocal().mul(job_.clip_norm).clamp_max(1.0);
   for (auto& [module, parameters] : modules_)

@@ -72,6 +72,9 @@ Manifest MakeManifest(const Model& model, const std::vector<ModuleBody>& bodies)
     add(model.graph->inputs()[i], -1);
     manifest.inputs.push_back(ids.at(model.graph->inputs()[i]));
   }
+  std::map<size_t, size_t> places;  // among the model's parameters, by weight
+  for (size_t i = 0; i < model.weights.size(); ++i)
+    if (model.weights[i].kind == "parameter") places.emplace(i, places.size());
   std::map<size_t, SharedWeight> holders;
   for (size_t m = 0; m < bodies.size(); ++m) {
     const ModuleBody& body = bodies[m];
@@ -94,7 +97,9 @@ Manifest MakeManifest(const Model& model, const std::vector<ModuleBody>& bodies)
         const Weight& weight = model.weights[index];
         if ((weight.kind == "parameter") != parameters) continue;
         info.held.push_back({held, weight.kind, DtypeText(weight.dtype), weight.shape,
-                             weight.requires_grad, weight.persistent, MergeRule(model, index)});
+                             weight.requires_grad, weight.persistent,
+                             parameters ? static_cast<int>(places.at(index)) : -1,
+                             MergeRule(model, index)});
       }
     }
     for (const auto& [index, held] : body.weights)

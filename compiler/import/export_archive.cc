@@ -81,6 +81,19 @@ bool SameTensor(const Weight& a, const Weight& b) {
          a.shape == b.shape && a.strides == b.strides && a.storage_offset == b.storage_offset;
 }
 
+// Where each name stands in a table of weights, which is in the order of the state dict.
+std::map<std::string, size_t> PlacesIn(const std::string& table) {
+  std::map<std::string, size_t> places;
+  // What has been read is sorted by name.
+  auto note = [&](int depth, ExportJson::parse_event_t event, ExportJson& parsed) {
+    if (depth == 2 && event == ExportJson::parse_event_t::key)
+      places.emplace(parsed.get<std::string>(), places.size());
+    return true;
+  };
+  const ExportJson whole = ExportJson::parse(table, note, /*allow_exceptions=*/false);
+  return whole.is_discarded() ? std::map<std::string, size_t>() : places;
+}
+
 // The weights of the signature, one for each tensor: `index_of` maps argument names to them.
 void ReadWeights(const Archive& archive, const ExportJson& signature, Model& model,
                  std::map<std::string, size_t>& index_of) {
@@ -94,10 +107,40 @@ void ReadWeights(const Archive& archive, const ExportJson& signature, Model& mod
     tables[t] = ReadRecord(archive, record).at("config");
   }
   std::map<uint64_t, std::vector<size_t>> at_offset;
+  struct Spec {
+    std::string name, kind;  // as the signature says
+    bool persistent = false;
+    std::string argument;  // empty: forward does not use it
+  };
+  std::vector<Spec> specs;
   std::set<std::string> known;
-  // The index of the weight of that name; `kind` is the signature's.
-  auto add = [&](const std::string& name, const std::string& kind, bool persistent) {
-    known.insert(name);
+  for (const ExportJson& spec : signature.at("input_specs")) {
+    const std::string kind = spec.begin().key();
+    const ExportJson& content = spec.begin().value();
+    const char* key = kind == "parameter"         ? "parameter_name"
+                      : kind == "buffer"          ? "buffer_name"
+                      : kind == "tensor_constant" ? "tensor_constant_name"
+                                                  : nullptr;
+    if (!key) continue;
+    const bool persistent =
+        kind == "buffer" ? content.value("persistent", true) : kind == "parameter";
+    specs.push_back({content.at(key).get<std::string>(), kind, persistent,
+                     content.at("arg").at("name").get<std::string>()});
+    known.insert(specs.back().name);
+  }
+  // With strict=True the signature has what forward uses alone; the table, the whole state dict.
+  for (const auto& [name, entry] : tables[0].items())
+    if (!known.count(name))
+      specs.push_back({name, entry.value("is_param", false) ? "parameter" : "buffer", true, ""});
+  // Strict exports list them in the order of their first use; the model's own is the table's.
+  const std::map<std::string, size_t> places = PlacesIn(archive.Read(folders[0] + names[0]));
+  auto place_of = [&](const Spec& spec) {
+    auto place = places.find(spec.name);
+    return place == places.end() ? places.size() : place->second;
+  };
+  std::stable_sort(specs.begin(), specs.end(),
+                   [&](const Spec& a, const Spec& b) { return place_of(a) < place_of(b); });
+  for (const auto& [name, kind, persistent, argument] : specs) {
     int table = tables[0].contains(name) ? 0 : 1;
     Weight weight = ReadWeight(archive, tables[table], folders[table], name);
     weight.kind = kind == "tensor_constant" ? "constant" : kind;
@@ -117,25 +160,8 @@ void ReadWeights(const Archive& archive, const ExportJson& signature, Model& mod
       }
       model.weights[index].persistent |= weight.persistent;
     }
-    return index;
-  };
-  for (const ExportJson& spec : signature.at("input_specs")) {
-    const std::string kind = spec.begin().key();
-    const ExportJson& content = spec.begin().value();
-    const char* key = kind == "parameter"         ? "parameter_name"
-                      : kind == "buffer"          ? "buffer_name"
-                      : kind == "tensor_constant" ? "tensor_constant_name"
-                                                  : nullptr;
-    if (!key) continue;
-    const bool persistent =
-        kind == "buffer" ? content.value("persistent", true) : kind == "parameter";
-    index_of[content.at("arg").at("name").get<std::string>()] =
-        add(content.at(key).get<std::string>(), kind, persistent);
+    if (!argument.empty()) index_of[argument] = index;
   }
-  // With strict=True the signature has what forward uses alone; the table, the whole state dict.
-  for (const auto& [name, entry] : tables[0].items())
-    if (!known.count(name))
-      add(name, entry.value("is_param", false) ? "parameter" : "buffer", /*persistent=*/true);
 }
 
 void CheckVersion(const ExportJson& program, const std::string& path) {

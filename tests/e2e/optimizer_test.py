@@ -92,7 +92,7 @@ class Optimizers(Case):
             "step 1, rank 0, stage 0: the loss does not depend on any trainable weight")
 
     def test_clipping_agrees_on_every_rank(self):
-        """PyTorch adds the squares of the norms in another order. A tied weight counts once."""
+        """A tied weight counts once, and its gradients are summed in another order than PyTorch's."""
         job = token_job(steps=STEPS, optimizer={**SGD, "clip_norm": 0.5})
         for name, confs in (("untied", ((1, False), (3, True), (4, False))),
                             ("tied", ((1, False), (3, False)))):
@@ -106,9 +106,49 @@ class Optimizers(Case):
             model = copy.deepcopy(self.models[name])
             theirs = self.train_pytorch(model, job)
             kept = [n for n, _ in model.named_parameters()]
+            if name == "untied":
+                self.assert_same_run(runs[0], theirs)
             self.assert_close_tensors(runs[0].weights, {n: theirs.weights[n] for n in kept}, 1e-5)
             total = sum(theirs.gradients[n].double().square().sum() for n in kept).sqrt().item()
             self.assertAlmostEqual(total, 0.5, delta=1e-5)
+
+    def test_clipping_sums_norms_in_the_order_of_the_models_parameters(self):
+        """40 parameters, used in another order, in one dtype and in two."""
+        class Shuffled(torch.nn.Module):
+            def __init__(self, low):
+                super().__init__()
+                self.layers = torch.nn.ModuleList(torch.nn.Linear(12, 12) for _ in range(20))
+                for i, layer in enumerate(self.layers):
+                    torch.nn.init.normal_(layer.weight, std=0.1 + 0.02 * i)
+                for layer in self.layers[5:12] if low else []:
+                    layer.bfloat16()
+
+            def forward(self, x):
+                for i in range(20):
+                    layer = self.layers[(7 * i + 3) % 20]
+                    x = torch.tanh(layer(x.to(layer.weight.dtype))).float() + x
+                return x
+
+        torch.manual_seed(4)
+        rows = {"x": torch.randn(96, 12), "y": torch.randn(96, 12)}
+        save_file(rows, self.path("wide.safetensors"))
+        batch = torch.export.Dim("batch", min=1, max=64)
+        for low in (False, True):
+            model = Shuffled(low).train()
+            example = rows["x"][:2]
+            for strict in (False, True):
+                torch.export.save(torch.export.export(
+                    model, (example,), dynamic_shapes=({0: batch},), strict=strict),
+                    self.path(f"strict{strict}.pt2"))
+            torch.jit.trace(model, example).save(self.path("traced.pt"))
+            job = token_job(steps=STEPS, loss="mse", microbatch_size=4, data={
+                "tensors": "wide.safetensors", "inputs": {"x": "x"}, "target": "y"},
+                optimizer={**SGD, "clip_norm": 0.05})
+            theirs = self.train_pytorch(copy.deepcopy(model), job)
+            ours = {**job, "optimizer": {**job["optimizer"], "master_weights": False}}
+            for file, ranks in (("strictFalse.pt2", 3), ("strictTrue.pt2", 2), ("traced.pt", 1)):
+                package = self.compile(file, "wide.pkg", "--split", "equal:3", "--ranks", ranks)
+                self.assert_same_run(self.train(package, ours, ranks, False), theirs, f"{file}, {low}: ")
 
     def test_clipping_in_double(self):
         torch.manual_seed(1)
@@ -121,7 +161,7 @@ class Optimizers(Case):
             "tensors": "double.safetensors", "inputs": {"input": "x"}, "target": "y"})
         ours = self.train(package, job, 2, False)
         theirs = self.train_pytorch(model, job)
-        self.assert_close_tensors(ours.weights, theirs.weights, 1e-14)
+        self.assert_same_tensors(ours.weights, theirs.weights)
 
     def test_complex_parameters(self):
         """All but SGD take the two parts of a complex number for two parameters."""
