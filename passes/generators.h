@@ -5,7 +5,12 @@
 #include <cstdint>
 #include <map>
 
+#include "passes/random_ops.h"
+
 namespace pipewright {
+
+// What is drawn for `key` in one place, told apart by `id`, begins with this.
+uint64_t SeedOf(const RandomKey& key, int64_t id);
 
 // The generator of the operation `id` for CurrentRandomKey().
 at::Generator MakeGenerator(c10::Device device, int64_t id);

@@ -9,6 +9,13 @@
 
 namespace pipewright {
 
+std::string LineOfCode() {
+  for (const torch::jit::StackEntry& entry : torch::jit::currentCallstack())
+    if (auto place = entry.range.file_line_col())
+      return std::get<0>(*place) + ":" + std::to_string(std::get<1>(*place));
+  return "";
+}
+
 namespace {
 
 struct Reshape {
@@ -17,13 +24,6 @@ struct Reshape {
 };
 
 thread_local std::vector<Reshape> t_reshapes;
-
-std::string LineOfCode() {
-  for (const torch::jit::StackEntry& entry : torch::jit::currentCallstack())
-    if (auto place = entry.range.file_line_col())
-      return std::get<0>(*place) + ":" + std::to_string(std::get<1>(*place));
-  return "";
-}
 
 std::unique_ptr<at::ObserverContext> Record(const at::RecordFunction& call) {
   const std::string name = call.name();

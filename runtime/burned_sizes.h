@@ -16,4 +16,7 @@ namespace pipewright {
 std::string FindBurnedSizes(const std::string& package, const Manifest& manifest,
                             const std::vector<TensorSpec>& inputs);
 
+// Where in a module's code the calling thread is: FILE:LINE; "": nowhere.
+std::string LineOfCode();
+
 }  // namespace pipewright

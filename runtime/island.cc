@@ -6,6 +6,7 @@
 
 #include "runtime/exec/clock.h"
 #include "runtime/recorded/choice.h"
+#include "runtime/recorded/spot_check.h"
 #include "runtime/run_backward.h"
 #include "runtime/saved_buffers.h"
 
@@ -59,22 +60,10 @@ static std::vector<c10::IValue> ForwardByLists(const LoadedModule& module,
   return outputs;
 }
 
-std::vector<c10::IValue> ForwardIsland(const LoadedModule& module, std::vector<c10::IValue> inputs,
-                                       const std::vector<bool>& wanted, Kept* kept) {
+std::vector<c10::IValue> ForwardByAutograd(const LoadedModule& module,
+                                           std::vector<c10::IValue> inputs,
+                                           const std::vector<bool>& wanted, Kept* kept) {
   at::AutoGradMode mode(kept != nullptr);
-  if (kept && module.recorded) {
-    kept->body = BodyFor(*module.recorded, inputs, wanted);
-    if (kept->body && IsReady(module, kept->body, inputs)) {
-      try {
-        return ForwardByLists(module, inputs, *kept);
-      } catch (const std::exception&) {
-        // Autograd's body says what is wrong, and where in the code.
-        Undo(module, *kept->run);
-        kept->run.reset();
-        kept->outputs.clear();
-      }
-    }
-  }
   if (kept) {
     kept->inputs.resize(inputs.size());
     for (size_t i = 0; i < inputs.size(); ++i) {
@@ -99,6 +88,34 @@ std::vector<c10::IValue> ForwardIsland(const LoadedModule& module, std::vector<c
   return outputs;
 }
 
+std::vector<c10::IValue> ForwardIsland(const LoadedModule& module, std::vector<c10::IValue> inputs,
+                                       const std::vector<bool>& wanted, Kept* kept) {
+  if (kept && module.recorded) {
+    at::AutoGradMode mode(true);
+    kept->body = BodyFor(*module.recorded, inputs, wanted);
+    if (kept->body && IsReady(module, kept->body, inputs)) {
+      std::shared_ptr<SpotCheck> check;
+      if (module.recorded->spot_checks && IsSpotChecked(CurrentRandomKey(), module.index))
+        check = BeginSpotCheck(module, inputs, *kept->body);
+      std::vector<c10::IValue> outputs;
+      try {
+        outputs = ForwardByLists(module, inputs, *kept);
+      } catch (const std::exception&) {
+        // Autograd's body says what is wrong, and where in the code.
+        Undo(module, *kept->run);
+        kept->run.reset();
+        kept->outputs.clear();
+      }
+      if (kept->run && check) CheckForward(module, *check, *kept->body, outputs);
+      if (kept->run) {
+        kept->run->check = std::move(check);
+        return outputs;
+      }
+    }
+  }
+  return ForwardByAutograd(module, std::move(inputs), wanted, kept);
+}
+
 // The gradients do not fit the lists: forward again, by autograd, from now on for all.
 static void RunByAutograd(const LoadedModule& module, Kept& kept) {
   RefuseLists(*kept.body, "gradients come in several forms");
@@ -116,9 +133,15 @@ ModuleGradients BackwardIsland(const LoadedModule& module, Kept kept, Tensors gr
   if (kept.run && !GradientsFit(*kept.body, gradients)) RunByAutograd(module, kept);
   if (kept.run) {
     kept.outputs.clear();
-    ModuleGradients found;
+    const std::shared_ptr<SpotCheck> check = kept.run->check;
+    ModuleGradients found, expected;
+    if (check) expected = BackwardOfCheck(module, *check, gradients);
     std::tie(found.inputs, found.weights) =
         BackwardRecorded(module, std::move(*kept.run), std::move(gradients));
+    if (check) {
+      CheckGradients(module, *check, *kept.body, "input", found.inputs, expected.inputs);
+      CheckGradients(module, *check, *kept.body, "weight", found.weights, expected.weights);
+    }
     return found;
   }
   if (kept.body) NoteGradients(*kept.body, kept.outputs, gradients);
@@ -142,7 +165,15 @@ Tensors InputGradientsOf(const LoadedModule& module, Kept kept, Tensors gradient
   if (kept.run) {
     kept.outputs.clear();
     tail.run = std::move(kept.run);
-    return InputGradientsRecorded(module, *tail.run, std::move(gradients));
+    const std::shared_ptr<SpotCheck>& check = tail.run->check;
+    ModuleGradients expected;
+    if (check) expected = BackwardOfCheck(module, *check, gradients);
+    Tensors found = InputGradientsRecorded(module, *tail.run, std::move(gradients));
+    if (check) {
+      CheckGradients(module, *check, *kept.body, "input", found, expected.inputs);
+      check->of_weights = std::move(expected.weights);
+    }
+    return found;
   }
   if (kept.body) NoteGradients(*kept.body, kept.outputs, gradients);
   auto [roots, root_gradients] = Roots(kept, gradients);
@@ -156,7 +187,13 @@ Tensors InputGradientsOf(const LoadedModule& module, Kept kept, Tensors gradient
 }
 
 Tensors WeightGradientsOf(const LoadedModule& module, WeightTail tail) {
-  if (tail.run) return WeightGradientsRecorded(module, std::move(*tail.run));
+  if (tail.run) {
+    const std::shared_ptr<SpotCheck> check = tail.run->check;
+    const std::shared_ptr<RecordedBody> body = tail.run->body;
+    Tensors found = WeightGradientsRecorded(module, std::move(*tail.run));
+    if (check) CheckGradients(module, *check, *body, "weight", found, check->of_weights);
+    return found;
+  }
   Tensors found = WeightGradients(std::move(tail), Pick(module.weights, IsTrained));
   size_t next = 0;
   return Spread(module.weights, found, next, IsTrained);

@@ -33,6 +33,11 @@ struct ModuleGradients {
 std::vector<c10::IValue> ForwardIsland(const LoadedModule& module, std::vector<c10::IValue> inputs,
                                        const std::vector<bool>& wanted, Kept* kept);
 
+// The same by autograd's body; its backward is, too.
+std::vector<c10::IValue> ForwardByAutograd(const LoadedModule& module,
+                                           std::vector<c10::IValue> inputs,
+                                           const std::vector<bool>& wanted, Kept* kept);
+
 // `gradients` of the outputs, undefined where there is none. All three consume what they are given.
 ModuleGradients BackwardIsland(const LoadedModule& module, Kept kept, Tensors gradients);  // B
 Tensors InputGradientsOf(const LoadedModule& module, Kept kept, Tensors gradients,

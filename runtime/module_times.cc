@@ -65,6 +65,7 @@ static void Settle(const LoadedModule& module, const std::vector<c10::IValue>& i
                    const Wishes& wishes, double seconds) {
   if (!module.recorded) return;
   module.recorded->now = true;
+  module.recorded->spot_checks = false;  // all runs here are of the same microbatch
   const double begin = Now();
   for (int run = 0; run < kMostRunsToChoose && !StateOf(module).settled; ++run) {
     if (seconds > 0 && Now() - begin > std::max(seconds, 1.0)) break;

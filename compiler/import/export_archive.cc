@@ -1,5 +1,6 @@
 // .pt2 archives of torch.export.save.
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "compiler/import/archive.h"

@@ -31,10 +31,15 @@ static thread_local std::map<uint64_t, int64_t>* t_noted = nullptr;
 
 void NoteGenerators(std::map<uint64_t, int64_t>* ids) { t_noted = ids; }
 
-at::Generator MakeGenerator(c10::Device device, int64_t id) {
-  uint64_t seed = Mix(t_key.seed);
-  for (uint64_t part : {t_key.step, t_key.microbatch, static_cast<uint64_t>(id)})
+uint64_t SeedOf(const RandomKey& key, int64_t id) {
+  uint64_t seed = Mix(key.seed);
+  for (uint64_t part : {key.step, key.microbatch, static_cast<uint64_t>(id)})
     seed = Mix(seed ^ part);
+  return seed;
+}
+
+at::Generator MakeGenerator(c10::Device device, int64_t id) {
+  const uint64_t seed = SeedOf(t_key, id);
   if (t_noted) (*t_noted)[seed] = id;
   if (device.is_cpu()) return at::make_generator<at::CPUGeneratorImpl>(seed);
   at::Generator generator = at::globalContext().defaultGenerator(device).clone();

@@ -13,6 +13,7 @@
 namespace pipewright {
 
 struct LoadedModule;
+struct SpotCheck;  // spot_check.h
 
 // What is known of a module on inputs of one signature.
 struct RecordedBody {
@@ -27,6 +28,10 @@ struct RecordedBody {
   double forward_seconds = 0;  // the shortest of them
   bool gradients_known = false;
   int checks = 0;
+  // What they compare on is made of: the recorded inputs, and values of inputs of whole numbers
+  // (NoteValues). The inputs stay while lists are compared, or may be again.
+  std::vector<c10::IValue> recorded;
+  Tensors seen;
   double eager_seconds = 0, list_seconds = 0;  // F and B in the checks; the shortest
   std::unique_ptr<RecordedGraph> graph;
 };
@@ -40,6 +45,7 @@ struct RecordedBodies {
   bool always = false;    // recorded at once, and used where they are slower, too
   bool now = false;       // recorded without waiting for others that are under way
   bool tells = false;     // what is chosen, on stderr
+  bool spot_checks = true;  // spot_check.h
   int64_t forwards = 0;   // for backward
   int64_t recorded = 0;   // signatures
   uint64_t step = ~0ull;  // of the newest forward
@@ -53,6 +59,7 @@ struct RecordedRun {
   std::vector<c10::IValue> given;
   Tensors buffers;
   RandomKey key;
+  std::shared_ptr<SpotCheck> check;  // null: most often
 };
 
 // The body for these inputs; made where there is none. Null: there can be none.

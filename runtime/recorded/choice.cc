@@ -8,6 +8,7 @@
 #include "runtime/module.h"
 #include "runtime/recorded/compare.h"
 #include "runtime/recorded/operators.h"
+#include "runtime/recorded/other_inputs.h"
 
 namespace pipewright {
 
@@ -65,6 +66,35 @@ void Choose(RecordedBody& body, bool always, int most) {
     RefuseLists(body, "lists are no faster");
 }
 
+// Of a body whose owners are `owners`: lists that were used may still be under way elsewhere.
+void Drop(const std::shared_ptr<RecordedBody>& body, long owners) {
+  body->recorded.clear();
+  if (body.use_count() <= owners) body->graph.reset();
+}
+
+// Lists hold for one value of an input of whole numbers as long as it has had one only: that was
+// recorded. They are compared again when there are several.
+void LookAtValues(RecordedBody& body, const std::vector<c10::IValue>& inputs) {
+  try {
+    if (!NoteValues(inputs, body.seen)) return;
+  } catch (const std::exception&) {
+    return RefuseLists(body, "whole numbers of a rare type");
+  }
+  body.checks = 0;
+  if (body.state == RecordedBody::State::kUsed) body.state = RecordedBody::State::kChecked;
+}
+
+std::string CompareOnOthers(const LoadedModule& module,
+                            const std::shared_ptr<RecordedBody>& body) {
+  try {
+    // Whoever owns the memory of the recorded inputs may use it again.
+    if (body->checks == 0) body->recorded = CopyInForm(body->recorded);
+    return Compare(module, body, OtherInputs(body->recorded, body->seen, body->checks));
+  } catch (const std::exception&) {
+    return "no other inputs can be made";
+  }
+}
+
 }  // namespace
 
 std::optional<BodyChoice> BodyAskedFor(std::optional<BodyChoice> of_job) {
@@ -119,6 +149,7 @@ bool IsReady(const LoadedModule& module, const std::shared_ptr<RecordedBody>& wa
   const bool first_of_step = step != bodies.step;
   bodies.step = step;
   ++bodies.forwards;
+  if (body.state != State::kRefused) LookAtValues(body, inputs);
   if (body.state == State::kUsed) return true;
   if (body.state == State::kRefused || !body.gradients_known) return false;
   if (body.forwards < (bodies.always ? 1 : kWatched)) return false;
@@ -132,10 +163,11 @@ bool IsReady(const LoadedModule& module, const std::shared_ptr<RecordedBody>& wa
     ++bodies.recorded;
     const std::string why = Record(module, body, inputs);
     body.state = State::kChecked;
+    body.recorded = inputs;
     if (!why.empty()) RefuseLists(body, why);
   }
   if (body.state == State::kChecked) {
-    const std::string why = Compare(module, watched, inputs);
+    const std::string why = CompareOnOthers(module, watched);
     if (!why.empty())
       RefuseLists(body, why);
     else if (++body.checks >= kChecks)
@@ -143,8 +175,8 @@ bool IsReady(const LoadedModule& module, const std::shared_ptr<RecordedBody>& wa
     // Three more cost about as much as to record.
     if (body.checks > kChecks && (body.checks - kChecks) % 3 == 0) ++bodies.recorded;
   }
-  // Nothing is under way in lists that were never used.
-  if (body.state == State::kRefused) body.graph.reset();
+  if (body.state == State::kRefused) Drop(watched, 2);  // the module, and who asks
+  if (body.state == State::kUsed && !HasOneValue(body.seen)) body.recorded.clear();
   // Others than the first signature are not told.
   if (body.state != State::kChecked && bodies.tells) {
     bodies.tells = false;
@@ -166,7 +198,7 @@ void ChooseNow(RecordedBodies& bodies) {
       Choose(*body, bodies.always, body->checks);
     else
       RefuseLists(*body, "too few microbatches");
-    if (body->state == RecordedBody::State::kRefused) body->graph.reset();
+    if (body->state == RecordedBody::State::kRefused) Drop(body, 1);
   }
 }
 

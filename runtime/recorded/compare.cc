@@ -16,34 +16,20 @@ namespace pipewright {
 
 namespace {
 
-// The generator of those who name none, as it was.
-class SavedGenerator {
- public:
-  ~SavedGenerator() { generator_.set_state(state_); }
-
- private:
-  at::Generator generator_ = at::globalContext().defaultGenerator(at::kCPU);
-  at::Tensor state_ = generator_.get_state();
-};
+// What comes after it may depend on how it lies in memory.
+bool IsAlikeInMemory(const at::Tensor& a, const at::Tensor& b) {
+  return a.strides() == b.strides() && a.is_conj() == b.is_conj() && a.is_neg() == b.is_neg() &&
+         a.unsafeGetTensorImpl()->is_wrapped_number() ==
+             b.unsafeGetTensorImpl()->is_wrapped_number();
+}
 
 bool SameBits(const at::Tensor& a, const at::Tensor& b) {
   if (a.defined() != b.defined()) return false;
   if (!a.defined()) return true;
-  // What comes after it may depend on how it lies in memory.
-  if (a.sizes() != b.sizes() || a.strides() != b.strides() || a.scalar_type() != b.scalar_type() ||
-      a.is_conj() != b.is_conj() || a.is_neg() != b.is_neg() ||
-      a.unsafeGetTensorImpl()->is_wrapped_number() != b.unsafeGetTensorImpl()->is_wrapped_number())
-    return false;
+  if (a.sizes() != b.sizes() || a.scalar_type() != b.scalar_type()) return false;
   at::NoGradGuard no_grad;
   const at::Tensor x = a.contiguous(), y = b.contiguous();
   return x.nbytes() == 0 || std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0;
-}
-
-std::string Difference(const Tensors& a, const Tensors& b, const std::string& what) {
-  if (a.size() != b.size()) return "other " + what;
-  for (size_t i = 0; i < a.size(); ++i)
-    if (!SameBits(a[i], b[i])) return "other bits in " + what + " " + std::to_string(i);
-  return "";
 }
 
 // They are copied for each microbatch.
@@ -97,7 +83,91 @@ struct Eager {
   }
 };
 
+// Runs autograd's body below `trace`; fills what `graph` says of outputs and gradients. Throws what
+// the body throws, and where the trace refuses.
+void Trace(const LoadedModule& module, const std::vector<bool>& wanted,
+           const std::vector<c10::IValue>& inputs, const Tensors& gradients, RecordedGraph& graph,
+           Recording& trace) {
+  Eager eager(module, wanted, inputs);
+  for (const c10::IValue& input : eager.inputs)
+    trace.Input(input.isTensor() ? input.toTensor() : at::Tensor());
+  for (const at::Tensor& gradient : gradients) trace.Input(gradient);
+  for (size_t w = 0; w < module.weights.size(); ++w)
+    trace.Weight(static_cast<int>(w), module.weights[w]);
+  for (const c10::IValue& constant : module.code->constant_table())
+    if (constant.isTensor()) trace.Constant(constant.toTensor());
+  if (!trace.refusal().empty()) return;
+  trace.Record(false, [&] { eager.Forward(module); });
+  for (const c10::IValue& output : eager.outputs) {
+    graph.gives_gradient.push_back(output.isTensor() && output.toTensor().requires_grad());
+    if (output.isTensor()) {
+      graph.output.push_back(trace.Find(output.toTensor()));
+    } else {
+      if (!HoldsNoTensor(output)) trace.Refuse("an output that is neither a tensor nor a number");
+      graph.output.emplace_back();
+      graph.output.back().constant = output;
+    }
+  }
+  trace.Record(true, [&] { eager.Backward(graph, gradients); });
+  size_t next = 0;
+  auto operand_of_next = [&](bool is_wanted) {
+    Operand operand;
+    operand.constant = at::Tensor();
+    if (is_wanted) operand = trace.Find(eager.found[next++]);
+    return operand;
+  };
+  for (bool is_wanted : wanted) graph.input_gradient.push_back(operand_of_next(is_wanted));
+  for (const at::Tensor& weight : module.weights)
+    graph.weight_gradient.push_back(operand_of_next(weight.requires_grad()));
+}
+
+// The first instruction of `list` that gives or writes other bits than the call of `trace` did.
+std::string FirstOtherOf(const InstructionList& list, bool forward, const Recording& trace,
+                         const std::vector<at::Tensor>& weights, Tensors& slots) {
+  for (const Instruction& one : list) {
+    Tensors written;
+    const auto& arguments = one.op.schema().arguments();
+    for (size_t i = 0; one.kind == Instruction::Kind::kCall && i < arguments.size(); ++i) {
+      if (!arguments[i].alias_info() || !arguments[i].alias_info()->isWrite()) continue;
+      const Operand& operand = one.operands[i];
+      for (const Operand& item : operand.kind == Operand::Kind::kList ? operand.items
+                                                                      : std::vector{operand})
+        if (at::Tensor tensor = ValueOf(item, weights, slots); tensor.defined())
+          written.push_back(tensor);
+    }
+    Replay({one}, forward, weights, slots);
+    if (one.number < 0) continue;
+    if (one.number >= static_cast<int>(trace.results.size())) return one.op.schema().name();
+    const Recording::CallResult& was = trace.results[static_cast<size_t>(one.number)];
+    Tensors now;
+    for (int slot : one.results)
+      now.push_back(slot < 0 ? at::Tensor() : slots[static_cast<size_t>(slot)]);
+    now.insert(now.end(), written.begin(), written.end());
+    for (size_t k = 0; k < now.size(); ++k)
+      if (now[k].defined() && (k >= was.tensors.size() || !was.tensors[k].defined() ||
+                               !SameBits(now[k], was.tensors[k])))
+        return one.op.schema().name() + (was.place.empty() ? "" : " (" + was.place + ")") +
+               (forward ? ", forward" : ", backward");
+  }
+  return "";
+}
+
 }  // namespace
+
+std::string Difference(const Tensors& a, const Tensors& b, const std::string& what,
+                       bool in_memory) {
+  if (a.size() != b.size()) return "other " + what;
+  for (size_t i = 0; i < a.size(); ++i)
+    if (!SameBits(a[i], b[i]) || (in_memory && a[i].defined() && !IsAlikeInMemory(a[i], b[i]))) return "other bits in " + what + " " + std::to_string(i);
+  return "";
+}
+
+Tensors TensorsAmong(const std::vector<c10::IValue>& values) {
+  Tensors found;
+  for (const c10::IValue& value : values)
+    if (value.isTensor()) found.push_back(value.toTensor());
+  return found;
+}
 
 std::string Record(const LoadedModule& module, RecordedBody& body,
                    const std::vector<c10::IValue>& inputs) {
@@ -109,44 +179,13 @@ std::string Record(const LoadedModule& module, RecordedBody& body,
                   .is_non_overlapping_and_dense())
       return "gradients whose elements share memory";
   SavedBuffers buffers(module);
-  SavedGenerator generator;
   Recording trace;
-  Eager eager(module, body.wanted, inputs);
-  const Tensors gradients = MadeUp(graph);
-  for (const c10::IValue& input : eager.inputs)
-    trace.Input(input.isTensor() ? input.toTensor() : at::Tensor());
-  for (const at::Tensor& gradient : gradients) trace.Input(gradient);
-  for (size_t w = 0; w < module.weights.size(); ++w)
-    trace.Weight(static_cast<int>(w), module.weights[w]);
-  for (const c10::IValue& constant : module.code->constant_table())
-    if (constant.isTensor()) trace.Constant(constant.toTensor());
   graph.inputs = static_cast<int>(inputs.size());
   try {
-    trace.Record(false, [&] { eager.Forward(module); });
-    if (!trace.refusal().empty()) return trace.refusal();
-    for (const c10::IValue& output : eager.outputs) {
-      graph.gives_gradient.push_back(output.isTensor() && output.toTensor().requires_grad());
-      if (output.isTensor()) {
-        graph.output.push_back(trace.Find(output.toTensor()));
-      } else {
-        graph.output.emplace_back();
-        graph.output.back().constant = output;
-      }
-    }
-    trace.Record(true, [&] { eager.Backward(graph, gradients); });
+    Trace(module, body.wanted, inputs, MadeUp(graph), graph, trace);
   } catch (const std::exception&) {
-    return "it fails";
+    return trace.refusal().empty() ? "it fails" : trace.refusal();
   }
-  size_t next = 0;
-  auto operand_of_next = [&](bool wanted) {
-    Operand operand;
-    operand.constant = at::Tensor();
-    if (wanted) operand = trace.Find(eager.found[next++]);
-    return operand;
-  };
-  for (bool wanted : body.wanted) graph.input_gradient.push_back(operand_of_next(wanted));
-  for (const at::Tensor& weight : module.weights)
-    graph.weight_gradient.push_back(operand_of_next(weight.requires_grad()));
   if (!trace.refusal().empty()) return trace.refusal();
   graph.written = trace.written();
   size_t written = 0;
@@ -162,15 +201,8 @@ std::string Record(const LoadedModule& module, RecordedBody& body,
 std::string Compare(const LoadedModule& module, const std::shared_ptr<RecordedBody>& body,
                     const std::vector<c10::IValue>& inputs) {
   SavedBuffers buffers(module);
-  SavedGenerator generator;
   const RecordedGraph& graph = *body->graph;
   const Tensors gradients = MadeUp(graph);
-  auto tensors = [](const std::vector<c10::IValue>& values) {
-    Tensors found;
-    for (const c10::IValue& value : values)
-      if (value.isTensor()) found.push_back(value.toTensor());
-    return found;
-  };
   try {
     Eager eager(module, body->wanted, inputs);
     double start = Now();
@@ -189,7 +221,10 @@ std::string Compare(const LoadedModule& module, const std::shared_ptr<RecordedBo
       start = Now();
       std::vector<c10::IValue> outputs = ForwardRecorded(module, body, inputs, run);
       double seconds = Now() - start;
-      std::string other = Difference(tensors(outputs), tensors(eager.outputs), "output");
+      std::string other = Difference(TensorsAmong(outputs), TensorsAmong(eager.outputs), "output");
+      for (size_t i = 0; i < outputs.size() && other.empty(); ++i)
+        if (!outputs[i].isTensor() && outputs[i] != eager.outputs[i])
+          other = "another number in output " + std::to_string(i);
       if (other.empty()) other = Difference(buffers.PutBack(), after, "buffer");
       if (!other.empty()) return other;
       Tensors inputs_found, weights_found;
@@ -209,6 +244,27 @@ std::string Compare(const LoadedModule& module, const std::shared_ptr<RecordedBo
     return std::string("it fails: ") + e.what();
   }
   return "";
+}
+
+std::string FirstOther(const LoadedModule& module, const RecordedBody& body,
+                       const std::vector<c10::IValue>& inputs, const Tensors& gradients) {
+  SavedBuffers buffers(module);
+  const RecordedGraph& graph = *body.graph;
+  RecordedGraph again;
+  again.arrives = graph.arrives;
+  const Tensors arriving = gradients.empty() ? MadeUp(graph) : gradients;
+  Recording trace;
+  trace.keeps_results = true;
+  Trace(module, body.wanted, inputs, arriving, again, trace);
+  buffers.PutBack();
+  Tensors slots(static_cast<size_t>(graph.slots));
+  for (size_t i = 0; i < inputs.size(); ++i)
+    if (inputs[i].isTensor()) slots[i] = inputs[i].toTensor();
+  for (size_t i = 0; i < arriving.size(); ++i)
+    if (graph.arrives[i]) slots[inputs.size() + i] = arriving[i];
+  std::string other = FirstOtherOf(graph.forward, true, trace, module.weights, slots);
+  if (other.empty()) other = FirstOtherOf(graph.backward, false, trace, module.weights, slots);
+  return other;
 }
 
 }  // namespace pipewright

@@ -17,4 +17,16 @@ std::string Record(const LoadedModule& module, RecordedBody& body,
 std::string Compare(const LoadedModule& module, const std::shared_ptr<RecordedBody>& body,
                     const std::vector<c10::IValue>& inputs);
 
+// The first operation of the lists that gives or writes other bits than it does in autograd's body,
+// with the place in the module's code where that is known; "": none. Slow.
+std::string FirstOther(const LoadedModule& module, const RecordedBody& body,
+                       const std::vector<c10::IValue>& inputs, const Tensors& gradients);
+
+// The first that differs of each two tensors in a bit, or, `in_memory`, in how it lies there; or "".
+std::string Difference(const Tensors& a, const Tensors& b, const std::string& what,
+                       bool in_memory = true);
+
+// The tensors among outputs.
+Tensors TensorsAmong(const std::vector<c10::IValue>& values);
+
 }  // namespace pipewright

@@ -24,7 +24,7 @@ struct Geometry {
 struct Operand {
   enum class Kind { kConstant, kSlot, kWeight, kList, kGenerator } kind = Kind::kConstant;
   int index = -1;              // slot; weight; id of a generator
-  c10::IValue constant;        // kList: the list's type and what is constant of it
+  c10::IValue constant;        // kList: an empty list of its type
   std::vector<Operand> items;  // kList
 };
 
@@ -38,6 +38,8 @@ struct Instruction {
   // kView
   Geometry geometry;
   int64_t offset = 0;  // beyond the operand's
+
+  int number = -1;  // among the calls of the trace
 };
 
 using InstructionList = std::vector<Instruction>;

@@ -25,8 +25,10 @@ const Names& PlainNodes() {
   return kNames;
 }
 
+}  // namespace
+
 // Made of other operators, for sizes, types and numbers that are arguments.
-const Names& Composed() {
+const Names& ComposedOperators() {
   static const Names kNames = {
       // names for other operators, comparisons and arithmetic
       "__and__", "__iand__", "__ior__", "__ixor__", "__or__", "__xor__", "absolute", "arccos",
@@ -89,7 +91,7 @@ const Names& Composed() {
 }
 
 // Of TorchScript alone, on tensors or lists of them.
-const Names& OfTorchScript() {
+const Names& OperatorsOfTorchScript() {
   static const Names kNames = {
       "__contains__", "__getitem__", "__interpolate__", "__is__", "__isnot__", "__not__",
       "__upsample__", "_infer_size", "_ncf_unsqueeze", "_ncf_view", "_set_item", "_unwrap_optional",
@@ -98,6 +100,8 @@ const Names& OfTorchScript() {
       "reverse", "select", "size", "slice", "stride", "sym_size", "sym_stride", "values"};
   return kNames;
 }
+
+namespace {
 
 // Something besides computing.
 const Names& Effects() {
@@ -137,12 +141,12 @@ bool IsRecordable(const torch::jit::Node& node) {
   if (!schema) return false;
   const auto op =
       c10::Dispatcher::singleton().findSchema({schema->name(), schema->overload_name()});
-  if (!op) return !HasTensors(node) || OfTorchScript().count(name);
+  if (!op) return !HasTensors(node) || OperatorsOfTorchScript().count(name);
   for (c10::DispatchKey key :
        {c10::DispatchKey::CPU, c10::DispatchKey::CompositeExplicitAutograd,
         c10::DispatchKey::CompositeExplicitAutogradNonFunctional})
     if (op->hasKernelForDispatchKey(key)) return true;
-  return Composed().count(name) > 0;
+  return ComposedOperators().count(name) > 0;
 }
 
 }  // namespace pipewright

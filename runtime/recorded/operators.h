@@ -4,6 +4,9 @@
 #pragma once
 #include <torch/csrc/jit/ir/ir.h>
 
+#include <set>
+#include <string>
+
 namespace pipewright {
 
 // Whether `node` computes, and takes nothing from the data but by kernels. That is so of
@@ -11,5 +14,10 @@ namespace pipewright {
 // of operators (torch/csrc/autograd/FunctionsManual.cpp of PyTorch 2.13 touches memory for nested
 // tensors alone). Of those made of other operators it is so where the source shows it; these are listed.
 bool IsRecordable(const torch::jit::Node& node);
+
+// The names of those that are listed, without "aten::": those that are made of others, and those of
+// TorchScript alone.
+const std::set<std::string>& ComposedOperators();
+const std::set<std::string>& OperatorsOfTorchScript();
 
 }  // namespace pipewright

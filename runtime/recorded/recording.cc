@@ -4,11 +4,16 @@
 #include "runtime/recorded/recording.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/List.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
 
+#include <algorithm>
+#include <stdexcept>
+
 #include "passes/generators.h"
 #include "passes/transformers_ops.h"
+#include "runtime/burned_sizes.h"
 
 namespace pipewright {
 
@@ -56,8 +61,12 @@ void Recording::End() {
 }
 
 Recording::Key Recording::KeyOf(const at::Tensor& tensor) {
-  return {tensor.storage().unsafeGetStorageImpl(), tensor.storage_offset(), tensor.scalar_type(),
-          tensor.sizes().vec(), tensor.strides().vec()};
+  return {tensor.storage().unsafeGetStorageImpl(),
+          tensor.storage_offset(),
+          tensor.scalar_type(),
+          tensor.sizes().vec(),
+          tensor.strides().vec(),
+          tensor.unsafeGetTensorImpl()->is_wrapped_number()};
 }
 
 bool Recording::IsPlainTensor(const at::Tensor& tensor) {
@@ -119,7 +128,9 @@ Operand Recording::Find(const at::Tensor& tensor) {
   if (!IsPlainTensor(tensor)) return {};
   auto found = known_.find(KeyOf(tensor));
   if (found != known_.end()) return found->second;
-  if (tensor.dim() == 0 && tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
+  // A number of the code: numbers that are computed are refused where they are.
+  if (tensor.dim() == 0 && tensor.unsafeGetTensorImpl()->is_wrapped_number() &&
+      !storages_.count(tensor.storage().unsafeGetStorageImpl())) {
     Operand operand;
     operand.constant = tensor;
     return operand;
@@ -128,21 +139,43 @@ Operand Recording::Find(const at::Tensor& tensor) {
   return {};
 }
 
+template <typename Visit>
+static void EachTensor(const c10::IValue& value, Visit visit) {
+  if (value.isTensor()) visit(value.toTensor());
+  if (value.isList())
+    for (const c10::IValue& item : value.toListRef()) EachTensor(item, visit);
+}
+
+bool HoldsNoTensor(const c10::IValue& value) {
+  if (value.isList())
+    return std::all_of(value.toListRef().begin(), value.toListRef().end(), HoldsNoTensor);
+  return value.isNone() || value.isInt() || value.isDouble() || value.isBool() ||
+         value.isComplexDouble() || value.isString() || value.isDevice();
+}
+
 Operand Recording::OperandOf(const c10::IValue& value) {
   if (value.isTensor()) return Find(value.toTensor());
   Operand operand;
-  operand.constant = value;
-  if (value.isTensorList() || value.isOptionalTensorList()) {
-    operand.kind = Operand::Kind::kList;
-    for (const c10::IValue& item : value.toListRef()) operand.items.push_back(OperandOf(item));
-    operand.constant = value.isTensorList() ? c10::IValue(c10::List<at::Tensor>())
-                                            : c10::IValue(c10::List<std::optional<at::Tensor>>());
+  if (value.isList()) {
+    // An empty one of its type, whichever that is: the interpreter's lists of optional tensors have
+    // another than those of kernels. Never the list itself, which its owner may change.
+    operand.constant = c10::impl::GenericList(value.toList().elementType());
+    const bool plain = HoldsNoTensor(value);
+    if (!plain) operand.kind = Operand::Kind::kList;
+    for (const c10::IValue& item : value.toListRef())
+      if (plain)
+        operand.constant.toList().push_back(item);
+      else
+        operand.items.push_back(OperandOf(item));
   } else if (value.isGenerator()) {
     auto id = generators_.find(value.toGenerator().current_seed());
     if (id == generators_.end()) Refuse("random numbers of unknown origin");
     operand.kind = Operand::Kind::kGenerator;
     operand.index = id == generators_.end() ? -1 : static_cast<int>(id->second);
-    operand.constant = c10::IValue();
+  } else if (HoldsNoTensor(value)) {
+    operand.constant = value;
+  } else {
+    Refuse("an argument that is neither a tensor nor a number, " + value.tagKind());
   }
   return operand;
 }
@@ -162,6 +195,19 @@ static bool HasSizesOfData(const c10::OperatorHandle& op, const torch::jit::Stac
   return false;
 }
 
+static Recording::CallResult ResultOf(const torch::jit::Stack& stack, size_t returns,
+                                      const std::vector<at::Tensor>& changed) {
+  Recording::CallResult result;
+  auto add = [&](const at::Tensor& tensor) {
+    result.tensors.push_back(tensor.defined() ? tensor.clone() : tensor);
+  };
+  for (size_t i = stack.size() - returns; i < stack.size(); ++i)
+    add(stack[i].isTensor() ? stack[i].toTensor() : at::Tensor());
+  for (const at::Tensor& tensor : changed) add(tensor);
+  result.place = LineOfCode();
+  return result;
+}
+
 void Recording::Call(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                      torch::jit::Stack* stack) {
   const c10::FunctionSchema& schema = op.schema();
@@ -169,6 +215,7 @@ void Recording::Call(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   Instruction call{Instruction::Kind::kCall, op, keys, {}, {}, {}, {}, 0};
   const std::string& name = schema.name();
   bool writes = false, keyed = false;
+  std::vector<at::Tensor> changed;
   if (!name.starts_with("aten::") && !name.starts_with("pipewright::") &&
       !name.starts_with("pippy::") && !IsOwnTransformersOperator(name))
     Refuse("an operator of its own, " + name);
@@ -184,8 +231,12 @@ void Recording::Call(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
     writes = writes || written;
     auto look = [&](const at::Tensor& tensor) {
       if (!tensor.defined()) return;
+      if (written && keeps_results) changed.push_back(tensor);
       auto storage = storages_.find(tensor.storage().unsafeGetStorageImpl());
-      if (storage == storages_.end()) return;
+      if (storage == storages_.end()) {
+        if (written) Refuse("forward that writes to a number of the code");
+        return;
+      }
       const int weight = storage->second.weight;
       if (backward_ && weight >= 0 && written_.count(weight))
         Refuse("backward that reads a buffer which forward writes");
@@ -199,9 +250,7 @@ void Recording::Call(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
       if (backward_) Refuse("backward that writes in place, " + name);
       if (storage->second.given) Refuse("forward that writes to what it is given");
     };
-    if (value.isTensor()) look(value.toTensor());
-    if (value.isTensorList())
-      for (const at::Tensor& item : value.toTensorVector()) look(item);
+    EachTensor(value, look);
   }
   if (op.hasTag(at::Tag::nondeterministic_seeded) && !keyed) Refuse("random numbers, " + name);
   if (HasSizesOfData(op, *stack, first)) Refuse("sizes that depend on the data, " + name);
@@ -209,8 +258,9 @@ void Recording::Call(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   for (size_t i = 0; i < arguments && source.isNone(); ++i)
     if ((*stack)[first + i].isTensor() && (*stack)[first + i].toTensor().defined())
       source = (*stack)[first + i];
+  // Before it runs: no random number is drawn that nobody asked for.
+  if (!refusal_.empty()) throw std::runtime_error(refusal_);
   op.redispatchBoxed(keys, stack);
-  if (!refusal_.empty()) return;
 
   InstructionList views;
   bool computes = writes;
@@ -265,7 +315,11 @@ void Recording::Call(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
     }
   }
   InstructionList& list = backward_ ? backward : forward;
-  if (computes) list.push_back(std::move(call));
+  if (computes) {
+    call.number = calls_++;
+    if (keeps_results) results.push_back(ResultOf(*stack, returns, changed));
+    list.push_back(std::move(call));
+  }
   for (Instruction& view : views) list.push_back(std::move(view));
 }
 

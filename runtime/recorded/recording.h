@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -11,6 +12,10 @@
 #include "runtime/recorded/graph.h"
 
 namespace pipewright {
+
+// Whether there is no tensor in `value`, nor anything that is not written out in it: it may be a
+// constant of a recording.
+bool HoldsNoTensor(const c10::IValue& value);
 
 // Memory that the trace knows.
 struct TracedStorage {
@@ -54,12 +59,20 @@ class Recording {
   std::vector<int> written() const { return {written_.begin(), written_.end()}; }
   InstructionList forward, backward;
 
+  // What each call returned and wrote to, as it was then, by its number; kept if asked.
+  struct CallResult {
+    std::vector<at::Tensor> tensors;
+    std::string place;  // in the module's code: FILE:LINE; of forward
+  };
+  bool keeps_results = false;
+  std::vector<CallResult> results;
+
   // Called for each operation.
   void Call(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
 
  private:
   using Key = std::tuple<const c10::StorageImpl*, int64_t, at::ScalarType, std::vector<int64_t>,
-                         std::vector<int64_t>>;
+                         std::vector<int64_t>, bool>;
   void Begin();
   void End();
   static Key KeyOf(const at::Tensor& tensor);
@@ -69,7 +82,7 @@ class Recording {
   Operand OperandOf(const c10::IValue& value);
 
   bool backward_ = false;
-  int slots_ = 0;
+  int slots_ = 0, calls_ = 0;
   std::string refusal_;
   std::map<Key, Operand> known_;
   std::map<const c10::StorageImpl*, TracedStorage> storages_;

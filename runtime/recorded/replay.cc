@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/List.h>
 
 #include "passes/generators.h"
 
@@ -34,17 +35,9 @@ c10::IValue Boxed(const Operand& operand, const std::vector<at::Tensor>& weights
     case Operand::Kind::kWeight:
       return Read(operand, weights, slots);
     case Operand::Kind::kList: {
-      if (operand.constant.isTensorList()) {
-        c10::List<at::Tensor> list;
-        list.reserve(operand.items.size());
-        for (const Operand& item : operand.items) list.push_back(Read(item, weights, slots));
-        return list;
-      }
-      c10::List<std::optional<at::Tensor>> list;
-      for (const Operand& item : operand.items)
-        list.push_back(item.constant.isNone() && item.kind == Operand::Kind::kConstant
-                           ? std::optional<at::Tensor>()
-                           : std::optional<at::Tensor>(Read(item, weights, slots)));
+      c10::impl::GenericList list(operand.constant.toList().elementType());
+      list.reserve(operand.items.size());
+      for (const Operand& item : operand.items) list.push_back(Boxed(item, weights, slots));
       return list;
     }
     case Operand::Kind::kGenerator:
@@ -59,6 +52,7 @@ at::Tensor View(const at::Tensor& base, const Geometry& geometry, int64_t offset
       c10::TensorImpl::VIEW, c10::Storage(base.storage()), base.key_set(), base.dtype());
   view.unsafeGetTensorImpl()->set_sizes_and_strides(geometry.sizes, geometry.strides,
                                                     base.storage_offset() + offset);
+  if (geometry.number) view.unsafeGetTensorImpl()->set_wrapped_number(true);
   return view;
 }
 

@@ -1,0 +1,76 @@
+#include "runtime/recorded/spot_check.h"
+
+#include "passes/generators.h"
+#include "plan/error.h"
+#include "runtime/recorded/compare.h"
+#include "runtime/saved_buffers.h"
+
+namespace pipewright {
+
+namespace {
+
+constexpr uint64_t kOneIn = 1000;
+
+[[noreturn]] void End(const LoadedModule& module, const SpotCheck& check, const RecordedBody& body,
+                      const std::string& difference) {
+  std::string operation;
+  SetRandomKey(check.key);
+  try {
+    operation = FirstOther(module, body, check.inputs, check.gradients);
+  } catch (const std::exception&) {
+  }
+  throw Error("module " + std::to_string(module.index),
+              "as lists of operations it gives other results than by autograd: " + difference +
+                  (operation.empty() ? "; the operation was not found"
+                                     : "; first in " + operation),
+              "set \"body\": \"autograd\" in the job, or PIPEWRIGHT_BODY=autograd, and train again "
+              "from before this run: what it has trained may be wrong");
+}
+
+Tensors Buffers(const LoadedModule& module) {
+  Tensors buffers;
+  for (const at::Tensor& weight : module.weights)
+    if (!weight.requires_grad()) buffers.push_back(weight.clone());
+  return buffers;
+}
+
+}  // namespace
+
+bool IsSpotChecked(const RandomKey& key, int module) {
+  return SeedOf(key, -1 - module) % kOneIn == 0;  // ids of operations are not negative
+}
+
+std::shared_ptr<SpotCheck> BeginSpotCheck(const LoadedModule& module,
+                                          const std::vector<c10::IValue>& inputs,
+                                          const RecordedBody& body) {
+  auto check = std::make_shared<SpotCheck>();
+  check->key = CurrentRandomKey();
+  check->inputs = inputs;
+  SavedBuffers buffers(module);
+  check->outputs = ForwardByAutograd(module, inputs, body.wanted, &check->kept);
+  check->buffers = buffers.PutBack();
+  return check;
+}
+
+void CheckForward(const LoadedModule& module, SpotCheck& check, const RecordedBody& body,
+                  const std::vector<c10::IValue>& outputs) {
+  std::string other = Difference(TensorsAmong(outputs), TensorsAmong(check.outputs), "output", false);
+  if (other.empty()) other = Difference(Buffers(module), check.buffers, "buffer", false);
+  if (!other.empty()) End(module, check, body, other);
+  check.outputs.clear();
+  check.buffers.clear();
+}
+
+ModuleGradients BackwardOfCheck(const LoadedModule& module, SpotCheck& check,
+                                const Tensors& gradients) {
+  check.gradients = gradients;
+  return BackwardIsland(module, std::move(check.kept), gradients);
+}
+
+void CheckGradients(const LoadedModule& module, const SpotCheck& check, const RecordedBody& body,
+                    const std::string& of, const Tensors& found, const Tensors& expected) {
+  const std::string other = Difference(found, expected, "gradient of " + of, false);
+  if (!other.empty()) End(module, check, body, other);
+}
+
+}  // namespace pipewright
