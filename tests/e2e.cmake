@@ -25,3 +25,18 @@ if(TARGET pipewright-run AND EXISTS ${CMAKE_SOURCE_DIR}/compiler/compile_command
   # With PIPEWRIGHT_LONG: a build of all, and 200 kills.
   set_tests_properties(e2e.install e2e.faults PROPERTIES TIMEOUT 3600)
 endif()
+
+# tests/random_models: random models with random cuts and jobs.
+if(TEST e2e.equality)
+  set(RANDOM_MODELS ${E2E_PYTHON} -B ${CMAKE_CURRENT_SOURCE_DIR}/random_models/random_test.py)
+  if(NOT PIPEWRIGHT_SANITIZE)  # a sanitizer wants to be loaded before all else
+    add_library(many_runs MODULE random_models/many_runs.cc)
+    target_link_libraries(many_runs PRIVATE pipewright_options ${CMAKE_DL_LIBS})
+    list(APPEND RANDOM_MODELS --many $<TARGET_FILE:many_runs>)
+  endif()
+  add_test(NAME e2e.random_models COMMAND ${RANDOM_MODELS})
+  # With PIPEWRIGHT_LONG: an hour.
+  set_tests_properties(e2e.random_models PROPERTIES
+    ENVIRONMENT "PIPEWRIGHT_BUILD=${CMAKE_BINARY_DIR}"
+    SKIP_RETURN_CODE 77 TIMEOUT 4500 LABELS e2e)
+endif()

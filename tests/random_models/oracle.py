@@ -1,0 +1,70 @@
+"""The model file run by Python: what pipewright's runs are compared with."""
+import pathlib
+
+import torch
+import torch.nn.functional as F
+
+import one_process
+
+
+def load(path):
+    """An export or a TorchScript file, as a module in training."""
+    if path.suffix == ".pt2":
+        return torch.export.load(path).module()
+    return torch.jit.load(str(path)).train()
+
+
+def retie(module, model):
+    """Parameters that are one in `model` are one again: a file's reader makes two of them."""
+    first = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        same = first.setdefault(id(parameter), name)
+        if same != name:
+            owner, _, last = name.rpartition(".")
+            setattr(module.get_submodule(owner), last, module.get_parameter(same))
+
+
+def flat(outputs):
+    return list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
+
+
+def train(module, job, folder, columns):
+    """[[loss of each microbatch] of each step], gradients of the last step."""
+    data = one_process.Data(job["data"], pathlib.Path(folder))
+    optimizer, _ = one_process.make_optimizer(job, module)
+    losses = []
+    for step in range(job["steps"]):
+        optimizer.zero_grad()
+        parts = one_process.microbatches(data, job, step)
+        samples = sum(len(rows) for rows in parts)
+        losses.append([])
+        for rows in parts:
+            inputs, _ = data.batch(rows)
+            outputs = flat(module(*inputs))
+            total, sum_of_means = 0, 0
+            for loss in job["loss"]:
+                output, weight = outputs[loss["output"]], loss.get("weight", 1)
+                if "target" in loss:
+                    output = F.mse_loss(output, columns[loss["target"]][torch.from_numpy(rows)])
+                sum_of_means += weight * output.item()
+                factor = weight * (len(rows) * len(parts) / samples)
+                total = total + (output if factor == 1 else output * factor)
+            losses[-1].append(sum_of_means)
+            total.backward()
+        for p in module.parameters():
+            if p.grad is not None:
+                p.grad.div_(len(parts))
+        gradients = {name: p.grad.clone() for name, p in module.named_parameters()
+                     if p.grad is not None}
+        optimizer.step()
+    return losses, gradients
+
+
+@torch.no_grad()
+def infer(module, parts):
+    """Each output over the microbatches, put together as `infer` does."""
+    outputs = [[torch.as_tensor(v).clone() for v in flat(module(*inputs))] for inputs in parts]
+    if len(parts) == 1:
+        return outputs[0]
+    return [torch.stack(pieces) if pieces[0].dim() == 0 else torch.cat(pieces)
+            for pieces in zip(*outputs)]

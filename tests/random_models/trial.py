@@ -1,0 +1,397 @@
+"""One random model with random cuts, conf and job, against its file run by Python."""
+import contextlib
+import copy
+import importlib.util
+import io
+import json
+import pathlib
+import random
+import re
+import sys
+import warnings
+
+import torch
+from safetensors.torch import load_file, save_file
+
+import model as models
+import oracle
+from programs import BUILD, reason_of
+
+# The compiler's own faults, in what it says.
+INTERNAL = r"fault of pipewright|INTERNAL ASSERT|Exception raised from|terminate called"
+# Of a package that was compiled, runs refuse nothing but this.
+REFUSED_BY_RUNS = r"depend on the data, it cannot be sent"
+
+
+class Failure(Exception):
+    """kind: a short text, the same for the same fault; text: what happened."""
+
+    def __init__(self, kind, text):
+        super().__init__(kind + "\n" + text)
+        self.kind, self.text = kind, text
+
+
+class NotTried(Exception):
+    """PyTorch itself does not run or export this model."""
+
+
+class Refused(Exception):
+    """With a reason."""
+
+
+class Trial:
+    def __init__(self, seed, at, programs, known=()):
+        self.seed, self.at, self.programs, self.known = seed, pathlib.Path(at), programs, known
+        self.choose = random.Random(f"trial {seed}")
+        self.uncut = False  # one module: what differs still is not the cuts'
+        self.replicas = False
+        self.worst = (0, "")  # the largest difference, and of what
+
+    # The model and its file.
+
+    def write_model(self):
+        choose = self.choose
+        self.kind = choose.choices(["export", "script", "trace"], [7, 2, 1])[0]
+        self.markers = choose.random() < 0.5
+        for attempt in range(20):
+            try:
+                self.written = models.write(self.seed * 100 + attempt, self.kind, self.markers,
+                                            self.known)
+            except models.Skip:
+                continue
+            self.load_source()
+            if self.runs():
+                return
+        raise NotTried("no model that PyTorch trains")
+
+    def load_source(self):
+        path = self.at / "the_model.py"
+        path.write_text(self.written.text)
+        spec = importlib.util.spec_from_file_location(f"the_model_{self.seed}", path)
+        self.module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = self.module  # torch.jit and torch.export look there
+        spec.loader.exec_module(self.module)
+
+    def make(self):
+        torch.manual_seed(self.seed)
+        return self.module.Model()
+
+    def sample(self, rows, kind="random"):
+        return [models.sample(self.choose, dtype, (rows, *row), kind)
+                for dtype, row in self.written.inputs.values()]
+
+    def trained(self):
+        """The outputs that may be losses."""
+        return [i for i, kind in enumerate(self.written.kinds) if kind in ("rows", "loss")]
+
+    def runs(self):
+        """Whether PyTorch runs forward and backward twice, and all is finite."""
+        if not self.trained():
+            return False
+        try:
+            module = self.make()
+            for _ in range(2):
+                outputs = oracle.flat(module(*self.sample(5)))
+                total = sum(outputs[i].float().square().mean() for i in self.trained())
+                total.backward()
+                if not total.isfinite():
+                    return False
+            return all(p.grad is None or p.grad.isfinite().all() for p in module.parameters())
+        except Exception:
+            return False
+
+    def save(self):
+        choose, module = self.choose, self.make()
+        self.batch = choose.randint(2, 5)
+        self.fixed = choose.random() < 0.35 or self.kind == "trace"
+        example = tuple(self.sample(self.batch))
+        if self.kind == "export":
+            self.strict = choose.random() < 0.15
+            dynamic = {name: {0: torch.export.Dim("batch", min=1, max=64)}
+                       for name in self.written.inputs}
+            for attempt in [None] if self.fixed else [dynamic, None]:
+                try:
+                    program = torch.export.export(copy.deepcopy(module), example,
+                                                  strict=self.strict, dynamic_shapes=attempt)
+                    self.fixed = attempt is None
+                    break
+                except Exception as error:
+                    if attempt is None:
+                        raise NotTried(f"torch.export: {type(error).__name__}")
+            self.path = self.at / "model.pt2"
+            torch.export.save(program, self.path)
+        else:
+            try:
+                made = (torch.jit.script(module) if self.kind == "script" else
+                        torch.jit.trace(copy.deepcopy(module), example, check_trace=False))
+            except Exception as error:
+                raise NotTried(f"torch.jit.{self.kind}: {type(error).__name__}")
+            self.path = self.at / "model.pt"
+            made.save(str(self.path))
+
+    def load(self):
+        """The file's module; Python reads an archive slowly, so once."""
+        if self.kind != "export":
+            module = oracle.load(self.path)
+        else:
+            self.loaded = getattr(self, "loaded", None) or oracle.load(self.path)
+            module = copy.deepcopy(self.loaded)
+        oracle.retie(module, self.make())
+        return module
+
+    # Cuts, conf, job.
+
+    def compile(self):
+        choose, paths = self.choose, self.written.paths
+        options = []
+        ways = ["equal", "equal", "balanced", "file"] + (["markers"] * 5 if self.markers else [])
+        if paths:
+            ways += ["modules", "modules", "after"]
+        if self.kind != "export":
+            ways = [w for w in ways if w != "balanced"]
+        way = choose.choice(ways)
+        some = sorted(choose.sample(paths, choose.randint(1, min(3, len(paths)))),
+                      key=paths.index) if paths else []
+        if way in ("equal", "balanced"):
+            options = ["--split", f"{way}:{choose.randint(2, 4)}"]
+        elif way == "modules":
+            options = ["--split", "modules:" + ",".join(some)]
+        elif way == "after":
+            options = ["--split-after", ",".join(some)]
+        elif way == "file":
+            levels = sorted(choose.randrange(3) for _ in paths)
+            self.file("split.json", dict(zip(paths, levels)))
+            options = ["--split", self.at / "split.json"]
+        if choose.random() < 0.35:
+            options += ["--shared", "transmit"]
+        if self.uncut:
+            options = ["--split", "equal:1"]
+        self.options = options
+        package = self.at / "model.pkg"
+        code, out = self.programs.call(self.at, "pipewright", "compile", self.path, "-o", package,
+                                       *options)
+        if code == 0:
+            self.package = package
+            self.manifest = json.loads((package / "manifest.json").read_text())
+            return
+        if code != 1 or re.search(INTERNAL, out):
+            raise Failure("compile: " + reason_of(out), f"exit code {code}\n{out}")
+        raise Refused("compile: " + reason_of(out))
+
+    def file(self, name, value):
+        (self.at / name).write_text(json.dumps(value))
+        return self.at / name
+
+    def write_conf(self):
+        """Stages of neighbouring modules, on ranks in an order that the schedule admits."""
+        choose, modules = self.choose, len(self.manifest["modules"])
+        stages = choose.randint(1, min(4, modules))
+        bounds = sorted(choose.sample(range(1, modules), stages - 1))
+        of_module = [sum(m >= b for b in bounds) for m in range(modules)]
+        schedule = choose.choice(["gpipe", "1f1b", "1f1b", "zb-h1", "zb-h2", "interleaved", "bfs",
+                                  "zb1p", "zbv"])
+        ranks = choose.randint(1, stages)
+        if schedule == "zbv" and stages % 2:
+            schedule = "1f1b"
+        if schedule in ("interleaved", "bfs", "zb1p"):
+            place = [[s % ranks] for s in range(stages)]
+        elif schedule == "zbv":
+            ranks = stages // 2
+            place = [[s if s < ranks else stages - 1 - s] for s in range(stages)]
+        else:
+            place = list(range(ranks)) + [choose.randrange(ranks) for _ in range(stages - ranks)]
+            choose.shuffle(place)
+            place = [[p] for p in place]
+            if schedule in ("gpipe", "1f1b") and choose.random() < 0.12:
+                place[choose.randrange(stages)] = [ranks, ranks + 1]
+                used = sorted({r for p in place for r in p})
+                place = [[used.index(r) for r in p] for p in place]
+                ranks = len(used)
+                self.replicas = True
+        self.ranks, self.schedule = ranks, schedule
+        self.conf = self.file("conf.json", {
+            "module_to_stage_map": of_module,
+            "stage_to_rank_map": {str(s): p for s, p in enumerate(place)}})
+
+    def write_job(self):
+        choose, written = self.choose, self.written
+        batch = self.batch if self.fixed else choose.randint(2, 4)
+        body = choose.choice(["auto", "lists", "lists", "autograd"])
+        count = choose.choice([4, 5]) if body == "lists" else choose.randint(1, 4)
+        steps = choose.choice([3, 4]) if body == "lists" else 2
+        uneven = not self.fixed and choose.random() < 0.2
+        rows = count * batch + (choose.randint(1, count) if uneven else 0)
+        self.columns = {}
+        kinds = [choose.choice(["random", "random", "sorted", "constant", "repeated"])
+                 for _ in range(steps * rows // batch + 1)]
+        torch.manual_seed(self.seed + 1)
+        blocks = [self.sample(batch, kind) for kind in kinds]
+        for i, name in enumerate(written.inputs):
+            column = torch.cat([block[i] for block in blocks])
+            self.columns["in_" + name] = column[:steps * rows].contiguous()
+        trained = self.trained()
+        trained = choose.sample(trained, choose.randint(1, len(trained)))
+        losses = []
+        for output in trained:
+            loss = {"output": output}
+            if written.kinds[output] == "rows":
+                target = torch.randn(steps * rows, *written.rows[output])
+                self.columns[f"t{output}"] = target.to(written.dtypes[output])
+                loss.update(type="mse", target=f"t{output}")
+            if choose.random() < 0.3:
+                loss["weight"] = 0.5
+            losses.append(loss)
+        save_file(self.columns, self.at / "data.safetensors")
+        names = dict(zip(self.manifest["inputs"], self.columns))
+        self.job = {
+            "data": {"tensors": "data.safetensors", "inputs": names,
+                     "shuffle": choose.random() < 0.3},
+            "loss": losses, "schedule": self.schedule, "microbatches": count, "steps": steps,
+            "body": body, "optimizer": choose.choice([
+                {"type": "sgd", "lr": 0.05}, {"type": "sgd", "lr": 0.02, "momentum": 0.9},
+                {"type": "sgd", "lr": 0.02, "momentum": 0.9, "weight_decay": 0.01},
+                {"type": "adamw", "lr": 1e-3}]), "log_every": 1}
+        self.job["minibatch_size" if uneven else "microbatch_size"] = rows if uneven else batch
+        if choose.random() < 0.2:
+            self.job["recompute"] = True
+        if choose.random() < 0.1:
+            self.job["reduce"] = "exact"
+            self.replicas = False  # the bits of one rank all the same
+        self.file("job.json", self.job)
+
+    # Runs.
+
+    def run(self, *arguments):
+        mpi = self.choose.random() < 0.02
+        if mpi:
+            code, out = self.programs.call(self.at, "mpirun", "-n", self.ranks,
+                                           BUILD / "pipewright-run", *arguments)
+        else:
+            code, out = self.programs.call(self.at, "pipewright-run", "--in-process", self.ranks,
+                                           *arguments)
+        if code == 0:
+            return out
+        if re.search(REFUSED_BY_RUNS, out):
+            raise Refused(f"{arguments[0]}: " + reason_of(out))
+        raise Failure(f"{arguments[0]}: " + reason_of(out), f"exit code {code}\n{out}")
+
+    def compare(self, what, ours, theirs):
+        """"bits", "close", or a Failure."""
+        if ours.dtype != theirs.dtype or ours.shape != theirs.shape:
+            raise Failure(f"{what.split()[0]}: another form",
+                          f"{what}: {ours.dtype} {list(ours.shape)}, PyTorch has {theirs.dtype} "
+                          f"{list(theirs.shape)}")
+        a, b = ours.contiguous().flatten(), theirs.detach().resolve_conj().contiguous().flatten()
+        if not a.numel() or torch.equal(a.view(torch.uint8), b.view(torch.uint8)):
+            return "bits"
+        kind = torch.complex128 if a.is_complex() else torch.float64
+        a, b = a.to(kind), b.to(kind)
+        close = {torch.bfloat16: 0.05, torch.float16: 0.01}.get(theirs.dtype, 1e-4)
+        error = (a - b).abs().nan_to_num(0).norm().item()
+        size = b.nan_to_num(0).norm().item() + 1e-3
+        if torch.equal(a.isnan(), b.isnan()) and error <= close * size:
+            self.worst = max(self.worst, (error, what))
+            return "close"
+        raise Failure(f"{what.split()[0]} differs", f"{what}: {ours}\nPyTorch has {theirs}")
+
+    def train(self):
+        module = self.load()
+        losses, gradients = oracle.train(module, self.job, self.at, self.columns)
+        if not all(abs(loss) < 1e6 for loss in sum(losses, [])):
+            raise NotTried("losses grow")
+        files = [self.at / name for name in ("metrics.jsonl", "trained", "gradients")]
+        for file in files:
+            file.unlink(missing_ok=True)
+        out = self.run("train", self.package, self.at / "job.json", "--conf", self.conf,
+                       "--metrics", files[0], "--save", files[1], "--save-gradients", files[2])
+        equal = []
+        ours = [json.loads(line)["losses"] for line in files[0].read_text().splitlines()]
+        for step, (a, b) in enumerate(zip(ours, losses), 1):
+            equal.append(self.compare(f"loss of step {step}", torch.tensor(a), torch.tensor(b)))
+        if len(ours) != len(losses) and gradients:
+            raise Failure("steps are missing", f"{len(ours)} of {len(losses)}\n{out}")
+        found = load_file(files[2]) if files[2].exists() else {}
+        first = {n: group[0] for group in self.manifest.get("tied", []) for n in group}
+        theirs = {first.get(n, n): g for n, g in gradients.items()}
+        # Weights that no loss reaches are written as zeros.
+        found = {n: g for n, g in found.items() if n in theirs or g.any()}
+        if set(found) != set(theirs):
+            raise Failure("gradients of other weights",
+                          f"only ours: {sorted(set(found) - set(theirs))}\n"
+                          f"only PyTorch's: {sorted(set(theirs) - set(found))}")
+        for name in found:
+            equal.append(self.compare(f"gradient of {name}", found[name], theirs[name]))
+        state = dict(module.state_dict())
+        saved = load_file(files[1])
+        for name in self.make().state_dict():
+            if name not in saved and name not in first and first.get(name, name) not in saved:
+                raise Failure("a weight was not saved", name)
+        for name, value in saved.items():
+            if name not in state:
+                raise Failure("a weight that the model has not", name)
+            equal.append(self.compare(f"weight {name}", value, state[name]))
+        return equal
+
+    def infer(self):
+        choose = self.choose
+        parts = choose.choice([1, 1, 2, 3])
+        rows = self.batch if self.fixed else choose.randint(2, 4)
+        torch.manual_seed(self.seed + 2)
+        inputs = [self.sample(rows, choose.choice(["random", "sorted", "constant"]))
+                  for _ in range(parts)]
+        if re.search("BatchNorm|InstanceNorm|Dropout", self.written.text):
+            module = self.make()
+            module.load_state_dict(self.load().state_dict(), strict=False)
+            module.eval()
+        else:
+            module = self.load()
+        try:
+            theirs = oracle.infer(module, [[t.clone() for t in p] for p in inputs])
+        except RuntimeError:
+            return []  # outputs of the microbatches that do not go together
+        columns = dict(zip(self.manifest["inputs"], map(torch.cat, zip(*inputs))))
+        save_file({k: v.contiguous() for k, v in columns.items()}, self.at / "in.safetensors")
+        self.run("infer", self.package, "--conf", self.conf, "--input", self.at / "in.safetensors",
+                 "-o", self.at / "result.safetensors", "--microbatches", parts, "--matmul",
+                 "libtorch")
+        found = load_file(self.at / "result.safetensors")
+        equal = []
+        names = [name + "_out" if name in self.manifest["inputs"] else name
+                 for name in self.manifest["outputs"]]
+        for name, value in zip(names, theirs, strict=True):
+            what = f"output {name} of infer, {parts} microbatches"
+            equal.append(self.compare(what, found[name], value))
+        return equal
+
+    def check(self):
+        """"bits" or "close"; else an exception."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self.write_model()
+            said = io.StringIO()  # by PyTorch, of what it does not export
+            with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+                self.save()
+                try:
+                    oracle.flat(self.load()(*self.sample(self.batch)))
+                except Exception as error:
+                    raise NotTried(f"the file does not run: {type(error).__name__}")
+            self.compile()
+            self.write_conf()
+            self.write_job()
+            equal = self.train() + self.infer()
+        return "close" if "close" in equal else "bits"
+
+    def may_round(self):
+        """Why bits may differ from those of PyTorch in one process; "": they may not."""
+        if self.replicas:
+            return "replicas"
+        return "shared weights" if self.manifest.get("shared") else ""
+
+    def about(self):
+        """What to know of a failure, for people."""
+        lines = [f"{self.kind}, " + ("one batch size" if self.fixed else "any batch size")]
+        lines.append("compile " + " ".join(map(str, getattr(self, "options", []))))
+        for name in ("conf.json", "split.json", "job.json"):
+            if (self.at / name).exists():
+                lines.append(f"{name}: {(self.at / name).read_text()}")
+        return "\n".join(lines) + "\n\n" + self.written.text
