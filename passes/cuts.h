@@ -30,8 +30,8 @@ struct Regions {
 };
 
 // The operations before which no cut should lie: it would part a region, a list, or a write in
-// place from what it changes, and be refused; or let a tensor cross whose sizes depend on the data,
-// which cannot be sent.
+// place from what it changes, or a tensor from what depends on its layout, and be refused; or let a
+// tensor cross whose sizes depend on the data, which cannot be sent.
 std::unordered_set<const torch::jit::Node*> Uncuttable(const Model& model);
 
 Cuts CutsAtNames(const Model& model, const SplitSpec& split);

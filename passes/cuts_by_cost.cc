@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "passes/cuts.h"
+#include "passes/layouts.h"
 #include "passes/memory.h"
 #include "passes/node_cost.h"
 #include "plan/error.h"
@@ -22,8 +23,8 @@ namespace {
 // The operations in order, and what a cut before each would mean.
 struct Places {
   std::vector<const Node*> nodes;
-  // hidden: parts a write from what it changes, or lets a tensor cross whose sizes nobody knows
-  // before; empty: none.
+  // hidden: parts a write from what it changes, lets a tensor cross whose sizes nobody knows
+  // before, or parts one from what depends on its layout; empty: none.
   std::vector<bool> allowed, hidden;
   std::vector<int> crossing;          // tensors alive across the place before each node
 
@@ -54,6 +55,7 @@ struct Places {
     for (size_t i = 1; i < crossing.size(); ++i) crossing[i] += crossing[i - 1];
     ForbidHiddenWrites(model, position);
     AvoidSizesOfData(model, position);
+    KeepLayouts(model, position);
     for (const Node* node : model.graph->nodes())
       if (node->kind() == torch::jit::prim::ListConstruct && Grows(node->output())) {
         auto [first, last] = Users(model, position, node->output(), nodes.size());
@@ -134,6 +136,20 @@ struct Places {
         const size_t last = Users(model, position, output, i).second;
         for (size_t k = i + 1; k <= last; ++k) hidden[k] = true;
       }
+  }
+
+  // passes/layouts.h would refuse such cuts.
+  void KeepLayouts(const Model& model, const std::unordered_map<const Node*, size_t>& position) {
+    auto place = [&](const Node* node) {
+      while (node->owningBlock() != model.graph->block()) node = node->owningBlock()->owningNode();
+      return position.find(node);
+    };
+    for (const LayoutUse& use : LayoutUses(model)) {
+      const auto made = place(use.value->node()), used = place(use.user);
+      if (made == position.end() || used == position.end()) continue;
+      hidden.resize(nodes.size());
+      for (size_t k = made->second + 1; k <= used->second; ++k) hidden[k] = true;
+    }
   }
 
   // Whether something may be appended to the list: one object, which one module holds.

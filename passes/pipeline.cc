@@ -8,6 +8,7 @@
 
 #include "passes/hand_on.h"
 #include "passes/isolate_writes.h"
+#include "passes/layouts.h"
 #include "passes/localize.h"
 #include "passes/name_writes.h"
 #include "passes/random_operations.h"
@@ -58,6 +59,7 @@ std::vector<ModuleBody> RunPasses(Model& model, const PipelineOptions& options,
       {"localize", [&] { Localize(model, assignment); }},
       // When every module has lists of its own.
       {"isolate_writes", [&] { IsolateWrites(model, assignment); }},
+      {"check_layouts", [&] { CheckLayouts(model, assignment); }},
       // Last, when every module has its uses: of lists, and of what it copies.
       {"hand_on", [&] { HandOn(model, assignment); }},
   };

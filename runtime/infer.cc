@@ -119,7 +119,7 @@ void Infer(const RunOptions& options, Transport& transport) {
       [&](int input, int64_t, int microbatch) { return feed.Microbatch(input, microbatch); },
       [&](int output, int microbatch, const at::Tensor& value) {
         outputs[output].resize(options.microbatches);
-        outputs[output][microbatch] = value;
+        outputs[output][microbatch] = value.contiguous();
       });
   int64_t sweeps = 1;
   if (options.on_request) sweeps += AnswerRequests(session, transport);

@@ -47,6 +47,15 @@ Tensors Pick(const Tensors& from, Wanted wanted, Tensors picked = {}) {
 
 }  // namespace
 
+// What lies in a buffer is copied: the next microbatch's forward may write there before all who take
+// this value have read it.
+static at::Tensor HandedOn(const LoadedModule& module, const c10::IValue& output) {
+  at::Tensor tensor = ToTensor(output);
+  for (size_t w : module.buffers)
+    if (tensor.is_alias_of(module.weights[w])) return tensor.clone();
+  return tensor;
+}
+
 static std::vector<c10::IValue> ForwardByLists(const LoadedModule& module,
                                                std::vector<c10::IValue> inputs, Kept& kept) {
   kept.run = std::make_shared<RecordedRun>();
@@ -55,7 +64,7 @@ static std::vector<c10::IValue> ForwardByLists(const LoadedModule& module,
   for (size_t i = 0; i < outputs.size(); ++i) {
     kept.outputs.push_back(kept.body->graph->gives_gradient[i] ? outputs[i].toTensor()
                                                                : at::Tensor());
-    if (outputs[i].isTensor()) outputs[i] = ToTensor(outputs[i]);
+    if (outputs[i].isTensor()) outputs[i] = HandedOn(module, outputs[i]);
   }
   return outputs;
 }
@@ -83,7 +92,7 @@ std::vector<c10::IValue> ForwardByAutograd(const LoadedModule& module,
     }
     const at::Tensor& tensor = output.toTensor();
     if (kept) kept->outputs.push_back(tensor.requires_grad() ? tensor : at::Tensor());
-    output = ToTensor(output);
+    output = HandedOn(module, output);
   }
   return outputs;
 }
@@ -215,7 +224,8 @@ void Accumulate(at::Tensor& sum, const at::Tensor& gradient, at::ScalarType type
     sum.add_(gradient);
   else if (type != gradient.scalar_type())
     sum = gradient.to(type, /*non_blocking=*/false, /*copy=*/true, at::MemoryFormat::Contiguous);
-  else if (IsPlain(gradient) && gradient.use_count() == 1 && gradient.storage().use_count() == 1)
+  else if (gradient.is_contiguous() && !gradient.is_conj() && !gradient.is_neg() &&
+           gradient.use_count() == 1 && gradient.storage().use_count() == 1)
     sum = gradient;
   else
     sum = gradient.clone(at::MemoryFormat::Contiguous);

@@ -34,6 +34,45 @@ const Tensors& TensorsOf(const Bundle& bundle) {
   return *static_cast<const Tensors*>(bundle.owner.get());
 }
 
+int64_t LayoutBytes(size_t dimensions) {
+  return static_cast<int64_t>((1 + dimensions) * sizeof(int64_t));
+}
+
+Bundle MakeMessage(Tensors tensors, const std::vector<bool>& there) {
+  struct Message {
+    Tensors tensors;
+    std::vector<int64_t> layout;
+  };
+  auto message = std::make_shared<Message>();
+  message->tensors = std::move(tensors);
+  Bundle bundle;
+  for (size_t i = 0; i < message->tensors.size(); ++i) {
+    const at::Tensor& tensor = message->tensors[i];
+    bundle.regions.push_back({tensor.data_ptr(), tensor.nbytes()});
+    message->layout.push_back(there.empty() || there[i]);
+    const at::IntArrayRef strides = tensor.strides();
+    message->layout.insert(message->layout.end(), strides.begin(), strides.end());
+  }
+  bundle.regions.push_back({message->layout.data(), message->layout.size() * sizeof(int64_t)});
+  bundle.owner = std::shared_ptr<Tensors>(message, &message->tensors);
+  return bundle;
+}
+
+Tensors ReadMessage(const Bundle& message) {
+  Tensors tensors = TensorsOf(message);
+  auto layout = static_cast<const int64_t*>(message.regions.back().data);
+  for (at::Tensor& tensor : tensors) {
+    const bool there = *layout++ != 0;
+    const at::IntArrayRef strides(layout, static_cast<size_t>(tensor.dim()));
+    layout += tensor.dim();
+    if (there)
+      Restride(tensor, strides);
+    else
+      tensor.reset();
+  }
+  return tensors;
+}
+
 at::Tensor EmptyTensor(at::IntArrayRef sizes, at::ScalarType type, const MemorySource& memory) {
   const auto bytes = static_cast<size_t>(c10::multiply_integers(sizes)) * c10::elementSize(type);
   std::shared_ptr<void> place = memory ? memory(bytes) : nullptr;
@@ -51,18 +90,40 @@ at::Tensor EmptyTensor(at::IntArrayRef sizes, at::ScalarType type, const MemoryS
   return tensor;
 }
 
-bool IsPlain(const at::Tensor& tensor) {
-  return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
+static bool IsPacked(const at::Tensor& tensor) {
+  return tensor.is_non_overlapping_and_dense() && !tensor.is_conj() && !tensor.is_neg();
 }
 
-at::Tensor Plain(const at::Tensor& tensor) {
-  return tensor.contiguous().resolve_conj().resolve_neg();
+void Restride(const at::Tensor& tensor, at::IntArrayRef strides) {
+  if (tensor.strides() != strides)
+    tensor.unsafeGetTensorImpl()->set_sizes_and_strides(tensor.sizes().vec(), strides);
+}
+
+at::Tensor Packed(const at::Tensor& tensor) {
+  if (IsPacked(tensor)) return tensor;
+  const at::Tensor plain = tensor.resolve_conj().resolve_neg();
+  if (IsPacked(plain)) return plain;
+  // One of each element: those of the dimensions that do not repeat them.
+  std::vector<int64_t> sizes = plain.sizes().vec();
+  for (size_t d = 0; d < sizes.size(); ++d)
+    if (plain.strides()[d] == 0) sizes[d] = 1;
+  at::Tensor once = plain.as_strided(sizes, plain.strides());
+  // A copy keeps the order of the strides, which decides about kernels.
+  if (!once.is_non_overlapping_and_dense()) once = once.clone(at::MemoryFormat::Preserve);
+  if (once.numel() == plain.numel()) return once;
+  std::vector<int64_t> strides = once.strides().vec();
+  for (size_t d = 0; d < sizes.size(); ++d)
+    if (plain.strides()[d] == 0) strides[d] = 0;
+  at::Tensor all = at::zeros(plain.sizes(), plain.options());
+  all.as_strided(sizes, once.strides()).copy_(once);
+  Restride(all, strides);
+  return all;
 }
 
 at::Tensor ToTensor(const c10::IValue& value) {
   if (value.isTensor()) {
     const at::Tensor& tensor = value.toTensor();
-    return IsPlain(tensor) ? tensor.tensor_data() : Plain(tensor.detach());
+    return IsPacked(tensor) ? tensor.tensor_data() : Packed(tensor.detach());
   }
   return at::scalar_tensor(value.toScalar(), value.isInt()    ? at::kLong
                                              : value.isBool() ? at::kBool

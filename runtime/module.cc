@@ -215,6 +215,7 @@ static LoadedModule Load(const std::string& package, const Manifest& manifest, i
     else
       module.weights.push_back(MakeWeight(weight, is_read(weight) ? file.get() : nullptr));
     module.self->setAttr(weight.name, module.weights.back());
+    if (weight.kind == "buffer") module.buffers.push_back(w);
   }
   if (type->hasAttribute("device")) module.self->setAttr("device", at::Device(at::kCPU));
   SetTraining(module, true);

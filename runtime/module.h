@@ -18,6 +18,7 @@ struct RecordedBodies;
 struct LoadedModule {
   int index = -1;                   // in the manifest
   std::vector<at::Tensor> weights;  // in the order of ModuleInfo::held; leaves of autograd
+  std::vector<size_t> buffers;      // those of the weights that forward may write to
   // As `weights`: what running statistics keep of themselves in a microbatch; others have none.
   std::vector<std::optional<double>> kept_parts;
   c10::intrusive_ptr<c10::ivalue::Object> self;

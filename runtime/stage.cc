@@ -183,14 +183,15 @@ Bundle TorchStages::Allocate(int edge, int microbatch, bool backward) {
     const TensorSpec& spec = state_->specs[microbatch]->at(id);
     tensors.push_back(EmptyTensor(spec.sizes, spec.type, state_->settings.memory));
   }
-  if (backward) tensors.push_back(at::empty({static_cast<int64_t>(tensors.size())}, at::kBool));
-  return MakeBundle(std::move(tensors));
+  return MakeMessage(std::move(tensors));
 }
 
 int64_t TorchStages::MessageBytes(int edge, int microbatch, bool backward) {
-  std::vector<int> values = state_->MessageValues(edge, backward);
-  int64_t bytes = backward ? static_cast<int64_t>(values.size()) : 0;
-  for (int id : values) bytes += state_->specs[microbatch]->at(id).bytes();
+  int64_t bytes = 0;
+  for (int id : state_->MessageValues(edge, backward)) {
+    const TensorSpec& spec = state_->specs[microbatch]->at(id);
+    bytes += spec.bytes() + LayoutBytes(spec.sizes.size());
+  }
   return bytes;
 }
 
@@ -281,9 +282,10 @@ std::vector<Bundle> TorchStages::Forward(int stage, int microbatch, std::vector<
   const bool again = s.settings.training && s.recomputed[stage];
   for (size_t i = 0; i < inputs.size(); ++i) {
     const EdgeContents& contents = s.contents[s.edges_in[stage][i]];
+    const Tensors tensors = ReadMessage(inputs[i]);
     for (size_t k = 0; k < contents.forward.size(); ++k) {
       const int id = contents.forward[k];
-      values[id] = FromTensor(TensorsOf(inputs[i])[k], s.value(id));
+      values[id] = FromTensor(tensors[k], s.value(id));
       if (again) s.received[{stage, microbatch}].emplace_back(id, values[id]);
     }
   }
@@ -308,7 +310,7 @@ std::vector<Bundle> TorchStages::Forward(int stage, int microbatch, std::vector<
   for (int edge : s.edges_out[stage]) {
     Tensors tensors;
     for (int id : s.contents[edge].forward) tensors.push_back(ToTensor(values[id]));
-    out.push_back(MakeBundle(std::move(tensors)));
+    out.push_back(MakeMessage(std::move(tensors)));
   }
   return out;
 }

@@ -16,10 +16,9 @@ std::map<int, Gifts> TorchStages::State::ReadGifts(int stage,
   for (int edge : edges_out[stage]) {
     if (!graph.edges[edge].gradient) continue;
     const std::vector<Contribution>& contributions = contents[edge].backward;
-    const Tensors& tensors = TensorsOf(gradients[next++]);
-    const bool* defined = tensors.back().const_data_ptr<bool>();
+    const Tensors tensors = ReadMessage(gradients[next++]);
     for (size_t k = 0; k < contributions.size(); ++k)
-      if (defined[k])
+      if (tensors[k].defined())
         gifts[contributions[k].value].emplace_back(contributions[k].consumers[0], tensors[k]);
   }
   return gifts;
@@ -56,7 +55,7 @@ void TorchStages::State::GiveGradients(int index, Tensors gradients,
   const ModuleInfo& info = manifest.modules[index];
   for (size_t i = 0; i < info.inputs.size(); ++i) {
     at::Tensor gradient = std::move(gradients[i]);
-    if (gradient.defined()) gifts[info.inputs[i]].emplace_back(index, Plain(gradient));
+    if (gradient.defined()) gifts[info.inputs[i]].emplace_back(index, Packed(gradient));
   }
 }
 
@@ -77,7 +76,7 @@ std::vector<Bundle> TorchStages::State::WriteGifts(int stage, int microbatch,
     if (!graph.edges[edge].gradient) continue;
     const std::vector<Contribution>& contributions = contents[edge].backward;
     Tensors tensors;
-    at::Tensor defined = at::empty({static_cast<int64_t>(contributions.size())}, at::kBool);
+    std::vector<bool> there;
     for (const Contribution& contribution : contributions) {
       Gifts share;
       if (auto found = gifts.find(contribution.value); found != gifts.end())
@@ -85,7 +84,7 @@ std::vector<Bundle> TorchStages::State::WriteGifts(int stage, int microbatch,
           if (std::find(contribution.consumers.begin(), contribution.consumers.end(), consumer) !=
               contribution.consumers.end())
             share.emplace_back(consumer, gift);
-      defined.mutable_data_ptr<bool>()[tensors.size()] = !share.empty();
+      there.push_back(!share.empty());
       if (!share.empty()) {
         tensors.push_back(SumInOrder(std::move(share)));
       } else {
@@ -93,8 +92,7 @@ std::vector<Bundle> TorchStages::State::WriteGifts(int stage, int microbatch,
         tensors.push_back(at::zeros(spec.sizes, spec.type));
       }
     }
-    tensors.push_back(defined);
-    out.push_back(MakeBundle(std::move(tensors)));
+    out.push_back(MakeMessage(std::move(tensors), there));
   }
   return out;
 }

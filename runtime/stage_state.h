@@ -76,8 +76,7 @@ struct TorchStages::State {
   const ValueInfo& value(int id) const { return manifest.values[id]; }
   size_t WeightIndex(int module, const std::string& name) const;
 
-  // The value of each tensor in a message. A backward one ends with a tensor of flags: which of the
-  // gradients are defined.
+  // The value of each tensor in a message.
   std::vector<int> MessageValues(int edge, bool backward) const;
 
   bool Recomputes(int module) const {

@@ -41,7 +41,7 @@ void SendValue(Transport& transport, int to, const c10::IValue& value) {
   numbers[1] = tensor.dim();
   for (int64_t d = 0; d < tensor.dim(); ++d) numbers[2 + d] = tensor.size(d);
   transport.Wait(transport.Send(to, 0, MakeBundle({header})));
-  transport.Wait(transport.Send(to, 0, MakeBundle({tensor})));
+  transport.Wait(transport.Send(to, 0, MakeMessage({tensor})));
 }
 
 c10::IValue ReceiveValue(Transport& transport, int from, const ValueInfo& info) {
@@ -51,8 +51,9 @@ c10::IValue ReceiveValue(Transport& transport, int from, const ValueInfo& info) 
   const int64_t* numbers = header.const_data_ptr<int64_t>();
   at::Tensor tensor = at::empty(at::IntArrayRef(numbers + 2, static_cast<size_t>(numbers[1])),
                                 static_cast<at::ScalarType>(numbers[0]));
-  transport.Wait(transport.Recv(from, 0, MakeBundle({tensor})));
-  return FromTensor(tensor, info);
+  const Bundle message = MakeMessage({tensor});
+  transport.Wait(transport.Recv(from, 0, message));
+  return FromTensor(ReadMessage(message)[0], info);
 }
 
 ProfileTime TimeOf(const Timing& timing) { return {timing.median, timing.high - timing.low}; }

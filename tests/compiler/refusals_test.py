@@ -19,6 +19,35 @@ class Two(nn.Module):
         return self.body(self, x)
 
 
+class Reads(nn.Module):
+    """Its result depends on how what it is given lies in memory."""
+
+    def __init__(self):
+        super().__init__()
+        self.c = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.c(torch.as_strided(x, (2, 4), (4, 1)))
+
+
+class Asks(Reads):
+    def forward(self, x):
+        y = self.c(torch.zeros(3, 4)) * x.stride(0)
+        return -y if x.is_contiguous() else y
+
+
+class Parts(nn.Module):
+    """Gives a part of its memory to `reads`, or a tensor of its own."""
+
+    def __init__(self, reads, part=True):
+        super().__init__()
+        self.a, self.reads, self.part = nn.Linear(4, 4), reads, part
+
+    def forward(self, x):
+        y = self.a(x)
+        return self.reads(y[:, 1:3] if self.part else torch.tanh(y.t()))
+
+
 class Refusals(CompilerTest):
     def refused(self, body, *parts, options=()):
         export(Two(body), [torch.randn(3, 4)], self.at / "model.pt2")
@@ -62,6 +91,30 @@ class Refusals(CompilerTest):
         self.assertIn('enter torch.autocast("cpu"', self.compile(self.at / "other.pt2", code=1))
         export(Two(body).eval(), [torch.randn(3, 4)], path, strict=True)
         self.assertIn("strict=False", self.compile(path, code=1))
+
+    def test_memory_that_a_cut_does_not_keep(self):
+        x = torch.randn(3, 4)
+        pt2 = lambda model, path: export(model, [x], path)
+        traced = lambda model, path: torch.jit.trace(model, x).save(str(path))
+        scripted = lambda model, path: torch.jit.script(model).save(str(path))
+        for name, save, reads, what in (
+                ("model.pt2", pt2, Reads, "as_strided"), ("model.pt", traced, Reads, "as_strided"),
+                ("model.pt", scripted, Reads, "as_strided"), ("model.pt", scripted, Asks, "stride")):
+            with self.subTest(save=name, reads=reads.__name__):
+                path = self.at / name
+                line = reads.forward.__code__.co_firstlineno + 1
+                save(Parts(reads()), path)
+                text = self.compile(path, "--split", "modules:reads", code=1)
+                self.assertRegex(text, rf'{what}, submodule "reads", \S*refusals_test\.py:{line}: depends')
+                self.assertRegex(text, r"of slice \(the model itself, \S*refusals_test\.py:\d+\) lies in "
+                                 r"memory; the cut between modules 0 and 1")
+                self.assertIn("before the cut (.clone())", text)
+                self.compile(path, "--split", "equal:1")
+                # Cuts that the compiler chooses avoid the place; nothing to avoid is refused.
+                manifest, _ = self.compile(path, "--split", "equal:2")
+                self.assertEqual(len(manifest["modules"]), 2)
+                save(Parts(reads(), part=False), path)
+                self.compile(path, "--split", "modules:reads")
 
     def test_cut_in_vmap(self):
         def body(m, x):

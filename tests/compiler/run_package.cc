@@ -73,6 +73,7 @@ static void Run(const std::string& package, const std::string& in, const std::st
   SafetensorsFile inputs(in);
   std::map<int, c10::IValue> values;                // as made
   std::vector<std::map<int, at::Tensor>> received;  // by module, leaves of autograd
+  std::map<std::pair<size_t, int>, at::Tensor> taken;  // by module and value: gradients as made
   for (int id : manifest.inputs) {
     const ValueInfo& value = manifest.values[static_cast<size_t>(id)];
     at::Tensor tensor = Read(inputs, inputs.At(value.name));
@@ -92,6 +93,9 @@ static void Run(const std::string& package, const std::string& in, const std::st
         at::Tensor leaf = argument.toTensor().detach().clone();
         bool real = leaf.is_floating_point() || leaf.is_complex();
         received[k][id] = leaf.set_requires_grad(value.gradient && real);
+        // Its grad() would lie in memory as the leaf does.
+        if (leaf.requires_grad())
+          leaf.register_hook([&taken, k, id](at::Tensor gradient) { taken[{k, id}] = gradient; });
         argument = leaf;
       }
       arguments.push_back(argument);
@@ -130,7 +134,7 @@ static void Run(const std::string& package, const std::string& in, const std::st
                                          : at::scalar_tensor(value.toScalar());
     results["output." + number] = tensor.detach().contiguous().clone();
     if (!inputs.Find("gradient." + number)) continue;
-    at::Tensor gradient = Read(inputs, inputs.At("gradient." + number));
+    at::Tensor gradient = at::empty_like(tensor).copy_(Read(inputs, inputs.At("gradient." + number)));
     at::Tensor& sum = gradients[manifest.outputs[i]];
     sum = sum.defined() ? sum + gradient : gradient;
   }
@@ -143,9 +147,10 @@ static void Run(const std::string& package, const std::string& in, const std::st
     }
     if (!roots.empty()) torch::autograd::backward(roots, seeds);
     for (auto& [id, leaf] : received[k]) {
-      if (!leaf.grad().defined()) continue;
+      auto found = taken.find({k, id});
+      if (found == taken.end()) continue;
       at::Tensor& sum = gradients[id];
-      sum = sum.defined() ? sum + leaf.grad() : leaf.grad();
+      sum = sum.defined() ? sum + found->second : found->second;
     }
   }
   std::map<std::string, std::string> first;  // of tied names

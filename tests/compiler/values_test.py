@@ -5,7 +5,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 from models_test import BATCH
-from support import CompilerTest, call, export, load_file, pipe_split, unittest
+from support import CompilerTest, call, copies, export, load_file, pipe_split, unittest
 
 
 class Values(CompilerTest):
@@ -61,6 +61,29 @@ class Values(CompilerTest):
                 return self.b(torch.view_as_real(y * 2j).flatten(1)) + z.sum()
 
         self.check(Turn(), [torch.randn(3, 4)], modules=2, tolerance=1e-6)
+
+    def test_values_lie_in_memory_as_they_did(self):
+        class Turned(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.a, self.b, self.c = nn.Linear(4, 6), nn.Linear(5, 4), nn.Conv2d(3, 4, 2)
+
+            def forward(self, x, image):
+                y = torch.tanh(self.a(x)).transpose(1, 2)
+                image = torch.relu(image.to(memory_format=torch.channels_last))
+                pipe_split()
+                z = self.b(y).softmax(1)
+                first = torch.as_strided(y, (3, 4), (5, 7))
+                whole = y.transpose(1, 2).view(-1)
+                image = self.c(image)
+                pipe_split()
+                return z.sum(1) * whole.sum(), first, image.sum((2, 3)), y.mean(2)
+
+        inputs = [torch.randn(3, 5, 4), torch.randn(2, 3, 6, 6)]
+        self.check(Turned(), inputs, modules=3)
+        for script in (lambda model: torch.jit.trace(model, copies(inputs), check_trace=False),
+                       torch.jit.script):
+            self.check(Turned(), inputs, ["--split", "modules:b,c"], modules=3, script=script)
 
     def test_sizes_are_made_again(self):
         class Sizes(nn.Module):

@@ -5,9 +5,10 @@ import unittest
 
 import torch
 import torch.nn as nn
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
+from torch.distributed.pipelining import pipe_split
 
-from support import SGD, Case, export
+from support import SGD, Case, export, pipewright, run_ranks
 
 
 class Ranges(nn.Module):
@@ -46,7 +47,57 @@ class Net(nn.Module):
         return x
 
 
+class Returned(nn.Module):
+    """Returns buffers that forward writes, views of them, and memory that nothing writes."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 6), nn.Linear(6, 6)
+        self.register_buffer("calls", torch.zeros((), dtype=torch.long))
+        self.register_buffer("means", torch.zeros(2, 6))
+        self.register_buffer("fixed", torch.arange(6.0))
+
+    def forward(self, x):
+        y = self.a(x)
+        early = self.means[0].view(2, 3)
+        calls = self.calls.add_(1)
+        means = self.means.lerp_(y.detach().mean(0), 0.1)
+        turned = means.t()
+        pipe_split()
+        return {"y": self.b(y), "calls": calls, "means": means, "early": early, "turned": turned,
+                "fixed": self.fixed, "again": calls, "weight": self.b.weight, "x": x}
+
+
 class Buffers(Case):
+    def test_each_microbatch_returns_its_own(self):
+        torch.manual_seed(0)
+        model, x = Returned().eval(), torch.randn(8, 6)
+        export(copy.deepcopy(model), x[:2], self.path("returned.pt2"))
+        traced = torch.jit.trace(copy.deepcopy(model), x[:2], strict=False, check_trace=False)
+        traced.load_state_dict(model.state_dict())
+        traced.save(str(self.path("returned.pt")))
+        with torch.no_grad():
+            parts = [{name: value.clone() for name, value in model(part).items()}
+                     for part in x.chunk(4)]
+        wanted = {name: torch.stack([part[name] for part in parts]) if not value.dim() else
+                  torch.cat([part[name] for part in parts]) for name, value in parts[0].items()}
+        save_file({"x": x}, self.path("in.safetensors"))
+        for file, split in (("returned.pt2", "markers"), ("returned.pt", "modules:b")):
+            package = self.compile(file, "returned.pkg", "--ranks", "2", "--split", split)
+            names = json.loads((package / "manifest.json").read_text())["outputs"]
+            for ranks, mpi in ((2, False), (2, True), (1, False)):
+                if ranks == 1:
+                    self.succeed(pipewright("conf", package, "--ranks", 1, "-o", self.path("one.json")))
+                conf = ["--conf", self.path("one.json")] if ranks == 1 else []
+                with self.subTest(file, ranks=ranks, mpi=mpi):
+                    self.succeed(run_ranks(ranks, "infer", package, "--input",
+                                           self.path("in.safetensors"), "-o",
+                                           self.path("out.safetensors"), "--microbatches", 4, *conf,
+                                           mpi=mpi))
+                    found = load_file(self.path("out.safetensors"))
+                    self.assert_same_tensors({name: found[name] for name in names}, {
+                        name: wanted[key] for name, key in zip(names, wanted, strict=True)})
+
     def test_what_backward_keeps_of_them_is_of_its_microbatch(self):
         torch.manual_seed(0)
         model = Net().train()
