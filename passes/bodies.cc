@@ -60,13 +60,11 @@ bool WritesWeights(const Model& model, const std::vector<Node*>& nodes) {
   std::vector<Write> writes;
   for (Node* node : nodes) CollectWrites(node, 0, writes);
   if (writes.empty()) return false;
-  MemoryClasses classes;
-  for (Node* node : nodes) JoinNode(node, classes);
-  std::set<int> weights;
-  for (size_t i = 0; i < model.weights.size(); ++i)
-    weights.insert(classes.Find(model.weight_input(i)));
+  Memory memory(nodes, Alias::kUnknown);
+  Memory::Values weights;
+  for (size_t i = 0; i < model.weights.size(); ++i) weights.insert(model.weight_input(i));
   for (const Write& write : writes)
-    if (weights.count(classes.Find(write.value))) return true;
+    if (Intersect(memory.Written(write), weights)) return true;
   return false;
 }
 

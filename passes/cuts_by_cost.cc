@@ -70,30 +70,30 @@ struct Places {
     std::vector<Write> writes;
     for (const auto& [node, at] : position) CollectWrites(const_cast<Node*>(node), at, writes);
     if (writes.empty()) return;
-    MemoryClasses classes;
-    for (Node* node : model.graph->nodes()) JoinNode(node, classes);
-    std::map<int, std::vector<size_t>> written;  // by class: where, in order
-    for (const Write& write : writes) written[classes.Find(write.value)].push_back(write.position);
-    for (auto& [id, places] : written) std::sort(places.begin(), places.end());
-    std::map<int, std::pair<size_t, size_t>> weight_uses;  // first and last, of written classes
+    Memory memory(model, Alias::kUnknown);
+    std::map<const Value*, std::vector<size_t>> written;  // by memory: where
+    for (const Write& write : writes)
+      for (const Value* value : memory.Written(write)) written[value].push_back(write.position);
+    std::map<const Value*, std::pair<size_t, size_t>> weight_uses;  // first and last, if written
     for (const Value* input : model.graph->inputs())
-      if (input->offset() < model.weights.size() && HasMemory(input) &&
-          written.count(classes.Find(input)))
-        weight_uses.try_emplace(classes.Find(input), nodes.size(), 0);
+      if (input->offset() < model.weights.size() && written.count(input))
+        weight_uses.try_emplace(input, nodes.size(), 0);
     std::vector<int> forbidden(nodes.size() + 2, 0);  // changes from place to place
     auto forbid = [&](size_t first, size_t last) {
       if (first <= last) ++forbidden[first], --forbidden[std::min(last, nodes.size()) + 1];
     };
     auto use = [&](const Value* input, size_t at) {
       if (!HasMemory(input)) return;
-      auto found = written.find(classes.Find(input));
-      if (found == written.end()) return;
-      if (auto weight = weight_uses.find(found->first); weight != weight_uses.end()) {
-        auto& [first, last] = weight->second;
-        first = std::min(first, at), last = std::max(last, std::min(at, nodes.size() - 1));
-        return;
+      std::vector<size_t> places;
+      for (const Value* value : memory.Of(input)) {
+        if (auto weight = weight_uses.find(value); weight != weight_uses.end()) {
+          auto& [first, last] = weight->second;
+          first = std::min(first, at), last = std::max(last, std::min(at, nodes.size() - 1));
+        } else if (auto found = written.find(value); found != written.end()) {
+          places.insert(places.end(), found->second.begin(), found->second.end());
+        }
       }
-      const std::vector<size_t>& places = found->second;
+      std::sort(places.begin(), places.end());
       auto behind = std::lower_bound(places.begin(), places.end(), at);
       if (behind == places.begin()) return;  // used before any write
       if (input->node() == model.graph->param_node()) {
@@ -108,7 +108,32 @@ struct Places {
       for (Node* inner : WithInner(const_cast<Node*>(nodes[i])))
         for (const Value* input : inner->inputs()) use(input, i);
     for (const Value* output : model.graph->outputs()) use(output, nodes.size());
-    for (const auto& [id, uses] : weight_uses) forbid(uses.first + 1, uses.second);
+    for (const auto& [weight, uses] : weight_uses) forbid(uses.first + 1, uses.second);
+    // Two views of one memory that cross before a write to it are two tensors afterwards.
+    std::map<const Value*, std::vector<const Value*>> views;
+    auto view = [&](const Value* value) {
+      if (value->type()->kind() == c10::TypeKind::TensorType)
+        for (const Value* of : memory.Of(value))
+          if (written.count(of) && !weight_uses.count(of)) views[of].push_back(value);
+    };
+    for (size_t i = model.first_input(); i < model.graph->inputs().size(); ++i)
+      view(model.graph->inputs()[i]);
+    for (const Node* node : nodes)
+      for (const Value* output : node->outputs()) view(output);
+    for (const auto& [memory_of, values] : views) {
+      const std::vector<size_t>& places = written.at(memory_of);
+      std::vector<int> alive(nodes.size() + 2, 0);  // changes from place to place
+      for (const Value* value : values) {
+        auto made = position.find(value->node());
+        const size_t first = made == position.end() ? 0 : made->second + 1;
+        const size_t last = Users(model, position, value, 0).second;
+        if (first <= last) ++alive[first], --alive[last + 1];
+      }
+      int count = 0;
+      const size_t last_write = *std::max_element(places.begin(), places.end());
+      for (size_t k = 0; k <= last_write; ++k)
+        if ((count += alive[k]) > 1) forbid(k, k);
+    }
     hidden.assign(nodes.size(), false);
     int depth = 0;
     for (size_t i = 0; i < nodes.size(); ++i) hidden[i] = (depth += forbidden[i]) > 0;
@@ -225,7 +250,6 @@ Cuts ByShare(const SplitSpec& split, const Places& places, const std::vector<dou
     size_t best = places.Best(std::max(after + 1, at(share - slack)), at(share + slack), at(share));
     // All of these lie in regions, or before the last cut.
     if (best == 0) best = places.Best(after + 1, n - (count - k), at(share));
-    if (best == 0) best = places.Best(after + 1, n, at(share));
     if (best == 0) best = places.Best(after + 1, n - (count - k), at(share), true);
     if (best == 0)
       throw Error(where, "there are not enough places to cut", "ask for fewer modules");

@@ -49,12 +49,11 @@ std::unordered_set<const Value*> ValuesWithGradient(const Model& model) {
     if (model.weights[i].requires_grad) with.insert(model.weight_input(i));
   // Memory that an in-place operation wrote something with a gradient into has one, under all its
   // names: a tensor and its views, a list and what is appended to it.
-  MemoryClasses classes;
-  for (Node* node : model.graph->nodes()) JoinNode(node, classes);
-  std::set<int> written;
+  Memory memory(model, Alias::kUnknown);
+  Memory::Values written;
   auto has = [&](const Value* value) {
     return with.count(value) ||
-           (!written.empty() && HasMemory(value) && written.count(classes.Find(value)));
+           (!written.empty() && HasMemory(value) && Intersect(memory.Of(value), written));
   };
   auto may_have = [&](const Value* output) {
     auto kind = output->type()->kind();
@@ -81,7 +80,7 @@ std::unordered_set<const Value*> ValuesWithGradient(const Model& model) {
     }
     std::vector<Write> writes;
     CollectWrites(node, 0, writes);
-    for (const Write& write : writes) written.insert(classes.Find(write.value));
+    for (const Write& write : writes) written.merge(memory.Written(write));
   }
   for (Node* node : model.graph->nodes())
     for (const Value* output : node->outputs())

@@ -19,20 +19,21 @@ namespace {
 
 class Isolator {
  public:
-  Isolator(Model& model, Assignment& assignment) : model_(model), assignment_(assignment) {}
+  Isolator(Model& model, Assignment& assignment)
+      : model_(model), assignment_(assignment), memory_(model, Alias::kKnown) {}
 
   void Run() {
     std::vector<Write> writes;
     size_t position = 0;
     for (Node* top : model_.graph->nodes()) {
-      JoinNode(top, global_);
       CollectWrites(top, position, writes);
       position_[top] = position++;
     }
     position_[model_.graph->return_node()] = position;
     if (writes.empty()) return;
-    local_.resize(static_cast<size_t>(assignment_.modules));
-    for (Node* top : model_.graph->nodes()) JoinNode(top, local_[static_cast<size_t>(Module(top))]);
+    std::vector<std::vector<Node*>> nodes(static_cast<size_t>(assignment_.modules));
+    for (Node* top : model_.graph->nodes()) nodes[static_cast<size_t>(Module(top))].push_back(top);
+    for (const auto& own : nodes) local_.emplace_back(own, Alias::kUnknown);
     CollectUses(writes);
     for (const Write& write : writes) Check(write);
     Clone();
@@ -53,14 +54,13 @@ class Isolator {
     return value->node() == model_.graph->param_node() && value->offset() < model_.weights.size();
   }
 
-  // Uses of the classes that are written, by class.
+  // Uses of memory that is written, in order.
   void CollectUses(const std::vector<Write>& writes) {
-    std::set<int> written;
-    for (const Write& write : writes) written.insert(global_.Find(write.value));
+    for (const Write& write : writes) written_.merge(memory_.Written(write));
     auto collect = [&](Node* top, Node* node) {
       for (Value* input : node->inputs())
-        if (HasMemory(input) && written.count(global_.Find(input)))
-          uses_[global_.Find(input)].push_back({top, node, input, position_.at(top)});
+        if (HasMemory(input) && Intersect(memory_.Of(input), written_))
+          uses_.push_back({top, node, input, position_.at(top)});
     };
     for (Node* top : model_.graph->nodes())
       for (Node* node : WithInner(top)) collect(top, node);
@@ -82,34 +82,44 @@ class Isolator {
         cure);
   }
 
+  // Whether two values that share memory in the model do so in a module that makes or receives
+  // them: two values that it receives are two tensors there.
+  bool TogetherIn(int module, const Value* a, const Value* b) {
+    Memory& local = local_[static_cast<size_t>(module)];
+    if (local.ViewedBy(a) == local.ViewedBy(b)) return true;
+    for (const Value* x : local.Of(a))
+      for (const Value* y : local.Of(b))
+        if (x != y && Producer(x) != module && Producer(y) != module && memory_.Share(x, y))
+          return false;
+    return true;
+  }
+
   void Check(const Write& write) {
-    int module = Module(write.top);
-    MemoryClasses& local = local_[static_cast<size_t>(module)];
-    const std::vector<Write>& uses = uses_[global_.Find(write.value)];
-    bool weight = false;
-    const Value* held = nullptr;
-    for (const Write& use : uses)
-      if (IsWeight(use.value)) weight = true, held = use.value;
-    for (const Write& use : uses) {
-      int user = use.node == model_.graph->return_node() ? assignment_.modules : Module(use.top);
-      if (weight && user != module && user < assignment_.modules)
-        Refuse(write, use,
-               "buffer \"" + model_.weights[held->offset()].names[0] + "\", written in module " +
-                   std::to_string(module) + " and used in module " + std::to_string(user) +
-                   ": a buffer that is written belongs to one module",
-               "cut before or after all that uses the buffer, or put it into one module by "
-               "--split FILE");
+    const int module = Module(write.top);
+    const Memory::Values written = memory_.Written(write);
+    for (const Write& use : uses_) {
+      const Memory::Values& used = memory_.Of(use.value);
+      if (!Intersect(written, used)) continue;
+      const bool returned = use.node == model_.graph->return_node();
+      const int user = returned ? assignment_.modules : Module(use.top);
+      for (const Value* value : used)
+        if (IsWeight(value) && written.count(value) && user != module && !returned)
+          Refuse(write, use,
+                 "buffer \"" + model_.weights[value->offset()].names[0] + "\", written in module " +
+                     std::to_string(module) + " and used in module " + std::to_string(user) +
+                     ": a buffer that is written belongs to one module",
+                 "cut before or after all that uses the buffer, or put it into one module by "
+                 "--split FILE");
       if (use.position <= write.position || Producer(use.value) > module) continue;
-      bool shared = local.Find(use.value) == local.Find(write.value);
-      bool seen = user == module ? shared : Producer(use.value) == module && shared;
+      const bool seen = (user == module || Producer(use.value) == module) &&
+                        TogetherIn(module, use.value, write.value);
       if (!seen && !IsWeight(use.value)) Refuse(write, use, "a cut separates the two");
     }
-    if (weight) return;
-    for (const Write& use : uses)
-      if (Module(use.top) == module && Producer(use.value) != module &&
-          local.Find(use.value) == local.Find(write.value))
-        clones_.insert({module, use.value->debugName()}),
-            received_[use.value->debugName()] = use.value;
+    for (const Value* value : local_[static_cast<size_t>(module)].Of(write.value))
+      if (Producer(value) != module && !IsWeight(value) &&
+          value->type()->kind() == c10::TypeKind::TensorType)
+        clones_.insert({module, value->debugName()}),
+            received_[value->debugName()] = const_cast<Value*>(value);
   }
 
   void Clone() {
@@ -145,35 +155,34 @@ class Isolator {
   // forward and write: of a buffer that is written it takes a copy.
   void CopyBuffersThatAreKept() {
     const auto gradient = ValuesWithGradient(model_);
-    auto is_buffer = [&](const Write& use) {
-      return IsWeight(use.value) && model_.weights[use.value->offset()].kind != "parameter";
-    };
-    for (const auto& [id, uses] : uses_) {
-      if (std::none_of(uses.begin(), uses.end(), is_buffer)) continue;
-      for (const Write& use : uses) {
-        Node* node = use.node;
-        const auto inputs = node->inputs();
-        if (use.value->type()->kind() != c10::TypeKind::TensorType ||
-            std::find(inputs.begin(), inputs.end(), use.value) == inputs.end() ||  // copied already
-            !MayKeep(node, id, gradient))
-          continue;
-        torch::jit::WithInsertPoint before(node);
-        Value* none = model_.graph->insertConstant(c10::IValue());
-        Node* clone =
-            model_.graph->insertNode(model_.graph->create(c10::aten::clone, {use.value, none}, 1));
-        clone->copyMetadata(node);
-        if (use.top == node)
-          assignment_.module_of[none->node()] = assignment_.module_of[clone] = Module(node);
-        node->replaceInputWith(use.value, clone->output());
-      }
+    Memory::Values buffers;
+    for (const Value* value : written_)
+      if (IsWeight(value) && model_.weights[value->offset()].kind != "parameter")
+        buffers.insert(value);
+    for (const Write& use : uses_) {
+      Node* node = use.node;
+      const auto inputs = node->inputs();
+      if (use.value->type()->kind() != c10::TypeKind::TensorType ||
+          std::find(inputs.begin(), inputs.end(), use.value) == inputs.end() ||  // copied already
+          !Intersect(memory_.Of(use.value), buffers) || !MayKeep(node, buffers, gradient))
+        continue;
+      torch::jit::WithInsertPoint before(node);
+      Value* none = model_.graph->insertConstant(c10::IValue());
+      Node* clone =
+          model_.graph->insertNode(model_.graph->create(c10::aten::clone, {use.value, none}, 1));
+      clone->copyMetadata(node);
+      if (use.top == node)
+        assignment_.module_of[none->node()] = assignment_.module_of[clone] = Module(node);
+      node->replaceInputWith(use.value, clone->output());
     }
   }
 
-  // Whether an operation with a gradient takes values of this class, itself or in a list, and
+  // Whether an operation with a gradient takes values of this memory, itself or in a list, and
   // neither writes to them nor gives them on.
-  bool MayKeep(Node* node, int id, const std::unordered_set<const Value*>& gradient) {
+  bool MayKeep(Node* node, const Memory::Values& memory,
+               const std::unordered_set<const Value*>& gradient) {
     auto in_memory = [&](const Value* value) {
-      return HasMemory(value) && global_.Find(value) == id;
+      return HasMemory(value) && Intersect(memory_.Of(value), memory);
     };
     auto has_gradient = [&](const Value* value) { return gradient.count(value) > 0; };
     auto any = [](const auto& values, const auto& of) {
@@ -200,10 +209,11 @@ class Isolator {
 
   Model& model_;
   Assignment& assignment_;
-  MemoryClasses global_;
-  std::vector<MemoryClasses> local_;
+  Memory memory_;              // of the whole model
+  std::vector<Memory> local_;  // by module
+  Memory::Values written_;
+  std::vector<Write> uses_;
   std::map<const Node*, size_t> position_;
-  std::map<int, std::vector<Write>> uses_;
   std::set<std::pair<int, std::string>> clones_;
   std::map<std::string, Value*> received_;
 };

@@ -11,18 +11,28 @@ using torch::jit::Node;
 using torch::jit::Value;
 namespace prim = torch::jit::prim;
 
-int MemoryClasses::Find(const Value* value) {
-  auto [at, fresh] = ids_.try_emplace(value, static_cast<int>(parent_.size()));
-  if (fresh) parent_.push_back(at->second);
-  int id = at->second;
-  auto parent = [&](int of) -> int& { return parent_[static_cast<size_t>(of)]; };
-  while (parent(id) != id) id = parent(id) = parent(parent(id));
-  return id;
+static bool IsContainer(const Value* value) {
+  const auto kind = value->type()->kind();
+  return kind == c10::TypeKind::ListType || kind == c10::TypeKind::DictType ||
+         kind == c10::TypeKind::TupleType;
 }
 
-void MemoryClasses::Join(const Value* a, const Value* b) {
-  int x = Find(a), y = Find(b);
-  if (x != y) parent_[static_cast<size_t>(std::max(x, y))] = std::min(x, y);
+static bool HoldsTensors(const c10::TypePtr& type) {
+  switch (type->kind()) {
+    case c10::TypeKind::TensorType:
+    case c10::TypeKind::AnyType:
+    case c10::TypeKind::VarType:
+      return true;
+    default:
+      return std::any_of(type->containedTypes().begin(), type->containedTypes().end(),
+                         HoldsTensors);
+  }
+}
+
+// append, insert, __setitem__ and their like: they change a list or dict, not what it holds.
+static bool ChangesContainer(const Node* node, const Value* written) {
+  const c10::FunctionSchema* schema = node->maybeSchema();
+  return IsContainer(written) && schema && OfTorchScriptAlone(*schema);
 }
 
 bool HasMemory(const Value* value) {
@@ -38,63 +48,118 @@ bool HasMemory(const Value* value) {
   }
 }
 
-namespace {
-
-// Dropout hands its input on where it does nothing, which its schema does not say.
-bool MayReturnInput(const Node* node) {
-  return std::string(node->kind().toUnqualString()).find("dropout") != std::string::npos;
+bool Intersect(const Memory::Values& a, const Memory::Values& b) {
+  return std::any_of(a.begin(), a.end(), [&](const Value* value) { return b.count(value) > 0; });
 }
 
-// Holds or hands on what it is given; its schema, if any, does not say.
-bool IsStructure(const Node* node) {
-  return node->kind() == prim::ListConstruct || node->kind() == prim::ListUnpack ||
-         node->kind() == prim::TupleConstruct || node->kind() == prim::TupleUnpack ||
-         node->kind() == prim::TupleIndex || node->kind() == prim::DictConstruct ||
-         node->kind() == prim::unchecked_cast;
+static std::vector<Node*> TopNodes(const Model& model) {
+  return {model.graph->nodes().begin(), model.graph->nodes().end()};
 }
 
-// What enters a block and what leaves it.
-void JoinBlocks(const Node* node, MemoryClasses& classes) {
-  auto join = [&](const Value* a, const Value* b) {
-    if (HasMemory(a) && HasMemory(b)) classes.Join(a, b);
-  };
-  bool loop = node->kind() == prim::Loop;
-  for (const Block* block : node->blocks()) {
-    // A loop has a trip count and a condition before what it carries; its body, a counter and the
-    // next condition.
-    for (size_t i = 0; i < node->outputs().size(); ++i) {
-      join(block->outputs()[i + (loop ? 1 : 0)], node->outputs()[i]);
-      if (!loop) continue;
-      join(block->inputs()[i + 1], node->outputs()[i]);
-      join(node->inputs()[i + 2], node->outputs()[i]);
-    }
-  }
-}
+Memory::Memory(const Model& model, Alias least) : Memory(TopNodes(model), least) {}
 
-}  // namespace
-
-void JoinNode(Node* top, MemoryClasses& classes) {
-  for (Node* node : WithInner(top)) {
-    if (!node->blocks().empty()) {
-      JoinBlocks(node, classes);
-      continue;
-    }
-    bool structure = IsStructure(node);
-    const c10::FunctionSchema* schema = structure ? nullptr : node->maybeSchema();
-    for (size_t o = 0; o < node->outputs().size(); ++o) {
-      if (!HasMemory(node->outputs()[o])) continue;
-      for (size_t i = 0; i < node->inputs().size(); ++i) {
-        if (!HasMemory(node->inputs()[i])) continue;
-        if (structure || (i == 0 && MayReturnInput(node)) ||
-            (schema && o >= schema->returns().size()) ||  // as many results as it takes: unknown
-            (schema && i < schema->arguments().size() &&
-             schema->may_contain_alias({c10::SchemaArgType::input, i},
-                                       {c10::SchemaArgType::output, o})))
-          classes.Join(node->inputs()[i], node->outputs()[o]);
+Memory::Memory(const std::vector<Node*>& nodes, Alias least) {
+  for (Node* top : nodes)
+    for (Node* node : WithInner(top)) Collect(node, least);
+  for (bool changed = true; changed;) {  // what loops carry and lists are given flows backwards
+    changed = false;
+    for (const auto& [from, to] : flows_) changed = Flow(from, to) || changed;
+    for (const auto& [item, list] : puts_)
+      for (const Value* held : Values(Of(list))) {
+        if (!IsContainer(held)) continue;
+        Values& put = put_[held];
+        const size_t before = put.size();
+        put.insert(Of(item).begin(), Of(item).end());
+        changed = changed || put.size() != before;
       }
-    }
+    if (put_.empty()) continue;
+    for (auto& [value, values] : of_)
+      for (const Value* held : Values(values))
+        if (auto put = put_.find(held); put != put_.end() && IsContainer(value))
+          for (const Value* item : put->second) changed = values.insert(item).second || changed;
   }
+  for (auto& [value, values] : of_)  // out of a list that holds nothing
+    if (values.empty()) values.insert(value);
 }
+
+void Memory::Collect(Node* node, Alias least) {
+  auto flow = [&](const Value* from, const Value* to) {
+    if (!HasMemory(from) || !HasMemory(to)) return;
+    // Sizes are no memory of a tensor.
+    const bool tensors = HoldsTensors(from->type());
+    if (tensors ? !HoldsTensors(to->type()) : to->type()->kind() == c10::TypeKind::TensorType)
+      return;
+    flows_.emplace_back(from, to);
+    auto [source, only] = view_of_.try_emplace(to, IsContainer(from) ? nullptr : from);
+    if (!only && source->second != from) source->second = nullptr;
+    if (IsContainer(to)) holders_.insert(to);
+  };
+  if (!node->blocks().empty()) {
+    const bool loop = node->kind() == prim::Loop;
+    for (const Block* block : node->blocks())
+      for (size_t i = 0; i < node->outputs().size(); ++i) {
+        // A loop has a trip count and a condition before what it carries; its body, a counter and
+        // the next condition.
+        const Value* left = block->outputs()[i + (loop ? 1 : 0)];
+        flow(left, node->outputs()[i]);
+        if (!loop) continue;
+        flow(node->inputs()[i + 2], node->outputs()[i]);
+        flow(node->inputs()[i + 2], block->inputs()[i + 1]);
+        flow(left, block->inputs()[i + 1]);
+      }
+    return;
+  }
+  for (size_t o = 0; o < node->outputs().size(); ++o) {
+    if (!HasMemory(node->outputs()[o])) continue;
+    for (size_t i = 0; i < node->inputs().size(); ++i)
+      if (HasMemory(node->inputs()[i]) && AliasOf(node, i, o) >= least)
+        flow(node->inputs()[i], node->outputs()[o]);
+    if (node->kind() == prim::ListConstruct || node->kind() == prim::DictConstruct)
+      holders_.insert(node->outputs()[o]);
+  }
+  std::vector<Write> writes;
+  CollectWrites(node, 0, writes);
+  for (const Write& write : writes)
+    if (ChangesContainer(node, write.value))
+      for (const Value* item : node->inputs())
+        if (item != write.value && HasMemory(item)) {
+          puts_.emplace_back(item, write.value);
+          holders_.insert(write.value);
+        }
+}
+
+const Memory::Values& Memory::Of(const Value* value) {
+  auto [at, fresh] = of_.try_emplace(value);
+  if (fresh) at->second.insert(value);
+  return at->second;
+}
+
+// A list is an object beside what it holds; a tensor taken out of it is not part of that object.
+bool Memory::Flow(const Value* from, const Value* to) {
+  const Values source = Of(from);
+  auto [at, fresh] = of_.try_emplace(to);
+  if (fresh && IsContainer(to)) at->second.insert(to);
+  const size_t before = at->second.size();
+  for (const Value* value : source)
+    if (to->type()->kind() != c10::TypeKind::TensorType || !holders_.count(value))
+      at->second.insert(value);
+  return at->second.size() != before;
+}
+
+const Value* Memory::ViewedBy(const Value* value) const {
+  for (auto at = view_of_.find(value); at != view_of_.end() && at->second; at = view_of_.find(value))
+    value = at->second;
+  return value;
+}
+
+Memory::Values Memory::Written(const Write& write) {
+  Values written = Of(write.value);
+  if (ChangesContainer(write.node, write.value))
+    std::erase_if(written, [](const Value* value) { return !IsContainer(value); });
+  return written;
+}
+
+bool Memory::Share(const Value* a, const Value* b) { return Intersect(Of(a), Of(b)); }
 
 void CollectWrites(Node* top, size_t position, std::vector<Write>& writes) {
   for (Node* node : WithInner(top)) {
@@ -102,9 +167,9 @@ void CollectWrites(Node* top, size_t position, std::vector<Write>& writes) {
       for (size_t i : {kRunningMean, kRunningVariance})
         if (HasMemory(node->input(i))) writes.push_back({top, node, node->input(i), position});
     const c10::FunctionSchema* schema = node->maybeSchema();
-    if (!schema || !schema->is_mutable()) continue;
-    for (size_t i = 0; i < node->inputs().size() && i < schema->arguments().size(); ++i)
-      if (schema->is_mutable({c10::SchemaArgType::input, i}) && HasMemory(node->inputs()[i]))
+    if (!schema) continue;
+    for (size_t i = 0; i < node->inputs().size(); ++i)
+      if (HasMemory(node->inputs()[i]) && WritesTo(*schema, i))
         writes.push_back({top, node, node->inputs()[i], position});
   }
 }

@@ -1,11 +1,10 @@
 #include "passes/pipeline.h"
 
-#include <torch/csrc/jit/passes/dead_code_elimination.h>
-
 #include <cstdio>
 #include <filesystem>
 #include <functional>
 
+#include "passes/dead_code.h"
 #include "passes/hand_on.h"
 #include "passes/isolate_writes.h"
 #include "passes/layouts.h"
@@ -14,6 +13,7 @@
 #include "passes/random_operations.h"
 #include "passes/restore_devices.h"
 #include "passes/restore_training.h"
+#include "passes/show_writes.h"
 #include "plan/error.h"
 #include "plan/text.h"
 #include "plan/torch_error.h"
@@ -42,14 +42,14 @@ std::vector<ModuleBody> RunPasses(Model& model, const PipelineOptions& options,
   Assignment assignment;
   const std::vector<std::pair<const char*, std::function<void()>>> passes = {
       // First, so that nothing later looks at operations whose results are not used.
-      {"dead_code", [&] { torch::jit::EliminateDeadCode(model.graph); }},
+      {"dead_code", [&] { RemoveDeadCode(*model.graph); }},
       // Before the random operations, which ask for the training flag.
       {"restore_training", [&] { RestoreTraining(model); }},
       {"restore_devices", [&] { RestoreDevices(model); }},
       // Before cutting: ids count over the whole model and so do not depend on the cuts.
       {"random_operations", [&] { RewriteRandomOperations(model); }},
       // Constants that were replaced above, and flags.
-      {"dead_code_again", [&] { torch::jit::EliminateDeadCode(model.graph); }},
+      {"dead_code_again", [&] { RemoveDeadCode(*model.graph); }},
       // Before cutting by cost, which keeps together what isolate_writes would refuse to part.
       {"name_writes", [&] { NameWrites(model); }},
       {"assign_modules", [&] { assignment = AssignModules(model, options.split); }},
@@ -60,8 +60,10 @@ std::vector<ModuleBody> RunPasses(Model& model, const PipelineOptions& options,
       // When every module has lists of its own.
       {"isolate_writes", [&] { IsolateWrites(model, assignment); }},
       {"check_layouts", [&] { CheckLayouts(model, assignment); }},
-      // Last, when every module has its uses: of lists, and of what it copies.
+      // When every module has its uses: of lists, and of what it copies.
       {"hand_on", [&] { HandOn(model, assignment); }},
+      // Last: the code of each module is read by LibTorch.
+      {"show_writes", [&] { ShowWrites(model, assignment); }},
   };
   std::string before;
   auto dump = [&](const std::string& name) {

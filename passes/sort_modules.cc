@@ -11,22 +11,22 @@ using torch::jit::Node;
 
 void SortByModule(Model& model, const Assignment& assignment) {
   std::vector<Node*> nodes(model.graph->nodes().begin(), model.graph->nodes().end());
-  MemoryClasses classes;
+  Memory memory(nodes, Alias::kKnown);
   std::vector<Write> writes;
-  for (size_t i = 0; i < nodes.size(); ++i) {
-    JoinNode(nodes[i], classes);
-    CollectWrites(nodes[i], i, writes);
-  }
+  for (size_t i = 0; i < nodes.size(); ++i) CollectWrites(nodes[i], i, writes);
   auto module = [&](const Node* node) { return assignment.module_of.at(node); };
-  std::map<int, std::vector<const Write*>> writes_of;  // by class
-  for (const Write& write : writes) writes_of[classes.Find(write.value)].push_back(&write);
+  std::map<const torch::jit::Value*, std::vector<const Write*>> writes_of;  // by memory
+  for (const Write& write : writes)
+    for (const auto* value : memory.Written(write)) writes_of[value].push_back(&write);
   for (size_t i = 0; i < nodes.size() && !writes.empty(); ++i) {
     for (Node* node : WithInner(nodes[i]))
       for (const auto* input : node->inputs()) {
         if (!HasMemory(input)) continue;
-        auto found = writes_of.find(classes.Find(input));
-        if (found == writes_of.end()) continue;
-        for (const Write* write : found->second) {
+        std::vector<const Write*> seen;
+        for (const auto* value : memory.Of(input))
+          if (auto found = writes_of.find(value); found != writes_of.end())
+            seen.insert(seen.end(), found->second.begin(), found->second.end());
+        for (const Write* write : seen) {
           int here = module(nodes[i]), there = module(write->top);
           if ((write->position < i && there <= here) || (write->position >= i && here <= there))
             continue;

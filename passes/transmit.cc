@@ -36,6 +36,7 @@ void TransmitShared(Model& model, Assignment& assignment, const SharedSpec& spec
       throw Error("--shared transmit:" + name,
                   "the model has no weight \"" + name + "\"" + Suggest(name, all));
   if (!spec.transmit && spec.names.empty()) return;
+  Memory memory(model, Alias::kKnown);
   std::vector<Write> writes;
   std::map<int, Node*> last;                                                 // node of each module
   std::map<const Value*, std::map<int, std::vector<torch::jit::Use>>> uses;  // by module
@@ -71,7 +72,7 @@ void TransmitShared(Model& model, Assignment& assignment, const SharedSpec& spec
       chosen = chosen || std::find(names.begin(), names.end(), name) != names.end();
     if (!chosen || uses[weight].size() < 2) continue;
     for (const Write& write : writes)
-      if (write.value == weight)
+      if (memory.Written(write).count(weight))
         throw Error(model.file + ": " + Origin(write.node),
                     "writes in place to \"" + names[0] + "\", which is to be transmitted",
                     "replicate it: --shared replicate");

@@ -29,20 +29,19 @@ static void CopyAverages(Model& model, const std::vector<BufferWrite>& writes) {
 void WriteBack(Model& model, const std::vector<BufferWrite>& writes) {
   if (writes.empty()) return;
   CopyAverages(model, writes);
-  MemoryClasses classes;
-  for (torch::jit::Node* node : model.graph->nodes()) JoinNode(node, classes);
-  std::map<int, torch::jit::Node*> last_use;  // by class
-  for (const auto& [buffer, value] : writes) last_use[classes.Find(buffer)] = nullptr;
+  Memory memory(model, Alias::kKnown);
+  std::map<const torch::jit::Value*, torch::jit::Node*> last_use;  // by buffer
+  for (const auto& [buffer, value] : writes) last_use[buffer] = nullptr;
   for (torch::jit::Node* node : model.graph->nodes())
     for (torch::jit::Node* inner : WithInner(node))
       for (const torch::jit::Value* input : inner->inputs()) {
         if (!HasMemory(input)) continue;
-        auto found = last_use.find(classes.Find(input));
-        if (found != last_use.end()) found->second = node;
+        for (const torch::jit::Value* held : memory.Of(input))
+          if (auto found = last_use.find(held); found != last_use.end()) found->second = node;
       }
   for (const auto& [buffer, value] : writes) {
     torch::jit::Node* after = value->node();
-    torch::jit::Node* use = last_use.at(classes.Find(buffer));
+    torch::jit::Node* use = last_use.at(buffer);
     if (after->kind() == torch::jit::prim::Param || (use && after->isBefore(use))) after = use;
     torch::jit::Node* first = *model.graph->nodes().begin();
     torch::jit::WithInsertPoint place(after ? after->next() : first);
@@ -64,21 +63,18 @@ void WriteBack(Model& model, const std::vector<BufferWrite>& writes) {
 
 std::vector<BufferWrite> TakeAssignments(Model& model) {
   static const auto kCopy = c10::Symbol::aten("copy_");
-  MemoryClasses classes;
+  Memory memory(model, Alias::kKnown);
   std::vector<Write> changes;
-  for (torch::jit::Node* node : model.graph->nodes()) {
-    JoinNode(node, classes);
-    CollectWrites(node, 0, changes);
-  }
+  for (torch::jit::Node* node : model.graph->nodes()) CollectWrites(node, 0, changes);
   auto changed_later = [&](torch::jit::Value* value) {
     return std::any_of(changes.begin(), changes.end(), [&](const Write& change) {
-      return classes.Find(change.value) == classes.Find(value) &&
+      return Intersect(memory.Written(change), memory.Of(value)) &&
              (value->node() == model.graph->param_node() || change.top->isAfter(value->node()));
     });
   };
   std::vector<BufferWrite> writes;
   std::vector<torch::jit::Node*> taken;
-  std::set<int> kept;  // memory of copies that stay
+  Memory::Values kept;  // memory of copies that stay
   for (torch::jit::Node* node : model.graph->nodes().reverse()) {
     if (node->kind() == torch::jit::prim::Constant) continue;
     if (node->kind() != kCopy || node->output()->hasUses()) break;
@@ -86,9 +82,10 @@ std::vector<BufferWrite> TakeAssignments(Model& model) {
     if (buffer->node() != model.graph->param_node() || buffer->offset() >= model.weights.size())
       break;
     while (from != buffer && Returned(from->node())) from = Returned(from->node());
-    if (kept.count(classes.Find(buffer)) || value->node()->kind() == kCopy ||
+    if (Intersect(memory.Of(buffer), kept) || value->node()->kind() == kCopy ||
         (from != buffer && changed_later(value))) {
-      kept.insert({classes.Find(buffer), classes.Find(value)});
+      for (const torch::jit::Value* of : {buffer, value})
+        kept.insert(memory.Of(of).begin(), memory.Of(of).end());
       continue;
     }
     const bool overwritten =

@@ -1,7 +1,6 @@
 // TorchScript archives of torch.jit.save, traced or scripted.
 #include <torch/csrc/jit/ir/alias_analysis.h>
 #include <torch/csrc/jit/ir/constants.h>
-#include <torch/csrc/jit/passes/dead_code_elimination.h>
 
 #include <algorithm>
 #include <map>
@@ -9,6 +8,7 @@
 
 #include "compiler/import/import.h"
 #include "compiler/import/script_graph.h"
+#include "passes/dead_code.h"
 #include "plan/error.h"
 #include "plan/text.h"
 
@@ -273,7 +273,7 @@ void FinishScript(Model& model) {
   SimplifyScript(model.graph);
   LiftConstants(model);
   const std::map<Value*, std::string> outputs = FlattenOutputs(model);
-  torch::jit::EliminateDeadCode(model.graph);
+  RemoveDeadCode(*model.graph);
   CheckInputs(model);
   model.markers_dropped = true;
   for (const Node* node : AllNodes(*model.graph))

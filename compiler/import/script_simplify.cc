@@ -1,7 +1,6 @@
 #include <torch/csrc/jit/ir/alias_analysis.h>
 #include <torch/csrc/jit/ir/constants.h>
 #include <torch/csrc/jit/passes/constant_propagation.h>
-#include <torch/csrc/jit/passes/dead_code_elimination.h>
 #include <torch/csrc/jit/passes/lower_tuples.h>
 #include <torch/csrc/jit/passes/peephole.h>
 #include <torch/csrc/jit/passes/peephole_dict_idioms.h>
@@ -10,6 +9,8 @@
 #include <torch/csrc/jit/passes/remove_mutation.h>
 
 #include "compiler/import/script_graph.h"
+#include "passes/dead_code.h"
+#include "passes/show_writes.h"
 
 namespace pipewright {
 
@@ -97,6 +98,7 @@ void SplitUninitialized(const GraphPtr& graph) {
 
 void SimplifyScript(GraphPtr& graph) {
   DropWarnings(graph);
+  ShowWrites(graph);
   for (int round = 0; round < 3; ++round) {
     torch::jit::ConstantPropagationImmutableTypes(graph);
     torch::jit::PeepholeOptimize(graph, /*disable_shape_peepholes=*/true);
@@ -106,7 +108,7 @@ void SimplifyScript(GraphPtr& graph) {
     torch::jit::PeepholeOptimizeListIdioms(graph, /*refine_list_len=*/false);
     torch::jit::PeepholeOptimizeDictIdioms(graph);
     TakeSizesApart(graph);
-    torch::jit::EliminateDeadCode(graph);
+    RemoveDeadCode(*graph);
   }
   try {  // it stops half-way where a tuple stands in a list
     GraphPtr copy = graph->copy();
@@ -115,8 +117,9 @@ void SimplifyScript(GraphPtr& graph) {
     SplitUninitialized(graph);
   } catch (const std::exception&) {
   }
+  HideWrites(*graph);
   TakeElementsEarly(graph);
-  torch::jit::EliminateDeadCode(graph);
+  RemoveDeadCode(*graph);
 }
 
 }  // namespace pipewright

@@ -92,6 +92,9 @@ bool RegisterRegionOperators() {
   Register("pipewright::vmap_out(Tensor(a) input, int size, int dim) -> Tensor(a)", Stacked, kView);
   Register("pipewright::autocast_enter(Device device, int dtype) -> ()", EnterAutocast, kSwitch);
   Register("pipewright::autocast_exit(Device device) -> ()", ExitAutocast, kSwitch);
+  // Of passes/show_writes.h.
+  Register("pipewright::seen(Tensor value) -> ()", [](Stack& stack) { torch::jit::drop(stack, 1); },
+           kSwitch);
   return true;
 }
 

@@ -1,0 +1,84 @@
+#include "passes/show_writes.h"
+
+#include <torch/csrc/jit/ir/alias_analysis.h>
+
+#include <algorithm>
+#include <functional>
+#include <set>
+
+#include "passes/memory.h"
+
+namespace pipewright {
+
+using torch::jit::Node;
+using torch::jit::Value;
+
+static const c10::Symbol kSeen = c10::Symbol::fromQualString("pipewright::seen");
+
+// `made` is called with each node put into the graph's top level.
+static void Show(torch::jit::Graph& graph, const std::vector<Node*>& nodes,
+                 const torch::jit::AliasDb& aliases, const std::function<void(Node*)>& made) {
+  Memory memory(nodes, Alias::kUnknown);
+  std::vector<Write> writes;
+  for (Node* node : nodes) CollectWrites(node, 0, writes);
+  const std::set<Node*> own(nodes.begin(), nodes.end());
+  std::set<Value*> shown;
+  auto show = [&](Value* value, const Write& write) {
+    if (value != write.value && !shown.insert(value).second) return;
+    Node* top = value->node();
+    while (top->owningBlock() != graph.block()) top = top->owningBlock()->owningNode();
+    Node* seen = graph.create(kSeen, {value}, 0);
+    seen->copyMetadata(write.node);
+    if (value == write.value)
+      seen->insertAfter(write.node);
+    else if (!own.count(top))  // the module is given it
+      seen->insertBefore(write.top);
+    else if (value->node()->kind() == torch::jit::prim::Param)
+      seen->insertBefore(*value->node()->owningBlock()->nodes().begin());
+    else
+      seen->insertAfter(value->node());
+    if (seen->owningBlock() == graph.block()) made(seen);
+  };
+  for (const Write& write : writes) {
+    std::vector<Value*> hidden;
+    for (const Value* value : memory.Written(write))
+      if (value->type()->kind() == c10::TypeKind::TensorType &&
+          write.value->type()->kind() == c10::TypeKind::TensorType &&
+          !aliases.mayAlias(value, write.value))
+        hidden.push_back(const_cast<Value*>(value));
+    std::sort(hidden.begin(), hidden.end(),
+              [](Value* a, Value* b) { return a->debugName() < b->debugName(); });
+    if (!hidden.empty()) show(write.value, write);
+    for (Value* value : hidden) show(value, write);
+  }
+}
+
+static bool AnyWrites(torch::jit::Graph& graph) {
+  std::vector<Write> writes;
+  for (Node* node : graph.nodes()) CollectWrites(node, 0, writes);
+  return !writes.empty();
+}
+
+void ShowWrites(Model& model, Assignment& assignment) {
+  if (!AnyWrites(*model.graph)) return;
+  const torch::jit::AliasDb aliases(model.graph);
+  std::vector<std::vector<Node*>> nodes(static_cast<size_t>(assignment.modules));
+  for (Node* node : model.graph->nodes())
+    nodes[static_cast<size_t>(assignment.module_of.at(node))].push_back(node);
+  for (size_t m = 0; m < nodes.size(); ++m)
+    Show(*model.graph, nodes[m], aliases,
+         [&](Node* seen) { assignment.module_of[seen] = static_cast<int>(m); });
+}
+
+void ShowWrites(const std::shared_ptr<torch::jit::Graph>& graph) {
+  if (!AnyWrites(*graph)) return;
+  const torch::jit::AliasDb aliases(graph);
+  Show(*graph, {graph->nodes().begin(), graph->nodes().end()}, aliases, [](Node*) {});
+}
+
+void HideWrites(torch::jit::Graph& graph) {
+  for (Node* node : AllNodes(graph))
+    if (node->kind() == kSeen) node->destroy();
+}
+
+}  // namespace pipewright
