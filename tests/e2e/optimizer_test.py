@@ -141,7 +141,7 @@ class Optimizers(Case):
                     model, (example,), dynamic_shapes=({0: batch},), strict=strict),
                     self.path(f"strict{strict}.pt2"))
             torch.jit.trace(model, example).save(self.path("traced.pt"))
-            job = token_job(steps=STEPS, loss="mse", microbatch_size=4, data={
+            job = token_job(steps=20, loss="mse", microbatch_size=4, data={
                 "tensors": "wide.safetensors", "inputs": {"x": "x"}, "target": "y"},
                 optimizer={**SGD, "clip_norm": 0.05})
             theirs = self.train_pytorch(copy.deepcopy(model), job)
