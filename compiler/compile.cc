@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <set>
 #include <string>
+#include <system_error>
 
 #include "compiler/emit/explain.h"
 #include "compiler/emit/package.h"
@@ -100,7 +101,9 @@ static Compiled CompileModel(Model& model, const CompileOptions& options) {
 Compiled Compile(Model& model, const CompileOptions& options) {
   try {
     return CompileModel(model, options);
-  } catch (const std::runtime_error&) {  // Error, and those of files
+  } catch (const Error&) {
+    throw;
+  } catch (const std::system_error&) {  // of files
     throw;
   } catch (const std::bad_alloc&) {
     throw;

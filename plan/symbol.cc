@@ -66,6 +66,8 @@ struct Parser {
       if (name == "FloorDiv") return Divide(arguments[0], arguments[1], false);
       if (name == "CeilDiv") return -Divide(-arguments[0], arguments[1], false);
       if (name == "Pow" || name == "PowByNatural") return Power(arguments[0], arguments[1]);
+      if (name == "BitwiseFn_bitwise_and") return arguments[0] & arguments[1];
+      if (name == "BitwiseFn_bitwise_or") return arguments[0] | arguments[1];
       if (name == "Mod" || name == "PythonMod") return Divide(arguments[0], arguments[1], true);
     }
     if (arguments.size() == 1 && (name == "floor" || name == "TruncToInt")) return arguments[0];

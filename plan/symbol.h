@@ -13,8 +13,9 @@ namespace pipewright {
 std::vector<std::string> SymbolsOf(const std::string& expression);
 
 // The value of `expression`, written as sympy prints integers: numbers, symbols, + - * // ** %,
-// parentheses, Mod, FloorDiv, CeilDiv, Max, Min, Pow, floor, PythonMod, TruncToInt. Throws Error for
-// anything else, an unknown symbol, a division by zero, or a value beyond 64 bits.
+// parentheses, Mod, FloorDiv, CeilDiv, Max, Min, Pow, PowByNatural, floor, PythonMod, TruncToInt,
+// BitwiseFn_bitwise_and and _or. Throws Error for anything else, an unknown symbol, a division by
+// zero, or a value beyond 64 bits.
 int64_t EvaluateSize(const std::string& expression, const std::map<std::string, int64_t>& symbols);
 
 // The only symbol that `symbols` lacks, and what it is where `expression` is `value`: ("s0", 3) of

@@ -181,6 +181,14 @@ class Refusals(CompilerTest):
         self.refused(lambda m, x: torch.ops.ours.twice(m.a(x)), "ours.twice",
                      "do not exist without Python", "refusals_test.py")
 
+    def test_arguments_that_torchscript_has_no_form_for(self):
+        text = self.refused(
+            lambda m, x: torch.gradient(m.a(x), spacing=[2.0, 2.1], dim=(0, 1))[0],
+            "aten::gradient, the model itself", "refusals_test.py",
+            "is called with (Tensor, List[float], List[int], int), which no form of it takes",
+            "write that line with other operations")
+        self.assertNotIn("INTERNAL ASSERT", text)
+
     def test_splits(self):
         path = self.at / "model.pt2"
         export(GPT(), [torch.randint(32, (3, 8))], path)

@@ -338,8 +338,8 @@ class TorchScript(CompilerTest):
 
             def forward(self, x):
                 m = self.a(x) > 0
-                return (m == False, torch.full([2], True), torch.where(m, True, False),  # noqa: E712
-                        x * True, m & True, torch.tensor(True), m.masked_fill(m, False))
+                return (m == False, torch.full([2], True),  # noqa: E712
+                        torch.where(m, True, False), x * True, m & True, torch.tensor(True), m.masked_fill(m, False))
 
         x = torch.randn(2, 3)
         model = torch.jit.script(Bools())

@@ -23,6 +23,7 @@ TEST(Symbol, EvaluatesAsPythonDoes) {
       {"CeilDiv(s0, 2)", 4},
       {"s0 - s77 - 1", 3},
       {"2**3**2", 512},
+      {"BitwiseFn_bitwise_and(s0, 3) + BitwiseFn_bitwise_or(s77, 4)", 10},
       {"Pow(s0, 2) + PowByNatural(2, s77)", 57},
       {"((s0 - 1)//s77) + 1", 3},
   };
