@@ -68,7 +68,7 @@ const Names& ComposedOperators() {
       "_scaled_dot_product_attention_math", "_weight_norm", "adaptive_avg_pool1d",
       "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d", "avg_pool1d",
       "batch_norm", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d",
-      "conv_transpose3d", "dropout", "embedding_bag", "grid_sampler", "group_norm",
+      "conv_transpose3d", "dropout", "grid_sampler", "group_norm",
       "instance_norm", "layer_norm", "log_sigmoid", "log_softmax", "max_pool1d",
       "max_pool1d_with_indices", "max_pool2d", "max_pool3d", "prelu", "relu6", "relu6_", "rms_norm",
       "scaled_dot_product_attention", "selu", "selu_", "softmax", "thnn_conv2d",
@@ -110,6 +110,14 @@ const Names& Effects() {
   return kNames;
 }
 
+// They take lengths from memory (of packed sequences), or go wherever the whole numbers lead that they
+// are given: on those that are made up to compare on, they would end the process.
+const Names& Trusting() {
+  static const Names kNames = {"_pack_padded_sequence", "embedding_bag", "_embedding_bag",
+                               "_embedding_bag_forward_only", "segment_reduce"};
+  return kNames;
+}
+
 bool HasTensors(const c10::TypePtr& type) {
   if (type->kind() == c10::TypeKind::TensorType || type->kind() == c10::TypeKind::AnyType ||
       type->kind() == c10::TypeKind::VarType)
@@ -135,8 +143,7 @@ bool IsRecordable(const torch::jit::Node& node) {
   if (IsOwnTransformersOperator(kind)) return true;
   if (!kind.starts_with("aten::")) return PlainNodes().count(kind) > 0;
   const std::string name = kind.substr(6);
-  // Recurrent layers take the lengths of packed sequences from memory.
-  if (Effects().count(name) || name == "_pack_padded_sequence") return false;
+  if (Effects().count(name) || Trusting().count(name)) return false;
   const c10::FunctionSchema* schema = node.maybeSchema();
   if (!schema) return false;
   const auto op =

@@ -18,6 +18,7 @@ TEST(IsRecordable, Operators) {
       {"torch.ctc_loss(x, x, x, x)", "aten::ctc_loss"},
       {"torch.histogramdd(x, [2, 2])[0]", "aten::histogramdd"},
       {"torch.quantile(x, 0.5)", "aten::quantile"},
+      {"torch.embedding_bag(x, x, x)[0]", "aten::embedding_bag"},
       {"torch._pack_padded_sequence(x, x, True)[0]", "aten::_pack_padded_sequence"}};
   for (const auto& [code, refused] : codes) {
     torch::jit::Module script("m");
