@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <map>
 #include <set>
+#include <tuple>
 #include <unordered_map>
 
 #include "passes/cuts.h"
@@ -27,6 +28,9 @@ struct Places {
   // before, or parts one from what depends on its layout; empty: none.
   std::vector<bool> allowed, hidden;
   std::vector<int> crossing;          // tensors alive across the place before each node
+  // Calls of submodules that a cut before each node would part: 0 between the model's own layers.
+  // Empty: no matter.
+  std::vector<size_t> parted;
 
   explicit Places(const Model& model) {
     std::unordered_map<const Node*, size_t> position;
@@ -213,11 +217,25 @@ struct Places {
 
   bool Allowed(size_t i) const { return allowed[i] && (hidden.empty() || !hidden[i]); }
 
-  // The best place in [first, last] to cut: the fewest crossing, then the nearest to `ideal`. 0:
-  // none is allowed. `any`: where a write may be hidden too; isolate_writes judges.
+  void CountPartedCalls() {
+    parted.assign(nodes.size(), 0);
+    for (size_t i = 1; i < nodes.size(); ++i) {
+      const std::vector<std::string> before = ModuleStack(nodes[i - 1]),
+                                     behind = ModuleStack(nodes[i]);
+      const size_t most = std::min(before.size(), behind.size());
+      while (parted[i] < most && before[parted[i]] == behind[parted[i]]) ++parted[i];
+    }
+  }
+
+  // The best place in [first, last] to cut: the fewest crossing, then the fewest calls parted, then
+  // the nearest to `ideal`. 0: none is allowed. `any`: where a write may be hidden too;
+  // isolate_writes judges.
   size_t Best(size_t first, size_t last, size_t ideal, bool any = false) const {
     size_t best = 0;
-    auto cost = [&](size_t i) { return std::pair(crossing[i], i > ideal ? i - ideal : ideal - i); };
+    auto cost = [&](size_t i) {
+      return std::tuple(crossing[i], parted.empty() ? 0 : parted[i],
+                        i > ideal ? i - ideal : ideal - i);
+    };
     for (size_t i = std::max<size_t>(1, first); i < nodes.size() && i <= last; ++i)
       if ((any ? allowed[i] : Allowed(i)) && (best == 0 || cost(i) < cost(best))) best = i;
     return best;
@@ -327,6 +345,7 @@ std::unordered_set<const Node*> Uncuttable(const Model& model) {
 Cuts CutsByCost(const Model& model, const SplitSpec& split, std::vector<std::string>& warnings) {
   Places places(model);
   if (split.kind == SplitSpec::kSize) return BySize(model, split, places);
+  if (split.kind == SplitSpec::kEqual) places.CountPartedCalls();
   std::vector<double> cost;
   for (const Node* node : places.nodes)
     cost.push_back(split.kind == SplitSpec::kEqual ? 1 : CostOf(model, node).Total());
