@@ -29,11 +29,14 @@ add_executable(pipewright compiler/main.cc compiler/program.cc compiler/usage.cc
                ${COMMAND_SOURCES})
 target_link_libraries(pipewright PRIVATE pipewright_plan CLI11::CLI11)
 if(TARGET pipewright_compile)
-  # What measures packages meets torch and MPI; the commands need neither's headers.
-  add_library(pipewright_measure STATIC compiler/measure_package.cc compiler/profile_split.cc)
+  # What measures packages and compiles their code meets torch and MPI; the commands need neither's
+  # headers.
+  add_library(pipewright_measure STATIC compiler/check_code.cc compiler/measure_package.cc
+                                         compiler/profile_split.cc)
   target_link_libraries(pipewright_measure PUBLIC pipewright_compile pipewright_runtime
                                                   CLI11::CLI11)
   pipewright_uses_torch(pipewright_measure)
+  target_compile_definitions(pipewright_measure PRIVATE PIPEWRIGHT_TORCH)
   target_link_libraries(pipewright PRIVATE pipewright_allocator pipewright_compile
                                            $<LINK_ONLY:pipewright_measure>)
   target_compile_definitions(pipewright PRIVATE PIPEWRIGHT_TORCH)

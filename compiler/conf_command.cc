@@ -7,6 +7,7 @@
 #include <memory>
 #include <set>
 
+#include "compiler/check_code.h"
 #include "plan/atomic_file.h"
 #include "plan/conf.h"
 #include "plan/error.h"
@@ -50,6 +51,7 @@ static std::string Checked(const std::string& file, const std::string& package, 
     Manifest manifest = ReadManifest(package);
     modules = manifest.modules.size();
     CheckConf(conf, static_cast<int>(modules), ranks > 0 ? ranks : -1, ModuleEdges(manifest), file);
+    CheckCode(package, manifest);
     text = Counted(modules, "module");
   } else {
     text = Counted(modules, "entry") + " for modules, the last perhaps the loss's";

@@ -4,6 +4,7 @@
 #include <iostream>
 #include <memory>
 
+#include "compiler/check_code.h"
 #include "compiler/commands.h"
 #include "compiler/validate_plan.h"
 #include "compiler/zb_auto_plan.h"
@@ -154,6 +155,7 @@ void PlanRun(const Request& request) {
   if (!request.schedule.empty()) SetSchedule(job, request.schedule);
   RunPlan run =
       MakeRunPlan(request.package, request.conf, job, request.ranks, request.forward_only);
+  CheckCode(request.package, run.manifest);
   for (const std::string& warning : run.warnings) std::cerr << "warning: " << warning << "\n";
   std::vector<std::string> read = PackageFiles(request.package, run.manifest);
   read.insert(read.end(), {request.job, request.conf});

@@ -2,8 +2,7 @@
 
 #include <torch/csrc/jit/ir/constants.h>
 
-#include <set>
-
+#include "passes/draws.h"
 #include "passes/random_ops.h"
 #include "passes/rnn_dropout.h"
 #include "plan/error.h"
@@ -65,47 +64,6 @@ static void WriteBack(Model& model, Node* made) {
   result->replaceAllUsesAfterNodeWith(copy, copy->output());
 }
 
-// The operators' in-place forms draw alike; rand_like and the rest have overloads with a generator.
-static const std::set<std::string> kDraws = {"rand",
-                                             "randn",
-                                             "randint",
-                                             "randperm",
-                                             "rand_like",
-                                             "randn_like",
-                                             "randint_like",
-                                             "bernoulli",
-                                             "bernoulli_",
-                                             "uniform_",
-                                             "normal_",
-                                             "normal",
-                                             "exponential_",
-                                             "random_",
-                                             "multinomial",
-                                             "poisson",
-                                             "geometric_",
-                                             "log_normal_",
-                                             "cauchy_",
-                                             "binomial",
-                                             "rrelu_with_noise",
-                                             "rrelu",
-                                             "rrelu_",
-                                             "uniform",
-                                             "_standard_gamma",
-                                             "_sample_dirichlet"};
-// Those with a form of ours; their in-place forms write the result back.
-static const std::set<std::string> kDropouts = {
-    "dropout",  "feature_dropout",  "alpha_dropout",  "feature_alpha_dropout",
-    "dropout_", "feature_dropout_", "alpha_dropout_", "feature_alpha_dropout_"};
-static const std::set<std::string> kHopeless = {"_scaled_dot_product_flash_attention_for_cpu",
-                                                "_fused_dropout"};
-
-static bool DrawsNothing(Node* node) {
-  Value* p = InputOf(node, "p");
-  if (p && torch::jit::constant_as<double>(p) == 0.0) return true;
-  Value* train = InputOf(node, "train");
-  return train && torch::jit::constant_as<bool>(train) == false;
-}
-
 // The same operator with a generator, where PyTorch has it.
 static void GiveGenerator(Model& model, Node* node, int64_t id) {
   Value* number = Id(model, node, id);
@@ -151,26 +109,23 @@ void RewriteRandomOperations(Model& model) {
   SplitRnnDropout(model);
   int64_t id = 0;
   for (Node* node : AllNodes(*model.graph)) {
-    if (!node->kind().is_aten() || !node->maybeSchema()) continue;
     const std::string name = node->kind().toUnqualString();
-    if (kDropouts.count(name)) {
-      if (DrawsNothing(node)) continue;
+    const Draws draws = DrawsOf(node);
+    if (draws == Draws::kDropout) {
       std::vector<Value*> inputs = {node->input(0), node->input(1), node->input(2),
                                     Id(model, node, id++)};
       bool in_place = name.back() == '_';
       const std::string plain = in_place ? name.substr(0, name.size() - 1) : name;
       Node* made = Replace(model, node, ("pipewright::" + plain).c_str(), inputs);
       if (in_place) WriteBack(model, made);
-    } else if (name == "native_dropout") {
-      if (DrawsNothing(node)) continue;
+    } else if (draws == Draws::kNativeDropout) {
       torch::jit::WithInsertPoint before(node);
       // Its flag may be None: true.
       Value* train = InputOf(node, "train");
       if (train->node()->kind() == torch::jit::prim::Constant) train = model.training();
       Replace(model, node, "pipewright::native_dropout",
               {node->input(0), node->input(1), train, Id(model, node, id++)});
-    } else if (name == "scaled_dot_product_attention") {
-      if (torch::jit::constant_as<double>(InputOf(node, "dropout_p")) == 0.0) continue;
+    } else if (draws == Draws::kAttention) {
       std::vector<Value*> inputs;
       for (const char* argument :
            {"query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa"})
@@ -178,11 +133,11 @@ void RewriteRandomOperations(Model& model) {
       inputs.push_back(model.training());
       inputs.push_back(Id(model, node, id++));
       Replace(model, node, "pipewright::scaled_dot_product_attention", inputs);
-    } else if (kHopeless.count(name)) {
+    } else if (draws == Draws::kHopeless) {
       throw Error(model.file + ": " + name + ", " + Origin(node),
                   "draws random numbers in a way that cannot be repeated on every rank",
                   "use torch.nn.Dropout, or set its probability to 0");
-    } else if (kDraws.count(name)) {
+    } else if (draws == Draws::kGenerator) {
       GiveGenerator(model, node, id++);
     }
   }

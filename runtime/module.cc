@@ -1,13 +1,14 @@
 #include "runtime/module_weights.h"
 
-#include <caffe2/serialize/versions.h>
 #include <torch/csrc/jit/passes/inliner.h>
-#include <torch/csrc/jit/serialization/import_source.h>
 
 #include <algorithm>
 #include <map>
 
+#include "passes/draws.h"
+#include "passes/module_text.h"
 #include "passes/op_library.h"
+#include "passes/random_ops.h"
 #include "passes/statistics.h"
 #include "passes/transformers_ops.h"
 #include "plan/dtype.h"
@@ -16,6 +17,7 @@
 #include "plan/missing_file.h"
 #include "plan/text.h"
 #include "plan/torch_error.h"
+#include "runtime/module_code.h"
 #include "runtime/recorded/choice.h"
 #include "tensors/dtype.h"
 
@@ -51,66 +53,168 @@ std::string Listed(const std::vector<std::string>& names) {
   return names.empty() ? "nothing" : "(" + Join(names, ", ") + ")";
 }
 
+// The names of values where they are other than `expected` only in their order; else empty.
+std::string Reordered(const std::vector<std::string>& expected,
+                      const std::vector<std::string>& found) {
+  if (found == expected || !std::is_permutation(found.begin(), found.end(), expected.begin(),
+                                                expected.end()))
+    return "";
+  return Listed(found) + " where manifest.json says " + Listed(expected);
+}
+
+// Every node, those in blocks too.
+std::vector<torch::jit::Node*> NodesOf(torch::jit::Graph& graph) {
+  std::vector<torch::jit::Node*> nodes;
+  std::vector<torch::jit::Block*> left = {graph.block()};
+  while (!left.empty()) {
+    torch::jit::Block* block = left.back();
+    left.pop_back();
+    for (torch::jit::Node* node : block->nodes()) {
+      nodes.push_back(node);
+      left.insert(left.end(), node->blocks().begin(), node->blocks().end());
+    }
+  }
+  return nodes;
+}
+
+// The values that the code returns; those of a tuple that is made elsewhere are one.
+std::vector<const torch::jit::Value*> Returned(const torch::jit::Graph& graph) {
+  std::vector<const torch::jit::Value*> values(graph.outputs().begin(), graph.outputs().end());
+  if (values.size() == 1 && values[0]->node()->kind() == torch::jit::prim::TupleConstruct) {
+    const auto inputs = values[0]->node()->inputs();
+    values.assign(inputs.begin(), inputs.end());
+  }
+  return values;
+}
+
+// How to tell the manifest of a tensor that its file holds; "" where it holds none of that name.
+std::string EntryToAdd(const std::string& package, const ModuleInfo& info,
+                       const std::string& name) {
+  const SafetensorsFile stored(PackageFile(package, info.weights));
+  const TensorInfo* tensor = stored.Find(name);
+  if (!tensor) return "";
+  const Json entry = {{"name", name},
+                      {"kind", "parameter"},
+                      {"dtype", DtypeName(DtypeOfSafetensors(tensor->dtype))},
+                      {"shape", tensor->shape},
+                      {"requires_grad", true}};
+  return info.weights + " holds \"" + name + "\"; for it to be used and trained, add to \"held\" of " +
+         info.name + " in manifest.json: " + entry.dump();
+}
+
+[[noreturn]] void RefuseDeclared(const std::string& package, const ModuleInfo& info,
+                                 const std::string& file, const std::string& name) {
+  if (const std::string cure = EntryToAdd(package, info, name); !cure.empty())
+    throw Error(file, "the class declares \"" + name + "\", which manifest.json does not list",
+                cure);
+  std::vector<std::string> weights;
+  for (const WeightInfo& weight : info.held) weights.push_back(weight.name);
+  throw Error(file, "the class declares \"" + name + "\", which the weight file does not hold" +
+                        Suggest(name, weights));
+}
+
 // The code may be edited; what it takes, gives and holds may not change on its own.
-void CheckInterface(const std::string& file, const Manifest& manifest, const ModuleInfo& info,
-                    const c10::ClassType& type, const c10::FunctionSchema& schema) {
-  std::vector<std::string> expected, found;
+void CheckInterface(const std::string& package, const std::string& file, const Manifest& manifest,
+                    const ModuleInfo& info, const CompiledText& code, bool edited) {
+  const char* fixed = "a module's inputs and outputs are fixed when the model is compiled";
+  const c10::FunctionSchema& schema = code.forward->getSchema();
+  std::vector<std::string> expected, found, gives;
   for (int id : info.inputs) expected.push_back(manifest.values[id].name);
+  for (int id : info.outputs) gives.push_back(manifest.values[id].name);
   for (size_t i = 1; i < schema.arguments().size(); ++i)
     found.push_back(schema.arguments()[i].name());
   if (found.size() != expected.size())
     throw Error(file,
                 "forward takes " + Listed(found) + " where manifest.json says " + Listed(expected),
-                "a module's inputs and outputs are fixed when the model is compiled");
-  size_t outputs = 1;
-  if (auto tuple = schema.returns().at(0).type()->cast<c10::TupleType>())
-    outputs = tuple->elements().size();
-  if (outputs != info.outputs.size())
-    throw Error(file,
-                "forward returns " + std::to_string(outputs) + " values where manifest.json says " +
-                    std::to_string(info.outputs.size()),
-                "a module's inputs and outputs are fixed when the model is compiled");
-  std::vector<std::string> weights;
-  for (const WeightInfo& weight : info.held) weights.push_back(weight.name);
-  for (size_t i = 0; i < type.numAttributes(); ++i) {
-    const std::string& name = type.getAttributeName(i);
-    if (name != "training" && name != "device" &&
-        std::find(weights.begin(), weights.end(), name) == weights.end())
-      throw Error(file, "the class declares \"" + name + "\", which the weight file does not hold" +
-                            Suggest(name, weights));
+                fixed);
+  if (const std::string order = Reordered(expected, found); !order.empty())
+    throw Error(file, "forward takes " + order, "values come in the manifest's order");
+  const std::string last =
+      code.return_line ? file + ":" + std::to_string(code.return_line) : file;
+  std::vector<c10::TypePtr> types = {schema.returns().at(0).type()};
+  if (auto tuple = types[0]->cast<c10::TupleType>()) types = tuple->elements().vec();
+  if (types.size() != info.outputs.size())
+    throw Error(last,
+                "forward returns " + Counted(static_cast<int64_t>(types.size()), "value") +
+                    " where manifest.json says " + std::to_string(info.outputs.size()),
+                fixed + std::string(": return ") + Listed(gives));
+  const auto graph = torch::jit::toGraphFunction(*code.forward).graph()->copy();
+  torch::jit::Inline(*graph);
+  std::vector<std::string> names;
+  for (const torch::jit::Value* value : Returned(*graph))
+    names.push_back(value->hasDebugName() ? value->debugNameBase() : "");
+  if (const std::string order = Reordered(gives, names); !order.empty())
+    throw Error(last, "forward returns " + order,
+                "values go out in the manifest's order: give them other names if that is meant");
+  for (size_t i = 0; i < types.size(); ++i) {
+    const ValueInfo& value = manifest.values[info.outputs[i]];
+    const c10::TypePtr& type = types[i];
+    const bool fits = value.kind == "tensor"  ? type->isSubtypeOf(*c10::TensorType::get())
+                      : value.kind == "int"   ? type->kind() == c10::TypeKind::IntType
+                      : value.kind == "float" ? type->kind() == c10::TypeKind::FloatType
+                      : value.kind == "bool"  ? type->kind() == c10::TypeKind::BoolType
+                                              : true;
+    if (!fits)
+      throw Error(last,
+                  "forward returns " + type->annotation_str() + " as " + value.name +
+                      ", which manifest.json says is a " + value.kind,
+                  "return a " + value.kind);
   }
+  for (const std::string& name : code.declared)
+    if (name != "training" && name != "device" && !code.type->hasAttribute(name))
+      RefuseDeclared(package, info, file, name);
   for (const WeightInfo& weight : info.held) {
-    auto slot = type.findAttributeSlot(weight.name);
-    if (slot && type.is_parameter(*slot) != (weight.kind == "parameter"))
+    if (!code.parameters || !code.declared.count(weight.name)) continue;
+    const bool named = code.parameters->count(weight.name);
+    if (named != (weight.kind == "parameter"))
       throw Error(file,
-                  "__parameters__ " +
-                      std::string(type.is_parameter(*slot) ? "names \"" : "does not name \"") +
+                  std::string("__parameters__ ") + (named ? "names \"" : "does not name \"") +
                       weight.name + "\", which is a " + weight.kind,
                   "the list is not what decides what is trained: \"freeze\" in the job is, or "
                   "\"requires_grad\" in manifest.json");
   }
-  for (const std::string& name : weights)
-    if (!type.hasAttribute(name))
-      throw Error(file, "the class does not declare \"" + name + "\", which the weight file holds",
-                  "keep the declaration even where the code no longer uses it");
+  if (!edited) return;
+  for (const torch::jit::Node* node : NodesOf(*graph)) {
+    if (const std::string cure = RepeatableForm(node); !cure.empty())
+      throw Error(LineOf(node, file),
+                  std::string("torch.") + node->kind().toUnqualString() +
+                      " draws other random numbers on each rank, and when it is computed again",
+                  cure);
+    if (node->kind() == torch::jit::prim::SetAttr) {
+      const std::string assigned = "self." + node->s(torch::jit::attr::name), text = ReadFile(file);
+      const size_t at = text.find(assigned + " =");  // the node does not say
+      throw Error(file + (at == std::string::npos
+                              ? ""
+                              : ":" + std::to_string(
+                                          1 + std::count(text.begin(), text.begin() + static_cast<long>(at), '\n'))),
+                  assigned + " is assigned, which would part it from what is trained and saved",
+                  "write a buffer in place: torch.copy_(" + assigned + ", ...)");
+    }
+  }
 }
 
 }  // namespace
 
+std::string LineOf(const torch::jit::Node* node, const std::string& file) {
+  if (auto place = node->sourceRange().file_line_col())
+    return file + ":" + std::to_string(std::get<1>(*place));
+  return file;
+}
+
+std::string OutputLine(const LoadedModule& module, size_t output, const std::string& file) {
+  const auto graph =
+      torch::jit::toGraphFunction(module.self->type()->getMethod("forward")).graph();
+  const std::vector<const torch::jit::Value*> returned = Returned(*graph);
+  return LineOf(returned.at(std::min(output, returned.size() - 1))->node(), file);
+}
+
 // By weight, see LoadedModule::kept_parts.
 static std::vector<std::optional<double>> KeptParts(const ModuleInfo& info,
-                                                    const torch::jit::Graph& graph) {
+                                                    torch::jit::Graph& graph) {
   std::map<std::string, std::vector<const torch::jit::Value*>> uses;
-  std::vector<const torch::jit::Block*> left{graph.block()};
-  while (!left.empty()) {
-    const torch::jit::Block* block = left.back();
-    left.pop_back();
-    for (const torch::jit::Node* node : block->nodes()) {
-      left.insert(left.end(), node->blocks().begin(), node->blocks().end());
-      if (node->kind() == torch::jit::prim::GetAttr)
-        uses[node->s(torch::jit::attr::name)].push_back(node->output());
-    }
-  }
+  for (const torch::jit::Node* node : NodesOf(graph))
+    if (node->kind() == torch::jit::prim::GetAttr)
+      uses[node->s(torch::jit::attr::name)].push_back(node->output());
   std::vector<std::optional<double>> parts;
   for (const WeightInfo& weight : info.held)
     parts.push_back(weight.kind == "buffer" ? KeptPart(uses[weight.name]) : std::nullopt);
@@ -125,40 +229,35 @@ static void BeginVectorMath() {
   [[maybe_unused]] static const bool done = at::ones({1024}).sqrt().defined();
 }
 
-// What the parser says of `text`, with a caret where it draws none: at the end of a line, where a
-// token is missing, and at an indentation. With a cure for what is Python but no TorchScript.
-static std::string ParserSays(const std::string& said, const std::string& text) {
-  std::string out = said;
-  const std::string line_key = "\", line ";
-  const size_t at = said.find(line_key);
-  if (at != std::string::npos && said.find("<--- HERE") == std::string::npos) {
-    const std::vector<std::string> lines = Split(text, '\n');
-    size_t number = std::strtoul(&said[at + line_key.size()], nullptr, 10);
-    const bool missing = said.rfind("expected", 0) == 0;
-    auto start = [&] { return lines[number - 1].find_first_not_of(" \t\r"); };
-    auto skip = [&] { return start() == std::string::npos || lines[number - 1][start()] == '#'; };
-    if (number >= 1 && number <= lines.size()) {
-      // What is missing in front of an indented line is missing at the end of the one before.
-      if (missing && said.find("found 'indent'") != std::string::npos)
-        do --number;
-        while (number > 1 && skip());
-      number = std::max<size_t>(number, 1);
-      const std::string& line = lines[number - 1];
-      const size_t end = line.find_last_not_of(" \t\r") + 1;
-      while (!out.empty() && std::isspace(static_cast<unsigned char>(out.back()))) out.pop_back();
-      out += "\nline " + std::to_string(number) + ":\n" + line + "\n" +
-             std::string(missing ? end : std::min(start(), end), ' ') + "~ <--- HERE";
-    }
+CompiledText CompileModule(const std::string& package, const Manifest& manifest, int index) {
+  for (const std::string& library : manifest.op_libraries) LoadOpLibrary(library);
+  RegisterTransformersOperators();
+  CurrentRandomKey();  // registers the operators
+  const ModuleInfo& info = manifest.modules[index];
+  const std::string path = PackageFile(package, info.code);
+  std::string name = info.name;
+  name[0] = static_cast<char>(std::toupper(name[0]));
+  std::vector<std::string> weights;
+  for (const WeightInfo& weight : info.held) weights.push_back(weight.name);
+  const std::string text = ReadFile(path);
+  CompiledText code;
+  try {
+    code = CompileText(path, text, name, weights);
+  } catch (const Error& e) {
+    const std::string said = e.what(), key = "object has no attribute or method '";
+    const size_t at = said.find(key), begin = at + key.size();
+    if (at == std::string::npos) throw;
+    const std::string cure =
+        EntryToAdd(package, info, said.substr(begin, said.find('\'', begin) - begin));
+    if (cure.empty()) throw;
+    throw Error(said + "\n  " + cure);
   }
-  if (said.find("undefined value F:") != std::string::npos ||
-      said.find("torch.nn.functional.") != std::string::npos)
-    out += "\nmodules are TorchScript: write torch.relu(x) for F.relu(x), and so on";
-  const size_t raise = out.find("raise ");
-  if (said.rfind("undefined value ", 0) == 0 && raise != std::string::npos &&
-      out.compare(raise + 6, said.find(':') - 16, said, 16, said.find(':') - 16) == 0)
-    out +=
-        "\nmodules are TorchScript, which raises AssertionError alone: assert CONDITION, \"why\"";
-  return out;
+  CheckInterface(package, path, manifest, info, code, HexHash(text) != info.code_hash);
+  return code;
+}
+
+bool IsEdited(const std::string& package, const ModuleInfo& module) {
+  return HexHash(ReadFile(PackageFile(package, module.code))) != module.code_hash;
 }
 
 // `runs`: with what only a run needs.
@@ -166,37 +265,11 @@ static LoadedModule Load(const std::string& package, const Manifest& manifest, i
                          WeightSource weights, const std::vector<bool>& left_out,
                          const std::vector<at::Tensor>& known, bool runs, BodyChoice body) {
   BeginVectorMath();
-  for (const std::string& library : manifest.op_libraries) LoadOpLibrary(library);
-  RegisterTransformersOperators();
   const ModuleInfo& info = manifest.modules[index];
-  std::string path = PackageFile(package, info.code);
   LoadedModule module;
   module.index = index;
-  module.unit = std::make_shared<torch::jit::CompilationUnit>();
-  std::string text = ReadFile(path);
-  std::string name = info.name;
-  name[0] = static_cast<char>(std::toupper(name[0]));
-  std::vector<at::IValue> constants;
-  c10::ClassTypePtr type;
-  torch::jit::Function* forward = nullptr;
-  try {
-    torch::jit::SourceImporter importer(
-        module.unit, &constants,
-        [&](const std::string& unit) -> std::shared_ptr<torch::jit::Source> {
-          if (unit != "__torch__") return nullptr;
-          return std::make_shared<torch::jit::Source>(text, path, 1);
-        },
-        caffe2::serialize::kProducedFileFormatVersion);
-    if (text.find("class " + name + "(") == std::string::npos)
-      throw std::runtime_error("it declares no class " + name + ", which is what is run");
-    type = importer.loadType(c10::QualifiedName("__torch__." + name))->expect<c10::ClassType>();
-    forward = &type->getMethod("forward");
-    forward->ensure_defined();
-  } catch (const std::exception& e) {
-    throw Error(path, "does not compile\n" + ParserSays(WithoutBacktrace(e.what()), text));
-  }
-  CheckInterface(path, manifest, info, *type, forward->getSchema());
-
+  const CompiledText code = CompileModule(package, manifest, index);
+  module.unit = code.unit;
   std::unique_ptr<SafetensorsFile> file;
   const bool constants_only = weights == WeightSource::kZeros;
   auto is_read = [&](const WeightInfo& weight) {
@@ -205,7 +278,8 @@ static LoadedModule Load(const std::string& package, const Manifest& manifest, i
   if (std::any_of(info.held.begin(), info.held.end(), is_read))
     file = std::make_unique<SafetensorsFile>(PackageFile(package, info.weights));
   module.self =
-      c10::ivalue::Object::create(c10::StrongTypePtr(module.unit, type), type->numAttributes());
+      c10::ivalue::Object::create(c10::StrongTypePtr(module.unit, code.type),
+                                  code.type->numAttributes());
   for (size_t w = 0; w < info.held.size(); ++w) {
     const WeightInfo& weight = info.held[w];
     if (!known.empty() && known[w].defined())
@@ -217,10 +291,10 @@ static LoadedModule Load(const std::string& package, const Manifest& manifest, i
     module.self->setAttr(weight.name, module.weights.back());
     if (weight.kind == "buffer") module.buffers.push_back(w);
   }
-  if (type->hasAttribute("device")) module.self->setAttr("device", at::Device(at::kCPU));
+  module.self->setAttr("device", at::Device(at::kCPU));
   SetTraining(module, true);
 
-  auto graph = torch::jit::toGraphFunction(*forward).graph()->copy();
+  auto graph = torch::jit::toGraphFunction(*code.forward).graph()->copy();
   torch::jit::Inline(*graph);
   if (runs) {
     module.kept_parts = KeptParts(info, *graph);
@@ -244,7 +318,7 @@ LoadedModule LoadModuleWithout(const std::string& package, const Manifest& manif
 }
 
 void SetTraining(LoadedModule& module, bool training) {
-  if (module.self->type()->hasAttribute("training")) module.self->setAttr("training", training);
+  module.self->setAttr("training", training);
 }
 
 // The first index that is outside the table in which an embedding looks it up; "": none is, or it

@@ -9,6 +9,7 @@
 #include "plan/text.h"
 #include "plan/torch_error.h"
 #include "runtime/burned_sizes.h"
+#include "runtime/lost_gradients.h"
 #include "runtime/process_memory.h"
 #include "runtime/progress_hook.h"
 #include "runtime/recorded/choice.h"
@@ -78,6 +79,13 @@ std::vector<std::pair<const char*, uint64_t>> Fingerprints(const Session& sessio
           {"plan", Hash(WritePlan(session.run.plan))}};
 }
 
+std::vector<int> LossValues(const Session& session) {
+  std::vector<int> ids;
+  for (const LossJob& loss : session.job.losses)
+    ids.push_back(session.run.manifest.outputs[static_cast<size_t>(loss.output)]);
+  return ids;
+}
+
 // Of a session that trains and validates.
 void MakeEvaluator(Session& session) {
   session.evaluator =
@@ -134,6 +142,10 @@ void OpenSession(Session& session, const SessionOptions& options, Transport& tra
       if (const std::string mixed = FindBurnedSizes(options.package, session.run.manifest, given);
           !mixed.empty())
         session.run.warnings.push_back(mixed);
+      if (options.training)
+        for (std::string& lost : LostGradients(options.package, session.run.manifest, given,
+                                               LossValues(session)))
+          session.run.warnings.push_back(std::move(lost));
       for (const std::string& warning : session.run.warnings)
         std::fprintf(stderr, "pipewright-run: warning: %s\n", warning.c_str());
     }

@@ -8,9 +8,9 @@
 #include "plan/call_text.h"
 #include "plan/dtype.h"
 #include "plan/error.h"
-#include "plan/missing_file.h"
 #include "plan/symbol.h"
 #include "plan/text.h"
+#include "runtime/module_code.h"
 #include "runtime/trial.h"
 #include "tensors/dtype.h"
 
@@ -168,19 +168,22 @@ std::vector<TensorSpec> Infer(Trial trial, const std::vector<TensorSpec>& given,
     unknown = unknown || (value.kind == "tensor" && value.dtype.empty());
   for (size_t m = 0; m < manifest.modules.size(); ++m) {
     const ModuleInfo& info = manifest.modules[m];
-    const bool edited = HexHash(ReadFile(PackageFile(package, info.code))) != info.code_hash;
+    const bool edited = IsEdited(package, info);
     bool takes_changed = false;
     for (int id : info.inputs) takes_changed = takes_changed || changed[id];
     const bool anew = unknown || edited || takes_changed;
     if (anew || trial.real)
-      Try(trial, static_cast<int>(m), specs, anew, takes_changed ? blame : "");
+      Try(trial, static_cast<int>(m), specs, anew, edited, takes_changed ? blame : "");
     for (int id : info.outputs) {
       const TensorSpec recorded = FromManifest(manifest.values[id], symbols);
       if (!anew || manifest.values[id].kind != "tensor") specs[id] = recorded;
       changed[id] = anew && !manifest.values[id].dtype.empty() && !Same(specs[id], recorded);
       if (changed[id] && edited && blame.empty())
-        blame = package + "/" + info.code + ": returns " + manifest.values[id].name + " " +
-                ShapeText(specs[id].sizes) + ", manifest.json says " + Shown(manifest.values[id]);
+        blame = trial.made_at[id] + ": returns " + manifest.values[id].name + " " +
+                DtypeName(specs[id].type) + " " + ShapeText(specs[id].sizes) +
+                ", manifest.json says " + manifest.values[id].dtype + " " +
+                Shown(manifest.values[id]) +
+                "\n  return it like that, or edit the modules that take it, too";
     }
   }
   return specs;
@@ -196,13 +199,22 @@ int64_t TensorSpec::bytes() const {
 
 std::vector<TensorSpec> InferShapes(const std::string& package, const Manifest& manifest,
                                     const std::vector<TensorSpec>& inputs) {
+  return InferShapes(package, manifest, inputs, {});
+}
+
+std::vector<TensorSpec> InferShapes(const std::string& package, const Manifest& manifest,
+                                    const std::vector<TensorSpec>& inputs,
+                                    const EditObserver& observe) {
   const std::map<std::string, int64_t> symbols = BindSymbols(manifest, inputs);
   std::vector<TensorSpec> specs(manifest.values.size());
   for (size_t i = 0; i < inputs.size(); ++i) specs[manifest.inputs[i]] = inputs[i];
+  Trial zeros_trial{package, manifest};
+  zeros_trial.observe = observe;
   try {
-    return Infer({package, manifest}, specs, symbols);
+    return Infer(std::move(zeros_trial), specs, symbols);
   } catch (const TrialError& zeros) {  // code may refuse them: singular matrices, empty masks
     Trial real = RealTrial(package, manifest, specs);
+    real.observe = observe;
     const bool samples = real.samples;
     try {
       return Infer(std::move(real), specs, symbols);

@@ -9,7 +9,7 @@
 #include "plan/safetensors.h"
 #include "plan/text.h"
 #include "runtime/messages.h"
-#include "runtime/module.h"
+#include "runtime/module_code.h"
 #include "runtime/shapes.h"
 #include "tensors/dtype.h"
 
@@ -84,7 +84,15 @@ static std::string Cure(const Trial& trial) {
   return cure;
 }
 
-void Try(Trial& trial, int index, std::vector<TensorSpec>& specs, bool set_specs,
+// How often each input was written to in place.
+static std::vector<uint32_t> InPlaceWrites(const std::vector<c10::IValue>& inputs) {
+  std::vector<uint32_t> writes;
+  for (const c10::IValue& input : inputs)
+    writes.push_back(input.isTensor() ? input.toTensor()._version() : 0);
+  return writes;
+}
+
+void Try(Trial& trial, int index, std::vector<TensorSpec>& specs, bool set_specs, bool edited,
          const std::string& blame) {
   at::NoGradGuard no_grad;
   const Manifest& manifest = trial.manifest;
@@ -110,8 +118,9 @@ void Try(Trial& trial, int index, std::vector<TensorSpec>& specs, bool set_specs
       trial.values.erase(id);
   }
   std::vector<c10::IValue> outputs;
+  const std::vector<uint32_t> before = InPlaceWrites(inputs);
   try {
-    outputs = Run(module, std::move(inputs));
+    outputs = Run(module, inputs);
   } catch (const std::exception& e) {
     std::vector<std::string> sizes;
     for (int id : info.inputs)
@@ -122,8 +131,17 @@ void Try(Trial& trial, int index, std::vector<TensorSpec>& specs, bool set_specs
         "fails on " + trial.on + " of the sizes " + Join(sizes, ", ") + "\n" + e.what(),
         Cure(trial));
   }
+  const std::vector<uint32_t> after = InPlaceWrites(inputs);
+  for (size_t i = 0; edited && i < inputs.size(); ++i)
+    if (after[i] != before[i])
+      throw Error(code,
+                  "it writes into its input " + manifest.values[info.inputs[i]].name +
+                      ", which other modules may see",
+                  "write into a copy: torch.clone(" + manifest.values[info.inputs[i]].name + ")");
+  if (edited && trial.observe) trial.observe(module, inputs);
   for (size_t i = 0; i < info.outputs.size(); ++i) {
     const int id = info.outputs[i];
+    if (edited) trial.made_at[id] = OutputLine(module, i, code);
     const bool scalar = manifest.values[id].kind != "tensor";
     if (set_specs && !scalar)
       specs[id] = {outputs[i].toTensor().scalar_type(), outputs[i].toTensor().sizes().vec(), true};

@@ -5,6 +5,7 @@
 #include <ATen/core/Generator.h>
 #include <ATen/core/ivalue.h>
 
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -14,7 +15,11 @@
 
 namespace pipewright {
 
+struct LoadedModule;
 struct TensorSpec;
+
+// Is given a module whose code was edited, and inputs that it runs on.
+using EditObserver = std::function<void(LoadedModule&, const std::vector<c10::IValue>& inputs)>;
 
 // Floating-point numbers that most code takes: from 0 to 1; as matrices that are square,
 // symmetric and positive definite.
@@ -38,6 +43,8 @@ struct Trial {
   bool samples = false;                 // those in the package
   std::string on = "zeros";             // for messages
   std::map<int, c10::IValue> values{};  // by id: scalars; where `real`, also tensors
+  EditObserver observe{};
+  std::map<int, std::string> made_at{};  // by id: "modules/module1.py:12", of edited modules
 };
 
 // With values for the model's inputs, of the sizes in `specs`.
@@ -45,9 +52,15 @@ Trial RealTrial(const std::string& package, const Manifest& manifest,
                 const std::vector<TensorSpec>& specs);
 
 // Runs a module in evaluation mode; where `specs` is given, sets the outputs' in it. `blame`: what
-// an edited module before returns otherwise than the manifest says, "" for none. Throws TrialError
-// where the code fails.
-void Try(Trial& trial, int module, std::vector<TensorSpec>& specs, bool set_specs,
+// an edited module before returns otherwise than the manifest says, "" for none. `edited`: this one.
+// Throws TrialError where the code fails.
+void Try(Trial& trial, int module, std::vector<TensorSpec>& specs, bool set_specs, bool edited,
          const std::string& blame);
+
+// As in runtime/shapes.h. `observe` is called for edited modules, for all of them again where zeros
+// failed.
+std::vector<TensorSpec> InferShapes(const std::string& package, const Manifest& manifest,
+                                    const std::vector<TensorSpec>& inputs,
+                                    const EditObserver& observe);
 
 }  // namespace pipewright

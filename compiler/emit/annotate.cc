@@ -38,32 +38,39 @@ static std::string ShortFloats(const std::string& row) {
   return out;
 }
 
-// The printed class with one weight a line and, above the operations of each submodule and line of
-// the model, a comment that names them.
-std::string AnnotateCode(const std::string& text, const torch::jit::SourceRangeRecords& ranges) {
+// "  def forward(self: __torch__.Module0,\n    x: Tensor) -> Tensor:" in one line where it fits.
+static std::string Signature(const std::string& rows) {
+  std::string self = rows;
+  if (const size_t type = self.find("(self: "); type != std::string::npos)
+    self.erase(type + 5, self.find_first_of(",)", type) - type - 5);
+  std::string line;
+  for (const std::string& row : Split(self, '\n'))
+    line += line.empty() ? row : " " + row.substr(row.find_first_not_of(' '));
+  return line.size() <= 100 ? line : self;
+}
+
+std::string AnnotateCode(const std::string& text, const torch::jit::SourceRangeRecords& ranges,
+                         const std::map<std::string, std::string>& notes) {
   constexpr size_t kLongest = 70;
-  std::string out, submodule, line;
+  std::string out, submodule, line, signature;
   size_t record = 0, at = 0;
   bool forward = false;
   for (const std::string& row : Split(text, '\n')) {
     size_t begin = at;
     at += row.size() + 1;
     if (at > text.size() && row.empty()) break;
-    bool list =
-        row.rfind("  __parameters__ = [\"", 0) == 0 || row.rfind("  __buffers__ = [\"", 0) == 0;
-    if (list) {
-      size_t open = row.find('[') + 1;
-      out += row.substr(0, open) + "\n    ";
-      std::string names = row.substr(open, row.rfind(", ]") - open);
-      for (size_t comma; (comma = names.find("\", \"")) != std::string::npos;) {
-        out += names.substr(0, comma) + "\",\n    ";
-        names = names.substr(comma + 3);
-      }
-      out += names + ",\n  ]\n";
+    // What the class declares: the manifest does, and the head of the file.
+    if (signature.empty() && !forward && row.rfind("  ", 0) == 0 && row.rfind("  def ", 0) != 0)
+      continue;
+    if (!signature.empty() || row.rfind("  def ", 0) == 0) {
+      signature += (signature.empty() ? "" : "\n") + row;
+      if (row.back() != ':') continue;
+      out += Signature(signature) + "\n";
+      signature.clear();
+      forward = true;
       continue;
     }
     bool body = forward && row.rfind("    ", 0) == 0 && row.size() > 4 && row[4] != ' ';
-    if (row.find("-> ") != std::string::npos && row.back() == ':') forward = true;
     if (body && row.rfind("    return", 0) != 0) {
       while (record + 1 < ranges.size() && ranges[record + 1].bytes <= begin + 4) ++record;
       auto source = ranges.empty() ? nullptr : ranges[record].range.source();
@@ -83,7 +90,11 @@ std::string AnnotateCode(const std::string& text, const torch::jit::SourceRangeR
         }
       }
     }
-    out += ShortFloats(row) + "\n";
+    out += ShortFloats(row);
+    if (body)
+      if (auto note = notes.find(row.substr(4, row.find(' ', 4) - 4)); note != notes.end())
+        out += "  # " + note->second;
+    out += "\n";
   }
   return out;
 }

@@ -1,12 +1,14 @@
 #include "compiler/emit/module_code.h"
 
-#include <caffe2/serialize/versions.h>
-#include <torch/csrc/jit/serialization/import_source.h>
 #include <torch/csrc/jit/serialization/python_print.h>
 
+#include <map>
 #include <set>
 
 #include "compiler/emit/annotate.h"
+#include "compiler/emit/named_constants.h"
+#include "passes/module_text.h"
+#include "plan/dtype.h"
 #include "plan/error.h"
 #include "plan/json.h"
 #include "plan/text.h"
@@ -75,6 +77,9 @@ class BodyWriter {
     return module_;
   }
 
+  // By the name of a value: a comment for its line.
+  const std::map<std::string, std::string>& notes() const { return notes_; }
+
  private:
   // TorchScript has no way to write the others down.
   void CheckName(const std::string& name) const {
@@ -132,10 +137,25 @@ class BodyWriter {
     clone->setSourceRange(place_);
     for (size_t i = 0; i < node->outputs().size(); ++i)
       made_[node->outputs()[i]] = clone->outputs()[i];
+    Note(node);
+  }
+
+  // The sizes of what has others than the first tensor that it is made of.
+  void Note(Node* node) {
+    const ValueMeta* made = node->outputs().size() == 1 ? model_.MetaOf(node->output()) : nullptr;
+    if (!made || node->output()->type()->kind() != c10::TypeKind::TensorType) return;
+    for (const Value* input : node->inputs())
+      if (input->type()->kind() == c10::TypeKind::TensorType) {
+        const ValueMeta* given = model_.MetaOf(input);
+        if (!given || given->shape == made->shape) return;
+        break;
+      }
+    notes_[node->output()->debugName()] = "[" + Join(made->shape, ", ") + "]";
   }
 
   const Model& model_;
   const ModuleBody& body_;
+  std::map<std::string, std::string> notes_;
   torch::jit::Module module_;
   std::shared_ptr<Graph> graph_ = std::make_shared<Graph>();
   Value* self_ = nullptr;
@@ -160,19 +180,20 @@ std::string CommentAt(const std::string& text, const std::string& file,
   return "";
 }
 
-void CheckCompiles(const std::string& text, const std::string& model, int index) {
+// Compiles, and `plain`, the code as the printer wrote it, into the same operations.
+void CheckCompiles(const std::string& text, const std::string& plain, const ModuleBody& body,
+                   const std::string& model, int index) {
+  const std::string name = "Module" + std::to_string(index);
   const std::string file = "module" + std::to_string(index) + ".py";
+  std::vector<std::string> weights;
+  for (const auto& [weight, held] : body.weights) weights.push_back(held);
+  auto graph = [&](const std::string& code) {
+    const CompiledText compiled = CompileText(file, code, name, weights);
+    return torch::jit::toGraphFunction(*compiled.forward).graph();
+  };
+  std::shared_ptr<Graph> made;
   try {
-    auto unit = std::make_shared<torch::jit::CompilationUnit>();
-    std::vector<c10::IValue> constants;
-    torch::jit::SourceImporter importer(
-        unit, &constants,
-        [&](const std::string& qualifier) -> std::shared_ptr<torch::jit::Source> {
-          if (qualifier != "__torch__") return nullptr;
-          return std::make_shared<torch::jit::Source>(text, file, 1);
-        },
-        caffe2::serialize::kProducedFileFormatVersion);
-    importer.loadType(c10::QualifiedName("__torch__.Module" + std::to_string(index)));
+    made = graph(text);
   } catch (const std::exception& e) {
     const std::string what = WithoutBacktrace(e.what());
     throw Error(model + ": " + file + CommentAt(text, file, what),
@@ -180,6 +201,9 @@ void CheckCompiles(const std::string& text, const std::string& model, int index)
                 "write that line of the model with other operations; and report it with the "
                 "model: this is a fault of pipewright");
   }
+  if (!SameOperations(*made, *graph(plain)))
+    throw Error(model + ": " + file, "names in the code change what it does",
+                "this is a fault of pipewright: please report it with the model");
 }
 
 }  // namespace
@@ -200,28 +224,36 @@ static std::string Head(const Model& model, const ModuleBody& body, int index) {
   covers.resize(covers.size() - more);
   if (!covers.empty()) text += ": " + Join(covers, ", ");
   if (more) text += " and " + std::to_string(more) + " more";
-  text +=
-      "\n# TorchScript: this text is what runs. Change it freely, but keep what enters, what "
-      "leaves "
-      "and\n# what the class declares.\n";
+  text += "\n# TorchScript: this text is what runs. Change it freely, but keep what enters and what "
+          "leaves.\n";
   for (const Value* input : body.inputs) text += "#   in   " + ValueText(model, input) + "\n";
   for (const Value* output : body.outputs) text += "#   out  " + ValueText(model, output) + "\n";
+  for (const auto& [held, name] : body.weights) {
+    const Weight& weight = model.weights[held];
+    text += "#   " + weight.kind + "  " + name + ": " + DtypeText(weight.dtype) + " " +
+            ShapeText(weight.shape) + "\n";
+  }
   return text;
 }
 
 std::string ModuleCode(const Model& model, const ModuleBody& body, int index) {
-  torch::jit::Module module = BodyWriter(model, body, index).Write();
+  BodyWriter writer(model, body, index);
+  torch::jit::Module module = writer.Write();
+  MarkConstants(*module.get_method("forward").graph());
   std::vector<c10::IValue> constants;
   torch::jit::PrintDepsTable needed;
   torch::jit::PythonPrint printer(constants, needed, nullptr, /*enforce_importable=*/true);
   printer.printNamedType(module.type());
-  std::string text = Head(model, body, index) + AnnotateCode(printer.str(), printer.ranges());
-  if (body.outputs.size() == 1) NameResult(text, body.outputs[0]->debugName());
+  std::string text = Head(model, body, index) +
+                     NameConstants(AnnotateCode(printer.str(), printer.ranges(), writer.notes()));
+  std::string plain = NumberConstants(printer.str());
+  if (body.outputs.size() == 1)
+    for (std::string* code : {&text, &plain}) NameResult(*code, body.outputs[0]->debugName());
   if (!constants.empty())
     throw Error("module" + std::to_string(index),
                 "holds a constant that has no form as text (a " + constants[0].tagKind() + ")",
                 "register it as a buffer of the model");
-  CheckCompiles(text, model.file, index);
+  CheckCompiles(text, plain, body, model.file, index);
   return text;
 }
 

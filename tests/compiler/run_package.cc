@@ -2,8 +2,6 @@
 // Runs a package's modules one after the other, each an island of autograd, and for tensors
 // "gradient.I" in INPUTS runs backward from output I. Writes "output.I", "gradient:NAME" for each
 // parameter (summed over its holders, under its first name) and "buffer:NAME" as it is afterwards.
-#include <caffe2/serialize/versions.h>
-#include <torch/csrc/jit/serialization/import_source.h>
 #include <torch/script.h>
 #include <torch/torch.h>
 
@@ -11,6 +9,7 @@
 #include <map>
 
 #include "passes/model.h"
+#include "passes/module_text.h"
 #include "passes/op_library.h"
 #include "passes/random_ops.h"
 #include "passes/transformers_ops.h"
@@ -42,24 +41,18 @@ static at::Tensor Read(const SafetensorsFile& file, const TensorInfo& info) {
 static torch::jit::Module Load(const std::string& package, const Manifest& manifest, size_t k) {
   const ModuleInfo& info = manifest.modules[k];
   const std::string path = package + "/" + info.code;
-  auto unit = std::make_shared<torch::jit::CompilationUnit>();
-  std::vector<c10::IValue> constants;
-  torch::jit::SourceImporter importer(
-      unit, &constants,
-      [&](const std::string& name) -> std::shared_ptr<torch::jit::Source> {
-        if (name != "__torch__") return nullptr;
-        return std::make_shared<torch::jit::Source>(ReadFile(path), path, 1);
-      },
-      caffe2::serialize::kProducedFileFormatVersion);
-  auto type = importer.loadType(c10::QualifiedName("__torch__.Module" + std::to_string(k)))
-                  ->expect<c10::ClassType>();
-  auto object = c10::ivalue::Object::create(c10::StrongTypePtr(unit, type), type->numAttributes());
+  std::vector<std::string> weights;
+  for (const WeightInfo& weight : info.held) weights.push_back(weight.name);
+  const CompiledText code =
+      CompileText(path, ReadFile(path), "Module" + std::to_string(k), weights);
+  auto object = c10::ivalue::Object::create(c10::StrongTypePtr(code.unit, code.type),
+                                            code.type->numAttributes());
   SafetensorsFile file(package + "/" + info.weights);
   for (const WeightInfo& weight : info.held) {
     at::Tensor tensor = Read(file, file.At(weight.name));
     object->setAttr(weight.name, tensor.set_requires_grad(weight.requires_grad));
   }
-  if (type->hasAttribute("device")) object->setAttr("device", c10::Device(c10::kCPU));
+  object->setAttr("device", c10::Device(c10::kCPU));
   return torch::jit::Module(object);
 }
 

@@ -5,12 +5,18 @@ import re
 import shutil
 import unittest
 
+import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
 
 from support import Case, export_gpt, gpt, pipewright, run_ranks, token_job
 
 
-class Edit(Case):
+# The signature of forward, and its input.
+FORWARD = r"(  def forward\(self, (\w+): Tensor\) -> Tensor:\n)"
+
+
+class Edits(Case):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
@@ -31,6 +37,8 @@ class Edit(Case):
         path.write_text(before[:match.start()] + match.expand(replacement) + before[match.end():])
         return before[:match.start()].count("\n") + 1
 
+
+class Edit(Edits):
     def test_a_conf_for_4_ranks_edited_to_2(self):
         job = token_job()
         package = self.copy_package("conf.pkg")
@@ -111,10 +119,11 @@ class Edit(Case):
 
     def test_an_output_of_another_shape_is_blamed_on_the_edit(self):
         package = self.copy_package("shape.pkg")
-        self.edit(package, r"return (\w+)$", r"return torch.transpose(\1, 0, 2)")
+        line = self.edit(package, r"return (\w+)$", r"return torch.transpose(\1, 0, 2)")
         result = run_ranks(4, "train", package, self.write_job(token_job()), mpi=False)
-        self.assert_fails(result, r"modules/module1\.py: returns \w+ \[32, 16, 2\], manifest\.json "
-                                  r"says \[\w+, 16, 32\]")
+        self.assert_fails(result, r"modules/module1\.py:%d: returns \w+ float32 \[32, 16, 2\], "
+                                  r"manifest\.json says float32 \[\w+, 16, 32\]" % line,
+                          "return it like that")
         self.assertNotIn("tracing", result.out)
 
     def test_a_syntax_error(self):
@@ -129,6 +138,177 @@ class Edit(Case):
         result = run_ranks(4, "train", package, self.write_job(token_job()))
         self.assert_fails(result, "rank 0, stage 0, microbatch 0, action 0F0",
                           r"module1\.py\D*\b%d\b" % line, "<--- HERE", "index")
+
+
+class Gradients(Edits):
+    """Edits after which something is trained no more."""
+
+    def warnings(self, package):
+        result = run_ranks(4, "train", package, self.write_job(token_job(steps=1)), mpi=False)
+        self.succeed(result)
+        return re.findall(r"warning: (.*)", result.out)
+
+    def test_a_detach_that_ends_the_training_of_earlier_modules(self):
+        package = self.copy_package("detach.pkg")
+        self.assertEqual(self.warnings(package), [])
+        line = self.edit(package, FORWARD, r"\1    \2 = torch.detach(\2)\n") + 1
+        warning, = self.warnings(package)
+        self.assertRegex(warning, r"^module 0 gets no gradient any more: \S+/module1\.py:%d:"
+                                  r" (\w+) = torch\.detach\(\1\)$" % line)
+        trained = self.train(package, token_job(steps=1), 4, mpi=False)
+        self.assertFalse(trained.gradients["blocks.0.up.weight"].any())
+        self.assertTrue(trained.gradients["blocks.1.up.weight"].any())
+
+    def test_a_module_that_gives_on_no_gradient(self):
+        package = self.copy_package("out.pkg")
+        line = self.edit(package, r"return (\w+)$", r"return \1.detach()")
+        warning, = self.warnings(package)
+        self.assertRegex(warning,
+                         r"^modules 0-1 get no gradient any more: .*module1\.py:%d: return" % line)
+
+    def test_gradients_switched_off(self):
+        package = self.copy_package("switch.pkg")
+        line = self.edit(package, FORWARD, r"\1    torch.set_grad_enabled(False)\n") + 1
+        warning, = self.warnings(package)
+        self.assertRegex(warning, r"^modules 0-1 get no gradient any more: .*module1\.py:%d: "
+                                  r"torch\.set_grad_enabled\(False\)$" % line)
+
+    def test_weights_that_get_none(self):
+        package = self.copy_package("weights.pkg")
+        line = self.edit(package, r"torch\.gelu\((\w+)[^)]*\)", r"torch.round(torch.detach(\1))")
+        warning, = self.warnings(package)
+        self.assertRegex(warning, r"blocks\.1\.up\.weight, blocks\.1\.up\.bias get no gradient: "
+                                  r".*module1\.py:%d: \w+ = torch\.round\(torch\.detach" % line)
+
+    def test_what_was_frozen_is_not_missed(self):
+        package = self.copy_package("frozen.pkg")
+        self.edit(package, FORWARD, r"\1    \2 = torch.detach(\2)\n")
+        job = self.write_job(token_job(steps=1, freeze=["embedding.*", "position.*", "blocks.0.*"]))
+        result = run_ranks(4, "train", package, job, mpi=False)
+        self.succeed(result)
+        self.assertNotIn("no gradient", result.out)
+
+
+class Parameter(Edits):
+    """A parameter that is added in code and weight file."""
+
+    def added(self, name, pattern, replacement):
+        package = self.copy_package(name)
+        path = package / "weights/module1.safetensors"
+        weights = load_file(path)
+        weights["blocks.1.scale"] = torch.full((32,), 0.5)
+        save_file(weights, path)
+        self.edit(package, pattern, replacement)
+        return package
+
+    def test_the_manifests_entry_is_asked_for(self):
+        package = self.added("scale.pkg", r"return (\w+)$",
+                             r'return torch.mul(\1, getattr(self, "blocks.1.scale"))')
+        job = token_job(steps=5)
+        result = run_ranks(4, "train", package, self.write_job(job), mpi=False)
+        self.assert_fails(result, r"module1\.py: does not compile", "<--- HERE",
+                          r'holds "blocks\.1\.scale"', r'"held" of module1 in manifest\.json')
+        entry = json.loads(re.search(r"in manifest\.json: (\{.*\})", result.out)[1])
+        manifest = json.loads((package / "manifest.json").read_text())
+        manifest["modules"][1]["held"].append(entry)
+        (package / "manifest.json").write_text(json.dumps(manifest))
+        ours = self.train(package, job, 4)
+
+        model = copy.deepcopy(self.model)
+        block, plain = model.blocks[1], model.blocks[1].forward
+        block.scale = torch.nn.Parameter(torch.full((32,), 0.5))
+        block.forward = lambda x: plain(x) * block.scale
+        theirs = self.train_pytorch(model, job)
+        self.assert_same_run(ours, theirs)
+        self.assertTrue(torch.equal(ours.gradients["blocks.1.scale"],
+                                    theirs.gradients["blocks.1.scale"]))
+
+    def test_a_declaration_asks_for_it_too(self):
+        package = self.added("declared.pkg", r"^class Module1.*\n",
+                             r'\g<0>  __annotations__["blocks.1.scale"] = Tensor\n')
+        self.assert_fails(run_ranks(4, "train", package, self.write_job(token_job()), mpi=False),
+                          "which manifest.json does not list", r'"requires_grad":true')
+
+
+class Refused(Edits):
+    """Edits that would be passed over, or be other on each rank, without a word."""
+
+    def refuse(self, name, pattern, replacement, *texts, line=0):
+        package = self.copy_package(name)
+        at = self.edit(package, pattern, replacement) + line
+        result = run_ranks(4, "train", package, self.write_job(token_job()), mpi=False)
+        self.assert_fails(result, r"modules/module1\.py(:|\D*)%d\b" % at, *texts)
+        # The same, without a run.
+        for command in (["plan", package, self.path("job.json")],
+                        ["conf", package, "--check", package / "conf/mp_conf.json"]):
+            self.assert_fails(pipewright(*command), *texts)
+        return result
+
+    def test_imports(self):
+        self.refuse("import.pkg", r"\A", "import math\n", "<--- HERE", "imports nothing")
+        self.refuse("from.pkg", r"\A", "from math import sqrt\n", "<--- HERE", "imports nothing")
+        self.refuse("inside.pkg", FORWARD, r"\1    import math\n", "<--- HERE", "imports nothing",
+                    line=1)
+
+    def test_what_stands_beside_the_class(self):
+        self.refuse("two.pkg", r"\Z", "class Other(Module):\n  def forward(self):\n    return 1\n",
+                    "one class, Module1")
+        self.refuse("function.pkg", r"\Z", "def act(x: Tensor) -> Tensor:\n  return x\n",
+                    "write helpers as methods")
+        self.refuse("global.pkg", r"\A", "scale = 2.0\n", "one class and nothing beside it")
+
+    def test_a_missing_return(self):
+        for name, signature in (("typed.pkg", r"-> Tensor:"), ("untyped.pkg", ":")):
+            package = self.copy_package(name)
+            self.edit(package, r"-> Tensor:", signature)
+            line = self.edit(package, r"\n    return \w+\n", "\n")
+            result = run_ranks(4, "train", package, self.write_job(token_job()), mpi=False)
+            self.assert_fails(result, r"module1\.py\D*\b%d\b" % line, "<--- HERE", "end it with")
+
+    def test_random_numbers_of_each_rank(self):
+        for name, call in (("dropout.pkg", "torch.dropout({}, 0.5, self.training)"),
+                           ("rand.pkg", "torch.mul({}, torch.rand([32]))")):
+            self.refuse(name, r"return (\w+)$", "return " + call.format(r"\1"),
+                        "other random numbers on each rank", r"ops\.pipewright\.")
+
+    def test_random_numbers_that_are_repeated(self):
+        package, job = self.copy_package("repeated.pkg"), token_job(steps=2)
+        self.edit(package, r"return (\w+)$",
+                  r"return ops.pipewright.dropout(\1, 0.5, self.training, 1000)")
+        self.assert_same_run(self.train(package, job, 4, mpi=False),
+                             self.train(package, {**job, "recompute": True}, 4, mpi=False))
+
+    def test_an_attribute_that_is_assigned(self):
+        self.refuse("assign.pkg", r"return (\w+)$", r"self.training = False\n    return \1",
+                    r"self\.training is assigned")
+
+    def test_outputs_of_another_type_and_number(self):
+        self.refuse("int.pkg", r"-> Tensor:((?:.|\n)*)return (\w+)$", r"-> int:\1return 3",
+                    "returns int as", line=self.lines_of_forward())
+        self.refuse("two_out.pkg", r"-> Tensor:((?:.|\n)*)return (\w+)$",
+                    r"-> Tuple[Tensor, Tensor]:\1return (\2, \2)", "returns 2 values",
+                    line=self.lines_of_forward())
+
+    def lines_of_forward(self):
+        text = (self.package / "modules/module1.py").read_text()
+        return text[text.index("def forward"):].rstrip().count("\n")
+
+    def test_a_write_into_an_input(self):
+        package = self.copy_package("write.pkg")
+        self.edit(package, FORWARD, r"\1    torch.relu_(\2)\n")
+        self.assert_fails(run_ranks(4, "train", package, self.write_job(token_job()), mpi=False),
+                          "writes into its input", r"torch\.clone\(")
+
+    def test_dtypes_by_name_and_by_number(self):
+        packages = []
+        for name, dtype in (("named.pkg", "torch.float64"), ("number.pkg", "7"),
+                            ("short.pkg", "torch.double")):
+            packages.append(self.copy_package(name))
+            self.edit(packages[-1], r"return (\w+)$",
+                      r"return torch.to(torch.to(\1, %s), torch.float32)" % dtype)
+        runs = [self.train(package, token_job(steps=2), 4, mpi=False) for package in packages]
+        for run in runs[1:]:
+            self.assert_same_run(run, runs[0])
 
 
 def relu_block(block, x):

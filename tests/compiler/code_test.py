@@ -1,0 +1,80 @@
+"""The code of modules: what a person reads is what runs."""
+import torch
+import torch.nn as nn
+from support import CompilerTest, export, unittest
+
+
+class Casts(nn.Module):
+    """Constants that a graph has as numbers, and slices without an end."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(6, 6)
+        self.register_buffer("scale", torch.full((6,), 2.0))
+
+    def forward(self, x):
+        y = self.fc(x)[:, 1:].to(torch.float64)
+        z = torch.zeros(5, dtype=torch.bfloat16).to(torch.float32)
+        y = y.clone(memory_format=torch.contiguous_format)[::2, 1:-1]
+        return y.float() + z[2:] * 6, self.scale[None, 3:].half().sum(0, dtype=torch.float32)
+
+
+class Layer(nn.Module):
+    def __init__(self, depth):
+        super().__init__()
+        self.steps = nn.ModuleList(nn.Linear(4, 4) for _ in range(depth))
+
+    def forward(self, x):
+        for step in self.steps:
+            x = torch.tanh(step(x))
+        return x
+
+
+class Code(CompilerTest):
+    def test_constants_have_their_names(self):
+        x = torch.randn(4, 6)
+        self.check(Casts(), [x], ["--split", "equal:3"], modules=3)
+        text = "".join(self.code(self.at / "model.pkg", m) for m in range(3))
+        for name in ("float64", "bfloat16", "float32", "float16", "contiguous_format"):
+            self.assertIn("torch." + name, text)
+        self.assertNotIn("9223372036854775807", text)
+        self.assertNotIn("4611686018", text)
+
+    def test_constants_of_scripted_models_too(self):
+        x = torch.randn(4, 6)
+        self.check(Casts(), [x], ["--split", "equal:3"], script=torch.jit.script)
+        text = "".join(self.code(self.at / "model.pkg", m) for m in range(3))
+        for name in ("float64", "float32", "float16", "contiguous_format"):
+            self.assertIn("torch." + name, text)
+        self.assertNotIn("9223372036854775807", text)
+
+    def test_weights_take_a_line_each(self):
+        export(Casts(), [torch.randn(4, 6)], self.at / "model.pt2")
+        _, package = self.compile(self.at / "model.pt2")
+        head, code = self.code(package, 0).split("class Module0(Module):\n")
+        for line in ("parameter  fc.weight: float32 [6, 6]", "parameter  fc.bias: float32 [6]",
+                     "buffer  scale: float32 [6]"):
+            self.assertIn(f"#   {line}\n", head)
+        self.assertTrue(code.startswith("  def forward(self, x: Tensor) -> "), code)
+        self.assertEqual(code.count("fc.weight"), 1)
+
+    def test_sizes_where_they_change(self):
+        export(Casts(), [torch.randn(4, 6)], self.at / "model.pt2")
+        _, package = self.compile(self.at / "model.pt2")
+        code = self.code(package, 0)
+        self.assertRegex(code, r"slice_\d = torch\.slice\(linear, 1, 1\)  # \[4, 5\]\n")
+        self.assertRegex(code, r"linear = torch\.linear\(.*\)\n")
+
+    def test_equal_shares_are_cut_between_layers(self):
+        """The middle lies within a layer; as few tensors cross between two of them."""
+        model = nn.Sequential(Layer(2), Layer(2), Layer(2))
+        export(model, [torch.randn(2, 4)], self.at / "model.pt2")
+        for modules in (2, 3):
+            manifest, _ = self.compile(self.at / "model.pt2", "--split", f"equal:{modules}")
+            layers = [{name.split(".")[0] for name in module["covers"]}
+                      for module in manifest["modules"]]
+            self.assertEqual(sum(map(len, layers)), 3, layers)
+
+
+if __name__ == "__main__":
+    unittest.main()
