@@ -7,6 +7,7 @@
 #include <set>
 
 #include "passes/memory.h"
+#include "passes/statistics.h"
 
 namespace pipewright {
 
@@ -15,9 +16,11 @@ using torch::jit::Value;
 
 static const c10::Symbol kSeen = c10::Symbol::fromQualString("pipewright::seen");
 
-// `made` is called with each node put into the graph's top level.
+// `used_norms`: also norms whose result is used, since LibTorch may yet drop the use. `made` is
+// called with each node put into the graph's top level.
 static void Show(torch::jit::Graph& graph, const std::vector<Node*>& nodes,
-                 const torch::jit::AliasDb& aliases, const std::function<void(Node*)>& made) {
+                 const torch::jit::AliasDb& aliases, bool used_norms,
+                 const std::function<void(Node*)>& made) {
   Memory memory(nodes, Alias::kUnknown);
   std::vector<Write> writes;
   for (Node* node : nodes) CollectWrites(node, 0, writes);
@@ -40,6 +43,10 @@ static void Show(torch::jit::Graph& graph, const std::vector<Node*>& nodes,
     if (seen->owningBlock() == graph.block()) made(seen);
   };
   for (const Write& write : writes) {
+    // A norm that only counts: LibTorch knows of no write, and nobody uses its result.
+    if (WritesStatistics(write.node) &&
+        (used_norms || write.node->output()->uses().empty()))
+      show(write.node->output(), write);
     std::vector<Value*> hidden;
     for (const Value* value : memory.Written(write))
       if (value->type()->kind() == c10::TypeKind::TensorType &&
@@ -66,14 +73,15 @@ void ShowWrites(Model& model, Assignment& assignment) {
   for (Node* node : model.graph->nodes())
     nodes[static_cast<size_t>(assignment.module_of.at(node))].push_back(node);
   for (size_t m = 0; m < nodes.size(); ++m)
-    Show(*model.graph, nodes[m], aliases,
+    Show(*model.graph, nodes[m], aliases, /*used_norms=*/false,
          [&](Node* seen) { assignment.module_of[seen] = static_cast<int>(m); });
 }
 
 void ShowWrites(const std::shared_ptr<torch::jit::Graph>& graph) {
   if (!AnyWrites(*graph)) return;
   const torch::jit::AliasDb aliases(graph);
-  Show(*graph, {graph->nodes().begin(), graph->nodes().end()}, aliases, [](Node*) {});
+  Show(*graph, {graph->nodes().begin(), graph->nodes().end()}, aliases, /*used_norms=*/true,
+       [](Node*) {});
 }
 
 void HideWrites(torch::jit::Graph& graph) {

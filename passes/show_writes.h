@@ -1,5 +1,6 @@
 // LibTorch's passes, which also run where code is read, tell by schemas what a write changes: they
-// drop one through a view that no schema declares, and take what it changes for a constant.
+// drop one through a view that no schema declares, or to a norm's running statistics, and take what
+// it changes for a constant.
 #pragma once
 #include "passes/split.h"
 

@@ -68,7 +68,39 @@ class Returned(nn.Module):
                 "fixed": self.fixed, "again": calls, "weight": self.b.weight, "x": x}
 
 
+class Watches(nn.Module):
+    """Norms that only count: nobody uses what they normalise."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 6), nn.Linear(6, 6)
+        self.norm = nn.BatchNorm1d(6, affine=False)
+        self.instance = nn.InstanceNorm1d(2, track_running_stats=True)
+
+    def forward(self, x):
+        y = torch.tanh(self.a(x))
+        self.norm(y)
+        self.instance(y.view(-1, 2, 3))
+        return self.b(y)
+
+
 class Buffers(Case):
+    def test_norms_whose_result_nobody_uses(self):
+        torch.manual_seed(0)
+        model = Watches().train()
+        export(model, torch.randn(3, 6), self.path("watches.pt2"))
+        torch.jit.script(model).save(str(self.path("watches.pt")))
+        save_file({"x": torch.randn(48, 6), "y": torch.randn(48, 6)}, self.path("data.safetensors"))
+        job = {"data": {"tensors": "data.safetensors", "inputs": {"x": "x"}, "target": "y"},
+               "loss": "mse", "optimizer": SGD, "microbatches": 4, "microbatch_size": 3, "steps": 4}
+        expected = self.train_pytorch(copy.deepcopy(model), job)
+        for file in ("watches.pt2", "watches.pt"):
+            package = self.compile(file, "watches.pkg", "--split", "modules:norm,b")
+            for body in ("autograd", "lists"):
+                with self.subTest(file, body=body):
+                    ours = self.train(package, {**job, "body": body}, 3, False)
+                    self.assert_same_run(ours, expected)
+
     def test_each_microbatch_returns_its_own(self):
         torch.manual_seed(0)
         model, x = Returned().eval(), torch.randn(8, 6)
