@@ -17,20 +17,24 @@ using torch::jit::Value;
 
 namespace {
 
-// How many times a line of the model names the dtype itself; 0 where it speaks of a tensor's, too.
-long TimesNamed(const std::string& line, at::ScalarType dtype) {
+struct Words {
+  long named = 0;       // how many times a line of the model names the dtype itself
+  bool others = false;  // it speaks of another, a tensor's perhaps
+};
+
+Words WordsOf(const std::string& line, at::ScalarType dtype) {
   static const std::map<at::ScalarType, std::string> kWords = {{at::kFloat, "float32|float"},
                                                                {at::kDouble, "float64|double"},
                                                                {at::kHalf, "float16|half"},
                                                                {at::kBFloat16, "bfloat16"}};
   auto words = kWords.find(dtype);
-  if (words == kWords.end()) return 0;
+  if (words == kWords.end()) return {0, true};
   const std::regex named("(dtype\\s*=\\s*)?\\btorch\\.(" + words->second + ")\\b|\\.(" +
                          words->second + ")\\(\\)");
   static const std::regex kOther("dtype|type_as|\\.type\\(|\\.to\\(\\s*(?![^)]*device)[^)\\s]");
-  if (std::regex_search(std::regex_replace(line, named, ""), kOther)) return 0;
-  return std::distance(std::sregex_iterator(line.begin(), line.end(), named),
-                       std::sregex_iterator());
+  return {std::distance(std::sregex_iterator(line.begin(), line.end(), named),
+                        std::sregex_iterator()),
+          std::regex_search(std::regex_replace(line, named, ""), kOther)};
 }
 
 std::optional<at::ScalarType> RecordedDtype(const Model& model, const Value* value) {
@@ -40,6 +44,9 @@ std::optional<at::ScalarType> RecordedDtype(const Model& model, const Value* val
     return model.weights[value->offset()].dtype;
   return std::nullopt;
 }
+
+// What an export makes of torch.tensor([0.5, 2]): a constant of the dtype that it had.
+const c10::Symbol kLift = c10::Symbol::aten("lift_fresh_copy");
 
 // The dtype that `node` has as a constant, an argument of its operator.
 std::optional<at::ScalarType> ConstantDtype(const Node* node, std::optional<int> index) {
@@ -55,7 +62,10 @@ bool IsCertain(const Model& model, const Node* node, at::ScalarType dtype, long 
   const std::string line = node->sourceRange().text().str();
   // TorchScript keeps x.dtype as an operation, unless it was traced, which leaves no text.
   if (model.meta.empty()) return !line.empty();
-  if (TimesNamed(line, dtype) < on_line) return false;
+  const Words words = WordsOf(line, dtype);
+  if (words.others) return false;
+  if (node->kind() == kLift) return line.find("tensor(") != std::string::npos;
+  if (words.named < on_line) return false;
   // Of a cast that changed nothing, the recording has one value for what it took and what it gave:
   // several uses may be of both. Of one that is gone from the recording, there is no use.
   return node->kind() != c10::aten::to || RecordedDtype(model, node->input(0)) != dtype ||
@@ -69,6 +79,16 @@ void FollowDtype(Model& model, const std::string& dtype, const std::set<at::Scal
   std::vector<std::pair<Node*, at::ScalarType>> burned;
   std::map<std::string, long> on_line;
   for (Node* node : AllNodes(*model.graph)) {
+    if (node->kind() == kLift) {
+      // One without dimensions takes the dtype of the other operand.
+      auto dtype = RecordedDtype(model, node->input(0));
+      const Value* lifted = node->input(0);
+      const bool weight = lifted->node() == model.graph->param_node() &&
+                          lifted->offset() < model.weights.size();
+      if (weight && !model.weights[lifted->offset()].shape.empty() && changed.count(*dtype))
+        burned.emplace_back(node, *dtype);
+      continue;
+    }
     const c10::FunctionSchema* schema = node->maybeSchema();
     auto index = schema ? schema->argumentIndexWithName("dtype") : std::nullopt;
     auto number = ConstantDtype(node, index);
@@ -96,13 +116,14 @@ void FollowDtype(Model& model, const std::string& dtype, const std::set<at::Scal
   std::string list;
   const size_t shown = std::min<size_t>(unclear.size(), 5);
   for (size_t i = 0; i < shown; ++i) list += "\n    " + unclear[i];
-  if (shown < unclear.size()) list += "\n    and " + std::to_string(unclear.size() - shown) + " more";
+  if (shown < unclear.size())
+    list += "\n    and " + std::to_string(unclear.size() - shown) + " more";
   std::string changing;
   for (at::ScalarType one : changed) changing += (changing.empty() ? "" : " or ") + DtypeText(one);
   throw Error(model.file + ": --dtype " + dtype,
               "the model holds " + changing +
-                  " as a constant where it may have taken the dtype of a tensor (x.to(y.dtype)), or "
-                  "may use a tensor on as it was before the cast; a recording does not tell:" +
+                  " as a constant where it may have taken the dtype of a tensor (x.to(y.dtype)), "
+                  "or may use a tensor on as it was before the cast; a recording does not tell:" +
                   list,
               "leave --dtype out and record the model in that dtype: model.to(torch." + dtype +
                   ") and inputs of it, before torch.export.export");

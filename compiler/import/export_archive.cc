@@ -345,6 +345,11 @@ Model ImportExport(const Archive& archive) {
   } catch (const nlohmann::json::exception& e) {
     throw Error(path + ": model.json", std::string("is not as the schema says: ") + e.what(),
                 "re-export with torch 2.11 to 2.13");
+  } catch (const c10::Error& e) {
+    throw Error(path + ": model.json",
+                std::string("LibTorch cannot take it: ") + e.what_without_backtrace(),
+                "see that torch.export.load reads the file and that the program runs; then report "
+                "it with the file");
   }
   return model;
 }

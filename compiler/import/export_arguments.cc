@@ -139,7 +139,8 @@ Value* ExportConverter::Argument(const ExportJson& argument, const c10::Argument
     if (wants(c10::TypeKind::TensorType)) return flag ? BoolTensor(value) : nullptr;
     if (wants(c10::TypeKind::FloatType) && value->type()->kind() == c10::TypeKind::IntType)
       return graph->insert(c10::Symbol::aten("Float"), {value});
-    if (flag && wants(c10::TypeKind::NumberType)) return graph->insert(c10::Symbol::aten("Int"), {value});
+    if (flag && wants(c10::TypeKind::NumberType))
+      return graph->insert(c10::Symbol::aten("Int"), {value});
     if (list) {
       std::vector<Value*> values(schema->N().value_or(1), value);
       return graph->insertNode(graph->createList(element, values))->output();

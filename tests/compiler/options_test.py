@@ -176,6 +176,10 @@ class Options(CompilerTest):
             def forward(self, x):
                 return self.b(self.a(x) + torch.arange(8, dtype=x.dtype))
 
+        class Constant(Casts):
+            def forward(self, x):
+                return self.b(self.a(x) + torch.tensor([0.5] * 8, dtype=x.dtype))
+
         class Function(Casts):
             def forward(self, x):
                 return normed(self.a(x).float())
@@ -186,7 +190,8 @@ class Options(CompilerTest):
         x = torch.randn(3, 8)
         for kind, line in ((Norm, "y = self.a(x).to(torch.float32)"), (Norm, "self.b(y.to(dtype))"),
                            (UsedOn, "z = y.float()"), (Mask, "(x > 0).to(x.dtype)"),
-                           (Made, "dtype=x.dtype"), (Function, "(x")):
+                           (Made, "dtype=x.dtype"), (Constant, "tensor([0.5] * 8"),
+                           (Function, "(x")):
             for strict in (False, True):
                 with self.subTest(line, strict=strict):
                     text = self.cast(kind(), x, strict=strict)
@@ -205,6 +210,7 @@ class Options(CompilerTest):
                 y = torch.softmax(self.a(x).float(), -1)
                 z = torch.arange(8, dtype=torch.float32)
                 mask = (x > 0).float()
+                y = y + torch.tensor([0.5] * 8)
                 return y, z * mask, self.b(x.to(x.device)), torch.softmax(x, -1, torch.float32)
 
         model, x = Named(), torch.randn(3, 8)
