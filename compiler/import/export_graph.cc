@@ -277,6 +277,8 @@ static std::shared_ptr<torch::jit::Operator> TakesBools(std::shared_ptr<torch::j
     return found != given.end() && IsBool(*found->second) &&
            element(argument)->kind() == c10::TypeKind::NumberType;
   };
+  // A power of a bool tensor has no derivative: its exponent less one is not defined.
+  if (op->schema().name() == "aten::pow") return op;
   if (std::none_of(own.begin(), own.end(), number)) return op;
   for (const auto& other : torch::jit::getAllOperatorsFor(
            c10::Symbol::fromQualString(op->schema().name()))) {

@@ -300,7 +300,7 @@ class Values(CompilerTest):
             "pad": lambda m, x: (torch.nn.functional.pad(m, (1, 1), value=True),
                                  torch.constant_pad_nd(x, (1, 0), True)),
             "more": lambda m, x: (torch.add(m, m, alpha=True),
-                                  two.clamp(True), x.clamp(min=False, max=True),
+                                  two.clamp(True), x.clamp(min=False, max=True), x ** True,
                                   torch.tensor(True) | m, m < True,
                                   torch.fmod(two, True)),
             "set": lambda m, x: m.clone().index_put((two,), torch.tensor(True)),
