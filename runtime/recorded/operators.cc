@@ -48,7 +48,7 @@ const Names& ComposedOperators() {
       "resolve_conj", "resolve_neg",
       "row_stack", "split", "sum_to_size", "swapaxes", "swapdims", "take_along_dim", "tile",
       "unflatten", "unsafe_chunk", "view_as", "vsplit", "vstack", "where", "_pad_circular",
-      "_pad_enum", "_shape_as_tensor",
+      "_pad_enum",
       // types and facts about a tensor
       "_cast_Byte", "_cast_Char", "_cast_Double", "_cast_Float", "_cast_Half", "_cast_Int",
       "_cast_Long", "_cast_Short", "_autocast_to_full_precision", "_autocast_to_reduced_precision",
