@@ -126,10 +126,11 @@ class Arguments {
     c10::impl::GenericList list(element->kind() == TypeKind::SymIntType ? c10::IntType::get()
                                                                         : element);
     const std::string& name = argument.name();
-    if (name == "stride" || name == "dilation" || name.ends_with("padding")) {  // convolutions
+    const bool ones = name == "stride" || name == "dilation";
+    if (!argument.N() && (ones || name.ends_with("padding"))) {  // of convolutions
       length = rank > 2 ? rank - 2 : 1;
       for (size_t i = 0; i < length; ++i)
-        list.push_back(static_cast<int64_t>(name == "stride" || name == "dilation"));
+        list.push_back(static_cast<int64_t>(ones));
       return list;
     }
     if (integers && !argument.N()) {
@@ -205,7 +206,7 @@ const void* MemoryOf(const at::Tensor& tensor) {
 void Try(const torch::jit::Operator& op, const std::function<void(const std::string&)>& tell) {
   const c10::FunctionSchema& schema = op.schema();
   int called = 0;
-  for (unsigned attempt = 0; attempt < 800 && called < 50; ++attempt) {
+  for (unsigned attempt = 0; attempt < 1200 && called < 50; ++attempt) {
     torch::jit::Stack stack;
     std::vector<std::vector<Item>> given;
     std::vector<std::vector<at::Tensor>> before;
