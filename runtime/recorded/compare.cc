@@ -158,7 +158,8 @@ std::string Difference(const Tensors& a, const Tensors& b, const std::string& wh
                        bool in_memory) {
   if (a.size() != b.size()) return "other " + what;
   for (size_t i = 0; i < a.size(); ++i)
-    if (!SameBits(a[i], b[i]) || (in_memory && a[i].defined() && !IsAlikeInMemory(a[i], b[i]))) return "other bits in " + what + " " + std::to_string(i);
+    if (!SameBits(a[i], b[i]) || (in_memory && a[i].defined() && !IsAlikeInMemory(a[i], b[i])))
+      return "other bits in " + what + " " + std::to_string(i);
   return "";
 }
 
@@ -265,6 +266,28 @@ std::string FirstOther(const LoadedModule& module, const RecordedBody& body,
   std::string other = FirstOtherOf(graph.forward, true, trace, module.weights, slots);
   if (other.empty()) other = FirstOtherOf(graph.backward, false, trace, module.weights, slots);
   return other;
+}
+
+bool IsReproducible(const LoadedModule& module, const RecordedBody& body,
+                    const std::vector<c10::IValue>& inputs, const Tensors& gradients) {
+  constexpr int kRuns = 8;
+  const RandomKey key = CurrentRandomKey();
+  Tensors first;
+  for (int run = 0; run < kRuns; ++run) {
+    SavedBuffers buffers(module);
+    SetRandomKey(key);
+    Eager eager(module, body.wanted, inputs);
+    eager.Forward(module);
+    eager.Backward(*body.graph, gradients.empty() ? MadeUp(*body.graph) : gradients);
+    Tensors found = TensorsAmong(eager.outputs);
+    found.insert(found.end(), eager.found.begin(), eager.found.end());
+    if (run == 0)
+      for (const at::Tensor& tensor : found)
+        first.push_back(tensor.defined() ? tensor.detach().clone() : tensor);
+    else if (!Difference(found, first, "result", /*in_memory=*/false).empty())
+      return false;
+  }
+  return true;
 }
 
 }  // namespace pipewright

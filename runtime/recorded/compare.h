@@ -22,6 +22,11 @@ std::string Compare(const LoadedModule& module, const std::shared_ptr<RecordedBo
 std::string FirstOther(const LoadedModule& module, const RecordedBody& body,
                        const std::vector<c10::IValue>& inputs, const Tensors& gradients);
 
+// Whether autograd's body gives the same bits each of several times. With several threads some
+// kernels do not (index_put on repeated indices). Slow.
+bool IsReproducible(const LoadedModule& module, const RecordedBody& body,
+                    const std::vector<c10::IValue>& inputs, const Tensors& gradients);
+
 // The first that differs of each two tensors in a bit, or, `in_memory`, in how it lies there; or "".
 std::string Difference(const Tensors& a, const Tensors& b, const std::string& what,
                        bool in_memory = true);
