@@ -1,6 +1,7 @@
 #include "runtime/island.h"
 
 #include <ATen/ATen.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 
@@ -33,6 +34,11 @@ Tensors Spread(const Tensors& places, Tensors& found, size_t& next, Wanted wante
   for (size_t i = 0; i < places.size(); ++i)
     if (wanted(places[i])) spread[i] = std::move(found[next++]);
   return spread;
+}
+
+// A view of an input that was made without gradients says that it requires one, as the input does.
+bool HasWayBack(const at::Tensor& tensor) {
+  return tensor.requires_grad() && torch::autograd::impl::gradient_edge(tensor).is_valid();
 }
 
 bool IsDefined(const at::Tensor& tensor) { return tensor.defined(); }
@@ -91,7 +97,7 @@ std::vector<c10::IValue> ForwardByAutograd(const LoadedModule& module,
       continue;
     }
     const at::Tensor& tensor = output.toTensor();
-    if (kept) kept->outputs.push_back(tensor.requires_grad() ? tensor : at::Tensor());
+    if (kept) kept->outputs.push_back(HasWayBack(tensor) ? tensor : at::Tensor());
     output = HandedOn(module, output);
   }
   return outputs;

@@ -32,6 +32,24 @@ class Branches(nn.Module):
         return self.d(y) * torch.tanh(h), aside
 
 
+class Looks(nn.Module):
+    """Without gradients, a view of what came from the module before, which later modules use."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.c = (nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, x):
+        h = torch.tanh(self.a(x))
+        pipe_split()
+        with torch.no_grad():
+            seen = h.view(-1)
+        seen = seen.float()  # itself
+        y = self.b(h) + seen.sum()
+        pipe_split()
+        return self.c(y) * seen.view(y.shape)
+
+
 class Gradients(Case):
     @classmethod
     def setUpClass(cls):
@@ -68,6 +86,17 @@ class Gradients(Case):
             for name in ("q.weight", "dropped.bias", "unused.weight", "never"):
                 self.assertTrue(torch.equal(ours.weights[name], self.model.state_dict()[name]), name)
             load_model(copy.deepcopy(self.model), self.path("trained.safetensors"), strict=True)
+
+    def test_views_made_without_gradients_have_none(self):
+        torch.manual_seed(4)
+        model = Looks()
+        export(model, torch.rand(2, 8), self.path("looks.pt2"))
+        package = self.compile("looks.pt2", "looks.pkg")
+        job = self.job(SGD)
+        theirs = self.train_pytorch(copy.deepcopy(model), job)
+        for changes in ({}, {"schedule": "zb-h1"}, {"body": "lists"}, {"body": "autograd"}):
+            with self.subTest(**changes):
+                self.assert_same_run(self.train(package, {**job, **changes}, 3, False), theirs)
 
 
 if __name__ == "__main__":
