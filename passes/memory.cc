@@ -147,8 +147,8 @@ bool Memory::Flow(const Value* from, const Value* to) {
 }
 
 const Value* Memory::ViewedBy(const Value* value) const {
-  for (auto at = view_of_.find(value); at != view_of_.end() && at->second; at = view_of_.find(value))
-    value = at->second;
+  auto at = view_of_.find(value);
+  for (; at != view_of_.end() && at->second; at = view_of_.find(value)) value = at->second;
   return value;
 }
 

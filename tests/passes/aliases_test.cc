@@ -38,8 +38,9 @@ class Arguments {
     size_ = Pick({2, 2, 2, 1, 3});
     first_rank_ = static_cast<int64_t>(attempt % 6), other_rank_ = Pick({0, 1, 1, 2, 3, 4, 5});
     if (Chance(0.4)) other_rank_ = first_rank_;
-    first_dtype_ = Pick({at::kFloat, at::kFloat, at::kFloat, at::kLong, at::kBool, at::kComplexFloat,
-                         at::kInt, at::kHalf, at::kDouble, at::kByte, at::kBFloat16});
+    first_dtype_ = Pick({at::kFloat, at::kFloat, at::kFloat, at::kLong, at::kBool,
+                         at::kComplexFloat, at::kInt, at::kHalf, at::kDouble, at::kByte,
+                         at::kBFloat16});
     other_dtype_ = Chance(0.7) ? first_dtype_ : Pick({at::kFloat, at::kLong, at::kInt, at::kBool});
   }
 
@@ -202,7 +203,8 @@ const void* MemoryOf(const at::Tensor& tensor) {
   return tensor.has_storage() && tensor.storage().nbytes() > 0 ? tensor.storage().data() : nullptr;
 }
 
-// One line for each thing seen: "called", "alias INPUT OUTPUT ITEMS", "outputs A B", "writes INPUT".
+// One line for each thing seen: "called", "alias INPUT OUTPUT ITEMS", "outputs A B",
+// "writes INPUT".
 void Try(const torch::jit::Operator& op, const std::function<void(const std::string&)>& tell) {
   const c10::FunctionSchema& schema = op.schema();
   int called = 0;

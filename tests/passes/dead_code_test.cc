@@ -37,7 +37,8 @@ TEST(DeadCode, IsThatOfLibTorchWhereSchemasTellAll) {
       "      -> (%e, %f)\n    block1():\n      %g : Tensor = aten::abs(%a)\n"
       "      -> (%g, %a)\n  return (%p)\n",
       "  %p : Tensor, %q : Tensor = prim::Loop(%n, %on, %a, %x)\n"
-      "    block0(%i : int, %y : Tensor, %z : Tensor):\n      %e : Tensor = aten::add(%y, %z, %one)\n"
+      "    block0(%i : int, %y : Tensor, %z : Tensor):\n"
+      "      %e : Tensor = aten::add(%y, %z, %one)\n"
       "      %f : Tensor = aten::exp(%z)\n      -> (%on, %e, %f)\n  return (%p)\n",
       // effects within, and writes that the next round reads
       "  prim::If(%c)\n    block0():\n      %e : Tensor = aten::relu_(%a)\n      -> ()\n"
