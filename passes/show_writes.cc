@@ -42,16 +42,18 @@ static void Show(torch::jit::Graph& graph, const std::vector<Node*>& nodes,
       seen->insertAfter(value->node());
     if (seen->owningBlock() == graph.block()) made(seen);
   };
+  auto is_tensor = [](const Value* value) {
+    return value->type()->kind() == c10::TypeKind::TensorType;
+  };
   for (const Write& write : writes) {
     // A norm that only counts: LibTorch knows of no write, and nobody uses its result.
-    if (WritesStatistics(write.node) &&
-        (used_norms || write.node->output()->uses().empty()))
+    if (WritesStatistics(write.node) && (used_norms || write.node->output()->uses().empty()))
       show(write.node->output(), write);
+    const bool list = !is_tensor(write.value);  // _foreach_add_: LibTorch sees the list change
+    if (list && OfTorchScriptAlone(write.node->schema())) continue;
     std::vector<Value*> hidden;
     for (const Value* value : memory.Written(write))
-      if (value->type()->kind() == c10::TypeKind::TensorType &&
-          write.value->type()->kind() == c10::TypeKind::TensorType &&
-          !aliases.mayAlias(value, write.value))
+      if (is_tensor(value) && (list || !aliases.mayAlias(value, write.value)))
         hidden.push_back(const_cast<Value*>(value));
     std::sort(hidden.begin(), hidden.end(),
               [](Value* a, Value* b) { return a->debugName() < b->debugName(); });

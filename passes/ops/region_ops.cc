@@ -93,8 +93,9 @@ bool RegisterRegionOperators() {
   Register("pipewright::autocast_enter(Device device, int dtype) -> ()", EnterAutocast, kSwitch);
   Register("pipewright::autocast_exit(Device device) -> ()", ExitAutocast, kSwitch);
   // Of passes/show_writes.h.
-  Register("pipewright::seen(Tensor value) -> ()", [](Stack& stack) { torch::jit::drop(stack, 1); },
-           kSwitch);
+  for (const char* schema :
+       {"pipewright::seen(Tensor value) -> ()", "pipewright::seen.list(Tensor[] value) -> ()"})
+    Register(schema, [](Stack& stack) { torch::jit::drop(stack, 1); }, kSwitch);
   return true;
 }
 

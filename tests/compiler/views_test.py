@@ -57,6 +57,15 @@ class Views(CompilerTest):
                 with self.subTest(view=name, cut=cut):
                     self.check(Written(VIEWS[name], cut), [torch.randn(4, 4)], modules=2)
 
+    def test_writes_to_a_list_of_views(self):
+        class Each(nn.Module):
+            def forward(self, x):
+                h = x * 2
+                torch._foreach_add_([torch.atleast_3d(h), x * 3], 1.5)
+                return h * 3
+
+        self.check(Each(), [torch.randn(4, 4)], modules=1)
+
     def test_a_cut_that_hides_a_write_is_refused(self):
         for name in ("einsum", "atleast_3d", "unsafe_split", "meshgrid"):
             with self.subTest(view=name):
