@@ -7,6 +7,8 @@
 #include <set>
 #include <string>
 
+#include "passes/transformers_ops.h"
+
 namespace pipewright {
 
 namespace {
@@ -233,8 +235,9 @@ Alias AliasOf(const c10::FunctionSchema& schema, size_t input, size_t output, si
   for (auto at = first; at != last; ++at)
     if (at->second.index == input && (items < 2 || !at->second.alone)) return Alias::kKnown;
   if (OfTorchScriptAlone(schema)) return Alias::kKnown;  // a list keeps what is put into it
-  const bool called =
-      schema.name().starts_with("aten::") || schema.name().starts_with("pipewright::");
+  const bool called = schema.name().starts_with("aten::") ||
+                      schema.name().starts_with("pipewright::") ||
+                      IsOwnTransformersOperator(schema.name());
   return called && !NeverCalled().count(c10::toString(schema.operator_name())) ? Alias::kNone
                                                                                : Alias::kUnknown;
 }

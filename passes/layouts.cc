@@ -18,8 +18,11 @@ namespace {
 
 using Names = std::set<std::string>;
 
+// Of torch, or as the compiler has replaced it (dropout).
 bool IsOneOf(const Node* node, const Names& names) {
-  return node->kind().is_aten() && names.count(node->kind().toUnqualString()) > 0;
+  const bool known = node->kind().is_aten() ||
+                     std::string(node->kind().toQualString()).starts_with("pipewright::");
+  return known && names.count(node->kind().toUnqualString()) > 0;
 }
 
 bool ReadsLayout(const Node* node) {
@@ -32,7 +35,7 @@ bool ReadsLayout(const Node* node) {
 
 // Their results are contiguous whatever they are given.
 bool GivesContiguous(const Node* node) {
-  static const Names kNames = {"linear", "mm", "addmm", "bmm", "embedding"};
+  static const Names kNames = {"linear", "mm", "addmm", "bmm", "embedding", "layer_norm"};
   return IsOneOf(node, kNames);
 }
 

@@ -1,6 +1,9 @@
 #include "passes/memory.h"
 
+#include <torch/csrc/jit/ir/constants.h>
+
 #include <algorithm>
+#include <string>
 
 #include "passes/statistics.h"
 
@@ -161,13 +164,21 @@ Memory::Values Memory::Written(const Write& write) {
 
 bool Memory::Share(const Value* a, const Value* b) { return Intersect(Of(a), Of(b)); }
 
+// A batch norm that is no operation of torch.nn's and never trains.
+static bool IsNormInEvaluation(const Node* node) {
+  constexpr size_t kTraining = 5;
+  const std::string name = node->kind().toQualString();
+  return (name == "aten::native_batch_norm" || name == "aten::_batch_norm_impl_index") &&
+         !torch::jit::constant_as<bool>(node->input(kTraining)).value_or(true);
+}
+
 void CollectWrites(Node* top, size_t position, std::vector<Write>& writes) {
   for (Node* node : WithInner(top)) {
     if (WritesStatistics(node))
       for (size_t i : {kRunningMean, kRunningVariance})
         if (HasMemory(node->input(i))) writes.push_back({top, node, node->input(i), position});
     const c10::FunctionSchema* schema = node->maybeSchema();
-    if (!schema) continue;
+    if (!schema || IsNormInEvaluation(node)) continue;
     for (size_t i = 0; i < node->inputs().size(); ++i)
       if (HasMemory(node->inputs()[i]) && WritesTo(*schema, i))
         writes.push_back({top, node, node->inputs()[i], position});

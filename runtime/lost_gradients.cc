@@ -225,8 +225,12 @@ std::vector<std::string> LostGradients(const std::string& package, const Manifes
   std::map<int, std::vector<c10::IValue>> given;
   InferShapes(package, manifest, inputs,
               [&](LoadedModule& module, const std::vector<c10::IValue>& values) {
-                reach[module.index] = ReachOf(manifest, module, values);
-                given[module.index] = values;
+                try {
+                  reach[module.index] = ReachOf(manifest, module, values);
+                  given[module.index] = values;
+                } catch (const std::exception&) {
+                  reach.erase(module.index);  // the run itself says what fails
+                }
               });
   const std::vector<bool> before = Reached(manifest, losses, {});
   const std::vector<bool> now = Reached(manifest, losses, reach);

@@ -108,6 +108,11 @@ at::Tensor Packed(const at::Tensor& tensor) {
   for (size_t d = 0; d < sizes.size(); ++d)
     if (plain.strides()[d] == 0) sizes[d] = 1;
   at::Tensor once = plain.as_strided(sizes, plain.strides());
+  const size_t beyond = plain.storage().nbytes() -
+                        static_cast<size_t>(plain.storage_offset()) * plain.itemsize();
+  if (once.is_non_overlapping_and_dense() && once.numel() < plain.numel() &&
+      beyond >= plain.nbytes())
+    return plain;  // packed before
   // A copy keeps the order of the strides, which decides about kernels.
   if (!once.is_non_overlapping_and_dense()) once = once.clone(at::MemoryFormat::Preserve);
   if (once.numel() == plain.numel()) return once;

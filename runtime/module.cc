@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 
 #include "passes/draws.h"
 #include "passes/module_text.h"
@@ -90,8 +91,13 @@ std::vector<const torch::jit::Value*> Returned(const torch::jit::Graph& graph) {
 // How to tell the manifest of a tensor that its file holds; "" where it holds none of that name.
 std::string EntryToAdd(const std::string& package, const ModuleInfo& info,
                        const std::string& name) {
-  const SafetensorsFile stored(PackageFile(package, info.weights));
-  const TensorInfo* tensor = stored.Find(name);
+  std::optional<SafetensorsFile> stored;
+  try {
+    stored.emplace(PackageFile(package, info.weights));
+  } catch (const Error&) {
+    return "";  // another error is being told
+  }
+  const TensorInfo* tensor = stored->Find(name);
   if (!tensor) return "";
   const Json entry = {{"name", name},
                       {"kind", "parameter"},

@@ -159,7 +159,7 @@ static at::Tensor TotalNorm(const std::vector<std::pair<at::ScalarType, double>>
 StepOutcome Updater::Agree(Transport& transport) {
   struct Entry {
     int32_t place;
-    int16_t type;  // of the gradient
+    int16_t type;  // of the gradient, or wider
     int16_t overflowed;
     double norm;
   };
@@ -168,15 +168,14 @@ StepOutcome Updater::Agree(Transport& transport) {
     for (Parameter& parameter : parameters) {
       if (!parameter.gradient.defined()) continue;
       const at::Tensor& gradient = parameter.gradient;
-      const at::ScalarType type = gradient.scalar_type();
-      Entry entry{parameter.place, static_cast<int16_t>(type), 0,
-                  at::linalg_vector_norm(gradient, 2).item<double>()};
-      // In 16 bits the norm may overflow where the gradient does not.
-      const bool wide = c10::elementSize(type) > 2;
-      entry.overflowed =
-          !std::isfinite(entry.norm) &&
-          (wide || !std::isfinite(at::linalg_vector_norm(gradient, 2, {}, false, at::kFloat)
-                                      .item<double>()));
+      at::ScalarType type = gradient.scalar_type();
+      double norm = at::linalg_vector_norm(gradient, 2).item<double>();
+      // In 16 bits the norm may overflow where the gradient does not: PyTorch makes it 0 then.
+      if (!std::isfinite(norm) && c10::elementSize(type) <= 2) {
+        type = at::kFloat;
+        norm = at::linalg_vector_norm(gradient, 2, {}, false, type).item<double>();
+      }
+      const Entry entry{parameter.place, static_cast<int16_t>(type), !std::isfinite(norm), norm};
       mine.append(reinterpret_cast<const char*>(&entry), sizeof entry);
     }
   std::map<int, std::pair<at::ScalarType, double>> found;  // by place: a shared weight's once
@@ -190,7 +189,12 @@ StepOutcome Updater::Agree(Transport& transport) {
     }
   std::vector<std::pair<at::ScalarType, double>> norms;
   for (const auto& [place, norm] : found) norms.push_back(norm);
-  const at::Tensor total = TotalNorm(norms);
+  at::Tensor total = TotalNorm(norms);
+  if (!overflowed && !std::isfinite(total.item<double>())) {
+    for (auto& [type, norm] : norms)
+      if (c10::elementSize(type) <= 2) type = at::kFloat;
+    total = TotalNorm(norms);
+  }
   StepOutcome outcome;
   outcome.norm = total.item<double>();
   outcome.skipped = scale_job_.used && overflowed;

@@ -258,8 +258,10 @@ void Recording::Call(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   for (size_t i = 0; i < arguments && source.isNone(); ++i)
     if ((*stack)[first + i].isTensor() && (*stack)[first + i].toTensor().defined())
       source = (*stack)[first + i];
-  // Before it runs: no random number is drawn that nobody asked for.
-  if (!refusal_.empty()) throw std::runtime_error(refusal_);
+  // Before it runs: no random number is drawn that nobody asked for. Whatever else is refused runs to
+  // its end, so that regions that it has entered are left.
+  if (!refusal_.empty() && op.hasTag(at::Tag::nondeterministic_seeded))
+    throw std::runtime_error(refusal_);
   op.redispatchBoxed(keys, stack);
 
   InstructionList views;

@@ -61,6 +61,9 @@ std::shared_ptr<SpotCheck> BeginSpotCheck(const LoadedModule& module,
 void CheckForward(const LoadedModule& module, SpotCheck& check, const RecordedBody& body,
                   const std::vector<c10::IValue>& outputs) {
   std::string other = Difference(TensorsAmong(outputs), TensorsAmong(check.outputs), "output", false);
+  for (size_t i = 0; i < outputs.size() && other.empty(); ++i)
+    if (!outputs[i].isTensor() && outputs[i] != check.outputs[i])
+      other = "another number in output " + std::to_string(i);
   if (other.empty()) other = Difference(Buffers(module), check.buffers, "buffer", false);
   if (!other.empty()) End(module, check, body, other);
   check.outputs.clear();

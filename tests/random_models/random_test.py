@@ -27,7 +27,7 @@ except ImportError as error:
     print(f"SKIPPED: no Python with torch ({error})")
     sys.exit(77)
 
-SEEDS = 81  # of `make test`: two minutes
+SEEDS = 150  # of `make test`: two minutes
 # Seeds among them that meet a fault that is known.
 KNOWN_SEEDS = {19: "a view made in torch.no_grad() leaves its module where backward is split"}
 # Faults that are known and not mended yet. Statements that meet them are written, and rounding
