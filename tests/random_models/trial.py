@@ -44,7 +44,8 @@ class Trial:
         self.seed, self.at, self.programs, self.known = seed, pathlib.Path(at), programs, known
         self.choose = random.Random(f"trial {seed}")
         self.uncut = False  # one module: what differs still is not the cuts'
-        self.replicas = False
+        self.replicas = self.own_buffers = False
+        self.fixed = False  # the batch size
         self.worst = (0, "")  # the largest difference, and of what
 
     # The model and its file.
@@ -207,7 +208,7 @@ class Trial:
                 used = sorted({r for p in place for r in p})
                 place = [[used.index(r) for r in p] for p in place]
                 ranks = len(used)
-                self.replicas = True
+                self.replicas = self.own_buffers = True
         self.ranks, self.schedule = ranks, schedule
         self.conf = self.file("conf.json", {
             "module_to_stage_map": of_module,
@@ -296,7 +297,10 @@ class Trial:
 
     def train(self):
         module = self.load()
-        losses, gradients = oracle.train(module, self.job, self.at, self.columns)
+        try:
+            losses, gradients = oracle.train(module, self.job, self.at, self.columns)
+        except RuntimeError as error:
+            raise NotTried(f"the file does not run: {type(error).__name__}") from error
         if not all(abs(loss) < 1e6 for loss in sum(losses, [])):
             raise NotTried("losses grow")
         files = [self.at / name for name in ("metrics.jsonl", "trained", "gradients")]
@@ -321,7 +325,9 @@ class Trial:
                           f"only PyTorch's: {sorted(set(theirs) - set(found))}")
         for name in found:
             equal.append(self.compare(f"gradient of {name}", found[name], theirs[name]))
-        state = dict(module.state_dict())
+        # A strict export has no weights that it does not use: they stay what they were.
+        state = {**self.make().state_dict(), **module.state_dict()}
+        buffers = dict(module.named_buffers())
         saved = load_file(files[1])
         for name in self.make().state_dict():
             if name not in saved and name not in first and first.get(name, name) not in saved:
@@ -329,6 +335,8 @@ class Trial:
         for name, value in saved.items():
             if name not in state:
                 raise Failure("a weight that the model has not", name)
+            if self.own_buffers and name in buffers:
+                continue  # each replica has seen other microbatches
             equal.append(self.compare(f"weight {name}", value, state[name]))
         return equal
 
