@@ -11,12 +11,12 @@ enum class Alias {
   kKnown,
 };
 
-// Whether result `output` may be memory of argument `input`, a list of `items` perhaps, or hold
-// some.
+// Tells whether result `output` may share memory with argument `input`, which may be a list of
+// `items` tensors.
 Alias AliasOf(const c10::FunctionSchema& schema, size_t input, size_t output, size_t items = 1);
 Alias AliasOf(const torch::jit::Node* node, size_t input, size_t output);
 
-// Whether the operator writes to argument `input`. Those of torch.nn.functional's norms:
+// Tells whether the operator writes to argument `input`. Those of torch.nn.functional's norms:
 // passes/statistics.h.
 bool WritesTo(const c10::FunctionSchema& schema, size_t input);
 

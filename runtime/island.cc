@@ -53,8 +53,8 @@ Tensors Pick(const Tensors& from, Wanted wanted, Tensors picked = {}) {
 
 }  // namespace
 
-// What lies in a buffer is copied: the next microbatch's forward may write there before all who take
-// this value have read it.
+// Copies a value that lies in a buffer: the next microbatch's forward may write there before all
+// consumers have read it.
 static at::Tensor HandedOn(const LoadedModule& module, const c10::IValue& output) {
   at::Tensor tensor = ToTensor(output);
   for (size_t w : module.buffers)

@@ -59,7 +59,7 @@ std::string AnnotateCode(const std::string& text, const torch::jit::SourceRangeR
     size_t begin = at;
     at += row.size() + 1;
     if (at > text.size() && row.empty()) break;
-    // What the class declares: the manifest does, and the head of the file.
+    // Skips the class's declarations: the manifest and the head of the file have them.
     if (signature.empty() && !forward && row.rfind("  ", 0) == 0 && row.rfind("  def ", 0) != 0)
       continue;
     if (!signature.empty() || row.rfind("  def ", 0) == 0) {

@@ -45,7 +45,7 @@ std::optional<at::ScalarType> RecordedDtype(const Model& model, const Value* val
   return std::nullopt;
 }
 
-// What an export makes of torch.tensor([0.5, 2]): a constant of the dtype that it had.
+// torch.export records torch.tensor([0.5, 2]) as a constant with the dtype that it had.
 const c10::Symbol kLift = c10::Symbol::aten("lift_fresh_copy");
 
 // The dtype that `node` has as a constant, an argument of its operator.
@@ -56,8 +56,8 @@ std::optional<at::ScalarType> ConstantDtype(const Node* node, std::optional<int>
   return static_cast<at::ScalarType>(value->toInt());
 }
 
-// Whether `dtype`, an argument of `node`, is certainly the model's own word. `on_line` operations
-// of the node's line have it: a line in which functions cast has more than it names.
+// Returns true if the model's line names `dtype`, an argument of `node`. `on_line` operations of the
+// line have that dtype: a line that calls functions that cast has more of them than it names.
 bool IsCertain(const Model& model, const Node* node, at::ScalarType dtype, long on_line) {
   const std::string line = node->sourceRange().text().str();
   // TorchScript keeps x.dtype as an operation, unless it was traced, which leaves no text.
@@ -66,8 +66,8 @@ bool IsCertain(const Model& model, const Node* node, at::ScalarType dtype, long 
   if (words.others) return false;
   if (node->kind() == kLift) return line.find("tensor(") != std::string::npos;
   if (words.named < on_line) return false;
-  // Of a cast that changed nothing, the recording has one value for what it took and what it gave:
-  // several uses may be of both. Of one that is gone from the recording, there is no use.
+  // The recording has one value for the operand and the result of a cast that changed nothing:
+  // its uses may be of either. A cast that the recording left out has no use.
   return node->kind() != c10::aten::to || RecordedDtype(model, node->input(0)) != dtype ||
          node->output()->uses().size() == 1;
 }

@@ -82,10 +82,10 @@ bool SameTensor(const Weight& a, const Weight& b) {
          a.shape == b.shape && a.strides == b.strides && a.storage_offset == b.storage_offset;
 }
 
-// Where each name stands in a table of weights, which is in the order of the state dict.
+// Returns the position of each name in a table of weights, which is in the state dict's order.
 std::map<std::string, size_t> PlacesIn(const std::string& table) {
   std::map<std::string, size_t> places;
-  // What has been read is sorted by name.
+  // The parsed object is sorted by name: positions are noted while it is parsed.
   auto note = [&](int depth, ExportJson::parse_event_t event, ExportJson& parsed) {
     if (depth == 2 && event == ExportJson::parse_event_t::key)
       places.emplace(parsed.get<std::string>(), places.size());
