@@ -56,8 +56,8 @@ std::optional<at::ScalarType> ConstantDtype(const Node* node, std::optional<int>
   return static_cast<at::ScalarType>(value->toInt());
 }
 
-// Returns true if the model's line names `dtype`, an argument of `node`. `on_line` operations of the
-// line have that dtype: a line that calls functions that cast has more of them than it names.
+// Returns true if the model's line names `dtype`, an argument of `node`. `on_line` operations of
+// the line have that dtype: a line that calls functions that cast has more than it names.
 bool IsCertain(const Model& model, const Node* node, at::ScalarType dtype, long on_line) {
   const std::string line = node->sourceRange().text().str();
   // TorchScript keeps x.dtype as an operation, unless it was traced, which leaves no text.
