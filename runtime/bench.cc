@@ -34,8 +34,8 @@ Json StageTimes(const Session& session, const std::string& package,
     const int stage = conf.module_to_stage[m];
     if (conf.stage_to_ranks[stage][0] != rank) continue;
     const int index = static_cast<int>(m);
-    LoadedModule module = LoadModule(package, session.run.manifest, index, WeightSource::kFile,
-                                     BodyAskedFor(session.job.body).value_or(BodyChoice::kAuto));
+    LoadedModule module = LoadModule(package, session.run.manifest, index);
+    UseBody(module, BodyAskedFor(session.job.body).value_or(BodyChoice::kAuto));
     TimingOptions timing;
     timing.seconds = 2;
     ModuleTimes times;

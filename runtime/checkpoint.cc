@@ -14,7 +14,7 @@
 #include "plan/json.h"
 #include "plan/safetensors.h"
 #include "runtime/offload.h"
-#include "runtime/weights.h"
+#include "runtime/stored_weights.h"
 #include "tensors/dtype.h"
 
 namespace pipewright {

@@ -7,7 +7,7 @@
 #include "plan/error.h"
 #include "plan/text.h"
 #include "runtime/module_weights.h"
-#include "runtime/weights.h"
+#include "runtime/stored_weights.h"
 
 namespace pipewright {
 
@@ -16,7 +16,7 @@ LocalPackage::LocalPackage(const std::string& package, bool training)
   std::map<std::string, at::Tensor> first;  // of every shared weight, by the name it is kept under
   for (size_t m = 0; m < manifest_.modules.size(); ++m) {
     modules_.push_back(
-        LoadModuleWithout(package, manifest_, static_cast<int>(m), {}, BodyChoice::kAutograd));
+        LoadModuleWithout(package, manifest_, static_cast<int>(m), {}));
     LoadedModule& module = modules_.back();
     pipewright::SetTraining(module, training);
     const std::vector<WeightInfo>& held = manifest_.modules[m].held;

@@ -19,7 +19,6 @@
 #include "plan/text.h"
 #include "plan/torch_error.h"
 #include "runtime/module_code.h"
-#include "runtime/recorded/choice.h"
 #include "tensors/dtype.h"
 
 namespace pipewright {
@@ -269,7 +268,7 @@ bool IsEdited(const std::string& package, const ModuleInfo& module) {
 // `runs`: with what only a run needs.
 static LoadedModule Load(const std::string& package, const Manifest& manifest, int index,
                          WeightSource weights, const std::vector<bool>& left_out,
-                         const std::vector<at::Tensor>& known, bool runs, BodyChoice body) {
+                         const std::vector<at::Tensor>& known, bool runs) {
   BeginVectorMath();
   const ModuleInfo& info = manifest.modules[index];
   LoadedModule module;
@@ -300,27 +299,25 @@ static LoadedModule Load(const std::string& package, const Manifest& manifest, i
   module.self->setAttr("device", at::Device(at::kCPU));
   SetTraining(module, true);
 
-  auto graph = torch::jit::toGraphFunction(*code.forward).graph()->copy();
-  torch::jit::Inline(*graph);
+  module.graph = torch::jit::toGraphFunction(*code.forward).graph()->copy();
+  torch::jit::Inline(*module.graph);
   if (runs) {
-    module.kept_parts = KeptParts(info, *graph);
-    CheckStatistics(*graph);
+    module.kept_parts = KeptParts(info, *module.graph);
+    CheckStatistics(*module.graph);
   }
-  module.code = std::make_unique<torch::jit::Code>(graph, info.name);
-  const bool on_disk = std::find(left_out.begin(), left_out.end(), true) != left_out.end();
-  module.recorded = BodiesFor(body, *graph, module.weights, on_disk, index);
+  module.code = std::make_unique<torch::jit::Code>(module.graph, info.name);
   return module;
 }
 
 LoadedModule LoadModule(const std::string& package, const Manifest& manifest, int index,
-                        WeightSource weights, BodyChoice body) {
-  return Load(package, manifest, index, weights, {}, {}, false, body);
+                        WeightSource weights) {
+  return Load(package, manifest, index, weights, {}, {}, false);
 }
 
 LoadedModule LoadModuleWithout(const std::string& package, const Manifest& manifest, int index,
-                               const std::vector<bool>& left_out, BodyChoice body,
+                               const std::vector<bool>& left_out,
                                const std::vector<at::Tensor>& known) {
-  return Load(package, manifest, index, WeightSource::kFile, left_out, known, true, body);
+  return Load(package, manifest, index, WeightSource::kFile, left_out, known, true);
 }
 
 void SetTraining(LoadedModule& module, bool training) {

@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "plan/job.h"
 #include "plan/manifest.h"
 
 namespace pipewright {
@@ -23,8 +22,9 @@ struct LoadedModule {
   std::vector<std::optional<double>> kept_parts;
   c10::intrusive_ptr<c10::ivalue::Object> self;
   std::shared_ptr<torch::jit::CompilationUnit> unit;
-  std::unique_ptr<torch::jit::Code> code;
-  std::shared_ptr<RecordedBodies> recorded;  // null: autograd's body only
+  std::shared_ptr<torch::jit::Graph> graph;  // of forward, without calls
+  std::unique_ptr<torch::jit::Code> code;    // of `graph`
+  std::shared_ptr<RecordedBodies> recorded;  // UseBody; null: autograd's body only
 };
 
 enum class WeightSource {
@@ -35,8 +35,7 @@ enum class WeightSource {
 // Compiles PACKAGE/modules/moduleK.py and checks that its interface is the manifest's. Throws Error
 // with file, line and caret for code that does not compile.
 LoadedModule LoadModule(const std::string& package, const Manifest& manifest, int index,
-                        WeightSource weights = WeightSource::kFile,
-                        BodyChoice body = BodyChoice::kAutograd);
+                        WeightSource weights = WeightSource::kFile);
 
 // Dropout, batch norm and the like follow this flag.
 void SetTraining(LoadedModule& module, bool training);

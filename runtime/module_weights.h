@@ -12,7 +12,7 @@ namespace pipewright {
 // names, by their place in ModuleInfo::held (empty: none), are tensors without elements; `known`
 // ones (the same; undefined: not) are not read.
 LoadedModule LoadModuleWithout(const std::string& package, const Manifest& manifest, int index,
-                               const std::vector<bool>& left_out, BodyChoice body,
+                               const std::vector<bool>& left_out,
                                const std::vector<at::Tensor>& known = {});
 
 // The entry of a weight in a file, of the manifest's type and shape. Throws Error.

@@ -10,7 +10,7 @@
 #include "plan/missing_file.h"
 #include "plan/weights/checkpoint.h"
 #include "runtime/module_weights.h"
-#include "runtime/weights.h"
+#include "runtime/stored_weights.h"
 #include "tensors/dtype.h"
 
 namespace pipewright {

@@ -14,7 +14,7 @@
 #include "plan/safetensors.h"
 #include "plan/text.h"
 #include "runtime/offload.h"
-#include "runtime/weights.h"
+#include "runtime/stored_weights.h"
 #include "tensors/dtype.h"
 
 namespace pipewright {

@@ -66,9 +66,11 @@ TorchStages::TorchStages(StageSettings settings)
         s.modules
             .emplace(index, LoadModuleWithout(
                                 s.settings.package, s.manifest, index, on_disk,
-                                s.settings.training ? s.settings.body : BodyChoice::kAutograd,
                                 Known(ids[m], on_disk, tensors)))
             .first->second;
+    if (s.settings.training)
+      UseBody(module, s.settings.body,
+              std::find(on_disk.begin(), on_disk.end(), true) != on_disk.end());
     for (size_t w = 0; w < ids[m].size(); ++w)
       if (on_disk.empty() || !on_disk[w]) tensors.emplace(ids[m][w], module.weights[w]);
     pipewright::SetTraining(module, s.settings.training);

@@ -10,7 +10,7 @@
 #include <cstring>
 
 #include "plan/error.h"
-#include "runtime/weights.h"
+#include "runtime/stored_weights.h"
 #include "tensors/offload_folder.h"
 
 namespace pipewright {

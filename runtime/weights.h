@@ -1,23 +1,13 @@
-// Weights of a run under the names of the original model's state dict.
+// Saving and loading the weights of a run under the names of the original model's state dict.
 #pragma once
-#include <map>
 #include <string>
+#include <vector>
 
 #include "plan/manifest.h"
-#include "plan/weights/checkpoint.h"
 #include "runtime/exec/transport.h"
 #include "runtime/stage.h"
 
 namespace pipewright {
-
-// A tensor of the run under the name that files keep, and the first module that holds it.
-struct NamedWeight {
-  int module = -1;
-  size_t index = 0;  // in ModuleInfo::held
-};
-std::map<std::string, NamedWeight> ParametersAndBuffers(const Manifest& manifest);
-// The name that files keep for any name of the state dict.
-std::string KeptName(const Manifest& manifest, const std::string& name);
 
 // Writes one file with every parameter and persistent buffer, as safetensors' save_model does: of
 // tied names the alphabetically first is kept, the others are metadata. Rank 0 writes; the others
@@ -27,15 +17,6 @@ void SaveWeights(const std::string& path, const Manifest& manifest, const Conf& 
 // The last step's gradients of trained parameters under the same names.
 void SaveGradients(const std::string& path, const Manifest& manifest, const Conf& conf,
                    const TorchStages& stages, Transport& transport);
-
-// The tensor of a checkpoint that is a weight of the run, under any of its names. Throws Error
-// where it is missing or of another shape or type.
-const StoredTensor& StoredWeight(const Checkpoint& checkpoint, const Manifest& manifest,
-                                 const WeightInfo& weight);
-
-// Those of `names` that no module of the package holds: they are another model's.
-std::vector<std::string> ForeignNames(const Manifest& manifest,
-                                      const std::vector<std::string>& names);
 
 // Copies the weights of this rank's modules from anything OpenCheckpoint takes, but not those that
 // `on_disk` names ([module][held]; empty: none). Throws Error naming what is missing or of another

@@ -149,8 +149,8 @@ class Profiler {
 
   Profile MeasureOne(int index, Values& values) {
     const ModuleInfo& info = manifest_.modules[index];
-    LoadedModule module = LoadModule(options_.package, manifest_, index, WeightSource::kFile,
-                                     BodyAskedFor({}).value_or(BodyChoice::kAuto));
+    LoadedModule module = LoadModule(options_.package, manifest_, index);
+    UseBody(module, BodyAskedFor({}).value_or(BodyChoice::kAuto));
     Profile profile = Header(0);
     std::vector<c10::IValue> inputs;
     std::vector<bool> wanted;

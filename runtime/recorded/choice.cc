@@ -105,19 +105,18 @@ std::optional<BodyChoice> BodyAskedFor(std::optional<BodyChoice> of_job) {
   throw Error("PIPEWRIGHT_BODY", "there is no body " + Quote(text), "auto, autograd or lists");
 }
 
-std::shared_ptr<RecordedBodies> BodiesFor(BodyChoice asked, const torch::jit::Graph& graph,
-                                          const std::vector<at::Tensor>& weights, bool on_disk,
-                                          int module) {
-  if (asked == BodyChoice::kAutograd) return nullptr;
+void UseBody(LoadedModule& module, BodyChoice asked, bool on_disk) {
+  module.recorded = nullptr;
+  if (asked == BodyChoice::kAutograd) return;
   auto bodies = std::make_shared<RecordedBodies>();
   bodies->always = bodies->now = asked == BodyChoice::kLists;
   const char* text = std::getenv("PIPEWRIGHT_BODY");
   bodies->tells = text && *text;
   bodies->nodes = 0;
-  for (const torch::jit::Node* node : graph.nodes()) bodies->nodes += node->kind().is_aten();
-  bodies->refusal = on_disk ? "weights on disk" : RefusalOf(graph, weights);
-  if (bodies->tells && !bodies->refusal.empty()) Tell(module, bodies->refusal);
-  return bodies;
+  for (const torch::jit::Node* node : module.graph->nodes()) bodies->nodes += node->kind().is_aten();
+  bodies->refusal = on_disk ? "weights on disk" : RefusalOf(*module.graph, module.weights);
+  if (bodies->tells && !bodies->refusal.empty()) Tell(module.index, bodies->refusal);
+  module.recorded = std::move(bodies);
 }
 
 void NoteForward(RecordedBody& body, double seconds) {

@@ -18,10 +18,9 @@ namespace pipewright {
 // PIPEWRIGHT_BODY, or what the job says; none: nobody asks. Throws Error for names of no body.
 std::optional<BodyChoice> BodyAskedFor(std::optional<BodyChoice> of_job);
 
-// What the lists of a module are kept in; null: autograd's body without a choice.
-std::shared_ptr<RecordedBodies> BodiesFor(BodyChoice asked, const torch::jit::Graph& graph,
-                                          const std::vector<at::Tensor>& weights, bool on_disk,
-                                          int module);
+// Lets `module` run as lists where `asked` allows it: fills LoadedModule::recorded. A module of
+// which weights are `on_disk` stays with autograd.
+void UseBody(LoadedModule& module, BodyChoice asked, bool on_disk = false);
 
 // What autograd's body saw: a forward, and the gradients of the outputs (undefined: none).
 void NoteForward(RecordedBody& body, double seconds);

@@ -86,8 +86,8 @@ static void Run(const std::string& package, const std::string& in) {
   std::vector<LoadedModule> eager, lists;
   for (size_t m = 0; m < manifest.modules.size(); ++m) {
     eager.push_back(LoadModule(package, manifest, static_cast<int>(m)));
-    lists.push_back(LoadModule(package, manifest, static_cast<int>(m), WeightSource::kFile,
-                               BodyChoice::kLists));
+    lists.push_back(LoadModule(package, manifest, static_cast<int>(m)));
+    UseBody(lists.back(), BodyChoice::kLists);
   }
   at::Generator generator = at::detail::createCPUGenerator(3);
   for (int round = 0; round < kRounds; ++round) {
