@@ -28,23 +28,31 @@ else
   CHECK_SKIPS := --no-python-torch
 endif
 
-.PHONY: build test test-long fuzz sanitize sanitize-torch bench bench-check demo clean format install-packages help
+# What these print goes to a log, which is shown when one fails.
+LOG := $(BUILD)/make.log
+
+.PHONY: build programs test test-long fuzz sanitize sanitize-torch bench bench-check demo clean format install-packages help
 .DEFAULT_GOAL := build
 
 build: $(BUILD)/build.ninja
 	@cmake --build $(BUILD) -j $(JOBS)
 
+programs: $(BUILD)/build.ninja
+	@scripts/step.sh $(LOG) "Building pipewright and pipewright-run" \
+	  cmake --build $(BUILD) -j $(JOBS) --target pipewright pipewright-run
+
 # Also made anew when the environment or the presets change; ninja sees to everything else.
 $(BUILD)/build.ninja: $(TORCH) CMakePresets.json | install-packages
-	cmake --preset release -B $(BUILD) -DCMAKE_PREFIX_PATH="$(TORCH_PREFIX)" \
+	@scripts/step.sh $(LOG) "Configuring" \
+	  cmake --preset release -B $(BUILD) -DCMAKE_PREFIX_PATH="$(TORCH_PREFIX)" \
 	  -DPIPEWRIGHT_PYTHON="$(TEST_PYTHON)"
 	@touch $@
 
 install-packages:
-	@scripts/install.sh $(PACKAGES)
+	@LOG=$(LOG) scripts/install.sh $(PACKAGES)
 
 $(VENV): requirements.txt | install-packages
-	scripts/venv.sh $(PYTHON) $(PIP_ARGS)
+	@scripts/step.sh $(LOG) "Installing PyTorch into .venv" scripts/venv.sh $(PYTHON) $(PIP_ARGS)
 
 test: build
 	@tests/run.sh $(BUILD) $(JOBS) $(CHECK_SKIPS)
@@ -78,7 +86,7 @@ sanitize-torch: build
 	  cmake --build --preset asan-torch -j $(JOBS) --target pipewright-run runtime_tests && \
 	  tests/sanitize_torch.sh $(BUILD) build-asan-torch $(TEST_PYTHON)
 
-demo: build $(VENV)
+demo: programs $(VENV)
 	@examples/gpt/demo.sh $(BUILD)
 
 # PARTS: some of executor host transport training_step layers start compile growth offload.
@@ -100,6 +108,7 @@ clean:
 
 help:
 	@echo "make build      compile into $(BUILD)/ (with .venv for PyTorch)"
+	@echo "make programs   only pipewright and pipewright-run"
 	@echo "make demo       export, compile and train a small GPT on 4 ranks, beside PyTorch"
 	@echo "make test       build and run the tests"
 	@echo "make test-long  the tests with the long ones; sanitizers"

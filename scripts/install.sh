@@ -22,7 +22,10 @@ if [ "$(id -u)" != 0 ]; then
   fi
   sudo=sudo
 fi
-echo "Installing$missing"
-$sudo apt-get update -qq
-# shellcheck disable=SC2086  # a list of words
-$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing
+[ -z "$sudo" ] || sudo -v  # asks for the password before its output goes to the log
+step="$(dirname "$0")/step.sh ${LOG:-build/make.log}"
+# shellcheck disable=SC2086  # lists of words
+$step "Updating the list of packages" $sudo apt-get update -qq
+# shellcheck disable=SC2086
+$step "Installing$missing" $sudo env DEBIAN_FRONTEND=noninteractive \
+  apt-get install -y -qq --no-install-recommends $missing
