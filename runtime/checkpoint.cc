@@ -13,6 +13,7 @@
 #include "plan/error.h"
 #include "plan/json.h"
 #include "plan/safetensors.h"
+#include "plan/text.h"
 #include "runtime/offload.h"
 #include "runtime/stored_weights.h"
 #include "tensors/dtype.h"
