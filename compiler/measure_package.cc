@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdlib>
 
+#include "runtime/exec/phase.h"
 #include "runtime/exec/thread_transport.h"
 #include "runtime/process_memory.h"
 #ifdef PIPEWRIGHT_MPI
@@ -22,20 +23,14 @@ void MeasureOnRanks(const ProfileOptions& options, int in_process,
                     const std::function<void(const Profile&, const std::string& source)>& show) {
   KeepFreedMemory();  // as the runs will
   auto work = [&](Transport& transport) {
-    std::string source, error;
-    try {
+    std::string source;
+    Phase(transport, "opening outputs", [&] {
       if (transport.rank() == 0) check();
-    } catch (const std::exception& e) {
-      error = e.what();
-    }
-    Vote(transport, "opening outputs", error);
+    });
     Profile profile = MeasurePackage(options, transport, source);
-    try {
+    Phase(transport, "writing", [&] {
       if (transport.rank() == 0) show(profile, source);
-    } catch (const std::exception& e) {
-      error = e.what();
-    }
-    Vote(transport, "writing", error);
+    });
   };
   if (in_process > 0 || !UnderMpirun()) {
     RunThreads(std::max(in_process, 1), work);

@@ -14,6 +14,7 @@
 #include "runtime/bench_report.h"
 #include "runtime/bench_requests.h"
 #include "runtime/exec/clock.h"
+#include "runtime/exec/phase.h"
 #include "runtime/feed.h"
 #include "runtime/matmul.h"
 #include "runtime/memory_meter.h"
@@ -100,8 +101,7 @@ void AddTrace(const std::vector<TraceEvent>& events, int step, double origin,
 
 void Bench(const BenchOptions& options, Transport& transport) {
   Session session;
-  std::string error;
-  try {
+  Phase(transport, "reading", [&] {
     session.job = ReadJob(options.job);
     if (!options.schedule.empty()) SetSchedule(session.job, options.schedule);
     if (IsAsynchronous(session.job))
@@ -112,10 +112,7 @@ void Bench(const BenchOptions& options, Transport& transport) {
     session.job.validation.every = 0;
     at::set_num_threads(session.job.threads);
     UseMatMul(session.job.matmul, session.job.path + ": matmul");
-  } catch (const std::exception& e) {
-    error = e.what();
-  }
-  Vote(transport, "reading", error);
+  });
 
   std::optional<MemoryMeter> meter;  // counting takes its time
   if (!options.on_request) meter.emplace();
@@ -136,15 +133,12 @@ void Bench(const BenchOptions& options, Transport& transport) {
         return feed.sampler->Microbatch(input, minibatch, microbatch);
       });
 
-  try {
+  Phase(transport, "opening outputs", [&] {
     OutputFiles outputs(
         RunFiles(options.package, session.run.manifest, session.job, {options.conf}));
     outputs.Add("--trace", options.trace, transport.rank() == 0);
     outputs.Add("--costs", options.costs, transport.rank() == 0);
-  } catch (const std::exception& e) {
-    error = e.what();
-  }
-  Vote(transport, "opening outputs", error);
+  });
 
   if (options.on_request) {
     AnswerRequests(session, transport);
@@ -153,15 +147,12 @@ void Bench(const BenchOptions& options, Transport& transport) {
   }
 
   Json mine;
-  try {
+  Phase(transport, "timing modules", [&] {
     mine["stages"] = StageTimes(
         session, options.package,
         InferShapes(options.package, session.run.manifest, feed.Specs(session.run.manifest, 0, 0)),
         transport.rank());
-  } catch (const std::exception& e) {
-    error = e.what();
-  }
-  Vote(transport, "timing modules", error);
+  });
   mine["link"] = LinkCostsJson(transport);
 
   int64_t step = 0;
@@ -184,17 +175,12 @@ void Bench(const BenchOptions& options, Transport& transport) {
   for (const TimedAction& event : trace)
     mine["trace"].push_back({event.action, event.step, event.start, event.end});
   std::vector<std::string> all = transport.AllGather(mine.dump());
-  error.clear();
-  try {
-    if (transport.rank() == 0) {
-      std::vector<Json> ranks;
-      for (const std::string& text : all) ranks.push_back(Json::parse(text));
-      ReportBench(session.run, ranks, bodies, options);
-    }
-  } catch (const std::exception& e) {
-    error = e.what();
-  }
-  Vote(transport, "writing", error);
+  Phase(transport, "writing", [&] {
+    if (transport.rank() != 0) return;
+    std::vector<Json> ranks;
+    for (const std::string& text : all) ranks.push_back(Json::parse(text));
+    ReportBench(session.run, ranks, bodies, options);
+  });
 }
 
 }  // namespace pipewright

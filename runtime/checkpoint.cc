@@ -14,6 +14,7 @@
 #include "plan/json.h"
 #include "plan/safetensors.h"
 #include "plan/text.h"
+#include "runtime/exec/phase.h"
 #include "runtime/offload.h"
 #include "runtime/stored_weights.h"
 #include "tensors/dtype.h"
@@ -118,20 +119,20 @@ struct Checkpointer::Shot {
 
 Checkpointer::Checkpointer(Session& session, Transport& transport)
     : session_(session), transport_(transport) {
-  std::string error, run;
+  std::string run;
   const std::string& folder = session.job.checkpoint.folder;
-  try {
-    job_text_ = session.job.text;
-    if (transport.rank() == 0) {
+  job_text_ = session.job.text;
+  Phase(transport, "preparing checkpoints", [&] {
+    if (transport.rank() != 0) return;
+    try {
       CreateFolders(folder);
       CheckWritable(folder + "/latest");
       CleanCheckpoints(folder);
-      run = RunName();
+    } catch (const std::exception& e) {
+      throw Error(session.job.path + ": checkpoint.to", e.what());
     }
-  } catch (const std::exception& e) {
-    error = session.job.path + ": checkpoint.to: " + e.what();
-  }
-  Vote(transport, "preparing checkpoints", error);
+    run = RunName();
+  });
   run_ = transport.AllGather(run)[0];
   for (const auto& [name, at] : ParametersAndBuffers(session.run.manifest))
     writers_.insert(FirstHolder(session.run.conf, at.module));
@@ -227,18 +228,8 @@ void Checkpointer::Commit(const Shot& shot) try {
 }
 
 void Checkpointer::Finish() {
-  for (std::future<void>* work : {&written_, &committed_}) {
-    std::string error;
-    try {
-      WaitFor(*work);
-    } catch (const Aborted&) {
-      throw;
-    } catch (const std::exception& e) {
-      error = e.what();
-    }
-    if (work == &written_ && !error.empty()) stop_ = true;
-    Vote(transport_, "writing the checkpoint", error);
-  }
+  for (std::future<void>* work : {&written_, &committed_})
+    Phase(transport_, "writing the checkpoint", [&] { WaitFor(*work); });
 }
 
 }  // namespace pipewright

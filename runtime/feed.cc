@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "runtime/exec/phase.h"
 #include "runtime/loss.h"
 
 namespace pipewright {
@@ -14,8 +15,8 @@ void Feed::Open(const Job& job, const DataJob& source, const RunPlan& run, const
   const std::vector<bool> reads = ReadingRanks(run, job);
   const auto first = std::find(reads.begin(), reads.end(), true);
   const int teller = static_cast<int>(first - reads.begin()), rank = transport.rank();
-  std::string error, description;
-  try {
+  std::string description;
+  Phase(transport, "reading", [&] {
     if (reads[rank]) {
       data = OpenData(source, run.manifest, where);
       sampler = std::make_unique<Sampler>(job, source.shuffle, *data);
@@ -24,10 +25,7 @@ void Feed::Open(const Job& job, const DataJob& source, const RunPlan& run, const
       description = DescribeSource(data->source());
       sampler->Lengths(0);  // so that this, at least, does not fail while others wait for it
     }
-  } catch (const std::exception& e) {
-    error = e.what();
-  }
-  Vote(transport, "reading", error);
+  });
   std::vector<int> told;
   for (size_t r = 0; r < reads.size(); ++r)
     if (!reads[r]) told.push_back(static_cast<int>(r));

@@ -11,6 +11,7 @@
 #include "plan/json.h"
 #include "plan/package_files.h"
 #include "plan/text.h"
+#include "runtime/exec/phase.h"
 #include "runtime/matmul.h"
 #include "runtime/offload_report.h"
 #include "tensors/dtype.h"
@@ -83,7 +84,8 @@ struct Texts {
   bool bytes = true;
 };
 
-Texts ReadTexts(const GenerateOptions& options) {
+// `file`: what the prompt file holds.
+Texts ReadTexts(const GenerateOptions& options, const std::string& file) {
   const std::pair<const char*, double> numbers[] = {
       {"--temperature", options.sample.temperature},
       {"--top-p", options.sample.top_p},
@@ -92,7 +94,7 @@ Texts ReadTexts(const GenerateOptions& options) {
     if (!std::isfinite(value)) throw UsageError(name, "is not a finite number");
   Texts texts;
   std::vector<std::string> prompts = options.prompts;
-  if (!options.prompt_file.empty()) prompts.push_back(ReadFile(options.prompt_file));
+  if (!options.prompt_file.empty()) prompts.push_back(file);
   for (const std::string& prompt : prompts) {
     texts.rows.emplace_back();
     for (unsigned char byte : prompt) texts.rows.back().push_back(byte);
@@ -125,10 +127,13 @@ class Generator {
 
   void Open() {
     if (run_.threads > 0) at::set_num_threads(run_.threads);
-    std::string error;
-    try {
+    std::string file;
+    Phase(transport_, "reading", [&] {
+      if (!options_.prompt_file.empty()) file = ReadFile(options_.prompt_file);
+    });
+    texts_ = ReadTexts(options_, file);
+    Phase(transport_, "reading", [&] {
       UseMatMul(run_.matmul, "--matmul");
-      texts_ = ReadTexts(options_);
       manifest_ = ReadManifest(run_.package);
       inputs_ = std::make_unique<Inputs>(manifest_);
       CheckLogits();
@@ -139,12 +144,7 @@ class Generator {
           {options_.prompt_file, run_.weights, run_.conf, run_.device_map}));
       outputs.Add("--output", run_.output, transport_.rank() == 0);
       outputs.Add("--offload-report", run_.offload_report, transport_.rank() == 0);
-    } catch (const UsageError&) {
-      throw;
-    } catch (const std::exception& e) {
-      error = e.what();
-    }
-    Vote(transport_, "reading", error);
+    });
     const int64_t texts = static_cast<int64_t>(texts_.rows.size());
     int64_t parts = std::min<int64_t>(texts, transport_.size());
     if ((texts + parts - 1) / parts > inputs_->rows.most)
@@ -184,8 +184,7 @@ class Generator {
   }
 
   void Write() {
-    std::string error;
-    try {
+    Phase(transport_, "writing", [&] {
       ReportOffload(session_, transport_, sweeps_, run_.offload_report);
       if (transport_.rank() == 0) {
         const std::string text = Result();
@@ -196,10 +195,7 @@ class Generator {
           WriteFile(run_.output, text);
         }
       }
-    } catch (const std::exception& e) {
-      error = e.what();
-    }
-    Vote(transport_, "writing", error);
+    });
   }
 
  private:

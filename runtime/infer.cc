@@ -14,6 +14,7 @@
 #include "plan/safetensors.h"
 #include "plan/text.h"
 #include "runtime/bench_requests.h"
+#include "runtime/exec/phase.h"
 #include "runtime/matmul.h"
 #include "runtime/messages.h"
 #include "runtime/offload_report.h"
@@ -81,14 +82,10 @@ struct InputFile {
 
 void Infer(const RunOptions& options, Transport& transport) {
   if (options.threads > 0) at::set_num_threads(options.threads);
-  std::string error;
-  try {
+  Phase(transport, "starting", [&] {
     UseMatMul(options.matmul, "--matmul");
     CheckOffload(options.offload_dir, options.offload_report, transport);
-  } catch (const std::exception& e) {
-    error = e.what();
-  }
-  Vote(transport, "starting", error);
+  });
   Session session;
   session.job.microbatches = options.microbatches;
   session.job.schedule = "gpipe";
@@ -137,6 +134,9 @@ void Infer(const RunOptions& options, Transport& transport) {
     }
   std::vector<std::string> all = transport.AllGather(mine);
   int moved = 0;  // parts: each is progress
+  std::vector<TensorToWrite> tensors;
+  std::set<int> written;  // an output may be there twice
+  std::map<int, at::Tensor> whole;
   if (transport.rank() != 0) {
     for (auto& [output, parts] : outputs)
       for (at::Tensor& part : parts)
@@ -145,7 +145,6 @@ void Infer(const RunOptions& options, Transport& transport) {
               transport.Send(0, 1 + output, MakeBundle({part})),
               {.kind = Awaited::kTensor, .rank = 0, .microbatch = moved++, .sends = 1});
   } else {
-    std::vector<TensorToWrite> tensors;
     for (int rank = 1; rank < transport.size(); ++rank)
       for (const std::string& entry : Split(all[rank], ';')) {
         if (entry.empty()) continue;
@@ -159,13 +158,11 @@ void Infer(const RunOptions& options, Transport& transport) {
         outputs[output].resize(options.microbatches);
         outputs[output][std::stoi(fields[1])] = part;
       }
-    std::map<int, at::Tensor> whole;
     for (auto& [output, parts] : outputs)
       whole[output] = parts.size() == 1     ? parts[0]
                       : parts[0].dim() == 0 ? at::stack(parts)
                                             : at::cat(parts);
     const Manifest& manifest = session.run.manifest;
-    std::set<int> written;  // an output may be there twice
     for (int id : manifest.outputs) {
       if (manifest.values[id].producer >= 0 || !written.insert(id).second) continue;
       auto input = std::find(manifest.inputs.begin(), manifest.inputs.end(), id);
@@ -178,20 +175,16 @@ void Infer(const RunOptions& options, Transport& transport) {
                          tensor.sizes().vec(),
                          {static_cast<const char*>(tensor.data_ptr()), tensor.nbytes()}});
     }
-    try {
-      WriteSafetensors(options.output, std::move(tensors));
-      std::printf("%s written to %s\n", Counted(written.size(), "output").c_str(),
-                  options.output.c_str());
-    } catch (const std::exception& e) {
-      error = e.what();
-    }
   }
-  try {
+  Phase(transport, "writing", [&] {
+    if (transport.rank() != 0) return;
+    WriteSafetensors(options.output, std::move(tensors));
+    std::printf("%s written to %s\n", Counted(written.size(), "output").c_str(),
+                options.output.c_str());
+  });
+  Phase(transport, "writing", [&] {
     std::fputs(ReportOffload(session, transport, sweeps, options.offload_report).c_str(), stdout);
-  } catch (const std::exception& e) {
-    error = e.what();
-  }
-  Vote(transport, "writing", error);
+  });
 }
 
 }  // namespace pipewright

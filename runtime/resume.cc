@@ -13,6 +13,7 @@
 #include "plan/json.h"
 #include "plan/safetensors.h"
 #include "plan/text.h"
+#include "runtime/exec/phase.h"
 #include "runtime/offload.h"
 #include "runtime/stored_weights.h"
 #include "tensors/dtype.h"
@@ -139,34 +140,27 @@ static constexpr char kStartAnew[] =
 RunCheckpoint Resume(const std::string& from, Session& session, Transport& transport) {
   // All ranks try the same ones.
   Json found = Json::array();
-  std::string error;
-  if (transport.rank() == 0) try {
-      if (fs::exists(fs::path(from) / "checkpoint.json"))
-        found.push_back(from);
-      else
-        for (const std::string& path : ListCheckpoints(from)) found.push_back(path);
-      const std::string passed_over = Join(IncompleteCheckpoints(from), "\n  ");
-      if (found.empty() && !IncompleteCheckpoints(from, true).empty())
-        error = Error(from, "no checkpoint there is complete\n  " + passed_over, kStartAnew).what();
-      else if (!passed_over.empty())
-        std::fprintf(stderr, "pipewright-run: passed over: %s\n", passed_over.c_str());
-    } catch (const std::exception& e) {
-      error = e.what();
-    }
-  Vote(transport, "looking for checkpoints", error);
+  Phase(transport, "looking for checkpoints", [&] {
+    if (transport.rank() != 0) return;
+    if (fs::exists(fs::path(from) / "checkpoint.json"))
+      found.push_back(from);
+    else
+      for (const std::string& path : ListCheckpoints(from)) found.push_back(path);
+    const std::string passed_over = Join(IncompleteCheckpoints(from), "\n  ");
+    if (found.empty() && !IncompleteCheckpoints(from, true).empty())
+      throw Error(from, "no checkpoint there is complete\n  " + passed_over, kStartAnew);
+    if (!passed_over.empty())
+      std::fprintf(stderr, "pipewright-run: passed over: %s\n", passed_over.c_str());
+  });
   Json paths = ParseJson(transport.AllGather(found.dump())[0], from);
   for (size_t i = 0; i < paths.size(); ++i) {
     RunCheckpoint checkpoint;
     Files files;
-    error.clear();
     try {
-      checkpoint = ReadRunCheckpoint(paths[i].get<std::string>());
-      files = OpenShards(checkpoint, session);
-    } catch (const std::exception& e) {
-      error = e.what();
-    }
-    try {
-      Vote(transport, "reading the checkpoint", error);
+      Phase(transport, "reading the checkpoint", [&] {
+        checkpoint = ReadRunCheckpoint(paths[i].get<std::string>());
+        files = OpenShards(checkpoint, session);
+      });
     } catch (const AgreedError& e) {
       if (i + 1 == paths.size()) throw AgreedError(std::string(e.what()) + "\n  " + kStartAnew);
       if (transport.rank() == 0)
@@ -174,12 +168,7 @@ RunCheckpoint Resume(const std::string& from, Session& session, Transport& trans
                      e.Shown("pipewright-run").c_str());
       continue;
     }
-    try {
-      Restore(checkpoint, files, session);
-    } catch (const std::exception& e) {
-      error = e.what();
-    }
-    Vote(transport, "resuming", error);
+    Phase(transport, "resuming", [&] { Restore(checkpoint, files, session); });
     return checkpoint;
   }
   return {};

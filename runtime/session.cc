@@ -9,6 +9,7 @@
 #include "plan/text.h"
 #include "plan/torch_error.h"
 #include "runtime/burned_sizes.h"
+#include "runtime/exec/phase.h"
 #include "runtime/lost_gradients.h"
 #include "runtime/process_memory.h"
 #include "runtime/progress_hook.h"
@@ -91,18 +92,6 @@ void MakeEvaluator(Session& session) {
   session.evaluator =
       std::make_unique<Executor>(session.forward_plan, session.run.graph, session.stages->groups(),
                                  *session.stages, *session.transport);
-}
-
-template <typename F>
-void Phase(Transport& transport, const std::string& name, F&& work) {
-  std::string error;
-  try {
-    work();
-  } catch (const std::exception& e) {
-    error = WithoutBacktrace(e.what());
-    if (error.empty()) error = "failed";
-  }
-  Vote(transport, name, error);
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "plan/text.h"
 #include "runtime/checkpoint.h"
 #include "runtime/exec/clock.h"
+#include "runtime/exec/phase.h"
 #include "runtime/exec/stop.h"
 #include "runtime/feed.h"
 #include "runtime/matmul.h"
@@ -37,16 +38,12 @@ Job ReadJobOf(const RunOptions& options) {
 
 // Reading the job is a phase of its own: nothing else can start without it.
 void ReadJobPhase(const RunOptions& options, Session& session, Transport& transport) {
-  std::string error;
-  try {
+  Phase(transport, "reading", [&] {
     session.job = ReadJobOf(options);
     at::set_num_threads(session.job.threads);
     UseMatMul(session.job.matmul, session.job.path + ": matmul");
     CheckOffload(options.offload_dir, options.offload_report, transport);
-  } catch (const std::exception& e) {
-    error = e.what();
-  }
-  Vote(transport, "reading", error);
+  });
 }
 
 std::vector<std::string> ReadBy(const RunOptions& options, const Session& session) {
@@ -83,25 +80,21 @@ void PrintBusy(const Session& session, Transport& transport, double busy, double
 // The checkpoint that the command line asks for; one of step 0 where training starts anew.
 RunCheckpoint ResumeAsAsked(const RunOptions& options, Session& session, Transport& transport) {
   const std::string& folder = session.job.checkpoint.folder;
-  std::string from = options.resume ? folder : options.resume_from;
-  std::string error;
-  if (options.resume && folder.empty())
-    error = Error(session.job.path, "--resume: the job writes no checkpoints",
-                  "add \"checkpoint\": {\"to\": \"FOLDER\", \"every\": STEPS}")
-                .what();
-  if (from.empty() && !folder.empty() && transport.rank() == 0) {
+  const std::string from = options.resume ? folder : options.resume_from;
+  Phase(transport, "resuming", [&] {
+    if (options.resume && folder.empty())
+      throw Error(session.job.path, "--resume: the job writes no checkpoints",
+                  "add \"checkpoint\": {\"to\": \"FOLDER\", \"every\": STEPS}");
+    if (!from.empty() || folder.empty() || transport.rank() != 0) return;
     const std::vector<std::string> there = ListCheckpoints(folder);
     const std::vector<std::string> incomplete = IncompleteCheckpoints(folder, true);
     if (!there.empty())
-      error = Error(folder, "holds checkpoints already, up to " + there[0],
-                    "--resume goes on from it; to start anew, remove them or name another folder")
-                  .what();
-    else if (!incomplete.empty())
-      error = Error(folder, "holds what is left of checkpoints\n  " + Join(incomplete, "\n  "),
-                    "to start anew, remove them or name another folder")
-                  .what();
-  }
-  Vote(transport, "resuming", error);
+      throw Error(folder, "holds checkpoints already, up to " + there[0],
+                  "--resume goes on from it; to start anew, remove them or name another folder");
+    if (!incomplete.empty())
+      throw Error(folder, "holds what is left of checkpoints\n  " + Join(incomplete, "\n  "),
+                  "to start anew, remove them or name another folder");
+  });
   if (from.empty()) return {};
   RunCheckpoint checkpoint = Resume(from, session, transport);
   if (checkpoint.path.empty() && !options.resume)
@@ -226,9 +219,8 @@ void Train(const RunOptions& options, Transport& transport) {
         Feed& feed = session.evaluating ? feeds.validation : feeds.training;
         return feed.sampler->Microbatch(input, minibatch, microbatch);
       });
-  std::string error;
   const std::string metrics = options.metrics.empty() ? job.path + ": metrics" : "--metrics";
-  try {  // not after the last step
+  Phase(transport, "opening outputs", [&] {  // not after the last step
     const bool first = transport.rank() == 0;
     OutputFiles outputs(ReadBy(options, session));
     outputs.Add(options.save.empty() ? job.path + ": save" : "--save", job.save, first);
@@ -236,18 +228,15 @@ void Train(const RunOptions& options, Transport& transport) {
     // A run that is resumed writes those anew that it goes on from.
     outputs.Add(metrics, job.metrics, session.stages->has_losses(), resumed.step == 0);
     outputs.Add("--offload-report", options.offload_report, first);
-  } catch (const std::exception& e) {
-    error = e.what();
-  }
-  Vote(transport, "opening outputs", error);
-  try {
-    if (session.stages->has_losses())
-      progress = std::make_unique<Progress>(job, job.data.tokens.empty() ? "samples" : "tokens",
-                                            resumed.step);
-  } catch (const std::exception& e) {
-    error = metrics + ": " + e.what();
-  }
-  Vote(transport, "opening outputs", error);
+  });
+  Phase(transport, "opening outputs", [&] {
+    if (session.stages->has_losses()) try {
+        progress = std::make_unique<Progress>(job, job.data.tokens.empty() ? "samples" : "tokens",
+                                              resumed.step);
+      } catch (const std::exception& e) {
+        throw Error(metrics, e.what());
+      }
+  });
   std::unique_ptr<Checkpointer> checkpointer;
   if (!job.checkpoint.folder.empty())
     checkpointer = std::make_unique<Checkpointer>(session, transport);
@@ -313,14 +302,10 @@ void Train(const RunOptions& options, Transport& transport) {
   if (!options.save_gradients.empty())
     SaveGradients(options.save_gradients, session.run.manifest, session.run.conf, *session.stages,
                   transport);
-  error.clear();
-  try {
+  Phase(transport, "writing", [&] {
     const int64_t sweeps = (step - resumed.step) * job.accumulate + validated;
     std::fputs(ReportOffload(session, transport, sweeps, options.offload_report).c_str(), stdout);
-  } catch (const std::exception& e) {
-    error = e.what();
-  }
-  Vote(transport, "writing", error);
+  });
 }
 
 void Evaluate(const RunOptions& options, Transport& transport) {
@@ -345,20 +330,17 @@ void Evaluate(const RunOptions& options, Transport& transport) {
       [&](int input, int64_t minibatch, int microbatch) {
         return feed.sampler->Microbatch(input, minibatch, microbatch);
       });
-  std::string error;
-  try {
+  Phase(transport, "opening outputs", [&] {
     OutputFiles outputs(ReadBy(options, session));
     outputs.Add("--metrics", options.metrics, session.stages->has_losses());
     outputs.Add("--offload-report", options.offload_report, transport.rank() == 0);
-  } catch (const std::exception& e) {
-    error = e.what();
-  }
-  Vote(transport, "opening outputs", error);
+  });
   int64_t steps = options.steps >= 0 ? options.steps : feed.sampler->per_epoch();
   Evaluation evaluation;
   double begin = Now();
   for (int64_t step = 0; step < steps; ++step) RunSweep(session, step, evaluation);
   feed.Finish();
+  Json line;
   if (session.stages->has_losses() && steps > 0) {
     int64_t samples = 0;
     for (int64_t step = 0; step < steps; ++step) samples += feed.sampler->Samples(step);
@@ -374,23 +356,19 @@ void Evaluate(const RunOptions& options, Transport& transport) {
       std::printf(
           "  the rest fill no minibatch: with \"partial\" in the job they make a smaller one\n");
     std::fflush(stdout);
-    // Not into the job's own: they are those of its training.
-    if (!options.metrics.empty()) {
-      Json line = EvaluationJson(job, evaluation);
-      line["samples"] = samples;
-      try {
-        WriteFile(job.metrics, line.dump() + "\n");
-      } catch (const std::exception& e) {
-        error = std::string("--metrics: ") + e.what();
-      }
-    }
+    line = EvaluationJson(job, evaluation);
+    line["samples"] = samples;
   }
-  try {
+  Phase(transport, "writing metrics", [&] {
     std::fputs(ReportOffload(session, transport, steps, options.offload_report).c_str(), stdout);
-  } catch (const std::exception& e) {
-    error = e.what();
-  }
-  Vote(transport, "writing metrics", error);
+    // Not into the job's own: they are those of its training.
+    if (line.is_null() || options.metrics.empty()) return;
+    try {
+      WriteFile(job.metrics, line.dump() + "\n");
+    } catch (const std::exception& e) {
+      throw Error("--metrics", e.what());
+    }
+  });
 }
 
 }  // namespace pipewright

@@ -10,6 +10,7 @@
 #include "plan/json.h"
 #include "plan/safetensors.h"
 #include "plan/text.h"
+#include "runtime/exec/phase.h"
 #include "runtime/messages.h"
 #include "runtime/stored_weights.h"
 #include "tensors/dtype.h"
@@ -71,7 +72,7 @@ void Save(const std::string& path, const Manifest& manifest, const Conf& conf, T
         transport.WaitFor(
             transport.Send(0, source.tag, bundle(value(source))),
             {.kind = Awaited::kTensor, .rank = 0, .microbatch = source.tag, .sends = 1});
-    Vote(transport, "saving", "");
+    Phase(transport, "saving", [] {});
     return;
   }
   std::set<int> received;
@@ -88,18 +89,18 @@ void Save(const std::string& path, const Manifest& manifest, const Conf& conf, T
       at::Tensor data = owner(source) == 0 ? value(source) : receive(source);
       sink({static_cast<const char*>(data.data_ptr()), data.nbytes()});
     };
-  std::string error;
-  try {
-    WriteSafetensors(path, std::move(tensors), metadata);
-  } catch (const std::exception& e) {
-    error = e.what();
-    // The other ranks wait until their tensors are taken.
-    for (const TensorToWrite& tensor : order)
-      if (const Source& source = sources.at(tensor.name);
-          owner(source) != 0 && !received.count(source.tag))
-        receive(source);
-  }
-  Vote(transport, "saving", error);
+  Phase(transport, "saving", [&] {
+    try {
+      WriteSafetensors(path, std::move(tensors), metadata);
+    } catch (const std::exception&) {
+      // The other ranks wait until their tensors are taken.
+      for (const TensorToWrite& tensor : order)
+        if (const Source& source = sources.at(tensor.name);
+            owner(source) != 0 && !received.count(source.tag))
+          receive(source);
+      throw;
+    }
+  });
 }
 
 }  // namespace

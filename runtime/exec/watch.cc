@@ -22,6 +22,7 @@
 #include "runtime/exec/clock.h"
 #include "runtime/exec/guard.h"
 #include "runtime/exec/neighbours.h"
+#include "runtime/exec/phase.h"
 
 namespace pipewright {
 
@@ -79,13 +80,9 @@ std::unique_ptr<Neighbours> MeetOtherHosts(Transport& transport,
                                            uint64_t token, const std::string& folder,
                                            const WatchOptions& options) {
   std::unique_ptr<Neighbours> mine;
-  std::string error;
-  try {
+  Phase(transport, "meeting the other hosts", [&] {
     if (first_here) mine = std::make_unique<Neighbours>();
-  } catch (const std::exception& e) {
-    error = e.what();
-  }
-  Vote(transport, "meeting the other hosts", error);
+  });
   std::vector<std::string> addresses = transport.AllGather(mine ? mine->address() : "");
   std::vector<Neighbours::Host> others;
   for (int rank = 0; mine && rank < transport.size(); ++rank) {
@@ -248,16 +245,12 @@ void Watch::Join(Transport& transport) {
   std::string folder = s.options.folder;
   if (folder.empty())
     folder = TemporaryFolder() + "/pipewright-" + std::to_string(getuid()) + "-" + token;
-  std::string error;
-  try {
+  s.status.SetRank(rank);
+  Phase(transport, "keeping status files", [&] {
     std::filesystem::create_directories(folder);
     std::filesystem::rename(s.path, StatusPath(folder, rank));
     s.path = StatusPath(folder, rank);
-  } catch (const std::exception& e) {
-    error = e.what();
-  }
-  s.status.SetRank(rank);
-  Vote(transport, "keeping status files", error);
+  });
   std::unique_ptr<Neighbours> neighbours;
   if (std::count(hosts.begin(), hosts.end(), hosts[0]) < transport.size())
     neighbours = MeetOtherHosts(transport, hosts, first_here, Hash(token), folder, s.options);

@@ -7,6 +7,7 @@
 #include <memory>
 #include <thread>
 
+#include "runtime/exec/phase.h"
 #include "runtime/exec/thread_transport.h"
 
 namespace pipewright {
@@ -143,6 +144,63 @@ TEST(Vote, ShowsEveryRankTheSameErrors) {
             std::vector<std::string>(3, "loading on every rank: no such file"));
   EXPECT_EQ(VoteTexts(1, [](int) { return "no such file"; }),
             std::vector<std::string>(1, "loading on rank 0: no such file"));
+}
+
+TEST(Phase, FailsOnEveryRankWhereItFailsOnOne) {
+  std::vector<std::string> texts(3);
+  std::vector<int> after(3);
+  auto body = [&](Transport& t) {
+    Phase(t, "opening", [] {});
+    ++after[t.rank()];
+    try {
+      Phase(t, "loading", [&] {
+        if (t.rank() == 2) throw Error("a.txt", "is torn", "copy it again");
+      });
+    } catch (const AgreedError& e) {
+      texts[t.rank()] = e.what();
+      throw;
+    }
+    ++after[t.rank()];
+  };
+  EXPECT_THROW(RunThreads(3, body), AgreedError);
+  EXPECT_EQ(texts, std::vector<std::string>(
+                       3, "loading on rank 2: a.txt: is torn\n  copy it again"));
+  EXPECT_EQ(after, std::vector<int>(3, 1));
+}
+
+// What torch throws has lines that differ from rank to rank; what says nothing still fails.
+TEST(Phase, ShowsWhatTorchThrowsWithoutItsBacktrace) {
+  auto text = [](const std::string& what) -> std::string {
+    try {
+      RunThreads(2, [&](Transport& t) {
+        Phase(t, "loading", [&] { throw std::runtime_error(what); });
+      });
+    } catch (const AgreedError& e) {
+      return e.what();
+    }
+    return "nothing thrown";
+  };
+  EXPECT_EQ(text("no such key\nException raised from f at a.cpp:1\nframe #0\n"),
+            "loading on every rank: no such key");
+  EXPECT_EQ(text(""), "loading on every rank: failed");
+}
+
+// The rank that failed says why; no other rank may take its place.
+TEST(Phase, LeavesToAnotherRankWhatThatOneHasAborted) {
+  std::string seen;
+  try {
+    RunThreads(2, [&](Transport& t) {
+      if (t.rank() == 0) t.Abort("disk full", 1);
+      try {
+        Phase(t, "loading", [&] { t.Wait(t.Recv(0, 0, Numbers({1}))); });
+      } catch (const Aborted&) {
+        seen = "aborted";
+        throw;
+      }
+    });
+  } catch (const std::exception&) {
+  }
+  EXPECT_EQ(seen, "aborted");
 }
 
 TEST(Vote, EveryErrorIsShownWithTheProgram) {
