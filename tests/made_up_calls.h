@@ -1,0 +1,45 @@
+// Arguments that are made up by the types of an operator's schema, to call every operator there is.
+#pragma once
+#include <ATen/core/function_schema.h>
+#include <ATen/core/ivalue.h>
+
+#include <functional>
+#include <random>
+#include <set>
+#include <string>
+
+namespace pipewright {
+
+bool HoldsTensors(const c10::TypePtr& type);
+
+// For one call. All sizes are the same, so that ranks alone decide what fits.
+class MadeUpArguments {
+ public:
+  explicit MadeUpArguments(unsigned attempt);
+  // Throws std::invalid_argument where no value of that type can be made.
+  c10::IValue Of(const c10::FunctionSchema& schema, const c10::Argument& argument);
+
+ private:
+  bool Chance(double p) { return std::uniform_real_distribution<>(0, 1)(random_) < p; }
+  template <class T>
+  T Pick(std::initializer_list<T> from) {
+    return from.begin()[std::uniform_int_distribution<size_t>(0, from.size() - 1)(random_)];
+  }
+  c10::IValue Of(const c10::Argument& argument, const c10::TypePtr& type);
+  at::Tensor Tensor(const std::string& name);
+  c10::IValue List(const c10::Argument& argument, const c10::TypePtr& element);
+  c10::IValue Text(const std::string& name);
+  c10::IValue Weights(const std::string& name);
+
+  std::mt19937 random_;
+  int64_t size_, first_rank_, other_rank_;
+  at::ScalarType first_dtype_, other_dtype_;
+  int tensors_ = 0;  // made so far
+};
+
+// Calls with made-up arguments may crash: `code` runs in a process of its own, with 20 seconds of
+// the processor. Returns the lines that it has told by then.
+using Tell = std::function<void(const std::string&)>;
+std::set<std::string> RunApart(const std::function<void(const Tell&)>& code);
+
+}  // namespace pipewright
