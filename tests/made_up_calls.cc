@@ -64,6 +64,7 @@ IValue MadeUpArguments::Of(const c10::Argument& argument, const c10::TypePtr& ty
     }
     case TypeKind::SymIntType:
     case TypeKind::IntType:
+      if (name == "input_dtype") return int64_t{6};
       if (name == "dtype") return Pick<int64_t>({6, 6, 4, 7, 0});
       if (name == "layout" || name == "memory_format") return int64_t{0};
       if (name == "groups") return int64_t{1};

@@ -101,7 +101,7 @@ void Trace(const LoadedModule& module, const std::vector<bool>& wanted,
   for (const c10::IValue& output : eager.outputs) {
     graph.gives_gradient.push_back(output.isTensor() && output.toTensor().requires_grad());
     if (output.isTensor()) {
-      graph.output.push_back(trace.Find(output.toTensor()));
+      graph.output.push_back(trace.FindResult(output.toTensor()));
     } else {
       if (!HoldsNoTensor(output)) trace.Refuse("an output that is neither a tensor nor a number");
       graph.output.emplace_back();
@@ -113,7 +113,7 @@ void Trace(const LoadedModule& module, const std::vector<bool>& wanted,
   auto operand_of_next = [&](bool is_wanted) {
     Operand operand;
     operand.constant = at::Tensor();
-    if (is_wanted) operand = trace.Find(eager.found[next++]);
+    if (is_wanted) operand = trace.FindResult(eager.found[next++]);
     return operand;
   };
   for (bool is_wanted : wanted) graph.input_gradient.push_back(operand_of_next(is_wanted));

@@ -149,6 +149,8 @@ bool IsRecordable(const torch::jit::Node& node) {
   const auto op =
       c10::Dispatcher::singleton().findSchema({schema->name(), schema->overload_name()});
   if (!op) return !HasTensors(node) || OperatorsOfTorchScript().count(name);
+  // Modules write in place; that others write to what they are given is not looked at.
+  if (!schema->arguments().empty() && schema->arguments().back().is_out()) return false;
   for (c10::DispatchKey key :
        {c10::DispatchKey::CPU, c10::DispatchKey::CompositeExplicitAutograd,
         c10::DispatchKey::CompositeExplicitAutogradNonFunctional})

@@ -139,6 +139,14 @@ Operand Recording::Find(const at::Tensor& tensor) {
   return {};
 }
 
+Operand Recording::FindResult(const at::Tensor& tensor) {
+  if (tensor.defined() && tensor.numel() > 0 && IsPlainTensor(tensor))
+    if (auto storage = storages_.find(tensor.storage().unsafeGetStorageImpl());
+        storage != storages_.end() && storage->second.blank)
+      Refuse("memory that something else has written to");
+  return Find(tensor);
+}
+
 template <typename Visit>
 static void EachTensor(const c10::IValue& value, Visit visit) {
   if (value.isTensor()) visit(value.toTensor());

@@ -48,6 +48,9 @@ class Recording {
   void Constant(const at::Tensor& tensor);
   // What a tensor is; undefined ones are constants. Refuses unknown ones.
   Operand Find(const at::Tensor& tensor);
+  // The same of a tensor that the module gives. Refuses memory that no recorded operation has
+  // filled: some of PyTorch's functions fill what they give by themselves.
+  Operand FindResult(const at::Tensor& tensor);
 
   // Why there can be no lists; empty: there can.
   const std::string& refusal() const { return refusal_; }

@@ -80,6 +80,7 @@ inline LoadedModule Make(const Case& c, bool lists) {
 
 struct Result {
   Tensors outputs, inputs, weights, buffers;
+  std::vector<c10::IValue> numbers;  // outputs that are no tensors
 };
 
 // One microbatch; `split`: by I and W.
@@ -93,11 +94,15 @@ inline Result RunOne(const LoadedModule& module, const Tensors& inputs, uint64_t
   Kept kept;
   Result result;
   for (const c10::IValue& output : ForwardIsland(module, given, wanted, &kept))
-    result.outputs.push_back(output.toTensor());
+    if (output.isTensor())
+      result.outputs.push_back(output.toTensor());
+    else
+      result.numbers.push_back(output);
   at::manual_seed(3);
   Tensors gradients;
   for (const at::Tensor& output : kept.outputs)
-    gradients.push_back(output.defined() ? at::randn(output.sizes()) : at::Tensor());
+    gradients.push_back(output.defined() ? at::randn(output.sizes(), output.options())
+                                         : at::Tensor());
   if (split) {
     WeightTail tail;
     result.inputs = InputGradientsOf(module, std::move(kept), std::move(gradients), tail);
@@ -224,6 +229,11 @@ inline std::vector<Case> Cases() {
        {Trained({4})},
        Batches({{3, 4}}),
        "sizes that depend on the data"},
+      {"a function that fills memory by itself",
+       "def forward(self, x):\n  return (x * self.w0, torch.max_pool1d(x.detach(), [2]))\n",
+       {Trained({4})},
+       Batches({{1, 3, 4}}),
+       "memory that something else has written to"},
       {"indices in lists",
        "def forward(self, tokens, x):\n"
        "  places : List[Optional[Tensor]] = [None, tokens]\n"
