@@ -57,10 +57,10 @@ $(VENV): requirements.txt | install-packages
 test: build
 	@tests/run.sh $(BUILD) $(JOBS) $(CHECK_SKIPS)
 
-# Everything, with what takes long; the result is written to docs/test-long.txt.
+# Everything, with what takes long; the result is written to docs/internals/test-long.txt.
 test-long: build sanitize sanitize-torch
 	@PIPEWRIGHT_LONG=1 tests/run.sh $(BUILD) $(JOBS) $(CHECK_SKIPS) | tee $(BUILD)/test-long.txt; \
-	  status=$${PIPESTATUS[0]}; tests/record_long.sh $(BUILD)/test-long.txt docs/test-long.txt; \
+	  status=$${PIPESTATUS[0]}; tests/record_long.sh $(BUILD)/test-long.txt docs/internals/test-long.txt; \
 	  exit $$status
 test-long: SHELL := /bin/bash
 

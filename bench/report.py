@@ -159,8 +159,8 @@ def main():
         json.dump(summary, file, indent=1)
         file.write("\n")
     with open(os.path.join(options.results, "README.md"), "w") as file:
-        file.write("# Results\n\nWritten by `make bench`; [performance.md](../../docs/performance.md) says what they mean. Ratios "
-                   "are medians over the rounds,\nwith their quartiles.\n\n" + "\n".join(text))
+        file.write("# Results\n\nWritten by `make bench`; [performance.md](../../docs/internals/performance.md) says "
+                   "what they mean. Ratios\nare medians over the rounds, with their quartiles.\n\n" + "\n".join(text))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Runs benchmarks of a build folder: bench/run.sh BUILD [PART...]. Each compares with its peer or limit
-# within one run; docs/performance.md says how to read the figures. With PARTS none: all of them.
+# within one run; docs/internals/performance.md says how to read the figures. Without PART:
+# all of them.
 # BENCH_RESULTS is where samples, tables and picture go, BENCH_OPTIONS go to the measuring programs.
 set -eu
 build=$1

@@ -271,7 +271,7 @@ void AddPlanCommand(CLI::App& app) {
       ->check(kAtLeastOne);
   app.add_option("--placement", request->placement,
                  "stage -> rank: loop, v, both, or \"0,1,1,0\"; replicas: \"0+1,2\"");
-  app.add_option("--costs", request->costs, "what actions cost: JSON, see docs/simulate.md");
+  app.add_option("--costs", request->costs, "what actions cost: JSON, see docs/reference/costs.md");
   app.add_option("--costs-out", request->costs_out,
                  "zb-auto with --stages auto: write the costs of the stages it made");
   app.add_option("--memory", request->memory,
@@ -279,7 +279,8 @@ void AddPlanCommand(CLI::App& app) {
       ->check(CLI::NonNegativeNumber);
   app.add_option("--steps", request->steps, "optimizer steps in a row")->check(kAtLeastOne);
   app.add_flag("--loop", request->loop,
-               "write prologue, body and epilogue instead of every step (see docs/plan.md)");
+               "write prologue, body and epilogue instead of every step "
+               "(see docs/reference/plan.md)");
   app.add_option("--offload", request->offload,
                  "stages whose weights come and go, as 1,2: adds LOAD and EVICT");
   app.add_option(

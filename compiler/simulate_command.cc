@@ -110,7 +110,7 @@ void AddSimulateCommand(CLI::App& app) {
   auto request = std::make_shared<Request>();
   app.add_option("plan", request->plan, "a plan or schedule, as `pipewright plan` writes it")
       ->required();
-  app.add_option("--costs", request->costs, "what actions cost: JSON, see docs/simulate.md")
+  app.add_option("--costs", request->costs, "what actions cost: JSON, see docs/reference/costs.md")
       ->required();
   app.add_option("--trace", request->trace, "write a Chrome trace (chrome://tracing, Perfetto)");
   app.add_option("--compare", request->compare,

@@ -1,6 +1,6 @@
 """Trains a model as job.json says in one PyTorch process: what pipewright-run is compared with.
 
-Data, their order, losses and the order of the additions are those of docs/job.md.
+Data, their order, losses and the order of the additions are those of docs/reference/job.md.
 """
 import fnmatch
 import json

@@ -39,7 +39,7 @@ struct Costs {
   std::string source = "costs";  // the file, for messages
 };
 
-// The format is in docs/simulate.md. Throws Error naming `path` and the key.
+// The format is in docs/reference/costs.md. Throws Error naming `path` and the key.
 Costs ParseCosts(std::string_view text, const std::string& path);
 Costs ReadCosts(const std::string& path);
 

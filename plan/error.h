@@ -20,7 +20,7 @@ class UsageError : public Error {
   using Error::Error;
 };
 
-// Exit codes of every program: also in docs/cli.md.
+// Exit codes of every program: also in docs/reference/command-line.md.
 enum ExitCode { kSuccess = 0, kFailure = 1, kUsage = 2 };
 
 }  // namespace pipewright

@@ -1,4 +1,4 @@
-// job.json: what a run needs besides the package. docs/job.md explains every key.
+// job.json: what a run needs besides the package. docs/reference/job.md explains every key.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -70,8 +70,8 @@ struct RecomputeJob {
   std::vector<int> stages, modules;
 };
 
-// How modules compute (docs/runtime.md): as autograd and the interpreter do, as lists of operations
-// wherever these can be recorded, or the faster of both.
+// How modules compute (docs/internals/runtime.md): as autograd and the interpreter do, as lists of
+// operations wherever these can be recorded, or the faster of both.
 enum class BodyChoice { kAuto, kAutograd, kLists };
 // By what a job calls them.
 const std::vector<std::pair<std::string, BodyChoice>>& BodyNames();

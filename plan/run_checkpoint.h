@@ -1,5 +1,5 @@
 // Checkpoints of a training run: FOLDER/step-00000020 and so on, and FOLDER/latest, which names the
-// newest complete one. docs/checkpoints.md describes the files.
+// newest complete one. docs/guides/checkpoints.md describes the files.
 #pragma once
 #include <cstdint>
 #include <map>

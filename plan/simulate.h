@@ -1,4 +1,4 @@
-// The simulator: a pure function of a plan and costs. Conventions are in docs/simulate.md.
+// The simulator: a pure function of a plan and costs. Conventions are in docs/reference/costs.md.
 //
 // Each rank runs its list in order, one compute action at a time. A compute action starts when the
 // rank is free and its inputs are there. SEND and RECV take no time and delay nobody: a message

@@ -1,6 +1,6 @@
 // Products of float32 matrices by oneDNN instead of what LibTorch has for them (MKL on x86), which
-// on AMD's processors is the slower one for large ones (docs/performance.md). Results differ by
-// rounding, and are the same bits each time.
+// on AMD's processors is the slower one for large ones (docs/internals/performance.md). Results
+// differ by rounding, and are the same bits each time.
 #pragma once
 #include <string>
 

@@ -27,7 +27,8 @@ struct ProfileNode {
   double peak = 0;             // most bytes alive at once: weights, inputs, all that it makes
   double parameters = 0, trained = 0, buffers = 0;  // `trained`: parameters that take gradients
   std::vector<std::string> weights;                 // names of those that it holds
-  std::string body;  // what was measured: "autograd" or "lists" (docs/job.md); "": not known
+  // What was measured: "autograd" or "lists" (docs/reference/job.md); "": not known.
+  std::string body;
 };
 
 // A tensor or number that leaves a node, or an input of the model.
