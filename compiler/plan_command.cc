@@ -19,6 +19,7 @@
 #include "plan/plan_text.h"
 #include "plan/run_plan.h"
 #include "plan/schedule.h"
+#include "plan/schedule_table.h"
 #include "plan/simulate.h"
 #include "plan/stage_graph.h"
 #include "plan/steps.h"
@@ -40,6 +41,12 @@ struct Request {
 
 bool IsFile(const std::string& schedule) {
   return schedule.find('/') != std::string::npos || schedule.ends_with(".csv");
+}
+
+// A file has the entry of a schedule that is made once, from numbers alone.
+ScheduleKind KindOf(const Request& request) {
+  const ScheduleKind* kind = FindSchedule(request.schedule);
+  return kind ? *kind : ScheduleKind{};
 }
 
 // The schedule, and in `graph` where its stages run: replicas without a microbatch too.
@@ -189,13 +196,12 @@ void MakePlan(const Request& request) {
   StageGraph graph;
   Plan schedule;
   StepLoop loop;
-  int delay = request.schedule == "pipedream-2bw" ? 1 : -1;
-  bool asynchronous = request.schedule == "pipedream" || delay == 1;
-  if (asynchronous) {
+  const ScheduleKind kind = KindOf(request);
+  if (kind.asynchronous) {
     if (request.ranks < 1 || request.microbatches < 1)
       throw UsageError("--ranks and --microbatches", "they are needed to make a schedule");
-    if (delay == 1 && request.microbatches < request.ranks)
-      throw Error("schedule pipedream-2bw",
+    if (kind.weight_versions > 1 && request.microbatches < request.ranks)
+      throw Error("schedule " + request.schedule,
                   std::to_string(request.microbatches) + " microbatches on " +
                       std::to_string(request.ranks) +
                       " ranks, and a step needs as many as are in flight",
@@ -207,7 +213,7 @@ void MakePlan(const Request& request) {
     loop = AsynchronousOneForwardOneBackward(request.ranks, request.microbatches);
     graph = ChainGraph(ParsePlacement("loop", request.ranks, request.ranks));
     schedule = Unroll(loop, 1);
-  } else if (request.schedule == "zb-auto") {
+  } else if (kind.searched) {
     schedule = PlanZbAuto(ZbRequestOf(request));
     graph = GraphOf(schedule);
   } else {
@@ -219,18 +225,18 @@ void MakePlan(const Request& request) {
     if (!IsFile(request.schedule)) throw;
     throw Error(request.schedule, e.what());
   }
-  if (request.schedule != "zb-auto") CheckMemory(request, schedule);
-  if (!asynchronous) loop = Synchronous(schedule);
+  if (!kind.searched) CheckMemory(request, schedule);
+  if (!kind.asynchronous) loop = Synchronous(schedule);
   bool several = schedule.steps > 1;  // a file may hold steps in a row
   Offload offload = OffloadOf(request, schedule);
   auto lowered = [&](int steps) {
     // A schedule that is written as it came keeps its spelling.
-    bool asis = several || (steps == 1 && !asynchronous);
+    bool asis = several || (steps == 1 && !kind.asynchronous);
     Plan plan = asis ? schedule : Unroll(loop, steps);
     if (request.compute_only)
       return HasTransfers(plan) || HasSteps(plan) ? ComputeOnly(plan) : plan;
     plan = Lower(plan, graph);
-    if (asynchronous) SetVersions(plan, delay);
+    if (kind.asynchronous) SetVersions(plan, kind.weight_versions - 1);
     if (!offload.stages.empty()) InsertLoads(plan, offload);
     Validate(plan, graph);
     return plan;
@@ -262,8 +268,7 @@ void AddPlanCommand(CLI::App& app) {
   app.add_option("job", request->job, "job file of the run");
   app.add_option("--conf", request->conf, "conf of the run (default: PACKAGE/conf/mp_conf.json)");
   app.add_option("--schedule", request->schedule,
-                 "what to make: " + Join(ScheduleNames(), ", ") +
-                     ", zb-auto, pipedream, pipedream-2bw, or a CSV file");
+                 "what to make: " + Join(AllScheduleNames(), ", ") + ", or a CSV file");
   app.add_option("--ranks", request->ranks, "number of ranks")->check(kAtLeastOne);
   app.add_option("--stages", request->stages,
                  "number of stages (default: the schedule's own); zb-auto: or auto");
@@ -308,15 +313,14 @@ void AddPlanCommand(CLI::App& app) {
     if (!request->conf.empty())
       throw UsageError("--conf",
                        "it is the conf of a package: pipewright plan PACKAGE JOB --conf F");
-    if (!request->costs_out.empty() &&
-        (request->schedule != "zb-auto" || request->stages != "auto"))
+    if (!request->costs_out.empty() && (!KindOf(*request).searched || request->stages != "auto"))
       throw UsageError("--costs-out", "it goes with --schedule zb-auto --stages auto");
     if (request->offload_memory > 0 && request->offload.empty())
       throw UsageError("--offload-memory", "it goes with --offload");
     if (request->schedule.empty())
       throw UsageError(
           "plan", "nothing to do: PACKAGE JOB, --schedule or --validate is needed",
-          "schedules: " + Join(ScheduleNames(), ", ") + ", zb-auto, pipedream, pipedream-2bw");
+          "schedules: " + Join(AllScheduleNames(), ", "));
     MakePlan(*request);
   });
 }

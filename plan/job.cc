@@ -7,6 +7,7 @@
 #include "plan/job_section.h"
 #include "plan/json.h"
 #include "plan/schedule.h"
+#include "plan/schedule_table.h"
 #include "plan/size.h"
 #include "plan/text.h"
 
@@ -245,7 +246,8 @@ Job ReadJob(const std::string& path) {
       throw Error(section.Key("memory"), "a size is expected, \"8GiB\" or bytes");
     job.memory = ParseSize(memory.is_string() ? memory.get<std::string>() : memory.dump(),
                            section.Key("memory"));
-    if (job.costs.empty() || job.schedule != "zb-auto")
+    const ScheduleKind* kind = FindSchedule(job.schedule);
+    if (job.costs.empty() || !kind || !kind->searched)
       throw Error(section.Key("memory"), "it is a limit for the schedule zb-auto, by \"costs\"");
   }
   const std::string plan = job.plan;

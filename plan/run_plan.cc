@@ -14,6 +14,7 @@
 #include "plan/placement/tensor_ids.h"
 #include "plan/plan_text.h"
 #include "plan/schedule.h"
+#include "plan/schedule_table.h"
 #include "plan/stage_graph.h"
 #include "plan/steps.h"
 #include "plan/text.h"
@@ -172,6 +173,12 @@ Plan PlanOfFile(const Job& job, const StageGraph& graph, const Offload& offload)
   return plan;
 }
 
+// A file has the entry of a schedule that is made once, from numbers alone.
+ScheduleKind KindOf(const Job& job) {
+  const ScheduleKind* kind = job.plan.empty() ? FindSchedule(job.schedule) : nullptr;
+  return kind ? *kind : ScheduleKind{};
+}
+
 // Who asked for the schedule: the command line may name another one than the job.
 std::string ScheduleName(const Job& job) {
   const Json written = job.text.empty() ? Json::object() : ParseJson(job.text, job.path);
@@ -184,7 +191,7 @@ Plan MakePlan(const Job& job, const StageGraph& graph, const Offload& offload, b
   if (!job.plan.empty() && !forward_only) {
     plan = PlanOfFile(job, graph, offload);
     if (HasTransfers(plan)) return plan;
-  } else if (job.schedule == "zb-auto" && !forward_only) {
+  } else if (KindOf(job).searched && !forward_only) {
     plan = ZbAutoPlan(job, graph);
   } else {
     ScheduleOptions options;
@@ -255,11 +262,9 @@ RunPlan MakeRunPlan(const std::string& package, const std::string& conf, const J
   return run;
 }
 
-bool IsAsynchronous(const Job& job) {
-  return job.plan.empty() && (job.schedule == "pipedream" || job.schedule == "pipedream-2bw");
-}
+bool IsAsynchronous(const Job& job) { return KindOf(job).asynchronous; }
 
-int OlderVersions(const Job& job) { return job.schedule == "pipedream-2bw" ? 1 : 0; }
+int OlderVersions(const Job& job) { return std::max(0, KindOf(job).weight_versions - 1); }
 
 int64_t StepsInARow(const Job& job, int64_t step) {
   int64_t count = std::min<int64_t>(1000, job.steps - step);
@@ -295,7 +300,7 @@ Plan MakeAsynchronousPlan(const Job& job, const RunPlan& run, int64_t steps) {
   Plan plan = Unroll(AsynchronousOneForwardOneBackward(graph.ranks, job.microbatches),
                      static_cast<int>(steps));
   plan = Lower(plan, graph);
-  SetVersions(plan, OlderVersions(job) > 0 ? OlderVersions(job) : -1);
+  SetVersions(plan, KindOf(job).weight_versions - 1);
   Validate(plan, graph);
   return plan;
 }

@@ -10,6 +10,7 @@
 #include "plan/compute_times.h"
 #include "plan/error.h"
 #include "plan/schedule_kinds.h"
+#include "plan/schedule_table.h"
 #include "plan/stage_graph.h"
 #include "plan/text.h"
 
@@ -17,45 +18,11 @@ namespace pipewright {
 
 namespace {
 
-// Which numbers of stages and microbatches a schedule is defined for.
-enum class Shape {
-  kAny,          // any placement
-  kV,            // two stages a rank, there and back
-  kDualV,        // the same, and at least as many microbatches as stages
-  kTwoWays,      // one stage a rank, each on two ranks; an even number of ranks and microbatches
-  kDualTwoWays,  // the same, and at least two microbatches a rank
-  kWaves,        // an even number of stages a rank, there and back
-};
-
-struct Generator {
-  const char* name;
-  Plan (*make)(const ScheduleRequest&);
-  Shape shape;
-  const char* placement;  // by itself
-  int stages_per_rank;    // by itself
-};
-
-const Generator kGenerators[] = {
-    {"gpipe", Gpipe, Shape::kAny, "loop", 1},
-    {"1f1b", OneForwardOneBackward, Shape::kAny, "loop", 1},
-    {"interleaved", Interleaved, Shape::kAny, "loop", 2},
-    {"bfs", BreadthFirst, Shape::kAny, "loop", 2},
-    {"zb-h1", ZeroBubbleH1, Shape::kAny, "loop", 1},
-    {"zb-h2", ZeroBubbleH2, Shape::kAny, "loop", 1},
-    {"zb1p", InterleavedZeroBubble, Shape::kAny, "loop", 2},
-    {"zbv", ZeroBubbleV, Shape::kV, "v", 2},
-    {"v-half", VHalf, Shape::kV, "v", 2},
-    {"v-min", VMin, Shape::kV, "v", 2},
-    {"dualpipev", DualPipeV, Shape::kDualV, "v", 2},
-    {"dualpipe", DualPipe, Shape::kDualTwoWays, "both", 1},
-    {"chimera", Chimera, Shape::kTwoWays, "both", 1},
-    {"hanayo", Hanayo, Shape::kWaves, "v", 2},
-};
-
-const Generator& Find(const std::string& name) {
-  for (const Generator& g : kGenerators)
-    if (name == g.name) return g;
+// Of those that MakeSchedule makes.
+const ScheduleKind& Find(const std::string& name) {
   CheckScheduleName(name, "schedule");
+  const ScheduleKind* kind = FindSchedule(name);
+  if (kind->make) return *kind;
   throw Error("schedule " + name, "its order needs more than ranks, stages and microbatches");
 }
 
@@ -69,7 +36,7 @@ std::string AskMicrobatches(const ScheduleOptions& options, int count) {
                         : "--microbatches " + std::to_string(count);
 }
 
-std::string AskStages(const ScheduleOptions& options, const Generator& g, int ranks, int count) {
+std::string AskStages(const ScheduleOptions& options, const ScheduleKind& g, int ranks, int count) {
   if (!options.of_run) return "--stages " + std::to_string(count);
   std::string conf = "a conf of " + Counted(count, "stage");
   if (count > 32) return conf;  // nobody reads that many
@@ -83,13 +50,13 @@ struct Numbers {
 };
 
 // The nearest that the schedule is defined for on so many ranks.
-Numbers Nearest(const Generator& g, int ranks, Numbers asked) {
+Numbers Nearest(const ScheduleKind& g, int ranks, Numbers asked) {
   Numbers n{ranks, asked.stages, asked.microbatches};
-  if (g.shape == Shape::kAny) return n;
-  bool two_ways = g.shape == Shape::kTwoWays || g.shape == Shape::kDualTwoWays;
-  bool dual = g.shape == Shape::kDualV || g.shape == Shape::kDualTwoWays;
+  if (g.shape == ScheduleShape::kAny) return n;
+  bool two_ways = g.shape == ScheduleShape::kTwoWays || g.shape == ScheduleShape::kDualTwoWays;
+  bool dual = g.shape == ScheduleShape::kDualV || g.shape == ScheduleShape::kDualTwoWays;
   n.stages = ranks * g.stages_per_rank;
-  if (g.shape == Shape::kWaves)
+  if (g.shape == ScheduleShape::kWaves)
     n.stages = std::max(1, (asked.stages + ranks) / (2 * ranks)) * 2 * ranks;
   if (two_ways) n.microbatches += n.microbatches % 2;
   if (dual) n.microbatches = std::max(n.microbatches, 2 * ranks);
@@ -98,10 +65,10 @@ Numbers Nearest(const Generator& g, int ranks, Numbers asked) {
 
 // Throws with the first number that does not fit, and the nearest that do: all that must change.
 // `own_stages`: their number was not asked for.
-void CheckNumbers(const Generator& g, Numbers asked, bool own_stages, bool own_placement,
+void CheckNumbers(const ScheduleKind& g, Numbers asked, bool own_stages, bool own_placement,
                   const ScheduleOptions& options) {
   auto [ranks, stages, microbatches] = asked;
-  bool two_ways = g.shape == Shape::kTwoWays || g.shape == Shape::kDualTwoWays;
+  bool two_ways = g.shape == ScheduleShape::kTwoWays || g.shape == ScheduleShape::kDualTwoWays;
   Numbers near = Nearest(g, ranks, asked);
   bool odd = two_ways && ranks % 2;
   if (!odd && near.stages == stages && near.microbatches == microbatches) return;
@@ -127,7 +94,7 @@ void CheckNumbers(const Generator& g, Numbers asked, bool own_stages, bool own_p
     if (!fewer.empty()) cure += plain ? " or " + std::to_string(ranks - 1) : ", or " + fewer;
   } else if (near.stages != stages) {
     what = Counted(stages, "stage") + " on " + Counted(ranks, "rank") + ", and it needs " +
-           (g.shape == Shape::kWaves ? "a multiple of " + std::to_string(2 * ranks)
+           (g.shape == ScheduleShape::kWaves ? "a multiple of " + std::to_string(2 * ranks)
                                      : Counted(g.stages_per_rank, "stage") + " a rank");
   } else if (two_ways && microbatches % 2) {
     what = Counted(microbatches, "microbatch") + ", and half of an even number goes each way";
@@ -293,23 +260,29 @@ int DefaultStages(const std::string& name, int ranks) { return Find(name).stages
 const std::vector<std::string>& ScheduleNames() {
   static const std::vector<std::string> names = [] {
     std::vector<std::string> out;
-    for (const Generator& g : kGenerators) out.push_back(g.name);
+    for (const ScheduleKind& kind : Schedules())
+      if (kind.make) out.push_back(kind.name);
     return out;
   }();
   return names;
 }
 
+std::vector<std::string> AllScheduleNames() {
+  std::vector<std::string> names;
+  for (const ScheduleKind& kind : Schedules()) names.push_back(kind.name);
+  return names;
+}
+
 void CheckScheduleName(const std::string& name, const std::string& where) {
-  std::vector<std::string> names = ScheduleNames();
-  names.insert(names.end(), {"zb-auto", "pipedream", "pipedream-2bw"});
-  if (std::find(names.begin(), names.end(), name) == names.end())
+  const std::vector<std::string> names = AllScheduleNames();
+  if (!FindSchedule(name))
     throw Error(where, "unknown schedule \"" + name + "\"" + Suggest(name, names),
                 "known: " + Join(names, ", ") + ", or a CSV file");
 }
 
 Plan MakeSchedule(const std::string& name, int ranks, int stages, int microbatches,
                   const Placement& placement, const ScheduleOptions& options) {
-  const Generator& generator = Find(name);
+  const ScheduleKind& generator = Find(name);
   auto at_least_one = [&](int n, const char* what) {
     if (n < 1) throw Error("schedule " + name, Counted(n, what) + ": at least 1 is needed");
   };
@@ -319,7 +292,7 @@ Plan MakeSchedule(const std::string& name, int ranks, int stages, int microbatch
   if (own_stages)
     stages = placement.empty() ? DefaultStages(name, ranks) : static_cast<int>(placement.size());
   at_least_one(stages, "stage");
-  if (placement.empty() && stages < ranks && generator.shape == Shape::kAny)
+  if (placement.empty() && stages < ranks && generator.shape == ScheduleShape::kAny)
     throw Error("schedule " + name,
                 Counted(stages, "stage") + " for " + Counted(ranks, "rank") + ": a rank has none",
                 "the nearest that work: --stages " + std::to_string(ranks) + ", or --ranks " +
@@ -329,12 +302,12 @@ Plan MakeSchedule(const std::string& name, int ranks, int stages, int microbatch
                                         std::to_string(placement.size()));
   CheckNumbers(generator, {ranks, stages, microbatches}, own_stages, placement.empty(), options);
   Placement own = ParsePlacement(generator.placement, ranks, stages);
-  if (generator.shape != Shape::kAny && !placement.empty() && placement != own)
+  if (generator.shape != ScheduleShape::kAny && !placement.empty() && placement != own)
     throw Error("schedule " + name, "it runs on its own placement only",
                 options.of_run
                     ? "use " + AskStages(options, generator, ranks, stages)
                     : std::string("leave the placement out, or use ") + generator.placement);
-  ScheduleRequest request{name, ranks, stages, microbatches, placement.empty() ? own : placement};
+  ScheduleRequest request{ranks, stages, microbatches, placement.empty() ? own : placement};
   CheckPlacement(request.placement, ranks);
   Plan plan = generator.make(request);
   plan.stages = stages;

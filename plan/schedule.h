@@ -31,8 +31,11 @@ struct ScheduleOptions {
   bool of_run = false;  // a conf and a job give the numbers: errors speak of them, not of options
 };
 
+// Those that MakeSchedule makes.
 const std::vector<std::string>& ScheduleNames();
-// Throws Error with the names there are, zb-auto and the asynchronous ones included, for any other.
+// The searched and the asynchronous ones, too.
+std::vector<std::string> AllScheduleNames();
+// Throws Error with all names there are for any other.
 void CheckScheduleName(const std::string& name, const std::string& where);
 
 // Leaves the forwards, in their order: what remains needs nothing else.

@@ -1,16 +1,9 @@
-// The generators behind MakeSchedule: every name of the table in plan/schedule.cc.
+// The generators behind MakeSchedule; plan/schedule_table.cc names them.
 #pragma once
 #include "plan/plan.h"
-#include "plan/schedule.h"
+#include "plan/schedule_table.h"
 
 namespace pipewright {
-
-// What every generator gets: numbers that it admits, a placement that is complete and in range.
-struct ScheduleRequest {
-  std::string name;
-  int ranks = 0, stages = 0, microbatches = 0;
-  Placement placement;
-};
 
 // Stage s on rank s alone.
 bool IsPlainPipeline(const Placement& placement);

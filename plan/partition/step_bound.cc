@@ -1,17 +1,16 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <set>
 
 #include "plan/partition/step.h"
 #include "plan/partition/step_ways.h"
+#include "plan/schedule_table.h"
 
 namespace pipewright {
 
 bool SplitsBackward(const std::string& schedule) {
-  static const std::set<std::string> kWhole = {"gpipe", "1f1b",    "interleaved",
-                                               "bfs",   "chimera", "hanayo"};
-  return !kWhole.count(schedule);
+  const ScheduleKind* kind = FindSchedule(schedule);
+  return !kind || kind->splits_backward;
 }
 
 namespace {
