@@ -1,15 +1,14 @@
 #include "plan/list_schedule.h"
 
-#include <queue>
+#include <algorithm>
 
-#include "plan/actions.h"
+#include "plan/dispatch.h"
+#include "plan/lower_bound.h"
 #include "plan/schedule_kinds.h"
 
 namespace pipewright {
 
 namespace {
-
-constexpr int kNever = 1 << 30;
 
 // What one rank has done of one of its stages.
 struct Track {
@@ -17,24 +16,20 @@ struct Track {
   int forward = 0, backward = 0, weight = 0;  // the next of each
 };
 
-struct Chooser {
-  const Playout& play;
+// A backward is an I, which takes 2 where it is not split.
+struct Chooser : DispatchRule {
   const ListPolicy& policy;
   int microbatches;
   std::vector<std::vector<Track>> tracks;  // [rank], stages ascending
   std::vector<int> forwards_left;          // [rank]
 
-  bool ForwardReady(const Track& t, int now) const {
-    if (t.forward >= microbatches) return false;
-    if (!policy.in_flight.empty() &&
-        (t.forward - t.backward) / t.stride >= policy.in_flight[t.stage])
-      return false;
-    return play.Ready(Compute(ActionKind::kForward, t.stage, t.forward), now);
-  }
+  Chooser(const ListPolicy& policy, int microbatches, int ranks)
+      : policy(policy), microbatches(microbatches), tracks(ranks), forwards_left(ranks) {}
 
-  bool BackwardReady(const Track& t, int now) const {
-    return t.backward < microbatches &&
-           play.Ready(Compute(ActionKind::kBackward, t.stage, t.backward), now);
+  bool MayForward(const Track& t) const {
+    return t.forward < microbatches &&
+           (policy.in_flight.empty() ||
+            (t.forward - t.backward) / t.stride < policy.in_flight[t.stage]);
   }
 
   // Whether a W must come before anything else, because too many wait.
@@ -43,85 +38,48 @@ struct Chooser {
            (t.backward - t.weight) / t.stride > policy.weight_grads_held[t.stage];
   }
 
-  Action Choose(int rank, int now) {
-    auto take = [](ActionKind kind, const Track& t, int& next) {
-      Action a = Compute(kind, t.stage, next);
+  double Choose(const DispatchState& state, int rank, double now, Op& op) {
+    double soon = kNever;
+    auto ready = [&](const std::vector<double>& inputs, int stage, int microbatch) {
+      double at = inputs[state.p.At(stage, microbatch)];
+      if (at > now) soon = std::min(soon, at);
+      return at <= now;
+    };
+    auto take = [&](OpKind kind, const Track& t, int& next) {
+      op = {kind, t.stage, next};
       next += t.stride;
-      return a;
+      return now;
     };
     auto& own = tracks[rank];
     for (Track& t : own)
-      if (WeightDue(t)) return take(ActionKind::kWeightGrad, t, t.weight);
+      if (WeightDue(t)) return take(OpKind::kW, t, t.weight);
     bool backward = !policy.forwards_first || forwards_left[rank] == 0;
     for (size_t n = 0; backward && n < own.size(); ++n) {
       Track& t = own[policy.backward_from_first ? n : own.size() - 1 - n];
-      if (BackwardReady(t, now))
-        return take(policy.split ? ActionKind::kInputGrad : ActionKind::kBackward, t, t.backward);
+      if (t.backward < t.forward && ready(state.backward, t.stage, t.backward))
+        return take(OpKind::kI, t, t.backward);
     }
     for (size_t k = own.size(); k-- > 0;)
-      if (ForwardReady(own[k], now)) {
+      if (MayForward(own[k]) && ready(state.forward, own[k].stage, own[k].forward)) {
         --forwards_left[rank];
-        return take(ActionKind::kForward, own[k], own[k].forward);
+        return take(OpKind::kF, own[k], own[k].forward);
       }
     for (Track& t : own)
-      if (policy.split && t.weight < t.backward) return take(ActionKind::kWeightGrad, t, t.weight);
-    return Compute(ActionKind::kStep, -1, -1);
+      if (policy.split && t.weight < t.backward) return take(OpKind::kW, t, t.weight);
+    return soon;
   }
+
+  bool Complete() const { return true; }  // the caller looks at the order alone
 };
 
 }  // namespace
 
-Playout::Playout(const Placement& placement, int ranks, int microbatches)
-    : placement_(placement),
-      ranks_(ranks),
-      stages_(static_cast<int>(placement.size())),
-      microbatches_(microbatches),
-      forward_end_(static_cast<size_t>(stages_) * microbatches, kNever),
-      backward_end_(forward_end_) {}
-
-bool Playout::Ready(const Action& a, int now) const {
-  int s = a.stage, i = a.microbatch;
-  if (a.kind == ActionKind::kForward) return s == 0 || forward_end_[At(s - 1, i)] <= now;
-  if (a.kind == ActionKind::kWeightGrad) return backward_end_[At(s, i)] <= now;
-  return forward_end_[At(s, i)] <= now && (s + 1 == stages_ || backward_end_[At(s + 1, i)] <= now);
-}
-
-Plan Playout::Run(const std::function<Action(int, int)>& choose) {
-  Plan plan;
-  plan.stages = stages_;
-  plan.microbatches = microbatches_;
-  plan.ranks.resize(ranks_);
-  std::vector<int> free_at(ranks_);
-  using Event = std::pair<int, int>;  // time, rank that may have something to do
-  std::priority_queue<Event, std::vector<Event>, std::greater<Event>> events;
-  for (int r = 0; r < ranks_; ++r) events.push({0, r});
-  while (!events.empty()) {
-    auto [now, rank] = events.top();
-    events.pop();
-    if (free_at[rank] > now) continue;
-    Action a = choose(rank, now);
-    if (a.kind == ActionKind::kStep) continue;
-    int end = now + (a.kind == ActionKind::kBackward ? 2 : 1);
-    free_at[rank] = end;
-    plan.ranks[rank].push_back(a);
-    events.push({end, rank});
-    if (a.kind == ActionKind::kForward) {
-      forward_end_[At(a.stage, a.microbatch)] = end;
-      if (a.stage + 1 < stages_) events.push({end, Rank(a.stage + 1, a.microbatch)});
-    } else if (a.kind != ActionKind::kWeightGrad) {
-      backward_end_[At(a.stage, a.microbatch)] = end;
-      if (a.stage > 0) events.push({end, Rank(a.stage - 1, a.microbatch)});
-    }
-  }
-  return plan;
-}
-
 Plan ListSchedule(const Placement& placement, int ranks, int microbatches,
                   const ListPolicy& policy) {
-  Playout play(placement, ranks, microbatches);
-  Chooser chooser{play, policy, microbatches, {}, {}};
-  chooser.tracks.resize(ranks);
-  chooser.forwards_left.resize(ranks);
+  Costs costs = UnitCosts();
+  if (!policy.split) costs.stages[0].I = costs.stages[0].B;
+  OrderProblem problem = MakeProblem(costs, ranks, placement, microbatches, kNoLimit, {}, false);
+  Chooser chooser(policy, microbatches, ranks);
   for (size_t s = 0; s < placement.size(); ++s) {
     int r = static_cast<int>(placement[s].size());
     for (int k = 0; k < r; ++k) {
@@ -129,7 +87,19 @@ Plan ListSchedule(const Placement& placement, int ranks, int microbatches,
       chooser.forwards_left[placement[s][k]] += (microbatches - k + r - 1) / r;
     }
   }
-  return play.Run([&](int rank, int now) { return chooser.Choose(rank, now); });
+  ActionKind backward = policy.split ? ActionKind::kInputGrad : ActionKind::kBackward;
+  Plan plan;
+  plan.stages = problem.stages;
+  plan.microbatches = microbatches;
+  for (const auto& list : Dispatch(problem, chooser).order) {
+    auto& actions = plan.ranks.emplace_back();
+    for (const Op& op : list)
+      actions.push_back(Compute(op.kind == OpKind::kF   ? ActionKind::kForward
+                                : op.kind == OpKind::kI ? backward
+                                                        : ActionKind::kWeightGrad,
+                                op.stage, op.microbatch));
+  }
+  return plan;
 }
 
 std::vector<int> PipelineDepths(const Placement& placement) {

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "plan/error.h"
+#include "plan/order_problem.h"
 #include "plan/zb_maps.h"
-#include "plan/zb_order.h"
 #include "plan/zb_recompute.h"
 #include "plan/zb_search.h"
 
@@ -86,9 +86,9 @@ std::vector<Placement> MapsToSearch(const Costs& costs, int ranks, int stages, i
   for (int r = 0; r < p.ranks; ++r) {
     double stored = 0, whole = 0;
     for (int s : p.held[r]) {
-      double one = p.stored[p.At(s, r)];
-      stored = p.forward_only ? std::max(stored, one) : stored + one;
-      whole = std::max(whole, p.whole[p.At(s, r)] - p.stored[p.At(s, r)]);
+      const StageMemory& one = p.On(s, r).memory;
+      stored = p.forward_only ? std::max(stored, one.stored) : stored + one.stored;
+      whole = std::max(whole, one.whole - one.stored);
     }
     double need = stored + whole + memory - p.room[r];
     if (need > most) most = need, worst = r;
@@ -118,7 +118,7 @@ ZbAutoResult ZbAuto(const Costs& costs, int ranks, int stages, int microbatches,
   if (options.placement.empty()) maps = MapsToSearch(costs, ranks, stages, microbatches, options);
   long effort = static_cast<long>(options.effort * kEffort);
   ZbAutoResult result;
-  FoundOrder best;
+  TimedOrder best;
   for (size_t i = 0; i < maps.size(); ++i) {
     auto choices =
         RecomputeChoices(costs, ranks, maps[i], microbatches,
@@ -133,7 +133,7 @@ ZbAutoResult ZbAuto(const Costs& costs, int ranks, int stages, int microbatches,
                                          recompute, options.forward_only);
       double bound = SpanBound(problem, costs, options.memory, recompute);
       if (best.times.ok && bound >= best.times.span) continue;
-      FoundOrder found = FindOrder(problem, share, bound);
+      TimedOrder found = FindOrder(problem, share, bound);
       if (!found.times.ok || (best.times.ok && !found.times.Better(best.times))) continue;
       result.plan = ToPlan(problem, found.order);
       result.placement = maps[i];

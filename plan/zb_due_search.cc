@@ -4,7 +4,7 @@
 #include <array>
 #include <cmath>
 
-#include "plan/zb_scripts.h"
+#include "plan/zb_patterns.h"
 
 namespace pipewright {
 
@@ -40,18 +40,18 @@ DueTimes DueSearch::Start(size_t n) const {
     list->assign(p_->stages, 0);
   double up = kSpeed[n % 4], down = kSpeed[n / 4 % 4], later = kLater[n / 32 % 3];
   due.linger.front() = due.linger.back() =
-      kLinger[n / 16 % 2] * p_->F[p_->At(0, p_->placement[0][0])];
+      kLinger[n / 16 % 2] * p_->costs[0].F;
   double time = 0;
   for (int s = 0; s < p_->stages; ++s) {
     due.forward.push_back(time * up - 1e-6 * period_ * s);
-    time += p_->F[p_->At(s, p_->placement[s][0])] + (s + 1 < p_->stages ? p_->up[s] : 0);
+    time += p_->costs[s].F + (s + 1 < p_->stages ? p_->up[s] : 0);
   }
   double turn = time, back = 0;
   due.backward.resize(p_->stages);
   for (int s = p_->stages; s-- > 0;) {
     double rank = 1e-6 * period_ * (2 * p_->stages - s);  // equal otherwise: the later stage first
     due.backward[s] = turn * up + later * period_ + back * down - rank;
-    back += p_->I[p_->At(s, p_->placement[s][0])] + (s > 0 ? p_->down[s - 1] : 0);
+    back += p_->costs[s].I + (s > 0 ? p_->down[s - 1] : 0);
   }
   return due;
 }
@@ -82,7 +82,7 @@ DueTimes DueSearch::Changed(DueTimes due) {
         for (size_t s = Random() % list.size(); s < list.size(); ++s) list[s] += change;
         break;
       case 4:
-        change = Uniform(-0.1, 0.6) * p_->F[p_->At(0, p_->placement[0][0])];
+        change = Uniform(-0.1, 0.6) * p_->costs[0].F;
         for (size_t k = knot; k < std::min<size_t>(knot + knots, DueTimes::kKnots); ++k)
           due.linger[k] = std::max(0.0, change);
         break;
@@ -105,11 +105,11 @@ DueTimes DueSearch::Changed(DueTimes due) {
 constexpr double kSlack = 0.05;
 constexpr int kPatience = 3000;
 
-const PlayResult& DueSearch::Next() {
+const TimedOrder& DueSearch::Next() {
   bool start = started_ < starts_;
   DueTimes due = start ? Start(started_++) : Changed(current_);
   double slack = kSlack * period_ * Uniform(0, 1) * Uniform(0, 1);
-  double limit = start || !best_times_.ok ? 1e300 : (current_times_.span + slack) * (1 + 1e-9);
+  double limit = start || !best_times_.ok ? kNever : (current_times_.span + slack) * (1 + 1e-9);
   last_ = PlayDue(*p_, due, start_up_, limit);
   played_ = 0;
   for (const auto& list : last_.order) played_ += static_cast<long>(list.size());

@@ -1,8 +1,8 @@
-// A search for good due times (plan/zb_list.h).
+// A search for good due times (plan/zb_dispatch.h).
 #pragma once
 #include <vector>
 
-#include "plan/zb_list.h"
+#include "plan/zb_dispatch.h"
 
 namespace pipewright {
 
@@ -15,7 +15,7 @@ class DueSearch {
   // `starts`: how many due times are tried before the best is changed; at most kStarts.
   DueSearch(const OrderProblem& problem, size_t starts, unsigned seed);
   // The next order to look at; call it until enough.
-  const PlayResult& Next();
+  const TimedOrder& Next();
   void Reseed(unsigned seed) { random_ = seed * 2654435761u + 1; }
   bool starting() const { return started_ < starts_; }
   // The least span met, if any fitted into the memory.
@@ -30,7 +30,7 @@ class DueSearch {
   double period_ = 0;
   DueTimes best_, current_;
   OrderTimes best_times_, current_times_;
-  PlayResult last_;
+  TimedOrder last_;
   unsigned random_;
   int since_ = 0;
   long played_ = 0;

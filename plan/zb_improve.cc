@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <random>
 
+#include "plan/zb_critical_path.h"
+
 namespace pipewright {
 
 namespace {
@@ -11,47 +13,52 @@ struct Swap {
   int rank, position;  // of the first of the two
 };
 
-bool MaySwap(const Op& a, const Op& b) {
+bool MaySwap(const CriticalPaths& paths, int first, int second) {
+  const CriticalPaths::Job &a = paths.job(first), &b = paths.job(second);
   if (a.kind == b.kind && a.stage == b.stage) return false;  // microbatches stay in order
   return a.stage != b.stage || a.microbatch != b.microbatch;
 }
 
 // Pairs on the path to the end of the worst rank where the second only waits for the first.
-std::vector<Swap> Candidates(const Order& order, const OrderTimer& timer) {
+std::vector<Swap> Candidates(const CriticalPaths& paths) {
   std::vector<Swap> swaps;
-  int rank = timer.worst_rank();
-  int position = static_cast<int>(order[rank].size()) - 1;
+  int rank = paths.worst();
+  int position = static_cast<int>(paths.lists()[rank].size()) - 1;
   while (position >= 0) {
-    const OrderTimer::Event& event = timer.events()[rank][position];
-    if (event.cause_rank == rank && event.cause == position - 1 &&
-        MaySwap(order[rank][position - 1], order[rank][position]))
+    const auto& list = paths.lists()[rank];
+    const CriticalPaths::Job& job = paths.job(list[position]);
+    if (paths.Ready(job) > paths.HeadUpTo(rank, position - 1)) {
+      rank = paths.job(job.before).rank;
+      position = paths.place(job.before);
+      continue;
+    }
+    if (position > 0 && MaySwap(paths, list[position - 1], list[position]))
       swaps.push_back({rank, position - 1});
-    rank = event.cause_rank;
-    position = event.cause;
+    --position;
   }
   return swaps;
 }
 
 // Down to where no swap on the path helps.
-OrderTimes Descend(OrderTimer& timer, Order& order, int& trials, double enough) {
-  OrderTimes best = timer.Time(order);
+OrderTimes Descend(CriticalPaths& paths, int& trials, double enough) {
+  OrderTimes best = paths.Time();
   if (!best.ok) return best;
   bool moved = true;
   while (moved && trials > 0 && best.span > enough) {
     moved = false;
-    timer.Time(order);
-    for (const Swap& swap : Candidates(order, timer)) {
+    paths.Time();
+    for (const Swap& swap : Candidates(paths)) {
       if (trials <= 0 || best.span <= enough) break;
-      auto& list = order[swap.rank];
-      if (!MaySwap(list[swap.position], list[swap.position + 1])) continue;
-      std::swap(list[swap.position], list[swap.position + 1]);
+      const auto& list = paths.lists()[swap.rank];
+      if (!MaySwap(paths, list[swap.position], list[swap.position + 1])) continue;
+      paths.Move(swap.rank, swap.position, swap.position + 1);
       OrderTimes times;
-      if (timer.Fits(swap.rank, list)) times = timer.Time(order), --trials;
+      if (paths.Fits(swap.rank)) times = paths.Time(), --trials;
       if (times.ok && times.Better(best)) {
         best = times;
         moved = true;
       } else {
-        std::swap(list[swap.position], list[swap.position + 1]);
+        paths.Move(swap.rank, swap.position, swap.position + 1);
       }
     }
     --trials;
@@ -59,92 +66,88 @@ OrderTimes Descend(OrderTimer& timer, Order& order, int& trials, double enough) 
   return best;
 }
 
-using Place = std::ptrdiff_t;
-
-// One action past its neighbours: the first to the end of [from, to], or the last to its begin.
-void Rotate(std::vector<Op>& list, size_t from, size_t to, bool later) {
-  auto begin = list.begin() + static_cast<Place>(from), end = list.begin() + static_cast<Place>(to);
-  std::rotate(begin, later ? begin + 1 : end, end + 1);
-}
-
 // Not done when microbatches of a stage would change places.
-bool Move(std::vector<Op>& list, size_t from, size_t to, bool later) {
-  for (size_t i = from; i <= to; ++i) {
-    size_t moving = later ? from : to;
-    if (i != moving && !MaySwap(list[moving], list[i])) return false;
-  }
-  Rotate(list, from, to, later);
+bool MayMove(const CriticalPaths& paths, int rank, int from, int to) {
+  const auto& list = paths.lists()[rank];
+  for (int i = std::min(from, to); i <= std::max(from, to); ++i)
+    if (i != from && !MaySwap(paths, list[from], list[i])) return false;
   return true;
 }
 
-void Undo(std::vector<Op>& list, size_t from, size_t to, bool later) {
-  Rotate(list, from, to, !later);
+using Lists = std::vector<std::vector<int>>;
+
+// Shakes the best lists a little and descends again, for as long as there are trials.
+OrderTimes Shake(CriticalPaths& paths, OrderTimes best, Lists& least, int trials, int seed,
+                 double enough) {
+  std::minstd_rand random(static_cast<unsigned>(seed));
+  auto below = [&](size_t n) { return static_cast<int>(static_cast<size_t>(random()) % n); };
+  size_t longest = 1;
+  for (const auto& list : least) longest = std::max(longest, list.size());
+  double action = 2 * best.span / static_cast<double>(longest);
+  Lists current = least;
+  OrderTimes now = best;
+  int misses = 0;
+  while (trials > 0 && best.span > enough) {
+    paths.SetLists(current);
+    paths.Time();
+    std::vector<Swap> path = Candidates(paths);
+    // Changes that fit only together are found by looking at the memory last.
+    bool together = below(2) == 0;
+    std::vector<int> touched;
+    for (int wanted = 1 + below(5); wanted > 0; --wanted) {
+      int rank, from, to;
+      if (!path.empty() && below(2) == 0) {
+        const Swap& swap = path[below(path.size())];
+        rank = swap.rank, from = swap.position, to = from + 1;
+      } else {
+        rank = below(current.size());
+        size_t size = current[rank].size();
+        if (size < 2) continue;
+        from = below(size - 1);
+        to = std::min(static_cast<int>(size) - 1, from + 1 + below(6));
+      }
+      if (below(2) != 0) std::swap(from, to);
+      if (!MayMove(paths, rank, from, to)) continue;
+      paths.Move(rank, from, to);
+      if (together)
+        touched.push_back(rank);
+      else if (!paths.Fits(rank))
+        paths.Move(rank, to, from);
+    }
+    if (!std::all_of(touched.begin(), touched.end(), [&](int r) { return paths.Fits(r); })) {
+      if (++misses % 8 == 0) --trials;
+      continue;
+    }
+    --trials;
+    OrderTimes times = Descend(paths, trials, enough);
+    if (!times.ok) continue;
+    // Worse by less than an action is a way out.
+    double much = static_cast<double>(below(1000)) / 1000;
+    if (times.Better(now) || times.span <= best.span + much * much * action) {
+      current = paths.lists();
+      now = times;
+    }
+    if (times.Better(best)) {
+      best = times;
+      least = paths.lists();
+    } else if (below(40) == 0) {
+      current = least;
+      now = best;
+    }
+  }
+  return best;
 }
 
 }  // namespace
 
 OrderTimes Improve(const OrderProblem& problem, Order& order, int trials, int seed, double enough) {
-  OrderTimer timer(problem);
+  CriticalPaths paths(problem, order);
   enough *= 1 + 1e-12;
-  OrderTimes best = Descend(timer, order, trials, enough);
-  if (!best.ok || seed == 0) return best;
-  std::minstd_rand random(static_cast<unsigned>(seed));
-  auto below = [&](size_t n) { return static_cast<size_t>(random()) % n; };
-  size_t longest = 1;
-  for (const auto& list : order) longest = std::max(longest, list.size());
-  double action = 2 * best.span / static_cast<double>(longest);
-  Order current = order;
-  OrderTimes now = best;
-  int misses = 0;
-  while (trials > 0 && best.span > enough) {
-    Order next = current;
-    timer.Time(next);
-    std::vector<Swap> path = Candidates(next, timer);
-    // Changes that fit only together are found by looking at the memory last.
-    bool together = below(2) == 0;
-    std::vector<int> touched;
-    for (int wanted = 1 + static_cast<int>(below(5)); wanted > 0; --wanted) {
-      int rank;
-      size_t from, to;
-      if (!path.empty() && below(2) == 0) {
-        const Swap& swap = path[below(path.size())];
-        rank = swap.rank, from = static_cast<size_t>(swap.position), to = from + 1;
-      } else {
-        rank = static_cast<int>(below(next.size()));
-        if (next[rank].size() < 2) continue;
-        from = below(next[rank].size() - 1);
-        to = std::min(next[rank].size() - 1, from + 1 + below(6));
-      }
-      bool later = below(2) == 0;
-      if (!Move(next[rank], from, to, later)) continue;
-      if (together)
-        touched.push_back(rank);
-      else if (!timer.Fits(rank, next[rank]))
-        Undo(next[rank], from, to, later);
-    }
-    bool fits = true;
-    for (int rank : touched) fits = fits && timer.Fits(rank, next[rank]);
-    if (!fits) {
-      if (++misses % 8 == 0) --trials;
-      continue;
-    }
-    --trials;
-    OrderTimes times = Descend(timer, next, trials, enough);
-    if (!times.ok) continue;
-    // Worse by less than an action is a way out.
-    double much = static_cast<double>(below(1000)) / 1000;
-    if (times.Better(now) || times.span <= best.span + much * much * action) {
-      current = next;
-      now = times;
-    }
-    if (times.Better(best)) {
-      best = times;
-      order = std::move(next);
-    } else if (below(40) == 0) {
-      current = order;
-      now = best;
-    }
-  }
+  OrderTimes best = Descend(paths, trials, enough);
+  if (!best.ok) return best;
+  Lists least = paths.lists();
+  if (seed != 0) best = Shake(paths, best, least, trials, seed, enough);
+  order = paths.ToOrder(least);
   return best;
 }
 

@@ -1,6 +1,6 @@
 // Small changes to an order, kept while they help.
 #pragma once
-#include "plan/zb_order.h"
+#include "plan/order_problem.h"
 
 namespace pipewright {
 

@@ -8,7 +8,7 @@
 #include "plan/lower_bound.h"
 #include "plan/zb_due_search.h"
 #include "plan/zb_recompute.h"
-#include "plan/zb_scripts.h"
+#include "plan/zb_patterns.h"
 
 namespace pipewright {
 
@@ -203,7 +203,7 @@ class MapSearch {
 
 double QuickSpan(const OrderProblem& problem, long& effort) {
   double least = -1;
-  auto take = [&](const PlayResult& result) {
+  auto take = [&](const TimedOrder& result) {
     if (result.times.ok && (least < 0 || result.times.span < least)) least = result.times.span;
   };
   long actions = 3L * problem.stages * problem.microbatches;
@@ -213,7 +213,7 @@ double QuickSpan(const OrderProblem& problem, long& effort) {
     for (int depth : {1, problem.ranks, 2 * problem.ranks}) {
       policy.in_flight.assign(problem.stages, std::min(depth, problem.microbatches));
       Plan plan = ListSchedule(problem.placement, problem.ranks, problem.microbatches, policy);
-      take(Play(problem, ScriptOf(plan), 0.5));
+      take(PlayScript(problem, ScriptOf(plan), 0.5));
     }
     effort -= 30 * actions;
     return least;
@@ -221,7 +221,7 @@ double QuickSpan(const OrderProblem& problem, long& effort) {
   constexpr size_t kQuick = 4;
   DueSearch search(problem, kQuick, 1);
   for (size_t i = 0; i < kQuick; ++i) take(search.Next());
-  if (!problem.forward_only) take(Play(problem, PatternScript(problem, 0, 0), 0.5));
+  if (!problem.forward_only) take(PlayScript(problem, PatternScript(problem, 0, 0), 0.5));
   effort -= static_cast<long>(3 * kQuick + 5) * actions;
   return least;
 }

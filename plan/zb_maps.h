@@ -4,7 +4,7 @@
 
 #include "plan/costs.h"
 #include "plan/schedule.h"
-#include "plan/zb_order.h"
+#include "plan/order_problem.h"
 
 namespace pipewright {
 

@@ -4,7 +4,6 @@
 
 #include "plan/lower_bound.h"
 #include "plan/zb_maps.h"
-#include "plan/zb_order.h"
 
 namespace pipewright {
 

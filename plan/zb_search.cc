@@ -6,9 +6,10 @@
 #include "plan/error.h"
 #include "plan/list_schedule.h"
 #include "plan/schedule.h"
+#include "plan/zb_critical_path.h"
 #include "plan/zb_due_search.h"
 #include "plan/zb_improve.h"
-#include "plan/zb_scripts.h"
+#include "plan/zb_patterns.h"
 #include "plan/zb_tabu.h"
 
 namespace pipewright {
@@ -22,12 +23,12 @@ constexpr long kDue = 3;   // dispatching by due times the same
 class OrderSearch {
  public:
   OrderSearch(const OrderProblem& problem, long effort, double bound)
-      : p_(problem), effort_(effort), bound_(bound), timer_(problem) {
+      : p_(problem), effort_(effort), bound_(bound) {
     for (const auto& ranks : p_.placement)
       actions_ += static_cast<long>(p_.microbatches) * (ranks.empty() ? 0 : 3);
   }
 
-  FoundOrder Run() {
+  TimedOrder Run() {
     Safe();
     Named();
     if (p_.one_rank_each) Patterns();
@@ -43,17 +44,16 @@ class OrderSearch {
   const OrderProblem& p_;
   long effort_;  // actions that may be timed
   double bound_;  // a span that nothing beats
-  OrderTimer timer_;
   long actions_ = 0;
-  FoundOrder best_;
-  std::vector<FoundOrder> starts_;
+  TimedOrder best_;
+  std::vector<TimedOrder> starts_;
 
   OrderTimes Try(Order script, double patience) {
     effort_ -= kPlay * actions_;
     if (p_.forward_only)
       for (auto& list : script)
         std::erase_if(list, [](const Op& op) { return op.kind != OpKind::kF; });
-    PlayResult result = Play(p_, script, patience);
+    TimedOrder result = PlayScript(p_, script, patience);
     if (!result.times.ok) return result.times;
     bool better = !best_.times.ok || result.times.Better(best_.times);
     if (better) best_ = {result.times, result.order};
@@ -62,10 +62,10 @@ class OrderSearch {
   }
 
   // The best few starts, no two of one span.
-  void Keep(FoundOrder found) {
-    for (const FoundOrder& start : starts_)
+  void Keep(TimedOrder found) {
+    for (const TimedOrder& start : starts_)
       if (std::abs(start.times.span - found.times.span) <= 1e-9 * found.times.span) return;
-    auto place = std::find_if(starts_.begin(), starts_.end(), [&](const FoundOrder& start) {
+    auto place = std::find_if(starts_.begin(), starts_.end(), [&](const TimedOrder& start) {
       return found.times.Better(start.times);
     });
     starts_.insert(place, std::move(found));
@@ -76,13 +76,13 @@ class OrderSearch {
   void Exact(const Plan& schedule) {
     Order order = OrderOf(schedule);
     if (p_.forward_only) return;
+    CriticalPaths paths(p_, order);
     for (int r = 0; r < p_.ranks; ++r)
-      if (!timer_.Fits(r, order[r])) return;
+      if (!paths.Fits(r)) return;
     effort_ -= actions_;
-    OrderTimes times = timer_.Time(order);
-    if (!times.ok) return;
-    FoundOrder found{times, std::move(order)};
-    if (!best_.times.ok || times.Better(best_.times)) best_ = found;
+    TimedOrder found{paths.Time(), std::move(order)};
+    if (!found.times.ok) return;
+    if (!best_.times.ok || found.times.Better(best_.times)) best_ = found;
     Keep(std::move(found));
   }
 
@@ -145,7 +145,7 @@ class OrderSearch {
     std::vector<int> most(p_.ranks), best;
     int top = 1;
     for (int r = 0; r < p_.ranks; ++r) {
-      double stored = p_.stored[p_.At(p_.held[r][0], r)];
+      double stored = p_.On(p_.held[r][0], r).memory.stored;
       double fit = stored > 0 ? p_.room[r] / stored * (1 + 1e-12) + 1e-9 : p_.microbatches;
       most[r] = std::max(1, static_cast<int>(std::min<double>(fit, p_.microbatches)));
       top = std::max(top, most[r]);
@@ -196,7 +196,7 @@ class OrderSearch {
     searches.emplace_back(p_, static_cast<size_t>(std::clamp<long>(whole / cost / 4, 1, 96)), 1);
     auto enough = [&] { return best_.times.ok && best_.times.span <= bound_; };
     auto go = [&](DueSearch& search) {
-      const PlayResult& found = search.Next();
+      const TimedOrder& found = search.Next();
       long spent = kDue * std::max<long>(1, search.played());
       effort_ -= spent, whole -= spent;
       if (!found.times.ok || (best_.times.ok && !found.times.Better(best_.times))) return spent;
@@ -229,11 +229,11 @@ class OrderSearch {
     for (int round = 0; round < 2; ++round) {
       std::stable_sort(
           starts_.begin(), starts_.end(),
-          [](const FoundOrder& a, const FoundOrder& b) { return a.times.Better(b.times); });
+          [](const TimedOrder& a, const TimedOrder& b) { return a.times.Better(b.times); });
       bool tiny = actions_ <= 60;
       if (round == 1 && starts_.size() > 3 && !tiny) starts_.resize(3);
       for (size_t i = 0; i < starts_.size() && best_.times.span > bound_; ++i) {
-        FoundOrder& start = starts_[i];
+        TimedOrder& start = starts_[i];
         unsigned seed = static_cast<unsigned>(i) + 1;
         if (round == 0)
           start.times = Improve(p_, start.order, all / 12, 0, bound_);
@@ -249,7 +249,7 @@ class OrderSearch {
 
 }  // namespace
 
-FoundOrder FindOrder(const OrderProblem& problem, long effort, double bound) {
+TimedOrder FindOrder(const OrderProblem& problem, long effort, double bound) {
   return OrderSearch(problem, effort, bound).Run();
 }
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "plan/zb_paths.h"
+#include "plan/zb_critical_path.h"
 
 namespace pipewright {
 
@@ -21,7 +21,7 @@ class Search {
   Search(const OrderProblem& p, const Order& order, unsigned seed)
       : paths(p, order), random_(seed * 2654435761u + 12345), tabu_(size_t{1} << 18, 0) {}
 
-  OrderPaths paths;
+  CriticalPaths paths;
 
   // The best move that is not tabu, or any; rank -1 where there is none.
   Move Choose(long now, double best) {
@@ -93,7 +93,7 @@ class Search {
       const auto& list = paths.lists()[r];
       int begin = last;          // the block
       auto waits = [&](int i) {  // for another rank's action
-        const OrderPaths::Job& job = paths.job(list[i]);
+        const CriticalPaths::Job& job = paths.job(list[i]);
         return job.before >= 0 && paths.job(job.before).rank != r &&
                paths.Ready(job) >= paths.head(list[i]) &&
                !(i > 0 && paths.HeadUpTo(r, i - 1) >= paths.head(list[i]) && Random() % 2);
@@ -105,7 +105,7 @@ class Search {
         int to = paths.Earlier(r, i, begin);
         if (i - to != 1 || i - 1 < last - kFar || last != i) Consider(r, i, to);
       }
-      const OrderPaths::Job& job = paths.job(list[begin]);
+      const CriticalPaths::Job& job = paths.job(list[begin]);
       if (job.before < 0 || paths.Ready(job) < paths.head(list[begin])) break;
       r = paths.job(job.before).rank;
       last = paths.place(job.before);
@@ -131,15 +131,8 @@ class Search {
 OrderTimes Tabu(const OrderProblem& problem, Order& order, long moves, unsigned seed,
                 double enough) {
   Search search(problem, order, seed);
-  OrderTimes best;
-  if (!search.paths.Pass()) return best;
-  auto times = [&] {
-    OrderTimes t;
-    t.ok = true, t.span = search.paths.span(), t.total = search.paths.total(),
-    t.makespan = search.paths.makespan();
-    return t;
-  };
-  best = times();
+  OrderTimes best = search.paths.Pass();
+  if (!best.ok) return best;
   enough *= 1 + 1e-12;
   auto lists = search.paths.lists();
   long since = 0;
@@ -152,7 +145,7 @@ OrderTimes Tabu(const OrderProblem& problem, Order& order, long moves, unsigned 
         Move any = search.Any();
         if (any.rank < 0) break;
         search.Apply(any);
-        if (!search.paths.Pass()) {
+        if (!search.paths.Pass().ok) {
           search.Undo(any);
           search.paths.Pass();
         }
@@ -162,15 +155,16 @@ OrderTimes Tabu(const OrderProblem& problem, Order& order, long moves, unsigned 
     }
     search.Forbid(move, now + 8 + static_cast<long>(search.Random() % 24));
     search.Apply(move);
-    if (!search.paths.Pass()) {
+    OrderTimes times = search.paths.Pass();
+    if (!times.ok) {
       search.Undo(move);
       search.paths.Pass();
       continue;
     }
     ++since;
-    if (times().Better(best)) {
-      if (times().span < best.span * (1 - 1e-9)) since = 0;
-      best = times();
+    if (times.Better(best)) {
+      if (times.span < best.span * (1 - 1e-9)) since = 0;
+      best = times;
       lists = search.paths.lists();
     }
   }

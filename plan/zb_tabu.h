@@ -1,6 +1,6 @@
 // Tabu search over orders: the neighbourhood of a job shop, for what decides the worst rank's span.
 #pragma once
-#include "plan/zb_order.h"
+#include "plan/order_problem.h"
 
 namespace pipewright {
 

@@ -11,7 +11,7 @@
 #include "plan/stage_graph.h"
 #include "plan/validate.h"
 #include "plan/zb_maps.h"
-#include "plan/zb_order.h"
+#include "plan/order_problem.h"
 #include "plan/zb_search.h"
 #include "tests/plan/exhaustive_order.h"
 #include "tests/plan/order_lists.h"

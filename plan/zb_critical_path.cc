@@ -1,4 +1,4 @@
-#include "plan/zb_paths.h"
+#include "plan/zb_critical_path.h"
 
 #include <algorithm>
 #include <limits>
@@ -7,7 +7,7 @@ namespace pipewright {
 
 static constexpr double kNever = std::numeric_limits<double>::infinity();
 
-OrderPaths::OrderPaths(const OrderProblem& p, const Order& order) : p_(p) {
+CriticalPaths::CriticalPaths(const OrderProblem& p, const Order& order) : p_(p) {
   size_t all = static_cast<size_t>(p.stages) * p.microbatches;
   jobs_.resize(3 * all);
   for (int s = 0; s < p.stages; ++s)
@@ -22,12 +22,15 @@ OrderPaths::OrderPaths(const OrderProblem& p, const Order& order) : p_(p) {
   }
 }
 
-void OrderPaths::SetLists(const std::vector<std::vector<int>>& lists) {
-  lists_ = lists;
-  for (int r = 0; r < p_.ranks; ++r) Refresh(r);
+void CriticalPaths::SetLists(const std::vector<std::vector<int>>& lists) {
+  for (int r = 0; r < p_.ranks; ++r) {
+    if (lists_[r] == lists[r]) continue;
+    lists_[r] = lists[r];
+    Refresh(r);
+  }
 }
 
-void OrderPaths::Move(int rank, int from, int to) {
+void CriticalPaths::Move(int rank, int from, int to) {
   auto& list = lists_[rank];
   auto at = [&](int i) { return list.begin() + i; };
   if (from < to)
@@ -37,7 +40,7 @@ void OrderPaths::Move(int rank, int from, int to) {
   Refresh(rank);
 }
 
-Order OrderPaths::ToOrder(const std::vector<std::vector<int>>& lists) const {
+Order CriticalPaths::ToOrder(const std::vector<std::vector<int>>& lists) const {
   Order order(p_.ranks);
   std::vector<int> next(p_.stages * static_cast<size_t>(p_.ranks), 0);
   for (int r = 0; r < p_.ranks; ++r) {
@@ -54,23 +57,18 @@ Order OrderPaths::ToOrder(const std::vector<std::vector<int>>& lists) const {
   return order;
 }
 
-void OrderPaths::Enter(int s, int m) {
+void CriticalPaths::Enter(int s, int m) {
   int r = p_.RankOf(s, m);
-  size_t at = p_.At(s, r);
+  const OpCosts& costs = p_.Of(s, m);
   for (OpKind kind : {OpKind::kF, OpKind::kI, OpKind::kW}) {
     Job& job = jobs_[Id(kind, s, m)];
     job.kind = kind, job.stage = s, job.microbatch = m, job.rank = r;
+    job.time = costs.Time(kind), job.memory = costs.Memory(kind, p_.forward_only);
   }
+  if (s == 0) return;
   Job& f = jobs_[Id(OpKind::kF, s, m)];
   Job& i = jobs_[Id(OpKind::kI, s, m)];
-  Job& w = jobs_[Id(OpKind::kW, s, m)];
-  f.time = p_.F[at], i.time = p_.I[at], w.time = p_.W[at];
-  f.during = p_.stored[at], f.after = p_.forward_only ? -p_.stored[at] : 0;
-  i.during = p_.whole[at] - p_.stored[at], i.after = p_.kept[at] - p_.whole[at];
-  w.after = -p_.kept[at];
-  if (s == 0) return;
-  int q = p_.RankOf(s - 1, m);
-  double up = q == r ? 0 : p_.Up(s - 1, q, r), down = q == r ? 0 : p_.Down(s - 1, r, q);
+  double up = p_.Up(s - 1, m), down = p_.Down(s - 1, m);
   Job& f0 = jobs_[Id(OpKind::kF, s - 1, m)];
   Job& i0 = jobs_[Id(OpKind::kI, s - 1, m)];
   f.before = Id(OpKind::kF, s - 1, m), f0.behind = Id(OpKind::kF, s, m);
@@ -79,7 +77,7 @@ void OrderPaths::Enter(int s, int m) {
   i0.lag_before = i.lag_behind = down;
 }
 
-void OrderPaths::Refresh(int r) {
+void CriticalPaths::Refresh(int r) {
   const auto& list = lists_[r];
   bytes_[r].resize(list.size()), pending_[r].resize(list.size());
   std::vector<int>& count = waiter_;
@@ -88,15 +86,15 @@ void OrderPaths::Refresh(int r) {
   for (size_t i = 0; i < list.size(); ++i) {
     const Job& job = jobs_[list[i]];
     place_[list[i]] = static_cast<int>(i);
-    bytes += job.during;
+    bytes += job.memory.during;
     bytes_[r][i] = bytes;
-    bytes += job.after;
+    bytes += job.memory.after;
     pending_[r][i] = count[job.stage];
     count[job.stage] += job.kind == OpKind::kI ? 1 : job.kind == OpKind::kW ? -1 : 0;
   }
 }
 
-bool OrderPaths::Forward() {
+OrderTimes CriticalPaths::Time() {
   topological_.clear();
   at_.assign(p_.ranks, 0);
   done_.assign(jobs_.size(), 0);
@@ -129,53 +127,61 @@ bool OrderPaths::Forward() {
     }
     at_[r] = i;
   }
-  span_ = total_ = makespan_ = 0;
+  OrderTimes times;
   for (int r = 0; r < p_.ranks; ++r) {
     const auto& list = lists_[r];
-    if (at_[r] < list.size()) return false;
+    if (at_[r] < list.size()) return {};
     if (list.empty()) continue;
     first_[r] = head_[list[0]];
-    double end = head_[list.back()] + jobs_[list.back()].time;
-    if (end - first_[r] > span_) span_ = end - first_[r], worst_ = r;
-    total_ += end - first_[r];
-    makespan_ = std::max(makespan_, end);
+    double end = HeadUpTo(r, static_cast<int>(list.size()) - 1);
+    if (end - first_[r] > times.span) worst_ = r;
+    times.Add(first_[r], end);
   }
-  return true;
+  times.ok = true;
+  return times;
 }
 
-double OrderPaths::TailFrom(int r, int position) const {
+bool CriticalPaths::Fits(int rank) const {
+  return bytes_[rank].empty() ||
+         *std::max_element(bytes_[rank].begin(), bytes_[rank].end()) <= p_.Limit(rank);
+}
+
+double CriticalPaths::TailFrom(int r, int position) const {
   const auto& list = lists_[r];
   if (position >= static_cast<int>(list.size())) return -first_[r];
   return jobs_[list[position]].time + tail_[list[position]];
 }
 
-double OrderPaths::HeadUpTo(int r, int position) const {
+double CriticalPaths::HeadUpTo(int r, int position) const {
   if (position < 0) return 0;
   int id = lists_[r][position];
   return head_[id] + jobs_[id].time;
 }
 
-double OrderPaths::Ready(const Job& job) const {
+double CriticalPaths::Ready(const Job& job) const {
   return job.before < 0 ? 0 : head_[job.before] + jobs_[job.before].time + job.lag_before;
 }
 
-double OrderPaths::Rest(const Job& job) const {
+double CriticalPaths::Rest(const Job& job) const {
   return job.behind < 0 ? -kNever : job.lag_behind + jobs_[job.behind].time + tail_[job.behind];
 }
 
-void OrderPaths::Backward() {
+OrderTimes CriticalPaths::Pass() {
+  OrderTimes times = Time();
+  if (!times.ok) return times;
   for (size_t n = topological_.size(); n-- > 0;) {
     int id = topological_[n];
     const Job& job = jobs_[id];
     tail_[id] = std::max(TailFrom(job.rank, place_[id] + 1), Rest(job));
   }
+  return times;
 }
 
-int OrderPaths::Later(int r, int from, int to) const {
+int CriticalPaths::Later(int r, int from, int to) const {
   const auto& list = lists_[r];
   int u = list[from];
   const Job& job = jobs_[u];
-  double room = p_.room[r] * (1 + 1e-12) + 1e-9, change = job.during + job.after;
+  double room = p_.Limit(r), change = job.memory.during + job.memory.after;
   double lower = std::max(0.0, -change);
   int i = from;
   for (; i < to; ++i) {
@@ -190,18 +196,18 @@ int OrderPaths::Later(int r, int from, int to) const {
   }
   // It has its own moment of need there.
   while (i > from && i + 1 <= static_cast<int>(list.size()) && job.kind == OpKind::kI &&
-         job.during > 0) {
-    double before = bytes_[r][i] + jobs_[list[i]].after - change;
-    if (before + job.during <= room) break;
+         job.memory.during > 0) {
+    double before = bytes_[r][i] + jobs_[list[i]].memory.after - change;
+    if (before + job.memory.during <= room) break;
     --i;
   }
   return i;
 }
 
-int OrderPaths::Earlier(int r, int from, int to) const {
+int CriticalPaths::Earlier(int r, int from, int to) const {
   const auto& list = lists_[r];
   const Job& job = jobs_[list[from]];
-  double room = p_.room[r] * (1 + 1e-12) + 1e-9, change = job.during + job.after;
+  double room = p_.Limit(r), change = job.memory.during + job.memory.after;
   double more = std::max(0.0, change);
   int i = from, pending = pending_[r][from];
   for (; i > to; --i) {
@@ -214,13 +220,13 @@ int OrderPaths::Earlier(int r, int from, int to) const {
       if (job.kind == OpKind::kW && x.kind == OpKind::kI && --pending < 1) break;
     }
     if (bytes_[r][i - 1] + more > room) break;
-    double before = bytes_[r][i - 1] - x.during;
-    if (before + job.during > room) break;
+    double before = bytes_[r][i - 1] - x.memory.during;
+    if (before + job.memory.during > room) break;
   }
   return i;
 }
 
-double OrderPaths::Estimate(int r, int from, int to) {
+double CriticalPaths::Estimate(int r, int from, int to) {
   const auto& list = lists_[r];
   int low = std::min(from, to), high = std::max(from, to), n = high - low + 1;
   heads_.resize(n);

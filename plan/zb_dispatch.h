@@ -1,11 +1,16 @@
-// Orders made by giving every F and I a due time and letting each rank take what is due next.
+// The dispatch rules of zb-auto: a script of F and I into which W are filled, and due times.
 #pragma once
 #include <array>
 #include <vector>
 
-#include "plan/zb_order.h"
+#include "plan/dispatch.h"
 
 namespace pipewright {
+
+// Plays a list of F and I through; W runs where the next of them is not there yet for at least
+// `patience` times its own time, where memory asks for it, and at the end. A forward that does not
+// fit lets the next I go first. `ok` is false when even that is stuck.
+TimedOrder PlayScript(const OrderProblem& problem, const Order& script, double patience);
 
 // F of stage s on microbatch m is due at forward[s] + m * period, I at backward[s] + m * period,
 // the period being what the busiest rank works for one microbatch. Of what is ready and fits into
@@ -15,20 +20,20 @@ struct DueTimes {
   static constexpr int kKnots = 5;
   std::vector<double> forward, backward;  // [stage]
   std::array<double, kKnots> patience{};  // that share
-  std::array<double, kKnots>
-      linger{};  // a rank stays idle so long for something that is due earlier
+  // A rank stays idle so long for something that is due earlier.
+  std::array<double, kKnots> linger{};
   // By stage, added for the first and for the last microbatches, falling off towards the others.
   std::vector<double> forward_in, backward_in, forward_out, backward_out;
   double lead = 1e300;  // no F starts earlier than so long before it is due, time 0 being the start
   double first = 1;     // which share of the start-up's forwards a rank runs before all else
 };
 
-// `start_up`: the forwards with which each rank begins (StartUp in plan/zb_scripts.h). Room is kept
+// `start_up`: the forwards with which each rank begins (StartUp in plan/zb_patterns.h). Room is kept
 // for one microbatch in every stage that holds none, so that the oldest one can always go on; `ok`
 // is false where even that does not fit, and as soon as a rank's span must exceed `limit`. No
 // replicas.
-PlayResult PlayDue(const OrderProblem& problem, const DueTimes& due, const Order& start_up,
-                   double limit = 1e300);
+TimedOrder PlayDue(const OrderProblem& problem, const DueTimes& due, const Order& start_up,
+                   double limit = kNever);
 
 // What the busiest rank works for one microbatch.
 double Period(const OrderProblem& problem);

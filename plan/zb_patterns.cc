@@ -1,11 +1,11 @@
-#include "plan/zb_scripts.h"
+#include "plan/zb_patterns.h"
 
 #include <algorithm>
 #include <cmath>
-#include <queue>
 #include <tuple>
 
 #include "plan/actions.h"
+#include "plan/zb_dispatch.h"
 
 namespace pipewright {
 
@@ -59,89 +59,63 @@ namespace {
 // How many forwards fit into a rank's memory, its stages taken in turns.
 int Capacity(const OrderProblem& p, int rank) {
   double round = 0;
-  for (int s : p.held[rank]) round += p.stored[p.At(s, rank)];
+  for (int s : p.held[rank]) round += p.On(s, rank).memory.stored;
   int all = p.microbatches * static_cast<int>(p.held[rank].size());
   double fit = round > 0 ? p.room[rank] / round * static_cast<double>(p.held[rank].size()) : all;
   return static_cast<int>(
       std::min<double>(all, std::max(1.0, std::floor(fit * (1 + 1e-12) + 1e-9))));
 }
 
-}  // namespace
+// The latest stage that can, while so many forwards are left that all later ones get their first.
+struct StartUpRule : DispatchRule {
+  std::vector<int> left;  // [rank]
+  std::vector<int> next;  // [stage]
 
-Order StartUp(const OrderProblem& p) {
-  struct Rank {
-    double wake = 0, free = 0;
-    int left = 0;
-  };
-  constexpr double kUnknown = 1e300;
-  std::vector<Rank> ranks(p.ranks);
-  std::vector<double> ready(static_cast<size_t>(p.stages) * p.microbatches, kUnknown);
-  std::fill(ready.begin(), ready.begin() + p.microbatches, 0);
-  std::vector<int> next(p.stages, 0);
-  Order order(p.ranks);
-  using Turn = std::pair<double, int>;
-  std::priority_queue<Turn, std::vector<Turn>, std::greater<Turn>> turns;
-  for (int r = 0; r < p.ranks; ++r) {
-    ranks[r].left = Capacity(p, r);
-    turns.push({0, r});
-  }
-  while (!turns.empty()) {
-    auto [now, r] = turns.top();
-    turns.pop();
-    Rank& rank = ranks[r];
-    if (rank.wake != now || rank.left == 0) continue;
-    int chosen = -1, later = 0;
-    double soon = kUnknown;
-    for (size_t i = p.held[r].size(); i-- > 0;) {
-      int s = p.held[r][i];
-      if (next[s] < p.microbatches && rank.left > later) {
-        double at = ready[static_cast<size_t>(s) * p.microbatches + next[s]];
-        if (at > now + 1e-9 * std::abs(now))
-          soon = std::min(soon, at);
-        else if (chosen < 0)
-          chosen = s;
+  double Choose(const DispatchState& state, int r, double now, Op& op) {
+    int later = 0;
+    double soon = kNever;
+    for (size_t i = state.p.held[r].size(); i-- > 0 && left[r] > 0;) {
+      int s = state.p.held[r][i];
+      if (next[s] < state.p.microbatches && left[r] > later) {
+        double at = state.forward[state.p.At(s, next[s])];
+        if (at <= now + 1e-9 * now) {
+          op = {OpKind::kF, s, next[s]++};
+          --left[r];
+          return now;
+        }
+        soon = std::min(soon, at);
       }
       later += next[s] == 0;
     }
-    if (chosen < 0) {
-      rank.wake = soon < kUnknown ? soon : -1;
-      if (rank.wake >= 0) turns.push({soon, r});
-      continue;
-    }
-    int m = next[chosen]++;
-    order[r].push_back({OpKind::kF, chosen, m});
-    --rank.left;
-    double end = now + p.F[p.At(chosen, r)];
-    rank.free = rank.wake = end;
-    turns.push({end, r});
-    if (chosen + 1 == p.stages) continue;
-    ready[static_cast<size_t>(chosen + 1) * p.microbatches + m] = end;
-    int to = p.RankOf(chosen + 1, m);
-    Rank& other = ranks[to];
-    double turn = std::max(end, other.free);
-    if (to != r && (other.wake < 0 || (other.wake > other.free && turn < other.wake)))
-      turns.push({other.wake = turn, to});
+    return soon;
   }
-  return order;
+  bool Complete() const { return true; }
+};
+
+}  // namespace
+
+Order StartUp(const OrderProblem& given) {
+  OrderProblem p = given;
+  p.forward_only = true;  // it ends before memory is given back: Capacity counts
+  std::fill(p.up.begin(), p.up.end(), 0);
+  StartUpRule rule;
+  for (int r = 0; r < p.ranks; ++r) rule.left.push_back(Capacity(p, r));
+  rule.next.assign(p.stages, 0);
+  return Dispatch(p, rule).order;
 }
 
 Order PatternScript(const OrderProblem& p, double slack, double tolerance) {
-  double period = 0;
-  for (int r = 0; r < p.ranks; ++r) {
-    double work = 0;
-    for (int s : p.held[r]) work += p.F[p.At(s, r)] + p.I[p.At(s, r)] + p.W[p.At(s, r)];
-    period = std::max(period, work);
-  }
+  const double period = Period(p);
   std::vector<int> on(p.stages);
   for (int s = 0; s < p.stages; ++s) on[s] = p.placement[s][0];
   // When each rank can start its first I, were I as long as the longer of F and I.
   std::vector<double> base(p.ranks, -1);
   double time = 0;
-  for (int s = 0; s < p.stages; ++s) time += p.F[p.At(s, on[s])] + (s + 1 < p.stages ? p.up[s] : 0);
+  for (int s = 0; s < p.stages; ++s) time += p.costs[s].F + (s + 1 < p.stages ? p.up[s] : 0);
   for (int s = p.stages; s-- > 0;) {
     if (base[on[s]] < 0) base[on[s]] = time;
-    size_t at = p.At(s, on[s]);
-    time += std::max(p.I[at], p.F[at]) + slack * p.W[at] + (s > 0 ? p.down[s - 1] : 0);
+    const OpCosts& c = p.costs[s];
+    time += std::max(c.I, c.F) + slack * c.W + (s > 0 ? p.down[s - 1] : 0);
   }
   // Slot n of rank r: an F that ends, and an I that starts, at base + n * period / stages held.
   std::vector<std::vector<char>> used(p.ranks);
@@ -160,17 +134,17 @@ Order PatternScript(const OrderProblem& p, double slack, double tolerance) {
   clear();
   for (int s = 0; s < p.stages; ++s) {
     int r = on[s];
-    size_t at = p.At(s, r);
-    double earliest = s ? time + p.F[at] - tolerance * p.W[at] : base[r] - 1000 * period;
+    const OpCosts& c = p.costs[s];
+    double earliest = s ? time + c.F - tolerance * c.W : base[r] - 1000 * period;
     forward[s] = take(r, earliest);
     time = base[r] + static_cast<double>(forward[s]) * width(r) + (s + 1 < p.stages ? p.up[s] : 0);
   }
   clear();
   for (int s = p.stages; s-- > 0;) {
     int r = on[s];
-    size_t at = p.At(s, r);
-    backward[s] = take(r, time - (s + 1 < p.stages ? tolerance * p.W[at] : 0));
-    time = base[r] + static_cast<double>(backward[s]) * width(r) + p.I[at] +
+    const OpCosts& c = p.costs[s];
+    backward[s] = take(r, time - (s + 1 < p.stages ? tolerance * c.W : 0));
+    time = base[r] + static_cast<double>(backward[s]) * width(r) + c.I +
            (s > 0 ? p.down[s - 1] : 0);
   }
   Order script = StartUp(p);

@@ -1,7 +1,7 @@
 // Where zb-auto starts from: lists of F and I for every rank, W left out.
 #pragma once
 #include "plan/plan.h"
-#include "plan/zb_order.h"
+#include "plan/order_problem.h"
 
 namespace pipewright {
 

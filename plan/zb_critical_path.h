@@ -1,14 +1,14 @@
-// Longest paths through the orders of all ranks: when each action starts, what must follow it, and
-// how far it may move.
+// The critical paths of an order: when each action starts, what must follow it, and how far it may
+// move. It times what the simulator times, many thousand orders a second.
 #pragma once
 #include <vector>
 
-#include "plan/zb_order.h"
+#include "plan/order_problem.h"
 
 namespace pipewright {
 
 // Actions have numbers; W of a stage are alike, and stand for whichever microbatch is due.
-class OrderPaths {
+class CriticalPaths {
  public:
   struct Job {
     OpKind kind = OpKind::kF;
@@ -16,17 +16,18 @@ class OrderPaths {
     double time = 0;
     int before = -1, behind = -1;  // on the path of the microbatch
     double lag_before = 0, lag_behind = 0;
-    double during = 0, after = 0;  // change of bytes
+    MemoryChange memory;
   };
 
-  OrderPaths(const OrderProblem& problem, const Order& order);
+  CriticalPaths(const OrderProblem& problem, const Order& order);
 
-  // Times of the present lists; false, and nothing is known, where they wait for one another.
-  bool Pass() { return Forward() && (Backward(), true); }
-  double span() const { return span_; }  // of the worst rank
-  double total() const { return total_; }
-  double makespan() const { return makespan_; }
-  int worst() const { return worst_; }
+  // Times of the present lists; not `ok` where they wait for one another.
+  OrderTimes Time();
+  // The same, and what must follow each action, for Estimate.
+  OrderTimes Pass();
+  int worst() const { return worst_; }  // the rank of the longest span
+  // Whether a rank's list keeps to the limit of memory.
+  bool Fits(int rank) const;
 
   const Job& job(int id) const { return jobs_[id]; }
   const std::vector<std::vector<int>>& lists() const { return lists_; }  // [rank]
@@ -35,7 +36,7 @@ class OrderPaths {
   void Move(int rank, int from, int to);
   Order ToOrder(const std::vector<std::vector<int>>& lists) const;
 
-  // Of the last Pass.
+  // Of the last Time or Pass.
   double head(int id) const { return head_[id]; }
   int place(int id) const { return place_[id]; }
   double HeadUpTo(int r, int position) const;
@@ -58,7 +59,6 @@ class OrderPaths {
   std::vector<size_t> at_;
   std::vector<char> done_;
   std::vector<double> heads_;
-  double span_ = 0, total_ = 0, makespan_ = 0;
   int worst_ = 0;
 
   int Id(OpKind kind, int stage, int microbatch) const {
@@ -66,8 +66,6 @@ class OrderPaths {
   }
   void Enter(int stage, int microbatch);
   void Refresh(int rank);
-  bool Forward();
-  void Backward();
   double TailFrom(int r, int position) const;  // of what stands at `position` and behind
   double Rest(const Job& job) const;
 };
