@@ -12,7 +12,7 @@
 #include "plan/costs.h"
 #include "plan/lower.h"
 #include "plan/schedule.h"
-#include "plan/simulate.h"
+#include "plan/measure.h"
 #include "plan/stage_graph.h"
 #include "plan/validate.h"
 

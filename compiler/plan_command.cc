@@ -20,7 +20,7 @@
 #include "plan/run_plan.h"
 #include "plan/schedule.h"
 #include "plan/schedule_table.h"
-#include "plan/simulate.h"
+#include "plan/measure.h"
 #include "plan/stage_graph.h"
 #include "plan/steps.h"
 #include "plan/text.h"

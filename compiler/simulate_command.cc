@@ -14,7 +14,7 @@
 #include "plan/loop_text.h"
 #include "plan/lower_bound.h"
 #include "plan/replay.h"
-#include "plan/simulate.h"
+#include "plan/measure.h"
 #include "plan/text.h"
 
 namespace pipewright {

@@ -6,7 +6,7 @@
 #include "plan/json.h"
 #include "plan/lower_bound.h"
 #include "plan/plan.h"
-#include "plan/simulate.h"
+#include "plan/measure.h"
 
 namespace pipewright {
 

@@ -8,7 +8,7 @@
 #include "plan/costs.h"
 #include "plan/error.h"
 #include "plan/loop_text.h"
-#include "plan/simulate.h"
+#include "plan/measure.h"
 #include "plan/stage_graph.h"
 #include "plan/text.h"
 #include "plan/validate.h"

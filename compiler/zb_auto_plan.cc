@@ -7,7 +7,7 @@
 
 #include "plan/error.h"
 #include "plan/json.h"
-#include "plan/simulate.h"
+#include "plan/measure.h"
 #include "plan/text.h"
 #include "plan/zb_auto.h"
 

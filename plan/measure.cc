@@ -1,77 +1,43 @@
-// Figures of a trace: what each rank did with its time and its memory.
+#include "plan/measure.h"
+
 #include <algorithm>
 
 #include "plan/actions.h"
-#include "plan/simulate.h"
+#include "plan/memory.h"
 
 namespace pipewright {
 
-namespace {
-
-// Memory of one rank, action by action.
-class Memory {
- public:
-  Memory(const Plan& plan, int rank, const Costs& costs, const std::vector<char>& recompute)
-      : rank_(rank), forward_only_(plan.forward_only), costs_(costs), recompute_(recompute) {
-    std::vector<char> held(plan.stages, 0), loaded(plan.stages, 0);
-    for (const Action& a : plan.ranks[rank]) {
-      if (a.stage < 0) continue;
-      if (a.kind == ActionKind::kLoad) loaded[a.stage] = 1;
-      if (IsCompute(a.kind) || a.kind == ActionKind::kStep || a.kind == ActionKind::kReduceGrad)
-        held[a.stage] = 1;  // a replica may be without a microbatch
-    }
-    for (int s = 0; s < plan.stages; ++s)  // a stage that is loaded is not there from the start
-      if (held[s] && !loaded[s]) bytes_ += CostsOf(costs, s, rank).weights;
-    peak_bytes = bytes_;
+// Of one rank, action by action.
+static void MeasureMemory(const Plan& plan, int rank, const Costs& costs,
+                          const std::vector<char>& recompute, RankFigures& figures) {
+  std::vector<char> held(plan.stages, 0), loaded(plan.stages, 0);
+  for (const Action& a : plan.ranks[rank]) {
+    if (a.stage < 0) continue;
+    if (a.kind == ActionKind::kLoad) loaded[a.stage] = 1;
+    if (IsCompute(a.kind) || a.kind == ActionKind::kStep || a.kind == ActionKind::kReduceGrad)
+      held[a.stage] = 1;  // a replica may be without a microbatch
   }
-
-  void Do(const Action& a, size_t position) {
-    double before = peak_bytes;
-    Do(a);
-    if (peak_bytes > before) peak_position = position;
+  auto weights = [&](int stage) { return CostsOf(costs, stage, rank).weights; };
+  auto memory = [&](int stage) {
+    const StageCosts& c = CostsOf(costs, stage, rank);
+    bool again = !recompute.empty() && recompute[stage] && c.recompute >= 0;
+    return StageMemory{again ? c.checkpoint : c.activation, c.activation, c.kept_for_W};
+  };
+  double always = 0;
+  for (int s = 0; s < plan.stages; ++s)  // a stage that is loaded is not there from the start
+    if (held[s] && !loaded[s]) always += weights(s);
+  MemoryMeter bytes(always, plan.forward_only), activations(0, plan.forward_only);
+  for (size_t p = 0; p < plan.ranks[rank].size(); ++p) {
+    const Action& a = plan.ranks[rank][p];
+    double before = bytes.peak();
+    bytes.Load(a, weights);
+    bytes.Do(a, memory);
+    if (bytes.peak() > before) figures.peak_position = p;
+    activations.Do(a, [](int) { return StageMemory{1, 1, 0}; });
   }
-
-  int64_t peak_activations = 0;
-  double peak_bytes = 0;
-  size_t peak_position = 0;
-
- private:
-  int rank_;
-  bool forward_only_;
-  const Costs& costs_;
-  const std::vector<char>& recompute_;
-  int64_t activations_ = 0;
-  double bytes_ = 0;
-
-  void Do(const Action& a) {
-    if (a.kind == ActionKind::kLoad) Add(CostsOf(costs_, a.stage, rank_).weights);
-    if (a.kind == ActionKind::kEvict) Add(-CostsOf(costs_, a.stage, rank_).weights);
-    if (HasForward(a)) {
-      peak_activations = std::max(peak_activations, ++activations_);
-      Add(Stored(a.stage));
-      if (forward_only_) Add(-Stored(a.stage)), --activations_;  // nobody comes back for it
-    }
-    if (HasBackward(a)) {
-      int stage = BackwardStage(a);
-      const StageCosts& costs = CostsOf(costs_, stage, rank_);
-      Add(costs.activation - Stored(stage));  // recomputed just before
-      Add(a.kind == ActionKind::kInputGrad ? costs.kept_for_W - costs.activation
-                                           : -costs.activation);
-      --activations_;
-    }
-    if (a.kind == ActionKind::kWeightGrad) Add(-CostsOf(costs_, a.stage, rank_).kept_for_W);
-  }
-
-  void Add(double bytes) { peak_bytes = std::max(peak_bytes, bytes_ += bytes); }
-
-  double Stored(int stage) const {
-    const StageCosts& costs = CostsOf(costs_, stage, rank_);
-    bool again = !recompute_.empty() && recompute_[stage] && costs.recompute >= 0;
-    return again ? costs.checkpoint : costs.activation;
-  }
-};
-
-}  // namespace
+  figures.peak_bytes = bytes.peak();
+  figures.peak_activations = static_cast<int64_t>(activations.peak());
+}
 
 Figures Measure(const Plan& plan, const Costs& costs, const Trace& trace,
                 const SimulateOptions& options) {
@@ -91,11 +57,7 @@ Figures Measure(const Plan& plan, const Costs& costs, const Trace& trace,
     if (first_forward >= 0) rank.span = rank.last - first_forward;
     figures.makespan = std::max(figures.makespan, rank.last);
     figures.span = std::max(figures.span, rank.span);
-    Memory memory(plan, static_cast<int>(r), costs, recompute);
-    for (size_t p = 0; p < plan.ranks[r].size(); ++p) memory.Do(plan.ranks[r][p], p);
-    rank.peak_activations = memory.peak_activations;
-    rank.peak_bytes = memory.peak_bytes;
-    rank.peak_position = memory.peak_position;
+    MeasureMemory(plan, static_cast<int>(r), costs, recompute, rank);
   }
   for (RankFigures& rank : figures.ranks) rank.idle = figures.makespan - rank.busy;
   return figures;

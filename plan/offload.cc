@@ -7,6 +7,7 @@
 #include "plan/actions.h"
 #include "plan/costs.h"
 #include "plan/error.h"
+#include "plan/memory.h"
 
 namespace pipewright {
 
@@ -188,12 +189,10 @@ void InsertLoads(Plan& plan, const Offload& offload) {
 std::vector<double> LoadedPeaks(const Plan& plan, const Offload& offload) {
   std::vector<double> peaks;
   for (const auto& actions : plan.ranks) {
-    double now = 0, most = 0;
-    for (const Action& a : actions) {
-      if (a.kind == ActionKind::kLoad) most = std::max(most, now += BytesOf(offload, a.stage));
-      if (a.kind == ActionKind::kEvict) now -= BytesOf(offload, a.stage);
-    }
-    peaks.push_back(most);
+    MemoryMeter weights(0, false);
+    for (const Action& a : actions)
+      weights.Load(a, [&](int stage) { return BytesOf(offload, stage); });
+    peaks.push_back(weights.peak());
   }
   return peaks;
 }

@@ -6,6 +6,7 @@
 #include "plan/compute_index.h"
 #include "plan/compute_times.h"
 #include "plan/error.h"
+#include "plan/memory.h"
 #include "plan/rendezvous.h"
 #include "plan/stage_graph.h"
 #include "plan/step_rules.h"
@@ -51,27 +52,25 @@ static RankPeaks PeaksOf(const Plan& plan, const StageGraph& graph, const EdgeIn
       now.buffer_bytes -= bytes(e, backward);
     }
   };
+  const bool forward_only = computes.backward.empty();
+  MemoryMeter activations(0, forward_only), kept(0, forward_only), loaded(0, forward_only);
   for (const Action& a : actions) {
-    now.loaded += (a.kind == ActionKind::kLoad) - (a.kind == ActionKind::kEvict);
-    peaks.loaded = std::max(peaks.loaded, now.loaded);
+    activations.Do(a, [](int) { return StageMemory{1, 1, 0}; });
+    kept.Do(a, [](int) { return StageMemory{0, 0, 1}; });
+    loaded.Load(a, [](int) { return 1.0; });
     if (IsRecv(a.kind)) {
       ++now.buffers;
       now.buffer_bytes += bytes(EdgeOf(graph, edges, a), a.kind == ActionKind::kRecvBackward);
     }
-    if (HasForward(a)) ++now.activations;
-    peaks.activations = std::max(peaks.activations, now.activations);
     peaks.buffers = std::max(peaks.buffers, now.buffers);
     peaks.buffer_bytes = std::max(peaks.buffer_bytes, now.buffer_bytes);
     if (HasForward(a) && transfers) use(edges.in[a.stage], a.microbatch, false);
-    if (HasForward(a) && computes.backward.empty()) --now.activations;
-    if (HasBackward(a)) {
-      --now.activations;
-      if (transfers) use(edges.out[BackwardStage(a)], BackwardMicrobatch(a), true);
-    }
-    if (a.kind == ActionKind::kInputGrad) ++now.kept_for_weights;
-    peaks.kept_for_weights = std::max(peaks.kept_for_weights, now.kept_for_weights);
-    if (a.kind == ActionKind::kWeightGrad) --now.kept_for_weights;
+    if (HasBackward(a) && transfers)
+      use(edges.out[BackwardStage(a)], BackwardMicrobatch(a), true);
   }
+  peaks.activations = static_cast<int>(activations.peak());
+  peaks.kept_for_weights = static_cast<int>(kept.peak());
+  peaks.loaded = static_cast<int>(loaded.peak());
   return peaks;
 }
 

@@ -8,7 +8,7 @@
 #include "plan/lower.h"
 #include "plan/partition/staged_units.h"
 #include "plan/schedule.h"
-#include "plan/simulate.h"
+#include "plan/measure.h"
 
 namespace pipewright {
 

@@ -8,7 +8,7 @@
 #include "plan/error.h"
 #include "plan/lower.h"
 #include "plan/plan_text.h"
-#include "plan/simulate.h"
+#include "plan/measure.h"
 #include "plan/stage_graph.h"
 #include "plan/validate.h"
 #include "tests/plan/random_plan.h"

@@ -6,7 +6,7 @@
 #include "plan/dispatch.h"
 #include "plan/list_schedule.h"
 #include "plan/lower_bound.h"
-#include "plan/simulate.h"
+#include "plan/measure.h"
 #include "plan/zb_critical_path.h"
 #include "plan/zb_dispatch.h"
 #include "plan/zb_patterns.h"

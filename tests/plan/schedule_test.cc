@@ -10,7 +10,7 @@
 #include "plan/json.h"
 #include "plan/lower.h"
 #include "plan/plan_text.h"
-#include "plan/simulate.h"
+#include "plan/measure.h"
 #include "plan/stage_graph.h"
 #include "plan/text.h"
 #include "plan/validate.h"

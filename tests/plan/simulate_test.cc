@@ -1,4 +1,4 @@
-#include "plan/simulate.h"
+#include "plan/measure.h"
 
 #include <gtest/gtest.h>
 

@@ -7,7 +7,7 @@
 #include "plan/error.h"
 #include "plan/json.h"
 #include "plan/plan_text.h"
-#include "plan/simulate.h"
+#include "plan/measure.h"
 #include "plan/stage_graph.h"
 #include "plan/validate.h"
 #include "plan/zb_maps.h"
