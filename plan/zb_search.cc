@@ -188,18 +188,25 @@ class OrderSearch {
   }
 
   // Due times, searched for until a quarter of the effort is left: several searches, of which the
-  // better half goes on, and so to the last.
+  // better half goes on, and so to the last. They pay where warm-up and cool-down, which no script
+  // fits, are much of the span; improvements come at ever longer intervals. So where no order of
+  // theirs leads, and the later half of the time brought them nothing better, they end.
   void Due() {
     long cost = kDue * std::max<long>(1, actions_),
          whole = std::min(effort_ / 4 * 3, 40'000 * cost);
     std::vector<DueSearch> searches;
     searches.emplace_back(p_, static_cast<size_t>(std::clamp<long>(whole / cost / 4, 1, 96)), 1);
     auto enough = [&] { return best_.times.ok && best_.times.span <= bound_; };
+    bool leads = false;
+    OrderTimes own;                 // the best of theirs
+    long all_spent = 0, own_at = 0;  // when it was found
     auto go = [&](DueSearch& search) {
       const TimedOrder& found = search.Next();
       long spent = kDue * std::max<long>(1, search.played());
-      effort_ -= spent, whole -= spent;
+      effort_ -= spent, whole -= spent, all_spent += spent;
+      if (found.times.ok && found.times.Better(own)) own = found.times, own_at = all_spent;
       if (!found.times.ok || (best_.times.ok && !found.times.Better(best_.times))) return spent;
+      leads = true;
       best_ = {found.times, found.order};
       Keep(best_);
       return spent;
@@ -215,6 +222,7 @@ class OrderSearch {
       long share = whole / rounds / static_cast<long>(searches.size());
       for (DueSearch& search : searches)
         for (long left = share; left > 0 && !enough();) left -= go(search);
+      if (!leads && own_at < all_spent / 2) return;
       std::stable_sort(searches.begin(), searches.end(),
                        [](const auto& a, const auto& b) { return a.best().Better(b.best()); });
       searches.resize((searches.size() + 1) / 2, searches[0]);
