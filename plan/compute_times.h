@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "plan/compute_index.h"
 #include "plan/plan.h"
 
 namespace pipewright {
@@ -11,7 +10,6 @@ namespace pipewright {
 // [rank][position] -> end, with F, I and W costing 1, B 2 and a pair 3. Strictly ascending along a
 // rank and along every dependency, so (end, rank) orders all computes. The plan holds computes
 // only. Throws Error naming who waits for whom when the order can never finish.
-std::vector<std::vector<int64_t>> UnitEnds(const Plan& schedule, const StageGraph& graph,
-                                           const ComputeIndex& index);
+std::vector<std::vector<int64_t>> UnitEnds(const Plan& schedule, const StageGraph& graph);
 
 }  // namespace pipewright

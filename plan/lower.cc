@@ -43,7 +43,7 @@ class Lowering {
         graph_(graph),
         edges_(IndexEdges(graph)),
         index_(IndexCompute(schedule, graph)),
-        ends_(UnitEnds(schedule, graph, index_)),
+        ends_(UnitEnds(schedule, graph)),
         channel_(graph.ranks) {}
 
   std::vector<Action> LowerRank(int rank) {

@@ -6,7 +6,6 @@
 #include <map>
 
 #include "plan/actions.h"
-#include "plan/compute_index.h"
 #include "plan/compute_times.h"
 #include "plan/error.h"
 #include "plan/schedule_kinds.h"
@@ -182,8 +181,7 @@ int64_t UnitEnd(const Plan& plan, const ScheduleRequest& q) {
   StageGraph graph = ChainGraph(q.placement);
   try {
     int64_t end = 0;
-    for (const auto& ends : UnitEnds(whole, graph, IndexCompute(whole, graph)))
-      end = std::max(end, ends.back());
+    for (const auto& ends : UnitEnds(whole, graph)) end = std::max(end, ends.back());
     return end;
   } catch (const Error&) {
     return std::numeric_limits<int64_t>::max();

@@ -125,8 +125,8 @@ class Run {
   bool transfers_ = false;
   int step_ = 0;
   Trace trace_;
-  // Edges of both directions: into_[backward][stage] = (peer stage, edge).
-  std::vector<std::vector<std::pair<int, int>>> into_[2];
+  // Edges of both directions: [backward][stage] = (peer stage, edge).
+  std::vector<std::vector<std::pair<int, int>>> into_[2], out_[2];
   // Per (edge, microbatch): who receives (-1: there is no such message), arrival, post.
   std::vector<int> target_;
   std::vector<Signal> messages_, posted_;
@@ -153,6 +153,7 @@ class Run {
       if (peer == from) return edge;
     if (!add) return -1;
     list.emplace_back(from, static_cast<int>(edges_));
+    out_[backward][from].emplace_back(to, static_cast<int>(edges_));
     return static_cast<int>(edges_++);
   }
 
@@ -163,7 +164,14 @@ class Run {
   }
 
   void FindEdges() {
-    into_[0].resize(stages_), into_[1].resize(stages_);
+    for (auto* edges : {&into_[0], &into_[1], &out_[0], &out_[1]}) edges->resize(stages_);
+    if (options_.graph && !transfers_) {
+      for (const StageEdge& e : options_.graph->edges) {
+        EdgeOf(e.from, e.to, false, true);
+        if (e.gradient) EdgeOf(e.to, e.from, true, true);
+      }
+      return;
+    }
     for (int s = 0; !transfers_ && s + 1 < plan_.stages; ++s) {
       EdgeOf(s, s + 1, false, true);
       EdgeOf(s + 1, s, true, true);
@@ -180,11 +188,11 @@ class Run {
         int rank = static_cast<int>(r);
         if (IsRecv(a.kind)) target_[At(EdgeOf(a), a.microbatch)] = rank;
         if (transfers_ || !IsCompute(a.kind)) continue;
-        if (HasForward(a) && a.stage > 0)
-          target_[At(EdgeOf(a.stage - 1, a.stage, false), a.microbatch)] = rank;
-        int stage = BackwardStage(a);
-        if (HasBackward(a) && stage + 1 < plan_.stages)
-          target_[At(EdgeOf(stage + 1, stage, true), BackwardMicrobatch(a))] = rank;
+        if (HasForward(a))
+          for (auto [peer, edge] : into_[0][a.stage]) target_[At(edge, a.microbatch)] = rank;
+        if (HasBackward(a))
+          for (auto [peer, edge] : into_[1][BackwardStage(a)])
+            target_[At(edge, BackwardMicrobatch(a))] = rank;
       }
   }
 
@@ -254,10 +262,10 @@ class Run {
 
   // Without transfers in the plan, a result leaves as soon as it is there.
   void HandOn(int stage, int microbatch, bool backward, int rank) {
-    int to = stage + (backward ? -1 : 1);
-    if (transfers_ || to < 0 || to >= plan_.stages) return;
-    int edge = EdgeOf(stage, to, backward);
-    if (target_[At(edge, microbatch)] >= 0) Transfer(stage, to, edge, microbatch, backward, rank);
+    if (transfers_) return;
+    for (auto [to, edge] : out_[backward][stage])
+      if (target_[At(edge, microbatch)] >= 0)
+        Transfer(stage, to, edge, microbatch, backward, rank);
   }
 
   bool Compute(const Action& a, int rank) {
@@ -358,16 +366,51 @@ class Run {
     }
   }
 
-  [[noreturn]] void Stuck() const {
+  // Where somebody does what `a` waits for: the SEND, or without transfers the compute; for a SEND
+  // itself, the RECV. Empty where it waits for nothing.
+  std::string Awaited(const Action& a) {
+    auto find = [&](auto wanted) {
+      for (size_t r = 0; r < plan_.ranks.size(); ++r)
+        for (size_t p = 0; p < plan_.ranks[r].size(); ++p)
+          if (wanted(plan_.ranks[r][p])) return Place(static_cast<int>(r), p, plan_.ranks[r][p]);
+      return std::string("what nobody sends");
+    };
+    if (IsTransfer(a.kind))
+      return find([&](const Action& b) {
+        return IsRecv(b.kind) && EdgeOf(b) == EdgeOf(a) && b.microbatch == a.microbatch;
+      });
+    for (bool backward : {false, true}) {
+      if (!(backward ? HasBackward(a) : HasForward(a))) continue;
+      int stage = backward ? BackwardStage(a) : a.stage;
+      int microbatch = backward ? BackwardMicrobatch(a) : a.microbatch;
+      for (auto [from, edge] : into_[backward][stage]) {
+        if (messages_[At(edge, microbatch)].rank != kExpected) continue;
+        return find([&, from = from, edge = edge](const Action& b) {
+          if (transfers_)
+            return IsSend(b.kind) && EdgeOf(b) == edge && b.microbatch == microbatch;
+          if (backward)
+            return HasBackward(b) && BackwardStage(b) == from &&
+                   BackwardMicrobatch(b) == microbatch;
+          return HasForward(b) && b.stage == from && b.microbatch == microbatch;
+        });
+      }
+    }
+    return "";
+  }
+
+  [[noreturn]] void Stuck() {
+    constexpr int kShown = 4;
     std::string what;
     int first = -1, count = 0;
     for (size_t r = 0; r < plan_.ranks.size(); ++r) {
       size_t i = position_[r];
       if (i >= plan_.ranks[r].size()) continue;
       if (first < 0) first = static_cast<int>(r);
-      if (count++ < 8) what += "\n  waiting: " + Place(static_cast<int>(r), i, plan_.ranks[r][i]);
+      if (count++ < kShown)
+        what += (what.empty() ? "" : "; ") + Place(static_cast<int>(r), i, plan_.ranks[r][i]) +
+                " waits for " + Awaited(plan_.ranks[r][i]);
     }
-    Fail(first, "deadlock: " + std::to_string(count) + " ranks cannot go on" + what);
+    Fail(first, "rule \"deadlock\": the order can never finish: " + what);
   }
 };
 

@@ -3,7 +3,7 @@
 // Each rank runs its list in order, one compute action at a time. A compute action starts when the
 // rank is free and its inputs are there. SEND and RECV take no time and delay nobody: a message
 // leaves when its rank reaches the SEND and arrives after latency + bytes / bandwidth. In a plan
-// without transfers the stages are a chain and a message leaves when its producer ends.
+// without transfers a message leaves when its producer ends.
 #pragma once
 #include <functional>
 #include <vector>
@@ -23,6 +23,7 @@ struct SimulateOptions {
   // What a compute action or a STEP takes; empty: what the costs say (plan/replay.h).
   std::function<double(int rank, int step, const Action& action)> duration;
   std::vector<char> recompute;  // stages that recompute their forward; empty: as the plan says
+  const StageGraph* graph = nullptr;  // edges of a plan without transfers; null: a chain
 };
 
 // Throws Error naming rank, position and action when the plan cannot run to its end: a deadlock, an

@@ -99,7 +99,7 @@ PlanReport ValidateSchedule(const Plan& schedule, const StageGraph& stage_graph)
   Plan plan = ComputeOnly(schedule);
   CheckRange(plan, graph);
   ComputeIndex computes = IndexCompute(plan, graph);
-  UnitEnds(plan, graph, computes);
+  UnitEnds(plan, graph);
   CheckScheduleSteps(plan, graph);
   EdgeIndex edges = IndexEdges(graph);
   PlanReport report;

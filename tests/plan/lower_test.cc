@@ -150,7 +150,7 @@ TEST(Lower, TheLeastSlots) {
     Plan schedule = MakeSchedule(name, graph.ranks, graph.stages, microbatches, graph.ranks_of);
     Plan plan = Lower(schedule, graph);
     std::vector<std::vector<int>> ends = BlockingEnds(plan, graph), unit;
-    for (const auto& list : UnitEnds(schedule, graph, IndexCompute(schedule, graph)))
+    for (const auto& list : UnitEnds(schedule, graph))
       unit.emplace_back(list.begin(), list.end());
     ASSERT_EQ(ends, unit) << name << "\n" << WritePlan(plan);
     for (size_t r = 0; r < plan.ranks.size(); ++r) {

@@ -251,6 +251,10 @@ TEST(Simulate, Refusals) {
   EXPECT_NE(run("0F0,0W0,0I0\n").find("rank 0, action 1, 0W0: comes before the I"),
             std::string::npos);
   EXPECT_NE(run("0F0,0B0\n1F1,1F0,1B0\n").find("deadlock"), std::string::npos);
+  EXPECT_EQ(run("0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0\n"),
+            "rank 0, action 1, 0B0: rule \"deadlock\": the order can never finish: "
+            "rank 0, action 1, 0B0 waits for rank 1, action 3, 1B0; "
+            "rank 1, action 0, 1F1 waits for rank 0, action 2, 0F1");
   costs.stages.resize(3);
   EXPECT_NE(run("0F0,0B0\n1F0,1B0\n").find("stages: 3 entries, but the plan has 2 stages"),
             std::string::npos);
