@@ -220,9 +220,10 @@ class OrderSearch {
     }
     for (; rounds > 0; --rounds) {
       long share = whole / rounds / static_cast<long>(searches.size());
-      for (DueSearch& search : searches)
+      for (DueSearch& search : searches) {
         for (long left = share; left > 0 && !enough();) left -= go(search);
-      if (!leads && own_at < all_spent / 2) return;
+        if (!leads && own_at < all_spent / 2) return;
+      }
       std::stable_sort(searches.begin(), searches.end(),
                        [](const auto& a, const auto& b) { return a.best().Better(b.best()); });
       searches.resize((searches.size() + 1) / 2, searches[0]);
