@@ -11,8 +11,8 @@
 
 #include "plan/costs.h"
 #include "plan/lower.h"
-#include "plan/schedule.h"
 #include "plan/measure.h"
+#include "plan/schedule.h"
 #include "plan/stage_graph.h"
 #include "plan/validate.h"
 

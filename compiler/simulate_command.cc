@@ -13,8 +13,8 @@
 #include "plan/error.h"
 #include "plan/loop_text.h"
 #include "plan/lower_bound.h"
-#include "plan/replay.h"
 #include "plan/measure.h"
+#include "plan/replay.h"
 #include "plan/text.h"
 
 namespace pipewright {

@@ -5,8 +5,8 @@
 #include "plan/compare.h"
 #include "plan/json.h"
 #include "plan/lower_bound.h"
-#include "plan/plan.h"
 #include "plan/measure.h"
+#include "plan/plan.h"
 
 namespace pipewright {
 

@@ -4,26 +4,28 @@
 
 #include "plan/actions.h"
 #include "plan/error.h"
+#include "plan/text.h"
 
 namespace pipewright {
 
 namespace {
 
-// The first action that speaks of the microbatch in the stage, or else the rank that should run it.
-std::string Mentioned(const Plan& plan, const StageGraph& graph, int stage, int microbatch) {
+// Every action that is `wanted`.
+template <typename Wanted>
+std::vector<std::string> Places(const Plan& plan, Wanted wanted) {
+  std::vector<std::string> places;
   for (size_t r = 0; r < plan.ranks.size(); ++r)
-    for (size_t p = 0; p < plan.ranks[r].size(); ++p) {
-      const Action& a = plan.ranks[r][p];
-      bool forward = a.stage == stage && a.microbatch == microbatch &&
-                     (IsCompute(a.kind) || IsTransfer(a.kind));
-      if (forward ||
-          (HasBackward(a) && BackwardStage(a) == stage && BackwardMicrobatch(a) == microbatch))
-        return Place(static_cast<int>(r), p, a);
-    }
-  if (graph.ranks_of[stage].empty()) return "stage " + std::to_string(stage);
-  int rank = RankOf(graph, stage, microbatch);
-  return "rank " + std::to_string(rank) + ", end of its " +
-         std::to_string(plan.ranks[rank].size()) + " actions";
+    for (size_t p = 0; p < plan.ranks[r].size(); ++p)
+      if (wanted(plan.ranks[r][p]))
+        places.push_back(Place(static_cast<int>(r), p, plan.ranks[r][p]));
+  return places;
+}
+
+bool SpeaksOf(const Action& a, int stage, int microbatch) {
+  bool forward = a.stage == stage && a.microbatch == microbatch &&
+                 (IsCompute(a.kind) || IsTransfer(a.kind));
+  return forward || (HasBackward(a) && BackwardStage(a) == stage &&
+                     BackwardMicrobatch(a) == microbatch);
 }
 
 // The first stage and microbatch with fewer actions than there should be, found without a table.
@@ -37,9 +39,21 @@ Error TooFew(const Plan& plan, const StageGraph& graph) {
     if (s != stage || m != microbatch) break;
     if (++microbatch == plan.steps * plan.microbatches) ++stage, microbatch = 0;
   }
-  return Error(Mentioned(plan, graph, stage, microbatch),
-               "rule \"once\": no rank runs its forward, " + std::to_string(stage) + "F" +
-                   std::to_string(microbatch));
+  const int total = plan.steps * plan.microbatches;
+  const std::string missing = std::to_string(stage) + "F" + std::to_string(microbatch);
+  auto own = Places(plan, [&](const Action& a) { return SpeaksOf(a, stage, microbatch); });
+  if (!own.empty()) return Error(own[0], "rule \"once\": no rank runs its forward, " + missing);
+  // Where one action alone speaks of the last microbatch, it is the one that is wrong.
+  auto last = Places(plan, [&](const Action& a) {
+    return a.microbatch == total - 1 || a.overlap_microbatch == total - 1;
+  });
+  if (last.size() == 1)
+    return Error(last[0], "rule \"once\": by this action alone the plan has " +
+                              Counted(total, "microbatch") + ", and no rank runs " + missing);
+  int rank = graph.ranks_of[stage].empty() ? 0 : RankOf(graph, stage, microbatch);
+  return Error("rank " + std::to_string(rank) + ", end of its " +
+                   std::to_string(plan.ranks[rank].size()) + " actions",
+               "rule \"once\": no rank runs its forward, " + missing);
 }
 
 struct Indexer {

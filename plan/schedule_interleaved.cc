@@ -161,17 +161,25 @@ Plan Interleaved(const ScheduleRequest& q) {
   return BestRounds(q, InterleavedOrder, false);
 }
 
-Plan BreadthFirst(const ScheduleRequest& q) {
+// Each stage's forwards, then each stage's backwards from the last stage on.
+static Plan StageByStage(const ScheduleRequest& q, bool descending) {
   Plan plan;
   plan.ranks.resize(q.ranks);
-  auto add = [&](ActionKind kind, int s) {
-    for (int i = 0; i < q.microbatches; ++i)
-      plan.ranks[q.placement[s][i % q.placement[s].size()]].push_back(Compute(kind, s, i));
+  auto add = [&](ActionKind kind, int s, int i) {
+    plan.ranks[q.placement[s][i % q.placement[s].size()]].push_back(Compute(kind, s, i));
   };
-  for (int s = 0; s < q.stages; ++s) add(ActionKind::kForward, s);
-  for (int s = q.stages; s-- > 0;) add(ActionKind::kBackward, s);
+  for (int s = 0; s < q.stages; ++s)
+    for (int i = 0; i < q.microbatches; ++i) add(ActionKind::kForward, s, i);
+  for (int s = q.stages; s-- > 0;)
+    for (int i = 0; i < q.microbatches; ++i)
+      add(ActionKind::kBackward, s, descending ? q.microbatches - 1 - i : i);
   return plan;
 }
+
+Plan BreadthFirst(const ScheduleRequest& q) { return StageByStage(q, false); }
+
+// As PyTorch's ScheduleLoopedBFS has it: the last forward's backward comes first.
+Plan LoopedBreadthFirst(const ScheduleRequest& q) { return StageByStage(q, true); }
 
 // PyTorch's rounds are the even ones: they end, for M >= P.
 Plan InterleavedZeroBubble(const ScheduleRequest& q) {

@@ -27,6 +27,7 @@ Plan Gpipe(const ScheduleRequest& request);
 Plan OneForwardOneBackward(const ScheduleRequest& request);
 Plan Interleaved(const ScheduleRequest& request);
 Plan BreadthFirst(const ScheduleRequest& request);
+Plan LoopedBreadthFirst(const ScheduleRequest& request);
 Plan ZeroBubbleH1(const ScheduleRequest& request);
 Plan ZeroBubbleH2(const ScheduleRequest& request);
 Plan InterleavedZeroBubble(const ScheduleRequest& request);

@@ -28,6 +28,7 @@ const std::vector<ScheduleKind>& Schedules() {
       {.name = "chimera", .make = Chimera, .shape = Shape::kTwoWays, .placement = "both"},
       {.name = "hanayo", .make = Hanayo, .shape = Shape::kWaves, .placement = "v",
        .stages_per_rank = 2},
+      {.name = "looped-bfs", .make = LoopedBreadthFirst, .stages_per_rank = 2},
       {.name = "zb-auto", .splits_backward = true, .searched = true},
       {.name = "pipedream", .asynchronous = true, .weight_versions = 0},
       {.name = "pipedream-2bw", .asynchronous = true, .weight_versions = 2},

@@ -28,7 +28,7 @@ struct DueTimes {
   double first = 1;     // which share of the start-up's forwards a rank runs before all else
 };
 
-// `start_up`: the forwards with which each rank begins (StartUp in plan/zb_patterns.h). Room is kept
+// `start_up`: each rank begins with these forwards (StartUp in plan/zb_patterns.h). Room is kept
 // for one microbatch in every stage that holds none, so that the oldest one can always go on; `ok`
 // is false where even that does not fit, and as soon as a rank's span must exceed `limit`. No
 // replicas.

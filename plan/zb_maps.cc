@@ -7,8 +7,8 @@
 #include "plan/list_schedule.h"
 #include "plan/lower_bound.h"
 #include "plan/zb_due_search.h"
-#include "plan/zb_recompute.h"
 #include "plan/zb_patterns.h"
+#include "plan/zb_recompute.h"
 
 namespace pipewright {
 

@@ -3,8 +3,8 @@
 #include <vector>
 
 #include "plan/costs.h"
-#include "plan/schedule.h"
 #include "plan/order_problem.h"
+#include "plan/schedule.h"
 
 namespace pipewright {
 

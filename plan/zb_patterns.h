@@ -1,7 +1,7 @@
 // Where zb-auto starts from: lists of F and I for every rank, W left out.
 #pragma once
-#include "plan/plan.h"
 #include "plan/order_problem.h"
+#include "plan/plan.h"
 
 namespace pipewright {
 

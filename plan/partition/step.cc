@@ -6,9 +6,9 @@
 
 #include "plan/error.h"
 #include "plan/lower.h"
+#include "plan/measure.h"
 #include "plan/partition/staged_units.h"
 #include "plan/schedule.h"
-#include "plan/measure.h"
 
 namespace pipewright {
 

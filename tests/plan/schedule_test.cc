@@ -9,8 +9,8 @@
 #include "plan/error.h"
 #include "plan/json.h"
 #include "plan/lower.h"
-#include "plan/plan_text.h"
 #include "plan/measure.h"
+#include "plan/plan_text.h"
 #include "plan/stage_graph.h"
 #include "plan/text.h"
 #include "plan/validate.h"
@@ -331,6 +331,33 @@ TEST(Schedule, EveryNameIsValidForSmallNumbers) {
             ASSERT_NO_THROW(Validate(Lower(schedule, graph), graph));
           }
     EXPECT_GT(accepted, 0) << name;
+  }
+}
+
+// torch.distributed.pipelining's ScheduleLoopedBFS on 2 ranks, 4 stages, 3 microbatches.
+TEST(Schedule, LoopedBfsIsPyTorchs) {
+  EXPECT_EQ(WritePlan(MakeSchedule("looped-bfs", 2, 4, 3, {})),
+            "0F0,0F1,0F2,2F0,2F1,2F2,2B2,2B1,2B0,0B2,0B1,0B0\n"
+            "1F0,1F1,1F2,3F0,3F1,3F2,3B2,3B1,3B0,1B2,1B1,1B0\n");
+  EXPECT_EQ(WritePlan(MakeSchedule("bfs", 2, 4, 3, {})),
+            "0F0,0F1,0F2,2F0,2F1,2F2,2B0,2B1,2B2,0B0,0B1,0B2\n"
+            "1F0,1F1,1F2,3F0,3F1,3F2,3B0,3B1,3B2,1B0,1B1,1B2\n");
+}
+
+// One entry edited by hand is the one that is named.
+TEST(Schedule, AnEditedEntryIsNamed) {
+  Plan plan = Lower(MakeSchedule("1f1b", 2, 2, 4, {}), ChainGraph({{0}, {1}}));
+  std::string text = WritePlan(plan);
+  size_t at = text.find(",1F3,");
+  ASSERT_NE(at, std::string::npos);
+  text.replace(at, 5, ",1F9,");
+  try {
+    Validate(ReadPlan(text, "plan.csv"));
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_EQ(std::string(e.what()),
+              "rank 1, action 13, 1F9: rule \"once\": by this action alone the plan has 10 "
+              "microbatches, and no rank runs 0F4");
   }
 }
 
