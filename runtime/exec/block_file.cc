@@ -19,13 +19,14 @@ namespace pipewright {
 
 namespace {
 
-// Of this much the cache is asked at a time.
+// Bytes per query of the page cache.
 constexpr uint64_t kPiece = 8 << 20;
 
 std::string Reason() { return std::string("cannot be read: ") + std::strerror(errno); }
 
-// How many pages of [begin, end) are in the page cache, by cachestat(2), which is newer than the C
-// library's headers and fifty times as fast as mincore(2); -1 where the system does not tell.
+// Returns how many pages of [begin, end) are in the page cache, or -1 if the system cannot tell.
+// Uses cachestat(2), which is newer than the C library's headers and fifty times as fast as
+// mincore(2).
 int64_t CachedPages(int fd, uint64_t begin, uint64_t end) {
 #if defined(__linux__) && (defined(__x86_64__) || defined(__aarch64__))
   constexpr long kCachestat = 451;
@@ -40,7 +41,7 @@ int64_t CachedPages(int fd, uint64_t begin, uint64_t end) {
   return -1;
 }
 
-// Whether the pages that are cached belong to other files, which lie below.
+// Returns true for a file on overlayfs, whose cached pages belong to the file of a lower layer.
 bool OfOverlay(int fd) {
 #ifdef __linux__
   constexpr long kOverlay = 0x794c7630;  // OVERLAYFS_SUPER_MAGIC
@@ -65,7 +66,7 @@ BlockFile::BlockFile(const std::string& path) : path_(path) {
   overlay_ = OfOverlay(fd_);
 #ifdef O_DIRECT
   direct_ = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT);
-  // Of a file that was replaced in between, the first one counts.
+  // If the file was replaced between the two opens, the first one counts.
   struct stat other = {};
   if (direct_ >= 0 && (fstat(direct_, &other) != 0 || other.st_ino != status.st_ino ||
                        other.st_dev != status.st_dev)) {
@@ -80,7 +81,7 @@ BlockFile::~BlockFile() {
   if (direct_ >= 0) close(direct_);
 }
 
-// Without touching the pages.
+// Does not touch the pages.
 double BlockFile::Cached(uint64_t begin, uint64_t end, double unknown) const {
   const uint64_t page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   begin -= begin % page;
@@ -89,7 +90,7 @@ double BlockFile::Cached(uint64_t begin, uint64_t end, double unknown) const {
   const uint64_t count = (end - begin + page - 1) / page;
   if (const int64_t cached = overlay_ ? -1 : CachedPages(fd_, begin, end); cached >= 0)
     return std::min(1.0, static_cast<double>(cached) / static_cast<double>(count));
-  // Of somebody else's file that may not be written, the system says that all is there.
+  // For a file of another user that we may not write, the system reports all pages as cached.
   struct stat status = {};
   if (fstat(fd_, &status) != 0 || (status.st_uid != geteuid() && access(path_.c_str(), W_OK) != 0))
     return unknown;
@@ -104,8 +105,8 @@ double BlockFile::Cached(uint64_t begin, uint64_t end, double unknown) const {
 }
 
 char* BlockFile::MapCached(uint64_t begin, uint64_t end) const {
-  // Some systems take away pages of the cache that nothing has mapped for a while. To read the few
-  // that are missing back into it keeps the rest of use, next time too.
+  // Some systems evict cached pages that nothing has mapped for a while. Reading the few missing
+  // pages back keeps the rest usable, now and next time.
   constexpr double kMostOfIt = 0.75;
   struct stat status = {};
   if (end <= begin || end > size_ || fstat(fd_, &status) != 0 ||
@@ -115,22 +116,23 @@ char* BlockFile::MapCached(uint64_t begin, uint64_t end) const {
   if (cached < kMostOfIt) return nullptr;
   const off_t at = static_cast<off_t>(begin);
   if (cached < 1) posix_fadvise(fd_, at, static_cast<off_t>(end - begin), POSIX_FADV_WILLNEED);
-  // Writable: pages are copied when they are written to, which changes neither the file nor them.
+  // The mapping is writable: a write copies the page, which changes neither the file nor the cache.
   void* mapped =
       mmap(nullptr, end - begin, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, fd_, at);
   if (mapped == MAP_FAILED) return nullptr;
   char* map = static_cast<char*>(mapped);
   RememberPages(map, end - begin, path_.c_str());
   if (cached >= 1) {
-    // A fault maps what is cached of the 64 KiB around it. To ask for all of it
-    // (MADV_POPULATE_READ) looks at each page by itself, which takes twice the time.
+    // A page fault maps the cached part of the surrounding 64 KiB. MADV_POPULATE_READ over
+    // everything looks at each page separately and takes twice as long.
     constexpr uint64_t kAround = 64 << 10;
     for (uint64_t i = 0; i < end - begin; i += kAround)
       static_cast<void>(*static_cast<volatile char*>(map + i));
     return map;
   }
 #ifdef MADV_POPULATE_READ
-  // Of what is still on the disk, this tells of a failure; whoever reads it says what is wrong.
+  // Reads pages that are still on the disk. On failure the caller reads the file and reports the
+  // error.
   if (madvise(map, end - begin, MADV_POPULATE_READ) == 0) return map;
 #endif
   Unmap(map, end - begin);
@@ -142,7 +144,7 @@ void BlockFile::Unmap(char* map, uint64_t size) {
   munmap(map, size);
 }
 
-// Up to `size` bytes; fewer at the end of the file only.
+// Reads up to `size` bytes; fewer only at the end of the file.
 uint64_t BlockFile::ReadSome(int fd, uint64_t at, char* to, uint64_t size, uint64_t& direct,
                              uint64_t& cached) {
   uint64_t done = 0;
@@ -150,7 +152,7 @@ uint64_t BlockFile::ReadSome(int fd, uint64_t at, char* to, uint64_t size, uint6
     ssize_t n = pread(fd, to + done, size - done, static_cast<off_t>(at + done));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno == EINVAL && fd == direct_) {
-      // The file system takes the flag and not the read.
+      // The file system accepts O_DIRECT but not the read.
       refused_ = true;
       fd = fd_;
       continue;
@@ -159,7 +161,7 @@ uint64_t BlockFile::ReadSome(int fd, uint64_t at, char* to, uint64_t size, uint6
     if (n == 0) break;
     done += static_cast<uint64_t>(n);
     (fd == direct_ ? direct : cached) += static_cast<uint64_t>(n);
-    // Further direct reads would begin within a block: only the end of the file does that.
+    // Another direct read would start within a block, which happens only at the end of the file.
     if (fd == direct_ && static_cast<uint64_t>(n) % 512 != 0) break;
   }
   return done;

@@ -1,5 +1,5 @@
-// A file read in large pieces: past the page cache where its pages are not in it and the file
-// system can, out of the cache where they are.
+// BlockFile reads a file in large blocks. Pages that are in the page cache are copied from there;
+// the others are read directly from the disk, past the cache, if the file system allows it.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -14,30 +14,30 @@ class BlockFile {
   BlockFile(const BlockFile&) = delete;
   BlockFile& operator=(const BlockFile&) = delete;
 
-  // Reads [begin, end) into `to`, which stands for byte `begin` and has room up to the next block;
-  // `begin` and `to` are multiples of `block`. Adds to `direct` and `cached` what was read which
-  // way. Throws Error. From any thread.
+  // Reads [begin, end) into `to`, which corresponds to byte `begin` and must have room up to the
+  // next block boundary. `begin` and `to` must be multiples of `block`. Adds the number of bytes
+  // read each way to `direct` and `cached`. Throws Error. Thread-safe.
   void Read(uint64_t begin, uint64_t end, uint64_t block, char* to, uint64_t& direct,
             uint64_t& cached);
 
-  // [begin, end) mapped, where three quarters of it or more are known to be in the page cache, else
-  // null; `begin` is a multiple of the page size. What is written there stays with this process. To
-  // be unmapped by the caller, while this is there: a process that ends because the file was made
-  // shorter names it.
+  // Maps [begin, end) if at least three quarters of it are known to be in the page cache; returns
+  // null otherwise. `begin` must be a multiple of the page size. Writes to the mapping stay private
+  // to this process. The caller must unmap it before this object is destroyed. If the file is
+  // truncated meanwhile, the message of the process that crashes names the file.
   char* MapCached(uint64_t begin, uint64_t end) const;
   static void Unmap(char* map, uint64_t size);
 
   const std::string& path() const { return path_; }
 
  private:
-  // What part of it is in the page cache. `unknown`: the answer where the system does not tell.
+  // Returns the cached share (0 to 1) of the file's pages, or `unknown` if the system cannot tell.
   double Cached(uint64_t begin, uint64_t end, double unknown) const;
   uint64_t ReadSome(int fd, uint64_t at, char* to, uint64_t size, uint64_t& direct,
                     uint64_t& cached);
 
   std::string path_;
-  int fd_ = -1, direct_ = -1;  // direct_: -1 where the file system cannot
-  std::atomic<bool> refused_ = false;  // or where it turns out that it cannot
+  int fd_ = -1, direct_ = -1;          // direct_ is -1 if the file system has no direct reads
+  std::atomic<bool> refused_ = false;  // true once a direct read was rejected
   uint64_t size_ = 0;
   bool overlay_ = false;
 };

@@ -1,10 +1,10 @@
-// The clock that durations are measured by.
+// The clock used to measure durations.
 #pragma once
 #include <chrono>
 
 namespace pipewright {
 
-// Seconds on the steady clock.
+// Returns seconds on the steady clock.
 inline double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }

@@ -18,20 +18,20 @@ namespace pipewright {
 
 namespace {
 
-// One message of an edge on this rank, from where it appears (a compute made it, or its receive is
-// posted) to where it goes (a compute uses it, or it is sent).
+// One message of an edge on this rank, from its creation (computed here, or its receive posted) to
+// its use (by a computation here, or a send).
 struct Slot {
   enum { kEmpty, kPosted, kReady } state = kEmpty;
   Bundle bundle;
-  Token token;                            // kPosted
-  std::shared_ptr<MessageHeader> header;  // kPosted, where messages are checked
-  int source = -1, tag = 0;               // kPosted: the rank that sends
+  Token token;                            // if kPosted
+  std::shared_ptr<MessageHeader> header;  // if kPosted and messages are checked
+  int source = -1, tag = 0;               // if kPosted: the sending rank
 };
 
 struct SentMessage {
   Token token;
   int peer;      // rank
-  size_t entry;  // of the list
+  size_t entry;  // index in the list
 };
 
 }  // namespace
@@ -57,7 +57,7 @@ struct Executor::State {
                 }),
         status(transport.status()),
         step(options.first_step) {
-    // Slots of the edges that touch this rank, numbered closely.
+    // Numbers the slots of the edges that touch this rank consecutively.
     std::vector<bool> here(graph.stages);
     for (int s = 0; s < graph.stages; ++s)
       for (int r : graph.ranks_of[s]) here[s] = here[s] || r == rank;
@@ -128,7 +128,7 @@ struct Executor::State {
     return std::exchange(slot.bundle, {});
   }
 
-  // The header is here; the message itself is only now received.
+  // The header has arrived; only now is the receive of the message itself posted.
   void ReceiveChecked(Slot& slot, int edge, int microbatch, bool backward) {
     std::string wrong =
         CompareHeaders(*slot.header, HeaderOf(slot.bundle, plan_hash, edge, microbatch, backward));
@@ -209,7 +209,7 @@ struct Executor::State {
     slot.state = Slot::kPosted;
   }
 
-  // What the stage sent forward may lie in its weights or buffers, which a step changes.
+  // Messages that the stage sent may be views of its weights or buffers, which a step changes.
   void WaitForSends(int stage) {
     for (auto at = sent.begin(); at != sent.end();) {
       const RankEntry& entry = list.entries[at->entry];
@@ -278,7 +278,7 @@ struct Executor::State {
   void RunStep(bool last) {
     trace.clear();
     double start = Now();
-    // Each time, since a body may serve several executors.
+    // Set for each run, because a body may serve several executors.
     body.OnReady(last ? [this](int group) { reducer.BeginEarly(group); }
                       : std::function<void(int)>([](int) {}));
     for (size_t i = 0; i < list.entries.size(); ++i) {
@@ -290,7 +290,7 @@ struct Executor::State {
       waited = 0;
       try {
         transport.BeginAction(step, static_cast<int>(i));
-        // Lets go of buffers, and gives the transport a moment, before what may take long.
+        // Releases buffers and lets the transport make progress before work that may take long.
         while (!sent.empty() && transport.Test(sent.front().token)) sent.pop_front();
         reducer.Advance();
         Execute(entry, i);
@@ -303,7 +303,7 @@ struct Executor::State {
       trace.push_back({entry.action, start, end, waited});
       start = end;
     }
-    reducer.Finish();  // a list may reduce without a step
+    reducer.Finish();  // a list may have REDUCE_GRAD without STEP
     status.EndStep(++step, start);
   }
 
@@ -315,7 +315,7 @@ struct Executor::State {
   const RankList list;
   std::vector<int> first_slot;  // by edge; -1: an edge between other ranks
   std::vector<Slot> slots;
-  std::deque<SentMessage> sent;  // not yet known to have left
+  std::deque<SentMessage> sent;  // not known to have left yet
   SharedReducer reducer;
   StatusFile& status;
   uint64_t plan_hash = 0;

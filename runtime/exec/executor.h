@@ -1,5 +1,5 @@
-// Executes one rank's list of a plan over a transport. Knows order, buffers and messages; what is
-// computed stands behind StageBody, so that the same code runs in tests without torch.
+// The executor runs one rank's action list of a plan over a transport. It handles order, buffers
+// and messages; StageBody does the computation, so tests can run the same code without torch.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -12,77 +12,80 @@
 
 namespace pipewright {
 
-// What a rank computes: all stages that it holds.
+// The computation of one rank: all stages that the rank holds.
 class StageBody {
  public:
   virtual ~StageBody() = default;
 
-  // Memory for one message along StageGraph::edges[edge], forward or backward.
+  // Allocates memory for one message along StageGraph::edges[edge], forward or backward.
   virtual Bundle Allocate(int edge, int microbatch, bool backward) = 0;
 
-  // The size of that message, for the sender to compare with what it has made; -1: not known.
-  // MPI does not tell reliably when a message is longer than its receiver expects.
+  // Returns the expected size of that message, or -1 if unknown; the sender checks its message
+  // against it. MPI does not report reliably that a message is longer than its receive buffer.
   virtual int64_t MessageBytes(int edge, int microbatch, bool backward);
 
-  // `inputs`: one bundle for each incoming edge of `stage`, in the order of StageGraph::edges.
-  // Returns one for each outgoing edge. Inputs of the model itself are the body's own affair.
+  // `inputs` has one bundle per incoming edge of `stage`, in the order of StageGraph::edges.
+  // Returns one bundle per outgoing edge. The body itself provides the inputs of the model.
   virtual std::vector<Bundle> Forward(int stage, int microbatch, std::vector<Bundle> inputs) = 0;
 
-  // kind: kBackward, kInputGrad or kWeightGrad. `gradients`: one bundle for each outgoing edge that
-  // carries gradients (none for kWeightGrad); returns one for each such incoming edge (none for
-  // kWeightGrad).
+  // `kind` is kBackward, kInputGrad or kWeightGrad. `gradients` has one bundle per outgoing edge
+  // that carries gradients (none for kWeightGrad). Returns one bundle per incoming edge that
+  // carries gradients (none for kWeightGrad).
   virtual std::vector<Bundle> Backward(ActionKind kind, int stage, int microbatch,
                                        std::vector<Bundle> gradients) = 0;
 
-  // Gradients that are summed over ranks. What holder `holder` of group `group` gives, in place; of
-  // one that gets the sum, where this goes.
+  // Returns the gradient memory that `holder` of `group` contributes, in place. For a holder that
+  // receives the sum, the sum is written to the same memory.
   virtual Bundle Gradient(int group, int holder) = 0;
-  virtual Bundle Scratch(int group) = 0;                         // same size, fresh
+  virtual Bundle Scratch(int group) = 0;                         // new memory of the same size
   virtual void Add(const Bundle& into, const Bundle& from) = 0;  // into += from
   virtual void Copy(const Bundle& into, const Bundle& from) = 0;
 
-  // `ready(group)` may be called by Backward: all that this rank gives to the group is there until
-  // the step. Its exchange then begins at once, behind the backward that remains. By default no
-  // group is announced, and exchanges begin at REDUCE_GRAD.
+  // Backward may call `ready(group)` once this rank's contribution to the group is final for this
+  // step. The exchange of the group then starts immediately and overlaps with the rest of the
+  // backward. By default no group is announced, and exchanges start at REDUCE_GRAD.
   virtual void OnReady(std::function<void(int group)> ready);
 
-  virtual void Step(int stage) = 0;  // optimizer step of one stage
+  virtual void Step(int stage) = 0;  // runs the optimizer step of one stage
 
-  // Before a Forward or Backward whose plan names the version of the weights: that after so many
-  // STEPs of this stage in the list. By default an error: one version is kept.
+  // Called before a Forward or Backward whose action names a weight version, which is the number of
+  // STEPs of this stage that precede it in the list. The default throws an error: only one version
+  // is kept.
   virtual void UseVersion(int stage, int version);
 
-  // Weights of an offloaded stage. By default an error: most bodies keep all their weights.
+  // Loads and releases the weights of an offloaded stage. The default throws an error, because most
+  // bodies keep all their weights in memory.
   virtual void Load(int stage);
   virtual void Evict(int stage);
 };
 
-// One part of a sum over ranks: a module that holds a shared weight, a replica's share of a
-// gradient.
+// One contribution to a sum over ranks: a module that holds a shared weight, or one replica's share
+// of a gradient.
 struct SharedHolder {
   int stage = -1;
   int rank = -1;
-  int term = 0;  // ascending: holders of one term are added first, then the terms
+  int term = 0;  // ascending; holders of one term are summed first, then the terms
   bool gives = true, gets = true;
-  bool sums = false;  // its rank adds; where no holder says so, the first one's
+  bool sums = false;  // this holder's rank adds; if no holder sets it, the first one's rank
 };
-// Holders in the order in which they are added.
+// Holders in summation order.
 using SharedGroup = std::vector<SharedHolder>;
 
-// The rank that adds.
+// Returns the rank that computes the sum.
 int OwnerOf(const SharedGroup& group);
 
 struct TraceEvent {
   Action action;
   double start = 0, end = 0;  // seconds on the steady clock
-  double waited = 0;          // of which: waiting for messages
+  double waited = 0;          // seconds of it spent waiting for messages
 };
 
 struct ExecutorOptions {
-  // What the first RunStep is called in Transport::status: a resumed run goes on counting.
+  // Step number that the first RunStep reports in Transport::status, so that a resumed run
+  // continues counting.
   int64_t first_step = 0;
-  // Every message is preceded by one that says what it is (plan, edge, microbatch, bytes); the
-  // receiver compares, and only then receives the message. The same on all ranks.
+  // Sends a header (plan, edge, microbatch, bytes) before every message; the receiver posts the
+  // receive for the message only after the header matches. Must be equal on all ranks.
 #ifdef PIPEWRIGHT_CHECK_MESSAGES
   bool check_messages = true;
 #else
@@ -90,30 +93,31 @@ struct ExecutorOptions {
 #endif
 };
 
-// Leaves the last kReservedTags tags of the transport to its callers.
+// Runs one rank's list. The last kReservedTags tags of the transport are left to its callers.
 class Executor {
  public:
-  // `plan`, `graph`, `groups`, `body` and `transport` must outlive the executor. Throws Error where
-  // this rank's list does not fit the graph (a transfer along no edge, a stage of another rank, a
-  // step of a shared weight without REDUCE_GRAD).
+  // `plan`, `graph`, `groups`, `body` and `transport` must outlive the executor. Throws Error if
+  // this rank's list does not match the graph (a transfer without an edge, a stage of another rank,
+  // a step of a shared weight without REDUCE_GRAD).
   Executor(const Plan& plan, const StageGraph& graph, const std::vector<SharedGroup>& groups,
            StageBody& body, Transport& transport, const ExecutorOptions& options = {});
   ~Executor();
 
-  // Runs this rank's list once: one optimizer step, or one forward sweep. What the body or the
-  // transport throws leaves as Error("rank R, stage S, microbatch M, action 2F5", ...); Aborted,
-  // when another rank has failed, passes as it is. Returns without waiting for the other ranks:
-  // messages of this step, and of the next, may still be under way.
+  // Runs this rank's list once: one optimizer step, or one forward pass over all microbatches.
+  // Exceptions of the body or the transport are rethrown as Error("rank R, stage S, microbatch M,
+  // action 2F5", ...); Aborted, which means that another rank has failed, passes unchanged. Returns
+  // without waiting for the other ranks: messages of this step and of the next may still be in
+  // flight.
   //
-  // A group's gradients leave at the last REDUCE_GRAD of its stages, or when the body says that
-  // they are ready; the sums are there before a STEP. A stage's STEP first waits until the values
-  // that it sent forward have left.
+  // A group's exchange starts at the last REDUCE_GRAD of its stages, or when the body reports the
+  // group as ready; the sums are complete before STEP. The STEP of a stage first waits until the
+  // activations that it sent have left.
   //
-  // Of a list that is run several times before its weights change, all but the last time with
-  // `last` false: REDUCE_GRAD and STEP are left out, and gradients go on adding up.
+  // To accumulate gradients over several runs of the list, pass `last` = false for all but the last
+  // run: REDUCE_GRAD and STEP are then skipped.
   void RunStep(bool last = true);
 
-  // Events of the last step, in order.
+  // Returns the events of the last step, in order.
   const std::vector<TraceEvent>& trace() const;
 
  private:

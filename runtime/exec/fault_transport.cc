@@ -27,7 +27,7 @@ T Number(const std::string& text, const std::string& option) {
   return value;
 }
 
-// A send that may not have been posted yet.
+// The token of a send that may not have been posted yet.
 struct FaultToken : Completion {
   Token inner;
   bool dropped = false;
@@ -39,7 +39,7 @@ struct Held {
   Bundle bundle;
   void* stream;
   Clock::time_point due;
-  bool until_another;  // or until the rank waits
+  bool until_another;  // hold until another message is posted or the rank waits
 };
 
 void Die(const std::string& how) {
@@ -98,7 +98,7 @@ struct FaultTransport::State {
     queue.pop_front();
   }
 
-  // Posts what is due. `waits`: the rank does nothing else until something arrives.
+  // Posts the messages that are due. `waits`: the rank does nothing else until something arrives.
   void Pump(bool waits) {
     for (auto& queue : held)
       while (!queue.empty() && (waits || !queue.front().until_another) &&
@@ -170,7 +170,7 @@ bool FaultTransport::Test(const Token& token) {
 void FaultTransport::Wait(const Token& token) {
   auto& t = static_cast<FaultToken&>(*token);
   if (t.dropped) return;
-  // As long as something is held back, this thread is the one that will post it.
+  // While messages are held back, only this thread can post them.
   while (state_->Holds()) {
     state_->Pump(true);
     if (t.inner && state_->inner.Test(t.inner)) return;

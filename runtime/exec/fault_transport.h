@@ -1,4 +1,5 @@
-// A transport that misbehaves as told, around one that does not: what tests are driven with.
+// FaultTransport wraps another transport and injects faults (delays, reordering, lost messages,
+// dying ranks). Tests use it.
 #pragma once
 #include <cstdint>
 #include <cstdlib>
@@ -11,22 +12,22 @@
 namespace pipewright {
 
 struct FaultOptions {
-  // Every message is posted by its sender up to so many seconds late, each pair of ranks for
-  // itself: messages of different pairs overtake each other, those of one pair do not.
+  // Each message is posted up to this many seconds late. Each pair of ranks has its own delay, so
+  // messages of different pairs overtake each other, but those of one pair stay in order.
   double delay = 0;
-  // How often (0 to 1) a message is held back until the rank has posted one for another rank, or
+  // Probability (0 to 1) that a message is held back until the rank posts one for another rank or
   // waits.
   double reorder = 0;
-  uint64_t seed = 0;  // of both
+  uint64_t seed = 0;  // seeds both
 
-  // The `message`-th send (from 0) of `rank` is never posted, though it seems to leave.
+  // The `message`-th send (from 0) of `rank` appears to leave but is never posted.
   struct Drop {
     int rank = -1;
     int64_t message = 0;
   };
   std::vector<Drop> drops;
 
-  // Rank `rank` ends when it is about to begin entry `entry` of its list, in step `step` (from 0).
+  // Rank `rank` dies just before entry `entry` of its list in step `step` (both from 0).
   struct Death {
     int rank = -1;
     int64_t step = 0;
@@ -39,15 +40,15 @@ struct FaultOptions {
   bool any() const { return delay > 0 || reorder > 0 || !drops.empty() || !deaths.empty(); }
 };
 
-// "delay=0.01,reorder=0.5,seed=3,drop=RANK:MESSAGE,die=RANK:STEP:ENTRY:HOW"; "" is no fault. Throws
-// Error for anything else.
+// Parses "delay=0.01,reorder=0.5,seed=3,drop=RANK:MESSAGE,die=RANK:STEP:ENTRY:HOW". "" means no
+// faults. Throws Error for anything else.
 FaultOptions ParseFaults(const std::string& text);
 
-// `inner` must outlive it, and be used through it alone.
+// `inner` must outlive this transport and must not be used directly meanwhile.
 class FaultTransport : public Transport {
  public:
   FaultTransport(Transport& inner, const FaultOptions& options);
-  // Posts what it still holds back.
+  // Posts all messages that are still held back.
   ~FaultTransport() override;
 
   int rank() const override;
@@ -71,7 +72,7 @@ class FaultTransport : public Transport {
   std::unique_ptr<State> state_;
 };
 
-// Calls body(transport), with the faults of PIPEWRIGHT_FAULTS where there are any.
+// Calls body(transport), wrapped with the faults of PIPEWRIGHT_FAULTS if it is set.
 template <class F>
 auto WithFaults(Transport& transport, F&& body) {
   const char* text = std::getenv("PIPEWRIGHT_FAULTS");

@@ -39,7 +39,7 @@ std::string ReadProc(int pid, const char* file) {
   return text.str();
 }
 
-// The fields of /proc/PID/stat from the third on: the second, a name, may hold anything.
+// Returns the fields of /proc/PID/stat from the third on; the second, a name, may contain anything.
 std::vector<std::string> ProcStat(int pid) {
   std::string text = ReadProc(pid, "stat");
   size_t end = text.rfind(')');
@@ -80,12 +80,12 @@ class Watcher {
     bool stopped = WaitForTheEnd();
     RankStatus status = status_.Read();
     if (status.state == RankState::kFinished) return Clean();
-    if (status.state == RankState::kTerminated) return Clean();  // has spoken for itself
+    if (status.state == RankState::kTerminated) return Clean();  // has reported its end itself
     bool first =
         folder_.empty() || open(EndedPath(folder_, token_).c_str(), O_CREAT | O_EXCL, 0644) >= 0;
     if (first && status.state != RankState::kFailed) Say(status, stopped);
     if (stopped) kill(rank_pid_, SIGKILL);
-    // From here on nobody has to wait for what this process might still write.
+    // From here on nobody has to wait for output of this process.
     int null = open("/dev/null", O_RDWR);
     dup2(null, STDERR_FILENO);
     if (first) EndTheOthers();
@@ -93,7 +93,7 @@ class Watcher {
   }
 
  private:
-  // True when the rank has stopped for too long, false when it has died.
+  // Returns true if the rank was stopped for too long, false if it has died.
   bool WaitForTheEnd() {
     uint32_t beats = 0;
     int still = 0;
@@ -122,7 +122,7 @@ class Watcher {
     folder_ = parts.at(0), path_ = parts.at(1), token_ = parts.at(2);
   }
 
-  // What is known of how the rank ended: mpirun, whose child it is, may have cleared it away.
+  // Returns what is known about the rank's end. Its parent mpirun may have reaped it already.
   std::string How(const RankStatus& status, bool stopped) const {
     if (stopped)
       return "has been stopped for " + std::to_string(std::lround(settings_.stall_limit)) +
@@ -146,7 +146,7 @@ class Watcher {
     }
   }
 
-  // mpirun does so itself, but not after every kind of death; other launchers do less.
+  // mpirun does so too, but not after every kind of death; other launchers do less.
   void EndTheOthers() const {
     auto siblings = [&] {
       std::vector<int> pids;
@@ -176,7 +176,7 @@ class Watcher {
     std::error_code ignored;
     std::filesystem::remove(path_, ignored);
     if (folder_.empty()) return;
-    // The last one to leave takes the rest along.
+    // The last guard to leave removes the folder.
     if (ReadStatusFolder(folder_).empty()) std::filesystem::remove_all(folder_, ignored);
   }
 
@@ -186,7 +186,7 @@ class Watcher {
   const int pipe_, rank_pid_, launcher_;
 };
 
-// Nothing of the rank's stays open but stderr and the pipe.
+// Closes all inherited files except stderr and the pipe.
 void LeaveTheRank(int pipe, int status) {
   setsid();  // mpirun signals the rank's process group
   for (int signal : {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGPIPE})

@@ -19,10 +19,10 @@ namespace pipewright {
 
 namespace {
 
-// The file: a page with the key, one for the offers to each sender, memory.
+// Layout of the file: one page with the key, one page per sender for its offers, then memory.
 constexpr uint64_t kPage = 4096;
 constexpr int kOffers = 64;
-constexpr int kLately = 1000;  // times that memory is given back
+constexpr int kLately = 1000;  // releases of memory over which the peak use is tracked
 static_assert(kOffers * sizeof(Offer) <= kPage && std::atomic<uint64_t>::is_always_lock_free);
 
 Offer* OffersTo(char* data, int sender) {
@@ -32,7 +32,7 @@ Offer* OffersTo(char* data, int sender) {
 uint64_t PageUp(uint64_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
 
 char* Map(int file, uint64_t size) {
-  rlimit limit = {};  // of addresses: there are none to spare then
+  rlimit limit = {};  // with a limit on address space there is none to spare
   if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur != RLIM_INFINITY) return nullptr;
   void* data =
       mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file, 0);
@@ -41,8 +41,8 @@ char* Map(int file, uint64_t size) {
   return static_cast<char*>(data);
 }
 
-// As much as the machine has, or may be had: only what is used takes memory. Each of `ranks` maps
-// as much of all others: addresses end at 2^47.
+// Returns the size of an inbox: as much as the machine has or may use; only pages in use take
+// memory. Each of `ranks` maps the inboxes of all others, and addresses end at 2^47.
 uint64_t MostMemory(int ranks) {
   uint64_t size = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
   size = std::min(size, (uint64_t{1} << 45) / static_cast<uint64_t>(ranks));
@@ -67,7 +67,7 @@ void Add(Ranges& ranges, uint64_t begin, uint64_t bytes) {
   ranges.emplace(begin, bytes);
 }
 
-// Of the smallest range in which it fits; 0: of none.
+// Cuts `bytes` from the smallest range that is large enough. Returns 0 if there is none.
 uint64_t Cut(Ranges& ranges, uint64_t bytes) {
   auto best = ranges.end();
   for (auto at = ranges.begin(); at != ranges.end(); ++at)
@@ -79,8 +79,8 @@ uint64_t Cut(Ranges& ranges, uint64_t bytes) {
   return begin;
 }
 
-// Gives a range of the file its memory. Without, a write to it would end the process where the
-// system has none left. In parts: a signal would have a call begin anew.
+// Allocates memory for a range of the file. Without it, a write would kill the process when the
+// system runs out of memory. Works in parts, because a signal makes the call start over.
 bool Fill(int file, uint64_t begin, uint64_t bytes) {
   constexpr uint64_t kPart = 1 << 20;
   for (uint64_t done = 0; done < bytes;) {
@@ -133,8 +133,8 @@ struct Inbox::State {
     Trim();
   }
 
-  // What was given back stays for the next, but not more than twice what was lately in use at once:
-  // sizes that change would leave gaps for ever, and one large minibatch its memory.
+  // Keeps released memory for the next message, but at most twice the recent peak. Otherwise
+  // changing sizes would leave gaps forever, and one large minibatch would keep its memory.
   void Trim() {
     while (held > 2 * std::max(most, most_before) && !filled.empty()) {
       auto smaller = [](const auto& a, const auto& b) { return a.second < b.second; };
@@ -150,13 +150,13 @@ struct Inbox::State {
 
   InboxName name;
   char* data = nullptr;
-  uint64_t memory = 0;  // where it begins in the file
-  uint64_t made = 0;    // offers, twice
+  uint64_t memory = 0;  // offset in the file
+  uint64_t made = 0;    // two per offer
   std::mutex mutex;
-  // The rest is guarded by mutex.
-  Ranges filled, empty;          // free, with memory and without
-  uint64_t held = 0, used = 0;   // bytes that have memory, and those of them not free
-  uint64_t most = 0, most_before = 0;  // that were used at once, of up to 2 * kLately times
+  // The rest is guarded by `mutex`.
+  Ranges filled, empty;                // free ranges with and without memory
+  uint64_t held = 0, used = 0;         // bytes with memory; bytes of these in use
+  uint64_t most = 0, most_before = 0;  // peaks of the current and the last kLately releases
   int given = 0;
 };
 
@@ -201,7 +201,7 @@ Offer* Inbox::Make(int sender, int tag, uint64_t message, size_t region, const R
   Offer* offers = OffersTo(s.data, sender);
   for (Offer* offer = offers; offer < offers + kOffers; ++offer) {
     if (offer->state.load(std::memory_order_acquire) != 0) continue;
-    // Who reads what follows sees that it was withdrawn.
+    // A reader that sees the following stores also sees that the offer was withdrawn.
     std::atomic_thread_fence(std::memory_order_release);
     auto set = [](std::atomic<uint64_t>& field, uint64_t value) {
       field.store(value, std::memory_order_relaxed);
@@ -219,7 +219,7 @@ std::unique_ptr<Outbox> Outbox::Open(const InboxName& name, int sender) {
   if (name.file < 0) return nullptr;
   const std::string path =
       "/proc/" + std::to_string(name.process) + "/fd/" + std::to_string(name.file);
-  // Another process may have this number here, and open what must not be opened again.
+  // In another PID namespace, this number may be a process and file that must not be opened.
   struct stat found = {};
   if (stat(path.c_str(), &found) != 0 || !S_ISREG(found.st_mode) ||
       static_cast<uint64_t>(found.st_size) != name.size)
@@ -251,9 +251,9 @@ bool Outbox::Put(int tag, uint64_t message, size_t region, const Region& memory)
     const bool fits = is(offer->bytes, memory.bytes);
     const uint64_t offset = offer->offset.load(std::memory_order_relaxed);
     std::atomic_thread_fence(std::memory_order_acquire);
-    if (!is(offer->state, state)) continue;  // another by now
-    if (!fits) return false;                 // the receiver says what is wrong
-    // It stays: a receiver withdraws only what it has got by MPI.
+    if (!is(offer->state, state)) continue;  // replaced by another offer meanwhile
+    if (!fits) return false;                 // the receiver reports the error
+    // The memory stays valid: a receiver withdraws only an offer whose message came through MPI.
     std::memcpy(data_ + offset, memory.data, memory.bytes);
     offer->state.store(state + 1, std::memory_order_release);
     return true;

@@ -1,12 +1,12 @@
-// Memory of a rank that the other ranks of its host write to: a value that is sent between two of
-// them is copied once, by the sender, to where the receiver reads it. MPI copies as often, but by
-// calls of the system that take 1.5 to 2.6 times as long as memcpy.
+// An inbox is shared memory of one rank that the other ranks of its host write to. The sender
+// copies each message once, directly to where the receiver reads it. MPI would copy as often, but
+// through system calls that take 1.5 to 2.6 times as long as memcpy.
 //
-// The memory is one nameless file (memfd_create), mapped whole by everybody and filled as it is
-// used; it is gone with the last process that has it mapped. A receiver offers a region of it for
-// a message that it has posted a receive for. A sender that finds the offer copies and then says so
-// by a message of MPI without content; one that finds none (it was faster, or cannot map the file)
-// sends by MPI as ever. Nobody waits for the other.
+// The memory is one anonymous file (memfd_create) that every rank maps as a whole and that gets its
+// pages as they are used; it disappears with the last process that maps it. A receiver that posts a
+// receive offers a region of the file for the message. A sender that finds the offer copies the
+// bytes and reports that with an empty MPI message; a sender that finds no offer (it was faster, or
+// cannot map the file) sends the data through MPI as usual. Neither side waits for the other.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -17,40 +17,41 @@
 
 namespace pipewright {
 
-// Of one region of one message, in shared memory. The receiver may withdraw it and make another one
-// in its place while the sender reads: the sender believes only what it has read while the state
-// stayed the same.
+// Offer of one region of one message, in shared memory. The receiver may withdraw it and reuse the
+// slot for another offer while the sender reads it, so the sender trusts only fields that it read
+// while `state` stayed the same.
 struct alignas(64) Offer {
-  // 0: none. 2n: the n-th that this inbox has made. 2n + 1: the sender has filled it.
+  // 0: no offer. 2n: the n-th offer that this inbox has made. 2n + 1: the sender has filled it.
   std::atomic<uint64_t> state;
   std::atomic<uint64_t> tag;
-  std::atomic<uint64_t> message;        // the how-manieth between the two ranks with this tag
-  std::atomic<uint64_t> region;         // its place in the bundle
-  std::atomic<uint64_t> offset, bytes;  // in the file
+  std::atomic<uint64_t> message;        // sequence number for this tag and pair of ranks
+  std::atomic<uint64_t> region;         // index of the region in the bundle
+  std::atomic<uint64_t> offset, bytes;  // position in the file
 
   bool taken() const { return state.load(std::memory_order_acquire) & 1; }
   void Withdraw() { state.store(0, std::memory_order_release); }
 };
 
-// How others find an inbox: plain bytes, the same in every process of the host.
+// Identifies an inbox to the other ranks: plain bytes, equal in every process of the host.
 struct InboxName {
   int64_t process = 0;
-  int64_t file = -1;  // descriptor there; -1: no inbox
-  uint64_t key = 0;   // random, and at the start of the file
+  int64_t file = -1;  // file descriptor in that process; -1: no inbox
+  uint64_t key = 0;   // random; also stored at the start of the file
   uint64_t size = 0;
 };
 
-// This rank's own. Calls come from the rank's thread, but memory is freed by any.
+// The inbox of this rank. Only the rank's thread calls it, but any thread may free memory.
 class Inbox {
  public:
-  // For `senders` other ranks of the host. Has no memory where the system does not give it.
+  // Creates an inbox for `senders` other ranks of the host. It has no memory if the system denies
+  // it.
   explicit Inbox(int senders);
   ~Inbox();
 
   const InboxName& name() const;
-  // On a 4096-byte boundary; null where there is none left. Lives on its own.
+  // Returns memory on a 4096-byte boundary, or null if none is left. It may outlive the inbox.
   std::shared_ptr<void> Allocate(size_t bytes);
-  // Null where the region lies elsewhere, or too many are offered to this sender.
+  // Returns null if the region lies outside the inbox or this sender has too many open offers.
   Offer* Make(int sender, int tag, uint64_t message, size_t region, const Region& memory);
 
  private:
@@ -58,14 +59,14 @@ class Inbox {
   std::shared_ptr<State> state_;
 };
 
-// The inbox of another rank, as its `sender`-th sender sees it.
+// The inbox of another rank, as seen by its `sender`-th sender.
 class Outbox {
  public:
-  // Null where it cannot be mapped: the ranks see different processes, say.
+  // Returns null if it cannot be mapped, for example if the ranks are in different PID namespaces.
   static std::unique_ptr<Outbox> Open(const InboxName& name, int sender);
   ~Outbox();
 
-  // Copies `memory` to where the receiver wants it; false where it has not offered that (yet).
+  // Copies `memory` to where the receiver wants it. Returns false if there is no offer (yet).
   bool Put(int tag, uint64_t message, size_t region, const Region& memory);
 
  private:

@@ -15,8 +15,8 @@ Bundle Message(size_t bytes) {
   return {{{memory->data(), bytes}}, memory};
 }
 
-// `there` bytes to the peer and one byte back, as the sender sees it: the fastest round, as what
-// else the machine does can only make one slower. The first is a warm-up.
+// Measures, at the sender, `there` bytes to the peer and one byte back. Returns the fastest round,
+// because other load can only slow a round down. The first round is a warm-up.
 double RoundTrip(Transport& transport, int from, int to, size_t there, int repeat) {
   double best = std::numeric_limits<double>::infinity();
   Bundle out = Message(there), back = Message(1);
@@ -42,7 +42,7 @@ ProfileLink MeasureLink(Transport& transport, int from, int to, int repeat, size
     double small = RoundTrip(transport, from, to, 1, 2 * repeat);
     double large = RoundTrip(transport, from, to, bytes, repeat);
     figures[0] = small / 2;
-    // Where noise hides the difference, all of the longer way counts.
+    // If noise hides the difference, the whole time of the large message counts.
     figures[1] = static_cast<double>(bytes) / (large > 1.1 * small ? large - small : large);
   }
   std::string mine(reinterpret_cast<char*>(figures), sizeof figures);

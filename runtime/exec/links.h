@@ -1,4 +1,4 @@
-// How fast the links between ranks are.
+// Measures latency and bandwidth of the links between ranks.
 #pragma once
 #include <vector>
 
@@ -7,13 +7,13 @@
 
 namespace pipewright {
 
-// From one rank to another while the rest waits: latency is half of one byte's way there and back,
-// bandwidth that of `bytes` beyond it; of the fastest of `repeat`. The same on every rank.
-// Collective.
+// Measures the link between two ranks while the others wait. The latency is half the round trip of
+// one byte; the bandwidth is that of `bytes` beyond this time. Takes the fastest of `repeat`
+// rounds. Returns the same on every rank. Collective.
 ProfileLink MeasureLink(Transport& transport, int from, int to, int repeat = 20,
                         size_t bytes = size_t{4} << 20);
 
-// Every ordered pair of ranks, one after the other. Collective.
+// Measures every ordered pair of ranks, one after the other. Collective.
 std::vector<ProfileLink> MeasureLinks(Transport& transport, int repeat = 20,
                                       size_t bytes = size_t{4} << 20);
 

@@ -23,7 +23,7 @@ void Say(const char* text) {
   if (write(STDERR_FILENO, text, std::strlen(text)) < 0) return;
 }
 
-// Says what is wrong, and leaves the rest to whoever handled the signal before.
+// Names the file, then passes the signal on to the previous handler.
 void NameFile(int signal, siginfo_t* info, void*) {
   const char* at = static_cast<const char*>(info->si_addr);
   for (const Pages& pages : known) {
@@ -35,7 +35,7 @@ void NameFile(int signal, siginfo_t* info, void*) {
     break;
   }
   sigaction(signal, &before, nullptr);
-  if (info->si_code <= 0) raise(signal);  // somebody sent it; else the access fails once more
+  if (info->si_code <= 0) raise(signal);  // sent by kill(); otherwise the access faults again
 }
 
 }  // namespace

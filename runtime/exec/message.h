@@ -1,6 +1,7 @@
-// The header that precedes a message where messages are checked. It is a message of its own: the
-// receiver posts the other only when both mean the same one. (Open MPI writes past the end of a
-// receive that is too short for a message of more than a few kilobytes.)
+// The header that precedes each message when messages are checked. It is a message of its own: the
+// receiver posts the receive for the data only if both sides mean the same message. (Open MPI
+// writes past the end of a receive buffer that is too short for a message of more than a few
+// kilobytes.)
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -21,10 +22,10 @@ struct MessageHeader {
 MessageHeader HeaderOf(const Bundle& bundle, uint64_t plan, int edge, int microbatch,
                        bool backward);
 
-// The memory of a header as a message of its own.
+// Returns a bundle that sends or receives the header as a message of its own.
 Bundle HeaderBundle(std::shared_ptr<MessageHeader> header);
 
-// "" or what is wrong.
+// Returns "" if they match, or a description of the difference.
 std::string CompareHeaders(const MessageHeader& arrived, const MessageHeader& expected);
 
 }  // namespace pipewright

@@ -1,4 +1,4 @@
-// Sizes of messages, and what to say when two ranks do not mean the same one.
+// Compares sizes of messages and words the errors for two ranks that disagree about them.
 #pragma once
 #include <string>
 
@@ -20,12 +20,12 @@ inline std::string SizeText(const Bundle& bundle) {
   return SizeText(TotalBytes(bundle), bundle.regions.size());
 }
 
-// The text of a receive that got something else than it was posted for.
+// Returns the error text for a receive that got a message of another size than it was posted for.
 inline std::string SizeError(const std::string& arrived, const std::string& expected) {
   return "a message of " + arrived + " arrived where " + expected + " were expected";
 }
 
-// "" when `from` fits into `to`, part by part.
+// Returns "" if `from` fits into `to`, region by region.
 inline std::string SizeMismatch(const Bundle& from, const Bundle& to) {
   bool same = from.regions.size() == to.regions.size();
   for (size_t i = 0; same && i < from.regions.size(); ++i)

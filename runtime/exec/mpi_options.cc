@@ -1,4 +1,4 @@
-// What the environment of the ranks says of MPI.
+// Reads the MPI options from the environment of the ranks.
 #include <cstdlib>
 #include <string>
 
@@ -7,7 +7,7 @@
 
 namespace pipewright {
 
-// Whether the person who starts the ranks has Open MPI use anything but shared memory.
+// Returns true if the user's OMPI_MCA_btl excludes shared memory.
 static bool WithoutSharedMemory() {
   const char* text = std::getenv("OMPI_MCA_btl");
   if (!text || !*text) return false;

@@ -18,7 +18,7 @@ void CheckMpi(int code, const char* call) {
   if (code != MPI_SUCCESS) throw Error(call, MpiErrorText(code));
 }
 
-// MPI may still use the memory: on purpose it is never freed.
+// MPI may still use the memory, so it is deliberately never freed.
 static void Keep(MpiOperation& op) { new Bundle(std::move(op.bundle)); }
 
 void MpiRequests::Queue(std::shared_ptr<MpiOperation> operation) {
@@ -37,7 +37,7 @@ void MpiRequests::PostQueued() {
     queue.swap(queue_);
     queued_.store(false, std::memory_order_relaxed);
   }
-  // Where nothing else looks at all transfers, the finished ones would stay for ever.
+  // Without background progress nothing else removes completed transfers from the list.
   while (!active_.empty() && active_.front()->done.load(std::memory_order_relaxed))
     active_.pop_front();
   for (auto& operation : queue) {
@@ -63,7 +63,7 @@ void MpiRequests::Post(const std::shared_ptr<MpiOperation>& operation) {
   };
   try {
     for (size_t i = 0; i < op.bundle.regions.size(); ++i) {
-      // The last piece is always short, so that messages of different lengths never look alike.
+      // The last piece is always shorter, so that messages of different lengths never look alike.
       auto* data = static_cast<char*>(op.bundle.regions[i].data);
       size_t bytes = op.bundle.regions[i].bytes;
       for (; bytes >= piece_bytes_; bytes -= piece_bytes_, data += piece_bytes_)
@@ -72,25 +72,25 @@ void MpiRequests::Post(const std::shared_ptr<MpiOperation>& operation) {
     }
   } catch (const Error& e) {
     op.error = e.what();
-    Keep(op);            // the sender may write to it, too
+    Keep(op);  // the sender may write to it too
     op.offers.clear();
   }
   op.left = op.requests.size();
   if (op.left == 0 || !op.error.empty()) {
     Complete(op);
   } else if (op.send) {
-    Advance(op);  // a short one has left already
+    Advance(op);  // a short message has already left
   }
 }
 
-// Whether the sender has copied this piece to its place itself.
+// Returns true if the sender has copied this piece to its destination itself.
 static bool Taken(const MpiOperation& op, size_t piece) {
   const size_t region = op.regions[piece];
   return region < op.offers.size() && op.offers[region] && op.offers[region]->taken();
 }
 
 void MpiRequests::Complete(MpiOperation& op) {
-  // What is left of one that failed may still be written to.
+  // The regions of a failed receive may still be written to.
   for (Offer* offer : op.offers)
     if (offer && op.left == 0) offer->Withdraw();
   if (InBackground(op)) background_.fetch_sub(1, std::memory_order_relaxed);
@@ -100,7 +100,7 @@ void MpiRequests::Complete(MpiOperation& op) {
 void MpiRequests::Finish(MpiOperation& op, size_t piece, int code, const MPI_Status& status) {
   op.requests[piece] = MPI_REQUEST_NULL;
   --op.left;
-  if (op.done.load(std::memory_order_relaxed)) return;  // it has failed before
+  if (op.done.load(std::memory_order_relaxed)) return;  // it failed earlier
   if (!op.send && code == MPI_SUCCESS) {
     MPI_Count count = 0;
     MPI_Get_elements_x(&status, MPI_BYTE, &count);
@@ -123,7 +123,7 @@ void MpiRequests::Finish(MpiOperation& op, size_t piece, int code, const MPI_Sta
 }
 
 bool MpiRequests::Advance(MpiOperation& op) {
-  // In order: where the sender's message is shorter, its pieces end before these do.
+  // Works in order: if the sender's message is shorter, its pieces end before these do.
   for (size_t i = 0; i < op.requests.size(); ++i) {
     if (op.requests[i] == MPI_REQUEST_NULL) continue;
     int flag = 0;

@@ -1,5 +1,5 @@
-// The transfers of one MPI communicator. The caller holds the lock that guards MPI, except where
-// said.
+// MpiRequests tracks the transfers of one MPI communicator. The caller must hold the lock that
+// guards MPI, unless a function says otherwise.
 #pragma once
 #include <mpi.h>
 
@@ -23,14 +23,14 @@ struct MpiOperation : Completion {
   bool send = false;
   int peer = -1, tag = 0;
   size_t bytes = 0;
-  Bundle bundle;                      // until it has completed
-  std::vector<bool> put;              // by region, of a send: its bytes are there, and sends none
-  std::vector<Offer*> offers;         // by region, of a receive; null: none
+  Bundle bundle;                      // kept until the transfer completes
+  std::vector<bool> put;              // sends, by region: written through the inbox, not by MPI
+  std::vector<Offer*> offers;         // receives, by region: null if there is no offer
   std::vector<MPI_Request> requests;  // by piece; MPI_REQUEST_NULL once complete
-  std::vector<size_t> sizes;          // by piece, of a receive: bytes
-  std::vector<size_t> regions;        // by piece, of a receive: its region
-  size_t left = 0;                    // pieces not complete
-  size_t arrived = 0;                 // bytes, of a receive
+  std::vector<size_t> sizes;          // receives, by piece: bytes
+  std::vector<size_t> regions;        // receives, by piece: index of its region
+  size_t left = 0;                    // incomplete pieces
+  size_t arrived = 0;                 // receives: bytes that arrived
   std::string error;                  // written before `done`
   std::atomic<bool> done{false};
 };
@@ -43,19 +43,19 @@ class MpiRequests {
         piece_bytes_(piece_bytes),
         background_bytes_(background_bytes) {}
 
-  // Without the lock: takes note of an operation; PostQueued starts it. Keeps the order.
+  // Registers an operation, which PostQueued later starts in order. Needs no lock.
   void Queue(std::shared_ptr<MpiOperation> operation);
   void PostQueued();
 
-  // Looks after one operation: true when it has completed. Makes progress for all.
+  // Tests one operation and returns true if it is complete. Makes progress for all.
   bool Advance(MpiOperation& operation);
-  // Looks after all of them; true when a piece has completed.
+  // Tests all operations and returns true if any piece has completed.
   bool AdvanceAll();
 
   size_t pending();
-  // Whether any of them needs progress while the rank computes. Without the lock.
+  // Returns true if any operation needs progress while the rank computes. Needs no lock.
   bool background() const { return background_.load() > 0; }
-  // Gives up what is left. The memory stays allocated: MPI may still use it.
+  // Abandons the remaining operations. Their memory stays allocated, because MPI may still use it.
   void Drop();
 
  private:
@@ -69,8 +69,8 @@ class MpiRequests {
   const MPI_Comm comm_;
   const bool synchronous_;
   const size_t piece_bytes_, background_bytes_;
-  std::deque<std::shared_ptr<MpiOperation>> active_;  // some of them done
-  std::vector<MPI_Request> requests_;                 // scratch of AdvanceAll, as the next three
+  std::deque<std::shared_ptr<MpiOperation>> active_;  // includes completed ones
+  std::vector<MPI_Request> requests_;                 // scratch of AdvanceAll, like the next three
   std::vector<std::pair<MpiOperation*, size_t>> owners_;
   std::vector<int> indices_;
   std::vector<MPI_Status> statuses_;

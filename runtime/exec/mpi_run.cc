@@ -1,4 +1,4 @@
-// What a process of mpirun does around its work: who shows an error, and how the others end.
+// The frame around the work of an MPI process: reports errors and ends the other ranks.
 #include <cstdio>
 
 #include "runtime/exec/fault_transport.h"
@@ -17,7 +17,7 @@ int RunMpi(int* argc, char*** argv, const WatchOptions& watch_options,
     return WithFaults(transport, body);
   } catch (const AgreedError& e) {
     transport.status().SetState(RankState::kFinished);
-    // Shown before MPI is finalized: once a rank has ended in failure, mpirun kills the others.
+    // Shown before MPI is finalized, because mpirun kills the others once a rank has failed.
     if (transport.rank() == 0) {
       const std::string lines = e.Shown(program);
       std::fflush(nullptr);

@@ -31,10 +31,10 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::microseconds;
 
-// While the rank computes: how often its thread looks after transfers, at first and at the least
-// (twice as long after each look that finds nothing), and after how long without a look another
-// thread does. That one asks how long it has been each kUnseen for kRemembered after it was needed,
-// and then twice as seldom each time.
+// Polling intervals while the rank computes. Its own thread polls after kBetweenLooks, and after
+// each fruitless poll twice as long, up to kMostBetweenLooks. The background thread steps in when
+// no poll has happened for a while: it checks the clock each kUnseen for kRemembered after it was
+// last needed, and then doubles its interval each time.
 constexpr auto kBetweenLooks = microseconds(20), kMostBetweenLooks = microseconds(320),
                kUnseen = microseconds(3000), kMostBetweenChecks = microseconds(48000),
                kRemembered = microseconds(1000000);
@@ -43,7 +43,7 @@ void AllowShortSleeps() { prctl(PR_SET_TIMERSLACK, 1000); }  // nanoseconds
 
 }  // namespace
 
-// Whether the ranks of a host are more than the cores that any of them may use.
+// Returns true if the ranks of a host outnumber the cores that any of them may use.
 static bool Crowded(MPI_Comm host) {
   cpu_set_t mine, all;
   CPU_ZERO(&mine);
@@ -54,8 +54,8 @@ static bool Crowded(MPI_Comm host) {
   return ranks > CPU_COUNT(&all);
 }
 
-// Open MPI looks for Omni-Path and libfabric devices for 0.2 s of every start. Without a device of
-// any such kind it need not, unless the person has a say of his own.
+// Open MPI spends 0.2 s of every start on looking for Omni-Path and libfabric devices. Skips that
+// if there is no such device, unless the user has configured it explicitly.
 static void SkipAbsentFabrics() {
   if (std::getenv("OMPI_MCA_mtl") || std::getenv("OMPI_MCA_pml")) return;
   std::error_code ignored;
@@ -69,10 +69,10 @@ static void SkipAbsentFabrics() {
 
 // Another rank of the host.
 struct HostRank {
-  int place = 0;                           // among the senders to this rank's inbox
+  int place = 0;                           // index among the senders to this rank's inbox
   std::unique_ptr<Outbox> outbox;          // null where its inbox cannot be mapped
   bool writes = false;                     // it has mapped this rank's inbox
-  std::map<int, uint64_t> sent, received;  // messages so far, by tag, where they may go through one
+  std::map<int, uint64_t> sent, received;  // count of messages that may use an inbox, by tag
 };
 
 struct MpiTransport::State {
@@ -104,7 +104,7 @@ struct MpiTransport::State {
     crowded = Crowded(host);
     small = options.background_bytes;
     Meet(host, options.inbox);
-    AllowShortSleeps();  // of the thread that will wait
+    AllowShortSleeps();  // for the thread that will wait
     MPI_Comm_free(&host);
     size_t piece = std::clamp<size_t>(options.piece_bytes, 1, INT_MAX);
     requests = std::make_unique<MpiRequests>(comm, options.synchronous_sends, piece,
@@ -112,7 +112,7 @@ struct MpiTransport::State {
     if (options.background_progress && size > 1) thread = std::thread([this] { Background(); });
   }
 
-  // Finds the inboxes of the other ranks of the host. Collective, whether a rank wants any or not.
+  // Finds the inboxes of the other ranks of the host. Collective, even for ranks that want none.
   void Meet(MPI_Comm host, bool wanted) {
     struct Found {
       int rank;
@@ -127,7 +127,7 @@ struct MpiTransport::State {
     constexpr int kBytes = sizeof found;
     CheckMpi(MPI_Allgather(&found, kBytes, MPI_BYTE, all.data(), kBytes, MPI_BYTE, host),
              "MPI_Allgather");
-    // Senders are numbered by their place on the host, without the receiver.
+    // Senders are numbered by their index on the host, skipping the receiver.
     std::vector<char> reached(ranks), reaches(ranks);
     for (int i = 0; i < ranks; ++i) {
       if (i == mine || !wanted) continue;
@@ -167,8 +167,8 @@ struct MpiTransport::State {
     if (finalize) MPI_Finalize();
   }
 
-  // The thread that makes progress while the rank's own one computes without calling Progress. It
-  // looks at the clock now and then: to be woken by the actions would cost each of them a switch.
+  // The thread that makes progress while the rank's thread computes without calling Progress. It
+  // polls the clock now and then; waking it at each action would cost a context switch per action.
   void Background() {
     prctl(PR_SET_NAME, "pipewright-mpi");
     AllowShortSleeps();
@@ -182,14 +182,14 @@ struct MpiTransport::State {
         rest = std::min<Clock::duration>(2 * rest, kMostBetweenChecks);
       if (!needed() || unseen() < kUnseen) continue;
       lock.unlock();
-      while (needed() && Look()) continue;  // more follows
+      while (needed() && Look()) continue;  // more will follow
       lock.lock();
       rest = kUnseen, last_needed = Clock::now();
     }
   }
 
-  // Whether something has moved: a piece has completed, or the look took as long as only copying
-  // does.
+  // Returns true if something has moved: a piece has completed, or the test took so long that it
+  // must have copied data.
   bool Look() {
     const auto start = Clock::now();
     looked = start.time_since_epoch().count();
@@ -221,12 +221,12 @@ struct MpiTransport::State {
     if (auto neighbour = neighbours.find(peer); neighbour != neighbours.end())
       ThroughInbox(*op, neighbour->second);
     requests->Queue(op);
-    // Where the other thread is at it, it posts (or the next call here does).
+    // If the other thread holds MPI, it posts the operation (or the next call here does).
     if (std::unique_lock lock(mpi, std::try_to_lock); lock) requests->PostQueued();
     return op;
   }
 
-  // Copies what the receiver has asked for already, or asks the sender to.
+  // Copies the data if the receiver has offered memory, or makes such an offer to the sender.
   void ThroughInbox(MpiOperation& op, HostRank& neighbour) {
     if (op.send ? !neighbour.outbox : !neighbour.writes) return;
     const uint64_t message = (op.send ? neighbour.sent : neighbour.received)[op.tag]++;
@@ -260,7 +260,7 @@ struct MpiTransport::State {
     return Done(op);
   }
 
-  // Holds MPI, with the other thread asleep, until `done`.
+  // Holds MPI until `done`; the background thread sleeps meanwhile.
   template <class F>
   void WaitUntil(F done) {
     computing = false;
@@ -279,18 +279,18 @@ struct MpiTransport::State {
     CheckMpi(code, call);
   }
 
-  // constant after construction
+  // Constant after construction.
   MPI_Comm comm = MPI_COMM_NULL;
   int rank = 0, size = 1, max_tag = 32767;
-  bool crowded = false;  // more ranks than cores on this host
+  bool crowded = false;  // this host has more ranks than cores
   bool finalize = false;
-  size_t small = 0;  // regions of no more bytes are with MPI when they are posted
+  size_t small = 0;  // MPI completes regions of at most this many bytes when they are posted
 
-  // The rank's thread only.
-  std::unique_ptr<Inbox> inbox;        // null where nobody else has mapped it
-  std::map<int, HostRank> neighbours;  // by rank: the others of this host, where inboxes are wanted
+  // Used by the rank's thread only.
+  std::unique_ptr<Inbox> inbox;        // null if no other rank has mapped it
+  std::map<int, HostRank> neighbours;  // by rank: the others of this host, if inboxes are wanted
   microseconds between = kBetweenLooks;
-  Clock::time_point disturbed{};  // as Patience says
+  Clock::time_point disturbed{};  // see Patience
 
   std::mutex mpi;                         // guards MPI itself
   std::unique_ptr<MpiRequests> requests;  // guarded by mpi
@@ -298,7 +298,7 @@ struct MpiTransport::State {
   std::mutex sleep_mutex;
   std::condition_variable wake;
   std::atomic<bool> stop{false}, computing{false};
-  std::atomic<Clock::rep> looked{0};  // when somebody last did
+  std::atomic<Clock::rep> looked{0};  // time of the last test by either thread
   std::thread thread;
 };
 
@@ -385,8 +385,7 @@ void MpiTransport::Abort(const std::string& message, int exit_code) {
     if (written <= 0) break;
     at += written;
   }
-  // Should MPI hang in a state that an error has left, the alarm ends this rank, and mpirun the
-  // others.
+  // If MPI hangs after an error, the alarm ends this rank, and mpirun the others.
   std::signal(SIGALRM, SIG_DFL);
   alarm(5);
   for (int i = 0; i < 100 && !state_->mpi.try_lock(); ++i) usleep(1000);

@@ -74,7 +74,7 @@ bool Neighbours::Exchange(const std::string& folder, double now) {
     } catch (const Error&) {
       continue;
     }
-    // A network that is down is found out by what does not come.
+    // Send errors are ignored: a network that is down shows in the missing messages.
     for (const Other& other : others_)
       for (const sockaddr_in& to : other.addresses)
         sendto(socket_, message.data(), message.size(), 0, reinterpret_cast<const sockaddr*>(&to),

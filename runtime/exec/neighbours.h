@@ -1,5 +1,6 @@
-// The status of ranks on other hosts. One process of each host sends what those of its host are at
-// to one of each other host, once a second, over UDP: what is lost comes again.
+// Exchanges the status of ranks with other hosts. Once a second, one process per host sends the
+// status of its host's ranks to one process of each other host, over UDP; lost packets are replaced
+// by later ones.
 #pragma once
 #include <netinet/in.h>
 
@@ -13,12 +14,12 @@ namespace pipewright {
 
 class Neighbours {
  public:
-  // Throws Error when there is no socket to be had.
+  // Throws Error if no socket can be opened.
   Neighbours();
   ~Neighbours();
   Neighbours(const Neighbours&) = delete;
 
-  // Where this one is reached: "PORT ADDRESS ADDRESS", one address for each network (IPv4).
+  // Returns where this process is reached: "PORT ADDRESS ADDRESS", one address per network (IPv4).
   std::string address() const;
 
   struct Host {
@@ -26,23 +27,23 @@ class Neighbours {
     std::string address;
     std::vector<int> ranks;
   };
-  // `token` tells runs apart.
+  // `token` distinguishes runs.
   void Join(uint64_t token, const std::vector<Host>& others);
 
-  // Sends the status files of `folder` and takes what has come. `now` in seconds. Returns whether
-  // every rank of the other hosts has been heard of by now.
+  // Sends the status files of `folder` and receives what has arrived. `now` is in seconds. Returns
+  // true once every rank of the other hosts has been heard of.
   bool Exchange(const std::string& folder, double now);
 
-  // The last known status of each rank of the other hosts that have been heard of.
+  // Returns the last known status of each rank on the other hosts that have been heard of.
   std::vector<RankStatus> statuses() const;
-  // A host heard of before, but not in the last `seconds`; "": there is none.
+  // Returns a host that was heard of before but not in the last `seconds`, or "" if there is none.
   std::string Silent(double now, double seconds) const;
 
  private:
   struct Other {
     Host host;
     std::vector<sockaddr_in> addresses;
-    double heard = -1;  // never
+    double heard = -1;  // -1: never
     std::vector<RankStatus> statuses;
   };
   int socket_ = -1;

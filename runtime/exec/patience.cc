@@ -12,20 +12,20 @@ namespace {
 
 using std::chrono::microseconds;
 
-// How long a thread that waits keeps its core: where it has the core for itself, and for the next
-// kRemembered after another program was seen to take it for more than kLost.
+// How long a waiting thread spins: kAwake if it has the core to itself, kAwakeAmongOthers for
+// kRemembered after another program was seen to take the core for more than kLost.
 constexpr auto kAwake = microseconds(10000), kAwakeAmongOthers = microseconds(300),
                kRemembered = microseconds(1000000), kLost = microseconds(500);
 
-// How long to sleep between two looks when nothing has moved for `idle`: a share of it, so that
-// neither the delay of what comes next nor the work of looking is ever more than a part of the
-// time that has passed anyway.
+// Returns how long to sleep between two polls after `idle` without progress: a share of `idle`, so
+// that both the added delay and the cost of polling stay a fraction of the time that has passed
+// anyway.
 microseconds Nap(Patience::Clock::duration idle, microseconds least, microseconds most) {
   auto share = std::chrono::duration_cast<microseconds>(idle) / 4;
   return std::clamp(share, least, most);
 }
 
-// Leaves the core's units to its other hardware thread for a moment.
+// Yields the core's execution units to its other hardware thread for a moment.
 void Relax() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -34,7 +34,7 @@ void Relax() {
 #endif
 }
 
-// How often another thread took this one's core.
+// Returns how often this thread has been preempted.
 long Preemptions() {
   rusage usage{};
   getrusage(RUSAGE_THREAD, &usage);

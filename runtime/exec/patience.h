@@ -1,15 +1,17 @@
-// What a thread does between two looks while it waits.
+// Patience decides how a waiting thread spends the time between two polls: spin, yield or sleep.
 #pragma once
 #include <chrono>
 
 namespace pipewright {
 
-// With a core of its own the thread keeps it: a core that has slept computes slower at first, by 3
-// to 10 % of a kernel of some milliseconds. Beside other programs it keeps it for a short while: one
-// that kept it longer would have used its time slice up when its work arrives, and another program
-// would run first, for milliseconds. A thread that wakes from a nap gets its core back at once.
-// For one wait. `crowded`: there are more ranks than cores. `disturbed`: when another program was
-// last seen to have the core; the thread's own, from wait to wait.
+// A thread that has a core of its own spins: a core that has slept is 3 to 10 % slower at first, in
+// a kernel of some milliseconds. A thread that shares its core with other programs spins only
+// briefly: if it spun longer, its time slice would be used up when its work arrives, and another
+// program would run first, for milliseconds. A thread that wakes from a nap gets its core back
+// immediately.
+//
+// One object serves one wait. `crowded` says that there are more ranks than cores. `disturbed` is
+// the time when another program was last seen on the core; the thread keeps it from wait to wait.
 class Patience {
  public:
   using Clock = std::chrono::steady_clock;

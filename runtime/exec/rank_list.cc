@@ -49,7 +49,7 @@ void FillTransfer(const StageGraph& graph, int rank, int tags_per_edge, RankEntr
   entry.tag = (entry.edge * 2 + backward) * tags_per_edge + a.microbatch % tags_per_edge;
 }
 
-// Where each group's exchange begins, and that no stage steps before.
+// Determines where each group's exchange begins and checks that no stage steps before.
 void PlaceGroups(const std::vector<SharedGroup>& groups, int rank, RankList& list) {
   auto& entries = list.entries;
   for (size_t g = 0; g < groups.size(); ++g) {
@@ -62,7 +62,7 @@ void PlaceGroups(const std::vector<SharedGroup>& groups, int rank, RankList& lis
       const Action& a = entries[i].action;
       if (!stages.count(a.stage)) continue;
       if (a.kind == ActionKind::kReduceGrad) {
-        if (!stepped.empty()) left = stages, stepped.clear();  // the next step's
+        if (!stepped.empty()) left = stages, stepped.clear();  // belongs to the next step
         if (!left.erase(a.stage) || !left.empty()) continue;
         size_t last = i;
         while (last + 1 < entries.size() &&
@@ -88,12 +88,12 @@ RankList MakeRankList(const Plan& plan, const StageGraph& graph,
     for (std::vector<int>& edges : *side)
       std::erase_if(edges, [&](int e) { return !graph.edges[e].gradient; });
 
-  // Every rank has to come to the same tags: over the whole plan.
+  // Every rank must choose the same tags, so this looks at the whole plan.
   for (const auto& actions : plan.ranks)
     for (const Action& a : actions)
       list.microbatches = std::max({list.microbatches, a.microbatch + 1, a.overlap_microbatch + 1});
   int64_t channels = 2 * static_cast<int64_t>(graph.edges.size());
-  // The last tag is StopAgreement's.
+  // The last tag belongs to StopAgreement.
   int64_t room = int64_t{max_tag} - static_cast<int64_t>(groups.size());
   int64_t per_edge = std::max(list.microbatches, 1);
   if (channels > 0) per_edge = std::min(per_edge, room / channels);

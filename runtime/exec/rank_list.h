@@ -1,4 +1,5 @@
-// One rank's list, with everything looked up that does not change from step to step.
+// RankList is one rank's action list with everything resolved that does not change between steps:
+// edges, peers, tags and groups.
 #pragma once
 #include <string>
 #include <vector>
@@ -11,8 +12,8 @@ namespace pipewright {
 
 struct RankEntry {
   Action action;
-  std::string text;  // as the plan writes it
-  // Transfers: the edge, and the rank at its other end; -1 where that is this rank (nothing moves).
+  std::string text;  // as in the plan text
+  // Transfers: the edge and the rank at its other end, or -1 if both ends are on this rank.
   int edge = -1, peer_rank = -1, tag = -1;
   // REDUCE_GRAD: the shared groups whose exchange begins here.
   std::vector<int> groups;
@@ -20,20 +21,20 @@ struct RankEntry {
 
 struct RankList {
   std::vector<RankEntry> entries;
-  EdgeIndex edges;       // every edge
+  EdgeIndex edges;       // all edges
   EdgeIndex gradients;   // edges that carry gradients
-  int microbatches = 0;  // largest index of the plan's list + 1
+  int microbatches = 0;  // largest microbatch index in the plan + 1
   int first_group_tag = 0;
 };
 
-// Tags: one for each edge, direction and microbatch, so that a message is never taken for another
-// even when both sides post in different orders; then one for each group. With more messages than
-// tags, microbatches share tags and the order of posting decides.
+// Builds the list. Each edge, direction and microbatch has a tag of its own, so that messages are
+// not confused even if both sides post them in different orders; each group has one too. If there
+// are more messages than tags, microbatches share tags, and the order of posting decides.
 //
-// An exchange of a shared group begins at the rank's last REDUCE_GRAD (within a step) of a stage
-// that holds it; where several REDUCE_GRAD stand together, at the last of these.
+// The exchange of a shared group begins at the last REDUCE_GRAD within a step of this rank's stages
+// in the group; if several REDUCE_GRADs are adjacent, at the last of them.
 //
-// Throws Error("rank R, action N, TEXT", ...) for what does not fit the graph.
+// Throws Error("rank R, action N, TEXT", ...) if the list does not fit the graph.
 RankList MakeRankList(const Plan& plan, const StageGraph& graph,
                       const std::vector<SharedGroup>& groups, int rank, int max_tag);
 

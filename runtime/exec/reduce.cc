@@ -83,7 +83,7 @@ void SharedReducer::Sum(int g) {
   const SharedGroup& holders = groups_[g];
   const int rank = transport_.rank();
   std::vector<std::pair<Bundle, Token>> arriving = std::move(arriving_.extract(g).mapped());
-  Bundle sum, part;  // of all terms before, and of this one
+  Bundle sum, part;  // sum of all previous terms, and of this term
   int term = holders[0].term;
   std::set<int> others;
   for (size_t h = 0; h < holders.size(); ++h) {
@@ -135,7 +135,7 @@ void SharedReducer::Finish() {
   const int rank = transport_.rank();
   for (int g : due_)
     if (arriving_.count(g)) Named(g, [&] { Sum(g); });
-  // The sum arrives in the memory that the contribution left from.
+  // The sum arrives in the memory that the contribution was sent from.
   WaitForSent(contributions_);
   struct Arrival {
     int group;

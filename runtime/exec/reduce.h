@@ -1,6 +1,6 @@
-// Sums gradients over ranks: of shared weights over their holders, of replicas over the ranks of a
-// stage; always in the order of the holders, so that the result has the same bits on any number of
-// ranks. (MPI_Allreduce promises no order.)
+// Sums gradients over ranks: those of shared weights over their holders, those of replicas over the
+// ranks of a stage. Adds in the order of the holders, so the result has the same bits on any number
+// of ranks (MPI_Allreduce guarantees no order).
 #pragma once
 #include <functional>
 #include <map>
@@ -10,25 +10,25 @@
 
 namespace pipewright {
 
-// The owner of a group collects what the others give, adds, and sends the sum back. With as many
-// groups as replicas, each owned by another, every rank sends and receives what a ring would.
+// The owner of a group receives the contributions, adds them, and sends the sum back. With as many
+// groups as replicas, each with another owner, every rank sends and receives as much as in a ring.
 class SharedReducer {
  public:
-  // `wait` waits for a token of `rank`. Tags are first_tag + group.
+  // `wait` waits for a token of `rank`. Group g uses tag first_tag + g.
   SharedReducer(const std::vector<SharedGroup>& groups, StageBody& body, Transport& transport,
                 int first_tag, std::function<void(const Token&, int rank)> wait);
 
-  // Posts what this rank gives to `group`, or the receives of what the others give, ahead of the
-  // group's REDUCE_GRAD.
+  // Posts this rank's contribution to `group`, or the receives of the contributions of others,
+  // ahead of the group's REDUCE_GRAD.
   void BeginEarly(int group);
-  // The same at the REDUCE_GRAD; nothing where it was early.
+  // Does the same at the REDUCE_GRAD, unless BeginEarly already did.
   void Begin(int group);
 
-  // Adds, and sends back, where all has arrived. Never waits.
+  // Adds and sends back the sums whose contributions have all arrived. Never waits.
   void Advance();
 
-  // Waits until every group whose REDUCE_GRAD has come has the sum in all holders of this rank that
-  // get it.
+  // Waits until all groups whose REDUCE_GRAD was reached have their sum in all holders of this rank
+  // that receive it.
   void Finish();
 
  private:
@@ -39,7 +39,7 @@ class SharedReducer {
   void Post(int group);
   void Sum(int group);
   void WaitForSent(std::vector<Sent>& sent);
-  // Calls `f`; what it throws is given the group's name.
+  // Calls `f` and adds the group's name to exceptions.
   template <class F>
   void Named(int group, F f);
 
@@ -48,10 +48,10 @@ class SharedReducer {
   Transport& transport_;
   const int first_tag_;
   const std::function<void(const Token&, int)> wait_;
-  std::vector<char> early_;                 // by group: begun, its REDUCE_GRAD is still to come
+  std::vector<char> early_;                 // by group: begun before its REDUCE_GRAD
   std::vector<int> due_;                    // groups that Finish waits for
-  std::vector<Sent> contributions_, sums_;  // under way from here
-  // Of groups summed here: by holder, what the other ranks give.
+  std::vector<Sent> contributions_, sums_;  // sends in flight
+  // Groups summed here: the contributions of the other ranks, by holder.
   std::map<int, std::vector<std::pair<Bundle, Token>>> arriving_;
 };
 

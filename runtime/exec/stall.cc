@@ -21,7 +21,7 @@ StallJudge::Verdict StallJudge::Look(double now, const std::vector<RankStatus>& 
   std::vector<std::pair<int64_t, int>> seen;
   std::vector<const RankStatus*> left;
   for (const RankStatus& status : ranks) {
-    // Weights to save may take longer than the limit all in all: each of them is progress.
+    // Saving all weights may take longer than the limit, so each saved weight counts as progress.
     const Awaited& awaits = status.awaits;
     seen.push_back(
         {status.step, awaits.kind == Awaited::kTensor ? -2 - awaits.microbatch : status.entry});
@@ -31,7 +31,7 @@ StallJudge::Verdict StallJudge::Look(double now, const std::vector<RankStatus>& 
       all && !left.empty() && std::all_of(left.begin(), left.end(), [](const RankStatus* s) {
         return s->awaits.kind != Awaited::kNothing;
       });
-  // Where this process itself was stopped, or the host slept, no time has passed.
+  // If this process itself was stopped, or the host slept, no time has passed.
   double passed = last_ < 0 ? 0 : std::min(now - last_, 1.0);
   last_ = now;
   if (seen != seen_ || left.empty()) {

@@ -1,4 +1,4 @@
-// Whether a run still moves, judged from what the ranks say they do.
+// Detects stalls: judges from the status of all ranks whether a run still makes progress.
 #pragma once
 #include <string>
 #include <utility>
@@ -9,12 +9,12 @@
 namespace pipewright {
 
 struct StallOptions {
-  // Seconds without any progress of any rank; 0: never.
-  double limit = 60;   // after which a run in which every rank waits is ended, or a stopped rank
-  double report = 20;  // between two reports of who waits for what
+  // Limits in seconds without progress of any rank; 0 means never.
+  double limit = 60;   // ends a run in which every rank waits, or a rank that is stopped
+  double report = 20;  // interval of reports about which rank waits for what
 };
 
-// PIPEWRIGHT_STALL_LIMIT and PIPEWRIGHT_STALL_REPORT, else the defaults.
+// Reads PIPEWRIGHT_STALL_LIMIT and PIPEWRIGHT_STALL_REPORT; otherwise uses the defaults.
 StallOptions StallOptionsFromEnvironment();
 
 class StallJudge {
@@ -22,12 +22,12 @@ class StallJudge {
   explicit StallJudge(const StallOptions& options) : options_(options) {}
 
   struct Verdict {
-    std::string report;  // "": nothing to say
+    std::string report;  // "": nothing to report
     bool fatal = false;
   };
-  // To be called every moment, `now` in seconds. A rank that computes for long is reported; only
-  // where every rank waits for another is the run beyond hope.
-  // `all`: whether these are all ranks; nothing is beyond hope as long as some are not known.
+  // Must be called regularly, with `now` in seconds. Reports ranks that compute for a long time;
+  // declares the run dead only if every rank waits for another. `all` is true if `ranks` contains
+  // all ranks; as long as some are unknown, the run is never declared dead.
   Verdict Look(double now, const std::vector<RankStatus>& ranks, bool all = true);
 
  private:

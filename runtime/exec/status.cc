@@ -18,14 +18,14 @@ namespace pipewright {
 
 static constexpr char kMagic[8] = {'p', 'w', 's', 't', 'a', 't', '2', '\0'};
 
-// A rank may be killed between any two stores, so what it does is written beside what it did, and
-// then one store says which of both counts.
+// A rank may be killed between any two stores. So the new state is written beside the old one, and
+// then a single store selects it.
 struct StatusFile::Page {
   struct alignas(64) Now {
     int64_t step;
     double since;
     int32_t entry, stage, microbatch;
-    char action[36];  // ends with a zero
+    char action[36];  // zero-terminated
   } now[2];
   struct alignas(64) Waiting {
     Awaited awaited[2];
@@ -40,7 +40,7 @@ struct StatusFile::Page {
     int32_t pid;
     char host[52];
   } rank;
-  std::atomic<uint32_t> current;  // of `now`
+  std::atomic<uint32_t> current;  // index into `now`
 };
 
 std::string StatusPath(const std::string& folder, int rank) {
@@ -54,7 +54,7 @@ StatusFile::StatusFile(const std::string& path, int rank) {
     std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
   file_ = path.empty() ? memfd_create("pipewright-status", MFD_CLOEXEC)
                        : open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  // posix_fallocate: a full disk is an error here, not a bus error later.
+  // With posix_fallocate a full disk is an error here, not SIGBUS later.
   int failure = file_ < 0 ? errno : posix_fallocate(file_, 0, sizeof(Page));
   void* memory = MAP_FAILED;
   if (!failure) {
@@ -147,7 +147,7 @@ bool StatusFile::Decode(const void* bytes, RankStatus& status) {
   return true;
 }
 
-// Through the file: what another thread stores meanwhile is read by the kernel, not by us.
+// Reads through the file, so that the kernel, not this process, reads what other threads store.
 RankStatus StatusFile::Read() const {
   RankStatus status;
   char bytes[sizeof(Page)];
@@ -173,7 +173,7 @@ std::vector<RankStatus> ReadStatusFolder(const std::string& folder) {
     if (entry.path().extension() != ".status") continue;
     try {
       all.push_back(ReadStatus(entry.path()));
-    } catch (const Error&) {  // just being made, or just removed
+    } catch (const Error&) {  // the file is just being created or removed
     }
   }
   std::sort(all.begin(), all.end(),

@@ -1,5 +1,5 @@
-// What each rank is doing right now, in a small mapped file, so that whoever remains can say what a
-// dead or stopped rank was at. Costs a store of one cache line for each action.
+// The current action of each rank, kept in a small mapped file, so that survivors can say what a
+// dead or stopped rank was doing. Each action costs one store of a cache line.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -10,13 +10,13 @@ namespace pipewright {
 
 enum class RankState : int32_t {
   kRunning,
-  kFinished,    // ended as it should, or shows itself why not
-  kFailed,      // has shown an error and ends all ranks
-  kTerminated,  // ends because it was told to (SIGTERM)
-  kExited,      // somebody called exit()
+  kFinished,    // ended normally, or reports its error itself
+  kFailed,      // has shown an error and aborts all ranks
+  kTerminated,  // ends on request (SIGTERM)
+  kExited,      // some code called exit()
 };
 
-// What a rank waits for.
+// The transfer that a rank waits for.
 struct Awaited {
   enum Kind : int32_t {
     kNothing,
@@ -25,7 +25,7 @@ struct Awaited {
     kSharedWeight,
     kSizes,
     kEveryRank,
-    // beside a plan
+    // outside a plan
     kStop,
     kReport,
     kLosses,
@@ -33,10 +33,10 @@ struct Awaited {
     kTensor
   };
   Kind kind = kNothing;
-  int32_t rank = -1;           // whose message (or whose receive of ours); -1: every rank's
+  int32_t rank = -1;           // the rank that sends it (or receives ours); -1: every rank
   int32_t from = -1, to = -1;  // stages
   int32_t microbatch = -1;
-  int32_t sends = 0;  // it waits for its own message to leave
+  int32_t sends = 0;  // 1 if it waits for its own message to leave
   bool operator==(const Awaited&) const = default;
 };
 
@@ -47,49 +47,51 @@ struct RankStatus {
   int entry = -1;      // position in the rank's list
   int stage = -1, microbatch = -1;
   Awaited awaits;
-  double since = 0;  // seconds on the host's monotonic clock: when the action began
+  double since = 0;  // start of the action, in seconds of the host's monotonic clock
   RankState state = RankState::kRunning;
-  int signal = 0;      // that ends the rank; 0: none
-  uint32_t beats = 0;  // grows as long as the process runs
-  bool stop = false;   // asked to end after the step
+  int signal = 0;      // signal that kills the rank; 0: none
+  uint32_t beats = 0;  // increases while the process runs
+  bool stop = false;   // the run was asked to end after this step
   int pid = 0;
   std::string host;
 };
 
-// The file of one rank in `folder`.
+// Returns the path of a rank's file in `folder`.
 std::string StatusPath(const std::string& folder, int rank);
 
-// Throws Error when there is no such file or it is not one of these.
+// Throws Error if the file is missing or not a status file.
 RankStatus ReadStatus(const std::string& path);
-// The same from a file's bytes. False when they are something else.
+// Decodes the bytes of a status file. Returns false if they are something else.
 bool DecodeStatus(std::string_view bytes, RankStatus& status);
-// Those of `folder` that can be read, by rank.
+// Returns all readable status files of `folder`, by rank.
 std::vector<RankStatus> ReadStatusFolder(const std::string& folder);
 
-// "the values of stage 1 for stage 2, microbatch 5, of rank 1"; "" for nothing.
+// Returns text such as "the values of stage 1 for stage 2, microbatch 5, of rank 1"; "" for
+// kNothing.
 std::string Describe(const Awaited& awaited);
-// "step 3, stage 2, microbatch 5, action 2F5", with what it waits for; "before the first action".
+// Returns text such as "step 3, stage 2, microbatch 5, action 2F5", with what the rank waits for,
+// or "before the first action".
 std::string DescribePlace(const RankStatus& status);
-// "rank 2 on host-a (pid 12)"
+// Returns text such as "rank 2 on host-a (pid 12)".
 std::string DescribeRank(const RankStatus& status);
 
 class StatusFile {
  public:
-  StatusFile() = default;  // keeps nothing
-  // Creates the file (and its folder); "": in memory, for this process and its children. Throws
-  // Error naming the path.
+  StatusFile() = default;  // discards everything
+  // Creates the file (and its folder). With "" the status is kept in memory, for this process and
+  // its children. Throws Error with the path.
   explicit StatusFile(const std::string& path, int rank = -1);
   StatusFile(StatusFile&& other) noexcept;
   StatusFile& operator=(StatusFile&& other) noexcept;
   ~StatusFile();
 
-  // By the rank's own thread.
+  // Called by the rank's own thread only.
   void Begin(int64_t step, int entry, int stage, int microbatch, std::string_view action,
              double since);
   void EndStep(int64_t step, double since) { Begin(step, -1, -1, -1, "", since); }
   void WaitFor(const Awaited& awaited);
 
-  // By any thread, or by a signal handler.
+  // Called by any thread, or by a signal handler.
   void SetRank(int rank);
   void SetState(RankState state);
   void SetSignal(int signal);
@@ -99,7 +101,7 @@ class StatusFile {
 
   explicit operator bool() const { return page_; }
   int file() const { return file_; }
-  RankStatus Read() const;  // by any thread, or by a child of the process
+  RankStatus Read() const;  // called by any thread or child process
 
  private:
   friend bool DecodeStatus(std::string_view bytes, RankStatus& status);

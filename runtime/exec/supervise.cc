@@ -24,7 +24,7 @@ namespace pipewright {
 namespace {
 
 struct RunEnd {
-  int code = 0;             // as a shell has it: 128 + signal
+  int code = 0;             // as in a shell: 128 + signal
   bool terminated = false;  // by a signal to the supervisor
 };
 
@@ -54,7 +54,7 @@ int Start(const std::vector<std::string>& command, bool quiet = false) {
   _exit(127);
 }
 
-// Waits for the process, handing signals on; for at most so many seconds where `limit` > 0.
+// Waits for the process and forwards signals; for at most `limit` seconds if `limit` > 0.
 RunEnd WaitFor(int pid, int limit = 0) {
   RunEnd end;
   sigset_t set = Handled();
@@ -107,14 +107,14 @@ class Supervisor {
   }
 
   int Run() {
-    int64_t reached = -1;  // by the runs before
+    int64_t reached = -1;  // last step of the previous runs
     for (int restart = 0;; ++restart) {
       std::filesystem::remove_all(folder_ + "/status");
       RunEnd end = WaitFor(Start(Command()));
       EndRemains();
       if (end.code == kSuccess || end.code == kUsage || end.terminated) return end.code;
       std::vector<RankStatus> ranks = ReadStatusFolder(folder_ + "/status");
-      int64_t step = -1;  // -1: no rank has come to its list
+      int64_t step = -1;  // -1: no rank has started its list
       bool agreed = !ranks.empty();
       for (const RankStatus& rank : ranks) {
         agreed &= rank.state == RankState::kFinished;
@@ -171,7 +171,7 @@ class Supervisor {
     if (stuck && ranks_ > 1) --ranks_;
   }
 
-  // Whatever the run has left on this host.
+  // Ends all processes that the run has left on this host.
   void EndRemains() const {
     char host[64] = {};
     gethostname(host, sizeof(host) - 1);

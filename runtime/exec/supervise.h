@@ -1,4 +1,4 @@
-// Runs a command under mpirun, and again when it fails.
+// Supervise runs a command under mpirun and restarts it when it fails.
 #pragma once
 #include <string>
 #include <vector>
@@ -6,26 +6,27 @@
 namespace pipewright {
 
 struct SuperviseOptions {
-  std::string program;             // begins messages
-  std::string mpirun = "mpirun";   // with options of its own, separated by blanks
-  std::vector<std::string> hosts;  // "name" or "name:slots", for mpirun --host; empty: mpirun's
+  std::string program;             // prefix of messages
+  std::string mpirun = "mpirun";   // may include options, separated by spaces
+  std::vector<std::string> hosts;  // "name" or "name:slots", for mpirun --host; empty: no --host
   int ranks = 0;
   int restarts = 0;
-  // Go on with fewer ranks: as many as the hosts have that still answer; and with one fewer where a
-  // run has died twice without a step between.
+  // Continues with fewer ranks: as many as the hosts that still answer provide, and with one fewer
+  // if a run has died twice without completing a step in between.
   bool elastic = false;
 
   std::vector<std::string> command;  // without --resume and --conf
-  std::string package;               // whose modules are grouped for fewer ranks
-  std::string conf;                  // for `ranks` ranks; "": the package's
-  bool resumes = false;              // whether the command takes --resume
+  std::string package;               // its modules are regrouped for fewer ranks
+  std::string conf;                  // written for `ranks` ranks; "": the package's
+  bool resumes = false;              // the command accepts --resume
 };
 
-// Returns the last run's exit code: 0 when one has ended well. SIGUSR1 is handed on to the run (it
-// finishes the step, writes a checkpoint and ends well), SIGTERM and SIGINT end it and all.
+// Returns the exit code of the last run, 0 if it succeeded. SIGUSR1 is forwarded to the run (it
+// finishes the step, writes a checkpoint and exits normally); SIGTERM and SIGINT end the run and
+// the supervisor.
 //
-// No restart for a wrong command line (exit code 2), nor for an error that all ranks have agreed
-// on: both would come again.
+// A wrong command line (exit code 2) and an error that all ranks agree on do not cause a restart,
+// because they would recur.
 int Supervise(const SuperviseOptions& options);
 
 }  // namespace pipewright

@@ -25,7 +25,7 @@ namespace {
 
 struct ThreadToken : Completion {
   explicit ThreadToken(int rank) : rank(rank) {}
-  const int rank;     // who waits for it
+  const int rank;     // the rank that waits for it
   std::string error;  // written before `done`
   std::atomic<bool> done{false};
 };
@@ -33,10 +33,10 @@ struct ThreadToken : Completion {
 struct Post {
   int tag;
   Bundle bundle;
-  std::shared_ptr<ThreadToken> token;  // null: a message copied aside, which nobody waits for
+  std::shared_ptr<ThreadToken> token;  // null: the message was copied, so nobody waits for it
 };
 
-// What one rank has posted for another and nobody has matched yet.
+// Unmatched posts of one rank for another.
 struct Channel {
   std::mutex mutex;
   std::deque<Post> sends, recvs;  // guarded by mutex
@@ -47,7 +47,7 @@ struct Sleeper {
   std::condition_variable wake;
 };
 
-// What the ranks share.
+// State that the ranks share.
 struct Hub {
   Hub(int size, const ThreadOptions& options)
       : size(size), options(options), channels(size_t(size) * size), sleepers(size), gather(size) {
@@ -65,11 +65,11 @@ struct Hub {
 
   std::atomic<bool> failed{false};
   std::mutex error_mutex;
-  std::exception_ptr error;  // guarded by error_mutex: the first
+  std::exception_ptr error;  // the first error; guarded by error_mutex
 
   std::mutex gather_mutex;
   std::condition_variable gathered;
-  std::vector<std::string> gather, result;  // these four guarded by gather_mutex
+  std::vector<std::string> gather, result;  // these four are guarded by gather_mutex
   int arrived = 0;
   int64_t generation = 0;
 
@@ -199,8 +199,8 @@ class ThreadTransport : public Transport {
   }
 
  private:
-  // Pairs a post with the first of the other side that has its tag and copies, or queues it.
-  // Whoever comes second copies, outside the lock.
+  // Matches a post with the first one of the other side with the same tag and copies the data, or
+  // queues it. The later side copies, outside the lock.
   Token Match(Channel& channel, int tag, Bundle bundle, bool send) {
     hub_.Check();
     auto token = std::make_shared<ThreadToken>(rank_);
@@ -233,7 +233,7 @@ class ThreadTransport : public Transport {
       for (size_t i = 0; i < from.regions.size(); ++i)
         if (from.regions[i].bytes)
           std::memcpy(to.regions[i].data, from.regions[i].data, from.regions[i].bytes);
-    other.bundle = {};  // before its rank learns that it is free
+    other.bundle = {};  // release before its rank learns that it is free
     hub_.Complete(receiver, rank_, error);
     hub_.Complete(sender, rank_);
     return token;
@@ -243,7 +243,7 @@ class ThreadTransport : public Transport {
   const int rank_;
 };
 
-// Looks every moment whether the ranks still move.
+// Checks periodically whether the ranks still make progress.
 class Monitor {
  public:
   explicit Monitor(Hub& hub) : hub_(hub) {

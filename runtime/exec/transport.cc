@@ -16,7 +16,7 @@ void Transport::WaitFor(const Token& token, const Awaited& awaited) {
 
 namespace {
 
-// "rank 2", "ranks 0, 2-4", or "every rank".
+// Returns "rank 2", "ranks 0, 2-4", or "every rank".
 std::string RankList(const std::vector<int>& ranks, int size) {
   if (static_cast<int>(ranks.size()) == size && size > 1) return "every rank";
   std::vector<std::string> runs;
@@ -31,7 +31,7 @@ std::string RankList(const std::vector<int>& ranks, int size) {
   return (ranks.size() == 1 ? "rank " : "ranks ") + Join(runs, ", ");
 }
 
-// The ranks that brought each text, in the order of the first of them.
+// Groups the ranks by their text, in the order of each text's first rank.
 std::vector<std::pair<std::string, std::vector<int>>> ByText(const std::vector<std::string>& all) {
   std::vector<std::pair<std::string, std::vector<int>>> groups;
   std::map<std::string, size_t> index;

@@ -28,9 +28,9 @@ namespace pipewright {
 
 namespace {
 
-constexpr long kTick = 250;  // milliseconds; the guard counts the beats by the same
+constexpr long kTick = 250;  // milliseconds; the guard counts beats at the same rate
 
-StatusFile* watched = nullptr;  // for what the system calls without an argument
+StatusFile* watched = nullptr;  // for signal handlers, which take no argument
 
 void MarkExit() {
   if (watched && watched->Read().state == RankState::kRunning)
@@ -40,12 +40,12 @@ void MarkExit() {
 constexpr int kCrashes[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
 struct sigaction before_crash[sizeof(kCrashes) / sizeof(int)];
 
-// Takes a note, and leaves the rest to whoever handled the signal before.
+// Records the signal, then passes it on to the previous handler.
 void MarkCrash(int signal) {
   if (watched) watched->SetSignal(signal);
   for (size_t i = 0; i < sizeof(kCrashes) / sizeof(int); ++i)
     if (kCrashes[i] == signal) sigaction(signal, &before_crash[i], nullptr);
-  raise(signal);  // comes when this handler returns
+  raise(signal);  // delivered when this handler returns
 }
 
 void CatchCrashes() {
@@ -69,12 +69,12 @@ std::string HostName() {
   return host;
 }
 
-// A folder of memory, where there is one: a status file must not wait for a disk.
+// Prefers a folder in memory: a status file must not wait for a disk.
 std::string TemporaryFolder() {
   return access("/dev/shm", W_OK) == 0 ? "/dev/shm" : std::filesystem::temp_directory_path();
 }
 
-// Collective. Null on all but the first rank of each host.
+// Returns null on all but the first rank of each host. Collective.
 std::unique_ptr<Neighbours> MeetOtherHosts(Transport& transport,
                                            const std::vector<std::string>& hosts, bool first_here,
                                            uint64_t token, const std::string& folder,
@@ -92,13 +92,14 @@ std::unique_ptr<Neighbours> MeetOtherHosts(Transport& transport,
     if (at == others.end()) at = others.insert(at, {hosts[rank], addresses[rank], {}});
     at->ranks.push_back(rank);
   }
-  // Who is heard now is missed later. Where nothing comes through, there is nothing to go by.
+  // Hosts that are heard now will be missed later. If no packets get through, silence means
+  // nothing.
   bool heard = true;
   if (mine) {
     mine->Join(token, others);
     double start = Now();
     while (!(heard = mine->Exchange(folder, Now())) && Now() - start < 3) usleep(20000);
-    mine->Exchange(folder, Now());  // the other may wait for what came before it was there
+    mine->Exchange(folder, Now());  // the other may wait for messages sent before it was ready
   }
   std::vector<std::string> all = transport.AllGather(heard ? "" : "deaf");
   if (transport.rank() == 0 && std::count(all.begin(), all.end(), "deaf"))
@@ -158,7 +159,7 @@ struct Watch::State {
     }
   }
 
-  // One rank of each host looks after the whole run.
+  // Judges the whole run; one rank of each host does this.
   void Judge() {
     std::lock_guard lock(mutex);
     if (!judging) return;
@@ -170,7 +171,7 @@ struct Watch::State {
       for (RankStatus& other : neighbours->statuses()) all.push_back(std::move(other));
       std::string silent = neighbours->Silent(now, options.stall.limit);
       if (options.stall.limit > 0 && !silent.empty()) {
-        // What is left of each rank is as old as the host's last word.
+        // The known state of each rank is as old as the host's last message.
         std::string text = "nothing has been heard of host " + silent + " for " +
                            std::to_string(std::lround(options.stall.limit)) + " s";
         for (const RankStatus& rank : all)
@@ -191,10 +192,10 @@ struct Watch::State {
     _exit(kFailure);
   }
 
-  // mpirun ends all ranks so when one has died: then another's guard explains it.
+  // mpirun terminates all ranks when one has died; then another rank's guard explains it.
   void Terminate() {
     std::lock_guard lock(mutex);
-    // Else it has said why it ends, and was at it.
+    // Otherwise it has already reported why it ends.
     if (status.Read().state == RankState::kRunning) {
       for (int i = 0; i < 10 && !EndIsExplained(folder, token); ++i) usleep(10000);
       RankStatus now = status.Read();
@@ -219,10 +220,10 @@ struct Watch::State {
   std::unique_ptr<Guard> guard;
   sigset_t old_mask;
 
-  std::mutex mutex;  // guards the next six
+  std::mutex mutex;  // guards the next six members
   std::string folder, token;
-  bool judging = false, first = false;     // on its host; of all
-  std::unique_ptr<Neighbours> neighbours;  // where there are other hosts
+  bool judging = false, first = false;     // first: of its host; judging: of all hosts
+  std::unique_ptr<Neighbours> neighbours;  // null if there are no other hosts
   StallJudge judge;
 
   std::atomic<bool> stop{false};
@@ -234,7 +235,7 @@ Watch::~Watch() = default;
 
 void Watch::Join(Transport& transport) {
   State& s = *state_;
-  CatchCrashes();  // after MPI, which has handlers of its own
+  CatchCrashes();  // after MPI, which installs handlers of its own
   const int rank = transport.rank();
   std::string token = std::to_string(std::random_device()());
   std::vector<std::string> all = transport.AllGather(token + "\t" + HostName());
@@ -272,15 +273,15 @@ void Watch::GiveWay(int rank) {
     folder = s.folder;
   }
   auto lower_failed = [&] {
-    if (folder.empty()) return false;  // before Join
+    if (folder.empty()) return false;  // Join was not called yet
     for (const RankStatus& other : ReadStatusFolder(folder))
       if (other.rank < rank && other.state == RankState::kFailed) return true;
     return false;
   };
-  // Ranks of other hosts are not seen: they get a head start. On a busy machine the end of a rank
-  // that is seen takes its time.
+  // Ranks of other hosts are invisible, so they get a head start. On a busy machine a visible rank
+  // needs some time to exit.
   const double start = Now(), ahead = 0.2 * std::min(rank, 4);
-  bool seen = false;  // its file goes with it
+  bool seen = false;  // its file disappears with it
   while (Now() - start < ahead || (Now() - start < 5 && (seen = seen || lower_failed())))
     usleep(20000);
 }

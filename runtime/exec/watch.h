@@ -1,5 +1,5 @@
-// Looks after one process of an MPI run from before MPI is there until after it has gone: its
-// status file, its guard, the signals it is sent, and whether the run as a whole still moves.
+// Watches one process of an MPI run, from before MPI is initialized until after it is finalized:
+// its status file, its guard process, its signals, and whether the run as a whole makes progress.
 #pragma once
 #include <memory>
 #include <string>
@@ -10,30 +10,30 @@
 namespace pipewright {
 
 struct WatchOptions {
-  std::string program;  // begins messages
-  // Of the ranks' status files; "": one in /dev/shm, removed at the end.
+  std::string program;  // prefix of messages
+  // Folder of the ranks' status files. "" means a folder in /dev/shm that is removed at the end.
   std::string folder;
   StallOptions stall = StallOptionsFromEnvironment();
 };
 
-// With PIPEWRIGHT_STATUS as folder.
+// Returns options whose folder is PIPEWRIGHT_STATUS.
 WatchOptions WatchOptionsFromEnvironment(const std::string& program);
 
-// One thread, which wakes four times a second, and one process (runtime/exec/guard.h).
-//   SIGTERM: shows where the rank is, and dies of it at once.
-//   SIGUSR1: sets the status' wish to stop, see runtime/exec/stop.h.
+// Uses one thread, which wakes four times a second, and one process (runtime/exec/guard.h). On
+// SIGTERM it shows where the rank is and dies at once. On SIGUSR1 it requests a stop in the status,
+// see runtime/exec/stop.h.
 class Watch {
  public:
-  // Before MPI is initialized and before there are threads.
+  // Must be called before MPI is initialized and before threads are started.
   explicit Watch(const WatchOptions& options);
-  // The rank has ended as it should, or has shown why not.
+  // The rank has finished normally, or has already reported its error.
   ~Watch();
 
-  // Collective. Gives the transport its status and the ranks' hosts.
+  // Gives the transport its status and the host names of the ranks. Collective.
   void Join(Transport& transport);
 
-  // For a rank that is about to show an error and end all: an error of several ranks is shown by
-  // the lowest of them, whose end ends the others. Returns when this rank is to do it.
+  // Called by a rank that is about to show an error and abort the run. If several ranks have an
+  // error, only the lowest shows it, and its exit ends the others. Returns if this rank is the one.
   void GiveWay(int rank);
 
  private:

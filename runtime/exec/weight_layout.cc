@@ -8,7 +8,7 @@ namespace pipewright {
 
 namespace {
 
-constexpr uint64_t kAlign = 64;  // of a tensor in memory
+constexpr uint64_t kAlign = 64;  // alignment of a tensor in memory
 
 uint64_t Up(uint64_t at, uint64_t to) { return (at + to - 1) / to * to; }
 
@@ -24,11 +24,11 @@ WeightLayout MakeWeightLayout(const std::vector<WeightPiece>& pieces,
            std::tie(pieces[b].file, pieces[b].offset, pieces[b].bytes, b);
   });
   layout.move.resize(pieces.size());
-  uint64_t free = 0;  // behind what was placed
+  uint64_t free = 0;  // first free byte behind the placed pieces
   for (size_t i : order) {
     const WeightPiece& piece = pieces[i];
     BlockFile* file = files.at(piece.file).get();
-    // Two weights may lie on the same bytes; then these are read twice.
+    // Two weights may share bytes, which are then read twice.
     if (layout.stretches.empty() || layout.stretches.back().file != file ||
         layout.stretches.back().end != piece.offset) {
       free = Up(free, kBlock);
@@ -54,7 +54,7 @@ WeightLayout MakeWeightLayout(const std::vector<WeightPiece>& pieces,
 }
 
 void MoveWeights(const WeightLayout& layout, char* buffer) {
-  // From the last to the first: none is written over before it has moved.
+  // Moves from last to first, so that no piece is overwritten before it has moved.
   for (size_t i = layout.moves.size(); i-- > 0;) {
     const WeightMove& move = layout.moves[i];
     if (move.from != move.to) std::memmove(buffer + move.to, buffer + move.from, move.bytes);

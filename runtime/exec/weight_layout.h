@@ -1,4 +1,4 @@
-// How the weights of an offloaded stage lie in its buffer.
+// The layout of an offloaded stage's weights in its buffer.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -11,44 +11,44 @@
 
 namespace pipewright {
 
-// Reads are of whole blocks, at most two more than the payload for each stretch of a file without a
-// gap.
+// Block size of reads: each contiguous stretch of a file costs at most two blocks more than its
+// payload.
 constexpr uint64_t kBlock = 4096;
 
-// One weight as it lies in a file, contiguous.
+// A weight as stored in a file, contiguous.
 struct WeightPiece {
   std::string file;
-  uint64_t offset = 0, bytes = 0;  // from the start of the file
+  uint64_t offset = 0, bytes = 0;  // offset from the start of the file
 };
 
 inline uint64_t BlockDown(uint64_t at) { return at - at % kBlock; }
 
-// A stretch of a file without a gap, and where it goes in the buffer.
+// A contiguous stretch of a file and its destination in the buffer.
 struct WeightStretch {
   BlockFile* file = nullptr;
   uint64_t begin = 0, end = 0;  // in the file
-  uint64_t at = 0;              // of BlockDown(begin), in the buffer
+  uint64_t at = 0;              // position of BlockDown(begin) in the buffer
 };
 
-// A weight's bytes as they arrive, and where they are to be.
+// Where a weight's bytes arrive in the buffer, and where they have to be.
 struct WeightMove {
   uint64_t from = 0, to = 0, bytes = 0;  // in the buffer
 };
 
 struct WeightLayout {
   std::vector<WeightStretch> stretches;
-  std::vector<WeightMove> moves;   // ascending; `to` is never before `from`
+  std::vector<WeightMove> moves;  // ascending; `to` is never below `from`
   std::vector<size_t> move;  // by piece
-  // By move: its stretch, and where in that one from BlockDown(begin) on.
+  // By move: the index of its stretch, and its offset from BlockDown(begin) there.
   std::vector<std::pair<size_t, uint64_t>> in_stretch;
-  bool aligned = true;  // the pieces in their files, so that they can be used there
+  bool aligned = true;  // the pieces are aligned in their files, so they can be used in place
   uint64_t payload = 0, size = 0;
 };
 
 WeightLayout MakeWeightLayout(const std::vector<WeightPiece>& pieces,
                               const std::map<std::string, std::unique_ptr<BlockFile>>& files);
 
-// Once all stretches have arrived in the buffer: each piece to its 64-byte boundary.
+// Moves each piece to its 64-byte boundary, once all stretches have been read into the buffer.
 void MoveWeights(const WeightLayout& layout, char* buffer);
 
 }  // namespace pipewright

@@ -23,8 +23,8 @@ namespace pipewright {
 
 namespace {
 
-// Read at once by one thread, while another reads what comes next: the disk is never without work,
-// also where a thread that has read waits for a core that computes.
+// Bytes that one thread reads at once while another reads the next chunk. With two readers the disk
+// stays busy even if a thread that has finished reading waits for a core.
 constexpr uint64_t kChunk = 16 << 20;
 constexpr int kReaders = 2;
 
@@ -33,8 +33,9 @@ struct Buffer {
   uint64_t size = 0;
 };
 
-// Whole blocks, in huge pages but for what is left at the end: in small ones, a request to the disk
-// has hundreds of addresses, which may take it three times as long. Null where there is no memory.
+// Allocates whole blocks in huge pages, except for the remainder at the end: with small pages, a
+// disk request has hundreds of addresses and may take three times as long. Returns null if out of
+// memory.
 char* Allocate(uint64_t size) {
   constexpr uint64_t kHuge = 2 << 20;
   void* all =
@@ -53,20 +54,21 @@ char* Allocate(uint64_t size) {
 struct Loaded {
   size_t buffer = 0;
   enum { kReading, kThere, kFailed } state = kReading;
-  std::exception_ptr error;  // the first
-  size_t chunks = 0;         // not yet read
+  std::exception_ptr error;  // the first error
+  size_t chunks = 0;         // chunks not yet read
   std::vector<char*> pieces;
-  std::vector<Buffer> maps;  // by stretch, where the page cache itself is used
+  std::vector<Buffer> maps;  // by stretch, if the page cache is used in place
 };
 
-// A part of a stretch of a stage, from one block to another.
+// A block-aligned part of a stretch of a stage.
 struct Chunk {
   int stage = 0;
   const WeightStretch* stretch = nullptr;
-  uint64_t begin = 0, end = 0;  // in the file
+  uint64_t begin = 0, end = 0;  // position in the file
 };
 
-// Of about the same size: beside a short one at the end, a reader would wait for the one before.
+// Cuts a stage into chunks of about equal size: next to a short chunk at the end, a reader would
+// wait for the one before.
 std::vector<Chunk> ChunksOf(int stage, const WeightLayout& layout) {
   std::vector<Chunk> chunks;
   for (const WeightStretch& stretch : layout.stretches) {
@@ -86,7 +88,7 @@ void Unmap(std::vector<Buffer>& maps) {
   maps.clear();
 }
 
-// Empty unless all of it could be mapped.
+// Returns an empty list unless all of it could be mapped.
 std::vector<Buffer> MapCached(const WeightLayout& layout) {
   std::vector<Buffer> maps;
   if (!layout.aligned || sysconf(_SC_PAGESIZE) != static_cast<long>(kBlock)) return maps;
@@ -102,7 +104,7 @@ std::vector<Buffer> MapCached(const WeightLayout& layout) {
   return maps;
 }
 
-// What the system has counted for this thread; false where it does not tell.
+// Reads the I/O counters of this thread. Returns false if the system has none.
 bool ReadCounters(uint64_t& reads, uint64_t& disk, uint64_t& own) {
   int fd = open("/proc/thread-self/io", O_RDONLY | O_CLOEXEC);
   if (fd < 0) return false;
@@ -128,19 +130,19 @@ struct WeightStream::State {
   std::map<int, WeightLayout> layouts;  // by stage
   std::vector<Buffer> buffers;
   std::vector<uint64_t> sizes;
-  std::vector<std::vector<size_t>> buffer_of;  // by list and LOAD
+  std::vector<std::vector<size_t>> buffer_of;  // by list and index of the LOAD
 
-  size_t list = 0, load = 0;  // the next LOAD's place; of the caller's thread
+  size_t list = 0, load = 0;  // position of the next LOAD; used by the caller's thread
 
-  mutable std::mutex mutex;  // guards what follows
+  mutable std::mutex mutex;  // guards the following members
   std::condition_variable changed;
   std::map<int, Loaded> loaded;
-  std::deque<int> wanted;       // stages that are not yet cut into chunks, in order
-  std::deque<Chunk> chunks;     // to be read, in order; before the stages that are wanted
-  std::vector<Buffer> evicted;  // to be unmapped, before anything else is read
-  bool cutting = false;         // a thread is at the first of `wanted`: those behind it wait
-  int busy = 0;                 // threads that read
-  double since = 0;             // the first of them began
+  std::deque<int> wanted;       // stages not yet cut into chunks, in order
+  std::deque<Chunk> chunks;     // chunks to read, in order; they precede the stages in `wanted`
+  std::vector<Buffer> evicted;  // to be unmapped before anything else is read
+  bool cutting = false;         // a thread is cutting the first of `wanted`; those behind it wait
+  int busy = 0;                 // threads that are reading
+  double since = 0;             // when the first of them began
   bool stop = false;
   StreamStats stats;
 
@@ -171,7 +173,7 @@ struct WeightStream::State {
         where.erase(a.stage);
       }
       if (a.kind != ActionKind::kLoad) continue;
-      // The smallest free buffer that is large enough, else the largest, which grows.
+      // Picks the smallest free buffer that is large enough, or else the largest, which then grows.
       const uint64_t need = layout->second.size;
       size_t best = buffers.size();
       for (size_t b = 0; b < buffers.size(); ++b) {
@@ -190,7 +192,7 @@ struct WeightStream::State {
     }
   }
 
-  // Does `work` without the lock, counts what it reads, and keeps what it throws.
+  // Runs `work` without the lock, counts the bytes that it reads, and stores its exception.
   template <typename F>
   void Reading(std::unique_lock<std::mutex>& lock, std::exception_ptr& error, F work) {
     if (busy++ == 0) since = Now();
@@ -224,11 +226,11 @@ struct WeightStream::State {
     changed.notify_all();
   }
 
-  // Maps the stage, or leaves its chunks to be read.
+  // Maps the stage, or queues its chunks for reading.
   void Begin(std::unique_lock<std::mutex>& lock) {
     const int stage = wanted.front();
     const WeightLayout& layout = layouts.at(stage);
-    Loaded& entry = loaded.at(stage);  // stays where it is until it is there
+    Loaded& entry = loaded.at(stage);  // the reference stays valid until the stage is loaded
     std::vector<Chunk> parts;
     std::vector<Buffer> maps;
     std::exception_ptr error;
@@ -356,7 +358,7 @@ void WeightStream::Evict(int stage) {
   auto found = s.loaded.find(stage);
   if (found == s.loaded.end())
     throw Error("stage " + std::to_string(stage), "its weights are not loaded");
-  // A buffer goes on to the next stage only when nothing is read into it any more.
+  // A buffer is reused for the next stage only when no thread reads into it any more.
   s.changed.wait(lock, [&] { return found->second.state != Loaded::kReading; });
   for (const Buffer& map : found->second.maps)
     if (map.data) s.evicted.push_back(map);
