@@ -26,7 +26,7 @@ namespace pipewright {
 
 namespace {
 
-// The stages of this rank, each module run by itself: {"0": {"F": ..., ...}}.
+// Times the stages of this rank, each module by itself: {"0": {"F": ..., ...}}.
 Json StageTimes(const Session& session, const std::string& package,
                 const std::vector<TensorSpec>& specs, int rank) {
   Json stages = Json::object();
@@ -64,7 +64,7 @@ Json StageTimes(const Session& session, const std::string& package,
     add("weights", weights);
   }
   for (auto& [stage, sum] : stages.items()) {
-    // What leaves the stage, and what a recomputation of it starts from.
+    // Bytes that leave the stage, and bytes that a recomputation of it starts from.
     int64_t output = 0, input = 0;
     for (size_t id = 0; id < specs.size(); ++id) {
       const ValueInfo& value = session.run.manifest.values[id];
@@ -80,13 +80,13 @@ Json StageTimes(const Session& session, const std::string& package,
   return stages;
 }
 
-// The events of a rank's step; times in microseconds since `origin`.
+// Adds the events of a rank's step; times are microseconds since `origin`.
 void AddTrace(const std::vector<TraceEvent>& events, int step, double origin,
               std::vector<TimedAction>& out) {
   for (size_t i = 0; i < events.size(); ++i) {
     const TraceEvent& event = events[i];
     bool compute = IsCompute(event.action.kind);
-    // A compute action begins when its inputs are there.
+    // A compute action begins when its inputs have arrived.
     double start = compute ? event.start + event.waited : event.start;
     TimedAction timed;
     timed.action = static_cast<int>(i);
@@ -114,7 +114,7 @@ void Bench(const BenchOptions& options, Transport& transport) {
     UseMatMul(session.job.matmul, session.job.path + ": matmul");
   });
 
-  std::optional<MemoryMeter> meter;  // counting takes its time
+  std::optional<MemoryMeter> meter;  // metering slows the run, so it is optional
   if (!options.on_request) meter.emplace();
   Feed feed;
   SessionOptions open{options.package, options.conf, ""};

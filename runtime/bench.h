@@ -1,4 +1,4 @@
-// `pipewright-run bench`: what a step and its actions cost.
+// `pipewright-run bench`: measures steps and their actions.
 #pragma once
 #include <string>
 
@@ -8,13 +8,13 @@ namespace pipewright {
 
 struct BenchOptions {
   std::string package, job, conf, schedule;
-  int steps = 10, warmup = 3;  // measured, and before that; both at least 1
-  std::string trace, costs;    // files to write; empty: none
+  int steps = 10, warmup = 3;  // measured steps, and steps before those; both at least 1
+  std::string trace, costs;    // output files; empty: none
   bool json = false;
-  bool on_request = false;  // instead: see runtime/bench_requests.h
+  bool on_request = false;  // serve requests instead, see runtime/bench_requests.h
 };
 
-// Runs on every rank of `transport`; rank 0 prints. Throws the same Error on all of them.
+// Must be called on every rank of `transport`; rank 0 prints. Throws the same Error on all of them.
 void Bench(const BenchOptions& options, Transport& transport);
 
 }  // namespace pipewright

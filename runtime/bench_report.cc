@@ -39,10 +39,10 @@ std::string Milliseconds(const Json& microseconds) {
 
 double Mebibytes(const Json& bytes) { return bytes.get<double>() / (1 << 20); }
 
-// Of the whole run: {"step", "stages", "ranks", "bubble", "in_time"}.
+// Summarizes the whole run: {"step", "stages", "ranks", "bubble", "in_time"}.
 Json Summary(const RunPlan& run, const std::vector<Json>& ranks) {
   Json out;
-  std::vector<double> ends;  // of each step, on the last rank to end it
+  std::vector<double> ends;  // end of each step on the last rank to finish it
   for (const Json& rank : ranks) {
     std::vector<double> own = rank["measured"]["step_ends"];
     ends.resize(own.size());
@@ -121,7 +121,7 @@ std::string CostsText(const Json& summary, const Json& link) {
   Json stages = Json::array();
   for (const Json& stage : summary["stages"]) {
     stages.push_back(stage["alone"]);
-    // Output gradients come on top in I; in the costs, what stays until W is part of the
+    // Output gradients are extra memory in I; in the costs, memory kept until W counts as
     // activation.
     Json& alone = stages.back();
     if (alone["activation"] < alone["kept_for_W"]) alone["activation"] = alone["kept_for_W"];
@@ -166,7 +166,7 @@ Json WriteMeasurements(const RankMeasurements& measured) {
 
 Json LinkCostsJson(Transport& transport) {
   if (transport.size() < 2) return {{"latency", 0}, {"bandwidth", nullptr}};
-  transport.AllGather("");  // nobody is late for it
+  transport.AllGather("");  // no rank is late for the measurement
   const ProfileLink link = MeasureLink(transport, 0, 1);
   return {{"latency", link.latency * 1e6}, {"bandwidth", link.bytes_per_second / 1e6}};
 }

@@ -1,4 +1,4 @@
-// What `bench` says: measurements of all ranks as text, JSON, costs and trace.
+// Reports the measurements of all ranks for `bench`: as text, JSON, costs and trace.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -12,24 +12,26 @@
 
 namespace pipewright {
 
-// Of one rank, over the measured steps. Seconds.
+// Measurements of one rank over the measured steps. Seconds.
 struct RankMeasurements {
-  std::map<std::pair<int, ActionKind>, std::vector<double>> actions;  // (stage, kind): each one's
-  std::vector<double> busy;  // of each step: in compute and STEP
+  std::map<std::pair<int, ActionKind>, std::vector<double>> actions;  // durations by (stage, kind)
+  std::vector<double> busy;  // by step: time in compute and STEP
   std::vector<double> step_ends;
   int64_t inputs_in_time = 0, inputs_late = 0;  // compute actions that did not, or did, wait
   double waited = 0;                            // for messages
-  int64_t peak_bytes = 0;                       // of tensors, weights included
+  int64_t peak_bytes = 0;                       // of tensors, including weights
 };
 
 void AddMeasurements(const std::vector<TraceEvent>& step, RankMeasurements& to);
 Json WriteMeasurements(const RankMeasurements& measured);
 
-// The link between ranks 0 and 1, in microseconds and bytes, as costs have it. Collective.
+// Measures the link between ranks 0 and 1 and returns it in the form of the costs file, in
+// microseconds and bytes. Collective.
 Json LinkCostsJson(Transport& transport);
 
-// `ranks`: {"stages", "link", "measured", "trace"} of each rank; `bodies`: see DescribeBodies.
-// Prints, and writes the files that `options` names. Throws Error where one cannot be written.
+// Prints the report and writes the files that `options` names. `ranks` holds {"stages", "link",
+// "measured", "trace"} of each rank; for `bodies` see DescribeBodies. Throws Error if a file cannot
+// be written.
 void ReportBench(const RunPlan& run, const std::vector<Json>& ranks, const std::string& bodies,
                  const BenchOptions& options);
 

@@ -21,8 +21,9 @@ namespace pipewright {
 
 namespace {
 
-// What rank 0 reads, on every rank; "" at the end of its input. The others look 50 times a second:
-// whoever measures meanwhile has the cores for himself.
+// Returns the line that rank 0 reads, on every rank; "" at the end of its input. The other ranks
+// poll 50 times a second, so that other programs can measure meanwhile with the cores to
+// themselves.
 std::string NextRequest(Transport& transport) {
   constexpr int64_t kLongest = 64;
   at::Tensor text = at::zeros({kLongest}, at::kByte);
@@ -49,7 +50,7 @@ Json Microseconds(const std::vector<double>& seconds) {
   return list;
 }
 
-// A step's actions that take time: [["0F0", microseconds], ...], as a trace of the run has them.
+// Returns the timed actions of a step, [["0F0", microseconds], ...], as in a trace of the run.
 Json ActionTimes(const std::vector<TraceEvent>& events) {
   Json list = Json::array();
   for (const TraceEvent& e : events)
@@ -69,7 +70,7 @@ Json MeasureSteps(Session& session, Transport& transport, int64_t& step, int64_t
   for (int64_t last = step + count; step < last; ++step) {
     RunStep(session, transport, step);
     ends.push_back(Now());
-    // The time of the first is not known, which begins with all ranks asleep.
+    // The duration of the first step is unknown, because it begins with all ranks asleep.
     if (step > first || count == 1) AddMeasurements(session.executor->trace(), measured);
     if (each) actions.push_back(ActionTimes(session.executor->trace()));
   }
@@ -81,14 +82,14 @@ Json MeasureSteps(Session& session, Transport& transport, int64_t& step, int64_t
   return answer;
 }
 
-using Samples = std::map<std::string, std::vector<double>>;  // by action, seconds
+using Samples = std::map<std::string, std::vector<double>>;  // seconds by action
 
-// Runs the stages of one rank without any other.
+// Runs the stages of one rank without the other ranks.
 class Alone {
  public:
   explicit Alone(Session& session, int rank)
       : session_(session), body_(*session.stages), rank_(rank) {
-    body_.OnReady([](int) {});  // the last step's would send gradients
+    body_.OnReady([](int) {});  // would send gradients in the last step
     const Conf& conf = session.run.conf;
     for (int s = 0; s < session.run.graph.stages; ++s)
       if (conf.stage_to_ranks[s][0] == rank) stages_.push_back(s);
@@ -102,7 +103,7 @@ class Alone {
     for (auto& [weight, before] : weights_) weight.copy_(before);
   }
 
-  // One minibatch in the order of the plan.
+  // Runs one minibatch in the order of the plan.
   void Minibatch() {
     for (const Action& a : session_.run.plan.ranks[rank_]) {
       if (a.kind == ActionKind::kStep)
@@ -116,7 +117,7 @@ class Alone {
     }
   }
 
-  // One minibatch, each microbatch forward and at once backward, whole or split.
+  // Runs one minibatch: for each microbatch forward and then backward, whole or split.
   void Minibatch(bool split) {
     for (int m = 0; m < session_.job.microbatches; ++m) {
       for (int stage : stages_) Forward(stage, m);
@@ -136,8 +137,8 @@ class Alone {
   TorchStages& body_;
   const int rank_;
   std::vector<int> stages_;
-  std::vector<std::pair<at::Tensor, at::Tensor>> weights_;            // and what they were
-  std::map<std::pair<int, bool>, std::vector<at::Tensor>> contents_;  // of messages: edge, backward
+  std::vector<std::pair<at::Tensor, at::Tensor>> weights_;            // and originals
+  std::map<std::pair<int, bool>, std::vector<at::Tensor>> contents_;  // of messages
 
   void Forward(int stage, int microbatch) {
     std::vector<Bundle> inputs = Messages(stage, microbatch, false);
@@ -147,7 +148,7 @@ class Alone {
   void Backward(int stage, int microbatch, std::initializer_list<ActionKind> kinds) {
     std::vector<Bundle> gradients;
     for (ActionKind kind : kinds) {
-      // W takes what I has kept.
+      // W uses what I has kept.
       if (kind != ActionKind::kWeightGrad) gradients = Messages(stage, microbatch, true);
       Time(stage, KindName(kind),
            [&] { body_.Backward(kind, stage, microbatch, std::move(gradients)); });
@@ -168,7 +169,7 @@ class Alone {
     return at::linspace(-1, 1, like.numel()).sin_().view(like.sizes()).to(like.scalar_type());
   }
 
-  // What would come in, written by this core as a receive writes it; the same numbers each time.
+  // Fills the incoming messages on this core, as a receive would, with the same numbers each time.
   std::vector<Bundle> Messages(int stage, int microbatch, bool backward) {
     std::vector<Bundle> messages;
     const std::vector<StageEdge>& edges = session_.run.graph.edges;
@@ -181,7 +182,7 @@ class Alone {
       contents.resize(tensors.size());
       for (size_t i = 0; i < tensors.size(); ++i) {
         if (!contents[i].defined() || contents[i].sizes() != tensors[i].sizes())
-          contents[i] = SomeNumbers(tensors[i]);  // sizes may differ from microbatch to microbatch
+          contents[i] = SomeNumbers(tensors[i]);  // sizes may differ between microbatches
         at::Tensor(tensors[i]).copy_(contents[i]);
       }
     }
@@ -189,8 +190,8 @@ class Alone {
   }
 };
 
-// Samples of each stage: minibatches in the order of the plan, or (`halves`) each microbatch at once
-// backward, whole and split in turn.
+// Returns samples for each stage from minibatches in the order of the plan. With `halves`, each
+// microbatch runs backward right after forward, alternately whole and split.
 Json MeasureStages(Session& session, Transport& transport, int64_t step, bool halves,
                    double seconds) {
   session.stages->updater().Begin(step, session.job.microbatches);

@@ -7,19 +7,19 @@
 namespace pipewright {
 
 // For each line on the standard input of rank 0, all ranks measure and rank 0 prints one line of
-// JSON; ends with the input. Between requests no rank computes or polls in haste. Times in
-// microseconds, `begin` and `ends` on the steady clock.
+// JSON; returns at the end of the input. Between requests no rank computes or polls often. Times
+// are in microseconds, `begin` and `ends` on the steady clock.
 //   "steps N"      {"ranks": [{"begin", "ends": [of each step], "measured": of the actions}],
 //                  "losses": of the last step's microbatches}: N steps in a row
-//   "steps N each" besides, of each rank "actions": [of each step [["0F0", time], ...]]
+//   "steps N each" adds for each rank "actions": [of each step [["0F0", time], ...]]
 //   "stages S"     {"stages": [{"F", "B" or "I" and "W", "step": [of each microbatch or step]}]}:
-//                  the stages of every rank by themselves, in the order of the plan, all ranks at
-//                  once for S seconds, nothing sent. Weights are afterwards as before
+//                  the stages of every rank by themselves, in the order of the plan, on all ranks
+//                  at once for S seconds, without messages. Weights are restored afterwards
 //   "halves S"     {"stages": [{"F", "B", "I", "W", "step"}], "link": of ranks 0 and 1}: the same,
-//                  each microbatch backward at once behind forward, whole and in halves in turn
-// A session that computes forward only takes "steps" alone, each of which is a sweep. Returns how
-// many steps were run.
-// Collective. Throws Error on the rank at fault alone: the others must be aborted.
+//                  each microbatch backward right after forward, alternately whole and in halves
+// A session that computes forward only accepts just "steps", each of which is a forward pass.
+// Returns how many steps were run. Collective. Throws Error only on the rank at fault, so the
+// caller must abort the others.
 int64_t AnswerRequests(Session& session, Transport& transport);
 
 }  // namespace pipewright

@@ -75,7 +75,7 @@ std::string FindBurnedSizes(const std::string& package, const Manifest& manifest
     once = ReshapesOf(package, manifest, inputs);
     twice = ReshapesOf(package, manifest, more);
   } catch (const std::exception&) {
-    return "";  // one number of samples only
+    return "";  // takes only one batch size
   }
   for (size_t i = 0; once.size() == twice.size() && i < once.size(); ++i) {
     if (!Mixes(once[i], twice[i], samples)) continue;

@@ -1,5 +1,5 @@
-// Sizes that tracing burned into a model (x.view(4, -1) for x.view(x.size(0), -1)) and that let
-// another batch size pass, its samples mixed.
+// Detects batch sizes that tracing burned into a model (x.view(4, -1) instead of x.view(x.size(0),
+// -1)). Such a model may accept another batch size but mixes its samples.
 #pragma once
 #include <string>
 #include <vector>
@@ -8,15 +8,15 @@
 
 namespace pipewright {
 
-// Runs the modules on zeros of `inputs`, and of inputs with twice as many samples (their first
-// dimension). A reshape that is given the same sizes both times, and whose first is neither -1 nor
-// the number of samples while -1 makes up for it elsewhere, mixes samples: says which, with the
-// line of the module's code. "": there is none, or the model takes one number of samples only.
-// Nothing is run of packages whose sizes were recorded.
+// Runs the modules on zeros of `inputs`, and on zeros with twice as many samples (first dimension).
+// A reshape mixes samples if it gets the same sizes both times, its first size is neither -1 nor
+// the number of samples, and a -1 elsewhere absorbs the difference. Returns a description of it
+// with the line of the module's code, or "" if there is none or the model takes only one batch
+// size. Packages with recorded sizes are not run.
 std::string FindBurnedSizes(const std::string& package, const Manifest& manifest,
                             const std::vector<TensorSpec>& inputs);
 
-// Where in a module's code the calling thread is: FILE:LINE; "": nowhere.
+// Returns FILE:LINE of the module code that the calling thread executes, or "" outside such code.
 std::string LineOfCode();
 
 }  // namespace pipewright

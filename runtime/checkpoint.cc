@@ -24,9 +24,9 @@ namespace pipewright {
 namespace fs = std::filesystem;
 using std::chrono::milliseconds;
 
-// What is in memory is a copy; what is on disk is read when its turn comes.
+// In memory this is a copy; a tensor on disk is read when it is written to the checkpoint.
 struct TensorToSave {
-  at::Tensor tensor;  // of the meta device: it is on disk
+  at::Tensor tensor;  // on the meta device if it is on disk
   std::function<void(const ByteSink&)> read = nullptr;
 };
 
@@ -65,7 +65,7 @@ std::string RunName() {
   return HexHash(std::to_string(getpid()) + "." + std::to_string(time));
 }
 
-// A state in memory is changed by the next step; one on disk stays as it is.
+// A state in memory is copied because the next step changes it; one on disk stays as it is.
 TensorToSave SaveState(const AnyTensor& state) {
   if (const auto* tensor = std::get_if<at::Tensor>(&state)) return {tensor->clone()};
   const auto& stored = std::get<OffloadedTensor>(state);
@@ -73,7 +73,7 @@ TensorToSave SaveState(const AnyTensor& state) {
           [stored](const ByteSink& sink) { stored.Stream(sink); }};
 }
 
-// Of this rank: shard -> tensors.
+// Returns this rank's tensors by shard.
 std::map<std::string, NamedTensors> Snapshot(const Session& session, int rank) {
   at::NoGradGuard no_grad;
   const Manifest& manifest = session.run.manifest;
@@ -113,7 +113,7 @@ struct Checkpointer::Shot {
   int64_t step;
   DataPosition data;
   LossScale loss_scale;
-  std::string folder;  // temporary
+  std::string folder;  // temporary folder
   std::map<std::string, NamedTensors> shards;
 };
 
@@ -144,7 +144,7 @@ Checkpointer::~Checkpointer() {
     if (work->valid()) work->wait();
 }
 
-// Meanwhile transfers go on, and another rank's failure is noticed.
+// Waits while transfers continue, and notices the failure of another rank.
 void Checkpointer::WaitFor(std::future<void>& work) {
   if (!work.valid()) return;
   while (work.wait_for(milliseconds(1)) != std::future_status::ready) transport_.Pending();
@@ -195,7 +195,7 @@ void Checkpointer::Write(Shot& shot) try {
               std::to_string(shot.step) + ": " + e.what());
 }
 
-// Only files tell that another rank is done: its thread is busy with the next step.
+// Only files show that another rank is done, because its thread is busy with the next step.
 void Checkpointer::Commit(const Shot& shot) try {
   RunCheckpoint checkpoint;
   checkpoint.path = shot.folder;

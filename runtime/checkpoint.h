@@ -1,4 +1,4 @@
-// Checkpoints of a run, written in the background. resume.h reads them.
+// Writes checkpoints of a run in the background. resume.h reads them.
 #pragma once
 #include <atomic>
 #include <future>
@@ -11,32 +11,33 @@
 
 namespace pipewright {
 
-// One for each rank. Each writes the modules of which it is the first holder into a temporary
-// folder that all ranks can reach; rank 0 waits for the last and puts the folder in its place.
+// There is one per rank. Each writes the modules of which it is the first holder into a temporary
+// folder that all ranks can reach. Rank 0 waits for the last of them and then renames the folder.
 class Checkpointer {
  public:
-  // Into the job's folder. Collective: removes what a run before left unfinished.
+  // Writes to the job's folder. Removes unfinished checkpoints of earlier runs. Collective.
   Checkpointer(Session& session, Transport& transport);
   ~Checkpointer();
 
-  // What the job asks for after `step` steps, of which the last always gets a checkpoint. The next
-  // step starts at `data`. Throws Error when writing has failed.
+  // Saves a checkpoint if the job asks for one after `step` steps; the last step always gets one.
+  // The next step starts at `data`. Throws Error if a write has failed.
   void AfterStep(int64_t step, const DataPosition& data);
-  // Returns when weights and optimizer state are copied, and the checkpoint before is written. Not collective. Throws Error for that one.
+  // Returns when weights and optimizer state have been copied and the previous checkpoint is
+  // written. Not collective. Throws Error if the previous checkpoint failed.
   void Save(int64_t step, const DataPosition& data);
-  // Waits until all is written. Collective; throws the same Error on every rank.
+  // Waits until everything is written. Collective; throws the same Error on every rank.
   void Finish();
 
  private:
   struct Shot;
-  void Check();  // throws what writing has failed with
+  void Check();  // rethrows the error of a failed write
   void WaitFor(std::future<void>& work);
   void Write(Shot& shot);
   void Commit(const Shot& shot);
 
   Session& session_;
   Transport& transport_;
-  std::string run_;  // tells apart the temporary folders of runs
+  std::string run_;  // distinguishes the temporary folders of runs
   std::string job_text_;
   std::set<int> writers_;  // ranks
   std::atomic<bool> stop_{false};

@@ -22,7 +22,7 @@ const char* KeyOf(const DataJob& job) {
                                 : ".plugin";
 }
 
-// Those that hold `column`.
+// Returns the files that hold `column`.
 std::vector<std::string> FilesOf(const DataJob& job, const std::string& column) {
   if (!job.tokens.empty()) return job.tokens;
   if (!job.plugin.empty()) return {job.plugin};
@@ -69,7 +69,7 @@ Data::Data(std::shared_ptr<DataSource> source, const DataJob& job, const Manifes
       throw Error(where + ".inputs", "the input \"" + value.name + "\" is missing",
                   CallText(manifest));
     columns_.push_back(Find(tokens ? "tokens" : column->second, where + ".inputs"));
-    // Where the model file does not say, what the data has.
+    // If the model file does not give a dtype, the data's is used.
     columns_.back().wanted = value.dtype.empty() ? columns_.back().type : DtypeOf(value.dtype);
     if (!tokens && columns_.back().type != columns_.back().wanted)
       throw Error(where + ".inputs",

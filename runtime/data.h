@@ -1,6 +1,6 @@
-// A job's samples as tensors, in an order that depends on the seed and the step only: every rank
-// that needs an input or a target reads it for itself, and all read the same. The others know what
-// one of these tells them (runtime/signatures.h).
+// Provides a job's samples as tensors, in an order that depends only on the seed and the step.
+// Every rank that needs an input or a target reads it itself, and all read the same. One of these
+// ranks tells the others the sizes (runtime/signatures.h).
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -17,32 +17,31 @@
 
 namespace pipewright {
 
-// A source whose columns are given to the inputs of a model.
+// A data source with its columns assigned to the inputs of a model.
 class Data {
  public:
-  // Throws Error where columns and inputs do not fit each other. `where`: the job's key, for
-  // messages.
+  // Throws Error if columns and inputs do not match. `where` is the job's key, for messages.
   Data(std::shared_ptr<DataSource> source, const DataJob& job, const Manifest& manifest,
        const std::string& where);
 
   const DataSource& source() const { return *source_; }
-  // "job.json: data.target \"y\" (data.safetensors)", for messages.
+  // Returns text such as "job.json: data.target \"y\" (data.safetensors)", for messages.
   const std::string& TargetName(int loss) const { return target_names_[static_cast<size_t>(loss)]; }
   int64_t samples() const { return source_->samples(); }
   int64_t tokens_per_sample() const { return source_->tokens_per_sample(); }
-  // One microbatch, its samples stacked along the first dimension. `input`: index into
-  // Manifest::inputs, or -1 - k for the target of loss k. Where samples have lengths, what begins
-  // with a dimension as long as the longest possible is cut to `length`.
+  // Returns one microbatch, its samples stacked along the first dimension. `input` is an index into
+  // Manifest::inputs, or -1 - k for the target of loss k. If samples have lengths, tensors whose
+  // first dimension is the maximum length are cut to `length`.
   at::Tensor Rows(int input, const int64_t* rows, int64_t count, int64_t length = -1) const;
   bool has_lengths() const { return length_.index >= 0; }
-  // The longest of these samples; -1: the source knows no lengths.
+  // Returns the longest length of these samples, or -1 if the source has no lengths.
   int64_t Longest(const int64_t* rows, int64_t count) const;
-  // Sizes and type of what Rows gives.
+  // Returns the sizes and type of the result of Rows.
   TensorSpec Spec(int input, int64_t count, int64_t length) const;
 
  private:
   struct Column {
-    int index = -1;  // in the source; -1: there is none
+    int index = -1;  // in the source; -1: no column
     at::ScalarType type = at::kFloat, wanted = at::kFloat;
     std::vector<int64_t> shape;
   };
@@ -62,43 +61,45 @@ class Data {
   bool Cut(const Column& column) const;
 };
 
-// Opens the data of `job`. Throws Error for files, names, types and sizes that do not fit.
+// Opens the data of `job`. Throws Error for files, names, types and sizes that do not match the
+// model.
 std::unique_ptr<Data> OpenData(const DataJob& job, const Manifest& manifest,
                                const std::string& where);
 
-// Microbatches of a job by minibatch. An epoch has samples / minibatch of them, rounded down, and
-// with Job::partial one more of what is left, if that is a sample for each microbatch. The samples
-// of a minibatch are spread over its microbatches, the first of which have one more where they
-// cannot all have as many.
+// Cuts the samples of a job into minibatches and microbatches. An epoch has samples / minibatch
+// minibatches, rounded down; with Job::partial the remainder forms one more, if it has at least one
+// sample per microbatch. If the samples of a minibatch do not divide evenly, its first microbatches
+// have one more.
 class Sampler {
  public:
-  // Throws Error when the data has fewer samples than the smallest minibatch.
+  // Throws Error if the data has fewer samples than the smallest minibatch.
   Sampler(const Job& job, bool shuffle, const Data& data);
-  // `minibatch` starts at `position`, and so on from there; without, 0 at the very beginning.
+  // Minibatch `minibatch` starts at `position`, and later ones follow. Without this call, minibatch
+  // 0 starts at the beginning of the data.
   void StartAt(int64_t minibatch, const DataPosition& position);
-  // Where `minibatch` starts: not before that of StartAt.
+  // Returns where `minibatch` starts, which must not precede that of StartAt.
   DataPosition Position(int64_t minibatch) const;
   int64_t per_epoch() const { return per_epoch_; }
-  // `input` as in Data::Rows; minibatch and microbatch from 0.
+  // `input` is as in Data::Rows; minibatch and microbatch count from 0.
   at::Tensor Microbatch(int input, int64_t minibatch, int microbatch);
   TensorSpec Spec(int input, int64_t minibatch, int microbatch);
-  // The longest sample of each microbatch; -1: the data knows no lengths.
+  // Returns the longest sample of each microbatch, or -1 if the data has no lengths.
   std::vector<int64_t> Lengths(int64_t minibatch);
-  // What Spec goes by for this minibatch, instead of reading them.
+  // Sets the lengths that Spec uses for this minibatch, so that they need not be read.
   void SetLengths(int64_t minibatch, std::vector<int64_t> lengths);
-  // Samples of a minibatch, of one of its microbatches.
+  // Returns the number of samples of a minibatch, or of one of its microbatches.
   int64_t Samples(int64_t minibatch) const;
   int64_t Samples(int64_t minibatch, int microbatch) const;
 
  private:
-  // Where the microbatch's samples are, and how many.
+  // Returns the row numbers of the microbatch, and how many there are.
   std::pair<const int64_t*, int64_t> Place(int64_t minibatch, int microbatch);
   int64_t LengthOf(int64_t minibatch, int microbatch);
-  int64_t Minibatches(int64_t samples) const;  // of so many, the rest of an epoch
+  int64_t Minibatches(int64_t samples) const;  // of this many samples at the end of an epoch
   const Job& job_;
   const bool shuffle_;
   const Data& data_;
-  int64_t samples_;  // of a minibatch
+  int64_t samples_;  // per minibatch
   int64_t per_epoch_;
   int64_t first_ = 0;
   DataPosition start_;

@@ -1,4 +1,4 @@
-// What a message along an edge holds.
+// Defines the contents of a message along an edge.
 #pragma once
 #include <vector>
 
@@ -7,7 +7,8 @@
 
 namespace pipewright {
 
-// One tensor of a backward message: the sum of what some consumers of a value give to its gradient.
+// One tensor of a backward message: the sum of the gradients that some consumers of a value
+// contribute.
 struct Contribution {
   int value = -1;
   std::vector<int> consumers;  // modules, ascending
@@ -18,10 +19,10 @@ struct EdgeContents {
   std::vector<Contribution> backward;  // by value, then consumer
 };
 
-// By edge of graph.edges. A value's gradient is the sum over its consumers, the last module first,
-// as autograd in one process adds them, whatever the stages are. A stage adds up its own share only
-// where that keeps the order, which is when its consumers are the last; else each travels for
-// itself.
+// Returns the contents by edge of graph.edges. A value's gradient is the sum over its consumers,
+// last module first, which is the order of autograd in one process, however stages are formed. A
+// stage sums its own contributions only if that keeps the order, that is if its consumers are the
+// last; otherwise each contribution is sent separately.
 std::vector<EdgeContents> MakeEdgeContents(const Manifest& manifest, const Conf& conf,
                                            const StageGraph& graph);
 

@@ -23,7 +23,7 @@ void Feed::Open(const Job& job, const DataJob& source, const RunPlan& run, const
     }
     if (rank == teller) {
       description = DescribeSource(data->source());
-      sampler->Lengths(0);  // so that this, at least, does not fail while others wait for it
+      sampler->Lengths(0);  // fails here, not later while other ranks wait for it
     }
   });
   std::vector<int> told;
@@ -70,7 +70,7 @@ void Feed::Finish() {
 }
 
 double Feed::LossWeight(const Job& job, int loss, int64_t minibatch, int microbatch) {
-  // Token files have no targets below 0.
+  // Token files have no negative targets.
   auto counts_targets = [&](const LossJob& one) {
     return one.kind == LossJob::kCrossEntropy && (job.data.tokens.empty() || one.ignore_index >= 0);
   };

@@ -20,7 +20,7 @@ namespace pipewright {
 
 namespace {
 
-// What the model takes along one dimension.
+// The sizes that the model accepts along one dimension.
 struct Range {
   int64_t least = 1, most = std::numeric_limits<int64_t>::max();
   int64_t Clamp(int64_t size) const { return std::clamp(size, least, std::max(least, most)); }
@@ -28,7 +28,7 @@ struct Range {
 
 Range RangeOf(const Manifest& manifest, const ValueInfo& value, size_t dimension) {
   Range range;
-  if (dimension >= value.shape.size()) return range;  // the model file does not say
+  if (dimension >= value.shape.size()) return range;  // not recorded in the model file
   const std::string& size = value.shape[dimension];
   if (!size.empty() && size.find_first_not_of("0123456789") == std::string::npos) {
     range.least = range.most = std::stoll(size);
@@ -39,7 +39,7 @@ Range RangeOf(const Manifest& manifest, const ValueInfo& value, size_t dimension
   return range;
 }
 
-// How a text goes into the inputs of the model.
+// Describes how a text is passed to the inputs of the model.
 struct Inputs {
   enum Role { kTokens, kMask, kPositions, kZeros };
   std::vector<Role> roles;
@@ -79,7 +79,7 @@ struct Inputs {
 
 struct Texts {
   std::vector<std::vector<int64_t>> rows;
-  std::vector<size_t> given;  // tokens of the prompt
+  std::vector<size_t> given;  // prompt tokens
   std::vector<bool> ended;
   bool bytes = true;
 };
@@ -205,12 +205,12 @@ class Generator {
   Manifest manifest_;
   std::unique_ptr<Inputs> inputs_;
   Texts texts_;
-  int64_t rows_ = 1;  // of a microbatch
+  int64_t rows_ = 1;  // rows of a microbatch
   Session session_;
-  std::vector<std::pair<size_t, int64_t>> made_;  // of this sweep, on this rank: row, token
+  std::vector<std::pair<size_t, int64_t>> made_;  // in this pass, on this rank: row, token
   int64_t sweeps_ = 0;
 
-  // What must be the same on all ranks.
+  // Returns the settings that must be equal on all ranks.
   std::string Agreed() const {
     std::string text;
     for (const std::vector<int64_t>& row : texts_.rows) {
@@ -246,7 +246,7 @@ class Generator {
                       "is not in the vocabulary of " + size + " tokens");
   }
 
-  // Those that the package can be compared with.
+  // Checks the numeric options against the package.
   void CheckNumbers() const {
     if (options_.context > inputs_->length.most)
       throw Error("--context " + std::to_string(options_.context),
@@ -264,7 +264,7 @@ class Generator {
                   texts_.bytes ? "a text's tokens are its bytes: 10 ends it with the line" : "");
   }
 
-  // Tokens of a text that the model sees.
+  // Returns how many tokens of a text the model sees.
   int64_t Seen(size_t row) const {
     int64_t most = inputs_->length.most;
     if (options_.context > 0) most = std::min(most, options_.context);
@@ -288,7 +288,7 @@ class Generator {
     return specs;
   }
 
-  // Rows beyond the texts repeat the last one.
+  // Rows beyond the last text repeat it.
   size_t Text(int microbatch, int64_t row) const {
     return std::min(static_cast<size_t>(microbatch * rows_ + row), texts_.rows.size() - 1);
   }

@@ -22,7 +22,8 @@ size_t IndexOf(const ModuleInfo& module, const std::string& name) {
   return i;
 }
 
-// Adds a term to a group: what the replicas of `stage` give, and who of them gets the sum.
+// Adds a term to a group: the contributions of the replicas of `stage`, and which of them receive
+// the sum.
 void AddTerm(int stage, const std::vector<int>& replicas, int microbatches, int minibatches,
              bool exact, std::vector<WeightSlice> slices, SharedGroup& exchange,
              GradientGroup& content) {

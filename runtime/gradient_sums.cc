@@ -57,7 +57,7 @@ void GradientSums::AddNow(const Held& held, Tensors& sums, Tensors& found) const
 
 void GradientSums::Add(int module, int microbatch, Tensors found) {
   Held& held = modules_.at(module);
-  const int place = held.arrived / held.own * microbatches_ + microbatch;  // in the step
+  const int place = held.arrived / held.own * microbatches_ + microbatch;  // index within the step
   if (!exact_) {
     AddNow(held, held.sums, found);
   } else if (held.replicated || place != held.next) {
@@ -74,7 +74,7 @@ void GradientSums::Add(int module, int microbatch, Tensors found) {
   if (++held.arrived == held.own * minibatches_) Announce(held);
 }
 
-// Groups whose modules on this rank have all that they give.
+// Announces groups whose modules on this rank have made all their contributions.
 void GradientSums::Announce(const Held& held) {
   if (!ready_) return;
   for (int g : held.groups) {

@@ -25,8 +25,8 @@ namespace pipewright {
 
 namespace {
 
-// The model's inputs from a file: all rows, cut into microbatches of equal size, the last of which
-// may be smaller.
+// The model's inputs from a file: all rows, cut into microbatches of equal size except that the
+// last may be smaller.
 struct InputFile {
   std::unique_ptr<SafetensorsFile> file;
   std::vector<const TensorInfo*> inputs;
@@ -55,7 +55,7 @@ struct InputFile {
                     "choose fewer --microbatches");
     }
   }
-  // Of all microbatches but the last.
+  // Returns the rows of every microbatch but the last.
   int64_t Rows(const TensorInfo& info) const {
     int64_t rows = info.shape.empty() ? 0 : info.shape[0];
     return std::max<int64_t>(1, (rows + microbatches - 1) / microbatches);
@@ -95,7 +95,7 @@ void Infer(const RunOptions& options, Transport& transport) {
   open.device_map = options.device_map;
   InputFile feed;
   feed.microbatches = options.microbatches;
-  std::map<int, std::vector<at::Tensor>> outputs;  // of this rank, by output
+  std::map<int, std::vector<at::Tensor>> outputs;  // on this rank, by output
   OpenSession(
       session, open, transport,
       [&](int64_t, int microbatch) {
@@ -122,11 +122,11 @@ void Infer(const RunOptions& options, Transport& transport) {
   if (options.on_request) sweeps += AnswerRequests(session, transport);
   RunStep(session, transport, sweeps - 1);
 
-  // Rank 0 writes; the ranks that made parts of an output send them, their sizes ahead.
+  // Rank 0 writes. Ranks that computed parts of an output send their sizes first, then the parts.
   std::string mine;
   for (auto& [output, parts] : outputs)
     for (size_t i = 0; i < parts.size(); ++i) {
-      if (!parts[i].defined()) continue;  // another replica's
+      if (!parts[i].defined()) continue;  // computed by another replica
       mine += std::to_string(output) + ":" + std::to_string(i) + ":" +
               DtypeName(parts[i].scalar_type());
       for (int64_t size : parts[i].sizes()) mine += ":" + std::to_string(size);

@@ -15,7 +15,7 @@ namespace pipewright {
 
 namespace {
 
-// The outputs that have a gradient, and these.
+// Returns the outputs that have a gradient, and their gradients.
 std::pair<Tensors, Tensors> Roots(const Kept& kept, Tensors& gradients) {
   std::pair<Tensors, Tensors> roots;
   for (size_t i = 0; i < kept.outputs.size(); ++i) {
@@ -27,7 +27,7 @@ std::pair<Tensors, Tensors> Roots(const Kept& kept, Tensors& gradients) {
   return roots;
 }
 
-// `found` has one entry for each of `places` that `wanted` picks.
+// Distributes `found`, which has one entry per element of `places` that `wanted` selects.
 template <typename Wanted>
 Tensors Spread(const Tensors& places, Tensors& found, size_t& next, Wanted wanted) {
   Tensors spread(places.size());
@@ -36,7 +36,7 @@ Tensors Spread(const Tensors& places, Tensors& found, size_t& next, Wanted wante
   return spread;
 }
 
-// A view of an input that was made without gradients says that it requires one, as the input does.
+// A view of an input that was made without gradient mode reports requires_grad like the input.
 bool HasWayBack(const at::Tensor& tensor) {
   return tensor.requires_grad() && torch::autograd::impl::gradient_edge(tensor).is_valid();
 }
@@ -53,8 +53,8 @@ Tensors Pick(const Tensors& from, Wanted wanted, Tensors picked = {}) {
 
 }  // namespace
 
-// Copies a value that lies in a buffer: the next microbatch's forward may write there before all
-// consumers have read it.
+// Copies a value whose memory is a buffer: the next microbatch's forward may overwrite it before
+// all consumers have read it.
 static at::Tensor HandedOn(const LoadedModule& module, const c10::IValue& output) {
   at::Tensor tensor = ToTensor(output);
   for (size_t w : module.buffers)
@@ -83,7 +83,7 @@ std::vector<c10::IValue> ForwardByAutograd(const LoadedModule& module,
     kept->inputs.resize(inputs.size());
     for (size_t i = 0; i < inputs.size(); ++i) {
       if (!wanted[i]) continue;
-      // The same memory and version, without the cost of a call through the dispatcher.
+      // Shares memory and version, without the cost of a dispatcher call.
       kept->inputs[i] = inputs[i].toTensor().tensor_data().set_requires_grad(true);
       inputs[i] = kept->inputs[i];
     }
@@ -116,7 +116,7 @@ std::vector<c10::IValue> ForwardIsland(const LoadedModule& module, std::vector<c
       try {
         outputs = ForwardByLists(module, inputs, *kept);
       } catch (const std::exception&) {
-        // Autograd's body says what is wrong, and where in the code.
+        // Autograd's body reports the error and its line in the code.
         Undo(module, *kept->run);
         kept->run.reset();
         kept->outputs.clear();
@@ -131,7 +131,8 @@ std::vector<c10::IValue> ForwardIsland(const LoadedModule& module, std::vector<c
   return ForwardByAutograd(module, std::move(inputs), wanted, kept);
 }
 
-// The gradients do not fit the lists: forward again, by autograd, from now on for all.
+// The gradients do not fit the recorded lists: runs forward again by autograd, and uses autograd
+// for all further runs.
 static void RunByAutograd(const LoadedModule& module, Kept& kept) {
   RefuseLists(*kept.body, "gradients come in several forms");
   Kept again;
@@ -224,8 +225,8 @@ at::Tensor SumInOrder(Gifts gifts) {
 }
 
 void Accumulate(at::Tensor& sum, const at::Tensor& gradient, at::ScalarType type) {
-  // The engine may hand out a tensor that something else also sees (two biases of one sum); such a
-  // one is copied.
+  // The engine may return a tensor that is also used elsewhere (two biases of one sum); it is
+  // copied.
   if (sum.defined())
     sum.add_(gradient);
   else if (type != gradient.scalar_type())

@@ -1,5 +1,5 @@
-// One module differentiated by itself: its inputs are detached, its outputs handed on, so that
-// regrouping modules into stages changes no bit.
+// Differentiates one module by itself: its inputs are detached and its outputs are leaves for its
+// consumers, so the grouping of modules into stages changes no bits.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -14,44 +14,46 @@ namespace pipewright {
 
 struct RecordedBody;
 
-// What a module keeps from forward to backward.
+// State that a module keeps from forward to backward.
 struct Kept {
-  Tensors inputs;                      // leaves, undefined where no gradient is wanted
-  Tensors outputs;                     // undefined where no gradient can arrive
-  std::shared_ptr<RecordedBody> body;  // watched, or null
-  std::shared_ptr<RecordedRun> run;    // where the lists ran instead of autograd
+  Tensors inputs;                      // leaves; undefined if no gradient is wanted
+  Tensors outputs;                     // undefined if no gradient can arrive
+  std::shared_ptr<RecordedBody> body;  // being observed; may be null
+  std::shared_ptr<RecordedRun> run;    // set if recorded lists ran instead of autograd
 };
 
-// Gradients of a module: `inputs` as Kept::inputs, `weights` as LoadedModule::weights; undefined
-// where none is wanted or none arrives.
+// Gradients of a module, `inputs` like Kept::inputs and `weights` like LoadedModule::weights;
+// undefined if none is wanted or none arrives.
 struct ModuleGradients {
   Tensors inputs, weights;
 };
 
-// Runs the module. `wanted`: which inputs want a gradient (empty: nothing is kept, no gradient mode
-// at all). Outputs are detached; those that require a gradient are kept.
+// Runs the module. `wanted` selects the inputs that need a gradient; if it is empty, gradient mode
+// is off and nothing is kept. Outputs are detached; those that require a gradient are kept.
 std::vector<c10::IValue> ForwardIsland(const LoadedModule& module, std::vector<c10::IValue> inputs,
                                        const std::vector<bool>& wanted, Kept* kept);
 
-// The same by autograd's body; its backward is, too.
+// Does the same with autograd's body, which then also runs backward.
 std::vector<c10::IValue> ForwardByAutograd(const LoadedModule& module,
                                            std::vector<c10::IValue> inputs,
                                            const std::vector<bool>& wanted, Kept* kept);
 
-// `gradients` of the outputs, undefined where there is none. All three consume what they are given.
+// `gradients` are those of the outputs, undefined if absent. All three functions consume their
+// arguments.
 ModuleGradients BackwardIsland(const LoadedModule& module, Kept kept, Tensors gradients);  // B
 Tensors InputGradientsOf(const LoadedModule& module, Kept kept, Tensors gradients,
                          WeightTail& tail);                              // I
 Tensors WeightGradientsOf(const LoadedModule& module, WeightTail tail);  // W
 
-// Who gave a gradient to a value, and what: by module; the loss comes after all of them. Nobody:
-// the gradient is undefined, and what lies before is not trained by it, as in one process.
+// Gradient contributions to one value, keyed by contributing module; the loss comes after all
+// modules. Without any, the gradient is undefined, and modules before are not trained through it,
+// as in one process.
 using Gifts = std::vector<std::pair<int, at::Tensor>>;
 
-// The last consumer's first, as autograd meets them.
+// Adds the last consumer's first, in the order of autograd.
 at::Tensor SumInOrder(Gifts gifts);
 
-// Keeps the first gradient of a parameter, as `type`, and adds the others.
+// Stores the first gradient of a parameter, converted to `type`, and adds later ones.
 void Accumulate(at::Tensor& sum, const at::Tensor& gradient, at::ScalarType type);
 
 }  // namespace pipewright

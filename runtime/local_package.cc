@@ -13,7 +13,7 @@ namespace pipewright {
 
 LocalPackage::LocalPackage(const std::string& package, bool training)
     : manifest_(ReadManifest(package)) {
-  std::map<std::string, at::Tensor> first;  // of every shared weight, by the name it is kept under
+  std::map<std::string, at::Tensor> first;  // shared weights by the name they are stored under
   for (size_t m = 0; m < manifest_.modules.size(); ++m) {
     modules_.push_back(
         LoadModuleWithout(package, manifest_, static_cast<int>(m), {}));

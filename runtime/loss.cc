@@ -14,7 +14,7 @@ static int64_t Count(const std::vector<int64_t>& sizes) {
   return count;
 }
 
-// Why the kernel refused: the smallest or largest target that counts.
+// Throws the reason why the kernel failed: the smallest or largest target that counts.
 static void CheckClasses(const LossJob& job, const at::Tensor& classes, int64_t count,
                          const std::string& name) {
   at::Tensor counted = classes.masked_select(classes.ne(job.ignore_index));
@@ -67,7 +67,7 @@ at::Tensor Loss(const LossJob& job, const at::Tensor& output, const at::Tensor& 
   at::Tensor logits = output.reshape({-1, output.size(-1)});
   if (c10::elementSize(logits.scalar_type()) < 4) logits = logits.to(at::kFloat);
   at::Tensor classes = target.reshape({-1});
-  // The mean of nothing is none; it has a gradient nevertheless: zeros.
+  // The mean of no elements is NaN but still has a gradient: zeros.
   bool nothing = LossCount(job, target, 0) == 0;
   try {
     return at::cross_entropy_loss(logits, classes, {},

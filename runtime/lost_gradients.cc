@@ -25,12 +25,12 @@ bool HasGradient(const at::Tensor& tensor) {
   return tensor.defined() && (tensor.is_floating_point() || tensor.is_complex());
 }
 
-// By output of a module: the inputs and weights, by their places, to which its gradient flows.
+// For each output of a module: the indices of inputs and weights to which its gradient flows.
 struct Reach {
   std::vector<std::set<size_t>> inputs, weights;
 };
 
-// The inputs as leaves of autograd: those of them that carry a gradient, or `only` these.
+// Returns the inputs as autograd leaves: those that carry a gradient, or only those in `only`.
 std::vector<c10::IValue> Leaves(const Manifest& manifest, const ModuleInfo& info,
                                 const std::vector<c10::IValue>& inputs,
                                 const std::set<size_t>* only = nullptr) {
@@ -38,7 +38,7 @@ std::vector<c10::IValue> Leaves(const Manifest& manifest, const ModuleInfo& info
   for (size_t i = 0; i < inputs.size(); ++i) {
     leaves.push_back(inputs[i]);
     if (!inputs[i].isTensor()) continue;
-    // A copy: code that edits make may write into it.
+    // Copied because edited code may write to it.
     at::Tensor leaf = inputs[i].toTensor().detach().clone();
     const bool carries = only ? only->count(i) > 0 : manifest.values[info.inputs[i]].gradient;
     leaves.back() = leaf.set_requires_grad(carries && HasGradient(leaf));
@@ -46,7 +46,7 @@ std::vector<c10::IValue> Leaves(const Manifest& manifest, const ModuleInfo& info
   return leaves;
 }
 
-// In training; in evaluation where the module refuses these inputs in training.
+// Runs in training mode, or in evaluation mode if the module rejects these inputs in training mode.
 std::vector<c10::IValue> RunForGradients(LoadedModule& module,
                                          const std::vector<c10::IValue>& leaves) {
   const at::AutoGradMode on(true);
@@ -67,7 +67,7 @@ Reach ReachOf(const Manifest& manifest, LoadedModule& module,
   auto add = [](const at::Tensor& tensor, size_t i, std::map<const GradNode*, size_t>& at) {
     if (tensor.requires_grad()) at[torch::autograd::impl::gradient_edge(tensor).function.get()] = i;
   };
-  // Held, as accumulators of gradients die with the last that names them.
+  // Held here because gradient accumulators die with their last reference.
   std::vector<decltype(torch::autograd::Edge::function)> held;
   for (size_t i = 0; i < leaves.size(); ++i)
     if (leaves[i].isTensor() && leaves[i].toTensor().requires_grad()) {
@@ -110,7 +110,7 @@ bool RequiresGrad(const c10::IValue& value) {
   return false;
 }
 
-// "FILE:31: y = torch.detach(x)".
+// Returns text such as "FILE:31: y = torch.detach(x)".
 std::string Shown(const torch::jit::Node* node, const std::string& file) {
   const torch::jit::SourceRange& range = node->sourceRange();
   if (!range.source()) return file;
@@ -120,8 +120,8 @@ std::string Shown(const torch::jit::Node* node, const std::string& file) {
   return LineOf(node, file) + ": " + line.substr(0, line.find_last_not_of(" \t\r\n") + 1);
 }
 
-// "FILE:31: y = torch.detach(x)": the first operation that is given a gradient's path from these
-// inputs and weights and gives on none; "" where no single one does.
+// Returns the first operation that receives a differentiable value from these inputs and weights
+// and returns none ("FILE:31: y = torch.detach(x)"), or "" if no single operation does.
 std::string StoppedAt(const Manifest& manifest, LoadedModule& module, const std::string& file,
                       const std::vector<c10::IValue>& inputs, const std::set<size_t>& lost_inputs,
                       const std::set<size_t>& lost_weights) {
@@ -129,7 +129,7 @@ std::string StoppedAt(const Manifest& manifest, LoadedModule& module, const std:
   auto graph =
       torch::jit::toGraphFunction(module.self->type()->getMethod("forward")).graph()->copy();
   torch::jit::Inline(*graph);
-  // The operations that the outputs are made of.
+  // The operations that contribute to the outputs.
   std::unordered_set<const torch::jit::Node*> used;
   std::vector<const torch::jit::Node*> left = {graph->return_node()};
   while (!left.empty()) {
@@ -138,7 +138,7 @@ std::string StoppedAt(const Manifest& manifest, LoadedModule& module, const std:
     for (const torch::jit::Value* input : node->inputs())
       if (used.insert(input->node()).second) left.push_back(input->node());
   }
-  // All that they give becomes an output.
+  // All their results become outputs.
   auto watched = [](const torch::jit::Value* value) {
     return value->type()->isSubtypeOf(*c10::TensorType::get()) ||
            value->type()->isSubtypeOf(*c10::ListType::ofTensors());
@@ -166,7 +166,7 @@ std::string StoppedAt(const Manifest& manifest, LoadedModule& module, const std:
     return "";
   }
   for (size_t i = 0; i < values.size(); ++i) carries[values[i]] = RequiresGrad(stack[i]);
-  const torch::jit::Node* off = nullptr;  // switches gradients off
+  const torch::jit::Node* off = nullptr;  // the node that disables gradients
   for (const torch::jit::Node* node : graph->nodes()) {
     if (node->kind() == c10::Symbol::aten("set_grad_enabled"))
       off = torch::jit::constant_as<bool>(node->input(0)).value_or(true) ? nullptr : node;
@@ -181,7 +181,7 @@ std::string StoppedAt(const Manifest& manifest, LoadedModule& module, const std:
   return "";
 }
 
-// "modules 0-1 and 3".
+// Returns text such as "modules 0-1 and 3".
 std::string ModulesText(const std::vector<int>& modules) {
   std::vector<std::string> parts;
   for (size_t m = 0; m < modules.size(); ++m) {
@@ -193,8 +193,8 @@ std::string ModulesText(const std::vector<int>& modules) {
   return (modules.size() == 1 ? "module " : "modules ") + Join(parts, ", ");
 }
 
-// Which values a gradient reaches, from the last module to the first: by what edited modules let
-// through, or, with an empty `reach`, as they were compiled.
+// Returns which values a gradient reaches, computed from the last module to the first: with the
+// reach of edited modules, or, if `reach` is empty, as compiled.
 std::vector<bool> Reached(const Manifest& manifest, const std::vector<int>& losses,
                           const std::map<int, Reach>& reach) {
   std::vector<bool> reached(manifest.values.size(), false);
@@ -229,7 +229,7 @@ std::vector<std::string> LostGradients(const std::string& package, const Manifes
                   reach[module.index] = ReachOf(manifest, module, values);
                   given[module.index] = values;
                 } catch (const std::exception&) {
-                  reach.erase(module.index);  // the run itself says what fails
+                  reach.erase(module.index);  // the run itself reports the error
                 }
               });
   const std::vector<bool> before = Reached(manifest, losses, {});

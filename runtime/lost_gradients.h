@@ -1,5 +1,5 @@
-// What edits of modules' code do to gradients, found before a run starts: a `detach` in one module
-// ends the training of those before it without a word.
+// Finds, before a run starts, edits of module code that stop gradients: a `detach` in one module
+// silently ends the training of the modules before it.
 #pragma once
 #include <string>
 #include <vector>
@@ -10,9 +10,9 @@ namespace pipewright {
 
 struct TensorSpec;
 
-// Sentences for people: the modules, and the weights of edited ones, that the manifest trains and
-// that no gradient of `losses` (ids of values) reaches since code was edited, with the line that
-// stops it. `inputs`: as in InferShapes. Nothing is run where no module was edited.
+// Returns sentences for the user: the modules, and the weights of edited modules, that the manifest
+// trains but that no gradient of `losses` (value ids) reaches since the code was edited, with the
+// line that stops it. `inputs` are as in InferShapes. Runs nothing if no module was edited.
 std::vector<std::string> LostGradients(const std::string& package, const Manifest& manifest,
                                        const std::vector<TensorSpec>& inputs,
                                        const std::vector<int>& losses);

@@ -1,4 +1,4 @@
-// `pipewright-run`: what mpirun starts, one process a rank.
+// `pipewright-run`: the program that mpirun starts, one process per rank.
 #include <CLI/CLI.hpp>
 #include <csignal>
 #include <cstdio>
@@ -25,16 +25,16 @@ namespace {
 
 const CLI::Validator kCount = CLI::Range(int64_t{1}, int64_t{1} << 40).description("at least 1");
 
-int in_process = 0;  // ranks as threads; 0: ranks are MPI processes
+int in_process = 0;  // number of ranks as threads; 0: ranks are MPI processes
 bool synchronous_sends = false;
 StallOptions stall = StallOptionsFromEnvironment();
 RunOptions options;
-std::string matmul = "auto";  // infer, generate
+std::string matmul = "auto";  // for infer and generate
 BenchOptions bench;
 GenerateOptions generate;
 std::vector<std::string> arguments;  // the whole command line
 
-// Of ranks that are threads: looked at a few times a second, see ThreadOptions::tick.
+// For ranks as threads: polled a few times a second, see ThreadOptions::tick.
 volatile std::sig_atomic_t stop_signal = 0, end_signal = 0;
 
 void HandleSignals(std::deque<StatusFile>& ranks) {
@@ -59,7 +59,7 @@ void RunRanks(void (*work)(const RunOptions&, Transport&)) {
                        "mpirun, or leave --in-process out");
     std::signal(SIGUSR1, [](int) { stop_signal = 1; });
     std::signal(SIGTERM, [](int) { end_signal = 1; });
-    // As mpirun has them, which binds each rank to a core; and each would take all cores.
+    // mpirun binds each rank to a core. Without this, each thread rank would use all cores.
     if (in_process > 1 && options.threads == 0 && !std::getenv("OMP_NUM_THREADS"))
       options.threads = 1;
     ThreadOptions threads;

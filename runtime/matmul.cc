@@ -24,9 +24,9 @@ using OneDnnLinear = at::Tensor(const at::Tensor&, const at::Tensor&,
                                 c10::List<std::optional<at::Scalar>>,
                                 std::optional<std::string_view>);
 
-// input x weight^T + bias; of torch.compile's, not a public one. It takes the weight as it lies, a
-// copy of an input that is not contiguous, and for granted that the bias is. None where LibTorch
-// was built without it, or has another.
+// Computes input x weight^T + bias. This is an internal operator of torch.compile. It uses the
+// weight without repacking, copies a non-contiguous input, and assumes that there is a bias. Empty
+// if LibTorch was built without it or with another signature.
 const std::optional<c10::TypedOperatorHandle<OneDnnLinear>>& OneDnn() {
   static const auto found = []() -> std::optional<c10::TypedOperatorHandle<OneDnnLinear>> {
     auto schema = c10::Dispatcher::singleton().findSchema({"mkldnn::_linear_pointwise", ""});
@@ -72,8 +72,8 @@ at::Tensor AddMm(const at::Tensor& bias, const at::Tensor& a, const at::Tensor& 
   return at::cpu::addmm(bias, a, b, beta, alpha);
 }
 
-// For good: no thread may find them gone while the process ends. LibTorch warns of kernels that
-// take another's place.
+// Registered forever: no thread may find the kernels gone while the process exits. Silences
+// LibTorch's warning about replaced kernels.
 void Register() {
   struct Silent : c10::WarningHandler {
     void process(const c10::Warning&) override {}

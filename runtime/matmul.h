@@ -8,11 +8,11 @@
 
 namespace pipewright {
 
-// Of this process, from now on: aten::mm and aten::addmm of float32 on CPU, and what leads to them
-// (linear layers, gradients of their inputs), as lists of operations too. What is small or narrow,
-// or would have to be copied, stays with LibTorch; kernels that an operator library has put in
-// their place are no longer used. Throws Error where LibTorch was built without oneDNN; `where`
-// names the choice in it.
+// Applies to this process from now on: to aten::mm and aten::addmm of float32 on CPU and to
+// everything that uses them (linear layers, gradients of their inputs), also in recorded lists.
+// Products that are small, narrow or would need a copy stay with LibTorch; kernels that an operator
+// library has registered are no longer used. Throws Error if LibTorch was built without oneDNN; its
+// message names `where`.
 void UseMatMul(MatMul choice, const std::string& where);
 
 }  // namespace pipewright

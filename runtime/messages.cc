@@ -9,7 +9,7 @@ namespace pipewright {
 
 namespace {
 
-// Memory that LibTorch's allocator knows nothing of, told to those who count (memory_meter.h).
+// Memory that is not from LibTorch's allocator, reported to those who count (memory_meter.h).
 struct Received {
   std::shared_ptr<void> place;
   int64_t bytes = 0;
@@ -77,7 +77,7 @@ at::Tensor EmptyTensor(at::IntArrayRef sizes, at::ScalarType type, const MemoryS
   const auto bytes = static_cast<size_t>(c10::multiply_integers(sizes)) * c10::elementSize(type);
   std::shared_ptr<void> place = memory ? memory(bytes) : nullptr;
   if (!place) return at::empty(sizes, type);
-  // As at::empty makes it: from_blob's could not be resized.
+  // Creates the tensor like at::empty; one made by from_blob could not be resized.
   void* data = place.get();
   auto* owner = new Received{std::move(place), static_cast<int64_t>(bytes)};
   owner->Report(owner->bytes);
@@ -103,7 +103,7 @@ at::Tensor Packed(const at::Tensor& tensor) {
   if (IsPacked(tensor)) return tensor;
   const at::Tensor plain = tensor.resolve_conj().resolve_neg();
   if (IsPacked(plain)) return plain;
-  // One of each element: those of the dimensions that do not repeat them.
+  // Keeps one of each repeated element: takes index 0 of the dimensions with stride 0.
   std::vector<int64_t> sizes = plain.sizes().vec();
   for (size_t d = 0; d < sizes.size(); ++d)
     if (plain.strides()[d] == 0) sizes[d] = 1;
@@ -112,8 +112,8 @@ at::Tensor Packed(const at::Tensor& tensor) {
                         static_cast<size_t>(plain.storage_offset()) * plain.itemsize();
   if (once.is_non_overlapping_and_dense() && once.numel() < plain.numel() &&
       beyond >= plain.nbytes())
-    return plain;  // packed before
-  // A copy keeps the order of the strides, which decides about kernels.
+    return plain;  // already packed
+  // A copy keeps the order of the strides, which affects the choice of kernels.
   if (!once.is_non_overlapping_and_dense()) once = once.clone(at::MemoryFormat::Preserve);
   if (once.numel() == plain.numel()) return once;
   std::vector<int64_t> strides = once.strides().vec();

@@ -1,4 +1,4 @@
-// Messages of an edge as tensors, and back.
+// Converts between the messages of an edge and tensors.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
@@ -14,30 +14,30 @@ namespace pipewright {
 
 using Tensors = std::vector<at::Tensor>;
 
-// One region a tensor; each lies in memory without gaps.
+// One region per tensor; each tensor must be contiguous in memory.
 Bundle MakeBundle(Tensors tensors);
 const Tensors& TensorsOf(const Bundle& bundle);
 
-// What travels along an edge: a bundle with one region more, which says of each tensor whether it
-// is there (a gradient need not be; some memory of its size is sent) and how it lies in memory. To
-// receive one, the tensors are of the right sizes, contiguous.
+// Makes the message of an edge: a bundle with one extra region, which says for each tensor whether
+// it is present (a gradient may be absent; memory of its size is sent anyway) and its memory
+// layout. To receive a message, pass contiguous tensors of the right sizes.
 Bundle MakeMessage(Tensors tensors, const std::vector<bool>& there = {});
 int64_t LayoutBytes(size_t dimensions);  // of one tensor in that region
-// Undefined where there is none. They lie as the sender's did.
+// Returns the tensors with the sender's layout; absent ones are undefined.
 Tensors ReadMessage(const Bundle& message);
 
-// For a value to be received: in memory that `memory` (Transport::Memory) gives, or in any.
+// Allocates the memory for a received value: from `memory` (Transport::Memory), or any.
 using MemorySource = std::function<std::shared_ptr<void>(size_t bytes)>;
 at::Tensor EmptyTensor(at::IntArrayRef sizes, at::ScalarType type, const MemorySource& memory);
 
-// The same numbers as memory that can be sent: the strides of one process, but for gaps (of a
-// slice), which are left out. Neither conjugated nor negated on reading. What repeats its elements
-// (stride 0) still does, at the beginning of memory for all of them.
+// Returns the same numbers in memory that can be sent: with the strides of one process, but without
+// gaps (of a slice), conjugation or negation. Repeated elements (stride 0) stay repeated, stored
+// once at the beginning of the memory.
 at::Tensor Packed(const at::Tensor& tensor);
-// Gives a tensor other strides within its memory.
+// Sets other strides within the tensor's memory.
 void Restride(const at::Tensor& tensor, at::IntArrayRef strides);
 
-// How a value is handed on, and back: scalars travel as tensors of no dimension.
+// Convert a value for transfer and back: scalars travel as tensors without dimensions.
 at::Tensor ToTensor(const c10::IValue& value);
 c10::IValue FromTensor(const at::Tensor& tensor, const ValueInfo& value);
 

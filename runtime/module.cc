@@ -37,8 +37,8 @@ namespace {
 
 at::Tensor MakeWeight(const WeightInfo& weight, const SafetensorsFile* file) {
   at::ScalarType type = DtypeOf(weight.dtype);
-  // A tensor of its own rather than the mapped file: training writes to it, and kernels of the
-  // linear algebra library may round differently where memory is aligned differently.
+  // Uses its own tensor, not the mapped file: training writes to it, and linear algebra kernels may
+  // round differently for other memory alignments.
   at::Tensor tensor = file ? at::empty(weight.shape, type) : at::zeros(weight.shape, type);
   if (file) {
     const TensorInfo& info = CheckedWeight(*file, weight);
@@ -53,7 +53,7 @@ std::string Listed(const std::vector<std::string>& names) {
   return names.empty() ? "nothing" : "(" + Join(names, ", ") + ")";
 }
 
-// The names of values where they are other than `expected` only in their order; else empty.
+// Returns the names if they differ from `expected` only in order, otherwise nothing.
 std::string Reordered(const std::vector<std::string>& expected,
                       const std::vector<std::string>& found) {
   if (found == expected || !std::is_permutation(found.begin(), found.end(), expected.begin(),
@@ -62,7 +62,7 @@ std::string Reordered(const std::vector<std::string>& expected,
   return Listed(found) + " where manifest.json says " + Listed(expected);
 }
 
-// Every node, those in blocks too.
+// Returns all nodes, including those in blocks.
 std::vector<torch::jit::Node*> NodesOf(torch::jit::Graph& graph) {
   std::vector<torch::jit::Node*> nodes;
   std::vector<torch::jit::Block*> left = {graph.block()};
@@ -77,7 +77,7 @@ std::vector<torch::jit::Node*> NodesOf(torch::jit::Graph& graph) {
   return nodes;
 }
 
-// The values that the code returns; those of a tuple that is made elsewhere are one.
+// Returns the values that the code returns; a tuple that is created elsewhere counts as one value.
 std::vector<const torch::jit::Value*> Returned(const torch::jit::Graph& graph) {
   std::vector<const torch::jit::Value*> values(graph.outputs().begin(), graph.outputs().end());
   if (values.size() == 1 && values[0]->node()->kind() == torch::jit::prim::TupleConstruct) {
@@ -87,14 +87,15 @@ std::vector<const torch::jit::Value*> Returned(const torch::jit::Graph& graph) {
   return values;
 }
 
-// How to tell the manifest of a tensor that its file holds; "" where it holds none of that name.
+// Returns how to declare in the manifest a tensor that the module's file holds, or "" if the file
+// has none of that name.
 std::string EntryToAdd(const std::string& package, const ModuleInfo& info,
                        const std::string& name) {
   std::optional<SafetensorsFile> stored;
   try {
     stored.emplace(PackageFile(package, info.weights));
   } catch (const Error&) {
-    return "";  // another error is being told
+    return "";  // another error is being reported
   }
   const TensorInfo* tensor = stored->Find(name);
   if (!tensor) return "";
@@ -118,7 +119,7 @@ std::string EntryToAdd(const std::string& package, const ModuleInfo& info,
                         Suggest(name, weights));
 }
 
-// The code may be edited; what it takes, gives and holds may not change on its own.
+// The code may be edited, but its inputs, outputs and weights must match the manifest.
 void CheckInterface(const std::string& package, const std::string& file, const Manifest& manifest,
                     const ModuleInfo& info, const CompiledText& code, bool edited) {
   const char* fixed = "a module's inputs and outputs are fixed when the model is compiled";
@@ -187,7 +188,7 @@ void CheckInterface(const std::string& package, const std::string& file, const M
                   cure);
     if (node->kind() == torch::jit::prim::SetAttr) {
       const std::string assigned = "self." + node->s(torch::jit::attr::name), text = ReadFile(file);
-      const size_t at = text.find(assigned + " =");  // the node does not say
+      const size_t at = text.find(assigned + " =");  // the node has no source text
       throw Error(file + (at == std::string::npos
                               ? ""
                               : ":" + std::to_string(
@@ -213,7 +214,7 @@ std::string OutputLine(const LoadedModule& module, size_t output, const std::str
   return LineOf(returned.at(std::min(output, returned.size() - 1))->node(), file);
 }
 
-// By weight, see LoadedModule::kept_parts.
+// Returns the constants by weight, see LoadedModule::kept_parts.
 static std::vector<std::optional<double>> KeptParts(const ModuleInfo& info,
                                                     torch::jit::Graph& graph) {
   std::map<std::string, std::vector<const torch::jit::Value*>> uses;
@@ -226,10 +227,10 @@ static std::vector<std::optional<double>> KeptParts(const ModuleInfo& info,
   return parts;
 }
 
-// The first vector function of MKL (2024.2, mkl_vml_serv_cpu_detect) stores what kind of processor
-// this is twice, first as a number that means something else; a thread that reads it in between
-// computes with about 12 bits (one of 3,000 processes whose threads begin with sqrt at once does).
-// So one thread makes the first call, before ranks that are threads compute.
+// The first vector function of MKL (2024.2, mkl_vml_serv_cpu_detect) stores the processor type
+// twice, first with a preliminary value; a thread that reads this computes with about 12 bits (in
+// one of 3,000 processes whose threads start with sqrt at once). So a single thread makes the first
+// call before ranks that are threads compute.
 static void BeginVectorMath() {
   [[maybe_unused]] static const bool done = at::ones({1024}).sqrt().defined();
 }
@@ -265,7 +266,7 @@ bool IsEdited(const std::string& package, const ModuleInfo& module) {
   return HexHash(ReadFile(PackageFile(package, module.code))) != module.code_hash;
 }
 
-// `runs`: with what only a run needs.
+// `runs`: includes what only a run needs.
 static LoadedModule Load(const std::string& package, const Manifest& manifest, int index,
                          WeightSource weights, const std::vector<bool>& left_out,
                          const std::vector<at::Tensor>& known, bool runs) {
@@ -324,8 +325,8 @@ void SetTraining(LoadedModule& module, bool training) {
   module.self->setAttr("training", training);
 }
 
-// The first index that is outside the table in which an embedding looks it up; "": none is, or it
-// is not the module's own input.
+// Returns the first index outside the table of an embedding; "" if there is none or it is not the
+// module's own input.
 static std::string OutsideTable(const LoadedModule& module,
                                 const std::vector<std::pair<size_t, at::Tensor>>& indices) {
   const torch::jit::Function& forward = module.self->type()->getMethod("forward");
@@ -352,7 +353,7 @@ static std::string OutsideTable(const LoadedModule& module,
   return "";
 }
 
-// "input t: int64 [4, 6], values 0 to 12": what is out of range of a table is seen by it.
+// Returns text such as "input t: int64 [4, 6], values 0 to 12", which shows what is out of range.
 static std::string IndicesText(const LoadedModule& module,
                                const std::vector<std::pair<size_t, at::Tensor>>& indices) {
   std::string text;
@@ -365,7 +366,7 @@ static std::string IndicesText(const LoadedModule& module,
               ", values " + std::to_string(tensor.min().item<int64_t>()) + " to " +
               std::to_string(tensor.max().item<int64_t>());
     }
-  } catch (const std::exception&) {  // what went wrong first is told
+  } catch (const std::exception&) {  // the first error is reported
   }
   return text;
 }

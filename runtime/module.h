@@ -1,4 +1,4 @@
-// One module of a package, loaded: its code compiled, its weights in memory.
+// Loads one module of a package: compiles its code and reads its weights.
 #pragma once
 #include <torch/csrc/jit/runtime/interpreter.h>
 #include <torch/script.h>
@@ -17,8 +17,8 @@ struct RecordedBodies;
 struct LoadedModule {
   int index = -1;                   // in the manifest
   std::vector<at::Tensor> weights;  // in the order of ModuleInfo::held; leaves of autograd
-  std::vector<size_t> buffers;      // those of the weights that forward may write to
-  // As `weights`: what running statistics keep of themselves in a microbatch; others have none.
+  std::vector<size_t> buffers;      // indices of weights that forward may write to
+  // For each weight: the factor by which a microbatch scales running statistics; unset for others.
   std::vector<std::optional<double>> kept_parts;
   c10::intrusive_ptr<c10::ivalue::Object> self;
   std::shared_ptr<torch::jit::CompilationUnit> unit;
@@ -29,18 +29,18 @@ struct LoadedModule {
 
 enum class WeightSource {
   kFile,
-  kZeros,  // zeros, but for constants: a trace computes sizes with them
+  kZeros,  // zeros, except constants, because a trace computes sizes from them
 };
 
-// Compiles PACKAGE/modules/moduleK.py and checks that its interface is the manifest's. Throws Error
-// with file, line and caret for code that does not compile.
+// Compiles PACKAGE/modules/moduleK.py and checks its interface against the manifest. Throws Error
+// with file, line and caret if the code does not compile.
 LoadedModule LoadModule(const std::string& package, const Manifest& manifest, int index,
                         WeightSource weights = WeightSource::kFile);
 
-// Dropout, batch norm and the like follow this flag.
+// Sets the mode of dropout, batch norm and similar operators.
 void SetTraining(LoadedModule& module, bool training);
 
-// Runs the module's code on its inputs; returns its outputs, both in the manifest's order.
+// Runs the module's code on its inputs and returns its outputs, both in the manifest's order.
 std::vector<c10::IValue> Run(const LoadedModule& module, std::vector<c10::IValue> inputs);
 
 }  // namespace pipewright

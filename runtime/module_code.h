@@ -1,4 +1,4 @@
-// The code of a package's modules, compiled and compared with the manifest.
+// Compiles the code of a package's modules and compares it with the manifest.
 #pragma once
 #include <string>
 
@@ -7,14 +7,15 @@
 
 namespace pipewright {
 
-// Compiles PACKAGE/modules/moduleK.py and checks that its interface is the manifest's. Throws Error
-// with file, line and caret for code that does not compile.
+// Compiles PACKAGE/modules/moduleK.py and checks its interface against the manifest. Throws Error
+// with file, line and caret if the code does not compile.
 CompiledText CompileModule(const std::string& package, const Manifest& manifest, int index);
 
-// Whether somebody has edited the module's code.
+// Returns true if the module's code was edited.
 bool IsEdited(const std::string& package, const ModuleInfo& module);
 
-// "FILE:12": the line of the module's code that a node of its graph, or that an output, comes from.
+// Returns "FILE:12", the line of the module's code that a node of its graph, or an output, comes
+// from.
 std::string LineOf(const torch::jit::Node* node, const std::string& file);
 std::string OutputLine(const LoadedModule& module, size_t output, const std::string& file);
 

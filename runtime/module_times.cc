@@ -17,9 +17,9 @@ namespace pipewright {
 
 namespace {
 
-// Which inputs want a gradient, and which outputs get one.
+// The inputs that need a gradient and the outputs that receive one.
 struct Wishes {
-  std::vector<bool> inputs, outputs;  // no `outputs`: all
+  std::vector<bool> inputs, outputs;  // empty `outputs`: all
   bool any_input = false;
 
   explicit Wishes(const std::vector<bool>& wanted) : inputs(wanted) {
@@ -59,25 +59,26 @@ Timing TimingOf(std::vector<double> seconds) {
   return {at(0.5), at(0.25), at(0.75)};
 }
 
-// Until it shows which body the module has, as in a run after some steps: after as many looks as a
-// run takes, since others disturb them here, too. `seconds`: at most; 0: any.
+// Runs until the choice of the module's body is settled, as in a run after some steps. It takes as
+// many comparisons as a run, because other programs disturb them here too. `seconds` is a limit; 0
+// means none.
 static void Settle(const LoadedModule& module, const std::vector<c10::IValue>& inputs,
                    const Wishes& wishes, double seconds) {
   if (!module.recorded) return;
   module.recorded->now = true;
-  module.recorded->spot_checks = false;  // all runs here are of the same microbatch
+  module.recorded->spot_checks = false;  // all runs here use the same microbatch
   const double begin = Now();
   for (int run = 0; run < kMostRunsToChoose && !StateOf(module).settled; ++run) {
     if (seconds > 0 && Now() - begin > std::max(seconds, 1.0)) break;
     const auto& bodies = module.recorded->bodies;
     if (run > 0 && (bodies.empty() || !bodies.back()->gradients_known)) break;  // none arrive
-    if (run > 1 && IsPlainlyLong(*module.recorded)) break;  // the first one may read weights
+    if (run > 1 && IsPlainlyLong(*module.recorded)) break;  // the first run may read weights
     Kept kept;
     ForwardIsland(module, inputs, wishes.inputs, &kept);
     Tensors gradients = wishes.Gradients(kept);
     BackwardIsland(module, std::move(kept), std::move(gradients));
   }
-  ChooseNow(*module.recorded);  // no look may fall into what is timed
+  ChooseNow(*module.recorded);  // no comparison may happen during the timing
 }
 
 static ModuleTimes Measure(const LoadedModule& module, const std::vector<c10::IValue>& inputs,

@@ -1,4 +1,4 @@
-// A module loaded without some of its weights, and where those lie in its file.
+// Loads a module without some of its weights, and finds these in its file.
 #pragma once
 #include <string>
 #include <vector>
@@ -8,14 +8,15 @@
 
 namespace pipewright {
 
-// As LoadModule, to be run: statistics are checked (passes/statistics.h). Weights that `left_out`
-// names, by their place in ModuleInfo::held (empty: none), are tensors without elements; `known`
-// ones (the same; undefined: not) are not read.
+// Loads like LoadModule, for running: statistics are checked (passes/statistics.h). Weights
+// selected by `left_out`, by index in ModuleInfo::held (empty: none), become tensors without
+// elements. Weights defined in `known` (same indices) are taken from there, not read.
 LoadedModule LoadModuleWithout(const std::string& package, const Manifest& manifest, int index,
                                const std::vector<bool>& left_out,
                                const std::vector<at::Tensor>& known = {});
 
-// The entry of a weight in a file, of the manifest's type and shape. Throws Error.
+// Returns the entry of a weight in a file; its type and shape must match the manifest. Throws
+// Error.
 const TensorInfo& CheckedWeight(const SafetensorsFile& file, const WeightInfo& weight);
 
 }  // namespace pipewright

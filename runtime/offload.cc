@@ -32,7 +32,7 @@ WeightPiece PieceOfCheckpoint(const Checkpoint& checkpoint, const Manifest& mani
   return {checkpoint.files[static_cast<size_t>(from.file)]->path(), from.offset, from.bytes};
 }
 
-// LOADs and EVICTs of a list with those of the tensors that several stages use, by their number.
+// Returns the LOADs and EVICTs of a list, extended by those of tensors that several stages use.
 std::vector<Action> OrderOf(const std::vector<Action>& actions,
                             const std::map<int, std::set<int>>& users) {
   std::vector<Action> moves;
@@ -77,7 +77,7 @@ OffloadedWeights::OffloadedWeights(const std::string& package, const std::string
       stage_count_(static_cast<int>(conf.stage_to_ranks.size())) {
   Checkpoint checkpoint;
   if (!weights.empty()) checkpoint = OpenCheckpoint(weights);
-  std::map<int, std::vector<WeightPiece>> pieces;  // by the stream's stages
+  std::map<int, std::vector<WeightPiece>> pieces;  // by stage of the stream
   for (const std::vector<Action>& actions : lists)
     for (const Action& action : actions)
       if (action.kind == ActionKind::kLoad) pieces[action.stage], stages_[action.stage];
@@ -85,9 +85,9 @@ OffloadedWeights::OffloadedWeights(const std::string& package, const std::string
   for (const auto& [index, module] : modules)
     for (size_t w = 0; w < on_disk[index].size(); ++w)
       if (on_disk[index][w]) stages_of[ids[index][w]].insert(conf.module_to_stage[index]);
-  std::map<int, int> units;                        // tensor -> the stream's stage
-  std::map<int, std::set<int>> users;              // the stream's stage -> stages
-  std::map<std::pair<int, int>, size_t> piece_of;  // (the stream's stage, tensor)
+  std::map<int, int> units;                        // tensor -> stage of the stream
+  std::map<int, std::set<int>> users;              // stage of the stream -> stages
+  std::map<std::pair<int, int>, size_t> piece_of;  // (stage of the stream, tensor)
   for (const auto& [tensor, stages] : stages_of) {
     units[tensor] = *stages.begin();
     if (stages.size() < 2) continue;
@@ -134,7 +134,7 @@ void OffloadedWeights::Do(const Action& action) {
     stream_->Evict(action.stage);
 }
 
-// Up to the stage's turn, and what goes with it.
+// Issues the LOADs and EVICTs up to and including the stage's.
 void OffloadedWeights::Next(ActionKind kind, int stage) {
   const std::vector<Action>& order = orders_.at(list_);
   for (bool done = false; !done || (next_ < order.size() && order[next_].stage >= stage_count_ &&

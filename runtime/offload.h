@@ -1,5 +1,5 @@
-// The weights of offloaded stages as tensors: in the buffers of a stream while their stage is
-// loaded, nowhere otherwise.
+// Presents the weights of offloaded stages as tensors, which lie in a stream's buffers while their
+// stage is loaded and have no memory otherwise.
 #pragma once
 #include <map>
 #include <memory>
@@ -16,11 +16,11 @@ namespace pipewright {
 
 class OffloadedWeights {
  public:
-  // `modules`: of this rank, loaded without what `on_disk` says; they must stay where they are.
-  // `ids`: as TensorIds; a tensor that several stages use is there from the first LOAD of one of
-  // them in a list to the last EVICT. `weights`: a checkpoint that replaces the package's weights;
-  // "": none. Throws Error for files that are missing or do not hold what the manifest says.
-  // `lists`: as WeightStream's.
+  // `modules` are those of this rank, loaded without the weights in `on_disk`; they must not move.
+  // `ids` are as in TensorIds; a tensor that several stages use stays loaded from the first LOAD of
+  // one of them in a list to the last EVICT. `weights` is a checkpoint that replaces the package's
+  // weights, or "". `lists` are as in WeightStream. Throws Error if a file is missing or does not
+  // match the manifest.
   OffloadedWeights(const std::string& package, const std::string& weights, const Manifest& manifest,
                    const Conf& conf, const std::vector<std::vector<bool>>& on_disk,
                    const std::vector<std::vector<int>>& ids,
@@ -29,32 +29,34 @@ class OffloadedWeights {
 
   void Follow(size_t list);
   bool Offloads(int stage) const { return stages_.count(stage) > 0; }
-  void Load(int stage);  // begins
-  // Waits until the weights of a loaded stage are there and puts them into its modules. Other
-  // stages are left alone.
+  void Load(int stage);  // starts reading
+  // Waits for the weights of a loaded stage and puts them into its modules. Does nothing for other
+  // stages.
   void Bind(int stage);
-  // Takes them out again. A buffer that the code has changed stays in memory from then on, as its
-  // file does not know.
+  // Takes the weights out of the modules. A buffer that the code has changed stays in memory from
+  // then on, because its file is outdated.
   void Evict(int stage);
-  // `value`, copied where it lies in the weights of the stage, which go away before it.
+  // Returns `value`, copied if it shares memory with the stage's weights, which are evicted before
+  // it.
   at::Tensor Detached(int stage, const at::Tensor& value) const;
 
-  // Whether a weight is on disk only: not one that the code has changed.
+  // Returns true if a weight is only on disk, that is, if the code has not changed it.
   bool OnDisk(int module, size_t weight) const;
-  // Hands over the bytes of such a one, at most 1 MiB at a time; from any thread. Throws Error.
+  // Passes the bytes of such a weight to `sink`, at most 1 MiB at a time. Thread-safe. Throws
+  // Error.
   void Read(int module, size_t weight, const ByteSink& sink) const;
 
-  uint64_t bytes() const { return bytes_; }  // of a sweep
+  uint64_t bytes() const { return bytes_; }  // per pass
   const WeightStream& stream() const { return *stream_; }
 
  private:
-  // To the stream, a tensor that several stages use is a stage of its own, numbered behind them.
+  // In the stream, a tensor that several stages use is a separate stage, numbered after the others.
   struct Place {
     int module = -1;
     size_t weight = 0;
-    int tensor = -1;   // of TensorIds
-    int unit = -1;     // the stream's stage that has it
-    size_t piece = 0;  // of that one
+    int tensor = -1;   // as in TensorIds
+    int unit = -1;     // stage of the stream that holds it
+    size_t piece = 0;  // its index there
   };
   struct Stage {
     std::vector<Place> places;
@@ -66,10 +68,10 @@ class OffloadedWeights {
   std::map<int, LoadedModule>& modules_;
   std::map<int, Stage> stages_;
   std::map<int, at::Tensor> changed_;  // by tensor
-  // By (module, weight), with its tensor.
+  // By (module, weight): its tensor and location.
   std::map<std::pair<int, size_t>, std::pair<int, WeightPiece>> pieces_;
-  int stage_count_ = 0;                      // of the conf
-  std::vector<std::vector<Action>> orders_;  // by list: LOADs and EVICTs, as the stream does them
+  int stage_count_ = 0;                      // in the conf
+  std::vector<std::vector<Action>> orders_;  // by list: the stream's LOADs and EVICTs
   size_t list_ = 0, next_ = 0;
   std::map<std::string, std::unique_ptr<MappedFile>> files_;
   std::unique_ptr<WeightStream> stream_;

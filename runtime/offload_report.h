@@ -1,4 +1,4 @@
-// What a run with weights on disk keeps in memory and has read.
+// Reports the memory use and the reads of a run with weights on disk.
 #pragma once
 #include <string>
 
@@ -6,13 +6,13 @@
 
 namespace pipewright {
 
-// `folder` is where other programs keep a second copy of offloaded weights. None is needed here:
-// what lies in it is not used, and said so. Throws Error where it is a file, or where `report`
-// could not be written.
+// Other programs keep a second copy of offloaded weights in `folder`. This one needs none: it
+// ignores the contents and says so. Throws Error if `folder` is a file, or if `report` cannot be
+// written.
 void CheckOffload(const std::string& folder, const std::string& report, Transport& transport);
 
-// A line a rank for people, empty where no rank has weights on disk; and all figures as JSON into
-// `file` (""; nowhere). Collective; only rank 0 gets the text and writes.
+// Returns one line per rank for the user, or "" if no rank has weights on disk, and writes all
+// figures as JSON to `file` ("": nowhere). Collective; only rank 0 gets the text and writes.
 std::string ReportOffload(const Session& session, Transport& transport, int64_t sweeps,
                           const std::string& file);
 

@@ -9,12 +9,12 @@
 
 namespace pipewright {
 
-// Elements of a tensor that are updated together: all that an update touches of them (six tensors
-// of 128 KiB) stays in a core's cache from one of its operations to the next.
+// Elements of a tensor that are updated together, so that the six tensors of an update (128 KiB
+// each) stay in a core's cache between its operations.
 static constexpr int64_t kUpdatedTogether = 1 << 15;
 
-// tensor.mul_(factor) of Python. LibTorch's own mul_(double) rounds the factor to the tensor's
-// dtype first: to bfloat16, 0.999 is 1.
+// Does tensor.mul_(factor) as in Python. LibTorch's mul_(double) first rounds the factor to the
+// tensor's dtype: 0.999 becomes 1 in bfloat16.
 static at::Tensor& Scale(at::Tensor& tensor, double factor) {
   return tensor.mul_(at::native::wrapped_scalar_tensor(factor));
 }
@@ -85,8 +85,8 @@ static void Adagrad(const OptimizerJob& job, at::Tensor& parameter, at::Tensor g
   parameter.addcdiv_(gradient, state.average_sq.sqrt().add_(job.eps), -rate);
 }
 
-// The matrix nearest to `matrix` whose rows or columns are orthonormal, about, by Newton and
-// Schulz's iteration in bfloat16.
+// Approximates the matrix nearest to `matrix` with orthonormal rows or columns, by the
+// Newton-Schulz iteration in bfloat16.
 static at::Tensor Orthogonal(const OptimizerJob& job, const at::Tensor& matrix) {
   const bool tall = matrix.size(0) > matrix.size(1);
   const auto [a, b, c] = job.ns_coefficients;
@@ -132,7 +132,7 @@ static void Update(const OptimizerJob& job, at::Tensor& parameter, const at::Ten
   }
 }
 
-// What the job keeps of a parameter, where it is not there yet.
+// Creates the state that the job keeps per parameter, if it is missing.
 static void Begin(const OptimizerJob& job, const at::Tensor& parameter, OptimizerState& state) {
   auto keep = [&](at::Tensor& tensor, bool kept, double value = 0) {
     if (!kept || tensor.defined()) return;
@@ -189,7 +189,7 @@ void OptimizerStep(const OptimizerJob& job, at::Tensor& parameter, at::Tensor& g
   Begin(job, parameter, state);
   if (!parameter.is_complex() || job.kind == OptimizerJob::kSgd)
     return UpdateInBlocks(job, parameter, gradient, state, first, divisor);
-  // All but SGD take the two parts of a complex number for two parameters.
+  // All optimizers except SGD treat a complex number as two parameters.
   at::Tensor parts = at::view_as_real(parameter);
   at::Tensor gradients = at::view_as_real(gradient.resolve_conj());
   OptimizerState states = state;

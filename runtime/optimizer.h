@@ -1,4 +1,4 @@
-// Optimizers whose bits are those of Python's PyTorch: the same operations in the same order.
+// Optimizers with the same bits as PyTorch's in Python: the same operations in the same order.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -11,16 +11,16 @@
 
 namespace pipewright {
 
-// State of one parameter; undefined until its first step.
+// State of one parameter; undefined before its first step.
 struct OptimizerState {
   at::Tensor momentum;    // SGD, RMSprop, Muon
-  at::Tensor average;     // Adam, AdamW; RMSprop where centered
+  at::Tensor average;     // Adam, AdamW; RMSprop if centered
   at::Tensor average_sq;  // Adam, AdamW, RMSprop; Adagrad: the sum
-  at::Tensor largest_sq;  // Adam, AdamW with amsgrad
-  at::Tensor master;      // the parameter in float32, where it has 16 bits itself
+  at::Tensor largest_sq;  // Adam and AdamW with amsgrad
+  at::Tensor master;      // float32 copy of a 16-bit parameter
   int64_t steps = 0;
 
-  // The tensors under the names that checkpoints give them.
+  // Returns the tensors with their names in checkpoints.
   std::vector<std::pair<std::string, at::Tensor*>> Named() {
     return {{"momentum_buffer", &momentum},
             {"exp_avg", &average},
@@ -30,10 +30,10 @@ struct OptimizerState {
   }
 };
 
-// One step of torch/optim/{sgd,adam,rmsprop,adagrad,_muon}.py's _single_tensor_* (PyTorch 2.13), in
-// place, without gradient mode, with `gradient` divided by `divisor`; `job.lr` is that of this
-// step. `gradient` may be overwritten. Large tensors are updated block by block (not by Muon, which
-// needs matrices whole): the same bits, fewer passes through memory.
+// Performs one step of torch/optim/{sgd,adam,rmsprop,adagrad,_muon}.py's _single_tensor_* (PyTorch
+// 2.13) in place, without gradient mode, with `gradient` divided by `divisor`; `job.lr` is the rate
+// of this step. May overwrite `gradient`. Large tensors are updated block by block (except by Muon,
+// which needs whole matrices): the same bits, with fewer passes through memory.
 void OptimizerStep(const OptimizerJob& job, at::Tensor& parameter, at::Tensor& gradient,
                    OptimizerState& state, int64_t divisor = 1);
 

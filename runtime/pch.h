@@ -1,4 +1,4 @@
-// The one precompiled header: what every file that meets torch needs.
+// The precompiled header for all files that include torch.
 #pragma once
 #include <torch/csrc/jit/ir/ir.h>
 #include <torch/csrc/jit/runtime/interpreter.h>

@@ -12,7 +12,7 @@
 #include <fstream>
 #include <string>
 
-// tcmalloc's, where the program is linked with it.
+// Defined by tcmalloc, if the program is linked with it.
 extern "C" void MallocExtension_SetMemoryReleaseRate(double) __attribute__((weak));
 
 namespace pipewright {
@@ -23,14 +23,14 @@ void KeepFreedMemory() {
     return;
   }
 #ifdef __GLIBC__
-  // Older ones know a largest threshold.
+  // Older C libraries limit the threshold.
   if (!mallopt(M_MMAP_THRESHOLD, INT_MAX)) mallopt(M_MMAP_THRESHOLD, 32 << 20);
   mallopt(M_TRIM_THRESHOLD, INT_MAX);
 #endif
 }
 
-// Code as it is in the file: what somebody has written into (a debugger its breakpoints), or put
-// elsewhere, stays.
+// Drops only pages identical to the file; pages that were written to (a debugger's breakpoints) or
+// moved stay.
 static void DropCode() {
   std::ifstream maps("/proc/self/smaps");
   uintptr_t begin = 0, end = 0;

@@ -1,21 +1,20 @@
-// What programs ask of the system about their memory, first of all. A library leaves its caller's
+// Memory settings that programs apply to their process at start-up. A library leaves its caller's
 // process alone.
 #pragma once
 
 namespace pipewright {
 
-// Has the process keep memory that it has freed. Tensors of some hundred kilobytes and more would
-// otherwise go back to the system at once, and be paid for again, page by page, at the next
-// microbatch.
+// Makes the process keep freed memory. Otherwise tensors of some hundred kilobytes and more would
+// be returned to the system at once, and every microbatch would pay for their page faults again.
 void KeepFreedMemory();
 
-// Lets go of the pages of LibTorch's code that are resident: before main it has registered all of
-// its operators, of which a program uses few. What runs again is mapped again, at a fault each.
-// Resident afterwards: about 45 MiB less. Nothing where somebody has written into that code.
+// Releases the resident pages of LibTorch's code: before main it registers all of its operators, of
+// which a program uses few. Code that runs again is mapped again, at one page fault each. Saves
+// about 45 MiB of resident memory. Does nothing if that code was modified in memory.
 void DropStartUpCode();
 
-// The same of what reading, checking and loading have run, once a session is ready: 5 to 8 MiB.
-// Does nothing in a process that did not ask for the former.
+// Does the same for code used only by reading, checking and loading, once a session is ready: 5 to
+// 8 MiB. No-op unless DropStartUpCode() was called.
 void DropLoadingCode();
 
 }  // namespace pipewright

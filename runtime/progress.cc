@@ -51,7 +51,7 @@ Json EvaluationJson(const Job& job, const Evaluation& evaluation) {
   return json;
 }
 
-// Of a run that is resumed, the lines of the steps that it does not repeat.
+// For a resumed run, keeps the lines of the steps that it does not repeat.
 static void KeepMetrics(const std::string& path, int64_t steps) {
   std::ifstream in(path);
   std::string kept;
@@ -65,7 +65,7 @@ static void KeepMetrics(const std::string& path, int64_t steps) {
 Progress::Progress(const Job& job, const char* unit, int64_t first_step)
     : job_(job), unit_(unit), since_(Now()), first_(first_step) {
   if (job.metrics.empty()) return;
-  // What leads elsewhere, as a pipe, holds none.
+  // A path that is not a regular file, such as a pipe, has no lines to keep.
   std::error_code none;
   const bool resumed = first_step > 0 && std::filesystem::is_regular_file(job.metrics, none);
   if (resumed) KeepMetrics(job.metrics, first_step);

@@ -1,4 +1,4 @@
-// What a run tells while it trains: a JSON line a step, and a line for people now and then.
+// Reports the progress of training: one JSON line per step, and now and then a line for the user.
 #pragma once
 #include <cstdint>
 #include <fstream>
@@ -14,22 +14,22 @@ struct StepReport {
   int64_t step = 0;            // from 0
   std::vector<double> losses;  // by microbatch
   double loss = 0;             // mean over all targets that count
-  std::vector<double> terms;   // the same of each of several losses
+  std::vector<double> terms;   // the same for each of several losses
   int64_t counted = 0;         // tokens or samples
   double seconds = 0;
   double learning_rate = 0;
-  double checkpoint = -1;  // seconds waited for one to be copied; -1: none was due
-  double accuracy = -1;    // -1: not asked for
-  double loss_scale = -1;  // -1: none is used
+  double checkpoint = -1;  // seconds waited for its copy; -1: no checkpoint was due
+  double accuracy = -1;    // -1: not requested
+  double loss_scale = -1;  // -1: not used
   StepOutcome outcome;
   const Evaluation* validation = nullptr;
 };
 
-// On the rank that has the loss.
+// Exists on the rank that has the loss.
 class Progress {
  public:
-  // `unit`: what StepReport::counted counts, tokens or samples. A metrics file of a run that is
-  // resumed keeps the lines before `first_step`. Throws Error when it cannot be written.
+  // `unit` is what StepReport::counted counts: tokens or samples. In a resumed run, the metrics
+  // file keeps the lines before `first_step`. Throws Error if it cannot be written.
   Progress(const Job& job, const char* unit, int64_t first_step);
 
   void Step(const StepReport& report, const std::vector<RankReport>& ranks);
@@ -43,13 +43,13 @@ class Progress {
   int64_t first_;
 };
 
-// 12345.6 -> "12,346"
+// Formats 12345.6 as "12,346".
 std::string Grouped(double number);
-// The part of the ranks' time in which they did not compute; -1 where it is not known.
+// Returns the share of the ranks' time spent without computation, or -1 if unknown.
 double Bubble(const std::vector<RankReport>& ranks);
 
-// The loss of a sweep as JSON: loss, perplexity and accuracy (of cross_entropy), targets.
-// " accuracy 12.34 %"; of an evaluation that is known.
+// Returns the loss of an evaluation as JSON (loss, perplexity and accuracy for cross_entropy,
+// targets), and " accuracy 12.34 %" if it is known.
 std::string AccuracyText(const Evaluation& evaluation);
 
 Json EvaluationJson(const Job& job, const Evaluation& evaluation);

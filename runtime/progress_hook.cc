@@ -32,7 +32,7 @@ class HookedAllocator : public c10::Allocator {
 ProgressHook::ProgressHook(Transport& transport) : before_(hooked) {
   if (!transport.NeedsProgress()) return;
   static std::once_flag once;
-  // Never freed: tensors may be allocated until the process ends.
+  // Never freed, because tensors may be allocated until the process ends.
   std::call_once(once, [] { c10::SetCPUAllocator(new HookedAllocator(c10::GetCPUAllocator())); });
   hooked = &transport;
 }

@@ -1,4 +1,4 @@
-// How busy every rank is, brought to one of them without making anyone wait.
+// Collects how busy every rank is on one of them, without making any rank wait.
 #pragma once
 #include <deque>
 #include <vector>
@@ -8,22 +8,22 @@
 namespace pipewright {
 
 struct RankReport {
-  double busy = 0;    // seconds of the step in which the rank computed
-  double total = 0;   // seconds of the step
-  double memory = 0;  // bytes that the process holds
+  double busy = 0;    // seconds of the step spent computing
+  double total = 0;   // duration of the step in seconds
+  double memory = 0;  // resident bytes of the process
 };
 
-// Each rank sends one small message a step to `root`, which sees those of a step together, a step
-// or so late. Uses the tag kReportTag.
+// Each rank sends one small message per step to `root`, which sees the complete step about one step
+// later. Uses the tag kReportTag.
 class RankReports {
  public:
   RankReports(Transport& transport, int root);
 
-  // Once a step, on every rank.
+  // Must be called once per step on every rank.
   void Add(const RankReport& mine);
-  // On `root`: by rank, of the newest step that all have reported; empty before the first.
+  // On `root`: returns the newest step that all have reported, by rank; empty before the first.
   const std::vector<RankReport>& newest();
-  // Waits for what is under way, on every rank.
+  // Waits for messages in flight, on every rank.
   void Finish();
 
  private:
@@ -40,7 +40,7 @@ class RankReports {
   std::vector<RankReport> newest_;
 };
 
-// Of this process: bytes in memory.
+// Returns the resident bytes of this process.
 double ResidentBytes();
 
 }  // namespace pipewright

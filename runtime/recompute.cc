@@ -1,5 +1,5 @@
-// Modules that compute their forward again for their backward: the same numbers, since random ones
-// are drawn for seed, step, microbatch and operation, and buffers are as they were.
+// Modules that recompute their forward in the backward. The numbers are the same, because random
+// ones depend on seed, step, microbatch and operation, and buffers are restored.
 #include <ATen/ATen.h>
 
 #include "runtime/stage_state.h"
@@ -8,7 +8,7 @@ namespace pipewright {
 
 namespace {
 
-// Without a new version: what another microbatch has saved for its backward is still valid.
+// Keeps the version counter: tensors saved for another microbatch's backward stay valid.
 void Write(const at::Tensor& to, const at::Tensor& from) {
   at::AutoDispatchBelowADInplaceOrView guard;
   to.copy_(from);
@@ -16,12 +16,12 @@ void Write(const at::Tensor& to, const at::Tensor& from) {
 
 }  // namespace
 
-// The first time. In gradient mode, as the second: kernels may differ without it.
+// The first forward. Runs in gradient mode like the second, because kernels may differ without it.
 std::vector<c10::IValue> TorchStages::State::RunForgetting(int index, int microbatch,
                                                            std::vector<c10::IValue> given) {
   const LoadedModule& module = modules.at(index);
   const std::vector<WeightInfo>& held = manifest.modules[index].held;
-  // Which buffers forward changes shows the first time.
+  // The first run shows which buffers forward changes.
   auto [found, first] = changing.try_emplace(index);
   if (first)
     for (size_t w = 0; w < held.size(); ++w)

@@ -22,7 +22,7 @@ ReplicaBuffers::ReplicaBuffers(const Manifest& manifest, const Conf& conf, int m
       Buffer buffer;
       buffer.weight = w;
       buffer.merge = info.merge;
-      // Code that was edited may do something else with it.
+      // Edited code may use the buffer differently.
       if (info.merge == "updates" && !module.kept_parts[w]) buffer.merge = "mean";
       const at::ScalarType type = module.weights[w].scalar_type();
       if (!at::isFloatingType(type) && !at::isComplexType(type) && buffer.merge != "sum") continue;
@@ -60,7 +60,7 @@ int64_t ReplicaBuffers::OwnMicrobatches(int replica, int replicas) const {
   return static_cast<int64_t>(minibatches_) * ((microbatches_ - replica + replicas - 1) / replicas);
 }
 
-// What a replica brings: its updates in the order of their microbatches, or the buffer as it is.
+// Returns a replica's contribution: its updates in the order of their microbatches, or the buffer.
 Tensors ReplicaBuffers::Mine(int module, Buffer& buffer, int64_t own) const {
   if (buffer.merge != "updates") return {Now(module, buffer).clone()};
   Tensors updates;
@@ -70,7 +70,7 @@ Tensors ReplicaBuffers::Mine(int module, Buffer& buffer, int64_t own) const {
   return updates;
 }
 
-// `brought`: of updates, by place; else by replica.
+// `brought` is indexed by place for updates, otherwise by replica.
 at::Tensor ReplicaBuffers::Merged(int module, const Buffer& buffer,
                                   const std::vector<at::Tensor>& brought) const {
   const at::Tensor now = Now(module, buffer);
@@ -85,7 +85,7 @@ at::Tensor ReplicaBuffers::Merged(int module, const Buffer& buffer,
     for (const at::Tensor& theirs : brought) sum.add_(theirs.sub(buffer.start));
     return sum;
   }
-  // What nobody wrote, a table or a mask, keeps its bits.
+  // A buffer that nobody wrote to, a table or a mask, keeps its bits.
   const int replicas = static_cast<int>(brought.size());
   bool written = false;
   for (const at::Tensor& theirs : brought) written = written || !at::equal(theirs, buffer.start);
@@ -102,7 +102,7 @@ at::Tensor ReplicaBuffers::Merged(int module, const Buffer& buffer,
 
 void ReplicaBuffers::MergeStage(const std::vector<int>& replicas, const std::vector<int>& modules,
                                 Transport& transport) {
-  const int tag = transport.max_tag() - kLossTag;  // losses have left: the order is that of calls
+  const int tag = transport.max_tag() - kLossTag;  // the losses have left: messages match in order
   const int count = static_cast<int>(replicas.size());
   const int self = static_cast<int>(std::find(replicas.begin(), replicas.end(), transport.rank()) -
                                     replicas.begin());

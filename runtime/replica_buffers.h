@@ -1,4 +1,5 @@
-// Buffers (running statistics) of stages with replicas, which see a part of the microbatches each.
+// Merges buffers (running statistics) of replicated stages, where each replica sees only some of
+// the microbatches.
 #pragma once
 #include <map>
 #include <vector>
@@ -11,33 +12,33 @@
 
 namespace pipewright {
 
-// Merges them after a step as WeightInfo::merge says, so that all replicas go on with, and files
-// keep, the same:
-// - updates: a norm's statistic s becomes k s + u with what a microbatch adds, u, and a constant k.
-//   Every replica notes its u; the first applies all of them in the order of the microbatches.
-//   The result is that of the stage on one rank, but for the rounding of u (to a float64);
-// - sum: what all replicas counted, on top of what they started with;
-// - mean: of the replicas, weighted by their microbatches, added in the order of the conf.
+// Merges the buffers after a step as WeightInfo::merge says, so that all replicas continue with the
+// same values, and files contain them:
+// - updates: a microbatch changes a norm's statistic s to k s + u, with its update u and a constant
+//   k. Every replica records its u; the first applies all of them in the order of the microbatches.
+//   The result is that of the stage on one rank, except for the rounding of u (to a float64);
+// - sum: adds the counts of all replicas to the initial value;
+// - mean: averages the replicas, weighted by their microbatches, in the order of the conf.
 class ReplicaBuffers {
  public:
-  // `modules`: of this rank. Refers to all of its arguments.
+  // `modules` are those of this rank. Keeps references to all arguments.
   ReplicaBuffers(const Manifest& manifest, const Conf& conf, int microbatches, int minibatches,
                  const std::map<int, LoadedModule>& modules);
 
-  // Around a module's forward of a microbatch of the step (counted through its minibatches).
+  // Must surround a module's forward of a microbatch of the step (counted through its minibatches).
   void Before(int module);
   void After(int module, int place);
 
-  // After a step. All replicas of a stage must call it; throws Error.
+  // Must be called after a step, by all replicas of a stage; throws Error.
   void Merge(Transport& transport);
 
  private:
-  // One that is merged.
+  // A merged buffer.
   struct Buffer {
     size_t weight = 0;  // in ModuleInfo::held
     std::string merge;
-    double kept = 1;   // of updates: k
-    at::Tensor start;  // as the step began; undefined: no microbatch has come yet
+    double kept = 1;   // for updates: k
+    at::Tensor start;  // value at the start of the step; undefined before its first microbatch
     at::Tensor before;
     std::map<int, at::Tensor> updates;  // by place
   };
@@ -52,7 +53,7 @@ class ReplicaBuffers {
   const Conf& conf_;
   int microbatches_, minibatches_;
   const std::map<int, LoadedModule>& modules_;
-  std::map<int, std::vector<Buffer>> buffers_;  // by module of a stage with replicas
+  std::map<int, std::vector<Buffer>> buffers_;  // by module of a replicated stage
 };
 
 }  // namespace pipewright

@@ -26,8 +26,8 @@ namespace {
 
 using Files = std::map<std::string, std::unique_ptr<SafetensorsFile>>;
 
-// What this rank needs of the checkpoint, verified and opened. A tensor that no shard has is left
-// to Restore.
+// Opens and verifies the shards of the checkpoint that this rank needs. Restore reports tensors
+// that no shard has.
 Files OpenShards(const RunCheckpoint& checkpoint, const Session& session) {
   const Manifest& manifest = session.run.manifest;
   Files files;
@@ -40,7 +40,7 @@ Files OpenShards(const RunCheckpoint& checkpoint, const Session& session) {
       wanted.insert(shard->second);
       wanted.insert(StateFileOf(shard->second));
     }
-    if (wanted.size() == 1) continue;  // not of this rank
+    if (wanted.size() == 1) continue;  // not on this rank
     for (const std::string& name : wanted) {
       if (files.count(name) || !checkpoint.files.count(name)) continue;
       VerifyShard(checkpoint, name);
@@ -110,7 +110,7 @@ void Restore(const RunCheckpoint& checkpoint, const Files& files, Session& sessi
         const TensorInfo* buffer = state ? state->Find("buffer/" + name) : nullptr;
         if (!buffer) continue;
         ReadInto(*state, *buffer, weight);
-        weight.unsafeGetTensorImpl()->bump_version();  // it differs from the package's
+        weight.unsafeGetTensorImpl()->bump_version();  // marks it as different from the package's
       }
       if (info.kind != "parameter") continue;
       OptimizerState optimizer;
@@ -138,7 +138,7 @@ static constexpr char kStartAnew[] =
     "no other checkpoint is there that holds: to start anew, let checkpoint.to name another folder";
 
 RunCheckpoint Resume(const std::string& from, Session& session, Transport& transport) {
-  // All ranks try the same ones.
+  // All ranks try the same checkpoints.
   Json found = Json::array();
   Phase(transport, "looking for checkpoints", [&] {
     if (transport.rank() != 0) return;

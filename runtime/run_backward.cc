@@ -18,12 +18,12 @@ using torch::autograd::variable_list;
 
 struct Place {
   Node* node = nullptr;
-  int waits = 0;  // edges that have not handed on anything yet
-  int leaf = -1;  // index into the leaves; -1: a node that runs
+  int waits = 0;  // edges that have not delivered a gradient yet
+  int leaf = -1;  // index into the leaves; -1: a node to run
   variable_list inputs;
 };
 
-// As the engine's InputBuffer does, so that sums have its bits and its layout.
+// Adds like the engine's InputBuffer, so that sums have the same bits and layout.
 void AddInto(at::Tensor& sum, at::Tensor&& more) {
   if (!more.defined()) return;
   if (!sum.defined())
@@ -39,7 +39,7 @@ void AddInto(at::Tensor& sum, at::Tensor&& more) {
 
 class Backward {
  public:
-  // Whether every way ends at a leaf that is asked for, and nothing wants to be told on the way.
+  // Returns true if every path ends at a requested leaf and no node on the way has a hook.
   bool Find(const edge_list& roots, const edge_list& leaves) {
     places_.reserve(2 * leaves.size() + 8);
     index_.reserve(2 * leaves.size() + 8);
@@ -88,7 +88,7 @@ class Backward {
 
  private:
   using Ready = std::pair<Node*, size_t>;
-  // What forward ran last comes first.
+  // Nodes that forward ran last come first.
   static bool Earlier(const Ready& a, const Ready& b) {
     return a.first->sequence_nr() < b.first->sequence_nr();
   }

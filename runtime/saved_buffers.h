@@ -1,4 +1,4 @@
-// A module's buffers as they were before it ran.
+// Saves a module's buffers before it runs and restores them.
 #pragma once
 #include <ATen/core/LegacyTypeDispatch.h>
 
@@ -7,7 +7,7 @@
 
 namespace pipewright {
 
-// Put back at the end; without a new version of them: what autograd has saved stays valid.
+// Restores the buffers at the end without a new version, so tensors that autograd saved stay valid.
 class SavedBuffers {
  public:
   explicit SavedBuffers(const LoadedModule& module) : module_(module) {
@@ -19,7 +19,7 @@ class SavedBuffers {
     for (size_t i = 0; i < saved_.size(); ++i)
       if (saved_[i].defined()) module_.weights[i].copy_(saved_[i]);
   }
-  // Returns what they held.
+  // Restores the buffers and returns what they held.
   Tensors PutBack() {
     at::AutoDispatchBelowADInplaceOrView guard;
     Tensors now;

@@ -36,7 +36,7 @@ std::string RangeText(const std::pair<int64_t, int64_t>& range) {
                                    : least + " to " + std::to_string(range.second);
 }
 
-// A tensor that the model takes, and the sizes it is given.
+// A tensor input of the model, and the sizes passed for it.
 struct GivenInput {
   const ValueInfo& value;
   const std::vector<int64_t>& sizes;
@@ -46,7 +46,7 @@ struct GivenInput {
   std::string takes() const { return has() + ", the model takes " + Shown(value); }
 };
 
-// Those whose sizes the model says something about.
+// Returns the inputs whose sizes the model records.
 std::vector<GivenInput> GivenInputs(const Manifest& manifest,
                                     const std::vector<TensorSpec>& inputs) {
   std::vector<GivenInput> given;
@@ -64,7 +64,7 @@ std::vector<GivenInput> GivenInputs(const Manifest& manifest,
   return given;
 }
 
-// Sizes that are a symbol bind it, those that are a number have to be that number.
+// Binds sizes that are a symbol and checks sizes that are a number.
 void BindPlainSizes(const Manifest& manifest, const GivenInput& input,
                     std::map<std::string, int64_t>& symbols) {
   for (size_t d = 0; d < input.sizes.size(); ++d) {
@@ -94,7 +94,7 @@ void BindPlainSizes(const Manifest& manifest, const GivenInput& input,
   }
 }
 
-// Sizes that were exported as multiples: 2*s0 says what s0 is.
+// Solves sizes that were exported as multiples: 2*s0 determines s0.
 void SolveSizes(const Manifest& manifest, const GivenInput& input,
                 std::map<std::string, int64_t>& symbols) {
   for (size_t d = 0; d < input.sizes.size(); ++d) {
@@ -122,7 +122,7 @@ void CheckSizes(const GivenInput& input, const std::map<std::string, int64_t>& s
     int64_t size = input.sizes[d];
     try {
       size = EvaluateSize(input.value.shape[d], symbols);
-    } catch (const Error&) {  // not known: the model finds out
+    } catch (const Error&) {  // unknown; the model checks it at run time
     }
     if (size != input.sizes[d])
       throw Error(input.where(), input.takes() + ", whose " + input.value.shape[d] + " is " +
@@ -130,7 +130,7 @@ void CheckSizes(const GivenInput& input, const std::map<std::string, int64_t>& s
   }
 }
 
-// Values of the symbols, from the inputs that are given.
+// Returns the values of the symbols, from the inputs that are given.
 std::map<std::string, int64_t> BindSymbols(const Manifest& manifest,
                                            const std::vector<TensorSpec>& inputs) {
   std::map<std::string, int64_t> symbols;
@@ -150,7 +150,7 @@ TensorSpec FromManifest(const ValueInfo& value, const std::map<std::string, int6
   try {
     for (const std::string& size : value.shape) spec.sizes.push_back(EvaluateSize(size, symbols));
   } catch (const Error&) {
-    return {spec.type, {}, false};  // of a symbol that no input binds
+    return {spec.type, {}, false};  // has a symbol that no input binds
   }
   return spec;
 }
@@ -163,7 +163,7 @@ std::vector<TensorSpec> Infer(Trial trial, const std::vector<TensorSpec>& given,
   std::vector<TensorSpec> specs = given;
   std::vector<bool> changed(manifest.values.size(), false);
   std::string blame;
-  bool unknown = false;  // the model file did not say
+  bool unknown = false;  // not in the model file
   for (const ValueInfo& value : manifest.values)
     unknown = unknown || (value.kind == "tensor" && value.dtype.empty());
   for (size_t m = 0; m < manifest.modules.size(); ++m) {
@@ -212,14 +212,14 @@ std::vector<TensorSpec> InferShapes(const std::string& package, const Manifest& 
   zeros_trial.observe = observe;
   try {
     return Infer(std::move(zeros_trial), specs, symbols);
-  } catch (const TrialError& zeros) {  // code may refuse them: singular matrices, empty masks
+  } catch (const TrialError& zeros) {  // code may reject zeros: singular matrices, empty masks
     Trial real = RealTrial(package, manifest, specs);
     real.observe = observe;
     const bool samples = real.samples;
     try {
       return Infer(std::move(real), specs, symbols);
     } catch (const TrialError& made_up) {
-      // A module before refuses what was made up, and got by with zeros: no fault of its own.
+      // A module that accepted zeros rejects generated numbers, which is not its own fault.
       if (!samples && made_up.module < zeros.module) throw zeros;
       throw;
     }

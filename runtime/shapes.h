@@ -1,4 +1,4 @@
-// Sizes of every value for one microbatch, known before the first one flows.
+// Infers the sizes of every value for one microbatch, before the first one runs.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -14,22 +14,22 @@
 namespace pipewright {
 
 struct TensorSpec {
-  at::ScalarType type = at::kFloat;  // scalars travel as int64, float64 or bool of no dimension
+  at::ScalarType type = at::kFloat;  // scalars travel as int64, float64 or bool without dimensions
   std::vector<int64_t> sizes;
-  bool known = true;  // false: the sizes depend on the data
+  bool known = true;  // false: sizes depend on the data
   int64_t bytes() const;
 };
 
-// By value id. `inputs`: one for each input of the model, in order. Sizes come from the manifest's
-// expressions; a module whose code was edited, and one that takes values which an edited one
-// changed, is run once on zeros instead; where one fails on those, all run once on the package's
-// samples or on made-up numbers, with the package's weights. Throws Error for inputs that the model
-// was not exported for and for modules that fail there too. Sizes that depend on the data are not
-// known.
+// Returns the specs by value id. `inputs` has one entry per input of the model, in order. Sizes
+// come from the manifest's expressions. A module whose code was edited, or whose inputs an edited
+// one changed, is run once on zeros instead; if it fails on those, all modules run once on the
+// package's samples or on generated numbers, with the package's weights. Throws Error for inputs
+// that the model was not exported for and for modules that fail there too. Sizes that depend on the
+// data are marked unknown.
 std::vector<TensorSpec> InferShapes(const std::string& package, const Manifest& manifest,
                                     const std::vector<TensorSpec>& inputs);
 
-// The same, remembered for the last `capacity` different inputs.
+// Does the same and caches the results of the last `capacity` different inputs.
 class ShapeCache {
  public:
   ShapeCache(std::string package, const Manifest& manifest, size_t capacity = 1024)
@@ -43,7 +43,7 @@ class ShapeCache {
   const std::string package_;
   const Manifest& manifest_;
   const size_t capacity_;
-  std::list<Entry> entries_;  // by the inputs as text; the last used first
+  std::list<Entry> entries_;  // keyed by the inputs as text; the most recently used first
   std::unordered_map<std::string, std::list<Entry>::iterator> found_;
 };
 

@@ -1,4 +1,5 @@
-// What ranks without data need to know of it, told by the first rank that reads it.
+// Tells ranks without data what they need to know about it; the first rank that reads it sends
+// this.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -13,29 +14,29 @@
 
 namespace pipewright {
 
-// By rank, whether it reads the job's data: those with a stage that takes an input of the model
-// and, where there are targets, those with one that makes an output. The first rank, where nobody
-// would.
+// Returns, by rank, whether it reads the job's data: ranks with a stage that takes an input of the
+// model and, if there are targets, those with one that makes an output. If there are none, the
+// first rank reads.
 std::vector<bool> ReadingRanks(const RunPlan& run, const Job& job);
 
-// The columns of a source, how many samples it has and what tokens they are; and a source that
-// knows this and has none of them.
+// Describe a source (its columns, number of samples and kind of tokens), and create a source from
+// this description that has no data.
 std::string DescribeSource(const DataSource& source);
 std::shared_ptr<DataSource> DescribedSource(const std::string& description);
 
-// Lengths of microbatches, from which the sizes of all that flows follow. They are sent a minibatch
-// ahead of their use, so that nobody waits for them. Uses the tag kSizesTag.
+// Sends the lengths of microbatches, which determine the sizes of all values. They are sent a
+// minibatch ahead of their use, so no rank waits for them. Uses the tag kSizesTag.
 class SharedLengths {
  public:
-  // `told`: the ranks that are told. `lengths`: those of the microbatches of a minibatch, asked for
-  // on `teller` only.
+  // `told` lists the receiving ranks. `lengths` returns the lengths of a minibatch's microbatches
+  // and is called on `teller` only.
   SharedLengths(Transport& transport, int teller, std::vector<int> told, int microbatches,
                 std::function<std::vector<int64_t>(int64_t minibatch)> lengths);
 
-  // On the teller and those told, for the same minibatches in the same order. Those of the next
-  // minibatch are on their way then. Gives nothing on the teller.
+  // Must be called on the teller and the receivers, for the same minibatches in the same order.
+  // Also starts the transfer for the next minibatch. Returns nothing on the teller.
   std::vector<int64_t> Of(int64_t minibatch);
-  // Before the transport ends.
+  // Must be called before the transport is destroyed.
   void Finish();
 
  private:
@@ -46,7 +47,7 @@ class SharedLengths {
   const std::vector<int> told_;
   const size_t microbatches_;
   const std::function<std::vector<int64_t>(int64_t)> lengths_;
-  int64_t ahead_ = -1;  // the minibatch whose lengths are on their way
+  int64_t ahead_ = -1;  // minibatch whose lengths are in flight
   std::shared_ptr<std::vector<int64_t>> arriving_;
   std::vector<Token> tokens_;
 };

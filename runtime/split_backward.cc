@@ -34,17 +34,17 @@ class Release : public torch::autograd::FunctionPostHook {
 };
 
 struct Visited {
-  std::vector<Node*> nodes;                  // every node once, those that it leads to before it
-  std::unordered_map<Node*, bool> to_input;  // whether an input can be reached
+  std::vector<Node*> nodes;                  // every node once, after those that it leads to
+  std::unordered_map<Node*, bool> to_input;  // true if an input is reachable
 
   bool ToInput(const Edge& edge) const { return to_input.at(edge.function.get()); }
   bool ToWeights(const Edge& edge) const { return edge.is_valid() && !ToInput(edge); }
 };
 
-// Iterative: graphs may be thousands of nodes deep.
+// Iterative, because graphs may be thousands of nodes deep.
 Visited Visit(const edge_list& roots, const std::set<Node*>& targets) {
   Visited visited;
-  std::vector<std::pair<Node*, size_t>> stack;  // a node and its next edge to follow
+  std::vector<std::pair<Node*, size_t>> stack;  // a node and the index of its next edge
   auto enter = [&](Node* node) {
     if (node && visited.to_input.emplace(node, targets.count(node) > 0).second)
       stack.emplace_back(node, 0);
@@ -67,8 +67,8 @@ Visited Visit(const edge_list& roots, const std::set<Node*>& targets) {
   return visited;
 }
 
-// The nodes that run in I alone. What one of them hands on to a weight waits for all that adds to
-// it: where some of that runs in W, the node runs in both halves.
+// Returns the nodes that run only in I. If such a node's gradient of a weight is summed with
+// others, some of which are computed in W, the node runs in both halves.
 std::set<Node*> InIAlone(const Visited& visited, const edge_list& later_roots,
                          const std::set<Node*>& targets) {
   std::set<Node*> alone, later;
@@ -121,7 +121,7 @@ std::vector<at::Tensor> InputGradients(const std::vector<at::Tensor>& roots,
   }
   Visited visited = Visit(root_edges, targets);
 
-  // A root that leads to weights alone waits for W as it is.
+  // The gradient of a root that leads only to weights waits for W unchanged.
   edge_list begin;
   variable_list begin_gradients;
   for (size_t i = 0; i < roots.size(); ++i) {
@@ -149,7 +149,7 @@ std::vector<at::Tensor> InputGradients(const std::vector<at::Tensor>& roots,
         outputs.push_back(edge);
     node->add_post_hook(std::make_unique<Release>(node));
   }
-  // The engine tells nodes which of their gradients are asked for.
+  // The engine tells nodes which gradients are needed.
   variable_list found = torch::autograd::Engine::get_default_engine().execute(
       begin, begin_gradients, /*keep_graph=*/true, /*create_graph=*/false,
       /*accumulate_grad=*/false, outputs);
@@ -159,7 +159,8 @@ std::vector<at::Tensor> InputGradients(const std::vector<at::Tensor>& roots,
     tail.edges.push_back(outputs[i]);
     tail.gradients.push_back(std::move(found[i]));
   }
-  // Else W would go on through these nodes to other uses of a weight, which begin by themselves.
+  // Otherwise W would continue through these nodes to other uses of a weight, which are separate
+  // roots.
   for (Node* node : both)
     for (Edge& edge : node->next_edges())
       if (edge.is_valid() && visited.ToInput(edge)) edge = Edge();

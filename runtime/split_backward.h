@@ -1,16 +1,15 @@
-// A backward pass in two halves: I, the gradients of the inputs, and W, those of the weights.
-// Together they run every kernel that the whole pass runs, once, with the same operands in the same
-// order: the gradients have the same bits.
+// Splits a backward pass in two halves: I computes the gradients of the inputs, W those of the
+// weights. Together they run every kernel of the whole pass once, with the same operands in the
+// same order, so the gradients have the same bits.
 //
-// A node of the autograd graph on the way to an input, and with a branch that leads to weights
-// alone, runs in both halves, each time asked for one side only: a matrix product's node multiplies
-// once in I and once in W, and a fused one (convolution) gets an output mask. From I to W such a
-// node keeps what it saved in the forward pass and its output gradient; all others are released as
-// soon as I has run them.
+// An autograd node on a path to an input that also has a branch only to weights runs in both
+// halves, each time for one side: a matrix product's node multiplies once in I and once in W, and a
+// fused one (convolution) gets an output mask. From I to W such a node keeps its saved tensors and
+// its output gradient; all other nodes are released as soon as I has run them.
 //
-// Some kernels compute all their gradients whatever they are asked for (RNN layers, attention,
-// PReLU), and a normalisation's small ones take W a second pass over all that I has just summed.
-// They run in I alone, and what their weights get is kept for W.
+// Some kernels always compute all their gradients (RNN layers, attention, PReLU), and for the small
+// gradients of a normalization W would need another pass over the data that I has just read. These
+// run only in I, and the gradients of their weights are kept for W.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/edge.h>
@@ -23,24 +22,25 @@ namespace pipewright {
 
 struct RecordedRun;
 
-// Where W begins: nodes that still lead to weights, and the gradients that arrive there.
+// The start of W: nodes that still lead to weights, and the gradients that arrive there.
 struct WeightTail {
   torch::autograd::edge_list edges;
   std::vector<at::Tensor> gradients;
-  std::shared_ptr<RecordedRun> run;  // of a recorded body, instead
+  std::shared_ptr<RecordedRun> run;  // for a recorded body, instead
 };
 
-// I. `roots` are outputs that require a gradient, `gradients` theirs, `inputs` leaves. Returns the
-// gradient of each input; undefined where none arrives. The graph behind `roots` serves W only from
-// then on.
+// Runs I. `roots` are outputs that require a gradient, `gradients` theirs, and `inputs` leaves.
+// Returns the gradient of each input, undefined if none arrives. Afterwards the graph behind
+// `roots` can only be used by W.
 std::vector<at::Tensor> InputGradients(const std::vector<at::Tensor>& roots,
                                        const std::vector<at::Tensor>& gradients,
                                        const std::vector<at::Tensor>& inputs, WeightTail& tail);
 
-// W. The gradient of each weight (a leaf); undefined where none arrives.
+// Runs W. Returns the gradient of each weight (a leaf), undefined if none arrives.
 std::vector<at::Tensor> WeightGradients(WeightTail tail, const std::vector<at::Tensor>& weights);
 
-// Whether the kernel behind a node ("MkldnnRnnLayerBackward0") gives all its gradients in I.
+// Returns true if the kernel behind a node ("MkldnnRnnLayerBackward0") computes all its gradients
+// in I.
 bool RunsInIAlone(const std::string& node);
 
 }  // namespace pipewright

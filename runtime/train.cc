@@ -36,7 +36,7 @@ Job ReadJobOf(const RunOptions& options) {
   return job;
 }
 
-// Reading the job is a phase of its own: nothing else can start without it.
+// Reading the job is a phase of its own, because everything else depends on it.
 void ReadJobPhase(const RunOptions& options, Session& session, Transport& transport) {
   Phase(transport, "reading", [&] {
     session.job = ReadJobOf(options);
@@ -77,7 +77,8 @@ void PrintBusy(const Session& session, Transport& transport, double busy, double
   std::fflush(stdout);
 }
 
-// The checkpoint that the command line asks for; one of step 0 where training starts anew.
+// Resumes from the checkpoint that the command line names. Returns one of step 0 if training starts
+// from scratch.
 RunCheckpoint ResumeAsAsked(const RunOptions& options, Session& session, Transport& transport) {
   const std::string& folder = session.job.checkpoint.folder;
   const std::string from = options.resume ? folder : options.resume_from;
@@ -102,10 +103,10 @@ RunCheckpoint ResumeAsAsked(const RunOptions& options, Session& session, Transpo
   return checkpoint;
 }
 
-// What a rank reads: what it trains on, and what it validates with.
+// A rank's data for training and for validation.
 struct Feeds {
   Feed training, validation;
-  int64_t sweeps = 0;  // minibatches of a validation
+  int64_t sweeps = 0;  // minibatches of one validation
 
   void Open(const Session& session, Transport& transport) {
     const Job& job = session.job;
@@ -118,7 +119,7 @@ struct Feeds {
   }
 };
 
-// `terms` from microbatch `first` on are the step's.
+// The step's losses are `terms` from microbatch `first` on.
 StepReport ReportOf(Session& session, Feed& feed, int64_t step, const LossTerms& terms,
                     size_t first) {
   const Job& job = session.job;
@@ -180,11 +181,11 @@ void Train(const RunOptions& options, Transport& transport) {
   };
   std::unique_ptr<Progress> progress;
   std::unique_ptr<RankReports> reports;
-  int64_t step = 0;    // that runs, or the first of those that run in a row
+  int64_t step = 0;    // the running step, or the first of several in a row
   int64_t next = 0;    // the step after those
-  double saving = -1;  // seconds that they waited for a checkpoint; -1: none was due
-  double start = 0;    // when what is told next began
-  // The i-th of steps that run in a row.
+  double saving = -1;  // seconds spent waiting for a checkpoint; -1: none was due
+  double start = 0;    // start of the period that is reported next
+  // Reports the i-th of the steps that run in a row.
   auto tell = [&](int64_t i, const LossTerms& terms, const Evaluation* validation, double end) {
     if (!progress) return;
     StepReport report = ReportOf(session, feeds.training, step + i, terms,
@@ -194,7 +195,7 @@ void Train(const RunOptions& options, Transport& transport) {
     if (step + i + 1 == next) report.checkpoint = saving;
     progress->Step(report, reports->newest());
   };
-  // All but the last, which the loop below tells.
+  // Reports all but the last, which the loop below reports.
   open.stepped = [&](int64_t steps) {
     if (steps < session.run.plan.steps) tell(steps - 1, session.stages->terms(), nullptr, Now());
   };
@@ -225,7 +226,7 @@ void Train(const RunOptions& options, Transport& transport) {
     OutputFiles outputs(ReadBy(options, session));
     outputs.Add(options.save.empty() ? job.path + ": save" : "--save", job.save, first);
     outputs.Add("--save-gradients", options.save_gradients, first);
-    // A run that is resumed writes those anew that it goes on from.
+    // A resumed run may replace the files that it continues.
     outputs.Add(metrics, job.metrics, session.stages->has_losses(), resumed.step == 0);
     outputs.Add("--offload-report", options.offload_report, first);
   });
@@ -293,8 +294,7 @@ void Train(const RunOptions& options, Transport& transport) {
     std::printf("stopped after step %lld, as asked\n", static_cast<long long>(step));
   PrintBusy(session, transport, busy, Now() - begin);
   if (checkpointer) checkpointer->Finish();
-  // What a run that was stopped goes on from is its checkpoint; without one, at least the weights
-  // remain.
+  // A stopped run resumes from its checkpoint; without one, at least the weights are saved.
   if (!job.save.empty() && !(stopped && checkpointer)) {
     SaveWeights(job.save, session.run.manifest, session.run.conf, *session.stages, transport);
     if (transport.rank() == 0) std::printf("weights saved in %s\n", job.save.c_str());

@@ -1,4 +1,4 @@
-// The three things a run does.
+// The commands that a run executes: train, evaluate, infer.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -11,30 +11,30 @@ namespace pipewright {
 
 struct RunOptions {
   std::string package, job, conf, weights;
-  // Override the job's where given.
+  // Override the job's settings if given.
   int64_t steps = -1;
   std::string schedule, save, metrics, save_gradients;
   bool resume = false;      // from the newest checkpoint in the job's folder, if there is one
-  std::string resume_from;  // a checkpoint, or a folder of them, which must be there
-  // infer
+  std::string resume_from;  // an existing checkpoint, or a folder of them
+  // For infer.
   std::string input, output;
   int microbatches = 1;
-  int threads = 0;          // infer, generate: of each rank; 0: as LibTorch finds them
-  MatMul matmul = MatMul::kLibTorch;  // infer, generate; other commands take the job's
-  bool on_request = false;  // measure first: bench_requests.h
-  // Weights on disk.
+  int threads = 0;                    // infer, generate: per rank; 0: LibTorch's default
+  MatMul matmul = MatMul::kLibTorch;  // infer, generate; others use the job's
+  bool on_request = false;            // serve measurements first: bench_requests.h
+  // For weights on disk.
   std::string device_map, offload_dir, offload_report;
 };
 
-// The options that must be the same on every rank: a rank that runs fewer steps, or does not take
-// part in saving, would leave the others waiting.
+// Returns the options that must be equal on every rank: a rank that runs fewer steps, or does not
+// take part in saving, would leave the others waiting.
 std::string AgreedText(const RunOptions& options);
 
-// Each runs on every rank of `transport`. Throws the same Error on all of them.
+// Each must be called on every rank of `transport`. Throws the same Error on all of them.
 void Train(const RunOptions& options, Transport& transport);
-// The mean loss over the job's data (or `steps` minibatches of it), forward only.
+// Computes the mean loss over the job's data (or `steps` minibatches of it), forward only.
 void Evaluate(const RunOptions& options, Transport& transport);
-// The model's outputs for the tensors in `input`, written to `output`.
+// Writes the model's outputs for the tensors in `input` to `output`.
 void Infer(const RunOptions& options, Transport& transport);
 
 }  // namespace pipewright

@@ -26,8 +26,8 @@ at::Tensor MadeUp(const TensorSpec& spec, at::Generator generator) {
   return tensor.to(spec.type);
 }
 
-// A sample in the sizes of a run: rows are repeated or left out. Undefined where it is another kind
-// of tensor.
+// Returns a sample in the sizes of a run; rows are repeated or dropped. Undefined if it is another
+// kind of tensor.
 static at::Tensor Sample(const SafetensorsFile& file, const std::string& name,
                          const TensorSpec& spec) {
   const TensorInfo* info = file.Find(name);
@@ -61,7 +61,7 @@ Trial RealTrial(const std::string& package, const Manifest& manifest,
     if (file) tensor = Sample(*file, value.name, spec);
     if (!tensor.defined() && (at::isFloatingType(spec.type) || at::isComplexType(spec.type)))
       tensor = MadeUp(spec, generator);
-    // A length, a number of a table's row, a mask that lets through.
+    // Ones are a valid length, row of a table, or mask.
     if (!tensor.defined()) tensor = at::ones(spec.sizes, spec.type);
     trial.values[id] = FromTensor(tensor, value);
   }
@@ -76,7 +76,7 @@ static std::string Cure(const Trial& trial) {
     cure = "where it is the values that it refuses, write some that it takes to " + trial.package +
            kSamples + ", a tensor for each input (" + Join(names, ", ") + ")";
   }
-  // Only tracing burns sizes in: torch.export keeps them or says that it does not.
+  // Only tracing burns sizes in; torch.export keeps them symbolic or reports that it does not.
   if (!trial.manifest.source.ends_with(".pt2"))
     cure += std::string(cure.empty() ? "" : "; or compile a .pt2, which records sizes\n  ") +
             "a size that tracing burned in is a number there and holds for one batch size: feed "
@@ -84,7 +84,7 @@ static std::string Cure(const Trial& trial) {
   return cure;
 }
 
-// How often each input was written to in place.
+// Returns how often each input was written to in place.
 static std::vector<uint32_t> InPlaceWrites(const std::vector<c10::IValue>& inputs) {
   std::vector<uint32_t> writes;
   for (const c10::IValue& input : inputs)

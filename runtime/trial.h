@@ -1,5 +1,5 @@
-// Runs of modules for the sizes of what they give: of code that was edited, and of a model file
-// that does not record sizes. (On the meta device the C++ library lacks operators as common as
+// Runs modules once to find the sizes of their outputs: modules with edited code, and models whose
+// file does not record sizes. (On the meta device the C++ library lacks operators as common as
 // layer norm.)
 #pragma once
 #include <ATen/core/Generator.h>
@@ -18,14 +18,14 @@ namespace pipewright {
 struct LoadedModule;
 struct TensorSpec;
 
-// Is given a module whose code was edited, and inputs that it runs on.
+// Called with a module whose code was edited and inputs that it runs on.
 using EditObserver = std::function<void(LoadedModule&, const std::vector<c10::IValue>& inputs)>;
 
-// Floating-point numbers that most code takes: from 0 to 1; as matrices that are square,
+// Returns floating-point numbers from 0 to 1, which most code accepts; square matrices are
 // symmetric and positive definite.
 at::Tensor MadeUp(const TensorSpec& spec, at::Generator generator);
 
-// A module that failed on the values it was given.
+// A module failed on the values it was given.
 class TrialError : public Error {
  public:
   TrialError(int module, const std::string& where, const std::string& what,
@@ -37,28 +37,29 @@ class TrialError : public Error {
 struct Trial {
   const std::string& package;
   const Manifest& manifest;
-  // false: single modules, on zeros, their weights zeros too: nothing is read. true: all modules
-  // in order, with the package's weights, on PACKAGE/samples.safetensors, else on made-up numbers.
+  // false: runs single modules on zeros, with zero weights, and reads nothing. true: runs all
+  // modules in order, with the package's weights, on PACKAGE/samples.safetensors or else on
+  // generated numbers.
   bool real = false;
-  bool samples = false;                 // those in the package
+  bool samples = false;                 // the values are the package's samples
   std::string on = "zeros";             // for messages
-  std::map<int, c10::IValue> values{};  // by id: scalars; where `real`, also tensors
+  std::map<int, c10::IValue> values{};  // by id: scalars and, if `real`, tensors
   EditObserver observe{};
-  std::map<int, std::string> made_at{};  // by id: "modules/module1.py:12", of edited modules
+  std::map<int, std::string> made_at{};  // by id, for edited modules: "modules/module1.py:12"
 };
 
-// With values for the model's inputs, of the sizes in `specs`.
+// Makes a trial with values for the model's inputs, of the sizes in `specs`.
 Trial RealTrial(const std::string& package, const Manifest& manifest,
                 const std::vector<TensorSpec>& specs);
 
-// Runs a module in evaluation mode; where `specs` is given, sets the outputs' in it. `blame`: what
-// an edited module before returns otherwise than the manifest says, "" for none. `edited`: this one.
-// Throws TrialError where the code fails.
+// Runs a module in evaluation mode and stores its outputs' specs in `specs` if given. `blame`
+// describes how an earlier edited module deviates from the manifest, or is "". `edited` refers to
+// this module. Throws TrialError if the code fails.
 void Try(Trial& trial, int module, std::vector<TensorSpec>& specs, bool set_specs, bool edited,
          const std::string& blame);
 
-// As in runtime/shapes.h. `observe` is called for edited modules, for all of them again where zeros
-// failed.
+// Works like InferShapes in runtime/shapes.h. `observe` is called for edited modules, and again for
+// all of them if zeros failed.
 std::vector<TensorSpec> InferShapes(const std::string& package, const Manifest& manifest,
                                     const std::vector<TensorSpec>& inputs,
                                     const EditObserver& observe);

@@ -31,7 +31,7 @@ Updater::Updater(const Manifest& manifest, const OptimizerJob& optimizer,
       throw Error("optimizer.state_folder", e.what(), "name a folder of this host's own disk");
     }
   }
-  // In the order of the model; where the package does not say it, of the modules.
+  // Parameters are in the order of the model or, if the package does not record it, of the modules.
   std::map<std::string, size_t> index;  // into `order`
   std::vector<std::pair<int, std::string>> order;
   for (const ModuleInfo& module : manifest.modules) {
@@ -98,14 +98,14 @@ void Updater::Step(int module, std::vector<at::Tensor>& gradients) {
   }
 }
 
-// The state into memory, for one step.
+// Loads the state into memory for one step.
 void Updater::Fetch(Parameter& parameter) {
   for (const auto& [name, tensor] : parameter.stored)
     for (const auto& [other, to] : parameter.state.Named())
       if (name == other) *to = tensor.Load();
 }
 
-// And out of it again. The file before it stays while a checkpoint still copies it.
+// Writes the state back to disk. Its previous file stays while a checkpoint still copies it.
 void Updater::Store(Parameter& parameter) {
   if (!folder_) return;
   parameter.stored.clear();
@@ -141,8 +141,9 @@ void Updater::Apply(Parameter& parameter, int64_t divisor) {
   Store(parameter);
 }
 
-// The norm of all gradients, from their own: {dtype of the gradient, its norm} in the order of the
-// parameters. To the bit torch.nn.utils.clip_grad_norm_'s, which puts the dtypes together first.
+// Returns the norm of all gradients from the individual norms, {dtype of the gradient, norm} in the
+// order of the parameters. Has the bits of torch.nn.utils.clip_grad_norm_, which first combines the
+// norms of each dtype.
 static at::Tensor TotalNorm(const std::vector<std::pair<at::ScalarType, double>>& norms) {
   if (norms.empty()) return at::zeros({});
   at::native::nested_optional_tensorvec_t types(1);
@@ -155,7 +156,7 @@ static at::Tensor TotalNorm(const std::vector<std::pair<at::ScalarType, double>>
   return at::linalg_vector_norm(at::stack(ordered), 2);
 }
 
-// Each rank brings the norms of its parameters; all compute the total from all of them.
+// Each rank contributes the norms of its parameters; all compute the total from all of them.
 StepOutcome Updater::Agree(Transport& transport) {
   struct Entry {
     int32_t place;
@@ -170,7 +171,8 @@ StepOutcome Updater::Agree(Transport& transport) {
       const at::Tensor& gradient = parameter.gradient;
       at::ScalarType type = gradient.scalar_type();
       double norm = at::linalg_vector_norm(gradient, 2).item<double>();
-      // In 16 bits the norm may overflow where the gradient does not: PyTorch makes it 0 then.
+      // In 16 bits the norm may overflow although the gradient does not; PyTorch then scales the
+      // gradient to 0.
       if (!std::isfinite(norm) && c10::elementSize(type) <= 2) {
         type = at::kFloat;
         norm = at::linalg_vector_norm(gradient, 2, {}, false, type).item<double>();
@@ -178,7 +180,7 @@ StepOutcome Updater::Agree(Transport& transport) {
       const Entry entry{parameter.place, static_cast<int16_t>(type), !std::isfinite(norm), norm};
       mine.append(reinterpret_cast<const char*>(&entry), sizeof entry);
     }
-  std::map<int, std::pair<at::ScalarType, double>> found;  // by place: a shared weight's once
+  std::map<int, std::pair<at::ScalarType, double>> found;  // by place: shared ones once
   bool overflowed = false;
   for (const std::string& bytes : transport.AllGather(mine))
     for (size_t at = 0; at < bytes.size(); at += sizeof(Entry)) {
@@ -238,7 +240,7 @@ std::vector<std::pair<std::string, AnyTensor>> Updater::StateTensors(int module,
   std::vector<std::pair<std::string, AnyTensor>> tensors;
   const Parameter& parameter = modules_.at(module).at(weight);
   for (const auto& [name, tensor] : parameter.stored) tensors.emplace_back(name, tensor);
-  OptimizerState state = parameter.state;  // handles
+  OptimizerState state = parameter.state;  // copies of handles
   for (const auto& [name, tensor] : state.Named())
     if (tensor->defined()) tensors.emplace_back(name, *tensor);
   return tensors;

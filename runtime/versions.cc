@@ -1,5 +1,5 @@
-// Weights as versioned slots, for plans whose steps overlap: a microbatch meets the same weights
-// forward and backward, while steps of others make new ones.
+// Versioned weights for plans whose steps overlap: a microbatch uses the same weights forward and
+// backward, while steps of other minibatches create new ones.
 #include <ATen/ATen.h>
 
 #include "plan/error.h"
@@ -7,7 +7,7 @@
 
 namespace pipewright {
 
-// The stage's modules run with these weights from now on.
+// From now on the stage's modules run with these weights.
 void TorchStages::State::Hold(int stage, int version) {
   StageVersions& slots = versions[stage];
   if (slots.current == version) return;
@@ -27,8 +27,8 @@ void TorchStages::State::Hold(int stage, int version) {
   slots.current = version;
 }
 
-// The slot that the next step changes, holding what the newest does: that one itself where nobody
-// will ask for it again.
+// Creates the slot that the next step changes, as a copy of the newest, or reuses that one if no
+// microbatch needs it again.
 void TorchStages::State::MakeVersion(int stage) {
   StageVersions& slots = versions[stage];
   const int newest = slots.steps++;

@@ -19,7 +19,7 @@ namespace pipewright {
 
 namespace {
 
-// One tensor of the file: where it comes from, and the tag of its message.
+// A tensor of the file, its origin, and the tag of its message.
 struct Source {
   int tag = 0;
   int module = -1;
@@ -50,12 +50,12 @@ void Save(const std::string& path, const Manifest& manifest, const Conf& conf, T
   };
   auto value = [&](const Source& source) {
     at::Tensor tensor = find(source.module, source.info->name);
-    // A parameter that no loss reaches has no gradient.
+    // A parameter that no loss depends on has no gradient.
     if (!tensor.defined()) tensor = at::zeros(source.info->shape, DtypeOf(source.info->dtype));
     return tensor.contiguous();
   };
-  // In the order of the file, so that what is read from disk to be sent need not be held until
-  // everything has been taken.
+  // Follows the order of the file, so that tensors read from disk for sending need not all be held
+  // in memory.
   std::vector<TensorToWrite> tensors;
   for (const auto& [name, source] : sources)
     tensors.push_back({name, SafetensorsDtype(DtypeOf(source.info->dtype)), source.info->shape});
@@ -121,13 +121,13 @@ std::vector<std::string> LoadWeights(const std::string& path, const Manifest& ma
                                      TorchStages& stages,
                                      const std::vector<std::vector<bool>>& on_disk) {
   Checkpoint checkpoint = OpenCheckpoint(path);
-  // Of a file that does not fit, all ranks that see it name the same tensor.
+  // If a file does not fit, all ranks that see it name the same tensor.
   auto refuse = [&] {
     for (const ModuleInfo& module : manifest.modules)
       for (const WeightInfo& info : module.held)
         if (info.kind != "constant" && info.persistent) StoredWeight(checkpoint, manifest, info);
   };
-  std::set<const void*> written;  // some weights are one tensor
+  std::set<const void*> written;  // some weights share one tensor
   for (size_t m = 0; m < manifest.modules.size(); ++m)
     for (size_t w = 0; w < manifest.modules[m].held.size(); ++w) {
       const WeightInfo& info = manifest.modules[m].held[w];
@@ -153,7 +153,8 @@ std::vector<std::string> LoadWeights(const std::string& path, const Manifest& ma
 
 void CheckSharedCopies(const Manifest& manifest, const Conf& conf, const TorchStages& stages,
                        const std::vector<std::vector<bool>>& on_disk, Transport& transport) {
-  // What must have the same bits on all its ranks: a shared weight, or a module with replicas.
+  // Copies that must have the same bits on all ranks: of a shared weight, or of a replicated
+  // module.
   struct Copies {
     std::string name;
     std::vector<SharedWeight::Holder> holders;

@@ -14,7 +14,7 @@ namespace pipewright {
 // send it one tensor at a time. Collective; throws the same Error on every rank.
 void SaveWeights(const std::string& path, const Manifest& manifest, const Conf& conf,
                  const TorchStages& stages, Transport& transport);
-// The last step's gradients of trained parameters under the same names.
+// Writes the last step's gradients of trained parameters under the same names.
 void SaveGradients(const std::string& path, const Manifest& manifest, const Conf& conf,
                    const TorchStages& stages, Transport& transport);
 
@@ -25,8 +25,8 @@ std::vector<std::string> LoadWeights(const std::string& path, const Manifest& ma
                                      TorchStages& stages,
                                      const std::vector<std::vector<bool>>& on_disk = {});
 
-// Whether all copies of a weight, shared or of replicas, have the same bits; but not of those that
-// are `on_disk` ([module][held]). Collective; throws Error.
+// Checks that all copies of a weight, shared or replicated, have the same bits, except those
+// selected by `on_disk` ([module][held]). Collective; throws Error.
 void CheckSharedCopies(const Manifest& manifest, const Conf& conf, const TorchStages& stages,
                        const std::vector<std::vector<bool>>& on_disk, Transport& transport);
 

@@ -222,7 +222,7 @@ struct Watch::State {
 
   std::mutex mutex;  // guards the next six members
   std::string folder, token;
-  bool judging = false, first = false;     // first: of its host; judging: of all hosts
+  bool judging = false, first = false;     // judging: first of its host; first: of all
   std::unique_ptr<Neighbours> neighbours;  // null if there are no other hosts
   StallJudge judge;
 

@@ -21,14 +21,14 @@ namespace prim = torch::jit::prim;
 
 namespace {
 
-// Made anew in every part that uses it.
+// Nodes that are recreated in every part that uses them.
 bool IsFree(const Node* node) {
   return node->kind() == prim::Constant || node->kind() == prim::ListConstruct ||
          node->kind() == prim::GetAttr || node->kind() == prim::TupleConstruct;
 }
 
-// What the comments above a node's line of code say: "# SUBMODULE  FILE:LINE: CODE", either part
-// alone, or nothing.
+// Parses the comment above a node's line of code, "# SUBMODULE  FILE:LINE: CODE"; each part is
+// optional.
 std::string LabelOf(const Node* node,
                     std::map<const torch::jit::Source*, std::vector<std::string>>& known) {
   auto source = node->sourceRange().source();
@@ -65,7 +65,7 @@ bool Travels(const Value* value) {
   }
 }
 
-// Every value that `top` and the blocks in it use.
+// Visits every value that `top` and its blocks use.
 template <class F>
 void VisitInputs(const Node* top, const F& visit) {
   std::vector<const Node*> nodes = {top};
@@ -101,7 +101,7 @@ class Cutter {
     for (size_t i = 1; i < graph_->inputs().size(); ++i) Id(graph_->inputs()[i]);
     for (size_t c = 0; c + 1 < cuts.size(); ++c) out.parts.push_back(Part(cuts[c], cuts[c + 1]));
     for (Value* result : results_) {
-      if (IsFree(result->node())) return {};  // no part makes it
+      if (IsFree(result->node())) return {};  // no part creates it
       out.outputs.push_back(Id(result));
     }
     out.values = static_cast<int>(ids_.size());
@@ -109,7 +109,8 @@ class Cutter {
   }
 
  private:
-  // The position of the last node that uses each value, through lists; results are used at the end.
+  // Finds the position of the last node that uses each value, through lists; results are used at
+  // the end.
   void FindLastUses() {
     for (const Value* result : results_) Use(result, nodes_.size());
     for (size_t i = 0; i < nodes_.size(); ++i)
@@ -127,13 +128,13 @@ class Cutter {
     }
   }
 
-  // Positions where a part begins, and the end.
+  // Returns the positions where parts begin, and the end.
   std::vector<size_t> Cuts() {
     size_t n = nodes_.size();
     std::vector<char> allowed(n + 1, 0);
     std::map<const torch::jit::Source*, std::vector<std::string>> known;
     bool no_grad = false;  // a region without gradients
-    int switched = 0;      // regions of passes/region_ops.h
+    int switched = 0;      // inside regions of passes/region_ops.h
     for (size_t i = 0; i < n; ++i) {
       labels_.push_back(LabelOf(nodes_[i], known));
       allowed[i] = i > 0 && !no_grad && switched == 0 && labels_[i] != labels_[i - 1];
@@ -169,7 +170,7 @@ class Cutter {
     return ids_.emplace(value, static_cast<int>(ids_.size())).first->second;
   }
 
-  // The value inside the part's graph that stands for `outer`.
+  // Returns the value of the part's graph that corresponds to `outer`.
   Value* Inner(Value* outer) {
     if (auto found = env_.find(outer); found != env_.end()) return found->second;
     if (IsFree(outer->node())) {
@@ -220,12 +221,12 @@ class Cutter {
   const LoadedModule& module_;
   const ModuleInfo& info_;
   std::shared_ptr<Graph> graph_;
-  std::vector<Node*> nodes_;  // but the free ones
+  std::vector<Node*> nodes_;  // without the free ones
   std::vector<Value*> results_;
   std::map<const Value*, size_t> last_use_;
   std::map<const Value*, int> ids_;
   std::vector<std::string> labels_;
-  // Of the part being made.
+  // State of the part being built.
   std::shared_ptr<Graph> part_;
   std::map<const Value*, Value*> env_;
   std::set<std::string> names_;

@@ -31,7 +31,7 @@ double BytesOf(const c10::IValue& value) {
 
 constexpr int kMostDimensions = 62;
 
-// A tensor, its type and sizes ahead of it: they may depend on the data.
+// Sends a tensor, preceded by its type and sizes, which may depend on the data.
 void SendValue(Transport& transport, int to, const c10::IValue& value) {
   if (value.isNone()) return;
   at::Tensor tensor = ToTensor(value);
@@ -130,7 +130,7 @@ class Profiler {
       Conf read = ReadConf(path);
       CheckConf(read, modules, transport_.size(), ModuleEdges(manifest_), path);
       conf = read;
-    } catch (const Error&) {  // the package's own may be for other ranks
+    } catch (const Error&) {  // the package's own conf may be for another number of ranks
       if (!options_.conf.empty()) throw;
     }
     for (size_t m = 0; m < rank_of_.size(); ++m)
@@ -199,7 +199,7 @@ class Profiler {
     const ModuleInfo& info = manifest_.modules[module.index];
     std::vector<c10::IValue> known(static_cast<size_t>(parts.values));
     std::vector<bool> gradient(known.size(), false);
-    std::vector<int> entry(known.size(), -1);  // in profile.values
+    std::vector<int> entry(known.size(), -1);  // index in profile.values
     for (size_t i = 0; i < inputs.size(); ++i) {
       known[i] = inputs[i];
       gradient[i] = wanted[i];
@@ -240,8 +240,8 @@ class Profiler {
     return outputs;
   }
 
-  // Hands the outputs of a module to the ranks that will use them, and forgets what this rank does
-  // not need any more.
+  // Sends the outputs of a module to the ranks that use them, and drops values that this rank no
+  // longer needs.
   void Exchange(int module, Values& values) {
     int owner = rank_of_[module], rank = transport_.rank();
     for (int id : manifest_.modules[module].outputs) {

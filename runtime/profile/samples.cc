@@ -27,7 +27,7 @@ at::Tensor Read(const SafetensorsFile& file, const std::string& name) {
   return tensor;
 }
 
-// Sizes that are dynamic, but for the first, are known from samples alone.
+// Dynamic sizes, except the first, are known only from samples.
 at::Tensor Random(const ValueInfo& value, int64_t microbatch) {
   static const char kCure[] = "give a safetensors file with a tensor for each input: --input FILE";
   if (value.dtype.empty())
@@ -62,8 +62,8 @@ std::vector<c10::IValue> SampleInputs(const std::string& package, const Manifest
   std::vector<c10::IValue> inputs;
   std::vector<TensorSpec> specs;
   int64_t wanted = microbatch;
-  bool fitted = false;  // of fixed sizes the first input's counts
-  std::string batch;    // the symbol of the first dimension; an input may begin with another one
+  bool fitted = false;  // if the batch size is fixed, the first input's counts
+  std::string batch;    // symbol of the first dimension; inputs may have different ones
   for (int id : manifest.inputs)
     if (const ValueInfo& value = manifest.values[id];
         batch.empty() && !value.shape.empty() && !IsNumber(value.shape[0]))
@@ -94,7 +94,7 @@ std::vector<c10::IValue> SampleInputs(const std::string& package, const Manifest
     specs.push_back({tensor.scalar_type(), tensor.sizes().vec(), true});
     inputs.push_back(FromTensor(tensor, value));
   }
-  InferShapes(package, manifest, specs);  // says what does not fit
+  InferShapes(package, manifest, specs);  // reports mismatches
   return inputs;
 }
 
