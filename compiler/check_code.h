@@ -1,4 +1,4 @@
-// Compiles the code of packages for commands that know nothing of torch.
+// Compiles the code of packages, for commands that do not include torch.
 #pragma once
 #include <string>
 
@@ -6,8 +6,8 @@
 
 namespace pipewright {
 
-// Throws Error, with the text of a run, where a module whose code was edited does not compile. A
-// build without torch cannot tell.
+// Throws Error, with the same text as a run, if a module with edited code does not compile. A build
+// without torch cannot check this.
 #ifdef PIPEWRIGHT_TORCH
 void CheckCode(const std::string& package, const Manifest& manifest);
 #else

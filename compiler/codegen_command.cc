@@ -22,7 +22,7 @@ struct Request {
 
 }  // namespace
 
-// "0:3,1:1": stage 0 on three ranks, stage 1 on one.
+// Parses "0:3,1:1": stage 0 on three ranks, stage 1 on one.
 static std::map<int, int> ReadRanks(const std::string& text) {
   std::map<int, int> ranks;
   if (text.empty()) return ranks;

@@ -26,7 +26,7 @@ static const char kEvaluation[] =
     "the model was exported in evaluation mode: dropout and batch norm stay as in evaluation when "
     "it is trained; call model.train() before exporting";
 
-// What the model returns as it was given is a value that a module makes, too.
+// Makes an input that the model returns unchanged the output of a module too.
 static void AliasReturnedInputs(Model& model) {
   torch::jit::Graph& graph = *model.graph;
   std::set<std::string> taken;
@@ -52,7 +52,7 @@ static void AliasReturnedInputs(Model& model) {
   }
 }
 
-// Of values that enter another module with sizes that the inputs' do not tell.
+// Notes values that enter another module with sizes that do not follow from the inputs.
 static void NoteSizesOfData(const Manifest& manifest, std::vector<std::string>& notes) {
   std::set<std::string> known;
   for (int input : manifest.inputs)
@@ -103,11 +103,11 @@ Compiled Compile(Model& model, const CompileOptions& options) {
     return CompileModel(model, options);
   } catch (const Error&) {
     throw;
-  } catch (const std::system_error&) {  // of files
+  } catch (const std::system_error&) {  // file errors
     throw;
   } catch (const std::bad_alloc&) {
     throw;
-  } catch (const std::exception& e) {  // of LibTorch
+  } catch (const std::exception& e) {  // LibTorch's errors
     throw Error(model.file, "LibTorch cannot go on with it: " + WithoutBacktrace(e.what()),
                 "please report it with the model: this is a fault of pipewright. --dump-ir DIR "
                 "keeps the graph after each pass, whose last file shows what it met");

@@ -1,5 +1,5 @@
-// The compiler as a function: a model in, a package out. `pipewright compile` and C++ programs that
-// trace their own models (compiler/trace.h) call it.
+// The compiler as a function from a model to a package. `pipewright compile` calls it, and so do
+// C++ programs that trace their own models (compiler/trace.h).
 #pragma once
 #include <string>
 #include <vector>
@@ -10,21 +10,22 @@
 namespace pipewright {
 
 struct CompileOptions {
-  // The package, a folder. One that is there, as compiled, is replaced; anything else is refused.
+  // The package folder. An existing package is replaced if it was not edited; anything else is
+  // refused.
   std::string output;
-  bool force = false;  // replace a package that was edited by hand, too
-  int ranks = 0;       // that the confs are for; 0: one a module
+  bool force = false;  // also replace a package that was edited by hand
+  int ranks = 0;       // number of ranks of the confs; 0: one per module
   PipelineOptions passes;
-  std::string weights;  // a checkpoint to take the weights from; "": the model's own
-  std::string dtype;    // cast floats to it; "": leave them
+  std::string weights;  // a checkpoint to take the weights from; "": use the model's own
+  std::string dtype;    // dtype to cast floats to; "": keep
 };
 
 struct Compiled {
   Manifest manifest;
-  std::vector<std::string> notes;  // for people: what they may not expect
-  std::string explanation;         // why every group of nodes is where it is, as text
-  std::vector<int> assigned;       // by module: its number among those that the split made; the
-                                   // manifest leaves out those that do nothing
+  std::vector<std::string> notes;  // for the user: surprising facts about the result
+  std::string explanation;         // reasons for the position of every group of nodes, as text
+  std::vector<int> assigned;       // by module: its number in the split; the manifest omits empty
+                                   // modules
 };
 
 // Rewrites `model`, cuts it and writes the package. Throws Error.

@@ -1,4 +1,4 @@
-// pipewright compile MODEL -o PACKAGE
+// `pipewright compile MODEL -o PACKAGE`
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>

@@ -36,13 +36,13 @@ static std::string StagesAndRanks(const Conf& conf) {
 
 static void WriteMade(const Conf& conf, const std::string& output) {
   Write(WriteConf(conf), output);
-  // Of a pipe or /dev/stdout the conf is all there is to see.
+  // If the output is a pipe or /dev/stdout, only the conf is written to it.
   if (!output.empty() && !IsStream(output))
     std::cout << output << ": " << Counted(conf.module_to_stage.size(), "module") << ", "
               << StagesAndRanks(conf) << "\n";
 }
 
-// What `file` says, where nothing is wrong with it: by itself, and for a package if there is one.
+// Returns a summary of `file` if it is valid by itself and, if given, for the package.
 static std::string Checked(const std::string& file, const std::string& package, int ranks) {
   Conf conf = ReadConf(file);
   size_t modules = conf.module_to_stage.size();
@@ -60,8 +60,9 @@ static std::string Checked(const std::string& file, const std::string& package, 
   return file + ": " + text + ", " + StagesAndRanks(conf) + "\n";
 }
 
-// Modules grouped in order into stages, which lie on the ranks as `placement` says ("": one a rank,
-// or as "loop"). `stages`, 0: two a rank for "v", as many as a list has, else one a rank.
+// Groups modules in order into stages and places the stages on ranks according to `placement` ("":
+// one per rank, or like "loop"). If `stages` is 0, there are two per rank for "v", as many as a
+// list has, and otherwise one per rank.
 static Conf Grouped(const std::string& package, int modules, int ranks, int stages,
                     const std::string& placement) {
   if (stages == 0 && placement.find_first_of("0123456789") != std::string::npos)

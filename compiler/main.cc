@@ -1,4 +1,4 @@
-// `pipewright`: models in, packages, plans and partitions out.
+// `pipewright`: compiles models to packages, makes plans and partitions.
 #include <iterator>
 
 #include "compiler/commands.h"

@@ -21,7 +21,7 @@ static bool UnderMpirun() {
 void MeasureOnRanks(const ProfileOptions& options, int in_process,
                     const std::function<void()>& check,
                     const std::function<void(const Profile&, const std::string& source)>& show) {
-  KeepFreedMemory();  // as the runs will
+  KeepFreedMemory();  // measures under the conditions of a run
   auto work = [&](Transport& transport) {
     std::string source;
     Phase(transport, "opening outputs", [&] {
@@ -37,7 +37,7 @@ void MeasureOnRanks(const ProfileOptions& options, int in_process,
     return;
   }
 #ifdef PIPEWRIGHT_MPI
-  // While one rank measures the others wait, for as long as it takes.
+  // While one rank measures, the others wait for any length of time.
   WatchOptions watch = WatchOptionsFromEnvironment("pipewright");
   watch.stall = {0, 0};
   int code = RunMpi(nullptr, nullptr, watch, [&](Transport& transport) {

@@ -1,4 +1,4 @@
-// Measures packages for commands that know nothing of torch and MPI.
+// Measures packages, for commands that do not include torch and MPI.
 #pragma once
 #include <functional>
 #include <string>
@@ -7,10 +7,10 @@
 
 namespace pipewright {
 
-// On `in_process` ranks that are threads; 0: on those that mpirun started, or in this process.
-// Calls `check` before, and `show` with the profile, each once, on rank 0. `source`: where the
-// inputs came from. Throws Error, or under mpirun ends the program's command with the code that
-// all ranks agree on.
+// Runs on `in_process` ranks as threads, or, if that is 0, on the ranks that mpirun started or in
+// this process. Calls `check` first and `show` with the profile last, each once, on rank 0.
+// `source` describes the origin of the inputs. Throws Error, or under mpirun exits with the code
+// that all ranks agree on.
 void MeasureOnRanks(const ProfileOptions& options, int in_process,
                     const std::function<void()>& check,
                     const std::function<void(const Profile&, const std::string& source)>& show);

@@ -23,7 +23,7 @@ namespace pipewright {
 
 static const CLI::Validator kCount = CLI::Range(1, 1 << 30).description("at least 1");
 
-// The stage of each module of a package. Throws Error where a stage begins inside of a module.
+// Returns the stage of each module of a package. Throws Error if a stage begins inside a module.
 static std::vector<int> StageOfModule(const PartitionInput& input) {
   std::vector<int> stage_of(static_cast<size_t>(input.modules), -1);
   size_t first = input.graph.nodes.size() - input.profile.nodes.size();
@@ -41,7 +41,7 @@ static std::vector<int> StageOfModule(const PartitionInput& input) {
   return stage_of;
 }
 
-// Of what has a graph with those of it, beside partition.json.
+// Inputs with a graph also write that graph, besides partition.json.
 static OutputTexts OutputNames(bool graph) {
   OutputTexts names = {{"dp_conf.json", ""}, {"mp_conf.json", ""}, {"hybrid_conf.json", ""}};
   if (graph) names.insert({{"graph.txt", ""}, {"graph.dot", ""}});
@@ -61,7 +61,7 @@ static void CheckOutputs(const PartitionRequest& request, bool graph) {
     const Manifest manifest = ReadManifest(request.file);
     read = PackageFiles(request.file, manifest);
     read.insert(read.end(), {request.file + "/profile.json", request.input});
-    // The package's own confs wait for these.
+    // The package's conf folder accepts these files.
     if (std::filesystem::equivalent(request.file + "/conf", request.output, none))
       for (const auto& [name, text] :
            PackageConfs(request.file, static_cast<int>(manifest.modules.size())))
@@ -70,7 +70,7 @@ static void CheckOutputs(const PartitionRequest& request, bool graph) {
   CheckOutputFolder(request.output, kPartitionRecord, names, read, request.force);
 }
 
-// Before anything long: packages may be measured.
+// Reads before anything slow happens: packages may be measured.
 static PartitionInput ReadInput(const PartitionRequest& request) {
   const bool package = std::filesystem::is_directory(request.file);
   if (package) CheckOutputs(request, true);
@@ -102,7 +102,7 @@ static void WriteOutputs(const PartitionRequest& request, const PartitionInput& 
     std::cerr << "note: " << note << "\n";
 }
 
-// Where the outputs are, or that there are none.
+// Says where the outputs are, or that there are none.
 static std::string Written(const PartitionRequest& request, const PartitionInput& input,
                            const PartitionReport& report) {
   if (!report.feasible) return "nothing is written to " + request.output + "\n";
@@ -128,7 +128,8 @@ static Json ToJson(const Explanation& e) {
           {"next_best_proven", e.next_best_proven}};
 }
 
-// What the node does, in a word: "Conv2d" of Conv2d(3, 64, ...), the submodule of a module.
+// Shortens a node's description to a word: "Conv2d" of Conv2d(3, 64, ...), or the submodule of a
+// module.
 static std::string WordFor(std::string description) {
   constexpr size_t kLongest = 40;
   if (description.starts_with("Module(") && description.ends_with(")"))
@@ -138,7 +139,7 @@ static std::string WordFor(std::string description) {
   return description.substr(0, end);
 }
 
-// People know the ends of a stage by what they do, not by number.
+// Users recognize the ends of a stage by operation, not by number.
 static void NameEnds(const PartitionInput& input, PartitionReport& report) {
   std::map<std::string, std::string> words;
   for (const GraphNode& node : input.graph.nodes) words[node.id] = WordFor(node.description);

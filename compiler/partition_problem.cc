@@ -16,7 +16,7 @@
 
 namespace pipewright {
 
-constexpr size_t kUnknownDevices = 16;  // at most, where nobody says how many there are
+constexpr size_t kUnknownDevices = 16;  // limit if the number is not given
 
 static double Bytes(const std::string& text, const std::string& option) {
   double value = 0;
@@ -28,7 +28,7 @@ static double Bytes(const std::string& text, const std::string& option) {
   return static_cast<double>(ParseSize(text, option));
 }
 
-// `link` is called for each ordered pair of devices.
+// Calls `link` for each ordered pair of devices.
 template <typename F>
 static void SetPairLinks(PartitionProblem& problem, size_t count, const F& link) {
   problem.pair_links.assign(count, std::vector<double>(count, 1));
@@ -49,7 +49,7 @@ static double BestLink(const PartitionProblem& problem, int device) {
   return best;
 }
 
-// One class for each different kind of device; the counts of a profile come from the command line.
+// Makes one class per kind of device; the counts for a profile come from the command line.
 static void SetDevices(PartitionProblem& problem, const PartitionRequest& request,
                        const Profile& profile) {
   int devices = request.devices;
@@ -63,7 +63,7 @@ static void SetDevices(PartitionProblem& problem, const PartitionRequest& reques
     for (size_t size : {request.speeds.size(), request.links.size(), request.memories.size()})
       if (devices < 0 && size > 0) devices = static_cast<int>(size);
     if (devices < 0)
-      for (const ProfileLink& link : profile.links)  // the ranks that it was measured on
+      for (const ProfileLink& link : profile.links)  // those of the ranks that were measured
         devices = std::max({devices, link.from + 1, link.to + 1});
     if (devices < 0) {
       devices = static_cast<int>(std::min<size_t>(problem.nodes.size(), kUnknownDevices));
@@ -127,8 +127,8 @@ static int FindNode(const PartitionProblem& problem, const std::string& name,
   throw UsageError(option, "there is no node \"" + name + "\"" + Suggest(name, names));
 }
 
-// --together a,b keeps nodes in one stage; --shared a,b charges the gradient exchange of a weight
-// that both use where they are apart.
+// --together a,b keeps nodes in one stage. --shared a,b charges for the gradient exchange of a
+// weight that both use, if they are in different stages.
 static void SetGroups(PartitionProblem& problem, const PartitionRequest& request) {
   int next = 0;
   for (const PartitionNode& node : problem.nodes) next = std::max(next, node.group + 1);
@@ -232,7 +232,7 @@ PartitionInput ReadPartitionInput(const PartitionRequest& request) {
 static ProfileCosts CostsOf(const PartitionInput& input, const PartitionRequest& request) {
   ProfileCosts costs;
   costs.optimizer_state = request.optimizer_state;
-  // Links that were measured: of the middle one, unless they are given.
+  // Uses the median of the measured links unless values are given.
   std::vector<double> bandwidths, latencies;
   for (const ProfileLink& link : input.profile.links) {
     bandwidths.push_back(link.bytes_per_second);
@@ -251,7 +251,7 @@ static ProfileCosts CostsOf(const PartitionInput& input, const PartitionRequest&
   return costs;
 }
 
-// Links between as many ranks as there are devices count pair by pair.
+// With measured links between exactly as many ranks as devices, each pair has its own link.
 static void UseMeasuredLinks(PartitionProblem& problem, const Profile& profile) {
   int devices = 0;
   for (const DeviceClass& device : problem.devices) devices += device.host ? 0 : device.count;

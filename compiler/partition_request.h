@@ -1,4 +1,4 @@
-// What `pipewright partition` is asked, and what it is asked about.
+// The request of `pipewright partition`, and the input that it refers to.
 #pragma once
 #include <string>
 #include <vector>
@@ -16,33 +16,33 @@ struct PartitionRequest {
   std::vector<double> bandwidths, speeds, links;
   std::vector<std::string> memories, together, shared;
   int stages = -1, devices = -1, cpus = -1, replicas = 1, microbatches = 1 << 30;
-  int repeat = 20;         // of a package that is measured here
-  int64_t microbatch = 0;  // samples; 0: the package's profile.json, else as its inputs have them
-  std::string input;       // to measure a package with: a safetensors file, or ""
+  int repeat = 20;         // repetitions when a package is measured
+  int64_t microbatch = 0;  // samples; 0: as in profile.json or the inputs
+  std::string input;       // safetensors file to measure a package with, or ""
   double latency = -1,     // -1: not given
       optimizer_state = 2, time_limit = kInfinity, pipedream_memory = 16e9;
   double activation_compression_ratio = 0;
   bool straight_pipeline = false, use_memory_constraint = false, use_fewer_machines = false;
   bool json = false, explain = false, force = false;
-  bool writes = false;  // whether `output` is given
+  bool writes = false;  // `output` is given
 };
 
-// The file that is partitioned, of whatever kind.
+// The file to partition, of any kind.
 struct PartitionInput {
   enum Kind { kGraphText, kProfile, kTarnawski } kind = kGraphText;
-  ModelGraph graph;  // of graph text and of profiles
+  ModelGraph graph;  // from graph text or a profile
   Profile profile;   // kProfile
-  int modules = 0;   // kProfile: of the package
+  int modules = 0;   // kProfile: modules of the package
   Json instance;     // kTarnawski
   bool has_graph() const { return kind != kTarnawski; }
 };
 
-// Tells the kinds apart by content. A package stands for its profile.json; where it has none, it is
-// measured (--microbatch, --repeat). Throws Error naming the file.
+// Detects the kind by content. A package stands for its profile.json, and is measured if it has
+// none (--microbatch, --repeat). Throws Error naming the file.
 PartitionInput ReadPartitionInput(const PartitionRequest& request);
 
-// The problem that `request` poses. `profile` says which node of the graph each of its nodes is.
-// Throws UsageError for options that do not fit.
+// Returns the problem posed by `request`. `profile` maps its nodes to nodes of the graph. Throws
+// UsageError for options that do not fit the input.
 PartitionProblem MakeProblem(const PartitionInput& input, const PartitionRequest& request,
                              ProfileProblem& profile);
 

@@ -1,4 +1,4 @@
-// pipewright place: which device holds what.
+// `pipewright place`: assigns modules to devices.
 #include <CLI/CLI.hpp>
 #include <filesystem>
 #include <fstream>
@@ -33,8 +33,8 @@ bool IsPackage(const std::string& path) {
   return std::filesystem::exists(std::filesystem::path(path) / "manifest.json");
 }
 
-// A package, a model file of torch.export or torch.jit, a module tree as JSON, or weights, whose
-// names give the tree.
+// Reads a package, a model file of torch.export or torch.jit, a module tree as JSON, or weights,
+// whose names define the tree.
 ModuleTree ReadModel(const std::string& path) {
   if (IsPackage(path)) return TreeOfPackage(ReadManifest(path));
   if (!std::filesystem::is_directory(path)) {
@@ -43,7 +43,7 @@ ModuleTree ReadModel(const std::string& path) {
     if (IsExport(file.bytes())) return TreeOfExport(file.bytes(), path);
     if (IsScript(file.bytes())) return TreeOfScript(file.bytes(), path);
     size_t first = file.bytes().find_first_not_of(" \t\r\n");
-    // A safetensors file begins with a length, whose upper bytes are zero.
+    // A safetensors file begins with a length whose upper bytes are zero.
     bool json = first != std::string_view::npos && file.bytes()[first] == '{' &&
                 file.bytes().substr(0, 16).find('\0') == std::string_view::npos;
     if (json) {
@@ -56,7 +56,7 @@ ModuleTree ReadModel(const std::string& path) {
 
 std::vector<Budget> BudgetsOf(const Options& options) {
   if (!options.max_memory.empty()) return ParseBudgets(options.max_memory);
-  // What this machine has free; accelerators have to be named.
+  // Returns the free memory of this machine; accelerators must be listed by the user.
   std::ifstream memory("/proc/meminfo");
   std::string key, rest;
   while (memory >> key && key != "MemAvailable:") std::getline(memory, rest);
@@ -126,7 +126,7 @@ void PrintLargest(const ModuleTree& tree, const Options& options) {
   std::cout << largest.bytes << "  " << Join(largest.names, "  ") << "\n";
 }
 
-// The map as a conf of the package.
+// Writes the map as a conf of the package.
 void WriteConfOf(const DeviceMap& map, const Options& options) {
   if (options.conf.empty()) return;
   if (!IsPackage(options.model))
@@ -140,7 +140,7 @@ void Check(const ModuleTree& tree, const Options& options) {
   DeviceMap map = ReadDeviceMap(ReadJson(options.check), options.check);
   if (!options.conf.empty()) return WriteConfOf(map, options);
   MapProblems problems = CheckDeviceMap(tree, map);
-  if (IsPackage(options.model)) {  // whose parts have the names of the source model, too
+  if (IsPackage(options.model)) {  // its parts also have names of the source model
     MapProblems of_package = CheckDeviceMap(ReadManifest(options.model), map);
     of_package.split_ties = problems.split_ties;
     problems = of_package;

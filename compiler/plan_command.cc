@@ -33,7 +33,7 @@ namespace {
 struct Request {
   std::string package, job, conf;  // a plan for a run, or
   std::string schedule, stages, placement, costs, costs_out, output, validate;
-  int ranks = 0, microbatches = 0, steps = 0;  // steps 0: one, or as a file says
+  int ranks = 0, microbatches = 0, steps = 0;  // steps 0: one, or as many as the file says
   std::string offload;
   double memory = -1, offload_memory = 0;
   bool compute_only = false, forward_only = false, loop = false;
@@ -83,7 +83,7 @@ Plan ScheduleOf(const Request& request, StageGraph& graph) {
   options.forward_only = request.forward_only;
   Placement placement;
   if (!request.placement.empty()) {
-    // A list says by itself how many stages there are.
+    // A list determines the number of stages by itself.
     if (stages == 0 && request.placement.find_first_of("0123456789") != std::string::npos)
       stages =
           1 + static_cast<int>(std::count(request.placement.begin(), request.placement.end(), ','));
@@ -111,7 +111,8 @@ ZbRequest ZbRequestOf(const Request& request) {
   return zb;
 }
 
-// What a rank holds at most must fit; in the units of the costs, 1 an activation without them.
+// Checks the peak memory of each rank, in the units of the costs, or 1 per activation without
+// costs.
 void CheckMemory(const Request& request, const Plan& plan) {
   Costs costs = request.costs.empty() ? UnitCosts() : ReadCosts(request.costs);
   CheckStages(costs, plan.stages);
@@ -129,7 +130,7 @@ void CheckMemory(const Request& request, const Plan& plan) {
     }
 }
 
-// Writes `plan` where the request says.
+// Writes `plan` to the requested place.
 void PutText(const Request& request, const std::string& text, const std::string& numbers) {
   if (request.output.empty()) {
     std::cout << text;
@@ -143,7 +144,7 @@ void Put(const Request& request, const Plan& plan) {
   PutText(request, WritePlan(plan), Numbers(plan));
 }
 
-// So many steps in a row show which of them repeat.
+// Number of steps in a row that suffices to see which of them repeat.
 constexpr int kFoldSteps = 8;
 
 void PutLoop(const Request& request, const StepLoop& loop) {
@@ -170,7 +171,7 @@ void PlanRun(const Request& request) {
   Put(request, run.plan);
 }
 
-// What --offload says; weights are those of the costs, or count 1 each.
+// Parses --offload; weights are those of the costs, or count 1 each.
 Offload OffloadOf(const Request& request, const Plan& plan) {
   Offload offload;
   if (request.offload.empty()) return offload;
@@ -248,8 +249,7 @@ void MakePlan(const Request& request) {
                        : Fold(lowered(request.ranks / request.microbatches + kFoldSteps)));
 }
 
-// What the command is asked to do takes some of the options; others would be passed over in
-// silence.
+// Rejects options that the requested operation would silently ignore.
 void AllowOnly(const CLI::App& app, const std::string& what,
                const std::vector<std::string>& allowed) {
   for (const CLI::Option* option : app.get_options())

@@ -1,4 +1,4 @@
-// How commands print JSON.
+// Prints JSON for commands.
 #pragma once
 #include <iostream>
 

@@ -26,10 +26,10 @@ struct Request {
   std::string output, trace, base;
   int in_process = 0;
   bool json = false, force = false;
-  bool writes = false;  // whether `output` is given
+  bool writes = false;  // `output` is given
 };
 
-// What is written, "": not.
+// Output files; "" means not written.
 struct Outputs {
   std::string text, json;  // profile.txt, and profile.json beside it
 };
@@ -47,7 +47,7 @@ std::string WrittenTo(const Outputs& outputs) {
   return "written to " + outputs.text + (both ? " and " : "") + outputs.json + "\n";
 }
 
-// Of the run whose trace is read.
+// The conf of the run whose trace is read.
 std::string ConfFile(const Request& request) {
   return request.measure.conf.empty() ? request.measure.package + "/conf/mp_conf.json"
                                       : request.measure.conf;
@@ -55,10 +55,10 @@ std::string ConfFile(const Request& request) {
 
 std::string TextOf(const Profile& profile) { return WriteGraphText(GraphOfProfile(profile)); }
 
-// Throws Error where one of them is there that no `profile` wrote, or that was edited since.
+// Throws Error if an existing output was not written by `profile` or was edited since.
 void CheckOwn(const Outputs& outputs) {
   std::error_code none;
-  std::string before;  // the JSON, as it was written
+  std::string before;  // the JSON as it was written
   try {
     if (fs::is_regular_file(outputs.json, none)) {
       const std::string json = ReadFile(outputs.json);
@@ -78,7 +78,7 @@ void CheckOwn(const Outputs& outputs) {
   }
 }
 
-// Before anything is measured.
+// Checks the outputs before anything is measured.
 void CheckOutputs(const Request& request) {
   if (request.writes && request.output.empty())
     throw Error("output", "its name is empty", "name a file");
@@ -101,7 +101,7 @@ void Show(const Request& request, const Profile& profile, const std::string& sou
     if (request.writes) std::cerr << WrittenTo(outputs);
     return;
   }
-  if (IsStandardOutput(outputs.text)) return;  // the graph text and nothing else
+  if (IsStandardOutput(outputs.text)) return;  // prints only the graph text
   std::cout << ProfileTable(profile);
   if (!source.empty())
     std::cout << profile.microbatch << " samples a microbatch, from " << source << "; median of "
@@ -109,7 +109,7 @@ void Show(const Request& request, const Profile& profile, const std::string& sou
   std::cout << WrittenTo(outputs);
 }
 
-// The conf of a run over one module's worth of stages: what it is grouped by.
+// The conf by which the run grouped the modules.
 Conf ConfOf(const Request& request, const Manifest& manifest) {
   const std::string path = ConfFile(request);
   Conf conf = ReadConf(path);

@@ -15,11 +15,11 @@ namespace pipewright {
 
 namespace {
 
-// The model in pieces, and what they cost.
+// The pieces of the model and their costs.
 struct Pieces {
   SplitSpec split;
-  std::vector<int> cut_before;  // of each module of the package: the number of the cut
-  Profile profile;              // empty where there are fewer than wanted
+  std::vector<int> cut_before;  // by module of the package: the number of the cut
+  Profile profile;              // empty if there are too few pieces
 };
 
 Pieces MeasurePieces(const ProfileSplit& wanted, Model model, int depth) {
@@ -45,7 +45,7 @@ Pieces MeasurePieces(const ProfileSplit& wanted, Model model, int depth) {
   return pieces;
 }
 
-// That there is something to measure with: before the weights are copied.
+// Checks that the measurement has inputs, before the weights are copied.
 void CheckInputs(const ProfileSplit& wanted, const Model& model) {
   std::unique_ptr<SafetensorsFile> file;
   if (!wanted.input.empty()) file = std::make_unique<SafetensorsFile>(wanted.input);
@@ -62,7 +62,7 @@ void CheckInputs(const ProfileSplit& wanted, const Model& model) {
   }
 }
 
-// The folder that was measured is gone when this is read.
+// Removes the measured folder, which is deleted by now, from the error.
 std::string WithoutFolder(std::string failure, const std::string& input) {
   const size_t cure = failure.find("\n  where it is the values that it refuses, write ");
   if (cure == std::string::npos) return failure;
@@ -71,7 +71,7 @@ std::string WithoutFolder(std::string failure, const std::string& input) {
          (input.empty() ? ": --input FILE" : ", with --input, in place of " + input);
 }
 
-// Deletes the folder when it goes.
+// Deletes the folder when it goes out of scope.
 struct Temporary {
   std::string path;
   ~Temporary() {
@@ -86,7 +86,7 @@ SplitSpec FindProfileSplit(const ProfileSplit& wanted, std::string& note) {
   Temporary temporary{wanted.compile.output};
   const SplitSpec& asked = wanted.compile.passes.split;
   Pieces pieces;
-  std::string failure;  // of the finest pieces
+  std::string failure;  // error of the finest pieces
   const int kDepths[] = {0, 3, 2, 1};
   for (int depth : kDepths) {
     Model model = wanted.read();
@@ -109,7 +109,7 @@ SplitSpec FindProfileSplit(const ProfileSplit& wanted, std::string& note) {
   ProfileCosts costs;
   costs.bandwidth = wanted.bandwidth;
   PartitionProblem problem = ToProblem(pieces.profile, costs).problem;
-  // Modules are runs of the order of execution: each piece comes after the one before it.
+  // Modules are runs of the order of execution, so each piece depends on the one before it.
   int count = static_cast<int>(problem.nodes.size());
   for (int i = 0; i + 1 < count; ++i) problem.values.push_back({i, {i + 1}, 0, 0, 0});
   problem.stages = asked.count;

@@ -25,11 +25,11 @@ struct Request {
   std::string plan, costs, trace, recompute, compare, replay;
   bool json = false, text = false;
   double memory = kNoLimit;
-  int columns = 160, steps = 0;  // steps 0: one, or as many as a loop says
+  int columns = 160, steps = 0;  // steps 0: one, or as a loop says
   SimulateOptions options;
 };
 
-// As many steps are predicted as were measured; of many, a few tell the time of one.
+// Predicts as many steps as were measured; if there are many, a few suffice for the time of one.
 Comparison CompareWith(const Request& request, const Plan& plan, const Costs& costs) {
   std::vector<TraceAction> measured = ReadChromeTrace(ReadFile(request.compare), request.compare);
   std::set<int> steps;
@@ -84,7 +84,7 @@ void SimulatePlan(Request& request) {
     throw Error(request.plan, e.what());
   }
   Figures figures = Measure(plan, costs, trace, request.options);
-  std::optional<LowerBound> bound;  // by the costs: measured times may be shorter
+  std::optional<LowerBound> bound;  // by the costs; measured times may be shorter
   if (request.replay.empty())
     bound = BoundOf(plan, costs, request.memory, request.options.steps, request.options.recompute);
   if (!request.trace.empty()) {

@@ -9,13 +9,13 @@
 
 namespace pipewright {
 
-// Whole numbers without a point, so that integer costs give integer figures.
+// Writes whole numbers without a decimal point, so that integer costs give integer figures.
 static Json Value(double x) {
   if (std::abs(x) < 9e15 && x == std::floor(x)) return static_cast<int64_t>(x);
   return x;
 }
 
-// For people: what is not whole has nine digits (--json has them all).
+// Formats for the user: fractions have nine digits (--json has all).
 static std::string Show(double x) {
   Json value = Value(x);
   if (value.is_number_integer()) return value.dump();
@@ -98,7 +98,8 @@ void PrintFigures(const Plan& plan, const Trace& trace, const Figures& figures,
     std::printf("%12s %12lld %12s\n", ends.c_str(), static_cast<long long>(link.messages),
                 Show(link.bytes).c_str());
   }
-  // Runs of one kind on one rank are one entry: the path of a long plan stays readable.
+  // Merges a run of actions of one kind on one rank to one entry, so that the path of a long plan
+  // stays readable.
   std::string path;
   int rank = -1;
   size_t shown = 0, skipped = 0;

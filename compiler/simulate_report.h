@@ -1,4 +1,4 @@
-// How `pipewright simulate` shows its figures.
+// Shows the figures of `pipewright simulate`.
 #pragma once
 #include <optional>
 
@@ -10,7 +10,7 @@
 
 namespace pipewright {
 
-// Without a bound (of measured times none is known), none is shown, and JSON's are null.
+// Without a bound (measured times have none), the text omits it and JSON has null.
 Json FiguresJson(const Plan& plan, const Trace& trace, const Figures& figures,
                  const std::optional<LowerBound>& bound);
 void PrintFigures(const Plan& plan, const Trace& trace, const Figures& figures,

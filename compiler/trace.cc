@@ -24,7 +24,7 @@ void pipe_split() {
 
 namespace {
 
-// The tree of `module` as TorchScript knows it, with the same tensors.
+// Builds the TorchScript tree of `module`, with the same tensors.
 torch::jit::Module Mirror(torch::nn::Module& module, int& count) {
   torch::jit::Module out(c10::QualifiedName("__torch__.Traced" + std::to_string(count++)));
   out.register_attribute("training", c10::BoolType::get(), module.is_training());
@@ -47,8 +47,8 @@ std::string CommonPath(const std::string& a, const std::string& b) {
   return a.substr(0, same);
 }
 
-// Which submodule an operation belongs to: the one whose weight it uses; without a weight, what the
-// operations before and after it have in common.
+// Assigns operations to submodules: to the one whose weight it uses, or, without a weight, to the
+// common prefix of the operations before and after it.
 void SetScopes(torch::jit::Graph& graph, ObjectTree& objects) {
   std::vector<Node*> nodes;
   for (Node* node : graph.nodes())
@@ -59,7 +59,7 @@ void SetScopes(torch::jit::Graph& graph, ObjectTree& objects) {
   for (size_t i = 0; i < nodes.size(); ++i) {
     int call = 0;
     for (const Value* input : nodes[i]->inputs()) {
-      // A trace of torch::nn transposes a weight first.
+      // A trace of torch::nn first transposes a weight.
       const Node* from = input->node();
       if (from->kind() != prim::GetAttr) continue;
       if (!objects.PathOf(from->inputs()[0], paths[i])) continue;
@@ -69,7 +69,7 @@ void SetScopes(torch::jit::Graph& graph, ObjectTree& objects) {
     if (call) paths[i] += "@" + std::to_string(call);
   }
   auto plain = [](const std::string& path) { return path.substr(0, path.find('@')); };
-  std::vector<std::string> after(nodes.size() + 1);  // of the next that owns
+  std::vector<std::string> after(nodes.size() + 1);  // of the next owner
   for (size_t i = nodes.size(); i-- > 0;) after[i] = owns[i] ? plain(paths[i]) : after[i + 1];
   std::string before;
   auto root = c10::make_intrusive<torch::jit::Scope>();
@@ -112,7 +112,7 @@ Model TraceCall(torch::nn::Module& module, const std::vector<at::Tensor>& inputs
     model.graph = traced.first->graph;
     for (size_t i = 0; i < inputs.size(); ++i)
       model.graph->inputs()[i + 1]->setDebugName(Identifier(names[i]));
-    // Sizes stay open: what the example had is no promise.
+    // Sizes stay open, because the example's sizes are no constraint.
     for (Value* input : model.graph->inputs())
       if (input->type()->cast<c10::TensorType>()) input->setType(c10::TensorType::get());
     for (Node* node : AllNodes(*model.graph))
@@ -125,7 +125,7 @@ Model TraceCall(torch::nn::Module& module, const std::vector<at::Tensor>& inputs
       weight.file_bytes = tensor.numel() ? tensor.storage().nbytes() : 0;
     });
     FinishScript(model);
-    model.markers_dropped = false;  // C++ keeps them
+    model.markers_dropped = false;  // C++ keeps the markers
   } catch (const Error&) {
     throw;
   } catch (const c10::Error& e) {

@@ -27,14 +27,14 @@
 
 namespace pipewright {
 
-// Marks a place to cut when the model is traced; does nothing when it runs.
+// Marks a place to cut when the model is traced. Does nothing when the model runs.
 void pipe_split();
 
 struct TraceOptions {
   std::vector<std::string> inputs;  // names of forward's arguments; empty: input0, input1, ...
 };
 
-// What Trace does, for a call that takes and gives IValues.
+// Implements Trace for a call with IValues.
 Model TraceCall(torch::nn::Module& module, const std::vector<at::Tensor>& inputs,
                 const std::function<c10::IValue(const std::vector<at::Tensor>&)>& call,
                 const TraceOptions& options = {});
@@ -74,11 +74,11 @@ c10::IValue Call(M& module, const std::vector<at::Tensor>& inputs) {
 }  // namespace trace_internal
 
 // Runs `module` (a torch::nn module, its holder or a std::shared_ptr to it) once on
-// `example_inputs` and records its operations: branches and loops of C++ become what they did this
-// once, and so do sizes that it asked for (x.size(0)); write x.view({-1, n}) or x.flatten(1) where
-// another batch shall pass. forward takes tensors and gives a tensor, a tuple or a vector of them.
-// The module's weights are the model's, as long as it lives. A submodule's name is known where it
-// uses a weight. Throws Error.
+// `example_inputs` and records its operations. Branches and loops of C++ are recorded as executed,
+// and so are sizes that the code reads (x.size(0)); write x.view({-1, n}) or x.flatten(1) to
+// support other batch sizes. forward takes tensors and returns a tensor, a tuple or a vector of
+// them. The model shares the module's weights while the module lives. The name of a submodule is
+// known if it uses a weight. Throws Error.
 template <class M>
 Model Trace(M& module, const std::vector<at::Tensor>& example_inputs,
             const TraceOptions& options = {}) {

@@ -12,7 +12,7 @@ namespace pipewright {
 
 namespace {
 
-// Who looks for a command of the other program should find it.
+// Directs users who look for a command of the other program.
 struct Elsewhere {
   const char* program;
   std::vector<std::string> commands;
@@ -32,7 +32,7 @@ std::string Number(const std::string& digits) {
   return out;
 }
 
-// What stands between two marks; false where one of them is missing.
+// Extracts the text between two marks. Returns false if one of them is missing.
 bool Between(const std::string& text, const std::string& left, const std::string& right,
              std::string& found) {
   size_t from = text.find(left);
@@ -44,7 +44,7 @@ bool Between(const std::string& text, const std::string& left, const std::string
   return true;
 }
 
-// CLI11 tells a range by its bounds in full, were they the largest number there is.
+// CLI11 states a range by its bounds even if they are the largest number there is.
 std::string Readable(const std::string& what) {
   std::string option = what.substr(0, what.find(": ")), value, bounds, times;
   if (Between(what, ": At Most 1 required but received ", "", times))
@@ -64,11 +64,11 @@ std::string Readable(const std::string& what) {
   if (value.empty() || *end) return wrong + (whole ? "not a whole number" : "not a number");
   if (number > most) return wrong + "more than " + Number(high);
   if (number < least) return wrong + "less than " + Number(low);
-  if (number == least) return wrong + "not more than " + Number(low);  // a bound that is left out
+  if (number == least) return wrong + "not more than " + Number(low);  // an omitted bound
   return wrong + "not a whole number";
 }
 
-// The option that the message begins with, or null.
+// Returns the option that the message begins with, or null.
 const CLI::Option* OptionOf(const CLI::App& command, const std::string& what) {
   std::string name = what.substr(0, what.find_first_of(": "));
   for (const CLI::App* app = &command; app; app = app->get_parent())
@@ -76,7 +76,7 @@ const CLI::Option* OptionOf(const CLI::App& command, const std::string& what) {
   return nullptr;
 }
 
-// The commands beside this one that have such an option.
+// Returns the other commands that have such an option.
 std::string CommandsWith(const CLI::App& command, const std::string& name) {
   std::vector<std::string> others;
   if (command.get_parent())
@@ -130,7 +130,7 @@ std::string UsageMessage(const std::string& program, const std::vector<std::stri
       break;
     }
   }
-  // CLI11 names what is left over from the last to the first.
+  // CLI11 lists leftover arguments from last to first.
   std::vector<std::string> extras = app.remaining(/*recurse=*/true);
   if (command == &app) {
     for (const std::string& extra : extras)

@@ -1,4 +1,4 @@
-// What a command line that was not understood gets to read.
+// Words the messages for invalid command lines.
 #pragma once
 #include <string>
 #include <vector>
@@ -10,12 +10,12 @@ class ParseError;
 
 namespace pipewright {
 
-// "PROGRAM COMMAND: OPTION: what is wrong", and below it what the option is, or where all are
-// listed. `commands`: those of the program.
+// Returns "PROGRAM COMMAND: OPTION: what is wrong", followed by the description of the option or a
+// hint where all are listed. `commands` are those of the program.
 std::string UsageMessage(const std::string& program, const std::vector<std::string>& commands,
                          CLI::App& app, const CLI::ParseError& error);
 
-// For a command that the program does not have.
+// Returns the message for an unknown command.
 std::string UnknownCommand(const std::string& program, const std::vector<std::string>& commands,
                            const std::string& word);
 

@@ -26,7 +26,8 @@ std::string Numbers(const Plan& plan) {
   return out + (plan.forward_only ? ", forward only" : "");
 }
 
-// What each rank holds at most, one line a rank. `held`: bytes of activations and weights, or none.
+// Prints the peak of each rank, one per line. `held`: bytes of activations and weights; may be
+// empty.
 static void PrintPeaks(const PlanReport& report, const std::vector<RankFigures>& held) {
   bool loads = std::any_of(report.ranks.begin(), report.ranks.end(),
                            [](const RankPeaks& peaks) { return peaks.loaded > 0; });

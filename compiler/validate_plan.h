@@ -1,4 +1,4 @@
-// `pipewright plan --validate`.
+// `pipewright plan --validate`: checks a plan.
 #pragma once
 #include <string>
 
@@ -7,17 +7,17 @@
 namespace pipewright {
 
 struct ValidateRequest {
-  std::string file, costs;  // costs: "" for none
-  int steps = 0;            // of a loop; 0: as it says
-  double memory = -1;       // bytes a rank may hold; -1: any number
+  std::string file, costs;  // costs: may be ""
+  int steps = 0;            // of a loop; 0: as the file says
+  double memory = -1;       // limit per rank in bytes; -1: none
   bool compute_only = false;
 };
 
-// Prints what each rank holds at most, in bytes too where there are costs. Throws Error with the
-// first rule broken.
+// Prints the peak of each rank, also in bytes if there are costs. Throws Error for the first
+// violated rule.
 void ValidatePlan(const ValidateRequest& request);
 
-// "2 ranks, 4 stages, 8 microbatches".
+// Returns text such as "2 ranks, 4 stages, 8 microbatches".
 std::string Numbers(const Plan& plan);
 void PrintNotes(const Plan& plan);
 

@@ -91,7 +91,7 @@ void List(const Options& options) {
             << SizeText(static_cast<int64_t>(TotalBytes(checkpoint))) << "\n";
 }
 
-// The reason on one line: what cures it is left to the other commands.
+// Reduces an error to one line; the other commands show the cure.
 std::string OneLine(std::string text) {
   text = text.substr(0, text.find('\n'));
   return text;
@@ -162,7 +162,7 @@ void Merge(const Options& options) {
   for (const std::string& file : merged.files) std::cout << file << "\n";
 }
 
-// Ends with exit code 1 where anything differs.
+// Exits with code 1 if anything differs.
 void DiffFiles(const Options& options) {
   Checkpoint first = OpenCheckpoint(options.path), second = OpenCheckpoint(options.other);
   CheckpointDifference result = Diff(first, second);

@@ -1,4 +1,5 @@
-// `pipewright plan --schedule zb-auto`: reads the costs, searches, reports on standard error.
+// `pipewright plan --schedule zb-auto`: reads the costs, searches a schedule, and reports to
+// stderr.
 #pragma once
 #include <string>
 
@@ -9,14 +10,14 @@ namespace pipewright {
 
 struct ZbRequest {
   int ranks = 0, microbatches = 0;
-  std::string stages;     // a number, "auto", or empty: as many as ranks, or as in the placement
-  std::string placement;  // empty: zb-auto chooses
+  std::string stages;     // a number, "auto", or "": one per rank, or as in the placement
+  std::string placement;  // "": zb-auto chooses
   std::string costs, costs_out;
   double memory = kNoLimit;
   bool forward_only = false;
 };
 
-// The schedule, without transfers. Throws Error and UsageError.
+// Returns the schedule without transfers. Throws Error and UsageError.
 Plan PlanZbAuto(const ZbRequest& request);
 
 }  // namespace pipewright

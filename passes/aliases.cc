@@ -15,10 +15,10 @@ namespace {
 
 struct Argument {
   size_t index;
-  bool alone = false;  // a list, of which it returns only a single element
+  bool alone = false;  // returns a single element of a list
 };
 
-// Operators whose schemas promise new memory and that return, at times, what they are given.
+// Operators whose schemas promise new memory but that sometimes return their input.
 // tests/passes/aliases_test.cc calls every operator to find them.
 const std::multimap<std::string, Argument>& Undeclared() {
   static const std::multimap<std::string, Argument> kArguments = {
@@ -85,7 +85,7 @@ const std::multimap<std::string, Argument>& Undeclared() {
   return kArguments;
 }
 
-// Those that write to arguments which their schemas do not mark.
+// Operators that write to arguments without a mark in their schemas.
 const std::multimap<std::string, size_t>& UndeclaredWrites() {
   static const std::multimap<std::string, size_t> kArguments = {
       {"aten::_batch_norm_impl_index", 3},   {"aten::_batch_norm_impl_index", 4},
@@ -96,7 +96,7 @@ const std::multimap<std::string, size_t>& UndeclaredWrites() {
   return kArguments;
 }
 
-// Those that the test cannot call: they want another device, layout or class of numbers.
+// Operators that the test cannot call: they need another device, layout or kind of number.
 const std::set<std::string>& NeverCalled() {
   static const std::set<std::string> kNames = {
       "aten::_amp_update_scale", "aten::_batch_norm_impl_index_backward",
@@ -227,7 +227,7 @@ bool OfTorchScriptAlone(const c10::FunctionSchema& schema) {
 }
 
 Alias AliasOf(const c10::FunctionSchema& schema, size_t input, size_t output, size_t items) {
-  // It takes or returns as many as it is given.
+  // It takes or returns a variable number of values.
   if (input >= schema.arguments().size() || output >= schema.returns().size()) return Alias::kKnown;
   if (schema.may_contain_alias({c10::SchemaArgType::input, input},
                                {c10::SchemaArgType::output, output}))
@@ -235,7 +235,7 @@ Alias AliasOf(const c10::FunctionSchema& schema, size_t input, size_t output, si
   const auto [first, last] = Undeclared().equal_range(schema.name());
   for (auto at = first; at != last; ++at)
     if (at->second.index == input && (items < 2 || !at->second.alone)) return Alias::kKnown;
-  if (OfTorchScriptAlone(schema)) return Alias::kKnown;  // a list keeps what is put into it
+  if (OfTorchScriptAlone(schema)) return Alias::kKnown;  // a list keeps its elements
   const bool called = schema.name().starts_with("aten::") ||
                       schema.name().starts_with("pipewright::") ||
                       IsOwnTransformersOperator(schema.name());
@@ -252,7 +252,7 @@ bool WritesTo(const c10::FunctionSchema& schema, size_t input) {
 
 Alias AliasOf(const torch::jit::Node* node, size_t input, size_t output) {
   const c10::FunctionSchema* schema = node->maybeSchema();
-  if (!schema)  // it makes or takes apart a list or tuple
+  if (!schema)  // creates or unpacks a list or tuple
     return node->kind().is_prim() ? Alias::kKnown : Alias::kNone;
   const torch::jit::Node* list = node->inputs()[input]->node();
   const bool made = list->kind() == torch::jit::prim::ListConstruct;

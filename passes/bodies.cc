@@ -13,7 +13,8 @@ using torch::jit::Value;
 
 namespace {
 
-// The submodule's own name for a weight it uses: the longest common start with its path.
+// Returns the submodule's own name for a weight it uses: the one with the longest common prefix
+// with its path.
 std::string NameFor(const Weight& weight, const Node* user) {
   const std::string* best = &weight.names[0];
   size_t longest = 0;
@@ -25,10 +26,11 @@ std::string NameFor(const Weight& weight, const Node* user) {
   return *best;
 }
 
-// What the state dict has and no operation uses stays in the package, with its nearest relatives.
+// Weights in the state dict that no operation uses stay in the package, with their nearest
+// relatives.
 void KeepUnused(const Model& model, std::vector<ModuleBody>& bodies) {
   std::vector<bool> used(model.weights.size(), false);
-  std::map<std::string, size_t> module_of;  // of every dotted prefix of a held name, the first
+  std::map<std::string, size_t> module_of;  // first module for every dotted prefix of a held name
   auto prefixes = [](const std::string& name) {
     std::vector<std::string> all;  // longest first
     for (size_t dot = name.rfind('.'); dot != std::string::npos && dot > 0;
@@ -55,7 +57,7 @@ void KeepUnused(const Model& model, std::vector<ModuleBody>& bodies) {
   }
 }
 
-// Whether something in the module stays changed after it: a weight that is written to.
+// Returns true if the module writes to a weight, which stays changed after it.
 bool WritesWeights(const Model& model, const std::vector<Node*>& nodes) {
   std::vector<Write> writes;
   for (Node* node : nodes) CollectWrites(node, 0, writes);
@@ -68,7 +70,7 @@ bool WritesWeights(const Model& model, const std::vector<Node*>& nodes) {
   return false;
 }
 
-// What crosses is written down by name; passes and import leave some values without one.
+// Crossing values are written by name, but passes and import leave some without one.
 void NameCrossing(const Model& model, const Assignment& assignment) {
   std::set<std::string> taken;
   std::vector<Value*> unnamed;
@@ -94,7 +96,7 @@ void NameCrossing(const Model& model, const Assignment& assignment) {
   for (Value* value : unnamed) {
     std::string wanted = Identifier(value->node()->kind().toUnqualString());
     const auto& outputs = model.graph->outputs();
-    if (value->node()->kind() == torch::jit::prim::Constant)  // all of it that crosses is returned
+    if (value->node()->kind() == torch::jit::prim::Constant)  // a constant that crosses is returned
       wanted = "output_" +
                std::to_string(std::find(outputs.begin(), outputs.end(), value) - outputs.begin());
     std::string name = wanted;
@@ -128,7 +130,7 @@ std::vector<ModuleBody> CollectBodies(const Model& model, const Assignment& assi
     auto found = assignment.module_of.find(value->node());
     return found == assignment.module_of.end() ? -1 : found->second;
   };
-  // Backwards, so that what only dead modules use is not an output.
+  // Runs backward, so that values used only by dead modules are not outputs.
   std::set<const Value*> wanted(model.graph->outputs().begin(), model.graph->outputs().end());
   std::vector<bool> alive(count, false);
   for (size_t m = count; m-- > 0;) {

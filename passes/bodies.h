@@ -1,4 +1,4 @@
-// The modules as they are written: what enters and leaves each.
+// Collects the modules in their final form, with the inputs and outputs of each.
 #pragma once
 #include "passes/split.h"
 
@@ -6,21 +6,22 @@ namespace pipewright {
 
 struct ModuleBody {
   std::vector<torch::jit::Node*> nodes;                 // in order
-  std::vector<torch::jit::Value*> inputs;               // in the order of their first use
-  std::vector<torch::jit::Value*> outputs;              // in the order of their making
-  std::vector<std::pair<size_t, std::string>> weights;  // index into Model::weights, and the name
-                                                        // it has here; in the order of first use
+  std::vector<torch::jit::Value*> inputs;               // in order of first use
+  std::vector<torch::jit::Value*> outputs;              // in order of creation
+  std::vector<std::pair<size_t, std::string>> weights;  // index into Model::weights and the name in
+                                                        // this module; in order of first use
   bool uses_device = false;
-  int assigned = 0;                 // its number in the assignment; those left out have one too
-  std::vector<std::string> covers;  // the outermost submodules that lie wholly here
-  std::string reason;               // why it starts where it starts
-  std::vector<std::string> notes;   // what the passes did in it
+  int assigned = 0;                 // its number in the assignment, which also numbers modules that
+                                    // are left out
+  std::vector<std::string> covers;  // outermost submodules that lie entirely here
+  std::string reason;               // why it starts here
+  std::vector<std::string> notes;   // changes made by the passes
 };
 
-// Collects the bodies of a localised graph. Modules whose results nobody uses and that change no
-// buffer are left out. A weight with several names has, in each module, the one that belongs to the
-// submodule that uses it, else the first. Parameters and persistent buffers that nothing uses are
-// held by the module that holds their neighbours, so that the state dict stays whole.
+// Collects the bodies of a graph after Localize. Leaves out modules whose results are unused and
+// that change no buffer. In each module, a weight with several names has the one that belongs to
+// the submodule that uses it, or else the first. Unused parameters and persistent buffers are held
+// by the module that holds their neighbors, so that the state dict stays complete.
 std::vector<ModuleBody> CollectBodies(const Model& model, const Assignment& assignment);
 
 }  // namespace pipewright

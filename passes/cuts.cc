@@ -97,7 +97,7 @@ Cuts CutsAtNames(const Model& model, const SplitSpec& split) {
 
 Cuts CutsAtChildren(const Model& model, const SplitSpec& split) {
   const std::string prefix = split.path.empty() ? "" : split.path + ".";
-  // The call of a child that the operation is part of; a container is never called itself.
+  // The call of a direct child that the operation is part of; a container itself is never called.
   auto child_of = [&](const Node* node) {
     for (const std::string& path : ModuleStack(node))
       if (path.size() > prefix.size() && path.rfind(prefix, 0) == 0)
@@ -128,11 +128,11 @@ Cuts CutsBetweenSubmodules(const Model& model, const SplitSpec& split) {
   Cuts cuts;
   const auto uncuttable = Uncuttable(model);
   std::string last;
-  bool any = false, changed = false;  // changed: to another submodule, since the last cut
+  bool any = false, changed = false;  // changed: to another submodule since the last cut
   int number = 0;
   for (const Node* node : model.graph->nodes()) {
     if (!IsOperation(node)) continue;
-    // Calls within calls count: a ModuleList is never called, whatever the names below it are.
+    // Nested calls count: a ModuleList is never called, whatever names are below it.
     std::vector<std::string> stack = ModuleStack(node);
     if (split.depth > 0 && stack.size() > static_cast<size_t>(split.depth))
       stack.resize(static_cast<size_t>(split.depth));

@@ -21,15 +21,15 @@ using torch::jit::Value;
 
 namespace {
 
-// The operations in order, and what a cut before each would mean.
+// The operations in order, with the consequences of a cut before each.
 struct Places {
   std::vector<const Node*> nodes;
-  // hidden: parts a write from what it changes, lets a tensor cross whose sizes nobody knows
-  // before, or parts one from what depends on its layout; empty: none.
+  // hidden: the cut would separate a write from what it changes or a tensor from an operation that
+  // depends on its layout, or let a tensor of unknown sizes cross; empty: no such cuts.
   std::vector<bool> allowed, hidden;
-  std::vector<int> crossing;          // tensors alive across the place before each node
-  // Calls of submodules that a cut before each node would part: 0 between the model's own layers.
-  // Empty: no matter.
+  std::vector<int> crossing;          // tensors alive across the cut before each node
+  // Number of submodule calls that a cut before each node would divide: 0 between the model's own
+  // layers. Empty: not considered.
   std::vector<size_t> parted;
 
   explicit Places(const Model& model) {
@@ -49,7 +49,7 @@ struct Places {
         const auto kind = output->type()->kind();
         if (kind != c10::TypeKind::TensorType && !HasMemory(output)) continue;
         const size_t last = Users(model, position, output, i).second;
-        if (kind != c10::TypeKind::TensorType) {  // a list of tensors does not leave a module
+        if (kind != c10::TypeKind::TensorType) {  // a list of tensors cannot leave a module
           for (size_t k = i + 1; k <= last; ++k) allowed[k] = false;
           continue;
         }
@@ -67,22 +67,23 @@ struct Places {
       }
   }
 
-  // No cut parts what is used after an in-place operation on its memory from that operation, nor
-  // the uses of a weight that is written: isolate_writes would refuse it.
+  // Forbids cuts between an in-place operation and later uses of its memory, and between the uses
+  // of a weight that is written: isolate_writes would refuse them.
   void ForbidHiddenWrites(const Model& model,
                           const std::unordered_map<const Node*, size_t>& position) {
     std::vector<Write> writes;
     for (const auto& [node, at] : position) CollectWrites(const_cast<Node*>(node), at, writes);
     if (writes.empty()) return;
     Memory memory(model, Alias::kUnknown);
-    std::map<const Value*, std::vector<size_t>> written;  // by memory: where
+    std::map<const Value*, std::vector<size_t>> written;  // by memory: positions of writes
     for (const Write& write : writes)
       for (const Value* value : memory.Written(write)) written[value].push_back(write.position);
-    std::map<const Value*, std::pair<size_t, size_t>> weight_uses;  // first and last, if written
+    std::map<const Value*, std::pair<size_t, size_t>> weight_uses;  // first and last use, if
+                                                                    // written
     for (const Value* input : model.graph->inputs())
       if (input->offset() < model.weights.size() && written.count(input))
         weight_uses.try_emplace(input, nodes.size(), 0);
-    std::vector<int> forbidden(nodes.size() + 2, 0);  // changes from place to place
+    std::vector<int> forbidden(nodes.size() + 2, 0);  // changes between positions
     auto forbid = [&](size_t first, size_t last) {
       if (first <= last) ++forbidden[first], --forbidden[std::min(last, nodes.size()) + 1];
     };
@@ -101,7 +102,7 @@ struct Places {
       auto behind = std::lower_bound(places.begin(), places.end(), at);
       if (behind == places.begin()) return;  // used before any write
       if (input->node() == model.graph->param_node()) {
-        forbid(places.front() + 1, at);  // nobody made it: written and used in one module
+        forbid(places.front() + 1, at);  // created outside: written and used in one module
         return;
       }
       auto made = position.find(input->node());
@@ -113,7 +114,7 @@ struct Places {
         for (const Value* input : inner->inputs()) use(input, i);
     for (const Value* output : model.graph->outputs()) use(output, nodes.size());
     for (const auto& [weight, uses] : weight_uses) forbid(uses.first + 1, uses.second);
-    // Two views of one memory that cross before a write to it are two tensors afterwards.
+    // Two views of one memory that cross a cut before a write become two separate tensors.
     std::map<const Value*, std::vector<const Value*>> views;
     auto view = [&](const Value* value) {
       if (value->type()->kind() == c10::TypeKind::TensorType)
@@ -126,7 +127,7 @@ struct Places {
       for (const Value* output : node->outputs()) view(output);
     for (const auto& [memory_of, values] : views) {
       const std::vector<size_t>& places = written.at(memory_of);
-      std::vector<int> alive(nodes.size() + 2, 0);  // changes from place to place
+      std::vector<int> alive(nodes.size() + 2, 0);  // changes between positions
       for (const Value* value : values) {
         auto made = position.find(value->node());
         const size_t first = made == position.end() ? 0 : made->second + 1;
@@ -143,7 +144,7 @@ struct Places {
     for (size_t i = 0; i < nodes.size(); ++i) hidden[i] = (depth += forbidden[i]) > 0;
   }
 
-  // Tensors whose sizes depend on the data (of nonzero, say) cannot be sent from rank to rank.
+  // Tensors whose sizes depend on the data (of nonzero, for example) cannot be sent between ranks.
   void AvoidSizesOfData(const Model& model,
                         const std::unordered_map<const Node*, size_t>& position) {
     std::set<std::string> known;
@@ -167,7 +168,7 @@ struct Places {
       }
   }
 
-  // passes/layouts.h would refuse such cuts.
+  // Avoids cuts that passes/layouts.h would refuse.
   void KeepLayouts(const Model& model, const std::unordered_map<const Node*, size_t>& position) {
     auto place = [&](const Node* node) {
       while (node->owningBlock() != model.graph->block()) node = node->owningBlock()->owningNode();
@@ -181,7 +182,8 @@ struct Places {
     }
   }
 
-  // Whether something may be appended to the list: one object, which one module holds.
+  // Returns true if something may be appended to the list: it is one object, which one module
+  // holds.
   static bool Grows(const Value* list) {
     for (const auto& use : list->uses()) {
       const c10::FunctionSchema* schema = use.user->maybeSchema();
@@ -192,7 +194,7 @@ struct Places {
     return false;
   }
 
-  // The first and the last operation that use `value`, through lists of several; `none` and 0: no
+  // Returns the first and last operation that use `value`, also through lists; `none` and 0 if no
   // operation does.
   static std::pair<size_t, size_t> Users(const Model& model,
                                          const std::unordered_map<const Node*, size_t>& position,
@@ -227,9 +229,9 @@ struct Places {
     }
   }
 
-  // The best place in [first, last] to cut: the fewest crossing, then the fewest calls parted, then
-  // the nearest to `ideal`. 0: none is allowed. `any`: where a write may be hidden too;
-  // isolate_writes judges.
+  // Returns the best place in [first, last] to cut: the one with the fewest crossing tensors, then
+  // the fewest divided calls, then the nearest to `ideal`; 0 if none is allowed. With `any`, places
+  // where a write may be hidden are allowed too, and isolate_writes checks them.
   size_t Best(size_t first, size_t last, size_t ideal, bool any = false) const {
     size_t best = 0;
     auto cost = [&](size_t i) {
@@ -242,7 +244,8 @@ struct Places {
   }
 };
 
-// `count` modules; each cut where `cost`, summed up, is nearest to its share.
+// Cuts into `count` modules, each cut near the place where the accumulated `cost` reaches its
+// share.
 Cuts ByShare(const SplitSpec& split, const Places& places, const std::vector<double>& cost,
              std::vector<std::string>& warnings) {
   const std::string where = "--split " + split.text;
@@ -250,17 +253,17 @@ Cuts ByShare(const SplitSpec& split, const Places& places, const std::vector<dou
   if (count > n)
     throw Error(where, "the model has only " + std::to_string(n) + " operations",
                 "ask for fewer modules");
-  std::vector<double> sum(n + 1, 0);  // before each node
+  std::vector<double> sum(n + 1, 0);  // by position before each node
   for (size_t i = 0; i < n; ++i) sum[i + 1] = sum[i] + cost[i];
   auto at = [&](double share) {
     return static_cast<size_t>(std::lower_bound(sum.begin(), sum.end(), sum[n] * (share - 1e-9)) -
                                sum.begin());
   };
-  // How far from its share a cut may go to let fewer tensors cross.
+  // How far from its share a cut may move to reduce the number of crossing tensors.
   const double reach = split.kind == SplitSpec::kEqual ? 0.5 : 0.12;
   Cuts cuts;
   size_t after = 0;
-  int elsewhere = 0;  // cuts whose share of the model has no place for one
+  int elsewhere = 0;  // cuts without an allowed place in their share of the model
   for (size_t k = 1; k < count; ++k) {
     double share = static_cast<double>(k) / static_cast<double>(count);
     double slack = reach / static_cast<double>(count);
@@ -290,7 +293,7 @@ Cuts BySize(const Model& model, const SplitSpec& split, const Places& places) {
   Cuts cuts;
   std::set<const Value*> held;
   int64_t bytes = 0;
-  size_t start = 0, last_use = 0;  // of the module, and of its last weight
+  size_t start = 0, last_use = 0;  // start of the module, and last use of its weights
   for (size_t i = 0; i < places.nodes.size(); ++i) {
     std::vector<const Value*> fresh;
     int64_t more = 0;
@@ -318,7 +321,7 @@ Cuts BySize(const Model& model, const SplitSpec& split, const Places& places) {
       cuts[places.nodes[best]] = "with more its weights would pass " + SizeText(split.bytes);
       start = best, bytes = 0;
       held.clear();
-      --i;  // again, as the first of its module
+      --i;  // visit it again as the first of its module
       continue;
     }
     if (more > split.bytes)

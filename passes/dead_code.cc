@@ -14,7 +14,7 @@ namespace prim = torch::jit::prim;
 
 namespace {
 
-// Backwards from what the graph returns: what is wanted below a place is known there.
+// Runs backward from the graph's outputs, so that the live values below a node are known.
 class DeadCode {
  public:
   explicit DeadCode(Graph& graph)
@@ -36,7 +36,7 @@ class DeadCode {
   }
   bool Wanted(const Value* value) const { return wanted_.count(value) > 0; }
 
-  // Whether something in the block is alive.
+  // Returns true if something in the block is alive.
   bool Mark(Block* block) {
     bool any = false;
     for (Node* node : block->nodes().reverse()) any = Mark(node) || any;
@@ -65,7 +65,7 @@ class DeadCode {
     return live;
   }
 
-  // What one round wants, the round before may give.
+  // Values needed in one iteration may come from the previous one.
   bool MarkLoop(Node* node, bool live) {
     Block* body = node->blocks()[0];
     for (size_t before = 0; before != wanted_.size() + live_.size();) {
@@ -116,7 +116,7 @@ class DeadCode {
   }
 
   Memory memory_;
-  Memory::Values wanted_, read_;  // values that something live takes; memory that it may read
+  Memory::Values wanted_, read_;  // live values; memory that live nodes may read
   std::set<const Node*> live_;
 };
 

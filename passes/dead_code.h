@@ -1,12 +1,12 @@
-// Removal of operations that change no result.
+// Removes operations that affect no result.
 #pragma once
 #include <torch/csrc/jit/ir/ir.h>
 
 namespace pipewright {
 
-// Removes what has no use and no effect, in branches and loops too. A write in place stays where
-// the memory may be an input's or is read afterwards; LibTorch's own pass trusts schemas in that,
-// and takes writes away that are seen through views which no schema declares.
+// Removes nodes without uses and effects, also in branches and loops. An in-place write stays if
+// its memory may be an input's or is read later. LibTorch's own pass trusts the schemas here and
+// removes writes that are seen through undeclared views.
 void RemoveDeadCode(torch::jit::Graph& graph);
 
 }  // namespace pipewright

@@ -1,4 +1,4 @@
-// Which of PyTorch's operations draw random numbers.
+// Determines which PyTorch operations draw random numbers.
 #pragma once
 #include <torch/csrc/jit/ir/ir.h>
 
@@ -7,17 +7,17 @@
 namespace pipewright {
 
 enum class Draws {
-  kNothing,        // as dropout in evaluation does
-  kDropout,        // dropout, feature_dropout, ...: in place where the name ends in _
+  kNothing,        // e.g. dropout in evaluation mode
+  kDropout,        // dropout, feature_dropout, ...: in place if the name ends in _
   kNativeDropout,
   kAttention,      // scaled_dot_product_attention with dropout
-  kGenerator,      // from a generator, where they are given one
-  kHopeless,       // in a way that cannot be repeated
+  kGenerator,      // from a generator, if given one
+  kHopeless,       // not reproducible
 };
 Draws DrawsOf(const torch::jit::Node* node);
 
-// What to write for an operation of `DrawsOf`, so that every rank draws the same numbers; "" where
-// it is given a generator, or draws nothing.
+// Returns the replacement for an operation of `DrawsOf` with which every rank draws the same
+// numbers, or "" if the operation has a generator or draws nothing.
 std::string RepeatableForm(const torch::jit::Node* node);
 
 }  // namespace pipewright

@@ -9,13 +9,14 @@
 
 namespace pipewright {
 
-// What is drawn for `key` in one place, told apart by `id`, begins with this.
+// Returns the seed of the draws for `key` in the operation `id`.
 uint64_t SeedOf(const RandomKey& key, int64_t id);
 
-// The generator of the operation `id` for CurrentRandomKey().
+// Returns the generator of operation `id` for CurrentRandomKey().
 at::Generator MakeGenerator(c10::Device device, int64_t id);
 
-// From now on the ids of those that the calling thread makes go here, by seed; null: nowhere.
+// From now on, records the ids of generators that this thread makes in `ids`, by seed; null stops
+// it.
 void NoteGenerators(std::map<uint64_t, int64_t>* ids);
 
 }  // namespace pipewright

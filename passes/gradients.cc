@@ -11,7 +11,7 @@ namespace pipewright {
 using torch::jit::Node;
 using torch::jit::Value;
 
-// Whose results depend on the shapes of their inputs only, or are cut off.
+// Returns true if results depend only on the shapes of the inputs, or are detached.
 static bool CutsOff(const Node* node) {
   static const std::set<std::string> kNames = {"detach",       "detach_",
                                                "zeros_like",   "ones_like",
@@ -35,7 +35,7 @@ static bool CutsOff(const Node* node) {
   return node->kind().is_aten() && kNames.count(node->kind().toUnqualString());
 }
 
-// Whose second result are positions in the first.
+// Returns true if the second result holds indices into the first.
 static bool GivesIndices(const Node* node) {
   static const std::set<std::string> kNames = {"max",    "min",       "sort",     "topk",
                                                "median", "mode",      "kthvalue", "cummax",
@@ -47,8 +47,8 @@ std::unordered_set<const Value*> ValuesWithGradient(const Model& model) {
   std::unordered_set<const Value*> with;
   for (size_t i = 0; i < model.weights.size(); ++i)
     if (model.weights[i].requires_grad) with.insert(model.weight_input(i));
-  // Memory that an in-place operation wrote something with a gradient into has one, under all its
-  // names: a tensor and its views, a list and what is appended to it.
+  // If an in-place operation writes a value with a gradient, the memory has a gradient under all
+  // its names: a tensor and its views, a list and its elements.
   Memory memory(model, Alias::kUnknown);
   Memory::Values written;
   auto has = [&](const Value* value) {
@@ -74,7 +74,7 @@ std::unordered_set<const Value*> ValuesWithGradient(const Model& model) {
       for (const Value* input : inner->inputs()) any = any || has(input);
     if (!any) continue;
     for (const Value* output : node->outputs()) {
-      // Where no dtype is recorded: indices are integers.
+      // If no dtype is recorded: indices are integers.
       bool index = !model.MetaOf(output) && output->offset() == 1 && GivesIndices(node);
       if (may_have(output) && !index) with.insert(output);
     }

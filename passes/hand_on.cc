@@ -18,7 +18,7 @@ namespace prim = torch::jit::prim;
 
 namespace {
 
-// Made of other operations, which use each of their operands once all the same.
+// Composite operators that nevertheless use each operand once.
 bool UsesOnce(const std::string& name) {
   static const std::set<std::string> kNames = {
       // clang-format off
@@ -39,7 +39,7 @@ bool UsesOnce(const std::string& name) {
   return kNames.count(name) > 0;
 }
 
-// May be no operation at all, and give what it takes.
+// Operators that may be the identity and return their operand.
 bool MayGiveItsOperand(const std::string& name) {
   static const std::set<std::string> kNames = {
       "contiguous", "to",      "type_as",         "real",          "flatten",
@@ -80,13 +80,14 @@ class Handing {
     return node;
   }
 
-  // The number of modules: of the graph's outputs, which come after all of them.
+  // Returns the number of modules for the graph's outputs, which follow all of them.
   int Module(const Node* node) const {
     auto found = assignment_.module_of.find(Top(node));
     return found == assignment_.module_of.end() ? assignment_.modules : found->second;
   }
 
-  // How often autograd adds to the value's gradient for this use; 2: more than once, or nobody knows.
+  // Returns how often autograd adds to the value's gradient for this use; 2 means more than once,
+  // or unknown.
   int Count(const Use& use) const {
     const Node* node = use.user;
     if (node == model_.graph->return_node()) return 1;
@@ -128,7 +129,7 @@ class Handing {
     }
   }
 
-  // Behind all that the module does: its backward begins there.
+  // Inserted behind all other operations of the module, because its backward begins there.
   Value* Insert(Value* value, int module, const Node* user) {
     Node* alias = model_.graph->create(c10::aten::alias, {value}, 1);
     alias->insertAfter(last_.at(module));
@@ -152,7 +153,7 @@ class Handing {
   Model& model_;
   Assignment& assignment_;
   const std::unordered_set<const Value*> gradient_;
-  std::map<int, Node*> last_;  // node of each module
+  std::map<int, Node*> last_;  // last node of each module
   std::set<std::string> taken_;
 };
 

@@ -54,7 +54,7 @@ class Isolator {
     return value->node() == model_.graph->param_node() && value->offset() < model_.weights.size();
   }
 
-  // Uses of memory that is written, in order.
+  // Collects the uses of written memory, in order.
   void CollectUses(const std::vector<Write>& writes) {
     for (const Write& write : writes) written_.merge(memory_.Written(write));
     auto collect = [&](Node* top, Node* node) {
@@ -82,8 +82,8 @@ class Isolator {
         cure);
   }
 
-  // Whether two values that share memory in the model do so in a module that makes or receives
-  // them: two values that it receives are two tensors there.
+  // Returns true if two values that share memory in the model also share it in the given module.
+  // Two values that the module receives are separate tensors there.
   bool TogetherIn(int module, const Value* a, const Value* b) {
     Memory& local = local_[static_cast<size_t>(module)];
     if (local.ViewedBy(a) == local.ViewedBy(b)) return true;
@@ -151,8 +151,8 @@ class Isolator {
     }
   }
 
-  // What an operation takes may be kept for its backward, before which other microbatches run
-  // forward and write: of a buffer that is written it takes a copy.
+  // An operation may save its inputs for its backward, but before that other microbatches run
+  // forward and write to the buffer. So operations get a copy of a buffer that is written.
   void CopyBuffersThatAreKept() {
     const auto gradient = ValuesWithGradient(model_);
     Memory::Values buffers;
@@ -163,7 +163,7 @@ class Isolator {
       Node* node = use.node;
       const auto inputs = node->inputs();
       if (use.value->type()->kind() != c10::TypeKind::TensorType ||
-          std::find(inputs.begin(), inputs.end(), use.value) == inputs.end() ||  // copied already
+          std::find(inputs.begin(), inputs.end(), use.value) == inputs.end() ||  // already copied
           !Intersect(memory_.Of(use.value), buffers) || !MayKeep(node, buffers, gradient))
         continue;
       torch::jit::WithInsertPoint before(node);
@@ -177,8 +177,8 @@ class Isolator {
     }
   }
 
-  // Whether an operation with a gradient takes values of this memory, itself or in a list, and
-  // neither writes to them nor gives them on.
+  // Returns true if an operation with a gradient takes values of this memory, directly or in a
+  // list, without writing to them or returning them.
   bool MayKeep(Node* node, const Memory::Values& memory,
                const std::unordered_set<const Value*>& gradient) {
     auto in_memory = [&](const Value* value) {

@@ -18,7 +18,7 @@ namespace {
 
 using Names = std::set<std::string>;
 
-// Of torch, or as the compiler has replaced it (dropout).
+// Matches torch's operator, or the compiler's replacement (dropout).
 bool IsOneOf(const Node* node, const Names& names) {
   const bool known = node->kind().is_aten() ||
                      std::string(node->kind().toQualString()).starts_with("pipewright::");
@@ -33,14 +33,14 @@ bool ReadsLayout(const Node* node) {
   return IsOneOf(node, kNames);
 }
 
-// Their results are contiguous whatever they are given.
+// Operators whose results are always contiguous.
 bool GivesContiguous(const Node* node) {
   static const Names kNames = {"linear", "mm", "addmm", "bmm", "embedding", "layer_norm"};
   return IsOneOf(node, kNames);
 }
 
-// Their results have all elements of their first argument, and no others, in its memory or in new
-// memory.
+// Operators whose results have exactly the elements of their first argument, in its memory or in
+// new memory.
 bool KeepsAll(const Node* node) {
   static const Names kNames = {
       "alias",   "contiguous", "detach",   "dropout",  "feature_dropout", "flatten",   "mT",
@@ -50,8 +50,8 @@ bool KeepsAll(const Node* node) {
   return IsOneOf(node, kNames);
 }
 
-// Whether the operation makes a tensor of its own, whose memory it fills. Those that are made of
-// others may return a view, which their schemas do not say: of these, the ones that do not.
+// Returns true if the operation creates a tensor that fills its memory. Composite operators may
+// return a view that their schemas do not declare; those listed do not.
 bool MakesTensor(const Node* node, size_t output) {
   static const Names kComposed = {
       "batch_norm", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d",
@@ -72,8 +72,8 @@ bool MakesTensor(const Node* node, size_t output) {
                     c10::DispatchKey::CompositeExplicitAutogradNonFunctional));
 }
 
-// Whether the value is known to be all that its memory holds, without gaps: then it crosses a cut
-// as it lies.
+// Returns true if the value is known to fill its memory without gaps, so that it crosses a cut
+// unchanged.
 bool IsWhole(const Value* value) {
   static const Names kOtherLayout = {"as_strided_", "resize_", "resize_as_", "set_"};
   while (true) {
@@ -89,7 +89,7 @@ bool IsWhole(const Value* value) {
   }
 }
 
-// A list of numbers.
+// Returns true for a list of numbers.
 bool IsNumbers(const Value* value) {
   const auto list = value->type()->cast<c10::ListType>();
   if (!list) return false;
@@ -103,7 +103,7 @@ bool IsGathered(const Node* node) {
          node->kind() == prim::DictConstruct;
 }
 
-// Goes back from what a reader takes through all that its layout may depend on.
+// Walks back from a reader's inputs through all values that its layout may depend on.
 class Follower {
  public:
   Follower(Node* reader, std::vector<LayoutUse>& uses) : reader_(reader), uses_(uses) {
@@ -122,7 +122,7 @@ class Follower {
   }
 
  private:
-  // What `node` takes, itself or in a list that is made for `user`.
+  // Follows the inputs of `node`, directly or in a list made for `user`.
   void Follow(Node* node, Node* user) {
     for (Value* input : node->inputs()) {
       if (!HasMemory(input) || IsNumbers(input)) continue;

@@ -1,5 +1,5 @@
-// Operations whose result depends on how a tensor lies in memory, such as as_strided: a cut hands
-// values on with their strides, but without the gaps between their elements.
+// Finds operations whose result depends on a tensor's memory layout, such as as_strided: a cut
+// passes values on with their strides, but without gaps between their elements.
 #pragma once
 #include <vector>
 
@@ -7,8 +7,8 @@
 
 namespace pipewright {
 
-// A value that may have gaps, or share its memory with more than itself, and a use of it on which
-// the result of `reader` may depend: no cut may lie between the value and that use.
+// A value that may have gaps or share its memory with other elements, and a use of it that may
+// affect the result of `reader`: no cut may lie between the value and that use.
 struct LayoutUse {
   torch::jit::Value* value;
   torch::jit::Node* user;
@@ -16,7 +16,7 @@ struct LayoutUse {
 };
 std::vector<LayoutUse> LayoutUses(const Model& model);
 
-// Throws Error for a cut between such a value and its use.
+// Throws Error if a cut lies between such a value and its use.
 void CheckLayouts(const Model& model, const Assignment& assignment);
 
 }  // namespace pipewright

@@ -20,7 +20,7 @@ bool IsScalar(const Value* value) {
          kind == c10::TypeKind::BoolType;
 }
 
-// Arithmetic on numbers alone.
+// Returns true for arithmetic on numbers only.
 bool IsArithmetic(const Node* node) {
   if (!node->blocks().empty() || node->hasSideEffects() || node->outputs().size() != 1)
     return false;
@@ -55,7 +55,7 @@ class Localizer {
           }
       }
     }
-    // Lists and constants that returned values need belong to the last module.
+    // Lists and constants needed by returned values belong to the last module.
     module_ = assignment_.modules - 1;
     made_.clear();
     top_ = model_.graph->return_node();
@@ -65,7 +65,7 @@ class Localizer {
         top_->replaceInput(i, made);
         if (output == made || output->node()->kind() != prim::Constant) continue;
         if (!output->hasDebugName() || made->hasDebugName()) continue;
-        const std::string name = output->debugName();  // of a constant that the model returns
+        const std::string name = output->debugName();  // a constant that the model returns
         output->setDebugName("");
         made->setDebugName(name);
       }
@@ -73,7 +73,7 @@ class Localizer {
   }
 
  private:
-  // Made anew wherever it is used: constants, lists, views of weights.
+  // Returns true for nodes that are recreated at each use: constants, lists, views of weights.
   bool IsFree(const Node* node) const {
     if (changed_.count(node)) return false;
     return node->kind() == prim::Constant || node->kind() == prim::ListConstruct ||
@@ -81,7 +81,7 @@ class Localizer {
            IsWeightView(node);
   }
 
-  // What import makes of a weight that is a view of another: as_strided(detach(weight)).
+  // Matches the import's form of a weight that is a view of another: as_strided(detach(weight)).
   bool IsWeightView(const Node* node) const {
     if (node->kind() == c10::aten::as_strided) node = node->inputs()[0]->node();
     if (node->kind() != c10::aten::detach) return false;
@@ -89,8 +89,7 @@ class Localizer {
     return weight->node() == model_.graph->param_node() && weight->offset() < model_.weights.size();
   }
 
-  // A list that something is appended to is one object: it belongs to the module that first uses
-  // it.
+  // A list that is appended to is one object, which belongs to the module that first uses it.
   void FindChangedLists() {
     auto is_list = [](const Node* node) {
       return node->kind() == prim::ListConstruct || node->kind() == prim::DictConstruct;
@@ -130,7 +129,7 @@ class Localizer {
     return found == assignment_.module_of.end() ? -1 : found->second;
   }
 
-  // Whether `value` comes from another module, or is an input of the model.
+  // Returns true if `value` comes from another module or is an input of the model.
   bool Foreign(const Value* value) const {
     const Node* node = value->node();
     if (node->kind() == prim::Param)
@@ -139,7 +138,7 @@ class Localizer {
     return node->owningBlock() == model_.graph->block() && Module(node) != module_;
   }
 
-  // Tensors that enter the module whatever happens to sizes.
+  // Collects the tensors that enter the module in any case, regardless of sizes.
   void Collect(Value* value) {
     std::vector<Value*> values = {value};
     while (!values.empty()) {
@@ -154,7 +153,7 @@ class Localizer {
     }
   }
 
-  // A tensor that enters anyway, and its dimension that is `size`.
+  // Returns a tensor that enters anyway, and its dimension that equals `size`.
   std::pair<Value*, int64_t> Carrier(const Value* size) const {
     const Node* node = size->node();
     if (node->kind() == c10::aten::size && node->inputs().size() == 2) {
@@ -173,7 +172,7 @@ class Localizer {
     return {nullptr, 0};
   }
 
-  // Whether `size` can be had without a new crossing.
+  // Returns true if `size` is available without a new crossing value.
   bool Recomputable(const Value* size) const {
     std::vector<const Value*> todo = {size};
     std::set<const Value*> seen;
@@ -188,7 +187,7 @@ class Localizer {
     return true;
   }
 
-  // `value` as this module has it, made before `top_` where it has to be.
+  // Returns this module's version of `value`, created before `top_` if needed.
   Value* Local(Value* wanted) {
     std::vector<Value*> todo = {wanted};
     while (!todo.empty()) {

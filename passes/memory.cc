@@ -32,7 +32,8 @@ static bool HoldsTensors(const c10::TypePtr& type) {
   }
 }
 
-// append, insert, __setitem__ and their like: they change a list or dict, not what it holds.
+// Returns true for append, insert, __setitem__ and the like, which change a list or dict but not
+// its elements.
 static bool ChangesContainer(const Node* node, const Value* written) {
   const c10::FunctionSchema* schema = node->maybeSchema();
   return IsContainer(written) && schema && OfTorchScriptAlone(*schema);
@@ -64,7 +65,7 @@ Memory::Memory(const Model& model, Alias least) : Memory(TopNodes(model), least)
 Memory::Memory(const std::vector<Node*>& nodes, Alias least) {
   for (Node* top : nodes)
     for (Node* node : WithInner(top)) Collect(node, least);
-  for (bool changed = true; changed;) {  // what loops carry and lists are given flows backwards
+  for (bool changed = true; changed;) {  // values flow backward through loops and lists
     changed = false;
     for (const auto& [from, to] : flows_) changed = Flow(from, to) || changed;
     for (const auto& [item, list] : puts_)
@@ -81,14 +82,14 @@ Memory::Memory(const std::vector<Node*>& nodes, Alias least) {
         if (auto put = put_.find(held); put != put_.end() && IsContainer(value))
           for (const Value* item : put->second) changed = values.insert(item).second || changed;
   }
-  for (auto& [value, values] : of_)  // out of a list that holds nothing
+  for (auto& [value, values] : of_)  // results of lists that hold nothing
     if (values.empty()) values.insert(value);
 }
 
 void Memory::Collect(Node* node, Alias least) {
   auto flow = [&](const Value* from, const Value* to) {
     if (!HasMemory(from) || !HasMemory(to)) return;
-    // Sizes are no memory of a tensor.
+    // Sizes do not refer to a tensor's memory.
     const bool tensors = HoldsTensors(from->type());
     if (tensors ? !HoldsTensors(to->type()) : to->type()->kind() == c10::TypeKind::TensorType)
       return;
@@ -101,8 +102,8 @@ void Memory::Collect(Node* node, Alias least) {
     const bool loop = node->kind() == prim::Loop;
     for (const Block* block : node->blocks())
       for (size_t i = 0; i < node->outputs().size(); ++i) {
-        // A loop has a trip count and a condition before what it carries; its body, a counter and
-        // the next condition.
+        // A loop has a trip count and a condition before its carried values; its body has a counter
+        // and the next condition.
         const Value* left = block->outputs()[i + (loop ? 1 : 0)];
         flow(left, node->outputs()[i]);
         if (!loop) continue;
@@ -137,7 +138,7 @@ const Memory::Values& Memory::Of(const Value* value) {
   return at->second;
 }
 
-// A list is an object beside what it holds; a tensor taken out of it is not part of that object.
+// A list is an object apart from its elements; a tensor taken out of it is not part of that object.
 bool Memory::Flow(const Value* from, const Value* to) {
   const Values source = Of(from);
   auto [at, fresh] = of_.try_emplace(to);
@@ -164,7 +165,7 @@ Memory::Values Memory::Written(const Write& write) {
 
 bool Memory::Share(const Value* a, const Value* b) { return Intersect(Of(a), Of(b)); }
 
-// A batch norm that is no operation of torch.nn's and never trains.
+// Returns true for a batch norm that is not torch.nn's and never trains.
 static bool IsNormInEvaluation(const Node* node) {
   constexpr size_t kTraining = 5;
   const std::string name = node->kind().toQualString();

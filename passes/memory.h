@@ -1,4 +1,4 @@
-// Which values may share memory.
+// Determines which values may share memory.
 #pragma once
 #include <map>
 #include <set>
@@ -9,8 +9,8 @@
 
 namespace pipewright {
 
-// An in-place operation on `value`, or a norm in training on its running statistics; `top` is the
-// node of the graph's top level around it.
+// An in-place operation on `value`, or a norm in training mode on its running statistics; `top` is
+// the enclosing node at the graph's top level.
 struct Write {
   torch::jit::Node* top;
   torch::jit::Node* node;
@@ -18,23 +18,24 @@ struct Write {
   size_t position;  // of `top`
 };
 
-// Memory by the values that made it: a view lies in the memory of what it is a view of, a list
-// holds that of its elements.
+// Identifies memory by the values that created it: a view lies in the memory of its base, and a
+// list holds that of its elements.
 class Memory {
  public:
   using Values = std::set<const torch::jit::Value*>;
 
-  // Of what `nodes` and everything in their blocks make; other values are memory of their own.
-  // `least` kUnknown: operators of which nobody knows may return what they are given, too.
+  // Analyzes the values made by `nodes` and in their blocks; other values have their own memory.
+  // With `least` kUnknown, operators of unknown behavior may also return their inputs.
   Memory(const std::vector<torch::jit::Node*>& nodes, Alias least);
   Memory(const Model& model, Alias least);
 
-  // The values whose memory `value` may lie in, or hold.
+  // Returns the values whose memory `value` may lie in or hold.
   const Values& Of(const torch::jit::Value* value);
-  // Those whose memory changes: of a list that grows the list, not its elements.
+  // Returns the values whose memory changes: growing a list changes the list, not its elements.
   Values Written(const Write& write);
   bool Share(const torch::jit::Value* a, const torch::jit::Value* b);
-  // The tensor that `value` is a view of, through views of views; itself, if it is none.
+  // Returns the tensor that `value` is a view of, through views of views; itself if it is not a
+  // view.
   const torch::jit::Value* ViewedBy(const torch::jit::Value* value) const;
 
  private:
@@ -44,20 +45,20 @@ class Memory {
   std::map<const torch::jit::Value*, Values> of_;
   std::vector<std::pair<const torch::jit::Value*, const torch::jit::Value*>> flows_;
   std::vector<std::pair<const torch::jit::Value*, const torch::jit::Value*>> puts_;
-  std::map<const torch::jit::Value*, Values> put_;  // into a list, by the list
-  std::map<const torch::jit::Value*, const torch::jit::Value*> view_of_;  // nullptr: of several
-  Values holders_;  // lists that hold what other values made, and nothing of their own
+  std::map<const torch::jit::Value*, Values> put_;  // elements put into a list, by list
+  std::map<const torch::jit::Value*, const torch::jit::Value*> view_of_;  // nullptr: several bases
+  Values holders_;  // lists that hold only values made elsewhere
 };
 
 bool Intersect(const Memory::Values& a, const Memory::Values& b);
 
-// Tensors, and what holds some.
+// Returns true for tensors and containers of them.
 bool HasMemory(const torch::jit::Value* value);
 
-// The writes of a top-level node at `position`.
+// Collects the writes of a top-level node at `position`.
 void CollectWrites(torch::jit::Node* top, size_t position, std::vector<Write>& writes);
 
-// The tensor that the node writes to and returns (add_, index_put_); nullptr: there is none.
+// Returns the tensor that the node writes to and returns (add_, index_put_), or nullptr.
 torch::jit::Value* Returned(torch::jit::Node* node);
 
 }  // namespace pipewright

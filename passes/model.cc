@@ -139,7 +139,7 @@ at::ScalarType ScalarTypeOf(const std::string& word) {
 }
 
 std::string Identifier(const std::string& name) {
-  // Python's keywords and the words that the printed code itself uses.
+  // Python's keywords and names that the printed code uses itself.
   static const std::set<std::string> kTaken = {"CONSTANTS",
                                                "False",
                                                "None",
@@ -215,7 +215,7 @@ std::string Identifier(const std::string& name) {
   std::string out;
   for (char c : name) out += std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
   if (out.empty() || std::isdigit(static_cast<unsigned char>(out[0]))) out = "v" + out;
-  // The printer takes names of the form _0 for itself.
+  // The printer reserves names of the form _0.
   if (out[0] == '_') out = "v" + out;
   if (kTaken.count(out)) out += "_";
   return out;

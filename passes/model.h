@@ -11,47 +11,49 @@
 
 namespace pipewright {
 
-// A parameter, buffer or constant. Tensors that are one storage in the model are one Weight with
+// A parameter, buffer or constant. Tensors that share one storage in the model are one Weight with
 // several names.
 struct Weight {
-  std::vector<std::string> names;  // of the state dict, in its order; never empty
+  std::vector<std::string> names;  // in the order of the state dict; never empty
   std::string kind = "parameter";  // parameter, buffer, constant
   at::ScalarType dtype = at::kFloat;
   std::vector<int64_t> shape, strides;
   int64_t storage_offset = 0;  // elements
   bool requires_grad = false;
   bool persistent = true;
-  // Where its storage lies: bytes of a file, or memory. 0 bytes: it has no elements, or is absent.
+  // Location of the storage: bytes of a file, or memory. 0 bytes: it has no elements, or is absent.
   int file = 0;  // index into Model::files
   uint64_t file_offset = 0, file_bytes = 0;
-  at::Tensor data;                       // defined: in memory, of a model traced in this process
-  std::optional<at::ScalarType> stored;  // dtype there, where it is another
-  bool absent = false;                   // the file describes it and does not hold it
+  at::Tensor data;                       // if defined: data in memory, for a model traced in this
+                                         // process
+  std::optional<at::ScalarType> stored;  // dtype in the file, if it differs
+  bool absent = false;                   // described in the file but not contained
 };
 
-// What the export recorded of a value.
+// Facts that the export recorded about a value.
 struct ValueMeta {
-  at::ScalarType dtype = at::kFloat;  // tensors
-  bool cast = false;                  // the weights were cast: a floating dtype may be another
-  std::vector<std::string> shape;     // tensors: numbers or expressions of the symbols
-  std::string expression;             // integers: the size that it is ("s0", "2*s0"), or empty
+  at::ScalarType dtype = at::kFloat;  // for tensors
+  bool cast = false;                  // weights were cast, so a floating-point dtype may differ
+  std::vector<std::string> shape;     // for tensors: numbers or expressions of the symbols
+  std::string expression;             // for integers: the size that it equals ("s0", "2*s0"), or
+                                      // empty
 };
 
 struct Model {
-  std::string file;                // the model as the command line named it, for messages
-  std::vector<std::string> files;  // that hold weights
-  // Inputs in this order: one for each weight, `training` (bool), `device` (Device), and the
+  std::string file;                // the name from the command line, for messages
+  std::vector<std::string> files;  // files that hold weights
+  // Inputs are, in this order: one per weight, `training` (bool), `device` (Device), and the
   // model's own. Only the last are inputs of the model; the others become attributes of modules.
-  // Scopes of nodes name submodules, from the outside in, a k-th further call as "path@k"; source
-  // ranges name the line of the model. Value names are unique and are identifiers.
+  // Scopes of nodes name submodules, outermost first, a k-th further call as "path@k"; source
+  // ranges name the line of the model. Value names are unique identifiers.
   std::shared_ptr<torch::jit::Graph> graph;
   std::vector<Weight> weights;  // parameters in the order of model.parameters()
   std::unordered_map<std::string, ValueMeta> meta;  // by value name
   std::map<std::string, std::pair<int64_t, int64_t>> symbols;
-  bool in_training = true;                // a training flag was set when the model was exported
-  bool markers_dropped = false;           // a format that loses pipe_split(), and none was found
-  std::vector<std::string> submodules;    // every submodule's path, in the model's order
-  std::vector<std::string> op_libraries;  // with operators that the graph uses
+  bool in_training = true;                // a training flag was set at export
+  bool markers_dropped = false;           // the format loses pipe_split(), and none was found
+  std::vector<std::string> submodules;    // paths of all submodules, in the model's order
+  std::vector<std::string> op_libraries;  // libraries with operators that the graph uses
 
   torch::jit::Value* weight_input(size_t i) const { return graph->inputs()[i]; }
   torch::jit::Value* training() const { return graph->inputs()[weights.size()]; }
@@ -60,34 +62,34 @@ struct Model {
   const ValueMeta* MetaOf(const torch::jit::Value* value) const;
 };
 
-// The node and everything in its blocks, with the blocks' return nodes.
+// Returns the node and everything in its blocks, with the blocks' return nodes.
 std::vector<torch::jit::Node*> WithInner(torch::jit::Node* top);
 
-// The node's argument of that name in its schema; nullptr: the schema has none.
+// Returns the node's argument with that name in its schema, or nullptr.
 torch::jit::Value* InputOf(torch::jit::Node* node, const char* name);
 
-// Whether the node is pipe_split(): torch's, or the one that TorchScript keeps.
+// Returns true if the node is pipe_split(): torch's, or the one that TorchScript keeps.
 bool IsMarker(const torch::jit::Node* node);
 
-// `node`, or where that is the end of a block, the first node after it in the order of the text;
-// nullptr at the end of the graph.
+// Returns `node`, or if that is the end of a block, the first node after it in text order; nullptr
+// at the end of the graph.
 torch::jit::Node* FirstFrom(torch::jit::Node* node);
-// The node after `node` in the order of the text, through nested blocks; nullptr at the end.
+// Returns the node after `node` in text order, through nested blocks; nullptr at the end.
 torch::jit::Node* NextNode(torch::jit::Node* node);
-// Every node, those in the blocks of a node after it.
+// Returns every node, with those in a node's blocks after it.
 std::vector<torch::jit::Node*> AllNodes(torch::jit::Graph& graph);
 
-// "layer \"blocks.0.fc\" (model.py:31)": where a node comes from, for messages.
+// Returns the origin of a node for messages: "layer \"blocks.0.fc\" (model.py:31)".
 std::string Origin(const torch::jit::Node* node);
-// Submodule paths of the node, outermost first, without the model itself.
+// Returns the submodule paths of the node, outermost first, without the model itself.
 std::vector<std::string> ModuleStack(const torch::jit::Node* node);
 
-// "float32"; the word for a dtype in manifests and messages.
+// Returns "float32": the name of a dtype in manifests and messages.
 std::string DtypeText(at::ScalarType dtype);
-// Its inverse. Throws Error for a word that none has.
+// Does the inverse. Throws Error for an unknown name.
 at::ScalarType ScalarTypeOf(const std::string& word);
 
-// An identifier that TorchScript prints as it is, made from `name`.
+// Makes an identifier from `name` that TorchScript prints unchanged.
 std::string Identifier(const std::string& name);
 
 }  // namespace pipewright

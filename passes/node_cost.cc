@@ -13,7 +13,7 @@ using torch::jit::Value;
 
 namespace {
 
-// A processor that does 10 operations in the time in which a byte moves.
+// Assumes a processor that does 10 operations in the time in which it moves one byte.
 constexpr double kFlopsPerByte = 10;
 
 std::map<std::string, int64_t> AssumedSizes(const Model& model) {
@@ -85,7 +85,7 @@ NodeCost CostOf(const Model& model, const Node* node) {
   for (const Value* output : node->outputs()) cost.bytes += ValueBytes(model, output);
   if (node->outputs().empty() || node->inputs().size() < 2) return cost;
   auto shape = [&](size_t input) { return Shape(model, node->inputs()[input]); };
-  // Rows of the input: where they are not recorded, as many as a microbatch of that size has.
+  // Rows of the input; if not recorded, the rows of a microbatch of that size.
   auto rows = [&](size_t input) {
     if (!Known(model, node->inputs()[input])) return static_cast<double>(kAssumedSize);
     std::vector<double> sizes = shape(input);
@@ -95,7 +95,7 @@ NodeCost CostOf(const Model& model, const Node* node) {
     std::vector<double> other = shape(1);
     double width = name == "linear" ? Product(other) : Last(other, 2) * Last(other, 1);
     cost.flops = 2 * rows(0) * width;
-  } else if (name == "grouped_mm_fallback" || name == "_grouped_mm") {  // one expert a row
+  } else if (name == "grouped_mm_fallback" || name == "_grouped_mm") {  // one expert per row
     std::vector<double> other = shape(1);
     cost.flops = 2 * rows(0) * Last(other, 2) * Last(other, 1);
   } else if (name == "addmm" || name == "baddbmm") {

@@ -1,25 +1,25 @@
-// What a node costs, counted from the shapes that the model file records.
+// Estimates the cost of a node from the shapes that the model file records.
 #pragma once
 #include "passes/model.h"
 
 namespace pipewright {
 
-// Sizes that are symbols count as kAssumedSize, within the symbol's range; so do unknown ones.
+// Size assumed for symbols, clamped to the symbol's range, and for unknown sizes.
 constexpr int64_t kAssumedSize = 16;
 
-// Number of elements of a value; of a tensor whose shape is not recorded, 0.
+// Returns the number of elements of a value; 0 for a tensor without a recorded shape.
 double Elements(const Model& model, const torch::jit::Value* value);
-// Bytes of a value that crosses between modules.
+// Returns the bytes of a value that crosses between modules.
 double ValueBytes(const Model& model, const torch::jit::Value* value);
 
 struct NodeCost {
   double flops = 0;  // multiplications and additions of matrix products and convolutions
-  double bytes = 0;  // read and written
-  // In the time of one floating-point operation; moving a byte takes kFlopsPerByte of them.
+  double bytes = 0;  // bytes read and written
+  // Returns the cost in floating-point operations; moving a byte costs kFlopsPerByte of them.
   double Total() const;
 };
 
-// Forward only; backward is about twice that for every node, so the ratio between nodes stays.
+// Counts forward only: backward costs about twice that for every node, so ratios stay the same.
 NodeCost CostOf(const Model& model, const torch::jit::Node* node);
 
 }  // namespace pipewright

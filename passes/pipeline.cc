@@ -22,7 +22,7 @@ namespace pipewright {
 
 static constexpr char kFault[] = "this is a fault of pipewright: please report it with the model";
 
-// What later steps of torch would meet with an assertion of their own.
+// Rejects operators that would fail in later steps of torch with an internal assertion.
 static void CheckOperators(const Model& model) {
   for (torch::jit::Node* node : AllNodes(*model.graph)) {
     if (node->kind().is_prim() || node->maybeSchema()) continue;
@@ -41,28 +41,28 @@ std::vector<ModuleBody> RunPasses(Model& model, const PipelineOptions& options,
   CheckOperators(model);
   Assignment assignment;
   const std::vector<std::pair<const char*, std::function<void()>>> passes = {
-      // First, so that nothing later looks at operations whose results are not used.
+      // First, so that no later pass looks at operations whose results are unused.
       {"dead_code", [&] { RemoveDeadCode(*model.graph); }},
-      // Before the random operations, which ask for the training flag.
+      // Before the random operations, which use the training flag.
       {"restore_training", [&] { RestoreTraining(model); }},
       {"restore_devices", [&] { RestoreDevices(model); }},
-      // Before cutting: ids count over the whole model and so do not depend on the cuts.
+      // Before cutting: ids count over the whole model, so they do not depend on the cuts.
       {"random_operations", [&] { RewriteRandomOperations(model); }},
-      // Constants that were replaced above, and flags.
+      // Removes constants that were replaced above, and flags.
       {"dead_code_again", [&] { RemoveDeadCode(*model.graph); }},
-      // Before cutting by cost, which keeps together what isolate_writes would refuse to part.
+      // Before cutting by cost, which avoids the cuts that isolate_writes would refuse.
       {"name_writes", [&] { NameWrites(model); }},
       {"assign_modules", [&] { assignment = AssignModules(model, options.split); }},
-      // As values, transmitted weights are like any other below.
+      // Below this, transmitted weights are ordinary values.
       {"transmit_shared", [&] { TransmitShared(model, assignment, options.shared); }},
-      // Knows which module uses what.
+      // Needs to know which module uses which values.
       {"localize", [&] { Localize(model, assignment); }},
-      // When every module has lists of its own.
+      // After every module has its own lists.
       {"isolate_writes", [&] { IsolateWrites(model, assignment); }},
       {"check_layouts", [&] { CheckLayouts(model, assignment); }},
-      // When every module has its uses: of lists, and of what it copies.
+      // After the uses of every module are final: of lists, and of copies.
       {"hand_on", [&] { HandOn(model, assignment); }},
-      // Last: the code of each module is read by LibTorch.
+      // Last, because LibTorch reads the code of each module.
       {"show_writes", [&] { ShowWrites(model, assignment); }},
   };
   std::string before;

@@ -1,4 +1,4 @@
-// The passes, in order.
+// Runs the passes in order.
 #pragma once
 #include "passes/bodies.h"
 #include "passes/transmit.h"
@@ -11,9 +11,9 @@ struct PipelineOptions {
   std::string dump;  // folder for the graph after each pass that changed it; "": none
 };
 
-// From an imported model to the bodies of its modules, which point into `model.graph`. The graph is
-// verified after each pass; when one fails, its input is left in `dump`. `warnings`: where those of
-// the split go.
+// Turns an imported model into the bodies of its modules, which point into `model.graph`. Verifies
+// the graph after each pass; if one fails, its input is left in `dump`. `warnings` receives those
+// of the split.
 std::vector<ModuleBody> RunPasses(Model& model, const PipelineOptions& options,
                                   std::vector<std::string>* warnings = nullptr);
 

@@ -12,7 +12,7 @@ namespace pipewright {
 using torch::jit::Node;
 using torch::jit::Value;
 
-// The operation's id where it stands; in a loop, another one each time round.
+// Returns the operation's id; in a loop, a different one for each iteration.
 static Value* Id(Model& model, Node* before, int64_t number) {
   torch::jit::WithInsertPoint place(before);
   torch::jit::Graph& graph = *model.graph;
@@ -52,7 +52,7 @@ static Node* Replace(Model& model, Node* node, const char* symbol,
   return made;
 }
 
-// What `made` gives is also what its first input holds from now on.
+// Writes the result of `made` back to its first input.
 static void WriteBack(Model& model, Node* made) {
   torch::jit::WithInsertPoint after(made->next());
   Value* result = made->output();
@@ -64,7 +64,7 @@ static void WriteBack(Model& model, Node* made) {
   result->replaceAllUsesAfterNodeWith(copy, copy->output());
 }
 
-// The same operator with a generator, where PyTorch has it.
+// Replaces the operator by its overload with a generator, if PyTorch has one.
 static void GiveGenerator(Model& model, Node* node, int64_t id) {
   Value* number = Id(model, node, id);
   Node* generator = model.graph->create(c10::Symbol::fromQualString("pipewright::generator"),
@@ -120,7 +120,7 @@ void RewriteRandomOperations(Model& model) {
       if (in_place) WriteBack(model, made);
     } else if (draws == Draws::kNativeDropout) {
       torch::jit::WithInsertPoint before(node);
-      // Its flag may be None: true.
+      // Its flag may be None, which means true.
       Value* train = InputOf(node, "train");
       if (train->node()->kind() == torch::jit::prim::Constant) train = model.training();
       Replace(model, node, "pipewright::native_dropout",

@@ -1,12 +1,12 @@
-// Random operations draw from generators of their own.
+// Gives random operations their own generators.
 #pragma once
 #include "passes/model.h"
 
 namespace pipewright {
 
 // Dropout, attention with dropout and PyTorch's random operators (rand, bernoulli, ...) get an id,
-// counted in the order of the graph, and draw from a generator made of (seed, step, microbatch,
-// id). Throws Error naming the node for a random operator that cannot.
+// counted in the order of the graph, and draw from a generator seeded by (seed, step, microbatch,
+// id). Throws Error naming the node if a random operator does not allow this.
 void RewriteRandomOperations(Model& model);
 
 }  // namespace pipewright

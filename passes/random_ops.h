@@ -1,11 +1,11 @@
-// The operators that packages use besides PyTorch's: random ones that can be repeated, and markers.
+// The operators that packages use besides PyTorch's: reproducible random ones, and markers.
 #pragma once
 #include <cstdint>
 
 namespace pipewright {
 
-// What random numbers are drawn for. Together with the operation's id it determines them: the same
-// on every rank, placement and recomputation.
+// The key of random numbers. Together with the operation's id it determines them: they are the same
+// on every rank, for every placement, and when recomputed.
 struct RandomKey {
   uint64_t seed = 0, step = 0, microbatch = 0;
 };

@@ -13,10 +13,11 @@
 
 namespace pipewright {
 
-// Makes them known; once.
+// Registers them, once.
 bool RegisterRegionOperators();
 
-// +1: the node begins a region of this kind ("vmap", "autocast"), -1: it ends one, 0: neither.
+// Returns +1 if the node begins a region of this kind ("vmap", "autocast"), -1 if it ends one,
+// otherwise 0.
 int RegionStep(const torch::jit::Node* node, const std::string& kind);
 
 }  // namespace pipewright

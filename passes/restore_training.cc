@@ -12,7 +12,8 @@ static bool IsNone(const Value* value) {
          torch::jit::toIValue(value)->isNone();
 }
 
-// Batch and instance norms without running statistics use those of the batch in either mode.
+// Returns true for batch and instance norms without running statistics, which use those of the
+// batch in either mode.
 static bool AlwaysTraining(const Node* node, const c10::FunctionSchema& schema) {
   auto mean = schema.argumentIndexWithName("running_mean");
   return mean && IsNone(node->inputs()[*mean]);
@@ -29,7 +30,7 @@ static bool CountsBatches(const Model& model, const Node* node) {
 }
 
 void RestoreTraining(Model& model) {
-  // Scripted models ask for the flag themselves.
+  // Scripted models read the flag themselves.
   bool on = model.training()->hasUses(), off = false;
   for (Node* node : AllNodes(*model.graph)) {
     const c10::FunctionSchema* schema = node->maybeSchema();

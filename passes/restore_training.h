@@ -1,13 +1,13 @@
-// Training flags that the export burned in become the module's `training`.
+// Replaces training flags that the export burned in by the module's `training`.
 #pragma once
 #include "passes/model.h"
 
 namespace pipewright {
 
 // Arguments `train` and `training` that were exported as True (dropout, batch norm, RNNs, rrelu;
-// `use_input_stats` of instance norm with running statistics) become `training`; counters of
-// batches seen count only in training. Flags exported as False stay so: they are frozen layers, or
-// the whole model was exported in evaluation mode, which Model::in_training then says.
+// `use_input_stats` of instance norm with running statistics) become `training`; batch counters
+// count only in training. Flags exported as False stay: they belong to frozen layers, or the whole
+// model was exported in evaluation mode, which Model::in_training then records.
 void RestoreTraining(Model& model);
 
 }  // namespace pipewright

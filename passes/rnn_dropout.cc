@@ -45,7 +45,7 @@ void Split(Model& model, Node* node) {
       states = graph.insertNode(graph.createListUnpack(hidden, 2))->outputs().vec();
   }
   Value* x = InputOf(node, "input");
-  std::vector<std::vector<Value*>> last(states.size());  // of each layer
+  std::vector<std::vector<Value*>> last(states.size());  // by layer
   for (int64_t layer = 0; layer < *layers; ++layer) {
     std::vector<Value*> own;
     for (Value* state : states)

@@ -1,12 +1,12 @@
-// Dropout between the layers of an RNN, as operations of its own.
+// Makes dropout between the layers of an RNN an operation of its own.
 #pragma once
 #include "passes/model.h"
 
 namespace pipewright {
 
-// Every lstm, gru and rnn with dropout becomes one call a layer with aten::dropout between, so that
-// the dropout can be keyed like any other. Throws Error for packed sequences and for a number of
-// layers that is not fixed.
+// Every lstm, gru and rnn with dropout becomes one call per layer with aten::dropout in between, so
+// that the dropout can have a random key like any other. Throws Error for packed sequences and for
+// a variable number of layers.
 void SplitRnnDropout(Model& model);
 
 }  // namespace pipewright

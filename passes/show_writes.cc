@@ -16,8 +16,8 @@ using torch::jit::Value;
 
 static const c10::Symbol kSeen = c10::Symbol::fromQualString("pipewright::seen");
 
-// `used_norms`: also norms whose result is used, since LibTorch may yet drop the use. `made` is
-// called with each node put into the graph's top level.
+// `used_norms` includes norms whose result is used, because LibTorch may drop that use later.
+// `made` is called with each node inserted at the graph's top level.
 static void Show(torch::jit::Graph& graph, const std::vector<Node*>& nodes,
                  const torch::jit::AliasDb& aliases, bool used_norms,
                  const std::function<void(Node*)>& made) {
@@ -34,7 +34,7 @@ static void Show(torch::jit::Graph& graph, const std::vector<Node*>& nodes,
     seen->copyMetadata(write.node);
     if (value == write.value)
       seen->insertAfter(write.node);
-    else if (!own.count(top))  // the module is given it
+    else if (!own.count(top))  // an input of the module
       seen->insertBefore(write.top);
     else if (value->node()->kind() == torch::jit::prim::Param)
       seen->insertBefore(*value->node()->owningBlock()->nodes().begin());
@@ -46,7 +46,7 @@ static void Show(torch::jit::Graph& graph, const std::vector<Node*>& nodes,
     return value->type()->kind() == c10::TypeKind::TensorType;
   };
   for (const Write& write : writes) {
-    // A norm that only counts: LibTorch knows of no write, and nobody uses its result.
+    // A norm that only counts: LibTorch does not know of the write, and nobody uses the result.
     if (WritesStatistics(write.node) && (used_norms || write.node->output()->uses().empty()))
       show(write.node->output(), write);
     const bool list = !is_tensor(write.value);  // _foreach_add_: LibTorch sees the list change

@@ -1,16 +1,16 @@
-// LibTorch's passes, which also run where code is read, tell by schemas what a write changes: they
-// drop one through a view that no schema declares, or to a norm's running statistics, and take what
-// it changes for a constant.
+// Makes writes visible to LibTorch's passes, which also run when code is read. They rely on
+// schemas: they would drop a write through an undeclared view or to a norm's running statistics,
+// and treat the memory as constant.
 #pragma once
 #include "passes/split.h"
 
 namespace pipewright {
 
-// Where they know less than passes/memory.h, puts pipewright::seen(value) behind the write and the
-// memory that it changes: it does nothing, and may do anything as far as they know.
+// Where LibTorch knows less than passes/memory.h, inserts pipewright::seen(value) behind the write
+// for the changed memory. The operator does nothing, but its schema allows it to do anything.
 void ShowWrites(Model& model, Assignment& assignment);
 
-// The same in a graph without modules, and back.
+// Does the same in a graph without modules, and undoes it.
 void ShowWrites(const std::shared_ptr<torch::jit::Graph>& graph);
 void HideWrites(torch::jit::Graph& graph);
 

@@ -13,7 +13,7 @@ using torch::jit::Node;
 
 namespace {
 
-// A marker in a branch or a loop cannot cut: one module keeps those whole.
+// A marker in a branch or a loop cannot cut, because one module keeps those whole.
 void RemoveMarkers(Model& model, bool cutting) {
   for (Node* node : AllNodes(*model.graph)) {
     if (!IsMarker(node)) continue;
@@ -29,7 +29,8 @@ void RemoveMarkers(Model& model, bool cutting) {
   }
 }
 
-// `cut`: what asked for it; before `node`, behind `last`. A switch has no line of the model.
+// `cut` is what requested the cut before `node` and behind `last`. A switch has no line of the
+// model.
 [[noreturn]] void RefuseRegion(const Model& model, const std::string& cut, const Node* node,
                                const Node* last, const Regions& regions) {
   const bool placed = IsOperation(node) && node->sourceRange().source();
@@ -52,7 +53,7 @@ Assignment AssignRuns(Model& model, const SplitSpec& split) {
   out.reasons = {"the start of the model"};
   Regions regions;
   int module = 0;
-  bool any = false;  // whether the module has an operation
+  bool any = false;  // the module has an operation
   const Node* last = nullptr;
   std::string reason;
   for (auto it = model.graph->nodes().begin(); it != model.graph->nodes().end();) {
@@ -85,7 +86,8 @@ Assignment AssignRuns(Model& model, const SplitSpec& split) {
   return out;
 }
 
-// The module that the map gives the innermost of the node's submodules that it names; -1: none.
+// Returns the module that the map assigns to the innermost of the node's submodules that it names,
+// or -1.
 int Mapped(const SplitSpec& split, const Node* node) {
   std::vector<std::string> stack = ModuleStack(node);
   for (auto path = stack.rbegin(); path != stack.rend(); ++path) {
@@ -118,16 +120,16 @@ Assignment AssignEach(Model& model, const SplitSpec& split) {
   int highest = 0;
   for (const auto& [name, module] : split.map) highest = std::max(highest, module);
   Regions regions;
-  int region = -1;  // module of the region that the node lies in
+  int region = -1;  // module of the region around the node
   const Node* last = nullptr;
-  std::map<int, int> unnamed;  // by module: operations that nobody places
-  // Of lists and other nodes that are no operations: the last operation that they are made of.
+  std::map<int, int> unnamed;  // by module: operations that the map does not name
+  // For lists and other nodes that are not operations: the last operation that they depend on.
   std::map<const Node*, const Node*> made_of;
   for (const Node* node : model.graph->nodes()) {
     int wanted = split.kind == SplitSpec::kMap ? Mapped(split, node) : split.function(node);
     if (wanted < -1 || wanted > 100000)
       throw Error(said, "gives module " + std::to_string(wanted) + " to " + Origin(node));
-    // What nobody places stands with the last of what it needs.
+    // Nodes that are not named go with the last of their inputs.
     int earliest = 0;
     const Node* producer = nullptr;
     for (Node* inner : WithInner(const_cast<Node*>(node)))

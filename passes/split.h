@@ -1,4 +1,4 @@
-// Where to cut: what `--split` says, and the module of every node.
+// Decides where to cut: parses `--split` and assigns a module to every node.
 #pragma once
 #include <functional>
 #include <map>
@@ -12,16 +12,15 @@ namespace pipewright {
 
 struct SplitSpec {
   enum Kind {
-    kMarkers,   // where the model says pipe_split()
-    kNames,     // before and after submodules; "path@2" is the third call of one called several
-                // times
-    kChildren,  // one module for each call of a direct child of `path` ("": the model itself)
-    kEqual,     // `count` modules of about as many operations each
-    kBalanced,  // `count` modules of about the same cost (passes/node_cost.h)
+    kMarkers,   // at the model's pipe_split()
+    kNames,     // before and after submodules; "path@2" is the third call of one called repeatedly
+    kChildren,  // one module per call of a direct child of `path` ("": the model itself)
+    kEqual,     // `count` modules with about equally many operations
+    kBalanced,  // `count` modules of about equal cost (passes/node_cost.h)
     kSize,      // modules whose weights take at most `bytes`
-    kProfile,   // `count` modules of about the same measured time; becomes kFine first
-                // (compiler/profile_split.h), AssignModules refuses it
-    kFine,      // where operations of one submodule follow those of another
+    kProfile,   // `count` modules of about equal measured time; is first turned into kFine
+                // (compiler/profile_split.h), AssignModules rejects it
+    kFine,      // where operations of another submodule follow
     kMap,       // submodule -> module
     kFunction,
   } kind = kMarkers;
@@ -29,34 +28,35 @@ struct SplitSpec {
   std::string path;
   int count = 1;
   int64_t bytes = 0;
-  int depth = 0;          // kFine: of the calls of submodules to cut between; 0: all
-  std::vector<int> keep;  // kFine: of all its cuts (1, 2, ...) those to make, ascending
-  bool keep_all = true;   // kFine: every cut, whatever `keep` says
+  int depth = 0;          // kFine: depth of the submodule calls to cut between; 0: all
+  std::vector<int> keep;  // kFine: numbers (1, 2, ...) of the cuts to make, ascending
+  bool keep_all = true;   // kFine: make every cut, regardless of `keep`
   std::map<std::string, int> map;
   std::function<int(const torch::jit::Node*)> function;
-  std::string text = "markers";  // as the command line said it, for messages
+  std::string text = "markers";  // from the command line, for messages
 };
 
-// "markers", "modules:blocks.2,blocks.4", "children:blocks", "equal:4", "balanced:4", "profile:4",
-// "size:1GB", or a JSON file {"blocks.0": 0, "blocks.1": 1, ...}. `after` adds cuts after
-// submodules, to none or to "modules:". With them alone, `text` is empty. Throws UsageError, Error.
+// Parses "markers", "modules:blocks.2,blocks.4", "children:blocks", "equal:4", "balanced:4",
+// "profile:4", "size:1GB", or a JSON file {"blocks.0": 0, "blocks.1": 1, ...}. `after` adds cuts
+// after submodules, to none or to "modules:"; `text` is empty if there are only those. Throws
+// UsageError, Error.
 SplitSpec ParseSplit(const std::string& text, const std::vector<std::string>& after = {});
 
-// The module of every node of the graph's top level. Constants and lists belong nowhere: each
-// module that uses one makes its own (passes/localize.h).
+// The module of every top-level node of the graph. Constants and lists have none: each module that
+// uses one makes its own (passes/localize.h).
 struct Assignment {
   int modules = 1;
   std::unordered_map<const torch::jit::Node*, int> module_of;
-  std::vector<std::string> reasons;                // by module: why it starts where it starts
-  std::vector<std::pair<int, std::string>> notes;  // (module, what a pass did there)
-  std::vector<std::string> warnings;               // for people: what they may not expect
+  std::vector<std::string> reasons;                // by module: why it starts there
+  std::vector<std::pair<int, std::string>> notes;  // (module, change that a pass made there)
+  std::vector<std::string> warnings;               // for the user: surprising facts
 };
 
-// Gives every node a module and removes the markers. All kinds but kMap and kFunction cut the
-// order of execution into runs; those two give any convex partition, and the graph is sorted so
+// Assigns every node to a module and removes the markers. All kinds but kMap and kFunction cut the
+// order of execution into runs; those two allow any convex partition, and the graph is sorted so
 // that modules follow each other. equal, balanced and size cut where the fewest tensors cross.
-// Throws Error: unknown submodules, cuts inside a no-gradient region, fewer operations than
-// modules, a value that would flow to a module before its own.
+// Throws Error for unknown submodules, cuts inside a no-gradient region, fewer operations than
+// modules, and a value that would flow to an earlier module.
 Assignment AssignModules(Model& model, const SplitSpec& split);
 
 }  // namespace pipewright

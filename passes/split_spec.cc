@@ -33,7 +33,7 @@ std::map<std::string, int> ReadMap(const std::string& path) {
   return map;
 }
 
-// What somebody may have meant who wrote a number, or names, alone.
+// Guesses what the user meant by a bare number or bare names.
 std::string Meant(const std::string& text) {
   if (text.find_first_not_of("0123456789") == std::string::npos)
     return "equal:" + text + " makes modules of as many operations, balanced:" + text +

@@ -1,4 +1,4 @@
-// Running statistics of batch norm and instance norm, in a graph.
+// Handles running statistics of batch norm and instance norm in a graph.
 #pragma once
 #include <torch/csrc/jit/ir/ir.h>
 
@@ -7,20 +7,20 @@
 
 namespace pipewright {
 
-// Where both norms take their running mean and variance among their inputs.
+// Indices of running mean and variance among the inputs of both norms.
 constexpr size_t kRunningMean = 3, kRunningVariance = 4;
 
-// Whether the node is one that writes, in training, to the running statistics that it is given:
-// their schemas do not say so.
+// Returns true if the node writes to its running statistics in training mode; the schemas do not
+// declare this.
 bool WritesStatistics(const torch::jit::Node* node);
 
-// What a buffer keeps of itself in one training run of the graph: 1 - momentum, for each norm whose
-// running mean or variance it is. `uses`: the values by which the graph reads the buffer. nullopt:
-// something else is done with it too, or the momentum is not a constant.
+// Returns the factor by which one training run of the graph scales a buffer: 1 - momentum, for each
+// norm whose running mean or variance it is. `uses` are the values through which the graph reads
+// the buffer. nullopt: it has other uses too, or the momentum is not a constant.
 std::optional<double> KeptPart(const std::vector<const torch::jit::Value*>& uses);
 
-// Puts before each of these norms a check that, in training, there is more than one value to take
-// the variance of. As in Python's torch.nn.functional, which C++ kernels lack.
+// Inserts before each of these norms a check that, in training mode, there is more than one value
+// to compute the variance of. Python's torch.nn.functional has this check; C++ kernels lack it.
 void CheckStatistics(torch::jit::Graph& graph);
 
 }  // namespace pipewright

@@ -10,10 +10,11 @@
 
 namespace pipewright {
 
-// Makes those known that no library of a user has registered: to be called when these are loaded.
+// Registers those that no user library has registered; must be called after such libraries are
+// loaded.
 void RegisterTransformersOperators();
 
-// Whether the operator is one of the above and runs as it is written here.
+// Returns true if the operator is one of the above in this program's implementation.
 bool IsOwnTransformersOperator(const std::string& name);
 
 }  // namespace pipewright

@@ -38,7 +38,8 @@ void TransmitShared(Model& model, Assignment& assignment, const SharedSpec& spec
   if (!spec.transmit && spec.names.empty()) return;
   Memory memory(model, Alias::kKnown);
   std::vector<Write> writes;
-  std::map<int, Node*> last;                                                 // node of each module
+  std::map<int, Node*> last;                                                 // last node of each
+                                                                             // module
   std::map<const Value*, std::map<int, std::vector<torch::jit::Use>>> uses;  // by module
   for (Node* top : model.graph->nodes()) {
     CollectWrites(top, 0, writes);
@@ -49,7 +50,7 @@ void TransmitShared(Model& model, Assignment& assignment, const SharedSpec& spec
         Value* input = node->inputs()[i];
         if (input->node() != model.graph->param_node() || input->offset() >= model.weights.size())
           continue;
-        // A list belongs to whoever uses it.
+        // A list belongs to its users.
         std::set<int> modules = {module};
         if (top->kind() == torch::jit::prim::ListConstruct) {
           modules.clear();

@@ -9,15 +9,15 @@ namespace pipewright {
 
 struct SharedSpec {
   bool transmit = false;           // all of them
-  std::vector<std::string> names;  // else these; any of a weight's names
+  std::vector<std::string> names;  // otherwise these; any of a weight's names
 };
 
-// "replicate", "transmit", "transmit:NAME,...". Throws UsageError.
+// Parses "replicate", "transmit", "transmit:NAME,...". Throws UsageError.
 SharedSpec ParseShared(const std::string& text);
 
-// Every chosen weight that several modules use lives in the first of them, which hands it on as its
-// last value; its gradient comes back along it. Throws Error: unknown names, weights that are
-// written to in place.
+// Every chosen weight that several modules use lives in the first of them, which outputs it after
+// its other values; the gradient comes back the same way. Throws Error for unknown names and for
+// weights that are written in place.
 void TransmitShared(Model& model, Assignment& assignment, const SharedSpec& spec);
 
 }  // namespace pipewright

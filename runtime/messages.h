@@ -14,7 +14,7 @@ namespace pipewright {
 
 using Tensors = std::vector<at::Tensor>;
 
-// One region per tensor; each tensor must be contiguous in memory.
+// One region per tensor; each tensor must be dense in memory: without gaps, in any order of strides.
 Bundle MakeBundle(Tensors tensors);
 const Tensors& TensorsOf(const Bundle& bundle);
 

@@ -14,7 +14,7 @@ namespace pipewright {
 
 namespace {
 
-// "disk": none.
+// Returns no device for "disk".
 std::optional<at::Device> DeviceNamed(const std::string& name) {
   if (name == "disk") return std::nullopt;
   if (name == "cpu") return at::Device(at::kCPU);
@@ -73,13 +73,13 @@ DeviceLoad LoadByDeviceMap(torch::nn::Module& module, const AnyTensors& values,
   const std::map<std::string, at::Tensor> by_name(tensors.begin(), tensors.end());
   for (const OwnedTensor& owned : OwnersOf(tensors)) {
     const AnyTensor* value = nullptr;
-    at::Tensor of;  // whose value it is: the owner, or a view of all of it
+    at::Tensor of;  // the tensor that has the value: the owner, or a view of all of it
     for (size_t i = 0; i < owned.names.size() && !value; ++i) {
       auto found = values.find(owned.names[i]);
       of = by_name.at(owned.names[i]);
       if (found != values.end() && CoversOwner(owned, of)) value = &found->second;
     }
-    std::string first;  // in the model
+    std::string first;  // first name in the model
     for (const auto& [name, tensor] : tensors) {
       if (!first.empty()) break;
       for (const std::string& own : owned.names)
@@ -107,7 +107,7 @@ DeviceLoad LoadByDeviceMap(torch::nn::Module& module, const AnyTensors& values,
               at::empty_strided(owner.sizes(), owner.strides(), at::dtype(type).device(at::kMeta)));
     } else {
       const at::Tensor given = value ? OwnersValue(owned, of, Loaded(*value)) : owner.detach();
-      // A tensor of the caller's is not the model's.
+      // A tensor of the caller must not become the model's.
       const bool copy = value && !offloaded;
       Replace(owned, given.to(at::dtype(type).device(*device), /*non_blocking=*/false, copy));
     }

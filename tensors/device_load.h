@@ -1,4 +1,4 @@
-// Models of torch::nn whose weights lie on several devices or on disk, after accelerate's
+// Loads models of torch::nn with weights on several devices or on disk, like accelerate's
 // load_checkpoint_and_dispatch and cpu_offload_with_hook.
 #pragma once
 #include <map>
@@ -13,30 +13,30 @@
 namespace pipewright {
 
 struct DeviceLoadOptions {
-  bool strict = true;                   // else what is missing or unexpected is reported
-  std::optional<at::ScalarType> dtype;  // of floating-point values; others keep theirs
+  bool strict = true;                   // false: missing or unexpected names are only reported
+  std::optional<at::ScalarType> dtype;  // for floating-point values; others keep theirs
   std::string folder;                   // for values on disk that no checkpoint holds
 };
 struct DeviceLoad {
-  std::map<std::string, OffloadedTensor> on_disk;  // by every name; tied names have one
-  LoadReport report;                               // as LoadModel's
+  std::map<std::string, OffloadedTensor> on_disk;  // by every name; tied names have one entry
+  LoadReport report;                               // as from LoadModel
 };
 
-// Gives a module the values of a state dict or checkpoint, each on the device that a map (module or
-// tensor name -> device, plan/placement/device_map.h) says. What lies on disk becomes meta in the
-// module and is returned: straight in the checkpoint where that holds it, in a file of its own
-// where the value was in memory. Never holds more than what stays in memory and one
-// tensor. Names of one tensor stay one, tensors that share memory go on sharing it; their device is
-// that of the first name in the model. Devices 0, 1, ... are the machine's accelerators, memory
-// where it has none. Throws Error, before anything changes: names without a device, unknown
-// devices, keys within keys, other shapes; if strict, missing and unexpected names.
+// Gives a module the values of a state dict or checkpoint, each on the device from a map (module or
+// tensor name -> device, plan/placement/device_map.h). Values on disk become meta tensors in the
+// module and are returned: directly in the checkpoint if it holds them, or in a file of their own
+// if the value was in memory. Peak memory is what stays in memory plus one tensor. Names of one
+// tensor stay tied, and tensors that share memory continue to share it; their device is that of the
+// first name in the model. Devices 0, 1, ... are the machine's accelerators, or memory if it has
+// none. Throws Error before it changes anything: for names without a device, unknown devices, keys
+// within keys, other shapes; if strict, for missing and unexpected names.
 DeviceLoad LoadByDeviceMap(torch::nn::Module& module, const std::string& path, const DeviceMap& map,
                            const DeviceLoadOptions& options = {});
 DeviceLoad LoadByDeviceMap(torch::nn::Module& module, const AnyTensors& values,
                            const DeviceMap& map, const DeviceLoadOptions& options = {});
 
-// While one lives, weights that are on disk are in the module: those under `prefix` (a module or a
-// tensor; "": all). Changes to them are lost, the files stay as they are.
+// While it exists, weights that are on disk are loaded into the module: those under `prefix` (a
+// module or a tensor; "": all). Changes to them are lost; the files stay unchanged.
 class Resident {
  public:
   Resident(torch::nn::Module& module, const std::map<std::string, OffloadedTensor>& on_disk,
@@ -49,16 +49,17 @@ class Resident {
   std::vector<OwnedTensor> loaded_;
 };
 
-// Several models that take turns on one device: using one sends the one before away. For inference:
-// gradients stay where they are.
+// Several models that take turns on one device: using one moves the previous one away. For
+// inference: gradients stay where they are.
 class ModelsInTurn {
  public:
-  // `files`: models that are not on the device lie in files, in a folder of this process in
-  // `folder`, and take no memory; else in RAM, which needs a device that is not the CPU.
+  // With `files`, models that are not on the device are stored in files, in a folder of this
+  // process in `folder`, and take no memory; otherwise they are in RAM, which needs a device other
+  // than the CPU.
   explicit ModelsInTurn(at::Device device, bool files = false, const std::string& folder = "");
 
-  // Sends a model away. Returns its number, from 0. A model without tensors is one, too.
-  // `on_disk`: values that lie in files already (LoadByDeviceMap); they are read from there.
+  // Moves a model away and returns its number, from 0. A model may have no tensors. `on_disk` lists
+  // values that are in files already (LoadByDeviceMap); they are read from there.
   size_t Add(const NamedTensors& tensors,
              const std::map<std::string, OffloadedTensor>& on_disk = {});
   size_t Add(torch::nn::Module& module,
@@ -66,19 +67,18 @@ class ModelsInTurn {
     return Add(StateDictOf(module), on_disk);
   }
 
-  // Brings a model to the device, where it stays until another one is used. What was written to
-  // tensors meanwhile goes with them.
+  // Brings a model to the device until another one is used. Changes to its tensors in the meantime
+  // are kept.
   void Use(size_t model);
-  void Evict();  // the one that is there
-  // Brings a model to a device for good. One that lies in files and is not removed ends without
-  // values.
+  void Evict();  // moves the current one away
+  // Moves a model to a device for good. A model in files that is not removed ends without values.
   void Remove(size_t model, at::Device device = at::kCPU);
 
  private:
   struct Part {
     OwnedTensor tensor;
     std::optional<OffloadedTensor> file;
-    uint32_t version = 0;  // when it came
+    uint32_t version = 0;  // version when it was loaded
   };
   void SendAway(Part& part);
   void Bring(size_t model, at::Device device);

@@ -1,4 +1,4 @@
-// Names of element types: torch's words in manifests, safetensors' words in weight files.
+// Maps element types to names: torch's in manifests, safetensors' in weight files.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -7,8 +7,8 @@
 namespace pipewright {
 
 std::string DtypeName(at::ScalarType type);         // "float32"
-at::ScalarType DtypeOf(const std::string& name);    // throws Error for other words
-std::string SafetensorsDtype(at::ScalarType type);  // "F32"; throws Error where it has none
+at::ScalarType DtypeOf(const std::string& name);    // throws Error for unknown names
+std::string SafetensorsDtype(at::ScalarType type);  // "F32"; throws Error if there is none
 at::ScalarType DtypeOfSafetensors(const std::string& name);
 
 }  // namespace pipewright

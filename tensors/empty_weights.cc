@@ -1,6 +1,6 @@
-// LibTorch has no default device and no hook for what registers parameters. Instead, every operator
-// call of the thread passes here: the fallback of a dispatch key in front of all others, which is
-// on while a scope lives. A tensor that requires a gradient has been registered.
+// LibTorch has no default device and no hook for the registration of parameters. Instead, every
+// operator call of the thread passes here: a fallback for a dispatch key before all others, enabled
+// while a scope exists. A tensor that requires a gradient has been registered.
 #include "tensors/empty_weights.h"
 
 #include <ATen/ATen.h>
@@ -26,10 +26,10 @@ struct EmptyWeights::State {
   c10::impl::IncludeDispatchKeyGuard include{kKey};
   bool buffers = false;
   State* outer = nullptr;
-  // What was made in the scope and may still become a parameter.
+  // Tensors created in the scope that may still become parameters.
   std::vector<c10::weak_intrusive_ptr<c10::TensorImpl>> made;
 
-  // Registered parameters among the last `window` tensors become meta; all of them, if `all`.
+  // Registered parameters among the last `window` tensors become meta; all of them with `all`.
   void Sweep(size_t window, bool all) {
     const size_t first = made.size() > window ? made.size() - window : 0;
     size_t kept = first;
@@ -54,7 +54,7 @@ static void InScope(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const size_t arguments = schema.arguments().size();
   if (scope) {
     scope->Sweep(16, false);
-    // at::tensor writes to the memory of an aten::empty.
+    // at::tensor writes to the memory of an aten::empty, so this must stay real.
     int device = -1;
     bool makes = scope->buffers && schema.name() != "aten::empty";
     for (size_t i = 0; i < arguments; ++i) {
@@ -70,7 +70,7 @@ static void InScope(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   for (size_t i = stack->size() - returns; i < stack->size(); ++i) {
     const c10::IValue& value = (*stack)[i];
     if (!value.isTensor() || !value.toTensor().defined() || value.toTensor().is_meta()) continue;
-    // In-place operations return what is known.
+    // In-place operations return known tensors.
     const c10::TensorImpl* impl = value.toTensor().unsafeGetTensorImpl();
     bool known = false;
     for (size_t k = scope->made.size(); k-- > 0 && !known && scope->made.size() - k <= 16;)

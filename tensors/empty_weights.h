@@ -1,15 +1,15 @@
-// Models of torch::nn without memory.
+// Creates models of torch::nn without memory.
 #pragma once
 #include <memory>
 
 namespace pipewright {
 
-// While one lives, parameters that this thread gives to modules are on the meta device: a model of
-// any size takes no memory, and its initialization no time. A tensor becomes one as soon as it is
-// registered; until then it is what it was made as. Buffers, and parameters registered with
-// requires_grad off, stay real; with `include_buffers`, tensors are made on the meta device, and
-// what else was made in the scope gets there at its end. Scopes may be nested, the inner one
-// counts. After accelerate's init_empty_weights.
+// While it exists, parameters that this thread registers in modules are on the meta device: a model
+// of any size takes no memory and needs no time to initialize. A tensor becomes meta when it is
+// registered and is real until then. Buffers, and parameters registered with requires_grad off,
+// stay real. With `include_buffers`, tensors are created on the meta device, and other tensors
+// created in the scope move there at its end. Scopes may be nested; the innermost one applies.
+// Modeled on accelerate's init_empty_weights.
 class EmptyWeights {
  public:
   explicit EmptyWeights(bool include_buffers = false);

@@ -23,7 +23,7 @@ void CheckStorable(const std::string& name, const at::Tensor& tensor, bool force
                 "save with force_contiguous, which writes it in another order of memory");
 }
 
-// What the file counts: of a 4-bit type numbers, where torch counts pairs.
+// The file counts numbers of 4-bit types, torch counts pairs.
 TensorToWrite ToWrite(const std::string& name, at::ScalarType dtype, at::IntArrayRef sizes) {
   TensorToWrite write{name, SafetensorsDtype(dtype), sizes.vec()};
   if (write.dtype == "F4" && !write.shape.empty()) write.shape.back() *= 2;
@@ -36,7 +36,7 @@ void Save(NamedTensors tensors, const std::string& path, const SaveOptions& opti
   for (auto& [name, tensor] : tensors) {
     if (!tensor.defined()) throw Error(Quote(name), "is not defined: it has no values");
     if (!tensor.is_conj() && !tensor.is_neg()) continue;
-    // In the same memory as another, but not of the same values; two of these may be one.
+    // Shares memory with another tensor but has other values; two of these may be one.
     auto known = std::find_if(resolved.begin(), resolved.end(), [&tensor = tensor](auto& one) {
       const at::Tensor& other = one.first;
       return other.is_alias_of(tensor) && other.storage_offset() == tensor.storage_offset() &&

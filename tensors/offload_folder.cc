@@ -24,7 +24,7 @@ static constexpr const char* kLock = "lock";
 
 namespace {
 
-// A descriptor with an exclusive lock, which the kernel gives back when the process ends.
+// A descriptor with an exclusive lock, which the kernel releases when the process ends.
 class Locked {
  public:
   Locked(const std::string& path, int flags, bool wait)
@@ -58,7 +58,7 @@ void Sweep(const std::string& parent) {
       fs::remove_all(entry.path(), ignored);
     else if (entry.symlink_status(ignored).type() == fs::file_type::directory &&
              !fs::exists(entry.path() / kLock, ignored))
-      fs::remove(entry.path(), ignored);  // only if nothing is in it
+      fs::remove(entry.path(), ignored);  // only if it is empty
   }
 }
 
@@ -84,7 +84,7 @@ std::shared_ptr<OffloadFolder> OffloadFolder::In(const std::string& parent) {
 OffloadFolder::OffloadFolder(std::string parent) : process_(getpid()) {
   std::error_code error;
   fs::create_directories(parent, error);
-  // Between making a folder and locking it nobody may sweep.
+  // Nobody may clean up between the creation of a folder and its locking.
   const Locked making(parent, O_RDONLY | O_DIRECTORY, /*wait=*/true);
   if (!making) Fail(parent, "cannot be used");
   Sweep(parent);

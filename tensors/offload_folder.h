@@ -1,5 +1,5 @@
-// Files of tensors that are not in memory: in a folder of this process, which goes away with the
-// last of them.
+// A folder of this process for files of tensors that are not in memory; it is removed with the last
+// of them.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -13,25 +13,26 @@ namespace pipewright {
 
 class OffloadFolder {
  public:
-  // The one of this process in `parent` ("": where temporary files go); made where there is none.
-  // What processes have left in `parent` that have ended, however they did, is removed first: a
-  // living one holds a lock. Throws Error.
+  // Returns this process's folder in `parent` ("": the default for temporary files) and creates it
+  // if missing. First removes folders in `parent` of processes that have ended in any way; a living
+  // one holds a lock. Throws Error.
   static std::shared_ptr<OffloadFolder> In(const std::string& parent);
   ~OffloadFolder();
   OffloadFolder(const OffloadFolder&) = delete;
   OffloadFolder& operator=(const OffloadFolder&) = delete;
 
-  std::string NewPath();  // of no other file
+  std::string NewPath();  // a new, unique path
 
  private:
   explicit OffloadFolder(std::string parent);
   std::string path_;
   int lock_ = -1;
-  int process_ = 0;  // a forked one removes nothing
+  int process_ = 0;  // a forked process removes nothing
 };
 
-// Bytes as they are, in one file. A tensor that stays in memory while it is written takes no more.
-// Until all is written, what was there before stays. Throws Error, also when the disk is full.
+// Writes plain bytes to one file. A tensor that stays in memory while it is written takes no extra
+// memory. The previous file stays until everything is written. Throws Error, also when the disk is
+// full.
 void WriteBytes(const std::string& path, std::string_view bytes);
 
 }  // namespace pipewright

@@ -20,7 +20,8 @@ struct OffloadedTensor::State {
   at::ScalarType dtype = at::kFloat;
   // A weight of a checkpoint, or a file of its own with the plain bytes.
   std::shared_ptr<const TensorFile> checkpoint;
-  std::vector<at::ScalarType> conversions;  // of a checkpoint's: one after the other, when loaded
+  std::vector<at::ScalarType> conversions;  // for a checkpoint's weight: applied in order when
+                                            // loaded
   std::string parent, path;
   std::shared_ptr<OffloadFolder> folder;
 

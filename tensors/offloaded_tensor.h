@@ -1,4 +1,5 @@
-// Tensors whose values lie in a file until they are used. After torch-to-nnef's OffloadedTensor.
+// Tensors whose values stay in a file until they are used. Modeled on torch-to-nnef's
+// OffloadedTensor.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -13,44 +14,44 @@
 
 namespace pipewright {
 
-// A handle: copies are one tensor. Its file goes away with the last of them, unless it is a
+// A handle: copies refer to one tensor. Its file is deleted with the last of them, unless it is a
 // checkpoint's. Shape, type and device are known without I/O; every use of the value reads it, and
-// what is read stays with the user alone. Different handles of one tensor may be read by several
-// threads at once; updating one needs them to wait.
+// only the caller keeps what was read. Several threads may read different handles of one tensor at
+// once; updating one requires the others to wait.
 class OffloadedTensor {
  public:
-  // Writes the values to a file of its own, in a folder of this process in `folder` ("": where
-  // temporary files go). Names are for messages and need not differ. Throws Error for tensors
-  // without values (meta) or without plain memory (sparse, quantized).
+  // Writes the values to a file of their own, in a folder of this process in `folder` ("": the
+  // default for temporary files). Names are for messages and need not be unique. Throws Error for
+  // tensors without values (meta) or without plain memory (sparse, quantized).
   static OffloadedTensor From(const at::Tensor& tensor, const std::string& name,
                               const std::string& folder = "");
-  // A weight where it lies in a checkpoint, without a copy; the checkpoint stays open.
+  // Refers to a weight in a checkpoint, without a copy; the checkpoint stays open.
   static OffloadedTensor In(const std::string& path, const std::string& name);
   static OffloadedTensor In(std::shared_ptr<const TensorFile> file, const std::string& name);
 
   const std::string& name() const;
   at::IntArrayRef sizes() const;
   at::ScalarType dtype() const;
-  at::Device device() const { return device_; }  // of what Load returns
+  at::Device device() const { return device_; }  // the device of Load's result
   int64_t numel() const;
-  std::string file() const;  // where the bytes are
+  std::string file() const;  // the file with the bytes
 
   at::Tensor Load() const;
   operator at::Tensor() const { return Load(); }
-  // The payload in row-major order, in pieces, without ever holding all of it.
+  // Passes the payload to `sink` in row-major order, piece by piece, without holding all of it.
   void Stream(const ByteSink& sink) const;
 
-  // The same tensor, loaded to another device: without I/O.
+  // Returns the same tensor with another device for loading, without I/O.
   OffloadedTensor To(at::Device device) const;
-  // A tensor of another type: in a file of its own, or converted out of the checkpoint whenever it
-  // is loaded.
+  // Returns a tensor of another type: in a file of its own, or converted from the checkpoint on
+  // each load.
   OffloadedTensor To(at::ScalarType dtype) const;
-  // Other values for all handles of this tensor. Throws Error for another shape or type where these
-  // are strict (else the tensor takes them on), and for a weight of a checkpoint, which is not
-  // written to.
+  // Changes the values for all handles of this tensor. Throws Error for another shape or type if
+  // the respective flag is strict (otherwise the tensor takes them on), and for a weight of a
+  // checkpoint, which is never written to.
   void UpdateValues(const at::Tensor& values, bool strict_shape = true, bool strict_dtype = true);
 
-  // Of one tensor.
+  // True if both refer to one tensor.
   friend bool operator==(const OffloadedTensor& a, const OffloadedTensor& b) {
     return a.state_ == b.state_;
   }
@@ -70,8 +71,8 @@ using AnyTensors = std::map<std::string, AnyTensor>;
 at::Tensor Loaded(const AnyTensor& tensor);
 at::IntArrayRef SizesOf(const AnyTensor& tensor);
 
-// While one lives, every load of this thread that has a say in it gives offloaded tensors:
-// LoadStateDict, and LoadByDeviceMap whatever the map says.
+// While it exists, loads of this thread that support it return offloaded tensors: LoadStateDict,
+// and LoadByDeviceMap regardless of the map.
 class OffloadScope {
  public:
   OffloadScope();
@@ -81,8 +82,8 @@ class OffloadScope {
   static bool Active();
 };
 
-// All weights of a checkpoint, of any kind that OpenCheckpoint takes: in memory, or in an
-// OffloadScope where they lie.
+// Returns all weights of a checkpoint of any kind that OpenCheckpoint accepts: in memory, or within
+// an OffloadScope as references to the file.
 AnyTensors LoadStateDict(const std::string& path);
 
 }  // namespace pipewright

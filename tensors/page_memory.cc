@@ -43,7 +43,7 @@ class PageAllocator : public c10::Allocator {
 }  // namespace
 
 at::Tensor EmptyInPages(at::IntArrayRef sizes, at::ScalarType type) {
-  static auto& allocator = *new PageAllocator;  // tensors may outlive what is static
+  static auto& allocator = *new PageAllocator;  // never freed, because tensors may outlive statics
   return at::detail::empty_generic(sizes, &allocator, c10::DispatchKeySet(c10::DispatchKey::CPU),
                                    type, std::nullopt);
 }

@@ -15,7 +15,7 @@ namespace pipewright {
 
 namespace {
 
-// Elements from the first to one past the last.
+// Returns the number of elements from the first to the last.
 int64_t Span(const at::Tensor& tensor) {
   int64_t last = 0;
   for (int64_t d = 0; d < tensor.dim(); ++d) last += (tensor.size(d) - 1) * tensor.stride(d);
@@ -26,11 +26,11 @@ std::string Address(const void* pointer) {
   return std::to_string(reinterpret_cast<uintptr_t>(pointer));
 }
 
-// The object stays, so that everyone who holds it sees the new value. set_data does the same, but
-// not between the meta device and memory.
+// The object stays the same, so all its holders see the new value. set_data does the same, but not
+// between the meta device and memory.
 void Become(const at::Tensor& tensor, const at::Tensor& value) {
   tensor.unsafeGetTensorImpl()->shallow_copy_from(value.getIntrusivePtr());
-  // It knows the device and type that gradients had.
+  // The metadata stores the device and type of earlier gradients.
   if (auto* autograd = torch::autograd::impl::get_autograd_meta(tensor)) {
     std::lock_guard<std::mutex> lock(autograd->mutex_);
     autograd->grad_accumulator_.reset();
@@ -73,7 +73,7 @@ std::vector<OwnedTensor> OwnersOf(const NamedTensors& tensors) {
     for (const std::string& other : dropped) owner_of[other] = name;
   std::map<std::string, at::Tensor> by_name(tensors.begin(), tensors.end());
   std::vector<OwnedTensor> owners;
-  std::map<const void*, size_t> index;  // owner -> place
+  std::map<const void*, size_t> index;  // owner -> index
   for (const auto& [name, tensor] : tensors) {
     auto kept = owner_of.find(name);
     const at::Tensor& owner = kept == owner_of.end() ? tensor : by_name.at(kept->second);

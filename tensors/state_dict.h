@@ -1,4 +1,4 @@
-// The tensors of a model by name, and giving them other values without losing who shares them.
+// Accesses the tensors of a model by name and replaces their values while keeping ties.
 #pragma once
 #include <torch/nn/module.h>
 
@@ -12,55 +12,54 @@
 
 namespace pipewright {
 
-// A state dict: names differ, tensors may share memory.
+// A state dict: names are unique, tensors may share memory.
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
-// Parameters, then buffers of a module, depth first; those of tied ones under each of their names.
+// Returns parameters, then buffers of a module, depth first; tied ones under each of their names.
 NamedTensors StateDictOf(const torch::nn::Module& module);
 
-// Where each tensor lies, for the rules of shared tensors. On the meta device, whose tensors have
-// no memory that could be compared, two names share where they are one tensor.
+// Returns the memory range of each tensor, for the rules of shared tensors. Meta tensors have no
+// memory to compare; two names share if they are one tensor.
 std::vector<TensorExtent> Extents(const NamedTensors& tensors);
 
-// One memory and all that lies in it.
+// One block of memory and everything in it.
 struct OwnedTensor {
-  std::vector<std::string> names;  // of the owner first, in the order of the model
+  std::vector<std::string> names;  // the owner's first, in the order of the model
   at::Tensor owner;
-  // Other tensors in the same memory, by their place in it. Tied names are one tensor and none of
-  // these.
+  // Other tensors in the same memory, by offset. Tied names are one tensor and not listed here.
   struct View {
     at::Tensor tensor;
     std::vector<int64_t> sizes, strides;
-    int64_t offset = 0;  // elements from the owner's first
+    int64_t offset = 0;  // in elements from the owner's first
   };
   std::vector<View> views;
 };
-// In the order of the model. Throws Error where names share memory and none covers all of it, or as
-// other types.
+// Returns the owners in the order of the model. Throws Error if names share memory and none covers
+// all of it, or with different types.
 std::vector<OwnedTensor> OwnersOf(const NamedTensors& tensors);
 
-// Whether `tensor`, that of one of the names, is the owner or a view of all of it.
+// Returns true if `tensor`, which has one of the names, is the owner or a view of all of it.
 bool CoversOwner(const OwnedTensor& owned, const at::Tensor& tensor);
 
-// The owner's values where such a tensor has `value`.
+// Returns the owner's values when such a tensor has `value`.
 at::Tensor OwnersValue(const OwnedTensor& owned, const at::Tensor& tensor, const at::Tensor& value);
 
-// Makes the tensor and its views another one: device, type, memory. Whoever holds them (the model's
-// members, other names, an optimizer) sees the new values. `value` is of the owner's shape and
-// outside of autograd; it is laid out anew where the owner's order of memory is another.
+// Gives the tensor and its views another device, type and memory. All holders (the model's members,
+// other names, an optimizer) see the new values. `value` has the owner's shape and is outside of
+// autograd; it is copied if the owner's memory order differs.
 void Replace(const OwnedTensor& tensor, at::Tensor value);
 
-// The same, values left out: on the meta device.
+// Does the same without values: on the meta device.
 void Empty(const OwnedTensor& tensor);
 
-// Throws Error as accelerate words it where the shapes differ.
+// Throws Error in accelerate's wording if the shapes differ.
 void CheckShape(const std::string& name, at::IntArrayRef model, at::IntArrayRef value);
 
-// Gives a parameter or buffer of a module a device and a value, under every name that it has; one
-// on the meta device gets memory. `value`: of the same shape; undefined: the values stay, which a
-// meta tensor has not. It takes the type of what is there, or `dtype` where given and the value has
-// a floating type. Throws Error for unknown names (with a suggestion), another shape, a meta tensor
-// without a value.
+// Sets device and value of a parameter or buffer of a module, under every name that it has; a meta
+// tensor gets memory. `value` must have the same shape; if undefined, the values stay, which a meta
+// tensor does not have. The result has the existing type, or `dtype` if given and the value is
+// floating-point. Throws Error for unknown names (with a suggestion), another shape, or a meta
+// tensor without a value.
 void SetTensor(torch::nn::Module& module, const std::string& name, at::Device device,
                const at::Tensor& value = {}, std::optional<at::ScalarType> dtype = std::nullopt);
 

@@ -83,8 +83,8 @@ at::Tensor TensorFile::GetSlice(const std::string& name,
   }
   at::Tensor tensor = EmptyInPages(sizes, DtypeAt(name));
   if (tensor.numel() == 0) return tensor;
-  // Elements in one stretch: the innermost dimensions that are taken whole and lie in order, and
-  // what is taken of the next one.
+  // Counts the elements of one contiguous stretch: the innermost dimensions that are taken whole
+  // and are in order, and the selected range of the next one.
   int64_t run = 1;
   size_t outer = dims;
   while (outer > 0 && strides[outer - 1] == run) {

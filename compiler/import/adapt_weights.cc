@@ -18,7 +18,7 @@ using torch::jit::Value;
 
 namespace {
 
-// At most `most` of the names, for a message.
+// Lists at most `most` of the names, for a message.
 std::string Listed(const std::vector<std::string>& names, size_t most = 100) {
   std::vector<std::string> shown(names.begin(),
                                  names.begin() + static_cast<long>(std::min(most, names.size())));
@@ -28,7 +28,7 @@ std::string Listed(const std::vector<std::string>& names, size_t most = 100) {
 
 std::string Text(const std::vector<int64_t>& shape) { return ShapeText(shape); }
 
-// How names of the model become names of the checkpoint: a prefix taken off, and one put before.
+// Maps names of the model to names of the checkpoint: removes one prefix and adds another.
 struct Renaming {
   std::string off, on;
   std::string operator()(const std::string& name) const {
@@ -44,7 +44,7 @@ std::set<std::string> Prefixes(const std::vector<std::string>& names) {
   return prefixes;
 }
 
-// The names as they are, unless a prefix that all names of one side have finds more.
+// Keeps the names unless removing or adding a prefix common to one side finds more.
 Renaming BestRenaming(const std::vector<std::string>& model, const Checkpoint& checkpoint) {
   std::set<std::string> stored;
   std::vector<std::string> stored_names;
@@ -60,7 +60,7 @@ Renaming BestRenaming(const std::vector<std::string>& model, const Checkpoint& c
   Renaming best;
   size_t most = matches(best);
   if (most == model.size()) return best;
-  // Prefixes that are everywhere matter; others would mix up layers.
+  // Only prefixes that all names have are tried; others would confuse layers.
   auto try_prefixes = [&](const std::vector<std::string>& names, bool off) {
     if (names.empty()) return;
     for (const std::string& prefix : Prefixes({names[0]})) {
@@ -77,7 +77,7 @@ Renaming BestRenaming(const std::vector<std::string>& model, const Checkpoint& c
   return best;
 }
 
-// The cure for weights that the model file describes and does not hold.
+// Returns the hint for weights that the model file describes but does not contain.
 std::string CureForAbsent(const std::vector<std::string>& stateless, const std::string& otherwise) {
   if (stateless.empty()) return otherwise;
   return (otherwise.empty() ? "" : otherwise + "\n  ") + "no state dict holds " +
@@ -118,7 +118,7 @@ std::vector<std::string> TakeWeights(Model& model, const std::string& path) {
     file_of.push_back(static_cast<int>(model.files.size()));
     model.files.push_back(file->path());
   }
-  // A name that the file dropped because it is another one's memory.
+  // The file may have dropped a name because it shares memory with another.
   auto find = [&](const std::string& name) -> const StoredTensor* {
     const std::string stored = renaming(name);
     if (const StoredTensor* found = checkpoint.Find(stored)) return found;
@@ -209,8 +209,8 @@ void RefuseAbsentWeights(const Model& model) {
               CureForAbsent(stateless, "pass them with --weights FILE"));
 }
 
-// In place, x.mul_(0.9) of 16 bits rounds the number to them first, which Python does not; a tensor
-// in its place keeps its digits.
+// In place, x.mul_(0.9) on 16-bit x first rounds the number to 16 bits, unlike Python; a tensor as
+// the factor keeps its precision.
 static void KeepFactors(Model& model) {
   for (torch::jit::Node* node : AllNodes(*model.graph)) {
     if (node->kind() != c10::aten::mul_ || node->inputs().size() != 2) continue;

@@ -1,4 +1,4 @@
-// Weights from elsewhere than the model file.
+// Takes weights from a checkpoint instead of the model file, and changes their dtype.
 #pragma once
 #include <string>
 #include <vector>
@@ -8,21 +8,21 @@
 namespace pipewright {
 
 // Takes the values of parameters and buffers from the checkpoint `path` (plan/weights/checkpoint.h)
-// by their names, all of them with one prefix less or more where that fits better. What the model
-// file does not hold must be in it; of two absent weights that are one tensor there, one is kept.
-// Floats of another dtype are cast. Returns notes for people. Throws Error: names that are missing,
-// other shapes.
+// by name, with one prefix added or removed if that matches more. The checkpoint must contain
+// everything that the model file lacks; of two absent weights that are one tensor in the
+// checkpoint, one is kept. Floats of another dtype are cast. Returns notes for the user. Throws
+// Error for missing names and other shapes.
 std::vector<std::string> TakeWeights(Model& model, const std::string& path);
 
-// Throws Error listing the weights that the model file describes and does not hold.
+// Throws Error with a list of the weights that the model file describes but does not contain.
 void RefuseAbsentWeights(const Model& model);
 
-// Casts floating parameters and buffers, and floating inputs where they enter, to `dtype`
-// ("bfloat16"), as model.to(dtype) does. Throws UsageError: no floating dtype.
+// Casts floating-point parameters and buffers, and floating-point inputs on entry, to `dtype`
+// ("bfloat16"), like model.to(dtype). Throws UsageError if it is not a floating-point dtype.
 void CastWeights(Model& model, const std::string& dtype);
 
-// Weights that overlap in memory without being the same become views of the one that covers them.
-// Returns notes for people. Throws Error: none covers the others, or several are trained.
+// Weights that overlap in memory without being equal become views of the one that covers them.
+// Returns notes for the user. Throws Error if none covers the others, or if several are trained.
 std::vector<std::string> MergeViews(Model& model);
 
 }  // namespace pipewright

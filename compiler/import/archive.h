@@ -1,4 +1,4 @@
-// A file that PyTorch wrote: a zip of records, none of them read before it is asked for.
+// Reads files written by PyTorch: a zip of records, each of which is read only on request.
 #pragma once
 #include <caffe2/serialize/inline_container.h>
 
@@ -9,18 +9,18 @@ namespace pipewright {
 
 class Archive {
  public:
-  // Throws Error: no such file, not a zip, a zip that is cut off.
+  // Throws Error if the file is missing, not a zip, or truncated.
   explicit Archive(const std::string& path);
 
   const std::string& path() const { return path_; }
   bool Has(const std::string& record) const;
-  // Whether a record's name starts with `folder`.
+  // Returns true if some record's name starts with `folder`.
   bool HasUnder(const std::string& folder) const;
-  // Of the format, as the writer recorded it.
+  // The version of the format, as the writer recorded it.
   uint64_t Version() const { return reader_->version(); }
   std::string Read(const std::string& record) const;
-  // Where the record's payload lies in the file. Throws Error when it is compressed or out of
-  // range.
+  // Returns the position of the record's payload in the file. Throws Error if it is compressed or
+  // out of range.
   uint64_t Offset(const std::string& record) const;
   uint64_t Size(const std::string& record) const;
 
@@ -29,7 +29,7 @@ class Archive {
   std::unique_ptr<caffe2::serialize::PyTorchStreamReader> reader_;
 };
 
-// Reads pieces of a file without mapping it, so that memory does not grow with what is read.
+// Reads pieces of a file without mapping it, so that resident memory does not grow.
 class FileReader {
  public:
   explicit FileReader(const std::string& path);
@@ -37,7 +37,7 @@ class FileReader {
   FileReader(const FileReader&) = delete;
   FileReader& operator=(const FileReader&) = delete;
   uint64_t size() const { return size_; }
-  // Throws Error when the file ends before.
+  // Throws Error if the file is too short.
   void Read(uint64_t offset, char* buffer, uint64_t size) const;
 
  private:

@@ -8,8 +8,8 @@
 
 namespace pipewright {
 
-// Autograd keeps the averages that a functionalised batch norm is given, and would find them written
-// to: it is given copies.
+// Autograd saves the averages that are passed to a functionalized batch norm and would later find
+// them modified, so the norm gets copies.
 static void CopyAverages(Model& model, const std::vector<BufferWrite>& writes) {
   static const auto kNorm = c10::Symbol::aten("_native_batch_norm_legit_functional");
   for (torch::jit::Node* node : model.graph->nodes()) {
@@ -45,7 +45,7 @@ void WriteBack(Model& model, const std::vector<BufferWrite>& writes) {
     if (after->kind() == torch::jit::prim::Param || (use && after->isBefore(use))) after = use;
     torch::jit::Node* first = *model.graph->nodes().begin();
     torch::jit::WithInsertPoint place(after ? after->next() : first);
-    // What is written belongs to the next call, to which no gradient flows.
+    // The new content belongs to the next call, which receives no gradient.
     auto cut_off = [&](torch::jit::Value* of) {
       torch::jit::Node* node =
           model.graph->insertNode(model.graph->create(c10::aten::detach, {of}, 1));

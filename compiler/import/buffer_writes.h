@@ -1,4 +1,4 @@
-// What a call of an exported model leaves in its buffers.
+// Handles the writes of an exported model to its buffers.
 #pragma once
 #include <utility>
 #include <vector>
@@ -10,13 +10,13 @@ namespace pipewright {
 // A buffer (an input of the graph), and its content after the call.
 using BufferWrite = std::pair<torch::jit::Value*, torch::jit::Value*>;
 
-// self.buffer = value: an export ends with buffer.copy_(value) for each. Takes those out that the
-// graph, its outputs included, does not read; where the value is what an operation in place on the
-// buffer returned (self.count += 1), nothing is left.
+// Handles self.buffer = value: an export ends with a buffer.copy_(value) for each. Removes those
+// that nothing in the graph reads, outputs included, and returns them. If the value is the result
+// of an in-place operation on the buffer (self.count += 1), nothing remains to be written.
 std::vector<BufferWrite> TakeAssignments(Model& model);
 
-// buffer.copy_(value) as early as the old content is no longer used: beside what made the value, so
-// that cuts after it leave the buffer to one module.
+// Inserts buffer.copy_(value) as early as possible after the last use of the old content, next to
+// the operation that made the value, so that later cuts leave the buffer to one module.
 void WriteBack(Model& model, const std::vector<BufferWrite>& writes);
 
 }  // namespace pipewright

@@ -18,8 +18,8 @@ using torch::jit::Value;
 namespace {
 
 struct Words {
-  long named = 0;       // how many times a line of the model names the dtype itself
-  bool others = false;  // it speaks of another, a tensor's perhaps
+  long named = 0;       // how often a line of the model names the dtype itself
+  bool others = false;  // the line mentions another dtype, perhaps a tensor's
 };
 
 Words WordsOf(const std::string& line, at::ScalarType dtype) {
@@ -45,10 +45,10 @@ std::optional<at::ScalarType> RecordedDtype(const Model& model, const Value* val
   return std::nullopt;
 }
 
-// torch.export records torch.tensor([0.5, 2]) as a constant with the dtype that it had.
+// torch.export records torch.tensor([0.5, 2]) as a constant with its dtype.
 const c10::Symbol kLift = c10::Symbol::aten("lift_fresh_copy");
 
-// The dtype that `node` has as a constant, an argument of its operator.
+// Returns the dtype that `node` has as a constant argument of its operator.
 std::optional<at::ScalarType> ConstantDtype(const Node* node, std::optional<int> index) {
   if (!index) return std::nullopt;
   auto value = torch::jit::toIValue(node->input(*index));
@@ -80,7 +80,7 @@ void FollowDtype(Model& model, const std::string& dtype, const std::set<at::Scal
   std::map<std::string, long> on_line;
   for (Node* node : AllNodes(*model.graph)) {
     if (node->kind() == kLift) {
-      // One without dimensions takes the dtype of the other operand.
+      // A tensor without dimensions takes the dtype of the other operand.
       auto dtype = RecordedDtype(model, node->input(0));
       const Value* lifted = node->input(0);
       const bool weight = lifted->node() == model.graph->param_node() &&

@@ -1,4 +1,4 @@
-// .pt2 archives of torch.export.save.
+// Reads .pt2 archives of torch.export.save.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -29,7 +29,7 @@ int64_t Fixed(const ExportJson& size, const std::string& name) {
   return size["as_int"].get<int64_t>();
 }
 
-// The weight that `name` stands for in the archive's table `config`.
+// Returns the weight for `name` in the archive's table `config`.
 Weight ReadWeight(const Archive& archive, const ExportJson& config, const std::string& folder,
                   const std::string& name) {
   auto entry = config.find(name);
@@ -49,7 +49,7 @@ Weight ReadWeight(const Archive& archive, const ExportJson& config, const std::s
   if (meta.value("layout", int64_t{7}) != 7)
     throw Error(where, "is not a dense tensor", "convert it with .to_dense() before exporting");
   std::string record = folder + entry->at("path_name").get<std::string>();
-  int64_t last = weight.storage_offset;  // the element farthest into the storage
+  int64_t last = weight.storage_offset;  // the last element's index in the storage
   bool empty = false;
   for (size_t d = 0; d < weight.shape.size(); ++d) {
     if (weight.shape[d] < 0 || weight.strides.at(d) < 0)
@@ -64,7 +64,7 @@ Weight ReadWeight(const Archive& archive, const ExportJson& config, const std::s
   weight.absent = !empty && device.value("type", std::string("cpu")) == "meta";
   if (empty || weight.absent) return weight;
   if (!archive.Has(record)) throw Error(where, "has no record " + record + " in the archive");
-  weight.absent = archive.Size(record) == 0;  // a FakeTensor
+  weight.absent = archive.Size(record) == 0;  // written from a FakeTensor
   if (weight.absent) return weight;
   weight.file_offset = archive.Offset(record);
   weight.file_bytes = archive.Size(record);
@@ -85,7 +85,7 @@ bool SameTensor(const Weight& a, const Weight& b) {
 // Returns the position of each name in a table of weights, which is in the state dict's order.
 std::map<std::string, size_t> PlacesIn(const std::string& table) {
   std::map<std::string, size_t> places;
-  // The parsed object is sorted by name: positions are noted while it is parsed.
+  // The parsed object is sorted by name, so positions are recorded during parsing.
   auto note = [&](int depth, ExportJson::parse_event_t event, ExportJson& parsed) {
     if (depth == 2 && event == ExportJson::parse_event_t::key)
       places.emplace(parsed.get<std::string>(), places.size());
@@ -95,7 +95,7 @@ std::map<std::string, size_t> PlacesIn(const std::string& table) {
   return whole.is_discarded() ? std::map<std::string, size_t>() : places;
 }
 
-// The weights of the signature, one for each tensor: `index_of` maps argument names to them.
+// Reads the weights of the signature, one per tensor; `index_of` maps argument names to them.
 void ReadWeights(const Archive& archive, const ExportJson& signature, Model& model,
                  std::map<std::string, size_t>& index_of) {
   ExportJson tables[2];
@@ -109,9 +109,9 @@ void ReadWeights(const Archive& archive, const ExportJson& signature, Model& mod
   }
   std::map<uint64_t, std::vector<size_t>> at_offset;
   struct Spec {
-    std::string name, kind;  // as the signature says
+    std::string name, kind;  // from the signature
     bool persistent = false;
-    std::string argument;  // empty: forward does not use it
+    std::string argument;  // empty: unused by forward
   };
   std::vector<Spec> specs;
   std::set<std::string> known;
@@ -129,11 +129,12 @@ void ReadWeights(const Archive& archive, const ExportJson& signature, Model& mod
                      content.at("arg").at("name").get<std::string>()});
     known.insert(specs.back().name);
   }
-  // With strict=True the signature has what forward uses alone; the table, the whole state dict.
+  // With strict=True the signature lists only what forward uses; the table has the whole state
+  // dict.
   for (const auto& [name, entry] : tables[0].items())
     if (!known.count(name))
       specs.push_back({name, entry.value("is_param", false) ? "parameter" : "buffer", true, ""});
-  // Strict exports list them in the order of their first use; the model's own is the table's.
+  // Strict exports list weights in the order of first use; the table has the model's order.
   const std::map<std::string, size_t> places = PlacesIn(archive.Read(folders[0] + names[0]));
   auto place_of = [&](const Spec& spec) {
     auto place = places.find(spec.name);
@@ -178,10 +179,10 @@ void CheckVersion(const ExportJson& program, const std::string& path) {
                                    : "re-export with torch 2.13, or use a newer pipewright");
 }
 
-// By output, what the tree that the model returned (the `out_spec` of torch.export, version 1 of
-// PyTorch's tree specs) calls it: the keys on the way to it, "aux.a" for {"aux": {"a": y}}, with a
-// number for a place in a list or tuple. Empty where there is no key on the way, or the text is no
-// such tree.
+// Returns, by output, its name in the tree that the model returned (the `out_spec` of torch.export,
+// version 1 of PyTorch's tree specs): the keys on the path to it, "aux.a" for {"aux": {"a": y}},
+// with a number for an index in a list or tuple. Empty if there is no key on the path, or the text
+// is not such a tree.
 std::vector<std::string> OutputNames(const std::string& out_spec) {
   using Json = ExportJson;
   const Json spec = Json::parse(out_spec, nullptr, /*allow_exceptions=*/false);
@@ -192,7 +193,7 @@ std::vector<std::string> OutputNames(const std::string& out_spec) {
     bool keyed;
   };
   std::vector<std::string> names;
-  std::vector<Place> open = {{&spec[1], "", false}};  // the next one last
+  std::vector<Place> open = {{&spec[1], "", false}};  // a stack: the next one is last
   while (!open.empty()) {
     Place place = std::move(open.back());
     open.pop_back();
@@ -218,7 +219,7 @@ std::vector<std::string> OutputNames(const std::string& out_spec) {
   return names;
 }
 
-// Outputs of a dictionary are called by its keys.
+// Names the outputs of a dictionary by its keys.
 void NameOutputs(const ExportJson& module, ExportConverter& converter, torch::jit::Graph& graph) {
   for (const ExportJson& call : module.at("module_call_graph")) {
     if (!call.at("fqn").get<std::string>().empty() || !call.at("signature").is_object()) continue;
@@ -275,7 +276,7 @@ void Convert(const Archive& archive, const ExportJson& program, Model& model) {
                   "export without script objects and effect tokens");
     }
   }
-  // After the inputs, whose names a job's data is given by.
+  // Named after the inputs, whose names identify a job's data.
   for (size_t i = 0; i < model.weights.size(); ++i)
     converter.Name(weights[i], Identifier(model.weights[i].names[0]));
   converter.Name(model.training(), "self_training");
@@ -288,17 +289,17 @@ void Convert(const Archive& archive, const ExportJson& program, Model& model) {
     const ExportJson& content = spec.begin().value();
     if (kind == "user_output" || kind == "loss_output") {
       ExportJson arg = content.at("arg");
-      if (arg.contains("as_string")) arg = {{"as_none", true}};  // keeps its place
+      if (arg.contains("as_string")) arg = {{"as_none", true}};  // keeps its position
       torch::jit::Value* value =
           converter.Output(kind == "user_output" ? arg : ExportJson{{"as_tensor", arg}});
-      // A weight is no value that a module makes.
+      // A weight is not a value that a module makes.
       if (std::find(weights.begin(), weights.end(), value) != weights.end())
         value = out.insert(c10::aten::alias, {value});
       out.registerOutput(value);
     } else if (kind == "user_input_mutation") {
-      // What a functionalised export wrote into its caller's tensor: a run gives copies.
+      // A functionalized export may write to its caller's tensor; here the run returns copies.
     } else if (kind == "buffer_mutation" || kind == "parameter_mutation") {
-      // A functionalised export returns the buffer's new content: write it back.
+      // A functionalized export returns the buffer's new content, which is written back.
       const bool parameter = kind == "parameter_mutation";
       const std::string name =
           content.at(parameter ? "parameter_name" : "buffer_name").get<std::string>();

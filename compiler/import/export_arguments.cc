@@ -1,4 +1,4 @@
-// Arguments of export nodes as values of the graph.
+// Converts arguments of export nodes to values of the graph.
 #include <cmath>
 #include <limits>
 
@@ -10,7 +10,7 @@ namespace pipewright {
 using torch::jit::Node;
 using torch::jit::Value;
 
-// JSON has no infinities: the schema writes them as strings.
+// JSON has no infinities, so the schema writes them as strings.
 static double Number(const ExportJson& json) {
   if (!json.is_string()) return json.get<double>();
   const std::string text = json.get<std::string>();
@@ -39,15 +39,16 @@ static c10::TypePtr Unwrapped(const c10::Argument* schema) {
   return type;
 }
 
-// TorchScript takes a bool for the integer 1 or 0 where it wants a number, and so promotes a mask to
-// integers. A tensor without dimensions keeps the dtype of the other operand, as Python's bool does.
+// Where a number is expected, TorchScript converts a bool to the integer 1 or 0, which promotes a
+// mask to integers. A tensor without dimensions keeps the dtype of the other operand, like Python's
+// bool.
 Value* ExportConverter::BoolTensor(Value* flag) {
   Value* number = model_.graph->insert(c10::Symbol::aten("Int"), {flag});
   return model_.graph->insert(c10::Symbol::aten("scalar_tensor"), {number},
                               {{"dtype", static_cast<int64_t>(at::kBool)}});
 }
 
-// An argument as a plain value, whatever the operator wants.
+// Converts an argument to a plain value, regardless of the operator's type.
 Value* ExportConverter::Plain(const ExportJson& argument) { return Argument(argument, nullptr); }
 
 Value* ExportConverter::Argument(const ExportJson& argument, const c10::Argument* schema) {
@@ -64,7 +65,7 @@ Value* ExportConverter::Argument(const ExportJson& argument, const c10::Argument
   if (kind == "as_none") return Constant(c10::IValue());
   if (kind == "as_tensor") {
     Value* value = Lookup(content.at("name").get<std::string>());
-    // One tensor where a list is wanted, as in index(x, [i]).
+    // One tensor is given where a list is expected, as in index(x, [i]).
     if (list) return graph->insertNode(graph->createList(element, {value}))->output();
     return value;
   }

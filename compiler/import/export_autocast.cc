@@ -1,4 +1,4 @@
-// Autocast regions of an export: the casts that autocast made are written out.
+// Converts autocast regions of an export: the casts made by autocast become explicit.
 #include <ATen/autocast_mode.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
@@ -19,7 +19,7 @@ static bool RecordsTensorsOn(const ExportJson& graph, const std::string& device)
   return false;
 }
 
-// with torch.autocast(...): its nodes become ordinary ones, after casts.
+// Converts a torch.autocast(...) region to ordinary nodes with casts.
 void ExportConverter::ConvertAutocastRegion(const ExportJson& node) {
   const ExportJson& inputs = node.at("inputs");
   auto argument = [&](size_t i) -> const ExportJson& { return inputs.at(i).at("arg"); };
@@ -79,7 +79,7 @@ std::optional<at::ScalarType> ExportConverter::DtypeOf(const Value* value) const
 Value* ExportConverter::Cast(Value* value, at::ScalarType dtype) {
   Value* made = model_.graph->insert(c10::aten::to, {value, Constant(static_cast<int64_t>(dtype))});
   made->setType(c10::TensorType::get());
-  made->node()->i_(c10::Symbol::attr("autocast"), 1);  // no cast of the model's own: --dtype
+  made->node()->i_(c10::Symbol::attr("autocast"), 1);  // not the model's own cast: --dtype
   ValueMeta meta;
   if (const ValueMeta* known = model_.MetaOf(value)) meta = *known;
   if (IsWeight(value))
@@ -90,7 +90,7 @@ Value* ExportConverter::Cast(Value* value, at::ScalarType dtype) {
   return made;
 }
 
-// Around an operator whose casts lie within it.
+// Surrounds an operator whose casts happen inside it.
 void ExportConverter::SwitchAutocast(bool on) {
   std::vector<Value*> inputs = {model_.device()};
   if (on) inputs.push_back(Constant(static_cast<int64_t>(autocast_dtype_)));
@@ -99,9 +99,9 @@ void ExportConverter::SwitchAutocast(bool on) {
       inputs, 0));
 }
 
-// An operator that autocast knows takes its floating arguments in the dtype that its result was
-// recorded in, whichever of autocast's lists it is on; so does one made of such operators, where
-// the result is not of the dtype that its arguments promote to.
+// An operator known to autocast takes its floating-point arguments in the recorded dtype of its
+// result, whichever of autocast's lists it is on. The same holds for an operator composed of such
+// operators if its result does not have the dtype that its arguments promote to.
 void ExportConverter::Autocast(const c10::OperatorName& name, const ExportJson& node,
                                const ExportJson& graph, std::vector<Value*>& inputs) {
   auto op = c10::Dispatcher::singleton().findOp(name);
@@ -113,7 +113,8 @@ void ExportConverter::Autocast(const c10::OperatorName& name, const ExportJson& 
   if (at::isComplexType(*wanted))
     wanted = c10::toRealValueType(*wanted);
   else if (known && !at::isFloatingType(*wanted))
-    wanted = at::kFloat;  // a rank, say: all that autocast knows of this kind compute in float
+    wanted = at::kFloat;  // for example a rank; autocast computes all operators of this kind in
+                          // float
   if (!at::isFloatingType(*wanted) || *wanted == at::kDouble) return;
 
   std::vector<std::pair<Node*, size_t>> lists;  // arguments in lists
@@ -134,7 +135,7 @@ void ExportConverter::Autocast(const c10::OperatorName& name, const ExportJson& 
       if (look(list->input(k))) lists.emplace_back(list, k);
   }
   if (!known) {
-    // A norm takes weights of another dtype than its input as they are.
+    // A norm takes weights of another dtype than its input unchanged.
     bool norm = operation.find("_norm") != std::string::npos;
     bool composed =
         !norm && op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);

@@ -1,4 +1,5 @@
-// Regions of an export: torch.no_grad(), cond, while_loop, scan, map and nested_compile_region.
+// Converts regions of an export: torch.no_grad(), cond, while_loop, scan, map and
+// nested_compile_region.
 #include <limits>
 
 #include "compiler/import/export_graph.h"
@@ -18,7 +19,7 @@ static std::string NameOf(const ExportJson& argument) {
                                   : content.value("as_name", std::string());
 }
 
-// The arguments from the `first` on, lists taken apart.
+// Returns the arguments from `first` on, with lists unpacked.
 std::vector<Value*> ExportConverter::Operands(const ExportJson& node, size_t first) {
   std::vector<Value*> values;
   const ExportJson& inputs = node.at("inputs");
@@ -46,7 +47,7 @@ std::vector<Value*> ExportConverter::OperandsOf(const ExportJson& argument) {
   return values;
 }
 
-// The nodes of `inner` at the insert point, its formal inputs standing for `actuals`.
+// Inserts the nodes of `inner` at the insert point, with `actuals` for its formal inputs.
 std::vector<Value*> ExportConverter::Region(const ExportJson& inner,
                                             const std::vector<Value*>& actuals) {
   Env env;
@@ -90,13 +91,13 @@ void ExportConverter::BindRegion(const ExportJson& node, const ExportJson& graph
     if (!names[i].empty()) Bind(names[i], values[i], graph);
 }
 
-// The results of a region whose nodes are ordinary ones have names: the outer ones mean the same.
+// Results of an inlined region have names already; the outer names refer to the same values.
 void ExportConverter::BindInlined(const ExportJson& node, const std::vector<Value*>& outputs) {
   std::vector<std::string> names = ResultNames(node);
   for (size_t i = 0; i < names.size() && i < outputs.size(); ++i) env_[names[i]] = outputs[i];
 }
 
-// with torch.no_grad(): its nodes stand between two switches, as ordinary nodes.
+// Converts a torch.no_grad() region to ordinary nodes between two switches.
 void ExportConverter::ConvertGradRegion(const ExportJson& node) {
   bool enabled = node.at("inputs").at(0).at("arg").at("as_bool").get<bool>();
   auto switch_to = [&](bool on) {
@@ -165,8 +166,8 @@ void ExportConverter::ConvertWhile(const ExportJson& node, const ExportJson& gra
   BindRegion(node, graph, loop->outputs());
 }
 
-// Runs `body` on slice after slice of `slices` along their first dimension, and on `more`; gives
-// the last carried values, and what else the body returns, stacked.
+// Runs `body` on each slice of `slices` along the first dimension, and on `more`. Returns the last
+// carried values, and the other results of the body, stacked.
 std::vector<Value*> ExportConverter::Walk(const ExportJson& body,
                                           const std::vector<Value*>& carried,
                                           const std::vector<Value*>& slices,
@@ -210,20 +211,20 @@ std::vector<Value*> ExportConverter::Walk(const ExportJson& body,
   return values;
 }
 
-// scan(body, init, xs, more)
+// Converts scan(body, init, xs, more).
 void ExportConverter::ConvertScan(const ExportJson& node, const ExportJson& graph) {
   std::vector<Value*> carried = OperandsOf(node.at("inputs").at(1).at("arg"));
   std::vector<Value*> slices = OperandsOf(node.at("inputs").at(2).at("arg"));
   BindRegion(node, graph, Walk(GraphOf(node, 0), carried, slices, Operands(node, 3)));
 }
 
-// map(body, xs, more)
+// Converts map(body, xs, more).
 void ExportConverter::ConvertMap(const ExportJson& node, const ExportJson& graph) {
   std::vector<Value*> slices = OperandsOf(node.at("inputs").at(1).at("arg"));
   BindRegion(node, graph, Walk(GraphOf(node, 0), {}, slices, Operands(node, 2)));
 }
 
-// A region that is compiled once and called often: its nodes as ordinary ones.
+// Inlines a region that is compiled once and called often.
 void ExportConverter::ConvertInline(const ExportJson& node) {
   BindInlined(node, Region(GraphOf(node, 0), Operands(node, 2)));
 }

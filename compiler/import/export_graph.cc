@@ -66,7 +66,7 @@ void ExportConverter::RenameAll(const std::vector<std::pair<Value*, std::string>
   std::set<std::string> names;
   for (const auto& [value, id] : wanted) names.insert(id);
   for (const Value* input : model_.graph->inputs()) names.erase(input->debugName());
-  taken_.insert(names.begin(), names.end());  // nobody gives way to one of them
+  taken_.insert(names.begin(), names.end());  // these names are never taken away
   torch::jit::DepthFirstGraphNodeIterator nodes(model_.graph);
   while (torch::jit::Node* node = nodes.next())
     for (Value* value : node->outputs())
@@ -104,7 +104,7 @@ Value* ExportConverter::Constant(const c10::IValue& value) {
 
 Value* ExportConverter::Output(const ExportJson& argument) { return Argument(argument, nullptr); }
 
-// Submodules from the outside in; the k-th further call of one is "path@k".
+// Returns submodule paths from outermost to innermost; the k-th further call of one is "path@k".
 static std::vector<std::string> StackPaths(const std::string& stack) {
   std::vector<std::string> paths;
   for (const std::string& entry : Split(stack, ';')) {
@@ -122,7 +122,7 @@ static std::vector<std::string> StackPaths(const std::string& stack) {
   return paths;
 }
 
-// The innermost line that is the user's, else the innermost of all: {file, line, code}.
+// Returns the innermost line of the user's code, or else the innermost of all: {file, line, code}.
 static std::tuple<std::string, size_t, std::string> SourceLine(const std::string& trace) {
   std::tuple<std::string, size_t, std::string> found{"", 0, ""};
   std::vector<std::string> lines = Split(trace, '\n');
@@ -140,7 +140,7 @@ static std::tuple<std::string, size_t, std::string> SourceLine(const std::string
   return found;
 }
 
-// Graph::insert gives what it makes a source without a name.
+// Graph::insert creates nodes whose source has no name.
 static bool IsLocated(const Node* node) {
   auto source = node->sourceRange().source();
   return source && source->filename();
@@ -173,7 +173,7 @@ void ExportConverter::Locate(Node* first, const ExportJson& node) {
   }
   const torch::jit::ScopePtr& place = scopes_[stack];
   for (Node* made = first; made != model_.graph->insertPoint(); made = made->next()) {
-    if (IsLocated(made)) continue;  // of a region inside: knows better
+    if (IsLocated(made)) continue;  // inside a region, already more precise
     for (Node* inner : WithInner(made))
       if (!IsLocated(inner)) inner->setSourceRange(range->second);
     made->setScope(place);
@@ -181,9 +181,8 @@ void ExportConverter::Locate(Node* first, const ExportJson& node) {
   }
 }
 
-// An export asserts what every cast is given; run_decompositions() takes casts out that change
-// nothing, and leaves the assertions. Such a cast stands as one that nothing uses: --dtype looks
-// for it.
+// An export asserts the input of every cast; run_decompositions() removes casts without effect but
+// leaves the assertions. Such a cast is inserted as an unused one, because --dtype looks for it.
 void ExportConverter::NoteDroppedCast(const ExportJson& assertion, const ExportJson* next) {
   if (assertion.at("target") != "torch.ops.aten._assert_tensor_metadata.default") return;
   const std::string target = next ? next->at("target").get<std::string>() : "";
@@ -217,7 +216,7 @@ void ExportConverter::ConvertNode(const ExportJson& node, const ExportJson& grap
     Refuse(std::string("model.json is not as the schema says: ") + e.what());
   } catch (const Error&) {
     throw;
-  } catch (const std::exception& e) {  // of LibTorch
+  } catch (const std::exception& e) {  // LibTorch's errors
     Refuse("calls " + node.value("target", std::string("?")) +
                ", which cannot be expressed in TorchScript here: " + WithoutBacktrace(e.what()),
            "write that line with other operations");
@@ -250,8 +249,8 @@ void ExportConverter::BindOutputs(const ExportJson& node, const ExportJson& grap
   }
 }
 
-// Whether x.mul_(0.9) needs a tensor in its place: the overload for numbers rounds them to the 16
-// bits of x first, Python does not.
+// Returns true if x.mul_(0.9) needs a tensor factor: the overload for numbers first rounds the
+// factor to the 16 bits of x, unlike Python.
 bool ExportConverter::HasSixteenBits(const Value* value) const {
   const ValueMeta* meta = model_.MetaOf(value);
   return meta && (meta->dtype == at::kBFloat16 || meta->dtype == at::kHalf);
@@ -263,8 +262,8 @@ static bool IsBool(const ExportJson& argument) {
 
 using Given = std::unordered_map<std::string, const ExportJson*>;
 
-// The overload that takes tensors where `op` takes numbers and bools are `given`; `op` where there
-// is none: there a bool does what the integer does.
+// Returns the overload that takes tensors where `op` takes numbers and bools are `given`, or `op`
+// if there is none: there a bool acts like the integer.
 static std::shared_ptr<torch::jit::Operator> TakesBools(std::shared_ptr<torch::jit::Operator> op,
                                                         const Given& given) {
   const std::vector<c10::Argument>& own = op->schema().arguments();
@@ -277,7 +276,7 @@ static std::shared_ptr<torch::jit::Operator> TakesBools(std::shared_ptr<torch::j
     return found != given.end() && IsBool(*found->second) &&
            element(argument)->kind() == c10::TypeKind::NumberType;
   };
-  // A power of a bool tensor has no derivative: its exponent less one is not defined.
+  // A power of a bool tensor has no derivative, because the exponent minus one is undefined.
   if (op->schema().name() == "aten::pow") return op;
   if (std::none_of(own.begin(), own.end(), number)) return op;
   for (const auto& other : torch::jit::getAllOperatorsFor(
@@ -343,7 +342,7 @@ void ExportConverter::ConvertOperator(const ExportJson& node, const ExportJson& 
   if (space == "aten" && parts[3] == "full" && IsBool(*given.at("fill_value")))
     if (Value*& dtype = inputs.at(*schema.argumentIndexWithName("dtype"));
         dtype->type()->kind() == c10::TypeKind::NoneType)
-      dtype = Constant(static_cast<int64_t>(at::kBool));  // else full is of the number's dtype
+      dtype = Constant(static_cast<int64_t>(at::kBool));  // otherwise full has the number's dtype
   static const std::set<std::string> kRecurrent = {"lstm", "gru", "rnn_tanh", "rnn_relu"};
   const bool switched = autocast_ && space == "aten" && kRecurrent.count(parts[3]);
   if (switched)
@@ -356,7 +355,7 @@ void ExportConverter::ConvertOperator(const ExportJson& node, const ExportJson& 
                                      {{"dtype", static_cast<int64_t>(at::kDouble)}});
     fits = true;
   }
-  if (!fits) {  // a number where the overload takes a tensor: another overload
+  if (!fits) {  // a number where a tensor is expected needs another overload
     std::vector<torch::jit::NamedValue> positional, keyword;
     for (size_t i = 0; i < inputs.size(); ++i) {
       const c10::Argument& argument = schema.arguments()[i];

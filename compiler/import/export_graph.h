@@ -1,4 +1,5 @@
-// The nodes of an exported program (torch._export.serde.schema, major 8) as torch::jit nodes.
+// Converts the nodes of an exported program (torch._export.serde.schema, major 8) to torch::jit
+// nodes.
 #pragma once
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -18,16 +19,16 @@ class ExportConverter {
  public:
   ExportConverter(Model& model, const std::string& path) : model_(model), path_(path) {}
 
-  // Makes `value` what `name` means in the export, and records its metadata from `graph`.
+  // Binds `name` in the export to `value`, and records its metadata from `graph`.
   void Bind(const std::string& name, torch::jit::Value* value, const ExportJson& graph);
   void BindWeight(const std::string& name, torch::jit::Value* value) { env_[name] = value; }
-  // Names `value` `id`, or id_1, ... where that is taken; returns the name.
+  // Names `value` `id`, or id_1, ... if that is taken, and returns the name.
   std::string Name(torch::jit::Value* value, const std::string& id);
-  // Other names for values that have one. What is called so already gives way, unless it is an
-  // input of the model.
+  // Renames values that have a name. A value that already has the new name is renamed, unless it is
+  // an input of the model.
   void RenameAll(const std::vector<std::pair<torch::jit::Value*, std::string>>& wanted);
   void ConvertNodes(const ExportJson& graph);
-  // The value of an output argument of the graph.
+  // Returns the value of an output argument of the graph.
   torch::jit::Value* Output(const ExportJson& argument);
 
  private:
@@ -70,7 +71,7 @@ class ExportConverter {
   void BindOutputs(const ExportJson& node, const ExportJson& graph,
                    at::ArrayRef<torch::jit::Value*> values);
 
-  // nullptr: the argument does not fit the type and overload resolution must decide.
+  // Returns nullptr if the argument does not fit the type, so overload resolution must decide.
   torch::jit::Value* Argument(const ExportJson& argument, const c10::Argument* schema);
   torch::jit::Value* Lookup(const std::string& name);
   torch::jit::Value* Constant(const c10::IValue& value);
@@ -89,15 +90,16 @@ class ExportConverter {
   torch::jit::ScopePtr root_ = c10::make_intrusive<torch::jit::Scope>();
   const ExportJson* current_ = nullptr;
   bool grad_enabled_ = true;
-  std::optional<c10::DispatchKey> autocast_;  // of the device whose autocast is on
+  std::optional<c10::DispatchKey> autocast_;  // device type whose autocast is on
   at::ScalarType autocast_dtype_ = at::kBFloat16;
 };
 
-// The region that is the node's argument number `input`, and what the node's results are called.
+// Returns the region that is argument number `input` of the node, and the names of the node's
+// results.
 const ExportJson& GraphOf(const ExportJson& node, size_t input);
 std::vector<std::string> ResultNames(const ExportJson& node);
 
-// The schema's enumerations to torch's. Throw Error for numbers that it does not know.
+// Convert the schema's enumerations to torch's. Throw Error for unknown numbers.
 at::ScalarType ExportDtype(int64_t number);
 at::Layout ExportLayout(int64_t number);
 at::MemoryFormat ExportMemoryFormat(int64_t number);

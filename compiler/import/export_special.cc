@@ -1,4 +1,4 @@
-// Export nodes that are no operator of ATen: arithmetic on sizes, assertions, regions.
+// Converts export nodes that are not ATen operators: arithmetic on sizes, assertions, regions.
 #include <torch/csrc/jit/ir/constants.h>
 
 #include "compiler/import/export_graph.h"
@@ -9,7 +9,7 @@ namespace pipewright {
 using torch::jit::Node;
 using torch::jit::Value;
 
-// Functions of Python on numbers, and what TorchScript calls them.
+// Python functions on numbers and their names in TorchScript.
 static const std::unordered_map<std::string, const char*> kScalarFunctions = {
     {"_operator.add", "aten::add"},
     {"_operator.sub", "aten::sub"},
@@ -51,8 +51,8 @@ static bool Starts(const std::string& text, const char* prefix) {
   return text.rfind(prefix, 0) == 0;
 }
 
-// `base` ** `exponent` of integers. TorchScript's own is a float: small powers are products, which
-// are exact.
+// Computes `base` ** `exponent` of integers. TorchScript's result is a float; small powers become
+// products, which are exact.
 static Value* IntegerPower(torch::jit::Graph& graph, Value* base, Value* exponent) {
   auto power = torch::jit::constant_as<int64_t>(exponent);
   if (!power || *power < 1 || *power > 8)
@@ -62,7 +62,8 @@ static Value* IntegerPower(torch::jit::Graph& graph, Value* base, Value* exponen
   return out;
 }
 
-// torch.vmap in an export with strict=False: switches around the operations of one sample.
+// Converts torch.vmap in an export with strict=False: switches surround the operations of one
+// sample.
 void ExportConverter::ConvertPredispatch(const ExportJson& node, const ExportJson& graph) {
   const std::string target = node.at("target").get<std::string>();
   const std::string name = target.substr(target.rfind('.') + 1);
@@ -89,7 +90,7 @@ void ExportConverter::ConvertPredispatch(const ExportJson& node, const ExportJso
 
 bool ExportConverter::ConvertSpecial(const ExportJson& node, const ExportJson& graph) {
   const std::string target = node.at("target").get<std::string>();
-  // What the export asserted about sizes holds for the recorded ranges, which the manifest keeps.
+  // The export's assertions about sizes hold for the recorded ranges, which the manifest keeps.
   if (Starts(target, "torch.ops.aten._assert_") || Starts(target, "torch.ops.aten.sym_constrain_"))
     return true;
   if (target == "torch.ops.higher_order.wrap_with_set_grad_enabled") {

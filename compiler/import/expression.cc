@@ -28,7 +28,7 @@ struct Reader {
     return out;
   }
 
-  // `tight`: the result stands in a product.
+  // `tight`: the result is a factor of a product.
   std::string Term(bool tight, int depth) {
     Skip();
     if (depth > kDeepest || at >= text.size()) return ok = false, "";
@@ -43,7 +43,7 @@ struct Reader {
     std::vector<std::string> parts;
     for (Skip(); ok && at < text.size() && text[at] != ')'; Skip()) {
       std::string part = Term(product, depth + 1);
-      if (!part.empty()) parts.push_back(part);  // keyword arguments give nothing
+      if (!part.empty()) parts.push_back(part);  // keyword arguments yield nothing
       Skip();
       if (at < text.size() && text[at] == ',') ++at;
     }

@@ -1,4 +1,4 @@
-// Models in: a file becomes one graph with named weights.
+// Imports a model file as one graph with named weights.
 #pragma once
 #include <string>
 #include <vector>
@@ -9,17 +9,17 @@
 namespace pipewright {
 
 struct ImportOptions {
-  // TorchScript: the inputs that a run gives; empty: those without a default value. The others take
-  // their defaults.
+  // TorchScript: the inputs that a run provides; empty: those without a default value. The others
+  // take their defaults.
   std::vector<std::string> inputs;
 };
 
-// Reads a .pt2 archive of torch.export.save (schema major 8), or a .pt of torch.jit.save; which of
-// them a file is, its records say. Throws Error naming file, node and the line of the model for
-// what cannot be imported.
+// Reads a .pt2 archive of torch.export.save (schema major 8) or a .pt of torch.jit.save, which are
+// told apart by their records. Throws Error naming file, node and line of the model if something
+// cannot be imported.
 Model ImportModel(const std::string& path, const ImportOptions& options = {});
 
-// The two kinds; `archive` is one.
+// Import one of the two kinds from `archive`.
 Model ImportExport(const Archive& archive);
 Model ImportScript(const Archive& archive, const ImportOptions& options);
 

@@ -13,7 +13,8 @@ using torch::jit::Value;
 
 namespace {
 
-// Offsets of the weight's elements in its storage, sorted; empty where they are too many to list.
+// Returns the sorted offsets of the weight's elements in its storage, or nothing if they are too
+// many.
 std::vector<int64_t> ElementOffsets(const Weight& weight) {
   std::vector<int64_t> offsets = {weight.storage_offset};
   for (size_t d = 0; d < weight.shape.size(); ++d) {
@@ -56,13 +57,13 @@ TensorExtent ExtentOf(const Weight& weight, size_t index) {
   return extent;
 }
 
-// Each use of `view` reads it off `base` anew, so that what is written to one is seen in the other.
+// Each use of `view` reads it from `base` again, so that writes to one are seen in the other.
 void ReplaceByView(Model& model, size_t base, size_t view) {
   torch::jit::Graph& graph = *model.graph;
   const Weight &from = model.weights[base], &to = model.weights[view];
-  // The base as one row, then strides within it.
+  // The base as one row; the view's strides apply to it.
   torch::jit::WithInsertPoint start(*graph.nodes().begin());
-  // Its own gradient is its own: none flows into the base.
+  // A view that has its own gradient passes none to the base.
   Value* row = graph.insert(c10::aten::detach, {model.weight_input(base)});
   Node* node = graph.insertNode(
       graph.create(c10::aten::as_strided,
@@ -112,7 +113,7 @@ std::vector<std::string> MergeViews(Model& model) {
       for (size_t a : members)
         for (size_t b : members)
           apart = apart && (a >= b || Disjoint(model.weights[a], model.weights[b]));
-      if (apart) continue;  // columns of one matrix
+      if (apart) continue;  // e.g. columns of one matrix
       throw Error(model.file,
                   "weights \"" + model.weights[members[0]].names[0] + "\" and \"" +
                       model.weights[members[1]].names[0] +

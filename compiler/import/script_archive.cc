@@ -15,7 +15,7 @@
 namespace pipewright {
 namespace {
 
-constexpr uint64_t kLargestCode = 256u << 20;    // bytes, of all records
+constexpr uint64_t kLargestCode = 256u << 20;    // bytes of all records
 constexpr uint64_t kLargestPickle = 256u << 20;  // bytes
 constexpr const char* kCure = "save the model again with torch.jit.save";
 
@@ -24,7 +24,7 @@ class Opener {
   explicit Opener(const Archive& archive) : archive_(archive) {}
 
   ScriptArchive Open() {
-    CurrentRandomKey();  // registers the markers that code may call
+    CurrentRandomKey();  // registers the markers that the code may call
     torch::jit::populate_upgraders_graph_map();
     out_.file = std::make_unique<MappedFile>(archive_.path());
     out_.unit = std::make_shared<torch::jit::CompilationUnit>();

@@ -1,4 +1,4 @@
-// A TorchScript archive (.pt of torch.jit.save), opened without reading its weights.
+// Opens a TorchScript archive (.pt of torch.jit.save) without reading its weights.
 #pragma once
 #include <torch/csrc/jit/api/module.h>
 
@@ -11,7 +11,8 @@
 
 namespace pipewright {
 
-// Tensors lie in the mapped file: they are valid as long as this is, and touching one reads it.
+// Tensors lie in the mapped file: they are valid while this object lives, and touching one reads
+// it.
 struct ScriptArchive {
   std::unique_ptr<MappedFile> file;
   std::shared_ptr<torch::jit::CompilationUnit> unit;
@@ -19,13 +20,13 @@ struct ScriptArchive {
   torch::jit::Module module;
 };
 
-// What LibTorch's own parsers are given is bounded before: size and nesting of the code, form of
-// the pickles. Throws Error: damage, weights longer than their records, objects with code of their
-// own to restore them, formats before PyTorch 1.4.
+// Limits the input of LibTorch's parsers first: size and nesting of the code, form of the pickles.
+// Throws Error for damage, weights longer than their records, objects with their own code to
+// restore them, and formats before PyTorch 1.4.
 ScriptArchive OpenScript(const Archive& archive);
 
-// Where the bytes of `tensor`'s storage start in the file. Throws Error naming `name` when the
-// tensor is not dense or reaches beyond its storage.
+// Returns the start of the storage of `tensor` in the file. Throws Error naming `name` if the
+// tensor is not dense or extends beyond its storage.
 uint64_t StorageOffset(const ScriptArchive& archive, const at::Tensor& tensor,
                        const std::string& name);
 

@@ -25,7 +25,7 @@ class Resolver {
     CollectWeights();
     std::vector<Node*> reads;
     for (Node* node : AllNodes(graph_)) Classify(node, reads);
-    // Constants first: they become weights, and inputs for weights precede the others.
+    // Constants come first: they become weights, whose inputs precede the others.
     std::vector<std::pair<Value*, at::IValue>> values;
     for (Node* node : reads) {
       auto value = Read(node);
@@ -54,7 +54,7 @@ class Resolver {
   }
 
  private:
-  // Parameters and buffers in the order of the state dict; other tensors of modules after them.
+  // Collects parameters and buffers in the order of the state dict, then other tensors of modules.
   void CollectWeights() {
     using Object = c10::intrusive_ptr<c10::ivalue::Object>;
     std::vector<std::pair<std::string, Object>> todo = {{"", objects_.At("")}};
@@ -106,7 +106,7 @@ class Resolver {
     weight.names = {name.empty() ? "constant." + std::to_string(constants_++) : name};
     weight.kind = kind;
     weight.dtype = tensor.scalar_type();
-    DtypeText(weight.dtype);  // refuses what cannot be written
+    DtypeText(weight.dtype);  // rejects dtypes that cannot be written
     weight.shape = tensor.sizes().vec();
     weight.strides = tensor.strides().vec();
     weight.storage_offset = tensor.storage_offset();
@@ -125,7 +125,7 @@ class Resolver {
       std::string path;
       if (!objects_.PathOf(node->input(0), path)) return;
       const std::string name = (path.empty() ? "" : path + ".") + node->s(c10::attr::name);
-      // The value's line, where the assignment has none.
+      // Uses the value's line if the assignment has none.
       const Node* line = node->sourceRange().source() ? node : node->input(1)->node();
       throw Error(model_.file + ": " + Origin(line),
                   "assigns to the attribute \"" + name + "\" while the model runs",
@@ -143,7 +143,7 @@ class Resolver {
            objects_.PathOf(node->input(), path) && objects_.At(path)->type()->is_module();
   }
 
-  // What the node yields; nothing for submodules and the training flag.
+  // Returns what the node yields, or nothing for submodules and the training flag.
   std::optional<at::IValue> Read(Node* node) {
     if (node->kind() == prim::Constant) return torch::jit::toIValue(node->output());
     if (IsTraining(node)) return std::nullopt;
@@ -185,7 +185,7 @@ class Resolver {
     }
   }
 
-  // `value` before `at`, made of weights and constants.
+  // Creates `value` before `at` from weights and constants.
   Value* Make(const at::IValue& value, int depth = 0) {
     if (value.isTensor()) return model_.weight_input(index_of_.at(KeyOf(value.toTensor())));
     if (!HoldsTensors(value) || depth > 20) {
@@ -242,7 +242,8 @@ class Resolver {
     output->replaceAllUsesWith(made);
   }
 
-  // A flag that was true is the module's; one that was false beside true ones, a frozen layer's.
+  // A flag that is true becomes the module's; one that is false beside true ones belongs to a
+  // frozen layer.
   void ReplaceTraining(Node* node) {
     std::string path;
     objects_.PathOf(node->input(), path);
@@ -252,7 +253,7 @@ class Resolver {
     node->output()->replaceAllUsesWith(made);
   }
 
-  // Later reads go through the output of earlier ones.
+  // Later reads use the output of earlier ones.
   static void DropReads(const std::vector<Node*>& reads) {
     for (auto node = reads.rbegin(); node != reads.rend(); ++node)
       if (!(*node)->hasUses()) (*node)->destroy();

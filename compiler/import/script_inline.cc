@@ -49,7 +49,7 @@ class Inliner {
         node = NextNode(node);
         continue;
       }
-      // What was inlined, or what followed when that was nothing.
+      // The first inlined node, or the next one if nothing was inlined.
       node = FirstFrom(before->next());
     }
   }
@@ -59,7 +59,7 @@ class Inliner {
     throw Error(file_ + ": " + Origin(node), what, cure);
   }
 
-  // Sets scope and line of the nodes from `first` to before `last`, and inside them.
+  // Sets scope and line of the nodes from `first` up to `last` (exclusive), and inside them.
   void Scope(Node* first, Node* last, const torch::jit::ScopePtr& scope) {
     std::vector<std::pair<Node*, Node*>> spans = {{first, last}};
     while (!spans.empty()) {
@@ -76,8 +76,7 @@ class Inliner {
     }
   }
 
-  // The line of the model that `node` was written in; of what torch's own functions do, the line
-  // that called them.
+  // Returns the line of the model for `node`; for code inside torch, the line that called it.
   torch::jit::SourceRange ModelLine(Node* node) {
     std::vector<torch::jit::SourceRange> ranges = {node->sourceRange()};
     if (node->callstack()) {
@@ -99,7 +98,7 @@ class Inliner {
   }
 
   // A trace records the calls that led to an operation, innermost first: "model.py(31): forward".
-  // The model's own among them, of those that torch's modules do, the one that called them.
+  // Returns the model's own one; for torch's modules, the one that called them.
   static std::optional<torch::jit::SourceRange> Traced(const std::string& calls) {
     std::optional<torch::jit::SourceRange> found;
     for (const std::string& call : Split(calls, '\n')) {
@@ -118,11 +117,11 @@ class Inliner {
     return found;
   }
 
-  // As one line of text with the number it has in its file.
+  // Returns one line of text with its line number in its file.
   torch::jit::SourceRange Written(const torch::jit::SourceRange& range) {
     const auto& file = range.source()->filename();
     if (!file || file->empty()) return {};
-    if (file->rfind("code/", 0) != 0) return range;  // is one
+    if (file->rfind("code/", 0) != 0) return range;  // already such a line
     auto [at, fresh] = lines_.try_emplace({range.source().get(), range.start()});
     if (!fresh) return at->second;
     auto from = range.findSourceRangeThatGenerated();
@@ -217,7 +216,7 @@ void ReplaceContexts(torch::jit::Graph& graph, const std::string& file) {
     made->copyMetadata(node);
     dead.push_back(node);
   }
-  // What made the context object: nothing reads it any more.
+  // The nodes that made the context object are no longer read.
   for (Node* node : dead) {
     Value* object = node->input(0);
     if (node->kind() == prim::Enter) {

@@ -1,4 +1,4 @@
-// TorchScript archives of torch.jit.save, traced or scripted.
+// Imports TorchScript archives of torch.jit.save, traced or scripted.
 #include <torch/csrc/jit/ir/alias_analysis.h>
 #include <torch/csrc/jit/ir/constants.h>
 
@@ -20,7 +20,7 @@ namespace prim = torch::jit::prim;
 
 namespace {
 
-// Arguments with a default value take it, unless the caller names them as inputs.
+// Arguments with a default value take it unless the caller names them as inputs.
 void BindInputs(Model& model, const c10::FunctionSchema& schema,
                 const std::vector<std::string>& wanted) {
   torch::jit::Graph& graph = *model.graph;
@@ -55,13 +55,14 @@ void BindInputs(Model& model, const c10::FunctionSchema& schema,
       continue;
     }
     input->setDebugName(argument.name());
-    // What is given is not None.
+    // An input that is given is not None.
     if (auto optional = input->type()->cast<c10::OptionalType>())
       input->setType(optional->getElementType());
   }
 }
 
-// What element of a list, tuple or dict `node` takes, as a name; nothing where that is not fixed.
+// Returns the fixed element of a list, tuple or dict that `node` takes, as a name; nothing if it is
+// not fixed.
 std::optional<std::string> ElementOf(const Node* node) {
   if (node->kind() != c10::aten::__getitem__ && node->kind() != prim::TupleIndex)
     return std::nullopt;
@@ -72,8 +73,8 @@ std::optional<std::string> ElementOf(const Node* node) {
   return std::nullopt;
 }
 
-// A list, tuple or dict of which the model takes fixed elements becomes inputs of its own, in
-// order: xs_0, xs_1, or table_key. Others stay, and are refused.
+// A list, tuple or dict from which the model takes fixed elements becomes separate inputs, in
+// order: xs_0, xs_1, or table_key. Others stay and are rejected.
 void SpreadInputs(Model& model) {
   torch::jit::Graph& graph = *model.graph;
   for (size_t i = model.first_input(); i < graph.inputs().size();) {
@@ -145,8 +146,8 @@ void CheckInputs(const Model& model) {
   }
 }
 
-// Lists and dicts that the model returns become outputs of their own, in order. Returns what those
-// with a key on the way to them are called: "aux.a" for {"aux": {"a": y}}.
+// Lists and dicts that the model returns become separate outputs, in order. Returns the names of
+// those with a key on the path to them: "aux.a" for {"aux": {"a": y}}.
 std::map<Value*, std::string> FlattenOutputs(Model& model) {
   torch::jit::Graph& graph = *model.graph;
   torch::jit::AliasDb aliases(model.graph);
@@ -155,7 +156,7 @@ std::map<Value*, std::string> FlattenOutputs(Model& model) {
     std::string path;
     bool keyed;
   };
-  std::vector<Place> todo;  // the next one last
+  std::vector<Place> todo;  // a stack: the next one is last
   for (size_t i = graph.outputs().size(); i-- > 0;) todo.push_back({graph.outputs()[i], "", false});
   std::vector<Value*> flat;
   std::map<Value*, std::string> names;
@@ -196,8 +197,8 @@ std::map<Value*, std::string> FlattenOutputs(Model& model) {
   return names;
 }
 
-// Unique identifiers: what `outputs` says, the model's own names where the file keeps them, else the
-// operation's.
+// Chooses unique identifiers: names from `outputs`, the model's own names if the file keeps them,
+// or the operation's.
 void NameValues(Model& model, const std::map<Value*, std::string>& outputs) {
   torch::jit::Graph& graph = *model.graph;
   std::set<std::string> taken;
@@ -241,7 +242,7 @@ void NameValues(Model& model, const std::map<Value*, std::string>& outputs) {
 
 }  // namespace
 
-// Tensors that constant folding made become weights of kind constant, in memory.
+// Tensors made by constant folding become weights of kind constant, in memory.
 static void LiftConstants(Model& model) {
   std::map<const void*, Value*> lifted;
   for (Node* node : AllNodes(*model.graph)) {
@@ -311,7 +312,7 @@ Model ImportScript(const Archive& archive, const ImportOptions& options) {
                 "with the file");
   } catch (const Error&) {
     throw;
-  } catch (const std::exception& e) {  // of LibTorch's parser
+  } catch (const std::exception& e) {  // errors of LibTorch's parser
     throw Error(archive.path(), std::string("its code cannot be read: ") + e.what());
   }
   return model;

@@ -27,7 +27,7 @@ void DropWarnings(const GraphPtr& graph) {
     if (node->kind() == c10::Symbol::aten("warn")) node->destroy();
 }
 
-// x.shape[1] and a, b = x.shape: each size read off the tensor on its own.
+// Replaces x.shape[1] and a, b = x.shape by operations that read each size separately.
 void TakeSizesApart(const GraphPtr& graph) {
   for (Node* node : AllNodes(*graph)) {
     bool item = node->kind() == c10::aten::__getitem__, unpack = node->kind() == prim::ListUnpack;
@@ -50,8 +50,8 @@ void TakeSizesApart(const GraphPtr& graph) {
   }
 }
 
-// Elements of lists, tuples and dicts are taken where the list is made, so that no cut falls
-// between: a list cannot leave a module, its elements can.
+// Takes elements of lists, tuples and dicts where the list is made, so that no cut separates them:
+// a list cannot leave a module, but its elements can.
 void TakeElementsEarly(const GraphPtr& graph) {
   torch::jit::AliasDb aliases(graph);
   for (Node* node : AllNodes(*graph)) {
@@ -80,7 +80,7 @@ void TakeElementsEarly(const GraphPtr& graph) {
   }
 }
 
-// LowerAllTuples makes several outputs of one for a tuple; code has one each.
+// LowerAllTuples turns one output into several for a tuple; TorchScript code needs one each.
 void SplitUninitialized(const GraphPtr& graph) {
   for (Node* node : AllNodes(*graph)) {
     if (node->kind() != prim::Uninitialized || node->outputs().size() == 1) continue;
@@ -110,7 +110,7 @@ void SimplifyScript(GraphPtr& graph) {
     TakeSizesApart(graph);
     RemoveDeadCode(*graph);
   }
-  try {  // it stops half-way where a tuple stands in a list
+  try {  // stops halfway if a list contains a tuple
     GraphPtr copy = graph->copy();
     torch::jit::LowerAllTuples(copy);
     graph = copy;

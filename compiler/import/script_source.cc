@@ -12,7 +12,7 @@ namespace pipewright {
 
 void CheckCode(const std::string& code, const std::string& where) {
   constexpr int kDeepest = 300;
-  int depth = 0, deepest = 0, run = 0;  // run: operators one after the other, as in "not not x"
+  int depth = 0, deepest = 0, run = 0;  // run: consecutive operators, as in "not not x"
   size_t indent = 0, line = 1;
   bool start = true;
   char quote = 0;

@@ -1,4 +1,5 @@
-// The code in TorchScript archives: bounds, and the lines of the model that it was made from.
+// Handles the code in TorchScript archives: limits on its nesting, and the lines of the model that
+// it came from.
 #pragma once
 #include <torch/csrc/jit/serialization/source_range_serialization.h>
 
@@ -7,13 +8,13 @@
 
 namespace pipewright {
 
-// Throws Error when brackets or blocks of `code` nest so deep that LibTorch's recursive parser
-// could run out of stack.
+// Throws Error if brackets or blocks of `code` are nested so deeply that LibTorch's recursive
+// parser could overflow the stack.
 void CheckCode(const std::string& code, const std::string& where);
 
 // Reads the table beside a code record (`.debug_pkl`, PyTorch
-// torch/csrc/jit/serialization/source_range_serialization.cpp, both formats) when first asked.
-// A damaged table gives no lines.
+// torch/csrc/jit/serialization/source_range_serialization.cpp, both formats) on first use. A
+// damaged table yields no lines.
 std::shared_ptr<torch::jit::SourceRangeUnpickler> MakeModelLines(std::string pickle);
 
 }  // namespace pipewright

@@ -9,7 +9,8 @@ namespace pipewright {
 using torch::jit::Node;
 using torch::jit::Value;
 
-// The operators' in-place forms draw alike; rand_like and the rest have overloads with a generator.
+// In-place forms of these operators draw alike; rand_like and the rest have overloads with a
+// generator.
 static const std::set<std::string> kDraws = {"rand",
                                              "randn",
                                              "randint",
@@ -36,7 +37,7 @@ static const std::set<std::string> kDraws = {"rand",
                                              "uniform",
                                              "_standard_gamma",
                                              "_sample_dirichlet"};
-// Those with a form of ours; their in-place forms write the result back.
+// Operators with a replacement in this program; their in-place forms write the result back.
 static const std::set<std::string> kDropouts = {
     "dropout",  "feature_dropout",  "alpha_dropout",  "feature_alpha_dropout",
     "dropout_", "feature_dropout_", "alpha_dropout_", "feature_alpha_dropout_"};

@@ -59,7 +59,7 @@ struct TorchNames : torch::jit::BuiltinModule {
   }
 };
 
-// The namespace `ops`, whose members are those of operators.
+// The namespace `ops`, whose members are namespaces of operators.
 struct OperatorNames : SugaredValue {
   std::string kind() const override { return "ops"; }
 
@@ -69,11 +69,11 @@ struct OperatorNames : SugaredValue {
   }
 };
 
-// The names that are known without being defined, those of archives that torch.jit.save writes.
+// Names that are known without a definition: those in archives that torch.jit.save writes.
 struct KnownNames : torch::jit::Resolver {
   explicit KnownNames(std::shared_ptr<torch::jit::CompilationUnit> unit) : unit(std::move(unit)) {}
 
-  // `self: __torch__.Module0`, as older builds write it.
+  // `self: __torch__.Module0`, as written by older builds.
   c10::TypePtr resolveType(const std::string& name, const SourceRange&) override {
     return unit->get_type(c10::QualifiedName(name));
   }
@@ -104,7 +104,7 @@ struct KnownNames : torch::jit::Resolver {
 
 const char kOneClass[] = "a module's file holds one class";
 
-// The one class of the text.
+// Returns the only class of the text.
 torch::jit::ClassDef ParseClass(torch::jit::Parser& parser, const std::string& name) {
   std::optional<torch::jit::ClassDef> found;
   while (parser.lexer().cur().kind != torch::jit::TK_EOF) {
@@ -137,7 +137,7 @@ std::set<std::string> NamesIn(const torch::jit::Expr& list) {
   return names;
 }
 
-// An assignment in the class's body: a declaration, or a constant.
+// Handles an assignment in the class body: a declaration or a constant.
 void Declare(const torch::jit::Assign& assign, const torch::jit::ScriptTypeParser& types,
              CompiledText& made) {
   const torch::jit::Expr left = assign.lhs();
@@ -176,7 +176,7 @@ bool IsText(const torch::jit::Stmt& statement) {
          torch::jit::ExprStmt(statement.get()).expr().kind() == torch::jit::TK_STRINGLITERAL;
 }
 
-// The last statement of forward.
+// Returns the last statement of forward.
 std::optional<torch::jit::Stmt> EndOfForward(const torch::jit::ClassDef& definition) {
   for (const torch::jit::Stmt& statement : definition.body()) {
     if (statement.kind() != torch::jit::TK_DEF) continue;
@@ -238,8 +238,9 @@ void Define(const torch::jit::ClassDef& definition, const std::string& name,
       << "forward returns nothing on some path: end it with `return` and the outputs";
 }
 
-// What the parser says of `text`, with a caret where it draws none: at the end of a line, where a
-// token is missing, and at an indentation. With a cure for what is Python but no TorchScript.
+// Returns the parser's message about `text`, with a caret where it draws none: at the end of a
+// line, where a token is missing, and at an indentation. Adds a hint for code that is Python but
+// not TorchScript.
 std::string ParserSays(const std::string& said, const std::string& text) {
   std::string out = said;
   const std::string line_key = "\", line ";
@@ -251,7 +252,7 @@ std::string ParserSays(const std::string& said, const std::string& text) {
     auto start = [&] { return lines[number - 1].find_first_not_of(" \t\r"); };
     auto skip = [&] { return start() == std::string::npos || lines[number - 1][start()] == '#'; };
     if (number >= 1 && number <= lines.size()) {
-      // What is missing in front of an indented line is missing at the end of the one before.
+      // A token missing before an indented line is missing at the end of the previous line.
       if (missing && said.find("found 'indent'") != std::string::npos)
         do --number;
         while (number > 1 && skip());
@@ -263,7 +264,7 @@ std::string ParserSays(const std::string& said, const std::string& text) {
              std::string(missing ? end : std::min(start(), end), ' ') + "~ <--- HERE";
     }
   }
-  // The line that is pointed at: comments around it name what the model calls.
+  // The line that is pointed at; comments around it name what the model calls.
   const size_t caret = said.rfind('\n', said.find("<--- HERE"));
   const size_t begin = caret == std::string::npos || caret == 0 ? 0 : said.rfind('\n', caret - 1);
   if (said.find("undefined value F:") != std::string::npos ||

@@ -18,7 +18,7 @@ static thread_local RandomKey t_key;
 void SetRandomKey(const RandomKey& key) { t_key = key; }
 RandomKey CurrentRandomKey() { return t_key; }
 
-// SplitMix64's finaliser (Steele, Lea, Flood: Fast splittable pseudorandom number generators,
+// SplitMix64's finalizer (Steele, Lea, Flood: Fast splittable pseudorandom number generators,
 // 2014).
 static uint64_t Mix(uint64_t x) {
   x += 0x9e3779b97f4a7c15ull;
@@ -47,7 +47,7 @@ at::Generator MakeGenerator(c10::Device device, int64_t id) {
   return generator;
 }
 
-// Kept elements, scaled so that the mean stays: PyTorch's own arithmetic.
+// Returns the mask of kept elements, scaled to preserve the mean, with PyTorch's arithmetic.
 static at::Tensor Mask(const at::Tensor& like, double p, int64_t id) {
   at::Tensor mask = at::empty_like(like, LEGACY_CONTIGUOUS_MEMORY_FORMAT);
   mask.bernoulli_(1 - p, MakeGenerator(like.device(), id));
@@ -65,7 +65,7 @@ static at::Tensor Dropout(const at::Tensor& input, double p, bool train, int64_t
   return input * mask;
 }
 
-// One number a channel: the noise of PyTorch's feature dropout.
+// Returns one number per channel: the noise of PyTorch's feature dropout.
 static at::Tensor FeatureMask(const at::Tensor& like, double p, int64_t id) {
   TORCH_CHECK(like.dim() >= 2, "feature dropout requires at least 2 dimensions in the input");
   std::vector<int64_t> sizes(static_cast<size_t>(like.dim()), 1);
@@ -86,7 +86,7 @@ static at::Tensor FeatureDropout(const at::Tensor& input, double p, bool train, 
   return input * mask;
 }
 
-// Klambauer et al.: Self-Normalizing Neural Networks (2017); PyTorch's arithmetic.
+// Klambauer et al.: Self-Normalizing Neural Networks (2017), with PyTorch's arithmetic.
 static at::Tensor AlphaDropout(const at::Tensor& input, double p, bool train, bool feature,
                                int64_t id) {
   TORCH_CHECK(p >= 0 && p <= 1, "dropout: p must be between 0 and 1, not ", p);
@@ -131,8 +131,8 @@ static at::Tensor Attention(const at::Tensor& query, const at::Tensor& key, cons
                             std::optional<double> scale, bool grouped, bool train, int64_t id) {
   if (!train || p == 0)
     return at::scaled_dot_product_attention(query, key, value, mask, 0.0, causal, scale, grouped);
-  // The definition in PyTorch's documentation, the scale split over both factors as its
-  // _scaled_dot_product_attention_math does.
+  // Follows PyTorch's documentation, with the scale split over both factors like in
+  // _scaled_dot_product_attention_math.
   double root = std::sqrt(scale.value_or(1.0 / std::sqrt(static_cast<double>(query.size(-1)))));
   at::Tensor k = key, v = value;
   if (grouped) {
@@ -184,7 +184,7 @@ TORCH_LIBRARY_IMPL(pipewright, CompositeExplicitAutograd, m) {
   m.impl("pipe_split", [] {});
 }
 
-// Conservative: nothing may be moved across a marker, and it is not dead.
+// Conservative, so that nothing is moved across a marker and it is not removed as dead code.
 TORCH_LIBRARY_FRAGMENT(pippy, m) {
   m.def(torch::schema("_pipe_split() -> ()", c10::AliasAnalysisKind::CONSERVATIVE));
 }

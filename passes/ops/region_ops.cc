@@ -40,7 +40,7 @@ void MapOver(Stack& stack) {
   stack.emplace_back(functorch::addBatchDim(tensor, dim, Level()));
 }
 
-// What does not depend on what is mapped over is repeated.
+// Values that do not depend on the mapped dimension are repeated.
 void Stacked(Stack& stack) {
   const int64_t dim = torch::jit::pop(stack).toInt();
   const int64_t size = torch::jit::pop(stack).toInt();
@@ -83,7 +83,7 @@ void Register(const char* schema, void (*operation)(Stack&), c10::AliasAnalysisK
 }  // namespace
 
 bool RegisterRegionOperators() {
-  // Conservative: nothing may be moved across a switch, and it is not dead.
+  // Conservative, so that nothing is moved across a switch and it is not removed as dead code.
   constexpr auto kSwitch = c10::AliasAnalysisKind::CONSERVATIVE;
   constexpr auto kView = c10::AliasAnalysisKind::FROM_SCHEMA;
   Register("pipewright::vmap_enter(int size, str randomness) -> ()", EnterVmap, kSwitch);
@@ -92,7 +92,7 @@ bool RegisterRegionOperators() {
   Register("pipewright::vmap_out(Tensor(a) input, int size, int dim) -> Tensor(a)", Stacked, kView);
   Register("pipewright::autocast_enter(Device device, int dtype) -> ()", EnterAutocast, kSwitch);
   Register("pipewright::autocast_exit(Device device) -> ()", ExitAutocast, kSwitch);
-  // Of passes/show_writes.h.
+  // Used by passes/show_writes.h.
   for (const char* schema :
        {"pipewright::seen(Tensor value) -> ()", "pipewright::seen.list(Tensor[] value) -> ()"})
     Register(schema, [](Stack& stack) { torch::jit::drop(stack, 1); }, kSwitch);

@@ -14,10 +14,11 @@ static bool IsNorm(const Node* node) {
   return node->kind() == c10::aten::batch_norm || node->kind() == c10::aten::instance_norm;
 }
 
-// Both norms: (input, weight, bias, running_mean, running_var, training, momentum, ...).
+// Indices for both norms: (input, weight, bias, running_mean, running_var, training, momentum,
+// ...).
 constexpr size_t kTraining = 5, kMomentum = 6;
 
-// Of what was exported in evaluation mode it is a constant.
+// In a model exported in evaluation mode the flag is a constant.
 static bool MayTrain(const Node* norm) {
   return torch::jit::constant_as<bool>(norm->input(kTraining)).value_or(true);
 }

@@ -26,7 +26,7 @@ void CheckShapes(const at::Tensor& input, const at::Tensor& weight, const at::Te
               "grouped_mm_fallback: expected offs of int32 or int64, found ", offs.scalar_type());
 }
 
-// The groups that have rows: (expert, first row, row after the last).
+// Visits the groups that have rows: (expert, first row, row after the last).
 template <typename Visit>
 void ForEachGroup(const at::Tensor& offs, Visit visit) {
   const at::Tensor ends = offs.to(at::kCPU, at::kLong).contiguous();
@@ -39,7 +39,7 @@ void ForEachGroup(const at::Tensor& offs, Visit visit) {
   }
 }
 
-// Both make the calls that transformers makes, in its order: the bits are the same.
+// Both make the same calls as transformers, in its order, so the bits are the same.
 at::Tensor GroupedMm(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& offs) {
   CheckShapes(input, weight, offs);
   at::Tensor output = at::zeros({input.size(0), weight.size(2)}, input.options());
