@@ -63,22 +63,25 @@ struct Indexer {
 
   void Put(std::vector<ComputePlace>& table, const char* what, int stage, int microbatch,
            ComputePlace place) {
-    const Action& action = plan.ranks[place.rank][place.position];
-    std::string where = Place(place.rank, place.position, action);
+    auto where = [&](const ComputePlace& at) {
+      return Place(at.rank, at.position, plan.ranks[at.rank][at.position]);
+    };
     if (stage < 0 || stage >= index.stages || microbatch < 0 || microbatch >= index.total)
-      throw Error(where, "rule \"range\": the plan has " + std::to_string(index.stages) +
-                             " stages and " + std::to_string(index.total) + " microbatches");
+      throw Error(where(place), "rule \"range\": the plan has " + std::to_string(index.stages) +
+                                    " stages and " + std::to_string(index.total) +
+                                    " microbatches");
     if (table.empty()) table.resize(static_cast<size_t>(index.stages) * index.total);
     int rank = RankOf(graph, stage, microbatch);
     if (rank != place.rank)
-      throw Error(where, "rule \"rank\": stage " + std::to_string(stage) + " runs microbatch " +
-                             std::to_string(microbatch) + " on rank " + std::to_string(rank));
+      throw Error(where(place), "rule \"rank\": stage " + std::to_string(stage) +
+                                    " runs microbatch " + std::to_string(microbatch) +
+                                    " on rank " + std::to_string(rank));
     ComputePlace& entry = table[index.At(stage, microbatch)];
     if (entry.rank >= 0)
-      throw Error(where,
+      throw Error(where(place),
                   "rule \"once\": the " + std::string(what) + " of stage " + std::to_string(stage) +
                       " on microbatch " + std::to_string(microbatch) + " stands already at " +
-                      Place(entry.rank, entry.position, plan.ranks[entry.rank][entry.position]));
+                      where(entry));
     entry = place;
   }
 
