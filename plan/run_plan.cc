@@ -150,6 +150,23 @@ Offload OffloadOf(const RunPlan& run, bool forward_only) {
   return offload;
 }
 
+// A single entry that speaks of a stage or a microbatch that the run does not have is named itself.
+void CheckEntries(const Job& job, const Plan& plan, const StageGraph& graph) {
+  std::vector<std::string> wrong;
+  for (size_t r = 0; r < plan.ranks.size(); ++r)
+    for (size_t p = 0; p < plan.ranks[r].size() && wrong.size() < 2; ++p) {
+      const Action& a = plan.ranks[r][p];
+      int stage = std::max({a.stage, a.overlap_stage, IsTransfer(a.kind) ? PeerOf(a) : -1});
+      int microbatch = std::max(a.microbatch, a.overlap_microbatch);
+      if (stage >= graph.stages || microbatch >= job.microbatches)
+        wrong.push_back(Place(static_cast<int>(r), p, a));
+    }
+  if (wrong.size() == 1)
+    throw Error(job.plan + ": " + wrong[0],
+                "rule \"range\": the run has " + Counted(graph.stages, "stage") + " and " +
+                    Counted(job.microbatches, "microbatch"));
+}
+
 // The plan in the job's file, checked: a schedule, or a whole plan.
 Plan PlanOfFile(const Job& job, const StageGraph& graph, const Offload& offload) {
   Plan plan = ReadPlan(ReadFile(job.plan), job.plan);
@@ -159,21 +176,7 @@ Plan PlanOfFile(const Job& job, const StageGraph& graph, const Offload& offload)
                                 ", the run has " + std::to_string(expected));
   };
   check(static_cast<int>(plan.ranks.size()), graph.ranks, "ranks");
-  // One entry that speaks of what the run has not may be all that is wrong.
-  for (size_t r = 0; r < plan.ranks.size(); ++r)
-    for (size_t p = 0; p < plan.ranks[r].size(); ++p) {
-      const Action& a = plan.ranks[r][p];
-      const std::string where = job.plan + ": " + Place(static_cast<int>(r), p, a);
-      int stage = std::max({a.stage, a.overlap_stage, IsTransfer(a.kind) ? PeerOf(a) : -1});
-      int microbatch = std::max(a.microbatch, a.overlap_microbatch);
-      if (stage >= graph.stages)
-        throw Error(where, "rule \"range\": the run has no stage " + std::to_string(stage) +
-                               ", only " + Counted(graph.stages, "stage"));
-      if (microbatch >= job.microbatches && plan.steps == 1)
-        throw Error(where, "rule \"range\": the run has no microbatch " +
-                               std::to_string(microbatch) + ", only " +
-                               Counted(job.microbatches, "microbatch"));
-    }
+  CheckEntries(job, plan, graph);
   check(plan.stages, graph.stages, "stages");
   check(plan.microbatches, job.microbatches, "microbatches");
   check(plan.steps, 1, "optimizer steps");
