@@ -1,9 +1,6 @@
 #include "passes/memory.h"
 
-#include <torch/csrc/jit/ir/constants.h>
-
 #include <algorithm>
-#include <string>
 
 #include "passes/statistics.h"
 
@@ -164,14 +161,6 @@ Memory::Values Memory::Written(const Write& write) {
 }
 
 bool Memory::Share(const Value* a, const Value* b) { return Intersect(Of(a), Of(b)); }
-
-// Returns true for a batch norm that is not torch.nn's and never trains.
-static bool IsNormInEvaluation(const Node* node) {
-  constexpr size_t kTraining = 5;
-  const std::string name = node->kind().toQualString();
-  return (name == "aten::native_batch_norm" || name == "aten::_batch_norm_impl_index") &&
-         !torch::jit::constant_as<bool>(node->input(kTraining)).value_or(true);
-}
 
 void CollectWrites(Node* top, size_t position, std::vector<Write>& writes) {
   for (Node* node : WithInner(top)) {

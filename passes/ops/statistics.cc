@@ -25,6 +25,12 @@ static bool MayTrain(const Node* norm) {
 
 bool WritesStatistics(const Node* node) { return IsNorm(node) && MayTrain(node); }
 
+bool IsNormInEvaluation(const Node* node) {
+  const std::string_view name = node->kind().toQualString();
+  return (name == "aten::native_batch_norm" || name == "aten::_batch_norm_impl_index") &&
+         !MayTrain(node);
+}
+
 std::optional<double> KeptPart(const std::vector<const Value*>& uses) {
   double kept = 1;
   for (const Value* value : uses)
