@@ -70,7 +70,7 @@ struct RecomputeJob {
   std::vector<int> stages, modules;
 };
 
-// How modules compute (docs/internals/runtime.md): as autograd and the interpreter do, as lists of
+// How modules compute (docs/internals/operation-lists.md): as autograd and the interpreter do, as lists of
 // operations wherever these can be recorded, or the faster of both.
 enum class BodyChoice { kAuto, kAutograd, kLists };
 // By what a job calls them.

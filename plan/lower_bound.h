@@ -1,6 +1,6 @@
 // What no order can beat: lower bounds on makespan and span for a plan's stages, placement, counts
 // and costs, whatever the order, with I and W free to be apart, and under a memory limit per rank.
-// The derivation is in docs/reference/costs.md.
+// The derivation is in docs/internals/searches.md.
 #pragma once
 #include <limits>
 #include <vector>

@@ -1,6 +1,6 @@
 // PipeDream's optimizer, as it is: its objective, its options and, for compatibility, its flaws.
 // Source: Narayanan et al., SOSP 2019, and optimizer/optimizer_graph_hierarchical.py of
-// msr-fiddle/pipedream, whose results this reproduces. docs/reference/partition.md names the flaws.
+// msr-fiddle/pipedream, whose results this reproduces. docs/internals/searches.md names the flaws.
 #pragma once
 #include <optional>
 #include <string>
@@ -40,7 +40,7 @@ struct PipeDreamResult {
 };
 
 // The number of states grows with the number of ways to cut the graph; more than `max_states` is an
-// Error. Ties are broken by the rule in docs/reference/partition.md, so that equal input gives
+// Error. Ties are broken by the rule in docs/internals/searches.md, so that equal input gives
 // equal output.
 PipeDreamResult PipeDreamPartition(const ModelGraph& graph, const PipeDreamOptions& options,
                                    int max_states = 20000);
