@@ -49,6 +49,7 @@ struct Model {
   std::shared_ptr<torch::jit::Graph> graph;
   std::vector<Weight> weights;  // parameters in the order of model.parameters()
   std::unordered_map<std::string, ValueMeta> meta;  // by value name
+  std::unordered_map<std::string, std::string> stems;  // names before they were made unique
   std::map<std::string, std::pair<int64_t, int64_t>> symbols;
   bool in_training = true;                // a training flag was set at export
   bool markers_dropped = false;           // the format loses pipe_split(), and none was found

@@ -33,6 +33,20 @@ std::string PlaceText(Node* node) {
          std::to_string(range.source()->starting_line_no()) + "|" + range.text().str();
 }
 
+// Functions of Python, which edited code may call, and which readers know.
+bool IsBuiltin(const std::string& name) {
+  static const std::set<std::string> kBuiltins = {
+      "abs",        "aiter",     "all",      "any",        "anext",     "ascii",     "bin",
+      "breakpoint", "bytearray", "bytes",    "callable",   "classmethod", "compile", "copyright",
+      "credits",    "delattr",   "dict",     "dir",        "divmod",    "enumerate", "eval",
+      "exec",       "exit",      "filter",   "format",     "frozenset", "globals",   "hash",
+      "help",       "id",        "input",    "issubclass", "iter",      "license",   "locals",
+      "map",        "memoryview", "next",    "object",     "open",      "pow",       "property",
+      "quit",       "repr",      "reversed", "set",        "setattr",   "staticmethod", "sum",
+      "super",      "tuple",     "type",     "vars"};
+  return kBuiltins.count(name) > 0;
+}
+
 // The body as a graph of its own, with `self` for what it holds.
 class BodyWriter {
  public:
@@ -66,6 +80,8 @@ class BodyWriter {
     for (Node* node : body_.nodes) Clone(node);
     std::vector<Value*> outputs;
     for (Value* output : body_.outputs) outputs.push_back(made_.at(output));
+    NameLocals();
+    for (Node* node : body_.nodes) Note(node);
     if (outputs.size() == 1)
       graph_->registerOutput(outputs[0]);
     else
@@ -137,7 +153,41 @@ class BodyWriter {
     clone->setSourceRange(place_);
     for (size_t i = 0; i < node->outputs().size(); ++i)
       made_[node->outputs()[i]] = clone->outputs()[i];
-    Note(node);
+  }
+
+  // What does not leave the module is numbered within it: x, x_1, not x_37.
+  void NameLocals() {
+    std::set<std::string> taken;
+    std::vector<Value*> locals;
+    auto sort = [&](Value* value) {
+      if (!value->hasDebugName()) return;
+      const bool local = model_.stems.count(value->debugName());
+      if (local)
+        locals.push_back(value);
+      else
+        taken.insert(value->debugName());
+    };
+    for (Node* node : AllNodes(*graph_)) {
+      for (Value* output : node->outputs()) sort(output);
+      for (torch::jit::Block* block : node->blocks())
+        for (Value* input : block->inputs()) sort(input);
+    }
+    for (const std::vector<Value*>& kept : {body_.inputs, body_.outputs})
+      for (const Value* value : kept) {
+        taken.insert(value->debugName());
+        std::erase(locals, made_.at(value));
+      }
+    std::vector<std::string> names;
+    for (Value* value : locals) {
+      std::string stem = model_.stems.at(value->debugName());
+      if (IsBuiltin(stem)) stem += "_";
+      std::string name = stem;
+      for (int& k = numbers_[stem]; !taken.insert(name).second;)
+        name = stem + (stem.back() == '_' ? "" : "_") + std::to_string(++k);
+      names.push_back(name);
+      value->setDebugName("");
+    }
+    for (size_t i = 0; i < locals.size(); ++i) locals[i]->setDebugName(names[i]);
   }
 
   // The sizes of what has others than the first tensor that it is made of.
@@ -150,7 +200,7 @@ class BodyWriter {
         if (!given || given->shape == made->shape) return;
         break;
       }
-    notes_[node->output()->debugName()] = "[" + Join(made->shape, ", ") + "]";
+    notes_[made_.at(node->output())->debugName()] = "[" + Join(made->shape, ", ") + "]";
   }
 
   const Model& model_;
@@ -163,6 +213,7 @@ class BodyWriter {
   std::unordered_map<const Value*, Value*> made_;
   std::unordered_map<const Value*, std::string> attribute_;
   std::set<std::string> names_;
+  std::map<std::string, int> numbers_;
 };
 
 // The comment above the line of `text` at which `message` points: it names the model's line.

@@ -26,14 +26,10 @@ void ExportConverter::Refuse(const std::string& what, const std::string& cure) c
       size_t last = stack.rfind(';');
       std::vector<std::string> entry =
           Split(last == std::string::npos ? stack : stack.substr(last + 1), ',');
-      std::vector<std::string> trace = Split(metadata->value("stack_trace", std::string()), '\n');
-      std::string line;
-      for (const std::string& part : trace)
-        if (part.find("File \"") != std::string::npos &&
-            (line.empty() || part.find("/torch/") == std::string::npos))
-          line = part.substr(part.find("File"));
+      const SourceLine line = OwnLine(metadata->value("stack_trace", std::string()));
       if (entry.size() > 1 && !entry[1].empty()) where += ", submodule \"" + entry[1] + "\"";
-      if (!line.empty()) where += ", " + line;
+      if (line.number)
+        where += ", File \"" + line.file + "\", line " + std::to_string(line.number);
     }
   }
   throw Error(
@@ -46,10 +42,16 @@ static std::string SizeText(const ExportJson& size) {
   return SizeExpression(size.at("as_expr").at("expr_str").get<std::string>());
 }
 
-std::string ExportConverter::Name(Value* value, const std::string& id) {
+std::string ExportConverter::Unique(const std::string& id) {
   std::string name = id;
   for (int k = 1; !taken_.insert(name).second; ++k) name = id + "_" + std::to_string(k);
+  return name;
+}
+
+std::string ExportConverter::Name(Value* value, const std::string& id) {
+  const std::string name = Unique(id);
   value->setDebugName(name);
+  model_.stems[name] = id;
   return name;
 }
 
@@ -76,7 +78,19 @@ void ExportConverter::RenameAll(const std::vector<std::pair<Value*, std::string>
 }
 
 void ExportConverter::Bind(const std::string& name, Value* value, const ExportJson& graph) {
-  std::string id = Name(value, Identifier(name));
+  auto output = names_.outputs.find(name);
+  auto variable = names_.variables.find(name);
+  std::string id;
+  if (output != names_.outputs.end()) {
+    value->setDebugName(id = output->second);
+  } else if (variable != names_.variables.end()) {
+    id = Name(value, Identifier(variable->second));
+  } else {
+    id = Name(value, Identifier(name));
+    const size_t end = name.find_last_not_of("0123456789");  // the export's number
+    if (end != std::string::npos && end > 0 && end + 1 < name.size() && name[end] == '_')
+      model_.stems[id] = Identifier(name.substr(0, end));
+  }
   env_[name] = value;
   ValueMeta meta;
   auto tensors = graph.find("tensor_values");
@@ -104,42 +118,6 @@ Value* ExportConverter::Constant(const c10::IValue& value) {
 
 Value* ExportConverter::Output(const ExportJson& argument) { return Argument(argument, nullptr); }
 
-// Returns submodule paths from outermost to innermost; the k-th further call of one is "path@k".
-static std::vector<std::string> StackPaths(const std::string& stack) {
-  std::vector<std::string> paths;
-  for (const std::string& entry : Split(stack, ';')) {
-    std::vector<std::string> fields = Split(entry, ',');
-    if (fields.size() < 3 || fields[0] == fields[1]) continue;  // a placeholder has no path
-    std::string path = fields[1];
-    for (const char* prefix : {"L['self'].", "L['self']"})
-      if (path.rfind(prefix, 0) == 0) path = path.substr(std::string(prefix).size());
-    if (path.empty()) continue;
-    size_t call = fields[0].rfind('@');
-    if (call != std::string::npos && path.find('@') == std::string::npos)
-      path += fields[0].substr(call);
-    paths.push_back(path);
-  }
-  return paths;
-}
-
-// Returns the innermost line of the user's code, or else the innermost of all: {file, line, code}.
-static std::tuple<std::string, size_t, std::string> SourceLine(const std::string& trace) {
-  std::tuple<std::string, size_t, std::string> found{"", 0, ""};
-  std::vector<std::string> lines = Split(trace, '\n');
-  for (size_t i = 0; i < lines.size(); ++i) {
-    size_t begin = lines[i].find("File \"");
-    size_t end = begin == std::string::npos ? begin : lines[i].find("\", line ", begin);
-    if (end == std::string::npos) continue;
-    std::string file = lines[i].substr(begin + 6, end - begin - 6);
-    bool library = file.find("/torch/") != std::string::npos || file.rfind("torch/", 0) == 0;
-    if (library && std::get<1>(found)) continue;
-    std::string code = i + 1 < lines.size() ? lines[i + 1] : "";
-    code.erase(0, code.find_first_not_of(' '));
-    found = {file, std::strtoul(lines[i].c_str() + end + 8, nullptr, 10), code};
-  }
-  return found;
-}
-
 // Graph::insert creates nodes whose source has no name.
 static bool IsLocated(const Node* node) {
   auto source = node->sourceRange().source();
@@ -163,11 +141,11 @@ void ExportConverter::Locate(Node* first, const ExportJson& node) {
   std::string trace = metadata->value("stack_trace", std::string());
   auto range = ranges_.find(trace);
   if (range == ranges_.end()) {
-    auto [file, line, code] = SourceLine(trace);
+    const SourceLine line = OwnLine(trace);
     torch::jit::SourceRange made;
-    if (line) {
-      auto source = std::make_shared<torch::jit::Source>(code, file, line);
-      made = torch::jit::SourceRange(source, 0, code.size());
+    if (line.number) {
+      auto source = std::make_shared<torch::jit::Source>(line.code, line.file, line.number);
+      made = torch::jit::SourceRange(source, 0, line.code.size());
     }
     range = ranges_.emplace(trace, made).first;
   }
@@ -197,6 +175,12 @@ void ExportConverter::NoteDroppedCast(const ExportJson& assertion, const ExportJ
 
 void ExportConverter::ConvertNodes(const ExportJson& graph) {
   const ExportJson& nodes = graph.at("nodes");
+  Names names{VariablesOf(nodes), {}};  // a region's values may be called as others outside
+  for (const std::string& output : ResultNames(graph)) {
+    names.variables.erase(output);  // jobs name what the model returns
+    if (!output.empty() && !env_.count(output)) names.outputs[output] = Unique(Identifier(output));
+  }
+  std::swap(names_, names);
   for (size_t i = 0; i < nodes.size(); ++i) {
     const ExportJson& node = nodes[i];
     const ExportJson* outer = current_;
@@ -207,6 +191,7 @@ void ExportConverter::ConvertNodes(const ExportJson& graph) {
     Locate(last->next(), node);
     current_ = outer;
   }
+  std::swap(names_, names);
 }
 
 void ExportConverter::ConvertNode(const ExportJson& node, const ExportJson& graph) {

@@ -7,11 +7,10 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "compiler/import/source_lines.h"
 #include "passes/model.h"
 
 namespace pipewright {
-
-using ExportJson = nlohmann::json;
 
 // Adds nodes to `model.graph`, one export node after the other. Errors name the node, its submodule
 // and the line of the model.
@@ -32,6 +31,7 @@ class ExportConverter {
   torch::jit::Value* Output(const ExportJson& argument);
 
  private:
+  std::string Unique(const std::string& id);
   void Rename(torch::jit::Value* value, const std::string& id);
   using Env = std::unordered_map<std::string, torch::jit::Value*>;
 
@@ -84,6 +84,12 @@ class ExportConverter {
   Model& model_;
   std::string path_;
   Env env_;
+  // Of the graph that is being converted, by the export's names.
+  struct Names {
+    std::unordered_map<std::string, std::string> variables;  // see VariablesOf
+    std::unordered_map<std::string, std::string> outputs;    // names set apart for its outputs
+  };
+  Names names_;
   std::unordered_set<std::string> taken_;
   std::unordered_map<std::string, torch::jit::ScopePtr> scopes_;
   std::unordered_map<std::string, torch::jit::SourceRange> ranges_;

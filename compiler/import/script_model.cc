@@ -208,6 +208,7 @@ void NameValues(Model& model, const std::map<Value*, std::string>& outputs) {
     std::string unique = wanted;
     for (int k = 1; !taken.insert(unique).second; ++k) unique = wanted + "_" + std::to_string(k);
     names.emplace_back(value, unique);
+    model.stems[unique] = wanted;
   };
   auto own = [](const Value* value) {
     std::string base = value->hasDebugName() ? value->debugNameBase() : "";

@@ -30,6 +30,41 @@ class Layer(nn.Module):
         return x
 
 
+class Gate(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc, self.out = nn.Linear(8, 16), nn.Linear(8, 8)
+
+    def forward(self, x):
+        h = self.fc(x)
+        h = torch.relu(h)
+        a, b = h.chunk(2, -1)
+        input = (a * torch.sigmoid(b)
+                 + torch.tanh(a))
+        y = self.out(input)
+        y += x
+        return x + y
+
+
+class Stack(nn.Module):
+    """Variables that are assigned again, over lines, several at once, and called as Python's own."""
+
+    def __init__(self):
+        super().__init__()
+        self.gates = nn.ModuleList(Gate() for _ in range(2))
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, x):
+        mask = x > 0
+        for gate in self.gates:
+            x = gate(x)
+            x = torch.where(mask, x, x * 0.5)
+        lambda_x = torch.tanh(x)
+        max = lambda_x * 2
+        sum = torch.sin(max)
+        return self.head(lambda_x + sum)
+
+
 class Code(CompilerTest):
     def test_constants_have_their_names(self):
         x = torch.randn(4, 6)
@@ -62,8 +97,38 @@ class Code(CompilerTest):
         export(Casts(), [torch.randn(4, 6)], self.at / "model.pt2")
         _, package = self.compile(self.at / "model.pt2")
         code = self.code(package, 0)
-        self.assertRegex(code, r"slice_\d = torch\.slice\(linear, 1, 1\)  # \[4, 5\]\n")
+        self.assertRegex(code, r"slice_ = torch\.slice\(linear, 1, 1\)  # \[4, 5\]\n")
         self.assertRegex(code, r"linear = torch\.linear\(.*\)\n")
+
+    def test_variables_of_the_model_name_values(self):
+        x = torch.randn(4, 8)
+        for script in (None, torch.jit.script):
+            manifest, package = self.check(Stack(), [x], ["--split", "equal:2"], script=script,
+                                           modules=2)
+            code = self.code(package, 1)
+            for name in ("mask", "h", "a", "b", "input_", "y", "lambda_x"):
+                self.assertRegex(code, rf"\b{name}\b", script)
+            self.assertNotRegex(code, r"(?m)^    (input|max|sum) = ", script)
+            self.assertIn("mask", [value["name"] for value in manifest["values"]])
+
+    def test_the_last_operation_of_a_statement_is_its_variable(self):
+        export(Stack(), [torch.randn(4, 8)], self.at / "model.pt2")
+        manifest, package = self.compile(self.at / "model.pt2")
+        code = self.code(package, 0)
+        self.assertEqual(manifest["outputs"], ["linear_4"])  # jobs say it
+        for line in (r"h = torch\.linear\(x,", r"h_1 = torch\.relu\(h\)",
+                     r"a, b, = torch\.chunk\(h_1,", r"mul = torch\.mul\(a, sigmoid\)",
+                     r"input_ = torch\.add\(mul, tanh\)", r"y_1 = torch\.add_\(y, x\)",
+                     r"x_1 = torch\.add\(x, y_1\)", r"h_2 = torch\.linear\(x_2,"):
+            self.assertRegex(code, f"    {line}")
+
+    def test_names_do_not_depend_on_chance(self):
+        export(Stack(), [torch.randn(4, 8)], self.at / "model.pt2")
+        texts = []
+        for _ in range(2):
+            _, package = self.compile(self.at / "model.pt2", "--split", "equal:3", "--force")
+            texts.append([self.code(package, m) for m in range(3)])
+        self.assertEqual(*texts)
 
     def test_equal_shares_are_cut_between_layers(self):
         """The middle lies within a layer; as few tensors cross between two of them."""

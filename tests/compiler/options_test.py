@@ -383,8 +383,8 @@ class Options(CompilerTest):
     def test_explain(self):
         self.exported()
         text, _ = self.compiled("--explain", "--split", "modules:layers.2")
-        for part in ("module1, cut before layers.2", "takes tanh_1 from module0",
-                     "gives tanh_1 to module1", "shared embed.weight: replicated in",
+        for part in ("module1, cut before layers.2", "takes x_2 from module0",
+                     "gives x_2 to module1", "shared embed.weight: replicated in",
                      "one weight: embed.weight, head.weight"):
             self.assertIn(part, text)
         text, _ = self.compiled("--explain", "--split", "modules:layers.2", "--shared", "transmit")
