@@ -78,8 +78,7 @@ struct Places {
     std::map<const Value*, std::vector<size_t>> written;  // by memory: positions of writes
     for (const Write& write : writes)
       for (const Value* value : memory.Written(write)) written[value].push_back(write.position);
-    std::map<const Value*, std::pair<size_t, size_t>> weight_uses;  // first and last use, if
-                                                                    // written
+    std::map<const Value*, std::pair<size_t, size_t>> weight_uses;  // first and last, if written
     for (const Value* input : model.graph->inputs())
       if (input->offset() < model.weights.size() && written.count(input))
         weight_uses.try_emplace(input, nodes.size(), 0);

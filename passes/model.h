@@ -24,8 +24,7 @@ struct Weight {
   // Location of the storage: bytes of a file, or memory. 0 bytes: it has no elements, or is absent.
   int file = 0;  // index into Model::files
   uint64_t file_offset = 0, file_bytes = 0;
-  at::Tensor data;                       // if defined: data in memory, for a model traced in this
-                                         // process
+  at::Tensor data;                       // set for a model traced in this process
   std::optional<at::ScalarType> stored;  // dtype in the file, if it differs
   bool absent = false;                   // described in the file but not contained
 };
@@ -35,8 +34,7 @@ struct ValueMeta {
   at::ScalarType dtype = at::kFloat;  // for tensors
   bool cast = false;                  // weights were cast, so a floating-point dtype may differ
   std::vector<std::string> shape;     // for tensors: numbers or expressions of the symbols
-  std::string expression;             // for integers: the size that it equals ("s0", "2*s0"), or
-                                      // empty
+  std::string expression;             // for integers: the size it equals ("s0", "2*s0"), or ""
 };
 
 struct Model {

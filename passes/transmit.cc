@@ -38,8 +38,7 @@ void TransmitShared(Model& model, Assignment& assignment, const SharedSpec& spec
   if (!spec.transmit && spec.names.empty()) return;
   Memory memory(model, Alias::kKnown);
   std::vector<Write> writes;
-  std::map<int, Node*> last;                                                 // last node of each
-                                                                             // module
+  std::map<int, Node*> last;                                                 // of each module
   std::map<const Value*, std::map<int, std::vector<torch::jit::Use>>> uses;  // by module
   for (Node* top : model.graph->nodes()) {
     CollectWrites(top, 0, writes);

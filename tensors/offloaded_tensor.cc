@@ -20,8 +20,7 @@ struct OffloadedTensor::State {
   at::ScalarType dtype = at::kFloat;
   // A weight of a checkpoint, or a file of its own with the plain bytes.
   std::shared_ptr<const TensorFile> checkpoint;
-  std::vector<at::ScalarType> conversions;  // for a checkpoint's weight: applied in order when
-                                            // loaded
+  std::vector<at::ScalarType> conversions;  // of a checkpoint's: applied in order on load
   std::string parent, path;
   std::shared_ptr<OffloadFolder> folder;
 

@@ -113,8 +113,7 @@ void ExportConverter::Autocast(const c10::OperatorName& name, const ExportJson& 
   if (at::isComplexType(*wanted))
     wanted = c10::toRealValueType(*wanted);
   else if (known && !at::isFloatingType(*wanted))
-    wanted = at::kFloat;  // for example a rank; autocast computes all operators of this kind in
-                          // float
+    wanted = at::kFloat;  // e.g. a rank; autocast computes this kind of operator in float
   if (!at::isFloatingType(*wanted) || *wanted == at::kDouble) return;
 
   std::vector<std::pair<Node*, size_t>> lists;  // arguments in lists
