@@ -255,8 +255,8 @@ void AllowOnly(const CLI::App& app, const std::string& what,
   for (const CLI::Option* option : app.get_options())
     if (option->count() > 0 && option->get_name() != what &&
         std::find(allowed.begin(), allowed.end(), option->get_name()) == allowed.end())
-      throw UsageError(option->get_name(), "it has no meaning with " + what,
-                       "what goes with it: " + Join(allowed, ", "));
+      throw UsageError(option->get_name(), "it cannot be combined with " + what,
+                       "options that go with it: " + Join(allowed, ", "));
 }
 
 }  // namespace

@@ -115,7 +115,7 @@ std::string UnknownCommand(const std::string& program, const std::vector<std::st
   for (const Elsewhere& other : kPrograms)
     if (other.program != program &&
         std::find(other.commands.begin(), other.commands.end(), word) != other.commands.end())
-      return out + "\n  it is one of the other program: " + other.program + " " + word + "\n";
+      return out + "\n  did you mean \"" + std::string(other.program) + " " + word + "\"?\n";
   return out + Suggest(word, commands) + "\n  commands: " + Join(commands, ", ") + "\n";
 }
 
@@ -136,7 +136,7 @@ std::string UsageMessage(const std::string& program, const std::vector<std::stri
     for (const std::string& extra : extras)
       if (!extra.starts_with("-")) return UnknownCommand(program, commands, extra);
     if (extras.empty())
-      return name + ": which command?\n  commands: " + Join(commands, ", ") + "\n";
+      return name + ": missing command (see --help)\n  commands: " + Join(commands, ", ") + "\n";
   }
   std::string list = "\n  " + name + " --help lists what it takes\n";
   bool over = dynamic_cast<const CLI::ExtrasError*>(&error) || command == &app;

@@ -259,7 +259,7 @@ Job ReadJob(const std::string& path) {
   section.AtLeast<int>("microbatches", 1, job.microbatches, kMostMicrobatches);
   if (in.contains("microbatch_size") == in.contains("minibatch_size"))
     throw Error(path, in.contains("minibatch_size")
-                          ? "\"microbatch_size\" and \"minibatch_size\" are given: one says both"
+                          ? "give either \"microbatch_size\" or \"minibatch_size\", not both"
                           : "the key \"microbatch_size\" is missing");
   section.AtLeast<int64_t>("microbatch_size", 1, job.microbatch_size, kMostSamples);
   section.AtLeast<int64_t>("minibatch_size", job.microbatches, job.minibatch_size, kMostSamples);

@@ -39,7 +39,7 @@ Conf ReadConfFor(const std::string& package, const std::string& file, const Mani
   if (ranks != 0 && named != ranks) {
     int modules = static_cast<int>(manifest.modules.size());
     throw Error(path + ":" + JsonPosition(ReadFile(path), {"stage_to_rank_map"}),
-                "it is for " + Counted(named, "rank") + ", not for " + Counted(ranks, "rank"),
+                "the conf is for " + Counted(named, "rank") + ", not for " + Counted(ranks, "rank"),
                 ranks > modules
                     ? "start " + Counted(named, "rank") + "; the package has " +
                           Counted(modules, "module") +
@@ -89,7 +89,7 @@ void KeepTrained(RunPlan& run, const std::string& where) {
   std::erase_if(run.conf.offloaded_stages, [&](int stage) { return !frozen[stage]; });
 }
 
-// What a rank has in memory under one name it need not read under another.
+// Tied weights: an alias that is in memory is not read again.
 void KeepTied(RunPlan& run, const std::vector<std::vector<int>>& ids) {
   auto ranks = [&](size_t m) { return run.conf.stage_to_ranks[run.conf.module_to_stage[m]]; };
   std::map<int, std::set<int>> resident;  // tensor -> ranks

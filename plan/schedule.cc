@@ -96,7 +96,8 @@ void CheckNumbers(const ScheduleKind& g, Numbers asked, bool own_stages, bool ow
            (g.shape == ScheduleShape::kWaves ? "a multiple of " + std::to_string(2 * ranks)
                                      : Counted(g.stages_per_rank, "stage") + " a rank");
   } else if (two_ways && microbatches % 2) {
-    what = Counted(microbatches, "microbatch") + ", and half of an even number goes each way";
+    what =
+        Counted(microbatches, "microbatch") + ", and it needs an even number (half per direction)";
   } else {
     what = Counted(microbatches, "microbatch") + " on " + Counted(ranks, "rank") +
            ", and it needs two a rank";
@@ -292,9 +293,9 @@ Plan MakeSchedule(const std::string& name, int ranks, int stages, int microbatch
   at_least_one(stages, "stage");
   if (placement.empty() && stages < ranks && generator.shape == ScheduleShape::kAny)
     throw Error("schedule " + name,
-                Counted(stages, "stage") + " for " + Counted(ranks, "rank") + ": a rank has none",
-                "the nearest that work: --stages " + std::to_string(ranks) + ", or --ranks " +
-                    std::to_string(stages));
+                Counted(stages, "stage") + " cannot occupy " + Counted(ranks, "rank") +
+                    ": every rank needs a stage",
+                "try --stages " + std::to_string(ranks) + " or --ranks " + std::to_string(stages));
   if (!placement.empty() && placement.size() != static_cast<size_t>(stages))
     throw Error("schedule " + name, Counted(stages, "stage") + ", but the placement has " +
                                         std::to_string(placement.size()));

@@ -177,10 +177,10 @@ void AddInfer(CLI::App& app) {
 void AddGenerate(CLI::App& app) {
   AddPackage(app);
   auto* prompt = app.add_option("--prompt", generate.prompts,
-                                "text to go on with, its bytes the tokens; several: several texts")
+                                "prompt to continue (bytes are tokens); repeat for several")
                      ->allow_extra_args(false);
-  app.add_option("--prompt-file", generate.prompt_file, "file with a text to go on with");
-  app.add_option("--tokens", generate.tokens, "tokens to go on with: 1,2,3; several: several texts")
+  app.add_option("--prompt-file", generate.prompt_file, "file with a prompt to continue");
+  app.add_option("--tokens", generate.tokens, "prompt as tokens: 1,2,3; repeat for several")
       ->allow_extra_args(false)
       ->excludes(prompt);
   app.add_option("--max-new-tokens", generate.new_tokens, "how many to add to each text")
@@ -248,7 +248,7 @@ const Command kCommands[] = {
     {"bench", "how long steps and actions take, and what they hold in memory", AddBench},
     {"eval", "the loss of a package on the data of a job, without training", AddEval},
     {"infer", "a package's outputs for tensors in a file", AddInfer},
-    {"generate", "go on with a text, token by token", AddGenerate},
+    {"generate", "generate text from a prompt, token by token", AddGenerate},
 };
 
 void AddGlobal(CLI::App& app) {

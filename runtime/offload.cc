@@ -143,7 +143,8 @@ void OffloadedWeights::Next(ActionKind kind, int stage) {
     const Action& action = order.at(next_++);
     done = done || (action.kind == kind && action.stage == stage);
     if (!done && action.stage < stage_count_)
-      throw Error("stage " + std::to_string(stage), "its weights come or go out of their turn");
+      throw Error("stage " + std::to_string(stage),
+                  "its weights are loaded or released out of order");
     Do(action);
   }
 }

@@ -23,7 +23,8 @@ Updater::Updater(const Manifest& manifest, const OptimizerJob& optimizer,
       keep_gradients_(keep_gradients) {
   scale_.factor = loss_scale.initial;
   if (job_.kind == OptimizerJob::kMuon && !job_.others)
-    throw Error("optimizer.others", "is missing: Muon trains matrices alone");
+    throw Error("optimizer.others",
+                "is missing: Muon only trains matrices, and others need an optimizer too");
   if (job_.state_on_disk) {
     try {
       folder_ = OffloadFolder::In(job_.state_folder);

@@ -134,10 +134,10 @@ void CheckPlace(const fs::path& output, const std::vector<std::string>& read) {
   const bool folder = fs::is_directory(output, none);
   for (const std::string& file : read)
     if ((!folder || IsPackage(output)) && !file.empty() && LiesIn(file, output))
-      throw Error(output.string(),
-                  folder ? "holds " + file + ", which is read: it would be gone"
-                         : "is what is read",
-                  "choose another output");
+      throw Error(
+          output.string(),
+          folder ? "contains the input " + file + ", which would be deleted" : "is the input",
+          "choose another output");
   fs::path above = Whole(output);
   while (above.has_relative_path()) {
     above = above.parent_path();

@@ -102,7 +102,7 @@ struct Executor::State {
     Slot& slot = At(edge, microbatch, backward);
     if (slot.state != Slot::kEmpty)
       throw Error(EdgeName(edge, microbatch, backward),
-                  "those of the step before were never used or sent");
+                  "values from the previous step were never consumed");
     slot.state = Slot::kReady;
     slot.bundle = std::move(bundle);
   }

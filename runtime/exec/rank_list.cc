@@ -71,8 +71,9 @@ void PlaceGroups(const std::vector<SharedGroup>& groups, int rank, RankList& lis
         entries[last].groups.push_back(static_cast<int>(g));
       } else if (a.kind == ActionKind::kStep) {
         if (!left.empty() || !stepped.insert(a.stage).second)
-          throw Error(Place(rank, i, a),
-                      "the stage shares a weight or has replicas: a REDUCE_GRAD is missing before");
+          throw Error(
+              Place(rank, i, a),
+              "STEP needs a REDUCE_GRAD before it: the stage shares a weight or has replicas");
       }
     }
   }

@@ -353,12 +353,12 @@ class Options(CompilerTest):
         held = package / "held.pt2"
         held.write_bytes(model.read_bytes())
         for given, output, part in (
-                (model, model, "is what is read"),
+                (model, model, "is the input"),
                 (model, "", "its name is empty"),
                 (model, package / "inner.pkg", "lies in the package"),
                 (model, package / "modules", "lies in the package"),
-                (held, package, "holds " + str(held)),
-                (held, str(package) + "/", "holds " + str(held))):
+                (held, package, "contains the input " + str(held)),
+                (held, str(package) + "/", "contains the input " + str(held))):
             with self.subTest(output):
                 result = call("pipewright", "compile", given, "-o", output, "--force")
                 self.assertEqual(result.returncode, 1, result.stdout)

@@ -154,8 +154,8 @@ TEST(Schedule, RefusalsNameTheNumberAndTheNearest) {
     return "accepted";
   };
   EXPECT_EQ(refusal("1f1b", 4, 3, 8),
-            "schedule 1f1b: 3 stages for 4 ranks: a rank has none\n"
-            "  the nearest that work: --stages 4, or --ranks 3");
+            "schedule 1f1b: 3 stages cannot occupy 4 ranks: every rank needs a stage\n"
+            "  try --stages 4 or --ranks 3");
   EXPECT_EQ(refusal("zbv", 4, 4, 8),
             "schedule zbv: 4 stages on 4 ranks, and it needs 2 stages a rank\n"
             "  the nearest that works: --stages 8");
@@ -163,7 +163,7 @@ TEST(Schedule, RefusalsNameTheNumberAndTheNearest) {
             "schedule dualpipev: 7 microbatches on 4 ranks, and it needs two a rank\n"
             "  the nearest that works: --microbatches 8");
   EXPECT_EQ(refusal("dualpipe", 4, 4, 11),
-            "schedule dualpipe: 11 microbatches, and half of an even number goes each way\n"
+            "schedule dualpipe: 11 microbatches, and it needs an even number (half per direction)\n"
             "  the nearest that works: --microbatches 12");
   EXPECT_EQ(refusal("chimera", 3, 3, 4),
             "schedule chimera: 3 ranks, and it needs an even number\n"
