@@ -1,4 +1,4 @@
-// Small questions about actions and plans that everything in plan/ asks.
+// Helpers that answer simple questions about actions and plans.
 #pragma once
 #include <string>
 #include <vector>
@@ -16,12 +16,14 @@ inline bool IsRecv(ActionKind kind) {
 }
 inline bool IsTransfer(ActionKind kind) { return IsSend(kind) || IsRecv(kind); }
 
-// A forward, alone or as half of a pair: stage and microbatch are the action's own.
+// Returns true for a forward, alone or as half of a pair; stage and microbatch are the action's
+// own.
 inline bool HasForward(const Action& a) {
   return a.kind == ActionKind::kForward || a.kind == ActionKind::kOverlap;
 }
 
-// Something that gives the gradients of a stage's inputs: B, I or the second half of a pair.
+// Returns true for an action that computes the gradients of a stage's inputs: B, I or the second
+// half of a pair.
 inline bool HasBackward(const Action& a) {
   return a.kind == ActionKind::kBackward || a.kind == ActionKind::kInputGrad ||
          a.kind == ActionKind::kOverlap;
@@ -33,13 +35,13 @@ inline int BackwardMicrobatch(const Action& a) {
   return a.kind == ActionKind::kOverlap ? a.overlap_microbatch : a.microbatch;
 }
 
-// The stage at the other end of a transfer; where none is written, the neighbour.
+// Returns the stage at the other end of a transfer; the neighbor if none is written.
 int PeerOf(const Action& transfer);
 
-// "rank 2, action 17, 2SEND_F5>4"
+// Returns text such as "rank 2, action 17, 2SEND_F5>4".
 std::string Place(int rank, size_t position, const Action& action);
 
-// The rank that runs `stage` on `microbatch`.
+// Returns the rank that runs `stage` on `microbatch`.
 inline int RankOf(const StageGraph& graph, int stage, int microbatch) {
   const std::vector<int>& ranks = graph.ranks_of[stage];
   if (ranks.size() == 1) return ranks[0];
@@ -48,16 +50,16 @@ inline int RankOf(const StageGraph& graph, int stage, int microbatch) {
 }
 
 // Fills stages, microbatches, steps and forward_only from the actions. Steps are counted by STEP;
-// where there is none, `steps` tells (0: one).
+// if there is none, `steps` gives the number (0: one).
 void CountPlan(Plan& plan, int steps = 0);
 
-// Only what computes, with the layout dropped.
+// Returns only the compute actions, without the layout.
 Plan ComputeOnly(const Plan& plan);
 
 bool HasTransfers(const Plan& plan);
 bool HasSteps(const Plan& plan);
 
-// Per stage whether the plan recomputes it; empty when it recomputes none.
+// Returns, by stage, whether the plan recomputes it; empty if it recomputes none.
 std::vector<char> RecomputeOf(const Plan& plan);
 
 }  // namespace pipewright

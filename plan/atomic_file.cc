@@ -18,7 +18,8 @@ namespace pipewright {
 
 static constexpr size_t kBlock = 2 << 20;
 
-// What is open in this process goes by these names, also where it leads to a file: -1 for others.
+// Returns the descriptor if the path is a name for a file that this process has open, even a
+// regular one; otherwise -1.
 static int OpenAlready(const std::string& path) {
   if (path == "/dev/stdout") return STDOUT_FILENO;
   if (path == "/dev/stderr") return STDERR_FILENO;
@@ -102,7 +103,7 @@ void AtomicFile::Commit() {
 
 void SyncFolder(const std::string& folder) {
   int fd = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  bool synced = fd >= 0 && (fsync(fd) == 0 || errno == EINVAL);  // some file systems cannot
+  bool synced = fd >= 0 && (fsync(fd) == 0 || errno == EINVAL);  // some file systems cannot sync
   int reason = errno;
   if (fd >= 0) close(fd);
   if (!synced) throw Error(folder, std::string("cannot be synced: ") + std::strerror(reason));
@@ -112,7 +113,7 @@ bool RenameOrExchange(const std::string& from, const std::string& to) {
   if (std::rename(from.c_str(), to.c_str()) == 0) return false;
   if (errno == ENOTEMPTY || errno == EEXIST) {
     if (renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) return true;
-    // Not every file system can exchange.
+    // Not every file system can exchange names.
     std::string aside = from + ".old";
     if (std::rename(to.c_str(), aside.c_str()) == 0 && std::rename(from.c_str(), to.c_str()) == 0 &&
         std::rename(aside.c_str(), from.c_str()) == 0)

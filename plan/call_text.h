@@ -1,4 +1,4 @@
-// The one call that a package is for, in words.
+// Describes the call that a package was made for.
 #pragma once
 #include <string>
 #include <vector>
@@ -7,11 +7,11 @@
 
 namespace pipewright {
 
-// "(x: float32 [s0, 4], n: int)", or "(x)" of a tensor of which nothing is known.
+// Returns text such as "(x: float32 [s0, 4], n: int)", or "(x)" for a tensor of unknown type.
 std::string CallText(const std::vector<ValueInfo>& inputs);
 
-// "the model was exported for the call (x: float32 [s0, 4], mask: float32 [4])"; of a TorchScript
-// model, whose file says neither, "the model takes (x, mask)".
+// Returns text such as "the model was exported for the call (x: float32 [s0, 4], mask: float32
+// [4])", or, for a TorchScript model without types and sizes, "the model takes (x, mask)".
 std::string CallText(const Manifest& manifest);
 
 }  // namespace pipewright

@@ -88,7 +88,7 @@ std::vector<TraceAction> ReadChromeTrace(std::string_view text, const std::strin
     try {
       action.action = ParseAction(event["name"].get<std::string>(), path);
     } catch (const Error&) {
-      continue;  // something else that was measured
+      continue;  // not an action
     }
     action.rank = static_cast<int>(number("tid"));
     action.start = event.value("ts", 0.0);
@@ -107,7 +107,7 @@ std::vector<TraceAction> ReadChromeTrace(std::string_view text, const std::strin
 std::vector<TraceAction> ActionsOf(const Plan& plan, const Trace& trace) {
   std::vector<TraceAction> actions;
   for (size_t r = 0; r < trace.ranks.size(); ++r) {
-    int step = 0;  // of the plan; a STEP belongs to that of the backward before it
+    int step = 0;  // step of the plan; a STEP belongs to the step of the backward before it
     for (const TimedAction& e : trace.ranks[r]) {
       const Action& a = plan.ranks[r][e.action];
       if (a.microbatch >= 0 && plan.microbatches > 0) step = a.microbatch / plan.microbatches;
@@ -153,7 +153,7 @@ Comparison Compare(const std::vector<TraceAction>& predicted,
 
 std::string OrderDifference(const std::vector<TraceAction>& predicted,
                             const std::vector<TraceAction>& measured, int microbatches) {
-  // [rank] the compute actions of the first step by their start
+  // [rank] the compute actions of the first step, ordered by start
   auto first_step = [&](std::vector<TraceAction> actions) {
     int first = std::numeric_limits<int>::max();
     for (const TraceAction& e : actions)

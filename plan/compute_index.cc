@@ -28,7 +28,7 @@ bool SpeaksOf(const Action& a, int stage, int microbatch) {
                      BackwardMicrobatch(a) == microbatch);
 }
 
-// The first stage and microbatch with fewer actions than there should be, found without a table.
+// Finds, without a table, the first stage and microbatch with too few actions.
 Error TooFew(const Plan& plan, const StageGraph& graph) {
   std::set<std::pair<int, int>> seen;
   for (const auto& actions : plan.ranks)
@@ -124,7 +124,7 @@ ComputeIndex IndexCompute(const Plan& plan, const StageGraph& graph) {
       if (a.kind == ActionKind::kWeightGrad)
         indexer.Put(index.weight_grad, "weight gradient", a.stage, a.microbatch, place);
     }
-  // Puts are distinct, so as many forwards as the table has entries fill it.
+  // Entries are distinct, so as many forwards as the table has entries fill it.
   for (size_t i = 0; !index.backward.empty() && i < index.backward.size(); ++i) {
     auto where = [&](const ComputePlace& at) {
       return Place(at.rank, at.position, plan.ranks[at.rank][at.position]);

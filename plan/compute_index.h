@@ -1,4 +1,4 @@
-// Where each stage runs each microbatch: the backbone of lowering, validation and simulation.
+// Finds where each stage runs each microbatch, for lowering, validation and simulation.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -9,7 +9,7 @@
 namespace pipewright {
 
 struct ComputePlace {
-  int32_t rank = -1, position = -1;  // -1: nowhere
+  int32_t rank = -1, position = -1;  // -1: not in the plan
 };
 
 // The compute actions of a plan by stage and microbatch. `total` = steps * microbatches.
@@ -24,8 +24,9 @@ struct ComputeIndex {
   }
 };
 
-// Each action once a microbatch, on the rank that `graph` says; B, or I and W; the forward of a
-// stage before its backward, I before W, on their rank. Throws Error naming rank, action and rule.
+// Checks that each action occurs once per microbatch, on the rank from `graph`: B, or I and W; the
+// forward of a stage before its backward, and I before W, on their rank. Throws Error naming rank,
+// action and rule.
 ComputeIndex IndexCompute(const Plan& plan, const StageGraph& graph);
 
 }  // namespace pipewright

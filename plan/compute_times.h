@@ -1,4 +1,5 @@
-// When each compute of a schedule ends if transfers take no time: a global order of all computes.
+// Computes when each compute of a schedule ends if transfers take no time, which gives a global
+// order of all computes.
 #pragma once
 #include <cstdint>
 #include <vector>

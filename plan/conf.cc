@@ -18,7 +18,7 @@ static const char kOffload[] = "offload";
 
 namespace {
 
-// Says where in the text a fault is.
+// Finds the position of an error in the text.
 struct Source {
   const std::string& text;
   const std::string& path;
@@ -38,7 +38,7 @@ static int Number(const Json& value, const Source& source, const std::vector<std
   return value.get<int>();
 }
 
-// The entries of {"0": ..., "1": ...} in the order of their keys, which must be 0 to n-1.
+// Returns the entries of {"0": ..., "1": ...} in the order of their keys, which must be 0 to n-1.
 static std::vector<const Json*> ByStage(const Json& map, const char* name, const Source& source) {
   if (!map.is_object())
     source.Fail({name}, std::string(name) + " is expected to be {\"0\": ..., \"1\": ...}");
@@ -62,7 +62,7 @@ static std::vector<const Json*> ByStage(const Json& map, const char* name, const
   return entries;
 }
 
-// A module's stage that stage_to_rank_map does not give ranks.
+// Fails because stage_to_rank_map has no ranks for a module's stage.
 static void FailWithoutRanks(const Conf& conf, size_t module, const Source& source) {
   source.Fail({kModules, std::to_string(module)},
               "module " + std::to_string(module) + " is in stage " +
@@ -88,7 +88,7 @@ static std::vector<int> ReadRanks(const Json& list, int stage, const Source& sou
   return ranks;
 }
 
-// Whether only the last of the modules' stages is `stage`.
+// Returns true if only the last module has stage `stage`.
 static bool OnlyLast(const Json& modules, size_t stage) {
   if (!modules.is_array() || modules.size() < 2 || modules.back() != stage) return false;
   return std::count(modules.begin(), modules.end(), Json(stage)) == 1;
@@ -168,7 +168,7 @@ Conf ParseConf(const std::string& text, const std::string& path) {
 
   Conf conf;
   std::vector<const Json*> lists = ByStage(json[kRanks], kRanks, source);
-  // A stage of the loss alone needs no ranks.
+  // A stage that only computes the loss needs no ranks.
   if (lists.size() > 1 && lists.back()->is_array() && lists.back()->empty() &&
       OnlyLast(json[kModules], lists.size() - 1))
     lists.pop_back();
@@ -185,7 +185,7 @@ Conf ParseConf(const std::string& text, const std::string& path) {
   for (size_t m = 0; m < modules.size(); ++m) {
     std::vector<std::string> at = {kModules, std::to_string(m)};
     conf.module_to_stage.push_back(Number(modules[m], source, at, "stage"));
-    // The last may be the loss's, which says nothing: CheckConf knows.
+    // The last entry may be the loss's, which CheckConf drops.
     bool last = m > 0 && m + 1 == modules.size();
     if (conf.module_to_stage.back() >= stages && !last) FailWithoutRanks(conf, m, source);
   }
@@ -206,8 +206,8 @@ Conf ParseConf(const std::string& text, const std::string& path) {
 
 Conf ReadConf(const std::string& path) { return ParseConf(ReadFile(path), path); }
 
-// Whether the graph of stages has a cycle: then no stage order exists, and some stage is not
-// convex.
+// Returns true if the graph of stages has a cycle. Then no stage order exists, and some stage is
+// not convex.
 static bool HasCycle(int stages, const std::set<std::pair<int, int>>& edges) {
   std::vector<int> waiting(static_cast<size_t>(stages), 0), ready;
   for (auto [from, to] : edges) ++waiting[static_cast<size_t>(to)];
@@ -244,7 +244,7 @@ static void CheckConvex(const Conf& conf, const std::vector<std::pair<int, int>>
               "number the stages in the order in which they run");
 }
 
-// The text of a conf that was read before: needed again for the place of a fault.
+// Reads the text of a conf again, to locate an error.
 static std::string TextAt(const std::string& path) {
   std::error_code error;
   return std::filesystem::is_regular_file(path, error) ? ReadFile(path) : "";

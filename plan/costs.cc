@@ -27,7 +27,7 @@ static int Index(const Json& object, const char* key, const std::string& where) 
   return object[key].get<int>();
 }
 
-// `base`: the values of the keys that are absent; null where F, I and W are required.
+// `base` has the values of absent keys; null if F, I and W are required.
 static StageCosts ReadStage(const Json& object, const std::string& where, const StageCosts* base) {
   std::vector<std::string> known = {"F",          "I",         "W",         "B",
                                     "activation", "weights",   "output",    "step",

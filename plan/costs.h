@@ -1,5 +1,5 @@
-// What actions cost: the input of the simulator and of zb-auto. Units are the caller's: times in
-// any one unit, bytes in any one unit, bandwidth in bytes per unit of time.
+// The costs of actions: the input of the simulator and of zb-auto. The caller chooses the units:
+// any unit of time, any unit of bytes, and bandwidth in bytes per unit of time.
 #pragma once
 #include <limits>
 #include <map>
@@ -10,18 +10,19 @@
 
 namespace pipewright {
 
-// One stage, one microbatch. All are finite and >= 0.
+// Costs of one stage for one microbatch. All are finite and >= 0.
 struct StageCosts {
   double F = 0, I = 0, W = 0;  // forward, input gradient, weight gradient
-  double B = 0;                // full backward; I + W where not given
+  double B = 0;                // full backward; default: I + W
   double activation = 1;       // bytes held from the start of F to the end of I or B
-  double kept_for_W = 0;       // bytes of those that stay from the end of I to the end of W
+  double kept_for_W = 0;       // those bytes that stay from the end of I to the end of W
   double weights = 0;          // bytes held throughout
   double output = 0;           // bytes sent to each consumer stage, and back as gradients
-  double step = 0;             // time of its STEP
-  double overlap = -1;         // a pair (this stage's F; some B) run as one; -1: F + B
-  // Recompute: I and B take `recompute` longer, and from F to I only `checkpoint` bytes are held.
-  double recompute = -1;  // time; -1: not offered
+  double step = 0;             // duration of its STEP
+  double overlap = -1;         // a pair (this stage's F and some B) run as one; -1: F + B
+  // With recomputation, I and B take `recompute` longer, and only `checkpoint` bytes are held from
+  // F to I.
+  double recompute = -1;  // time; -1: not available
   double checkpoint = 0;  // bytes
 };
 
@@ -32,10 +33,10 @@ struct LinkCosts {
 
 struct Costs {
   std::vector<StageCosts> stages;                           // one entry stands for all stages
-  std::map<std::pair<int, int>, StageCosts> stage_on_rank;  // (stage, rank): where it differs
+  std::map<std::pair<int, int>, StageCosts> stage_on_rank;  // (stage, rank): exceptions
   LinkCosts link;
-  LinkCosts disk;  // from where LOAD takes weights; each rank has its own
-  std::map<std::pair<int, int>, LinkCosts> links;  // (from rank, to rank): where it differs
+  LinkCosts disk;  // for LOADs of weights; each rank has its own disk
+  std::map<std::pair<int, int>, LinkCosts> links;  // (from rank, to rank): exceptions
   std::string source = "costs";  // the file, for messages
 };
 
@@ -43,7 +44,7 @@ struct Costs {
 Costs ParseCosts(std::string_view text, const std::string& path);
 Costs ReadCosts(const std::string& path);
 
-// What counts without costs: F, I, W and an activation 1, B 2, all else nothing.
+// Returns the default costs: F, I, W and an activation 1, B 2, everything else 0.
 Costs UnitCosts();
 
 // Throws Error unless `costs` has one entry, or one for each of `stages` stages.
@@ -52,10 +53,10 @@ void CheckStages(const Costs& costs, int stages);
 const StageCosts& CostsOf(const Costs& costs, int stage, int rank);
 const LinkCosts& LinkOf(const Costs& costs, int from_rank, int to_rank);
 
-// "3", "2.5": a number of the costs' as people write it.
+// Formats a cost for the user: "3", "2.5".
 std::string Plain(double number);
 
-// One-way time of `bytes` between two ranks; 0 on one rank.
+// Returns the one-way time of `bytes` between two ranks; 0 within one rank.
 double TransferTime(const Costs& costs, int from_rank, int to_rank, double bytes);
 
 }  // namespace pipewright

@@ -48,7 +48,7 @@ const Dtype* FindDtype(std::string_view name) {
 
 uint64_t TensorBytes(const Dtype& dtype, const std::vector<int64_t>& shape,
                      const std::string& where) {
-  // Left to right and without looking ahead for a zero, as the reference parser does.
+  // Multiplies from left to right and does not look ahead for a zero, like the reference parser.
   uint64_t bits = 1;
   bool fits = true;
   for (int64_t size : shape)

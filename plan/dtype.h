@@ -1,4 +1,4 @@
-// The element types of a safetensors file, and what PyTorch calls them.
+// The table of element types in safetensors files and their PyTorch names.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -9,22 +9,25 @@ namespace pipewright {
 
 struct Dtype {
   const char* name;   // as in the file: "F32"
-  int bits;           // an element; three types are narrower than a byte
-  const char* torch;  // "float32"; "" where PyTorch has no such type
+  int bits;           // per element; three types are narrower than a byte
+  const char* torch;  // "float32"; "" if PyTorch has no such type
 };
 
-// In the order of the format's own enumeration, which also orders the tensors of a file.
+// In the order of the format's own enumeration, which also determines the order of tensors in a
+// file.
 const std::vector<Dtype>& Dtypes();
 
-// By the file's name or PyTorch's ("F32", "float32", "torch.float32"); nullptr when unknown.
+// Finds a type by the file's name or PyTorch's ("F32", "float32", "torch.float32"); nullptr if
+// unknown.
 const Dtype* FindDtype(std::string_view name);
 
-// Bytes of a tensor. Throws Error naming `where` when the count overflows 64 bits or, for types
-// narrower than a byte, is not a whole number of bytes.
+// Returns the bytes of a tensor. Throws Error naming `where` if the count overflows 64 bits or, for
+// types narrower than a byte, is not a whole number of bytes.
 uint64_t TensorBytes(const Dtype& dtype, const std::vector<int64_t>& shape,
                      const std::string& where);
 
-// "[2, 3]". A dimension above 2^63-1 is held as a negative number and printed as it was.
+// Returns text such as "[2, 3]". A dimension above 2^63-1 is stored as a negative number and
+// printed unsigned.
 std::string ShapeText(const std::vector<int64_t>& shape);
 
 }  // namespace pipewright

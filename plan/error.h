@@ -1,11 +1,11 @@
-// One error type for everything a person can cause and cure.
+// The error type for everything that a user can cause and fix.
 #pragma once
 #include <stdexcept>
 #include <string>
 
 namespace pipewright {
 
-// What failed, where, and what would fix it. `what()` reads "WHERE: WHAT" and, on a second line,
+// Says what failed, where, and how to fix it. `what()` reads "WHERE: WHAT" and, on a second line,
 // the cure. `where` is a file, "file:line:column", an option, or rank/stage/microbatch/action.
 class Error : public std::runtime_error {
  public:
@@ -14,7 +14,7 @@ class Error : public std::runtime_error {
       : std::runtime_error(where + ": " + what + (cure.empty() ? "" : "\n  " + cure)) {}
 };
 
-// A command line that cannot be understood (exit code 2).
+// An invalid command line (exit code 2).
 class UsageError : public Error {
  public:
   using Error::Error;

@@ -15,7 +15,7 @@ namespace pipewright {
 
 namespace {
 
-// Tensor names of the model's inputs and of the target.
+// Reads the columns for the model's inputs and for the target.
 void ReadColumns(const Json& in, const std::string& where, DataJob& data) {
   Section{in, where}.Get("target", data.target);
   if (!in.contains("inputs") || !in["inputs"].is_object() || in["inputs"].empty())
@@ -253,7 +253,7 @@ Job ReadJob(const std::string& path) {
   const std::string plan = job.plan;
   SetSchedule(job, job.schedule, section.Key("schedule"));
   if (!plan.empty()) job.plan = plan;
-  // What has no end in sight: a plan has actions for each microbatch, and samples are counted.
+  // Upper limits: a plan has actions for each microbatch, and samples are counted.
   constexpr int kMostMicrobatches = 1000000, kMostThreads = 1024;
   constexpr int64_t kMostSamples = int64_t{1} << 40;
   section.AtLeast<int>("microbatches", 1, job.microbatches, kMostMicrobatches);

@@ -1,4 +1,4 @@
-// What a job file may say.
+// The keys that a job file may have.
 #pragma once
 #include <string>
 #include <vector>

@@ -1,4 +1,4 @@
-// Reading objects of job.json: typed, ranged getters whose errors name the key.
+// Typed, range-checked getters for objects of job.json, whose errors name the key.
 #pragma once
 #include <cstdint>
 #include <limits>
@@ -12,13 +12,13 @@
 
 namespace pipewright {
 
-// Numbers of a run are float32 in the end: what is more than those hold would be infinite there.
+// Numbers of a run become float32, where larger ones would be infinite.
 constexpr double kAnyNumber = 3.4e38;
 
-// A key that is absent leaves `out` as it is.
+// An absent key leaves `out` unchanged.
 struct Section {
   const Json& in;
-  std::string where;  // "job.json: optimizer"; of the file's own keys "job.json:"
+  std::string where;  // "job.json: optimizer", or "job.json:" for top-level keys
 
   std::string Key(const std::string& key) const {
     return where + (where.ends_with(':') ? " " : ".") + key;
@@ -42,7 +42,7 @@ struct Section {
     out = found->template get<T>();
   }
 
-  // A whole number, `least` or more, at most `most`; absent ones are not looked at.
+  // Reads a whole number from `least` to `most`; an absent one is not checked.
   template <typename T>
   void AtLeast(const char* key, T least, T& out, T most = std::numeric_limits<T>::max()) const {
     if (!in.contains(key)) return;
@@ -65,7 +65,7 @@ struct Section {
                                 (below == kAnyNumber ? ", the most that a float32 holds" : ""));
   }
 
-  // A string or a list of strings.
+  // Reads a string or a list of strings.
   std::vector<std::string> Strings(const char* key) const {
     auto found = in.find(key);
     if (found == in.end()) return {};

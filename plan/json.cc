@@ -17,7 +17,8 @@ static std::string Position(std::string_view text, size_t byte) {
   return std::to_string(line) + ":" + std::to_string(column);
 }
 
-// Walks a valid document; calls visit(path, offset) for every value, before those inside it.
+// Walks a valid document and calls visit(path, offset) for every value, before the values inside
+// it.
 template <typename Visit>
 static void WalkJson(std::string_view text, Visit visit) {
   struct Frame {
@@ -74,7 +75,7 @@ std::string JsonPosition(std::string_view text, const std::vector<std::string>& 
   return Position(text, best);
 }
 
-// Where the word begins that `byte` lies in.
+// Returns the start of the word that contains `byte`.
 static size_t WordAt(std::string_view text, size_t byte) {
   byte = std::min(byte, text.size());
   while (byte > 0 &&
@@ -83,7 +84,7 @@ static size_t WordAt(std::string_view text, size_t byte) {
   return byte;
 }
 
-// "NaN", "-Infinity" and the like, which other languages write; empty: something else.
+// Returns "NaN", "-Infinity" or the like, which other languages write; "" for anything else.
 static std::string NotANumber(std::string_view text) {
   size_t end = 0;
   std::string lower;
@@ -97,14 +98,14 @@ static std::string NotANumber(std::string_view text) {
 
 template <typename Document>
 static Document Parse(std::string_view text, const std::string& path) {
-  // The library takes a NUL byte for the end of the text.
+  // The library treats a NUL byte as the end of the text.
   if (size_t nul = text.find('\0'); nul != std::string_view::npos)
     throw Error(path + ":" + Position(text, nul), "not JSON: a NUL byte");
-  // It keeps the last of two equal keys; here the second is an error.
+  // The library keeps the last of two equal keys; here duplicates are an error.
   std::vector<std::set<std::string>> keys;
   std::string duplicate;
   auto watch = [&](int depth, typename Document::parse_event_t event, Document& parsed) {
-    // Copying and printing a document take stack for each level.
+    // Copying and printing a document use stack for each level.
     if (depth > 1000) throw Error(path, "nested deeper than 1000 levels");
     if (event == Document::parse_event_t::object_start) keys.emplace_back();
     if (event == Document::parse_event_t::object_end) keys.pop_back();
@@ -125,14 +126,14 @@ static Document Parse(std::string_view text, const std::string& path) {
     size_t colon = reason.find("column");
     colon = reason.find(": ", colon == std::string::npos ? 0 : colon);
     if (colon != std::string::npos) reason = reason.substr(colon + 2);
-    // It quotes what it has read, which need not be text.
+    // The message quotes the input, which may not be text.
     if (!IsUtf8(reason))
       std::replace_if(
           reason.begin(), reason.end(), [](char c) { return static_cast<signed char>(c) < 0; },
           '?');
     throw Error(path + ":" + Position(text, e.byte ? e.byte - 1 : 0), "not JSON: " + reason);
   } catch (const typename Document::out_of_range& e) {
-    // "... number overflow parsing '1e999'"
+    // Parses "... number overflow parsing '1e999'".
     std::string reason = e.what(), number = reason.substr(reason.find('\'') + 1);
     number = number.substr(0, number.find('\''));
     throw Error(path + ":" + Position(text, text.find(number)), number + " is too large a number");
@@ -169,7 +170,7 @@ bool IsUtf8(std::string_view text) {
   }
 }
 
-// A key under the name that other programs have for it; "": none that is known here.
+// Returns the name in this program for a key of other programs; "" if unknown.
 static std::string OtherWord(const std::string& key, const std::vector<std::string>& known) {
   struct Word {
     const char *other, *known, *here;
@@ -202,7 +203,7 @@ void CheckKeys(const Json& object, const std::vector<std::string>& known,
 static void Format(const Json& value, size_t indent, size_t used, std::string& out) {
   std::string line = value.dump();
   if (value.empty() || !value.is_structured() || indent + used + line.size() <= 100) {
-    // dump() writes no space after separators; a person wants them.
+    // dump() writes no space after separators; this adds them for readability.
     bool quoted = false;
     for (size_t i = 0; i < line.size(); ++i) {
       if (line[i] == '\\')

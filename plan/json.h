@@ -1,4 +1,4 @@
-// JSON as every reader here wants it: order kept, errors with file, line and column.
+// JSON for every reader of the project: keeps the order, reports errors with file, line and column.
 #pragma once
 #include <nlohmann/json.hpp>
 #include <string>
@@ -9,25 +9,26 @@ namespace pipewright {
 
 using Json = nlohmann::ordered_json;
 
-// Parses `text`; throws Error("path:line:column: ..."). Duplicate keys, trailing text and
-// more than 1000 levels are errors.
+// Parses `text`; throws Error("path:line:column: ..."). Duplicate keys, trailing text and more than
+// 1000 levels are errors.
 Json ParseJson(std::string_view text, const std::string& path);
-// The same, for objects of very many keys; the order is the keys', not the text's.
+// Does the same for objects with very many keys; sorts them by key.
 nlohmann::json ParseSortedJson(std::string_view text, const std::string& path);
 Json ReadJson(const std::string& path);
 
-// "line:column" of the value at `path` in `text`, which must be JSON; keys and decimal indices,
-// from the outside in. Of a path that leaves the document, the deepest part that exists.
+// Returns "line:column" of the value at `path` in `text`, which must be JSON; the path has keys and
+// decimal indices, outermost first. If the path leaves the document, uses its deepest existing
+// part.
 std::string JsonPosition(std::string_view text, const std::vector<std::string>& path);
-// `text` as a JSON string: in quotes, on one line. Bytes that are not UTF-8 become U+FFFD.
+// Returns `text` as a JSON string: in quotes, on one line. Invalid UTF-8 bytes become U+FFFD.
 std::string Quote(std::string_view text);
 bool IsUtf8(std::string_view text);
 
-// Every key of `object` must be in `known`: throws Error naming the key, with a suggestion.
-// `where` names the object for the reader ("job.json: optimizer").
+// Throws Error with a suggestion if `object` has a key that is not in `known`. `where` names the
+// object for the user ("job.json: optimizer").
 void CheckKeys(const Json& object, const std::vector<std::string>& known, const std::string& where);
 
-// Indented text for people: lists and objects that fit into 100 columns stay on one line. Ends with
+// Formats with indentation; lists and objects that fit into 100 columns stay on one line. Ends with
 // a newline.
 std::string FormatJson(const Json& value);
 

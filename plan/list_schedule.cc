@@ -13,7 +13,7 @@ namespace {
 // What one rank has done of one of its stages.
 struct Track {
   int stage = 0, stride = 1;                  // it runs every stride-th microbatch
-  int forward = 0, backward = 0, weight = 0;  // the next of each
+  int forward = 0, backward = 0, weight = 0;  // the next microbatch of each kind
 };
 
 // A backward is an I, which takes 2 where it is not split.
@@ -32,7 +32,7 @@ struct Chooser : DispatchRule {
             (t.forward - t.backward) / t.stride < policy.in_flight[t.stage]);
   }
 
-  // Whether a W must come before anything else, because too many wait.
+  // Returns true if a W must come before anything else, because too many wait.
   bool WeightDue(const Track& t) const {
     return policy.split && t.weight < t.backward && !policy.weight_grads_held.empty() &&
            (t.backward - t.weight) / t.stride > policy.weight_grads_held[t.stage];

@@ -1,4 +1,4 @@
-// Orders found by playing the pipeline through at unit costs: for placements no formula covers.
+// Finds orders by playing the pipeline at unit costs, for placements without a formula.
 #pragma once
 #include <vector>
 
@@ -10,11 +10,12 @@ namespace pipewright {
 struct ListPolicy {
   bool forwards_first = false;       // a rank starts no backward before its last forward (GPipe)
   bool split = false;                // backward as I and W
-  bool backward_from_first = false;  // of several ready backwards, that of the first stage
-  // By stage: how many microbatches a replica holds from their F to their B or I at most; at least
-  // 1. Empty: no limit.
+  bool backward_from_first = false;  // among ready backwards, prefer the first stage's
+  // By stage: the most microbatches that a replica holds between F and their B or I; at least 1.
+  // Empty: no limit.
   std::vector<int> in_flight;
-  // By stage: as many W may wait; with one more, one is done before anything else. Empty: no limit.
+  // By stage: the most W that may wait; when there is one more, one runs before anything else.
+  // Empty: no limit.
   std::vector<int> weight_grads_held;
 };
 
@@ -25,9 +26,9 @@ struct ListPolicy {
 Plan ListSchedule(const Placement& placement, int ranks, int microbatches,
                   const ListPolicy& policy);
 
-// In-flight microbatches that keep every later stage busy: by stage, ceil(replicas from here to the
-// end / own replicas), neighbours on the same ranks counted once (PipeDream's NOAM; P - r in a
-// plain pipeline).
+// Returns, by stage, the number of in-flight microbatches that keeps every later stage busy:
+// ceil(replicas from here to the end / own replicas), where neighbors on the same ranks count once
+// (PipeDream's NOAM; P - r in a plain pipeline).
 std::vector<int> PipelineDepths(const Placement& placement);
 
 }  // namespace pipewright

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::array<std::string_view, 3> kParts = {"#prologue", "#body", "#epilogue"};
 
-// Where the line `name` begins and ends; npos when there is none.
+// Returns begin and end of the line `name`; npos if there is none.
 std::pair<size_t, size_t> FindLine(std::string_view text, std::string_view name) {
   for (size_t begin = 0; begin < text.size();) {
     size_t end = std::min(text.find('\n', begin), text.size());
@@ -73,7 +73,7 @@ StepLoop ReadLoop(std::string_view text, const std::string& path, int& steps) {
 }
 
 std::string WriteLoop(const StepLoop& loop, int steps) {
-  // A part is written without the header, which stands once before all.
+  // A part is written without the header, which stands once before all parts.
   auto part = [](const Plan& plan) {
     Plan bare = plan;
     bare.shared.clear(), bare.recompute.clear(), bare.layout.header.clear();

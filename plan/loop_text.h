@@ -1,6 +1,6 @@
-// A plan of any number of steps as text: the lines of a header, as in a plan, then three parts,
-// each with one line a rank, behind the lines "#prologue", "#body" and "#epilogue". "#steps N" in
-// the header says how many steps are meant; without it the body comes once.
+// The text form of a plan of any number of steps: header lines, as in a plan, then three parts with
+// one line per rank, behind the lines "#prologue", "#body" and "#epilogue". "#steps N" in the
+// header gives the number of steps; without it the body runs once.
 #pragma once
 #include <string>
 #include <string_view>
@@ -11,12 +11,12 @@ namespace pipewright {
 
 bool IsLoopText(std::string_view text);
 
-// Sets `steps` to what the text means. Throws Error naming `path`.
+// Sets `steps` to the number in the text. Throws Error naming `path`.
 StepLoop ReadLoop(std::string_view text, const std::string& path, int& steps);
 std::string WriteLoop(const StepLoop& loop, int steps);
 
-// A schedule or plan, or a loop, unrolled to `steps` (0: as its text says). Of a plain text the
-// steps are what they are.
+// Reads a schedule or plan, or a loop, which it unrolls to `steps` (0: as its text says). A plain
+// text keeps its number of steps.
 Plan ReadPlanOrLoop(std::string_view text, const std::string& path, int steps = 0);
 
 }  // namespace pipewright

@@ -17,17 +17,18 @@ namespace pipewright {
 
 namespace {
 
-// One message on its way to the rank that is being lowered.
+// A message to the rank that is being lowered.
 struct Incoming {
-  // When it is sent in the global order: end of the producer, its rank, place among its sends.
+  // Its position in the global order of sends: end of the producer, its rank, index among its
+  // sends.
   int64_t time = 0;
   int source_rank = -1;
   bool backward = false;
   int from = -1, to = -1;  // the stages that send and receive
   int microbatch = -1;
-  int edge = -1;     // counted on this rank, one for each (from, to)
-  int latest = 0;    // its RECV stands before the latest-th compute at the latest
-  int consumer = 0;  // the compute that uses it
+  int edge = -1;     // numbered on this rank, one for each (from, to)
+  int latest = 0;    // its RECV must precede this compute
+  int consumer = 0;  // index of the compute that uses it
   int gap = 0, slot = 0;
 
   auto Key() const { return std::tuple(time, source_rank, backward, to, from); }
@@ -72,7 +73,7 @@ class Lowering {
   }
 
  private:
-  // The producer's compute and rank of a message, in the global order.
+  // Adds a message with the compute and rank of its producer, in the global order.
   void Add(int rank, int from, int to, bool backward, int microbatch, int edge,
            std::vector<Incoming>& out) {
     const auto& table = backward ? index_.backward : index_.forward;
@@ -86,13 +87,14 @@ class Lowering {
     m.microbatch = microbatch;
     m.edge = edge;
     m.consumer = table[index_.At(to, microbatch)].position;
-    // What ends at the same time makes no room for it yet: the data travel meanwhile.
+    // Actions that end at the same time do not free the slot yet, because the data travel
+    // meanwhile.
     const auto& own = ends_[rank];
     m.latest = static_cast<int>(std::lower_bound(own.begin(), own.end(), m.time) - own.begin());
     out.push_back(m);
   }
 
-  // The microbatches of the first-th of r replicas, of all steps.
+  // Visits the microbatches of the first-th of r replicas, over all steps.
   template <typename Do>
   void ForOwn(int first, int r, Do act) {
     for (int step = 0; step < plan_.steps; ++step)
@@ -124,7 +126,7 @@ class Lowering {
     return messages;
   }
 
-  // Gives each message a slot and the earliest place of its RECV.
+  // Assigns each message a slot and the earliest place of its RECV.
   void Post(std::vector<Incoming>& messages) {
     std::vector<Heap> taken(edges_here_);  // consumers of the slots in use
     std::vector<int> slots(edges_here_);
@@ -134,7 +136,7 @@ class Lowering {
       heap.push({m.consumer, 0});
       slots[m.edge] = std::max(slots[m.edge], static_cast<int>(heap.size()));
     }
-    std::vector<Heap> free(edges_here_);  // (from which gap on, slot)
+    std::vector<Heap> free(edges_here_);  // (gap from which it is free, slot)
     for (int e = 0; e < edges_here_; ++e)
       for (int i = 0; i < slots[e]; ++i) free[e].push({0, i});
     std::fill(channel_.begin(), channel_.end(), 0);
@@ -156,7 +158,7 @@ class Lowering {
     return a;
   }
 
-  // The order among the sends of one compute is that of Incoming::Key.
+  // Sends of one compute are ordered as in Incoming::Key.
   void AppendSends(const Action& compute, int rank, std::vector<Action>& out) {
     auto send = [&](ActionKind kind, int from, int to, int microbatch) {
       if (RankOf(graph_, to, microbatch) == rank) return;
