@@ -1,4 +1,4 @@
-// From the order of compute to a plan that ranks can run.
+// Turns an order of compute actions into a plan that ranks can run.
 #pragma once
 #include "plan/plan.h"
 

@@ -11,8 +11,8 @@ namespace pipewright {
 
 namespace {
 
-// The least a stage can take. A B counts as an I and a W behind it, a pair as an F and a B behind
-// it: both start no earlier and end no later than in the plan, so every order stays possible.
+// The minimum that a stage takes. A B counts as an I followed by a W, a pair as an F followed by a
+// B: both parts start no earlier and end no later than in the plan, so every order stays possible.
 struct Least {
   double F = 0, I = 0, W = 0;
   double stored = 0, kept = 0;  // bytes from F to I, from I to W
@@ -30,16 +30,16 @@ struct Edge {
   bool gradient = true;
 };
 
-// A group of jobs of one rank: none starts before `head`, after each `tail` must follow.
+// A group of jobs of one rank: none starts before `head`, and `tail` must follow each.
 struct Jobs {
   double head = 0, work = 0, tail = 0;
 };
 
-// max over subsets of (least head + work + least tail); `jobs` is sorted here.
+// Returns max over subsets of (least head + work + least tail). Sorts `jobs`.
 double OneMachine(std::vector<Jobs>& jobs) {
   std::sort(jobs.begin(), jobs.end(), [](const Jobs& a, const Jobs& b) { return a.tail > b.tail; });
   double best = 0;
-  size_t heads = jobs.size() > 600 ? 0 : jobs.size();  // quadratic: only where it is cheap
+  size_t heads = jobs.size() > 600 ? 0 : jobs.size();  // quadratic, so only for few
   for (size_t i = 0; i < std::max<size_t>(heads, jobs.empty() ? 0 : 1); ++i) {
     double head = jobs[i].head, work = 0;
     if (heads == 0)
@@ -53,7 +53,7 @@ double OneMachine(std::vector<Jobs>& jobs) {
   return best;
 }
 
-// What fits: `count` things of `value` and `size` each, in parts where need be.
+// Items to pack: `count` things of `value` and `size` each, divisible if need be.
 struct Item {
   double value = 0, size = 0, count = 0;
 };
@@ -141,7 +141,7 @@ class Bound {
     double before = 0;  // between the rank's first F and its first I
     double all = 0;
     double last = 0;     // the most work that can be left when its last F ends
-    bool apart = false;  // its last F ends after its first I starts, in every order
+    bool apart = false;  // in every order, its last F ends after its first I starts
   };
 
   int stages_;
@@ -149,10 +149,10 @@ class Bound {
   std::vector<std::vector<Share>> shares_;  // [rank], by stage
   std::vector<std::vector<int>> ranks_of_;
   std::vector<double> room_;
-  std::vector<Least> path_;  // [stage], the least over its ranks
+  std::vector<Least> path_;  // [stage], the minimum over its ranks
   std::vector<Edge> edges_;  // by (from, to)
   bool chain_ = true, single_ = true, backward_ = false;
-  // Earliest starts of F and I from t = 0; what must follow the end of F and I.
+  // Earliest starts of F and I from t = 0, and the time that must follow the end of F and I.
   std::vector<double> start_f_, start_i_, tail_f_, tail_i_;
 
   static void Shorten(Least& path, const Least& one, bool first) {
@@ -190,7 +190,7 @@ class Bound {
   }
 
   void FindEdges(const Plan& plan, const Costs& costs) {
-    std::map<std::pair<int, int>, bool> found;  // whether a gradient comes back
+    std::map<std::pair<int, int>, bool> found;  // true if a gradient comes back
     for (const auto& actions : plan.ranks)
       for (const Action& a : actions) {
         if (!IsSend(a.kind)) continue;
@@ -250,7 +250,7 @@ class Bound {
     return work;
   }
 
-  // F(s) start to I(s) end of one microbatch.
+  // Returns the time from the start of F(s) to the end of I(s) of one microbatch.
   double Life(int stage) const { return start_i_[stage] + path_[stage].I - start_f_[stage]; }
 
   double RoundTrip(size_t rank) const {
@@ -309,7 +309,7 @@ class Bound {
     double after = std::max(0.0, rest - most_last);
     idle.last = most_last;
     idle.apart = size > room * (1 + 1e-12);
-    // All forwards before the first I: the two windows may be one.
+    // If all forwards precede the first I, the two windows may be one.
     idle.all = idle.apart ? idle.before + after : std::max(idle.before, after);
     return idle;
   }

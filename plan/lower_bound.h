@@ -16,9 +16,9 @@ struct LowerBound {
 
 constexpr double kNoLimit = std::numeric_limits<double>::infinity();
 
-// `memory`: bytes a rank may hold, weights included. `steps`: how often the plan is run in a row.
-// `recompute`: per stage; empty: as the plan says. Of the plan only what each rank computes matters
-// and, where it has transfers, which stages they connect; otherwise the stages are a chain.
+// `memory` is the limit per rank in bytes, including weights. `steps` is how often the plan runs in
+// a row. `recompute` is by stage; empty: as in the plan. Of the plan only the computes of each rank
+// matter and, if it has transfers, which stages they connect; otherwise the stages form a chain.
 LowerBound BoundOf(const Plan& plan, const Costs& costs, double memory = kNoLimit, int steps = 1,
                    const std::vector<char>& recompute = {});
 

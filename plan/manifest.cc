@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kFormat = 1;
 
-// Reads with messages that name file and key; every getter takes the path of what it reads.
+// Reads with messages that name file and key; every getter takes the path of its value.
 struct Reader {
   std::string file;
 
@@ -103,7 +103,7 @@ Json ToJson(const WeightInfo& weight) {
   }
   if (weight.kind == "buffer") {
     out["persistent"] = weight.persistent;
-    out["replicas"] = "first";  // whose state files keep where a stage has replicas
+    out["replicas"] = "first";  // of a replicated stage, files hold the first replica's state
     out["merge"] = weight.merge;
   }
   return out;
@@ -146,7 +146,7 @@ std::vector<std::string> Names(const std::vector<ValueInfo>& values, const std::
   return names;
 }
 
-// Nothing below the manifest's readers checks again.
+// Code that uses manifests does not check again.
 void Check(const Reader& reader, const Manifest& manifest) {
   int modules = static_cast<int>(manifest.modules.size());
   if (modules == 0) reader.Fail("modules", "a package has at least one module");

@@ -24,13 +24,13 @@ static size_t SizeOf(int fd, const std::string& path) {
 }
 
 MappedFile::MappedFile(const std::string& path) : path_(path) {
-  // Not to wait for a writer, should it be a pipe.
+  // O_NONBLOCK: does not wait for a writer if the file is a pipe.
   int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) throw Unreadable(path);
   try {
     size_ = SizeOf(fd, path);
     if (size_) {
-      // Writable pages are not reserved: a file may be larger than memory.
+      // Writable pages are not reserved, because a file may be larger than memory.
       void* map = mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, fd, 0);
       if (map == MAP_FAILED) throw Error(path, Reason());
       map_ = static_cast<char*>(map);
@@ -51,7 +51,7 @@ void MappedFile::ReadOn(bool on) const {
   if (!map_) return;
   madvise(map_, size_, on ? MADV_NORMAL : MADV_RANDOM);
 #ifdef MADV_HUGEPAGE
-  // Linux then reads 2 MiB at a fault, in one piece; else 128 KiB, some of it page by page.
+  // Linux then reads 2 MiB per fault; otherwise 128 KiB, partly page by page.
   if (on) madvise(map_, size_, MADV_HUGEPAGE);
 #endif
 }

@@ -1,4 +1,4 @@
-// A whole file in memory, read when touched.
+// Maps a whole file into memory, where it is read when touched.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -6,8 +6,8 @@
 
 namespace pipewright {
 
-// Pages are mapped privately and may be written to: that changes neither the file nor what others
-// see. A file larger than memory can be mapped. Members throw Error naming the path.
+// Pages are mapped privately and may be written to, which changes neither the file nor other
+// processes' view. A file larger than memory can be mapped. Members throw Error naming the path.
 class MappedFile {
  public:
   explicit MappedFile(const std::string& path);
@@ -19,11 +19,12 @@ class MappedFile {
   std::string_view bytes() const { return {map_, size_}; }
   char* data() const { return map_; }
 
-  // Whether the system reads on behind what is touched, by megabytes (by default it does): not
-  // while a header is parsed, behind which lie payloads that nobody may want.
+  // Turns on or off whether the system reads ahead by megabytes (default: on). Should be off while
+  // a header is parsed, because the payloads behind it may not be needed.
   void ReadOn(bool on) const;
 
-  // Reads [at, at + size) into `buffer` without touching the mapping, so that memory does not grow.
+  // Reads [at, at + size) into `buffer` without touching the mapping, so that resident memory does
+  // not grow.
   void Read(uint64_t at, char* buffer, uint64_t size) const;
 
  private:

@@ -18,9 +18,10 @@ static std::string WithoutDigits(std::string text) {
   return text;
 }
 
-// Its outermost part that is not there, and what was perhaps meant; "": nothing more to say.
+// Returns the outermost missing part of the path with a suggestion, or "" if nothing more can be
+// said.
 static std::string Missing(const std::string& path) {
-  constexpr size_t kMost = 1000;  // names that are looked at
+  constexpr size_t kMost = 1000;  // limit on names to compare
   std::error_code ignored;
   fs::path whole = path;
   while (!whole.has_filename() && whole.has_relative_path()) whole = whole.parent_path();
@@ -34,11 +35,12 @@ static std::string Missing(const std::string& path) {
   for (fs::directory_iterator at(folder.empty() ? "." : folder, ignored), end;
        at != end && looked++ < kMost; at.increment(ignored)) {
     const std::string other = at->path().filename().string();
-    // Of another number it is another file; of another ending perhaps the one that is meant.
+    // A name that differs in digits is another file; one with another extension may be the intended
+    // one.
     if (WithoutDigits(other) != WithoutDigits(name) || at->path().stem() == missing.stem())
       there.push_back(other);
   }
-  std::sort(there.begin(), there.end());  // folders of other hosts may have another order
+  std::sort(there.begin(), there.end());  // the order of directory entries depends on the host
   const std::string like = Suggest(name, there);
   return missing == whole && like.empty() ? "" : "there is no " + missing.string() + like;
 }

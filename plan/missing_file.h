@@ -1,4 +1,4 @@
-// Errors of files that are not there.
+// Words errors about missing files.
 #pragma once
 #include <string>
 
@@ -6,11 +6,12 @@
 
 namespace pipewright {
 
-// Why `path` could not be opened, from errno. Where it is not there: which part of it, and the
-// nearest name in its place.
+// Returns why `path` could not be opened, from errno. If it does not exist, says which part is
+// missing and suggests the nearest name.
 Error Unreadable(const std::string& path);
 
-// The path of `file`, which the manifest of `package` names. Throws Error where it is not there.
+// Returns the path of `file`, which the manifest of `package` names. Throws Error if it does not
+// exist.
 std::string PackageFile(const std::string& package, const std::string& file);
 
 }  // namespace pipewright

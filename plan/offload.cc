@@ -21,7 +21,7 @@ bool IsOffloaded(const Offload& offload, int stage) {
   return std::binary_search(offload.stages.begin(), offload.stages.end(), stage);
 }
 
-// The stages whose weights an action needs; two for a pair.
+// Returns the stages whose weights an action needs; two for a pair.
 std::vector<int> Needs(const Action& a, const Offload& offload) {
   std::vector<int> stages;
   if (HasForward(a) || (a.kind == ActionKind::kStep && offload.step)) stages.push_back(a.stage);
@@ -33,11 +33,11 @@ std::vector<int> Needs(const Action& a, const Offload& offload) {
   return stages;
 }
 
-// Uses of one stage with none of another offloaded one between them.
+// Consecutive uses of one stage without uses of another offloaded one in between.
 struct Run {
   int stage = 0;
   size_t first = 0, last = 0;                        // positions
-  size_t next = std::numeric_limits<size_t>::max();  // the run that needs the stage again
+  size_t next = std::numeric_limits<size_t>::max();  // next run of the same stage
 };
 
 std::vector<Run> RunsOf(const std::vector<Action>& actions, const Offload& offload) {
@@ -82,11 +82,11 @@ class RankLoads {
     room_ = Room(runs_, offload, static_cast<size_t>(rank)) * (1 + 1e-12);
   }
 
-  // What stands before each position.
+  // Returns the actions to insert before each position.
   std::vector<std::vector<Action>> Place() {
     for (size_t i = 0; i < runs_.size(); ++i) Need(i);
     for (auto [stage, run] : loaded_) Put(ActionKind::kEvict, stage, runs_[run].last + 1);
-    for (auto& actions : before_)  // room is made before it is taken
+    for (auto& actions : before_)  // EVICTs precede LOADs
       std::stable_partition(actions.begin(), actions.end(),
                             [](const Action& a) { return a.kind == ActionKind::kEvict; });
     return std::move(before_);
@@ -97,9 +97,9 @@ class RankLoads {
   int rank_;
   std::vector<Run> runs_;
   std::vector<std::vector<Action>> before_;
-  std::map<int, size_t> loaded_;  // stage -> the run that used it last
+  std::map<int, size_t> loaded_;  // stage -> last run that used it
   double room_ = 0, bytes_ = 0;
-  size_t loads_ = 0;  // where the last LOAD stands
+  size_t loads_ = 0;  // position of the last LOAD
 
   void Put(ActionKind kind, int stage, size_t position) {
     Action a;
@@ -107,7 +107,7 @@ class RankLoads {
     before_[position].push_back(a);
   }
 
-  // The stage to evict for run `i`: what is needed last, of equals what was used first.
+  // Returns the stage to evict for run `i`: the one needed last; of equals, the one used first.
   int Victim(size_t i) const {
     int victim = -1;
     for (auto [stage, run] : loaded_) {

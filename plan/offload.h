@@ -1,5 +1,5 @@
-// Stages whose weights are not in memory throughout: LOAD brings them in, EVICT gives the room
-// back.
+// Handles stages whose weights are not always in memory: inserts LOADs, which read them, and
+// EVICTs, which free their memory.
 #pragma once
 #include <string>
 #include <vector>
@@ -10,31 +10,30 @@ namespace pipewright {
 
 struct Offload {
   std::vector<int> stages;      // ascending
-  std::vector<double> weights;  // [stage] bytes, of all stages or of none (then each counts 1)
-  double memory = 0;  // for weights of offloaded stages, on each rank; 0: two stages at once
-  bool step = true;   // STEP uses them, too: not where those that come and go are frozen
-  std::vector<int> forward_only{};  // ascending: stages whose backward has nothing to compute
-  bool weight_grad = true;          // W uses weights, too: not where I computes what it adds up
-  // [rank] bytes, counted in no stage's `weights`, of what several of the rank's stages use: there
-  // from the first LOAD of one of them to the last EVICT, within the memory. Empty: none.
+  std::vector<double> weights;  // [stage] bytes of all stages; empty: each counts 1
+  double memory = 0;            // for offloaded weights on each rank; 0: the two largest stages
+  bool step = true;             // STEP uses them too; false if all offloaded ones are frozen
+  std::vector<int> forward_only{};  // ascending: stages without backward computation
+  bool weight_grad = true;          // W uses weights too; false if I computes what W adds up
+  // [rank] bytes that several of the rank's stages share and that no stage's `weights` include:
+  // loaded from the first LOAD of one of them to the last EVICT, within the memory limit. Empty:
+  // none.
   std::vector<double> held{};
-  std::string memory_name{};  // what gives the memory, for messages: "CONF: offload.memory"
+  std::string memory_name{};  // origin of the limit, for messages: "CONF: offload.memory"
 };
 
-// Adds LOAD and EVICT to a lowered plan or to a schedule; any that are there go first. A rank uses
-// the weights of a stage in its computes and in its STEP, but for what Offload excepts. It loads
-// them in the order in which it needs them, as early as the memory allows: the next stage's come
-// while the one before computes. Room is made by what is needed again last, but not by what was
-// used just before, unless nothing else is there. Throws Error when a stage is larger than the
-// memory, or does not exist.
+// Adds LOAD and EVICT to a lowered plan or to a schedule, after removing existing ones. A rank uses
+// the weights of a stage in its computes and its STEP, except as Offload says. It loads them in the
+// order of use, as early as the memory allows: the next stage's weights are read while the previous
+// one computes. Evicts the weights needed again last, but those just used only if there are no
+// others. Throws Error if a stage is larger than the memory or does not exist.
 void InsertLoads(Plan& plan, const Offload& offload);
 
-// Throws Error, rule "load", where a rank has an offloaded stage that it never loads, or more
-// weights loaded than the memory holds. (Validate checks that computes stand between LOAD and
-// EVICT.)
+// Throws Error, rule "load", if a rank never loads one of its offloaded stages, or if loaded
+// weights exceed the memory. (Validate checks that computes stand between LOAD and EVICT.)
 void CheckLoads(const Plan& plan, const Offload& offload);
 
-// Per rank: the most bytes of weights that are loaded at once.
+// Returns, by rank, the most bytes of weights that are loaded at once.
 std::vector<double> LoadedPeaks(const Plan& plan, const Offload& offload);
 
 }  // namespace pipewright

@@ -236,7 +236,7 @@ std::vector<std::string> NamesOf(const Manifest& manifest, const std::string& na
   return {name};
 }
 
-// Throws for a pattern that matches no parameter.
+// Throws Error for a pattern that matches no parameter.
 static void CheckPatterns(const Manifest& manifest, const std::vector<std::string>& patterns,
                           const std::string& where) {
   std::vector<std::string> names;

@@ -1,4 +1,5 @@
-// The job's "optimizer": what changes weights, how fast, and which.
+// The "optimizer" object of a job: the algorithm, the learning rates, and the parameters it applies
+// to.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -15,7 +16,7 @@ namespace pipewright {
 struct RateJob {
   enum Kind { kConstant, kCosine, kLinear, kPolynomial, kStep } kind = kConstant;
   int64_t warmup = 0;  // steps
-  int64_t steps = 0;   // at which the end is reached, warm-up included; 0: the job's
+  int64_t steps = 0;   // step at which the end is reached, including warm-up; 0: the job's
   double end = 0;      // the factor there
   double power = 1;    // kPolynomial
   double gamma = 0.1;  // kStep: the factor of every so many steps
@@ -38,21 +39,21 @@ struct OptimizerJob {
   bool centered = false;
   double lr_decay = 0, initial_accumulator = 0;  // Adagrad
   double clip_norm = 0;                          // of all gradients; 0: none
-  bool master_weights = false;  // 16-bit parameters are trained through copies of 32 bits
-  // Where states are between steps: in memory, or in files, below a folder ("": where temporary
-  // files go).
+  bool master_weights = false;                   // train 16-bit parameters through 32-bit copies
+  // Keeps states between steps in files below a folder ("": the default for temporary files)
+  // instead of in memory.
   bool state_on_disk = false;
   std::string state_folder = "";
 
-  // Parameters whose name matches any of the patterns; the first group that matches decides.
+  // Parameters with a name that matches any of the patterns; the first matching group applies.
   struct Group {
     std::vector<std::string> match;
     std::optional<double> lr, weight_decay;
   };
   std::vector<Group> groups;
 
-  // Muon is for the matrices between layers: what has another number of dimensions than two, and
-  // what matches (embeddings, the head), is left to this one.
+  // Muon is for the matrices between layers. This optimizer trains parameters that are not
+  // two-dimensional, and those that match the patterns (embeddings, the head).
   std::shared_ptr<const OptimizerJob> others;
   std::vector<std::string> others_match;
   RateJob rate;
@@ -61,29 +62,31 @@ struct OptimizerJob {
 // Reads the object. `steps` are the job's. Throws Error naming the key.
 OptimizerJob ReadOptimizer(const Json& in, const std::string& where, int64_t steps);
 
-// Its type, of Muon with what trains the others: runs go on only with the same.
+// Returns the type, and for Muon also the other optimizer's: a run can only be resumed with the
+// same.
 std::string OptimizerText(const OptimizerJob& job);
 
-// The factor of the learning rate at `step`, from 0.
+// Returns the factor of the learning rate at `step`, from 0.
 double RateFactor(const RateJob& rate, int64_t step);
 
-// The optimizer, learning rate and weight decay of a parameter: all the names it has, and whether
-// it is a matrix of real numbers.
+// Returns the optimizer with learning rate and weight decay of a parameter, given all its names and
+// whether it is a matrix of real numbers.
 OptimizerJob OptimizerFor(const OptimizerJob& job, const std::vector<std::string>& names,
                           bool matrix);
 
-// All names of a state-dict entry: tied ones are several.
+// Returns all names of a state-dict entry; tied ones have several.
 std::vector<std::string> NamesOf(const Manifest& manifest, const std::string& name);
-// Whether any name matches any pattern; patterns as a shell's: * ? [a-z].
+// Returns true if any name matches any pattern; patterns are as in a shell: * ? [a-z].
 bool MatchesAny(const std::vector<std::string>& patterns, const std::vector<std::string>& names);
 
-// Makes the parameters that match not trained, and values that nothing trained lies before carry no
+// Freezes the matching parameters; values that depend on no trained parameter then carry no
 // gradients. Throws Error (`where` names the job's key) for a pattern that matches no parameter and
-// when none would be left to train.
+// if nothing would be left to train.
 void Freeze(Manifest& manifest, const std::vector<std::string>& patterns, const std::string& where);
-// A line for each module that holds parameters to be trained but puts out no value with a gradient.
+// Returns a line for each module that holds trainable parameters but outputs no value with a
+// gradient.
 std::vector<std::string> UntrainedModules(const Manifest& manifest);
-// Every pattern of every group matches a parameter: throws Error otherwise.
+// Throws Error unless every pattern of every group matches a parameter.
 void CheckGroups(const Manifest& manifest, const OptimizerJob& job, const std::string& where);
 
 }  // namespace pipewright

@@ -1,11 +1,11 @@
-// What names of output files lead to.
+// Classifies the paths of output files.
 #pragma once
 #include <string>
 
 namespace pipewright {
 
-// What is written to as it is, never replaced: what this process has open (/dev/stdout), a pipe, a
-// device. Nothing lies beside it.
+// Returns true for paths that are written in place, not replaced: files that this process has open
+// (/dev/stdout), pipes, devices. No other file is put beside them.
 bool IsStream(const std::string& path);
 bool IsStandardOutput(const std::string& path);
 

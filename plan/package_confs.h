@@ -1,14 +1,15 @@
-// The confs of a package before anybody has partitioned it.
+// The initial confs of a package, before it is partitioned.
 #pragma once
 #include <map>
 #include <string>
 
 namespace pipewright {
 
-// Text by name in conf/, as `compile` writes them: modules in order shared out to `ranks`.
+// Returns the files of conf/ by name, as `compile` writes them: modules in order, divided among
+// `ranks`.
 std::map<std::string, std::string> PackageConfs(int modules, int ranks);
 
-// Those of the package in `folder`, for the ranks that it was compiled for; none where its
+// Returns those of the package in `folder`, for the ranks that it was compiled for; empty if its
 // dp_conf.json does not say.
 std::map<std::string, std::string> PackageConfs(const std::string& folder, int modules);
 

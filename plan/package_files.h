@@ -1,4 +1,4 @@
-// What runs read: no output may take its place.
+// Collects the files that a run reads, because no output may replace them.
 #pragma once
 #include <map>
 #include <string>
@@ -10,8 +10,8 @@
 namespace pipewright {
 
 std::vector<std::string> PackageFiles(const std::string& package, const Manifest& manifest);
-// With the job and its data, and the files that options name; of weights in a folder or behind an
-// index, all that would be loaded. Throws Error where those cannot be read.
+// Includes the job, its data, and the files that options name; for weights in a folder or behind an
+// index, all files that would be loaded. Throws Error if those cannot be read.
 std::vector<std::string> RunFiles(const std::string& package, const Manifest& manifest,
                                   const Job& job, const std::vector<std::string>& given);
 
@@ -20,13 +20,13 @@ class OutputFiles {
  public:
   explicit OutputFiles(std::vector<std::string> read) : read_(std::move(read)) {}
 
-  // Throws Error naming `key`, which names `file` ("": none), where that is another output; and
-  // where it is written `here`, as CheckWritable does.
+  // Throws Error naming `key`, which names `file` ("": none), if the file is also another output
+  // or, if it is written `here`, under the conditions of CheckWritable.
   void Add(const std::string& key, const std::string& file, bool here, bool in_place = false);
 
  private:
   std::vector<std::string> read_;
-  std::map<std::string, std::string> keys_;  // by the path that links lead to
+  std::map<std::string, std::string> keys_;  // by resolved path
 };
 
 }  // namespace pipewright

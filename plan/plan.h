@@ -1,4 +1,4 @@
-// The words of a plan: what every rank does, in order. Plain data; text in plan/plan_text.h.
+// The data of a plan: the actions of every rank, in order. plan/plan_text.h defines the text.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -12,15 +12,15 @@ enum class ActionKind : uint8_t {
   kInputGrad,     // 2I5   input gradients only
   kWeightGrad,    // 2W5   weight gradients only
   kOverlap,       // (2F5;1B3)OVERLAP_F_B: a forward and a backward run as one
-  kSendForward,   // 2SEND_F5>4   values of stage 2 to stage 4
+  kSendForward,   // 2SEND_F5>4   sends values of stage 2 to stage 4
   kRecvForward,   // 4RECV_F5<2   posts the receive; the compute that needs it waits
   kSendBackward,  // 4SEND_B5>2   gradients of stage 4's inputs to their producer, stage 2
   kRecvBackward,  // 2RECV_B5<4
   kReduceGrad,    // 2REDUCE_GRAD gradients of stage 2's shared weights, and of its replicas, summed
   kStep,          // 2STEP        optimizer step of stage 2
-  kLoad,          // 2LOAD        weights of an offloaded stage brought in
+  kLoad,          // 2LOAD        reads the weights of an offloaded stage
   kEvict,         // 2EVICT
-  kUnshard,       // accepted from PyTorch's text, without effect here
+  kUnshard,       // accepted in PyTorch's text; has no effect here
   kReshard,
 };
 
@@ -29,7 +29,7 @@ struct Action {
   ActionKind kind = ActionKind::kForward;
   int stage = -1;       // the stage that computes, sends or receives
   int microbatch = -1;  // -1 where the kind has none (REDUCE_GRAD, STEP, LOAD, EVICT)
-  int peer = -1;        // the stage at the other end of a transfer; -1: the neighbour, not written
+  int peer = -1;        // stage at the other end of a transfer; -1: the neighbor, not written
   int slot = -1;        // receive buffer of the edge (`#1`); -1: not assigned
   int version = -1;     // weight version (`@3`); -1: the current one
   int overlap_stage = -1, overlap_microbatch = -1;  // kOverlap: the backward half; else -1
@@ -38,29 +38,31 @@ struct Action {
 };
 
 // A transfer between two stages: every value that `from` produces and `to` uses, as one message.
-// Edges may span stages; from < to in a graph numbered in topological order.
+// Edges may skip stages; from < to in a graph numbered in topological order.
 struct StageEdge {
   int from = -1, to = -1;
-  bool gradient = true;       // whether any of its values carries a gradient back
-  int64_t forward_bytes = 0;  // a microbatch; 0 when unknown
+  bool gradient = true;       // some of its values have a gradient
+  int64_t forward_bytes = 0;  // per microbatch; 0: unknown
   int64_t backward_bytes = 0;
 
   bool operator==(const StageEdge&) const = default;
 };
 
-// What lowering needs to know of a package and a conf.
+// The input of lowering, from a package and a conf.
 struct StageGraph {
   int stages = 0;
   int ranks = 0;
   std::vector<StageEdge> edges;            // sorted by (from, to), no duplicates
   std::vector<std::vector<int>> ranks_of;  // stage -> its replicas; microbatch i runs on i mod r
   std::vector<std::vector<int>> shared;    // groups of stages that hold one weight, ascending
-  // Of a step, in a plan of several steps: replicas take turns anew in each. 0: there is one step.
+  // Microbatches per step in a plan of several steps: replicas take turns anew in each. 0: one
+  // step.
   int microbatches = 0;
 };
 
-// How a plan was spelled where the actions do not say it, so that reading and writing keep every
-// byte. Harmless when the actions change: what no longer fits is written in the plain spelling.
+// How a plan was written, as far as the actions do not determine it, so that reading and writing
+// keep every byte. May be outdated after actions change: parts that no longer fit are written in
+// the default form.
 struct PlanLayout {
   // `count` empty cells stand before the action at `position` of `rank`; sorted.
   struct Idle {
@@ -91,7 +93,7 @@ struct Plan {
   std::vector<int> recompute;              // stages that run their forward again before B or I
   std::vector<std::vector<Action>> ranks;  // [rank][position]
   PlanLayout layout;
-  std::vector<std::string> notes;  // what the reader of its text should tell the person
+  std::vector<std::string> notes;  // notes of the reader for the user
 };
 
 }  // namespace pipewright
