@@ -98,7 +98,8 @@ TEST(Job, Errors) {
        "job.json: optimizer: an object is expected, not \"adamw\"\n  for example {\"type\": "
        "\"adamw\""},
       {With(R"(, "memory": "1GiB")"), "job.json: memory: it is a limit for the schedule zb-auto"},
-      {With(R"(, "minibatch_size": 9)"), "job.json: \"microbatch_size\" and \"minibatch_size\""},
+      {With(R"(, "minibatch_size": 9)"),
+       "job.json: give either \"microbatch_size\" or \"minibatch_size\", not both"},
       {With("", R"({"type": "adamv"})"),
        "job.json: optimizer.type: \"adamv\" is not known (did you mean \"adam\"?)"},
       {With("", R"({"type": "sgd", "betas": [0, 0]})"),
