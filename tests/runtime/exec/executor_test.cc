@@ -258,8 +258,8 @@ TEST(ExecutorFailure, PlansThatDoNotFit) {
             "rank 0, stage 1, microbatch 0, action 1F0: values from stage 0 to stage 1, microbatch "
             "0: neither made nor received before they are used");
   EXPECT_EQ(failure("0F0,1F0,1B0,0B0,0REDUCE_GRAD,0STEP,1STEP\n", {{0}, {0}}, {{{0, 0}, {1, 0}}}),
-            "rank 0, action 5, 0STEP: the stage shares a weight or has replicas: a REDUCE_GRAD is "
-            "missing before");
+            "rank 0, action 5, 0STEP: STEP needs a REDUCE_GRAD before it: the stage shares a "
+            "weight or has replicas");
   EXPECT_EQ(failure("0F0@2\n", {{0}}),
             "rank 0, stage 0, microbatch 0, action 0F0@2: stages keep one version of their weights");
   EXPECT_EQ(failure("0F0,0LOAD\n", {{0}}),
