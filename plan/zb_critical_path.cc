@@ -5,7 +5,7 @@
 
 namespace pipewright {
 
-static constexpr double kNever = std::numeric_limits<double>::infinity();
+static constexpr double kUnreached = std::numeric_limits<double>::infinity();
 
 CriticalPaths::CriticalPaths(const OrderProblem& p, const Order& order) : p_(p) {
   size_t all = static_cast<size_t>(p.stages) * p.microbatches;
@@ -163,7 +163,7 @@ double CriticalPaths::Ready(const Job& job) const {
 }
 
 double CriticalPaths::Rest(const Job& job) const {
-  return job.behind < 0 ? -kNever : job.lag_behind + jobs_[job.behind].time + tail_[job.behind];
+  return job.behind < 0 ? -kUnreached : job.lag_behind + jobs_[job.behind].time + tail_[job.behind];
 }
 
 OrderTimes CriticalPaths::Pass() {
@@ -241,7 +241,7 @@ double CriticalPaths::Estimate(int r, int from, int to) {
     heads_[k] = now;
     now += job.time;
   }
-  double tail = TailFrom(r, high + 1), longest = -kNever;
+  double tail = TailFrom(r, high + 1), longest = -kUnreached;
   for (int k = n; k-- > 0;) {
     const Job& job = jobs_[at(k)];
     double rest = std::max(tail, Rest(job));

@@ -9,11 +9,10 @@ namespace pipewright {
 
 namespace {
 
-constexpr double kNever = std::numeric_limits<double>::infinity();
 
 struct Move {
   int rank = -1, from = 0, to = 0;  // the action at `from` gets position `to`
-  double estimate = kNever;
+  double estimate = std::numeric_limits<double>::infinity();
 };
 
 class Search {
