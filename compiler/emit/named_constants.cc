@@ -2,6 +2,8 @@
 
 #include <torch/csrc/jit/ir/constants.h>
 
+#include <algorithm>
+#include <cstring>
 #include <functional>
 #include <limits>
 #include <optional>
@@ -50,6 +52,34 @@ std::string Replaced(const std::string& text,
   return out + text.substr(at);
 }
 
+bool SameBits(const void* a, const void* b, size_t size) { return std::memcmp(a, b, size) == 0; }
+
+// To the bit: printed, numbers that differ in their last digits look alike.
+bool SameConstant(const c10::IValue& a, const c10::IValue& b) {
+  if (a.tagKind() != b.tagKind()) return false;
+  if (a.isDouble()) {
+    const double x = a.toDouble(), y = b.toDouble();
+    return SameBits(&x, &y, sizeof x);
+  }
+  if (a.isComplexDouble()) {
+    const c10::complex<double> x = a.toComplexDouble(), y = b.toComplexDouble();
+    return SameBits(&x, &y, sizeof x);
+  }
+  if (a.isTensor()) {
+    const at::Tensor x = a.toTensor(), y = b.toTensor();
+    if (!x.defined() || !y.defined()) return x.defined() == y.defined();
+    return x.scalar_type() == y.scalar_type() && x.sizes() == y.sizes() &&
+           x.strides() == y.strides() && x.device() == y.device() &&
+           SameBits(x.contiguous().data_ptr(), y.contiguous().data_ptr(), x.nbytes());
+  }
+  auto all = [](const auto& of_a, const auto& of_b) {
+    return std::equal(of_a.begin(), of_a.end(), of_b.begin(), of_b.end(), SameConstant);
+  };
+  if (a.isTuple()) return all(a.toTupleRef().elements(), b.toTupleRef().elements());
+  if (a.isList()) return *a.type() == *b.type() && all(a.toListRef().vec(), b.toListRef().vec());
+  return c10::str(a) == c10::str(b);
+}
+
 // Walks two graphs side by side.
 struct Comparison {
   std::unordered_map<const Value*, const Value*> same;
@@ -60,8 +90,7 @@ struct Comparison {
       const auto constant_a = torch::jit::toIValue(a[i]), constant_b = torch::jit::toIValue(b[i]);
       if (constant_a.has_value() != constant_b.has_value()) return false;
       auto found = same.find(a[i]);
-      if (constant_a ? constant_a->tagKind() != constant_b->tagKind() ||
-                           c10::str(*constant_a) != c10::str(*constant_b)
+      if (constant_a ? !SameConstant(*constant_a, *constant_b)
                      : found == same.end() || found->second != b[i])
         return false;
     }
