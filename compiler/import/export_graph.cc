@@ -277,6 +277,38 @@ static std::shared_ptr<torch::jit::Operator> TakesBools(std::shared_ptr<torch::j
   return op;
 }
 
+static std::optional<at::ScalarType> ResultDtype(const ExportJson& node, const ExportJson& graph) {
+  const std::vector<std::string> names = ResultNames(node);
+  const ExportJson& tensors = graph.at("tensor_values");
+  auto found = names.size() == 1 ? tensors.find(names[0]) : tensors.end();
+  if (found == tensors.end()) return std::nullopt;
+  return ExportDtype(found->at("dtype").get<int64_t>());
+}
+
+// Makes tensors of the numbers among `inputs` where `schema` takes tensors, as Python does. A tensor
+// without sizes promotes others as a number does where one has sizes and is of the same kind; else
+// it takes the dtype of the result. False: that is not known.
+bool ExportConverter::NumbersToTensors(const c10::FunctionSchema& schema,
+                                       std::optional<at::ScalarType> result,
+                                       std::vector<Value*>& inputs) {
+  if (!result) return false;
+  bool kept = false;  // a number has 64 bits beside a tensor of the result's own dtype
+  for (const Value* input : inputs)
+    if (const ValueMeta* meta = model_.MetaOf(input))
+      kept = kept || (!meta->shape.empty() && meta->dtype == *result);
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const auto kind = inputs[i]->type()->kind();
+    if (schema.arguments()[i].type()->kind() != c10::TypeKind::TensorType ||
+        (kind != c10::TypeKind::IntType && kind != c10::TypeKind::FloatType))
+      continue;
+    const at::ScalarType own = kind == c10::TypeKind::IntType ? at::kLong : at::kDouble;
+    inputs[i] = model_.graph->insert(
+        c10::Symbol::aten("scalar_tensor"), {inputs[i]},
+        {{"dtype", static_cast<int64_t>(kept ? own : *result)}});
+  }
+  return true;
+}
+
 void ExportConverter::ConvertOperator(const ExportJson& node, const ExportJson& graph) {
   const std::string target = node.at("target").get<std::string>();
   std::vector<std::string> parts = Split(target, '.');
@@ -340,6 +372,10 @@ void ExportConverter::ConvertOperator(const ExportJson& node, const ExportJson& 
                                      {{"dtype", static_cast<int64_t>(at::kDouble)}});
     fits = true;
   }
+  // torch.add(0.5, x, alpha=2) has no overload, and that of torch.mul(0.7, x) swaps the operands,
+  // which rounds 16 bits otherwise.
+  if (!fits && inputs[0]->type()->isSubtypeOf(*c10::NumberType::get()))
+    fits = NumbersToTensors(schema, ResultDtype(node, graph), inputs);
   if (!fits) {  // a number where a tensor is expected needs another overload
     std::vector<torch::jit::NamedValue> positional, keyword;
     for (size_t i = 0; i < inputs.size(); ++i) {

@@ -37,6 +37,8 @@ class ExportConverter {
 
   void ConvertNode(const ExportJson& node, const ExportJson& graph);
   void ConvertOperator(const ExportJson& node, const ExportJson& graph);
+  bool NumbersToTensors(const c10::FunctionSchema& schema, std::optional<at::ScalarType> result,
+                        std::vector<torch::jit::Value*>& inputs);
   bool HasSixteenBits(const torch::jit::Value* value) const;
   bool ConvertSpecial(const ExportJson& node, const ExportJson& graph);
   // Regions (export_control.cc).

@@ -66,6 +66,7 @@ static std::string PlainName(std::string text) {
 }
 
 std::vector<std::string> AssignedIn(const std::string& code) {
+  if (code.find(';') != std::string::npos) return {};
   // Up to the first "=" outside of brackets, which is no part of a comparison.
   int depth = 0;
   size_t end = 0, type = std::string::npos;

@@ -383,5 +383,23 @@ class Values(CompilerTest):
         self.check(Markers(), [torch.randn(3, 4)], modules=2)
 
 
+class FirstNumbers(nn.Module):
+    """A Python number where ATen takes a tensor first."""
+
+    def forward(self, x):
+        mask = x > 0
+        y, n, dot = x.bfloat16(), mask.long(), x.sum()
+        return (torch.add(0.3333, mask.float(), alpha=0.6667), torch.sub(0.7, x, alpha=2),
+                torch.add(2, mask, alpha=3), torch.add(0.1, n, alpha=3), torch.add(1, n, alpha=3),
+                torch.add(0.3333, y, alpha=0.1), torch.sub(0.1, dot, alpha=0.3),
+                torch.true_divide(1.5, x), torch.mul(0.7, y), torch.rsub(x, 0.3, alpha=2),
+                torch.where(mask, 0.5, x), torch.pow(2, x), torch.sub(3, y, alpha=2))
+
+
+class FirstNumbersTest(CompilerTest):
+    def test_the_bits_of_python(self):
+        self.check(FirstNumbers(), [torch.randn(4, 6)])
+
+
 if __name__ == "__main__":
     unittest.main()
