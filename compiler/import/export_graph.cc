@@ -285,9 +285,9 @@ static std::optional<at::ScalarType> ResultDtype(const ExportJson& node, const E
   return ExportDtype(found->at("dtype").get<int64_t>());
 }
 
-// Makes tensors of the numbers among `inputs` where `schema` takes tensors, as Python does. A tensor
-// without sizes promotes others as a number does where one has sizes and is of the same kind; else
-// it takes the dtype of the result. False: that is not known.
+// Makes tensors of the numbers among `inputs` where `schema` takes tensors, as Python does. A
+// tensor without sizes promotes others as a number does where one has sizes and is of the same
+// kind; else it takes the dtype of the result. False: that is not known.
 bool ExportConverter::NumbersToTensors(const c10::FunctionSchema& schema,
                                        std::optional<at::ScalarType> result,
                                        std::vector<Value*>& inputs) {

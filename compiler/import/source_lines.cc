@@ -77,7 +77,8 @@ std::vector<std::string> AssignedIn(const std::string& code) {
     if (std::string("\"'#!<>").find(c) != std::string::npos || depth < 0) return {};
     if (c == ':' && depth == 0 && type == std::string::npos) type = end;
   }
-  if (end >= code.size() || depth != 0 || (end + 1 < code.size() && code[end + 1] == '=')) return {};
+  if (end >= code.size() || depth != 0) return {};
+  if (end + 1 < code.size() && code[end + 1] == '=') return {};
   if (type == end - 1 && end) return {};  // :=
   std::string left = code.substr(0, std::min(type, end));
   if (type == std::string::npos)

@@ -21,8 +21,8 @@ std::vector<SourceLine> LinesOf(const std::string& trace);
 // The innermost line that is the user's, else the innermost of all.
 SourceLine OwnLine(const std::string& trace);
 
-// The plain variables that a line of Python assigns, in order, "" for others among them; empty where
-// it assigns none.
+// The plain variables that a line of Python assigns, in order, "" for others among them; empty
+// where it assigns none.
 std::vector<std::string> AssignedIn(const std::string& code);
 
 // By a value's name in the export: the variable of the model that it becomes. Of the nodes of one
