@@ -320,6 +320,8 @@ const std::map<std::string, Names>& Untried() {
         "aten::new_empty_strided", "aten::resize", "aten::resize_", "aten::resize_as",
         "aten::resize_as_", "aten::set.source_Storage", "aten::set.source_Storage_storage_offset",
         "aten::set_.source_Storage", "aten::set_.source_Storage_storage_offset"}},
+      {"parts of other operators, which trust the sizes that they are given",
+       {"aten::_cummax_helper", "aten::_cummin_helper"}},
       {"without a derivative, and of evaluation alone",
        {"aten::_batch_norm_no_update", "aten::_native_multi_head_attention",
         "aten::_transform_bias_rescale_qkv", "aten::_transformer_encoder_layer_fwd",
