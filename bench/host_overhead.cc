@@ -48,10 +48,10 @@ static double TimeSteps(int count, const std::function<void()>& step) {
 }
 
 // One rank's program of one stage.
-class Ours {
+class Ours : public Microbatches {
  public:
   Ours(const std::string& folder, int operations, int modules, int microbatches, Transport& rank)
-      : rank_(rank) {
+      : session_(rank) {
     const std::string path =
         folder + "/" + std::to_string(operations) + "-" + std::to_string(modules) + ".pkg";
     if (!std::filesystem::exists(path)) {
@@ -71,19 +71,21 @@ class Ours {
     SessionOptions options;
     options.package = path;
     options.conf = path + "/conf/one_stage.json";
-    OpenSession(
-        session_, options, rank,
-        [](int64_t, int) {
-          return std::vector<TensorSpec>{{at::kFloat, {1, 4}, true}};
-        },
-        [this](int input, int64_t, int) { return input < 0 ? target_ : input_; });
+    session_.Open(options);
+    session_.Load({this});
+    session_.Start();
+  }
+  std::vector<TensorSpec> Specs(int64_t /*minibatch*/, int /*microbatch*/) override {
+    return {{at::kFloat, {1, 4}, true}};
+  }
+  at::Tensor Input(int i, int64_t /*minibatch*/, int /*microbatch*/) override {
+    return i < 0 ? target_ : input_;
   }
   double Run(int count) {
-    return TimeSteps(count, [this] { RunStep(session_, rank_, step_++); });
+    return TimeSteps(count, [this] { session_.Step(*this, step_++); });
   }
 
  private:
-  Transport& rank_;
   at::Tensor input_ = torch::ones({1, 4}), target_ = torch::ones({1, 4});
   int64_t step_ = 0;
   Session session_;

@@ -97,84 +97,80 @@ void AddTrace(const std::vector<TraceEvent>& events, int step, double origin,
   }
 }
 
+Job ReadBenchJob(const BenchOptions& options) {
+  Job job = ReadJob(options.job);
+  if (!options.schedule.empty()) SetSchedule(job, options.schedule);
+  if (IsAsynchronous(job))
+    throw Error("schedule " + job.schedule, "its steps overlap: none can be measured",
+                "`train` writes the seconds of each step to its metrics");
+  job.stop_on_nan = false;
+  job.accumulate = 1;
+  job.validation.every = 0;
+  return job;
+}
+
+// Runs the steps. Returns what they cost this rank: {"measured", "trace"}.
+Json MeasureRun(const BenchOptions& options, Session& session, Feed& feed, MemoryMeter& meter) {
+  int64_t step = 0;
+  for (; step < options.warmup; ++step) session.Step(feed, step);
+  session.transport.AllGather("");
+  const double origin = Now();
+  meter.ResetPeak();
+  RankMeasurements measured;
+  std::vector<TimedAction> trace;
+  for (; step < options.warmup + options.steps; ++step) {
+    session.Step(feed, step);
+    AddMeasurements(session.trace(), measured);
+    AddTrace(session.trace(), static_cast<int>(step - options.warmup), origin, trace);
+  }
+  feed.Finish();
+  measured.peak_bytes = meter.peak();
+  Json mine{{"measured", WriteMeasurements(measured)}, {"trace", Json::array()}};
+  for (const TimedAction& event : trace)
+    mine["trace"].push_back({event.action, event.step, event.start, event.end});
+  return mine;
+}
+
 }  // namespace
 
 void Bench(const BenchOptions& options, Transport& transport) {
-  Session session;
+  Session session(transport);
+  const Job& job = session.job;
   Phase(transport, "reading", [&] {
-    session.job = ReadJob(options.job);
-    if (!options.schedule.empty()) SetSchedule(session.job, options.schedule);
-    if (IsAsynchronous(session.job))
-      throw Error("schedule " + session.job.schedule, "its steps overlap: none can be measured",
-                  "`train` writes the seconds of each step to its metrics");
-    session.job.stop_on_nan = false;
-    session.job.accumulate = 1;
-    session.job.validation.every = 0;
-    at::set_num_threads(session.job.threads);
-    UseMatMul(session.job.matmul, session.job.path + ": matmul");
+    session.job = ReadBenchJob(options);
+    at::set_num_threads(job.threads);
+    UseMatMul(job.matmul, job.path + ": matmul");
   });
-
-  std::optional<MemoryMeter> meter;  // metering slows the run, so it is optional
+  std::optional<MemoryMeter> meter;  // counting takes its time
   if (!options.on_request) meter.emplace();
+  SessionOptions asked;
+  asked.package = options.package;
+  asked.conf = options.conf;
+  session.Open(asked);
   Feed feed;
-  SessionOptions open{options.package, options.conf, ""};
-  open.read_data = [&](Session&) {
-    feed.Open(session.job, session.job.data, session.run, session.job.path + ": data", transport);
-  };
-  open.fed = [&](Session&) {
-    return std::vector<Fed>{feed.First(session.job, session.run.manifest)};
-  };
-  OpenSession(
-      session, open, transport,
-      [&](int64_t minibatch, int microbatch) {
-        return feed.Specs(session.run.manifest, minibatch, microbatch);
-      },
-      [&](int input, int64_t minibatch, int microbatch) {
-        return feed.sampler->Microbatch(input, minibatch, microbatch);
-      });
-
+  feed.Open(job, job.data, session.run, job.path + ": data", transport);
+  session.Load({&feed});
+  session.Start();
   Phase(transport, "opening outputs", [&] {
-    OutputFiles outputs(
-        RunFiles(options.package, session.run.manifest, session.job, {options.conf}));
+    OutputFiles outputs(RunFiles(options.package, session.run.manifest, job, {options.conf}));
     outputs.Add("--trace", options.trace, transport.rank() == 0);
     outputs.Add("--costs", options.costs, transport.rank() == 0);
   });
-
   if (options.on_request) {
-    AnswerRequests(session, transport);
+    AnswerRequests(session, feed);
     feed.Finish();
     return;
   }
 
   Json mine;
   Phase(transport, "timing modules", [&] {
-    mine["stages"] = StageTimes(
-        session, options.package,
-        InferShapes(options.package, session.run.manifest, feed.Specs(session.run.manifest, 0, 0)),
-        transport.rank());
+    const auto specs = InferShapes(options.package, session.run.manifest, feed.Specs(0, 0));
+    mine["stages"] = StageTimes(session, options.package, specs, transport.rank());
   });
   mine["link"] = LinkCostsJson(transport);
-
-  int64_t step = 0;
-  for (; step < options.warmup; ++step) RunStep(session, transport, step);
-  transport.AllGather("");
-  const double origin = Now();
-  meter->ResetPeak();
-  RankMeasurements measured;
-  std::vector<TimedAction> trace;
-  for (; step < options.warmup + options.steps; ++step) {
-    RunStep(session, transport, step);
-    AddMeasurements(session.executor->trace(), measured);
-    AddTrace(session.executor->trace(), static_cast<int>(step - options.warmup), origin, trace);
-  }
-  feed.Finish();
-  measured.peak_bytes = meter->peak();
-  mine["measured"] = WriteMeasurements(measured);
-  const std::string bodies = DescribeBodies(session, transport);
-  mine["trace"] = Json::array();
-  for (const TimedAction& event : trace)
-    mine["trace"].push_back({event.action, event.step, event.start, event.end});
-  std::vector<std::string> all = transport.AllGather(mine.dump());
+  mine.update(MeasureRun(options, session, feed, *meter));
+  const std::string bodies = DescribeBodies(session);
+  const std::vector<std::string> all = transport.AllGather(mine.dump());
   Phase(transport, "writing", [&] {
     if (transport.rank() != 0) return;
     std::vector<Json> ranks;

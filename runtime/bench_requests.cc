@@ -59,20 +59,20 @@ Json ActionTimes(const std::vector<TraceEvent>& events) {
   return list;
 }
 
-Json MeasureSteps(Session& session, Transport& transport, int64_t& step, int64_t count,
+Json MeasureSteps(Session& session, Microbatches& source, int64_t& step, int64_t count,
                   bool each) {
   RankMeasurements measured;
   Json actions = Json::array();
   std::vector<double> ends;
-  transport.AllGather("");
+  session.transport.AllGather("");
   const double begin = Now();
   const int64_t first = step;
   for (int64_t last = step + count; step < last; ++step) {
-    RunStep(session, transport, step);
+    session.Step(source, step);
     ends.push_back(Now());
-    // The duration of the first step is unknown, because it begins with all ranks asleep.
-    if (step > first || count == 1) AddMeasurements(session.executor->trace(), measured);
-    if (each) actions.push_back(ActionTimes(session.executor->trace()));
+    // The time of the first is not known, which begins with all ranks asleep.
+    if (step > first || count == 1) AddMeasurements(session.trace(), measured);
+    if (each) actions.push_back(ActionTimes(session.trace()));
   }
   Json answer{{"begin", begin * 1e6},
               {"ends", Microseconds(ends)},
@@ -190,13 +190,13 @@ class Alone {
   }
 };
 
-// Returns samples for each stage from minibatches in the order of the plan. With `halves`, each
-// microbatch runs backward right after forward, alternately whole and split.
-Json MeasureStages(Session& session, Transport& transport, int64_t step, bool halves,
+// Samples of each stage: minibatches in the plan's order, or (`halves`) each microbatch at once
+// backward, whole and split in turn.
+Json MeasureStages(Session& session, Microbatches& source, int64_t step, bool halves,
                    double seconds) {
   session.stages->updater().Begin(step, session.job.microbatches);
-  session.stages->SetStep(step);
-  Alone alone(session, transport.rank());
+  session.stages->SetStep(source, step);
+  Alone alone(session, session.transport.rank());
   auto minibatch = [&] {
     if (!halves) return alone.Minibatch();
     alone.Minibatch(false);
@@ -204,7 +204,7 @@ Json MeasureStages(Session& session, Transport& transport, int64_t step, bool ha
   };
   minibatch();
   alone.samples.clear();
-  transport.AllGather("");
+  session.transport.AllGather("");
   const double begin = Now();
   do minibatch();
   while (Now() - begin < seconds);
@@ -217,7 +217,8 @@ Json MeasureStages(Session& session, Transport& transport, int64_t step, bool ha
 
 }  // namespace
 
-int64_t AnswerRequests(Session& session, Transport& transport) {
+int64_t AnswerRequests(Session& session, Microbatches& source) {
+  Transport& transport = session.transport;
   int64_t step = 0;
   for (std::string line; !(line = NextRequest(transport)).empty();) {
     std::istringstream words(line);
@@ -225,15 +226,17 @@ int64_t AnswerRequests(Session& session, Transport& transport) {
     double amount = 0;
     words >> what >> amount >> more;
     const bool steps = what == "steps" && amount >= 1, halves = what == "halves";
-    const bool stages = session.training && (what == "stages" || halves) && amount > 0;
+    const bool stages = session.options.training && (what == "stages" || halves) && amount > 0;
     const bool each = steps && more == "each";
     if ((!steps && !stages) || (!more.empty() && !each))
       throw Error("request",
                   "\"" + line + "\" is not \"steps N [each]\"" +
-                      (session.training ? ", \"stages SECONDS\" or \"halves SECONDS\"" : ""));
+                      (session.options.training
+                           ? ", \"stages SECONDS\" or \"halves SECONDS\""
+                           : ""));
     const auto count = static_cast<int64_t>(amount);
-    const Json mine = steps ? MeasureSteps(session, transport, step, count, each)
-                            : MeasureStages(session, transport, step, halves, amount);
+    const Json mine = steps ? MeasureSteps(session, source, step, count, each)
+                            : MeasureStages(session, source, step, halves, amount);
     const std::vector<std::string> all = transport.AllGather(mine.dump());
     Json answer = Json::object();
     if (halves) answer["link"] = LinkCostsJson(transport);

@@ -1,7 +1,6 @@
 // `--on-request` of `pipewright-run bench` and `infer`: measurements that alternate with those of
 // other programs.
 #pragma once
-#include "runtime/exec/transport.h"
 #include "runtime/session.h"
 
 namespace pipewright {
@@ -16,10 +15,10 @@ namespace pipewright {
 //                  the stages of every rank by themselves, in the order of the plan, on all ranks
 //                  at once for S seconds, without messages. Weights are restored afterwards
 //   "halves S"     {"stages": [{"F", "B", "I", "W", "step"}], "link": of ranks 0 and 1}: the same,
-//                  each microbatch backward right after forward, alternately whole and in halves
-// A session that computes forward only accepts just "steps", each of which is a forward pass.
-// Returns how many steps were run. Collective. Throws Error only on the rank at fault, so the
-// caller must abort the others.
-int64_t AnswerRequests(Session& session, Transport& transport);
+//                  each microbatch backward at once behind forward, whole and in halves in turn
+// A session that computes forward only takes "steps" alone, each of which is a sweep. Returns how
+// many steps were run.
+// Collective. Throws Error on the rank at fault alone: the others must be aborted.
+int64_t AnswerRequests(Session& session, Microbatches& source);
 
 }  // namespace pipewright

@@ -117,13 +117,13 @@ struct Checkpointer::Shot {
   std::map<std::string, NamedTensors> shards;
 };
 
-Checkpointer::Checkpointer(Session& session, Transport& transport)
-    : session_(session), transport_(transport) {
+Checkpointer::Checkpointer(Session& session)
+    : session_(session), transport_(session.transport) {
   std::string run;
   const std::string& folder = session.job.checkpoint.folder;
   job_text_ = session.job.text;
-  Phase(transport, "preparing checkpoints", [&] {
-    if (transport.rank() != 0) return;
+  Phase(transport_, "preparing checkpoints", [&] {
+    if (transport_.rank() != 0) return;
     try {
       CreateFolders(folder);
       CheckWritable(folder + "/latest");
@@ -133,7 +133,7 @@ Checkpointer::Checkpointer(Session& session, Transport& transport)
     }
     run = RunName();
   });
-  run_ = transport.AllGather(run)[0];
+  run_ = transport_.AllGather(run)[0];
   for (const auto& [name, at] : ParametersAndBuffers(session.run.manifest))
     writers_.insert(FirstHolder(session.run.conf, at.module));
 }

@@ -15,8 +15,8 @@ namespace pipewright {
 // folder that all ranks can reach. Rank 0 waits for the last of them and then renames the folder.
 class Checkpointer {
  public:
-  // Writes to the job's folder. Removes unfinished checkpoints of earlier runs. Collective.
-  Checkpointer(Session& session, Transport& transport);
+  // Into the job's folder. Collective: removes what a run before left unfinished.
+  explicit Checkpointer(Session& session);
   ~Checkpointer();
 
   // Saves a checkpoint if the job asks for one after `step` steps; the last step always gets one.

@@ -12,6 +12,8 @@ namespace pipewright {
 
 void Feed::Open(const Job& job, const DataJob& source, const RunPlan& run, const std::string& where,
                 Transport& transport) {
+  job_ = &job;
+  manifest_ = &run.manifest;
   const std::vector<bool> reads = ReadingRanks(run, job);
   const auto first = std::find(reads.begin(), reads.end(), true);
   const int teller = static_cast<int>(first - reads.begin()), rank = transport.rank();
@@ -41,36 +43,35 @@ void Feed::Open(const Job& job, const DataJob& source, const RunPlan& run, const
         [this](int64_t minibatch) { return sampler->Lengths(minibatch); });
 }
 
-std::vector<TensorSpec> Feed::Specs(const Manifest& manifest, int64_t minibatch, int microbatch) {
+std::vector<TensorSpec> Feed::Specs(int64_t minibatch, int microbatch) {
   if (lengths_ && begun_ != minibatch) {
     std::vector<int64_t> lengths = lengths_->Of(minibatch);
     if (!lengths.empty()) sampler->SetLengths(minibatch, std::move(lengths));
     begun_ = minibatch;
   }
   std::vector<TensorSpec> specs;
-  for (size_t i = 0; i < manifest.inputs.size(); ++i)
+  for (size_t i = 0; i < manifest_->inputs.size(); ++i)
     specs.push_back(sampler->Spec(static_cast<int>(i), minibatch, microbatch));
   return specs;
 }
 
-Fed Feed::First(const Job& job, const Manifest& manifest) {
-  Fed first;
-  first.inputs = Specs(manifest, 0, 0);
-  for (size_t k = 0; k < job.losses.size(); ++k) {
-    const bool compares = job.losses[k].kind != LossJob::kOutput;
-    first.targets.push_back(compares ? sampler->Spec(-1 - static_cast<int>(k), 0, 0)
-                                     : TensorSpec{at::kFloat, {}, false});
-    first.names.push_back(data->TargetName(static_cast<int>(k)));
-  }
-  return first;
+at::Tensor Feed::Input(int i, int64_t minibatch, int microbatch) {
+  return sampler->Microbatch(i, minibatch, microbatch);
 }
+
+TensorSpec Feed::Target(int loss, int64_t minibatch, int microbatch) {
+  return sampler->Spec(-1 - loss, minibatch, microbatch);
+}
+
+std::string Feed::TargetName(int loss) { return data->TargetName(loss); }
 
 void Feed::Finish() {
   if (lengths_) lengths_->Finish();
 }
 
-double Feed::LossWeight(const Job& job, int loss, int64_t minibatch, int microbatch) {
-  // Token files have no negative targets.
+double Feed::LossWeight(int loss, int64_t minibatch, int microbatch) {
+  const Job& job = *job_;
+  // Token files have no targets below 0.
   auto counts_targets = [&](const LossJob& one) {
     return one.kind == LossJob::kCrossEntropy && (job.data.tokens.empty() || one.ignore_index >= 0);
   };

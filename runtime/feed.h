@@ -3,40 +3,41 @@
 #include <memory>
 #include <vector>
 
+#include "plan/run_plan.h"
 #include "runtime/data.h"
-#include "runtime/session.h"
-#include "runtime/shapes.h"
+#include "runtime/microbatches.h"
 #include "runtime/signatures.h"
 
 namespace pipewright {
 
-struct Feed {
+struct Feed : Microbatches {
   std::unique_ptr<Data> data;
   std::unique_ptr<Sampler> sampler;
 
-  // Opens the data on the ranks that read it (ReadingRanks); the first of them tells the others
-  // what they need. `where` is the job's key, for messages. Collective; throws the same Error on
-  // every rank.
+  // On the ranks that read (ReadingRanks); the first of them tells the others what they need.
+  // `where`: the job's key, for messages. Job and run outlive it. Collective; throws the same Error
+  // on every rank.
   void Open(const Job& job, const DataJob& data, const RunPlan& run, const std::string& where,
             Transport& transport);
-  // Returns the specs of the model's inputs for one microbatch. Must be called on all ranks for the
-  // same minibatches in the same order.
-  std::vector<TensorSpec> Specs(const Manifest& manifest, int64_t minibatch, int microbatch);
-  // Returns what a microbatch of the first minibatch provides. Must be called like Specs.
-  Fed First(const Job& job, const Manifest& manifest);
-  // Must be called before the transport is destroyed.
+  std::vector<TensorSpec> Specs(int64_t minibatch, int microbatch) override;
+  at::Tensor Input(int i, int64_t minibatch, int microbatch) override;
+  TensorSpec Target(int loss, int64_t minibatch, int microbatch) override;
+  std::string TargetName(int loss) override;
+  // Before the transport ends.
   void Finish();
 
-  // A step's loss is the mean over all targets that count; a microbatch's loss is the mean over its
-  // own. Returns the weight with which the mean of the weighted microbatch losses becomes the
-  // step's loss: 1 if all have equally many targets. Reads the targets of all minibatches of the
-  // step if the counts may differ. For a loss that the model computes, samples count.
-  double LossWeight(const Job& job, int loss, int64_t minibatch, int microbatch);
+  // A step's loss is the mean over all targets that count. A microbatch's loss is the mean over its
+  // own; its weight is what makes the mean of the weighted losses that mean: 1 where all have as
+  // many. Reads the targets of all minibatches of the step where they may differ. Of a loss that
+  // the model computes, samples count.
+  double LossWeight(int loss, int64_t minibatch, int microbatch) override;
 
  private:
-  std::unique_ptr<SharedLengths> lengths_;    // set if this rank receives or sends lengths
-  int64_t begun_ = -1;                        // minibatch with known lengths
-  int64_t first_ = -1;                        // first minibatch of the step with known weights
+  const Job* job_ = nullptr;
+  const Manifest* manifest_ = nullptr;
+  std::unique_ptr<SharedLengths> lengths_;    // where this rank is told, or tells
+  int64_t begun_ = -1;                        // minibatch whose lengths are known
+  int64_t first_ = -1;                        // minibatch of the step whose weights are known
   std::vector<std::vector<double>> weights_;  // by loss
 };
 

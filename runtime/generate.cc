@@ -120,10 +120,10 @@ Texts ReadTexts(const GenerateOptions& options, const std::string& file) {
   return texts;
 }
 
-class Generator {
+class Generator : public Microbatches {
  public:
   Generator(const RunOptions& run, const GenerateOptions& options, Transport& transport)
-      : run_(run), options_(options), transport_(transport) {}
+      : run_(run), options_(options), transport_(transport), session_(transport) {}
 
   void Open() {
     if (run_.threads > 0) at::set_num_threads(run_.threads);
@@ -153,39 +153,48 @@ class Generator {
     parts = (texts + rows_ - 1) / rows_;
     session_.job.microbatches = static_cast<int>(parts);
     session_.job.schedule = "gpipe";
-    SessionOptions open{run_.package, run_.conf, run_.weights};
-    open.device_map = run_.device_map;
-    open.training = open.has_loss = false;
-    open.agreed = AgreedText(run_) + "\n" + Agreed();
-    OpenSession(
-        session_, open, transport_, [this](int64_t, int) { return Specs(); },
-        [this](int input, int64_t, int microbatch) { return Input(input, microbatch); },
-        [this](int output, int microbatch, const at::Tensor& value) {
-          if (output == options_.logits) Take(microbatch, value);
-        });
+    session_.job.losses.clear();
+    SessionOptions asked;
+    asked.package = run_.package;
+    asked.conf = run_.conf;
+    asked.weights = run_.weights;
+    asked.device_map = run_.device_map;
+    asked.training = false;
+    session_.Open(asked);
+    session_.Load({this}, Agreed());
+    session_.Start();
   }
 
   void Run() {
     for (int64_t i = 0; i < options_.new_tokens; ++i) {
       if (std::find(texts_.ended.begin(), texts_.ended.end(), false) == texts_.ended.end()) break;
       made_.clear();
-      RunStep(session_, transport_, i);
+      session_.Step(*this, i);
       ++sweeps_;
-      std::string mine;
-      for (const auto& [row, token] : made_)
-        mine += std::to_string(row) + ":" + std::to_string(token) + ";";
-      for (const std::string& from : transport_.AllGather(mine))
-        for (const std::string& entry : Split(from, ';')) {
-          if (entry.empty()) continue;
-          const size_t colon = entry.find(':');
-          Append(std::stoul(entry), std::stoll(entry.substr(colon + 1)));
-        }
+      for (const std::string& from : transport_.AllGather(Json(made_).dump()))
+        for (const Json& one : Json::parse(from))
+          Append(one[0].get<size_t>(), one[1].get<int64_t>());
     }
+  }
+
+  std::vector<TensorSpec> Specs(int64_t /*minibatch*/, int /*microbatch*/) override {
+    std::vector<TensorSpec> specs;
+    for (at::ScalarType type : inputs_->types) specs.push_back({type, Sizes(), true});
+    return specs;
+  }
+
+  at::Tensor Input(int input, int64_t /*minibatch*/, int microbatch) override {
+    return Filled(inputs_->roles[static_cast<size_t>(input)], microbatch)
+        .to(inputs_->types[static_cast<size_t>(input)]);
+  }
+
+  void Output(int output, int microbatch, const at::Tensor& value) override {
+    if (output == options_.logits) Take(microbatch, value);
   }
 
   void Write() {
     Phase(transport_, "writing", [&] {
-      ReportOffload(session_, transport_, sweeps_, run_.offload_report);
+      ReportOffload(session_, sweeps_, run_.offload_report);
       if (transport_.rank() == 0) {
         const std::string text = Result();
         if (run_.output.empty()) {
@@ -210,19 +219,26 @@ class Generator {
   std::vector<std::pair<size_t, int64_t>> made_;  // in this pass, on this rank: row, token
   int64_t sweeps_ = 0;
 
-  // Returns the settings that must be equal on all ranks.
-  std::string Agreed() const {
-    std::string text;
-    for (const std::vector<int64_t>& row : texts_.rows) {
-      for (int64_t token : row) text += std::to_string(token) + ",";
-      text += ";";
-    }
-    const SampleOptions& s = options_.sample;
-    for (double x : {s.repetition_penalty, s.temperature, s.top_p}) text += std::to_string(x) + " ";
-    for (int64_t x : {s.top_k, options_.new_tokens, options_.stop, options_.context,
-                      static_cast<int64_t>(options_.seed), static_cast<int64_t>(options_.logits)})
-      text += std::to_string(x) + " ";
-    return text;
+  // Every rank must make the same choices.
+  AgreedFields Agreed() const {
+    AgreedFields fields = AgreedOptions(run_);
+    // All are named, so that one that is added must be thought of here.
+    const auto& [prompts, tokens, prompt_file, new_tokens, sample, seed, stop, context, logits,
+                 json] = options_;
+    const auto& [penalty, temperature, top_k, top_p] = sample;
+    auto add = [&](const char* name, const Json& value) { fields.push_back({name, value.dump()}); };
+    add("texts", texts_.rows);
+    add("bytes", texts_.bytes);
+    add("new_tokens", new_tokens);
+    add("repetition_penalty", penalty);
+    add("temperature", temperature);
+    add("top_k", top_k);
+    add("top_p", top_p);
+    add("seed", seed);
+    add("stop", stop);
+    add("context", context);
+    add("logits", logits);
+    return fields;
   }
 
   void CheckLogits() const {
@@ -282,25 +298,19 @@ class Generator {
                             : std::vector<int64_t>{Length()};
   }
 
-  std::vector<TensorSpec> Specs() const {
-    std::vector<TensorSpec> specs;
-    for (at::ScalarType type : inputs_->types) specs.push_back({type, Sizes(), true});
-    return specs;
-  }
-
-  // Rows beyond the last text repeat it.
+  // Rows beyond the texts repeat the last one.
   size_t Text(int microbatch, int64_t row) const {
     return std::min(static_cast<size_t>(microbatch * rows_ + row), texts_.rows.size() - 1);
   }
 
-  at::Tensor Input(int input, int microbatch) const {
+  at::Tensor Filled(Inputs::Role role, int microbatch) const {
     const int64_t length = Length();
     at::Tensor whole = at::zeros({rows_, length}, at::kLong);
     auto at = whole.accessor<int64_t, 2>();
     for (int64_t r = 0; r < rows_; ++r) {
       const std::vector<int64_t>& text = texts_.rows[Text(microbatch, r)];
       const int64_t seen = Seen(Text(microbatch, r));
-      for (int64_t i = 0; i < length; ++i) switch (inputs_->roles[static_cast<size_t>(input)]) {
+      for (int64_t i = 0; i < length; ++i) switch (role) {
           case Inputs::kTokens:
             if (i < seen) at[r][i] = text[text.size() - static_cast<size_t>(seen - i)];
             break;
@@ -314,7 +324,7 @@ class Generator {
             break;
         }
     }
-    return whole.reshape(Sizes()).to(inputs_->types[static_cast<size_t>(input)]);
+    return whole.reshape(Sizes());
   }
 
   void Take(int microbatch, const at::Tensor& value) {

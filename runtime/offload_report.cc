@@ -35,11 +35,11 @@ void CheckOffload(const std::string& folder, const std::string& report, Transpor
         folder.c_str());
 }
 
-std::string ReportOffload(const Session& session, Transport& transport, int64_t sweeps,
-                          const std::string& file) {
+std::string ReportOffload(const Session& session, int64_t sweeps, const std::string& file) {
+  Transport& transport = session.transport;
   const RunPlan& run = session.run;
   const OffloadedWeights* weights = session.stages->offloaded();
-  const std::vector<std::vector<int>> ids = TensorIds(run.manifest, session.training);
+  const std::vector<std::vector<int>> ids = TensorIds(run.manifest, session.options.training);
   std::set<int> counted;
   int64_t total = 0, on_disk = 0;
   for (size_t m = 0; m < run.manifest.modules.size(); ++m) {

@@ -2,6 +2,8 @@
 // ones depend on seed, step, microbatch and operation, and buffers are restored.
 #include <ATen/ATen.h>
 
+#include <utility>
+
 #include "runtime/stage_state.h"
 
 namespace pipewright {
@@ -29,7 +31,7 @@ std::vector<c10::IValue> TorchStages::State::RunForgetting(int index, int microb
   std::vector<size_t>& may_change = found->second;
   Tensors before;
   for (size_t w : may_change) before.push_back(module.weights[w].clone());
-  if (!recomputed[settings.conf->module_to_stage[index]]) inputs[{index, microbatch}] = given;
+  if (!recomputed[conf.module_to_stage[index]]) WorkOf(index, microbatch).inputs = given;
   Kept forgotten;
   std::vector<c10::IValue> outputs = RunModule(index, microbatch, std::move(given), &forgotten);
   if (first) {
@@ -43,20 +45,20 @@ std::vector<c10::IValue> TorchStages::State::RunForgetting(int index, int microb
     may_change = std::move(changed);
     before = std::move(kept_buffers);
   }
-  if (!before.empty()) buffers[{index, microbatch}] = std::move(before);
+  if (!before.empty()) WorkOf(index, microbatch).buffers = std::move(before);
   return outputs;
 }
 
 std::vector<c10::IValue> TorchStages::State::RunAgain(int index, int microbatch,
                                                       std::vector<c10::IValue> given, Kept* keep) {
-  auto before = buffers.extract({index, microbatch});
+  const Tensors before = std::exchange(WorkOf(index, microbatch).buffers, {});
   if (before.empty()) return RunModule(index, microbatch, std::move(given), keep);
   const LoadedModule& module = modules.at(index);
   const std::vector<size_t>& changed = changing.at(index);
   Tensors now;
   for (size_t i = 0; i < changed.size(); ++i) {
     now.push_back(module.weights[changed[i]].clone());
-    Write(module.weights[changed[i]], before.mapped()[i]);
+    Write(module.weights[changed[i]], before[i]);
   }
   std::vector<c10::IValue> outputs = RunModule(index, microbatch, std::move(given), keep);
   for (size_t i = 0; i < changed.size(); ++i) Write(module.weights[changed[i]], now[i]);
@@ -64,21 +66,23 @@ std::vector<c10::IValue> TorchStages::State::RunAgain(int index, int microbatch,
 }
 
 void TorchStages::State::RecomputeStage(int stage, int microbatch) {
-  auto from = received.extract({stage, microbatch});
-  if (from.empty()) return;
+  auto received = std::exchange(under_way[{stage, microbatch}].received, std::nullopt);
+  if (!received) return;
   std::vector<c10::IValue> values(manifest.values.size());
-  for (auto& [id, received_value] : from.mapped()) values[id] = std::move(received_value);
+  for (auto& [id, received_value] : *received) values[id] = std::move(received_value);
+  received.reset();
   RunModules(stage, microbatch, values, true);
   ComputeLosses(stage, microbatch, values, true);
 }
 
 Kept TorchStages::State::TakeKept(int index, int microbatch) {
-  if (auto from = inputs.extract({index, microbatch}); !from.empty()) {
+  ModuleWork& work = WorkOf(index, microbatch);
+  if (auto inputs = std::exchange(work.inputs, std::nullopt)) {
     Kept keep;
-    RunAgain(index, microbatch, std::move(from.mapped()), &keep);
+    RunAgain(index, microbatch, *std::move(inputs), &keep);
     return keep;
   }
-  return std::move(kept.extract({index, microbatch}).mapped());
+  return std::exchange(work.kept, {});
 }
 
 }  // namespace pipewright

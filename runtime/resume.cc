@@ -137,8 +137,9 @@ void Restore(const RunCheckpoint& checkpoint, const Files& files, Session& sessi
 static constexpr char kStartAnew[] =
     "no other checkpoint is there that holds: to start anew, let checkpoint.to name another folder";
 
-RunCheckpoint Resume(const std::string& from, Session& session, Transport& transport) {
-  // All ranks try the same checkpoints.
+RunCheckpoint Resume(const std::string& from, Session& session) {
+  Transport& transport = session.transport;
+  // All ranks try the same ones.
   Json found = Json::array();
   Phase(transport, "looking for checkpoints", [&] {
     if (transport.rank() != 0) return;

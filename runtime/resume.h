@@ -7,9 +7,9 @@
 
 namespace pipewright {
 
-// Reads the newest valid checkpoint in `from` (a checkpoint or a folder of them) into the session's
-// stages; rank 0 shows which others are damaged and why. Returns its description, without a path if
-// there is none. Collective; throws the same Error on every rank.
-RunCheckpoint Resume(const std::string& from, Session& session, Transport& transport);
+// Reads the newest checkpoint in `from` (a checkpoint or a folder of them) that holds into the
+// session's stages; of those that do not, rank 0 shows which file and why. Returns its description;
+// one without a path where there is none. Collective; throws the same Error on every rank.
+RunCheckpoint Resume(const std::string& from, Session& session);
 
 }  // namespace pipewright

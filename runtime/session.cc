@@ -14,6 +14,7 @@
 #include "runtime/process_memory.h"
 #include "runtime/progress_hook.h"
 #include "runtime/recorded/choice.h"
+#include "runtime/resume.h"
 #include "runtime/session_losses.h"
 #include "runtime/weights.h"
 
@@ -67,17 +68,19 @@ std::vector<bool> RecomputedModules(const Session& session) {
 }
 
 // What must be the same on all ranks, by what to call it.
-std::vector<std::pair<const char*, uint64_t>> Fingerprints(const Session& session,
-                                                           const SessionOptions& options) {
-  std::string package = WriteManifest(session.run.manifest), job;
+std::vector<std::pair<const char*, std::string>> MustAgree(const Session& session,
+                                                           const AgreedFields& agreed) {
+  std::string package = WriteManifest(session.run.manifest), job, fields;
   for (const ModuleInfo& module : session.run.manifest.modules)
-    package += ReadFile(options.package + "/" + module.code);
+    package += ReadFile(session.options.package + "/" + module.code);
   if (std::filesystem::exists(session.job.path)) job = ReadFile(session.job.path);
-  return {{"package", Hash(package)},
-          {"conf", Hash(WriteConf(session.run.conf))},
-          {"job", Hash(job)},
-          {"options", Hash(options.agreed)},
-          {"plan", Hash(WritePlan(session.run.plan))}};
+  for (const auto& [name, value] : agreed)
+    fields += name + " " + std::to_string(value.size()) + " " + value + "\n";
+  return {{"package", package},
+          {"conf", WriteConf(session.run.conf)},
+          {"job", job},
+          {"options", fields},
+          {"plan", WritePlan(session.run.plan)}};
 }
 
 std::vector<int> LossValues(const Session& session) {
@@ -87,219 +90,198 @@ std::vector<int> LossValues(const Session& session) {
   return ids;
 }
 
-// Of a session that trains and validates.
-void MakeEvaluator(Session& session) {
-  session.evaluator =
-      std::make_unique<Executor>(session.forward_plan, session.run.graph, session.stages->groups(),
-                                 *session.stages, *session.transport);
+// Of the actions that are reported as busy: those that compute, and STEP.
+bool CountsAsBusy(ActionKind kind) {
+  return kind <= ActionKind::kOverlap || kind == ActionKind::kStep;
+}
+
+// Runs what may fail on this rank alone; `place` says where in the run it was.
+template <typename F>
+void At(const std::string& place, F&& run) {
+  try {
+    run();
+  } catch (const Aborted&) {
+    throw;  // another rank says why
+  } catch (const std::exception& e) {
+    throw Error(place + ", " + WithoutBacktrace(e.what()));
+  }
 }
 
 }  // namespace
 
-void OpenSession(Session& session, const SessionOptions& options, Transport& transport,
-                 std::function<std::vector<TensorSpec>(int64_t, int)> specs,
-                 std::function<at::Tensor(int, int64_t, int)> input,
-                 std::function<void(int, int, const at::Tensor&)> output) {
-  session.training = options.training;
-  StageSettings settings;
-  std::vector<std::pair<const char*, uint64_t>> fingerprints;
+void Session::Open(const SessionOptions& asked) {
+  options = asked;
   Phase(transport, "reading", [&] {
-    session.run = MakeRunPlan(options.package, options.conf, session.job, transport.size(),
-                              !options.training, options.device_map);
-    if (options.training && session.job.validation.every > 0)
-      session.forward_plan = MakeForwardPlan(session.job, session.run);
-    if (options.has_loss) CheckLosses(session, options.training);
+    run = MakeRunPlan(options.package, options.conf, job, transport.size(), !options.training,
+                      options.device_map);
+    if (options.training && job.validation.every > 0) forward_plan_ = MakeForwardPlan(job, run);
+    CheckLosses(*this, options.training);
   });
-  if (options.read_data) options.read_data(session);
+}
+
+void Session::CheckSources(const std::vector<Microbatches*>& sources) {
+  std::vector<std::vector<TensorSpec>> inputs;
+  // Ranks may tell each other sizes here: before anything fails on one of them alone.
+  for (Microbatches* source : sources) inputs.push_back(source->Specs(0, 0));
+  const auto first = shapes_->Of(inputs[0]);
+  CheckRunnable(*this, *first);
+  for (size_t i = 0; i < sources.size(); ++i)
+    CheckTargets(*this, *shapes_->Of(inputs[i]), *sources[i]);
+  // Where the model file does not say dtypes, integers are known by now: they have no gradient.
+  for (size_t id = 0; id < first->size(); ++id)
+    if ((*first)[id].known && !at::isFloatingType((*first)[id].type) &&
+        !at::isComplexType((*first)[id].type))
+      run.manifest.values[id].gradient = false;
+  if (transport.rank() == 0) Warn(inputs[0]);
+}
+
+void Session::Warn(const std::vector<TensorSpec>& inputs) {
+  if (const std::string mixed = FindBurnedSizes(options.package, run.manifest, inputs);
+      !mixed.empty())
+    run.warnings.push_back(mixed);
+  if (options.training)
+    for (std::string& lost :
+         LostGradients(options.package, run.manifest, inputs, LossValues(*this)))
+      run.warnings.push_back(std::move(lost));
+  for (const std::string& warning : run.warnings)
+    std::fprintf(stderr, "pipewright-run: warning: %s\n", warning.c_str());
+}
+
+void Session::Load(const std::vector<Microbatches*>& sources, const AgreedFields& agreed) {
+  std::vector<std::pair<const char*, std::string>> fields;
   Phase(transport, "reading", [&] {
-    auto shapes = std::make_shared<ShapeCache>(options.package, session.run.manifest);
-    const std::vector<TensorSpec> given = specs(0, 0);
-    // Ranks may tell each other sizes here: before anything fails on one of them alone.
-    const std::vector<Fed> feeds = options.fed ? options.fed(session) : std::vector<Fed>();
-    auto first = shapes->Of(given);
-    CheckRunnable(session, *first);
-    for (const Fed& fed : feeds) CheckTargets(session, *shapes->Of(fed.inputs), fed);
-    // Where the model file does not say dtypes, integers are known by now: they have no gradient.
-    for (size_t id = 0; id < first->size(); ++id)
-      if ((*first)[id].known && !at::isFloatingType((*first)[id].type) &&
-          !at::isComplexType((*first)[id].type))
-        session.run.manifest.values[id].gradient = false;
-    settings.specs = [shapes, specs = std::move(specs)](int64_t step, int microbatch) {
-      return shapes->Of(specs(step, microbatch));
-    };
-    if (transport.rank() == 0) {
-      if (const std::string mixed = FindBurnedSizes(options.package, session.run.manifest, given);
-          !mixed.empty())
-        session.run.warnings.push_back(mixed);
-      if (options.training)
-        for (std::string& lost : LostGradients(options.package, session.run.manifest, given,
-                                               LossValues(session)))
-          session.run.warnings.push_back(std::move(lost));
-      for (const std::string& warning : session.run.warnings)
-        std::fprintf(stderr, "pipewright-run: warning: %s\n", warning.c_str());
-    }
-    settings.recompute = RecomputedModules(session);
-    session.transport = &transport;
-    fingerprints = Fingerprints(session, options);
+    shapes_ = std::make_unique<ShapeCache>(options.package, run.manifest);
+    CheckSources(sources);
+    recompute_ = RecomputedModules(*this);
+    fields = MustAgree(*this, agreed);
   });
-  for (const auto& [what, hash] : fingerprints) Agree(transport, hash, what);
-  Phase(transport, "loading", [&] {
-    settings.manifest = &session.run.manifest;
-    settings.package = options.package;
-    settings.conf = &session.run.conf;
-    settings.graph = &session.run.graph;
-    settings.rank = transport.rank();
-    settings.training = options.training;
-    settings.microbatches = session.job.microbatches;
-    settings.minibatches = session.job.accumulate;
-    settings.exact_reduce = session.job.exact_reduce;
-    settings.merge_buffers = session.job.merge_buffers;
-    settings.seed = session.job.seed;
-    settings.body = BodyAskedFor(session.job.body).value_or(BodyChoice::kAuto);
-    if (options.has_loss) settings.losses = session.job.losses;
-    settings.optimizer = session.job.optimizer;
-    if (!options.training) settings.optimizer.state_on_disk = false;
-    settings.loss_scale = session.job.loss_scale;
-    settings.loss_weight = options.loss_weight;
-    settings.stepped = options.stepped;
-    settings.target_name = options.target_name;
-    settings.older_versions = OlderVersions(session.job);
-    settings.stop_on_nan = session.job.stop_on_nan;
-    settings.accuracy = session.job.accuracy;
-    settings.keep_gradients = options.keep_gradients;
-    settings.weights = options.weights;
-    if (!session.run.conf.offloaded_stages.empty()) {
-      settings.on_disk = &session.run.on_disk;
-      for (const Plan* plan : {&session.run.plan, &session.forward_plan})
-        if (!plan->ranks.empty())
-          settings.lists.push_back(plan->ranks[static_cast<size_t>(transport.rank())]);
-    }
-    settings.memory = [&transport](size_t bytes) { return transport.Memory(bytes); };
-    settings.input = std::move(input);
-    settings.output = std::move(output);
-    session.stages = std::make_unique<TorchStages>(std::move(settings));
-    if (options.weights.empty()) return;
-    const std::vector<std::string> foreign =
-        LoadWeights(options.weights, session.run.manifest, *session.stages, session.run.on_disk);
-    if (transport.rank() == 0 && !foreign.empty())
-      std::fprintf(stderr,
-                   "pipewright-run: warning: %s: %s of it the package does not have, \"%s\" for "
-                   "one: perhaps it is another model's\n",
-                   options.weights.c_str(), Counted(foreign.size(), "tensor").c_str(),
-                   foreign[0].c_str());
-  });
-  ExecutorOptions executor;
-  if (options.restore) executor.first_step = options.restore(session);
+  for (const auto& [what, text] : fields) Agree(transport, Hash(text), what);
+  Phase(transport, "loading", [&] { LoadStages(); });
+}
+
+void Session::LoadStages() {
+  stages = std::make_unique<TorchStages>(
+      StageSettings{options, job, run, forward_plan_, recompute_, *shapes_, transport});
+  if (options.weights.empty()) return;
+  const std::vector<std::string> foreign =
+      LoadWeights(options.weights, run.manifest, *stages, run.on_disk);
+  if (transport.rank() == 0 && !foreign.empty())
+    std::fprintf(stderr,
+                 "pipewright-run: warning: %s: %s of it the package does not have, \"%s\" for "
+                 "one: perhaps it is another model's\n",
+                 options.weights.c_str(), Counted(foreign.size(), "tensor").c_str(),
+                 foreign[0].c_str());
+}
+
+RunCheckpoint Session::Restore(const std::string& from) {
+  RunCheckpoint checkpoint = Resume(from, *this);
+  first_step_ = checkpoint.step;
+  return checkpoint;
+}
+
+void Session::MakeExecutor(int64_t first_step) {
+  ExecutorOptions settings;
+  settings.first_step = first_step;
+  executor_ = std::make_unique<Executor>(run.plan, run.graph, stages->groups(), *stages, transport,
+                                         settings);
+}
+
+void Session::Start() {
   Phase(transport, "starting", [&] {
-    session.executor =
-        std::make_unique<Executor>(session.run.plan, session.run.graph, session.stages->groups(),
-                                   *session.stages, transport, executor);
-    if (options.training && session.job.validation.every > 0) MakeEvaluator(session);
+    MakeExecutor(first_step_);
+    if (options.training && job.validation.every > 0)
+      evaluator_ = std::make_unique<Executor>(forward_plan_, run.graph, stages->groups(), *stages,
+                                              transport);
   });
   // Copies that start apart would be trained apart.
   Phase(transport, "comparing shared weights", [&] {
-    CheckSharedCopies(session.run.manifest, session.run.conf, *session.stages, session.run.on_disk,
-                      transport);
+    CheckSharedCopies(run.manifest, run.conf, *stages, run.on_disk, transport);
   });
   DropLoadingCode();
 }
 
-static bool IsCompute(ActionKind kind) {
-  return kind <= ActionKind::kOverlap || kind == ActionKind::kStep;
+void Session::AddBusy() {
+  for (const TraceEvent& event : executor_->trace())
+    if (CountsAsBusy(event.action.kind)) busy += event.end - event.start - event.waited;
 }
 
 // After the first step: that anything was trained in it. Collective.
-static void CheckTrained(Session& session, Transport& transport, int64_t step) {
-  if (session.trains || session.stages->loss_stages().empty()) return;
-  for (const std::string& trained :
-       transport.AllGather(session.stages->updater().trained() ? "1" : "0"))
-    session.trains = session.trains || trained == "1";
-  if (session.trains) return;
-  const int stage = session.stages->loss_stages()[0];
+void Session::CheckTrained(int64_t step) {
+  if (trains_ || stages->loss_stages().empty()) return;
+  for (const std::string& trained : transport.AllGather(stages->updater().trained() ? "1" : "0"))
+    trains_ = trains_ || trained == "1";
+  if (trains_) return;
+  const int stage = stages->loss_stages()[0];
   throw AgreedError("step " + std::to_string(step + 1) + ", rank " +
-                    std::to_string(session.run.conf.stage_to_ranks[stage][0]) + ", stage " +
+                    std::to_string(run.conf.stage_to_ranks[stage][0]) + ", stage " +
                     std::to_string(stage) +
                     ": the loss does not depend on any trainable weight\n  train what is frozen "
                     "(\"freeze\", requires_grad), or take the loss from another output");
 }
 
-void RunStep(Session& session, Transport& transport, int64_t step) {
-  const int minibatches = session.training ? session.job.accumulate : 1;
-  session.losses.clear();
-  session.terms.clear();
-  session.busy = 0;
-  session.loss_scale = session.stages->updater().loss_scale().factor;
-  session.stages->updater().Begin(step, int64_t{minibatches} * session.job.microbatches);
+void Session::Step(Microbatches& source, int64_t step) {
+  const int minibatches = options.training ? job.accumulate : 1;
+  losses.clear();
+  terms.clear();
+  busy = 0;
+  loss_scale = stages->updater().loss_scale().factor;
+  stages->updater().Begin(step, int64_t{minibatches} * job.microbatches);
   ProgressHook hook(transport);
-  try {
+  At("step " + std::to_string(step + 1), [&] {
     for (int i = 0; i < minibatches; ++i) {
-      session.stages->SetStep(step * minibatches + i);
-      session.executor->RunStep(i + 1 == minibatches);
-      GatherLosses(session);
-      KeepLosses(session);
-      for (const TraceEvent& event : session.executor->trace())
-        if (IsCompute(event.action.kind)) session.busy += event.end - event.start - event.waited;
+      stages->SetStep(source, step * minibatches + i);
+      executor_->RunStep(i + 1 == minibatches);
+      GatherLosses(*this);
+      KeepLosses(*this);
+      AddBusy();
     }
-    if (session.training) session.outcome = session.stages->updater().Finish(transport);
-    if (session.training) session.stages->MergeBuffers(transport);
-  } catch (const Aborted&) {
-    throw;  // another rank says why
-  } catch (const std::exception& e) {
-    throw Error("step " + std::to_string(step + 1) + ", " + WithoutBacktrace(e.what()));
-  }
-  if (session.training) CheckTrained(session, transport, step);
+    if (!options.training) return;
+    outcome = stages->updater().Finish(transport);
+    stages->MergeBuffers(transport);
+  });
+  if (options.training) CheckTrained(step);
 }
 
-void RunSteps(Session& session, Transport& transport, int64_t step, int64_t count) {
-  if (session.run.plan.steps != count) {
-    session.executor.reset();
-    session.run.plan = MakeAsynchronousPlan(session.job, session.run, count);
-    ExecutorOptions options;
-    options.first_step = step;
-    session.executor =
-        std::make_unique<Executor>(session.run.plan, session.run.graph, session.stages->groups(),
-                                   *session.stages, transport, options);
+void Session::Steps(Microbatches& source, int64_t step, int64_t count) {
+  if (run.plan.steps != count) {
+    executor_.reset();
+    run.plan = MakeAsynchronousPlan(job, run, count);
+    MakeExecutor(step);
   }
-  session.stages->SetStep(step, count);
-  session.busy = 0;
+  stages->SetStep(source, step, count);
+  busy = 0;
   ProgressHook hook(transport);
-  try {
-    session.executor->RunStep();
-  } catch (const Aborted&) {
-    throw;
-  } catch (const std::exception& e) {
-    throw Error("steps " + std::to_string(step + 1) + " to " + std::to_string(step + count) + ", " +
-                WithoutBacktrace(e.what()));
-  }
-  CheckTrained(session, transport, step);
-  session.losses.clear();
-  session.terms.clear();
-  KeepLosses(session);
-  for (const TraceEvent& event : session.executor->trace())
-    if (IsCompute(event.action.kind)) session.busy += event.end - event.start - event.waited;
+  At("steps " + std::to_string(step + 1) + " to " + std::to_string(step + count),
+     [&] { executor_->RunStep(); });
+  CheckTrained(step);
+  losses.clear();
+  terms.clear();
+  KeepLosses(*this);
+  AddBusy();
 }
 
-void RunSweep(Session& session, int64_t minibatch, Evaluation& evaluation) {
-  Executor& executor = session.evaluator ? *session.evaluator : *session.executor;
-  session.evaluating = true;
-  session.stages->SetStep(minibatch);
-  if (session.training) session.stages->SetTraining(false);
-  ProgressHook hook(*session.transport);
-  try {
+void Session::Evaluate(Microbatches& source, int64_t minibatch, Evaluation& evaluation) {
+  Executor& executor = evaluator_ ? *evaluator_ : *executor_;
+  stages->SetStep(source, minibatch);
+  if (options.training) stages->SetTraining(false);
+  ProgressHook hook(transport);
+  At("evaluation, minibatch " + std::to_string(minibatch + 1), [&] {
     executor.RunStep();
-    GatherLosses(session);
-  } catch (const Aborted&) {
-    throw;
-  } catch (const std::exception& e) {
-    throw Error("evaluation, minibatch " + std::to_string(minibatch + 1) + ", " +
-                WithoutBacktrace(e.what()));
-  }
-  if (session.training) session.stages->SetTraining(true);
-  session.evaluating = false;
-  AddLosses(session, evaluation);
+    GatherLosses(*this);
+  });
+  if (options.training) stages->SetTraining(true);
+  AddLosses(*this, evaluation);
 }
 
-std::string DescribeBodies(const Session& session, Transport& transport) {
+void Session::Save(const std::string& path) {
+  SaveWeights(path, run.manifest, run.conf, *stages, transport);
+}
+
+void Session::SaveGradients(const std::string& path) {
+  pipewright::SaveGradients(path, run.manifest, run.conf, *stages, transport);
+}
+
+std::string DescribeBodies(const Session& session) {
   std::vector<std::string> mine(session.run.manifest.modules.size());
   for (const auto& [module, state] : session.stages->Bodies())
     mine[static_cast<size_t>(module)] =
@@ -308,7 +290,7 @@ std::string DescribeBodies(const Session& session, Transport& transport) {
   // A variable of the environment need not be the same on all hosts.
   bool asked = false;
   const Json own = {{"asked", BodyAskedFor(session.job.body).has_value()}, {"bodies", mine}};
-  for (const std::string& text : transport.AllGather(own.dump())) {
+  for (const std::string& text : session.transport.AllGather(own.dump())) {
     const Json of_rank = Json::parse(text);
     asked = asked || of_rank["asked"].get<bool>();
     for (size_t m = 0; m < bodies.size(); ++m)

@@ -76,13 +76,18 @@ static void CheckNumber(const Session& session, const std::vector<TensorSpec>& s
                               : "one number is " + numbers);
 }
 
-void CheckTargets(const Session& session, const std::vector<TensorSpec>& specs, const Fed& fed) {
+void CheckTargets(const Session& session, const std::vector<TensorSpec>& specs,
+                  Microbatches& source) {
   for (size_t k = 0; k < session.job.losses.size(); ++k) {
     const LossJob& loss = session.job.losses[k];
+    const int index = static_cast<int>(k);
     const TensorSpec& output = specs[session.run.manifest.outputs[loss.output]];
-    if (!output.known || (loss.kind != LossJob::kOutput && !fed.targets[k].known)) continue;
-    if (loss.kind == LossJob::kOutput) CheckNumber(session, specs, k);
-    CheckLoss(loss, output, fed.targets[k], fed.names[k]);
+    const bool computed = loss.kind == LossJob::kOutput;
+    const TensorSpec target =
+        computed ? TensorSpec{at::kFloat, {}, false} : source.Target(index, 0, 0);
+    if (!output.known || (!computed && !target.known)) continue;
+    if (computed) CheckNumber(session, specs, k);
+    CheckLoss(loss, output, target, source.TargetName(index));
   }
 }
 
@@ -92,7 +97,7 @@ void GatherLosses(Session& session) {
   const std::vector<std::vector<int>>& ranks = session.run.conf.stage_to_ranks;
   std::set<int> senders;
   for (int stage : stages) senders.insert(ranks[stage].begin(), ranks[stage].end());
-  const int root = ranks[stages[0]][0], rank = session.transport->rank();
+  const int root = ranks[stages[0]][0], rank = session.transport.rank();
   senders.erase(root);
   if (rank != root && !senders.count(rank)) return;
   LossTerms& terms = session.stages->terms();
@@ -104,22 +109,22 @@ void GatherLosses(Session& session) {
     out.owner = std::move(entries);
     return out;
   };
-  const int tag = session.transport->max_tag() - kLossTag;
+  const int tag = session.transport.max_tag() - kLossTag;
   if (rank != root) {
     Entries mine = std::make_shared<std::vector<LossTerm>>();
     for (const std::vector<LossTerm>& of_loss : terms)
       mine->insert(mine->end(), of_loss.begin(), of_loss.end());
-    session.transport->Send(root, tag, bundle(std::move(mine)));
+    session.transport.Send(root, tag, bundle(std::move(mine)));
     return;
   }
   std::map<int, std::pair<Entries, Token>> arriving;
   for (int sender : senders) {
     Entries entries = std::make_shared<std::vector<LossTerm>>(stages.size() * count);
-    Token token = session.transport->Recv(sender, tag, bundle(entries));
+    Token token = session.transport.Recv(sender, tag, bundle(entries));
     arriving[sender] = {std::move(entries), std::move(token)};
   }
   for (auto& [sender, message] : arriving)
-    session.transport->WaitFor(message.second, {Awaited::kLosses, sender});
+    session.transport.WaitFor(message.second, {Awaited::kLosses, sender});
   for (size_t k = 0; k < stages.size(); ++k)
     for (size_t m = 0; m < count; ++m) {
       const std::vector<int>& replicas = ranks[stages[k]];

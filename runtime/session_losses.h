@@ -7,9 +7,10 @@ namespace pipewright {
 // Finds the outputs that the job names, and that training reaches a weight. Throws Error.
 void CheckLosses(Session& session, bool training);
 
-// That each loss can be computed from its output and target, of what a source of data brings.
-// `specs`: of all values, as far as they are known. Throws Error.
-void CheckTargets(const Session& session, const std::vector<TensorSpec>& specs, const Fed& fed);
+// That each loss can be computed from its output and target, of what a source brings. `specs`: of
+// all values, as far as they are known. Throws Error.
+void CheckTargets(const Session& session, const std::vector<TensorSpec>& specs,
+                  Microbatches& source);
 
 // After a minibatch: each rank has the losses that it has computed, one gets all. Collective over
 // the ranks that compute any.

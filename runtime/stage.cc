@@ -30,6 +30,25 @@ std::vector<int> TorchStages::State::MessageValues(int edge, bool backward) cons
   return ids;
 }
 
+// Forward only, an optimizer has nothing to put on disk.
+static OptimizerJob OptimizerOf(const StageSettings& settings) {
+  OptimizerJob optimizer = settings.job.optimizer;
+  if (!settings.options.training) optimizer.state_on_disk = false;
+  return optimizer;
+}
+
+TorchStages::State::State(const StageSettings& s)
+    : settings(s),
+      job(s.job),
+      manifest(s.run.manifest),
+      conf(s.run.conf),
+      graph(s.run.graph),
+      memory([&transport = s.transport](size_t bytes) { return transport.Memory(bytes); }),
+      training(s.options.training),
+      gradients(manifest, conf, s.transport.rank(), job.microbatches, job.accumulate,
+                job.exact_reduce, job.optimizer.master_weights),
+      updater(manifest, OptimizerOf(s), job.loss_scale, s.options.keep_gradients) {}
+
 // Of a module's weights, those that another has in memory.
 static std::vector<at::Tensor> Known(const std::vector<int>& ids, const std::vector<bool>& on_disk,
                                      const std::map<int, at::Tensor>& tensors) {
@@ -41,99 +60,113 @@ static std::vector<at::Tensor> Known(const std::vector<int>& ids, const std::vec
   return known;
 }
 
-TorchStages::TorchStages(StageSettings settings)
-    : state_(std::make_unique<State>(std::move(settings))) {
-  State& s = *state_;
-  const Conf& conf = *s.settings.conf;
-  s.contents = MakeEdgeContents(s.manifest, conf, s.graph);
-  s.edges_in.resize(s.graph.stages);
-  s.edges_out.resize(s.graph.stages);
-  s.modules_of.resize(s.graph.stages);
-  for (size_t e = 0; e < s.graph.edges.size(); ++e) {
-    s.edges_in[s.graph.edges[e].to].push_back(static_cast<int>(e));
-    s.edges_out[s.graph.edges[e].from].push_back(static_cast<int>(e));
+TorchStages::TorchStages(const StageSettings& settings)
+    : state_(std::make_unique<State>(settings)) {
+  state_->LookUpEdges();
+  state_->LoadModules();
+  state_->LookUpGradients();
+}
+
+void TorchStages::State::LookUpEdges() {
+  contents = MakeEdgeContents(manifest, conf, graph);
+  edges_in.resize(graph.stages);
+  edges_out.resize(graph.stages);
+  for (size_t e = 0; e < graph.edges.size(); ++e) {
+    edges_in[graph.edges[e].to].push_back(static_cast<int>(e));
+    edges_out[graph.edges[e].from].push_back(static_cast<int>(e));
   }
-  const std::vector<std::vector<int>> ids = TensorIds(s.manifest, s.settings.training);
+}
+
+void TorchStages::State::LoadModules() {
+  const int rank = settings.transport.rank();
+  const RunPlan& run = settings.run;
+  modules_of.resize(graph.stages);
+  const std::vector<std::vector<int>> ids = TensorIds(manifest, training);
   std::map<int, at::Tensor> tensors;  // in memory, by id
-  for (size_t m = 0; m < s.manifest.modules.size(); ++m) {
-    int stage = conf.module_to_stage[m], index = static_cast<int>(m);
+  const BodyChoice body =
+      training ? BodyAskedFor(job.body).value_or(BodyChoice::kAuto) : BodyChoice::kAutograd;
+  for (size_t m = 0; m < manifest.modules.size(); ++m) {
+    const int stage = conf.module_to_stage[m], index = static_cast<int>(m);
     const std::vector<int>& ranks = conf.stage_to_ranks[stage];
-    if (std::find(ranks.begin(), ranks.end(), s.settings.rank) == ranks.end()) continue;
-    s.modules_of[stage].push_back(index);
+    if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) continue;
+    modules_of[stage].push_back(index);
     static const std::vector<bool> none;
-    const std::vector<bool>& on_disk = s.settings.on_disk ? (*s.settings.on_disk)[m] : none;
+    const std::vector<bool>& on_disk = conf.offloaded_stages.empty() ? none : run.on_disk[m];
     LoadedModule& module =
-        s.modules
-            .emplace(index, LoadModuleWithout(
-                                s.settings.package, s.manifest, index, on_disk,
-                                Known(ids[m], on_disk, tensors)))
+        modules
+            .emplace(index, LoadModuleWithout(settings.options.package, manifest, index, on_disk,
+                                              Known(ids[m], on_disk, tensors)))
             .first->second;
-    if (s.settings.training)
-      UseBody(module, s.settings.body,
-              std::find(on_disk.begin(), on_disk.end(), true) != on_disk.end());
+    UseBody(module, body, std::find(on_disk.begin(), on_disk.end(), true) != on_disk.end());
     for (size_t w = 0; w < ids[m].size(); ++w)
       if (on_disk.empty() || !on_disk[w]) tensors.emplace(ids[m][w], module.weights[w]);
-    pipewright::SetTraining(module, s.settings.training);
-    s.gradients.Hold(index, module.weights);
-    s.updater.Hold(index, module.weights);
+    pipewright::SetTraining(module, training);
+    gradients.Hold(index, module.weights);
+    updater.Hold(index, module.weights);
   }
-  if (s.settings.on_disk &&
-      std::any_of(s.settings.lists[0].begin(), s.settings.lists[0].end(),
+  std::vector<std::vector<Action>> lists;  // of this rank; the second, of evaluations
+  for (const Plan* plan : {&run.plan, &settings.forward_plan})
+    if (!plan->ranks.empty()) lists.push_back(plan->ranks[static_cast<size_t>(rank)]);
+  if (!conf.offloaded_stages.empty() &&
+      std::any_of(lists[0].begin(), lists[0].end(),
                   [](const Action& a) { return a.kind == ActionKind::kLoad; }))
-    s.offloaded =
-        std::make_unique<OffloadedWeights>(s.settings.package, s.settings.weights, s.manifest, conf,
-                                           *s.settings.on_disk, ids, s.settings.lists, s.modules);
-  if (s.settings.merge_buffers && s.settings.training)
-    s.replica_buffers = std::make_unique<ReplicaBuffers>(s.manifest, conf, s.settings.microbatches,
-                                                         s.settings.minibatches, s.modules);
-  s.feeds_back.resize(s.manifest.modules.size());
-  for (const auto& [index, module] : s.modules)
-    for (int id : s.manifest.modules[index].inputs) {
-      int producer = s.value(id).producer;
-      if (!s.value(id).gradient || producer < 0) continue;
+    offloaded = std::make_unique<OffloadedWeights>(settings.options.package,
+                                                   settings.options.weights, manifest, conf,
+                                                   run.on_disk, ids, lists, modules);
+  if (job.merge_buffers && training)
+    replica_buffers = std::make_unique<ReplicaBuffers>(manifest, conf, job.microbatches,
+                                                       job.accumulate, modules);
+}
+
+// Where gradients go: through which modules and stages, and from which losses.
+void TorchStages::State::LookUpGradients() {
+  feeds_back.resize(manifest.modules.size());
+  for (const auto& [index, module] : modules)
+    for (int id : manifest.modules[index].inputs) {
+      int producer = value(id).producer;
+      if (!value(id).gradient || producer < 0) continue;
       bool here = conf.module_to_stage[producer] == conf.module_to_stage[index];
-      if (!here || s.feeds_back[producer]) s.feeds_back[index] = true;
+      if (!here || feeds_back[producer]) feeds_back[index] = true;
     }
-  s.learning = LearningStages(s.manifest, conf);
-  s.recomputed.resize(s.graph.stages);
-  for (int stage = 0; stage < s.graph.stages; ++stage) {
-    const std::vector<int>& modules = s.modules_of[stage];
-    s.recomputed[stage] =
-        s.learning[stage] && !modules.empty() &&
-        std::all_of(modules.begin(), modules.end(), [&](int m) { return s.Recomputes(m); });
+  learning = LearningStages(manifest, conf);
+  recomputed.resize(graph.stages);
+  for (int stage = 0; stage < graph.stages; ++stage)
+    recomputed[stage] = learning[stage] && !modules_of[stage].empty() &&
+                        std::all_of(modules_of[stage].begin(), modules_of[stage].end(),
+                                    [&](int m) { return Recomputes(m); });
+  for (const LossJob& loss : job.losses) {
+    loss_values.push_back(manifest.outputs[loss.output]);
+    loss_stages.push_back(conf.module_to_stage[value(loss_values.back()).producer]);
   }
-  for (const LossJob& loss : s.settings.losses) {
-    s.loss_values.push_back(s.manifest.outputs[loss.output]);
-    s.loss_stages.push_back(conf.module_to_stage[s.value(s.loss_values.back()).producer]);
-  }
-  s.wanted.resize(s.manifest.modules.size());
-  s.returned.resize(s.manifest.modules.size());
-  for (const auto& [index, module] : s.modules) {
-    for (int id : s.manifest.modules[index].inputs) s.wanted[index].push_back(s.value(id).gradient);
-    for (int id : s.manifest.modules[index].outputs) {
-      const bool lost = s.value(id).consumers.empty() &&
-                        std::count(s.loss_values.begin(), s.loss_values.end(), id) == 0;
-      s.returned[index].push_back(s.value(id).gradient && !lost);
+  wanted.resize(manifest.modules.size());
+  returned.resize(manifest.modules.size());
+  for (const auto& [index, module] : modules) {
+    for (int id : manifest.modules[index].inputs) wanted[index].push_back(value(id).gradient);
+    for (int id : manifest.modules[index].outputs) {
+      const bool lost = value(id).consumers.empty() &&
+                        std::count(loss_values.begin(), loss_values.end(), id) == 0;
+      returned[index].push_back(value(id).gradient && !lost);
     }
   }
 }
 
 TorchStages::~TorchStages() = default;
 
-void TorchStages::SetStep(int64_t step, int64_t count) {
+void TorchStages::SetStep(Microbatches& source, int64_t step, int64_t count) {
   State& s = *state_;
+  s.source = &source;
   s.step = step;
   s.versions.clear();
-  const int microbatches = static_cast<int>(s.settings.microbatches * count);
+  const int microbatches = static_cast<int>(s.job.microbatches * count);
   s.terms.assign(s.loss_values.size(), std::vector<LossTerm>(microbatches));
   s.specs.clear();
   for (int i = 0; i < microbatches; ++i)
-    s.specs.push_back(s.settings.specs(s.Minibatch(i), s.Within(i)));
+    s.specs.push_back(s.settings.shapes.Of(source.Specs(s.Minibatch(i), s.Within(i))));
 }
 LossTerms& TorchStages::terms() { return state_->terms; }
 
 void TorchStages::SetTraining(bool training) {
-  state_->settings.training = training;
+  state_->training = training;
   if (state_->offloaded) state_->offloaded->Follow(training ? 0 : 1);
   for (auto& [index, module] : state_->modules) pipewright::SetTraining(module, training);
 }
@@ -143,7 +176,7 @@ const std::vector<int>& TorchStages::loss_stages() const { return state_->loss_s
 bool TorchStages::has_losses() const {
   const State& s = *state_;
   return !s.loss_stages.empty() &&
-         s.settings.conf->stage_to_ranks[s.loss_stages[0]][0] == s.settings.rank;
+         s.conf.stage_to_ranks[s.loss_stages[0]][0] == s.settings.transport.rank();
 }
 
 bool TorchStages::Holds(int module) const { return state_->modules.count(module) > 0; }
@@ -183,7 +216,7 @@ Bundle TorchStages::Allocate(int edge, int microbatch, bool backward) {
   Tensors tensors;
   for (int id : state_->MessageValues(edge, backward)) {
     const TensorSpec& spec = state_->specs[microbatch]->at(id);
-    tensors.push_back(EmptyTensor(spec.sizes, spec.type, state_->settings.memory));
+    tensors.push_back(EmptyTensor(spec.sizes, spec.type, state_->memory));
   }
   return MakeMessage(std::move(tensors));
 }
@@ -201,7 +234,7 @@ int64_t TorchStages::MessageBytes(int edge, int microbatch, bool backward) {
 std::vector<c10::IValue> TorchStages::State::RunModule(int index, int microbatch,
                                                        std::vector<c10::IValue> inputs,
                                                        Kept* keep) const {
-  SetRandomKey({settings.seed, static_cast<uint64_t>(Minibatch(microbatch)),
+  SetRandomKey({job.seed, static_cast<uint64_t>(Minibatch(microbatch)),
                 static_cast<uint64_t>(Within(microbatch))});
   std::vector<c10::IValue> outputs =
       ForwardIsland(modules.at(index), std::move(inputs), wanted[index], keep);
@@ -224,22 +257,24 @@ void TorchStages::State::RunModules(int stage, int microbatch, std::vector<c10::
       inputs.push_back(values[id]);
     }
     std::vector<c10::IValue> outputs;
-    const bool notes = replica_buffers && settings.training && !again;
+    const bool notes = replica_buffers && training && !again;
     if (notes) replica_buffers->Before(module);
-    if (!settings.training)
+    if (!training)
       outputs = RunModule(module, microbatch, std::move(inputs), nullptr);
     else if (Kept forgotten; !learning[stage])
       outputs = RunModule(module, microbatch, std::move(inputs), &forgotten);
     else if (again)
-      outputs = RunAgain(module, microbatch, std::move(inputs), &kept[{module, microbatch}]);
+      outputs = RunAgain(module, microbatch, std::move(inputs),
+                         &WorkOf(module, microbatch).kept);
     else if (Recomputes(module))
       outputs = RunForgetting(module, microbatch, std::move(inputs));
     else
-      outputs = RunModule(module, microbatch, std::move(inputs), &kept[{module, microbatch}]);
+      outputs = RunModule(module, microbatch, std::move(inputs),
+                          &WorkOf(module, microbatch).kept);
     if (notes)
       replica_buffers->After(
           module,
-          static_cast<int>(Minibatch(microbatch) % settings.minibatches) * settings.microbatches +
+          static_cast<int>(Minibatch(microbatch) % job.accumulate) * job.microbatches +
               Within(microbatch));
     for (size_t i = 0; i < outputs.size(); ++i) values[info.outputs[i]] = std::move(outputs[i]);
   }
@@ -247,28 +282,30 @@ void TorchStages::State::RunModules(int stage, int microbatch, std::vector<c10::
 
 void TorchStages::State::ComputeLoss(int index, int microbatch, const at::Tensor& output,
                                      bool keep) {
-  const LossJob& job = settings.losses[index];
+  const LossJob& loss_job = job.losses[index];
   LossTerm& term = terms[index][microbatch];
   at::Tensor leaf = output.detach();
   at::Tensor target;
-  if (job.kind != LossJob::kOutput) target = Input(-1 - index, microbatch);
-  at::AutoGradMode mode(settings.training);
-  if (settings.training && value(loss_values[index]).gradient) leaf.requires_grad_(true);
-  const bool named = target.defined() && settings.target_name;
-  at::Tensor loss = Loss(job, leaf, target, named ? settings.target_name(index) : "target");
+  if (loss_job.kind != LossJob::kOutput) target = Input(-1 - index, microbatch);
+  at::AutoGradMode mode(training);
+  if (training && value(loss_values[index]).gradient) leaf.requires_grad_(true);
+  at::Tensor loss =
+      Loss(loss_job, leaf, target, target.defined() ? source->TargetName(index) : "target");
   term.loss = PlainNan(loss.item<double>());
-  if (settings.accuracy || !settings.training) {
-    term.count = LossCount(job, target, output.dim() > 0 ? output.size(0) : 1);
-    if (job.kind == LossJob::kCrossEntropy) term.correct = LossHits(job, leaf.detach(), target);
+  if (job.accuracy || !training) {
+    term.count = LossCount(loss_job, target, output.dim() > 0 ? output.size(0) : 1);
+    if (loss_job.kind == LossJob::kCrossEntropy)
+      term.correct = LossHits(loss_job, leaf.detach(), target);
   }
-  if (settings.stop_on_nan && !std::isfinite(term.loss))
+  if (job.stop_on_nan && !std::isfinite(term.loss))
     throw Error("loss", "is " + std::to_string(term.loss),
                 "lower the learning rate, or let the job go on with \"nan\": \"ignore\"");
-  double factor = updater.loss_scale().factor * job.weight;
-  if (settings.loss_weight)
-    factor *= settings.loss_weight(index, Minibatch(microbatch), Within(microbatch));
+  if (!keep || !loss.requires_grad()) return;
+  const double factor =
+      updater.loss_scale().factor * loss_job.weight *
+      source->LossWeight(index, Minibatch(microbatch), Within(microbatch));
   if (factor != 1) loss = loss.mul(factor);
-  if (keep && loss.requires_grad()) loss_kept[{index, microbatch}] = {leaf, loss};
+  under_way[{loss_stages[index], microbatch}].losses[index] = {leaf, loss};
 }
 
 void TorchStages::State::ComputeLosses(int stage, int microbatch,
@@ -281,17 +318,18 @@ void TorchStages::State::ComputeLosses(int stage, int microbatch,
 std::vector<Bundle> TorchStages::Forward(int stage, int microbatch, std::vector<Bundle> inputs) {
   State& s = *state_;
   std::vector<c10::IValue> values(s.manifest.values.size());
-  const bool again = s.settings.training && s.recomputed[stage];
+  const bool again = s.training && s.recomputed[stage];
+  std::vector<std::pair<int, c10::IValue>> received;
   for (size_t i = 0; i < inputs.size(); ++i) {
     const EdgeContents& contents = s.contents[s.edges_in[stage][i]];
     const Tensors tensors = ReadMessage(inputs[i]);
     for (size_t k = 0; k < contents.forward.size(); ++k) {
       const int id = contents.forward[k];
       values[id] = FromTensor(tensors[k], s.value(id));
-      if (again) s.received[{stage, microbatch}].emplace_back(id, values[id]);
+      if (again) received.emplace_back(id, values[id]);
     }
   }
-  if (again) s.received[{stage, microbatch}];
+  if (again) s.under_way[{stage, microbatch}].received = std::move(received);
   inputs.clear();
   if (auto at = s.versions.find(stage); at != s.versions.end())
     ++at->second.users[at->second.current];
@@ -303,11 +341,11 @@ std::vector<Bundle> TorchStages::Forward(int stage, int microbatch, std::vector<
   for (size_t i = 0; i < s.manifest.outputs.size(); ++i) {
     int id = s.manifest.outputs[i];
     int producer = s.value(id).producer;
-    if (producer < 0 || s.settings.conf->module_to_stage[producer] != stage) continue;
-    if (s.settings.output && !values[id].isNone())
-      s.settings.output(static_cast<int>(i), microbatch, ToTensor(values[id]));
+    if (producer < 0 || s.conf.module_to_stage[producer] != stage) continue;
+    if (!values[id].isNone())
+      s.source->Output(static_cast<int>(i), microbatch, ToTensor(values[id]));
   }
-  s.ComputeLosses(stage, microbatch, values, s.settings.training && !again);
+  s.ComputeLosses(stage, microbatch, values, s.training && !again);
   std::vector<Bundle> out;
   for (int edge : s.edges_out[stage]) {
     Tensors tensors;
@@ -324,7 +362,7 @@ Bundle TorchStages::Gradient(int group, int holder) {
   return state_->gradients.Gradient(group, holder);
 }
 Bundle TorchStages::Scratch(int group) {
-  return state_->gradients.Scratch(group, state_->settings.memory);
+  return state_->gradients.Scratch(group, state_->memory);
 }
 void TorchStages::Add(const Bundle& into, const Bundle& from) { GradientSums::AddTo(into, from); }
 void TorchStages::Copy(const Bundle& into, const Bundle& from) { GradientSums::CopyTo(into, from); }
@@ -350,8 +388,8 @@ void TorchStages::Step(int stage) {
     Tensors gradients = s.gradients.Take(index);
     s.updater.Step(index, gradients);
   }
-  if (versioned && !s.loss_stages.empty() && s.loss_stages[0] == stage && s.settings.stepped)
-    s.settings.stepped(s.versions[stage].steps);
+  if (versioned && !s.loss_stages.empty() && s.loss_stages[0] == stage)
+    s.source->Stepped(s.versions[stage].steps);
 }
 
 }  // namespace pipewright

@@ -10,7 +10,9 @@
 #include "plan/conf.h"
 #include "plan/job.h"
 #include "plan/manifest.h"
+#include "plan/run_plan.h"
 #include "runtime/exec/executor.h"
+#include "runtime/microbatches.h"
 #include "runtime/module.h"
 #include "runtime/shapes.h"
 #include "runtime/update.h"
@@ -20,59 +22,31 @@ namespace pipewright {
 class OffloadedWeights;  // runtime/offload.h
 struct BodyState;        // runtime/recorded/choice.h
 
-// What the stages of a run read, and where results go.
-struct StageSettings {
-  const Manifest* manifest = nullptr;
+// What a session is opened with, besides its job.
+struct SessionOptions {
   std::string package;
-  const Conf* conf = nullptr;
-  const StageGraph* graph = nullptr;
-  int rank = 0;
-  bool training = true;  // false: forward only, dropout off, running statistics used
-  int microbatches = 1;
-  int minibatches = 1;        // of each step
-  bool exact_reduce = false;  // gradients added in the order of the microbatches
-  uint64_t seed = 0;
-  std::vector<LossJob> losses;
-  OptimizerJob optimizer;
-  LossScaleJob loss_scale;
-  bool stop_on_nan = true;
-  bool accuracy = false;        // count hits while training, too
+  std::string conf;            // empty: PACKAGE/conf/mp_conf.json
+  std::string weights;         // a checkpoint that replaces the package's weights; empty: none
+  std::string device_map;      // instead of a conf: what lies where (plan/placement/residence.h)
+  bool training = true;        // false: forward only, dropout off, running statistics used
   bool keep_gradients = false;  // of the last step, for SaveGradients
-  bool merge_buffers = false;   // of replicas, see MergeBuffers
-  std::vector<bool> recompute;  // by module; empty: none
-  BodyChoice body = BodyChoice::kAutograd;
-  // Weights that stay on disk until LOAD, [module][held]; this rank's lists (of a session that
-  // trains and validates two: the second is for SetTraining(false)); and the checkpoint that they
-  // come from instead of the package ("": none).
-  const std::vector<std::vector<bool>>* on_disk = nullptr;  // null: none
-  std::vector<std::vector<Action>> lists = {};
-  std::string weights;
-  // By value id, for a microbatch of a step.
-  std::function<std::shared_ptr<const std::vector<TensorSpec>>(int64_t step, int microbatch)> specs;
-  // Input `i` of the model (-1 - k: the target of loss k) of a microbatch of a minibatch, both from
-  // 0.
-  std::function<at::Tensor(int i, int64_t minibatch, int microbatch)> input;
-  // What a loss of a microbatch counts, so that a step's is the mean over all that it averages:
-  // 1 where all microbatches count the same. May be empty.
-  std::function<double(int loss, int64_t minibatch, int microbatch)> loss_weight;
-  // Of plans that name versions of the weights: how many older than the newest a forward may ask
-  // for, besides those that microbatches under way have met.
-  int older_versions = 0;
-  // Of such plans: called when the stage that computes the loss has stepped, with how often since
-  // SetStep. May be empty.
-  std::function<void(int64_t steps)> stepped;
-  // What to call the target of a loss in messages. May be empty.
-  std::function<std::string(int loss)> target_name;
-  // Where received values and gradients go (Transport::Memory). May be empty.
-  std::function<std::shared_ptr<void>(size_t bytes)> memory;
-  // Called with an output of the model as soon as it is there; may be empty.
-  std::function<void(int output, int microbatch, const at::Tensor& value)> output;
+};
+
+// What the stages of a run refer to. All of it outlives them, and stays as it is.
+struct StageSettings {
+  const SessionOptions& options;
+  const Job& job;
+  const RunPlan& run;
+  const Plan& forward_plan;             // for SetTraining(false); no ranks: there is none
+  const std::vector<bool>& recompute;   // by module
+  ShapeCache& shapes;
+  Transport& transport;
 };
 
 // A loss of one microbatch.
 struct LossTerm {
   double loss = 0;
-  // Where settings.accuracy asks for it or in evaluation: how many targets it is the mean of, and
+  // Where Job::accuracy asks for it or in evaluation: how many targets it is the mean of, and
   // how many of them were the likeliest class (cross_entropy; else 0).
   int64_t count = 0, correct = 0;
 };
@@ -81,12 +55,12 @@ using LossTerms = std::vector<std::vector<LossTerm>>;  // by loss, then microbat
 class TorchStages : public StageBody {
  public:
   // Loads the modules of this rank's stages. Throws Error.
-  explicit TorchStages(StageSettings settings);
+  explicit TorchStages(const StageSettings& settings);
   ~TorchStages() override;
 
-  // Of minibatches, from 0; keys random numbers. `count`: how many minibatches the plan computes in
-  // a row, their microbatches counted on.
-  void SetStep(int64_t step, int64_t count = 1);
+  // Begins minibatch `step` of `source`, which keys random numbers. `count`: how many minibatches
+  // the plan computes in a row, their microbatches counted on.
+  void SetStep(Microbatches& source, int64_t step, int64_t count = 1);
   // Of the last minibatches. Each rank knows those that it has computed, until they have been
   // gathered on the one that has_losses.
   LossTerms& terms();
@@ -107,8 +81,8 @@ class TorchStages : public StageBody {
   Updater& updater();
   // Which body each module of this rank has by now.
   std::map<int, BodyState> Bodies() const;
-  // After a step, on every rank: the replicas of a stage agree on their buffers, where the settings
-  // ask for it (runtime/replica_buffers.h).
+  // After a step, on every rank: the replicas of a stage agree on their buffers, where the job asks
+  // for it (runtime/replica_buffers.h).
   void MergeBuffers(Transport& transport);
 
   Bundle Allocate(int edge, int microbatch, bool backward) override;

@@ -25,16 +25,14 @@ std::map<int, Gifts> TorchStages::State::ReadGifts(int stage,
 }
 
 // Losses come after all consumers of a value, as they do in one process.
-void TorchStages::State::LossGradient(int stage, int microbatch, std::map<int, Gifts>& gifts) {
-  for (int k = 0; k < static_cast<int>(loss_values.size()); ++k) {
-    auto found = loss_kept.find({k, microbatch});
-    if (found == loss_kept.end() || loss_stages[k] != stage) continue;
-    auto [leaf, loss] = std::move(found->second);
-    loss_kept.erase(found);
+void TorchStages::State::LossGradients(MicrobatchWork& work, std::map<int, Gifts>& gifts) const {
+  for (auto& [k, kept] : work.losses) {
+    auto [leaf, loss] = std::move(kept);
     gifts[loss_values[k]].emplace_back(static_cast<int>(manifest.modules.size()) + k,
                                        RunBackward(EdgesOf({loss}), {at::ones_like(loss)},
                                                    EdgesOf({leaf}))[0]);
   }
+  work.losses.clear();
 }
 
 // The gradient of each output of a module; undefined where none has arrived.
@@ -102,14 +100,18 @@ std::vector<Bundle> TorchStages::Backward(ActionKind kind, int stage, int microb
   State& s = *state_;
   // What I keeps for W would hold on to weights that go away in between: then I does all.
   const bool at_once = s.offloaded && s.offloaded->Offloads(stage);
+  MicrobatchWork& mine = s.under_way[{stage, microbatch}];
   std::map<int, Gifts> gifts;
   WeightWork work;
   if (kind == ActionKind::kWeightGrad) {
-    work = std::move(s.weight_work.extract({stage, microbatch}).mapped());
+    work = std::move(mine.weights);
     gifts = std::move(work.gifts);
     for (auto found = work.gradients.rbegin(); found != work.gradients.rend(); ++found)
       s.gradients.Add(found->first, s.Within(microbatch), std::move(found->second));
-    if (at_once) return {};
+    if (at_once) {
+      s.under_way.erase({stage, microbatch});
+      return {};
+    }
   } else {
     gifts = s.ReadGifts(stage, gradients);
     gradients.clear();
@@ -121,7 +123,7 @@ std::vector<Bundle> TorchStages::Backward(ActionKind kind, int stage, int microb
   if (!input_grad || at_once ||
       std::any_of(modules.begin(), modules.end(), [&](int m) { return s.feeds_back[m]; })) {
     s.RecomputeStage(stage, microbatch);
-    s.LossGradient(stage, microbatch, gifts);
+    s.LossGradients(mine, gifts);
   }
 
   for (auto module = modules.rbegin(); module != modules.rend(); ++module) {
@@ -142,16 +144,17 @@ std::vector<Bundle> TorchStages::Backward(ActionKind kind, int stage, int microb
   }
   if (auto at = s.versions.find(stage); at != s.versions.end() && !input_grad)
     --at->second.users[at->second.current];
+  if (!input_grad) s.under_way.erase({stage, microbatch});
   if (kind == ActionKind::kWeightGrad) return {};
   std::vector<Bundle> out = s.WriteGifts(stage, microbatch, gifts);
   if (input_grad) {
     // What has been sent is no module's here.
     std::erase_if(gifts, [&](const auto& gift) {
       int producer = s.value(gift.first).producer;
-      return producer < 0 || s.settings.conf->module_to_stage[producer] != stage;
+      return producer < 0 || s.conf.module_to_stage[producer] != stage;
     });
     work.gifts = std::move(gifts);
-    s.weight_work[{stage, microbatch}] = std::move(work);
+    mine.weights = std::move(work);
   }
   return out;
 }

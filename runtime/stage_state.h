@@ -1,6 +1,7 @@
 // What TorchStages holds; shared by its source files only.
 #pragma once
 #include <map>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -21,6 +22,23 @@ struct WeightWork {
   std::map<int, Tensors> gradients;
 };
 
+// What a module keeps of a microbatch from forward to backward: what autograd saved, or else what
+// it is computed again from.
+struct ModuleWork {
+  Kept kept;
+  std::optional<std::vector<c10::IValue>> inputs;
+  Tensors buffers;  // that forward changes, as they were before the first time
+};
+
+// What a stage keeps of a microbatch, from F to the end of its B or W.
+struct MicrobatchWork {
+  std::map<int, ModuleWork> modules;
+  // What a stage that is computed again received: values with their ids.
+  std::optional<std::vector<std::pair<int, c10::IValue>>> received;
+  std::map<int, std::pair<at::Tensor, at::Tensor>> losses;  // by loss: output and loss
+  WeightWork weights;
+};
+
 // The weights of a stage in a plan that names versions: n is what n steps since SetStep made.
 struct StageVersions {
   int steps = 0;
@@ -30,16 +48,21 @@ struct StageVersions {
 };
 
 struct TorchStages::State {
-  StageSettings settings;
+  const StageSettings settings;
+  const Job& job;
   const Manifest& manifest;
+  const Conf& conf;
   const StageGraph& graph;
+  const MemorySource memory;      // for what is received
+  bool training;                  // now: false in an evaluation
+  Microbatches* source = nullptr;  // of the minibatch, since SetStep
   std::vector<EdgeContents> contents;                 // by edge
   std::vector<std::vector<int>> edges_in, edges_out;  // by stage
   std::vector<std::vector<int>> modules_of;           // by stage, of this rank
   // By module, of this rank's: whether gradients of its inputs go on to another stage. Only through
   // such modules does I go; the others' backward is W's affair as a whole.
   std::vector<bool> feeds_back;
-  // By module, of this rank's: which inputs want a gradient, and to which outputs one can come back.
+  // By module of this rank: which inputs want a gradient, and to which outputs one can come back.
   std::vector<std::vector<bool>> wanted, returned;
   std::vector<bool> learning;  // by stage: whether its backward has anything to compute
   // By stage, of this rank's: whether all its modules are computed again. Then only what the stage
@@ -49,15 +72,8 @@ struct TorchStages::State {
   std::unique_ptr<OffloadedWeights> offloaded;
   GradientSums gradients;
   Updater updater;
-  std::map<std::pair<int, int>, Kept> kept;  // (module, microbatch)
-  // What is computed from again: by (stage, microbatch), values with their ids; by (module,
-  // microbatch), inputs, and buffers as they were before the first time.
-  std::map<std::pair<int, int>, std::vector<std::pair<int, c10::IValue>>> received;
-  std::map<std::pair<int, int>, std::vector<c10::IValue>> inputs;
-  std::map<std::pair<int, int>, Tensors> buffers;
+  std::map<std::pair<int, int>, MicrobatchWork> under_way;  // (stage, microbatch)
   std::map<int, std::vector<size_t>> changing;  // by module: the weights that forward changes
-  std::map<std::pair<int, int>, WeightWork> weight_work;  // (stage, microbatch)
-  std::map<std::pair<int, int>, std::pair<at::Tensor, at::Tensor>> loss_kept;  // (loss, microbatch)
   std::vector<int> loss_values, loss_stages;  // by loss: what it is computed from, and where
   std::vector<std::shared_ptr<const std::vector<TensorSpec>>> specs;  // by microbatch, of the step
   LossTerms terms;
@@ -65,25 +81,27 @@ struct TorchStages::State {
   int64_t step = 0;
   std::map<int, StageVersions> versions;  // by stage
 
-  explicit State(StageSettings s)
-      : settings(std::move(s)),
-        manifest(*settings.manifest),
-        graph(*settings.graph),
-        gradients(manifest, *settings.conf, settings.rank, settings.microbatches,
-                  settings.minibatches, settings.exact_reduce, settings.optimizer.master_weights),
-        updater(manifest, settings.optimizer, settings.loss_scale, settings.keep_gradients) {}
+  explicit State(const StageSettings& s);
 
   const ValueInfo& value(int id) const { return manifest.values[id]; }
   size_t WeightIndex(int module, const std::string& name) const;
+
+  // What the module keeps of a microbatch.
+  ModuleWork& WorkOf(int module, int microbatch) {
+    return under_way[{conf.module_to_stage[module], microbatch}].modules[module];
+  }
 
   // The value of each tensor in a message.
   std::vector<int> MessageValues(int edge, bool backward) const;
 
   bool Recomputes(int module) const {
-    return settings.training && !settings.recompute.empty() && settings.recompute[module];
+    return training && settings.recompute[module];
   }
 
   // stage.cc
+  void LookUpEdges();
+  void LoadModules();
+  void LookUpGradients();
   void RunModules(int stage, int microbatch, std::vector<c10::IValue>& values, bool again);
   std::vector<c10::IValue> RunModule(int index, int microbatch, std::vector<c10::IValue> inputs,
                                      Kept* keep) const;
@@ -91,10 +109,10 @@ struct TorchStages::State {
   void ComputeLoss(int loss, int microbatch, const at::Tensor& output, bool keep);
 
   // Of a microbatch that is counted on through several minibatches.
-  int64_t Minibatch(int microbatch) const { return step + microbatch / settings.microbatches; }
-  int Within(int microbatch) const { return microbatch % settings.microbatches; }
+  int64_t Minibatch(int microbatch) const { return step + microbatch / job.microbatches; }
+  int Within(int microbatch) const { return microbatch % job.microbatches; }
   at::Tensor Input(int i, int microbatch) const {
-    return settings.input(i, Minibatch(microbatch), Within(microbatch));
+    return source->Input(i, Minibatch(microbatch), Within(microbatch));
   }
 
   // versions.cc
@@ -111,7 +129,7 @@ struct TorchStages::State {
 
   // stage_backward.cc
   std::map<int, Gifts> ReadGifts(int stage, const std::vector<Bundle>& gradients) const;
-  void LossGradient(int stage, int microbatch, std::map<int, Gifts>& gifts);
+  void LossGradients(MicrobatchWork& work, std::map<int, Gifts>& gifts) const;
   Tensors TakeGradients(int index, std::map<int, Gifts>& gifts) const;
   void GiveGradients(int index, Tensors gradients, std::map<int, Gifts>& gifts) const;
   Tensors BackwardModule(int index, int microbatch, std::map<int, Gifts>& gifts);

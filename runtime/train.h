@@ -26,9 +26,10 @@ struct RunOptions {
   std::string device_map, offload_dir, offload_report;
 };
 
-// Returns the options that must be equal on every rank: a rank that runs fewer steps, or does not
-// take part in saving, would leave the others waiting.
-std::string AgreedText(const RunOptions& options);
+// The options that must be the same on every rank: a rank that runs fewer steps, or does not take
+// part in saving, would leave the others waiting. Files that are read are compared by their
+// contents.
+AgreedFields AgreedOptions(const RunOptions& options);
 
 // Each must be called on every rank of `transport`. Throws the same Error on all of them.
 void Train(const RunOptions& options, Transport& transport);

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "plan/error.h"
+#include "plan/run_plan.h"
 #include "runtime/stage_state.h"
 
 namespace pipewright {
@@ -33,7 +34,7 @@ void TorchStages::State::MakeVersion(int stage) {
   StageVersions& slots = versions[stage];
   const int newest = slots.steps++;
   auto kept = [&](int version) {
-    return slots.users[version] > 0 || slots.steps - version <= settings.older_versions;
+    return slots.users[version] > 0 || slots.steps - version <= OlderVersions(job);
   };
   std::map<int, Tensors> next = slots.weights.at(newest);
   for (auto& [index, weights] : next) {
@@ -49,7 +50,7 @@ void TorchStages::State::MakeVersion(int stage) {
                 [&](const auto& slot) { return slot.first < slots.steps && !kept(slot.first); });
   std::erase_if(slots.users, [](const auto& slot) { return slot.second == 0; });
   Hold(stage, slots.steps);
-  updater.Begin(step + newest, settings.microbatches);
+  updater.Begin(step + newest, job.microbatches);
 }
 
 void TorchStages::UseVersion(int stage, int version) {

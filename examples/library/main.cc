@@ -16,20 +16,27 @@ using namespace pipewright;
 
 constexpr int kMicrobatches = 4, kRows = 2, kLength = 16;
 
-// The model's input (0) or the target (-1) of a microbatch: text that counts.
-static at::Tensor Tokens(int input, int64_t minibatch, int microbatch) {
-  at::Tensor first = at::arange(kRows).view({-1, 1}) * 64 + 16 * microbatch + minibatch;
-  return (first + at::arange(kLength) + (input < 0 ? 1 : 0)).remainder(256);
-}
+// Text that counts.
+struct Counting : Microbatches {
+  std::vector<TensorSpec> Specs(int64_t /*minibatch*/, int /*microbatch*/) override {
+    return {{at::kLong, {kRows, kLength}, true}};
+  }
+  // The model's input (0) or the target (-1).
+  at::Tensor Input(int input, int64_t minibatch, int microbatch) override {
+    at::Tensor first = at::arange(kRows).view({-1, 1}) * 64 + 16 * microbatch + minibatch;
+    return (first + at::arange(kLength) + (input < 0 ? 1 : 0)).remainder(256);
+  }
+};
 
 static void CallLocally(const std::string& path) {
   LocalPackage package(path, /*training=*/true);
+  Counting text;
   Conf conf = ReadConf(path + "/conf/mp_conf.json");
-  std::vector<c10::IValue> values = package.Begin({Tokens(0, 0, 0)});
+  std::vector<c10::IValue> values = package.Begin({text.Input(0, 0, 0)});
   for (size_t stage = 0; stage < conf.stage_to_ranks.size(); ++stage)
     package.RunStage(conf, static_cast<int>(stage), values);
   at::Tensor logits = package.End(values)[0].toTensor();
-  at::Tensor loss = at::cross_entropy_loss(logits.flatten(0, 1), Tokens(-1, 0, 0).flatten());
+  at::Tensor loss = at::cross_entropy_loss(logits.flatten(0, 1), text.Input(-1, 0, 0).flatten());
   loss.backward();
   const std::string name = package.manifest().modules[0].held[0].name;
   std::printf("local: loss %.6f, gradient of %s %.6f\n", loss.item<double>(), name.c_str(),
@@ -37,7 +44,7 @@ static void CallLocally(const std::string& path) {
 }
 
 static void Train(const std::string& path, Transport& transport) {
-  Session session;
+  Session session(transport);
   session.job.path = "train_step";
   session.job.microbatches = kMicrobatches;
   session.job.microbatch_size = kRows;
@@ -46,19 +53,17 @@ static void Train(const std::string& path, Transport& transport) {
   SessionOptions options;
   options.package = path;
   options.keep_gradients = true;
-  OpenSession(
-      session, options, transport,
-      [](int64_t, int) {
-        return std::vector<TensorSpec>{{at::kLong, {kRows, kLength}, true}};
-      },
-      Tokens);
+  Counting text;
+  session.Open(options);
+  session.Load({&text});
+  session.Start();
   for (int64_t step = 0; step < 5; ++step) {
-    RunStep(session, transport, step);
+    session.Step(text, step);
     if (!session.losses.empty())
       std::printf("step %lld: first loss %.6f\n", static_cast<long long>(step), session.losses[0]);
   }
   Evaluation evaluation;
-  RunSweep(session, 0, evaluation);
+  session.Evaluate(text, 0, evaluation);
   if (evaluation.known()) std::printf("evaluated: loss %.6f\n", evaluation.mean());
   const Manifest& manifest = session.run.manifest;
   for (size_t m = 0; m < manifest.modules.size(); ++m) {

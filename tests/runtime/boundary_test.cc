@@ -74,31 +74,36 @@ std::string Package(int modules) {
   return folder;
 }
 
+struct Ones : Microbatches {
+  std::vector<TensorSpec> Specs(int64_t /*minibatch*/, int /*microbatch*/) override {
+    return {{at::kFloat, {kRows, kColumns}, true}};
+  }
+  at::Tensor Input(int /*i*/, int64_t /*minibatch*/, int /*microbatch*/) override { return ones; }
+  const at::Tensor ones = at::ones({kRows, kColumns});
+};
+
 // Bytes that a step of one microbatch allocates, modules being run by `body`.
 int64_t AllocatedInAStep(int modules, BodyChoice body) {
   int64_t bytes = 0;
   RunThreads(1, [&](Transport& rank) {
-    Session session;
+    Session session(rank);
     session.job.path = "job";
     session.job.microbatches = 1;
     session.job.microbatch_size = kRows;
     session.job.losses[0].kind = LossJob::kMse;
     session.job.optimizer.kind = OptimizerJob::kSgd;
     session.job.body = body;
-    const at::Tensor input = at::ones({kRows, kColumns});
+    Ones source;
     SessionOptions options;
     options.package = Package(modules);
-    OpenSession(
-        session, options, rank,
-        [](int64_t, int) {
-          return std::vector<TensorSpec>{{at::kFloat, {kRows, kColumns}, true}};
-        },
-        [&](int, int64_t, int) { return input; });
+    session.Open(options);
+    session.Load({&source});
+    session.Start();
     int64_t step = 0;
-    while (step < 10) RunStep(session, rank, step++);  // lists are recorded meanwhile
+    while (step < 10) session.Step(source, step++);  // lists are recorded meanwhile
     auto allocated = std::make_shared<Allocated>();
     c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, allocated);
-    RunStep(session, rank, step);
+    session.Step(source, step);
     bytes = allocated->total;
   });
   return bytes;
