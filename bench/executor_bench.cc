@@ -7,13 +7,13 @@
 #include <memory>
 #include <vector>
 
-#include "plan/lower.h"
-#include "plan/schedule.h"
+#include "plan/lowering/lower.h"
+#include "plan/schedules/schedule.h"
 #include "plan/stage_graph.h"
 #include "runtime/exec/executor.h"
-#include "runtime/exec/thread_transport.h"
+#include "runtime/transport/thread_transport.h"
 #ifdef PIPEWRIGHT_MPI
-#include "runtime/exec/mpi_transport.h"
+#include "runtime/transport/mpi_transport.h"
 #endif
 
 using namespace pipewright;

@@ -12,12 +12,12 @@
 #include <map>
 #include <memory>
 
+#include "base/json.h"
+#include "base/text.h"
 #include "compiler/trace.h"
-#include "plan/json.h"
-#include "plan/text.h"
-#include "runtime/exec/thread_transport.h"
-#include "runtime/process_memory.h"
+#include "runtime/cpu/process_memory.h"
 #include "runtime/session.h"
+#include "runtime/transport/thread_transport.h"
 
 using namespace pipewright;
 

@@ -9,12 +9,12 @@
 #include <ctime>
 #include <string>
 
-#include "plan/costs.h"
-#include "plan/lower.h"
-#include "plan/measure.h"
-#include "plan/schedule.h"
+#include "plan/lowering/lower.h"
+#include "plan/lowering/validate.h"
+#include "plan/schedules/schedule.h"
+#include "plan/simulate/costs.h"
+#include "plan/simulate/measure.h"
 #include "plan/stage_graph.h"
-#include "plan/validate.h"
 
 using namespace pipewright;
 

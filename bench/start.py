@@ -30,7 +30,7 @@ def descendants(pid):
 
 
 def resident_mib(pid):
-    """The most that it was, pages of an inbox (runtime/exec/inbox.h) counted once in all ranks that have mapped them."""
+    """The most that it was, pages of an inbox (runtime/transport/inbox.h) counted once in all ranks that have mapped them."""
     with open(f"/proc/{pid}/status") as file:
         most = next(int(line.split()[1]) for line in file if line.startswith("VmHWM"))
     inbox = False

@@ -15,11 +15,11 @@
 #include <memory>
 #include <vector>
 
+#include "base/json.h"
+#include "base/size.h"
+#include "base/text.h"
 #include "bench/mpi_pingpong.h"
-#include "plan/json.h"
-#include "plan/size.h"
-#include "plan/text.h"
-#include "runtime/exec/mpi_transport.h"
+#include "runtime/transport/mpi_transport.h"
 
 using namespace pipewright;
 

@@ -17,8 +17,8 @@
 #include <string>
 #include <vector>
 
-#include "plan/error.h"
-#include "plan/safetensors.h"
+#include "base/error.h"
+#include "formats/weights/safetensors.h"
 
 namespace {
 

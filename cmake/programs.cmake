@@ -17,22 +17,22 @@ endif()
 # pipewright: the command line. Commands that need torch are left out of a build without it.
 find_package(CLI11 REQUIRED)
 file(GLOB COMMAND_SOURCES CONFIGURE_DEPENDS compiler/*_command.cc)
-set(TORCH_COMMANDS compiler/compile_command.cc compiler/profile_command.cc)
+set(TORCH_COMMANDS cli/compile_command.cc cli/profile_command.cc)
 if(NOT PIPEWRIGHT_TORCH)
   foreach(source ${TORCH_COMMANDS})
     list(REMOVE_ITEM COMMAND_SOURCES ${CMAKE_SOURCE_DIR}/${source})
   endforeach()
 endif()
-add_executable(pipewright compiler/main.cc compiler/program.cc compiler/usage.cc
-  compiler/partition_problem.cc compiler/simulate_report.cc compiler/validate_plan.cc
-  compiler/zb_auto_plan.cc
+add_executable(pipewright cli/pipewright_main.cc cli/program.cc cli/usage.cc
+  cli/partition_problem.cc cli/simulate_report.cc cli/validate_plan.cc
+  cli/zb_auto_plan.cc
                ${COMMAND_SOURCES})
 target_link_libraries(pipewright PRIVATE pipewright_plan CLI11::CLI11)
 if(TARGET pipewright_compile)
   # What measures packages and compiles their code meets torch and MPI; the commands need neither's
   # headers.
-  add_library(pipewright_measure STATIC compiler/check_code.cc compiler/measure_package.cc
-                                         compiler/profile_split.cc)
+  add_library(pipewright_measure STATIC runtime/module/check_code.cc runtime/measure/measure_package.cc
+                                         cli/profile_split.cc)
   target_link_libraries(pipewright_measure PUBLIC pipewright_compile pipewright_runtime
                                                   CLI11::CLI11)
   pipewright_uses_torch(pipewright_measure)
@@ -45,8 +45,8 @@ install(TARGETS pipewright)
 
 # pipewright-run: what mpirun starts.
 if(TARGET pipewright_runtime)
-  file(GLOB RUN_SOURCES CONFIGURE_DEPENDS runtime/main.cc runtime/*_command.cc)
-  add_executable(pipewright-run ${RUN_SOURCES} compiler/program.cc compiler/usage.cc)
+  file(GLOB RUN_SOURCES CONFIGURE_DEPENDS cli/run_main.cc runtime/*_command.cc)
+  add_executable(pipewright-run ${RUN_SOURCES} cli/program.cc cli/usage.cc)
   target_link_libraries(pipewright-run PRIVATE pipewright_allocator pipewright_runtime CLI11::CLI11)
   install(TARGETS pipewright-run)
 endif()

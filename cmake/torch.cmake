@@ -28,7 +28,7 @@ function(pipewright_uses_torch target)
   target_compile_options(${target} PRIVATE -Wno-stringop-overflow -Wno-array-bounds)
 endfunction()
 
-# The operators that packages use. Both libraries refer to passes/random_ops.h, which keeps the
+# The operators that packages use. Both libraries refer to ops/random_ops.h, which keeps the
 # linker from dropping the registrations.
 file(GLOB OP_SOURCES CONFIGURE_DEPENDS passes/ops/*.cc)
 add_library(pipewright_ops STATIC ${OP_SOURCES})

@@ -5,13 +5,13 @@
 #include <string>
 #include <system_error>
 
+#include "base/error.h"
+#include "base/symbol.h"
+#include "base/text.h"
+#include "base/torch_error.h"
 #include "compiler/emit/explain.h"
 #include "compiler/emit/package.h"
 #include "compiler/import/adapt_weights.h"
-#include "plan/error.h"
-#include "plan/symbol.h"
-#include "plan/text.h"
-#include "plan/torch_error.h"
 
 namespace pipewright {
 

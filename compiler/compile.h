@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "formats/manifest.h"
 #include "passes/pipeline.h"
-#include "plan/manifest.h"
 
 namespace pipewright {
 

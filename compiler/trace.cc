@@ -7,7 +7,7 @@
 #include <set>
 
 #include "compiler/import/script_graph.h"
-#include "passes/random_ops.h"
+#include "ops/random_ops.h"
 
 namespace pipewright {
 

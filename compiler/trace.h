@@ -21,9 +21,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/error.h"
 #include "compiler/compile.h"
-#include "passes/model.h"
-#include "plan/error.h"
+#include "passes/graph/model.h"
 
 namespace pipewright {
 

@@ -2,7 +2,7 @@
 
 #include <set>
 
-#include "passes/memory.h"
+#include "passes/graph/memory.h"
 
 namespace pipewright {
 

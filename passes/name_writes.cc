@@ -1,6 +1,6 @@
 #include "passes/name_writes.h"
 
-#include "passes/memory.h"
+#include "passes/graph/memory.h"
 
 namespace pipewright {
 

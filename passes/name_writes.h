@@ -1,7 +1,7 @@
 // Makes uses after an in-place operation refer to the operation's result by name, so that cuts need
 // not keep the two together.
 #pragma once
-#include "passes/model.h"
+#include "passes/graph/model.h"
 
 namespace pipewright {
 

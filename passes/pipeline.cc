@@ -4,19 +4,19 @@
 #include <filesystem>
 #include <functional>
 
+#include "base/error.h"
+#include "base/text.h"
+#include "base/torch_error.h"
 #include "passes/dead_code.h"
-#include "passes/hand_on.h"
-#include "passes/isolate_writes.h"
-#include "passes/layouts.h"
-#include "passes/localize.h"
 #include "passes/name_writes.h"
 #include "passes/random_operations.h"
 #include "passes/restore_devices.h"
 #include "passes/restore_training.h"
-#include "passes/show_writes.h"
-#include "plan/error.h"
-#include "plan/text.h"
-#include "plan/torch_error.h"
+#include "passes/split/hand_on.h"
+#include "passes/split/isolate_writes.h"
+#include "passes/split/layouts.h"
+#include "passes/split/localize.h"
+#include "passes/split/show_writes.h"
 
 namespace pipewright {
 

@@ -1,7 +1,7 @@
 // Runs the passes in order.
 #pragma once
-#include "passes/bodies.h"
-#include "passes/transmit.h"
+#include "passes/split/bodies.h"
+#include "passes/split/transmit.h"
 
 namespace pipewright {
 

@@ -2,10 +2,10 @@
 
 #include <torch/csrc/jit/ir/constants.h>
 
-#include "passes/draws.h"
-#include "passes/random_ops.h"
+#include "base/error.h"
+#include "ops/draws.h"
+#include "ops/random_ops.h"
 #include "passes/rnn_dropout.h"
-#include "plan/error.h"
 
 namespace pipewright {
 

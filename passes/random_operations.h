@@ -1,6 +1,6 @@
 // Gives random operations their own generators.
 #pragma once
-#include "passes/model.h"
+#include "passes/graph/model.h"
 
 namespace pipewright {
 

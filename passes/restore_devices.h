@@ -1,6 +1,6 @@
 // Replaces devices that the export burned in by the rank's device.
 #pragma once
-#include "passes/model.h"
+#include "passes/graph/model.h"
 
 namespace pipewright {
 

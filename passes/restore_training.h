@@ -1,6 +1,6 @@
 // Replaces training flags that the export burned in by the module's `training`.
 #pragma once
-#include "passes/model.h"
+#include "passes/graph/model.h"
 
 namespace pipewright {
 

@@ -4,7 +4,7 @@
 
 #include <set>
 
-#include "plan/error.h"
+#include "base/error.h"
 
 namespace pipewright {
 

@@ -1,6 +1,6 @@
 // Makes dropout between the layers of an RNN an operation of its own.
 #pragma once
-#include "passes/model.h"
+#include "passes/graph/model.h"
 
 namespace pipewright {
 

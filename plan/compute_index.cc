@@ -2,9 +2,9 @@
 
 #include <set>
 
+#include "base/error.h"
+#include "base/text.h"
 #include "plan/actions.h"
-#include "plan/error.h"
-#include "plan/text.h"
 
 namespace pipewright {
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include "base/error.h"
 #include "plan/actions.h"
-#include "plan/error.h"
 #include "plan/plan_header.h"
 #include "plan/plan_text.h"
 

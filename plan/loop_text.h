@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "plan/steps.h"
+#include "plan/multi_step.h"
 
 namespace pipewright {
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <charconv>
 
-#include "plan/error.h"
-#include "plan/text.h"
+#include "base/error.h"
+#include "base/text.h"
 
 namespace pipewright {
 

@@ -5,10 +5,10 @@
 #include <iterator>
 #include <map>
 
+#include "base/error.h"
+#include "base/text.h"
 #include "plan/actions.h"
-#include "plan/error.h"
 #include "plan/plan_header.h"
-#include "plan/text.h"
 
 namespace pipewright {
 

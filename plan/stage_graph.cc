@@ -4,8 +4,8 @@
 #include <set>
 #include <tuple>
 
+#include "base/error.h"
 #include "plan/actions.h"
-#include "plan/error.h"
 
 namespace pipewright {
 

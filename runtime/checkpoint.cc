@@ -9,14 +9,14 @@
 #include <set>
 #include <thread>
 
-#include "plan/atomic_file.h"
-#include "plan/error.h"
-#include "plan/json.h"
-#include "plan/safetensors.h"
-#include "plan/text.h"
+#include "base/atomic_file.h"
+#include "base/error.h"
+#include "base/json.h"
+#include "base/text.h"
+#include "formats/weights/safetensors.h"
 #include "runtime/exec/phase.h"
-#include "runtime/offload.h"
-#include "runtime/stored_weights.h"
+#include "runtime/module/stored_weights.h"
+#include "runtime/stage/offload.h"
 #include "tensors/dtype.h"
 
 namespace pipewright {

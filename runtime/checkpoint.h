@@ -6,7 +6,7 @@
 #include <set>
 #include <string>
 
-#include "plan/run_checkpoint.h"
+#include "formats/weights/run_checkpoint.h"
 #include "runtime/session.h"
 
 namespace pipewright {

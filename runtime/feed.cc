@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "runtime/exec/phase.h"
-#include "runtime/loss.h"
+#include "runtime/optimizer/loss.h"
 
 namespace pipewright {
 

@@ -3,10 +3,10 @@
 #include <memory>
 #include <vector>
 
-#include "plan/run_plan.h"
-#include "runtime/data.h"
-#include "runtime/microbatches.h"
-#include "runtime/signatures.h"
+#include "plan/run/run_plan.h"
+#include "runtime/data/data.h"
+#include "runtime/data/microbatches.h"
+#include "runtime/data/signatures.h"
 
 namespace pipewright {
 

@@ -5,13 +5,13 @@
 #include <filesystem>
 #include <set>
 
-#include "plan/atomic_file.h"
-#include "plan/error.h"
-#include "plan/json.h"
+#include "base/atomic_file.h"
+#include "base/error.h"
+#include "base/json.h"
+#include "base/text.h"
 #include "plan/placement/residence.h"
 #include "plan/placement/tensor_ids.h"
-#include "plan/text.h"
-#include "runtime/offload.h"
+#include "runtime/stage/offload.h"
 
 namespace pipewright {
 

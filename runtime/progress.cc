@@ -6,9 +6,9 @@
 #include <cstring>
 #include <filesystem>
 
-#include "plan/error.h"
-#include "plan/size.h"
-#include "plan/text.h"
+#include "base/error.h"
+#include "base/size.h"
+#include "base/text.h"
 #include "runtime/exec/clock.h"
 
 namespace pipewright {

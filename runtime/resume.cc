@@ -8,14 +8,14 @@
 #include <memory>
 #include <set>
 
-#include "plan/dtype.h"
-#include "plan/error.h"
-#include "plan/json.h"
-#include "plan/safetensors.h"
-#include "plan/text.h"
+#include "base/dtype.h"
+#include "base/error.h"
+#include "base/json.h"
+#include "base/text.h"
+#include "formats/weights/safetensors.h"
 #include "runtime/exec/phase.h"
-#include "runtime/offload.h"
-#include "runtime/stored_weights.h"
+#include "runtime/module/stored_weights.h"
+#include "runtime/stage/offload.h"
 #include "tensors/dtype.h"
 
 namespace pipewright {

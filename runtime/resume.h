@@ -2,7 +2,7 @@
 #pragma once
 #include <string>
 
-#include "plan/run_checkpoint.h"
+#include "formats/weights/run_checkpoint.h"
 #include "runtime/session.h"
 
 namespace pipewright {

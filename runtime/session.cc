@@ -4,15 +4,15 @@
 #include <cstdio>
 #include <filesystem>
 
-#include "plan/error.h"
+#include "base/error.h"
+#include "base/text.h"
+#include "base/torch_error.h"
 #include "plan/plan_text.h"
-#include "plan/text.h"
-#include "plan/torch_error.h"
-#include "runtime/burned_sizes.h"
+#include "runtime/cpu/process_memory.h"
+#include "runtime/cpu/progress_hook.h"
 #include "runtime/exec/phase.h"
-#include "runtime/lost_gradients.h"
-#include "runtime/process_memory.h"
-#include "runtime/progress_hook.h"
+#include "runtime/module/burned_sizes.h"
+#include "runtime/module/lost_gradients.h"
 #include "runtime/recorded/choice.h"
 #include "runtime/resume.h"
 #include "runtime/session_losses.h"

@@ -5,13 +5,13 @@
 #include <utility>
 #include <vector>
 
-#include "plan/job.h"
-#include "plan/run_checkpoint.h"
-#include "plan/run_plan.h"
+#include "formats/job.h"
+#include "formats/weights/run_checkpoint.h"
+#include "plan/run/run_plan.h"
+#include "runtime/data/microbatches.h"
 #include "runtime/exec/executor.h"
-#include "runtime/loss.h"
-#include "runtime/microbatches.h"
-#include "runtime/stage.h"
+#include "runtime/optimizer/loss.h"
+#include "runtime/stage/stage.h"
 
 namespace pipewright {
 

@@ -4,11 +4,11 @@
 #include <map>
 #include <set>
 
-#include "plan/dtype.h"
-#include "plan/error.h"
-#include "plan/json.h"
-#include "plan/text.h"
-#include "runtime/loss.h"
+#include "base/dtype.h"
+#include "base/error.h"
+#include "base/json.h"
+#include "base/text.h"
+#include "runtime/optimizer/loss.h"
 
 namespace pipewright {
 

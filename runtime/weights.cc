@@ -6,13 +6,13 @@
 #include <map>
 #include <set>
 
-#include "plan/error.h"
-#include "plan/json.h"
-#include "plan/safetensors.h"
-#include "plan/text.h"
+#include "base/error.h"
+#include "base/json.h"
+#include "base/text.h"
+#include "formats/weights/safetensors.h"
 #include "runtime/exec/phase.h"
-#include "runtime/messages.h"
-#include "runtime/stored_weights.h"
+#include "runtime/module/messages.h"
+#include "runtime/module/stored_weights.h"
 #include "tensors/dtype.h"
 
 namespace pipewright {

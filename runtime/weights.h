@@ -3,9 +3,9 @@
 #include <string>
 #include <vector>
 
-#include "plan/manifest.h"
+#include "formats/manifest.h"
 #include "runtime/exec/transport.h"
-#include "runtime/stage.h"
+#include "runtime/stage/stage.h"
 
 namespace pipewright {
 

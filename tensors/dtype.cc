@@ -1,7 +1,7 @@
 #include "tensors/dtype.h"
 
-#include "plan/dtype.h"
-#include "plan/error.h"
+#include "base/dtype.h"
+#include "base/error.h"
 
 namespace pipewright {
 

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <set>
 
-#include "plan/error.h"
-#include "plan/json.h"
-#include "plan/text.h"
+#include "base/error.h"
+#include "base/json.h"
+#include "base/text.h"
 #include "tensors/dtype.h"
 
 namespace pipewright {

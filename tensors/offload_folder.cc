@@ -12,8 +12,8 @@
 #include <map>
 #include <mutex>
 
-#include "plan/error.h"
-#include "plan/mapped_file.h"
+#include "base/error.h"
+#include "base/mapped_file.h"
 
 namespace pipewright {
 

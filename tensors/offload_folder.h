@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "plan/safetensors.h"
+#include "formats/weights/safetensors.h"
 
 namespace pipewright {
 

@@ -4,10 +4,10 @@
 
 #include <filesystem>
 
-#include "plan/dtype.h"
-#include "plan/error.h"
-#include "plan/json.h"
-#include "plan/mapped_file.h"
+#include "base/dtype.h"
+#include "base/error.h"
+#include "base/json.h"
+#include "base/mapped_file.h"
 #include "tensors/dtype.h"
 #include "tensors/offload_folder.h"
 #include "tensors/page_memory.h"

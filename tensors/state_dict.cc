@@ -6,10 +6,10 @@
 #include <algorithm>
 #include <map>
 
-#include "plan/dtype.h"
-#include "plan/error.h"
-#include "plan/json.h"
-#include "plan/text.h"
+#include "base/dtype.h"
+#include "base/error.h"
+#include "base/json.h"
+#include "base/text.h"
 
 namespace pipewright {
 

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "plan/weights/shared_tensors.h"
+#include "formats/weights/shared_tensors.h"
 
 namespace pipewright {
 

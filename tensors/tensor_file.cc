@@ -4,10 +4,10 @@
 
 #include <algorithm>
 
-#include "plan/dtype.h"
-#include "plan/error.h"
-#include "plan/json.h"
-#include "plan/text.h"
+#include "base/dtype.h"
+#include "base/error.h"
+#include "base/json.h"
+#include "base/text.h"
 #include "tensors/dtype.h"
 #include "tensors/page_memory.h"
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "plan/weights/checkpoint.h"
+#include "formats/weights/checkpoint.h"
 
 namespace pipewright {
 

@@ -3,7 +3,7 @@
 #include <charconv>
 #include <cstdlib>
 
-#include "plan/text.h"
+#include "base/text.h"
 
 namespace pipewright {
 

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "passes/cuts.h"
-#include "plan/size.h"
-#include "plan/text.h"
+#include "base/size.h"
+#include "base/text.h"
+#include "passes/split/cuts.h"
 
 namespace pipewright {
 

@@ -2,8 +2,8 @@
 #pragma once
 #include <string>
 
-#include "passes/bodies.h"
-#include "plan/manifest.h"
+#include "formats/manifest.h"
+#include "passes/split/bodies.h"
 
 namespace pipewright {
 

@@ -1,10 +1,10 @@
 #include <algorithm>
 #include <map>
 
+#include "base/error.h"
 #include "compiler/emit/package.h"
-#include "passes/gradients.h"
-#include "passes/statistics.h"
-#include "plan/error.h"
+#include "ops/statistics.h"
+#include "passes/graph/gradients.h"
 
 namespace pipewright {
 

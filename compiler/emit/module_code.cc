@@ -5,14 +5,14 @@
 #include <map>
 #include <set>
 
+#include "base/dtype.h"
+#include "base/error.h"
+#include "base/json.h"
+#include "base/text.h"
+#include "base/torch_error.h"
 #include "compiler/emit/annotate.h"
 #include "compiler/emit/named_constants.h"
-#include "passes/module_text.h"
-#include "plan/dtype.h"
-#include "plan/error.h"
-#include "plan/json.h"
-#include "plan/text.h"
-#include "plan/torch_error.h"
+#include "ops/module_text.h"
 
 namespace pipewright {
 

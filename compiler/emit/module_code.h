@@ -2,7 +2,7 @@
 #pragma once
 #include <string>
 
-#include "passes/bodies.h"
+#include "passes/split/bodies.h"
 
 namespace pipewright {
 

@@ -9,8 +9,8 @@
 #include <optional>
 #include <unordered_map>
 
-#include "passes/model.h"
-#include "passes/module_text.h"
+#include "ops/module_text.h"
+#include "passes/graph/model.h"
 
 namespace pipewright {
 

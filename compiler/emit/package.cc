@@ -9,14 +9,14 @@
 #include <map>
 #include <set>
 
+#include "base/error.h"
+#include "base/json.h"
+#include "base/text.h"
 #include "compiler/emit/module_code.h"
 #include "compiler/emit/samples.h"
 #include "compiler/emit/weight_file.h"
-#include "plan/conf.h"
-#include "plan/error.h"
-#include "plan/json.h"
-#include "plan/package_confs.h"
-#include "plan/text.h"
+#include "formats/conf.h"
+#include "formats/package/package_confs.h"
 
 namespace pipewright {
 

@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "passes/bodies.h"
-#include "plan/manifest.h"
+#include "formats/manifest.h"
+#include "passes/split/bodies.h"
 
 namespace pipewright {
 

@@ -2,9 +2,9 @@
 
 #include <torch/csrc/jit/serialization/pickle.h>
 
+#include "base/dtype.h"
 #include "compiler/import/archive.h"
-#include "plan/dtype.h"
-#include "plan/safetensors.h"
+#include "formats/weights/safetensors.h"
 
 namespace pipewright {
 

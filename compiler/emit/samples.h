@@ -2,8 +2,8 @@
 #pragma once
 #include <string>
 
-#include "passes/model.h"
-#include "plan/manifest.h"
+#include "formats/manifest.h"
+#include "passes/graph/model.h"
 
 namespace pipewright {
 

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "plan/dtype.h"
-#include "plan/error.h"
+#include "base/dtype.h"
+#include "base/error.h"
 
 namespace pipewright {
 

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "compiler/import/archive.h"
-#include "passes/bodies.h"
-#include "plan/safetensors.h"
+#include "formats/weights/safetensors.h"
+#include "passes/split/bodies.h"
 
 namespace pipewright {
 

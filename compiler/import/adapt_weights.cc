@@ -6,11 +6,11 @@
 #include <map>
 #include <set>
 
+#include "base/dtype.h"
+#include "base/error.h"
+#include "base/text.h"
 #include "compiler/import/burned_dtypes.h"
-#include "plan/dtype.h"
-#include "plan/error.h"
-#include "plan/text.h"
-#include "plan/weights/checkpoint.h"
+#include "formats/weights/checkpoint.h"
 
 namespace pipewright {
 

@@ -3,11 +3,11 @@
 #include <string>
 #include <vector>
 
-#include "passes/model.h"
+#include "passes/graph/model.h"
 
 namespace pipewright {
 
-// Takes the values of parameters and buffers from the checkpoint `path` (plan/weights/checkpoint.h)
+// Takes the values of parameters and buffers from the checkpoint `path` (formats/weights/checkpoint.h)
 // by name, with one prefix added or removed if that matches more. The checkpoint must contain
 // everything that the model file lacks; of two absent weights that are one tensor in the
 // checkpoint, one is kept. Floats of another dtype are cast. Returns notes for the user. Throws

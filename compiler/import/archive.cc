@@ -8,10 +8,10 @@
 #include <cerrno>
 #include <cstring>
 
-#include "plan/error.h"
-#include "plan/mapped_file.h"
-#include "plan/missing_file.h"
-#include "plan/weights/zip.h"
+#include "base/error.h"
+#include "base/mapped_file.h"
+#include "base/missing_file.h"
+#include "formats/weights/zip.h"
 
 namespace pipewright {
 

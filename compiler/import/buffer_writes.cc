@@ -4,7 +4,7 @@
 #include <map>
 #include <set>
 
-#include "passes/memory.h"
+#include "passes/graph/memory.h"
 
 namespace pipewright {
 

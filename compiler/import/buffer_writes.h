@@ -3,7 +3,7 @@
 #include <utility>
 #include <vector>
 
-#include "passes/model.h"
+#include "passes/graph/model.h"
 
 namespace pipewright {
 

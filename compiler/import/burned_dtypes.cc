@@ -7,8 +7,8 @@
 #include <optional>
 #include <regex>
 
-#include "plan/error.h"
-#include "plan/text.h"
+#include "base/error.h"
+#include "base/text.h"
 
 namespace pipewright {
 

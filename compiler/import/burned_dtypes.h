@@ -3,7 +3,7 @@
 #include <set>
 #include <string>
 
-#include "passes/model.h"
+#include "passes/graph/model.h"
 
 namespace pipewright {
 

@@ -3,12 +3,12 @@
 #include <map>
 #include <set>
 
+#include "base/dtype.h"
+#include "base/error.h"
 #include "compiler/import/archive.h"
 #include "compiler/import/buffer_writes.h"
 #include "compiler/import/export_graph.h"
 #include "compiler/import/import.h"
-#include "plan/dtype.h"
-#include "plan/error.h"
 
 namespace pipewright {
 namespace {

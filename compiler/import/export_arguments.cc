@@ -2,8 +2,8 @@
 #include <cmath>
 #include <limits>
 
+#include "base/error.h"
 #include "compiler/import/export_graph.h"
-#include "plan/error.h"
 
 namespace pipewright {
 

@@ -4,8 +4,8 @@
 
 #include <set>
 
+#include "base/error.h"
 #include "compiler/import/export_graph.h"
-#include "plan/error.h"
 
 namespace pipewright {
 

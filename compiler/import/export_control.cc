@@ -2,8 +2,8 @@
 // nested_compile_region.
 #include <limits>
 
+#include "base/error.h"
 #include "compiler/import/export_graph.h"
-#include "plan/error.h"
 
 namespace pipewright {
 

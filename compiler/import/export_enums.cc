@@ -1,5 +1,5 @@
+#include "base/error.h"
 #include "compiler/import/export_graph.h"
-#include "plan/error.h"
 
 namespace pipewright {
 

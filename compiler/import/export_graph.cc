@@ -6,10 +6,10 @@
 #include <algorithm>
 #include <set>
 
+#include "base/error.h"
+#include "base/text.h"
+#include "base/torch_error.h"
 #include "compiler/import/expression.h"
-#include "plan/error.h"
-#include "plan/text.h"
-#include "plan/torch_error.h"
 
 namespace pipewright {
 

@@ -8,7 +8,7 @@
 #include <unordered_set>
 
 #include "compiler/import/source_lines.h"
-#include "passes/model.h"
+#include "passes/graph/model.h"
 
 namespace pipewright {
 

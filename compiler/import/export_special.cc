@@ -1,8 +1,8 @@
 // Converts export nodes that are not ATen operators: arithmetic on sizes, assertions, regions.
 #include <torch/csrc/jit/ir/constants.h>
 
+#include "base/error.h"
 #include "compiler/import/export_graph.h"
-#include "plan/error.h"
 
 namespace pipewright {
 

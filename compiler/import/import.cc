@@ -1,8 +1,8 @@
 #include "compiler/import/import.h"
 
-#include "passes/transformers_ops.h"
-#include "plan/call_text.h"
-#include "plan/error.h"
+#include "base/error.h"
+#include "formats/call_text.h"
+#include "ops/transformers_ops.h"
 
 namespace pipewright {
 

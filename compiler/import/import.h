@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "compiler/import/archive.h"
-#include "passes/model.h"
+#include "passes/graph/model.h"
 
 namespace pipewright {
 

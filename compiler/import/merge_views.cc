@@ -1,10 +1,10 @@
 #include <algorithm>
 #include <map>
 
+#include "base/error.h"
+#include "base/text.h"
 #include "compiler/import/adapt_weights.h"
-#include "plan/error.h"
-#include "plan/text.h"
-#include "plan/weights/shared_tensors.h"
+#include "formats/weights/shared_tensors.h"
 
 namespace pipewright {
 

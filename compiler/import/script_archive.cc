@@ -7,10 +7,10 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/error.h"
 #include "compiler/import/script_source.h"
-#include "passes/random_ops.h"
-#include "plan/error.h"
-#include "plan/weights/pickle.h"
+#include "formats/weights/pickle.h"
+#include "ops/random_ops.h"
 
 namespace pipewright {
 namespace {

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "base/mapped_file.h"
 #include "compiler/import/archive.h"
-#include "plan/mapped_file.h"
 
 namespace pipewright {
 

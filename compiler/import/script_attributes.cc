@@ -2,9 +2,9 @@
 #include <set>
 #include <tuple>
 
+#include "base/error.h"
+#include "base/text.h"
 #include "compiler/import/script_graph.h"
-#include "plan/error.h"
-#include "plan/text.h"
 
 namespace pipewright {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "compiler/import/script_archive.h"
-#include "passes/model.h"
+#include "passes/graph/model.h"
 
 namespace pipewright {
 

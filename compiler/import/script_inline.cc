@@ -1,8 +1,8 @@
 #include <map>
 
+#include "base/error.h"
+#include "base/text.h"
 #include "compiler/import/script_graph.h"
-#include "plan/error.h"
-#include "plan/text.h"
 
 namespace pipewright {
 

@@ -6,11 +6,11 @@
 #include <map>
 #include <set>
 
+#include "base/error.h"
+#include "base/text.h"
 #include "compiler/import/import.h"
 #include "compiler/import/script_graph.h"
 #include "passes/dead_code.h"
-#include "plan/error.h"
-#include "plan/text.h"
 
 namespace pipewright {
 

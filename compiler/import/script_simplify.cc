@@ -10,7 +10,7 @@
 
 #include "compiler/import/script_graph.h"
 #include "passes/dead_code.h"
-#include "passes/show_writes.h"
+#include "passes/split/show_writes.h"
 
 namespace pipewright {
 

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "plan/error.h"
-#include "plan/weights/pickle.h"
+#include "base/error.h"
+#include "formats/weights/pickle.h"
 
 namespace pipewright {
 

@@ -4,7 +4,7 @@
 #include <cctype>
 #include <map>
 
-#include "plan/text.h"
+#include "base/text.h"
 
 namespace pipewright {
 

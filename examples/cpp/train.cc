@@ -9,13 +9,13 @@
 #include <iostream>
 #include <sstream>
 
+#include "base/error.h"
+#include "base/json.h"
+#include "base/text.h"
 #include "compiler/trace.h"
-#include "plan/error.h"
-#include "plan/json.h"
-#include "plan/safetensors.h"
-#include "plan/text.h"
-#include "runtime/exec/thread_transport.h"
-#include "runtime/train.h"
+#include "formats/weights/safetensors.h"
+#include "runtime/commands/train.h"
+#include "runtime/transport/thread_transport.h"
 
 namespace F = torch::nn::functional;
 

@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
-#include "plan/data/source.h"
+#include "formats/data/source.h"
 
 namespace {
 

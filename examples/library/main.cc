@@ -8,9 +8,9 @@
 
 #include <cstdio>
 
-#include "runtime/exec/mpi_transport.h"
-#include "runtime/local_package.h"
+#include "runtime/module/local_package.h"
 #include "runtime/session.h"
+#include "runtime/transport/mpi_transport.h"
 
 using namespace pipewright;
 

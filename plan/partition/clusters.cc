@@ -4,7 +4,7 @@
 #include <numeric>
 #include <unordered_map>
 
-#include "plan/partition/graph_text.h"
+#include "formats/graph_text.h"
 
 namespace pipewright {
 

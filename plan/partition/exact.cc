@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <chrono>
 
+#include "plan/partition/ideals.h"
 #include "plan/partition/stage_load.h"
-#include "plan/partition/up_sets.h"
 
 namespace pipewright {
 

@@ -8,12 +8,12 @@
 #include "plan/partition/clusters.h"
 #include "plan/partition/exact.h"
 #include "plan/partition/fill.h"
+#include "plan/partition/ideals.h"
 #include "plan/partition/multilevel.h"
 #include "plan/partition/nearby.h"
 #include "plan/partition/pack.h"
 #include "plan/partition/shares.h"
-#include "plan/partition/uneven.h"
-#include "plan/partition/up_sets.h"
+#include "plan/partition/unequal_devices.h"
 #include "plan/partition/windows.h"
 
 namespace pipewright {

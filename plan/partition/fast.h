@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "plan/partition/clusters.h"
-#include "plan/partition/staged_units.h"
+#include "plan/partition/partition_state.h"
 #include "plan/partition/windows.h"
 
 namespace pipewright {

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "plan/partition/bits.h"
 #include "plan/partition/stage_load.h"
+#include "plan/partition/unit_set.h"
 
 namespace pipewright {
 

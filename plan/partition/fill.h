@@ -1,6 +1,6 @@
 // Stages filled one after the other, as stations of an assembly line are.
 #pragma once
-#include "plan/partition/staged_units.h"
+#include "plan/partition/partition_state.h"
 
 namespace pipewright {
 

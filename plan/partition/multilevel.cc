@@ -7,7 +7,7 @@
 #include "plan/partition/clusters.h"
 #include "plan/partition/exact.h"
 #include "plan/partition/fast.h"
-#include "plan/partition/order_cuts.h"
+#include "plan/partition/sequence_dp.h"
 
 namespace pipewright {
 

@@ -1,6 +1,6 @@
 // Stages as bins: units are put into them whatever their order, as long as they close no cycle.
 #pragma once
-#include "plan/partition/staged_units.h"
+#include "plan/partition/partition_state.h"
 
 namespace pipewright {
 

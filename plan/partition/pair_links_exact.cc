@@ -1,7 +1,7 @@
 #include <algorithm>
 
-#include "plan/partition/pair_links.h"
-#include "plan/partition/up_sets.h"
+#include "plan/partition/ideals.h"
+#include "plan/partition/links.h"
 
 namespace pipewright {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "plan/partition/staged_units.h"
+#include "plan/partition/partition_state.h"
 
 namespace pipewright {
 

@@ -2,7 +2,7 @@
 #include <climits>
 #include <numeric>
 
-#include "plan/error.h"
+#include "base/error.h"
 #include "plan/partition/stage_load.h"
 
 namespace pipewright {

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <optional>
 
-#include "plan/error.h"
-#include "plan/partition/pair_links.h"
-#include "plan/partition/pair_loads.h"
+#include "base/error.h"
+#include "plan/partition/link_loads.h"
+#include "plan/partition/links.h"
 #include "plan/partition/refine.h"
-#include "plan/partition/uneven.h"
+#include "plan/partition/unequal_devices.h"
 
 namespace pipewright {
 

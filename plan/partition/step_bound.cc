@@ -2,9 +2,9 @@
 #include <cmath>
 #include <map>
 
-#include "plan/partition/step.h"
+#include "plan/partition/step_objective.h"
 #include "plan/partition/step_ways.h"
-#include "plan/schedule_table.h"
+#include "plan/schedules/table.h"
 
 namespace pipewright {
 

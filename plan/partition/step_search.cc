@@ -1,8 +1,8 @@
 #include <algorithm>
 
-#include "plan/error.h"
+#include "base/error.h"
+#include "plan/partition/ideals.h"
 #include "plan/partition/step_ways.h"
-#include "plan/partition/up_sets.h"
 
 namespace pipewright {
 

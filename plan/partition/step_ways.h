@@ -1,6 +1,6 @@
 // The longest ways that a microbatch has through a graph, whatever the stages.
 #pragma once
-#include "plan/partition/step.h"
+#include "plan/partition/step_objective.h"
 #include "plan/partition/units.h"
 
 namespace pipewright {

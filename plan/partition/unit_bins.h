@@ -5,8 +5,8 @@
 #include <span>
 #include <utility>
 
-#include "plan/partition/bits.h"
 #include "plan/partition/stage_load.h"
+#include "plan/partition/unit_set.h"
 
 namespace pipewright {
 

@@ -5,7 +5,7 @@
 #include <numeric>
 #include <set>
 
-#include "plan/partition/graph_text.h"
+#include "formats/graph_text.h"
 
 namespace pipewright {
 

@@ -1,7 +1,7 @@
 // The module tree that the names of a checkpoint spell.
 #pragma once
+#include "formats/weights/checkpoint.h"
 #include "plan/placement/module_tree.h"
-#include "plan/weights/checkpoint.h"
 
 namespace pipewright {
 

@@ -4,8 +4,8 @@
 #include <map>
 #include <set>
 
-#include "plan/error.h"
-#include "plan/text.h"
+#include "base/error.h"
+#include "base/text.h"
 
 namespace pipewright {
 

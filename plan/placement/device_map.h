@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "plan/json.h"
+#include "base/json.h"
 #include "plan/placement/module_tree.h"
 
 namespace pipewright {

@@ -2,10 +2,10 @@
 
 #include <map>
 
-#include "plan/error.h"
-#include "plan/json.h"
-#include "plan/text.h"
-#include "plan/weights/zip.h"
+#include "base/error.h"
+#include "base/json.h"
+#include "base/text.h"
+#include "formats/weights/zip.h"
 
 namespace pipewright {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <set>
 
-#include "plan/size.h"
+#include "base/size.h"
 
 namespace pipewright {
 namespace {

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <numeric>
 
-#include "plan/dtype.h"
-#include "plan/error.h"
-#include "plan/text.h"
+#include "base/dtype.h"
+#include "base/error.h"
+#include "base/text.h"
 
 namespace pipewright {
 

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "plan/json.h"
+#include "base/json.h"
 
 namespace pipewright {
 

@@ -4,9 +4,9 @@
 #include <map>
 #include <set>
 
-#include "plan/error.h"
+#include "base/error.h"
+#include "base/text.h"
 #include "plan/placement/tensor_ids.h"
-#include "plan/text.h"
 
 namespace pipewright {
 

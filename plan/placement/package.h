@@ -2,8 +2,8 @@
 #pragma once
 #include <string>
 
-#include "plan/conf.h"
-#include "plan/manifest.h"
+#include "formats/conf.h"
+#include "formats/manifest.h"
 #include "plan/placement/device_map.h"
 #include "plan/placement/module_tree.h"
 

@@ -5,10 +5,10 @@
 #include <numeric>
 #include <set>
 
-#include "plan/error.h"
+#include "base/error.h"
+#include "base/size.h"
+#include "base/text.h"
 #include "plan/placement/greedy.h"
-#include "plan/size.h"
-#include "plan/text.h"
 
 namespace pipewright {
 

@@ -1,9 +1,9 @@
 #include <map>
 
-#include "plan/dtype.h"
-#include "plan/error.h"
+#include "base/dtype.h"
+#include "base/error.h"
+#include "base/text.h"
 #include "plan/placement/module_tree.h"
-#include "plan/text.h"
 
 namespace pipewright {
 namespace {

@@ -4,9 +4,9 @@
 #include <map>
 #include <set>
 
-#include "plan/dtype.h"
-#include "plan/error.h"
-#include "plan/text.h"
+#include "base/dtype.h"
+#include "base/error.h"
+#include "base/text.h"
 
 namespace pipewright {
 

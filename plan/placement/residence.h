@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "plan/conf.h"
-#include "plan/manifest.h"
+#include "formats/conf.h"
+#include "formats/manifest.h"
 #include "plan/placement/device_map.h"
 
 namespace pipewright {

@@ -6,12 +6,12 @@
 #include <set>
 #include <vector>
 
-#include "plan/error.h"
-#include "plan/json.h"
-#include "plan/text.h"
-#include "plan/weights/pickle.h"
-#include "plan/weights/torch_file.h"
-#include "plan/weights/zip.h"
+#include "base/error.h"
+#include "base/json.h"
+#include "base/text.h"
+#include "formats/weights/pickle.h"
+#include "formats/weights/torch_file.h"
+#include "formats/weights/zip.h"
 
 namespace pipewright {
 

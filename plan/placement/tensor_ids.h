@@ -2,7 +2,7 @@
 #pragma once
 #include <vector>
 
-#include "plan/manifest.h"
+#include "formats/manifest.h"
 
 namespace pipewright {
 

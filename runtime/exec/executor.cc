@@ -4,10 +4,10 @@
 #include <string>
 #include <utility>
 
+#include "base/error.h"
+#include "base/text.h"
 #include "plan/actions.h"
-#include "plan/error.h"
 #include "plan/plan_text.h"
-#include "plan/text.h"
 #include "runtime/exec/clock.h"
 #include "runtime/exec/message.h"
 #include "runtime/exec/message_size.h"

@@ -1,6 +1,6 @@
 #include "runtime/exec/phase.h"
 
-#include "plan/torch_error.h"
+#include "base/torch_error.h"
 
 namespace pipewright {
 

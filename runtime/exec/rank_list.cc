@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <set>
 
+#include "base/error.h"
 #include "plan/actions.h"
-#include "plan/error.h"
 #include "plan/plan_text.h"
 
 namespace pipewright {

@@ -11,8 +11,8 @@
 #include <filesystem>
 #include <utility>
 
-#include "plan/error.h"
-#include "plan/text.h"
+#include "base/error.h"
+#include "base/text.h"
 
 namespace pipewright {
 

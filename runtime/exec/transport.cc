@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <map>
 
-#include "plan/text.h"
+#include "base/text.h"
 
 namespace pipewright {
 

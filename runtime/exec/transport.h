@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "plan/error.h"
+#include "base/error.h"
 #include "runtime/exec/status.h"
 
 namespace pipewright {

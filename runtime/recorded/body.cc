@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "runtime/module.h"
+#include "runtime/module/module.h"
 #include "runtime/recorded/replay.h"
 
 namespace pipewright {

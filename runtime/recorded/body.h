@@ -1,4 +1,4 @@
-// The second body of a module, behind the same interface as autograd's (runtime/island.h): lists of
+// The second body of a module, behind the same interface as autograd's (runtime/stage/island.h): lists of
 // operations, recorded while autograd's body runs the first microbatches and run without it. When
 // they are recorded, and whether they are used, is choice.h's affair.
 #pragma once
@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "passes/random_ops.h"
-#include "runtime/messages.h"
+#include "ops/random_ops.h"
+#include "runtime/module/messages.h"
 #include "runtime/recorded/graph.h"
 
 namespace pipewright {

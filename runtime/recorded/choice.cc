@@ -3,9 +3,9 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "plan/error.h"
-#include "plan/text.h"
-#include "runtime/module.h"
+#include "base/error.h"
+#include "base/text.h"
+#include "runtime/module/module.h"
 #include "runtime/recorded/compare.h"
 #include "runtime/recorded/operators.h"
 #include "runtime/recorded/other_inputs.h"

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "plan/job.h"
+#include "formats/job.h"
 #include "runtime/recorded/body.h"
 
 namespace pipewright {

@@ -7,10 +7,10 @@
 #include <cstring>
 
 #include "runtime/exec/clock.h"
-#include "runtime/module.h"
+#include "runtime/module/module.h"
+#include "runtime/module/saved_buffers.h"
 #include "runtime/recorded/lists.h"
 #include "runtime/recorded/replay.h"
-#include "runtime/saved_buffers.h"
 
 namespace pipewright {
 

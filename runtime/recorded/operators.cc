@@ -5,7 +5,7 @@
 #include <set>
 #include <string>
 
-#include "passes/transformers_ops.h"
+#include "ops/transformers_ops.h"
 
 namespace pipewright {
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "runtime/messages.h"
+#include "runtime/module/messages.h"
 
 namespace pipewright {
 

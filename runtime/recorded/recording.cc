@@ -11,9 +11,9 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "passes/generators.h"
-#include "passes/transformers_ops.h"
-#include "runtime/burned_sizes.h"
+#include "ops/generators.h"
+#include "ops/transformers_ops.h"
+#include "runtime/module/burned_sizes.h"
 
 namespace pipewright {
 

@@ -4,7 +4,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/List.h>
 
-#include "passes/generators.h"
+#include "ops/generators.h"
 
 namespace pipewright {
 

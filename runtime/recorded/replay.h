@@ -2,7 +2,7 @@
 #pragma once
 #include <vector>
 
-#include "runtime/messages.h"
+#include "runtime/module/messages.h"
 #include "runtime/recorded/graph.h"
 
 namespace pipewright {

@@ -9,11 +9,11 @@
 #include <iostream>
 #include <map>
 
-#include "passes/random_ops.h"
-#include "plan/error.h"
-#include "plan/safetensors.h"
-#include "runtime/island.h"
+#include "base/error.h"
+#include "formats/weights/safetensors.h"
+#include "ops/random_ops.h"
 #include "runtime/recorded/choice.h"
+#include "runtime/stage/island.h"
 #include "tensors/dtype.h"
 
 using namespace pipewright;

@@ -8,16 +8,16 @@
 #include <iostream>
 #include <map>
 
-#include "passes/model.h"
-#include "passes/module_text.h"
-#include "passes/op_library.h"
-#include "passes/random_ops.h"
-#include "passes/transformers_ops.h"
-#include "plan/dtype.h"
-#include "plan/error.h"
-#include "plan/manifest.h"
-#include "plan/safetensors.h"
-#include "plan/text.h"
+#include "base/dtype.h"
+#include "base/error.h"
+#include "base/text.h"
+#include "formats/manifest.h"
+#include "formats/weights/safetensors.h"
+#include "ops/module_text.h"
+#include "ops/op_library.h"
+#include "ops/random_ops.h"
+#include "ops/transformers_ops.h"
+#include "passes/graph/model.h"
 
 using namespace pipewright;
 

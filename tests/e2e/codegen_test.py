@@ -67,7 +67,7 @@ def recurrent(cls):
 
 
 def constructor(cls):
-    """What codegen knows of a module: its constructor as a line of plan/partition/torch_modules.cc."""
+    """What codegen knows of a module: its constructor as a line of plan/partition/pipedream/codegen/torch_modules.cc."""
     if cls.__init__ is torch.nn.Module.__init__:
         return []
     if issubclass(cls, torch.nn.RNNBase):
@@ -116,7 +116,7 @@ class Codegen(unittest.TestCase):
         return fused
 
     def test_torch_modules(self):
-        text = (support.ROOT / "plan/partition/torch_modules.cc").read_text()
+        text = (support.ROOT / "plan/partition/pipedream/codegen/torch_modules.cc").read_text()
         known = text.split('R"(\n')[1].split(')";')[0].replace("\n    ", " ").splitlines()
         wanted = []
         for name in sorted(dir(torch.nn)):

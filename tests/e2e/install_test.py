@@ -17,7 +17,7 @@ target_link_libraries(user PRIVATE pipewright::plan)
 """
 SOURCE = """
 #include <iostream>
-#include "plan/conf.h"
+#include "formats/conf.h"
 int main() { std::cout << pipewright::WriteConf(pipewright::GroupModules(3, 2)); }
 """
 

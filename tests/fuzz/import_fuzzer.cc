@@ -7,8 +7,8 @@
 #include <cstdlib>
 #include <string>
 
+#include "base/error.h"
 #include "compiler/import/import.h"
-#include "plan/error.h"
 #include "tests/fuzz/first_checks.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

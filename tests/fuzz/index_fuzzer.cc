@@ -1,9 +1,9 @@
 // The index of a sharded checkpoint: no shard that is accepted lies outside the folder.
 #include <cstdlib>
 
-#include "plan/error.h"
-#include "plan/json.h"
-#include "plan/weights/shard_index.h"
+#include "base/error.h"
+#include "base/json.h"
+#include "formats/weights/shard_index.h"
 #include "tests/fuzz/first_checks.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -2,8 +2,8 @@
 // written and read again, and every place in it is found.
 #include <cstdlib>
 
-#include "plan/error.h"
-#include "plan/json.h"
+#include "base/error.h"
+#include "base/json.h"
 #include "tests/fuzz/first_checks.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

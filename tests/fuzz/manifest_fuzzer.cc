@@ -2,9 +2,9 @@
 // again, and can be cut into stages.
 #include <cstdlib>
 
-#include "plan/error.h"
-#include "plan/json.h"
-#include "plan/manifest.h"
+#include "base/error.h"
+#include "base/json.h"
+#include "formats/manifest.h"
 #include "tests/fuzz/first_checks.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -2,7 +2,7 @@
 // Error; an accepted one is sound.
 #include <cstdlib>
 
-#include "plan/error.h"
+#include "base/error.h"
 #include "plan/placement/export_tree.h"
 #include "plan/placement/script_tree.h"
 #include "tests/fuzz/first_checks.h"

@@ -1,7 +1,7 @@
 // A module tree: accepted or refused with an Error; an accepted one is placed whole.
 #include <cstdlib>
 
-#include "plan/error.h"
+#include "base/error.h"
 #include "plan/placement/place.h"
 #include "tests/fuzz/first_checks.h"
 

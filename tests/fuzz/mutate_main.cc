@@ -12,7 +12,7 @@
 #include <ctime>
 #include <random>
 
-#include "plan/text.h"
+#include "base/text.h"
 #include "tests/fuzz/first_checks.h"
 #include "tests/fuzz/watch.h"
 

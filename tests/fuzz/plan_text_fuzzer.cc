@@ -7,11 +7,11 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "plan/error.h"
-#include "plan/lower.h"
+#include "base/error.h"
+#include "plan/lowering/lower.h"
+#include "plan/lowering/validate.h"
 #include "plan/plan_text.h"
 #include "plan/stage_graph.h"
-#include "plan/validate.h"
 #include "tests/fuzz/first_checks.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

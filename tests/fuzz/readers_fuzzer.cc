@@ -7,13 +7,13 @@
 #include <cstdlib>
 #include <string>
 
-#include "plan/conf.h"
-#include "plan/error.h"
-#include "plan/json.h"
-#include "plan/partition/codegen.h"
-#include "plan/partition/graph_text.h"
-#include "plan/partition/tarnawski.h"
-#include "plan/partition/torch_text.h"
+#include "base/error.h"
+#include "base/json.h"
+#include "formats/conf.h"
+#include "formats/graph_text.h"
+#include "plan/partition/pipedream/codegen/codegen.h"
+#include "plan/partition/pipedream/codegen/torch_text.h"
+#include "plan/partition/pipedream/tarnawski.h"
 #include "plan/placement/device_map.h"
 #include "tests/fuzz/first_checks.h"
 

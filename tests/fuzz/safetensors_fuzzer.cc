@@ -2,10 +2,10 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "plan/dtype.h"
-#include "plan/error.h"
-#include "plan/json.h"
-#include "plan/safetensors.h"
+#include "base/dtype.h"
+#include "base/error.h"
+#include "base/json.h"
+#include "formats/weights/safetensors.h"
 #include "tests/fuzz/first_checks.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

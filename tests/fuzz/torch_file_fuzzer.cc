@@ -1,9 +1,9 @@
 // State dicts of torch.save: accepted or refused with an Error; accepted tensors lie in the file.
 #include <cstdlib>
 
-#include "plan/error.h"
-#include "plan/weights/torch_file.h"
-#include "plan/weights/zip.h"
+#include "base/error.h"
+#include "formats/weights/torch_file.h"
+#include "formats/weights/zip.h"
 #include "tests/fuzz/first_checks.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

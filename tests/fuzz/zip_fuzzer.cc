@@ -2,8 +2,8 @@
 // the file. What model_tree_fuzzer and import_fuzzer read stands in such archives.
 #include <cstdlib>
 
-#include "plan/error.h"
-#include "plan/weights/zip.h"
+#include "base/error.h"
+#include "formats/weights/zip.h"
 #include "tests/fuzz/first_checks.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

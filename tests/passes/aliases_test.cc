@@ -1,6 +1,6 @@
 // Every operator of LibTorch is called, with arguments made up by the types of its schema, to see
-// what it returns and writes to: passes/aliases.cc must know it.
-#include "passes/aliases.h"
+// what it returns and writes to: passes/graph/aliases.cc must know it.
+#include "passes/graph/aliases.h"
 
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 #include <cstdio>
 #include <set>
 
-#include "passes/random_ops.h"
+#include "ops/random_ops.h"
 #include "tests/made_up_calls.h"
 
 namespace pipewright {
@@ -100,7 +100,7 @@ bool WritesWhatItIsTold(const c10::FunctionSchema& schema) {
   return false;
 }
 
-// Those that passes/statistics.h knows.
+// Those that ops/statistics.h knows.
 bool Norm(const c10::FunctionSchema& schema) {
   return schema.name() == "aten::batch_norm" || schema.name() == "aten::instance_norm";
 }

@@ -1,8 +1,8 @@
-#include "passes/hand_on.h"
+#include "passes/split/hand_on.h"
 
 #include <gtest/gtest.h>
 
-#include "passes/split.h"
+#include "passes/split/split.h"
 #include "tests/passes/model_text.h"
 
 namespace pipewright {

@@ -1,9 +1,9 @@
-#include "passes/isolate_writes.h"
+#include "passes/split/isolate_writes.h"
 
 #include <gtest/gtest.h>
 
 #include "passes/name_writes.h"
-#include "passes/split.h"
+#include "passes/split/split.h"
 #include "tests/passes/model_text.h"
 
 namespace pipewright {

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "passes/model.h"
-#include "passes/random_ops.h"
-#include "plan/error.h"
+#include "base/error.h"
+#include "ops/random_ops.h"
+#include "passes/graph/model.h"
 
 namespace pipewright {
 

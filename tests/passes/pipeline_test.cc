@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <sstream>
 
-#include "plan/text.h"
+#include "base/text.h"
 #include "tests/passes/model_text.h"
 
 namespace pipewright {

@@ -1,9 +1,9 @@
 #include <gtest/gtest.h>
 
+#include "base/error.h"
 #include "passes/random_operations.h"
 #include "passes/restore_devices.h"
 #include "passes/restore_training.h"
-#include "plan/error.h"
 #include "tests/passes/model_text.h"
 
 namespace pipewright {

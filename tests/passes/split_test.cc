@@ -1,14 +1,14 @@
-#include "passes/split.h"
+#include "passes/split/split.h"
 
 #include <gtest/gtest.h>
 
+#include "base/error.h"
 #include "compiler/trace.h"
-#include "passes/bodies.h"
-#include "passes/gradients.h"
-#include "passes/isolate_writes.h"
-#include "passes/localize.h"
-#include "passes/transmit.h"
-#include "plan/error.h"
+#include "passes/graph/gradients.h"
+#include "passes/split/bodies.h"
+#include "passes/split/isolate_writes.h"
+#include "passes/split/localize.h"
+#include "passes/split/transmit.h"
 #include "tests/passes/model_text.h"
 #include "tests/temp_folder.h"
 

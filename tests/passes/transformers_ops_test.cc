@@ -1,4 +1,4 @@
-#include "passes/transformers_ops.h"
+#include "ops/transformers_ops.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <gtest/gtest.h>

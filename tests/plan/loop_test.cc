@@ -2,16 +2,16 @@
 
 #include <random>
 
+#include "base/error.h"
 #include "plan/actions.h"
-#include "plan/error.h"
 #include "plan/loop_text.h"
-#include "plan/lower.h"
+#include "plan/lowering/lower.h"
+#include "plan/lowering/validate.h"
+#include "plan/multi_step.h"
 #include "plan/plan_text.h"
-#include "plan/schedule.h"
-#include "plan/slots.h"
+#include "plan/receive_buffers.h"
+#include "plan/schedules/schedule.h"
 #include "plan/stage_graph.h"
-#include "plan/steps.h"
-#include "plan/validate.h"
 #include "tests/plan/random_plan.h"
 
 namespace pipewright {

@@ -3,7 +3,7 @@
 
 #include <random>
 
-#include "plan/text.h"
+#include "base/text.h"
 
 #include "tests/fuzz/plan_text_fuzzer.cc"
 

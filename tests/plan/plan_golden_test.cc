@@ -4,13 +4,13 @@
 
 #include <cstdlib>
 
-#include "plan/lower.h"
+#include "base/text.h"
+#include "plan/lowering/lower.h"
+#include "plan/lowering/validate.h"
+#include "plan/multi_step.h"
 #include "plan/plan_text.h"
-#include "plan/schedule.h"
+#include "plan/schedules/schedule.h"
 #include "plan/stage_graph.h"
-#include "plan/steps.h"
-#include "plan/text.h"
-#include "plan/validate.h"
 
 namespace pipewright {
 namespace {

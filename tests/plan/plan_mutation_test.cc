@@ -4,14 +4,14 @@
 
 #include <map>
 
-#include "plan/lower.h"
+#include "plan/lowering/lower.h"
+#include "plan/lowering/validate.h"
+#include "plan/multi_step.h"
 #include "plan/plan_text.h"
 #include "plan/stage_graph.h"
-#include "plan/steps.h"
-#include "plan/validate.h"
-#include "tests/plan/blocking_player.h"
 #include "tests/plan/plan_mutations.h"
 #include "tests/plan/random_plan.h"
+#include "tests/plan/schedules/blocking_player.h"
 
 namespace pipewright {
 namespace {

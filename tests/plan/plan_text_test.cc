@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include "plan/error.h"
-#include "plan/text.h"
+#include "base/error.h"
+#include "base/text.h"
 
 namespace pipewright {
 

@@ -6,9 +6,9 @@
 #include <set>
 #include <string>
 
-#include "plan/error.h"
+#include "base/error.h"
 #include "plan/plan.h"
-#include "plan/schedule.h"
+#include "plan/schedules/schedule.h"
 
 namespace pipewright {
 

@@ -6,11 +6,11 @@
 
 #include <filesystem>
 
-#include "plan/manifest.h"
-#include "plan/safetensors.h"
-#include "plan/text.h"
-#include "runtime/exec/thread_transport.h"
+#include "base/text.h"
+#include "formats/manifest.h"
+#include "formats/weights/safetensors.h"
 #include "runtime/session.h"
+#include "runtime/transport/thread_transport.h"
 
 namespace pipewright {
 namespace {

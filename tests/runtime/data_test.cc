@@ -1,13 +1,13 @@
-#include "runtime/data.h"
+#include "runtime/data/data.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
 
-#include "plan/error.h"
-#include "plan/safetensors.h"
-#include "plan/text.h"
+#include "base/error.h"
+#include "base/text.h"
+#include "formats/weights/safetensors.h"
 
 namespace pipewright {
 

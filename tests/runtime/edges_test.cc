@@ -1,4 +1,4 @@
-#include "runtime/edges.h"
+#include "runtime/stage/edges.h"
 
 #include <gtest/gtest.h>
 

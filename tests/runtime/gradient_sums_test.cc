@@ -1,4 +1,4 @@
-#include "runtime/gradient_sums.h"
+#include "runtime/stage/gradient_sums.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

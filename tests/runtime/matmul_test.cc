@@ -1,4 +1,4 @@
-#include "runtime/matmul.h"
+#include "runtime/cpu/matmul.h"
 
 #include <ATen/ATen.h>
 #include <ATen/Context.h>
@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "plan/error.h"
+#include "base/error.h"
 
 namespace pipewright {
 

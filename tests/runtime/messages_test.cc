@@ -1,4 +1,4 @@
-#include "runtime/messages.h"
+#include "runtime/module/messages.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "runtime/memory_meter.h"
+#include "runtime/measure/memory_meter.h"
 
 namespace pipewright {
 

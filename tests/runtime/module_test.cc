@@ -1,15 +1,15 @@
-#include "runtime/module.h"
+#include "runtime/module/module.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
 
-#include "plan/error.h"
-#include "plan/safetensors.h"
-#include "plan/text.h"
-#include "runtime/local_package.h"
-#include "runtime/shapes.h"
+#include "base/error.h"
+#include "base/text.h"
+#include "formats/weights/safetensors.h"
+#include "runtime/module/local_package.h"
+#include "runtime/module/shapes.h"
 
 namespace pipewright {
 

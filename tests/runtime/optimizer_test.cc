@@ -1,4 +1,4 @@
-#include "runtime/optimizer.h"
+#include "runtime/optimizer/optimizer.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

@@ -4,9 +4,9 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/jit/passes/inliner.h>
 
-#include "passes/transformers_ops.h"
-#include "runtime/island.h"
+#include "ops/transformers_ops.h"
 #include "runtime/recorded/choice.h"
+#include "runtime/stage/island.h"
 
 namespace pipewright {
 

@@ -1,11 +1,11 @@
 // How lists are compared with autograd's body, before they are used and while they are.
 #include <limits>
 
-#include "plan/error.h"
+#include "base/error.h"
 #include "runtime/exec/clock.h"
 #include "runtime/recorded/compare.h"
 #include "runtime/recorded/other_inputs.h"
-#include "runtime/recorded/spot_check.h"
+#include "runtime/stage/spot_check.h"
 #include "tests/runtime/recorded_cases.h"
 
 namespace pipewright {

@@ -1,6 +1,6 @@
 #include "tests/runtime/recorded_cases.h"
 
-#include "runtime/memory_meter.h"
+#include "runtime/measure/memory_meter.h"
 #include "tests/runtime/count_kernels.h"
 
 namespace pipewright {

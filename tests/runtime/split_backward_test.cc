@@ -1,11 +1,11 @@
-#include "runtime/split_backward.h"
+#include "runtime/stage/split_backward.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "runtime/memory_meter.h"
-#include "runtime/run_backward.h"
+#include "runtime/measure/memory_meter.h"
+#include "runtime/stage/run_backward.h"
 #include "tests/runtime/count_kernels.h"
 
 namespace pipewright {

@@ -7,8 +7,8 @@
 
 #include <fstream>
 
-#include "plan/error.h"
-#include "plan/text.h"
+#include "base/error.h"
+#include "base/text.h"
 #include "tensors/tensor_file.h"
 #include "tests/temp_folder.h"
 #include "tests/tensors/models.h"

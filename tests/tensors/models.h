@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "plan/error.h"
+#include "base/error.h"
 
 namespace pipewright {
 

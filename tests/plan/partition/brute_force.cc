@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "plan/partition/graph_text.h"
+#include "formats/graph_text.h"
 
 namespace pipewright {
 

@@ -4,7 +4,7 @@
 #include <numeric>
 #include <random>
 
-#include "plan/error.h"
+#include "base/error.h"
 #include "plan/partition/solve.h"
 
 namespace pipewright {

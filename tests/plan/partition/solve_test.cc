@@ -5,9 +5,9 @@
 #include <chrono>
 #include <cstdlib>
 
-#include "plan/json.h"
-#include "plan/partition/tarnawski.h"
-#include "plan/text.h"
+#include "base/json.h"
+#include "base/text.h"
+#include "plan/partition/pipedream/tarnawski.h"
 #include "tests/plan/partition/brute_force.h"
 
 namespace pipewright {

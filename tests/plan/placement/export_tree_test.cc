@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include "plan/error.h"
-#include "plan/mapped_file.h"
+#include "base/error.h"
+#include "base/mapped_file.h"
 
 namespace pipewright {
 namespace {

@@ -2,7 +2,7 @@
 #pragma once
 #include <string>
 
-#include "plan/json.h"
+#include "base/json.h"
 #include "plan/placement/module_tree.h"
 
 namespace pipewright {

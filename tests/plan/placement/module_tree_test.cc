@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "plan/error.h"
+#include "base/error.h"
 #include "plan/placement/checkpoint_tree.h"
 #include "plan/placement/device_map.h"
 #include "tests/plan/placement/models.h"

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "plan/error.h"
+#include "base/error.h"
 #include "plan/placement/place.h"
 
 namespace pipewright {

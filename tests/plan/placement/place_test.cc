@@ -4,8 +4,8 @@
 
 #include <fstream>
 
-#include "plan/error.h"
-#include "plan/text.h"
+#include "base/error.h"
+#include "base/text.h"
 #include "tests/plan/placement/models.h"
 #include "tests/plan/placement/place_under.h"
 

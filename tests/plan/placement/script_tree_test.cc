@@ -4,8 +4,8 @@
 
 #include <map>
 
-#include "plan/error.h"
-#include "plan/mapped_file.h"
+#include "base/error.h"
+#include "base/mapped_file.h"
 #include "plan/placement/export_tree.h"
 
 namespace pipewright {

@@ -5,12 +5,12 @@
 
 #include <filesystem>
 
-#include "plan/error.h"
+#include "base/error.h"
 #include "plan/plan_text.h"
-#include "plan/schedule.h"
+#include "plan/schedules/schedule.h"
 #include "plan/stage_graph.h"
 #include "runtime/exec/status.h"
-#include "runtime/exec/thread_transport.h"
+#include "runtime/transport/thread_transport.h"
 #include "tests/runtime/exec/fake_model.h"
 
 namespace pipewright {

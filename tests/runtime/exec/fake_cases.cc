@@ -4,11 +4,11 @@
 #include <set>
 
 #include "plan/actions.h"
-#include "plan/lower.h"
+#include "plan/lowering/lower.h"
+#include "plan/multi_step.h"
 #include "plan/plan_text.h"
-#include "plan/schedule.h"
+#include "plan/schedules/schedule.h"
 #include "plan/stage_graph.h"
-#include "plan/steps.h"
 #include "tests/runtime/exec/fake_model.h"
 
 namespace pipewright {

@@ -1,4 +1,4 @@
-#include "runtime/exec/inbox.h"
+#include "runtime/transport/inbox.h"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>

@@ -9,7 +9,7 @@
 
 #include "plan/plan_text.h"
 #include "plan/stage_graph.h"
-#include "runtime/exec/mpi_transport.h"
+#include "runtime/transport/mpi_transport.h"
 #include "tests/runtime/exec/fake_model.h"
 #include "tests/runtime/exec/mpi_main.h"
 

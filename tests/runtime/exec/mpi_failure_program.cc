@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "plan/stage_graph.h"
-#include "runtime/exec/mpi_transport.h"
-#include "runtime/exec/thread_transport.h"
+#include "runtime/transport/mpi_transport.h"
+#include "runtime/transport/thread_transport.h"
 #include "tests/runtime/exec/fake_model.h"
 
 using namespace pipewright;

@@ -1,5 +1,5 @@
 #pragma once
-#include "runtime/exec/mpi_transport.h"
+#include "runtime/transport/mpi_transport.h"
 
 namespace pipewright {
 

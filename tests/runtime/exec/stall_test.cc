@@ -1,13 +1,13 @@
-#include "runtime/exec/stall.h"
+#include "runtime/watch/stall.h"
 
 #include <gtest/gtest.h>
 
 #include <chrono>
 #include <thread>
 
-#include "plan/error.h"
-#include "runtime/exec/fault_transport.h"
-#include "runtime/exec/thread_transport.h"
+#include "base/error.h"
+#include "runtime/transport/fault_transport.h"
+#include "runtime/transport/thread_transport.h"
 #include "tests/runtime/exec/fake_model.h"
 
 namespace pipewright {

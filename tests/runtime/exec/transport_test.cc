@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "runtime/exec/phase.h"
-#include "runtime/exec/thread_transport.h"
+#include "runtime/transport/thread_transport.h"
 
 namespace pipewright {
 namespace {

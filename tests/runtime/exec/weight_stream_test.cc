@@ -1,4 +1,4 @@
-#include "runtime/exec/weight_stream.h"
+#include "runtime/disk/weight_stream.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 #include <fstream>
 #include <random>
 
-#include "plan/error.h"
+#include "base/error.h"
 #include "plan/plan_text.h"
 #include "tests/temp_folder.h"
 

@@ -1,0 +1,238 @@
+#include "base/json.h"
+
+#include <algorithm>
+#include <cctype>
+#include <set>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace pipewright {
+
+static std::string Position(std::string_view text, size_t byte) {
+  byte = std::min(byte, text.size());
+  size_t line = 1 + static_cast<size_t>(std::count(text.begin(), text.begin() + byte, '\n'));
+  size_t start = text.rfind('\n', byte ? byte - 1 : 0);
+  size_t column = byte - (start == std::string_view::npos || byte == 0 ? 0 : start + 1) + 1;
+  return std::to_string(line) + ":" + std::to_string(column);
+}
+
+// Walks a valid document and calls visit(path, offset) for every value, before the values inside
+// it.
+template <typename Visit>
+static void WalkJson(std::string_view text, Visit visit) {
+  struct Frame {
+    bool array;
+    size_t index;
+  };
+  std::vector<Frame> frames;
+  std::vector<std::string> path;
+  bool key_next = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    char c = text[i];
+    if (std::string_view(" \t\r\n:").find(c) != std::string_view::npos) continue;
+    if (c == ',') {
+      if (frames.back().array)
+        path.back() = std::to_string(++frames.back().index);
+      else
+        key_next = true;
+      continue;
+    }
+    if (c == ']' || c == '}') {
+      frames.pop_back(), path.pop_back();
+      key_next = false;
+      continue;
+    }
+    size_t begin = i;
+    if (c == '"') {
+      for (++i; text[i] != '"'; ++i) i += text[i] == '\\';
+      if (key_next) {
+        path.back() = Json::parse(text.substr(begin, i + 1 - begin)).get<std::string>();
+        visit(path, begin, true);
+        key_next = false;
+        continue;
+      }
+    }
+    visit(path, begin, false);
+    if (c == '[' || c == '{') {
+      frames.push_back({c == '[', 0});
+      path.push_back(c == '[' ? "0" : "");
+      key_next = c == '{';
+    } else if (c != '"') {
+      while (i + 1 < text.size() &&
+             std::string_view(",]} \t\r\n").find(text[i + 1]) == std::string_view::npos)
+        ++i;
+    }
+  }
+}
+
+std::string JsonPosition(std::string_view text, const std::vector<std::string>& path) {
+  size_t best = 0, depth = 0;
+  WalkJson(text, [&](const std::vector<std::string>& at, size_t offset, bool is_key) {
+    if (is_key || at.size() > path.size() || at.size() <= depth) return;
+    if (std::equal(at.begin(), at.end(), path.begin())) best = offset, depth = at.size();
+  });
+  return Position(text, best);
+}
+
+// Returns the start of the word that contains `byte`.
+static size_t WordAt(std::string_view text, size_t byte) {
+  byte = std::min(byte, text.size());
+  while (byte > 0 &&
+         (std::isalpha(static_cast<unsigned char>(text[byte - 1])) || text[byte - 1] == '-'))
+    --byte;
+  return byte;
+}
+
+// Returns "NaN", "-Infinity" or the like, which other languages write; "" for anything else.
+static std::string NotANumber(std::string_view text) {
+  size_t end = 0;
+  std::string lower;
+  while (end < text.size() &&
+         (std::isalpha(static_cast<unsigned char>(text[end])) || text[end] == '-'))
+    lower += static_cast<char>(std::tolower(static_cast<unsigned char>(text[end++])));
+  const std::string bare = lower.substr(lower.starts_with('-'));
+  return bare == "nan" || bare == "inf" || bare == "infinity" ? std::string(text.substr(0, end))
+                                                              : "";
+}
+
+template <typename Document>
+static Document Parse(std::string_view text, const std::string& path) {
+  // The library treats a NUL byte as the end of the text.
+  if (size_t nul = text.find('\0'); nul != std::string_view::npos)
+    throw Error(path + ":" + Position(text, nul), "not JSON: a NUL byte");
+  // The library keeps the last of two equal keys; here duplicates are an error.
+  std::vector<std::set<std::string>> keys;
+  std::string duplicate;
+  auto watch = [&](int depth, typename Document::parse_event_t event, Document& parsed) {
+    // Copying and printing a document use stack for each level.
+    if (depth > 1000) throw Error(path, "nested deeper than 1000 levels");
+    if (event == Document::parse_event_t::object_start) keys.emplace_back();
+    if (event == Document::parse_event_t::object_end) keys.pop_back();
+    if (event == Document::parse_event_t::key && duplicate.empty() &&
+        !keys.back().insert(parsed.template get<std::string>()).second)
+      duplicate = parsed.template get<std::string>();
+    return true;
+  };
+  Document parsed;
+  try {
+    parsed = Document::parse(text.begin(), text.end(), watch);
+  } catch (const typename Document::parse_error& e) {
+    const size_t word = WordAt(text, e.byte ? e.byte - 1 : 0);
+    if (std::string number = NotANumber(text.substr(word)); !number.empty())
+      throw Error(path + ":" + Position(text, word),
+                  number + " is not a number of JSON: write a finite one");
+    std::string reason = e.what();
+    size_t colon = reason.find("column");
+    colon = reason.find(": ", colon == std::string::npos ? 0 : colon);
+    if (colon != std::string::npos) reason = reason.substr(colon + 2);
+    // The message quotes the input, which may not be text.
+    if (!IsUtf8(reason))
+      std::replace_if(
+          reason.begin(), reason.end(), [](char c) { return static_cast<signed char>(c) < 0; },
+          '?');
+    throw Error(path + ":" + Position(text, e.byte ? e.byte - 1 : 0), "not JSON: " + reason);
+  } catch (const typename Document::out_of_range& e) {
+    // Parses "... number overflow parsing '1e999'".
+    std::string reason = e.what(), number = reason.substr(reason.find('\'') + 1);
+    number = number.substr(0, number.find('\''));
+    throw Error(path + ":" + Position(text, text.find(number)), number + " is too large a number");
+  }
+  if (!duplicate.empty()) {
+    std::set<std::vector<std::string>> seen;
+    size_t second = text.size();
+    WalkJson(text, [&](const std::vector<std::string>& at, size_t offset, bool is_key) {
+      if (is_key && !seen.insert(at).second) second = std::min(second, offset);
+    });
+    throw Error(path + ":" + Position(text, second), "the key \"" + duplicate + "\" appears twice");
+  }
+  return parsed;
+}
+
+Json ParseJson(std::string_view text, const std::string& path) { return Parse<Json>(text, path); }
+
+nlohmann::json ParseSortedJson(std::string_view text, const std::string& path) {
+  return Parse<nlohmann::json>(text, path);
+}
+
+Json ReadJson(const std::string& path) { return ParseJson(ReadFile(path), path); }
+
+std::string Quote(std::string_view text) {
+  return Json(std::string(text)).dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+bool IsUtf8(std::string_view text) {
+  try {
+    Json(std::string(text)).dump();
+    return true;
+  } catch (const Json::type_error&) {
+    return false;
+  }
+}
+
+// Returns the name in this program for a key of other programs; "" if unknown.
+static std::string OtherWord(const std::string& key, const std::vector<std::string>& known) {
+  struct Word {
+    const char *other, *known, *here;
+  };
+  static const Word kWords[] = {{"learning_rate", "lr", "lr"},
+                                {"lr", "optimizer", "optimizer.lr"},
+                                {"learning_rate", "optimizer", "optimizer.lr"},
+                                {"weight_decay", "optimizer", "optimizer.weight_decay"},
+                                {"batch_size", "microbatch_size", "microbatch_size"},
+                                {"epochs", "steps", "steps"},
+                                {"epsilon", "eps", "eps"}};
+  for (const Word& word : kWords)
+    if (key == word.other && std::find(known.begin(), known.end(), word.known) != known.end())
+      return std::string(" (did you mean \"") + word.here + "\"?)";
+  return "";
+}
+
+void CheckKeys(const Json& object, const std::vector<std::string>& known,
+               const std::string& where) {
+  if (!object.is_object()) throw Error(where, "an object is expected, not " + object.dump());
+  for (const auto& item : object.items())
+    if (std::find(known.begin(), known.end(), item.key()) == known.end()) {
+      std::string like = OtherWord(item.key(), known);
+      if (like.empty()) like = Suggest(item.key(), known);
+      throw Error(where, "unknown key \"" + item.key() + "\"" + like,
+                  "known here: " + Join(known, ", "));
+    }
+}
+
+static void Format(const Json& value, size_t indent, size_t used, std::string& out) {
+  std::string line = value.dump();
+  if (value.empty() || !value.is_structured() || indent + used + line.size() <= 100) {
+    // dump() writes no space after separators; this adds them for readability.
+    bool quoted = false;
+    for (size_t i = 0; i < line.size(); ++i) {
+      if (line[i] == '\\')
+        out += line[i++];
+      else if (line[i] == '"')
+        quoted = !quoted;
+      out += line[i];
+      if (!quoted && (line[i] == ',' || line[i] == ':')) out += ' ';
+    }
+    return;
+  }
+  bool object = value.is_object();
+  out += object ? "{" : "[";
+  bool first = true;
+  for (const auto& item : value.items()) {
+    if (!first) out += ",";
+    first = false;
+    out += "\n" + std::string(indent + 2, ' ');
+    std::string key = object ? Json(item.key()).dump() + ": " : "";
+    out += key;
+    Format(item.value(), indent + 2, key.size() + 1, out);
+  }
+  out += "\n" + std::string(indent, ' ') + (object ? "}" : "]");
+}
+
+std::string FormatJson(const Json& value) {
+  std::string out;
+  Format(value, 0, 0, out);
+  return out + "\n";
+}
+
+}  // namespace pipewright

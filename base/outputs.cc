@@ -1,0 +1,146 @@
+#include "base/outputs.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <set>
+
+#include "base/atomic_file.h"
+#include "base/error.h"
+#include "base/text.h"
+
+namespace pipewright {
+
+namespace fs = std::filesystem;
+
+// `kBefore`: of what is being replaced, in a record of files that are not all written yet.
+static constexpr char kWritten[] = "written", kBefore[] = "before", kHash[] = "hash";
+
+using Hashes = std::map<std::string, std::set<std::string>>;  // by name
+
+static fs::file_type TypeOf(const std::string& path) {
+  std::error_code none;
+  return fs::symlink_status(path, none).type();
+}
+
+static bool IsThere(const std::string& path) {
+  return TypeOf(path) != fs::file_type::not_found && TypeOf(path) != fs::file_type::none;
+}
+
+static bool IsPlainFile(const std::string& path) { return TypeOf(path) == fs::file_type::regular; }
+
+// Of a record that is as it was written; empty: there is none.
+static Hashes ReadRecord(const std::string& path) {
+  Hashes hashes;
+  if (!IsPlainFile(path)) return hashes;
+  try {
+    Json report = ReadJson(path);
+    if (!report.is_object() || !report.contains(kHash)) return {};
+    const Json hash = report[kHash];
+    report.erase(kHash);
+    if (hash != HexHash(report.dump())) return {};
+    for (const char* key : {kWritten, kBefore}) {
+      if (!report.contains(key)) continue;
+      for (const auto& [name, list] : report[key].items())
+        for (const Json& one : list) hashes[name].insert(one.get<std::string>());
+    }
+  } catch (const std::exception&) {
+    return {};
+  }
+  return hashes;
+}
+
+static Json ToJson(const Hashes& hashes) {
+  Json json = Json::object();
+  for (const auto& [name, list] : hashes) json[name] = list;
+  return json;
+}
+
+static void WriteRecord(const std::string& path, Json report) {
+  report[kHash] = HexHash(report.dump());
+  WriteFile(path, report.dump(2) + "\n");
+}
+
+// That it is a folder or can become one.
+static void CheckFolder(const std::string& folder) {
+  if (folder.empty()) throw Error("-o", "its name is empty", "name a folder");
+  std::error_code none;
+  fs::path there = fs::absolute(folder, none);
+  while (!IsThere(there.string()) && there.has_relative_path()) there = there.parent_path();
+  if (!fs::is_directory(there, none))
+    throw Error(folder,
+                fs::exists(folder, none) ? "is a file, and the output is a folder of files"
+                                         : "cannot be written: " + there.string() + " is no folder",
+                "name a folder, which need not be there yet");
+  if (access(there.c_str(), W_OK | X_OK) != 0)
+    throw Error(folder, "cannot be written: folder " + there.string() + ": " +
+                            std::strerror(errno));
+}
+
+void CheckOutputFolder(const std::string& folder, const std::string& record,
+                       const OutputTexts& files, const std::vector<std::string>& read, bool force) {
+  CheckFolder(folder);
+  Hashes known;
+  for (const char* name : {kPartitionRecord, kCodegenRecord})
+    for (const auto& [file, hashes] : ReadRecord(folder + "/" + name))
+      known[file].insert(hashes.begin(), hashes.end());
+  auto check = [&](const std::string& name, const std::string& text, bool ours) {
+    const std::string path = folder + "/" + name;
+    if (!IsThere(path)) return;
+    if (!IsPlainFile(path) && TypeOf(path) != fs::file_type::symlink)
+      throw Error(path, "is there already, and is no plain file", "name another folder");
+    CheckWritable(path, read);
+    if (force || ours) return;
+    if (IsPlainFile(path)) {
+      const std::string now = ReadFile(path);
+      if (now.empty() || now == text || known[name].count(HexHash(now))) return;
+    }
+    throw Error(path,
+                known[name].empty() ? "is there already, and was not written here before"
+                                    : "was edited since it was written",
+                "name another folder, or write over it with --force");
+  };
+  for (const auto& [name, text] : files) check(name, text, false);
+  check(record, "", !ReadRecord(folder + "/" + record).empty());
+}
+
+// Of what is no part of the folder any more. A note where it stays.
+static std::string Remove(const std::string& path, const std::set<std::string>& hashes,
+                          const std::vector<std::string>& read) {
+  if (!IsThere(path)) return "";
+  const std::string stays =
+      path + " was written before and is no part of this: it stays, since it ";
+  std::error_code failed;
+  for (const std::string& file : read)
+    if (!file.empty() && fs::equivalent(path, file, failed)) return stays + "is read here";
+  if (!IsPlainFile(path) || !hashes.count(HexHash(ReadFile(path)))) return stays + "was edited";
+  fs::remove(path, failed);
+  return failed ? stays + "cannot be removed: " + failed.message() : "";
+}
+
+std::vector<std::string> WriteOutputFolder(const std::string& folder, const std::string& record,
+                                           const OutputTexts& files, Json report,
+                                           const std::vector<std::string>& read) {
+  const std::string record_path = folder + "/" + record;
+  const Hashes before = ReadRecord(record_path);
+  Hashes hashes;
+  for (const auto& [name, text] : files) hashes[name].insert(HexHash(text));
+  CreateFolders(folder);
+  report[kWritten] = ToJson(hashes);
+  // First: what is interrupted can be done again.
+  Json unfinished = report;
+  unfinished[kBefore] = ToJson(before);
+  WriteRecord(record_path, unfinished);
+  for (const auto& [name, text] : files) WriteFile(folder + "/" + name, text);
+  std::vector<std::string> notes;
+  for (const auto& [name, old] : before)
+    if (!files.count(name))
+      if (const std::string note = Remove(folder + "/" + name, old, read); !note.empty())
+        notes.push_back(note);
+  WriteRecord(record_path, report);
+  return notes;
+}
+
+}  // namespace pipewright

@@ -1,0 +1,24 @@
+#include "base/torch_error.h"
+
+namespace pipewright {
+
+// Takes out what stands between `begin` and `end`, both included, everywhere.
+static void Remove(std::string& text, const std::string& begin, const std::string& end) {
+  for (size_t at = text.find(begin); at != std::string::npos; at = text.find(begin, at)) {
+    size_t last = text.find(end, at + begin.size());
+    if (last == std::string::npos) return;
+    text.erase(at, last + end.size() - at);
+  }
+}
+
+std::string WithoutBacktrace(const std::string& what) {
+  std::string text = what.substr(0, what.find("\nException raised from"));
+  // An address, other on each rank, and the package of TorchScript's own names.
+  Remove(text, " (of Python compilation unit at: ", ")");
+  Remove(text, "__torch__.", "");
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  size_t start = text.find_first_not_of('\n');
+  return start == std::string::npos ? text : text.substr(start);
+}
+
+}  // namespace pipewright

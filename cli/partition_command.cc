@@ -1,0 +1,283 @@
+// pipewright partition FILE [options]
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <iostream>
+#include <map>
+#include <memory>
+
+#include "base/error.h"
+#include "base/outputs.h"
+#include "base/text.h"
+#include "cli/partition_request.h"
+#include "cli/print_json.h"
+#include "formats/package/package_confs.h"
+#include "formats/package/package_files.h"
+#include "plan/partition/io/report.h"
+#include "plan/partition/step_objective.h"
+#include "plan/schedules/schedule.h"
+
+namespace pipewright {
+
+static const CLI::Validator kCount = CLI::Range(1, 1 << 30).description("at least 1");
+
+// Returns the stage of each module of a package. Throws Error if a stage begins inside a module.
+static std::vector<int> StageOfModule(const PartitionInput& input) {
+  std::vector<int> stage_of(static_cast<size_t>(input.modules), -1);
+  size_t first = input.graph.nodes.size() - input.profile.nodes.size();
+  for (size_t i = 0; i < input.profile.nodes.size(); ++i) {
+    const ProfileNode& node = input.profile.nodes[i];
+    int stage = input.graph.nodes[first + i].stage;
+    if (stage_of[node.module] >= 0 && stage_of[node.module] != stage)
+      throw Error(node.name,
+                  "begins stage " + std::to_string(stage) + " inside of module" +
+                      std::to_string(node.module) + ", where no conf can cut",
+                  "cut the package there: pipewright compile --split profile:K, or profile it "
+                  "without --fine");
+    stage_of[node.module] = stage;
+  }
+  return stage_of;
+}
+
+// Inputs with a graph also write that graph, besides partition.json.
+static OutputTexts OutputNames(bool graph) {
+  OutputTexts names = {{"dp_conf.json", ""}, {"mp_conf.json", ""}, {"hybrid_conf.json", ""}};
+  if (graph) names.insert({{"graph.txt", ""}, {"graph.dot", ""}});
+  return names;
+}
+
+static void CheckOutputs(const PartitionRequest& request, bool graph) {
+  if (!request.writes) return;
+  std::error_code none;
+  if (std::filesystem::is_directory(request.file, none) &&
+      std::filesystem::equivalent(request.file, request.output, none))
+    throw Error(request.output, "is the package that is partitioned",
+                "name another folder, and give its hybrid_conf.json to pipewright-run: --conf");
+  std::vector<std::string> read = {request.file, request.input};
+  OutputTexts names = OutputNames(graph);
+  if (std::filesystem::is_directory(request.file)) {
+    const Manifest manifest = ReadManifest(request.file);
+    read = PackageFiles(request.file, manifest);
+    read.insert(read.end(), {request.file + "/profile.json", request.input});
+    // The package's conf folder accepts these files.
+    if (std::filesystem::equivalent(request.file + "/conf", request.output, none))
+      for (const auto& [name, text] :
+           PackageConfs(request.file, static_cast<int>(manifest.modules.size())))
+        names[name] = text;
+  }
+  CheckOutputFolder(request.output, kPartitionRecord, names, read, request.force);
+}
+
+// Reads before anything slow happens: packages may be measured.
+static PartitionInput ReadInput(const PartitionRequest& request) {
+  const bool package = std::filesystem::is_directory(request.file);
+  if (package) CheckOutputs(request, true);
+  PartitionInput input = ReadPartitionInput(request);
+  if (!package) CheckOutputs(request, input.has_graph());
+  return input;
+}
+
+static void WriteOutputs(const PartitionRequest& request, const PartitionInput& input,
+                         const PartitionReport& report) {
+  std::vector<int> replicas;
+  std::vector<std::vector<int>> ranks;
+  for (const auto& stage : report.stages) {
+    replicas.push_back(stage.replicas);
+    ranks.push_back(stage.ranks);
+  }
+  StageConfs confs = input.kind == PartitionInput::kProfile
+                         ? MakeStageConfs(StageOfModule(input), ranks)
+                         : MakeStageConfs(replicas);
+  OutputTexts files = {{"dp_conf.json", WriteConf(confs.dp)},
+                       {"mp_conf.json", WriteConf(confs.mp)},
+                       {"hybrid_conf.json", WriteConf(confs.hybrid)}};
+  if (input.has_graph()) {
+    files["graph.txt"] = WriteGraphText(input.graph);
+    files["graph.dot"] = GraphDot(input.graph);
+  }
+  for (const std::string& note :
+       WriteOutputFolder(request.output, kPartitionRecord, files, ReportJson(report), {}))
+    std::cerr << "note: " << note << "\n";
+}
+
+// Says where the outputs are, or that there are none.
+static std::string Written(const PartitionRequest& request, const PartitionInput& input,
+                           const PartitionReport& report) {
+  if (!report.feasible) return "nothing is written to " + request.output + "\n";
+  std::string names = kPartitionRecord;
+  for (const auto& [name, unused] : OutputNames(input.has_graph())) names += ", " + name;
+  return "written to " + request.output + ": " + names + "\n";
+}
+
+static PartitionReport LikePipeDream(const PartitionRequest& request, PartitionInput& input) {
+  if (!input.has_graph())
+    throw UsageError("--mode", "pipedream reads graph text and profiles only: " + request.file,
+                     "use --mode exact or --mode fast");
+  PipeDreamResult result = PipeDreamPartition(input.graph, UpstreamOptions(request));
+  for (size_t s = 0; s < result.stages.size(); ++s)
+    for (int node : result.stages[s].nodes) input.graph.nodes[node].stage = static_cast<int>(s);
+  return MakeReport(input.graph, result);
+}
+
+static Json ToJson(const Explanation& e) {
+  return {{"stage", e.stage},
+          {"binds", e.binds},
+          {"next_best", std::isfinite(e.next_best) ? Json(e.next_best) : Json(nullptr)},
+          {"next_best_proven", e.next_best_proven}};
+}
+
+// Shortens a node's description to a word: "Conv2d" of Conv2d(3, 64, ...), or the submodule of a
+// module.
+static std::string WordFor(std::string description) {
+  constexpr size_t kLongest = 40;
+  if (description.starts_with("Module(") && description.ends_with(")"))
+    description = description.substr(7, description.size() - 8);
+  size_t end = std::min({description.find_first_of("(,"), kLongest, description.size()});
+  while (end > 0 && end < description.size() && (description[end] & 0xC0) == 0x80) --end;  // UTF-8
+  return description.substr(0, end);
+}
+
+// Users recognize the ends of a stage by operation, not by number.
+static void NameEnds(const PartitionInput& input, PartitionReport& report) {
+  std::map<std::string, std::string> words;
+  for (const GraphNode& node : input.graph.nodes) words[node.id] = WordFor(node.description);
+  if (input.kind == PartitionInput::kTarnawski)
+    for (const Json& node : input.instance["nodes"])
+      if (node.contains("name") && node["name"].is_string())
+        words[node["id"].dump()] = WordFor(node["name"].get<std::string>());
+  for (PartitionReport::Stage& stage : report.stages)
+    for (std::string* end : {&stage.first, &stage.last})
+      if (const std::string word = words[*end]; !word.empty()) *end += " " + word;
+}
+
+static void Partition(const PartitionRequest& request) {
+  auto start = std::chrono::steady_clock::now();
+  auto seconds = [&] {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  };
+  PartitionInput input = ReadInput(request);
+  PartitionReport report;
+  std::string explanation;
+  if (request.mode == "pipedream") {
+    report = LikePipeDream(request, input);
+    report.seconds = seconds();
+  } else {
+    ProfileProblem profile;
+    PartitionProblem problem = MakeProblem(input, request, profile);
+    SolveOptions options;
+    options.exact = request.mode == "exact";
+    options.max_seconds = request.time_limit;
+    bool step = request.objective == "step";
+    if (step && request.microbatches == 1 << 30)
+      throw UsageError("--microbatches", "--objective step needs the number of microbatches");
+    Explanation e;
+    PartitionResult result =
+        step ? SolveStep(problem, options, {request.schedule, request.microbatches}, &e)
+             : SolvePartition(problem, options);
+    report = MakeReport(problem, result);
+    report.seconds = seconds();
+    if (step) {
+      report.more["schedule"] = request.schedule;
+      report.more["microbatches"] = request.microbatches;
+    }
+    if (input.has_graph() && result.feasible) {
+      SetStages(input.graph, profile, result);
+    }
+    if (input.kind == PartitionInput::kGraphText && result.feasible) {
+      std::vector<std::string> inputs;
+      for (int node : profile.inputs) inputs.push_back(input.graph.nodes[node].id);
+      auto& first = report.stages[0].nodes;
+      first.insert(first.begin(), inputs.begin(), inputs.end());
+      if (!inputs.empty()) report.stages[0].first = inputs[0];
+    }
+    if (request.explain) {
+      if (!step) e = ExplainPartition(problem, result, options);
+      explanation = ExplainText(report, e);
+      report.more["explain"] = ToJson(e);
+    }
+  }
+  report.mode = request.mode;
+  if (request.writes && report.feasible) WriteOutputs(request, input, report);
+  NameEnds(input, report);
+  if (request.json)
+    PrintJson(ReportJson(report));
+  else
+    std::cout << ReportTable(report) << explanation;
+  if (request.writes) (request.json ? std::cerr : std::cout) << Written(request, input, report);
+}
+
+void AddPartitionCommand(CLI::App& app) {
+  auto request = std::make_shared<PartitionRequest>();
+  PartitionRequest& r = *request;
+  app.add_option(
+         "file", r.file,
+         "a package, a profile (JSON, or PipeDream's graph text), or an instance of Tarnawski "
+         "et al.")
+      ->required();
+  app.add_option("--mode", r.mode, "exact: the best; fast: near it; pipedream: as PipeDream does")
+      ->check(CLI::IsMember({"exact", "fast", "pipedream"}));
+  app.add_option("--stages", r.stages, "exactly so many stages; left out: what is best")
+      ->check(kCount);
+  app.add_option("--devices", r.devices,
+                 "devices to use at most (where --stages is not given either: 16)")
+      ->check(CLI::Range(0, 1 << 20));
+  app.add_option("--cpus", r.cpus, "CPUs to use at most")->check(CLI::Range(0, 1 << 20));
+  app.add_option("-s,--memory,--memory_size", r.memory, "memory of a device: bytes, or 16GB");
+  app.add_option("-n,--all_num_machines", r.machines, "machines of each level, innermost first")
+      ->expected(1, -1);
+  app.add_option("-b,--network_bandwidths", r.bandwidths, "bytes a second, of each level (1e9)")
+      ->expected(1, -1);
+  app.add_option("--speeds", r.speeds, "speed of each device, 1 being that of the profile")
+      ->delimiter(',');
+  app.add_option("--memories", r.memories, "memory of each device")->delimiter(',');
+  app.add_option("--links", r.links,
+                 "bandwidth of each device's link, or, row by row, from each device to each, in "
+                 "units of -b")
+      ->delimiter(',');
+  app.add_option("--latency", r.latency, "fixed cost of one transfer")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--replicas", r.replicas, "replicas a stage may have (1)")->check(kCount);
+  app.add_option("--together", r.together, "nodes kept in one stage: a,b (repeatable)");
+  app.add_option("--shared", r.shared,
+                 "nodes that share a weight: apart, they exchange its gradient (repeatable)");
+  app.add_option("--objective", r.objective,
+                 "bottleneck: the slowest stage; step: a simulated step of --schedule")
+      ->check(CLI::IsMember({"bottleneck", "step"}));
+  app.add_option("--schedule", r.schedule, "schedule of --objective step (1f1b)")
+      ->check(CLI::IsMember(ScheduleNames()));
+  app.add_option("--in-flight", r.in_flight, "activations held as in 1f1b, gpipe, or one")
+      ->check(CLI::IsMember({"1f1b", "gpipe", "one"}));
+  app.add_option("--microbatches", r.microbatches, "microbatches a step")->check(kCount);
+  app.add_option("--optimizer-state", r.optimizer_state,
+                 "bytes of optimizer state a byte of parameters (2, as Adam)")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--time-limit", r.time_limit, "seconds of exact search; then the best found")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--activation_compression_ratio", r.activation_compression_ratio,
+                 "pipedream: counts transfers, divided by this")
+      ->check(CLI::PositiveNumber);
+  app.add_flag("--straight_pipeline", r.straight_pipeline, "pipedream: no replication");
+  app.add_flag("--use_memory_constraint", r.use_memory_constraint, "pipedream: keep to -s");
+  app.add_flag("--use_fewer_machines", r.use_fewer_machines, "pipedream: where as good");
+  app.add_option("--microbatch", r.microbatch,
+                 "measure the package anew with so many samples (default: its profile.json)")
+      ->check(kCount);
+  app.add_option("--input", r.input,
+                 "measure the package anew with this safetensors file, a tensor for each input")
+      ->type_name("FILE");
+  app.add_option("--repeat", r.repeat, "measurements of each time, of a package (20)")
+      ->check(kCount);
+  app.add_flag("--explain", r.explain, "say what binds and what the next best cut would cost");
+  app.add_flag("--json", r.json, "print JSON and nothing else");
+  auto* output = app.add_option("-o,--output", r.output,
+                                "folder for the graph with stages, its picture and the confs");
+  app.add_flag("--force", r.force, "write over files there that were edited, or are others'");
+  app.callback([request, output] {
+    request->writes = output->count() > 0;
+    Partition(*request);
+  });
+}
+
+}  // namespace pipewright

@@ -1,0 +1,191 @@
+// pipewright profile PACKAGE [options]
+#include <CLI/CLI.hpp>
+#include <cstdlib>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+
+#include "base/atomic_file.h"
+#include "base/error.h"
+#include "base/output_path.h"
+#include "base/text.h"
+#include "formats/package/package_files.h"
+#include "formats/profile/from_trace.h"
+#include "formats/profile/graph.h"
+#include "formats/profile/table.h"
+#include "runtime/measure/measure_package.h"
+
+namespace pipewright {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+struct Request {
+  ProfileOptions measure;
+  std::string output, trace, base;
+  int in_process = 0;
+  bool json = false, force = false;
+  bool writes = false;  // `output` is given
+};
+
+// Output files; "" means not written.
+struct Outputs {
+  std::string text, json;  // profile.txt, and profile.json beside it
+};
+
+Outputs OutputsOf(const Request& request) {
+  std::string path = request.output;
+  if (!request.writes && !request.json) path = request.measure.package + "/profile.txt";
+  if (!request.writes && request.json) return {};
+  if (path.ends_with(".json")) return {"", path};
+  return {path, IsStream(path) ? "" : fs::path(path).replace_extension(".json").string()};
+}
+
+std::string WrittenTo(const Outputs& outputs) {
+  const bool both = !outputs.text.empty() && !outputs.json.empty();
+  return "written to " + outputs.text + (both ? " and " : "") + outputs.json + "\n";
+}
+
+// The conf of the run whose trace is read.
+std::string ConfFile(const Request& request) {
+  return request.measure.conf.empty() ? request.measure.package + "/conf/mp_conf.json"
+                                      : request.measure.conf;
+}
+
+std::string TextOf(const Profile& profile) { return WriteGraphText(GraphOfProfile(profile)); }
+
+// Throws Error if an existing output was not written by `profile` or was edited since.
+void CheckOwn(const Outputs& outputs) {
+  std::error_code none;
+  std::string before;  // the JSON as it was written
+  try {
+    if (fs::is_regular_file(outputs.json, none)) {
+      const std::string json = ReadFile(outputs.json);
+      if (IsProfileAsWritten(json)) before = json;
+    }
+  } catch (const Error&) {
+  }
+  for (const std::string& path : {outputs.text, outputs.json}) {
+    if (path.empty() || IsStream(path) || !fs::exists(fs::symlink_status(path, none))) continue;
+    const std::string there = ReadFile(path);
+    if (there.empty()) continue;  // nothing to lose
+    if (!before.empty() &&
+        (path == outputs.json || there == TextOf(ParseProfile(before, outputs.json))))
+      continue;
+    throw Error(path, "is there already, and is not as an earlier profile wrote it",
+                "name another file, or write over it with --force");
+  }
+}
+
+// Checks the outputs before anything is measured.
+void CheckOutputs(const Request& request) {
+  if (request.writes && request.output.empty())
+    throw Error("output", "its name is empty", "name a file");
+  const Outputs outputs = OutputsOf(request);
+  std::vector<std::string> read =
+      PackageFiles(request.measure.package, ReadManifest(request.measure.package));
+  read.insert(read.end(), {request.measure.input, request.trace, request.base});
+  if (!request.trace.empty()) read.push_back(ConfFile(request));
+  for (const std::string& path : {outputs.text, outputs.json})
+    if (!path.empty()) CheckWritable(path, read);
+  if (!request.force) CheckOwn(outputs);
+}
+
+void Show(const Request& request, const Profile& profile, const std::string& source) {
+  const Outputs outputs = OutputsOf(request);
+  if (!outputs.text.empty()) WriteFile(outputs.text, TextOf(profile));
+  if (!outputs.json.empty()) WriteFile(outputs.json, WriteProfile(profile));
+  if (request.json) {
+    std::cout << WriteProfile(profile);
+    if (request.writes) std::cerr << WrittenTo(outputs);
+    return;
+  }
+  if (IsStandardOutput(outputs.text)) return;  // prints only the graph text
+  std::cout << ProfileTable(profile);
+  if (!source.empty())
+    std::cout << profile.microbatch << " samples a microbatch, from " << source << "; median of "
+              << profile.repeat << " and the distance between the quartiles\n";
+  std::cout << WrittenTo(outputs);
+}
+
+// The conf by which the run grouped the modules.
+Conf ConfOf(const Request& request, const Manifest& manifest) {
+  const std::string path = ConfFile(request);
+  Conf conf = ReadConf(path);
+  CheckConf(conf, static_cast<int>(manifest.modules.size()), -1, ModuleEdges(manifest), path);
+  return conf;
+}
+
+void FromTrace(const Request& request) {
+  CheckOutputs(request);
+  Manifest manifest = ReadManifest(request.measure.package);
+  Conf conf = ConfOf(request, manifest);
+  std::string base =
+      request.base.empty() ? request.measure.package + "/profile.json" : request.base;
+  if (!std::filesystem::exists(base))
+    throw Error(base, "there is no profile to take the sizes from",
+                "run `pipewright profile " + request.measure.package +
+                    " --microbatch B` first, or name one: --base FILE");
+  Profile profile = ParseProfile(ReadFile(base), base);
+  CheckProfile(profile, manifest, base);
+  if (const int64_t asked = request.measure.microbatch; asked > 0 && asked != profile.microbatch)
+    throw Error("--microbatch " + std::to_string(asked),
+                base + " is of " + Counted(profile.microbatch, "sample") + " a microbatch",
+                "measure sizes for the run's: pipewright profile " + request.measure.package +
+                    " --microbatch " + std::to_string(asked));
+  ApplyTrace(profile, conf, ReadFile(request.trace), request.trace);
+  Show(request, profile, "");
+}
+
+void Measure(const Request& request) {
+  if (!request.trace.empty()) return FromTrace(request);
+  MeasureOnRanks(
+      request.measure, request.in_process, [&] { CheckOutputs(request); },
+      [&](const Profile& profile, const std::string& source) { Show(request, profile, source); });
+}
+
+}  // namespace
+
+void AddProfileCommand(CLI::App& app) {
+  auto request = std::make_shared<Request>();
+  Request& r = *request;
+  app.add_option("package", r.measure.package, "folder that `pipewright compile` wrote")
+      ->required();
+  app.add_option("--microbatch", r.measure.microbatch,
+                 "samples a microbatch (default: as many as the inputs have)")
+      ->check(CLI::Range(1, 1 << 30).description("at least 1"));
+  app.add_option("--repeat", r.measure.repeat, "measurements of each time (20)")
+      ->check(CLI::Range(1, 1 << 30).description("at least 1"));
+  app.add_option("--warm-up", r.measure.warm_up, "runs before the first measurement (3)")
+      ->check(CLI::Range(0, 1 << 30).description("at least 0"));
+  app.add_option("--threads", r.measure.threads, "threads of each rank (1)")
+      ->check(CLI::Range(1, 1 << 30).description("at least 1"));
+  app.add_option("--input", r.measure.input,
+                 "safetensors file with a tensor for each input (default: the package's sample)");
+  app.add_option("--conf", r.measure.conf,
+                 "which rank measures which module, or the conf of the traced run (default: "
+                 "PACKAGE/conf/mp_conf.json)");
+  app.add_flag("--fine", r.measure.fine, "below the modules: each submodule that their code names");
+  app.add_option("--in-process", r.in_process, "ranks as threads of this process, without MPI")
+      ->check(CLI::Range(1, 1024))
+      ->type_name("N");
+  app.add_option("--from-trace", r.trace, "take the times of a run's trace instead of measuring");
+  app.add_option("--base", r.base,
+                 "with --from-trace: sizes, and what each module is of its stage's time (default: "
+                 "PACKAGE/profile.json)");
+  app.add_flag("--json", r.json, "print the profile as JSON and nothing else");
+  auto* output = app.add_option("-o,--output", r.output,
+                                "graph text to write, the JSON beside it; FILE.json: that alone; a "
+                                "pipe, /dev/stdout: the text alone (default: PACKAGE/profile.txt)");
+  app.add_flag("--force", r.force, "write over files there that no earlier profile wrote");
+  app.callback([request, output] {
+    request->writes = output->count() > 0;
+    if (request->json && IsStandardOutput(request->output))
+      throw UsageError("-o " + request->output, "is where --json prints, too",
+                       "leave one of them out");
+    Measure(*request);
+  });
+}
+
+}  // namespace pipewright

@@ -1,0 +1,285 @@
+// `pipewright-run`: the program that mpirun starts, one process per rank.
+#include <CLI/CLI.hpp>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "cli/commands.h"
+#include "cli/supervise_command.h"
+#include "runtime/commands/bench.h"
+#include "runtime/commands/generate.h"
+#include "runtime/commands/train.h"
+#include "runtime/cpu/process_memory.h"
+#include "runtime/transport/thread_transport.h"
+#ifdef PIPEWRIGHT_MPI
+#include "runtime/transport/mpi_transport.h"
+#endif
+
+namespace pipewright {
+
+namespace {
+
+const CLI::Validator kCount = CLI::Range(int64_t{1}, int64_t{1} << 40).description("at least 1");
+
+int in_process = 0;  // number of ranks as threads; 0: ranks are MPI processes
+bool synchronous_sends = false;
+StallOptions stall = StallOptionsFromEnvironment();
+RunOptions options;
+std::string matmul = "auto";  // for infer and generate
+BenchOptions bench;
+GenerateOptions generate;
+std::vector<std::string> arguments;  // the whole command line
+
+// For ranks as threads: polled a few times a second, see ThreadOptions::tick.
+volatile std::sig_atomic_t stop_signal = 0, end_signal = 0;
+
+void HandleSignals(std::deque<StatusFile>& ranks) {
+  if (stop_signal) ranks[0].RequestStop();
+  if (!end_signal) return;
+  for (const StatusFile& rank : ranks) {
+    RankStatus now = rank.Read();
+    std::fprintf(stderr, "pipewright-run: %s is ended by SIGTERM: %s\n", DescribeRank(now).c_str(),
+                 DescribePlace(now).c_str());
+  }
+  std::signal(SIGTERM, SIG_DFL);
+  std::raise(SIGTERM);
+}
+
+// Runs `work` on every rank.
+void RunRanks(void (*work)(const RunOptions&, Transport&)) {
+  if (IsSupervised()) RunSupervised(arguments, options, work == Train);
+  if (in_process > 0) {
+    if (const char* size = std::getenv("OMPI_COMM_WORLD_SIZE"); size && std::string(size) != "1")
+      throw UsageError("--in-process: mpirun started " + std::string(size) +
+                       " processes, and each would run every rank\n  start pipewright-run without "
+                       "mpirun, or leave --in-process out");
+    std::signal(SIGUSR1, [](int) { stop_signal = 1; });
+    std::signal(SIGTERM, [](int) { end_signal = 1; });
+    // mpirun binds each rank to a core. Without this, each thread rank would use all cores.
+    if (in_process > 1 && options.threads == 0 && !std::getenv("OMP_NUM_THREADS"))
+      options.threads = 1;
+    ThreadOptions threads;
+    threads.synchronous_sends |= synchronous_sends;
+    threads.stall = stall;
+    threads.tick = HandleSignals;
+    try {
+      RunThreads(
+          in_process, [&](Transport& transport) { work(options, transport); }, threads);
+    } catch (const AgreedError& e) {
+      std::fflush(nullptr);
+      std::fputs(e.Shown("pipewright-run").c_str(), stderr);
+      throw CLI::RuntimeError(kFailure);
+    }
+    return;
+  }
+#ifdef PIPEWRIGHT_MPI
+  WatchOptions watch = WatchOptionsFromEnvironment("pipewright-run");
+  watch.stall = stall;
+  MpiOptions mpi = MpiOptionsFromEnvironment();
+  mpi.synchronous_sends |= synchronous_sends;
+  auto body = [&](Transport& transport) {
+    work(options, transport);
+    return static_cast<int>(kSuccess);
+  };
+  int code = RunMpi(nullptr, nullptr, watch, body, mpi);
+  if (code != kSuccess) throw CLI::RuntimeError(code);
+#else
+  throw Error("pipewright-run", "was built without MPI", "run ranks as threads: --in-process N");
+#endif
+}
+
+void AddPackage(CLI::App& app) {
+  app.add_option("package", options.package, "folder that `pipewright compile` wrote")->required();
+  app.add_option("--conf", options.conf,
+                 "which modules run on which ranks (default: PACKAGE/conf/mp_conf.json)");
+  app.add_option("--weights", options.weights,
+                 "safetensors file that replaces the package's weights");
+}
+
+void AddOffload(CLI::App& app) {
+  app.add_option("--device-map", options.device_map,
+                 "what lies in memory (0, 1, ..., cpu) and what is read from disk as it is needed, "
+                 "as `pipewright place` writes it")
+      ->excludes(app.get_option("--conf"));
+  app.add_option("--offload-dir", options.offload_dir,
+                 "not needed: weights on disk are read from the package's own files");
+  app.add_option("--offload-report", options.offload_report,
+                 "JSON file for what was read and held");
+}
+
+void AddThreads(CLI::App& app) {
+  app.add_option("--threads", options.threads,
+                 "of each rank (default: OMP_NUM_THREADS, or the cores that it may use; 1 where "
+                 "several ranks are threads); outputs have the same bits only for the same number")
+      ->check(CLI::Range(1, 1024));
+  app.add_option("--matmul", matmul,
+                 "what multiplies matrices of float32: libtorch, as in training; onednn; auto: "
+                 "oneDNN on AMD's processors, which is faster there. Results differ by rounding")
+      ->check(CLI::IsMember({"auto", "libtorch", "onednn"}))
+      ->capture_default_str();
+}
+
+MatMul MatMulAskedFor() {
+  for (const auto& [name, choice] : MatMulNames())
+    if (name == matmul) return choice;
+  return MatMul::kLibTorch;
+}
+
+void AddTrain(CLI::App& app) {
+  AddPackage(app);
+  app.add_option("job", options.job, "job file: data, loss, optimizer, schedule")->required();
+  app.add_option("--steps", options.steps, "instead of the job's")->check(kCount);
+  app.add_option("--schedule", options.schedule, "instead of the job's");
+  app.add_option("--save", options.save, "where the trained weights go, instead of the job's");
+  app.add_option("--metrics", options.metrics,
+                 "where a JSON line a step goes, instead of the job's");
+  auto* resume = app.add_flag("--resume", options.resume,
+                              "go on from the latest checkpoint of the job, if there is one");
+  app.add_option("--resume-from", options.resume_from,
+                 "go on from this checkpoint, or the latest in this folder")
+      ->excludes(resume);
+  app.add_option("--save-gradients", options.save_gradients, "writes the last step's gradients");
+  AddOffload(app);
+  app.callback([] { RunRanks(Train); });
+}
+
+void AddEval(CLI::App& app) {
+  AddPackage(app);
+  app.add_option("job", options.job, "job file: data and loss")->required();
+  app.add_option("--steps", options.steps, "minibatches (default: all of the data once)")
+      ->check(kCount);
+  app.add_option("--metrics", options.metrics, "where the result goes as JSON");
+  AddOffload(app);
+  app.callback([] { RunRanks(Evaluate); });
+}
+
+void AddInfer(CLI::App& app) {
+  AddPackage(app);
+  app.add_option("--input", options.input, "safetensors file with a tensor for each input")
+      ->required();
+  app.add_option("-o,--output", options.output, "safetensors file to write")->required();
+  app.add_option("--microbatches", options.microbatches, "parts that the rows are cut into")
+      ->check(CLI::Range(1, 1 << 20));
+  AddThreads(app);
+  AddOffload(app);
+  app.add_flag("--on-request", options.on_request,
+               "before that, measure for each line on standard input: \"steps N\"");
+  app.callback([] {
+    options.matmul = MatMulAskedFor();
+    RunRanks(Infer);
+  });
+}
+
+void AddGenerate(CLI::App& app) {
+  AddPackage(app);
+  auto* prompt = app.add_option("--prompt", generate.prompts,
+                                "prompt to continue (bytes are tokens); repeat for several")
+                     ->allow_extra_args(false);
+  app.add_option("--prompt-file", generate.prompt_file, "file with a prompt to continue");
+  app.add_option("--tokens", generate.tokens, "prompt as tokens: 1,2,3; repeat for several")
+      ->allow_extra_args(false)
+      ->excludes(prompt);
+  app.add_option("--max-new-tokens", generate.new_tokens, "how many to add to each text")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40))
+      ->capture_default_str();
+  app.add_option("--temperature", generate.sample.temperature,
+                 "logits are divided by it; 0: the likeliest token, always")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--top-k", generate.sample.top_k, "choose among the k likeliest; 0: all")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--top-p", generate.sample.top_p,
+                 "choose among the likeliest that have this probability together")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  app.add_option("--repetition-penalty", generate.sample.repetition_penalty,
+                 "above 1: tokens that are there already become less likely")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--seed", generate.seed, "of the choices")->capture_default_str();
+  app.add_option("--stop", generate.stop, "token that ends a text")->check(CLI::NonNegativeNumber);
+  app.add_option("--context", generate.context,
+                 "tokens that the model sees at most (default: what it was exported for)")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--logits", generate.logits, "which output of the model has them")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("-o,--output", options.output, "file to write (default: standard output)");
+  app.add_flag("--json", generate.json, "write tokens and texts as JSON");
+  AddThreads(app);
+  AddOffload(app);
+  app.callback([] {
+    options.matmul = MatMulAskedFor();
+    RunRanks(
+        [](const RunOptions& run, Transport& transport) { Generate(run, generate, transport); });
+  });
+}
+
+void AddBench(CLI::App& app) {
+  AddPackage(app);
+  app.add_option("job", options.job, "job file: data, loss, optimizer, schedule")->required();
+  app.add_option("--steps", bench.steps, "steps to measure")->check(CLI::PositiveNumber);
+  app.add_option("--warmup", bench.warmup, "steps before these")->check(CLI::NonNegativeNumber);
+  app.add_option("--schedule", bench.schedule, "instead of the job's");
+  app.add_option("--trace", bench.trace,
+                 "Chrome trace to write, for `pipewright simulate --compare`");
+  app.add_option("--costs", bench.costs, "costs of the stages to write, for `pipewright simulate`");
+  auto* json = app.add_flag("--json", bench.json, "print figures as JSON");
+  app.add_flag("--on-request", bench.on_request,
+               "measure for each line on standard input: \"steps N\", \"stages SECONDS\", \"halves "
+               "SECONDS\"")
+      ->excludes(json);
+  app.callback([] {
+    RunRanks([](const RunOptions& run, Transport& transport) {
+      BenchOptions own = bench;
+      own.package = run.package, own.job = run.job, own.conf = run.conf;
+      Bench(own, transport);
+    });
+  });
+}
+
+const Command kCommands[] = {
+    {"train", "train a package on the data of a job", AddTrain},
+    {"bench", "how long steps and actions take, and what they hold in memory", AddBench},
+    {"eval", "the loss of a package on the data of a job, without training", AddEval},
+    {"infer", "a package's outputs for tensors in a file", AddInfer},
+    {"generate", "generate text from a prompt, token by token", AddGenerate},
+};
+
+void AddGlobal(CLI::App& app) {
+  app.add_option("--in-process", in_process, "run N ranks as threads of this process, without MPI")
+      ->check(CLI::Range(1, 1024))
+      ->type_name("N");
+  AddSupervisor(app);
+  app.add_flag("--synchronous-sends", synchronous_sends,
+               "complete a send only when it is received: shows orders that only buffers hide");
+  app.add_option("--stall-limit", stall.limit,
+                 "end the run when every rank has waited for another, or one was stopped, for so "
+                 "many seconds; 0: never")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str()
+      ->type_name("S");
+  app.add_option("--stall-report", stall.report,
+                 "say who waits for what after so many seconds without progress; 0: never")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str()
+      ->type_name("S");
+}
+
+}  // namespace
+
+}  // namespace pipewright
+
+int main(int argc, char** argv) {
+  pipewright::KeepFreedMemory();
+  pipewright::DropStartUpCode();
+  pipewright::arguments.assign(argv, argv + argc);
+  return pipewright::RunProgram(
+      "pipewright-run", "Runs packages: mpirun -n N pipewright-run train PACKAGE JOB",
+      pipewright::kCommands, std::size(pipewright::kCommands), argc, argv, pipewright::AddGlobal);
+}

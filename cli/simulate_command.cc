@@ -1,0 +1,142 @@
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <set>
+
+#include "base/atomic_file.h"
+#include "base/error.h"
+#include "base/text.h"
+#include "cli/commands.h"
+#include "cli/simulate_report.h"
+#include "plan/actions.h"
+#include "plan/loop_text.h"
+#include "plan/simulate/compare.h"
+#include "plan/simulate/costs_from_trace.h"
+#include "plan/simulate/lower_bound.h"
+#include "plan/simulate/measure.h"
+
+namespace pipewright {
+
+namespace {
+
+struct Request {
+  std::string plan, costs, trace, recompute, compare, replay;
+  bool json = false, text = false;
+  double memory = kNoLimit;
+  int columns = 160, steps = 0;  // steps 0: one, or as a loop says
+  SimulateOptions options;
+};
+
+// Predicts as many steps as were measured; if there are many, a few suffice for the time of one.
+Comparison CompareWith(const Request& request, const Plan& plan, const Costs& costs) {
+  std::vector<TraceAction> measured = ReadChromeTrace(ReadFile(request.compare), request.compare);
+  std::set<int> steps;
+  for (const TraceAction& action : measured) steps.insert(action.step);
+  SimulateOptions options = request.options;
+  constexpr int kEnough = 8;
+  int wanted = std::min(kEnough, static_cast<int>(steps.size()));
+  options.steps = std::max(options.steps, (wanted + plan.steps - 1) / std::max(1, plan.steps));
+  std::vector<TraceAction> predicted = ActionsOf(plan, Simulate(plan, costs, options));
+  Comparison comparison = Compare(predicted, measured);
+  std::string other = OrderDifference(predicted, measured, plan.microbatches);
+  if (!other.empty())
+    std::cerr << request.compare << ": it is of another schedule than " << request.plan << ": "
+              << other << "\n";
+  return comparison;
+}
+
+void SimulatePlan(Request& request) {
+  std::string text = ReadFile(request.plan);
+  Plan plan = ReadPlanOrLoop(text, request.plan, request.steps);
+  request.options.steps = IsLoopText(text) ? 1 : std::max(1, request.steps);
+  for (const std::string& note : plan.notes) std::cerr << note << "\n";
+  Costs costs = ReadCosts(request.costs);
+  CheckStages(costs, plan.stages);
+  if (!request.recompute.empty()) {
+    request.options.recompute = RecomputeOf(plan);
+    request.options.recompute.resize(plan.stages, 0);
+    for (const std::string& part : Split(request.recompute, ',')) {
+      char* end = nullptr;
+      long stage = std::strtol(part.c_str(), &end, 10);
+      if (part.empty() || *end || stage < 0 || stage >= plan.stages)
+        throw UsageError("--recompute", "\"" + part + "\" is not a stage of the plan");
+      request.options.recompute[stage] = 1;
+    }
+  }
+  if (!request.replay.empty()) {
+    if (plan.steps > 1)
+      throw UsageError("--replay", "it is for plans of one step, this one has " +
+                                       std::to_string(plan.steps));
+    if (!request.recompute.empty())
+      throw UsageError("--replay",
+                       "what was recomputed is in the times already: leave --recompute out");
+    const auto measured = ReadChromeTrace(ReadFile(request.replay), request.replay);
+    request.options.duration = DurationsOf(measured, request.replay);
+    if (request.steps == 0) request.options.steps = StepsOf(measured);
+  }
+  request.options.transfers = !request.trace.empty();
+  Trace trace;
+  try {
+    trace = Simulate(plan, costs, request.options);
+  } catch (const Error& e) {
+    throw Error(request.plan, e.what());
+  }
+  Figures figures = Measure(plan, costs, trace, request.options);
+  std::optional<LowerBound> bound;  // by the costs; measured times may be shorter
+  if (request.replay.empty())
+    bound = BoundOf(plan, costs, request.memory, request.options.steps, request.options.recompute);
+  if (!request.trace.empty()) {
+    CheckWritable(request.trace, {request.plan, request.costs, request.compare, request.replay});
+    WriteFile(request.trace, ChromeTrace(plan, trace));
+  }
+  Comparison comparison;
+  if (!request.compare.empty()) comparison = CompareWith(request, plan, costs);
+  if (request.json) {
+    Json json = FiguresJson(plan, trace, figures, bound);
+    if (!request.compare.empty()) json["compare"] = ComparisonJson(comparison);
+    std::cout << json.dump(1) << "\n";
+    return;
+  }
+  PrintFigures(plan, trace, figures, bound);
+  if (!request.compare.empty()) PrintComparison(comparison);
+  if (request.text) std::cout << "\n" << TextTimeline(plan, trace, request.columns);
+}
+
+}  // namespace
+
+void AddSimulateCommand(CLI::App& app) {
+  auto request = std::make_shared<Request>();
+  app.add_option("plan", request->plan, "a plan or schedule, as `pipewright plan` writes it")
+      ->required();
+  app.add_option("--costs", request->costs, "what actions cost: JSON, see docs/reference/costs.md")
+      ->required();
+  app.add_option("--trace", request->trace, "write a Chrome trace (chrome://tracing, Perfetto)");
+  app.add_option("--compare", request->compare,
+                 "lay a measured Chrome trace (times in the costs' unit) beside the prediction");
+  app.add_option("--replay", request->replay,
+                 "give each action the time that it took in this measured Chrome trace, step by "
+                 "step (times in the costs' unit; --costs then tells of links)");
+  app.add_flag("--json", request->json, "print all figures as JSON and nothing else");
+  app.add_flag("--text", request->text, "draw a timeline in characters");
+  app.add_option("--columns", request->columns, "width of the timeline")
+      ->check(CLI::Range(10, 1000000));
+  app.add_option("--steps", request->steps,
+                 "run the plan so many times in a row (with --replay: as often as the trace); "
+                 "a loop: so many steps")
+      ->check(CLI::Range(1, 1'000'000'000));
+  app.add_flag("--barrier", request->options.barrier, "ranks wait for each other between steps");
+  app.add_flag("--contention", request->options.contention,
+               "a link carries the bytes of one message at a time");
+  app.add_flag("--synchronous", request->options.synchronous,
+               "a rank stays at a SEND until its RECV is posted");
+  app.add_option("--memory", request->memory,
+                 "limit per rank in the units of the costs, for the lower bound")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--recompute", request->recompute,
+                 "stages that recompute their forward, as 0,3 (the costs must offer it)");
+  app.callback([request] { SimulatePlan(*request); });
+}
+
+}  // namespace pipewright

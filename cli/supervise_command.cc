@@ -1,0 +1,107 @@
+#include "cli/supervise_command.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <filesystem>
+#include <iterator>
+#include <utility>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "formats/conf.h"
+#include "formats/job.h"
+#include "plan/placement/residence.h"
+#include "runtime/watch/supervise.h"
+
+namespace pipewright {
+
+namespace {
+
+SuperviseOptions supervisor;
+std::string hosts;
+bool wanted = false;
+
+// The supervisor's own options, with what it sets itself, and whether a word follows each.
+const std::pair<const char*, bool> kSupervised[] = {
+    {"--restarts", true}, {"--mpirun", true}, {"--hosts", true},   {"-n", true},
+    {"--elastic", false}, {"--conf", true},   {"--resume", false},
+};
+
+// The command line of the ranks.
+std::vector<std::string> RankArguments(const std::vector<std::string>& arguments) {
+  std::vector<std::string> words = {std::filesystem::read_symlink("/proc/self/exe")};
+  for (size_t i = 1; i < arguments.size(); ++i) {
+    const std::string name = arguments[i].substr(0, arguments[i].find('='));
+    auto at = std::find_if(std::begin(kSupervised), std::end(kSupervised),
+                           [&](const auto& option) { return name == option.first; });
+    if (at == std::end(kSupervised))
+      words.push_back(arguments[i]);
+    else if (at->second && name == arguments[i])
+      ++i;
+  }
+  return words;
+}
+
+// How many ranks the run's conf or device map asks for.
+int RanksOf(const RunOptions& run) {
+  Conf conf;
+  if (run.device_map.empty())
+    conf = ReadConf(run.conf.empty() ? run.package + "/conf/mp_conf.json" : run.conf);
+  else
+    conf = ReadResidence(ReadManifest(run.package),
+                         ReadDeviceMap(ReadJson(run.device_map), run.device_map), run.device_map, 0)
+               .conf;
+  int count = 0;
+  for (const std::vector<int>& ranks : conf.stage_to_ranks)
+    for (int rank : ranks) count = std::max(count, rank + 1);
+  return count;
+}
+
+}  // namespace
+
+void AddSupervisor(CLI::App& app) {
+  auto asks = [](CLI::Option* option) { option->each([](const std::string&) { wanted = true; }); };
+  asks(app.add_option("--restarts", supervisor.restarts,
+                      "start the ranks by mpirun, and again, from the latest checkpoint, when the "
+                      "run fails; at most so many times")
+           ->check(CLI::NonNegativeNumber)
+           ->type_name("N"));
+  asks(app.add_option("-n", supervisor.ranks,
+                      "ranks to start by mpirun (default with --restarts: the conf's)")
+           ->check(CLI::PositiveNumber)
+           ->type_name("N"));
+  app.add_flag("--elastic", supervisor.elastic, "restart with fewer ranks where fewer remain");
+  asks(app.add_option("--hosts", hosts, "where to start ranks by mpirun: NAME:RANKS,NAME:RANKS"));
+  app.add_option("--mpirun", supervisor.mpirun, "the command, with options of its own")
+      ->capture_default_str();
+}
+
+bool IsSupervised() { return wanted; }
+
+void RunSupervised(const std::vector<std::string>& arguments, const RunOptions& run, bool trains) {
+  if (supervisor.elastic && !run.device_map.empty())
+    throw UsageError("--elastic",
+                     "a device map says how many ranks there are: leave one of the two out");
+  SuperviseOptions o = supervisor;
+  o.program = "pipewright-run";
+  o.package = run.package;
+  o.conf = run.conf;
+  o.resumes = trains && run.resume_from.empty();
+  if (o.resumes) {
+    std::string checkpoints = "unknown";
+    try {
+      checkpoints = ReadJob(run.job).checkpoint.folder;
+    } catch (const Error&) {  // the ranks say so
+    }
+    if (checkpoints.empty() && o.restarts > 0)
+      throw Error(run.job, "--restarts: the job writes no checkpoints, from which to start again",
+                  "add \"checkpoint\": {\"to\": \"FOLDER\", \"every\": STEPS}");
+    o.resumes = !checkpoints.empty() || run.resume;
+  }
+  if (!hosts.empty()) o.hosts = Split(hosts, ',');
+  if (o.ranks == 0) o.ranks = RanksOf(run);
+  o.command = RankArguments(arguments);
+  throw CLI::RuntimeError(Supervise(o));
+}
+
+}  // namespace pipewright

@@ -1,0 +1,333 @@
+#include "formats/conf.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "base/size.h"
+#include "base/text.h"
+
+namespace pipewright {
+
+static const char kModules[] = "module_to_stage_map";
+static const char kRanks[] = "stage_to_rank_map";
+static const char kDepths[] = "stage_to_depth_map";
+static const char kOffload[] = "offload";
+
+namespace {
+
+// Finds the position of an error in the text.
+struct Source {
+  const std::string& text;
+  const std::string& path;
+
+  [[noreturn]] void Fail(const std::vector<std::string>& at, const std::string& what,
+                         const std::string& cure = "") const {
+    throw Error(text.empty() ? path : path + ":" + JsonPosition(text, at), what, cure);
+  }
+};
+
+}  // namespace
+
+static int Number(const Json& value, const Source& source, const std::vector<std::string>& at,
+                  const char* what) {
+  if (!value.is_number_integer() || value.get<double>() < 0 || value.get<double>() > 1e6)
+    source.Fail(at, std::string("a ") + what + " is expected (0, 1, 2, ...), not " + value.dump());
+  return value.get<int>();
+}
+
+// Returns the entries of {"0": ..., "1": ...} in the order of their keys, which must be 0 to n-1.
+static std::vector<const Json*> ByStage(const Json& map, const char* name, const Source& source) {
+  if (!map.is_object())
+    source.Fail({name}, std::string(name) + " is expected to be {\"0\": ..., \"1\": ...}");
+  std::vector<const Json*> entries(map.size());
+  for (const auto& [key, value] : map.items()) {
+    bool digits = !key.empty() && key.size() < 7 &&
+                  key.find_first_not_of("0123456789") == std::string::npos &&
+                  (key == "0" || key[0] != '0');
+    if (!digits) source.Fail({name, key}, "\"" + key + "\" is not the number of a stage");
+    size_t stage = std::stoul(key);
+    if (stage >= entries.size()) {
+      for (size_t s = 0; s < stage; ++s)
+        if (!map.contains(std::to_string(s)))
+          source.Fail(
+              {name, key},
+              std::string(name) + " has stage " + key + " but no stage " + std::to_string(s),
+              "stages are numbered 0, 1, 2, ... without gaps");
+    }
+    entries[stage] = &value;
+  }
+  return entries;
+}
+
+// Fails because stage_to_rank_map has no ranks for a module's stage.
+static void FailWithoutRanks(const Conf& conf, size_t module, const Source& source) {
+  source.Fail({kModules, std::to_string(module)},
+              "module " + std::to_string(module) + " is in stage " +
+                  std::to_string(conf.module_to_stage[module]) +
+                  ", which has no ranks in stage_to_rank_map",
+              "its stages are 0 to " + std::to_string(conf.stage_to_ranks.size() - 1));
+}
+
+static std::vector<int> ReadRanks(const Json& list, int stage, const Source& source) {
+  std::string s = std::to_string(stage);
+  if (!list.is_array()) source.Fail({kRanks, s}, "a list of ranks is expected, [0, 1]");
+  if (list.empty())
+    source.Fail({kRanks, s}, "stage " + s + " has no ranks", "give it at least one");
+  std::vector<int> ranks;
+  for (size_t i = 0; i < list.size(); ++i) {
+    std::vector<std::string> at = {kRanks, s, std::to_string(i)};
+    int rank = Number(list[i], source, at, "rank");
+    if (std::find(ranks.begin(), ranks.end(), rank) != ranks.end())
+      source.Fail(at, "rank " + std::to_string(rank) + " appears twice in stage " + s,
+                  "each replica of a stage needs a rank of its own");
+    ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+// Returns true if only the last module has stage `stage`.
+static bool OnlyLast(const Json& modules, size_t stage) {
+  if (!modules.is_array() || modules.size() < 2 || modules.back() != stage) return false;
+  return std::count(modules.begin(), modules.end(), Json(stage)) == 1;
+}
+
+static int CountRanks(const Conf& conf) {
+  int last = -1;
+  for (const auto& ranks : conf.stage_to_ranks)
+    last = std::max(last, *std::max_element(ranks.begin(), ranks.end()));
+  return last + 1;
+}
+
+static void CheckRanksComplete(const Conf& conf, const Source& source) {
+  std::set<int> used;
+  for (const auto& ranks : conf.stage_to_ranks) used.insert(ranks.begin(), ranks.end());
+  if (static_cast<int>(used.size()) == CountRanks(conf)) return;
+  int missing = 0;
+  while (used.count(missing)) ++missing;
+  source.Fail({kRanks},
+              "ranks go up to " + std::to_string(*used.rbegin()) + " but rank " +
+                  std::to_string(missing) + " has no stage",
+              "number the ranks 0, 1, 2, ... without gaps");
+}
+
+static void CheckStagesUsed(const Conf& conf, size_t modules, const Source& source) {
+  std::vector<char> used(conf.stage_to_ranks.size(), 0);
+  for (size_t m = 0; m < modules; ++m)
+    if (size_t stage = static_cast<size_t>(conf.module_to_stage[m]); stage < used.size())
+      used[stage] = 1;
+  size_t empty = static_cast<size_t>(std::find(used.begin(), used.end(), 0) - used.begin());
+  if (empty == used.size()) return;
+  std::string s = std::to_string(empty);
+  bool only_loss = modules < conf.module_to_stage.size() &&
+                   conf.module_to_stage.back() == static_cast<int>(empty);
+  source.Fail({kRanks, s},
+              "stage " + s + (only_loss ? " has no module besides the loss" : " has no module"),
+              "give it one in module_to_stage_map, or remove it");
+}
+
+static void ReadOffload(const Json& json, const Source& source, Conf& conf) {
+  std::vector<std::string> known = {"stages", "memory"};
+  if (!json.is_object() || !json.contains("stages") || !json["stages"].is_array())
+    source.Fail({kOffload}, "{\"stages\": [1, 2], \"memory\": \"1GiB\"} is expected");
+  for (const auto& [key, value] : json.items())
+    if (std::find(known.begin(), known.end(), key) == known.end())
+      source.Fail({kOffload, key}, "unknown key \"" + key + "\"" + Suggest(key, known));
+  for (size_t i = 0; i < json["stages"].size(); ++i) {
+    std::vector<std::string> at = {kOffload, "stages", std::to_string(i)};
+    int stage = Number(json["stages"][i], source, at, "stage");
+    if (stage >= static_cast<int>(conf.stage_to_ranks.size()))
+      source.Fail(at, "there is no stage " + std::to_string(stage));
+    if (!conf.offloaded_stages.empty() && stage <= conf.offloaded_stages.back())
+      source.Fail(at, "the stages must ascend, each once");
+    conf.offloaded_stages.push_back(stage);
+  }
+  if (!json.contains("memory")) return;
+  const Json& memory = json["memory"];
+  if (!memory.is_string() && !memory.is_number_integer())
+    source.Fail({kOffload, "memory"}, "a size is expected, \"1GiB\" or bytes");
+  conf.offload_memory = ParseSize(memory.is_string() ? memory.get<std::string>() : memory.dump(),
+                                  source.path + ": " + kOffload + ".memory");
+}
+
+Conf ParseConf(const std::string& text, const std::string& path) {
+  Json json = ParseJson(text, path);
+  Source source{text, path};
+  if (!json.is_object()) source.Fail({}, "an object with module_to_stage_map is expected");
+  if (json.contains("data") && !json.contains(kModules))
+    source.Fail({}, "is a job, where a conf is expected", "`pipewright conf PACKAGE` writes one");
+  std::vector<std::string> known = {kModules, kRanks, kDepths, kOffload};
+  for (const auto& [key, value] : json.items())
+    if (std::find(known.begin(), known.end(), key) == known.end())
+      source.Fail({key}, "unknown key \"" + key + "\"" + Suggest(key, known),
+                  "known here: " + Join(known, ", "));
+  for (const char* key : {kModules, kRanks})
+    if (!json.contains(key)) source.Fail({}, std::string(key) + " is missing");
+
+  Conf conf;
+  std::vector<const Json*> lists = ByStage(json[kRanks], kRanks, source);
+  // A stage that only computes the loss needs no ranks.
+  if (lists.size() > 1 && lists.back()->is_array() && lists.back()->empty() &&
+      OnlyLast(json[kModules], lists.size() - 1))
+    lists.pop_back();
+  for (const Json* list : lists)
+    conf.stage_to_ranks.push_back(
+        ReadRanks(*list, static_cast<int>(conf.stage_to_ranks.size()), source));
+  if (conf.stage_to_ranks.empty()) source.Fail({kRanks}, "there is no stage");
+  CheckRanksComplete(conf, source);
+
+  int stages = static_cast<int>(conf.stage_to_ranks.size());
+  const Json& modules = json[kModules];
+  if (!modules.is_array() || modules.empty())
+    source.Fail({kModules}, "a list with the stage of each module is expected, [0, 1, 1]");
+  for (size_t m = 0; m < modules.size(); ++m) {
+    std::vector<std::string> at = {kModules, std::to_string(m)};
+    conf.module_to_stage.push_back(Number(modules[m], source, at, "stage"));
+    // The last entry may be the loss's, which CheckConf drops.
+    bool last = m > 0 && m + 1 == modules.size();
+    if (conf.module_to_stage.back() >= stages && !last) FailWithoutRanks(conf, m, source);
+  }
+  CheckStagesUsed(conf, conf.module_to_stage.size(), source);
+
+  if (json.contains(kDepths)) {
+    conf.stage_to_depth.emplace();
+    for (const Json* depth : ByStage(json[kDepths], kDepths, source))
+      conf.stage_to_depth->push_back(
+          Number(*depth, source, {kDepths, std::to_string(conf.stage_to_depth->size())}, "depth"));
+    if (conf.stage_to_depth->size() != conf.stage_to_ranks.size())
+      source.Fail({kDepths}, "it has " + std::to_string(conf.stage_to_depth->size()) +
+                                 " stages, stage_to_rank_map has " + std::to_string(stages));
+  }
+  if (json.contains(kOffload)) ReadOffload(json[kOffload], source, conf);
+  return conf;
+}
+
+Conf ReadConf(const std::string& path) { return ParseConf(ReadFile(path), path); }
+
+// Returns true if the graph of stages has a cycle. Then no stage order exists, and some stage is
+// not convex.
+static bool HasCycle(int stages, const std::set<std::pair<int, int>>& edges) {
+  std::vector<int> waiting(static_cast<size_t>(stages), 0), ready;
+  for (auto [from, to] : edges) ++waiting[static_cast<size_t>(to)];
+  for (int s = 0; s < stages; ++s)
+    if (!waiting[static_cast<size_t>(s)]) ready.push_back(s);
+  for (size_t i = 0; i < ready.size(); ++i)
+    for (auto edge = edges.lower_bound({ready[i], 0});
+         edge != edges.end() && edge->first == ready[i]; ++edge)
+      if (--waiting[static_cast<size_t>(edge->second)] == 0) ready.push_back(edge->second);
+  return static_cast<int>(ready.size()) < stages;
+}
+
+static void CheckConvex(const Conf& conf, const std::vector<std::pair<int, int>>& module_edges,
+                        const Source& source) {
+  std::set<std::pair<int, int>> stage_edges;
+  const std::pair<int, int>* backward = nullptr;
+  for (const auto& edge : module_edges) {
+    int from = conf.module_to_stage.at(static_cast<size_t>(edge.first));
+    int to = conf.module_to_stage.at(static_cast<size_t>(edge.second));
+    if (from != to) stage_edges.insert({from, to});
+    if (from > to && !backward) backward = &edge;
+  }
+  if (!backward) return;
+  auto [from, to] = *backward;
+  std::string what = "module " + std::to_string(from) + " (stage " +
+                     std::to_string(conf.module_to_stage[static_cast<size_t>(from)]) +
+                     ") feeds module " + std::to_string(to) + " (stage " +
+                     std::to_string(conf.module_to_stage[static_cast<size_t>(to)]) + "): ";
+  std::vector<std::string> at = {kModules, std::to_string(to)};
+  if (HasCycle(static_cast<int>(conf.stage_to_ranks.size()), stage_edges))
+    source.Fail(at, what + "values would leave a stage and come back to it (it is not convex)",
+                "a stage may only use values of its own modules and of earlier stages");
+  source.Fail(at, what + "stages are numbered against the flow of values",
+              "number the stages in the order in which they run");
+}
+
+// Reads the text of a conf again, to locate an error.
+static std::string TextAt(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::is_regular_file(path, error) ? ReadFile(path) : "";
+}
+
+void CheckLaunchedRanks(const Conf& conf, int launched_ranks, const std::string& path) {
+  int ranks = CountRanks(conf);
+  if (ranks == launched_ranks) return;
+  std::string text = TextAt(path);
+  Source{text, path}.Fail(
+      {kRanks},
+      "it needs " + Counted(ranks, "rank") + ", " + std::to_string(launched_ranks) +
+          (launched_ranks == 1 ? " was launched" : " were launched"),
+      "run it with mpirun -n " + std::to_string(ranks) + ", or choose another conf");
+}
+
+void CheckConf(Conf& conf, int modules, int launched_ranks,
+               const std::vector<std::pair<int, int>>& module_edges, const std::string& path) {
+  std::string text = TextAt(path);
+  Source source{text, path};
+  size_t count = static_cast<size_t>(modules), entries = conf.module_to_stage.size();
+  if (entries != count && (entries != count + 1 || conf.has_loss_entry))
+    source.Fail({kModules},
+                "module_to_stage_map has " + std::to_string(entries) + " entries, the model has " +
+                    std::to_string(modules) + " modules",
+                "give one entry a module and, if you like, one more, last, for the loss");
+  CheckStagesUsed(conf, count, source);
+  if (entries == count &&
+      conf.module_to_stage.back() >= static_cast<int>(conf.stage_to_ranks.size()))
+    FailWithoutRanks(conf, count - 1, source);
+  if (entries == count + 1) {
+    conf.module_to_stage.pop_back();
+    conf.has_loss_entry = true;
+  }
+  if (launched_ranks >= 0) CheckLaunchedRanks(conf, launched_ranks, path);
+  CheckConvex(conf, module_edges, source);
+}
+
+static std::string List(const std::vector<int>& numbers) {
+  std::vector<std::string> parts;
+  for (int n : numbers) parts.push_back(std::to_string(n));
+  return "[" + Join(parts, ", ") + "]";
+}
+
+static std::string StageMap(const std::vector<std::string>& values) {
+  std::vector<std::string> parts;
+  for (size_t s = 0; s < values.size(); ++s)
+    parts.push_back("\"" + std::to_string(s) + "\": " + values[s]);
+  std::string line = "{" + Join(parts, ", ") + "}";
+  return line.size() <= 70 ? line : "{\n        " + Join(parts, ",\n        ") + "\n    }";
+}
+
+std::string WriteConf(const Conf& conf) {
+  std::vector<int> modules = conf.module_to_stage;
+  if (conf.has_loss_entry && !modules.empty()) modules.push_back(modules.back());
+  std::vector<std::string> ranks;
+  for (const auto& list : conf.stage_to_ranks) ranks.push_back(List(list));
+  std::string out = std::string("{\n    \"") + kModules + "\": " + List(modules) + ",\n    \"" +
+                    kRanks + "\": " + StageMap(ranks);
+  if (conf.stage_to_depth) {
+    std::vector<std::string> depths;
+    for (int depth : *conf.stage_to_depth) depths.push_back(std::to_string(depth));
+    out += std::string(",\n    \"") + kDepths + "\": " + StageMap(depths);
+  }
+  if (!conf.offloaded_stages.empty()) {
+    out += std::string(",\n    \"") + kOffload + "\": {\"stages\": " + List(conf.offloaded_stages);
+    if (conf.offload_memory > 0) out += ", \"memory\": " + std::to_string(conf.offload_memory);
+    out += "}";
+  }
+  return out + "\n}\n";
+}
+
+Conf GroupModules(int modules, int ranks) {
+  if (ranks < 1 || modules < ranks)
+    throw Error("conf",
+                std::to_string(modules) + " modules cannot be grouped into " +
+                    std::to_string(ranks) + " stages",
+                "run on 1 to " + std::to_string(modules) + " ranks");
+  Conf conf;
+  for (int64_t m = 0; m < modules; ++m)
+    conf.module_to_stage.push_back(static_cast<int>(m * ranks / modules));
+  for (int r = 0; r < ranks; ++r) conf.stage_to_ranks.push_back({r});
+  return conf;
+}
+
+}  // namespace pipewright

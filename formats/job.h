@@ -1,0 +1,127 @@
+// job.json: what a run needs besides the package. docs/reference/job.md explains every key.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "formats/optimizer_job.h"
+
+namespace pipewright {
+
+// The source of samples: one of four kinds. Paths are relative to the job file's folder.
+struct DataJob {
+  std::vector<std::string> tokens;                         // token files
+  std::vector<std::string> tensors;                        // safetensors files: rows are samples
+  std::map<std::string, std::vector<std::string>> arrays;  // name -> .npy files
+  std::string plugin;                                      // shared library (formats/data/source.h)
+  std::string plugin_options = "null";                     // JSON that is passed to the plugin
+  int token_bytes = 1;                                     // u8, u16, u32
+  int64_t sequence_length = 0;                             // tokens only
+  std::map<std::string, std::string> inputs;               // model input -> column of the source
+  std::string target;                                      // column; empty: no loss needs it
+  std::vector<std::string> targets = {};                   // by loss; empty: all use `target`
+  std::string length;  // column with the used length of each sample; empty: all of it
+  bool shuffle = true;
+};
+
+struct LossJob {
+  enum Kind { kCrossEntropy, kMse, kOutput } kind = kCrossEntropy;
+  int64_t ignore_index = -100;  // cross_entropy: targets with this value are ignored
+  double label_smoothing = 0;   // cross_entropy
+  int output = 0;               // index of the model output (kOutput: the output that is the loss)
+  std::string output_name;      // alternatively: its name in the package
+  std::string target;       // column of the data; empty: DataJob::target
+  double weight = 1;        // in the sum of several losses
+};
+
+// Losses are multiplied before the backward pass and gradients divided after it, so that small
+// gradients do not underflow in 16 bits. A step whose gradients overflow is skipped.
+struct LossScaleJob {
+  bool used = false;
+  double initial = 1;
+  double growth = 2, backoff = 0.5;
+  int64_t interval = 0;  // steps without overflow before it grows; 0: constant
+};
+struct LossScale {
+  double factor = 1;
+  int64_t good_steps = 0;  // since the last change
+  bool operator==(const LossScale&) const = default;
+};
+
+struct CheckpointJob {
+  std::string folder;  // empty: none are written
+  int64_t every = 0;   // steps; 0: only after the last
+  int64_t keep = 3;    // number of checkpoints to keep; 0: all
+};
+
+// Periodic evaluation of the loss on other data, forward only.
+struct ValidationJob {
+  int64_t every = 0;  // steps; 0: never
+  int64_t steps = 0;  // minibatches; 0: all of the data
+  DataJob data;
+};
+
+// Modules or stages that run their forward again for the backward, instead of keeping activations.
+struct RecomputeJob {
+  bool all = false;
+  std::vector<int> stages, modules;
+};
+
+// How modules compute (docs/internals/operation-lists.md): as autograd and the interpreter do, as lists of
+// operations wherever these can be recorded, or the faster of both.
+enum class BodyChoice { kAuto, kAutograd, kLists };
+// Names of the choices in a job.
+const std::vector<std::pair<std::string, BodyChoice>>& BodyNames();
+
+// The library that multiplies float32 matrices; the opener of a session applies it (UseMatMul in
+// runtime/cpu/matmul.h). kAuto: oneDNN on AMD processors.
+enum class MatMul { kLibTorch, kOneDnn, kAuto };
+const std::vector<std::pair<std::string, MatMul>>& MatMulNames();
+
+struct Job {
+  std::string path;
+  std::string text;  // the file
+  DataJob data;
+  std::vector<LossJob> losses = std::vector<LossJob>(1);  // their weighted sum is trained
+  OptimizerJob optimizer;
+  LossScaleJob loss_scale;
+  std::vector<std::string> freeze;  // patterns of parameter names
+  CheckpointJob checkpoint;
+  ValidationJob validation;
+  std::string schedule = "1f1b";  // a name, or a file, which is then also in `plan`
+  std::string plan;               // a plan file to run instead of the schedule
+  std::string costs;              // of the stages, for zb-auto; empty: all equal
+  int64_t memory = 0;             // zb-auto: limit per rank in bytes of the costs; 0: none
+  int microbatches = 1;
+  int64_t microbatch_size = 1;  // samples, of the largest microbatch
+  int64_t minibatch_size = 0;   // samples; 0: microbatches x microbatch_size
+  bool partial = false;         // use the remainder of an epoch as a smaller minibatch
+  int accumulate = 1;           // minibatches per optimizer step
+  int64_t steps = 1;
+  uint64_t seed = 0;
+  int threads = 1;            // per rank
+  int64_t log_every = 10;     // steps
+  std::string save, metrics;  // files to write; empty: none
+  bool stop_on_nan = true;
+  bool accuracy = false;       // for the metrics of each step; validation always has it
+  bool exact_reduce = false;   // add gradients in the order of the microbatches, also over replicas
+  bool merge_buffers = false;  // of replicas, after each step
+  RecomputeJob recompute;
+  std::optional<BodyChoice> body;  // none: kAuto, without a message
+  MatMul matmul = MatMul::kLibTorch;
+  bool check_shared = false;  // compare the copies of shared weights after every step
+};
+
+// Returns true if "schedule" names a file, not a rule: it has a slash or ends in .csv.
+bool IsPlanFile(const std::string& schedule);
+
+// Replaces the job's schedule or plan file. `where` is named in the Error for an unknown name.
+void SetSchedule(Job& job, const std::string& schedule, const std::string& where = "--schedule");
+
+// Throws Error naming file, key, and allowed values.
+Job ReadJob(const std::string& path);
+
+}  // namespace pipewright

@@ -1,0 +1,375 @@
+#include "formats/manifest.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <set>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "base/text.h"
+
+namespace pipewright {
+
+namespace {
+
+constexpr int kFormat = 1;
+
+// Reads with messages that name file and key; every getter takes the path of its value.
+struct Reader {
+  std::string file;
+
+  [[noreturn]] void Fail(const std::string& key, const std::string& what) const {
+    throw Error(
+        file, key + ": " + what,
+        "`pipewright compile` writes this file; restore what was changed, or compile again");
+  }
+  const Json& At(const Json& object, const char* key, const std::string& path) const {
+    auto found = object.find(key);
+    if (found == object.end()) Fail(path, std::string("the key \"") + key + "\" is missing");
+    return *found;
+  }
+  template <typename T>
+  T Get(const Json& object, const char* key, const std::string& path) const {
+    const Json& value = At(object, key, path);
+    try {
+      return value.get<T>();
+    } catch (const Json::exception&) {
+      Fail(path + "." + key, "not expected here: " + value.dump().substr(0, 60));
+    }
+  }
+  const Json& List(const Json& object, const char* key, const std::string& path) const {
+    const Json& value = At(object, key, path);
+    if (!value.is_array()) Fail(path + "." + key, "a list is expected");
+    return value;
+  }
+};
+
+Json ShapeToJson(const std::vector<std::string>& shape) {
+  Json out = Json::array();
+  for (const std::string& d : shape)
+    if (!d.empty() && d.find_first_not_of("0123456789") == std::string::npos && d.size() < 19)
+      out.push_back(std::stoll(d));
+    else
+      out.push_back(d);
+  return out;
+}
+
+Json ToJson(const ValueInfo& value) {
+  Json out{{"name", value.name}};
+  if (value.kind != "tensor") out["kind"] = value.kind;
+  if (value.kind == "tensor") {
+    if (!value.dtype.empty()) {
+      out["dtype"] = value.dtype;
+      out["shape"] = ShapeToJson(value.shape);
+    }
+    out["gradient"] = value.gradient;
+  }
+  out["from"] = value.producer < 0 ? Json("input") : Json(value.producer);
+  out["to"] = value.consumers;
+  if (!value.weight.empty()) out["weight"] = value.weight;
+  return out;
+}
+
+ValueInfo ReadValue(const Reader& reader, const Json& in, const std::string& path) {
+  CheckKeys(in, {"name", "kind", "dtype", "shape", "gradient", "from", "to", "weight"},
+            reader.file + ": " + path);
+  ValueInfo value;
+  value.name = reader.Get<std::string>(in, "name", path);
+  if (in.contains("kind")) value.kind = reader.Get<std::string>(in, "kind", path);
+  if (value.kind == "tensor") {
+    if (in.contains("dtype") || in.contains("shape")) {
+      value.dtype = reader.Get<std::string>(in, "dtype", path);
+      for (const Json& d : reader.List(in, "shape", path))
+        value.shape.push_back(d.is_string() ? d.get<std::string>() : d.dump());
+    }
+    value.gradient = reader.Get<bool>(in, "gradient", path);
+  }
+  value.producer = reader.At(in, "from", path) == "input" ? -1 : reader.Get<int>(in, "from", path);
+  value.consumers = reader.Get<std::vector<int>>(in, "to", path);
+  if (in.contains("weight")) value.weight = reader.Get<std::string>(in, "weight", path);
+  return value;
+}
+
+Json ToJson(const WeightInfo& weight) {
+  Json out{{"name", weight.name},
+           {"kind", weight.kind},
+           {"dtype", weight.dtype},
+           {"shape", weight.shape}};
+  if (weight.kind == "parameter") {
+    out["requires_grad"] = weight.requires_grad;
+    if (weight.place >= 0) out["place"] = weight.place;
+  }
+  if (weight.kind == "buffer") {
+    out["persistent"] = weight.persistent;
+    out["replicas"] = "first";  // of a replicated stage, files hold the first replica's state
+    out["merge"] = weight.merge;
+  }
+  return out;
+}
+
+WeightInfo ReadWeight(const Reader& reader, const Json& in, const std::string& path) {
+  CheckKeys(in,
+            {"name", "kind", "dtype", "shape", "requires_grad", "place", "persistent", "replicas",
+             "merge"},
+            reader.file + ": " + path);
+  WeightInfo weight;
+  weight.name = reader.Get<std::string>(in, "name", path);
+  weight.kind = reader.Get<std::string>(in, "kind", path);
+  if (weight.kind != "parameter" && weight.kind != "buffer" && weight.kind != "constant")
+    reader.Fail(path + ".kind", "\"" + weight.kind + "\" is not parameter, buffer or constant");
+  weight.dtype = reader.Get<std::string>(in, "dtype", path);
+  weight.shape = reader.Get<std::vector<int64_t>>(in, "shape", path);
+  if (weight.kind == "parameter")
+    weight.requires_grad = reader.Get<bool>(in, "requires_grad", path);
+  if (in.contains("place")) weight.place = reader.Get<int>(in, "place", path);
+  if (in.contains("replicas") && in["replicas"] != "first")
+    reader.Fail(path + ".replicas",
+                in["replicas"].dump() + " is not \"first\", the replica whose buffers files keep");
+  if (in.contains("merge")) {
+    weight.merge = reader.Get<std::string>(in, "merge", path);
+    static const std::vector<std::string> rules = {"updates", "sum", "mean", "none"};
+    if (weight.kind != "buffer" ||
+        std::find(rules.begin(), rules.end(), weight.merge) == rules.end())
+      reader.Fail(path + ".merge",
+                  Quote(weight.merge) + " is not a rule for buffers: " + Join(rules, ", "));
+  }
+  weight.persistent = weight.kind == "parameter" ||
+                      (weight.kind == "buffer" && reader.Get<bool>(in, "persistent", path));
+  return weight;
+}
+
+std::vector<std::string> Names(const std::vector<ValueInfo>& values, const std::vector<int>& ids) {
+  std::vector<std::string> names;
+  for (int id : ids) names.push_back(values[id].name);
+  return names;
+}
+
+// Code that uses manifests does not check again.
+void Check(const Reader& reader, const Manifest& manifest) {
+  int modules = static_cast<int>(manifest.modules.size());
+  if (modules == 0) reader.Fail("modules", "a package has at least one module");
+  for (const ValueInfo& value : manifest.values) {
+    std::string path = "values: " + value.name;
+    if (value.producer < -1 || value.producer >= modules)
+      reader.Fail(path, "\"from\" names module " + std::to_string(value.producer) + " of " +
+                            std::to_string(modules));
+    for (int consumer : value.consumers)
+      if (consumer <= value.producer || consumer >= modules)
+        reader.Fail(path, "\"to\" names module " + std::to_string(consumer) +
+                              ", which does not come after module " +
+                              std::to_string(value.producer));
+  }
+  for (int m = 0; m < modules; ++m) {
+    for (int id : manifest.modules[m].inputs) {
+      const ValueInfo& value = manifest.values[id];
+      if (std::find(value.consumers.begin(), value.consumers.end(), m) == value.consumers.end())
+        reader.Fail("values: " + value.name,
+                    "\"to\" lacks module " + std::to_string(m) + ", which takes it as an input");
+    }
+    for (int id : manifest.modules[m].outputs)
+      if (manifest.values[id].producer != m)
+        reader.Fail("values: " + manifest.values[id].name,
+                    "\"from\" is not module " + std::to_string(m) + ", which puts it out");
+  }
+  for (size_t g = 0; g < manifest.shared.size(); ++g) {
+    int last = -1;
+    std::optional<bool> trained;
+    for (const SharedWeight::Holder& holder : manifest.shared[g].holders) {
+      std::string path = "shared[" + std::to_string(g) + "]";
+      if (holder.module <= last || holder.module >= modules)
+        reader.Fail(path, "holders are modules in ascending order");
+      last = holder.module;
+      const std::vector<WeightInfo>& held = manifest.modules[last].held;
+      auto weight = std::find_if(held.begin(), held.end(),
+                                 [&](const WeightInfo& w) { return w.name == holder.name; });
+      if (weight == held.end())
+        reader.Fail(path, "module " + std::to_string(last) + " holds no \"" + holder.name + "\"");
+      if (trained.value_or(weight->requires_grad) != weight->requires_grad)
+        reader.Fail(path, "\"requires_grad\" of \"" + holder.name + "\" in module " +
+                              std::to_string(last) +
+                              " is not that of the module before: they are one weight");
+      trained = weight->requires_grad;
+    }
+  }
+}
+
+bool IsZip(const std::string& path) {
+  char start[4] = {};
+  std::ifstream(path, std::ios::binary).read(start, sizeof start);
+  return std::string_view(start, sizeof start) == std::string_view("PK\3\4", 4);
+}
+
+}  // namespace
+
+Manifest ReadManifest(const std::string& package) {
+  const std::string file = package + "/manifest.json";
+  std::error_code ignored;
+  if (std::filesystem::is_regular_file(package, ignored))
+    throw Error(
+        package, "is a file, where a package (a folder) is expected",
+        IsZip(package)
+            ? "compile the model first: pipewright compile " + package + " -o FOLDER"
+            : "name the folder that `pipewright compile -o` wrote; it comes before other files");
+  if (std::filesystem::is_directory(package, ignored) && !std::filesystem::exists(file, ignored) &&
+      !ignored)
+    throw Error(package, "is not a package: it holds no manifest.json",
+                "name a folder that `pipewright compile -o` wrote");
+  return ParseManifest(ReadFile(file), file);
+}
+
+Manifest ParseManifest(std::string_view text, const std::string& file) {
+  Reader reader{file};
+  Json in = ParseJson(text, file);
+  if (!in.is_object() || in.value("format", "") != "pipewright package")
+    reader.Fail("format", "this is not a package of `pipewright compile`");
+  if (int version = reader.Get<int>(in, "format_version", "manifest"); version != kFormat)
+    throw Error(reader.file,
+                "format version " + std::to_string(version) + " is not " + std::to_string(kFormat) +
+                    ", which this program reads",
+                version > kFormat
+                    ? "it is of pipewright " +
+                          (in.contains("pipewright") ? in["pipewright"].dump() : "?") +
+                          ", newer than this one (" PIPEWRIGHT_VERSION
+                          "): run that, or compile the model again with this one"
+                    : "compile the model again with this version of pipewright");
+  CheckKeys(in,
+            {"format", "format_version", "pipewright", "source", "exported_in_training", "symbols",
+             "inputs", "outputs", "modules", "values", "shared", "tied", "op_libraries"},
+            reader.file);
+  Manifest manifest;
+  manifest.version = reader.Get<std::string>(in, "pipewright", "manifest");
+  manifest.source = reader.Get<std::string>(in, "source", "manifest");
+  manifest.exported_in_training = reader.Get<bool>(in, "exported_in_training", "manifest");
+  for (const auto& [symbol, range] : reader.At(in, "symbols", "manifest").items())
+    manifest.symbols[symbol] = {reader.Get<int64_t>(range, "min", "symbols." + symbol),
+                                reader.Get<int64_t>(range, "max", "symbols." + symbol)};
+
+  std::map<std::string, int> ids;
+  for (const Json& value : reader.List(in, "values", "manifest")) {
+    std::string path = "values[" + std::to_string(manifest.values.size()) + "]";
+    manifest.values.push_back(ReadValue(reader, value, path));
+    if (!ids.emplace(manifest.values.back().name, ids.size()).second)
+      reader.Fail(path, "the name \"" + manifest.values.back().name + "\" appears twice");
+  }
+  auto lookup = [&](const Json& object, const char* key, const std::string& path) {
+    std::vector<int> out;
+    for (const std::string& name : reader.Get<std::vector<std::string>>(object, key, path)) {
+      auto found = ids.find(name);
+      if (found == ids.end()) reader.Fail(path + "." + key, "no value is named \"" + name + "\"");
+      out.push_back(found->second);
+    }
+    return out;
+  };
+  manifest.inputs = lookup(in, "inputs", "manifest");
+  manifest.outputs = lookup(in, "outputs", "manifest");
+  for (const Json& module : reader.List(in, "modules", "manifest")) {
+    std::string path = "modules[" + std::to_string(manifest.modules.size()) + "]";
+    CheckKeys(module,
+              {"name", "code", "weights", "code_hash", "covers", "inputs", "outputs", "held"},
+              reader.file + ": " + path);
+    ModuleInfo info;
+    info.name = reader.Get<std::string>(module, "name", path);
+    info.code = reader.Get<std::string>(module, "code", path);
+    info.weights = reader.Get<std::string>(module, "weights", path);
+    for (const std::string& file : {info.code, info.weights})
+      if (file.empty() || file[0] == '/' || file.find("..") != std::string::npos)
+        reader.Fail(path, "the file \"" + file + "\" does not lie in the package");
+    info.code_hash = reader.Get<std::string>(module, "code_hash", path);
+    info.covers = reader.Get<std::vector<std::string>>(module, "covers", path);
+    info.inputs = lookup(module, "inputs", path);
+    info.outputs = lookup(module, "outputs", path);
+    for (const Json& weight : reader.List(module, "held", path))
+      info.held.push_back(
+          ReadWeight(reader, weight, path + ".held[" + std::to_string(info.held.size()) + "]"));
+    manifest.modules.push_back(std::move(info));
+  }
+  for (const Json& group : reader.List(in, "shared", "manifest")) {
+    std::string path = "shared[" + std::to_string(manifest.shared.size()) + "]";
+    SharedWeight weight;
+    if (!group.is_array()) reader.Fail(path, "a list of holders is expected");
+    for (const Json& holder : group)
+      weight.holders.push_back(
+          {reader.Get<int>(holder, "module", path), reader.Get<std::string>(holder, "name", path)});
+    manifest.shared.push_back(std::move(weight));
+  }
+  manifest.tied = reader.Get<std::vector<std::vector<std::string>>>(in, "tied", "manifest");
+  manifest.op_libraries = reader.Get<std::vector<std::string>>(in, "op_libraries", "manifest");
+  Check(reader, manifest);
+  return manifest;
+}
+
+std::string WriteManifest(const Manifest& manifest) {
+  Json out{{"format", "pipewright package"},
+           {"format_version", kFormat},
+           {"pipewright", manifest.version},
+           {"source", manifest.source},
+           {"exported_in_training", manifest.exported_in_training}};
+  out["symbols"] = Json::object();
+  for (const auto& [symbol, range] : manifest.symbols)
+    out["symbols"][symbol] = {{"min", range.first}, {"max", range.second}};
+  out["inputs"] = Names(manifest.values, manifest.inputs);
+  out["outputs"] = Names(manifest.values, manifest.outputs);
+  out["modules"] = Json::array();
+  for (const ModuleInfo& module : manifest.modules) {
+    Json held = Json::array();
+    for (const WeightInfo& weight : module.held) held.push_back(ToJson(weight));
+    out["modules"].push_back({{"name", module.name},
+                              {"code", module.code},
+                              {"weights", module.weights},
+                              {"code_hash", module.code_hash},
+                              {"covers", module.covers},
+                              {"inputs", Names(manifest.values, module.inputs)},
+                              {"outputs", Names(manifest.values, module.outputs)},
+                              {"held", held}});
+  }
+  out["values"] = Json::array();
+  for (const ValueInfo& value : manifest.values) out["values"].push_back(ToJson(value));
+  out["shared"] = Json::array();
+  for (const SharedWeight& weight : manifest.shared) {
+    Json group = Json::array();
+    for (const SharedWeight::Holder& holder : weight.holders)
+      group.push_back({{"module", holder.module}, {"name", holder.name}});
+    out["shared"].push_back(group);
+  }
+  out["tied"] = manifest.tied;
+  out["op_libraries"] = manifest.op_libraries;
+  return FormatJson(out);
+}
+
+bool Trained(const Manifest& manifest, const SharedWeight& weight) {
+  for (const SharedWeight::Holder& holder : weight.holders)
+    for (const WeightInfo& info : manifest.modules[holder.module].held)
+      if (info.name == holder.name && !(info.kind == "parameter" && info.requires_grad))
+        return false;
+  return true;
+}
+
+StageGraph MakeStageGraph(const Manifest& manifest, const Conf& conf) {
+  StageGraph graph;
+  graph.stages = static_cast<int>(conf.stage_to_ranks.size());
+  graph.ranks_of = conf.stage_to_ranks;
+  for (const std::vector<int>& ranks : graph.ranks_of)
+    for (int rank : ranks) graph.ranks = std::max(graph.ranks, rank + 1);
+  std::map<std::pair<int, int>, bool> edges;
+  for (const ValueInfo& value : manifest.values) {
+    if (value.producer < 0) continue;
+    int from = conf.module_to_stage[value.producer];
+    for (int consumer : value.consumers)
+      if (int to = conf.module_to_stage[consumer]; to != from)
+        edges[{from, to}] = edges[{from, to}] || value.gradient;
+  }
+  for (const auto& [ends, gradient] : edges)
+    graph.edges.push_back({ends.first, ends.second, gradient, 0, 0});
+  for (const SharedWeight& weight : manifest.shared) {
+    if (!Trained(manifest, weight)) continue;
+    std::set<int> stages;
+    for (const SharedWeight::Holder& holder : weight.holders)
+      stages.insert(conf.module_to_stage[holder.module]);
+    graph.shared.emplace_back(stages.begin(), stages.end());
+  }
+  return graph;
+}
+
+}  // namespace pipewright

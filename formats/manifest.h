@@ -1,0 +1,92 @@
+// Reads manifest.json, the description of a package, which `compile` writes and every other program
+// reads.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "formats/conf.h"
+#include "plan/plan.h"
+
+namespace pipewright {
+
+// A tensor or scalar that leaves a module (or is an input of the model) and enters others.
+struct ValueInfo {
+  std::string name;             // unique among values; also the name in the modules' code
+  std::string kind = "tensor";  // tensor, int, float, bool, none
+  std::string dtype;            // torch's word: float32, int64, ...; empty for scalars, and where
+                      // the model file does not say (TorchScript): then shape is empty too
+  std::vector<std::string>
+      shape;                   // numbers, or expressions of symbols where dynamic ("s0", "2*s0")
+  bool gradient = false;       // a gradient flows back along it
+  int producer = -1;           // module; -1: an input of the model
+  std::vector<int> consumers;  // modules, ascending
+  std::string weight;          // name of a shared weight that `producer` keeps and sends, or ""
+};
+
+struct WeightInfo {
+  std::string name;                // as in the module's code and its weight file
+  std::string kind = "parameter";  // parameter, buffer, constant
+  std::string dtype;
+  std::vector<int64_t> shape;
+  bool requires_grad = false;  // parameters only: false if frozen
+  bool persistent = true;      // buffers: part of the state dict
+  // Parameters: the index in model.parameters(). -1: the package was compiled before this was
+  // recorded.
+  int place = -1;
+  // Buffers: how a job merges them over the replicas of a stage: "updates" (running statistics:
+  // applies each microbatch's update, in the order of the microbatches), "sum" (of the replicas'
+  // counts), "mean" (of the replicas, weighted by their microbatches), "none".
+  std::string merge = "mean";
+};
+
+struct ModuleInfo {
+  std::string name;                 // module0
+  std::string code;                 // modules/module0.py
+  std::string weights;              // weights/module0.safetensors
+  std::string code_hash;            // HexHash of the code as written; differs if it was edited
+  std::vector<std::string> covers;  // the source model's submodules whose operations are here
+  std::vector<int> inputs,
+      outputs;                   // ids into Manifest::values, in the order of forward's signature
+  std::vector<WeightInfo> held;  // in the order of the code's attributes
+};
+
+// One weight that several modules hold, each under its own name; gradients are summed.
+struct SharedWeight {
+  struct Holder {
+    int module = -1;
+    std::string name;  // in that module
+  };
+  std::vector<Holder> holders;  // ascending by module, one entry per module
+};
+
+struct Manifest {
+  std::string version;                                         // of pipewright
+  std::string source;                                          // file name of the model
+  bool exported_in_training = true;                            // false: exported in evaluation mode
+  std::map<std::string, std::pair<int64_t, int64_t>> symbols;  // range of each dynamic size
+  std::vector<ValueInfo> values;
+  std::vector<int> inputs, outputs;  // values, in the order of the model's signature
+  std::vector<ModuleInfo> modules;
+  std::vector<SharedWeight> shared;
+  // State-dict names of one tensor, sorted; files store the first.
+  std::vector<std::vector<std::string>> tied;
+  std::vector<std::string> op_libraries;
+};
+
+// Reads PACKAGE/manifest.json and checks its consistency: ids in range, producers before consumers,
+// files named. Throws Error naming file and key.
+Manifest ReadManifest(const std::string& package);
+// Parses its text; `file` is for messages.
+Manifest ParseManifest(std::string_view text, const std::string& file);
+std::string WriteManifest(const Manifest& manifest);
+
+// Returns true if the holders of `weight` train it, so that its gradients are summed.
+bool Trained(const Manifest& manifest, const SharedWeight& weight);
+
+// Makes the stages and edges of the package under `conf`; `shared` contains the trained groups.
+StageGraph MakeStageGraph(const Manifest& manifest, const Conf& conf);
+
+}  // namespace pipewright

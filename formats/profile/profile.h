@@ -1,0 +1,82 @@
+// What running the parts of a package costs: measured by `pipewright profile`, read by every search
+// that decides where to cut. Times are seconds and sizes bytes, for one microbatch.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "formats/manifest.h"
+
+namespace pipewright {
+
+// Of the repetitions after warm-up: the median, and the distance between the quartiles.
+struct ProfileTime {
+  double median = 0, spread = 0;
+};
+
+// A module, or with --fine a part of one.
+struct ProfileNode {
+  std::string name;         // module3, or module3.2 for the third part of it
+  std::string description;  // the submodules that lie in it, or its operations
+  int module = -1;          // of the package
+  int rank = 0;             // that measured it
+  ProfileTime forward, backward, input_gradient, weight_gradient;
+  double kept = 0;             // made by the forward and held until backward, outputs included
+  double kept_for_weight = 0;  // of those and of gradients, what stays from I to W
+  double peak = 0;             // most bytes alive at once: weights, inputs, all that it makes
+  double parameters = 0, trained = 0, buffers = 0;  // `trained`: parameters that take gradients
+  std::vector<std::string> weights;                 // names of those that it holds
+  // What was measured: "autograd" or "lists" (docs/reference/job.md); "": not known.
+  std::string body;
+};
+
+// A tensor or number that leaves a node, or an input of the model.
+struct ProfileValue {
+  std::string name;
+  int producer = -1;           // node; -1: an input of the model
+  std::vector<int> consumers;  // nodes, ascending
+  double bytes = 0;
+  bool gradient = false;  // whether as many bytes come back
+};
+
+// One weight that several nodes hold: apart, they exchange its gradient.
+struct ProfileShared {
+  std::vector<int> nodes;  // ascending
+  double bytes = 0;
+};
+
+struct ProfileLink {
+  int from = 0, to = 0;  // ranks
+  double latency = 0, bytes_per_second = 0;
+};
+
+struct Profile {
+  std::string package;
+  int64_t microbatch = 0;  // samples
+  int repeat = 0;          // measurements of each time
+  int threads = 1;         // of each rank
+  bool fine = false;
+  std::vector<ProfileNode> nodes;    // in the order of execution
+  std::vector<ProfileValue> values;  // inputs of the model first
+  std::vector<ProfileShared> shared;
+  std::vector<ProfileLink> links;  // of each ordered pair of ranks; empty: one rank
+};
+
+// Whether a JSON document is a profile.
+bool IsProfile(const Json& json);
+// Whether this text is one that nobody edited since. Throws Error where it is no JSON.
+bool IsProfileAsWritten(const std::string& text);
+
+std::string WriteProfile(const Profile& profile);
+// Throws Error naming `path`, line and column, and what is wrong: keys, ids out of range, values
+// that go backwards, numbers that are negative or not finite.
+Profile ParseProfile(const std::string& text, const std::string& path);
+
+// (from, to) of every value that one module makes and another uses.
+std::vector<std::pair<int, int>> ModuleEdges(const Manifest& manifest);
+
+// Throws Error naming `path` unless the profile is one of this package's modules.
+void CheckProfile(const Profile& profile, const Manifest& manifest, const std::string& path);
+
+}  // namespace pipewright

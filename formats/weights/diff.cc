@@ -1,0 +1,87 @@
+#include "formats/weights/diff.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <map>
+
+#include "base/dtype.h"
+#include "formats/weights/number.h"
+
+namespace pipewright {
+
+static std::map<std::string, const StoredTensor*> ByName(const Checkpoint& checkpoint) {
+  std::map<std::string, const StoredTensor*> tensors;
+  for (const StoredTensor& tensor : checkpoint.tensors) tensors[tensor.name] = &tensor;
+  return tensors;
+}
+
+// Adds a run of elements of both to `difference`.
+static void ComparePiece(const std::string& dtype, size_t unit, std::string_view a,
+                         std::string_view b, TensorDifference& difference) {
+  if (a == b) return;
+  for (size_t at = 0; at + unit <= a.size(); at += unit) {
+    if (std::memcmp(a.data() + at, b.data() + at, unit) == 0) continue;
+    ++difference.elements;
+    double x, y;
+    if (std::isnan(difference.largest) || !ReadNumber(dtype, a.data() + at, x)) continue;
+    ReadNumber(dtype, b.data() + at, y);
+    double apart = x == y ? 0 : std::abs(x - y);
+    difference.largest = std::isnan(apart) ? apart : std::max(difference.largest, apart);
+  }
+}
+
+static void CompareValues(const Checkpoint& first, const StoredTensor& a, const Checkpoint& second,
+                          const StoredTensor& b, TensorDifference& difference) {
+  // A sub-byte type is compared by bytes.
+  size_t unit = static_cast<size_t>(std::max(FindDtype(a.dtype)->bits / 8, 1));
+  // One side is read in pieces; the other, mapped, is dropped piece by piece where it is
+  // contiguous.
+  std::string other;
+  uint64_t at = 0;
+  if (b.strides.empty()) {
+    const MappedFile& file = *second.files[static_cast<size_t>(b.file)];
+    ReadTensor(first, a, [&](std::string_view piece) {
+      other.resize(piece.size());
+      file.Read(b.offset + at, other.data(), piece.size());
+      ComparePiece(a.dtype, unit, piece, other, difference);
+      at += piece.size();
+    });
+  } else if (a.strides.empty()) {
+    CompareValues(second, b, first, a, difference);
+  } else {  // both with strides: one whole tensor at a time
+    ReadTensor(second, b, [&](std::string_view piece) { other += piece; });
+    ReadTensor(first, a, [&](std::string_view piece) {
+      ComparePiece(a.dtype, unit, piece, std::string_view(other).substr(at, piece.size()),
+                   difference);
+      at += piece.size();
+    });
+  }
+}
+
+CheckpointDifference Diff(const Checkpoint& first, const Checkpoint& second) {
+  auto ours = ByName(first), theirs = ByName(second);
+  CheckpointDifference result;
+  for (const auto& [name, tensor] : theirs)
+    if (!ours.count(name)) result.only_in_second.push_back(name);
+  for (const auto& [name, a] : ours) {
+    auto found = theirs.find(name);
+    if (found == theirs.end()) {
+      result.only_in_first.push_back(name);
+      continue;
+    }
+    const StoredTensor* b = found->second;
+    TensorDifference difference{name, ""};
+    if (a->dtype != b->dtype)
+      difference.reason = "dtype " + a->dtype + " and " + b->dtype;
+    else if (a->shape != b->shape)
+      difference.reason = "shape " + ShapeText(a->shape) + " and " + ShapeText(b->shape);
+    else
+      CompareValues(first, *a, second, *b, difference);
+    if (difference.elements) difference.reason = "values";
+    if (!difference.reason.empty()) result.different.push_back(difference);
+  }
+  return result;
+}
+
+}  // namespace pipewright

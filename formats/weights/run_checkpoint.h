@@ -1,0 +1,76 @@
+// Checkpoints of a training run: FOLDER/step-00000020 and so on, and FOLDER/latest, which names the
+// newest complete one. docs/guides/checkpoints.md describes the files.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "formats/job.h"
+
+namespace pipewright {
+
+// Where the next minibatch starts: a place in the order in which `epoch` visits the samples.
+struct DataPosition {
+  int64_t epoch = 0, sample = 0;
+  bool operator==(const DataPosition&) const = default;
+};
+
+struct CheckpointFile {
+  uint64_t bytes = 0;
+  std::string hash;  // HashFile
+};
+
+struct RunCheckpoint {
+  std::string path;  // of its own folder
+  int64_t step = 0;  // optimizer steps done
+  DataPosition data;
+  uint64_t seed = 0;
+  std::string optimizer;  // the job's type
+  LossScale loss_scale;
+  std::string job;                               // text of the job file
+  std::map<std::string, CheckpointFile> files;   // by name
+  std::map<std::string, std::string> weight_of;  // tensor -> file
+};
+
+// "step-00000020"
+std::string CheckpointName(int64_t step);
+// "module3.safetensors"
+std::string ShardName(int module);
+// "module3.safetensors" holds weights; "module3.state.safetensors" what the optimizer keeps.
+std::string StateFileOf(const std::string& weights_file);
+
+// 64-bit FNV-1a of the whole file, as 16 hex digits. Throws Error.
+std::string HashFile(const std::string& path);
+
+// Writes what makes a folder of shards a checkpoint: the index, and checkpoint.json, which holds
+// size and hash of all others, and ends with a hash of its own.
+void WriteRunCheckpoint(const RunCheckpoint& checkpoint);
+// `path`: a checkpoint, or a folder of them, or its file `latest`. Throws Error naming what is
+// missing or not as it was written; shards are not opened.
+RunCheckpoint ReadRunCheckpoint(const std::string& path);
+// Size and hash of one of its files. Throws Error naming it.
+void VerifyShard(const RunCheckpoint& checkpoint, const std::string& file);
+
+// How many files were found as they were written: all of what ReadRunCheckpoint takes, or of the
+// checkpoint whose index `path` is, or a shard alone. 0: `path` is none of a run, or a file that
+// only lies beside one. Throws Error.
+size_t VerifyRunCheckpoint(const std::string& path);
+
+// Complete checkpoints in `folder`: the one that `latest` names, then the others, newest first.
+std::vector<std::string> ListCheckpoints(const std::string& folder);
+
+// What is no checkpoint there although it looks like one, each as "PATH: why": step folders without
+// checkpoint.json, which `step_folders` keeps alone, and a `latest` that names nothing.
+std::vector<std::string> IncompleteCheckpoints(const std::string& folder,
+                                               bool step_folders = false);
+
+// A name for what is not yet a checkpoint; such are removed by CleanCheckpoints.
+std::string TemporaryCheckpoint(const std::string& folder, const std::string& run, int64_t step);
+void CleanCheckpoints(const std::string& folder);
+// Syncs `temporary`, renames it to its place, in exchange for what may be there, points `latest` to
+// it and removes all but the last `keep` (0: all stay) up to this step. Returns its path.
+std::string CommitCheckpoint(const std::string& temporary, const std::string& folder, int64_t step,
+                             int64_t keep);
+
+}  // namespace pipewright

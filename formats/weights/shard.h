@@ -1,0 +1,26 @@
+// A checkpoint in several files: model-00001-of-00003.safetensors, ... and an index.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "formats/weights/checkpoint.h"
+
+namespace pipewright {
+
+// How many of `sizes`, in order, go into each shard: a shard is closed when the next tensor would
+// take it over `limit`; a tensor larger than that gets a shard of its own.
+std::vector<size_t> SplitIntoShards(const std::vector<uint64_t>& sizes, uint64_t limit);
+
+// Writes the checkpoint into `folder`, which is created or must be empty, so that no older shard
+// stays behind: shards of at most `limit` bytes of payload in the order of its tensors, and
+// model.safetensors.index.json; or model.safetensors alone where one file is enough. Names that
+// share memory are written once. Returns the files' names.
+std::vector<std::string> WriteShards(const Checkpoint& checkpoint, const std::string& folder,
+                                     uint64_t limit, bool force_contiguous);
+// The same with another word than "model" in all names, into any folder.
+std::vector<std::string> WriteShardsNamed(const Checkpoint& checkpoint, const std::string& folder,
+                                          const std::string& word, uint64_t limit,
+                                          bool force_contiguous);
+
+}  // namespace pipewright

@@ -1,0 +1,97 @@
+#include "ops/draws.h"
+
+#include <torch/csrc/jit/ir/constants.h>
+
+#include <set>
+
+namespace pipewright {
+
+using torch::jit::Node;
+using torch::jit::Value;
+
+// In-place forms of these operators draw alike; rand_like and the rest have overloads with a
+// generator.
+static const std::set<std::string> kDraws = {"rand",
+                                             "randn",
+                                             "randint",
+                                             "randperm",
+                                             "rand_like",
+                                             "randn_like",
+                                             "randint_like",
+                                             "bernoulli",
+                                             "bernoulli_",
+                                             "uniform_",
+                                             "normal_",
+                                             "normal",
+                                             "exponential_",
+                                             "random_",
+                                             "multinomial",
+                                             "poisson",
+                                             "geometric_",
+                                             "log_normal_",
+                                             "cauchy_",
+                                             "binomial",
+                                             "rrelu_with_noise",
+                                             "rrelu",
+                                             "rrelu_",
+                                             "uniform",
+                                             "_standard_gamma",
+                                             "_sample_dirichlet"};
+// Operators with a replacement in this program; their in-place forms write the result back.
+static const std::set<std::string> kDropouts = {
+    "dropout",  "feature_dropout",  "alpha_dropout",  "feature_alpha_dropout",
+    "dropout_", "feature_dropout_", "alpha_dropout_", "feature_alpha_dropout_"};
+static const std::set<std::string> kHopeless = {"_scaled_dot_product_flash_attention_for_cpu",
+                                                "_fused_dropout"};
+
+static const Value* Argument(const Node* node, const char* name) {
+  const auto index = node->schema().argumentIndexWithName(name);
+  return index ? node->input(*index) : nullptr;
+}
+
+static bool DrawsNothing(const Node* node) {
+  const Value* p = Argument(node, "p");
+  if (p && torch::jit::constant_as<double>(p) == 0.0) return true;
+  const Value* train = Argument(node, "train");
+  return train && torch::jit::constant_as<bool>(train) == false;
+}
+
+Draws DrawsOf(const Node* node) {
+  if (!node->kind().is_aten() || !node->maybeSchema()) return Draws::kNothing;
+  const std::string name = node->kind().toUnqualString();
+  if (kDropouts.count(name)) return DrawsNothing(node) ? Draws::kNothing : Draws::kDropout;
+  if (name == "native_dropout")
+    return DrawsNothing(node) ? Draws::kNothing : Draws::kNativeDropout;
+  if (name == "scaled_dot_product_attention")
+    return torch::jit::constant_as<double>(Argument(node, "dropout_p")) == 0.0 ? Draws::kNothing
+                                                                               : Draws::kAttention;
+  if (kHopeless.count(name)) return Draws::kHopeless;
+  return kDraws.count(name) ? Draws::kGenerator : Draws::kNothing;
+}
+
+std::string RepeatableForm(const Node* node) {
+  const std::string name = node->kind().toUnqualString();
+  const std::string number = ", with another number than 1000 for each operation of the model";
+  switch (DrawsOf(node)) {
+    case Draws::kNothing:
+      return "";
+    case Draws::kDropout:
+    case Draws::kNativeDropout:
+      return "write ops.pipewright." + name.substr(0, name.find_last_not_of('_') + 1) +
+             "(x, p, self.training, 1000)" + number;
+    case Draws::kGenerator:
+      if (const Value* generator = Argument(node, "generator");
+          generator && !generator->mustBeNone())
+        return "";
+      return "give it generator=ops.pipewright.generator(self.device, 1000)" + number;
+    case Draws::kAttention:
+      return "write ops.pipewright.scaled_dot_product_attention(query, key, value, mask, p, "
+             "is_causal, scale, enable_gqa, self.training, 1000)" +
+             number;
+    case Draws::kHopeless:
+      break;
+  }
+  return "use ops.pipewright.dropout(x, p, self.training, 1000)" + number;
+}
+
+}  // namespace pipewright

@@ -1,0 +1,91 @@
+#include "passes/graph/gradients.h"
+
+#include <torch/csrc/jit/ir/constants.h>
+
+#include <set>
+
+#include "passes/graph/memory.h"
+
+namespace pipewright {
+
+using torch::jit::Node;
+using torch::jit::Value;
+
+// Returns true if results depend only on the shapes of the inputs, or are detached.
+static bool CutsOff(const Node* node) {
+  static const std::set<std::string> kNames = {"detach",       "detach_",
+                                               "zeros_like",   "ones_like",
+                                               "full_like",    "empty_like",
+                                               "rand_like",    "randn_like",
+                                               "randint_like", "new_zeros",
+                                               "new_ones",     "new_full",
+                                               "new_empty",    "new_empty_strided",
+                                               "bernoulli",    "argmax",
+                                               "argmin",       "bucketize",
+                                               "searchsorted", "histc",
+                                               "eq",           "ne",
+                                               "lt",           "le",
+                                               "gt",           "ge",
+                                               "argsort",      "isnan",
+                                               "isinf",        "isfinite",
+                                               "logical_not",  "logical_and",
+                                               "logical_or",   "nonzero",
+                                               "multinomial",  "poisson",
+                                               "nextafter"};
+  return node->kind().is_aten() && kNames.count(node->kind().toUnqualString());
+}
+
+// Returns true if the second result holds indices into the first.
+static bool GivesIndices(const Node* node) {
+  static const std::set<std::string> kNames = {"max",    "min",       "sort",     "topk",
+                                               "median", "mode",      "kthvalue", "cummax",
+                                               "cummin", "nanmedian", "msort"};
+  return node->kind().is_aten() && kNames.count(node->kind().toUnqualString());
+}
+
+std::unordered_set<const Value*> ValuesWithGradient(const Model& model) {
+  std::unordered_set<const Value*> with;
+  for (size_t i = 0; i < model.weights.size(); ++i)
+    if (model.weights[i].requires_grad) with.insert(model.weight_input(i));
+  // If an in-place operation writes a value with a gradient, the memory has a gradient under all
+  // its names: a tensor and its views, a list and its elements.
+  Memory memory(model, Alias::kUnknown);
+  Memory::Values written;
+  auto has = [&](const Value* value) {
+    return with.count(value) ||
+           (!written.empty() && HasMemory(value) && Intersect(memory.Of(value), written));
+  };
+  auto may_have = [&](const Value* output) {
+    auto kind = output->type()->kind();
+    const ValueMeta* meta = model.MetaOf(output);
+    bool number = kind == c10::TypeKind::IntType || kind == c10::TypeKind::FloatType ||
+                  kind == c10::TypeKind::BoolType;
+    bool whole = kind == c10::TypeKind::TensorType && meta && !at::isFloatingType(meta->dtype) &&
+                 !at::isComplexType(meta->dtype);
+    return !number && !whole;
+  };
+  bool enabled = true;
+  for (Node* node : model.graph->nodes()) {
+    if (node->kind() == c10::Symbol::aten("set_grad_enabled"))
+      enabled = torch::jit::constant_as<bool>(node->input(0)).value_or(true);
+    if (!enabled || CutsOff(node)) continue;
+    bool any = false;
+    for (const Node* inner : WithInner(node))
+      for (const Value* input : inner->inputs()) any = any || has(input);
+    if (!any) continue;
+    for (const Value* output : node->outputs()) {
+      // If no dtype is recorded: indices are integers.
+      bool index = !model.MetaOf(output) && output->offset() == 1 && GivesIndices(node);
+      if (may_have(output) && !index) with.insert(output);
+    }
+    std::vector<Write> writes;
+    CollectWrites(node, 0, writes);
+    for (const Write& write : writes) written.merge(memory.Written(write));
+  }
+  for (Node* node : model.graph->nodes())
+    for (const Value* output : node->outputs())
+      if (HasMemory(output) && has(output) && may_have(output)) with.insert(output);
+  return with;
+}
+
+}  // namespace pipewright

@@ -1,0 +1,225 @@
+#include "passes/split/isolate_writes.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <unordered_set>
+
+#include "base/error.h"
+#include "passes/graph/gradients.h"
+#include "passes/graph/memory.h"
+
+namespace pipewright {
+
+using torch::jit::Node;
+using torch::jit::Value;
+namespace prim = torch::jit::prim;
+
+namespace {
+
+class Isolator {
+ public:
+  Isolator(Model& model, Assignment& assignment)
+      : model_(model), assignment_(assignment), memory_(model, Alias::kKnown) {}
+
+  void Run() {
+    std::vector<Write> writes;
+    size_t position = 0;
+    for (Node* top : model_.graph->nodes()) {
+      CollectWrites(top, position, writes);
+      position_[top] = position++;
+    }
+    position_[model_.graph->return_node()] = position;
+    if (writes.empty()) return;
+    std::vector<std::vector<Node*>> nodes(static_cast<size_t>(assignment_.modules));
+    for (Node* top : model_.graph->nodes()) nodes[static_cast<size_t>(Module(top))].push_back(top);
+    for (const auto& own : nodes) local_.emplace_back(own, Alias::kUnknown);
+    CollectUses(writes);
+    for (const Write& write : writes) Check(write);
+    Clone();
+    CopyBuffersThatAreKept();
+  }
+
+ private:
+  int Module(const Node* node) const {
+    auto found = assignment_.module_of.find(node);
+    return found == assignment_.module_of.end() ? -1 : found->second;
+  }
+  int Producer(const Value* value) const {
+    const Node* node = value->node();
+    while (node->owningBlock() != model_.graph->block()) node = node->owningBlock()->owningNode();
+    return node->kind() == prim::Param ? -1 : Module(node);
+  }
+  bool IsWeight(const Value* value) const {
+    return value->node() == model_.graph->param_node() && value->offset() < model_.weights.size();
+  }
+
+  // Collects the uses of written memory, in order.
+  void CollectUses(const std::vector<Write>& writes) {
+    for (const Write& write : writes) written_.merge(memory_.Written(write));
+    auto collect = [&](Node* top, Node* node) {
+      for (Value* input : node->inputs())
+        if (HasMemory(input) && Intersect(memory_.Of(input), written_))
+          uses_.push_back({top, node, input, position_.at(top)});
+    };
+    for (Node* top : model_.graph->nodes())
+      for (Node* node : WithInner(top)) collect(top, node);
+    collect(model_.graph->return_node(), model_.graph->return_node());
+  }
+
+  [[noreturn]] void Refuse(
+      const Write& write, const Write& use, const std::string& why,
+      const std::string& cure = "use the operation that makes a new tensor (x = x + y instead of "
+                                "x += y), or cut elsewhere") const {
+    throw Error(
+        model_.file + ": " + write.node->kind().toUnqualString() + ", " + Origin(write.node),
+        "writes in place to memory that " +
+            (use.node == model_.graph->return_node()
+                 ? std::string("the model returns")
+                 : std::string(use.node->kind().toUnqualString()) + " (" + Origin(use.node) +
+                       ") uses") +
+            "; " + why,
+        cure);
+  }
+
+  // Returns true if two values that share memory in the model also share it in the given module.
+  // Two values that the module receives are separate tensors there.
+  bool TogetherIn(int module, const Value* a, const Value* b) {
+    Memory& local = local_[static_cast<size_t>(module)];
+    if (local.ViewedBy(a) == local.ViewedBy(b)) return true;
+    for (const Value* x : local.Of(a))
+      for (const Value* y : local.Of(b))
+        if (x != y && Producer(x) != module && Producer(y) != module && memory_.Share(x, y))
+          return false;
+    return true;
+  }
+
+  void Check(const Write& write) {
+    const int module = Module(write.top);
+    const Memory::Values written = memory_.Written(write);
+    for (const Write& use : uses_) {
+      const Memory::Values& used = memory_.Of(use.value);
+      if (!Intersect(written, used)) continue;
+      const bool returned = use.node == model_.graph->return_node();
+      const int user = returned ? assignment_.modules : Module(use.top);
+      for (const Value* value : used)
+        if (IsWeight(value) && written.count(value) && user != module && !returned)
+          Refuse(write, use,
+                 "buffer \"" + model_.weights[value->offset()].names[0] + "\", written in module " +
+                     std::to_string(module) + " and used in module " + std::to_string(user) +
+                     ": a buffer that is written belongs to one module",
+                 "cut before or after all that uses the buffer, or put it into one module by "
+                 "--split FILE");
+      if (use.position <= write.position || Producer(use.value) > module) continue;
+      const bool seen = (user == module || Producer(use.value) == module) &&
+                        TogetherIn(module, use.value, write.value);
+      if (!seen && !IsWeight(use.value)) Refuse(write, use, "a cut separates the two");
+    }
+    for (const Value* value : local_[static_cast<size_t>(module)].Of(write.value))
+      if (Producer(value) != module && !IsWeight(value) &&
+          value->type()->kind() == c10::TypeKind::TensorType)
+        clones_.insert({module, value->debugName()}),
+            received_[value->debugName()] = const_cast<Value*>(value);
+  }
+
+  void Clone() {
+    for (const auto& [module, name] : clones_) {
+      Value* value = received_.at(name);
+      Node* first = nullptr;
+      std::vector<torch::jit::Use> uses = value->uses();
+      std::vector<torch::jit::Use> own;
+      for (const torch::jit::Use& use : uses) {
+        Node* top = use.user;
+        while (top->owningBlock() != model_.graph->block()) top = top->owningBlock()->owningNode();
+        if (Module(top) != module) continue;
+        own.push_back(use);
+        if (!first || position_.at(top) < position_.at(first)) first = top;
+      }
+      torch::jit::WithInsertPoint before(first);
+      Value* none = model_.graph->insertConstant(c10::IValue());
+      Node* clone =
+          model_.graph->insertNode(model_.graph->create(c10::aten::clone, {value, none}, 1));
+      clone->copyMetadata(first);
+      clone->output()->setDebugName(name + "_own");
+      if (const ValueMeta* meta = model_.MetaOf(value)) {
+        ValueMeta copy = *meta;
+        model_.meta[clone->output()->debugName()] = copy;
+      }
+      assignment_.notes.emplace_back(module, "clones " + name + ", which it writes to");
+      assignment_.module_of[none->node()] = assignment_.module_of[clone] = module;
+      for (const torch::jit::Use& use : own) use.user->replaceInput(use.offset, clone->output());
+    }
+  }
+
+  // An operation may save its inputs for its backward, but before that other microbatches run
+  // forward and write to the buffer. So operations get a copy of a buffer that is written.
+  void CopyBuffersThatAreKept() {
+    const auto gradient = ValuesWithGradient(model_);
+    Memory::Values buffers;
+    for (const Value* value : written_)
+      if (IsWeight(value) && model_.weights[value->offset()].kind != "parameter")
+        buffers.insert(value);
+    for (const Write& use : uses_) {
+      Node* node = use.node;
+      const auto inputs = node->inputs();
+      if (use.value->type()->kind() != c10::TypeKind::TensorType ||
+          std::find(inputs.begin(), inputs.end(), use.value) == inputs.end() ||  // already copied
+          !Intersect(memory_.Of(use.value), buffers) || !MayKeep(node, buffers, gradient))
+        continue;
+      torch::jit::WithInsertPoint before(node);
+      Value* none = model_.graph->insertConstant(c10::IValue());
+      Node* clone =
+          model_.graph->insertNode(model_.graph->create(c10::aten::clone, {use.value, none}, 1));
+      clone->copyMetadata(node);
+      if (use.top == node)
+        assignment_.module_of[none->node()] = assignment_.module_of[clone] = Module(node);
+      node->replaceInputWith(use.value, clone->output());
+    }
+  }
+
+  // Returns true if an operation with a gradient takes values of this memory, directly or in a
+  // list, without writing to them or returning them.
+  bool MayKeep(Node* node, const Memory::Values& memory,
+               const std::unordered_set<const Value*>& gradient) {
+    auto in_memory = [&](const Value* value) {
+      return HasMemory(value) && Intersect(memory_.Of(value), memory);
+    };
+    auto has_gradient = [&](const Value* value) { return gradient.count(value) > 0; };
+    auto any = [](const auto& values, const auto& of) {
+      return std::any_of(values.begin(), values.end(), of);
+    };
+    if (node->kind() == prim::ListConstruct) {
+      bool kept = false;
+      for (const torch::jit::Use& list : node->output()->uses()) {
+        if (list.user->kind() == prim::ListConstruct || !TakesOnly(list.user) ||
+            any(list.user->outputs(), in_memory))
+          return false;
+        kept = kept || any(node->inputs(), has_gradient) || any(list.user->inputs(), has_gradient);
+      }
+      return kept;
+    }
+    return TakesOnly(node) && !any(node->outputs(), in_memory) && any(node->inputs(), has_gradient);
+  }
+
+  bool TakesOnly(Node* node) {
+    std::vector<Write> writes;
+    CollectWrites(node, 0, writes);
+    return node != model_.graph->return_node() && node->blocks().empty() && writes.empty();
+  }
+
+  Model& model_;
+  Assignment& assignment_;
+  Memory memory_;              // of the whole model
+  std::vector<Memory> local_;  // by module
+  Memory::Values written_;
+  std::vector<Write> uses_;
+  std::map<const Node*, size_t> position_;
+  std::set<std::pair<int, std::string>> clones_;
+  std::map<std::string, Value*> received_;
+};
+
+}  // namespace
+
+void IsolateWrites(Model& model, Assignment& assignment) { Isolator(model, assignment).Run(); }
+
+}  // namespace pipewright

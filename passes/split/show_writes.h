@@ -1,0 +1,17 @@
+// Makes writes visible to LibTorch's passes, which also run when code is read. They rely on
+// schemas: they would drop a write through an undeclared view or to a norm's running statistics,
+// and treat the memory as constant.
+#pragma once
+#include "passes/split/split.h"
+
+namespace pipewright {
+
+// Where LibTorch knows less than passes/graph/memory.h, inserts pipewright::seen(value) behind the write
+// for the changed memory. The operator does nothing, but its schema allows it to do anything.
+void ShowWrites(Model& model, Assignment& assignment);
+
+// Does the same in a graph without modules, and undoes it.
+void ShowWrites(const std::shared_ptr<torch::jit::Graph>& graph);
+void HideWrites(torch::jit::Graph& graph);
+
+}  // namespace pipewright

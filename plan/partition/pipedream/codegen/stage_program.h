@@ -1,0 +1,39 @@
+// The stages of a partitioned graph as programs, before they are text.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "formats/graph_text.h"
+#include "plan/partition/pipedream/codegen/torch_text.h"
+
+namespace pipewright {
+
+// What the generated code holds: which node is in which stage, and what enters and leaves each.
+struct StageProgram {
+  const ModelGraph& graph;
+  const std::string& path;  // of the graph, for messages
+
+  int stages = 0;
+  std::vector<char> dropped;  // __getitem__ that nothing uses
+  std::vector<char> none;     // None in Python: hidden states and their items
+  std::vector<NodeKind> kind;
+  std::vector<int> stage_of;  // -1 for inputs
+  std::vector<int> order;     // topological, then numeric
+  std::vector<std::vector<int>> arguments, users;
+  std::vector<int> module_of;                              // the node whose module this one uses
+  std::vector<std::vector<int>> members, inputs, outputs;  // of each stage; numeric order
+  std::vector<std::vector<std::string>> takes, gives;      // of each stage: names of both
+  std::vector<std::string> model_inputs, model_outputs;
+  std::vector<std::string> notes;  // what the graph does not say and was assumed
+
+  Description Describe(int node) const { return graph.DescriptionOf(node, path); }
+  std::string Where(int node) const { return Describe(node).At(); }
+};
+
+// `shared`: nodes that are uses of one module. Throws Error naming the node for stages that cannot
+// be written.
+StageProgram MakeStageProgram(const ModelGraph& graph,
+                              const std::vector<std::vector<std::string>>& shared,
+                              const std::string& path);
+
+}  // namespace pipewright

@@ -1,0 +1,50 @@
+// From a package, a conf and a job to the plan of a run.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "formats/conf.h"
+#include "formats/job.h"
+#include "formats/manifest.h"
+#include "plan/plan.h"
+
+namespace pipewright {
+
+struct RunPlan {
+  Manifest manifest;
+  Conf conf;
+  StageGraph graph;
+  Plan plan;
+  std::vector<std::vector<bool>> on_disk;  // [module][held]: weights of offloaded stages
+  std::vector<std::string> warnings;
+};
+
+// `conf`: a file, or "" for PACKAGE/conf/mp_conf.json. `ranks`: how many were started; 0: as many
+// as the conf names. The plan is the job's schedule lowered, or the file that the job names (a
+// schedule without transfers is lowered, a whole plan runs as it is), validated. Forward only, it
+// is one sweep over the microbatches. `device_map`: a file that says what lies where, instead of a
+// conf (plan/placement/residence.h). In a run that trains, of weights on disk only frozen
+// parameters stay there. Throws Error where package, conf, job and ranks do not fit.
+RunPlan MakeRunPlan(const std::string& package, const std::string& conf, const Job& job, int ranks,
+                    bool forward_only, const std::string& device_map = "");
+
+// One sweep over the microbatches, forward only: what a run that trains validates with.
+Plan MakeForwardPlan(const Job& job, const RunPlan& run);
+
+// Which stages have anything to compute backward: not those in which, as in all before, nothing is
+// trained.
+std::vector<bool> LearningStages(const Manifest& manifest, const Conf& conf);
+
+// Whether the job's schedule is PipeDream's (pipedream, pipedream-2bw): steps overlap, and each
+// microbatch meets one version of a stage's weights, forward and backward.
+bool IsAsynchronous(const Job& job);
+// So many steps in a row of such a schedule, lowered and with its weight versions. Throws Error
+// where run and job do not allow it.
+Plan MakeAsynchronousPlan(const Job& job, const RunPlan& run, int64_t steps);
+// How many older versions than the newest its forwards ask for.
+int OlderVersions(const Job& job);
+// How many steps from `step` on (from 0) run without a pause: up to the next checkpoint, validation
+// or the last step, and no more than 1000.
+int64_t StepsInARow(const Job& job, int64_t step);
+
+}  // namespace pipewright

@@ -1,0 +1,34 @@
+// Finds orders by playing the pipeline at unit costs, for placements without a formula.
+#pragma once
+#include <vector>
+
+#include "plan/plan.h"
+#include "plan/schedules/schedule.h"
+
+namespace pipewright {
+
+struct ListPolicy {
+  bool forwards_first = false;       // a rank starts no backward before its last forward (GPipe)
+  bool split = false;                // backward as I and W
+  bool backward_from_first = false;  // among ready backwards, prefer the first stage's
+  // By stage: the most microbatches that a replica holds between F and their B or I; at least 1.
+  // Empty: no limit.
+  std::vector<int> in_flight;
+  // By stage: the most W that may wait; when there is one more, one runs before anything else.
+  // Empty: no limit.
+  std::vector<int> weight_grads_held;
+};
+
+// At unit costs (F, I and W take 1, B takes 2, transfers nothing), every rank, whenever it is free,
+// takes of what is ready: a backward of its last stage (or first),
+// else a forward of its last stage that may hold one more, else a W. Microbatches of a stage come
+// in order.
+Plan ListSchedule(const Placement& placement, int ranks, int microbatches,
+                  const ListPolicy& policy);
+
+// Returns, by stage, the number of in-flight microbatches that keeps every later stage busy:
+// ceil(replicas from here to the end / own replicas), where neighbors on the same ranks count once
+// (PipeDream's NOAM; P - r in a plain pipeline).
+std::vector<int> PipelineDepths(const Placement& placement);
+
+}  // namespace pipewright

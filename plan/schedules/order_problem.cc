@@ -1,0 +1,62 @@
+#include "plan/schedules/order_problem.h"
+
+#include <algorithm>
+
+namespace pipewright {
+
+OrderProblem MakeProblem(const Costs& costs, int ranks, const Placement& placement,
+                         int microbatches, double memory, const std::vector<char>& recompute,
+                         bool forward_only) {
+  OrderProblem p;
+  p.ranks = ranks;
+  p.stages = static_cast<int>(placement.size());
+  p.microbatches = microbatches;
+  p.forward_only = forward_only;
+  p.placement = placement;
+  p.held.resize(ranks);
+  p.room.assign(ranks, memory);
+  for (int s = 0; s < p.stages; ++s) {
+    p.one_rank_each &= placement[s].size() == 1;
+    p.first.push_back(p.costs.size());
+    for (int r : placement[s]) {
+      const StageCosts& c = CostsOf(costs, s, r);
+      bool again = !recompute.empty() && recompute[s] && c.recompute >= 0;
+      p.held[r].push_back(s);
+      p.room[r] -= c.weights;
+      p.costs.push_back({c.F, c.I + (again ? c.recompute : 0), c.W,
+                         {again ? c.checkpoint : c.activation, c.activation, c.kept_for_W}});
+    }
+    p.links.push_back(p.up.size());
+    for (int a : placement[s])
+      for (int b : s + 1 < p.stages ? placement[s + 1] : std::vector<int>{a}) {
+        double bytes = CostsOf(costs, s, a).output;
+        p.up.push_back(TransferTime(costs, a, b, bytes));
+        p.down.push_back(TransferTime(costs, b, a, bytes));
+      }
+  }
+  return p;
+}
+
+const OpCosts& OrderProblem::On(int stage, int rank) const {
+  size_t replica = 0;
+  while (placement[stage][replica] != rank) ++replica;
+  return costs[first[stage] + replica];
+}
+
+bool OrderTimes::Better(const OrderTimes& than) const {
+  if (ok != than.ok) return ok;
+  double least = 1e-9 * (span + than.span);  // rounding is no improvement
+  if (span < than.span - least) return true;
+  if (span > than.span + least) return false;
+  if (total < than.total - least) return true;
+  if (total > than.total + least) return false;
+  return makespan < than.makespan - least;
+}
+
+void OrderTimes::Add(double start, double end) {
+  span = std::max(span, end - start);
+  total += end - start;
+  makespan = std::max(makespan, end);
+}
+
+}  // namespace pipewright

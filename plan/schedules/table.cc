@@ -1,0 +1,45 @@
+#include "plan/schedules/table.h"
+
+#include "plan/schedules/kinds.h"
+
+namespace pipewright {
+
+const std::vector<ScheduleKind>& Schedules() {
+  using Shape = ScheduleShape;
+  static const std::vector<ScheduleKind> schedules = {
+      {.name = "gpipe", .make = Gpipe},
+      {.name = "1f1b", .make = OneForwardOneBackward},
+      {.name = "interleaved", .make = Interleaved, .stages_per_rank = 2},
+      {.name = "bfs", .make = BreadthFirst, .stages_per_rank = 2},
+      {.name = "zb-h1", .make = ZeroBubbleH1, .splits_backward = true},
+      {.name = "zb-h2", .make = ZeroBubbleH2, .splits_backward = true},
+      {.name = "zb1p", .make = InterleavedZeroBubble, .stages_per_rank = 2,
+       .splits_backward = true},
+      {.name = "zbv", .make = ZeroBubbleV, .shape = Shape::kV, .placement = "v",
+       .stages_per_rank = 2, .splits_backward = true},
+      {.name = "v-half", .make = VHalf, .shape = Shape::kV, .placement = "v", .stages_per_rank = 2,
+       .splits_backward = true},
+      {.name = "v-min", .make = VMin, .shape = Shape::kV, .placement = "v", .stages_per_rank = 2,
+       .splits_backward = true},
+      {.name = "dualpipev", .make = DualPipeV, .shape = Shape::kDualV, .placement = "v",
+       .stages_per_rank = 2, .splits_backward = true},
+      {.name = "dualpipe", .make = DualPipe, .shape = Shape::kDualTwoWays, .placement = "both",
+       .splits_backward = true},
+      {.name = "chimera", .make = Chimera, .shape = Shape::kTwoWays, .placement = "both"},
+      {.name = "hanayo", .make = Hanayo, .shape = Shape::kWaves, .placement = "v",
+       .stages_per_rank = 2},
+      {.name = "looped-bfs", .make = LoopedBreadthFirst, .stages_per_rank = 2},
+      {.name = "zb-auto", .splits_backward = true, .searched = true},
+      {.name = "pipedream", .asynchronous = true, .weight_versions = 0},
+      {.name = "pipedream-2bw", .asynchronous = true, .weight_versions = 2},
+  };
+  return schedules;
+}
+
+const ScheduleKind* FindSchedule(const std::string& name) {
+  for (const ScheduleKind& kind : Schedules())
+    if (name == kind.name) return &kind;
+  return nullptr;
+}
+
+}  // namespace pipewright

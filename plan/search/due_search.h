@@ -1,0 +1,44 @@
+// A search for good due times (plan/search/dispatch.h).
+#pragma once
+#include <vector>
+
+#include "plan/search/dispatch.h"
+
+namespace pipewright {
+
+// Due times along the path of a microbatch, changed at random while the span falls. Deterministic.
+// A copy with another seed goes another way from here.
+class DueSearch {
+ public:
+  static constexpr size_t kStarts = 96;
+
+  // `starts`: how many due times are tried before the best is changed; at most kStarts.
+  DueSearch(const OrderProblem& problem, size_t starts, unsigned seed);
+  // The next order to look at; call it until enough.
+  const TimedOrder& Next();
+  void Reseed(unsigned seed) { random_ = seed * 2654435761u + 1; }
+  bool starting() const { return started_ < starts_; }
+  // The least span met, if any fitted into the memory.
+  const OrderTimes& best() const { return best_times_; }
+  // How many actions the last one had when it ended or was given up.
+  long played() const { return played_; }
+
+ private:
+  const OrderProblem* p_;
+  size_t starts_, started_ = 0;
+  Order start_up_;
+  double period_ = 0;
+  DueTimes best_, current_;
+  OrderTimes best_times_, current_times_;
+  TimedOrder last_;
+  unsigned random_;
+  int since_ = 0;
+  long played_ = 0;
+
+  unsigned Random();
+  double Uniform(double low, double high);
+  DueTimes Start(size_t n) const;
+  DueTimes Changed(DueTimes due);
+};
+
+}  // namespace pipewright

@@ -1,0 +1,14 @@
+// Small changes to an order, kept while they help.
+#pragma once
+#include "plan/schedules/order_problem.h"
+
+namespace pipewright {
+
+// Swaps neighbours on the path that decides the worst rank's span while that helps; then, unless
+// `seed` is 0, shakes the best order a little and tries again. Times at most `trials` orders, and
+// stops at a span of `enough`. Leaves the best order in `order` and returns its times.
+// Deterministic.
+OrderTimes Improve(const OrderProblem& problem, Order& order, int trials, int seed,
+                   double enough = 0);
+
+}  // namespace pipewright

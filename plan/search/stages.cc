@@ -1,0 +1,118 @@
+// Stages put together from a finer profile, and how many of them.
+#include <algorithm>
+#include <iterator>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "plan/search/zb_auto.h"
+
+namespace pipewright {
+
+namespace {
+
+double Work(const StageCosts& c) { return c.F + c.I + c.W; }
+
+// The cuts of a list into at most `parts` with no part above `limit`; empty when it takes more.
+std::vector<size_t> Cut(const std::vector<StageCosts>& list, size_t parts, double limit) {
+  std::vector<size_t> ends;
+  double sum = 0;
+  for (size_t i = 0; i < list.size(); ++i) {
+    // As many entries must be left as parts are still to come.
+    bool must = list.size() - i == parts - ends.size() - 1 && i > (ends.empty() ? 0 : ends.back());
+    if (sum > 0 && (sum + Work(list[i]) > limit || must)) {
+      ends.push_back(i);
+      sum = 0;
+    }
+    if (Work(list[i]) > limit) return {};
+    sum += Work(list[i]);
+  }
+  ends.push_back(list.size());
+  return ends.size() == parts ? ends : std::vector<size_t>{};
+}
+
+}  // namespace
+
+Costs MergeStages(const Costs& profile, int stages) {
+  const std::vector<StageCosts>& fine = profile.stages;
+  size_t parts = static_cast<size_t>(stages);
+  if (stages < 1 || fine.size() < parts)
+    throw Error(profile.source + ": stages",
+                Counted(static_cast<int64_t>(fine.size()), "entry") + " cannot make " +
+                    Counted(stages, "stage"),
+                "give costs of smaller pieces, at least one entry a stage, or ask for fewer "
+                "stages");
+  if (!profile.stage_on_rank.empty())
+    throw Error(profile.source, "a finer profile cannot differ from rank to rank");
+  // The least limit that works is the sum of some run of entries: bisect down to rounding.
+  double low = 0, high = 0;
+  for (const StageCosts& c : fine) low = std::max(low, Work(c)), high += Work(c);
+  std::vector<size_t> ends = Cut(fine, parts, high);
+  for (int i = 0; i < 60; ++i) {
+    double middle = (low + high) / 2;
+    std::vector<size_t> found = Cut(fine, parts, middle * (1 + 1e-12));
+    if (found.empty()) {
+      low = middle;
+    } else {
+      high = middle;
+      ends = std::move(found);
+    }
+  }
+  if (ends.empty()) throw Error(profile.source, "the entries cannot be cut into so many stages");
+  Costs costs;
+  costs.source = profile.source;
+  costs.link = profile.link, costs.links = profile.links;
+  size_t begin = 0;
+  for (size_t end : ends) {
+    StageCosts sum;
+    sum.activation = 0;
+    bool recompute = true;
+    double again = 0;
+    for (size_t i = begin; i < end; ++i) {
+      const StageCosts& c = fine[i];
+      sum.F += c.F, sum.I += c.I, sum.W += c.W, sum.B += c.B;
+      sum.activation += c.activation, sum.kept_for_W += c.kept_for_W, sum.weights += c.weights;
+      sum.output = c.output;
+      recompute &= c.recompute >= 0;
+      again += c.recompute;
+    }
+    // What the first part keeps is enough to run the others again.
+    if (recompute) sum.recompute = again, sum.checkpoint = fine[begin].checkpoint;
+    costs.stages.push_back(sum);
+    begin = end;
+  }
+  return costs;
+}
+
+ZbAutoResult ZbAutoStages(const Costs& profile, int ranks, int microbatches,
+                          const ZbAutoOptions& options, Costs& costs) {
+  int most = static_cast<int>(profile.stages.size());
+  if (most < ranks)
+    throw Error(
+        "--stages auto",
+        Counted(most, "entry") + " in " + profile.source + " for " + Counted(ranks, "rank"),
+        "give costs of smaller pieces, at least one entry a rank, or use fewer ranks");
+  ZbAutoResult best;
+  std::string reason;
+  const int choices[] = {1, 2, 3, 4, 6, 8};
+  auto fits = [&](int each) { return each * ranks <= most; };
+  ZbAutoOptions shared = options;  // all of them together take little longer than one
+  shared.effort = options.effort * 1.5 /
+                  static_cast<double>(std::count_if(std::begin(choices), std::end(choices), fits));
+  shared.effort = std::min(shared.effort, options.effort);
+  for (int each : choices) {
+    if (!fits(each)) break;
+    Costs merged = MergeStages(profile, each * ranks);
+    try {
+      ZbAutoResult found = ZbAuto(merged, ranks, each * ranks, microbatches, shared);
+      if (!best.plan.ranks.empty() && found.span >= best.span) continue;
+      best = std::move(found);
+      costs = std::move(merged);
+    } catch (const Error& error) {  // does not fit
+      reason = error.what();
+    }
+  }
+  if (best.plan.ranks.empty()) throw Error(reason);
+  return best;
+}
+
+}  // namespace pipewright

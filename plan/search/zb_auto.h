@@ -1,0 +1,46 @@
+// zb-auto: the best order of F, I and W this tool can find for given costs and a memory limit per
+// rank. What it does and how far it gets is in docs/internals/searches.md.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "plan/plan.h"
+#include "plan/schedules/schedule.h"
+#include "plan/simulate/costs.h"
+#include "plan/simulate/lower_bound.h"
+
+namespace pipewright {
+
+struct ZbAutoOptions {
+  double memory = kNoLimit;  // bytes a rank may hold, weights included, in the costs' units
+  Placement placement;       // empty: zb-auto chooses
+  bool forward_only = false;
+  std::string memory_name = "--memory";  // in errors
+  double effort = 1;                     // how long to search; 1 is a few seconds
+};
+
+struct ZbAutoResult {
+  Plan plan;  // compute only
+  Placement placement;
+  std::vector<char> recompute;  // per stage: whether its forward is run again; empty: none
+  double makespan = 0, span = 0;
+  LowerBound bound;    // for this placement, this limit, this recompute
+  double any_map = 0;  // of the span, whatever the placement (AnyMapBound), where none was given
+};
+
+// `costs` are of one stage each. The same input gives the same plan. Throws Error when even one
+// microbatch at a time does not fit, with a limit under which it would.
+ZbAutoResult ZbAuto(const Costs& costs, int ranks, int stages, int microbatches,
+                    const ZbAutoOptions& options = {});
+
+// Costs of `stages` stages, each the sum of neighbours in a finer profile: the cuts keep the
+// largest F + I + W small. The output of a stage is that of its last part. Throws Error when the
+// profile has fewer entries.
+Costs MergeStages(const Costs& profile, int stages);
+
+// Several numbers of stages tried, multiples of the ranks up to the entries of `profile`: the one
+// with the least span. `costs` receives the costs of the stages of the plan.
+ZbAutoResult ZbAutoStages(const Costs& profile, int ranks, int microbatches,
+                          const ZbAutoOptions& options, Costs& costs);
+
+}  // namespace pipewright

@@ -1,0 +1,84 @@
+#include "plan/simulate/measure.h"
+
+#include <algorithm>
+
+#include "plan/actions.h"
+#include "plan/simulate/memory.h"
+
+namespace pipewright {
+
+// Of one rank, action by action.
+static void MeasureMemory(const Plan& plan, int rank, const Costs& costs,
+                          const std::vector<char>& recompute, RankFigures& figures) {
+  std::vector<char> held(plan.stages, 0), loaded(plan.stages, 0);
+  for (const Action& a : plan.ranks[rank]) {
+    if (a.stage < 0) continue;
+    if (a.kind == ActionKind::kLoad) loaded[a.stage] = 1;
+    if (IsCompute(a.kind) || a.kind == ActionKind::kStep || a.kind == ActionKind::kReduceGrad)
+      held[a.stage] = 1;  // a replica may be without a microbatch
+  }
+  auto weights = [&](int stage) { return CostsOf(costs, stage, rank).weights; };
+  auto memory = [&](int stage) {
+    const StageCosts& c = CostsOf(costs, stage, rank);
+    bool again = !recompute.empty() && recompute[stage] && c.recompute >= 0;
+    return StageMemory{again ? c.checkpoint : c.activation, c.activation, c.kept_for_W};
+  };
+  double always = 0;
+  for (int s = 0; s < plan.stages; ++s)  // a stage that is loaded is not there from the start
+    if (held[s] && !loaded[s]) always += weights(s);
+  MemoryMeter bytes(always, plan.forward_only), activations(0, plan.forward_only);
+  for (size_t p = 0; p < plan.ranks[rank].size(); ++p) {
+    const Action& a = plan.ranks[rank][p];
+    double before = bytes.peak();
+    bytes.Load(a, weights);
+    bytes.Do(a, memory);
+    if (bytes.peak() > before) figures.peak_position = p;
+    activations.Do(a, [](int) { return StageMemory{1, 1, 0}; });
+  }
+  figures.peak_bytes = bytes.peak();
+  figures.peak_activations = static_cast<int64_t>(activations.peak());
+}
+
+Figures Measure(const Plan& plan, const Costs& costs, const Trace& trace,
+                const SimulateOptions& options) {
+  std::vector<char> recompute = options.recompute.empty() ? RecomputeOf(plan) : options.recompute;
+  Figures figures;
+  figures.ranks.resize(plan.ranks.size());
+  for (size_t r = 0; r < plan.ranks.size(); ++r) {
+    RankFigures& rank = figures.ranks[r];
+    const auto& events = trace.ranks[r];
+    double first_forward = -1;
+    for (const TimedAction& event : events) {
+      rank.busy += event.end - event.start;
+      rank.last = std::max(rank.last, event.end);
+      if (first_forward < 0 && HasForward(plan.ranks[r][event.action])) first_forward = event.start;
+    }
+    if (!events.empty()) rank.first = events.front().start;
+    if (first_forward >= 0) rank.span = rank.last - first_forward;
+    figures.makespan = std::max(figures.makespan, rank.last);
+    figures.span = std::max(figures.span, rank.span);
+    MeasureMemory(plan, static_cast<int>(r), costs, recompute, rank);
+  }
+  for (RankFigures& rank : figures.ranks) rank.idle = figures.makespan - rank.busy;
+  return figures;
+}
+
+std::vector<EventId> CriticalPath(const Trace& trace) {
+  EventId last{-1, -1};
+  double end = 0;
+  for (size_t r = 0; r < trace.ranks.size(); ++r)
+    if (!trace.ranks[r].empty() && (last.rank < 0 || trace.ranks[r].back().end > end)) {
+      end = trace.ranks[r].back().end;
+      last = {static_cast<int>(r), static_cast<int>(trace.ranks[r].size()) - 1};
+    }
+  std::vector<EventId> path;
+  while (last.event >= 0) {
+    path.push_back(last);
+    const TimedAction& event = trace.ranks[last.rank][last.event];
+    last = {event.cause_rank, event.cause};
+  }
+  std::reverse(path.begin(), path.end());
+  return path;
+}
+
+}  // namespace pipewright

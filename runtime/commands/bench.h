@@ -1,0 +1,20 @@
+// `pipewright-run bench`: measures steps and their actions.
+#pragma once
+#include <string>
+
+#include "runtime/exec/transport.h"
+
+namespace pipewright {
+
+struct BenchOptions {
+  std::string package, job, conf, schedule;
+  int steps = 10, warmup = 3;  // measured steps, and steps before those; both at least 1
+  std::string trace, costs;    // output files; empty: none
+  bool json = false;
+  bool on_request = false;  // serve requests instead, see runtime/commands/bench_requests.h
+};
+
+// Must be called on every rank of `transport`; rank 0 prints. Throws the same Error on all of them.
+void Bench(const BenchOptions& options, Transport& transport);
+
+}  // namespace pipewright

@@ -1,0 +1,38 @@
+// Reports the measurements of all ranks for `bench`: as text, JSON, costs and trace.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "base/json.h"
+#include "plan/run/run_plan.h"
+#include "runtime/commands/bench.h"
+#include "runtime/exec/executor.h"
+
+namespace pipewright {
+
+// Measurements of one rank over the measured steps. Seconds.
+struct RankMeasurements {
+  std::map<std::pair<int, ActionKind>, std::vector<double>> actions;  // durations by (stage, kind)
+  std::vector<double> busy;  // by step: time in compute and STEP
+  std::vector<double> step_ends;
+  int64_t inputs_in_time = 0, inputs_late = 0;  // compute actions that did not, or did, wait
+  double waited = 0;                            // for messages
+  int64_t peak_bytes = 0;                       // of tensors, including weights
+};
+
+void AddMeasurements(const std::vector<TraceEvent>& step, RankMeasurements& to);
+Json WriteMeasurements(const RankMeasurements& measured);
+
+// Measures the link between ranks 0 and 1 and returns it in the form of the costs file, in
+// microseconds and bytes. Collective.
+Json LinkCostsJson(Transport& transport);
+
+// Prints the report and writes the files that `options` names. `ranks` holds {"stages", "link",
+// "measured", "trace"} of each rank; for `bodies` see DescribeBodies. Throws Error if a file cannot
+// be written.
+void ReportBench(const RunPlan& run, const std::vector<Json>& ranks, const std::string& bodies,
+                 const BenchOptions& options);
+
+}  // namespace pipewright

@@ -1,0 +1,209 @@
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <set>
+
+#include "base/dtype.h"
+#include "base/error.h"
+#include "base/json.h"
+#include "base/text.h"
+#include "formats/call_text.h"
+#include "formats/package/package_files.h"
+#include "formats/weights/safetensors.h"
+#include "runtime/commands/bench_requests.h"
+#include "runtime/commands/train.h"
+#include "runtime/cpu/matmul.h"
+#include "runtime/exec/phase.h"
+#include "runtime/module/messages.h"
+#include "runtime/offload_report.h"
+#include "tensors/dtype.h"
+
+namespace pipewright {
+
+namespace {
+
+// The model's inputs from a file: all rows, cut into microbatches of equal size, the last of which
+// may be smaller. Keeps the outputs that this rank makes.
+class InputFile : public Microbatches {
+ public:
+  InputFile(const std::string& path, const Manifest& manifest, int microbatches)
+      : file_(path), microbatches_(microbatches) {
+    std::vector<std::string> names;
+    for (const TensorInfo& info : file_.header().tensors) names.push_back(info.name);
+    for (int id : manifest.inputs)
+      if (const std::string& name = manifest.values[id].name; !file_.Find(name))
+        throw Error(NoTensor(path, name, names).what() + ("; " + CallText(manifest)));
+    for (int id : manifest.inputs) {
+      const TensorInfo& info = file_.At(manifest.values[id].name);
+      if (inputs_.empty() && !info.shape.empty() && info.shape[0] == 0)
+        throw Error(path, Quote(info.name) + " has no rows, sizes " + ShapeText(info.shape),
+                    "give it at least one: each row is a sample");
+      inputs_.push_back(&info);
+      if (microbatches == 1) continue;
+      int64_t rows = info.shape.empty() ? 0 : info.shape[0];
+      if ((microbatches - 1) * Rows(info) >= rows)
+        throw Error(path,
+                    "the " + std::to_string(rows) + " rows of \"" + manifest.values[id].name +
+                        "\" cannot be cut into " + std::to_string(microbatches) +
+                        " microbatches of " + std::to_string(Rows(info)),
+                    "choose fewer --microbatches");
+    }
+  }
+
+  std::vector<TensorSpec> Specs(int64_t /*minibatch*/, int microbatch) override {
+    std::vector<TensorSpec> specs;
+    for (const TensorInfo* info : inputs_) specs.push_back(Spec(*info, microbatch));
+    return specs;
+  }
+  at::Tensor Input(int i, int64_t /*minibatch*/, int microbatch) override {
+    const TensorInfo& info = *inputs_[i];
+    const TensorSpec spec = Spec(info, microbatch);
+    at::Tensor out = at::empty(spec.sizes, spec.type);
+    if (!out.nbytes()) return out;
+    const size_t row = out.nbytes() / (microbatches_ > 1 ? out.size(0) : 1);
+    file_.Read(info, microbatches_ > 1 ? microbatch * Rows(info) * row : 0,
+               static_cast<char*>(out.data_ptr()), out.nbytes());
+    return out;
+  }
+  void Output(int output, int microbatch, const at::Tensor& value) override {
+    outputs[output].resize(microbatches_);
+    outputs[output][microbatch] = value.contiguous();
+  }
+
+  // An output that is an input, as the file has it.
+  TensorToWrite Copy(size_t input) const { return CopyOf(file_, *inputs_[input]); }
+
+  std::map<int, std::vector<at::Tensor>> outputs;  // by output, then microbatch
+
+ private:
+  // Of all microbatches but the last.
+  int64_t Rows(const TensorInfo& info) const {
+    int64_t rows = info.shape.empty() ? 0 : info.shape[0];
+    return std::max<int64_t>(1, (rows + microbatches_ - 1) / microbatches_);
+  }
+  TensorSpec Spec(const TensorInfo& info, int microbatch) const {
+    TensorSpec spec{DtypeOfSafetensors(info.dtype), info.shape, true};
+    if (microbatches_ > 1)
+      spec.sizes[0] = std::min(Rows(info), info.shape[0] - microbatch * Rows(info));
+    return spec;
+  }
+
+  SafetensorsFile file_;
+  std::vector<const TensorInfo*> inputs_;
+  const int microbatches_;
+};
+
+// Opens the input, and makes sure that no output takes the place of what is read.
+std::unique_ptr<InputFile> OpenFiles(const RunOptions& options, const Session& session) {
+  const bool first = session.transport.rank() == 0;
+  auto input =
+      std::make_unique<InputFile>(options.input, session.run.manifest, options.microbatches);
+  OutputFiles outputs(RunFiles(options.package, session.run.manifest, session.job,
+                               {options.input, options.weights, options.conf, options.device_map}));
+  if (options.output.empty()) throw Error("output", "its name is empty", "name a file");
+  outputs.Add("--output", options.output, first);
+  outputs.Add("--offload-report", options.offload_report, first);
+  return input;
+}
+
+// Brings the parts of all outputs to rank 0; their sizes go ahead.
+void Gather(std::map<int, std::vector<at::Tensor>>& outputs, int microbatches,
+            Transport& transport) {
+  Json mine = Json::array();
+  for (auto& [output, parts] : outputs)
+    for (size_t i = 0; i < parts.size(); ++i)
+      if (parts[i].defined())  // else another replica's
+        mine.push_back({{"output", output},
+                        {"microbatch", i},
+                        {"dtype", DtypeName(parts[i].scalar_type())},
+                        {"sizes", parts[i].sizes().vec()}});
+  const std::vector<std::string> all = transport.AllGather(mine.dump());
+  int moved = 0;  // parts: each is progress
+  if (transport.rank() != 0) {
+    for (auto& [output, parts] : outputs)
+      for (at::Tensor& part : parts)
+        if (part.defined())
+          transport.WaitFor(
+              transport.Send(0, 1 + output, MakeBundle({part})),
+              {.kind = Awaited::kTensor, .rank = 0, .microbatch = moved++, .sends = 1});
+    return;
+  }
+  for (int rank = 1; rank < transport.size(); ++rank)
+    for (const Json& entry : Json::parse(all[rank])) {
+      const int output = entry["output"].get<int>();
+      at::Tensor part = at::empty(entry["sizes"].get<std::vector<int64_t>>(),
+                                  DtypeOf(entry["dtype"].get<std::string>()));
+      transport.WaitFor(transport.Recv(rank, 1 + output, MakeBundle({part})),
+                        {.kind = Awaited::kTensor, .rank = rank, .microbatch = moved++});
+      outputs[output].resize(microbatches);
+      outputs[output][entry["microbatch"].get<size_t>()] = part;
+    }
+}
+
+// The model's outputs by name, on rank 0. Returns how many there are.
+size_t WriteOutputs(const std::string& path, const Manifest& manifest, const InputFile& input) {
+  std::map<int, at::Tensor> whole;
+  for (const auto& [output, parts] : input.outputs)
+    whole[output] = parts.size() == 1     ? parts[0]
+                    : parts[0].dim() == 0 ? at::stack(parts)
+                                          : at::cat(parts);
+  std::vector<TensorToWrite> tensors;
+  std::set<int> written;  // an output may be there twice
+  for (int id : manifest.outputs) {
+    if (manifest.values[id].producer >= 0 || !written.insert(id).second) continue;
+    auto found = std::find(manifest.inputs.begin(), manifest.inputs.end(), id);
+    tensors.push_back(input.Copy(static_cast<size_t>(found - manifest.inputs.begin())));
+  }
+  for (const auto& [output, tensor] : whole) {
+    if (!written.insert(manifest.outputs[output]).second) continue;
+    tensors.push_back({manifest.values[manifest.outputs[output]].name,
+                       SafetensorsDtype(tensor.scalar_type()),
+                       tensor.sizes().vec(),
+                       {static_cast<const char*>(tensor.data_ptr()), tensor.nbytes()}});
+  }
+  WriteSafetensors(path, std::move(tensors));
+  return written.size();
+}
+
+}  // namespace
+
+void Infer(const RunOptions& options, Transport& transport) {
+  if (options.threads > 0) at::set_num_threads(options.threads);
+  Phase(transport, "starting", [&] {
+    UseMatMul(options.matmul, "--matmul");
+    CheckOffload(options.offload_dir, options.offload_report, transport);
+  });
+  Session session(transport);
+  session.job.microbatches = options.microbatches;
+  session.job.schedule = "gpipe";
+  session.job.losses.clear();
+  SessionOptions asked;
+  asked.package = options.package;
+  asked.conf = options.conf;
+  asked.weights = options.weights;
+  asked.device_map = options.device_map;
+  asked.training = false;
+  session.Open(asked);
+  std::unique_ptr<InputFile> input;
+  Phase(transport, "reading", [&] { input = OpenFiles(options, session); });
+  session.Load({input.get()}, AgreedOptions(options));
+  session.Start();
+  int64_t sweeps = 1;
+  if (options.on_request) sweeps += AnswerRequests(session, *input);
+  session.Step(*input, sweeps - 1);
+
+  Gather(input->outputs, options.microbatches, transport);
+  Phase(transport, "writing", [&] {
+    if (transport.rank() != 0) return;
+    const size_t written = WriteOutputs(options.output, session.run.manifest, *input);
+    std::printf("%s written to %s\n", Counted(written, "output").c_str(), options.output.c_str());
+  });
+  Phase(transport, "writing", [&] {
+    std::fputs(ReportOffload(session, sweeps, options.offload_report).c_str(), stdout);
+  });
+}
+
+}  // namespace pipewright

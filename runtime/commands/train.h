@@ -1,0 +1,41 @@
+// The commands that a run executes: train, evaluate, infer.
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include "formats/job.h"
+#include "runtime/exec/transport.h"
+#include "runtime/session.h"
+
+namespace pipewright {
+
+struct RunOptions {
+  std::string package, job, conf, weights;
+  // Override the job's settings if given.
+  int64_t steps = -1;
+  std::string schedule, save, metrics, save_gradients;
+  bool resume = false;      // from the newest checkpoint in the job's folder, if there is one
+  std::string resume_from;  // an existing checkpoint, or a folder of them
+  // For infer.
+  std::string input, output;
+  int microbatches = 1;
+  int threads = 0;                    // infer, generate: per rank; 0: LibTorch's default
+  MatMul matmul = MatMul::kLibTorch;  // infer, generate; others use the job's
+  bool on_request = false;            // serve measurements first: bench_requests.h
+  // For weights on disk.
+  std::string device_map, offload_dir, offload_report;
+};
+
+// The options that must be the same on every rank: a rank that runs fewer steps, or does not take
+// part in saving, would leave the others waiting. Files that are read are compared by their
+// contents.
+AgreedFields AgreedOptions(const RunOptions& options);
+
+// Each must be called on every rank of `transport`. Throws the same Error on all of them.
+void Train(const RunOptions& options, Transport& transport);
+// Computes the mean loss over the job's data (or `steps` minibatches of it), forward only.
+void Evaluate(const RunOptions& options, Transport& transport);
+// Writes the model's outputs for the tensors in `input` to `output`.
+void Infer(const RunOptions& options, Transport& transport);
+
+}  // namespace pipewright

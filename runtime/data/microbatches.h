@@ -1,0 +1,40 @@
+// Where the microbatches of a session come from, and where their outputs go.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <vector>
+
+#include "runtime/module/shapes.h"
+
+namespace pipewright {
+
+// Minibatches, microbatches, inputs and losses are counted from 0.
+class Microbatches {
+ public:
+  virtual ~Microbatches() = default;
+
+  // Sizes of the model's inputs: the same on every rank. All ranks ask, for the same minibatches in
+  // the same order: first for the very first microbatch, then as each minibatch begins.
+  virtual std::vector<TensorSpec> Specs(int64_t minibatch, int microbatch) = 0;
+  // Input `i` of the model, or for -1 - k the target of loss k. Only the ranks that use it ask.
+  virtual at::Tensor Input(int i, int64_t minibatch, int microbatch) = 0;
+
+  // Sizes of a loss's target. One that is not `known` is checked only when it is there.
+  virtual TensorSpec Target(int /*loss*/, int64_t /*minibatch*/, int /*microbatch*/) {
+    return {at::kFloat, {}, false};
+  }
+  // What messages call it.
+  virtual std::string TargetName(int /*loss*/) { return "target"; }
+  // How much a loss of a microbatch counts, so that a step's is the mean over all that it averages:
+  // 1 where all microbatches count the same.
+  virtual double LossWeight(int /*loss*/, int64_t /*minibatch*/, int /*microbatch*/) { return 1; }
+
+  // Takes an output of the model as soon as it is there.
+  virtual void Output(int /*output*/, int /*microbatch*/, const at::Tensor& /*value*/) {}
+  // Where steps overlap: the stage that computes the loss has stepped, for the `steps`-th time
+  // since the first step of those in a row.
+  virtual void Stepped(int64_t /*steps*/) {}
+};
+
+}  // namespace pipewright

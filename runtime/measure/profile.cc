@@ -1,0 +1,279 @@
+#include "runtime/measure/profile.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <map>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "formats/conf.h"
+#include "formats/profile/merge.h"
+#include "runtime/measure/links.h"
+#include "runtime/measure/module_times.h"
+#include "runtime/measure/parts.h"
+#include "runtime/measure/samples.h"
+#include "runtime/module/messages.h"
+#include "runtime/recorded/choice.h"
+#include "tensors/dtype.h"
+
+namespace pipewright {
+
+namespace {
+
+using Values = std::map<int, c10::IValue>;
+
+double BytesOf(const c10::IValue& value) {
+  if (value.isNone()) return 0;
+  return value.isTensor() ? static_cast<double>(value.toTensor().nbytes()) : 8;
+}
+
+constexpr int kMostDimensions = 62;
+
+// Sends a tensor, preceded by its type and sizes, which may depend on the data.
+void SendValue(Transport& transport, int to, const c10::IValue& value) {
+  if (value.isNone()) return;
+  at::Tensor tensor = ToTensor(value);
+  at::Tensor header = at::zeros({kMostDimensions + 2}, at::kLong);
+  int64_t* numbers = header.mutable_data_ptr<int64_t>();
+  numbers[0] = static_cast<int64_t>(tensor.scalar_type());
+  numbers[1] = tensor.dim();
+  for (int64_t d = 0; d < tensor.dim(); ++d) numbers[2 + d] = tensor.size(d);
+  transport.Wait(transport.Send(to, 0, MakeBundle({header})));
+  transport.Wait(transport.Send(to, 0, MakeMessage({tensor})));
+}
+
+c10::IValue ReceiveValue(Transport& transport, int from, const ValueInfo& info) {
+  if (info.kind == "none") return {};
+  at::Tensor header = at::zeros({kMostDimensions + 2}, at::kLong);
+  transport.Wait(transport.Recv(from, 0, MakeBundle({header})));
+  const int64_t* numbers = header.const_data_ptr<int64_t>();
+  at::Tensor tensor = at::empty(at::IntArrayRef(numbers + 2, static_cast<size_t>(numbers[1])),
+                                static_cast<at::ScalarType>(numbers[0]));
+  const Bundle message = MakeMessage({tensor});
+  transport.Wait(transport.Recv(from, 0, message));
+  return FromTensor(ReadMessage(message)[0], info);
+}
+
+ProfileTime TimeOf(const Timing& timing) { return {timing.median, timing.high - timing.low}; }
+
+ProfileNode NodeOf(const ModuleTimes& times, const ModuleInfo& info,
+                   const std::vector<size_t>& held, const LoadedModule& module,
+                   const std::vector<c10::IValue>& inputs) {
+  ProfileNode node;
+  node.forward = TimeOf(times.forward);
+  node.backward = TimeOf(times.backward);
+  node.input_gradient = TimeOf(times.input_grad);
+  node.weight_gradient = TimeOf(times.weight_grad);
+  node.kept = static_cast<double>(times.activation_bytes);
+  node.kept_for_weight = static_cast<double>(times.kept_for_weights_bytes);
+  node.peak = static_cast<double>(times.peak_bytes);
+  for (const c10::IValue& input : inputs) node.peak += BytesOf(input);
+  node.module = module.index;
+  for (size_t w = 0; w < held.size(); ++w) {
+    const WeightInfo& weight = info.held[held[w]];
+    double bytes = static_cast<double>(module.weights[w].nbytes());
+    (weight.kind == "parameter" ? node.parameters : node.buffers) += bytes;
+    if (weight.kind == "parameter" && weight.requires_grad) node.trained += bytes;
+    node.weights.push_back(weight.name);
+  }
+  node.peak += node.parameters + node.buffers;
+  node.body = times.lists ? "lists" : "autograd";
+  return node;
+}
+
+class Profiler {
+ public:
+  Profiler(const ProfileOptions& options, Transport& transport)
+      : options_(options), transport_(transport), manifest_(ReadManifest(options.package)) {
+    measure_.repetitions = options.repeat;
+    measure_.warmup = options.warm_up;
+    at::set_num_threads(options.threads);
+    rank_of_.assign(manifest_.modules.size(), 0);
+    if (transport.size() > 1) PlaceModules();
+  }
+
+  Profile Run(std::string& source) {
+    int64_t microbatch = options_.microbatch;
+    std::vector<c10::IValue> samples =
+        SampleInputs(options_.package, manifest_, options_.input, microbatch, source);
+    Values values;
+    for (size_t i = 0; i < samples.size(); ++i) values[manifest_.inputs[i]] = samples[i];
+    Profile profile = Header(microbatch);
+    for (int id : manifest_.inputs)
+      profile.values.push_back({manifest_.values[id].name, -1, {}, BytesOf(values.at(id)), false});
+    std::vector<Profile> mine(manifest_.modules.size());
+    for (size_t m = 0; m < manifest_.modules.size(); ++m) {
+      if (rank_of_[m] == transport_.rank()) mine[m] = MeasureOne(static_cast<int>(m), values);
+      Exchange(static_cast<int>(m), values);
+    }
+    for (size_t m = 0; m < mine.size(); ++m) {
+      // Only its owner has measured a module.
+      bool own = rank_of_[m] == transport_.rank();
+      std::string text =
+          transport_.AllGather(own ? WriteProfile(mine[m]) : "")[static_cast<size_t>(rank_of_[m])];
+      AppendModule(profile, ParseProfile(text, manifest_.modules[m].name));
+    }
+    ShareWeights(profile, manifest_);
+    if (transport_.size() > 1) profile.links = MeasureLinks(transport_);
+    return profile;
+  }
+
+ private:
+  void PlaceModules() {
+    int modules = static_cast<int>(manifest_.modules.size());
+    Conf conf = GroupModules(modules, std::min(modules, transport_.size()));
+    std::string path =
+        options_.conf.empty() ? options_.package + "/conf/mp_conf.json" : options_.conf;
+    try {
+      Conf read = ReadConf(path);
+      CheckConf(read, modules, transport_.size(), ModuleEdges(manifest_), path);
+      conf = read;
+    } catch (const Error&) {  // the package's own conf may be for another number of ranks
+      if (!options_.conf.empty()) throw;
+    }
+    for (size_t m = 0; m < rank_of_.size(); ++m)
+      rank_of_[m] = conf.stage_to_ranks[conf.module_to_stage[m]][0];
+  }
+
+  Profile Header(int64_t microbatch) const {
+    Profile profile;
+    profile.package = options_.package;
+    profile.microbatch = microbatch;
+    profile.repeat = options_.repeat;
+    profile.threads = options_.threads;
+    profile.fine = options_.fine;
+    return profile;
+  }
+
+  Profile MeasureOne(int index, Values& values) {
+    const ModuleInfo& info = manifest_.modules[index];
+    LoadedModule module = LoadModule(options_.package, manifest_, index);
+    UseBody(module, BodyAskedFor({}).value_or(BodyChoice::kAuto));
+    Profile profile = Header(0);
+    std::vector<c10::IValue> inputs;
+    std::vector<bool> wanted;
+    for (int id : info.inputs) {
+      inputs.push_back(values.at(id));
+      const ValueInfo& value = manifest_.values[id];
+      wanted.push_back(value.gradient && value.producer >= 0 && inputs.back().isTensor());
+      profile.values.push_back({value.name, -1, {}, BytesOf(inputs.back()), wanted.back()});
+    }
+    ModuleParts parts;
+    if (options_.fine) parts = CutIntoParts(module, info);
+    std::vector<c10::IValue> outputs;
+    try {
+      outputs = parts.parts.size() > 1 ? MeasureParts(module, parts, inputs, wanted, profile)
+                                       : MeasureWhole(module, inputs, profile);
+    } catch (const std::exception& e) {
+      throw Error(options_.package + "/" + info.code,
+                  std::string("cannot be measured\n") + e.what());
+    }
+    for (size_t i = 0; i < info.outputs.size(); ++i) values[info.outputs[i]] = outputs[i];
+    return profile;
+  }
+
+  std::vector<c10::IValue> MeasureWhole(LoadedModule& module,
+                                        const std::vector<c10::IValue>& inputs, Profile& profile) {
+    const ModuleInfo& info = manifest_.modules[module.index];
+    ModuleTimes measured = TimeModule(module, manifest_, inputs, measure_);
+    std::vector<size_t> held(info.held.size());
+    for (size_t w = 0; w < held.size(); ++w) held[w] = w;
+    ProfileNode node = NodeOf(measured, info, held, module, inputs);
+    node.name = info.name;
+    node.description = Join(info.covers, ", ");
+    node.rank = transport_.rank();
+    profile.nodes.push_back(node);
+    for (ProfileValue& value : profile.values) value.consumers = {0};
+    for (size_t i = 0; i < info.outputs.size(); ++i) {
+      const ValueInfo& value = manifest_.values[info.outputs[i]];
+      profile.values.push_back({value.name, 0, {}, BytesOf(measured.outputs[i]), value.gradient});
+    }
+    return measured.outputs;
+  }
+
+  std::vector<c10::IValue> MeasureParts(const LoadedModule& module, const ModuleParts& parts,
+                                        const std::vector<c10::IValue>& inputs,
+                                        const std::vector<bool>& wanted, Profile& profile) {
+    const ModuleInfo& info = manifest_.modules[module.index];
+    std::vector<c10::IValue> known(static_cast<size_t>(parts.values));
+    std::vector<bool> gradient(known.size(), false);
+    std::vector<int> entry(known.size(), -1);  // index in profile.values
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      known[i] = inputs[i];
+      gradient[i] = wanted[i];
+      entry[i] = static_cast<int>(i);
+    }
+    for (size_t p = 0; p < parts.parts.size(); ++p) {
+      const ModulePart& part = parts.parts[p];
+      int here = static_cast<int>(p);
+      std::vector<c10::IValue> arguments;
+      std::vector<bool> asked;
+      for (int id : part.inputs) {
+        arguments.push_back(known[id]);
+        asked.push_back(gradient[id]);
+        auto& consumers = profile.values[entry[id]].consumers;
+        if (consumers.empty() || consumers.back() != here) consumers.push_back(here);
+      }
+      ModuleTimes measured = TimeCode(part.module, arguments, asked, measure_);
+      ProfileNode node = NodeOf(measured, info, part.held, part.module, arguments);
+      node.name = info.name + "." + std::to_string(p);
+      node.description = part.label;
+      node.rank = transport_.rank();
+      profile.nodes.push_back(node);
+      for (size_t o = 0; o < part.outputs.size(); ++o) {
+        int id = part.outputs[o];
+        known[id] = measured.outputs[o];
+        gradient[id] = measured.gradients[o];
+        entry[id] = static_cast<int>(profile.values.size());
+        profile.values.push_back(
+            {info.name + "/" + std::to_string(id), here, {}, BytesOf(known[id]), gradient[id]});
+      }
+    }
+    std::vector<c10::IValue> outputs;
+    for (size_t i = 0; i < parts.outputs.size(); ++i) {
+      int id = parts.outputs[i];
+      profile.values[entry[id]].name = manifest_.values[info.outputs[i]].name;
+      outputs.push_back(known[id]);
+    }
+    return outputs;
+  }
+
+  // Sends the outputs of a module to the ranks that use them, and drops values that this rank no
+  // longer needs.
+  void Exchange(int module, Values& values) {
+    int owner = rank_of_[module], rank = transport_.rank();
+    for (int id : manifest_.modules[module].outputs) {
+      std::vector<int> users;
+      for (int consumer : manifest_.values[id].consumers)
+        if (int user = rank_of_[consumer];
+            user != owner && std::find(users.begin(), users.end(), user) == users.end())
+          users.push_back(user);
+      for (int user : users) {
+        if (rank == owner) SendValue(transport_, user, values.at(id));
+        if (rank == user) values[id] = ReceiveValue(transport_, owner, manifest_.values[id]);
+      }
+    }
+    std::erase_if(values, [&](const auto& entry) {
+      const std::vector<int>& consumers = manifest_.values[entry.first].consumers;
+      return std::none_of(consumers.begin(), consumers.end(), [&](int consumer) {
+        return consumer > module && rank_of_[consumer] == rank;
+      });
+    });
+  }
+
+  const ProfileOptions& options_;
+  Transport& transport_;
+  Manifest manifest_;
+  TimingOptions measure_;
+  std::vector<int> rank_of_;  // by module
+};
+
+}  // namespace
+
+Profile MeasurePackage(const ProfileOptions& options, Transport& transport, std::string& source) {
+  return Profiler(options, transport).Run(source);
+}
+
+}  // namespace pipewright

@@ -1,0 +1,25 @@
+// Measures a package, on one rank or on those that will run it.
+#pragma once
+#include <string>
+
+#include "formats/profile/profile.h"
+#include "runtime/exec/transport.h"
+
+namespace pipewright {
+
+struct ProfileOptions {
+  std::string package;
+  std::string conf;        // with several ranks: assigns modules to ranks; empty: conf/mp_conf.json
+  std::string input;       // a safetensors file with a tensor per input; empty: see samples.h
+  int64_t microbatch = 0;  // samples; 0: as in the inputs
+  int repeat = 20, warm_up = 3;
+  int threads = 1;
+  bool fine = false;  // measure submodules of a module separately
+};
+
+// Runs the modules one after the other, each on the (first) rank that the conf assigns to it while
+// the others wait, on values that travel as in a run; then measures the links. Returns the same
+// profile on every rank. Collective. `source` describes the origin of the inputs.
+Profile MeasurePackage(const ProfileOptions& options, Transport& transport, std::string& source);
+
+}  // namespace pipewright

@@ -1,0 +1,101 @@
+#include "runtime/measure/samples.h"
+
+#include <ATen/ATen.h>
+
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "formats/weights/safetensors.h"
+#include "runtime/module/messages.h"
+#include "runtime/module/shapes.h"
+#include "tensors/dtype.h"
+
+namespace pipewright {
+
+namespace {
+
+bool IsNumber(const std::string& size) {
+  return !size.empty() && size.find_first_not_of("0123456789") == std::string::npos;
+}
+
+at::Tensor Read(const SafetensorsFile& file, const std::string& name) {
+  const TensorInfo& info = file.At(name);
+  at::Tensor tensor = at::empty(info.shape, DtypeOfSafetensors(info.dtype));
+  if (info.end > info.begin)
+    file.Read(info, 0, static_cast<char*>(tensor.data_ptr()), info.end - info.begin);
+  return tensor;
+}
+
+// Dynamic sizes, except the first, are known only from samples.
+at::Tensor Random(const ValueInfo& value, int64_t microbatch) {
+  static const char kCure[] = "give a safetensors file with a tensor for each input: --input FILE";
+  if (value.dtype.empty())
+    throw Error("input \"" + value.name + "\"",
+                "has sizes that neither the model file nor a sample says", kCure);
+  std::vector<int64_t> sizes;
+  for (size_t d = 0; d < value.shape.size(); ++d) {
+    if (IsNumber(value.shape[d])) {
+      sizes.push_back(std::stoll(value.shape[d]));
+    } else if (d == 0) {
+      sizes.push_back(std::max<int64_t>(microbatch, 1));
+    } else {
+      throw Error("input \"" + value.name + "\"",
+                  "has the size [" + Join(value.shape, ", ") + "], and the package has no sample",
+                  kCure);
+    }
+  }
+  at::ScalarType type = DtypeOf(value.dtype);
+  return at::isFloatingType(type) ? at::randn(sizes, at::kFloat).to(type) : at::zeros(sizes, type);
+}
+
+}  // namespace
+
+std::vector<c10::IValue> SampleInputs(const std::string& package, const Manifest& manifest,
+                                      const std::string& path, int64_t& microbatch,
+                                      std::string& source) {
+  std::string own = package + "/samples.safetensors";
+  source = !path.empty() ? path : std::filesystem::exists(own) ? own : "";
+  std::unique_ptr<SafetensorsFile> file;
+  if (!source.empty()) file = std::make_unique<SafetensorsFile>(source);
+  if (!file) source = "random numbers";
+  std::vector<c10::IValue> inputs;
+  std::vector<TensorSpec> specs;
+  int64_t wanted = microbatch;
+  bool fitted = false;  // if the batch size is fixed, the first input's counts
+  std::string batch;    // symbol of the first dimension; inputs may have different ones
+  for (int id : manifest.inputs)
+    if (const ValueInfo& value = manifest.values[id];
+        batch.empty() && !value.shape.empty() && !IsNumber(value.shape[0]))
+      batch = value.shape[0];
+  for (int id : manifest.inputs) {
+    const ValueInfo& value = manifest.values[id];
+    if (!file && value.kind != "tensor") {
+      inputs.push_back(FromTensor(at::ones({}, at::kLong), value));
+      specs.push_back({at::kLong, {}, true});
+      continue;
+    }
+    at::Tensor tensor = file ? Read(*file, value.name) : Random(value, wanted);
+    bool open = value.dtype.empty();  // its sizes are not recorded
+    bool rows = value.kind == "tensor" && tensor.dim() > 0 &&
+                (open || (!value.shape.empty() && (value.shape[0] == batch || batch.empty())));
+    if (rows && wanted > 0 && tensor.size(0) > 0 && tensor.size(0) != wanted) {
+      if (!open && batch.empty() && !fitted)
+        throw Error("--microbatch " + std::to_string(wanted),
+                    "the model was exported for " + std::to_string(tensor.size(0)) +
+                        " samples at once (input \"" + value.name + "\")",
+                    "--microbatch " + std::to_string(tensor.size(0)) +
+                        ", or export it with a dynamic first dimension");
+      if (open || !batch.empty())
+        tensor = tensor.index_select(0, at::arange(wanted).remainder(tensor.size(0)));
+    }
+    fitted = fitted || rows;
+    if (rows && microbatch == 0) microbatch = tensor.size(0);
+    specs.push_back({tensor.scalar_type(), tensor.sizes().vec(), true});
+    inputs.push_back(FromTensor(tensor, value));
+  }
+  InferShapes(package, manifest, specs);  // reports mismatches
+  return inputs;
+}
+
+}  // namespace pipewright

@@ -1,0 +1,17 @@
+// Compiles the code of packages, for commands that do not include torch.
+#pragma once
+#include <string>
+
+#include "formats/manifest.h"
+
+namespace pipewright {
+
+// Throws Error, with the same text as a run, if a module with edited code does not compile. A build
+// without torch cannot check this.
+#ifdef PIPEWRIGHT_TORCH
+void CheckCode(const std::string& package, const Manifest& manifest);
+#else
+inline void CheckCode(const std::string&, const Manifest&) {}
+#endif
+
+}  // namespace pipewright

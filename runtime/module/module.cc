@@ -1,0 +1,393 @@
+#include "runtime/module/module_weights.h"
+
+#include <torch/csrc/jit/passes/inliner.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+
+#include "base/dtype.h"
+#include "base/error.h"
+#include "base/json.h"
+#include "base/missing_file.h"
+#include "base/text.h"
+#include "base/torch_error.h"
+#include "ops/draws.h"
+#include "ops/module_text.h"
+#include "ops/op_library.h"
+#include "ops/random_ops.h"
+#include "ops/statistics.h"
+#include "ops/transformers_ops.h"
+#include "runtime/module/module_code.h"
+#include "tensors/dtype.h"
+
+namespace pipewright {
+
+const TensorInfo& CheckedWeight(const SafetensorsFile& file, const WeightInfo& weight) {
+  const TensorInfo& info = file.At(weight.name);
+  if (DtypeOfSafetensors(info.dtype) != DtypeOf(weight.dtype) || info.shape != weight.shape)
+    throw Error(file.path(),
+                "\"" + weight.name + "\" is " + info.dtype + " " + ShapeText(info.shape) +
+                    ", manifest.json says " + weight.dtype + " " + ShapeText(weight.shape),
+                "replace it by a tensor of the same shape and type, or compile again");
+  return info;
+}
+
+namespace {
+
+at::Tensor MakeWeight(const WeightInfo& weight, const SafetensorsFile* file) {
+  at::ScalarType type = DtypeOf(weight.dtype);
+  // Uses its own tensor, not the mapped file: training writes to it, and linear algebra kernels may
+  // round differently for other memory alignments.
+  at::Tensor tensor = file ? at::empty(weight.shape, type) : at::zeros(weight.shape, type);
+  if (file) {
+    const TensorInfo& info = CheckedWeight(*file, weight);
+    if (info.end > info.begin)
+      file->Read(info, 0, static_cast<char*>(tensor.data_ptr()), info.end - info.begin);
+  }
+  if (weight.kind == "parameter" && weight.requires_grad) tensor.set_requires_grad(true);
+  return tensor;
+}
+
+std::string Listed(const std::vector<std::string>& names) {
+  return names.empty() ? "nothing" : "(" + Join(names, ", ") + ")";
+}
+
+// Returns the names if they differ from `expected` only in order, otherwise nothing.
+std::string Reordered(const std::vector<std::string>& expected,
+                      const std::vector<std::string>& found) {
+  if (found == expected || !std::is_permutation(found.begin(), found.end(), expected.begin(),
+                                                expected.end()))
+    return "";
+  return Listed(found) + " where manifest.json says " + Listed(expected);
+}
+
+// Returns all nodes, including those in blocks.
+std::vector<torch::jit::Node*> NodesOf(torch::jit::Graph& graph) {
+  std::vector<torch::jit::Node*> nodes;
+  std::vector<torch::jit::Block*> left = {graph.block()};
+  while (!left.empty()) {
+    torch::jit::Block* block = left.back();
+    left.pop_back();
+    for (torch::jit::Node* node : block->nodes()) {
+      nodes.push_back(node);
+      left.insert(left.end(), node->blocks().begin(), node->blocks().end());
+    }
+  }
+  return nodes;
+}
+
+// Returns the values that the code returns; a tuple that is created elsewhere counts as one value.
+std::vector<const torch::jit::Value*> Returned(const torch::jit::Graph& graph) {
+  std::vector<const torch::jit::Value*> values(graph.outputs().begin(), graph.outputs().end());
+  if (values.size() == 1 && values[0]->node()->kind() == torch::jit::prim::TupleConstruct) {
+    const auto inputs = values[0]->node()->inputs();
+    values.assign(inputs.begin(), inputs.end());
+  }
+  return values;
+}
+
+// Returns how to declare in the manifest a tensor that the module's file holds, or "" if the file
+// has none of that name.
+std::string EntryToAdd(const std::string& package, const ModuleInfo& info,
+                       const std::string& name) {
+  std::optional<SafetensorsFile> stored;
+  try {
+    stored.emplace(PackageFile(package, info.weights));
+  } catch (const Error&) {
+    return "";  // another error is being reported
+  }
+  const TensorInfo* tensor = stored->Find(name);
+  if (!tensor) return "";
+  const Json entry = {{"name", name},
+                      {"kind", "parameter"},
+                      {"dtype", DtypeName(DtypeOfSafetensors(tensor->dtype))},
+                      {"shape", tensor->shape},
+                      {"requires_grad", true}};
+  return info.weights + " holds \"" + name + "\"; for it to be used and trained, add to \"held\" of " +
+         info.name + " in manifest.json: " + entry.dump();
+}
+
+[[noreturn]] void RefuseDeclared(const std::string& package, const ModuleInfo& info,
+                                 const std::string& file, const std::string& name) {
+  if (const std::string cure = EntryToAdd(package, info, name); !cure.empty())
+    throw Error(file, "the class declares \"" + name + "\", which manifest.json does not list",
+                cure);
+  std::vector<std::string> weights;
+  for (const WeightInfo& weight : info.held) weights.push_back(weight.name);
+  throw Error(file, "the class declares \"" + name + "\", which the weight file does not hold" +
+                        Suggest(name, weights));
+}
+
+// The code may be edited, but its inputs, outputs and weights must match the manifest.
+void CheckInterface(const std::string& package, const std::string& file, const Manifest& manifest,
+                    const ModuleInfo& info, const CompiledText& code, bool edited) {
+  const char* fixed = "a module's inputs and outputs are fixed when the model is compiled";
+  const c10::FunctionSchema& schema = code.forward->getSchema();
+  std::vector<std::string> expected, found, gives;
+  for (int id : info.inputs) expected.push_back(manifest.values[id].name);
+  for (int id : info.outputs) gives.push_back(manifest.values[id].name);
+  for (size_t i = 1; i < schema.arguments().size(); ++i)
+    found.push_back(schema.arguments()[i].name());
+  if (found.size() != expected.size())
+    throw Error(file,
+                "forward takes " + Listed(found) + " where manifest.json says " + Listed(expected),
+                fixed);
+  if (const std::string order = Reordered(expected, found); !order.empty())
+    throw Error(file, "forward takes " + order, "values come in the manifest's order");
+  const std::string last =
+      code.return_line ? file + ":" + std::to_string(code.return_line) : file;
+  std::vector<c10::TypePtr> types = {schema.returns().at(0).type()};
+  if (auto tuple = types[0]->cast<c10::TupleType>()) types = tuple->elements().vec();
+  if (types.size() != info.outputs.size())
+    throw Error(last,
+                "forward returns " + Counted(static_cast<int64_t>(types.size()), "value") +
+                    " where manifest.json says " + std::to_string(info.outputs.size()),
+                fixed + std::string(": return ") + Listed(gives));
+  const auto graph = torch::jit::toGraphFunction(*code.forward).graph()->copy();
+  torch::jit::Inline(*graph);
+  std::vector<std::string> names;
+  for (const torch::jit::Value* value : Returned(*graph))
+    names.push_back(value->hasDebugName() ? value->debugNameBase() : "");
+  if (const std::string order = Reordered(gives, names); !order.empty())
+    throw Error(last, "forward returns " + order,
+                "values go out in the manifest's order: give them other names if that is meant");
+  for (size_t i = 0; i < types.size(); ++i) {
+    const ValueInfo& value = manifest.values[info.outputs[i]];
+    const c10::TypePtr& type = types[i];
+    const bool fits = value.kind == "tensor"  ? type->isSubtypeOf(*c10::TensorType::get())
+                      : value.kind == "int"   ? type->kind() == c10::TypeKind::IntType
+                      : value.kind == "float" ? type->kind() == c10::TypeKind::FloatType
+                      : value.kind == "bool"  ? type->kind() == c10::TypeKind::BoolType
+                                              : true;
+    if (!fits)
+      throw Error(last,
+                  "forward returns " + type->annotation_str() + " as " + value.name +
+                      ", which manifest.json says is a " + value.kind,
+                  "return a " + value.kind);
+  }
+  for (const std::string& name : code.declared)
+    if (name != "training" && name != "device" && !code.type->hasAttribute(name))
+      RefuseDeclared(package, info, file, name);
+  for (const WeightInfo& weight : info.held) {
+    if (!code.parameters || !code.declared.count(weight.name)) continue;
+    const bool named = code.parameters->count(weight.name);
+    if (named != (weight.kind == "parameter"))
+      throw Error(file,
+                  std::string("__parameters__ ") + (named ? "names \"" : "does not name \"") +
+                      weight.name + "\", which is a " + weight.kind,
+                  "the list is not what decides what is trained: \"freeze\" in the job is, or "
+                  "\"requires_grad\" in manifest.json");
+  }
+  if (!edited) return;
+  for (const torch::jit::Node* node : NodesOf(*graph)) {
+    if (const std::string cure = RepeatableForm(node); !cure.empty())
+      throw Error(LineOf(node, file),
+                  std::string("torch.") + node->kind().toUnqualString() +
+                      " draws other random numbers on each rank, and when it is computed again",
+                  cure);
+    if (node->kind() == torch::jit::prim::SetAttr) {
+      const std::string assigned = "self." + node->s(torch::jit::attr::name), text = ReadFile(file);
+      const size_t at = text.find(assigned + " =");  // the node has no source text
+      throw Error(file + (at == std::string::npos
+                              ? ""
+                              : ":" + std::to_string(
+                                          1 + std::count(text.begin(), text.begin() + static_cast<long>(at), '\n'))),
+                  assigned + " is assigned, which would part it from what is trained and saved",
+                  "write a buffer in place: torch.copy_(" + assigned + ", ...)");
+    }
+  }
+}
+
+}  // namespace
+
+std::string LineOf(const torch::jit::Node* node, const std::string& file) {
+  if (auto place = node->sourceRange().file_line_col())
+    return file + ":" + std::to_string(std::get<1>(*place));
+  return file;
+}
+
+std::string OutputLine(const LoadedModule& module, size_t output, const std::string& file) {
+  const auto graph =
+      torch::jit::toGraphFunction(module.self->type()->getMethod("forward")).graph();
+  const std::vector<const torch::jit::Value*> returned = Returned(*graph);
+  return LineOf(returned.at(std::min(output, returned.size() - 1))->node(), file);
+}
+
+// Returns the constants by weight, see LoadedModule::kept_parts.
+static std::vector<std::optional<double>> KeptParts(const ModuleInfo& info,
+                                                    torch::jit::Graph& graph) {
+  std::map<std::string, std::vector<const torch::jit::Value*>> uses;
+  for (const torch::jit::Node* node : NodesOf(graph))
+    if (node->kind() == torch::jit::prim::GetAttr)
+      uses[node->s(torch::jit::attr::name)].push_back(node->output());
+  std::vector<std::optional<double>> parts;
+  for (const WeightInfo& weight : info.held)
+    parts.push_back(weight.kind == "buffer" ? KeptPart(uses[weight.name]) : std::nullopt);
+  return parts;
+}
+
+// The first vector function of MKL (2024.2, mkl_vml_serv_cpu_detect) stores the processor type
+// twice, first with a preliminary value; a thread that reads this computes with about 12 bits (in
+// one of 3,000 processes whose threads start with sqrt at once). So a single thread makes the first
+// call before ranks that are threads compute.
+static void BeginVectorMath() {
+  [[maybe_unused]] static const bool done = at::ones({1024}).sqrt().defined();
+}
+
+CompiledText CompileModule(const std::string& package, const Manifest& manifest, int index) {
+  for (const std::string& library : manifest.op_libraries) LoadOpLibrary(library);
+  RegisterTransformersOperators();
+  CurrentRandomKey();  // registers the operators
+  const ModuleInfo& info = manifest.modules[index];
+  const std::string path = PackageFile(package, info.code);
+  std::string name = info.name;
+  name[0] = static_cast<char>(std::toupper(name[0]));
+  std::vector<std::string> weights;
+  for (const WeightInfo& weight : info.held) weights.push_back(weight.name);
+  const std::string text = ReadFile(path);
+  CompiledText code;
+  try {
+    code = CompileText(path, text, name, weights);
+  } catch (const Error& e) {
+    const std::string said = e.what(), key = "object has no attribute or method '";
+    const size_t at = said.find(key), begin = at + key.size();
+    if (at == std::string::npos) throw;
+    const std::string cure =
+        EntryToAdd(package, info, said.substr(begin, said.find('\'', begin) - begin));
+    if (cure.empty()) throw;
+    throw Error(said + "\n  " + cure);
+  }
+  CheckInterface(package, path, manifest, info, code, HexHash(text) != info.code_hash);
+  return code;
+}
+
+bool IsEdited(const std::string& package, const ModuleInfo& module) {
+  return HexHash(ReadFile(PackageFile(package, module.code))) != module.code_hash;
+}
+
+// `runs`: includes what only a run needs.
+static LoadedModule Load(const std::string& package, const Manifest& manifest, int index,
+                         WeightSource weights, const std::vector<bool>& left_out,
+                         const std::vector<at::Tensor>& known, bool runs) {
+  BeginVectorMath();
+  const ModuleInfo& info = manifest.modules[index];
+  LoadedModule module;
+  module.index = index;
+  const CompiledText code = CompileModule(package, manifest, index);
+  module.unit = code.unit;
+  std::unique_ptr<SafetensorsFile> file;
+  const bool constants_only = weights == WeightSource::kZeros;
+  auto is_read = [&](const WeightInfo& weight) {
+    return !constants_only || weight.kind == "constant";
+  };
+  if (std::any_of(info.held.begin(), info.held.end(), is_read))
+    file = std::make_unique<SafetensorsFile>(PackageFile(package, info.weights));
+  module.self =
+      c10::ivalue::Object::create(c10::StrongTypePtr(module.unit, code.type),
+                                  code.type->numAttributes());
+  for (size_t w = 0; w < info.held.size(); ++w) {
+    const WeightInfo& weight = info.held[w];
+    if (!known.empty() && known[w].defined())
+      module.weights.push_back(known[w]);
+    else if (!left_out.empty() && left_out[w])
+      module.weights.push_back(at::empty({0}, at::dtype(DtypeOf(weight.dtype))));
+    else
+      module.weights.push_back(MakeWeight(weight, is_read(weight) ? file.get() : nullptr));
+    module.self->setAttr(weight.name, module.weights.back());
+    if (weight.kind == "buffer") module.buffers.push_back(w);
+  }
+  module.self->setAttr("device", at::Device(at::kCPU));
+  SetTraining(module, true);
+
+  module.graph = torch::jit::toGraphFunction(*code.forward).graph()->copy();
+  torch::jit::Inline(*module.graph);
+  if (runs) {
+    module.kept_parts = KeptParts(info, *module.graph);
+    CheckStatistics(*module.graph);
+  }
+  module.code = std::make_unique<torch::jit::Code>(module.graph, info.name);
+  return module;
+}
+
+LoadedModule LoadModule(const std::string& package, const Manifest& manifest, int index,
+                        WeightSource weights) {
+  return Load(package, manifest, index, weights, {}, {}, false);
+}
+
+LoadedModule LoadModuleWithout(const std::string& package, const Manifest& manifest, int index,
+                               const std::vector<bool>& left_out,
+                               const std::vector<at::Tensor>& known) {
+  return Load(package, manifest, index, WeightSource::kFile, left_out, known, true);
+}
+
+void SetTraining(LoadedModule& module, bool training) {
+  module.self->setAttr("training", training);
+}
+
+// Returns the first index outside the table of an embedding; "" if there is none or it is not the
+// module's own input.
+static std::string OutsideTable(const LoadedModule& module,
+                                const std::vector<std::pair<size_t, at::Tensor>>& indices) {
+  const torch::jit::Function& forward = module.self->type()->getMethod("forward");
+  const torch::jit::Graph& graph = *torch::jit::toGraphFunction(forward).graph();
+  for (const torch::jit::Node* node : graph.nodes()) {
+    if (node->kind() != c10::aten::embedding ||
+        node->input(0)->node()->kind() != torch::jit::prim::GetAttr)
+      continue;
+    const std::string& table = node->input(0)->node()->s(torch::jit::attr::name);
+    const int64_t rows = module.self->getAttr(table).toTensor().size(0);
+    for (const auto& [i, tensor] : indices) {
+      if (graph.inputs()[i] != node->input(1)) continue;
+      const at::Tensor wrong = tensor.lt(0).logical_or(tensor.ge(rows)).nonzero();
+      if (wrong.size(0) == 0) continue;
+      at::Tensor index = tensor;
+      for (int64_t d = 0; d < wrong.size(1); ++d)
+        index = index.select(0, wrong[0][d].item<int64_t>());
+      return "\n  input " + forward.getSchema().arguments()[i].name() +
+             (wrong.size(1) ? ", row " + std::to_string(wrong[0][0].item<int64_t>()) : "") + ": " +
+             std::to_string(index.item<int64_t>()) + " is not in the table " + table + " of " +
+             std::to_string(rows) + " rows, 0 to " + std::to_string(rows - 1);
+    }
+  }
+  return "";
+}
+
+// Returns text such as "input t: int64 [4, 6], values 0 to 12", which shows what is out of range.
+static std::string IndicesText(const LoadedModule& module,
+                               const std::vector<std::pair<size_t, at::Tensor>>& indices) {
+  std::string text;
+  try {
+    if (text = OutsideTable(module, indices); !text.empty()) return text;
+    const auto& arguments = module.self->type()->getMethod("forward").getSchema().arguments();
+    for (const auto& [i, tensor] : indices) {
+      if (tensor.numel() == 0) continue;
+      text += "\n  input " + arguments[i].name() + ": int64 " + ShapeText(tensor.sizes().vec()) +
+              ", values " + std::to_string(tensor.min().item<int64_t>()) + " to " +
+              std::to_string(tensor.max().item<int64_t>());
+    }
+  } catch (const std::exception&) {  // the first error is reported
+  }
+  return text;
+}
+
+std::vector<c10::IValue> Run(const LoadedModule& module, std::vector<c10::IValue> inputs) {
+  torch::jit::Stack stack;
+  stack.reserve(inputs.size() + 1);
+  stack.emplace_back(module.self);
+  std::vector<std::pair<size_t, at::Tensor>> indices;
+  for (c10::IValue& input : inputs) {
+    if (input.isTensor() && input.toTensor().scalar_type() == at::kLong)
+      indices.emplace_back(stack.size(), input.toTensor());
+    stack.push_back(std::move(input));
+  }
+  try {
+    torch::jit::InterpreterState(*module.code).run(stack);
+  } catch (const std::exception& e) {
+    throw Error(WithoutBacktrace(e.what()) + IndicesText(module, indices));
+  }
+  if (stack.size() == 1 && stack[0].isTuple()) return stack[0].toTupleRef().elements().vec();
+  return stack;
+}
+
+}  // namespace pipewright

@@ -1,0 +1,46 @@
+// Loads one module of a package: compiles its code and reads its weights.
+#pragma once
+#include <torch/csrc/jit/runtime/interpreter.h>
+#include <torch/script.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "formats/manifest.h"
+
+namespace pipewright {
+
+struct RecordedBodies;
+
+struct LoadedModule {
+  int index = -1;                   // in the manifest
+  std::vector<at::Tensor> weights;  // in the order of ModuleInfo::held; leaves of autograd
+  std::vector<size_t> buffers;      // indices of weights that forward may write to
+  // For each weight: the factor by which a microbatch scales running statistics; unset for others.
+  std::vector<std::optional<double>> kept_parts;
+  c10::intrusive_ptr<c10::ivalue::Object> self;
+  std::shared_ptr<torch::jit::CompilationUnit> unit;
+  std::shared_ptr<torch::jit::Graph> graph;  // of forward, without calls
+  std::unique_ptr<torch::jit::Code> code;    // of `graph`
+  std::shared_ptr<RecordedBodies> recorded;  // UseBody; null: autograd's body only
+};
+
+enum class WeightSource {
+  kFile,
+  kZeros,  // zeros, except constants, because a trace computes sizes from them
+};
+
+// Compiles PACKAGE/modules/moduleK.py and checks its interface against the manifest. Throws Error
+// with file, line and caret if the code does not compile.
+LoadedModule LoadModule(const std::string& package, const Manifest& manifest, int index,
+                        WeightSource weights = WeightSource::kFile);
+
+// Sets the mode of dropout, batch norm and similar operators.
+void SetTraining(LoadedModule& module, bool training);
+
+// Runs the module's code on its inputs and returns its outputs, both in the manifest's order.
+std::vector<c10::IValue> Run(const LoadedModule& module, std::vector<c10::IValue> inputs);
+
+}  // namespace pipewright

@@ -1,0 +1,22 @@
+// Compiles the code of a package's modules and compares it with the manifest.
+#pragma once
+#include <string>
+
+#include "ops/module_text.h"
+#include "runtime/module/module.h"
+
+namespace pipewright {
+
+// Compiles PACKAGE/modules/moduleK.py and checks its interface against the manifest. Throws Error
+// with file, line and caret if the code does not compile.
+CompiledText CompileModule(const std::string& package, const Manifest& manifest, int index);
+
+// Returns true if the module's code was edited.
+bool IsEdited(const std::string& package, const ModuleInfo& module);
+
+// Returns "FILE:12", the line of the module's code that a node of its graph, or an output, comes
+// from.
+std::string LineOf(const torch::jit::Node* node, const std::string& file);
+std::string OutputLine(const LoadedModule& module, size_t output, const std::string& file);
+
+}  // namespace pipewright

@@ -1,0 +1,248 @@
+#include "runtime/module/shapes.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "base/dtype.h"
+#include "base/error.h"
+#include "base/symbol.h"
+#include "base/text.h"
+#include "formats/call_text.h"
+#include "runtime/module/module_code.h"
+#include "runtime/module/trial.h"
+#include "tensors/dtype.h"
+
+namespace pipewright {
+
+namespace {
+
+bool Same(const TensorSpec& a, const TensorSpec& b) {
+  return a.type == b.type && a.sizes == b.sizes;
+}
+
+bool IsSymbol(const std::string& size) {
+  return !size.empty() && std::isalpha(static_cast<unsigned char>(size[0])) &&
+         std::all_of(size.begin(), size.end(),
+                     [](unsigned char c) { return std::isalnum(c) || c == '_'; });
+}
+
+std::string Shown(const ValueInfo& value) { return "[" + Join(value.shape, ", ") + "]"; }
+
+std::string RangeText(const std::pair<int64_t, int64_t>& range) {
+  const std::string least = std::to_string(range.first);
+  return range.second == INT64_MAX ? least + " or more"
+                                   : least + " to " + std::to_string(range.second);
+}
+
+// A tensor input of the model, and the sizes passed for it.
+struct GivenInput {
+  const ValueInfo& value;
+  const std::vector<int64_t>& sizes;
+
+  std::string where() const { return "input \"" + value.name + "\""; }
+  std::string has() const { return "has sizes " + ShapeText(sizes); }
+  std::string takes() const { return has() + ", the model takes " + Shown(value); }
+};
+
+// Returns the inputs whose sizes the model records.
+std::vector<GivenInput> GivenInputs(const Manifest& manifest,
+                                    const std::vector<TensorSpec>& inputs) {
+  std::vector<GivenInput> given;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const ValueInfo& value = manifest.values[manifest.inputs[i]];
+    if (value.kind != "tensor" || value.dtype.empty()) continue;
+    given.push_back({value, inputs[i].sizes});
+    if (DtypeOf(value.dtype) != inputs[i].type)
+      throw Error(given.back().where(),
+                  "is " + DtypeName(inputs[i].type) + ", the model takes " + value.dtype,
+                  "save it as " + value.dtype + "; " + CallText(manifest));
+    if (value.shape.size() != inputs[i].sizes.size())
+      throw Error(given.back().where(), given.back().takes(), CallText(manifest));
+  }
+  return given;
+}
+
+// Binds sizes that are a symbol and checks sizes that are a number.
+void BindPlainSizes(const Manifest& manifest, const GivenInput& input,
+                    std::map<std::string, int64_t>& symbols) {
+  for (size_t d = 0; d < input.sizes.size(); ++d) {
+    const std::string& wanted = input.value.shape[d];
+    const int64_t size = input.sizes[d];
+    if (IsSymbol(wanted)) {
+      auto [at, fresh] = symbols.emplace(wanted, size);
+      if (!fresh && at->second != size)
+        throw Error(input.where(), input.has() + ", but its dimension " + std::to_string(d) +
+                                       " is " + std::to_string(at->second) +
+                                       " in an input before it");
+      auto range = manifest.symbols.find(wanted);
+      if (range != manifest.symbols.end() &&
+          (size < range->second.first || size > range->second.second))
+        throw Error(input.where(),
+                    input.has() + "; its dimension " + std::to_string(d) + " was exported for " +
+                        RangeText(range->second),
+                    "export it for a wider range; how many samples a microbatch has, the job's "
+                    "minibatch_size and microbatches say");
+    } else if (wanted.find_first_not_of("0123456789") == std::string::npos &&
+               wanted != std::to_string(size)) {
+      throw Error(input.where(), input.takes(),
+                  CallText(manifest) +
+                      ": export it with a dynamic dimension, or give it data of this size" +
+                      (d == 0 ? " (of samples, as many as a job says a microbatch has)" : ""));
+    }
+  }
+}
+
+// Solves sizes that were exported as multiples: 2*s0 determines s0.
+void SolveSizes(const Manifest& manifest, const GivenInput& input,
+                std::map<std::string, int64_t>& symbols) {
+  for (size_t d = 0; d < input.sizes.size(); ++d) {
+    std::optional<std::pair<std::string, int64_t>> solved;
+    try {
+      solved = SolveSize(input.value.shape[d], input.sizes[d], symbols);
+    } catch (const Error& e) {
+      throw Error(input.where(), input.takes() + ": " + e.what());
+    }
+    if (!solved) continue;
+    auto range = manifest.symbols.find(solved->first);
+    if (range != manifest.symbols.end() &&
+        (solved->second < range->second.first || solved->second > range->second.second))
+      throw Error(input.where(),
+                  input.has() + "; its dimension " + std::to_string(d) + " is " +
+                      input.value.shape[d] + ", exported for " + solved->first + " of " +
+                      RangeText(range->second),
+                  "export it for a wider range");
+    symbols.insert(*solved);
+  }
+}
+
+void CheckSizes(const GivenInput& input, const std::map<std::string, int64_t>& symbols) {
+  for (size_t d = 0; d < input.sizes.size(); ++d) {
+    int64_t size = input.sizes[d];
+    try {
+      size = EvaluateSize(input.value.shape[d], symbols);
+    } catch (const Error&) {  // unknown; the model checks it at run time
+    }
+    if (size != input.sizes[d])
+      throw Error(input.where(), input.takes() + ", whose " + input.value.shape[d] + " is " +
+                                     std::to_string(size) + " by the sizes of the others");
+  }
+}
+
+// Returns the values of the symbols, from the inputs that are given.
+std::map<std::string, int64_t> BindSymbols(const Manifest& manifest,
+                                           const std::vector<TensorSpec>& inputs) {
+  std::map<std::string, int64_t> symbols;
+  const std::vector<GivenInput> given = GivenInputs(manifest, inputs);
+  for (const GivenInput& input : given) BindPlainSizes(manifest, input, symbols);
+  for (const GivenInput& input : given) SolveSizes(manifest, input, symbols);
+  for (const GivenInput& input : given) CheckSizes(input, symbols);
+  return symbols;
+}
+
+TensorSpec FromManifest(const ValueInfo& value, const std::map<std::string, int64_t>& symbols) {
+  if (value.kind == "int") return {at::kLong, {}, true};
+  if (value.kind == "float") return {at::kDouble, {}, true};
+  if (value.kind == "bool") return {at::kBool, {}, true};
+  if (value.dtype.empty()) return {at::kFloat, {}, false};
+  TensorSpec spec{DtypeOf(value.dtype), {}, true};
+  try {
+    for (const std::string& size : value.shape) spec.sizes.push_back(EvaluateSize(size, symbols));
+  } catch (const Error&) {
+    return {spec.type, {}, false};  // has a symbol that no input binds
+  }
+  return spec;
+}
+
+// Takes the sizes of modules that have to be run from `trial`.
+std::vector<TensorSpec> Infer(Trial trial, const std::vector<TensorSpec>& given,
+                              const std::map<std::string, int64_t>& symbols) {
+  const std::string& package = trial.package;
+  const Manifest& manifest = trial.manifest;
+  std::vector<TensorSpec> specs = given;
+  std::vector<bool> changed(manifest.values.size(), false);
+  std::string blame;
+  bool unknown = false;  // not in the model file
+  for (const ValueInfo& value : manifest.values)
+    unknown = unknown || (value.kind == "tensor" && value.dtype.empty());
+  for (size_t m = 0; m < manifest.modules.size(); ++m) {
+    const ModuleInfo& info = manifest.modules[m];
+    const bool edited = IsEdited(package, info);
+    bool takes_changed = false;
+    for (int id : info.inputs) takes_changed = takes_changed || changed[id];
+    const bool anew = unknown || edited || takes_changed;
+    if (anew || trial.real)
+      Try(trial, static_cast<int>(m), specs, anew, edited, takes_changed ? blame : "");
+    for (int id : info.outputs) {
+      const TensorSpec recorded = FromManifest(manifest.values[id], symbols);
+      if (!anew || manifest.values[id].kind != "tensor") specs[id] = recorded;
+      changed[id] = anew && !manifest.values[id].dtype.empty() && !Same(specs[id], recorded);
+      if (changed[id] && edited && blame.empty())
+        blame = trial.made_at[id] + ": returns " + manifest.values[id].name + " " +
+                DtypeName(specs[id].type) + " " + ShapeText(specs[id].sizes) +
+                ", manifest.json says " + manifest.values[id].dtype + " " +
+                Shown(manifest.values[id]) +
+                "\n  return it like that, or edit the modules that take it, too";
+    }
+  }
+  return specs;
+}
+
+}  // namespace
+
+int64_t TensorSpec::bytes() const {
+  int64_t count = static_cast<int64_t>(c10::elementSize(type));
+  for (int64_t size : sizes) count *= size;
+  return count;
+}
+
+std::vector<TensorSpec> InferShapes(const std::string& package, const Manifest& manifest,
+                                    const std::vector<TensorSpec>& inputs) {
+  return InferShapes(package, manifest, inputs, {});
+}
+
+std::vector<TensorSpec> InferShapes(const std::string& package, const Manifest& manifest,
+                                    const std::vector<TensorSpec>& inputs,
+                                    const EditObserver& observe) {
+  const std::map<std::string, int64_t> symbols = BindSymbols(manifest, inputs);
+  std::vector<TensorSpec> specs(manifest.values.size());
+  for (size_t i = 0; i < inputs.size(); ++i) specs[manifest.inputs[i]] = inputs[i];
+  Trial zeros_trial{package, manifest};
+  zeros_trial.observe = observe;
+  try {
+    return Infer(std::move(zeros_trial), specs, symbols);
+  } catch (const TrialError& zeros) {  // code may reject zeros: singular matrices, empty masks
+    Trial real = RealTrial(package, manifest, specs);
+    real.observe = observe;
+    const bool samples = real.samples;
+    try {
+      return Infer(std::move(real), specs, symbols);
+    } catch (const TrialError& made_up) {
+      // A module that accepted zeros rejects generated numbers, which is not its own fault.
+      if (!samples && made_up.module < zeros.module) throw zeros;
+      throw;
+    }
+  }
+}
+
+std::shared_ptr<const std::vector<TensorSpec>> ShapeCache::Of(
+    const std::vector<TensorSpec>& inputs) {
+  std::string key;
+  for (const TensorSpec& input : inputs)
+    key += std::to_string(static_cast<int>(input.type)) + ShapeText(input.sizes);
+  if (auto found = found_.find(key); found != found_.end()) {
+    entries_.splice(entries_.begin(), entries_, found->second);
+    return entries_.front().second;
+  }
+  entries_.emplace_front(key, std::make_shared<const std::vector<TensorSpec>>(
+                                  InferShapes(package_, manifest_, inputs)));
+  found_[key] = entries_.begin();
+  if (entries_.size() > capacity_) {
+    found_.erase(entries_.back().first);
+    entries_.pop_back();
+  }
+  return entries_.front().second;
+}
+
+}  // namespace pipewright

@@ -1,0 +1,34 @@
+// Computes the losses of a microbatch: means over it, as in torch.nn.functional.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <cmath>
+
+#include "formats/job.h"
+#include "runtime/module/shapes.h"
+
+namespace pipewright {
+
+// Throws Error if the loss cannot be computed from an output and a target of these types and sizes;
+// `name` is the target's. For a loss that the model computes, the target is ignored.
+void CheckLoss(const LossJob& job, const TensorSpec& output, const TensorSpec& target,
+               const std::string& name);
+
+// Returns a scalar. cross_entropy takes logits [..., C] and int64 targets [...]; both are
+// flattened, and logits of less than 32 bits are converted to float32. mse takes equal shapes.
+// Throws Error for others, naming the target `name`. If all targets are ignored, the loss is 0.
+at::Tensor Loss(const LossJob& job, const at::Tensor& output, const at::Tensor& target,
+                const std::string& name);
+
+// Returns how many numbers a microbatch's loss averages: targets that are not ignored, elements
+// (mse), or `samples` if the model computes its loss.
+int64_t LossCount(const LossJob& job, const at::Tensor& target, int64_t samples);
+
+// For cross_entropy: returns how many targets that count equal the class with the largest logit
+// (the first of equal ones).
+int64_t LossHits(const LossJob& job, const at::Tensor& output, const at::Tensor& target);
+
+// Returns NaN without a sign, which would be printed as "-nan".
+inline double PlainNan(double loss) { return std::isnan(loss) ? std::nan("") : loss; }
+
+}  // namespace pipewright

@@ -1,0 +1,96 @@
+// The optimizer of one rank: turns gradients into new weights.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "formats/job.h"
+#include "formats/manifest.h"
+#include "runtime/exec/transport.h"
+#include "runtime/optimizer/optimizer.h"
+#include "tensors/offloaded_tensor.h"
+
+namespace pipewright {
+
+class OffloadFolder;  // tensors/offload_folder.h
+
+// The outcome of a step that the ranks agree on.
+struct StepOutcome {
+  double norm = -1;      // of all gradients before clipping; -1: not requested
+  bool skipped = false;  // gradients overflowed, so no weight was changed
+};
+
+// Without clipping and loss scaling, each module is updated as soon as its gradients are complete.
+// Otherwise all of a rank's gradients wait for Finish.
+class Updater {
+ public:
+  // keep_gradients: the last step's gradients can be read afterwards.
+  Updater(const Manifest& manifest, const OptimizerJob& optimizer, const LossScaleJob& loss_scale,
+          bool keep_gradients);
+
+  // Registers a module of this rank, with `weights` in the order of ModuleInfo::held.
+  void Hold(int module, const std::vector<at::Tensor>& weights);
+
+  // Registers `weight` as the tensor that the optimizer updates.
+  void Replace(int module, size_t index, const at::Tensor& weight);
+
+  // Must be called before the gradients of step `step` (from 0), which will be sums over `parts`
+  // microbatches of losses multiplied by loss_scale().
+  void Begin(int64_t step, int64_t parts);
+  // Takes the gradients of a module in the order of its weights, undefined if no loss depends on a
+  // weight; all are undefined afterwards.
+  void Step(int module, std::vector<at::Tensor>& gradients);
+  // Must be called after the last Step of a step. Collective if gradients waited: the norms are
+  // combined in the order of the parameters, a shared one counted once, and every rank comes to the
+  // same decision.
+  StepOutcome Finish(Transport& transport);
+
+  // Returns true if any parameter of this rank has ever received a gradient.
+  bool trained() const { return trained_; }
+  const LossScale& loss_scale() const { return scale_; }
+  void set_loss_scale(const LossScale& scale) { scale_ = scale; }
+  double learning_rate() const;  // of parameters in no group, in this step
+
+  // For a registered module: the number of steps of a weight, and its state with the names of
+  // OptimizerState. Offloaded tensors belong to the caller: the next step creates others.
+  int64_t Steps(int module, size_t weight) const;
+  std::vector<std::pair<std::string, AnyTensor>> StateTensors(int module, size_t weight) const;
+  void SetState(int module, size_t weight, OptimizerState state);
+  uint64_t StateBytesOnDisk() const;
+  at::Tensor LastGradient(int module, size_t weight) const;
+
+ private:
+  struct Parameter {
+    at::Tensor weight;  // shares memory with the module's weight, without autograd
+    OptimizerJob job;
+    OptimizerState state;
+    // With states on disk between steps: the tensors that are not in `state`.
+    std::vector<std::pair<std::string, OffloadedTensor>> stored;
+    at::Tensor gradient;  // waits for Finish
+    at::Tensor last_gradient;
+    int place = -1;  // index among all parameters of the model
+  };
+  bool Waits() const { return job_.clip_norm > 0 || scale_.factor != 1 || dynamic_; }
+  // Applies the gradient divided by `divisor`.
+  void Apply(Parameter& parameter, int64_t divisor);
+  void Fetch(Parameter& parameter);
+  void Store(Parameter& parameter);
+  StepOutcome Agree(Transport& transport);
+
+  OptimizerJob job_;
+  LossScaleJob scale_job_;
+  LossScale scale_;
+  bool dynamic_, keep_gradients_, trained_ = false;
+  double rate_factor_ = 1;
+  int64_t parts_ = 1;
+  std::map<std::pair<int, size_t>, int> place_;
+  std::vector<std::vector<std::vector<std::string>>> names_;  // [module][weight]: all names
+  std::map<int, std::vector<Parameter>> modules_;
+  std::shared_ptr<OffloadFolder> folder_;  // null: states stay in memory
+};
+
+}  // namespace pipewright

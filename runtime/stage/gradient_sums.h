@@ -1,0 +1,72 @@
+// Accumulates the gradients of one rank's weights over a step: over microbatches, then, for those
+// shared between ranks, over ranks.
+#pragma once
+#include <functional>
+#include <map>
+#include <set>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "runtime/module/messages.h"
+#include "runtime/stage/gradient_groups.h"
+
+namespace pipewright {
+
+class GradientSums {
+ public:
+  // With `exact`, gradients are added in the order of the microbatches, and early ones wait. With
+  // `wide`, gradients of 16-bit weights are added in 32 bits. A step has `minibatches` times
+  // `microbatches` microbatches.
+  GradientSums(const Manifest& manifest, const Conf& conf, int rank, int microbatches,
+               int minibatches, bool exact, bool wide, int64_t bucket_bytes = int64_t{4} << 20);
+
+  // Registers a module of this rank and its weights.
+  void Hold(int module, const Tensors& weights);
+
+  // Adds one microbatch's gradients of a module's weights, undefined if no loss depends on the
+  // weight. Must be called once for each microbatch of this rank and step.
+  void Add(int module, int microbatch, Tensors found);
+
+  // Returns a module's sums at its step, undefined if nothing was added, and begins the next step.
+  Tensors Take(int module);
+
+  // These implement the StageBody functions of the same names.
+  const std::vector<SharedGroup>& exchanges() const { return groups_.exchanges; }
+  void OnReady(std::function<void(int group)> ready) { ready_ = std::move(ready); }
+  Bundle Gradient(int group, int holder);
+  Bundle Scratch(int group, const MemorySource& memory) const;
+  // Adds `from` to `into`; undefined parts add nothing.
+  static void AddTo(const Bundle& into, const Bundle& from);
+  static void CopyTo(const Bundle& into, const Bundle& from);
+
+ private:
+  struct Held {
+    Tensors weights, sums;
+    bool replicated = false;
+    int own = 0;                            // microbatches of a minibatch that run on this rank
+    int arrived = 0;                        // in the step so far
+    int next = 0;                           // exact: next microbatch to add
+    std::map<int, Tensors> waiting;         // exact, by microbatch: early ones; or of replicas
+    std::vector<int> groups;                // groups that it contributes to
+    std::vector<std::pair<int, int>> gets;  // (group, holder) whose sum this rank receives
+  };
+  at::ScalarType TypeOf(at::ScalarType weight) const;
+  void AddNow(const Held& held, Tensors& sums, Tensors& found) const;
+  void Announce(const Held& held);
+
+  const bool exact_, wide_;
+  const int microbatches_, minibatches_, rank_;
+  const Manifest& manifest_;
+  const Conf& conf_;
+  const GradientGroups groups_;
+  std::map<int, Held> modules_;
+  // Flags for which parts of a holder's contribution, or of the sum that it gets, are defined.
+  std::map<std::pair<int, int>, at::Tensor> flags_;
+  // Zero gradients created for an exchange, because nothing was added: (module, microbatch,
+  // weight).
+  std::set<std::tuple<int, int, size_t>> filled_;
+  std::function<void(int)> ready_;
+};
+
+}  // namespace pipewright

@@ -1,0 +1,162 @@
+// B, I and W of a stage: through its modules in reverse, each by itself.
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "runtime/stage/run_backward.h"
+#include "runtime/stage/stage_state.h"
+
+namespace pipewright {
+
+// What the stages behind sent, by value.
+std::map<int, Gifts> TorchStages::State::ReadGifts(int stage,
+                                                   const std::vector<Bundle>& gradients) const {
+  std::map<int, Gifts> gifts;
+  size_t next = 0;
+  for (int edge : edges_out[stage]) {
+    if (!graph.edges[edge].gradient) continue;
+    const std::vector<Contribution>& contributions = contents[edge].backward;
+    const Tensors tensors = ReadMessage(gradients[next++]);
+    for (size_t k = 0; k < contributions.size(); ++k)
+      if (tensors[k].defined())
+        gifts[contributions[k].value].emplace_back(contributions[k].consumers[0], tensors[k]);
+  }
+  return gifts;
+}
+
+// Losses come after all consumers of a value, as they do in one process.
+void TorchStages::State::LossGradients(MicrobatchWork& work, std::map<int, Gifts>& gifts) const {
+  for (auto& [k, kept] : work.losses) {
+    auto [leaf, loss] = std::move(kept);
+    gifts[loss_values[k]].emplace_back(static_cast<int>(manifest.modules.size()) + k,
+                                       RunBackward(EdgesOf({loss}), {at::ones_like(loss)},
+                                                   EdgesOf({leaf}))[0]);
+  }
+  work.losses.clear();
+}
+
+// The gradient of each output of a module; undefined where none has arrived.
+Tensors TorchStages::State::TakeGradients(int index, std::map<int, Gifts>& gifts) const {
+  Tensors gradients;
+  for (int id : manifest.modules[index].outputs) {
+    gradients.emplace_back();
+    auto gift = gifts.find(id);
+    if (gift == gifts.end()) continue;
+    gradients.back() = SumInOrder(std::move(gift->second));
+    gifts.erase(gift);
+  }
+  return gradients;
+}
+
+void TorchStages::State::GiveGradients(int index, Tensors gradients,
+                                       std::map<int, Gifts>& gifts) const {
+  const ModuleInfo& info = manifest.modules[index];
+  for (size_t i = 0; i < info.inputs.size(); ++i) {
+    at::Tensor gradient = std::move(gradients[i]);
+    if (gradient.defined()) gifts[info.inputs[i]].emplace_back(index, Packed(gradient));
+  }
+}
+
+// Returns the gradients of its weights.
+Tensors TorchStages::State::BackwardModule(int index, int microbatch, std::map<int, Gifts>& gifts) {
+  Kept keep = TakeKept(index, microbatch);
+  ModuleGradients found =
+      BackwardIsland(modules.at(index), std::move(keep), TakeGradients(index, gifts));
+  GiveGradients(index, std::move(found.inputs), gifts);
+  return std::move(found.weights);
+}
+
+// The messages to the stages before.
+std::vector<Bundle> TorchStages::State::WriteGifts(int stage, int microbatch,
+                                                   const std::map<int, Gifts>& gifts) const {
+  std::vector<Bundle> out;
+  for (int edge : edges_in[stage]) {
+    if (!graph.edges[edge].gradient) continue;
+    const std::vector<Contribution>& contributions = contents[edge].backward;
+    Tensors tensors;
+    std::vector<bool> there;
+    for (const Contribution& contribution : contributions) {
+      Gifts share;
+      if (auto found = gifts.find(contribution.value); found != gifts.end())
+        for (auto& [consumer, gift] : found->second)
+          if (std::find(contribution.consumers.begin(), contribution.consumers.end(), consumer) !=
+              contribution.consumers.end())
+            share.emplace_back(consumer, gift);
+      there.push_back(!share.empty());
+      if (!share.empty()) {
+        tensors.push_back(SumInOrder(std::move(share)));
+      } else {
+        const TensorSpec& spec = specs[microbatch]->at(contribution.value);
+        tensors.push_back(at::zeros(spec.sizes, spec.type));
+      }
+    }
+    out.push_back(MakeMessage(std::move(tensors), there));
+  }
+  return out;
+}
+
+std::vector<Bundle> TorchStages::Backward(ActionKind kind, int stage, int microbatch,
+                                          std::vector<Bundle> gradients) {
+  State& s = *state_;
+  // What I keeps for W would hold on to weights that go away in between: then I does all.
+  const bool at_once = s.offloaded && s.offloaded->Offloads(stage);
+  MicrobatchWork& mine = s.under_way[{stage, microbatch}];
+  std::map<int, Gifts> gifts;
+  WeightWork work;
+  if (kind == ActionKind::kWeightGrad) {
+    work = std::move(mine.weights);
+    gifts = std::move(work.gifts);
+    for (auto found = work.gradients.rbegin(); found != work.gradients.rend(); ++found)
+      s.gradients.Add(found->first, s.Within(microbatch), std::move(found->second));
+    if (at_once) {
+      s.under_way.erase({stage, microbatch});
+      return {};
+    }
+  } else {
+    gifts = s.ReadGifts(stage, gradients);
+    gradients.clear();
+  }
+  if (s.offloaded && s.learning[stage]) s.offloaded->Bind(stage);
+  const bool input_grad = kind == ActionKind::kInputGrad;
+  static const std::vector<int> none;
+  const std::vector<int>& modules = s.learning[stage] ? s.modules_of[stage] : none;
+  if (!input_grad || at_once ||
+      std::any_of(modules.begin(), modules.end(), [&](int m) { return s.feeds_back[m]; })) {
+    s.RecomputeStage(stage, microbatch);
+    s.LossGradients(mine, gifts);
+  }
+
+  for (auto module = modules.rbegin(); module != modules.rend(); ++module) {
+    if (auto tail = work.tails.find(*module); tail != work.tails.end()) {
+      s.gradients.Add(*module, s.Within(microbatch),
+                      WeightGradientsOf(s.modules.at(*module), std::move(tail->second)));
+    } else if (input_grad && at_once) {
+      work.gradients[*module] = s.BackwardModule(*module, microbatch, gifts);
+    } else if (!input_grad) {
+      s.gradients.Add(*module, s.Within(microbatch), s.BackwardModule(*module, microbatch, gifts));
+    } else if (s.feeds_back[*module]) {
+      Kept keep = s.TakeKept(*module, microbatch);
+      s.GiveGradients(*module,
+                      InputGradientsOf(s.modules.at(*module), std::move(keep),
+                                       s.TakeGradients(*module, gifts), work.tails[*module]),
+                      gifts);
+    }
+  }
+  if (auto at = s.versions.find(stage); at != s.versions.end() && !input_grad)
+    --at->second.users[at->second.current];
+  if (!input_grad) s.under_way.erase({stage, microbatch});
+  if (kind == ActionKind::kWeightGrad) return {};
+  std::vector<Bundle> out = s.WriteGifts(stage, microbatch, gifts);
+  if (input_grad) {
+    // What has been sent is no module's here.
+    std::erase_if(gifts, [&](const auto& gift) {
+      int producer = s.value(gift.first).producer;
+      return producer < 0 || s.conf.module_to_stage[producer] != stage;
+    });
+    work.gifts = std::move(gifts);
+    mine.weights = std::move(work);
+  }
+  return out;
+}
+
+}  // namespace pipewright

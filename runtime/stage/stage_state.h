@@ -1,0 +1,140 @@
+// What TorchStages holds; shared by its source files only.
+#pragma once
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "runtime/stage/edges.h"
+#include "runtime/stage/gradient_sums.h"
+#include "runtime/stage/island.h"
+#include "runtime/stage/offload.h"
+#include "runtime/stage/replica_buffers.h"
+#include "runtime/stage/stage.h"
+
+namespace pipewright {
+
+// What a stage keeps of a microbatch from I to W.
+struct WeightWork {
+  std::map<int, WeightTail> tails;  // of the modules that I went through
+  std::map<int, Gifts> gifts;       // by value, for the others
+  // By module: all that W adds up, where the weights are there for I alone.
+  std::map<int, Tensors> gradients;
+};
+
+// What a module keeps of a microbatch from forward to backward: what autograd saved, or else what
+// it is computed again from.
+struct ModuleWork {
+  Kept kept;
+  std::optional<std::vector<c10::IValue>> inputs;
+  Tensors buffers;  // that forward changes, as they were before the first time
+};
+
+// What a stage keeps of a microbatch, from F to the end of its B or W.
+struct MicrobatchWork {
+  std::map<int, ModuleWork> modules;
+  // What a stage that is computed again received: values with their ids.
+  std::optional<std::vector<std::pair<int, c10::IValue>>> received;
+  std::map<int, std::pair<at::Tensor, at::Tensor>> losses;  // by loss: output and loss
+  WeightWork weights;
+};
+
+// The weights of a stage in a plan that names versions: n is what n steps since SetStep made.
+struct StageVersions {
+  int steps = 0;
+  int current = -1;                               // which the modules hold; -1: the plan names none
+  std::map<int, std::map<int, Tensors>> weights;  // by version and module, in order of `held`
+  std::map<int, int> users;  // by version: microbatches that met it forward only
+};
+
+struct TorchStages::State {
+  const StageSettings settings;
+  const Job& job;
+  const Manifest& manifest;
+  const Conf& conf;
+  const StageGraph& graph;
+  const MemorySource memory;      // for what is received
+  bool training;                  // now: false in an evaluation
+  Microbatches* source = nullptr;  // of the minibatch, since SetStep
+  std::vector<EdgeContents> contents;                 // by edge
+  std::vector<std::vector<int>> edges_in, edges_out;  // by stage
+  std::vector<std::vector<int>> modules_of;           // by stage, of this rank
+  // By module, of this rank's: whether gradients of its inputs go on to another stage. Only through
+  // such modules does I go; the others' backward is W's affair as a whole.
+  std::vector<bool> feeds_back;
+  // By module of this rank: which inputs want a gradient, and to which outputs one can come back.
+  std::vector<std::vector<bool>> wanted, returned;
+  std::vector<bool> learning;  // by stage: whether its backward has anything to compute
+  // By stage, of this rank's: whether all its modules are computed again. Then only what the stage
+  // received is kept; else the inputs of those modules that are.
+  std::vector<bool> recomputed;
+  std::map<int, LoadedModule> modules;  // of this rank, by index
+  std::unique_ptr<OffloadedWeights> offloaded;
+  GradientSums gradients;
+  Updater updater;
+  std::map<std::pair<int, int>, MicrobatchWork> under_way;  // (stage, microbatch)
+  std::map<int, std::vector<size_t>> changing;  // by module: the weights that forward changes
+  std::vector<int> loss_values, loss_stages;  // by loss: what it is computed from, and where
+  std::vector<std::shared_ptr<const std::vector<TensorSpec>>> specs;  // by microbatch, of the step
+  LossTerms terms;
+  std::unique_ptr<ReplicaBuffers> replica_buffers;  // null: they are not merged
+  int64_t step = 0;
+  std::map<int, StageVersions> versions;  // by stage
+
+  explicit State(const StageSettings& s);
+
+  const ValueInfo& value(int id) const { return manifest.values[id]; }
+  size_t WeightIndex(int module, const std::string& name) const;
+
+  // What the module keeps of a microbatch.
+  ModuleWork& WorkOf(int module, int microbatch) {
+    return under_way[{conf.module_to_stage[module], microbatch}].modules[module];
+  }
+
+  // The value of each tensor in a message.
+  std::vector<int> MessageValues(int edge, bool backward) const;
+
+  bool Recomputes(int module) const {
+    return training && settings.recompute[module];
+  }
+
+  // stage.cc
+  void LookUpEdges();
+  void LoadModules();
+  void LookUpGradients();
+  void RunModules(int stage, int microbatch, std::vector<c10::IValue>& values, bool again);
+  std::vector<c10::IValue> RunModule(int index, int microbatch, std::vector<c10::IValue> inputs,
+                                     Kept* keep) const;
+  void ComputeLosses(int stage, int microbatch, const std::vector<c10::IValue>& values, bool keep);
+  void ComputeLoss(int loss, int microbatch, const at::Tensor& output, bool keep);
+
+  // Of a microbatch that is counted on through several minibatches.
+  int64_t Minibatch(int microbatch) const { return step + microbatch / job.microbatches; }
+  int Within(int microbatch) const { return microbatch % job.microbatches; }
+  at::Tensor Input(int i, int microbatch) const {
+    return source->Input(i, Minibatch(microbatch), Within(microbatch));
+  }
+
+  // versions.cc
+  void Hold(int stage, int version);
+  void MakeVersion(int stage);
+
+  // recompute.cc
+  std::vector<c10::IValue> RunForgetting(int index, int microbatch,
+                                         std::vector<c10::IValue> inputs);
+  std::vector<c10::IValue> RunAgain(int index, int microbatch, std::vector<c10::IValue> inputs,
+                                    Kept* keep);
+  void RecomputeStage(int stage, int microbatch);
+  Kept TakeKept(int index, int microbatch);
+
+  // stage_backward.cc
+  std::map<int, Gifts> ReadGifts(int stage, const std::vector<Bundle>& gradients) const;
+  void LossGradients(MicrobatchWork& work, std::map<int, Gifts>& gifts) const;
+  Tensors TakeGradients(int index, std::map<int, Gifts>& gifts) const;
+  void GiveGradients(int index, Tensors gradients, std::map<int, Gifts>& gifts) const;
+  Tensors BackwardModule(int index, int microbatch, std::map<int, Gifts>& gifts);
+  std::vector<Bundle> WriteGifts(int stage, int microbatch,
+                                 const std::map<int, Gifts>& gifts) const;
+};
+
+}  // namespace pipewright

@@ -1,0 +1,41 @@
+// The frame around the work of an MPI process: reports errors and ends the other ranks.
+#include <cstdio>
+
+#include "runtime/transport/fault_transport.h"
+#include "runtime/transport/mpi_transport.h"
+#include "runtime/watch/watch.h"
+
+namespace pipewright {
+
+int RunMpi(int* argc, char*** argv, const WatchOptions& watch_options,
+           const std::function<int(Transport&)>& body, const MpiOptions& options) {
+  const std::string& program = watch_options.program;
+  Watch watch(watch_options);
+  MpiTransport transport(argc, argv, options);
+  try {
+    watch.Join(transport);
+    return WithFaults(transport, body);
+  } catch (const AgreedError& e) {
+    transport.status().SetState(RankState::kFinished);
+    // Shown before MPI is finalized, because mpirun kills the others once a rank has failed.
+    if (transport.rank() == 0) {
+      const std::string lines = e.Shown(program);
+      std::fflush(nullptr);
+      std::fwrite(lines.data(), 1, lines.size(), stderr);
+    }
+    return kFailure;
+  } catch (const UsageError& e) {
+    watch.GiveWay(transport.rank());
+    transport.Abort(program + ": " + e.what(), kUsage);
+  } catch (const std::exception& e) {
+    watch.GiveWay(transport.rank());
+    transport.Abort(program + ": " + e.what(), kFailure);
+  }
+}
+
+int RunMpi(int* argc, char*** argv, const char* program, const std::function<int(Transport&)>& body,
+           const MpiOptions& options) {
+  return RunMpi(argc, argv, WatchOptionsFromEnvironment(program), body, options);
+}
+
+}  // namespace pipewright

@@ -1,0 +1,289 @@
+#include "runtime/watch/watch.h"
+
+#include <pthread.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
+#include <filesystem>
+#include <mutex>
+#include <random>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/text.h"
+#include "runtime/exec/clock.h"
+#include "runtime/exec/phase.h"
+#include "runtime/watch/host_peers.h"
+#include "runtime/watch/watchdog.h"
+
+namespace pipewright {
+
+namespace {
+
+constexpr long kTick = 250;  // milliseconds; the guard counts beats at the same rate
+
+StatusFile* watched = nullptr;  // for signal handlers, which take no argument
+
+void MarkExit() {
+  if (watched && watched->Read().state == RankState::kRunning)
+    watched->SetState(RankState::kExited);
+}
+
+constexpr int kCrashes[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
+struct sigaction before_crash[sizeof(kCrashes) / sizeof(int)];
+
+// Records the signal, then passes it on to the previous handler.
+void MarkCrash(int signal) {
+  if (watched) watched->SetSignal(signal);
+  for (size_t i = 0; i < sizeof(kCrashes) / sizeof(int); ++i)
+    if (kCrashes[i] == signal) sigaction(signal, &before_crash[i], nullptr);
+  raise(signal);  // delivered when this handler returns
+}
+
+void CatchCrashes() {
+  struct sigaction action = {};
+  action.sa_handler = MarkCrash;
+  for (size_t i = 0; i < sizeof(kCrashes) / sizeof(int); ++i)
+    sigaction(kCrashes[i], &action, &before_crash[i]);
+}
+
+sigset_t WatchedSignals() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGTERM);
+  sigaddset(&set, SIGUSR1);
+  return set;
+}
+
+std::string HostName() {
+  char host[64] = {};
+  gethostname(host, sizeof(host) - 1);
+  return host;
+}
+
+// Prefers a folder in memory: a status file must not wait for a disk.
+std::string TemporaryFolder() {
+  return access("/dev/shm", W_OK) == 0 ? "/dev/shm" : std::filesystem::temp_directory_path();
+}
+
+// Returns null on all but the first rank of each host. Collective.
+std::unique_ptr<Neighbours> MeetOtherHosts(Transport& transport,
+                                           const std::vector<std::string>& hosts, bool first_here,
+                                           uint64_t token, const std::string& folder,
+                                           const WatchOptions& options) {
+  std::unique_ptr<Neighbours> mine;
+  Phase(transport, "meeting the other hosts", [&] {
+    if (first_here) mine = std::make_unique<Neighbours>();
+  });
+  std::vector<std::string> addresses = transport.AllGather(mine ? mine->address() : "");
+  std::vector<Neighbours::Host> others;
+  for (int rank = 0; mine && rank < transport.size(); ++rank) {
+    if (hosts[rank] == hosts[transport.rank()]) continue;
+    auto at = std::find_if(others.begin(), others.end(),
+                           [&](const auto& other) { return other.name == hosts[rank]; });
+    if (at == others.end()) at = others.insert(at, {hosts[rank], addresses[rank], {}});
+    at->ranks.push_back(rank);
+  }
+  // Hosts that are heard now will be missed later. If no packets get through, silence means
+  // nothing.
+  bool heard = true;
+  if (mine) {
+    mine->Join(token, others);
+    double start = Now();
+    while (!(heard = mine->Exchange(folder, Now())) && Now() - start < 3) usleep(20000);
+    mine->Exchange(folder, Now());  // the other may wait for messages sent before it was ready
+  }
+  std::vector<std::string> all = transport.AllGather(heard ? "" : "deaf");
+  if (transport.rank() == 0 && std::count(all.begin(), all.end(), "deaf"))
+    std::fprintf(stderr,
+                 "%s: the hosts do not hear each other over UDP: a lost message or a cut link will "
+                 "be reported, but not end the run\n",
+                 options.program.c_str());
+  return mine;
+}
+
+}  // namespace
+
+WatchOptions WatchOptionsFromEnvironment(const std::string& program) {
+  WatchOptions options;
+  options.program = program;
+  if (const char* folder = std::getenv("PIPEWRIGHT_STATUS")) options.folder = folder;
+  return options;
+}
+
+struct Watch::State {
+  explicit State(const WatchOptions& options) : options(options), judge(options.stall) {
+    bool given = !options.folder.empty();
+    path = (given ? options.folder : TemporaryFolder()) + "/pipewright-" + HostName() + "-" +
+           std::to_string(getpid()) + ".status";
+    status = StatusFile(path);
+    guard = std::make_unique<Guard>(GuardSettings{options.program, options.stall.limit, given},
+                                    status, path);
+    sigset_t set = WatchedSignals();
+    pthread_sigmask(SIG_BLOCK, &set, &old_mask);
+    watched = &status;
+    static bool once = std::atexit(MarkExit) == 0;
+    (void)once;
+    thread = std::thread([this] { Run(); });
+  }
+
+  ~State() {
+    stop = true;
+    pthread_kill(thread.native_handle(), SIGUSR1);
+    thread.join();
+    status.SetState(RankState::kFinished);
+    guard.reset();
+    watched = nullptr;
+    pthread_sigmask(SIG_SETMASK, &old_mask, nullptr);
+  }
+
+  void Run() {
+    prctl(PR_SET_NAME, "pipewright-watch");
+    sigset_t set = WatchedSignals();
+    timespec tick{0, kTick * 1000000};
+    for (int ticks = 1; !stop; ++ticks) {
+      int signal = sigtimedwait(&set, nullptr, &tick);
+      if (stop) return;
+      status.Beat();
+      if (signal == SIGTERM) Terminate();
+      if (signal == SIGUSR1) status.RequestStop();
+      if (ticks % 4 == 0) Judge();
+    }
+  }
+
+  // Judges the whole run; one rank of each host does this.
+  void Judge() {
+    std::lock_guard lock(mutex);
+    if (!judging) return;
+    std::vector<RankStatus> all = ReadStatusFolder(folder);
+    bool known = true;
+    double now = Now();
+    if (neighbours) {
+      known = neighbours->Exchange(folder, now);
+      for (RankStatus& other : neighbours->statuses()) all.push_back(std::move(other));
+      std::string silent = neighbours->Silent(now, options.stall.limit);
+      if (options.stall.limit > 0 && !silent.empty()) {
+        // The known state of each rank is as old as the host's last message.
+        std::string text = "nothing has been heard of host " + silent + " for " +
+                           std::to_string(std::lround(options.stall.limit)) + " s";
+        for (const RankStatus& rank : all)
+          text += "\n  " + DescribeRank(rank) + ": " + DescribePlace(rank);
+        End(text);
+      }
+    }
+    for (const RankStatus& other : all)
+      if (other.stop) status.RequestStop();
+    StallJudge::Verdict verdict = judge.Look(now, all, known);
+    if (verdict.fatal && first) End(verdict.report);
+    if (!verdict.report.empty() && first) Show(verdict.report);
+  }
+
+  [[noreturn]] void End(const std::string& why) {
+    Show(why);
+    status.SetState(RankState::kFailed);
+    _exit(kFailure);
+  }
+
+  // mpirun terminates all ranks when one has died; then another rank's guard explains it.
+  void Terminate() {
+    std::lock_guard lock(mutex);
+    // Otherwise it has already reported why it ends.
+    if (status.Read().state == RankState::kRunning) {
+      for (int i = 0; i < 10 && !EndIsExplained(folder, token); ++i) usleep(10000);
+      RankStatus now = status.Read();
+      if (!EndIsExplained(folder, token))
+        Show(DescribeRank(now) + " is ended by SIGTERM: " + DescribePlace(now));
+      status.SetState(RankState::kTerminated);
+    }
+    std::signal(SIGTERM, SIG_DFL);
+    sigset_t set = WatchedSignals();
+    pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+    raise(SIGTERM);
+  }
+
+  void Show(const std::string& text) const {
+    std::string line = options.program + ": " + text + "\n";
+    std::fwrite(line.data(), 1, line.size(), stderr);
+  }
+
+  const WatchOptions options;
+  std::string path;
+  StatusFile status;
+  std::unique_ptr<Guard> guard;
+  sigset_t old_mask;
+
+  std::mutex mutex;  // guards the next six members
+  std::string folder, token;
+  bool judging = false, first = false;     // judging: first of its host; first: of all
+  std::unique_ptr<Neighbours> neighbours;  // null if there are no other hosts
+  StallJudge judge;
+
+  std::atomic<bool> stop{false};
+  std::thread thread;
+};
+
+Watch::Watch(const WatchOptions& options) : state_(std::make_unique<State>(options)) {}
+Watch::~Watch() = default;
+
+void Watch::Join(Transport& transport) {
+  State& s = *state_;
+  CatchCrashes();  // after MPI, which installs handlers of its own
+  const int rank = transport.rank();
+  std::string token = std::to_string(std::random_device()());
+  std::vector<std::string> all = transport.AllGather(token + "\t" + HostName());
+  std::vector<std::string> hosts;
+  for (const std::string& one : all) hosts.push_back(one.substr(one.find('\t') + 1));
+  bool first_here = std::find(hosts.begin(), hosts.end(), hosts[rank]) == hosts.begin() + rank;
+  token = all[0].substr(0, all[0].find('\t'));
+  std::string folder = s.options.folder;
+  if (folder.empty())
+    folder = TemporaryFolder() + "/pipewright-" + std::to_string(getuid()) + "-" + token;
+  s.status.SetRank(rank);
+  Phase(transport, "keeping status files", [&] {
+    std::filesystem::create_directories(folder);
+    std::filesystem::rename(s.path, StatusPath(folder, rank));
+    s.path = StatusPath(folder, rank);
+  });
+  std::unique_ptr<Neighbours> neighbours;
+  if (std::count(hosts.begin(), hosts.end(), hosts[0]) < transport.size())
+    neighbours = MeetOtherHosts(transport, hosts, first_here, Hash(token), folder, s.options);
+  transport.SetHosts(std::move(hosts));
+  s.guard->Join(folder, s.path, token);
+  transport.SetStatus(s.status);
+  std::lock_guard lock(s.mutex);
+  s.folder = folder, s.token = token;
+  s.judging = first_here, s.first = rank == 0;
+  s.neighbours = std::move(neighbours);
+}
+
+void Watch::GiveWay(int rank) {
+  State& s = *state_;
+  s.status.SetState(RankState::kFailed);
+  std::string folder;
+  {
+    std::lock_guard lock(s.mutex);
+    folder = s.folder;
+  }
+  auto lower_failed = [&] {
+    if (folder.empty()) return false;  // Join was not called yet
+    for (const RankStatus& other : ReadStatusFolder(folder))
+      if (other.rank < rank && other.state == RankState::kFailed) return true;
+    return false;
+  };
+  // Ranks of other hosts are invisible, so they get a head start. On a busy machine a visible rank
+  // needs some time to exit.
+  const double start = Now(), ahead = 0.2 * std::min(rank, 4);
+  bool seen = false;  // its file disappears with it
+  while (Now() - start < ahead || (Now() - start < 5 && (seen = seen || lower_failed())))
+    usleep(20000);
+}
+
+}  // namespace pipewright

@@ -1,0 +1,44 @@
+// Watches one process of an MPI run, from before MPI is initialized until after it is finalized:
+// its status file, its guard process, its signals, and whether the run as a whole makes progress.
+#pragma once
+#include <memory>
+#include <string>
+
+#include "runtime/exec/transport.h"
+#include "runtime/watch/stall.h"
+
+namespace pipewright {
+
+struct WatchOptions {
+  std::string program;  // prefix of messages
+  // Folder of the ranks' status files. "" means a folder in /dev/shm that is removed at the end.
+  std::string folder;
+  StallOptions stall = StallOptionsFromEnvironment();
+};
+
+// Returns options whose folder is PIPEWRIGHT_STATUS.
+WatchOptions WatchOptionsFromEnvironment(const std::string& program);
+
+// Uses one thread, which wakes four times a second, and one process (runtime/watch/watchdog.h). On
+// SIGTERM it shows where the rank is and dies at once. On SIGUSR1 it requests a stop in the status,
+// see runtime/watch/stop.h.
+class Watch {
+ public:
+  // Must be called before MPI is initialized and before threads are started.
+  explicit Watch(const WatchOptions& options);
+  // The rank has finished normally, or has already reported its error.
+  ~Watch();
+
+  // Gives the transport its status and the host names of the ranks. Collective.
+  void Join(Transport& transport);
+
+  // Called by a rank that is about to show an error and abort the run. If several ranks have an
+  // error, only the lowest shows it, and its exit ends the others. Returns if this rank is the one.
+  void GiveWay(int rank);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace pipewright

@@ -1,0 +1,247 @@
+#include "runtime/watch/watchdog.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <vector>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace pipewright {
+
+namespace {
+
+constexpr int kTick = 250;  // milliseconds
+
+std::string EndedPath(const std::string& folder, const std::string& token) {
+  return folder + "/ended-" + token;
+}
+
+std::string ReadProc(int pid, const char* file) {
+  std::ifstream in("/proc/" + std::to_string(pid) + "/" + file);
+  std::stringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+// Returns the fields of /proc/PID/stat from the third on; the second, a name, may contain anything.
+std::vector<std::string> ProcStat(int pid) {
+  std::string text = ReadProc(pid, "stat");
+  size_t end = text.rfind(')');
+  if (end == std::string::npos) return {};
+  std::istringstream in(text.substr(end + 1));
+  std::vector<std::string> fields;
+  for (std::string field; in >> field;) fields.push_back(field);
+  return fields;
+}
+
+bool Gone(int pid) {
+  std::vector<std::string> stat = ProcStat(pid);
+  return stat.empty() || stat[0] == "Z" || stat[0] == "X";
+}
+
+bool Traced(int pid) {
+  std::string text = ReadProc(pid, "status");
+  size_t at = text.find("TracerPid:");
+  return at != std::string::npos && std::atoi(text.c_str() + at + 10) != 0;
+}
+
+std::string SignalText(int signal) {
+  return std::to_string(signal) + " (" + strsignal(signal) + ")";
+}
+
+class Watcher {
+ public:
+  Watcher(const GuardSettings& settings, const StatusFile& status, const std::string& path,
+          int pipe, int rank_pid, int launcher)
+      : settings_(settings),
+        status_(status),
+        path_(path),
+        pipe_(pipe),
+        rank_pid_(rank_pid),
+        launcher_(launcher) {}
+
+  void Run() {
+    bool stopped = WaitForTheEnd();
+    RankStatus status = status_.Read();
+    if (status.state == RankState::kFinished) return Clean();
+    if (status.state == RankState::kTerminated) return Clean();  // has reported its end itself
+    bool first =
+        folder_.empty() || open(EndedPath(folder_, token_).c_str(), O_CREAT | O_EXCL, 0644) >= 0;
+    if (first && status.state != RankState::kFailed) Say(status, stopped);
+    if (stopped) kill(rank_pid_, SIGKILL);
+    // From here on nobody has to wait for output of this process.
+    int null = open("/dev/null", O_RDWR);
+    dup2(null, STDERR_FILENO);
+    if (first) EndTheOthers();
+    Clean();
+  }
+
+ private:
+  // Returns true if the rank was stopped for too long, false if it has died.
+  bool WaitForTheEnd() {
+    uint32_t beats = 0;
+    int still = 0;
+    std::string line;
+    while (true) {
+      pollfd poll_pipe{pipe_, POLLIN, 0};
+      int ready = poll(&poll_pipe, 1, kTick);
+      if (ready > 0) {
+        char bytes[4096];
+        ssize_t count = read(pipe_, bytes, sizeof(bytes));
+        if (count <= 0) return false;
+        line.append(bytes, count);
+        if (line.back() == '\n') Joined(line);
+        continue;
+      }
+      uint32_t now = status_.Read().beats;
+      still = now != beats || Traced(rank_pid_) ? 0 : still + 1;
+      beats = now;
+      double limit = settings_.stall_limit;
+      if (limit > 0 && still * kTick >= limit * 1000) return true;
+    }
+  }
+
+  void Joined(const std::string& line) {
+    std::vector<std::string> parts = Split(line.substr(0, line.size() - 1), '\t');
+    folder_ = parts.at(0), path_ = parts.at(1), token_ = parts.at(2);
+  }
+
+  // Returns what is known about the rank's end. Its parent mpirun may have reaped it already.
+  std::string How(const RankStatus& status, bool stopped) const {
+    if (stopped)
+      return "has been stopped for " + std::to_string(std::lround(settings_.stall_limit)) +
+             " s, and is ended";
+    if (status.signal) return "died of signal " + SignalText(status.signal);
+    if (status.state == RankState::kExited) return "called exit() in the middle of the run";
+    std::vector<std::string> stat = ProcStat(rank_pid_);
+    int code = stat.size() >= 50 ? std::atoi(stat[49].c_str()) : 0;
+    if (code & 0x7f) return "died of signal " + SignalText(code & 0x7f);
+    if (code) return "ended with exit code " + std::to_string(code >> 8);
+    return "died";
+  }
+
+  void Say(const RankStatus& status, bool stopped) const {
+    std::string text = settings_.program + ": " + DescribeRank(status) + " " +
+                       How(status, stopped) + ": " + DescribePlace(status) + "\n";
+    for (size_t at = 0; at < text.size();) {
+      ssize_t written = write(STDERR_FILENO, text.data() + at, text.size() - at);
+      if (written <= 0) break;
+      at += written;
+    }
+  }
+
+  // mpirun does so too, but not after every kind of death; other launchers do less.
+  void EndTheOthers() const {
+    auto siblings = [&] {
+      std::vector<int> pids;
+      char host[64] = {};
+      gethostname(host, sizeof(host) - 1);
+      if (!folder_.empty())
+        for (const RankStatus& other : ReadStatusFolder(folder_))
+          if (other.pid != rank_pid_ && other.host == host && !Gone(other.pid))
+            pids.push_back(other.pid);
+      return pids;
+    };
+    for (int i = 0; i < 30 && !siblings().empty(); ++i) usleep(100000);
+    for (int pid : siblings()) kill(pid, SIGKILL);
+    static const std::vector<std::string> launchers = {"mpirun", "mpiexec", "orterun",
+                                                       "orted",  "prterun", "prted"};
+    std::string name = ReadProc(launcher_, "comm");
+    name.resize(std::min(name.size(), name.find('\n')));
+    if (std::find(launchers.begin(), launchers.end(), name) == launchers.end()) return;
+    for (int i = 0; i < 30 && !Gone(launcher_); ++i) usleep(100000);
+    if (!Gone(launcher_)) kill(launcher_, SIGTERM);
+    for (int i = 0; i < 10 && !Gone(launcher_); ++i) usleep(100000);
+    if (!Gone(launcher_)) kill(launcher_, SIGKILL);
+  }
+
+  void Clean() const {
+    if (settings_.keep_files) return;
+    std::error_code ignored;
+    std::filesystem::remove(path_, ignored);
+    if (folder_.empty()) return;
+    // The last guard to leave removes the folder.
+    if (ReadStatusFolder(folder_).empty()) std::filesystem::remove_all(folder_, ignored);
+  }
+
+  const GuardSettings& settings_;
+  const StatusFile& status_;
+  std::string path_, folder_, token_;
+  const int pipe_, rank_pid_, launcher_;
+};
+
+// Closes all inherited files except stderr and the pipe.
+void LeaveTheRank(int pipe, int status) {
+  setsid();  // mpirun signals the rank's process group
+  for (int signal : {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGPIPE})
+    std::signal(signal, SIG_IGN);
+  prctl(PR_SET_NAME, "pipewright-grd");
+  std::vector<int> files;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd"))
+    files.push_back(std::atoi(entry.path().filename().c_str()));
+  for (int file : files)
+    if (file != STDERR_FILENO && file != pipe && file != status) close(file);
+  int null = open("/dev/null", O_RDWR);
+  if (null != STDIN_FILENO) dup2(null, STDIN_FILENO);
+  dup2(null, STDOUT_FILENO);
+}
+
+}  // namespace
+
+Guard::Guard(const GuardSettings& settings, const StatusFile& status, const std::string& path) {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) throw Error("pipe", strerror(errno));
+  int rank_pid = getpid(), launcher = getppid();
+  pid_ = fork();
+  if (pid_ < 0) throw Error("fork", strerror(errno));
+  if (pid_ > 0) {
+    close(ends[0]);
+    pipe_ = ends[1];
+    return;
+  }
+  try {
+    close(ends[1]);
+    LeaveTheRank(ends[0], status.file());
+    Watcher(settings, status, path, ends[0], rank_pid, launcher).Run();
+  } catch (...) {
+  }
+  _exit(0);
+}
+
+Guard::~Guard() {
+  if (pid_ < 0) return;
+  close(pipe_);
+  while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+  }
+}
+
+void Guard::Join(const std::string& folder, const std::string& path, const std::string& token) {
+  std::string line = folder + "\t" + path + "\t" + token + "\n";
+  if (write(pipe_, line.data(), line.size()) < 0) throw Error("guard", strerror(errno));
+}
+
+bool EndIsExplained(const std::string& folder, const std::string& token) {
+  if (folder.empty()) return false;
+  if (access(EndedPath(folder, token).c_str(), F_OK) == 0) return true;
+  for (const RankStatus& status : ReadStatusFolder(folder))
+    if (status.state == RankState::kFailed) return true;
+  return false;
+}
+
+}  // namespace pipewright

@@ -1,0 +1,133 @@
+#include "formats/job.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace pipewright {
+
+static std::string Write(const std::string& text) {
+  std::string path = testing::TempDir() + "/job.json";
+  WriteFile(path, text);
+  return path;
+}
+
+// A whole job, with `change` before the closing brace of its object.
+static std::string With(const std::string& change,
+                        const std::string& optimizer = R"({"type": "sgd"})") {
+  return R"({"data": {"tokens": "text.bin", "sequence_length": 8}, "loss": "cross_entropy",
+ "optimizer": )" +
+         optimizer + R"(, "microbatches": 4, "microbatch_size": 2)" + change + "}";
+}
+
+static std::string ErrorOf(const std::string& text) {
+  try {
+    ReadJob(Write(text));
+  } catch (const Error& e) {
+    std::string what = e.what();
+    return what.substr(what.find("job.json"));
+  }
+  return "accepted";
+}
+
+TEST(Job, DefaultsAndPaths) {
+  Job job = ReadJob(Write(With(R"(, "save": "out/w.safetensors")")));
+  EXPECT_EQ(job.schedule, "1f1b");
+  EXPECT_EQ(job.microbatches, 4);
+  EXPECT_EQ(job.data.tokens,
+            std::vector<std::string>{
+                std::filesystem::path(testing::TempDir() + "/text.bin").lexically_normal()});
+  EXPECT_EQ(job.optimizer.kind, OptimizerJob::kSgd);
+  EXPECT_TRUE(job.stop_on_nan);
+}
+
+TEST(Job, AdamW) {
+  Job job = ReadJob(Write(With("", R"({"type": "adamw", "lr": 0.5, "betas": [0.8, 0.9]})")));
+  EXPECT_EQ(job.optimizer.kind, OptimizerJob::kAdamW);
+  EXPECT_EQ(job.optimizer.lr, 0.5);
+  EXPECT_EQ(job.optimizer.beta2, 0.9);
+  EXPECT_EQ(job.optimizer.weight_decay, 0.01);
+}
+
+TEST(Job, ScheduleIsANameOrAFile) {
+  Job job = ReadJob(Write(With(R"(, "schedule": "zb-auto", "costs": "costs.json")")));
+  EXPECT_EQ(job.plan, "");
+  EXPECT_EQ(job.costs,
+            std::filesystem::path(testing::TempDir() + "/costs.json").lexically_normal());
+  job = ReadJob(Write(With(R"(, "schedule": "mine.csv")")));
+  EXPECT_EQ(job.plan, std::filesystem::path(testing::TempDir() + "/mine.csv").lexically_normal());
+  SetSchedule(job, "gpipe");
+  EXPECT_EQ(job.plan, "");
+  job = ReadJob(Write(With(R"(, "schedule": "zb-h1", "plan": "mine.txt")")));
+  EXPECT_EQ(job.plan, std::filesystem::path(testing::TempDir() + "/mine.txt").lexically_normal());
+  EXPECT_THROW(SetSchedule(job, "gpip"), Error);
+}
+
+TEST(Job, ReduceAndRecompute) {
+  Job job = ReadJob(Write(With("")));
+  EXPECT_FALSE(job.exact_reduce || job.recompute.all);
+  job = ReadJob(Write(With(R"(, "reduce": "exact", "recompute": true)")));
+  EXPECT_TRUE(job.exact_reduce && job.recompute.all);
+  job = ReadJob(Write(With(R"(, "recompute": {"stages": [1], "modules": [0, 2]})")));
+  EXPECT_EQ(job.recompute.stages, (std::vector<int>{1}));
+  EXPECT_EQ(job.recompute.modules, (std::vector<int>{0, 2}));
+}
+
+TEST(Job, Errors) {
+  struct Case {
+    std::string text, expected;
+  };
+  const Case cases[] = {
+      {With(R"(, "shedule": "gpipe")"),
+       "job.json: unknown key \"shedule\" (did you mean \"schedule\"?)"},
+      {With(R"(, "steps": -1)"), "job.json: steps: -1 is out of range: at least 0"},
+      {With(R"(, "steps": "many")"), "job.json: steps: a whole number is expected, not \"many\""},
+      {With(R"(, "threads": 0)"), "job.json: threads: 0 is out of range: at least 1"},
+      {With(R"(, "threads": 100000)"), "job.json: threads: 100000 is out of range: at most 1024"},
+      {With(R"(, "accumulate": 300000)"),
+       "job.json: accumulate: 300000 is out of range: at most 250000"},
+      {With(R"(, "seed": 18446744073709551615)"),
+       "job.json: seed: 18446744073709551615 is out of range: at most 9223372036854775807"},
+      {With(R"(, "recompute": {"modules": [99999999999]})"),
+       "job.json: recompute.modules: a list of numbers from 0 is expected"},
+      {With(R"(, "nan": "stpo")"), "job.json: nan: \"stpo\" is not known (did you mean \"stop\"?)"},
+      {With("", R"("adamw")"),
+       "job.json: optimizer: an object is expected, not \"adamw\"\n  for example {\"type\": "
+       "\"adamw\""},
+      {With(R"(, "memory": "1GiB")"), "job.json: memory: it is a limit for the schedule zb-auto"},
+      {With(R"(, "minibatch_size": 9)"),
+       "job.json: give either \"microbatch_size\" or \"minibatch_size\", not both"},
+      {With("", R"({"type": "adamv"})"),
+       "job.json: optimizer.type: \"adamv\" is not known (did you mean \"adam\"?)"},
+      {With("", R"({"type": "sgd", "betas": [0, 0]})"),
+       "job.json: optimizer: unknown key \"betas\""},
+      {With("", R"({"type": "adamw", "betas": [0.9, 1]})"),
+       "job.json: optimizer.betas: two numbers of [0, 1)"},
+      {With("", R"({"type": "sgd", "lr": -1})"),
+       "job.json: optimizer.lr: -1.0 is out of range: at least 0.0"},
+      {With("", R"({"type": "sgd", "lr": 1e40})"),
+       "job.json: optimizer.lr: 1e+40 is out of range: below 3.4e+38, the most that a float32"},
+      {With("", R"({"type": "sgd", "lr": NaN})"),
+       "job.json:2:37: NaN is not a number of JSON: write a finite one"},
+      {With(R"(, "buffers": "mean")"),
+       "job.json: buffers: \"mean\" is not known (did you mean \"merge\"?)\n  known: first, merge"},
+      {With(R"(, "schedule": "1f1")"),
+       "job.json: schedule: unknown schedule \"1f1\" (did you mean \"1f1b\"?)\n  known: gpipe, "},
+      {With(R"(, "schedule": "pipedream2bw", "plan": "p.csv")"),
+       "job.json: schedule: unknown schedule \"pipedream2bw\" (did you mean \"pipedream-2bw\"?)"},
+      {With(R"(, "schedule": 5)"), "job.json: schedule: a string is expected, not 5"},
+      {With(R"(, "reduce": "exactly")"), "job.json: reduce: \"exactly\" is not known"},
+      {With(R"(, "recompute": [0])"), "job.json: recompute: true, false, or"},
+      {With(R"(, "recompute": {"stages": [-1]})"),
+       "job.json: recompute.stages: a list of numbers from 0 is expected, not [-1]"},
+      {"{}", "job.json: the key \"data\" is missing"},
+      {"{\n  \"data\": ]}", "job.json:2:11: not JSON"},
+  };
+  for (const Case& c : cases)
+    EXPECT_EQ(ErrorOf(c.text).substr(0, c.expected.size()), c.expected) << c.text;
+}
+
+}  // namespace pipewright
