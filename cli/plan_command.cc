@@ -81,7 +81,7 @@ Plan ScheduleOf(const Request& request, StageGraph& graph) {
     throw UsageError("--microbatches", "it is needed to make a schedule");
   ScheduleOptions options;
   options.forward_only = request.forward_only;
-  Placement placement;
+  StagePlacement placement;
   if (!request.placement.empty()) {
     // A list determines the number of stages by itself.
     if (stages == 0 && request.placement.find_first_of("0123456789") != std::string::npos)

@@ -2,20 +2,24 @@
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
-set(LIBRARIES pipewright_plan)
-foreach(library pipewright_exec pipewright_tensors pipewright_ops pipewright_compile
-        pipewright_runtime)
-  if(TARGET ${library})
-    list(APPEND LIBRARIES ${library})
-  endif()
-endforeach()
+# pipewright::plan, exec, tensors, ops, compile and runtime are for others; the rest comes with them.
+set(EXPORTED_pipewright_planning plan)
+set(EXPORTED_pipewright_plan plan_core)
+set(EXPORTED_pipewright_execution exec)
+set(EXPORTED_pipewright_compiler compile)
+set(EXPORTED_pipewright_runtime_commands runtime)
+set(EXPORTED_pipewright_runtime session)
+set(LIBRARIES ${PIPEWRIGHT_LIBRARIES} pipewright_planning pipewright_execution)
 foreach(library ${LIBRARIES})
   string(REPLACE "pipewright_" "" name ${library})
+  if(EXPORTED_${library})
+    set(name ${EXPORTED_${library}})
+  endif()
   set_target_properties(${library} PROPERTIES EXPORT_NAME ${name})
   add_library(pipewright::${name} ALIAS ${library})
   target_include_directories(
     ${library} INTERFACE $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/pipewright>)
-  target_compile_features(${library} PUBLIC cxx_std_20)
+  target_compile_features(${library} INTERFACE cxx_std_20)
 endforeach()
 
 set(PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/pipewright)

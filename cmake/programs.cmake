@@ -16,41 +16,38 @@ endif()
 
 # pipewright: the command line. Commands that need torch are left out of a build without it.
 find_package(CLI11 REQUIRED)
-file(GLOB COMMAND_SOURCES CONFIGURE_DEPENDS compiler/*_command.cc)
-set(TORCH_COMMANDS cli/compile_command.cc cli/profile_command.cc)
+add_library(pipewright_cli STATIC cli/program.cc cli/usage.cc)
+target_link_libraries(pipewright_cli PUBLIC pipewright_base CLI11::CLI11)
+file(GLOB COMMAND_SOURCES CONFIGURE_DEPENDS cli/*_command.cc)
+list(REMOVE_ITEM COMMAND_SOURCES ${CMAKE_SOURCE_DIR}/cli/supervise_command.cc)
 if(NOT PIPEWRIGHT_TORCH)
-  foreach(source ${TORCH_COMMANDS})
-    list(REMOVE_ITEM COMMAND_SOURCES ${CMAKE_SOURCE_DIR}/${source})
-  endforeach()
+  list(REMOVE_ITEM COMMAND_SOURCES ${CMAKE_SOURCE_DIR}/cli/compile_command.cc
+                                   ${CMAKE_SOURCE_DIR}/cli/profile_command.cc)
 endif()
-add_executable(pipewright cli/pipewright_main.cc cli/program.cc cli/usage.cc
-  cli/partition_problem.cc cli/simulate_report.cc cli/validate_plan.cc
-  cli/zb_auto_plan.cc
-               ${COMMAND_SOURCES})
-target_link_libraries(pipewright PRIVATE pipewright_plan CLI11::CLI11)
-if(TARGET pipewright_compile)
-  # What measures packages and compiles their code meets torch and MPI; the commands need neither's
+add_executable(pipewright cli/pipewright_main.cc cli/partition_problem.cc cli/simulate_report.cc
+               cli/validate_plan.cc cli/zb_auto_plan.cc ${COMMAND_SOURCES})
+target_link_libraries(pipewright PRIVATE pipewright_cli pipewright_planning)
+if(PIPEWRIGHT_TORCH)
+  # What measures a model before it is split meets torch and MPI; the commands need neither's
   # headers.
-  add_library(pipewright_measure STATIC runtime/module/check_code.cc runtime/measure/measure_package.cc
-                                         cli/profile_split.cc)
-  target_link_libraries(pipewright_measure PUBLIC pipewright_compile pipewright_runtime
-                                                  CLI11::CLI11)
-  pipewright_uses_torch(pipewright_measure)
-  target_compile_definitions(pipewright_measure PRIVATE PIPEWRIGHT_TORCH)
-  target_link_libraries(pipewright PRIVATE pipewright_allocator pipewright_compile
-                                           $<LINK_ONLY:pipewright_measure>)
+  add_library(pipewright_profile_split STATIC cli/profile_split.cc)
+  target_link_libraries(pipewright_profile_split PUBLIC pipewright_cli pipewright_compiler
+    pipewright_planning pipewright_runtime_measure)
+  pipewright_uses_torch(pipewright_profile_split)
+  target_compile_definitions(pipewright_profile_split PRIVATE PIPEWRIGHT_TORCH)
+  target_link_libraries(pipewright PRIVATE pipewright_allocator pipewright_compiler
+                                           $<LINK_ONLY:pipewright_profile_split>)
   target_compile_definitions(pipewright PRIVATE PIPEWRIGHT_TORCH)
 endif()
 install(TARGETS pipewright)
 
 # pipewright-run: what mpirun starts.
-if(TARGET pipewright_runtime)
-  file(GLOB RUN_SOURCES CONFIGURE_DEPENDS cli/run_main.cc runtime/*_command.cc)
-  add_executable(pipewright-run ${RUN_SOURCES} cli/program.cc cli/usage.cc)
-  target_link_libraries(pipewright-run PRIVATE pipewright_allocator pipewright_runtime CLI11::CLI11)
+if(PIPEWRIGHT_TORCH)
+  add_executable(pipewright-run cli/run_main.cc cli/supervise_command.cc)
+  target_link_libraries(pipewright-run PRIVATE pipewright_allocator pipewright_cli
+                                               pipewright_runtime_commands)
   install(TARGETS pipewright-run)
 endif()
-
 # Benchmarks that need no torch. Built on request: cmake --build build --target plan_scale.
 add_executable(plan_scale EXCLUDE_FROM_ALL bench/plan_scale.cc)
-target_link_libraries(plan_scale PRIVATE pipewright_plan)
+target_link_libraries(plan_scale PRIVATE pipewright_planning)

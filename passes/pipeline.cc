@@ -39,7 +39,7 @@ static void CheckOperators(const Model& model) {
 std::vector<ModuleBody> RunPasses(Model& model, const PipelineOptions& options,
                                   std::vector<std::string>* warnings) {
   CheckOperators(model);
-  Assignment assignment;
+  ModuleAssignment assignment;
   const std::vector<std::pair<const char*, std::function<void()>>> passes = {
       // First, so that no later pass looks at operations whose results are unused.
       {"dead_code", [&] { RemoveDeadCode(*model.graph); }},

@@ -18,7 +18,7 @@ constexpr size_t kMostWeights = 2'000'000;
 
 class Resolver {
  public:
-  Resolver(Model& model, ObjectTree& objects, const Placement& place)
+  Resolver(Model& model, ObjectTree& objects, const WeightSink& place)
       : model_(model), graph_(*model.graph), objects_(objects), place_(place) {}
 
   void Run() {
@@ -262,14 +262,14 @@ class Resolver {
   Model& model_;
   torch::jit::Graph& graph_;
   ObjectTree& objects_;
-  const Placement& place_;
+  const WeightSink& place_;
   int constants_ = 0;
   std::map<Key, size_t> index_of_;
 };
 
 }  // namespace
 
-void ResolveAttributes(Model& model, ObjectTree& objects, const Placement& place) {
+void ResolveAttributes(Model& model, ObjectTree& objects, const WeightSink& place) {
   Resolver(model, objects, place).Run();
 }
 

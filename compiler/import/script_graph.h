@@ -34,11 +34,11 @@ void InlineCalls(torch::jit::Graph& graph, ObjectTree& objects, const std::strin
 void ReplaceContexts(torch::jit::Graph& graph, const std::string& file);
 
 // Stores the location of a tensor's bytes in the weight.
-using Placement = std::function<void(const at::Tensor& tensor, Weight& weight)>;
+using WeightSink = std::function<void(const at::Tensor& tensor, Weight& weight)>;
 
 // Replaces the first input, `self`, by inputs for the weights, `training` and `device`, and every
 // attribute by one of them or by a constant. Fills model.weights and model.submodules.
-void ResolveAttributes(Model& model, ObjectTree& objects, const Placement& place);
+void ResolveAttributes(Model& model, ObjectTree& objects, const WeightSink& place);
 
 // Completes a model whose graph has neither calls nor attributes: simplifies it, flattens the
 // outputs, and names every value. Throws Error for inputs that a run cannot feed.

@@ -71,7 +71,7 @@ bool WritesWeights(const Model& model, const std::vector<Node*>& nodes) {
 }
 
 // Crossing values are written by name, but passes and import leave some without one.
-void NameCrossing(const Model& model, const Assignment& assignment) {
+void NameCrossing(const Model& model, const ModuleAssignment& assignment) {
   std::set<std::string> taken;
   std::vector<Value*> unnamed;
   for (Node* node : AllNodes(*model.graph))
@@ -107,7 +107,7 @@ void NameCrossing(const Model& model, const Assignment& assignment) {
 
 }  // namespace
 
-std::vector<ModuleBody> CollectBodies(const Model& model, const Assignment& assignment) {
+std::vector<ModuleBody> CollectBodies(const Model& model, const ModuleAssignment& assignment) {
   NameCrossing(model, assignment);
   size_t count = static_cast<size_t>(assignment.modules);
   std::vector<ModuleBody> bodies(count);

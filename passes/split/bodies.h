@@ -21,6 +21,6 @@ struct ModuleBody {
 // that change no buffer. In each module, a weight with several names has the one that belongs to
 // the submodule that uses it, or else the first. Unused parameters and persistent buffers are held
 // by the module that holds their neighbors, so that the state dict stays complete.
-std::vector<ModuleBody> CollectBodies(const Model& model, const Assignment& assignment);
+std::vector<ModuleBody> CollectBodies(const Model& model, const ModuleAssignment& assignment);
 
 }  // namespace pipewright

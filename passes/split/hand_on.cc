@@ -57,7 +57,7 @@ bool IsMadeOfOthers(const Node* node) {
 
 class Handing {
  public:
-  Handing(Model& model, Assignment& assignment)
+  Handing(Model& model, ModuleAssignment& assignment)
       : model_(model), assignment_(assignment), gradient_(ValuesWithGradient(model)) {}
 
   void Run() {
@@ -151,7 +151,7 @@ class Handing {
   }
 
   Model& model_;
-  Assignment& assignment_;
+  ModuleAssignment& assignment_;
   const std::unordered_set<const Value*> gradient_;
   std::map<int, Node*> last_;  // last node of each module
   std::set<std::string> taken_;
@@ -159,6 +159,6 @@ class Handing {
 
 }  // namespace
 
-void HandOn(Model& model, Assignment& assignment) { Handing(model, assignment).Run(); }
+void HandOn(Model& model, ModuleAssignment& assignment) { Handing(model, assignment).Run(); }
 
 }  // namespace pipewright

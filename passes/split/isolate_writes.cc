@@ -19,7 +19,7 @@ namespace {
 
 class Isolator {
  public:
-  Isolator(Model& model, Assignment& assignment)
+  Isolator(Model& model, ModuleAssignment& assignment)
       : model_(model), assignment_(assignment), memory_(model, Alias::kKnown) {}
 
   void Run() {
@@ -208,7 +208,7 @@ class Isolator {
   }
 
   Model& model_;
-  Assignment& assignment_;
+  ModuleAssignment& assignment_;
   Memory memory_;              // of the whole model
   std::vector<Memory> local_;  // by module
   Memory::Values written_;
@@ -220,6 +220,8 @@ class Isolator {
 
 }  // namespace
 
-void IsolateWrites(Model& model, Assignment& assignment) { Isolator(model, assignment).Run(); }
+void IsolateWrites(Model& model, ModuleAssignment& assignment) {
+  Isolator(model, assignment).Run();
+}
 
 }  // namespace pipewright

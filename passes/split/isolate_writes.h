@@ -8,6 +8,6 @@ namespace pipewright {
 // operations, if a cut would change the result: if another module, or another received value, sees
 // the written memory and uses it later, or if a weight that one module writes is used by another.
 // passes/graph/memory.h defines which values share memory.
-void IsolateWrites(Model& model, Assignment& assignment);
+void IsolateWrites(Model& model, ModuleAssignment& assignment);
 
 }  // namespace pipewright

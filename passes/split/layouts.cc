@@ -142,7 +142,7 @@ class Follower {
   std::set<std::pair<const Value*, const Node*>> seen_;
 };
 
-int ModuleOf(const Model& model, const Assignment& assignment, const Node* node) {
+int ModuleOf(const Model& model, const ModuleAssignment& assignment, const Node* node) {
   while (node->owningBlock() != model.graph->block()) node = node->owningBlock()->owningNode();
   auto found = assignment.module_of.find(node);
   return found == assignment.module_of.end() ? -1 : found->second;
@@ -157,7 +157,7 @@ std::vector<LayoutUse> LayoutUses(const Model& model) {
   return uses;
 }
 
-void CheckLayouts(const Model& model, const Assignment& assignment) {
+void CheckLayouts(const Model& model, const ModuleAssignment& assignment) {
   for (const LayoutUse& use : LayoutUses(model)) {
     const Node* made = use.value->node();
     const int from = ModuleOf(model, assignment, made);

@@ -17,6 +17,6 @@ struct LayoutUse {
 std::vector<LayoutUse> LayoutUses(const Model& model);
 
 // Throws Error if a cut lies between such a value and its use.
-void CheckLayouts(const Model& model, const Assignment& assignment);
+void CheckLayouts(const Model& model, const ModuleAssignment& assignment);
 
 }  // namespace pipewright

@@ -32,7 +32,7 @@ bool IsArithmetic(const Node* node) {
 
 class Localizer {
  public:
-  Localizer(Model& model, Assignment& assignment) : model_(model), assignment_(assignment) {}
+  Localizer(Model& model, ModuleAssignment& assignment) : model_(model), assignment_(assignment) {}
 
   void Run() {
     FindChangedLists();
@@ -255,7 +255,7 @@ class Localizer {
   }
 
   Model& model_;
-  Assignment& assignment_;
+  ModuleAssignment& assignment_;
   std::set<const Node*> changed_;
   int module_ = 0;
   Node* top_ = nullptr;
@@ -265,6 +265,6 @@ class Localizer {
 
 }  // namespace
 
-void Localize(Model& model, Assignment& assignment) { Localizer(model, assignment).Run(); }
+void Localize(Model& model, ModuleAssignment& assignment) { Localizer(model, assignment).Run(); }
 
 }  // namespace pipewright

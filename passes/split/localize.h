@@ -8,6 +8,6 @@ namespace pipewright {
 // use is created in each. An integer from another module is read from a tensor that enters anyway,
 // if the export recorded that one of its dimensions is this very size, or recomputed from such
 // integers. Only tensors still cross between modules, and integers that only their producer knows.
-void Localize(Model& model, Assignment& assignment);
+void Localize(Model& model, ModuleAssignment& assignment);
 
 }  // namespace pipewright

@@ -68,7 +68,7 @@ static bool AnyWrites(torch::jit::Graph& graph) {
   return !writes.empty();
 }
 
-void ShowWrites(Model& model, Assignment& assignment) {
+void ShowWrites(Model& model, ModuleAssignment& assignment) {
   if (!AnyWrites(*model.graph)) return;
   const torch::jit::AliasDb aliases(model.graph);
   std::vector<std::vector<Node*>> nodes(static_cast<size_t>(assignment.modules));

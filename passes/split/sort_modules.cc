@@ -9,7 +9,7 @@ namespace pipewright {
 
 using torch::jit::Node;
 
-void SortByModule(Model& model, const Assignment& assignment) {
+void SortByModule(Model& model, const ModuleAssignment& assignment) {
   std::vector<Node*> nodes(model.graph->nodes().begin(), model.graph->nodes().end());
   Memory memory(nodes, Alias::kKnown);
   std::vector<Write> writes;

@@ -7,6 +7,6 @@ namespace pipewright {
 // Sorts the top-level nodes by module and keeps the order within each. Every value must flow to its
 // own module or a later one. Throws Error if this would move an in-place operation past another use
 // of its memory.
-void SortByModule(Model& model, const Assignment& assignment);
+void SortByModule(Model& model, const ModuleAssignment& assignment);
 
 }  // namespace pipewright

@@ -41,8 +41,8 @@ void RemoveMarkers(Model& model, bool cutting) {
               "move the marker out of it, or cut at another submodule");
 }
 
-Assignment AssignRuns(Model& model, const SplitSpec& split) {
-  Assignment out;
+ModuleAssignment AssignRuns(Model& model, const SplitSpec& split) {
+  ModuleAssignment out;
   Cuts cuts;
   if (split.kind == SplitSpec::kNames) cuts = CutsAtNames(model, split);
   if (split.kind == SplitSpec::kChildren) cuts = CutsAtChildren(model, split);
@@ -107,7 +107,7 @@ int Mapped(const SplitSpec& split, const Node* node) {
   return -1;
 }
 
-Assignment AssignEach(Model& model, const SplitSpec& split) {
+ModuleAssignment AssignEach(Model& model, const SplitSpec& split) {
   const std::string said =
       split.kind == SplitSpec::kFunction ? "the split callback" : "--split " + split.text;
   for (const auto& [name, module] : split.map) {
@@ -116,7 +116,7 @@ Assignment AssignEach(Model& model, const SplitSpec& split) {
       used = used || (node->kind() != torch::jit::prim::Constant && Belongs(node, name));
     if (!used) RefuseName(model, "--split " + split.text, name);
   }
-  Assignment out;
+  ModuleAssignment out;
   int highest = 0;
   for (const auto& [name, module] : split.map) highest = std::max(highest, module);
   Regions regions;
@@ -179,7 +179,7 @@ Assignment AssignEach(Model& model, const SplitSpec& split) {
 
 }  // namespace
 
-Assignment AssignModules(Model& model, const SplitSpec& split) {
+ModuleAssignment AssignModules(Model& model, const SplitSpec& split) {
   RemoveMarkers(model, split.kind == SplitSpec::kMarkers);
   return split.kind == SplitSpec::kMap || split.kind == SplitSpec::kFunction
              ? AssignEach(model, split)

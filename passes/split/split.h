@@ -44,7 +44,7 @@ SplitSpec ParseSplit(const std::string& text, const std::vector<std::string>& af
 
 // The module of every top-level node of the graph. Constants and lists have none: each module that
 // uses one makes its own (passes/split/localize.h).
-struct Assignment {
+struct ModuleAssignment {
   int modules = 1;
   std::unordered_map<const torch::jit::Node*, int> module_of;
   std::vector<std::string> reasons;                // by module: why it starts there
@@ -57,6 +57,6 @@ struct Assignment {
 // that modules follow each other. equal, balanced and size cut where the fewest tensors cross.
 // Throws Error for unknown submodules, cuts inside a no-gradient region, fewer operations than
 // modules, and a value that would flow to an earlier module.
-Assignment AssignModules(Model& model, const SplitSpec& split);
+ModuleAssignment AssignModules(Model& model, const SplitSpec& split);
 
 }  // namespace pipewright

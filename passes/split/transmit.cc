@@ -27,7 +27,7 @@ SharedSpec ParseShared(const std::string& text) {
   return spec;
 }
 
-void TransmitShared(Model& model, Assignment& assignment, const SharedSpec& spec) {
+void TransmitShared(Model& model, ModuleAssignment& assignment, const SharedSpec& spec) {
   std::vector<std::string> all;
   for (const Weight& weight : model.weights)
     all.insert(all.end(), weight.names.begin(), weight.names.end());

@@ -18,6 +18,6 @@ SharedSpec ParseShared(const std::string& text);
 // Every chosen weight that several modules use lives in the first of them, which outputs it after
 // its other values; the gradient comes back the same way. Throws Error for unknown names and for
 // weights that are written in place.
-void TransmitShared(Model& model, Assignment& assignment, const SharedSpec& spec);
+void TransmitShared(Model& model, ModuleAssignment& assignment, const SharedSpec& spec);
 
 }  // namespace pipewright

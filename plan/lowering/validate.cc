@@ -53,7 +53,7 @@ static RankPeaks PeaksOf(const Plan& plan, const StageGraph& graph, const EdgeIn
     }
   };
   const bool forward_only = computes.backward.empty();
-  MemoryMeter activations(0, forward_only), kept(0, forward_only), loaded(0, forward_only);
+  RankMemory activations(0, forward_only), kept(0, forward_only), loaded(0, forward_only);
   for (const Action& a : actions) {
     activations.Do(a, [](int) { return StageMemory{1, 1, 0}; });
     kept.Do(a, [](int) { return StageMemory{0, 0, 1}; });

@@ -11,12 +11,12 @@
 
 namespace pipewright {
 
-struct Assignment {
+struct DeviceChoice {
   std::string name, device, why;
 };
 
 struct GreedyResult {
-  std::vector<Assignment> assignments;  // in the order made; each name once
+  std::vector<DeviceChoice> assignments;  // in the order made; each name once
   std::vector<int64_t> reserved;        // by budget: kept free for the largest layer to visit
   std::map<std::string, int64_t>
       too_small;                      // device that got nothing -> bytes it would have needed

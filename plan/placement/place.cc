@@ -129,7 +129,7 @@ class Placer {
     std::map<std::string, int64_t> bytes;
     for (const TreeModule& module : tree_.modules) bytes[module.name] = module.bytes;
     for (const TreeTensor& tensor : tree_.tensors) bytes[tensor.name] = tensor.bytes;
-    for (Assignment& a : greedy.assignments)
+    for (DeviceChoice& a : greedy.assignments)
       result_.parts.push_back({a.name, a.device, a.why, bytes[a.name]});
     for (const auto& [device, needed] : greedy.too_small)
       result_.warnings.push_back("insufficient memory: nothing could be placed on device " +

@@ -189,7 +189,7 @@ void InsertLoads(Plan& plan, const Offload& offload) {
 std::vector<double> LoadedPeaks(const Plan& plan, const Offload& offload) {
   std::vector<double> peaks;
   for (const auto& actions : plan.ranks) {
-    MemoryMeter weights(0, false);
+    RankMemory weights(0, false);
     for (const Action& a : actions)
       weights.Load(a, [&](int stage) { return BytesOf(offload, stage); });
     peaks.push_back(weights.peak());

@@ -6,9 +6,9 @@
 namespace pipewright {
 
 // Stage s on rank s alone.
-bool IsPlainPipeline(const Placement& placement);
+bool IsPlainPipeline(const StagePlacement& placement);
 // Stage s on rank s mod P alone.
-bool IsLoop(const Placement& placement, int ranks);
+bool IsLoop(const StagePlacement& placement, int ranks);
 
 Action Compute(ActionKind kind, int stage, int microbatch);
 

@@ -74,7 +74,7 @@ struct Chooser : DispatchRule {
 
 }  // namespace
 
-Plan ListSchedule(const Placement& placement, int ranks, int microbatches,
+Plan ListSchedule(const StagePlacement& placement, int ranks, int microbatches,
                   const ListPolicy& policy) {
   Costs costs = UnitCosts();
   if (!policy.split) costs.stages[0].I = costs.stages[0].B;
@@ -102,7 +102,7 @@ Plan ListSchedule(const Placement& placement, int ranks, int microbatches,
   return plan;
 }
 
-std::vector<int> PipelineDepths(const Placement& placement) {
+std::vector<int> PipelineDepths(const StagePlacement& placement) {
   std::vector<int> depths(placement.size());
   int replicas = 0;
   for (size_t s = placement.size(); s-- > 0;) {

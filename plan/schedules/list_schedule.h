@@ -23,12 +23,12 @@ struct ListPolicy {
 // takes of what is ready: a backward of its last stage (or first),
 // else a forward of its last stage that may hold one more, else a W. Microbatches of a stage come
 // in order.
-Plan ListSchedule(const Placement& placement, int ranks, int microbatches,
+Plan ListSchedule(const StagePlacement& placement, int ranks, int microbatches,
                   const ListPolicy& policy);
 
 // Returns, by stage, the number of in-flight microbatches that keeps every later stage busy:
 // ceil(replicas from here to the end / own replicas), where neighbors on the same ranks count once
 // (PipeDream's NOAM; P - r in a plain pipeline).
-std::vector<int> PipelineDepths(const Placement& placement);
+std::vector<int> PipelineDepths(const StagePlacement& placement);
 
 }  // namespace pipewright

@@ -4,7 +4,7 @@
 
 namespace pipewright {
 
-OrderProblem MakeProblem(const Costs& costs, int ranks, const Placement& placement,
+OrderProblem MakeProblem(const Costs& costs, int ranks, const StagePlacement& placement,
                          int microbatches, double memory, const std::vector<char>& recompute,
                          bool forward_only) {
   OrderProblem p;

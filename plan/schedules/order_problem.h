@@ -17,7 +17,7 @@ struct Op {
   bool operator==(const Op&) const = default;
 };
 
-using Order = std::vector<std::vector<Op>>;  // [rank]
+using RankOrders = std::vector<std::vector<Op>>;  // [rank]
 
 // One microbatch in one stage on one rank.
 struct OpCosts {
@@ -35,7 +35,7 @@ struct OpCosts {
 struct OrderProblem {
   int ranks = 0, stages = 0, microbatches = 0;
   bool forward_only = false;
-  Placement placement;                 // stage -> replicas
+  StagePlacement placement;                 // stage -> replicas
   std::vector<std::vector<int>> held;  // rank -> its stages, ascending
   std::vector<OpCosts> costs;          // the stages in order, each with its replicas
   std::vector<size_t> first;           // [stage] the first of its `costs`
@@ -74,7 +74,7 @@ struct OrderProblem {
   }
 };
 
-OrderProblem MakeProblem(const Costs& costs, int ranks, const Placement& placement,
+OrderProblem MakeProblem(const Costs& costs, int ranks, const StagePlacement& placement,
                          int microbatches, double memory, const std::vector<char>& recompute,
                          bool forward_only);
 
@@ -89,7 +89,7 @@ struct OrderTimes {
 
 struct TimedOrder {
   OrderTimes times;
-  Order order;
+  RankOrders order;
 };
 
 }  // namespace pipewright

@@ -109,13 +109,13 @@ void CheckNumbers(const ScheduleKind& g, Numbers asked, bool own_stages, bool ow
 }  // namespace
 
 // How the ranks of a placement, whichever they are, would be called without gaps.
-static std::string Renumbered(const Placement& placement) {
+static std::string Renumbered(const StagePlacement& placement) {
   std::map<int, int> names;
   for (const auto& on : placement)
     for (int r : on) names[r] = 0;
   int next = 0;
   for (auto& [rank, name] : names) name = next++;
-  Placement dense = placement;
+  StagePlacement dense = placement;
   for (auto& on : dense)
     for (int& r : on) r = names[r];
   std::string ranks = "--ranks " + std::to_string(next);
@@ -123,7 +123,7 @@ static std::string Renumbered(const Placement& placement) {
   return dense == placement ? ranks : "--placement \"" + PlacementText(dense) + "\" " + ranks;
 }
 
-void CheckPlacement(const Placement& placement, int ranks) {
+void CheckPlacement(const StagePlacement& placement, int ranks) {
   std::vector<char> used(ranks);
   for (size_t s = 0; s < placement.size(); ++s) {
     std::string where = "placement, stage " + std::to_string(s);
@@ -145,13 +145,13 @@ void CheckPlacement(const Placement& placement, int ranks) {
                   "give every rank a stage, or use " + Renumbered(placement));
 }
 
-bool IsPlainPipeline(const Placement& placement) {
+bool IsPlainPipeline(const StagePlacement& placement) {
   for (size_t s = 0; s < placement.size(); ++s)
     if (placement[s] != std::vector<int>{static_cast<int>(s)}) return false;
   return true;
 }
 
-bool IsLoop(const Placement& placement, int ranks) {
+bool IsLoop(const StagePlacement& placement, int ranks) {
   for (size_t s = 0; s < placement.size(); ++s)
     if (placement[s] != std::vector<int>{static_cast<int>(s) % ranks}) return false;
   return static_cast<int>(placement.size()) >= ranks;
@@ -200,8 +200,8 @@ void DropBackward(Plan& plan) {
   plan.layout = {};
 }
 
-Placement ParsePlacement(const std::string& text, int ranks, int stages) {
-  Placement placement;
+StagePlacement ParsePlacement(const std::string& text, int ranks, int stages) {
+  StagePlacement placement;
   if (text == "loop" || text == "v") {
     for (int s = 0; s < stages; ++s) {
       int there = s % ranks;
@@ -242,7 +242,7 @@ Placement ParsePlacement(const std::string& text, int ranks, int stages) {
   return placement;
 }
 
-std::string PlacementText(const Placement& placement) {
+std::string PlacementText(const StagePlacement& placement) {
   std::vector<std::string> stages;
   for (const std::vector<int>& replicas : placement) {
     std::vector<std::string> ranks;
@@ -280,7 +280,7 @@ void CheckScheduleName(const std::string& name, const std::string& where) {
 }
 
 Plan MakeSchedule(const std::string& name, int ranks, int stages, int microbatches,
-                  const Placement& placement, const ScheduleOptions& options) {
+                  const StagePlacement& placement, const ScheduleOptions& options) {
   const ScheduleKind& generator = Find(name);
   auto at_least_one = [&](int n, const char* what) {
     if (n < 1) throw Error("schedule " + name, Counted(n, what) + ": at least 1 is needed");
@@ -300,7 +300,7 @@ Plan MakeSchedule(const std::string& name, int ranks, int stages, int microbatch
     throw Error("schedule " + name, Counted(stages, "stage") + ", but the placement has " +
                                         std::to_string(placement.size()));
   CheckNumbers(generator, {ranks, stages, microbatches}, own_stages, placement.empty(), options);
-  Placement own = ParsePlacement(generator.placement, ranks, stages);
+  StagePlacement own = ParsePlacement(generator.placement, ranks, stages);
   if (generator.shape != ScheduleShape::kAny && !placement.empty() && placement != own)
     throw Error("schedule " + name, "it runs on its own placement only",
                 options.of_run

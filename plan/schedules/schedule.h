@@ -8,18 +8,18 @@
 namespace pipewright {
 
 // Stage -> its replicas. Microbatch i of a stage runs on replica i mod r.
-using Placement = std::vector<std::vector<int>>;
+using StagePlacement = std::vector<std::vector<int>>;
 
 // "loop" (stage s on rank s mod P), "v" (there and back again, any number of times), "both" (stage
 // s on ranks s and P - 1 - s), or one entry a stage: "0,1,1,0"; replicas are joined by +: "0+1,2".
 // Throws Error.
-Placement ParsePlacement(const std::string& text, int ranks, int stages);
+StagePlacement ParsePlacement(const std::string& text, int ranks, int stages);
 
 // As ParsePlacement reads it.
-std::string PlacementText(const Placement& placement);
+std::string PlacementText(const StagePlacement& placement);
 
 // Throws Error unless every stage has ranks of `ranks`, none twice, and every rank a stage.
-void CheckPlacement(const Placement& placement, int ranks);
+void CheckPlacement(const StagePlacement& placement, int ranks);
 
 // The placement a schedule has by itself: loop, or v or both for the schedules made for them.
 std::string DefaultPlacement(const std::string& name);
@@ -44,6 +44,6 @@ void DropBackward(Plan& plan);
 // An empty `placement` stands for the schedule's own; stages = 0 for its own number. Throws Error
 // with the number that does not fit and the nearest that does.
 Plan MakeSchedule(const std::string& name, int ranks, int stages, int microbatches,
-                  const Placement& placement, const ScheduleOptions& options = {});
+                  const StagePlacement& placement, const ScheduleOptions& options = {});
 
 }  // namespace pipewright

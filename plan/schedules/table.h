@@ -12,7 +12,7 @@ namespace pipewright {
 // What every generator gets: numbers that it admits, a placement that is complete and in range.
 struct ScheduleRequest {
   int ranks = 0, stages = 0, microbatches = 0;
-  Placement placement;
+  StagePlacement placement;
 };
 
 // Which numbers of stages and microbatches a schedule is defined for.
@@ -32,7 +32,7 @@ struct ScheduleKind {
   const char* placement = "loop";  // by itself
   int stages_per_rank = 1;         // by itself
   bool splits_backward = false;  // into I and W, of which only I holds up other stages
-  bool searched = false;         // made from costs, within a limit of memory (plan/search/zb_auto.h)
+  bool searched = false;         // made from costs, within a memory limit (plan/search/zb_auto.h)
   bool asynchronous = false;     // steps overlap (plan/multi_step.h)
   int weight_versions = 1;       // that a stage keeps; 0: one for every microbatch in flight
 };

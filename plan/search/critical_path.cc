@@ -7,7 +7,7 @@ namespace pipewright {
 
 static constexpr double kUnreached = std::numeric_limits<double>::infinity();
 
-CriticalPaths::CriticalPaths(const OrderProblem& p, const Order& order) : p_(p) {
+CriticalPaths::CriticalPaths(const OrderProblem& p, const RankOrders& order) : p_(p) {
   size_t all = static_cast<size_t>(p.stages) * p.microbatches;
   jobs_.resize(3 * all);
   for (int s = 0; s < p.stages; ++s)
@@ -40,8 +40,8 @@ void CriticalPaths::Move(int rank, int from, int to) {
   Refresh(rank);
 }
 
-Order CriticalPaths::ToOrder(const std::vector<std::vector<int>>& lists) const {
-  Order order(p_.ranks);
+RankOrders CriticalPaths::ToOrder(const std::vector<std::vector<int>>& lists) const {
+  RankOrders order(p_.ranks);
   std::vector<int> next(p_.stages * static_cast<size_t>(p_.ranks), 0);
   for (int r = 0; r < p_.ranks; ++r) {
     std::vector<std::vector<int>> done(p_.stages);

@@ -19,7 +19,7 @@ class CriticalPaths {
     MemoryChange memory;
   };
 
-  CriticalPaths(const OrderProblem& problem, const Order& order);
+  CriticalPaths(const OrderProblem& problem, const RankOrders& order);
 
   // Times of the present lists; not `ok` where they wait for one another.
   OrderTimes Time();
@@ -34,7 +34,7 @@ class CriticalPaths {
   void SetLists(const std::vector<std::vector<int>>& lists);
   // The action at `from` of a rank's list gets position `to`.
   void Move(int rank, int from, int to);
-  Order ToOrder(const std::vector<std::vector<int>>& lists) const;
+  RankOrders ToOrder(const std::vector<std::vector<int>>& lists) const;
 
   // Of the last Time or Pass.
   double head(int id) const { return head_[id]; }

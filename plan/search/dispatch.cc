@@ -23,7 +23,7 @@ namespace {
 
 class ScriptRule : public DispatchRule {
  public:
-  ScriptRule(const OrderProblem& p, const Order& script, double patience)
+  ScriptRule(const OrderProblem& p, const RankOrders& script, double patience)
       : p_(p), script_(script), patience_(patience), position_(p.ranks, 0) {
     for (const auto& list : script) left_ += list.size();
   }
@@ -66,7 +66,7 @@ class ScriptRule : public DispatchRule {
 
  private:
   const OrderProblem& p_;
-  Order script_;
+  RankOrders script_;
   double patience_;
   size_t left_ = 0;
   std::vector<size_t> position_;
@@ -74,7 +74,7 @@ class ScriptRule : public DispatchRule {
 
 class DueRule : public DispatchRule {
  public:
-  DueRule(const OrderProblem& p, const DueTimes& due, const Order& start_up, double limit)
+  DueRule(const OrderProblem& p, const DueTimes& due, const RankOrders& start_up, double limit)
       : p_(p),
         due_(due),
         start_up_(start_up),
@@ -169,7 +169,7 @@ class DueRule : public DispatchRule {
   };
   const OrderProblem& p_;
   const DueTimes& due_;
-  const Order& start_up_;
+  const RankOrders& start_up_;
   double limit_, period_, ramp_;
   double longest_ = 0;  // the least that the longest span can still be
   std::vector<Rank> ranks_;
@@ -226,12 +226,12 @@ class DueRule : public DispatchRule {
 
 }  // namespace
 
-TimedOrder PlayScript(const OrderProblem& problem, const Order& script, double patience) {
+TimedOrder PlayScript(const OrderProblem& problem, const RankOrders& script, double patience) {
   ScriptRule rule(problem, script, patience);
   return Dispatch(problem, rule);
 }
 
-TimedOrder PlayDue(const OrderProblem& problem, const DueTimes& due, const Order& start_up,
+TimedOrder PlayDue(const OrderProblem& problem, const DueTimes& due, const RankOrders& start_up,
                    double limit) {
   DueRule rule(problem, due, start_up, limit);
   return Dispatch(problem, rule);

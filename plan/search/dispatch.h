@@ -10,7 +10,7 @@ namespace pipewright {
 // Plays a list of F and I through; W runs where the next of them is not there yet for at least
 // `patience` times its own time, where memory asks for it, and at the end. A forward that does not
 // fit lets the next I go first. `ok` is false when even that is stuck.
-TimedOrder PlayScript(const OrderProblem& problem, const Order& script, double patience);
+TimedOrder PlayScript(const OrderProblem& problem, const RankOrders& script, double patience);
 
 // F of stage s on microbatch m is due at forward[s] + m * period, I at backward[s] + m * period,
 // the period being what the busiest rank works for one microbatch. Of what is ready and fits into
@@ -28,11 +28,11 @@ struct DueTimes {
   double first = 1;     // which share of the start-up's forwards a rank runs before all else
 };
 
-// `start_up`: each rank begins with these forwards (StartUp in plan/search/patterns.h). Room is kept
+// `start_up`: each rank begins with these forwards (StartUp in patterns.h). Room is kept
 // for one microbatch in every stage that holds none, so that the oldest one can always go on; `ok`
 // is false where even that does not fit, and as soon as a rank's span must exceed `limit`. No
 // replicas.
-TimedOrder PlayDue(const OrderProblem& problem, const DueTimes& due, const Order& start_up,
+TimedOrder PlayDue(const OrderProblem& problem, const DueTimes& due, const RankOrders& start_up,
                    double limit = kNever);
 
 // What the busiest rank works for one microbatch.

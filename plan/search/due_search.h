@@ -26,7 +26,7 @@ class DueSearch {
  private:
   const OrderProblem* p_;
   size_t starts_, started_ = 0;
-  Order start_up_;
+  RankOrders start_up_;
   double period_ = 0;
   DueTimes best_, current_;
   OrderTimes best_times_, current_times_;

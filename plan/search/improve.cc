@@ -140,7 +140,8 @@ OrderTimes Shake(CriticalPaths& paths, OrderTimes best, Lists& least, int trials
 
 }  // namespace
 
-OrderTimes Improve(const OrderProblem& problem, Order& order, int trials, int seed, double enough) {
+OrderTimes Improve(const OrderProblem& problem, RankOrders& order, int trials, int seed,
+                   double enough) {
   CriticalPaths paths(problem, order);
   enough *= 1 + 1e-12;
   OrderTimes best = Descend(paths, trials, enough);

@@ -8,7 +8,7 @@ namespace pipewright {
 // `seed` is 0, shakes the best order a little and tries again. Times at most `trials` orders, and
 // stops at a span of `enough`. Leaves the best order in `order` and returns its times.
 // Deterministic.
-OrderTimes Improve(const OrderProblem& problem, Order& order, int trials, int seed,
+OrderTimes Improve(const OrderProblem& problem, RankOrders& order, int trials, int seed,
                    double enough = 0);
 
 }  // namespace pipewright

@@ -9,8 +9,8 @@
 
 namespace pipewright {
 
-Order ScriptOf(const Plan& schedule) {
-  Order script;
+RankOrders ScriptOf(const Plan& schedule) {
+  RankOrders script;
   for (const auto& actions : schedule.ranks) {
     auto& list = script.emplace_back();
     for (const Action& a : actions) {
@@ -21,8 +21,8 @@ Order ScriptOf(const Plan& schedule) {
   return script;
 }
 
-Order OrderOf(const Plan& schedule) {
-  Order order;
+RankOrders OrderOf(const Plan& schedule) {
+  RankOrders order;
   for (const auto& actions : schedule.ranks) {
     auto& list = order.emplace_back();
     for (const Action& a : actions) {
@@ -36,8 +36,8 @@ Order OrderOf(const Plan& schedule) {
   return order;
 }
 
-Order WarmScript(const OrderProblem& p, const std::vector<int>& warm) {
-  Order script(p.ranks);
+RankOrders WarmScript(const OrderProblem& p, const std::vector<int>& warm) {
+  RankOrders script(p.ranks);
   for (int r = 0; r < p.ranks; ++r) {
     if (p.held[r].empty()) continue;
     int stage = p.held[r][0];
@@ -94,7 +94,7 @@ struct StartUpRule : DispatchRule {
 
 }  // namespace
 
-Order StartUp(const OrderProblem& given) {
+RankOrders StartUp(const OrderProblem& given) {
   OrderProblem p = given;
   p.forward_only = true;  // it ends before memory is given back: Capacity counts
   std::fill(p.up.begin(), p.up.end(), 0);
@@ -104,7 +104,7 @@ Order StartUp(const OrderProblem& given) {
   return Dispatch(p, rule).order;
 }
 
-Order PatternScript(const OrderProblem& p, double slack, double tolerance) {
+RankOrders PatternScript(const OrderProblem& p, double slack, double tolerance) {
   const double period = Period(p);
   std::vector<int> on(p.stages);
   for (int s = 0; s < p.stages; ++s) on[s] = p.placement[s][0];
@@ -147,7 +147,7 @@ Order PatternScript(const OrderProblem& p, double slack, double tolerance) {
     time = base[r] + static_cast<double>(backward[s]) * width(r) + c.I +
            (s > 0 ? p.down[s - 1] : 0);
   }
-  Order script = StartUp(p);
+  RankOrders script = StartUp(p);
   for (int r = 0; r < p.ranks; ++r) {
     long count = static_cast<long>(p.held[r].size());
     std::vector<int> started(p.stages, 0);

@@ -6,17 +6,17 @@
 namespace pipewright {
 
 // The F and I of a schedule (B counts as I, a pair as F and I).
-Order ScriptOf(const Plan& schedule);
+RankOrders ScriptOf(const Plan& schedule);
 
 // A schedule as it is: a B counts as I and W in a row, a pair as F, I and W.
-Order OrderOf(const Plan& schedule);
+RankOrders OrderOf(const Plan& schedule);
 
 // For one stage a rank: warm[rank] forwards first, then I and F in turns.
-Order WarmScript(const OrderProblem& problem, const std::vector<int>& warm);
+RankOrders WarmScript(const OrderProblem& problem, const std::vector<int>& warm);
 
 // Each rank's first forwards if there were nothing else to do and no latency: the latest stage that
 // can, until its memory is full, but room is kept for the first microbatch's later stages.
-Order StartUp(const OrderProblem& problem);
+RankOrders StartUp(const OrderProblem& problem);
 
 // A steady state and what leads there, for any map of stages to ranks without replicas.
 // Steady state: a rank's time is cut into slots of F, I, W; every stage has one slot in each period
@@ -25,6 +25,6 @@ Order StartUp(const OrderProblem& problem);
 // rank to rank, `tolerance` (same units) forgives an input that comes so much too late. Start: each
 // rank runs forwards, of the latest stage that can, until its memory is full.
 // With the V map and F = I = W this is the order of ZB-V (Qi et al., arXiv:2405.15362).
-Order PatternScript(const OrderProblem& problem, double slack, double tolerance);
+RankOrders PatternScript(const OrderProblem& problem, double slack, double tolerance);
 
 }  // namespace pipewright

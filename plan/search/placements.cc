@@ -21,7 +21,7 @@ double WorkOf(const Costs& costs, int stage, int rank, bool forward_only) {
 
 struct Judged {
   double span = 0;
-  Placement map;
+  StagePlacement map;
 };
 
 class MapSearch {
@@ -37,7 +37,7 @@ class MapSearch {
         alike_(costs.links.empty() && costs.stage_on_rank.empty()),
         left_(effort) {}
 
-  std::vector<Placement> Run(size_t count) {
+  std::vector<StagePlacement> Run(size_t count) {
     for (const char* name : {"v", "loop"}) Add(ParsePlacement(name, ranks_, stages_));
     if (stages_ > ranks_) {
       Passes();
@@ -45,11 +45,11 @@ class MapSearch {
       Add(Spread());
     }
     Climb();
-    std::vector<Placement> maps;
+    std::vector<StagePlacement> maps;
     for (const Judged& one : judged_)
       if (maps.size() < count) maps.push_back(one.map);
     // What the search proper is best at may have been judged too quickly.
-    Placement v = ParsePlacement("v", ranks_, stages_);
+    StagePlacement v = ParsePlacement("v", ranks_, stages_);
     if (std::find(maps.begin(), maps.end(), v) == maps.end()) maps.push_back(v);
     return maps;
   }
@@ -63,7 +63,7 @@ class MapSearch {
   std::vector<Judged> judged_;  // the best first
 
   // With recompute where nothing fits without.
-  double Judge(const Placement& map) {
+  double Judge(const StagePlacement& map) {
     double span = QuickSpan(
         MakeProblem(costs_, ranks_, map, microbatches_, memory_, {}, forward_only_), left_);
     std::vector<char> again;
@@ -74,7 +74,7 @@ class MapSearch {
   }
 
   // Ranks that are alike are numbered as the stages come to them.
-  Placement Canonical(Placement map) const {
+  StagePlacement Canonical(StagePlacement map) const {
     if (!alike_) return map;
     std::vector<int> number(ranks_, -1);
     int next = 0;
@@ -86,8 +86,8 @@ class MapSearch {
     return map;
   }
 
-  bool Add(const Placement& any) {
-    Placement map = Canonical(any);
+  bool Add(const StagePlacement& any) {
+    StagePlacement map = Canonical(any);
     for (const Judged& one : judged_)
       if (one.map == map) return false;
     double span = Judge(map);
@@ -108,7 +108,7 @@ class MapSearch {
       int passes = each / block;
       if (each % block || passes > 7) continue;
       for (int down = 0; down < 1 << (passes - 1) && left_ > 0; ++down) {
-        Placement map;
+        StagePlacement map;
         for (int s = 0; s < stages_; ++s) {
           int pass = s / (block * ranks_), at = s / block % ranks_;
           bool reversed = pass > 0 && (down >> (pass - 1)) & 1;
@@ -120,10 +120,10 @@ class MapSearch {
   }
 
   // Neighbouring stages on one rank, cut so that the ranks' work is even.
-  Placement Together() const {
+  StagePlacement Together() const {
     double all = 0;
     for (int s = 0; s < stages_; ++s) all += WorkOf(costs_, s, 0, forward_only_);
-    Placement map;
+    StagePlacement map;
     double before = 0;
     int rank = 0;
     for (int s = 0; s < stages_; ++s) {
@@ -139,7 +139,7 @@ class MapSearch {
   }
 
   // The largest stages first, each on the rank that then ends first; a rank for every stage.
-  Placement Spread() const {
+  StagePlacement Spread() const {
     std::vector<int> order(stages_);
     std::iota(order.begin(), order.end(), 0);
     std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
@@ -147,7 +147,7 @@ class MapSearch {
     });
     std::vector<double> load(ranks_);
     std::vector<int> held(ranks_);
-    Placement map(stages_);
+    StagePlacement map(stages_);
     for (int i = 0; i < stages_; ++i) {
       int best = 0;
       bool only_empty = stages_ - i <= std::count(held.begin(), held.end(), 0);
@@ -170,28 +170,28 @@ class MapSearch {
     bool moved = !judged_.empty();
     while (moved && left_ > 0) {
       moved = false;
-      Placement base = judged_[0].map;
-      auto attempt = [&](const Placement& map) {
+      StagePlacement base = judged_[0].map;
+      auto attempt = [&](const StagePlacement& map) {
         if (left_ > 0 && Add(map)) moved = true;
       };
       for (int a = 0; a < stages_ && !moved; ++a) {
         for (int b = a + 1; b < stages_ && !moved; ++b) {
           if (base[a] == base[b]) continue;
-          Placement map = base;
+          StagePlacement map = base;
           std::swap(map[a], map[b]);
           attempt(map);
         }
         long held = std::count(base.begin(), base.end(), base[a]);
         for (int r = 0; r < ranks_ && !moved && held > 1; ++r) {
           if (base[a][0] == r) continue;
-          Placement map = base;
+          StagePlacement map = base;
           map[a] = {r};
           attempt(map);
         }
       }
       for (int a = 0; a < ranks_ && !moved && !alike_; ++a)
         for (int b = a + 1; b < ranks_ && !moved; ++b) {
-          Placement map = base;
+          StagePlacement map = base;
           for (auto& on : map) on[0] = on[0] == a ? b : on[0] == b ? a : on[0];
           attempt(map);
         }
@@ -226,8 +226,9 @@ double QuickSpan(const OrderProblem& problem, long& effort) {
   return least;
 }
 
-std::vector<Placement> CandidateMaps(const Costs& costs, int ranks, int stages, int microbatches,
-                                     double memory, bool forward_only, long effort, size_t count) {
+std::vector<StagePlacement> CandidateMaps(const Costs& costs, int ranks, int stages,
+                                          int microbatches, double memory, bool forward_only,
+                                          long effort, size_t count) {
   if (ranks == 1) return {ParsePlacement("loop", ranks, stages)};
   bool alike = costs.links.empty() && costs.stage_on_rank.empty();
   if (stages == ranks && alike) return {ParsePlacement("loop", ranks, stages)};

@@ -13,8 +13,9 @@ namespace pipewright {
 // work, and what swapping and moving stages makes of the best of them, judged by a few quick
 // orders. Every rank has a stage, no stage has replicas. Deterministic; times about `effort`
 // actions.
-std::vector<Placement> CandidateMaps(const Costs& costs, int ranks, int stages, int microbatches,
-                                     double memory, bool forward_only, long effort, size_t count);
+std::vector<StagePlacement> CandidateMaps(const Costs& costs, int ranks, int stages,
+                                          int microbatches, double memory, bool forward_only,
+                                          long effort, size_t count);
 
 // The least span of a few quick orders, less than 0 where none of them fits; takes what they cost
 // from `effort`.

@@ -21,7 +21,7 @@ using Choice = std::vector<char>;
 
 class Chooser {
  public:
-  Chooser(const Costs& costs, int ranks, const Placement& placement, int microbatches,
+  Chooser(const Costs& costs, int ranks, const StagePlacement& placement, int microbatches,
           double memory, long effort)
       : costs_(costs),
         ranks_(ranks),
@@ -87,7 +87,7 @@ class Chooser {
   };
   const Costs& costs_;
   int ranks_;
-  const Placement& placement_;
+  const StagePlacement& placement_;
   int microbatches_;
   double memory_;
   long left_;
@@ -118,7 +118,7 @@ class Chooser {
 }  // namespace
 
 std::vector<std::vector<char>> RecomputeChoices(const Costs& costs, int ranks,
-                                                const Placement& placement, int microbatches,
+                                                const StagePlacement& placement, int microbatches,
                                                 double memory, long effort, size_t count) {
   int stages = static_cast<int>(placement.size());
   if (memory == kNoLimit || RecomputeOffered(costs, stages).empty()) return {{}};

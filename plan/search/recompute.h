@@ -16,7 +16,7 @@ std::vector<char> RecomputeOffered(const Costs& costs, int stages);
 // and of the first stages of every rank, judged by a few quick orders. Deterministic; times about
 // `effort` actions.
 std::vector<std::vector<char>> RecomputeChoices(const Costs& costs, int ranks,
-                                                const Placement& placement, int microbatches,
+                                                const StagePlacement& placement, int microbatches,
                                                 double memory, long effort, size_t count);
 
 }  // namespace pipewright

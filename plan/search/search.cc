@@ -48,7 +48,7 @@ class OrderSearch {
   TimedOrder best_;
   std::vector<TimedOrder> starts_;
 
-  OrderTimes Try(Order script, double patience) {
+  OrderTimes Try(RankOrders script, double patience) {
     effort_ -= kPlay * actions_;
     if (p_.forward_only)
       for (auto& list : script)
@@ -74,7 +74,7 @@ class OrderSearch {
 
   // A schedule as it is, W where it has them.
   void Exact(const Plan& schedule) {
-    Order order = OrderOf(schedule);
+    RankOrders order = OrderOf(schedule);
     if (p_.forward_only) return;
     CriticalPaths paths(p_, order);
     for (int r = 0; r < p_.ranks; ++r)
@@ -86,7 +86,7 @@ class OrderSearch {
     Keep(std::move(found));
   }
 
-  void TryAll(const Order& script) {
+  void TryAll(const RankOrders& script) {
     for (double patience : {1.0, 0.0, 0.5, 0.8, 0.2}) {
       if (effort_ <= 0 && best_.times.ok) return;
       Try(script, patience);
@@ -109,7 +109,7 @@ class OrderSearch {
   }
 
   void OneByOne() {
-    Order script(p_.ranks);
+    RankOrders script(p_.ranks);
     for (int m = 0; m < p_.microbatches; ++m) {
       for (int s = 0; s < p_.stages; ++s) script[p_.RankOf(s, m)].push_back({OpKind::kF, s, m});
       for (int s = p_.stages; s-- > 0;) script[p_.RankOf(s, m)].push_back({OpKind::kI, s, m});

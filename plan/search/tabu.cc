@@ -17,7 +17,7 @@ struct Move {
 
 class Search {
  public:
-  Search(const OrderProblem& p, const Order& order, unsigned seed)
+  Search(const OrderProblem& p, const RankOrders& order, unsigned seed)
       : paths(p, order), random_(seed * 2654435761u + 12345), tabu_(size_t{1} << 18, 0) {}
 
   CriticalPaths paths;
@@ -127,7 +127,7 @@ class Search {
 
 }  // namespace
 
-OrderTimes Tabu(const OrderProblem& problem, Order& order, long moves, unsigned seed,
+OrderTimes Tabu(const OrderProblem& problem, RankOrders& order, long moves, unsigned seed,
                 double enough) {
   Search search(problem, order, seed);
   OrderTimes best = search.paths.Pass();

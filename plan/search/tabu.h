@@ -11,7 +11,7 @@ namespace pipewright {
 // undoes a recent move. Microbatches of a stage stay in order; W of a stage are alike. Makes at
 // most `moves` moves and stops at a span of `enough`. Leaves the best order in `order` and returns
 // its times. Deterministic.
-OrderTimes Tabu(const OrderProblem& problem, Order& order, long moves, unsigned seed,
+OrderTimes Tabu(const OrderProblem& problem, RankOrders& order, long moves, unsigned seed,
                 double enough = 0);
 
 }  // namespace pipewright

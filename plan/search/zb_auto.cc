@@ -12,7 +12,7 @@ namespace pipewright {
 
 namespace {
 
-Plan ToPlan(const OrderProblem& p, const Order& order) {
+Plan ToPlan(const OrderProblem& p, const RankOrders& order) {
   Plan plan;
   plan.stages = p.stages;
   plan.microbatches = p.microbatches;
@@ -33,8 +33,8 @@ Plan ToPlan(const OrderProblem& p, const Order& order) {
 }
 
 // Each rank's actions, in no order that matters.
-Order Every(const OrderProblem& p) {
-  Order order(p.ranks);
+RankOrders Every(const OrderProblem& p) {
+  RankOrders order(p.ranks);
   for (int s = 0; s < p.stages; ++s)
     for (int m = 0; m < p.microbatches; ++m)
       for (OpKind kind : {OpKind::kF, OpKind::kI, OpKind::kW})
@@ -55,13 +55,13 @@ constexpr long kEffort = 240'000'000;
 
 // The map with the best quick orders, the one of the least bound among the next few, and the V:
 // quick orders tell little of what a long search finds on a map.
-std::vector<Placement> MapsToSearch(const Costs& costs, int ranks, int stages, int microbatches,
-                                    const ZbAutoOptions& options) {
-  std::vector<Placement> maps =
+std::vector<StagePlacement> MapsToSearch(const Costs& costs, int ranks, int stages,
+                                         int microbatches, const ZbAutoOptions& options) {
+  std::vector<StagePlacement> maps =
       CandidateMaps(costs, ranks, stages, microbatches, options.memory, options.forward_only,
                     static_cast<long>(options.effort * kEffort) / 8, 8);
   if (maps.size() < 3) return maps;
-  std::vector<Placement> chosen = {maps[0]};
+  std::vector<StagePlacement> chosen = {maps[0]};
   double least = kNoLimit;
   for (size_t i = 1; i < maps.size(); ++i) {
     OrderProblem problem =
@@ -72,7 +72,7 @@ std::vector<Placement> MapsToSearch(const Costs& costs, int ranks, int stages, i
     chosen.resize(1);
     chosen.push_back(maps[i]);
   }
-  Placement v = ParsePlacement("v", ranks, stages);
+  StagePlacement v = ParsePlacement("v", ranks, stages);
   if (std::find(chosen.begin(), chosen.end(), v) == chosen.end()) chosen.push_back(v);
   return chosen;
 }
@@ -114,7 +114,7 @@ ZbAutoResult ZbAuto(const Costs& costs, int ranks, int stages, int microbatches,
     throw Error("--stages", std::to_string(stages) + " stages leave ranks without one",
                 "use " + std::to_string(ranks) + " stages or more, or fewer ranks");
   if (!options.placement.empty()) CheckPlacement(options.placement, ranks);
-  std::vector<Placement> maps = {options.placement};
+  std::vector<StagePlacement> maps = {options.placement};
   if (options.placement.empty()) maps = MapsToSearch(costs, ranks, stages, microbatches, options);
   long effort = static_cast<long>(options.effort * kEffort);
   ZbAutoResult result;
@@ -142,7 +142,7 @@ ZbAutoResult ZbAuto(const Costs& costs, int ranks, int stages, int microbatches,
     }
   }
   if (!best.times.ok) {
-    Placement map = maps.empty() ? ParsePlacement("loop", ranks, stages) : maps[0];
+    StagePlacement map = maps.empty() ? ParsePlacement("loop", ranks, stages) : maps[0];
     std::vector<char> again = RecomputeOffered(costs, stages);
     if (options.forward_only) again.clear();
     DoesNotFit(

@@ -13,7 +13,7 @@ namespace pipewright {
 
 struct ZbAutoOptions {
   double memory = kNoLimit;  // bytes a rank may hold, weights included, in the costs' units
-  Placement placement;       // empty: zb-auto chooses
+  StagePlacement placement;       // empty: zb-auto chooses
   bool forward_only = false;
   std::string memory_name = "--memory";  // in errors
   double effort = 1;                     // how long to search; 1 is a few seconds
@@ -21,7 +21,7 @@ struct ZbAutoOptions {
 
 struct ZbAutoResult {
   Plan plan;  // compute only
-  Placement placement;
+  StagePlacement placement;
   std::vector<char> recompute;  // per stage: whether its forward is run again; empty: none
   double makespan = 0, span = 0;
   LowerBound bound;    // for this placement, this limit, this recompute

@@ -26,7 +26,7 @@ static void MeasureMemory(const Plan& plan, int rank, const Costs& costs,
   double always = 0;
   for (int s = 0; s < plan.stages; ++s)  // a stage that is loaded is not there from the start
     if (held[s] && !loaded[s]) always += weights(s);
-  MemoryMeter bytes(always, plan.forward_only), activations(0, plan.forward_only);
+  RankMemory bytes(always, plan.forward_only), activations(0, plan.forward_only);
   for (size_t p = 0; p < plan.ranks[rank].size(); ++p) {
     const Action& a = plan.ranks[rank][p];
     double before = bytes.peak();

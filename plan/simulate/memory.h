@@ -30,9 +30,9 @@ inline MemoryChange BackwardMemory(const StageMemory& m) { return {m.whole - m.s
 inline MemoryChange WeightGradMemory(const StageMemory& m) { return {0, -m.kept}; }
 
 // What a rank holds, action by action, and the most so far.
-class MemoryMeter {
+class RankMemory {
  public:
-  MemoryMeter(double held, bool forward_only)
+  RankMemory(double held, bool forward_only)
       : bytes_(held), peak_(held), forward_only_(forward_only) {}
 
   // `of(stage)` is the StageMemory of the rank's stage; a pair (OVERLAP) is an F, then a B.

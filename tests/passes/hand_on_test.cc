@@ -20,14 +20,15 @@ graph(%w : Tensor, %training : bool, %device : Device, %x : Tensor):
 )IR" + middle + "  pippy::_pipe_split()\n" +
                                last,
                            {Parameter("w")});
-  Assignment assignment = AssignModules(model, {});
+  ModuleAssignment assignment = AssignModules(model, {});
   HandOn(model, assignment);
   model.graph->lint();
   return model.graph->toString(false);
 }
 
 bool Hands(const std::string& middle) {
-  const std::string text = Handed(middle, "  %d : Tensor = aten::add(%c, %a, %zero)\n  return (%d)\n");
+  const std::string text =
+      Handed(middle, "  %d : Tensor = aten::add(%c, %a, %zero)\n  return (%d)\n");
   const bool taken = text.find("aten::add(%c, %a_on, %") != std::string::npos;
   EXPECT_EQ(taken, text.find("aten::alias(%a)") != std::string::npos) << text;
   return taken;

@@ -18,7 +18,7 @@ graph(%training : bool, %device : Device, %x : Tensor):
   %c : Tensor = aten::relu_(%b)
   return (%c)
 )IR");
-  Assignment assignment = AssignModules(model, {});
+  ModuleAssignment assignment = AssignModules(model, {});
   IsolateWrites(model, assignment);
   Expect()
       .check_count("aten::clone(%a, ", 1, true)
@@ -36,7 +36,7 @@ graph(%training : bool, %device : Device, %x : Tensor):
   %c : Tensor = aten::relu(%a)
   return (%c)
 )IR");
-  Assignment assignment = AssignModules(model, {});
+  ModuleAssignment assignment = AssignModules(model, {});
   IsolateWrites(model, assignment);
   Expect().check_not("aten::clone")->run(*model.graph);
 }
@@ -53,7 +53,7 @@ graph(%training : bool, %device : Device, %x : Tensor):
   %c : Tensor = aten::add(%b, %v, %zero)
   return (%c)
 )IR");
-  Assignment assignment = AssignModules(model, {});
+  ModuleAssignment assignment = AssignModules(model, {});
   std::string message = Message([&] { IsolateWrites(model, assignment); });
   EXPECT_NE(message.find("relu_"), std::string::npos) << message;
   EXPECT_NE(message.find("add (the model itself) uses; a cut separates the two"), std::string::npos)
@@ -101,7 +101,7 @@ graph(%training : bool, %device : Device, %x : Tensor):
   return (%c)
 )IR");
   NameWrites(model);
-  Assignment assignment = AssignModules(model, {});
+  ModuleAssignment assignment = AssignModules(model, {});
   EXPECT_EQ(assignment.modules, 3);
   IsolateWrites(model, assignment);
   Expect().check("aten::add_(%a_own, ")->check("aten::neg(%b)")->run(*model.graph);
@@ -131,7 +131,7 @@ TEST(AssignModules, EqualCutsLeaveWritesWithWhatTheyHide) {
                       "  %a : Tensor = aten::relu(%f)\n  %b : Tensor = aten::relu(%a)\n") +
               body,
           {Buffer("seen")});
-      Assignment assignment = AssignModules(model, ParseSplit(split));
+      ModuleAssignment assignment = AssignModules(model, ParseSplit(split));
       EXPECT_EQ(assignment.modules, split[6] - '0') << body;
       EXPECT_EQ(Message([&] { IsolateWrites(model, assignment); }), "") << split << "\n" << body;
     }
@@ -148,7 +148,7 @@ graph(%seen : Tensor, %training : bool, %device : Device, %x : Tensor):
   return (%b)
 )IR",
                            {Buffer("seen")});
-  Assignment assignment = AssignModules(model, {});
+  ModuleAssignment assignment = AssignModules(model, {});
   EXPECT_NE(Message([&] {
               IsolateWrites(model, assignment);
             }).find("a buffer that is written belongs to one module"),

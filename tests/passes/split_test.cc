@@ -15,7 +15,8 @@
 namespace pipewright {
 namespace {
 
-std::vector<int> ModulesOf(const Model& model, const Assignment& assignment, const char* kind) {
+std::vector<int> ModulesOf(const Model& model, const ModuleAssignment& assignment,
+                           const char* kind) {
   std::vector<int> modules;
   for (const torch::jit::Node* node : model.graph->nodes())
     if (node->kind().toQualString() == std::string(kind))
@@ -46,7 +47,7 @@ graph(%training : bool, %device : Device, %x : Tensor):
 
 TEST(AssignModules, MarkersCutAndGoAway) {
   Model model = ParseModel(kMarked);
-  Assignment assignment = AssignModules(model, {});
+  ModuleAssignment assignment = AssignModules(model, {});
   EXPECT_EQ(assignment.modules, 2);
   EXPECT_EQ(ModulesOf(model, assignment, "aten::relu"), (std::vector<int>{0, 1, 1}));
   Expect().check_not("pippy")->run(*model.graph);
@@ -54,7 +55,7 @@ TEST(AssignModules, MarkersCutAndGoAway) {
 
 TEST(AssignModules, OtherSplitsIgnoreMarkers) {
   Model model = ParseModel(kMarked);
-  Assignment assignment = AssignModules(model, ParseSplit("equal:3"));
+  ModuleAssignment assignment = AssignModules(model, ParseSplit("equal:3"));
   EXPECT_EQ(assignment.modules, 3);
   EXPECT_EQ(ModulesOf(model, assignment, "aten::relu"), (std::vector<int>{0, 1, 2}));
   Expect().check_not("pippy")->run(*model.graph);
@@ -73,7 +74,7 @@ graph(%training : bool, %device : Device, %x : Tensor):
   %f : Tensor = aten::relu(%e)
   return (%f)
 )IR");
-  Assignment assignment = AssignModules(model, ParseSplit("equal:2"));
+  ModuleAssignment assignment = AssignModules(model, ParseSplit("equal:2"));
   EXPECT_EQ(ModulesOf(model, assignment, "aten::relu"), (std::vector<int>{0, 0, 1, 1, 1}));
 }
 
@@ -122,7 +123,7 @@ graph(%training : bool, %device : Device, %x : Tensor):
   EXPECT_NE(Message([&] { AssignModules(marked, {}); }).find("inside a torch.no_grad() region"),
             std::string::npos);
   Model even = ParseModel(kText);
-  Assignment assignment = AssignModules(even, ParseSplit("equal:2"));
+  ModuleAssignment assignment = AssignModules(even, ParseSplit("equal:2"));
   std::vector<int> modules = ModulesOf(even, assignment, "aten::relu");
   EXPECT_EQ(modules[1], modules[2]);
 }
@@ -160,7 +161,7 @@ graph(%w : Tensor, %v : Tensor, %training : bool, %device : Device, %x : Tensor)
   return (%c)
 )IR";
   Model model = ParseModel(kText, {Parameter("w"), Parameter("v")});
-  Assignment assignment = AssignModules(model, {});
+  ModuleAssignment assignment = AssignModules(model, {});
   TransmitShared(model, assignment, ParseShared("transmit"));
   Expect()
       .check("%w_sent : Tensor = aten::alias(%w)")
@@ -170,7 +171,7 @@ graph(%w : Tensor, %v : Tensor, %training : bool, %device : Device, %x : Tensor)
   EXPECT_EQ(ModulesOf(model, assignment, "aten::alias"), (std::vector<int>{0}));
   // One that a single module uses stays as it is; unknown ones are refused.
   Model other = ParseModel(kText, {Parameter("w"), Parameter("v")});
-  Assignment placed = AssignModules(other, {});
+  ModuleAssignment placed = AssignModules(other, {});
   TransmitShared(other, placed, ParseShared("transmit:v"));
   Expect().check_not("aten::alias")->run(*other.graph);
   EXPECT_NE(Message([&] {
@@ -189,7 +190,7 @@ graph(%w : Tensor, %training : bool, %device : Device, %x : Tensor):
   return (%c)
 )IR",
                            {Parameter("w")});
-  Assignment assignment = AssignModules(model, {});
+  ModuleAssignment assignment = AssignModules(model, {});
   EXPECT_NE(Message([&] {
               TransmitShared(model, assignment, ParseShared("transmit"));
             }).find("--shared replicate"),
@@ -208,7 +209,7 @@ void SetScopes(Model& model, const std::vector<std::string>& paths) {
 TEST(AssignModules, BeforeSubmodules) {
   Model model = ParseModel(kFourInARow);
   SetScopes(model, {"blocks.1", "blocks.10.fc", "blocks.1@1", "head"});
-  Assignment assignment = AssignModules(model, ParseSplit("modules:blocks.10,blocks.1@1"));
+  ModuleAssignment assignment = AssignModules(model, ParseSplit("modules:blocks.10,blocks.1@1"));
   EXPECT_EQ(ModulesOf(model, assignment, "aten::relu"), (std::vector<int>{0, 1, 2, 2}));
   Model other = ParseModel(kFourInARow);
   SetScopes(other, {"blocks.1", "blocks.10.fc", "blocks.1@1", "head"});
@@ -269,7 +270,7 @@ graph(%training : bool, %device : Device, %x : Tensor):
 )IR");
   model.meta["n"].expression = "s0";
   model.meta["a"].shape = {"4", "s0"};
-  Assignment assignment = AssignModules(model, {});
+  ModuleAssignment assignment = AssignModules(model, {});
   Localize(model, assignment);
   model.graph->lint();
   Expect()
@@ -296,7 +297,7 @@ graph(%training : bool, %device : Device, %x : Tensor):
   %b : Tensor = aten::mul(%a, %m)
   return (%b)
 )IR");
-  Assignment assignment = AssignModules(model, {});
+  ModuleAssignment assignment = AssignModules(model, {});
   Localize(model, assignment);
   std::vector<ModuleBody> bodies = CollectBodies(model, assignment);
   ASSERT_EQ(bodies[1].inputs.size(), 2u);
@@ -372,7 +373,7 @@ graph(%w : Tensor, %training : bool, %device : Device, %x : Tensor):
   return (%b)
 )IR",
                            {tied});
-  Assignment assignment = AssignModules(model, {});
+  ModuleAssignment assignment = AssignModules(model, {});
   SetScopes(model, {"wte", "nothing", "head"});
   std::vector<ModuleBody> bodies = CollectBodies(model, assignment);
   ASSERT_EQ(bodies.size(), 2u);

@@ -88,7 +88,7 @@ TEST(PlanProperty, AsynchronousVersions) {
   for (int p = 1; p <= 5; ++p)
     for (int m : {1, 2, 5})
       for (int delay : {-1, 1}) {
-        Placement placement = ParsePlacement("loop", p, p);
+        StagePlacement placement = ParsePlacement("loop", p, p);
         // PipeDream-2BW: no more microbatches in flight than a step has.
         if (delay == 1 && m < p) continue;
         StageGraph graph = ChainGraph(placement);

@@ -15,7 +15,7 @@ namespace pipewright {
 struct RandomCase {
   std::string name;
   int ranks = 1, stages = 1, microbatches = 1;
-  Placement placement;  // empty: the schedule's own
+  StagePlacement placement;  // empty: the schedule's own
   bool forward_only = false;
   StageGraph graph;
   Plan schedule;
@@ -26,8 +26,8 @@ inline int Pick(std::mt19937& random, int least, int most) {
 }
 
 // Any stages on any ranks, up to three replicas, no rank idle.
-inline Placement RandomPlacement(std::mt19937& random, int ranks, int stages) {
-  Placement placement(stages);
+inline StagePlacement RandomPlacement(std::mt19937& random, int ranks, int stages) {
+  StagePlacement placement(stages);
   for (int s = 0; s < stages; ++s) {
     std::set<int> chosen;
     int replicas = Pick(random, 0, 3) ? 1 : Pick(random, 1, std::min(3, ranks));
@@ -44,7 +44,7 @@ inline Placement RandomPlacement(std::mt19937& random, int ranks, int stages) {
 }
 
 // Neighbours mostly, skips of any distance, edges without gradients, shared weights.
-inline StageGraph RandomGraph(std::mt19937& random, const Placement& placement, int ranks) {
+inline StageGraph RandomGraph(std::mt19937& random, const StagePlacement& placement, int ranks) {
   StageGraph graph;
   graph.stages = static_cast<int>(placement.size());
   graph.ranks = ranks;
@@ -88,7 +88,7 @@ inline std::optional<RandomCase> MakeRandomCase(std::mt19937& random, const std:
   } catch (const Error&) {
     return std::nullopt;
   }
-  Placement placement =
+  StagePlacement placement =
       c.placement.empty() ? ParsePlacement(DefaultPlacement(name), c.ranks, c.stages) : c.placement;
   c.graph = RandomGraph(random, placement, c.ranks);
   return c;

@@ -18,7 +18,7 @@
 namespace pipewright {
 
 TEST(Lower, TwoRanks) {
-  Placement placement = ParsePlacement("loop", 2, 2);
+  StagePlacement placement = ParsePlacement("loop", 2, 2);
   Plan plan = Lower(MakeSchedule("1f1b", 2, 2, 2, placement), ChainGraph(placement));
   EXPECT_EQ(WritePlan(plan),
             "0RECV_B0<1#0,0F0,0SEND_F0>1,0F1,0SEND_F1>1,0B0,0RECV_B1<1#0,0B1,0STEP\n"
@@ -194,7 +194,7 @@ TEST(Lower, EverySmallPipelineIsValidAndReturnsFromItsText) {
       for (int s = p; s < 9; ++s)
         for (int m = 1; m < 9; ++m)
           for (const char* v : {"loop", "v"}) {
-            Placement placement = ParsePlacement(v, p, s);
+            StagePlacement placement = ParsePlacement(v, p, s);
             StageGraph graph = ChainGraph(placement);
             Plan plan = Lower(MakeSchedule(name, p, s, m, placement), graph);
             Validate(plan, graph);

@@ -18,7 +18,7 @@ namespace {
 
 // The next stage comes while the one before computes; one sweep serves all microbatches.
 TEST(Offload, TwoSlotsBreadthFirst) {
-  Placement one(4, {0});
+  StagePlacement one(4, {0});
   ScheduleOptions forward;
   forward.forward_only = true;
   Plan plan = Lower(MakeSchedule("bfs", 1, 4, 2, one, forward), ChainGraph(one));
@@ -32,7 +32,7 @@ TEST(Offload, TwoSlotsBreadthFirst) {
 
 // What is there when the sweep turns is not loaded again.
 TEST(Offload, ForwardAndBackward) {
-  Placement one(3, {0});
+  StagePlacement one(3, {0});
   Plan plan = Lower(MakeSchedule("bfs", 1, 3, 1, one), ChainGraph(one));
   InsertLoads(plan, {{0, 1, 2}, {}, 0});
   EXPECT_EQ(WritePlan(plan),
@@ -85,7 +85,7 @@ TEST(Offload, RandomPlansStayValidWithinTheMemory) {
 }
 
 TEST(Offload, Refusals) {
-  Placement one(2, {0});
+  StagePlacement one(2, {0});
   Plan plan = Lower(MakeSchedule("bfs", 1, 2, 1, one), ChainGraph(one));
   auto refused = [](auto act, const char* part) {
     try {
@@ -138,7 +138,7 @@ TEST(Offload, Refusals) {
 
 // 4 stages of 10 bytes, 2 bytes a unit of time, F = 3, 2 microbatches: loads take 5, computes 6.
 TEST(Offload, SimulatedLoadsRunBesideComputes) {
-  Placement one(4, {0});
+  StagePlacement one(4, {0});
   ScheduleOptions forward;
   forward.forward_only = true;
   Plan plan = Lower(MakeSchedule("bfs", 1, 4, 2, one, forward), ChainGraph(one));

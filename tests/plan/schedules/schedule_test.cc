@@ -145,7 +145,7 @@ TEST(Schedule, RefusalsNameTheNumberAndTheNearest) {
   auto refusal = [](const std::string& name, int ranks, int stages, int microbatches,
                     const std::string& placement = "", bool of_run = false) -> std::string {
     try {
-      Placement given;
+      StagePlacement given;
       if (!placement.empty()) given = ParsePlacement(placement, ranks, stages);
       MakeSchedule(name, ranks, stages, microbatches, given, {.of_run = of_run});
     } catch (const Error& e) {

@@ -26,7 +26,7 @@ Problem RandomProblem(std::mt19937& random, bool replicas) {
   auto real = [&](int low, int high) { return Pick(random, low * 1000, high * 1000) / 997.0; };
   Problem p;
   int ranks = Pick(random, 1, 5), stages = Pick(random, replicas ? 1 : ranks, 9);
-  Placement placement = RandomPlacement(random, ranks, stages);
+  StagePlacement placement = RandomPlacement(random, ranks, stages);
   for (int s = 0; !replicas && s < stages; ++s)
     placement[s] = {s < ranks ? s : Pick(random, 0, ranks - 1)};
   double all = 0;
@@ -45,7 +45,7 @@ Problem RandomProblem(std::mt19937& random, bool replicas) {
   return p;
 }
 
-Plan PlanOf(const OrderProblem& p, const Order& order) {
+Plan PlanOf(const OrderProblem& p, const RankOrders& order) {
   Plan plan;
   plan.stages = p.stages, plan.microbatches = p.microbatches;
   for (const auto& list : order) {
@@ -66,7 +66,7 @@ struct Simulated {
   Figures figures;
 };
 
-Simulated SimulateOrder(const Problem& p, const Order& order) {
+Simulated SimulateOrder(const Problem& p, const RankOrders& order) {
   SimulateOptions options;
   options.recompute = p.recompute;
   Plan plan = PlanOf(p.order, order);
@@ -76,8 +76,8 @@ Simulated SimulateOrder(const Problem& p, const Order& order) {
   return s;
 }
 
-std::vector<Order> Orders(const OrderProblem& p) {
-  std::vector<Order> orders;
+std::vector<RankOrders> Orders(const OrderProblem& p) {
+  std::vector<RankOrders> orders;
   for (int depth : {1, 2, p.microbatches}) {
     ListPolicy policy;
     policy.split = true, policy.in_flight.assign(p.stages, depth);
@@ -99,11 +99,11 @@ TEST(OrderTimer, CriticalPathsAreTheSimulators) {
   int stuck = 0, over = 0, within = 0;
   for (int n = 0; n < 300; ++n) {
     Problem p = RandomProblem(random, n % 2);
-    for (const Order& start : Orders(p.order)) {
+    for (const RankOrders& start : Orders(p.order)) {
       CriticalPaths paths(p.order, start);
       for (int moves = 0; moves < 20; ++moves) {
         OrderTimes times = moves % 2 ? paths.Time() : paths.Pass();
-        Order order = paths.ToOrder(paths.lists());
+        RankOrders order = paths.ToOrder(paths.lists());
         if (!times.ok) {
           EXPECT_THROW(SimulateOrder(p, order), Error);
           ++stuck;
@@ -144,8 +144,8 @@ TEST(OrderTimer, DispatchersAreTheSimulators) {
   for (int n = 0; n < 300; ++n) {
     Problem p = RandomProblem(random, n % 2);
     std::vector<TimedOrder> found;
-    for (const Order& order : Orders(p.order)) {
-      Order script = order;
+    for (const RankOrders& order : Orders(p.order)) {
+      RankOrders script = order;
       for (auto& list : script)
         std::erase_if(list, [](const Op& op) { return op.kind == OpKind::kW; });
       for (double patience : {0.0, 0.6, 1.0})
@@ -179,7 +179,7 @@ TEST(OrderTimer, ListSchedulesLeaveNothingReadyWaiting) {
   std::mt19937 random(43);
   for (int n = 0; n < 100; ++n) {
     int ranks = Pick(random, 1, 5), stages = Pick(random, 1, 8), m = Pick(random, 1, 9);
-    Placement placement = RandomPlacement(random, ranks, stages);
+    StagePlacement placement = RandomPlacement(random, ranks, stages);
     ListPolicy policy;
     policy.split = Pick(random, 0, 1);
     Plan plan = ListSchedule(placement, ranks, m, policy);

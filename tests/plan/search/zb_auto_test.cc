@@ -152,7 +152,7 @@ Tiny MakeTiny(std::mt19937& random, int ranks, int microbatches, int chunks) {
   Tiny tiny;
   exhaustive::Case& c = tiny.one;
   c.ranks = ranks, c.microbatches = microbatches;
-  Placement placement = ParsePlacement(chunks == 2 ? "v" : "loop", ranks, chunks * ranks);
+  StagePlacement placement = ParsePlacement(chunks == 2 ? "v" : "loop", ranks, chunks * ranks);
   for (const auto& on : placement) c.rank_of.push_back(on[0]);
   c.F = pick(1, 5), c.I = pick(1, 5), c.W = pick(1, 5), c.latency = pick(0, 2);
   c.activation = 4, c.kept = pick(0, 3);
@@ -209,7 +209,7 @@ TEST(ZbAuto, RecomputeAgainstExhaustiveSearch) {
     one.ranks = n % 3 == 2 && chunks == 1 ? 3 : 2;
     one.microbatches = chunks == 2 || one.ranks == 3 ? 2 : pick(2, 3);
     int stages = one.ranks * chunks;
-    Placement placement = ParsePlacement(chunks == 2 ? "v" : "loop", one.ranks, stages);
+    StagePlacement placement = ParsePlacement(chunks == 2 ? "v" : "loop", one.ranks, stages);
     for (const auto& on : placement) one.rank_of.push_back(on[0]);
     one.F = pick(1, 4), one.I = pick(1, 4), one.W = pick(1, 4), one.latency = pick(0, 1);
     one.activation = 6, one.kept = pick(0, 2);
@@ -338,7 +338,8 @@ TEST(ZbAuto, Refusals) {
   }
   EXPECT_THROW(ZbAuto(costs, 4, 3, 4), Error);
   options.memory = kNoLimit;
-  for (Placement wrong : {Placement{{0}, {2}}, Placement{{0}, {0}}, Placement{{0, 0}, {1}}}) {
+  for (StagePlacement wrong :
+       {StagePlacement{{0}, {2}}, StagePlacement{{0}, {0}}, StagePlacement{{0, 0}, {1}}}) {
     options.placement = wrong;
     EXPECT_THROW(ZbAuto(costs, 2, 2, 4, options), Error);
   }

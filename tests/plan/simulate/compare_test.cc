@@ -13,7 +13,7 @@ namespace pipewright {
 namespace {
 
 Plan Lowered(int ranks, int microbatches) {
-  Placement placement = ParsePlacement("loop", ranks, ranks);
+  StagePlacement placement = ParsePlacement("loop", ranks, ranks);
   return Lower(MakeSchedule("1f1b", ranks, ranks, microbatches, placement), ChainGraph(placement));
 }
 
@@ -82,7 +82,7 @@ TEST(Compare, OtherEventsAreSkippedAndMisfitsRefused) {
 
 TEST(Compare, AnotherOrderIsNamed) {
   Plan plan = Lowered(2, 3);
-  Placement placement = ParsePlacement("loop", 2, 2);
+  StagePlacement placement = ParsePlacement("loop", 2, 2);
   Plan other = Lower(MakeSchedule("gpipe", 2, 2, 3, placement), ChainGraph(placement));
   SimulateOptions two;
   two.steps = 2;

@@ -16,7 +16,7 @@ namespace pipewright {
 namespace {
 
 Plan Lowered(const std::string& schedule, int ranks, int stages, int microbatches) {
-  Placement placement = ParsePlacement(schedule == "zbv" ? "v" : "loop", ranks, stages);
+  StagePlacement placement = ParsePlacement(schedule == "zbv" ? "v" : "loop", ranks, stages);
   return Lower(MakeSchedule(schedule, ranks, stages, microbatches, placement),
                ChainGraph(placement));
 }

@@ -1,0 +1,130 @@
+# One library a folder. What follows USES is the list of folders that its files may include:
+# docs/architecture.md has the same list with a sentence for each folder, and
+# tests/architecture_test.py compares both with the #include lines. A library comes after those that
+# it uses, so there are no cycles.
+
+# pipewright_library(FOLDER [TORCH] [BATCH n] [USES folder...] [LINKS target...]): the library
+# pipewright_FOLDER, with _ for /. TORCH: its sources include LibTorch's headers, and it is left out
+# of a build without LibTorch. BATCH: how many sources are compiled as one.
+set(PIPEWRIGHT_LIBRARIES "")
+function(pipewright_library folder)
+  cmake_parse_arguments(PARSE_ARGV 1 LIBRARY "TORCH" "BATCH" "USES;LINKS")
+  if(LIBRARY_TORCH AND NOT PIPEWRIGHT_TORCH)
+    return()
+  endif()
+  string(REPLACE "/" "_" target pipewright_${folder})
+  file(GLOB sources CONFIGURE_DEPENDS ${folder}/*.cc)
+  if(NOT PIPEWRIGHT_MPI)
+    list(FILTER sources EXCLUDE REGEX "/mpi_[a-z_]*\\.cc$")
+  endif()
+  add_library(${target} STATIC ${sources})
+  target_link_libraries(${target} PUBLIC $<BUILD_INTERFACE:pipewright_options> ${LIBRARY_LINKS})
+  foreach(used ${LIBRARY_USES})
+    string(REPLACE "/" "_" used pipewright_${used})
+    target_link_libraries(${target} PUBLIC ${used})
+  endforeach()
+  if(LIBRARY_TORCH)
+    pipewright_uses_torch(${target})
+  endif()
+  if(LIBRARY_BATCH)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON
+                          UNITY_BUILD_BATCH_SIZE ${LIBRARY_BATCH})
+  endif()
+  set(PIPEWRIGHT_LIBRARIES ${PIPEWRIGHT_LIBRARIES} ${target} PARENT_SCOPE)
+endfunction()
+
+# No torch, no MPI.
+pipewright_library(base BATCH 12 LINKS nlohmann_json::nlohmann_json Threads::Threads)
+pipewright_library(plan BATCH 8 USES base)
+pipewright_library(plan/simulate BATCH 8 USES base plan)
+pipewright_library(plan/schedules BATCH 8 USES base plan plan/simulate)
+pipewright_library(plan/lowering BATCH 8 USES base plan plan/simulate)
+pipewright_library(plan/search BATCH 6 USES base plan plan/schedules plan/simulate)
+pipewright_library(formats BATCH 8 USES base plan plan/schedules)
+pipewright_library(formats/weights BATCH 8 USES base formats LINKS ZLIB::ZLIB)
+pipewright_library(formats/package BATCH 8 USES base formats formats/weights)
+pipewright_library(formats/profile BATCH 8 USES base formats plan plan/simulate)
+pipewright_library(formats/data BATCH 8 USES base formats formats/weights)
+pipewright_library(plan/partition BATCH 6
+                   USES base formats plan/lowering plan/schedules plan/simulate)
+pipewright_library(plan/partition/pipedream BATCH 6 USES base formats plan/partition)
+pipewright_library(plan/partition/io BATCH 6
+                   USES base formats formats/profile plan/partition plan/partition/pipedream)
+pipewright_library(plan/partition/pipedream/codegen BATCH 6 USES base formats plan/partition/io)
+pipewright_library(plan/placement BATCH 8 USES base formats formats/weights)
+pipewright_library(plan/run
+                   USES base formats plan plan/lowering plan/placement plan/schedules plan/search
+                        plan/simulate)
+
+# No torch: transports, and the executor over opaque handles.
+pipewright_library(runtime/exec USES base plan)
+pipewright_library(runtime/watch USES base formats runtime/exec)
+pipewright_library(runtime/transport USES base runtime/exec runtime/watch)
+pipewright_library(runtime/disk USES base plan runtime/exec)
+# See ExecutorOptions.
+target_compile_definitions(pipewright_runtime_exec
+                           PUBLIC $<$<CONFIG:Debug>:PIPEWRIGHT_CHECK_MESSAGES>)
+if(PIPEWRIGHT_MPI)
+  target_link_libraries(pipewright_runtime_transport PUBLIC MPI::MPI_CXX)
+  target_compile_definitions(pipewright_runtime_transport PUBLIC PIPEWRIGHT_MPI OMPI_SKIP_MPICXX)
+endif()
+
+# Batches are larger where LibTorch's headers cost more than ours, and smaller where files change
+# most.
+pipewright_library(ops TORCH BATCH 4 USES base)
+pipewright_library(tensors TORCH BATCH 4 USES base formats/weights plan/placement)
+pipewright_library(passes/graph TORCH BATCH 7 USES base ops)
+pipewright_library(passes/split TORCH BATCH 7 USES base ops passes/graph)
+pipewright_library(passes TORCH BATCH 7 USES base ops passes/graph passes/split)
+pipewright_library(compiler/import TORCH BATCH 7
+                   USES base formats formats/weights ops passes passes/graph passes/split)
+pipewright_library(compiler/emit TORCH BATCH 7
+                   USES base compiler/import formats formats/package formats/weights ops
+                        passes/graph passes/split)
+pipewright_library(compiler TORCH BATCH 7
+                   USES base compiler/emit compiler/import formats ops passes passes/graph)
+
+pipewright_library(runtime/module TORCH BATCH 3
+                   USES base formats formats/weights ops runtime/exec tensors)
+pipewright_library(runtime/recorded TORCH BATCH 3 USES base formats ops runtime/exec runtime/module)
+pipewright_library(runtime/optimizer TORCH BATCH 3
+                   USES base formats runtime/exec runtime/module tensors)
+pipewright_library(runtime/cpu TORCH BATCH 3 USES base formats runtime/exec)
+pipewright_library(runtime/data TORCH BATCH 3
+                   USES base formats formats/data formats/weights plan/run runtime/exec
+                        runtime/module tensors)
+pipewright_library(runtime/stage TORCH BATCH 3
+                   USES base formats formats/weights ops plan plan/placement plan/run runtime/data
+                        runtime/disk runtime/exec runtime/module runtime/optimizer runtime/recorded
+                        tensors)
+pipewright_library(runtime TORCH BATCH 3
+                   USES base formats formats/weights plan plan/placement plan/run runtime/cpu
+                        runtime/data runtime/exec runtime/module runtime/optimizer runtime/recorded
+                        runtime/stage tensors)
+pipewright_library(runtime/measure TORCH BATCH 3
+                   USES base formats formats/profile formats/weights ops runtime/cpu runtime/exec
+                        runtime/module runtime/recorded runtime/stage runtime/transport tensors)
+pipewright_library(runtime/commands TORCH BATCH 3
+                   USES base formats formats/package formats/weights plan plan/run plan/simulate
+                        runtime runtime/cpu runtime/exec runtime/measure runtime/module
+                        runtime/recorded runtime/watch tensors)
+if(PIPEWRIGHT_TORCH)
+  # It registers an operator fallback, which programs get only with EmptyWeights itself.
+  set_source_files_properties(tensors/empty_weights.cc PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+  target_compile_definitions(pipewright_runtime_module PRIVATE PIPEWRIGHT_TORCH)  # check_code.h
+endif()
+
+# What others link: everything without torch and MPI; transports and executor; the compiler; runs.
+function(pipewright_group name)
+  add_library(pipewright_${name} INTERFACE)
+  foreach(folder ${ARGN})
+    string(REPLACE "/" "_" target pipewright_${folder})
+    target_link_libraries(pipewright_${name} INTERFACE ${target})
+  endforeach()
+endfunction()
+pipewright_group(planning base plan plan/simulate plan/schedules plan/lowering plan/search formats
+                 formats/weights formats/package formats/profile formats/data plan/partition
+                 plan/partition/pipedream plan/partition/io plan/partition/pipedream/codegen
+                 plan/placement plan/run)
+pipewright_group(execution runtime/exec runtime/watch runtime/transport runtime/disk)
+target_link_libraries(pipewright_execution INTERFACE pipewright_planning)
