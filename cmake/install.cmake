@@ -26,8 +26,39 @@ set(PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/pipewright)
 install(TARGETS ${LIBRARIES} EXPORT pipewright_targets)
 install(EXPORT pipewright_targets NAMESPACE pipewright:: FILE pipewrightTargets.cmake
         DESTINATION ${PACKAGE_DIR})
-install(DIRECTORY plan tensors runtime compiler passes DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/pipewright
-        FILES_MATCHING PATTERN "*.h" PATTERN pch.h EXCLUDE)
+# The headers for others, and what those include; everything else is ours to change.
+set(PUBLIC_HEADERS
+  base/error.h base/json.h base/text.h
+  plan/plan_text.h plan/lowering/lower.h plan/lowering/validate.h plan/partition/solve.h
+  plan/placement/device_map.h plan/placement/place.h plan/schedules/schedule.h
+  plan/search/zb_auto.h plan/simulate/measure.h plan/simulate/simulate.h
+  formats/conf.h formats/graph_text.h formats/job.h formats/manifest.h
+  formats/data/source.h formats/profile/profile.h formats/weights/checkpoint.h
+  formats/weights/safetensors.h)
+if(PIPEWRIGHT_TORCH)
+  list(APPEND PUBLIC_HEADERS
+    compiler/compile.h compiler/trace.h ops/op_library.h
+    runtime/session.h runtime/commands/bench.h runtime/commands/generate.h runtime/commands/train.h
+    runtime/module/local_package.h runtime/transport/mpi_transport.h
+    runtime/transport/thread_transport.h
+    tensors/device_load.h tensors/dtype.h tensors/empty_weights.h tensors/model_file.h
+    tensors/offload_folder.h tensors/offloaded_tensor.h tensors/page_memory.h tensors/state_dict.h
+    tensors/tensor_file.h)
+endif()
+set(INSTALLED_HEADERS "")
+while(PUBLIC_HEADERS)
+  list(POP_FRONT PUBLIC_HEADERS header)
+  if(NOT header IN_LIST INSTALLED_HEADERS)
+    list(APPEND INSTALLED_HEADERS ${header})
+    file(STRINGS ${CMAKE_SOURCE_DIR}/${header} includes REGEX "^#include \"")
+    list(TRANSFORM includes REPLACE "^#include \"(.*)\".*" "\\1")
+    list(APPEND PUBLIC_HEADERS ${includes})
+  endif()
+endwhile()
+foreach(header ${INSTALLED_HEADERS})
+  get_filename_component(folder ${header} DIRECTORY)
+  install(FILES ${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/pipewright/${folder})
+endforeach()
 configure_package_config_file(${CMAKE_SOURCE_DIR}/cmake/pipewrightConfig.cmake.in
   ${CMAKE_BINARY_DIR}/pipewrightConfig.cmake INSTALL_DESTINATION ${PACKAGE_DIR})
 write_basic_package_version_file(${CMAKE_BINARY_DIR}/pipewrightConfigVersion.cmake

@@ -1,0 +1,126 @@
+"""The map in docs/internals/architecture.md is true: every folder of sources is in it, #include
+lines follow its arrows and no others, the arrows have no cycle, and cmake/libraries.cmake has the
+same list.
+"""
+
+import collections
+import pathlib
+import re
+import sys
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs/internals/architecture.md"
+TOP = ["base", "formats", "plan", "ops", "tensors", "passes", "compiler", "runtime", "cli"]
+
+
+def arrows_of_page():
+    """Folder -> the folders that it may include, from the table under "## Folders"."""
+    text = PAGE.read_text().split("\n## Folders\n")[1].split("\n## ")[0]
+    arrows = {}
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) == 3 and (match := re.fullmatch(r"`([a-z_/]+)/`", cells[0])):
+            arrows[match[1]] = set(re.findall(r"`([a-z_/]+)`", cells[2]))
+    return arrows
+
+
+def arrows_of_cmake():
+    arrows = {}
+    text = (ROOT / "cmake/libraries.cmake").read_text()
+    for call in re.findall(r"^pipewright_library\(([^)]*)\)", text, re.M):
+        words = call.split()
+        uses = words[words.index("USES") + 1:] if "USES" in words else []
+        if "LINKS" in uses:
+            uses = uses[:uses.index("LINKS")]
+        arrows[words[0]] = set(uses)
+    return arrows
+
+
+def sources():
+    for top in TOP:
+        for path in sorted((ROOT / top).rglob("*")):
+            if path.suffix in (".h", ".cc"):
+                yield path.relative_to(ROOT)
+
+
+def includes():
+    """(file, line number, the project's header that it includes)"""
+    for path in sources():
+        for number, line in enumerate((ROOT / path).read_text().splitlines(), 1):
+            match = re.match(r'#include "([^"]+)"', line)
+            if match and "/" in match[1]:
+                yield path, number, pathlib.Path(match[1])
+
+
+class Map(unittest.TestCase):
+    def setUp(self):
+        self.arrows = arrows_of_page()
+
+    def test_names_every_folder(self):
+        folders = {str(path.parent) for path in sources()}
+        self.assertEqual(sorted(folders - set(self.arrows)), [], "folders that the page lacks")
+        self.assertEqual(sorted(set(self.arrows) - folders), [], "folders that do not exist")
+
+    def test_includes_follow_the_arrows(self):
+        wrong = []
+        used = collections.defaultdict(set)
+        for path, number, header in includes():
+            self.assertTrue((ROOT / header).exists(), f"{path}:{number}: no {header}")
+            start, end = str(path.parent), str(header.parent)
+            used[start].add(end)
+            if start != end and end not in self.arrows[start]:
+                wrong.append(f"{path}:{number}: {start} may not include {end}")
+        self.assertEqual(wrong, [])
+        idle = [f"{start} -> {end}" for start, ends in self.arrows.items()
+                for end in sorted(ends - used[start])]
+        self.assertEqual(idle, [], "arrows that no file needs")
+
+    def test_no_cycles(self):
+        done, path = set(), []
+
+        def visit(folder):
+            self.assertNotIn(folder, path, " -> ".join(path + [folder]))
+            if folder in done:
+                return
+            path.append(folder)
+            for other in sorted(self.arrows[folder]):
+                visit(other)
+            path.pop()
+            done.add(folder)
+
+        for folder in self.arrows:
+            visit(folder)
+
+    def test_libraries_are_the_folders(self):
+        libraries = arrows_of_cmake()
+        expected = {folder: ends for folder, ends in self.arrows.items() if folder != "cli"}
+        self.assertEqual(libraries, expected)
+
+    def test_headers_say_what_they_are_for(self):
+        silent = [str(path) for path in sources() if path.suffix == ".h"
+                  and not (ROOT / path).read_text().startswith("// ")]
+        self.assertEqual(silent, [])
+
+
+class Names(unittest.TestCase):
+    def test_one_meaning_each(self):
+        """No two types of one name with external linkage: programs link all folders."""
+        found = collections.defaultdict(list)
+        for path in sources():
+            inner = False
+            for line in (ROOT / path).read_text().splitlines():
+                if line == "namespace {":
+                    inner = True
+                elif line == "}  // namespace":
+                    inner = False
+                match = re.match(r"(?:struct|class|enum class|enum) (\w+)(?: final)?(?: : [^{;]*)? \{"
+                                 r"|using (\w+) =", line)
+                if match and not inner:
+                    found[match[1] or match[2]].append(str(path))
+        twice = {name: paths for name, paths in found.items() if len(paths) > 1}
+        self.assertEqual(twice, {})
+
+
+if __name__ == "__main__":
+    sys.exit(unittest.main())
