@@ -322,6 +322,7 @@ const std::map<std::string, Names>& Untried() {
         "aten::set_.source_Storage", "aten::set_.source_Storage_storage_offset"}},
       {"parts of other operators, which trust the sizes that they are given",
        {"aten::_cummax_helper", "aten::_cummin_helper"}},
+      {"lengths that must fit the data, which made-up ones seldom do", {"aten::_ctc_loss.Tensor"}},
       {"without a derivative, and of evaluation alone",
        {"aten::_batch_norm_no_update", "aten::_native_multi_head_attention",
         "aten::_transform_bias_rescale_qkv", "aten::_transformer_encoder_layer_fwd",
@@ -351,6 +352,7 @@ std::vector<Case> ByHand() {
        f + "  x = torch.native_group_norm(x, self.w0, self.w1, 2, 4, 3, 2, 1e-5)[0]\n"
            "  x = x + torch.native_batch_norm(y, self.w0, self.w1, self.w2, self.w3, True, 0.1,"
            " 1e-5)[0]\n"
+           "  x = x * torch._weight_norm(self.w4, self.w5, 0)\n"
            "  return x * torch._weight_norm_interface(self.w4, self.w5, 0)[0]\n",
        {Trained({4}), Trained({4}), at::zeros({4}), at::ones({4}), Trained({2, 4, 3}),
         Trained({2, 1, 1})},
