@@ -22,10 +22,10 @@ if [ "$(id -u)" != 0 ]; then
   fi
   sudo=sudo
 fi
-[ -z "$sudo" ] || sudo -v  # asks for the password before its output goes to the log
-step="$(dirname "$0")/step.sh ${LOG:-build/make.log}"
-# shellcheck disable=SC2086  # lists of words
-$step "Updating the list of packages" $sudo apt-get update -qq
-# shellcheck disable=SC2086
-$step "Installing$missing" $sudo env DEBIAN_FRONTEND=noninteractive \
+# Asks for the password, where one is needed, before the output goes to the log.
+[ -z "$sudo" ] || sudo -n true 2>/dev/null || sudo -v
+step() { "$(dirname "$0")/step.sh" "${LOG:-build/make.log}" "$@"; }
+step "Updating the list of packages" $sudo apt-get update -qq
+# shellcheck disable=SC2086  # a list of words
+step "Installing$missing" $sudo env DEBIAN_FRONTEND=noninteractive \
   apt-get install -y -qq --no-install-recommends $missing

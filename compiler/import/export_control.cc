@@ -91,10 +91,21 @@ void ExportConverter::BindRegion(const ExportJson& node, const ExportJson& graph
     if (!names[i].empty()) Bind(names[i], values[i], graph);
 }
 
-// Results of an inlined region have names already; the outer names refer to the same values.
+// Results of an inlined region have names already; the outer names refer to the same values. What
+// the model returns has the outer name.
 void ExportConverter::BindInlined(const ExportJson& node, const std::vector<Value*>& outputs) {
   std::vector<std::string> names = ResultNames(node);
-  for (size_t i = 0; i < names.size() && i < outputs.size(); ++i) env_[names[i]] = outputs[i];
+  for (size_t i = 0; i < names.size() && i < outputs.size(); ++i) {
+    env_[names[i]] = outputs[i];
+    const auto output = names_.outputs.find(names[i]);
+    if (output == names_.outputs.end() || outputs[i]->node() == model_.graph->param_node()) continue;
+    auto meta = model_.meta.extract(outputs[i]->debugName());
+    outputs[i]->setDebugName(output->second);
+    if (!meta.empty()) {
+      meta.key() = output->second;
+      model_.meta.insert(std::move(meta));
+    }
+  }
 }
 
 // Converts a torch.no_grad() region to ordinary nodes between two switches.

@@ -40,7 +40,7 @@ $python examples/gpt/reference.py examples/gpt/job.json > "$out/pytorch.jsonl"
 theirs=$(seconds "$start")
 run $python examples/gpt/compare.py "$out/metrics.jsonl" "$out/pytorch.jsonl"
 echo "Seconds from start to end: pipewright on $ranks ranks $ours, PyTorch in one process $theirs" \
-  "($(nproc) cores)."
+  "($(nproc --all) cores)."
 
 title "5. A line of text from the weights trained on $ranks ranks"
 run $python examples/gpt/sample.py "$out/trained.safetensors"

@@ -141,8 +141,10 @@ at::ScalarType ScalarTypeOf(const std::string& word) {
 std::string Identifier(const std::string& name) {
   // Python's keywords and names that the printed code uses itself.
   static const std::set<std::string> kTaken = {"CONSTANTS",
+                                               "Ellipsis",
                                                "False",
                                                "None",
+                                               "NoneType",
                                                "True",
                                                "__torch__",
                                                "and",

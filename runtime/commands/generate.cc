@@ -13,6 +13,7 @@
 #include "formats/package/package_files.h"
 #include "runtime/cpu/matmul.h"
 #include "runtime/exec/phase.h"
+#include "runtime/module/messages.h"
 #include "runtime/offload_report.h"
 #include "tensors/dtype.h"
 
@@ -188,8 +189,8 @@ class Generator : public Microbatches {
         .to(inputs_->types[static_cast<size_t>(input)]);
   }
 
-  void Output(int output, int microbatch, const at::Tensor& value) override {
-    if (output == options_.logits) Take(microbatch, value);
+  void Output(int output, int microbatch, const c10::IValue& value) override {
+    if (output == options_.logits) Take(microbatch, ToTensor(value));
   }
 
   void Write() {

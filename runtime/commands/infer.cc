@@ -68,9 +68,9 @@ class InputFile : public Microbatches {
                static_cast<char*>(out.data_ptr()), out.nbytes());
     return out;
   }
-  void Output(int output, int microbatch, const at::Tensor& value) override {
+  void Output(int output, int microbatch, const c10::IValue& value) override {
     outputs[output].resize(microbatches_);
-    outputs[output][microbatch] = value.contiguous();
+    outputs[output][microbatch] = ToTensor(value).contiguous();
   }
 
   // An output that is an input, as the file has it.

@@ -1,6 +1,6 @@
 // Where the microbatches of a session come from, and where their outputs go.
 #pragma once
-#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
 
 #include <string>
 #include <vector>
@@ -30,8 +30,8 @@ class Microbatches {
   // 1 where all microbatches count the same.
   virtual double LossWeight(int /*loss*/, int64_t /*minibatch*/, int /*microbatch*/) { return 1; }
 
-  // Takes an output of the model as soon as it is there.
-  virtual void Output(int /*output*/, int /*microbatch*/, const at::Tensor& /*value*/) {}
+  // Takes an output of the model as soon as it is there: a tensor, or a number.
+  virtual void Output(int /*output*/, int /*microbatch*/, const c10::IValue& /*value*/) {}
   // Where steps overlap: the stage that computes the loss has stepped, for the `steps`-th time
   // since the first step of those in a row.
   virtual void Stepped(int64_t /*steps*/) {}

@@ -83,8 +83,8 @@ void TorchStages::State::LoadModules() {
   modules_of.resize(graph.stages);
   const std::vector<std::vector<int>> ids = TensorIds(manifest, training);
   std::map<int, at::Tensor> tensors;  // in memory, by id
-  const BodyChoice body =
-      training ? BodyAskedFor(job.body).value_or(BodyChoice::kAuto) : BodyChoice::kAutograd;
+  const BodyChoice asked = BodyAskedFor(job.body).value_or(BodyChoice::kAuto);
+  const BodyChoice body = training ? asked : BodyChoice::kAutograd;
   for (size_t m = 0; m < manifest.modules.size(); ++m) {
     const int stage = conf.module_to_stage[m], index = static_cast<int>(m);
     const std::vector<int>& ranks = conf.stage_to_ranks[stage];
@@ -343,7 +343,7 @@ std::vector<Bundle> TorchStages::Forward(int stage, int microbatch, std::vector<
     int producer = s.value(id).producer;
     if (producer < 0 || s.conf.module_to_stage[producer] != stage) continue;
     if (!values[id].isNone())
-      s.source->Output(static_cast<int>(i), microbatch, ToTensor(values[id]));
+      s.source->Output(static_cast<int>(i), microbatch, values[id]);
   }
   s.ComputeLosses(stage, microbatch, values, s.training && !again);
   std::vector<Bundle> out;

@@ -160,6 +160,23 @@ class Models(CompilerTest):
                                  modules=4, tolerance=1e-6)
         self.assertEqual(len(manifest["shared"]), 4)
 
+    def test_results_of_regions_keep_their_names(self):
+        class Regions(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+
+            def forward(self, x):
+                h = self.a(x)
+                with torch.no_grad():
+                    double, wave = h * 2, h.sin()
+                with torch.autocast("cpu", torch.bfloat16):
+                    low, wide = self.b(h), h.cos()
+                return h, double, wave, low, wide
+
+        manifest, _ = self.check(Regions(), [torch.randn(3, 4)], modules=1)
+        self.assertEqual(manifest["outputs"], ["linear", "mul", "sin", "linear_1", "cos"])
+
     def test_no_grad_region(self):
         class Region(nn.Module):
             def __init__(self):
