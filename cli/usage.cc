@@ -21,7 +21,7 @@ struct Elsewhere {
 const Elsewhere kPrograms[] = {
     {"pipewright",
      {"codegen", "compile", "conf", "partition", "plan", "place", "profile", "simulate",
-      "weights"}},
+      "version", "weights"}},
     {"pipewright-run", {"train", "bench", "eval", "infer", "generate"}},
 };
 

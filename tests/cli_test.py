@@ -111,6 +111,20 @@ def run(command):
 class Cli(unittest.TestCase):
     maxDiff = None
 
+    def test_commands_of_the_other_program_are_pointed_to(self):
+        """Every command that --help of one program lists, given to the other."""
+        programs = ["pipewright", "pipewright-run"]
+        for program, other in (programs, programs[::-1]):
+            text = subprocess.run([BUILD / program, "--help"], capture_output=True,
+                                  text=True).stdout
+            names = [line.split()[0] for line in text.split("Subcommands:")[1].splitlines()
+                     if line[:2] == "  " and line[2:3].strip()]
+            self.assertGreater(len(names), 4)
+            for name in names:
+                done = subprocess.run([BUILD / other, name], capture_output=True, text=True)
+                self.assertEqual(done.returncode, 2)
+                self.assertIn(f'did you mean "{program} {name}"?', done.stderr)
+
     def test_schedule_files(self):
         """Read and written as they are, and made cell for cell by the schedule of their name."""
         made = {"zb1p_2rank_2stagep_compute.csv": "zb1p --ranks 2 --stages 4 --microbatches 8",
