@@ -261,6 +261,9 @@ void Session::Steps(Microbatches& source, int64_t step, int64_t count) {
 }
 
 void Session::Evaluate(Microbatches& source, int64_t minibatch, Evaluation& evaluation) {
+  if (options.training && !evaluator_)
+    throw Error(job.path, "has no validation, so there is no plan to evaluate by",
+                "set validation.every before the session is opened");
   Executor& executor = evaluator_ ? *evaluator_ : *executor_;
   stages->SetStep(source, minibatch);
   if (options.training) stages->SetTraining(false);

@@ -60,7 +60,8 @@ class Session {
   // Runs the steps `step` to `step` + `count` - 1 of an asynchronous schedule (IsAsynchronous) in a
   // row; microbatches are counted on through all of them.
   void Steps(Microbatches& source, int64_t step, int64_t count);
-  // Runs one sweep forward only and adds its losses, on the rank that has them.
+  // Runs one sweep forward only and adds its losses, on the rank that has them. A session that
+  // trains has a plan for it if its job validates.
   void Evaluate(Microbatches& source, int64_t minibatch, Evaluation& evaluation);
 
   // Writes the weights, or the last step's gradients (SessionOptions::keep_gradients), as

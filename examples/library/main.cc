@@ -49,6 +49,7 @@ static void Train(const std::string& path, Transport& transport) {
   session.job.microbatches = kMicrobatches;
   session.job.microbatch_size = kRows;
   session.job.losses[0].kind = LossJob::kCrossEntropy;
+  session.job.validation.every = 1;  // it evaluates, too
   session.job.optimizer.kind = OptimizerJob::kAdamW;
   SessionOptions options;
   options.package = path;
