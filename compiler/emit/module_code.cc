@@ -155,7 +155,7 @@ class BodyWriter {
       made_[node->outputs()[i]] = clone->outputs()[i];
   }
 
-  // What does not leave the module is numbered within it: x, x_1, not x_37.
+  // Numbers values that do not leave the module within it: x, x_1, not x_37.
   void NameLocals() {
     std::set<std::string> taken;
     std::vector<Value*> locals;

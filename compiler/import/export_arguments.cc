@@ -39,7 +39,7 @@ static c10::TypePtr Unwrapped(const c10::Argument* schema) {
   return type;
 }
 
-// Where a number is expected, TorchScript converts a bool to the integer 1 or 0, which promotes a
+// TorchScript converts a bool to the integer 1 or 0 where it expects a number, which promotes a
 // mask to integers. A tensor without dimensions keeps the dtype of the other operand, like Python's
 // bool.
 Value* ExportConverter::BoolTensor(Value* flag) {

@@ -86,7 +86,7 @@ class ExportConverter {
   Model& model_;
   std::string path_;
   Env env_;
-  // Of the graph that is being converted, by the export's names.
+  // Names that values of the graph being converted get, by the export's names.
   struct Names {
     std::unordered_map<std::string, std::string> variables;  // see VariablesOf
     std::unordered_map<std::string, std::string> outputs;    // names set apart for its outputs

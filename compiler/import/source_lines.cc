@@ -113,7 +113,7 @@ struct Statement {
   std::vector<std::string> stack;  // of submodules
 };
 
-// Whether both stand in the same statements down to `depth`, that one included.
+// Returns true if both stand in the same statements down to `depth`, that one included.
 bool Share(const Statement& a, const Statement& b, size_t depth) {
   if (a.lines.size() <= depth || b.lines.size() <= depth) return false;
   for (size_t i = 0; i <= depth; ++i)
@@ -121,8 +121,8 @@ bool Share(const Statement& a, const Statement& b, size_t depth) {
   return true;
 }
 
-// Whether the statement of `lines[depth]` runs again for the next of a list of submodules, as
-// "x = layer(x)" does in a loop.
+// Returns true if the statement of `lines[depth]` runs again for the next of a list of submodules,
+// as "x = layer(x)" does in a loop.
 bool StartsAgain(const Statement& before, const Statement& after, size_t depth) {
   const std::string& code = before.lines[depth].code;
   size_t common = 0;
@@ -137,7 +137,7 @@ bool StartsAgain(const Statement& before, const Statement& after, size_t depth) 
   return IsNumber(place) && code.find("[" + place + "]") == std::string::npos;
 }
 
-// Whether nodes[i] is the last of the statement in which it stands at `depth`.
+// Returns true if nodes[i] is the last of the statement in which it stands at `depth`.
 bool IsLast(const std::vector<const Statement*>& nodes, size_t i, size_t depth) {
   constexpr size_t kLongest = 64;  // nodes of a statement over several lines
   if (i + 1 == nodes.size()) return true;
