@@ -192,11 +192,15 @@ void CheckKeys(const Json& object, const std::vector<std::string>& known,
                const std::string& where) {
   if (!object.is_object()) throw Error(where, "an object is expected, not " + object.dump());
   for (const auto& item : object.items())
-    if (std::find(known.begin(), known.end(), item.key()) == known.end()) {
+    // Editors complete keys from the schema that a file names.
+    if (item.key() != "$schema" &&
+        std::find(known.begin(), known.end(), item.key()) == known.end()) {
       std::string like = OtherWord(item.key(), known);
       if (like.empty()) like = Suggest(item.key(), known);
+      std::vector<std::string> sorted = known;
+      std::sort(sorted.begin(), sorted.end());
       throw Error(where, "unknown key \"" + item.key() + "\"" + like,
-                  "known here: " + Join(known, ", "));
+                  like.empty() ? "known here: " + Join(sorted, ", ") : "");
     }
 }
 

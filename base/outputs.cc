@@ -31,7 +31,7 @@ static bool IsThere(const std::string& path) {
 
 static bool IsPlainFile(const std::string& path) { return TypeOf(path) == fs::file_type::regular; }
 
-// Of a record that is as it was written; empty: there is none.
+// Reads a record. Returns nothing unless it is as it was written.
 static Hashes ReadRecord(const std::string& path) {
   Hashes hashes;
   if (!IsPlainFile(path)) return hashes;
@@ -106,7 +106,7 @@ void CheckOutputFolder(const std::string& folder, const std::string& record,
   check(record, "", !ReadRecord(folder + "/" + record).empty());
 }
 
-// Of what is no part of the folder any more. A note where it stays.
+// Removes a file that is no part of the folder any more. Returns a note if it stays.
 static std::string Remove(const std::string& path, const std::set<std::string>& hashes,
                           const std::vector<std::string>& read) {
   if (!IsThere(path)) return "";

@@ -10,7 +10,7 @@ namespace pipewright {
 
 using OutputTexts = std::map<std::string, std::string>;  // by name of the file
 
-// What they keep there, with the hash of each file that they wrote.
+// The file in which each keeps the hashes of the files that it wrote.
 inline constexpr char kPartitionRecord[] = "partition.json", kCodegenRecord[] = "codegen.json";
 
 // Throws Error, before long work, unless `record` and `files` may be written into `folder`: none is

@@ -1,4 +1,4 @@
-// What torch throws, as text for people.
+// Turns what torch throws into text for people.
 #pragma once
 #include <string>
 

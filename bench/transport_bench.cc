@@ -79,8 +79,8 @@ void MapAll(Transport& t, const Arena& arena, size_t bytes) {
   for (int i = 0; i < arena.buffers; ++i) {
     Token into = t.Recv(1 - t.rank(), 0, arena.At(i, bytes));
     t.AllGather("");
-    t.Wait(t.Send(1 - t.rank(), 0, arena.At(i + 1, bytes)));
-    t.Wait(into);
+    t.WaitFor(t.Send(1 - t.rank(), 0, arena.At(i + 1, bytes)), {Awaited::kTensor});
+    t.WaitFor(into, {Awaited::kTensor});
   }
 }
 
@@ -89,7 +89,9 @@ double OurPingPong(Transport& t, const Arena& arena, size_t bytes, int rounds) {
   double start = Now();
   for (int i = 0; i < rounds; ++i) {
     auto send = [&] { return t.Send(1 - t.rank(), 0, arena.At(2 * i, bytes)); };
-    auto receive = [&] { t.Wait(t.Recv(1 - t.rank(), 0, arena.At(2 * i + 1, bytes))); };
+    auto receive = [&] {
+      t.WaitFor(t.Recv(1 - t.rank(), 0, arena.At(2 * i + 1, bytes)), {Awaited::kTensor});
+    };
     Token sent;
     if (t.rank() == 0) {
       sent = send();
@@ -98,7 +100,7 @@ double OurPingPong(Transport& t, const Arena& arena, size_t bytes, int rounds) {
       receive();
       sent = send();
     }
-    t.Wait(sent);
+    t.WaitFor(sent, {Awaited::kTensor});
   }
   return (Now() - start) / (2 * rounds);
 }
@@ -120,7 +122,7 @@ Overlap Behind(Transport& t, const Arena& arena, size_t bytes, int64_t turns, in
   t.BeginCompute();
   Compute(t, turns);
   double computed = Now();
-  t.Wait(token);
+  t.WaitFor(token, {Awaited::kTensor});
   return {Now() - computed, computed - start - alone};
 }
 

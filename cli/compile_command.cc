@@ -8,10 +8,11 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "cli/profile_split.h"
+#include "cli/numbers.h"
 #include "compiler/compile.h"
 #include "compiler/emit/package.h"
 #include "compiler/import/import.h"
+#include "compiler/measured/profile_split.h"
 #include "ops/op_library.h"
 
 namespace pipewright {
@@ -27,8 +28,19 @@ struct Options {
   CompileOptions compile;
 };
 
+// Returns where a model is cut if the command line does not say it: as the export itself says (the
+// Python package writes it there), or at its markers.
+std::string DefaultSplit(const std::string& model) try {
+  const Archive archive(model);
+  const std::string record = "extra/pipewright_split";
+  return archive.Has(record) ? archive.Read(record) : "markers";
+} catch (const Error&) {  // the import says what is wrong with the file
+  return "markers";
+}
+
 void Run(Options options) {
-  if (options.split.empty() && options.split_after.empty()) options.split = "markers";
+  if (options.split.empty() && options.split_after.empty())
+    options.split = DefaultSplit(options.model);
   options.compile.passes.split = ParseSplit(options.split, options.split_after);
   if (!options.input.empty() && options.compile.passes.split.kind != SplitSpec::kProfile)
     throw UsageError("--input", "is what --split profile:N measures with, and nothing else",
@@ -79,19 +91,20 @@ void AddCompileCommand(CLI::App& app) {
       ->required();
   app.add_flag("--force", options->compile.force, "replace a package that was edited by hand");
   app.add_option("--split", options->split,
-                 "where to cut: markers (pipe_split in the model, the default), modules:NAME,... "
-                 "(before these submodules), children:PATH (one module a child), equal:N (by "
-                 "operations), balanced:N (by cost), profile:N (by measured time), size:BYTES (of "
-                 "weights), or a JSON file of submodules and their modules");
+                 "where to cut: markers (pipe_split in the model; the default, unless the export "
+                 "says another), modules:NAME,... (before these submodules), children:PATH (one "
+                 "module a child), equal:N (by operations), balanced:N (by cost), profile:N (by "
+                 "measured time), size:BYTES (of weights), or a JSON file of submodules and their "
+                 "modules");
   app.add_option("--input", options->input,
                  "safetensors file with a tensor for each input to measure with, for profile:N "
                  "(default: the example that a .pt2 was exported with)")
       ->type_name("FILE");
   app.add_option("--microbatch", options->microbatch,
                  "samples to measure with, for profile:N (default: as many as the inputs have)")
-      ->check(CLI::PositiveNumber);
+      ->check(AtLeast(1));
   app.add_option("--repeat", options->repeat, "measurements of each time, for profile:N (10)")
-      ->check(CLI::PositiveNumber);
+      ->check(AtLeast(1));
   app.add_option("--split-after", options->split_after, "cut after these submodules: NAME,...")
       ->delimiter(',');
   app.add_option("--shared", options->shared,
@@ -109,7 +122,7 @@ void AddCompileCommand(CLI::App& app) {
       ->allow_extra_args(false);
   app.add_option("--ranks", options->compile.ranks,
                  "ranks that the package's confs are for; one a module if not given")
-      ->check(CLI::PositiveNumber);
+      ->check(AtLeast(1));
   app.add_flag("--explain", options->explain, "say why every group of operations is where it is");
   app.add_option("--dump-ir", options->compile.passes.dump, "folder for the graph after each pass");
   app.callback([options] { Run(*options); });

@@ -12,6 +12,7 @@
 #include "base/json.h"
 #include "base/output_path.h"
 #include "base/text.h"
+#include "cli/numbers.h"
 #include "formats/conf.h"
 #include "formats/manifest.h"
 #include "formats/profile/profile.h"
@@ -89,9 +90,9 @@ void AddConfCommand(CLI::App& app) {
   auto* ranks =
       app.add_option("--ranks", options->ranks,
                      "number of ranks; modules are grouped in order, or the conf must need so many")
-          ->check(CLI::Range(1, 1 << 20));
+          ->check(AtLeast(1, 1 << 20));
   app.add_option("--stages", options->stages, "number of stages (default: as the placement has)")
-      ->check(CLI::Range(1, 1 << 20))
+      ->check(AtLeast(1, 1 << 20))
       ->needs(ranks);
   app.add_option("--placement", options->placement,
                  "which rank runs which stage: loop (the default), v (there and back: for zbv, two "
@@ -116,9 +117,9 @@ void AddConfCommand(CLI::App& app) {
     if (!options->check.empty() && (made || !options->device_map.empty()))
       throw UsageError("--check",
                        std::string("looks at a conf that is there; ") +
-                           (options->stages > 0            ? "--stages"
+                           (options->stages > 0           ? "--stages"
                             : !options->placement.empty() ? "--placement"
-                                                           : "--device-map") +
+                                                          : "--device-map") +
                            " is for one that is made",
                        "leave one of them out; --ranks N checks that it is for N ranks");
     if (!options->check.empty())

@@ -10,18 +10,22 @@
 
 #include "base/error.h"
 #include "base/outputs.h"
+#include "base/size.h"
 #include "base/text.h"
-#include "cli/partition_request.h"
+#include "cli/numbers.h"
 #include "cli/print_json.h"
 #include "formats/package/package_confs.h"
 #include "formats/package/package_files.h"
 #include "plan/partition/io/report.h"
+#include "plan/partition/io/request.h"
+#include "plan/partition/io/stage_costs.h"
 #include "plan/partition/step_objective.h"
 #include "plan/schedules/schedule.h"
+#ifdef PIPEWRIGHT_TORCH
+#include "runtime/measure/measure_package.h"
+#endif
 
 namespace pipewright {
-
-static const CLI::Validator kCount = CLI::Range(1, 1 << 30).description("at least 1");
 
 // Returns the stage of each module of a package. Throws Error if a stage begins inside a module.
 static std::vector<int> StageOfModule(const PartitionInput& input) {
@@ -41,14 +45,25 @@ static std::vector<int> StageOfModule(const PartitionInput& input) {
   return stage_of;
 }
 
-// Inputs with a graph also write that graph, besides partition.json.
-static OutputTexts OutputNames(bool graph) {
+// Returns the stage of each node of a profile.
+static std::vector<int> StageOfNode(const PartitionInput& input) {
+  std::vector<int> stage_of;
+  const size_t first = input.graph.nodes.size() - input.profile.nodes.size();
+  for (size_t i = first; i < input.graph.nodes.size(); ++i)
+    stage_of.push_back(input.graph.nodes[i].stage);
+  return stage_of;
+}
+
+// Inputs with a graph also write that graph, and profiles the costs of the stages, besides
+// partition.json.
+static OutputTexts OutputNames(bool graph, bool profile) {
   OutputTexts names = {{"dp_conf.json", ""}, {"mp_conf.json", ""}, {"hybrid_conf.json", ""}};
   if (graph) names.insert({{"graph.txt", ""}, {"graph.dot", ""}});
+  if (profile) names["costs.json"] = "";
   return names;
 }
 
-static void CheckOutputs(const PartitionRequest& request, bool graph) {
+static void CheckOutputs(const PartitionRequest& request, bool graph, bool profile) {
   if (!request.writes) return;
   std::error_code none;
   if (std::filesystem::is_directory(request.file, none) &&
@@ -56,7 +71,7 @@ static void CheckOutputs(const PartitionRequest& request, bool graph) {
     throw Error(request.output, "is the package that is partitioned",
                 "name another folder, and give its hybrid_conf.json to pipewright-run: --conf");
   std::vector<std::string> read = {request.file, request.input};
-  OutputTexts names = OutputNames(graph);
+  OutputTexts names = OutputNames(graph, profile);
   if (std::filesystem::is_directory(request.file)) {
     const Manifest manifest = ReadManifest(request.file);
     read = PackageFiles(request.file, manifest);
@@ -70,12 +85,37 @@ static void CheckOutputs(const PartitionRequest& request, bool graph) {
   CheckOutputFolder(request.output, kPartitionRecord, names, read, request.force);
 }
 
+static Profile MeasureHere(const PartitionRequest& request) {
+#ifdef PIPEWRIGHT_TORCH
+  ProfileOptions options;
+  options.package = request.file;
+  options.input = request.input;
+  options.microbatch = request.microbatch;
+  options.repeat = request.repeat;
+  Profile profile;
+  MeasureOnRanks(options, 1, [] {},
+                 [&](const Profile& measured, const std::string&) { profile = measured; });
+  return profile;
+#else
+  throw Error(request.file, "the package has no profile.json",
+              "measure it: pipewright profile " + request.file);
+#endif
+}
+
 // Reads before anything slow happens: packages may be measured.
 static PartitionInput ReadInput(const PartitionRequest& request) {
   const bool package = std::filesystem::is_directory(request.file);
-  if (package) CheckOutputs(request, true);
-  PartitionInput input = ReadPartitionInput(request);
-  if (!package) CheckOutputs(request, input.has_graph());
+  if (package) CheckOutputs(request, true, true);
+  PartitionInput input;
+  if (NeedsMeasuring(request)) {
+    ReadManifest(request.file);  // an error of the package comes before it is measured
+    const Profile measured = MeasureHere(request);
+    input = ReadPartitionInput(request, &measured);
+  } else {
+    input = ReadPartitionInput(request);
+  }
+  const bool profile = input.kind == PartitionInput::kProfile;
+  if (!package) CheckOutputs(request, input.has_graph(), profile);
   return input;
 }
 
@@ -97,6 +137,8 @@ static void WriteOutputs(const PartitionRequest& request, const PartitionInput& 
     files["graph.txt"] = WriteGraphText(input.graph);
     files["graph.dot"] = GraphDot(input.graph);
   }
+  if (input.kind == PartitionInput::kProfile)
+    files["costs.json"] = CostsOfStages(input.profile, StageOfNode(input), request.optimizer_state);
   for (const std::string& note :
        WriteOutputFolder(request.output, kPartitionRecord, files, ReportJson(report), {}))
     std::cerr << "note: " << note << "\n";
@@ -107,7 +149,8 @@ static std::string Written(const PartitionRequest& request, const PartitionInput
                            const PartitionReport& report) {
   if (!report.feasible) return "nothing is written to " + request.output + "\n";
   std::string names = kPartitionRecord;
-  for (const auto& [name, unused] : OutputNames(input.has_graph())) names += ", " + name;
+  const bool profile = input.kind == PartitionInput::kProfile;
+  for (const auto& [name, unused] : OutputNames(input.has_graph(), profile)) names += ", " + name;
   return "written to " + request.output + ": " + names + "\n";
 }
 
@@ -152,6 +195,62 @@ static void NameEnds(const PartitionInput& input, PartitionReport& report) {
       if (const std::string word = words[*end]; !word.empty()) *end += " " + word;
 }
 
+static double LargestMemory(const PartitionProblem& problem) {
+  double most = 0;
+  for (const DeviceClass& device : problem.devices)
+    if (!device.host && device.count > 0) most = std::max(most, device.memory_bytes);
+  return most;
+}
+
+static PartitionProblem WithMemory(PartitionProblem problem, double factor) {
+  for (DeviceClass& device : problem.devices)
+    if (device.memory_bytes > 0) device.memory_bytes *= factor;  // 0 times infinity is no number
+  return problem;
+}
+
+// Returns the least factor, within 2 %, by which all memories have to grow for the fast search to
+// find a partition; infinite where no memory suffices or none is limited.
+static double MemoryFactor(const PartitionProblem& problem) {
+  if (!(LargestMemory(problem) > 0 && std::isfinite(LargestMemory(problem)))) return kInfinity;
+  SolveOptions options;
+  options.exact = false;
+  // The memory of the partition that was found is enough.
+  auto enough = [&](double factor) {
+    const PartitionResult found = SolvePartition(WithMemory(problem, factor), options);
+    double most = found.feasible ? 0 : kInfinity;
+    for (const PartitionStage& stage : found.stages) {
+      const DeviceClass& device = problem.devices[static_cast<size_t>(stage.device_class)];
+      if (!device.host) most = std::max(most, stage.memory_bytes / device.memory_bytes);
+    }
+    return most;
+  };
+  double low = 1, high = enough(kInfinity);
+  while (std::isfinite(high) && high > low * 1.02) {
+    const double middle = std::sqrt(low * high), found = enough(middle);
+    if (std::isfinite(found))
+      high = std::min(found, middle);
+    else
+      low = middle;
+  }
+  return high;
+}
+
+// Says, where nothing fits, how much memory would.
+static std::string MemoryThatFits(const PartitionProblem& problem, PartitionReport& report) {
+  const double factor = MemoryFactor(problem);
+  if (!std::isfinite(factor)) return "";
+  const double bytes = std::ceil(LargestMemory(problem) * std::max(factor, 1.0));
+  report.more["memory_that_fits"] = bytes;
+  const bool alike =
+      std::all_of(problem.devices.begin(), problem.devices.end(), [&](const DeviceClass& device) {
+        return device.host || device.count == 0 || device.memory_bytes == LargestMemory(problem);
+      });
+  const std::string size = SizeText(static_cast<int64_t>(bytes));
+  return alike ? "  " + size + " on each device would do: --memory " +
+                     std::to_string(static_cast<int64_t>(bytes)) + "\n"
+               : "  " + size + " on the largest device, and as much more on the others, would do\n";
+}
+
 static void Partition(const PartitionRequest& request) {
   auto start = std::chrono::steady_clock::now();
   auto seconds = [&] {
@@ -192,7 +291,8 @@ static void Partition(const PartitionRequest& request) {
       first.insert(first.begin(), inputs.begin(), inputs.end());
       if (!inputs.empty()) report.stages[0].first = inputs[0];
     }
-    if (request.explain) {
+    if (!result.feasible) explanation = MemoryThatFits(problem, report);
+    if (request.explain && result.feasible) {
       if (!step) e = ExplainPartition(problem, result, options);
       explanation = ExplainText(report, e);
       report.more["explain"] = ToJson(e);
@@ -206,6 +306,7 @@ static void Partition(const PartitionRequest& request) {
   else
     std::cout << ReportTable(report) << explanation;
   if (request.writes) (request.json ? std::cerr : std::cout) << Written(request, input, report);
+  if (!report.feasible) throw CLI::RuntimeError(kFailure);
 }
 
 void AddPartitionCommand(CLI::App& app) {
@@ -219,11 +320,11 @@ void AddPartitionCommand(CLI::App& app) {
   app.add_option("--mode", r.mode, "exact: the best; fast: near it; pipedream: as PipeDream does")
       ->check(CLI::IsMember({"exact", "fast", "pipedream"}));
   app.add_option("--stages", r.stages, "exactly so many stages; left out: what is best")
-      ->check(kCount);
+      ->check(AtLeast(1));
   app.add_option("--devices", r.devices,
                  "devices to use at most (where --stages is not given either: 16)")
-      ->check(CLI::Range(0, 1 << 20));
-  app.add_option("--cpus", r.cpus, "CPUs to use at most")->check(CLI::Range(0, 1 << 20));
+      ->check(AtLeast(0, 1 << 20));
+  app.add_option("--cpus", r.cpus, "CPUs to use at most")->check(AtLeast(0, 1 << 20));
   app.add_option("-s,--memory,--memory_size", r.memory, "memory of a device: bytes, or 16GB");
   app.add_option("-n,--all_num_machines", r.machines, "machines of each level, innermost first")
       ->expected(1, -1);
@@ -236,9 +337,8 @@ void AddPartitionCommand(CLI::App& app) {
                  "bandwidth of each device's link, or, row by row, from each device to each, in "
                  "units of -b")
       ->delimiter(',');
-  app.add_option("--latency", r.latency, "fixed cost of one transfer")
-      ->check(CLI::NonNegativeNumber);
-  app.add_option("--replicas", r.replicas, "replicas a stage may have (1)")->check(kCount);
+  app.add_option("--latency", r.latency, "fixed cost of one transfer")->check(NumberAtLeast(0));
+  app.add_option("--replicas", r.replicas, "replicas a stage may have (1)")->check(AtLeast(1));
   app.add_option("--together", r.together, "nodes kept in one stage: a,b (repeatable)");
   app.add_option("--shared", r.shared,
                  "nodes that share a weight: apart, they exchange its gradient (repeatable)");
@@ -249,26 +349,26 @@ void AddPartitionCommand(CLI::App& app) {
       ->check(CLI::IsMember(ScheduleNames()));
   app.add_option("--in-flight", r.in_flight, "activations held as in 1f1b, gpipe, or one")
       ->check(CLI::IsMember({"1f1b", "gpipe", "one"}));
-  app.add_option("--microbatches", r.microbatches, "microbatches a step")->check(kCount);
+  app.add_option("--microbatches", r.microbatches, "microbatches a step")->check(AtLeast(1));
   app.add_option("--optimizer-state", r.optimizer_state,
                  "bytes of optimizer state a byte of parameters (2, as Adam)")
-      ->check(CLI::NonNegativeNumber);
+      ->check(NumberAtLeast(0));
   app.add_option("--time-limit", r.time_limit, "seconds of exact search; then the best found")
-      ->check(CLI::NonNegativeNumber);
+      ->check(NumberAtLeast(0));
   app.add_option("--activation_compression_ratio", r.activation_compression_ratio,
                  "pipedream: counts transfers, divided by this")
-      ->check(CLI::PositiveNumber);
+      ->check(NumberMoreThan(0));
   app.add_flag("--straight_pipeline", r.straight_pipeline, "pipedream: no replication");
   app.add_flag("--use_memory_constraint", r.use_memory_constraint, "pipedream: keep to -s");
   app.add_flag("--use_fewer_machines", r.use_fewer_machines, "pipedream: where as good");
   app.add_option("--microbatch", r.microbatch,
                  "measure the package anew with so many samples (default: its profile.json)")
-      ->check(kCount);
+      ->check(AtLeast(1));
   app.add_option("--input", r.input,
                  "measure the package anew with this safetensors file, a tensor for each input")
       ->type_name("FILE");
   app.add_option("--repeat", r.repeat, "measurements of each time, of a package (20)")
-      ->check(kCount);
+      ->check(AtLeast(1));
   app.add_flag("--explain", r.explain, "say what binds and what the next best cut would cost");
   app.add_flag("--json", r.json, "print JSON and nothing else");
   auto* output = app.add_option("-o,--output", r.output,

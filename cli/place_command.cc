@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <optional>
 
 #include "base/atomic_file.h"
 #include "base/error.h"
@@ -10,11 +11,14 @@
 #include "base/size.h"
 #include "base/text.h"
 #include "cli/commands.h"
+#include "cli/numbers.h"
 #include "cli/print_json.h"
 #include "plan/placement/checkpoint_tree.h"
 #include "plan/placement/export_tree.h"
 #include "plan/placement/package.h"
 #include "plan/placement/place.h"
+#include "plan/placement/process_bytes.h"
+#include "plan/placement/read_tree.h"
 #include "plan/placement/residence.h"
 #include "plan/placement/script_tree.h"
 
@@ -26,6 +30,7 @@ struct Options {
   std::vector<std::string> max_memory, no_split, special_dtypes;
   PlaceOptions place;
   std::string compat;
+  bool whole_process = false;
   bool json = false, sizes = false, largest_layer = false, tied = false;
 };
 
@@ -75,11 +80,15 @@ void PrintTable(const Placement& placement) {
   for (const PlacedPart& part : placement.parts)
     std::cout << pad(part.name, width) << "  " << pad(part.device, 6) << "  "
               << pad(SizeText(part.bytes), 10) << "  " << part.why << "\n";
-  std::cout << "\ndevice  limit       used        kept free\n";
+  std::cout << "\ndevice  limit       used        kept free   slots       process     peak\n";
   for (const BudgetUse& budget : placement.budgets)
     std::cout << pad(budget.device, 6) << "  "
               << pad(budget.limit < 0 ? "none" : SizeText(budget.limit), 10) << "  "
-              << pad(SizeText(budget.used), 10) << "  " << SizeText(budget.reserved) << "\n";
+              << pad(SizeText(budget.used), 10) << "  " << pad(SizeText(budget.reserved), 10)
+              << "  " << pad(SizeText(budget.slots), 10) << "  "
+              << pad(SizeText(budget.process), 10) << "  " << SizeText(budget.Peak()) << "\n";
+  std::cout << "the peak is that of a run, without activations: what lies there, the slots through "
+               "which weights come from disk, and the process\n";
   if (placement.moved_bound >= 0)
     std::cout << "\nbrought in each sweep: " << SizeText(placement.moved) << "; no placement under "
               << "these budgets needs less than " << SizeText(placement.moved_bound) << "\n";
@@ -91,7 +100,10 @@ Json PlacementJson(const Placement& placement) {
   for (const BudgetUse& budget : placement.budgets)
     budgets[budget.device] = {{"limit", budget.limit < 0 ? Json() : Json(budget.limit)},
                               {"used", budget.used},
-                              {"reserved", budget.reserved}};
+                              {"reserved", budget.reserved},
+                              {"slots", budget.slots},
+                              {"process", budget.process},
+                              {"peak", budget.Peak()}};
   Json json{{"device_map", DeviceMapJson(placement.map)},
             {"uncovered", placement.uncovered},
             {"budgets", budgets},
@@ -193,9 +205,21 @@ void Run(Options options) {
   options.place.budgets = BudgetsOf(options);
   options.place.activations = ParseSize(options.activations, "--activations");
   options.place.compat_accelerate = options.compat == "accelerate";
-  Placement placement = Place(tree, options.place);
-  if (!options.output.empty())
-    WriteFile(options.output, DeviceMapJson(placement.map).dump(2) + "\n");
+  std::optional<Manifest> manifest;
+  if (IsPackage(options.model)) manifest = ReadManifest(options.model);
+  const Manifest* package = manifest ? &*manifest : nullptr;
+  Placement placement;
+  if (options.whole_process) {
+    placement = PlaceProcesses(tree, options.place, package);
+  } else {
+    placement = Place(tree, options.place);
+    CountProcesses(placement, package);
+  }
+  if (!options.output.empty()) {
+    const std::string text = DeviceMapJson(placement.map).dump(2) + "\n";
+    WriteFile(options.output, text);
+    WriteFile(BudgetsPath(options.output), WriteBudgets(text, options.place.budgets));
+  }
   if (placement.uncovered.empty()) WriteConfOf(placement.map, options);
   if (options.json) {
     PrintJson(PlacementJson(placement));
@@ -239,9 +263,12 @@ void AddPlaceCommand(CLI::App& app) {
                  "bytes each accelerator needs besides weights (policy optimal)")
       ->capture_default_str();
   app.add_option("--slots", place.slots, "largest layers in flight (policy optimal)")
-      ->check(CLI::Range(1, 64))
+      ->check(InRange(1, 64))
       ->capture_default_str();
-  app.add_option("-o,--output", options.output, "write the device map to this file");
+  app.add_flag("--whole-process", options.whole_process,
+               "budgets are for whole processes: slots and the process itself count");
+  app.add_option("-o,--output", options.output,
+                 "write the device map to this file, and its budgets beside it");
   app.add_flag("--sizes", options.sizes, "print bytes by name and nothing else");
   app.add_flag("--largest-layer", options.largest_layer, "print the largest layer");
   app.add_flag("--tied", options.tied, "print the names that are one tensor");

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/commands.h"
+#include "cli/numbers.h"
 #include "cli/validate_plan.h"
 #include "cli/zb_auto_plan.h"
 #include "formats/package/package_files.h"
@@ -262,18 +263,17 @@ void AllowOnly(const CLI::App& app, const std::string& what,
 }  // namespace
 
 void AddPlanCommand(CLI::App& app) {
-  const CLI::Range kAtLeastOne(1, 1'000'000'000);
   auto request = std::make_shared<Request>();
   app.add_option("package", request->package, "with a job: print the plan of that run");
   app.add_option("job", request->job, "job file of the run");
   app.add_option("--conf", request->conf, "conf of the run (default: PACKAGE/conf/mp_conf.json)");
   app.add_option("--schedule", request->schedule,
                  "what to make: " + Join(AllScheduleNames(), ", ") + ", or a CSV file");
-  app.add_option("--ranks", request->ranks, "number of ranks")->check(kAtLeastOne);
+  app.add_option("--ranks", request->ranks, "number of ranks")->check(AtLeast(1));
   app.add_option("--stages", request->stages,
                  "number of stages (default: the schedule's own); zb-auto: or auto");
   app.add_option("--microbatches", request->microbatches, "microbatches a step")
-      ->check(kAtLeastOne);
+      ->check(AtLeast(1));
   app.add_option("--placement", request->placement,
                  "stage -> rank: loop, v, both, or \"0,1,1,0\"; replicas: \"0+1,2\"");
   app.add_option("--costs", request->costs, "what actions cost: JSON, see docs/reference/costs.md");
@@ -281,8 +281,8 @@ void AddPlanCommand(CLI::App& app) {
                  "zb-auto with --stages auto: write the costs of the stages it made");
   app.add_option("--memory", request->memory,
                  "limit per rank, in the units of the costs (without: activations)")
-      ->check(CLI::NonNegativeNumber);
-  app.add_option("--steps", request->steps, "optimizer steps in a row")->check(kAtLeastOne);
+      ->check(NumberAtLeast(0));
+  app.add_option("--steps", request->steps, "optimizer steps in a row")->check(AtLeast(1));
   app.add_flag("--loop", request->loop,
                "write prologue, body and epilogue instead of every step "
                "(see docs/reference/plan.md)");
@@ -292,7 +292,7 @@ void AddPlanCommand(CLI::App& app) {
          "--offload-memory", request->offload_memory,
          "room for those weights on each rank, in the costs' unit (default: the two largest; "
          "without costs a stage counts 1)")
-      ->check(CLI::PositiveNumber);
+      ->check(NumberMoreThan(0));
   app.add_flag("--forward-only", request->forward_only, "no backward, no step");
   app.add_flag("--compute-only", request->compute_only,
                "write, or check, the schedule: without transfers");

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/output_path.h"
 #include "base/text.h"
+#include "cli/numbers.h"
 #include "formats/package/package_files.h"
 #include "formats/profile/from_trace.h"
 #include "formats/profile/graph.h"
@@ -49,8 +50,7 @@ std::string WrittenTo(const Outputs& outputs) {
 
 // The conf of the run whose trace is read.
 std::string ConfFile(const Request& request) {
-  return request.measure.conf.empty() ? request.measure.package + "/conf/mp_conf.json"
-                                      : request.measure.conf;
+  return ConfOfRun(request.measure.package, request.measure.conf);
 }
 
 std::string TextOf(const Profile& profile) { return WriteGraphText(GraphOfProfile(profile)); }
@@ -154,13 +154,13 @@ void AddProfileCommand(CLI::App& app) {
       ->required();
   app.add_option("--microbatch", r.measure.microbatch,
                  "samples a microbatch (default: as many as the inputs have)")
-      ->check(CLI::Range(1, 1 << 30).description("at least 1"));
+      ->check(AtLeast(1));
   app.add_option("--repeat", r.measure.repeat, "measurements of each time (20)")
-      ->check(CLI::Range(1, 1 << 30).description("at least 1"));
+      ->check(AtLeast(1));
   app.add_option("--warm-up", r.measure.warm_up, "runs before the first measurement (3)")
-      ->check(CLI::Range(0, 1 << 30).description("at least 0"));
+      ->check(AtLeast(0));
   app.add_option("--threads", r.measure.threads, "threads of each rank (1)")
-      ->check(CLI::Range(1, 1 << 30).description("at least 1"));
+      ->check(AtLeast(1));
   app.add_option("--input", r.measure.input,
                  "safetensors file with a tensor for each input (default: the package's sample)");
   app.add_option("--conf", r.measure.conf,
@@ -168,7 +168,7 @@ void AddProfileCommand(CLI::App& app) {
                  "PACKAGE/conf/mp_conf.json)");
   app.add_flag("--fine", r.measure.fine, "below the modules: each submodule that their code names");
   app.add_option("--in-process", r.in_process, "ranks as threads of this process, without MPI")
-      ->check(CLI::Range(1, 1024))
+      ->check(InRange(1, 1024))
       ->type_name("N");
   app.add_option("--from-trace", r.trace, "take the times of a run's trace instead of measuring");
   app.add_option("--base", r.base,

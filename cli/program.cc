@@ -1,12 +1,13 @@
+#include "cli/program.h"
+
 #include <CLI/CLI.hpp>
 #include <chrono>
-#include <cstdlib>
 #include <iostream>
 #include <sstream>
-#include <string_view>
 #include <thread>
 
 #include "base/error.h"
+#include "base/launched_rank.h"
 #include "base/torch_error.h"
 #include "cli/commands.h"
 #include "cli/usage.h"
@@ -15,9 +16,7 @@ namespace pipewright {
 
 // Under mpirun or srun all ranks see the same command line; only one reports errors in it.
 static bool IsFirstRank() {
-  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"})
-    if (const char* rank = std::getenv(name)) return std::string_view(rank) == "0";
-  return true;
+  return LaunchedRank() <= 0;
 }
 
 // mpirun kills all ranks when one exits with an error, so the others give the first time to report.
@@ -29,35 +28,45 @@ static int WrongUsage(const std::string& text) {
   return kUsage;
 }
 
-int RunProgram(const char* name, const char* description, const Command* commands, int count,
-               int argc, char** argv, void (*add_global)(CLI::App& app)) {
+// Adds the program's commands, in the order of the table.
+static void AddCommands(const std::string& program, const std::map<std::string, AddCommand>& adders,
+                        CLI::App& app) {
+  size_t added = 0;
+  for (const Command& command : Commands()) {
+    auto adder = adders.find(command.name);
+    if (command.program != program || adder == adders.end()) continue;
+    adder->second(*app.add_subcommand(command.name, command.description));
+    ++added;
+  }
+  if (added != adders.size())
+    throw std::logic_error("a command of " + program + " is missing in cli/commands.cc");
+}
+
+int RunProgram(const std::string& name, const std::string& description,
+               const std::map<std::string, AddCommand>& adders, int argc, char** argv,
+               AddCommand add_global) {
   CLI::App app{description, name};
-  app.set_version_flag("--version", std::string(name) + " " PIPEWRIGHT_VERSION);
+  app.set_version_flag("--version", name + " " PIPEWRIGHT_VERSION);
   app.require_subcommand(1);
   app.fallthrough();  // options of the program may follow the command
   if (add_global) add_global(app);
-  std::vector<std::string> names;
-  for (int i = 0; i < count; ++i) {
-    names.push_back(commands[i].name);
-    commands[i].add(*app.add_subcommand(commands[i].name, commands[i].description));
-  }
+  AddCommands(name, adders, app);
   // CLI11 only says "a subcommand is required" for a misspelled one.
-  if (argc > 1 && argv[1][0] != '-' &&
-      std::find(names.begin(), names.end(), argv[1]) == names.end())
-    return WrongUsage(UnknownCommand(name, names, argv[1]));
+  if (argc > 1 && argv[1][0] != '-' && !adders.contains(argv[1]))
+    return WrongUsage(UnknownCommand(app, argv[1]));
   try {
     app.parse(argc, argv);
     return kSuccess;
   } catch (const CLI::RuntimeError& e) {  // the command has already reported everything
     return e.get_exit_code();
   } catch (const CLI::ParseError& e) {
-    if (e.get_exit_code() != 0) return WrongUsage(UsageMessage(name, names, app, e));
+    if (e.get_exit_code() != 0) return WrongUsage(UsageMessage(app, e));
     std::ostringstream out, err;  // help or version
     app.exit(e, out, err);
     if (IsFirstRank()) std::cout << out.str(), std::cerr << err.str();
     return kSuccess;
   } catch (const UsageError& e) {
-    return WrongUsage(std::string(name) + ": " + e.what() + "\n");
+    return WrongUsage(name + ": " + e.what() + "\n");
   } catch (const std::exception& e) {
     std::cerr << name << ": " << WithoutBacktrace(e.what()) << "\n";
     return kFailure;

@@ -3,18 +3,21 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <iterator>
+#include <map>
 #include <string>
 #include <vector>
 
 #include "base/error.h"
-#include "cli/commands.h"
+#include "cli/numbers.h"
+#include "cli/program.h"
 #include "cli/supervise_command.h"
 #include "runtime/commands/bench.h"
 #include "runtime/commands/generate.h"
+#include "runtime/commands/infer.h"
 #include "runtime/commands/train.h"
 #include "runtime/cpu/process_memory.h"
 #include "runtime/transport/thread_transport.h"
+#include "runtime/watch/watch.h"
 #ifdef PIPEWRIGHT_MPI
 #include "runtime/transport/mpi_transport.h"
 #endif
@@ -23,10 +26,7 @@ namespace pipewright {
 
 namespace {
 
-const CLI::Validator kCount = CLI::Range(int64_t{1}, int64_t{1} << 40).description("at least 1");
-
 int in_process = 0;  // number of ranks as threads; 0: ranks are MPI processes
-bool synchronous_sends = false;
 StallOptions stall = StallOptionsFromEnvironment();
 RunOptions options;
 std::string matmul = "auto";  // for infer and generate
@@ -37,16 +37,32 @@ std::vector<std::string> arguments;  // the whole command line
 // For ranks as threads: polled a few times a second, see ThreadOptions::tick.
 volatile std::sig_atomic_t stop_signal = 0, end_signal = 0;
 
+bool trains = false;
+
+// As the watch of a rank under MPI does it.
 void HandleSignals(std::deque<StatusFile>& ranks) {
   if (stop_signal) ranks[0].RequestStop();
-  if (!end_signal) return;
+  const int signal = end_signal;
+  if (!signal) return;
+  end_signal = 0;
   for (const StatusFile& rank : ranks) {
     RankStatus now = rank.Read();
-    std::fprintf(stderr, "pipewright-run: %s is ended by SIGTERM: %s\n", DescribeRank(now).c_str(),
-                 DescribePlace(now).c_str());
+    std::fprintf(stderr, "pipewright-run: %s is ended by %s: %s\n", DescribeRank(now).c_str(),
+                 signal == SIGINT ? "SIGINT" : "SIGTERM", DescribePlace(now).c_str());
   }
-  std::signal(SIGTERM, SIG_DFL);
-  std::raise(SIGTERM);
+  if (trains && StopsFirst(ranks[0].Read())) {
+    std::fputs(kEndsAfterStep, stderr);
+    return ranks[0].RequestStop();
+  }
+  std::signal(signal, SIG_DFL);
+  std::raise(signal);
+}
+
+void CatchSignals() {
+  std::signal(SIGUSR1, [](int) { stop_signal = 1; });
+  for (const int signal : {SIGTERM, SIGINT})
+    if (std::signal(signal, [](int number) { end_signal = number; }) == SIG_IGN)
+      std::signal(signal, SIG_IGN);  // the shell runs it in the background
 }
 
 // Runs `work` on every rank.
@@ -57,18 +73,16 @@ void RunRanks(void (*work)(const RunOptions&, Transport&)) {
       throw UsageError("--in-process: mpirun started " + std::string(size) +
                        " processes, and each would run every rank\n  start pipewright-run without "
                        "mpirun, or leave --in-process out");
-    std::signal(SIGUSR1, [](int) { stop_signal = 1; });
-    std::signal(SIGTERM, [](int) { end_signal = 1; });
+    trains = work == Train;
+    CatchSignals();
     // mpirun binds each rank to a core. Without this, each thread rank would use all cores.
     if (in_process > 1 && options.threads == 0 && !std::getenv("OMP_NUM_THREADS"))
       options.threads = 1;
     ThreadOptions threads;
-    threads.synchronous_sends |= synchronous_sends;
     threads.stall = stall;
     threads.tick = HandleSignals;
     try {
-      RunThreads(
-          in_process, [&](Transport& transport) { work(options, transport); }, threads);
+      RunThreads(in_process, [&](Transport& transport) { work(options, transport); }, threads);
     } catch (const AgreedError& e) {
       std::fflush(nullptr);
       std::fputs(e.Shown("pipewright-run").c_str(), stderr);
@@ -79,13 +93,12 @@ void RunRanks(void (*work)(const RunOptions&, Transport&)) {
 #ifdef PIPEWRIGHT_MPI
   WatchOptions watch = WatchOptionsFromEnvironment("pipewright-run");
   watch.stall = stall;
-  MpiOptions mpi = MpiOptionsFromEnvironment();
-  mpi.synchronous_sends |= synchronous_sends;
+  watch.stops = work == Train;
   auto body = [&](Transport& transport) {
     work(options, transport);
     return static_cast<int>(kSuccess);
   };
-  int code = RunMpi(nullptr, nullptr, watch, body, mpi);
+  int code = RunMpi(nullptr, nullptr, watch, body);
   if (code != kSuccess) throw CLI::RuntimeError(code);
 #else
   throw Error("pipewright-run", "was built without MPI", "run ranks as threads: --in-process N");
@@ -98,6 +111,9 @@ void AddPackage(CLI::App& app) {
                  "which modules run on which ranks (default: PACKAGE/conf/mp_conf.json)");
   app.add_option("--weights", options.weights,
                  "safetensors file that replaces the package's weights");
+  app.add_flag("--verify-files", options.verify_files,
+               "compare all of each file that several ranks read, not only its size and blocks of "
+               "it");
 }
 
 void AddOffload(CLI::App& app) {
@@ -115,7 +131,7 @@ void AddThreads(CLI::App& app) {
   app.add_option("--threads", options.threads,
                  "of each rank (default: OMP_NUM_THREADS, or the cores that it may use; 1 where "
                  "several ranks are threads); outputs have the same bits only for the same number")
-      ->check(CLI::Range(1, 1024));
+      ->check(InRange(1, 1024));
   app.add_option("--matmul", matmul,
                  "what multiplies matrices of float32: libtorch, as in training; onednn; auto: "
                  "oneDNN on AMD's processors, which is faster there. Results differ by rounding")
@@ -132,7 +148,7 @@ MatMul MatMulAskedFor() {
 void AddTrain(CLI::App& app) {
   AddPackage(app);
   app.add_option("job", options.job, "job file: data, loss, optimizer, schedule")->required();
-  app.add_option("--steps", options.steps, "instead of the job's")->check(kCount);
+  app.add_option("--steps", options.steps, "instead of the job's")->check(AtLeast(1));
   app.add_option("--schedule", options.schedule, "instead of the job's");
   app.add_option("--save", options.save, "where the trained weights go, instead of the job's");
   app.add_option("--metrics", options.metrics,
@@ -151,7 +167,7 @@ void AddEval(CLI::App& app) {
   AddPackage(app);
   app.add_option("job", options.job, "job file: data and loss")->required();
   app.add_option("--steps", options.steps, "minibatches (default: all of the data once)")
-      ->check(kCount);
+      ->check(AtLeast(1));
   app.add_option("--metrics", options.metrics, "where the result goes as JSON");
   AddOffload(app);
   app.callback([] { RunRanks(Evaluate); });
@@ -162,8 +178,12 @@ void AddInfer(CLI::App& app) {
   app.add_option("--input", options.input, "safetensors file with a tensor for each input")
       ->required();
   app.add_option("-o,--output", options.output, "safetensors file to write")->required();
+  app.add_option(
+         "--outputs", options.outputs,
+         "compute these outputs only, NAME,...: inputs that they do not need may be missing")
+      ->delimiter(',');
   app.add_option("--microbatches", options.microbatches, "parts that the rows are cut into")
-      ->check(CLI::Range(1, 1 << 20));
+      ->check(AtLeast(1, 1 << 20));
   AddThreads(app);
   AddOffload(app);
   app.add_flag("--on-request", options.on_request,
@@ -184,30 +204,30 @@ void AddGenerate(CLI::App& app) {
       ->allow_extra_args(false)
       ->excludes(prompt);
   app.add_option("--max-new-tokens", generate.new_tokens, "how many to add to each text")
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40))
+      ->check(AtLeast(0))
       ->capture_default_str();
   app.add_option("--temperature", generate.sample.temperature,
                  "logits are divided by it; 0: the likeliest token, always")
-      ->check(CLI::NonNegativeNumber)
+      ->check(NumberAtLeast(0))
       ->capture_default_str();
   app.add_option("--top-k", generate.sample.top_k, "choose among the k likeliest; 0: all")
-      ->check(CLI::NonNegativeNumber)
+      ->check(AtLeast(0))
       ->capture_default_str();
   app.add_option("--top-p", generate.sample.top_p,
                  "choose among the likeliest that have this probability together")
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(NumberInRange(0, 1))
       ->capture_default_str();
   app.add_option("--repetition-penalty", generate.sample.repetition_penalty,
                  "above 1: tokens that are there already become less likely")
-      ->check(CLI::PositiveNumber)
+      ->check(NumberMoreThan(0))
       ->capture_default_str();
   app.add_option("--seed", generate.seed, "of the choices")->capture_default_str();
-  app.add_option("--stop", generate.stop, "token that ends a text")->check(CLI::NonNegativeNumber);
+  app.add_option("--stop", generate.stop, "token that ends a text")->check(AtLeast(0));
   app.add_option("--context", generate.context,
                  "tokens that the model sees at most (default: what it was exported for)")
-      ->check(CLI::PositiveNumber);
+      ->check(AtLeast(1));
   app.add_option("--logits", generate.logits, "which output of the model has them")
-      ->check(CLI::NonNegativeNumber)
+      ->check(AtLeast(0))
       ->capture_default_str();
   app.add_option("-o,--output", options.output, "file to write (default: standard output)");
   app.add_flag("--json", generate.json, "write tokens and texts as JSON");
@@ -223,8 +243,8 @@ void AddGenerate(CLI::App& app) {
 void AddBench(CLI::App& app) {
   AddPackage(app);
   app.add_option("job", options.job, "job file: data, loss, optimizer, schedule")->required();
-  app.add_option("--steps", bench.steps, "steps to measure")->check(CLI::PositiveNumber);
-  app.add_option("--warmup", bench.warmup, "steps before these")->check(CLI::NonNegativeNumber);
+  app.add_option("--steps", bench.steps, "steps to measure")->check(AtLeast(1));
+  app.add_option("--warmup", bench.warmup, "steps before these")->check(AtLeast(0));
   app.add_option("--schedule", bench.schedule, "instead of the job's");
   app.add_option("--trace", bench.trace,
                  "Chrome trace to write, for `pipewright simulate --compare`");
@@ -238,35 +258,34 @@ void AddBench(CLI::App& app) {
     RunRanks([](const RunOptions& run, Transport& transport) {
       BenchOptions own = bench;
       own.package = run.package, own.job = run.job, own.conf = run.conf;
+      own.verify_files = run.verify_files;
       Bench(own, transport);
     });
   });
 }
 
-const Command kCommands[] = {
-    {"train", "train a package on the data of a job", AddTrain},
-    {"bench", "how long steps and actions take, and what they hold in memory", AddBench},
-    {"eval", "the loss of a package on the data of a job, without training", AddEval},
-    {"infer", "a package's outputs for tensors in a file", AddInfer},
-    {"generate", "generate text from a prompt, token by token", AddGenerate},
-};
+const std::map<std::string, AddCommand> kAdders = {{"train", AddTrain},
+                                                   {"bench", AddBench},
+                                                   {"eval", AddEval},
+                                                   {"infer", AddInfer},
+                                                   {"generate", AddGenerate}};
 
 void AddGlobal(CLI::App& app) {
   app.add_option("--in-process", in_process, "run N ranks as threads of this process, without MPI")
-      ->check(CLI::Range(1, 1024))
+      ->check(InRange(1, 1024))
       ->type_name("N");
   AddSupervisor(app);
-  app.add_flag("--synchronous-sends", synchronous_sends,
-               "complete a send only when it is received: shows orders that only buffers hide");
+  app.add_flag("--synchronous-sends")
+      ->description("accepted for older scripts: sends are always synchronous");
   app.add_option("--stall-limit", stall.limit,
                  "end the run when every rank has waited for another, or one was stopped, for so "
                  "many seconds; 0: never")
-      ->check(CLI::NonNegativeNumber)
+      ->check(NumberAtLeast(0))
       ->capture_default_str()
       ->type_name("S");
   app.add_option("--stall-report", stall.report,
                  "say who waits for what after so many seconds without progress; 0: never")
-      ->check(CLI::NonNegativeNumber)
+      ->check(NumberAtLeast(0))
       ->capture_default_str()
       ->type_name("S");
 }
@@ -279,7 +298,7 @@ int main(int argc, char** argv) {
   pipewright::KeepFreedMemory();
   pipewright::DropStartUpCode();
   pipewright::arguments.assign(argv, argv + argc);
-  return pipewright::RunProgram(
-      "pipewright-run", "Runs packages: mpirun -n N pipewright-run train PACKAGE JOB",
-      pipewright::kCommands, std::size(pipewright::kCommands), argc, argv, pipewright::AddGlobal);
+  return pipewright::RunProgram("pipewright-run",
+                                "Runs packages: mpirun -n N pipewright-run train PACKAGE JOB",
+                                pipewright::kAdders, argc, argv, pipewright::AddGlobal);
 }

@@ -1,5 +1,6 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cmath>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -9,6 +10,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/commands.h"
+#include "cli/numbers.h"
 #include "cli/simulate_report.h"
 #include "plan/actions.h"
 #include "plan/loop_text.h"
@@ -47,6 +49,22 @@ Comparison CompareWith(const Request& request, const Plan& plan, const Costs& co
   return comparison;
 }
 
+// The prediction is no better than what it is made of.
+void NoteNoise(const Costs& costs) {
+  constexpr double kMost = 0.1;  // of the time that it is the spread of
+  std::vector<std::string> noisy;
+  for (size_t s = 0; s < costs.stages.size(); ++s) {
+    const StageCosts& c = costs.stages[s];
+    const double work = c.F + c.B, spread = c.spread.F + c.spread.B;
+    if (spread > kMost * work)
+      noisy.push_back("stage " + std::to_string(s) + " " + Plain(std::round(100 * spread / work)) +
+                      " %");
+  }
+  if (!noisy.empty())
+    std::cerr << "note: " << costs.source << ": the quartiles of F and B are far apart ("
+              << Join(noisy, ", ") << "), and so may be prediction and run\n";
+}
+
 void SimulatePlan(Request& request) {
   std::string text = ReadFile(request.plan);
   Plan plan = ReadPlanOrLoop(text, request.plan, request.steps);
@@ -54,6 +72,7 @@ void SimulatePlan(Request& request) {
   for (const std::string& note : plan.notes) std::cerr << note << "\n";
   Costs costs = ReadCosts(request.costs);
   CheckStages(costs, plan.stages);
+  NoteNoise(costs);
   if (!request.recompute.empty()) {
     request.options.recompute = RecomputeOf(plan);
     request.options.recompute.resize(plan.stages, 0);
@@ -67,8 +86,8 @@ void SimulatePlan(Request& request) {
   }
   if (!request.replay.empty()) {
     if (plan.steps > 1)
-      throw UsageError("--replay", "it is for plans of one step, this one has " +
-                                       std::to_string(plan.steps));
+      throw UsageError("--replay",
+                       "it is for plans of one step, this one has " + std::to_string(plan.steps));
     if (!request.recompute.empty())
       throw UsageError("--replay",
                        "what was recomputed is in the times already: leave --recompute out");
@@ -121,11 +140,11 @@ void AddSimulateCommand(CLI::App& app) {
   app.add_flag("--json", request->json, "print all figures as JSON and nothing else");
   app.add_flag("--text", request->text, "draw a timeline in characters");
   app.add_option("--columns", request->columns, "width of the timeline")
-      ->check(CLI::Range(10, 1000000));
+      ->check(AtLeast(10, 1000000));
   app.add_option("--steps", request->steps,
                  "run the plan so many times in a row (with --replay: as often as the trace); "
                  "a loop: so many steps")
-      ->check(CLI::Range(1, 1'000'000'000));
+      ->check(AtLeast(1));
   app.add_flag("--barrier", request->options.barrier, "ranks wait for each other between steps");
   app.add_flag("--contention", request->options.contention,
                "a link carries the bytes of one message at a time");
@@ -133,7 +152,7 @@ void AddSimulateCommand(CLI::App& app) {
                "a rank stays at a SEND until its RECV is posted");
   app.add_option("--memory", request->memory,
                  "limit per rank in the units of the costs, for the lower bound")
-      ->check(CLI::NonNegativeNumber);
+      ->check(NumberAtLeast(0));
   app.add_option("--recompute", request->recompute,
                  "stages that recompute their forward, as 0,3 (the costs must offer it)");
   app.callback([request] { SimulatePlan(*request); });

@@ -42,6 +42,7 @@ Json FiguresJson(const Plan& plan, const Trace& trace, const Figures& figures,
                      {"idle", Value(f.idle)},
                      {"span", Value(f.span)},
                      {"peak_activations", f.peak_activations},
+                     {"held_bytes", Value(f.held_bytes)},
                      {"peak_bytes", Value(f.peak_bytes)},
                      {"bubble_rate", f.bubble_rate(figures.makespan)},
                      {"span_bubble_rate", f.span_bubble_rate()}});

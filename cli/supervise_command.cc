@@ -1,3 +1,4 @@
+#include "cli/numbers.h"
 #include "cli/supervise_command.h"
 
 #include <CLI/CLI.hpp>
@@ -42,11 +43,11 @@ std::vector<std::string> RankArguments(const std::vector<std::string>& arguments
   return words;
 }
 
-// How many ranks the run's conf or device map asks for.
+// Returns the number of ranks of the run's conf or device map.
 int RanksOf(const RunOptions& run) {
   Conf conf;
   if (run.device_map.empty())
-    conf = ReadConf(run.conf.empty() ? run.package + "/conf/mp_conf.json" : run.conf);
+    conf = ReadConf(ConfOfRun(run.package, run.conf));
   else
     conf = ReadResidence(ReadManifest(run.package),
                          ReadDeviceMap(ReadJson(run.device_map), run.device_map), run.device_map, 0)
@@ -64,11 +65,11 @@ void AddSupervisor(CLI::App& app) {
   asks(app.add_option("--restarts", supervisor.restarts,
                       "start the ranks by mpirun, and again, from the latest checkpoint, when the "
                       "run fails; at most so many times")
-           ->check(CLI::NonNegativeNumber)
+           ->check(AtLeast(0))
            ->type_name("N"));
   asks(app.add_option("-n", supervisor.ranks,
                       "ranks to start by mpirun (default with --restarts: the conf's)")
-           ->check(CLI::PositiveNumber)
+           ->check(AtLeast(1))
            ->type_name("N"));
   app.add_flag("--elastic", supervisor.elastic, "restart with fewer ranks where fewer remain");
   asks(app.add_option("--hosts", hosts, "where to start ranks by mpirun: NAME:RANKS,NAME:RANKS"));
@@ -86,7 +87,9 @@ void RunSupervised(const std::vector<std::string>& arguments, const RunOptions& 
   o.program = "pipewright-run";
   o.package = run.package;
   o.conf = run.conf;
-  o.resumes = trains && run.resume_from.empty();
+  // Starting ranks is no reason to go on from a checkpoint: the user asks for that.
+  o.resumes = trains && run.resume_from.empty() && (o.restarts > 0 || run.resume);
+  o.stops = trains;
   if (o.resumes) {
     std::string checkpoints = "unknown";
     try {
@@ -97,6 +100,7 @@ void RunSupervised(const std::vector<std::string>& arguments, const RunOptions& 
       throw Error(run.job, "--restarts: the job writes no checkpoints, from which to start again",
                   "add \"checkpoint\": {\"to\": \"FOLDER\", \"every\": STEPS}");
     o.resumes = !checkpoints.empty() || run.resume;
+    if (o.resumes && checkpoints != "unknown") o.checkpoints = checkpoints;
   }
   if (!hosts.empty()) o.hosts = Split(hosts, ',');
   if (o.ranks == 0) o.ranks = RanksOf(run);

@@ -13,7 +13,7 @@ namespace pipewright {
 
 void AddSupervisor(CLI::App& app);
 
-// Whether one of its options was given.
+// Returns whether one of its options was given.
 bool IsSupervised();
 
 // Does it and leaves, by CLI::RuntimeError with the exit code. `arguments`: the whole command line.

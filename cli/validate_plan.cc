@@ -59,10 +59,13 @@ void ValidatePlan(const ValidateRequest& request) {
   PlanReport report;
   try {
     graph = GraphOf(plan);
-    for (StageEdge& edge : graph.edges)
-      if (!request.costs.empty())
-        edge.forward_bytes = edge.backward_bytes =
-            static_cast<int64_t>(CostsOf(costs, edge.from, graph.ranks_of[edge.from][0]).output);
+    for (StageEdge& edge : graph.edges) {
+      if (request.costs.empty()) break;
+      const EdgeCosts bytes =
+          EdgeCostsOf(costs, edge.from, edge.to, graph.ranks_of[edge.from][0]);
+      edge.forward_bytes = static_cast<int64_t>(bytes.bytes);
+      edge.backward_bytes = static_cast<int64_t>(bytes.back);
+    }
     report = schedule ? ValidateSchedule(plan, graph) : Validate(plan, graph);
   } catch (const Error& e) {
     throw Error(request.file, e.what());

@@ -16,12 +16,13 @@
 #include "formats/weights/merge.h"
 #include "formats/weights/run_checkpoint.h"
 #include "formats/weights/shard.h"
+#include "formats/weights/tensors_to_write.h"
 
 namespace pipewright {
 namespace {
 
 struct Options {
-  std::string path, other, max_shard_size = "5GB", merge_limit;
+  std::string path, other, max_shard_size = "5GB", merge_limit, max_size = "0", equal;
   bool json = false, force_contiguous = false;
 };
 
@@ -121,12 +122,22 @@ void Verify(const Options& options) {
   }
 }
 
+uint64_t MaxSize(const Options& options) {
+  return static_cast<uint64_t>(ParseSize(options.max_size, "--max-size"));
+}
+
+WriteChoices Choices(const Options& options) {
+  return {options.force_contiguous, MaxSize(options),
+          options.equal == "tied"    ? WriteChoices::kTied
+          : options.equal == "apart" ? WriteChoices::kApart
+                                     : WriteChoices::kRefused};
+}
+
 void Convert(const Options& options) {
   Checkpoint checkpoint = OpenCheckpoint(options.path);
   Warn(checkpoint);
   std::map<std::string, std::string> metadata = checkpoint.metadata;
-  std::vector<TensorToWrite> tensors =
-      TensorsToWrite(checkpoint, options.force_contiguous, metadata);
+  std::vector<TensorToWrite> tensors = TensorsToWrite(checkpoint, Choices(options), metadata);
   size_t count = tensors.size();
   WriteSafetensors(options.other, std::move(tensors), metadata);
   if (options.json)
@@ -145,8 +156,7 @@ void Shard(const Options& options) {
   const uint64_t limit = ShardLimit(options.max_shard_size);
   Checkpoint checkpoint = OpenCheckpoint(options.path);
   Warn(checkpoint);
-  std::vector<std::string> files =
-      WriteShards(checkpoint, options.other, limit, options.force_contiguous);
+  std::vector<std::string> files = WriteShards(checkpoint, options.other, limit, Choices(options));
   if (options.json) return PrintJson({{"folder", options.other}, {"files", files}});
   for (const std::string& file : files)
     std::cout << (std::filesystem::path(options.other) / file).string() << "\n";
@@ -165,7 +175,7 @@ void Merge(const Options& options) {
 // Exits with code 1 if anything differs.
 void DiffFiles(const Options& options) {
   Checkpoint first = OpenCheckpoint(options.path), second = OpenCheckpoint(options.other);
-  CheckpointDifference result = Diff(first, second);
+  CheckpointDifference result = Diff(first, second, MaxSize(options));
   Json different = Json::array();
   for (const TensorDifference& tensor : result.different) {
     different.push_back({{"name", tensor.name}, {"reason", tensor.reason}});
@@ -223,9 +233,15 @@ void AddWeightsCommand(CLI::App& app) {
   shard->add_option("output", options.other, "the folder to write, new or empty")->required();
   shard->add_option("--max-shard-size", options.max_shard_size, "as 5GB, 500MiB or bytes")
       ->capture_default_str();
-  for (CLI::App* command : {convert, shard})
+  for (CLI::App* command : {convert, shard}) {
     command->add_flag("--force-contiguous", options.force_contiguous,
                       "also write tensors that lie with strides in the file");
+    command
+        ->add_option("--equal", options.equal,
+                     "tensors of different files of torch.save that are equal to the bit: tied "
+                     "(written once) or apart; refused if not given")
+        ->check(CLI::IsMember({"tied", "apart"}));
+  }
   CLI::App* merge = app.add_subcommand(
       "merge", "the weights of a training run's checkpoint as one safetensors file or shards");
   merge->add_option("checkpoint", options.path, "a checkpoint, or a folder of them (the latest)")
@@ -240,6 +256,10 @@ void AddWeightsCommand(CLI::App& app) {
       Add(app, "diff", "what differs between two checkpoints: exit code 1 if anything does",
           options, DiffFiles);
   diff->add_option("other", options.other, "the other checkpoint")->required();
+  for (CLI::App* command : {convert, shard, diff})
+    command->add_option("--max-size", options.max_size,
+                        "what tensors that repeat their elements (expand) may take where that is "
+                        "more than was read: as 5GB, 500MiB or bytes");
 }
 
 }  // namespace pipewright

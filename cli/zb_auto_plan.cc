@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/text.h"
+#include "plan/search/stages.h"
 #include "plan/search/zb_auto.h"
 #include "plan/simulate/measure.h"
 
@@ -39,10 +40,30 @@ std::string CostsText(const Costs& costs) {
                   {"B", c.B},
                   {"activation", c.activation},
                   {"kept_for_W", c.kept_for_W},
+                  {"received", c.received},
                   {"weights", c.weights},
-                  {"output", c.output}};
+                  {"gradients", c.gradients},
+                  {"output", c.output},
+                  {"peak",
+                   {{"F", c.peak.F},
+                    {"I", c.peak.I},
+                    {"B", c.peak.B},
+                    {"W", c.peak.W},
+                    {"first_B", c.peak.first_B},
+                    {"first_W", c.peak.first_W},
+                    {"step", c.peak.step}}},
+                  {"spread",
+                   {{"F", c.spread.F},
+                    {"I", c.spread.I},
+                    {"B", c.spread.B},
+                    {"W", c.spread.W}}}};
     if (c.recompute >= 0)
-      stage["recompute"] = {{"time", c.recompute}, {"activation", c.checkpoint}};
+      stage["recompute"] = {{"time", c.recompute},
+                            {"activation", c.checkpoint},
+                            {"peak",
+                             {{"I", c.recompute_peak.I},
+                              {"B", c.recompute_peak.B},
+                              {"first_B", c.recompute_peak.first_B}}}};
     stages.push_back(stage);
   }
   auto link = [](const LinkCosts& l) {
@@ -56,6 +77,11 @@ std::string CostsText(const Costs& costs) {
     entry["from"] = ends.first, entry["to"] = ends.second;
     json["links"].push_back(entry);
   }
+  for (const auto& [ends, edge] : costs.edges)
+    json["edges"].push_back({{"from", ends.first},
+                             {"to", ends.second},
+                             {"bytes", edge.bytes},
+                             {"back", edge.back}});
   return json.dump(1) + "\n";
 }
 

@@ -1,5 +1,5 @@
 # One library a folder. What follows USES is the list of folders that its files may include:
-# docs/architecture.md has the same list with a sentence for each folder, and
+# docs/internals/architecture.md has the same list with a sentence for each folder, and
 # tests/architecture_test.py compares both with the #include lines. A library comes after those that
 # it uses, so there are no cycles.
 
@@ -45,20 +45,34 @@ pipewright_library(formats/weights BATCH 8 USES base formats LINKS ZLIB::ZLIB)
 pipewright_library(formats/package BATCH 8 USES base formats formats/weights)
 pipewright_library(formats/profile BATCH 8 USES base formats plan plan/simulate)
 pipewright_library(formats/data BATCH 8 USES base formats formats/weights)
+pipewright_library(plan/partition/problem BATCH 6 USES base formats)
+pipewright_library(plan/partition/exact BATCH 6 USES plan/partition/problem)
+pipewright_library(plan/partition/refine BATCH 6 USES plan/partition/problem)
+pipewright_library(plan/partition/packing BATCH 6 USES plan/partition/problem)
+pipewright_library(plan/partition/fast BATCH 6
+                   USES plan/partition/exact plan/partition/packing plan/partition/problem
+                        plan/partition/refine)
 pipewright_library(plan/partition BATCH 6
-                   USES base formats plan/lowering plan/schedules plan/simulate)
-pipewright_library(plan/partition/pipedream BATCH 6 USES base formats plan/partition)
+                   USES base plan/lowering plan/partition/exact plan/partition/fast
+                        plan/partition/problem plan/partition/refine plan/schedules plan/simulate)
+pipewright_library(plan/partition/pipedream BATCH 6 USES base formats plan/partition/problem)
 pipewright_library(plan/partition/io BATCH 6
-                   USES base formats formats/profile plan/partition plan/partition/pipedream)
+                   USES base formats formats/profile plan/partition plan/partition/pipedream
+                        plan/partition/problem)
 pipewright_library(plan/partition/pipedream/codegen BATCH 6 USES base formats plan/partition/io)
 pipewright_library(plan/placement BATCH 8 USES base formats formats/weights)
 pipewright_library(plan/run
                    USES base formats plan plan/lowering plan/placement plan/schedules plan/search
                         plan/simulate)
+pipewright_library(plan/tune
+                   USES base formats formats/profile plan plan/lowering plan/partition
+                        plan/partition/io plan/schedules plan/simulate)
+pipewright_library(report
+                   USES base formats formats/package formats/profile plan plan/placement plan/simulate)
 
 # No torch: transports, and the executor over opaque handles.
 pipewright_library(runtime/exec USES base plan)
-pipewright_library(runtime/watch USES base formats runtime/exec)
+pipewright_library(runtime/watch USES base formats formats/weights runtime/exec)
 pipewright_library(runtime/transport USES base runtime/exec runtime/watch)
 pipewright_library(runtime/disk USES base plan runtime/exec)
 # See ExecutorOptions.
@@ -85,7 +99,7 @@ pipewright_library(compiler TORCH BATCH 7
                    USES base compiler/emit compiler/import formats ops passes passes/graph)
 
 pipewright_library(runtime/module TORCH BATCH 3
-                   USES base formats formats/weights ops runtime/exec tensors)
+                   USES base formats formats/package formats/weights ops runtime/exec tensors)
 pipewright_library(runtime/recorded TORCH BATCH 3 USES base formats ops runtime/exec runtime/module)
 pipewright_library(runtime/optimizer TORCH BATCH 3
                    USES base formats runtime/exec runtime/module tensors)
@@ -98,16 +112,24 @@ pipewright_library(runtime/stage TORCH BATCH 3
                         runtime/disk runtime/exec runtime/module runtime/optimizer runtime/recorded
                         tensors)
 pipewright_library(runtime TORCH BATCH 3
-                   USES base formats formats/weights plan plan/placement plan/run runtime/cpu
-                        runtime/data runtime/exec runtime/module runtime/optimizer runtime/recorded
+                   USES base formats formats/weights plan plan/run runtime/cpu runtime/data
+                        runtime/exec runtime/module runtime/optimizer runtime/recorded
                         runtime/stage tensors)
 pipewright_library(runtime/measure TORCH BATCH 3
                    USES base formats formats/profile formats/weights ops runtime/cpu runtime/exec
                         runtime/module runtime/recorded runtime/stage runtime/transport tensors)
+pipewright_library(compiler/measured TORCH
+                   USES base compiler formats/weights plan/partition plan/partition/io
+                        runtime/measure)
+pipewright_library(runtime/checkpoint TORCH BATCH 3
+                   USES base formats/weights plan/placement runtime runtime/exec runtime/module
+                        runtime/stage tensors)
+pipewright_library(runtime/reports TORCH BATCH 5
+                   USES base plan/placement runtime runtime/exec runtime/stage)
 pipewright_library(runtime/commands TORCH BATCH 3
                    USES base formats formats/package formats/weights plan plan/run plan/simulate
-                        runtime runtime/cpu runtime/exec runtime/measure runtime/module
-                        runtime/recorded runtime/watch tensors)
+                        runtime runtime/checkpoint runtime/cpu runtime/exec runtime/measure
+                        runtime/module runtime/recorded runtime/reports runtime/watch tensors)
 if(PIPEWRIGHT_TORCH)
   # It registers an operator fallback, which programs get only with EmptyWeights itself.
   set_source_files_properties(tensors/empty_weights.cc PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
@@ -123,8 +145,10 @@ function(pipewright_group name)
   endforeach()
 endfunction()
 pipewright_group(planning base plan plan/simulate plan/schedules plan/lowering plan/search formats
-                 formats/weights formats/package formats/profile formats/data plan/partition
+                 formats/weights formats/package formats/profile formats/data
+                 plan/partition/problem plan/partition/exact plan/partition/refine
+                 plan/partition/packing plan/partition/fast plan/partition
                  plan/partition/pipedream plan/partition/io plan/partition/pipedream/codegen
-                 plan/placement plan/run)
+                 plan/placement plan/run plan/tune report)
 pipewright_group(execution runtime/exec runtime/watch runtime/transport runtime/disk)
 target_link_libraries(pipewright_execution INTERFACE pipewright_planning)

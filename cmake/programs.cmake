@@ -16,27 +16,22 @@ endif()
 
 # pipewright: the command line. Commands that need torch are left out of a build without it.
 find_package(CLI11 REQUIRED)
-add_library(pipewright_cli STATIC cli/program.cc cli/usage.cc)
+add_library(pipewright_cli STATIC cli/commands.cc cli/numbers.cc cli/program.cc cli/usage.cc)
 target_link_libraries(pipewright_cli PUBLIC pipewright_base CLI11::CLI11)
 file(GLOB COMMAND_SOURCES CONFIGURE_DEPENDS cli/*_command.cc)
 list(REMOVE_ITEM COMMAND_SOURCES ${CMAKE_SOURCE_DIR}/cli/supervise_command.cc)
 if(NOT PIPEWRIGHT_TORCH)
   list(REMOVE_ITEM COMMAND_SOURCES ${CMAKE_SOURCE_DIR}/cli/compile_command.cc
-                                   ${CMAKE_SOURCE_DIR}/cli/profile_command.cc)
+                                   ${CMAKE_SOURCE_DIR}/cli/profile_command.cc
+                                   ${CMAKE_SOURCE_DIR}/cli/tune_command.cc)
 endif()
-add_executable(pipewright cli/pipewright_main.cc cli/partition_problem.cc cli/simulate_report.cc
+add_executable(pipewright cli/pipewright_main.cc cli/simulate_report.cc cli/tune_runs.cc
                cli/validate_plan.cc cli/zb_auto_plan.cc ${COMMAND_SOURCES})
 target_link_libraries(pipewright PRIVATE pipewright_cli pipewright_planning)
 if(PIPEWRIGHT_TORCH)
-  # What measures a model before it is split meets torch and MPI; the commands need neither's
-  # headers.
-  add_library(pipewright_profile_split STATIC cli/profile_split.cc)
-  target_link_libraries(pipewright_profile_split PUBLIC pipewright_cli pipewright_compiler
-    pipewright_planning pipewright_runtime_measure)
-  pipewright_uses_torch(pipewright_profile_split)
-  target_compile_definitions(pipewright_profile_split PRIVATE PIPEWRIGHT_TORCH)
+  # The commands need no headers of torch's for what measures a model before it is split.
   target_link_libraries(pipewright PRIVATE pipewright_allocator pipewright_compiler
-                                           $<LINK_ONLY:pipewright_profile_split>)
+                                           $<LINK_ONLY:pipewright_compiler_measured>)
   target_compile_definitions(pipewright PRIVATE PIPEWRIGHT_TORCH)
 endif()
 install(TARGETS pipewright)

@@ -1,5 +1,6 @@
 #include "compiler/compile.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <set>
 #include <string>
@@ -12,6 +13,8 @@
 #include "compiler/emit/explain.h"
 #include "compiler/emit/package.h"
 #include "compiler/import/adapt_weights.h"
+#include "compiler/import/weight_layouts.h"
+#include "passes/graph/looking_at.h"
 
 namespace pipewright {
 
@@ -71,17 +74,40 @@ static void NoteSizesOfData(const Manifest& manifest, std::vector<std::string>& 
   }
 }
 
+// Throws Error where there are fewer modules than ranks.
+static void CheckRanks(const Model& model, int modules, const CompileOptions& options) {
+  if (options.ranks <= modules) return;
+  const bool unmarked = modules == 1 && options.passes.split.kind == SplitSpec::kMarkers;
+  throw Error(
+      model.file,
+      Counted(modules, "module") + " cannot be grouped into " + Counted(options.ranks, "stage") +
+          ", one a rank" + (unmarked ? ": nothing says where to cut the model" : ""),
+      "cut it into more: --split equal:" + std::to_string(options.ranks) +
+          (unmarked ? std::string(", --split modules:NAME,... (before these submodules), or ") +
+                          (model.markers_dropped
+                               ? "markers that torch.jit keeps (examples/torchscript/markers.py)"
+                               : "pipe_split() between layers of the model")
+                    : std::string()) +
+          "; or --ranks " + std::to_string(modules));
+}
+
 static Compiled CompileModel(Model& model, const CompileOptions& options) {
   Compiled out;
   auto add = [&](const std::vector<std::string>& notes) {
     out.notes.insert(out.notes.end(), notes.begin(), notes.end());
   };
+  KeepLayouts(model);  // as exported, whatever a checkpoint's layouts are
+  // Which weights share memory is the model's affair, unless it holds none.
+  const bool absent = std::any_of(model.weights.begin(), model.weights.end(),
+                                  [](const Weight& weight) { return weight.absent; });
+  if (!absent) add(MergeViews(model));
   if (!options.weights.empty()) add(TakeWeights(model, options.weights));
   RefuseAbsentWeights(model);
-  add(MergeViews(model));
+  if (absent) add(MergeViews(model));
   if (!options.dtype.empty()) CastWeights(model, options.dtype);
   AliasReturnedInputs(model);
   std::vector<ModuleBody> bodies = RunPasses(model, options.passes, &out.notes);
+  CheckRanks(model, static_cast<int>(bodies.size()), options);
   const std::filesystem::path profile = std::filesystem::path(options.output) / "profile.json";
   const bool measured = std::filesystem::exists(profile);
   out.manifest = WritePackage(model, bodies, {options.output, options.ranks, options.force});
@@ -108,7 +134,9 @@ Compiled Compile(Model& model, const CompileOptions& options) {
   } catch (const std::bad_alloc&) {
     throw;
   } catch (const std::exception& e) {  // LibTorch's errors
-    throw Error(model.file, "LibTorch cannot go on with it: " + WithoutBacktrace(e.what()),
+    const std::string at = LookingAt::Take();
+    throw Error(model.file + (at.empty() ? "" : ": " + at),
+                "LibTorch cannot go on with it: " + WithoutBacktrace(e.what()),
                 "please report it with the model: this is a fault of pipewright. --dump-ir DIR "
                 "keeps the graph after each pass, whose last file shows what it met");
   }

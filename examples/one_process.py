@@ -98,24 +98,27 @@ def loss_of(job, output, target):
     kind = loss if isinstance(loss, str) else loss.get("type", "output")
     outputs = output if isinstance(output, (tuple, list)) else [output]
     output = outputs[0 if isinstance(loss, str) else loss.get("output", 0)]
-    if kind == "cross_entropy":
-        options = {} if isinstance(loss, str) else {
-            key: loss[key] for key in ("ignore_index", "label_smoothing") if key in loss}
-        target = target.reshape(-1)
+    options = {} if isinstance(loss, str) else {
+        key: loss[key] for key in ("ignore_index", "label_smoothing", "beta", "log_target", "reduction")
+        if key in loss}
+    if kind in ("cross_entropy", "nll"):
         if loss_count(job, target) == 0:
             options["reduction"] = "sum"  # the mean of nothing is 0 here
-        return F.cross_entropy(output.reshape(-1, output.shape[-1]), target, **options)
-    if kind == "mse":
-        return F.mse_loss(output, target)
-    return output
+        if isinstance(loss, str) or loss.get("class_dim") != 1:
+            output, target = output.reshape(-1, output.shape[-1]), target.reshape(-1)
+        return (F.cross_entropy if kind == "cross_entropy" else F.nll_loss)(output, target, **options)
+    functions = {"mse": F.mse_loss, "l1": F.l1_loss, "smooth_l1": F.smooth_l1_loss, "kl_div": F.kl_div,
+                 "bce_with_logits": F.binary_cross_entropy_with_logits}
+    return functions[kind](output, target, **options) if kind in functions else output
 
 
 def loss_count(job, target):
     """How many numbers a loss is the mean of; 1 where the model computes it."""
     loss = job["loss"]
     kind = loss if isinstance(loss, str) else loss.get("type")
-    if kind != "cross_entropy":
-        return target.numel() if kind == "mse" else 1
+    if kind not in ("cross_entropy", "nll"):
+        samples = not isinstance(loss, str) and loss.get("reduction") == "batchmean"
+        return 1 if kind is None else len(target) if samples else target.numel()
     ignored = -100 if isinstance(loss, str) else loss.get("ignore_index", -100)
     return int((target != ignored).sum())
 

@@ -160,7 +160,7 @@ Conf ParseConf(const std::string& text, const std::string& path) {
     source.Fail({}, "is a job, where a conf is expected", "`pipewright conf PACKAGE` writes one");
   std::vector<std::string> known = {kModules, kRanks, kDepths, kOffload};
   for (const auto& [key, value] : json.items())
-    if (std::find(known.begin(), known.end(), key) == known.end())
+    if (key != "$schema" && std::find(known.begin(), known.end(), key) == known.end())
       source.Fail({key}, "unknown key \"" + key + "\"" + Suggest(key, known),
                   "known here: " + Join(known, ", "));
   for (const char* key : {kModules, kRanks})
@@ -205,6 +205,18 @@ Conf ParseConf(const std::string& text, const std::string& path) {
 }
 
 Conf ReadConf(const std::string& path) { return ParseConf(ReadFile(path), path); }
+
+std::string ConfOfRun(const std::string& package, const std::string& given, int ranks) {
+  if (!given.empty()) return given;
+  const std::string path = package + "/conf/mp_conf.json";
+  std::error_code none;
+  if (std::filesystem::exists(package + "/manifest.json", none) &&
+      !std::filesystem::exists(path, none))
+    throw Error(path, "is missing: it says which rank runs which modules",
+                "make one, and run with --conf conf.json:\n    pipewright conf " + package +
+                    " --ranks " + (ranks > 0 ? std::to_string(ranks) : "N") + " -o conf.json");
+  return path;
+}
 
 // Returns true if the graph of stages has a cycle. Then no stage order exists, and some stage is
 // not convex.
@@ -320,9 +332,9 @@ std::string WriteConf(const Conf& conf) {
 Conf GroupModules(int modules, int ranks) {
   if (ranks < 1 || modules < ranks)
     throw Error("conf",
-                std::to_string(modules) + " modules cannot be grouped into " +
-                    std::to_string(ranks) + " stages",
-                "run on 1 to " + std::to_string(modules) + " ranks");
+                Counted(modules, "module") + " cannot be grouped into " + Counted(ranks, "stage"),
+                "run on " + (modules > 1 ? "1 to " : std::string()) + Counted(modules, "rank") +
+                    ", or compile the model with more cuts (--split)");
   Conf conf;
   for (int64_t m = 0; m < modules; ++m)
     conf.module_to_stage.push_back(static_cast<int>(m * ranks / modules));

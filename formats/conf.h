@@ -31,6 +31,10 @@ struct Conf {
 Conf ReadConf(const std::string& path);
 Conf ParseConf(const std::string& text, const std::string& path);
 
+// The conf of a run: the file that is `given`, or the package's own. Throws Error if that is gone;
+// `ranks` (0: unknown) is how many the cure makes one for.
+std::string ConfOfRun(const std::string& package, const std::string& given, int ranks = 0);
+
 // Checks `conf` against a model of `modules` modules, whose values flow along `module_edges` (from,
 // to), and a job of `launched_ranks` ranks (-1: any number), and drops the loss's entry. Throws
 // Error for a wrong number of entries, other ranks than launched, and stages that are not convex or

@@ -131,7 +131,7 @@ static GraphNode ReadNode(const Line& line, std::string_view text) {
   return node;
 }
 
-// Whether each node's incoming edges stand together: then their order is that of its arguments.
+// Checks that each node's incoming edges are adjacent: only then their order is the arguments'.
 static bool GroupedByDestination(const ModelGraph& graph) {
   std::vector<char> closed(graph.nodes.size(), 0);
   int current = -1;

@@ -51,7 +51,7 @@ ModelGraph ReadGraphText(std::string_view text, const std::string& path);
 // stood where that order is not known. What this function wrote reads back byte for byte.
 std::string WriteGraphText(const ModelGraph& graph);
 
-// Whether `text` looks like graph text: its first line has the shape of a node.
+// Returns whether `text` looks like graph text: its first line has the shape of a node.
 bool LooksLikeGraphText(std::string_view text);
 
 // The sources of each node's edges in the order of its arguments.

@@ -85,20 +85,36 @@ DataJob ReadData(const Json& in, const std::string& where, const std::filesystem
 
 void ReadLoss(const Json& in, const std::string& where, LossJob& loss) {
   static const std::vector<std::pair<std::string, LossJob::Kind>> kinds = {
-      {"cross_entropy", LossJob::kCrossEntropy}, {"mse", LossJob::kMse}};
+      {"cross_entropy", LossJob::kCrossEntropy},
+      {"nll", LossJob::kNll},
+      {"mse", LossJob::kMse},
+      {"l1", LossJob::kL1},
+      {"smooth_l1", LossJob::kSmoothL1},
+      {"bce_with_logits", LossJob::kBceWithLogits},
+      {"kl_div", LossJob::kKlDiv}};
   if (in.is_string()) {
     loss.kind = Choose(in, kinds, where);
     return;
   }
   if (!in.is_object()) throw Error(where, "a name or an object is expected, not " + in.dump());
-  CheckKeys(in, {"type", "output", "ignore_index", "label_smoothing", "target", "weight"}, where);
+  CheckKeys(in,
+            {"type", "output", "target", "weight", "class_dim", "ignore_index", "label_smoothing",
+             "beta", "log_target", "reduction"},
+            where);
   loss.kind = in.contains("type") ? Choose(in["type"], kinds, where + ".type") : LossJob::kOutput;
   if (loss.kind == LossJob::kOutput && !in.contains("output"))
     throw Error(where, "\"type\" or \"output\" is missing");
   Section section{in, where};
-  for (const char* key : {"ignore_index", "label_smoothing"})
-    if (in.contains(key) && loss.kind != LossJob::kCrossEntropy)
-      throw Error(section.Key(key), "only cross_entropy has one");
+  auto only = [&](const char* key, bool has, const char* types) {
+    if (in.contains(key) && !has) throw Error(section.Key(key), std::string("only ") + types);
+  };
+  only("class_dim", loss.HasClasses(), "cross_entropy and nll have one");
+  only("ignore_index", loss.HasClasses(), "cross_entropy and nll have one");
+  only("label_smoothing", loss.kind == LossJob::kCrossEntropy, "cross_entropy has one");
+  only("beta", loss.kind == LossJob::kSmoothL1, "smooth_l1 has one");
+  only("log_target", loss.kind == LossJob::kKlDiv, "kl_div has one");
+  only("reduction", loss.kind == LossJob::kKlDiv,
+       "kl_div has one; the others are means over all targets that count");
   if (in.contains("output") && in["output"].is_string())
     loss.output_name = in["output"].get<std::string>();
   else
@@ -109,6 +125,18 @@ void ReadLoss(const Json& in, const std::string& where, LossJob& loss) {
   section.Range("weight", -kAnyNumber, kAnyNumber, loss.weight);
   section.Get("ignore_index", loss.ignore_index);
   section.Range("label_smoothing", 0, 1, loss.label_smoothing);
+  section.Range("beta", 0, kAnyNumber, loss.beta);
+  section.Get("log_target", loss.log_target);
+  if (in.contains("reduction"))
+    loss.batch_mean = Choose<bool>(in["reduction"], {{"mean", false}, {"batchmean", true}},
+                                   section.Key("reduction"));
+  if (!in.contains("class_dim")) return;
+  int dim = 0;
+  section.AtLeast<int>("class_dim", -64, dim, 64);
+  if (dim == 0)
+    throw Error(section.Key("class_dim"), "dimension 0 is that of the samples",
+                "1 as PyTorch has it for images, or -1 for the last");
+  loss.class_dim = dim;
 }
 
 std::vector<LossJob> ReadLosses(const Json& in, const std::string& where) {
@@ -299,8 +327,8 @@ Job ReadJob(const std::string& path) {
   if (in.contains("recompute"))
     ReadRecompute(in["recompute"], section.Key("recompute"), job.recompute);
   section.Get("accuracy", job.accuracy);
-  if (job.accuracy && job.losses[0].kind != LossJob::kCrossEntropy)
-    throw Error(section.Key("accuracy"), "only cross_entropy has one");
+  if (job.accuracy && !job.losses[0].HasClasses())
+    throw Error(section.Key("accuracy"), "only cross_entropy and nll have one");
   for (DataJob* data : {&job.data, &job.validation.data}) {
     if (data != &job.data && job.validation.every == 0) continue;
     const std::string where = path + (data == &job.data ? ": data" : ": validation.data");

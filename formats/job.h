@@ -28,13 +28,22 @@ struct DataJob {
 };
 
 struct LossJob {
-  enum Kind { kCrossEntropy, kMse, kOutput } kind = kCrossEntropy;
-  int64_t ignore_index = -100;  // cross_entropy: targets with this value are ignored
-  double label_smoothing = 0;   // cross_entropy
+  enum Kind { kCrossEntropy, kMse, kOutput, kNll, kL1, kSmoothL1, kBceWithLogits, kKlDiv };
+  Kind kind = kCrossEntropy;
+  int64_t ignore_index = -100;   // cross_entropy, nll: targets with this value are ignored
+  std::optional<int> class_dim;  // cross_entropy, nll; none: the one that the sizes allow
+  int fixed_dim = 0;             // 1 or the last, where only that of them is the same in each run
+  double label_smoothing = 0;    // cross_entropy
+  double beta = 1;               // smooth_l1
+  bool log_target = false;       // kl_div
+  bool batch_mean = false;       // kl_div: the sum is divided by the samples
   int output = 0;               // index of the model output (kOutput: the output that is the loss)
   std::string output_name;      // alternatively: its name in the package
   std::string target;       // column of the data; empty: DataJob::target
   double weight = 1;        // in the sum of several losses
+
+  // Targets are numbers of classes.
+  bool HasClasses() const { return kind == kCrossEntropy || kind == kNll; }
 };
 
 // Losses are multiplied before the backward pass and gradients divided after it, so that small
@@ -70,8 +79,8 @@ struct RecomputeJob {
   std::vector<int> stages, modules;
 };
 
-// How modules compute (docs/internals/operation-lists.md): as autograd and the interpreter do, as lists of
-// operations wherever these can be recorded, or the faster of both.
+// The way modules compute (docs/internals/operation-lists.md): by autograd and interpreter, as
+// lists of operations wherever these can be recorded, or the faster of both.
 enum class BodyChoice { kAuto, kAutograd, kLists };
 // Names of the choices in a job.
 const std::vector<std::pair<std::string, BodyChoice>>& BodyNames();

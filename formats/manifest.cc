@@ -338,6 +338,60 @@ std::string WriteManifest(const Manifest& manifest) {
   return FormatJson(out);
 }
 
+// Returns the modules that compute these values; producers stand before consumers.
+static std::vector<bool> Needed(const Manifest& manifest, const std::vector<int>& values) {
+  std::vector<bool> needed(manifest.modules.size());
+  auto need = [&](int id) {
+    const int producer = manifest.values[static_cast<size_t>(id)].producer;
+    if (producer >= 0) needed[static_cast<size_t>(producer)] = true;
+  };
+  std::for_each(values.begin(), values.end(), need);
+  for (size_t m = manifest.modules.size(); m-- > 0;)
+    if (needed[m])
+      std::for_each(manifest.modules[m].inputs.begin(), manifest.modules[m].inputs.end(), need);
+  return needed;
+}
+
+void KeepOutputs(Manifest& manifest, const std::vector<std::string>& names,
+                 const std::string& where) {
+  std::vector<std::string> known;
+  for (int id : manifest.outputs) known.push_back(manifest.values[static_cast<size_t>(id)].name);
+  for (const std::string& name : names)
+    if (std::find(known.begin(), known.end(), name) == known.end())
+      throw Error(where, "the model has no output \"" + name + "\"" + Suggest(name, known),
+                  "its outputs: " + Join(known, ", "));
+  if (!names.empty()) {
+    std::erase_if(manifest.outputs, [&](int id) {
+      const std::string& name = manifest.values[static_cast<size_t>(id)].name;
+      return std::find(names.begin(), names.end(), name) == names.end();
+    });
+    const std::vector<bool> needed = Needed(manifest, manifest.outputs);
+    for (size_t m = 0; m < needed.size(); ++m) manifest.modules[m].skipped = !needed[m];
+  }
+  auto skipped = [&](int module) { return manifest.modules[static_cast<size_t>(module)].skipped; };
+  for (ValueInfo& value : manifest.values) std::erase_if(value.consumers, skipped);
+  for (SharedWeight& weight : manifest.shared)
+    std::erase_if(weight.holders, [&](const auto& holder) { return skipped(holder.module); });
+  std::erase_if(manifest.shared, [](const SharedWeight& one) { return one.holders.size() < 2; });
+  std::erase_if(manifest.inputs, [&](int id) {
+    return manifest.values[static_cast<size_t>(id)].consumers.empty() &&
+           std::find(manifest.outputs.begin(), manifest.outputs.end(), id) ==
+               manifest.outputs.end();
+  });
+}
+
+std::vector<std::string> OutputsWithout(const Manifest& manifest, int input) {
+  const ValueInfo& value = manifest.values[static_cast<size_t>(input)];
+  std::vector<std::string> names;
+  for (int id : manifest.outputs) {
+    const std::vector<bool> needed = Needed(manifest, {id});
+    if (id != input && std::none_of(value.consumers.begin(), value.consumers.end(),
+                                    [&](int m) { return needed[static_cast<size_t>(m)]; }))
+      names.push_back(manifest.values[static_cast<size_t>(id)].name);
+  }
+  return names;
+}
+
 bool Trained(const Manifest& manifest, const SharedWeight& weight) {
   for (const SharedWeight::Holder& holder : weight.holders)
     for (const WeightInfo& info : manifest.modules[holder.module].held)

@@ -51,6 +51,7 @@ struct ModuleInfo {
   std::vector<int> inputs,
       outputs;                   // ids into Manifest::values, in the order of forward's signature
   std::vector<WeightInfo> held;  // in the order of the code's attributes
+  bool skipped = false;          // not run: KeepOutputs
 };
 
 // One weight that several modules hold, each under its own name; gradients are summed.
@@ -82,6 +83,13 @@ Manifest ReadManifest(const std::string& package);
 // Parses its text; `file` is for messages.
 Manifest ParseManifest(std::string_view text, const std::string& file);
 std::string WriteManifest(const Manifest& manifest);
+
+// Drops the outputs that `names` does not have (empty: none), skips the modules that only those
+// need, and drops the inputs that nothing needs. Throws Error naming `where` for an unknown output.
+void KeepOutputs(Manifest& manifest, const std::vector<std::string>& names,
+                 const std::string& where);
+// Returns the names of the outputs for which an input is not needed.
+std::vector<std::string> OutputsWithout(const Manifest& manifest, int input);
 
 // Returns true if the holders of `weight` train it, so that its gradients are summed.
 bool Trained(const Manifest& manifest, const SharedWeight& weight);

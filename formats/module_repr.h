@@ -1,4 +1,4 @@
-// How graphs describe layers: by the repr of a torch.nn.Module. Nothing but literals gets through.
+// Parses the repr of a torch.nn.Module, by which graphs describe layers. It takes literals only.
 #pragma once
 #include <string>
 #include <vector>

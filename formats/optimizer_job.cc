@@ -169,6 +169,9 @@ OptimizerJob ReadOptimizer(const Json& in, const std::string& where, int64_t ste
   section.Range("lr", 0, kAnyNumber, optimizer.lr);
   section.Range("weight_decay", 0, kAnyNumber, optimizer.weight_decay);
   section.Range("clip_norm", 0, kAnyNumber, optimizer.clip_norm);
+  if (in.contains("clip_norm") && optimizer.clip_norm == 0)
+    throw Error(where + ".clip_norm", "0 would leave nothing of any gradient",
+                "to clip nothing, leave \"clip_norm\" out");
   section.Get("master_weights", optimizer.master_weights);
   if (in.contains("state"))
     optimizer.state_on_disk =

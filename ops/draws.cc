@@ -41,6 +41,8 @@ static const std::set<std::string> kDraws = {"rand",
 static const std::set<std::string> kDropouts = {
     "dropout",  "feature_dropout",  "alpha_dropout",  "feature_alpha_dropout",
     "dropout_", "feature_dropout_", "alpha_dropout_", "feature_alpha_dropout_"};
+// They have dropout between their layers.
+static const std::set<std::string> kRnns = {"lstm", "gru", "rnn_tanh", "rnn_relu"};
 static const std::set<std::string> kHopeless = {"_scaled_dot_product_flash_attention_for_cpu",
                                                 "_fused_dropout"};
 
@@ -50,7 +52,9 @@ static const Value* Argument(const Node* node, const char* name) {
 }
 
 static bool DrawsNothing(const Node* node) {
-  const Value* p = Argument(node, "p");
+  const Value* layers = Argument(node, "num_layers");
+  if (layers && torch::jit::constant_as<int64_t>(layers) == 1) return true;
+  const Value* p = Argument(node, layers ? "dropout" : "p");
   if (p && torch::jit::constant_as<double>(p) == 0.0) return true;
   const Value* train = Argument(node, "train");
   return train && torch::jit::constant_as<bool>(train) == false;
@@ -60,6 +64,7 @@ Draws DrawsOf(const Node* node) {
   if (!node->kind().is_aten() || !node->maybeSchema()) return Draws::kNothing;
   const std::string name = node->kind().toUnqualString();
   if (kDropouts.count(name)) return DrawsNothing(node) ? Draws::kNothing : Draws::kDropout;
+  if (kRnns.count(name)) return DrawsNothing(node) ? Draws::kNothing : Draws::kRnn;
   if (name == "native_dropout")
     return DrawsNothing(node) ? Draws::kNothing : Draws::kNativeDropout;
   if (name == "scaled_dot_product_attention")
@@ -87,6 +92,10 @@ std::string RepeatableForm(const Node* node) {
     case Draws::kAttention:
       return "write ops.pipewright.scaled_dot_product_attention(query, key, value, mask, p, "
              "is_causal, scale, enable_gqa, self.training, 1000)" +
+             number;
+    case Draws::kRnn:
+      return "call it for one layer at a time, with dropout 0, and between the layers "
+             "ops.pipewright.dropout(x, p, self.training, 1000)" +
              number;
     case Draws::kHopeless:
       break;

@@ -11,6 +11,7 @@ enum class Draws {
   kDropout,        // dropout, feature_dropout, ...: in place if the name ends in _
   kNativeDropout,
   kAttention,      // scaled_dot_product_attention with dropout
+  kRnn,            // layers with dropout between them
   kGenerator,      // from a generator, if given one
   kHopeless,       // not reproducible
 };

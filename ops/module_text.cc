@@ -273,6 +273,12 @@ std::string ParserSays(const std::string& said, const std::string& text) {
     out += "\nmodules are TorchScript: write torch.relu(x) for F.relu(x), and so on";
   if (said.find("but found 'import' here") != std::string::npos)
     out += "\na module imports nothing: torch is there";
+  if (said.rfind("builtin cannot be used as a value", 0) == 0)
+    out += "\ntorch has no such dtype or constant: write torch.float32, torch.bfloat16, "
+           "torch.int64, and so on";
+  if (said.find("Unknown builtin op: aten::no_grad") != std::string::npos)
+    out += "\nwrite torch.detach(x), or torch.set_grad_enabled(False) before and "
+           "torch.set_grad_enabled(True) after";
   const size_t raise = out.find("raise ");
   if (said.rfind("undefined value ", 0) == 0 && raise != std::string::npos &&
       out.compare(raise + 6, said.find(':') - 16, said, 16, said.find(':') - 16) == 0)
@@ -294,6 +300,30 @@ CompiledText CompileText(const std::string& file, const std::string& text, const
     throw Error(file, "does not compile\n" + ParserSays(WithoutBacktrace(e.what()), text));
   }
   return made;
+}
+
+std::string ModelLine(const std::string& text, const std::string& file,
+                      const std::string& message) {
+  const std::string before = "File \"" + file + "\", line ";
+  const size_t at = message.rfind(before);
+  if (at == std::string::npos) return "";
+  const std::vector<std::string> lines = Split(text, '\n');
+  size_t i = std::strtoul(message.c_str() + at + before.size(), nullptr, 10);
+  std::string submodule;  // a comment names it alone where the line is that of the comment before
+  for (i = std::min(i, lines.size()); i-- > 0;) {
+    const size_t begin = lines[i].find_first_not_of(' ');
+    if (begin == std::string::npos) continue;
+    if (lines[i].compare(begin, 4, "def ") == 0) break;
+    if (lines[i].compare(begin, 2, "# ") != 0) continue;
+    const std::string comment = lines[i].substr(begin + 2);
+    const size_t space = comment.find("  "), place = space == std::string::npos ? 0 : space + 2;
+    if (comment.find(": ", place) == std::string::npos) {
+      if (submodule.empty()) submodule = comment;
+    } else {
+      return submodule.empty() ? comment : submodule + "  " + comment.substr(place);
+    }
+  }
+  return submodule;
 }
 
 std::string ConstantName(c10::TypeKind kind, int64_t number) {

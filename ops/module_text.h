@@ -29,6 +29,12 @@ struct CompiledText {
 CompiledText CompileText(const std::string& file, const std::string& text, const std::string& name,
                          const std::vector<std::string>& weights);
 
+// Returns the line of the model that the code says it is made of ("fc  model.py:31: self.fc(x)"), for
+// the line of `text` at which the message of LibTorch points: the comment above it. "" if the
+// message points at no line of `file`, or there is no comment.
+std::string ModelLine(const std::string& text, const std::string& file,
+                      const std::string& message);
+
 // Returns the name of a constant whose kind the code writes as a number: a dtype ("torch.float32"),
 // a memory format, a layout. Returns "" if PyTorch has no name for `number`.
 std::string ConstantName(c10::TypeKind kind, int64_t number);

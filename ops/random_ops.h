@@ -10,8 +10,8 @@ struct RandomKey {
   uint64_t seed = 0, step = 0, microbatch = 0;
 };
 
-// Of the calling thread, and of the threads on which autograd runs backward for it only as far as
-// they draw nothing. Set before a module runs; also makes sure that the operators are registered:
+// Belongs to the calling thread; threads on which autograd runs backward for it must not draw.
+// Set before a module runs; also makes sure that the operators are registered:
 //   pipewright::dropout(Tensor input, float p, bool train, int id) -> Tensor
 //   pipewright::feature_dropout, alpha_dropout, feature_alpha_dropout: the same arguments
 //   pipewright::native_dropout: the same arguments, gives (Tensor, mask)

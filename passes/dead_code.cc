@@ -2,6 +2,8 @@
 
 #include <set>
 
+#include "passes/graph/hidden_memory.h"
+#include "passes/graph/looking_at.h"
 #include "passes/graph/memory.h"
 
 namespace pipewright {
@@ -20,6 +22,8 @@ class DeadCode {
   explicit DeadCode(Graph& graph)
       : memory_({graph.nodes().begin(), graph.nodes().end()}, Alias::kUnknown) {
     for (const Value* input : graph.inputs()) Read(input);
+    for (const Node* node : AllNodes(graph))  // a backward may read it
+      if (HidesMemory(node)) Read(node->input(0));
     for (const Value* output : graph.outputs()) Want(output);
     Mark(graph.block());
     Sweep(graph.block());
@@ -44,6 +48,7 @@ class DeadCode {
   }
 
   bool Mark(Node* node) {
+    const LookingAt here(node);
     bool live = node->hasSideEffects();
     for (const Value* output : node->outputs()) live = live || Wanted(output);
     if (node->kind() == prim::Loop) {

@@ -8,11 +8,13 @@
 #include "base/text.h"
 #include "base/torch_error.h"
 #include "passes/dead_code.h"
+#include "passes/graph/looking_at.h"
 #include "passes/name_writes.h"
 #include "passes/random_operations.h"
 #include "passes/restore_devices.h"
 #include "passes/restore_training.h"
 #include "passes/split/hand_on.h"
+#include "passes/split/identities.h"
 #include "passes/split/isolate_writes.h"
 #include "passes/split/layouts.h"
 #include "passes/split/localize.h"
@@ -21,6 +23,9 @@
 namespace pipewright {
 
 static constexpr char kFault[] = "this is a fault of pipewright: please report it with the model";
+static constexpr char kFaultAtAnOperation[] =
+    "write that line with other operations; this is a fault of pipewright: please report it with "
+    "the model";
 
 // Rejects operators that would fail in later steps of torch with an internal assertion.
 static void CheckOperators(const Model& model) {
@@ -33,6 +38,20 @@ static void CheckOperators(const Model& model) {
                 "is called with (" + Join(given, ", ") + "), which no form of it takes",
                 "write that line with other operations, or with arguments of the types that it "
                 "takes in TorchScript");
+  }
+}
+
+static void Run(const Model& model, const char* pass, const std::function<void()>& function) {
+  LookingAt::Take();  // of an exception that was caught
+  try {
+    function();
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& e) {
+    const std::string at = LookingAt::Take();
+    throw Error(model.file + (at.empty() ? "" : ": " + at),
+                std::string("pass ") + pass + " fails: " + WithoutBacktrace(e.what()),
+                at.empty() ? kFault : kFaultAtAnOperation);
   }
 }
 
@@ -55,6 +74,8 @@ std::vector<ModuleBody> RunPasses(Model& model, const PipelineOptions& options,
       {"assign_modules", [&] { assignment = AssignModules(model, options.split); }},
       // Below this, transmitted weights are ordinary values.
       {"transmit_shared", [&] { TransmitShared(model, assignment, options.shared); }},
+      // Before the passes that look at what crosses a cut.
+      {"use_operands", [&] { UseOperands(model, assignment); }},
       // Needs to know which module uses which values.
       {"localize", [&] { Localize(model, assignment); }},
       // After every module has its own lists.
@@ -75,15 +96,7 @@ std::vector<ModuleBody> RunPasses(Model& model, const PipelineOptions& options,
   if (!options.dump.empty()) std::filesystem::create_directories(options.dump);
   dump("00_import");
   for (size_t i = 0; i < passes.size(); ++i) {
-    try {
-      passes[i].second();
-    } catch (const Error&) {
-      throw;
-    } catch (const std::exception& e) {
-      throw Error(model.file,
-                  std::string("pass ") + passes[i].first + " fails: " + WithoutBacktrace(e.what()),
-                  kFault);
-    }
+    Run(model, passes[i].first, passes[i].second);
     try {
       model.graph->lint();
     } catch (const std::exception& e) {
@@ -98,7 +111,9 @@ std::vector<ModuleBody> RunPasses(Model& model, const PipelineOptions& options,
   }
   if (warnings)
     warnings->insert(warnings->end(), assignment.warnings.begin(), assignment.warnings.end());
-  return CollectBodies(model, assignment);
+  std::vector<ModuleBody> bodies;
+  Run(model, "collect_bodies", [&] { bodies = CollectBodies(model, assignment); });
+  return bodies;
 }
 
 }  // namespace pipewright

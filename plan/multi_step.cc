@@ -108,7 +108,7 @@ std::vector<std::vector<Action>> CutSteps(const std::vector<Action>& actions, in
 StepLoop Fold(const Plan& plan) {
   std::vector<std::vector<std::vector<Action>>> cut;  // [rank][step]
   for (const auto& actions : plan.ranks) cut.push_back(CutSteps(actions, plan.steps));
-  // Whether on all ranks step k + 1 is step k once more.
+  // Returns whether step k + 1 repeats step k on all ranks.
   auto repeats = [&](int k) {
     for (const auto& steps : cut) {
       if (steps[k].size() != steps[k + 1].size()) return false;

@@ -20,7 +20,8 @@ StepLoop Synchronous(const Plan& schedule);
 // the body forwards into the next steps while it backwards its own. Weights: see SetVersions.
 StepLoop AsynchronousOneForwardOneBackward(int ranks, int microbatches);
 
-// How many steps a loop makes besides its bodies: those whose STEP is in prologue or epilogue.
+// Returns the steps that a loop makes besides its bodies: those whose STEP is in prologue or
+// epilogue.
 int StepsAround(const StepLoop& loop);
 
 // Indices and `steps` as in a Plan of so many steps; forwards of steps beyond are left out; receive

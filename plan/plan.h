@@ -60,9 +60,9 @@ struct StageGraph {
   int microbatches = 0;
 };
 
-// How a plan was written, as far as the actions do not determine it, so that reading and writing
-// keep every byte. May be outdated after actions change: parts that no longer fit are written in
-// the default form.
+// The layout of a plan in its file, as far as the actions do not determine it, so that reading and
+// writing keep every byte. May be outdated after actions change: parts that no longer fit are
+// written in the default form.
 struct PlanLayout {
   // `count` empty cells stand before the action at `position` of `rank`; sorted.
   struct Idle {

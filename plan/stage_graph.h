@@ -1,4 +1,4 @@
-// Which stages talk to which, and where they run.
+// The graph of stages: their edges, and the ranks they run on.
 #pragma once
 #include <string>
 #include <vector>
@@ -10,9 +10,9 @@ namespace pipewright {
 // Stage s feeds stage s + 1; `ranks_of` gives each stage's replicas. ranks = the largest + 1.
 StageGraph ChainGraph(std::vector<std::vector<int>> ranks_of);
 
-// What a plan's own text says: the placement from its compute actions, the edges from its transfers
-// and, where it has none, a chain; which stages share weights from its header.
-// Throws Error when a stage has no forward at all.
+// Builds the graph from a plan's own text: the placement from its compute actions, the edges from
+// its transfers and, where it has none, a chain; which stages share weights from its header. Throws
+// Error when a stage has no forward at all.
 StageGraph GraphOf(const Plan& plan);
 
 // Throws Error when ranks, edges or groups are out of range, unsorted or repeated.

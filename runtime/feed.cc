@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/text.h"
 #include "runtime/exec/phase.h"
 #include "runtime/optimizer/loss.h"
+#include "tensors/finite.h"
 
 namespace pipewright {
 
@@ -17,6 +19,8 @@ void Feed::Open(const Job& job, const DataJob& source, const RunPlan& run, const
   const std::vector<bool> reads = ReadingRanks(run, job);
   const auto first = std::find(reads.begin(), reads.end(), true);
   const int teller = static_cast<int>(first - reads.begin()), rank = transport.rank();
+  source_ = &source;
+  reads_ = reads[rank];
   std::string description;
   Phase(transport, "reading", [&] {
     if (reads[rank]) {
@@ -69,11 +73,62 @@ void Feed::Finish() {
   if (lengths_) lengths_->Finish();
 }
 
+std::string Feed::NotFinite(int64_t minibatch, int microbatch) {
+  if (!reads_) return "";
+  int64_t first = -1;  // row
+  std::string text;
+  auto look = [&](int input, const std::string& name) {
+    const at::Tensor rows = sampler->Microbatch(input, minibatch, microbatch);
+    if (AllFinite(rows)) return;
+    for (int64_t r = 0; r < rows.size(0) && (first < 0 || r < first); ++r) {
+      const std::string what = pipewright::NotFinite(rows[r]);
+      // Masks hold -inf, and targets do not.
+      if (what.empty() || (what == "-inf" && input >= 0)) continue;
+      first = r;
+      text = "sample " + std::to_string(sampler->Sample(minibatch, microbatch, r)) + " of " + name +
+             " holds " + what;
+    }
+  };
+  for (size_t i = 0; i < manifest_->inputs.size(); ++i)
+    look(static_cast<int>(i), data->InputName(static_cast<int>(i)));
+  for (size_t k = 0; k < job_->losses.size(); ++k)
+    if (job_->losses[k].kind != LossJob::kOutput)
+      look(-1 - static_cast<int>(k), data->TargetName(static_cast<int>(k)));
+  return text;
+}
+
+std::vector<Found> Feed::Reads(bool whole) {
+  if (!reads_) return {};
+  std::vector<std::string> files = source_->tokens;
+  files.insert(files.end(), source_->tensors.begin(), source_->tensors.end());
+  for (const auto& [name, parts] : source_->arrays)
+    files.insert(files.end(), parts.begin(), parts.end());
+  std::vector<Found> found;
+  for (size_t i = 0; i < files.size(); ++i)
+    found.push_back(FoundFile("data file " + std::to_string(i), files[i], whole));
+  if (source_->plugin.empty()) return found;
+  found.push_back(FoundFile("data library", source_->plugin, /*whole=*/true));
+  // What a library reads is its own affair: its first, middle and last samples are compared.
+  const DataSource& source = data->source();
+  std::string samples = DescribeSource(source);
+  const std::vector<DataColumn> columns = source.columns();
+  for (int64_t sample : {int64_t{0}, source.samples() / 2, source.samples() - 1})
+    for (size_t c = 0; c < columns.size() && sample >= 0; ++c) {
+      std::string row(data->RowBytes(static_cast<int>(c)), '\0');
+      source.Read(static_cast<int>(c), sample, row.data());
+      samples += row;
+    }
+  found.push_back({"samples", source_->plugin,
+                   Counted(source.samples(), "sample") + " with the hash " + HexHash(samples),
+                   "the library must give every rank the same samples"});
+  return found;
+}
+
 double Feed::LossWeight(int loss, int64_t minibatch, int microbatch) {
   const Job& job = *job_;
   // Token files have no targets below 0.
   auto counts_targets = [&](const LossJob& one) {
-    return one.kind == LossJob::kCrossEntropy && (job.data.tokens.empty() || one.ignore_index >= 0);
+    return one.HasClasses() && (job.data.tokens.empty() || one.ignore_index >= 0);
   };
   const bool alike = !job.partial && job.minibatch_size % job.microbatches == 0;
   if (alike && job.data.length.empty() && !counts_targets(job.losses[loss])) return 1;
@@ -89,8 +144,9 @@ double Feed::LossWeight(int loss, int64_t minibatch, int microbatch) {
           if (counts_targets(one))
             counts.push_back(LossCount(one, sampler->Microbatch(target, b, m), 0));
           else
-            counts.push_back(one.kind == LossJob::kOutput ? sampler->Samples(b, m)
-                                                          : sampler->Spec(target, b, m).bytes());
+            counts.push_back(one.kind == LossJob::kOutput || one.batch_mean
+                                 ? sampler->Samples(b, m)
+                                 : sampler->Spec(target, b, m).bytes());
       int64_t total = std::accumulate(counts.begin(), counts.end(), int64_t{0});
       weights_.emplace_back(counts.size(), 1);
       for (size_t i = 0; total > 0 && i < counts.size(); ++i)

@@ -31,9 +31,13 @@ struct Feed : Microbatches {
   // many. Reads the targets of all minibatches of the step where they may differ. Of a loss that
   // the model computes, samples count.
   double LossWeight(int loss, int64_t minibatch, int microbatch) override;
+  std::string NotFinite(int64_t minibatch, int microbatch) override;
+  std::vector<Found> Reads(bool whole) override;
 
  private:
   const Job* job_ = nullptr;
+  const DataJob* source_ = nullptr;
+  bool reads_ = false;  // this rank
   const Manifest* manifest_ = nullptr;
   std::unique_ptr<SharedLengths> lengths_;    // where this rank is told, or tells
   int64_t begun_ = -1;                        // minibatch whose lengths are known

@@ -2,11 +2,15 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <set>
+#include <utility>
+#include <vector>
 
 #include "base/dtype.h"
 #include "base/error.h"
@@ -14,9 +18,12 @@
 #include "base/text.h"
 #include "formats/weights/safetensors.h"
 #include "runtime/exec/phase.h"
+#include "runtime/exec/same_files.h"
 #include "runtime/module/stored_weights.h"
+#include "runtime/not_finite.h"
 #include "runtime/stage/offload.h"
 #include "tensors/dtype.h"
+#include "tensors/finite.h"
 
 namespace pipewright {
 
@@ -24,42 +31,180 @@ namespace fs = std::filesystem;
 
 namespace {
 
-using Files = std::map<std::string, std::unique_ptr<SafetensorsFile>>;
+// A file of the checkpoint, and what this rank needs of it in memory: all is read once, as it is
+// verified.
+struct Shard {
+  std::unique_ptr<SafetensorsFile> file;
+  std::map<std::string, at::Tensor> read;  // by name
+  std::set<std::string> taken;             // of `read`
 
-// Opens and verifies the shards of the checkpoint that this rank needs. Restore reports tensors
-// that no shard has.
-Files OpenShards(const RunCheckpoint& checkpoint, const Session& session) {
-  const Manifest& manifest = session.run.manifest;
-  Files files;
-  for (size_t m = 0; m < manifest.modules.size(); ++m) {
-    std::set<std::string> wanted{StateFileOf(ShardName(static_cast<int>(m)))};
-    for (const WeightInfo& info : manifest.modules[m].held) {
-      if (!session.stages->Holds(static_cast<int>(m))) continue;
-      auto shard = checkpoint.weight_of.find(KeptName(manifest, info.name));
-      if (shard == checkpoint.weight_of.end()) continue;
-      wanted.insert(shard->second);
-      wanted.insert(StateFileOf(shard->second));
-    }
-    if (wanted.size() == 1) continue;  // not on this rank
-    for (const std::string& name : wanted) {
-      if (files.count(name) || !checkpoint.files.count(name)) continue;
-      VerifyShard(checkpoint, name);
-      files[name] = std::make_unique<SafetensorsFile>((fs::path(checkpoint.path) / name).string());
-    }
-  }
-  return files;
+  const TensorInfo* Find(const std::string& name) const { return file->Find(name); }
+  const TensorInfo& At(const std::string& name) const { return file->At(name); }
+};
+using Files = std::map<std::string, Shard>;
+
+// Names the file of this rank's own buffers of a module; "" for the first replica.
+std::string OwnBuffers(const Session& session, size_t module) {
+  const Conf& conf = session.run.conf;
+  const std::vector<int>& replicas = conf.stage_to_ranks[conf.module_to_stage[module]];
+  const auto self = std::find(replicas.begin(), replicas.end(), session.transport.rank());
+  if (self == replicas.begin() || self == replicas.end()) return "";
+  return ReplicaName(static_cast<int>(module), static_cast<int>(self - replicas.begin()),
+                     static_cast<int>(replicas.size()));
 }
 
-void ReadInto(const SafetensorsFile& file, const TensorInfo& from, const at::Tensor& to) {
+// Returns the file that holds a copy of a tensor whose shard lies on another host.
+Shard* FindCopy(Files& files, const std::string& name) {
+  for (auto& [file, shard] : files)
+    if (IsCopies(file) && shard.Find(name)) return &shard;
+  return nullptr;
+}
+
+// Names the tensors that this rank keeps in memory, as files name them.
+std::set<std::string> NamesInMemory(const Session& session) {
+  const Manifest& manifest = session.run.manifest;
+  std::set<std::string> names;
+  for (size_t m = 0; m < manifest.modules.size(); ++m) {
+    if (!session.stages->Holds(static_cast<int>(m))) continue;
+    for (size_t w = 0; w < manifest.modules[m].held.size(); ++w) {
+      const std::string name = KeptName(manifest, manifest.modules[m].held[w].name);
+      if (!session.run.on_disk[m][w]) names.insert(name);
+      names.insert("buffer/" + name);
+      names.insert("step/" + name);
+      if (session.job.optimizer.state_on_disk) continue;
+      for (const auto& [part, tensor] : OptimizerState().Named()) names.insert(part + "/" + name);
+    }
+  }
+  return names;
+}
+
+at::Tensor ReadWhole(const SafetensorsFile& file, const TensorInfo& info) {
+  at::Tensor whole = at::empty(info.shape, DtypeOfSafetensors(info.dtype));
+  file.Read(info, 0, static_cast<char*>(whole.data_ptr()), whole.nbytes());
+  return whole;
+}
+
+// Reads a file of the checkpoint from its beginning to its end, and verifies it. A run that began
+// with what training has spoilt would fail in its first step.
+Shard ReadShard(const RunCheckpoint& checkpoint, const std::string& name, const Session& session,
+                const std::set<std::string>& in_memory) {
+  CheckShardSize(checkpoint, name);
+  Shard shard;
+  try {
+    shard.file = std::make_unique<SafetensorsFile>((fs::path(checkpoint.path) / name).string());
+  } catch (const Error&) {
+    VerifyShard(checkpoint, name);  // says more where its content is another
+    throw;
+  }
+  const SafetensorsFile& file = *shard.file;
+  uint64_t hash = Hash(file.HeaderBytes());
+  std::vector<const TensorInfo*> in_order, spoilt;
+  for (const TensorInfo& info : file.header().tensors) in_order.push_back(&info);
+  std::sort(in_order.begin(), in_order.end(), [](const TensorInfo* a, const TensorInfo* b) {
+    return std::pair(a->begin, a->end) < std::pair(b->begin, b->end);
+  });
+  std::string piece;
+  for (const TensorInfo* info : in_order) {
+    const at::ScalarType type = DtypeOfSafetensors(info->dtype);
+    bool finite = true;
+    if (in_memory.count(info->name)) {
+      const at::Tensor whole = shard.read[info->name] = ReadWhole(file, *info);
+      hash = Hash({static_cast<const char*>(whole.data_ptr()), whole.nbytes()}, hash);
+      finite = AllFinite(whole);
+    } else {
+      constexpr uint64_t kPiece = 1 << 20;
+      for (uint64_t at = 0, size = info->end - info->begin; at < size; at += piece.size()) {
+        piece.resize(std::min(kPiece, size - at));
+        file.Read(*info, at, piece.data(), piece.size());
+        hash = Hash(piece, hash);
+        finite = finite && AllFinite(piece, type);
+      }
+    }
+    if (!finite) spoilt.push_back(info);
+  }
+  CheckShardHash(checkpoint, name, hash);
+  if (!session.options.training || !session.job.stop_on_nan) return shard;
+  for (const TensorInfo* info : spoilt) try {
+      CheckSaved(session, info->name, ReadWhole(file, *info));
+    } catch (const Error& e) {
+      throw Error(file.path(), e.what());
+    }
+  return shard;
+}
+
+// Reads and verifies the shards of the checkpoint that this rank needs. Restore reports tensors
+// that no shard has.
+Files ReadShards(const RunCheckpoint& checkpoint, const Session& session) {
+  const Manifest& manifest = session.run.manifest;
+  const std::set<std::string> in_memory = NamesInMemory(session);
+  Files files;
+  // Returns true if it lies here, not only on the host that wrote it.
+  auto here = [&](const std::string& name) {
+    std::error_code failed;
+    return checkpoint.files.at(name).host.empty() ||
+           fs::exists(fs::path(checkpoint.path) / name, failed);
+  };
+  auto open = [&](const std::string& name) {
+    if (!files.count(name)) files[name] = ReadShard(checkpoint, name, session, in_memory);
+  };
+  for (const auto& [name, file] : checkpoint.files)
+    if (IsCopies(name) && here(name)) open(name);
+  std::set<std::string> elsewhere;
+  auto need = [&](const std::string& name) {
+    if (!checkpoint.files.count(name)) return;
+    if (here(name))
+      open(name);
+    else
+      elsewhere.insert(name);
+  };
+  for (size_t m = 0; m < manifest.modules.size(); ++m) {
+    if (!session.stages->Holds(static_cast<int>(m))) continue;
+    need(OwnBuffers(session, m));
+    bool copied = false;  // this host keeps copies of what the module holds
+    for (const WeightInfo& info : manifest.modules[m].held) {
+      const std::string name = KeptName(manifest, info.name);
+      auto shard = checkpoint.weight_of.find(name);
+      if (shard == checkpoint.weight_of.end()) continue;
+      if (!here(shard->second) && FindCopy(files, name)) {
+        copied = true;
+        continue;
+      }
+      need(shard->second);
+      need(StateFileOf(shard->second));
+    }
+    if (!copied) need(StateFileOf(ShardName(static_cast<int>(m))));
+  }
+  if (elsewhere.empty()) return files;
+  std::string list;
+  for (const std::string& name : elsewhere)
+    list += "\n    " + name + ", which host " + checkpoint.files.at(name).host + " has";
+  throw Error(checkpoint.path,
+              "lacks shards that this rank needs: the hosts that wrote it did not share the folder",
+              "copy them here first:" + list);
+}
+
+// Tensors that stay on disk are read here, one at a time.
+at::Tensor Read(const Shard& shard, const TensorInfo& info) {
+  const auto found = shard.read.find(info.name);
+  return found == shard.read.end() ? ReadWhole(*shard.file, info) : found->second;
+}
+
+// Returns a tensor that is the caller's alone: several modules may hold a weight.
+at::Tensor Take(Shard& shard, const TensorInfo& info) {
+  const at::Tensor tensor = Read(shard, info);
+  return shard.taken.insert(info.name).second ? tensor : tensor.clone();
+}
+
+void ReadInto(const Shard& shard, const TensorInfo& from, const at::Tensor& to) {
   if (from.shape != to.sizes().vec() || DtypeOfSafetensors(from.dtype) != to.scalar_type())
-    throw Error(file.path(), Quote(from.name) + " is " + from.dtype + " " + ShapeText(from.shape) +
+    throw Error(shard.file->path(), Quote(from.name) + " is " + from.dtype + " " + ShapeText(from.shape) +
                                  ", the package's is " + DtypeName(to.scalar_type()) + " " +
                                  ShapeText(to.sizes().vec()));
   if (from.end > from.begin)
-    file.Read(from, 0, static_cast<char*>(to.data_ptr()), from.end - from.begin);
+    std::memcpy(to.data_ptr(), Read(shard, from).data_ptr(), from.end - from.begin);
 }
 
-void Restore(const RunCheckpoint& checkpoint, const Files& files, Session& session) {
+void Restore(const RunCheckpoint& checkpoint, Files& files, Session& session) {
   const Job& job = session.job;
   auto refuse = [&](const std::string& what, const std::string& cure) {
     throw Error(checkpoint.path, what, cure);
@@ -79,9 +224,13 @@ void Restore(const RunCheckpoint& checkpoint, const Files& files, Session& sessi
            "it was written for another model");
   if (job.loss_scale.interval > 0) session.stages->updater().set_loss_scale(checkpoint.loss_scale);
   const Manifest& manifest = session.run.manifest;
-  auto find = [&](const std::string& name) -> const SafetensorsFile* {
-    auto file = files.find(name);
-    return file == files.end() ? nullptr : file->second.get();
+  auto find = [&](const std::string& name) -> Shard* {
+    auto shard = files.find(name);
+    return shard == files.end() ? nullptr : &shard->second;
+  };
+  auto holding = [&](const std::string& shard, const std::string& tensor) {
+    Shard* home = find(shard);
+    return home ? home : FindCopy(files, tensor);
   };
   for (size_t m = 0; m < manifest.modules.size(); ++m)
     for (size_t w = 0; w < manifest.modules[m].held.size(); ++w) {
@@ -91,22 +240,23 @@ void Restore(const RunCheckpoint& checkpoint, const Files& files, Session& sessi
       if (!session.stages->Holds(module)) continue;
       at::Tensor weight = session.stages->Weight(module, info.name);
       std::string name = KeptName(manifest, info.name);
-      const SafetensorsFile* state = nullptr;
+      Shard* state = nullptr;
       if (info.persistent) {
         auto shard = checkpoint.weight_of.find(name);
         if (shard == checkpoint.weight_of.end())
           refuse("holds no \"" + name + "\", which the package has",
                  "it was written for another model");
-        const SafetensorsFile& file = *files.at(shard->second);
+        const Shard& file = *holding(shard->second, name);
         const bool on_disk = session.run.on_disk[m][w];
         const at::Tensor to = on_disk ? at::empty_like(weight) : weight;
         ReadInto(file, file.At(name), to);
         if (on_disk && std::memcmp(to.data_ptr(), weight.data_ptr(), to.nbytes()) != 0)
           refuse("\"" + name + "\" stays on disk, and is another one there",
                  "train it in memory, or give the weights it was trained with: --weights");
-        state = find(StateFileOf(shard->second));
+        state = find(shard->second) ? find(StateFileOf(shard->second))
+                                    : FindCopy(files, "step/" + name);
       } else {
-        state = find(StateFileOf(ShardName(module)));
+        state = holding(StateFileOf(ShardName(module)), "buffer/" + name);
         const TensorInfo* buffer = state ? state->Find("buffer/" + name) : nullptr;
         if (!buffer) continue;
         ReadInto(*state, *buffer, weight);
@@ -125,11 +275,21 @@ void Restore(const RunCheckpoint& checkpoint, const Files& files, Session& sessi
       for (const auto& [part, tensor] : optimizer.Named()) {
         const TensorInfo* from = state->Find(part + "/" + name);
         if (!from) continue;
-        *tensor = at::empty(from->shape, DtypeOfSafetensors(from->dtype));
-        ReadInto(*state, *from, *tensor);
+        *tensor = Take(*state, *from);
       }
       session.stages->updater().SetState(module, w, std::move(optimizer));
     }
+  for (size_t m = 0; m < manifest.modules.size(); ++m) {
+    const Shard* own = find(OwnBuffers(session, m));
+    if (!own || !session.stages->Holds(static_cast<int>(m))) continue;
+    for (const WeightInfo& info : manifest.modules[m].held) {
+      const TensorInfo* buffer = own->Find("buffer/" + KeptName(manifest, info.name));
+      if (info.kind != "buffer" || !buffer) continue;
+      at::Tensor to = session.stages->Weight(static_cast<int>(m), info.name);
+      ReadInto(*own, *buffer, to);
+      to.unsafeGetTensorImpl()->bump_version();
+    }
+  }
 }
 
 }  // namespace
@@ -137,9 +297,11 @@ void Restore(const RunCheckpoint& checkpoint, const Files& files, Session& sessi
 static constexpr char kStartAnew[] =
     "no other checkpoint is there that holds: to start anew, let checkpoint.to name another folder";
 
-RunCheckpoint Resume(const std::string& from, Session& session) {
-  Transport& transport = session.transport;
-  // All ranks try the same ones.
+// Checkpoints as pairs of a name for people and a path.
+using Candidates = std::vector<std::pair<std::string, std::string>>;
+
+// Returns those that rank 0 sees, as all ranks do.
+static Candidates CandidatesInShared(const std::string& from, Transport& transport) {
   Json found = Json::array();
   Phase(transport, "looking for checkpoints", [&] {
     if (transport.rank() != 0) return;
@@ -153,22 +315,63 @@ RunCheckpoint Resume(const std::string& from, Session& session) {
     if (!passed_over.empty())
       std::fprintf(stderr, "pipewright-run: passed over: %s\n", passed_over.c_str());
   });
-  Json paths = ParseJson(transport.AllGather(found.dump())[0], from);
-  for (size_t i = 0; i < paths.size(); ++i) {
+  Candidates candidates;
+  for (const Json& path : ParseJson(transport.AllGather(found.dump())[0], from))
+    candidates.emplace_back(path.get<std::string>(), path.get<std::string>());
+  return candidates;
+}
+
+// Returns those of all hosts, newest first: the same checkpoint has the same description on each of them.
+// The path is this rank's, "" where its host lacks the checkpoint.
+static Candidates CandidatesApart(const std::string& from, Transport& transport) {
+  Json mine = Json::array();
+  std::map<std::string, std::string> path_of;  // by hash
+  Phase(transport, "looking for checkpoints", [&] {
+    std::vector<std::string> own{from};
+    if (!fs::exists(fs::path(from) / "checkpoint.json")) own = ListCheckpoints(from);
+    for (const std::string& path : own) try {
+        const RunCheckpoint checkpoint = ReadRunCheckpoint(path);
+        mine.push_back({checkpoint.step, checkpoint.hash});
+        path_of[checkpoint.hash] = path;
+      } catch (const Error& e) {
+        std::fprintf(stderr, "pipewright-run: passed over: %s\n", e.what());
+      }
+  });
+  std::set<std::pair<int64_t, std::string>> all;
+  for (const std::string& of_rank : transport.AllGather(mine.dump()))
+    for (const Json& one : ParseJson(of_rank, from))
+      all.emplace(one[0].get<int64_t>(), one[1].get<std::string>());
+  Candidates candidates;
+  for (auto one = all.rbegin(); one != all.rend(); ++one)
+    candidates.emplace_back("the checkpoint of step " + std::to_string(one->first),
+                            path_of[one->second]);
+  return candidates;
+}
+
+RunCheckpoint Resume(const std::string& from, Session& session, bool apart) {
+  Transport& transport = session.transport;
+  // All ranks try the same ones.
+  const Candidates candidates =
+      apart ? CandidatesApart(from, transport) : CandidatesInShared(from, transport);
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    const auto& [name, path] = candidates[i];
     RunCheckpoint checkpoint;
     Files files;
     try {
       Phase(transport, "reading the checkpoint", [&] {
-        checkpoint = ReadRunCheckpoint(paths[i].get<std::string>());
-        files = OpenShards(checkpoint, session);
+        if (path.empty()) throw Error(from, name + " is not complete: this host has no part of it");
+        checkpoint = ReadRunCheckpoint(path);
+        files = ReadShards(checkpoint, session);
       });
     } catch (const AgreedError& e) {
-      if (i + 1 == paths.size()) throw AgreedError(std::string(e.what()) + "\n  " + kStartAnew);
+      if (i + 1 == candidates.size())
+        throw AgreedError(std::string(e.what()) + "\n  " + kStartAnew);
       if (transport.rank() == 0)
         std::fprintf(stderr, "%s  the next older checkpoint is tried\n",
                      e.Shown("pipewright-run").c_str());
       continue;
     }
+    AgreeOn(transport, {FoundFile("checkpoint", checkpoint.path + "/checkpoint.json", true)});
     Phase(transport, "resuming", [&] { Restore(checkpoint, files, session); });
     return checkpoint;
   }

@@ -3,16 +3,21 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <limits>
 
 #include "base/error.h"
 #include "base/text.h"
 #include "base/torch_error.h"
+#include "formats/weights/checkpoint.h"
 #include "plan/plan_text.h"
 #include "runtime/cpu/process_memory.h"
 #include "runtime/cpu/progress_hook.h"
 #include "runtime/exec/phase.h"
+#include "runtime/exec/same_files.h"
 #include "runtime/module/burned_sizes.h"
 #include "runtime/module/lost_gradients.h"
+#include "runtime/module/module_code.h"
+#include "runtime/not_finite.h"
 #include "runtime/recorded/choice.h"
 #include "runtime/resume.h"
 #include "runtime/session_losses.h"
@@ -22,7 +27,7 @@ namespace pipewright {
 
 namespace {
 
-// What this runtime cannot run, found before anything starts.
+// Refuses what this runtime cannot run, before anything starts.
 void CheckRunnable(const Session& session, const std::vector<TensorSpec>& specs) {
   const Conf& conf = session.run.conf;
   auto ranks = [&](int module) { return conf.stage_to_ranks[conf.module_to_stage[module]]; };
@@ -67,7 +72,7 @@ std::vector<bool> RecomputedModules(const Session& session) {
   return recompute;
 }
 
-// What must be the same on all ranks, by what to call it.
+// Collects what must be the same on all ranks, by name.
 std::vector<std::pair<const char*, std::string>> MustAgree(const Session& session,
                                                            const AgreedFields& agreed) {
   std::string package = WriteManifest(session.run.manifest), job, fields;
@@ -90,7 +95,7 @@ std::vector<int> LossValues(const Session& session) {
   return ids;
 }
 
-// Of the actions that are reported as busy: those that compute, and STEP.
+// Actions that compute, and STEP, are reported as busy.
 bool CountsAsBusy(ActionKind kind) {
   return kind <= ActionKind::kOverlap || kind == ActionKind::kStep;
 }
@@ -113,9 +118,10 @@ void Session::Open(const SessionOptions& asked) {
   options = asked;
   Phase(transport, "reading", [&] {
     run = MakeRunPlan(options.package, options.conf, job, transport.size(), !options.training,
-                      options.device_map);
+                      options.device_map, options.outputs);
     if (options.training && job.validation.every > 0) forward_plan_ = MakeForwardPlan(job, run);
     CheckLosses(*this, options.training);
+    edited = EditedCode(options.package, run.manifest);
   });
 }
 
@@ -127,12 +133,18 @@ void Session::CheckSources(const std::vector<Microbatches*>& sources) {
   CheckRunnable(*this, *first);
   for (size_t i = 0; i < sources.size(); ++i)
     CheckTargets(*this, *shapes_->Of(inputs[i]), *sources[i]);
-  // Where the model file does not say dtypes, integers are known by now: they have no gradient.
-  for (size_t id = 0; id < first->size(); ++id)
-    if ((*first)[id].known && !at::isFloatingType((*first)[id].type) &&
-        !at::isComplexType((*first)[id].type))
-      run.manifest.values[id].gradient = false;
+  // Integers are known by now: they have no gradient. Where the model file says that a value was
+  // none, an edit made it one, of which the user is told first.
+  auto leave_integers = [&](bool edited) {
+    for (size_t id = 0; id < first->size(); ++id)
+      if ((*first)[id].known && !at::isFloatingType((*first)[id].type) &&
+          !at::isComplexType((*first)[id].type) &&
+          (edited || run.manifest.values[id].dtype.empty()))
+        run.manifest.values[id].gradient = false;
+  };
+  leave_integers(false);
   if (transport.rank() == 0) Warn(inputs[0]);
+  leave_integers(true);
 }
 
 void Session::Warn(const std::vector<TensorSpec>& inputs) {
@@ -143,6 +155,12 @@ void Session::Warn(const std::vector<TensorSpec>& inputs) {
     for (std::string& lost :
          LostGradients(options.package, run.manifest, inputs, LossValues(*this)))
       run.warnings.push_back(std::move(lost));
+  if (!edited.empty())
+    std::fprintf(stderr,
+                 "pipewright-run: note: edited since the model was compiled: %s. The run computes "
+                 "what that says, and not what the model file does%s\n",
+                 edited.c_str(),
+                 options.training ? "; saved weights say so in their metadata" : "");
   for (const std::string& warning : run.warnings)
     std::fprintf(stderr, "pipewright-run: warning: %s\n", warning.c_str());
 }
@@ -156,25 +174,66 @@ void Session::Load(const std::vector<Microbatches*>& sources, const AgreedFields
     fields = MustAgree(*this, agreed);
   });
   for (const auto& [what, text] : fields) Agree(transport, Hash(text), what);
-  Phase(transport, "loading", [&] { LoadStages(); });
+  std::vector<Found> found;
+  Phase(transport, "reading", [&] { found = Reads(sources); });
+  AgreeOn(transport, found);
+  Phase(transport, "loading", [&] {
+    stages = std::make_unique<TorchStages>(
+        StageSettings{options, job, run, forward_plan_, recompute_, *shapes_, transport});
+    if (!options.resumes) LoadFirstWeights();
+  });
 }
 
-void Session::LoadStages() {
-  stages = std::make_unique<TorchStages>(
-      StageSettings{options, job, run, forward_plan_, recompute_, *shapes_, transport});
-  if (options.weights.empty()) return;
-  const std::vector<std::string> foreign =
-      LoadWeights(options.weights, run.manifest, *stages, run.on_disk);
-  if (transport.rank() == 0 && !foreign.empty())
+// What this rank reads, and what of the package and the given weights lies where it reads: ranks
+// read other weights each, but of one package.
+std::vector<Found> Session::Reads(const std::vector<Microbatches*>& sources) const {
+  std::vector<Found> found = FoundEnvironment();
+  auto add = [&](const std::string& key, const std::string& path, bool whole = false) {
+    std::error_code none;
+    if (std::filesystem::is_regular_file(path, none))
+      found.push_back(FoundFile(key, path, whole || options.verify_files));
+  };
+  for (const ModuleInfo& module : run.manifest.modules)
+    add(module.weights, options.package + "/" + module.weights);
+  add("samples", options.package + "/samples.safetensors");
+  for (const std::string& library : run.manifest.op_libraries)
+    add(library, library, /*whole=*/true);
+  add("--device-map", options.device_map);
+  if (!options.weights.empty()) {
+    const Checkpoint weights = OpenCheckpoint(options.weights);
+    for (size_t i = 0; i < weights.files.size(); ++i)
+      add("--weights " + std::to_string(i), weights.files[i]->path());
+  }
+  for (size_t i = 0; i < sources.size(); ++i)
+    for (Found& one : sources[i]->Reads(options.verify_files)) {
+      one.key = "source " + std::to_string(i) + ", " + one.key;
+      found.push_back(std::move(one));
+    }
+  return found;
+}
+
+// Loads the weights of a run that does not resume from a checkpoint.
+void Session::LoadFirstWeights() {
+  if (options.weights.empty())
+    return LoadPackageWeights(options.package, run.manifest, *stages, run.on_disk);
+  const LoadedWeights loaded = LoadWeights(options.weights, run.manifest, *stages, run.on_disk);
+  if (transport.rank() != 0) return;
+  if (!loaded.foreign.empty())
     std::fprintf(stderr,
                  "pipewright-run: warning: %s: %s of it the package does not have, \"%s\" for "
                  "one: perhaps it is another model's\n",
-                 options.weights.c_str(), Counted(foreign.size(), "tensor").c_str(),
-                 foreign[0].c_str());
+                 options.weights.c_str(), Counted(loaded.foreign.size(), "tensor").c_str(),
+                 loaded.foreign[0].c_str());
+  if (!loaded.edited.empty() && loaded.edited != edited)
+    std::fprintf(stderr,
+                 "pipewright-run: warning: %s: it was trained in a package with edited code (%s), "
+                 "which is not that of %s: what is computed here differs\n",
+                 options.weights.c_str(), loaded.edited.c_str(), options.package.c_str());
 }
 
-RunCheckpoint Session::Restore(const std::string& from) {
-  RunCheckpoint checkpoint = Resume(from, *this);
+RunCheckpoint Session::Restore(const std::string& from, bool apart) {
+  RunCheckpoint checkpoint = Resume(from, *this, apart);
+  if (checkpoint.path.empty()) Phase(transport, "loading", [&] { LoadFirstWeights(); });
   first_step_ = checkpoint.step;
   return checkpoint;
 }
@@ -184,6 +243,10 @@ void Session::MakeExecutor(int64_t first_step) {
   settings.first_step = first_step;
   executor_ = std::make_unique<Executor>(run.plan, run.graph, stages->groups(), *stages, transport,
                                          settings);
+}
+
+void Session::StepBy(const Plan& plan, StageBody& body) {
+  executor_ = std::make_unique<Executor>(plan, run.graph, stages->groups(), body, transport);
 }
 
 void Session::Start() {
@@ -219,6 +282,23 @@ void Session::CheckTrained(int64_t step) {
                     "(\"freeze\", requires_grad), or take the loss from another output");
 }
 
+// Judges what the ranks have agreed on.
+bool Session::MustStop() const {
+  if (!job.stop_on_nan) return false;
+  // A loss scale that has come to nothing finds no overflow that it could prevent.
+  const bool scaled_away = outcome.skipped && loss_scale < std::numeric_limits<float>::min();
+  return outcome.bad_loss || (outcome.not_finite && !outcome.skipped) || scaled_away;
+}
+
+// Runs a step that has not been committed once more, and looks at all values.
+void Session::Watch(Microbatches& source, int64_t step) {
+  stages->Watch();
+  for (int i = 0; i < job.accumulate; ++i) {
+    stages->SetStep(source, step * job.accumulate + i);
+    executor_->RunStep(/*last=*/false);
+  }
+}
+
 void Session::Step(Microbatches& source, int64_t step) {
   const int minibatches = options.training ? job.accumulate : 1;
   losses.clear();
@@ -226,17 +306,24 @@ void Session::Step(Microbatches& source, int64_t step) {
   busy = 0;
   loss_scale = stages->updater().loss_scale().factor;
   stages->updater().Begin(step, int64_t{minibatches} * job.microbatches);
+  std::optional<BadLoss> bad_loss;
   ProgressHook hook(transport);
   At("step " + std::to_string(step + 1), [&] {
     for (int i = 0; i < minibatches; ++i) {
       stages->SetStep(source, step * minibatches + i);
       executor_->RunStep(i + 1 == minibatches);
+      if (!bad_loss) bad_loss = FindBadLoss(*this, step * minibatches + i);
       GatherLosses(*this);
       KeepLosses(*this);
       AddBusy();
     }
     if (!options.training) return;
-    outcome = stages->updater().Finish(transport);
+    outcome = stages->updater().Agree(transport, bad_loss.has_value());
+    if (MustStop()) {
+      Watch(source, step);
+      ThrowNotFinite(*this, source, step, bad_loss);
+    }
+    stages->updater().Commit(outcome);
     stages->MergeBuffers(transport);
   });
   if (options.training) CheckTrained(step);
@@ -277,7 +364,10 @@ void Session::Evaluate(Microbatches& source, int64_t minibatch, Evaluation& eval
 }
 
 void Session::Save(const std::string& path) {
-  SaveWeights(path, run.manifest, run.conf, *stages, transport);
+  Phase(transport, "saving", [&] {
+    if (options.training) CheckWeights(*this);
+  });
+  SaveWeights(path, run.manifest, run.conf, *stages, transport, edited);
 }
 
 void Session::SaveGradients(const std::string& path) {

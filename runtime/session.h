@@ -32,7 +32,7 @@ struct Evaluation {
 // The weighted sum of a microbatch's losses.
 double TotalLoss(const Job& job, const LossTerms& terms, size_t microbatch);
 
-// What else must be the same on every rank: names and values.
+// Names and values of what else must be the same on every rank.
 using AgreedFields = std::vector<std::pair<std::string, std::string>>;
 
 // Every rank calls the steps of its session in the order in which they stand here: Open, Load,
@@ -51,7 +51,7 @@ class Session {
   // same; then loads this rank's stages.
   void Load(const std::vector<Microbatches*>& sources, const AgreedFields& agreed = {});
   // Goes on from a checkpoint: see Resume in runtime/resume.h.
-  RunCheckpoint Restore(const std::string& from);
+  RunCheckpoint Restore(const std::string& from, bool apart = false);
   void Start();
 
   // Runs one step (from 0) of this rank: a minibatch, or those that the job accumulates. Where the
@@ -64,10 +64,21 @@ class Session {
   // trains has a plan for it if its job validates.
   void Evaluate(Microbatches& source, int64_t minibatch, Evaluation& evaluation);
 
+  // Runs the next steps by another plan of the same stages, through `body`, which hands on to
+  // `stages`. Both outlive those steps.
+  void StepBy(const Plan& plan, StageBody& body);
+
   // Writes the weights, or the last step's gradients (SessionOptions::keep_gradients), as
   // SaveWeights of runtime/weights.h. Throws the same Error on every rank.
   void Save(const std::string& path);
   void SaveGradients(const std::string& path);
+
+  // Returns true on every rank if losses or gradients of the last step end the run, so that Step
+  // has thrown before it changed a weight.
+  bool MustStop() const;
+
+  // Which modules are computed again for their backward.
+  const std::vector<bool>& recompute() const { return recompute_; }
 
   // The events of the last step's last minibatch.
   const std::vector<TraceEvent>& trace() const { return executor_->trace(); }
@@ -76,9 +87,10 @@ class Session {
   Job job;
   SessionOptions options;               // from Open on
   RunPlan run;                          // from Open on
+  std::string edited;                   // from Open on: EditedCode of the package
   std::unique_ptr<TorchStages> stages;  // from Load on
 
-  // Of the last step, which may be several minibatches.
+  // These are of the last step, which may be several minibatches.
   std::vector<double> losses;  // weighted sums by microbatch; empty unless stages->has_losses()
   LossTerms terms;             // what they are the sums of
   double loss_scale = 1;       // that its losses were multiplied by
@@ -87,11 +99,13 @@ class Session {
 
  private:
   void CheckSources(const std::vector<Microbatches*>& sources);
+  std::vector<Found> Reads(const std::vector<Microbatches*>& sources) const;
   void Warn(const std::vector<TensorSpec>& inputs);
-  void LoadStages();
+  void LoadFirstWeights();
   void MakeExecutor(int64_t first_step);
   void AddBusy();
   void CheckTrained(int64_t step);
+  void Watch(Microbatches& source, int64_t step);
 
   Plan forward_plan_;  // of a session that trains and validates
   std::vector<bool> recompute_;

@@ -41,6 +41,12 @@ void CheckLosses(Session& session, bool training) {
     if (value.kind != "tensor" || value.producer < 0)
       throw Error(where, "output " + std::to_string(loss.output) +
                              " is not a tensor that the model computes");
+    // Sizes of the data may be equal to that of the classes by chance; classes are as many always.
+    auto fixed = [](const std::string& size) {
+      return size.find_first_not_of("0123456789") == std::string::npos;
+    };
+    if (value.shape.size() > 2 && fixed(value.shape[1]) != fixed(value.shape.back()))
+      loss.fixed_dim = fixed(value.shape[1]) ? 1 : static_cast<int>(value.shape.size()) - 1;
     trained += value.gradient;
     if (k == 0) producer = value.producer;
   }
@@ -54,7 +60,7 @@ void CheckLosses(Session& session, bool training) {
                   Join(names, ", "));
 }
 
-// Of an output that is the loss.
+// Checks an output that is the loss.
 static void CheckNumber(const Session& session, const std::vector<TensorSpec>& specs, size_t k) {
   const Manifest& manifest = session.run.manifest;
   const int output = session.job.losses[k].output;
@@ -70,8 +76,8 @@ static void CheckNumber(const Session& session, const std::vector<TensorSpec>& s
   throw Error(LossName(session, k) + ".output",
               "output " + std::to_string(output) + " of the model, " + name + ", has sizes " +
                   ShapeText(specs[manifest.outputs[output]].sizes) + "; a loss is one number",
-              numbers.empty() ? "have it compared with targets: {\"type\": \"cross_entropy\" or "
-                                "\"mse\", \"output\": \"" +
+              numbers.empty() ? "have it compared with targets: {\"type\": \"cross_entropy\", "
+                                "\"mse\" or another, \"output\": \"" +
                                     name + "\"}"
                               : "one number is " + numbers);
 }

@@ -4,14 +4,18 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/missing_file.h"
 #include "base/text.h"
+#include "formats/weights/checkpoint.h"
 #include "formats/weights/safetensors.h"
 #include "runtime/exec/phase.h"
 #include "runtime/module/messages.h"
+#include "runtime/module/module_weights.h"
 #include "runtime/module/stored_weights.h"
 #include "tensors/dtype.h"
 
@@ -39,12 +43,13 @@ std::map<std::string, Source> Sources(const Manifest& manifest, bool gradients) 
 }
 
 void Save(const std::string& path, const Manifest& manifest, const Conf& conf, Transport& transport,
-          bool gradients,
+          bool gradients, const std::string& edited,
           const std::function<at::Tensor(int module, const std::string& name)>& find) {
   std::map<std::string, Source> sources = Sources(manifest, gradients);
   std::map<std::string, std::string> metadata;
   for (const std::vector<std::string>& names : manifest.tied)
     for (size_t i = 1; i < names.size(); ++i) metadata[names[i]] = names[0];
+  if (!edited.empty()) metadata[kEditedCode] = edited;
   auto owner = [&](const Source& source) {
     return conf.stage_to_ranks[conf.module_to_stage[source.module]][0];
   };
@@ -106,32 +111,62 @@ void Save(const std::string& path, const Manifest& manifest, const Conf& conf, T
 }  // namespace
 
 void SaveWeights(const std::string& path, const Manifest& manifest, const Conf& conf,
-                 const TorchStages& stages, Transport& transport) {
-  Save(path, manifest, conf, transport, false,
+                 const TorchStages& stages, Transport& transport, const std::string& edited) {
+  Save(path, manifest, conf, transport, false, edited,
        [&](int module, const std::string& name) { return stages.Weight(module, name); });
 }
 
 void SaveGradients(const std::string& path, const Manifest& manifest, const Conf& conf,
                    const TorchStages& stages, Transport& transport) {
-  Save(path, manifest, conf, transport, true,
+  Save(path, manifest, conf, transport, true, "",
        [&](int module, const std::string& name) { return stages.LastGradient(module, name); });
 }
 
-std::vector<std::string> LoadWeights(const std::string& path, const Manifest& manifest,
-                                     TorchStages& stages,
-                                     const std::vector<std::vector<bool>>& on_disk) {
+// Returns true for a buffer that the file leaves out because another tensor of it covers its memory:
+// forward makes it of that one.
+static bool IsLeftOut(const Checkpoint& checkpoint, const Manifest& manifest,
+                      const WeightInfo& weight) {
+  return weight.kind == "buffer" && !checkpoint.Find(weight.name) &&
+         !checkpoint.Find(KeptName(manifest, weight.name)) &&
+         checkpoint.metadata.count(weight.name) > 0;
+}
+
+void LoadPackageWeights(const std::string& package, const Manifest& manifest, TorchStages& stages,
+                        const std::vector<std::vector<bool>>& on_disk) {
+  std::set<const void*> read;  // some weights share one tensor
+  for (size_t m = 0; m < manifest.modules.size(); ++m) {
+    const ModuleInfo& module = manifest.modules[m];
+    if (!stages.Holds(static_cast<int>(m))) continue;
+    std::optional<SafetensorsFile> file;
+    for (size_t w = 0; w < module.held.size(); ++w) {
+      const WeightInfo& info = module.held[w];
+      // The others have been read with the module's code, or stay where they are.
+      if (info.kind == "constant" || !info.persistent || on_disk[m][w]) continue;
+      const at::Tensor weight = stages.Weight(static_cast<int>(m), info.name);
+      if (!read.insert(weight.data_ptr()).second) continue;
+      if (!file) file.emplace(PackageFile(package, module.weights));
+      file->Read(CheckedWeight(*file, info), 0, static_cast<char*>(weight.data_ptr()),
+                 weight.nbytes());
+    }
+  }
+}
+
+LoadedWeights LoadWeights(const std::string& path, const Manifest& manifest, TorchStages& stages,
+                          const std::vector<std::vector<bool>>& on_disk) {
   Checkpoint checkpoint = OpenCheckpoint(path);
   // If a file does not fit, all ranks that see it name the same tensor.
   auto refuse = [&] {
     for (const ModuleInfo& module : manifest.modules)
       for (const WeightInfo& info : module.held)
-        if (info.kind != "constant" && info.persistent) StoredWeight(checkpoint, manifest, info);
+        if (info.kind != "constant" && info.persistent && !IsLeftOut(checkpoint, manifest, info))
+          StoredWeight(checkpoint, manifest, info);
   };
   std::set<const void*> written;  // some weights share one tensor
   for (size_t m = 0; m < manifest.modules.size(); ++m)
     for (size_t w = 0; w < manifest.modules[m].held.size(); ++w) {
       const WeightInfo& info = manifest.modules[m].held[w];
       if (info.kind == "constant" || !info.persistent) continue;
+      if (IsLeftOut(checkpoint, manifest, info)) continue;
       if (!on_disk.empty() && on_disk[m][w]) continue;
       at::Tensor weight = stages.Weight(static_cast<int>(m), info.name);
       if (!weight.defined() || !written.insert(weight.data_ptr()).second) continue;
@@ -148,7 +183,8 @@ std::vector<std::string> LoadWeights(const std::string& path, const Manifest& ma
     }
   std::vector<std::string> names;
   for (const StoredTensor& tensor : checkpoint.tensors) names.push_back(tensor.name);
-  return ForeignNames(manifest, names);
+  auto edited = checkpoint.metadata.find(kEditedCode);
+  return {ForeignNames(manifest, names), edited == checkpoint.metadata.end() ? "" : edited->second};
 }
 
 void CheckSharedCopies(const Manifest& manifest, const Conf& conf, const TorchStages& stages,

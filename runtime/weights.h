@@ -12,18 +12,27 @@ namespace pipewright {
 // Writes one file with every parameter and persistent buffer, as safetensors' save_model does: of
 // tied names the alphabetically first is kept, the others are metadata. Rank 0 writes; the others
 // send it one tensor at a time. Collective; throws the same Error on every rank.
+// `edited`: what EditedCode says, kept in the metadata; "": nothing.
 void SaveWeights(const std::string& path, const Manifest& manifest, const Conf& conf,
-                 const TorchStages& stages, Transport& transport);
+                 const TorchStages& stages, Transport& transport, const std::string& edited);
 // Writes the last step's gradients of trained parameters under the same names.
 void SaveGradients(const std::string& path, const Manifest& manifest, const Conf& conf,
                    const TorchStages& stages, Transport& transport);
 
+// Reads the weights of this rank's modules from the package, but not those that `on_disk` names
+// ([module][held]). Throws Error.
+void LoadPackageWeights(const std::string& package, const Manifest& manifest, TorchStages& stages,
+                        const std::vector<std::vector<bool>>& on_disk);
+
 // Copies the weights of this rank's modules from anything OpenCheckpoint takes, but not those that
 // `on_disk` names ([module][held]; empty: none). Throws Error naming what is missing or of another
-// shape. Returns the names that are left out, which the package does not have.
-std::vector<std::string> LoadWeights(const std::string& path, const Manifest& manifest,
-                                     TorchStages& stages,
-                                     const std::vector<std::vector<bool>>& on_disk = {});
+// shape.
+struct LoadedWeights {
+  std::vector<std::string> foreign;  // names that are left out, which the package does not have
+  std::string edited;                // EditedCode of the run that wrote the file
+};
+LoadedWeights LoadWeights(const std::string& path, const Manifest& manifest, TorchStages& stages,
+                          const std::vector<std::vector<bool>>& on_disk = {});
 
 // Checks that all copies of a weight, shared or replicated, have the same bits, except those
 // selected by `on_disk` ([module][held]). Collective; throws Error.

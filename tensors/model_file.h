@@ -13,8 +13,8 @@ namespace pipewright {
 struct SaveOptions {
   bool force_contiguous = false;  // otherwise non-contiguous tensors are rejected
   std::map<std::string, std::string> metadata;
-  // Of names that share memory, one in `preferred` is kept first, one in `discard` only if there is
-  // no other.
+  // Among names that share memory, one in `preferred` is kept first, one in `discard` only if there
+  // is no other.
   std::vector<std::string> preferred, discard;
 };
 // Writes one name of each group that shares memory, the alphabetically first that covers its

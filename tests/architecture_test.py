@@ -4,6 +4,7 @@ same list.
 """
 
 import collections
+import fnmatch
 import pathlib
 import re
 import sys
@@ -11,7 +12,25 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/internals/architecture.md"
-TOP = ["base", "formats", "plan", "ops", "tensors", "passes", "compiler", "runtime", "cli"]
+# Sources that have no header of their name: several make up what one header declares.
+PARTS = {
+    "cli/*_command.cc": "a command each, which the main of a program adds",
+    "cli/*_main.cc": "the programs",
+    "compiler/emit/make_manifest.cc": "package.h: a part of the package",
+    "compiler/import/export_*.cc": "export_graph.h: the parts of one converter; import.h",
+    "compiler/import/merge_views.cc": "adapt_weights.h: weights that overlap",
+    "compiler/import/script_*.cc": "script_graph.h: the steps from a module to a graph; import.h",
+    "formats/data/*.cc": "open.h: a kind of source each",
+    "formats/weights/safetensors_*.cc": "safetensors.h: one format, read, checked and written",
+    "passes/split/cuts_by_cost.cc": "cuts.h: cuts that even out cost or size",
+    "passes/split/split_spec.cc": "split.h: the policies as --split writes them",
+    "plan/placement/*.cc": "place.h: a policy each",
+    "plan/schedules/*.cc": "kinds.h: a family of schedules each",
+    "runtime/stage/*.cc": "stage_state.h: the parts of one class",
+    "runtime/transport/mpi_*.cc": "mpi_transport.h: its options, and a program that runs on it",
+}
+TOP = ["base", "formats", "plan", "report", "ops", "tensors", "passes", "compiler", "runtime",
+       "cli"]
 
 
 def arrows_of_page():
@@ -104,6 +123,22 @@ class Map(unittest.TestCase):
 
 
 class Names(unittest.TestCase):
+    def test_sources_have_the_name_of_their_header(self):
+        """Whoever sees #include "x.h" opens x.cc. PARTS has the exceptions, and none in vain."""
+        lost, needed = [], set()
+        for path in sources():
+            if path.suffix != ".cc" or (ROOT / path.with_suffix(".h")).exists():
+                continue
+            parts = [pattern for pattern in PARTS if fnmatch.fnmatch(str(path), pattern)]
+            needed.update(parts)
+            headers = re.findall(r"\w+\.h", " ".join(PARTS[pattern] for pattern in parts))
+            text = (ROOT / path).read_text()
+            if not parts or headers and not any(
+                    re.search(rf'#include "[\w/]*/{header}"', text) for header in headers):
+                lost.append(str(path))
+        self.assertEqual(lost, [], "sources without a header of their name")
+        self.assertEqual(sorted(set(PARTS) - needed), [], "exceptions that nothing needs")
+
     def test_one_meaning_each(self):
         """No two types of one name with external linkage: programs link all folders."""
         found = collections.defaultdict(list)

@@ -5,6 +5,7 @@ python3 cli_test.py --update writes the texts anew: read the difference before c
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -82,6 +83,18 @@ CASES = {
                 "pipewright plan small.pkg job.json -o job.json",
                 "pipewright conf small.pkg --ranks 2 -o small.pkg/manifest.json",
                 "pipewright plan small.pkg"],
+    "inspect": ["pipewright inspect small.pkg", "pipewright inspect small.pkg --module 1",
+                "pipewright inspect small.pkg --module 2", "pipewright inspect small.pkg --find head",
+                "pipewright inspect small.pkg --find tokens --json",
+                "pipewright inspect small.pkg --find absent",
+                "pipewright inspect small.pkg --module 0 --find head",
+                "pipewright inspect small.pkg --conf long.json",
+                "pipewright inspect small.pkg --profile costs.json"],
+    "diff": ["pipewright diff small.pkg small.pkg", "pipewright diff two.json two.json",
+             "pipewright diff two.json small.pkg/conf/dp_conf.json",
+             "pipewright diff two.json small.pkg/conf/dp_conf.json --json",
+             "pipewright diff job.json nested.json", "pipewright diff two.json job.json",
+             "pipewright diff two.json absent.json"],
     "confs": ["pipewright conf --check two.json",
               "pipewright conf --check two.json --ranks 3",
               "pipewright conf small.pkg --check two.json --ranks 2",
@@ -104,7 +117,7 @@ CASES = {
 def run(command):
     program, *arguments = command.split()
     done = subprocess.run([str(BUILD / program), *arguments], cwd=TESTS / "data/cli", text=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60)
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=1200)
     return f"$ {command}\n{done.stdout}exit code {done.returncode}\n\n"
 
 
@@ -177,8 +190,14 @@ class Cli(unittest.TestCase):
             (at / "mine/mp_conf.json").write_text("mine")
             partition("-o", "mine", says="was not written here before", code=1)
             self.assertEqual([p.name for p in (at / "mine").iterdir()], ["mp_conf.json"])
-            partition("--memory", "1KB", "-o", "none", says="nothing is written to none")
+            done = partition("--memory", "1KB", "-o", "none", code=1)
+            self.assertIn("nothing is written to none", done.stdout)
             self.assertFalse((at / "none").exists())
+            needed = re.search(r"would do: --memory (\d+)", done.stdout)[1]
+            partition("--memory", needed)
+            partition("--memory", str(int(int(needed) / 1.03)), code=1)
+            done = partition("--memory", "1KB", "--json", code=1)
+            self.assertEqual(json.loads(done.stdout)["memory_that_fits"], float(needed))
 
 
 def case(name, commands):

@@ -16,14 +16,18 @@ if(TARGET pipewright-run AND EXISTS ${CMAKE_SOURCE_DIR}/cli/compile_command.cc)
     add_test(NAME e2e.${name} COMMAND ${E2E_PYTHON} -B ${path} -v)
     set_tests_properties(e2e.${name} PROPERTIES
       ENVIRONMENT "PIPEWRIGHT_BUILD=${CMAKE_BINARY_DIR}"
-      SKIP_RETURN_CODE 77 TIMEOUT 600 LABELS e2e)
+      SKIP_RETURN_CODE 77 TIMEOUT 3600 LABELS e2e)
   endforeach()
   # Those that measure how soon processes are gone run alone.
-  foreach(name failure faults hosts)
+  foreach(name ending failure faults hosts)
     set_tests_properties(e2e.${name} PROPERTIES RUN_SERIAL ON)
   endforeach()
-  # With PIPEWRIGHT_LONG: a build of all, and 200 kills.
-  set_tests_properties(e2e.install e2e.faults PROPERTIES TIMEOUT 3600)
+  # With PIPEWRIGHT_LONG: a build of all, 200 kills, and a kill at every write.
+  set_tests_properties(e2e.install e2e.faults e2e.resume PROPERTIES TIMEOUT 3600)
+  if(NOT PIPEWRIGHT_SANITIZE)  # a sanitizer wants to be loaded before all else
+    add_library(preload MODULE e2e/preload.cc)
+    target_link_libraries(preload PRIVATE pipewright_options ${CMAKE_DL_LIBS})
+  endif()
 endif()
 
 # tests/random_models: random models with random cuts and jobs.
@@ -39,4 +43,12 @@ if(TEST e2e.equality)
   set_tests_properties(e2e.random_models PROPERTIES
     ENVIRONMENT "PIPEWRIGHT_BUILD=${CMAKE_BINARY_DIR}"
     SKIP_RETURN_CODE 77 TIMEOUT 4500 LABELS e2e)
+endif()
+
+# tests/python: the package of python/ with the programs of the build folder.
+if(TEST e2e.equality)
+  add_test(NAME python COMMAND ${E2E_PYTHON} -B ${CMAKE_CURRENT_SOURCE_DIR}/python/package_test.py -v)
+  set_tests_properties(python PROPERTIES
+    ENVIRONMENT "PIPEWRIGHT_BUILD=${CMAKE_BINARY_DIR}"
+    SKIP_RETURN_CODE 77 TIMEOUT 3600 LABELS e2e)
 endif()

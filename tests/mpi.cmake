@@ -8,15 +8,13 @@ function(add_mpi_test name ranks)
   add_test(NAME ${name} COMMAND ${MPIEXEC_EXECUTABLE} --oversubscribe -n ${ranks}
            $<TARGET_FILE:mpi_tests>)
   # One at a time: its ranks already share the cores.
-  set_tests_properties(${name} PROPERTIES TIMEOUT 120 PROCESSORS 2 RESOURCE_LOCK mpi
+  set_tests_properties(${name} PROPERTIES TIMEOUT 1200 PROCESSORS 2 RESOURCE_LOCK mpi
                        ENVIRONMENT "${MPI_TEST_ENVIRONMENT};${ARGN}")
 endfunction()
 foreach(ranks 1 2 3 5)
   add_mpi_test(mpi_${ranks} ${ranks})
 endforeach()
 add_mpi_test(mpi_3_tcp 3 OMPI_MCA_btl=tcp,self)
-add_mpi_test(mpi_3_synchronous 3 PIPEWRIGHT_MPI_SYNC=1)
-add_mpi_test(mpi_3_synchronous_tcp 3 PIPEWRIGHT_MPI_SYNC=1 OMPI_MCA_btl=tcp,self)
 add_mpi_test(mpi_3_one_thread 3 PIPEWRIGHT_MPI_THREAD=0)
 add_mpi_test(mpi_3_no_inbox 3 PIPEWRIGHT_MPI_INBOX=0)
 # Ranks that do not agree on it.
@@ -24,7 +22,7 @@ set(MPI_ALIKE $<TARGET_FILE:mpi_tests> --gtest_filter=-*WhatIsAskedForLeavesAtOn
 add_test(NAME mpi_3_one_without_inbox
          COMMAND ${MPIEXEC_EXECUTABLE} --oversubscribe -n 1 env PIPEWRIGHT_MPI_INBOX=0 ${MPI_ALIKE}
                  : -n 2 ${MPI_ALIKE})
-set_tests_properties(mpi_3_one_without_inbox PROPERTIES TIMEOUT 120 PROCESSORS 2 RESOURCE_LOCK mpi
+set_tests_properties(mpi_3_one_without_inbox PROPERTIES TIMEOUT 1200 PROCESSORS 2 RESOURCE_LOCK mpi
                      ENVIRONMENT "${MPI_TEST_ENVIRONMENT}")
 
 add_executable(mpi_failure_program runtime/exec/mpi_failure_program.cc)

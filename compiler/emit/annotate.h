@@ -1,4 +1,4 @@
-// What makes printed TorchScript pleasant to read.
+// Rewrites printed TorchScript so that it reads well.
 #pragma once
 #include <torch/csrc/jit/serialization/source_range_serialization.h>
 

@@ -120,7 +120,7 @@ class BodyWriter {
         if (output->hasDebugName()) names_.insert(output->debugName());
   }
 
-  // What the comment above the node's line says, in the form that the printer keeps for each line.
+  // Returns the comment above the node's line, in the form that the printer keeps for each line.
   torch::jit::SourceRange Place(Node* node) {
     const std::string place = PlaceText(node);
     if (place.empty() || node->kind() == torch::jit::prim::Constant) return place_;
@@ -216,21 +216,6 @@ class BodyWriter {
   std::map<std::string, int> numbers_;
 };
 
-// The comment above the line of `text` at which `message` points: it names the model's line.
-std::string CommentAt(const std::string& text, const std::string& file,
-                      const std::string& message) {
-  const std::string before = "File \"" + file + "\", line ";
-  const size_t at = message.find(before);
-  if (at == std::string::npos) return "";
-  const std::vector<std::string> lines = Split(text, '\n');
-  size_t i = std::strtoul(message.c_str() + at + before.size(), nullptr, 10);
-  for (i = std::min(i, lines.size()); i-- > 0;)
-    if (size_t begin = lines[i].find("# "); begin == lines[i].find_first_not_of(' ') &&
-                                            begin != std::string::npos)
-      return ", " + lines[i].substr(begin + 2);
-  return "";
-}
-
 // Compiles, and `plain`, the code as the printer wrote it, into the same operations.
 void CheckCompiles(const std::string& text, const std::string& plain, const ModuleBody& body,
                    const std::string& model, int index) {
@@ -247,7 +232,8 @@ void CheckCompiles(const std::string& text, const std::string& plain, const Modu
     made = graph(text);
   } catch (const std::exception& e) {
     const std::string what = WithoutBacktrace(e.what());
-    throw Error(model + ": " + file + CommentAt(text, file, what),
+    const std::string line = ModelLine(text, file, what);
+    throw Error(model + ": " + file + (line.empty() ? "" : ", " + line),
                 "the code that was made does not compile: " + what,
                 "write that line of the model with other operations; and report it with the "
                 "model: this is a fault of pipewright");
@@ -266,7 +252,7 @@ static std::string ValueText(const Model& model, const Value* value) {
   return value->debugName() + ": " + DtypeText(meta->dtype) + " [" + Join(meta->shape, ", ") + "]";
 }
 
-// What the module is and what goes through it.
+// Writes the comment at the head of a module: its inputs, outputs and weights.
 static std::string Head(const Model& model, const ModuleBody& body, int index) {
   std::string text =
       "# Module " + std::to_string(index) + " of " + model.file.substr(model.file.rfind('/') + 1);
@@ -287,17 +273,65 @@ static std::string Head(const Model& model, const ModuleBody& body, int index) {
   return text;
 }
 
-std::string ModuleCode(const Model& model, const ModuleBody& body, int index) {
+// The code as LibTorch prints it.
+struct Printed {
+  std::string text;
+  torch::jit::SourceRangeRecords ranges;
+  std::map<std::string, std::string> notes;
+  std::vector<c10::IValue> constants;
+};
+
+static Printed Print(const Model& model, const ModuleBody& body, int index) {
+  Printed printed;
   BodyWriter writer(model, body, index);
   torch::jit::Module module = writer.Write();
   MarkConstants(*module.get_method("forward").graph());
-  std::vector<c10::IValue> constants;
   torch::jit::PrintDepsTable needed;
-  torch::jit::PythonPrint printer(constants, needed, nullptr, /*enforce_importable=*/true);
+  torch::jit::PythonPrint printer(printed.constants, needed, nullptr, /*enforce_importable=*/true);
   printer.printNamedType(module.type());
+  printed.text = printer.str();
+  printed.ranges = printer.ranges();
+  printed.notes = writer.notes();
+  return printed;
+}
+
+// Returns the operation because of which the body cannot be printed: the last one of the smallest
+// part, from its start on, that cannot.
+static const Node* FirstUnprinted(const Model& model, ModuleBody body, int index) {
+  const std::vector<Node*> nodes = body.nodes;
+  body.outputs.clear();
+  size_t good = 0, bad = nodes.size();
+  while (bad - good > 1) {
+    const size_t middle = (good + bad) / 2;
+    body.nodes.assign(nodes.begin(), nodes.begin() + static_cast<long>(middle));
+    try {
+      Print(model, body, index);
+      good = middle;
+    } catch (const std::exception&) {
+      bad = middle;
+    }
+  }
+  return bad > 0 ? nodes[bad - 1] : nullptr;
+}
+
+std::string ModuleCode(const Model& model, const ModuleBody& body, int index) {
+  Printed printed;
+  try {
+    printed = Print(model, body, index);
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& e) {
+    const Node* node = FirstUnprinted(model, body, index);
+    throw Error(model.file + ": " +
+                    (node ? node->kind().toQualString() + std::string(", ") + Origin(node)
+                          : "module " + std::to_string(index)),
+                "LibTorch cannot write it as code: " + WithoutBacktrace(e.what()),
+                "write that line of the model with other operations");
+  }
+  const std::vector<c10::IValue>& constants = printed.constants;
   std::string text = Head(model, body, index) +
-                     NameConstants(AnnotateCode(printer.str(), printer.ranges(), writer.notes()));
-  std::string plain = NumberConstants(printer.str());
+                     NameConstants(AnnotateCode(printed.text, printed.ranges, printed.notes));
+  std::string plain = NumberConstants(printed.text);
   if (body.outputs.size() == 1)
     for (std::string* code : {&text, &plain}) NameResult(*code, body.outputs[0]->debugName());
   if (!constants.empty())

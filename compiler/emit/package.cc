@@ -17,6 +17,7 @@
 #include "compiler/emit/weight_file.h"
 #include "formats/conf.h"
 #include "formats/package/package_confs.h"
+#include "formats/package/package_files.h"
 
 namespace pipewright {
 
@@ -24,7 +25,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Whether a folder is one of ours: what makes it safe to replace.
+// Returns whether a folder is a package of ours, which is safe to replace.
 bool IsPackage(const fs::path& folder) {
   return fs::is_directory(folder) && fs::is_regular_file(folder / "manifest.json") &&
          fs::is_directory(folder / "modules");
@@ -50,8 +51,7 @@ std::string EditedFile(const fs::path& folder) {
   try {
     const Manifest manifest = ReadManifest(folder.string());
     for (const ModuleInfo& module : manifest.modules) {
-      if (HexHash(ReadFile((folder / module.code).string())) != module.code_hash)
-        return module.code;
+      if (IsEdited(folder.string(), module)) return module.code;
       known.insert({module.code, module.weights});
     }
     const int modules = static_cast<int>(manifest.modules.size());
@@ -92,7 +92,7 @@ void KeepSamples(const fs::path& old, const std::string& temporary, const Manife
                 "remove it, or move it away");
 }
 
-// What `profile` has measured is still true of the package that takes the place of `old`, where
+// Keeps the profile of `old`, which is still true of the package that takes its place if
 // only the values of weights are others: samples of other sizes make a file of another size.
 void KeepProfile(const fs::path& old, const std::string& temporary, const Manifest& manifest) {
   try {
@@ -121,7 +121,7 @@ fs::path Whole(const fs::path& path) {
   return fs::weakly_canonical(fs::absolute(path, none), none);
 }
 
-// Whether `path` is `folder` or lies in it, wherever links lead.
+// Returns whether `path` is `folder` or lies in it, wherever links lead.
 bool LiesIn(const fs::path& path, const fs::path& folder) {
   const fs::path whole = Whole(path), of = Whole(folder);
   return !of.empty() && std::mismatch(of.begin(), of.end(), whole.begin(), whole.end()).first ==

@@ -23,7 +23,7 @@ void CheckReplaceable(const PackageOptions& options, const std::vector<std::stri
 Manifest WritePackage(const Model& model, const std::vector<ModuleBody>& bodies,
                       const PackageOptions& options);
 
-// What the manifest says of the modules, without hashes of their code.
+// Returns the manifest of the modules, without hashes of their code.
 Manifest MakeManifest(const Model& model, const std::vector<ModuleBody>& bodies);
 
 }  // namespace pipewright

@@ -108,6 +108,9 @@ std::vector<std::string> TakeWeights(Model& model, const std::string& path) {
   for (const Weight& weight : model.weights)
     if (weight.kind != "constant")
       wanted.insert(wanted.end(), weight.names.begin(), weight.names.end());
+  if (auto edited = checkpoint.metadata.find(kEditedCode); edited != checkpoint.metadata.end())
+    notes.push_back(path + " was trained in a package with edited code (" + edited->second +
+                    "): this package computes what the model file says");
   Renaming renaming = BestRenaming(wanted, checkpoint);
   if (!renaming.off.empty())
     notes.push_back("the names in " + path + " lack the prefix \"" + renaming.off + "\"");
@@ -119,11 +122,13 @@ std::vector<std::string> TakeWeights(Model& model, const std::string& path) {
     model.files.push_back(file->path());
   }
   // The file may have dropped a name because it shares memory with another.
-  auto find = [&](const std::string& name) -> const StoredTensor* {
+  auto find = [&](const std::string& name, const Weight& weight) -> const StoredTensor* {
     const std::string stored = renaming(name);
     if (const StoredTensor* found = checkpoint.Find(stored)) return found;
     auto other = checkpoint.metadata.find(stored);
-    return other == checkpoint.metadata.end() ? nullptr : checkpoint.Find(other->second);
+    const StoredTensor* kept =
+        other == checkpoint.metadata.end() ? nullptr : checkpoint.Find(other->second);
+    return kept && kept->shape == weight.shape ? kept : nullptr;  // else it was a part of that
   };
   std::set<std::string> used;
   size_t cast = 0;
@@ -134,7 +139,7 @@ std::vector<std::string> TakeWeights(Model& model, const std::string& path) {
     Weight& weight = model.weights[i];
     const StoredTensor* found = nullptr;
     for (const std::string& name : weight.names) {
-      const StoredTensor* here = find(name);
+      const StoredTensor* here = find(name, weight);
       if (here) used.insert(here->name);
       if (!found) found = here;
     }

@@ -62,6 +62,7 @@ class ExportConverter {
                                        const std::vector<torch::jit::Value*>& more);
   // torch.vmap (export_special.cc).
   void ConvertPredispatch(const ExportJson& node, const ExportJson& graph);
+  void ConvertCopy(const ExportJson& node, const ExportJson& graph);
   std::vector<torch::jit::Value*> Operands(const ExportJson& node, size_t first);
   std::vector<torch::jit::Value*> OperandsOf(const ExportJson& argument);
   std::vector<torch::jit::Value*> Region(const ExportJson& inner,

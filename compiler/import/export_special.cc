@@ -88,6 +88,26 @@ void ExportConverter::ConvertPredispatch(const ExportJson& node, const ExportJso
   }
 }
 
+// Converts what run_decompositions makes of x[a:b] = y: PyTorch has no derivative of copy, but of
+// these three.
+void ExportConverter::ConvertCopy(const ExportJson& node, const ExportJson& graph) {
+  Value *like = Plain(node.at("inputs").at(0).at("arg")),
+        *from = Plain(node.at("inputs").at(1).at("arg"));
+  const ValueMeta *like_meta = model_.MetaOf(like), *from_meta = model_.MetaOf(from);
+  Value* wide = model_.graph->insert(c10::Symbol::aten("expand_as"), {from, like});
+  Value* cast = model_.graph->insert(c10::Symbol::aten("type_as"), {wide, like});
+  if (like_meta && from_meta) {
+    const std::string name = node.at("outputs").at(0).at("as_tensor").at("name").get<std::string>();
+    ValueMeta meta = *like_meta;
+    cast->setDebugName(name + "_cast");
+    model_.meta[cast->debugName()] = meta;
+    meta.dtype = from_meta->dtype;
+    wide->setDebugName(name + "_expanded");
+    model_.meta[wide->debugName()] = meta;
+  }
+  BindOutputs(node, graph, {model_.graph->insert(c10::aten::clone, {cast})});
+}
+
 bool ExportConverter::ConvertSpecial(const ExportJson& node, const ExportJson& graph) {
   const std::string target = node.at("target").get<std::string>();
   // The export's assertions about sizes hold for the recorded ranges, which the manifest keeps.
@@ -130,6 +150,7 @@ bool ExportConverter::ConvertSpecial(const ExportJson& node, const ExportJson& g
     BindOutputs(node, graph, {model_.graph->insert(c10::Symbol::fromQualString(cast), {tensor})});
     return true;
   }
+  if (target == "torch.ops.aten.copy.default") return ConvertCopy(node, graph), true;
   if (target == "torch.sym_ite") {
     std::vector<Value*> values;
     for (const ExportJson& input : node.at("inputs")) values.push_back(Plain(input.at("arg")));

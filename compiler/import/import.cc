@@ -1,7 +1,10 @@
 #include "compiler/import/import.h"
 
 #include "base/error.h"
+#include "base/mapped_file.h"
 #include "formats/call_text.h"
+#include "formats/weights/torch_file.h"
+#include "formats/weights/zip.h"
 #include "ops/transformers_ops.h"
 
 namespace pipewright {
@@ -21,10 +24,30 @@ static std::string RecordedCall(const Model& model) {
   return CallText(inputs);
 }
 
+// Throws Error for what torch.save writes, a whole model or weights, in either of its formats.
+static void RefusePickledModel(const std::string& path, const char* cure) {
+  std::string name;
+  bool older = false;
+  try {
+    const MappedFile file(path);
+    file.ReadOn(false);
+    name = PickledClass(file.bytes(), path);
+    older = IsTorchFile(file.bytes()) && !IsZip(file.bytes());
+  } catch (const Error&) {  // the archive's reader says what is wrong
+  }
+  if (!name.empty())
+    throw Error(path,
+                "is a pickled module (torch.save(model)) of the class " + name +
+                    ", whose code only Python can run",
+                std::string("load it in Python, and export it: ") + cure);
+  if (older) throw Error(path, "holds weights only (torch.save), not a model", cure);
+}
+
 Model ImportModel(const std::string& path, const ImportOptions& options) {
   constexpr const char* kCure =
       "torch.export.save(torch.export.export(model, inputs), \"model.pt2\")";
   RegisterTransformersOperators();
+  RefusePickledModel(path, kCure);
   Archive archive(path);
   if (archive.Has("models/model.json")) {
     Model model = ImportExport(archive);

@@ -5,6 +5,7 @@
 #include "base/text.h"
 #include "compiler/import/adapt_weights.h"
 #include "formats/weights/shared_tensors.h"
+#include "passes/graph/memory.h"
 
 namespace pipewright {
 
@@ -57,19 +58,25 @@ TensorExtent ExtentOf(const Weight& weight, size_t index) {
   return extent;
 }
 
-// Each use of `view` reads it from `base` again, so that writes to one are seen in the other.
-void ReplaceByView(Model& model, size_t base, size_t view) {
+// Reads `view` from `base` at the insert point.
+Node* InsertView(Model& model, size_t base, size_t view) {
   torch::jit::Graph& graph = *model.graph;
   const Weight &from = model.weights[base], &to = model.weights[view];
-  // The base as one row; the view's strides apply to it.
-  torch::jit::WithInsertPoint start(*graph.nodes().begin());
   // A view that has its own gradient passes none to the base.
   Value* row = graph.insert(c10::aten::detach, {model.weight_input(base)});
-  Node* node = graph.insertNode(
+  // The base as one row; the view's strides apply to it.
+  return graph.insertNode(
       graph.create(c10::aten::as_strided,
                    {row, graph.insertConstant(to.shape), graph.insertConstant(to.strides),
                     graph.insertConstant(to.storage_offset - from.storage_offset)},
                    1));
+}
+
+// Each use of `view` reads it from `base` again, so that writes to one are seen in the other.
+void ReplaceByView(Model& model, size_t base, size_t view) {
+  const Weight& to = model.weights[view];
+  torch::jit::WithInsertPoint start(*model.graph->nodes().begin());
+  Node* node = InsertView(model, base, view);
   std::string name = Identifier(to.names[0]);
   model.weight_input(view)->replaceAllUsesWith(node->output());
   node->output()->setDebugName(name + "_view");
@@ -77,6 +84,27 @@ void ReplaceByView(Model& model, size_t base, size_t view) {
   meta.dtype = to.dtype;
   for (int64_t size : to.shape) meta.shape.push_back(std::to_string(size));
   model.meta[node->output()->debugName()] = meta;
+}
+
+// Stores the content of `view` under its name too, as files of weights have it: forward copies it
+// from `base` behind the last operation that uses the base.
+void KeepInStep(Model& model, size_t base, size_t view) {
+  Memory memory(model, Alias::kUnknown);
+  const Value* held = model.weight_input(base);
+  Node* last = nullptr;
+  for (Node* node : model.graph->nodes())
+    for (Node* inner : WithInner(node))
+      for (const Value* input : inner->inputs())
+        if (HasMemory(input) && memory.Of(input).count(held)) last = node;
+  if (!last) return;
+  torch::jit::WithInsertPoint place(last->next());
+  Node* node = InsertView(model, base, view);
+  Node* copy = model.graph->insertNode(
+      model.graph->create(c10::Symbol::aten("copy_"),
+                          {model.weight_input(view), node->output(),
+                           model.graph->insertConstant(false)},
+                          1));
+  for (Node* made : {node->input(0)->node(), node, copy}) made->copyMetadata(last);
 }
 
 bool Dense(const Weight& weight) {
@@ -96,6 +124,7 @@ std::vector<std::string> MergeViews(Model& model) {
     extents.push_back(ExtentOf(model.weights[i], i));
   std::vector<std::string> notes;
   std::vector<size_t> gone;
+  std::vector<std::pair<size_t, size_t>> kept;  // base and view
   for (const std::vector<std::string>& group : SharedGroups(extents)) {
     if (group.size() < 2) continue;
     std::vector<size_t> members;
@@ -134,11 +163,17 @@ std::vector<std::string> MergeViews(Model& model) {
                         "\", which is not trained",
                     "give it its own memory: p.data = p.data.clone()");
       ReplaceByView(model, *base, member);
+      // A copy of a trained weight would be a step behind.
+      if (to.persistent && to.kind == "buffer" && from.persistent && !from.requires_grad) {
+        kept.push_back({*base, member});
+        continue;
+      }
       notes.push_back("\"" + to.names[0] + "\" is a view of \"" + from.names[0] +
-                      "\" and has no memory of its own");
+                      "\" and has no memory of its own; files of weights do not name it");
       gone.push_back(member);
     }
   }
+  for (const auto& [base, view] : kept) KeepInStep(model, base, view);
   std::sort(gone.begin(), gone.end());
   for (size_t k = gone.size(); k-- > 0;) {
     model.graph->eraseInput(gone[k]);

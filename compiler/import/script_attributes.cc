@@ -187,7 +187,13 @@ class Resolver {
 
   // Creates `value` before `at` from weights and constants.
   Value* Make(const at::IValue& value, int depth = 0) {
-    if (value.isTensor()) return model_.weight_input(index_of_.at(KeyOf(value.toTensor())));
+    if (value.isTensor()) {
+      const size_t index = index_of_.at(KeyOf(value.toTensor()));
+      Value* weight = model_.weight_input(index);
+      // A buffer in a parameter's memory passes no gradient to the parameter.
+      const bool apart = model_.weights[index].requires_grad && !value.toTensor().requires_grad();
+      return apart ? graph_.insert(c10::aten::detach, {weight}) : weight;
+    }
     if (!HoldsTensors(value) || depth > 20) {
       auto made = torch::jit::tryInsertConstant(graph_, value);
       if (!made)

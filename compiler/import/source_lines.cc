@@ -175,7 +175,7 @@ std::unordered_map<std::string, std::string> VariablesOf(const ExportJson& nodes
     const std::vector<SourceLine>& lines = statements[i]->lines;
     const std::vector<std::string> results = ResultNames(nodes[i]);
     for (size_t depth = lines.size(); depth-- > 0 && IsLast(statements, i, depth);) {
-      // What a function returns is assigned where it is called.
+      // A returned value is assigned where the function is called.
       if (lines[depth].code.rfind("return ", 0) == 0) continue;
       const std::vector<std::string> names = AssignedIn(lines[depth].code);
       for (size_t k = 0; k < names.size() && names.size() == results.size(); ++k)

@@ -27,7 +27,7 @@ class DataSource {
   virtual ~DataSource() = default;
   virtual std::vector<DataColumn> columns() const = 0;
   virtual int64_t samples() const = 0;
-  // What `tokens_per_second` counts.
+  // `tokens_per_second` counts these.
   virtual int64_t tokens_per_sample() const { return 1; }
   // Copies column `column` of `sample` (from 0) to `to`: contiguous, little-endian.
   virtual void Read(int column, int64_t sample, char* to) const = 0;

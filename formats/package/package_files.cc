@@ -4,6 +4,8 @@
 
 #include "base/atomic_file.h"
 #include "base/error.h"
+#include "base/missing_file.h"
+#include "base/text.h"
 #include "formats/weights/checkpoint.h"
 
 namespace pipewright {
@@ -19,6 +21,10 @@ std::vector<std::string> PackageFiles(const std::string& package, const Manifest
     files.push_back(package + "/" + module.weights);
   }
   return files;
+}
+
+bool IsEdited(const std::string& package, const ModuleInfo& module) {
+  return HexHash(ReadFile(PackageFile(package, module.code))) != module.code_hash;
 }
 
 static void AddGiven(const std::string& path, std::vector<std::string>& files) {

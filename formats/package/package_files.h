@@ -1,4 +1,4 @@
-// Collects the files that a run reads, because no output may replace them.
+// Collects the files that a run reads, because no output may replace them, and finds edited ones.
 #pragma once
 #include <map>
 #include <string>
@@ -10,6 +10,10 @@
 namespace pipewright {
 
 std::vector<std::string> PackageFiles(const std::string& package, const Manifest& manifest);
+
+// Returns true if the module's code is not as `compile` wrote it.
+bool IsEdited(const std::string& package, const ModuleInfo& module);
+
 // Includes the job, its data, and the files that options name; for weights in a folder or behind an
 // index, all files that would be loaded. Throws Error if those cannot be read.
 std::vector<std::string> RunFiles(const std::string& package, const Manifest& manifest,

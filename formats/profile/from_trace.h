@@ -1,4 +1,4 @@
-// What a run measured, fed back into a profile.
+// Replaces the times of a profile by those that a run measured.
 #pragma once
 #include <string>
 

@@ -12,18 +12,26 @@ void AppendModule(Profile& profile, const Profile& module) {
   int first = static_cast<int>(profile.nodes.size());
   profile.nodes.insert(profile.nodes.end(), module.nodes.begin(), module.nodes.end());
   std::map<std::string, size_t> known;
+  std::vector<int> place;  // of each value of `module`
   for (size_t v = 0; v < profile.values.size(); ++v) known.emplace(profile.values[v].name, v);
   for (ProfileValue value : module.values) {
     for (int& consumer : value.consumers) consumer += first;
     auto found = known.find(value.name);
     if (value.producer < 0 && found != known.end()) {
+      place.push_back(static_cast<int>(found->second));
       auto& consumers = profile.values[found->second].consumers;
       consumers.insert(consumers.end(), value.consumers.begin(), value.consumers.end());
       continue;
     }
     if (value.producer >= 0) value.producer += first;
+    place.push_back(static_cast<int>(profile.values.size()));
     profile.values.push_back(value);
   }
+  for (size_t i = static_cast<size_t>(first); i < profile.nodes.size(); ++i)
+    for (auto* held : {&profile.nodes[i].held, &profile.nodes[i].held_for_weight}) {
+      for (int& value : *held) value = place[static_cast<size_t>(value)];
+      std::sort(held->begin(), held->end());
+    }
 }
 
 static double BytesOf(const WeightInfo& weight) {

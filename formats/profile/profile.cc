@@ -34,6 +34,8 @@ std::string WriteProfile(const Profile& profile) {
                              {"weight_gradient", ToJson(node.weight_gradient)},
                              {"kept_bytes", node.kept},
                              {"kept_for_weight_bytes", node.kept_for_weight},
+                             {"held_inputs", node.held},
+                             {"held_inputs_for_weight", node.held_for_weight},
                              {"peak_bytes", node.peak},
                              {"parameter_bytes", node.parameters},
                              {"trained_bytes", node.trained},
@@ -46,14 +48,16 @@ std::string WriteProfile(const Profile& profile) {
                               {"producer", value.producer},
                               {"consumers", value.consumers},
                               {"bytes", value.bytes},
-                              {"gradient", value.gradient}});
+                              {"gradient", value.gradient},
+                              {"kept", value.kept}});
   for (const ProfileShared& shared : profile.shared)
     json["shared"].push_back({{"nodes", shared.nodes}, {"bytes", shared.bytes}});
   for (const ProfileLink& link : profile.links)
     json["links"].push_back({{"from", link.from},
                              {"to", link.to},
                              {"latency", link.latency},
-                             {"bytes_per_second", link.bytes_per_second}});
+                             {"bytes_per_second", link.bytes_per_second},
+                             {"spread", link.spread}});
   json["hash"] = HexHash(json.dump());
   return FormatJson(json);
 }
@@ -202,15 +206,25 @@ Profile ParseProfile(const std::string& text, const std::string& path) {
     value.consumers = entry.Integers("consumers", nodes);
     value.bytes = entry.Number("bytes");
     value.gradient = entry.Flag("gradient");
+    if (entry.Has("kept")) value.kept = entry.Flag("kept");
     if (!value.consumers.empty() && value.consumers[0] <= value.producer)
       entry.Fail("consumers", "a value is used by nodes after the one that makes it");
     profile.values.push_back(value);
+  }
+  const int values = static_cast<int>(profile.values.size());
+  const std::vector<Object> entries = root.List("nodes");
+  for (size_t i = 0; i < entries.size(); ++i) {
+    ProfileNode& node = profile.nodes[i];
+    if (entries[i].Has("held_inputs")) node.held = entries[i].Integers("held_inputs", values);
+    if (entries[i].Has("held_inputs_for_weight"))
+      node.held_for_weight = entries[i].Integers("held_inputs_for_weight", values);
   }
   for (const Object& entry : root.List("shared"))
     profile.shared.push_back({entry.Integers("nodes", nodes), entry.Number("bytes")});
   for (const Object& entry : root.List("links")) {
     ProfileLink link{entry.Integer("from", 0, 1 << 30), entry.Integer("to", 0, 1 << 30),
                      entry.Number("latency"), entry.Number("bytes_per_second")};
+    if (entry.Has("spread")) link.spread = entry.Number("spread");
     if (!(link.bytes_per_second > 0)) entry.Fail("bytes_per_second", "above 0 is expected");
     profile.links.push_back(link);
   }

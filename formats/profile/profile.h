@@ -1,5 +1,5 @@
-// What running the parts of a package costs: measured by `pipewright profile`, read by every search
-// that decides where to cut. Times are seconds and sizes bytes, for one microbatch.
+// The measured cost of each part of a package. `pipewright profile` writes it, and every search
+// that decides where to cut reads it. Times are seconds and sizes bytes, for one microbatch.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace pipewright {
 
-// Of the repetitions after warm-up: the median, and the distance between the quartiles.
+// Median and interquartile range of the repetitions after warm-up.
 struct ProfileTime {
   double median = 0, spread = 0;
 };
@@ -24,10 +24,13 @@ struct ProfileNode {
   ProfileTime forward, backward, input_gradient, weight_gradient;
   double kept = 0;             // made by the forward and held until backward, outputs included
   double kept_for_weight = 0;  // of those and of gradients, what stays from I to W
+  // Values among its inputs that it holds until backward, and from I to W: their bytes are in none
+  // of the above. Profiles of earlier versions do not say.
+  std::vector<int> held, held_for_weight;
   double peak = 0;             // most bytes alive at once: weights, inputs, all that it makes
   double parameters = 0, trained = 0, buffers = 0;  // `trained`: parameters that take gradients
   std::vector<std::string> weights;                 // names of those that it holds
-  // What was measured: "autograd" or "lists" (docs/reference/job.md); "": not known.
+  // The body measured: "autograd" or "lists" (docs/reference/job.md); "": unknown.
   std::string body;
 };
 
@@ -38,6 +41,7 @@ struct ProfileValue {
   std::vector<int> consumers;  // nodes, ascending
   double bytes = 0;
   bool gradient = false;  // whether as many bytes come back
+  bool kept = true;       // whether `producer` holds it until backward: then `kept` of it counts it
 };
 
 // One weight that several nodes hold: apart, they exchange its gradient.
@@ -49,6 +53,7 @@ struct ProfileShared {
 struct ProfileLink {
   int from = 0, to = 0;  // ranks
   double latency = 0, bytes_per_second = 0;
+  double spread = 0;  // of bytes_per_second: the distance between the quartiles; 0: not known
 };
 
 struct Profile {
@@ -63,9 +68,9 @@ struct Profile {
   std::vector<ProfileLink> links;  // of each ordered pair of ranks; empty: one rank
 };
 
-// Whether a JSON document is a profile.
+// Returns whether a JSON document is a profile.
 bool IsProfile(const Json& json);
-// Whether this text is one that nobody edited since. Throws Error where it is no JSON.
+// Returns whether a profile is unedited. Throws Error if `text` is not JSON.
 bool IsProfileAsWritten(const std::string& text);
 
 std::string WriteProfile(const Profile& profile);

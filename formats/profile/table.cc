@@ -37,7 +37,8 @@ std::string ProfileTable(const Profile& profile) {
   std::string out = FormatTable(rows);
   for (const ProfileLink& link : profile.links)
     out += "rank " + std::to_string(link.from) + " -> " + std::to_string(link.to) + "  " +
-           Format("%.1f us  %.2f GB/s", link.latency * 1e6, link.bytes_per_second / 1e9) + "\n";
+           Format("%.1f us  ", link.latency * 1e6) +
+           Format("%.2f ±%.2f GB/s", link.bytes_per_second / 1e9, link.spread / 1e9) + "\n";
   return out;
 }
 

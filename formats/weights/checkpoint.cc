@@ -7,6 +7,7 @@
 #include "base/dtype.h"
 #include "base/error.h"
 #include "base/json.h"
+#include "base/size.h"
 #include "base/text.h"
 #include "formats/weights/run_checkpoint.h"
 #include "formats/weights/shard_index.h"
@@ -185,25 +186,23 @@ std::vector<TensorExtent> Extents(const Checkpoint& checkpoint) {
   return extents;
 }
 
-std::vector<TensorToWrite> TensorsToWrite(const Checkpoint& checkpoint, bool force_contiguous,
-                                          std::map<std::string, std::string>& metadata) {
-  auto kept = NamesToKeep(Extents(checkpoint));
-  RecordDropped(kept, metadata);
-  std::set<std::string> dropped;
-  for (const auto& [name, others] : kept) dropped.insert(others.begin(), others.end());
-  std::vector<TensorToWrite> tensors;
+void CheckRepeats(const Checkpoint& checkpoint, uint64_t allowed) {
+  uint64_t read = 0, repeated = 0;
+  for (const auto& file : checkpoint.files) read += file->bytes().size();
+  const StoredTensor* largest = nullptr;
   for (const StoredTensor& tensor : checkpoint.tensors) {
-    if (dropped.count(tensor.name)) continue;
-    if (!tensor.strides.empty() && !force_contiguous)
-      throw Error(checkpoint.path, "the tensor " + Quote(tensor.name) + " is not contiguous",
-                  "--force-contiguous writes it as if it were");
-    TensorToWrite write{tensor.name, tensor.dtype, tensor.shape};
-    write.produce = [&checkpoint, &tensor](const ByteSink& sink) {
-      ReadTensor(checkpoint, tensor, sink);
-    };
-    tensors.push_back(std::move(write));
+    if (tensor.strides.empty() || tensor.bytes <= tensor.storage_bytes) continue;
+    if (__builtin_add_overflow(repeated, tensor.bytes, &repeated)) repeated = UINT64_MAX;
+    if (!largest || tensor.bytes > largest->bytes) largest = &tensor;
   }
-  return tensors;
+  if (repeated <= std::max(read, allowed)) return;
+  const auto shown = static_cast<int64_t>(std::min<uint64_t>(repeated, INT64_MAX));
+  throw Error(checkpoint.path,
+              "the tensor " + Quote(largest->name) +
+                  " repeats its elements, as expand makes it: written out, such tensors take " +
+                  SizeText(shown) + ", where " + SizeText(static_cast<int64_t>(read)) +
+                  " were read",
+              "--max-size " + std::to_string(shown) + " allows that much");
 }
 
 }  // namespace pipewright

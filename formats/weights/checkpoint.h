@@ -13,6 +13,10 @@
 
 namespace pipewright {
 
+// The key of a file's metadata that lists the modules whose code was edited in the package of the
+// run that wrote it (EditedCode in runtime/module/module_code.h).
+inline constexpr char kEditedCode[] = "pipewright.edited";
+
 struct Checkpoint {
   std::string path;                                // as given
   std::vector<std::unique_ptr<MappedFile>> files;  // sorted by path
@@ -38,10 +42,8 @@ void ReadTensor(const Checkpoint& checkpoint, const StoredTensor& tensor, const 
 // For the rules of shared tensors.
 std::vector<TensorExtent> Extents(const Checkpoint& checkpoint);
 
-// What a safetensors file of the checkpoint holds: one name of each group that shares memory, the
-// dropped names recorded in `metadata`. `checkpoint` must outlive the result. Throws Error for
-// tensors that are not contiguous unless `force_contiguous`.
-std::vector<TensorToWrite> TensorsToWrite(const Checkpoint& checkpoint, bool force_contiguous,
-                                          std::map<std::string, std::string>& metadata);
+// Throws Error where tensors that repeat their elements (a stride of 0) have more bytes than the
+// files, and more than `allowed`: a file of 1 KB may describe terabytes.
+void CheckRepeats(const Checkpoint& checkpoint, uint64_t allowed);
 
 }  // namespace pipewright

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <set>
 
 #include "base/dtype.h"
 #include "formats/weights/number.h"
@@ -59,18 +60,43 @@ static void CompareValues(const Checkpoint& first, const StoredTensor& a, const 
   }
 }
 
-CheckpointDifference Diff(const Checkpoint& first, const Checkpoint& second) {
-  auto ours = ByName(first), theirs = ByName(second);
+// Returns the tensor of `checkpoint` that `name` means, which `other` may have: a file of tied
+// names holds one of them, and says in its metadata which, or leaves it to the memory that `other`
+// shares.
+static const StoredTensor* Meant(const Checkpoint& checkpoint,
+                                 const std::map<std::string, const StoredTensor*>& by_name,
+                                 const std::string& name, const Checkpoint& other) {
+  auto find = [&](const std::string& kept) {
+    auto found = by_name.find(kept);
+    return found == by_name.end() ? nullptr : found->second;
+  };
+  if (const StoredTensor* tensor = find(name)) return tensor;
+  const StoredTensor* view = other.Find(name);
+  if (!view) return nullptr;
+  if (auto kept = checkpoint.metadata.find(name); kept != checkpoint.metadata.end())
+    if (const StoredTensor* tensor = find(kept->second); tensor && tensor->shape == view->shape)
+      return tensor;  // another shape: it was a part of that one
+  if (view->storage.empty()) return nullptr;
+  for (const StoredTensor& tied : other.tensors)
+    if (tied.storage == view->storage && tied.offset == view->offset && tied.dtype == view->dtype &&
+        tied.shape == view->shape && tied.strides == view->strides)
+      if (const StoredTensor* tensor = find(tied.name)) return tensor;
+  return nullptr;
+}
+
+CheckpointDifference Diff(const Checkpoint& first, const Checkpoint& second, uint64_t most_bytes) {
+  for (const Checkpoint* checkpoint : {&first, &second}) CheckRepeats(*checkpoint, most_bytes);
+  const auto ours = ByName(first), theirs = ByName(second);
+  std::set<std::string> names;
+  for (const auto* tensors : {&ours, &theirs})
+    for (const auto& [name, tensor] : *tensors) names.insert(name);
   CheckpointDifference result;
-  for (const auto& [name, tensor] : theirs)
-    if (!ours.count(name)) result.only_in_second.push_back(name);
-  for (const auto& [name, a] : ours) {
-    auto found = theirs.find(name);
-    if (found == theirs.end()) {
-      result.only_in_first.push_back(name);
-      continue;
-    }
-    const StoredTensor* b = found->second;
+  for (const std::string& name : names) {
+    const StoredTensor* a = Meant(first, ours, name, second);
+    const StoredTensor* b = Meant(second, theirs, name, first);
+    if (!a) result.only_in_second.push_back(name);
+    if (!b) result.only_in_first.push_back(name);
+    if (!a || !b) continue;
     TensorDifference difference{name, ""};
     if (a->dtype != b->dtype)
       difference.reason = "dtype " + a->dtype + " and " + b->dtype;

@@ -23,7 +23,10 @@ struct CheckpointDifference {
   }
 };
 
-// Reads both in pieces; memory does not grow with their size. Metadata is not compared.
-CheckpointDifference Diff(const Checkpoint& first, const Checkpoint& second);
+// Reads both in pieces; memory does not grow with their size. Metadata is not compared. A name that
+// one side leaves out because it is tied is compared with the one that is there. Throws Error for
+// tensors that repeat their elements, beyond `most_bytes` (CheckRepeats).
+CheckpointDifference Diff(const Checkpoint& first, const Checkpoint& second,
+                          uint64_t most_bytes = 0);
 
 }  // namespace pipewright

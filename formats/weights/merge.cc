@@ -48,7 +48,7 @@ MergedCheckpoint MergeRunCheckpoint(const std::string& path, const std::string& 
   if (limit == 0) {
     if (fs::is_directory(file)) file /= "model.safetensors";
     std::map<std::string, std::string> metadata = weights.metadata;
-    std::vector<TensorToWrite> tensors = TensorsToWrite(weights, false, metadata);
+    std::vector<TensorToWrite> tensors = TensorsToWrite(weights, {}, metadata);
     WriteSafetensors(file.string(), std::move(tensors), metadata);
     merged.files = {file.string()};
     return merged;
@@ -57,9 +57,9 @@ MergedCheckpoint MergeRunCheckpoint(const std::string& path, const std::string& 
   std::vector<std::string> names;
   if (file.extension() == ".safetensors") {
     folder = file.parent_path();
-    names = WriteShardsNamed(weights, folder.string(), file.stem().string(), limit, false);
+    names = WriteShardsNamed(weights, folder.string(), file.stem().string(), limit, {});
   } else {
-    names = WriteShards(weights, output, limit, false);
+    names = WriteShards(weights, output, limit, {});
   }
   for (const std::string& name : names) merged.files.push_back((folder / name).string());
   return merged;

@@ -46,7 +46,7 @@ std::string NamedLatest(const fs::path& folder) {
   return name.substr(0, name.find_first_of("\r\n"));
 }
 
-// What `latest` names: a folder beside it; "" where there is none.
+// Returns the folder that `latest` names beside it; "" if there is none.
 std::string Latest(const fs::path& folder) {
   std::string name = NamedLatest(folder);
   return StepOf(name) >= 0 && Complete(folder / name) ? name : "";
@@ -97,15 +97,35 @@ std::string CheckpointName(int64_t step) {
 
 std::string ShardName(int module) { return "module" + std::to_string(module) + ".safetensors"; }
 
+std::string ReplicaName(int module, int replica, int replicas) {
+  return "module" + std::to_string(module) + ".replica" + std::to_string(replica) + "of" +
+         std::to_string(replicas) + ".state.safetensors";
+}
+
+static constexpr char kCopies[] = "copies-rank";
+
+std::string CopiesName(int rank) { return kCopies + std::to_string(rank) + ".safetensors"; }
+
+bool IsCopies(const std::string& file) { return file.starts_with(kCopies); }
+
 static bool IsShardName(std::string name) {
+  if (IsCopies(name)) return true;
   for (const std::string_view end : {".safetensors", ".state"})
     if (name.ends_with(end)) name.resize(name.size() - end.size());
+  if (const size_t replica = name.find(".replica"); replica != std::string::npos)
+    name.resize(replica);
   return name.starts_with("module") && name.size() > 6 &&
          name.find_first_not_of("0123456789", 6) == std::string::npos;
 }
 
 std::string StateFileOf(const std::string& weights_file) {
   return weights_file.substr(0, weights_file.rfind('.')) + ".state.safetensors";
+}
+
+static std::string HashText(uint64_t hash) {
+  char text[17];
+  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(hash));
+  return text;
 }
 
 std::string HashFile(const std::string& path) {
@@ -118,9 +138,7 @@ std::string HashFile(const std::string& path) {
     file.Read(at, piece.data(), piece.size());
     hash = Hash(piece, hash);
   }
-  char text[17];
-  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(hash));
-  return text;
+  return HashText(hash);
 }
 
 void WriteRunCheckpoint(const RunCheckpoint& checkpoint) {
@@ -131,9 +149,12 @@ void WriteRunCheckpoint(const RunCheckpoint& checkpoint) {
   const std::string index_path = (folder / kIndex).string();
   WriteFile(index_path, index.dump(2) + "\n");
   std::map<std::string, CheckpointFile> all = checkpoint.files;
-  all[kIndex] = {fs::file_size(index_path), HashFile(index_path)};
+  all[kIndex] = {fs::file_size(index_path), HashFile(index_path), ""};
   Json files = Json::object();
-  for (const auto& [name, file] : all) files[name] = {{"bytes", file.bytes}, {"hash", file.hash}};
+  for (const auto& [name, file] : all) {
+    files[name] = {{"bytes", file.bytes}, {"hash", file.hash}};
+    if (!file.host.empty()) files[name]["host"] = file.host;
+  }
   Json out{{"step", checkpoint.step},
            {"data", {{"epoch", checkpoint.data.epoch}, {"sample", checkpoint.data.sample}}},
            {"seed", checkpoint.seed},
@@ -166,6 +187,7 @@ RunCheckpoint ReadRunCheckpoint(const std::string& path) {
   in.erase("hash");
   if (HexHash(in.dump()) != hash)
     throw Error(where, "has other content than was written (its hash differs)");
+  checkpoint.hash = hash;
   checkpoint.step = Whole<int64_t>(in, "step", where);
   // A copy may have any other name.
   if (int64_t named = StepOf(folder.filename().string()); named >= 0 && named != checkpoint.step)
@@ -187,7 +209,8 @@ RunCheckpoint ReadRunCheckpoint(const std::string& path) {
   if (!files.is_object()) throw Error(where + ": files", "an object is expected");
   for (const auto& [name, file] : files.items())
     checkpoint.files[name] = {Whole<uint64_t>(file, "bytes", where + ": " + name),
-                              Text(file, "hash", where + ": " + name)};
+                              Text(file, "hash", where + ": " + name),
+                              file.contains("host") ? Text(file, "host", where + ": " + name) : ""};
   std::string index = (folder / kIndex).string();
   VerifyShard(checkpoint, kIndex);
   checkpoint.weight_of = ParseShardIndex(ReadFile(index), index).shard_of;
@@ -197,18 +220,34 @@ RunCheckpoint ReadRunCheckpoint(const std::string& path) {
   return checkpoint;
 }
 
-void VerifyShard(const RunCheckpoint& checkpoint, const std::string& file) {
+static Error OtherContent(const std::string& path) {
+  return Error(path, "has other content than was written (its hash differs)");
+}
+
+void CheckShardSize(const RunCheckpoint& checkpoint, const std::string& file) {
   std::string path = (fs::path(checkpoint.path) / file).string();
   auto known = checkpoint.files.find(file);
   if (known == checkpoint.files.end()) throw Error(path, "is not in checkpoint.json");
   std::error_code error;
   uint64_t bytes = fs::file_size(path, error);
+  if (error && !known->second.host.empty())
+    throw Error(path, "the shard is missing: host " + known->second.host + " wrote it",
+                "copy it here from there: the hosts did not share the folder");
   if (error) throw Error(path, file == kIndex ? "is missing" : "the shard is missing");
   if (bytes != known->second.bytes)
     throw Error(path, "has " + std::to_string(bytes) + " bytes, " +
                           std::to_string(known->second.bytes) + " were written");
-  if (HashFile(path) != known->second.hash)
-    throw Error(path, "has other content than was written (its hash differs)");
+}
+
+void CheckShardHash(const RunCheckpoint& checkpoint, const std::string& file, uint64_t hash) {
+  if (HashText(hash) != checkpoint.files.at(file).hash)
+    throw OtherContent((fs::path(checkpoint.path) / file).string());
+}
+
+void VerifyShard(const RunCheckpoint& checkpoint, const std::string& file) {
+  CheckShardSize(checkpoint, file);
+  const std::string path = (fs::path(checkpoint.path) / file).string();
+  if (HashFile(path) != checkpoint.files.at(file).hash) throw OtherContent(path);
 }
 
 size_t VerifyRunCheckpoint(const std::string& path) {
@@ -272,7 +311,8 @@ void CleanCheckpoints(const std::string& folder) {
   if (!fs::is_directory(folder)) return;
   std::vector<fs::path> left;
   for (const auto& entry : fs::directory_iterator(folder))
-    if (entry.path().filename().string().rfind(kTemporary, 0) == 0) left.push_back(entry.path());
+    for (const char* beginning : {kTemporary, "latest.tmp"})
+      if (entry.path().filename().string().starts_with(beginning)) left.push_back(entry.path());
   for (const fs::path& path : left) Remove(path);
 }
 
@@ -288,6 +328,11 @@ std::string CommitCheckpoint(const std::string& temporary, const std::string& fo
   SyncFolder(folder);
   WriteFile((fs::path(folder) / "latest").string(), path.filename().string() + "\n");
   SyncFolder(folder);
+  RemoveOlderCheckpoints(folder, step, keep);
+  return path.string();
+}
+
+void RemoveOlderCheckpoints(const std::string& folder, int64_t step, int64_t keep) {
   std::vector<std::pair<int64_t, fs::path>> older;
   for (const std::string& other : ListCheckpoints(folder)) {
     int64_t its_step = StepOf(fs::path(other).filename().string());
@@ -296,7 +341,6 @@ std::string CommitCheckpoint(const std::string& temporary, const std::string& fo
   std::sort(older.rbegin(), older.rend());
   for (size_t i = static_cast<size_t>(keep); keep > 0 && i < older.size(); ++i)
     Remove(older[i].second);
-  return path.string();
 }
 
 }  // namespace pipewright

@@ -19,10 +19,12 @@ struct DataPosition {
 struct CheckpointFile {
   uint64_t bytes = 0;
   std::string hash;  // HashFile
+  std::string host;  // where it lies; "": beside checkpoint.json, as all do where hosts share it
 };
 
 struct RunCheckpoint {
   std::string path;  // of its own folder
+  std::string hash;  // of checkpoint.json: the same for all hosts' parts of a checkpoint
   int64_t step = 0;  // optimizer steps done
   DataPosition data;
   uint64_t seed = 0;
@@ -39,6 +41,11 @@ std::string CheckpointName(int64_t step);
 std::string ShardName(int module);
 // "module3.safetensors" holds weights; "module3.state.safetensors" what the optimizer keeps.
 std::string StateFileOf(const std::string& weights_file);
+// "module3.replica1of2.state.safetensors": the buffers of one replica, which may be its own.
+std::string ReplicaName(int module, int replica, int replicas);
+// "copies-rank2.safetensors": what the ranks of a host need and another host's shard holds.
+std::string CopiesName(int rank);
+bool IsCopies(const std::string& file);
 
 // 64-bit FNV-1a of the whole file, as 16 hex digits. Throws Error.
 std::string HashFile(const std::string& path);
@@ -49,18 +56,22 @@ void WriteRunCheckpoint(const RunCheckpoint& checkpoint);
 // `path`: a checkpoint, or a folder of them, or its file `latest`. Throws Error naming what is
 // missing or not as it was written; shards are not opened.
 RunCheckpoint ReadRunCheckpoint(const std::string& path);
-// Size and hash of one of its files. Throws Error naming it.
+// Checks the size of one of its files, or what the hash of its content came to. Throws Error naming
+// it.
+void CheckShardSize(const RunCheckpoint& checkpoint, const std::string& file);
+void CheckShardHash(const RunCheckpoint& checkpoint, const std::string& file, uint64_t hash);
+// Reads it for both.
 void VerifyShard(const RunCheckpoint& checkpoint, const std::string& file);
 
-// How many files were found as they were written: all of what ReadRunCheckpoint takes, or of the
-// checkpoint whose index `path` is, or a shard alone. 0: `path` is none of a run, or a file that
-// only lies beside one. Throws Error.
+// Verifies the files that ReadRunCheckpoint takes, or those of the checkpoint whose index `path`
+// is, or one shard. Returns how many are as they were written; 0 if `path` belongs to no checkpoint
+// of a run. Throws Error.
 size_t VerifyRunCheckpoint(const std::string& path);
 
 // Complete checkpoints in `folder`: the one that `latest` names, then the others, newest first.
 std::vector<std::string> ListCheckpoints(const std::string& folder);
 
-// What is no checkpoint there although it looks like one, each as "PATH: why": step folders without
+// Lists what looks like a checkpoint and is none, each as "PATH: why": step folders without
 // checkpoint.json, which `step_folders` keeps alone, and a `latest` that names nothing.
 std::vector<std::string> IncompleteCheckpoints(const std::string& folder,
                                                bool step_folders = false);
@@ -72,5 +83,7 @@ void CleanCheckpoints(const std::string& folder);
 // it and removes all but the last `keep` (0: all stay) up to this step. Returns its path.
 std::string CommitCheckpoint(const std::string& temporary, const std::string& folder, int64_t step,
                              int64_t keep);
+// Removes all but the last `keep` (0: all stay) up to this step.
+void RemoveOlderCheckpoints(const std::string& folder, int64_t step, int64_t keep);
 
 }  // namespace pipewright

@@ -53,6 +53,8 @@ class SafetensorsFile {
   // Throws Error with a suggestion when the file has no such tensor.
   const TensorInfo& At(std::string_view name) const;
 
+  // The bytes before the payloads.
+  std::string_view HeaderBytes() const { return file_.bytes().substr(0, header_.data_begin); }
   // The mapped payload; the bytes are read when they are touched.
   std::string_view Bytes(const TensorInfo& info) const;
   char* MutableBytes(const TensorInfo& info) const;

@@ -109,7 +109,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
     return Refuse(Where() + "found " + found + ", expected " + kExpected[place_]);
   }
 
-  // Whether the next value is this field of an entry: 0 dtype, 1 shape, 2 data_offsets.
+  // Tells if the next value is this field of an entry: 0 dtype, 1 shape, 2 data_offsets.
   bool AtField(int field) const {
     return (place_ == kEntry || place_ == kEntryArray) && field_ == field;
   }

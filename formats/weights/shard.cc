@@ -24,17 +24,17 @@ std::vector<size_t> SplitIntoShards(const std::vector<uint64_t>& sizes, uint64_t
 }
 
 std::vector<std::string> WriteShards(const Checkpoint& checkpoint, const std::string& folder,
-                                     uint64_t limit, bool force_contiguous) {
+                                     uint64_t limit, const WriteChoices& choices) {
   if (fs::exists(folder) && (!fs::is_directory(folder) || !fs::is_empty(folder)))
     throw Error(folder, "is there already and is not an empty folder");
-  return WriteShardsNamed(checkpoint, folder, "model", limit, force_contiguous);
+  return WriteShardsNamed(checkpoint, folder, "model", limit, choices);
 }
 
 std::vector<std::string> WriteShardsNamed(const Checkpoint& checkpoint, const std::string& folder,
                                           const std::string& word, uint64_t limit,
-                                          bool force_contiguous) {
+                                          const WriteChoices& choices) {
   std::map<std::string, std::string> metadata = checkpoint.metadata;
-  std::vector<TensorToWrite> tensors = TensorsToWrite(checkpoint, force_contiguous, metadata);
+  std::vector<TensorToWrite> tensors = TensorsToWrite(checkpoint, choices, metadata);
   std::vector<uint64_t> sizes;
   uint64_t total = 0;
   for (const TensorToWrite& tensor : tensors) {

@@ -4,12 +4,12 @@
 #include <string>
 #include <vector>
 
-#include "formats/weights/checkpoint.h"
+#include "formats/weights/tensors_to_write.h"
 
 namespace pipewright {
 
-// How many of `sizes`, in order, go into each shard: a shard is closed when the next tensor would
-// take it over `limit`; a tensor larger than that gets a shard of its own.
+// Returns how many of `sizes`, in order, go into each shard. A shard ends where the next tensor
+// would take it over `limit`; a tensor larger than that gets a shard of its own.
 std::vector<size_t> SplitIntoShards(const std::vector<uint64_t>& sizes, uint64_t limit);
 
 // Writes the checkpoint into `folder`, which is created or must be empty, so that no older shard
@@ -17,10 +17,10 @@ std::vector<size_t> SplitIntoShards(const std::vector<uint64_t>& sizes, uint64_t
 // model.safetensors.index.json; or model.safetensors alone where one file is enough. Names that
 // share memory are written once. Returns the files' names.
 std::vector<std::string> WriteShards(const Checkpoint& checkpoint, const std::string& folder,
-                                     uint64_t limit, bool force_contiguous);
+                                     uint64_t limit, const WriteChoices& choices);
 // The same with another word than "model" in all names, into any folder.
 std::vector<std::string> WriteShardsNamed(const Checkpoint& checkpoint, const std::string& folder,
                                           const std::string& word, uint64_t limit,
-                                          bool force_contiguous);
+                                          const WriteChoices& choices);
 
 }  // namespace pipewright

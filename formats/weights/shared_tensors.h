@@ -1,4 +1,4 @@
-// Which of the names that share memory a file keeps: the rules of safetensors' torch API
+// Chooses which of the names that share memory a file keeps, by the rules of safetensors' torch API
 // (safetensors.torch.save_model and load_model, 0.8), on storage extents, without tensors.
 #pragma once
 #include <cstdint>
@@ -19,7 +19,7 @@ struct TensorExtent {
   uint64_t bytes = 0;           // elements times their size
 };
 
-// Whether the tensor starts with its storage and has an element for every byte of it.
+// Returns whether the tensor starts with its storage and has an element for every byte of it.
 bool IsComplete(const TensorExtent& tensor);
 
 // Names whose byte ranges overlap, directly or through others of the group; groups of one included.
@@ -39,7 +39,7 @@ std::map<std::string, std::vector<std::string>> NamesToKeep(
 void RecordDropped(const std::map<std::string, std::vector<std::string>>& kept,
                    std::map<std::string, std::string>& metadata);
 
-// What loading `file` into a model would report: names of the model that nothing gives a value,
+// The report of loading `file` into a model: names of the model that nothing gives a value,
 // names of the file that the model lacks, or that share memory with another name which is the one
 // kept. Both sorted; a strict load requires both to be empty.
 struct LoadReport {

@@ -134,7 +134,7 @@ class StateDictReader {
       Fail("a tensor is expected, found a call of " + function);
     if (pickle_[arguments[1]].kind != Kind::kInt || pickle_[arguments[1]].number < 0)
       Fail("a tensor whose offset is not a natural number");
-    // What lies in the storage is then not the tensor: {"conj": True}, {"neg": True}.
+    // With {"conj": True} or {"neg": True} the tensor is not what its storage holds.
     const size_t metadata = typed ? 7 : 6;
     if (arguments.size() > metadata)
       for (int item : pickle_[arguments[metadata]].items)
@@ -247,6 +247,38 @@ void CheckWhole(std::string_view file, const std::string& path) {
                                        : least + " bytes"));
 }
 
+// Returns the class of which the pickle's root is an object, "" where it is of none or of
+// TorchScript: the class comes first then, behind the protocol's number.
+std::string ClassOfRoot(std::string_view pickle) {
+  if (pickle.size() < 3 || pickle[0] != '\x80') return "";
+  const size_t begin = pickle[2] == '\x95' ? 11 : 2;  // behind a frame
+  // The older format names the class of a module, and its source, where it refers to it.
+  constexpr std::string_view kModule("(X\6\0\0\0module", 12);
+  if (begin >= pickle.size() || (pickle[begin] != 'c' && pickle[begin] != '\x8c' &&
+                                 !pickle.substr(begin).starts_with(kModule)))
+    return "";
+  std::string first;
+  try {
+    ParsePickle(pickle, "", [&](const std::string& global) {
+      if (first.empty()) first = global;
+      return Allowed(global);
+    });
+  } catch (const Error&) {  // the class is not allowed
+  }
+  if (first.empty() || Allowed(first) || first.starts_with("__torch__")) return "";
+  first.replace(first.find(' '), 1, ".");
+  return first;
+}
+
+// Returns what torch.save wrote, of the zip format "" if there is none.
+std::string_view PickleOf(std::string_view file, const std::string& path) {
+  for (const ZipEntry& entry : ReadZip(file, path, /*compressed_allowed=*/true))
+    if (!entry.compressed && entry.name.ends_with("/data.pkl") &&
+        entry.name.find('/') == entry.name.size() - 9)
+      return file.substr(entry.offset, entry.size);
+  return "";
+}
+
 // Archives that hold a model's code beside its weights.
 void RefuseModels(const std::vector<ZipEntry>& entries, const std::string& path) {
   for (const ZipEntry& entry : entries) {
@@ -349,7 +381,23 @@ bool IsTorchFile(std::string_view file) {
                          file.substr(4, 10) == kLegacyMagic);
 }
 
+std::string PickledClass(std::string_view file, const std::string& path) try {
+  if (!IsTorchFile(file)) return "";
+  if (IsZip(file)) return ClassOfRoot(PickleOf(file, path));
+  size_t at = 0;
+  for (int part = 0; part < 3; ++part)  // magic number, protocol, facts about the machine
+    at += ParsePickle(file.substr(at), path, Allowed).size;
+  return ClassOfRoot(file.substr(at));
+} catch (const Error&) {  // damaged
+  return "";
+}
+
 std::vector<StoredTensor> ReadTorchFile(std::string_view file, const std::string& path) {
+  if (const std::string name = PickledClass(file, path); !name.empty())
+    throw Error(path,
+                "is a pickled object of the class " + name +
+                    ", as torch.save(model) writes it, where weights are expected",
+                "in Python: torch.save(model.state_dict(), \"weights.pt\")");
   return IsZip(file) ? ReadZipFormat(file, path) : ReadLegacyFormat(file, path);
 }
 

@@ -1,4 +1,4 @@
-// What torch.save writes for a state dict: pytorch_model.bin, .pt, .pth.
+// Reads state dicts as torch.save writes them: pytorch_model.bin, .pt, .pth.
 #pragma once
 #include <string>
 #include <string_view>
@@ -15,6 +15,10 @@ bool IsTorchFile(std::string_view file);
 // executed and payloads are not touched. Throws Error naming `path`: anything that is not a dict of
 // names to strided tensors, dtypes that safetensors cannot hold, ranges beyond a storage.
 std::vector<StoredTensor> ReadTorchFile(std::string_view file, const std::string& path);
+
+// Returns the class ("__main__.Model") where the file holds an object of Python, as
+// torch.save(model) writes it; "" if it does not, or is damaged.
+std::string PickledClass(std::string_view file, const std::string& path);
 
 // The element type of a storage's class in a pickle ("torch FloatStorage": "F32"); nullptr:
 // unknown.

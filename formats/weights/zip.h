@@ -22,7 +22,7 @@ bool IsZip(std::string_view file);
 std::vector<ZipEntry> ReadZip(std::string_view file, const std::string& path,
                               bool compressed_allowed = false);
 
-// What an entry holds, in memory. Throws Error when it is damaged, or compressed and larger than
+// Returns the contents of an entry. Throws Error when it is damaged, or compressed and larger than
 // 256 MiB.
 std::string ReadEntry(std::string_view file, const ZipEntry& entry, const std::string& path);
 

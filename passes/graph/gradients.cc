@@ -4,6 +4,7 @@
 
 #include <set>
 
+#include "passes/graph/looking_at.h"
 #include "passes/graph/memory.h"
 
 namespace pipewright {
@@ -66,6 +67,7 @@ std::unordered_set<const Value*> ValuesWithGradient(const Model& model) {
   };
   bool enabled = true;
   for (Node* node : model.graph->nodes()) {
+    const LookingAt here(node);
     if (node->kind() == c10::Symbol::aten("set_grad_enabled"))
       enabled = torch::jit::constant_as<bool>(node->input(0)).value_or(true);
     if (!enabled || CutsOff(node)) continue;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ops/statistics.h"
+#include "passes/graph/looking_at.h"
 
 namespace pipewright {
 
@@ -61,7 +62,10 @@ Memory::Memory(const Model& model, Alias least) : Memory(TopNodes(model), least)
 
 Memory::Memory(const std::vector<Node*>& nodes, Alias least) {
   for (Node* top : nodes)
-    for (Node* node : WithInner(top)) Collect(node, least);
+    for (Node* node : WithInner(top)) {
+      const LookingAt here(node);
+      Collect(node, least);
+    }
   for (bool changed = true; changed;) {  // values flow backward through loops and lists
     changed = false;
     for (const auto& [from, to] : flows_) changed = Flow(from, to) || changed;
@@ -164,6 +168,7 @@ bool Memory::Share(const Value* a, const Value* b) { return Intersect(Of(a), Of(
 
 void CollectWrites(Node* top, size_t position, std::vector<Write>& writes) {
   for (Node* node : WithInner(top)) {
+    const LookingAt here(node);
     if (WritesStatistics(node))
       for (size_t i : {kRunningMean, kRunningVariance})
         if (HasMemory(node->input(i))) writes.push_back({top, node, node->input(i), position});

@@ -4,6 +4,7 @@
 #include <cctype>
 #include <set>
 
+#include "base/dtype.h"
 #include "base/error.h"
 #include "base/text.h"
 
@@ -79,63 +80,20 @@ std::string Origin(const torch::jit::Node* node) {
 }
 
 std::string DtypeText(at::ScalarType dtype) {
-  switch (dtype) {
-    case at::kByte:
-      return "uint8";
-    case at::kChar:
-      return "int8";
-    case at::kShort:
-      return "int16";
-    case at::kInt:
-      return "int32";
-    case at::kLong:
-      return "int64";
-    case at::kHalf:
-      return "float16";
-    case at::kFloat:
-      return "float32";
-    case at::kDouble:
-      return "float64";
-    case at::kComplexHalf:
-      return "complex32";
-    case at::kComplexFloat:
-      return "complex64";
-    case at::kComplexDouble:
-      return "complex128";
-    case at::kBool:
-      return "bool";
-    case at::kBFloat16:
-      return "bfloat16";
-    case at::kUInt16:
-      return "uint16";
-    case at::kUInt32:
-      return "uint32";
-    case at::kUInt64:
-      return "uint64";
-    case at::kFloat8_e4m3fn:
-      return "float8_e4m3fn";
-    case at::kFloat8_e5m2:
-      return "float8_e5m2";
-    case at::kFloat8_e4m3fnuz:
-      return "float8_e4m3fnuz";
-    case at::kFloat8_e5m2fnuz:
-      return "float8_e5m2fnuz";
-    case at::kFloat8_e8m0fnu:
-      return "float8_e8m0fnu";
-    default:
-      throw Error("dtype", std::string(at::toString(dtype)) + " is not supported");
-  }
+  const std::string name(c10::getDtypeNames(dtype).first);
+  const Dtype* known = FindDtype(name);
+  // Others are quantized or narrower than a byte. Safetensors lacks some complex types.
+  if (known ? known->bits < 8 : !at::isComplexType(dtype))
+    throw Error("dtype", name + " is not supported");
+  return name;
 }
 
 at::ScalarType ScalarTypeOf(const std::string& word) {
-  for (int i = 0; i < static_cast<int>(at::ScalarType::NumOptions); ++i) {
-    auto dtype = static_cast<at::ScalarType>(i);
-    try {
-      if (DtypeText(dtype) == word) return dtype;
-    } catch (const Error&) {
-    }
-  }
-  throw Error("dtype", "\"" + word + "\" is not supported");
+  const auto& types = c10::getStringToDtypeMap();
+  const auto found = types.find(word);
+  if (found == types.end() || DtypeText(found->second) != word)
+    throw Error("dtype", "\"" + word + "\" is not supported");
+  return found->second;
 }
 
 std::string Identifier(const std::string& name) {

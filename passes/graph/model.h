@@ -26,6 +26,7 @@ struct Weight {
   uint64_t file_offset = 0, file_bytes = 0;
   at::Tensor data;                       // set for a model traced in this process
   std::optional<at::ScalarType> stored;  // dtype in the file, if it differs
+  bool own_layout = false;               // the model's tensor lies in memory in another order
   bool absent = false;                   // described in the file but not contained
 };
 

@@ -258,7 +258,7 @@ Cuts ByShare(const SplitSpec& split, const Places& places, const std::vector<dou
     return static_cast<size_t>(std::lower_bound(sum.begin(), sum.end(), sum[n] * (share - 1e-9)) -
                                sum.begin());
   };
-  // How far from its share a cut may move to reduce the number of crossing tensors.
+  // A cut may move so far from its share to reduce the number of crossing tensors.
   const double reach = split.kind == SplitSpec::kEqual ? 0.5 : 0.12;
   Cuts cuts;
   size_t after = 0;

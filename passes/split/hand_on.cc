@@ -8,6 +8,7 @@
 #include <string>
 
 #include "passes/graph/gradients.h"
+#include "passes/graph/looking_at.h"
 
 namespace pipewright {
 
@@ -71,7 +72,10 @@ class Handing {
     for (Node* node : AllNodes(*model_.graph))
       for (const Value* output : node->outputs())
         if (output->hasDebugName()) taken_.insert(output->debugName());
-    for (Value* value : values) Follow(value);
+    for (Value* value : values) {
+      const LookingAt here(value->node());
+      Follow(value);
+    }
   }
 
  private:

@@ -7,6 +7,8 @@
 
 #include "base/error.h"
 #include "passes/graph/gradients.h"
+#include "passes/graph/hidden_memory.h"
+#include "passes/graph/looking_at.h"
 #include "passes/graph/memory.h"
 
 namespace pipewright {
@@ -35,7 +37,10 @@ class Isolator {
     for (Node* top : model_.graph->nodes()) nodes[static_cast<size_t>(Module(top))].push_back(top);
     for (const auto& own : nodes) local_.emplace_back(own, Alias::kUnknown);
     CollectUses(writes);
-    for (const Write& write : writes) Check(write);
+    for (const Write& write : writes) {
+      const LookingAt here(write.node);
+      Check(write);
+    }
     Clone();
     CopyBuffersThatAreKept();
   }
@@ -115,11 +120,51 @@ class Isolator {
                         TogetherIn(module, use.value, write.value);
       if (!seen && !IsWeight(use.value)) Refuse(write, use, "a cut separates the two");
     }
+    RefuseHidden(write, written);
     for (const Value* value : local_[static_cast<size_t>(module)].Of(write.value))
       if (Producer(value) != module && !IsWeight(value) &&
           value->type()->kind() == c10::TypeKind::TensorType)
         clones_.insert({module, value->debugName()}),
             received_[value->debugName()] = const_cast<Value*>(value);
+  }
+
+  // Autograd raises an error where a write changes what an operation saved, unless the two share
+  // memory behind its back: then the backward reads what was written, which a copy does not have.
+  void RefuseHidden(const Write& write, const Memory::Values& written) {
+    Memory::Values hidden;  // written here, and also seen by operations of other modules
+    for (Node* node : AllNodes(*model_.graph))
+      if (HidesMemory(node))
+        for (const Value* value : memory_.Of(node->input(0)))
+          if (written.count(value) && Producer(value) >= 0) hidden.insert(value);
+    if (hidden.empty()) return;
+    const auto gradient = ValuesWithGradient(model_);
+    auto refuse = [&](Node* node) {
+      Refuse(write, {node, node, nullptr, 0},
+             "autograd does not know of that, and a cut separates the two");
+    };
+    const int module = Module(write.top);
+    for (const Value* value : hidden)
+      if (Producer(value) != module && gradient.count(value) && !SavesNoResult(value->node()))
+        refuse(const_cast<Node*>(value->node()));
+    for (const Write& use : uses_) {
+      const auto outputs = use.node->outputs();
+      const bool keeps =
+          !HidesMemory(use.node) && use.position < write.position && Module(use.top) != module &&
+          Intersect(memory_.Of(use.value), hidden) &&
+          std::any_of(outputs.begin(), outputs.end(), [&](const Value* output) {
+            return gradient.count(output) && !Intersect(memory_.Of(output), hidden);
+          });
+      if (keeps) refuse(use.node);
+    }
+  }
+
+  // Returns true for operators known not to keep their result for the backward.
+  static bool SavesNoResult(const Node* node) {
+    static const std::set<std::string> kNames = {"linear", "matmul", "mm",  "bmm",   "addmm", "add",
+                                                 "sub",    "mul",    "div", "neg",   "clone", "to",
+                                                 "cat",    "stack",  "sum", "mean",  "conv1d",
+                                                 "conv2d", "conv3d", "sin", "cos",   "embedding"};
+    return node->kind().is_aten() && kNames.count(node->kind().toUnqualString()) > 0;
   }
 
   void Clone() {

@@ -73,13 +73,15 @@ bool MakesTensor(const Node* node, size_t output) {
 }
 
 // Returns true if the value is known to fill its memory without gaps, so that it crosses a cut
-// unchanged.
-bool IsWhole(const Value* value) {
+// unchanged, and from a weight file to the model.
+bool IsWhole(const Model& model, const Value* value) {
   static const Names kOtherLayout = {"as_strided_", "resize_", "resize_as_", "set_"};
   while (true) {
     Node* node = const_cast<Node*>(value->node());
     if (value->type()->kind() != c10::TypeKind::TensorType) return false;
-    if (node->kind() == prim::Param) return !node->owningBlock()->owningNode();
+    if (node->kind() == prim::Param)
+      return !node->owningBlock()->owningNode() &&
+             (value->offset() >= model.weights.size() || !model.weights[value->offset()].own_layout);
     if (KeepsAll(node))
       value = node->input(0);
     else if (const Value* written = Returned(node); written && !IsOneOf(node, kOtherLayout))
@@ -106,7 +108,8 @@ bool IsGathered(const Node* node) {
 // Walks back from a reader's inputs through all values that its layout may depend on.
 class Follower {
  public:
-  Follower(Node* reader, std::vector<LayoutUse>& uses) : reader_(reader), uses_(uses) {
+  Follower(const Model& model, Node* reader, std::vector<LayoutUse>& uses)
+      : model_(model), reader_(reader), uses_(uses) {
     Follow(reader, reader);
     while (!todo_.empty()) {
       const Value* value = todo_.back();
@@ -131,11 +134,12 @@ class Follower {
         continue;
       }
       if (!seen_.insert({input, user}).second) continue;
-      if (!IsWhole(input)) uses_.push_back({input, user, reader_});
+      if (!IsWhole(model_, input)) uses_.push_back({input, user, reader_});
       todo_.push_back(input);
     }
   }
 
+  const Model& model_;
   Node* const reader_;
   std::vector<LayoutUse>& uses_;
   std::vector<const Value*> todo_;
@@ -153,13 +157,19 @@ int ModuleOf(const Model& model, const ModuleAssignment& assignment, const Node*
 std::vector<LayoutUse> LayoutUses(const Model& model) {
   std::vector<LayoutUse> uses;
   for (Node* node : AllNodes(*model.graph))
-    if (ReadsLayout(node)) Follower(node, uses);
+    if (ReadsLayout(node)) Follower(model, node, uses);
   return uses;
 }
 
 void CheckLayouts(const Model& model, const ModuleAssignment& assignment) {
   for (const LayoutUse& use : LayoutUses(model)) {
     const Node* made = use.value->node();
+    if (made == model.graph->param_node())
+      throw Error(model.file + ": " + use.reader->kind().toUnqualString() + ", " + Origin(use.reader),
+                  "depends on how the weight \"" + model.weights[use.value->offset()].names[0] +
+                      "\" lies in memory, which is not in the order of its dimensions; that of a "
+                      "package is",
+                  "let it lie so before the model is exported: p.data = p.data.contiguous()");
     const int from = ModuleOf(model, assignment, made);
     const int to = ModuleOf(model, assignment, use.user);
     if (from < 0 || to < 0 || from == to) continue;
@@ -167,7 +177,7 @@ void CheckLayouts(const Model& model, const ModuleAssignment& assignment) {
                 "depends on how \"" + use.value->debugName() + "\" of " +
                     made->kind().toUnqualString() + " (" + Origin(made) +
                     ") lies in memory; the cut between modules " + std::to_string(from) + " and " +
-                    std::to_string(to) + " hands that on without gaps or what lies around it",
+                    std::to_string(to) + " hands that on without what lies around it",
                 "make it a tensor of its own before the cut (.clone()), or cut elsewhere");
   }
 }

@@ -1,5 +1,5 @@
 // Finds operations whose result depends on a tensor's memory layout, such as as_strided: a cut
-// passes values on with their strides, but without gaps between their elements.
+// passes values on with their strides, but without what lies between their elements.
 #pragma once
 #include <vector>
 
@@ -16,7 +16,7 @@ struct LayoutUse {
 };
 std::vector<LayoutUse> LayoutUses(const Model& model);
 
-// Throws Error if a cut lies between such a value and its use.
+// Throws Error if a cut lies between such a value and its use, or if it is a weight.
 void CheckLayouts(const Model& model, const ModuleAssignment& assignment);
 
 }  // namespace pipewright

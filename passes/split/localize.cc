@@ -6,6 +6,8 @@
 #include <map>
 #include <set>
 
+#include "passes/graph/looking_at.h"
+
 namespace pipewright {
 
 using torch::jit::Node;
@@ -47,6 +49,7 @@ class Localizer {
         for (Node* user : WithInner(top))
           for (Value* input : user->inputs()) Collect(input);
       for (Node* top : own) {
+        const LookingAt here(top);
         top_ = top;
         for (Node* user : WithInner(top))
           for (size_t i = 0; i < user->inputs().size(); ++i) {

@@ -45,6 +45,20 @@ static void Show(torch::jit::Graph& graph, const std::vector<Node*>& nodes,
   auto is_tensor = [](const Value* value) {
     return value->type()->kind() == c10::TypeKind::TensorType;
   };
+  // Returns true if another value lies in the memory, and LibTorch does not know of that.
+  auto is_shared = [&](const Write& write) {
+    const Memory::Values written = memory.Written(write);
+    auto unknown = [&](const Value* value) {
+      return is_tensor(value) && value->hasUses() && Intersect(memory.Of(value), written) &&
+             !aliases.mayAlias(value, write.value);
+    };
+    for (Node* top : nodes)
+      for (const Node* node : WithInner(top))
+        if (std::any_of(node->inputs().begin(), node->inputs().end(), unknown) ||
+            std::any_of(node->outputs().begin(), node->outputs().end(), unknown))
+          return true;
+    return false;
+  };
   for (const Write& write : writes) {
     // A norm that only counts: LibTorch does not know of the write, and nobody uses the result.
     if (WritesStatistics(write.node) && (used_norms || write.node->output()->uses().empty()))
@@ -57,7 +71,7 @@ static void Show(torch::jit::Graph& graph, const std::vector<Node*>& nodes,
         hidden.push_back(const_cast<Value*>(value));
     std::sort(hidden.begin(), hidden.end(),
               [](Value* a, Value* b) { return a->debugName() < b->debugName(); });
-    if (!hidden.empty()) show(write.value, write);
+    if (!hidden.empty() || (!list && is_shared(write))) show(write.value, write);
     for (Value* value : hidden) show(value, write);
   }
 }

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "passes/graph/looking_at.h"
 #include "passes/split/cuts.h"
 #include "passes/split/sort_modules.h"
 
@@ -126,6 +127,7 @@ ModuleAssignment AssignEach(Model& model, const SplitSpec& split) {
   // For lists and other nodes that are not operations: the last operation that they depend on.
   std::map<const Node*, const Node*> made_of;
   for (const Node* node : model.graph->nodes()) {
+    const LookingAt here(node);
     int wanted = split.kind == SplitSpec::kMap ? Mapped(split, node) : split.function(node);
     if (wanted < -1 || wanted > 100000)
       throw Error(said, "gives module " + std::to_string(wanted) + " to " + Origin(node));

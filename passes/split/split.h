@@ -19,7 +19,7 @@ struct SplitSpec {
     kBalanced,  // `count` modules of about equal cost (passes/graph/node_cost.h)
     kSize,      // modules whose weights take at most `bytes`
     kProfile,   // `count` modules of about equal measured time; is first turned into kFine
-                // (cli/profile_split.h), AssignModules rejects it
+                // (compiler/measured/profile_split.h), AssignModules rejects it
     kFine,      // where operations of another submodule follow
     kMap,       // submodule -> module
     kFunction,

@@ -25,6 +25,7 @@ std::map<std::string, int> ReadMap(const std::string& path) {
                 "write {\"embed\": 0, \"blocks.0\": 0, \"blocks.1\": 1}");
   std::map<std::string, int> map;
   for (const auto& [name, module] : json.items()) {
+    if (name == "$schema") continue;
     if (!module.is_number_integer() || module < 0 || module > 100000)
       throw Error(path + ": " + Quote(name), "a module's number is expected, from 0",
                   "write {\"embed\": 0, \"blocks.0\": 0, \"blocks.1\": 1}");

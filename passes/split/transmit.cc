@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "passes/graph/looking_at.h"
 #include "passes/graph/memory.h"
 
 namespace pipewright {
@@ -41,6 +42,7 @@ void TransmitShared(Model& model, ModuleAssignment& assignment, const SharedSpec
   std::map<int, Node*> last;                                                 // of each module
   std::map<const Value*, std::map<int, std::vector<torch::jit::Use>>> uses;  // by module
   for (Node* top : model.graph->nodes()) {
+    const LookingAt here(top);
     CollectWrites(top, 0, writes);
     int module = assignment.module_of.at(top);
     if (top->kind() != torch::jit::prim::Constant) last[module] = top;

@@ -1,4 +1,4 @@
-// Which ranks sum gradients with each other, and in which order.
+// Orders the ranks that sum gradients with each other.
 #pragma once
 #include <vector>
 

@@ -13,7 +13,7 @@ namespace pipewright {
 
 namespace {
 
-// What has happened so far to one stage on one rank.
+// The history of one stage on one rank.
 struct Progress {
   int reduces = 0, steps = 0;
   bool offloaded = false, loaded = false;
@@ -103,9 +103,10 @@ struct StepRules {
            "rule \"load\": the weights of stage " + std::to_string(stage) + " are not loaded here");
   }
 
-  // Of a rank, before its actions are visited. None of a stage's backwards needs its weights where
-  // nothing in it and before it is trained: then they leave after a forward, and a backward that
-  // finds them does so by chance. W never needs them, where I computes what it adds up.
+  // Looks at a rank's loads before its actions are visited. None of a stage's backwards needs its
+  // weights where nothing in it and before it is trained: then they leave after a forward, and a
+  // backward that finds them does so by chance. W never needs them, where I computes what it adds
+  // up.
   void FindLoads(const std::vector<Action>& actions) {
     for (const Action& a : actions) {
       Progress& s = stages[BackwardStage(a)];

@@ -7,7 +7,7 @@
 
 namespace pipewright {
 
-// What a rank holds at most while a plan runs.
+// The most that a rank holds while a plan runs.
 struct RankPeaks {
   int activations = 0;       // microbatches of a stage between F and B (or I)
   int kept_for_weights = 0;  // between I and W

@@ -52,7 +52,7 @@ double PairLoads::Link(int a, int b) const {
 
 static const std::vector<int> kNone;
 
-// What the value costs its stages, once more or (sign -1) once less.
+// Adds what the value costs its stages, or takes it away (sign -1).
 void PairLoads::Add(const PartitionValue& value, const std::vector<int>& stages, int sign) {
   const int producer = value.producer >= 0 ? stage_of_[value.producer] : -1;
   steps_ += static_cast<int64_t>(stages.size());

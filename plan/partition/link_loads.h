@@ -1,11 +1,11 @@
 // The loads of a partition on devices whose links differ by pair, for changes looked at one by one.
 #pragma once
-#include "plan/partition/problem.h"
+#include "plan/partition/problem/problem.h"
 
 namespace pipewright {
 
-// Of a partition with one replica a stage, evaluated; what a change makes of its objective costs
-// as much as the values that it touches, not the whole graph. As EvaluatePartition counts.
+// Keeps the loads of a partition with one replica a stage, as EvaluatePartition counts them.
+// Judging a change takes as long as the values that it touches, not as the whole graph.
 class PairLoads {
  public:
   PairLoads(const PartitionProblem& problem, const PartitionResult& result);
@@ -14,7 +14,7 @@ class PairLoads {
   double WithDevices(int s, int number, int t);
   // With the nodes, which stage `from` holds, in `to`.
   double WithNodes(const std::vector<int>& nodes, int from, int to);
-  // What both have taken, in ways of values.
+  // Both have taken so many steps: a step is a value on its way from one stage to another.
   int64_t steps() const { return steps_; }
 
  private:

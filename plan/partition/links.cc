@@ -5,8 +5,11 @@
 #include <memory>
 #include <numeric>
 
+#include "plan/partition/fast/orders.h"
+#include "plan/partition/fast/sequence_dp.h"
 #include "plan/partition/link_loads.h"
-#include "plan/partition/partition_state.h"
+#include "plan/partition/pair_links_exact.h"
+#include "plan/partition/problem/partition_state.h"
 
 namespace pipewright {
 
@@ -40,7 +43,7 @@ struct Search {
     seen = 0;
   }
 
-  // Whether a change that leads to this objective, by `loads`, need not be evaluated.
+  // Says whether a change that leads to this objective, by `loads`, need not be evaluated.
   bool Worse(double objective) {
     looks -= loads->steps() - seen + 4 + static_cast<int64_t>(best.stages.size()) / 8;
     seen = loads->steps();

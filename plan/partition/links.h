@@ -11,13 +11,6 @@ namespace pipewright {
 // whole. `proven` where that came to its end or the result equals the bound. Deterministic.
 PartitionResult SolvePairLinks(const PartitionProblem& problem, const SolveOptions& options);
 
-// Looks at every partition on every choice of devices, one replica a stage, whose stages' loads may
-// stay under that of `known`, and replaces it with the best. No stage holds exactly the nodes
-// `forbidden` (sorted; empty: no such). False: there were more than `evaluations`.
-bool SearchPairLinks(const PartitionProblem& problem, const UnitGraph& graph,
-                     const std::vector<int>& forbidden, int64_t evaluations,
-                     PartitionResult& known);
-
 // The best known partition none of whose stages holds exactly the nodes `forbidden` (sorted), found
 // in the same way from exact searches as `exact` limits them.
 PartitionResult NextBestPairLinks(const PartitionProblem& problem, const UnitGraph& graph,

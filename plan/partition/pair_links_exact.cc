@@ -1,7 +1,8 @@
+#include "plan/partition/pair_links_exact.h"
+
 #include <algorithm>
 
-#include "plan/partition/ideals.h"
-#include "plan/partition/links.h"
+#include "plan/partition/exact/ideals.h"
 
 namespace pipewright {
 
@@ -12,7 +13,7 @@ namespace {
 // are then what they cost at least.
 struct Placement {
   const PartitionProblem& problem;
-  const UpSets& up;
+  const Ideals& ideals;
   const std::vector<int>& forbidden;
   int64_t evaluations;
   PartitionResult& known;
@@ -45,8 +46,8 @@ struct Placement {
 
   std::vector<int> NodesBetween(int larger, int smaller) const {
     std::vector<int> found;
-    ForEach(up.sets[larger], [&](int unit) {
-      if (smaller >= 0 && Has(up.sets[smaller], unit)) return;
+    ForEach(ideals.sets[larger], [&](int unit) {
+      if (smaller >= 0 && Has(ideals.sets[smaller], unit)) return;
       found.insert(found.end(), nodes[unit].begin(), nodes[unit].end());
     });
     std::sort(found.begin(), found.end());
@@ -83,13 +84,13 @@ struct Placement {
     size_t count = placed.stages.size();
     bool last = problem.stages >= 0 ? static_cast<int>(count) + 1 == problem.stages
                                     : count + 1 == devices.size();
-    std::vector<char> seen(up.sets.size(), 0);
+    std::vector<char> seen(ideals.sets.size(), 0);
     std::vector<int> stack = {set};
     while (!stack.empty() && evaluations > 0) {
       int larger = stack.back();
       stack.pop_back();
-      for (int i = up.first[larger]; i < up.first[larger + 1]; ++i) {
-        int rest = up.smaller[i].set;
+      for (int i = ideals.first[larger]; i < ideals.first[larger + 1]; ++i) {
+        int rest = ideals.smaller[i].set;
         if (seen[rest]) continue;
         seen[rest] = 1;
         --evaluations;
@@ -126,12 +127,12 @@ bool SearchPairLinks(const PartitionProblem& problem, const UnitGraph& graph,
   int devices = 0;
   for (const DeviceClass& device : problem.devices) devices += device.count;
   if (problem.max_replicas > 1 || devices > 16) return false;
-  UpSets up;
-  if (!EnumerateUpSets(graph, 2'000, kInfinity, up)) return false;
-  Placement search{problem, up, forbidden, evaluations, known};
+  Ideals ideals;
+  if (!EnumerateIdeals(graph, 2'000, kInfinity, ideals)) return false;
+  Placement search{problem, ideals, forbidden, evaluations, known};
   search.OpenDevice();
   for (const Unit& unit : graph.units) search.nodes.push_back(unit.nodes);
-  search.Place(static_cast<int>(up.sets.size()) - 1);
+  search.Place(static_cast<int>(ideals.sets.size()) - 1);
   return search.evaluations > 0;
 }
 

@@ -4,14 +4,15 @@
 #include <optional>
 
 #include "base/error.h"
+#include "plan/partition/fast/lower_bound.h"
+#include "plan/partition/fast/unequal_devices.h"
 #include "plan/partition/link_loads.h"
 #include "plan/partition/links.h"
-#include "plan/partition/refine.h"
-#include "plan/partition/unequal_devices.h"
+#include "plan/partition/refine/stage_table.h"
 
 namespace pipewright {
 
-// Of more an exact search looks only at so many pairs of sets of nodes.
+// Above so many, an exact search looks only at a limited number of pairs of sets of nodes.
 constexpr int kManyDeviceStates = 10'000;
 
 static PartitionResult Better(const PartitionResult& found, const PartitionResult& known) {

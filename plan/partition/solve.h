@@ -2,8 +2,8 @@
 #pragma once
 #include <string>
 
-#include "plan/partition/exact.h"
-#include "plan/partition/fast.h"
+#include "plan/partition/exact/exact.h"
+#include "plan/partition/fast/fast.h"
 
 namespace pipewright {
 
@@ -21,7 +21,7 @@ struct SolveOptions {
 // small exact search settles it.
 PartitionResult SolvePartition(const PartitionProblem& problem, const SolveOptions& options);
 
-// What binds the objective, and the best partition without the stage that does.
+// Names what binds the objective, and the best partition without the stage that does.
 struct Explanation {
   int stage = -1;                // the slowest; -1 where the partition is infeasible
   std::string binds;             // "compute", "transfer" or "memory"

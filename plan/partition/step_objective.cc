@@ -6,7 +6,9 @@
 
 #include "base/error.h"
 #include "plan/lowering/lower.h"
-#include "plan/partition/partition_state.h"
+#include "plan/partition/problem/partition_state.h"
+#include "plan/partition/step_bound.h"
+#include "plan/partition/step_search.h"
 #include "plan/schedules/schedule.h"
 #include "plan/simulate/measure.h"
 
@@ -50,7 +52,7 @@ static StageGraph GraphOf(const PartitionProblem& problem, const PartitionResult
   return graph;
 }
 
-// Whether each stage hands on to the next, no other, and gets a gradient back.
+// Says whether each stage hands on to the next, no other, and gets a gradient back.
 static bool IsChain(const StageGraph& graph) {
   bool chain = static_cast<int>(graph.edges.size()) == graph.stages - 1;
   for (size_t e = 0; chain && e < graph.edges.size(); ++e)

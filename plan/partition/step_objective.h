@@ -30,28 +30,4 @@ double StepTime(const PartitionProblem& problem, const PartitionResult& result,
 PartitionResult SolveStep(const PartitionProblem& problem, const SolveOptions& options,
                           const StepOptions& step, Explanation* explanation = nullptr);
 
-// No partition has a shorter step: the work of all microbatches shared evenly; and, for each node,
-// the longest way to it, its own work on all microbatches (shared by the replicas that a stage may
-// have), and the longest way that gradients take back from it.
-// With 1F1B also the longest way there and back, as often as microbatches follow one another.
-double StepBound(const PartitionProblem& problem, const StepOptions& step);
-
-// The least that any partition's stages let hope for: the largest of each one's compute on all
-// microbatches and the longest way to it and back, the transfer from the stage before included. By
-// the exact search; 0 where that finds too many sets, `known` (the time of a partition) where no
-// partition has less.
-double StepBoundOfStages(const PartitionProblem& problem, const StepOptions& step, double known,
-                         const SolveOptions& options);
-
-// Whether what SearchSteps takes for granted holds: devices are of one class, one a stage, and the
-// last stages of a plan are as a plan of their own, as with GPipe and 1F1B.
-bool IsSearchable(const PartitionProblem& problem, const StepOptions& step);
-
-// Replaces `best` by a partition with a shorter step, and raises its lower bound, by looking at all
-// partitions from their last stages on; those whose last stages alone take too long are left out.
-// Where IsSearchable; simulates about `actions` at most. Where that suffices, the lower bound is
-// the objective.
-void SearchSteps(const PartitionProblem& problem, const StepOptions& step, int64_t actions,
-                 PartitionResult& best);
-
 }  // namespace pipewright

@@ -1,8 +1,10 @@
+#include "plan/partition/step_search.h"
+
 #include <algorithm>
 
 #include "base/error.h"
-#include "plan/partition/ideals.h"
-#include "plan/partition/step_ways.h"
+#include "plan/partition/exact/ideals.h"
+#include "plan/partition/longest_paths.h"
 
 namespace pipewright {
 
@@ -12,32 +14,32 @@ struct StepTree {
   const PartitionProblem& problem;
   const UnitGraph& graph;
   const StepOptions& step;
-  const UpSets& up;
-  const Ways& ways;
+  const Ideals& ideals;
+  const LongestPaths& paths;
   double speed;
   int least, most;                            // stages
   int64_t actions = 0;                        // that may still be simulated
   double below = 0;                           // partitions that take as long are of no interest
   std::vector<std::vector<int>> larger = {};  // of each set: those with one unit more
-  // Of each set, where units are a chain and get gradients back: the least that so many cuts of
-  // what is outside of it take one way.
+  // The least time that so many cuts outside of each set take one way. It is filled only if units
+  // are a chain and get gradients back.
   std::vector<std::vector<double>> cuts = {};
 
   PartitionResult best = {};
 
   void FindLarger() {
-    larger.resize(up.sets.size());
-    for (size_t set = 0; set < up.sets.size(); ++set)
-      for (int link = up.first[set]; link < up.first[set + 1]; ++link)
-        larger[up.smaller[link].set].push_back(static_cast<int>(set));
+    larger.resize(ideals.sets.size());
+    for (size_t set = 0; set < ideals.sets.size(); ++set)
+      for (int link = ideals.first[set]; link < ideals.first[set + 1]; ++link)
+        larger[ideals.smaller[link].set].push_back(static_cast<int>(set));
   }
 
   void FindCuts() {
     int n = static_cast<int>(graph.units.size());
-    if (static_cast<int>(up.sets.size()) != n + 1 || n > 500) return;
+    if (static_cast<int>(ideals.sets.size()) != n + 1 || n > 500) return;
     std::vector<double> times;  // of the cuts ahead of each unit but the first
     for (int u = 1; u < n; ++u)
-      for (const Ways::Entry& entry : ways.entries[u]) {
+      for (const LongestPaths::Entry& entry : paths.entries[u]) {
         if (entry.before != u - 1) continue;
         if (!entry.gradient) return;
         times.push_back(entry.time);
@@ -51,7 +53,7 @@ struct StepTree {
     }
   }
 
-  bool Whole(int set) const { return set + 1 == static_cast<int>(up.sets.size()); }
+  bool Whole(int set) const { return set + 1 == static_cast<int>(ideals.sets.size()); }
 
   // The last stages, of which the first is new, in the order of the pipeline: whether the step of
   // any partition that ends so may be short enough. It cannot be shorter than these stages' own,
@@ -59,8 +61,8 @@ struct StepTree {
   bool Promising(int set, const Bits& stage, const PartitionResult& last) {
     double before = 0, after = 0, work = 0;
     ForEach(stage, [&](int unit) {
-      work += ways.own[unit];
-      for (const Ways::Entry& entry : ways.entries[unit]) {
+      work += paths.own[unit];
+      for (const LongestPaths::Entry& entry : paths.entries[unit]) {
         if (Has(stage, entry.before)) continue;
         before = std::max(before, entry.there);
         after = std::max(after, entry.home);
@@ -73,7 +75,8 @@ struct StepTree {
       before += cuts[set][between], after += cuts[set][between];
     }
     if (before + work * step.microbatches + after >= below) return false;
-    double ahead = (up.work.back() - up.work[set]) / speed;  // on the slowest of those, no less
+    double ahead =
+        (ideals.work.back() - ideals.work[set]) / speed;  // on the slowest of those, no less
     if (ahead * step.microbatches / std::max(most - stages, 1) >= below) return false;
     bool chain = false;
     double time = Simulate(last, &chain);
@@ -91,15 +94,15 @@ struct StepTree {
     int stages = static_cast<int>(last.stages.size());
     if (stages >= most) return true;
     std::vector<int> queue = larger[set];
-    std::vector<char> seen(up.sets.size(), 0);
+    std::vector<char> seen(ideals.sets.size(), 0);
     for (int next : queue) seen[next] = 1;
     for (size_t at = 0; at < queue.size(); ++at) {
       if (actions < 0) return false;
       int next = queue[at];
-      actions -= 100 + static_cast<int64_t>(up.sets.size()) / 8;
-      Bits stage = up.sets[next];
-      for (size_t w = 0; w < stage.size(); ++w) stage[w] &= ~up.sets[set][w];
-      double work = up.work[next] - up.work[set];
+      actions -= 100 + static_cast<int64_t>(ideals.sets.size()) / 8;
+      Bits stage = ideals.sets[next];
+      for (size_t w = 0; w < stage.size(); ++w) stage[w] &= ~ideals.sets[set][w];
+      double work = ideals.work[next] - ideals.work[set];
       if (work * step.microbatches / speed >= below) continue;  // nor can any larger one
       for (int one_more : larger[next])
         if (!seen[one_more]) seen[one_more] = 1, queue.push_back(one_more);
@@ -146,13 +149,13 @@ void SearchSteps(const PartitionProblem& problem, const StepOptions& step, int64
                  PartitionResult& best) {
   if (!IsSearchable(problem, step)) return;
   UnitGraph graph = BuildUnits(problem, Merge::kNone);
-  UpSets up;
-  if (!EnumerateUpSets(graph, 20'000, kInfinity, up)) return;
+  Ideals ideals;
+  if (!EnumerateIdeals(graph, 20'000, kInfinity, ideals)) return;
   double speed = FastestDevice(problem);
   int devices = 0;
   for (const DeviceClass& device : problem.devices) devices += device.count;
-  Ways ways(problem, graph, step, speed);
-  StepTree tree{problem, graph, step, up, ways, speed, 1, devices};
+  LongestPaths paths(problem, graph, step, speed);
+  StepTree tree{problem, graph, step, ideals, paths, speed, 1, devices};
   if (problem.stages > 0) tree.least = tree.most = problem.stages;
   tree.FindLarger();
   tree.FindCuts();

@@ -7,7 +7,7 @@ namespace pipewright {
 
 namespace {
 
-// Whether the atoms fit in order when no device takes more than min(limit, cap).
+// Returns whether the atoms fit in order when no device takes more than min(limit, cap).
 bool FitsInOrder(const std::vector<Atom>& atoms, const std::vector<int64_t>& limits, int64_t cap) {
   size_t next = 0;
   for (int64_t limit : limits) {

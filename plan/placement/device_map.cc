@@ -28,6 +28,7 @@ DeviceMap ReadDeviceMap(const Json& json, const std::string& path) {
   if (!json.is_object()) throw Error(path, "a device map is an object: module name -> device");
   DeviceMap map;
   for (const auto& [name, device] : json.items()) {
+    if (name == "$schema") continue;
     std::string text = device.is_number_unsigned() ? device.dump()
                        : device.is_string()        ? device.get<std::string>()
                                                    : "";

@@ -1,4 +1,4 @@
-// Which device holds what: module or tensor name -> device, as accelerate writes it.
+// accelerate's device map: module or tensor name -> device that holds it.
 #pragma once
 #include <string>
 #include <utility>
@@ -20,7 +20,7 @@ DeviceMap ReadDeviceMap(const Json& json, const std::string& path);
 // several, from the root downwards.
 DeviceMap CleanDeviceMap(DeviceMap map);
 
-// Whether a key of a map is a name, or something that the name is in.
+// Returns whether a key of a map is the name or a module that the name lies in.
 bool Covers(const std::string& key, const std::string& name);
 
 // The device of a name: of the longest key that covers it; "" where none does.
@@ -29,7 +29,7 @@ std::string DeviceOf(const DeviceMap& map, const std::string& name);
 // The device of every tensor of the model, by id; "" where no key covers it.
 std::vector<std::string> TensorDevices(const ModuleTree& tree, const DeviceMap& map);
 
-// What is wrong with a map for a model. `uncovered`: tensors that no key covers. `overlapping`:
+// The faults of a map for a model. `uncovered`: tensors that no key covers. `overlapping`:
 // keys within another key ("fc and fc.bias"). `unknown`: keys that name nothing, with a suggestion.
 // `split_ties`: tied parameters on several devices. The first two make a map unusable.
 struct MapProblems {

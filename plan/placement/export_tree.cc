@@ -3,40 +3,15 @@
 #include <map>
 
 #include "base/error.h"
+#include "base/export_dtype.h"
 #include "base/json.h"
 #include "base/text.h"
 #include "formats/weights/zip.h"
+#include "plan/placement/read_tree.h"
 
 namespace pipewright {
 
 namespace {
-
-// The archive's numbers of dtypes (torch/_export/serde/schema.py, ScalarType).
-std::string DtypeOfNumber(int64_t number, const std::string& where) {
-  static const std::map<int64_t, const char*> kNames = {{1, "uint8"},
-                                                        {2, "int8"},
-                                                        {3, "int16"},
-                                                        {4, "int32"},
-                                                        {5, "int64"},
-                                                        {6, "float16"},
-                                                        {7, "float32"},
-                                                        {8, "float64"},
-                                                        {10, "complex64"},
-                                                        {12, "bool"},
-                                                        {13, "bfloat16"},
-                                                        {28, "uint16"},
-                                                        {29, "float8_e4m3fn"},
-                                                        {30, "float8_e5m2"},
-                                                        {31, "float8_e4m3fnuz"},
-                                                        {32, "float8_e5m2fnuz"},
-                                                        {33, "float8_e8m0fnu"},
-                                                        {34, "uint32"},
-                                                        {35, "uint64"}};
-  auto found = kNames.find(number);
-  if (found == kNames.end())
-    throw Error(where, "dtype number " + std::to_string(number) + " is unknown");
-  return found->second;
-}
 
 bool EndsWith(const std::string& text, const std::string& end) {
   return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
@@ -112,7 +87,7 @@ Json ReadTree(std::string_view file, const std::string& path) {
             meta.at("storage_offset").dump() + meta.at("dtype").dump() + (meta_device ? name : ""),
         name);
     if (fresh) {
-      tensor["dtype"] = DtypeOfNumber(meta.at("dtype").get<int64_t>(), path + ": " + name);
+      tensor["dtype"] = DtypeOfExport(meta.at("dtype").get<int64_t>(), path + ": " + name);
       tensor["shape"] = Json::array();
       for (const Json& size : meta.at("sizes")) tensor["shape"].push_back(size.at("as_int"));
     } else {

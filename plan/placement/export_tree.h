@@ -7,7 +7,7 @@
 
 namespace pipewright {
 
-// Whether a file's bytes are such an archive.
+// Returns whether a file's bytes are such an archive.
 bool IsExport(std::string_view file);
 
 // All modules of the source model; classes of those whose operations were recorded, "" for the

@@ -50,7 +50,7 @@ class Greedy {
     return tree_.tensors[static_cast<size_t>(group[0])].first;
   }
 
-  // Whether the largest layer is kept free: on the first accelerator and cpu.
+  // The first accelerator and the CPU keep room for the largest layer.
   bool IsMain() const {
     return budget().device == "cpu" || (budget().accelerator() && device_ == 0);
   }
@@ -156,7 +156,7 @@ class Greedy {
     todo_.insert(todo_.begin(), entry);
   }
 
-  // What the reserve shrinks by (as a negative number) when the tied modules leave with the entry.
+  // Returns how much the reserve shrinks (negative) when the tied modules leave with the entry.
   // accelerate goes on keeping room for them, which is the safe side, but counts the holder of
   // several tied tensors several times; only such a one is placed by what it really takes.
   int64_t ReserveBeside(TreeEntry entry, const std::vector<size_t>& tied, int64_t reserve) const {

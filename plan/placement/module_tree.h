@@ -42,11 +42,6 @@ struct ModuleTree {
   }
 };
 
-// Reads {"": {"class": "Model", "parameters": {...}, "buffers": {...}, "children": {"fc": {...}}}};
-// a tensor is {"dtype": "F32", "shape": [4, 3]}, or {"same_as": "full.path"} for another name of
-// one. Throws Error naming `path` and the place in the tree.
-ModuleTree ReadModuleTree(const Json& json, const std::string& path);
-
 // Fills in ends, firsts and bytes; `ties` are pairs of names of one tensor. Called by the readers.
 void FinishTree(ModuleTree& tree, const std::vector<std::pair<int, int>>& ties);
 
@@ -72,7 +67,7 @@ const std::string& NameOf(const ModuleTree& tree, TreeEntry entry);
 int64_t BytesOf(const ModuleTree& tree, TreeEntry entry);
 bool Holds(const ModuleTree& tree, TreeEntry entry, int tensor);
 
-// Whether an entry can be cut into what SplitEntry gives: its parameters, children and buffers.
+// Returns whether SplitEntry can cut an entry: it gives: its parameters, children and buffers.
 bool CanSplit(const ModuleTree& tree, TreeEntry entry, const std::vector<std::string>& no_split);
 std::vector<TreeEntry> SplitEntry(const ModuleTree& tree, TreeEntry entry);
 

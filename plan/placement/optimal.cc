@@ -48,7 +48,7 @@ std::vector<int> FillOne(const std::vector<int64_t>& sizes, const std::vector<in
   return chosen;
 }
 
-// What travels of an atom and not with it.
+// The bytes of an atom that do not travel.
 int64_t Buffers(const Stay& stay) { return stay.bytes - stay.travels; }
 
 // Depth-first over the atoms from the largest, each to every distinct device or nowhere, for as

@@ -284,7 +284,7 @@ void Placer::Optimal() {
     reserved_[compute[0]] = std::min(best_slots, std::max<int64_t>(0, limits[0]));
   for (size_t i : compute) reserved_[i] += std::min(options_.activations, budgets_[i].limit);
 
-  // What travels: as much as fits in RAM, the rest on disk.
+  // Weights that travel stay in RAM as far as they fit, the rest on disk.
   std::vector<bool> done(atoms.size(), false);
   for (size_t i = 0; i < atoms.size(); ++i) {
     if (best[i] < 0) continue;

@@ -31,6 +31,9 @@ struct BudgetUse {
   int64_t limit = -1;    // the one the policy worked with; -1: none
   int64_t used = 0;      // weights and buffers that lie there, each tied weight once
   int64_t reserved = 0;  // kept free for layers that visit, and activations
+  // A run takes more: see plan/placement/process_bytes.h.
+  int64_t slots = 0, process = 0;
+  int64_t Peak() const { return used + slots + process; }
 };
 
 struct PlacedPart {
@@ -64,7 +67,7 @@ struct Atom {
 std::vector<Atom> Atoms(const ModuleTree& tree, const std::vector<std::string>& no_split);
 int64_t SharedBytes(const std::vector<Atom>& atoms);  // each buffer once
 
-// What a device holds as atoms are added.
+// The load of a device as atoms are added.
 struct AtomLoad {
   int64_t bytes = 0;
   std::set<int> shared;

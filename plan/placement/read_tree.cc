@@ -1,9 +1,10 @@
+#include "plan/placement/read_tree.h"
+
 #include <map>
 
 #include "base/dtype.h"
 #include "base/error.h"
 #include "base/text.h"
-#include "plan/placement/module_tree.h"
 
 namespace pipewright {
 namespace {

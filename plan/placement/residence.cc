@@ -12,7 +12,7 @@ namespace pipewright {
 
 namespace {
 
-// Whether `key` is the name, or a module that the name lies in.
+// Returns whether `key` is the name or a module that the name lies in.
 bool Covers(const std::string& key, const std::string& name) {
   return !DeviceOf({{key, "disk"}}, name).empty();
 }
@@ -71,8 +71,8 @@ const std::pair<std::string, std::string>* EntryOfWeight(const DeviceMap& map, c
 
 bool IsNumber(const std::string& device) { return device != "cpu" && device != "disk"; }
 
-// What lets a weight lie on another device than those before it in its module of the package. One
-// of the model itself is in no submodule to cut before.
+// Returns the cure for a weight on another device than those before it in its module of the
+// package. There is no submodule to cut before a weight of the model itself.
 std::string CureOfTwoDevices(const std::string& weight) {
   const size_t dot = weight.rfind('.');
   if (dot == std::string::npos) return "put them on one device";
@@ -192,7 +192,7 @@ Residence ReadResidence(const Manifest& manifest, const DeviceMap& map, const st
   for (size_t m = 0; m < manifest.modules.size(); ++m) {
     const ModuleInfo& module = manifest.modules[m];
     std::vector<std::string>& of = devices[m];
-    // What no key names goes with the rest of the module, to memory where that is divided.
+    // A weight that no key names goes with its module; if that is divided, to memory.
     bool all_disk = std::count(of.begin(), of.end(), "disk") > 0;
     for (const std::string& device : of)
       all_disk = all_disk && (device.empty() || device == "disk");

@@ -27,14 +27,14 @@ struct Residence {
 Residence ReadResidence(const Manifest& manifest, const DeviceMap& map, const std::string& path,
                         int ranks);
 
-// Of the same map, all that ReadResidence would refuse or warn of at once; split_ties stays empty.
+// Finds all that ReadResidence would refuse or warn of in a map; split_ties stays empty.
 MapProblems CheckDeviceMap(const Manifest& manifest, const DeviceMap& map);
 
 // For runs that train. Throws Error naming `path` where all parameters that a key puts on disk are
 // trained.
 void CheckFrozen(const Manifest& manifest, const DeviceMap& map, const std::string& path);
 
-// What the conf's offloaded stages hold, all of it on disk.
+// Marks the weights of the conf's offloaded stages, all of which are on disk.
 std::vector<std::vector<bool>> WeightsOfStages(const Manifest& manifest, const Conf& conf);
 
 // Bytes of a weight.

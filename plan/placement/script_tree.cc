@@ -1,5 +1,6 @@
 // PyTorch torch/csrc/jit/serialization: data.pkl is an object whose class is code/<its name>.py and
 // whose state is a dict of its attributes.
+#include "plan/placement/read_tree.h"
 #include "plan/placement/script_tree.h"
 
 #include <map>

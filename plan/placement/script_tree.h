@@ -7,7 +7,7 @@
 
 namespace pipewright {
 
-// Whether a file's bytes are such an archive.
+// Returns whether a file's bytes are such an archive.
 bool IsScript(std::string_view file);
 
 // All modules with their classes, parameters and buffers (which of them are persistent is not

@@ -1,4 +1,4 @@
-// Which weights of a package's modules are one tensor of the model.
+// Finds which weights of a package's modules are one tensor of the model.
 #pragma once
 #include <vector>
 

@@ -12,6 +12,7 @@
 #include "plan/lowering/lower.h"
 #include "plan/lowering/validate.h"
 #include "plan/multi_step.h"
+#include "plan/placement/process_bytes.h"
 #include "plan/placement/residence.h"
 #include "plan/placement/tensor_ids.h"
 #include "plan/plan_text.h"
@@ -25,13 +26,9 @@ namespace pipewright {
 
 namespace {
 
-std::string ConfFile(const std::string& package, const std::string& file) {
-  return file.empty() ? package + "/conf/mp_conf.json" : file;
-}
-
 Conf ReadConfFor(const std::string& package, const std::string& file, const Manifest& manifest,
                  int ranks) {
-  std::string path = ConfFile(package, file);
+  const std::string path = ConfOfRun(package, file, ranks);
   Conf conf = ReadConf(path);
   int named = 0;
   for (const std::vector<int>& replicas : conf.stage_to_ranks)
@@ -68,7 +65,7 @@ Plan ZbAutoPlan(const Job& job, const StageGraph& graph) {
   return std::move(found.plan);
 }
 
-// Of runs that train: what is trained stays in memory, and so do buffers. `where`: the conf that
+// Keeps the weights that a run trains, and buffers, in memory. `where`: the conf that
 // must not ask for more; "": a device map does, which has been checked.
 void KeepTrained(RunPlan& run, const std::string& where) {
   std::vector<bool> frozen(run.conf.stage_to_ranks.size()), trained = frozen;
@@ -135,7 +132,7 @@ void CountWeights(const RunPlan& run, const std::vector<std::vector<int>>& ids, 
   }
 }
 
-// What the conf offloads, and how many bytes of each stage come and go.
+// Returns the stages that the conf offloads, and how many bytes of each come and go.
 Offload OffloadOf(const RunPlan& run, bool forward_only) {
   Offload offload;
   offload.step = offload.weight_grad = forward_only;
@@ -197,7 +194,7 @@ ScheduleKind KindOf(const Job& job) {
   return kind ? *kind : ScheduleKind{};
 }
 
-// Who asked for the schedule: the command line may name another one than the job.
+// Says who asked for the schedule: the command line may name another one than the job.
 std::string ScheduleName(const Job& job) {
   const Json written = job.text.empty() ? Json::object() : ParseJson(job.text, job.path);
   const bool own = written.value("schedule", Job().schedule) == job.schedule;
@@ -249,10 +246,27 @@ std::vector<bool> LearningStages(const Manifest& manifest, const Conf& conf) {
   return learning;
 }
 
+// The plan says which stages compute all their modules again, so that what reads it knows.
+static void NameRecomputed(const RecomputeJob& job, RunPlan& run) {
+  const std::vector<bool> learning = LearningStages(run.manifest, run.conf);
+  std::vector<bool> whole(learning.size(), true);
+  for (size_t m = 0; m < run.manifest.modules.size(); ++m)
+    if (!job.all && std::count(job.modules.begin(), job.modules.end(), static_cast<int>(m)) == 0)
+      whole[static_cast<size_t>(run.conf.module_to_stage[m])] = false;
+  std::vector<int>& named = run.plan.recompute;
+  for (int s = 0; s < static_cast<int>(learning.size()); ++s)
+    if (learning[s] && (whole[s] || std::count(job.stages.begin(), job.stages.end(), s) > 0))
+      named.push_back(s);
+  std::sort(named.begin(), named.end());
+  named.erase(std::unique(named.begin(), named.end()), named.end());
+}
+
 RunPlan MakeRunPlan(const std::string& package, const std::string& conf, const Job& job, int ranks,
-                    bool forward_only, const std::string& device_map) {
+                    bool forward_only, const std::string& device_map,
+                    const std::optional<std::vector<std::string>>& outputs) {
   RunPlan run;
   run.manifest = ReadManifest(package);
+  if (outputs) KeepOutputs(run.manifest, *outputs, "--outputs");
   CheckGroups(run.manifest, job.optimizer, job.path + ": optimizer");
   if (!forward_only) Freeze(run.manifest, job.freeze, job.path + ": freeze");
   if (device_map.empty()) {
@@ -261,6 +275,9 @@ RunPlan MakeRunPlan(const std::string& package, const std::string& conf, const J
   } else {
     const DeviceMap map = ReadDeviceMap(ReadJson(device_map), device_map);
     Residence residence = ReadResidence(run.manifest, map, device_map, ranks);
+    for (std::string& warning :
+         ExceededBudgets(run.manifest, map, residence, device_map, !forward_only))
+      residence.warnings.push_back(std::move(warning));
     if (!forward_only) CheckFrozen(run.manifest, map, device_map);
     run.conf = std::move(residence.conf);
     run.on_disk = std::move(residence.on_disk);
@@ -269,14 +286,22 @@ RunPlan MakeRunPlan(const std::string& package, const std::string& conf, const J
   if (!forward_only)
     for (std::string& note : UntrainedModules(run.manifest))
       run.warnings.push_back(std::move(note));
-  if (!forward_only) KeepTrained(run, device_map.empty() ? ConfFile(package, conf) : "");
+  if (const RateJob& rate = job.optimizer.rate; !forward_only && rate.warmup > job.steps)
+    run.warnings.push_back(job.path + ": optimizer.lr_schedule.warmup: " +
+                           std::to_string(rate.warmup) + " steps of warm-up are more than the " +
+                           Counted(job.steps, "step") +
+                           " of the run: the learning rate never reaches \"lr\"");
+  if (!forward_only) KeepTrained(run, device_map.empty() ? ConfOfRun(package, conf) : "");
+  for (size_t m = 0; m < run.on_disk.size(); ++m)
+    if (run.manifest.modules[m].skipped) run.on_disk[m].assign(run.on_disk[m].size(), false);
   KeepTied(run, TensorIds(run.manifest, !forward_only));
   run.graph = MakeStageGraph(run.manifest, run.conf);
   Offload offload = OffloadOf(run, forward_only);
-  if (device_map.empty()) offload.memory_name = ConfFile(package, conf) + ": offload.memory";
+  if (device_map.empty()) offload.memory_name = ConfOfRun(package, conf) + ": offload.memory";
   run.plan = IsAsynchronous(job) && !forward_only
                  ? MakeAsynchronousPlan(job, run, StepsInARow(job, 0))
                  : MakePlan(job, run.graph, offload, forward_only);
+  if (!forward_only) NameRecomputed(job.recompute, run);
   return run;
 }
 

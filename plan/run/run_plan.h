@@ -1,5 +1,6 @@
 // From a package, a conf and a job to the plan of a run.
 #pragma once
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,27 +25,29 @@ struct RunPlan {
 // schedule without transfers is lowered, a whole plan runs as it is), validated. Forward only, it
 // is one sweep over the microbatches. `device_map`: a file that says what lies where, instead of a
 // conf (plan/placement/residence.h). In a run that trains, of weights on disk only frozen
-// parameters stay there. Throws Error where package, conf, job and ranks do not fit.
+// parameters stay there. `outputs`: KeepOutputs. Throws Error where package, conf, job and ranks do
+// not fit.
 RunPlan MakeRunPlan(const std::string& package, const std::string& conf, const Job& job, int ranks,
-                    bool forward_only, const std::string& device_map = "");
+                    bool forward_only, const std::string& device_map = "",
+                    const std::optional<std::vector<std::string>>& outputs = std::nullopt);
 
 // One sweep over the microbatches, forward only: what a run that trains validates with.
 Plan MakeForwardPlan(const Job& job, const RunPlan& run);
 
-// Which stages have anything to compute backward: not those in which, as in all before, nothing is
-// trained.
+// Marks the stages that have something to compute backward: those that train, or that follow one
+// that does.
 std::vector<bool> LearningStages(const Manifest& manifest, const Conf& conf);
 
-// Whether the job's schedule is PipeDream's (pipedream, pipedream-2bw): steps overlap, and each
-// microbatch meets one version of a stage's weights, forward and backward.
+// Returns whether the job's schedule is PipeDream's (pipedream, pipedream-2bw): steps overlap, and
+// each microbatch meets one version of a stage's weights, forward and backward.
 bool IsAsynchronous(const Job& job);
 // So many steps in a row of such a schedule, lowered and with its weight versions. Throws Error
 // where run and job do not allow it.
 Plan MakeAsynchronousPlan(const Job& job, const RunPlan& run, int64_t steps);
-// How many older versions than the newest its forwards ask for.
+// Returns how many versions older than the newest its forwards ask for.
 int OlderVersions(const Job& job);
-// How many steps from `step` on (from 0) run without a pause: up to the next checkpoint, validation
-// or the last step, and no more than 1000.
+// Returns how many steps from `step` on (from 0) run without a pause: up to the next checkpoint,
+// validation or the last step, and no more than 1000.
 int64_t StepsInARow(const Job& job, int64_t step);
 
 }  // namespace pipewright

@@ -37,7 +37,7 @@ class Turns {
   std::vector<int> winner_;  // a heap of the ranks' matches; [1] has the winner of all
 };
 
-// What a rule may look at.
+// A rule may look at this.
 struct DispatchState {
   const OrderProblem& p;
   // When the input of F or I is there; kNever where nobody knows yet.
@@ -57,11 +57,11 @@ struct DispatchState {
 //     something arrives); below 0 it gives up. It notes itself what it has started.
 //   bool Complete() const   whether all F and I have been started
 struct DispatchRule {
-  // How long before an arrival the rank is asked anew.
+  // The rank is asked anew so long before an arrival.
   double Linger(int) const { return 0; }
   // The rank has been idle so long between two of its actions.
   void Idle(int, double) {}
-  // Whether to give up.
+  // Says whether to give up.
   bool Enough() const { return false; }
 };
 

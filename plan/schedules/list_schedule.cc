@@ -10,7 +10,7 @@ namespace pipewright {
 
 namespace {
 
-// What one rank has done of one of its stages.
+// Counts what one rank has done of one of its stages.
 struct Track {
   int stage = 0, stride = 1;                  // it runs every stride-th microbatch
   int forward = 0, backward = 0, weight = 0;  // the next microbatch of each kind

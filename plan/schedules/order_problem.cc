@@ -15,6 +15,7 @@ OrderProblem MakeProblem(const Costs& costs, int ranks, const StagePlacement& pl
   p.placement = placement;
   p.held.resize(ranks);
   p.room.assign(ranks, memory);
+  std::vector<double> moment(ranks, 0);
   for (int s = 0; s < p.stages; ++s) {
     p.one_rank_each &= placement[s].size() == 1;
     p.first.push_back(p.costs.size());
@@ -22,18 +23,20 @@ OrderProblem MakeProblem(const Costs& costs, int ranks, const StagePlacement& pl
       const StageCosts& c = CostsOf(costs, s, r);
       bool again = !recompute.empty() && recompute[s] && c.recompute >= 0;
       p.held[r].push_back(s);
-      p.room[r] -= c.weights;
-      p.costs.push_back({c.F, c.I + (again ? c.recompute : 0), c.W,
-                         {again ? c.checkpoint : c.activation, c.activation, c.kept_for_W}});
+      const StageMemory held = MemoryOf(c, again);
+      p.room[r] -= c.weights + c.gradients;
+      moment[r] = std::max(moment[r], Moment(c, held));
+      p.costs.push_back({c.F, c.I + (again ? c.recompute : 0), c.W, held});
     }
     p.links.push_back(p.up.size());
     for (int a : placement[s])
       for (int b : s + 1 < p.stages ? placement[s + 1] : std::vector<int>{a}) {
-        double bytes = CostsOf(costs, s, a).output;
-        p.up.push_back(TransferTime(costs, a, b, bytes));
-        p.down.push_back(TransferTime(costs, b, a, bytes));
+        const EdgeCosts edge = EdgeCostsOf(costs, s, s + 1, a);
+        p.up.push_back(TransferTime(costs, a, b, edge.bytes));
+        p.down.push_back(TransferTime(costs, b, a, edge.back));
       }
   }
+  for (int r = 0; r < ranks; ++r) p.room[r] -= moment[r];
   return p;
 }
 

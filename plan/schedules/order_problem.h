@@ -1,4 +1,4 @@
-// What an order of F, I and W is judged by: a chain of stages on ranks, costs, a limit of memory.
+// An order of F, I and W is judged by this: a chain of stages on ranks, costs, a limit of memory.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -55,7 +55,7 @@ struct OrderProblem {
     return one_rank_each ? costs[stage] : costs[first[stage] + Replica(stage, microbatch)];
   }
   const OpCosts& On(int stage, int rank) const;
-  // What a rank may hold: rounding is no breach.
+  // A rank may hold so much: rounding is no breach.
   double Limit(int rank) const { return room[rank] * (1 + 1e-12) + 1e-9; }
   double Up(int stage, int microbatch) const { return up[Link(stage, microbatch)]; }
   double Down(int stage, int microbatch) const {  // from stage + 1 to stage

@@ -17,7 +17,7 @@ namespace pipewright {
 
 namespace {
 
-// Of those that MakeSchedule makes.
+// Finds one of those that MakeSchedule makes.
 const ScheduleKind& Find(const std::string& name) {
   CheckScheduleName(name, "schedule");
   const ScheduleKind* kind = FindSchedule(name);
@@ -108,7 +108,7 @@ void CheckNumbers(const ScheduleKind& g, Numbers asked, bool own_stages, bool ow
 
 }  // namespace
 
-// How the ranks of a placement, whichever they are, would be called without gaps.
+// Writes the placement with its ranks, whichever they are, renumbered without gaps.
 static std::string Renumbered(const StagePlacement& placement) {
   std::map<int, int> names;
   for (const auto& on : placement)

@@ -31,7 +31,7 @@ struct ScheduleOptions {
   bool of_run = false;  // a conf and a job give the numbers: errors speak of them, not of options
 };
 
-// Those that MakeSchedule makes.
+// Returns the names that MakeSchedule knows.
 const std::vector<std::string>& ScheduleNames();
 // The searched and the asynchronous ones, too.
 std::vector<std::string> AllScheduleNames();

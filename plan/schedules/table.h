@@ -9,13 +9,13 @@
 
 namespace pipewright {
 
-// What every generator gets: numbers that it admits, a placement that is complete and in range.
+// Every generator gets this: numbers that it admits, a placement that is complete and in range.
 struct ScheduleRequest {
   int ranks = 0, stages = 0, microbatches = 0;
   StagePlacement placement;
 };
 
-// Which numbers of stages and microbatches a schedule is defined for.
+// A schedule is defined for these numbers of stages and microbatches.
 enum class ScheduleShape {
   kAny,          // any placement
   kV,            // two stages a rank, there and back

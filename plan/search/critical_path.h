@@ -26,7 +26,7 @@ class CriticalPaths {
   // The same, and what must follow each action, for Estimate.
   OrderTimes Pass();
   int worst() const { return worst_; }  // the rank of the longest span
-  // Whether a rank's list keeps to the limit of memory.
+  // Says whether a rank's list keeps to the limit of memory.
   bool Fits(int rank) const;
 
   const Job& job(int id) const { return jobs_[id]; }
@@ -36,12 +36,12 @@ class CriticalPaths {
   void Move(int rank, int from, int to);
   RankOrders ToOrder(const std::vector<std::vector<int>>& lists) const;
 
-  // Of the last Time or Pass.
+  // These are as of the last Time or Pass.
   double head(int id) const { return head_[id]; }
   int place(int id) const { return place_[id]; }
   double HeadUpTo(int r, int position) const;
   double Ready(const Job& job) const;
-  // How far the action may go, at most to `to`.
+  // Returns how far the action may go, at most to `to`.
   int Later(int r, int from, int to) const;
   int Earlier(int r, int from, int to) const;
   // The longest path through what a move moves, after it; nothing else is looked at again.

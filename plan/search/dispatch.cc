@@ -201,7 +201,7 @@ class DueRule : public DispatchRule {
     return knots[k] + (x - k) * (knots[k + 1] - knots[k]);
   }
 
-  // How much of its F and I the rank has started.
+  // Returns how much of its F and I the rank has started.
   double Late(int r) const {
     return 1 - static_cast<double>(ranks_[r].left) / static_cast<double>(ranks_[r].all);
   }

@@ -35,9 +35,9 @@ struct DueTimes {
 TimedOrder PlayDue(const OrderProblem& problem, const DueTimes& due, const RankOrders& start_up,
                    double limit = kNever);
 
-// What the busiest rank works for one microbatch.
+// Returns the work of the busiest rank for one microbatch.
 double Period(const OrderProblem& problem);
-// How many times the stages go over the ranks.
+// Returns how many times the stages go over the ranks.
 int Passes(const OrderProblem& problem);
 
 }  // namespace pipewright

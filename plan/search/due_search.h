@@ -20,7 +20,7 @@ class DueSearch {
   bool starting() const { return started_ < starts_; }
   // The least span met, if any fitted into the memory.
   const OrderTimes& best() const { return best_times_; }
-  // How many actions the last one had when it ended or was given up.
+  // Returns how many actions the last one had when it ended or was given up.
   long played() const { return played_; }
 
  private:

@@ -56,7 +56,7 @@ RankOrders WarmScript(const OrderProblem& p, const std::vector<int>& warm) {
 
 namespace {
 
-// How many forwards fit into a rank's memory, its stages taken in turns.
+// Returns how many forwards fit into a rank's memory, its stages taken in turns.
 int Capacity(const OrderProblem& p, int rank) {
   double round = 0;
   for (int s : p.held[rank]) round += p.On(s, rank).memory.stored;

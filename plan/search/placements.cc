@@ -48,7 +48,7 @@ class MapSearch {
     std::vector<StagePlacement> maps;
     for (const Judged& one : judged_)
       if (maps.size() < count) maps.push_back(one.map);
-    // What the search proper is best at may have been judged too quickly.
+    // The maps that the search proper is best at may have been judged too quickly.
     StagePlacement v = ParsePlacement("v", ranks_, stages_);
     if (std::find(maps.begin(), maps.end(), v) == maps.end()) maps.push_back(v);
     return maps;

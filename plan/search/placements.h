@@ -1,4 +1,4 @@
-// Which rank runs which stage, where zb-auto may choose.
+// Chooses the rank of each stage, where zb-auto may.
 #pragma once
 #include <vector>
 

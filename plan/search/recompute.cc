@@ -95,7 +95,7 @@ class Chooser {
   std::vector<int> stages_;
   std::vector<Judged> judged_;  // the best first
 
-  // Whether it is the best one so far.
+  // Returns true if it is the best one so far.
   bool Add(Choice choice) {
     if (std::count(choice.begin(), choice.end(), 0) == static_cast<Place>(choice.size()))
       choice.clear();

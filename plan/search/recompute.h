@@ -1,4 +1,4 @@
-// Which stages run their forward again before their backward, where zb-auto may choose.
+// Chooses the stages that run their forward again before their backward, where zb-auto may.
 #pragma once
 #include <vector>
 

@@ -1,10 +1,10 @@
-// Stages put together from a finer profile, and how many of them.
+#include "plan/search/stages.h"
+
 #include <algorithm>
 #include <iterator>
 
 #include "base/error.h"
 #include "base/text.h"
-#include "plan/search/zb_auto.h"
 
 namespace pipewright {
 
@@ -31,6 +31,44 @@ std::vector<size_t> Cut(const std::vector<StageCosts>& list, size_t parts, doubl
 }
 
 }  // namespace
+
+// Puts neighbouring entries together. What an entry received from the one before it is held once,
+// by the one that made it.
+static StageCosts Merged(const std::vector<StageCosts>& fine, size_t begin, size_t end) {
+  StageCosts sum;
+  sum.activation = 0;
+  bool recompute = true;
+  double again = 0;
+  for (size_t i = begin; i < end; ++i) {
+    const StageCosts& c = fine[i];
+    const StageMemory own = MemoryOf(c, false);
+    sum.F += c.F, sum.I += c.I, sum.W += c.W, sum.B += c.B;
+    sum.spread.F += c.spread.F, sum.spread.I += c.spread.I;
+    sum.spread.W += c.spread.W, sum.spread.B += c.spread.B;
+    const double before = sum.activation - (i == begin ? 0 : c.received);
+    sum.peak.F = std::max(sum.peak.F, before + own.forward);
+    sum.peak.B = std::max(sum.peak.B, before + own.backward);
+    sum.peak.first_B = std::max(sum.peak.first_B, before + own.first_backward);
+    double later = 0;
+    for (size_t j = i + 1; j < end; ++j) later += fine[j].kept_for_W;
+    sum.peak.I = std::max(sum.peak.I, before + own.whole + later);
+    sum.peak.W = std::max(sum.peak.W, sum.kept_for_W + own.weight);
+    sum.peak.first_W = std::max(sum.peak.first_W, sum.kept_for_W + own.first_weight);
+    sum.peak.step = std::max(sum.peak.step, c.peak.step);
+    sum.activation = before + c.activation;
+    sum.kept_for_W += c.kept_for_W, sum.weights += c.weights, sum.gradients += c.gradients;
+    sum.output = c.output;
+    recompute &= c.recompute >= 0;
+    again += c.recompute;
+  }
+  sum.received = fine[begin].received;
+  // The first part keeps enough to run the others again.
+  if (recompute) sum.recompute = again, sum.checkpoint = fine[begin].checkpoint;
+  sum.recompute_peak.I = sum.peak.I + sum.checkpoint;
+  sum.recompute_peak.B = sum.peak.B + sum.checkpoint;
+  sum.recompute_peak.first_B = sum.peak.first_B + sum.checkpoint;
+  return sum;
+}
 
 Costs MergeStages(const Costs& profile, int stages) {
   const std::vector<StageCosts>& fine = profile.stages;
@@ -61,24 +99,18 @@ Costs MergeStages(const Costs& profile, int stages) {
   Costs costs;
   costs.source = profile.source;
   costs.link = profile.link, costs.links = profile.links;
+  std::vector<int> stage_of;
   size_t begin = 0;
   for (size_t end : ends) {
-    StageCosts sum;
-    sum.activation = 0;
-    bool recompute = true;
-    double again = 0;
-    for (size_t i = begin; i < end; ++i) {
-      const StageCosts& c = fine[i];
-      sum.F += c.F, sum.I += c.I, sum.W += c.W, sum.B += c.B;
-      sum.activation += c.activation, sum.kept_for_W += c.kept_for_W, sum.weights += c.weights;
-      sum.output = c.output;
-      recompute &= c.recompute >= 0;
-      again += c.recompute;
-    }
-    // What the first part keeps is enough to run the others again.
-    if (recompute) sum.recompute = again, sum.checkpoint = fine[begin].checkpoint;
-    costs.stages.push_back(sum);
+    stage_of.resize(end, static_cast<int>(costs.stages.size()));
+    costs.stages.push_back(Merged(fine, begin, end));
     begin = end;
+  }
+  for (const auto& [ends_of, edge] : profile.edges) {
+    const int from = stage_of[ends_of.first], to = stage_of[ends_of.second];
+    if (from == to) continue;
+    costs.edges[{from, to}].bytes += edge.bytes;
+    costs.edges[{from, to}].back += edge.back;
   }
   return costs;
 }

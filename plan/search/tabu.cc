@@ -46,7 +46,7 @@ class Search {
   void Apply(const Move& move) { paths.Move(move.rank, move.from, move.to); }
   void Undo(const Move& move) { Apply({move.rank, move.to, move.from, 0}); }
 
-  // What the move undid may not come back before `until`. Call it before Apply.
+  // Forbids that what the move undid comes back before `until`. Call it before Apply.
   void Forbid(const Move& move, long until) {
     const auto& list = paths.lists()[move.rank];
     int u = list[move.from], step = move.from < move.to ? 1 : -1;

@@ -77,8 +77,8 @@ std::vector<StagePlacement> MapsToSearch(const Costs& costs, int ranks, int stag
   return chosen;
 }
 
-// What one microbatch at a time needs on the worst rank of a placement, which is enough there;
-// where the placement is free, another one may do with less.
+// Names what one microbatch at a time needs on the worst rank of a placement, which is enough
+// there; where the placement is free, another one may do with less.
 [[noreturn]] void DoesNotFit(const OrderProblem& p, double memory, const std::string& name,
                              const std::string& source, bool chosen) {
   int worst = 0;

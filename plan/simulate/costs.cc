@@ -20,18 +20,34 @@ static void Read(const Json& object, const char* key, const std::string& where, 
   if (object.contains(key)) out = Number(object[key], where + "." + key);
 }
 
-static int Index(const Json& object, const char* key, const std::string& where) {
+static int Index(const Json& object, const char* key, const std::string& where,
+                 const char* what = "rank") {
   if (!object.contains(key) || !object[key].is_number_integer() || object[key].get<int64_t>() < 0 ||
       object[key].get<int64_t>() > std::numeric_limits<int>::max())
-    throw Error(where, std::string("\"") + key + "\" must be a rank's number");
+    throw Error(where, std::string("\"") + key + "\" must be a " + what + "'s number");
   return object[key].get<int>();
+}
+
+// Reads those figures that `keys` names.
+static void ReadPeak(const Json& object, const std::vector<std::string>& keys,
+                     const std::string& where, PeakBytes& peak) {
+  CheckKeys(object, keys, where);
+  Read(object, "F", where, peak.F);
+  Read(object, "I", where, peak.I);
+  Read(object, "B", where, peak.B);
+  Read(object, "W", where, peak.W);
+  Read(object, "step", where, peak.step);
+  if (object.contains("B")) peak.first_B = peak.B;
+  if (object.contains("W")) peak.first_W = peak.W;
+  Read(object, "first_B", where, peak.first_B);
+  Read(object, "first_W", where, peak.first_W);
 }
 
 // `base` has the values of absent keys; null if F, I and W are required.
 static StageCosts ReadStage(const Json& object, const std::string& where, const StageCosts* base) {
-  std::vector<std::string> known = {"F",          "I",         "W",         "B",
-                                    "activation", "weights",   "output",    "step",
-                                    "overlap",    "recompute", "kept_for_W"};
+  std::vector<std::string> known = {"F",       "I",         "W",          "B",    "activation",
+                                    "weights", "output",    "step",       "peak", "gradients",
+                                    "overlap", "recompute", "kept_for_W", "spread", "received"};
   if (!base) known.push_back("ranks");
   CheckKeys(object, known, where);
   StageCosts costs = base ? *base : StageCosts{};
@@ -45,22 +61,38 @@ static StageCosts ReadStage(const Json& object, const std::string& where, const 
   Read(object, "activation", where, costs.activation);
   Read(object, "kept_for_W", where, costs.kept_for_W);
   Read(object, "weights", where, costs.weights);
+  Read(object, "gradients", where, costs.gradients);
+  Read(object, "received", where, costs.received);
   Read(object, "output", where, costs.output);
   Read(object, "step", where, costs.step);
   Read(object, "overlap", where, costs.overlap);
   if (object.contains("recompute")) {
     const Json& option = object["recompute"];
     std::string inner = where + ".recompute";
-    CheckKeys(option, {"time", "activation"}, inner);
+    CheckKeys(option, {"time", "activation", "peak"}, inner);
     costs.recompute = costs.F;
     Read(option, "time", inner, costs.recompute);
     Read(option, "activation", inner, costs.checkpoint);
-    if (costs.checkpoint > costs.activation)
-      throw Error(inner + ".activation", "more than the stage's activation");
+    if (option.contains("peak") && option["peak"].is_number()) {  // as earlier versions wrote it
+      double peak = 0;
+      Read(option, "peak", inner, peak);
+      costs.recompute_peak.I = costs.recompute_peak.B = costs.recompute_peak.first_B = peak;
+    } else if (option.contains("peak")) {
+      ReadPeak(option["peak"], {"I", "B", "first_B"}, inner + ".peak", costs.recompute_peak);
+    }
   }
-  if (costs.kept_for_W > costs.activation)
-    throw Error(where + ".kept_for_W", "more than the stage's activation",
-                "kept_for_W is the part of activation that stays until W");
+  if (object.contains("peak"))
+    ReadPeak(object["peak"], {"F", "I", "B", "W", "first_B", "first_W", "step"}, where + ".peak",
+             costs.peak);
+  if (object.contains("spread")) {
+    const Json& spread = object["spread"];
+    std::string inner = where + ".spread";
+    CheckKeys(spread, {"F", "I", "B", "W"}, inner);
+    Read(spread, "F", inner, costs.spread.F);
+    Read(spread, "I", inner, costs.spread.I);
+    Read(spread, "B", inner, costs.spread.B);
+    Read(spread, "W", inner, costs.spread.W);
+  }
   return costs;
 }
 
@@ -79,9 +111,29 @@ static LinkCosts ReadLink(const Json& object, const std::string& where, LinkCost
   return base;
 }
 
+static void ReadEdges(const Json& edges, const std::string& path, Costs& costs) {
+  if (!edges.is_array()) throw Error(path + ": edges", "a list is expected");
+  const int stages = static_cast<int>(costs.stages.size());
+  for (size_t i = 0; i < edges.size(); ++i) {
+    const std::string where = path + ": edges[" + std::to_string(i) + "]";
+    CheckKeys(edges[i], {"from", "to", "bytes", "back"}, where);
+    const int from = Index(edges[i], "from", where, "stage");
+    const int to = Index(edges[i], "to", where, "stage");
+    if (from >= to || to >= stages)
+      throw Error(where, "an earlier and a later one of the " + Counted(stages, "stage") +
+                             " are expected, not " + std::to_string(from) + " and " +
+                             std::to_string(to));
+    EdgeCosts edge;
+    Read(edges[i], "bytes", where, edge.bytes);
+    edge.back = edge.bytes;
+    Read(edges[i], "back", where, edge.back);
+    costs.edges[{from, to}] = edge;
+  }
+}
+
 Costs ParseCosts(std::string_view text, const std::string& path) {
   Json json = ParseJson(text, path);
-  CheckKeys(json, {"stages", "link", "links", "disk"}, path);
+  CheckKeys(json, {"stages", "link", "links", "disk", "edges"}, path);
   if (!json.contains("stages") || !json["stages"].is_array() || json["stages"].empty())
     throw Error(path, "\"stages\" must be a list with at least one entry",
                 "{\"stages\": [{\"F\": 1, \"I\": 1, \"W\": 1}]}");
@@ -116,6 +168,7 @@ Costs ParseCosts(std::string_view text, const std::string& path) {
       costs.links[{Index(entry, "from", where), Index(entry, "to", where)}] = link;
     }
   }
+  if (json.contains("edges")) ReadEdges(json["edges"], path, costs);
   return costs;
 }
 
@@ -142,6 +195,15 @@ const StageCosts& CostsOf(const Costs& costs, int stage, int rank) {
     if (found != costs.stage_on_rank.end()) return found->second;
   }
   return costs.stages[costs.stages.size() == 1 ? 0 : static_cast<size_t>(stage)];
+}
+
+EdgeCosts EdgeCostsOf(const Costs& costs, int from_stage, int to_stage, int from_rank) {
+  if (!costs.edges.empty()) {
+    auto found = costs.edges.find({from_stage, to_stage});
+    if (found != costs.edges.end()) return found->second;
+  }
+  const double bytes = CostsOf(costs, from_stage, from_rank).output;
+  return {bytes, bytes};
 }
 
 const LinkCosts& LinkOf(const Costs& costs, int from_rank, int to_rank) {

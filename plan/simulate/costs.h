@@ -10,13 +10,27 @@
 
 namespace pipewright {
 
+// The most bytes of a microbatch while an action runs, messages received for it and results
+// included; what is less than the figures of StageCosts does not count.
+struct PeakBytes {
+  double F = 0, I = 0, B = 0, W = 0;
+  // While the first B or W of a step runs: it makes the sums of gradients, those after it add to
+  // them, which are held besides.
+  double first_B = 0, first_W = 0;
+  double step = 0;  // beyond what is held then
+};
+
 // Costs of one stage for one microbatch. All are finite and >= 0.
 struct StageCosts {
   double F = 0, I = 0, W = 0;  // forward, input gradient, weight gradient
   double B = 0;                // full backward; default: I + W
-  double activation = 1;       // bytes held from the start of F to the end of I or B
-  double kept_for_W = 0;       // those bytes that stay from the end of I to the end of W
-  double weights = 0;          // bytes held throughout
+  // Bytes held from the start of F to the end of I or B: what F makes and backward needs, and what
+  // the stage received for F, where it holds on to that.
+  double activation = 1;
+  double received = 0;    // those of them that it received
+  double kept_for_W = 0;  // bytes that stay from the end of I to the end of W
+  double weights = 0;     // bytes held throughout
+  double gradients = 0;   // bytes of weight gradients: from a step's first B or W to its STEP
   double output = 0;           // bytes sent to each consumer stage, and back as gradients
   double step = 0;             // duration of its STEP
   double overlap = -1;         // a pair (this stage's F and some B) run as one; -1: F + B
@@ -24,6 +38,17 @@ struct StageCosts {
   // F to I.
   double recompute = -1;  // time; -1: not available
   double checkpoint = 0;  // bytes
+  PeakBytes recompute_peak;  // of such an I or B
+  PeakBytes peak;
+  // The distance between the quartiles of the measured times; 0: not known.
+  struct {
+    double F = 0, I = 0, B = 0, W = 0;
+  } spread;
+};
+
+// What one stage sends another, for one microbatch.
+struct EdgeCosts {
+  double bytes = 0, back = 0;  // of values, and of their gradients
 };
 
 struct LinkCosts {
@@ -37,6 +62,7 @@ struct Costs {
   LinkCosts link;
   LinkCosts disk;  // for LOADs of weights; each rank has its own disk
   std::map<std::pair<int, int>, LinkCosts> links;  // (from rank, to rank): exceptions
+  std::map<std::pair<int, int>, EdgeCosts> edges;  // (from stage, to stage): other than `output`
   std::string source = "costs";  // the file, for messages
 };
 
@@ -51,6 +77,8 @@ Costs UnitCosts();
 void CheckStages(const Costs& costs, int stages);
 
 const StageCosts& CostsOf(const Costs& costs, int stage, int rank);
+// The bytes between two stages where `from_rank` has the first.
+EdgeCosts EdgeCostsOf(const Costs& costs, int from_stage, int to_stage, int from_rank);
 const LinkCosts& LinkOf(const Costs& costs, int from_rank, int to_rank);
 
 // Formats a cost for the user: "3", "2.5".

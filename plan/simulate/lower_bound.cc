@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "plan/actions.h"
+#include "plan/simulate/memory.h"
 
 namespace pipewright {
 
@@ -177,8 +178,9 @@ class Bound {
       share.least.I = std::min(c.I, c.B);
       share.least.W = std::max(0.0, std::min(c.B, c.I + c.W) - share.least.I);
       share.least.I += again ? c.recompute : 0;
-      share.least.stored = again ? c.checkpoint : c.activation;
-      share.least.kept = c.kept_for_W;
+      const StageMemory held = MemoryOf(c, again);
+      share.least.stored = held.stored;
+      share.least.kept = held.kept;
       if (share.backwards > 0) longest = std::max(longest, share.least.I + share.least.W);
     }
     for (auto& [stage, share] : shares) {
@@ -206,9 +208,9 @@ class Bound {
       Edge edge{ends.first, ends.second, kNoLimit, kNoLimit, gradient};
       for (int a : ranks_of_[edge.from])
         for (int b : ranks_of_[edge.to]) {
-          double bytes = CostsOf(costs, edge.from, a).output;
-          edge.up = std::min(edge.up, TransferTime(costs, a, b, bytes));
-          edge.down = std::min(edge.down, TransferTime(costs, b, a, bytes));
+          const EdgeCosts sent = EdgeCostsOf(costs, edge.from, edge.to, a);
+          edge.up = std::min(edge.up, TransferTime(costs, a, b, sent.bytes));
+          edge.down = std::min(edge.down, TransferTime(costs, b, a, sent.back));
         }
       if (edge.up < kNoLimit) edges_.push_back(edge);
     }

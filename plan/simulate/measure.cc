@@ -1,16 +1,54 @@
 #include "plan/simulate/measure.h"
 
 #include <algorithm>
+#include <map>
+#include <tuple>
 
 #include "plan/actions.h"
 #include "plan/simulate/memory.h"
 
 namespace pipewright {
 
-// Of one rank, action by action.
+namespace {
+
+// What the messages of a rank take between their RECV and the compute that uses them. That compute
+// counts them from then on.
+class Received {
+ public:
+  Received(const Costs& costs, int rank) : costs_(costs), rank_(rank) {}
+
+  void Take(const Action& recv, RankMemory& memory) {
+    const bool back = recv.kind == ActionKind::kRecvBackward;
+    const int from = back ? recv.stage : PeerOf(recv), to = back ? PeerOf(recv) : recv.stage;
+    const EdgeCosts edge = EdgeCostsOf(costs_, from, to, rank_);
+    const double bytes = back ? edge.back : edge.bytes;
+    bytes_[{recv.stage, recv.microbatch, back}] += bytes;
+    memory.Hold(bytes);
+  }
+  void Use(const Action& a, RankMemory& memory) {
+    if (HasForward(a)) Give({a.stage, a.microbatch, false}, memory);
+    if (HasBackward(a)) Give({BackwardStage(a), BackwardMicrobatch(a), true}, memory);
+  }
+
+ private:
+  const Costs& costs_;
+  const int rank_;
+  std::map<std::tuple<int, int, bool>, double> bytes_;  // by stage, microbatch and direction
+
+  void Give(const std::tuple<int, int, bool>& key, RankMemory& memory) {
+    auto found = bytes_.find(key);
+    if (found == bytes_.end()) return;
+    memory.Hold(-found->second);
+    bytes_.erase(found);
+  }
+};
+
+}  // namespace
+
+// Follows one rank, action by action.
 static void MeasureMemory(const Plan& plan, int rank, const Costs& costs,
                           const std::vector<char>& recompute, RankFigures& figures) {
-  std::vector<char> held(plan.stages, 0), loaded(plan.stages, 0);
+  std::vector<char> held(plan.stages, 0), loaded(plan.stages, 0), summed(plan.stages, 0);
   for (const Action& a : plan.ranks[rank]) {
     if (a.stage < 0) continue;
     if (a.kind == ActionKind::kLoad) loaded[a.stage] = 1;
@@ -19,19 +57,29 @@ static void MeasureMemory(const Plan& plan, int rank, const Costs& costs,
   }
   auto weights = [&](int stage) { return CostsOf(costs, stage, rank).weights; };
   auto memory = [&](int stage) {
-    const StageCosts& c = CostsOf(costs, stage, rank);
-    bool again = !recompute.empty() && recompute[stage] && c.recompute >= 0;
-    return StageMemory{again ? c.checkpoint : c.activation, c.activation, c.kept_for_W};
+    return MemoryOf(CostsOf(costs, stage, rank), !recompute.empty() && recompute[stage]);
   };
-  double always = 0;
   for (int s = 0; s < plan.stages; ++s)  // a stage that is loaded is not there from the start
-    if (held[s] && !loaded[s]) always += weights(s);
-  RankMemory bytes(always, plan.forward_only), activations(0, plan.forward_only);
+    if (held[s] && !loaded[s]) figures.held_bytes += weights(s);
+  RankMemory bytes(figures.held_bytes, plan.forward_only), activations(0, plan.forward_only);
+  Received received(costs, rank);
   for (size_t p = 0; p < plan.ranks[rank].size(); ++p) {
     const Action& a = plan.ranks[rank][p];
     double before = bytes.peak();
     bytes.Load(a, weights);
-    bytes.Do(a, memory);
+    if (IsRecv(a.kind)) received.Take(a, bytes);
+    if (IsCompute(a.kind)) received.Use(a, bytes);
+    const int stage = IsCompute(a.kind) ? BackwardStage(a) : a.stage;
+    bytes.Do(a, memory, !summed[stage]);
+    if (a.kind == ActionKind::kStep) {
+      bytes.Reach(CostsOf(costs, stage, rank).peak.step);
+      if (summed[stage]) bytes.Hold(-CostsOf(costs, stage, rank).gradients);
+      summed[stage] = 0;
+    } else if ((HasBackward(a) && a.kind != ActionKind::kInputGrad) ||
+               a.kind == ActionKind::kWeightGrad) {
+      if (!summed[stage]) bytes.Hold(CostsOf(costs, stage, rank).gradients);
+      summed[stage] = 1;
+    }
     if (bytes.peak() > before) figures.peak_position = p;
     activations.Do(a, [](int) { return StageMemory{1, 1, 0}; });
   }
@@ -59,7 +107,8 @@ Figures Measure(const Plan& plan, const Costs& costs, const Trace& trace,
     figures.span = std::max(figures.span, rank.span);
     MeasureMemory(plan, static_cast<int>(r), costs, recompute, rank);
   }
-  for (RankFigures& rank : figures.ranks) rank.idle = figures.makespan - rank.busy;
+  for (RankFigures& rank : figures.ranks)
+    rank.idle = std::max(0.0, figures.makespan - rank.busy);
   return figures;
 }
 

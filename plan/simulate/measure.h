@@ -16,10 +16,14 @@ struct RankFigures {
   double idle = 0;               // makespan - busy
   double span = 0;               // last - start of the first F
   int64_t peak_activations = 0;  // forwards whose I or B has not ended, counted
-  double peak_bytes = 0;         // activations, what is kept for W, and weights
+  double held_bytes = 0;         // weights that are there from the start
+  // Those, activations, what is kept for W, weight gradients, messages from their RECV on, and what
+  // an action takes for a moment.
+  double peak_bytes = 0;
   size_t peak_position = 0;      // the action at which they are reached
   double bubble_rate(double makespan) const { return makespan > 0 ? idle / makespan : 0; }
-  double span_bubble_rate() const { return span > 0 ? (span - busy) / span : 0; }
+  // Sums are rounded, and busy may come out above span where the rank never waits.
+  double span_bubble_rate() const { return busy < span ? (span - busy) / span : 0; }
 };
 
 struct Figures {

@@ -5,14 +5,40 @@
 #include <vector>
 
 #include "plan/actions.h"
+#include "plan/simulate/costs.h"
 
 namespace pipewright {
 
-// What one microbatch holds in a stage: from the start of F to I (or B), while I (or B) runs, and
-// from the end of I to the end of W. In bytes, or in anything else that is counted.
+// What one microbatch holds in a stage: from the start of F to I (or B), while I runs, and from the
+// end of I to the end of W. In bytes, or in anything else that is counted.
 struct StageMemory {
   double stored = 0, whole = 0, kept = 0;
+  // At most while F, B and W run, and the first B and W of a step.
+  double forward = stored, backward = std::max(stored, whole), weight = kept;
+  double first_backward = backward, first_weight = weight;
 };
+
+// `recompute`: the stage runs its forward again, where its costs offer that.
+inline StageMemory MemoryOf(const StageCosts& c, bool recompute) {
+  const bool again = recompute && c.recompute >= 0;
+  const PeakBytes none, &more = again ? c.recompute_peak : none;
+  StageMemory m;
+  m.stored = again ? c.checkpoint : c.activation;
+  m.kept = c.kept_for_W;
+  m.whole = std::max({m.stored, c.activation, m.kept, c.peak.I, more.I});
+  m.forward = std::max(m.stored, c.peak.F);
+  m.backward = std::max({m.stored, c.activation, c.peak.B, more.B});
+  m.first_backward = std::max({m.stored, c.activation, c.peak.first_B, more.first_B});
+  m.weight = std::max(m.kept, c.peak.W);
+  m.first_weight = std::max(m.kept, c.peak.first_W);
+  return m;
+}
+// Returns how much more F, W or the stage's STEP take for a moment than the first three figures and
+// the sums of gradients say. A rank runs one action at a time, so that room for the most of them is enough.
+inline double Moment(const StageCosts& c, const StageMemory& m) {
+  return std::max({m.forward - m.stored, m.weight - m.kept, m.first_weight - c.gradients - m.kept,
+                   c.peak.step});
+}
 
 // The change as an action starts, and the further change as it ends.
 struct MemoryChange {
@@ -26,7 +52,7 @@ inline MemoryChange ForwardMemory(const StageMemory& m, bool forward_only) {
 inline MemoryChange InputGradMemory(const StageMemory& m) {
   return {m.whole - m.stored, m.kept - m.whole};
 }
-inline MemoryChange BackwardMemory(const StageMemory& m) { return {m.whole - m.stored, -m.whole}; }
+inline MemoryChange BackwardMemory(const StageMemory& m) { return {0, -m.stored}; }
 inline MemoryChange WeightGradMemory(const StageMemory& m) { return {0, -m.kept}; }
 
 // What a rank holds, action by action, and the most so far.
@@ -35,15 +61,27 @@ class RankMemory {
   RankMemory(double held, bool forward_only)
       : bytes_(held), peak_(held), forward_only_(forward_only) {}
 
-  // `of(stage)` is the StageMemory of the rank's stage; a pair (OVERLAP) is an F, then a B.
+  // `of(stage)` is the StageMemory of the rank's stage; a pair (OVERLAP) is an F, then a B. `first`:
+  // the action makes the sums of gradients.
   template <typename Of>
-  void Do(const Action& a, Of of) {
-    if (HasForward(a)) Add(ForwardMemory(of(a.stage), forward_only_));
-    if (a.kind == ActionKind::kInputGrad)
+  void Do(const Action& a, Of of, bool first = false) {
+    if (HasForward(a)) {
+      const StageMemory m = of(a.stage);
+      Reach(m.forward);
+      Add(ForwardMemory(m, forward_only_));
+    }
+    if (a.kind == ActionKind::kInputGrad) {
       Add(InputGradMemory(of(a.stage)));
-    else if (HasBackward(a))
-      Add(BackwardMemory(of(BackwardStage(a))));
-    if (a.kind == ActionKind::kWeightGrad) Add(WeightGradMemory(of(a.stage)));
+    } else if (HasBackward(a)) {
+      const StageMemory m = of(BackwardStage(a));
+      Reach((first ? m.first_backward : m.backward) - m.stored);
+      Add(BackwardMemory(m));
+    }
+    if (a.kind == ActionKind::kWeightGrad) {
+      const StageMemory m = of(a.stage);
+      Reach((first ? m.first_weight : m.weight) - m.kept);
+      Add(WeightGradMemory(m));
+    }
   }
   // LOAD brings the weights of a stage, EVICT gives them back.
   template <typename Weights>
@@ -51,6 +89,11 @@ class RankMemory {
     if (a.kind == ActionKind::kLoad) Add({weights(a.stage), 0});
     if (a.kind == ActionKind::kEvict) Add({0, -weights(a.stage)});
   }
+
+  // Takes (or gives back) what is held besides.
+  void Hold(double bytes) { Add({bytes, 0}); }
+  // Needs so much more than it holds for a moment.
+  void Reach(double more) { peak_ = std::max(peak_, bytes_ + more); }
 
   double peak() const { return peak_; }
 

@@ -243,7 +243,8 @@ class Run {
     Moment sent = Now(rank);
     int to = target_[message];
     if (to != rank) {
-      double bytes = CostsOf(costs_, backward ? to_stage : from_stage, rank).output;
+      double bytes = backward ? EdgeCostsOf(costs_, to_stage, from_stage, rank).back
+                              : EdgeCostsOf(costs_, from_stage, to_stage, rank).bytes;
       double leave = sent.time;
       if (options_.contention && bytes > 0) {
         double& free = link_free_[{rank, to}];

@@ -10,7 +10,9 @@
 #include "base/json.h"
 #include "formats/package/package_files.h"
 #include "plan/actions.h"
+#include "plan/halves.h"
 #include "plan/simulate/trace.h"
+#include "runtime/commands/bench_memory.h"
 #include "runtime/commands/bench_report.h"
 #include "runtime/commands/bench_requests.h"
 #include "runtime/cpu/matmul.h"
@@ -18,7 +20,6 @@
 #include "runtime/exec/phase.h"
 #include "runtime/feed.h"
 #include "runtime/measure/memory_meter.h"
-#include "runtime/measure/module_times.h"
 #include "runtime/recorded/choice.h"
 #include "runtime/session.h"
 
@@ -26,56 +27,67 @@ namespace pipewright {
 
 namespace {
 
-// Times the stages of this rank, each module by itself: {"0": {"F": ..., ...}}.
-Json StageTimes(const Session& session, const std::string& package,
-                const std::vector<TensorSpec>& specs, int rank) {
-  Json stages = Json::object();
-  const Conf& conf = session.run.conf;
-  for (size_t m = 0; m < conf.module_to_stage.size(); ++m) {
-    const int stage = conf.module_to_stage[m];
-    if (conf.stage_to_ranks[stage][0] != rank) continue;
-    const int index = static_cast<int>(m);
-    LoadedModule module = LoadModule(package, session.run.manifest, index);
-    UseBody(module, BodyAskedFor(session.job.body).value_or(BodyChoice::kAuto));
-    TimingOptions timing;
-    timing.seconds = 2;
-    ModuleTimes times;
-    try {
-      times = TimeModule(module, session.run.manifest,
-                         ExampleInputs(session.run.manifest, index, specs), timing);
-    } catch (const std::exception& e) {
-      throw Error(package + "/" + session.run.manifest.modules[m].code,
-                  std::string("fails on made-up numbers, on which bench measures it by itself\n") +
-                      e.what(),
-                  "`pipewright profile` measures modules on samples; how long a step takes, the "
-                  "metrics of `train` say");
-    }
-    Json& sum = stages[std::to_string(stage)];
-    if (sum.is_null()) sum = Json::object();
-    auto add = [&](const char* key, double value) { sum[key] = sum.value(key, 0.0) + value; };
-    add("F", times.forward.median * 1e6);
-    add("I", times.input_grad.median * 1e6);
-    add("W", times.weight_grad.median * 1e6);
-    add("B", times.backward.median * 1e6);
-    add("activation", static_cast<double>(times.activation_bytes));
-    add("kept_for_W", static_cast<double>(times.kept_for_weights_bytes));
-    double weights = 0;
-    for (const at::Tensor& weight : module.weights) weights += static_cast<double>(weight.nbytes());
-    add("weights", weights);
+// Runs the first steps, and goes on until no module's body is chosen any more, or as long as that
+// takes at most.
+void WarmUp(const BenchOptions& options, Session& session, Feed& feed, int64_t& step) {
+  const int64_t most = options.warmup + 1 + kMostRunsToChoose / session.job.microbatches;
+  for (bool settled = false; step < options.warmup || (!settled && step < most);) {
+    session.Step(feed, step++);
+    settled = true;
+    for (const auto& [module, state] : session.stages->Bodies())
+      settled = settled && state.settled;
+    for (const std::string& other : session.transport.AllGather(settled ? "1" : "0"))
+      settled = settled && other == "1";
   }
-  for (auto& [stage, sum] : stages.items()) {
-    // Bytes that leave the stage, and bytes that a recomputation of it starts from.
-    int64_t output = 0, input = 0;
-    for (size_t id = 0; id < specs.size(); ++id) {
-      const ValueInfo& value = session.run.manifest.values[id];
-      if (value.producer < 0) continue;
-      bool here = conf.module_to_stage[value.producer] == std::stoi(stage), used = false;
-      for (int consumer : value.consumers)
-        used = used || (conf.module_to_stage[consumer] == std::stoi(stage)) != here;
-      if (used) (here ? output : input) += specs[id].bytes();
-    }
-    sum["output"] = output;
-    sum["recompute"] = {{"time", sum["F"]}, {"activation", input}};
+}
+
+Json ToJson(const StageBytes& bytes) {
+  return {{"activation", bytes.activation},
+          {"received", bytes.received},
+          {"kept_for_W", bytes.kept_for_W},
+          {"gradients", bytes.gradients},
+          {"peak",
+           {{"F", bytes.peak.F},
+            {"I", bytes.peak.I},
+            {"B", bytes.peak.B},
+            {"W", bytes.peak.W},
+            {"first_B", bytes.peak.first_B},
+            {"first_W", bytes.peak.first_W},
+            {"step", bytes.peak.step}}}};
+}
+
+// What the stages of this rank hold, as in a costs file: {"0": {"activation": ...}}.
+Json StagesJson(const Session& session, const RankBytes& bytes) {
+  Json stages = Json::object();
+  double in_memory = 0, trained = 0;
+  for (const auto& [stage, of_stage] : bytes.stages) {
+    in_memory += WeightBytesOf(session, stage).in_memory;
+    trained += WeightBytesOf(session, stage).trained;
+  }
+  // What the rank holds besides, the optimizer's state above all, is the trained weights'.
+  const double besides = std::max(0.0, static_cast<double>(bytes.held) - in_memory);
+  for (const auto& [stage, of_stage] : bytes.stages) {
+    Json& out = stages[std::to_string(stage)] = ToJson(of_stage);
+    const WeightBytes weights = WeightBytesOf(session, stage);
+    out["weights"] = weights.all + (trained > 0 ? besides * weights.trained / trained
+                                                : besides / static_cast<double>(stages.size()));
+    const StageBytes& again = bytes.again.at(stage);
+    out["recompute"] = {{"activation", again.activation},
+                        {"peak",
+                         {{"I", again.peak.I},
+                          {"B", again.peak.B},
+                          {"first_B", again.peak.first_B}}}};
+    const auto& edges = session.run.graph.edges;
+    out["edges"] = Json::array();
+    for (size_t e = 0; e < edges.size(); ++e)
+      if (edges[e].from == stage)
+        out["edges"].push_back(
+            {{"from", stage},
+             {"to", edges[e].to},
+             {"bytes", session.stages->MessageBytes(static_cast<int>(e), 0, false)},
+             {"back", edges[e].gradient
+                          ? session.stages->MessageBytes(static_cast<int>(e), 0, true)
+                          : 0}});
   }
   return stages;
 }
@@ -109,23 +121,66 @@ Job ReadBenchJob(const BenchOptions& options) {
   return job;
 }
 
-// Runs the steps. Returns what they cost this rank: {"measured", "trace"}.
-Json MeasureRun(const BenchOptions& options, Session& session, Feed& feed, MemoryMeter& meter) {
-  int64_t step = 0;
-  for (; step < options.warmup; ++step) session.Step(feed, step);
+// Returns whether some stage has no B, and whether some stage has no I.
+std::pair<bool, bool> LackingForms(const Plan& plan) {
+  const auto stages = static_cast<size_t>(plan.stages);
+  std::vector<bool> whole(stages), halves(stages);
+  for (const std::vector<Action>& actions : plan.ranks)
+    for (const Action& a : actions)
+      if (HasBackward(a))
+        (a.kind == ActionKind::kInputGrad ? halves : whole)[static_cast<size_t>(
+            BackwardStage(a))] = true;
+  auto lacks = [](const std::vector<bool>& found) {
+    return std::find(found.begin(), found.end(), false) != found.end();
+  };
+  return {lacks(whole), lacks(halves)};
+}
+
+// Runs `count` steps by `plan` on all ranks at once. `trace`, if given, gets their events.
+void StepsBy(Session& session, Feed& feed, const Plan& plan, int64_t& step, int count,
+              RankMeasurements& measured, std::vector<TimedAction>* trace, double origin) {
   session.transport.AllGather("");
-  const double origin = Now();
-  meter.ResetPeak();
-  RankMeasurements measured;
-  std::vector<TimedAction> trace;
-  for (; step < options.warmup + options.steps; ++step) {
+  session.StepBy(plan, *session.stages);
+  measured.firsts.push_back(measured.steps());
+  for (const int64_t last = step + count; step < last; ++step) {
     session.Step(feed, step);
     AddMeasurements(session.trace(), measured);
-    AddTrace(session.trace(), static_cast<int>(step - options.warmup), origin, trace);
+    if (trace) AddTrace(session.trace(), measured.steps() - 1, origin, *trace);
   }
-  feed.Finish();
-  measured.peak_bytes = meter.peak();
-  Json mine{{"measured", WriteMeasurements(measured)}, {"trace", Json::array()}};
+}
+
+// Measures the actions of the plan in its own steps, and those that it has not (B where it has I
+// and W, and the other way round) in steps of the same plan with those. As long as a measurement is
+// noisy, up to four times as many steps as were asked for. Returns what they cost this rank:
+// {"measured", "others", "trace", "steps"}.
+Json MeasureTimes(const BenchOptions& options, Session& session, Feed& feed, int64_t& step) {
+  RankMeasurements measured, others;
+  std::vector<TimedAction> trace;
+  const Plan& plan = session.run.plan;
+  std::vector<Plan> variants;
+  const auto [lacks_whole, lacks_halves] = LackingForms(plan);
+  if (lacks_whole) variants.push_back(InWhole(plan));
+  if (lacks_halves) variants.push_back(InHalves(plan));
+  session.transport.AllGather("");
+  const double origin = Now();
+  for (int round = 0; round < 4; ++round) {
+    // The trace is of steps in a row.
+    StepsBy(session, feed, plan, step, options.steps, measured, round == 0 ? &trace : nullptr,
+             origin);
+    for (const Plan& variant : variants)
+      StepsBy(session, feed, variant, step, std::max(2, options.steps / 2), others, nullptr,
+               origin);
+    bool noisy = false;
+    const bool mine = HasNoise(measured) || HasNoise(others);
+    for (const std::string& rank : session.transport.AllGather(mine ? "1" : "0"))
+      noisy = noisy || rank == "1";
+    if (!noisy) break;
+  }
+  session.StepBy(plan, *session.stages);
+  Json mine{{"measured", WriteMeasurements(measured)},
+            {"others", WriteMeasurements(others)},
+            {"steps", measured.steps()},
+            {"trace", Json::array()}};
   for (const TimedAction& event : trace)
     mine["trace"].push_back({event.action, event.step, event.start, event.end});
   return mine;
@@ -146,6 +201,7 @@ void Bench(const BenchOptions& options, Transport& transport) {
   SessionOptions asked;
   asked.package = options.package;
   asked.conf = options.conf;
+  asked.verify_files = options.verify_files;
   session.Open(asked);
   Feed feed;
   feed.Open(job, job.data, session.run, job.path + ": data", transport);
@@ -162,13 +218,16 @@ void Bench(const BenchOptions& options, Transport& transport) {
     return;
   }
 
-  Json mine;
-  Phase(transport, "timing modules", [&] {
-    const auto specs = InferShapes(options.package, session.run.manifest, feed.Specs(0, 0));
-    mine["stages"] = StageTimes(session, options.package, specs, transport.rank());
-  });
+  int64_t step = 0;
+  WarmUp(options, session, feed, step);
+  const RankBytes bytes = MeasureBytes(session, feed, step, *meter);
+  meter.reset();
+  Json mine = MeasureTimes(options, session, feed, step);
+  feed.Finish();
+  mine["stages"] = StagesJson(session, bytes);
+  mine["measured"]["held_bytes"] = bytes.held;
+  mine["measured"]["peak_bytes"] = bytes.peak;
   mine["link"] = LinkCostsJson(transport);
-  mine.update(MeasureRun(options, session, feed, *meter));
   const std::string bodies = DescribeBodies(session);
   const std::vector<std::string> all = transport.AllGather(mine.dump());
   Phase(transport, "writing", [&] {

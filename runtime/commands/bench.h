@@ -12,6 +12,7 @@ struct BenchOptions {
   std::string trace, costs;    // output files; empty: none
   bool json = false;
   bool on_request = false;  // serve requests instead, see runtime/commands/bench_requests.h
+  bool verify_files = false;  // see RunOptions
 };
 
 // Must be called on every rank of `transport`; rank 0 prints. Throws the same Error on all of them.

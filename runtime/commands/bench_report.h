@@ -17,12 +17,16 @@ struct RankMeasurements {
   std::map<std::pair<int, ActionKind>, std::vector<double>> actions;  // durations by (stage, kind)
   std::vector<double> busy;  // by step: time in compute and STEP
   std::vector<double> step_ends;
+  std::vector<int> firsts;  // steps before which something else was measured
   int64_t inputs_in_time = 0, inputs_late = 0;  // compute actions that did not, or did, wait
   double waited = 0;                            // for messages
-  int64_t peak_bytes = 0;                       // of tensors, including weights
+  int steps() const { return static_cast<int>(busy.size()); }
 };
 
+// What a rank does for messages behind a compute action, without waiting, counts as that action's.
 void AddMeasurements(const std::vector<TraceEvent>& step, RankMeasurements& to);
+// Whether the times of an action are so far apart that their median says little.
+bool HasNoise(const RankMeasurements& measured);
 Json WriteMeasurements(const RankMeasurements& measured);
 
 // Measures the link between ranks 0 and 1 and returns it in the form of the costs file, in
@@ -30,8 +34,8 @@ Json WriteMeasurements(const RankMeasurements& measured);
 Json LinkCostsJson(Transport& transport);
 
 // Prints the report and writes the files that `options` names. `ranks` holds {"stages", "link",
-// "measured", "trace"} of each rank; for `bodies` see DescribeBodies. Throws Error if a file cannot
-// be written.
+// "measured", "others", "steps", "trace"} of each rank; for `bodies` see DescribeBodies. Throws
+// Error if a file cannot be written.
 void ReportBench(const RunPlan& run, const std::vector<Json>& ranks, const std::string& bodies,
                  const BenchOptions& options);
 

@@ -2,11 +2,11 @@
 
 #include <ATen/ATen.h>
 
+#include <chrono>
 #include <cstdio>
 #include <iostream>
 #include <map>
 #include <sstream>
-#include <thread>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -36,10 +36,13 @@ std::string NextRequest(Transport& transport) {
     if (line.size() >= kLongest) throw Error("request", "\"" + line + "\" is too long");
     line.copy(bytes, line.size());
     for (int peer = 1; peer < transport.size(); ++peer)
-      transport.Wait(transport.Send(peer, tag, bundle));
+      transport.WaitFor(transport.Send(peer, tag, bundle),
+                        {.kind = Awaited::kRequest, .rank = peer, .sends = 1});
   } else {
     const Token token = transport.Recv(0, tag, bundle);
-    while (!transport.Test(token)) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    transport.WaitUntil(
+        [&] { return transport.Test(token) ? Awaited{} : Awaited{Awaited::kRequest, 0}; },
+        std::chrono::milliseconds(20));
   }
   return bytes;
 }

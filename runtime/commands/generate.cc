@@ -14,7 +14,7 @@
 #include "runtime/cpu/matmul.h"
 #include "runtime/exec/phase.h"
 #include "runtime/module/messages.h"
-#include "runtime/offload_report.h"
+#include "runtime/reports/offload_report.h"
 #include "tensors/dtype.h"
 
 namespace pipewright {
@@ -160,6 +160,7 @@ class Generator : public Microbatches {
     asked.conf = run_.conf;
     asked.weights = run_.weights;
     asked.device_map = run_.device_map;
+    asked.verify_files = run_.verify_files;
     asked.training = false;
     session_.Open(asked);
     session_.Load({this}, Agreed());

@@ -1,3 +1,5 @@
+#include "runtime/commands/infer.h"
+
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
@@ -14,11 +16,10 @@
 #include "formats/package/package_files.h"
 #include "formats/weights/safetensors.h"
 #include "runtime/commands/bench_requests.h"
-#include "runtime/commands/train.h"
 #include "runtime/cpu/matmul.h"
 #include "runtime/exec/phase.h"
 #include "runtime/module/messages.h"
-#include "runtime/offload_report.h"
+#include "runtime/reports/offload_report.h"
 #include "tensors/dtype.h"
 
 namespace pipewright {
@@ -34,8 +35,11 @@ class InputFile : public Microbatches {
     std::vector<std::string> names;
     for (const TensorInfo& info : file_.header().tensors) names.push_back(info.name);
     for (int id : manifest.inputs)
-      if (const std::string& name = manifest.values[id].name; !file_.Find(name))
-        throw Error(NoTensor(path, name, names).what() + ("; " + CallText(manifest)));
+      if (const std::string& name = manifest.values[id].name; !file_.Find(name)) {
+        const std::vector<std::string> others = OutputsWithout(manifest, id);
+        throw Error(NoTensor(path, name, names).what() + ("; " + CallText(manifest)) +
+                    (others.empty() ? "" : "; --outputs " + Join(others, ",") + " needs none"));
+      }
     for (int id : manifest.inputs) {
       const TensorInfo& info = file_.At(manifest.values[id].name);
       if (inputs_.empty() && !info.shape.empty() && info.shape[0] == 0)
@@ -73,13 +77,17 @@ class InputFile : public Microbatches {
     outputs[output][microbatch] = ToTensor(value).contiguous();
   }
 
+  std::vector<Found> Reads(bool whole) override {
+    return {FoundFile("--input", file_.path(), whole)};
+  }
+
   // An output that is an input, as the file has it.
   TensorToWrite Copy(size_t input) const { return CopyOf(file_, *inputs_[input]); }
 
   std::map<int, std::vector<at::Tensor>> outputs;  // by output, then microbatch
 
  private:
-  // Of all microbatches but the last.
+  // The rows of every microbatch but the last.
   int64_t Rows(const TensorInfo& info) const {
     int64_t rows = info.shape.empty() ? 0 : info.shape[0];
     return std::max<int64_t>(1, (rows + microbatches_ - 1) / microbatches_);
@@ -185,7 +193,9 @@ void Infer(const RunOptions& options, Transport& transport) {
   asked.conf = options.conf;
   asked.weights = options.weights;
   asked.device_map = options.device_map;
+  asked.verify_files = options.verify_files;
   asked.training = false;
+  asked.outputs = options.outputs;
   session.Open(asked);
   std::unique_ptr<InputFile> input;
   Phase(transport, "reading", [&] { input = OpenFiles(options, session); });

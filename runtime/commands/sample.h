@@ -12,8 +12,8 @@ struct SampleOptions {
   double repetition_penalty = 1;
   double temperature = 0;  // logits are divided by it; 0: the likeliest token, the first of equals
   int64_t top_k = 0;       // of the k likeliest (and their equals); 0: of all
-  // Of the fewest tokens, likeliest first, that together have this probability (Holtzman et al.,
-  // nucleus sampling, 1904.09751).
+  // Choose among the fewest tokens that together have this probability, likeliest first (Holtzman
+  // et al., nucleus sampling, 1904.09751).
   double top_p = 1;
 };
 

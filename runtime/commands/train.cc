@@ -12,13 +12,17 @@
 #include "base/json.h"
 #include "base/text.h"
 #include "formats/package/package_files.h"
-#include "runtime/checkpoint.h"
+#include "runtime/checkpoint/checkpoint.h"
+#include "runtime/checkpoint/checkpoint_folder.h"
+#include "runtime/checkpoint/last_weights.h"
 #include "runtime/cpu/matmul.h"
 #include "runtime/exec/clock.h"
 #include "runtime/exec/phase.h"
 #include "runtime/feed.h"
-#include "runtime/offload_report.h"
-#include "runtime/progress.h"
+#include "runtime/output_locks.h"
+#include "runtime/reports/offload_report.h"
+#include "runtime/reports/progress.h"
+#include "runtime/reports/step_reports.h"
 #include "runtime/resume.h"
 #include "runtime/watch/stop.h"
 #include "runtime/weights.h"
@@ -37,9 +41,12 @@ Job ReadJobOf(const RunOptions& options) {
 }
 
 // Reading the job is a phase of its own: nothing else can start without it.
-void ReadJobPhase(const RunOptions& options, Session& session) {
+void ReadJobPhase(const RunOptions& options, bool evaluates, Session& session) {
   Phase(session.transport, "reading", [&] {
     session.job = ReadJobOf(options);
+    CheckEnoughFiles(session.job, session.job.data);
+    if (session.job.validation.every > 0 && !evaluates)
+      CheckEnoughFiles(session.job, session.job.validation.data);
     at::set_num_threads(session.job.threads);
     UseMatMul(session.job.matmul, session.job.path + ": matmul");
     CheckOffload(options.offload_dir, options.offload_report, session.transport);
@@ -80,28 +87,37 @@ void PrintBusy(const Session& session, double busy, double total) {
 }
 
 // The checkpoint that the command line asks for; one of step 0 where training starts anew.
-RunCheckpoint ResumeAsAsked(const RunOptions& options, Session& session) {
+RunCheckpoint ResumeAsAsked(const RunOptions& options, const CheckpointFolder& seen,
+                            Session& session) {
   const std::string& folder = session.job.checkpoint.folder;
   const std::string from = options.resume ? folder : options.resume_from;
   Phase(session.transport, "resuming", [&] {
     if (options.resume && folder.empty())
       throw Error(session.job.path, "--resume: the job writes no checkpoints",
                   "add \"checkpoint\": {\"to\": \"FOLDER\", \"every\": STEPS}");
-    if (!from.empty() || folder.empty() || session.transport.rank() != 0) return;
+    const int rank = session.transport.rank();
+    if (!from.empty() || folder.empty() || seen.first[rank] != rank) return;
     const std::vector<std::string> there = ListCheckpoints(folder);
     const std::vector<std::string> incomplete = IncompleteCheckpoints(folder, true);
+    const std::string anew =
+        "to start anew, name another folder, \"checkpoint\": {\"to\": \"FOLDER\"} in " +
+        session.job.path + ", or remove what is in this one";
     if (!there.empty())
       throw Error(folder, "holds checkpoints already, up to " + there[0],
-                  "--resume goes on from it; to start anew, remove them or name another folder");
+                  "go on from it with --resume; " + anew);
     if (!incomplete.empty())
-      throw Error(folder, "holds what is left of checkpoints\n  " + Join(incomplete, "\n  "),
-                  "to start anew, remove them or name another folder");
+      throw Error(folder, "holds what is left of checkpoints\n  " + Join(incomplete, "\n  "), anew);
   });
   if (from.empty()) return {};
-  RunCheckpoint checkpoint = session.Restore(from);
+  RunCheckpoint checkpoint = session.Restore(from, !seen.shared());
   if (checkpoint.path.empty() && !options.resume)
     throw AgreedError(from + ": no complete checkpoint is there");
   return checkpoint;
+}
+
+// The rank on which all losses come together.
+int LossRank(const Session& session) {
+  return session.run.conf.stage_to_ranks[session.stages->loss_stages()[0]][0];
 }
 
 // `terms` from microbatch `first` on are the step's.
@@ -144,7 +160,9 @@ SessionOptions Asked(const RunOptions& options, bool training) {
   asked.weights = options.weights;
   asked.device_map = options.device_map;
   asked.training = training;
+  asked.resumes = training && (options.resume || !options.resume_from.empty());
   asked.keep_gradients = !options.save_gradients.empty();
+  asked.verify_files = options.verify_files;
   return asked;
 }
 
@@ -154,13 +172,17 @@ class Trainer {
       : options_(options), transport_(transport), session_(transport), training_(*this) {}
 
   void Open() {
-    ReadJobPhase(options_, session_);
+    ReadJobPhase(options_, false, session_);
     session_.Open(Asked(options_, true));
     OpenData();
     std::vector<Microbatches*> sources{&training_};
     if (job_.validation.every > 0) sources.push_back(&validation_);
+    // Before anything there is read or removed.
+    if (const std::string& folder = job_.checkpoint.folder; !folder.empty())
+      folder_ = OpenCheckpointFolder(folder, job_.path + ": checkpoint.to",
+                                     options_.resume || !options_.resume_from.empty(), transport_);
     session_.Load(sources, AgreedOptions(options_));
-    resumed_ = ResumeAsAsked(options_, session_);
+    resumed_ = ResumeAsAsked(options_, folder_, session_);
     training_.sampler->StartAt(resumed_.step * job_.accumulate, resumed_.data);
     session_.Start();
     OpenOutputs();
@@ -168,16 +190,20 @@ class Trainer {
 
   void Run() {
     PrintStart(session_);
+    const std::string checkpoints =
+        checkpointer_ ? folder_.Describe(transport_.hosts()) : std::string();
+    if (!checkpoints.empty() && transport_.rank() == 0) std::printf("%s\n", checkpoints.c_str());
     if (!resumed_.path.empty() && transport_.rank() == 0)
       std::printf("resumed from %s\n", resumed_.path.c_str());
     if (resumed_.step >= job_.steps && transport_.rank() == 0)
       std::printf("already at step %lld of %lld: nothing to train\n",
                   static_cast<long long>(resumed_.step), static_cast<long long>(job_.steps));
-    const int stage = session_.stages->loss_stages()[0];
-    reports_ =
-        std::make_unique<RankReports>(transport_, session_.run.conf.stage_to_ranks[stage][0]);
+    WarnOfLoss(session_);
+    reports_ = std::make_unique<RankReports>(transport_, 0);
+    steps_ = std::make_unique<StepReports>(job_, LossRank(session_), transport_);
+    said_ = resumed_.step;
     StopAgreement stop(transport_);
-    double busy = 0, begin = Now();
+    double busy = 0, begin = told_at_ = Now();
     for (step_ = resumed_.step; step_ < job_.steps && !stopped_; step_ = next_) {
       const double end = RunSteps();
       busy += session_.busy;
@@ -186,9 +212,13 @@ class Trainer {
       Evaluation evaluation;
       const bool validates = Validate(evaluation);
       Tell(next_ - 1 - step_, session_.terms, validates ? &evaluation : nullptr, end);
+      Say(0);
+      if (checkpointer_ && !progress_) checkpointer_->Told(next_);
     }
     stop.Finish();
     reports_->Finish();
+    Say(step_);
+    steps_->Finish();
     training_.Finish();
     validation_.Finish();
     if (stopped_ && transport_.rank() == 0)
@@ -197,14 +227,21 @@ class Trainer {
   }
 
   void Save() {
-    if (checkpointer_) checkpointer_->Finish();
-    // What a run that was stopped goes on from is its checkpoint; without one, at least the weights
-    // remain.
-    if (!job_.save.empty() && !(stopped_ && checkpointer_)) {
-      session_.Save(job_.save);
-      if (transport_.rank() == 0) std::printf("weights saved in %s\n", job_.save.c_str());
-    }
-    if (!options_.save_gradients.empty()) session_.SaveGradients(options_.save_gradients);
+    std::vector<std::string> failures;
+    std::string checkpoint;  // of the last step
+    if (checkpointer_) try {
+        checkpointer_->Finish();
+        checkpoint = job_.checkpoint.folder;
+      } catch (const AgreedError& e) {
+        failures.push_back(e.what());
+      }
+    // A stopped run resumes from its checkpoint; without one, it saves at least the weights.
+    if (!job_.save.empty() && !(stopped_ && !checkpoint.empty()))
+      if (const std::string why = SaveLastWeights(session_, checkpoint); !why.empty())
+        failures.push_back(why);
+    PrintKept(checkpoint);
+    SaveGradients();
+    if (!failures.empty()) throw AgreedError(failures);
     Phase(transport_, "writing", [&] {
       const int64_t sweeps = (step_ - resumed_.step) * job_.accumulate + validated_;
       std::fputs(ReportOffload(session_, sweeps, options_.offload_report).c_str(), stdout);
@@ -219,6 +256,7 @@ class Trainer {
       const Session& session = trainer.session_;
       if (steps < session.run.plan.steps)
         trainer.Tell(steps - 1, session.stages->terms(), nullptr, Now());
+      trainer.Say(0);
     }
     Trainer& trainer;
   };
@@ -238,38 +276,68 @@ class Trainer {
     Phase(transport_, "opening outputs", [&] {
       const bool first = transport_.rank() == 0;
       OutputFiles outputs(ReadBy(options_, session_));
-      outputs.Add(options_.save.empty() ? job_.path + ": save" : "--save", job_.save, first);
+      const std::string save = options_.save.empty() ? job_.path + ": save" : "--save";
+      outputs.Add(save, job_.save, first);
       outputs.Add("--save-gradients", options_.save_gradients, first);
-      // A run that is resumed writes those anew that it goes on from.
-      outputs.Add(metrics, job_.metrics, session_.stages->has_losses(), resumed_.step == 0);
+      outputs.Add(metrics, job_.metrics, first, /*in_place=*/true);
       outputs.Add("--offload-report", options_.offload_report, first);
+      if (first) try {
+          save_lock_ = LockFile(job_.save);
+        } catch (const std::exception& e) {
+          throw Error(save, e.what());
+        }
     });
     Phase(transport_, "opening outputs", [&] {
-      if (session_.stages->has_losses()) try {
+      if (transport_.rank() == 0) try {
           progress_ = std::make_unique<Progress>(
               job_, job_.data.tokens.empty() ? "samples" : "tokens", resumed_.step);
         } catch (const std::exception& e) {
           throw Error(metrics, e.what());
         }
     });
-    if (!job_.checkpoint.folder.empty()) checkpointer_ = std::make_unique<Checkpointer>(session_);
+    if (!job_.checkpoint.folder.empty())
+      checkpointer_ = std::make_unique<Checkpointer>(session_, folder_);
   }
 
   // One step, or those that run in a row. Returns when they ended.
   double RunSteps() {
     const bool asynchronous = IsAsynchronous(job_);
     next_ = step_ + (asynchronous ? StepsInARow(job_, step_) : 1);
+    for (int64_t i = step_; progress_ && i < next_; ++i) steps_->Expect();
     const double first = start_ = Now();
     if (asynchronous)
       session_.Steps(training_, step_, next_ - step_);
     else
-      session_.Step(training_, step_);
+      StepOnce();
     const double end = Now();
     reports_->Add({session_.busy, end - first, ResidentBytes()});
     if (job_.check_shared)
       CheckSharedCopies(session_.run.manifest, session_.run.conf, *session_.stages,
                         session_.run.on_disk, transport_);
     return end;
+  }
+
+  void StepOnce() {
+    try {
+      session_.Step(training_, step_);
+    } catch (...) {
+      if (session_.MustStop()) KeepStepsBefore();
+      throw;
+    }
+  }
+
+  // Before a step ends the run because of its numbers, on every rank: tells the steps before it,
+  // and completes the checkpoint that is being written, which is one of those steps.
+  void KeepStepsBefore() {
+    Say(step_);
+    steps_->Finish();
+    transport_.AllGather("");  // nobody ends the others before rank 0 has written
+    if (checkpointer_) try {
+        checkpointer_->Finish();
+      } catch (const AgreedError& e) {
+        if (transport_.rank() == 0)
+          std::fputs(e.Shown("pipewright-run").c_str(), stderr);
+      }
   }
 
   void SaveCheckpoint() {
@@ -279,6 +347,7 @@ class Trainer {
     const int64_t every = job_.checkpoint.every;
     const bool due = stopped_ || next_ >= job_.steps || (every > 0 && next_ % every == 0);
     const double begin = Now();
+    if (due) Say(step_);  // the checkpoint before this one waits for its step to be told
     if (stopped_)
       checkpointer_->Save(next_, position);
     else
@@ -294,58 +363,101 @@ class Trainer {
     return true;
   }
 
-  // Tells of the i-th of the steps that run in a row.
+  // On the rank with the losses: tells rank 0 of the i-th of the steps that run in a row.
   void Tell(int64_t i, const LossTerms& terms, const Evaluation* validation, double end) {
-    if (!progress_) return;
+    if (!session_.stages->has_losses()) return;
     StepReport report = ReportOf(session_, training_, step_ + i, terms,
                                  static_cast<size_t>(i) * job_.microbatches);
     report.seconds = end - std::exchange(start_, end);
+    const double now = Now();
+    report.elapsed = now - std::exchange(told_at_, now);
     report.validation = validation;
     if (step_ + i + 1 == next_) report.checkpoint = saving_;
-    progress_->Step(report, reports_->newest());
+    steps_->Send(report);
+  }
+
+  // On rank 0: says what it has been told, and waits for what is missing of the first `steps` steps.
+  void Say(int64_t steps) {
+    StepReport report;
+    Evaluation validation;
+    while (progress_ && steps_->Next(said_ < steps, report, validation)) {
+      progress_->Step(report, reports_->newest());
+      said_ = report.step + 1;
+      if (checkpointer_) checkpointer_->Told(said_);
+    }
+  }
+
+  // Says what is left of the run where that is not all that was asked for.
+  void PrintKept(const std::string& checkpoint) const {
+    if (transport_.rank() != 0) return;
+    if (stopped_ && !checkpoint.empty())
+      std::printf("checkpoint in %s: to go on, run the same command with --resume\n",
+                  checkpoint.c_str());
+    if (stopped_ && job_.checkpoint.folder.empty())
+      std::printf("it cannot be resumed: the job writes no checkpoints\n");
+    std::fflush(stdout);
+    if (job_.save.empty() && job_.checkpoint.folder.empty())
+      std::fprintf(stderr,
+                   "pipewright-run: warning: the trained weights are lost: %s has neither \"save\" "
+                   "nor \"checkpoint\"\n",
+                   job_.path.c_str());
+  }
+
+  void SaveGradients() {
+    if (options_.save_gradients.empty()) return;
+    if (step_ > resumed_.step) return session_.SaveGradients(options_.save_gradients);
+    if (transport_.rank() == 0)
+      std::fprintf(stderr, "pipewright-run: warning: --save-gradients: no step was run, so there "
+                           "are none to save\n");
   }
 
   const RunOptions& options_;
   Transport& transport_;
   Session session_;
   const Job& job_ = session_.job;
+  CheckpointFolder folder_;              // these two are locked until all below has ended
+  std::unique_ptr<OwnerLock> save_lock_;
   TrainingFeed training_;
   Feed validation_;
   int64_t sweeps_ = 0;  // minibatches of a validation
   RunCheckpoint resumed_;
   std::unique_ptr<Progress> progress_;
   std::unique_ptr<RankReports> reports_;
+  std::unique_ptr<StepReports> steps_;
   std::unique_ptr<Checkpointer> checkpointer_;
   int64_t step_ = 0;       // that runs, or the first of those that run in a row
   int64_t next_ = 0;       // the step after those
+  int64_t said_ = 0;       // on rank 0: how many steps it has said all about
   int64_t validated_ = 0;  // minibatches
   double saving_ = -1;     // seconds that they waited for a checkpoint; -1: none was due
   double start_ = 0;       // when what is told next began
+  double told_at_ = 0;     // when the step before was told
   bool stopped_ = false;
 };
 
-// What `eval` says of the samples that it has seen; null on ranks without losses.
-Json ReportEvaluation(const RunOptions& options, const Session& session, const Feed& feed,
-                      int64_t steps, const Evaluation& evaluation, double seconds) {
-  if (!session.stages->has_losses() || steps == 0) return {};
+// Returns what `eval` says of the samples that it has seen, "" on ranks without losses, and the
+// same as JSON.
+std::pair<std::string, Json> ReportEvaluation(const RunOptions& options, const Session& session,
+                                              const Feed& feed, int64_t steps,
+                                              const Evaluation& evaluation, double seconds) {
+  if (!session.stages->has_losses() || steps == 0) return {"", nullptr};
   const Job& job = session.job;
   int64_t samples = 0;
   for (int64_t step = 0; step < steps; ++step) samples += feed.sampler->Samples(step);
   std::string accuracy;
-  if (job.losses[0].kind == LossJob::kCrossEntropy && evaluation.known())
-    accuracy = AccuracyText(evaluation);
+  if (job.losses[0].HasClasses() && evaluation.known()) accuracy = AccuracyText(evaluation);
   const int64_t all = options.steps >= 0 ? samples : feed.data->samples();
-  std::printf("loss %.6f%s over %s%s samples, %s samples/s\n", evaluation.mean(),
-              accuracy.c_str(), Grouped(static_cast<double>(samples)).c_str(),
-              samples < all ? (" of " + Grouped(static_cast<double>(all))).c_str() : "",
-              Grouped(static_cast<double>(samples) / seconds).c_str());
+  char loss[40];
+  std::snprintf(loss, sizeof loss, "loss %.6f", evaluation.mean());
+  std::string text = loss + accuracy + " over " + Grouped(static_cast<double>(samples)) +
+                     (samples < all ? " of " + Grouped(static_cast<double>(all)) : "") +
+                     " samples, " + Grouped(static_cast<double>(samples) / seconds) +
+                     " samples/s\n";
   if (samples < all)
-    std::printf(
-        "  the rest fill no minibatch: with \"partial\" in the job they make a smaller one\n");
-  std::fflush(stdout);
+    text += "  the rest fill no minibatch: with \"partial\" in the job they make a smaller one\n";
   Json report = EvaluationJson(job, evaluation);
   report["samples"] = samples;
-  return report;
+  return {text, report};
 }
 
 }  // namespace
@@ -353,8 +465,8 @@ Json ReportEvaluation(const RunOptions& options, const Session& session, const F
 AgreedFields AgreedOptions(const RunOptions& options) {
   // All are named, so that one that is added must be thought of here.
   const auto& [package, job, conf, weights, steps, schedule, save, metrics, save_gradients, resume,
-               resume_from, input, output, microbatches, threads, matmul, on_request, device_map,
-               offload_dir, offload_report] = options;
+               resume_from, input, output, outputs, microbatches, threads, matmul, on_request,
+               device_map, offload_dir, offload_report, verify_files] = options;
   return {{"weights", weights},
           {"steps", std::to_string(steps)},
           {"schedule", schedule},
@@ -365,10 +477,12 @@ AgreedFields AgreedOptions(const RunOptions& options) {
           {"resume_from", resume_from},
           {"input", input},
           {"output", output},
+          {"outputs", Join(outputs, ",")},
           {"microbatches", std::to_string(microbatches)},
           {"matmul", std::to_string(static_cast<int>(matmul))},
           {"on_request", std::to_string(on_request)},
-          {"device_map", device_map}};
+          {"device_map", device_map},
+          {"verify_files", std::to_string(verify_files)}};
 }
 
 void Train(const RunOptions& options, Transport& transport) {
@@ -380,7 +494,7 @@ void Train(const RunOptions& options, Transport& transport) {
 
 void Evaluate(const RunOptions& options, Transport& transport) {
   Session session(transport);
-  ReadJobPhase(options, session);
+  ReadJobPhase(options, true, session);
   const Job& job = session.job;
   session.Open(Asked(options, false));
   Feed feed;
@@ -389,7 +503,7 @@ void Evaluate(const RunOptions& options, Transport& transport) {
   session.Start();
   Phase(transport, "opening outputs", [&] {
     OutputFiles outputs(ReadBy(options, session));
-    outputs.Add("--metrics", options.metrics, session.stages->has_losses());
+    outputs.Add("--metrics", options.metrics, transport.rank() == 0);
     outputs.Add("--offload-report", options.offload_report, transport.rank() == 0);
   });
   const int64_t steps = options.steps >= 0 ? options.steps : feed.sampler->per_epoch();
@@ -397,13 +511,20 @@ void Evaluate(const RunOptions& options, Transport& transport) {
   const double begin = Now();
   for (int64_t step = 0; step < steps; ++step) session.Evaluate(feed, step, evaluation);
   feed.Finish();
-  const Json report = ReportEvaluation(options, session, feed, steps, evaluation, Now() - begin);
+  const auto [text, json] =
+      ReportEvaluation(options, session, feed, steps, evaluation, Now() - begin);
+  // Rank 0 says what the rank with the losses knows.
+  const int from = LossRank(session);
+  const std::string shown = transport.AllGather(text)[from];
+  const std::string report = transport.AllGather(json.dump())[from];
+  if (transport.rank() == 0) std::fputs(shown.c_str(), stdout);
   Phase(transport, "writing metrics", [&] {
     std::fputs(ReportOffload(session, steps, options.offload_report).c_str(), stdout);
+    std::fflush(stdout);
     // Not into the job's own: they are those of its training.
-    if (report.is_null() || options.metrics.empty()) return;
+    if (shown.empty() || options.metrics.empty() || transport.rank() != 0) return;
     try {
-      WriteFile(job.metrics, report.dump() + "\n");
+      WriteFile(job.metrics, report + "\n");
     } catch (const std::exception& e) {
       throw Error("--metrics", e.what());
     }

@@ -1,7 +1,8 @@
-// The commands that a run executes: train, evaluate, infer.
+// Trains a model, and evaluates one.
 #pragma once
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "formats/job.h"
 #include "runtime/exec/transport.h"
@@ -18,12 +19,14 @@ struct RunOptions {
   std::string resume_from;  // an existing checkpoint, or a folder of them
   // For infer.
   std::string input, output;
+  std::vector<std::string> outputs;  // by name; empty: all
   int microbatches = 1;
   int threads = 0;                    // infer, generate: per rank; 0: LibTorch's default
   MatMul matmul = MatMul::kLibTorch;  // infer, generate; others use the job's
   bool on_request = false;            // serve measurements first: bench_requests.h
   // For weights on disk.
   std::string device_map, offload_dir, offload_report;
+  bool verify_files = false;  // compare all of each file that several ranks read, not samples
 };
 
 // The options that must be the same on every rank: a rank that runs fewer steps, or does not take
@@ -35,7 +38,4 @@ AgreedFields AgreedOptions(const RunOptions& options);
 void Train(const RunOptions& options, Transport& transport);
 // Computes the mean loss over the job's data (or `steps` minibatches of it), forward only.
 void Evaluate(const RunOptions& options, Transport& transport);
-// Writes the model's outputs for the tensors in `input` to `output`.
-void Infer(const RunOptions& options, Transport& transport);
-
 }  // namespace pipewright

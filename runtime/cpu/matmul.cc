@@ -42,8 +42,9 @@ const std::optional<c10::TypedOperatorHandle<OneDnnLinear>>& OneDnn() {
 
 std::atomic<bool> by_onednn = false;
 
-// Whether oneDNN is faster, and needs no copies (docs/internals/performance.md). To prepare a call
-// takes it 20 us, and 0.7 ms the first time that sizes are met, which `generate` has with each token.
+// Returns whether oneDNN is faster and needs no copies (docs/internals/performance.md). To prepare
+// a call takes it 20 us, and 0.7 ms the first time that sizes are met, which `generate` has with
+// each token.
 bool Suits(const at::Tensor& a, const at::Tensor& b) {
   constexpr int64_t kLargeWeight = 1 << 20, kLargeProduct = 1 << 26, kFew = 16;
   if (!by_onednn || a.dim() != 2 || b.dim() != 2 || a.scalar_type() != at::kFloat ||

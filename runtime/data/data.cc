@@ -55,6 +55,11 @@ Data::Data(std::shared_ptr<DataSource> source, const DataJob& job, const Manifes
                 "the model takes " + std::to_string(manifest.inputs.size()) +
                     " inputs, and a token file feeds one",
                 "use \"tensors\" and name a tensor for each input");
+  auto name_of = [&](const char* key, const std::string& column) {
+    const std::vector<std::string> files = FilesOf(job, column);
+    return where + (tokens ? ".tokens" : key + (" " + Quote(column))) + " (" +
+           (files.empty() ? "" : files[0]) + (files.size() > 1 ? ", ..." : "") + ")";
+  };
   std::vector<std::string> names;
   for (int id : manifest.inputs) names.push_back(manifest.values[id].name);
   for (const auto& [input, column] : job.inputs)
@@ -69,8 +74,13 @@ Data::Data(std::shared_ptr<DataSource> source, const DataJob& job, const Manifes
       throw Error(where + ".inputs", "the input \"" + value.name + "\" is missing",
                   CallText(manifest));
     columns_.push_back(Find(tokens ? "tokens" : column->second, where + ".inputs"));
+    input_names_.push_back(name_of(".inputs", tokens ? "tokens" : column->second));
     // If the model file does not give a dtype, the data's is used.
     columns_.back().wanted = value.dtype.empty() ? columns_.back().type : DtypeOf(value.dtype);
+    if (tokens && !at::isIntegralType(columns_.back().wanted, /*includeBool=*/false))
+      throw Error(where, "input \"" + value.name + "\" takes " + value.dtype +
+                             ", and a token file holds whole numbers",
+                  "name the tensors of the model's inputs: \"tensors\" or \"arrays\"");
     if (!tokens && columns_.back().type != columns_.back().wanted)
       throw Error(where + ".inputs",
                   "\"" + column->second + "\" is " + DtypeName(columns_.back().type) +
@@ -80,10 +90,7 @@ Data::Data(std::shared_ptr<DataSource> source, const DataJob& job, const Manifes
   for (const std::string& target :
        job.targets.empty() ? std::vector<std::string>{job.target} : job.targets) {
     targets_.push_back(target.empty() ? Column() : Find(target, where + ".target"));
-    const std::vector<std::string> files = FilesOf(job, target);
-    target_names_.push_back(where + (tokens ? ".tokens" : ".target " + Quote(target)) + " (" +
-                            (files.empty() ? "" : files[0]) + (files.size() > 1 ? ", ..." : "") +
-                            ")");
+    target_names_.push_back(name_of(".target", target));
   }
   if (job.length.empty()) return;
   length_ = Find(job.length, where + ".length");
@@ -91,6 +98,13 @@ Data::Data(std::shared_ptr<DataSource> source, const DataJob& job, const Manifes
       columns_[0].shape.empty())
     throw Error(where + ".length",
                 "\"" + job.length + "\" is not one int64 a sample, or there is nothing to cut");
+}
+
+size_t Data::RowBytes(int column) const {
+  const DataColumn& info = known_[static_cast<size_t>(column)];
+  size_t bytes = c10::elementSize(DtypeOf(info.dtype));
+  for (int64_t size : info.shape) bytes *= static_cast<size_t>(size);
+  return bytes;
 }
 
 bool Data::Cut(const Column& column) const {
@@ -129,7 +143,13 @@ at::Tensor Data::Rows(int input, const int64_t* rows, int64_t count, int64_t len
   char* to = static_cast<char*>(out.data_ptr());
   for (int64_t r = 0; r < count; ++r, to += bytes) source_->Read(column.index, rows[r], to);
   if (length >= 0 && Cut(column)) out = out.narrow(1, 0, length).contiguous();
-  return out.to(column.wanted);
+  if (column.type == column.wanted) return out;
+  const at::Tensor converted = out.to(column.wanted);
+  if (!converted.to(column.type).equal(out))
+    throw Error(where_, "a token of samples " + std::to_string(rows[0]) + " to " +
+                            std::to_string(rows[count - 1]) + " does not fit into " +
+                            DtypeName(column.wanted) + ", which the model takes");
+  return converted;
 }
 
 std::unique_ptr<Data> OpenData(const DataJob& job, const Manifest& manifest,
@@ -150,30 +170,51 @@ std::unique_ptr<Data> OpenData(const DataJob& job, const Manifest& manifest,
   return std::make_unique<Data>(std::move(source), job, manifest, where);
 }
 
+static int64_t SamplesOfMinibatch(const Job& job) {
+  return job.minibatch_size ? job.minibatch_size : job.microbatches * job.microbatch_size;
+}
+
+static int64_t MinibatchesOf(const Job& job, int64_t samples) {
+  const int64_t each = SamplesOfMinibatch(job);
+  return samples / each + (job.partial && samples % each >= job.microbatches);
+}
+
+void CheckEnough(const Job& job, int64_t samples) {
+  if (MinibatchesOf(job, samples) > 0) return;
+  throw Error(job.path,
+              "the data has " + std::to_string(samples) + " samples, one minibatch takes " +
+                  (job.partial ? "at least " + std::to_string(job.microbatches)
+                               : std::to_string(SamplesOfMinibatch(job)) +
+                                     (job.minibatch_size ? "" : " (microbatches x microbatch_size)")),
+              std::string("give it more data, or make ") +
+                  (samples == 0         ? "\"sequence_length\", if it has one,"
+                   : job.partial        ? "\"microbatches\""
+                   : job.minibatch_size ? "\"minibatch_size\""
+                                        : "\"microbatches\" or \"microbatch_size\"") +
+                  " smaller");
+}
+
+void CheckEnoughFiles(const Job& job, const DataJob& data) {
+  if (!data.plugin.empty()) return;
+  std::shared_ptr<DataSource> source;
+  try {
+    source = OpenSource(data);
+  } catch (const std::exception&) {
+    return;  // this rank may need no files; one that does says what is wrong
+  }
+  CheckEnough(job, source->samples());
+}
+
 Sampler::Sampler(const Job& job, bool shuffle, const Data& data)
     : job_(job),
       shuffle_(shuffle),
       data_(data),
-      samples_(job.minibatch_size ? job.minibatch_size : job.microbatches * job.microbatch_size),
-      per_epoch_(Minibatches(data.samples())) {
-  if (per_epoch_ == 0)
-    throw Error(
-        job.path,
-        "the data has " + std::to_string(data.samples()) + " samples, one minibatch takes " +
-            (job.partial ? "at least " + std::to_string(job.microbatches)
-                         : std::to_string(samples_) +
-                               (job.minibatch_size ? "" : " (microbatches x microbatch_size)")),
-        std::string("give it more data, or make ") +
-            (data.samples() == 0  ? "\"sequence_length\", if it has one,"
-             : job.partial        ? "\"microbatches\""
-             : job.minibatch_size ? "\"minibatch_size\""
-                                  : "\"microbatches\" or \"microbatch_size\"") +
-            " smaller");
+      samples_(SamplesOfMinibatch(job)),
+      per_epoch_(MinibatchesOf(job, data.samples())) {
+  CheckEnough(job, data.samples());
 }
 
-int64_t Sampler::Minibatches(int64_t samples) const {
-  return samples / samples_ + (job_.partial && samples % samples_ >= job_.microbatches);
-}
+int64_t Sampler::Minibatches(int64_t samples) const { return MinibatchesOf(job_, samples); }
 
 void Sampler::StartAt(int64_t minibatch, const DataPosition& position) {
   first_ = minibatch;

@@ -27,6 +27,7 @@ class Data {
   const DataSource& source() const { return *source_; }
   // Returns text such as "job.json: data.target \"y\" (data.safetensors)", for messages.
   const std::string& TargetName(int loss) const { return target_names_[static_cast<size_t>(loss)]; }
+  const std::string& InputName(int input) const { return input_names_[static_cast<size_t>(input)]; }
   int64_t samples() const { return source_->samples(); }
   int64_t tokens_per_sample() const { return source_->tokens_per_sample(); }
   // Returns one microbatch, its samples stacked along the first dimension. `input` is an index into
@@ -34,6 +35,8 @@ class Data {
   // first dimension is the maximum length are cut to `length`.
   at::Tensor Rows(int input, const int64_t* rows, int64_t count, int64_t length = -1) const;
   bool has_lengths() const { return length_.index >= 0; }
+  // Returns how many bytes the source's Read writes for a column.
+  size_t RowBytes(int column) const;
   // Returns the longest length of these samples, or -1 if the source has no lengths.
   int64_t Longest(const int64_t* rows, int64_t count) const;
   // Returns the sizes and type of the result of Rows.
@@ -52,7 +55,7 @@ class Data {
   std::vector<DataColumn> known_;
   std::vector<Column> columns_;  // by input
   std::vector<Column> targets_;  // by loss
-  std::vector<std::string> target_names_;
+  std::vector<std::string> target_names_, input_names_;
   Column length_;
   const Column& ColumnOf(int input) const {
     return input < 0 ? targets_[static_cast<size_t>(-1 - input)]
@@ -65,6 +68,12 @@ class Data {
 // model.
 std::unique_ptr<Data> OpenData(const DataJob& job, const Manifest& manifest,
                                const std::string& where);
+
+// Throws Error if there are fewer samples than the smallest minibatch takes.
+void CheckEnough(const Job& job, int64_t samples);
+// The same where the files of `data` can be opened here: long before they are needed, since a plan
+// for very many microbatches takes long.
+void CheckEnoughFiles(const Job& job, const DataJob& data);
 
 // Cuts the samples of a job into minibatches and microbatches. An epoch has samples / minibatch
 // minibatches, rounded down; with Job::partial the remainder forms one more, if it has at least one
@@ -90,6 +99,10 @@ class Sampler {
   // Returns the number of samples of a minibatch, or of one of its microbatches.
   int64_t Samples(int64_t minibatch) const;
   int64_t Samples(int64_t minibatch, int microbatch) const;
+  // Returns which sample of the data a row of the microbatch is.
+  int64_t Sample(int64_t minibatch, int microbatch, int64_t row) {
+    return Place(minibatch, microbatch).first[row];
+  }
 
  private:
   // Returns the row numbers of the microbatch, and how many there are.

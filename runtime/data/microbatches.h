@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/exec/same_files.h"
 #include "runtime/module/shapes.h"
 
 namespace pipewright {
@@ -24,16 +25,23 @@ class Microbatches {
   virtual TensorSpec Target(int /*loss*/, int64_t /*minibatch*/, int /*microbatch*/) {
     return {at::kFloat, {}, false};
   }
-  // What messages call it.
+  // The name of the target in messages.
   virtual std::string TargetName(int /*loss*/) { return "target"; }
-  // How much a loss of a microbatch counts, so that a step's is the mean over all that it averages:
+  // The weight of a microbatch's loss, so that a step's is the mean over all that it averages:
   // 1 where all microbatches count the same.
   virtual double LossWeight(int /*loss*/, int64_t /*minibatch*/, int /*microbatch*/) { return 1; }
 
+  // Names the first sample of a microbatch that holds nan or inf, for messages; "" where none does,
+  // or this rank does not read them.
+  virtual std::string NotFinite(int64_t /*minibatch*/, int /*microbatch*/) { return ""; }
+  // What this rank reads, which must be the same on all ranks that read it; `whole`: compared as a
+  // whole.
+  virtual std::vector<Found> Reads(bool /*whole*/) { return {}; }
+
   // Takes an output of the model as soon as it is there: a tensor, or a number.
   virtual void Output(int /*output*/, int /*microbatch*/, const c10::IValue& /*value*/) {}
-  // Where steps overlap: the stage that computes the loss has stepped, for the `steps`-th time
-  // since the first step of those in a row.
+  // Where steps overlap: the stage of this rank has stepped, for the `steps`-th time since the
+  // first step of those in a row.
   virtual void Stepped(int64_t /*steps*/) {}
 };
 

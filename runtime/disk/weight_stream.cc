@@ -132,7 +132,9 @@ struct WeightStream::State {
   std::vector<uint64_t> sizes;
   std::vector<std::vector<size_t>> buffer_of;  // by list and index of the LOAD
 
-  size_t list = 0, load = 0;  // position of the next LOAD; used by the caller's thread
+  // Used by the caller's thread.
+  size_t list = 0, load = 0;  // position of the next LOAD
+  StatusFile* status = nullptr;
 
   mutable std::mutex mutex;  // guards the following members
   std::condition_variable changed;
@@ -224,6 +226,14 @@ struct WeightStream::State {
     }
     entry.state = entry.error ? Loaded::kFailed : Loaded::kThere;
     changed.notify_all();
+  }
+
+  // Waits until a stage has been read. Only the caller's thread calls it.
+  void Await(std::unique_lock<std::mutex>& lock, int stage, const Loaded& entry) {
+    if (entry.state != Loaded::kReading) return;
+    if (status) status->WaitFor({.kind = Awaited::kWeights, .from = stage});
+    changed.wait(lock, [&] { return entry.state != Loaded::kReading; });
+    if (status) status->WaitFor({});
   }
 
   // Maps the stage, or queues its chunks for reading.
@@ -319,6 +329,8 @@ WeightStream::WeightStream(const std::vector<std::vector<Action>>& lists,
 
 WeightStream::~WeightStream() = default;
 
+void WeightStream::ReportTo(StatusFile& status) { state_->status = &status; }
+
 void WeightStream::Follow(size_t list) {
   if (list >= state_->buffer_of.size()) throw Error("offload", "there is no such list of actions");
   state_->list = list;
@@ -345,7 +357,7 @@ const std::vector<char*>& WeightStream::Wait(int stage) {
   Loaded& entry = found->second;
   if (entry.state == Loaded::kReading) {
     const double start = Now();
-    s.changed.wait(lock, [&] { return entry.state != Loaded::kReading; });
+    s.Await(lock, stage, entry);
     s.stats.waited += Now() - start;
   }
   if (entry.state == Loaded::kFailed) std::rethrow_exception(entry.error);
@@ -359,7 +371,7 @@ void WeightStream::Evict(int stage) {
   if (found == s.loaded.end())
     throw Error("stage " + std::to_string(stage), "its weights are not loaded");
   // A buffer is reused for the next stage only when no thread reads into it any more.
-  s.changed.wait(lock, [&] { return found->second.state != Loaded::kReading; });
+  s.Await(lock, stage, found->second);
   for (const Buffer& map : found->second.maps)
     if (map.data) s.evicted.push_back(map);
   s.loaded.erase(found);

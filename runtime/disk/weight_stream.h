@@ -9,6 +9,7 @@
 
 #include "plan/plan.h"
 #include "runtime/disk/weight_layout.h"
+#include "runtime/exec/status.h"
 
 namespace pipewright {
 
@@ -33,6 +34,9 @@ class WeightStream {
   WeightStream(const std::vector<std::vector<Action>>& lists,
                const std::map<int, std::vector<WeightPiece>>& stages);
   ~WeightStream();
+
+  // From now on `status`, which must outlive the stream, says when the rank waits for a stage.
+  void ReportTo(StatusFile& status);
 
   void Follow(size_t list);  // continues at its start; no stage may be loaded
   void Load(int stage);      // starts reading and returns immediately

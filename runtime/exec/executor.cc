@@ -1,5 +1,6 @@
 #include "runtime/exec/executor.h"
 
+#include <algorithm>
 #include <deque>
 #include <string>
 #include <utility>
@@ -32,6 +33,7 @@ struct SentMessage {
   Token token;
   int peer;      // rank
   size_t entry;  // index in the list
+  bool counts;   // in State::unreceived
 };
 
 }  // namespace
@@ -65,6 +67,7 @@ struct Executor::State {
     for (const StageEdge& edge : graph.edges)
       first_slot.push_back(here[edge.from] || here[edge.to] ? count++ : -1);
     slots.resize(static_cast<size_t>(count) * 2 * list.microbatches);
+    unreceived.resize(list.buffers.size());
     trace.reserve(list.entries.size());
     if (options.check_messages) plan_hash = Hash(WritePlan(plan));
   }
@@ -153,6 +156,7 @@ struct Executor::State {
     inputs.reserve(list.edges.in[stage].size());
     for (int e : list.edges.in[stage]) inputs.push_back(Take(e, microbatch, false));
     const std::vector<int>& out = list.edges.out[stage];
+    ReleaseSent();
     transport.BeginCompute();
     std::vector<Bundle> outputs = body.Forward(stage, microbatch, std::move(inputs));
     CheckCount(outputs.size(), out.size());
@@ -169,6 +173,7 @@ struct Executor::State {
     gradients.reserve(list.gradients.out[stage].size());
     for (int e : list.gradients.out[stage]) gradients.push_back(Take(e, microbatch, true));
     const std::vector<int>& in = list.gradients.in[stage];
+    ReleaseSent();
     transport.BeginCompute();
     std::vector<Bundle> results = body.Backward(kind, stage, microbatch, std::move(gradients));
     CheckCount(results.size(), in.size());
@@ -185,13 +190,57 @@ struct Executor::State {
     if (entry.peer_rank < 0) return;
     Bundle bundle = Take(entry.edge, entry.action.microbatch, backward);
     CheckBytes(bundle, entry.edge, entry.action.microbatch, backward);
-    if (options.check_messages) {
-      auto header = std::make_shared<MessageHeader>(
-          HeaderOf(bundle, plan_hash, entry.edge, entry.action.microbatch, backward));
-      transport.Send(entry.peer_rank, entry.tag, HeaderBundle(std::move(header)));
-    }
+    HoldBack(entry.channel);
+    // Of a message with a header, it is the header that the RECV receives.
+    if (options.check_messages)
+      Post(entry, index, true,
+           HeaderBundle(std::make_shared<MessageHeader>(
+               HeaderOf(bundle, plan_hash, entry.edge, entry.action.microbatch, backward))));
+    Post(entry, index, !options.check_messages, std::move(bundle));
+  }
+
+  void Post(const RankEntry& entry, size_t index, bool counts, Bundle bundle) {
     Token token = transport.Send(entry.peer_rank, entry.tag, std::move(bundle));
-    if (!transport.Test(token)) sent.push_back({std::move(token), entry.peer_rank, index});
+    if (transport.Test(token)) return;
+    sent.push_back({std::move(token), entry.peer_rank, index, counts});
+    unreceived[entry.channel] += counts;
+  }
+
+  // Waits until fewer messages of the channel than the receiver has buffers for are without a
+  // receive. Nothing else keeps a rank that only sends from running ahead of the others. A plan
+  // that ends with every SEND blocking until its RECV (plan/lowering/rendezvous.h) also ends so:
+  // this waits for RECVs of earlier SENDs only.
+  void HoldBack(int channel) {
+    if (unreceived[channel] < list.buffers[channel]) return;
+    auto oldest = std::find_if(sent.begin(), sent.end(), [&](const SentMessage& message) {
+      return message.counts && list.entries[message.entry].channel == channel;
+    });
+    WaitForSend(*oldest);
+    Forget(oldest);
+  }
+
+  void WaitForSend(const SentMessage& message) {
+    const RankEntry& entry = list.entries[message.entry];
+    const Action& a = entry.action;
+    try {
+      Wait(message.token, Message(entry.edge, a.microbatch, a.kind == ActionKind::kSendBackward,
+                                  message.peer, true));
+    } catch (const Aborted&) {
+      throw;
+    } catch (const std::exception& e) {
+      throw Error(entry.text, e.what());
+    }
+  }
+
+  std::deque<SentMessage>::iterator Forget(std::deque<SentMessage>::iterator message) {
+    unreceived[list.entries[message->entry].channel] -= message->counts;
+    return sent.erase(message);
+  }
+
+  // Lets go of what has been received. Before a computation it is asked again once the inputs are
+  // there: the wait for them was the receiver's time to receive.
+  void ReleaseSent() {
+    while (!sent.empty() && transport.Test(sent.front().token)) Forget(sent.begin());
   }
 
   void Recv(const RankEntry& entry, bool backward) {
@@ -212,20 +261,13 @@ struct Executor::State {
   // Messages that the stage sent may be views of its weights or buffers, which a step changes.
   void WaitForSends(int stage) {
     for (auto at = sent.begin(); at != sent.end();) {
-      const RankEntry& entry = list.entries[at->entry];
-      const Action& a = entry.action;
+      const Action& a = list.entries[at->entry].action;
       if (a.kind != ActionKind::kSendForward || a.stage != stage) {
         ++at;
         continue;
       }
-      try {
-        Wait(at->token, Message(entry.edge, a.microbatch, false, at->peer, true));
-      } catch (const Aborted&) {
-        throw;
-      } catch (const std::exception& e) {
-        throw Error(entry.text, e.what());
-      }
-      at = sent.erase(at);
+      WaitForSend(*at);
+      at = Forget(at);
     }
   }
 
@@ -290,8 +332,8 @@ struct Executor::State {
       waited = 0;
       try {
         transport.BeginAction(step, static_cast<int>(i));
-        // Releases buffers and lets the transport make progress before work that may take long.
-        while (!sent.empty() && transport.Test(sent.front().token)) sent.pop_front();
+        // Also lets the transport make progress before work that may take long.
+        ReleaseSent();
         reducer.Advance();
         Execute(entry, i);
       } catch (const Aborted&) {
@@ -315,7 +357,8 @@ struct Executor::State {
   const RankList list;
   std::vector<int> first_slot;  // by edge; -1: an edge between other ranks
   std::vector<Slot> slots;
-  std::deque<SentMessage> sent;  // not known to have left yet
+  std::deque<SentMessage> sent;  // whose receive is not known to be posted
+  std::vector<int> unreceived;   // by channel: how many of them
   SharedReducer reducer;
   StatusFile& status;
   uint64_t plan_hash = 0;

@@ -1,11 +1,14 @@
 #include "runtime/exec/rank_list.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
+#include <tuple>
 
 #include "base/error.h"
 #include "plan/actions.h"
 #include "plan/plan_text.h"
+#include "plan/receive_buffers.h"
 
 namespace pipewright {
 
@@ -47,6 +50,33 @@ void FillTransfer(const StageGraph& graph, int rank, int tags_per_edge, RankEntr
   int other = RankOf(graph, peer, a.microbatch);
   entry.peer_rank = other == rank ? -1 : other;
   entry.tag = (entry.edge * 2 + backward) * tags_per_edge + a.microbatch % tags_per_edge;
+}
+
+// Plans may leave the numbers of receive buffers out.
+bool LacksSlots(const std::vector<Action>& actions) {
+  return std::any_of(actions.begin(), actions.end(),
+                     [](const Action& a) { return IsRecv(a.kind) && a.slot < 0; });
+}
+
+// Groups the sends into channels and looks up the receive buffers of each.
+void PlaceChannels(const Plan& plan, const StageGraph& graph, int rank, RankList& list) {
+  using Key = std::tuple<int, int, int, bool>;  // receiver's rank and stage, sender's stage, backward
+  std::map<Key, int> buffers, channels;
+  for (size_t r = 0; r < plan.ranks.size(); ++r)
+    for (const Action& a : plan.ranks[r]) {
+      if (!IsRecv(a.kind) || RankOf(graph, PeerOf(a), a.microbatch) != rank) continue;
+      int& most = buffers[{static_cast<int>(r), a.stage, PeerOf(a),
+                           a.kind == ActionKind::kRecvBackward}];
+      most = std::max(most, a.slot + 1);
+    }
+  for (RankEntry& entry : list.entries) {
+    const Action& a = entry.action;
+    if (!IsSend(a.kind) || entry.peer_rank < 0) continue;
+    const Key key{entry.peer_rank, PeerOf(a), a.stage, a.kind == ActionKind::kSendBackward};
+    auto [at, fresh] = channels.emplace(key, static_cast<int>(list.buffers.size()));
+    if (fresh) list.buffers.push_back(std::max(buffers[key], 1));
+    entry.channel = at->second;
+  }
 }
 
 // Determines where each group's exchange begins and checks that no stage steps before.
@@ -116,6 +146,13 @@ RankList MakeRankList(const Plan& plan, const StageGraph& graph,
     if (IsTransfer(actions[i].kind))
       FillTransfer(graph, rank, static_cast<int>(per_edge), entry, place);
     list.entries.push_back(std::move(entry));
+  }
+  if (std::any_of(plan.ranks.begin(), plan.ranks.end(), LacksSlots)) {
+    Plan numbered = plan;
+    NumberSlots(numbered);
+    PlaceChannels(numbered, graph, rank, list);
+  } else {
+    PlaceChannels(plan, graph, rank, list);
   }
   PlaceGroups(groups, rank, list);
   return list;

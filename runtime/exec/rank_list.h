@@ -15,6 +15,8 @@ struct RankEntry {
   std::string text;  // as in the plan text
   // Transfers: the edge and the rank at its other end, or -1 if both ends are on this rank.
   int edge = -1, peer_rank = -1, tag = -1;
+  // Sends: the messages of one edge and direction to one rank form a channel.
+  int channel = -1;
   // REDUCE_GRAD: the shared groups whose exchange begins here.
   std::vector<int> groups;
 };
@@ -25,6 +27,8 @@ struct RankList {
   EdgeIndex gradients;   // edges that carry gradients
   int microbatches = 0;  // largest microbatch index in the plan + 1
   int first_group_tag = 0;
+  // By channel: how many receive buffers the plan gives the edge at the receiver.
+  std::vector<int> buffers;
 };
 
 // Builds the list. Each edge, direction and microbatch has a tag of its own, so that messages are

@@ -12,11 +12,12 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/owner_lock.h"
 #include "base/text.h"
 
 namespace pipewright {
 
-static constexpr char kMagic[8] = {'p', 'w', 's', 't', 'a', 't', '2', '\0'};
+static constexpr char kMagic[8] = {'p', 'w', 's', 't', 'a', 't', '4', '\0'};
 
 // A rank may be killed between any two stores. So the new state is written beside the old one, and
 // then a single store selects it.
@@ -33,12 +34,12 @@ struct StatusFile::Page {
   } waiting;
   struct alignas(64) Pulse {
     std::atomic<uint32_t> beats;
-    std::atomic<int32_t> state, signal, stop, rank;
+    std::atomic<int32_t> state, signal, stop, rank, writing;
   } pulse;
   struct alignas(64) Rank {
     char magic[8];
     int32_t pid;
-    char host[52];
+    char host[116];  // longer than any name of a host
   } rank;
   std::atomic<uint32_t> current;  // index into `now`
 };
@@ -50,10 +51,11 @@ std::string StatusPath(const std::string& folder, int rank) {
 StatusFile::StatusFile(const std::string& path, int rank) {
   static_assert(std::atomic<uint32_t>::is_always_lock_free && sizeof(Page::Now) == 64);
   std::error_code ignored;
-  if (!path.empty())
+  const bool unnamed = std::filesystem::is_directory(path, ignored);
+  if (!path.empty() && !unnamed)
     std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
   file_ = path.empty() ? memfd_create("pipewright-status", MFD_CLOEXEC)
-                       : open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+                       : open(path.c_str(), O_RDWR | (unnamed ? O_TMPFILE : O_CREAT) | O_CLOEXEC, 0644);
   // With posix_fallocate a full disk is an error here, not SIGBUS later.
   int failure = file_ < 0 ? errno : posix_fallocate(file_, 0, sizeof(Page));
   void* memory = MAP_FAILED;
@@ -69,7 +71,8 @@ StatusFile::StatusFile(const std::string& path, int rank) {
   for (Page::Now& now : page_->now) now.entry = now.stage = now.microbatch = -1;
   SetRank(rank);
   page_->rank.pid = getpid();
-  gethostname(page_->rank.host, sizeof(page_->rank.host) - 1);
+  const std::string host = ThisHost();
+  std::memcpy(page_->rank.host, host.data(), std::min(host.size(), sizeof(page_->rank.host) - 1));
   std::memcpy(page_->rank.magic, kMagic, sizeof(kMagic));
 }
 
@@ -125,6 +128,12 @@ bool StatusFile::stop_requested() const {
 void StatusFile::Beat() {
   if (page_) page_->pulse.beats.fetch_add(1, std::memory_order_relaxed);
 }
+void StatusFile::BeginWriting() {
+  if (page_) page_->pulse.writing.fetch_add(1, std::memory_order_relaxed);
+}
+void StatusFile::EndWriting() {
+  if (page_) page_->pulse.writing.fetch_sub(1, std::memory_order_relaxed);
+}
 
 bool StatusFile::Decode(const void* bytes, RankStatus& status) {
   alignas(Page) char memory[sizeof(Page)];
@@ -142,6 +151,7 @@ bool StatusFile::Decode(const void* bytes, RankStatus& status) {
   status.signal = page.pulse.signal;
   status.beats = page.pulse.beats;
   status.stop = page.pulse.stop;
+  status.writing = page.pulse.writing;
   status.pid = page.rank.pid;
   status.host.assign(page.rank.host, strnlen(page.rank.host, sizeof(page.rank.host)));
   return true;
@@ -203,6 +213,16 @@ std::string Describe(const Awaited& a) {
       return "the buffers of a replica" + rank;
     case Awaited::kTensor:
       return "a tensor" + rank;
+    case Awaited::kRequest:
+      return "the next request" + rank;
+    case Awaited::kShards:
+      return "the shards of a checkpoint" + rank;
+    case Awaited::kDisk:
+      return "its own shards of a checkpoint to be written";
+    case Awaited::kWeights:
+      return "the weights of stage " + std::to_string(a.from) + " from its disk";
+    case Awaited::kFolder:
+      return "the lock of the checkpoint folder";
     case Awaited::kValues:
     case Awaited::kGradients:
       break;
@@ -223,12 +243,14 @@ std::string DescribePlace(const RankStatus& s) {
     text += ", action " + s.action + " (entry " + std::to_string(s.entry) + ")";
   }
   std::string awaited = Describe(s.awaits);
-  return text + (awaited.empty() ? "" : ", waiting for " + awaited);
+  if (!awaited.empty()) text += ", waiting for " + awaited;
+  if (s.writing > 0 && s.awaits.kind != Awaited::kDisk) text += ", writing a checkpoint";
+  return text;
 }
 
 std::string DescribeRank(const RankStatus& s) {
-  return "rank " + std::to_string(s.rank) + " on " + s.host + " (pid " + std::to_string(s.pid) +
-         ")";
+  return (s.rank < 0 ? "a rank" : "rank " + std::to_string(s.rank)) + " on " + s.host + " (pid " +
+         std::to_string(s.pid) + ")";
 }
 
 }  // namespace pipewright

@@ -30,7 +30,13 @@ struct Awaited {
     kReport,
     kLosses,
     kBuffers,
-    kTensor
+    kTensor,
+    kRequest,
+    kShards,
+    // no other rank's: these have an end of their own
+    kDisk,
+    kFolder,
+    kWeights
   };
   Kind kind = kNothing;
   int32_t rank = -1;           // the rank that sends it (or receives ours); -1: every rank
@@ -38,6 +44,8 @@ struct Awaited {
   int32_t microbatch = -1;
   int32_t sends = 0;  // 1 if it waits for its own message to leave
   bool operator==(const Awaited&) const = default;
+
+  bool another() const { return kind != kNothing && kind < kDisk; }
 };
 
 struct RankStatus {
@@ -52,6 +60,7 @@ struct RankStatus {
   int signal = 0;      // signal that kills the rank; 0: none
   uint32_t beats = 0;  // increases while the process runs
   bool stop = false;   // the run was asked to end after this step
+  int writing = 0;     // threads that write its share of a checkpoint
   int pid = 0;
   std::string host;
 };
@@ -98,6 +107,8 @@ class StatusFile {
   void RequestStop();
   bool stop_requested() const;
   void Beat();
+  void BeginWriting();
+  void EndWriting();
 
   explicit operator bool() const { return page_; }
   int file() const { return file_; }

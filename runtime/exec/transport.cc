@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <thread>
 
 #include "base/text.h"
 
@@ -12,6 +13,21 @@ void Transport::WaitFor(const Token& token, const Awaited& awaited) {
   status().WaitFor(awaited);
   Wait(token);
   status().WaitFor({});
+}
+
+void Transport::WaitUntil(const std::function<Awaited()>& awaits, std::chrono::milliseconds poll) {
+  for (Awaited now; (now = awaits()).kind != Awaited::kNothing;) {
+    status().WaitFor(now);
+    Pending();
+    std::this_thread::sleep_for(poll);
+  }
+  status().WaitFor({});
+}
+
+void RequireNoStream(const void* stream) {
+  if (stream)
+    throw Error("transport", "moves host memory and knows no device streams",
+                "copy the data to the host first, and pass no stream");
 }
 
 namespace {

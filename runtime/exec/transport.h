@@ -1,8 +1,10 @@
 // The interface through which ranks exchange bytes: between MPI processes, between threads of one
 // process, and later between GPUs over NCCL.
 #pragma once
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -24,7 +26,8 @@ struct Bundle {
   std::shared_ptr<void> owner;
 };
 
-// A posted transfer, which the host polls or a device stream waits for.
+// A posted transfer. Once Test has returned true for it, it always does; from then on the transport
+// holds no reference to the bundle, and what a receive brought is there.
 class Completion {
  public:
   virtual ~Completion() = default;
@@ -35,8 +38,13 @@ using Token = std::shared_ptr<Completion>;
 // between two ranks with the same direction and tag match in the order in which they were posted.
 // Both sides must have the same regions: a receive that gets fewer bytes fails; one that gets more
 // may also fail, or under MPI corrupt memory. A bundle is kept until its transfer completes.
-// `stream` is the device stream that produces (or will use) the data, null on the CPU. All calls
-// must come from one thread, the rank's own.
+//
+// Sends are synchronous: one completes only after its receive has been posted. A sender that counts
+// its incomplete sends therefore knows how many messages the receiver has no memory for yet.
+//
+// `stream` is the device stream that produces (or will use) the data, null on the CPU. A transport
+// that moves host memory cannot order a transfer behind work on a device: it refuses any other
+// value (RequireNoStream). All calls must come from one thread, the rank's own.
 class Transport {
  public:
   virtual ~Transport() = default;
@@ -52,10 +60,18 @@ class Transport {
   virtual Token Send(int peer, int tag, Bundle bundle, void* stream = nullptr) = 0;
   virtual Token Recv(int peer, int tag, Bundle bundle, void* stream = nullptr) = 0;
   virtual bool Test(const Token& token) = 0;
-  // Makes progress until `token` completes. Throws Error if another rank has failed.
-  virtual void Wait(const Token& token) = 0;
-  // Does the same and records in this rank's status what it waits for; reports of stalls use that.
+
+ protected:
+  virtual void Wait(const Token& token) = 0;  // of WaitFor
+
+ public:
+  // A rank's thread waits for others in one of these ways only (AllGather is the third): each
+  // records in the rank's status what it waits for, which is how a stall is noticed and described.
+  // Each makes progress and throws Error if another rank has failed.
   void WaitFor(const Token& token, const Awaited& awaited);
+  // For what is no transfer, such as a file: polls until `awaits` returns kNothing.
+  void WaitUntil(const std::function<Awaited()>& awaits,
+                 std::chrono::milliseconds poll = std::chrono::milliseconds(1));
 
   // Announces that the rank's thread will be busy: background progress, if any, starts now.
   virtual void BeginCompute() {}
@@ -64,7 +80,8 @@ class Transport {
   virtual void Progress() {}
   // Returns true if Progress does anything.
   virtual bool NeedsProgress() const { return false; }
-  // Returns how many transfers posted here are incomplete. Makes progress.
+  // Returns how many transfers posted here are incomplete. Makes progress. Throws Error if another
+  // rank has failed.
   virtual size_t Pending() { return 0; }
 
   // Announces that the rank's thread is about to start an action of its list.
@@ -90,6 +107,9 @@ class Transport {
   StatusFile* status_ = &nothing_;
   std::vector<std::string> hosts_;
 };
+
+// Throws Error if `stream` is not null.
+void RequireNoStream(const void* stream);
 
 // Tags that plans do not use, counted down from max_tag(): each kind of message outside a plan has
 // its own.

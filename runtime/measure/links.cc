@@ -1,8 +1,8 @@
 #include "runtime/measure/links.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
-#include <limits>
 
 #include "runtime/exec/clock.h"
 
@@ -15,40 +15,54 @@ Bundle Message(size_t bytes) {
   return {{{memory->data(), bytes}}, memory};
 }
 
-// Measures, at the sender, `there` bytes to the peer and one byte back. Returns the fastest round,
-// because other load can only slow a round down. The first round is a warm-up.
-double RoundTrip(Transport& transport, int from, int to, size_t there, int repeat) {
-  double best = std::numeric_limits<double>::infinity();
+// Measures, at the sender, `there` bytes to the peer and one byte back. Returns the seconds of each
+// round, ascending; the first one is a warm-up.
+std::vector<double> RoundTrips(Transport& transport, int from, int to, size_t there, int repeat) {
+  std::vector<double> rounds;
   Bundle out = Message(there), back = Message(1);
   for (int i = 0; i <= repeat; ++i) {
     if (transport.rank() == from) {
+      // The answer is what is measured: a send completes with a message of its own.
+      const Token answer = transport.Recv(to, 0, back);
       double start = Now();
-      transport.Wait(transport.Send(to, 0, out));
-      transport.Wait(transport.Recv(to, 0, back));
-      if (i > 0) best = std::min(best, Now() - start);
+      const Token sent = transport.Send(to, 0, out);
+      transport.WaitFor(answer, {Awaited::kTensor, to});
+      if (i > 0) rounds.push_back(Now() - start);
+      transport.WaitFor(sent, {.kind = Awaited::kTensor, .rank = to, .sends = 1});
     } else {
-      transport.Wait(transport.Recv(from, 0, out));
-      transport.Wait(transport.Send(from, 0, back));
+      transport.WaitFor(transport.Recv(from, 0, out), {Awaited::kTensor, from});
+      transport.WaitFor(transport.Send(from, 0, back),
+                        {.kind = Awaited::kTensor, .rank = from, .sends = 1});
     }
   }
-  return best;
+  std::sort(rounds.begin(), rounds.end());
+  return rounds;
 }
 
 }  // namespace
 
 ProfileLink MeasureLink(Transport& transport, int from, int to, int repeat, size_t bytes) {
-  double figures[2] = {0, 0};
+  double figures[3] = {0, 0, 0};
   if (transport.rank() == from || transport.rank() == to) {
-    double small = RoundTrip(transport, from, to, 1, 2 * repeat);
-    double large = RoundTrip(transport, from, to, bytes, repeat);
-    figures[0] = small / 2;
-    // If noise hides the difference, the whole time of the large message counts.
-    figures[1] = static_cast<double>(bytes) / (large > 1.1 * small ? large - small : large);
+    const std::vector<double> small = RoundTrips(transport, from, to, 1, 2 * repeat);
+    const std::vector<double> large = RoundTrips(transport, from, to, bytes, repeat);
+    if (transport.rank() == from) {
+      // If noise hides the difference, the whole time of the large message counts.
+      auto bandwidth = [&](double seconds) {
+        return static_cast<double>(bytes) /
+               (seconds > 1.1 * small[0] ? seconds - small[0] : seconds);
+      };
+      // The fastest rounds count, because other load can only slow a round down.
+      figures[0] = small[0] / 2;
+      figures[1] = bandwidth(large[0]);
+      figures[2] = std::abs(bandwidth(large[large.size() / 4]) -
+                            bandwidth(large[large.size() * 3 / 4]));
+    }
   }
   std::string mine(reinterpret_cast<char*>(figures), sizeof figures);
   std::string senders = transport.AllGather(mine)[static_cast<size_t>(from)];
   std::memcpy(figures, senders.data(), sizeof figures);
-  return {from, to, figures[0], figures[1]};
+  return {from, to, figures[0], figures[1], figures[2]};
 }
 
 std::vector<ProfileLink> MeasureLinks(Transport& transport, int repeat, size_t bytes) {

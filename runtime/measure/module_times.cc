@@ -1,31 +1,29 @@
 #include "runtime/measure/module_times.h"
 
 #include <ATen/ATen.h>
-#include <ATen/CPUGeneratorImpl.h>
 
 #include <algorithm>
+#include <optional>
+#include <utility>
 
 #include "ops/random_ops.h"
 #include "runtime/exec/clock.h"
 #include "runtime/measure/memory_meter.h"
 #include "runtime/module/saved_buffers.h"
-#include "runtime/module/trial.h"
 #include "runtime/recorded/choice.h"
 #include "runtime/stage/island.h"
 
 namespace pipewright {
 
-namespace {
-
 // The inputs that need a gradient and the outputs that receive one.
-struct Wishes {
+struct ModuleWishes {
   std::vector<bool> inputs, outputs;  // empty `outputs`: all
   bool any_input = false;
 
-  explicit Wishes(const std::vector<bool>& wanted) : inputs(wanted) {
+  explicit ModuleWishes(const std::vector<bool>& wanted) : inputs(wanted) {
     any_input = std::count(wanted.begin(), wanted.end(), true) > 0;
   }
-  Wishes(const Manifest& manifest, const ModuleInfo& info) {
+  ModuleWishes(const Manifest& manifest, const ModuleInfo& info) {
     for (int id : info.inputs) {
       inputs.push_back(manifest.values[id].gradient && manifest.values[id].producer >= 0);
       any_input = any_input || inputs.back();
@@ -45,7 +43,10 @@ struct Wishes {
   }
 };
 
-}  // namespace
+bool IsNoisy(double median, double spread) {
+  constexpr double kMost = 0.1, kShort = 50e-6;  // share of the median, seconds
+  return median > kShort && spread > kMost * median;
+}
 
 Timing TimingOf(std::vector<double> seconds) {
   if (seconds.empty()) return {};
@@ -60,16 +61,13 @@ Timing TimingOf(std::vector<double> seconds) {
 }
 
 // Runs until the choice of the module's body is settled, as in a run after some steps. It takes as
-// many comparisons as a run, because other programs disturb them here too. `seconds` is a limit; 0
-// means none.
+// many comparisons as a run, because other programs disturb them here too.
 static void Settle(const LoadedModule& module, const std::vector<c10::IValue>& inputs,
-                   const Wishes& wishes, double seconds) {
+                   const ModuleWishes& wishes) {
   if (!module.recorded) return;
   module.recorded->now = true;
   module.recorded->spot_checks = false;  // all runs here use the same microbatch
-  const double begin = Now();
   for (int run = 0; run < kMostRunsToChoose && !StateOf(module).settled; ++run) {
-    if (seconds > 0 && Now() - begin > std::max(seconds, 1.0)) break;
     const auto& bodies = module.recorded->bodies;
     if (run > 0 && (bodies.empty() || !bodies.back()->gradients_known)) break;  // none arrive
     if (run > 1 && IsPlainlyLong(*module.recorded)) break;  // the first run may read weights
@@ -81,96 +79,223 @@ static void Settle(const LoadedModule& module, const std::vector<c10::IValue>& i
   ChooseNow(*module.recorded);  // no comparison may happen during the timing
 }
 
-static ModuleTimes Measure(const LoadedModule& module, const std::vector<c10::IValue>& inputs,
-                           const Wishes& wishes, const TimingOptions& options) {
-  SavedBuffers buffers(module);
-  SetRandomKey({});
-  if (options.backward) Settle(module, inputs, wishes, options.seconds);
-  ModuleTimes times;
-  std::vector<double> forward, backward, input_grad, weight_grad;
-  MemoryMeter meter;
-  double begin = Now();
-  for (int run = 0; run < options.warmup + options.repetitions; ++run) {
-    bool counts = run >= options.warmup;
-    if (run > options.warmup && options.seconds > 0 && Now() - begin > options.seconds) break;
-    auto record = [&](std::vector<double>& to, double start) {
-      if (counts) to.push_back(Now() - start);
-    };
-    times.outputs.clear();
-    int64_t before = meter.live();
-    meter.ResetPeak();
-    Kept kept;
-    double start = Now();
-    times.outputs =
-        ForwardIsland(module, inputs, wishes.inputs, options.backward ? &kept : nullptr);
-    record(forward, start);
-    times.output_bytes = 0;
-    for (const c10::IValue& output : times.outputs)
-      if (output.isTensor()) times.output_bytes += static_cast<int64_t>(output.toTensor().nbytes());
-    if (!options.backward) continue;
-    times.outputs.clear();
-    times.gradients.clear();
-    for (const at::Tensor& output : kept.outputs) times.gradients.push_back(output.defined());
-    times.activation_bytes = meter.live() - before;
-    Tensors gradients = wishes.Gradients(kept);
-    start = Now();
-    ModuleGradients whole = BackwardIsland(module, std::move(kept), std::move(gradients));
-    record(backward, start);
-    times.peak_bytes = meter.peak() - before;
-    whole = {};
+namespace {
 
-    kept = {};
-    times.outputs = ForwardIsland(module, inputs, wishes.inputs, &kept);
-    gradients = wishes.Gradients(kept);
+template <typename F>
+double Seconds(F run) {
+  const double start = Now();
+  run();
+  return Now() - start;
+}
+
+// Copies that nobody else holds, as a message or the module before would leave them.
+std::vector<c10::IValue> Copies(const std::vector<c10::IValue>& values) {
+  std::vector<c10::IValue> copies;
+  for (const c10::IValue& value : values)
+    copies.push_back(value.isTensor() && value.toTensor().defined()
+                         ? c10::IValue(value.toTensor().clone())
+                         : value);
+  return copies;
+}
+
+// So many microbatches of a round are under way at once, each with memory of its own: a backward
+// does not find in the cache what its forward has left there.
+constexpr int kUnderWay = 2;
+
+struct ModuleSeconds {
+  double forward = 0, backward = 0, input_grad = 0, weight_grad = 0;
+};
+
+}  // namespace
+
+struct ModuleTimer::Timed {
+  struct Microbatch {
+    std::vector<c10::IValue> inputs;
+    Kept kept;
     WeightTail tail;
-    if (wishes.any_input) {
-      times.outputs.clear();
-      start = Now();
-      Tensors found = InputGradientsOf(module, std::move(kept), std::move(gradients), tail);
-      record(input_grad, start);
-      found.clear();
-      times.kept_for_weights_bytes = meter.live() - before;
-      start = Now();
-      Tensors weights = WeightGradientsOf(module, std::move(tail));
-      record(weight_grad, start);
-    } else {
-      times.kept_for_weights_bytes = times.activation_bytes;
-      start = Now();
-      whole = BackwardIsland(module, std::move(kept), std::move(gradients));
-      record(weight_grad, start);
+  };
+  const LoadedModule& module;
+  const ModuleWishes wishes;
+  SavedBuffers buffers;
+  std::vector<Microbatch> microbatches;
+  Tensors sums;  // of the weights' gradients: each backward adds to them, as in a step
+  std::vector<double> forward, backward, input_grad, weight_grad;
+
+  Timed(const LoadedModule& m, const std::vector<c10::IValue>& given, const ModuleWishes& w)
+      : module(m), wishes(w), buffers(m), microbatches(kUnderWay), sums(m.weights.size()) {
+    for (Microbatch& one : microbatches) one.inputs = Copies(given);
+  }
+
+  double Forward(int i) {
+    Microbatch& one = microbatches[static_cast<size_t>(i)];
+    return Seconds([&] { ForwardIsland(module, one.inputs, wishes.inputs, &one.kept); });
+  }
+  double Backward(int i) {
+    Microbatch& one = microbatches[static_cast<size_t>(i)];
+    Tensors gradients = wishes.Gradients(one.kept);
+    return Seconds([&] {
+      Sum(BackwardIsland(module, std::exchange(one.kept, {}), std::move(gradients)).weights);
+    });
+  }
+  double InputGradient(int i) {
+    Microbatch& one = microbatches[static_cast<size_t>(i)];
+    Tensors gradients = wishes.Gradients(one.kept);
+    return Seconds([&] {
+      InputGradientsOf(module, std::exchange(one.kept, {}), std::move(gradients), one.tail);
+    });
+  }
+  double WeightGradient(int i) {
+    Microbatch& one = microbatches[static_cast<size_t>(i)];
+    return Seconds([&] { Sum(WeightGradientsOf(module, std::exchange(one.tail, {}))); });
+  }
+
+ private:
+  void Sum(Tensors found) {
+    for (size_t w = 0; w < found.size(); ++w)
+      if (const at::Tensor gradient = std::move(found[w]); gradient.defined())
+        Accumulate(sums[w], gradient, gradient.scalar_type());
+  }
+};
+
+namespace {
+
+// The memory of values, without holding on to it.
+class Places {
+ public:
+  explicit Places(const std::vector<c10::IValue>& values) {
+    for (const c10::IValue& value : values) {
+      if (!value.isTensor() || !value.toTensor().defined() || !value.toTensor().has_storage())
+        places_.emplace_back();
+      else
+        places_.emplace_back(value.toTensor().storage().getWeakStorageImpl());
     }
   }
-  if (options.backward) times.outputs = ForwardIsland(module, inputs, {}, nullptr);
-  times.lists = options.backward && StateOf(module).lists;
-  times.forward = TimingOf(std::move(forward));
-  times.backward = TimingOf(std::move(backward));
-  times.input_grad = TimingOf(std::move(input_grad));
-  times.weight_grad = TimingOf(std::move(weight_grad));
+  std::vector<bool> Held() const {
+    std::vector<bool> held;
+    for (const auto& place : places_) held.push_back(place && !place->expired());
+    return held;
+  }
+  int64_t HeldBytes() const {
+    int64_t bytes = 0;
+    for (const auto& place : places_)
+      if (place && !place->expired()) bytes += static_cast<int64_t>(place->lock()->nbytes());
+    return bytes;
+  }
+
+ private:
+  std::vector<std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>>> places_;
+};
+
+// Measures the bytes of one microbatch, whole or in halves.
+void MeasureBytes(const LoadedModule& module, const std::vector<c10::IValue>& inputs,
+                  const ModuleWishes& wishes, bool halves, ModuleTimes& times) {
+  MemoryMeter meter;
+  std::vector<c10::IValue> copies = Copies(inputs);
+  const Places given(copies);
+  const int64_t before = meter.live() - given.HeldBytes();
+  meter.ResetPeak();
+  Kept kept;
+  std::vector<c10::IValue> outputs =
+      ForwardIsland(module, std::move(copies), wishes.inputs, &kept);
+  copies.clear();
+  const Places made(outputs);
+  outputs.clear();
+  times.held_inputs = given.Held();
+  times.held_outputs = made.Held();
+  times.activation_bytes = meter.live() - before - given.HeldBytes();
+  times.gradients.clear();
+  for (const at::Tensor& output : kept.outputs) times.gradients.push_back(output.defined());
+  Tensors gradients = wishes.Gradients(kept);
+  if (!halves) {
+    BackwardIsland(module, std::move(kept), std::move(gradients));
+    int64_t all = 0;
+    for (const c10::IValue& input : inputs)
+      if (input.isTensor() && input.toTensor().defined())
+        all += static_cast<int64_t>(input.toTensor().nbytes());
+    times.peak_bytes = meter.peak() - before - all;
+    return;
+  }
+  WeightTail tail;
+  if (wishes.any_input) InputGradientsOf(module, std::move(kept), std::move(gradients), tail);
+  times.held_inputs_for_weights = given.Held();
+  if (wishes.any_input) {
+    times.kept_for_weights_bytes = meter.live() - before - given.HeldBytes();
+    WeightGradientsOf(module, std::move(tail));
+  } else {
+    times.kept_for_weights_bytes = times.activation_bytes;
+  }
+}
+
+}  // namespace
+
+ModuleTimer::ModuleTimer() = default;
+ModuleTimer::~ModuleTimer() = default;
+
+static ModuleTimes Measure(const LoadedModule& module, const std::vector<c10::IValue>& inputs,
+                           const ModuleWishes& wishes) {
+  SetRandomKey({});
+  Settle(module, inputs, wishes);
+  ModuleTimes times;
+  MeasureBytes(module, inputs, wishes, false, times);
+  MeasureBytes(module, inputs, wishes, true, times);
+  times.outputs = ForwardIsland(module, inputs, {}, nullptr);
+  times.lists = StateOf(module).lists;
   return times;
 }
 
-ModuleTimes TimeModule(LoadedModule& module, const Manifest& manifest,
-                       const std::vector<c10::IValue>& inputs, const TimingOptions& options) {
+ModuleTimes ModuleTimer::Add(LoadedModule& module, const Manifest& manifest,
+                             const std::vector<c10::IValue>& inputs) {
   SetTraining(module, true);
-  return Measure(module, inputs, Wishes(manifest, manifest.modules[module.index]), options);
+  const ModuleWishes wishes(manifest, manifest.modules[module.index]);
+  modules_.push_back(std::make_unique<Timed>(module, inputs, wishes));
+  return Measure(module, inputs, wishes);
 }
 
-ModuleTimes TimeCode(const LoadedModule& module, const std::vector<c10::IValue>& inputs,
-                     const std::vector<bool>& wanted, const TimingOptions& options) {
-  return Measure(module, inputs, Wishes(wanted), options);
+ModuleTimes ModuleTimer::Add(const LoadedModule& module, const std::vector<c10::IValue>& inputs,
+                             const std::vector<bool>& wanted) {
+  const ModuleWishes wishes(wanted);
+  modules_.push_back(std::make_unique<Timed>(module, inputs, wishes));
+  return Measure(module, inputs, wishes);
 }
 
-std::vector<c10::IValue> ExampleInputs(const Manifest& manifest, int module,
-                                       const std::vector<TensorSpec>& specs) {
-  at::Generator generator = at::detail::createCPUGenerator(static_cast<uint64_t>(module));
-  std::vector<c10::IValue> inputs;
-  for (int id : manifest.modules[module].inputs) {
-    const TensorSpec& spec = specs[id];
-    const bool made_up = at::isFloatingType(spec.type) && manifest.values[id].kind == "tensor";
-    at::Tensor tensor = made_up ? MadeUp(spec, generator) : at::zeros(spec.sizes, spec.type);
-    inputs.push_back(FromTensor(tensor, manifest.values[id]));
+void ModuleTimer::Round(bool counts) {
+  std::vector<ModuleSeconds> sums(modules_.size());  // of the round's microbatches
+  for (bool halves : {false, true}) {
+    for (int i = 0; i < kUnderWay; ++i)
+      for (size_t m = 0; m < modules_.size(); ++m) {
+        const double seconds = modules_[m]->Forward(i);
+        if (!halves) sums[m].forward += seconds;
+      }
+    for (int i = 0; i < kUnderWay; ++i)
+      for (size_t m = modules_.size(); m-- > 0;) {
+        Timed& timed = *modules_[m];
+        if (!halves) {
+          sums[m].backward += timed.Backward(i);
+        } else if (timed.wishes.any_input) {
+          sums[m].input_grad += timed.InputGradient(i);
+          sums[m].weight_grad += timed.WeightGradient(i);
+        } else {
+          sums[m].weight_grad += timed.Backward(i);
+        }
+      }
   }
-  return inputs;
+  if (!counts) return;
+  ++rounds_;
+  for (size_t m = 0; m < modules_.size(); ++m) {
+    Timed& timed = *modules_[m];
+    timed.forward.push_back(sums[m].forward / kUnderWay);
+    timed.backward.push_back(sums[m].backward / kUnderWay);
+    if (timed.wishes.any_input) timed.input_grad.push_back(sums[m].input_grad / kUnderWay);
+    timed.weight_grad.push_back(sums[m].weight_grad / kUnderWay);
+  }
+}
+
+void ModuleTimer::TakeTimes(size_t i, ModuleTimes& times) const {
+  const Timed& timed = *modules_[i];
+  times.forward = TimingOf(timed.forward);
+  times.backward = TimingOf(timed.backward);
+  times.input_grad = TimingOf(timed.input_grad);
+  times.weight_grad = TimingOf(timed.weight_grad);
 }
 
 }  // namespace pipewright

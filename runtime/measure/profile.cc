@@ -4,12 +4,15 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <deque>
 #include <map>
 
 #include "base/error.h"
 #include "base/text.h"
 #include "formats/conf.h"
 #include "formats/profile/merge.h"
+#include "runtime/exec/clock.h"
 #include "runtime/measure/links.h"
 #include "runtime/measure/module_times.h"
 #include "runtime/measure/parts.h"
@@ -30,6 +33,7 @@ double BytesOf(const c10::IValue& value) {
 }
 
 constexpr int kMostDimensions = 62;
+constexpr int kMostTimes = 4;  // as many rounds as were asked for, where they are noisy
 
 // Sends a tensor, preceded by its type and sizes, which may depend on the data.
 void SendValue(Transport& transport, int to, const c10::IValue& value) {
@@ -40,32 +44,48 @@ void SendValue(Transport& transport, int to, const c10::IValue& value) {
   numbers[0] = static_cast<int64_t>(tensor.scalar_type());
   numbers[1] = tensor.dim();
   for (int64_t d = 0; d < tensor.dim(); ++d) numbers[2 + d] = tensor.size(d);
-  transport.Wait(transport.Send(to, 0, MakeBundle({header})));
-  transport.Wait(transport.Send(to, 0, MakeMessage({tensor})));
+  const Awaited leaves{.kind = Awaited::kTensor, .rank = to, .sends = 1};
+  transport.WaitFor(transport.Send(to, 0, MakeBundle({header})), leaves);
+  transport.WaitFor(transport.Send(to, 0, MakeMessage({tensor})), leaves);
 }
 
 c10::IValue ReceiveValue(Transport& transport, int from, const ValueInfo& info) {
   if (info.kind == "none") return {};
   at::Tensor header = at::zeros({kMostDimensions + 2}, at::kLong);
-  transport.Wait(transport.Recv(from, 0, MakeBundle({header})));
+  transport.WaitFor(transport.Recv(from, 0, MakeBundle({header})), {Awaited::kTensor, from});
   const int64_t* numbers = header.const_data_ptr<int64_t>();
   at::Tensor tensor = at::empty(at::IntArrayRef(numbers + 2, static_cast<size_t>(numbers[1])),
                                 static_cast<at::ScalarType>(numbers[0]));
   const Bundle message = MakeMessage({tensor});
-  transport.Wait(transport.Recv(from, 0, message));
+  transport.WaitFor(transport.Recv(from, 0, message), {Awaited::kTensor, from});
   return FromTensor(ReadMessage(message)[0], info);
 }
 
 ProfileTime TimeOf(const Timing& timing) { return {timing.median, timing.high - timing.low}; }
 
-ProfileNode NodeOf(const ModuleTimes& times, const ModuleInfo& info,
-                   const std::vector<size_t>& held, const LoadedModule& module,
-                   const std::vector<c10::IValue>& inputs) {
-  ProfileNode node;
+void SetTimes(const ModuleTimes& times, ProfileNode& node) {
   node.forward = TimeOf(times.forward);
   node.backward = TimeOf(times.backward);
   node.input_gradient = TimeOf(times.input_grad);
   node.weight_gradient = TimeOf(times.weight_grad);
+}
+
+void Insert(int value, std::vector<int>& sorted) {
+  const auto at = std::lower_bound(sorted.begin(), sorted.end(), value);
+  if (at == sorted.end() || *at != value) sorted.insert(at, value);
+}
+
+bool HasNoise(const ProfileNode& node) {
+  for (const ProfileTime* time :
+       {&node.forward, &node.backward, &node.input_gradient, &node.weight_gradient})
+    if (IsNoisy(time->median, time->spread)) return true;
+  return false;
+}
+
+ProfileNode NodeOf(const ModuleTimes& times, const ModuleInfo& info,
+                   const std::vector<size_t>& held, const LoadedModule& module,
+                   const std::vector<c10::IValue>& inputs) {
+  ProfileNode node;
   node.kept = static_cast<double>(times.activation_bytes);
   node.kept_for_weight = static_cast<double>(times.kept_for_weights_bytes);
   node.peak = static_cast<double>(times.peak_bytes);
@@ -87,8 +107,6 @@ class Profiler {
  public:
   Profiler(const ProfileOptions& options, Transport& transport)
       : options_(options), transport_(transport), manifest_(ReadManifest(options.package)) {
-    measure_.repetitions = options.repeat;
-    measure_.warmup = options.warm_up;
     at::set_num_threads(options.threads);
     rank_of_.assign(manifest_.modules.size(), 0);
     if (transport.size() > 1) PlaceModules();
@@ -108,6 +126,7 @@ class Profiler {
       if (rank_of_[m] == transport_.rank()) mine[m] = MeasureOne(static_cast<int>(m), values);
       Exchange(static_cast<int>(m), values);
     }
+    MeasureTimes(mine);
     for (size_t m = 0; m < mine.size(); ++m) {
       // Only its owner has measured a module.
       bool own = rank_of_[m] == transport_.rank();
@@ -115,6 +134,7 @@ class Profiler {
           transport_.AllGather(own ? WriteProfile(mine[m]) : "")[static_cast<size_t>(rank_of_[m])];
       AppendModule(profile, ParseProfile(text, manifest_.modules[m].name));
     }
+    if (transport_.rank() == 0) WarnOfNoise(profile);
     ShareWeights(profile, manifest_);
     if (transport_.size() > 1) profile.links = MeasureLinks(transport_);
     return profile;
@@ -137,6 +157,52 @@ class Profiler {
       rank_of_[m] = conf.stage_to_ranks[conf.module_to_stage[m]][0];
   }
 
+  double Longest(double mine) const {
+    double longest = 0;
+    for (const std::string& seconds : transport_.AllGather(std::to_string(mine)))
+      longest = std::max(longest, std::stod(seconds));
+    return longest;
+  }
+
+  // Measures on all ranks at once, as they compute in a run: they share caches and the memory's
+  // bandwidth. A rank that is done goes on until all are. As long as a measurement is noisy, four
+  // times as many rounds as were asked for.
+  void MeasureTimes(std::vector<Profile>& mine) {
+    double round = 0;
+    for (int i = 0; i < std::max(options_.warm_up, 1); ++i) {
+      const double start = Now();
+      timer_.Round(false);
+      round = Now() - start;
+    }
+    for (int times = 1; times <= kMostTimes; ++times) {
+      const double seconds = Longest(round * options_.repeat), start = Now();
+      const size_t wanted = static_cast<size_t>(options_.repeat) * static_cast<size_t>(times);
+      while (!measured_.empty() && (timer_.rounds() < wanted || Now() - start < seconds))
+        timer_.Round(timer_.rounds() < wanted);
+      bool noisy = false;
+      for (size_t i = 0; i < measured_.size(); ++i) {
+        const auto [module, node] = measured_[i];
+        ModuleTimes taken;
+        timer_.TakeTimes(i, taken);
+        SetTimes(taken, mine[module].nodes[node]);
+        noisy = noisy || HasNoise(mine[module].nodes[node]);
+      }
+      if (Longest(noisy) == 0) return;
+    }
+  }
+
+  void WarnOfNoise(const Profile& profile) const {
+    std::vector<std::string> noisy;
+    for (const ProfileNode& node : profile.nodes)
+      if (HasNoise(node)) noisy.push_back(node.name);
+    if (noisy.empty()) return;
+    std::fprintf(stderr,
+                 "pipewright: warning: the times of %s are noisy (the table and the file have "
+                 "their spread)\n  end what else computes on these machines, or give more "
+                 "--repeat\n",
+                 Join(noisy, ", ").c_str());
+  }
+
   Profile Header(int64_t microbatch) const {
     Profile profile;
     profile.package = options_.package;
@@ -149,7 +215,8 @@ class Profiler {
 
   Profile MeasureOne(int index, Values& values) {
     const ModuleInfo& info = manifest_.modules[index];
-    LoadedModule module = LoadModule(options_.package, manifest_, index);
+    LoadedModule& module =
+        modules_.emplace_back(LoadModule(options_.package, manifest_, index));
     UseBody(module, BodyAskedFor({}).value_or(BodyChoice::kAuto));
     Profile profile = Header(0);
     std::vector<c10::IValue> inputs;
@@ -160,7 +227,7 @@ class Profiler {
       wanted.push_back(value.gradient && value.producer >= 0 && inputs.back().isTensor());
       profile.values.push_back({value.name, -1, {}, BytesOf(inputs.back()), wanted.back()});
     }
-    ModuleParts parts;
+    ModuleParts& parts = parts_.emplace_back();
     if (options_.fine) parts = CutIntoParts(module, info);
     std::vector<c10::IValue> outputs;
     try {
@@ -177,18 +244,24 @@ class Profiler {
   std::vector<c10::IValue> MeasureWhole(LoadedModule& module,
                                         const std::vector<c10::IValue>& inputs, Profile& profile) {
     const ModuleInfo& info = manifest_.modules[module.index];
-    ModuleTimes measured = TimeModule(module, manifest_, inputs, measure_);
+    ModuleTimes measured = timer_.Add(module, manifest_, inputs);
+    measured_.emplace_back(static_cast<size_t>(module.index), 0);
     std::vector<size_t> held(info.held.size());
     for (size_t w = 0; w < held.size(); ++w) held[w] = w;
     ProfileNode node = NodeOf(measured, info, held, module, inputs);
     node.name = info.name;
     node.description = Join(info.covers, ", ");
     node.rank = transport_.rank();
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      if (measured.held_inputs[i]) node.held.push_back(static_cast<int>(i));
+      if (measured.held_inputs_for_weights[i]) node.held_for_weight.push_back(static_cast<int>(i));
+    }
     profile.nodes.push_back(node);
     for (ProfileValue& value : profile.values) value.consumers = {0};
     for (size_t i = 0; i < info.outputs.size(); ++i) {
       const ValueInfo& value = manifest_.values[info.outputs[i]];
-      profile.values.push_back({value.name, 0, {}, BytesOf(measured.outputs[i]), value.gradient});
+      profile.values.push_back({value.name, 0, {}, BytesOf(measured.outputs[i]), value.gradient,
+                                measured.held_outputs[i]});
     }
     return measured.outputs;
   }
@@ -216,11 +289,17 @@ class Profiler {
         auto& consumers = profile.values[entry[id]].consumers;
         if (consumers.empty() || consumers.back() != here) consumers.push_back(here);
       }
-      ModuleTimes measured = TimeCode(part.module, arguments, asked, measure_);
+      ModuleTimes measured = timer_.Add(part.module, arguments, asked);
+      measured_.emplace_back(static_cast<size_t>(module.index), p);
       ProfileNode node = NodeOf(measured, info, part.held, part.module, arguments);
       node.name = info.name + "." + std::to_string(p);
       node.description = part.label;
       node.rank = transport_.rank();
+      for (size_t i = 0; i < part.inputs.size(); ++i) {
+        const int value = entry[part.inputs[i]];
+        if (measured.held_inputs[i]) Insert(value, node.held);
+        if (measured.held_inputs_for_weights[i]) Insert(value, node.held_for_weight);
+      }
       profile.nodes.push_back(node);
       for (size_t o = 0; o < part.outputs.size(); ++o) {
         int id = part.outputs[o];
@@ -228,7 +307,8 @@ class Profiler {
         gradient[id] = measured.gradients[o];
         entry[id] = static_cast<int>(profile.values.size());
         profile.values.push_back(
-            {info.name + "/" + std::to_string(id), here, {}, BytesOf(known[id]), gradient[id]});
+            {info.name + "/" + std::to_string(id), here, {}, BytesOf(known[id]), gradient[id],
+             measured.held_outputs[o]});
       }
     }
     std::vector<c10::IValue> outputs;
@@ -266,8 +346,12 @@ class Profiler {
   const ProfileOptions& options_;
   Transport& transport_;
   Manifest manifest_;
-  TimingOptions measure_;
   std::vector<int> rank_of_;  // by module
+  // What this rank times: modules, or their parts, and which node of which module each is.
+  std::deque<LoadedModule> modules_;
+  std::deque<ModuleParts> parts_;
+  ModuleTimer timer_;
+  std::vector<std::pair<size_t, size_t>> measured_;
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Compiles the code of packages, for commands that do not include torch.
+// Looks at the edited code of packages, for commands that do not include torch.
 #pragma once
 #include <string>
 
@@ -6,8 +6,9 @@
 
 namespace pipewright {
 
-// Throws Error, with the same text as a run, if a module with edited code does not compile. A build
-// without torch cannot check this.
+// Throws Error, with the same text as a run, if a module with edited code does not compile, or if
+// it, or a module that takes other sizes from it, does not run on zeros in the sizes of the example
+// that the model was exported with. A build without torch cannot check this.
 #ifdef PIPEWRIGHT_TORCH
 void CheckCode(const std::string& package, const Manifest& manifest);
 #else

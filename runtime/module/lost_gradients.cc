@@ -11,7 +11,9 @@
 #include <unordered_set>
 
 #include "base/text.h"
+#include "formats/package/package_files.h"
 #include "runtime/module/module_code.h"
+#include "runtime/module/quiet_prints.h"
 #include "runtime/module/shapes.h"
 #include "runtime/module/trial.h"
 
@@ -99,6 +101,11 @@ Reach ReachOf(const Manifest& manifest, LoadedModule& module,
           left.push_back(edge.function.get());
     }
   }
+  // Where whole numbers come in, what made them is to be named.
+  for (size_t i = 0; i < inputs.size(); ++i)
+    if (inputs[i].isTensor() && manifest.values[info.inputs[i]].gradient &&
+        !HasGradient(inputs[i].toTensor()))
+      for (std::set<size_t>& reached : reach.inputs) reached.insert(i);
   return reach;
 }
 
@@ -221,6 +228,7 @@ std::vector<std::string> LostGradients(const std::string& package, const Manifes
   if (std::none_of(manifest.modules.begin(), manifest.modules.end(),
                    [&](const ModuleInfo& module) { return IsEdited(package, module); }))
     return {};
+  const QuietPrints quiet;
   std::map<int, Reach> reach;
   std::map<int, std::vector<c10::IValue>> given;
   InferShapes(package, manifest, inputs,

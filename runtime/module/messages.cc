@@ -3,7 +3,9 @@
 #include <ATen/ATen.h>
 #include <c10/core/Allocator.h>
 
+#include <algorithm>
 #include <memory>
+#include <utility>
 
 namespace pipewright {
 
@@ -19,6 +21,40 @@ struct Received {
       c10::reportMemoryUsageToProfiler(place.get(), change, 0, 0, c10::Device(c10::kCPU));
   }
 };
+
+// LibTorch's own memory begins at multiples of this.
+constexpr uintptr_t kAlignment = 64;
+
+// Stands in the layout of a tensor that is not there, in place of its alignment.
+constexpr int64_t kAbsent = -1;
+
+int64_t PlaceOf(const at::Tensor& tensor) {
+  return static_cast<int64_t>(reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % kAlignment);
+}
+
+void Restride(const at::Tensor& tensor, at::IntArrayRef strides) {
+  if (tensor.strides() != strides)
+    tensor.unsafeGetTensorImpl()->set_sizes_and_strides(tensor.sizes().vec(), strides);
+}
+
+// Copies `values` to new memory, with these strides and a first address of this alignment.
+at::Tensor Laid(const at::Tensor& values, at::IntArrayRef strides, int64_t place) {
+  at::NoGradGuard no_grad;
+  const int64_t begin = place / values.itemsize();
+  int64_t elements = begin + 1;
+  std::vector<int64_t> once = values.sizes().vec();
+  at::Tensor from = values;
+  for (int64_t d = 0; d < values.dim(); ++d) {
+    if (values.size(d) == 0) return values;
+    elements += (values.size(d) - 1) * strides[d];
+    if (strides[d] > 0) continue;
+    from = from.narrow(d, 0, 1);  // copy_ refuses repeated elements
+    once[static_cast<size_t>(d)] = 1;
+  }
+  const at::Tensor memory = at::empty({elements}, values.options());
+  memory.as_strided(once, strides, begin).copy_(from);
+  return memory.as_strided(values.sizes(), strides, begin);
+}
 
 }  // namespace
 
@@ -47,11 +83,12 @@ Bundle MakeMessage(Tensors tensors, const std::vector<bool>& there) {
   message->tensors = std::move(tensors);
   Bundle bundle;
   for (size_t i = 0; i < message->tensors.size(); ++i) {
-    const at::Tensor& tensor = message->tensors[i];
-    bundle.regions.push_back({tensor.data_ptr(), tensor.nbytes()});
-    message->layout.push_back(there.empty() || there[i]);
+    at::Tensor& tensor = message->tensors[i];
+    message->layout.push_back(there.empty() || there[i] ? PlaceOf(tensor) : kAbsent);
     const at::IntArrayRef strides = tensor.strides();
     message->layout.insert(message->layout.end(), strides.begin(), strides.end());
+    if (!tensor.is_non_overlapping_and_dense()) tensor = tensor.contiguous();
+    bundle.regions.push_back({tensor.data_ptr(), tensor.nbytes()});
   }
   bundle.regions.push_back({message->layout.data(), message->layout.size() * sizeof(int64_t)});
   bundle.owner = std::shared_ptr<Tensors>(message, &message->tensors);
@@ -62,13 +99,19 @@ Tensors ReadMessage(const Bundle& message) {
   Tensors tensors = TensorsOf(message);
   auto layout = static_cast<const int64_t*>(message.regions.back().data);
   for (at::Tensor& tensor : tensors) {
-    const bool there = *layout++ != 0;
+    const int64_t place = *layout++;
     const at::IntArrayRef strides(layout, static_cast<size_t>(tensor.dim()));
     layout += tensor.dim();
-    if (there)
-      Restride(tensor, strides);
-    else
+    if (place == kAbsent) {
       tensor.reset();
+      continue;
+    }
+    const at::Tensor contiguous = tensor.strides() == strides ? tensor : tensor.alias();
+    Restride(tensor, strides);
+    if (!tensor.is_non_overlapping_and_dense())
+      tensor = Laid(contiguous, strides, place);
+    else if (PlaceOf(tensor) != place)
+      tensor = Laid(tensor, strides, place);
   }
   return tensors;
 }
@@ -90,45 +133,28 @@ at::Tensor EmptyTensor(at::IntArrayRef sizes, at::ScalarType type, const MemoryS
   return tensor;
 }
 
-static bool IsPacked(const at::Tensor& tensor) {
-  return tensor.is_non_overlapping_and_dense() && !tensor.is_conj() && !tensor.is_neg();
+bool HasRepeatedElements(const at::Tensor& tensor) {
+  std::vector<std::pair<int64_t, int64_t>> steps;  // stride and size
+  for (int64_t d = 0; d < tensor.dim(); ++d)
+    if (tensor.size(d) > 1) steps.emplace_back(tensor.stride(d), tensor.size(d));
+  std::sort(steps.begin(), steps.end());
+  int64_t reach = 0;  // of the dimensions with smaller strides
+  for (const auto& [stride, size] : steps) {
+    if (stride <= reach) return true;
+    reach += stride * (size - 1);
+  }
+  return false;
 }
 
-void Restride(const at::Tensor& tensor, at::IntArrayRef strides) {
-  if (tensor.strides() != strides)
-    tensor.unsafeGetTensorImpl()->set_sizes_and_strides(tensor.sizes().vec(), strides);
-}
-
-at::Tensor Packed(const at::Tensor& tensor) {
-  if (IsPacked(tensor)) return tensor;
-  const at::Tensor plain = tensor.resolve_conj().resolve_neg();
-  if (IsPacked(plain)) return plain;
-  // Keeps one of each repeated element: takes index 0 of the dimensions with stride 0.
-  std::vector<int64_t> sizes = plain.sizes().vec();
-  for (size_t d = 0; d < sizes.size(); ++d)
-    if (plain.strides()[d] == 0) sizes[d] = 1;
-  at::Tensor once = plain.as_strided(sizes, plain.strides());
-  const size_t beyond = plain.storage().nbytes() -
-                        static_cast<size_t>(plain.storage_offset()) * plain.itemsize();
-  if (once.is_non_overlapping_and_dense() && once.numel() < plain.numel() &&
-      beyond >= plain.nbytes())
-    return plain;  // already packed
-  // A copy keeps the order of the strides, which affects the choice of kernels.
-  if (!once.is_non_overlapping_and_dense()) once = once.clone(at::MemoryFormat::Preserve);
-  if (once.numel() == plain.numel()) return once;
-  std::vector<int64_t> strides = once.strides().vec();
-  for (size_t d = 0; d < sizes.size(); ++d)
-    if (plain.strides()[d] == 0) strides[d] = 0;
-  at::Tensor all = at::zeros(plain.sizes(), plain.options());
-  all.as_strided(sizes, once.strides()).copy_(once);
-  Restride(all, strides);
-  return all;
+at::Tensor CopyAsItLies(const at::Tensor& tensor) {
+  return Laid(tensor, tensor.strides(), PlaceOf(tensor));
 }
 
 at::Tensor ToTensor(const c10::IValue& value) {
   if (value.isTensor()) {
     const at::Tensor& tensor = value.toTensor();
-    return IsPacked(tensor) ? tensor.tensor_data() : Packed(tensor.detach());
+    if (tensor.is_conj() || tensor.is_neg()) return tensor.detach().resolve_conj().resolve_neg();
+    return tensor.tensor_data();
   }
   return at::scalar_tensor(value.toScalar(), value.isInt()    ? at::kLong
                                              : value.isBool() ? at::kBool

@@ -262,8 +262,13 @@ CompiledText CompileModule(const std::string& package, const Manifest& manifest,
   return code;
 }
 
-bool IsEdited(const std::string& package, const ModuleInfo& module) {
-  return HexHash(ReadFile(PackageFile(package, module.code))) != module.code_hash;
+std::string EditedCode(const std::string& package, const Manifest& manifest) {
+  std::vector<std::string> edited;
+  for (const ModuleInfo& module : manifest.modules)
+    if (const std::string hash = HexHash(ReadFile(PackageFile(package, module.code)));
+        hash != module.code_hash)
+      edited.push_back(module.code + " " + hash);
+  return Join(edited, ", ");
 }
 
 // `runs`: includes what only a run needs.
@@ -277,9 +282,9 @@ static LoadedModule Load(const std::string& package, const Manifest& manifest, i
   const CompiledText code = CompileModule(package, manifest, index);
   module.unit = code.unit;
   std::unique_ptr<SafetensorsFile> file;
-  const bool constants_only = weights == WeightSource::kZeros;
   auto is_read = [&](const WeightInfo& weight) {
-    return !constants_only || weight.kind == "constant";
+    return weights == WeightSource::kFile || weight.kind == "constant" ||
+           (weights == WeightSource::kOther && !weight.persistent);
   };
   if (std::any_of(info.held.begin(), info.held.end(), is_read))
     file = std::make_unique<SafetensorsFile>(PackageFile(package, info.weights));
@@ -317,8 +322,8 @@ LoadedModule LoadModule(const std::string& package, const Manifest& manifest, in
 
 LoadedModule LoadModuleWithout(const std::string& package, const Manifest& manifest, int index,
                                const std::vector<bool>& left_out,
-                               const std::vector<at::Tensor>& known) {
-  return Load(package, manifest, index, WeightSource::kFile, left_out, known, true);
+                               const std::vector<at::Tensor>& known, WeightSource weights) {
+  return Load(package, manifest, index, weights, left_out, known, true);
 }
 
 void SetTraining(LoadedModule& module, bool training) {
@@ -371,6 +376,23 @@ static std::string IndicesText(const LoadedModule& module,
   return text;
 }
 
+// Returns the model's line for an error in the module's code, and what to do about it.
+static std::string PlaceInModel(const LoadedModule& module, const std::string& what) {
+  if (!module.graph) return "";
+  for (const torch::jit::Node* node : module.graph->nodes()) {
+    const auto source = node->sourceRange().source();
+    if (!source || !source->filename()) continue;
+    const std::string line = ModelLine(source->text_str().str(), *source->filename(), what);
+    if (line.empty()) return "";
+    const bool raised = what.find("\nAssertionError:") != std::string::npos;
+    return "\n  in the model: " + line +
+           (raised ? ""
+                   : "\n  change that line, in the model or in this file; where Python runs the "
+                     "exported model on such inputs, report it");
+  }
+  return "";
+}
+
 std::vector<c10::IValue> Run(const LoadedModule& module, std::vector<c10::IValue> inputs) {
   torch::jit::Stack stack;
   stack.reserve(inputs.size() + 1);
@@ -384,7 +406,8 @@ std::vector<c10::IValue> Run(const LoadedModule& module, std::vector<c10::IValue
   try {
     torch::jit::InterpreterState(*module.code).run(stack);
   } catch (const std::exception& e) {
-    throw Error(WithoutBacktrace(e.what()) + IndicesText(module, indices));
+    const std::string what = WithoutBacktrace(e.what());
+    throw Error(what + IndicesText(module, indices) + PlaceInModel(module, what));
   }
   if (stack.size() == 1 && stack[0].isTuple()) return stack[0].toTupleRef().elements().vec();
   return stack;

@@ -30,6 +30,7 @@ struct LoadedModule {
 enum class WeightSource {
   kFile,
   kZeros,  // zeros, except constants, because a trace computes sizes from them
+  kOther,  // zeros for what a state dict has: another file gives it
 };
 
 // Compiles PACKAGE/modules/moduleK.py and checks its interface against the manifest. Throws Error

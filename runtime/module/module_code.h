@@ -11,8 +11,9 @@ namespace pipewright {
 // with file, line and caret if the code does not compile.
 CompiledText CompileModule(const std::string& package, const Manifest& manifest, int index);
 
-// Returns true if the module's code was edited.
-bool IsEdited(const std::string& package, const ModuleInfo& module);
+// Returns the files of all modules whose code was edited, with the hash of what is there now:
+// "modules/module1.py 0123456789abcdef, modules/module2.py ..."; "" if none was.
+std::string EditedCode(const std::string& package, const Manifest& manifest);
 
 // Returns "FILE:12", the line of the module's code that a node of its graph, or an output, comes
 // from.

@@ -13,7 +13,8 @@ namespace pipewright {
 // elements. Weights defined in `known` (same indices) are taken from there, not read.
 LoadedModule LoadModuleWithout(const std::string& package, const Manifest& manifest, int index,
                                const std::vector<bool>& left_out,
-                               const std::vector<at::Tensor>& known = {});
+                               const std::vector<at::Tensor>& known = {},
+                               WeightSource weights = WeightSource::kFile);
 
 // Returns the entry of a weight in a file; its type and shape must match the manifest. Throws
 // Error.

@@ -10,6 +10,7 @@
 #include "base/symbol.h"
 #include "base/text.h"
 #include "formats/call_text.h"
+#include "formats/package/package_files.h"
 #include "runtime/module/module_code.h"
 #include "runtime/module/trial.h"
 #include "tensors/dtype.h"
@@ -168,6 +169,7 @@ std::vector<TensorSpec> Infer(Trial trial, const std::vector<TensorSpec>& given,
     unknown = unknown || (value.kind == "tensor" && value.dtype.empty());
   for (size_t m = 0; m < manifest.modules.size(); ++m) {
     const ModuleInfo& info = manifest.modules[m];
+    if (info.skipped) continue;
     const bool edited = IsEdited(package, info);
     bool takes_changed = false;
     for (int id : info.inputs) takes_changed = takes_changed || changed[id];

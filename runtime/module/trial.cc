@@ -10,6 +10,7 @@
 #include "formats/weights/safetensors.h"
 #include "runtime/module/messages.h"
 #include "runtime/module/module_code.h"
+#include "runtime/module/quiet_prints.h"
 #include "runtime/module/shapes.h"
 #include "tensors/dtype.h"
 
@@ -94,6 +95,7 @@ static std::vector<uint32_t> InPlaceWrites(const std::vector<c10::IValue>& input
 
 void Try(Trial& trial, int index, std::vector<TensorSpec>& specs, bool set_specs, bool edited,
          const std::string& blame) {
+  const QuietPrints quiet;
   at::NoGradGuard no_grad;
   const Manifest& manifest = trial.manifest;
   const ModuleInfo& info = manifest.modules[index];

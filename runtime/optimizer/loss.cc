@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <vector>
+
 #include "base/dtype.h"
 #include "base/error.h"
 #include "tensors/dtype.h"
@@ -31,6 +33,87 @@ static void CheckClasses(const LossJob& job, const at::Tensor& classes, int64_t 
                   found + "}");
 }
 
+// Returns the sizes without one dimension.
+static std::vector<int64_t> Without(std::vector<int64_t> sizes, int64_t dim) {
+  sizes.erase(sizes.begin() + dim);
+  return sizes;
+}
+
+// Returns true if a target is one number for each row of classes, although sizes differ: one of
+// both is flattened, or has dimensions of 1 besides.
+static bool FitsFlat(const std::vector<int64_t>& output, const std::vector<int64_t>& target) {
+  if (Count(output) != Count(target) * output.back()) return false;
+  std::vector<int64_t> rows = output, numbers = target;
+  rows.pop_back();
+  std::erase(rows, 1);
+  std::erase(numbers, 1);
+  return output.size() == 2 || target.size() == 1 || rows == numbers;
+}
+
+static std::string Shapes(const TensorSpec& output, const TensorSpec& target) {
+  auto shown = [](const TensorSpec& spec) {
+    return DtypeName(spec.type) + " " + ShapeText(spec.sizes);
+  };
+  return "output " + shown(output) + ", target " + shown(target);
+}
+
+static const char* NameOf(LossJob::Kind kind) {
+  switch (kind) {
+    case LossJob::kCrossEntropy:
+      return "cross_entropy";
+    case LossJob::kNll:
+      return "nll";
+    case LossJob::kMse:
+      return "mse";
+    case LossJob::kL1:
+      return "l1";
+    case LossJob::kSmoothL1:
+      return "smooth_l1";
+    case LossJob::kBceWithLogits:
+      return "bce_with_logits";
+    case LossJob::kKlDiv:
+      return "kl_div";
+    case LossJob::kOutput:
+      break;
+  }
+  return "output";
+}
+
+// Returns the dimension of the output that holds the classes: the one that the job names, else 1 or
+// the last, whichever fits the target.
+static int64_t ClassDim(const LossJob& job, const TensorSpec& output, const TensorSpec& target,
+                        const std::string& name) {
+  const std::string type = NameOf(job.kind), shapes = Shapes(output, target);
+  if (target.type != at::kLong)
+    throw Error(name, type + " needs an int64 target: " + shapes, "save the targets as int64");
+  const int64_t dims = static_cast<int64_t>(output.sizes.size()), last = dims - 1;
+  auto fits = [&](int64_t dim) { return Without(output.sizes, dim) == target.sizes; };
+  const std::string cure =
+      "a target has the output's sizes without that of the classes, which is the last dimension, "
+      "or 1 as in PyTorch (\"class_dim\": 1)";
+  if (job.class_dim) {
+    const int64_t dim = *job.class_dim < 0 ? *job.class_dim + dims : *job.class_dim;
+    if (dim >= 1 && dim <= last &&
+        (fits(dim) || (dim == last && FitsFlat(output.sizes, target.sizes))))
+      return dim;
+    throw Error(name,
+                "with \"class_dim\": " + std::to_string(*job.class_dim) + ", " + type +
+                    " has no use for " + shapes,
+                cure);
+  }
+  const bool fits_last = dims > 1 && fits(last), fits_one = dims > 2 && fits(1);
+  if (fits_last && fits_one && dims > 2 && !job.fixed_dim)
+    throw Error(
+        name,
+        "the classes may be dimension 1 of the output or " + std::to_string(last) + ": " + shapes,
+        "say which: \"loss\": {\"type\": \"" + type +
+            "\", \"class_dim\": 1}, as PyTorch reads it, or -1 for the last");
+  if (fits_last && fits_one) return job.fixed_dim;
+  if (fits_one) return 1;
+  if (fits_last || (dims > 1 && FitsFlat(output.sizes, target.sizes))) return last;
+  throw Error(name, type + " needs an output [..., C] and an int64 target [...]: " + shapes, cure);
+}
+
 void CheckLoss(const LossJob& job, const TensorSpec& output, const TensorSpec& target,
                const std::string& name) {
   if (job.kind == LossJob::kOutput) {
@@ -39,54 +122,81 @@ void CheckLoss(const LossJob& job, const TensorSpec& output, const TensorSpec& t
                               ShapeText(output.sizes) + "; a loss is one number");
     return;
   }
-  auto shown = [](const TensorSpec& spec) {
-    return DtypeName(spec.type) + " " + ShapeText(spec.sizes);
-  };
-  const std::string shapes = "output " + shown(output) + ", target " + shown(target);
-  if (job.kind == LossJob::kMse) {
-    if (output.sizes != target.sizes) throw Error(name, "mse needs equal sizes: " + shapes);
+  if (job.HasClasses()) {
+    ClassDim(job, output, target, name);
     return;
   }
-  if (output.sizes.size() < 2 || target.type != at::kLong ||
-      Count(output.sizes) != Count(target.sizes) * output.sizes.back())
-    throw Error(name, "cross_entropy needs an output [..., C] and an int64 target [...]: " + shapes,
-                target.type != at::kLong
-                    ? "save the targets as int64"
-                    : "a target has the output's sizes without its last, the classes");
+  const std::string type = NameOf(job.kind);
+  if (output.sizes != target.sizes)
+    throw Error(name, type + " needs equal sizes: " + Shapes(output, target));
+  if ((job.kind == LossJob::kBceWithLogits || job.kind == LossJob::kKlDiv) &&
+      !at::isFloatingType(target.type))
+    throw Error(name, type + " needs a target of probabilities: " + Shapes(output, target),
+                "save the targets as float32");
 }
 
-at::Tensor Loss(const LossJob& job, const at::Tensor& output, const at::Tensor& target,
-                const std::string& name) {
-  auto spec = [](const at::Tensor& tensor) {
-    return tensor.defined() ? TensorSpec{tensor.scalar_type(), tensor.sizes().vec(), true}
-                            : TensorSpec{};
-  };
-  CheckLoss(job, spec(output), spec(target), name);
-  if (job.kind == LossJob::kOutput) return output.reshape({});
-  if (job.kind == LossJob::kMse) return at::mse_loss(output, target);
-  at::Tensor logits = output.reshape({-1, output.size(-1)});
-  if (c10::elementSize(logits.scalar_type()) < 4) logits = logits.to(at::kFloat);
-  at::Tensor classes = target.reshape({-1});
+// Both losses of PyTorch take [rows, C], or [samples, C, ...] as they are.
+static at::Tensor ClassLoss(const LossJob& job, const at::Tensor& output, const at::Tensor& target,
+                            int64_t dim, const std::string& name) {
+  at::Tensor logits = output, classes = target;
+  if (dim != 1 || output.dim() == 2) {
+    logits = output.movedim(dim, -1).reshape({-1, output.size(dim)});
+    classes = target.reshape({-1});
+  }
   // The mean of no elements is NaN but still has a gradient: zeros.
-  bool nothing = LossCount(job, target, 0) == 0;
+  const auto reduction = LossCount(job, target, 0) == 0 ? at::Reduction::Sum : at::Reduction::Mean;
   try {
-    return at::cross_entropy_loss(logits, classes, {},
-                                  nothing ? at::Reduction::Sum : at::Reduction::Mean,
-                                  job.ignore_index, job.label_smoothing);
+    if (job.kind == LossJob::kNll)
+      return at::nll_loss_nd(logits, classes, {}, reduction, job.ignore_index);
+    if (c10::elementSize(logits.scalar_type()) < 4) logits = logits.to(at::kFloat);
+    return at::cross_entropy_loss(logits, classes, {}, reduction, job.ignore_index,
+                                  job.label_smoothing);
   } catch (const std::exception&) {
-    CheckClasses(job, classes, logits.size(1), name);
+    CheckClasses(job, classes, output.size(dim), name);
     throw;
   }
 }
 
+static TensorSpec SpecOf(const at::Tensor& tensor) {
+  return tensor.defined() ? TensorSpec{tensor.scalar_type(), tensor.sizes().vec(), true}
+                          : TensorSpec{};
+}
+
+at::Tensor Loss(const LossJob& job, const at::Tensor& output, const at::Tensor& target,
+                const std::string& name) {
+  CheckLoss(job, SpecOf(output), SpecOf(target), name);
+  switch (job.kind) {
+    case LossJob::kOutput:
+      return output.reshape({});
+    case LossJob::kCrossEntropy:
+    case LossJob::kNll:
+      return ClassLoss(job, output, target, ClassDim(job, SpecOf(output), SpecOf(target), name),
+                       name);
+    case LossJob::kMse:
+      return at::mse_loss(output, target);
+    case LossJob::kL1:
+      return at::l1_loss(output, target);
+    case LossJob::kSmoothL1:
+      return at::smooth_l1_loss(output, target, at::Reduction::Mean, job.beta);
+    case LossJob::kBceWithLogits:
+      return at::binary_cross_entropy_with_logits(output, target);
+    case LossJob::kKlDiv:
+      break;
+  }
+  // As torch.nn.functional divides for "batchmean".
+  return job.batch_mean
+             ? at::kl_div(output, target, at::Reduction::Sum, job.log_target) / target.size(0)
+             : at::kl_div(output, target, at::Reduction::Mean, job.log_target);
+}
+
 int64_t LossCount(const LossJob& job, const at::Tensor& target, int64_t samples) {
-  if (job.kind == LossJob::kMse) return target.numel();
-  if (job.kind == LossJob::kCrossEntropy) return target.ne(job.ignore_index).sum().item<int64_t>();
-  return samples;
+  if (job.HasClasses()) return target.ne(job.ignore_index).sum().item<int64_t>();
+  return job.kind == LossJob::kOutput || job.batch_mean ? samples : target.numel();
 }
 
 int64_t LossHits(const LossJob& job, const at::Tensor& output, const at::Tensor& target) {
-  at::Tensor right = output.argmax(-1).reshape({-1}).eq(target.reshape({-1}));
+  const int64_t dim = ClassDim(job, SpecOf(output), SpecOf(target), "target");
+  at::Tensor right = output.argmax(dim).reshape({-1}).eq(target.reshape({-1}));
   return right.logical_and_(target.reshape({-1}).ne(job.ignore_index)).sum().item<int64_t>();
 }
 

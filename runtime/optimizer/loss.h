@@ -14,18 +14,19 @@ namespace pipewright {
 void CheckLoss(const LossJob& job, const TensorSpec& output, const TensorSpec& target,
                const std::string& name);
 
-// Returns a scalar. cross_entropy takes logits [..., C] and int64 targets [...]; both are
-// flattened, and logits of less than 32 bits are converted to float32. mse takes equal shapes.
-// Throws Error for others, naming the target `name`. If all targets are ignored, the loss is 0.
+// Returns a scalar. cross_entropy and nll take an output with classes along one dimension and int64
+// targets of the other sizes; cross_entropy converts logits of less than 32 bits to float32. The
+// others take equal shapes. Throws Error for others, and where two dimensions may be that of the
+// classes, naming the target `name`. If all targets are ignored, the loss is 0.
 at::Tensor Loss(const LossJob& job, const at::Tensor& output, const at::Tensor& target,
                 const std::string& name);
 
 // Returns how many numbers a microbatch's loss averages: targets that are not ignored, elements
-// (mse), or `samples` if the model computes its loss.
+// (mse and others), or `samples` if the model computes its loss or they divide it.
 int64_t LossCount(const LossJob& job, const at::Tensor& target, int64_t samples);
 
-// For cross_entropy: returns how many targets that count equal the class with the largest logit
-// (the first of equal ones).
+// For cross_entropy and nll: returns how many targets that count equal the class with the largest
+// logit (the first of equal ones).
 int64_t LossHits(const LossJob& job, const at::Tensor& output, const at::Tensor& target);
 
 // Returns NaN without a sign, which would be printed as "-nan".

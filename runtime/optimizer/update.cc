@@ -11,16 +11,18 @@
 
 #include "base/error.h"
 #include "runtime/module/stored_weights.h"
+#include "tensors/finite.h"
 #include "tensors/offload_folder.h"
 
 namespace pipewright {
 
 Updater::Updater(const Manifest& manifest, const OptimizerJob& optimizer,
-                 const LossScaleJob& loss_scale, bool keep_gradients)
+                 const LossScaleJob& loss_scale, bool keep_gradients, FiniteCheck check)
     : job_(optimizer),
       scale_job_(loss_scale),
       dynamic_(loss_scale.interval > 0),
-      keep_gradients_(keep_gradients) {
+      keep_gradients_(keep_gradients),
+      check_(check) {
   scale_.factor = loss_scale.initial;
   if (job_.kind == OptimizerJob::kMuon && !job_.others)
     throw Error("optimizer.others",
@@ -88,14 +90,17 @@ void Updater::Step(int module, std::vector<at::Tensor>& gradients) {
     trained_ = true;
     parameter.gradient = std::move(gradients[w]);
     gradients[w].reset();
-    if (!Waits() && !keep_gradients_) {
-      Apply(parameter, parts_);
-      continue;
+    parameter.divisor = parts_;
+    if (check_ == FiniteCheck::kEach && !AllFinite(parameter.gradient))
+      throw Error("the gradient of \"" + names_[module][w][0] + "\"",
+                  "is " + pipewright::NotFinite(parameter.gradient), kNotFiniteCure);
+    if (NeedsNorm() || keep_gradients_) {
+      parameter.gradient.div_(parts_);
+      parameter.divisor = 1;
     }
-    parameter.gradient.div_(parts_);
     if (scale_.factor != 1)
       parameter.gradient.mul_(at::native::wrapped_scalar_tensor(1 / scale_.factor));
-    if (!Waits()) Apply(parameter, 1);
+    if (!Waits()) Apply(parameter);
   }
 }
 
@@ -121,7 +126,7 @@ void Updater::Store(Parameter& parameter) {
   }
 }
 
-void Updater::Apply(Parameter& parameter, int64_t divisor) {
+void Updater::Apply(Parameter& parameter) {
   if (keep_gradients_)
     parameter.last_gradient = parameter.gradient.to(parameter.weight.scalar_type(),
                                                     /*non_blocking=*/false, /*copy=*/true);
@@ -131,11 +136,11 @@ void Updater::Apply(Parameter& parameter, int64_t divisor) {
   Fetch(parameter);
   if (job_.master_weights && c10::elementSize(parameter.weight.scalar_type()) == 2) {
     if (!state.master.defined()) state.master = parameter.weight.to(at::kFloat);
-    at::Tensor gradient = parameter.gradient.div_(divisor).to(at::kFloat);
+    at::Tensor gradient = parameter.gradient.div_(parameter.divisor).to(at::kFloat);
     OptimizerStep(parameter.job, state.master, gradient, state);
     parameter.weight.copy_(state.master);
   } else {
-    OptimizerStep(parameter.job, parameter.weight, parameter.gradient, state, divisor);
+    OptimizerStep(parameter.job, parameter.weight, parameter.gradient, state, parameter.divisor);
   }
   parameter.job.lr = lr;
   parameter.gradient.reset();
@@ -158,14 +163,16 @@ static at::Tensor TotalNorm(const std::vector<std::pair<at::ScalarType, double>>
 }
 
 // Each rank contributes the norms of its parameters; all compute the total from all of them.
-StepOutcome Updater::Agree(Transport& transport) {
+StepOutcome Updater::AgreeOnNorm(Transport& transport, bool bad_loss) {
   struct Entry {
     int32_t place;
     int16_t type;  // of the gradient, or wider
     int16_t overflowed;
     double norm;
   };
-  std::string mine;
+  constexpr int kBadLoss = 1, kNotFinite = 2;
+  bool not_finite = false;
+  std::string mine(1, '\0');
   for (auto& [module, parameters] : modules_)
     for (Parameter& parameter : parameters) {
       if (!parameter.gradient.defined()) continue;
@@ -180,16 +187,23 @@ StepOutcome Updater::Agree(Transport& transport) {
       }
       const Entry entry{parameter.place, static_cast<int16_t>(type), !std::isfinite(norm), norm};
       mine.append(reinterpret_cast<const char*>(&entry), sizeof entry);
+      // A norm may overflow where the gradient does not.
+      not_finite = not_finite || (entry.overflowed && !AllFinite(gradient));
     }
+  mine[0] = static_cast<char>((bad_loss ? kBadLoss : 0) | (not_finite ? kNotFinite : 0));
+  StepOutcome outcome;
   std::map<int, std::pair<at::ScalarType, double>> found;  // by place: shared ones once
   bool overflowed = false;
-  for (const std::string& bytes : transport.AllGather(mine))
-    for (size_t at = 0; at < bytes.size(); at += sizeof(Entry)) {
+  for (const std::string& bytes : transport.AllGather(mine)) {
+    outcome.bad_loss |= (bytes[0] & kBadLoss) != 0;
+    outcome.not_finite |= (bytes[0] & kNotFinite) != 0;
+    for (size_t at = 1; at < bytes.size(); at += sizeof(Entry)) {
       Entry entry;
       std::memcpy(&entry, bytes.data() + at, sizeof entry);
       found[entry.place] = {static_cast<at::ScalarType>(entry.type), entry.norm};
       overflowed |= entry.overflowed != 0;
     }
+  }
   std::vector<std::pair<at::ScalarType, double>> norms;
   for (const auto& [place, norm] : found) norms.push_back(norm);
   at::Tensor total = TotalNorm(norms);
@@ -198,10 +212,10 @@ StepOutcome Updater::Agree(Transport& transport) {
       if (c10::elementSize(type) <= 2) type = at::kFloat;
     total = TotalNorm(norms);
   }
-  StepOutcome outcome;
   outcome.norm = total.item<double>();
   outcome.skipped = scale_job_.used && overflowed;
-  if (outcome.skipped || job_.clip_norm == 0) return outcome;
+  const bool stops = check_ == FiniteCheck::kAll && outcome.not_finite;
+  if (outcome.skipped || stops || job_.clip_norm == 0) return outcome;
   at::Tensor factor = total.add(1e-6).reciprocal().mul(job_.clip_norm).clamp_max(1.0);
   for (auto& [module, parameters] : modules_)
     for (Parameter& parameter : parameters)
@@ -209,19 +223,37 @@ StepOutcome Updater::Agree(Transport& transport) {
   return outcome;
 }
 
-StepOutcome Updater::Finish(Transport& transport) {
+StepOutcome Updater::Agree(Transport& transport, bool bad_loss) {
   if (!Waits()) return {};
   at::NoGradGuard no_grad;
-  StepOutcome outcome = Agree(transport);
+  if (NeedsNorm()) return AgreeOnNorm(transport, bad_loss);
+  bool not_finite = false;
+  for (const auto& [module, parameters] : modules_)
+    for (const Parameter& parameter : parameters)
+      not_finite = not_finite || (parameter.gradient.defined() && !AllFinite(parameter.gradient));
+  StepOutcome outcome;
+  // Nobody sends a byte while all is well.
+  for (const std::string& other : transport.AllGather(bad_loss     ? "loss"
+                                                      : not_finite ? "gradient"
+                                                                   : "")) {
+    outcome.bad_loss |= other == "loss";
+    outcome.not_finite |= other == "gradient";
+  }
+  return outcome;
+}
+
+void Updater::Commit(const StepOutcome& outcome) {
+  if (!Waits()) return;
+  at::NoGradGuard no_grad;
   for (auto& [module, parameters] : modules_)
     for (Parameter& parameter : parameters) {
       if (!parameter.gradient.defined()) continue;
       if (outcome.skipped)
         parameter.gradient.reset();
       else
-        Apply(parameter, 1);
+        Apply(parameter);
     }
-  if (!dynamic_) return outcome;
+  if (!dynamic_) return;
   if (outcome.skipped) {
     scale_.factor *= scale_job_.backoff;
     scale_.good_steps = 0;
@@ -229,7 +261,19 @@ StepOutcome Updater::Finish(Transport& transport) {
     scale_.factor *= scale_job_.growth;
     scale_.good_steps = 0;
   }
-  return outcome;
+}
+
+std::vector<std::pair<int, size_t>> Updater::NotFinite() const {
+  std::vector<std::pair<int, size_t>> found;
+  for (const auto& [module, parameters] : modules_)
+    for (size_t w = 0; w < parameters.size(); ++w)
+      if (parameters[w].gradient.defined() && !AllFinite(parameters[w].gradient))
+        found.emplace_back(module, w);
+  return found;
+}
+
+at::Tensor Updater::WaitingGradient(int module, size_t weight) const {
+  return modules_.at(module).at(weight).gradient;
 }
 
 int64_t Updater::Steps(int module, size_t weight) const {

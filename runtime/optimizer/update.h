@@ -20,17 +20,31 @@ class OffloadFolder;  // tensors/offload_folder.h
 
 // The outcome of a step that the ranks agree on.
 struct StepOutcome {
-  double norm = -1;      // of all gradients before clipping; -1: not requested
-  bool skipped = false;  // gradients overflowed, so no weight was changed
+  double norm = -1;         // of all gradients before clipping; -1: not requested
+  bool skipped = false;     // gradients overflowed, so no weight is changed
+  bool not_finite = false;  // some gradient is nan or infinite
+  bool bad_loss = false;    // some rank's loss is
 };
 
-// Without clipping and loss scaling, each module is updated as soon as its gradients are complete.
-// Otherwise all of a rank's gradients wait for Finish.
+// What a user can do about numbers that are nan or infinite.
+inline constexpr char kNotFiniteCure[] =
+    "lower the learning rate, clip gradients (\"clip_norm\"), or let the job go on with \"nan\": "
+    "\"ignore\"";
+
+// What is done about gradients that are nan or infinite.
+enum class FiniteCheck {
+  kNone,  // nothing
+  kEach,  // Step refuses them: for plans whose steps overlap, so that ranks cannot meet
+  kAll,   // all ranks learn of them from Agree, before any weight has changed
+};
+
+// Where ranks need not meet (no clipping, no loss scaling, no FiniteCheck::kAll), each module is
+// updated as soon as its gradients are complete. Else all of a rank's gradients wait for Commit.
 class Updater {
  public:
   // keep_gradients: the last step's gradients can be read afterwards.
   Updater(const Manifest& manifest, const OptimizerJob& optimizer, const LossScaleJob& loss_scale,
-          bool keep_gradients);
+          bool keep_gradients, FiniteCheck check);
 
   // Registers a module of this rank, with `weights` in the order of ModuleInfo::held.
   void Hold(int module, const std::vector<at::Tensor>& weights);
@@ -46,8 +60,13 @@ class Updater {
   void Step(int module, std::vector<at::Tensor>& gradients);
   // Must be called after the last Step of a step. Collective if gradients waited: the norms are
   // combined in the order of the parameters, a shared one counted once, and every rank comes to the
-  // same decision.
-  StepOutcome Finish(Transport& transport);
+  // same decision. `bad_loss`: a loss that this rank computed is not finite.
+  StepOutcome Agree(Transport& transport, bool bad_loss);
+  // Changes the weights as was agreed.
+  void Commit(const StepOutcome& outcome);
+  // Returns the weights whose gradients wait and are not finite: module and index.
+  std::vector<std::pair<int, size_t>> NotFinite() const;
+  at::Tensor WaitingGradient(int module, size_t weight) const;
 
   // Returns true if any parameter of this rank has ever received a gradient.
   bool trained() const { return trained_; }
@@ -70,21 +89,23 @@ class Updater {
     OptimizerState state;
     // With states on disk between steps: the tensors that are not in `state`.
     std::vector<std::pair<std::string, OffloadedTensor>> stored;
-    at::Tensor gradient;  // waits for Finish
+    at::Tensor gradient;  // waits for Commit
+    int64_t divisor = 1;  // that it has not been divided by yet
     at::Tensor last_gradient;
     int place = -1;  // index among all parameters of the model
   };
-  bool Waits() const { return job_.clip_norm > 0 || scale_.factor != 1 || dynamic_; }
-  // Applies the gradient divided by `divisor`.
-  void Apply(Parameter& parameter, int64_t divisor);
+  bool NeedsNorm() const { return job_.clip_norm > 0 || scale_.factor != 1 || dynamic_; }
+  bool Waits() const { return NeedsNorm() || check_ == FiniteCheck::kAll; }
+  void Apply(Parameter& parameter);
   void Fetch(Parameter& parameter);
   void Store(Parameter& parameter);
-  StepOutcome Agree(Transport& transport);
+  StepOutcome AgreeOnNorm(Transport& transport, bool bad_loss);
 
   OptimizerJob job_;
   LossScaleJob scale_job_;
   LossScale scale_;
   bool dynamic_, keep_gradients_, trained_ = false;
+  FiniteCheck check_;
   double rate_factor_ = 1;
   int64_t parts_ = 1;
   std::map<std::pair<int, size_t>, int> place_;

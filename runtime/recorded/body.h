@@ -15,7 +15,7 @@ namespace pipewright {
 struct LoadedModule;
 struct SpotCheck;  // spot_check.h
 
-// What is known of a module on inputs of one signature.
+// All that is known of a module on inputs of one signature.
 struct RecordedBody {
   // The signature. A tensor's geometry, or the value of what is none.
   std::vector<Geometry> geometry;
@@ -28,15 +28,15 @@ struct RecordedBody {
   double forward_seconds = 0;  // the shortest of them
   bool gradients_known = false;
   int checks = 0;
-  // What they compare on is made of: the recorded inputs, and values of inputs of whole numbers
-  // (NoteValues). The inputs stay while lists are compared, or may be again.
+  // Inputs to compare on are made of these: the recorded inputs, and values of inputs of whole
+  // numbers (NoteValues). The inputs stay while lists are compared, or may be again.
   std::vector<c10::IValue> recorded;
   Tensors seen;
   double eager_seconds = 0, list_seconds = 0;  // F and B in the checks; the shortest
   std::unique_ptr<RecordedGraph> graph;
 };
 
-// Of one module; the last kSignatures signatures that were met.
+// The bodies of one module, for the last kSignatures signatures that it met.
 struct RecordedBodies {
   static constexpr size_t kSignatures = 32;
   std::vector<std::shared_ptr<RecordedBody>> bodies;
@@ -73,7 +73,7 @@ std::vector<c10::IValue> ForwardRecorded(const LoadedModule& module,
                                          std::vector<c10::IValue> inputs, RecordedRun& run);
 // Makes the buffers that F writes to what they were before it.
 void Undo(const LoadedModule& module, const RecordedRun& run);
-// Whether B and I of `run` hold for these gradients.
+// Returns whether B and I of `run` hold for these gradients.
 bool GradientsFit(const RecordedBody& body, const Tensors& gradients);
 // B: of the inputs, then of the weights.
 std::pair<Tensors, Tensors> BackwardRecorded(const LoadedModule& module, RecordedRun run,

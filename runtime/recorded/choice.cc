@@ -48,8 +48,8 @@ void Tell(int module, const std::string& refusal) {
   std::fputs(text.c_str(), stderr);
 }
 
-// Whether this is the time to record, or to compare: when it takes no more memory than the rest of
-// a step does, and not too often.
+// Returns whether now is the time to record or compare: not too often, and when it takes no more
+// memory than the rest of a step.
 bool IsTime(RecordedBodies& bodies, bool first_of_step, bool recorded) {
   if (bodies.now) return true;
   if (!recorded && bodies.forwards < kApart * bodies.recorded) return false;
@@ -66,7 +66,7 @@ void Choose(RecordedBody& body, bool always, int most) {
     RefuseLists(body, "lists are no faster");
 }
 
-// Of a body whose owners are `owners`: lists that were used may still be under way elsewhere.
+// Drops the lists of a body that `owners` hold, unless they are still in use elsewhere.
 void Drop(const std::shared_ptr<RecordedBody>& body, long owners) {
   body->recorded.clear();
   if (body.use_count() <= owners) body->graph.reset();

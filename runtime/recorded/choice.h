@@ -1,4 +1,4 @@
-// Which body a module has on inputs of one signature: autograd's, or lists of operations (body.h).
+// Chooses a module's body for inputs of one signature: autograd's, or lists of operations (body.h).
 // Lists are recorded while autograd's body runs the first microbatches, compared with it bit for
 // bit on two of them or more, and used from then on where they are faster. Whatever cannot be
 // recorded, or comes out differently, stays with autograd.
@@ -22,11 +22,11 @@ std::optional<BodyChoice> BodyAskedFor(std::optional<BodyChoice> of_job);
 // which weights are `on_disk` stays with autograd.
 void UseBody(LoadedModule& module, BodyChoice asked, bool on_disk = false);
 
-// What autograd's body saw: a forward, and the gradients of the outputs (undefined: none).
+// Note what autograd's body saw: a forward, and the gradients of the outputs (undefined: none).
 void NoteForward(RecordedBody& body, double seconds);
 void NoteGradients(RecordedBody& body, const Tensors& outputs, const Tensors& gradients);
 
-// Whether the lists may run; records and compares first where that is due.
+// Returns whether the lists may run; records and compares first where that is due.
 bool IsReady(const LoadedModule& module, const std::shared_ptr<RecordedBody>& body,
              const std::vector<c10::IValue>& inputs);
 
@@ -36,13 +36,13 @@ void ChooseNow(RecordedBodies& bodies);
 
 // The most runs of a module, alone, until it is chosen.
 inline constexpr int kMostRunsToChoose = 16;
-// Whether a few forwards already say that operations are too long for lists to matter.
+// Returns whether a few forwards already show that operations are too long for lists to matter.
 bool IsPlainlyLong(const RecordedBodies& bodies);
 
 // No more lists for this signature.
 void RefuseLists(RecordedBody& body, const std::string& why);
 
-// Of the signature that was met last: whether it runs as lists, whether that may still change, and
+// The state of the signature met last: whether it runs as lists, whether that may still change, and
 // why not.
 struct BodyState {
   bool lists = false, settled = true;

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "runtime/exec/clock.h"
+#include "runtime/module/messages.h"
 #include "runtime/module/module.h"
 #include "runtime/module/saved_buffers.h"
 #include "runtime/recorded/lists.h"
@@ -16,7 +17,7 @@ namespace pipewright {
 
 namespace {
 
-// What comes after it may depend on how it lies in memory.
+// Later operations may depend on the layout in memory.
 bool IsAlikeInMemory(const at::Tensor& a, const at::Tensor& b) {
   return a.strides() == b.strides() && a.is_conj() == b.is_conj() && a.is_neg() == b.is_neg() &&
          a.unsafeGetTensorImpl()->is_wrapped_number() ==
@@ -176,8 +177,8 @@ std::string Record(const LoadedModule& module, RecordedBody& body,
   for (const Geometry& geometry : graph.gradient)
     if (geometry.number || geometry.keys.has_any(kNotPlain))
       return "gradients that are not plain memory";
-    else if (!at::empty_strided(geometry.sizes, geometry.strides, at::device(at::kMeta))
-                  .is_non_overlapping_and_dense())
+    else if (HasRepeatedElements(
+                 at::empty_strided(geometry.sizes, geometry.strides, at::device(at::kMeta))))
       return "gradients whose elements share memory";
   SavedBuffers buffers(module);
   Recording trace;

@@ -22,8 +22,8 @@ std::string Compare(const LoadedModule& module, const std::shared_ptr<RecordedBo
 std::string FirstOther(const LoadedModule& module, const RecordedBody& body,
                        const std::vector<c10::IValue>& inputs, const Tensors& gradients);
 
-// Whether autograd's body gives the same bits each of several times. With several threads some
-// kernels do not (index_put on repeated indices). Slow.
+// Returns whether autograd's body gives the same bits each of several times. With several threads
+// some kernels do not (index_put on repeated indices). Slow.
 bool IsReproducible(const LoadedModule& module, const RecordedBody& body,
                     const std::vector<c10::IValue>& inputs, const Tensors& gradients);
 

@@ -20,7 +20,7 @@ struct Geometry {
   bool Fits(const at::Tensor& tensor) const;
 };
 
-// What an operation reads: a weight of the module, whatever tensor it is by then, or a slot.
+// An operand of an operation: a weight of the module, whatever tensor it is by then, or a slot.
 struct Operand {
   enum class Kind { kConstant, kSlot, kWeight, kList, kGenerator } kind = Kind::kConstant;
   int index = -1;              // slot; weight; id of a generator

@@ -66,7 +66,7 @@ bool Gives(const Instruction& instruction, const Slots& wanted) {
                      [&](int slot) { return slot >= 0 && wanted[static_cast<size_t>(slot)]; });
 }
 
-// What of `list` has to run for the slots in `wanted`, to which what that reads is added. Where a
+// Returns the part of `list` that must run for the slots in `wanted`, and adds what it reads. If a
 // kernel gives both sides, it gives what is in `both` too.
 InstructionList Needed(const InstructionList& list, Slots& wanted, const Slots* both = nullptr) {
   InstructionList needed;
@@ -173,7 +173,7 @@ void MakeLists(const Recording& trace, RecordedGraph& graph) {
   AddSlots(graph.weight_gradient, kept);
   for (size_t slot = 0; slot < slots; ++slot)
     input_results[slot] = input_results[slot] || kept[slot];
-  // What I keeps of views that W makes itself.
+  // W makes these views itself, so I keeps only what they are made of.
   for (const Instruction& one : graph.weight_grad)
     if (one.kind == Instruction::Kind::kView)
       for (int slot : one.results)

@@ -13,8 +13,8 @@ namespace {
 
 using Names = std::set<std::string>;
 
-// What the interpreter does without asking the dispatcher, and that depends on nothing but the
-// signature.
+// Nodes that the interpreter runs without the dispatcher and that depend on the signature
+// alone.
 const Names& PlainNodes() {
   static const Names kNames = {
       "prim::Constant",      "prim::GetAttr",        "prim::ListConstruct", "prim::TupleConstruct",
@@ -90,7 +90,7 @@ const Names& ComposedOperators() {
   return kNames;
 }
 
-// Of TorchScript alone, on tensors or lists of them.
+// Operators that only TorchScript has, on tensors or lists of them.
 const Names& OperatorsOfTorchScript() {
   static const Names kNames = {
       "__contains__", "__getitem__", "__interpolate__", "__is__", "__isnot__", "__not__",

@@ -13,7 +13,7 @@ namespace pipewright {
 // out of range. Returns whether an input has come to have several.
 bool NoteValues(const std::vector<c10::IValue>& inputs, Tensors& seen);
 
-// Whether an input of whole numbers has had one value only: OtherInputs leaves it alone.
+// Returns whether an input of whole numbers has had one value only: OtherInputs leaves it alone.
 bool HasOneValue(const Tensors& seen);
 
 // Whole numbers become others of those that the input has, or else has had; numbers with a fraction

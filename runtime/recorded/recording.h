@@ -13,8 +13,8 @@
 
 namespace pipewright {
 
-// Whether there is no tensor in `value`, nor anything that is not written out in it: it may be a
-// constant of a recording.
+// Returns whether `value` may be a constant of a recording: it holds no tensor, and nothing that is
+// not written out in it.
 bool HoldsNoTensor(const c10::IValue& value);
 
 // Memory that the trace knows.
@@ -28,7 +28,7 @@ struct TracedStorage {
 class Recording {
  public:
   Recording() = default;
-  // Of the calling thread, until the end of `code`. Throws what it throws.
+  // Records the calling thread until the end of `code`. Throws what it throws.
   template <typename Code>
   void Record(bool backward, Code code) {
     backward_ = backward;
@@ -46,9 +46,9 @@ class Recording {
   Operand Input(const at::Tensor& tensor);
   void Weight(int index, const at::Tensor& tensor);
   void Constant(const at::Tensor& tensor);
-  // What a tensor is; undefined ones are constants. Refuses unknown ones.
+  // Returns where a tensor comes from; undefined ones are constants. Refuses unknown ones.
   Operand Find(const at::Tensor& tensor);
-  // The same of a tensor that the module gives. Refuses memory that no recorded operation has
+  // The same for an output of the module. Refuses memory that no recorded operation has
   // filled: some of PyTorch's functions fill what they give by themselves.
   Operand FindResult(const at::Tensor& tensor);
 
@@ -62,7 +62,7 @@ class Recording {
   std::vector<int> written() const { return {written_.begin(), written_.end()}; }
   InstructionList forward, backward;
 
-  // What each call returned and wrote to, as it was then, by its number; kept if asked.
+  // The tensors that each call returned or wrote, as they were then, by its number; kept if asked.
   struct CallResult {
     std::vector<at::Tensor> tensors;
     std::string place;  // in the module's code: FILE:LINE; of forward

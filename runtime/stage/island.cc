@@ -58,7 +58,7 @@ Tensors Pick(const Tensors& from, Wanted wanted, Tensors picked = {}) {
 static at::Tensor HandedOn(const LoadedModule& module, const c10::IValue& output) {
   at::Tensor tensor = ToTensor(output);
   for (size_t w : module.buffers)
-    if (tensor.is_alias_of(module.weights[w])) return tensor.clone();
+    if (tensor.is_alias_of(module.weights[w])) return CopyAsItLies(tensor);
   return tensor;
 }
 

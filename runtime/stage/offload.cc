@@ -9,6 +9,7 @@
 #include "base/json.h"
 #include "base/missing_file.h"
 #include "formats/weights/checkpoint.h"
+#include "runtime/module/messages.h"
 #include "runtime/module/module_weights.h"
 #include "runtime/module/stored_weights.h"
 #include "tensors/dtype.h"
@@ -207,7 +208,7 @@ at::Tensor OffloadedWeights::Detached(int stage, const at::Tensor& value) const 
   if (const auto found = stages_.find(stage); found != stages_.end())
     for (const Place& place : found->second.places)
       held = held || stream_->Holds(place.unit, value.storage().data());
-  return held ? value.clone() : value;
+  return held ? CopyAsItLies(value) : value;
 }
 
 }  // namespace pipewright

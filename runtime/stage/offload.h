@@ -27,6 +27,7 @@ class OffloadedWeights {
                    const std::vector<std::vector<Action>>& lists,
                    std::map<int, LoadedModule>& modules);
 
+  void ReportTo(StatusFile& status) { stream_->ReportTo(status); }
   void Follow(size_t list);
   bool Offloads(int stage) const { return stages_.count(stage) > 0; }
   void Load(int stage);  // starts reading

@@ -27,7 +27,7 @@ bool IsSpotChecked(const RandomKey& key, int module);
 std::shared_ptr<SpotCheck> BeginSpotCheck(const LoadedModule& module,
                                           const std::vector<c10::IValue>& inputs,
                                           const RecordedBody& body);
-// What the lists gave. Throw Error where autograd's body gives other bits.
+// Compare what the lists gave. Throw Error if autograd's body gives other bits.
 void CheckForward(const LoadedModule& module, SpotCheck& check, const RecordedBody& body,
                   const std::vector<c10::IValue>& outputs);
 // Backward by autograd's body, before the lists'.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 
 #include "base/error.h"
 #include "ops/random_ops.h"
@@ -12,6 +13,7 @@
 #include "runtime/recorded/choice.h"
 #include "runtime/stage/stage_state.h"
 #include "tensors/dtype.h"
+#include "tensors/finite.h"
 
 namespace pipewright {
 
@@ -37,6 +39,11 @@ static OptimizerJob OptimizerOf(const StageSettings& settings) {
   return optimizer;
 }
 
+static FiniteCheck CheckOf(const StageSettings& settings) {
+  if (!settings.options.training || !settings.job.stop_on_nan) return FiniteCheck::kNone;
+  return IsAsynchronous(settings.job) ? FiniteCheck::kEach : FiniteCheck::kAll;
+}
+
 TorchStages::State::State(const StageSettings& s)
     : settings(s),
       job(s.job),
@@ -47,9 +54,9 @@ TorchStages::State::State(const StageSettings& s)
       training(s.options.training),
       gradients(manifest, conf, s.transport.rank(), job.microbatches, job.accumulate,
                 job.exact_reduce, job.optimizer.master_weights),
-      updater(manifest, OptimizerOf(s), job.loss_scale, s.options.keep_gradients) {}
+      updater(manifest, OptimizerOf(s), job.loss_scale, s.options.keep_gradients, CheckOf(s)) {}
 
-// Of a module's weights, those that another has in memory.
+// Returns the weights of a module that another module has in memory.
 static std::vector<at::Tensor> Known(const std::vector<int>& ids, const std::vector<bool>& on_disk,
                                      const std::map<int, at::Tensor>& tensors) {
   std::vector<at::Tensor> known(ids.size());
@@ -65,6 +72,7 @@ TorchStages::TorchStages(const StageSettings& settings)
   state_->LookUpEdges();
   state_->LoadModules();
   state_->LookUpGradients();
+  Recompute(settings.recompute);
 }
 
 void TorchStages::State::LookUpEdges() {
@@ -89,13 +97,14 @@ void TorchStages::State::LoadModules() {
     const int stage = conf.module_to_stage[m], index = static_cast<int>(m);
     const std::vector<int>& ranks = conf.stage_to_ranks[stage];
     if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) continue;
+    if (manifest.modules[m].skipped) continue;
     modules_of[stage].push_back(index);
     static const std::vector<bool> none;
     const std::vector<bool>& on_disk = conf.offloaded_stages.empty() ? none : run.on_disk[m];
     LoadedModule& module =
         modules
             .emplace(index, LoadModuleWithout(settings.options.package, manifest, index, on_disk,
-                                              Known(ids[m], on_disk, tensors)))
+                                              Known(ids[m], on_disk, tensors), WeightSource::kOther))
             .first->second;
     UseBody(module, body, std::find(on_disk.begin(), on_disk.end(), true) != on_disk.end());
     for (size_t w = 0; w < ids[m].size(); ++w)
@@ -109,10 +118,12 @@ void TorchStages::State::LoadModules() {
     if (!plan->ranks.empty()) lists.push_back(plan->ranks[static_cast<size_t>(rank)]);
   if (!conf.offloaded_stages.empty() &&
       std::any_of(lists[0].begin(), lists[0].end(),
-                  [](const Action& a) { return a.kind == ActionKind::kLoad; }))
+                  [](const Action& a) { return a.kind == ActionKind::kLoad; })) {
     offloaded = std::make_unique<OffloadedWeights>(settings.options.package,
                                                    settings.options.weights, manifest, conf,
                                                    run.on_disk, ids, lists, modules);
+    offloaded->ReportTo(settings.transport.status());
+  }
   if (job.merge_buffers && training)
     replica_buffers = std::make_unique<ReplicaBuffers>(manifest, conf, job.microbatches,
                                                        job.accumulate, modules);
@@ -129,11 +140,6 @@ void TorchStages::State::LookUpGradients() {
       if (!here || feeds_back[producer]) feeds_back[index] = true;
     }
   learning = LearningStages(manifest, conf);
-  recomputed.resize(graph.stages);
-  for (int stage = 0; stage < graph.stages; ++stage)
-    recomputed[stage] = learning[stage] && !modules_of[stage].empty() &&
-                        std::all_of(modules_of[stage].begin(), modules_of[stage].end(),
-                                    [&](int m) { return Recomputes(m); });
   for (const LossJob& loss : job.losses) {
     loss_values.push_back(manifest.outputs[loss.output]);
     loss_stages.push_back(conf.module_to_stage[value(loss_values.back()).producer]);
@@ -148,6 +154,19 @@ void TorchStages::State::LookUpGradients() {
       returned[index].push_back(value(id).gradient && !lost);
     }
   }
+}
+
+void TorchStages::State::LookUpRecompute() {
+  recomputed.assign(graph.stages, false);
+  for (int stage = 0; stage < graph.stages; ++stage)
+    recomputed[stage] = learning[stage] && !modules_of[stage].empty() &&
+                        std::all_of(modules_of[stage].begin(), modules_of[stage].end(),
+                                    [&](int m) { return Recomputes(m); });
+}
+
+void TorchStages::Recompute(const std::vector<bool>& modules) {
+  state_->recompute = modules;
+  state_->LookUpRecompute();
 }
 
 TorchStages::~TorchStages() = default;
@@ -201,6 +220,17 @@ at::Tensor TorchStages::LastGradient(int module, const std::string& name) const 
 }
 
 Updater& TorchStages::updater() { return state_->updater; }
+
+bool TorchStages::State::StopsAtLoss() const {
+  return job.stop_on_nan && (!training || CheckOf(settings) != FiniteCheck::kAll);
+}
+bool TorchStages::StopsAtLoss() const { return state_->StopsAtLoss(); }
+
+void TorchStages::Watch() {
+  state_->watches = true;
+  state_->bad_value.reset();
+}
+const std::optional<BadValue>& TorchStages::bad_value() const { return state_->bad_value; }
 
 std::map<int, BodyState> TorchStages::Bodies() const {
   std::map<int, BodyState> bodies;
@@ -276,7 +306,23 @@ void TorchStages::State::RunModules(int stage, int microbatch, std::vector<c10::
           module,
           static_cast<int>(Minibatch(microbatch) % job.accumulate) * job.microbatches +
               Within(microbatch));
+    if (watches && !again) LookAt(module, microbatch, outputs);
     for (size_t i = 0; i < outputs.size(); ++i) values[info.outputs[i]] = std::move(outputs[i]);
+  }
+}
+
+void TorchStages::State::LookAt(int module, int microbatch,
+                                const std::vector<c10::IValue>& outputs) {
+  auto order = [](const BadValue& v) {
+    return std::tuple(v.what == "-inf", v.minibatch, v.microbatch, v.module);
+  };
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    if (!outputs[i].isTensor()) continue;
+    BadValue found{Minibatch(microbatch), Within(microbatch), module,
+                   value(manifest.modules[module].outputs[i]).name,
+                   NotFinite(outputs[i].toTensor())};
+    if (found.what.empty() || (bad_value && order(*bad_value) <= order(found))) continue;
+    bad_value = std::move(found);
   }
 }
 
@@ -294,12 +340,13 @@ void TorchStages::State::ComputeLoss(int index, int microbatch, const at::Tensor
   term.loss = PlainNan(loss.item<double>());
   if (job.accuracy || !training) {
     term.count = LossCount(loss_job, target, output.dim() > 0 ? output.size(0) : 1);
-    if (loss_job.kind == LossJob::kCrossEntropy)
-      term.correct = LossHits(loss_job, leaf.detach(), target);
+    if (loss_job.HasClasses()) term.correct = LossHits(loss_job, leaf.detach(), target);
   }
-  if (job.stop_on_nan && !std::isfinite(term.loss))
-    throw Error("loss", "is " + std::to_string(term.loss),
-                "lower the learning rate, or let the job go on with \"nan\": \"ignore\"");
+  if (StopsAtLoss() && !std::isfinite(term.loss)) {
+    const std::string sample = source->NotFinite(Minibatch(microbatch), Within(microbatch));
+    throw Error("loss", "is " + std::to_string(term.loss) + (sample.empty() ? "" : ": " + sample),
+                kNotFiniteCure);
+  }
   if (!keep || !loss.requires_grad()) return;
   const double factor =
       updater.loss_scale().factor * loss_job.weight *
@@ -388,8 +435,7 @@ void TorchStages::Step(int stage) {
     Tensors gradients = s.gradients.Take(index);
     s.updater.Step(index, gradients);
   }
-  if (versioned && !s.loss_stages.empty() && s.loss_stages[0] == stage)
-    s.source->Stepped(s.versions[stage].steps);
+  if (versioned) s.source->Stepped(s.versions[stage].steps);
 }
 
 }  // namespace pipewright

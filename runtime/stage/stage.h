@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,17 +23,22 @@ namespace pipewright {
 class OffloadedWeights;  // runtime/stage/offload.h
 struct BodyState;        // runtime/recorded/choice.h
 
-// What a session is opened with, besides its job.
+// The options with which a session is opened, besides its job.
 struct SessionOptions {
   std::string package;
   std::string conf;            // empty: PACKAGE/conf/mp_conf.json
   std::string weights;         // a checkpoint that replaces the package's weights; empty: none
   std::string device_map;      // instead of a conf: what lies where (plan/placement/residence.h)
+  bool resumes = false;        // the weights come from a checkpoint, if there is one
   bool training = true;        // false: forward only, dropout off, running statistics used
   bool keep_gradients = false;  // of the last step, for SaveGradients
+  bool verify_files = false;    // ranks compare all of each file that they read, not samples
+  // Forward only: the outputs to compute, by name (empty: all). Modules and inputs that these do
+  // not need are left out. None: all of the package runs.
+  std::optional<std::vector<std::string>> outputs;
 };
 
-// What the stages of a run refer to. All of it outlives them, and stays as it is.
+// The stages of a run refer to these, which outlive them and do not change.
 struct StageSettings {
   const SessionOptions& options;
   const Job& job;
@@ -52,6 +58,13 @@ struct LossTerm {
 };
 using LossTerms = std::vector<std::vector<LossTerm>>;  // by loss, then microbatch
 
+// A value that a module has computed and that is not finite.
+struct BadValue {
+  int64_t minibatch = 0;
+  int microbatch = 0, module = 0;
+  std::string name, what;  // "nan", "inf" or "-inf"
+};
+
 class TorchStages : public StageBody {
  public:
   // Loads the modules of this rank's stages. Throws Error.
@@ -61,17 +74,20 @@ class TorchStages : public StageBody {
   // Begins minibatch `step` of `source`, which keys random numbers. `count`: how many minibatches
   // the plan computes in a row, their microbatches counted on.
   void SetStep(Microbatches& source, int64_t step, int64_t count = 1);
-  // Of the last minibatches. Each rank knows those that it has computed, until they have been
+  // Losses of the last minibatches. Each rank knows those that it has computed until they have been
   // gathered on the one that has_losses.
   LossTerms& terms();
-  // Whether this rank gets all losses after a step: of the first loss's replicas, the first.
+  // True on the rank that gets all losses after a step: the first replica of the first loss.
   bool has_losses() const;
   // The stages that compute a loss, by loss; empty: there is none.
   const std::vector<int>& loss_stages() const;
   // Groups of gradients that the executor sums over ranks.
   const std::vector<SharedGroup>& groups() const;
-  // Whether the next steps train: else forward only, dropout off, running statistics used.
+  // Says whether the next steps train: else forward only, dropout off, running statistics used.
   void SetTraining(bool training);
+
+  // Which modules the next steps compute again for their backward; at first those of the settings.
+  void Recompute(const std::vector<bool>& modules);
 
   bool Holds(int module) const;
   // A weight that this rank holds (or the last step's gradient of it); undefined otherwise. What is
@@ -79,7 +95,16 @@ class TorchStages : public StageBody {
   at::Tensor Weight(int module, const std::string& name) const;
   at::Tensor LastGradient(int module, const std::string& name) const;
   Updater& updater();
-  // Which body each module of this rank has by now.
+  // Whether a loss that is not finite is an error at once: where the ranks do not learn of it from
+  // Updater::Agree.
+  bool StopsAtLoss() const;
+  // From now on, all that modules compute forward is looked at. Slow: to find out why a loss or a
+  // gradient is not finite.
+  void Watch();
+  // The first value since then, by minibatch, microbatch and module, that holds nan or inf; else
+  // the first with -inf, which masks may hold; else nothing.
+  const std::optional<BadValue>& bad_value() const;
+  // The body that each module of this rank has by now.
   std::map<int, BodyState> Bodies() const;
   // After a step, on every rank: the replicas of a stage agree on their buffers, where the job asks
   // for it (runtime/stage/replica_buffers.h).
@@ -96,7 +121,7 @@ class TorchStages : public StageBody {
   void Copy(const Bundle& into, const Bundle& from) override;
   void OnReady(std::function<void(int group)> ready) override;
   void Step(int stage) override;
-  // What a step changes are copies while the weights before it are still asked for.
+  // A step changes copies while the weights before it are still needed.
   void UseVersion(int stage, int version) override;
   void Load(int stage) override;
   void Evict(int stage) override;

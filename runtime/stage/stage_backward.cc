@@ -8,7 +8,7 @@
 
 namespace pipewright {
 
-// What the stages behind sent, by value.
+// Unpacks the gradients that later stages sent, by value.
 std::map<int, Gifts> TorchStages::State::ReadGifts(int stage,
                                                    const std::vector<Bundle>& gradients) const {
   std::map<int, Gifts> gifts;
@@ -53,7 +53,7 @@ void TorchStages::State::GiveGradients(int index, Tensors gradients,
   const ModuleInfo& info = manifest.modules[index];
   for (size_t i = 0; i < info.inputs.size(); ++i) {
     at::Tensor gradient = std::move(gradients[i]);
-    if (gradient.defined()) gifts[info.inputs[i]].emplace_back(index, Packed(gradient));
+    if (gradient.defined()) gifts[info.inputs[i]].emplace_back(index, ToTensor(gradient));
   }
 }
 
@@ -98,7 +98,7 @@ std::vector<Bundle> TorchStages::State::WriteGifts(int stage, int microbatch,
 std::vector<Bundle> TorchStages::Backward(ActionKind kind, int stage, int microbatch,
                                           std::vector<Bundle> gradients) {
   State& s = *state_;
-  // What I keeps for W would hold on to weights that go away in between: then I does all.
+  // I would keep weights for W that are evicted in between, so I does the work of both.
   const bool at_once = s.offloaded && s.offloaded->Offloads(stage);
   MicrobatchWork& mine = s.under_way[{stage, microbatch}];
   std::map<int, Gifts> gifts;
@@ -148,7 +148,7 @@ std::vector<Bundle> TorchStages::Backward(ActionKind kind, int stage, int microb
   if (kind == ActionKind::kWeightGrad) return {};
   std::vector<Bundle> out = s.WriteGifts(stage, microbatch, gifts);
   if (input_grad) {
-    // What has been sent is no module's here.
+    // Gradients of values of other stages have been sent.
     std::erase_if(gifts, [&](const auto& gift) {
       int producer = s.value(gift.first).producer;
       return producer < 0 || s.conf.module_to_stage[producer] != stage;

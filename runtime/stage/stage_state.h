@@ -1,4 +1,4 @@
-// What TorchStages holds; shared by its source files only.
+// The state of TorchStages; only its source files include it.
 #pragma once
 #include <map>
 #include <optional>
@@ -14,7 +14,7 @@
 
 namespace pipewright {
 
-// What a stage keeps of a microbatch from I to W.
+// The state that a stage keeps of a microbatch from I to W.
 struct WeightWork {
   std::map<int, WeightTail> tails;  // of the modules that I went through
   std::map<int, Gifts> gifts;       // by value, for the others
@@ -22,18 +22,18 @@ struct WeightWork {
   std::map<int, Tensors> gradients;
 };
 
-// What a module keeps of a microbatch from forward to backward: what autograd saved, or else what
-// it is computed again from.
+// The state that a module keeps of a microbatch from forward to backward: what autograd saved, or
+// else what it is computed again from.
 struct ModuleWork {
   Kept kept;
   std::optional<std::vector<c10::IValue>> inputs;
   Tensors buffers;  // that forward changes, as they were before the first time
 };
 
-// What a stage keeps of a microbatch, from F to the end of its B or W.
+// The state that a stage keeps of a microbatch from F to the end of its B or W.
 struct MicrobatchWork {
   std::map<int, ModuleWork> modules;
-  // What a stage that is computed again received: values with their ids.
+  // The values that a recomputed stage received, with their ids.
   std::optional<std::vector<std::pair<int, c10::IValue>>> received;
   std::map<int, std::pair<at::Tensor, at::Tensor>> losses;  // by loss: output and loss
   WeightWork weights;
@@ -65,6 +65,7 @@ struct TorchStages::State {
   // By module of this rank: which inputs want a gradient, and to which outputs one can come back.
   std::vector<std::vector<bool>> wanted, returned;
   std::vector<bool> learning;  // by stage: whether its backward has anything to compute
+  std::vector<bool> recompute;  // by module
   // By stage, of this rank's: whether all its modules are computed again. Then only what the stage
   // received is kept; else the inputs of those modules that are.
   std::vector<bool> recomputed;
@@ -79,6 +80,8 @@ struct TorchStages::State {
   LossTerms terms;
   std::unique_ptr<ReplicaBuffers> replica_buffers;  // null: they are not merged
   int64_t step = 0;
+  bool watches = false;  // see TorchStages::Watch
+  std::optional<BadValue> bad_value;
   std::map<int, StageVersions> versions;  // by stage
 
   explicit State(const StageSettings& s);
@@ -86,7 +89,7 @@ struct TorchStages::State {
   const ValueInfo& value(int id) const { return manifest.values[id]; }
   size_t WeightIndex(int module, const std::string& name) const;
 
-  // What the module keeps of a microbatch.
+  // The module's state of a microbatch.
   ModuleWork& WorkOf(int module, int microbatch) {
     return under_way[{conf.module_to_stage[module], microbatch}].modules[module];
   }
@@ -95,20 +98,23 @@ struct TorchStages::State {
   std::vector<int> MessageValues(int edge, bool backward) const;
 
   bool Recomputes(int module) const {
-    return training && settings.recompute[module];
+    return training && recompute[module];
   }
 
   // stage.cc
   void LookUpEdges();
   void LoadModules();
   void LookUpGradients();
+  void LookUpRecompute();
   void RunModules(int stage, int microbatch, std::vector<c10::IValue>& values, bool again);
+  void LookAt(int module, int microbatch, const std::vector<c10::IValue>& outputs);
   std::vector<c10::IValue> RunModule(int index, int microbatch, std::vector<c10::IValue> inputs,
                                      Kept* keep) const;
   void ComputeLosses(int stage, int microbatch, const std::vector<c10::IValue>& values, bool keep);
   void ComputeLoss(int loss, int microbatch, const at::Tensor& output, bool keep);
+  bool StopsAtLoss() const;
 
-  // Of a microbatch that is counted on through several minibatches.
+  // Microbatches are numbered on through the minibatches of a step.
   int64_t Minibatch(int microbatch) const { return step + microbatch / job.microbatches; }
   int Within(int microbatch) const { return microbatch % job.microbatches; }
   at::Tensor Input(int i, int microbatch) const {

@@ -168,15 +168,11 @@ bool FaultTransport::Test(const Token& token) {
 }
 
 void FaultTransport::Wait(const Token& token) {
-  auto& t = static_cast<FaultToken&>(*token);
-  if (t.dropped) return;
-  // While messages are held back, only this thread can post them.
-  while (state_->Holds()) {
+  // Only this thread can post the messages that are held back.
+  while (!Test(token)) {
     state_->Pump(true);
-    if (t.inner && state_->inner.Test(t.inner)) return;
     std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
-  state_->inner.Wait(t.inner);
 }
 
 bool FaultTransport::NeedsProgress() const { return state_->inner.NeedsProgress(); }

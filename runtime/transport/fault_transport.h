@@ -58,7 +58,6 @@ class FaultTransport : public Transport {
   Token Send(int peer, int tag, Bundle bundle, void* stream = nullptr) override;
   Token Recv(int peer, int tag, Bundle bundle, void* stream = nullptr) override;
   bool Test(const Token& token) override;
-  void Wait(const Token& token) override;
   void BeginCompute() override;
   bool NeedsProgress() const override;
   void Progress() override;
@@ -68,6 +67,8 @@ class FaultTransport : public Transport {
   [[noreturn]] void Abort(const std::string& message, int exit_code) override;
 
  private:
+  void Wait(const Token& token) override;
+
   struct State;
   std::unique_ptr<State> state_;
 };

@@ -23,7 +23,6 @@ MpiOptions MpiOptionsFromEnvironment() {
     const char* text = std::getenv(name);
     return text && *text ? std::strtoull(text, nullptr, 10) : otherwise;
   };
-  options.synchronous_sends = number("PIPEWRIGHT_MPI_SYNC", options.synchronous_sends);
   options.background_progress = number("PIPEWRIGHT_MPI_THREAD", options.background_progress);
   options.inbox = number("PIPEWRIGHT_MPI_INBOX", !WithoutSharedMemory());
   options.piece_bytes = number("PIPEWRIGHT_MPI_PIECE", options.piece_bytes);

@@ -46,14 +46,26 @@ void MpiRequests::PostQueued() {
   }
 }
 
+// Returns the region whose last piece proves that the receive of the whole message is posted,
+// because MPI_Issend completes no earlier: the largest one, which MPI announces anyway instead of
+// sending it ahead. Where a region was written to the inbox, the receive's offer is that proof.
+static size_t ProvingRegion(const MpiOperation& op) {
+  const std::vector<Region>& regions = op.bundle.regions;
+  if (!op.send || !op.put.empty() || regions.empty()) return regions.size();
+  auto smaller = [](const Region& a, const Region& b) { return a.bytes < b.bytes; };
+  return static_cast<size_t>(std::max_element(regions.begin(), regions.end(), smaller) -
+                             regions.begin());
+}
+
 void MpiRequests::Post(const std::shared_ptr<MpiOperation>& operation) {
   MpiOperation& op = *operation;
-  auto post = [&](void* data, size_t bytes, size_t region) {
+  const size_t proving = ProvingRegion(op);
+  auto post = [&](void* data, size_t bytes, size_t region, bool last) {
     MPI_Request request = MPI_REQUEST_NULL;
     int count = region < op.put.size() && op.put[region] ? 0 : static_cast<int>(bytes), code;
     if (!op.send)
       code = MPI_Irecv(data, count, MPI_BYTE, op.peer, op.tag, comm_, &request);
-    else if (synchronous_)
+    else if (last && region == proving)
       code = MPI_Issend(data, count, MPI_BYTE, op.peer, op.tag, comm_, &request);
     else
       code = MPI_Isend(data, count, MPI_BYTE, op.peer, op.tag, comm_, &request);
@@ -67,8 +79,8 @@ void MpiRequests::Post(const std::shared_ptr<MpiOperation>& operation) {
       auto* data = static_cast<char*>(op.bundle.regions[i].data);
       size_t bytes = op.bundle.regions[i].bytes;
       for (; bytes >= piece_bytes_; bytes -= piece_bytes_, data += piece_bytes_)
-        post(data, piece_bytes_, i);
-      post(data, bytes, i);
+        post(data, piece_bytes_, i, false);
+      post(data, bytes, i, true);
     }
   } catch (const Error& e) {
     op.error = e.what();

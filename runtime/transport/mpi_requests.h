@@ -37,9 +37,8 @@ struct MpiOperation : Completion {
 
 class MpiRequests {
  public:
-  MpiRequests(MPI_Comm comm, bool synchronous, size_t piece_bytes, size_t background_bytes)
+  MpiRequests(MPI_Comm comm, size_t piece_bytes, size_t background_bytes)
       : comm_(comm),
-        synchronous_(synchronous),
         piece_bytes_(piece_bytes),
         background_bytes_(background_bytes) {}
 
@@ -67,7 +66,6 @@ class MpiRequests {
   }
 
   const MPI_Comm comm_;
-  const bool synchronous_;
   const size_t piece_bytes_, background_bytes_;
   std::deque<std::shared_ptr<MpiOperation>> active_;  // includes completed ones
   std::vector<MPI_Request> requests_;                 // scratch of AdvanceAll, like the next three

@@ -1,7 +1,11 @@
 // The frame around the work of an MPI process: reports errors and ends the other ranks.
+#include <unistd.h>
+
 #include <cstdio>
 
+#include "base/launched_rank.h"
 #include "runtime/transport/fault_transport.h"
+#include "runtime/transport/mpi_abort.h"
 #include "runtime/transport/mpi_transport.h"
 #include "runtime/watch/watch.h"
 
@@ -14,7 +18,15 @@ int RunMpi(int* argc, char*** argv, const WatchOptions& watch_options,
   MpiTransport transport(argc, argv, options);
   try {
     watch.Join(transport);
-    return WithFaults(transport, body);
+    const int code = WithFaults(transport, body);
+    // It was told to end, and has kept what it had. A launcher that was told so too does not answer
+    // any more when MPI is finalized.
+    if (const int signal = transport.status().Read().signal; signal && LaunchedRank() >= 0) {
+      transport.status().SetState(RankState::kTerminated);
+      std::fflush(nullptr);
+      _exit(128 + signal);
+    }
+    return code;
   } catch (const AgreedError& e) {
     transport.status().SetState(RankState::kFinished);
     // Shown before MPI is finalized, because mpirun kills the others once a rank has failed.
@@ -22,6 +34,8 @@ int RunMpi(int* argc, char*** argv, const WatchOptions& watch_options,
       const std::string lines = e.Shown(program);
       std::fflush(nullptr);
       std::fwrite(lines.data(), 1, lines.size(), stderr);
+      // With another communicator, the others may be those of a larger program.
+      if (options.communicator == MpiOptions::kWorld) AbortQuietly(MPI_COMM_WORLD, kFailure);
     }
     return kFailure;
   } catch (const UsageError& e) {

@@ -21,6 +21,7 @@
 
 #include "runtime/exec/message_size.h"
 #include "runtime/transport/inbox.h"
+#include "runtime/transport/mpi_abort.h"
 #include "runtime/transport/mpi_requests.h"
 #include "runtime/transport/spin_wait.h"
 
@@ -107,8 +108,7 @@ struct MpiTransport::State {
     AllowShortSleeps();  // for the thread that will wait
     MPI_Comm_free(&host);
     size_t piece = std::clamp<size_t>(options.piece_bytes, 1, INT_MAX);
-    requests = std::make_unique<MpiRequests>(comm, options.synchronous_sends, piece,
-                                             options.background_bytes);
+    requests = std::make_unique<MpiRequests>(comm, piece, options.background_bytes);
     if (options.background_progress && size > 1) thread = std::thread([this] { Background(); });
   }
 
@@ -304,7 +304,10 @@ struct MpiTransport::State {
 
 MpiTransport::MpiTransport(int* argc, char*** argv, const MpiOptions& options)
     : state_(std::make_unique<State>(argc, argv, options)) {}
-MpiTransport::~MpiTransport() = default;
+MpiTransport::~MpiTransport() {
+  status().WaitFor({Awaited::kEveryRank});  // MPI_Finalize does
+  state_ = nullptr;
+}
 
 int MpiTransport::rank() const { return state_->rank; }
 int MpiTransport::size() const { return state_->size; }
@@ -314,10 +317,12 @@ std::shared_ptr<void> MpiTransport::Memory(size_t bytes) {
   return !state_->inbox || bytes <= state_->small ? nullptr : state_->inbox->Allocate(bytes);
 }
 
-Token MpiTransport::Send(int peer, int tag, Bundle bundle, void*) {
+Token MpiTransport::Send(int peer, int tag, Bundle bundle, void* stream) {
+  RequireNoStream(stream);
   return state_->Post(true, peer, tag, std::move(bundle));
 }
-Token MpiTransport::Recv(int peer, int tag, Bundle bundle, void*) {
+Token MpiTransport::Recv(int peer, int tag, Bundle bundle, void* stream) {
+  RequireNoStream(stream);
   return state_->Post(false, peer, tag, std::move(bundle));
 }
 bool MpiTransport::Test(const Token& token) {
@@ -389,6 +394,7 @@ void MpiTransport::Abort(const std::string& message, int exit_code) {
   std::signal(SIGALRM, SIG_DFL);
   alarm(5);
   for (int i = 0; i < 100 && !state_->mpi.try_lock(); ++i) usleep(1000);
+  AbortQuietly(state_->comm, exit_code);
   MPI_Abort(state_->comm, exit_code);
   _exit(exit_code);
 }

@@ -14,8 +14,6 @@ struct MpiOptions {
   // used directly.
   static constexpr int kWorld = -1;
   int communicator = kWorld;
-  // Sends complete only when matched (MPI_Issend). Finds plans that work only because of buffering.
-  bool synchronous_sends = false;
   // A thread makes progress from BeginCompute until the rank waits again. It steps in only if the
   // rank's own thread has not called Progress for some milliseconds, because each test by another
   // thread costs the computing core about 20 microseconds. It runs only while a transfer larger
@@ -29,9 +27,9 @@ struct MpiOptions {
   size_t piece_bytes = size_t{4} << 20;
 };
 
-// Returns the defaults, changed by PIPEWRIGHT_MPI_SYNC=1, PIPEWRIGHT_MPI_THREAD=0,
-// PIPEWRIGHT_MPI_INBOX=0 and PIPEWRIGHT_MPI_PIECE (bytes). The inbox is also off if OMPI_MCA_btl
-// excludes shared memory. Must be equal on all ranks.
+// Returns the defaults, changed by PIPEWRIGHT_MPI_THREAD=0, PIPEWRIGHT_MPI_INBOX=0 and
+// PIPEWRIGHT_MPI_PIECE (bytes). The inbox is also off if OMPI_MCA_btl excludes shared memory. Must
+// be equal on all ranks.
 MpiOptions MpiOptionsFromEnvironment();
 
 // Initializes MPI if nobody has, and in that case also finalizes it. Without mpirun this is a job
@@ -52,7 +50,6 @@ class MpiTransport : public Transport {
   Token Send(int peer, int tag, Bundle bundle, void* stream = nullptr) override;
   Token Recv(int peer, int tag, Bundle bundle, void* stream = nullptr) override;
   bool Test(const Token& token) override;
-  void Wait(const Token& token) override;
   void BeginCompute() override;
   bool NeedsProgress() const override;
   void Progress() override;
@@ -63,6 +60,8 @@ class MpiTransport : public Transport {
   [[noreturn]] void Abort(const std::string& message, int exit_code) override;
 
  private:
+  void Wait(const Token& token) override;
+
   struct State;
   std::unique_ptr<State> state_;
 };

@@ -33,7 +33,7 @@ struct ThreadToken : Completion {
 struct Post {
   int tag;
   Bundle bundle;
-  std::shared_ptr<ThreadToken> token;  // null: the message was copied, so nobody waits for it
+  std::shared_ptr<ThreadToken> token;
 };
 
 // Unmatched posts of one rank for another.
@@ -92,7 +92,6 @@ struct Hub {
   }
 
   void Complete(const std::shared_ptr<ThreadToken>& token, int caller, std::string error = "") {
-    if (!token) return;
     token->error = std::move(error);
     if (token->rank == caller) {
       token->done.store(true, std::memory_order_release);
@@ -105,20 +104,6 @@ struct Hub {
   }
 };
 
-Bundle CopyAside(const Bundle& bundle) {
-  auto memory = std::make_shared<std::vector<char>>(TotalBytes(bundle));
-  Bundle copy;
-  copy.regions.reserve(bundle.regions.size());
-  char* to = memory->data();
-  for (const Region& region : bundle.regions) {
-    if (region.bytes) std::memcpy(to, region.data, region.bytes);
-    copy.regions.push_back({to, region.bytes});
-    to += region.bytes;
-  }
-  copy.owner = std::move(memory);
-  return copy;
-}
-
 class ThreadTransport : public Transport {
  public:
   ThreadTransport(Hub& hub, int rank) : hub_(hub), rank_(rank) { SetStatus(hub.statuses[rank]); }
@@ -126,10 +111,12 @@ class ThreadTransport : public Transport {
   int size() const override { return hub_.size; }
   int max_tag() const override { return INT_MAX; }
 
-  Token Send(int peer, int tag, Bundle bundle, void*) override {
+  Token Send(int peer, int tag, Bundle bundle, void* stream) override {
+    RequireNoStream(stream);
     return Match(hub_.channels[size_t(rank_) * hub_.size + peer], tag, std::move(bundle), true);
   }
-  Token Recv(int peer, int tag, Bundle bundle, void*) override {
+  Token Recv(int peer, int tag, Bundle bundle, void* stream) override {
+    RequireNoStream(stream);
     return Match(hub_.channels[size_t(peer) * hub_.size + rank_], tag, std::move(bundle), false);
   }
 
@@ -143,29 +130,15 @@ class ThreadTransport : public Transport {
     return true;
   }
 
-  void Wait(const Token& token) override {
-    for (int i = 0; i < 4; ++i) {
-      if (Test(token)) return;
-      std::this_thread::yield();
-    }
-    auto& t = static_cast<ThreadToken&>(*token);
-    Sleeper& sleeper = hub_.sleepers[rank_];
-    {
-      std::unique_lock lock(sleeper.mutex);
-      sleeper.wake.wait(lock,
-                        [&] { return t.done.load(std::memory_order_acquire) || hub_.failed; });
-    }
-    Test(token);
-  }
-
   size_t Pending() override {
+    hub_.Check();
     size_t pending = 0;
     for (int peer = 0; peer < hub_.size; ++peer) {
       Channel& out = hub_.channels[size_t(rank_) * hub_.size + peer];
       Channel& in = hub_.channels[size_t(peer) * hub_.size + rank_];
       {
         std::lock_guard lock(out.mutex);
-        for (const Post& send : out.sends) pending += send.token != nullptr;
+        pending += out.sends.size();
       }
       std::lock_guard lock(in.mutex);
       pending += in.recvs.size();
@@ -199,6 +172,21 @@ class ThreadTransport : public Transport {
   }
 
  private:
+  void Wait(const Token& token) override {
+    for (int i = 0; i < 4; ++i) {
+      if (Test(token)) return;
+      std::this_thread::yield();
+    }
+    auto& t = static_cast<ThreadToken&>(*token);
+    Sleeper& sleeper = hub_.sleepers[rank_];
+    {
+      std::unique_lock lock(sleeper.mutex);
+      sleeper.wake.wait(lock,
+                        [&] { return t.done.load(std::memory_order_acquire) || hub_.failed; });
+    }
+    Test(token);
+  }
+
   // Matches a post with the first one of the other side with the same tag and copies the data, or
   // queues it. The later side copies, outside the lock.
   Token Match(Channel& channel, int tag, Bundle bundle, bool send) {
@@ -211,14 +199,7 @@ class ThreadTransport : public Transport {
       auto at = theirs.begin();
       while (at != theirs.end() && at->tag != tag) ++at;
       if (at == theirs.end()) {
-        bool aside = send && !hub_.options.synchronous_sends &&
-                     TotalBytes(bundle) <= hub_.options.eager_bytes;
-        if (aside) {
-          channel.sends.push_back({tag, CopyAside(bundle), nullptr});
-          token->done.store(true, std::memory_order_release);
-        } else {
-          (send ? channel.sends : channel.recvs).push_back({tag, std::move(bundle), token});
-        }
+        (send ? channel.sends : channel.recvs).push_back({tag, std::move(bundle), token});
         return token;
       }
       other = std::move(*at);

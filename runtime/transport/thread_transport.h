@@ -1,7 +1,6 @@
 // A transport whose ranks are threads of one process: for tests, for debugging, and for machines
 // without mpirun.
 #pragma once
-#include <cstddef>
 #include <deque>
 #include <functional>
 #include <string>
@@ -12,10 +11,6 @@
 namespace pipewright {
 
 struct ThreadOptions {
-  // If true, a send completes only when its receive is posted. Otherwise messages of up to
-  // `eager_bytes` are copied and complete immediately, as in MPI.
-  bool synchronous_sends = false;
-  size_t eager_bytes = 4096;
   std::string status_folder = "";  // folder of the ranks' status files; "": in memory
   StallOptions stall = {0, 0};     // reports are written to stderr
   // Called every 250 ms with the status of all ranks, by the thread that looks for stalls.

@@ -29,7 +29,7 @@ StallJudge::Verdict StallJudge::Look(double now, const std::vector<RankStatus>& 
   }
   bool all_wait =
       all && !left.empty() && std::all_of(left.begin(), left.end(), [](const RankStatus* s) {
-        return s->awaits.kind != Awaited::kNothing;
+        return s->awaits.another() && s->writing == 0;
       });
   // If this process itself was stopped, or the host slept, no time has passed.
   double passed = last_ < 0 ? 0 : std::min(now - last_, 1.0);

@@ -12,12 +12,18 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <map>
 
 #include "base/error.h"
+#include "base/owner_lock.h"
 #include "base/text.h"
 #include "formats/conf.h"
 #include "formats/manifest.h"
+#include "formats/weights/run_checkpoint.h"
 #include "runtime/exec/status.h"
+#include "runtime/watch/banners.h"
+#include "runtime/watch/status_folder.h"
+#include "runtime/watch/watch.h"
 
 namespace pipewright {
 
@@ -25,17 +31,23 @@ namespace {
 
 struct RunEnd {
   int code = 0;             // as in a shell: 128 + signal
+  bool asked = false;       // to end after its step
   bool terminated = false;  // by a signal to the supervisor
 };
 
 sigset_t Handled() {
   sigset_t set;
   sigemptyset(&set);
-  for (int signal : {SIGTERM, SIGINT, SIGUSR1, SIGCHLD}) sigaddset(&set, signal);
+  for (int signal : {SIGTERM, SIGINT, SIGUSR1, SIGTSTP, SIGCHLD}) {
+    struct sigaction now = {};
+    sigaction(signal, nullptr, &now);
+    if (now.sa_handler != SIG_IGN) sigaddset(&set, signal);  // ignored: a shell runs it behind
+  }
   return set;
 }
 
-int Start(const std::vector<std::string>& command, bool quiet = false) {
+// `stderr_file`: what the process has for stderr; -1: it has nothing to read or write.
+int Start(const std::vector<std::string>& command, int stderr_file) {
   std::vector<char*> words;
   for (const std::string& word : command) words.push_back(const_cast<char*>(word.c_str()));
   words.push_back(nullptr);
@@ -43,9 +55,13 @@ int Start(const std::vector<std::string>& command, bool quiet = false) {
   if (pid < 0) throw Error("fork", strerror(errno));
   if (pid > 0) return pid;
   prctl(PR_SET_PDEATHSIG, SIGTERM);
+  // Ctrl-C and Ctrl-Z at the terminal reach the supervisor alone, which passes on what it makes of
+  // them.
+  setpgid(0, 0);
   sigset_t set = Handled();
   sigprocmask(SIG_UNBLOCK, &set, nullptr);
-  if (quiet) {
+  if (stderr_file >= 0) dup2(stderr_file, STDERR_FILENO);
+  if (stderr_file < 0) {
     int null = open("/dev/null", O_RDWR);
     for (int file : {0, 1, 2}) dup2(null, file);
   }
@@ -54,8 +70,16 @@ int Start(const std::vector<std::string>& command, bool quiet = false) {
   _exit(127);
 }
 
-// Waits for the process and forwards signals; for at most `limit` seconds if `limit` > 0.
-RunEnd WaitFor(int pid, int limit = 0) {
+// Stops the process, and this one too, until the shell goes on with both.
+void Pause(int pid) {
+  kill(pid, SIGTSTP);
+  kill(getpid(), SIGSTOP);
+  kill(pid, SIGCONT);
+}
+
+// Waits for the process and forwards signals; for at most `limit` seconds if `limit` > 0. A first
+// SIGINT asks a run that `stops` to end after its step.
+RunEnd WaitFor(int pid, int limit = 0, bool stops = false) {
   RunEnd end;
   sigset_t set = Handled();
   for (int waited = 0;;) {
@@ -66,8 +90,12 @@ RunEnd WaitFor(int pid, int limit = 0) {
     }
     timespec second{1, 0};
     int signal = sigtimedwait(&set, nullptr, &second);
-    if (signal == SIGUSR1) kill(pid, SIGUSR1);
-    if (signal == SIGTERM || signal == SIGINT) {
+    if (signal == SIGTSTP) Pause(pid);
+    if (signal == SIGUSR1 || (signal == SIGINT && stops && !end.asked)) {
+      end.asked = true;
+      if (signal == SIGINT) std::fprintf(stderr, "pipewright-run: is ended by SIGINT\n%s", kEndsAfterStep);
+      kill(pid, SIGUSR1);
+    } else if (signal == SIGTERM || signal == SIGINT) {
       end.terminated = true;
       kill(pid, SIGTERM);
     }
@@ -82,22 +110,35 @@ std::vector<std::string> MpirunWords(const SuperviseOptions& options) {
   return words;
 }
 
-std::string HostName(const std::string& host) { return host.substr(0, host.find(':')); }
+std::string NameOf(const std::string& host) { return host.substr(0, host.find(':')); }
 int Slots(const std::string& host) {
   size_t colon = host.find(':');
   return colon == std::string::npos ? 1 : std::max(1, std::atoi(host.c_str() + colon + 1));
+}
+
+// Lets mpirun start as root, as in a container, and on one machine with more ranks than cores. What
+// the user has set stays.
+void SetMpirunDefaults(bool one_machine) {
+  auto set = [](const char* name, const char* value) { setenv(name, value, 0); };
+  if (geteuid() == 0) {
+    set("OMPI_ALLOW_RUN_AS_ROOT", "1");
+    set("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+  }
+  if (!one_machine) return;
+  set("OMPI_MCA_rmaps_base_oversubscribe", "1");
+  set("OMPI_MCA_hwloc_base_binding_policy", "none");
 }
 
 class Supervisor {
  public:
   explicit Supervisor(const SuperviseOptions& options)
       : options_(options), hosts_(options.hosts), ranks_(options.ranks) {
-    std::string base = access("/dev/shm", W_OK) == 0
-                           ? "/dev/shm"
-                           : std::filesystem::temp_directory_path().string();
-    folder_ = base + "/pipewright-supervisor-" + std::to_string(getpid());
-    std::filesystem::create_directories(folder_);
-    setenv("PIPEWRIGHT_STATUS", (folder_ + "/status").c_str(), 1);
+    RemoveUnusedStatusFolders();
+    folder_ = StatusBase() + "/pipewright-supervisor-XXXXXX";
+    if (!mkdtemp(folder_.data())) throw Error(folder_, strerror(errno));
+    use_ = StatusFolderUse(folder_);
+    setenv("PIPEWRIGHT_STATUS", folder_.c_str(), 1);
+    SetMpirunDefaults(hosts_.empty());
     sigset_t set = Handled();
     sigprocmask(SIG_BLOCK, &set, nullptr);
   }
@@ -109,11 +150,11 @@ class Supervisor {
   int Run() {
     int64_t reached = -1;  // last step of the previous runs
     for (int restart = 0;; ++restart) {
-      std::filesystem::remove_all(folder_ + "/status");
-      RunEnd end = WaitFor(Start(Command()));
-      EndRemains();
-      if (end.code == kSuccess || end.code == kUsage || end.terminated) return end.code;
-      std::vector<RankStatus> ranks = ReadStatusFolder(folder_ + "/status");
+      const std::string newest = Newest(), from = ChooseCheckpoint();
+      const RunEnd end = RunOnce(from);
+      if (end.code == kSuccess || end.code == kUsage || end.terminated || end.asked)
+        return end.code;
+      std::vector<RankStatus> ranks = ReadStatusFolder(folder_);
       int64_t step = -1;  // -1: no rank has started its list
       bool agreed = !ranks.empty();
       for (const RankStatus& rank : ranks) {
@@ -127,6 +168,9 @@ class Supervisor {
           Say(text + (agreed ? ", which another would too" : " and is not started again"));
         return end.code;
       }
+      // A run that has written a newer one has not failed because of the one it began with.
+      if (step >= 0 && !from.empty() && Newest() == newest) ++failures_[from];
+      if (Newest() != newest) failures_.erase(Newest());
       if (options_.elastic) Shrink(step <= reached);
       reached = std::max(reached, step);
       Say(text + "; restart " + std::to_string(restart + 1) + " of " +
@@ -135,12 +179,56 @@ class Supervisor {
   }
 
  private:
-  std::vector<std::string> Command() const {
+  RunEnd RunOnce(const std::string& from) {
+    for (const auto& entry : std::filesystem::directory_iterator(folder_))
+      if (const std::string name = entry.path().filename();
+          name.ends_with(".status") || name.starts_with("ended-"))
+        std::filesystem::remove(entry.path());
+    BannerFilter filter;
+    const int pid = Start(Command(from), filter.write_end());
+    filter.CloseWriteEnd();
+    const RunEnd end = WaitFor(pid, 0, options_.stops);
+    EndRemains();
+    return end;
+  }
+
+  std::string Newest() const {
+    const std::vector<std::string> there = ListCheckpoints(options_.checkpoints);
+    return there.empty() ? "" : there[0];
+  }
+
+  // Returns the checkpoint that the next run goes on from: the newest, unless two runs have failed
+  // from it.
+  std::string ChooseCheckpoint() const {
+    const std::vector<std::string> there = ListCheckpoints(options_.checkpoints);
+    for (const std::string& path : there) {
+      if (auto found = failures_.find(path); found != failures_.end() && found->second > 1)
+        continue;
+      if (path == there[0]) return path;
+      try {
+        VerifyRunCheckpoint(path);
+      } catch (const std::exception& e) {
+        Say(std::string("passed over: ") + e.what());
+        continue;
+      }
+      Say("two runs have failed from " + there[0] + ": the next one goes on from the older " +
+          path);
+      return path;
+    }
+    if (!there.empty())
+      Say("two runs have failed from " + there[0] + ", and no older checkpoint is left to try");
+    return Newest();
+  }
+
+  std::vector<std::string> Command(const std::string& from) const {
     std::vector<std::string> words = MpirunWords(options_);
     if (!hosts_.empty()) words.insert(words.end(), {"--host", Join(hosts_, ",")});
     words.insert(words.end(), {"-n", std::to_string(ranks_)});
     words.insert(words.end(), options_.command.begin(), options_.command.end());
-    if (options_.resumes) words.push_back("--resume");
+    if (options_.resumes && from == Newest())
+      words.push_back("--resume");
+    else if (options_.resumes)
+      words.insert(words.end(), {"--resume-from", from});
     std::string conf = options_.conf;
     if (ranks_ != options_.ranks) {
       conf = folder_ + "/conf-" + std::to_string(ranks_) + ".json";
@@ -155,9 +243,9 @@ class Supervisor {
     if (!hosts_.empty()) {
       std::erase_if(hosts_, [&](const std::string& host) {
         std::vector<std::string> words = MpirunWords(options_);
-        words.insert(words.end(), {"--host", HostName(host), "-n", "1", "true"});
-        bool answers = WaitFor(Start(words, /*quiet=*/true), 10).code == 0;
-        if (!answers) Say("host " + HostName(host) + " does not answer and is left out");
+        words.insert(words.end(), {"--host", NameOf(host), "-n", "1", "true"});
+        bool answers = WaitFor(Start(words, -1), 10).code == 0;
+        if (!answers) Say("host " + NameOf(host) + " does not answer and is left out");
         return !answers;
       });
       if (hosts_.empty()) throw Error("hosts", "none of them answers");
@@ -173,11 +261,10 @@ class Supervisor {
 
   // Ends all processes that the run has left on this host.
   void EndRemains() const {
-    char host[64] = {};
-    gethostname(host, sizeof(host) - 1);
+    const std::string host = ThisHost();
     auto alive = [&] {
       std::vector<int> pids;
-      for (const RankStatus& rank : ReadStatusFolder(folder_ + "/status"))
+      for (const RankStatus& rank : ReadStatusFolder(folder_))
         if (rank.host == host && rank.pid > 0 && kill(rank.pid, 0) == 0) pids.push_back(rank.pid);
       return pids;
     };
@@ -194,6 +281,8 @@ class Supervisor {
   std::vector<std::string> hosts_;
   int ranks_;
   std::string folder_;
+  StatusFolderUse use_;
+  std::map<std::string, int> failures_;  // runs that failed from a checkpoint
 };
 
 }  // namespace

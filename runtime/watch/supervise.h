@@ -19,11 +19,17 @@ struct SuperviseOptions {
   std::string package;               // its modules are regrouped for fewer ranks
   std::string conf;                  // written for `ranks` ranks; "": the package's
   bool resumes = false;              // the command accepts --resume
+  bool stops = false;                // the command ends after a step where SIGUSR1 asks it to
+  std::string checkpoints;           // folder that it resumes from; "": unknown
 };
 
 // Returns the exit code of the last run, 0 if it succeeded. SIGUSR1 is forwarded to the run (it
-// finishes the step, writes a checkpoint and exits normally); SIGTERM and SIGINT end the run and
-// the supervisor.
+// finishes the step, writes a checkpoint and exits normally); so is a first SIGINT if the command
+// `stops`. SIGTERM and another SIGINT end the run and the supervisor; SIGTSTP stops both until
+// SIGCONT. The banners in which mpirun comments on the end of ranks are left out.
+//
+// A checkpoint from which two runs have failed, without a newer one between, is passed over for the
+// next older one that holds.
 //
 // A wrong command line (exit code 2) and an error that all ranks agree on do not cause a restart,
 // because they would recur.

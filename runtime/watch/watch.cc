@@ -1,15 +1,18 @@
 #include "runtime/watch/watch.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <ctime>
 #include <filesystem>
 #include <mutex>
@@ -18,10 +21,14 @@
 #include <utility>
 #include <vector>
 
+#include "base/error.h"
+#include "base/launched_rank.h"
+#include "base/owner_lock.h"
 #include "base/text.h"
 #include "runtime/exec/clock.h"
 #include "runtime/exec/phase.h"
 #include "runtime/watch/host_peers.h"
+#include "runtime/watch/status_folder.h"
 #include "runtime/watch/watchdog.h"
 
 namespace pipewright {
@@ -37,22 +44,30 @@ void MarkExit() {
     watched->SetState(RankState::kExited);
 }
 
-constexpr int kCrashes[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
-struct sigaction before_crash[sizeof(kCrashes) / sizeof(int)];
+// Signals that end a process unless it catches them, beside those that the watch takes; the first
+// five are those of crashes, which MPI catches too.
+constexpr int kDeadly[] = {SIGSEGV, SIGBUS,  SIGFPE,  SIGILL,  SIGABRT,   SIGHUP,  SIGQUIT, SIGPIPE,
+                           SIGALRM, SIGTRAP, SIGUSR2, SIGXCPU, SIGXFSZ, SIGVTALRM, SIGPROF, SIGSYS};
+constexpr size_t kDeadlyCount = sizeof(kDeadly) / sizeof(int), kCrashes = 5;
+struct sigaction before_death[kDeadlyCount];
 
 // Records the signal, then passes it on to the previous handler.
-void MarkCrash(int signal) {
+void MarkDeath(int signal) {
   if (watched) watched->SetSignal(signal);
-  for (size_t i = 0; i < sizeof(kCrashes) / sizeof(int); ++i)
-    if (kCrashes[i] == signal) sigaction(signal, &before_crash[i], nullptr);
+  for (size_t i = 0; i < kDeadlyCount; ++i)
+    if (kDeadly[i] == signal) sigaction(signal, &before_death[i], nullptr);
   raise(signal);  // delivered when this handler returns
 }
 
-void CatchCrashes() {
-  struct sigaction action = {};
-  action.sa_handler = MarkCrash;
-  for (size_t i = 0; i < sizeof(kCrashes) / sizeof(int); ++i)
-    sigaction(kCrashes[i], &action, &before_crash[i]);
+// Called before and after MPI is initialized, which installs handlers of its own.
+void CatchDeadlySignals() {
+  struct sigaction action = {}, now = {};
+  action.sa_handler = MarkDeath;
+  for (size_t i = 0; i < kDeadlyCount; ++i) {
+    sigaction(kDeadly[i], nullptr, &now);
+    if (now.sa_handler == SIG_DFL || (i < kCrashes && now.sa_handler != MarkDeath))
+      sigaction(kDeadly[i], &action, &before_death[i]);
+  }
 }
 
 sigset_t WatchedSignals() {
@@ -60,18 +75,10 @@ sigset_t WatchedSignals() {
   sigemptyset(&set);
   sigaddset(&set, SIGTERM);
   sigaddset(&set, SIGUSR1);
+  struct sigaction now = {};
+  sigaction(SIGINT, nullptr, &now);
+  if (now.sa_handler != SIG_IGN) sigaddset(&set, SIGINT);  // ignored: the shell runs it behind
   return set;
-}
-
-std::string HostName() {
-  char host[64] = {};
-  gethostname(host, sizeof(host) - 1);
-  return host;
-}
-
-// Prefers a folder in memory: a status file must not wait for a disk.
-std::string TemporaryFolder() {
-  return access("/dev/shm", W_OK) == 0 ? "/dev/shm" : std::filesystem::temp_directory_path();
 }
 
 // Returns null on all but the first rank of each host. Collective.
@@ -119,17 +126,19 @@ WatchOptions WatchOptionsFromEnvironment(const std::string& program) {
   return options;
 }
 
+bool StopsFirst(const RankStatus& rank) {
+  return !rank.stop && (rank.step > 0 || rank.entry >= 0);
+}
+
 struct Watch::State {
   explicit State(const WatchOptions& options) : options(options), judge(options.stall) {
-    bool given = !options.folder.empty();
-    path = (given ? options.folder : TemporaryFolder()) + "/pipewright-" + HostName() + "-" +
-           std::to_string(getpid()) + ".status";
-    status = StatusFile(path);
-    guard = std::make_unique<Guard>(GuardSettings{options.program, options.stall.limit, given},
-                                    status, path);
+    MakeStatus();
+    guard = std::make_unique<Guard>(
+        GuardSettings{options.program, options.stall.limit, !options.folder.empty()}, status, path);
     sigset_t set = WatchedSignals();
     pthread_sigmask(SIG_BLOCK, &set, &old_mask);
     watched = &status;
+    CatchDeadlySignals();
     static bool once = std::atexit(MarkExit) == 0;
     (void)once;
     thread = std::thread([this] { Run(); });
@@ -145,6 +154,29 @@ struct Watch::State {
     pthread_sigmask(SIG_SETMASK, &old_mask, nullptr);
   }
 
+  // Until the ranks have met, the file has a name only where somebody looks for it there.
+  void MakeStatus() {
+    if (options.folder.empty()) try {
+        status = StatusFile(StatusBase(), LaunchedRank());
+        return;
+      } catch (const Error&) {  // that file system has no files without names
+      }
+    path = (options.folder.empty() ? StatusBase() : options.folder) + "/pipewright-" + ThisHost() +
+           "-" + std::to_string(getpid()) + ".status";
+    status = StatusFile(path, LaunchedRank());
+  }
+
+  void MoveStatus(const std::string& to) {
+    if (!path.empty()) {
+      std::filesystem::rename(path, to);
+    } else {
+      const std::string mine = "/proc/self/fd/" + std::to_string(status.file());
+      if (linkat(AT_FDCWD, mine.c_str(), AT_FDCWD, to.c_str(), AT_SYMLINK_FOLLOW) != 0)
+        throw Error(to, std::string("cannot keep the status file: ") + std::strerror(errno));
+    }
+    path = to;
+  }
+
   void Run() {
     prctl(PR_SET_NAME, "pipewright-watch");
     sigset_t set = WatchedSignals();
@@ -153,10 +185,24 @@ struct Watch::State {
       int signal = sigtimedwait(&set, nullptr, &tick);
       if (stop) return;
       status.Beat();
-      if (signal == SIGTERM) Terminate();
+      if (signal == SIGTERM || signal == SIGINT) EndOrStop(signal);
       if (signal == SIGUSR1) status.RequestStop();
       if (ticks % 4 == 0) Judge();
     }
+  }
+
+  // The first time, a rank that trains ends its step and keeps what it has.
+  void EndOrStop(int signal) {
+    const RankStatus now = status.Read();
+    std::unique_lock lock(mutex);
+    const bool explained = EndIsExplained(folder, token);
+    lock.unlock();
+    if (!options.stops || !StopsFirst(now) || now.state != RankState::kRunning || explained)
+      return Terminate(signal);
+    Show(DescribeRank(now) + " is ended by " + SignalName(signal) + ": " + DescribePlace(now));
+    if (now.rank == 0) std::fputs(kEndsAfterStep, stderr);
+    status.SetSignal(signal);
+    status.RequestStop();
   }
 
   // Judges the whole run; one rank of each host does this.
@@ -165,17 +211,20 @@ struct Watch::State {
     if (!judging) return;
     std::vector<RankStatus> all = ReadStatusFolder(folder);
     bool known = true;
-    double now = Now();
+    // While this host was asleep or the run was paused, nobody was silent.
+    const double now = Now();
+    lived = judged < 0 ? now : lived + std::min(now - judged, 1.0);
+    judged = now;
     if (neighbours) {
-      known = neighbours->Exchange(folder, now);
+      known = neighbours->Exchange(folder, lived);
       for (RankStatus& other : neighbours->statuses()) all.push_back(std::move(other));
-      std::string silent = neighbours->Silent(now, options.stall.limit);
+      std::string silent = neighbours->Silent(lived, options.stall.limit);
       if (options.stall.limit > 0 && !silent.empty()) {
-        // The known state of each rank is as old as the host's last message.
         std::string text = "nothing has been heard of host " + silent + " for " +
                            std::to_string(std::lround(options.stall.limit)) + " s";
         for (const RankStatus& rank : all)
-          text += "\n  " + DescribeRank(rank) + ": " + DescribePlace(rank);
+          text += "\n  " + DescribeRank(rank) + (rank.host == silent ? ", when last heard" : "") +
+                  ": " + DescribePlace(rank);
         End(text);
       }
     }
@@ -193,21 +242,23 @@ struct Watch::State {
   }
 
   // mpirun terminates all ranks when one has died; then another rank's guard explains it.
-  void Terminate() {
+  void Terminate(int signal) {
     std::lock_guard lock(mutex);
     // Otherwise it has already reported why it ends.
     if (status.Read().state == RankState::kRunning) {
       for (int i = 0; i < 10 && !EndIsExplained(folder, token); ++i) usleep(10000);
       RankStatus now = status.Read();
       if (!EndIsExplained(folder, token))
-        Show(DescribeRank(now) + " is ended by SIGTERM: " + DescribePlace(now));
+        Show(DescribeRank(now) + " is ended by " + SignalName(signal) + ": " + DescribePlace(now));
       status.SetState(RankState::kTerminated);
     }
-    std::signal(SIGTERM, SIG_DFL);
+    std::signal(signal, SIG_DFL);
     sigset_t set = WatchedSignals();
     pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
-    raise(SIGTERM);
+    raise(signal);
   }
+
+  static const char* SignalName(int signal) { return signal == SIGINT ? "SIGINT" : "SIGTERM"; }
 
   void Show(const std::string& text) const {
     std::string line = options.program + ": " + text + "\n";
@@ -215,16 +266,18 @@ struct Watch::State {
   }
 
   const WatchOptions options;
-  std::string path;
+  std::string path;  // of the status file; "": it has no name yet
   StatusFile status;
   std::unique_ptr<Guard> guard;
   sigset_t old_mask;
 
-  std::mutex mutex;  // guards the next six members
+  std::mutex mutex;  // guards the next nine members
   std::string folder, token;
   bool judging = false, first = false;     // judging: first of its host; first: of all
   std::unique_ptr<Neighbours> neighbours;  // null if there are no other hosts
   StallJudge judge;
+  double judged = -1, lived = 0;  // when it judged last; a clock that stands while this process does
+  StatusFolderUse use;
 
   std::atomic<bool> stop{false};
   std::thread thread;
@@ -235,28 +288,30 @@ Watch::~Watch() = default;
 
 void Watch::Join(Transport& transport) {
   State& s = *state_;
-  CatchCrashes();  // after MPI, which installs handlers of its own
+  CatchDeadlySignals();
   const int rank = transport.rank();
   std::string token = std::to_string(std::random_device()());
-  std::vector<std::string> all = transport.AllGather(token + "\t" + HostName());
+  std::vector<std::string> all = transport.AllGather(token + "\t" + ThisHost());
   std::vector<std::string> hosts;
   for (const std::string& one : all) hosts.push_back(one.substr(one.find('\t') + 1));
   bool first_here = std::find(hosts.begin(), hosts.end(), hosts[rank]) == hosts.begin() + rank;
   token = all[0].substr(0, all[0].find('\t'));
   std::string folder = s.options.folder;
   if (folder.empty())
-    folder = TemporaryFolder() + "/pipewright-" + std::to_string(getuid()) + "-" + token;
+    folder = StatusBase() + "/pipewright-" + std::to_string(getuid()) + "-" + token;
   s.status.SetRank(rank);
   Phase(transport, "keeping status files", [&] {
-    std::filesystem::create_directories(folder);
-    std::filesystem::rename(s.path, StatusPath(folder, rank));
-    s.path = StatusPath(folder, rank);
+    if (first_here) RemoveUnusedStatusFolders();
+    StatusFolderUse use(folder);
+    s.MoveStatus(StatusPath(folder, rank));
+    std::lock_guard lock(s.mutex);
+    s.use = std::move(use);
   });
   std::unique_ptr<Neighbours> neighbours;
   if (std::count(hosts.begin(), hosts.end(), hosts[0]) < transport.size())
     neighbours = MeetOtherHosts(transport, hosts, first_here, Hash(token), folder, s.options);
   transport.SetHosts(std::move(hosts));
-  s.guard->Join(folder, s.path, token);
+  s.guard->Join(folder, s.path, token, transport.size());
   transport.SetStatus(s.status);
   std::lock_guard lock(s.mutex);
   s.folder = folder, s.token = token;

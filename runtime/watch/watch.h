@@ -9,19 +9,29 @@
 
 namespace pipewright {
 
+// What a run says that was told to end and ends after its step.
+inline constexpr char kEndsAfterStep[] =
+    "  the run ends this step first and keeps what it has; a second signal ends it at once\n";
+
+// Returns true if a signal that ends the rank should first let it end its step: it has one, and
+// nobody has asked before.
+bool StopsFirst(const RankStatus& rank);
+
 struct WatchOptions {
   std::string program;  // prefix of messages
   // Folder of the ranks' status files. "" means a folder in /dev/shm that is removed at the end.
   std::string folder;
   StallOptions stall = StallOptionsFromEnvironment();
+  bool stops = false;  // once it has begun its first step, the run ends after one where it is asked
 };
 
 // Returns options whose folder is PIPEWRIGHT_STATUS.
 WatchOptions WatchOptionsFromEnvironment(const std::string& program);
 
 // Uses one thread, which wakes four times a second, and one process (runtime/watch/watchdog.h). On
-// SIGTERM it shows where the rank is and dies at once. On SIGUSR1 it requests a stop in the status,
-// see runtime/watch/stop.h.
+// SIGTERM or SIGINT it shows where the rank is, and requests a stop in the status, see
+// runtime/watch/stop.h; it ends the rank at once the second time, or if there is no step to end.
+// On SIGUSR1 it requests a stop.
 class Watch {
  public:
   // Must be called before MPI is initialized and before threads are started.

@@ -20,7 +20,9 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/owner_lock.h"
 #include "base/text.h"
+#include "runtime/watch/status_folder.h"
 
 namespace pipewright {
 
@@ -55,6 +57,20 @@ bool Gone(int pid) {
   return stat.empty() || stat[0] == "Z" || stat[0] == "X";
 }
 
+bool Stopped(int pid) {
+  std::vector<std::string> stat = ProcStat(pid);
+  return !stat.empty() && stat[0] == "T";
+}
+
+// Returns true if `pid` has started this rank for MPI: a shell may end before its run does.
+bool IsLauncher(int pid) {
+  static const std::vector<std::string> launchers = {"mpirun", "mpiexec", "orterun",
+                                                     "orted",  "prterun", "prted"};
+  std::string name = ReadProc(pid, "comm");
+  name.resize(std::min(name.size(), name.find('\n')));
+  return std::find(launchers.begin(), launchers.end(), name) != launchers.end();
+}
+
 bool Traced(int pid) {
   std::string text = ReadProc(pid, "status");
   size_t at = text.find("TracerPid:");
@@ -74,16 +90,21 @@ class Watcher {
         path_(path),
         pipe_(pipe),
         rank_pid_(rank_pid),
-        launcher_(launcher) {}
+        launcher_(IsLauncher(launcher) ? launcher : -1) {
+    // What the launcher writes to, without having it open: readers of a pipe wait for those who
+    // have. When the launcher is gone, so is what this process calls stderr.
+    if (launcher_ > 0)
+      terminal_ = open(("/proc/" + std::to_string(launcher_) + "/fd/2").c_str(), O_PATH | O_CLOEXEC);
+  }
 
   void Run() {
     bool stopped = WaitForTheEnd();
     RankStatus status = status_.Read();
     if (status.state == RankState::kFinished) return Clean();
     if (status.state == RankState::kTerminated) return Clean();  // has reported its end itself
-    bool first =
-        folder_.empty() || open(EndedPath(folder_, token_).c_str(), O_CREAT | O_EXCL, 0644) >= 0;
-    if (first && status.state != RankState::kFailed) Say(status, stopped);
+    if (!stopped && Orphaned()) return EndOrphan(status);
+    const bool first = First();
+    if (first && status.state != RankState::kFailed) Say(status, How(status, stopped));
     if (stopped) kill(rank_pid_, SIGKILL);
     // From here on nobody has to wait for output of this process.
     int null = open("/dev/null", O_RDWR);
@@ -93,7 +114,7 @@ class Watcher {
   }
 
  private:
-  // Returns true if the rank was stopped for too long, false if it has died.
+  // Returns true if the rank was stopped for too long, false if it has died or its launcher has.
   bool WaitForTheEnd() {
     uint32_t beats = 0;
     int still = 0;
@@ -109,17 +130,41 @@ class Watcher {
         if (line.back() == '\n') Joined(line);
         continue;
       }
+      if (Orphaned()) return false;
       uint32_t now = status_.Read().beats;
-      still = now != beats || Traced(rank_pid_) ? 0 : still + 1;
+      still = now != beats || Traced(rank_pid_) || Paused() ? 0 : still + 1;
       beats = now;
       double limit = settings_.stall_limit;
       if (limit > 0 && still * kTick >= limit * 1000) return true;
     }
   }
 
+  bool Orphaned() const { return launcher_ > 0 && Gone(launcher_); }
+
+  // Returns true if all ranks of this host are stopped, as Ctrl-Z does. One that is alone there
+  // may as well have been frozen, unless it is the whole run.
+  bool Paused() const {
+    if (!Stopped(rank_pid_)) return false;
+    const std::vector<int> others = Others();
+    return (!others.empty() || ranks_ == 1) && std::all_of(others.begin(), others.end(), Stopped);
+  }
+
+  // Returns the other ranks of this host that are still there.
+  std::vector<int> Others() const {
+    std::vector<int> pids;
+    const std::string host = ThisHost();
+    if (!folder_.empty())
+      for (const RankStatus& other : ReadStatusFolder(folder_))
+        if (other.pid != rank_pid_ && other.host == host && !Gone(other.pid))
+          pids.push_back(other.pid);
+    return pids;
+  }
+
   void Joined(const std::string& line) {
     std::vector<std::string> parts = Split(line.substr(0, line.size() - 1), '\t');
     folder_ = parts.at(0), path_ = parts.at(1), token_ = parts.at(2);
+    ranks_ = std::stoi(parts.at(3));
+    use_ = StatusFolderUse(folder_);
   }
 
   // Returns what is known about the rank's end. Its parent mpirun may have reaped it already.
@@ -133,12 +178,13 @@ class Watcher {
     int code = stat.size() >= 50 ? std::atoi(stat[49].c_str()) : 0;
     if (code & 0x7f) return "died of signal " + SignalText(code & 0x7f);
     if (code) return "ended with exit code " + std::to_string(code >> 8);
-    return "died";
+    // Its parent was faster, and all signals that can be caught would be known.
+    return "died of signal " + SignalText(SIGKILL) + ", or called _exit()";
   }
 
-  void Say(const RankStatus& status, bool stopped) const {
-    std::string text = settings_.program + ": " + DescribeRank(status) + " " +
-                       How(status, stopped) + ": " + DescribePlace(status) + "\n";
+  void Say(const RankStatus& status, const std::string& how) const {
+    std::string text = settings_.program + ": " + DescribeRank(status) + " " + how + ": " +
+                       DescribePlace(status) + "\n";
     for (size_t at = 0; at < text.size();) {
       ssize_t written = write(STDERR_FILENO, text.data() + at, text.size() - at);
       if (written <= 0) break;
@@ -146,25 +192,31 @@ class Watcher {
     }
   }
 
+  // Returns true for the first guard of this host that speaks of the end.
+  bool First() const {
+    return folder_.empty() ||
+           open(EndedPath(folder_, token_).c_str(), O_CREAT | O_EXCL | O_CLOEXEC, 0644) >= 0;
+  }
+
+  // Without a launcher, nobody ends the other ranks where one dies, nor shows what they say.
+  void EndOrphan(const RankStatus& status) {
+    if (status.state != RankState::kFailed && First()) {
+      const std::string link = "/proc/self/fd/" + std::to_string(terminal_);
+      const int terminal = open(link.c_str(), O_WRONLY | O_APPEND | O_NONBLOCK | O_CLOEXEC);
+      if (terminal >= 0) dup2(terminal, STDERR_FILENO);
+      Say(status, "is ended, since its launcher (pid " + std::to_string(launcher_) + ") has died");
+    }
+    // It may be about to end by itself, since MPI notices too.
+    for (int i = 0; i < 10 && !Gone(rank_pid_); ++i) usleep(100000);
+    if (!Gone(rank_pid_)) kill(rank_pid_, SIGKILL);
+    Clean();
+  }
+
   // mpirun does so too, but not after every kind of death; other launchers do less.
   void EndTheOthers() const {
-    auto siblings = [&] {
-      std::vector<int> pids;
-      char host[64] = {};
-      gethostname(host, sizeof(host) - 1);
-      if (!folder_.empty())
-        for (const RankStatus& other : ReadStatusFolder(folder_))
-          if (other.pid != rank_pid_ && other.host == host && !Gone(other.pid))
-            pids.push_back(other.pid);
-      return pids;
-    };
-    for (int i = 0; i < 30 && !siblings().empty(); ++i) usleep(100000);
-    for (int pid : siblings()) kill(pid, SIGKILL);
-    static const std::vector<std::string> launchers = {"mpirun", "mpiexec", "orterun",
-                                                       "orted",  "prterun", "prted"};
-    std::string name = ReadProc(launcher_, "comm");
-    name.resize(std::min(name.size(), name.find('\n')));
-    if (std::find(launchers.begin(), launchers.end(), name) == launchers.end()) return;
+    for (int i = 0; i < 30 && !Others().empty(); ++i) usleep(100000);
+    for (int pid : Others()) kill(pid, SIGKILL);
+    if (launcher_ < 0) return;
     for (int i = 0; i < 30 && !Gone(launcher_); ++i) usleep(100000);
     if (!Gone(launcher_)) kill(launcher_, SIGTERM);
     for (int i = 0; i < 10 && !Gone(launcher_); ++i) usleep(100000);
@@ -183,7 +235,10 @@ class Watcher {
   const GuardSettings& settings_;
   const StatusFile& status_;
   std::string path_, folder_, token_;
-  const int pipe_, rank_pid_, launcher_;
+  StatusFolderUse use_;
+  const int pipe_, rank_pid_, launcher_;  // launcher: -1 if there is none
+  int terminal_ = -1;
+  int ranks_ = 0;  // of the run, once it has joined
 };
 
 // Closes all inherited files except stderr and the pipe.
@@ -231,8 +286,9 @@ Guard::~Guard() {
   }
 }
 
-void Guard::Join(const std::string& folder, const std::string& path, const std::string& token) {
-  std::string line = folder + "\t" + path + "\t" + token + "\n";
+void Guard::Join(const std::string& folder, const std::string& path, const std::string& token,
+                 int ranks) {
+  std::string line = folder + "\t" + path + "\t" + token + "\t" + std::to_string(ranks) + "\n";
   if (write(pipe_, line.data(), line.size()) < 0) throw Error("guard", strerror(errno));
 }
 

@@ -26,8 +26,9 @@ class Guard {
   Guard(const Guard&) = delete;
 
   // Tells the guard that the status files of this host's ranks are now in `folder`; `token`
-  // identifies the run.
-  void Join(const std::string& folder, const std::string& path, const std::string& token);
+  // identifies the run, which has `ranks` ranks.
+  void Join(const std::string& folder, const std::string& path, const std::string& token,
+            int ranks);
 
  private:
   int pipe_ = -1, pid_ = -1;

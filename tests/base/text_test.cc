@@ -136,9 +136,16 @@ TEST(Json, UnknownKeysGetASuggestion) {
     CheckKeys(Json{{"shedule", 1}}, {"schedule", "steps"}, "job.json");
     FAIL();
   } catch (const Error& e) {
-    EXPECT_STREQ(e.what(),
-                 "job.json: unknown key \"shedule\" (did you mean \"schedule\"?)\n"
-                 "  known here: schedule, steps");
+    EXPECT_STREQ(e.what(), "job.json: unknown key \"shedule\" (did you mean \"schedule\"?)");
+  }
+}
+
+TEST(Json, UnknownKeysThatAreLikeNoneGetAllSorted) {
+  try {
+    CheckKeys(Json{{"colour", 1}}, {"steps", "schedule"}, "job.json");
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_STREQ(e.what(), "job.json: unknown key \"colour\"\n  known here: schedule, steps");
   }
 }
 

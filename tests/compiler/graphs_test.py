@@ -1,6 +1,6 @@
 """Graphs of unusual forms: names that meet, views, control flow, functional writes, long ones."""
 import os
-import time
+import resource
 
 import torch
 import torch.nn as nn
@@ -155,9 +155,11 @@ class Graphs(CompilerTest):
                 return x
 
         export(Long(), [torch.randn(2, 4)], self.at / "model.pt2")
-        start = time.monotonic()
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         self.compile(self.at / "model.pt2", "--split", "equal:20")
-        self.assertLess(time.monotonic() - start, 60)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        # Of the processor: the machine may be busy.
+        self.assertLess(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, 60)
 
     @unittest.skipUnless(os.environ.get("PIPEWRIGHT_LONG"), "set PIPEWRIGHT_LONG=1 to run it")
     def test_memory_stays_small(self):

@@ -203,13 +203,35 @@ class Refusals(CompilerTest):
                 ("at:2", 2, "is none of markers")):
             with self.subTest(split):
                 self.assertIn(part, self.compile(path, "--split", split, code=code))
-        self.assertIn("4 modules cannot be grouped into 5", self.compile(path, "--ranks", 5, code=1))
+        text = self.compile(path, "--ranks", 5, code=1)
+        self.assertIn("4 modules cannot be grouped into 5 stages", text)
+        self.assertIn("--split equal:5", text)
+
+    def test_more_ranks_than_a_model_without_markers_has_modules(self):
+        class Plain(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layers = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3))
+
+            def forward(self, x):
+                return self.layers(x)
+
+        export(Plain(), [torch.rand(2, 3)], self.at / "plain_model.pt2")
+        torch.jit.trace(Plain(), torch.rand(2, 3)).save(str(self.at / "plain_model.pt"))
+        for name in ("plain_model.pt2", "plain_model.pt"):
+            text = self.compile(self.at / name, "--ranks", 2, code=1)
+            self.assertIn("1 module cannot be grouped into 2 stages, one a rank: nothing says where", text)
+            self.assertIn("--split equal:2, --split modules:NAME", text)
+            self.compile(self.at / name, "--ranks", 2, "--split", "equal:2")
 
     def test_other_files(self):
         good = self.at / "good.pt2"
         model = GPT()
         export(model, [torch.randint(32, (3, 8))], good)
         torch.save(model.state_dict(), self.at / "weights.pt")
+        torch.save(model, self.at / "whole.pt")
+        for name, value in (("old_whole.pt", model), ("old_weights.pt", model.state_dict())):
+            torch.save(value, self.at / name, _use_new_zipfile_serialization=False)
         (self.at / "text.pt2").write_text("hello")
         content = good.read_bytes()
         (self.at / "short.pt2").write_bytes(content[:len(content) // 2])
@@ -221,7 +243,9 @@ class Refusals(CompilerTest):
                      lambda t: t.replace('"use_pickle": false', '"use_pickle": true'))
         self.changed(good, "broken.pt2", "models/model.json", lambda t: t[:-9])
         self.changed(good, "small.pt2", "data/weights/weight_0", lambda t: t[:-8], binary=True)
-        for name, part in (("weights.pt", "holds weights only"),
+        for name, part in (("weights.pt", "holds weights only"), ("old_weights.pt", "holds weights only"),
+                           ("whole.pt", "is a pickled module (torch.save(model)) of the class "),
+                           ("old_whole.pt", "is a pickled module"),
                            ("text.pt2", "not an exported model"), ("short.pt2", "cut off"),
                            ("missing.pt2", "No such file"), ("plain.pt2", "PyTorch"),
                            ("major.pt2", "re-export with torch"), ("pickled.pt2", "pickle"),

@@ -94,6 +94,42 @@ class Views(CompilerTest):
         text = self.refuse(Overlap(), [torch.randn(4, 4)])
         self.assertIn("a cut separates the two", text)
 
+    def test_a_write_that_only_such_a_view_shows(self):
+        class Beside(nn.Module):
+            def __init__(self, view):
+                super().__init__()
+                self.a, self.view = nn.Linear(4, 4), view
+
+            def forward(self, x):
+                h = self.a(x)
+                u = self.view(h)
+                h[:, 1:].add_(1.5)  # h itself is used no more
+                return u * 3
+
+        for name, view in VIEWS.items():
+            with self.subTest(view=name):
+                self.check(Beside(view), [torch.randn(4, 4)], modules=1)
+
+    def test_a_write_to_what_the_backward_reads(self):
+        class Saved(nn.Module):
+            def __init__(self, cut):
+                super().__init__()
+                self.a, self.cut = nn.Linear(4, 4), cut
+
+            def forward(self, x):
+                h = torch.tanh(self.a(x))
+                y = h * 2
+                if self.cut:
+                    pipe_split()
+                torch.unsafe_split(h, 2)[0].mul_(0.5)  # the backward of tanh reads it
+                return torch.sin(y)
+
+        self.check(Saved(cut=False), [torch.randn(4, 4)], modules=1)
+        text = self.refuse(Saved(cut=True), [torch.randn(4, 4)])
+        self.assertIn("mul_, the model itself, ", text)
+        self.assertIn("to memory that tanh ", text)
+        self.assertIn("autograd does not know of that", text)
+
     def test_what_a_list_holds_is_not_one_memory(self):
         class Listed(nn.Module):
             def forward(self, x, y):

@@ -1,4 +1,4 @@
-"""The pages of docs/ and README.md against the programs: options, keys of files, names, links."""
+"""The pages of docs/, README.md and its neighbours against the programs: options, keys of files, names, links."""
 import importlib.util
 import json
 import os
@@ -26,7 +26,8 @@ def read(path):
 
 
 def pages():
-    return [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+    return [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+            *sorted(DOCS.rglob("*.md"))]
 
 
 def table_rows(page, marker):
@@ -81,7 +82,7 @@ class CommandLine(unittest.TestCase):
         for page in pages():
             text = re.sub(r"\\\n\s*", "", read(page))
             for line in text.splitlines():
-                if not (line.startswith("    ") or "`pipewright" in line):
+                if not (line.startswith(("    ", "$ ")) or "`pipewright" in line):
                     continue
                 for program, rest in re.findall(r"(?<![\w/.-])(pipewright(?:-run)?) ([^`#|;]*)", line):
                     self.check_command(page, program, rest.split(), known)
@@ -117,7 +118,7 @@ class Keys(unittest.TestCase):
     def known(self, *command):
         """The keys that the error of a command lists."""
         done = subprocess.run([str(BUILD / "pipewright"), *command], cwd=self.at, text=True,
-                              capture_output=True, timeout=60)
+                              capture_output=True, timeout=1200)
         self.assertIn(UNKNOWN, done.stderr)
         found = re.search(r"known[^:\n]*: (.+)", done.stderr)
         self.assertTrue(found, done.stderr)
@@ -240,6 +241,11 @@ class Links(unittest.TestCase):
             name = str(page.relative_to(DOCS))
             if name != "README.md":
                 self.assertIn(f"({name})", index)
+
+    def test_every_tutorial_has_commands(self):
+        """pages_test.py runs them."""
+        for page in sorted((DOCS / "tutorials").glob("*.md")):
+            self.assertIn("\n```console\n$ ", read(page), page.name)
 
     def test_pages_that_the_sources_name(self):
         """docs/….md in code, scripts and messages are pages that exist."""

@@ -84,7 +84,85 @@ class Watches(nn.Module):
         return self.b(y)
 
 
+class InAWeight(nn.Module):
+    """A buffer in a parameter's memory follows it, and passes no gradient to it."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 6), nn.Linear(6, 6)
+        self.register_buffer("bias", self.b.bias.detach())
+
+    def forward(self, x):
+        return self.b(torch.tanh(self.a(x) * self.bias.sum()))
+
+
+class Overlapping(nn.Module):
+    """Buffers that are parts of others; one of the parts is written, one is never used."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 6), nn.Linear(6, 6)
+        table, still = torch.randn(3, 6), torch.randn(4, 6)
+        self.register_buffer("table", table)
+        self.register_buffer("row", table[1])
+        self.register_buffer("turned", table.t())
+        self.register_buffer("still", still)
+        self.register_buffer("column", still[:, 2])
+
+    def forward(self, x):
+        y = self.a(x) + self.turned[:, 0]
+        self.table.mul_(0.9)
+        self.row.add_(y.detach().mean(0))
+        y = y * self.table.sum(0)
+        pipe_split()
+        return self.b(y) + self.column.sum()
+
+
 class Buffers(Case):
+    def test_a_buffer_in_a_parameters_memory(self):
+        torch.manual_seed(0)
+        model = InAWeight().train()
+        torch.jit.script(model).save(str(self.path("in.pt")))
+        torch.jit.trace(model, torch.randn(3, 6)).save(str(self.path("traced.pt")))
+        save_file({"x": torch.randn(48, 6), "y": torch.randn(48, 6)}, self.path("data.safetensors"))
+        job = {"data": {"tensors": "data.safetensors", "inputs": {"x": "x"}, "target": "y"},
+               "loss": "mse", "optimizer": SGD, "microbatches": 4, "microbatch_size": 3, "steps": 4}
+        expected = self.train_pytorch(model, job)  # a copy's buffer would have memory of its own
+        for file in ("in.pt", "traced.pt"):
+            with self.subTest(file):
+                package = self.compile(file, "in.pkg")
+                ours = self.train(package, job, 1, False)
+                self.assertEqual(ours.losses, expected.losses)
+
+    def test_parts_of_others_are_saved_too(self):
+        torch.manual_seed(0)
+        model = Overlapping().train()
+        export(model, torch.randn(3, 6), self.path("parts.pt2"))
+        package = self.compile("parts.pt2", "parts.pkg", "--ranks", "2")
+        save_file({"x": torch.randn(48, 6), "y": torch.randn(48, 6)}, self.path("data.safetensors"))
+        job = {"data": {"tensors": "data.safetensors", "inputs": {"x": "x"}, "target": "y"},
+               "loss": "mse", "optimizer": SGD, "microbatches": 4, "microbatch_size": 3, "steps": 2}
+        # In a file of weights each has memory of its own, or parts are left out.
+        whole = {name: value.clone(memory_format=torch.contiguous_format)
+                 for name, value in model.state_dict().items()}
+        parts = {"row": "table", "turned": "table", "column": "still"}
+        save_file(whole, self.path("whole.safetensors"))
+        save_file({name: whole[name] for name in whole if name not in parts},
+                  self.path("left_out.safetensors"), metadata=parts)
+        expected = self.train_pytorch(model, job)
+        packages = [package] + [
+            self.compile("parts.pt2", file + ".pkg", "--ranks", "2", "--weights",
+                         self.path(file + ".safetensors")) for file in ("whole", "left_out")]
+        for package in packages:
+            for body in ("autograd", "lists"):
+                ours = self.train(package, {**job, "body": body}, 2, mpi=body == "lists")
+                self.assert_same_run(ours, expected)
+        Overlapping().load_state_dict(ours.weights)  # strict
+        for file in ("whole", "left_out"):
+            result = run_ranks(2, "eval", packages[0], self.write_job(job), "--steps", 1,
+                               "--weights", self.path(file + ".safetensors"), mpi=False)
+            self.succeed(result)
+
     def test_norms_whose_result_nobody_uses(self):
         torch.manual_seed(0)
         model = Watches().train()

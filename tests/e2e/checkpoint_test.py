@@ -245,6 +245,28 @@ class Checkpoints(Case):
         self.assertEqual(sorted(path.name for path in self.checkpoints.iterdir()),
                          ["latest", *(f"step-{step:08}" for step in (3, 6, 9, 10))])
 
+    def test_a_write_that_fails_on_another_rank_ends_all(self):
+        """Rank 0 waits for the shards of rank 1, whose largest file exceeds the limit."""
+        self.succeed(self.run_train("plain", {**job_with(), "steps": 3}, 1, mpi=False))
+        bytes_of = {m: max(path.stat().st_size for path in
+                           self.checkpoints.glob(f"step-00000003/module{m}.*")) for m in range(4)}
+        large = max(bytes_of, key=bytes_of.get)
+        others = max(size for m, size in bytes_of.items() if m != large)
+        self.assertGreater(bytes_of[large], others + 2048)
+        conf = self.path("uneven.json")
+        conf.write_text(json.dumps(
+            {"module_to_stage_map": [0, 1, 2, 3],
+             "stage_to_rank_map": {str(m): [1 if m == large else 0] for m in range(4)}}))
+        limit = f"ulimit -f {others // 1024 + 1}; trap '' XFSZ; exec \"$@\""
+        for mpi in (False, True):
+            shutil.rmtree(self.checkpoints)
+            program = ["bash", "-c", limit, "-", RUN]
+            program = ["mpirun", "-n", 2, *program] if mpi else [*program, "--in-process", 2]
+            result = call([*program, "train", self.path("plain.pkg"), self.write_job(job_with(every=1)),
+                           "--conf", conf], environment={"OMPI_MCA_btl": "tcp,self"})
+            self.assert_fails(result, rf"rank 1, checkpoint of step 1: .*module{large}\.\S*safetensors: "
+                                      "cannot be written: File too large")
+
     def test_merges_for_pytorch(self):
         self.succeed(self.run_train("tied", job_with(), 3))
         single = self.path("single.safetensors")
@@ -279,7 +301,12 @@ class Checkpoints(Case):
         job = job_with()
         job["steps"] = 3
         self.succeed(self.run_train("plain", job, 3, "--resume"))  # none is there: starts anew
-        self.assert_fails(self.run_train("plain", job, 3), "holds checkpoints already", "--resume")
+        self.assert_fails(self.run_train("plain", job, 3), "holds checkpoints already", "--resume",
+                          r'name another folder, "checkpoint": {"to": "FOLDER"} in \S+job\.json')
+        started = [RUN, "-n", 3, "train", self.path("plain.pkg"), self.write_job(job),
+                   "--conf", self.path("plain_3.json")]
+        self.assert_fails(call(started), "holds checkpoints already", "--resume")
+        self.assertIn("already at step 3 of 3", self.succeed(call([*started, "--resume"])).out)
         again = self.succeed(self.run_train("plain", job, 3, "--resume", mpi=False))
         self.assertIn("already at step 3 of 3: nothing to train", again.out)
         changed = {**job, "seed": 8}

@@ -7,6 +7,7 @@ import unittest
 
 import torch
 import torch.nn.functional as F
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from support import Case, export_gpt, gpt, pipewright, run_ranks, token_job
@@ -96,6 +97,60 @@ class Edit(Edits):
         unedited = self.train(self.package, job, 4)
         self.assertNotEqual(ours.losses, unedited.losses)
 
+    def test_saved_weights_say_which_modules_were_edited(self):
+        package = self.copy_package("noted.pkg")
+        self.edit(package, r"torch\.gelu\((\w+)[^)]*\)", r"torch.relu(\1)")
+        saved = self.path("noted.safetensors")
+        job = self.write_job(token_job(steps=1, checkpoint={"to": "noted"}))
+        note = r"note: edited since the model was compiled: modules/module1\.py [0-9a-f]{16}\."
+        text = self.succeed(run_ranks(4, "train", package, job, "--save", saved)).out
+        self.assertEqual(len(re.findall(note, text)), 1, text)
+        self.assertIn("saved weights say so", text)
+        with safe_open(saved, "pt") as file:
+            self.assertRegex(file.metadata()["pipewright.edited"], r"^modules/module1\.py [0-9a-f]{16}$")
+        merged = self.path("merged.safetensors")
+        self.succeed(pipewright("weights", "merge", self.path("noted"), "-o", merged))
+        with safe_open(merged, "pt") as file:
+            self.assertIn("modules/module1.py", file.metadata()["pipewright.edited"])
+        save_file({"tokens": torch.randint(256, (2, 16))}, self.path("in.safetensors"))
+
+        def infer(of, *options):
+            return self.succeed(run_ranks(4, "infer", of, "--input", self.path("in.safetensors"), "-o",
+                                          self.path("out.safetensors"), *options, mpi=False)).out
+
+        self.assertRegex(infer(package, "--weights", saved), note)
+        self.assertNotIn("warning", infer(package, "--weights", saved))
+        self.assertRegex(infer(self.package, "--weights", saved),
+                         r"noted\.safetensors: it was trained in a package with edited code \(modules/module1")
+        self.assertNotIn("edited", infer(self.package))
+        self.assertIn("was trained in a package with edited code", self.succeed(pipewright(
+            "compile", self.path("gpt.pt2"), "-o", self.path("home.pkg"), "--weights", saved)).out)
+
+    def test_what_an_edited_module_prints_shows_once(self):
+        package = self.copy_package("prints.pkg")
+        self.edit(package, FORWARD, r'\1    print("seen", \2.size(0))\n')
+        save_file({"tokens": torch.randint(256, (2, 16))}, self.path("in.safetensors"))
+        for rows, options in ((2, ()), (1, ("--microbatches", 2))):
+            text = self.succeed(run_ranks(4, "infer", package, "--input", self.path("in.safetensors"), "-o",
+                                          self.path("out.safetensors"), *options, mpi=False)).out
+            self.assertEqual(text.count("seen"), 2 // rows, text)
+        text = self.succeed(run_ranks(4, "train", package, self.write_job(token_job(
+            steps=2, microbatches=2, body="autograd")), mpi=False)).out
+        self.assertEqual(text.count("seen"), 4, text)
+
+    def test_a_package_without_confs(self):
+        package = self.copy_package("confless.pkg")
+        shutil.rmtree(package / "conf")
+        job = self.write_job(token_job(steps=1))
+        for command in (lambda: run_ranks(3, "train", package, job),
+                        lambda: run_ranks(3, "train", package, job, mpi=False),
+                        lambda: pipewright("plan", package, job, "--ranks", "3")):
+            self.assert_fails(command(), r"conf/mp_conf\.json: is missing",
+                              r"pipewright conf \S+confless\.pkg --ranks 3 -o conf\.json")
+        conf = self.path("made.json")
+        self.succeed(pipewright("conf", package, "--ranks", 3, "-o", conf))
+        self.succeed(run_ranks(3, "train", package, job, "--conf", conf, mpi=False))
+
     def check_broken(self, name, pattern, replacement, *texts):
         package = self.copy_package(name)
         line = self.edit(package, pattern, replacement)
@@ -109,6 +164,13 @@ class Edit(Edits):
 
     def test_an_unknown_name(self):
         self.check_broken("name.pkg", r"torch\.gelu\(\w+", "torch.gelu(nowhere", "nowhere")
+
+    def test_names_of_python_alone(self):
+        self.check_broken("dtype.pkg", r"return (\w+)$", r"return torch.to(\1, torch.float23)",
+                          "no such dtype or constant: write torch.float32")
+        self.check_broken("no_grad.pkg", r"    return (\w+)$",
+                          r"    with torch.no_grad():\n      y = \1\n    return \1",
+                          r"write torch\.detach\(x\), or torch\.set_grad_enabled\(False\)")
 
     def test_a_weight_that_is_not_there(self):
         package = self.copy_package("weight.pkg")
@@ -125,6 +187,11 @@ class Edit(Edits):
                                   r"manifest\.json says float32 \[\w+, 16, 32\]" % line,
                           "return it like that")
         self.assertNotIn("tracing", result.out)
+        for command in (["plan", package, self.path("job.json"), "--ranks", 4],
+                        ["conf", package, "--check", package / "conf/mp_conf.json"]):
+            self.assert_fails(pipewright(*command),
+                              r"modules/module1\.py:%d: returns \w+ float32 \[" % line,
+                              "return it like that", r"module2\.py: fails on ")
 
     def test_a_syntax_error(self):
         self.check_broken("syntax.pkg", r"= torch\.gelu\(", "= = torch.gelu(")
@@ -137,14 +204,16 @@ class Edit(Edits):
                          r"blocks_1_up_weight, torch.to(torch.mul(\1, 1e9), 4))))")
         result = run_ranks(4, "train", package, self.write_job(token_job()))
         self.assert_fails(result, "rank 0, stage 0, microbatch 0, action 0F0",
-                          r"module1\.py\D*\b%d\b" % line, "<--- HERE", "index")
+                          r"module1\.py\D*\b%d\b" % line, "<--- HERE", "index",
+                          r"in the model: blocks\.1  \S*model\.py:\d+: ")
 
 
 class Gradients(Edits):
     """Edits after which something is trained no more."""
 
     def warnings(self, package):
-        result = run_ranks(4, "train", package, self.write_job(token_job(steps=1)), mpi=False)
+        job = self.write_job(token_job(steps=1, save="warned.safetensors"))
+        result = run_ranks(4, "train", package, job, mpi=False)
         self.succeed(result)
         return re.findall(r"warning: (.*)", result.out)
 
@@ -165,6 +234,16 @@ class Gradients(Edits):
         warning, = self.warnings(package)
         self.assertRegex(warning,
                          r"^modules 0-1 get no gradient any more: .*module1\.py:%d: return" % line)
+
+    def test_whole_numbers(self):
+        package = self.copy_package("long.pkg")
+        line = self.edit(package, r"return (\w+)$", r"return \1.long()")
+        path = package / "modules/module2.py"  # whose norms take no whole numbers
+        path.write_text(re.sub(FORWARD, r"\1    \2 = torch.to(\2, torch.float32)\n",
+                               path.read_text()))
+        warning, = self.warnings(package)
+        self.assertRegex(warning, r"^modules 0-1 get no gradient any more: "
+                                  r".*module1\.py:%d: return" % line)
 
     def test_gradients_switched_off(self):
         package = self.copy_package("switch.pkg")
@@ -270,6 +349,14 @@ class Refused(Edits):
                            ("rand.pkg", "torch.mul({}, torch.rand([32]))")):
             self.refuse(name, r"return (\w+)$", "return " + call.format(r"\1"),
                         "other random numbers on each rank", r"ops\.pipewright\.")
+
+    def test_dropout_between_the_layers_of_an_rnn(self):
+        weights = ", ".join(["torch.ones([128, 32])"] * 4)
+        call = ("torch.lstm({0}, [torch.zeros([2, 2, 32]), torch.zeros([2, 2, 32])], "
+                f"[{weights}], False, 2, 0.5, self.training, False, True)[0]")
+        self.refuse("lstm.pkg", r"return (\w+)$", "return " + call.format(r"\1"),
+                    "other random numbers on each rank", "for one layer at a time",
+                    r"ops\.pipewright\.dropout")
 
     def test_random_numbers_that_are_repeated(self):
         package, job = self.copy_package("repeated.pkg"), token_job(steps=2)

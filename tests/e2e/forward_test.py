@@ -105,6 +105,79 @@ class Forward(Case):
             "z": wanted["z"], "turned": wanted["turned"].resolve_conj(), "x_out": x,
             "rows": torch.tensor(3), "given_1": torch.tensor(7)})
 
+    def test_inputs_that_the_outputs_asked_for_do_not_need(self):
+        class Scored(torch.nn.Module):
+            """Computes its loss, in modules of its own; `unused` is for nothing."""
+
+            def __init__(self):
+                super().__init__()
+                self.a, self.b, self.c = (torch.nn.Linear(4, 4) for _ in range(3))
+
+            def forward(self, x, target, unused):
+                h = self.a(x)
+                pipe_split()
+                guess = self.b(h)
+                pipe_split()
+                loss = ((self.c(guess) - target) ** 2).mean()
+                return {"guess": guess, "loss": loss}
+
+        model, x = Scored(), torch.randn(6, 4)
+        batch = {0: torch.export.Dim("batch", min=1, max=64)}
+        torch.export.save(torch.export.export(model, (x, x + 1, x.clone()), dynamic_shapes=(batch,) * 3),
+                          self.path("scored.pt2"))
+        package = self.compile("scored.pt2", "scored.pkg")
+        self.path("two.json").write_text(json.dumps(
+            {"module_to_stage_map": [0, 1, 1], "stage_to_rank_map": {"0": [0], "1": [1]}}))
+
+        def infer(given, *options, ranks=3, mpi=False):
+            save_file(given, self.path("in.safetensors"))
+            return run_ranks(ranks, "infer", package, "--input", self.path("in.safetensors"), "-o",
+                             self.path("out.safetensors"), *options, mpi=mpi)
+
+        with torch.no_grad():
+            wanted = model(x, x + 1, x)
+        self.succeed(infer({"x": x, "target": x + 1}))
+        self.assert_same_tensors(load_file(self.path("out.safetensors")), wanted)
+        result = infer({"x": x})
+        self.assert_fails(result, 'no tensor "target"', '; --outputs guess needs none$')
+        for options in ({}, {"mpi": True}, {"ranks": 2}):
+            more = ("--conf", self.path("two.json")) if options.get("ranks") else ()
+            self.succeed(infer({"x": x}, "--outputs", "guess", *more, **options))
+            self.assert_same_tensors(load_file(self.path("out.safetensors")),
+                                     {"guess": wanted["guess"]})
+        self.succeed(infer({"x": x}, "--outputs", "guess", "--microbatches", 3))
+        self.assert_fails(infer({"target": x}, "--outputs", "guess"), 'no tensor "x"')
+        self.assert_fails(infer({"x": x}, "--outputs", "gess"),
+                          r'no output "gess" \(did you mean "guess"\?\)')
+
+    def test_weights_are_not_read_over_those_of_the_package(self):
+        class Plain(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.a, self.norm, self.b = torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 4)
+
+            def forward(self, x):
+                x = self.norm(self.a(x))
+                pipe_split()
+                return self.b(x)
+
+        model, x = Plain().eval(), torch.randn(6, 4)
+        torch.export.save(torch.export.export(model, (x,)), self.path("plain.pt2"))
+        package = self.compile("plain.pt2", "plain.pkg")
+        with torch.no_grad():
+            for tensor in model.state_dict().values():
+                tensor.add_(1)
+            wanted = model(x)
+        save_file(model.state_dict(), self.path("more.safetensors"))
+        save_file({"x": x}, self.path("in.safetensors"))
+        for file in (package / "weights").iterdir():
+            file.unlink()  # nothing in them is needed
+        self.succeed(run_ranks(2, "infer", package, "--input", self.path("in.safetensors"), "-o",
+                               self.path("out.safetensors"), "--weights", self.path("more.safetensors"),
+                               mpi=False))
+        self.assert_same_tensors({"y": wanted}, {"y": next(iter(
+            load_file(self.path("out.safetensors")).values()))})
+
     def test_training_has_dropout(self):
         job = token_job(steps=1)
         trained = self.train(self.package, job, 3)

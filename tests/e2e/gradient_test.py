@@ -50,6 +50,23 @@ class Looks(nn.Module):
         return self.c(y) * seen.view(y.shape)
 
 
+class Writes(nn.Module):
+    """Parts of a tensor are written, which run_decompositions turns into copies."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        y = self.a(x)
+        z = torch.zeros_like(y)
+        z[:, 1:4] = y[:, 0:3] * 2
+        z[:, 4:6] = y[:, 6:7]
+        z[:, 7] = 1.0
+        pipe_split()
+        return self.b(z)
+
+
 class Gradients(Case):
     @classmethod
     def setUpClass(cls):
@@ -86,6 +103,18 @@ class Gradients(Case):
             for name in ("q.weight", "dropped.bias", "unused.weight", "never"):
                 self.assertTrue(torch.equal(ours.weights[name], self.model.state_dict()[name]), name)
             load_model(copy.deepcopy(self.model), self.path("trained.safetensors"), strict=True)
+
+    def test_decomposed_writes_to_parts_of_a_tensor(self):
+        model, x = Writes(), torch.rand(2, 8)
+        batch = torch.export.Dim("batch", min=1, max=4096)
+        program = torch.export.export(model, (x,), dynamic_shapes=({0: batch},), strict=False)
+        theirs = self.train_pytorch(copy.deepcopy(model), self.job(SGD))
+        for name, table in (("all", None), ("some", {})):
+            torch.export.save(program.run_decompositions(table), self.path(f"{name}.pt2"))
+            package = self.compile(f"{name}.pt2", f"{name}.pkg", "--split", "equal:2")
+            for body in ("autograd", "lists"):
+                ours = self.train(package, {**self.job(SGD), "body": body}, 2, False)
+                self.assert_close_tensors(ours.weights, theirs.weights, 1e-5)
 
     def test_views_made_without_gradients_have_none(self):
         torch.manual_seed(4)

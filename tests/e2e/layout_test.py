@@ -1,4 +1,5 @@
-"""Values that are permuted, repeated or in channels_last at a cut: PyTorch's bits on any ranks."""
+"""Values at a cut that are permuted, repeated, in channels_last, or parts of some memory: PyTorch's
+bits on any ranks."""
 import copy
 import json
 import unittest
@@ -53,12 +54,50 @@ class Images(nn.Module):
         return self.d(self.c(x).flatten(1))
 
 
+class Parts(nn.Module):
+    """Crosses cuts as slices, as windows that overlap, and as what begins in the middle of memory;
+    a gradient comes back as a slice of one, too."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(12, 66), nn.Linear(9, 15), nn.Linear(49, 8)
+
+    def forward(self, x):
+        h = torch.tanh(self.a(x))
+        left, middle = h[:, :, :33], h[:, :, 40:49]
+        windows, later = h.unfold(2, 5, 2), h.flatten(1)[:, 5:].t()[1:]
+        pipe_split()
+        left = left * left.sum(1, keepdim=True).sigmoid() + windows.mean((2, 3))[:, :, None]
+        middle = self.b(middle).softmax(1)
+        later = later.sum(0) / 500
+        pipe_split()
+        joined = torch.cat([left, middle * left.mean((1, 2), keepdim=True), h[:, :, 65:]], 2)
+        pipe_split()
+        return self.c(joined).sum(1) / 5 + later[:, None]
+
+
+class Turned(nn.Module):
+    """Images in channels_last whose weights lie so, too, and a transposed matrix."""
+
+    def __init__(self):
+        super().__init__()
+        self.images = Images().to(memory_format=torch.channels_last)
+        self.w = nn.Parameter(torch.randn(60, 50).t() * 0.1)
+        self.register_buffer("table", torch.randn(60, 4).t() * 0.1)
+
+    def forward(self, x):
+        y = self.images(x)
+        pipe_split()
+        return y + F.linear(x[:, 0, :5, :10].flatten(1) @ self.w, self.table)
+
+
 class Layouts(Case):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
         torch.manual_seed(0)
         cls.models = {"permuted": (Permuted().train(), (50, 12), (8,)),
+                      "parts": (Parts().train(), (50, 12), (8,)),
                       "images": (Images().train(), (3, 14, 14), (4,))}
         for name, (model, sizes, target) in cls.models.items():
             export(copy.deepcopy(model), torch.randn(4, *sizes), cls.folder / f"{name}.pt2")
@@ -102,6 +141,18 @@ class Layouts(Case):
             self.check(name, 4, recompute=True, schedule="gpipe")
             self.check(name, 4, schedule="zb1p", body="autograd")
             self.check(name, 2, conf=self.conf(name, 2, **stages), schedule="interleaved")
+
+    def test_weights_in_another_order(self):
+        torch.manual_seed(1)
+        model = Turned().train()
+        export(copy.deepcopy(model), torch.randn(4, 3, 14, 14), self.path("turned.pt2"))
+        package = self.compile("turned.pt2", "turned.pkg")
+        for changes in ({}, {"optimizer": {"type": "adamw", "lr": 1e-3}, "body": "lists"}):
+            job = self.job("images", **changes)
+            for ranks in (1, 4):
+                with self.subTest(ranks=ranks, **changes):
+                    ours = self.train(package, job, ranks, conf=self.conf("turned", ranks))
+                    self.assert_same_run(ours, self.train_pytorch(copy.deepcopy(model), job))
 
     def test_replicas(self):
         stages = {"module_to_stage_map": [0, 0, 1, 1], "stage_to_rank_map": {"0": [0], "1": [1, 2]}}

@@ -1,13 +1,15 @@
 """Several losses at several stages, minibatches and microbatches of different sizes, sequences of
 different lengths: PyTorch's, to the bit."""
 import copy
+import re
 import unittest
 
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 
-from support import (ADAMW, RUN, LENGTH, Case, bits, call, one_process, run_ranks, token_job)
+from support import (ADAMW, RUN, LENGTH, Case, bits, call, one_process, pipewright, run_ranks,
+                     token_job)
 
 SAMPLES = 21
 
@@ -33,6 +35,143 @@ class Crossed(torch.nn.Module):
         first = torch.relu(x)
         second = torch.relu(first - 1)
         return {"relu_1": first * 10, "relu": second * 100, "mul": x * 2, "x": x + 1}
+
+
+class Heads(torch.nn.Module):
+    """Of each kind of output one: images of classes, probabilities, numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Conv2d(3, 8, 3, padding=1)
+        self.second = torch.nn.Conv2d(8, 8, 3, padding=1)
+        self.classes = torch.nn.Conv2d(8, 5, 1)
+        self.flat = torch.nn.Linear(8, 6)
+
+    def forward(self, x):
+        x = self.second(self.first(x).relu()).relu()
+        classes = self.classes(x)
+        flat = self.flat(x.mean((2, 3)))
+        return {"image": classes, "log_image": classes.log_softmax(1), "flat": flat,
+                "log_flat": flat.log_softmax(1)}
+
+
+class Kinds(Case):
+    """The losses of torch.nn.functional, on one to three ranks, by both bodies."""
+    JOBS = (
+        ({"type": "cross_entropy", "output": "image"}, "classes", F.cross_entropy),
+        ({"type": "cross_entropy", "output": "image", "class_dim": 1, "ignore_index": 2,
+          "label_smoothing": 0.1}, "classes",
+         lambda a, b, **o: F.cross_entropy(a, b, ignore_index=2, label_smoothing=0.1, **o)),
+        ({"type": "nll", "output": "log_image", "ignore_index": 2}, "classes",
+         lambda a, b, **o: F.nll_loss(a, b, ignore_index=2, **o)),
+        ({"type": "nll", "output": "log_flat"}, "class", F.nll_loss),
+        ({"type": "l1", "output": "flat"}, "numbers", F.l1_loss),
+        ({"type": "smooth_l1", "output": "flat"}, "numbers", F.smooth_l1_loss),
+        ({"type": "smooth_l1", "output": "flat", "beta": 0.25}, "numbers",
+         lambda a, b: F.smooth_l1_loss(a, b, beta=0.25)),
+        ({"type": "bce_with_logits", "output": "flat"}, "chances",
+         F.binary_cross_entropy_with_logits),
+        ({"type": "kl_div", "output": "log_flat"}, "spread", F.kl_div),
+        ({"type": "kl_div", "output": "log_flat", "reduction": "batchmean", "log_target": True},
+         "log_spread", lambda a, b: F.kl_div(a, b, reduction="batchmean", log_target=True)),
+    )
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        torch.manual_seed(3)
+        cls.model = Heads()
+        batch = {0: torch.export.Dim("batch", min=1, max=64)}
+        torch.export.save(torch.export.export(cls.model, (torch.rand(2, 3, 4, 6),),
+                                              dynamic_shapes=(batch,)), cls.folder / "heads.pt2")
+        cls.package = cls.compile("heads.pt2", "heads.pkg", "--split-after", "first,second")
+        spread = torch.rand(SAMPLES, 6).softmax(1)
+        save_file({"x": torch.rand(SAMPLES, 3, 4, 6), "classes": torch.randint(5, (SAMPLES, 4, 6)),
+                   "class": torch.randint(6, (SAMPLES,)), "numbers": torch.randn(SAMPLES, 6) * 2,
+                   "chances": torch.rand(SAMPLES, 6), "spread": spread, "log_spread": spread.log()},
+                  cls.folder / "heads.safetensors")
+
+    def job(self, loss, target, **changes):
+        return token_job(**{
+            "data": {"tensors": "heads.safetensors", "inputs": {"x": "x"}, "target": target},
+            "loss": loss, "partial": True, "steps": 4, "optimizer": ADAMW, "microbatch_size": None,
+            "minibatch_size": 8, "microbatches": 3, **changes})
+
+    def simulate(self, job, function, output):
+        model = copy.deepcopy(self.model)
+        optimizer = torch.optim.AdamW(model.parameters(), **{
+            k: v for k, v in job["optimizer"].items() if k != "type"})
+        data = one_process.Data(job["data"], self.folder)
+        ignored = job["loss"].get("ignore_index")
+        samples = job["loss"].get("reduction") == "batchmean"
+        losses = []
+        for step in range(job["steps"]):
+            optimizer.zero_grad()
+            batches = [data.batch(rows) for rows in one_process.microbatches(data, job, step)]
+            counts = [len(y) if samples else y.numel() if ignored is None else int((y != ignored).sum())
+                      for _, y in batches]
+            losses.append([])
+            for (inputs, y), count in zip(batches, counts):
+                loss = function(model(*inputs)[output], y)
+                losses[-1].append(loss.item())
+                (loss * (count * len(counts) / sum(counts))).backward()
+            for p in model.parameters():
+                if p.grad is not None:
+                    p.grad.div_(len(batches))
+            optimizer.step()
+        return losses, model.state_dict()
+
+    def test_each_is_pytorchs(self):
+        for loss, target, function in self.JOBS:
+            expected = None
+            for ranks in (1, 2, 3):
+                with self.subTest(loss=loss, ranks=ranks):
+                    job = self.job(loss, target, body="autograd" if ranks == 2 else "lists")
+                    expected = expected or self.simulate(job, function, loss["output"])
+                    conf = self.path(f"{ranks}.json")
+                    self.succeed(pipewright("conf", self.package, "--ranks", ranks, "-o", conf))
+                    ours = self.train(self.package, job, ranks, mpi=False, conf=conf)
+                    for step, (a, b) in enumerate(zip(ours.losses, expected[0], strict=True), 1):
+                        self.assertEqual(bits(a), bits(b), f"losses of step {step}: {a} and {b}")
+                    self.assert_same_tensors(ours.weights, expected[1])
+
+    def test_shapes_that_leave_two_readings(self):
+        x = torch.rand(SAMPLES, 3, 4, 4)
+        model = torch.nn.Conv1d(3, 4, 1)
+        batch = {0: torch.export.Dim("batch", min=1, max=64)}
+        torch.export.save(torch.export.export(model, (x[:2, :, 0],), dynamic_shapes=(batch,)),
+                          self.path("square.pt2"))
+        package = self.compile("square.pt2", "square.pkg")  # [batch, 4, 4]
+        save_file({"x": x[:, :, 0].contiguous(), "y": torch.randint(4, (SAMPLES, 4)),
+                   "wide": torch.randint(4, (SAMPLES, 3)), "flat": torch.rand(SAMPLES, 4, 4).round().long()},
+                  self.path("square.safetensors"))
+
+        def run(target="y", **loss):
+            job = self.job({"type": "cross_entropy", **loss}, target)
+            job["data"].update(tensors="square.safetensors", inputs={"input": "x"})
+            return run_ranks(1, "train", package, self.write_job(job), mpi=False)
+
+        self.assert_fails(run(), r"the classes may be dimension 1 of the output or 2: output float32 "
+                                 r"\[3, 4, 4\], target int64 \[3, 4\]", '"class_dim": 1}, as PyTorch')
+        said = {dim: self.succeed(run(class_dim=dim)).out for dim in (1, -1, 2)}
+        first = {dim: re.search(r"step +1/4 +loss (\S+)", text)[1] for dim, text in said.items()}
+        self.assertEqual(first[-1], first[2])
+        self.assertNotEqual(first[-1], first[1])
+        self.assert_fails(run("wide"), "cross_entropy needs an output", '"class_dim": 1')
+        self.assert_fails(run("wide", class_dim=1), '"class_dim": 1, cross_entropy has no use for')
+        self.assert_fails(run(class_dim=0), "dimension 0 is that of the samples")
+        self.assert_fails(run("flat", type="bce_with_logits"), "needs a target of probabilities",
+                          "save the targets as float32")
+        self.assert_fails(run(type="l1"), "l1 needs equal sizes")
+        self.assert_fails(run(type="l1", class_dim=1), "only cross_entropy and nll have one")
+
+    def test_accuracy_of_images(self):
+        job = self.job({"type": "cross_entropy", "output": "image"}, "classes")
+        result = self.succeed(run_ranks(3, "eval", self.package, self.write_job(job), mpi=False))
+        data = load_file(self.path("heads.safetensors"))
+        with torch.no_grad():
+            right = self.model(data["x"])["image"].argmax(1) == data["classes"]
+        self.assertIn(f"accuracy {100 * right.double().mean().item():.2f} %", result.out)
 
 
 class Losses(Case):

@@ -4,7 +4,7 @@ import unittest
 
 from safetensors.torch import save_file
 
-from support import LENGTH, Case, export_gpt, gpt, pipewright, run_ranks, token_job, torch
+from support import LENGTH, Case, export, export_gpt, gpt, pipewright, run_ranks, token_job, torch
 
 
 class Mistakes(Case):
@@ -156,6 +156,53 @@ class Mistakes(Case):
         self.succeed(run_ranks(2, "train", self.package, job, "--save", own, mpi=False))
         result = run_ranks(2, "eval", self.package, job, "--weights", own, "--steps", 1, mpi=False)
         self.assertNotIn("warning", self.succeed(result).out)
+
+    def test_token_files_and_what_the_model_takes(self):
+        torch.manual_seed(0)
+        export(torch.nn.Linear(LENGTH, 4), torch.rand(2, LENGTH), self.path("linear.pt2"))
+        linear = self.compile("linear.pt2", "linear.pkg", "--ranks", "1")
+        result = run_ranks(1, "train", linear, self.write_job(token_job(loss="mse")), mpi=False)
+        self.assert_fails(result, r'job\.json: data: input "\w+" takes float32, and a token file holds whole numbers',
+                          '"tensors" or "arrays"')
+
+        class Table(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.table = torch.nn.Embedding(256, 256)
+
+            def forward(self, tokens):
+                return self.table(tokens.long() % 256)
+
+        export(Table(), torch.zeros(2, LENGTH, dtype=torch.int32), self.path("table.pt2"))
+        table = self.compile("table.pt2", "table.pkg", "--ranks", "1")
+        self.succeed(run_ranks(1, "train", table, self.write_job(token_job(steps=1)), mpi=False))
+        data = self.path("large.bin")
+        data.write_bytes(b"".join(number.to_bytes(4, "little") for number in [7] * 200 + [1 << 31] + [7] * 99))
+        job = token_job(steps=1, data={"tokens": str(data), "dtype": "u32", "sequence_length": LENGTH,
+                                       "shuffle": False}, microbatches=1, microbatch_size=16)
+        self.assert_fails(run_ranks(1, "train", table, self.write_job(job), mpi=False),
+                          "a token of samples 0 to 15 does not fit into int32, which the model takes")
+
+    def test_settings_that_do_nothing(self):
+        adam = {"type": "adam", "lr": 1e-3}
+        job = self.write_job(token_job(optimizer={**adam, "clip_norm": 0}))
+        self.assert_fails(run_ranks(2, "train", self.package, job, mpi=False),
+                          r"optimizer\.clip_norm: 0 would leave nothing of any gradient", 'leave "clip_norm" out')
+        job = token_job(optimizer={**adam, "lr_schedule": {"type": "cosine", "warmup": 5}}, steps=4)
+        note = (r"warning: \S+job\.json: optimizer\.lr_schedule\.warmup: 5 steps of warm-up are more than the "
+                '4 steps of the run: the learning rate never reaches "lr"')
+        result = self.succeed(run_ranks(2, "train", self.package, self.write_job(job), mpi=False))
+        self.assertRegex(result.out, note)
+        result = self.succeed(run_ranks(2, "train", self.package, self.write_job({**job, "steps": 5}), mpi=False))
+        self.assertNotIn("warm-up", result.out)
+
+    def test_too_little_data_for_very_many_microbatches(self):
+        """It is said before a plan is made, which would take as long as a test may."""
+        for change in ({}, {"validation": {"data": token_job()["data"], "every": 1}}):
+            job = self.write_job(token_job(microbatches=999999, microbatch_size=1, **change))
+            for command in ("train", "eval"):
+                self.assert_fails(run_ranks(2, command, self.package, job, mpi=False),
+                                  r"job\.json: the data has \d+ samples, one minibatch takes 999999")
 
     def test_numbers_of_generate(self):
         self.assert_fails(self.generate("--context", LENGTH + 1),

@@ -5,7 +5,8 @@ import unittest
 import torch
 from safetensors.torch import load_file, save_file
 
-from support import ADAMW, LENGTH, SGD, Case, export_gpt, gpt, run_ranks, token_job
+from support import (ADAMW, LENGTH, SGD, Case, export_gpt, gpt, pipewright, run_ranks,
+                     token_job)
 
 
 def lively(**options):
@@ -82,6 +83,25 @@ class Offload(Case):
             run_ranks(1, *common, "--device-map", self.write_map({"": "cpu", "blokcs.1": "disk"}),
                       mpi=False),
             r'keys within keys: "" and "blokcs\.1"')
+
+    def test_a_run_says_that_it_takes_more_than_its_map_promises(self):
+        save_file({"tokens": torch.randint(256, (8, LENGTH))}, self.path("in.safetensors"))
+        file = self.path("placed.json")
+        infer = ["infer", self.package, "--input", self.path("in.safetensors"), "-o",
+                 self.path("out.safetensors"), "--device-map", file]
+        place = ["place", self.package, "-o", file, "--max-memory"]
+        text = self.succeed(pipewright(*place, f"cpu={sum(self.sizes()) // 2}")).out
+        for word in ("slots", "process", "peak"):
+            self.assertIn(word, text)
+        run = self.succeed(run_ranks(1, *infer, mpi=False))
+        self.assertRegex(run.out, r"warning: .*placed\.json: rank 0 will take .* more than the .* "
+                                  "that the map was made for")
+        # Of a map that was edited since, the budgets say nothing.
+        file.write_text(json.dumps({"": "disk"}))
+        self.assertNotIn("will take", self.succeed(run_ranks(1, *infer, mpi=False)).out)
+        self.succeed(pipewright(*place, "cpu=1GB", "--whole-process"))
+        self.assertNotIn("will take", self.succeed(run_ranks(1, *infer, mpi=False)).out)
+        self.assert_fails(pipewright(*place, "cpu=1MB", "--whole-process"), "the process")
 
     def write_conf(self, stages, ranks, offloaded):
         self.path("conf.json").write_text(json.dumps({

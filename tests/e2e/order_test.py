@@ -1,5 +1,8 @@
 """What is used several times has its gradient added in PyTorch's order, wherever the model is cut."""
 import copy
+import json
+import random
+import sys
 import unittest
 from unittest import mock
 
@@ -12,6 +15,10 @@ from torch.distributed.pipelining import pipe_split
 from support import SGD, Case, export, one_process, pipewright, token_job
 
 STEPS = 4
+
+
+def may_split():
+    """A place for a cut that only test_random_cuts makes."""
 
 
 class Stream(nn.Module):
@@ -33,8 +40,10 @@ class Stream(nn.Module):
         for i, block in enumerate(self.blocks):
             pipe_split()
             y = y + torch.tanh(self.linear(block, y)) * torch.sigmoid(h)
+            may_split()
             if i % 2:
                 y = y + torch.sin(h) * 0.3
+                may_split()
         return self.last(y * torch.cos(h))
 
 
@@ -44,7 +53,9 @@ class Residual(nn.Module):
         self.norm, self.conv = nn.GroupNorm(2, channels), nn.Conv2d(channels, channels, 3, padding=1)
 
     def forward(self, x):
-        return x + self.conv(F.silu(self.norm(x)))
+        y = F.silu(self.norm(x))
+        may_split()
+        return x + self.conv(y)
 
 
 class UNet(nn.Module):
@@ -67,7 +78,9 @@ class UNet(nn.Module):
         x = self.middle(x)
         for join, up in zip(self.join, self.up):
             pipe_split()
-            x = up(join(torch.cat([F.interpolate(x, scale_factor=2.0), skips.pop()], 1)))
+            x = torch.cat([F.interpolate(x, scale_factor=2.0), skips.pop()], 1)
+            may_split()
+            x = up(join(x))
         return self.leave(x)
 
 
@@ -125,6 +138,22 @@ class Tied(nn.Module):
         return self.last(x)
 
 
+class SecondName(nn.Module):
+    """What dropout and float() return here is `h` itself: one tensor with one gradient."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.drop, self.last = nn.Linear(8, 32), nn.Dropout(0.0), nn.Linear(32, 8)
+
+    def forward(self, x):
+        h = torch.tanh(self.first(x))
+        dropped, same = self.drop(h), h.float()
+        pipe_split()
+        y = torch.sin(h) * torch.sigmoid(dropped) + torch.cos(same) * h
+        pipe_split()
+        return self.last(y * torch.tanh(dropped) + torch.stack([same, h]).sum(0) * y)
+
+
 class Order(Case):
     @classmethod
     def setUpClass(cls):
@@ -175,6 +204,13 @@ class Order(Case):
             for package in others:
                 self.check(copy.deepcopy(model), package, self.job(), ((2, False, {}),))
 
+    def test_a_value_with_a_second_name(self):
+        model = SecondName().train()
+        package, other = self.packages(model, torch.randn(2, 8), "names", (None, "equal:4"))
+        self.check(copy.deepcopy(model), package, self.job(), (
+            (3, False, {}), (3, False, {"body": "lists"}), (1, False, {"body": "autograd"})))
+        self.check(copy.deepcopy(model), other, self.job(), ((2, False, {}),))
+
     def test_a_u_net(self):
         model = UNet().train()
         first, *others = self.packages(model, torch.randn(2, 1, 8, 8), "unet",
@@ -185,6 +221,29 @@ class Order(Case):
             (3, False, {"schedule": "zb-h1", "body": "lists"}), (3, False, {"recompute": True})))
         for package in others:
             self.check(copy.deepcopy(model), package, job, ((3, False, {}),))
+
+    def test_random_cuts(self):
+        choose, real = random.Random(4), pipe_split
+
+        def split():
+            if choose.random() < 0.4:
+                real()
+
+        for i, (model, example, data) in enumerate(3 * [
+                (Stream(), torch.randn(2, 8), "rows.safetensors"),
+                (UNet(), torch.randn(2, 1, 8, 8), "images.safetensors")]):
+            model.train()
+            here = sys.modules[__name__]
+            with mock.patch.object(here, "may_split", split), \
+                    mock.patch.object(here, "pipe_split", split if i < 4 else real):
+                package, = self.packages(model, example, f"cuts{i}", (None,))
+            modules = len(json.loads((package / "manifest.json").read_text())["modules"])
+            job = self.job(data, schedule=choose.choice(["gpipe", "1f1b", "zb-h1"]),
+                           optimizer={**SGD, "clip_norm": 0.1})
+            runs = [(choose.randint(1, min(modules, 4)), False,
+                     {"body": body, "recompute": choose.random() < 0.3})
+                    for body in ("autograd", "lists")]
+            self.check(copy.deepcopy(model), package, job, runs)
 
     def test_an_output_with_a_loss_that_a_later_module_uses(self):
         model = Refined().train()

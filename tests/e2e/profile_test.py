@@ -8,14 +8,14 @@ import unittest
 from safetensors.torch import load_file
 
 from support import (BUILD, ENVIRONMENT, LENGTH, Case, call, export_gpt, gpt, pipewright,
-                     token_job, torch)
+                     run_ranks, token_job, torch)
 
 
 def out_of(*arguments, ranks=0):
     """Standard output alone: with --json it is JSON and nothing else."""
     command = ["mpirun", "-n", str(ranks)] if ranks else []
     command += [str(BUILD / "pipewright"), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120,
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1200,
                           env={**os.environ, **ENVIRONMENT})
     assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
     return json.loads(done.stdout)
@@ -98,6 +98,18 @@ class Profile(Case):
         self.assertEqual([v["bytes"] for v in profile["values"]],
                          [v["bytes"] for v in self.profile["values"]])
 
+    def test_directions_that_differ_a_little_leave_the_proof(self):
+        links = [{"from": 0, "to": 1, "latency": 1e-6, "bytes_per_second": 2e9},
+                 {"from": 1, "to": 0, "latency": 1e-6, "bytes_per_second": 1.98e9}]
+        path = self.path("links.json")
+        path.write_text(json.dumps({**self.profile, "links": links}))
+        for asked in (["--stages", 2, "--objective", "step", "--microbatches", 8],
+                      ["--stages", 2, "--objective", "step", "--microbatches", 8,
+                       "--links", "1,1,0.99,1"],
+                      ["--devices", 2, "--replicas", 2]):
+            report = out_of("partition", path, *asked, "--json")
+            self.assertTrue(report["proven"], (asked, report["gap"]))
+
     def test_profile_partition_conf_train_gives_the_same_bits(self):
         conf = self.path("one.json")
         self.succeed(pipewright("conf", self.package, "--ranks", 1, "-o", conf))
@@ -121,6 +133,26 @@ class Profile(Case):
         self.assertGreater(max(stage["replicas"] for stage in report["stages"]), 1)
         run = self.train(self.package, {**job, "reduce": "exact"}, 3, conf=out / "hybrid_conf.json")
         self.assert_same_run(run, first, "replicas: ")
+
+    def test_costs_of_a_partition_are_those_of_its_run(self):
+        out = self.path("costs_of")
+        report = out_of("partition", self.text.with_suffix(".json"), "--stages", 2, "--json", "-o",
+                        out)
+        job = self.write_job({**token_job(steps=2), "microbatch_size": 4, "schedule": "gpipe"})
+        conf, plan, measured = out / "hybrid_conf.json", self.path("plan.csv"), self.path("run.json")
+        self.succeed(pipewright("plan", self.package, job, "--conf", conf, "-o", plan))
+        self.succeed(pipewright("simulate", plan, "--costs", out / "costs.json"))
+        self.succeed(run_ranks(2, "bench", self.package, job, "--conf", conf, "--steps", 2,
+                               "--costs", measured, mpi=False))
+        ours, real = (json.loads(p.read_text()) for p in (out / "costs.json", measured))
+        self.assertEqual(len(ours["stages"]), len(report["stages"]))
+        first, run = ours["stages"][0], real["stages"][0]
+        self.assertAlmostEqual(first["activation"] / run["activation"], 1, delta=0.02)
+        self.assertAlmostEqual(first["gradients"] / run["gradients"], 1, delta=0.02)
+        self.assertAlmostEqual(ours["stages"][1]["received"] / real["stages"][1]["received"], 1,
+                               delta=0.02)
+        self.assertAlmostEqual(ours["edges"][0]["bytes"] / real["edges"][0]["bytes"], 1,
+                               delta=0.02)
 
     def test_compile_by_profile(self):
         package = self.compile("gpt.pt2", "by_profile.pkg", "--split", "profile:3", "--repeat", "3")
@@ -212,7 +244,7 @@ class Profile(Case):
     def test_graph_text_on_standard_output(self):
         done = subprocess.run([str(BUILD / "pipewright"), "profile", str(self.package), "--repeat",
                                "1", "-o", "/dev/stdout"], capture_output=True, text=True,
-                              timeout=120)
+                              timeout=1200)
         self.assertEqual(done.returncode, 0, done.stderr)
         for line in done.stdout.splitlines():
             self.assertRegex(line, r"^(\t\S+ -- \S+|\S+ -- .* -- forward_compute_time=.*)$")

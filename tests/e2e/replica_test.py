@@ -4,10 +4,8 @@ import unittest
 
 import torch
 from safetensors.torch import save_file
-from torch import nn
-from torch.distributed.pipelining import pipe_split
 
-from support import ADAMW, SGD, Case, export, export_gpt, gpt, run_ranks, token_job
+from support import ADAMW, SGD, Case, Statistics, export, export_gpt, gpt, run_ranks, token_job
 
 STEPS = 3
 
@@ -48,17 +46,6 @@ class Replicas(Case):
 
     def test_15_1(self):
         self.run_job([0, 0, 1], [list(range(15)), [15]], microbatches=16, microbatch_size=1)
-
-
-class Statistics(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.a, self.norm, self.b = nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)
-
-    def forward(self, x):
-        h = self.norm(self.a(x))
-        pipe_split()
-        return self.b(torch.relu(h))
 
 
 class Buffers(Case):

@@ -131,6 +131,63 @@ class Convert(unittest.TestCase):
                          {"equal": True, "only_in_first": [], "only_in_second": [],
                           "different": []})
 
+    def test_expanded_tensors_are_bounded_by_what_was_read(self):
+        small = {"e": torch.rand(1).expand(2 ** 20, 2 ** 20)}  # 4 TB
+        torch.save(small, path("huge.pt"))
+        for command in (["convert", "--force-contiguous", path("huge.pt"), path("huge.safetensors")],
+                        ["shard", "--force-contiguous", path("huge.pt"), path("huge")],
+                        ["diff", path("huge.pt"), path("huge.pt")]):
+            done = run(*command)
+            self.assertEqual(done.returncode, 1, done.stdout)
+            self.assertIn('"e" repeats its elements', done.stderr)
+            self.assertIn("--max-size 4398046511104", done.stderr)
+        self.assertFalse(os.path.exists(path("huge.safetensors")))
+        mask = {"mask": torch.rand(1, 8).expand(500, 8), "w": torch.rand(3)}
+        torch.save(mask, path("mask.pt"))
+        command = ("convert", "--force-contiguous", path("mask.pt"), path("mask.safetensors"))
+        self.assertIn("--max-size 16000", run(*command).stderr)
+        ok(*command, "--max-size", "16KB")
+        same(mask, safetensors.torch.load_file(path("mask.safetensors")))
+        ok("diff", path("mask.pt"), path("mask.safetensors"), "--max-size", "16KB")
+
+    def test_ties_across_shards(self):
+        class Model(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.emb, self.head = torch.nn.Embedding(5, 4), torch.nn.Linear(4, 5)
+                self.head.weight = self.emb.weight
+                self.a, self.b = torch.nn.LayerNorm(4), torch.nn.LayerNorm(4)
+
+        state = Model().state_dict()
+        shards = {"a.bin": ["emb.weight", "a.weight", "a.bias", "head.bias"],
+                  "b.bin": ["head.weight", "b.weight", "b.bias"]}
+        folder = path("tied_shards")
+        os.mkdir(folder)
+        for file, names in shards.items():
+            torch.save({name: state[name].clone() for name in names}, os.path.join(folder, file))
+        with open(os.path.join(folder, "pytorch_model.bin.index.json"), "w") as out:
+            json.dump({"weight_map": {n: f for f, names in shards.items() for n in names}}, out)
+        out = path("tied_shards.safetensors")
+        done = run("convert", folder, out)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn('"emb.weight" and "head.weight" are equal to the bit', done.stderr)
+        self.assertIn("--equal tied", done.stderr)
+        ok("convert", folder, out, "--equal", "tied")
+        safetensors.torch.load_model(Model(), out, strict=True)
+        self.assertEqual(sorted(safetensors.torch.load_file(out)),  # norms that are alike stay two
+                         ["a.bias", "a.weight", "b.bias", "b.weight", "emb.weight", "head.bias"])
+        ok("diff", folder, out)
+        ok("convert", folder, out, "--equal", "apart")
+        same({k: v.clone() for k, v in state.items()}, safetensors.torch.load_file(out))
+
+    def test_a_pickled_module(self):
+        for zipped in (True, False):
+            torch.save(torch.nn.Linear(2, 2), path("module.pt"), _use_new_zipfile_serialization=zipped)
+            done = run("list", path("module.pt"))
+            self.assertEqual(done.returncode, 1)
+            self.assertIn("is a pickled object of the class torch.nn.modules.linear.Linear", done.stderr)
+            self.assertIn("torch.save(model.state_dict()", done.stderr)
+
     def test_nothing_is_executed(self):
         class Evil:
             def __reduce__(self):
@@ -276,6 +333,32 @@ class Opening(unittest.TestCase):
 
 
 class Diff(unittest.TestCase):
+    def test_tied_names_that_one_side_leaves_out(self):
+        class Model(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.emb, self.head = torch.nn.Embedding(5, 4), torch.nn.Linear(4, 5)
+                self.head.weight = self.emb.weight
+
+        model = Model()
+        torch.save(model.state_dict(), path("both.pt"))
+        safetensors.torch.save_model(model, path("one.safetensors"))
+        kept = {k: v for k, v in model.state_dict().items() if k != "head.weight"}
+        safetensors.torch.save_file(kept, path("unsaid.safetensors"))  # without metadata
+        for file in ("one.safetensors", "unsaid.safetensors"):
+            ok("diff", path("both.pt"), path(file))
+            ok("diff", path(file), path("both.pt"))
+        with torch.no_grad():
+            model.emb.weight[0] += 1
+        safetensors.torch.save_model(model, path("other.safetensors"))
+        done = run("diff", path("both.pt"), path("other.safetensors"), "--json")
+        self.assertEqual([t["name"] for t in json.loads(done.stdout)["different"]],
+                         ["emb.weight", "head.weight"])
+        apart = {k: v.clone() for k, v in model.state_dict().items()}
+        torch.save(apart, path("apart.pt"))
+        done = run("diff", path("apart.pt"), path("unsaid.safetensors"), "--json")
+        self.assertEqual(json.loads(done.stdout)["only_in_first"], ["head.weight"])
+
     def test_differences(self):
         a = {"same": torch.ones(3), "v": torch.tensor([1., 2., 3.]), "d": torch.ones(2),
              "s": torch.ones(4), "a": torch.ones(1), "h": torch.tensor([1., 2.]).half(),

@@ -96,5 +96,18 @@ TEST(DeadCode, AWriteThroughAViewThatNoSchemaDeclaresStays) {
   }
 }
 
+TEST(DeadCode, AWriteThatABackwardReadsStays) {
+  const std::string start = "  %b : Tensor = aten::tanh(%a)\n  %c : Tensor = aten::exp(%b)\n";
+  const std::string end =
+      "  %e : Tensor, %f : Tensor = prim::ListUnpack(%l)\n  %d : Tensor = aten::relu_(%f)\n"
+      "  return (%c)\n";
+  for (const std::string view : {"unsafe_chunk", "chunk"}) {
+    auto graph = Parse(start + "  %l : Tensor[] = aten::" + view + "(%b, %two, %zero)\n" + end);
+    RemoveDeadCode(*graph);
+    // After a write through chunk, autograd refuses the backward.
+    EXPECT_EQ(graph->toString().find("relu_") != std::string::npos, view == "unsafe_chunk");
+  }
+}
+
 }  // namespace
 }  // namespace pipewright

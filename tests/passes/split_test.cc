@@ -255,6 +255,23 @@ TEST(AssignModules, ACallbackPlacesWhatATraceRecorded) {
             std::string::npos);
 }
 
+TEST(AssignModules, WhatACallbackThrowsIsToldWithTheOperation) {
+  Net net;
+  CompileOptions options;
+  options.output = TempPath("thrown.pkg");
+  options.passes.split.kind = SplitSpec::kFunction;
+  options.passes.split.function = [](const torch::jit::Node* node) -> int {
+    const std::vector<std::string> stack = ModuleStack(node);
+    if (!stack.empty() && stack.back() == "b") throw std::out_of_range("map::at");
+    return 0;
+  };
+  Model model = Trace(net, {torch::ones({2, 4})}, {{"x"}});
+  const std::string told = Message([&] { Compile(model, options); });
+  EXPECT_NE(told.find("submodule \"b\""), std::string::npos) << told;
+  EXPECT_NE(told.find("pass assign_modules fails: map::at"), std::string::npos) << told;
+  EXPECT_NE(told.find("write that line with other operations"), std::string::npos) << told;
+}
+
 TEST(Localize, ConstantsListsAndSizesAreMadeWhereTheyAreUsed) {
   Model model = ParseModel(R"IR(
 graph(%training : bool, %device : Device, %x : Tensor):

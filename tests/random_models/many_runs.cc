@@ -35,7 +35,10 @@ static int Serve(int argc, char** argv, char** environment) {
       int out = open(words[0].c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
       dup2(open("/dev/null", O_RDONLY), 0), dup2(out, 1), dup2(out, 2);
       alarm(kMostSeconds);
-      std::exit(program_main(static_cast<int>(arguments.size()) - 1, arguments.data(), environment));
+      const int code =
+          program_main(static_cast<int>(arguments.size()) - 1, arguments.data(), environment);
+      std::cout.flush(), std::fflush(nullptr);
+      _exit(code);  // LibTorch's destructors take longer than the run
     }
     int status = -1;
     waitpid(child, &status, 0);

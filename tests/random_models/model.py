@@ -160,16 +160,16 @@ def operations():
 
 
 class Writer:
-    def __init__(self, seed, kind, markers, known):
+    def __init__(self, seed, kind, markers):
         self.choose = random.Random(seed)
-        self.kind, self.markers, self.known = kind, markers, known
+        self.kind, self.markers = kind, markers
         self.count, self.texts, self.parts = 0, [], []
         self.classes = {"torch": torch, "F": torch.nn.functional, "nn": torch.nn,
                         "pipe_split": lambda: None}
         self.paths = []  # of the model's submodules, in the order of their calls
 
     def statement(self, scope):
-        fitting = [o for o in operations() if o.fits(self.kind, self.known)]
+        fitting = [o for o in operations() if o.fits(self.kind)]
         for _ in range(30):
             chosen = self.choose.choices(fitting, [o.weight for o in fitting])[0]
             try:
@@ -237,9 +237,9 @@ class Written:
     """text; inputs: name -> (dtype, sizes of a row); outputs: [("loss" | "rows" | "other")]."""
 
 
-def write(seed, kind, markers=False, known=()):
+def write(seed, kind, markers=False):
     """`kind`: "export", "script" or "trace". `markers`: with pipe_split() between statements."""
-    writer = Writer(seed, kind, markers, known)
+    writer = Writer(seed, kind, markers)
     choose = writer.choose
     torch.manual_seed(seed)
     inputs = {"x": (torch.float32, (6,))}

@@ -6,18 +6,17 @@ OPERATIONS = []
 
 
 class Operation:
-    def __init__(self, write, weight, only, fault):
-        self.write, self.weight, self.only, self.fault = write, weight, only, fault
+    def __init__(self, write, weight, only):
+        self.write, self.weight, self.only = write, weight, only
 
-    def fits(self, kind, known):
-        return (not self.only or kind in self.only) and (not self.fault or self.fault in known)
+    def fits(self, kind):
+        return not self.only or kind in self.only
 
 
-def operation(weight=1.0, only=(), fault=None):
-    """`only`: the kinds of models ("export", "script", "trace") that may have it. `fault`: one that
-    is known and not mended yet (KNOWN in random_test.py)."""
+def operation(weight=1.0, only=()):
+    """`only`: the kinds of models ("export", "script", "trace") that may have it."""
     def add(write):
-        OPERATIONS.append(Operation(write, weight, only, fault))
+        OPERATIONS.append(Operation(write, weight, only))
         return write
     return add
 

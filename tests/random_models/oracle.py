@@ -24,6 +24,19 @@ def retie(module, model):
             setattr(module.get_submodule(owner), last, module.get_parameter(same))
 
 
+REFUSES = (RuntimeError, AssertionError, IndexError)  # guards of an export; data out of range
+
+
+def tensors_of(module):
+    return [*module.parameters(), *module.buffers()]
+
+
+def make_contiguous(module):
+    """As a package has its weights."""
+    for tensor in tensors_of(module):
+        tensor.data = tensor.data.contiguous()
+
+
 def flat(outputs):
     return list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
 
@@ -31,7 +44,7 @@ def flat(outputs):
 def train(module, job, folder, columns):
     """[[loss of each microbatch] of each step], gradients of the last step."""
     data = one_process.Data(job["data"], pathlib.Path(folder))
-    optimizer, _ = one_process.make_optimizer(job, module)
+    optimizer, common = one_process.make_optimizer(job, module)
     losses = []
     for step in range(job["steps"]):
         optimizer.zero_grad()
@@ -54,6 +67,8 @@ def train(module, job, folder, columns):
         for p in module.parameters():
             if p.grad is not None:
                 p.grad.div_(len(parts))
+        if common["clip_norm"]:
+            torch.nn.utils.clip_grad_norm_(module.parameters(), common["clip_norm"])
         gradients = {name: p.grad.clone() for name, p in module.named_parameters()
                      if p.grad is not None}
         optimizer.step()

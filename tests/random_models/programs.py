@@ -10,7 +10,7 @@ ENVIRONMENT = {
     **os.environ, "OMP_NUM_THREADS": "1", "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1",
     "OMPI_MCA_hwloc_base_binding_policy": "none"}
-SECONDS = 120  # that a run may take
+SECONDS = 1200  # until a run that hangs is ended
 
 
 class Programs:

@@ -56,23 +56,26 @@ TEST(Messages, ValuesInMemoryOfTheTransportAreLikeOthers) {
 }
 
 // What a message brings lies as it did, and has the same numbers.
-TEST(Messages, TensorsKeepTheirStrides) {
+TEST(Messages, TensorsLieAsTheyLay) {
   const at::Tensor whole = at::arange(60, at::kFloat).view({3, 4, 5});
   const at::Tensor free = at::empty_strided({3, 1, 1, 4}, {4, 77, 1, 1}, at::kFloat).fill_(2);
-  const Tensors dense = {whole, whole.permute({2, 0, 1}), whole[1].t(), free,
-                         at::scalar_tensor(7, at::kLong), at::empty({0, 3})};
-  const Tensors repeated = {whole.sum(1, true).expand({3, 4, 5}), at::ones({}).expand({2, 3}),
-                            whole.permute({2, 0, 1}).slice(1, 0, 1).expand({5, 2, 4})};
-  const Tensors gaps = {whole.slice(2, 1, 3), whole.permute({2, 0, 1}).slice(0, 1, 4),
-                        whole.view({60}).unfold(0, 5, 2)};
-  Tensors sent;
-  for (const Tensors* group : {&dense, &repeated, &gaps})
-    for (const at::Tensor& tensor : *group) sent.push_back(ToTensor(tensor));
-  std::vector<bool> there(sent.size(), true);
+  const Tensors given = {
+      whole, whole.permute({2, 0, 1}), whole[1].t(), free, at::scalar_tensor(7, at::kLong),
+      at::empty({0, 3}), whole.slice(2, 0, 0),
+      // Repeated elements.
+      whole.sum(1, true).expand({3, 4, 5}), at::ones({}).expand({2, 3}),
+      whole.permute({2, 0, 1}).slice(1, 0, 1).expand({5, 2, 4}), whole.view({60}).unfold(0, 5, 2),
+      whole.slice(2, 1, 4).unfold(2, 2, 1),
+      // Gaps.
+      whole.slice(2, 1, 3), whole.permute({2, 0, 1}).slice(0, 1, 4), whole[2].select(1, 3),
+      // Memory that begins in the middle.
+      whole[1], whole.view({60}).slice(0, 7, 31).view({4, 6}).t(), whole[2][1][3]};
+  std::vector<bool> there(given.size(), true);
   there[2] = false;
-  Tensors empty;
+  Tensors sent, empty;
   int64_t bytes = 0;
-  for (const at::Tensor& tensor : sent) {
+  for (const at::Tensor& tensor : given) {
+    sent.push_back(ToTensor(tensor));
     empty.push_back(EmptyTensor(tensor.sizes(), tensor.scalar_type(), nullptr));
     bytes += static_cast<int64_t>(tensor.nbytes()) + LayoutBytes(tensor.sizes().size());
   }
@@ -85,24 +88,30 @@ TEST(Messages, TensorsKeepTheirStrides) {
       std::memcpy(to.regions[i].data, from.regions[i].data, from.regions[i].bytes);
   }
   EXPECT_EQ(bytes, 0);
+  auto place = [](const at::Tensor& t) { return reinterpret_cast<uintptr_t>(t.data_ptr()) % 64; };
   const Tensors received = ReadMessage(to);
-  for (size_t i = 0; i < sent.size(); ++i) {
+  for (size_t i = 0; i < given.size(); ++i) {
     ASSERT_EQ(received[i].defined(), i != 2);
     if (i == 2) continue;
-    const size_t r = i - dense.size();
-    const at::Tensor& given = i < dense.size()        ? dense[i]
-                              : r < repeated.size() ? repeated[r]
-                                                      : gaps[r - repeated.size()];
-    EXPECT_TRUE(at::equal(received[i], given)) << i;
-    EXPECT_EQ(received[i].strides(), sent[i].strides()) << i;
-    if (r >= repeated.size() && i >= dense.size()) {
-      EXPECT_TRUE(received[i].is_non_overlapping_and_dense()) << i;
-    } else {
-      EXPECT_EQ(received[i].strides(), given.strides()) << i;
-    }
+    EXPECT_TRUE(at::equal(received[i], given[i])) << i;
+    EXPECT_EQ(received[i].strides(), given[i].strides()) << i;
+    EXPECT_EQ(place(received[i]), place(given[i])) << i;
   }
-  // The order of the strides is kept where the gaps are not.
-  EXPECT_EQ(received[dense.size() + repeated.size() + 1].strides(), (std::vector<int64_t>{1, 12, 3}));
+}
+
+TEST(Messages, CopiesLieLikeTheirOriginals) {
+  const at::Tensor whole = at::arange(60, at::kFloat).view({3, 4, 5});
+  for (const at::Tensor& tensor : {whole.slice(2, 1, 3), whole[2], whole.unfold(2, 3, 1)}) {
+    const at::Tensor copy = CopyAsItLies(tensor);
+    EXPECT_FALSE(copy.is_alias_of(tensor));
+    EXPECT_TRUE(at::equal(copy, tensor));
+    EXPECT_EQ(copy.strides(), tensor.strides());
+  }
+  EXPECT_TRUE(HasRepeatedElements(whole.unfold(2, 3, 1)));
+  EXPECT_TRUE(HasRepeatedElements(at::ones({}).expand({2})));
+  EXPECT_FALSE(HasRepeatedElements(whole.slice(2, 1, 3).permute({2, 0, 1})));
+  EXPECT_FALSE(HasRepeatedElements(whole.unfold(2, 2, 3)));
+  EXPECT_FALSE(HasRepeatedElements(at::ones({}).expand({1})));
 }
 
 }  // namespace pipewright

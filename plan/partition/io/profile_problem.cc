@@ -47,7 +47,10 @@ ProfileProblem ToProblem(const ModelGraph& graph, const ProfileCosts& costs) {
   for (int i = 0; i < n; ++i) {
     if (consumers[i].empty()) continue;
     double bytes = graph.nodes[i].OutputBytes();
-    problem.values.push_back({place[i], consumers[i], 2 * bytes / costs.bandwidth, 2, bytes});
+    // Held by the stage that makes it and by each that receives it.
+    problem.nodes[place[i]].stash_bytes -= bytes;
+    problem.values.push_back(
+        {place[i], consumers[i], 2 * bytes / costs.bandwidth, 2, bytes, bytes});
   }
   return profile;
 }
@@ -57,6 +60,64 @@ void SetStages(ModelGraph& graph, const ProfileProblem& profile, const Partition
   for (size_t s = 0; s < result.stages.size(); ++s)
     for (int node : result.stages[s].nodes)
       graph.nodes[profile.graph_node[node]].stage = static_cast<int>(s);
+}
+
+// A value in flight is held by the stage that makes it and by every other stage with a node that
+// holds it, by each once.
+static void AddHeldValues(const Profile& measured, PartitionProblem& problem) {
+  std::vector<std::vector<int>> holders(measured.values.size());
+  for (size_t i = 0; i < measured.nodes.size(); ++i)
+    for (int value : measured.nodes[i].held) holders[value].push_back(static_cast<int>(i));
+  for (size_t v = 0; v < measured.values.size(); ++v) {
+    const ProfileValue& value = measured.values[v];
+    if (holders[v].empty()) continue;
+    PartitionValue held;
+    held.transfers = 0;
+    held.consumers = holders[v];
+    held.stash_bytes = value.bytes;
+    if (value.producer >= 0 && value.kept) {
+      // An output may be a view of what counts already.
+      double& own = problem.nodes[value.producer].stash_bytes;
+      own -= std::min(own, value.bytes);
+      held.consumers.insert(held.consumers.begin(), value.producer);
+    }
+    problem.values.push_back(held);
+  }
+}
+
+ProfileProblem ToProblem(const Profile& measured, const ProfileCosts& costs) {
+  ProfileProblem profile;
+  PartitionProblem& problem = profile.problem;
+  problem.time_unit = "s";
+  problem.transfer_latency = costs.latency;
+  problem.exchange_time = 1 / costs.bandwidth;
+  int inputs = 0;
+  for (const ProfileValue& value : measured.values)
+    if (value.producer < 0) profile.inputs.push_back(inputs++);
+  for (const ProfileNode& node : measured.nodes) {
+    profile.graph_node.push_back(inputs + static_cast<int>(problem.nodes.size()));
+    PartitionNode entry;
+    entry.name = node.name;
+    double total = node.forward.median + node.backward.median;
+    entry.device_time = entry.host_time = total;
+    if (total > 0) entry.forward_share = node.forward.median / total;
+    entry.static_bytes =
+        node.parameters + node.trained * (1 + costs.optimizer_state) + node.buffers;
+    entry.stash_bytes = node.kept;  // without the values that others hold as well, see below
+    entry.parameter_bytes = node.trained;
+    problem.nodes.push_back(entry);
+  }
+  for (const ProfileValue& value : measured.values) {
+    if (value.producer < 0 || value.consumers.empty()) continue;
+    int transfers = value.gradient ? 2 : 1;
+    problem.values.push_back({value.producer, value.consumers,
+                              transfers * value.bytes / costs.bandwidth, transfers, value.bytes});
+  }
+  AddHeldValues(measured, problem);
+  for (const ProfileShared& shared : measured.shared)
+    problem.values.push_back(
+        {-1, shared.nodes, 2 * shared.bytes / costs.bandwidth, 2, shared.bytes});
+  return profile;
 }
 
 }  // namespace pipewright

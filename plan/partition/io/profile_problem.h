@@ -2,7 +2,7 @@
 #pragma once
 #include "formats/graph_text.h"
 #include "formats/profile/profile.h"
-#include "plan/partition/problem.h"
+#include "plan/partition/problem/problem.h"
 
 namespace pipewright {
 
@@ -24,10 +24,10 @@ struct ProfileProblem {
 };
 ProfileProblem ToProblem(const ModelGraph& graph, const ProfileCosts& costs);
 
-// Of a measured profile; `graph_node` and `inputs` are those of GraphOfProfile. Only parameters
-// that take gradients have some, and optimizer state; buffers count. In flight is what each forward
-// keeps for its backward. A value that carries no gradient is sent once. A shared weight costs its
-// gradient's exchange where its holders are apart.
+// Makes the problem of a measured profile; `graph_node` and `inputs` are those of GraphOfProfile.
+// Only parameters that take gradients have some, and optimizer state; buffers count. In flight is
+// what each forward keeps for its backward. A value that carries no gradient is sent once. A shared
+// weight costs its gradient's exchange where its holders are apart.
 ProfileProblem ToProblem(const Profile& measured, const ProfileCosts& costs);
 
 // Writes the stage of every node into the graph, Input nodes into stage 0.

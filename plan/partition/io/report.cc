@@ -13,7 +13,7 @@
 
 namespace pipewright {
 
-// What alone makes any partition impossible; "": nothing that is as simple.
+// Returns what alone makes any partition impossible, or "" where nothing as simple does.
 static std::string WhyInfeasible(const PartitionProblem& problem) {
   struct Piece {
     std::string name;
@@ -53,7 +53,7 @@ static std::string WhyInfeasible(const PartitionProblem& problem) {
   return "";
 }
 
-// Of each node, its place in an order of execution.
+// Returns the place of each node in an order of execution.
 static std::vector<int> Places(int nodes, const std::vector<std::pair<int, int>>& edges) {
   std::vector<int> places(static_cast<size_t>(nodes));
   std::iota(places.begin(), places.end(), 0);

@@ -10,14 +10,15 @@
 
 namespace pipewright {
 
-// What every report needs, whichever search it comes from.
+// Every report has these, whichever search it comes from.
 struct PartitionReport {
   struct Stage {
     std::string device;  // "gpu0", "cpu0"; the first of its replicas
     int replicas = 1;
     std::vector<int> ranks;  // numbers of its devices
     std::vector<std::string> nodes;
-    // Of those in an order of execution, but for backward ones and weights that are nodes.
+    // The first and last of the nodes in an order of execution; backward ones, and weights that are
+    // nodes, do not count.
     std::string first, last;
     double compute = 0, transfer = 0, memory = 0;
     double load = 0;  // what of the two the objective counts

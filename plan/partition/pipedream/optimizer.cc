@@ -183,7 +183,7 @@ static void FillStages(const ModelGraph& graph, const Search& s, const std::vect
     if (span.first > 0) stage.transfer_s = Transfers(s, bandwidth, span.first - 1, span.end - 1, r);
     result.stages.push_back(stage);
   }
-  // What the states leave out goes to the first stage: Input nodes, and parts of the graph that are
+  // The first stage gets what the states leave out: Input nodes, and parts of the graph that are
   // not connected with its first source. An unused __getitem__ stays with what it takes from.
   std::vector<char> unused(graph.nodes.size(), 0);
   for (int node : s.states.unused) unused[node] = 1;

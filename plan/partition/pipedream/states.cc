@@ -12,7 +12,7 @@ namespace {
 struct Relations {
   std::vector<std::vector<int>> next, previous;
   std::vector<Bits> ancestors;
-  // Of each node: ancestors with an edge to something that is neither an ancestor nor the node.
+  // The ancestors of each node with an edge to something that is neither an ancestor nor the node.
   std::vector<Bits> used_elsewhere;
 };
 

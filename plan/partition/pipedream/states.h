@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "formats/graph_text.h"
-#include "plan/partition/unit_set.h"
+#include "plan/partition/problem/unit_set.h"
 
 namespace pipewright {
 

@@ -2,11 +2,11 @@
 // Operators", NeurIPS 2020: JSON as in msr-fiddle/dnn-partitioning.
 #pragma once
 #include "base/json.h"
-#include "plan/partition/problem.h"
+#include "plan/partition/problem/problem.h"
 
 namespace pipewright {
 
-// Whether a JSON document is such an instance.
+// Says whether a JSON document is such an instance.
 bool IsTarnawski(const Json& json);
 
 // maxFPGAs devices "gpu" of maxSizePerFPGA bytes and maxCPUs devices "cpu". A node without a

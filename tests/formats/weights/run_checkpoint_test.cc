@@ -33,7 +33,7 @@ static void Commit(const std::string& folder, int64_t step, const std::string& c
   checkpoint.seed = 7;
   checkpoint.optimizer = "sgd";
   checkpoint.job = "{\"steps\": 3}";
-  checkpoint.files["module0.safetensors"] = {content.size(), HashFile(shard)};
+  checkpoint.files["module0.safetensors"] = {content.size(), HashFile(shard), ""};
   checkpoint.weight_of["a"] = "module0.safetensors";
   WriteRunCheckpoint(checkpoint);
   CommitCheckpoint(checkpoint.path, folder, step, keep);

@@ -110,7 +110,17 @@ PartitionProblem RandomProblem(std::mt19937& random, int max_nodes, int features
     if (features & 1) value.bytes = pick(0, 3);
     for (int j = i + 1; j < n; ++j)
       if (pick(0, 6) < density) value.consumers.push_back(j);
+    if (features & 128) value.stash_bytes = pick(0, 3);
     if (!value.consumers.empty()) problem.values.push_back(value);
+  }
+  // What some nodes hold, whoever made it.
+  if (features & 128 && n > 1) {
+    PartitionValue held;
+    held.transfers = 0;
+    held.stash_bytes = pick(1, 4);
+    for (int i = 0; i < n; ++i)
+      if (pick(0, 2) == 0) held.consumers.push_back(i);
+    if (!held.consumers.empty()) problem.values.push_back(held);
   }
   if (features & 256) {
     // A mirrored backward part; each backward node is in the group of its forward node.

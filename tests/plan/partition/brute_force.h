@@ -3,7 +3,7 @@
 #include <functional>
 #include <random>
 
-#include "plan/partition/problem.h"
+#include "plan/partition/problem/problem.h"
 
 namespace pipewright {
 

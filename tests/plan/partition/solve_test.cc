@@ -7,6 +7,7 @@
 
 #include "base/json.h"
 #include "base/text.h"
+#include "plan/partition/fast/lower_bound.h"
 #include "plan/partition/pipedream/tarnawski.h"
 #include "tests/plan/partition/brute_force.h"
 
@@ -56,7 +57,6 @@ TEST(Partition, CertifiedOptimaOfAGivenNumberOfStages) {
     problem.stages = stages;
     SolveOptions options;
     options.max_sets = 200'000;
-    options.max_seconds = 60;
     PartitionResult result = SolvePartition(problem, options);
     EXPECT_TRUE(result.proven) << stages;
     EXPECT_EQ(CheckPartition(problem, result), "") << stages;

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "plan/partition/step_bound.h"
+#include "plan/partition/step_search.h"
 #include "tests/plan/partition/brute_force.h"
 
 namespace pipewright {

@@ -4,6 +4,7 @@
 
 #include "base/json.h"
 #include "plan/placement/module_tree.h"
+#include "plan/placement/read_tree.h"
 
 namespace pipewright {
 

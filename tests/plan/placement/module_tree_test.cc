@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "plan/placement/checkpoint_tree.h"
 #include "plan/placement/device_map.h"
+#include "plan/placement/read_tree.h"
 #include "tests/plan/placement/models.h"
 #include "tests/temp_folder.h"
 

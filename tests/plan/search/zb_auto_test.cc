@@ -11,6 +11,7 @@
 #include "plan/schedules/order_problem.h"
 #include "plan/search/placements.h"
 #include "plan/search/search.h"
+#include "plan/search/stages.h"
 #include "plan/simulate/measure.h"
 #include "plan/stage_graph.h"
 #include "tests/plan/schedules/exhaustive_order.h"

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <random>
 
 #include "base/error.h"
@@ -64,6 +65,13 @@ TEST(Simulate, InterleavedClosedForms) {
         EXPECT_EQ(FiguresOf(plan, costs).makespan,
                   m * share + (p - 1) * share / v + (2 * p * v - 2) * 1);
       }
+}
+
+TEST(Simulate, NoRankIsIdleForLessThanNothing) {
+  for (const RankFigures& rank : FiguresOf(orders::OneFOneB(2, 2), Uniform(0.9, 0.75, 0.75)).ranks) {
+    EXPECT_GE(rank.idle, 0);
+    EXPECT_FALSE(std::signbit(rank.span_bubble_rate())) << rank.span_bubble_rate();
+  }
 }
 
 TEST(Simulate, PublishedRows) {
@@ -130,6 +138,65 @@ TEST(Simulate, MemoryFollowsTheActions) {
   Figures two = FiguresOf(ReadPlan("0F0,0F1,0I0,0F2,0I1,0W0,0W1,0B2\n", "plan"), costs);
   EXPECT_EQ(two.ranks[0].peak_bytes, 124);
   EXPECT_EQ(two.ranks[0].peak_activations, 2);
+}
+
+// A message counts from its RECV to the F (or B) that uses it, which counts it from then on.
+TEST(Simulate, MemoryCountsMessagesFromTheirReceive) {
+  Plan plan = ReadPlan(
+      "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
+      "1RECV_F0,1RECV_F1,1F0,1B0,1SEND_B0,1F1,1B1,1SEND_B1\n",
+      "plan");
+  Costs costs = ParseCosts(R"({"stages": [
+      {"F": 1, "I": 1, "W": 1, "activation": 10, "weights": 100},
+      {"F": 1, "I": 1, "W": 1, "activation": 7, "weights": 100}],
+      "edges": [{"from": 0, "to": 1, "bytes": 5, "back": 3}]})",
+                           "costs");
+  Figures figures = FiguresOf(plan, costs);
+  EXPECT_EQ(figures.ranks[0].held_bytes, 100);
+  EXPECT_EQ(figures.ranks[0].peak_bytes, 100 + 10 + 10 + 3);
+  EXPECT_EQ(figures.ranks[1].peak_bytes, 100 + 5 + 7);  // one input waits while the other is used
+}
+
+TEST(Simulate, MemoryCountsWhatActionsTakeForAMoment) {
+  Plan plan = ReadPlan("0F0,0F1,0B0,0B1,0STEP\n", "plan");
+  const std::string stage = R"("F": 1, "I": 1, "W": 1, "activation": 10)";
+  auto peak = [&](const std::string& more) {
+    Costs costs = ParseCosts("{\"stages\": [{" + stage + more + "}]}", "costs");
+    return FiguresOf(plan, costs).ranks[0].peak_bytes;
+  };
+  EXPECT_EQ(peak(""), 20);
+  EXPECT_EQ(peak(R"(, "peak": {"F": 12})"), 22);
+  EXPECT_EQ(peak(R"(, "peak": {"B": 15})"), 25);
+  EXPECT_EQ(peak(R"(, "peak": {"B": 15}, "gradients": 2)"), 25);   // the first B makes them
+  EXPECT_EQ(peak(R"(, "peak": {"B": 15}, "gradients": 12)"), 27);  // the second B beside them
+  EXPECT_EQ(peak(R"(, "peak": {"B": 15, "first_B": 11}, "gradients": 2)"), 21);  // the first
+  EXPECT_EQ(peak(R"(, "peak": {"B": 15, "first_B": 11}, "gradients": 7)"), 22);  // the second
+  EXPECT_EQ(peak(R"(, "gradients": 12, "peak": {"step": 30})"), 42);
+}
+
+// Of halves, too, and where they keep more than there was.
+TEST(Simulate, MemoryOfHalvesMayGrow) {
+  Costs costs = ParseCosts(R"({"stages": [{"F": 1, "I": 1, "W": 1, "activation": 4,
+      "kept_for_W": 6, "peak": {"I": 9, "W": 8}, "recompute": {"activation": 5,
+      "peak": {"I": 11, "B": 20}}}]})",
+                           "costs");
+  Plan plan = ReadPlan("0F0,0I0,0W0\n", "plan");
+  EXPECT_EQ(FiguresOf(plan, costs).ranks[0].peak_bytes, 9);
+  EXPECT_EQ(FiguresOf(ReadPlan("0F0,0F1,0I0,0I1,0W0,0W1\n", "plan"), costs).ranks[0].peak_bytes,
+            6 + 9);
+  SimulateOptions again;
+  again.recompute = {1};
+  EXPECT_EQ(FiguresOf(plan, costs, again).ranks[0].peak_bytes, 11);
+  costs = ParseCosts(R"({"stages": [{"F": 1, "I": 1, "W": 1, "activation": 4,
+      "kept_for_W": 6, "recompute": {"activation": 5, "peak": 20}}]})",
+                     "costs of earlier versions");
+  EXPECT_EQ(FiguresOf(plan, costs, again).ranks[0].peak_bytes, 20);
+  Costs first = ParseCosts(R"({"stages": [{"F": 1, "I": 1, "W": 1, "activation": 4,
+      "kept_for_W": 6, "gradients": 3, "peak": {"W": 8, "first_W": 12}}]})",
+                           "costs");
+  EXPECT_EQ(FiguresOf(plan, first).ranks[0].peak_bytes, 12);
+  EXPECT_EQ(FiguresOf(ReadPlan("0F0,0I0,0F1,0I1,0W0,0W1\n", "plan"), first).ranks[0].peak_bytes,
+            6 + 12);
 }
 
 TEST(Simulate, RecomputeLengthensBackwardAndShrinksMemory) {

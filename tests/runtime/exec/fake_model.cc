@@ -337,7 +337,7 @@ void RunAndCompare(const FakeCase& c, Transport& transport, FakeBody::Hook hook)
     }
     transport.AllGather("");  // all ranks have used their messages
   }
-  for (int i = 0; i < 10000 && transport.Pending() > 0; ++i) usleep(100);
+  for (int i = 0; i < 1000000 && transport.Pending() > 0; ++i) usleep(100);
   EXPECT_EQ(transport.Pending(), 0u);
   EXPECT_EQ(body.live_bundles(), 0);
   FakeWeights expected = RunReference(c);

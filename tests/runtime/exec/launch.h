@@ -14,8 +14,13 @@ struct Ended {
   int Count(const std::string& text) const;
 };
 
-// `command` on so many ranks, with `environment` ("A=1 B=2") set. Ended by force after `limit` seconds.
+// `command` on so many ranks, with `environment` ("A=1 B=2") set. Ended by force after `limit`
+// seconds, so that the test itself ends.
 Ended Launch(int ranks, const std::string& command, const std::string& environment = "",
-             int limit = 60);
+             int limit = 1200);
+
+// Whether a job that took `seconds` took at most `limit`, which is that of a quiet machine; of a
+// busy one, as much longer as its processes take.
+bool Soon(double seconds, double limit);
 
 }  // namespace pipewright

@@ -21,7 +21,7 @@ TEST(Launch, EndsWell) {
 TEST(Launch, AnExceptionEndsEveryRank) {
   Ended ended = Program("throw");
   EXPECT_EQ(ended.code, 1);
-  EXPECT_LT(ended.seconds, 10);
+  EXPECT_TRUE(Soon(ended.seconds, 10)) << ended.seconds;
   EXPECT_EQ(ended.Count("program: rank 1, stage 1, microbatch 2, action 1B2: out of luck\n"), 1)
       << ended.output;
   EXPECT_EQ(ended.Count("out of luck"), 1) << ended.output;
@@ -46,7 +46,7 @@ TEST(Launch, AVoteEndsEveryRankWithoutAbort) {
         std::pair("vote with transfers", "program: saving on every rank: disk full\n")}) {
     Ended ended = Program(mode);
     EXPECT_EQ(ended.code, 1) << mode;
-    EXPECT_LT(ended.seconds, 10);
+    EXPECT_TRUE(Soon(ended.seconds, 10)) << ended.seconds;
     EXPECT_EQ(ended.Count(text), 1) << ended.output;
     EXPECT_EQ(ended.Count("program: "), 1) << ended.output;
     EXPECT_EQ(ended.Count("MPI_ABORT"), 0) << ended.output;
@@ -57,14 +57,14 @@ TEST(Launch, ARankThatDiesEndsTheOthers) {
   for (const char* mode : {"exit", "kill", "segfault"}) {
     Ended ended = Program(mode);
     EXPECT_NE(ended.code, 0) << mode;
-    EXPECT_LT(ended.seconds, 10) << mode;
+    EXPECT_TRUE(Soon(ended.seconds, 10)) << mode << ", " << ended.seconds;
   }
 }
 
 TEST(Launch, AFailedAssertionOnOneRankEndsEveryRank) {
   Ended ended = Launch(3, MPI_TESTS " --gtest_also_run_disabled_tests --gtest_filter=*FailsOnOne*");
   EXPECT_NE(ended.code, 0);
-  EXPECT_LT(ended.seconds, 10);
+  EXPECT_TRUE(Soon(ended.seconds, 10)) << ended.seconds;
   EXPECT_EQ(ended.Count("rank 2: "), 1) << ended.output;
 }
 
@@ -73,7 +73,7 @@ TEST(Launch, ManyStepsLeaveNothingBehind) {
   // Five ranks that poll, for a core or two: seconds where nothing else runs, and more than a minute
   // beside ten other processes.
   Ended ended = Launch(5, MPI_PROGRAM " \"soak " + std::string(many ? "2000" : "100") + "\"", "",
-                       /*limit=*/many ? 1500 : 300);
+                       /*limit=*/many ? 6000 : 1200);
   EXPECT_EQ(ended.code, 0) << ended.output;
 }
 

@@ -46,7 +46,7 @@ static void Soak(Transport& transport, int steps) {
     }
     transport.AllGather("");
   }
-  for (int i = 0; i < 10000 && transport.Pending() > 0; ++i) usleep(100);
+  for (int i = 0; i < 1000000 && transport.Pending() > 0; ++i) usleep(100);
   std::string wrong;
   if (transport.Pending() > 0) wrong = std::to_string(transport.Pending()) + " requests are left";
   if (body.live_bundles() > 0) wrong = std::to_string(body.live_bundles()) + " buffers are left";

@@ -27,7 +27,7 @@ TEST(ThreadTransport, MatchesByTagAndThenInOrder) {
     if (t.rank() == 0) {
       std::vector<Token> tokens;
       for (int i = 0; i < 4; ++i) tokens.push_back(t.Send(1, i % 2, Numbers({i})));
-      for (const Token& token : tokens) t.Wait(token);
+      for (const Token& token : tokens) t.WaitFor(token, {Awaited::kTensor});
     } else {
       std::vector<std::pair<Bundle, Token>> posted;
       for (int tag : {1, 0, 0, 1}) {
@@ -35,30 +35,43 @@ TEST(ThreadTransport, MatchesByTagAndThenInOrder) {
         posted.emplace_back(into, t.Recv(0, tag, into));
       }
       std::vector<int> got;
-      for (auto& [into, token] : posted) t.Wait(token), got.push_back(Numbers(into)[0]);
+      for (auto& [into, token] : posted) {
+        t.WaitFor(token, {Awaited::kTensor});
+        got.push_back(Numbers(into)[0]);
+      }
       EXPECT_EQ(got, (std::vector<int>{1, 0, 2, 3}));
     }
   });
 }
 
-TEST(ThreadTransport, SynchronousSendsWaitForTheirReceive) {
-  for (bool synchronous : {false, true}) {
-    RunThreads(2,
-               [&](Transport& t) {
-                 if (t.rank() == 0) {
-                   Token token = t.Send(1, 0, Numbers({1}));
-                   EXPECT_EQ(t.Test(token), !synchronous);
-                   t.AllGather("");
-                   t.Wait(token);
-                 } else {
-                   t.AllGather("");
-                   Bundle into = Numbers({0});
-                   t.Wait(t.Recv(0, 0, into));
-                   EXPECT_EQ(Numbers(into)[0], 1);
-                 }
-               },
-               {.synchronous_sends = synchronous});
-  }
+TEST(ThreadTransport, ASendCompletesOnceItsReceiveIsPosted) {
+  RunThreads(2, [&](Transport& t) {
+    if (t.rank() == 0) {
+      Bundle bundle = Numbers({1});
+      std::weak_ptr<void> held = bundle.owner;
+      Token token = t.Send(1, 0, std::move(bundle));
+      EXPECT_FALSE(t.Test(token));
+      EXPECT_FALSE(held.expired());
+      t.AllGather("");
+      t.WaitFor(token, {Awaited::kTensor});
+      EXPECT_TRUE(t.Test(token));  // and stays so
+      EXPECT_TRUE(held.expired());
+    } else {
+      t.AllGather("");
+      Bundle into = Numbers({0});
+      t.WaitFor(t.Recv(0, 0, into), {Awaited::kTensor});
+      EXPECT_EQ(Numbers(into)[0], 1);
+    }
+  });
+}
+
+TEST(ThreadTransport, RefusesDeviceStreams) {
+  RunThreads(1, [&](Transport& t) {
+    int stream = 0;
+    EXPECT_THROW(t.Send(0, 0, Numbers({1}), &stream), Error);
+    EXPECT_THROW(t.Recv(0, 0, Numbers({1}), &stream), Error);
+    EXPECT_EQ(t.Pending(), 0u);
+  });
 }
 
 TEST(ThreadTransport, GathersByRank) {
@@ -83,7 +96,7 @@ TEST(ThreadTransport, OneFailureEndsEveryRankAndIsShownOnce) {
         }
         try {
           if (t.rank() == 0) t.AllGather("");
-          t.Wait(t.Recv(3, 0, Numbers({0})));
+          t.WaitFor(t.Recv(3, 0, Numbers({0})), {Awaited::kTensor});
         } catch (const Aborted&) {
           ++stopped;
           throw;
@@ -100,8 +113,8 @@ TEST(ThreadTransport, OneFailureEndsEveryRankAndIsShownOnce) {
 TEST(ThreadTransport, RefusesMessagesOfAnotherSize) {
   try {
     RunThreads(2, [](Transport& t) {
-      if (t.rank() == 0) t.Wait(t.Send(1, 0, Numbers({1, 2})));
-      if (t.rank() == 1) t.Wait(t.Recv(0, 0, Numbers({1, 2, 3})));
+      if (t.rank() == 0) t.WaitFor(t.Send(1, 0, Numbers({1, 2})), {Awaited::kTensor});
+      if (t.rank() == 1) t.WaitFor(t.Recv(0, 0, Numbers({1, 2, 3})), {Awaited::kTensor});
     });
     ADD_FAILURE() << "nothing thrown";
   } catch (const Error& e) {
@@ -186,13 +199,29 @@ TEST(Phase, ShowsWhatTorchThrowsWithoutItsBacktrace) {
 }
 
 // The rank that failed says why; no other rank may take its place.
+TEST(ThreadTransport, AWaitForNoTransferIsKnownAndEndsWithTheRun) {
+  std::atomic<bool> seen{false};
+  EXPECT_THROW(RunThreads(2,
+                          [&](Transport& t) {
+                            if (t.rank() == 1) {
+                              while (!seen) std::this_thread::yield();
+                              throw Error("disk full");
+                            }
+                            t.WaitUntil([&]() -> Awaited {
+                              seen = t.status().Read().awaits == Awaited{Awaited::kShards, 1};
+                              return {Awaited::kShards, 1};
+                            });
+                          }),
+               Error);
+}
+
 TEST(Phase, LeavesToAnotherRankWhatThatOneHasAborted) {
   std::string seen;
   try {
     RunThreads(2, [&](Transport& t) {
       if (t.rank() == 0) t.Abort("disk full", 1);
       try {
-        Phase(t, "loading", [&] { t.Wait(t.Recv(0, 0, Numbers({1}))); });
+        Phase(t, "loading", [&] { t.WaitFor(t.Recv(0, 0, Numbers({1})), {Awaited::kTensor}); });
       } catch (const Aborted&) {
         seen = "aborted";
         throw;

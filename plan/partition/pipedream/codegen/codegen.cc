@@ -160,8 +160,8 @@ std::string Writer::StageFile(int stage) {
       if (values.empty())
         throw Error(program.Where(node), "no edge leads to it: a layer is called on something",
                     "add an edge from an Input node or another layer");
-      // Of self-attention the graph has one edge: it is query, key and value; of two, the second
-      // is key and value.
+      // Self-attention has one edge in the graph, which is query, key and value; of two edges, the
+      // second is key and value.
       if (ReprName(program.graph.nodes[node].description) == "MultiheadAttention")
         while (values.size() < 3) values.push_back(values.back());
       call = "self." + layer_of[node].name + "(" + Join(values, ", ") + ")";

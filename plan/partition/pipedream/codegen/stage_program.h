@@ -8,7 +8,7 @@
 
 namespace pipewright {
 
-// What the generated code holds: which node is in which stage, and what enters and leaves each.
+// The generated code by stages: the nodes of each, and what enters and leaves it.
 struct StageProgram {
   const ModelGraph& graph;
   const std::string& path;  // of the graph, for messages

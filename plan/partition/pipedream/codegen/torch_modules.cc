@@ -9,9 +9,9 @@
 
 namespace pipewright {
 
-// Of PyTorch 2.13: each module that has a forward, and what its constructor takes: "=" marks what
-// may be left out, "*" begins what has to be named, "..." is anything. Without device and dtype,
-// which no repr has. tests/e2e/codegen_test.py compares it with torch.nn.
+// The modules of PyTorch 2.13 that have a forward, and what the constructor of each takes: "="
+// marks what may be left out, "*" begins what has to be named, "..." is anything. Without device
+// and dtype, which no repr has. tests/e2e/codegen_test.py compares it with torch.nn.
 static const char kModules[] = R"(
 AdaptiveAvgPool1d output_size
 AdaptiveAvgPool2d output_size

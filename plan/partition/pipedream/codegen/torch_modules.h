@@ -1,4 +1,4 @@
-// What torch.nn has.
+// The modules of torch.nn.
 #pragma once
 #include <string>
 #include <vector>

@@ -128,8 +128,8 @@ static void Flatten(const ModuleRepr& module, std::vector<const ModuleRepr*>& wi
   }
 }
 
-// What the descriptions of larger modules say of their parts: the sizes of the last Linear and of
-// the last LSTM with nothing but sizes.
+// The descriptions of larger modules tell the sizes of their last Linear, and of their last LSTM
+// that has nothing but sizes.
 struct Sizes {
   Names linear, lstm;
 };

@@ -1,4 +1,4 @@
-// What a node of a graph is in Python: a call on its arguments, or a declared torch.nn.Module.
+// Writes a node of a graph in Python: as a call on its arguments, or as a declared torch.nn.Module.
 #pragma once
 #include <set>
 #include <string>
@@ -19,7 +19,7 @@ enum class NodeKind {
 // By the whole name before the parenthesis: MultiheadAttention is no Mul.
 NodeKind KindOf(const std::string& description);
 
-// Whether the node gives one tensor: only those can be cloned.
+// Says whether the node gives one tensor: only those can be cloned.
 bool GivesTensor(const GraphNode& node, const GraphNode* argument);
 
 // The Python expression of an operation. `sizes` says which arguments are Size nodes. Throws Error

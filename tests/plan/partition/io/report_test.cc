@@ -6,6 +6,7 @@
 
 #include "base/text.h"
 #include "plan/partition/io/profile_problem.h"
+#include "plan/partition/step_bound.h"
 #include "plan/partition/step_objective.h"
 
 namespace pipewright {

@@ -1,0 +1,22 @@
+// Runs the command that a program's command line names.
+#pragma once
+#include <map>
+#include <string>
+
+namespace CLI {
+class App;
+}
+
+namespace pipewright {
+
+// Adds a command's options to `app`, and a callback that does the work; the callback throws Error.
+using AddCommand = void (*)(CLI::App& app);
+
+// Parses the command line, runs the command, and returns the exit code. `adders` are by the
+// command's name; a build without LibTorch has none for some. `add_global` adds options of the
+// program, which may precede or follow the command.
+int RunProgram(const std::string& name, const std::string& description,
+               const std::map<std::string, AddCommand>& adders, int argc, char** argv,
+               AddCommand add_global = nullptr);
+
+}  // namespace pipewright

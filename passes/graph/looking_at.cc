@@ -1,0 +1,20 @@
+#include "passes/graph/looking_at.h"
+
+#include <utility>
+
+#include "passes/graph/model.h"
+
+namespace pipewright {
+
+static thread_local std::string kept;
+
+void LookingAt::Keep() const noexcept {
+  try {
+    if (kept.empty()) kept = std::string(node_->kind().toQualString()) + ", " + Origin(node_);
+  } catch (const std::exception&) {  // the message does without
+  }
+}
+
+std::string LookingAt::Take() { return std::exchange(kept, {}); }
+
+}  // namespace pipewright

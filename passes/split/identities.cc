@@ -1,0 +1,74 @@
+#include "passes/split/identities.h"
+
+#include <torch/csrc/jit/ir/constants.h>
+
+#include <set>
+#include <string>
+
+#include "passes/graph/looking_at.h"
+
+namespace pipewright {
+
+using torch::jit::Node;
+using torch::jit::Use;
+using torch::jit::Value;
+
+namespace {
+
+std::optional<c10::IValue> ConstantOf(Node* node, const char* argument) {
+  const Value* value = InputOf(node, argument);
+  return value ? torch::jit::toIValue(value) : std::nullopt;
+}
+
+bool HasDtype(const Model& model, const Value* value, at::ScalarType dtype) {
+  const ValueMeta* meta = model.MetaOf(value);
+  return meta && !meta->cast && meta->dtype == dtype;
+}
+
+bool ReturnsItsOperand(const Model& model, Node* node) {
+  static const std::set<std::string> kDropouts = {"aten::dropout", "aten::feature_dropout",
+                                                  "aten::alpha_dropout",
+                                                  "aten::feature_alpha_dropout"};
+  const c10::FunctionSchema* schema = node->maybeSchema();
+  if (!schema) return false;
+  if (kDropouts.count(schema->name())) {
+    const auto p = ConstantOf(node, "p"), train = ConstantOf(node, "train");
+    return (p && p->isDouble() && p->toDouble() == 0) ||
+           (train && train->isBool() && !train->toBool());
+  }
+  if (schema->name() != "aten::to" || schema->overload_name() != "dtype") return false;
+  const auto dtype = ConstantOf(node, "dtype"), copy = ConstantOf(node, "copy"),
+             format = ConstantOf(node, "memory_format");
+  return dtype && dtype->isInt() && copy && copy->isBool() && !copy->toBool() && format &&
+         format->isNone() &&
+         HasDtype(model, node->input(0), static_cast<at::ScalarType>(dtype->toInt()));
+}
+
+}  // namespace
+
+void UseOperands(Model& model, ModuleAssignment& assignment) {
+  auto module_of = [&](Node* node) {
+    while (node->owningBlock() != model.graph->block()) node = node->owningBlock()->owningNode();
+    auto found = assignment.module_of.find(node);
+    return found == assignment.module_of.end() ? -1 : found->second;
+  };
+  for (auto it = model.graph->nodes().begin(); it != model.graph->nodes().end();) {
+    Node* node = *it++;
+    const LookingAt here(node);
+    // A weight would become one that several modules hold, and an input has no gradient.
+    if (!ReturnsItsOperand(model, node) || node->input(0)->node() == model.graph->param_node())
+      continue;
+    const std::vector<Use> uses = node->output()->uses();
+    for (const Use& use : uses)
+      // A list belongs to the modules that use it, so its own place says nothing.
+      if (use.user != model.graph->return_node() &&
+          (use.user->kind() == torch::jit::prim::ListConstruct ||
+           module_of(use.user) != module_of(node)))
+        use.user->replaceInput(use.offset, node->input(0));
+    if (uses.empty() || node->hasUses()) continue;
+    assignment.module_of.erase(node);
+    node->destroy();
+  }
+}
+
+}  // namespace pipewright

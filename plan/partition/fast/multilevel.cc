@@ -1,0 +1,187 @@
+#include "plan/partition/fast/multilevel.h"
+
+#include <algorithm>
+#include <deque>
+#include <numeric>
+
+#include "plan/partition/exact/exact.h"
+#include "plan/partition/fast/grow.h"
+#include "plan/partition/fast/orders.h"
+#include "plan/partition/fast/sequence_dp.h"
+#include "plan/partition/problem/clusters.h"
+#include "plan/partition/refine/balance.h"
+
+namespace pipewright {
+
+namespace {
+
+constexpr int64_t kExactTicks = 30'000'000;  // of the exact search of one level
+
+struct Multilevel {
+  const PartitionProblem& problem;
+  const Resources& resources;
+  const MultilevelOptions& options;
+  int64_t& steps;
+  int stages = 1;                                        // at most
+  double work = 0;                                       // of all units, in device time
+  double most_work = kInfinity, most_bytes = kInfinity;  // of a cluster
+  bool too_wide = false;  // a level had too many sets of units for an exact search
+
+  double Load(const UnitGraph& graph, const StagedUnits& units) const {
+    if (units.options.empty()) return kInfinity;
+    return StageTable(problem, graph, units).LargestLoad();
+  }
+
+  // The best of `units` and what refining makes of it, by the largest load.
+  void RefineAll(const UnitGraph& graph, StagedUnits& units) {
+    StageTable table(problem, graph, units);
+    double best = table.LargestLoad();
+    for (int round = 0; round < 2; ++round) {
+      double before = best;
+      for (int power : {2, 8, 32}) {
+        Refine(graph, table, {power, 2, &steps});
+        if (table.LargestLoad() < best) best = table.LargestLoad(), units = table.units();
+      }
+      if (best >= before * (1 - 1e-9)) break;
+    }
+    if (steps <= 0) return;
+    StageTable even(problem, graph, units);
+    int64_t moves = std::min(steps, 400 * GraphSize(graph) + 200'000), all = moves;
+    if (BalanceLoads(graph, even, options.rating == 1 ? 0.2 : 1, moves)) units = even.units();
+    steps -= all - moves;
+  }
+
+  // The best cuts of many orders.
+  StagedUnits Start(const UnitGraph& graph) {
+    std::vector<std::vector<int>> orders = CandidateOrders(graph);
+    // Growing takes units times stages. More units than this are left only where nothing ties them.
+    const bool few = graph.units.size() <= 6'000;
+    for (double slack : {1 + 1e-9, 1.1})
+      for (bool from_end : {false, true})
+        if (few && steps > 0)
+          orders.push_back(
+              GrownOrder(graph, problem.transfer_latency, most_work * slack, from_end, steps));
+    StagedUnits best;
+    double least = kInfinity;
+    for (const std::vector<int>& order : orders) {
+      if (steps <= 0 && &order != &orders[0]) break;
+      OrderCuts cuts = CutOrder(problem, graph, resources, order, least, options.pairs, steps);
+      if (!cuts.stages.empty()) least = cuts.objective, best = StagesOfCuts(order, cuts);
+    }
+    return best;
+  }
+
+  // Cuts the stages in turn once more, each in the order that it has in one of `orders`.
+  bool Recut(const UnitGraph& graph, const std::vector<std::vector<int>>& orders,
+             StagedUnits& units) {
+    double load = Load(graph, units), before = load;
+    for (const std::vector<int>& order : orders) {
+      std::vector<int> staged = OrderByStage(order, units);
+      OrderCuts cuts = CutOrder(problem, graph, resources, staged, load, options.pairs, steps);
+      if (cuts.stages.empty()) continue;
+      units = StagesOfCuts(staged, cuts);
+      load = Load(graph, units);
+    }
+    return load < before * (1 - 1e-9);
+  }
+
+  void Settle(const UnitGraph& graph, StagedUnits& units) {
+    std::vector<std::vector<int>> orders = CandidateOrders(graph);
+    if (graph.units.size() > 700) orders.resize(std::min<size_t>(orders.size(), 2));
+    for (int round = 0; round < 10 && steps > 0; ++round) {
+      RefineAll(graph, units);
+      if (!Recut(graph, orders, units)) break;
+    }
+  }
+
+  // Graphs of a few units may have few enough sets of them to settle which is the best.
+  void Exact(const UnitGraph& graph, StagedUnits& units) {
+    if (too_wide) return;
+    ExactOptions exact;
+    exact.below = Load(graph, units);
+    exact.max_sets = 6'000;
+    int64_t ticks = kExactTicks;
+    exact.ticks = &ticks;
+    exact.sequence = options.sequence;
+    PartitionResult found = ExactPartition(problem, graph, exact);
+    steps -= (kExactTicks - ticks) / 8;
+    too_wide = !found.proven;
+    if (!found.feasible) return;
+    units = StagesOfResult(graph, found);
+  }
+};
+
+}  // namespace
+
+// The device time that a stage has where work is shared evenly, and half the least memory.
+static void LimitClusters(const PartitionProblem& problem, const UnitGraph& graph,
+                          Multilevel& search) {
+  double work = 0, fastest = 1;
+  for (const Unit& unit : graph.units) work += unit.device_time;
+  int devices = 0;
+  for (const DeviceClass& device : problem.devices) {
+    if (device.host || device.count == 0) continue;
+    devices += device.count;
+    fastest = std::max(fastest, device.speed);
+    search.most_bytes = std::min(search.most_bytes, device.memory_bytes / 2);
+  }
+  search.stages = std::max(problem.stages > 0 ? problem.stages : devices, 1);
+  search.work = work;
+  search.most_work = work / std::max(devices, 1) * fastest * (1 + 1e-9);
+}
+
+// By group what there was by unit; members of a group agree.
+static void Project(const std::vector<int>& group_of, size_t groups, std::vector<int>& of_unit) {
+  if (of_unit.empty()) return;
+  std::vector<int> of_group(groups);
+  for (size_t u = 0; u < group_of.size(); ++u) of_group[group_of[u]] = of_unit[u];
+  of_unit = of_group;
+}
+
+StagedUnits MultilevelPartition(const PartitionProblem& problem, const UnitGraph& graph,
+                                const Resources& resources, const MultilevelOptions& options) {
+  Multilevel search{problem, resources, options, *options.steps};
+  LimitClusters(problem, graph, search);
+  search.most_work *= options.size;
+  if (problem.stages < 0)
+    search.stages = std::max(static_cast<int>(search.stages / options.size), 1);
+  StagedUnits units;
+  std::vector<int> apart;
+  if (options.start) units = *options.start, apart = *options.apart;
+  std::deque<Coarser> levels;
+  const UnitGraph* coarsest = &graph;
+  while (coarsest->units.size() > static_cast<size_t>(2 * search.stages + 8)) {
+    ClusterOptions cluster;
+    size_t count = coarsest->units.size();
+    search.steps -= 200 * GraphSize(*coarsest);
+    cluster.most_work = std::min(search.most_work, 6 * search.work / static_cast<double>(count));
+    cluster.most_bytes = search.most_bytes;
+    cluster.rating = options.rating;
+    if (options.start) cluster.apart = &apart;
+    Coarser next = CoarsenByTraffic(*coarsest, problem.transfer_latency, cluster);
+    if (next.graph.units.size() * 20 > count * 19) break;
+    Project(next.group_of, next.graph.units.size(), apart);
+    Project(next.group_of, next.graph.units.size(), units.stage_of);
+    levels.push_back(std::move(next));
+    coarsest = &levels.back().graph;
+  }
+  for (size_t level = levels.size() + 1; level-- > 0;) {
+    const UnitGraph& here = level > 0 ? levels[level - 1].graph : graph;
+    if (units.options.empty() || static_cast<int>(here.units.size()) <= 6 * search.stages + 150) {
+      StagedUnits other = search.Start(here);
+      if (!units.options.empty() && !other.options.empty()) search.Settle(here, other);
+      if (search.Load(here, other) < search.Load(here, units)) units = other;
+    }
+    if (units.options.empty()) continue;
+    search.Settle(here, units);
+    search.Exact(here, units);
+    if (level == 0) continue;
+    const std::vector<int>& group_of = levels[level - 1].group_of;
+    std::vector<int> stage_of(group_of.size());
+    for (size_t u = 0; u < group_of.size(); ++u) stage_of[u] = units.stage_of[group_of[u]];
+    units.stage_of = stage_of;
+  }
+  return units;
+}
+
+}  // namespace pipewright

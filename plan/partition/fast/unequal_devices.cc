@@ -1,0 +1,236 @@
+#include "plan/partition/fast/unequal_devices.h"
+
+#include <algorithm>
+#include <tuple>
+
+#include "plan/partition/exact/exact.h"
+#include "plan/partition/fast/lower_bound.h"
+#include "plan/partition/fast/shares.h"
+#include "plan/partition/packing/fill.h"
+#include "plan/partition/packing/pack.h"
+#include "plan/partition/refine/stage_table.h"
+
+namespace pipewright {
+
+namespace {
+
+constexpr size_t kFilled = 20;  // fillings that are kept
+
+// Gives each stage a class at a load of at most `most`, as a matching that grows by paths on which
+// stages change classes.
+struct Assignment {
+  const PartitionProblem& problem;
+  const std::vector<std::vector<double>>& loads;  // of each stage on each class
+  std::vector<int> class_of{};
+  std::vector<std::vector<int>> holders{};  // of each class
+
+  // Breadth first from a stage without a class to a class with a device left.
+  bool Place(int stage, double most) {
+    size_t classes = problem.devices.size();
+    std::vector<int> reached_by(classes, -1), queue = {stage};
+    for (size_t at = 0; at < queue.size(); ++at)
+      for (size_t c = 0; c < classes; ++c) {
+        if (reached_by[c] >= 0 || loads[queue[at]][c] > most) continue;
+        reached_by[c] = queue[at];
+        if (static_cast<int>(holders[c].size()) == problem.devices[c].count) {
+          queue.insert(queue.end(), holders[c].begin(), holders[c].end());
+          continue;
+        }
+        for (int to = static_cast<int>(c); to >= 0;) {
+          int mover = reached_by[to], from = class_of[mover];
+          if (from >= 0) std::erase(holders[from], mover);
+          holders[to].push_back(mover);
+          class_of[mover] = to;
+          to = mover == stage ? -1 : from;
+        }
+        return true;
+      }
+    return false;
+  }
+
+  bool PlaceAll(double most) {
+    class_of.assign(loads.size(), -1);
+    holders.assign(problem.devices.size(), {});
+    for (size_t s = 0; s < loads.size(); ++s)
+      if (!Place(static_cast<int>(s), most)) return false;
+    return true;
+  }
+};
+
+}  // namespace
+
+bool AssignDevices(const PartitionProblem& problem, const UnitGraph& graph, double below,
+                   StagedUnits& units) {
+  StageTable table(problem, graph, units);
+  std::vector<std::vector<double>> loads(table.stages());
+  std::vector<double> values;
+  for (int s = 0; s < table.stages(); ++s)
+    for (size_t c = 0; c < problem.devices.size(); ++c) {
+      bool device = problem.devices[c].count > 0 && !problem.devices[c].host;
+      loads[s].push_back(device ? table.LoadOn(s, {static_cast<int>(c), 1}) : kInfinity);
+      if (loads[s].back() < below) values.push_back(loads[s].back());
+    }
+  std::sort(values.begin(), values.end());
+  values.erase(std::unique(values.begin(), values.end()), values.end());
+  Assignment assignment{problem, loads};
+  size_t low = 0, high = values.size();  // the first value that suffices
+  while (low < high) {
+    size_t middle = (low + high) / 2;
+    if (assignment.PlaceAll(values[middle]))
+      high = middle;
+    else
+      low = middle + 1;
+  }
+  if (low == values.size() || !assignment.PlaceAll(values[low])) return false;
+  for (int s = 0; s < table.stages(); ++s) units.options[s] = {assignment.class_of[s], 1};
+  return true;
+}
+
+DeviceSequence DevicesInTurn(const PartitionProblem& problem, const StagedUnits& units) {
+  DeviceSequence idle, taken;
+  std::vector<int> used(problem.devices.size(), 0);
+  auto number = [&](int c, int d) {
+    const std::vector<int>& numbers = problem.devices[c].numbers;
+    return numbers.empty() ? d : numbers[d];
+  };
+  for (const StageOption& option : units.options)
+    for (int r = 0; r < option.replicas; ++r)
+      taken.push_back(
+          {option.device_class, number(option.device_class, used[option.device_class]++)});
+  for (int c = 0; c < static_cast<int>(problem.devices.size()); ++c)
+    for (int d = used[c]; d < problem.devices[c].count; ++d) idle.push_back({c, number(c, d)});
+  std::stable_sort(idle.begin(), idle.end(), [&](const auto& a, const auto& b) {
+    auto key = [&](int c) {
+      const DeviceClass& device = problem.devices[c];
+      return std::make_tuple(!device.host, device.speed, device.link, device.memory_bytes, c);
+    };
+    return key(a.first) < key(b.first);
+  });
+  idle.insert(idle.end(), taken.begin(), taken.end());
+  return idle;
+}
+
+// One class for all devices: as fast as they are on average, with the least memory of any.
+static PartitionProblem WithEqualDevices(const PartitionProblem& problem) {
+  PartitionProblem equal = problem;
+  DeviceClass all;
+  double speed = 0, link = 0;
+  all.count = 0;
+  for (const DeviceClass& device : problem.devices) {
+    if (device.host) continue;
+    all.count += device.count;
+    speed += device.count * device.speed;
+    link += device.count * device.link;
+    if (device.count > 0) all.memory_bytes = std::min(all.memory_bytes, device.memory_bytes);
+  }
+  if (all.count > 0) all.speed = speed / all.count, all.link = link / all.count;
+  equal.devices = {all};
+  return equal;
+}
+
+// Small problems an exact search over all sets of devices settles.
+static void SettleSmall(const PartitionProblem& problem, const UnitGraph& graph,
+                        const FastOptions& options, int64_t& ticks, PartitionResult& best) {
+  if (DeviceStates(problem) > kMostDeviceStates) return;
+  ExactOptions exact;
+  exact.below = best.objective;
+  exact.fewer = options.fewer;
+  exact.max_sets = 20'000;
+  exact.max_bytes = 100 << 20;
+  exact.ticks = &ticks;
+  if (ticks > 0 && !options.wide) best = SearchBetter(problem, graph, best, exact);
+}
+
+// Stages packed on the devices as they are, of units that dear values tie.
+static StagedUnits PackedUneven(const PartitionProblem& problem, const UnitGraph& graph,
+                                double bound, int64_t& ticks) {
+  StagedUnits packed;
+  for (const DeviceClass& device : problem.devices)
+    if (device.host && device.count > 0) return packed;
+  std::optional<Coarser> tied = TiedUnits(problem, graph, bound);
+  if (!tied) return packed;
+  auto own = static_cast<int64_t>(share::kPackUneven * static_cast<double>(ticks));
+  int64_t all = own, steps = own / kFillTicks / 2, given = steps;
+  packed = FilledStages(problem, tied->graph, 1.01 * bound, kFilled, steps);
+  own -= (given - steps) * kFillTicks;
+  if (packed.options.empty() ||
+      std::count(packed.stage_of.begin(), packed.stage_of.end(), -1) > 0) {
+    given = steps = own / kPackTicks;
+    packed = PackedStages(problem, tied->graph, bound, kInfinity, {}, steps);
+    own -= (given - steps) * kPackTicks;
+  }
+  ticks -= all - own;
+  if (problem.stages > 0 && static_cast<int>(packed.options.size()) != problem.stages) return {};
+  std::vector<int> stage_of;
+  for (int group : tied->group_of)
+    if (!packed.options.empty()) stage_of.push_back(packed.stage_of[group]);
+  packed.stage_of = stage_of;
+  return packed;
+}
+
+PartitionResult UnevenPartition(const PartitionProblem& problem, const UnitGraph& graph,
+                                const FastOptions& options) {
+  PartitionResult best;
+  best.objective = options.below;
+  best.lower_bound = PartitionLowerBound(problem, graph, options.fewer);
+  best.proven = best.lower_bound == kInfinity;
+  if (best.proven) return best;
+  int64_t whole = FastTicks(graph);
+  int64_t& ticks = options.ticks ? *options.ticks : whole;
+  // A search with so many ticks of those that are left.
+  auto search = [&](const PartitionProblem& on, FastOptions part, double of_left) {
+    auto own = static_cast<int64_t>(of_left * static_cast<double>(ticks)), all = own;
+    part.ticks = &own;
+    PartitionResult found = FastPartition(on, graph, part);
+    ticks -= all - own;
+    return found;
+  };
+  FastOptions turn = options;
+  turn.wide = options.wide || !IsNarrow(graph, options, ticks);
+  StagedUnits start, packed;
+  double least = kInfinity;  // load of `packed`
+  if (options.start && !options.fresh) {
+    start = *options.start;
+  } else if (problem.max_replicas == 1) {
+    if (turn.wide && options.tied) packed = PackedUneven(problem, graph, best.lower_bound, ticks);
+    if (!packed.options.empty()) least = StageTable(problem, graph, packed).LargestLoad();
+  }
+  const bool close = least <= best.lower_bound * 1.03;
+  if (close) {
+    start = packed;
+  } else if (start.options.empty() && problem.max_replicas == 1) {
+    FastOptions first = turn;
+    first.below = kInfinity;  // loads of other devices
+    PartitionResult equal = search(WithEqualDevices(problem), first, share::kEqual);
+    if (equal.feasible) start = StagesOfResult(graph, equal);
+    if (!start.options.empty() && !AssignDevices(problem, graph, kInfinity, start)) start = {};
+    if (!packed.options.empty() &&
+        (start.options.empty() || least < StageTable(problem, graph, start).LargestLoad()))
+      start = packed;
+  }
+  turn.pairs /= 4;  // with as many kinds of devices a stage takes longer to try
+  turn.rounds = 2;
+  turn.nearby_sets /= 4;
+  for (int round = 0; round < 3; ++round) {
+    DeviceSequence sequence = DevicesInTurn(problem, start);
+    if (problem.stages > 0 && problem.max_replicas == 1)
+      sequence.erase(
+          sequence.begin(),
+          sequence.end() - std::min<int>(problem.stages, static_cast<int>(sequence.size())));
+    turn.sequence = &sequence;
+    turn.start = start.options.empty() ? nullptr : &start;
+    turn.below = best.objective;
+    turn.fresh = options.fresh && round == 0 && !close;
+    PartitionResult found =
+        search(problem, turn, round == 0 ? share::kFirstTurn : share::kOtherTurn);
+    if (!found.feasible || found.objective >= best.objective * (1 - 1e-9)) break;
+    best = found;
+    if (best.proven || problem.max_replicas > 1) break;
+    start = StagesOfResult(graph, best);
+    if (!AssignDevices(problem, graph, best.objective * (1 - 1e-9), start)) break;
+  }
+  if (!best.proven) SettleSmall(problem, graph, turn, ticks, best);
+  return best;
+}
+
+}  // namespace pipewright

@@ -1,0 +1,128 @@
+#include "plan/partition/io/stage_costs.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "plan/partition/io/measured_links.h"
+
+namespace pipewright {
+
+namespace {
+
+struct StageSum {
+  ProfileTime forward, backward, input_gradient, weight_gradient;
+  double activation = 0, received = 0, kept_for_weight = 0, peak = 0;
+  double weights = 0, trained = 0, output = 0;
+  std::set<int> held, held_for_weight;  // values
+
+  void Add(const ProfileTime& time, ProfileTime& sum) {
+    sum.median += time.median;
+    sum.spread += time.spread;
+  }
+  void Add(const ProfileNode& node, double optimizer_state) {
+    Add(node.forward, forward);
+    Add(node.backward, backward);
+    Add(node.input_gradient, input_gradient);
+    Add(node.weight_gradient, weight_gradient);
+    // Backward, nodes before this one still hold what they do.
+    peak = std::max(peak, activation + node.peak - node.parameters - node.buffers);
+    activation += node.kept;
+    kept_for_weight += node.kept_for_weight;
+    weights += node.parameters + node.buffers + node.trained * optimizer_state;
+    trained += node.trained;
+    held.insert(node.held.begin(), node.held.end());
+    held_for_weight.insert(node.held_for_weight.begin(), node.held_for_weight.end());
+  }
+};
+
+// Adds the values that a stage holds and that no node of it has made and held.
+void AddHeld(const Profile& profile, const std::vector<int>& stage_of, int stage, StageSum& sum) {
+  auto other = [&](int value) {
+    const ProfileValue& v = profile.values[static_cast<size_t>(value)];
+    return v.producer < 0 || !v.kept || stage_of[static_cast<size_t>(v.producer)] != stage;
+  };
+  for (int value : sum.held) {
+    if (!other(value)) continue;
+    const ProfileValue& v = profile.values[static_cast<size_t>(value)];
+    sum.activation += v.bytes;
+    if (v.producer >= 0 && stage_of[static_cast<size_t>(v.producer)] != stage)
+      sum.received += v.bytes;
+  }
+  for (int value : sum.held_for_weight)
+    sum.kept_for_weight += profile.values[static_cast<size_t>(value)].bytes;
+  sum.peak = std::max(sum.peak, sum.activation);
+}
+
+Json LinkJson(const MeasuredLinks& links, double bandwidth) {
+  return {{"latency", links.latency * 1e6}, {"bandwidth", bandwidth / 1e6}};
+}
+
+}  // namespace
+
+std::string CostsOfStages(const Profile& profile, const std::vector<int>& stage_of,
+                          double optimizer_state) {
+  const int count = 1 + *std::max_element(stage_of.begin(), stage_of.end());
+  std::vector<StageSum> sums(static_cast<size_t>(count));
+  for (size_t i = 0; i < profile.nodes.size(); ++i)
+    sums[static_cast<size_t>(stage_of[i])].Add(profile.nodes[i], optimizer_state);
+  std::map<std::pair<int, int>, std::pair<double, double>> edges;  // bytes there and back
+  for (const ProfileValue& value : profile.values) {
+    if (value.producer < 0) continue;
+    const int from = stage_of[static_cast<size_t>(value.producer)];
+    std::set<int> to;
+    for (int consumer : value.consumers) to.insert(stage_of[static_cast<size_t>(consumer)]);
+    to.erase(from);
+    for (int stage : to) {
+      edges[{from, stage}].first += value.bytes;
+      edges[{from, stage}].second += value.gradient ? value.bytes : 0;
+    }
+    if (!to.empty()) sums[static_cast<size_t>(from)].output += value.bytes;
+  }
+  Json json{{"stages", Json::array()}, {"edges", Json::array()}};
+  for (int s = 0; s < count; ++s) {
+    StageSum& sum = sums[static_cast<size_t>(s)];
+    AddHeld(profile, stage_of, s, sum);
+    json["stages"].push_back(
+        {{"F", sum.forward.median * 1e6},
+         {"B", sum.backward.median * 1e6},
+         {"I", sum.input_gradient.median * 1e6},
+         {"W", sum.weight_gradient.median * 1e6},
+         {"spread",
+          {{"F", sum.forward.spread * 1e6},
+           {"B", sum.backward.spread * 1e6},
+           {"I", sum.input_gradient.spread * 1e6},
+           {"W", sum.weight_gradient.spread * 1e6}}},
+         {"activation", sum.activation},
+         {"received", sum.received},
+         {"kept_for_W", sum.kept_for_weight},
+         {"peak", {{"B", sum.peak}, {"I", sum.peak}}},
+         {"weights", sum.weights},
+         {"gradients", sum.trained},
+         {"output", sum.output},
+         {"recompute",
+          {{"time", sum.forward.median * 1e6},
+           {"activation", sum.received},
+           {"peak", {{"B", sum.peak}, {"I", sum.peak}}}}}});
+  }
+  for (const auto& [ends, bytes] : edges)
+    json["edges"].push_back({{"from", ends.first},
+                             {"to", ends.second},
+                             {"bytes", bytes.first},
+                             {"back", bytes.second}});
+  if (!profile.links.empty()) {
+    const MeasuredLinks links = FiguresOf(profile.links);
+    json["link"] = LinkJson(links, links.bandwidth);
+    for (size_t a = 0; a < links.pairs.size(); ++a)
+      for (size_t b = 0; b < links.pairs.size(); ++b) {
+        if (a == b) continue;
+        Json link = LinkJson(links, links.pairs[a][b]);
+        link["from"] = a, link["to"] = b;
+        json["links"].push_back(link);
+      }
+  }
+  return json.dump(1) + "\n";
+}
+
+}  // namespace pipewright

@@ -1,0 +1,158 @@
+// The load of a stage: the time and the memory that it costs a device.
+#pragma once
+#include <vector>
+
+#include "plan/partition/problem/units.h"
+
+namespace pipewright {
+
+// One way to run a stage: a device class and a number of replicas.
+struct StageOption {
+  int device_class = 0, replicas = 1;
+  // If devices are given in a sequence, `first` is the place of the stage's first one there, and the
+  // links carry what comes from earlier stages, goes to later ones, and moves between its replicas.
+  // Otherwise it is -1: the stage has any devices of the class, on its link.
+  int first = -1;
+  double link_in = 1, link_out = 1, link_within = 1;
+};
+
+// Sums over the units of a stage and over the nets that it cuts; `stash_bytes` also over those that
+// it touches.
+struct StageSums {
+  double device_time = 0, host_time = 0;
+  double static_bytes = 0, stash_bytes = 0, parameter_bytes = 0;
+  double cut_time = 0, cut_transfers = 0, cut_bytes = 0;
+  double entering_time = 0;  // of cut_time, what comes from earlier stages; only CutOrder knows it
+  int not_on_device = 0;     // units that need a CPU
+
+  void AddUnit(const Unit& unit, int sign) {
+    device_time += sign * unit.device_time;
+    host_time += sign * unit.host_time;
+    static_bytes += sign * unit.static_bytes;
+    stash_bytes += sign * unit.stash_bytes;
+    parameter_bytes += sign * unit.parameter_bytes;
+    not_on_device += unit.device_ok ? 0 : sign;
+  }
+
+  void Add(const StageSums& other) {
+    device_time += other.device_time;
+    host_time += other.host_time;
+    static_bytes += other.static_bytes;
+    stash_bytes += other.stash_bytes;
+    parameter_bytes += other.parameter_bytes;
+    not_on_device += other.not_on_device;
+  }
+
+  // A net, or what has the same of it.
+  template <typename Value>
+  void AddCut(const Value& net, int sign) {
+    cut_time += sign * net.time;
+    cut_transfers += sign * net.transfers;
+    cut_bytes += sign * net.bytes;
+  }
+
+  // Infinite where the option cannot run the stage with `devices_after` devices behind it.
+  double Load(const PartitionProblem& problem, const StageOption& option, int devices_after) const {
+    const DeviceClass& device = problem.devices[option.device_class];
+    double r = option.replicas;
+    if (device.host) return host_time / r;
+    if (not_on_device) return kInfinity;
+    if (device.memory_bytes < kInfinity) {
+      int held = InFlightCount(problem, option.replicas, devices_after);
+      double bytes = static_bytes + stash_bytes * held + cut_bytes;
+      // Sums in another order differ by rounding; a stage that fits exactly must not be lost to it.
+      if (bytes > device.memory_bytes * (1 + 1e-12)) return kInfinity;
+    }
+    double cut = cut_time / device.link, within = device.link;
+    if (option.first >= 0) {
+      cut = entering_time / option.link_in + (cut_time - entering_time) / option.link_out;
+      within = option.link_within;
+    }
+    return (device_time / device.speed + cut + cut_transfers * problem.transfer_latency) / r +
+           2 * (r - 1) / r * parameter_bytes * problem.exchange_time / within;
+  }
+};
+
+// The load of one stage, kept up to date while units enter and leave it.
+struct StageLoad : StageSums {
+  const PartitionProblem& problem;
+  const UnitGraph& graph;
+  std::vector<int> inside;  // of each net: units of the stage
+
+  StageLoad(const PartitionProblem& p, const UnitGraph& g) : problem(p), graph(g) {
+    inside.assign(g.nets.size(), 0);
+  }
+
+  void Add(int u) { Change(u, 1); }
+  void Remove(int u) { Change(u, -1); }
+
+  // Sums of an empty stage, after all units have left it: rounding must not build up.
+  void Reset() { static_cast<StageSums&>(*this) = StageSums(); }
+
+  double Load(const StageOption& option, int devices_after) const {
+    return StageSums::Load(problem, option, devices_after);
+  }
+
+ private:
+  void Change(int u, int sign) {
+    AddUnit(graph.units[u], sign);
+    for (int n : graph.nets_of[u]) {
+      const Net& net = graph.nets[n];
+      int size = static_cast<int>(net.units.size());
+      bool was = inside[n] > 0 && inside[n] < size, touched = inside[n] > 0;
+      inside[n] += sign;
+      if (touched != (inside[n] > 0)) stash_bytes += sign * net.stash_bytes;
+      bool is = inside[n] > 0 && inside[n] < size;
+      if (was != is) AddCut(net, is ? 1 : -1);
+    }
+  }
+};
+
+// Class and number of each device, in the order in which stages take them.
+using DeviceSequence = std::vector<std::pair<int, int>>;
+
+// The sets of devices that stages may have used, of each class so many; at most INT_MAX.
+int DeviceStates(const PartitionProblem& problem);
+inline constexpr int kMostDeviceStates = 100'000;
+
+// Every way to run a stage, and how the devices used so far are numbered: in mixed radix, one digit
+// a device class and, where the number of stages does not follow from the devices, one for it. Of
+// devices in a sequence those at its end are used first.
+struct Resources {
+  struct Step {
+    int from, to;  // states before (devices behind the stage) and after
+    int devices_after;
+  };
+  std::vector<StageOption> options;
+  std::vector<std::vector<Step>> steps;  // of each option
+  std::vector<int> used;                 // devices in use, of each state
+  std::vector<int> in_use;               // of each state and class
+  // Further stages may use so many devices at most in each state; below 0: there are too many
+  // stages.
+  std::vector<int> most_left;
+  // The speed in each state of the devices in use together, and the most that those have which
+  // further stages may use; infinite with a CPU.
+  std::vector<double> speed, speed_left;
+  std::vector<char> final;  // whether a partition may end in the state
+  int states = 1, devices = 0;
+
+  explicit Resources(const PartitionProblem& problem);
+  // The devices of a sequence, where links differ by pair each with those to the ones beside it; a
+  // pipeline may leave out some at the start.
+  Resources(const PartitionProblem& problem, const DeviceSequence& sequence);
+
+  // The most that the devices which further stages may use add up to, `of_class` being what one of
+  // each class has; of a sequence, what they add up to at most.
+  double MostLeft(const PartitionProblem& problem, int state,
+                  const std::vector<double>& of_class) const;
+
+ private:
+  void AddOption(const StageOption& option);
+};
+
+// The resources are those of the sequence, if there is one.
+inline Resources ResourcesOf(const PartitionProblem& problem, const DeviceSequence* sequence) {
+  return sequence ? Resources(problem, *sequence) : Resources(problem);
+}
+
+}  // namespace pipewright

@@ -1,0 +1,106 @@
+"""Samples of Python's, as the files that a job reads."""
+from __future__ import annotations
+
+import os
+import pathlib
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from pipewright.job import JSON
+
+Row = dict[str, torch.Tensor]
+
+
+def write_data(dataset: Iterable[Any], folder: str | os.PathLike[str], *,
+               columns: Sequence[str] | None = None, inputs: Mapping[str, str] | None = None,
+               target: str | None = None, file_bytes: int = 256 << 20) -> JSON:
+    """Writes a torch Dataset, or a table of HuggingFace datasets, and returns the job's "data".
+
+    columns: names of what a sample holds, where samples are tuples ("x", "y"); of samples that are
+        mappings, those to write (None: all).
+    inputs: the model's inputs and their columns (None: each column but the target, by its name).
+    target: the column that the loss takes.
+    file_bytes: about how much a file holds, which is as much as is held in memory at a time.
+
+    The folder is new or empty, and holds either all samples or nothing.
+    """
+    folder = pathlib.Path(folder)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise FileExistsError(f"{folder} is not empty: name another folder, or remove it first")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as unfinished:
+        files: list[str] = []
+        for piece in pieces(samples(dataset, columns), file_bytes):
+            files.append(f"part-{len(files):05}.safetensors")
+            save_file(piece, pathlib.Path(unfinished) / files[-1])
+        if not files:
+            raise ValueError("the dataset has no samples")
+        names = list(piece)
+        for name in [*(inputs or {}).values(), *([target] if target else [])]:
+            if name not in names:
+                raise ValueError(f"there is no column {name!r}; the dataset has {', '.join(names)}")
+        folder.mkdir(exist_ok=True)
+        for file in files:
+            os.replace(pathlib.Path(unfinished) / file, folder / file)
+    if inputs is None:
+        inputs = {name: name for name in names if name != target}
+    data: JSON = {"tensors": [str((folder / file).absolute()) for file in files],
+                  "inputs": dict(inputs)}
+    return data | ({"target": target} if target else {})
+
+
+def samples(dataset: Iterable[Any], columns: Sequence[str] | None) -> Iterator[Row]:
+    """Each sample as tensors by name."""
+    for number, sample in enumerate(rows(dataset)):
+        if isinstance(sample, Mapping):
+            sample = {name: sample[name] for name in columns or sample}
+        else:
+            values = sample if isinstance(sample, (tuple, list)) else (sample,)
+            if columns is None or len(columns) != len(values):
+                raise ValueError(f"sample {number} is a tuple of {len(values)}: name its elements, "
+                                 f"as columns={['x', 'y'][:len(values)]}")
+            sample = dict(zip(columns, values))
+        yield {name: tensor(value, f"sample {number}, {name!r}") for name, value in sample.items()}
+
+
+def rows(dataset: Any) -> Iterator[Any]:
+    """A torch Dataset need not be iterable: one that has a length is read by number."""
+    if hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__"):
+        return (dataset[index] for index in range(len(dataset)))
+    return iter(dataset)
+
+
+def tensor(value: Any, where: str) -> torch.Tensor:
+    try:
+        return torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"{where}: {type(value).__name__} is no tensor ({error})\n"
+                         "  make numbers of it first, or leave it out: columns=[...]") from None
+
+
+def pieces(samples: Iterable[Row], limit: int) -> Iterator[Row]:
+    """The samples stacked, about so many bytes at a time."""
+    held: list[Row] = []
+    size, first = 0, None
+    for number, row in enumerate(samples):
+        kind = {name: (value.dtype, tuple(value.shape)) for name, value in row.items()}
+        if first is None:
+            first = kind
+        if kind != first:
+            raise ValueError(f"sample {number} is {kind}, sample 0 is {first}\n"
+                             "  pad all samples to one length, and cast them to one dtype")
+        held.append(row)
+        size += sum(value.nbytes for value in row.values())
+        if size >= limit:
+            yield stacked(held)
+            held, size = [], 0
+    if held:
+        yield stacked(held)
+
+
+def stacked(held: list[Row]) -> Row:
+    return {name: torch.stack([row[name] for row in held]) for name in held[0]}

@@ -1,0 +1,154 @@
+"""Models as files that `pipewright compile` reads."""
+from __future__ import annotations
+
+import contextlib
+import inspect
+import os
+import pathlib
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+from unittest import mock
+
+import torch
+from torch.utils import _pytree as pytree
+
+from pipewright.errors import ExportError
+
+# `pipewright compile` cuts an export as this record of it says, unless told otherwise.
+SPLIT_RECORD = "pipewright_split"
+
+# A pattern in a message of torch.export, and what the user can try.
+CURES = {
+    r"dynamic|specializ|onstraint": "a size that should be dynamic is fixed by the model: look for "
+        "sizes that are written as numbers (x.view(2, ...) for x.view(x.shape[0], ...)), "
+        "or export a fixed batch: dynamic_batch=False",
+    r"[dD]ata.?dependent|control flow|Could not guard": "the model branches on the content of a "
+        "tensor: use torch.where or torch.cond, or torch._check(...) for a size that is known to "
+        "be in range",
+}
+SCRIPT = ("or write it by torch.jit.save(torch.jit.script(model), \"model.pt\") and give that file "
+          "to pipewright.compile; docs/reference/models.md lists what can be read")
+
+
+def export(model: torch.nn.Module, args: Sequence[Any], path: str | os.PathLike[str] = "model.pt2",
+           *, kwargs: Mapping[str, Any] | None = None,
+           split: str | Sequence[str] | None = None, dynamic_batch: bool = True,
+           dynamic_shapes: Any = None, training: bool = True) -> pathlib.Path:
+    """Writes `model`, called with the example `args` and `kwargs`, as a .pt2 file.
+
+    split: where `pipewright compile` cuts it if it is not told otherwise: names of submodules
+        before which a module begins, or what --split takes ("equal:4", "balanced:4", ...). None: at
+        pipe_split() in the model.
+    dynamic_batch: the first dimension of every tensor that has as many rows as the first one may
+        have any size in a run. `dynamic_shapes`, as torch.export takes it, replaces this.
+    training: the export is one of training mode. A model in evaluation mode is put into training
+        mode for it; of one in training mode, submodules that are in evaluation mode stay so.
+
+    Raises ExportError, with what to try, where torch.export refuses the model.
+    """
+    kwargs = dict(kwargs or {})
+    args = tuple(args)
+    check_split(model, split)
+    if dynamic_shapes is None and dynamic_batch:
+        args, kwargs = pytree.tree_map(two_rows(args, kwargs), (args, kwargs))
+        dynamic_shapes = batch_shapes(model, args, kwargs)
+    with mode(model, training), no_autograd_functions(training):
+        try:
+            program = torch.export.export(model, args, kwargs, dynamic_shapes=dynamic_shapes,
+                                          strict=False)
+        except ExportError:
+            raise
+        except Exception as error:
+            raise ExportError(refusal(error)) from error
+    extra = {} if split is None else {SPLIT_RECORD: split_text(split)}
+    path = pathlib.Path(path)
+    unfinished = path.with_name(path.stem + f".{os.getpid()}.writing.pt2")
+    try:
+        torch.export.save(program, unfinished, extra_files=extra)
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return path
+
+
+def check_split(model: torch.nn.Module, split: str | Sequence[str] | None) -> None:
+    if split is None or isinstance(split, str):
+        return
+    names = {name for name, _ in model.named_modules() if name}
+    if not split:
+        raise ExportError("split names no submodule\n  None cuts at pipe_split() in the model")
+    # "A@1" is the second call of submodule A.
+    if missing := [name for name in split if name.partition("@")[0] not in names]:
+        raise ExportError(f"split names submodules that the model lacks: {', '.join(missing)}\n"
+                          f"  its submodules: {', '.join(sorted(names))}")
+
+
+def split_text(split: str | Sequence[str]) -> str:
+    return split if isinstance(split, str) else "modules:" + ",".join(split)
+
+
+def rows(args: Any, kwargs: Any) -> int | None:
+    """The size of the first dimension of the first tensor that has one."""
+    return next((value.shape[0] for value in pytree.tree_leaves((args, kwargs))
+                 if isinstance(value, torch.Tensor) and value.dim()), None)
+
+
+def two_rows(args: Any, kwargs: Any) -> Callable[[Any], Any]:
+    """Repeats the row of tensors of one row, since an export takes a size of 1 to be fixed."""
+    def repeat(value: Any) -> Any:
+        return torch.cat([value, value]) if (
+            isinstance(value, torch.Tensor) and value.dim() and value.shape[0] == 1) else value
+
+    return repeat if rows(args, kwargs) == 1 else lambda value: value
+
+
+def batch_shapes(model: torch.nn.Module, args: tuple, kwargs: dict) -> Any:
+    """dynamic_shapes of torch.export in which the batch dimension is dynamic."""
+    count, batch = rows(args, kwargs), torch.export.Dim("batch", min=1)
+
+    def shape(value: Any) -> Any:
+        batched = isinstance(value, torch.Tensor) and value.dim() and value.shape[0] == count
+        return {0: batch} if batched else None
+
+    bound = inspect.signature(model.forward).bind(*args, **kwargs).arguments
+    return pytree.tree_map(shape, dict(bound))
+
+
+@contextlib.contextmanager
+def mode(model: torch.nn.Module, training: bool) -> Iterator[None]:
+    """The model in this mode, and afterwards each submodule in its own again."""
+    before = [(module, module.training) for module in model.modules()]
+    if model.training != training:
+        model.train(training)
+    try:
+        yield
+    finally:
+        for module, was in before:
+            module.training = was
+
+
+@contextlib.contextmanager
+def no_autograd_functions(training: bool) -> Iterator[None]:
+    """Refuses classes of torch.autograd.Function, of which an export would lose the backward."""
+    original = torch.autograd.Function.apply.__func__  # type: ignore[attr-defined]
+
+    def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
+        if not cls.__module__.startswith("torch."):
+            raise ExportError(
+                f"{cls.__module__}.{cls.__qualname__} is a torch.autograd.Function: an export "
+                "records its forward alone, and would train with another gradient\n"
+                "  write operations that have the gradient, as y + (z - y).detach(); or export "
+                "with training=False, for inference")
+        return original(cls, *args, **kwargs)
+
+    with mock.patch.object(torch.autograd.Function, "apply", classmethod(apply)) if training else (
+            contextlib.nullcontext()):
+        yield
+
+
+def refusal(error: Exception) -> str:
+    text = str(error).strip() or type(error).__name__
+    cures = [cure for pattern, cure in CURES.items() if re.search(pattern, text)]
+    lines = ["torch.export refuses the model: " + text, *(f"  {cure}" for cure in cures)]
+    return "\n".join([*lines, "  " + SCRIPT])

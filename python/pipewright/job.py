@@ -1,0 +1,98 @@
+"""Jobs: what a run needs besides the package."""
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+JSON = dict[str, Any]
+
+
+@dataclasses.dataclass
+class Job:
+    """The keys of docs/reference/job.md; what is None is left to the program's default."""
+
+    data: JSON
+    loss: str | JSON | list[JSON]
+    optimizer: JSON
+    microbatches: int
+    microbatch_size: int | None = None
+    minibatch_size: int | None = None
+    schedule: str | None = None
+    steps: int | None = None
+    accumulate: int | None = None
+    partial: bool | None = None
+    seed: int | None = None
+    costs: str | None = None
+    memory: str | int | None = None
+    plan: str | None = None
+    freeze: list[str] | None = None
+    loss_scale: float | JSON | None = None
+    validation: JSON | None = None
+    accuracy: bool | None = None
+    threads: int | None = None
+    log_every: int | None = None
+    save: str | None = None
+    metrics: str | None = None
+    checkpoint: JSON | None = None
+    nan: str | None = None
+    reduce: str | None = None
+    buffers: str | None = None
+    recompute: bool | JSON | None = None
+    body: str | None = None
+    matmul: str | None = None
+    check_shared: bool | None = None
+
+
+def as_dict(job: Job | Mapping[str, Any]) -> JSON:
+    if isinstance(job, Job):
+        return {key: value for key, value in vars(job).items() if value is not None}
+    return dict(job)
+
+
+def write(job: Job | Mapping[str, Any], file: pathlib.Path) -> JSON:
+    """Writes a job file. Its paths are relative to the working directory, as Python's own."""
+    content = absolute(as_dict(job))
+    file.write_text(json.dumps(content, indent=2, default=os.fspath) + "\n")
+    return content
+
+
+def absolute(job: JSON) -> JSON:
+    """The job with absolute paths, so that its file may lie anywhere."""
+    job = dict(job)
+    for key in ("save", "metrics", "plan", "costs"):
+        replace(job, key)
+    if (schedule := str(job.get("schedule", ""))).endswith(".csv") or "/" in schedule:
+        replace(job, "schedule")
+    for key, inner in (("checkpoint", "to"), ("optimizer", "state_folder")):
+        if isinstance(job.get(key), Mapping):
+            job[key] = dict(job[key])
+            replace(job[key], inner)
+    if isinstance(job.get("data"), Mapping):
+        job["data"] = absolute_data(job["data"])
+    if isinstance(job.get("validation"), Mapping) and "data" in job["validation"]:
+        job["validation"] = {**job["validation"], "data": absolute_data(job["validation"]["data"])}
+    return job
+
+
+def absolute_data(data: Mapping[str, Any]) -> JSON:
+    data = dict(data)
+    for key in ("tokens", "tensors", "plugin"):
+        replace(data, key)
+    if isinstance(data.get("arrays"), Mapping):
+        data["arrays"] = dict(data["arrays"])
+        for name in data["arrays"]:
+            replace(data["arrays"], name)
+    return data
+
+
+def replace(object: JSON, key: str) -> None:
+    """Makes the path, or the list of paths, at `key` absolute."""
+    value = object.get(key)
+    if isinstance(value, (list, tuple)):
+        object[key] = [os.path.abspath(path) for path in value]
+    elif isinstance(value, (str, os.PathLike)):
+        object[key] = os.path.abspath(value)

@@ -1,0 +1,92 @@
+"""Where the two programs are, and how they are run."""
+from __future__ import annotations
+
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from pipewright.errors import Error
+
+HERE = pathlib.Path(__file__).resolve().parent
+
+
+def find(program: str) -> pathlib.Path:
+    """The path of `pipewright` or `pipewright-run`.
+
+    The folder that PIPEWRIGHT_BIN names is the only one looked at where it is set. Otherwise it is
+    the folder of an installed package, then the build folder of a checkout.
+    """
+    named = os.environ.get("PIPEWRIGHT_BIN")
+    folders = [pathlib.Path(named)] if named else [HERE / "bin", HERE.parents[1] / "build"]
+    for folder in folders:
+        if os.access(folder / program, os.X_OK) and (folder / program).is_file():
+            return folder / program
+    looked = "\n".join(f"  {folder / program}" for folder in folders)
+    raise Error(f"{program} is not there. These places were looked at:\n{looked}\n"
+                "  build it (make programs), or name its folder by the variable PIPEWRIGHT_BIN")
+
+
+def command_line(program: str, arguments: Sequence[Any], ends_by: str = "TERM") -> list[str]:
+    """The words that run a program so that it ends with the thread that starts it.
+
+    The kernel sends the signal when that thread ends, also where the interpreter is killed.
+    """
+    setpriv = shutil.which("setpriv")
+    if not setpriv:
+        raise Error("setpriv, which ends the programs together with Python, is not there\n"
+                    "  install it (Debian: util-linux)")
+    return [setpriv, "--pdeathsig", ends_by, "--", str(find(program)), *map(str, arguments)]
+
+
+def options(**named: Any) -> list[str]:
+    """Options of a command line: time_limit=3 is --time-limit 3, explain=True is --explain.
+
+    None and False leave an option out; a list gives its elements one after the other.
+    """
+    words: list[str] = []
+    for name, value in named.items():
+        option = "--" + name.replace("_", "-")
+        if value is None or value is False:
+            continue
+        if value is True:
+            words.append(option)
+        elif isinstance(value, (list, tuple)):
+            words += [option, *map(str, value)]
+        else:
+            words += [option, str(value)]
+    return words
+
+
+def run(program: str, *arguments: Any) -> str:
+    """Runs a program and returns what it printed. Notes and warnings go to standard error.
+
+    Ctrl-C ends the program as it does at a terminal, and is raised once it has ended.
+    """
+    with subprocess.Popen(command_line(program, arguments), stdin=subprocess.DEVNULL,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                          errors="replace", start_new_session=True) as process:
+        try:
+            out, errors = process.communicate()
+        except BaseException:
+            process.send_signal(signal.SIGINT)
+            try:
+                process.communicate()
+            finally:
+                process.kill()
+            raise
+    if process.returncode:
+        raise Error(errors.strip() or f"{program} ended with code {process.returncode}",
+                    process.returncode)
+    if errors:
+        print(errors, end="", file=sys.stderr)
+    return out
+
+
+def version() -> str:
+    """What `pipewright version` prints."""
+    return run("pipewright", "version").strip()

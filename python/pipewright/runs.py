@@ -1,0 +1,275 @@
+"""Runs: `pipewright-run` as processes of their own, while Python goes on."""
+from __future__ import annotations
+
+import atexit
+import html
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from pipewright import programs
+from pipewright.errors import Error
+from pipewright.job import JSON, Job, write
+from pipewright.package import Package, Path, conf_file, rank_count, stages_of
+
+POLL = 0.2  # seconds between two looks at a run
+LONGEST_ROW = 1 << 20  # bytes of a row of metrics
+KILL_AFTER = 10.0  # seconds that a run has to end its ranks before it is killed itself
+
+
+def train(package: Package | Path, job: Job | Mapping[str, Any] | Path, ranks: int | None = None,
+          *, conf: JSON | Path | None = None, in_process: bool = False, resume: bool = False,
+          **options: Any) -> Run:
+    """Starts a training run and returns at once.
+
+    ranks: how many; the modules are grouped for them where the package's own conf is for another
+        number. None: as many as the conf is for.
+    in_process: ranks are threads of one process, without mpirun.
+    resume: go on from the newest checkpoint of the job, if there is one.
+    options: the others of `pipewright-run train`: weights="w.safetensors", steps=10, ...
+    """
+    package = Package(package)
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="pipewright-run-"))
+    try:
+        file, content = read_job(job, folder)
+        metrics = options.pop("metrics", None)
+        if metrics is None and "metrics" in content:  # relative to the job's file
+            metrics = pathlib.Path(file).parent / content["metrics"]
+        metrics = pathlib.Path(metrics or folder / "metrics.jsonl").absolute()
+        if conf is None and ranks not in (None, package.ranks):
+            conf = package.conf(ranks)
+        ranks = ranks or ranks_of(package, conf)
+        words = programs.command_line(
+            "pipewright-run",
+            ["--in-process" if in_process else "-n", ranks, "train", package.path, file,
+             *programs.options(conf=conf_file(conf, folder), metrics=metrics, resume=resume,
+                               **options)],
+            ends_by="KILL" if in_process else "TERM")
+        steps = options.get("steps") or content.get("steps", 1)
+        return Run(words, folder, metrics, steps, in_process)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def infer(package: Package | Path, inputs: Mapping[str, torch.Tensor], *,
+          conf: JSON | Path | None = None, **options: Any) -> dict[str, torch.Tensor]:
+    """The outputs of a package for tensors named like its inputs, in evaluation mode.
+
+    options: those of `pipewright-run infer`: weights="w.safetensors", microbatches=4, ...
+    """
+    package = Package(package)
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        save_file({key: tensor.detach().cpu().contiguous() for key, tensor in inputs.items()},
+                  folder / "in.safetensors")
+        programs.run("pipewright-run", "--in-process", ranks_of(package, conf), "infer",
+                     package.path, *programs.options(
+                         input=folder / "in.safetensors", output=folder / "out.safetensors",
+                         conf=conf_file(conf, folder), **options))
+        return load_file(folder / "out.safetensors")
+
+
+def read_job(job: Job | Mapping[str, Any] | Path, folder: pathlib.Path) -> tuple[Path, JSON]:
+    """The job's file, and what it holds."""
+    if not isinstance(job, (str, os.PathLike)):
+        return folder / "job.json", write(job, folder / "job.json")
+    try:
+        return job, json.loads(pathlib.Path(job).read_text())
+    except (OSError, ValueError):
+        return job, {}  # the program says what is wrong with it
+
+
+def ranks_of(package: Package, conf: JSON | Path | None) -> int:
+    if conf is None:
+        return package.ranks
+    if not isinstance(conf, Mapping):
+        conf = json.loads(pathlib.Path(conf).read_text())
+    return rank_count(stages_of(dict(conf)))
+
+
+class Run:
+    """A run that goes on by itself. In a notebook it shows how far it is.
+
+    No rank outlives the interpreter: the kernel ends the program with the thread that started it.
+    """
+
+    def __init__(self, words: list[str], folder: pathlib.Path, metrics: pathlib.Path, steps: int,
+                 in_process: bool):
+        self.folder, self.metrics_file, self.steps = folder, metrics, steps
+        self.code: int | None = None  # the exit code, once it has ended
+        self._in_process, self._killed, self._told = in_process, False, False
+        self._stop = threading.Event()
+        self._started, self._ended = threading.Event(), threading.Event()
+        self._start_error: BaseException | None = None
+        self._display = notebook_display(self)
+        _runs.add(self)
+        # A daemon, since the end of the interpreter ends the run instead of waiting for it.
+        threading.Thread(target=self._serve, args=(words,), daemon=True).start()
+        self._started.wait()
+        if self._start_error:
+            _runs.discard(self)
+            raise self._start_error
+
+    @property
+    def metrics(self) -> list[JSON]:
+        """A row for each step so far: docs/reference/job.md says what it holds."""
+        try:
+            text = self.metrics_file.read_text()
+        except FileNotFoundError:
+            return []
+        whole = text[:text.rfind("\n") + 1]  # a line may be half written
+        return [json.loads(line) for line in whole.splitlines()]
+
+    def last_row(self) -> JSON | None:
+        """The newest row of `metrics`, without reading the others."""
+        try:
+            with open(self.metrics_file, "rb") as file:
+                file.seek(max(0, os.path.getsize(self.metrics_file) - LONGEST_ROW))
+                lines = file.read().split(b"\n")
+        except FileNotFoundError:
+            return None
+        return json.loads(lines[-2]) if len(lines) > 1 and lines[-2] else None
+
+    @property
+    def output(self) -> str:
+        """What the program has printed so far."""
+        return (self.folder / "output.txt").read_text(errors="replace")
+
+    @property
+    def errors(self) -> str:
+        """What it has printed to standard error: notes, warnings, and the error if it failed."""
+        return (self.folder / "errors.txt").read_text(errors="replace")
+
+    @property
+    def running(self) -> bool:
+        return not self._ended.is_set()
+
+    def wait(self, timeout: float | None = None) -> Run:
+        """Waits for the end and raises Error, with the program's own text, if it failed.
+
+        Ctrl-C ends the run after its step, with a checkpoint where the job has a folder for them;
+        a second one at once. Then KeyboardInterrupt is raised.
+        """
+        try:
+            if not self._ended.wait(timeout):
+                raise TimeoutError(f"the run goes on after {timeout} s: {self!r}")
+        except KeyboardInterrupt:
+            self.stop()
+            try:
+                self._ended.wait()
+            except KeyboardInterrupt:
+                self.kill()
+            raise
+        first, self._told = not self._told, True
+        if self._killed:
+            raise Error("the run was ended by kill()", self.code or 1)
+        if self.code:
+            raise Error(self._failure(), self.code)
+        if first and self.errors:
+            print(self.errors, end="", file=sys.stderr)
+        return self
+
+    def stop(self) -> None:
+        """Asks the run to end after its step, with a checkpoint where the job has a folder."""
+        self._stop.set()
+
+    def kill(self) -> None:
+        """Ends the run at once, and returns when it has ended."""
+        if self.running:
+            self._killed = True
+            # The supervisor ends mpirun and the ranks; where ranks are threads there is none.
+            self._process.send_signal(signal.SIGKILL if self._in_process else signal.SIGTERM)
+            if not self._ended.wait(KILL_AFTER):
+                self._process.kill()
+                self._ended.wait()
+
+    def __repr__(self) -> str:
+        row = self.last_row() or {"step": 0}
+        state = "running" if self.running else "killed" if self._killed else (
+            f"failed with code {self.code}" if self.code else "ended")
+        told = "".join(f", {key} {row[key]:.4g}" for key in
+                       ("loss", "samples_per_second", "tokens_per_second", "learning_rate")
+                       if row.get(key) is not None)
+        return f"<Run: {state}, step {row['step']} of {self.steps}{told}>"
+
+    def _repr_html_(self) -> str:
+        step = (self.last_row() or {"step": 0})["step"]
+        failed = f"<pre>{html.escape(self.errors)}</pre>" if self.code and not self._killed else ""
+        bar = f"<progress max={self.steps} value={step}></progress> "
+        return bar + html.escape(repr(self)) + failed
+
+    def _failure(self) -> str:
+        return self.errors.strip() or f"pipewright-run ended with code {self.code}"
+
+    def _serve(self, words: list[str]) -> None:
+        """Starts the program and stays until it has ended: it ends with this thread."""
+        before = self.last_row()  # of an earlier run
+        try:
+            with (open(self.folder / "output.txt", "wb") as out,
+                  open(self.folder / "errors.txt", "wb") as errors):
+                self._process = subprocess.Popen(
+                    words, stdin=subprocess.DEVNULL, stdout=out, stderr=errors,
+                    start_new_session=True)
+        except BaseException as error:
+            self._start_error = error
+            self._ended.set()
+            return
+        finally:
+            self._started.set()
+        asked, shown = False, None
+        stop = signal.SIGINT if self._in_process else signal.SIGUSR1
+        while self.code is None:
+            try:
+                self.code = self._process.wait(POLL)
+            except subprocess.TimeoutExpired:
+                pass
+            # The program takes the signal once the run has begun to tell of itself. Ranks that are
+            # threads tell by their metrics: their output is held back where it goes to a file.
+            ready = self.last_row() != before if self._in_process else self.output
+            if self._stop.is_set() and not asked and self.code is None and ready:
+                self._process.send_signal(stop)
+                asked = True
+            if self._display and (row := self.last_row()) != shown:
+                self._display.update(self)
+                shown = row
+        self._ended.set()
+        if self._display:
+            self._display.update(self)
+
+
+def notebook_display(run: Run) -> Any:
+    """A handle by which a notebook shows a run anew; None elsewhere."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython else None
+    if shell is None or not hasattr(shell, "kernel"):
+        return None
+    from IPython.display import display
+
+    return display(run, display_id=True)
+
+
+_runs: set[Run] = set()
+
+
+def _end_all() -> None:
+    """At the end of the interpreter: ends what runs, and tells of failures nobody waited for."""
+    for run in _runs:
+        run.kill()
+        if run.code and not run._killed and not run._told:
+            print(run._failure(), file=sys.stderr)
+        shutil.rmtree(run.folder, ignore_errors=True)
+
+
+atexit.register(_end_all)

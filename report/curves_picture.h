@@ -1,0 +1,22 @@
+// Draws the curves of training runs.
+#pragma once
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace pipewright {
+
+// The metrics file of a run: of each key with a number, steps and values.
+struct Metrics {
+  std::string path;
+  std::map<std::string, std::vector<std::pair<double, double>>> curves;
+  bool unfinished = false;  // the last line is not complete: the run is still going on
+};
+// Throws Error for a line that is not a JSON object with "step", except the last one.
+Metrics ReadMetrics(const std::string& path);
+
+// A panel for each of the keys that people look at, a colour a file; validation is dashed.
+std::string CurvesSvg(const std::vector<Metrics>& runs);
+
+}  // namespace pipewright

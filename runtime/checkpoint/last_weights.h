@@ -1,0 +1,19 @@
+// What becomes of the weights when a run ends.
+#pragma once
+#include <string>
+
+#include "runtime/session.h"
+
+namespace pipewright {
+
+// Says on rank 0, before training, what would lose the weights at the end: that nothing keeps them,
+// or that the disk has no room for `save`.
+void WarnOfLoss(const Session& session);
+
+// Saves the weights where the job says. Where that fails, they go to a temporary folder, unless a
+// checkpoint of the last step has them (`checkpoint`: its folder). Returns an error that says why
+// it failed and where the weights are now, "" where all is well. Collective; returns the same on
+// every rank.
+std::string SaveLastWeights(Session& session, const std::string& checkpoint);
+
+}  // namespace pipewright

@@ -1,0 +1,29 @@
+// Measures for `bench` what a rank holds in memory.
+#pragma once
+#include <map>
+
+#include "runtime/measure/metered_stages.h"
+#include "runtime/session.h"
+
+namespace pipewright {
+
+struct RankBytes {
+  int64_t held = 0;  // before a step
+  int64_t peak = 0;  // the most in a step of the run's plan
+  // By stage of this rank, for one microbatch: where nothing is computed again but the job's single
+  // modules, and where all is.
+  std::map<int, StageBytes> stages, again;
+};
+
+// Runs a step of the run's plan, and few of two microbatches for each replica, whole and in halves.
+// `step` counts them. `meter` has counted on this thread since before the session was opened.
+// Collective; throws like Session::Step.
+RankBytes MeasureBytes(Session& session, Microbatches& source, int64_t& step, MemoryMeter& meter);
+
+// Bytes of the weights of a stage, on disk or not, and of those that are trained.
+struct WeightBytes {
+  double all = 0, in_memory = 0, trained = 0;
+};
+WeightBytes WeightBytesOf(const Session& session, int stage);
+
+}  // namespace pipewright

@@ -1,0 +1,11 @@
+// Computes a model's outputs.
+#pragma once
+#include "runtime/commands/train.h"
+
+namespace pipewright {
+
+// Writes the model's outputs for the tensors in `input` to `output`. It must be called on every rank
+// of `transport`, and throws the same Error on all of them.
+void Infer(const RunOptions& options, Transport& transport);
+
+}  // namespace pipewright

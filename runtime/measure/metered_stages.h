@@ -1,0 +1,62 @@
+// The stages of a rank with a meter: what one microbatch takes of the rank's memory.
+#pragma once
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "runtime/exec/executor.h"
+#include "runtime/measure/memory_meter.h"
+
+namespace pipewright {
+
+// Bytes of tensors, messages included. The peaks are the most while an action runs, of its
+// microbatch; that of `step` is beyond what is held then. The first B or W of a step makes the sums
+// of gradients; where there is but one microbatch, B and W are the same as the first.
+struct StageBytes {
+  struct Peak {
+    int64_t F = 0, I = 0, B = 0, W = 0, first_B = 0, first_W = 0, step = 0;
+  };
+  int64_t activation = 0, received = 0;  // from F to B; those of them that came in messages
+  int64_t kept_for_W = 0;                // from I to W
+  int64_t gradients = 0;                 // of weights, until the step
+  Peak peak;
+};
+
+// Hands everything on to `body`, whose tensors are allocated on this thread, under `meter`. The
+// figures of a stage are those of its last microbatch: a plan in which each B (or I and W) follows
+// its F gives those of one.
+class MeteredStages : public StageBody {
+ public:
+  MeteredStages(StageBody& body, MemoryMeter& meter);
+
+  const std::map<int, StageBytes>& bytes() const { return bytes_; }
+  // The most that the rank has held since construction.
+  int64_t peak();
+
+  Bundle Allocate(int edge, int microbatch, bool backward) override;
+  int64_t MessageBytes(int edge, int microbatch, bool backward) override;
+  std::vector<Bundle> Forward(int stage, int microbatch, std::vector<Bundle> inputs) override;
+  std::vector<Bundle> Backward(ActionKind kind, int stage, int microbatch,
+                               std::vector<Bundle> gradients) override;
+  Bundle Gradient(int group, int holder) override;
+  Bundle Scratch(int group) override;
+  void Add(const Bundle& into, const Bundle& from) override;
+  void Copy(const Bundle& into, const Bundle& from) override;
+  void OnReady(std::function<void(int group)> ready) override;
+  void Step(int stage) override;
+  void UseVersion(int stage, int version) override;
+  void Load(int stage) override;
+  void Evict(int stage) override;
+
+ private:
+  StageBody& body_;
+  MemoryMeter& meter_;
+  std::map<int, StageBytes> bytes_;
+  std::set<int> summed_;  // stages whose sums of gradients have been made
+  int64_t peak_ = 0;
+
+  void Begin();
+};
+
+}  // namespace pipewright

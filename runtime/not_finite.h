@@ -1,0 +1,35 @@
+// Numbers that are nan or infinite: why they are, and that none is saved which training made.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "runtime/session.h"
+
+namespace pipewright {
+
+// A loss that this rank computed in a step and that is not finite.
+struct BadLoss {
+  int64_t minibatch = 0;
+  int microbatch = 0, loss = 0;
+  double value = 0;
+};
+// Returns the first in the terms of the minibatch that has just run.
+std::optional<BadLoss> FindBadLoss(const Session& session, int64_t minibatch);
+
+// Throws, on every rank, an Error with the same text, which names the first of these that is not
+// finite: a sample, a weight, a value that a module computed (if the stages have watched the step
+// run again), a loss, a gradient. Call it in a step that no rank has committed. Collective.
+[[noreturn]] void ThrowNotFinite(const Session& session, Microbatches& source, int64_t step,
+                                 const std::optional<BadLoss>& loss);
+
+// Throws Error if the tensor that is to be saved, or was, as `name` in a checkpoint of the run
+// ("weight", "exp_avg/weight", "buffer/running_mean") holds nan or infinities that training has
+// made. Those that the weights had when they were loaded are all right.
+void CheckSaved(const Session& session, const std::string& name, const at::Tensor& tensor);
+// Does the same for all weights and buffers of this rank.
+void CheckWeights(const Session& session);
+
+}  // namespace pipewright

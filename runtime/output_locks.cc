@@ -1,0 +1,75 @@
+#include "runtime/output_locks.h"
+
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/output_path.h"
+#include "runtime/exec/clock.h"
+
+namespace pipewright {
+
+// Seconds: a process that is killed keeps its locks until the kernel has taken its memory down; an
+// owner elsewhere counts every 10 s, and an NFS server frees what a lost host has locked after 90 s
+// as it comes.
+static constexpr double kDyingHere = 3, kLostElsewhere = 120;
+
+static std::unique_ptr<OwnerLock> LockOf(const std::string& path, bool folder) {
+  std::error_code failed;  // two names of one file have one lock
+  const std::filesystem::path place = std::filesystem::weakly_canonical(path, failed);
+  return std::make_unique<OwnerLock>(OwnerLock::FileFor(failed ? path : place.string(), folder));
+}
+
+static void WarnIfUnlocked(const std::string& path, const OwnerLock& lock) {
+  if (!lock.unlocked().empty())
+    std::fprintf(stderr,
+                 "pipewright-run: warning: %s cannot be locked (%s): a second run that writes "
+                 "there would not be noticed\n",
+                 path.c_str(), lock.unlocked().c_str());
+}
+
+std::unique_ptr<OwnerLock> LockFile(const std::string& path) {
+  if (path.empty() || IsStream(path)) return nullptr;
+  std::unique_ptr<OwnerLock> lock = LockOf(path, false);
+  if (!lock->Take())
+    throw Error(path, "is written by another run: " + lock->owner().text,
+                "name another file, or wait until that run has ended");
+  WarnIfUnlocked(path, *lock);
+  return lock;
+}
+
+std::unique_ptr<OwnerLock> LockFolder(const std::string& path, bool resumes, Transport& transport) {
+  std::unique_ptr<OwnerLock> lock = LockOf(path, true);
+  const double start = Now();
+  bool told = false;
+  auto take = [&]() -> Awaited {
+    if (lock->Take()) return {};
+    const OwnerLock::Owner& owner = lock->owner();
+    const double waited = Now() - start;
+    // One that has counted on while this run waited is alive.
+    const bool alive = !resumes || (owner.here ? waited >= kDyingHere : owner.silent + 1 < waited);
+    if (alive)
+      throw Error(path, "another run writes its checkpoints there: " + owner.text,
+                  "name another folder (checkpoint.to), or wait until that run has ended: the "
+                  "folder is free by itself then");
+    if (!owner.here && owner.silent >= kLostElsewhere) {
+      std::fprintf(stderr, "pipewright-run: %s: taken over from a run that is lost: %s\n",
+                   path.c_str(), owner.text.c_str());
+      lock->TakeOver();
+      return {};
+    }
+    if (!told && !owner.here)
+      std::fprintf(stderr,
+                   "pipewright-run: %s: another run writes its checkpoints there: %s\n  waiting up "
+                   "to %.0f s for a sign of life\n",
+                   path.c_str(), owner.text.c_str(), kLostElsewhere);
+    told = true;
+    return {Awaited::kFolder};
+  };
+  transport.WaitUntil(take, std::chrono::milliseconds(50));
+  WarnIfUnlocked(path, *lock);
+  return lock;
+}
+
+}  // namespace pipewright

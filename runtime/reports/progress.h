@@ -1,0 +1,59 @@
+// Reports the progress of training: one JSON line per step, and now and then a line for the user.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/reports/metrics_file.h"
+#include "runtime/reports/rank_reports.h"
+#include "runtime/session.h"
+
+namespace pipewright {
+
+struct StepReport {
+  int64_t step = 0;            // from 0
+  std::vector<double> losses;  // by microbatch
+  double loss = 0;             // mean over all targets that count
+  std::vector<double> terms;   // the same for each of several losses
+  int64_t counted = 0;         // tokens or samples
+  double seconds = 0;
+  double elapsed = 0;  // seconds since the step before was told, or since the first began
+  double learning_rate = 0;
+  double checkpoint = -1;  // seconds waited for its copy; -1: no checkpoint was due
+  double accuracy = -1;    // -1: not requested
+  double loss_scale = -1;  // -1: not used
+  StepOutcome outcome;
+  const Evaluation* validation = nullptr;
+};
+
+// Exists on rank 0, which says what the rank with the losses reports (step_reports.h).
+class Progress {
+ public:
+  // `unit` is what StepReport::counted counts: tokens or samples. In a resumed run, the metrics
+  // file keeps the lines before `first_step`. Throws Error if it cannot be opened.
+  Progress(const Job& job, const char* unit, int64_t first_step);
+
+  void Step(const StepReport& report, const std::vector<RankReport>& ranks);
+
+ private:
+  const Job& job_;
+  int64_t counted_ = 0;  // these two are those since the last line
+  double elapsed_ = 0;
+  std::string unit_;
+  std::unique_ptr<MetricsFile> metrics_;  // null: the job asks for none
+  int64_t first_;
+};
+
+// Formats 12345.6 as "12,346".
+std::string Grouped(double number);
+// Returns the share of the ranks' time spent without computation, or -1 if unknown.
+double Bubble(const std::vector<RankReport>& ranks);
+
+// Returns the loss of an evaluation as JSON (loss, perplexity and accuracy for cross_entropy,
+// targets), and " accuracy 12.34 %" if it is known.
+std::string AccuracyText(const Evaluation& evaluation);
+
+Json EvaluationJson(const Job& job, const Evaluation& evaluation);
+
+}  // namespace pipewright

@@ -1,0 +1,37 @@
+// Carries what is to be said of each step from the rank that has the losses to rank 0, which says
+// it, without making either wait for the other.
+#pragma once
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "runtime/reports/progress.h"
+
+namespace pipewright {
+
+class StepReports {
+ public:
+  // `from`: the rank that has the losses.
+  StepReports(const Job& job, int from, Transport& transport);
+
+  // On `from`: once a step.
+  void Send(const StepReport& report);
+  // On rank 0: once a step, before Next is asked for it.
+  void Expect();
+  // On rank 0: takes the oldest report that is expected, if it is there, or after waiting for it.
+  // Returns false if there is none.
+  bool Next(bool wait, StepReport& report, Evaluation& validation);
+  // Waits until what was sent has left.
+  void Finish();
+
+ private:
+  using Numbers = std::shared_ptr<std::vector<double>>;
+  size_t size() const;
+
+  const Job& job_;
+  const int from_;
+  Transport& transport_;
+  std::deque<std::pair<Numbers, Token>> sent_, expected_;  // no token: it is here already
+};
+
+}  // namespace pipewright

@@ -1,0 +1,10 @@
+// Ends the processes of a communicator without the banner that MPI_Abort shows.
+#pragma once
+#include <mpi.h>
+
+namespace pipewright {
+
+// Returns only where this process has no launcher, or MPI no way to do it.
+void AbortQuietly(MPI_Comm comm, int exit_code);
+
+}  // namespace pipewright

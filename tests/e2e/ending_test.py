@@ -1,0 +1,303 @@
+"""How runs end, and what they keep and say: full disks, Ctrl-C, Ctrl-Z, launchers that are killed."""
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import time
+import unittest
+
+from safetensors.torch import load_file
+
+from support import (ENVIRONMENT, RUN, RunCase, bits, call, children, export_gpt, gpt, pipewright, run_ranks,
+                     token_job)
+
+LONG_NAME = f"node.{25 * 'n'}.{25 * 'n'}.net"  # mpirun itself dies of names with longer parts
+
+
+def state_of(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except OSError:
+        return ""
+
+
+class Ending(RunCase):
+    faults = "delay=0.05"
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        export_gpt(gpt(layers=3, tied=False), cls.folder / "gpt.pt2")
+        cls.package = cls.compile("gpt.pt2", "gpt.pkg", "--ranks", "3")
+        cls.disk = cls.folder / "disk"
+
+    def setUp(self):
+        super().setUp()
+        shutil.rmtree(self.disk, ignore_errors=True)
+
+    def mount(self, size):
+        self.disk.mkdir()
+        try:
+            subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", self.disk],
+                           check=True, stderr=subprocess.DEVNULL)
+        except (OSError, subprocess.CalledProcessError):
+            self.skipTest("mounts are not permitted")
+        self.addCleanup(subprocess.run, ["umount", "-l", self.disk], check=True)
+
+    # --- the last weights ---
+
+    def test_nothing_keeps_the_weights(self):
+        for mpi in (True, False):
+            result = self.succeed(run_ranks(3, "train", self.package, self.job(save=None), mpi=mpi))
+            self.assertRegex(result.out, r'(?s)warning: \S+job\.json has neither "save" nor "checkpoint": the trained '
+                             r"weights will be lost at the end\n  keep them: --save .*step +4/4"
+                             r".*warning: the trained weights are lost")
+        result = self.succeed(run_ranks(3, "train", self.package, self.job(save=None), "--save",
+                                        self.path("trained.safetensors"), mpi=False))
+        self.assertNotIn("warning", result.out)
+
+    def test_no_room_for_the_last_weights(self):
+        expected, _ = self.reference(4)
+        for mpi in (True, False):
+            result = run_ranks(3, "train", self.package, self.job(save="/dev/full"), mpi=mpi)
+            self.assert_fails(result, "/dev/full: cannot be written: No space left on device")
+            where = re.search(r"the weights were saved in (\S+) instead", result.out)
+            self.assertTrue(where, result.out)
+            self.addCleanup(shutil.rmtree, pathlib.Path(where[1]).parent)
+            self.assert_same_tensors(load_file(where[1]), expected)
+        result = run_ranks(3, "train", self.package, self.with_checkpoints(4, save="/dev/full"), mpi=False)
+        self.assert_fails(result, "/dev/full: cannot be written", "the checkpoint has the weights: "
+                          rf"pipewright weights merge {self.path('checkpoints')} -o")
+        self.succeed(pipewright("weights", "merge", self.path("checkpoints"), "-o", self.path("merged.safetensors")))
+        self.assert_same_tensors(load_file(self.path("merged.safetensors")), expected)
+
+    def test_a_disk_that_fills_up(self):
+        """Under the weights, and then under the metrics, too, until there is room again."""
+        expected, losses = self.reference(6)
+        self.mount("1m")
+        filler = self.disk / "filler"
+        job = self.job(6, save=str(self.disk / "w.safetensors"), metrics=str(self.disk / "m.jsonl"))
+        running = self.start(RUN, "--in-process", 3, "train", self.package, job, faults="die=0:3:0:stop")
+        self.until(running, lambda: state_of(running.process.pid) == "T")
+        self.fill(filler)
+        running.process.send_signal(signal.SIGCONT)
+        code, left = running.wait()
+        self.assertEqual((code, left), (1, []), running.text)
+        self.assertRegex(running.text, r"step +6/6")
+        where = re.search(r"the weights were saved in (\S+) instead", running.text)
+        self.addCleanup(shutil.rmtree, pathlib.Path(where[1]).parent)
+        self.assert_same_tensors(load_file(where[1]), expected)
+        for name in ("m.jsonl", "w.safetensors"):  # a disk that is full before the run starts
+            (self.disk / name).write_text("")
+        self.fill(filler)
+        running = self.start(RUN, "--in-process", 3, "train", self.package, job)
+        said = (r"warning: \S+m\.jsonl: cannot be written \(No space left on device\): the run goes on, and lines "
+                "from step 1 on wait for room")
+        self.until(running, lambda: re.search(said, pathlib.Path(running.out).read_text()))
+        filler.unlink()
+        code, left = running.wait()
+        self.assertEqual((code, left), (0, []), running.text)
+        self.assertIn("m.jsonl: can be written again", running.text)
+        self.assertEqual([(line["step"], bits(line["losses"])) for line in self.lines(self.disk / "m.jsonl")], losses)
+
+    def fill(self, filler):
+        """To the last byte."""
+        file = os.open(filler, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        try:
+            while os.write(file, bytes(4096)):
+                pass
+        except OSError:
+            pass
+        finally:
+            os.close(file)
+
+    def test_metrics_that_cannot_be_written(self):
+        for mpi in (True, False):
+            result = self.succeed(run_ranks(3, "train", self.package, self.job(metrics="/dev/full"), mpi=mpi))
+            self.assertIn("/dev/full: 4 lines are missing, since the file could not be written", result.out)
+
+    # --- Ctrl-C and Ctrl-Z ---
+
+    def ctrl_c_and_go_on(self, *command):
+        text = self.stop_and_go_on(*command, stop=lambda running: running.process.send_signal(signal.SIGINT))
+        self.assertIn("is ended by SIGINT", text)
+        self.assertIn("a second signal ends it at once", text)
+        self.assertIn(f"checkpoint in {self.path('checkpoints')}: to go on, run the same command with --resume", text)
+
+    def test_ctrl_c(self):
+        self.ctrl_c_and_go_on(RUN, "-n", 3)
+
+    def test_ctrl_c_of_threads(self):
+        self.ctrl_c_and_go_on(RUN, "--in-process", 3)
+
+    def test_ctrl_c_twice(self):
+        for command in ((RUN, "-n", 3), (RUN, "--in-process", 3)):
+            self.setUp()
+            # A step takes long: every message waits.
+            running = self.start(*command, "train", self.package, self.with_checkpoints(100000), faults="delay=3")
+            self.until(running, lambda: "step" in pathlib.Path(running.out).read_text())
+            running.process.send_signal(signal.SIGINT)
+            self.until(running, lambda: "a second signal" in pathlib.Path(running.out).read_text())
+            self.assertIsNone(running.process.poll())
+            running.process.send_signal(signal.SIGINT)
+            code, left = running.wait()
+            self.assertNotIn(code, (0, None), running.text)
+            self.assertEqual(left, [], running.text)
+            self.assertNotIn("stopped after step", running.text)
+
+    def test_ctrl_c_where_nothing_is_kept(self):
+        running = self.start(RUN, "--in-process", 3, "train", self.package, self.job(100000, save=None))
+        self.until_steps(running, 2)
+        running.process.send_signal(signal.SIGINT)
+        code, _ = running.wait()
+        self.assertEqual(code, 0, running.text)
+        self.assertIn("it cannot be resumed: the job writes no checkpoints", running.text)
+        self.assertIn("the trained weights are lost", running.text)
+
+    def test_n_needs_no_settings(self):
+        """Root, and more ranks than cores."""
+        settings = [f"--unset={name}" for name in ENVIRONMENT if name.startswith("OMPI_")]
+        self.succeed(call(["env", *settings, RUN, "-n", 3, "train", self.package, self.job(4)]))
+
+    def test_ctrl_z(self):
+        """For longer than the stall limit; and a rank that is stopped alone still counts as dead."""
+        expected = self.reference(12)
+        running = self.start(RUN, "-n", 3, "--stall-limit", 1, "train", self.package, self.job(12))
+        self.until_steps(running, 2)
+        ranks = [rank for parent in children(running.process.pid) for rank in children(parent)]
+        self.assertEqual(len(ranks), 3)
+        running.process.send_signal(signal.SIGTSTP)
+        self.until(running, lambda: all(state_of(pid) == "T" for pid in (running.process.pid, *ranks)))
+        time.sleep(3)
+        self.assertTrue(all(state_of(pid) == "T" for pid in ranks))
+        running.process.send_signal(signal.SIGCONT)
+        code, left = running.wait()
+        self.assertEqual((code, left), (0, []), running.text)
+        self.assert_same(self.result(), expected)
+
+    # --- launchers ---
+
+    def test_mpirun_is_killed(self):
+        for command in (("mpirun", "-n", 3, RUN), (RUN, "-n", 3)):
+            self.setUp()
+            running = self.start(*command, "train", self.package, self.job(100000))
+            self.until_steps(running, 2)
+            mpirun = running.process.pid if command[0] == "mpirun" else children(running.process.pid)[0]
+            os.kill(mpirun, signal.SIGKILL)
+            code, left = running.wait()
+            self.assertNotIn(code, (0, None), running.text)
+            self.assertEqual(left, [], running.text)
+            said = re.findall(rf"rank \d on \S+ \(pid \d+\) is ended, since its launcher \(pid {mpirun}\) has died: "
+                              r"(step|after)", running.text)
+            self.assertEqual(len(said), 1, running.text)
+
+    def test_every_death_names_its_signal(self):
+        for number in (signal.SIGKILL, signal.SIGHUP, signal.SIGXCPU, signal.SIGSEGV):
+            self.setUp()
+            running = self.start("mpirun", "-n", 3, RUN, "train", self.package, self.job(100000))
+            self.until_steps(running, 1)
+            os.kill(running.ranks()[1], number)
+            running.wait()
+            self.assertRegex(running.text, rf"rank \d on \S+ \(pid \d+\) died of signal {int(number)} ")
+
+    def test_a_death_before_mpi_has_started(self):
+        """Its number is known by then: from the launcher."""
+        running = self.start("mpirun", "-n", 3, RUN, "train", self.package, self.job(100000))
+        guarded = []
+
+        def is_guarded():
+            guarded[:] = [rank for rank in running.ranks()
+                          if any(running.name(child) == "pipewright-grd" for child in children(rank))]
+            return guarded
+
+        while not is_guarded() and running.process.poll() is None:
+            pass
+        os.kill(guarded[0], signal.SIGKILL)
+        running.wait()
+        self.assertRegex(running.text, rf"rank \d on \S+ \(pid {guarded[0]}\) died of signal 9 \(Killed\)")
+
+    def test_errors_without_banners(self):
+        """An error is all that is left on the screen, whether all ranks have it or one."""
+        nan = self.job(optimizer={"type": "sgd", "lr": 1e30})
+        for command in (("mpirun", "-n", 3, RUN), (RUN, "-n", 3), (RUN, "--restarts", 0, "-n", 3)):
+            for arguments, message in (((self.path("nowhere.json"),), "nowhere.json"), ((nan,), "not finite|nan")):
+                result = call([*command, "train", self.package, *arguments])
+                self.assertRegex(result.out, message)
+                if command[0] != "mpirun" or arguments[0] == nan:
+                    self.assertNotRegex(result.out, "-----|MPI_ABORT|help message")
+        # What says why nothing was started stays.
+        result = call([RUN, "--mpirun", "mpirun --host localhost:1 --mca rmaps_base_oversubscribe 0", "-n", 3, "train",
+                       self.package, nan], environment={"OMPI_MCA_rmaps_base_oversubscribe": "0"})
+        self.assertRegex(result.out, "not enough slots")
+
+    def test_shared_memory_is_swept(self):
+        def folders():
+            return {path for path in pathlib.Path("/dev/shm").glob("pipewright-*") if
+                    (path / "pipewright-status.lock").exists()}
+
+        foreign = pathlib.Path(f"/dev/shm/pipewright-{os.getpid()}-foreign")
+        foreign.mkdir()
+        self.addCleanup(foreign.rmdir)
+        before = folders()
+        for command in ((RUN, "-n", 3), ("mpirun", "-n", 3, RUN)):
+            self.setUp()
+            running = self.start(*command, "train", self.package, self.job(100000))
+            self.until_steps(running, 1)
+            mine = folders() - before
+            self.assertTrue(mine, "no folder")
+            # A start beside it leaves them alone.
+            self.succeed(run_ranks(3, "train", self.package, self.write_job(token_job(steps=1), "other.json")))
+            self.assertEqual(mine & folders(), mine)
+            for pid in running.marked():
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+            running.wait()
+            self.assertEqual(mine & folders(), mine)
+            self.succeed(run_ranks(3, "train", self.package, self.path("other.json")))
+            self.assertEqual(mine & folders(), set())
+        self.assertTrue(foreign.exists())
+
+    def test_a_long_name_of_a_host(self):
+        if subprocess.run(["unshare", "--uts", "true"], stderr=subprocess.DEVNULL, check=False).returncode:
+            self.skipTest("namespaces are not permitted")
+        running = self.start("unshare", "--uts", "sh", "-c", 'hostname $0 && exec "$@"', LONG_NAME,
+                             RUN, "-n", 3, "--stall-limit", 2, "train", self.package, self.job(100000))
+        self.until_steps(running, 1)
+        ranks = [rank for parent in children(running.process.pid) for rank in children(parent)]
+        os.kill(ranks[0], signal.SIGSTOP)  # the others end because its guard finds them by their host
+        code, left = running.wait()
+        self.assertNotIn(code, (0, None), running.text)
+        self.assertEqual(left, [], running.text)
+        self.assertIn(f"on {LONG_NAME} (pid {ranks[0]}) has been stopped for 2 s", running.text)
+
+    # --- where it is said ---
+
+    def test_rank_0_says_all(self):
+        """It writes the metrics, too: its folder has them, and those of the others have none."""
+        for name in ("first", "others"):
+            self.path(name).mkdir()
+            (self.path(name) / "job.json").write_text(json.dumps(token_job(
+                steps=3, metrics="metrics.jsonl", validation={"data": token_job()["data"], "every": 2, "steps": 1})))
+        program = [RUN, "train", self.package, "job.json"]
+        result = self.succeed(call(["mpirun", "-n", 1, "--wdir", self.path("first"), *program, ":",
+                                    "-n", 2, "--wdir", self.path("others"), *program]))
+        self.assertEqual([line["step"] for line in self.lines(self.path("first/metrics.jsonl"))], [1, 2, 3])
+        self.assertIn("validation", self.lines(self.path("first/metrics.jsonl"))[1])
+        self.assertFalse(self.path("others/metrics.jsonl").exists())
+        shown = re.findall(r"^(step +\d|rank \d  busy)", result.out, re.MULTILINE)
+        self.assertEqual([word.split()[0] for word in shown], 3 * ["step"] + 3 * ["rank"], result.out)
+        evaluate = [RUN, "eval", self.package, "job.json", "--steps", 2, "--metrics", "eval.json"]
+        result = self.succeed(call(["mpirun", "-n", 1, "--wdir", self.path("first"), *evaluate, ":",
+                                    "-n", 2, "--wdir", self.path("others"), *evaluate]))
+        self.assertEqual(result.out.count("samples/s"), 1)
+        self.assertEqual(json.loads(self.path("first/eval.json").read_text())["samples"], 16)
+        self.assertFalse(self.path("others/eval.json").exists())
+
+
+if __name__ == "__main__":
+    unittest.main()

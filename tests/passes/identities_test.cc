@@ -1,0 +1,67 @@
+#include "passes/split/identities.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/passes/model_text.h"
+
+namespace pipewright {
+namespace {
+
+// Module 0 makes %a and %b of it; module 1 uses both.
+std::string Used(const std::string& made, const ValueMeta* meta = nullptr) {
+  Model model = ParseModel(R"IR(
+graph(%w : Tensor, %training : bool, %device : Device, %x : Tensor):
+  %no : bool = prim::Constant[value=0]()
+  %yes : bool = prim::Constant[value=1]()
+  %none : NoneType = prim::Constant()
+  %float : int = prim::Constant[value=6]()
+  %never : float = prim::Constant[value=0.]()
+  %often : float = prim::Constant[value=0.5]()
+  %a : Tensor = aten::mul(%x, %w)
+)IR" + made + R"IR(  pippy::_pipe_split()
+  %c : Tensor = aten::mul(%a, %b)
+  %l : Tensor[] = prim::ListConstruct(%b, %c)
+  %d : Tensor = aten::stack(%l, %float)
+  return (%d, %b)
+)IR",
+                           {Parameter("w")});
+  if (meta) model.meta["a"] = *meta;
+  ModuleAssignment assignment = AssignModules(model, {});
+  UseOperands(model, assignment);
+  model.graph->lint();
+  return model.graph->toString(false);
+}
+
+bool UsesOperand(const std::string& made, const ValueMeta* meta = nullptr) {
+  const std::string text = Used(made, meta);
+  const bool taken = text.find("aten::mul(%a, %a)") != std::string::npos;
+  EXPECT_EQ(taken, text.find("ListConstruct(%a, %c)") != std::string::npos) << text;
+  EXPECT_NE(text.find("return (%d, %b)"), std::string::npos) << text;
+  return taken;
+}
+
+TEST(Identities, DropoutThatDropsNothingIsItsOperand) {
+  EXPECT_TRUE(UsesOperand("  %b : Tensor = aten::dropout(%a, %never, %training)\n"));
+  EXPECT_TRUE(UsesOperand("  %b : Tensor = aten::feature_dropout(%a, %often, %no)\n"));
+  EXPECT_FALSE(UsesOperand("  %b : Tensor = aten::dropout(%a, %often, %training)\n"));
+  EXPECT_FALSE(UsesOperand("  %b : Tensor = aten::relu(%a)\n"));
+}
+
+TEST(Identities, AValueOfTheDtypeIsItsOperandWhereTheExportKnowsIt) {
+  const std::string to = "  %b : Tensor = aten::to(%a, %float, %no, %no, %none)\n";
+  ValueMeta meta;
+  EXPECT_FALSE(UsesOperand(to));
+  EXPECT_TRUE(UsesOperand(to, &meta));
+  EXPECT_FALSE(UsesOperand("  %b : Tensor = aten::to(%a, %float, %no, %yes, %none)\n", &meta));
+  // A weight stays in one module.
+  const std::string weight = Used("  %b : Tensor = aten::dropout(%w, %never, %training)\n");
+  EXPECT_NE(weight.find("aten::mul(%a, %b)"), std::string::npos) << weight;
+  meta.cast = true;  // compiled with --dtype
+  EXPECT_FALSE(UsesOperand(to, &meta));
+  meta = {};
+  meta.dtype = at::kBFloat16;
+  EXPECT_FALSE(UsesOperand(to, &meta));
+}
+
+}  // namespace
+}  // namespace pipewright

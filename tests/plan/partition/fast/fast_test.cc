@@ -1,0 +1,366 @@
+#include "plan/partition/fast/fast.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <ctime>
+#include <numeric>
+#include <random>
+#include <set>
+
+#include "plan/partition/fast/lower_bound.h"
+#include "plan/partition/refine/refine.h"
+#include "plan/partition/refine/stage_table.h"
+#include "plan/partition/solve.h"
+
+namespace pipewright {
+namespace {
+
+// Stages of equal work, wide inside, where much travels, with little between them: a partition that
+// is known to be good, hidden by numbering the nodes at random.
+struct Planted {
+  PartitionProblem problem;
+  double load = 0;  // largest of the planted stages
+  PartitionResult stages;
+};
+
+// `unlike`: each stage does as much as the device of its own speed that it is planted for. `links`:
+// values from each stage to the next.
+Planted Plant(int stages, int per_stage, int width, unsigned seed, bool unlike = false,
+              int links = 2) {
+  std::mt19937 random(seed);
+  auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+  auto share = [&] { return below(1000) / 1000.0; };
+  int n = stages * per_stage;
+  std::vector<double> time(n), out(n);
+  std::set<std::pair<int, int>> edges;
+  std::vector<DeviceClass> devices(unlike ? stages : 1);
+  for (int s = 0; s < stages; ++s) {
+    int first = s * per_stage;
+    double sum = 0, speed = devices[unlike ? s : 0].speed = unlike ? 0.5 + share() : 1;
+    for (int i = 0; i < per_stage; ++i) sum += time[first + i] = 0.2 + share();
+    for (int i = 0; i < per_stage; ++i) {
+      time[first + i] *= speed / sum;
+      out[first + i] = 0.05 + 0.4 * share();
+      int layer = i / width;
+      for (int k = 0; k < 2 && layer > 0; ++k)
+        edges.insert({first + (layer - 1) * width + below(width), first + i});
+    }
+    for (int k = 0; k < links && s > 0; ++k) {
+      int from = first - per_stage + below(per_stage);
+      out[from] = 0.0005;
+      edges.insert({from, first + below(per_stage)});
+    }
+  }
+  // A random topological numbering.
+  std::vector<int> waiting(n, 0), ready, number(n);
+  for (auto [from, to] : edges) ++waiting[to];
+  for (int u = 0; u < n; ++u)
+    if (!waiting[u]) ready.push_back(u);
+  for (int next = 0; next < n; ++next) {
+    std::swap(ready[below(static_cast<int>(ready.size()))], ready.back());
+    int u = ready.back();
+    ready.pop_back();
+    number[u] = next;
+    for (auto edge = edges.lower_bound({u, 0}); edge != edges.end() && edge->first == u; ++edge)
+      if (--waiting[edge->second] == 0) ready.push_back(edge->second);
+  }
+  Planted planted;
+  planted.problem.nodes.resize(n);
+  PartitionResult result;
+  result.stages.resize(stages);
+  for (int u = 0; u < n; ++u) {
+    planted.problem.nodes[number[u]].name = std::to_string(number[u]);
+    planted.problem.nodes[number[u]].device_time = time[u];
+    result.stages[u / per_stage].nodes.push_back(number[u]);
+    PartitionValue value{number[u], {}, out[u], 2, 0};
+    for (auto edge = edges.lower_bound({u, 0}); edge != edges.end() && edge->first == u; ++edge)
+      value.consumers.push_back(number[edge->second]);
+    if (!value.consumers.empty()) planted.problem.values.push_back(value);
+  }
+  devices[0].count = unlike ? 1 : stages;
+  for (size_t c = 0; unlike && c < devices.size(); ++c) {
+    devices[c].numbers = {static_cast<int>(c)};
+    result.stages[c].device_class = static_cast<int>(c);
+  }
+  planted.problem.devices = devices;
+  planted.problem.stages = stages;
+  for (PartitionStage& stage : result.stages) std::sort(stage.nodes.begin(), stage.nodes.end());
+  EvaluatePartition(planted.problem, result);
+  EXPECT_EQ(CheckPartition(planted.problem, result), "");
+  planted.load = result.objective;
+  planted.stages = result;
+  return planted;
+}
+
+TEST(FastPartition, FindsPlantedStages) {
+  struct Case {
+    int stages, per_stage, width;
+  };
+  for (const Case& c : {Case{4, 100, 8}, Case{8, 60, 4}, Case{16, 125, 8}, Case{16, 40, 32},
+                        Case{64, 31, 2}, Case{64, 31, 1}})
+    for (unsigned seed = 0; seed < (c.width == 4 ? 2u : c.width == 2 ? 5u : 1u); ++seed) {
+      Planted planted = Plant(c.stages, c.per_stage, c.width, seed);
+      PartitionResult result = SolvePartition(planted.problem, {false});
+      ASSERT_EQ(CheckPartition(planted.problem, result), "");
+      EXPECT_LE(result.objective, planted.load * 1.01)
+          << c.stages << " stages, width " << c.width << ", seed " << seed;
+      EXPECT_LE(result.lower_bound, planted.load * (1 + 1e-9));
+    }
+}
+
+// Values between stages cut them into smaller pieces, which have to be put together again.
+TEST(FastPartition, FindsPlantedStagesOfSmallerPieces) {
+  for (int stages : {64, 128})
+    for (unsigned seed = 0; seed < 3; ++seed) {
+      Planted planted = Plant(stages, 1984 / stages, 2, seed, false, 4);
+      PartitionResult result = SolvePartition(planted.problem, {false});
+      ASSERT_EQ(CheckPartition(planted.problem, result), "");
+      EXPECT_LE(result.objective, planted.load * 1.01) << stages << " stages, seed " << seed;
+    }
+}
+
+TEST(FastPartition, FindsPlantedStagesOfUnequalDevices) {
+  Planted planted = Plant(16, 60, 3, 1, true);
+  PartitionResult result = SolvePartition(planted.problem, {false});
+  ASSERT_EQ(CheckPartition(planted.problem, result), "");
+  EXPECT_LE(result.objective, planted.load * 1.02);
+}
+
+// Gives each node activations and weights, so that the planted stages fill `fill` of the memory
+// while 1F1B keeps more microbatches the earlier a stage is.
+void FillMemory(Planted& planted, double fill, unsigned seed) {
+  std::mt19937 random(seed);
+  PartitionProblem& problem = planted.problem;
+  for (PartitionNode& node : problem.nodes)
+    node.stash_bytes = 1 + static_cast<double>(random() % 1000) / 500;
+  for (PartitionValue& value : problem.values) value.bytes = 0.1;
+  problem.in_flight = InFlight::k1F1B;
+  problem.devices[0].memory_bytes = kInfinity;
+  PartitionResult result = planted.stages;
+  EvaluatePartition(problem, result);
+  double most = 0;
+  for (const PartitionStage& stage : result.stages) most = std::max(most, stage.memory_bytes);
+  const double limit = 2 * most;
+  for (const PartitionStage& stage : result.stages) {
+    double left = fill * limit * (1 - 1e-9) - stage.memory_bytes;
+    for (int node : stage.nodes)
+      problem.nodes[node].static_bytes = left / static_cast<double>(stage.nodes.size());
+  }
+  problem.devices[0].memory_bytes = limit;
+  EvaluatePartition(problem, result);
+  EXPECT_EQ(CheckPartition(problem, result), "");
+}
+
+// Towers side by side, as the tables of a recommender: they exchange nothing, and the memory of
+// each stage is nearly full, so that units can only change places.
+TEST(FastPartition, TowersSideBySideThatFillTheMemory) {
+  for (unsigned seed = 0; seed < 2; ++seed) {
+    std::mt19937 random(seed);
+    auto share = [&] { return static_cast<double>(random() % 1000) / 1000; };
+    const int stages = 32, towers = 192, length = 9;
+    PartitionProblem problem;
+    problem.devices.resize(1);
+    problem.stages = problem.devices[0].count = stages;
+    problem.devices[0].memory_bytes = 1;
+    PartitionResult planted;
+    planted.stages.resize(stages);
+    std::vector<int> stage_of(towers);
+    for (int t = 0; t < towers; ++t) stage_of[t] = t % stages;
+    for (int t = towers; t > 1; --t) std::swap(stage_of[t - 1], stage_of[random() % t]);
+    for (int stage : stage_of)
+      for (int i = 0; i < length; ++i) {
+        const int number = static_cast<int>(problem.nodes.size());
+        PartitionNode node;
+        node.name = std::to_string(number);
+        node.device_time = 0.2 + share();
+        node.static_bytes = i > 0 ? 0.02 * share() : 0.5 + 2 * share();
+        if (i > 0) problem.values.push_back({number - 1, {number}, 0.001, 2, 0});
+        planted.stages[stage].nodes.push_back(number);
+        problem.nodes.push_back(node);
+      }
+    for (PartitionStage& stage : planted.stages) {
+      double work = 0, bytes = 0;
+      for (int node : stage.nodes) {
+        work += problem.nodes[node].device_time;
+        bytes += problem.nodes[node].static_bytes;
+      }
+      for (int node : stage.nodes) {
+        problem.nodes[node].device_time /= work;
+        problem.nodes[node].static_bytes *= 0.95 / bytes;
+      }
+    }
+    EvaluatePartition(problem, planted);
+    ASSERT_EQ(CheckPartition(problem, planted), "");
+    PartitionResult result = SolvePartition(problem, {false});
+    ASSERT_TRUE(result.feasible);
+    EXPECT_EQ(CheckPartition(problem, result), "");
+    EXPECT_LE(result.objective, planted.objective * 1.03) << seed;
+  }
+}
+
+// In the order of the pipeline, too: where memory would not do for what 1F1B keeps, a stage is not.
+TEST(FastPartition, FindsPlantedStagesThatFillTheMemory) {
+  struct Case {
+    int stages, per_stage, width;
+    double fill;
+  };
+  for (const Case& c : {Case{64, 31, 2, 0.95}, Case{32, 62, 2, 0.98}, Case{24, 83, 3, 0.98},
+                        Case{16, 125, 3, 1}, Case{8, 60, 4, 1}, Case{16, 125, 1, 0.98},
+                        Case{16, 125, 1, 1}})
+    for (unsigned seed = 0; seed < 2; ++seed) {
+      Planted planted = Plant(c.stages, c.per_stage, c.width, seed);
+      FillMemory(planted, c.fill, seed);
+      PartitionResult result = SolvePartition(planted.problem, {false});
+      ASSERT_TRUE(result.feasible) << c.stages << " stages, seed " << seed;
+      ASSERT_EQ(CheckPartition(planted.problem, result), "");
+      EXPECT_LE(result.objective, planted.load * 1.01) << c.stages << " stages, seed " << seed;
+    }
+}
+
+// One device that has all the memory it wants makes the others' no larger.
+TEST(FastPartition, MemoryByPlaceBesideAHost) {
+  for (unsigned seed = 0; seed < 2; ++seed) {
+    Planted planted = Plant(8, 60, 4, seed);
+    FillMemory(planted, 0.98, seed);
+    for (PartitionNode& node : planted.problem.nodes) node.host_time = node.device_time;
+    planted.problem.devices[0].count = 7;
+    DeviceClass& host = planted.problem.devices.emplace_back();
+    host.host = true;
+    PartitionResult result = SolvePartition(planted.problem, {false});
+    ASSERT_TRUE(result.feasible) << "seed " << seed;
+    EXPECT_EQ(CheckPartition(planted.problem, result), "");
+    EXPECT_LE(result.objective, planted.load * 1.02) << "seed " << seed;
+  }
+}
+
+// Nothing may be found, but it has to end, and what is found has to fit.
+TEST(FastPartition, MemoryThatHardlySuffices) {
+  for (InFlight kept : {InFlight::kOne, InFlight::k1F1B, InFlight::kGPipe})
+    for (unsigned seed = 0; seed < 3; ++seed) {
+      Planted planted = Plant(12, 20, 5, seed);
+      FillMemory(planted, 1, seed);
+      planted.problem.in_flight = kept;
+      planted.problem.microbatches = 6;
+      PartitionResult result = SolvePartition(planted.problem, {false});
+      if (result.feasible) {
+        EXPECT_EQ(CheckPartition(planted.problem, result), "");
+      }
+    }
+}
+
+TEST(FastPartition, EqualInputGivesEqualOutput) {
+  Planted planted = Plant(4, 30, 6, 1);
+  PartitionResult first = SolvePartition(planted.problem, {false});
+  PartitionResult second = SolvePartition(planted.problem, {false});
+  ASSERT_EQ(first.stages.size(), second.stages.size());
+  for (size_t s = 0; s < first.stages.size(); ++s)
+    EXPECT_EQ(first.stages[s].nodes, second.stages[s].nodes);
+}
+
+// What a look at a unit says of both loads is what they are once it has moved; and so are ranges.
+TEST(StageTable, LooksAgreeWithMoves) {
+  for (int kind = 0; kind < 5; ++kind) {
+    PartitionProblem problem = Plant(4, 20, 4, 7).problem;
+    for (PartitionNode& node : problem.nodes) node.host_time = 3, node.stash_bytes = 10;
+    for (PartitionValue& value : problem.values) value.bytes = 5;
+    problem.devices[0].count = 2;
+    problem.devices.push_back(problem.devices[0]);
+    if (kind > 0) problem.transfer_latency = 0.01;
+    if (kind > 1) problem.devices[1].link = 0.5, problem.devices[1].speed = 2;
+    if (kind > 2) problem.devices[0].memory_bytes = 420, problem.devices[1].host = true;
+    UnitGraph graph = BuildUnits(problem, Merge::kNone);
+    StagedUnits units{{{0, 1}, {1, 1}, {0, 1}, {1, 1}}, {}};
+    int count = static_cast<int>(graph.units.size());
+    for (int u = 0; u < count; ++u) units.stage_of.push_back(4 * u / count);
+    StageTable table(problem, graph, units);
+    if (kind > 3) table.SoftenMemory(2);
+    std::mt19937 random(kind);
+    for (int i = 0; i < 2000; ++i) {
+      int unit = static_cast<int>(random() % count), from = table.units().stage_of[unit];
+      auto [low, high] = table.Range(unit);
+      int to = low + static_cast<int>(random() % (high - low + 1));
+      if (to == from || table.size(from) == 1) continue;
+      auto [left, right] = table.LoadsAfter(unit, to);
+      table.Move(unit, to);
+      StageTable fresh(problem, graph, table.units());
+      if (kind > 3) fresh.SoftenMemory(2);
+      EXPECT_EQ(fresh.Range(unit), table.Range(unit));
+      for (int s : {from, to}) {
+        double load = s == from ? left : right;
+        EXPECT_EQ(load == kInfinity, fresh.load(s) == kInfinity) << kind;
+        if (load == kInfinity) continue;
+        EXPECT_NEAR(load, fresh.load(s), 1e-9) << kind;
+        EXPECT_NEAR(table.load(s), fresh.load(s), 1e-9) << kind;
+      }
+      for (int other : graph.next[unit]) EXPECT_EQ(fresh.Range(other), table.Range(other));
+      for (int other : graph.previous[unit]) EXPECT_EQ(fresh.Range(other), table.Range(other));
+    }
+  }
+}
+
+// Devices of unequal speed share the work by their speeds.
+TEST(PartitionLowerBound, CountsTheSpeedOfEveryDevice) {
+  PartitionProblem problem;
+  problem.nodes.resize(30);
+  for (PartitionNode& node : problem.nodes) node.device_time = 1;
+  problem.devices.resize(2);
+  problem.devices[1].speed = 2;
+  UnitGraph graph = BuildUnits(problem, Merge::kNone);
+  EXPECT_DOUBLE_EQ(PartitionLowerBound(problem, graph), 10);
+  problem.stages = 1;
+  EXPECT_DOUBLE_EQ(PartitionLowerBound(problem, graph), 15);
+}
+
+// Chains side by side, one for each device of its own speed; the first is a little more than its
+// share, and fits on none once stages have to be even. There is nothing to exchange then: the
+// search has to end all the same.
+TEST(FastPartition, ChainsSideBySide) {
+  for (int chains : {7, 12}) {
+    PartitionProblem problem;
+    double speeds = 0;
+    for (int t = 0; t < chains; ++t) speeds += 1 / (1 + 0.12 * t);
+    for (int t = 0; t < chains; ++t) {
+      const double speed = 1 / (1 + 0.12 * t);
+      const double work = speed * (t == 0 ? 1.018 : (speeds - 1.018) / (speeds - 1));
+      const int first = static_cast<int>(problem.nodes.size());
+      for (int i = 0; i < 8; ++i) {
+        PartitionNode node;
+        node.name = std::to_string(first + i);
+        node.device_time = work / 8;
+        problem.nodes.push_back(node);
+        if (i > 0) problem.values.push_back({first + i - 1, {first + i}, 0.5, 2, 0});
+      }
+      DeviceClass device;
+      device.speed = speed;
+      device.numbers = {t};
+      problem.devices.push_back(device);
+    }
+    const std::clock_t start = std::clock();
+    PartitionResult result = SolvePartition(problem, {false});
+    EXPECT_LE(static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC, 10) << chains;
+    EXPECT_EQ(CheckPartition(problem, result), "");
+    EXPECT_LE(result.objective, 1.018 * (1 + 1e-9)) << chains;
+  }
+}
+
+// More devices than work for them, nodes that take no time, and a CPU.
+TEST(FastPartition, WorkThatIsLittleOrNone) {
+  Planted planted = Plant(2, 40, 4, 5);
+  for (PartitionNode& node : planted.problem.nodes) node.device_time = node.host_time = 0;
+  PartitionResult none = SolvePartition(planted.problem, {false});
+  EXPECT_TRUE(none.feasible);
+  EXPECT_EQ(CheckPartition(planted.problem, none), "");
+  DeviceClass cpu;
+  cpu.host = true;
+  planted = Plant(2, 60, 6, 6);
+  planted.problem.stages = -1;
+  planted.problem.devices.push_back(cpu);
+  for (PartitionNode& node : planted.problem.nodes) node.host_time = 2 * node.device_time;
+  PartitionResult beside = SolvePartition(planted.problem, {false});
+  EXPECT_EQ(CheckPartition(planted.problem, beside), "");
+  EXPECT_LE(beside.objective, planted.load * (1 + 1e-9));
+}
+
+}  // namespace
+}  // namespace pipewright

@@ -1,0 +1,183 @@
+// Candidates of tune: the search against all candidates, limits of memory, recomputation.
+#include "plan/tune/search.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <string>
+
+#include "base/error.h"
+
+namespace pipewright {
+namespace {
+
+// A chain of modules in a package whose inputs take no gradient.
+Manifest Chain(int modules) {
+  Manifest manifest;
+  for (int m = 0; m <= modules; ++m) {
+    ValueInfo value;
+    value.name = "v" + std::to_string(m);
+    value.producer = m - 1;
+    value.gradient = m > 0;
+    if (m < modules) value.consumers = {m};
+    manifest.values.push_back(value);
+  }
+  manifest.inputs = {0};
+  manifest.outputs = {modules};
+  for (int m = 0; m < modules; ++m) {
+    ModuleInfo module;
+    module.name = "module" + std::to_string(m);
+    module.inputs = {m};
+    module.outputs = {m + 1};
+    manifest.modules.push_back(module);
+  }
+  return manifest;
+}
+
+// A microbatch of `size` samples costs a fixed part and one for each sample.
+Profile ProfileOf(const std::vector<double>& work, int64_t size) {
+  constexpr double kFixed = 1e-4, kKept = 1e6, kMessage = 1e4;
+  Profile profile;
+  profile.microbatch = size;
+  profile.values.push_back({"v0", -1, {0}, 0});
+  for (size_t m = 0; m < work.size(); ++m) {
+    const double time = kFixed + work[m] * static_cast<double>(size);
+    ProfileNode node;
+    node.name = "module" + std::to_string(m);
+    node.module = static_cast<int>(m);
+    node.forward.median = time;
+    node.backward.median = 2 * time;
+    node.input_gradient.median = node.weight_gradient.median = time;
+    node.kept = kKept * static_cast<double>(size);
+    profile.nodes.push_back(node);
+    ProfileValue value{"v" + std::to_string(m + 1), static_cast<int>(m), {}, kMessage, true};
+    if (m + 1 < work.size()) value.consumers = {static_cast<int>(m) + 1};
+    profile.values.push_back(value);
+  }
+  return profile;
+}
+
+TuneProblem ProblemOf(const std::vector<double>& work, int64_t samples) {
+  TuneProblem problem;
+  problem.manifest = Chain(static_cast<int>(work.size()));
+  problem.samples = samples;
+  for (int ranks : {1, 2, 4})
+    for (int64_t size = 1; size <= samples; size *= 2)
+      problem.profiles.push_back({ranks, ProfileOf(work, size)});
+  return problem;
+}
+
+std::vector<double> RandomWork(std::mt19937& random, int modules) {
+  std::vector<double> work;
+  for (int m = 0; m < modules; ++m)
+    work.push_back(std::uniform_real_distribution<double>(1e-4, 1e-3)(random));
+  return work;
+}
+
+double Peak(const TuneCandidate& candidate) {
+  return *std::max_element(candidate.peak_bytes.begin(), candidate.peak_bytes.end());
+}
+
+constexpr size_t kAll = 1'000'000;
+
+TEST(Tune, PruningLosesNoneOfTheBest) {
+  std::mt19937 random(1);
+  for (int modules : {4, 8, 9}) {
+    const TuneProblem problem = ProblemOf(RandomWork(random, modules), 16);
+    const TuneResult all = SearchTune(problem, kAll), few = SearchTune(problem, 3);
+    EXPECT_EQ(all.pruned, 0);
+    EXPECT_GT(few.pruned, 0);
+    ASSERT_EQ(few.best.size(), 3u);
+    for (size_t i = 0; i < few.best.size(); ++i)
+      EXPECT_DOUBLE_EQ(few.best[i].step, all.best[i].step);
+  }
+}
+
+TEST(Tune, EveryCandidateIsWhatItSays) {
+  std::mt19937 random(2);
+  const TuneProblem problem = ProblemOf(RandomWork(random, 8), 16);
+  const TuneResult found = SearchTune(problem, kAll);
+  ASSERT_FALSE(found.best.empty());
+  for (const TuneCandidate& c : found.best) {
+    EXPECT_EQ(c.microbatches * c.microbatch, problem.samples);
+    EXPECT_EQ(c.peak_bytes.size(), static_cast<size_t>(c.ranks));
+    EXPECT_GE(c.step, c.bound);
+    const auto profile =
+        std::find_if(problem.profiles.begin(), problem.profiles.end(), [&](const TuneProfile& p) {
+          return p.ranks == c.ranks && p.profile.microbatch == c.microbatch;
+        });
+    EXPECT_DOUBLE_EQ(
+        Predict(problem, *profile, c.conf, c.schedule, c.microbatches, c.recompute).step, c.step);
+  }
+}
+
+// With work that is worth a transfer, more ranks are faster; with none, one rank is.
+TEST(Tune, UsesTheRanksThatPay) {
+  EXPECT_EQ(SearchTune(ProblemOf(std::vector<double>(8, 1e-3), 16), 1).best[0].ranks, 4);
+  TuneProblem slow = ProblemOf(std::vector<double>(8, 1e-6), 16);
+  for (TuneProfile& one : slow.profiles)
+    for (int from = 0; from < one.ranks; ++from)
+      for (int to = 0; to < one.ranks; ++to)
+        if (from != to) one.profile.links.push_back({from, to, 1, 1e9, 0});  // a second of latency
+  const TuneCandidate best = SearchTune(slow, 1).best[0];
+  EXPECT_EQ(best.ranks, 1);
+  EXPECT_EQ(best.microbatches, 1);  // each costs a fixed part
+}
+
+TEST(Tune, KeepsWithinTheMemory) {
+  std::mt19937 random(3);
+  TuneProblem problem = ProblemOf(RandomWork(random, 8), 16);
+  problem.recompute = false;
+  const TuneResult free = SearchTune(problem, kAll);
+  std::vector<double> peaks;
+  for (const TuneCandidate& c : free.best) peaks.push_back(Peak(c));
+  std::sort(peaks.begin(), peaks.end());
+  problem.memory = peaks[peaks.size() / 4];
+  const TuneResult limited = SearchTune(problem, kAll);
+  ASSERT_FALSE(limited.best.empty());
+  EXPECT_GT(limited.over, 0);
+  for (const TuneCandidate& c : limited.best) EXPECT_LE(Peak(c), problem.memory);
+  // The best of those that fit.
+  const auto fits = std::find_if(free.best.begin(), free.best.end(), [&](const TuneCandidate& c) {
+    return Peak(c) <= problem.memory;
+  });
+  EXPECT_DOUBLE_EQ(limited.best[0].step, fits->step);
+}
+
+// Below what the smallest candidate takes nothing fits, and with exactly that it does.
+TEST(Tune, NamesTheLeastMemory) {
+  TuneProblem problem = ProblemOf(std::vector<double>(8, 1e-3), 16);
+  problem.memory = 1;
+  const TuneResult none = SearchTune(problem, 3);
+  EXPECT_TRUE(none.best.empty());
+  ASSERT_FALSE(none.large.empty());
+  problem.memory = Peak(none.large[0]);
+  const TuneResult some = SearchTune(problem, 3);
+  ASSERT_FALSE(some.best.empty());
+  EXPECT_LE(Peak(some.best[0]), problem.memory);
+}
+
+TEST(Tune, RecomputesOnlyWhereNothingElseFits) {
+  TuneProblem problem = ProblemOf(std::vector<double>(8, 1e-3), 16);
+  for (const TuneCandidate& c : SearchTune(problem, kAll).best) EXPECT_FALSE(c.recompute);
+  problem.memory = 1;
+  problem.recompute = false;
+  const double least = Peak(SearchTune(problem, 1).large[0]);
+  problem.memory = 0.9 * least;
+  EXPECT_TRUE(SearchTune(problem, 1).best.empty());
+  problem.recompute = true;
+  const TuneResult found = SearchTune(problem, 1);
+  ASSERT_FALSE(found.best.empty());
+  EXPECT_TRUE(found.best[0].recompute);
+}
+
+TEST(Tune, RefusesAScheduleThatDoesNotFit) {
+  const TuneProblem problem = ProblemOf(std::vector<double>(4, 1e-3), 4);
+  const TuneProfile& two = problem.profiles[3];
+  ASSERT_EQ(two.ranks, 2);
+  EXPECT_THROW(Predict(problem, two, GroupModules(4, 2), "zbv", 4, false), Error);
+}
+
+}  // namespace
+}  // namespace pipewright
