@@ -1,7 +1,9 @@
 // The frame around the work of an MPI process: reports errors and ends the other ranks.
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
+#include <thread>
 
 #include "base/launched_rank.h"
 #include "runtime/transport/fault_transport.h"
@@ -36,6 +38,10 @@ int RunMpi(int* argc, char*** argv, const WatchOptions& watch_options,
       std::fwrite(lines.data(), 1, lines.size(), stderr);
       // With another communicator, the others may be those of a larger program.
       if (options.communicator == MpiOptions::kWorld) AbortQuietly(MPI_COMM_WORLD, kFailure);
+    } else if (options.communicator == MpiOptions::kWorld && LaunchedRank() >= 0) {
+      // Rank 0 ends this rank. Ranks that finalize MPI meanwhile can make mpirun hang or crash
+      // (PMIx 4.2.2).
+      std::this_thread::sleep_for(std::chrono::seconds(10));
     }
     return kFailure;
   } catch (const UsageError& e) {

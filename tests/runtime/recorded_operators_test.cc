@@ -322,7 +322,10 @@ const std::map<std::string, Names>& Untried() {
         "aten::set_.source_Storage", "aten::set_.source_Storage_storage_offset"}},
       {"parts of other operators, which trust the sizes that they are given",
        {"aten::_cummax_helper", "aten::_cummin_helper"}},
-      {"lengths that must fit the data, which made-up ones seldom do", {"aten::_ctc_loss.Tensor"}},
+      {"lengths or offsets that must fit the data, which made-up ones seldom do: memory beyond it is "
+       "read",
+       {"aten::_ctc_loss.Tensor", "aten::_jagged_to_padded_dense_forward",
+        "aten::_padded_dense_to_jagged_forward"}},
       {"without a derivative, and of evaluation alone",
        {"aten::_batch_norm_no_update", "aten::_native_multi_head_attention",
         "aten::_transform_bias_rescale_qkv", "aten::_transformer_encoder_layer_fwd",
@@ -384,6 +387,12 @@ std::vector<Case> ByHand() {
            "  return torch._grouped_mm(x, self.w0, o) + torch._int_mm(x.to(1), y.to(1)).sum()\n",
        {Trained({2, 4, 4})},
        Batches({{3, 4}, {4, 4}})},
+      {"rows of many lengths",
+       f + "  o = torch.arange(0, 6, 2)\n"
+           "  j = torch._padded_dense_to_jagged_forward(x.detach(), [o], 4) * y.detach()\n"
+           "  return x * self.w0 + torch._jagged_to_padded_dense_forward(j, [o], [3], 0.5)\n",
+       {Trained({2, 3, 4})},
+       Batches({{2, 3, 4}, {4, 4}})},
   };
 }
 
