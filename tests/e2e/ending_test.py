@@ -11,7 +11,7 @@ import unittest
 
 from safetensors.torch import load_file
 
-from support import (ENVIRONMENT, RUN, RunCase, bits, call, children, export_gpt, gpt, pipewright, run_ranks,
+from support import (ENVIRONMENT, RUN, RunCase, bits, call, children, export_gpt, gpt, name_of, pipewright, run_ranks,
                      token_job)
 
 LONG_NAME = f"node.{25 * 'n'}.{25 * 'n'}.net"  # mpirun itself dies of names with longer parts
@@ -210,7 +210,7 @@ class Ending(RunCase):
 
         def is_guarded():
             guarded[:] = [rank for rank in running.ranks()
-                          if any(running.name(child) == "pipewright-grd" for child in children(rank))]
+                          if any(name_of(child) == "pipewright-grd" for child in children(rank))]
             return guarded
 
         while not is_guarded() and running.process.poll() is None:

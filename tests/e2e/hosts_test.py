@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 from network import (HOSTS, SWITCH, can_make_network, make_network, remove_network, sh,
                      write_agent)
-from support import ADAMW, RUN, Case, Running, export_gpt, gpt, run_ranks, token_job
+from support import ADAMW, RUN, Case, Running, export_gpt, gpt, name_of, run_ranks, token_job
 
 FIRST, _, LAST = HOSTS
 
@@ -68,7 +68,7 @@ class Hosts(Case):
         running = self.start(steps=100000)
         self.until_steps(running, 2)
         victim = next(pid for pid in running.marked()
-                      if Running.name(pid) == "pipewright-run" and
+                      if name_of(pid) == "pipewright-run" and
                       HOSTS[LAST] == subprocess.run(
                           ["nsenter", "-t", str(pid), "-u", "hostname"], text=True,
                           stdout=subprocess.PIPE, check=True).stdout.strip())

@@ -82,27 +82,56 @@ def slowness(processes=3):
 
 # Until a run that hangs is ended, so that the test itself ends.
 HANGS = 1200
+# Seconds until an mpirun that is left alone is ended: some now and then hang after their ranks.
+ALONE = 30
 
 
-def call(command, timeout=HANGS, environment=None, cwd=None):
+def mpirun_is_alone(mark):
+    """Whether none of a run's processes is left but mpirun, and what has started it."""
+    last = [pid for pid in marked_processes(mark) if not children(pid)]
+    return bool(last) and all(name_of(pid) in ("mpirun", "orterun") for pid in last)
+
+
+def ended(process, mark, timeout):
+    """Waits for what a process says. Returns that, and whether an mpirun was ended that hung."""
+    alone, seconds = 0, 0
+    while True:
+        try:
+            return process.communicate(timeout=1)[0], alone == ALONE
+        except subprocess.TimeoutExpired:
+            seconds += 1
+        alone = alone + 1 if mpirun_is_alone(mark) else 0
+        if alone == ALONE or seconds >= timeout:
+            for pid in marked_processes(mark):
+                os.kill(pid, signal.SIGKILL)
+            out = process.communicate()[0]
+            return out + ("" if alone == ALONE else f"\n(still running after {timeout} s)"), alone == ALONE
+
+
+def call(command, timeout=HANGS, environment=None, cwd=None, again=True):
     mark = "PIPEWRIGHT_TEST_RUN=" + uuid.uuid4().hex
     env = {**os.environ, **ENVIRONMENT, **(environment or {}), **dict([mark.split("=")])}
     command = [str(word) for word in command]
     start = time.monotonic()
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                text=True, errors="replace", env=env, cwd=cwd)
-    try:
-        out, _ = process.communicate(timeout=timeout)
-    except subprocess.TimeoutExpired:
-        for pid in marked_processes(mark):
-            os.kill(pid, signal.SIGKILL)
-        out, _ = process.communicate()
-        out += f"\n(still running after {timeout} s)"
+    out, hung = ended(process, mark, timeout)
+    if hung and again:
+        print(f"mpirun hung after its ranks had ended, and the command runs once more: {' '.join(command)}\n{out}",
+              file=sys.stderr)
+        return call(command, timeout, environment, cwd, again=False)
     seconds = time.monotonic() - start
     # Guards see what became of their ranks before they leave.
     while (left := marked_processes(mark)) and time.monotonic() < start + seconds + 60:
         time.sleep(0.05)
     return Result(" ".join(command), process.returncode, out, seconds, left)
+
+
+def name_of(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
 
 
 def children(pid):
@@ -132,18 +161,11 @@ class Running:
         """The processes that mpirun has started: guards have left."""
         parents = [self.process.pid] + children(self.process.pid)
         return [rank for parent in parents for rank in children(parent)
-                if self.name(parent) in ("mpirun", "orterun")]
+                if name_of(parent) in ("mpirun", "orterun")]
 
     def marked(self):
         """All processes of the run."""
         return marked_processes(self.mark)
-
-    @staticmethod
-    def name(pid):
-        try:
-            return pathlib.Path(f"/proc/{pid}/comm").read_text().strip()
-        except OSError:
-            return ""
 
     def wait(self, seconds=HANGS):
         try:

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -11,7 +12,10 @@
 #include <ctime>
 #include <filesystem>
 #include <fstream>
+#include <map>
+#include <set>
 #include <sstream>
+#include <thread>
 
 namespace pipewright {
 
@@ -29,6 +33,62 @@ static std::vector<int> Marked(const std::string& mark) {
   return found;
 }
 
+// Returns the parent of a process, 0 if it has ended, and its name.
+static int Parent(int pid, std::string& name) {
+  std::ifstream in("/proc/" + std::to_string(pid) + "/stat");
+  std::string text, state;
+  std::getline(in, text, '\0');
+  const size_t begin = text.find('('), end = text.rfind(')');
+  if (end == std::string::npos) return 0;
+  name = text.substr(begin + 1, end - begin - 1);
+  int parent = 0;
+  std::istringstream(text.substr(end + 1)) >> state >> parent;
+  return state == "Z" ? 0 : parent;
+}
+
+// Whether none of the marked processes is left but mpirun, and what has started it.
+static bool MpirunIsAlone(const std::string& mark) {
+  std::map<int, std::string> names;
+  std::set<int> parents;
+  for (int pid : Marked(mark))
+    if (const int parent = Parent(pid, names[pid])) parents.insert(parent);
+  int last = 0;
+  for (const auto& [pid, name] : names) {
+    if (parents.count(pid)) continue;
+    if (name != "mpirun" && name != "mpiexec" && name != "orterun") return false;
+    ++last;
+  }
+  return last > 0;
+}
+
+// Ends a run once its mpirun has been alone for so long that it hangs, as some do after their ranks.
+class AloneWatch {
+ public:
+  explicit AloneWatch(const std::string& mark) : thread_([this, mark] { Run(mark); }) {}
+  bool End() {
+    if (thread_.joinable()) {
+      over_ = true;
+      thread_.join();
+    }
+    return hung_;
+  }
+  ~AloneWatch() { End(); }
+
+ private:
+  void Run(const std::string& mark) {
+    constexpr int kTicks = 300;  // of 0.1 s
+    for (int alone = 0, tick = 0; !over_ && !hung_; ++tick) {
+      usleep(100000);
+      if (tick % 10 == 0) alone = MpirunIsAlone(mark) ? alone + 10 : 0;
+      hung_ = alone >= kTicks;
+    }
+    if (hung_)
+      for (int pid : Marked(mark)) kill(pid, SIGKILL);
+  }
+  std::atomic<bool> over_{false}, hung_{false};
+  std::thread thread_;
+};
+
 int Ended::Count(const std::string& text) const {
   int count = 0;
   for (size_t at = output.find(text); at != std::string::npos; at = output.find(text, at + 1))
@@ -36,7 +96,8 @@ int Ended::Count(const std::string& text) const {
   return count;
 }
 
-Ended Launch(int ranks, const std::string& command, const std::string& environment, int limit) {
+static Ended LaunchOnce(int ranks, const std::string& command, const std::string& environment,
+                        int limit, bool& hung) {
   static int number = 0;
   std::string mark =
       "PIPEWRIGHT_LAUNCH=" + std::to_string(getpid()) + "." + std::to_string(number++) + ".";
@@ -46,9 +107,11 @@ Ended Launch(int ranks, const std::string& command, const std::string& environme
                      " timeout -k 1 " + std::to_string(limit) + " " MPIEXEC
                      " --oversubscribe -n " + std::to_string(ranks) + " " + command + " 2>&1";
   FILE* pipe = popen(line.c_str(), "r");
+  AloneWatch watch(mark);
   char buffer[4096];
   while (size_t bytes = fread(buffer, 1, sizeof(buffer), pipe)) ended.output.append(buffer, bytes);
   int status = pclose(pipe);
+  hung = watch.End();
   ended.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128;
   ended.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   ended.left = Marked(mark);
@@ -59,6 +122,15 @@ Ended Launch(int ranks, const std::string& command, const std::string& environme
   }
   for (int pid : ended.left) kill(pid, SIGKILL);
   return ended;
+}
+
+Ended Launch(int ranks, const std::string& command, const std::string& environment, int limit) {
+  bool hung = false;
+  Ended ended = LaunchOnce(ranks, command, environment, limit, hung);
+  if (!hung) return ended;
+  std::fprintf(stderr, "mpirun hung after its ranks had ended, and the command runs once more: %s\n%s",
+               command.c_str(), ended.output.c_str());
+  return LaunchOnce(ranks, command, environment, limit, hung);
 }
 
 // How many times longer than alone three processes take now, beside what else runs.

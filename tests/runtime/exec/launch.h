@@ -15,7 +15,7 @@ struct Ended {
 };
 
 // `command` on so many ranks, with `environment` ("A=1 B=2") set. Ended by force after `limit`
-// seconds, so that the test itself ends.
+// seconds, so that the test itself ends. Run once more where mpirun hangs after its ranks have ended.
 Ended Launch(int ranks, const std::string& command, const std::string& environment = "",
              int limit = 1200);
 
