@@ -33,6 +33,7 @@ int RunMpi(int* argc, char*** argv, const WatchOptions& watch_options,
     transport.status().SetState(RankState::kFinished);
     // Shown before MPI is finalized, because mpirun kills the others once a rank has failed.
     if (transport.rank() == 0) {
+      watch.Explain();
       const std::string lines = e.Shown(program);
       std::fflush(nullptr);
       std::fwrite(lines.data(), 1, lines.size(), stderr);

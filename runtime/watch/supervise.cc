@@ -1,6 +1,7 @@
 #include "runtime/watch/supervise.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -12,6 +13,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <map>
 
 #include "base/error.h"
@@ -24,15 +26,28 @@
 #include "runtime/watch/banners.h"
 #include "runtime/watch/status_folder.h"
 #include "runtime/watch/watch.h"
+#include "runtime/watch/watchdog.h"
 
 namespace pipewright {
 
 namespace {
 
+// Seconds until mpirun, which ends at once after its ranks, counts as hanging: Open MPI 4.1.4 with
+// PMIx 4.2.2 now and then waits for itself for ever when it ends.
+constexpr int kHangs = 15;
+
 struct RunEnd {
   int code = 0;             // as in a shell: 128 + signal
   bool asked = false;       // to end after its step
   bool terminated = false;  // by a signal to the supervisor
+  bool hung = false;        // it was ended because it did not end after its ranks
+};
+
+struct Patience {
+  int limit = 0;       // seconds until the process is ended; 0: none
+  bool stops = false;  // a first SIGINT asks it to end after its step
+  // If it returns true for kHangs seconds, the process hangs and is ended.
+  std::function<bool()> ranks_over = nullptr;
 };
 
 sigset_t Handled() {
@@ -77,12 +92,17 @@ void Pause(int pid) {
   kill(pid, SIGCONT);
 }
 
-// Waits for the process and forwards signals; for at most `limit` seconds if `limit` > 0. A first
-// SIGINT asks a run that `stops` to end after its step.
-RunEnd WaitFor(int pid, int limit = 0, bool stops = false) {
+// Returns false if somebody still has to read what was shown.
+bool AllIsShown() {
+  pollfd files[] = {{STDOUT_FILENO, POLLOUT, 0}, {STDERR_FILENO, POLLOUT, 0}};
+  return poll(files, 2, 0) == 2;
+}
+
+// Waits for the process and forwards signals.
+RunEnd WaitFor(int pid, const Patience& patience) {
   RunEnd end;
   sigset_t set = Handled();
-  for (int waited = 0;;) {
+  for (int waited = 0, over = 0;;) {
     int status = 0;
     if (waitpid(pid, &status, WNOHANG) == pid) {
       end.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
@@ -91,7 +111,7 @@ RunEnd WaitFor(int pid, int limit = 0, bool stops = false) {
     timespec second{1, 0};
     int signal = sigtimedwait(&set, nullptr, &second);
     if (signal == SIGTSTP) Pause(pid);
-    if (signal == SIGUSR1 || (signal == SIGINT && stops && !end.asked)) {
+    if (signal == SIGUSR1 || (signal == SIGINT && patience.stops && !end.asked)) {
       end.asked = true;
       if (signal == SIGINT) std::fprintf(stderr, "pipewright-run: is ended by SIGINT\n%s", kEndsAfterStep);
       kill(pid, SIGUSR1);
@@ -99,7 +119,14 @@ RunEnd WaitFor(int pid, int limit = 0, bool stops = false) {
       end.terminated = true;
       kill(pid, SIGTERM);
     }
-    if (signal < 0 && errno == EAGAIN && limit > 0 && ++waited >= limit) kill(pid, SIGKILL);
+    if (signal >= 0 || errno != EAGAIN) continue;
+    if (patience.limit > 0 && ++waited >= patience.limit) kill(pid, SIGKILL);
+    if (!patience.ranks_over) continue;
+    over = end.hung || (AllIsShown() && patience.ranks_over()) ? over + 1 : 0;
+    end.hung = over >= kHangs;
+    // With what it has started beside the ranks.
+    if (over == kHangs) kill(-pid, SIGTERM);
+    if (over == kHangs + 3) kill(-pid, SIGKILL);
   }
 }
 
@@ -187,9 +214,34 @@ class Supervisor {
     BannerFilter filter;
     const int pid = Start(Command(from), filter.write_end());
     filter.CloseWriteEnd();
-    const RunEnd end = WaitFor(pid, 0, options_.stops);
+    RunEnd end = WaitFor(pid, {.stops = options_.stops, .ranks_over = [this] { return RanksOver(); }});
     EndRemains();
+    if (end.hung) end.code = CodeOfRanks();
     return end;
+  }
+
+  // Returns true if all ranks were on this host and have ended.
+  bool RanksOver() const {
+    const std::vector<RankStatus> ranks = ReadStatusFolder(folder_);
+    return static_cast<int>(ranks.size()) == ranks_ &&
+           std::all_of(ranks.begin(), ranks.end(), [host = ThisHost()](const RankStatus& rank) {
+             return rank.host == host && rank.pid > 0 && HasEnded(rank.pid);
+           });
+  }
+
+  // Returns the exit code of a run whose mpirun does not tell it, and says why.
+  int CodeOfRanks() const {
+    std::string unfinished;
+    for (const RankStatus& rank : ReadStatusFolder(folder_))
+      if (rank.state != RankState::kFinished)
+        unfinished += "\n  " + DescribeRank(rank) + ": " + DescribePlace(rank);
+    bool failed = !unfinished.empty();
+    for (const auto& entry : std::filesystem::directory_iterator(folder_))
+      failed |= entry.path().filename().string().starts_with("ended-");
+    Say(MpirunWords(options_)[0] + " did not end within " + std::to_string(kHangs) +
+        " s after its ranks, and was ended: " +
+        (failed ? "the run had failed" + unfinished : "every rank had finished without an error"));
+    return failed ? kFailure : kSuccess;
   }
 
   std::string Newest() const {
@@ -244,7 +296,7 @@ class Supervisor {
       std::erase_if(hosts_, [&](const std::string& host) {
         std::vector<std::string> words = MpirunWords(options_);
         words.insert(words.end(), {"--host", NameOf(host), "-n", "1", "true"});
-        bool answers = WaitFor(Start(words, -1), 10).code == 0;
+        bool answers = WaitFor(Start(words, -1), {.limit = 10}).code == 0;
         if (!answers) Say("host " + NameOf(host) + " does not answer and is left out");
         return !answers;
       });
@@ -265,7 +317,7 @@ class Supervisor {
     auto alive = [&] {
       std::vector<int> pids;
       for (const RankStatus& rank : ReadStatusFolder(folder_))
-        if (rank.host == host && rank.pid > 0 && kill(rank.pid, 0) == 0) pids.push_back(rank.pid);
+        if (rank.host == host && rank.pid > 0 && !HasEnded(rank.pid)) pids.push_back(rank.pid);
       return pids;
     };
     for (int i = 0; i < 20 && !alive().empty(); ++i) usleep(100000);

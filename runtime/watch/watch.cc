@@ -319,6 +319,13 @@ void Watch::Join(Transport& transport) {
   s.neighbours = std::move(neighbours);
 }
 
+void Watch::Explain() {
+  State& s = *state_;
+  std::lock_guard lock(s.mutex);
+  const std::string& folder = s.folder.empty() ? s.options.folder : s.folder;
+  if (!folder.empty()) ExplainEnd(folder, s.token);
+}
+
 void Watch::GiveWay(int rank) {
   State& s = *state_;
   s.status.SetState(RankState::kFailed);

@@ -42,6 +42,9 @@ class Watch {
   // Gives the transport its status and the host names of the ranks. Collective.
   void Join(Transport& transport);
 
+  // Called by the rank that shows an error on which all ranks agree.
+  void Explain();
+
   // Called by a rank that is about to show an error and abort the run. If several ranks have an
   // error, only the lowest shows it, and its exit ends the others. Returns if this rank is the one.
   void GiveWay(int rank);

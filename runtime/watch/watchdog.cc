@@ -52,11 +52,6 @@ std::vector<std::string> ProcStat(int pid) {
   return fields;
 }
 
-bool Gone(int pid) {
-  std::vector<std::string> stat = ProcStat(pid);
-  return stat.empty() || stat[0] == "Z" || stat[0] == "X";
-}
-
 bool Stopped(int pid) {
   std::vector<std::string> stat = ProcStat(pid);
   return !stat.empty() && stat[0] == "T";
@@ -139,7 +134,7 @@ class Watcher {
     }
   }
 
-  bool Orphaned() const { return launcher_ > 0 && Gone(launcher_); }
+  bool Orphaned() const { return launcher_ > 0 && HasEnded(launcher_); }
 
   // Returns true if all ranks of this host are stopped, as Ctrl-Z does. One that is alone there
   // may as well have been frozen, unless it is the whole run.
@@ -155,7 +150,7 @@ class Watcher {
     const std::string host = ThisHost();
     if (!folder_.empty())
       for (const RankStatus& other : ReadStatusFolder(folder_))
-        if (other.pid != rank_pid_ && other.host == host && !Gone(other.pid))
+        if (other.pid != rank_pid_ && other.host == host && !HasEnded(other.pid))
           pids.push_back(other.pid);
     return pids;
   }
@@ -193,10 +188,7 @@ class Watcher {
   }
 
   // Returns true for the first guard of this host that speaks of the end.
-  bool First() const {
-    return folder_.empty() ||
-           open(EndedPath(folder_, token_).c_str(), O_CREAT | O_EXCL | O_CLOEXEC, 0644) >= 0;
-  }
+  bool First() const { return folder_.empty() || ExplainEnd(folder_, token_); }
 
   // Without a launcher, nobody ends the other ranks where one dies, nor shows what they say.
   void EndOrphan(const RankStatus& status) {
@@ -207,8 +199,8 @@ class Watcher {
       Say(status, "is ended, since its launcher (pid " + std::to_string(launcher_) + ") has died");
     }
     // It may be about to end by itself, since MPI notices too.
-    for (int i = 0; i < 10 && !Gone(rank_pid_); ++i) usleep(100000);
-    if (!Gone(rank_pid_)) kill(rank_pid_, SIGKILL);
+    for (int i = 0; i < 10 && !HasEnded(rank_pid_); ++i) usleep(100000);
+    if (!HasEnded(rank_pid_)) kill(rank_pid_, SIGKILL);
     Clean();
   }
 
@@ -217,10 +209,10 @@ class Watcher {
     for (int i = 0; i < 30 && !Others().empty(); ++i) usleep(100000);
     for (int pid : Others()) kill(pid, SIGKILL);
     if (launcher_ < 0) return;
-    for (int i = 0; i < 30 && !Gone(launcher_); ++i) usleep(100000);
-    if (!Gone(launcher_)) kill(launcher_, SIGTERM);
-    for (int i = 0; i < 10 && !Gone(launcher_); ++i) usleep(100000);
-    if (!Gone(launcher_)) kill(launcher_, SIGKILL);
+    for (int i = 0; i < 30 && !HasEnded(launcher_); ++i) usleep(100000);
+    if (!HasEnded(launcher_)) kill(launcher_, SIGTERM);
+    for (int i = 0; i < 10 && !HasEnded(launcher_); ++i) usleep(100000);
+    if (!HasEnded(launcher_)) kill(launcher_, SIGKILL);
   }
 
   void Clean() const {
@@ -290,6 +282,18 @@ void Guard::Join(const std::string& folder, const std::string& path, const std::
                  int ranks) {
   std::string line = folder + "\t" + path + "\t" + token + "\t" + std::to_string(ranks) + "\n";
   if (write(pipe_, line.data(), line.size()) < 0) throw Error("guard", strerror(errno));
+}
+
+bool HasEnded(int pid) {
+  if (kill(pid, 0) != 0) return errno == ESRCH;
+  std::vector<std::string> stat = ProcStat(pid);
+  return !stat.empty() && (stat[0] == "Z" || stat[0] == "X");
+}
+
+bool ExplainEnd(const std::string& folder, const std::string& token) {
+  const int file = open(EndedPath(folder, token).c_str(), O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  if (file >= 0) close(file);
+  return file >= 0;
 }
 
 bool EndIsExplained(const std::string& folder, const std::string& token) {

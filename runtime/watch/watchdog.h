@@ -34,6 +34,12 @@ class Guard {
   int pipe_ = -1, pid_ = -1;
 };
 
+// Returns true if the process has ended; a zombie has.
+bool HasEnded(int pid);
+
+// Records that a process reports why the run in `folder` ends. Returns true for the first.
+bool ExplainEnd(const std::string& folder, const std::string& token);
+
 // Returns true if some process has already reported why the run in `folder` ends.
 bool EndIsExplained(const std::string& folder, const std::string& token);
 

@@ -194,6 +194,43 @@ class Ending(RunCase):
                               r"(step|after)", running.text)
             self.assertEqual(len(said), 1, running.text)
 
+    def fake_mpirun(self, after):
+        """The environment in which mpirun, once its ranks have ended, does this."""
+        folder = self.path("fake")
+        folder.mkdir(exist_ok=True)
+        (folder / "mpirun").write_text(f'#!/bin/sh\n{shutil.which("mpirun")} "$@"\ncode=$?\n{after}\nexit $code\n')
+        (folder / "mpirun").chmod(0o755)
+        return {"PATH": f"{folder}:{os.environ['PATH']}"}
+
+    def test_mpirun_hangs_after_its_ranks(self):
+        """Ended, and the run is what its ranks came to."""
+        expected = self.reference(4)
+        hangs = self.fake_mpirun("sleep 100000")
+        result = self.succeed(call([RUN, "-n", 3, "train", self.package, self.job(4)], environment=hangs))
+        said = "mpirun did not end within 15 s after its ranks, and was ended"
+        self.assertRegex(result.out, said + ": every rank had finished without an error")
+        self.assert_soon(result.seconds, 30)
+        self.assert_same(self.result(), expected)
+        # What all agree on is not tried again; what one rank dies of is.
+        result = call([RUN, "--restarts", 1, "-n", 3, "train", self.package, "nowhere.json"], environment=hangs)
+        self.assertEqual((result.code, result.left), (1, []), result.out)
+        self.assertIn(said + ": the run had failed", result.out)
+        self.assertNotIn("restart 1", result.out)
+        result = call([RUN, "--restarts", 1, "-n", 3, "train", self.package, self.with_checkpoints(4, every=1)],
+                      environment={**hangs, "PIPEWRIGHT_FAULTS": "die=1:2:0:kill"})
+        self.assertEqual((result.code, result.left), (1, []), result.out)
+        self.assertRegex(result.out, said + r": the run had failed(\n  rank .*)*\n  rank 1 on \S+ \(pid \d+\): step 3")
+        self.assertIn("restart 1 of 1", result.out)
+
+    def test_mpirun_waits_for_a_reader(self):
+        """What it still has to show is not lost, however late somebody reads it."""
+        running = subprocess.Popen([RUN, "-n", "3", "train", self.package, self.job(4)], stdout=subprocess.PIPE,
+                                   env={**os.environ, **ENVIRONMENT, **self.fake_mpirun("yes | head -c 200000")})
+        time.sleep(25)
+        out = running.communicate()[0]
+        self.assertEqual(running.returncode, 0)
+        self.assertEqual(out[-200000:], b"y\n" * 100000)
+
     def test_every_death_names_its_signal(self):
         for number in (signal.SIGKILL, signal.SIGHUP, signal.SIGXCPU, signal.SIGSEGV):
             self.setUp()
