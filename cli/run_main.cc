@@ -59,6 +59,11 @@ void HandleSignals(std::deque<StatusFile>& ranks) {
 }
 
 void CatchSignals() {
+  // Programs that start others with signals blocked do not mean that those can never be ended.
+  sigset_t handled;
+  sigemptyset(&handled);
+  for (const int signal : {SIGUSR1, SIGTERM, SIGINT}) sigaddset(&handled, signal);
+  pthread_sigmask(SIG_UNBLOCK, &handled, nullptr);
   std::signal(SIGUSR1, [](int) { stop_signal = 1; });
   for (const int signal : {SIGTERM, SIGINT})
     if (std::signal(signal, [](int number) { end_signal = number; }) == SIG_IGN)

@@ -133,6 +133,13 @@ class Ending(RunCase):
     def test_ctrl_c_of_threads(self):
         self.ctrl_c_and_go_on(RUN, "--in-process", 3)
 
+    def test_ctrl_c_of_what_was_started_with_it_blocked(self):
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        self.addCleanup(signal.pthread_sigmask, signal.SIG_UNBLOCK, {signal.SIGINT})
+        for command in ((RUN, "--in-process", 3), (RUN, "-n", 3)):
+            self.setUp()
+            self.ctrl_c_and_go_on(*command)
+
     def test_ctrl_c_twice(self):
         for command in ((RUN, "-n", 3), (RUN, "--in-process", 3)):
             self.setUp()
