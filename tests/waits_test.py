@@ -23,6 +23,7 @@ KNOWN = {
         (5, "WaitFor and AllGather say it; the others are the monitor's and the end of the run"),
     "runtime/transport/mpi_transport.cc":
         (9, "before the watch knows of the rank; the end says it; the progress thread; 0.1 s of Abort"),
+    "runtime/transport/mpi_run.cc": (1, "at most 10 s, after an error on which all ranks agree"),
     "runtime/transport/spin_wait.cc": (1, "the pause between two looks, within WaitFor and AllGather"),
     "runtime/transport/fault_transport.cc": (2, "for tests: within WaitFor, and until delays are over"),
     "runtime/disk/weight_stream.cc": (3, "Await says it; the readers wait for work, and are joined"),
