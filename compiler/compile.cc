@@ -14,6 +14,7 @@
 #include "compiler/emit/package.h"
 #include "compiler/import/adapt_weights.h"
 #include "compiler/import/weight_layouts.h"
+#include "passes/graph/gradients.h"
 #include "passes/graph/looking_at.h"
 
 namespace pipewright {
@@ -74,6 +75,34 @@ static void NoteSizesOfData(const Manifest& manifest, std::vector<std::string>& 
   }
 }
 
+// Notes operations at which training fails if its loss depends on them, where dtypes are known.
+static void NoteMissingDerivatives(const Model& model, std::vector<std::string>& notes) {
+  const std::vector<torch::jit::Node*> nodes(model.graph->nodes().begin(),
+                                             model.graph->nodes().end());
+  std::vector<const torch::jit::Node*> without;
+  for (const torch::jit::Node* node : nodes)
+    if (const c10::FunctionSchema* schema = node->maybeSchema(); schema && HasNoDerivative(*schema))
+      without.push_back(node);
+  if (without.empty()) return;
+  GradientFlow flow(model);
+  GradientFlow::Values reached;
+  for (const torch::jit::Value* output : model.graph->outputs())
+    reached.merge(flow.ReachedFrom(output, nodes));
+  std::set<std::string> said;
+  for (const torch::jit::Node* node : without) {
+    const auto outputs = node->outputs();
+    if (std::none_of(outputs.begin(), outputs.end(), [&](const torch::jit::Value* value) {
+          return reached.count(value) > 0 && model.MetaOf(value);
+        }))
+      continue;
+    const std::string at = std::string(node->kind().toQualString()) + ", " + Origin(node);
+    if (said.insert(at).second)
+      notes.push_back(at + ": PyTorch has no derivative of it: training fails if its loss depends "
+                           "on the result. Write that line with other operations, or detach what "
+                           "it is given");
+  }
+}
+
 // Throws Error where there are fewer modules than ranks.
 static void CheckRanks(const Model& model, int modules, const CompileOptions& options) {
   if (options.ranks <= modules) return;
@@ -107,6 +136,7 @@ static Compiled CompileModel(Model& model, const CompileOptions& options) {
   if (!options.dtype.empty()) CastWeights(model, options.dtype);
   AliasReturnedInputs(model);
   std::vector<ModuleBody> bodies = RunPasses(model, options.passes, &out.notes);
+  LookingAt::Take();  // of an exception that was caught
   CheckRanks(model, static_cast<int>(bodies.size()), options);
   const std::filesystem::path profile = std::filesystem::path(options.output) / "profile.json";
   const bool measured = std::filesystem::exists(profile);
@@ -118,6 +148,7 @@ static Compiled CompileModel(Model& model, const CompileOptions& options) {
   for (const ModuleBody& body : bodies) out.assigned.push_back(body.assigned);
   out.explanation = Explain(model, bodies, out.manifest);
   NoteSizesOfData(out.manifest, out.notes);
+  NoteMissingDerivatives(model, out.notes);
   if (out.manifest.modules.size() == 1 && options.passes.split.kind == SplitSpec::kMarkers)
     out.notes.emplace_back(model.markers_dropped ? kMarkersDropped : kNoMarkers);
   if (!out.manifest.exported_in_training) out.notes.emplace_back(kEvaluation);

@@ -5,6 +5,7 @@
 #include "compiler/emit/package.h"
 #include "ops/statistics.h"
 #include "passes/graph/gradients.h"
+#include "passes/graph/looking_at.h"
 
 namespace pipewright {
 
@@ -53,9 +54,10 @@ Manifest MakeManifest(const Model& model, const std::vector<ModuleBody>& bodies)
   manifest.exported_in_training = model.in_training;
   manifest.symbols = model.symbols;
   manifest.op_libraries = model.op_libraries;
-  auto gradient = ValuesWithGradient(model);
+  const auto gradient = ValuesWithGradient(model);
   std::map<const Value*, int> ids;
   auto add = [&](const Value* value, int producer) {
+    const LookingAt here(value->node());
     ValueInfo info;
     info.name = value->debugName();
     info.kind = KindOf(model, value);
@@ -109,7 +111,9 @@ Manifest MakeManifest(const Model& model, const std::vector<ModuleBody>& bodies)
   for (const Value* output : model.graph->outputs()) {
     auto found = ids.find(output);
     if (found == ids.end())
-      throw Error(model.file + ": output " + output->debugName(), "is made by no module");
+      throw Error(model.file + ": output " + output->debugName() + ", " + Origin(output->node()),
+                  "is made by no module",
+                  "return a copy of it: x.clone()");
     manifest.outputs.push_back(found->second);
   }
   for (const auto& [index, shared] : holders)

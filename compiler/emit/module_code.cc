@@ -13,6 +13,7 @@
 #include "compiler/emit/annotate.h"
 #include "compiler/emit/named_constants.h"
 #include "ops/module_text.h"
+#include "passes/graph/looking_at.h"
 
 namespace pipewright {
 
@@ -59,7 +60,7 @@ class BodyWriter {
     if (body_.uses_device)
       module_.register_attribute("device", c10::DeviceObjType::get(), c10::Device(c10::kCPU));
     for (const auto& [weight, name] : body_.weights) {
-      CheckName(name);
+      CheckName(weight, name);
       // Only its type is printed.
       if (model_.weights[weight].kind == "parameter")
         module_.register_parameter(name, at::empty({0}), false);
@@ -98,7 +99,7 @@ class BodyWriter {
 
  private:
   // TorchScript has no way to write the others down.
-  void CheckName(const std::string& name) const {
+  void CheckName(size_t weight, const std::string& name) const {
     static const std::set<std::string> kReserved = {
         "None",    "True",     "False",  "and",      "as",   "assert", "break",
         "class",   "continue", "def",    "del",      "elif", "else",   "for",
@@ -108,7 +109,9 @@ class BodyWriter {
     bool plain = !kReserved.count(name);
     for (char c : name) plain = plain && c >= ' ' && c <= '~' && c != '"' && c != '\\';
     if (!plain)
-      throw Error(model_.file, "the code of a module cannot name the weight " + Quote(name),
+      throw Error(model_.file + ": weight " + Quote(name) +
+                      UserText(body_, model_.weight_input(weight)),
+                  "the code of a module cannot name it",
                   "rename it in the model: a name that is no word of Python, without quotes, "
                   "backslashes and letters beyond ASCII");
   }
@@ -143,6 +146,7 @@ class BodyWriter {
   }
 
   void Clone(Node* node) {
+    const LookingAt here(node);
     place_ = Place(node);
     // Uses inside blocks need their attributes before the block.
     for (Node* inner : WithInner(node))
@@ -227,20 +231,25 @@ void CheckCompiles(const std::string& text, const std::string& plain, const Modu
     const CompiledText compiled = CompileText(file, code, name, weights);
     return torch::jit::toGraphFunction(*compiled.forward).graph();
   };
+  auto place = [&](const std::string& told) {
+    const std::string line = ModelLine(text, file, told);
+    return model + ": " + file + (line.empty() ? "" : ", " + line);
+  };
   std::shared_ptr<Graph> made;
   try {
     made = graph(text);
   } catch (const std::exception& e) {
     const std::string what = WithoutBacktrace(e.what());
-    const std::string line = ModelLine(text, file, what);
-    throw Error(model + ": " + file + (line.empty() ? "" : ", " + line),
+    throw Error(place(what),
                 "the code that was made does not compile: " + what,
                 "write that line of the model with other operations; and report it with the "
                 "model: this is a fault of pipewright");
   }
-  if (!SameOperations(*made, *graph(plain)))
-    throw Error(model + ": " + file, "names in the code change what it does",
-                "this is a fault of pipewright: please report it with the model");
+  if (const Node* node = FirstDifference(*made, *graph(plain)))
+    throw Error(place(node->sourceRange().str()) + ", " + node->kind().toQualString(),
+                "names in the code change what it does",
+                "write that line of the model with other operations; and report it with the "
+                "model: this is a fault of pipewright");
 }
 
 }  // namespace
@@ -314,6 +323,17 @@ static const Node* FirstUnprinted(const Model& model, ModuleBody body, int index
   return bad > 0 ? nodes[bad - 1] : nullptr;
 }
 
+// Returns the first operation that uses a constant of that kind (UserText).
+static std::string ConstantsUser(const ModuleBody& body, const std::string& kind) {
+  for (Node* node : body.nodes)
+    for (const Node* inner : WithInner(node))
+      for (const Value* input : inner->inputs())
+        if (const auto constant = torch::jit::toIValue(input);
+            constant && constant->tagKind() == kind)
+          return UserText(body, input);
+  return "";
+}
+
 std::string ModuleCode(const Model& model, const ModuleBody& body, int index) {
   Printed printed;
   try {
@@ -335,7 +355,8 @@ std::string ModuleCode(const Model& model, const ModuleBody& body, int index) {
   if (body.outputs.size() == 1)
     for (std::string* code : {&text, &plain}) NameResult(*code, body.outputs[0]->debugName());
   if (!constants.empty())
-    throw Error("module" + std::to_string(index),
+    throw Error(model.file + ": module " + std::to_string(index) +
+                    ConstantsUser(body, constants[0].tagKind()),
                 "holds a constant that has no form as text (a " + constants[0].tagKind() + ")",
                 "register it as a buffer of the model");
   CheckCompiles(text, plain, body, model.file, index);

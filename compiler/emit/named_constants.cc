@@ -83,6 +83,7 @@ bool SameConstant(const c10::IValue& a, const c10::IValue& b) {
 // Walks two graphs side by side.
 struct Comparison {
   std::unordered_map<const Value*, const Value*> same;
+  const Node* different = nullptr;
 
   bool Values(at::ArrayRef<const Value*> a, at::ArrayRef<const Value*> b) const {
     if (a.size() != b.size()) return false;
@@ -114,8 +115,13 @@ struct Comparison {
     return true;
   }
 
+  bool Differ(const Node* node) {
+    if (!different) different = node;
+    return false;
+  }
+
   bool Blocks(const torch::jit::Block* a, const torch::jit::Block* b) {
-    if (!Made(a->inputs(), b->inputs())) return false;
+    if (!Made(a->inputs(), b->inputs())) return Differ(a->return_node());
     auto next = [](auto at, auto end) {
       while (at != end && at->kind() == torch::jit::prim::Constant) ++at;
       return at;
@@ -123,19 +129,22 @@ struct Comparison {
     auto of_a = next(a->nodes().begin(), a->nodes().end());
     auto of_b = next(b->nodes().begin(), b->nodes().end());
     while (of_a != a->nodes().end() && of_b != b->nodes().end()) {
-      if (!Nodes(*of_a, *of_b)) return false;
+      if (!Nodes(*of_a, *of_b)) return Differ(*of_a);
       of_a = next(++of_a, a->nodes().end());
       of_b = next(++of_b, b->nodes().end());
     }
-    return of_a == a->nodes().end() && of_b == b->nodes().end() &&
-           Values(a->outputs(), b->outputs());
+    if (of_a != a->nodes().end()) return Differ(*of_a);
+    return (of_b == b->nodes().end() && Values(a->outputs(), b->outputs())) ||
+           Differ(a->return_node());
   }
 };
 
 }  // namespace
 
-bool SameOperations(const torch::jit::Graph& a, const torch::jit::Graph& b) {
-  return Comparison().Blocks(a.block(), b.block());
+const Node* FirstDifference(const torch::jit::Graph& a, const torch::jit::Graph& b) {
+  Comparison comparison;
+  comparison.Blocks(a.block(), b.block());
+  return comparison.different;
 }
 
 void MarkConstants(torch::jit::Graph& graph) {

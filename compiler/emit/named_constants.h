@@ -14,8 +14,8 @@ void MarkConstants(torch::jit::Graph& graph);
 std::string NameConstants(const std::string& text);
 std::string NumberConstants(const std::string& text);
 
-// True where both are the same operations on the same values, in the same order; wherever constants
-// stand.
-bool SameOperations(const torch::jit::Graph& a, const torch::jit::Graph& b);
+// Returns the first operation of `a` where `b` has another, or the same on other values; nullptr if
+// there is none. Constants may stand elsewhere.
+const torch::jit::Node* FirstDifference(const torch::jit::Graph& a, const torch::jit::Graph& b);
 
 }  // namespace pipewright

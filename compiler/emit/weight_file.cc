@@ -82,8 +82,10 @@ void WriteWeights(const Model& model, const ModuleBody& body, const WeightReader
     tensor.shape = weight.shape;
     const Dtype* dtype = FindDtype(DtypeText(weight.dtype));
     if (!dtype)
-      throw Error("weight \"" + name + "\"",
-                  DtypeText(weight.dtype) + " cannot be written to safetensors");
+      throw Error(model.file + ": weight \"" + name + "\"" +
+                      UserText(body, model.weight_input(index)),
+                  DtypeText(weight.dtype) + " cannot be written to safetensors",
+                  "keep it in another dtype, and convert it where the model uses it");
     tensor.dtype = dtype->name;
     tensor.produce = [&reader, &weight](const ByteSink& sink) { reader.Read(weight, sink); };
     tensors.push_back(std::move(tensor));

@@ -63,6 +63,7 @@ class ExportConverter {
   // torch.vmap (export_special.cc).
   void ConvertPredispatch(const ExportJson& node, const ExportJson& graph);
   void ConvertCopy(const ExportJson& node, const ExportJson& graph);
+  void ConvertFma(const ExportJson& node, const ExportJson& graph);
   std::vector<torch::jit::Value*> Operands(const ExportJson& node, size_t first);
   std::vector<torch::jit::Value*> OperandsOf(const ExportJson& argument);
   std::vector<torch::jit::Value*> Region(const ExportJson& inner,

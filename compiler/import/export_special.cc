@@ -108,6 +108,21 @@ void ExportConverter::ConvertCopy(const ExportJson& node, const ExportJson& grap
   BindOutputs(node, graph, {model_.graph->insert(c10::aten::clone, {cast})});
 }
 
+// Converts fma(a, b, c), to which a strict export turns addcmul_, addcdiv_ and add_ with a factor:
+// PyTorch computes it as (a * b) + c, with two roundings.
+void ExportConverter::ConvertFma(const ExportJson& node, const ExportJson& graph) {
+  Value *a = Plain(node.at("inputs").at(0).at("arg")), *b = Plain(node["inputs"].at(1).at("arg")),
+        *c = Plain(node["inputs"].at(2).at("arg"));
+  Value* product = model_.graph->insert(c10::aten::mul, {a, b});
+  Name(product, "product");
+  Value* sum = model_.graph->insert(c10::aten::add, {product, c});
+  BindOutputs(node, graph, {sum});
+  const ValueMeta *given = model_.MetaOf(a), *made = model_.MetaOf(sum);
+  if (!given || !made || given->dtype != made->dtype || given->shape != made->shape) return;
+  ValueMeta meta = *made;  // then all three are alike
+  model_.meta[product->debugName()] = meta;
+}
+
 bool ExportConverter::ConvertSpecial(const ExportJson& node, const ExportJson& graph) {
   const std::string target = node.at("target").get<std::string>();
   // The export's assertions about sizes hold for the recorded ranges, which the manifest keeps.
@@ -151,6 +166,7 @@ bool ExportConverter::ConvertSpecial(const ExportJson& node, const ExportJson& g
     return true;
   }
   if (target == "torch.ops.aten.copy.default") return ConvertCopy(node, graph), true;
+  if (target == "torch.ops.prims.fma.default") return ConvertFma(node, graph), true;
   if (target == "torch.sym_ite") {
     std::vector<Value*> values;
     for (const ExportJson& input : node.at("inputs")) values.push_back(Plain(input.at("arg")));

@@ -1,11 +1,11 @@
 #include "passes/graph/gradients.h"
 
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/jit/ir/constants.h>
 
 #include <set>
 
 #include "passes/graph/looking_at.h"
-#include "passes/graph/memory.h"
 
 namespace pipewright {
 
@@ -44,17 +44,15 @@ static bool GivesIndices(const Node* node) {
   return node->kind().is_aten() && kNames.count(node->kind().toUnqualString());
 }
 
-std::unordered_set<const Value*> ValuesWithGradient(const Model& model) {
-  std::unordered_set<const Value*> with;
+GradientFlow::GradientFlow(const Model& model) : memory_(model, Alias::kUnknown) {
   for (size_t i = 0; i < model.weights.size(); ++i)
-    if (model.weights[i].requires_grad) with.insert(model.weight_input(i));
+    if (model.weights[i].requires_grad) with_.insert(model.weight_input(i));
   // If an in-place operation writes a value with a gradient, the memory has a gradient under all
   // its names: a tensor and its views, a list and its elements.
-  Memory memory(model, Alias::kUnknown);
   Memory::Values written;
   auto has = [&](const Value* value) {
-    return with.count(value) ||
-           (!written.empty() && HasMemory(value) && Intersect(memory.Of(value), written));
+    return with_.count(value) ||
+           (!written.empty() && HasMemory(value) && Intersect(memory_.Of(value), written));
   };
   auto may_have = [&](const Value* output) {
     auto kind = output->type()->kind();
@@ -75,19 +73,62 @@ std::unordered_set<const Value*> ValuesWithGradient(const Model& model) {
     for (const Node* inner : WithInner(node))
       for (const Value* input : inner->inputs()) any = any || has(input);
     if (!any) continue;
+    through_.insert(node);
     for (const Value* output : node->outputs()) {
       // If no dtype is recorded: indices are integers.
       bool index = !model.MetaOf(output) && output->offset() == 1 && GivesIndices(node);
-      if (may_have(output) && !index) with.insert(output);
+      if (may_have(output) && !index) with_.insert(output);
     }
     std::vector<Write> writes;
     CollectWrites(node, 0, writes);
-    for (const Write& write : writes) written.merge(memory.Written(write));
+    for (const Write& write : writes) written.merge(memory_.Written(write));
   }
   for (Node* node : model.graph->nodes())
     for (const Value* output : node->outputs())
-      if (HasMemory(output) && has(output) && may_have(output)) with.insert(output);
-  return with;
+      if (HasMemory(output) && has(output) && may_have(output)) with_.insert(output);
+}
+
+GradientFlow::Values GradientFlow::ReachedFrom(const Value* output,
+                                               const std::vector<Node*>& nodes) {
+  Values reached = {output};
+  Memory::Values seen = memory_.Of(output);  // what is written there reaches `output`
+  for (auto at = nodes.rbegin(); at != nodes.rend(); ++at) {
+    Node* node = *at;
+    if (!through_.count(node)) continue;
+    const LookingAt here(node);
+    bool any = false;
+    for (const Value* made : node->outputs()) any = any || reached.count(made);
+    std::vector<Write> writes;
+    CollectWrites(node, 0, writes);
+    for (const Write& write : writes) any = any || Intersect(memory_.Written(write), seen);
+    if (!any) continue;
+    for (const Node* inner : WithInner(node))
+      for (const Value* input : inner->inputs())
+        if (reached.insert(input).second && HasMemory(input)) {
+          const Memory::Values& memory = memory_.Of(input);
+          seen.insert(memory.begin(), memory.end());
+        }
+  }
+  std::erase_if(reached, [&](const Value* value) { return !with_.count(value); });
+  return reached;
+}
+
+std::unordered_set<const Value*> ValuesWithGradient(const Model& model) {
+  return GradientFlow(model).values();
+}
+
+bool HasNoDerivative(const c10::FunctionSchema& schema) {
+  const auto op =
+      c10::Dispatcher::singleton().findSchema({schema.name(), schema.overload_name()});
+  if (!op || !op->hasKernelForDispatchKey(c10::DispatchKey::Autograd) ||
+      op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd))
+    return false;
+  // All operators without a derivative share one kernel, which takes any arguments: the dispatcher
+  // tells it apart from others in its description alone.
+  const std::string text = op->dumpState();
+  const size_t at = text.find("Autograd[alias]: ");
+  return at != std::string::npos &&
+         text.substr(at, text.find('\n', at) - at).find(" :: (none) [") != std::string::npos;
 }
 
 }  // namespace pipewright

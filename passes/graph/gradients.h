@@ -1,14 +1,39 @@
 // Finds the values through which a gradient flows.
 #pragma once
 #include <unordered_set>
+#include <vector>
 
+#include "passes/graph/memory.h"
 #include "passes/graph/model.h"
 
 namespace pipewright {
 
-// Returns floating-point and complex tensors that depend on a trainable parameter through
-// differentiable operations outside torch.no_grad(). May include a value that autograd treats as
-// constant, but never omits one that has a gradient.
+class GradientFlow {
+ public:
+  using Values = std::unordered_set<const torch::jit::Value*>;
+
+  explicit GradientFlow(const Model& model);
+
+  // Returns floating-point and complex tensors that depend on a trainable parameter through
+  // differentiable operations outside torch.no_grad(). May include a value that autograd treats as
+  // constant, but never omits one that has a gradient.
+  const Values& values() const { return with_; }
+
+  // Returns those of them to which a gradient of `output` flows through `nodes`, which stand in
+  // order. May include too many, but omits none.
+  Values ReachedFrom(const torch::jit::Value* output, const std::vector<torch::jit::Node*>& nodes);
+
+ private:
+  Memory memory_;
+  Values with_;
+  std::unordered_set<const torch::jit::Node*> through_;  // nodes that a gradient may pass
+};
+
 std::unordered_set<const torch::jit::Value*> ValuesWithGradient(const Model& model);
+
+// Returns true if LibTorch has no derivative of the operator, so that a backward through it fails
+// ("derivative for aten::heaviside is not implemented"). False where it has one that fails for some
+// arguments.
+bool HasNoDerivative(const c10::FunctionSchema& schema);
 
 }  // namespace pipewright

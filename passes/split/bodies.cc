@@ -108,6 +108,15 @@ void NameCrossing(const Model& model, const ModuleAssignment& assignment) {
 
 }  // namespace
 
+std::string UserText(const ModuleBody& body, const Value* value) {
+  for (Node* node : body.nodes)
+    for (const Node* inner : WithInner(node))
+      for (const Value* input : inner->inputs())
+        if (input == value)
+          return std::string(", ") + inner->kind().toQualString() + ", " + Origin(node);
+  return "";
+}
+
 std::vector<ModuleBody> CollectBodies(const Model& model, const ModuleAssignment& assignment) {
   NameCrossing(model, assignment);
   size_t count = static_cast<size_t>(assignment.modules);

@@ -17,6 +17,10 @@ struct ModuleBody {
   std::vector<std::string> notes;   // changes made by the passes
 };
 
+// Returns the first operation that uses `value`, for messages, such as `, aten::linear, submodule
+// "fc", model.py:31`, or "" if there is none.
+std::string UserText(const ModuleBody& body, const torch::jit::Value* value);
+
 // Collects the bodies of a graph after Localize. Leaves out modules whose results are unused and
 // that change no buffer. In each module, a weight with several names has the one that belongs to
 // the submodule that uses it, or else the first. Unused parameters and persistent buffers are held

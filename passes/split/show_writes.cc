@@ -7,6 +7,7 @@
 #include <set>
 
 #include "ops/statistics.h"
+#include "passes/graph/looking_at.h"
 #include "passes/graph/memory.h"
 
 namespace pipewright {
@@ -60,6 +61,7 @@ static void Show(torch::jit::Graph& graph, const std::vector<Node*>& nodes,
     return false;
   };
   for (const Write& write : writes) {
+    const LookingAt here(write.node);
     // A norm that only counts: LibTorch does not know of the write, and nobody uses the result.
     if (WritesStatistics(write.node) && (used_norms || write.node->output()->uses().empty()))
       show(write.node->output(), write);
@@ -86,8 +88,10 @@ void ShowWrites(Model& model, ModuleAssignment& assignment) {
   if (!AnyWrites(*model.graph)) return;
   const torch::jit::AliasDb aliases(model.graph);
   std::vector<std::vector<Node*>> nodes(static_cast<size_t>(assignment.modules));
-  for (Node* node : model.graph->nodes())
+  for (Node* node : model.graph->nodes()) {
+    const LookingAt here(node);
     nodes[static_cast<size_t>(assignment.module_of.at(node))].push_back(node);
+  }
   for (size_t m = 0; m < nodes.size(); ++m)
     Show(*model.graph, nodes[m], aliases, /*used_norms=*/false,
          [&](Node* seen) { assignment.module_of[seen] = static_cast<int>(m); });

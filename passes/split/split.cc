@@ -17,6 +17,7 @@ namespace {
 // A marker in a branch or a loop cannot cut, because one module keeps those whole.
 void RemoveMarkers(Model& model, bool cutting) {
   for (Node* node : AllNodes(*model.graph)) {
+    const LookingAt here(node);
     if (!IsMarker(node)) continue;
     if (node->owningBlock() != model.graph->block() && cutting)
       throw Error(

@@ -4,7 +4,7 @@ import resource
 
 import torch
 import torch.nn as nn
-from support import BUILD, CompilerTest, export, pipe_split, unittest
+from support import BUILD, CompilerTest, call, export, pipe_split, unittest
 
 
 class Graphs(CompilerTest):
@@ -68,6 +68,61 @@ class Graphs(CompilerTest):
             torch.testing.assert_close(found["gradient:" + name], parameter.grad)
         for name, buffer in model.named_buffers():
             torch.testing.assert_close(found["buffer:" + name], buffer)
+
+    def test_factors_in_place_as_strict_exports_write_them(self):
+        """prims.fma, to the bit: forward, and the gradients of all three operands."""
+        class Factors(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+                self.factor = nn.Parameter(torch.tensor(0.3))
+                self.row = nn.Parameter(torch.randn(4))
+
+            def forward(self, x):
+                y = self.a(x).addcmul_(self.b(x), self.row, value=0.7)
+                pipe_split()
+                y = y.mul(1).addcdiv_(self.b(x), torch.exp(y.detach()), value=-1.3)
+                return y.add_(self.a(x), alpha=self.factor), y.mul(1).addcmul_(x, x, value=2)
+
+        for dtype in (torch.float32, torch.bfloat16):
+            model, x = Factors().to(dtype), torch.randn(6, 4, dtype=dtype)
+            program = torch.export.export(model, (x,), strict=True)
+            self.assertEqual(sum(str(node.target) == "prims.fma.default" for node in program.graph.nodes), 4)
+            torch.export.save(program, self.at / "model.pt2")
+            archive = program.module()
+            expected = archive(x)
+            gradients = [torch.randn_like(value) for value in expected]
+            torch.autograd.backward(expected, gradients)
+            for options in ((), ("--split", "equal:5")):
+                _, package = self.compile(self.at / "model.pt2", *options)
+                found = self.run_modules(package, {"x": x, "gradient.0": gradients[0],
+                                                   "gradient.1": gradients[1]})
+                for i, value in enumerate(expected):
+                    self.same(found[f"output.{i}"], value.detach(), f"output {i}")
+                for name, parameter in archive.named_parameters():
+                    self.same(found["gradient:" + name], parameter.grad, name, 0 if not options else 1e-2)
+
+    def test_operations_without_a_derivative_are_told(self):
+        class Steps(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.a = nn.Linear(4, 4)
+
+            def forward(self, x):
+                y = self.a(x)
+                n = torch.floor_divide(x, 2) + torch.floor_divide(y.detach(), 2)
+                return torch.floor_divide(y, 3) + n, torch.heaviside(y, y) > 0
+
+        model, x = Steps(), torch.randn(6, 4)
+        export(model, [x], self.at / "model.pt2")
+        path = self.at / "model.pkg"
+        told = call("pipewright", "compile", self.at / "model.pt2", "-o", path).stderr
+        line = Steps.forward.__code__.co_firstlineno + 3
+        self.assertEqual([text for text in told.splitlines() if "derivative" in text],
+                         [f"note: aten::floor_divide, the model itself, {__file__}:{line}: PyTorch has no "
+                          "derivative of it: training fails if its loss depends on the result. Write that line "
+                          "with other operations, or detach what it is given"])
+        self.same(self.run_modules(path, {"x": x}, train=False)["output.0"], model(x)[0].detach(), "output")
 
     def test_control_flow(self):
         from torch._higher_order_ops.scan import scan

@@ -57,6 +57,32 @@ class Refusals(CompilerTest):
         self.assertFalse((self.at / "model.pkg").exists())
         return text
 
+    def test_weights_that_a_package_cannot_hold(self):
+        class Wide(nn.Module):
+            def __init__(self, name, value):
+                super().__init__()
+                self.a = nn.Linear(4, 4)
+                self.register_buffer(name, value)
+                self.name = name
+
+            def forward(self, x):
+                return self.a(x) * getattr(self, self.name).real
+
+        line = Wide.forward.__code__.co_firstlineno + 1
+        for name, value, what in (
+                ("wide", torch.ones(4, dtype=torch.complex128),
+                 "complex128 cannot be written to safetensors\n"
+                 "  keep it in another dtype, and convert it where the model uses it"),
+                ("wi\"de", torch.ones(4, dtype=torch.complex64),
+                 "the code of a module cannot name it\n"
+                 "  rename it in the model: a name that is no word of Python, without quotes, "
+                 "backslashes and letters beyond ASCII")):
+            export(Wide(name, value), [torch.randn(3, 4)], self.at / "model.pt2")
+            text = self.compile(self.at / "model.pt2", code=1)
+            shown = name.replace('"', '\\"')
+            self.assertEqual(text, f"pipewright: {self.at}/model.pt2: weight \"{shown}\", aten::real, the model "
+                                   f"itself, {__file__}:{line}: {what}\n")
+
     def test_cut_in_a_no_grad_region(self):
         def body(m, x):
             with torch.no_grad():
