@@ -4,9 +4,14 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
 #include <sstream>
 
 #include "base/text.h"
+#include "passes/graph/looking_at.h"
+#include "passes/split/cuts.h"
+#include "passes/split/layouts.h"
+#include "passes/split/show_writes.h"
 #include "tests/passes/model_text.h"
 
 namespace pipewright {
@@ -75,6 +80,55 @@ TEST(Pipeline, GraphAfterEachPass) {
     torch::jit::Graph again;
     EXPECT_NO_THROW(torch::jit::parseIR(text, &again)) << text;
   }
+}
+
+// A graph that is no model: in its middle stands `line`, in submodule "b" at model.py:31.
+Model Broken(const std::string& line) {
+  Model model = ParseModel("graph(%training : bool, %device : Device, %x : Tensor):\n" +
+                           ("  %n : int = prim::Constant[value=1]()\n  %s : int[] = "
+                            "prim::ListConstruct(%n)\n  %a : Tensor = aten::relu(%x)\n  " +
+                            line) +
+                           "\n  %d : Tensor = aten::as_strided(%a, %s, %s, %n)\n  return (%d)\n");
+  for (torch::jit::Node* node : model.graph->nodes()) {
+    if (node->kind() == c10::aten::relu || node->kind().is_prim()) continue;
+    const bool last = node->kind() == c10::Symbol::aten("as_strided");
+    const std::string code = last ? "y.as_strided(s)" : "self.b(y)";
+    auto source = std::make_shared<torch::jit::Source>(code, "model.py", last ? 32 : 31);
+    node->setSourceRange(torch::jit::SourceRange(source, 0, code.size()));
+    node->setScope(c10::make_intrusive<torch::jit::Scope>()->push(c10::Symbol::scope("b")));
+  }
+  return model;
+}
+
+// Which operation the message names when `f` meets what nothing foresees.
+std::string NamedBy(const std::function<void()>& f) {
+  LookingAt::Take();
+  EXPECT_ANY_THROW(f());
+  return LookingAt::Take();
+}
+
+TEST(Pipeline, CutsAndLayoutsAndWritesNameTheOperationThatTheyFailAt) {
+  Model model = Broken("aten::set_grad_enabled()");
+  std::vector<std::string> warnings;
+  for (const char* split : {"equal:2", "balanced:2", "size:1MB"})
+    EXPECT_EQ(NamedBy([&] { CutsByCost(model, ParseSplit(split), warnings); }),
+              "aten::set_grad_enabled, submodule \"b\", model.py:31")
+        << split;
+  EXPECT_EQ(NamedBy([&] { CutsBetweenSubmodules(model, {}); }),
+            "aten::set_grad_enabled, submodule \"b\", model.py:31");
+  model = Broken("%b : Tensor = aten::contiguous()");
+  model.graph->return_node()->input()->node()->replaceInput(
+      0, Find(model, "aten::contiguous")->output());
+  EXPECT_EQ(NamedBy([&] { CheckLayouts(model, {}); }),
+            "aten::contiguous, submodule \"b\", model.py:31");
+  model = Broken("%b : Tensor = aten::add_(%a, %a, %n)");
+  ModuleAssignment assignment;
+  for (const torch::jit::Node* node : model.graph->nodes()) {
+    if (node->kind() == c10::Symbol::aten("add_")) break;
+    assignment.module_of[node] = 0;
+  }
+  EXPECT_EQ(NamedBy([&] { ShowWrites(model, assignment); }),
+            "aten::add_, submodule \"b\", model.py:31");
 }
 
 }  // namespace
