@@ -94,7 +94,7 @@ class Lowering {
     out.push_back(m);
   }
 
-  // Visits the microbatches of the first-th of r replicas, over all steps.
+  // Visits the microbatches of replica number `first` of r, over all steps.
   template <typename Do>
   void ForOwn(int first, int r, Do act) {
     for (int step = 0; step < plan_.steps; ++step)

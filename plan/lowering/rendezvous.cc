@@ -10,7 +10,7 @@ namespace pipewright {
 
 namespace {
 
-// Something a rank waits for: that `rank` has got past `position`, or that all have joined.
+// A rank waits until `rank` is past `position`, or until all ranks have joined an exchange.
 struct Wait {
   int rank = -1, position = -1;
   int exchange = -1;
@@ -121,7 +121,7 @@ class Rendezvous {
     return at_[rank] > send ? Wait{} : Wait{rank, send, -1};
   }
 
-  // Joins what is to be joined here, one exchange after the other. Without `runnable`, only looks.
+  // Joins the exchanges that are due here, one after the other. Without `runnable`, only looks.
   Wait Exchange(int r, std::vector<int>* runnable) {
     for (size_t& next = next_join_[r];
          next < joins_[r].size() && joins_[r][next].position <= at_[r]; ++next) {

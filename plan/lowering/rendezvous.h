@@ -1,4 +1,4 @@
-// A plan executed symbolically, with every send synchronous.
+// Executes a plan symbolically, with every send synchronous.
 #pragma once
 #include "plan/compute_index.h"
 #include "plan/lowering/transfer_index.h"
@@ -8,9 +8,9 @@
 namespace pipewright {
 
 // Runs every rank's list in order: a SEND ends when its receiver has reached the RECV, a compute
-// begins when its data have been sent, an exchange of gradients (plan/lowering/reduce_order.h) ends when all
-// its ranks have joined. Throws Error, rule "deadlock", naming who waits for whom, when some rank
-// never reaches its end. Linear in the actions.
+// begins when its data have been sent, an exchange of gradients (plan/lowering/reduce_order.h) ends
+// when all its ranks have joined. Throws Error, rule "deadlock", naming who waits for whom, when
+// some rank never reaches its end. Linear in the actions.
 void CheckRendezvous(const Plan& plan, const StageGraph& graph, const EdgeIndex& edges,
                      const TransferIndex& transfers);
 

@@ -17,7 +17,7 @@ namespace {
 struct Progress {
   int reduces = 0, steps = 0;
   bool offloaded = false, loaded = false;
-  bool backward = false;  // a backward but W is the last to use what a LOAD brought
+  bool backward = false;  // a backward other than W was the last to use what a LOAD brought
   bool last = false;      // a backward was the last one since
 };
 

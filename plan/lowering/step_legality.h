@@ -1,4 +1,4 @@
-// When gradients may be summed and weights changed.
+// Checks when gradients are summed and weights change.
 #pragma once
 #include <vector>
 
@@ -7,13 +7,14 @@
 namespace pipewright {
 
 // The rules order and step for REDUCE_GRAD, STEP, LOAD and EVICT, and that of weight versions: see
-// plan/lowering/validate.h. A plan without any REDUCE_GRAD and STEP is one step whose end is left to others.
+// plan/lowering/validate.h. A plan without any REDUCE_GRAD and STEP is one step whose end is left
+// to others.
 void CheckSteps(const Plan& plan, const StageGraph& graph);
 
-// The same of a schedule of computes alone, whose steps end where Lower ends them.
+// Checks a schedule of computes alone, whose steps end where Lower ends them.
 void CheckScheduleSteps(const Plan& schedule, const StageGraph& graph);
 
-// Behind how many of the rank's computes each step ends: after its last backward there.
+// Returns after how many of the rank's computes each step ends: after its last backward there.
 std::vector<int> StepEnds(const Plan& schedule, int rank);
 
 }  // namespace pipewright

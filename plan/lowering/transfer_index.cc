@@ -65,7 +65,7 @@ class Indexer {
     }
   }
 
-  // The compute at this end of the transfer: what makes the data, or what uses it.
+  // Returns the compute at this end of the transfer, which makes the data or uses it.
   ComputePlace ComputeOf(const Action& a) const {
     bool forward = a.kind == ActionKind::kSendForward || a.kind == ActionKind::kRecvForward;
     return (forward ? computes_.forward : computes_.backward)[computes_.At(a.stage, a.microbatch)];
@@ -96,7 +96,7 @@ class Indexer {
     entry = position;
   }
 
-  // Both ends of every message, and the order of what stays on one rank.
+  // Checks both ends of every message, and the order of data that stay on one rank.
   void CheckEdge(int e) {
     const StageEdge& edge = graph_.edges[e];
     for (int i = 0; i < index_.total; ++i) {

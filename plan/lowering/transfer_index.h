@@ -1,4 +1,4 @@
-// Where each message of a plan is sent and received.
+// Finds where each message of a plan is sent and received.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -19,7 +19,7 @@ struct TransferIndex {
   }
 };
 
-// The edge of graph.edges that a transfer serves; -1 when there is none.
+// Returns the edge of graph.edges that a transfer serves; -1 where there is none.
 int EdgeOf(const StageGraph& graph, const EdgeIndex& edges, const Action& transfer);
 
 // Checks the rules transfer, rank, once, order, channel and slot; see plan/lowering/validate.h.

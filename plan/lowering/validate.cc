@@ -35,7 +35,7 @@ static void CheckRange(const Plan& plan, const StageGraph& graph) {
     }
 }
 
-// The most that is held at once; a buffer from its RECV to the compute that uses it.
+// Counts the most that is held at once; a buffer is held from its RECV to the compute that uses it.
 static RankPeaks PeaksOf(const Plan& plan, const StageGraph& graph, const EdgeIndex& edges,
                          const ComputeIndex& computes, bool transfers, int rank) {
   RankPeaks peaks, now;

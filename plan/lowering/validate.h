@@ -1,4 +1,4 @@
-// The proof that a plan can run.
+// Proves that a plan can run.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -38,11 +38,11 @@ struct PlanReport {
 //               each gradient exchange until all its ranks are there
 PlanReport Validate(const Plan& plan, const StageGraph& graph);
 
-// The same with the graph that the plan's own text gives (GraphOf).
+// Uses the graph that the plan's own text gives (GraphOf).
 PlanReport Validate(const Plan& plan);
 
-// A schedule of compute actions alone: range, once, rank, order, version, step, deadlock. Its steps
-// end where Lower ends them.
+// Checks a schedule of compute actions alone: range, once, rank, order, version, step, deadlock.
+// Its steps end where Lower ends them.
 PlanReport ValidateSchedule(const Plan& schedule, const StageGraph& graph);
 
 }  // namespace pipewright

@@ -39,14 +39,15 @@ std::vector<int> BalanceInOrder(const std::vector<Atom>& atoms,
     total += atom.bytes, low = std::max(low, AtomLoad().With(atom));
   if (!FitsInOrder(atoms, limits, total)) return {};
   int64_t high = total;
-  while (low < high) {  // the smallest largest load
+  while (low < high) {  // bisects for the least largest load
     int64_t middle = low + (high - low) / 2;
     if (FitsInOrder(atoms, limits, middle))
       high = middle;
     else
       low = middle + 1;
   }
-  // best[d][n]: least sum of squares of the first n atoms on the first d devices, loads <= low.
+  // best[d][n] is the least sum of squared loads of the first n atoms on the first d devices, where
+  // no load is above `low`.
   const double kNever = std::numeric_limits<double>::infinity();
   size_t n = atoms.size(), devices = limits.size();
   std::vector<double> best(n + 1, kNever);

@@ -52,8 +52,8 @@ std::vector<Budget> ParseBudgets(const std::vector<std::string>& texts) {
   return budgets;
 }
 
-// Bytes of the first module or tensor of each of the classes, in the order of the model; the
-// largest of them.
+// Returns the bytes of the largest among the first modules or tensors of each class, in the order
+// of the model.
 static int64_t LargestFirstBlock(const ModuleTree& tree, const std::vector<std::string>& no_split) {
   std::set<std::string> wanted(no_split.begin(), no_split.end());
   int64_t largest = 0;
@@ -63,7 +63,7 @@ static int64_t LargestFirstBlock(const ModuleTree& tree, const std::vector<std::
   return largest;
 }
 
-// Mean of the modules that hold tensors and no module that does.
+// Returns the mean size of the modules that hold tensors and have no child that does.
 static int64_t MeanLeafModule(const ModuleTree& tree) {
   std::vector<bool> holds(tree.modules.size(), false), inner(tree.modules.size(), false);
   for (size_t i = 0; i < tree.tensors.size(); ++i)

@@ -1,4 +1,4 @@
-// The devices a model may lie on and how many bytes of each it may take.
+// The devices that a model may lie on, and how many bytes of each it may take.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -20,7 +20,8 @@ struct Budget {
 // (Without cpu, what does not fit the accelerators goes to disk.) Throws Error naming --max-memory.
 std::vector<Budget> ParseBudgets(const std::vector<std::string>& texts);
 
-// The budgets that accelerate 1.15 computes for "balanced" and, with `low_zero`, "balanced_low_0":
+// Returns the budgets that accelerate 1.15 computes for "balanced" and, with `low_zero`, for
+// "balanced_low_0":
 // each accelerator but the last gets the mean and a margin of 1.25 times the larger of the first
 // block of a no_split class and the mean leaf module. Its failures on gaps in the numbers
 // (KeyError, the whole model on device 0) are not repeated: the accelerators with a positive budget

@@ -1,4 +1,4 @@
-// The module tree that the names of a checkpoint spell.
+// Makes a module tree from the names in a checkpoint.
 #pragma once
 #include "formats/weights/checkpoint.h"
 #include "plan/placement/module_tree.h"

@@ -40,7 +40,7 @@ DeviceMap ReadDeviceMap(const Json& json, const std::string& path) {
   return map;
 }
 
-// Prefixes of a dotted name, shortest first: "", "a", "a.b".
+// Returns the prefixes of a dotted name, shortest first: "", "a", "a.b".
 static std::vector<std::string> Prefixes(const std::string& name) {
   std::vector<std::string> prefixes = {""};
   if (name.empty()) return prefixes;
@@ -51,7 +51,7 @@ static std::vector<std::string> Prefixes(const std::string& name) {
 }
 
 DeviceMap CleanDeviceMap(DeviceMap map) {
-  // For every proper prefix: how many entries lie under it, and their device while they agree.
+  // Counts the entries under every proper prefix, and keeps their device while they agree.
   struct Under {
     int count = 0;
     const std::string* device = nullptr;

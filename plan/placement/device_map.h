@@ -16,17 +16,17 @@ using DeviceMap = std::vector<std::pair<std::string, std::string>>;
 Json DeviceMapJson(const DeviceMap& map);
 DeviceMap ReadDeviceMap(const Json& json, const std::string& path);
 
-// Replaces all entries under a common prefix by the prefix where they share a device and are
-// several, from the root downwards.
+// Replaces several entries under a common prefix by the prefix where they share a device, from the
+// root downwards.
 DeviceMap CleanDeviceMap(DeviceMap map);
 
 // Returns whether a key of a map is the name or a module that the name lies in.
 bool Covers(const std::string& key, const std::string& name);
 
-// The device of a name: of the longest key that covers it; "" where none does.
+// Returns the device of the longest key that covers the name; "" where none does.
 std::string DeviceOf(const DeviceMap& map, const std::string& name);
 
-// The device of every tensor of the model, by id; "" where no key covers it.
+// Returns the device of every tensor of the model, by id; "" where no key covers it.
 std::vector<std::string> TensorDevices(const ModuleTree& tree, const DeviceMap& map);
 
 // The faults of a map for a model. `uncovered`: tensors that no key covers. `overlapping`:

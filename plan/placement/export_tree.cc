@@ -19,7 +19,7 @@ bool EndsWith(const std::string& text, const std::string& end) {
 
 constexpr const char* kModel = "/models/model.json";
 
-// The node of a module in the tree's JSON; made where it is not there yet.
+// Returns the node of a module in the tree's JSON, and makes it where it is missing.
 Json& NodeOf(Json& root, const std::string& name) {
   Json* node = &root;
   if (name.empty()) return *node;
@@ -53,7 +53,7 @@ Json ReadTree(std::string_view file, const std::string& path) {
                          read("/data/constants/model_constants_config.json")};
   const Json& module = model.at("graph_module");
   Json root = Json::object();
-  // The order of the model's modules.
+  // Keeps the order of the model's modules.
   for (const Json& call : module.at("module_call_graph"))
     NodeOf(root, call.at("fqn").get<std::string>());
   std::map<std::string, std::string> classes;

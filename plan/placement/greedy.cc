@@ -62,7 +62,8 @@ class Greedy {
     return modules;
   }
 
-  // The entries still to place that share a tensor with `entry`, or with one that does, in order.
+  // Returns the entries still to place that are tied to `entry`, directly or through others, in
+  // order.
   std::vector<size_t> TiedTo(TreeEntry entry, const std::vector<TreeEntry>& among) const {
     std::vector<TreeEntry> held = {entry};
     std::set<size_t> found;
@@ -82,8 +83,8 @@ class Greedy {
     return {found.begin(), found.end()};
   }
 
-  // Bytes of an entry and those tied to it: of what has several names, once a device. What an entry
-  // alone shares with one that is still to place counts there.
+  // Returns the bytes of an entry and those tied to it; a tensor with several names counts once a
+  // device. A tensor that the entry shares with one that is still to place counts there.
   int64_t BytesTogether(TreeEntry entry, const std::vector<TreeEntry>& among,
                         const std::vector<size_t>& tied) const {
     std::vector<TreeEntry> together = {entry};
@@ -132,7 +133,7 @@ class Greedy {
         used_[device_] + together <= limit - ReserveBeside(entry, tied, reserve))
       return Take(entry, tied, together, reserve);
 
-    // It would fit alone: a tied module is split, and it is tried again.
+    // The entry would fit alone, so a tied module is split and the entry is tried again.
     if (!tied.empty() && used_[device_] + alone <= limit)
       for (size_t i : tied)
         if (CanSplit(tree_, todo_[i], no_split_)) {
@@ -204,7 +205,7 @@ class Greedy {
       TreeEntry candidate = later.front();
       later.erase(later.begin());
       if (BytesTogether(candidate, later, TiedTo(candidate, later)) <= limit) {
-        // Opens the modules above it, until it stands in the list itself.
+        // Splits the modules above it, until it stands in the list itself.
         auto at = std::find(todo_.begin(), todo_.end(), candidate);
         while (at == todo_.end()) {
           size_t above = 0;
@@ -231,7 +232,7 @@ class Greedy {
   const bool fallback_;
   std::vector<std::vector<int>> ties_;             // tensors of each tied group
   std::vector<TreeEntry> todo_;                    // still to place, in order
-  size_t device_ = 0;                              // the budget being filled
+  size_t device_ = 0;                              // whose budget is being filled
   std::vector<int64_t> used_;                      // by budget
   LargestLayer largest_;                           // of what is still to place
   std::map<int, std::set<size_t>> tensor_device_;  // first of a tied group -> budgets it lies on

@@ -16,7 +16,7 @@ static const TreeTensor& Tensor(const ModuleTree& tree, int id) {
   return tree.tensors[static_cast<size_t>(id)];
 }
 
-// Bits of an element; kind 'f' for those that a change of dtype casts, 'i' for integers and bools.
+// An element's bits; kind 'f' for types that a change of dtype casts, 'i' for integers and bools.
 struct Width {
   int bits = 0;
   char kind = 'f';
@@ -122,7 +122,7 @@ void ApplyDtypes(ModuleTree& tree, const std::string& dtype,
 
 std::vector<std::pair<std::string, int64_t>> Sizes(const ModuleTree& tree) {
   std::vector<std::pair<std::string, int64_t>> sizes;
-  // A module appears where a tensor that counts lies in it, be it of no elements.
+  // A module appears where a counted tensor lies in it, even one without elements.
   std::vector<bool> counts(tree.modules.size(), false);
   for (const TreeTensor& tensor : tree.tensors)
     if (&tensor == &Tensor(tree, tensor.first)) counts[static_cast<size_t>(tensor.module)] = true;

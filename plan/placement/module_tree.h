@@ -17,8 +17,8 @@ struct TreeTensor {
   bool buffer = false;  // else a parameter
   int module = -1;      // that owns it
   int64_t bytes = 0;
-  // The tensor that this is another name of, itself where there is none. Of a tied group it is the
-  // first in the order of PyTorch's named_parameters, then named_buffers; it alone counts bytes.
+  // The first tensor of the tied group, or this one where it is not tied. First is meant in the
+  // order of PyTorch's named_parameters, then named_buffers; the first alone counts bytes.
   int first = -1;
 };
 // Names of one parameter lie together. A buffer is read only: each device that needs it has a copy.
@@ -51,10 +51,10 @@ void FinishTree(ModuleTree& tree, const std::vector<std::pair<int, int>>& ties);
 void ApplyDtypes(ModuleTree& tree, const std::string& dtype,
                  const std::map<std::string, std::string>& special);
 
-// Bytes by name, for every module and tensor that counts any: "" is the whole model.
+// Returns bytes by name, for every module and tensor that counts any; "" is the whole model.
 std::vector<std::pair<std::string, int64_t>> Sizes(const ModuleTree& tree);
 
-// Names that are one tensor, groups of two and more, sorted.
+// Returns the groups of two or more names that are one tensor, sorted.
 std::vector<std::vector<std::string>> TiedGroups(const ModuleTree& tree);
 
 // A module or a tensor: what a device takes as one.
@@ -67,7 +67,7 @@ const std::string& NameOf(const ModuleTree& tree, TreeEntry entry);
 int64_t BytesOf(const ModuleTree& tree, TreeEntry entry);
 bool Holds(const ModuleTree& tree, TreeEntry entry, int tensor);
 
-// Returns whether SplitEntry can cut an entry: it gives: its parameters, children and buffers.
+// Returns whether SplitEntry can cut an entry into its parameters, children and buffers.
 bool CanSplit(const ModuleTree& tree, TreeEntry entry, const std::vector<std::string>& no_split);
 std::vector<TreeEntry> SplitEntry(const ModuleTree& tree, TreeEntry entry);
 

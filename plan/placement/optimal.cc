@@ -7,14 +7,14 @@ namespace pipewright {
 
 namespace {
 
-// A reachable sum, and how: the sum before and the atom added.
+// A reachable sum, with the sum before it and the atom that was added.
 struct Sum {
   int64_t bytes;
   int before, atom;
 };
 
-// Those of `candidates` whose sizes have the largest sum within `limit`: every reachable sum is
-// kept, up to a bound; beyond it only the larger ones.
+// Returns those of `candidates` whose sizes have the largest sum within `limit`. Keeps every
+// reachable sum up to a bound, and beyond it only the larger ones.
 std::vector<int> FillOne(const std::vector<int64_t>& sizes, const std::vector<int>& candidates,
                          int64_t limit) {
   constexpr size_t kMost = 1 << 17;
@@ -48,11 +48,11 @@ std::vector<int> FillOne(const std::vector<int64_t>& sizes, const std::vector<in
   return chosen;
 }
 
-// The bytes of an atom that do not travel.
+// Returns the bytes of an atom that do not travel.
 int64_t Buffers(const Stay& stay) { return stay.bytes - stay.travels; }
 
-// Depth-first over the atoms from the largest, each to every distinct device or nowhere, for as
-// long as `steps` last. Finds what filling device by device misses.
+// Searches depth first over the atoms from the largest, each on every distinct device or nowhere,
+// as long as `steps` last. It finds placements that filling device by device misses.
 struct Search {
   const std::vector<Stay>& stays;
   std::vector<int64_t> room;    // by device
@@ -75,7 +75,7 @@ struct Search {
     bool buffers = false;
     for (const Stay& stay : stays) buffers = buffers || Buffers(stay) > 0;
     const int alike = buffers ? 1 : 0, devices = static_cast<int>(room.size());
-    // An explicit stack: the option tried last at each depth (devices, then nowhere).
+    // The stack is explicit: it has the option tried last at each depth (devices, then nowhere).
     std::vector<int> option(order.size() + 1, -1);
     size_t depth = 0;
     int64_t bytes = 0;
@@ -88,7 +88,7 @@ struct Search {
         if (depth == 0) return;
         --depth;
       }
-      // Undo what this depth holds, then its next option.
+      // Undoes what this depth holds, then tries its next option.
       while (true) {
         const int atom = order[depth];
         const Stay& stay = At(atom);
@@ -135,8 +135,9 @@ std::vector<int> MostResident(const std::vector<Stay>& stays, const std::vector<
       if (stay.must) return {};
     return place;
   }
-  // First what must stay, then the rest; device by device, first the one with the least room, which
-  // is the hardest to fill well. The first device holds the buffers of whatever is not elsewhere.
+  // Places what must stay, then the rest. Devices are filled one by one from the one with the least
+  // room, which is the hardest to fill well. The first device holds the buffers of atoms that
+  // travel.
   std::vector<int64_t> room = limits, bytes, travels;
   int64_t total = 0;
   for (const Stay& stay : stays) {
@@ -180,7 +181,7 @@ std::vector<int> MostResident(const std::vector<Stay>& stays, const std::vector<
 }
 
 std::vector<int> MostResident(const std::vector<Atom>& atoms, const std::vector<int64_t>& limits) {
-  // In contiguous runs, where everything fits so.
+  // Uses contiguous runs where everything fits so.
   std::vector<int> place = BalanceInOrder(atoms, limits);
   if (!place.empty() || atoms.empty()) return place;
   std::vector<Stay> stays;

@@ -14,7 +14,8 @@ ModuleTree TreeOfPackage(const Manifest& manifest) {
   ModuleTree tree;
   tree.modules.resize(1 + manifest.modules.size());
   tree.modules[0].class_name = "Package";
-  // As a rank has them in inference: parameters, buffers and constants that several modules use.
+  // Tensors are shared as a rank shares them in inference: parameters, buffers and constants that
+  // several modules use.
   const std::vector<std::vector<int>> tensors = TensorIds(manifest, /*training=*/false);
   std::map<int, int> first;  // of those -> of the tree
   std::vector<std::pair<int, int>> ties;
@@ -45,7 +46,7 @@ ModuleTree TreeOfPackage(const Manifest& manifest) {
   return tree;
 }
 
-// The device of a module of the package, "" where the map says nothing about it.
+// Returns the device of a module of the package, "" where the map says nothing about it.
 static std::string DeviceOfModule(const ModuleInfo& module, const DeviceMap& map,
                                   const std::string& path) {
   std::string device = DeviceOf(map, module.name);

@@ -24,7 +24,7 @@ std::vector<Atom> Atoms(const ModuleTree& tree, const std::vector<std::string>& 
       entries.push_back(entry);
     }
   }
-  // Entry of every tensor, then entries joined by ties, each group under its first.
+  // Finds the entry of every tensor, then joins tied entries, each group under its first.
   std::vector<int> entry_of(tree.tensors.size()), first(entries.size());
   std::iota(first.begin(), first.end(), 0);
   auto root = [&](int e) {
@@ -160,7 +160,7 @@ class Placer {
           "everything fits the accelerators when nothing has to visit");
   }
 
-  // False when the model does not fit the accelerators in order.
+  // Returns false where the model does not fit the accelerators in order.
   bool Balanced(bool low_zero) {
     std::vector<Atom> atoms = Atoms(tree_, options_.no_split);
     std::vector<size_t> devices = accelerators_;
@@ -189,7 +189,7 @@ class Placer {
       load[budget].Add(atoms[i]);
       Put(atoms[i], budget, i < first ? "what the other devices have no room for" : "balanced");
     }
-    // The budget that the policy gave: the largest load; device 0 of low_zero its own.
+    // The policy's budget is the largest load; with low_zero, device 0 has its own.
     int64_t largest = 0;
     for (size_t budget : devices) largest = std::max(largest, load[budget].bytes);
     for (size_t budget : accelerators_) {
@@ -211,14 +211,14 @@ class Placer {
   Placement result_;
 };
 
-// Bytes of an atom that travel to the device that computes.
+// Returns the bytes of an atom that travel to the device that computes.
 int64_t Travels(const Atom& atom, bool offload_buffers) {
   return atom.bytes - (offload_buffers ? 0 : atom.buffer_bytes);
 }
 
 void Placer::Optimal() {
   std::vector<Atom> atoms = Atoms(tree_, options_.no_split);
-  // Where computing happens: the accelerators, or cpu where there are none.
+  // The accelerators compute, or cpu where there are none.
   std::vector<size_t> compute = accelerators_, storage;
   for (size_t i = 0; i < budgets_.size(); ++i)
     if (!budgets_[i].accelerator())
@@ -235,8 +235,8 @@ void Placer::Optimal() {
   std::sort(sizes.begin(), sizes.end());
   sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
 
-  // For each size of the slots: what is larger must be resident, then as much as possible of the
-  // rest. Buffers of what travels stay on the first device.
+  // Tries each size of the slots: atoms that are larger must be resident, and then as much of the
+  // rest as possible. Buffers of atoms that travel stay on the first device.
   std::vector<int> best;
   int64_t best_moved = INT64_MAX, best_slots = 0;
   const int64_t shared = SharedBytes(atoms);
@@ -257,7 +257,7 @@ void Placer::Optimal() {
     std::vector<int> place;
     if (size == 0) place = BalanceInOrder(atoms, left);
     if (place.empty()) {
-      // Room for all shared buffers, wherever their users come to lie.
+      // Keeps room for all shared buffers, wherever their users come to lie.
       if (!left.empty() && left[0] < shared) continue;
       for (int64_t& limit : left) limit = std::max<int64_t>(0, limit - shared);
       place = MostResident(stays, left);
@@ -308,8 +308,7 @@ void Placer::Optimal() {
 void Placer::Finish() {
   for (const PlacedPart& part : result_.parts) result_.map.push_back({part.name, part.device});
   std::vector<std::string> device = TensorDevices(tree_, result_.map);
-  // A model without a tensor, or modules without any, need no place. No prefix may cover what has
-  // none.
+  // Modules without tensors need no place. No prefix may cover a tensor that has no place.
   for (size_t i = 0; i < tree_.tensors.size(); ++i)
     if (device[i].empty()) result_.map.push_back({tree_.tensors[i].name, ""});
   result_.map = CleanDeviceMap(result_.map);

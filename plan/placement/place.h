@@ -1,4 +1,4 @@
-// Where each part of a model lies: the policies of `pipewright place`.
+// The policies of `pipewright place`: they choose a device for each part of a model.
 #pragma once
 #include <cstdint>
 #include <set>
@@ -55,8 +55,8 @@ struct Placement {
 // Throws Error for an unknown policy. That the model does not fit is told by `uncovered`.
 Placement Place(const ModuleTree& tree, const PlaceOptions& options);
 
-// The parts that policies move as one: modules that are not split further and tensors outside of
-// them, in the order of the model, tied ones merged into the first of them.
+// An atom is a part that policies move as one: a module that is not split further, or a tensor
+// outside of one. Atoms are in the order of the model; tied ones are merged into the first.
 struct Atom {
   std::vector<TreeEntry> entries;
   int64_t bytes = 0;         // each tensor once; without `shared`
@@ -75,12 +75,12 @@ struct AtomLoad {
   void Add(const Atom& atom);
 };
 
-// Atoms to accelerators in contiguous runs, so that the largest load is as small as it can be and,
-// among those, the loads are most even (least sum of squares); none above its budget. Gives the
-// index into `limits` of every atom, or nothing when they do not fit in this order.
+// Puts atoms on accelerators in contiguous runs, so that the largest load is least and, among
+// those, the loads are most even (least sum of squares); none is above its budget. Returns the
+// index into `limits` of every atom, or nothing where they do not fit in this order.
 std::vector<int> BalanceInOrder(const std::vector<Atom>& atoms, const std::vector<int64_t>& limits);
 
-// Atoms to accelerators (index into `limits`) or nowhere (-1), so that the most bytes stay
+// Puts atoms on accelerators (index into `limits`) or nowhere (-1), so that the most bytes stay
 // resident. `order` of two equal choices is the model's. Exact for one accelerator where the sums
 // are few (up to about a million), otherwise close; compare with the bound. Where they are not in
 // contiguous runs, room for all shared buffers is kept on each.

@@ -18,7 +18,7 @@ constexpr int64_t kSlots = 2;
 
 bool IsNumbered(const std::string& device) { return device != "cpu" && device != "disk"; }
 
-// The largest thing that travels through slots, and how many do.
+// The size of the largest part that travels through slots, and how many parts travel.
 struct Visitors {
   int64_t largest = 0, count = 0;
   void Add(int64_t bytes) {
@@ -29,7 +29,8 @@ struct Visitors {
   int64_t Slots() const { return std::min(count, kSlots) * largest; }
 };
 
-// By device that computes: what is on disk computes on the device of the part before it.
+// Groups parts by the device that computes them; a part on disk computes where the part before it
+// does.
 std::map<std::string, Visitors> VisitorsOfParts(const Placement& placement,
                                                 const std::string& first) {
   std::map<std::string, Visitors> travels;
@@ -111,7 +112,7 @@ Placement PlaceProcesses(const ModuleTree& tree, const PlaceOptions& options,
                         SizeText(use.process) + ", take more",
                     "raise it, or cut the model finer: the largest layer that travels sets the "
                     "slots");
-      // So that less is placed, not only less than might have been.
+      // Lowers the budget below what was placed, so that the next placement takes less.
       asked.budgets[i].limit =
           std::max<int64_t>(0, std::min(asked.budgets[i].limit, use.used + use.reserved) - excess);
       fits = false;
@@ -139,7 +140,7 @@ std::vector<std::string> ExceededBudgets(const Manifest& manifest, const DeviceM
   const std::string file = BudgetsPath(path);
   if (!std::filesystem::exists(file)) return {};
   const Json json = ReadJson(file);
-  // Of a map that was edited or made anew since, nothing is known.
+  // Nothing is known of a map that was edited or made anew since.
   if (!json.is_object() || !json.contains("budgets") ||
       json.value("map", "") != HexHash(ReadFile(path)))
     return {};

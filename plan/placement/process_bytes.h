@@ -1,5 +1,6 @@
-// What the processes of a run take at their peak: weights, the slots through which weights travel
-// from disk, and the process itself; and the budgets that a device map was made for.
+// Computes the bytes that the processes of a run take at their peak: weights, the slots through
+// which weights travel from disk, and the process itself. Keeps the budgets that a device map was
+// made for.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -13,8 +14,8 @@
 
 namespace pipewright {
 
-// What a process of pipewright-run takes without tensors: programs, LibTorch's code and data, MPI.
-// The most that was resident in a run of a model with few weights, 117 MB, rounded up.
+// A process of pipewright-run takes so much without tensors: programs, LibTorch's code and data,
+// MPI. It is the most that was resident in a run of a model with few weights, 117 MB, rounded up.
 inline constexpr int64_t kProcessBytes = 120'000'000;
 
 // Weights come from disk into two slots of the rank that computes with them, each as large as what

@@ -67,7 +67,7 @@ struct Reader {
     for (const TreeTensor& tensor : tree.tensors) names.push_back(tensor.name);
     std::vector<std::pair<int, int>> ties;
     for (const auto& [name, target] : same_as) {
-      // To the end of a chain of names; a chain longer than there are names goes round.
+      // Follows a chain of names to its end; a chain longer than there are names is a cycle.
       std::string at = target;
       for (size_t steps = 0; same_as.count(at); at = same_as[at])
         if (++steps > names.size()) throw Error(Where(name), "same_as goes round in a circle");

@@ -45,7 +45,7 @@ struct Names {
   }
 };
 
-// The entry whose key covers a name most closely; null: none.
+// Returns the entry with the longest key that covers a name; null where there is none.
 const std::pair<std::string, std::string>* EntryOf(const DeviceMap& map, const std::string& name) {
   const std::pair<std::string, std::string>* best = nullptr;
   for (const auto& entry : map)
@@ -54,7 +54,7 @@ const std::pair<std::string, std::string>* EntryOf(const DeviceMap& map, const s
   return best;
 }
 
-// The entry that says where a weight lies; null: none.
+// Returns the entry that says where a weight lies; null where there is none.
 const std::pair<std::string, std::string>* EntryOfWeight(const DeviceMap& map, const Names& names,
                                                          const ModuleInfo& module,
                                                          const WeightInfo& weight) {
@@ -192,7 +192,7 @@ Residence ReadResidence(const Manifest& manifest, const DeviceMap& map, const st
   for (size_t m = 0; m < manifest.modules.size(); ++m) {
     const ModuleInfo& module = manifest.modules[m];
     std::vector<std::string>& of = devices[m];
-    // A weight that no key names goes with its module; if that is divided, to memory.
+    // A weight that no key names goes with its module, or to memory where the module is divided.
     bool all_disk = std::count(of.begin(), of.end(), "disk") > 0;
     for (const std::string& device : of)
       all_disk = all_disk && (device.empty() || device == "disk");

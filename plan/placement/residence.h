@@ -1,5 +1,5 @@
-// A device map for running a package: which weights stay in memory, which come from disk with every
-// sweep, and the conf under which that is done.
+// Applies a device map to a run of a package: says which weights stay in memory, which come from
+// disk with every sweep, and the conf for that.
 #pragma once
 #include <string>
 #include <vector>
@@ -37,7 +37,7 @@ void CheckFrozen(const Manifest& manifest, const DeviceMap& map, const std::stri
 // Marks the weights of the conf's offloaded stages, all of which are on disk.
 std::vector<std::vector<bool>> WeightsOfStages(const Manifest& manifest, const Conf& conf);
 
-// Bytes of a weight.
+// Returns the bytes of a weight.
 int64_t BytesOf(const WeightInfo& weight);
 
 }  // namespace pipewright

@@ -31,7 +31,7 @@ const ZipEntry* Find(const std::vector<ZipEntry>& entries, const std::string& na
   return nullptr;
 }
 
-// The names between the quotes of a line `  __parameters__ = ["weight", "bias", ]`.
+// Returns the names between the quotes of a line `  __parameters__ = ["weight", "bias", ]`.
 std::set<std::string> NamesIn(std::string_view line) {
   std::set<std::string> names;
   const std::vector<std::string> pieces = Split(line, '"');
@@ -92,7 +92,7 @@ class ScriptTreeReader {
            pickle_[node.items[2]].kind == Kind::kDict;
   }
 
-  // A module's own entries; returns its children.
+  // Adds a module's own entries and returns its children.
   std::vector<std::pair<std::string, int>> ReadModule(int id, const std::string& name, Json& node) {
     const PickleNode& object = pickle_[id];
     if (!IsObject(object)) Fail(name, "a module is expected");

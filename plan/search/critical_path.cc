@@ -194,7 +194,7 @@ int CriticalPaths::Later(int r, int from, int to) const {
     }
     if (bytes_[r][i + 1] + lower > room) break;
   }
-  // It has its own moment of need there.
+  // The action needs memory of its own while it runs there.
   while (i > from && i + 1 <= static_cast<int>(list.size()) && job.kind == OpKind::kI &&
          job.memory.during > 0) {
     double before = bytes_[r][i] + jobs_[list[i]].memory.after - change;

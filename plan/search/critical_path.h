@@ -1,5 +1,5 @@
-// The critical paths of an order: when each action starts, what must follow it, and how far it may
-// move. It times what the simulator times, many thousand orders a second.
+// Keeps the critical paths of an order: when each action starts, what must follow it, and how far
+// it may move. Times orders as the simulator does, many thousand a second.
 #pragma once
 #include <vector>
 
@@ -21,9 +21,9 @@ class CriticalPaths {
 
   CriticalPaths(const OrderProblem& problem, const RankOrders& order);
 
-  // Times of the present lists; not `ok` where they wait for one another.
+  // Times the present lists; not `ok` where they wait for one another.
   OrderTimes Time();
-  // The same, and what must follow each action, for Estimate.
+  // Also finds what must follow each action, for Estimate.
   OrderTimes Pass();
   int worst() const { return worst_; }  // the rank of the longest span
   // Says whether a rank's list keeps to the limit of memory.
@@ -32,7 +32,7 @@ class CriticalPaths {
   const Job& job(int id) const { return jobs_[id]; }
   const std::vector<std::vector<int>>& lists() const { return lists_; }  // [rank]
   void SetLists(const std::vector<std::vector<int>>& lists);
-  // The action at `from` of a rank's list gets position `to`.
+  // Moves the action at `from` of a rank's list to position `to`.
   void Move(int rank, int from, int to);
   RankOrders ToOrder(const std::vector<std::vector<int>>& lists) const;
 
@@ -44,7 +44,7 @@ class CriticalPaths {
   // Returns how far the action may go, at most to `to`.
   int Later(int r, int from, int to) const;
   int Earlier(int r, int from, int to) const;
-  // The longest path through what a move moves, after it; nothing else is looked at again.
+  // Returns the longest path through the moved actions after the move, other times unchanged.
   double Estimate(int r, int from, int to);
 
  private:

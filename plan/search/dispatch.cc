@@ -23,8 +23,8 @@ namespace {
 
 class ScriptRule : public DispatchRule {
  public:
-  ScriptRule(const OrderProblem& p, const RankOrders& script, double patience)
-      : p_(p), script_(script), patience_(patience), position_(p.ranks, 0) {
+  ScriptRule(const OrderProblem& p, const RankOrders& script, double gap_share)
+      : p_(p), script_(script), gap_share_(gap_share), position_(p.ranks, 0) {
     for (const auto& list : script) left_ += list.size();
   }
 
@@ -51,7 +51,7 @@ class ScriptRule : public DispatchRule {
     const auto& inputs = here->kind == OpKind::kF ? state.forward : state.backward;
     double ready = inputs[p_.At(here->stage, here->microbatch)];
     if (!fits(*here) ||
-        (ready > now && w && ready - now >= patience_ * p_.Of(w->stage, w->microbatch).W)) {
+        (ready > now && w && ready - now >= gap_share_ * p_.Of(w->stage, w->microbatch).W)) {
       op = *w;
       return now;
     }
@@ -67,7 +67,7 @@ class ScriptRule : public DispatchRule {
  private:
   const OrderProblem& p_;
   RankOrders script_;
-  double patience_;
+  double gap_share_;
   size_t left_ = 0;
   std::vector<size_t> position_;
 };
@@ -134,7 +134,7 @@ class DueRule : public DispatchRule {
         double ready = state.forward[at];
         if (ready == kNever) continue;
         double due = due_f_[at];
-        // Its own place is not kept besides.
+        // The reserve holds its own place already: it does not count twice.
         double kept_free = reserve - (m == next_i_[s] ? memory.stored : 0);
         if (held.bytes + memory.stored + kept_free > room) {
           blocked |= ready <= now && due - due_.lead <= now && due < least;
@@ -147,7 +147,7 @@ class DueRule : public DispatchRule {
     double next = least == kNever ? soon : start;
     if (held.done == held.pending.size()) return next;
     const Op& w = held.pending[held.done];
-    if (!blocked && next - now < At(due_.patience, late) * p_.costs[w.stage].W) return next;
+    if (!blocked && next - now < At(due_.gap_share, late) * p_.costs[w.stage].W) return next;
     op = w;
     return now;
   }
@@ -171,7 +171,7 @@ class DueRule : public DispatchRule {
   const DueTimes& due_;
   const RankOrders& start_up_;
   double limit_, period_, ramp_;
-  double longest_ = 0;  // the least that the longest span can still be
+  double longest_ = 0;  // a lower bound of the longest span
   std::vector<Rank> ranks_;
   std::vector<int> next_f_, next_i_;   // [stage]
   std::vector<double> due_f_, due_i_;  // [p.At(stage, microbatch)]
@@ -206,7 +206,7 @@ class DueRule : public DispatchRule {
     return 1 - static_cast<double>(ranks_[r].left) / static_cast<double>(ranks_[r].all);
   }
 
-  // Room for one microbatch in each stage that holds none, and for what an I needs.
+  // Returns the bytes reserved for one microbatch in each stage that holds none, and for an I.
   double Reserve(int r) const {
     double reserve = 0, most = 0;
     for (int s : p_.held[r]) {
@@ -226,8 +226,8 @@ class DueRule : public DispatchRule {
 
 }  // namespace
 
-TimedOrder PlayScript(const OrderProblem& problem, const RankOrders& script, double patience) {
-  ScriptRule rule(problem, script, patience);
+TimedOrder PlayScript(const OrderProblem& problem, const RankOrders& script, double gap_share) {
+  ScriptRule rule(problem, script, gap_share);
   return Dispatch(problem, rule);
 }
 

@@ -7,25 +7,26 @@
 
 namespace pipewright {
 
-// Plays a list of F and I through; W runs where the next of them is not there yet for at least
-// `patience` times its own time, where memory asks for it, and at the end. A forward that does not
-// fit lets the next I go first. `ok` is false when even that is stuck.
-TimedOrder PlayScript(const OrderProblem& problem, const RankOrders& script, double patience);
+// Plays a list of F and I. W runs in gaps: where the wait for the next F or I is at least
+// `gap_share` of W's own time, where memory is short, and at the end. A forward that does not fit
+// lets the next I go first; `ok` is false where not even that can go on.
+TimedOrder PlayScript(const OrderProblem& problem, const RankOrders& script, double gap_share);
 
 // F of stage s on microbatch m is due at forward[s] + m * period, I at backward[s] + m * period,
-// the period being what the busiest rank works for one microbatch. Of what is ready and fits into
-// its memory, a rank does what is due first. W fills the time until something is ready, if that is
-// at least a share of W's own, and makes room.
+// where the period is the work of the busiest rank for one microbatch. A rank runs the action that
+// is due first among those that are ready and fit into its memory. W fills gaps that are at least a
+// share of W's own time, and makes room.
 struct DueTimes {
   static constexpr int kKnots = 5;
   std::vector<double> forward, backward;  // [stage]
-  std::array<double, kKnots> patience{};  // that share
-  // A rank stays idle so long for something that is due earlier.
+  std::array<double, kKnots> gap_share{};  // from the first microbatches to the last
+  // How long a rank stays idle to wait for an action that is due earlier.
   std::array<double, kKnots> linger{};
-  // By stage, added for the first and for the last microbatches, falling off towards the others.
+  // By stage: what is added for the first and for the last microbatches; it decays towards the
+  // rest.
   std::vector<double> forward_in, backward_in, forward_out, backward_out;
-  double lead = 1e300;  // no F starts earlier than so long before it is due, time 0 being the start
-  double first = 1;     // which share of the start-up's forwards a rank runs before all else
+  double lead = 1e300;  // an F starts at most so long before it is due
+  double first = 1;     // the share of the start-up's forwards that a rank runs before all else
 };
 
 // `start_up`: each rank begins with these forwards (StartUp in patterns.h). Room is kept

@@ -27,15 +27,15 @@ double DueSearch::Uniform(double low, double high) {
   return low + (high - low) * (Random() % 65536) / 65536;
 }
 
-// Along a microbatch's path, at the speed at which it can go or faster; I later than it can be.
+// Sets due times along a microbatch's path, at its fastest speed or faster, and I later than that.
 DueTimes DueSearch::Start(size_t n) const {
   constexpr double kSpeed[] = {1, 0.5, 0.1, 0};  // the best first, by trial
   constexpr double kLinger[] = {0.1, 0};
   constexpr double kLater[] = {3, 1, 0};
   DueTimes due;
-  // In the middle there is always something else to do.
-  due.patience.fill(0), due.linger.fill(0);
-  due.patience.front() = due.patience.back() = 0.7;
+  // In the steady state a rank always has other work, so it need not wait.
+  due.gap_share.fill(0), due.linger.fill(0);
+  due.gap_share.front() = due.gap_share.back() = 0.7;
   for (auto* list : {&due.forward_in, &due.backward_in, &due.forward_out, &due.backward_out})
     list->assign(p_->stages, 0);
   double up = kSpeed[n % 4], down = kSpeed[n / 4 % 4], later = kLater[n / 32 % 3];
@@ -95,15 +95,16 @@ DueTimes DueSearch::Changed(DueTimes due) {
       default:
         change = Uniform(-0.1, 1.2);
         for (size_t k = knot; k < std::min<size_t>(knot + knots, DueTimes::kKnots); ++k)
-          due.patience[k] = std::max(0.0, change);
+          due.gap_share[k] = std::max(0.0, change);
     }
   }
   return due;
 }
 
-// A little worse, up to this share of a period, is a way out; back to the best after so many.
+// A span that is worse by up to this share of a period is accepted, to leave a local optimum. After
+// so many of these the search goes back to the best.
 constexpr double kSlack = 0.05;
-constexpr int kPatience = 3000;
+constexpr int kStepsFromBest = 3000;
 
 const TimedOrder& DueSearch::Next() {
   bool start = started_ < starts_;
@@ -114,7 +115,7 @@ const TimedOrder& DueSearch::Next() {
   played_ = 0;
   for (const auto& list : last_.order) played_ += static_cast<long>(list.size());
   const OrderTimes& times = last_.times;
-  if (!start && ++since_ % kPatience == 0) current_ = best_, current_times_ = best_times_;
+  if (!start && ++since_ % kStepsFromBest == 0) current_ = best_, current_times_ = best_times_;
   if (!times.ok) return last_;
   bool better = !best_times_.ok || times.Better(best_times_);
   if (better || (!start && times.span <= current_times_.span + slack))

@@ -6,19 +6,19 @@
 
 namespace pipewright {
 
-// Due times along the path of a microbatch, changed at random while the span falls. Deterministic.
-// A copy with another seed goes another way from here.
+// Starts from due times along the path of a microbatch and changes them at random while the span
+// falls. Deterministic; a copy with another seed searches on differently.
 class DueSearch {
  public:
   static constexpr size_t kStarts = 96;
 
-  // `starts`: how many due times are tried before the best is changed; at most kStarts.
+  // Tries `starts` due times (at most kStarts) before it begins to change the best.
   DueSearch(const OrderProblem& problem, size_t starts, unsigned seed);
-  // The next order to look at; call it until enough.
+  // Tries one more order and returns it.
   const TimedOrder& Next();
   void Reseed(unsigned seed) { random_ = seed * 2654435761u + 1; }
   bool starting() const { return started_ < starts_; }
-  // The least span met, if any fitted into the memory.
+  // The order of least span so far; not `ok` while none has fitted into the memory.
   const OrderTimes& best() const { return best_times_; }
   // Returns how many actions the last one had when it ended or was given up.
   long played() const { return played_; }

@@ -19,7 +19,8 @@ bool MaySwap(const CriticalPaths& paths, int first, int second) {
   return a.stage != b.stage || a.microbatch != b.microbatch;
 }
 
-// Pairs on the path to the end of the worst rank where the second only waits for the first.
+// Finds adjacent pairs on the critical path of the worst rank where the second only waits for the
+// first.
 std::vector<Swap> Candidates(const CriticalPaths& paths) {
   std::vector<Swap> swaps;
   int rank = paths.worst();
@@ -39,7 +40,7 @@ std::vector<Swap> Candidates(const CriticalPaths& paths) {
   return swaps;
 }
 
-// Down to where no swap on the path helps.
+// Descends until no swap on the critical path helps.
 OrderTimes Descend(CriticalPaths& paths, int& trials, double enough) {
   OrderTimes best = paths.Time();
   if (!best.ok) return best;
@@ -66,7 +67,7 @@ OrderTimes Descend(CriticalPaths& paths, int& trials, double enough) {
   return best;
 }
 
-// Not done when microbatches of a stage would change places.
+// Returns false where microbatches of a stage would change their order.
 bool MayMove(const CriticalPaths& paths, int rank, int from, int to) {
   const auto& list = paths.lists()[rank];
   for (int i = std::min(from, to); i <= std::max(from, to); ++i)
@@ -91,7 +92,7 @@ OrderTimes Shake(CriticalPaths& paths, OrderTimes best, Lists& least, int trials
     paths.SetLists(current);
     paths.Time();
     std::vector<Swap> path = Candidates(paths);
-    // Changes that fit only together are found by looking at the memory last.
+    // Memory is checked last, so that changes may fit only together.
     bool together = below(2) == 0;
     std::vector<int> touched;
     for (int wanted = 1 + below(5); wanted > 0; --wanted) {
@@ -121,7 +122,7 @@ OrderTimes Shake(CriticalPaths& paths, OrderTimes best, Lists& least, int trials
     --trials;
     OrderTimes times = Descend(paths, trials, enough);
     if (!times.ok) continue;
-    // Worse by less than an action is a way out.
+    // An order that is worse by less than an action is accepted, to leave a local optimum.
     double much = static_cast<double>(below(1000)) / 1000;
     if (times.Better(now) || times.span <= best.span + much * much * action) {
       current = paths.lists();

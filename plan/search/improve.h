@@ -4,9 +4,9 @@
 
 namespace pipewright {
 
-// Swaps neighbours on the path that decides the worst rank's span while that helps; then, unless
-// `seed` is 0, shakes the best order a little and tries again. Times at most `trials` orders, and
-// stops at a span of `enough`. Leaves the best order in `order` and returns its times.
+// Swaps adjacent actions on the critical path of the worst rank's span while that helps; then,
+// unless `seed` is 0, shakes the best order a little and tries again. Times at most `trials`
+// orders, and stops at a span of `enough`. Leaves the best order in `order` and returns its times.
 // Deterministic.
 OrderTimes Improve(const OrderProblem& problem, RankOrders& order, int trials, int seed,
                    double enough = 0);

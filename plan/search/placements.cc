@@ -48,7 +48,7 @@ class MapSearch {
     std::vector<StagePlacement> maps;
     for (const Judged& one : judged_)
       if (maps.size() < count) maps.push_back(one.map);
-    // The maps that the search proper is best at may have been judged too quickly.
+    // Quick orders may underrate the maps that the real search is best at, so these are kept.
     StagePlacement v = ParsePlacement("v", ranks_, stages_);
     if (std::find(maps.begin(), maps.end(), v) == maps.end()) maps.push_back(v);
     return maps;
@@ -62,7 +62,7 @@ class MapSearch {
   long left_;
   std::vector<Judged> judged_;  // the best first
 
-  // With recompute where nothing fits without.
+  // Recomputes where nothing fits without.
   double Judge(const StagePlacement& map) {
     double span = QuickSpan(
         MakeProblem(costs_, ranks_, map, microbatches_, memory_, {}, forward_only_), left_);
@@ -73,7 +73,7 @@ class MapSearch {
                      left_);
   }
 
-  // Ranks that are alike are numbered as the stages come to them.
+  // Numbers like ranks in the order of their first stages, so that equal maps compare equal.
   StagePlacement Canonical(StagePlacement map) const {
     if (!alike_) return map;
     std::vector<int> number(ranks_, -1);
@@ -100,7 +100,7 @@ class MapSearch {
     return best;
   }
 
-  // Over the ranks several times, each time up or down; one or more stages a rank each time.
+  // Passes over the ranks several times, each up or down, with one or more stages a rank.
   void Passes() {
     int each = stages_ / ranks_;
     if (stages_ % ranks_) return;
@@ -119,7 +119,7 @@ class MapSearch {
     }
   }
 
-  // Neighbouring stages on one rank, cut so that the ranks' work is even.
+  // Puts runs of adjacent stages on each rank, cut so that the work is even.
   StagePlacement Together() const {
     double all = 0;
     for (int s = 0; s < stages_; ++s) all += WorkOf(costs_, s, 0, forward_only_);
@@ -138,7 +138,7 @@ class MapSearch {
     return map;
   }
 
-  // The largest stages first, each on the rank that then ends first; a rank for every stage.
+  // Puts the largest stages first, each on the least loaded rank.
   StagePlacement Spread() const {
     std::vector<int> order(stages_);
     std::iota(order.begin(), order.end(), 0);
@@ -165,7 +165,7 @@ class MapSearch {
     return map;
   }
 
-  // Two stages change ranks, or two ranks all their stages, or one stage moves, while that helps.
+  // Swaps two stages, or all stages of two ranks, or moves one stage, while that helps.
   void Climb() {
     bool moved = !judged_.empty();
     while (moved && left_ > 0) {
@@ -246,7 +246,7 @@ double AnyMapBound(const Costs& costs, int ranks, int stages, int microbatches, 
   for (int a = 0; a < ranks; ++a)
     for (int b = 0; b < ranks; ++b)
       if (a != b) latency = std::min(latency, LinkOf(costs, a, b).latency);
-  double hops = ranks > 1 ? (ranks - 1) * latency : 0;  // every rank is on the way
+  double hops = ranks > 1 ? (ranks - 1) * latency : 0;  // the path visits every rank
   std::vector<double> work;
   double forward = 0, back = 0, all = 0;
   std::vector<std::pair<double, double>> held;  // (F, bytes from F to I), least
@@ -267,12 +267,13 @@ double AnyMapBound(const Costs& costs, int ranks, int stages, int microbatches, 
   if (forward_only) return std::max(bound, forward / ranks);
   bound = std::max(bound,
                    forward + back + 2 * hops + least(0, [](const StageCosts& c) { return c.W; }));
-  // The most F time that fits into a rank's memory, by the best ratio of any stage.
+  // At most so much F time fits into a rank's memory, at the best ratio of any stage.
   double ratio = 0;
   for (auto [f, bytes] : held) ratio = std::max(ratio, bytes > 0 ? f / bytes : kNoLimit);
   double idle = memory < kNoLimit ? std::max(0.0, forward + hops - ratio * memory) : 0;
   if (idle <= 0 || ranks == 1) return bound;
-  // The rank of stage 0 works w and idles: the least of max(w + idle, (all - w) / (ranks - 1)).
+  // The rank of stage 0 works w: the bound is the least over w of
+  // max(w + idle, (all - w) / (ranks - 1)).
   bool uniform = work.front() == work.back();
   double shared = all / ranks + idle / ranks;
   if (uniform) {

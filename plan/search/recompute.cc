@@ -95,7 +95,7 @@ class Chooser {
   std::vector<int> stages_;
   std::vector<Judged> judged_;  // the best first
 
-  // Returns true if it is the best one so far.
+  // Returns true if the set is the best so far.
   bool Add(Choice choice) {
     if (std::count(choice.begin(), choice.end(), 0) == static_cast<Place>(choice.size()))
       choice.clear();
@@ -125,7 +125,7 @@ std::vector<std::vector<char>> RecomputeChoices(const Costs& costs, int ranks,
   Chooser chooser(costs, ranks, placement, microbatches, memory, effort);
   if (chooser.free_stages() <= 4) return chooser.All();
   auto choices = chooser.Climb(count);
-  // Quick orders may fail where others fit.
+  // A set for which no quick order fits may still have an order that does.
   if (choices.empty()) choices = {RecomputeOffered(costs, stages)};
   return choices;
 }

@@ -16,10 +16,10 @@ namespace pipewright {
 
 namespace {
 
-constexpr long kPlay = 2;  // playing a script takes so many times as long as timing an order
-constexpr long kDue = 3;   // dispatching by due times the same
+constexpr long kPlay = 2;  // cost of playing a script, in timings of an order
+constexpr long kDue = 3;   // cost of dispatching by due times, likewise
 
-// One map, one set of recomputed stages: tries scripts, keeps the best order.
+// Tries scripts for one map and one set of recomputed stages, and keeps the best order.
 class OrderSearch {
  public:
   OrderSearch(const OrderProblem& problem, long effort, double bound)
@@ -48,12 +48,12 @@ class OrderSearch {
   TimedOrder best_;
   std::vector<TimedOrder> starts_;
 
-  OrderTimes Try(RankOrders script, double patience) {
+  OrderTimes Try(RankOrders script, double gap_share) {
     effort_ -= kPlay * actions_;
     if (p_.forward_only)
       for (auto& list : script)
         std::erase_if(list, [](const Op& op) { return op.kind != OpKind::kF; });
-    TimedOrder result = PlayScript(p_, script, patience);
+    TimedOrder result = PlayScript(p_, script, gap_share);
     if (!result.times.ok) return result.times;
     bool better = !best_.times.ok || result.times.Better(best_.times);
     if (better) best_ = {result.times, result.order};
@@ -72,7 +72,7 @@ class OrderSearch {
     if (starts_.size() > 6) starts_.pop_back();
   }
 
-  // A schedule as it is, W where it has them.
+  // Tries a schedule as it is, with W where it has them.
   void Exact(const Plan& schedule) {
     RankOrders order = OrderOf(schedule);
     if (p_.forward_only) return;
@@ -87,13 +87,13 @@ class OrderSearch {
   }
 
   void TryAll(const RankOrders& script) {
-    for (double patience : {1.0, 0.0, 0.5, 0.8, 0.2}) {
+    for (double gap_share : {1.0, 0.0, 0.5, 0.8, 0.2}) {
       if (effort_ <= 0 && best_.times.ok) return;
-      Try(script, patience);
+      Try(script, gap_share);
     }
   }
 
-  // With few microbatches in flight; one at a time fits if anything does.
+  // Tries lists with few microbatches in flight; one at a time fits if anything does.
   void Safe() {
     int last = 0;
     for (int depth = 1;; depth = std::max(depth + 1, depth * 3 / 2)) {
@@ -138,8 +138,8 @@ class OrderSearch {
       }
   }
 
-  // Forwards before the first I, by rank: straight lines first, then each rank on its own, until a
-  // third of the effort is left.
+  // Searches numbers of forwards before the first I, by rank: numbers on a line first, then each
+  // rank by itself, until a third of the effort is left.
   void Warm() {
     long enough = effort_ / 3;
     std::vector<int> most(p_.ranks), best;
@@ -151,12 +151,12 @@ class OrderSearch {
       top = std::max(top, most[r]);
     }
     OrderTimes least;
-    double patience = 0.5;
+    double gap_share = 0.5;
     auto attempt = [&](const std::vector<int>& warm, double wait) {
       if (effort_ <= enough) return false;
       OrderTimes times = Try(WarmScript(p_, warm), wait);
       if (!times.ok || (least.ok && !times.Better(least))) return false;
-      least = times, best = warm, patience = wait;
+      least = times, best = warm, gap_share = wait;
       return true;
     };
     for (double slope : {0.0, 0.5, 1.0, 1.25, 1.5, 1.75, 2.0, 2.25, 2.5, 3.0, 4.0})
@@ -173,13 +173,13 @@ class OrderSearch {
         for (int change : {1, -1, 2, -2}) {
           std::vector<int> warm = best;
           warm[r] = std::clamp(warm[r] + change, 1, most[r]);
-          if (warm[r] != best[r] && attempt(warm, patience)) moved = true;
-          // This rank and all behind it, or before it.
+          if (warm[r] != best[r] && attempt(warm, gap_share)) moved = true;
+          // Changes this rank and all after it, or before it.
           for (bool behind : {true, false}) {
             warm = best;
             for (int q = behind ? r : 0; q < (behind ? p_.ranks : r + 1); ++q)
               warm[q] = std::clamp(warm[q] + change, 1, most[q]);
-            if (warm != best && attempt(warm, patience)) moved = true;
+            if (warm != best && attempt(warm, gap_share)) moved = true;
           }
         }
       for (double wait : {0.0, 0.1, 0.2, 0.3, 0.4, 0.6, 0.7, 0.8, 0.9, 1.0})
@@ -187,10 +187,10 @@ class OrderSearch {
     }
   }
 
-  // Due times, searched for until a quarter of the effort is left: several searches, of which the
-  // better half goes on, and so to the last. They pay where warm-up and cool-down, which no script
-  // fits, are much of the span; improvements come at ever longer intervals. So where no order of
-  // theirs leads, and the later half of the time brought them nothing better, they end.
+  // Searches due times until a quarter of the effort is left: of several searches the better half
+  // goes on, again and again. They pay where warm-up and cool-down, which no script fits, are much
+  // of the span. Improvements come at ever longer intervals, so the searches end where no order by
+  // due times leads and the later half of the time brought nothing better.
   void Due() {
     long cost = kDue * std::max<long>(1, actions_),
          whole = std::min(effort_ / 4 * 3, 40'000 * cost);
@@ -230,7 +230,7 @@ class OrderSearch {
     }
   }
 
-  // Every good start is improved a little, then the best ones for as long as effort lasts.
+  // Improves every good start a little, then the best ones for as long as effort lasts.
   void Polish() {
     if (!best_.times.ok) return;
     long cost = std::max<long>(1, actions_);

@@ -12,12 +12,12 @@ namespace {
 
 double Work(const StageCosts& c) { return c.F + c.I + c.W; }
 
-// The cuts of a list into at most `parts` with no part above `limit`; empty when it takes more.
+// Returns cuts into at most `parts` parts, none above `limit`; empty where that needs more parts.
 std::vector<size_t> Cut(const std::vector<StageCosts>& list, size_t parts, double limit) {
   std::vector<size_t> ends;
   double sum = 0;
   for (size_t i = 0; i < list.size(); ++i) {
-    // As many entries must be left as parts are still to come.
+    // Each part that is still to come needs an entry.
     bool must = list.size() - i == parts - ends.size() - 1 && i > (ends.empty() ? 0 : ends.back());
     if (sum > 0 && (sum + Work(list[i]) > limit || must)) {
       ends.push_back(i);
@@ -32,7 +32,7 @@ std::vector<size_t> Cut(const std::vector<StageCosts>& list, size_t parts, doubl
 
 }  // namespace
 
-// Puts neighbouring entries together. What an entry received from the one before it is held once,
+// Merges adjacent entries. What an entry received from the one before it is held once,
 // by the one that made it.
 static StageCosts Merged(const std::vector<StageCosts>& fine, size_t begin, size_t end) {
   StageCosts sum;
@@ -62,7 +62,7 @@ static StageCosts Merged(const std::vector<StageCosts>& fine, size_t begin, size
     again += c.recompute;
   }
   sum.received = fine[begin].received;
-  // The first part keeps enough to run the others again.
+  // The first part keeps the checkpoint that the others are run again from.
   if (recompute) sum.recompute = again, sum.checkpoint = fine[begin].checkpoint;
   sum.recompute_peak.I = sum.peak.I + sum.checkpoint;
   sum.recompute_peak.B = sum.peak.B + sum.checkpoint;

@@ -22,7 +22,7 @@ class Search {
 
   CriticalPaths paths;
 
-  // The best move that is not tabu, or any; rank -1 where there is none.
+  // Returns the best move that is not tabu, or else any; rank -1 where there is none.
   Move Choose(long now, double best) {
     moves_.clear();
     Collect();
@@ -54,7 +54,7 @@ class Search {
       tabu_[Slot(step > 0 ? u : list[i], step > 0 ? list[i] : u)] = until;
   }
 
-  // A move somewhere, whatever comes of it.
+  // Returns a random move.
   Move Any() {
     for (int trial = 0; trial < 50; ++trial) {
       int r = static_cast<int>(Random() % static_cast<unsigned>(paths.lists().size()));

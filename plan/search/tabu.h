@@ -1,4 +1,4 @@
-// Tabu search over orders: the neighbourhood of a job shop, for what decides the worst rank's span.
+// Tabu search over orders, with the moves of a job shop on the critical path of the worst rank.
 #pragma once
 #include "plan/schedules/order_problem.h"
 

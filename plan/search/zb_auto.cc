@@ -32,7 +32,7 @@ Plan ToPlan(const OrderProblem& p, const RankOrders& order) {
   return plan;
 }
 
-// Each rank's actions, in no order that matters.
+// Returns each rank's actions, in any order.
 RankOrders Every(const OrderProblem& p) {
   RankOrders order(p.ranks);
   for (int s = 0; s < p.stages; ++s)
@@ -42,7 +42,7 @@ RankOrders Every(const OrderProblem& p) {
   return order;
 }
 
-// No order on this map has less.
+// Returns a span that no order on this map can beat.
 double SpanBound(const OrderProblem& p, const Costs& costs, double memory,
                  const std::vector<char>& recompute) {
   return BoundOf(ToPlan(p, Every(p)), costs, memory, 1, recompute).span;
@@ -53,8 +53,8 @@ constexpr size_t kChoices = 3;  // of stages to recompute that are searched
 // About this many actions may be timed in all: a few seconds on one core.
 constexpr long kEffort = 240'000'000;
 
-// The map with the best quick orders, the one of the least bound among the next few, and the V:
-// quick orders tell little of what a long search finds on a map.
+// Chooses the map with the best quick orders, the one of the least bound among the next few, and
+// the V, because quick orders tell little of what a long search finds on a map.
 std::vector<StagePlacement> MapsToSearch(const Costs& costs, int ranks, int stages,
                                          int microbatches, const ZbAutoOptions& options) {
   std::vector<StagePlacement> maps =
@@ -77,8 +77,8 @@ std::vector<StagePlacement> MapsToSearch(const Costs& costs, int ranks, int stag
   return chosen;
 }
 
-// Names what one microbatch at a time needs on the worst rank of a placement, which is enough
-// there; where the placement is free, another one may do with less.
+// Names what one microbatch at a time needs on the worst rank of a placement. That is enough there;
+// where the placement is free, another one may need less.
 [[noreturn]] void DoesNotFit(const OrderProblem& p, double memory, const std::string& name,
                              const std::string& source, bool chosen) {
   int worst = 0;

@@ -1,5 +1,5 @@
-// zb-auto: the best order of F, I and W this tool can find for given costs and a memory limit per
-// rank. What it does and how far it gets is in docs/internals/searches.md.
+// zb-auto searches the best order of F, I and W for given costs and a memory limit per rank. What
+// it does and how far it gets is in docs/internals/searches.md.
 #pragma once
 #include <string>
 #include <vector>

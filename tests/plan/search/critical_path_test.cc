@@ -148,8 +148,8 @@ TEST(OrderTimer, DispatchersAreTheSimulators) {
       RankOrders script = order;
       for (auto& list : script)
         std::erase_if(list, [](const Op& op) { return op.kind == OpKind::kW; });
-      for (double patience : {0.0, 0.6, 1.0})
-        found.push_back(PlayScript(p.order, script, patience));
+      for (double gap_share : {0.0, 0.6, 1.0})
+        found.push_back(PlayScript(p.order, script, gap_share));
     }
     if (p.order.one_rank_each) {
       DueTimes due;
@@ -157,7 +157,7 @@ TEST(OrderTimer, DispatchersAreTheSimulators) {
         due.forward.push_back(Pick(random, 0, 9) + s);
         due.backward.push_back(Pick(random, 5, 20) + 2 * p.order.stages - s);
       }
-      due.patience.fill(0.5), due.linger.fill(Pick(random, 0, 2));
+      due.gap_share.fill(0.5), due.linger.fill(Pick(random, 0, 2));
       for (auto* list : {&due.forward_in, &due.backward_in, &due.forward_out, &due.backward_out})
         list->assign(p.order.stages, 0);
       found.push_back(PlayDue(p.order, due, StartUp(p.order)));
