@@ -179,7 +179,7 @@ class Alone {
     for (size_t e = 0; e < edges.size(); ++e) {
       if ((backward ? edges[e].from : edges[e].to) != stage || (backward && !edges[e].gradient))
         continue;
-      messages.push_back(body_.Allocate(static_cast<int>(e), microbatch, backward));
+      messages.push_back(body_.Allocate(static_cast<int>(e), microbatch, backward, 0));
       const std::vector<at::Tensor> tensors = TensorsOf(messages.back());
       std::vector<at::Tensor>& contents = contents_[{static_cast<int>(e), backward}];
       contents.resize(tensors.size());

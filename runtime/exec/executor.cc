@@ -249,7 +249,7 @@ struct Executor::State {
     Slot& slot = At(entry.edge, microbatch, backward);
     if (slot.state != Slot::kEmpty)
       throw Error(EdgeName(entry.edge, microbatch, backward), "received twice");
-    slot.bundle = body.Allocate(entry.edge, microbatch, backward);
+    slot.bundle = body.Allocate(entry.edge, microbatch, backward, entry.slot);
     slot.source = entry.peer_rank;
     slot.tag = entry.tag;
     if (options.check_messages) slot.header = std::make_shared<MessageHeader>();

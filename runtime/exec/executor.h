@@ -17,8 +17,10 @@ class StageBody {
  public:
   virtual ~StageBody() = default;
 
-  // Allocates memory for one message along StageGraph::edges[edge], forward or backward.
-  virtual Bundle Allocate(int edge, int microbatch, bool backward) = 0;
+  // Returns memory to receive one message along StageGraph::edges[edge], forward or backward.
+  // `slot` is the receive buffer of the edge that the plan names. The memory may be that of an
+  // earlier message of this slot, to which nothing refers any more.
+  virtual Bundle Allocate(int edge, int microbatch, bool backward, int slot) = 0;
 
   // Returns the expected size of that message, or -1 if unknown; the sender checks its message
   // against it. MPI does not report reliably that a message is longer than its receive buffer.

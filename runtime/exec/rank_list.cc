@@ -58,8 +58,9 @@ bool LacksSlots(const std::vector<Action>& actions) {
                      [](const Action& a) { return IsRecv(a.kind) && a.slot < 0; });
 }
 
-// Groups the sends into channels and looks up the receive buffers of each.
-void PlaceChannels(const Plan& plan, const StageGraph& graph, int rank, RankList& list) {
+// Looks up the buffer of each receive, groups the sends into channels, and counts the receive
+// buffers of each.
+void PlaceBuffers(const Plan& plan, const StageGraph& graph, int rank, RankList& list) {
   using Key = std::tuple<int, int, int, bool>;  // receiver's rank and stage, sender's stage, backward
   std::map<Key, int> buffers, channels;
   for (size_t r = 0; r < plan.ranks.size(); ++r)
@@ -69,6 +70,8 @@ void PlaceChannels(const Plan& plan, const StageGraph& graph, int rank, RankList
                            a.kind == ActionKind::kRecvBackward}];
       most = std::max(most, a.slot + 1);
     }
+  for (size_t i = 0; i < list.entries.size(); ++i)
+    list.entries[i].slot = plan.ranks[static_cast<size_t>(rank)][i].slot;
   for (RankEntry& entry : list.entries) {
     const Action& a = entry.action;
     if (!IsSend(a.kind) || entry.peer_rank < 0) continue;
@@ -150,9 +153,9 @@ RankList MakeRankList(const Plan& plan, const StageGraph& graph,
   if (std::any_of(plan.ranks.begin(), plan.ranks.end(), LacksSlots)) {
     Plan numbered = plan;
     NumberSlots(numbered);
-    PlaceChannels(numbered, graph, rank, list);
+    PlaceBuffers(numbered, graph, rank, list);
   } else {
-    PlaceChannels(plan, graph, rank, list);
+    PlaceBuffers(plan, graph, rank, list);
   }
   PlaceGroups(groups, rank, list);
   return list;

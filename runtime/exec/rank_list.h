@@ -15,6 +15,7 @@ struct RankEntry {
   std::string text;  // as in the plan text
   // Transfers: the edge and the rank at its other end, or -1 if both ends are on this rank.
   int edge = -1, peer_rank = -1, tag = -1;
+  int slot = -1;  // receives: the buffer of the edge, also where the plan leaves its number out
   // Sends: the messages of one edge and direction to one rank form a channel.
   int channel = -1;
   // REDUCE_GRAD: the shared groups whose exchange begins here.

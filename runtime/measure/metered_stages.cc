@@ -101,8 +101,8 @@ void MeteredStages::Step(int stage) {
   bytes_[stage].peak.step = meter_.peak() - before;
 }
 
-Bundle MeteredStages::Allocate(int edge, int microbatch, bool backward) {
-  return body_.Allocate(edge, microbatch, backward);
+Bundle MeteredStages::Allocate(int edge, int microbatch, bool backward, int slot) {
+  return body_.Allocate(edge, microbatch, backward, slot);
 }
 int64_t MeteredStages::MessageBytes(int edge, int microbatch, bool backward) {
   return body_.MessageBytes(edge, microbatch, backward);

@@ -34,7 +34,7 @@ class MeteredStages : public StageBody {
   // The most that the rank has held since construction.
   int64_t peak();
 
-  Bundle Allocate(int edge, int microbatch, bool backward) override;
+  Bundle Allocate(int edge, int microbatch, bool backward, int slot) override;
   int64_t MessageBytes(int edge, int microbatch, bool backward) override;
   std::vector<Bundle> Forward(int stage, int microbatch, std::vector<Bundle> inputs) override;
   std::vector<Bundle> Backward(ActionKind kind, int stage, int microbatch,

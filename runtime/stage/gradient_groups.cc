@@ -24,28 +24,27 @@ size_t IndexOf(const ModuleInfo& module, const std::string& name) {
 
 // Adds a term to a group: the contributions of the replicas of `stage`, and which of them receive
 // the sum.
-void AddTerm(int stage, const std::vector<int>& replicas, int microbatches, int minibatches,
-             bool exact, std::vector<WeightSlice> slices, SharedGroup& exchange,
-             GradientGroup& content) {
+void AddTerm(int stage, const std::vector<int>& replicas, const GradientOptions& options,
+             std::vector<WeightSlice> slices, SharedGroup& exchange, GradientGroup& content) {
   const int term = static_cast<int>(content.terms.size());
   content.terms.push_back(std::move(slices));
   auto add = [&](int rank, bool gives, bool gets, int microbatch) {
     exchange.push_back({stage, rank, term, gives, gets});
     content.microbatch.push_back(microbatch);
   };
-  if (!exact || replicas.size() == 1) {
+  if (!options.exact || replicas.size() == 1) {
     for (int rank : replicas) add(rank, true, true, -1);
     return;
   }
-  for (int i = 0; i < microbatches * minibatches; ++i)
-    add(replicas[static_cast<size_t>(i % microbatches) % replicas.size()], true, false, i);
+  for (int i = 0; i < options.microbatches * options.minibatches; ++i)
+    add(replicas[static_cast<size_t>(i % options.microbatches) % replicas.size()], true, false, i);
   for (int rank : replicas) add(rank, false, true, -1);
 }
 
 }  // namespace
 
-GradientGroups MakeGradientGroups(const Manifest& manifest, const Conf& conf, int microbatches,
-                                  int minibatches, bool exact, int64_t bucket_bytes) {
+GradientGroups MakeGradientGroups(const Manifest& manifest, const Conf& conf,
+                                  const GradientOptions& options) {
   GradientGroups groups;
   std::set<std::pair<int, size_t>> shared;
   for (const SharedWeight& weight : manifest.shared) {
@@ -57,7 +56,7 @@ GradientGroups MakeGradientGroups(const Manifest& manifest, const Conf& conf, in
       size_t index = IndexOf(module, holder.name);
       shared.insert({holder.module, index});
       int stage = conf.module_to_stage[holder.module];
-      AddTerm(stage, conf.stage_to_ranks[stage], microbatches, minibatches, exact,
+      AddTerm(stage, conf.stage_to_ranks[stage], options,
               {{holder.module, index, 0, Elements(module.held[index])}}, exchange, content);
     }
     groups.exchanges.push_back(std::move(exchange));
@@ -74,8 +73,7 @@ GradientGroups MakeGradientGroups(const Manifest& manifest, const Conf& conf, in
       if (bucket.empty()) return;
       SharedGroup exchange;
       GradientGroup content;
-      AddTerm(stage, replicas, microbatches, minibatches, exact, std::move(bucket), exchange,
-              content);
+      AddTerm(stage, replicas, options, std::move(bucket), exchange, content);
       const int owner = replicas[turn[stage]++ % replicas.size()];
       for (SharedHolder& holder : exchange) holder.sums = holder.rank == owner;
       groups.exchanges.push_back(std::move(exchange));
@@ -91,12 +89,12 @@ GradientGroups MakeGradientGroups(const Manifest& manifest, const Conf& conf, in
       const int64_t element = static_cast<int64_t>(c10::elementSize(DtypeOf(weight.dtype)));
       const int64_t total = Elements(weight);
       for (int64_t begin = 0; begin == 0 || begin < total;) {
-        int64_t room = std::max<int64_t>(1, (bucket_bytes - bytes) / element);
+        int64_t room = std::max<int64_t>(1, (options.bucket_bytes - bytes) / element);
         int64_t count = std::min(room, total - begin);
         bucket.push_back({static_cast<int>(m), w, begin, count});
         begin += std::max<int64_t>(count, 1);
         bytes += count * element;
-        if (bytes >= bucket_bytes) close();
+        if (bytes >= options.bucket_bytes) close();
       }
     }
     close();

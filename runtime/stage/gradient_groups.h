@@ -28,6 +28,14 @@ struct GradientGroups {
   std::vector<GradientGroup> contents;
 };
 
+// How the gradients of a step add up.
+struct GradientOptions {
+  int microbatches = 1, minibatches = 1;  // a step has this many times that many microbatches
+  bool exact = false;  // gradients are added in the order of the microbatches, and early ones wait
+  bool wide = false;   // gradients of 16-bit weights are added in 32 bits
+  int64_t bucket_bytes = int64_t{4} << 20;
+};
+
 // Lists first one group per trained shared weight, whose terms are the modules that hold it, in
 // order. Then, for each stage with replicas, its other weights in groups of about `bucket_bytes`,
 // which the replicas take turns to sum. A group never spans modules, so it can be sent as soon as
@@ -37,9 +45,8 @@ struct GradientGroups {
 // conf. With `exact` it contributes the gradient of each microbatch separately, and these are added
 // in the order of the microbatches, as a stage without replicas adds them.
 //
-// A step has `minibatches` times `microbatches` microbatches, numbered consecutively.
-GradientGroups MakeGradientGroups(const Manifest& manifest, const Conf& conf, int microbatches,
-                                  int minibatches, bool exact,
-                                  int64_t bucket_bytes = int64_t{4} << 20);
+// The microbatches of a step are numbered consecutively through its minibatches.
+GradientGroups MakeGradientGroups(const Manifest& manifest, const Conf& conf,
+                                  const GradientOptions& options);
 
 }  // namespace pipewright

@@ -9,16 +9,16 @@
 
 namespace pipewright {
 
-GradientSums::GradientSums(const Manifest& manifest, const Conf& conf, int rank, int microbatches,
-                           int minibatches, bool exact, bool wide, int64_t bucket_bytes)
-    : exact_(exact),
-      wide_(wide),
-      microbatches_(microbatches),
-      minibatches_(minibatches),
+GradientSums::GradientSums(const Manifest& manifest, const Conf& conf, int rank,
+                           const GradientOptions& options)
+    : exact_(options.exact),
+      wide_(options.wide),
+      microbatches_(options.microbatches),
+      minibatches_(options.minibatches),
       rank_(rank),
       manifest_(manifest),
       conf_(conf),
-      groups_(MakeGradientGroups(manifest, conf, microbatches, minibatches, exact, bucket_bytes)) {}
+      groups_(MakeGradientGroups(manifest, conf, options)) {}
 
 void GradientSums::Hold(int module, const Tensors& weights) {
   Held& held = modules_[module];

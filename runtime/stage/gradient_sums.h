@@ -15,11 +15,8 @@ namespace pipewright {
 
 class GradientSums {
  public:
-  // With `exact`, gradients are added in the order of the microbatches, and early ones wait. With
-  // `wide`, gradients of 16-bit weights are added in 32 bits. A step has `minibatches` times
-  // `microbatches` microbatches.
-  GradientSums(const Manifest& manifest, const Conf& conf, int rank, int microbatches,
-               int minibatches, bool exact, bool wide, int64_t bucket_bytes = int64_t{4} << 20);
+  GradientSums(const Manifest& manifest, const Conf& conf, int rank,
+               const GradientOptions& options);
 
   // Registers a module of this rank and its weights.
   void Hold(int module, const Tensors& weights);

@@ -67,15 +67,16 @@ std::vector<Action> OrderOf(const std::vector<Action>& actions,
 
 }  // namespace
 
-OffloadedWeights::OffloadedWeights(const std::string& package, const std::string& weights,
-                                   const Manifest& manifest, const Conf& conf,
-                                   const std::vector<std::vector<bool>>& on_disk,
+OffloadedWeights::OffloadedWeights(const StageSettings& settings,
                                    const std::vector<std::vector<int>>& ids,
                                    const std::vector<std::vector<Action>>& lists,
                                    std::map<int, LoadedModule>& modules)
-    : manifest_(manifest),
+    : manifest_(settings.run.manifest),
       modules_(modules),
-      stage_count_(static_cast<int>(conf.stage_to_ranks.size())) {
+      stage_count_(static_cast<int>(settings.run.conf.stage_to_ranks.size())) {
+  const std::string &package = settings.options.package, &weights = settings.options.weights;
+  const Conf& conf = settings.run.conf;
+  const std::vector<std::vector<bool>>& on_disk = settings.run.on_disk;
   Checkpoint checkpoint;
   if (!weights.empty()) checkpoint = OpenCheckpoint(weights);
   std::map<int, std::vector<WeightPiece>> pieces;  // by stage of the stream
@@ -96,7 +97,7 @@ OffloadedWeights::OffloadedWeights(const std::string& package, const std::string
     users[units[tensor]] = stages;
   }
   for (const auto& [index, module] : modules) {
-    const ModuleInfo& info = manifest.modules[index];
+    const ModuleInfo& info = manifest_.modules[index];
     const std::vector<bool>& from_disk = on_disk[index];
     if (std::find(from_disk.begin(), from_disk.end(), true) == from_disk.end()) continue;
     const SafetensorsFile file(PackageFile(package, info.weights));
@@ -105,7 +106,7 @@ OffloadedWeights::OffloadedWeights(const std::string& package, const std::string
       const bool own =
           weights.empty() || info.held[w].kind == "constant" || !info.held[w].persistent;
       WeightPiece piece = own ? PieceOfPackage(file, info.held[w])
-                              : PieceOfCheckpoint(checkpoint, manifest, info.held[w]);
+                              : PieceOfCheckpoint(checkpoint, manifest_, info.held[w]);
       Place place{index, w, ids[index][w], units.at(ids[index][w])};
       std::vector<WeightPiece>& of = pieces[place.unit];
       const auto [found, is_new] = piece_of.emplace(std::pair(place.unit, place.tensor), of.size());

@@ -11,19 +11,17 @@
 #include "plan/plan.h"
 #include "runtime/disk/weight_stream.h"
 #include "runtime/module/module.h"
+#include "runtime/stage/stage.h"
 
 namespace pipewright {
 
 class OffloadedWeights {
  public:
-  // `modules` are those of this rank, loaded without the weights in `on_disk`; they must not move.
-  // `ids` are as in TensorIds; a tensor that several stages use stays loaded from the first LOAD of
-  // one of them in a list to the last EVICT. `weights` is a checkpoint that replaces the package's
-  // weights, or "". `lists` are as in WeightStream. Throws Error if a file is missing or does not
-  // match the manifest.
-  OffloadedWeights(const std::string& package, const std::string& weights, const Manifest& manifest,
-                   const Conf& conf, const std::vector<std::vector<bool>>& on_disk,
-                   const std::vector<std::vector<int>>& ids,
+  // `modules` are those of this rank, loaded without the weights that the run has on disk; they
+  // must not move. `ids` are as in TensorIds; a tensor that several stages use stays loaded from
+  // the first LOAD of one of them in a list to the last EVICT. `lists` are as in WeightStream.
+  // Throws Error if a file is missing or does not match the manifest.
+  OffloadedWeights(const StageSettings& settings, const std::vector<std::vector<int>>& ids,
                    const std::vector<std::vector<Action>>& lists,
                    std::map<int, LoadedModule>& modules);
 

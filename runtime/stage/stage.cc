@@ -51,9 +51,13 @@ TorchStages::State::State(const StageSettings& s)
       conf(s.run.conf),
       graph(s.run.graph),
       memory([&transport = s.transport](size_t bytes) { return transport.Memory(bytes); }),
+      receive_buffers(memory),
       training(s.options.training),
-      gradients(manifest, conf, s.transport.rank(), job.microbatches, job.accumulate,
-                job.exact_reduce, job.optimizer.master_weights),
+      gradients(manifest, conf, s.transport.rank(),
+                {.microbatches = job.microbatches,
+                 .minibatches = job.accumulate,
+                 .exact = job.exact_reduce,
+                 .wide = job.optimizer.master_weights}),
       updater(manifest, OptimizerOf(s), job.loss_scale, s.options.keep_gradients, CheckOf(s)) {}
 
 // Returns the weights of a module that another module has in memory.
@@ -119,9 +123,7 @@ void TorchStages::State::LoadModules() {
   if (!conf.offloaded_stages.empty() &&
       std::any_of(lists[0].begin(), lists[0].end(),
                   [](const Action& a) { return a.kind == ActionKind::kLoad; })) {
-    offloaded = std::make_unique<OffloadedWeights>(settings.options.package,
-                                                   settings.options.weights, manifest, conf,
-                                                   run.on_disk, ids, lists, modules);
+    offloaded = std::make_unique<OffloadedWeights>(settings, ids, lists, modules);
     offloaded->ReportTo(settings.transport.status());
   }
   if (job.merge_buffers && training)
@@ -242,13 +244,11 @@ void TorchStages::MergeBuffers(Transport& transport) {
   if (state_->replica_buffers) state_->replica_buffers->Merge(transport);
 }
 
-Bundle TorchStages::Allocate(int edge, int microbatch, bool backward) {
-  Tensors tensors;
-  for (int id : state_->MessageValues(edge, backward)) {
-    const TensorSpec& spec = state_->specs[microbatch]->at(id);
-    tensors.push_back(EmptyTensor(spec.sizes, spec.type, state_->memory));
-  }
-  return MakeMessage(std::move(tensors));
+Bundle TorchStages::Allocate(int edge, int microbatch, bool backward, int slot) {
+  std::vector<const TensorSpec*> tensors;
+  for (int id : state_->MessageValues(edge, backward))
+    tensors.push_back(&state_->specs[microbatch]->at(id));
+  return state_->receive_buffers.Receive({edge, backward, slot}, tensors);
 }
 
 int64_t TorchStages::MessageBytes(int edge, int microbatch, bool backward) {

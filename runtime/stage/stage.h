@@ -110,7 +110,7 @@ class TorchStages : public StageBody {
   // for it (runtime/stage/replica_buffers.h).
   void MergeBuffers(Transport& transport);
 
-  Bundle Allocate(int edge, int microbatch, bool backward) override;
+  Bundle Allocate(int edge, int microbatch, bool backward, int slot) override;
   int64_t MessageBytes(int edge, int microbatch, bool backward) override;
   std::vector<Bundle> Forward(int stage, int microbatch, std::vector<Bundle> inputs) override;
   std::vector<Bundle> Backward(ActionKind kind, int stage, int microbatch,

@@ -10,6 +10,7 @@
 #include "runtime/stage/island.h"
 #include "runtime/stage/offload.h"
 #include "runtime/stage/replica_buffers.h"
+#include "runtime/stage/slot_memory.h"
 #include "runtime/stage/stage.h"
 
 namespace pipewright {
@@ -53,7 +54,8 @@ struct TorchStages::State {
   const Manifest& manifest;
   const Conf& conf;
   const StageGraph& graph;
-  const MemorySource memory;      // for what is received
+  const MemorySource memory;      // that other ranks can write to
+  SlotMemory receive_buffers;
   bool training;                  // now: false in an evaluation
   Microbatches* source = nullptr;  // of the minibatch, since SetStep
   std::vector<EdgeContents> contents;                 // by edge

@@ -22,7 +22,7 @@ static Manifest Example() {
 static const Conf kConf{{0, 1}, false, {{2, 0, 1}, {3}}, {}};
 
 TEST(GradientGroups, CoverEveryWeightOnceAndTakeTurns) {
-  GradientGroups groups = MakeGradientGroups(Example(), kConf, 4, 1, false, 32);
+  GradientGroups groups = MakeGradientGroups(Example(), kConf, {.microbatches = 4, .bucket_bytes = 32});
   ASSERT_EQ(groups.exchanges.size(), 1u + 3u);  // 22 floats, 8 a bucket
   EXPECT_EQ(groups.contents[0].terms.size(), 2u);
   std::vector<int> owners;
@@ -87,7 +87,10 @@ static Tensors Sums(bool exact, const Conf& conf, int microbatches, std::vector<
     for (int rank : conf.stage_to_ranks[conf.module_to_stage[m]]) {
       if (!own[rank]) {
         own[rank] =
-            std::make_unique<GradientSums>(manifest, conf, rank, microbatches, 1, exact, false, 32);
+            std::make_unique<GradientSums>(manifest, conf, rank,
+                                           GradientOptions{.microbatches = microbatches,
+                                                           .exact = exact,
+                                                           .bucket_bytes = 32});
         own[rank]->OnReady([&announced](int group) { ++announced[group]; });
       }
       Tensors weights;

@@ -6,11 +6,15 @@
 #include <algorithm>
 #include <atomic>
 #include <filesystem>
+#include <set>
 #include <thread>
+#include <tuple>
 
 #include "base/error.h"
+#include "plan/actions.h"
 #include "plan/lowering/lower.h"
 #include "plan/plan_text.h"
+#include "plan/receive_buffers.h"
 #include "plan/schedules/schedule.h"
 #include "plan/stage_graph.h"
 #include "runtime/exec/status.h"
@@ -140,6 +144,45 @@ TEST(Executor, ASenderStaysWithinTheReceiversBuffers) {
       // `buffers` posted, as many sent without a receive, and the one that is being computed.
       EXPECT_LE(lead, 2 * buffers + 1);
       EXPECT_GE(lead, buffers);
+    }
+}
+
+// (edge, backward, slot) of every RECV of a rank.
+std::set<std::tuple<int, bool, int>> SlotsOf(const Plan& plan, const StageGraph& graph, int rank) {
+  std::set<std::tuple<int, bool, int>> slots;
+  for (const Action& a : plan.ranks[rank]) {
+    if (!IsRecv(a.kind)) continue;
+    const bool backward = a.kind == ActionKind::kRecvBackward;
+    const int from = backward ? a.stage : PeerOf(a), to = backward ? PeerOf(a) : a.stage;
+    for (size_t e = 0; e < graph.edges.size(); ++e)
+      if (graph.edges[e].from == from && graph.edges[e].to == to)
+        slots.emplace(static_cast<int>(e), backward, a.slot);
+  }
+  return slots;
+}
+
+// Memory is asked for by the plan's numbers, and no number is used for two messages at once: see
+// FakeBody::Allocate. A plan without numbers gets them.
+TEST(Executor, ReceivesUseTheSlotsOfThePlan) {
+  for (const std::string schedule : {"gpipe", "1f1b", "zb1p"})
+    for (bool numbered : {true, false}) {
+      FakeCase c = ScheduleCase(schedule, SkipGraph({{0, 1}, {2}, {0, 2}, {1}}), 9);
+      c.steps = 3;
+      Plan expected = c.plan;
+      if (!numbered) {
+        NumberSlots(expected);
+        for (auto& actions : c.plan.ranks)
+          for (Action& a : actions) a.slot = -1;
+      }
+      RunThreads(c.graph.ranks, [&](Transport& t) {
+        FakeBody body(c, t.rank());
+        Executor executor(c.plan, c.graph, c.groups, body, t, c.options);
+        for (int step = 0; step < c.steps; ++step) executor.RunStep();
+        std::set<std::tuple<int, bool, int>> used;
+        for (const auto& [slot, message] : body.slots()) used.insert(slot);
+        EXPECT_EQ(used, SlotsOf(expected, c.graph, t.rank())) << schedule << ", rank " << t.rank();
+        t.AllGather("");
+      });
     }
 }
 

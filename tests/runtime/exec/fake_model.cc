@@ -160,7 +160,7 @@ Bundle FakeBody::Make(size_t words, bool received) {
   return bundle;
 }
 
-Bundle FakeBody::Allocate(int edge, int microbatch, bool backward) {
+Bundle FakeBody::Allocate(int edge, int microbatch, bool backward, int slot) {
   hook_("Allocate", backward ? case_.graph.edges[edge].from : case_.graph.edges[edge].to,
         microbatch);
   size_t words = Words(case_, edge, microbatch, backward) + words_off_by_one;
@@ -169,6 +169,10 @@ Bundle FakeBody::Allocate(int edge, int microbatch, bool backward) {
     bundle.regions[0].bytes = words * sizeof(uint64_t);
     bundle.regions.push_back({Data(bundle) + words, 2 * sizeof(uint64_t)});
   }
+  EXPECT_GE(slot, 0);
+  std::weak_ptr<void>& last = slots_[{edge, backward, slot}];
+  EXPECT_TRUE(last.expired()) << "slot " << slot << " of edge " << edge << " holds a message";
+  last = bundle.owner;
   return bundle;
 }
 

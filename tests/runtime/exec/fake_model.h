@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -41,7 +42,7 @@ class FakeBody : public StageBody {
   using Hook = std::function<void(const std::string& call, int stage, int microbatch)>;
   FakeBody(const FakeCase& c, int rank, Hook hook = nullptr);
 
-  Bundle Allocate(int edge, int microbatch, bool backward) override;
+  Bundle Allocate(int edge, int microbatch, bool backward, int slot) override;
   std::vector<Bundle> Forward(int stage, int microbatch, std::vector<Bundle> inputs) override;
   std::vector<Bundle> Backward(ActionKind kind, int stage, int microbatch,
                                std::vector<Bundle> gradients) override;
@@ -56,6 +57,8 @@ class FakeBody : public StageBody {
 
   const FakeWeights& weights() const { return weights_; }  // only this rank's are up to date
   int live_bundles() const { return *live_; }
+  // By edge, direction and slot: the last message that was received there.
+  const std::map<std::tuple<int, bool, int>, std::weak_ptr<void>>& slots() const { return slots_; }
   std::function<std::shared_ptr<void>(size_t)> memory;  // of what is received; may be empty
   int64_t words_off_by_one = 0;  // added to what Allocate gives, to provoke an error
 
@@ -75,6 +78,7 @@ class FakeBody : public StageBody {
   std::vector<std::vector<Bundle>> shared_sums_;                   // [group][holder]
   std::map<std::pair<int, int>, uint64_t> kept_, kept_gradients_;  // by stage and microbatch
   std::shared_ptr<std::atomic<int>> live_;
+  std::map<std::tuple<int, bool, int>, std::weak_ptr<void>> slots_;
 };
 
 // Runs the case on one rank and compares with the reference: EXPECTs that all that this rank holds

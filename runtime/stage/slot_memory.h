@@ -1,0 +1,54 @@
+// The memory of a rank's receive buffers: allocated once, and the same in every step.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <tuple>
+#include <vector>
+
+#include "runtime/module/messages.h"
+#include "runtime/module/shapes.h"
+
+namespace pipewright {
+
+// The receive buffer with one number (`#1`) of one edge and direction of the plan.
+struct ReceiveSlot {
+  int edge = -1;
+  bool backward = false;
+  int slot = 0;
+  bool operator<(const ReceiveSlot& other) const {
+    return std::tie(edge, backward, slot) < std::tie(other.edge, other.backward, other.slot);
+  }
+};
+
+// The plan gives a number free when the compute that uses its message has run. What was received
+// may be in use for longer: autograd keeps it until the backward, an output of the model may be a
+// view of it. So each tensor of a slot has a list of blocks, and a message gets the first one that
+// nothing refers to. A list grows to as many blocks as were in use at once, and a block to the
+// largest message that it has held; neither shrinks. Hence the same steps get the same addresses.
+class SlotMemory {
+ public:
+  explicit SlotMemory(MemorySource source);
+
+  // Returns memory for a message that has these tensors.
+  Bundle Receive(const ReceiveSlot& slot, const std::vector<const TensorSpec*>& tensors);
+
+  // How often memory was allocated, and what is held by now.
+  int64_t allocations() const { return allocations_; }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  struct Block {
+    std::shared_ptr<void> memory;
+    size_t bytes = 0;
+  };
+  using Blocks = std::vector<Block>;
+  std::shared_ptr<void> Take(Blocks& blocks, size_t bytes, const MemorySource& source);
+
+  const MemorySource source_;
+  std::map<ReceiveSlot, std::vector<Blocks>> slots_;  // by tensor; last, the layout of the message
+  int64_t allocations_ = 0, bytes_ = 0;
+};
+
+}  // namespace pipewright
