@@ -29,6 +29,38 @@ PARTS = {
     "runtime/stage/*.cc": "stage_state.h: the parts of one class",
     "runtime/transport/mpi_*.cc": "mpi_transport.h: its options, and a program that runs on it",
 }
+# Functions over MOST_LINES lines or MOST_PARAMETERS parameters, and how many they have. A number may
+# only become smaller: most of these are a table, or one branch for each kind of thing.
+MOST_LINES, MOST_PARAMETERS = 80, 6
+LONG = {
+    "compiler/import/adapt_weights.cc:TakeWeights": 100,
+    "compiler/import/export_arguments.cc:ExportConverter::Argument": 116,
+    "compiler/import/export_graph.cc:ExportConverter::ConvertOperator": 87,
+    "formats/job.cc:ReadJob": 102,
+    "formats/optimizer_job.cc:ReadOptimizer": 90,
+    "formats/weights/pickle.cc:Step": 117,
+    "passes/graph/aliases.cc:NeverCalled": 122,
+    "passes/graph/model.cc:Identifier": 84,
+    "passes/rnn_dropout.cc:Split": 81,
+    "plan/partition/pipedream/codegen/codegen.cc:Writer::StageFile": 88,
+    "plan/placement/place.cc:Placer::Optimal": 88,
+    "plan/plan_text.cc:ReadPlan": 84,
+    "runtime/recorded/recording.cc:Recording::Call": 116,
+    "runtime/resume.cc:Restore": 87,
+}
+WIDE = {
+    "ops/random_ops.cc:Attention": 10,  # the operator's schema
+    "plan/lowering/lower.cc:Add": 7,
+    "plan/lowering/transfer_index.cc:CheckMessage": 7,
+    "plan/partition/fast/nearby.cc:SearchNearby": 7,
+    "plan/partition/fast/sequence_dp.cc:CutOrder": 7,
+    "plan/run/run_plan.cc:MakeRunPlan": 7,
+    "runtime/commands/bench.cc:StepsBy": 8,
+    "runtime/module/module.cc:Load": 7,
+    "runtime/weights.cc:Save": 7,
+}
+NOT_CODE = re.compile(r'//[^\n]*|R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])\''
+                      r'|^[ \t]*#(?:[^\n]*\\\n)*[^\n]*', re.S | re.M)
 TOP = ["base", "formats", "plan", "report", "ops", "tensors", "passes", "compiler", "runtime",
        "cli"]
 
@@ -70,6 +102,39 @@ def includes():
             match = re.match(r'#include "([^"]+)"', line)
             if match and "/" in match[1]:
                 yield path, number, pathlib.Path(match[1])
+
+
+def count_parameters(head):
+    """Of the definition whose text up to its body is `head`."""
+    at, depth, angles, commas = head.index("("), 0, 0, 0
+    inside = head[at + 1:]
+    for i, c in enumerate(inside):
+        if c in ")]}" and depth == 0:
+            return commas + 1 if inside[:i].strip() else 0
+        depth += (c in "([{") - (c in ")]}")
+        angles += (c == "<") - (c == ">")
+        commas += c == "," and depth == 0 and angles == 0
+    return 0
+
+
+def functions(path):
+    """(name, lines, parameters) of each function that the file defines."""
+    text = NOT_CODE.sub(lambda m: re.sub(r"[^\n]", " ", m[0]), (ROOT / path).read_text())
+    blocks, begin = [], 0
+    for match in re.finditer("[{};]", text):
+        head = re.sub(r"^\s*((public|private|protected)\s*:)?\s*", "", text[begin:match.start()])
+        if match[0] == "{":
+            is_function = "(" in head and not re.search(r"=\s*$|^[^(]*\w =", head)
+            within = any(found for found, _, _ in blocks)
+            start = match.start() - len(head)
+            blocks.append((is_function and not within, start, head))
+        elif match[0] == "}":
+            is_function, start, head = blocks.pop()
+            if is_function:
+                lines = text.count("\n", start, match.start()) + 1
+                name = re.search(r"([\w:~]+)\s*\(", head)
+                yield name[1] if name else head, lines, count_parameters(head)
+        begin = match.end()
 
 
 class Map(unittest.TestCase):
@@ -116,10 +181,32 @@ class Map(unittest.TestCase):
         expected = {folder: ends for folder, ends in self.arrows.items() if folder != "cli"}
         self.assertEqual(libraries, expected)
 
+    def test_files_to_start_in_exist(self):
+        text = PAGE.read_text().split("## Where do I change …")[1].split("\n## ")[0]
+        rows = [line for line in text.splitlines() if line.startswith("| ")][1:]
+        self.assertEqual(len(rows), 16)
+        paths = [path for path in re.findall(r"`([^`]+)`", text) if "/" in path]
+        self.assertEqual([path for path in paths if not (ROOT / path).exists()], [])
+
     def test_headers_say_what_they_are_for(self):
         silent = [str(path) for path in sources() if path.suffix == ".h"
                   and not (ROOT / path).read_text().startswith("// ")]
         self.assertEqual(silent, [])
+
+
+class Functions(unittest.TestCase):
+    def test_are_short_and_take_few_parameters(self):
+        long, wide, count = {}, {}, 0
+        for path in sources():
+            for name, lines, parameters in functions(path):
+                count += 1
+                if lines > MOST_LINES:
+                    long[f"{path}:{name}"] = lines
+                if parameters > MOST_PARAMETERS:
+                    wide[f"{path}:{name}"] = parameters
+        self.assertGreater(count, 3000, "the functions of the tree are not found")
+        self.assertEqual(long, LONG, "split it where that makes it clearer, or lower its number")
+        self.assertEqual(wide, WIDE, "give it a struct, or lower its number")
 
 
 class Names(unittest.TestCase):
