@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <chrono>
+#include <csignal>
 #include <iostream>
 #include <sstream>
 #include <thread>
@@ -45,6 +46,8 @@ static void AddCommands(const std::string& program, const std::map<std::string, 
 int RunProgram(const std::string& name, const std::string& description,
                const std::map<std::string, AddCommand>& adders, int argc, char** argv,
                AddCommand add_global) {
+  // Beyond the user's limit of file sizes a write then fails, as on a full disk.
+  std::signal(SIGXFSZ, SIG_IGN);
   CLI::App app{description, name};
   app.set_version_flag("--version", name + " " PIPEWRIGHT_VERSION);
   app.require_subcommand(1);

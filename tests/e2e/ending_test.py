@@ -103,6 +103,14 @@ class Ending(RunCase):
         self.assertIn("m.jsonl: can be written again", running.text)
         self.assertEqual([(line["step"], bits(line["losses"])) for line in self.lines(self.disk / "m.jsonl")], losses)
 
+    def test_files_beyond_the_limit_of_their_size(self):
+        limited = ["bash", "-c", 'ulimit -f 8; exec "$@"', "bash", RUN, "--in-process", 3, "train", self.package]
+        self.assert_fails(call([*limited, self.with_checkpoints(4, every=2)]),
+                          "checkpoint of step 2: .*cannot be written: File too large")
+        self.setUp()
+        result = call([*limited, self.job(4)])
+        self.assert_fails(result, "trained.safetensors: cannot be written: File too large")
+
     def fill(self, filler):
         """To the last byte."""
         file = os.open(filler, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
