@@ -41,7 +41,8 @@ pipewright_library(plan/schedules BATCH 8 USES base plan plan/simulate)
 pipewright_library(plan/lowering BATCH 8 USES base plan plan/simulate)
 pipewright_library(plan/search BATCH 6 USES base plan plan/schedules plan/simulate)
 pipewright_library(formats BATCH 8 USES base plan plan/schedules)
-pipewright_library(formats/weights BATCH 8 USES base formats LINKS ZLIB::ZLIB)
+pipewright_library(formats/torch BATCH 8 USES base LINKS ZLIB::ZLIB)
+pipewright_library(formats/weights BATCH 8 USES base formats formats/torch)
 pipewright_library(formats/package BATCH 8 USES base formats formats/weights)
 pipewright_library(formats/profile BATCH 8 USES base formats plan plan/simulate)
 pipewright_library(formats/data BATCH 8 USES base formats formats/weights)
@@ -60,7 +61,7 @@ pipewright_library(plan/partition/io BATCH 6
                    USES base formats formats/profile plan/partition plan/partition/pipedream
                         plan/partition/problem)
 pipewright_library(plan/partition/pipedream/codegen BATCH 6 USES base formats plan/partition/io)
-pipewright_library(plan/placement BATCH 8 USES base formats formats/weights)
+pipewright_library(plan/placement BATCH 8 USES base formats formats/torch formats/weights)
 pipewright_library(plan/run
                    USES base formats plan plan/lowering plan/placement plan/schedules plan/search
                         plan/simulate)
@@ -90,13 +91,19 @@ pipewright_library(tensors TORCH BATCH 4 USES base formats/weights plan/placemen
 pipewright_library(passes/graph TORCH BATCH 7 USES base ops)
 pipewright_library(passes/split TORCH BATCH 7 USES base ops passes/graph)
 pipewright_library(passes TORCH BATCH 7 USES base ops passes/graph passes/split)
+pipewright_library(compiler/archive TORCH USES base formats/torch)
+pipewright_library(compiler/import/export TORCH BATCH 5 USES base compiler/archive passes/graph)
+pipewright_library(compiler/import/script TORCH BATCH 5
+                   USES base compiler/archive formats/torch ops passes passes/graph passes/split)
 pipewright_library(compiler/import TORCH BATCH 7
-                   USES base formats formats/weights ops passes passes/graph passes/split)
+                   USES base compiler/archive compiler/import/export compiler/import/script formats
+                        formats/torch formats/weights ops passes/graph)
 pipewright_library(compiler/emit TORCH BATCH 7
-                   USES base compiler/import formats formats/package formats/weights ops
+                   USES base compiler/archive formats formats/package formats/weights ops
                         passes/graph passes/split)
 pipewright_library(compiler TORCH BATCH 7
-                   USES base compiler/emit compiler/import formats ops passes passes/graph)
+                   USES base compiler/emit compiler/import compiler/import/script formats ops passes
+                        passes/graph)
 
 pipewright_library(runtime/module TORCH BATCH 3
                    USES base formats formats/package formats/weights ops runtime/exec tensors)
@@ -145,7 +152,7 @@ function(pipewright_group name)
   endforeach()
 endfunction()
 pipewright_group(planning base plan plan/simulate plan/schedules plan/lowering plan/search formats
-                 formats/weights formats/package formats/profile formats/data
+                 formats/torch formats/weights formats/package formats/profile formats/data
                  plan/partition/problem plan/partition/exact plan/partition/refine
                  plan/partition/packing plan/partition/fast plan/partition
                  plan/partition/pipedream plan/partition/io plan/partition/pipedream/codegen

@@ -6,7 +6,7 @@
 #include <map>
 #include <set>
 
-#include "compiler/import/script_graph.h"
+#include "compiler/import/script/script_graph.h"
 #include "ops/random_ops.h"
 
 namespace pipewright {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "compiler/import/archive.h"
+#include "compiler/archive/archive.h"
 #include "formats/weights/safetensors.h"
 #include "passes/split/bodies.h"
 

@@ -2,9 +2,12 @@
 
 #include "base/error.h"
 #include "base/mapped_file.h"
+#include "compiler/archive/archive.h"
+#include "compiler/import/export/export_archive.h"
+#include "compiler/import/script/script_model.h"
 #include "formats/call_text.h"
-#include "formats/weights/torch_file.h"
-#include "formats/weights/zip.h"
+#include "formats/torch/torch_file.h"
+#include "formats/torch/zip.h"
 #include "ops/transformers_ops.h"
 
 namespace pipewright {
@@ -56,7 +59,7 @@ Model ImportModel(const std::string& path, const ImportOptions& options) {
                        "export the model with the inputs that you want");
     return model;
   }
-  if (archive.Has("data.pkl") && archive.HasUnder("code/")) return ImportScript(archive, options);
+  if (archive.Has("data.pkl") && archive.HasUnder("code/")) return ImportScript(archive, options.inputs);
   if (archive.Has("data.pkl"))
     throw Error(path, "holds weights only (torch.save), not a model", kCure);
   if (archive.Has("serialized_exported_program.json"))

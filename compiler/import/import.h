@@ -3,7 +3,6 @@
 #include <string>
 #include <vector>
 
-#include "compiler/import/archive.h"
 #include "passes/graph/model.h"
 
 namespace pipewright {
@@ -18,9 +17,5 @@ struct ImportOptions {
 // told apart by their records. Throws Error naming file, node and line of the model if something
 // cannot be imported.
 Model ImportModel(const std::string& path, const ImportOptions& options = {});
-
-// Import one of the two kinds from `archive`.
-Model ImportExport(const Archive& archive);
-Model ImportScript(const Archive& archive, const ImportOptions& options);
 
 }  // namespace pipewright

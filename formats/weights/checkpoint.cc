@@ -9,9 +9,9 @@
 #include "base/json.h"
 #include "base/size.h"
 #include "base/text.h"
+#include "formats/torch/torch_file.h"
 #include "formats/weights/run_checkpoint.h"
 #include "formats/weights/shard_index.h"
-#include "formats/weights/torch_file.h"
 
 namespace pipewright {
 

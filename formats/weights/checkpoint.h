@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "base/mapped_file.h"
+#include "formats/torch/stored_tensor.h"
 #include "formats/weights/safetensors.h"
 #include "formats/weights/shared_tensors.h"
-#include "formats/weights/stored_tensor.h"
 
 namespace pipewright {
 

@@ -6,7 +6,7 @@
 #include "base/export_dtype.h"
 #include "base/json.h"
 #include "base/text.h"
-#include "formats/weights/zip.h"
+#include "formats/torch/zip.h"
 #include "plan/placement/read_tree.h"
 
 namespace pipewright {

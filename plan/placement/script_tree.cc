@@ -10,9 +10,9 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/text.h"
-#include "formats/weights/pickle.h"
-#include "formats/weights/torch_file.h"
-#include "formats/weights/zip.h"
+#include "formats/torch/pickle.h"
+#include "formats/torch/torch_file.h"
+#include "formats/torch/zip.h"
 
 namespace pipewright {
 

@@ -1,4 +1,4 @@
-#include "compiler/import/expression.h"
+#include "compiler/import/export/expression.h"
 
 #include <gtest/gtest.h>
 

@@ -2,8 +2,8 @@
 #include <cstdlib>
 
 #include "base/error.h"
-#include "formats/weights/torch_file.h"
-#include "formats/weights/zip.h"
+#include "formats/torch/torch_file.h"
+#include "formats/torch/zip.h"
 #include "tests/fuzz/first_checks.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

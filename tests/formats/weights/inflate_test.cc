@@ -1,4 +1,4 @@
-#include "formats/weights/inflate.h"
+#include "formats/torch/inflate.h"
 
 #include <gtest/gtest.h>
 #include <zlib.h>

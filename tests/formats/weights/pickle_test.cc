@@ -1,4 +1,4 @@
-#include "formats/weights/pickle.h"
+#include "formats/torch/pickle.h"
 
 #include <gtest/gtest.h>
 

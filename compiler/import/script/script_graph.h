@@ -5,7 +5,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "compiler/import/script_archive.h"
+#include "compiler/import/script/script_archive.h"
 #include "passes/graph/model.h"
 
 namespace pipewright {

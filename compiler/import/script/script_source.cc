@@ -1,4 +1,4 @@
-#include "compiler/import/script_source.h"
+#include "compiler/import/script/script_source.h"
 
 #include <torch/csrc/jit/serialization/pickle.h>
 
@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "formats/weights/pickle.h"
+#include "formats/torch/pickle.h"
 
 namespace pipewright {
 

@@ -1,4 +1,4 @@
-#include "compiler/import/script_archive.h"
+#include "compiler/import/script/script_archive.h"
 
 #include <torch/csrc/jit/operator_upgraders/upgraders_entry.h>
 #include <torch/csrc/jit/serialization/import_source.h>
@@ -8,8 +8,8 @@
 #include <cstring>
 
 #include "base/error.h"
-#include "compiler/import/script_source.h"
-#include "formats/weights/pickle.h"
+#include "compiler/import/script/script_source.h"
+#include "formats/torch/pickle.h"
 #include "ops/random_ops.h"
 
 namespace pipewright {

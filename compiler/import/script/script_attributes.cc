@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "compiler/import/script_graph.h"
+#include "compiler/import/script/script_graph.h"
 
 namespace pipewright {
 

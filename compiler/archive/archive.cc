@@ -1,4 +1,4 @@
-#include "compiler/import/archive.h"
+#include "compiler/archive/archive.h"
 
 #include <caffe2/serialize/read_adapter_interface.h>
 #include <fcntl.h>
@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "base/mapped_file.h"
 #include "base/missing_file.h"
-#include "formats/weights/zip.h"
+#include "formats/torch/zip.h"
 
 namespace pipewright {
 

@@ -1,4 +1,4 @@
-#include "compiler/import/buffer_writes.h"
+#include "compiler/import/export/buffer_writes.h"
 
 #include <algorithm>
 #include <map>

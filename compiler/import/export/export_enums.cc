@@ -1,6 +1,6 @@
 #include "base/error.h"
 #include "base/export_dtype.h"
-#include "compiler/import/export_graph.h"
+#include "compiler/import/export/export_graph.h"
 
 namespace pipewright {
 

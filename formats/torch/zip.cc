@@ -1,13 +1,13 @@
 // PKWARE APPNOTE 6.3.9: end of central directory (4.3.16), its zip64 forms (4.3.14, 4.3.15),
 // central directory header (4.3.12), local file header (4.3.7), zip64 extra field (4.5.3).
-#include "formats/weights/zip.h"
+#include "formats/torch/zip.h"
 
 #include <algorithm>
 #include <set>
 
 #include "base/error.h"
 #include "base/json.h"
-#include "formats/weights/inflate.h"
+#include "formats/torch/inflate.h"
 
 namespace pipewright {
 namespace {

@@ -1,5 +1,5 @@
 // PyTorch torch/serialization.py (both formats), torch/_utils.py (_rebuild_tensor_v2 and _v3).
-#include "formats/weights/torch_file.h"
+#include "formats/torch/torch_file.h"
 
 #include <algorithm>
 #include <map>
@@ -8,8 +8,8 @@
 #include "base/dtype.h"
 #include "base/error.h"
 #include "base/json.h"
-#include "formats/weights/pickle.h"
-#include "formats/weights/zip.h"
+#include "formats/torch/pickle.h"
+#include "formats/torch/zip.h"
 
 namespace pipewright {
 namespace {

@@ -4,7 +4,7 @@
 #include <string_view>
 #include <vector>
 
-#include "formats/weights/stored_tensor.h"
+#include "formats/torch/stored_tensor.h"
 
 namespace pipewright {
 

@@ -1,4 +1,4 @@
-#include "compiler/import/export_graph.h"
+#include "compiler/import/export/export_graph.h"
 
 #include <algorithm>
 #include <cctype>

@@ -5,10 +5,10 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
-#include "compiler/import/archive.h"
-#include "compiler/import/buffer_writes.h"
-#include "compiler/import/export_graph.h"
-#include "compiler/import/import.h"
+#include "compiler/archive/archive.h"
+#include "compiler/import/export/buffer_writes.h"
+#include "compiler/import/export/export_archive.h"
+#include "compiler/import/export/export_graph.h"
 
 namespace pipewright {
 namespace {

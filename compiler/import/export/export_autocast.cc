@@ -5,7 +5,7 @@
 #include <set>
 
 #include "base/error.h"
-#include "compiler/import/export_graph.h"
+#include "compiler/import/export/export_graph.h"
 
 namespace pipewright {
 

@@ -2,7 +2,7 @@
 #include <torch/csrc/jit/ir/constants.h>
 
 #include "base/error.h"
-#include "compiler/import/export_graph.h"
+#include "compiler/import/export/export_graph.h"
 
 namespace pipewright {
 

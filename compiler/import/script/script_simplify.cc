@@ -8,7 +8,7 @@
 #include <torch/csrc/jit/passes/remove_exceptions.h>
 #include <torch/csrc/jit/passes/remove_mutation.h>
 
-#include "compiler/import/script_graph.h"
+#include "compiler/import/script/script_graph.h"
 #include "passes/dead_code.h"
 #include "passes/split/show_writes.h"
 

@@ -1,4 +1,4 @@
-#include "compiler/import/export_graph.h"
+#include "compiler/import/export/export_graph.h"
 
 #include <ATen/core/jit_type.h>
 #include <torch/csrc/jit/runtime/graph_iterator.h>
@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "base/torch_error.h"
-#include "compiler/import/expression.h"
+#include "compiler/import/export/expression.h"
 
 namespace pipewright {
 

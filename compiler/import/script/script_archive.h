@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/mapped_file.h"
-#include "compiler/import/archive.h"
+#include "compiler/archive/archive.h"
 
 namespace pipewright {
 

@@ -3,7 +3,7 @@
 #include <limits>
 
 #include "base/error.h"
-#include "compiler/import/export_graph.h"
+#include "compiler/import/export/export_graph.h"
 
 namespace pipewright {
 

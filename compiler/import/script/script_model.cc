@@ -8,8 +8,8 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "compiler/import/import.h"
-#include "compiler/import/script_graph.h"
+#include "compiler/import/script/script_graph.h"
+#include "compiler/import/script/script_model.h"
 #include "passes/dead_code.h"
 
 namespace pipewright {
@@ -284,7 +284,7 @@ void FinishScript(Model& model) {
   model.graph->lint();
 }
 
-Model ImportScript(const Archive& archive, const ImportOptions& options) {
+Model ImportScript(const Archive& archive, const std::vector<std::string>& inputs) {
   Model model;
   model.file = archive.path();
   model.files = {archive.path()};
@@ -302,7 +302,7 @@ Model ImportScript(const Archive& archive, const ImportOptions& options) {
       weight.file_offset = StorageOffset(script, tensor, weight.names[0]);
       weight.file_bytes = tensor.numel() ? tensor.storage().nbytes() : 0;
     });
-    BindInputs(model, forward->function().getSchema(), options.inputs);
+    BindInputs(model, forward->function().getSchema(), inputs);
     SpreadInputs(model);
     FinishScript(model);
   } catch (const torch::jit::ErrorReport& e) {

@@ -1,5 +1,5 @@
 // Opcodes: CPython Lib/pickletools.py.
-#include "formats/weights/pickle.h"
+#include "formats/torch/pickle.h"
 
 #include <bit>
 #include <cstring>

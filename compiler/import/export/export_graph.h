@@ -7,7 +7,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "compiler/import/source_lines.h"
+#include "compiler/import/export/source_lines.h"
 #include "passes/graph/model.h"
 
 namespace pipewright {
