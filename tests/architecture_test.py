@@ -34,11 +34,11 @@ PARTS = {
 MOST_LINES, MOST_PARAMETERS = 80, 6
 LONG = {
     "compiler/import/adapt_weights.cc:TakeWeights": 100,
-    "compiler/import/export_arguments.cc:ExportConverter::Argument": 116,
-    "compiler/import/export_graph.cc:ExportConverter::ConvertOperator": 87,
+    "compiler/import/export/export_arguments.cc:ExportConverter::Argument": 116,
+    "compiler/import/export/export_graph.cc:ExportConverter::ConvertOperator": 87,
     "formats/job.cc:ReadJob": 102,
     "formats/optimizer_job.cc:ReadOptimizer": 90,
-    "formats/weights/pickle.cc:Step": 117,
+    "formats/torch/pickle.cc:Step": 117,
     "passes/graph/aliases.cc:NeverCalled": 122,
     "passes/graph/model.cc:Identifier": 84,
     "passes/rnn_dropout.cc:Split": 81,
