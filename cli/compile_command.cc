@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/numbers.h"
+#include "compiler/archive/archive.h"
 #include "compiler/compile.h"
 #include "compiler/emit/package.h"
 #include "compiler/import/import.h"

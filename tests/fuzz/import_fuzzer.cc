@@ -8,6 +8,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "compiler/archive/archive.h"
 #include "compiler/import/import.h"
 #include "tests/fuzz/first_checks.h"
 
