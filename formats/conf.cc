@@ -197,8 +197,8 @@ Conf ParseConf(const std::string& text, const std::string& path) {
       conf.stage_to_depth->push_back(
           Number(*depth, source, {kDepths, std::to_string(conf.stage_to_depth->size())}, "depth"));
     if (conf.stage_to_depth->size() != conf.stage_to_ranks.size())
-      source.Fail({kDepths}, "it has " + std::to_string(conf.stage_to_depth->size()) +
-                                 " stages, stage_to_rank_map has " + std::to_string(stages));
+      source.Fail({kDepths}, "it has " + Counted(conf.stage_to_depth->size(), "stage") +
+                                 ", stage_to_rank_map has " + std::to_string(stages));
   }
   if (json.contains(kOffload)) ReadOffload(json[kOffload], source, conf);
   return conf;
@@ -280,8 +280,8 @@ void CheckConf(Conf& conf, int modules, int launched_ranks,
   size_t count = static_cast<size_t>(modules), entries = conf.module_to_stage.size();
   if (entries != count && (entries != count + 1 || conf.has_loss_entry))
     source.Fail({kModules},
-                "module_to_stage_map has " + std::to_string(entries) + " entries, the model has " +
-                    std::to_string(modules) + " modules",
+                "module_to_stage_map has " + Counted(entries, "entry") + ", the model has " +
+                    Counted(modules, "module"),
                 "give one entry a module and, if you like, one more, last, for the loss");
   CheckStagesUsed(conf, count, source);
   if (entries == count &&

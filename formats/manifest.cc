@@ -140,6 +140,36 @@ WeightInfo ReadWeight(const Reader& reader, const Json& in, const std::string& p
   return weight;
 }
 
+std::vector<SharedWeight> ReadShared(const Reader& reader, const Json& in) {
+  std::vector<SharedWeight> shared;
+  for (const Json& group : reader.List(in, "shared", "manifest")) {
+    std::string path = "shared[" + std::to_string(shared.size()) + "]";
+    SharedWeight weight;
+    if (!group.is_array()) reader.Fail(path, "a list of holders is expected");
+    for (const Json& holder : group)
+      weight.holders.push_back(
+          {reader.Get<int>(holder, "module", path), reader.Get<std::string>(holder, "name", path)});
+    shared.push_back(std::move(weight));
+  }
+  return shared;
+}
+
+// `lookup` returns the ids of the values that a key lists.
+template <class Lookup>
+std::map<int, NoGradient> ReadNoGradient(const Reader& reader, const Json& module,
+                                         const Lookup& lookup, const std::string& path) {
+  std::map<int, NoGradient> out;
+  if (!module.contains("no_gradient")) return out;
+  for (const auto& [output, missed] : module["no_gradient"].items()) {
+    const std::string at = path + ".no_gradient." + output;
+    CheckKeys(missed, {"inputs", "weights"}, reader.file + ": " + at);
+    const int id = lookup(Json({{"name", Json::array({output})}}), "name", at).at(0);
+    out[id] = {lookup(missed, "inputs", at),
+               reader.Get<std::vector<std::string>>(missed, "weights", at)};
+  }
+  return out;
+}
+
 std::vector<std::string> Names(const std::vector<ValueInfo>& values, const std::vector<int>& ids) {
   std::vector<std::string> names;
   for (int id : ids) names.push_back(values[id].name);
@@ -267,7 +297,8 @@ Manifest ParseManifest(std::string_view text, const std::string& file) {
   for (const Json& module : reader.List(in, "modules", "manifest")) {
     std::string path = "modules[" + std::to_string(manifest.modules.size()) + "]";
     CheckKeys(module,
-              {"name", "code", "weights", "code_hash", "covers", "inputs", "outputs", "held"},
+              {"name", "code", "weights", "code_hash", "covers", "inputs", "outputs", "held",
+               "no_gradient"},
               reader.file + ": " + path);
     ModuleInfo info;
     info.name = reader.Get<std::string>(module, "name", path);
@@ -283,17 +314,10 @@ Manifest ParseManifest(std::string_view text, const std::string& file) {
     for (const Json& weight : reader.List(module, "held", path))
       info.held.push_back(
           ReadWeight(reader, weight, path + ".held[" + std::to_string(info.held.size()) + "]"));
+    info.no_gradient = ReadNoGradient(reader, module, lookup, path);
     manifest.modules.push_back(std::move(info));
   }
-  for (const Json& group : reader.List(in, "shared", "manifest")) {
-    std::string path = "shared[" + std::to_string(manifest.shared.size()) + "]";
-    SharedWeight weight;
-    if (!group.is_array()) reader.Fail(path, "a list of holders is expected");
-    for (const Json& holder : group)
-      weight.holders.push_back(
-          {reader.Get<int>(holder, "module", path), reader.Get<std::string>(holder, "name", path)});
-    manifest.shared.push_back(std::move(weight));
-  }
+  manifest.shared = ReadShared(reader, in);
   manifest.tied = reader.Get<std::vector<std::vector<std::string>>>(in, "tied", "manifest");
   manifest.op_libraries = reader.Get<std::vector<std::string>>(in, "op_libraries", "manifest");
   Check(reader, manifest);
@@ -323,6 +347,9 @@ std::string WriteManifest(const Manifest& manifest) {
                               {"inputs", Names(manifest.values, module.inputs)},
                               {"outputs", Names(manifest.values, module.outputs)},
                               {"held", held}});
+    for (const auto& [output, missed] : module.no_gradient)
+      out["modules"].back()["no_gradient"][manifest.values[output].name] = {
+          {"inputs", Names(manifest.values, missed.inputs)}, {"weights", missed.weights}};
   }
   out["values"] = Json::array();
   for (const ValueInfo& value : manifest.values) out["values"].push_back(ToJson(value));

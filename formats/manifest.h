@@ -42,6 +42,12 @@ struct WeightInfo {
   std::string merge = "mean";
 };
 
+// What no gradient of one output of a module reaches, of the inputs and parameters that have one.
+struct NoGradient {
+  std::vector<int> inputs;           // ids into Manifest::values
+  std::vector<std::string> weights;  // names in `held`
+};
+
 struct ModuleInfo {
   std::string name;                 // module0
   std::string code;                 // modules/module0.py
@@ -52,6 +58,8 @@ struct ModuleInfo {
       outputs;                   // ids into Manifest::values, in the order of forward's signature
   std::vector<WeightInfo> held;  // in the order of the code's attributes
   bool skipped = false;          // not run: KeepOutputs
+  // By output, as compiled; outputs that reach all lack.
+  std::map<int, NoGradient> no_gradient = {};
 };
 
 // One weight that several modules hold, each under its own name; gradients are summed.

@@ -47,6 +47,25 @@ static std::string SentWeight(const Model& model, const Value* value) {
   return model.weights[node->input()->offset()].names[0];
 }
 
+static std::map<int, NoGradient> FindNoGradient(const Model& model, const ModuleBody& body,
+                                                const ModuleInfo& info, GradientFlow& flow) {
+  std::map<int, NoGradient> out;
+  for (size_t o = 0; o < body.outputs.size(); ++o) {
+    if (!flow.values().count(body.outputs[o])) continue;
+    const GradientFlow::Values reached = flow.ReachedFrom(body.outputs[o], body.nodes);
+    auto missed = [&](const Value* value) {
+      return flow.values().count(value) && !reached.count(value);
+    };
+    NoGradient found;
+    for (size_t i = 0; i < body.inputs.size(); ++i)
+      if (missed(body.inputs[i])) found.inputs.push_back(info.inputs[i]);
+    for (const auto& [index, held] : body.weights)
+      if (missed(model.weight_input(index))) found.weights.push_back(held);
+    if (!found.inputs.empty() || !found.weights.empty()) out[info.outputs[o]] = found;
+  }
+  return out;
+}
+
 Manifest MakeManifest(const Model& model, const std::vector<ModuleBody>& bodies) {
   Manifest manifest;
   manifest.version = PIPEWRIGHT_VERSION;
@@ -54,7 +73,7 @@ Manifest MakeManifest(const Model& model, const std::vector<ModuleBody>& bodies)
   manifest.exported_in_training = model.in_training;
   manifest.symbols = model.symbols;
   manifest.op_libraries = model.op_libraries;
-  const auto gradient = ValuesWithGradient(model);
+  GradientFlow flow(model);
   std::map<const Value*, int> ids;
   auto add = [&](const Value* value, int producer) {
     const LookingAt here(value->node());
@@ -65,7 +84,7 @@ Manifest MakeManifest(const Model& model, const std::vector<ModuleBody>& bodies)
     const ValueMeta* meta = model.MetaOf(value);
     if (info.kind == "tensor" && meta && !meta->cast)
       info.dtype = DtypeText(meta->dtype), info.shape = meta->shape;
-    info.gradient = producer >= 0 && info.kind == "tensor" && gradient.count(value);
+    info.gradient = producer >= 0 && info.kind == "tensor" && flow.values().count(value);
     info.weight = SentWeight(model, value);
     ids[value] = static_cast<int>(manifest.values.size());
     manifest.values.push_back(info);
@@ -104,6 +123,7 @@ Manifest MakeManifest(const Model& model, const std::vector<ModuleBody>& bodies)
                              MergeRule(model, index)});
       }
     }
+    info.no_gradient = FindNoGradient(model, body, info, flow);
     for (const auto& [index, held] : body.weights)
       holders[index].holders.push_back({static_cast<int>(m), held});
     manifest.modules.push_back(info);

@@ -186,7 +186,7 @@ std::vector<std::string> TakeWeights(Model& model, const std::string& path) {
   for (const StoredTensor& tensor : checkpoint.tensors)
     if (!used.count(tensor.name)) unexpected.push_back(tensor.name);
   if (!missing.empty())
-    throw Error(path, "lacks " + std::to_string(missing.size()) + " weights: " + Listed(missing),
+    throw Error(path, "lacks " + Counted(missing.size(), "weight") + ": " + Listed(missing),
                 CureForAbsent(stateless, unexpected.empty()
                                              ? ""
                                              : "it has, unexpected: " + Listed(unexpected)));
@@ -197,7 +197,7 @@ std::vector<std::string> TakeWeights(Model& model, const std::string& path) {
     notes.push_back(path + " lacks " + Listed(kept) + ": kept as in " + model.file);
   if (!unexpected.empty())
     notes.push_back(path + " has " + Listed(unexpected) + ", which the model does not use");
-  if (cast) notes.push_back(std::to_string(cast) + " weights are cast to the model's dtype");
+  if (cast) notes.push_back(Counted(cast, "weight") + " cast to the model's dtype");
   for (size_t k = same.size(); k-- > 0;) Merge(model, same[k].first, same[k].second);
   return notes;
 }

@@ -36,7 +36,7 @@ class Columns : public DataSource {
     for (size_t c = 1; c < columns.size(); ++c)
       if (counts_[c] != counts_[0])
         throw Error(columns[c].files[0], "\"" + columns[c].column + "\" has " +
-                                             std::to_string(counts_[c]) + " samples, \"" +
+                                             Counted(counts_[c], "sample") + ", \"" +
                                              columns[0].column + "\" has " +
                                              std::to_string(counts_[0]));
   }

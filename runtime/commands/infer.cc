@@ -50,7 +50,7 @@ class InputFile : public Microbatches {
       int64_t rows = info.shape.empty() ? 0 : info.shape[0];
       if ((microbatches - 1) * Rows(info) >= rows)
         throw Error(path,
-                    "the " + std::to_string(rows) + " rows of \"" + manifest.values[id].name +
+                    "the " + Counted(rows, "row") + " of \"" + manifest.values[id].name +
                         "\" cannot be cut into " + std::to_string(microbatches) +
                         " microbatches of " + std::to_string(Rows(info)),
                     "choose fewer --microbatches");

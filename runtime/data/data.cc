@@ -52,8 +52,8 @@ Data::Data(std::shared_ptr<DataSource> source, const DataJob& job, const Manifes
   const bool tokens = !job.tokens.empty();
   if (tokens && manifest.inputs.size() != 1)
     throw Error(where,
-                "the model takes " + std::to_string(manifest.inputs.size()) +
-                    " inputs, and a token file feeds one",
+                "the model takes " + Counted(manifest.inputs.size(), "input") +
+                    ", and a token file feeds one",
                 "use \"tensors\" and name a tensor for each input");
   auto name_of = [&](const char* key, const std::string& column) {
     const std::vector<std::string> files = FilesOf(job, column);
@@ -182,7 +182,7 @@ static int64_t MinibatchesOf(const Job& job, int64_t samples) {
 void CheckEnough(const Job& job, int64_t samples) {
   if (MinibatchesOf(job, samples) > 0) return;
   throw Error(job.path,
-              "the data has " + std::to_string(samples) + " samples, one minibatch takes " +
+              "the data has " + Counted(samples, "sample") + ", one minibatch takes " +
                   (job.partial ? "at least " + std::to_string(job.microbatches)
                                : std::to_string(SamplesOfMinibatch(job)) +
                                      (job.minibatch_size ? "" : " (microbatches x microbatch_size)")),

@@ -33,8 +33,8 @@ LocalPackage::LocalPackage(const std::string& package, bool training)
 
 std::vector<c10::IValue> LocalPackage::Begin(std::vector<c10::IValue> inputs) const {
   if (inputs.size() != manifest_.inputs.size())
-    throw Error("package", "the model takes " + std::to_string(manifest_.inputs.size()) +
-                               " inputs, not " + std::to_string(inputs.size()),
+    throw Error("package", "the model takes " + Counted(manifest_.inputs.size(), "input") +
+                               ", not " + std::to_string(inputs.size()),
                 CallText(manifest_));
   std::vector<c10::IValue> values(manifest_.values.size());
   for (size_t i = 0; i < inputs.size(); ++i) values[manifest_.inputs[i]] = std::move(inputs[i]);

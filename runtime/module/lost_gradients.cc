@@ -200,6 +200,28 @@ std::string ModulesText(const std::vector<int>& modules) {
   return (modules.size() == 1 ? "module " : "modules ") + Join(parts, ", ");
 }
 
+bool ReachesAsCompiled(const ModuleInfo& info, int output, int input) {
+  auto missed = info.no_gradient.find(output);
+  return missed == info.no_gradient.end() ||
+         std::count(missed->second.inputs.begin(), missed->second.inputs.end(), input) == 0;
+}
+
+// Returns the module's weights, by place in `held`, that got a gradient when it was compiled.
+std::set<size_t> TrainedAsCompiled(const ModuleInfo& info, const std::vector<bool>& before) {
+  std::set<size_t> trained;
+  for (int output : info.outputs) {
+    if (!before[output]) continue;
+    auto found = info.no_gradient.find(output);
+    const std::vector<std::string> missed =
+        found == info.no_gradient.end() ? std::vector<std::string>() : found->second.weights;
+    for (size_t w = 0; w < info.held.size(); ++w)
+      if (info.held[w].requires_grad &&
+          std::find(missed.begin(), missed.end(), info.held[w].name) == missed.end())
+        trained.insert(w);
+  }
+  return trained;
+}
+
 // Returns which values a gradient reaches, computed from the last module to the first: with the
 // reach of edited modules, or, if `reach` is empty, as compiled.
 std::vector<bool> Reached(const Manifest& manifest, const std::vector<int>& losses,
@@ -213,7 +235,8 @@ std::vector<bool> Reached(const Manifest& manifest, const std::vector<int>& loss
       if (!reached[info.outputs[o]]) continue;
       for (size_t i = 0; i < info.inputs.size(); ++i)
         if (manifest.values[info.inputs[i]].gradient &&
-            (measured == reach.end() || measured->second.inputs[o].count(i)))
+            (measured == reach.end() ? ReachesAsCompiled(info, info.outputs[o], info.inputs[i])
+                                     : measured->second.inputs[o].count(i) > 0))
           reached[info.inputs[i]] = true;
     }
   }
@@ -249,12 +272,11 @@ std::vector<std::string> LostGradients(const std::string& package, const Manifes
   std::vector<std::string> found, lines;
   for (size_t m = 0; m < manifest.modules.size(); ++m) {
     const ModuleInfo& info = manifest.modules[m];
-    size_t trained = 0;
-    for (const WeightInfo& weight : info.held) trained += weight.requires_grad;
+    const std::set<size_t> trained = TrainedAsCompiled(info, before);
     auto measured = reach.find(static_cast<int>(m));
     if (!any(info.outputs, before)) continue;
     if (!any(info.outputs, now) || measured == reach.end()) {
-      if (trained && !any(info.outputs, now)) lost.push_back(static_cast<int>(m));
+      if (!trained.empty() && !any(info.outputs, now)) lost.push_back(static_cast<int>(m));
       continue;
     }
     std::set<size_t> inputs_through, weights_through, inputs_lost, weights_lost;
@@ -268,8 +290,8 @@ std::vector<std::string> LostGradients(const std::string& package, const Manifes
       if (before[info.inputs[i]] && !now[info.inputs[i]] && !inputs_through.count(i))
         inputs_lost.insert(i);
     std::vector<std::string> names;
-    for (size_t w = 0; w < info.held.size(); ++w)
-      if (info.held[w].requires_grad && !weights_through.count(w)) {
+    for (size_t w : trained)
+      if (!weights_through.count(w)) {
         weights_lost.insert(w);
         names.push_back(info.held[w].name);
       }
@@ -281,7 +303,7 @@ std::vector<std::string> LostGradients(const std::string& package, const Manifes
                                          of_inputs, of_weights);
       return line.empty() ? file : line;
     };
-    const bool all = trained && names.size() == trained;
+    const bool all = !trained.empty() && names.size() == trained.size();
     if (all) lost.push_back(static_cast<int>(m));
     if (all || !inputs_lost.empty())
       lines.push_back(line_of(inputs_lost, all ? weights_lost : std::set<size_t>()));

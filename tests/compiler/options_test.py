@@ -120,7 +120,7 @@ class Options(CompilerTest):
                 self.assertIn("no state dict holds inverse: add their values to the file", text)
                 text = self.compile(self.at / "model.pt2", "--weights", self.at / "w.safetensors",
                                     code=1)
-                self.assertIn("lacks 1 weights: inverse", text)
+                self.assertIn("lacks 1 weight: inverse", text)
                 self.assertIn("no state dict holds inverse: add their values to the file", text)
                 self.compiled("--weights", self.at / "all.safetensors", "--split", "equal:2")
                 self.same(self.outputs(self.at / "model.pkg", idx), model(idx).detach(), kind)

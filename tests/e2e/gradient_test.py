@@ -1,5 +1,7 @@
 """Gradients that take unusual ways: to several modules, or to none."""
 import copy
+import re
+import shutil
 import unittest
 
 import torch
@@ -7,7 +9,7 @@ from safetensors.torch import load_model, save_file
 from torch import nn
 from torch.distributed.pipelining import pipe_split
 
-from support import ADAMW, SGD, Case, export, one_process, pipewright
+from support import ADAMW, SGD, Case, export, one_process, pipewright, run_ranks
 
 
 class Branches(nn.Module):
@@ -103,6 +105,26 @@ class Gradients(Case):
             for name in ("q.weight", "dropped.bias", "unused.weight", "never"):
                 self.assertTrue(torch.equal(ours.weights[name], self.model.state_dict()[name]), name)
             load_model(copy.deepcopy(self.model), self.path("trained.safetensors"), strict=True)
+
+    def edited(self, name, module, pattern, replacement):
+        """Warnings about gradients in a run of a package with an edit."""
+        package = self.path(name)
+        shutil.copytree(self.package, package)
+        path = package / f"modules/module{module}.py"
+        text, changes = re.subn(pattern, replacement, path.read_text(), count=1, flags=re.M)
+        self.assertEqual(changes, 1, text)
+        path.write_text(text)
+        result = self.succeed(run_ranks(4, "train", package, self.write_job(self.job(SGD)), mpi=False))
+        return re.findall(r"warning: (.*gradient.*)", result.out)
+
+    def test_what_never_got_a_gradient_is_not_missed_after_an_edit(self):
+        """`unused` and `dropped` belong to edited modules, `q` to one whose gradient module 1 stops."""
+        returned, doubled = r"return (\(?)(\w+)", r"return \1torch.mul(\2, 2)"
+        self.assertEqual(self.edited("none0.pkg", 0, returned, doubled), [])
+        self.assertEqual(self.edited("none1.pkg", 1, returned, doubled), [])
+        self.assertEqual(self.edited("none3.pkg", 3, returned, doubled), [])
+        told, = self.edited("some1.pkg", 1, r"^    (b_weight) = .*$", r"\g<0>.detach()")
+        self.assertRegex(told, r"^b\.weight gets no gradient: .*module1\.py")
 
     def test_decomposed_writes_to_parts_of_a_tensor(self):
         model, x = Writes(), torch.rand(2, 8)
