@@ -9,6 +9,7 @@
 #include "tests/runtime/count_kernels.h"
 
 namespace pipewright {
+namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
@@ -285,4 +286,5 @@ TEST(SplitBackward, AGraphAsDeepAsItLikes) {
   EXPECT_TRUE(WeightGradients(std::move(tail), {w})[0].defined());
 }
 
+}  // namespace
 }  // namespace pipewright
