@@ -42,7 +42,8 @@ struct WeightInfo {
   std::string merge = "mean";
 };
 
-// What no gradient of one output of a module reaches, of the inputs and parameters that have one.
+// The inputs and parameters of a module that have a gradient, but none that comes from one of its
+// outputs.
 struct NoGradient {
   std::vector<int> inputs;           // ids into Manifest::values
   std::vector<std::string> weights;  // names in `held`

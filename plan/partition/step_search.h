@@ -10,10 +10,10 @@ namespace pipewright {
 // the last stages of a plan are as a plan of their own, as with GPipe and 1F1B.
 bool IsSearchable(const PartitionProblem& problem, const StepOptions& step);
 
-// Replaces `best` by a partition with a shorter step, and raises its lower bound, by looking at all
-// partitions from their last stages on; those whose last stages alone take too long are left out.
-// Where IsSearchable; simulates about `actions` at most. Where that suffices, the lower bound is
-// the objective.
+// Where IsSearchable: replaces `best` by a partition with a shorter step, and raises its lower bound,
+// by looking at all partitions from their last stages on; those whose last stages alone take too
+// long are left out. The search simulates about `actions` at most; where it ends within them, the
+// lower bound is the objective.
 void SearchSteps(const PartitionProblem& problem, const StepOptions& step, int64_t actions,
                  PartitionResult& best);
 

@@ -20,7 +20,7 @@ struct DueTimes {
   static constexpr int kKnots = 5;
   std::vector<double> forward, backward;  // [stage]
   std::array<double, kKnots> gap_share{};  // from the first microbatches to the last
-  // How long a rank stays idle to wait for an action that is due earlier.
+  // A rank stays idle for at most this long to wait for an action that is due earlier.
   std::array<double, kKnots> linger{};
   // By stage: what is added for the first and for the last microbatches; it decays towards the
   // rest.

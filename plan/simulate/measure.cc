@@ -11,8 +11,8 @@ namespace pipewright {
 
 namespace {
 
-// What the messages of a rank take between their RECV and the compute that uses them. That compute
-// counts them from then on.
+// Counts the messages of a rank between their RECV and the compute that uses them, which counts
+// them from then on.
 class Received {
  public:
   Received(const Costs& costs, int rank) : costs_(costs), rank_(rank) {}

@@ -9,8 +9,9 @@
 
 namespace pipewright {
 
-// What one microbatch holds in a stage: from the start of F to I (or B), while I runs, and from the
-// end of I to the end of W. In bytes, or in anything else that is counted.
+// A stage holds this much for one microbatch: `stored` from the start of F to I (or B), `whole`
+// while I runs, `kept` from the end of I to the end of W. In bytes, or in anything else that is
+// counted.
 struct StageMemory {
   double stored = 0, whole = 0, kept = 0;
   // At most while F, B and W run, and the first B and W of a step.

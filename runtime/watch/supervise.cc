@@ -43,7 +43,7 @@ struct RunEnd {
   bool hung = false;        // it was ended because it did not end after its ranks
 };
 
-struct Patience {
+struct WaitLimits {
   int limit = 0;       // seconds until the process is ended; 0: none
   bool stops = false;  // a first SIGINT asks it to end after its step
   // If it returns true for kHangs seconds, the process hangs and is ended.
@@ -99,7 +99,7 @@ bool AllIsShown() {
 }
 
 // Waits for the process and forwards signals.
-RunEnd WaitFor(int pid, const Patience& patience) {
+RunEnd WaitFor(int pid, const WaitLimits& limits) {
   RunEnd end;
   sigset_t set = Handled();
   for (int waited = 0, over = 0;;) {
@@ -111,7 +111,7 @@ RunEnd WaitFor(int pid, const Patience& patience) {
     timespec second{1, 0};
     int signal = sigtimedwait(&set, nullptr, &second);
     if (signal == SIGTSTP) Pause(pid);
-    if (signal == SIGUSR1 || (signal == SIGINT && patience.stops && !end.asked)) {
+    if (signal == SIGUSR1 || (signal == SIGINT && limits.stops && !end.asked)) {
       end.asked = true;
       if (signal == SIGINT) std::fprintf(stderr, "pipewright-run: is ended by SIGINT\n%s", kEndsAfterStep);
       kill(pid, SIGUSR1);
@@ -120,9 +120,9 @@ RunEnd WaitFor(int pid, const Patience& patience) {
       kill(pid, SIGTERM);
     }
     if (signal >= 0 || errno != EAGAIN) continue;
-    if (patience.limit > 0 && ++waited >= patience.limit) kill(pid, SIGKILL);
-    if (!patience.ranks_over) continue;
-    over = end.hung || (AllIsShown() && patience.ranks_over()) ? over + 1 : 0;
+    if (limits.limit > 0 && ++waited >= limits.limit) kill(pid, SIGKILL);
+    if (!limits.ranks_over) continue;
+    over = end.hung || (AllIsShown() && limits.ranks_over()) ? over + 1 : 0;
     end.hung = over >= kHangs;
     // With what it has started beside the ranks.
     if (over == kHangs) kill(-pid, SIGTERM);

@@ -102,7 +102,7 @@ TEST(Conf, RefusesBrokenOnesWithReasonAndLine) {
       {"[0, 1]", "{}", "conf.json:3:26: there is no stage"},
       {"[0, 1]", R"({"0": [0], "1": [1]}, "stages": 2)", "conf.json:3:58: unknown key \"stages\""},
       {"[0, 1]", R"({"0": [0], "1": [1]}, "stage_to_depth_map": {"0": 1})",
-       "conf.json:3:70: it has 1 stages, stage_to_rank_map has 2"},
+       "conf.json:3:70: it has 1 stage, stage_to_rank_map has 2"},
   };
   for (const Case& c : cases) {
     std::string text = std::string("{\n    \"module_to_stage_map\": ") + c.modules +

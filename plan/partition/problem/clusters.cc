@@ -204,6 +204,7 @@ static void MergeNets(UnitGraph& graph) {
       nets.back().time += net.time;
       nets.back().transfers += net.transfers;
       nets.back().bytes += net.bytes;
+      nets.back().stash_bytes += net.stash_bytes;
     } else {
       nets.push_back(std::move(net));
     }
