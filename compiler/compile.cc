@@ -90,8 +90,11 @@ static void NoteMissingDerivatives(const Model& model, std::vector<std::string>&
     reached.merge(flow.ReachedFrom(output, nodes));
   std::set<std::string> said;
   for (const torch::jit::Node* node : without) {
-    const auto outputs = node->outputs();
-    if (std::none_of(outputs.begin(), outputs.end(), [&](const torch::jit::Value* value) {
+    // A tensor made of nothing (zeros) can get a gradient by what is written to it later.
+    const auto inputs = node->inputs(), outputs = node->outputs();
+    if (std::none_of(inputs.begin(), inputs.end(),
+                     [&](const torch::jit::Value* value) { return flow.values().count(value) > 0; }) ||
+        std::none_of(outputs.begin(), outputs.end(), [&](const torch::jit::Value* value) {
           return reached.count(value) > 0 && model.MetaOf(value);
         }))
       continue;
