@@ -28,7 +28,10 @@ class Replicas(Case):
         alone = self.run_job([0] * 3, [[0]], **changes)
         what = f"{modules} on {ranks}, {changes}: "
         fast = self.run_job(modules, ranks, mpi, **changes)
-        self.assert_close_tensors(fast.weights, alone.weights, 1e-6, what)
+        # AdamW divides by the size of the gradient: where the microbatches' gradients nearly cancel,
+        # the rounding of their sum moves a single element by about 1e-4 of a step.
+        relative = 1e-5 if changes.get("optimizer") == ADAMW else 1e-6
+        self.assert_close_tensors(fast.weights, alone.weights, relative, what)
         self.assert_same_run(self.run_job(modules, ranks, **changes), fast, what + "again: ")
         exact = self.run_job(modules, ranks, mpi, reduce="exact", **changes)
         self.assert_same_run(exact, alone, what + "exact: ")
