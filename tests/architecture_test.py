@@ -5,6 +5,7 @@ same list.
 
 import collections
 import fnmatch
+import itertools
 import pathlib
 import re
 import sys
@@ -231,9 +232,11 @@ class Names(unittest.TestCase):
         self.assertEqual(sorted(set(PARTS) - needed), [], "exceptions that nothing needs")
 
     def test_one_meaning_each(self):
-        """No two types of one name with external linkage: programs link all folders."""
+        """No two types of one name with external linkage: programs link all folders, and tests
+        link several of their own files."""
         found = collections.defaultdict(list)
-        for path in sources():
+        tests = (p.relative_to(ROOT) for p in (ROOT / "tests").rglob("*") if p.suffix in (".h", ".cc"))
+        for path in itertools.chain(sources(), tests):
             inner = False
             for line in (ROOT / path).read_text().splitlines():
                 if line == "namespace {":
@@ -242,7 +245,7 @@ class Names(unittest.TestCase):
                     inner = False
                 match = re.match(r"(?:struct|class|enum class|enum) (\w+)(?: final)?(?: : [^{;]*)? \{"
                                  r"|using (\w+) =", line)
-                if match and not inner:
+                if match and not inner and (match[1] or path.parts[0] != "tests"):
                     found[match[1] or match[2]].append(str(path))
         twice = {name: paths for name, paths in found.items() if len(paths) > 1}
         self.assertEqual(twice, {})

@@ -8,7 +8,7 @@
 
 namespace pipewright::exhaustive {
 
-struct Case {
+struct Instance {
   int ranks = 0, microbatches = 0;
   std::vector<int> rank_of;  // by stage
   int F = 1, I = 1, W = 1, latency = 0;
@@ -24,7 +24,7 @@ struct Case {
 class Search {
  public:
   // Looks for orders with a span (or makespan) below `limit`; the least found, or `limit`.
-  Search(const Case& one, bool span) : c_(one), span_(span) {
+  Search(const Instance& one, bool span) : c_(one), span_(span) {
     stages_ = static_cast<int>(c_.rank_of.size());
     f_.resize(stages_), i_.resize(stages_), w_.resize(stages_);
     clock_.resize(c_.ranks), first_.assign(c_.ranks, -1), bytes_.resize(c_.ranks);
@@ -41,7 +41,7 @@ class Search {
   long nodes() const { return nodes_; }
 
  private:
-  Case c_;
+  Instance c_;
   bool span_;
   int stages_ = 0, best_ = 0;
   long nodes_ = 0;

@@ -141,7 +141,7 @@ TEST(ZbAuto, AnyMapBoundHoldsOnEveryMap) {
 }
 
 struct Tiny {
-  exhaustive::Case one;
+  exhaustive::Instance one;
   Costs costs;
   ZbAutoResult found;
 };
@@ -151,7 +151,7 @@ Tiny MakeTiny(std::mt19937& random, int ranks, int microbatches, int chunks) {
     return low + static_cast<int>(random() % (high - low + 1));
   };
   Tiny tiny;
-  exhaustive::Case& c = tiny.one;
+  exhaustive::Instance& c = tiny.one;
   c.ranks = ranks, c.microbatches = microbatches;
   StagePlacement placement = ParsePlacement(chunks == 2 ? "v" : "loop", ranks, chunks * ranks);
   for (const auto& on : placement) c.rank_of.push_back(on[0]);
@@ -205,7 +205,7 @@ TEST(ZbAuto, RecomputeAgainstExhaustiveSearch) {
   };
   int some = 0;
   for (int n = 0; n < 24; ++n) {
-    exhaustive::Case one;
+    exhaustive::Instance one;
     int chunks = n % 4 == 3 ? 2 : 1;
     one.ranks = n % 3 == 2 && chunks == 1 ? 3 : 2;
     one.microbatches = chunks == 2 || one.ranks == 3 ? 2 : pick(2, 3);
@@ -230,7 +230,7 @@ TEST(ZbAuto, RecomputeAgainstExhaustiveSearch) {
     Check(found, costs, one.memory);
     int least = static_cast<int>(found.span) + 1;
     for (int bits = 0; bits < 1 << stages; ++bits) {
-      exhaustive::Case with = one;
+      exhaustive::Instance with = one;
       bool offered = true;
       for (int s = 0; s < stages; ++s) {
         bool again = bits >> s & 1;
