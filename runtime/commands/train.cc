@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/text.h"
+#include "formats/job_changes.h"
 #include "formats/package/package_files.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/checkpoint_folder.h"
@@ -193,8 +194,7 @@ class Trainer {
     const std::string checkpoints =
         checkpointer_ ? folder_.Describe(transport_.hosts()) : std::string();
     if (!checkpoints.empty() && transport_.rank() == 0) std::printf("%s\n", checkpoints.c_str());
-    if (!resumed_.path.empty() && transport_.rank() == 0)
-      std::printf("resumed from %s\n", resumed_.path.c_str());
+    if (!resumed_.path.empty() && transport_.rank() == 0) PrintResumed();
     if (resumed_.step >= job_.steps && transport_.rank() == 0)
       std::printf("already at step %lld of %lld: nothing to train\n",
                   static_cast<long long>(resumed_.step), static_cast<long long>(job_.steps));
@@ -385,6 +385,14 @@ class Trainer {
       said_ = report.step + 1;
       if (checkpointer_) checkpointer_->Told(said_);
     }
+  }
+
+  void PrintResumed() const {
+    std::printf("resumed from %s\n", resumed_.path.c_str());
+    const std::vector<std::string> changes = JobChanges(resumed_.job, job_.text);
+    if (!changes.empty())
+      std::printf("  since then %s has changed %s: steps are computed as it says now\n",
+                  job_.path.c_str(), Join(changes, ", ").c_str());
   }
 
   // Says what is left of the run where that is not all that was asked for.

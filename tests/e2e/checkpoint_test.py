@@ -297,6 +297,25 @@ class Checkpoints(Case):
                                "--conf", self.path("tied_3.json"), "--steps", 1, "--weights",
                                self.checkpoints / "step-00000009", mpi=False))
 
+    def test_changes_of_the_job_are_told(self):
+        job = job_with()
+        job["steps"] = 3
+        self.succeed(self.run_train("plain", job, 3, mpi=False))
+        more = {**job, "steps": 4, "log_every": 2, "schedule": "gpipe"}
+        result = self.succeed(self.run_train("plain", more, 3, "--resume", mpi=False))
+        self.assertIn("resumed from", result.out)
+        self.assertNotIn("has changed", result.out)
+        changed = {**more, "steps": 5, "microbatches": 2, "microbatch_size": 4, "accumulate": 2,
+                   "loss": {"type": "cross_entropy", "label_smoothing": 0.1},
+                   "optimizer": {**job["optimizer"], "lr": 1e-3}}
+        result = self.succeed(self.run_train("plain", changed, 3, "--resume", mpi=False))
+        said = [line for line in result.out.splitlines() if "has changed" in line]
+        self.assertEqual(said, [
+            f"  since then {self.path('job.json')} has changed "
+            '"loss" from "cross_entropy" to {"type":"cross_entropy","label_smoothing":0.1}, '
+            '"optimizer.lr" from 0.002 to 0.001, "microbatches" from 4 to 2, "microbatch_size" from 2 to 4, '
+            '"accumulate" from none to 2: steps are computed as it says now'])
+
     def test_refusals(self):
         job = job_with()
         job["steps"] = 3
