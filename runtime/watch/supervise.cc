@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,7 +14,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <functional>
 #include <map>
 
 #include "base/error.h"
@@ -36,6 +36,9 @@ namespace {
 // PMIx 4.2.2 now and then waits for itself for ever when it ends.
 constexpr int kHangs = 15;
 
+// Files that mpirun has open (27 and 4 for each rank of its host, Open MPI 4.1.4), and a few more.
+constexpr rlim_t kFiles = 32, kFilesOfRank = 4;
+
 struct RunEnd {
   int code = 0;             // as in a shell: 128 + signal
   bool asked = false;       // to end after its step
@@ -46,8 +49,10 @@ struct RunEnd {
 struct WaitLimits {
   int limit = 0;       // seconds until the process is ended; 0: none
   bool stops = false;  // a first SIGINT asks it to end after its step
-  // If it returns true for kHangs seconds, the process hangs and is ended.
-  std::function<bool()> ranks_over = nullptr;
+  // Of an mpirun: how many ranks it starts and where their status files are.
+  int ranks = 0;
+  std::string folder = "";
+  bool one_host = true;  // all ranks are here
 };
 
 sigset_t Handled() {
@@ -98,10 +103,30 @@ bool AllIsShown() {
   return poll(files, 2, 0) == 2;
 }
 
-// Waits for the process and forwards signals.
+// Returns true if all ranks were on this host and have ended.
+bool RanksOver(const WaitLimits& of) {
+  const std::vector<RankStatus> ranks = ReadStatusFolder(of.folder);
+  return of.ranks > 0 && static_cast<int>(ranks.size()) == of.ranks &&
+         std::all_of(ranks.begin(), ranks.end(), [host = ThisHost()](const RankStatus& rank) {
+           return rank.host == host && rank.pid > 0 && HasEnded(rank.pid);
+         });
+}
+
+// Returns true if the ranks have met: each takes the signals that mpirun passes on, which before
+// that would end mpirun or a rank. Those of other hosts are not known of.
+bool TakeSignals(const WaitLimits& of) {
+  bool met = !of.one_host;
+  for (int rank = 0; rank < of.ranks && !met; ++rank)
+    met = access(StatusPath(of.folder, rank).c_str(), F_OK) == 0;
+  return met;
+}
+
+// Waits for the process and forwards signals. Where its ranks have ended and it has not for kHangs
+// seconds, it hangs and is ended.
 RunEnd WaitFor(int pid, const WaitLimits& limits) {
   RunEnd end;
   sigset_t set = Handled();
+  bool passed_on = true;  // that it is asked to end
   for (int waited = 0, over = 0;;) {
     int status = 0;
     if (waitpid(pid, &status, WNOHANG) == pid) {
@@ -113,16 +138,19 @@ RunEnd WaitFor(int pid, const WaitLimits& limits) {
     if (signal == SIGTSTP) Pause(pid);
     if (signal == SIGUSR1 || (signal == SIGINT && limits.stops && !end.asked)) {
       end.asked = true;
+      passed_on = false;
       if (signal == SIGINT) std::fprintf(stderr, "pipewright-run: is ended by SIGINT\n%s", kEndsAfterStep);
-      kill(pid, SIGUSR1);
     } else if (signal == SIGTERM || signal == SIGINT) {
       end.terminated = true;
       kill(pid, SIGTERM);
     }
+    if (!passed_on && TakeSignals(limits)) {
+      kill(pid, SIGUSR1);
+      passed_on = true;
+    }
     if (signal >= 0 || errno != EAGAIN) continue;
     if (limits.limit > 0 && ++waited >= limits.limit) kill(pid, SIGKILL);
-    if (!limits.ranks_over) continue;
-    over = end.hung || (AllIsShown() && limits.ranks_over()) ? over + 1 : 0;
+    over = end.hung || (AllIsShown() && RanksOver(limits)) ? over + 1 : 0;
     end.hung = over >= kHangs;
     // With what it has started beside the ranks.
     if (over == kHangs) kill(-pid, SIGTERM);
@@ -143,6 +171,19 @@ int Slots(const std::string& host) {
   return colon == std::string::npos ? 1 : std::max(1, std::atoi(host.c_str() + colon + 1));
 }
 
+// An mpirun that may not open as many files waits for ever.
+void CheckOpenFiles(const SuperviseOptions& options) {
+  int here = options.hosts.empty() ? options.ranks : 0;
+  for (const std::string& host : options.hosts) here = std::max(here, Slots(host));
+  const rlim_t needs = kFiles + kFilesOfRank * static_cast<rlim_t>(here);
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= needs) return;
+  throw Error(MpirunWords(options)[0],
+              "needs " + std::to_string(needs) + " open files for " + Counted(here, "rank") +
+                  ", and a process may open " + std::to_string(limit.rlim_cur) + " here",
+              "raise the limit: ulimit -n " + std::to_string(needs));
+}
+
 // Lets mpirun start as root, as in a container, and on one machine with more ranks than cores. What
 // the user has set stays.
 void SetMpirunDefaults(bool one_machine) {
@@ -160,6 +201,7 @@ class Supervisor {
  public:
   explicit Supervisor(const SuperviseOptions& options)
       : options_(options), hosts_(options.hosts), ranks_(options.ranks) {
+    CheckOpenFiles(options);
     RemoveUnusedStatusFolders();
     folder_ = StatusBase() + "/pipewright-supervisor-XXXXXX";
     if (!mkdtemp(folder_.data())) throw Error(folder_, strerror(errno));
@@ -214,32 +256,32 @@ class Supervisor {
     BannerFilter filter;
     const int pid = Start(Command(from), filter.write_end());
     filter.CloseWriteEnd();
-    RunEnd end = WaitFor(pid, {.stops = options_.stops, .ranks_over = [this] { return RanksOver(); }});
+    RunEnd end = WaitFor(pid, {.stops = options_.stops,
+                               .ranks = ranks_,
+                               .folder = folder_,
+                               .one_host = hosts_.empty()});
     EndRemains();
-    if (end.hung) end.code = CodeOfRanks();
+    if (end.terminated && hosts_.empty() && ReadStatusFolder(folder_).empty())
+      Say("was ended by a signal before its ranks had started");
+    end.code = CodeOfRanks(end);
     return end;
   }
 
-  // Returns true if all ranks were on this host and have ended.
-  bool RanksOver() const {
+  // Returns the exit code of a run. Its mpirun is not believed where it did not end, nor where it
+  // says that ranks have failed which had finished: Open MPI 4.1.4 does so now and then, too.
+  int CodeOfRanks(const RunEnd& end) const {
     const std::vector<RankStatus> ranks = ReadStatusFolder(folder_);
-    return static_cast<int>(ranks.size()) == ranks_ &&
-           std::all_of(ranks.begin(), ranks.end(), [host = ThisHost()](const RankStatus& rank) {
-             return rank.host == host && rank.pid > 0 && HasEnded(rank.pid);
-           });
-  }
-
-  // Returns the exit code of a run whose mpirun does not tell it, and says why.
-  int CodeOfRanks() const {
     std::string unfinished;
-    for (const RankStatus& rank : ReadStatusFolder(folder_))
+    for (const RankStatus& rank : ranks)
       if (rank.state != RankState::kFinished)
         unfinished += "\n  " + DescribeRank(rank) + ": " + DescribePlace(rank);
-    bool failed = !unfinished.empty();
+    bool failed = !unfinished.empty() || static_cast<int>(ranks.size()) != ranks_;
     for (const auto& entry : std::filesystem::directory_iterator(folder_))
       failed |= entry.path().filename().string().starts_with("ended-");
-    Say(MpirunWords(options_)[0] + " did not end within " + std::to_string(kHangs) +
-        " s after its ranks, and was ended: " +
+    if (!end.hung && (failed || end.terminated || end.code == kSuccess)) return end.code;
+    Say(MpirunWords(options_)[0] +
+        (end.hung ? " did not end within " + std::to_string(kHangs) + " s after its ranks, and was ended: "
+                  : " ended with code " + std::to_string(end.code) + ", which does not count: ") +
         (failed ? "the run had failed" + unfinished : "every rank had finished without an error"));
     return failed ? kFailure : kSuccess;
   }

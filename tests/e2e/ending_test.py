@@ -11,8 +11,8 @@ import unittest
 
 from safetensors.torch import load_file
 
-from support import (ENVIRONMENT, RUN, RunCase, bits, call, children, export_gpt, gpt, name_of, pipewright, run_ranks,
-                     token_job)
+from support import (ENVIRONMENT, RUN, RunCase, Running, bits, call, children, export_gpt, gpt, name_of,
+                     pipewright, run_ranks, token_job)
 
 LONG_NAME = f"node.{25 * 'n'}.{25 * 'n'}.net"  # mpirun itself dies of names with longer parts
 
@@ -209,11 +209,13 @@ class Ending(RunCase):
                               r"(step|after)", running.text)
             self.assertEqual(len(said), 1, running.text)
 
-    def fake_mpirun(self, after):
-        """The environment in which mpirun, once its ranks have ended, does this."""
+    def fake_mpirun(self, after="", before=""):
+        """The environment in which mpirun does this before its ranks start, and once they have ended."""
         folder = self.path("fake")
         folder.mkdir(exist_ok=True)
-        (folder / "mpirun").write_text(f'#!/bin/sh\n{shutil.which("mpirun")} "$@"\ncode=$?\n{after}\nexit $code\n')
+        real = f'{shutil.which("mpirun")} "$@"'
+        (folder / "mpirun").write_text(f"#!/bin/sh\n{before}\nexec {real}\n" if before else
+                                       f"#!/bin/sh\n{real}\ncode=$?\n{after}\nexit $code\n")
         (folder / "mpirun").chmod(0o755)
         return {"PATH": f"{folder}:{os.environ['PATH']}"}
 
@@ -236,6 +238,56 @@ class Ending(RunCase):
         self.assertEqual((result.code, result.left), (1, []), result.out)
         self.assertRegex(result.out, said + r": the run had failed(\n  rank .*)*\n  rank 1 on \S+ \(pid \d+\): step 3")
         self.assertIn("restart 1 of 1", result.out)
+
+    def test_mpirun_blames_ranks_that_have_finished(self):
+        """They know better; what one of them died of counts."""
+        blames = self.fake_mpirun("code=1")
+        result = self.succeed(call([RUN, "-n", 3, "train", self.package, self.job(4)], environment=blames))
+        self.assertIn("mpirun ended with code 1, which does not count: every rank had finished without an error",
+                      result.out)
+        for job, faults in (("nowhere.json", ""), (self.job(4), "die=1:2:0:leave")):
+            result = call([RUN, "-n", 3, "train", self.package, job],
+                          environment={**blames, "PIPEWRIGHT_FAULTS": faults})
+            self.assertEqual((result.code, result.left), (1, []), result.out)
+            self.assertNotIn("does not count", result.out)
+
+    def test_signals_before_the_ranks_have_started(self):
+        """The run ends as soon as it can keep something, or says that there is nothing."""
+        slow = self.fake_mpirun(before=f"touch {self.path('started')}; while [ ! -e {self.path('go')} ]; do sleep 0.1; done")
+
+        def run(*signals):
+            self.setUp()
+            for name in ("started", "go"):
+                self.path(name).unlink(missing_ok=True)
+            running = Running([RUN, "-n", 3, "train", self.package, self.job(100000)], self.path("output.txt"), slow)
+            self.addCleanup(running.wait, 0)
+            self.until(running, self.path("started").exists)
+            for number in signals:
+                running.process.send_signal(number)
+                if number == signal.SIGINT and len(signals) == 2:
+                    self.until(running, lambda: "a second signal" in pathlib.Path(running.out).read_text())
+            time.sleep(1)
+            self.path("go").touch()
+            code, left = running.wait()
+            self.assertEqual(left, [], running.text)
+            return code, running.text
+
+        for number in (signal.SIGUSR1, signal.SIGINT):
+            code, text = run(number)
+            self.assertEqual(code, 0, text)
+            self.assertRegex(text, r"stopped after step \d+, as asked")
+            self.assertTrue(self.path("trained.safetensors").exists())
+        for signals in ((signal.SIGTERM,), (signal.SIGINT, signal.SIGINT)):
+            code, text = run(*signals)
+            self.assertNotIn(code, (0, None), text)
+            self.assertEqual(text.count("was ended by a signal before its ranks had started"), 1, text)
+
+    def test_too_few_open_files_for_mpirun(self):
+        result = call(["bash", "-c", 'ulimit -n 30; exec "$@"', "bash", RUN, "-n", 3, "train", self.package, self.job(4)])
+        self.assert_fails(result, "mpirun: needs 44 open files for 3 ranks, and a process may open 30",
+                          "ulimit -n 44")
+        self.succeed(call(["bash", "-c", 'ulimit -n 44; exec "$@"', "bash", RUN, "-n", 3, "train", self.package,
+                           self.job(4)]))
 
     def test_mpirun_waits_for_a_reader(self):
         """What it still has to show is not lost, however late somebody reads it."""
