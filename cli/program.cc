@@ -1,8 +1,13 @@
 #include "cli/program.h"
 
 #include <CLI/CLI.hpp>
+#include <fcntl.h>
+
+#include <cerrno>
 #include <chrono>
 #include <csignal>
+#include <cstdio>
+#include <cstring>
 #include <iostream>
 #include <sstream>
 #include <thread>
@@ -43,7 +48,23 @@ static void AddCommands(const std::string& program, const std::map<std::string, 
     throw std::logic_error("a command of " + program + " is missing in cli/commands.cc");
 }
 
-int RunProgram(const std::string& name, const std::string& description,
+// Where a standard stream is closed (`>&-`), the next file that is opened would take its place, and
+// get what is printed.
+static void OpenStandardStreams() {
+  for (int stream : {0, 1, 2})
+    if (fcntl(stream, F_GETFD) < 0 && open("/dev/null", O_RDWR) != stream) std::abort();
+}
+
+// Returns why not all that was printed has got out; "" if it has.
+static std::string OutputError() {
+  errno = 0;
+  std::cout.flush();
+  if (std::fflush(stdout) == 0 && !std::ferror(stdout) && std::cout) return "";
+  return "standard output: cannot be written" + (errno ? ": " + std::string(std::strerror(errno)) : "") +
+         "\n  some of what it was to show is missing; files that were to be written are complete";
+}
+
+static int Run(const std::string& name, const std::string& description,
                const std::map<std::string, AddCommand>& adders, int argc, char** argv,
                AddCommand add_global) {
   // Beyond the user's limit of file sizes a write then fails, as on a full disk.
@@ -74,6 +95,18 @@ int RunProgram(const std::string& name, const std::string& description,
     std::cerr << name << ": " << WithoutBacktrace(e.what()) << "\n";
     return kFailure;
   }
+}
+
+int RunProgram(const std::string& name, const std::string& description,
+               const std::map<std::string, AddCommand>& adders, int argc, char** argv,
+               AddCommand add_global) {
+  OpenStandardStreams();
+  const int code = Run(name, description, adders, argc, argv, add_global);
+  if (code != kSuccess) return code;
+  const std::string missing = OutputError();
+  if (missing.empty()) return kSuccess;
+  std::cerr << name << ": " << missing << "\n";
+  return kFailure;
 }
 
 }  // namespace pipewright

@@ -11,7 +11,7 @@ import unittest
 
 from safetensors.torch import load_file
 
-from support import (ENVIRONMENT, RUN, RunCase, Running, bits, call, children, export_gpt, gpt, name_of,
+from support import (BUILD, ENVIRONMENT, RUN, RunCase, Running, bits, call, children, export_gpt, gpt, name_of,
                      pipewright, run_ranks, token_job)
 
 LONG_NAME = f"node.{25 * 'n'}.{25 * 'n'}.net"  # mpirun itself dies of names with longer parts
@@ -126,6 +126,34 @@ class Ending(RunCase):
         for mpi in (True, False):
             result = self.succeed(run_ranks(3, "train", self.package, self.job(metrics="/dev/full"), mpi=mpi))
             self.assertIn("/dev/full: 4 lines are missing, since the file could not be written", result.out)
+
+    # --- standard output ---
+
+    def test_standard_output_that_cannot_be_written(self):
+        """Not in silence; training keeps what it is to keep."""
+        expected = self.reference(4)
+        missing = "standard output: cannot be written.*\n  some of what it was to show is missing"
+        threads = [RUN, "--in-process", 3, "train", self.package]
+        for command, streams in ((threads, ">/dev/full"), (threads, "| head -1; exit ${PIPESTATUS[0]}"),
+                                 (["pipewright"], ">/dev/full")):
+            self.setUp()
+            words = [*command, self.job(4)]
+            if command[0] == "pipewright":
+                words = [BUILD / "pipewright", "plan", self.package, self.job(4)]
+            result = call(["bash", "-c", f'"$@" {streams}', "bash", *words])
+            self.assertEqual((result.code, result.left), (1, []), result.out)
+            self.assertRegex(result.out, missing)
+            if command is threads:
+                self.assert_same(self.result(), expected)
+
+    def test_closed_streams(self):
+        """No file that a run opens takes their place."""
+        expected = self.reference(4)
+        for command in ((RUN, "--in-process", 3), (RUN, "-n", 3)):
+            self.setUp()
+            self.succeed(call(["bash", "-c", 'exec "$@" <&- >&- 2>&-', "bash", *command, "train", self.package,
+                               self.job(4)]))
+            self.assert_same(self.result(), expected)
 
     # --- Ctrl-C and Ctrl-Z ---
 
