@@ -17,6 +17,7 @@
 namespace pipewright {
 
 static constexpr size_t kBlock = 2 << 20;
+static constexpr size_t kEnding = 20;  // bytes by which temporary names are longer
 
 // Returns the descriptor if the path is a name for a file that this process has open, even a
 // regular one; otherwise -1.
@@ -150,6 +151,8 @@ void CheckWritable(const std::string& path, const std::vector<std::string>& read
   size_t slash = path.rfind('/');
   std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
   if (access(folder.c_str(), W_OK | X_OK) != 0) refuse("folder " + folder + ": ");
+  const std::string longer = path + std::string(kEnding, 'x');
+  if (stat(longer.c_str(), &there) != 0 && errno == ENAMETOOLONG) refuse("");
 }
 
 }  // namespace pipewright

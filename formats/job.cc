@@ -152,8 +152,8 @@ void ReadLossScale(const Json& in, const std::string& where, LossScaleJob& scale
   scale.used = true;
   if (in.is_number()) {
     scale.initial = in.get<double>();
-    if (!(scale.initial > 0 && scale.initial < 1e300))
-      throw Error(where, in.dump() + " is out of range: above 0, below 1e+300");
+    if (!(scale.initial >= 1e-30 && scale.initial <= 1e300))
+      throw Error(where, in.dump() + " is out of range: at least 1e-30, at most 1e+300");
     return;
   }
   if (!in.is_object()) throw Error(where, "a number or an object is expected, not " + in.dump());

@@ -127,6 +127,12 @@ class Ending(RunCase):
             result = self.succeed(run_ranks(3, "train", self.package, self.job(metrics="/dev/full"), mpi=mpi))
             self.assertIn("/dev/full: 4 lines are missing, since the file could not be written", result.out)
 
+    def test_a_name_too_long_for_the_weights(self):
+        """Before they are trained: also one that only its temporary name makes too long."""
+        for length in (250, 300):
+            result = call([RUN, "--in-process", 3, "train", self.package, self.job(4, save="w" * length)])
+            self.assert_fails(result, "opening outputs on rank 0: .*w: cannot be written: File name too long")
+
     # --- standard output ---
 
     def test_standard_output_that_cannot_be_written(self):

@@ -188,6 +188,9 @@ class Mistakes(Case):
         job = self.write_job(token_job(optimizer={**adam, "clip_norm": 0}))
         self.assert_fails(run_ranks(2, "train", self.package, job, mpi=False),
                           r"optimizer\.clip_norm: 0 would leave nothing of any gradient", 'leave "clip_norm" out')
+        job = self.write_job(token_job(loss_scale=1e-320))
+        self.assert_fails(run_ranks(2, "train", self.package, job, mpi=False),
+                          r"job\.json: loss_scale: \S+ is out of range: at least 1e-30")
         job = token_job(optimizer={**adam, "lr_schedule": {"type": "cosine", "warmup": 5}}, steps=4)
         note = (r"warning: \S+job\.json: optimizer\.lr_schedule\.warmup: 5 steps of warm-up are more than the "
                 '4 steps of the run: the learning rate never reaches "lr"')
