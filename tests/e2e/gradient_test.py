@@ -1,5 +1,6 @@
 """Gradients that take unusual ways: to several modules, or to none."""
 import copy
+import json
 import re
 import shutil
 import unittest
@@ -106,10 +107,10 @@ class Gradients(Case):
                 self.assertTrue(torch.equal(ours.weights[name], self.model.state_dict()[name]), name)
             load_model(copy.deepcopy(self.model), self.path("trained.safetensors"), strict=True)
 
-    def edited(self, name, module, pattern, replacement):
+    def edited(self, name, module, pattern, replacement, package=None):
         """Warnings about gradients in a run of a package with an edit."""
-        package = self.path(name)
-        shutil.copytree(self.package, package)
+        source, package = package or self.package, self.path(name)
+        shutil.copytree(source, package)
         path = package / f"modules/module{module}.py"
         text, changes = re.subn(pattern, replacement, path.read_text(), count=1, flags=re.M)
         self.assertEqual(changes, 1, text)
@@ -125,6 +126,23 @@ class Gradients(Case):
         self.assertEqual(self.edited("none3.pkg", 3, returned, doubled), [])
         told, = self.edited("some1.pkg", 1, r"^    (b_weight) = .*$", r"\g<0>.detach()")
         self.assertRegex(told, r"^b\.weight gets no gradient: .*module1\.py")
+
+    def test_a_package_of_a_build_that_did_not_note_what_gets_no_gradient(self):
+        package = self.path("older.pkg")
+        shutil.copytree(self.package, package)
+        manifest = json.loads((package / "manifest.json").read_text())
+        noted = [module.pop("no_gradient", None) for module in manifest["modules"]]
+        self.assertTrue(any(noted))
+        (package / "manifest.json").write_text(json.dumps(manifest))
+        job = self.job(SGD)
+        self.assert_same_run(self.train(package, job, 4, mpi=False),
+                             self.train(self.package, job, 4, mpi=False))
+        result = self.succeed(run_ranks(4, "train", package, self.write_job(job), mpi=False))
+        self.assertNotIn("gradient", result.out)
+        # After an edit it cannot tell what the model itself stops.
+        doubled = r"return (\(?)(\w+)", r"return \1torch.mul(\2, 2)"
+        told, = self.edited("older0.pkg", 0, *doubled, package=package)
+        self.assertRegex(told, r"^unused\.weight, unused\.bias get no gradient: .*module0\.py")
 
     def test_decomposed_writes_to_parts_of_a_tensor(self):
         model, x = Writes(), torch.rand(2, 8)
