@@ -131,17 +131,17 @@ struct MpiTransport::State {
     std::vector<char> reached(ranks), reaches(ranks);
     for (int i = 0; i < ranks; ++i) {
       if (i == mine || !wanted) continue;
-      HostRank& neighbour = neighbours[all[i].rank];
-      neighbour.place = i < mine ? i : i - 1;
-      neighbour.outbox = Outbox::Open(all[i].name, mine < i ? mine : mine - 1);
-      reached[i] = neighbour.outbox != nullptr;
+      HostRank& other = host_ranks[all[i].rank];
+      other.place = i < mine ? i : i - 1;
+      other.outbox = Outbox::Open(all[i].name, mine < i ? mine : mine - 1);
+      reached[i] = other.outbox != nullptr;
     }
     CheckMpi(MPI_Alltoall(reached.data(), 1, MPI_BYTE, reaches.data(), 1, MPI_BYTE, host),
              "MPI_Alltoall");
     bool any = false;
     for (int i = 0; i < ranks; ++i) {
       if (!reaches[i]) continue;
-      neighbours.at(all[i].rank).writes = any = true;
+      host_ranks.at(all[i].rank).writes = any = true;
     }
     if (!any) inbox = nullptr;
   }
@@ -218,8 +218,8 @@ struct MpiTransport::State {
     op->peer = peer;
     op->tag = tag;
     op->bundle = std::move(bundle);
-    if (auto neighbour = neighbours.find(peer); neighbour != neighbours.end())
-      ThroughInbox(*op, neighbour->second);
+    if (auto other = host_ranks.find(peer); other != host_ranks.end())
+      ThroughInbox(*op, other->second);
     requests->Queue(op);
     // If the other thread holds MPI, it posts the operation (or the next call here does).
     if (std::unique_lock lock(mpi, std::try_to_lock); lock) requests->PostQueued();
@@ -227,19 +227,19 @@ struct MpiTransport::State {
   }
 
   // Copies the data if the receiver has offered memory, or makes such an offer to the sender.
-  void ThroughInbox(MpiOperation& op, HostRank& neighbour) {
-    if (op.send ? !neighbour.outbox : !neighbour.writes) return;
-    const uint64_t message = (op.send ? neighbour.sent : neighbour.received)[op.tag]++;
+  void ThroughInbox(MpiOperation& op, HostRank& other) {
+    if (op.send ? !other.outbox : !other.writes) return;
+    const uint64_t message = (op.send ? other.sent : other.received)[op.tag]++;
     const std::vector<Region>& regions = op.bundle.regions;
     for (size_t i = 0; i < regions.size(); ++i) {
       if (regions[i].bytes <= small) continue;
       if (op.send) {
-        if (!neighbour.outbox->Put(op.tag, message, i, regions[i])) continue;
+        if (!other.outbox->Put(op.tag, message, i, regions[i])) continue;
         op.put.resize(regions.size());
         op.put[i] = true;
       } else {
         op.offers.resize(regions.size());
-        op.offers[i] = inbox->Make(neighbour.place, op.tag, message, i, regions[i]);
+        op.offers[i] = inbox->Make(other.place, op.tag, message, i, regions[i]);
       }
     }
   }
@@ -266,7 +266,7 @@ struct MpiTransport::State {
     computing = false;
     std::lock_guard lock(mpi);
     requests->PostQueued();
-    for (Patience patience(crowded, disturbed); !done();) patience.Pause();
+    for (SpinWait wait(crowded, disturbed); !done();) wait.Pause();
   }
 
   void WaitRequest(MPI_Request& request, const char* call) {
@@ -288,9 +288,9 @@ struct MpiTransport::State {
 
   // Used by the rank's thread only.
   std::unique_ptr<Inbox> inbox;        // null if no other rank has mapped it
-  std::map<int, HostRank> neighbours;  // by rank: the others of this host, if inboxes are wanted
+  std::map<int, HostRank> host_ranks;  // by rank: the others of this host, if inboxes are wanted
   microseconds between = kBetweenLooks;
-  Clock::time_point disturbed{};  // see Patience
+  Clock::time_point disturbed{};  // see SpinWait
 
   std::mutex mpi;                         // guards MPI itself
   std::unique_ptr<MpiRequests> requests;  // guarded by mpi

@@ -20,7 +20,7 @@ constexpr auto kAwake = microseconds(10000), kAwakeAmongOthers = microseconds(30
 // Returns how long to sleep between two polls after `idle` without progress: a share of `idle`, so
 // that both the added delay and the cost of polling stay a fraction of the time that has passed
 // anyway.
-microseconds Nap(Patience::Clock::duration idle, microseconds least, microseconds most) {
+microseconds Nap(SpinWait::Clock::duration idle, microseconds least, microseconds most) {
   auto share = std::chrono::duration_cast<microseconds>(idle) / 4;
   return std::clamp(share, least, most);
 }
@@ -43,7 +43,7 @@ long Preemptions() {
 
 }  // namespace
 
-void Patience::Pause() {
+void SpinWait::Pause() {
   Relax();
   constexpr int kAtOnce = 50;
   if (looks_ < kAtOnce && ++looks_ < kAtOnce) return;
@@ -63,7 +63,7 @@ void Patience::Pause() {
     Sleep(Nap(waited / 4, microseconds(5), microseconds(50)));
 }
 
-void Patience::Sleep(microseconds time) {
+void SpinWait::Sleep(microseconds time) {
   std::this_thread::sleep_for(time);
   last_ = Clock::now();
 }

@@ -1,4 +1,4 @@
-// Patience decides how a waiting thread spends the time between two polls: spin, yield or sleep.
+// SpinWait decides how a waiting thread spends the time between two polls: spin, yield or sleep.
 #pragma once
 #include <chrono>
 
@@ -12,10 +12,10 @@ namespace pipewright {
 //
 // One object serves one wait. `crowded` says that there are more ranks than cores. `disturbed` is
 // the time when another program was last seen on the core; the thread keeps it from wait to wait.
-class Patience {
+class SpinWait {
  public:
   using Clock = std::chrono::steady_clock;
-  Patience(bool crowded, Clock::time_point& disturbed) : crowded_(crowded), disturbed_(disturbed) {}
+  SpinWait(bool crowded, Clock::time_point& disturbed) : crowded_(crowded), disturbed_(disturbed) {}
   void Pause();
 
  private:

@@ -12,12 +12,12 @@
 
 namespace pipewright {
 
-class Neighbours {
+class OtherHosts {
  public:
   // Throws Error if no socket can be opened.
-  Neighbours();
-  ~Neighbours();
-  Neighbours(const Neighbours&) = delete;
+  OtherHosts();
+  ~OtherHosts();
+  OtherHosts(const OtherHosts&) = delete;
 
   // Returns where this process is reached: "PORT ADDRESS ADDRESS", one address per network (IPv4).
   std::string address() const;

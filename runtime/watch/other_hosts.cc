@@ -1,4 +1,4 @@
-#include "runtime/watch/host_peers.h"
+#include "runtime/watch/other_hosts.h"
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>
@@ -17,7 +17,7 @@
 
 namespace pipewright {
 
-Neighbours::Neighbours() {
+OtherHosts::OtherHosts() {
   socket_ = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   sockaddr_in any = {};
   any.sin_family = AF_INET;
@@ -25,9 +25,9 @@ Neighbours::Neighbours() {
     throw Error("UDP socket", strerror(errno));
 }
 
-Neighbours::~Neighbours() { close(socket_); }
+OtherHosts::~OtherHosts() { close(socket_); }
 
-std::string Neighbours::address() const {
+std::string OtherHosts::address() const {
   sockaddr_in mine = {};
   socklen_t length = sizeof(mine);
   getsockname(socket_, reinterpret_cast<sockaddr*>(&mine), &length);
@@ -45,7 +45,7 @@ std::string Neighbours::address() const {
   return text;
 }
 
-void Neighbours::Join(uint64_t token, const std::vector<Host>& others) {
+void OtherHosts::Join(uint64_t token, const std::vector<Host>& others) {
   token_ = token;
   for (const Host& host : others) {
     Other other;
@@ -64,7 +64,7 @@ void Neighbours::Join(uint64_t token, const std::vector<Host>& others) {
   }
 }
 
-bool Neighbours::Exchange(const std::string& folder, double now) {
+bool OtherHosts::Exchange(const std::string& folder, double now) {
   std::error_code failed;
   for (const auto& entry : std::filesystem::directory_iterator(folder, failed)) {
     if (entry.path().extension() != ".status") continue;
@@ -101,14 +101,14 @@ bool Neighbours::Exchange(const std::string& folder, double now) {
   });
 }
 
-std::vector<RankStatus> Neighbours::statuses() const {
+std::vector<RankStatus> OtherHosts::statuses() const {
   std::vector<RankStatus> all;
   for (const Other& other : others_)
     all.insert(all.end(), other.statuses.begin(), other.statuses.end());
   return all;
 }
 
-std::string Neighbours::Silent(double now, double seconds) const {
+std::string OtherHosts::Silent(double now, double seconds) const {
   for (const Other& other : others_) {
     bool ended = !other.statuses.empty() &&
                  std::all_of(other.statuses.begin(), other.statuses.end(),
