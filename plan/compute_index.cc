@@ -43,7 +43,7 @@ Error TooFew(const Plan& plan, const StageGraph& graph) {
   const std::string missing = std::to_string(stage) + "F" + std::to_string(microbatch);
   auto own = Places(plan, [&](const Action& a) { return SpeaksOf(a, stage, microbatch); });
   if (!own.empty()) return Error(own[0], "rule \"once\": no rank runs its forward, " + missing);
-  // Where one action alone speaks of the last microbatch, it is the one that is wrong.
+  // If only one action has the last microbatch, that action is the mistake.
   auto last = Places(plan, [&](const Action& a) {
     return a.microbatch == total - 1 || a.overlap_microbatch == total - 1;
   });
@@ -124,7 +124,7 @@ ComputeIndex IndexCompute(const Plan& plan, const StageGraph& graph) {
       if (a.kind == ActionKind::kWeightGrad)
         indexer.Put(index.weight_grad, "weight gradient", a.stage, a.microbatch, place);
     }
-  // Entries are distinct, so as many forwards as the table has entries fill it.
+  // Entries are distinct, so the table is full once there are as many forwards as entries.
   for (size_t i = 0; !index.backward.empty() && i < index.backward.size(); ++i) {
     auto where = [&](const ComputePlace& at) {
       return Place(at.rank, at.position, plan.ranks[at.rank][at.position]);

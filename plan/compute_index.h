@@ -12,7 +12,7 @@ struct ComputePlace {
   int32_t rank = -1, position = -1;  // -1: not in the plan
 };
 
-// The compute actions of a plan by stage and microbatch. `total` = steps * microbatches.
+// Indexes the compute actions of a plan by stage and microbatch. `total` = steps * microbatches.
 struct ComputeIndex {
   int stages = 0, total = 0;
   std::vector<ComputePlace> forward;      // F, or the first half of a pair

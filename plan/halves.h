@@ -1,4 +1,4 @@
-// The backward passes of a plan in their other form.
+// Splits the backward passes of a plan into I and W, or joins them again.
 #pragma once
 #include "plan/plan.h"
 
@@ -8,7 +8,7 @@ namespace pipewright {
 // becomes an F, an I and a W.
 Plan InHalves(const Plan& plan);
 
-// Makes each I the whole B and leaves out each W.
+// Turns each I into a whole B and removes each W.
 Plan InWhole(const Plan& plan);
 
 }  // namespace pipewright

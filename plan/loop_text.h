@@ -15,8 +15,8 @@ bool IsLoopText(std::string_view text);
 StepLoop ReadLoop(std::string_view text, const std::string& path, int& steps);
 std::string WriteLoop(const StepLoop& loop, int steps);
 
-// Reads a schedule or plan, or a loop, which it unrolls to `steps` (0: as its text says). A plain
-// text keeps its number of steps.
+// Reads a schedule or plan, or a loop, which it unrolls to `steps` (0: the number in its text). A
+// schedule or plan keeps its number of steps.
 Plan ReadPlanOrLoop(std::string_view text, const std::string& path, int steps = 0);
 
 }  // namespace pipewright

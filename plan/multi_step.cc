@@ -50,7 +50,7 @@ static int StepsIn(const Plan& plan) {
 
 int StepsAround(const StepLoop& loop) { return StepsIn(loop.prologue) + StepsIn(loop.epilogue); }
 
-// `a` so many steps later (or, below 0, earlier).
+// Returns `a` moved by this many steps (below 0: to an earlier step).
 static Action Shifted(Action a, int steps, int microbatches) {
   if (a.microbatch >= 0) a.microbatch += steps * microbatches;
   if (a.overlap_microbatch >= 0) a.overlap_microbatch += steps * microbatches;
@@ -88,7 +88,8 @@ Plan Unroll(const StepLoop& loop, int steps) {
 
 namespace {
 
-// The actions of one rank, cut behind the last STEP of every step; what is left is the last's.
+// Divides the actions of one rank after the last STEP of every step; the rest goes to the last
+// step.
 std::vector<std::vector<Action>> CutSteps(const std::vector<Action>& actions, int steps) {
   std::map<int, int> stages;
   for (const Action& a : actions)

@@ -1,41 +1,41 @@
-// Several optimizer steps in a row.
+// Makes plans of several consecutive optimizer steps.
 #pragma once
 #include "plan/plan.h"
 
 namespace pipewright {
 
 // A plan or schedule of any number of steps: the prologue, then the body once a step, then the
-// epilogue. Microbatches and weight versions are those of the plan in which the body comes once;
-// each further repetition raises those of the body, and of the epilogue, by one step's. A body may
-// run ahead into the next steps. Receive buffers have no numbers.
+// epilogue. Microbatches and weight versions are those of the plan with one repetition of the body;
+// each further repetition adds one step's to those of the body and the epilogue. A body may run
+// ahead into the next steps. Receive buffers are not numbered.
 struct StepLoop {
   Plan prologue, body, epilogue;  // body.microbatches: of one step; body.stages
 };
 
-// One step after the other. Nothing but the weights ties a step to the next: a rank goes on as soon
-// as its own stages have stepped.
+// Repeats a step. Only the weights connect one step to the next: a rank continues as soon as its
+// own stages have stepped.
 StepLoop Synchronous(const Plan& schedule);
 
-// PipeDream's 1F1B (Narayanan et al., SOSP 2019) on a plain pipeline: the warm-up is the prologue,
-// the body forwards into the next steps while it backwards its own. Weights: see SetVersions.
+// Makes PipeDream's 1F1B (Narayanan et al., SOSP 2019) on a plain pipeline: the warm-up is the
+// prologue, and the body runs forwards of the next steps beside the backwards of its own. Weights:
+// see SetVersions.
 StepLoop AsynchronousOneForwardOneBackward(int ranks, int microbatches);
 
-// Returns the steps that a loop makes besides its bodies: those whose STEP is in prologue or
-// epilogue.
+// Returns the number of steps whose STEP is in the prologue or the epilogue.
 int StepsAround(const StepLoop& loop);
 
-// Indices and `steps` as in a Plan of so many steps; forwards of steps beyond are left out; receive
-// buffers are numbered (plan/receive_buffers.h). Throws Error when there are fewer than StepsAround.
+// Unrolls a loop to `steps` steps. Leaves out forwards of later steps and numbers the receive
+// buffers (plan/receive_buffers.h). Throws Error if `steps` is less than StepsAround.
 Plan Unroll(const StepLoop& loop, int steps);
 
-// The loop that makes `plan`, a lowered plan of several steps: the steps that repeat become its
-// body. Throws Error when no two steps in a row are alike.
+// Returns the loop that unrolls to `plan`, a lowered plan of several steps: the steps that repeat
+// become its body. Throws Error if no two consecutive steps are alike.
 StepLoop Fold(const Plan& plan);
 
-// Writes into a lowered plan of several steps which version of its stage's weights each compute
-// uses (version n: after n steps): weight stashing, the newest there is at the forward, or, with
-// `delay` d >= 0, that of d steps before (PipeDream-2BW: 1). Backwards use the version of their
-// forward.
+// Sets in a lowered plan of several steps which version of its stage's weights each compute uses
+// (version n: after n steps). Weight stashing takes the newest version at the time of the forward;
+// `delay` d >= 0 takes the version d steps back (PipeDream-2BW: 1). A backward uses the version of
+// its forward.
 void SetVersions(Plan& plan, int delay = -1);
 
 }  // namespace pipewright

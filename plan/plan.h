@@ -1,4 +1,4 @@
-// The data of a plan: the actions of every rank, in order. plan/plan_text.h defines the text.
+// The data of a plan: the actions of every rank, in order. plan/plan_text.h defines its text form.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -55,8 +55,8 @@ struct StageGraph {
   std::vector<StageEdge> edges;            // sorted by (from, to), no duplicates
   std::vector<std::vector<int>> ranks_of;  // stage -> its replicas; microbatch i runs on i mod r
   std::vector<std::vector<int>> shared;    // groups of stages that hold one weight, ascending
-  // Microbatches per step in a plan of several steps: replicas take turns anew in each. 0: one
-  // step.
+  // Microbatches per step in a plan of several steps; in each step the first replica begins again.
+  // 0: one step.
   int microbatches = 0;
 };
 

@@ -39,7 +39,7 @@ void ReadHeader(std::string_view text, const std::string& path, Plan& plan, int&
     std::string where = path + ":" + std::to_string(++number) + ": rule \"text\"";
     std::string line = whole;
     if (!line.empty() && line.back() == '\r') line.pop_back();
-    if (line.size() < 2 || line[1] == ' ') continue;  // a remark, or what is behind the last line
+    if (line.size() < 2 || line[1] == ' ') continue;  // a remark, or what follows the last line
     size_t space = std::min(line.find(' '), line.size());
     std::string key = line.substr(1, space - 1);
     std::string value = line.substr(std::min(space + 1, line.size()));

@@ -17,8 +17,8 @@ namespace {
 struct Kind {
   ActionKind kind;
   std::string_view name;
-  bool microbatch;  // whether one follows the name
-  char peer;        // what stands before the stage at the other end; 0: no peer
+  bool microbatch;  // a microbatch follows the name
+  char peer;        // the character before the stage at the other end; 0: no peer
 };
 
 // Sorted by ActionKind.
@@ -42,10 +42,10 @@ constexpr Kind kKinds[] = {
 
 const Kind& KindOf(ActionKind kind) { return kKinds[static_cast<size_t>(kind)]; }
 
-// Numbers above this are typing errors, and products of two must fit 64 bits.
+// Larger numbers are typing errors; products of two of these fit in 64 bits.
 constexpr int kLargest = 100'000'000;
 
-// Reads a number at the front of `text` and drops it; -1 when there is none.
+// Reads a number at the front of `text` and removes it; -1 if there is none.
 int TakeNumber(std::string_view& text, const std::string& where) {
   int value = -1;
   auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -140,7 +140,7 @@ void AppendText(std::string& out, const Action& action, bool input_grad_as_b) {
   if (action.version >= 0) out += '@', Append(out, action.version);
 }
 
-// Older zb1p files: B is I where the same rank has a W for the stage and the microbatch.
+// In older zb1p files B means I if the same rank has a W for the stage and microbatch.
 void ReadInputGrads(Plan& plan) {
   for (size_t r = 0; r < plan.ranks.size(); ++r) {
     std::vector<std::pair<int, int>> weight_grads;
@@ -158,7 +158,7 @@ void ReadInputGrads(Plan& plan) {
   }
 }
 
-// The lines of `text` without their ends; notes how they end.
+// Splits `text` into lines without their ends and records how they end.
 std::vector<std::string_view> Lines(std::string_view text, PlanLayout& layout) {
   std::vector<std::string_view> lines;
   layout.final_newline = !text.empty() && text.back() == '\n';
@@ -170,7 +170,7 @@ std::vector<std::string_view> Lines(std::string_view text, PlanLayout& layout) {
     if (end == std::string_view::npos) break;
     begin = end + 1;
   }
-  // Every ended line must end alike, else the \r is left in its cell and refused there.
+  // Every line must end the same way; otherwise the \r stays in its cell and is refused there.
   size_t ended = lines.size() - (layout.final_newline ? 0 : 1);
   for (size_t i = 0; i < ended; ++i) ends += !lines[i].empty() && lines[i].back() == '\r';
   layout.crlf = ended > 0 && ends == ended;
@@ -214,7 +214,7 @@ std::string ToText(const Action& action) {
 
 std::string KindName(ActionKind kind) { return std::string(KindOf(kind).name); }
 
-// `where()` is made only for an error.
+// `where()` is called only for an error.
 template <class Where>
 static Action ParseCell(std::string_view cell, const Where& where) {
   try {
@@ -224,8 +224,8 @@ static Action ParseCell(std::string_view cell, const Where& where) {
   }
 }
 
-// Where the actions first depart from `written` steps: a STEP too many, or the end of a rank that
-// has too few.
+// Finds where the actions first differ from `written` steps: a STEP too many, or the end of a rank
+// that has too few.
 static std::string StepsMissed(const Plan& plan, int written) {
   for (size_t r = 0; r < plan.ranks.size(); ++r) {
     std::map<int, int> made;  // by stage
@@ -262,7 +262,7 @@ Plan ReadPlan(std::string_view text, const std::string& path) {
   plan.ranks.resize(lines.size());
   std::string canonical;
   int unsharded = 0;
-  // Cells that are not spelled as WritePlan would; those of older zb1p files are known only later.
+  // Cells that WritePlan would spell differently; those of older zb1p files are known only later.
   for (size_t r = 0; r < lines.size(); ++r) {
     std::string_view line = lines[r];
     int idle = 0;
@@ -302,7 +302,7 @@ Plan ReadPlan(std::string_view text, const std::string& path) {
     plan.notes.push_back(path +
                          ": B beside a W of the same stage and microbatch is read as the input "
                          "gradient, I (PyTorch's older spelling)");
-    // Cells that say I in such a file keep it.
+    // Cells that have I in such a file keep it.
     for (size_t r = 0; r < lines.size(); ++r) {
       if (lines[r].find('I') == std::string_view::npos) continue;
       size_t position = 0;

@@ -1,6 +1,7 @@
-// Schedules and plans as text: PyTorch's CSV grammar (torch.distributed.pipelining, _Action), one
-// line a rank, and what it cannot say added behind: `2SEND_F5>4` (destination stage), `4RECV_F5<2`
-// (source stage), `#1` (receive buffer), `@3` (weight version). An empty cell is idle.
+// Reads and writes schedules and plans as text: PyTorch's CSV grammar
+// (torch.distributed.pipelining, _Action), one line per rank, extended by suffixes: `2SEND_F5>4`
+// (destination stage), `4RECV_F5<2` (source stage), `#1` (receive buffer), `@3` (weight version).
+// An empty cell is idle.
 #pragma once
 #include <string>
 #include <string_view>
@@ -17,10 +18,10 @@ Plan ReadPlan(std::string_view text, const std::string& path);
 std::string WritePlan(const Plan& plan);
 
 std::string ToText(const Action& action);
-// "F", "SEND_F", "OVERLAP_F_B", ...
+// Returns the name of a kind: "F", "SEND_F", "OVERLAP_F_B", ...
 std::string KindName(ActionKind kind);
 
-// One cell, not empty. Throws Error(where).
+// Reads one cell, which is not empty. Throws Error(where).
 Action ParseAction(std::string_view cell, const std::string& where);
 
 }  // namespace pipewright

@@ -12,18 +12,18 @@ namespace pipewright {
 
 namespace {
 
-// Buffers of one edge and direction on one rank.
+// The buffers of one edge and direction on one rank.
 struct Buffers {
   int in_use = 0, most = 0;
   // (computes that came before it was freed, its number)
   std::priority_queue<std::pair<int, int>, std::vector<std::pair<int, int>>, std::greater<>> free;
 };
 
-// By receiving stage, peer and direction.
+// Keys are receiving stage, peer and direction.
 using Edges = std::map<std::tuple<int, int, bool>, Buffers>;
 
-// Calls take(buffers, recv) at every RECV and give(buffers, microbatch, computes) where a compute
-// uses the data of one.
+// Calls take(buffers, recv) at every RECV and give(buffers, microbatch, computes) when a compute
+// uses the received data.
 template <typename Take, typename Give>
 void Walk(std::vector<Action>& actions, Edges& edges, Take take, Give give) {
   std::map<std::pair<int, bool>, std::vector<Buffers*>> into;  // (stage, backward)
@@ -48,7 +48,7 @@ void NumberSlots(Plan& plan) {
     Edges edges;
     for (const Action& a : actions)
       if (IsRecv(a.kind)) edges[{a.stage, PeerOf(a), a.kind == ActionKind::kRecvBackward}];
-    // Data on this rank without a RECV (another replica handed them over) take no buffer.
+    // Data that reached this rank without a RECV (from another replica) take no buffer.
     std::map<Buffers*, std::unordered_map<int, int>> held;  // microbatch -> buffer
     Walk(
         actions, edges,

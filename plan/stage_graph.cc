@@ -19,7 +19,7 @@ StageGraph ChainGraph(std::vector<std::vector<int>> ranks_of) {
   return graph;
 }
 
-// The first action that names the stage, or else the one that makes it a number of the plan's.
+// Finds the first action that names the stage, or else the one whose number implies it.
 static std::string FirstOf(const Plan& plan, int stage) {
   std::string place;
   for (bool exactly : {true, false})
@@ -34,7 +34,8 @@ static std::string FirstOf(const Plan& plan, int stage) {
   return "stage " + std::to_string(stage);
 }
 
-// Microbatch i of a stage with r replicas runs on replica i mod r, so the first r tell them all.
+// Microbatch i of a stage with r replicas runs on replica i mod r, so the first r give all
+// replicas.
 static std::vector<std::vector<int>> PlacementOf(const Plan& plan) {
   size_t forwards = 0;
   for (const auto& actions : plan.ranks)
@@ -69,11 +70,11 @@ static std::vector<std::vector<int>> PlacementOf(const Plan& plan) {
       if (HasForward(a) && a.microbatch >= 0 &&
           static_cast<size_t>(a.microbatch) < ranks[a.stage].size())
         ranks_of[a.stage][a.microbatch] = static_cast<int>(r);
-  // A plan that breaks the rule may name a rank twice: then the ascending order stands.
+  // A plan that breaks the rule may name a rank twice; then the ascending order is used.
   for (int s = 0; s < plan.stages; ++s)
     if (std::set<int>(ranks_of[s].begin(), ranks_of[s].end()) != ranks[s])
       ranks_of[s].assign(ranks[s].begin(), ranks[s].end());
-  // Replicas beyond the last microbatch only sum gradients and step.
+  // Replicas that get no microbatch only sum gradients and step.
   std::vector<char> full(plan.stages);
   for (int s = 0; s < plan.stages; ++s)
     full[s] = ranks[s].size() == static_cast<size_t>(plan.microbatches);
@@ -109,8 +110,8 @@ StageGraph GraphOf(const Plan& plan) {
   }
   std::set<std::pair<int, int>> all = forward;
   all.insert(backward.begin(), backward.end());
-  // Neighbours on one rank hand over without a transfer, a plan without any transfer is a chain,
-  // and where a stage talks to nobody its neighbour's transfers are what is missing.
+  // Adjacent stages on one rank need no transfer, and a plan without any transfer is a chain. If a
+  // stage has no transfer at all, those with the adjacent stages are missing.
   std::vector<char> has_in(plan.stages), has_out(plan.stages);
   for (auto [from, to] : all) has_out[from] = has_in[to] = true;
   for (int s = 0; s + 1 < plan.stages; ++s) {

@@ -1,4 +1,4 @@
-// The graph of stages: their edges, and the ranks they run on.
+// Builds and checks the graph of stages: their edges, and the ranks they run on.
 #pragma once
 #include <string>
 #include <vector>
@@ -7,7 +7,8 @@
 
 namespace pipewright {
 
-// Stage s feeds stage s + 1; `ranks_of` gives each stage's replicas. ranks = the largest + 1.
+// Returns a chain in which stage s feeds stage s + 1; `ranks_of` has the replicas of each stage.
+// The number of ranks is the largest one + 1.
 StageGraph ChainGraph(std::vector<std::vector<int>> ranks_of);
 
 // Builds the graph from a plan's own text: the placement from its compute actions, the edges from
@@ -18,7 +19,7 @@ StageGraph GraphOf(const Plan& plan);
 // Throws Error when ranks, edges or groups are out of range, unsorted or repeated.
 void CheckGraph(const StageGraph& graph);
 
-// The edges of each stage as indices into graph.edges, ascending.
+// Lists the edges of each stage as indices into graph.edges, ascending.
 struct EdgeIndex {
   std::vector<std::vector<int>> in, out;
 };

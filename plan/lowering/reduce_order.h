@@ -7,8 +7,8 @@
 namespace pipewright {
 
 // One exchange of gradients: the stages whose weights it sums and all the ranks that hold them.
-// One for each group in graph.shared, in their order; then one for each stage with replicas, for
-// the weights that are its own.
+// There is one for each group in graph.shared, in their order; then one for each stage with
+// replicas, for the weights that it does not share.
 struct ReduceExchange {
   std::vector<int> stages;  // ascending
   std::vector<int> ranks;   // ascending

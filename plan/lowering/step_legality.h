@@ -6,9 +6,9 @@
 
 namespace pipewright {
 
-// The rules order and step for REDUCE_GRAD, STEP, LOAD and EVICT, and that of weight versions: see
-// plan/lowering/validate.h. A plan without any REDUCE_GRAD and STEP is one step whose end is left
-// to others.
+// Checks the rules order and step for REDUCE_GRAD, STEP, LOAD and EVICT, and the rule version; see
+// plan/lowering/validate.h. A plan without any REDUCE_GRAD and STEP is one step that something else
+// ends.
 void CheckSteps(const Plan& plan, const StageGraph& graph);
 
 // Checks a schedule of computes alone, whose steps end where Lower ends them.

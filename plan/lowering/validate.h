@@ -1,4 +1,4 @@
-// Proves that a plan can run.
+// Checks that a plan can run to its end and computes what it should.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -7,7 +7,7 @@
 
 namespace pipewright {
 
-// The most that a rank holds while a plan runs.
+// The most that a rank holds at once while a plan runs.
 struct RankPeaks {
   int activations = 0;       // microbatches of a stage between F and B (or I)
   int kept_for_weights = 0;  // between I and W
@@ -31,8 +31,8 @@ struct PlanReport {
 //   channel     a rank posts the receives from another rank in the order in which that one sends
 //   slot        no RECV takes a slot that holds data not yet used
 //   step        each stage steps once a step on each of its ranks, after its REDUCE_GRAD
-//   version     a written weight version is there when its F runs, and is that of the B, I and W too;
-//               where none is written, an F of step k runs after k steps of its stage
+//   version     a given weight version exists when its F runs, and the B, I and W have the same;
+//               without one, an F of step k runs after k steps of its stage
 //   load        computes and STEP of a stage that is ever loaded stand between its LOAD and EVICT
 //   deadlock    every rank reaches its end even when each SEND blocks until its RECV is reached and
 //               each gradient exchange until all its ranks are there

@@ -33,7 +33,7 @@ std::vector<int> Needs(const Action& a, const Offload& offload) {
   return stages;
 }
 
-// Consecutive uses of one stage without uses of another offloaded one in between.
+// Consecutive uses of one stage with no use of another offloaded stage in between.
 struct Run {
   int stage = 0;
   size_t first = 0, last = 0;                        // positions

@@ -14,10 +14,10 @@ struct Offload {
   double memory = 0;            // for offloaded weights on each rank; 0: the two largest stages
   bool step = true;             // STEP uses them too; false if all offloaded ones are frozen
   std::vector<int> forward_only{};  // ascending: stages without backward computation
-  bool weight_grad = true;          // W uses weights too; false if I computes what W adds up
-  // [rank] bytes that several of the rank's stages share and that no stage's `weights` include:
-  // loaded from the first LOAD of one of them to the last EVICT, within the memory limit. Empty:
-  // none.
+  bool weight_grad = true;          // W uses weights too; false if W only adds up what I computed
+  // [rank] bytes that several of the rank's stages share and no stage's `weights` include. They are
+  // in memory from the first LOAD of one of these stages to the last EVICT, within the limit.
+  // Empty: none.
   std::vector<double> held{};
   std::string memory_name{};  // origin of the limit, for messages: "CONF: offload.memory"
 };

@@ -65,8 +65,8 @@ Plan ZbAutoPlan(const Job& job, const StageGraph& graph) {
   return std::move(found.plan);
 }
 
-// Keeps the weights that a run trains, and buffers, in memory. `where`: the conf that
-// must not ask for more; "": a device map does, which has been checked.
+// Keeps buffers and the weights that a run trains in memory. `where`: the conf, which must not
+// offload more than is possible; "": a device map, which has been checked.
 void KeepTrained(RunPlan& run, const std::string& where) {
   std::vector<bool> frozen(run.conf.stage_to_ranks.size()), trained = frozen;
   for (size_t m = 0; m < run.on_disk.size(); ++m)
@@ -103,7 +103,7 @@ void KeepTied(RunPlan& run, const std::vector<std::vector<int>>& ids) {
     }
 }
 
-// Each tensor once: with its stage, or where several stages of a rank use it, with the rank.
+// Counts each tensor once: with its stage, or with the rank if several of its stages use it.
 void CountWeights(const RunPlan& run, const std::vector<std::vector<int>>& ids, Offload& offload) {
   std::map<int, std::pair<double, std::set<int>>> tensors;  // bytes and stages
   for (size_t m = 0; m < run.on_disk.size(); ++m)
@@ -132,7 +132,7 @@ void CountWeights(const RunPlan& run, const std::vector<std::vector<int>>& ids, 
   }
 }
 
-// Returns the stages that the conf offloads, and how many bytes of each come and go.
+// Returns the stages that the conf offloads, and how many bytes of each are loaded and evicted.
 Offload OffloadOf(const RunPlan& run, bool forward_only) {
   Offload offload;
   offload.step = offload.weight_grad = forward_only;
@@ -147,7 +147,8 @@ Offload OffloadOf(const RunPlan& run, bool forward_only) {
   return offload;
 }
 
-// A single entry that speaks of a stage or a microbatch that the run does not have is named itself.
+// If a single entry has a stage or microbatch that the run does not have, the error names that
+// entry.
 void CheckEntries(const Job& job, const Plan& plan, const StageGraph& graph) {
   std::vector<std::string> wrong;
   for (size_t r = 0; r < plan.ranks.size(); ++r)
@@ -164,7 +165,7 @@ void CheckEntries(const Job& job, const Plan& plan, const StageGraph& graph) {
                     Counted(job.microbatches, "microbatch"));
 }
 
-// The plan in the job's file, checked: a schedule, or a whole plan.
+// Reads and checks the plan in the job's file: a schedule, or a whole plan.
 Plan PlanOfFile(const Job& job, const StageGraph& graph, const Offload& offload) {
   Plan plan = ReadPlan(ReadFile(job.plan), job.plan);
   auto check = [&](int found, int expected, const char* what) {
@@ -188,13 +189,13 @@ Plan PlanOfFile(const Job& job, const StageGraph& graph, const Offload& offload)
   return plan;
 }
 
-// A file has the entry of a schedule that is made once, from numbers alone.
+// A file is treated as a schedule that is made once, from numbers alone.
 ScheduleKind KindOf(const Job& job) {
   const ScheduleKind* kind = job.plan.empty() ? FindSchedule(job.schedule) : nullptr;
   return kind ? *kind : ScheduleKind{};
 }
 
-// Says who asked for the schedule: the command line may name another one than the job.
+// Returns the origin of the schedule: the command line may override the job's.
 std::string ScheduleName(const Job& job) {
   const Json written = job.text.empty() ? Json::object() : ParseJson(job.text, job.path);
   const bool own = written.value("schedule", Job().schedule) == job.schedule;
@@ -211,8 +212,8 @@ Plan MakePlan(const Job& job, const StageGraph& graph, const Offload& offload, b
   } else {
     ScheduleOptions options;
     options.forward_only = forward_only, options.of_run = true;
-    // Forward only, every schedule comes to the same: as soon as the input is there. But weights
-    // that come and go do so once for all microbatches.
+    // Forward only, all schedules are the same: each stage runs as soon as its input arrives. But
+    // offloaded weights are loaded once for all microbatches.
     std::string sweep = offload.stages.empty() ? "gpipe" : "bfs";
     try {
       plan = MakeSchedule(forward_only ? sweep : job.schedule, graph.ranks, graph.stages,
@@ -246,7 +247,7 @@ std::vector<bool> LearningStages(const Manifest& manifest, const Conf& conf) {
   return learning;
 }
 
-// The plan says which stages compute all their modules again, so that what reads it knows.
+// Records in the plan which stages recompute all their modules, for its readers.
 static void NameRecomputed(const RecomputeJob& job, RunPlan& run) {
   const std::vector<bool> learning = LearningStages(run.manifest, run.conf);
   std::vector<bool> whole(learning.size(), true);

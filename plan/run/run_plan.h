@@ -1,4 +1,4 @@
-// From a package, a conf and a job to the plan of a run.
+// Makes the plan of a run from a package, a conf and a job.
 #pragma once
 #include <optional>
 #include <string>
@@ -23,26 +23,26 @@ struct RunPlan {
 // `conf`: a file, or "" for PACKAGE/conf/mp_conf.json. `ranks`: how many were started; 0: as many
 // as the conf names. The plan is the job's schedule lowered, or the file that the job names (a
 // schedule without transfers is lowered, a whole plan runs as it is), validated. Forward only, it
-// is one sweep over the microbatches. `device_map`: a file that says what lies where, instead of a
-// conf (plan/placement/residence.h). In a run that trains, of weights on disk only frozen
-// parameters stay there. `outputs`: KeepOutputs. Throws Error where package, conf, job and ranks do
-// not fit.
+// is one sweep over the microbatches. `device_map`: a file with the location of each weight, used
+// instead of a conf (plan/placement/residence.h). In a run that trains, only frozen parameters stay
+// on disk. `outputs`: KeepOutputs. Throws Error if package, conf, job and ranks do not fit
+// together.
 RunPlan MakeRunPlan(const std::string& package, const std::string& conf, const Job& job, int ranks,
                     bool forward_only, const std::string& device_map = "",
                     const std::optional<std::vector<std::string>>& outputs = std::nullopt);
 
-// One sweep over the microbatches, forward only: what a run that trains validates with.
+// Returns the plan for validation in a run that trains: one forward sweep over the microbatches.
 Plan MakeForwardPlan(const Job& job, const RunPlan& run);
 
-// Marks the stages that have something to compute backward: those that train, or that follow one
-// that does.
+// Marks the stages that have a backward computation: those that train, or that follow one that
+// does.
 std::vector<bool> LearningStages(const Manifest& manifest, const Conf& conf);
 
 // Returns whether the job's schedule is PipeDream's (pipedream, pipedream-2bw): steps overlap, and
 // each microbatch meets one version of a stage's weights, forward and backward.
 bool IsAsynchronous(const Job& job);
-// So many steps in a row of such a schedule, lowered and with its weight versions. Throws Error
-// where run and job do not allow it.
+// Returns this many consecutive steps of such a schedule, lowered and with its weight versions.
+// Throws Error if run and job do not allow it.
 Plan MakeAsynchronousPlan(const Job& job, const RunPlan& run, int64_t steps);
 // Returns how many versions older than the newest its forwards ask for.
 int OlderVersions(const Job& job);

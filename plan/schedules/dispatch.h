@@ -1,5 +1,5 @@
-// Plays a chain of stages through in the order of time: whenever a rank is free, a dispatch rule
-// says what it starts. What comes out is an order and its times.
+// Runs a chain of stages through simulated time: whenever a rank is free, a dispatch rule chooses
+// what it starts. The result is an order with its times.
 #pragma once
 #include <algorithm>
 #include <vector>
@@ -10,7 +10,7 @@ namespace pipewright {
 
 constexpr double kNever = 1e300;
 
-// When each rank has its next turn: a tournament, of equal times the lower rank's first.
+// Finds the rank whose turn is next, by a tournament tree; equal times go to the lower rank.
 class Turns {
  public:
   explicit Turns(int ranks) {
@@ -37,10 +37,10 @@ class Turns {
   std::vector<int> winner_;  // a heap of the ranks' matches; [1] has the winner of all
 };
 
-// A rule may look at this.
+// The state that a rule may read.
 struct DispatchState {
   const OrderProblem& p;
-  // When the input of F or I is there; kNever where nobody knows yet.
+  // The time when the input of F or I arrives; kNever if that is not known yet.
   std::vector<double> forward, backward;  // [p.At(stage, microbatch)]
   struct Rank {
     double bytes = 0;  // held now
@@ -53,15 +53,16 @@ struct DispatchState {
 
 // Besides these, which a rule may replace, it has
 //   double Choose(const DispatchState& state, int rank, double now, Op& op)
-//     returns `now` with what to start in `op`; or when to ask again at the latest (kNever: when
-//     something arrives); below 0 it gives up. It notes itself what it has started.
-//   bool Complete() const   whether all F and I have been started
+//     returns `now` and sets `op` to start it; or returns the latest time to ask again (kNever:
+//     when something arrives); or returns a negative time to give up. It records what it started.
+//   bool Complete() const
+//     returns whether all F and I have been started
 struct DispatchRule {
-  // The rank is asked anew so long before an arrival.
+  // How long before an arrival the rank is asked again.
   double Linger(int) const { return 0; }
-  // The rank has been idle so long between two of its actions.
+  // Called with the time that the rank was idle between two of its actions.
   void Idle(int, double) {}
-  // Says whether to give up.
+  // Returns whether to give up.
   bool Enough() const { return false; }
 };
 

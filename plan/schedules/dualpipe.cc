@@ -6,16 +6,16 @@ namespace pipewright {
 
 namespace {
 
-// One rank: `depth` counts from the end of the pipeline inwards, 0 to half - 1. Its near stage is
-// entered early, its far stage late; near(i) and far(i) give the i-th forward, backward, ... of
-// each.
+// Builds the order of one rank. `depth` counts from the end of the pipeline inwards, 0 to half - 1.
+// Microbatches enter its near stage early and its far stage late; near(i) and far(i) give the i-th
+// forward, backward, ... of each.
 class DualPipeRank {
  public:
   DualPipeRank(int near, int far, int near_offset, int far_offset, int stride,
                std::vector<Action>& out)
       : near_{near, near_offset, stride}, far_{far, far_offset, stride}, out_(out) {}
 
-  // `m` microbatches in each direction. The eight phases of the paper's table.
+  // Runs the eight phases of the paper's table, with `m` microbatches in each direction.
   void Run(int depth, int half, int m) {
     int outer = half - depth - 1;
     for (int k = 0; k < 2 * outer; ++k) Forward(near_);
@@ -31,7 +31,7 @@ class DualPipeRank {
     for (int k = 0; k < outer; ++k) Backward(far_), Pair(far_, near_);
     for (int k = 0; k < depth + 1; ++k) {
       bool split = k >= (depth + 1) / 2;
-      // An odd count turns to split halves in the middle of a round.
+      // With an odd count, backwards are split from the middle of a round on.
       bool split_far = split && !(k == (depth + 1) / 2 && (depth + 1) % 2);
       split_far ? Input(far_) : Backward(far_);
       split ? Input(near_) : Backward(near_);
@@ -75,7 +75,7 @@ class DualPipeRank {
 
 }  // namespace
 
-// Even microbatches go down, odd ones up: stage s runs them on ranks s and P - 1 - s.
+// Even microbatches go down, odd ones up: stage s runs them on ranks s and P - 1 - s respectively.
 Plan DualPipe(const ScheduleRequest& q) {
   Plan plan;
   plan.ranks.resize(q.ranks);

@@ -1,5 +1,5 @@
-// Several stages a rank in a loop: interleaved 1F1B (Narayanan et al., 2104.04473, section 2.2),
-// breadth-first (Lamy-Poirier, 2211.05953), and the interleaved zero bubble schedule of
+// Schedules with several stages per rank: interleaved 1F1B (Narayanan et al., 2104.04473, section
+// 2.2), breadth-first (Lamy-Poirier, 2211.05953), and the interleaved zero bubble schedule of
 // torch.distributed.pipelining (ScheduleInterleavedZeroBubble), after Qi et al., 2401.10241.
 #include <algorithm>
 
@@ -10,7 +10,7 @@ namespace pipewright {
 
 namespace {
 
-// Microbatches in rounds; in each round every chunk runs all of the round before the next chunk.
+// Divides microbatches into rounds. In a round, each chunk runs all of them before the next chunk.
 class Rounds {
  public:
   Rounds(int ranks, int chunks, std::vector<int> sizes)
@@ -24,7 +24,7 @@ class Rounds {
     microbatches_ = begin;
   }
 
-  // The step-th compute of a kind.
+  // Returns the step-th compute of a kind.
   Action At(ActionKind kind, int rank, int step) const {
     auto [chunk, microbatch] = steps_[step];
     if (kind != ActionKind::kForward) chunk = chunks_ - 1 - chunk;
@@ -33,7 +33,7 @@ class Rounds {
   int Steps() const { return static_cast<int>(steps_.size()); }
   int ranks() const { return ranks_; }
   int microbatches() const { return microbatches_; }
-  // Forwards of a rank before its last chunk begins.
+  // Returns the number of a rank's forwards before its last chunk begins.
   int BeforeLastChunk() const { return (chunks_ - 1) * first_; }
 
  private:
@@ -41,12 +41,12 @@ class Rounds {
   std::vector<std::pair<int, int>> steps_;  // chunk, microbatch
 };
 
-// Rounds of P, the last of what is left over.
+// Returns rounds of P; the last one has the remainder.
 std::vector<int> FullRounds(int microbatches, int ranks) {
   return std::vector<int>(RoundUp(microbatches, ranks) / ranks, ranks);
 }
 
-// Rounds of P and more, as even as they can be; fewer than P microbatches make one round.
+// Returns rounds of P and more, as even as possible; fewer than P microbatches make one round.
 std::vector<int> EvenRounds(int microbatches, int ranks) {
   int rounds = std::max(1, microbatches / ranks);
   std::vector<int> sizes(rounds, microbatches / rounds);
@@ -71,7 +71,7 @@ Plan InterleavedOrder(const Rounds& rounds) {
   return plan;
 }
 
-// Idle cells (kStep) included: the time steps in which a rank waits.
+// Includes idle cells (kStep): the time steps in which a rank waits.
 std::vector<Action> Zb1pRank(const Rounds& rounds, int rank) {
   int total = rounds.Steps(), p = rounds.ranks();
   int warmup = std::min(total, rounds.BeforeLastChunk() + p - 1 - rank);
@@ -88,7 +88,7 @@ std::vector<Action> Zb1pRank(const Rounds& rounds, int rank) {
   return actions;
 }
 
-// One action a time step; a forward whose input is not there yet leaves its step idle.
+// Runs one action per time step; a forward whose input has not arrived leaves its step idle.
 Plan Zb1pOrder(const Rounds& rounds) {
   Plan plan;
   plan.ranks.resize(rounds.ranks());
@@ -121,7 +121,7 @@ Plan Zb1pOrder(const Rounds& rounds) {
       if (a.kind == ActionKind::kForward) done.push_back(a);
     }
     for (const Action& a : done) seen[at(a.stage, a.microbatch)] = true;
-    // An order that waits for itself: left as it is, for the caller to see.
+    // The order deadlocks; it is returned as it is for the caller to detect.
     if (steps > 8 * seen.size() + 64) break;
   }
   std::stable_sort(plan.layout.idle.begin(), plan.layout.idle.end(),
@@ -129,8 +129,8 @@ Plan Zb1pOrder(const Rounds& rounds) {
   return plan;
 }
 
-// Numbers that P does not divide: the order for the next that it does, with the surplus left out,
-// or larger rounds where that ends earlier (of equals: as `even` says).
+// For numbers that P does not divide, takes the order for the next multiple and removes the
+// surplus, or takes larger rounds if they end earlier (`even` decides if both end at once).
 Plan BestRounds(const ScheduleRequest& q, Plan (*order)(const Rounds&), bool even) {
   int chunks = RoundUp(q.stages, q.ranks) / q.ranks;
   auto trimmed = [&](std::vector<int> sizes) {
@@ -145,7 +145,7 @@ Plan BestRounds(const ScheduleRequest& q, Plan (*order)(const Rounds&), bool eve
   return gain > 0 || (gain == 0 && even) ? larger : full;
 }
 
-// Other placements than the loop: the rule played through.
+// For placements other than the loop, simulates the rule.
 Plan PlayedThrough(const ScheduleRequest& q, bool split) {
   ListPolicy policy;
   policy.split = split;
@@ -161,7 +161,7 @@ Plan Interleaved(const ScheduleRequest& q) {
   return BestRounds(q, InterleavedOrder, false);
 }
 
-// Each stage's forwards, then each stage's backwards from the last stage on.
+// Runs each stage's forwards, then each stage's backwards from the last stage on.
 static Plan StageByStage(const ScheduleRequest& q, bool descending) {
   Plan plan;
   plan.ranks.resize(q.ranks);
@@ -178,10 +178,10 @@ static Plan StageByStage(const ScheduleRequest& q, bool descending) {
 
 Plan BreadthFirst(const ScheduleRequest& q) { return StageByStage(q, false); }
 
-// As PyTorch's ScheduleLoopedBFS has it: the last forward's backward comes first.
+// Follows PyTorch's ScheduleLoopedBFS: the backward of the last forward comes first.
 Plan LoopedBreadthFirst(const ScheduleRequest& q) { return StageByStage(q, true); }
 
-// PyTorch's rounds are the even ones: they end, for M >= P.
+// PyTorch's rounds are the even ones; they complete if M >= P.
 Plan InterleavedZeroBubble(const ScheduleRequest& q) {
   if (!IsLoop(q.placement, q.ranks)) return PlayedThrough(q, true);
   return BestRounds(q, Zb1pOrder, true);

@@ -5,22 +5,22 @@
 
 namespace pipewright {
 
-// Stage s on rank s alone.
+// Returns stage s on rank s alone.
 bool IsPlainPipeline(const StagePlacement& placement);
-// Stage s on rank s mod P alone.
+// Returns stage s on rank s mod P alone.
 bool IsLoop(const StagePlacement& placement, int ranks);
 
 Action Compute(ActionKind kind, int stage, int microbatch);
 
-// Leaves out the stages and microbatches from these numbers on, and idle cells. What remains of a
-// good order is good: nothing that stays waits for anything that goes.
+// Removes the stages and microbatches from these numbers on, and idle cells. The rest of a valid
+// order is valid: no action that stays waits for one that is removed.
 void Trim(Plan& plan, int stages, int microbatches);
 
-// When the last rank ends if F, I and W take 1, B 2, transfers nothing; the largest number for an
-// order that waits for itself.
+// Returns when the last rank ends if F, I and W take 1, B takes 2 and transfers nothing; the
+// largest number for an order that deadlocks.
 int64_t UnitEnd(const Plan& plan, const ScheduleRequest& request);
 
-// The least multiple of `n` that is at least `value`.
+// Returns the least multiple of `n` that is at least `value`.
 inline int RoundUp(int value, int n) { return (value + n - 1) / n * n; }
 
 Plan Gpipe(const ScheduleRequest& request);

@@ -10,13 +10,13 @@ namespace pipewright {
 
 namespace {
 
-// Counts what one rank has done of one of its stages.
+// Counts what one rank has run of one of its stages.
 struct Track {
   int stage = 0, stride = 1;                  // it runs every stride-th microbatch
   int forward = 0, backward = 0, weight = 0;  // the next microbatch of each kind
 };
 
-// A backward is an I, which takes 2 where it is not split.
+// A backward is an I, which takes 2 if it is not split.
 struct Chooser : DispatchRule {
   const ListPolicy& policy;
   int microbatches;
@@ -69,7 +69,7 @@ struct Chooser : DispatchRule {
     return soon;
   }
 
-  bool Complete() const { return true; }  // the caller looks at the order alone
+  bool Complete() const { return true; }  // the caller checks only the order
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Finds orders by playing the pipeline at unit costs, for placements without a formula.
+// Finds orders by simulating the pipeline at unit costs, for placements without a formula.
 #pragma once
 #include <vector>
 
@@ -14,15 +14,14 @@ struct ListPolicy {
   // By stage: the most microbatches that a replica holds between F and their B or I; at least 1.
   // Empty: no limit.
   std::vector<int> in_flight;
-  // By stage: the most W that may wait; when there is one more, one runs before anything else.
+  // By stage: the most W that may wait; above that, a W runs before anything else.
   // Empty: no limit.
   std::vector<int> weight_grads_held;
 };
 
-// At unit costs (F, I and W take 1, B takes 2, transfers nothing), every rank, whenever it is free,
-// takes of what is ready: a backward of its last stage (or first),
-// else a forward of its last stage that may hold one more, else a W. Microbatches of a stage come
-// in order.
+// At unit costs (F, I and W take 1, B takes 2, transfers nothing), every rank that is free starts
+// the first of these that is ready: a backward of its last stage (or first), a forward of its last
+// stage that may hold one more microbatch, a W. Microbatches of a stage run in order.
 Plan ListSchedule(const StagePlacement& placement, int ranks, int microbatches,
                   const ListPolicy& policy);
 

@@ -1,4 +1,4 @@
-// An order of F, I and W is judged by this: a chain of stages on ranks, costs, a limit of memory.
+// The problem that an order of F, I and W solves: a chain of stages on ranks, costs, memory limits.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -36,10 +36,10 @@ struct OrderProblem {
   int ranks = 0, stages = 0, microbatches = 0;
   bool forward_only = false;
   StagePlacement placement;                 // stage -> replicas
-  std::vector<std::vector<int>> held;  // rank -> its stages, ascending
+  std::vector<std::vector<int>> held;  // by rank: its stages, ascending
   std::vector<OpCosts> costs;          // the stages in order, each with its replicas
   std::vector<size_t> first;           // [stage] the first of its `costs`
-  // Time from the end of a stage to its neighbour's rank, for each pair of their replicas.
+  // Transfer time between a stage and the next or previous one, for each pair of their replicas.
   std::vector<double> up, down;
   std::vector<size_t> links;  // [stage] the first of its pairs with the next stage
   std::vector<double> room;   // per rank, without weights
@@ -55,7 +55,7 @@ struct OrderProblem {
     return one_rank_each ? costs[stage] : costs[first[stage] + Replica(stage, microbatch)];
   }
   const OpCosts& On(int stage, int rank) const;
-  // A rank may hold so much: rounding is no breach.
+  // Returns the most that a rank may hold; it allows for rounding.
   double Limit(int rank) const { return room[rank] * (1 + 1e-12) + 1e-9; }
   double Up(int stage, int microbatch) const { return up[Link(stage, microbatch)]; }
   double Down(int stage, int microbatch) const {  // from stage + 1 to stage
@@ -81,9 +81,9 @@ OrderProblem MakeProblem(const Costs& costs, int ranks, const StagePlacement& pl
 struct OrderTimes {
   bool ok = false;  // false: a deadlock, or over the memory limit
   double span = 0, makespan = 0;
-  double total = 0;  // sum of the ranks' spans: tells orders of equal span apart
+  double total = 0;  // sum of the ranks' spans; breaks ties between orders of equal span
   bool Better(const OrderTimes& than) const;
-  // A rank works from `start` to `end`.
+  // The time in which a rank works.
   void Add(double start, double end);
 };
 

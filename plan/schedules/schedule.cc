@@ -17,7 +17,7 @@ namespace pipewright {
 
 namespace {
 
-// Finds one of those that MakeSchedule makes.
+// Finds a schedule that MakeSchedule can make.
 const ScheduleKind& Find(const std::string& name) {
   CheckScheduleName(name, "schedule");
   const ScheduleKind* kind = FindSchedule(name);
@@ -38,7 +38,7 @@ std::string AskMicrobatches(const ScheduleOptions& options, int count) {
 std::string AskStages(const ScheduleOptions& options, const ScheduleKind& g, int ranks, int count) {
   if (!options.of_run) return "--stages " + std::to_string(count);
   std::string conf = "a conf of " + Counted(count, "stage");
-  if (count > 32) return conf;  // nobody reads that many
+  if (count > 32) return conf;  // too many to print
   return conf + ", on the ranks " + PlacementText(ParsePlacement(g.placement, ranks, count)) +
          " (pipewright conf PACKAGE --ranks " + std::to_string(ranks) + " --stages " +
          std::to_string(count) + " --placement " + g.placement + ")";
@@ -48,7 +48,7 @@ struct Numbers {
   int ranks = 0, stages = 0, microbatches = 0;
 };
 
-// The nearest that the schedule is defined for on so many ranks.
+// Returns the nearest numbers that the schedule accepts on this many ranks.
 Numbers Nearest(const ScheduleKind& g, int ranks, Numbers asked) {
   Numbers n{ranks, asked.stages, asked.microbatches};
   if (g.shape == ScheduleShape::kAny) return n;
@@ -62,8 +62,8 @@ Numbers Nearest(const ScheduleKind& g, int ranks, Numbers asked) {
   return n;
 }
 
-// Throws with the first number that does not fit, and the nearest that do: all that must change.
-// `own_stages`: their number was not asked for.
+// Throws Error naming the first number that does not fit, and the nearest numbers that do.
+// `own_stages`: the user did not set the number of stages.
 void CheckNumbers(const ScheduleKind& g, Numbers asked, bool own_stages, bool own_placement,
                   const ScheduleOptions& options) {
   auto [ranks, stages, microbatches] = asked;
@@ -108,7 +108,7 @@ void CheckNumbers(const ScheduleKind& g, Numbers asked, bool own_stages, bool ow
 
 }  // namespace
 
-// Writes the placement with its ranks, whichever they are, renumbered without gaps.
+// Formats the placement with its ranks renumbered without gaps.
 static std::string Renumbered(const StagePlacement& placement) {
   std::map<int, int> names;
   for (const auto& on : placement)

@@ -15,34 +15,34 @@ using StagePlacement = std::vector<std::vector<int>>;
 // Throws Error.
 StagePlacement ParsePlacement(const std::string& text, int ranks, int stages);
 
-// As ParsePlacement reads it.
+// Formats a placement for ParsePlacement.
 std::string PlacementText(const StagePlacement& placement);
 
 // Throws Error unless every stage has ranks of `ranks`, none twice, and every rank a stage.
 void CheckPlacement(const StagePlacement& placement, int ranks);
 
-// The placement a schedule has by itself: loop, or v or both for the schedules made for them.
+// Returns a schedule's default placement: loop, or v or both for the schedules made for them.
 std::string DefaultPlacement(const std::string& name);
-// The number of stages a schedule has by itself on so many ranks.
+// Returns a schedule's default number of stages on this many ranks.
 int DefaultStages(const std::string& name, int ranks);
 
 struct ScheduleOptions {
   bool forward_only = false;
-  bool of_run = false;  // a conf and a job give the numbers: errors speak of them, not of options
+  bool of_run = false;  // the numbers come from a conf and a job; errors name those, not options
 };
 
 // Returns the names that MakeSchedule knows.
 const std::vector<std::string>& ScheduleNames();
-// The searched and the asynchronous ones, too.
+// Returns all names, including the searched and the asynchronous schedules.
 std::vector<std::string> AllScheduleNames();
-// Throws Error with all names there are for any other.
+// Throws Error listing all names if there is no such schedule.
 void CheckScheduleName(const std::string& name, const std::string& where);
 
-// Leaves the forwards, in their order: what remains needs nothing else.
+// Keeps only the forwards, in their order; they depend on nothing else.
 void DropBackward(Plan& plan);
 
-// An empty `placement` stands for the schedule's own; stages = 0 for its own number. Throws Error
-// with the number that does not fit and the nearest that does.
+// An empty `placement` means the schedule's default, stages = 0 its default number. Throws Error
+// with the number that does not fit and the nearest one that does.
 Plan MakeSchedule(const std::string& name, int ranks, int stages, int microbatches,
                   const StagePlacement& placement, const ScheduleOptions& options = {});
 

@@ -1,5 +1,5 @@
-// The one table of all schedules: what each is called, who makes it, and what sets it apart. A new
-// schedule is a line here; nothing else compares names.
+// The table of all schedules: name, generator and properties. A new schedule is one line here; no
+// other code compares names.
 #pragma once
 #include <string>
 #include <vector>
@@ -9,13 +9,13 @@
 
 namespace pipewright {
 
-// Every generator gets this: numbers that it admits, a placement that is complete and in range.
+// The input of a generator: numbers that it accepts, and a placement that is complete and in range.
 struct ScheduleRequest {
   int ranks = 0, stages = 0, microbatches = 0;
   StagePlacement placement;
 };
 
-// A schedule is defined for these numbers of stages and microbatches.
+// The numbers of stages and microbatches that a schedule accepts.
 enum class ScheduleShape {
   kAny,          // any placement
   kV,            // two stages a rank, there and back
@@ -27,18 +27,18 @@ enum class ScheduleShape {
 
 struct ScheduleKind {
   const char* name = "";
-  Plan (*make)(const ScheduleRequest&) = nullptr;  // null: it takes more than numbers
+  Plan (*make)(const ScheduleRequest&) = nullptr;  // null: needs more than numbers
   ScheduleShape shape = ScheduleShape::kAny;
-  const char* placement = "loop";  // by itself
-  int stages_per_rank = 1;         // by itself
+  const char* placement = "loop";  // default
+  int stages_per_rank = 1;         // default
   bool splits_backward = false;  // into I and W, of which only I holds up other stages
   bool searched = false;         // made from costs, within a memory limit (plan/search/zb_auto.h)
   bool asynchronous = false;     // steps overlap (plan/multi_step.h)
-  int weight_versions = 1;       // that a stage keeps; 0: one for every microbatch in flight
+  int weight_versions = 1;       // kept by a stage; 0: one for every microbatch in flight
 };
 
 const std::vector<ScheduleKind>& Schedules();
-// Null where no schedule has this name.
+// Returns null if no schedule has this name.
 const ScheduleKind* FindSchedule(const std::string& name);
 
 }  // namespace pipewright

@@ -1,7 +1,7 @@
 // V-Half and V-Min (Qi et al., Pipeline Parallelism with Controllable Memory, 2405.15362, section 4
-// and appendix): a building block of one microbatch repeated every six slots; warm-up and cool-down
-// reordered without raising the peak of held activations, once with W in the slots left free and
-// once without; squeezed in between.
+// and appendix). A building block of one microbatch repeats every six slots. Warm-up and cool-down
+// are reordered without raising the peak of held activations, once with W in the slots left free
+// and once without; in between, idle slots are removed.
 #include <algorithm>
 #include <array>
 #include <numeric>
@@ -14,8 +14,8 @@ namespace pipewright {
 namespace {
 
 constexpr int kPeriod = 6;  // F, I and W of two stages
-// The kinds of compute of a rank, in the order of a microbatch's path: F of its first and of its
-// second stage, I of the second and of the first. W comes last, of both.
+// The kinds of compute of a rank in the order of a microbatch's path: F of its first and of its
+// second stage, I of the second and of the first, and last W of both.
 constexpr int kF0 = 0, kF1 = 1, kI1 = 2, kI0 = 3, kW = 4, kKinds = 5;
 constexpr int kFree = -1;
 
@@ -23,7 +23,7 @@ constexpr int kFree = -1;
 struct Row {
   std::array<std::vector<int>, kKinds> at;  // [kind][microbatch], or of W [n] -> slot
   std::vector<int> kind;                    // [slot], or kFree
-  // [slot] activations held after it, I that wait for their W
+  // [slot] the activations held after it, and the I whose W is pending
   std::vector<int> held, waiting;
 
   int Slots() const { return static_cast<int>(kind.size()); }
@@ -78,8 +78,8 @@ class Reordering {
   int p_, m_;  // ranks; microbatches
   std::vector<Row> rows_;
 
-  // Fills in what a row's slots hold. `weights`: W into the free slots, each as early as can be;
-  // otherwise they have no slots, but are taken to run in the free ones.
+  // Computes what a row's slots hold. `weights`: W get the free slots, as early as possible;
+  // otherwise they have no slots, but are assumed to run in the free ones.
   void Place(bool weights) {
     for (Row& row : rows_) {
       int end = 0;
@@ -105,7 +105,7 @@ class Reordering {
   }
 
   // Goes through the slots from `from` on, at least up to `to`, until nothing differs from what is
-  // known. Whether no more than `limit` activations are held; `keep` notes what is found.
+  // known. Returns whether at most `limit` activations are held; `keep` stores the results.
   static bool Hold(Row& row, int from, int to, bool weights, int limit, bool keep) {
     int held = from > 0 ? row.held[from - 1] : 0, waiting = from > 0 ? row.waiting[from - 1] : 0;
     for (int slot = from; slot < row.Slots(); ++slot) {
@@ -121,7 +121,7 @@ class Reordering {
     return true;
   }
 
-  // The slot behind everything that the compute waits for.
+  // Returns the slot after everything that the compute waits for.
   int Ready(int r, int kind, int n, const std::vector<int>& backward) const {
     int ready = 0;
     auto behind = [&](const Row& row, int k) { ready = std::max(ready, row.at[k][n] + 1); };
@@ -133,9 +133,10 @@ class Reordering {
     return ready;
   }
 
-  // Slot after slot and rank after rank, moves computes into the earliest free slot at which they
-  // are ready and the peak stays; in the warm-up (where W have slots) and in the cool-down, that
-  // is, before the first microbatch is back at stage 0 and after the last one has started there.
+  // Moves computes, slot by slot and rank by rank, into the earliest free slot at which they are
+  // ready and the peak does not grow. Does so in the warm-up (if W have slots) and the cool-down,
+  // that is, before the first microbatch is back at stage 0 and after the last one has started
+  // there.
   void Reorder(bool weights) {
     int limit = 0, slots = 0;
     for (const Row& row : rows_) {
@@ -144,7 +145,7 @@ class Reordering {
     }
     std::vector<Row> before = rows_;
     std::vector<std::array<int, kKinds>> next(p_);
-    std::vector<std::vector<int>> backward(p_);  // [rank] the slots of I, of those gone through
+    std::vector<std::vector<int>> backward(p_);  // [rank] the slots of I among those visited
     std::vector<std::vector<int>> free(p_);  // [rank][slot] -> a slot from which to look for one
     for (int r = 0; r < p_; ++r) {
       free[r].resize(rows_[r].kind.size() + 1);
@@ -177,7 +178,7 @@ class Reordering {
     return root;
   }
 
-  // Moves what stands at `slot`; where to.
+  // Moves the compute at `slot` and returns its new slot.
   static int Earlier(Row& row, int slot, int ready, bool weights, int limit,
                      std::vector<int>& free) {
     int kind = row.kind[slot];
@@ -193,7 +194,7 @@ class Reordering {
     return slot;
   }
 
-  // Everything in its rank's order, as soon as it is ready.
+  // Runs every compute in its rank's order as soon as it is ready.
   void Squeeze() {
     int slots = 0;
     for (const Row& row : rows_) slots = std::max(slots, row.Slots());

@@ -6,9 +6,9 @@
 
 namespace pipewright {
 
-// Units of P microbatches, half of them each way. In the unit of time of one F or B, the j-th of a
-// direction enters at 2j and its forward and backward go on without a stop; units follow each other
-// every 2P. No two computes of a rank fall on the same time.
+// Repeats units of P microbatches, half of them in each direction. With one F or B as the unit of
+// time, the j-th of a direction enters at 2j and its forward and backward run without a pause;
+// units follow each other every 2P. No two computes of a rank coincide.
 Plan Chimera(const ScheduleRequest& q) {
   int p = q.ranks, half = p / 2, m = RoundUp(q.microbatches, p);
   Plan plan;
@@ -30,8 +30,8 @@ Plan Chimera(const ScheduleRequest& q) {
   return plan;
 }
 
-// Waves: 1F1B's rule played through a placement that goes there and back several times. 2P - 1
-// microbatches of a stage in flight are as good as any number.
+// Simulates 1F1B's rule for a placement that goes there and back several times. A limit of 2P - 1
+// microbatches in flight per stage costs no time.
 Plan Hanayo(const ScheduleRequest& q) {
   ListPolicy policy;
   policy.backward_from_first = true;

@@ -40,8 +40,8 @@ static Plan Handcrafted(const ScheduleRequest& q, int depth) {
 Plan ZeroBubbleH1(const ScheduleRequest& q) { return Handcrafted(q, 1); }
 Plan ZeroBubbleH2(const ScheduleRequest& q) { return Handcrafted(q, 2); }
 
-// Rank r holds stage r (going down) and 2P - 1 - r (coming back). Made for at least 2P - 1
-// microbatches; with fewer the surplus is left out.
+// Rank r holds stages r (down) and 2P - 1 - r (back). The order is made for at least 2P - 1
+// microbatches; with fewer, the surplus is removed.
 Plan ZeroBubbleV(const ScheduleRequest& q) {
   int p = q.ranks, m = std::max(q.microbatches, 2 * p - 1);
   Plan plan;

@@ -28,7 +28,7 @@ static int Index(const Json& object, const char* key, const std::string& where,
   return object[key].get<int>();
 }
 
-// Reads those figures that `keys` names.
+// Reads the figures that `keys` names.
 static void ReadPeak(const Json& object, const std::vector<std::string>& keys,
                      const std::string& where, PeakBytes& peak) {
   CheckKeys(object, keys, where);
@@ -73,7 +73,7 @@ static StageCosts ReadStage(const Json& object, const std::string& where, const 
     costs.recompute = costs.F;
     Read(option, "time", inner, costs.recompute);
     Read(option, "activation", inner, costs.checkpoint);
-    if (option.contains("peak") && option["peak"].is_number()) {  // as earlier versions wrote it
+    if (option.contains("peak") && option["peak"].is_number()) {  // earlier versions wrote a number
       double peak = 0;
       Read(option, "peak", inner, peak);
       costs.recompute_peak.I = costs.recompute_peak.B = costs.recompute_peak.first_B = peak;

@@ -10,25 +10,25 @@
 
 namespace pipewright {
 
-// The most bytes of a microbatch while an action runs, messages received for it and results
-// included; what is less than the figures of StageCosts does not count.
+// The most bytes that a microbatch takes while an action runs, including the messages received for
+// it and its results. Figures below those of StageCosts have no effect.
 struct PeakBytes {
   double F = 0, I = 0, B = 0, W = 0;
-  // While the first B or W of a step runs: it makes the sums of gradients, those after it add to
-  // them, which are held besides.
+  // While the first B or W of a step runs, which creates the gradient sums. While later ones run,
+  // the sums count in addition to B and W.
   double first_B = 0, first_W = 0;
-  double step = 0;  // beyond what is held then
+  double step = 0;  // in addition to what is held then
 };
 
 // Costs of one stage for one microbatch. All are finite and >= 0.
 struct StageCosts {
   double F = 0, I = 0, W = 0;  // forward, input gradient, weight gradient
   double B = 0;                // full backward; default: I + W
-  // Bytes held from the start of F to the end of I or B: what F makes and backward needs, and what
-  // the stage received for F, where it holds on to that.
+  // Bytes held from the start of F to the end of I or B: what F creates for backward, and the
+  // received inputs that the stage keeps.
   double activation = 1;
-  double received = 0;    // those of them that it received
-  double kept_for_W = 0;  // bytes that stay from the end of I to the end of W
+  double received = 0;    // the part of it that was received
+  double kept_for_W = 0;  // bytes kept from the end of I to the end of W
   double weights = 0;     // bytes held throughout
   double gradients = 0;   // bytes of weight gradients: from a step's first B or W to its STEP
   double output = 0;           // bytes sent to each consumer stage, and back as gradients
@@ -40,13 +40,13 @@ struct StageCosts {
   double checkpoint = 0;  // bytes
   PeakBytes recompute_peak;  // of such an I or B
   PeakBytes peak;
-  // The distance between the quartiles of the measured times; 0: not known.
+  // The interquartile range of the measured times; 0: not known.
   struct {
     double F = 0, I = 0, B = 0, W = 0;
   } spread;
 };
 
-// One stage sends another this much for one microbatch.
+// What one stage sends another for one microbatch.
 struct EdgeCosts {
   double bytes = 0, back = 0;  // of values, and of their gradients
 };
@@ -77,7 +77,7 @@ Costs UnitCosts();
 void CheckStages(const Costs& costs, int stages);
 
 const StageCosts& CostsOf(const Costs& costs, int stage, int rank);
-// The bytes between two stages where `from_rank` has the first.
+// Returns the bytes that go between two stages if `from_rank` runs the first.
 EdgeCosts EdgeCostsOf(const Costs& costs, int from_stage, int to_stage, int from_rank);
 const LinkCosts& LinkOf(const Costs& costs, int from_rank, int to_rank);
 

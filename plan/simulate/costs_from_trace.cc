@@ -25,7 +25,7 @@ int StepsOf(const std::vector<TraceAction>& measured) {
 
 std::function<double(int, int, const Action&)> DurationsOf(const std::vector<TraceAction>& measured,
                                                            const std::string& path) {
-  std::map<int, int> place;  // of a step of the trace
+  std::map<int, int> place;  // step number in the trace -> index
   for (const TraceAction& action : measured) place[action.step];
   int count = 0;
   for (auto& [step, at] : place) at = count++;

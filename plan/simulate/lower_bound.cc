@@ -19,7 +19,7 @@ struct Least {
   double stored = 0, kept = 0;  // bytes from F to I, from I to W
 };
 
-struct Share {  // of one rank in one stage
+struct Share {  // one rank's part of one stage
   int stage = 0;
   double forwards = 0, backwards = 0;
   Least least;
@@ -31,7 +31,7 @@ struct Edge {
   bool gradient = true;
 };
 
-// A group of jobs of one rank: none starts before `head`, and `tail` must follow each.
+// A group of one rank's jobs: none starts before `head`, and `tail` must follow each.
 struct Jobs {
   double head = 0, work = 0, tail = 0;
 };
@@ -40,7 +40,7 @@ struct Jobs {
 double OneMachine(std::vector<Jobs>& jobs) {
   std::sort(jobs.begin(), jobs.end(), [](const Jobs& a, const Jobs& b) { return a.tail > b.tail; });
   double best = 0;
-  size_t heads = jobs.size() > 600 ? 0 : jobs.size();  // quadratic, so only for few
+  size_t heads = jobs.size() > 600 ? 0 : jobs.size();  // quadratic: only for few jobs
   for (size_t i = 0; i < std::max<size_t>(heads, jobs.empty() ? 0 : 1); ++i) {
     double head = jobs[i].head, work = 0;
     if (heads == 0)
@@ -54,7 +54,7 @@ double OneMachine(std::vector<Jobs>& jobs) {
   return best;
 }
 
-// Items to pack: `count` things of `value` and `size` each, divisible if need be.
+// Items to pack: `count` objects of `value` and `size` each, which may be divided.
 struct Item {
   double value = 0, size = 0, count = 0;
 };
@@ -153,7 +153,7 @@ class Bound {
   std::vector<Least> path_;  // [stage], the minimum over its ranks
   std::vector<Edge> edges_;  // by (from, to)
   bool chain_ = true, single_ = true, backward_ = false;
-  // Earliest starts of F and I from t = 0, and the time that must follow the end of F and I.
+  // The earliest starts of F and I from t = 0, and the time that must follow the end of F and I.
   std::vector<double> start_f_, start_i_, tail_f_, tail_i_;
 
   static void Shorten(Least& path, const Least& one, bool first) {
@@ -311,13 +311,14 @@ class Bound {
     double after = std::max(0.0, rest - most_last);
     idle.last = most_last;
     idle.apart = size > room * (1 + 1e-12);
-    // If all forwards precede the first I, the two windows may be one.
+    // If all forwards precede the first I, the two windows may coincide.
     idle.all = idle.apart ? idle.before + after : std::max(idle.before, after);
     return idle;
   }
 
-  // A later rank ends its last F no sooner than all its work but the most that can be left has been
-  // done; from there the last I of stage `low` is a way off.
+  // A later rank ends its last F no earlier than the time at which all its work has been done
+  // except the most that can be left; from there the path to the last I of stage `low` must still
+  // be run.
   double Held(int low) const {
     double longest = 0;
     for (size_t r = 0; r < shares_.size(); ++r) {
@@ -333,7 +334,7 @@ class Bound {
   }
 
   // The part of the chain from stage `low` on starts with this rank's first F and ends with its
-  // last I and a W: each rank on the way must do its share in between.
+  // last I and a W. Each rank on that path must do its work in between.
   double Through(int low) const {
     double longest = 0;
     for (const auto& shares : shares_) {

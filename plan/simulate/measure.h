@@ -1,4 +1,4 @@
-// Figures of a trace: what each rank did with its time and its memory.
+// Computes from a trace how each rank spent its time and how much memory it held.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -15,14 +15,14 @@ struct RankFigures {
   double busy = 0;               // compute only
   double idle = 0;               // makespan - busy
   double span = 0;               // last - start of the first F
-  int64_t peak_activations = 0;  // forwards whose I or B has not ended, counted
-  double held_bytes = 0;         // weights that are there from the start
-  // Those, activations, what is kept for W, weight gradients, messages from their RECV on, and what
-  // an action takes for a moment.
+  int64_t peak_activations = 0;  // number of forwards whose I or B has not ended
+  double held_bytes = 0;         // weights in memory from the start
+  // The most bytes of weights, activations, what is kept for W, weight gradients, messages from
+  // their RECV on, and what an action takes while it runs.
   double peak_bytes = 0;
-  size_t peak_position = 0;      // the action at which they are reached
+  size_t peak_position = 0;      // the action that reaches the peak
   double bubble_rate(double makespan) const { return makespan > 0 ? idle / makespan : 0; }
-  // Sums are rounded, and busy may come out above span where the rank never waits.
+  // Sums are rounded, so `busy` may exceed `span` on a rank that never waits.
   double span_bubble_rate() const { return busy < span ? (span - busy) / span : 0; }
 };
 

@@ -9,12 +9,11 @@
 
 namespace pipewright {
 
-// A stage holds this much for one microbatch: `stored` from the start of F to I (or B), `whole`
-// while I runs, `kept` from the end of I to the end of W. In bytes, or in anything else that is
-// counted.
+// What a stage holds for one microbatch: `stored` from the start of F to I (or B), `whole` while I
+// runs, `kept` from the end of I to the end of W. In bytes, or in any other unit.
 struct StageMemory {
   double stored = 0, whole = 0, kept = 0;
-  // At most while F, B and W run, and the first B and W of a step.
+  // The most while F, B and W run, and while the first B and W of a step run.
   double forward = stored, backward = std::max(stored, whole), weight = kept;
   double first_backward = backward, first_weight = weight;
 };
@@ -34,19 +33,20 @@ inline StageMemory MemoryOf(const StageCosts& c, bool recompute) {
   m.first_weight = std::max(m.kept, c.peak.first_W);
   return m;
 }
-// Returns how much more F, W or the stage's STEP take for a moment than the first three figures and
-// the sums of gradients say. A rank runs one action at a time, so that room for the most of them is enough.
+// Returns the most that F, W or the stage's STEP take, while they run, beyond the first three
+// figures and the gradient sums. A rank runs one action at a time, so room for the largest is
+// enough.
 inline double Moment(const StageCosts& c, const StageMemory& m) {
   return std::max({m.forward - m.stored, m.weight - m.kept, m.first_weight - c.gradients - m.kept,
                    c.peak.step});
 }
 
-// The change as an action starts, and the further change as it ends.
+// The change when an action starts, and the further change when it ends.
 struct MemoryChange {
   double during = 0, after = 0;
 };
 
-// Forward only, nobody comes back for what an F leaves.
+// In forward-only plans, nothing frees later what an F leaves.
 inline MemoryChange ForwardMemory(const StageMemory& m, bool forward_only) {
   return {m.stored, forward_only ? -m.stored : 0};
 }
@@ -56,14 +56,14 @@ inline MemoryChange InputGradMemory(const StageMemory& m) {
 inline MemoryChange BackwardMemory(const StageMemory& m) { return {0, -m.stored}; }
 inline MemoryChange WeightGradMemory(const StageMemory& m) { return {0, -m.kept}; }
 
-// What a rank holds, action by action, and the most so far.
+// Tracks what a rank holds, action by action, and the most so far.
 class RankMemory {
  public:
   RankMemory(double held, bool forward_only)
       : bytes_(held), peak_(held), forward_only_(forward_only) {}
 
-  // `of(stage)` is the StageMemory of the rank's stage; a pair (OVERLAP) is an F, then a B. `first`:
-  // the action makes the sums of gradients.
+  // `of(stage)` is the StageMemory of the rank's stage; a pair (OVERLAP) is an F, then a B.
+  // `first`: the action makes the sums of gradients.
   template <typename Of>
   void Do(const Action& a, Of of, bool first = false) {
     if (HasForward(a)) {
@@ -84,16 +84,16 @@ class RankMemory {
       Add(WeightGradMemory(m));
     }
   }
-  // LOAD brings the weights of a stage, EVICT gives them back.
+  // LOAD brings the weights of a stage into memory, EVICT frees them.
   template <typename Weights>
   void Load(const Action& a, Weights weights) {
     if (a.kind == ActionKind::kLoad) Add({weights(a.stage), 0});
     if (a.kind == ActionKind::kEvict) Add({0, -weights(a.stage)});
   }
 
-  // Takes (or gives back) what is held besides.
+  // Takes (or gives back) memory that no stage accounts for.
   void Hold(double bytes) { Add({bytes, 0}); }
-  // Needs so much more than it holds for a moment.
+  // Records that this much more than what is held was needed for a moment.
   void Reach(double more) { peak_ = std::max(peak_, bytes_ + more); }
 
   double peak() const { return peak_; }

@@ -35,18 +35,18 @@ double Duration(const Action& action, int rank, const Costs& costs,
 
 namespace {
 
-constexpr int kUnset = -1;     // no such message
-constexpr int kExpected = -2;  // somebody will wait for it
+constexpr int kUnset = -1;     // there is no such message
+constexpr int kExpected = -2;  // a rank will wait for it
 
-// Something that happens once a step and that ranks wait for: a message's arrival, a posted RECV.
+// An event of a step that ranks wait for: a message's arrival or a posted RECV.
 struct Signal {
   double time = 0;
-  int rank = kUnset;  // who did it, or one of the above
+  int rank = kUnset;  // the rank that caused it, or one of the above
   int event = -1;     // the last event of that rank before it
-  int waiter = -1;    // head of the list of ranks that stopped here
+  int waiter = -1;    // head of the list of ranks that wait here
 };
 
-// A moment, and the event that decided it (-1: none).
+// A time, and the event that determined it (-1: none).
 struct Moment {
   double time = 0;
   int rank = -1, event = -1;
@@ -60,8 +60,8 @@ bool IsBackward(ActionKind kind) {
   return kind == ActionKind::kSendBackward || kind == ActionKind::kRecvBackward;
 }
 
-// Every rank runs as far as its inputs allow, until all are done. The times are sums and maxima, so
-// the order in which ranks are looked at does not matter.
+// Runs every rank as far as its inputs allow, until all are done. The times are sums and maxima, so
+// the order in which the ranks run does not matter.
 class Run {
  public:
   Run(const Plan& plan, const Costs& costs, const SimulateOptions& options)
@@ -125,16 +125,16 @@ class Run {
   bool transfers_ = false;
   int step_ = 0;
   Trace trace_;
-  // Edges of both directions: [backward][stage] = (peer stage, edge).
+  // The edges of both directions: [backward][stage] = (peer stage, edge).
   std::vector<std::vector<std::pair<int, int>>> into_[2], out_[2];
-  // Per (edge, microbatch): who receives (-1: there is no such message), arrival, post.
+  // By edge and microbatch: the receiver (-1: there is no such message), arrival, post.
   std::vector<int> target_;
   std::vector<Signal> messages_, posted_;
-  std::vector<int> forward_on_, backward_on_;  // per (stage, microbatch): the rank that has done it
+  std::vector<int> forward_on_, backward_on_;  // by (stage, microbatch): the rank that ran it
   std::map<std::pair<int, int>, double> link_free_;
-  std::map<std::pair<int, int>, Moment> loaded_;  // (rank, stage): when its weights are there
+  std::map<std::pair<int, int>, Moment> loaded_;  // (rank, stage): when its weights are in memory
   std::vector<double> reader_free_;               // [rank]
-  std::vector<std::vector<LinkTraffic>> links_;   // by sender; a rank talks to few
+  std::vector<std::vector<LinkTraffic>> links_;   // by sender; a rank has few links
   std::vector<Moment> clock_;
   std::vector<size_t> position_;
   std::vector<int> next_waiter_, ready_;
@@ -196,7 +196,7 @@ class Run {
       }
   }
 
-  // Stops `rank` at `signal` unless it has been given.
+  // Stops `rank` at `signal` unless it has happened.
   bool Await(Signal& signal, int rank) {
     if (signal.rank >= 0) return true;
     next_waiter_[rank] = signal.waiter;
@@ -210,7 +210,7 @@ class Run {
     for (; waiter >= 0; waiter = next_waiter_[waiter]) ready_.push_back(waiter);
   }
 
-  // The last event of a rank, as what decides something now.
+  // Returns the last event of a rank, as the cause of what starts now.
   Moment Now(int rank) const {
     Moment now = clock_[rank];
     now.rank = rank;
@@ -218,7 +218,7 @@ class Run {
     return now;
   }
 
-  // Waits for what comes into `stage` in one direction. False: stopped.
+  // Waits for the messages into `stage` in one direction. Returns false if the rank must stop.
   bool Inputs(int stage, int microbatch, bool backward, int rank, Moment& start) {
     for (auto [peer, edge] : into_[backward][stage]) {
       Signal& message = messages_[At(edge, microbatch)];
@@ -261,7 +261,7 @@ class Run {
     Give(messages_[message], sent);
   }
 
-  // Without transfers in the plan, a result leaves as soon as it is there.
+  // If the plan has no transfers, a result leaves as soon as it is computed.
   void HandOn(int stage, int microbatch, bool backward, int rank) {
     if (transfers_) return;
     for (auto [to, edge] : out_[backward][stage])
@@ -305,7 +305,7 @@ class Run {
     return true;
   }
 
-  // What waits for a rank that steps waits for the event that this leaves.
+  // Whatever waits for a rank's STEP waits for the event that this adds.
   void TakeStep(const Action& a, int rank) {
     const double time = options_.duration ? options_.duration(rank, step_, a)
                                           : CostsOf(costs_, a.stage, rank).step;
@@ -317,7 +317,7 @@ class Run {
     clock_[rank] = {start.time + time, rank, static_cast<int>(events.size()) - 1};
   }
 
-  // A rank's loads come one after the other, while it goes on.
+  // A rank's loads run one after the other, beside its computes.
   void Load(const Action& a, int rank) {
     Moment at = Now(rank);
     double bytes = CostsOf(costs_, a.stage, rank).weights;
@@ -367,8 +367,8 @@ class Run {
     }
   }
 
-  // Where somebody does what `a` waits for: the SEND, or without transfers the compute; for a SEND
-  // itself, the RECV. Empty where it waits for nothing.
+  // Returns which action `a` waits for: the SEND (without transfers, the compute), or, for a SEND,
+  // the RECV. Empty if it waits for nothing.
   std::string Awaited(const Action& a) {
     auto find = [&](auto wanted) {
       for (size_t r = 0; r < plan_.ranks.size(); ++r)

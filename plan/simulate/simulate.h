@@ -1,7 +1,7 @@
 // The simulator: a pure function of a plan and costs. Conventions are in docs/reference/costs.md.
 //
 // Each rank runs its list in order, one compute action at a time. A compute action starts when the
-// rank is free and its inputs are there. SEND and RECV take no time and delay nobody: a message
+// rank is free and its inputs have arrived. SEND and RECV take no time and delay nobody: a message
 // leaves when its rank reaches the SEND and arrives after latency + bytes / bandwidth. In a plan
 // without transfers a message leaves when its producer ends.
 #pragma once
@@ -15,12 +15,13 @@
 namespace pipewright {
 
 struct SimulateOptions {
-  int steps = 1;             // the plan is run so many times, each rank going on at its own pace
+  int steps = 1;             // how often the plan runs; each rank proceeds at its own pace
   bool barrier = false;      // all ranks wait for each other between repetitions
   bool contention = false;   // a link (ordered pair of ranks) carries one message's bytes at a time
   bool synchronous = false;  // a rank stays at a SEND until the RECV has been posted
   bool transfers = false;    // keep Trace::transfers
-  // What a compute action or a STEP takes; empty: what the costs say (plan/simulate/costs_from_trace.h).
+  // The time of a compute action or a STEP; empty: from the costs
+  // (plan/simulate/costs_from_trace.h).
   std::function<double(int rank, int step, const Action& action)> duration;
   std::vector<char> recompute;  // stages that recompute their forward; empty: as the plan says
   const StageGraph* graph = nullptr;  // edges of a plan without transfers; null: a chain
@@ -30,7 +31,7 @@ struct SimulateOptions {
 // input that nobody sends, an action that comes twice or before what it needs. Linear in actions.
 Trace Simulate(const Plan& plan, const Costs& costs, const SimulateOptions& options = {});
 
-// How long a compute action keeps its rank.
+// Returns how long a compute action occupies its rank.
 double Duration(const Action& action, int rank, const Costs& costs,
                 const std::vector<char>& recompute = {});
 

@@ -47,7 +47,7 @@ class ChromeWriter {
     const Action& a = e.action;
     Json event = {{"name", ToText(a)},
                   {"ph", "X"},
-                  {"pid", a.kind == ActionKind::kLoad ? 1 : 0},  // loads have a line of their own
+                  {"pid", a.kind == ActionKind::kLoad ? 1 : 0},  // loads have their own row
                   {"tid", e.rank},
                   {"ts", e.start},
                   {"dur", e.end - e.start},
@@ -121,7 +121,7 @@ std::string TextTimeline(const Plan& plan, const Trace& trace, int columns) {
       double time = e.end - e.start;
       if (time > 0 && (shortest == 0 || time < shortest)) shortest = time;
     }
-  // A column is the shortest action where that fits.
+  // A column is as long as the shortest action if that fits.
   double column = std::max(shortest, end / std::max(1, columns));
   std::string out;
   size_t width = std::to_string(trace.ranks.empty() ? 0 : trace.ranks.size() - 1).size();
@@ -129,7 +129,7 @@ std::string TextTimeline(const Plan& plan, const Trace& trace, int columns) {
     std::string label = std::to_string(r);
     std::string line;
     for (const TimedAction& e : trace.ranks[r]) {
-      // A column shows what runs in its middle.
+      // A column shows the action that runs at its middle.
       double from = e.start / column - 0.5, to = e.end / column - 0.5;
       size_t begin = from <= 0 ? 0 : static_cast<size_t>(from) + (from > static_cast<size_t>(from));
       size_t stop = to <= 0 ? 0 : static_cast<size_t>(to) + (to > static_cast<size_t>(to));

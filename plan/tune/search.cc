@@ -20,7 +20,7 @@ namespace pipewright {
 
 namespace {
 
-// A way to run whose step is not simulated yet.
+// A candidate whose step has not been simulated yet.
 struct Choice {
   const TuneProfile* profile = nullptr;
   const ScheduleKind* kind = nullptr;
@@ -34,8 +34,8 @@ int MicrobatchesOf(const TuneProblem& problem, const TuneProfile& profile) {
   return static_cast<int>((problem.samples + size - 1) / size);
 }
 
-// Returns the modules' stages with the least load on the slowest one, empty where the modules
-// cannot make so many stages.
+// Returns the stages of the modules that minimize the load of the slowest stage; empty if the
+// modules cannot form this many stages.
 std::vector<int> CutInto(const TuneProblem& problem, const Profile& profile, int stages) {
   PartitionInput input;
   input.kind = PartitionInput::kProfile;
@@ -63,7 +63,8 @@ std::vector<int> StageOfNode(const Profile& profile, const std::vector<int>& mod
   return stage_of;
 }
 
-// Returns the work of the busiest rank in seconds. Each stage's microbatches are shared by its replicas.
+// Returns the work of the busiest rank in seconds. Each stage's microbatches are shared by its
+// replicas.
 double BusiestRank(const Profile& profile, const std::vector<int>& module_to_stage,
                    const StagePlacement& placement, int ranks, int microbatches) {
   std::vector<double> stage(placement.size(), 0), rank(static_cast<size_t>(ranks), 0);
@@ -80,10 +81,11 @@ double BusiestRank(const Profile& profile, const std::vector<int>& module_to_sta
 
 bool IsChoice(const ScheduleKind& kind, int ranks) {
   if (!kind.make || kind.searched || kind.asynchronous) return false;
-  return ranks > 1 || kind.name == std::string("1f1b");  // alone, a rank has nothing to wait for
+  // A single rank never waits, so one schedule is enough.
+  return ranks > 1 || kind.name == std::string("1f1b");
 }
 
-// Cuts by (profile, stages). Choices point into the map, whose nodes stay where they are.
+// Cuts by (profile, stages). Candidates point into the map, whose nodes do not move.
 using Cuts = std::map<std::pair<const TuneProfile*, int>, std::vector<int>>;
 
 std::vector<Choice> AllChoices(const TuneProblem& problem, Cuts& cuts) {
@@ -146,8 +148,8 @@ TuneCandidate PredictOrder(const TuneProblem& problem, const TuneProfile& profil
   return candidate;
 }
 
-// Returns the prediction, with recomputation where only that fits into the memory; none where the
-// schedule is not defined for these numbers.
+// Returns the prediction, with recomputation if only that fits in memory; none if the schedule is
+// not defined for these numbers.
 std::optional<TuneCandidate> PredictWithin(const TuneProblem& problem, const Choice& choice) {
   const std::string schedule = choice.kind->name;
   const int ranks = choice.profile->ranks;

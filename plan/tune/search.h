@@ -1,5 +1,5 @@
-// The ways to run a package on some ranks, each with its predicted step: which ranks are used, how
-// a step's samples are cut into microbatches, which modules make a stage, and the schedule.
+// Searches for the best way to run a package: how many ranks, how a step's samples are divided into
+// microbatches, which modules form a stage, and the schedule. Each candidate has a predicted step.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -12,19 +12,19 @@
 
 namespace pipewright {
 
-// A profile of the package's modules, measured while `ranks` ranks were at work at once.
+// A profile of the package's modules, measured while `ranks` ranks ran at the same time.
 struct TuneProfile {
   int ranks = 1;
-  Profile profile;  // of the modules, not of their parts; its `microbatch` is a choice
+  Profile profile;  // of modules, not of their parts; its `microbatch` is one of the choices
 };
 
 struct TuneProblem {
   Manifest manifest;
-  std::vector<TuneProfile> profiles;  // one for each pair of ranks and microbatch to choose from
+  std::vector<TuneProfile> profiles;  // one for each candidate pair of ranks and microbatch size
   int64_t samples = 1;                // of a step
-  double optimizer_state = 0;         // bytes a byte of trained parameters
+  double optimizer_state = 0;         // bytes for each byte of trained parameters
   double memory = kNoLimit;           // bytes that the tensors of a rank may take
-  bool recompute = true;              // choose it where a schedule does not fit otherwise
+  bool recompute = true;              // recompute if a schedule does not fit in memory otherwise
 };
 
 struct TuneCandidate {
@@ -35,25 +35,25 @@ struct TuneCandidate {
   bool recompute = false;  // of every stage
   Conf conf;
   double step = 0;                 // predicted seconds, without loss and optimizer
-  double bound = 0;                // no order of the same actions takes less
+  double bound = 0;                // lower bound over all orders of the same actions
   double bubble = 0;               // of the rank with the most idle time, 0 to 1
   std::vector<double> peak_bytes;  // by rank
 };
 
 struct TuneResult {
   std::vector<TuneCandidate> best;   // within the memory, the shortest step first
-  std::vector<TuneCandidate> large;  // over it, the smallest peak first; only while `best` is empty
+  std::vector<TuneCandidate> large;  // over the limit, smallest peak first; only if `best` is empty
   int simulated = 0;
-  int pruned = 0;    // their bound is above the step of the last of `best`
-  int over = 0;      // simulated, and over the memory
+  int pruned = 0;    // bound above the step of the last of `best`
+  int over = 0;      // simulated, but over the memory limit
   int unfit = 0;     // the schedule is not defined for these numbers
 };
 
 // Returns the `keep` best candidates. The same problem gives the same result.
 TuneResult SearchTune(const TuneProblem& problem, size_t keep);
 
-// Predicts one way to run that is given: a named schedule of known conf. Throws Error where the
-// schedule is not defined for the numbers.
+// Predicts a given configuration: a named schedule with a known conf. Throws Error if the schedule
+// is not defined for these numbers.
 TuneCandidate Predict(const TuneProblem& problem, const TuneProfile& profile, const Conf& conf,
                       const std::string& schedule, int microbatches, bool recompute);
 
