@@ -393,6 +393,14 @@ std::vector<Case> ByHand() {
            "  return x * self.w0 + torch._jagged_to_padded_dense_forward(j, [o], [3], 0.5)\n",
        {Trained({2, 3, 4})},
        Batches({{2, 3, 4}, {4, 4}})},
+      // Lengths that do not fit the data let the kernel read beyond it.
+      {"labels of sequences",
+       f + "  n, a = torch._ctc_loss(torch.log_softmax(x * self.w0, 2), torch.arange(1, 4), [4, 3],"
+           " [2, 1], 0, False)\n"
+           "  return n * y\n",
+       {Trained({5})},
+       Batches({{4, 2, 5}, {2}}),
+       "sizes that depend on the data, aten::_ctc_loss"},
   };
 }
 
