@@ -10,6 +10,7 @@
 #include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/json.h"
+#include "base/json_comments.h"
 #include "base/output_path.h"
 #include "base/text.h"
 #include "cli/numbers.h"
@@ -36,6 +37,12 @@ static std::string StagesAndRanks(const Conf& conf) {
 }
 
 static void WriteMade(const Conf& conf, const std::string& output) {
+  std::error_code none;
+  if (std::filesystem::is_regular_file(output, none)) {
+    const std::string there = ReadFile(output);
+    if (WithoutComments(there) != there)
+      throw Error(output, "has comments, which would be lost", "write another file with -o");
+  }
   Write(WriteConf(conf), output);
   // If the output is a pipe or /dev/stdout, only the conf is written to it.
   if (!output.empty() && !IsStream(output))

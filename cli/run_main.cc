@@ -152,14 +152,25 @@ MatMul MatMulAskedFor() {
   return MatMul::kLibTorch;
 }
 
+void AddSet(CLI::App& app) {
+  app.add_option("--set", options.set,
+                 "replace a value of the job: KEY=VALUE, such as optimizer.lr=0.1 or "
+                 "data.shuffle=false; repeat for several")
+      ->allow_extra_args(false)
+      ->type_name("KEY=VALUE");
+}
+
 void AddTrain(CLI::App& app) {
   AddPackage(app);
   app.add_option("job", options.job, "job file: data, loss, optimizer, schedule")->required();
+  AddSet(app);
   app.add_option("--steps", options.steps, "instead of the job's")->check(AtLeast(1));
   app.add_option("--schedule", options.schedule, "instead of the job's");
   app.add_option("--save", options.save, "where the trained weights go, instead of the job's");
   app.add_option("--metrics", options.metrics,
                  "where a JSON line a step goes, instead of the job's");
+  app.add_option("--checkpoint", options.checkpoint,
+                 "folder for checkpoints, instead of the job's");
   auto* resume = app.add_flag("--resume", options.resume,
                               "go on from the latest checkpoint of the job, if there is one");
   app.add_option("--resume-from", options.resume_from,
@@ -173,6 +184,7 @@ void AddTrain(CLI::App& app) {
 void AddEval(CLI::App& app) {
   AddPackage(app);
   app.add_option("job", options.job, "job file: data and loss")->required();
+  AddSet(app);
   app.add_option("--steps", options.steps, "minibatches (default: all of the data once)")
       ->check(AtLeast(1));
   app.add_option("--metrics", options.metrics, "where the result goes as JSON");
@@ -250,6 +262,7 @@ void AddGenerate(CLI::App& app) {
 void AddBench(CLI::App& app) {
   AddPackage(app);
   app.add_option("job", options.job, "job file: data, loss, optimizer, schedule")->required();
+  AddSet(app);
   app.add_option("--steps", bench.steps, "steps to measure")->check(AtLeast(1));
   app.add_option("--warmup", bench.warmup, "steps before these")->check(AtLeast(0));
   app.add_option("--schedule", bench.schedule, "instead of the job's");
@@ -265,7 +278,7 @@ void AddBench(CLI::App& app) {
     RunRanks([](const RunOptions& run, Transport& transport) {
       BenchOptions own = bench;
       own.package = run.package, own.job = run.job, own.conf = run.conf;
-      own.verify_files = run.verify_files;
+      own.verify_files = run.verify_files, own.set = run.set;
       Bench(own, transport);
     });
   });

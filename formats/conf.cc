@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/json_comments.h"
 #include "base/size.h"
 #include "base/text.h"
 
@@ -204,7 +205,9 @@ Conf ParseConf(const std::string& text, const std::string& path) {
   return conf;
 }
 
-Conf ReadConf(const std::string& path) { return ParseConf(ReadFile(path), path); }
+Conf ReadConf(const std::string& path) {
+  return ParseConf(WithoutComments(ReadFile(path)), path);
+}
 
 std::string ConfOfRun(const std::string& package, const std::string& given, int ranks) {
   if (!given.empty()) return given;
@@ -259,7 +262,7 @@ static void CheckConvex(const Conf& conf, const std::vector<std::pair<int, int>>
 // Reads the text of a conf again, to locate an error.
 static std::string TextAt(const std::string& path) {
   std::error_code error;
-  return std::filesystem::is_regular_file(path, error) ? ReadFile(path) : "";
+  return std::filesystem::is_regular_file(path, error) ? WithoutComments(ReadFile(path)) : "";
 }
 
 void CheckLaunchedRanks(const Conf& conf, int launched_ranks, const std::string& path) {

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/json_comments.h"
 #include "base/size.h"
 #include "base/text.h"
 #include "formats/job_keys.h"
@@ -245,19 +246,14 @@ const std::vector<std::string>& JobKeys() {
   return keys;
 }
 
-Job ReadJob(const std::string& path) {
-  if (std::error_code ignored; std::filesystem::is_directory(path, ignored))
-    throw Error(path, "is a folder, where a job (a JSON file) is expected",
-                "the package comes first, then the job");
-  std::string text = ReadFile(path);
-  Json in = ParseJson(text, path);
+// Errors name `path`: the file, and where there are changes, these.
+static Job ReadJobText(const std::string& file, const Json& in, const std::string& path) {
   CheckKeys(in, JobKeys(), path);
   Job job;
-  job.path = path;
-  job.text = text;
+  job.path = file;
   for (const char* key : {"data", "loss", "optimizer", "microbatches"})
     if (!in.contains(key)) throw Error(path, std::string("the key \"") + key + "\" is missing");
-  std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  std::filesystem::path folder = std::filesystem::path(file).parent_path();
   job.data = ReadData(in["data"], path + ": data", folder);
   if (in.contains("validation"))
     ReadValidation(in["validation"], path + ": validation", folder, job.validation);
@@ -345,6 +341,54 @@ Job ReadJob(const std::string& path) {
   for (std::string* file : {&job.save, &job.metrics, &job.plan, &job.costs, &job.checkpoint.folder,
                             &job.optimizer.state_folder})
     if (!file->empty()) *file = (folder / *file).lexically_normal().string();
+  return job;
+}
+
+// Sets one value, "optimizer.lr=0.1". Objects that the path lacks are made.
+static void Change(Json& job, const std::string& change) {
+  const size_t equals = change.find('=');
+  const std::string path = change.substr(0, equals), where = "--set " + change;
+  if (equals == std::string::npos || equals == 0)
+    throw Error(where, "KEY=VALUE is expected, such as optimizer.lr=0.1");
+  Json* at = &job;
+  std::string walked;
+  for (const std::string& key : Split(path, '.')) {
+    const std::string here = walked.empty() ? "the job" : Quote(walked);
+    if (at->is_array()) {
+      const bool number = !key.empty() && key.find_first_not_of("0123456789") == std::string::npos;
+      if (!number || key.size() > 9 || std::stoul(key) >= at->size())
+        throw Error(where, here + " is a list of " + Counted(at->size(), "entry") +
+                               ", and \"" + key + "\" is none of them (they count from 0)");
+      at = &(*at)[std::stoul(key)];
+    } else if (at->is_object()) {
+      at = &(*at)[key];  // null if it is new
+      if (at->is_null()) *at = Json::object();
+    } else {
+      throw Error(where, here + " is " + at->dump() + " and has no keys",
+                  "give the whole value: --set '" + walked + "={...}'");
+    }
+    walked += (walked.empty() ? "" : ".") + key;
+  }
+  const std::string value = change.substr(equals + 1);
+  try {
+    *at = ParseJson(value, where);
+  } catch (const Error&) {
+    *at = value;  // text needs no quotes
+  }
+}
+
+Job ReadJob(const std::string& path, const std::vector<std::string>& changes) {
+  if (std::error_code ignored; std::filesystem::is_directory(path, ignored))
+    throw Error(path, "is a folder, where a job (a JSON file) is expected",
+                "the package comes first, then the job");
+  std::string text = WithoutComments(ReadFile(path));
+  Json in = ParseJson(text, path);
+  if (!changes.empty() && !in.is_object()) CheckKeys(in, JobKeys(), path);
+  for (const std::string& change : changes) Change(in, change);
+  if (!changes.empty()) text = FormatJson(in);
+  Job job = ReadJobText(
+      path, in, changes.empty() ? path : path + " with --set " + Join(changes, " --set "));
+  job.text = text;
   return job;
 }
 

@@ -92,7 +92,7 @@ const std::vector<std::pair<std::string, MatMul>>& MatMulNames();
 
 struct Job {
   std::string path;
-  std::string text;  // the file
+  std::string text;  // the file without comments and with all changes
   DataJob data;
   std::vector<LossJob> losses = std::vector<LossJob>(1);  // their weighted sum is trained
   OptimizerJob optimizer;
@@ -130,7 +130,9 @@ bool IsPlanFile(const std::string& schedule);
 // Replaces the job's schedule or plan file. `where` is named in the Error for an unknown name.
 void SetSchedule(Job& job, const std::string& schedule, const std::string& where = "--schedule");
 
-// Throws Error naming file, key, and allowed values.
-Job ReadJob(const std::string& path);
+// The file may have comments. Each of `changes`, "optimizer.lr=0.1", replaces a value of the file (or
+// adds one) before it is read: a path of keys and, in lists, of numbers from 0; then JSON or else
+// text. Throws Error naming file, key, and allowed values.
+Job ReadJob(const std::string& path, const std::vector<std::string>& changes = {});
 
 }  // namespace pipewright

@@ -75,15 +75,14 @@ std::vector<bool> RecomputedModules(const Session& session) {
 // Collects what must be the same on all ranks, by name.
 std::vector<std::pair<const char*, std::string>> MustAgree(const Session& session,
                                                            const AgreedFields& agreed) {
-  std::string package = WriteManifest(session.run.manifest), job, fields;
+  std::string package = WriteManifest(session.run.manifest), fields;
   for (const ModuleInfo& module : session.run.manifest.modules)
     package += ReadFile(session.options.package + "/" + module.code);
-  if (std::filesystem::exists(session.job.path)) job = ReadFile(session.job.path);
   for (const auto& [name, value] : agreed)
     fields += name + " " + std::to_string(value.size()) + " " + value + "\n";
   return {{"package", package},
           {"conf", WriteConf(session.run.conf)},
-          {"job", job},
+          {"job", session.job.text},
           {"options", fields},
           {"plan", WritePlan(session.run.plan)}};
 }

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/json_comments.h"
 #include "base/text.h"
 
 namespace pipewright {
@@ -172,7 +173,9 @@ Costs ParseCosts(std::string_view text, const std::string& path) {
   return costs;
 }
 
-Costs ReadCosts(const std::string& path) { return ParseCosts(ReadFile(path), path); }
+Costs ReadCosts(const std::string& path) {
+  return ParseCosts(WithoutComments(ReadFile(path)), path);
+}
 
 Costs UnitCosts() {
   Costs costs;

@@ -110,7 +110,7 @@ void AddTrace(const std::vector<TraceEvent>& events, int step, double origin,
 }
 
 Job ReadBenchJob(const BenchOptions& options) {
-  Job job = ReadJob(options.job);
+  Job job = ReadJob(options.job, options.set);
   if (!options.schedule.empty()) SetSchedule(job, options.schedule);
   if (IsAsynchronous(job))
     throw Error("schedule " + job.schedule, "its steps overlap: none can be measured",

@@ -32,15 +32,6 @@ namespace pipewright {
 
 namespace {
 
-Job ReadJobOf(const RunOptions& options) {
-  Job job = ReadJob(options.job);
-  if (options.steps >= 0) job.steps = options.steps;
-  if (!options.schedule.empty()) SetSchedule(job, options.schedule);
-  if (!options.save.empty()) job.save = options.save;
-  if (!options.metrics.empty()) job.metrics = options.metrics;
-  return job;
-}
-
 // Reading the job is a phase of its own: nothing else can start without it.
 void ReadJobPhase(const RunOptions& options, bool evaluates, Session& session) {
   Phase(session.transport, "reading", [&] {
@@ -470,12 +461,24 @@ std::pair<std::string, Json> ReportEvaluation(const RunOptions& options, const S
 
 }  // namespace
 
+Job ReadJobOf(const RunOptions& options) {
+  Job job = ReadJob(options.job, options.set);
+  if (options.steps >= 0) job.steps = options.steps;
+  if (!options.schedule.empty()) SetSchedule(job, options.schedule);
+  if (!options.save.empty()) job.save = options.save;
+  if (!options.metrics.empty()) job.metrics = options.metrics;
+  if (!options.checkpoint.empty()) job.checkpoint.folder = options.checkpoint;
+  return job;
+}
+
 AgreedFields AgreedOptions(const RunOptions& options) {
   // All are named, so that one that is added must be thought of here.
-  const auto& [package, job, conf, weights, steps, schedule, save, metrics, save_gradients, resume,
-               resume_from, input, output, outputs, microbatches, threads, matmul, on_request,
+  const auto& [package, job, conf, weights, set, checkpoint, steps, schedule, save, metrics,
+               save_gradients, resume, resume_from, input, output, outputs, microbatches, threads, matmul, on_request,
                device_map, offload_dir, offload_report, verify_files] = options;
   return {{"weights", weights},
+          {"set", Join(set, "\n")},
+          {"checkpoint", checkpoint},
           {"steps", std::to_string(steps)},
           {"schedule", schedule},
           {"save", save},

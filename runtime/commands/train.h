@@ -12,7 +12,9 @@ namespace pipewright {
 
 struct RunOptions {
   std::string package, job, conf, weights;
-  // Override the job's settings if given.
+  // Override the job's settings if given. `set`: see ReadJob.
+  std::vector<std::string> set;
+  std::string checkpoint;
   int64_t steps = -1;
   std::string schedule, save, metrics, save_gradients;
   bool resume = false;      // from the newest checkpoint in the job's folder, if there is one
@@ -33,6 +35,9 @@ struct RunOptions {
 // part in saving, would leave the others waiting. Files that are read are compared by their
 // contents.
 AgreedFields AgreedOptions(const RunOptions& options);
+
+// Reads the job and overrides what the options say.
+Job ReadJobOf(const RunOptions& options);
 
 // Each must be called on every rank of `transport`. Throws the same Error on all of them.
 void Train(const RunOptions& options, Transport& transport);

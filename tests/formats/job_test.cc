@@ -44,6 +44,60 @@ TEST(Job, DefaultsAndPaths) {
   EXPECT_TRUE(job.stop_on_nan);
 }
 
+TEST(Job, Comments) {
+  Job job = ReadJob(Write("// a job\n" + With(R"(, /* where, "and" // when */ "save": "a//b/*c", // it goes
+ "steps": 3 /**/)")));
+  EXPECT_EQ(std::filesystem::path(job.save).filename(), "*c");
+  EXPECT_EQ(job.steps, 3);
+  EXPECT_EQ(ErrorOf("{\n/* first\n second */ x}"), "job.json:3:12: not JSON: invalid literal; last read: '{\n         \n           x'");
+  EXPECT_EQ(ErrorOf("{/* no end"), "job.json:1:2: not JSON: invalid literal; last read: '{/'");
+}
+
+TEST(Job, Changes) {
+  const std::string path =
+      Write(With(R"(, "loss_scale": 8)", R"({"type": "sgd", "lr": 0.5})"));
+  auto changed = [&](std::vector<std::string> changes) { return ReadJob(path, changes); };
+  EXPECT_EQ(changed({"optimizer.lr=0.25"}).optimizer.lr, 0.25);
+  EXPECT_EQ(changed({"optimizer.type=adamw", "optimizer.betas=[0.5, 0.6]"}).optimizer.beta2, 0.6);
+  EXPECT_EQ(changed({"checkpoint.to=saved", "checkpoint.every=5"}).checkpoint.every, 5);
+  EXPECT_EQ(changed({"save=a=b"}).save, std::filesystem::path(path).parent_path() / "a=b");
+  EXPECT_EQ(changed({"data.tokens=[\"a\", \"b\"]", "data.tokens.1=c"}).data.tokens[1],
+            std::filesystem::path(path).parent_path() / "c");
+  EXPECT_EQ(changed({"steps=7"}).steps, 7);
+  // What the run used is kept with its checkpoints.
+  EXPECT_NE(changed({"steps=7"}).text.find("\"steps\": 7"), std::string::npos);
+  EXPECT_EQ(changed({}).text, ReadFile(path));
+}
+
+TEST(Job, ChangesThatAreRefused) {
+  const std::string path = Write(With(R"(, "freeze": ["a", "b"])"));
+  auto refused = [&](const std::string& change) {
+    try {
+      ReadJob(path, {change});
+    } catch (const Error& e) {
+      const std::string what = e.what();
+      return what.starts_with(path) ? what.substr(what.find("job.json")) : what;
+    }
+    return std::string("accepted");
+  };
+  EXPECT_EQ(refused("steps"),
+            "--set steps: KEY=VALUE is expected, such as optimizer.lr=0.1");
+  EXPECT_EQ(refused("=3"), "--set =3: KEY=VALUE is expected, such as optimizer.lr=0.1");
+  EXPECT_EQ(refused("stepz=3"),
+            "job.json with --set stepz=3: unknown key \"stepz\" (did you mean \"steps\"?)");
+  EXPECT_EQ(refused("steps=many"),
+            "job.json with --set steps=many: steps: a whole number is expected, not \"many\"");
+  EXPECT_EQ(refused("microbatches.x=3"),
+            "--set microbatches.x=3: \"microbatches\" is 4 and has no keys\n  give the whole value: "
+            "--set 'microbatches={...}'");
+  EXPECT_EQ(refused("freeze.2=c"),
+            "--set freeze.2=c: \"freeze\" is a list of 2 entries, and \"2\" is none of them (they "
+            "count from 0)");
+  EXPECT_EQ(refused("freeze.last=c"),
+            "--set freeze.last=c: \"freeze\" is a list of 2 entries, and \"last\" is none of them "
+            "(they count from 0)");
+}
+
 TEST(Job, AdamW) {
   Job job = ReadJob(Write(With("", R"({"type": "adamw", "lr": 0.5, "betas": [0.8, 0.9]})")));
   EXPECT_EQ(job.optimizer.kind, OptimizerJob::kAdamW);
