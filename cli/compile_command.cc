@@ -45,7 +45,7 @@ void Run(Options options) {
   options.compile.passes.split = ParseSplit(options.split, options.split_after);
   if (!options.input.empty() && options.compile.passes.split.kind != SplitSpec::kProfile)
     throw UsageError("--input", "is what --split profile:N measures with, and nothing else",
-                     "leave it out; the names of a TorchScript model's inputs are --inputs");
+                     "leave it out; the names of a TorchScript model's inputs are --input-names");
   options.compile.passes.shared = ParseShared(options.shared);
   CheckReplaceable({options.compile.output, options.compile.ranks, options.compile.force},
                    {options.model, options.compile.weights, options.input});
@@ -101,9 +101,11 @@ void AddCompileCommand(CLI::App& app) {
                  "safetensors file with a tensor for each input to measure with, for profile:N "
                  "(default: the example that a .pt2 was exported with)")
       ->type_name("FILE");
-  app.add_option("--microbatch", options->microbatch,
+  app.add_option("--microbatch-size", options->microbatch,
                  "samples to measure with, for profile:N (default: as many as the inputs have)")
       ->check(AtLeast(1));
+  // A group without a name is hidden: what earlier versions call the option.
+  app.add_option("--microbatch", options->microbatch)->check(AtLeast(1))->group("");
   app.add_option("--repeat", options->repeat, "measurements of each time, for profile:N (10)")
       ->check(AtLeast(1));
   app.add_option("--split-after", options->split_after, "cut after these submodules: NAME,...")
@@ -114,10 +116,11 @@ void AddCompileCommand(CLI::App& app) {
   app.add_option("--weights", options->compile.weights,
                  "take the weights from this checkpoint (safetensors, shards, torch.save)");
   app.add_option("--dtype", options->compile.dtype, "cast floats: float32, bfloat16, float16, ...");
-  app.add_option("--inputs", options->inputs,
+  app.add_option("--input-names", options->inputs,
                  "TorchScript: the inputs that a run gives, NAME,... (default: those without a "
                  "default value)")
       ->delimiter(',');
+  app.add_option("--inputs", options->inputs)->delimiter(',')->group("");
   app.add_option("--op-library", options->op_libraries,
                  "a shared library with operators of your own; also loaded by every run")
       ->allow_extra_args(false);

@@ -361,9 +361,10 @@ void AddPartitionCommand(CLI::App& app) {
   app.add_flag("--straight_pipeline", r.straight_pipeline, "pipedream: no replication");
   app.add_flag("--use_memory_constraint", r.use_memory_constraint, "pipedream: keep to -s");
   app.add_flag("--use_fewer_machines", r.use_fewer_machines, "pipedream: where as good");
-  app.add_option("--microbatch", r.microbatch,
+  app.add_option("--microbatch-size", r.microbatch,
                  "measure the package anew with so many samples (default: its profile.json)")
       ->check(AtLeast(1));
+  app.add_option("--microbatch", r.microbatch)->check(AtLeast(1))->group("");  // its older name
   app.add_option("--input", r.input,
                  "measure the package anew with this safetensors file, a tensor for each input")
       ->type_name("FILE");

@@ -126,14 +126,14 @@ void FromTrace(const Request& request) {
   if (!std::filesystem::exists(base))
     throw Error(base, "there is no profile to take the sizes from",
                 "run `pipewright profile " + request.measure.package +
-                    " --microbatch B` first, or name one: --base FILE");
+                    " --microbatch-size B` first, or name one: --base FILE");
   Profile profile = ParseProfile(ReadFile(base), base);
   CheckProfile(profile, manifest, base);
   if (const int64_t asked = request.measure.microbatch; asked > 0 && asked != profile.microbatch)
-    throw Error("--microbatch " + std::to_string(asked),
+    throw Error("--microbatch-size " + std::to_string(asked),
                 base + " is of " + Counted(profile.microbatch, "sample") + " a microbatch",
                 "measure sizes for the run's: pipewright profile " + request.measure.package +
-                    " --microbatch " + std::to_string(asked));
+                    " --microbatch-size " + std::to_string(asked));
   ApplyTrace(profile, conf, ReadFile(request.trace), request.trace);
   Show(request, profile, "");
 }
@@ -152,13 +152,16 @@ void AddProfileCommand(CLI::App& app) {
   Request& r = *request;
   app.add_option("package", r.measure.package, "folder that `pipewright compile` wrote")
       ->required();
-  app.add_option("--microbatch", r.measure.microbatch,
-                 "samples a microbatch (default: as many as the inputs have)")
+  app.add_option("--microbatch-size", r.measure.microbatch,
+                 "samples of a microbatch (default: as many as the inputs have)")
       ->check(AtLeast(1));
   app.add_option("--repeat", r.measure.repeat, "measurements of each time (20)")
       ->check(AtLeast(1));
-  app.add_option("--warm-up", r.measure.warm_up, "runs before the first measurement (3)")
+  app.add_option("--warmup", r.measure.warm_up, "runs before the first measurement (3)")
       ->check(AtLeast(0));
+  // What earlier versions call them.
+  app.add_option("--microbatch", r.measure.microbatch)->check(AtLeast(1))->group("");
+  app.add_option("--warm-up", r.measure.warm_up)->check(AtLeast(0))->group("");
   app.add_option("--threads", r.measure.threads, "threads of each rank (1)")
       ->check(AtLeast(1));
   app.add_option("--input", r.measure.input,

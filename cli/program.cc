@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstring>
 #include <iostream>
+#include <memory>
 #include <sstream>
 #include <thread>
 
@@ -16,6 +17,7 @@
 #include "base/launched_rank.h"
 #include "base/torch_error.h"
 #include "cli/commands.h"
+#include "cli/help.h"
 #include "cli/usage.h"
 
 namespace pipewright {
@@ -34,14 +36,51 @@ static int WrongUsage(const std::string& text) {
   return kUsage;
 }
 
+// Returns null if there is no such command.
+static CLI::App* FindCommand(CLI::App& app, const std::string& name) {
+  for (CLI::App* command : app.get_subcommands({}))
+    if (command->get_name() == name) return command;
+  return nullptr;
+}
+
+// Adds what both programs have: help and completion.
+static bool AddOwn(const std::string& name, CLI::App& program, CLI::App& app) {
+  if (name == "help") {
+    auto words = std::make_shared<std::vector<std::string>>();
+    app.add_option("command", *words, "the command; without it, the program itself");
+    app.callback([&program, words] {
+      CLI::App* at = &program;
+      std::string before;
+      for (const std::string& word : *words) {
+        CLI::App* inner = FindCommand(*at, word);
+        if (!inner) throw UsageError("help", "there is no command \"" + word + "\"");
+        before += (before.empty() ? "" : " ") + at->get_name();
+        at = inner;
+      }
+      std::cout << at->help(before);
+    });
+  } else if (name == "completion") {
+    auto shell = std::make_shared<std::string>();
+    app.add_option("shell", *shell, "bash, zsh or fish")->required();
+    app.callback([&program, shell] { std::cout << CompletionScript(program, *shell); });
+  } else {
+    return false;
+  }
+  return true;
+}
+
 // Adds the program's commands, in the order of the table.
 static void AddCommands(const std::string& program, const std::map<std::string, AddCommand>& adders,
                         CLI::App& app) {
   size_t added = 0;
   for (const Command& command : Commands()) {
     auto adder = adders.find(command.name);
-    if (command.program != program || adder == adders.end()) continue;
-    adder->second(*app.add_subcommand(command.name, command.description));
+    const bool own = command.name == "help" || command.name == "completion";
+    if (command.program != program || (adder == adders.end() && !own)) continue;
+    CLI::App* sub = app.add_subcommand(command.name, command.description);
+    if (!command.example.empty()) sub->footer("Example:\n  " + command.example);
+    if (AddOwn(command.name, app, *sub)) continue;
+    adder->second(*sub);
     ++added;
   }
   if (added != adders.size())
@@ -75,8 +114,9 @@ static int Run(const std::string& name, const std::string& description,
   app.fallthrough();  // options of the program may follow the command
   if (add_global) add_global(app);
   AddCommands(name, adders, app);
+  SetHelp(app);
   // CLI11 only says "a subcommand is required" for a misspelled one.
-  if (argc > 1 && argv[1][0] != '-' && !adders.contains(argv[1]))
+  if (argc > 1 && argv[1][0] != '-' && !FindCommand(app, argv[1]))
     return WrongUsage(UnknownCommand(app, argv[1]));
   try {
     app.parse(argc, argv);

@@ -93,7 +93,7 @@ void RunSupervised(const std::vector<std::string>& arguments, const RunOptions& 
   if (o.resumes) {
     std::string checkpoints = "unknown";
     try {
-      checkpoints = ReadJob(run.job).checkpoint.folder;
+      checkpoints = ReadJobOf(run).checkpoint.folder;
     } catch (const Error&) {  // the ranks say so
     }
     if (checkpoints.empty() && o.restarts > 0)

@@ -70,7 +70,7 @@ Profile MeasureProfile(const std::string& package, const std::string& conf, int 
                        int64_t microbatch, int threads, int repeat) {
   const std::string text = OutputOf(
       {ProgramBeside("pipewright"), "profile", package, "--conf", conf, "--in-process",
-       std::to_string(ranks), "--microbatch", std::to_string(microbatch), "--threads",
+       std::to_string(ranks), "--microbatch-size", std::to_string(microbatch), "--threads",
        std::to_string(threads), "--repeat", std::to_string(repeat), "--json"});
   return ParseProfile(text, "pipewright profile");
 }

@@ -16,7 +16,7 @@ endif()
 
 # pipewright: the command line. Commands that need torch are left out of a build without it.
 find_package(CLI11 REQUIRED)
-add_library(pipewright_cli STATIC cli/commands.cc cli/numbers.cc cli/program.cc cli/usage.cc)
+add_library(pipewright_cli STATIC cli/commands.cc cli/help.cc cli/numbers.cc cli/program.cc cli/usage.cc)
 target_link_libraries(pipewright_cli PUBLIC pipewright_base CLI11::CLI11)
 file(GLOB COMMAND_SOURCES CONFIGURE_DEPENDS cli/*_command.cc)
 list(REMOVE_ITEM COMMAND_SOURCES ${CMAKE_SOURCE_DIR}/cli/supervise_command.cc)

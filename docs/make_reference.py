@@ -1,4 +1,5 @@
-"""Writes the option tables of docs/reference/command-line.md from what the programs' --help says.
+"""Writes the option tables of docs/reference/command-line.md, and the manual pages in docs/man,
+from what the programs' --help says.
 
 python3 docs/make_reference.py [BUILD]
 
@@ -40,6 +41,8 @@ def parse(text):
             entries = sections.setdefault(line[:-1].removeprefix("[").removesuffix("]"), [])
         elif entries is None:
             description += [line] if line.strip() else []
+        elif entries is sections.get("Example"):
+            entries += [[line.strip(), ""]] if line.strip() else []
         elif line.startswith(" " * COLUMN) and entries:
             entries[-1][1] = f"{entries[-1][1]} {line.strip()}".strip()
         elif line.strip() and after.startswith(" " * COLUMN) and "  " not in line.strip():
@@ -68,44 +71,11 @@ def options(entries):
 
 
 def render_entry(entry, text):
-    """A row: the name with the kind of its value, and the text with defaults and limits."""
-    notes = []
-    for word in ("Excludes", "Needs"):
-        if match := re.search(rf" {word}: (.+?)(?= (?:Excludes|Needs): |$)", entry):
-            others = ", ".join(f"`{name}`" for name in match[1].split(","))
-            notes.append(f"not with {others}" if word == "Excludes" else f"needs {others}")
-            entry = entry.replace(match[0], "")
-    if " REQUIRED" in entry:
-        entry = entry.replace(" REQUIRED", "")
-        notes.append("required")
-    several = " ..." if entry.endswith(" ...") else ""
-    entry = entry.removesuffix(" ...")
-    name, _, value = entry.partition(" ")
-    default = re.search(r"=(\S+)$", value)
-    if default:
-        value = value[:default.start()]
-    kind, _, limit = value.partition(":")
-    if not limit and " " in kind:
-        kind, _, limit = kind.partition(" ")
-    if kind.startswith("{"):
-        kind, limit = "NAME", kind
-    if limit.startswith("{"):
-        kind = "NAME"
-        notes.append("one of " + ", ".join(f"`{one}`" for one in limit.strip("{}").split(",")))
-    elif limit and (match := re.search(r"in \[(\S+) - (\S+)\]", limit)):
-        # A limit beyond all use is there to refuse slips; a reader needs only the lower end.
-        notes.append(f"{match[1]} to {match[2]}" if float(match[2]) < 1e5 else f"at least {match[1]}")
-    elif limit:
-        lower = {"POSITIVE": "above 0" if kind == "FLOAT" else "at least 1",
-                 "NONNEGATIVE": "at least 0"}
-        notes.append(lower.get(limit, limit))
-    if default:
-        notes.append(f"default {default[1]}")
-    kind = {"TEXT": "TEXT", "INT": "N", "UINT": "N", "FLOAT": "X"}.get(kind, kind)
-    shown = ", ".join(name.split(","))
-    shown += f" {kind}{several}" if kind and name.startswith("-") else ""
+    """A row: the names with the kind of the value, and the text."""
+    names, _, kind = entry.partition(" ")
+    shown = " ".join(filter(None, [", ".join(names.split(",")), kind]))
     text = text.replace("|", "\\|").replace("<", "\\<")
-    return f"| `{shown}` | {text}{' (' + '; '.join(notes) + ')' if notes else ''} |"
+    return f"| `{shown}` | {text} |"
 
 
 def render(build, command):
@@ -114,7 +84,9 @@ def render(build, command):
     lines = [f"    {usage}"]
     for name, entries in sections.items():
         rows = [render_entry(*entry) for entry in entries if not entry[0].startswith("-h,")]
-        if name == "Subcommands" or not rows:
+        if name == "Example":
+            lines += ["", "Example:", "", *(f"    {entry}" for entry, _ in entries)]
+        if name in ("Subcommands", "Example") or not rows:
             continue
         head = {"Positionals": "argument", "Options": "option"}.get(name, name)
         lines += ["", f"| {head} | |", "|---|---|", *rows]
@@ -126,6 +98,43 @@ def make(build, page):
     return BLOCK.sub(lambda block: block[1] + render(build, block[2]) + block[3], page)
 
 
+def roff(text):
+    """Text for a line of a manual page."""
+    text = text.replace("\\", "\\e").replace("-", "\\-")
+    return "\\&" + text if text.startswith((".", "'")) else text
+
+
+def make_manual(build, program):
+    """The manual page of a program: every command with its usage, options and example."""
+    description = parse(read_help(build, program))[0]
+    lines = [f'.TH {program.upper()} 1 "" pipewright', ".SH NAME", f"{program} \\- {roff(description)}",
+             ".SH COMMANDS"]
+    for command in commands(build):
+        if command.split()[0] != program:
+            continue
+        description, usage, sections = parse(read_help(build, command))
+        lines += [f".SS {roff(command)}", roff(description), ".PP", f".B {roff(usage)}"]
+        for name, entries in sections.items():
+            if name == "Subcommands":
+                continue
+            if name == "Example":
+                lines += [".PP", "Example:", ".PP", ".nf"]
+                lines += [roff(entry) for entry, _ in entries] + [".fi"]
+                continue
+            for entry, text in entries:
+                lines += [".TP", f".B {roff(entry)}", roff(text)]
+    lines += [".SH EXIT STATUS", "0: success.", ".br",
+              "1: a file, model, package or run is at fault; the message says which.", ".br",
+              "2: the command line was not understood."]
+    return "\n".join(lines) + "\n"
+
+
+def manuals(build):
+    """[(file, its text)]"""
+    return [(DOCS / f"man/{program}.1", make_manual(build, program))
+            for program in ("pipewright", "pipewright-run")]
+
+
 def main():
     build = sys.argv[1] if len(sys.argv) > 1 else DOCS.parent / "build"
     page = make(build, PAGE.read_text(encoding="utf-8"))
@@ -133,6 +142,9 @@ def main():
     if missing:
         raise SystemExit(f"{PAGE} has no block <!-- help: {missing[0]} --> ... <!-- end -->")
     PAGE.write_text(page, encoding="utf-8")
+    for file, text in manuals(build):
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

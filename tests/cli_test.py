@@ -5,7 +5,9 @@ python3 cli_test.py --update writes the texts anew: read the difference before c
 import json
 import os
 import pathlib
+import pty
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -37,7 +39,9 @@ CASES = {
               "pipewright weights diff a b --max-shard-size 5GB",
               "pipewright partition graph.txt --stage 2",
               "pipewright place small.pkg --max-memry 0=1GB",
-              "pipewright simulate text.txt --costs costs.json --memry 3"],
+              "pipewright simulate text.txt --costs costs.json --memry 3",
+              "pipewright compile model.pt2 -o none --microbatch 0",
+              "pipewright profile small.pkg --warm-up -1"],
     "schedules": ["pipewright plan --schedule gpipe --ranks 2 --microbatches 2",
                   "pipewright plan --schedule 1f1b --ranks 3 --microbatches 4 --compute-only",
                   "pipewright plan --schedule 1f1 --ranks 3 --microbatches 4"],
@@ -133,10 +137,79 @@ class Cli(unittest.TestCase):
             names = [line.split()[0] for line in text.split("Subcommands:")[1].splitlines()
                      if line[:2] == "  " and line[2:3].strip()]
             self.assertGreater(len(names), 4)
-            for name in names:
+            for name in set(names) - {"help", "completion"}:  # both have these
                 done = subprocess.run([BUILD / other, name], capture_output=True, text=True)
                 self.assertEqual(done.returncode, 2)
                 self.assertIn(f'did you mean "{program} {name}"?', done.stderr)
+
+    def test_help_of_a_command(self):
+        for program, command in (("pipewright", "plot cut"), ("pipewright-run", "train"),
+                                 ("pipewright", "")):
+            shown = [subprocess.run([BUILD / program, *words], text=True, capture_output=True)
+                     for words in (["help", *command.split()], [*command.split(), "--help"])]
+            self.assertEqual([done.returncode for done in shown], [0, 0])
+            self.assertEqual(shown[0].stdout, shown[1].stdout)
+        done = subprocess.run([BUILD / "pipewright", "help", "trian"], text=True, capture_output=True)
+        self.assertEqual((done.returncode, done.stderr),
+                         (2, 'pipewright: help: there is no command "trian"\n'))
+
+    def test_help_fits_the_terminal(self):
+        """On a terminal of 70 columns; elsewhere a description is one line."""
+        show = f"stty columns 70; exec {BUILD / 'pipewright'} help compile"
+        main, terminal = pty.openpty()
+        with subprocess.Popen(["sh", "-c", show], stdin=terminal, stdout=terminal) as process:
+            os.close(terminal)
+            text = b""
+            try:
+                while part := os.read(main, 65536):
+                    text += part
+            except OSError:  # the terminal's other end is closed
+                pass
+            os.close(main)
+        self.assertEqual(process.returncode, 0)
+        lines = text.decode().replace("\r", "").splitlines()
+        beside = [line for line in lines if line.startswith("  ") and "-" in line[:4]]
+        self.assertGreater(len(beside), 10)
+        for line in lines:
+            if not line.startswith(("cut an", "  pipewright")):
+                self.assertLessEqual(len(line), 70)
+        plain = subprocess.run([BUILD / "pipewright", "help", "compile"], text=True,
+                               capture_output=True).stdout
+        self.assertEqual(plain.split(), " ".join(lines).split())
+
+    def complete(self, program, *words):
+        """What bash offers for the last of the words."""
+        script = (f"source /dev/stdin; COMP_WORDS=({program} \"$@\"); COMP_CWORD=$#; "
+                  f"_{program.replace('-', '_')}; printf '%s\\n' \"${{COMPREPLY[@]}}\"")
+        table = subprocess.run([BUILD / program, "completion", "bash"], text=True,
+                               capture_output=True, check=True).stdout
+        done = subprocess.run(["bash", "-c", script, "bash", *words], input=table, text=True,
+                              capture_output=True, cwd=TESTS / "data/cli")
+        self.assertEqual(done.stderr, "")
+        return done.stdout.split()
+
+    def test_completion(self):
+        self.assertEqual(self.complete("pipewright", "comp"), ["compile", "completion"])
+        self.assertEqual(self.complete("pipewright", "compile", "m.pt2", "--sp"),
+                         ["--split", "--split-after"])
+        self.assertEqual(self.complete("pipewright", "plot", "c"),
+                         ["cut", "curves", "costs.json"])
+        self.assertIn("--trace", self.complete("pipewright", "plot", "timeline", "--t"))
+        self.assertEqual(self.complete("pipewright-run", "--in-process", "2", "train", "--set"),
+                         ["--set"])
+        for program in ("pipewright", "pipewright-run"):
+            texts = {shell: subprocess.run([BUILD / program, "completion", shell], text=True,
+                                           capture_output=True, check=True).stdout
+                     for shell in ("bash", "zsh", "fish")}
+            self.assertTrue(texts["zsh"].endswith(texts["bash"]))
+            for line in texts["fish"].splitlines():
+                words = shlex.split(line)
+                self.assertEqual(words[:3], ["complete", "-c", program])
+        done = subprocess.run([BUILD / "pipewright", "completion", "csh"], text=True,
+                              capture_output=True)
+        self.assertEqual((done.returncode, done.stderr),
+                         (2, 'pipewright: completion: "csh" is not a shell that is known\n'
+                             '  known: bash, zsh, fish\n'))
 
     def test_schedule_files(self):
         """Read and written as they are, and made cell for cell by the schedule of their name."""

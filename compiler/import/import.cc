@@ -55,7 +55,7 @@ Model ImportModel(const std::string& path, const ImportOptions& options) {
   if (archive.Has("models/model.json")) {
     Model model = ImportExport(archive);
     if (!options.inputs.empty())
-      throw UsageError("--inputs", "an export holds one recorded call, " + RecordedCall(model),
+      throw UsageError("--input-names", "an export holds one recorded call, " + RecordedCall(model),
                        "export the model with the inputs that you want");
     return model;
   }

@@ -81,10 +81,10 @@ std::vector<c10::IValue> SampleInputs(const std::string& package, const Manifest
                 (open || (!value.shape.empty() && (value.shape[0] == batch || batch.empty())));
     if (rows && wanted > 0 && tensor.size(0) > 0 && tensor.size(0) != wanted) {
       if (!open && batch.empty() && !fitted)
-        throw Error("--microbatch " + std::to_string(wanted),
+        throw Error("--microbatch-size " + std::to_string(wanted),
                     "the model was exported for " + std::to_string(tensor.size(0)) +
                         " samples at once (input \"" + value.name + "\")",
-                    "--microbatch " + std::to_string(tensor.size(0)) +
+                    "--microbatch-size " + std::to_string(tensor.size(0)) +
                         ", or export it with a dynamic first dimension");
       if (open || !batch.empty())
         tensor = tensor.index_select(0, at::arange(wanted).remainder(tensor.size(0)));

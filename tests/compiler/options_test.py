@@ -342,7 +342,7 @@ class Options(CompilerTest):
                 (["--shared", "transmit:wte"], 1, 'no weight "wte"'),
                 (["--shared", "some"], 2, "is none of replicate, transmit"),
                 (["--split", "modules:layers.1@1"], 1, '"layers.1" is called once'),
-                (["--inputs", "idx"], 2, "one recorded call, (idx: int64 [3, 5])")):
+                (["--input-names", "idx"], 2, "one recorded call, (idx: int64 [3, 5])")):
             with self.subTest(options):
                 self.assertIn(part, self.compile(path, *options, code=code))
 

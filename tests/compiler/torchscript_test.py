@@ -112,14 +112,14 @@ class TorchScript(CompilerTest):
     def test_inputs_with_defaults(self):
         x, mask = torch.randn(3, 4), torch.tensor([1.0, 0.0, 2.0, 1.0])
         manifest, _ = self.check(Everything(), [x, mask],
-                                 ["--split", "equal:3", "--inputs", "x,mask"], script=scripted,
+                                 ["--split", "equal:3", "--input-names", "x,mask"], script=scripted,
                                  tolerance=1e-6)
         self.assertEqual(manifest["inputs"], ["x", "mask"])
         scripted(Everything()).save(self.at / "model.pt")
-        text = self.compile(self.at / "model.pt", "--inputs", "x,maks", code=1)
+        text = self.compile(self.at / "model.pt", "--input-names", "x,maks", code=1)
         self.assertIn('did you mean "mask"', text)
         self.assertIn('the model wants "x" too',
-                      self.compile(self.at / "model.pt", "--inputs", "mask", code=1))
+                      self.compile(self.at / "model.pt", "--input-names", "mask", code=1))
 
     def test_outputs_of_a_dictionary_are_called_by_its_keys(self):
         class Named(nn.Module):

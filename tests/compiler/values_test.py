@@ -152,7 +152,7 @@ class Values(CompilerTest):
                 return x
 
         export(Chosen(), [torch.randn(6, 4)], self.at / "model.pt2", {"x": {0: BATCH}})
-        for split, *options in (("equal:3",), ("balanced:4",), ("profile:2", "--microbatch", "6")):
+        for split, *options in (("equal:3",), ("balanced:4",), ("profile:2", "--microbatch-size", "6")):
             with self.subTest(split):
                 manifest, _ = self.compile(self.at / "model.pt2", "--split", split, *options)
                 self.assertEqual(len(manifest["modules"]), int(split[-1]))
@@ -164,7 +164,7 @@ class Values(CompilerTest):
         text = self.notes("modules:l.1")
         self.assertRegex(text, r'note: the sizes \[u\d+\] of value "\w+" depend on the data, so that it '
                          r"cannot be sent: modules 0, 1 run on one rank only")
-        self.assertRegex(self.compile(self.at / "model.pt2", "--split", "profile:9", "--microbatch",
+        self.assertRegex(self.compile(self.at / "model.pt2", "--split", "profile:9", "--microbatch-size",
                                       "6", code=1),
                          "--split profile:9: cuts between submodules make only [45] modules\n"
                          "  ask for as many at most, or cut with --split equal:9")

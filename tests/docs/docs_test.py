@@ -58,6 +58,8 @@ class CommandLine(unittest.TestCase):
         page = read(make_reference.PAGE)
         self.assertEqual(page, make_reference.make(BUILD, page),
                          "run python3 docs/make_reference.py")
+        for file, text in make_reference.manuals(BUILD):
+            self.assertEqual(read(file), text, "run python3 docs/make_reference.py")
 
     def test_every_command_and_option_is_there(self):
         """By reading --help in another way than the script that writes the page."""

@@ -34,7 +34,7 @@ class Profile(Case):
         cls.package = cls.compile("gpt.pt2", "gpt.pkg")
         cls.manifest = json.loads((cls.package / "manifest.json").read_text())
         cls.text = cls.folder / "profile.txt"
-        done = pipewright("profile", cls.package, "--microbatch", 4, "--repeat", 3, "-o", cls.text)
+        done = pipewright("profile", cls.package, "--microbatch-size", 4, "--repeat", 3, "-o", cls.text)
         assert done.code == 0, done.out
         cls.profile = json.loads(cls.text.with_suffix(".json").read_text())
 
@@ -73,7 +73,7 @@ class Profile(Case):
                                  for line in stages.splitlines()).rstrip("\n"), graph.rstrip("\n"))
 
     def test_fine_parts_and_bytes_that_do_not_depend_on_the_run(self):
-        fine = [out_of("profile", self.package, "--microbatch", 4, "--repeat", 1, "--fine", "--json")
+        fine = [out_of("profile", self.package, "--microbatch-size", 4, "--repeat", 1, "--fine", "--json")
                 for _ in range(2)]
         self.assertEqual(sizes(fine[0]), sizes(fine[1]))
         self.assertGreater(len(fine[0]["nodes"]), 3 * len(self.profile["nodes"]))
@@ -87,7 +87,7 @@ class Profile(Case):
 
     def test_under_mpirun_ranks_and_links_are_measured(self):
         modules = len(self.manifest["modules"])
-        profile = out_of("profile", self.package, "--microbatch", 4, "--repeat", 1, "--json",
+        profile = out_of("profile", self.package, "--microbatch-size", 4, "--repeat", 1, "--json",
                          ranks=modules)
         self.assertEqual([node["rank"] for node in profile["nodes"]], list(range(modules)))
         pairs = [(link["from"], link["to"]) for link in profile["links"]]
@@ -178,8 +178,8 @@ class Profile(Case):
         for s, node in enumerate(profile["nodes"]):
             self.assertAlmostEqual(node["forward"]["median"], 1e-3 * (s + 1))
         self.assert_fails(pipewright("profile", self.package, "--from-trace", trace, "--base",
-                                     self.text.with_suffix(".json"), "--microbatch", 77, "--json"),
-                          "a microbatch", "--microbatch 77")
+                                     self.text.with_suffix(".json"), "--microbatch-size", 77, "--json"),
+                          "a microbatch", "--microbatch-size 77")
         self.assert_fails(pipewright("partition", self.package, "--stages", 2, "-o", self.package),
                           "is the package that is partitioned")
 
@@ -199,7 +199,7 @@ class Profile(Case):
                          [("torch.int64", [2, LENGTH])])
 
     def test_outputs_take_nothing_of_others(self):
-        base = ("profile", self.package, "--repeat", 1, "--warm-up", 0)
+        base = ("profile", self.package, "--repeat", 1, "--warmup", 0)
         own = self.path("own.txt")
         result = pipewright(*base, "-o", own)
         self.succeed(result)

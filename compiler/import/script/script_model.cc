@@ -29,7 +29,7 @@ void BindInputs(Model& model, const c10::FunctionSchema& schema,
     names.push_back(schema.arguments()[i].name());
   for (const std::string& name : wanted)
     if (std::find(names.begin(), names.end(), name) == names.end())
-      throw Error("--inputs " + name, "the model takes no such input" + Suggest(name, names),
+      throw Error("--input-names " + name, "the model takes no such input" + Suggest(name, names),
                   "its inputs: " + Join(names, ", "));
   auto given = [&](const std::string& name) {
     return std::find(wanted.begin(), wanted.end(), name) != wanted.end();
@@ -41,14 +41,14 @@ void BindInputs(Model& model, const c10::FunctionSchema& schema,
     bool keep = wanted.empty() ? !argument.default_value() : given(argument.name());
     if (!keep) {
       if (!argument.default_value())
-        throw Error("--inputs " + Join(wanted, ","),
+        throw Error("--input-names " + Join(wanted, ","),
                     "the model wants \"" + argument.name() + "\" too, which has no default");
       auto constant = torch::jit::tryInsertConstant(graph, *argument.default_value());
       if (!constant)
         throw Error(model.file,
                     "input \"" + argument.name() + "\" has a default of type " +
                         argument.type()->str() + ", which cannot be burned in",
-                    "name it: --inputs " + Join(names, ","));
+                    "name it: --input-names " + Join(names, ","));
       if (argument.default_value()->isNone()) (*constant)->setType(c10::NoneType::get());
       input->replaceAllUsesWith(*constant);
       graph.eraseInput(model.first_input() + i - 1);

@@ -202,7 +202,7 @@ PartitionInput ReadPartitionInput(const PartitionRequest& request, const Profile
   } else {
     std::string text = ReadFile(file);
     if (request.microbatch != 0 || !request.input.empty())
-      throw UsageError(request.input.empty() ? "--microbatch" : "--input",
+      throw UsageError(request.input.empty() ? "--microbatch-size" : "--input",
                        "is for measuring a package, and " + file + " is a file",
                        "leave it out, or name the package");
     if (LooksLikeGraphText(text)) {

@@ -37,7 +37,7 @@ struct PartitionInput {
   bool has_graph() const { return kind != kTarnawski; }
 };
 
-// Says whether the file is a package without a profile.json that fits the request (--microbatch,
+// Says whether the file is a package without a profile.json that fits the request (--microbatch-size,
 // --input): the caller measures it.
 bool NeedsMeasuring(const PartitionRequest& request);
 
