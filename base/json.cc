@@ -96,27 +96,67 @@ static std::string NotANumber(std::string_view text) {
                                                               : "";
 }
 
+// Looks at keys and depth. (A callback of Document::parse would do, but with one the library looks
+// at all of a list again after each object in it.)
+template <typename Document>
+class KeyWatch : public nlohmann::json_sax<Document> {
+ public:
+  explicit KeyWatch(const std::string& path) : path_(path) {}
+  std::string duplicate;  // the first key that its object has already
+
+  bool null() override { return Inside(); }
+  bool boolean(bool) override { return Inside(); }
+  bool number_integer(typename Document::number_integer_t) override { return Inside(); }
+  bool number_unsigned(typename Document::number_unsigned_t) override { return Inside(); }
+  bool number_float(typename Document::number_float_t, const std::string&) override {
+    return Inside();
+  }
+  bool string(std::string&) override { return Inside(); }
+  bool binary(typename Document::binary_t&) override { return Inside(); }
+  bool start_object(size_t) override { return Open(); }
+  bool start_array(size_t) override { return Open(); }
+  bool end_object() override { return Close(); }
+  bool end_array() override { return Close(); }
+  bool key(std::string& name) override {
+    if (!keys_.back().insert(name).second && duplicate.empty()) duplicate = name;
+    return Inside();
+  }
+  // Document::parse says what is wrong.
+  bool parse_error(size_t, const std::string&, const nlohmann::detail::exception&) override {
+    return false;
+  }
+
+ private:
+  const std::string& path_;
+  std::vector<std::set<std::string>> keys_;  // of each level; a list has none
+
+  // Copying and printing a document use stack for each level.
+  bool Inside() {
+    if (keys_.size() > 1000) throw Error(path_, "nested deeper than 1000 levels");
+    return true;
+  }
+  bool Open() {
+    Inside();
+    keys_.emplace_back();
+    return true;
+  }
+  bool Close() {
+    keys_.pop_back();
+    return true;
+  }
+};
+
 template <typename Document>
 static Document Parse(std::string_view text, const std::string& path) {
   // The library treats a NUL byte as the end of the text.
   if (size_t nul = text.find('\0'); nul != std::string_view::npos)
     throw Error(path + ":" + Position(text, nul), "not JSON: a NUL byte");
   // The library keeps the last of two equal keys; here duplicates are an error.
-  std::vector<std::set<std::string>> keys;
-  std::string duplicate;
-  auto watch = [&](int depth, typename Document::parse_event_t event, Document& parsed) {
-    // Copying and printing a document use stack for each level.
-    if (depth > 1000) throw Error(path, "nested deeper than 1000 levels");
-    if (event == Document::parse_event_t::object_start) keys.emplace_back();
-    if (event == Document::parse_event_t::object_end) keys.pop_back();
-    if (event == Document::parse_event_t::key && duplicate.empty() &&
-        !keys.back().insert(parsed.template get<std::string>()).second)
-      duplicate = parsed.template get<std::string>();
-    return true;
-  };
+  KeyWatch<Document> watch(path);
+  Document::sax_parse(text.begin(), text.end(), &watch);
   Document parsed;
   try {
-    parsed = Document::parse(text.begin(), text.end(), watch);
+    parsed = Document::parse(text.begin(), text.end());
   } catch (const typename Document::parse_error& e) {
     const size_t word = WordAt(text, e.byte ? e.byte - 1 : 0);
     if (std::string number = NotANumber(text.substr(word)); !number.empty())
@@ -138,13 +178,14 @@ static Document Parse(std::string_view text, const std::string& path) {
     number = number.substr(0, number.find('\''));
     throw Error(path + ":" + Position(text, text.find(number)), number + " is too large a number");
   }
-  if (!duplicate.empty()) {
+  if (!watch.duplicate.empty()) {
     std::set<std::vector<std::string>> seen;
     size_t second = text.size();
     WalkJson(text, [&](const std::vector<std::string>& at, size_t offset, bool is_key) {
       if (is_key && !seen.insert(at).second) second = std::min(second, offset);
     });
-    throw Error(path + ":" + Position(text, second), "the key \"" + duplicate + "\" appears twice");
+    throw Error(path + ":" + Position(text, second),
+                "the key \"" + watch.duplicate + "\" appears twice");
   }
   return parsed;
 }

@@ -64,6 +64,16 @@ TEST(Json, ErrorsNameLineAndColumn) {
             "job.json:1:8: -Infinity is not a number of JSON: write a finite one");
   EXPECT_EQ(JsonError(std::string(1000, '[') + std::string(1000, ']')), "");
   EXPECT_EQ(JsonError(std::string(100000, '[')), "job.json: nested deeper than 1000 levels");
+  const std::string deep = std::string(999, '[') + "{\"a\": 1}" + std::string(999, ']');
+  EXPECT_EQ(JsonError(deep), "");
+  EXPECT_EQ(JsonError("[" + deep + "]"), "job.json: nested deeper than 1000 levels");
+}
+
+// With time that grows as the square, this takes ten minutes.
+TEST(Json, LongListsOfObjectsTakeLinearTime) {
+  std::string text = "[{}";
+  for (int i = 1; i < 1'000'000; ++i) text += ",{}";
+  EXPECT_EQ(ParseJson(text + "]", "trace.json").size(), 1'000'000u);
 }
 
 TEST(MissingFile, SaysWhichPartIsMissingAndWhatIsThere) {
