@@ -25,7 +25,7 @@ const std::vector<Command>& Commands() {
        "pipewright plan --schedule zb-h1 --ranks 4 --microbatches 8"},
       {kCompiler, "place", "decide which device holds which part of a model, within budgets",
        "pipewright place model.pkg --max-memory 0=1GiB,cpu=8GiB -o map.json"},
-      {kCompiler, "plot", "draw the cut, a timeline or training curves as SVG",
+      {kCompiler, "plot", "draw the cut, a timeline, memory or training curves as SVG",
        "pipewright plot cut model.pkg -o cut.svg"},
       {kCompiler, "profile", "measure the modules of a package: time, memory, links",
        "mpirun -n 2 pipewright profile model.pkg"},

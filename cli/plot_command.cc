@@ -1,10 +1,12 @@
-// pipewright plot cut|timeline|curves ... -o FILE
+// pipewright plot cut|timeline|memory|curves ... -o FILE
 #include <CLI/CLI.hpp>
+#include <filesystem>
 #include <iostream>
 #include <memory>
 
 #include "base/atomic_file.h"
 #include "base/error.h"
+#include "base/size.h"
 #include "base/text.h"
 #include "cli/commands.h"
 #include "cli/numbers.h"
@@ -13,6 +15,8 @@
 #include "plan/simulate/simulate.h"
 #include "report/curves_picture.h"
 #include "report/cut_picture.h"
+#include "report/memory_picture.h"
+#include "report/prediction.h"
 #include "report/timeline_picture.h"
 
 namespace pipewright {
@@ -20,7 +24,7 @@ namespace pipewright {
 namespace {
 
 struct Request {
-  std::string package, conf, profile, plan, costs, trace, output;
+  std::string package, conf, profile, plan, job, costs, trace, memory, output;
   std::vector<std::string> metrics;
   int step = -1;
 };
@@ -39,28 +43,49 @@ void PlotCut(const Request& request) {
       {request.conf, request.profile, request.package + "/manifest.json"});
 }
 
-// The first step of a plan of several.
-Timeline Predicted(const Request& request) {
-  const Plan plan = ReadPlanOrLoop(ReadFile(request.plan), request.plan);
-  const Costs costs = ReadCosts(request.costs);
-  CheckStages(costs, plan.stages);
-  return {"predicted", StepOf(ActionsOf(plan, Simulate(plan, costs)), 0, request.plan)};
+// A plan with its costs, or a package's run by its profile.
+Prediction PredictionOf(const Request& request) {
+  if (request.costs.empty() == request.job.empty())
+    throw UsageError("plot", "a prediction needs a plan and --costs, or a package and --job");
+  if (!request.job.empty()) {
+    Prediction prediction =
+        PredictRun(ViewPackage(request.plan, request.conf), ReadJob(request.job));
+    for (const std::string& note : prediction.notes) std::cerr << "note: " << note << "\n";
+    return prediction;
+  }
+  Prediction prediction{ReadPlanOrLoop(ReadFile(request.plan), request.plan),
+                        ReadCosts(request.costs), {}};
+  CheckStages(prediction.costs, prediction.plan.stages);
+  return prediction;
 }
 
 void PlotTimeline(const Request& request) {
-  if (request.plan.empty() != request.costs.empty())
-    throw UsageError("plot timeline", "a prediction needs a plan and --costs");
-  if (request.plan.empty() && request.trace.empty())
+  const bool predicts = !request.costs.empty() || !request.job.empty();
+  if (request.plan.empty() && (predicts || request.trace.empty()))
     throw UsageError("plot timeline", "a plan with --costs, or --trace, is needed");
   if (request.step >= 0 && request.trace.empty())
     throw UsageError("--step", "it goes with --trace");
   std::vector<Timeline> timelines;
-  if (!request.plan.empty()) timelines.push_back(Predicted(request));
+  if (!request.plan.empty()) {
+    const Prediction p = PredictionOf(request);
+    timelines.push_back(
+        {"predicted", StepOf(ActionsOf(p.plan, Simulate(p.plan, p.costs)), 0, request.plan)});
+  }
   if (!request.trace.empty())
     timelines.push_back(
         {"measured", StepOf(ReadChromeTrace(ReadFile(request.trace), request.trace), request.step,
                             request.trace)});
-  Put(request, TimelineSvg(timelines), {request.plan, request.costs, request.trace});
+  Put(request, TimelineSvg(timelines), {request.plan, request.costs, request.job, request.trace});
+}
+
+void PlotMemory(const Request& request) {
+  const Prediction p = PredictionOf(request);
+  double limit = 0;
+  if (!request.memory.empty())
+    limit = static_cast<double>(ParseSize(request.memory, "--memory"));
+  else if (!request.job.empty())
+    limit = static_cast<double>(ReadJob(request.job).memory);
+  Put(request, MemorySvg(p.plan, p.costs, limit), {request.plan, request.costs, request.job});
 }
 
 void PlotCurves(const Request& request) {
@@ -70,6 +95,16 @@ void PlotCurves(const Request& request) {
 }
 
 }  // namespace
+
+static void AddPrediction(CLI::App& command, Request& request) {
+  command.add_option("plan", request.plan,
+                     "a plan or schedule to predict, with --costs, or a package, with --job");
+  command.add_option("--costs", request.costs,
+                     "what actions cost: JSON, see docs/reference/costs.md");
+  command.add_option("--job", request.job, "predict this run of the package, by its profile");
+  command.add_option("--conf", request.conf,
+                     "its conf, with --job (default: PACKAGE/conf/mp_conf.json)");
+}
 
 void AddPlotCommand(CLI::App& app) {
   auto request = std::make_shared<Request>();
@@ -88,13 +123,16 @@ void AddPlotCommand(CLI::App& app) {
   cut->add_option("--profile", request->profile,
                   "measured times (default: PACKAGE/profile.json, if it is there)");
   CLI::App* timeline = add("timeline", "what each rank does over one step", PlotTimeline);
-  timeline->add_option("plan", request->plan, "a plan or schedule to predict, with --costs");
-  timeline->add_option("--costs", request->costs,
-                       "what actions cost: JSON, see docs/reference/costs.md");
+  AddPrediction(*timeline, *request);
   timeline->add_option("--trace", request->trace,
                        "a Chrome trace, as `bench --trace` measures it, below the prediction");
   timeline->add_option("--step", request->step, "step of the trace, from 0 (default: the last)")
       ->check(AtLeast(0));
+  CLI::App* memory = add("memory", "what each rank holds over one step", PlotMemory);
+  AddPrediction(*memory, *request);
+  memory->get_option("plan")->required();
+  memory->add_option("--memory", request->memory,
+                     "limit of each rank: bytes, or 16GB (default: \"memory\" of the job)");
   CLI::App* curves = add("curves", "the curves of one or several training runs", PlotCurves);
   curves->add_option("metrics", request->metrics, "files that `train --metrics` wrote")->required();
 }

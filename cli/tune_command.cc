@@ -22,6 +22,7 @@
 #include "cli/tune_runs.h"
 #include "formats/job.h"
 #include "formats/package/package_files.h"
+#include "plan/partition/io/stage_costs.h"
 #include "plan/tune/search.h"
 
 namespace pipewright {
@@ -67,23 +68,6 @@ double Median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   const size_t half = values.size() / 2;
   return values.size() % 2 ? values[half] : (values[half - 1] + values[half]) / 2;
-}
-
-// Bytes of optimizer state a byte of trained parameters.
-double StateShare(const OptimizerJob& job) {
-  switch (job.kind) {
-    case OptimizerJob::kSgd:
-      return job.momentum > 0 ? 1 : 0;
-    case OptimizerJob::kAdam:
-    case OptimizerJob::kAdamW:
-      return job.amsgrad ? 3 : 2;
-    case OptimizerJob::kRmsprop:
-      return 1 + (job.momentum > 0) + job.centered;
-    case OptimizerJob::kAdagrad:
-    case OptimizerJob::kMuon:
-      break;
-  }
-  return 1;
 }
 
 int64_t SamplesOf(const Job& job) {
@@ -319,7 +303,7 @@ void Tune(const Request& request) {
   TuneProblem problem;
   problem.manifest = ReadManifest(request.package);
   problem.samples = SamplesOf(job);
-  problem.optimizer_state = StateShare(job.optimizer);
+  problem.optimizer_state = OptimizerState(job.optimizer);
   if (!request.memory.empty())
     problem.memory = static_cast<double>(ParseSize(request.memory, "--memory"));
   if (!job.freeze.empty()) Freeze(problem.manifest, job.freeze, job.path + ": freeze");

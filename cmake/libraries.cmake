@@ -69,7 +69,8 @@ pipewright_library(plan/tune
                    USES base formats formats/profile plan plan/lowering plan/partition
                         plan/partition/io plan/schedules plan/simulate)
 pipewright_library(report
-                   USES base formats formats/package formats/profile plan plan/placement plan/simulate)
+                   USES base formats formats/package formats/profile plan plan/partition/io
+                        plan/placement plan/run plan/simulate)
 
 # No torch: transports, and the executor over opaque handles.
 pipewright_library(runtime/exec USES base plan)

@@ -17,6 +17,7 @@ text { fill: #222 } .small { font-size: 9px } .middle { text-anchor: middle }
 .O { fill: #c9a2f2 } .S { fill: #b0b0b0 }
 .edge { stroke: #bbb; stroke-width: 1.5 } .cross { stroke: #d9442f; stroke-width: 2 }
 .skip { stroke-dasharray: 5 3 } .limit { stroke: #d9442f; stroke-dasharray: 6 3 }
+.held { fill: #9ec5ff } .kept { fill: #4a7fc9 } .bad { fill: #d9442f }
 .s0 { fill: #9ec5ff } .s1 { fill: #ffd08a } .s2 { fill: #a5e0ae } .s3 { fill: #f2b3c9 }
 .s4 { fill: #d3c2f7 } .s5 { fill: #9fe3e0 } .s6 { fill: #e3dc8a } .s7 { fill: #f5bfa5 }
 .c { stroke-width: 1.5 } .dash { stroke-dasharray: 5 3 } .c0 { stroke: #2f7de1 }
@@ -74,6 +75,14 @@ double TickDistance(double most, int count) {
   for (double factor : {1.0, 2.0, 5.0})
     if (factor * power >= rough) return factor * power;
   return 10 * power;
+}
+
+void DrawTimeAxis(Svg& svg, const TimeAxis& axis, double top, double bottom) {
+  const double tick = TickDistance(axis.end, 10);
+  for (int i = 0; i * tick <= axis.end * (1 + 1e-9); ++i) {
+    svg.Line(axis.At(i * tick), top - 8, axis.At(i * tick), bottom, "line");
+    svg.Text(axis.At(i * tick), top - 12, ShortNumber(i * tick), "middle");
+  }
 }
 
 Svg::Svg(double width, double height, const std::string& name) {

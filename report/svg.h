@@ -34,6 +34,13 @@ class Svg {
 // Path data with one digit behind the point: "M 1.5 2".
 std::string PathPoint(char command, double x, double y);
 
+// An axis of time from 0 to `end`, with lines down to `bottom`; times stand above `top`.
+struct TimeAxis {
+  double left = 0, width = 0, end = 1;
+  double At(double time) const { return left + width * time / end; }
+};
+void DrawTimeAxis(Svg& svg, const TimeAxis& axis, double top, double bottom);
+
 // Round values for an axis up to `most`: the distance between two marks, so that there are about
 // `count`.
 double TickDistance(double most, int count);

@@ -48,16 +48,11 @@ std::string Hint(const TraceAction& e) {
          ShortNumber(e.end - e.start);
 }
 
-struct Scale {
-  double end = 1;
-  double At(double time) const { return kLeft + kWidth * time / end; }
-};
-
 using Row = std::vector<TraceAction>;
 
-void DrawActions(Svg& svg, const Row& row, const Scale& scale, double y) {
+void DrawActions(Svg& svg, const Row& row, const TimeAxis& axis, double y) {
   for (const TraceAction& e : row) {
-    const double x = scale.At(e.start), width = scale.At(e.end) - x;
+    const double x = axis.At(e.start), width = axis.At(e.end) - x;
     svg.Rect(x, y, std::max(width - 0.5, 0.1), kRow, kKinds[KindOf(e.action)].name, Hint(e));
     if (e.action.microbatch >= 0 && width >= 16)
       svg.Text(x + width / 2, y + 12.5, std::to_string(e.action.microbatch), "small middle on");
@@ -65,10 +60,10 @@ void DrawActions(Svg& svg, const Row& row, const Scale& scale, double y) {
 }
 
 // Draws for each pixel the kind that takes most of it, as high as the rank is busy.
-void DrawTogether(Svg& svg, const Row& row, const Scale& scale, double y) {
+void DrawTogether(Svg& svg, const Row& row, const TimeAxis& axis, double y) {
   std::vector<std::array<double, kKinds.size()>> pixels(static_cast<size_t>(kWidth));
   for (const TraceAction& e : row) {
-    const double from = scale.At(e.start) - kLeft, to = scale.At(e.end) - kLeft;
+    const double from = axis.At(e.start) - kLeft, to = axis.At(e.end) - kLeft;
     const size_t end = std::min(pixels.size(), static_cast<size_t>(std::ceil(to)));
     for (size_t p = static_cast<size_t>(from); p < end; ++p)
       pixels[p][KindOf(e.action)] +=
@@ -93,20 +88,20 @@ void DrawTogether(Svg& svg, const Row& row, const Scale& scale, double y) {
   }
 }
 
-void DrawRow(Svg& svg, const Row& row, const Scale& scale, double y) {
+void DrawRow(Svg& svg, const Row& row, const TimeAxis& axis, double y) {
   constexpr double kNarrow = 2;  // pixels of a mean action
   double busy = 0;
   for (const TraceAction& e : row) busy += e.end - e.start;
   svg.Rect(kLeft, y, kWidth, kRow, "idle");
   if (kWidth >= kNarrow * static_cast<double>(row.size()))
-    DrawActions(svg, row, scale, y);
+    DrawActions(svg, row, axis, y);
   else
-    DrawTogether(svg, row, scale, y);
-  const double idle = std::max(0.0, 100 * (1 - busy / scale.end));
+    DrawTogether(svg, row, axis, y);
+  const double idle = std::max(0.0, 100 * (1 - busy / axis.end));
   svg.Text(kLeft + kWidth + 8, y + 12.5, "idle " + ShortNumber(std::round(idle)) + " %");
 }
 
-void DrawLegendAndAxis(Svg& svg, const Scale& scale, double bottom) {
+void DrawLegendAndAxis(Svg& svg, const TimeAxis& axis, double bottom) {
   double x = kLeft;
   for (const Kind& kind : kKinds) {
     svg.Rect(x, 8, 12, 12, kind.name);
@@ -115,11 +110,7 @@ void DrawLegendAndAxis(Svg& svg, const Scale& scale, double bottom) {
   }
   svg.Rect(x, 8, 12, 12, "idle");
   svg.Text(x + 17, 18, "idle");
-  const double tick = TickDistance(scale.end, 10);
-  for (int i = 0; i * tick <= scale.end * (1 + 1e-9); ++i) {
-    svg.Line(scale.At(i * tick), kTop - 8, scale.At(i * tick), bottom, "line");
-    svg.Text(scale.At(i * tick), kTop - 12, ShortNumber(i * tick), "middle");
-  }
+  DrawTimeAxis(svg, axis, kTop, bottom);
 }
 
 }  // namespace
@@ -142,18 +133,18 @@ std::vector<TraceAction> StepOf(const std::vector<TraceAction>& actions, int ste
 }
 
 std::string TimelineSvg(const std::vector<Timeline>& timelines) {
-  Scale scale{0};
+  TimeAxis axis{kLeft, kWidth, 0};
   size_t ranks = 0;
   for (const Timeline& timeline : timelines)
     for (const TraceAction& e : timeline.actions) {
-      scale.end = std::max(scale.end, e.end);
+      axis.end = std::max(axis.end, e.end);
       ranks = std::max(ranks, static_cast<size_t>(e.rank) + 1);
     }
-  if (!(scale.end > 0)) scale.end = 1;
+  if (!(axis.end > 0)) axis.end = 1;
   const double group = kRow * static_cast<double>(timelines.size()) + kGap;
   const double bottom = kTop + group * static_cast<double>(ranks);
   Svg svg(kLeft + kWidth + kRight, bottom + 8, "Timeline of one step");
-  DrawLegendAndAxis(svg, scale, bottom);
+  DrawLegendAndAxis(svg, axis, bottom);
   for (size_t t = 0; t < timelines.size(); ++t) {
     std::vector<Row> rows(ranks);
     for (const TraceAction& e : timelines[t].actions)
@@ -161,7 +152,7 @@ std::string TimelineSvg(const std::vector<Timeline>& timelines) {
     for (size_t r = 0; r < ranks; ++r) {
       const double y = kTop + group * static_cast<double>(r) + kRow * static_cast<double>(t);
       svg.Text(kLeft - 8, y + 12.5, "rank " + std::to_string(r) + " " + timelines[t].name, "end");
-      DrawRow(svg, rows[r], scale, y);
+      DrawRow(svg, rows[r], axis, y);
     }
   }
   return svg.Take();

@@ -96,7 +96,10 @@ class RankMemory {
   // Records that this much more than what is held was needed for a moment.
   void Reach(double more) { peak_ = std::max(peak_, bytes_ + more); }
 
+  double bytes() const { return bytes_; }
   double peak() const { return peak_; }
+  // From here on, peak() is the most since here.
+  void StartPeak() { peak_ = bytes_; }
 
  private:
   double bytes_, peak_;

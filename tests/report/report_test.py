@@ -130,6 +130,21 @@ class PlotTest(Report):
         self.assertEqual(kinds["idle"], 65)
         self.assertLess(size, 20_000_000)
 
+    def test_memory(self):
+        self.write_plan("plan.csv", "1f1b")
+        self.write_costs(2)
+        kinds, texts, _ = self.plot("memory", "plan.csv", "--costs", "costs.json", "--memory", 1150)
+        # One path and one rectangle a rank, and one of each colour in the legend.
+        self.assertEqual((kinds["held"], kinds["kept"], kinds["idle"]), (3, 3, 2))
+        # 1F1B: two activations of 100 on the first rank, one on the second, beside weights of 1000.
+        for text in ("rank 0: weights 1000 B, at most 1.172 KiB at 0F1", "1.172 KiB, 50 B too much",
+                     "1.074 KiB, 96 %"):
+            self.assertTrue(any(text in t for t in texts), (text, texts))
+        simulated = json.loads(self.run_command("simulate", "plan.csv", "--costs", "costs.json",
+                                                "--json"))
+        self.assertEqual([r["peak_bytes"] for r in simulated["ranks"]], [1200, 1100])
+        self.run_command("plot", "memory", "plan.csv", code=2)
+
     def test_cut(self):
         kinds, texts, _ = self.plot("cut", PACKAGE)
         self.assertEqual((kinds["s0"], kinds["s1"], kinds["cross"]), (1, 1, 1))

@@ -1,0 +1,154 @@
+#include "report/memory_picture.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "base/size.h"
+#include "plan/actions.h"
+#include "plan/plan_text.h"
+#include "plan/simulate/compare.h"
+#include "plan/simulate/rank_account.h"
+#include "plan/simulate/simulate.h"
+#include "report/svg.h"
+#include "report/timeline_picture.h"
+
+namespace pipewright {
+
+namespace {
+
+constexpr double kLeft = 70, kRight = 190, kTop = 54, kWidth = 1200, kGap = 6;
+
+std::string Bytes(double bytes) { return SizeText(static_cast<int64_t>(std::llround(bytes))); }
+
+// The most that a rank holds, of each pixel.
+class Columns {
+ public:
+  Columns(const TimeAxis& axis, double bytes)
+      : axis_(axis), columns_(static_cast<size_t>(kWidth), 0), bytes_(bytes) {}
+
+  // Up to `time` the rank holds what was said last; a moment is a pixel wide.
+  void Until(double time) {
+    const double last = kWidth - 1;
+    const double from = axis_.At(time_) - axis_.left, to = axis_.At(time) - axis_.left;
+    const auto begin = static_cast<size_t>(std::min(from, last));
+    const auto end = static_cast<size_t>(std::min(std::ceil(to), kWidth));
+    for (size_t c = begin; time_ <= axis_.end && c < std::max(begin + 1, end); ++c)
+      columns_[c] = std::max(columns_[c], bytes_);
+    time_ = std::max(time_, time);
+  }
+  void Moment() { Until(time_); }
+  void Hold(double bytes) { bytes_ = bytes; }
+  const std::vector<double>& columns() const { return columns_; }
+
+ private:
+  const TimeAxis& axis_;
+  std::vector<double> columns_;
+  double bytes_, time_ = 0;
+};
+
+struct RankMemoryRow {
+  double start = 0, most = 0;
+  size_t position = 0;  // of the action with the most
+  std::vector<double> columns;
+};
+
+RankMemoryRow RowOf(const Plan& plan, size_t rank, const Costs& costs, const Trace& trace,
+                    const TimeAxis& axis) {
+  const RankAccount bytes = BytesOfRank(plan, static_cast<int>(rank), costs, RecomputeOf(plan));
+  RankMemoryRow row{bytes.start, bytes.start, 0, {}};
+  Columns columns(axis, bytes.start);
+  auto event = trace.ranks[rank].begin();
+  for (size_t p = 0; p < bytes.actions.size(); ++p) {
+    const HeldBytes& held = bytes.actions[p];
+    if (held.most > row.most) row.most = held.most, row.position = p;
+    if (event != trace.ranks[rank].end() && static_cast<size_t>(event->action) == p) {
+      columns.Until(event->start);
+      columns.Hold(held.most);
+      columns.Until(event->end);
+      ++event;
+    } else {
+      columns.Hold(held.most);
+      columns.Moment();
+    }
+    columns.Hold(held.after);
+  }
+  columns.Until(axis.end);
+  row.columns = columns.columns();
+  return row;
+}
+
+// The outline of the columns: a point wherever the height changes.
+std::string Outline(const std::vector<double>& columns, double bottom, double height, double full) {
+  std::string path = PathPoint('M', kLeft, bottom);
+  for (size_t c = 0; c < columns.size();) {
+    size_t end = c + 1;
+    while (end < columns.size() && columns[end] == columns[c]) ++end;
+    const double y = bottom - height * columns[c] / full;
+    path += PathPoint('L', kLeft + static_cast<double>(c), y);
+    path += PathPoint('L', kLeft + static_cast<double>(end), y);
+    c = end;
+  }
+  return path + PathPoint('L', kLeft + kWidth, bottom) + "Z";
+}
+
+void DrawLegend(Svg& svg, double full, double limit) {
+  svg.Rect(kLeft, 8, 12, 12, "kept");
+  svg.Text(kLeft + 17, 18, "weights and optimizer state");
+  svg.Rect(kLeft + 190, 8, 12, 12, "held");
+  svg.Text(kLeft + 207, 18, "activations, gradients, messages");
+  double x = kLeft + 410;
+  if (limit > 0) {
+    svg.Line(x, 14, x + 24, 14, "limit");
+    svg.Text(x + 29, 18, "limit, " + Bytes(limit));
+    x += 150;
+  }
+  svg.Text(x, 18, "a row is " + Bytes(full) + " high");
+}
+
+}  // namespace
+
+std::string MemorySvg(const Plan& plan, const Costs& costs, double limit) {
+  const Trace trace = Simulate(plan, costs);
+  TimeAxis axis{kLeft, kWidth, 0};
+  for (const TraceAction& e : StepOf(ActionsOf(plan, trace), 0, "plan"))
+    axis.end = std::max(axis.end, e.end);
+  if (!(axis.end > 0)) axis.end = 1;
+  std::vector<RankMemoryRow> rows;
+  double full = limit;
+  for (size_t r = 0; r < plan.ranks.size(); ++r) {
+    rows.push_back(RowOf(plan, r, costs, trace, axis));
+    full = std::max(full, rows.back().most);
+  }
+  if (!(full > 0)) full = 1;
+  const double height = rows.size() <= 16 ? 44 : 26;
+  const double bottom = kTop + (height + kGap) * static_cast<double>(rows.size());
+  Svg svg(kLeft + kWidth + kRight, bottom + 8, "Memory of each rank over one step");
+  DrawLegend(svg, full, limit);
+  DrawTimeAxis(svg, axis, kTop, bottom);
+  for (size_t r = 0; r < rows.size(); ++r) {
+    const RankMemoryRow& row = rows[r];
+    const double y = kTop + (height + kGap) * static_cast<double>(r), base = y + height;
+    std::string hint = "rank " + std::to_string(r) + ": weights " + Bytes(row.start) +
+                       ", at most " + Bytes(row.most);
+    if (row.position < plan.ranks[r].size())
+      hint += " at " + ToText(plan.ranks[r][row.position]);
+    svg.Rect(kLeft, y, kWidth, height, "idle");
+    svg.Path(Outline(row.columns, base, height, full), "held", hint);
+    const double weights = height * row.start / full;
+    svg.Rect(kLeft, base - weights, kWidth, weights, "kept", hint);
+    std::string text = Bytes(row.most);
+    if (limit > 0) {
+      svg.Line(kLeft, base - height * limit / full, kLeft + kWidth, base - height * limit / full,
+               "limit");
+      text += row.most > limit ? ", " + Bytes(row.most - limit) + " too much"
+                               : ", " + ShortNumber(std::round(100 * row.most / limit)) + " %";
+    }
+    svg.Text(kLeft - 8, y + height / 2 + 4, "rank " + std::to_string(r), "end");
+    svg.Text(kLeft + kWidth + 8, y + height / 2 + 4, text,
+             limit > 0 && row.most > limit ? "bad" : "");
+  }
+  return svg.Take();
+}
+
+}  // namespace pipewright

@@ -1,0 +1,33 @@
+#include "report/prediction.h"
+
+#include "base/error.h"
+#include "base/text.h"
+#include "plan/partition/io/stage_costs.h"
+#include "plan/run/run_plan.h"
+
+namespace pipewright {
+
+Prediction PredictRun(const PackageView& view, const Job& job) {
+  RunPlan run = MakeRunPlan(view.package, view.conf_path, job, 0, /*forward_only=*/false);
+  if (!view.profile)
+    throw Error(view.package, "no profile of it, hence no prediction",
+                "measure one: pipewright profile " + view.package + " --microbatch " +
+                    std::to_string(job.microbatch_size));
+  std::vector<int> stage_of;
+  for (const ProfileNode& node : view.profile->nodes)
+    stage_of.push_back(run.conf.module_to_stage[static_cast<size_t>(node.module)]);
+  Prediction prediction{
+      std::move(run.plan),
+      ParseCosts(CostsOfStages(*view.profile, stage_of, OptimizerState(job.optimizer)), "profile"),
+      {"the prediction knows no loss and no optimizer's time: `pipewright-run bench` measures both "
+       "(--costs, --trace)"}};
+  if (view.profile->microbatch != job.microbatch_size)
+    prediction.notes.push_back("the profile is of microbatches of " +
+                               Counted(view.profile->microbatch, "sample") + ", the job's have " +
+                               std::to_string(job.microbatch_size) +
+                               ": pipewright profile " + view.package + " --microbatch " +
+                               std::to_string(job.microbatch_size));
+  return prediction;
+}
+
+}  // namespace pipewright
