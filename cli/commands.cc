@@ -29,6 +29,8 @@ const std::vector<Command>& Commands() {
        "pipewright plot cut model.pkg -o cut.svg"},
       {kCompiler, "profile", "measure the modules of a package: time, memory, links",
        "mpirun -n 2 pipewright profile model.pkg"},
+      {kCompiler, "report", "write one page for a browser about a package and its runs",
+       "pipewright report model.pkg --job job.json --metrics metrics.jsonl -o report.html"},
       {kCompiler, "simulate", "predict time, idle time and memory of a plan from given costs",
        "pipewright simulate plan.csv --costs costs.json --text"},
       {kCompiler, "tune", "find the fastest way to run a package and a job on some ranks",

@@ -16,6 +16,7 @@ void AddPlanCommand(CLI::App& app);
 void AddPlaceCommand(CLI::App& app);
 void AddPlotCommand(CLI::App& app);
 void AddProfileCommand(CLI::App& app);
+void AddReportCommand(CLI::App& app);
 void AddSimulateCommand(CLI::App& app);
 void AddTuneCommand(CLI::App& app);
 void AddVersionCommand(CLI::App& app);
@@ -30,8 +31,8 @@ static const std::map<std::string, AddCommand> kAdders = {
     {"diff", AddDiffCommand},           {"inspect", AddInspectCommand},
     {"partition", AddPartitionCommand}, {"place", AddPlaceCommand},
     {"plan", AddPlanCommand},           {"plot", AddPlotCommand},
-    {"simulate", AddSimulateCommand},   {"version", AddVersionCommand},
-    {"weights", AddWeightsCommand},
+    {"report", AddReportCommand},       {"simulate", AddSimulateCommand},
+    {"version", AddVersionCommand},     {"weights", AddWeightsCommand},
 };
 
 }  // namespace pipewright

@@ -60,21 +60,24 @@ Curve Thinned(const Curve& curve) {
   return thin;
 }
 
-void DrawPanel(Svg& svg, const std::vector<Metrics>& runs, const Panel& panel, double top) {
+void DrawPanel(Svg& svg, const std::vector<Metrics>& runs, const Panel& panel, double left,
+               double top) {
   Range steps, values;
   for (const Metrics& run : runs)
     for (const char* key : {panel.key, panel.dashed})
       for (const auto& [step, value] : CurveOf(run, key)) steps.Add(step), values.Add(value);
-  auto x = [&](double step) { return kLeft + kWidth * steps.Part(step); };
+  auto x = [&](double step) { return left + kWidth * steps.Part(step); };
   auto y = [&](double value) { return top + kHeight * (1 - values.Part(value)); };
-  svg.Text(kLeft, top - 8, panel.title, "head");
+  svg.Text(left, top - 8, panel.title, "head");
   const double tick = TickDistance(values.high - values.low, 5);
   for (double i = std::ceil(values.low / tick); i * tick <= values.high; ++i) {
-    svg.Line(kLeft, y(i * tick), kLeft + kWidth, y(i * tick), "line");
-    svg.Text(kLeft - 6, y(i * tick) + 4, ShortNumber(i * tick), "end");
+    svg.Line(left, y(i * tick), left + kWidth, y(i * tick), "line");
+    svg.Text(left - 6, y(i * tick) + 4, ShortNumber(i * tick), "end");
   }
-  svg.Text(kLeft, top + kHeight + 16, "step " + ShortNumber(steps.low));
-  svg.Text(kLeft + kWidth, top + kHeight + 16, ShortNumber(steps.high), "end");
+  if (values.low == values.high)
+    svg.Text(left - 6, y(values.low) + 4, ShortNumber(values.low), "end");
+  svg.Text(left, top + kHeight + 16, "step " + ShortNumber(steps.low));
+  svg.Text(left + kWidth, top + kHeight + 16, ShortNumber(steps.high), "end");
   for (size_t r = 0; r < runs.size(); ++r)
     for (const char* key : {panel.key, panel.dashed}) {
       std::string path;
@@ -129,7 +132,8 @@ std::string CurvesSvg(const std::vector<Metrics>& runs) {
         }))
       shown.push_back(panel);
   const double legend = kLegend * static_cast<double>(runs.size());
-  Svg svg(kLeft + kWidth + 30, kTop + legend + kStride * static_cast<double>(shown.size()),
+  const double rows = static_cast<double>((shown.size() + 1) / 2);
+  Svg svg((kLeft + kWidth) * (shown.size() > 1 ? 2 : 1) + 30, kTop + legend + kStride * rows,
           "Training curves");
   for (size_t r = 0; r < runs.size(); ++r) {
     const double y = 20 + kLegend * static_cast<double>(r);
@@ -138,7 +142,8 @@ std::string CurvesSvg(const std::vector<Metrics>& runs) {
     svg.Text(kLeft + 32, y, runs[r].path + (runs[r].unfinished ? " (still written to)" : ""));
   }
   for (size_t p = 0; p < shown.size(); ++p)
-    DrawPanel(svg, runs, shown[p], kTop + legend + kStride * static_cast<double>(p));
+    DrawPanel(svg, runs, shown[p], kLeft + (kLeft + kWidth) * static_cast<double>(p % 2),
+              kTop + legend + kStride * static_cast<double>(p / 2));
   return svg.Take();
 }
 

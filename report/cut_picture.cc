@@ -11,7 +11,7 @@ namespace pipewright {
 
 namespace {
 
-constexpr double kLeft = 20, kTop = 44, kBox = 380, kHeight = 44, kStride = 76;
+constexpr double kLeft = 20, kTop = 44, kBox = 440, kHeight = 44, kStride = 76;
 constexpr double kLane = 14;  // between arrows that skip
 
 struct Arrow {

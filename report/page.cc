@@ -1,0 +1,234 @@
+#include "report/page.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "base/size.h"
+#include "base/text.h"
+#include "plan/plan_text.h"
+#include "plan/simulate/compare.h"
+#include "plan/simulate/simulate.h"
+#include "report/curves_picture.h"
+#include "report/cut_picture.h"
+#include "report/inspect.h"
+#include "report/memory_picture.h"
+#include "report/prediction.h"
+#include "report/svg.h"
+#include "report/timeline_picture.h"
+#include "templates.h"
+
+namespace pipewright {
+
+namespace {
+
+constexpr char kMark[] = "<!-- written by pipewright report -->";
+
+// What goes into the page, as it is put together.
+struct Parts {
+  std::vector<std::pair<std::string, std::string>> facts;
+  std::vector<std::string> missing;
+  std::vector<Timeline> timelines;
+  std::string memory, curves;  // pictures
+};
+
+void AddPackage(const PackageView& view, Parts& parts) {
+  ModuleSize all;
+  std::vector<std::string> edited;
+  for (size_t m = 0; m < view.manifest.modules.size(); ++m) {
+    const ModuleInfo& module = view.manifest.modules[m];
+    all.parameters += SizeOf(module).parameters;
+    all.bytes += SizeOf(module).bytes;
+    if (view.edited[m]) edited.push_back(module.code);
+  }
+  parts.facts.push_back({"package", view.package + ", of " + view.manifest.source +
+                                        ", compiled by pipewright " + view.manifest.version});
+  parts.facts.push_back({"model", Counted(view.manifest.modules.size(), "module") + ", " +
+                                      Counted(all.parameters, "parameter") + ", " +
+                                      SizeText(all.bytes)});
+  constexpr size_t kNamed = 8;
+  const size_t more = edited.size() - std::min(edited.size(), kNamed);
+  edited.resize(edited.size() - more);
+  if (more > 0) edited.push_back(std::to_string(more) + " more");
+  if (!edited.empty()) parts.facts.push_back({"edited by hand", Join(edited, ", ")});
+  if (view.conf)
+    parts.facts.push_back({"conf", view.conf_path + ": " + Counted(CountStages(view), "stage") +
+                                       ", " + Counted(CountRanks(view), "rank")});
+  if (const auto& p = view.profile)
+    parts.facts.push_back({"profile", "microbatches of " + Counted(p->microbatch, "sample") +
+                                          ", " + Counted(p->threads, "thread") +
+                                          " of each rank, median of " + std::to_string(p->repeat) +
+                                          ", measured on " +
+                                          (p->links.empty() ? "one rank" : "the ranks together")});
+  parts.missing = view.missing;
+}
+
+// The predicted step, in time and memory.
+std::optional<Prediction> AddPrediction(const PageInput& input, Parts& parts) {
+  if (!input.job) {
+    parts.missing.push_back("no job, hence no predicted timeline and memory: --job JOB");
+    return std::nullopt;
+  }
+  const Job& job = *input.job;
+  parts.facts.push_back({"job", job.path + ": " + job.schedule + ", " +
+                                    Counted(job.microbatches, "microbatch") + " of " +
+                                    Counted(job.microbatch_size, "sample") + " a step, " +
+                                    Counted(job.steps, "step") + ", " + job.optimizer.type + ", " +
+                                    Counted(job.threads, "thread") + " of each rank"});
+  if (!input.view.conf || !input.view.profile) return std::nullopt;  // named as missing already
+  Prediction prediction = PredictRun(input.view, job);
+  parts.missing.insert(parts.missing.end(), prediction.notes.begin(), prediction.notes.end());
+  parts.timelines.push_back(
+      {"predicted", StepOf(ActionsOf(prediction.plan, Simulate(prediction.plan, prediction.costs)),
+                           0, job.path)});
+  const double limit = input.memory > 0 ? input.memory : static_cast<double>(job.memory);
+  if (!(limit > 0))
+    parts.missing.push_back("no limit of memory to compare with: --memory SIZE");
+  parts.memory = MemorySvg(prediction.plan, prediction.costs, limit);
+  return prediction;
+}
+
+void AddTrace(const PageInput& input, const std::optional<Prediction>& prediction, Parts& parts) {
+  const PackageView& view = input.view;
+  const std::string measure = "`pipewright-run bench " + view.package + " " +
+                              (input.job ? input.job->path : "JOB") + " --trace FILE`";
+  if (input.trace.empty()) {
+    parts.missing.push_back("no trace, hence no measured timeline: " + measure +
+                            " writes one, and --trace FILE shows it");
+    return;
+  }
+  const std::vector<TraceAction> actions = ReadChromeTrace(ReadFile(input.trace), input.trace);
+  int ranks = 0, stages = 0;
+  std::set<int> steps;
+  for (const TraceAction& e : actions) {
+    ranks = std::max(ranks, e.rank + 1);
+    stages = std::max(stages, e.action.stage + 1);
+    steps.insert(e.step);
+  }
+  const std::string found = Counted(ranks, "rank") + " and " + Counted(stages, "stage");
+  if (view.conf && (ranks != CountRanks(view) || stages != CountStages(view))) {
+    parts.missing.push_back("no measured timeline: " + input.trace + " has " + found + ", " +
+                            view.conf_path + " has " + std::to_string(CountRanks(view)) + " and " +
+                            std::to_string(CountStages(view)) +
+                            ": it is of another package or conf. " + measure + " writes one");
+    return;
+  }
+  parts.facts.push_back({"trace", input.trace + ": " + found + ", " +
+                                      Counted(steps.size(), "step") +
+                                      ", of which the last is drawn"});
+  parts.timelines.push_back({"measured", StepOf(actions, -1, input.trace)});
+  if (!prediction) return;
+  const std::string other =
+      OrderDifference(parts.timelines[0].actions, actions, prediction->plan.microbatches);
+  if (!other.empty())
+    parts.missing.push_back(input.trace + " is of another schedule than " + input.job->path + ": " +
+                            other);
+}
+
+void AddMetrics(const PageInput& input, Parts& parts) {
+  if (input.metrics.empty()) {
+    parts.missing.push_back(
+        "no metrics, hence no training curves: `pipewright-run train --metrics FILE` writes them, "
+        "and --metrics FILE shows them");
+    return;
+  }
+  std::vector<Metrics> runs;
+  for (const std::string& path : input.metrics) {
+    runs.push_back(ReadMetrics(path));
+    double last = 0;
+    for (const auto& [key, curve] : runs.back().curves)
+      for (const auto& [step, value] : curve) last = std::max(last, step);
+    parts.facts.push_back({"metrics", path + ": to step " + ShortNumber(last)});
+    if (runs.back().unfinished)
+      parts.missing.push_back(path + " ends within a line: its run is still going on");
+    else if (input.job && last < static_cast<double>(input.job->steps))
+      parts.missing.push_back(path + " ends at step " + ShortNumber(last) + " of the job's " +
+                              std::to_string(input.job->steps) +
+                              ": its run is still going on, or was ended");
+  }
+  parts.curves = CurvesSvg(runs);
+}
+
+// For each rank gaps and durations in ticks, a millionth of the step, and the actions' texts.
+Json TimelineJson(const Timeline& timeline) {
+  double end = 0;
+  size_t ranks = 0;
+  for (const TraceAction& e : timeline.actions) {
+    end = std::max(end, e.end);
+    ranks = std::max(ranks, static_cast<size_t>(e.rank) + 1);
+  }
+  const double tick = end > 0 ? end / 1e6 : 1;
+  std::vector<std::vector<const TraceAction*>> rows(ranks);
+  for (const TraceAction& e : timeline.actions) rows[static_cast<size_t>(e.rank)].push_back(&e);
+  Json json = {{"name", timeline.name}, {"tick", tick}, {"step", end}, {"ranks", Json::array()}};
+  for (auto& row : rows) {
+    std::stable_sort(row.begin(), row.end(), [](const TraceAction* a, const TraceAction* b) {
+      return a->start < b->start;
+    });
+    Json times = Json::array();
+    std::vector<std::string> texts;
+    int64_t before = 0;
+    for (const TraceAction* e : row) {
+      const int64_t from = std::llround(e->start / tick), to = std::llround(e->end / tick);
+      times.push_back(from - before);
+      times.push_back(to - from);
+      before = to;
+      texts.push_back(ToText(e->action));
+    }
+    json["ranks"].push_back({{"times", times}, {"actions", Join(texts, " ")}});
+  }
+  return json;
+}
+
+// JSON that may stand within <script>: no text in it can end the element.
+std::string ScriptText(const Json& json) {
+  const std::string text = json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  std::string out;
+  for (char c : text) out += c == '<' ? "\\u003c" : std::string(1, c);
+  return out;
+}
+
+// The template with each {{name}} replaced; what is put in is not looked at again.
+std::string Filled(std::string_view text, const std::map<std::string, std::string>& parts) {
+  std::string out;
+  for (size_t at = text.find("{{"); at != std::string_view::npos; at = text.find("{{")) {
+    const size_t end = text.find("}}", at);
+    out += text.substr(0, at);
+    out += parts.at(std::string(text.substr(at + 2, end - at - 2)));
+    text.remove_prefix(end + 2);
+  }
+  return out += text;
+}
+
+}  // namespace
+
+std::string ReportPage(const PageInput& input) {
+  Parts parts;
+  AddPackage(input.view, parts);
+  const std::optional<Prediction> prediction = AddPrediction(input, parts);
+  AddTrace(input, prediction, parts);
+  AddMetrics(input, parts);
+  parts.facts.push_back({"this page", "written by pipewright " PIPEWRIGHT_VERSION});
+  if (input.job) parts.facts.push_back({"the job's text", input.job->text});
+  Json data = {{"package", PackageJson(input.view)},
+               {"facts", parts.facts},
+               {"missing", parts.missing},
+               {"timelines", Json::array()}};
+  for (const Timeline& timeline : parts.timelines)
+    data["timelines"].push_back(TimelineJson(timeline));
+  return Filled(kText_report_html_template,
+                {{"title", EscapeXml("Report of " + input.view.package)},
+                 {"cut", CutSvg(input.view)},
+                 {"memory", parts.memory},
+                 {"curves", parts.curves},
+                 {"data", ScriptText(data)}});
+}
+
+bool IsReportPage(const std::string& text) {
+  return text.substr(0, 200).find(kMark) != std::string::npos;
+}
+
+}  // namespace pipewright
