@@ -21,7 +21,7 @@ namespace {
 // same kind in every command.
 const std::map<std::string, std::vector<std::string>> kKinds = {
     {"FILE", {"base", "check", "compare", "conf", "conf-template", "costs", "costs-out",
-              "device-map", "from-trace", "init-template", "input", "metrics", "model-template",
+              "device-map", "from-trace", "init-template", "input", "job", "metrics", "model-template",
               "offload-report", "op-library", "profile", "prompt-file", "replay", "save",
               "save-gradients", "trace", "validate", "weights"}},
     {"FOLDER", {"checkpoint", "dump-ir", "offload-dir", "output_directory"}},
