@@ -13,6 +13,7 @@ static void Remove(std::string& text, const std::string& begin, const std::strin
 
 std::string WithoutBacktrace(const std::string& what) {
   std::string text = what.substr(0, what.find("\nException raised from"));
+  text = text.substr(0, text.find("\nframe #0: "));  // where memory has run out
   // An address, other on each rank, and the package of TorchScript's own names.
   Remove(text, " (of Python compilation unit at: ", ")");
   Remove(text, "__torch__.", "");

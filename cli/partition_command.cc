@@ -320,7 +320,7 @@ void AddPartitionCommand(CLI::App& app) {
   app.add_option("--mode", r.mode, "exact: the best; fast: near it; pipedream: as PipeDream does")
       ->check(CLI::IsMember({"exact", "fast", "pipedream"}));
   app.add_option("--stages", r.stages, "exactly so many stages; left out: what is best")
-      ->check(AtLeast(1));
+      ->check(AtLeast(1, 1 << 20));
   app.add_option("--devices", r.devices,
                  "devices to use at most (where --stages is not given either: 16)")
       ->check(AtLeast(0, 1 << 20));

@@ -269,11 +269,12 @@ void AddPlanCommand(CLI::App& app) {
   app.add_option("--conf", request->conf, "conf of the run (default: PACKAGE/conf/mp_conf.json)");
   app.add_option("--schedule", request->schedule,
                  "what to make: " + Join(AllScheduleNames(), ", ") + ", or a CSV file");
-  app.add_option("--ranks", request->ranks, "number of ranks")->check(AtLeast(1));
+  app.add_option("--ranks", request->ranks, "number of ranks")
+      ->check(AtLeast(1, 1 << 20));
   app.add_option("--stages", request->stages,
                  "number of stages (default: the schedule's own); zb-auto: or auto");
   app.add_option("--microbatches", request->microbatches, "microbatches a step")
-      ->check(AtLeast(1));
+      ->check(AtLeast(1, 1000000));
   app.add_option("--placement", request->placement,
                  "stage -> rank: loop, v, both, or \"0,1,1,0\"; replicas: \"0+1,2\"");
   app.add_option("--costs", request->costs, "what actions cost: JSON, see docs/reference/costs.md");

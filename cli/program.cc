@@ -10,6 +10,7 @@
 #include <cstring>
 #include <iostream>
 #include <memory>
+#include <new>
 #include <sstream>
 #include <thread>
 
@@ -131,6 +132,9 @@ static int Run(const std::string& name, const std::string& description,
     return kSuccess;
   } catch (const UsageError& e) {
     return WrongUsage(name + ": " + e.what() + "\n");
+  } catch (const std::bad_alloc&) {
+    std::cerr << name << ": there is not enough memory for this\n";
+    return kFailure;
   } catch (const std::exception& e) {
     std::cerr << name << ": " << WithoutBacktrace(e.what()) << "\n";
     return kFailure;
