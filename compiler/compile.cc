@@ -171,8 +171,11 @@ Compiled Compile(Model& model, const CompileOptions& options) {
     const std::string at = LookingAt::Take();
     throw Error(model.file + (at.empty() ? "" : ": " + at),
                 "LibTorch cannot go on with it: " + WithoutBacktrace(e.what()),
-                "please report it with the model: this is a fault of pipewright. --dump-ir DIR "
-                "keeps the graph after each pass, whose last file shows what it met");
+                std::string(at.empty() ? "cut elsewhere (--split), or not at all (--split equal:1), "
+                                         "and see"
+                                       : "write that line with other operations") +
+                    "; this is a fault of pipewright: please report it with the model. --dump-ir "
+                    "DIR keeps the graph after each pass, whose last file shows what it met");
   }
 }
 

@@ -12,7 +12,8 @@ void RestoreDevices(Model& model) {
     blocks.pop_back();
     for (Node* node : block->nodes()) {
       for (Block* inner : node->blocks()) blocks.push_back(inner);
-      if (node->kind() != torch::jit::prim::Constant) continue;
+      const bool asked = node->kind() == torch::jit::prim::device;  // x.device
+      if (!asked && node->kind() != torch::jit::prim::Constant) continue;
       if (node->output()->type()->kind() == c10::TypeKind::DeviceObjType)
         node->output()->replaceAllUsesWith(model.device());
     }

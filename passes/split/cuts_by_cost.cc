@@ -50,9 +50,9 @@ struct Places {
       const LookingAt here(nodes[i]);
       for (const Value* output : nodes[i]->outputs()) {
         const auto kind = output->type()->kind();
-        if (kind != c10::TypeKind::TensorType && !HasMemory(output)) continue;
+        if (IsNumber(output)) continue;
         const size_t last = Users(model, position, output, i).second;
-        if (kind != c10::TypeKind::TensorType) {  // a list of tensors cannot leave a module
+        if (kind != c10::TypeKind::TensorType) {  // a list or a string cannot leave a module
           for (size_t k = i + 1; k <= last; ++k) allowed[k] = false;
           continue;
         }
@@ -185,6 +185,12 @@ struct Places {
       hidden.resize(nodes.size());
       for (size_t k = made->second + 1; k <= used->second; ++k) hidden[k] = true;
     }
+  }
+
+  static bool IsNumber(const Value* value) {
+    const auto kind = value->type()->kind();
+    return kind == c10::TypeKind::IntType || kind == c10::TypeKind::FloatType ||
+           kind == c10::TypeKind::BoolType || kind == c10::TypeKind::NoneType;
   }
 
   // Returns true if something may be appended to the list: it is one object, which one module

@@ -329,6 +329,29 @@ class TorchScript(CompilerTest):
                     self.check(model, [x], ["--split-after", "a"], script=scripted, modules=2,
                                train=train, tolerance=1e-6)
 
+    def test_devices_and_strings_that_later_layers_use(self):
+        class Uses(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.a, self.b, self.c = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
+
+            def forward(self, x):
+                device, dtype, why = x.device, x.dtype, ""
+                if x.dim() != 2:
+                    why = "not two dimensions"
+                elif self.training:
+                    why = "training"
+                x = torch.relu(self.a(x))
+                if why != "training":
+                    x = x * 2
+                x = torch.relu(self.b(x)) + torch.arange(4, device=device, dtype=dtype)
+                return self.c(x) + torch.ones(4, device=device)
+
+        for train in (True, False):
+            with self.subTest(train=train):
+                self.check(Uses(), [torch.randn(3, 4)], ["--split", "equal:3"], script=scripted,
+                           modules=3, train=train)
+
     def test_bools_are_numbers_to_torchscript(self):
         """torch.jit.script itself makes 1 of True where a number is taken: the file holds that."""
         class Bools(nn.Module):
