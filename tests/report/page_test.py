@@ -197,6 +197,16 @@ class PageTest(PageInputs):
         names = [w["name"] for w in self.data(page)["package"]["modules"][1]["weights"]]
         self.assertIn(hostile + ".weight", names)
 
+    def test_memory_is_the_picture_of_plot(self):
+        self.write_inputs(2, 3)
+        page = self.report("--job", "job.json", "--memory", "1MiB")
+        picture = self.run_command("plot", "memory", "net.pkg", "--job", "job.json", "--memory",
+                                   "1MiB")
+        self.assertIn(picture, page)
+        (self.folder / "net.pkg/profile.json").unlink()
+        self.run_command("plot", "memory", "net.pkg", "--job", "job.json", code=1)
+        self.run_command("plot", "timeline", "net.pkg", code=2)
+
     def test_only_its_own_pages_are_replaced(self):
         write_package(self.folder / "net.pkg", 2)
         self.report()
@@ -264,6 +274,16 @@ class BrowserTest(PageInputs):
         self.assertLess(b.count("#bars rect.F"), 12)
         b.click("#all")
         self.assertEqual((b.texts("#axis text"), b.texts("#window")), (before, whole))
+
+    def test_hover_tells_the_action(self):
+        self.write_inputs(2, 3)
+        self.open_all()
+        told = self.browser.run("""
+            const box = document.querySelector("#bars rect.B").getBoundingClientRect();
+            document.querySelector("#bars").dispatchEvent(new PointerEvent("pointermove", {
+                clientX: box.x + box.width / 2, clientY: box.y + box.height / 2}));
+            return document.querySelector("#tip").textContent""")
+        self.assertEqual(told, "rank 0 predicted, 0B0 (backward)\n4 ms to 6 ms: 2 ms")
 
     def test_hostile_names_are_shown(self):
         write_package(self.folder / "net.pkg", 2)
