@@ -12,6 +12,7 @@
 #include "formats/weights/checkpoint.h"
 #include "formats/weights/safetensors.h"
 #include "runtime/module/stored_weights.h"
+#include "tensors/device_memory.h"
 #include "tensors/dtype.h"
 #include "tensors/finite.h"
 
@@ -35,23 +36,23 @@ std::string PlaceText(const Session& session, int stage, int64_t microbatch = -1
 at::Tensor AsLoaded(const Session& session, int module, size_t index) {
   const ModuleInfo& info = session.run.manifest.modules[module];
   const WeightInfo& weight = info.held[index];
-  at::Tensor loaded = at::empty(weight.shape, DtypeOf(weight.dtype));
+  const at::Tensor loaded = at::empty(weight.shape, DtypeOf(weight.dtype));
   if (session.options.weights.empty() || !weight.persistent) {
     const SafetensorsFile file(session.options.package + "/" + info.weights);
-    file.Read(file.At(weight.name), 0, static_cast<char*>(loaded.data_ptr()), loaded.nbytes());
+    ReadInto(file, file.At(weight.name), loaded);
     return loaded;
   }
   const Checkpoint checkpoint = OpenCheckpoint(session.options.weights);
-  char* to = static_cast<char*>(loaded.data_ptr());
+  Filler filler(loaded);
   ReadTensor(checkpoint, StoredWeight(checkpoint, session.run.manifest, weight),
-             [&](std::string_view piece) { to = std::copy(piece.begin(), piece.end(), to); });
+             [&](std::string_view piece) { filler.Add(piece); });
   return loaded;
 }
 
 // Returns true if nothing is nan or infinite but what was so when the weight was loaded.
 bool IsAsLoaded(const Session& session, int module, size_t index, const at::Tensor& now) {
   const at::Tensor before = AsLoaded(session, module, index);
-  return !(at::isfinite(before) & ~at::isfinite(now)).any().item<bool>();
+  return !(at::isfinite(before) & ~at::isfinite(OnHost(now))).any().item<bool>();
 }
 
 void AddSample(const Session& session, Microbatches& source, int64_t step,

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -22,6 +21,7 @@
 #include "runtime/module/stored_weights.h"
 #include "runtime/not_finite.h"
 #include "runtime/stage/offload.h"
+#include "tensors/device_memory.h"
 #include "tensors/dtype.h"
 #include "tensors/finite.h"
 
@@ -80,7 +80,7 @@ std::set<std::string> NamesInMemory(const Session& session) {
 
 at::Tensor ReadWhole(const SafetensorsFile& file, const TensorInfo& info) {
   at::Tensor whole = at::empty(info.shape, DtypeOfSafetensors(info.dtype));
-  file.Read(info, 0, static_cast<char*>(whole.data_ptr()), whole.nbytes());
+  ReadInto(file, info, whole);
   return whole;
 }
 
@@ -109,7 +109,7 @@ Shard ReadShard(const RunCheckpoint& checkpoint, const std::string& name, const 
     bool finite = true;
     if (in_memory.count(info->name)) {
       const at::Tensor whole = shard.read[info->name] = ReadWhole(file, *info);
-      hash = Hash({static_cast<const char*>(whole.data_ptr()), whole.nbytes()}, hash);
+      hash = Hash(HostBytes(whole), hash);
       finite = AllFinite(whole);
     } else {
       constexpr uint64_t kPiece = 1 << 20;
@@ -195,13 +195,12 @@ at::Tensor Take(Shard& shard, const TensorInfo& info) {
   return shard.taken.insert(info.name).second ? tensor : tensor.clone();
 }
 
-void ReadInto(const Shard& shard, const TensorInfo& from, const at::Tensor& to) {
+void CopyInto(const Shard& shard, const TensorInfo& from, const at::Tensor& to) {
   if (from.shape != to.sizes().vec() || DtypeOfSafetensors(from.dtype) != to.scalar_type())
     throw Error(shard.file->path(), Quote(from.name) + " is " + from.dtype + " " + ShapeText(from.shape) +
                                  ", the package's is " + DtypeName(to.scalar_type()) + " " +
                                  ShapeText(to.sizes().vec()));
-  if (from.end > from.begin)
-    std::memcpy(to.data_ptr(), Read(shard, from).data_ptr(), from.end - from.begin);
+  Filler(to).Add(HostBytes(Read(shard, from)));
 }
 
 void Restore(const RunCheckpoint& checkpoint, Files& files, Session& session) {
@@ -249,8 +248,8 @@ void Restore(const RunCheckpoint& checkpoint, Files& files, Session& session) {
         const Shard& file = *holding(shard->second, name);
         const bool on_disk = session.run.on_disk[m][w];
         const at::Tensor to = on_disk ? at::empty_like(weight) : weight;
-        ReadInto(file, file.At(name), to);
-        if (on_disk && std::memcmp(to.data_ptr(), weight.data_ptr(), to.nbytes()) != 0)
+        CopyInto(file, file.At(name), to);
+        if (on_disk && HostBytes(to) != HostBytes(weight))
           refuse("\"" + name + "\" stays on disk, and is another one there",
                  "train it in memory, or give the weights it was trained with: --weights");
         state = find(shard->second) ? find(StateFileOf(shard->second))
@@ -259,7 +258,7 @@ void Restore(const RunCheckpoint& checkpoint, Files& files, Session& session) {
         state = holding(StateFileOf(ShardName(module)), "buffer/" + name);
         const TensorInfo* buffer = state ? state->Find("buffer/" + name) : nullptr;
         if (!buffer) continue;
-        ReadInto(*state, *buffer, weight);
+        CopyInto(*state, *buffer, weight);
         weight.unsafeGetTensorImpl()->bump_version();  // marks it as different from the package's
       }
       if (info.kind != "parameter") continue;
@@ -270,7 +269,7 @@ void Restore(const RunCheckpoint& checkpoint, Files& files, Session& session) {
         continue;
       }
       at::Tensor steps = at::empty({}, at::kLong);
-      ReadInto(*state, *step, steps);
+      CopyInto(*state, *step, steps);
       optimizer.steps = steps.item<int64_t>();
       for (const auto& [part, tensor] : optimizer.Named()) {
         const TensorInfo* from = state->Find(part + "/" + name);
@@ -286,7 +285,7 @@ void Restore(const RunCheckpoint& checkpoint, Files& files, Session& session) {
       const TensorInfo* buffer = own->Find("buffer/" + KeptName(manifest, info.name));
       if (info.kind != "buffer" || !buffer) continue;
       at::Tensor to = session.stages->Weight(static_cast<int>(m), info.name);
-      ReadInto(*own, *buffer, to);
+      CopyInto(*own, *buffer, to);
       to.unsafeGetTensorImpl()->bump_version();
     }
   }

@@ -17,6 +17,7 @@
 #include "runtime/module/messages.h"
 #include "runtime/module/module_weights.h"
 #include "runtime/module/stored_weights.h"
+#include "tensors/device_memory.h"
 #include "tensors/dtype.h"
 
 namespace pipewright {
@@ -57,7 +58,7 @@ void Save(const std::string& path, const Manifest& manifest, const Conf& conf, T
     at::Tensor tensor = find(source.module, source.info->name);
     // A parameter that no loss depends on has no gradient.
     if (!tensor.defined()) tensor = at::zeros(source.info->shape, DtypeOf(source.info->dtype));
-    return tensor.contiguous();
+    return OnHost(tensor.contiguous());
   };
   // Follows the order of the file, so that tensors read from disk for sending need not all be held
   // in memory.
@@ -65,17 +66,11 @@ void Save(const std::string& path, const Manifest& manifest, const Conf& conf, T
   for (const auto& [name, source] : sources)
     tensors.push_back({name, SafetensorsDtype(DtypeOf(source.info->dtype)), source.info->shape});
   SortAsWritten(tensors);
-  auto bundle = [](at::Tensor tensor) {
-    Bundle out;
-    out.regions.push_back({tensor.data_ptr(), tensor.nbytes()});
-    out.owner = std::make_shared<at::Tensor>(std::move(tensor));
-    return out;
-  };
   if (transport.rank() != 0) {
     for (const TensorToWrite& tensor : tensors)
       if (const Source& source = sources.at(tensor.name); owner(source) == transport.rank())
         transport.WaitFor(
-            transport.Send(0, source.tag, bundle(value(source))),
+            transport.Send(0, source.tag, MakeBundle({value(source)})),
             {.kind = Awaited::kTensor, .rank = 0, .microbatch = source.tag, .sends = 1});
     Phase(transport, "saving", [] {});
     return;
@@ -83,7 +78,7 @@ void Save(const std::string& path, const Manifest& manifest, const Conf& conf, T
   std::set<int> received;
   auto receive = [&](const Source& source) {
     at::Tensor tensor = at::empty(source.info->shape, DtypeOf(source.info->dtype));
-    transport.WaitFor(transport.Recv(owner(source), source.tag, bundle(tensor)),
+    transport.WaitFor(transport.Recv(owner(source), source.tag, MakeBundle({tensor})),
                       {.kind = Awaited::kTensor, .rank = owner(source), .microbatch = source.tag});
     received.insert(source.tag);
     return tensor;
@@ -92,7 +87,7 @@ void Save(const std::string& path, const Manifest& manifest, const Conf& conf, T
   for (TensorToWrite& tensor : tensors)
     tensor.produce = [&, &source = sources.at(tensor.name)](const ByteSink& sink) {
       at::Tensor data = owner(source) == 0 ? value(source) : receive(source);
-      sink({static_cast<const char*>(data.data_ptr()), data.nbytes()});
+      sink(HostBytes(data));
     };
   Phase(transport, "saving", [&] {
     try {
@@ -143,10 +138,9 @@ void LoadPackageWeights(const std::string& package, const Manifest& manifest, To
       // The others have been read with the module's code, or stay where they are.
       if (info.kind == "constant" || !info.persistent || on_disk[m][w]) continue;
       const at::Tensor weight = stages.Weight(static_cast<int>(m), info.name);
-      if (!read.insert(weight.data_ptr()).second) continue;
+      if (!read.insert(MemoryOf(weight)).second) continue;
       if (!file) file.emplace(PackageFile(package, module.weights));
-      file->Read(CheckedWeight(*file, info), 0, static_cast<char*>(weight.data_ptr()),
-                 weight.nbytes());
+      ReadInto(*file, CheckedWeight(*file, info), weight);
     }
   }
 }
@@ -169,8 +163,8 @@ LoadedWeights LoadWeights(const std::string& path, const Manifest& manifest, Tor
       if (IsLeftOut(checkpoint, manifest, info)) continue;
       if (!on_disk.empty() && on_disk[m][w]) continue;
       at::Tensor weight = stages.Weight(static_cast<int>(m), info.name);
-      if (!weight.defined() || !written.insert(weight.data_ptr()).second) continue;
-      char* to = static_cast<char*>(weight.data_ptr());
+      if (!weight.defined() || !written.insert(MemoryOf(weight)).second) continue;
+      Filler filler(weight);
       const StoredTensor* stored = nullptr;
       try {
         stored = &StoredWeight(checkpoint, manifest, info);
@@ -178,8 +172,7 @@ LoadedWeights LoadWeights(const std::string& path, const Manifest& manifest, Tor
         refuse();
         throw;
       }
-      ReadTensor(checkpoint, *stored,
-                 [&](std::string_view piece) { to = std::copy(piece.begin(), piece.end(), to); });
+      ReadTensor(checkpoint, *stored, [&](std::string_view piece) { filler.Add(piece); });
     }
   std::vector<std::string> names;
   for (const StoredTensor& tensor : checkpoint.tensors) names.push_back(tensor.name);
@@ -217,8 +210,7 @@ void CheckSharedCopies(const Manifest& manifest, const Conf& conf, const TorchSt
   for (const Copies& copies : all_copies)
     for (const SharedWeight::Holder& holder : copies.holders) {
       at::Tensor copy = stages.Weight(holder.module, holder.name);
-      mine += copy.defined() ? HexHash({static_cast<const char*>(copy.data_ptr()), copy.nbytes()})
-                             : std::string(16, ' ');
+      mine += copy.defined() ? HexHash(HostBytes(OnHost(copy))) : std::string(16, ' ');
     }
   std::vector<std::string> all = transport.AllGather(mine);
   size_t at = 0;

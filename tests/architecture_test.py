@@ -61,8 +61,21 @@ WIDE = {
     "plan/search/placements.cc:MapSearch": 7,
     "plan/search/recompute.cc:RecomputeChoices": 7,
     "runtime/commands/bench.cc:StepsBy": 8,
-    "runtime/module/module.cc:Load": 7,
     "runtime/weights.cc:Save": 7,
+}
+# Sources of the runtime that take the address of tensors, which are never on a device.
+HOST_ONLY = {
+    "runtime/commands/bench_requests.cc": "requests and answers as text",
+    "runtime/commands/generate.cc": "which runs on the CPU",
+    "runtime/commands/infer.cc": "rows of the input file, and outputs of the CPU",
+    "runtime/data/data.cc": "samples, as the source has them",
+    "runtime/measure/*.cc": "who measures the CPU",
+    "runtime/module/messages.cc": "messages between ranks, and where tensors begin",
+    "runtime/module/trial.cc": "a sample that code is tried on",
+    "runtime/recorded/*.cc": "lists of operations, which the CPU alone has",
+    "runtime/stage/gradient_sums.cc": "flags, which lie on the host",
+    "runtime/stage/offload.cc": "weights on disk, which devices do not have yet",
+    "runtime/stage/slot_memory.cc": "buffers for messages between ranks",
 }
 NOT_CODE = re.compile(r'//[^\n]*|R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])\''
                       r'|^[ \t]*#(?:[^\n]*\\\n)*[^\n]*', re.S | re.M)
@@ -249,6 +262,19 @@ class Names(unittest.TestCase):
                     found[match[1] or match[2]].append(str(path))
         twice = {name: paths for name, paths in found.items() if len(paths) > 1}
         self.assertEqual(twice, {})
+
+
+class Devices(unittest.TestCase):
+    def test_the_host_touches_tensors_in_few_places(self):
+        """A stage's tensors may lie where the host cannot read or write: tensors/device_memory.h is
+        for them. HOST_ONLY has who sees tensors of the CPU alone, and none in vain."""
+        found = {str(path) for path in sources() if path.parts[0] == "runtime"
+                 and re.search(r"data_ptr|from_blob", NOT_CODE.sub("", (ROOT / path).read_text()))}
+        needed = {pattern for pattern in HOST_ONLY
+                  if any(fnmatch.fnmatch(path, pattern) for path in found)}
+        self.assertEqual(sorted(path for path in found
+                                if not any(fnmatch.fnmatch(path, p) for p in HOST_ONLY)), [])
+        self.assertEqual(sorted(set(HOST_ONLY) - needed), [], "exceptions that nothing needs")
 
 
 if __name__ == "__main__":

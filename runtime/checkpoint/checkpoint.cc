@@ -20,6 +20,7 @@
 #include "runtime/module/stored_weights.h"
 #include "runtime/not_finite.h"
 #include "runtime/stage/offload.h"
+#include "tensors/device_memory.h"
 #include "tensors/dtype.h"
 #include "tensors/finite.h"
 
@@ -70,7 +71,7 @@ void WriteTensors(const std::string& path, const NamedTensors& tensors, const Ma
     if (saved.read)
       list.back().produce = saved.read;
     else
-      list.back().bytes = {static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes()};
+      list.back().bytes = HostBytes(tensor);
   }
   WriteSafetensors(path, std::move(list), metadata);
 }
@@ -90,8 +91,8 @@ void CheckTensors(NamedTensors& tensors, const Session& session) {
       });
       if (finite) return;
       const at::Tensor whole = at::empty_like(like, at::device(at::kCPU));
-      char* to = static_cast<char*>(whole.data_ptr());
-      read([&](std::string_view piece) { to = std::copy(piece.begin(), piece.end(), to); });
+      Filler filler(whole);
+      read([&](std::string_view piece) { filler.Add(piece); });
       CheckSaved(session, name, whole);
     };
   }
@@ -99,7 +100,7 @@ void CheckTensors(NamedTensors& tensors, const Session& session) {
 
 // A state in memory is copied because the next step changes it; one on disk stays as it is.
 TensorToSave SaveState(const AnyTensor& state) {
-  if (const auto* tensor = std::get_if<at::Tensor>(&state)) return {tensor->clone()};
+  if (const auto* tensor = std::get_if<at::Tensor>(&state)) return {CopyOnHost(*tensor)};
   const auto& stored = std::get<OffloadedTensor>(state);
   return {at::empty(stored.sizes(), at::device(at::kMeta).dtype(stored.dtype())),
           [stored](const ByteSink& sink) { stored.Stream(sink); }};
@@ -155,7 +156,7 @@ void AddReplicaBuffers(const Session& session, int rank, Shards& shards) {
       if (info.kind != "buffer") continue;
       const at::Tensor buffer = session.stages->Weight(static_cast<int>(m), info.name);
       if (info.persistent || buffer._version() > 0)
-        shards[file]["buffer/" + KeptName(manifest, info.name)] = {buffer.clone()};
+        shards[file]["buffer/" + KeptName(manifest, info.name)] = {CopyOnHost(buffer)};
     }
   }
 }
@@ -178,9 +179,9 @@ Shards Snapshot(const Session& session, const CheckpointFolder& folder, int rank
     at::Tensor weight = session.stages->Weight(at.module, info.name);
     NamedTensors& state = shards[StateFileOf(shard)];
     if (info.persistent)
-      shards[shard][name] = {weight.clone()};
+      shards[shard][name] = {CopyOnHost(weight)};
     else if (weight._version() > 0)  // the others are as in the package
-      state["buffer/" + name] = {weight.clone()};
+      state["buffer/" + name] = {CopyOnHost(weight)};
     if (info.kind != "parameter") continue;
     const Updater& updater = session.stages->updater();
     const int64_t steps = updater.Steps(at.module, at.index);

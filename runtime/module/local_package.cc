@@ -15,8 +15,7 @@ LocalPackage::LocalPackage(const std::string& package, bool training)
     : manifest_(ReadManifest(package)) {
   std::map<std::string, at::Tensor> first;  // shared weights by the name they are stored under
   for (size_t m = 0; m < manifest_.modules.size(); ++m) {
-    modules_.push_back(
-        LoadModuleWithout(package, manifest_, static_cast<int>(m), {}));
+    modules_.push_back(LoadModuleWith(package, manifest_, static_cast<int>(m), {}));
     LoadedModule& module = modules_.back();
     pipewright::SetTraining(module, training);
     const std::vector<WeightInfo>& held = manifest_.modules[m].held;

@@ -19,6 +19,7 @@
 #include "ops/statistics.h"
 #include "ops/transformers_ops.h"
 #include "runtime/module/module_code.h"
+#include "tensors/device_memory.h"
 #include "tensors/dtype.h"
 
 namespace pipewright {
@@ -35,16 +36,13 @@ const TensorInfo& CheckedWeight(const SafetensorsFile& file, const WeightInfo& w
 
 namespace {
 
-at::Tensor MakeWeight(const WeightInfo& weight, const SafetensorsFile* file) {
-  at::ScalarType type = DtypeOf(weight.dtype);
+at::Tensor MakeWeight(const WeightInfo& weight, const SafetensorsFile* file, at::Device device) {
   // Uses its own tensor, not the mapped file: training writes to it, and linear algebra kernels may
   // round differently for other memory alignments.
-  at::Tensor tensor = file ? at::empty(weight.shape, type) : at::zeros(weight.shape, type);
-  if (file) {
-    const TensorInfo& info = CheckedWeight(*file, weight);
-    if (info.end > info.begin)
-      file->Read(info, 0, static_cast<char*>(tensor.data_ptr()), info.end - info.begin);
-  }
+  const at::ScalarType type = DtypeOf(weight.dtype);
+  at::Tensor tensor = file ? EmptyOn(device, weight.shape, type)
+                           : at::zeros(weight.shape, at::device(device).dtype(type));
+  if (file) ReadInto(*file, CheckedWeight(*file, weight), tensor);
   if (weight.kind == "parameter" && weight.requires_grad) tensor.set_requires_grad(true);
   return tensor;
 }
@@ -273,8 +271,8 @@ std::string EditedCode(const std::string& package, const Manifest& manifest) {
 
 // `runs`: includes what only a run needs.
 static LoadedModule Load(const std::string& package, const Manifest& manifest, int index,
-                         WeightSource weights, const std::vector<bool>& left_out,
-                         const std::vector<at::Tensor>& known, bool runs) {
+                         const WeightOptions& options, bool runs) {
+  const auto& [weights, left_out, known, device] = options;
   BeginVectorMath();
   const ModuleInfo& info = manifest.modules[index];
   LoadedModule module;
@@ -296,13 +294,13 @@ static LoadedModule Load(const std::string& package, const Manifest& manifest, i
     if (!known.empty() && known[w].defined())
       module.weights.push_back(known[w]);
     else if (!left_out.empty() && left_out[w])
-      module.weights.push_back(at::empty({0}, at::dtype(DtypeOf(weight.dtype))));
+      module.weights.push_back(EmptyOn(device, {0}, DtypeOf(weight.dtype)));
     else
-      module.weights.push_back(MakeWeight(weight, is_read(weight) ? file.get() : nullptr));
+      module.weights.push_back(MakeWeight(weight, is_read(weight) ? file.get() : nullptr, device));
     module.self->setAttr(weight.name, module.weights.back());
     if (weight.kind == "buffer") module.buffers.push_back(w);
   }
-  module.self->setAttr("device", at::Device(at::kCPU));
+  module.self->setAttr("device", device);
   SetTraining(module, true);
 
   module.graph = torch::jit::toGraphFunction(*code.forward).graph()->copy();
@@ -317,13 +315,12 @@ static LoadedModule Load(const std::string& package, const Manifest& manifest, i
 
 LoadedModule LoadModule(const std::string& package, const Manifest& manifest, int index,
                         WeightSource weights) {
-  return Load(package, manifest, index, weights, {}, {}, false);
+  return Load(package, manifest, index, {.source = weights}, false);
 }
 
-LoadedModule LoadModuleWithout(const std::string& package, const Manifest& manifest, int index,
-                               const std::vector<bool>& left_out,
-                               const std::vector<at::Tensor>& known, WeightSource weights) {
-  return Load(package, manifest, index, weights, left_out, known, true);
+LoadedModule LoadModuleWith(const std::string& package, const Manifest& manifest, int index,
+                            const WeightOptions& options) {
+  return Load(package, manifest, index, options, true);
 }
 
 void SetTraining(LoadedModule& module, bool training) {

@@ -1,4 +1,4 @@
-// Loads a module without some of its weights, and finds these in its file.
+// Loads a module as a run needs it, and finds its weights in its file.
 #pragma once
 #include <string>
 #include <vector>
@@ -8,13 +8,17 @@
 
 namespace pipewright {
 
-// Loads like LoadModule, for running: statistics are checked (ops/statistics.h). Weights
-// selected by `left_out`, by index in ModuleInfo::held (empty: none), become tensors without
-// elements. Weights defined in `known` (same indices) are taken from there, not read.
-LoadedModule LoadModuleWithout(const std::string& package, const Manifest& manifest, int index,
-                               const std::vector<bool>& left_out,
-                               const std::vector<at::Tensor>& known = {},
-                               WeightSource weights = WeightSource::kFile);
+// How a module's weights are loaded. Lists are by index in ModuleInfo::held; empty: none.
+struct WeightOptions {
+  WeightSource source = WeightSource::kFile;
+  std::vector<bool> left_out = {};      // become tensors without elements
+  std::vector<at::Tensor> known = {};   // those defined are taken from here, not read
+  at::Device device = at::kCPU;         // where weights lie and code computes
+};
+
+// Loads like LoadModule, for running: statistics are checked (ops/statistics.h).
+LoadedModule LoadModuleWith(const std::string& package, const Manifest& manifest, int index,
+                            const WeightOptions& options);
 
 // Returns the entry of a weight in a file; its type and shape must match the manifest. Throws
 // Error.

@@ -12,6 +12,7 @@
 #include "runtime/optimizer/loss.h"
 #include "runtime/recorded/choice.h"
 #include "runtime/stage/stage_state.h"
+#include "tensors/device_memory.h"
 #include "tensors/dtype.h"
 #include "tensors/finite.h"
 
@@ -107,8 +108,10 @@ void TorchStages::State::LoadModules() {
     const std::vector<bool>& on_disk = conf.offloaded_stages.empty() ? none : run.on_disk[m];
     LoadedModule& module =
         modules
-            .emplace(index, LoadModuleWithout(settings.options.package, manifest, index, on_disk,
-                                              Known(ids[m], on_disk, tensors), WeightSource::kOther))
+            .emplace(index, LoadModuleWith(settings.options.package, manifest, index,
+                                           {.source = WeightSource::kOther,
+                                            .left_out = on_disk,
+                                            .known = Known(ids[m], on_disk, tensors)}))
             .first->second;
     UseBody(module, body, std::find(on_disk.begin(), on_disk.end(), true) != on_disk.end());
     for (size_t w = 0; w < ids[m].size(); ++w)
@@ -209,10 +212,8 @@ at::Tensor TorchStages::Weight(int module, const std::string& name) const {
   const at::Tensor& weight = found->second.weights[index];
   if (!state_->offloaded || !state_->offloaded->OnDisk(module, index)) return weight.detach();
   at::Tensor read = at::empty(state_->manifest.modules[module].held[index].shape, weight.options());
-  char* to = static_cast<char*>(read.data_ptr());
-  state_->offloaded->Read(module, index, [&](std::string_view piece) {
-    to = std::copy(piece.begin(), piece.end(), to);
-  });
+  Filler filler(read);
+  state_->offloaded->Read(module, index, [&](std::string_view piece) { filler.Add(piece); });
   return read;
 }
 
