@@ -192,7 +192,7 @@ std::string FishScript(const CLI::App& program) {
       out += here;
       for (const std::string& name : option->get_snames()) out += " -s " + name;
       for (const std::string& name : option->get_lnames()) out += " -l " + name;
-      if (option->get_type_size() != 0) out += " -r";
+      if (!Describe(*option).kind.empty()) out += " -r";
       out += " -d " + FishQuote(option->get_description()) + "\n";
     }
   });

@@ -51,14 +51,15 @@ static bool AddOwn(const std::string& name, CLI::App& program, CLI::App& app) {
     app.add_option("command", *words, "the command; without it, the program itself");
     app.callback([&program, words] {
       CLI::App* at = &program;
-      std::string before;
+      std::string name = program.get_name();
       for (const std::string& word : *words) {
         CLI::App* inner = FindCommand(*at, word);
         if (!inner) throw UsageError("help", "there is no command \"" + word + "\"");
-        before += (before.empty() ? "" : " ") + at->get_name();
+        name += " " + word;
         at = inner;
       }
-      std::cout << at->help(before);
+      // App::help would show the command that was parsed, this one.
+      std::cout << at->get_formatter()->make_help(at, name, CLI::AppFormatMode::Normal);
     });
   } else if (name == "completion") {
     auto shell = std::make_shared<std::string>();

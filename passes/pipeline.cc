@@ -3,7 +3,6 @@
 #include <cstdio>
 #include <filesystem>
 #include <functional>
-#include <set>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -42,20 +41,6 @@ static void CheckOperators(const Model& model) {
                 "write that line with other operations, or with arguments of the types that it "
                 "takes in TorchScript");
   }
-}
-
-// Returns the first operation that uses what no operation before it makes, such as
-// ": aten::add, submodule "fc", model.py:31"; "" if there is none.
-static std::string BrokenAt(const Model& model) {
-  std::set<const torch::jit::Value*> made;
-  for (torch::jit::Node* node : AllNodes(*model.graph)) {
-    bool broken = false;
-    for (const torch::jit::Value* input : node->inputs())
-      broken = broken || (!made.count(input) && input->node()->kind() != torch::jit::prim::Param);
-    if (broken) return std::string(": ") + node->kind().toQualString() + ", " + Origin(node);
-    made.insert(node->outputs().begin(), node->outputs().end());
-  }
-  return "";
 }
 
 static void Run(const Model& model, const char* pass, const std::function<void()>& function) {
@@ -117,11 +102,10 @@ std::vector<ModuleBody> RunPasses(Model& model, const PipelineOptions& options,
     try {
       model.graph->lint();
     } catch (const std::exception& e) {
-      const std::string at = BrokenAt(model);
-      throw Error(model.file + at,
+      throw Error(model.file,
                   std::string("pass ") + passes[i].first + " broke the graph: " +
                       WithoutBacktrace(e.what()),
-                  at.empty() ? kFault : kFaultAtAnOperation);
+                  kFault);
     }
     char number[32];
     std::snprintf(number, sizeof number, "%02zu_", i + 1);

@@ -49,8 +49,9 @@ TEST(Job, Comments) {
  "steps": 3 /**/)")));
   EXPECT_EQ(std::filesystem::path(job.save).filename(), "*c");
   EXPECT_EQ(job.steps, 3);
-  EXPECT_EQ(ErrorOf("{\n/* first\n second */ x}"), "job.json:3:12: not JSON: invalid literal; last read: '{\n         \n           x'");
-  EXPECT_EQ(ErrorOf("{/* no end"), "job.json:1:2: not JSON: invalid literal; last read: '{/'");
+  // Positions are those of the file.
+  EXPECT_TRUE(ErrorOf("{\n/* first\n second */ x}").starts_with("job.json:3:12: not JSON: "));
+  EXPECT_TRUE(ErrorOf("{/* no end").starts_with("job.json:1:2: not JSON: "));
 }
 
 TEST(Job, Changes) {
