@@ -266,7 +266,7 @@ struct MpiTransport::State {
     computing = false;
     std::lock_guard lock(mpi);
     requests->PostQueued();
-    for (SpinWait wait(crowded, disturbed); !done();) wait.Pause();
+    for (SpinWait spin(crowded, disturbed); !done();) spin.Pause();
   }
 
   void WaitRequest(MPI_Request& request, const char* call) {
