@@ -5,6 +5,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/json_comments.h"
 #include "base/text.h"
 
 namespace pipewright {
@@ -96,8 +97,8 @@ static std::string NotANumber(std::string_view text) {
                                                               : "";
 }
 
-// Looks at keys and depth. (A callback of Document::parse would do, but with one the library looks
-// at all of a list again after each object in it.)
+// Finds duplicate keys and limits the depth. This is not a callback of Document::parse because with
+// one the library scans a whole list again after each object in it.
 template <typename Document>
 class KeyWatch : public nlohmann::json_sax<Document> {
  public:
@@ -196,7 +197,9 @@ nlohmann::json ParseSortedJson(std::string_view text, const std::string& path) {
   return Parse<nlohmann::json>(text, path);
 }
 
-Json ReadJson(const std::string& path) { return ParseJson(ReadFile(path), path); }
+Json ReadJson(const std::string& path) {
+  return ParseJson(WithoutComments(ReadFile(path)), path);
+}
 
 std::string Quote(std::string_view text) {
   return Json(std::string(text)).dump(-1, ' ', false, Json::error_handler_t::replace);

@@ -99,8 +99,7 @@ void AddCompileCommand(CLI::App& app) {
                  "modules");
   app.add_option("--input", options->input,
                  "safetensors file with a tensor for each input to measure with, for profile:N "
-                 "(default: the example that a .pt2 was exported with)")
-      ->type_name("FILE");
+                 "(default: the example that a .pt2 was exported with)");
   app.add_option("--microbatch-size", options->microbatch,
                  "samples to measure with, for profile:N (default: as many as the inputs have)")
       ->check(AtLeast(1));

@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "cli/usage.h"
 
 namespace pipewright {
 
@@ -129,22 +130,6 @@ void EachCommand(const CLI::App& app, const std::string& path, const Visit& visi
     EachCommand(*command, path + (path.empty() ? "" : " ") + command->get_name(), visit);
 }
 
-std::vector<std::string> OptionNames(const CLI::App& app) {
-  std::vector<std::string> names;
-  for (const CLI::Option* option : app.get_options()) {
-    if (option->get_group().empty()) continue;  // hidden
-    for (const std::string& name : option->get_snames()) names.push_back("-" + name);
-    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
-  }
-  return names;
-}
-
-std::vector<std::string> CommandNames(const CLI::App& app) {
-  std::vector<std::string> names;
-  for (const CLI::App* command : app.get_subcommands({})) names.push_back(command->get_name());
-  return names;
-}
-
 // Also serves zsh, which reads scripts for bash.
 std::string BashScript(const CLI::App& program) {
   const std::string name = program.get_name();
@@ -172,7 +157,10 @@ complete -o filenames -F )" + function + " " + name + "\n";
 
 std::string FishQuote(const std::string& text) {
   std::string out = "'";
-  for (const char c : text) out += c == '\'' || c == '\\' ? std::string("\\") + c : std::string(1, c);
+  for (const char c : text) {
+    if (c == '\'' || c == '\\') out += '\\';
+    out += c;
+  }
   return out + "'";
 }
 
@@ -182,11 +170,12 @@ std::string FishScript(const CLI::App& program) {
   EachCommand(program, "", [&](const std::string& path, const CLI::App& app) {
     std::string when = path.empty() ? "__fish_use_subcommand" : "";
     for (const std::string& word : Split(path, ' '))
-      if (!word.empty()) when += (when.empty() ? "" : "; and ") + ("__fish_seen_subcommand_from " + word);
+      if (!word.empty())
+        when += (when.empty() ? "" : "; and ") + ("__fish_seen_subcommand_from " + word);
     const std::string here = start + "-n " + FishQuote(when);
     for (const CLI::App* command : app.get_subcommands({}))
-      out += here + " -f -a " + command->get_name() + " -d " + FishQuote(command->get_description()) +
-             "\n";
+      out += here + " -f -a " + command->get_name() + " -d " +
+             FishQuote(command->get_description()) + "\n";
     for (const CLI::Option* option : app.get_options()) {
       if (option->get_group().empty() || !option->nonpositional()) continue;
       out += here;

@@ -1,4 +1,4 @@
-// How commands describe themselves: --help, and completion in a shell.
+// Makes the help of commands, and their completion in a shell.
 #pragma once
 #include <string>
 

@@ -366,8 +366,7 @@ void AddPartitionCommand(CLI::App& app) {
       ->check(AtLeast(1));
   app.add_option("--microbatch", r.microbatch)->check(AtLeast(1))->group("");  // its older name
   app.add_option("--input", r.input,
-                 "measure the package anew with this safetensors file, a tensor for each input")
-      ->type_name("FILE");
+                 "measure the package anew with this safetensors file, a tensor for each input");
   app.add_option("--repeat", r.repeat, "measurements of each time, of a package (20)")
       ->check(AtLeast(1));
   app.add_flag("--explain", r.explain, "say what binds and what the next best cut would cost");

@@ -85,7 +85,8 @@ void PlotMemory(const Request& request) {
     limit = static_cast<double>(ParseSize(request.memory, "--memory"));
   else if (!request.job.empty())
     limit = static_cast<double>(ReadJob(request.job).memory);
-  Put(request, MemorySvg(p.plan, p.costs, limit), {request.plan, request.costs, request.job});
+  Put(request, MemorySvg(p.plan, p.costs, Simulate(p.plan, p.costs), limit),
+      {request.plan, request.costs, request.job});
 }
 
 void PlotCurves(const Request& request) {

@@ -159,7 +159,7 @@ void AddProfileCommand(CLI::App& app) {
       ->check(AtLeast(1));
   app.add_option("--warmup", r.measure.warm_up, "runs before the first measurement (3)")
       ->check(AtLeast(0));
-  // What earlier versions call them.
+  // Earlier versions call them so.
   app.add_option("--microbatch", r.measure.microbatch)->check(AtLeast(1))->group("");
   app.add_option("--warm-up", r.measure.warm_up)->check(AtLeast(0))->group("");
   app.add_option("--threads", r.measure.threads, "threads of each rank (1)")

@@ -89,20 +89,21 @@ static void AddCommands(const std::string& program, const std::map<std::string, 
     throw std::logic_error("a command of " + program + " is missing in cli/commands.cc");
 }
 
-// Where a standard stream is closed (`>&-`), the next file that is opened would take its place, and
-// get what is printed.
+// Opens standard streams that are closed (`>&-`). Otherwise the next file that is opened would take
+// their place and receive what is printed.
 static void OpenStandardStreams() {
   for (int stream : {0, 1, 2})
     if (fcntl(stream, F_GETFD) < 0 && open("/dev/null", O_RDWR) != stream) std::abort();
 }
 
-// Returns why not all that was printed has got out; "" if it has.
+// Returns the error of standard output; "" if everything was written.
 static std::string OutputError() {
   errno = 0;
   std::cout.flush();
   if (std::fflush(stdout) == 0 && !std::ferror(stdout) && std::cout) return "";
-  return "standard output: cannot be written" + (errno ? ": " + std::string(std::strerror(errno)) : "") +
-         "\n  some of what it was to show is missing; files that were to be written are complete";
+  const std::string why = errno ? ": " + std::string(std::strerror(errno)) : "";
+  return "standard output: cannot be written" + why +
+         "\n  some output is missing; files that the command writes are complete";
 }
 
 static int Run(const std::string& name, const std::string& description,

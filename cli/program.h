@@ -12,7 +12,7 @@ namespace pipewright {
 // Adds a command's options to `app`, and a callback that does the work; the callback throws Error.
 using AddCommand = void (*)(CLI::App& app);
 
-// Parses the command line, runs the command, and returns the exit code: an error, too, where standard
+// Parses the command line, runs the command, and returns the exit code: kFailure also if standard
 // output could not be written. `adders` are by the
 // command's name; a build without LibTorch has none for some. `add_global` adds options of the
 // program, which may precede or follow the command.

@@ -65,7 +65,7 @@ void CatchSignals() {
   for (const int signal : {SIGUSR1, SIGTERM, SIGINT}) sigaddset(&handled, signal);
   pthread_sigmask(SIG_UNBLOCK, &handled, nullptr);
   std::signal(SIGUSR1, [](int) { stop_signal = 1; });
-  // Training goes on for what it keeps, though nobody reads any more what it says.
+  // Training continues when the reader of its output has gone: its weights matter more.
   if (trains) std::signal(SIGPIPE, SIG_IGN);
   for (const int signal : {SIGTERM, SIGINT})
     if (std::signal(signal, [](int number) { end_signal = number; }) == SIG_IGN)

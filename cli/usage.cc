@@ -9,13 +9,23 @@
 
 namespace pipewright {
 
-namespace {
-
 std::vector<std::string> CommandNames(const CLI::App& program) {
   std::vector<std::string> names;
   for (const CLI::App* command : program.get_subcommands({})) names.push_back(command->get_name());
   return names;
 }
+
+std::vector<std::string> OptionNames(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->get_group().empty()) continue;  // hidden
+    for (const std::string& name : option->get_snames()) names.push_back("-" + name);
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  }
+  return names;
+}
+
+namespace {
 
 // Returns the option that the message begins with, or null.
 const CLI::Option* OptionOf(const CLI::App& command, const std::string& what) {
@@ -38,8 +48,7 @@ std::string Unexpected(const CLI::App& command, const std::vector<std::string>& 
   std::vector<std::string> quoted, options;
   for (const std::string& extra : extras) quoted.push_back("\"" + extra + "\"");
   for (const CLI::App* app = &command; app; app = app->get_parent())
-    for (const CLI::Option* option : app->get_options())
-      for (const std::string& name : option->get_lnames()) options.push_back("--" + name);
+    for (const std::string& name : OptionNames(*app)) options.push_back(name);
   const std::string out = "unexpected " + Join(quoted, " ");
   for (const std::string& extra : extras) {
     if (!extra.starts_with("--")) continue;

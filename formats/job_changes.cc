@@ -1,42 +1,32 @@
 #include "formats/job_changes.h"
 
 #include "base/json.h"
+#include "formats/json_differences.h"
 
 namespace pipewright {
 
-static constexpr const char* kThatCount[] = {
-    "data",    "loss",       "optimizer", "microbatches", "microbatch_size", "minibatch_size",
-    "partial", "accumulate", "freeze",    "loss_scale",   "threads",         "reduce",
-    "buffers", "matmul",     "nan"};
-
-// Returns "" where both cannot be shown in a few words.
-static std::string FromTo(const Json* before, const Json* now) {
-  constexpr size_t kLongest = 100;
-  const std::string from = before ? before->dump() : "none", to = now ? now->dump() : "none";
-  return from.size() + to.size() > kLongest ? "" : " from " + from + " to " + to;
+// Returns the keys that losses or weights depend on.
+static Json KeysThatCount(const std::string& job) {
+  const Json all = ParseJson(job, "job");
+  Json out = Json::object();
+  for (const char* key : {"data", "loss", "optimizer", "microbatches", "microbatch_size",
+                          "minibatch_size", "partial", "accumulate", "freeze", "loss_scale",
+                          "threads", "reduce", "buffers", "matmul", "nan"})
+    if (all.contains(key)) out[key] = all[key];
+  return out;
 }
 
-static const Json* Find(const Json& object, const std::string& key) {
-  const auto at = object.find(key);
-  return at == object.end() ? nullptr : &*at;
-}
-
-static void Compare(const Json* before, const Json* now, const std::string& name,
-                    std::vector<std::string>& changes) {
-  if (before && now && before->is_object() && now->is_object()) {
-    for (const auto& [key, value] : before->items())
-      Compare(&value, Find(*now, key), name + "." + key, changes);
-    for (const auto& [key, value] : now->items())
-      if (!before->contains(key)) Compare(nullptr, &value, name + "." + key, changes);
-  } else if (before && now ? *before != *now : before != now) {
-    changes.push_back(Quote(name) + FromTo(before, now));
-  }
-}
-
-std::vector<std::string> JobChanges(const std::string& before, const std::string& now) {
-  const Json old_job = ParseJson(before, "job"), new_job = ParseJson(now, "job");
+std::vector<std::string> ChangedJobKeys(const std::string& before, const std::string& now) {
+  constexpr size_t kLongest = 100;  // longer values are not shown
+  std::vector<Difference> differences;
+  CompareJson(KeysThatCount(before), KeysThatCount(now), "", differences);
   std::vector<std::string> changes;
-  for (const char* key : kThatCount) Compare(Find(old_job, key), Find(new_job, key), key, changes);
+  for (const Difference& d : differences) {
+    changes.push_back(Quote(d.where));
+    if (d.first.size() + d.second.size() <= kLongest)
+      changes.back() += " from " + (d.first.empty() ? "none" : d.first) + " to " +
+                        (d.second.empty() ? "none" : d.second);
+  }
   return changes;
 }
 

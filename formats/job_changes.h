@@ -5,10 +5,10 @@
 
 namespace pipewright {
 
-// Returns a text such as "\"loss\" from \"mse\" to \"l1\"" for each key that differs between the
-// texts of two job files and of which losses or weights depend: not the number of steps, the order
-// of actions, or the files that are written. Keys of objects within have names such as
-// "optimizer.lr"; long values are left out.
-std::vector<std::string> JobChanges(const std::string& before, const std::string& now);
+// Compares the texts of two job files. Returns a text such as "\"loss\" from \"mse\" to \"l1\"" for
+// each difference that losses or weights depend on; the number of steps, the order of actions and
+// the files that are written do not count. Nested keys have names such as "optimizer.lr". Long
+// values are left out.
+std::vector<std::string> ChangedJobKeys(const std::string& before, const std::string& now);
 
 }  // namespace pipewright

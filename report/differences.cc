@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "base/error.h"
+#include "base/json_comments.h"
 #include "base/mapped_file.h"
 #include "base/text.h"
 #include "formats/conf.h"
@@ -22,46 +23,6 @@ namespace pipewright {
 namespace {
 
 using List = std::vector<Difference>;
-
-// The entries of an object, or of a list: by "name" where all have one, else by number.
-std::map<std::string, Json> EntriesOf(const Json& json) {
-  std::map<std::string, Json> entries;
-  if (json.is_object())
-    for (const auto& [key, value] : json.items()) entries[key] = value;
-  if (!json.is_array()) return entries;
-  const bool named = std::all_of(json.begin(), json.end(), [](const Json& entry) {
-    return entry.is_object() && entry.contains("name") && entry["name"].is_string();
-  });
-  for (size_t i = 0; i < json.size(); ++i)
-    entries[named ? json[i]["name"].get<std::string>() : std::to_string(i)] = json[i];
-  return entries;
-}
-
-void CompareJson(const Json& first, const Json& second, const std::string& where, List& list) {
-  if (first == second) return;
-  // Short lists of numbers and names are read best as a whole.
-  const bool deep = first.is_structured() && first.type() == second.type() &&
-                    (first.is_object() || first.dump().size() + second.dump().size() > 120);
-  if (!deep) {
-    list.push_back({where, first.dump(), second.dump()});
-    return;
-  }
-  const auto left = EntriesOf(first), right = EntriesOf(second);
-  const size_t before = list.size();
-  auto at = [&](const std::string& key) { return where.empty() ? key : where + "." + key; };
-  for (const auto& [key, value] : left) {
-    auto other = right.find(key);
-    if (other == right.end())
-      list.push_back({at(key), value.dump(), ""});
-    else
-      CompareJson(value, other->second, at(key), list);
-  }
-  for (const auto& [key, value] : right)
-    if (!left.contains(key)) list.push_back({at(key), "", value.dump()});
-  // Named entries may differ in their order. The order of keys means nothing.
-  if (list.size() == before && first.is_array())
-    list.push_back({where, "in another order", "in another order"});
-}
 
 bool SameBytes(const std::string& first, const std::string& second) {
   const MappedFile left(first), right(second);
@@ -206,7 +167,7 @@ void CompareTraces(const std::string& first, const std::string& second, List& li
 // Tells by its content, not its name, which kind of file `path` is.
 std::string KindOf(const std::string& path) {
   if (std::filesystem::is_directory(path)) return "package";
-  const std::string text = ReadFile(path);
+  const std::string text = WithoutComments(ReadFile(path));
   const size_t begin = text.find_first_not_of(" \t\r\n");
   if (begin == std::string::npos || (text[begin] != '{' && text[begin] != '[')) return "plan";
   const Json json = ParseJson(text, path);

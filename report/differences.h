@@ -4,13 +4,9 @@
 #include <vector>
 
 #include "base/json.h"
+#include "formats/json_differences.h"
 
 namespace pipewright {
-
-struct Difference {
-  std::string where;          // "modules.module1.covers", "rank 0, action 3"
-  std::string first, second;  // "" where this side has nothing there
-};
 
 struct Differences {
   std::string kind;  // package, conf, plan, job, trace

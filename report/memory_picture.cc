@@ -9,7 +9,6 @@
 #include "plan/plan_text.h"
 #include "plan/simulate/compare.h"
 #include "plan/simulate/rank_account.h"
-#include "plan/simulate/simulate.h"
 #include "report/svg.h"
 #include "report/timeline_picture.h"
 
@@ -21,13 +20,13 @@ constexpr double kLeft = 70, kRight = 190, kTop = 54, kWidth = 1200, kGap = 6;
 
 std::string Bytes(double bytes) { return SizeText(static_cast<int64_t>(std::llround(bytes))); }
 
-// The most that a rank holds, of each pixel.
+// Collects the most that a rank holds within each pixel.
 class Columns {
  public:
   Columns(const TimeAxis& axis, double bytes)
       : axis_(axis), columns_(static_cast<size_t>(kWidth), 0), bytes_(bytes) {}
 
-  // Up to `time` the rank holds what was said last; a moment is a pixel wide.
+  // Up to `time` the rank holds what Hold set last. Any time is at least a pixel wide.
   void Until(double time) {
     const double last = kWidth - 1;
     const double from = axis_.At(time_) - axis_.left, to = axis_.At(time) - axis_.left;
@@ -78,7 +77,7 @@ RankMemoryRow RowOf(const Plan& plan, size_t rank, const Costs& costs, const Tra
   return row;
 }
 
-// The outline of the columns: a point wherever the height changes.
+// Returns the outline of the columns, with points where the height changes.
 std::string Outline(const std::vector<double>& columns, double bottom, double height, double full) {
   std::string path = PathPoint('M', kLeft, bottom);
   for (size_t c = 0; c < columns.size();) {
@@ -108,8 +107,7 @@ void DrawLegend(Svg& svg, double full, double limit) {
 
 }  // namespace
 
-std::string MemorySvg(const Plan& plan, const Costs& costs, double limit) {
-  const Trace trace = Simulate(plan, costs);
+std::string MemorySvg(const Plan& plan, const Costs& costs, const Trace& trace, double limit) {
   TimeAxis axis{kLeft, kWidth, 0};
   for (const TraceAction& e : StepOf(ActionsOf(plan, trace), 0, "plan"))
     axis.end = std::max(axis.end, e.end);
@@ -141,7 +139,7 @@ std::string MemorySvg(const Plan& plan, const Costs& costs, double limit) {
     if (limit > 0) {
       svg.Line(kLeft, base - height * limit / full, kLeft + kWidth, base - height * limit / full,
                "limit");
-      text += row.most > limit ? ", " + Bytes(row.most - limit) + " too much"
+      text += row.most > limit ? ", " + Bytes(row.most - limit) + " over"
                                : ", " + ShortNumber(std::round(100 * row.most / limit)) + " %";
     }
     svg.Text(kLeft - 8, y + height / 2 + 4, "rank " + std::to_string(r), "end");

@@ -4,11 +4,13 @@
 
 #include "plan/plan.h"
 #include "plan/simulate/costs.h"
+#include "plan/simulate/trace.h"
 
 namespace pipewright {
 
-// A row a rank: the simulator's account over the first step of a plan, weights in a darker colour,
-// against `limit` bytes (0: none). All rows have one scale.
-std::string MemorySvg(const Plan& plan, const Costs& costs, double limit);
+// Draws a row for each rank: its memory by the simulator over the first step of a plan, with
+// weights in a darker colour, against `limit` bytes (0: none). `trace` is the plan's simulation.
+// All rows have the same scale.
+std::string MemorySvg(const Plan& plan, const Costs& costs, const Trace& trace, double limit);
 
 }  // namespace pipewright

@@ -27,7 +27,7 @@ namespace {
 
 constexpr char kMark[] = "<!-- written by pipewright report -->";
 
-// What goes into the page, as it is put together.
+// The contents of the page while they are collected.
 struct Parts {
   std::vector<std::pair<std::string, std::string>> facts;
   std::vector<std::string> missing;
@@ -66,10 +66,10 @@ void AddPackage(const PackageView& view, Parts& parts) {
   parts.missing = view.missing;
 }
 
-// The predicted step, in time and memory.
+// Adds the predicted step, in time and memory.
 std::optional<Prediction> AddPrediction(const PageInput& input, Parts& parts) {
   if (!input.job) {
-    parts.missing.push_back("no job, hence no predicted timeline and memory: --job JOB");
+    parts.missing.push_back("no predicted timeline and memory: give a job with --job JOB");
     return std::nullopt;
   }
   const Job& job = *input.job;
@@ -81,13 +81,12 @@ std::optional<Prediction> AddPrediction(const PageInput& input, Parts& parts) {
   if (!input.view.conf || !input.view.profile) return std::nullopt;  // named as missing already
   Prediction prediction = PredictRun(input.view, job);
   parts.missing.insert(parts.missing.end(), prediction.notes.begin(), prediction.notes.end());
-  parts.timelines.push_back(
-      {"predicted", StepOf(ActionsOf(prediction.plan, Simulate(prediction.plan, prediction.costs)),
-                           0, job.path)});
+  const Trace trace = Simulate(prediction.plan, prediction.costs);
+  parts.timelines.push_back({"predicted", StepOf(ActionsOf(prediction.plan, trace), 0, job.path)});
   const double limit = input.memory > 0 ? input.memory : static_cast<double>(job.memory);
   if (!(limit > 0))
-    parts.missing.push_back("no limit of memory to compare with: --memory SIZE");
-  parts.memory = MemorySvg(prediction.plan, prediction.costs, limit);
+    parts.missing.push_back("no memory limit to compare with: give one with --memory SIZE");
+  parts.memory = MemorySvg(prediction.plan, prediction.costs, trace, limit);
   return prediction;
 }
 
@@ -96,8 +95,8 @@ void AddTrace(const PageInput& input, const std::optional<Prediction>& predictio
   const std::string measure = "`pipewright-run bench " + view.package + " " +
                               (input.job ? input.job->path : "JOB") + " --trace FILE`";
   if (input.trace.empty()) {
-    parts.missing.push_back("no trace, hence no measured timeline: " + measure +
-                            " writes one, and --trace FILE shows it");
+    parts.missing.push_back("no measured timeline: " + measure +
+                            " writes a trace, and --trace FILE shows it");
     return;
   }
   const std::vector<TraceAction> actions = ReadChromeTrace(ReadFile(input.trace), input.trace);
@@ -113,7 +112,7 @@ void AddTrace(const PageInput& input, const std::optional<Prediction>& predictio
     parts.missing.push_back("no measured timeline: " + input.trace + " has " + found + ", " +
                             view.conf_path + " has " + std::to_string(CountRanks(view)) + " and " +
                             std::to_string(CountStages(view)) +
-                            ": it is of another package or conf. " + measure + " writes one");
+                            ": it belongs to another package or conf. " + measure + " writes one");
     return;
   }
   parts.facts.push_back({"trace", input.trace + ": " + found + ", " +
@@ -131,7 +130,7 @@ void AddTrace(const PageInput& input, const std::optional<Prediction>& predictio
 void AddMetrics(const PageInput& input, Parts& parts) {
   if (input.metrics.empty()) {
     parts.missing.push_back(
-        "no metrics, hence no training curves: `pipewright-run train --metrics FILE` writes them, "
+        "no training curves: `pipewright-run train --metrics FILE` writes metrics, "
         "and --metrics FILE shows them");
     return;
   }
@@ -143,16 +142,16 @@ void AddMetrics(const PageInput& input, Parts& parts) {
       for (const auto& [step, value] : curve) last = std::max(last, step);
     parts.facts.push_back({"metrics", path + ": to step " + ShortNumber(last)});
     if (runs.back().unfinished)
-      parts.missing.push_back(path + " ends within a line: its run is still going on");
+      parts.missing.push_back(path + " ends within a line: the run is still going on");
     else if (input.job && last < static_cast<double>(input.job->steps))
       parts.missing.push_back(path + " ends at step " + ShortNumber(last) + " of the job's " +
                               std::to_string(input.job->steps) +
-                              ": its run is still going on, or was ended");
+                              ": the run is still going on, or was ended early");
   }
   parts.curves = CurvesSvg(runs);
 }
 
-// For each rank gaps and durations in ticks, a millionth of the step, and the actions' texts.
+// Returns for each rank gaps and durations in ticks, each a millionth of the step, and the actions.
 Json TimelineJson(const Timeline& timeline) {
   double end = 0;
   size_t ranks = 0;
@@ -183,7 +182,7 @@ Json TimelineJson(const Timeline& timeline) {
   return json;
 }
 
-// JSON that may stand within <script>: no text in it can end the element.
+// Formats JSON for a <script> element: no text in it can end the element.
 std::string ScriptText(const Json& json) {
   const std::string text = json.dump(-1, ' ', false, Json::error_handler_t::replace);
   std::string out;
@@ -191,7 +190,7 @@ std::string ScriptText(const Json& json) {
   return out;
 }
 
-// The template with each {{name}} replaced; what is put in is not looked at again.
+// Replaces each {{name}} of the template; the inserted texts are not scanned.
 std::string Filled(std::string_view text, const std::map<std::string, std::string>& parts) {
   std::string out;
   for (size_t at = text.find("{{"); at != std::string_view::npos; at = text.find("{{")) {

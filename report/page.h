@@ -1,4 +1,4 @@
-// One page about a package and its runs, for a browser.
+// Makes one page about a package and its runs, for a browser.
 #pragma once
 #include <optional>
 #include <string>
@@ -17,8 +17,8 @@ struct PageInput {
   double memory = 0;                 // limit of each rank in bytes; 0: the job's
 };
 
-// Everything is in the page: nothing is loaded. What is not there is named with how to get it: no
-// profile, no job, a trace of another package. Throws Error for files that cannot be read.
+// The page is complete by itself and loads nothing. It names what is missing, such as a profile, a
+// job or a trace of this package, and how to get it. Throws Error for files that cannot be read.
 std::string ReportPage(const PageInput& input);
 
 // Returns whether a file is a page that ReportPage made.

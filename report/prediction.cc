@@ -10,8 +10,8 @@ namespace pipewright {
 Prediction PredictRun(const PackageView& view, const Job& job) {
   RunPlan run = MakeRunPlan(view.package, view.conf_path, job, 0, /*forward_only=*/false);
   if (!view.profile)
-    throw Error(view.package, "no profile of it, hence no prediction",
-                "measure one: pipewright profile " + view.package + " --microbatch " +
+    throw Error(view.package, "has no profile, so its run cannot be predicted",
+                "measure one: pipewright profile " + view.package + " --microbatch-size " +
                     std::to_string(job.microbatch_size));
   std::vector<int> stage_of;
   for (const ProfileNode& node : view.profile->nodes)
@@ -19,13 +19,13 @@ Prediction PredictRun(const PackageView& view, const Job& job) {
   Prediction prediction{
       std::move(run.plan),
       ParseCosts(CostsOfStages(*view.profile, stage_of, OptimizerState(job.optimizer)), "profile"),
-      {"the prediction knows no loss and no optimizer's time: `pipewright-run bench` measures both "
-       "(--costs, --trace)"}};
+      {"the prediction leaves out the time of loss and optimizer, which `pipewright-run bench` "
+       "measures (--costs, --trace)"}};
   if (view.profile->microbatch != job.microbatch_size)
     prediction.notes.push_back("the profile is of microbatches of " +
                                Counted(view.profile->microbatch, "sample") + ", the job's have " +
                                std::to_string(job.microbatch_size) +
-                               ": pipewright profile " + view.package + " --microbatch " +
+                               ": pipewright profile " + view.package + " --microbatch-size " +
                                std::to_string(job.microbatch_size));
   return prediction;
 }

@@ -3,7 +3,6 @@
 
 #include "base/error.h"
 #include "base/json.h"
-#include "base/json_comments.h"
 #include "base/size.h"
 #include "base/text.h"
 #include "passes/split/split.h"
@@ -20,7 +19,7 @@ int Count(const std::string& text, const std::string& rest, const std::string& k
 }
 
 std::map<std::string, int> ReadMap(const std::string& path) {
-  const Json json = ParseJson(WithoutComments(ReadFile(path)), path);
+  const Json json = ReadJson(path);
   if (!json.is_object() || json.empty())
     throw Error(path, "is not a JSON object of submodules and their modules",
                 "write {\"embed\": 0, \"blocks.0\": 0, \"blocks.1\": 1}");

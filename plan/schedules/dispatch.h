@@ -58,7 +58,7 @@ struct DispatchState {
 //   bool Complete() const
 //     returns whether all F and I have been started
 struct DispatchRule {
-  // How long before an arrival the rank is asked again.
+  // Returns how long before an arrival the rank is asked again.
   double Linger(int) const { return 0; }
   // Called with the time that the rank was idle between two of its actions.
   void Idle(int, double) {}

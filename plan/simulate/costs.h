@@ -46,7 +46,7 @@ struct StageCosts {
   } spread;
 };
 
-// What one stage sends another for one microbatch.
+// The bytes that one stage sends another for one microbatch.
 struct EdgeCosts {
   double bytes = 0, back = 0;  // of values, and of their gradients
 };

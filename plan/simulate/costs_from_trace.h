@@ -1,5 +1,5 @@
 // Feeds the simulator with the measured time of each action of a run, instead of one time per kind.
-// What still differs from the run then is what the simulator does not model.
+// The difference that remains is due to what the simulator does not model.
 #pragma once
 #include <functional>
 #include <string>

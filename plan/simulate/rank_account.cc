@@ -10,8 +10,8 @@ namespace pipewright {
 
 namespace {
 
-// Counts the messages of a rank between their RECV and the compute that uses them, which counts
-// them from then on.
+// Counts the messages of a rank between their RECV and the compute that uses them. From then on
+// they count as part of that compute.
 class Received {
  public:
   Received(const Costs& costs, int rank) : costs_(costs), rank_(rank) {}
@@ -52,13 +52,13 @@ RankAccount BytesOfRank(const Plan& plan, int rank, const Costs& costs,
     if (a.stage < 0) continue;
     if (a.kind == ActionKind::kLoad) loaded[a.stage] = 1;
     if (IsCompute(a.kind) || a.kind == ActionKind::kStep || a.kind == ActionKind::kReduceGrad)
-      held[a.stage] = 1;  // a replica may be without a microbatch
+      held[a.stage] = 1;  // a replica may have no microbatch
   }
   auto weights = [&](int stage) { return CostsOf(costs, stage, rank).weights; };
   auto memory = [&](int stage) {
     return MemoryOf(CostsOf(costs, stage, rank), !recompute.empty() && recompute[stage]);
   };
-  for (int s = 0; s < plan.stages; ++s)  // a stage that is loaded is not there from the start
+  for (int s = 0; s < plan.stages; ++s)  // loaded stages are not in memory from the start
     if (held[s] && !loaded[s]) out.start += weights(s);
   RankMemory bytes(out.start, plan.forward_only);
   Received received(costs, rank);

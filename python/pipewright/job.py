@@ -5,6 +5,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -51,6 +52,12 @@ def as_dict(job: Job | Mapping[str, Any]) -> JSON:
     if isinstance(job, Job):
         return {key: value for key, value in vars(job).items() if value is not None}
     return dict(job)
+
+
+def read_json(file: pathlib.Path | str) -> Any:
+    """A JSON file that may have comments, as a job or a conf."""
+    parts = re.compile(r'("(?:\\.|[^"\\])*")|//[^\n]*|/\*.*?\*/', re.S)
+    return json.loads(parts.sub(lambda part: part[1] or " ", pathlib.Path(file).read_text()))
 
 
 def write(job: Job | Mapping[str, Any], file: pathlib.Path) -> JSON:

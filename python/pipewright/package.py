@@ -13,7 +13,7 @@ import torch
 
 from pipewright import programs
 from pipewright.exporting import export, split_text
-from pipewright.job import JSON, Job
+from pipewright.job import JSON, Job, read_json
 from pipewright.job import write as write_job
 
 Path = str | os.PathLike[str]
@@ -64,7 +64,7 @@ class Package:
     @property
     def stages(self) -> list[Stage]:
         """The stages of the package's own conf, conf/mp_conf.json."""
-        return stages_of(json.loads((self.path / "conf/mp_conf.json").read_text()))
+        return stages_of(read_json(self.path / "conf/mp_conf.json"))
 
     @property
     def ranks(self) -> int:

@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 
 from pipewright import programs
 from pipewright.errors import Error
-from pipewright.job import JSON, Job, write
+from pipewright.job import JSON, Job, read_json, write
 from pipewright.package import Package, Path, conf_file, rank_count, stages_of
 
 POLL = 0.2  # seconds between two looks at a run
@@ -86,7 +86,7 @@ def read_job(job: Job | Mapping[str, Any] | Path, folder: pathlib.Path) -> tuple
     if not isinstance(job, (str, os.PathLike)):
         return folder / "job.json", write(job, folder / "job.json")
     try:
-        return job, json.loads(pathlib.Path(job).read_text())
+        return job, read_json(job)
     except (OSError, ValueError):
         return job, {}  # the program says what is wrong with it
 
@@ -95,7 +95,7 @@ def ranks_of(package: Package, conf: JSON | Path | None) -> int:
     if conf is None:
         return package.ranks
     if not isinstance(conf, Mapping):
-        conf = json.loads(pathlib.Path(conf).read_text())
+        conf = read_json(conf)
     return rank_count(stages_of(dict(conf)))
 
 

@@ -367,7 +367,8 @@ class Trainer {
     steps_->Send(report);
   }
 
-  // On rank 0: says what it has been told, and waits for what is missing of the first `steps` steps.
+  // On rank 0: says what it has been told, and waits for what is missing of the first `steps`
+  // steps.
   void Say(int64_t steps) {
     StepReport report;
     Evaluation validation;
@@ -380,9 +381,9 @@ class Trainer {
 
   void PrintResumed() const {
     std::printf("resumed from %s\n", resumed_.path.c_str());
-    const std::vector<std::string> changes = JobChanges(resumed_.job, job_.text);
+    const std::vector<std::string> changes = ChangedJobKeys(resumed_.job, job_.text);
     if (!changes.empty())
-      std::printf("  since then %s has changed %s: steps are computed as it says now\n",
+      std::printf("  %s has changed since then, and its new values are used: %s\n",
                   job_.path.c_str(), Join(changes, ", ").c_str());
   }
 
@@ -474,7 +475,8 @@ Job ReadJobOf(const RunOptions& options) {
 AgreedFields AgreedOptions(const RunOptions& options) {
   // All are named, so that one that is added must be thought of here.
   const auto& [package, job, conf, weights, set, checkpoint, steps, schedule, save, metrics,
-               save_gradients, resume, resume_from, input, output, outputs, microbatches, threads, matmul, on_request,
+               save_gradients, resume, resume_from, input, output, outputs, microbatches, threads,
+               matmul, on_request,
                device_map, offload_dir, offload_report, verify_files] = options;
   return {{"weights", weights},
           {"set", Join(set, "\n")},

@@ -281,8 +281,8 @@ class Supervisor {
     if (!end.hung && (failed || end.terminated || end.code == kSuccess)) return end.code;
     Say(MpirunWords(options_)[0] +
         (end.hung ? " did not end within " + std::to_string(kHangs) + " s after its ranks, and was ended: "
-                  : " ended with code " + std::to_string(end.code) + ", which does not count: ") +
-        (failed ? "the run had failed" + unfinished : "every rank had finished without an error"));
+                  : " ended with code " + std::to_string(end.code) + ", but ") +
+        (failed ? "the run had failed" + unfinished : "every rank finished without an error"));
     return failed ? kFailure : kSuccess;
   }
 

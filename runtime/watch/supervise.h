@@ -23,10 +23,11 @@ struct SuperviseOptions {
   std::string checkpoints;           // folder that it resumes from; "": unknown
 };
 
-// Returns the exit code of the last run, 0 if it succeeded. SIGUSR1 is forwarded to the run, as soon
-// as its ranks have met (it finishes the step, writes a checkpoint and exits normally); so is a first
-// SIGINT if the command `stops`. SIGTERM and another SIGINT end the run and the supervisor; SIGTSTP stops both until
-// SIGCONT. The banners in which mpirun comments on the end of ranks are left out.
+// Returns the exit code of the last run, 0 if it succeeded. SIGUSR1 is forwarded to the run as soon
+// as its ranks have met (it finishes the step, writes a checkpoint and exits normally); so is a
+// first SIGINT if the command `stops`. SIGTERM and another SIGINT end the run and the supervisor;
+// SIGTSTP stops both until SIGCONT. The banners in which mpirun comments on the end of ranks are
+// left out.
 //
 // A checkpoint from which two runs have failed, without a newer one between, is passed over for the
 // next older one that holds.

@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "base/text.h"
 
 namespace pipewright {
@@ -52,6 +53,11 @@ TEST(Job, Comments) {
   // Positions are those of the file.
   EXPECT_TRUE(ErrorOf("{\n/* first\n second */ x}").starts_with("job.json:3:12: not JSON: "));
   EXPECT_TRUE(ErrorOf("{/* no end").starts_with("job.json:1:2: not JSON: "));
+}
+
+// Whatever reads a JSON file that people write reads one with comments.
+TEST(Job, CommentsForEveryReader) {
+  EXPECT_EQ(ReadJson(Write("// a job\n{\"a\": /* one */ 1}"))["a"], 1);
 }
 
 TEST(Job, Changes) {

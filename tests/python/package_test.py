@@ -312,6 +312,13 @@ class Packages(Python):
         keys = set(re.findall(r"^\| `(\w+)` \|", page.split("\n## ")[0], re.M))
         self.assertEqual({field.name for field in dataclasses.fields(pw.Job)}, keys)
 
+    def test_files_may_have_comments(self):
+        from pipewright.job import read_json
+
+        file = self.path("commented.json")
+        file.write_text('// first\n{"a//b": "\\"/* c */", /* of\ntwo lines */ "d": [1, 2]} // last')
+        self.assertEqual(read_json(file), {"a//b": '"/* c */', "d": [1, 2]})
+
     def test_paths_of_a_job_are_relative_to_the_working_directory(self):
         from pipewright.job import absolute
 

@@ -167,8 +167,9 @@ class PageTest(PageInputs):
         write_package(self.folder / "net.pkg", 2)
         (self.folder / "net.pkg/profile.json").unlink()
         missing = "\n".join(self.data(self.report())["missing"])
-        for text in ("no profile", "pipewright profile", "no job", "--job JOB", "no trace",
-                     "pipewright-run bench net.pkg JOB --trace FILE", "no metrics", "--metrics FILE"):
+        for text in ("no profile", "pipewright profile", "no predicted timeline and memory", "--job JOB",
+                     "no measured timeline", "pipewright-run bench net.pkg JOB --trace FILE",
+                     "no training curves", "--metrics FILE"):
             self.assertIn(text, missing)
 
     def test_trace_of_another_package_and_unfinished_metrics(self):
@@ -183,7 +184,7 @@ class PageTest(PageInputs):
         missing = "\n".join(data["missing"])
         for text in ("trace.json has 2 ranks and 2 stages, net.pkg/conf/mp_conf.json has 3 and 3",
                      "run.jsonl ends at step 7 of the job's 20",
-                     "cut.jsonl ends within a line: its run is still going on"):
+                     "cut.jsonl ends within a line: the run is still going on"):
             self.assertIn(text, missing)
 
     def test_hostile_names_stay_text(self):
