@@ -118,10 +118,16 @@ std::unordered_set<const Value*> ValuesWithGradient(const Model& model) {
 }
 
 bool HasNoDerivative(const c10::FunctionSchema& schema) {
+  // Each of these is composed of other operators, one of which has no derivative.
+  static const std::set<std::string> kComposed = {"aten::dequantize", "aten::histogramdd",
+                                                  "aten::linalg_ldl_factor"};
+  if (kComposed.count(schema.name())) return true;
   const auto op =
       c10::Dispatcher::singleton().findSchema({schema.name(), schema.overload_name()});
-  if (!op || !op->hasKernelForDispatchKey(c10::DispatchKey::Autograd) ||
-      op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd))
+  if (!op || !op->hasKernelForDispatchKey(c10::DispatchKey::Autograd)) return false;
+  // Autograd goes through a composed operator unless the CPU has a kernel for it as a whole.
+  if (op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
+      !op->hasKernelForDispatchKey(c10::DispatchKey::CPU))
     return false;
   // All operators without a derivative share one kernel, which takes any arguments: the dispatcher
   // tells it apart from others in its description alone.
