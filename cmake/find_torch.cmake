@@ -3,6 +3,12 @@
 # LibTorch's own CMake package wants a whole CUDA toolkit beside a CUDA build. Nothing here compiles
 # against CUDA, so the libraries of such a build are linked directly.
 set(TORCH_ROOT "")
+# A wheel is built against the torch of the Python that builds it.
+if(SKBUILD)
+  execute_process(COMMAND ${PYTHON_EXECUTABLE} -c "import torch; print(torch.utils.cmake_prefix_path)"
+                  OUTPUT_VARIABLE CMAKE_PREFIX_PATH OUTPUT_STRIP_TRAILING_WHITESPACE
+                  COMMAND_ERROR_IS_FATAL ANY)
+endif()
 string(REPLACE ":" ";" prefixes "$ENV{CMAKE_PREFIX_PATH}")
 foreach(prefix ${Torch_DIR} ${CMAKE_PREFIX_PATH} ${prefixes})
   foreach(root ${prefix} ${prefix}/../.. ${prefix}/../../..)

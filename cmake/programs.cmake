@@ -14,8 +14,17 @@ if(PIPEWRIGHT_TCMALLOC AND PIPEWRIGHT_TORCH AND NOT PIPEWRIGHT_SANITIZE AND NOT 
   endif()
 endif()
 
+# In a wheel the programs lie inside the Python package, and torch lies beside that.
+function(pipewright_install program)
+  if(SKBUILD)
+    set_property(TARGET ${program} PROPERTY INSTALL_RPATH "$ORIGIN/../../torch/lib")
+    install(TARGETS ${program} DESTINATION pipewright/bin COMPONENT programs)
+  else()
+    install(TARGETS ${program} COMPONENT programs)
+  endif()
+endfunction()
+
 # pipewright: the command line. Commands that need torch are left out of a build without it.
-find_package(CLI11 REQUIRED)
 add_library(pipewright_cli STATIC cli/commands.cc cli/help.cc cli/numbers.cc cli/program.cc cli/usage.cc)
 target_link_libraries(pipewright_cli PUBLIC pipewright_base CLI11::CLI11)
 file(GLOB COMMAND_SOURCES CONFIGURE_DEPENDS cli/*_command.cc)
@@ -34,14 +43,14 @@ if(PIPEWRIGHT_TORCH)
                                            $<LINK_ONLY:pipewright_compiler_measured>)
   target_compile_definitions(pipewright PRIVATE PIPEWRIGHT_TORCH)
 endif()
-install(TARGETS pipewright)
+pipewright_install(pipewright)
 
 # pipewright-run: what mpirun starts.
 if(PIPEWRIGHT_TORCH)
   add_executable(pipewright-run cli/run_main.cc cli/supervise_command.cc)
   target_link_libraries(pipewright-run PRIVATE pipewright_allocator pipewright_cli
                                                pipewright_runtime_commands)
-  install(TARGETS pipewright-run)
+  pipewright_install(pipewright-run)
 endif()
 # Benchmarks that need no torch. Built on request: cmake --build build --target plan_scale.
 add_executable(plan_scale EXCLUDE_FROM_ALL bench/plan_scale.cc)

@@ -11,13 +11,16 @@
 Every function writes files, runs one of the programs, and reads what it wrote; what a program
 prints as an error is raised as `pipewright.Error`. docs/reference/python.md describes all of it.
 """
+from pipewright.programs import check_torch, version
+
+check_torch()
+
 from pipewright.data import write_data
 from pipewright.errors import Error, ExportError
 from pipewright.exporting import export
 from pipewright.job import Job
 from pipewright.package import Module, Package, Stage, compile
 from pipewright.pipelining import from_torch_pipelining
-from pipewright.programs import version
 from pipewright.runs import Run, infer, train
 from pipewright.weights import load_into
 

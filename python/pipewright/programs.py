@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from importlib import metadata
 from typing import Any
 
 from pipewright.errors import Error
@@ -85,6 +86,29 @@ def run(program: str, *arguments: Any) -> str:
     if errors:
         print(errors, end="", file=sys.stderr)
     return out
+
+
+def pipewright() -> None:
+    """The command `pipewright` of an installed package."""
+    os.execv(find("pipewright"), sys.argv)
+
+
+def pipewright_run() -> None:
+    """The command `pipewright-run` of an installed package."""
+    os.execv(find("pipewright-run"), sys.argv)
+
+
+def check_torch() -> None:
+    """Raises ImportError where an installed package does not find the torch that it was built with."""
+    if not (HERE / "bin").is_dir():
+        return  # a checkout
+    built = next((wanted.partition("==")[2] for wanted in metadata.requires("pipewright") or []
+                  if wanted.startswith("torch==")), "")
+    found = metadata.version("torch").partition("+")[0]
+    if built and found != built:
+        raise ImportError(f"pipewright was built with torch {built}, and this environment has torch "
+                          f"{found}\n  build it again: pip install --no-build-isolation "
+                          f"--force-reinstall --no-deps SOURCES, or: pip install torch=={built}")
 
 
 def version() -> str:

@@ -82,6 +82,27 @@ class Install(Case):
         self.succeed(call(["cmake", "--install", build, "--prefix", self.path("clean")]))
         self.assertTrue(shutil.which(self.path("clean") / "bin/pipewright-run"))
 
+    @unittest.skipUnless(os.environ.get("PIPEWRIGHT_LONG"), "set PIPEWRIGHT_LONG=1 to run it")
+    def test_pip_installs_programs_and_package(self):
+        clone, here = self.path("sources"), self.path("environment")
+        self.succeed(call(["git", "clone", "-q", ROOT, clone]))
+        # A copy of this environment, in which torch lies where the programs look for it.
+        self.succeed(call(["cp", "-a", "--reflink=auto", ROOT / ".venv", here]))
+        python = here / "bin/python"
+        self.succeed(call([python, "-m", "pip", "install", "-q", "scikit-build-core"], timeout=600))
+        self.succeed(call([python, "-m", "pip", "install", "-q", "--no-build-isolation", clone],
+                          timeout=3000))
+        script = ("import torch, pipewright as pw\n"
+                  "model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 2))\n"
+                  "x = torch.rand(3, 4)\n"
+                  "package = pw.compile(model, 'small.pkg', args=(x,), split=['1'])\n"
+                  "out = pw.infer(package, {'input': x})\n"
+                  "assert torch.equal(list(out.values())[0], model(x))\n"
+                  "print(package.path, pw.programs.find('pipewright'))")
+        result = self.succeed(call([python, "-c", script], cwd=self.path("")))
+        self.assertIn(f"{here}/lib", result.out)
+        self.succeed(call([here / "bin/pipewright", "version"]))
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -10,6 +10,7 @@ import sys
 import time
 import unittest
 import uuid
+from unittest import mock
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests/e2e"), str(ROOT / "python")]
@@ -218,6 +219,18 @@ class Errors(Python):
         with self.assertRaises(pw.Error) as caught:
             self.package.partition(nothing=1)
         self.assertEqual(caught.exception.code, 2)
+
+    def test_another_torch_than_that_of_the_build(self):
+        installed = self.path("installed")
+        (installed / "bin").mkdir(parents=True)
+        with mock.patch.object(pw.programs, "HERE", installed), \
+                mock.patch.object(pw.programs.metadata, "requires", lambda name: ["torch==2.11.0"]), \
+                mock.patch.object(pw.programs.metadata, "version", lambda name: "2.13.0+cpu"):
+            with self.assertRaises(ImportError) as caught:
+                pw.programs.check_torch()
+        self.assertIn("pipewright was built with torch 2.11.0, and this environment has torch 2.13.0",
+                      str(caught.exception))
+        pw.programs.check_torch()  # a checkout
 
     def test_programs_that_are_not_there(self):
         self.addCleanup(os.environ.__setitem__, "PIPEWRIGHT_BIN", str(BUILD))
