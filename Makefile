@@ -31,7 +31,7 @@ endif
 # What these print goes to a log, which is shown when one fails.
 LOG := $(BUILD)/make.log
 
-.PHONY: build programs test test-long fuzz sanitize sanitize-torch bench bench-check demo clean format install-packages help
+.PHONY: build programs deb test test-long fuzz sanitize sanitize-torch bench bench-check demo clean format install-packages help
 .DEFAULT_GOAL := build
 
 build: $(BUILD)/build.ninja
@@ -47,6 +47,11 @@ $(BUILD)/build.ninja: $(TORCH) CMakePresets.json | install-packages
 	  cmake --preset release -B $(BUILD) -DCMAKE_PREFIX_PATH="$(TORCH_PREFIX)" \
 	  -DPIPEWRIGHT_PYTHON="$(TEST_PYTHON)"
 	@touch $@
+
+# A Debian package with both programs and their LibTorch, in $(BUILD).
+deb: programs
+	@scripts/step.sh $(LOG) "Packing $(BUILD)/pipewright_*.deb" \
+	  cpack --config $(BUILD)/CPackConfig.cmake -B $(BUILD)
 
 install-packages:
 	@LOG=$(LOG) scripts/install.sh $(PACKAGES)
@@ -110,6 +115,7 @@ help:
 	@echo "make build      compile into $(BUILD)/ (with .venv for PyTorch)"
 	@echo "make programs   only pipewright and pipewright-run"
 	@echo "make demo       export, compile and train a small GPT on 4 ranks, beside PyTorch"
+	@echo "make deb        a Debian package of both programs, with LibTorch, in $(BUILD)/"
 	@echo "make test       build and run the tests"
 	@echo "make test-long  the tests with the long ones; sanitizers"
 	@echo "make sanitize   the parts without torch under address, undefined and thread sanitizers"

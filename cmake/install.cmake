@@ -66,7 +66,8 @@ write_basic_package_version_file(${CMAKE_BINARY_DIR}/pipewrightConfigVersion.cma
 install(FILES ${CMAKE_BINARY_DIR}/pipewrightConfig.cmake
               ${CMAKE_BINARY_DIR}/pipewrightConfigVersion.cmake
               ${CMAKE_SOURCE_DIR}/cmake/find_torch.cmake DESTINATION ${PACKAGE_DIR})
-install(FILES docs/man/pipewright.1 docs/man/pipewright-run.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+install(FILES docs/man/pipewright.1 docs/man/pipewright-run.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1
+        COMPONENT documents)
 install(FILES templates/slurm.sbatch templates/hostfile DESTINATION ${CMAKE_INSTALL_DATADIR}/pipewright/templates)
 install(DIRECTORY examples/library examples/data_source
         DESTINATION ${CMAKE_INSTALL_DATADIR}/pipewright/examples)

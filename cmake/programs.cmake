@@ -14,12 +14,14 @@ if(PIPEWRIGHT_TCMALLOC AND PIPEWRIGHT_TORCH AND NOT PIPEWRIGHT_SANITIZE AND NOT 
   endif()
 endif()
 
-# In a wheel the programs lie inside the Python package, and torch lies beside that.
+# In a wheel the programs lie inside the Python package, and torch lies beside that. A Debian package
+# brings LibTorch along; other installations find it where they were built with it.
 function(pipewright_install program)
   if(SKBUILD)
     set_property(TARGET ${program} PROPERTY INSTALL_RPATH "$ORIGIN/../../torch/lib")
     install(TARGETS ${program} DESTINATION pipewright/bin COMPONENT programs)
   else()
+    set_property(TARGET ${program} PROPERTY INSTALL_RPATH "$ORIGIN/../lib/pipewright" ${CMAKE_INSTALL_RPATH})
     install(TARGETS ${program} COMPONENT programs)
   endif()
 endfunction()

@@ -83,6 +83,20 @@ class Install(Case):
         self.assertTrue(shutil.which(self.path("clean") / "bin/pipewright-run"))
 
     @unittest.skipUnless(os.environ.get("PIPEWRIGHT_LONG"), "set PIPEWRIGHT_LONG=1 to run it")
+    def test_the_debian_package_brings_its_libtorch(self):
+        self.succeed(call(["cpack", "--config", BUILD / "CPackConfig.cmake", "-B", self.path("deb")],
+                          timeout=1800))
+        (package,) = self.path("deb").glob("*.deb")
+        root = self.path("root")
+        self.succeed(call(["dpkg-deb", "-x", package, root]))
+        loaded = self.succeed(call(["ldd", root / "usr/bin/pipewright-run"])).out
+        for library in ("libtorch_cpu.so", "libc10.so"):
+            self.assertIn(f"{library} => {root}/usr/bin/../lib/pipewright/{library}", loaded)
+        export_gpt(gpt(layers=3, tied=False), self.path("gpt.pt2"))
+        self.succeed(call([root / "usr/bin/pipewright", "compile", self.path("gpt.pt2"), "-o",
+                           self.path("gpt.pkg"), "--ranks", "3"]))
+
+    @unittest.skipUnless(os.environ.get("PIPEWRIGHT_LONG"), "set PIPEWRIGHT_LONG=1 to run it")
     def test_pip_installs_programs_and_package(self):
         clone, here = self.path("sources"), self.path("environment")
         self.succeed(call(["git", "clone", "-q", ROOT, clone]))
