@@ -6,6 +6,7 @@
 
 namespace pipewright {
 
+void AddCheckCommand(CLI::App& app);
 void AddCodegenCommand(CLI::App& app);
 void AddCompileCommand(CLI::App& app);
 void AddConfCommand(CLI::App& app);
@@ -24,8 +25,8 @@ void AddWeightsCommand(CLI::App& app);
 
 static const std::map<std::string, AddCommand> kAdders = {
 #ifdef PIPEWRIGHT_TORCH
-    {"compile", AddCompileCommand},     {"profile", AddProfileCommand},
-    {"tune", AddTuneCommand},
+    {"check", AddCheckCommand},         {"compile", AddCompileCommand},
+    {"profile", AddProfileCommand},     {"tune", AddTuneCommand},
 #endif
     {"codegen", AddCodegenCommand},     {"conf", AddConfCommand},
     {"diff", AddDiffCommand},           {"inspect", AddInspectCommand},

@@ -138,6 +138,10 @@ pipewright_library(runtime/commands TORCH BATCH 3
                    USES base formats formats/package formats/weights plan plan/run plan/simulate
                         runtime runtime/checkpoint runtime/cpu runtime/exec runtime/measure
                         runtime/module runtime/recorded runtime/reports runtime/watch tensors)
+pipewright_library(check TORCH BATCH 6
+                   USES base formats formats/package formats/profile formats/weights plan/run
+                        plan/simulate report runtime runtime/checkpoint runtime/data runtime/exec
+                        runtime/module runtime/optimizer runtime/transport runtime/watch)
 if(PIPEWRIGHT_TORCH)
   # It registers an operator fallback, which programs get only with EmptyWeights itself.
   set_source_files_properties(tensors/empty_weights.cc PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)

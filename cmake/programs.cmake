@@ -32,7 +32,8 @@ target_link_libraries(pipewright_cli PUBLIC pipewright_base CLI11::CLI11)
 file(GLOB COMMAND_SOURCES CONFIGURE_DEPENDS cli/*_command.cc)
 list(REMOVE_ITEM COMMAND_SOURCES ${CMAKE_SOURCE_DIR}/cli/supervise_command.cc)
 if(NOT PIPEWRIGHT_TORCH)
-  list(REMOVE_ITEM COMMAND_SOURCES ${CMAKE_SOURCE_DIR}/cli/compile_command.cc
+  list(REMOVE_ITEM COMMAND_SOURCES ${CMAKE_SOURCE_DIR}/cli/check_command.cc
+                                   ${CMAKE_SOURCE_DIR}/cli/compile_command.cc
                                    ${CMAKE_SOURCE_DIR}/cli/profile_command.cc
                                    ${CMAKE_SOURCE_DIR}/cli/tune_command.cc)
 endif()
@@ -42,7 +43,8 @@ target_link_libraries(pipewright PRIVATE pipewright_cli pipewright_planning)
 if(PIPEWRIGHT_TORCH)
   # The commands need no headers of torch's for what measures a model before it is split.
   target_link_libraries(pipewright PRIVATE pipewright_allocator pipewright_compiler
-                                           $<LINK_ONLY:pipewright_compiler_measured>)
+                                           $<LINK_ONLY:pipewright_compiler_measured>
+                                           $<LINK_ONLY:pipewright_check>)
   target_compile_definitions(pipewright PRIVATE PIPEWRIGHT_TORCH)
 endif()
 pipewright_install(pipewright)

@@ -246,8 +246,7 @@ const std::vector<std::string>& JobKeys() {
   return keys;
 }
 
-// Errors name `path`: the file, and where there are changes, these.
-static Job ReadJobText(const std::string& file, const Json& in, const std::string& path) {
+Job JobOf(const Json& in, const std::string& file, const std::string& path) {
   CheckKeys(in, JobKeys(), path);
   Job job;
   job.path = file;
@@ -386,8 +385,8 @@ Job ReadJob(const std::string& path, const std::vector<std::string>& changes) {
   if (!changes.empty() && !in.is_object()) CheckKeys(in, JobKeys(), path);
   for (const std::string& change : changes) Change(in, change);
   if (!changes.empty()) text = FormatJson(in);
-  Job job = ReadJobText(
-      path, in, changes.empty() ? path : path + " with --set " + Join(changes, " --set "));
+  Job job = JobOf(
+      in, path, changes.empty() ? path : path + " with --set " + Join(changes, " --set "));
   job.text = text;
   return job;
 }

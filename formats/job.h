@@ -134,5 +134,8 @@ void SetSchedule(Job& job, const std::string& schedule, const std::string& where
 // adds one) before it is read: a path of keys and, in lists, of numbers from 0; then JSON or else
 // text. Throws Error naming file, key, and allowed values.
 Job ReadJob(const std::string& path, const std::vector<std::string>& changes = {});
+// The job of JSON that was read from `file`. Errors name `name`: the file, and where there are
+// changes, these.
+Job JobOf(const Json& in, const std::string& file, const std::string& name);
 
 }  // namespace pipewright

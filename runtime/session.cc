@@ -17,6 +17,7 @@
 #include "runtime/module/burned_sizes.h"
 #include "runtime/module/lost_gradients.h"
 #include "runtime/module/module_code.h"
+#include "runtime/module/stored_weights.h"
 #include "runtime/not_finite.h"
 #include "runtime/recorded/choice.h"
 #include "runtime/resume.h"
@@ -142,11 +143,11 @@ void Session::CheckSources(const std::vector<Microbatches*>& sources) {
         run.manifest.values[id].gradient = false;
   };
   leave_integers(false);
-  if (transport.rank() == 0) Warn(inputs[0]);
+  if (transport.rank() == 0) FindWarnings(inputs[0]);
   leave_integers(true);
 }
 
-void Session::Warn(const std::vector<TensorSpec>& inputs) {
+void Session::FindWarnings(const std::vector<TensorSpec>& inputs) {
   if (const std::string mixed = FindBurnedSizes(options.package, run.manifest, inputs);
       !mixed.empty())
     run.warnings.push_back(mixed);
@@ -154,6 +155,9 @@ void Session::Warn(const std::vector<TensorSpec>& inputs) {
     for (std::string& lost :
          LostGradients(options.package, run.manifest, inputs, LossValues(*this)))
       run.warnings.push_back(std::move(lost));
+}
+
+void Session::ShowWarnings() const {
   if (!edited.empty())
     std::fprintf(stderr,
                  "pipewright-run: note: edited since the model was compiled: %s. The run computes "
@@ -164,14 +168,19 @@ void Session::Warn(const std::vector<TensorSpec>& inputs) {
     std::fprintf(stderr, "pipewright-run: warning: %s\n", warning.c_str());
 }
 
-void Session::Load(const std::vector<Microbatches*>& sources, const AgreedFields& agreed) {
-  std::vector<std::pair<const char*, std::string>> fields;
+void Session::Check(const std::vector<Microbatches*>& sources) {
   Phase(transport, "reading", [&] {
     shapes_ = std::make_unique<ShapeCache>(options.package, run.manifest);
     CheckSources(sources);
     recompute_ = RecomputedModules(*this);
-    fields = MustAgree(*this, agreed);
   });
+}
+
+void Session::Load(const std::vector<Microbatches*>& sources, const AgreedFields& agreed) {
+  if (!shapes_) Check(sources);
+  if (transport.rank() == 0) ShowWarnings();
+  std::vector<std::pair<const char*, std::string>> fields;
+  Phase(transport, "reading", [&] { fields = MustAgree(*this, agreed); });
   for (const auto& [what, text] : fields) Agree(transport, Hash(text), what);
   std::vector<Found> found;
   Phase(transport, "reading", [&] { found = Reads(sources); });
@@ -218,11 +227,8 @@ void Session::LoadFirstWeights() {
   const LoadedWeights loaded = LoadWeights(options.weights, run.manifest, *stages, run.on_disk);
   if (transport.rank() != 0) return;
   if (!loaded.foreign.empty())
-    std::fprintf(stderr,
-                 "pipewright-run: warning: %s: %s of it the package does not have, \"%s\" for "
-                 "one: perhaps it is another model's\n",
-                 options.weights.c_str(), Counted(loaded.foreign.size(), "tensor").c_str(),
-                 loaded.foreign[0].c_str());
+    std::fprintf(stderr, "pipewright-run: warning: %s\n",
+                 DescribeForeign(options.weights, loaded.foreign).c_str());
   if (!loaded.edited.empty() && loaded.edited != edited)
     std::fprintf(stderr,
                  "pipewright-run: warning: %s: it was trained in a package with edited code (%s), "

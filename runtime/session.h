@@ -35,10 +35,10 @@ double TotalLoss(const Job& job, const LossTerms& terms, size_t microbatch);
 // Names and values of what else must be the same on every rank.
 using AgreedFields = std::vector<std::pair<std::string, std::string>>;
 
-// Every rank calls the steps of its session in the order in which they stand here: Open, Load,
-// perhaps Restore, Start; then Step, Steps and Evaluate as often as it likes, and Save. All are
-// collective. What the first four throw is the same Error on every rank; what the others throw is
-// this rank's alone: the others must be aborted.
+// Every rank calls the steps of its session in the order in which they stand here: Open, perhaps
+// Check, Load, perhaps Restore, Start; then Step, Steps and Evaluate as often as it likes, and Save.
+// All are collective. What the first five throw is the same Error on every rank; what the others
+// throw is this rank's alone: the others must be aborted.
 class Session {
  public:
   explicit Session(Transport& transport) : transport(transport) {}
@@ -47,8 +47,11 @@ class Session {
   // Reads the package and makes the plan of the run. `job` is filled in by then; it stays as it is
   // from then on, but for the outputs that its losses name.
   void Open(const SessionOptions& options);
-  // Checks the sizes that each source brings, that of the steps first, and that all ranks read the
-  // same; then loads this rank's stages.
+  // Checks the sizes that each source brings, that of the steps first: everything that can be known
+  // without weights. Rank 0 has the warnings in run.warnings then.
+  void Check(const std::vector<Microbatches*>& sources);
+  // Calls Check if nobody has, shows the warnings, checks that all ranks read the same, and loads
+  // this rank's stages.
   void Load(const std::vector<Microbatches*>& sources, const AgreedFields& agreed = {});
   // Goes on from a checkpoint: see Resume in runtime/resume.h.
   RunCheckpoint Restore(const std::string& from, bool apart = false);
@@ -99,8 +102,9 @@ class Session {
 
  private:
   void CheckSources(const std::vector<Microbatches*>& sources);
+  void FindWarnings(const std::vector<TensorSpec>& inputs);
+  void ShowWarnings() const;
   std::vector<Found> Reads(const std::vector<Microbatches*>& sources) const;
-  void Warn(const std::vector<TensorSpec>& inputs);
   void LoadFirstWeights();
   void MakeExecutor(int64_t first_step);
   void AddBusy();

@@ -21,6 +21,7 @@ PARTS = {
     "compiler/import/export/export_*.cc": "export_graph.h: the parts of one converter",
     "compiler/import/merge_views.cc": "adapt_weights.h: weights that overlap",
     "compiler/import/script/script_*.cc": "script_graph.h: the steps from a module to a graph",
+    "check/*_rules.cc": "rules.h: the rules of a part of a run each",
     "formats/data/*.cc": "open.h: a kind of source each",
     "formats/weights/safetensors_*.cc": "safetensors.h: one format, read, checked and written",
     "passes/split/cuts_by_cost.cc": "cuts.h: cuts that even out cost or size",
@@ -37,7 +38,7 @@ LONG = {
     "compiler/import/adapt_weights.cc:TakeWeights": 100,
     "compiler/import/export/export_arguments.cc:ExportConverter::Argument": 116,
     "compiler/import/export/export_graph.cc:ExportConverter::ConvertOperator": 87,
-    "formats/job.cc:ReadJobText": 96,
+    "formats/job.cc:JobOf": 96,
     "formats/optimizer_job.cc:ReadOptimizer": 90,
     "formats/torch/pickle.cc:Step": 117,
     "passes/graph/aliases.cc:NeverCalled": 122,
@@ -79,7 +80,7 @@ HOST_ONLY = {
 }
 NOT_CODE = re.compile(r'//[^\n]*|R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])\''
                       r'|^[ \t]*#(?:[^\n]*\\\n)*[^\n]*', re.S | re.M)
-TOP = ["base", "formats", "plan", "report", "ops", "tensors", "passes", "compiler", "runtime",
+TOP = ["base", "formats", "plan", "report", "ops", "tensors", "passes", "compiler", "runtime", "check",
        "cli"]
 
 

@@ -28,4 +28,8 @@ struct CheckpointFolder {
 CheckpointFolder OpenCheckpointFolder(const std::string& path, const std::string& key,
                                       bool resumes, Transport& transport);
 
+// Throws Error if the folder holds checkpoints, or what is left of some. `job`: the file that names
+// the folder.
+void CheckHoldsNoCheckpoint(const std::string& folder, const std::string& job);
+
 }  // namespace pipewright

@@ -26,25 +26,22 @@ static int64_t BytesOfWeights(const Manifest& manifest) {
   return bytes;
 }
 
-void WarnOfLoss(const Session& session) {
-  const Job& job = session.job;
-  if (session.transport.rank() != 0) return;
+std::vector<std::string> WarningsOfLoss(const Job& job, const Manifest& manifest) {
+  std::vector<std::string> warnings;
   if (job.save.empty() && job.checkpoint.folder.empty())
-    std::fprintf(stderr,
-                 "pipewright-run: warning: %s has neither \"save\" nor \"checkpoint\": the trained "
-                 "weights will be lost at the end\n  keep them: --save FILE.safetensors\n",
-                 job.path.c_str());
-  if (job.save.empty() || IsStream(job.save)) return;
+    warnings.push_back(job.path +
+                       " has neither \"save\" nor \"checkpoint\": the trained weights will be lost "
+                       "at the end\n  keep them: --save FILE.safetensors");
+  if (job.save.empty() || IsStream(job.save)) return warnings;
   struct statvfs disk;
   const std::string folder = fs::absolute(job.save).parent_path().string();
-  if (statvfs(folder.c_str(), &disk) != 0) return;
+  if (statvfs(folder.c_str(), &disk) != 0) return warnings;
   const auto room = static_cast<int64_t>(disk.f_bavail * disk.f_frsize);
-  const int64_t bytes = BytesOfWeights(session.run.manifest);
+  const int64_t bytes = BytesOfWeights(manifest);
   if (room < bytes)
-    std::fprintf(stderr,
-                 "pipewright-run: warning: %s will take %s at the end, and its disk has room for "
-                 "%s now\n",
-                 job.save.c_str(), SizeText(bytes).c_str(), SizeText(room).c_str());
+    warnings.push_back(job.save + " will take " + SizeText(bytes) +
+                       " at the end, and its disk has room for " + SizeText(room) + " now");
+  return warnings;
 }
 
 // Returns why the weights could not be saved there; "" if they were.

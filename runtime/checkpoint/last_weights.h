@@ -8,7 +8,7 @@ namespace pipewright {
 
 // Says on rank 0, before training, what would lose the weights at the end: that nothing keeps them,
 // or that the disk has no room for `save`.
-void WarnOfLoss(const Session& session);
+std::vector<std::string> WarningsOfLoss(const Job& job, const Manifest& manifest);
 
 // Saves the weights where the job says. Where that fails, they go to a temporary folder, unless a
 // checkpoint of the last step has them (`checkpoint`: its folder). Returns an error that says why

@@ -89,16 +89,7 @@ RunCheckpoint ResumeAsAsked(const RunOptions& options, const CheckpointFolder& s
                   "add \"checkpoint\": {\"to\": \"FOLDER\", \"every\": STEPS}");
     const int rank = session.transport.rank();
     if (!from.empty() || folder.empty() || seen.first[rank] != rank) return;
-    const std::vector<std::string> there = ListCheckpoints(folder);
-    const std::vector<std::string> incomplete = IncompleteCheckpoints(folder, true);
-    const std::string anew =
-        "to start anew, name another folder, \"checkpoint\": {\"to\": \"FOLDER\"} in " +
-        session.job.path + ", or remove what is in this one";
-    if (!there.empty())
-      throw Error(folder, "holds checkpoints already, up to " + there[0],
-                  "go on from it with --resume; " + anew);
-    if (!incomplete.empty())
-      throw Error(folder, "holds what is left of checkpoints\n  " + Join(incomplete, "\n  "), anew);
+    CheckHoldsNoCheckpoint(folder, session.job.path);
   });
   if (from.empty()) return {};
   RunCheckpoint checkpoint = session.Restore(from, !seen.shared());
@@ -189,7 +180,9 @@ class Trainer {
     if (resumed_.step >= job_.steps && transport_.rank() == 0)
       std::printf("already at step %lld of %lld: nothing to train\n",
                   static_cast<long long>(resumed_.step), static_cast<long long>(job_.steps));
-    WarnOfLoss(session_);
+    if (transport_.rank() == 0)
+      for (const std::string& warning : WarningsOfLoss(job_, session_.run.manifest))
+        std::fprintf(stderr, "pipewright-run: warning: %s\n", warning.c_str());
     reports_ = std::make_unique<RankReports>(transport_, 0);
     steps_ = std::make_unique<StepReports>(job_, LossRank(session_), transport_);
     said_ = resumed_.step;

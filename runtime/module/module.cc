@@ -19,6 +19,7 @@
 #include "ops/statistics.h"
 #include "ops/transformers_ops.h"
 #include "runtime/module/module_code.h"
+#include "runtime/module/table_uses.h"
 #include "tensors/device_memory.h"
 #include "tensors/dtype.h"
 
@@ -333,14 +334,10 @@ static std::string OutsideTable(const LoadedModule& module,
                                 const std::vector<std::pair<size_t, at::Tensor>>& indices) {
   const torch::jit::Function& forward = module.self->type()->getMethod("forward");
   const torch::jit::Graph& graph = *torch::jit::toGraphFunction(forward).graph();
-  for (const torch::jit::Node* node : graph.nodes()) {
-    if (node->kind() != c10::aten::embedding ||
-        node->input(0)->node()->kind() != torch::jit::prim::GetAttr)
-      continue;
-    const std::string& table = node->input(0)->node()->s(torch::jit::attr::name);
-    const int64_t rows = module.self->getAttr(table).toTensor().size(0);
+  for (const TableUse& use : TableUses(graph)) {
+    const int64_t rows = module.self->getAttr(use.table).toTensor().size(0);
     for (const auto& [i, tensor] : indices) {
-      if (graph.inputs()[i] != node->input(1)) continue;
+      if (i != use.input) continue;
       const at::Tensor wrong = tensor.lt(0).logical_or(tensor.ge(rows)).nonzero();
       if (wrong.size(0) == 0) continue;
       at::Tensor index = tensor;
@@ -348,7 +345,7 @@ static std::string OutsideTable(const LoadedModule& module,
         index = index.select(0, wrong[0][d].item<int64_t>());
       return "\n  input " + forward.getSchema().arguments()[i].name() +
              (wrong.size(1) ? ", row " + std::to_string(wrong[0][0].item<int64_t>()) : "") + ": " +
-             std::to_string(index.item<int64_t>()) + " is not in the table " + table + " of " +
+             std::to_string(index.item<int64_t>()) + " is not in the table " + use.table + " of " +
              std::to_string(rows) + " rows, 0 to " + std::to_string(rows - 1);
     }
   }

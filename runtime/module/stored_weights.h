@@ -27,5 +27,7 @@ const StoredTensor& StoredWeight(const Checkpoint& checkpoint, const Manifest& m
 // Those of `names` that no module of the package holds: they are another model's.
 std::vector<std::string> ForeignNames(const Manifest& manifest,
                                       const std::vector<std::string>& names);
+// Returns a sentence about them, for a warning; there is at least one. `file`: where they are.
+std::string DescribeForeign(const std::string& file, const std::vector<std::string>& foreign);
 
 }  // namespace pipewright

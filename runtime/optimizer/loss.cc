@@ -16,9 +16,8 @@ static int64_t Count(const std::vector<int64_t>& sizes) {
   return count;
 }
 
-// Throws the reason why the kernel failed: the smallest or largest target that counts.
-static void CheckClasses(const LossJob& job, const at::Tensor& classes, int64_t count,
-                         const std::string& name) {
+void CheckClasses(const LossJob& job, const at::Tensor& classes, int64_t count,
+                  const std::string& name) {
   at::Tensor counted = classes.masked_select(classes.ne(job.ignore_index));
   if (counted.numel() == 0) return;
   const int64_t least = counted.min().item<int64_t>(), most = counted.max().item<int64_t>();
@@ -112,6 +111,11 @@ static int64_t ClassDim(const LossJob& job, const TensorSpec& output, const Tens
   if (fits_one) return 1;
   if (fits_last || (dims > 1 && FitsFlat(output.sizes, target.sizes))) return last;
   throw Error(name, type + " needs an output [..., C] and an int64 target [...]: " + shapes, cure);
+}
+
+int64_t CountClasses(const LossJob& job, const TensorSpec& output, const TensorSpec& target,
+                     const std::string& name) {
+  return output.sizes[static_cast<size_t>(ClassDim(job, output, target, name))];
 }
 
 void CheckLoss(const LossJob& job, const TensorSpec& output, const TensorSpec& target,

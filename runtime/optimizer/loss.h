@@ -14,6 +14,13 @@ namespace pipewright {
 void CheckLoss(const LossJob& job, const TensorSpec& output, const TensorSpec& target,
                const std::string& name);
 
+// For cross_entropy and nll, and types and sizes that CheckLoss takes: how many classes there are.
+int64_t CountClasses(const LossJob& job, const TensorSpec& output, const TensorSpec& target,
+                     const std::string& name);
+// Throws Error naming a target that counts and is none of `count` classes.
+void CheckClasses(const LossJob& job, const at::Tensor& targets, int64_t count,
+                  const std::string& name);
+
 // Returns a scalar. cross_entropy and nll take an output with classes along one dimension and int64
 // targets of the other sizes; cross_entropy converts logits of less than 32 bits to float32. The
 // others take equal shapes. Throws Error for others, and where two dimensions may be that of the

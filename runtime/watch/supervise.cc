@@ -171,19 +171,6 @@ int Slots(const std::string& host) {
   return colon == std::string::npos ? 1 : std::max(1, std::atoi(host.c_str() + colon + 1));
 }
 
-// An mpirun that may not open as many files waits for ever.
-void CheckOpenFiles(const SuperviseOptions& options) {
-  int here = options.hosts.empty() ? options.ranks : 0;
-  for (const std::string& host : options.hosts) here = std::max(here, Slots(host));
-  const rlim_t needs = kFiles + kFilesOfRank * static_cast<rlim_t>(here);
-  rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= needs) return;
-  throw Error(MpirunWords(options)[0],
-              "needs " + std::to_string(needs) + " open files for " + Counted(here, "rank") +
-                  ", and a process may open " + std::to_string(limit.rlim_cur) + " here",
-              "raise the limit: ulimit -n " + std::to_string(needs));
-}
-
 // Lets mpirun start as root, as in a container, and on one machine with more ranks than cores. What
 // the user has set stays.
 void SetMpirunDefaults(bool one_machine) {
@@ -380,6 +367,18 @@ class Supervisor {
 };
 
 }  // namespace
+
+void CheckOpenFiles(const SuperviseOptions& options) {
+  int here = options.hosts.empty() ? options.ranks : 0;
+  for (const std::string& host : options.hosts) here = std::max(here, Slots(host));
+  const rlim_t needs = kFiles + kFilesOfRank * static_cast<rlim_t>(here);
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= needs) return;
+  throw Error(MpirunWords(options)[0],
+              "needs " + std::to_string(needs) + " open files for " + Counted(here, "rank") +
+                  ", and a process may open " + std::to_string(limit.rlim_cur) + " here",
+              "raise the limit: ulimit -n " + std::to_string(needs));
+}
 
 int Supervise(const SuperviseOptions& options) { return Supervisor(options).Run(); }
 

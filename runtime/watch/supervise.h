@@ -36,4 +36,8 @@ struct SuperviseOptions {
 // because they would recur.
 int Supervise(const SuperviseOptions& options);
 
+// Throws Error if this process may open too few files for an mpirun of so many ranks, which would
+// wait for ever.
+void CheckOpenFiles(const SuperviseOptions& options);
+
 }  // namespace pipewright

@@ -1,0 +1,112 @@
+#include "check/check.h"
+
+#include <algorithm>
+
+#include "base/text.h"
+#include "base/torch_error.h"
+#include "check/rules.h"
+
+namespace pipewright {
+
+int CheckResult::Count(Severity severity) const {
+  return static_cast<int>(std::count_if(findings.begin(), findings.end(), [&](const Finding& one) {
+    return one.severity == severity;
+  }));
+}
+
+const std::vector<CheckRule>& CheckRules() {
+  static const std::vector<CheckRule> rules = {
+      {"package", "the manifest can be read"},
+      {"weights", "every weight is in its file, with the shape and type that the manifest says"},
+      {"code", "modules compile, keep their interface and run on the sizes of the example"},
+      {"conf", "every module has a stage and every stage a rank; stages follow each other"},
+      {"job", "every key is known and every value in its range"},
+      {"plan", "the schedule can be made for conf and job, and runs to its end where sends wait"},
+      {"data", "the data's files have the columns, types, sizes and samples that the run needs"},
+      {"start", "losses, targets and the sizes of all values fit together on every rank"},
+      {"values", "numbers in the data are rows of the tables, and classes, that the model has"},
+      {"outputs", "what the run writes can be written, and replaces nothing that it reads"},
+      {"balance", "no rank computes much longer than the others"},
+      {"memory", "the most that a rank holds is below the limit"},
+      {"time", "how long a step takes"},
+      {"machine", "mpirun is there, files can be opened, and there is a core for each thread"}};
+  return rules;
+}
+
+bool Passes(CheckResult& result, const std::string& rule, const std::function<void()>& work) {
+  try {
+    work();
+    return true;
+  } catch (const std::exception& e) {
+    Add(result, Severity::kError, rule, WithoutBacktrace(e.what()));
+    return false;
+  }
+}
+
+void Add(CheckResult& result, Severity severity, const std::string& rule, const std::string& text) {
+  Finding finding{rule, severity, text};
+  // Errors of files begin with "FILE:LINE:COLUMN: ".
+  const std::vector<std::string> parts = Split(text.substr(0, text.find(": ")), ':');
+  auto number = [](const std::string& part) {
+    const bool digits = !part.empty() && part.find_first_not_of("0123456789") == std::string::npos;
+    return digits && part.size() < 9 ? std::stoi(part) : 0;
+  };
+  if (parts.size() > 1) finding.line = number(parts[1]);
+  if (parts.size() > 2 && finding.line > 0) finding.column = number(parts[2]);
+  result.findings.push_back(std::move(finding));
+}
+
+void Skip(CheckResult& result, const std::string& rule, const std::string& why) {
+  result.not_checked.push_back({rule, why});
+}
+
+static void SkipRun(CheckResult& result, const std::string& why) {
+  for (const char* rule : {"plan", "data", "start", "values", "outputs", "balance", "memory", "time"})
+    Skip(result, rule, why);
+}
+
+CheckResult Check(const CheckRequest& request) {
+  CheckResult result;
+  result.ranks = request.ranks;
+  const std::optional<Manifest> manifest = CheckPackage(request, result);
+  bool code = false, conf = false;
+  if (manifest) {
+    CheckWeights(request, *manifest, result);
+    code = CheckModules(request.package, *manifest, result);
+    conf = CheckConfFile(request, *manifest, result).has_value();
+  } else {
+    for (const char* rule : {"weights", "code", "conf"}) Skip(result, rule, "there is no package");
+  }
+  std::optional<Job> job;
+  if (request.job.empty())
+    Skip(result, "job", "none is given: --job FILE");
+  else
+    job = CheckJob(request, result);
+  if (!manifest || !job) {
+    SkipRun(result, request.job.empty() ? "no job is given: --job FILE"
+                    : !job              ? "the job has mistakes"
+                                        : "there is no package");
+  } else {
+    const bool plan = conf && CheckPlan(request, *job, result);
+    if (!conf) Skip(result, "plan", "the conf has mistakes");
+    const bool data = CheckData(*job, *manifest, result);
+    std::optional<Job> started;
+    if (plan && data && code)
+      started = CheckStart(request, *job, result);
+    else
+      Skip(result, "start", "code, conf, plan or data have mistakes");
+    if (started)
+      CheckValues(request.package, *started, *manifest, result);
+    else
+      Skip(result, "values", "the run does not start");
+    CheckOutputs(request, *job, *manifest, result);
+    if (plan)
+      CheckCosts(request, *job, result);
+    else
+      for (const char* rule : {"balance", "memory", "time"}) Skip(result, rule, "there is no plan");
+  }
+  CheckMachine(job, result);
+  return result;
+}
+
+}  // namespace pipewright

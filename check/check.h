@@ -1,0 +1,50 @@
+// Finds what is wrong with a run before it is started, by the functions that a run calls itself.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "formats/job.h"
+
+namespace pipewright {
+
+struct CheckRequest {
+  std::string package;
+  std::string conf;     // a file; "": the package's own
+  std::string job;      // a file; "": none
+  std::string weights;  // what OpenCheckpoint takes; "": the package's
+  int ranks = 0;        // how many are to be started; 0: as many as the conf names
+  double memory = 0;    // bytes that a rank may hold; 0: no limit
+};
+
+enum class Severity { kError, kWarning, kNote };
+
+struct Finding {
+  std::string rule;  // of CheckRules
+  Severity severity = Severity::kError;
+  std::string text;          // "WHERE: WHAT", and a cure on further lines, as Error has it
+  int line = 0, column = 0;  // in the file that the text begins with; 0: unknown
+};
+
+struct NotChecked {
+  std::string rule, why;
+};
+
+struct CheckResult {
+  std::vector<Finding> findings;  // in the order of the rules
+  std::vector<NotChecked> not_checked;
+  int ranks = 0;  // of the run; 0: unknown
+
+  int Count(Severity severity) const;
+};
+
+struct CheckRule {
+  std::string name, description;
+};
+
+// In the order in which they are checked. docs/reference/check.md explains each.
+const std::vector<CheckRule>& CheckRules();
+
+// Writes nothing. Throws nothing that a user can cause: that is a finding.
+CheckResult Check(const CheckRequest& request);
+
+}  // namespace pipewright

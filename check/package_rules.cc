@@ -1,0 +1,66 @@
+#include <filesystem>
+#include <optional>
+
+#include "base/error.h"
+#include "base/missing_file.h"
+#include "base/text.h"
+#include "check/rules.h"
+#include "formats/package/package_files.h"
+#include "formats/weights/checkpoint.h"
+#include "formats/weights/safetensors.h"
+#include "runtime/module/check_code.h"
+#include "runtime/module/module_code.h"
+#include "runtime/module/module_weights.h"
+#include "runtime/module/stored_weights.h"
+#include "runtime/weights.h"
+
+namespace pipewright {
+
+std::optional<Manifest> CheckPackage(const CheckRequest& request, CheckResult& result) {
+  std::optional<Manifest> manifest;
+  Passes(result, "package", [&] { manifest = ReadManifest(request.package); });
+  return manifest;
+}
+
+void CheckWeights(const CheckRequest& request, const Manifest& manifest, CheckResult& result) {
+  for (const ModuleInfo& module : manifest.modules) {
+    if (module.held.empty()) continue;
+    std::optional<SafetensorsFile> file;
+    const bool read = Passes(result, "weights", [&] {
+      file.emplace(PackageFile(request.package, module.weights));
+    });
+    for (const WeightInfo& weight : module.held)
+      if (read && weight.kind != "constant" && weight.persistent)
+        Passes(result, "weights", [&] { CheckedWeight(*file, weight); });
+  }
+  if (request.weights.empty()) return;
+  std::optional<Checkpoint> checkpoint;
+  if (!Passes(result, "weights", [&] { checkpoint = OpenCheckpoint(request.weights); })) return;
+  for (const auto& [name, at] : ParametersAndBuffers(manifest))
+    Passes(result, "weights", [&, &at = at] {
+      StoredWeight(*checkpoint, manifest,
+                   manifest.modules[static_cast<size_t>(at.module)].held[at.index]);
+    });
+  std::vector<std::string> names;
+  for (const StoredTensor& tensor : checkpoint->tensors) names.push_back(tensor.name);
+  const std::vector<std::string> foreign = ForeignNames(manifest, names);
+  if (!foreign.empty())
+    Add(result, Severity::kWarning, "weights", DescribeForeign(request.weights, foreign));
+}
+
+bool CheckModules(const std::string& package, const Manifest& manifest, CheckResult& result) {
+  bool compiles = true;
+  for (size_t m = 0; m < manifest.modules.size(); ++m) {
+    bool edited = false;
+    compiles &= Passes(result, "code", [&] {
+      edited = IsEdited(package, manifest.modules[m]);
+      if (edited) CompileModule(package, manifest, static_cast<int>(m));
+    });
+    if (edited)
+      Add(result, Severity::kNote, "code",
+          package + "/" + manifest.modules[m].code + ": edited since the model was compiled");
+  }
+  return compiles && Passes(result, "code", [&] { CheckCode(package, manifest); });
+}
+
+}  // namespace pipewright

@@ -1,0 +1,47 @@
+// The rules of a check. Each adds what it finds; what a later rule needs is returned.
+#pragma once
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "check/check.h"
+#include "formats/conf.h"
+#include "formats/manifest.h"
+#include "report/prediction.h"
+
+namespace pipewright {
+
+// Adds an error of `rule` if `work` throws one. Returns whether it did not.
+bool Passes(CheckResult& result, const std::string& rule, const std::function<void()>& work);
+void Add(CheckResult& result, Severity severity, const std::string& rule, const std::string& text);
+void Skip(CheckResult& result, const std::string& rule, const std::string& why);
+
+// package_rules.cc: the package by itself.
+std::optional<Manifest> CheckPackage(const CheckRequest& request, CheckResult& result);
+void CheckWeights(const CheckRequest& request, const Manifest& manifest, CheckResult& result);
+// Returns whether all code compiles and fits together.
+bool CheckModules(const std::string& package, const Manifest& manifest, CheckResult& result);
+
+// run_rules.cc: conf, job and data, and all of them together.
+std::optional<Conf> CheckConfFile(const CheckRequest& request, const Manifest& manifest,
+                                  CheckResult& result);
+std::optional<Job> CheckJob(const CheckRequest& request, CheckResult& result);
+bool CheckPlan(const CheckRequest& request, const Job& job, CheckResult& result);
+bool CheckData(const Job& job, const Manifest& manifest, CheckResult& result);
+// What every rank checks before it loads weights; the ranks are threads here. Returns the job with
+// the outputs that its losses name.
+std::optional<Job> CheckStart(const CheckRequest& request, const Job& job, CheckResult& result);
+void CheckOutputs(const CheckRequest& request, const Job& job, const Manifest& manifest,
+                  CheckResult& result);
+
+// value_rules.cc: numbers of rows and of classes in the data. `job`: of CheckStart.
+void CheckValues(const std::string& package, const Job& job, const Manifest& manifest,
+                 CheckResult& result);
+
+// cost_rules.cc: what the profile predicts.
+void CheckCosts(const CheckRequest& request, const Job& job, CheckResult& result);
+
+// machine_rules.cc: this machine.
+void CheckMachine(const std::optional<Job>& job, CheckResult& result);
+
+}  // namespace pipewright

@@ -1,0 +1,128 @@
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "check/rules.h"
+#include "formats/job_mistakes.h"
+#include "formats/package/package_files.h"
+#include "formats/profile/profile.h"
+#include "plan/run/run_plan.h"
+#include "runtime/checkpoint/checkpoint_folder.h"
+#include "runtime/checkpoint/last_weights.h"
+#include "runtime/exec/phase.h"
+#include "runtime/feed.h"
+#include "runtime/session.h"
+#include "runtime/transport/thread_transport.h"
+
+namespace pipewright {
+
+std::optional<Conf> CheckConfFile(const CheckRequest& request, const Manifest& manifest,
+                                  CheckResult& result) {
+  std::optional<Conf> conf;
+  const bool passes = Passes(result, "conf", [&] {
+    const std::string path = ConfOfRun(request.package, request.conf, request.ranks);
+    conf = ReadConf(path);
+    CheckConf(*conf, static_cast<int>(manifest.modules.size()),
+              request.ranks > 0 ? request.ranks : -1, ModuleEdges(manifest), path);
+  });
+  if (!passes) return std::nullopt;
+  int ranks = 0;
+  for (const std::vector<int>& of_stage : conf->stage_to_ranks)
+    for (const int rank : of_stage) ranks = std::max(ranks, rank + 1);
+  result.ranks = ranks;
+  return conf;
+}
+
+std::optional<Job> CheckJob(const CheckRequest& request, CheckResult& result) {
+  const std::vector<JobMistake> mistakes = JobMistakes(request.job);
+  for (const JobMistake& mistake : mistakes) {
+    Add(result, Severity::kError, "job", mistake.text);
+    if (mistake.line == 0) continue;
+    result.findings.back().line = mistake.line;
+    result.findings.back().column = mistake.column;
+  }
+  if (!mistakes.empty()) return std::nullopt;
+  return ReadJob(request.job);
+}
+
+bool CheckPlan(const CheckRequest& request, const Job& job, CheckResult& result) {
+  return Passes(result, "plan", [&] {
+    const RunPlan run = MakeRunPlan(request.package, request.conf, job, request.ranks, false);
+    if (job.validation.every > 0) MakeForwardPlan(job, run);
+  });
+}
+
+bool CheckData(const Job& job, const Manifest& manifest, CheckResult& result) {
+  auto check = [&](const DataJob& data, const std::string& where) {
+    return Passes(result, "data", [&] {
+      CheckEnoughFiles(job, data);
+      const std::unique_ptr<Data> opened = OpenData(data, manifest, where);
+      Sampler(job, data.shuffle, *opened);
+    });
+  };
+  const bool training = check(job.data, job.path + ": data");
+  if (job.validation.every == 0) return training;
+  return check(job.validation.data, job.path + ": validation.data") && training;
+}
+
+std::optional<Job> CheckStart(const CheckRequest& request, const Job& job, CheckResult& result) {
+  at::set_num_threads(1);
+  std::vector<std::string> warnings;
+  Job resolved;
+  auto open = [&](Transport& transport) {
+    Session session(transport);
+    session.job = job;
+    SessionOptions options;
+    options.package = request.package;
+    options.conf = request.conf;
+    options.training = true;
+    session.Open(options);
+    Feed training, validation;
+    training.Open(session.job, session.job.data, session.run, job.path + ": data", transport);
+    std::vector<Microbatches*> sources{&training};
+    if (job.validation.every > 0) {
+      validation.Open(session.job, session.job.validation.data, session.run,
+                      job.path + ": validation.data", transport);
+      sources.push_back(&validation);
+    }
+    session.Check(sources);
+    training.Finish();
+    validation.Finish();
+    if (transport.rank() == 0) warnings = session.run.warnings, resolved = session.job;
+  };
+  const bool passes = Passes(result, "start", [&] {
+    try {
+      RunThreads(result.ranks, open);
+    } catch (const AgreedError& e) {
+      // Threads are no ranks that a reader could tell apart.
+      const std::string text = e.what(), prefix = "reading on every rank: ";
+      throw Error(text.starts_with(prefix) ? text.substr(prefix.size()) : text);
+    }
+  });
+  for (const std::string& warning : warnings) Add(result, Severity::kWarning, "start", warning);
+  if (!passes) return std::nullopt;
+  return resolved;
+}
+
+void CheckOutputs(const CheckRequest& request, const Job& job, const Manifest& manifest,
+                  CheckResult& result) {
+  for (const std::string& warning : WarningsOfLoss(job, manifest))
+    Add(result, Severity::kWarning, "outputs", warning);
+  std::vector<std::string> read;
+  const bool known = Passes(result, "outputs", [&] {
+    read = RunFiles(request.package, manifest, job, {request.weights, request.conf});
+  });
+  if (!known) return;
+  OutputFiles outputs(read);
+  Passes(result, "outputs", [&] { outputs.Add(job.path + ": save", job.save, true); });
+  Passes(result, "outputs", [&] {
+    outputs.Add(job.path + ": metrics", job.metrics, true, /*in_place=*/true);
+  });
+  if (!job.checkpoint.folder.empty())
+    Passes(result, "outputs", [&] { CheckHoldsNoCheckpoint(job.checkpoint.folder, job.path); });
+}
+
+}  // namespace pipewright

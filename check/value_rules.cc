@@ -1,0 +1,131 @@
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "check/rules.h"
+#include "runtime/data/data.h"
+#include "runtime/module/module_code.h"
+#include "runtime/module/shapes.h"
+#include "runtime/module/table_uses.h"
+#include "runtime/optimizer/loss.h"
+
+namespace pipewright {
+
+namespace {
+
+// More would take longer to read than a person waits.
+constexpr int64_t kMostBytes = int64_t{1} << 30, kBatchBytes = int64_t{1} << 24;
+
+// An input of the model (its index) whose values are rows of a table.
+struct TableInput {
+  int input;
+  std::string table;
+  int64_t rows;
+};
+
+std::vector<TableInput> FindTables(const std::string& package, const Manifest& manifest) {
+  std::vector<TableInput> found;
+  for (size_t m = 0; m < manifest.modules.size(); ++m) {
+    const ModuleInfo& module = manifest.modules[m];
+    auto place = [&](int id) {
+      return std::find(manifest.inputs.begin(), manifest.inputs.end(), id);
+    };
+    if (std::none_of(module.inputs.begin(), module.inputs.end(),
+                     [&](int id) { return place(id) != manifest.inputs.end(); }))
+      continue;
+    const CompiledText code = CompileModule(package, manifest, static_cast<int>(m));
+    for (const TableUse& use : TableUses(*torch::jit::toGraphFunction(*code.forward).graph())) {
+      const auto input = place(module.inputs[use.input - 1]);
+      const auto held = std::find_if(module.held.begin(), module.held.end(),
+                                     [&](const WeightInfo& one) { return one.name == use.table; });
+      if (input != manifest.inputs.end() && held != module.held.end())
+        found.push_back({static_cast<int>(input - manifest.inputs.begin()), use.table,
+                         held->shape[0]});
+    }
+  }
+  return found;
+}
+
+void CheckTable(const TableInput& table, const at::Tensor& values, int64_t first,
+                const std::string& name) {
+  const at::Tensor wrong = values.lt(0).logical_or(values.ge(table.rows));
+  if (!wrong.any().item<bool>()) return;
+  const int64_t row = wrong.reshape({wrong.size(0), -1}).any(1).nonzero()[0][0].item<int64_t>();
+  const int64_t value = values[row].masked_select(wrong[row])[0].item<int64_t>();
+  throw Error(name, "sample " + std::to_string(first + row) + ": " + std::to_string(value) +
+                        " is not in the table " + table.table + " of " +
+                        std::to_string(table.rows) + " rows, 0 to " +
+                        std::to_string(table.rows - 1));
+}
+
+// Calls `check` with the values of all samples, some of them at a time, and the first one's number.
+// Returns how many samples were read. `input`: as Data::Rows has it.
+int64_t ForRows(const Data& data, int input,
+                const std::function<void(const at::Tensor& values, int64_t first)>& check) {
+  const int64_t bytes =
+      std::max<int64_t>(1, 8 * c10::multiply_integers(data.Spec(input, 1, -1).sizes));
+  const int64_t most = std::min(data.samples(), std::max<int64_t>(1, kMostBytes / bytes));
+  const int64_t batch = std::max<int64_t>(1, kBatchBytes / bytes);
+  std::vector<int64_t> rows;
+  for (int64_t first = 0; first < most; first += batch) {
+    rows.clear();
+    for (int64_t row = first; row < std::min(most, first + batch); ++row) rows.push_back(row);
+    check(data.Rows(input, rows.data(), static_cast<int64_t>(rows.size())), first);
+  }
+  return most;
+}
+
+// Returns the types and sizes of all values for a microbatch of this data.
+std::vector<TensorSpec> SpecsOf(const std::string& package, const Manifest& manifest,
+                                const Job& job, const Data& data) {
+  std::vector<TensorSpec> inputs;
+  for (size_t i = 0; i < manifest.inputs.size(); ++i)
+    inputs.push_back(data.Spec(static_cast<int>(i), job.microbatch_size, -1));
+  return InferShapes(package, manifest, inputs);
+}
+
+}  // namespace
+
+void CheckValues(const std::string& package, const Job& job, const Manifest& manifest,
+                 CheckResult& result) {
+  auto read = [&](const Data& data, int input, const std::string& name,
+                  const std::function<void(const at::Tensor&, int64_t)>& check) {
+    if (!at::isIntegralType(data.Spec(input, 1, -1).type, /*includeBool=*/false)) return;
+    Passes(result, "values", [&] {
+      const int64_t samples = ForRows(data, input, check);
+      if (samples < data.samples())
+        Skip(result, "values", name + ": samples from " + std::to_string(samples) + " on");
+    });
+  };
+  auto check = [&](const DataJob& source, const std::string& where) {
+    const std::unique_ptr<Data> data = OpenData(source, manifest, where);
+    for (const TableInput& table : FindTables(package, manifest)) {
+      const std::string name = data->InputName(table.input);
+      read(*data, table.input, name, [&](const at::Tensor& values, int64_t first) {
+        CheckTable(table, values, first, name);
+      });
+    }
+    const std::vector<TensorSpec> specs = SpecsOf(package, manifest, job, *data);
+    for (size_t k = 0; k < job.losses.size(); ++k) {
+      const LossJob& loss = job.losses[k];
+      const int target = -1 - static_cast<int>(k);
+      const std::string name = data->TargetName(static_cast<int>(k));
+      const TensorSpec& output = specs[manifest.outputs[static_cast<size_t>(loss.output)]];
+      if (!loss.HasClasses() || !output.known) continue;
+      const int64_t classes =
+          CountClasses(loss, output, data->Spec(target, job.microbatch_size, -1), name);
+      read(*data, target, name, [&](const at::Tensor& values, int64_t) {
+        CheckClasses(loss, values, classes, name);
+      });
+    }
+  };
+  Passes(result, "values", [&] { check(job.data, job.path + ": data"); });
+  if (job.validation.every > 0)
+    Passes(result, "values", [&] { check(job.validation.data, job.path + ": validation.data"); });
+}
+
+}  // namespace pipewright

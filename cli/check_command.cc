@@ -1,0 +1,101 @@
+// pipewright check PACKAGE [--job F] [--conf F] [--ranks N] [--memory SIZE] [--weights F] [--json]
+#include <CLI/CLI.hpp>
+#include <iostream>
+#include <memory>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "base/size.h"
+#include "base/text.h"
+#include "check/check.h"
+#include "cli/commands.h"
+#include "cli/numbers.h"
+
+namespace pipewright {
+
+namespace {
+
+const char* NameOf(Severity severity) {
+  return severity == Severity::kError     ? "error"
+         : severity == Severity::kWarning ? "warning"
+                                          : "note";
+}
+
+void PrintText(const CheckRequest& request, const CheckResult& result) {
+  std::cout << request.package;
+  if (result.ranks > 0) std::cout << ", " << Counted(result.ranks, "rank");
+  std::cout << "\n";
+  for (const Finding& finding : result.findings)
+    std::cout << NameOf(finding.severity) << " [" << finding.rule << "] " << finding.text << "\n";
+  for (size_t i = 0; i < result.not_checked.size(); ++i) {
+    const NotChecked& skipped = result.not_checked[i];
+    std::cout << (i == 0 || result.not_checked[i - 1].why != skipped.why ? "not checked [" : "")
+              << skipped.rule;
+    const bool more =
+        i + 1 < result.not_checked.size() && result.not_checked[i + 1].why == skipped.why;
+    std::cout << (more ? std::string(", ") : "]: " + skipped.why + "\n");
+  }
+  std::cout << Counted(result.Count(Severity::kError), "error") << ", "
+            << Counted(result.Count(Severity::kWarning), "warning") << "\n";
+}
+
+void PrintJson(const CheckResult& result) {
+  Json findings = Json::array(), skipped = Json::array();
+  for (const Finding& finding : result.findings) {
+    Json entry = {{"rule", finding.rule}, {"severity", NameOf(finding.severity)},
+                  {"text", finding.text}};
+    if (finding.line > 0) entry["line"] = finding.line;
+    if (finding.column > 0) entry["column"] = finding.column;
+    findings.push_back(std::move(entry));
+  }
+  for (const NotChecked& one : result.not_checked)
+    skipped.push_back({{"rule", one.rule}, {"why", one.why}});
+  std::cout << FormatJson({{"errors", result.Count(Severity::kError)},
+                           {"warnings", result.Count(Severity::kWarning)},
+                           {"findings", std::move(findings)},
+                           {"not_checked", std::move(skipped)}});
+}
+
+}  // namespace
+
+void AddCheckCommand(CLI::App& app) {
+  struct Options {
+    CheckRequest request;
+    std::string memory;
+    bool json = false, strict = false, rules = false;
+  };
+  auto options = std::make_shared<Options>();
+  CheckRequest& request = options->request;
+  auto* package = app.add_option("package", request.package, "the package");
+  app.add_option("--job", request.job, "the job of the run");
+  app.add_option("--conf", request.conf,
+                 "conf that groups the modules (default: PACKAGE/conf/mp_conf.json)");
+  app.add_option("--ranks", request.ranks, "number of ranks that will be started")
+      ->check(AtLeast(1, 1 << 20));
+  app.add_option("--weights", request.weights, "file of weights that the run will start from");
+  app.add_option("--memory", options->memory, "limit of each rank: bytes, or 16GB");
+  app.add_flag("--strict", options->strict, "exit with 1 for warnings, too");
+  app.add_flag("--json", options->json, "print JSON");
+  auto* rules = app.add_flag("--rules", options->rules, "list what is checked, and check nothing");
+  rules->excludes(package);
+  app.callback([options] {
+    if (options->rules) {
+      for (const CheckRule& rule : CheckRules())
+        std::cout << rule.name << std::string(10 - rule.name.size(), ' ') << rule.description << "\n";
+      return;
+    }
+    if (options->request.package.empty()) throw UsageError("check", "give a package");
+    if (!options->memory.empty())
+      options->request.memory = static_cast<double>(ParseSize(options->memory, "--memory"));
+    const CheckResult result = Check(options->request);
+    if (options->json)
+      PrintJson(result);
+    else
+      PrintText(options->request, result);
+    if (result.Count(Severity::kError) > 0 ||
+        (options->strict && result.Count(Severity::kWarning) > 0))
+      throw CLI::RuntimeError(kFailure);
+  });
+}
+
+}  // namespace pipewright

@@ -1,0 +1,137 @@
+#include "formats/job_mistakes.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <set>
+
+#include "base/atomic_file.h"
+#include "base/error.h"
+#include "base/json.h"
+#include "base/json_comments.h"
+#include "base/text.h"
+#include "formats/job.h"
+
+namespace pipewright {
+
+namespace {
+
+using KeyPath = std::vector<std::string>;  // indices in lists are decimal
+
+const Json* Step(const Json& at, const std::string& key) {
+  if (at.is_object()) return at.contains(key) ? &at[key] : nullptr;
+  const bool number = !key.empty() && key.find_first_not_of("0123456789") == std::string::npos;
+  if (!at.is_array() || !number || key.size() > 9 || std::stoul(key) >= at.size()) return nullptr;
+  return &at[std::stoul(key)];
+}
+
+// Returns the place that the error names, "loss[0].weight": as much of it as is there.
+KeyPath PlaceOf(std::string text, const Json& job) {
+  text = text.substr(0, text.find(": "));
+  for (char& c : text)
+    if (c == '[') c = '.';
+  std::erase(text, ']');
+  KeyPath place;
+  const Json* at = &job;
+  for (const std::string& key : Split(text, '.')) {
+    at = Step(*at, key);
+    if (!at) break;
+    place.push_back(key);
+  }
+  return place;
+}
+
+void Erase(Json& job, const KeyPath& place) {
+  Json* at = &job;
+  for (size_t i = 0; i + 1 < place.size(); ++i)
+    at = at->is_array() ? &(*at)[std::stoul(place[i])] : &(*at)[place[i]];
+  if (at->is_array())
+    at->erase(std::stoul(place.back()));
+  else
+    at->erase(place.back());
+}
+
+// Puts a value that holds in the place of a key that every job has; other keys go.
+void Replace(Json& job, const std::string& key) {
+  static const std::vector<std::pair<std::string, Json>> stand_ins = {
+      {"data", {{"plugin", "none"}, {"inputs", {{"x", "x"}}}, {"target", "y"}}},
+      {"loss", "cross_entropy"},
+      {"optimizer", {{"type", "sgd"}, {"lr", 0.1}}},
+      {"microbatches", 1},
+      {"microbatch_size", 1}};
+  job.erase(key);
+  if (key == "minibatch_size") job["microbatch_size"] = 1;
+  if (key == "schedule" || key == "costs") job.erase("memory");  // which needs both
+  for (const auto& [needed, value] : stand_ins)
+    if (needed == key) job[key] = value;
+}
+
+// Returns the key that the text has between `before` and the next quotation mark.
+std::string KeyAfter(const std::string& before, const std::string& text) {
+  const size_t at = text.find(before);
+  if (at == std::string::npos) return "";
+  const size_t begin = at + before.size();
+  return text.substr(begin, text.find('"', begin) - begin);
+}
+
+bool BeginsWith(const KeyPath& path, const KeyPath& prefix) {
+  return prefix.size() <= path.size() && std::equal(prefix.begin(), prefix.end(), path.begin());
+}
+
+}  // namespace
+
+std::vector<JobMistake> JobMistakes(const std::string& path) {
+  std::vector<JobMistake> mistakes;
+  std::string source;
+  Json job;
+  try {
+    ReadJob(path);
+    return {};
+  } catch (const Error& e) {
+    try {
+      source = WithoutComments(ReadFile(path));
+      job = ParseJson(source, path);
+    } catch (const Error&) {
+      return {{e.what()}};
+    }
+    if (!job.is_object()) return {{e.what()}};
+  }
+  std::set<KeyPath> erased;
+  // Each turn erases a value, or replaces a key of the top.
+  for (int turn = 0; turn < 1000; ++turn) try {
+      JobOf(job, path, path);
+      return mistakes;
+    } catch (const Error& e) {
+      const std::string text = e.what();
+      std::string rest = text.substr(std::min(text.size(), path.size() + 2));
+      KeyPath place = PlaceOf(rest, job);
+      const bool follows = std::any_of(erased.begin(), erased.end(), [&](const KeyPath& one) {
+        return BeginsWith(one, place) && !place.empty();
+      });
+      const std::string unknown = KeyAfter("unknown key \"", rest);
+      const std::string missing = KeyAfter("the key \"", rest);
+      if (!unknown.empty()) place.push_back(unknown);
+      if (!follows || !unknown.empty()) {
+        JobMistake mistake{text};
+        const std::string at = JsonPosition(source, place);
+        mistake.line = std::atoi(at.c_str());
+        mistake.column = std::atoi(at.substr(at.find(':') + 1).c_str());
+        mistakes.push_back(mistake);
+      }
+      if (!unknown.empty()) {
+        Erase(job, place);
+      } else if (place.empty() && !missing.empty()) {
+        Replace(job, missing);
+      } else if (place.empty()) {
+        return mistakes;  // of the job as a whole: nothing that could be left out
+      } else if (follows || place.size() == 1) {
+        erased.insert({place[0]});
+        Replace(job, place[0]);
+      } else {
+        erased.insert(place);
+        Erase(job, place);
+      }
+    }
+  return mistakes;
+}
+
+}  // namespace pipewright

@@ -1,0 +1,76 @@
+#include "formats/job_mistakes.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "base/error.h"
+#include "formats/job.h"
+#include "tests/temp_folder.h"
+
+namespace pipewright {
+namespace {
+
+const std::string kData = R"("data": {"tensors": "rows.safetensors", "inputs": {"x": "x"}, "target": "y"})";
+
+class JobMistakesTest : public testing::Test {
+ protected:
+  std::vector<std::string> Texts(const std::string& job) {
+    std::ofstream(path_) << job;
+    std::vector<std::string> texts;
+    for (const JobMistake& mistake : JobMistakes(path_))
+      texts.push_back(std::to_string(mistake.line) + ":" + std::to_string(mistake.column) +
+                      mistake.text.substr(path_.size()));
+    return texts;
+  }
+  const std::string path_ = TempPath("job.json");
+};
+
+TEST_F(JobMistakesTest, NoneInAJobThatHolds) {
+  EXPECT_EQ(Texts("{" + kData + R"(, "loss": "mse", "optimizer": {"type": "sgd", "lr": 0.1},
+      "microbatches": 2, "microbatch_size": 3})"),
+            std::vector<std::string>());
+}
+
+TEST_F(JobMistakesTest, EveryKeyIsNamedWithItsPlace) {
+  EXPECT_EQ(Texts("{" + kData + R"(, "loss": "msee", // a comment
+  "optimizer": {"type": "sgd", "lr": -1, "momentum": "much"},
+  "microbatches": 0, "microbatch_size": 1.5, "stepz": 3})"),
+            (std::vector<std::string>{
+                "3:55: unknown key \"stepz\" (did you mean \"steps\"?)",
+                "1:88: loss: \"msee\" is not known (did you mean \"mse\"?)\n"
+                "  known: cross_entropy, nll, mse, l1, smooth_l1, bce_with_logits, kl_div",
+                "3:19: microbatches: 0 is out of range: at least 1",
+                "3:41: microbatch_size: a whole number is expected, not 1.5",
+                "2:54: optimizer.momentum: a number is expected, not \"much\"",
+                "2:38: optimizer.lr: -1.0 is out of range: at least 0.0"}));
+}
+
+TEST_F(JobMistakesTest, WhatIsMissingAndWhatIsWrongInside) {
+  EXPECT_EQ(Texts(R"({"data": {"tokens": "a.bin", "sequence_length": 0, "dtype": "u7"},
+  "loss": ["mse", {"type": "nll", "weight": "x"}], "microbatches": 1, "microbatch_size": 1})"),
+            (std::vector<std::string>{
+                "1:1: the key \"optimizer\" is missing",
+                "1:61: data.dtype: \"u7\" is not known (did you mean \"u8\"?)\n  known: u8, u16, u32",
+                "1:49: data.sequence_length: 0 is out of range: at least 1",
+                "2:45: loss[1].weight: a number is expected, not \"x\""}));
+}
+
+// Each alone is what ReadJob throws.
+TEST_F(JobMistakesTest, TheFirstIsThatOfTheReader) {
+  for (const char* job : {"{", "[]", "3", "{}", "{\"data\": 3}", "{\"microbatches\": [}"}) {
+    std::ofstream(path_) << job;
+    std::string thrown;
+    try {
+      ReadJob(path_);
+    } catch (const Error& e) {
+      thrown = e.what();
+    }
+    const std::vector<JobMistake> mistakes = JobMistakes(path_);
+    ASSERT_FALSE(mistakes.empty()) << job;
+    EXPECT_EQ(mistakes[0].text, thrown) << job;
+  }
+}
+
+}  // namespace
+}  // namespace pipewright
