@@ -34,7 +34,11 @@ namespace {
 
 // Seconds until mpirun, which ends at once after its ranks, counts as hanging: Open MPI 4.1.4 with
 // PMIx 4.2.2 now and then waits for itself for ever when it ends.
-constexpr int kHangs = 15;
+int HangsAfter() {
+  const char* text = std::getenv("PIPEWRIGHT_MPIRUN_LIMIT");
+  const int seconds = text ? std::atoi(text) : 0;
+  return seconds > 0 ? seconds : 15;
+}
 
 // Files that mpirun has open (27 and 4 for each rank of its host, Open MPI 4.1.4), and a few more.
 constexpr rlim_t kFiles = 32, kFilesOfRank = 4;
@@ -121,9 +125,10 @@ bool TakeSignals(const WaitLimits& of) {
   return met;
 }
 
-// Waits for the process and forwards signals. Where its ranks have ended and it has not for kHangs
-// seconds, it hangs and is ended.
+// Waits for the process and forwards signals. Where its ranks have ended and it has not for
+// HangsAfter() seconds, it hangs and is ended.
 RunEnd WaitFor(int pid, const WaitLimits& limits) {
+  const int hangs = HangsAfter();
   RunEnd end;
   sigset_t set = Handled();
   bool passed_on = true;  // that it is asked to end
@@ -151,10 +156,10 @@ RunEnd WaitFor(int pid, const WaitLimits& limits) {
     if (signal >= 0 || errno != EAGAIN) continue;
     if (limits.limit > 0 && ++waited >= limits.limit) kill(pid, SIGKILL);
     over = end.hung || (AllIsShown() && RanksOver(limits)) ? over + 1 : 0;
-    end.hung = over >= kHangs;
+    end.hung = over >= hangs;
     // With what it has started beside the ranks.
-    if (over == kHangs) kill(-pid, SIGTERM);
-    if (over == kHangs + 3) kill(-pid, SIGKILL);
+    if (over == hangs) kill(-pid, SIGTERM);
+    if (over == hangs + 3) kill(-pid, SIGKILL);
   }
 }
 
@@ -267,7 +272,7 @@ class Supervisor {
       failed |= entry.path().filename().string().starts_with("ended-");
     if (!end.hung && (failed || end.terminated || end.code == kSuccess)) return end.code;
     Say(MpirunWords(options_)[0] +
-        (end.hung ? " did not end within " + std::to_string(kHangs) + " s after its ranks, and was ended: "
+        (end.hung ? " did not end within " + std::to_string(HangsAfter()) + " s after its ranks, and was ended: "
                   : " ended with code " + std::to_string(end.code) + ", but ") +
         (failed ? "the run had failed" + unfinished : "every rank finished without an error"));
     return failed ? kFailure : kSuccess;

@@ -7,12 +7,11 @@ import shutil
 import signal
 import subprocess
 import time
-import unittest
 
 from safetensors.torch import load_file
 
-from support import (BUILD, ENVIRONMENT, RUN, RunCase, Running, bits, call, children, export_gpt, gpt, name_of,
-                     pipewright, run_ranks, token_job)
+from support import (BUILD, ENVIRONMENT, RUN, RunCase, Running, alone, bits, call, children, export_gpt, gpt, name_of,
+                     pipewright, run_ranks, run_side_by_side, token_job)
 
 LONG_NAME = f"node.{25 * 'n'}.{25 * 'n'}.net"  # mpirun itself dies of names with longer parts
 
@@ -187,8 +186,8 @@ class Ending(RunCase):
     def test_ctrl_c_twice(self):
         for command in ((RUN, "-n", 3), (RUN, "--in-process", 3)):
             self.setUp()
-            # A step takes long: every message waits.
-            running = self.start(*command, "train", self.package, self.with_checkpoints(100000), faults="delay=3")
+            # The third step does not end: it waits for a message that is lost.
+            running = self.start(*command, "train", self.package, self.with_checkpoints(100000), faults="drop=0:9")
             self.until(running, lambda: "step" in pathlib.Path(running.out).read_text())
             running.process.send_signal(signal.SIGINT)
             self.until(running, lambda: "a second signal" in pathlib.Path(running.out).read_text())
@@ -258,11 +257,11 @@ class Ending(RunCase):
     def test_mpirun_hangs_after_its_ranks(self):
         """Ended, and the run is what its ranks came to."""
         expected = self.reference(4)
-        hangs = self.fake_mpirun("sleep 100000")
+        hangs = {**self.fake_mpirun("sleep 100000"), "PIPEWRIGHT_MPIRUN_LIMIT": "3"}
         result = self.succeed(call([RUN, "-n", 3, "train", self.package, self.job(4)], environment=hangs))
-        said = "mpirun did not end within 15 s after its ranks, and was ended"
+        said = "mpirun did not end within 3 s after its ranks, and was ended"
         self.assertRegex(result.out, said + ": every rank finished without an error")
-        self.assert_soon(result.seconds, 30)
+        self.assert_soon(result.seconds, 15)
         self.assert_same(self.result(), expected)
         # What all agree on is not tried again; what one rank dies of is.
         result = call([RUN, "--restarts", 1, "-n", 3, "train", self.package, "nowhere.json"], environment=hangs)
@@ -328,8 +327,11 @@ class Ending(RunCase):
     def test_mpirun_waits_for_a_reader(self):
         """What it still has to show is not lost, however late somebody reads it."""
         running = subprocess.Popen([RUN, "-n", "3", "train", self.package, self.job(4)], stdout=subprocess.PIPE,
-                                   env={**os.environ, **ENVIRONMENT, **self.fake_mpirun("yes | head -c 200000")})
-        time.sleep(25)
+                                   env={**os.environ, **ENVIRONMENT, "PIPEWRIGHT_MPIRUN_LIMIT": "3",
+                                        **self.fake_mpirun("yes | head -c 200000")})
+        while len(self.lines()) < 4 and running.poll() is None:
+            time.sleep(0.1)
+        time.sleep(8)
         out = running.communicate()[0]
         self.assertEqual(running.returncode, 0)
         self.assertEqual(out[-200000:], b"y\n" * 100000)
@@ -373,6 +375,7 @@ class Ending(RunCase):
                        self.package, nan], environment={"OMPI_MCA_rmaps_base_oversubscribe": "0"})
         self.assertRegex(result.out, "not enough slots")
 
+    @alone  # a start beside it sweeps, too
     def test_shared_memory_is_swept(self):
         def folders():
             return {path for path in pathlib.Path("/dev/shm").glob("pipewright-*") if
@@ -440,4 +443,4 @@ class Ending(RunCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    run_side_by_side(4)

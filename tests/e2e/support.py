@@ -1,5 +1,6 @@
 """What the end-to-end tests share: small models, packages, jobs, and runs of the programs."""
 import json
+import multiprocessing
 import os
 import pathlib
 import re
@@ -245,6 +246,63 @@ class Trained:
 
     def __init__(self, losses, weights, gradients):
         self.losses, self.weights, self.gradients = losses, weights, gradients
+
+
+def alone(test):
+    """Marks a test that others beside it would disturb."""
+    test.alone = True
+    return test
+
+
+class TakenInTurn(unittest.TestSuite):
+    """Of tests that several processes share, those that no other process has taken."""
+
+    _cleanup = False
+
+    def __init__(self, tests, taken):
+        super().__init__()
+        self.tests, self.taken = tests, taken
+
+    def __iter__(self):
+        while True:
+            with self.taken.get_lock():
+                number = self.taken.value
+                self.taken.value += 1
+            if number >= len(self.tests):
+                return
+            yield self.tests[number]
+
+
+def run_side_by_side(processes):
+    """Instead of unittest.main() where tests mostly wait: runs them in several processes."""
+    module = sys.modules["__main__"]
+    loader = unittest.defaultTestLoader
+    names = [word for word in sys.argv[1:] if not word.startswith("-")]
+    found = loader.loadTestsFromNames(names, module) if names else loader.loadTestsFromModule(module)
+
+    def flat(tests):
+        return [test for part in tests for test in (flat(part) if isinstance(part, unittest.TestSuite) else [part])]
+
+    def run(tests, out):
+        if not unittest.TextTestRunner(out, verbosity=2).run(tests).wasSuccessful():
+            sys.exit(1)
+
+    tests = flat(found)
+    is_alone = [hasattr(getattr(test, test._testMethodName, None), "alone") for test in tests]
+    fork = multiprocessing.get_context("fork")
+    shared = TakenInTurn([test for test, one in zip(tests, is_alone) if not one], fork.Value("i", 0))
+    with tempfile.TemporaryDirectory() as folder:
+        outs = [open(pathlib.Path(folder, str(number)), "w+") for number in range(processes)]
+        workers = [fork.Process(target=run, args=(shared, out)) for out in outs]
+        for worker in workers:
+            worker.start()
+        for worker, out in zip(workers, outs):
+            worker.join()
+            out.seek(0)
+            sys.stderr.write(out.read())
+            out.close()
+    run(unittest.TestSuite(test for test, one in zip(tests, is_alone) if one), sys.stderr)
+    sys.exit(any(worker.exitcode for worker in workers))
 
 
 class Case(unittest.TestCase):
