@@ -120,7 +120,7 @@ pipewright_library(runtime/stage TORCH BATCH 3
                         runtime/disk runtime/exec runtime/module runtime/optimizer runtime/recorded
                         tensors)
 pipewright_library(runtime TORCH BATCH 3
-                   USES base formats formats/weights plan plan/run runtime/cpu runtime/data
+                   USES base formats formats/weights ops plan plan/run runtime/cpu runtime/data
                         runtime/exec runtime/module runtime/optimizer runtime/recorded
                         runtime/stage tensors)
 pipewright_library(runtime/measure TORCH BATCH 3

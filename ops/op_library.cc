@@ -1,19 +1,20 @@
 #include "ops/op_library.h"
 
 #include <dlfcn.h>
+#include <link.h>
 
+#include <map>
 #include <mutex>
-#include <set>
 
 #include "base/error.h"
 
 namespace pipewright {
 
-void LoadOpLibrary(const std::string& path) {
+std::string LoadOpLibrary(const std::string& path) {
   static std::mutex mutex;
-  static std::set<std::string> loaded;
+  static std::map<std::string, std::string> loaded;
   std::lock_guard<std::mutex> lock(mutex);
-  if (loaded.count(path)) return;
+  if (auto found = loaded.find(path); found != loaded.end()) return found->second;
   void* library = nullptr;
   std::string why;
   try {
@@ -27,7 +28,9 @@ void LoadOpLibrary(const std::string& path) {
     throw Error(path, "cannot be loaded: " + why,
                 "build it against the LibTorch of this program, and compile the model again if the "
                 "library has moved");
-  loaded.insert(path);
+  const link_map* map = nullptr;
+  const bool known = dlinfo(library, RTLD_DI_LINKMAP, &map) == 0;
+  return loaded[path] = known ? map->l_name : path;
 }
 
 }  // namespace pipewright

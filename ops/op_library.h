@@ -5,7 +5,8 @@
 namespace pipewright {
 
 // Loads a shared library whose static initializers register operators with LibTorch, once per path.
+// Returns the file that was found: a name without a folder is looked for where the system does.
 // Throws Error if it cannot be loaded.
-void LoadOpLibrary(const std::string& path);
+std::string LoadOpLibrary(const std::string& path);
 
 }  // namespace pipewright

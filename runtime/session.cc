@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "base/torch_error.h"
 #include "formats/weights/checkpoint.h"
+#include "ops/op_library.h"
 #include "plan/plan_text.h"
 #include "runtime/cpu/process_memory.h"
 #include "runtime/cpu/progress_hook.h"
@@ -205,7 +206,7 @@ std::vector<Found> Session::Reads(const std::vector<Microbatches*>& sources) con
     add(module.weights, options.package + "/" + module.weights);
   add("samples", options.package + "/samples.safetensors");
   for (const std::string& library : run.manifest.op_libraries)
-    add(library, library, /*whole=*/true);
+    add(library, LoadOpLibrary(library), /*whole=*/true);
   add("--device-map", options.device_map);
   if (!options.weights.empty()) {
     const Checkpoint weights = OpenCheckpoint(options.weights);

@@ -138,6 +138,25 @@ class SameFiles(Case):
         for ranks in (2, 3):
             self.refused(self.run_apart(ranks=ranks), r"ops\.so", self.BYTES, self.BYTES, ranks)
 
+    def test_libraries_that_the_system_looks_for(self):
+        for place in self.places:
+            (place / "lib").mkdir()
+            shutil.copy(BUILD / "tests/libtest_ops.so", place / "lib/libops.so")
+            manifest = json.loads((place / "net.pkg/manifest.json").read_text())
+            manifest["op_libraries"] = ["libops.so"]
+            (place / "net.pkg/manifest.json").write_text(json.dumps(manifest))
+
+        def run():
+            def part(place):
+                return ["-n", 1, "-wdir", place, "-x", f"LD_LIBRARY_PATH={place}/lib", RUN, "train", "net.pkg",
+                        "job.json", "--conf", self.path("2.json")]
+            return call(["mpirun", *part(self.places[0]), ":", *part(self.places[1])])
+
+        self.succeed(run())
+        with open(self.places[1] / "lib/libops.so", "ab") as file:
+            file.write(b"another build")
+        self.refused(run(), r"a/lib/libops\.so", self.BYTES, self.BYTES)
+
     def test_libraries_of_data(self):
         data = {"plugin": "./source.so", "options": {"samples": 40, "length": 16},
                 "inputs": {"tokens": "sequence"}, "target": "next"}
