@@ -29,16 +29,11 @@ endfunction()
 # pipewright: the command line. Commands that need torch are left out of a build without it.
 add_library(pipewright_cli STATIC cli/commands.cc cli/help.cc cli/numbers.cc cli/program.cc cli/usage.cc)
 target_link_libraries(pipewright_cli PUBLIC pipewright_base CLI11::CLI11)
-file(GLOB COMMAND_SOURCES CONFIGURE_DEPENDS cli/*_command.cc)
-list(REMOVE_ITEM COMMAND_SOURCES ${CMAKE_SOURCE_DIR}/cli/supervise_command.cc)
+file(GLOB COMMAND_SOURCES CONFIGURE_DEPENDS cli/commands/*.cc)
 if(NOT PIPEWRIGHT_TORCH)
-  list(REMOVE_ITEM COMMAND_SOURCES ${CMAKE_SOURCE_DIR}/cli/check_command.cc
-                                   ${CMAKE_SOURCE_DIR}/cli/compile_command.cc
-                                   ${CMAKE_SOURCE_DIR}/cli/profile_command.cc
-                                   ${CMAKE_SOURCE_DIR}/cli/tune_command.cc)
+  list(FILTER COMMAND_SOURCES EXCLUDE REGEX "/(check|compile|profile|tune)_command\\.cc$")
 endif()
-add_executable(pipewright cli/pipewright_main.cc cli/simulate_report.cc cli/tune_runs.cc
-               cli/validate_plan.cc cli/zb_auto_plan.cc ${COMMAND_SOURCES})
+add_executable(pipewright cli/pipewright_main.cc ${COMMAND_SOURCES})
 target_link_libraries(pipewright PRIVATE pipewright_cli pipewright_planning)
 if(PIPEWRIGHT_TORCH)
   # The commands need no headers of torch's for what measures a model before it is split.

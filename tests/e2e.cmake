@@ -8,7 +8,7 @@ if(NOT E2E_PYTHON)
   endif()
 endif()
 
-if(TARGET pipewright-run AND EXISTS ${CMAKE_SOURCE_DIR}/cli/compile_command.cc)
+if(TARGET pipewright-run AND EXISTS ${CMAKE_SOURCE_DIR}/cli/commands/compile_command.cc)
   file(GLOB E2E_TESTS CONFIGURE_DEPENDS e2e/*_test.py)
   foreach(path ${E2E_TESTS})
     get_filename_component(name ${path} NAME_WE)

@@ -10,7 +10,7 @@
 #include "base/size.h"
 #include "base/text.h"
 #include "cli/commands.h"
-#include "cli/print_json.h"
+#include "cli/commands/print_json.h"
 #include "formats/weights/checkpoint.h"
 #include "formats/weights/diff.h"
 #include "formats/weights/merge.h"

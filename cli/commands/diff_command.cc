@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "cli/commands.h"
-#include "cli/print_json.h"
+#include "cli/commands/print_json.h"
 #include "report/differences.h"
 
 namespace pipewright {

@@ -7,7 +7,7 @@
 #include "base/text.h"
 #include "cli/commands.h"
 #include "cli/numbers.h"
-#include "cli/print_json.h"
+#include "cli/commands/print_json.h"
 #include "report/inspect.h"
 
 namespace pipewright {

@@ -1,4 +1,4 @@
-#include "cli/zb_auto_plan.h"
+#include "cli/commands/zb_auto_plan.h"
 
 #include <algorithm>
 #include <charconv>

@@ -13,7 +13,7 @@
 #include "base/size.h"
 #include "base/text.h"
 #include "cli/numbers.h"
-#include "cli/print_json.h"
+#include "cli/commands/print_json.h"
 #include "formats/package/package_confs.h"
 #include "formats/package/package_files.h"
 #include "plan/partition/io/report.h"

@@ -1,4 +1,4 @@
-#include "cli/simulate_report.h"
+#include "cli/commands/simulate_report.h"
 
 #include <algorithm>
 #include <cmath>

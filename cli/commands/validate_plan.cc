@@ -1,4 +1,4 @@
-#include "cli/validate_plan.h"
+#include "cli/commands/validate_plan.h"
 
 #include <algorithm>
 #include <cstdio>

@@ -11,7 +11,7 @@
 #include "base/text.h"
 #include "cli/commands.h"
 #include "cli/numbers.h"
-#include "cli/simulate_report.h"
+#include "cli/commands/simulate_report.h"
 #include "plan/actions.h"
 #include "plan/loop_text.h"
 #include "plan/simulate/compare.h"

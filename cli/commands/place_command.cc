@@ -12,7 +12,7 @@
 #include "base/text.h"
 #include "cli/commands.h"
 #include "cli/numbers.h"
-#include "cli/print_json.h"
+#include "cli/commands/print_json.h"
 #include "plan/placement/checkpoint_tree.h"
 #include "plan/placement/export_tree.h"
 #include "plan/placement/package.h"

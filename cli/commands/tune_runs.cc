@@ -1,4 +1,4 @@
-#include "cli/tune_runs.h"
+#include "cli/commands/tune_runs.h"
 
 #include <filesystem>
 
