@@ -33,6 +33,17 @@ static int OpenAlready(const std::string& path) {
   return -1;
 }
 
+// Returns the file that a link names, even one that is not there yet: the link itself stays.
+static std::string WithoutLinks(const std::string& path) {
+  namespace fs = std::filesystem;
+  constexpr int kMost = 40;  // as the kernel follows
+  std::error_code none;
+  fs::path file = path;
+  for (int i = 0; i < kMost && fs::is_symlink(file, none); ++i)
+    file = file.parent_path() / fs::read_symlink(file, none);
+  return file.string();
+}
+
 bool IsStream(const std::string& path) {
   struct stat there;
   return OpenAlready(path) >= 0 || (stat(path.c_str(), &there) == 0 && !S_ISREG(there.st_mode) &&
@@ -55,7 +66,8 @@ AtomicFile::AtomicFile(const std::string& path) : path_(path) {
     return;
   }
   static std::atomic<int> count{0};
-  temporary_ = path + ".tmp" + std::to_string(getpid()) + "." + std::to_string(count++);
+  path_ = WithoutLinks(path);
+  temporary_ = path_ + ".tmp" + std::to_string(getpid()) + "." + std::to_string(count++);
   fd_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (fd_ < 0) Fail();
 }
@@ -148,10 +160,11 @@ void CheckWritable(const std::string& path, const std::vector<std::string>& read
     throw Error(path, "cannot be written: it is a folder", "name a file");
   if (exists && access(path.c_str(), W_OK) != 0) refuse("");
   if (exists && (in_place || !S_ISREG(there.st_mode))) return;
-  size_t slash = path.rfind('/');
-  std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+  const std::string target = WithoutLinks(path);
+  size_t slash = target.rfind('/');
+  std::string folder = slash == std::string::npos ? "." : target.substr(0, slash + 1);
   if (access(folder.c_str(), W_OK | X_OK) != 0) refuse("folder " + folder + ": ");
-  const std::string longer = path + std::string(kEnding, 'x');
+  const std::string longer = target + std::string(kEnding, 'x');
   if (stat(longer.c_str(), &there) != 0 && errno == ENAMETOOLONG) refuse("");
 }
 

@@ -52,6 +52,26 @@ TEST(AtomicFile, LeavesNothingWithoutCommit) {
   EXPECT_EQ(std::distance(files, end), 1);
 }
 
+TEST(AtomicFile, WritesTheFileThatALinkNames) {
+  namespace fs = std::filesystem;
+  const std::string folder = TempPath("links"), file = folder + "/real/file";
+  CreateFolders(folder + "/real");
+  WriteFile(file, "before");
+  fs::create_symlink("real/file", folder + "/link");
+  fs::create_symlink(fs::absolute(folder) / "link", folder + "/second");
+  fs::create_symlink("real/later", folder + "/dangling");
+  for (const char* name : {"link", "second", "dangling"}) {
+    const std::string path = folder + "/" + name;
+    WriteFile(path, name);
+    EXPECT_TRUE(fs::is_symlink(path));
+    EXPECT_EQ(ReadFile(path), name);
+  }
+  EXPECT_EQ(ReadFile(file), "second");
+  EXPECT_EQ(ReadFile(folder + "/real/later"), "dangling");
+  fs::create_symlink("nowhere/file", folder + "/lost");
+  EXPECT_THROW(CheckWritable(folder + "/lost"), Error);
+}
+
 // What this process has open is written where it stands, and keeps its name.
 TEST(AtomicFile, GoesOnWithWhatIsOpen) {
   const std::string path = TempPath("open");
