@@ -2,13 +2,16 @@
 
 #include <torch/csrc/jit/ir/constants.h>
 
+#include <cmath>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <optional>
 #include <regex>
 
 #include "base/error.h"
 #include "base/text.h"
+#include "compiler/archive/archive.h"
 
 namespace pipewright {
 
@@ -56,6 +59,48 @@ std::optional<at::ScalarType> ConstantDtype(const Node* node, std::optional<int>
   return static_cast<at::ScalarType>(value->toInt());
 }
 
+template <typename T>
+bool IsLimit(double number) {
+  using Limits = std::numeric_limits<T>;
+  const double size = std::abs(number);
+  return size == static_cast<double>(Limits::max()) ||
+         size == static_cast<double>(Limits::min()) ||
+         size == static_cast<double>(Limits::epsilon());
+}
+
+// Returns true if `number` is among what torch.finfo(dtype) says, which differs for each dtype.
+bool IsLimit(double number, at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kDouble: return IsLimit<double>(number);
+    case at::kFloat: return IsLimit<float>(number);
+    case at::kHalf: return IsLimit<c10::Half>(number);
+    case at::kBFloat16: return IsLimit<c10::BFloat16>(number);
+    default: return false;
+  }
+}
+
+bool TakesLimit(const Node* node, at::ScalarType dtype) {
+  for (const Value* input : node->inputs()) {
+    auto value = torch::jit::toIValue(input);
+    if (value && value->isDouble() && IsLimit(value->toDouble(), dtype)) return true;
+  }
+  return false;
+}
+
+// Returns true if `weight` is one number, which is a limit of its dtype: torch.tensor(limit).
+bool HoldsLimit(const Model& model, const Weight& weight) {
+  if (weight.dtype != at::kFloat && weight.dtype != at::kDouble) return false;
+  at::Tensor number = weight.data;
+  if (!number.defined()) {
+    number = at::empty({}, weight.dtype);
+    FileReader(model.files.at(static_cast<size_t>(weight.file)))
+        .Read(weight.file_offset + static_cast<uint64_t>(weight.storage_offset) *
+                                       c10::elementSize(weight.dtype),
+              static_cast<char*>(number.data_ptr()), number.nbytes());
+  }
+  return IsLimit(number.item<double>(), weight.dtype);
+}
+
 // Returns true if the model's line names `dtype`, an argument of `node`. `on_line` operations of
 // the line have that dtype: a line that calls functions that cast has more than it names.
 bool IsCertain(const Model& model, const Node* node, at::ScalarType dtype, long on_line) {
@@ -64,7 +109,8 @@ bool IsCertain(const Model& model, const Node* node, at::ScalarType dtype, long 
   if (model.meta.empty()) return !line.empty();
   const Words words = WordsOf(line, dtype);
   if (words.others) return false;
-  if (node->kind() == kLift) return line.find("tensor(") != std::string::npos;
+  if (node->kind() == kLift && !model.weights[node->input(0)->offset()].shape.empty())
+    return line.find("tensor(") != std::string::npos;
   if (words.named < on_line) return false;
   // The recording has one value for the operand and the result of a cast that changed nothing:
   // its uses may be of either. A cast that the recording left out has no use.
@@ -80,14 +126,22 @@ void FollowDtype(Model& model, const std::string& dtype, const std::set<at::Scal
   std::map<std::string, long> on_line;
   for (Node* node : AllNodes(*model.graph)) {
     if (node->kind() == kLift) {
-      // A tensor without dimensions takes the dtype of the other operand.
+      // A tensor without dimensions takes the dtype of the other operand, unless it is a limit.
       auto dtype = RecordedDtype(model, node->input(0));
       const Value* lifted = node->input(0);
       const bool weight = lifted->node() == model.graph->param_node() &&
                           lifted->offset() < model.weights.size();
-      if (weight && !model.weights[lifted->offset()].shape.empty() && changed.count(*dtype))
-        burned.emplace_back(node, *dtype);
+      if (!weight || !changed.count(*dtype)) continue;
+      const bool one = model.weights[lifted->offset()].shape.empty();
+      if (one && !HoldsLimit(model, model.weights[lifted->offset()])) continue;
+      burned.emplace_back(node, *dtype);
+      on_line[Origin(node)] += one;
       continue;
+    }
+    for (at::ScalarType one : changed) {
+      if (!TakesLimit(node, one)) continue;
+      burned.emplace_back(node, one);
+      ++on_line[Origin(node)];
     }
     const c10::FunctionSchema* schema = node->maybeSchema();
     auto index = schema ? schema->argumentIndexWithName("dtype") : std::nullopt;
@@ -122,8 +176,9 @@ void FollowDtype(Model& model, const std::string& dtype, const std::set<at::Scal
   for (at::ScalarType one : changed) changing += (changing.empty() ? "" : " or ") + DtypeText(one);
   throw Error(model.file + ": --dtype " + dtype,
               "the model holds " + changing +
-                  " as a constant where it may have taken the dtype of a tensor (x.to(y.dtype)), "
-                  "or may use a tensor on as it was before the cast; a recording does not tell:" +
+                  ", or a limit of it (torch.finfo), as a constant where it may have taken the "
+                  "dtype of a tensor (x.to(y.dtype)), or may use a tensor on as it was before the "
+                  "cast; a recording does not tell:" +
                   list,
               "leave --dtype out and record the model in that dtype: model.to(torch." + dtype +
                   ") and inputs of it, before torch.export.export");

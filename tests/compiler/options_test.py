@@ -184,6 +184,22 @@ class Options(CompilerTest):
             def forward(self, x):
                 return normed(self.a(x).float())
 
+        class Masked(Casts):
+            def forward(self, x):
+                y = self.a(x)
+                lowest = torch.finfo(y.dtype).min
+                return self.b(torch.where(y < 9, y, lowest)), y.masked_fill(y < 9, lowest)
+
+        class Tiny(Casts):
+            def forward(self, x):
+                y = self.a(x)
+                return self.b(y / (y.abs() + torch.finfo(y.dtype).eps))
+
+        class Lowest(Casts):
+            def forward(self, x):
+                lowest = torch.finfo(x.dtype).min
+                return self.b(torch.max(self.a(x), torch.tensor(lowest)))
+
         def normed(x):
             return (x > 0).to(x.dtype)
 
@@ -191,6 +207,8 @@ class Options(CompilerTest):
         for kind, line in ((Norm, "y = self.a(x).to(torch.float32)"), (Norm, "self.b(y.to(dtype))"),
                            (UsedOn, "z = y.float()"), (Mask, "(x > 0).to(x.dtype)"),
                            (Made, "dtype=x.dtype"), (Constant, "tensor([0.5] * 8"),
+                           (Masked, "torch.where(y < 9, y, lowest)"), (Tiny, ".eps"),
+                           (Lowest, "torch.tensor(lowest)"),
                            (Function, "(x")):
             for strict in (False, True):
                 with self.subTest(line, strict=strict):
@@ -211,6 +229,7 @@ class Options(CompilerTest):
                 z = torch.arange(8, dtype=torch.float32)
                 mask = (x > 0).float()
                 y = y + torch.tensor([0.5] * 8)
+                y = y.masked_fill(x > 9, torch.finfo(torch.float32).min)
                 return y, z * mask, self.b(x.to(x.device)), torch.softmax(x, -1, torch.float32)
 
         model, x = Named(), torch.randn(3, 8)
