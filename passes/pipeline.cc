@@ -115,6 +115,12 @@ std::vector<ModuleBody> RunPasses(Model& model, const PipelineOptions& options,
     warnings->insert(warnings->end(), assignment.warnings.begin(), assignment.warnings.end());
   std::vector<ModuleBody> bodies;
   Run(model, "collect_bodies", [&] { bodies = CollectBodies(model, assignment); });
+  const SplitSpec& split = options.split;
+  const bool counted = split.kind == SplitSpec::kEqual || split.kind == SplitSpec::kBalanced;
+  if (warnings && counted && bodies.size() < static_cast<size_t>(split.count))
+    warnings->push_back("--split " + split.text + ": only " +
+                        Counted(static_cast<int64_t>(bodies.size()), "module") +
+                        ": what lay in the others is made anew where it is used, or not used");
   return bodies;
 }
 

@@ -6,12 +6,17 @@
 #include "ops/statistics.h"
 #include "passes/graph/gradients.h"
 #include "passes/graph/looking_at.h"
+#include "passes/graph/unset.h"
 
 namespace pipewright {
 
 using torch::jit::Value;
 
 static std::string KindOf(const Model& model, const Value* value) {
+  if (MayBeUnset(value))
+    throw Error(model.file + ": value " + value->debugName() + ", " + Origin(value->node()),
+                "is not there where the model returns early, so that it cannot leave a module",
+                "cut elsewhere: before the lines that return early, or behind what uses them");
   switch (value->type()->kind()) {
     case c10::TypeKind::TensorType:
       return "tensor";

@@ -15,6 +15,7 @@ using torch::jit::Node;
 
 bool IsOperation(const Node* node) {
   return node->kind() != torch::jit::prim::Constant &&
+         node->kind() != torch::jit::prim::Uninitialized &&
          node->kind() != torch::jit::prim::ListConstruct && !IsMarker(node);
 }
 

@@ -12,6 +12,7 @@
 #include "passes/graph/looking_at.h"
 #include "passes/graph/memory.h"
 #include "passes/graph/node_cost.h"
+#include "passes/graph/unset.h"
 #include "passes/split/cuts.h"
 #include "passes/split/layouts.h"
 
@@ -49,10 +50,11 @@ struct Places {
     for (size_t i = 0; i < nodes.size(); ++i) {
       const LookingAt here(nodes[i]);
       for (const Value* output : nodes[i]->outputs()) {
-        const auto kind = output->type()->kind();
-        if (IsNumber(output)) continue;
+        const bool unset = MayBeUnset(output);
+        if (IsNumber(output) && !unset) continue;
         const size_t last = Users(model, position, output, i).second;
-        if (kind != c10::TypeKind::TensorType) {  // a list or a string cannot leave a module
+        // A list or a string cannot leave a module, nor can what there may not be.
+        if (output->type()->kind() != c10::TypeKind::TensorType || unset) {
           for (size_t k = i + 1; k <= last; ++k) allowed[k] = false;
           continue;
         }
@@ -284,8 +286,13 @@ Cuts ByShare(const SplitSpec& split, const Places& places, const std::vector<dou
     // All of these lie in regions, or before the last cut.
     if (best == 0) best = places.Best(after + 1, n - (count - k), at(share));
     if (best == 0) best = places.Best(after + 1, n - (count - k), at(share), true);
-    if (best == 0)
-      throw Error(where, "there are not enough places to cut", "ask for fewer modules");
+    if (best == 0) {
+      const auto fits = std::count(places.allowed.begin() + 1, places.allowed.end(), true);
+      throw Error(where,
+                  "the model can be cut at " + Counted(fits, "place") +
+                      " only: a branch, a loop, and what returns early stay whole",
+                  "ask for " + Counted(fits + 1, "module") + " at most");
+    }
     after = best;
     char text[64];
     std::snprintf(text, sizeof text, "%.0f%% of the %s lie before it", 100 * sum[best] / sum[n],

@@ -76,12 +76,13 @@ class Localizer {
   }
 
  private:
-  // Returns true for nodes that are recreated at each use: constants, lists, views of weights.
+  // Returns true for nodes that are recreated at each use: constants, what stands for a value that
+  // a branch does not set, lists, views of weights.
   bool IsFree(const Node* node) const {
     if (changed_.count(node)) return false;
-    return node->kind() == prim::Constant || node->kind() == prim::ListConstruct ||
-           node->kind() == prim::TupleConstruct || node->kind() == prim::DictConstruct ||
-           IsWeightView(node);
+    return node->kind() == prim::Constant || node->kind() == prim::Uninitialized ||
+           node->kind() == prim::ListConstruct || node->kind() == prim::TupleConstruct ||
+           node->kind() == prim::DictConstruct || IsWeightView(node);
   }
 
   // Matches the import's form of a weight that is a view of another: as_strided(detach(weight)).

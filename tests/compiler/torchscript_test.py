@@ -329,6 +329,41 @@ class TorchScript(CompilerTest):
                     self.check(model, [x], ["--split-after", "a"], script=scripted, modules=2,
                                train=train, tolerance=1e-6)
 
+    def test_a_cut_between_a_branch_and_what_it_does_not_set(self):
+        class Head(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layer, self.head = nn.TransformerEncoderLayer(
+                    8, 2, 16, dropout=0.0, batch_first=True, norm_first=True), nn.Linear(8, 4)
+
+            def forward(self, x):
+                return self.head(self.layer(x)).square().mean()
+
+        for parts in (2, 3):
+            with self.subTest(parts=parts):
+                self.check(Head(), [torch.randn(2, 5, 8)], ["--split", f"equal:{parts}"],
+                           script=torch.jit.script, tolerance=1e-6)
+        torch.jit.script(Head()).save(self.at / "model.pt")
+        text = self.compile(self.at / "model.pt", "--split", "equal:9", code=1)
+        self.assertRegex(text, r"can be cut at \d+ places only.*\n.*ask for \d+ modules at most")
+
+    def test_a_branch_that_raises_leaves_nothing_unset(self):
+        class Raises(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.a, self.b = nn.Linear(8, 8), nn.Linear(8, 4)
+
+            def forward(self, x):
+                x = self.a(x)
+                if x.dim() == 2:
+                    y = x.relu()
+                else:
+                    raise ValueError("not rows")
+                return self.b(y)
+
+        self.check(Raises(), [torch.randn(2, 8)], ["--split", "modules:b"], modules=2,
+                   script=torch.jit.script)
+
     def test_devices_and_strings_that_later_layers_use(self):
         class Uses(nn.Module):
             def __init__(self):

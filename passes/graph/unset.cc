@@ -1,0 +1,26 @@
+#include "passes/graph/unset.h"
+
+#include <algorithm>
+
+namespace pipewright {
+
+using torch::jit::Block;
+using torch::jit::Node;
+namespace prim = torch::jit::prim;
+
+static bool Raises(const Block* block) {
+  const auto nodes = block->nodes();
+  return std::any_of(nodes.begin(), nodes.end(),
+                     [](const Node* node) { return node->kind() == prim::RaiseException; });
+}
+
+bool MayBeUnset(const torch::jit::Value* value) {
+  if (value->node()->kind() == prim::Uninitialized) return true;
+  if (value->node()->kind() != prim::If) return false;
+  const auto blocks = value->node()->blocks();
+  return std::any_of(blocks.begin(), blocks.end(), [&](const Block* block) {
+    return !Raises(block) && MayBeUnset(block->outputs()[value->offset()]);
+  });
+}
+
+}  // namespace pipewright
