@@ -19,7 +19,11 @@ bool MayBeUnset(const torch::jit::Value* value) {
   if (value->node()->kind() != prim::If) return false;
   const auto blocks = value->node()->blocks();
   return std::any_of(blocks.begin(), blocks.end(), [&](const Block* block) {
-    return !Raises(block) && MayBeUnset(block->outputs()[value->offset()]);
+    const torch::jit::Value* given = block->outputs()[value->offset()];
+    // What a branch takes from outside, its condition says to be set.
+    const bool own = given->node()->owningBlock() == block;
+    return !Raises(block) && (own || given->node()->kind() == prim::Uninitialized) &&
+           MayBeUnset(given);
   });
 }
 

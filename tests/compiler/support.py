@@ -24,7 +24,7 @@ ENVIRONMENT = dict(os.environ, OMP_NUM_THREADS="1")
 def call(program, *arguments):
     path = BUILD / "tests" / program if program.startswith("run_") else BUILD / program
     return subprocess.run([str(path), *map(str, arguments)], capture_output=True, text=True,
-                          timeout=1200, env=ENVIRONMENT)
+                          timeout=1200, env=ENVIRONMENT, errors="replace")
 
 
 def export(model, inputs, path, dynamic=None, kwargs=None, strict=False):
