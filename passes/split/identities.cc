@@ -2,6 +2,7 @@
 
 #include <torch/csrc/jit/ir/constants.h>
 
+#include <algorithm>
 #include <set>
 #include <string>
 
@@ -44,6 +45,20 @@ bool ReturnsItsOperand(const Model& model, Node* node) {
          HasDtype(model, node->input(0), static_cast<at::ScalarType>(dtype->toInt()));
 }
 
+// Lets the model return the operand under the name of the result.
+void GiveOperandBack(Model& model, Value* operand, Value* result) {
+  Node* outputs = model.graph->return_node();
+  auto among = [&](const Value* value) {
+    return std::count(outputs->inputs().begin(), outputs->inputs().end(), value) > 0;
+  };
+  if (!among(result) || among(operand)) return;
+  for (size_t i = 0; i < outputs->inputs().size(); ++i)
+    if (outputs->input(i) == result) outputs->replaceInput(i, operand);
+  const std::string name = result->debugName(), other = operand->debugName();
+  operand->setDebugName(name);
+  result->setDebugName(other);
+}
+
 }  // namespace
 
 void UseOperands(Model& model, ModuleAssignment& assignment) {
@@ -58,6 +73,8 @@ void UseOperands(Model& model, ModuleAssignment& assignment) {
     // A weight would become one that several modules hold, and an input has no gradient.
     if (!ReturnsItsOperand(model, node) || node->input(0)->node() == model.graph->param_node())
       continue;
+    Value* operand = node->input(0);
+    if (module_of(operand->node()) != module_of(node)) GiveOperandBack(model, operand, node->output());
     const std::vector<Use> uses = node->output()->uses();
     for (const Use& use : uses)
       // A list belongs to the modules that use it, so its own place says nothing.

@@ -63,5 +63,30 @@ TEST(Identities, AValueOfTheDtypeIsItsOperandWhereTheExportKnowsIt) {
   EXPECT_FALSE(UsesOperand(to, &meta));
 }
 
+TEST(Identities, AnOutputIsTheOperandOfAnotherModuleUnderTheOutputsName) {
+  auto returned = [](const std::string& outputs) {
+    Model model = ParseModel(R"IR(
+graph(%w : Tensor, %training : bool, %device : Device, %x : Tensor):
+  %never : float = prim::Constant[value=0.]()
+  %a : Tensor = aten::mul(%x, %w)
+  pippy::_pipe_split()
+  %b : Tensor = aten::dropout(%a, %never, %training)
+  %c : Tensor = aten::mul(%b, %b)
+  pippy::_pipe_split()
+  %d : Tensor = aten::mul(%a, %c)
+  return ()IR" + outputs + ")\n",
+                             {Parameter("w")});
+    ModuleAssignment assignment = AssignModules(model, {});
+    UseOperands(model, assignment);
+    model.graph->lint();
+    return model.graph->toString(false);
+  };
+  const std::string text = returned("%d, %b");
+  EXPECT_NE(text.find("%b : Tensor = aten::mul(%x, %w)"), std::string::npos) << text;
+  EXPECT_NE(text.find("return (%d, %b)"), std::string::npos) << text;
+  // Two outputs stay two values.
+  EXPECT_NE(returned("%a, %b").find("return (%a, %b)"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace pipewright
