@@ -13,6 +13,7 @@ struct CheckRequest {
   std::string job;      // a file; "": none
   std::string weights;  // what OpenCheckpoint takes; "": the package's
   int ranks = 0;        // how many are to be started; 0: as many as the conf names
+  bool resume = false;  // checkpoints may be there
   double memory = 0;    // bytes that a rank may hold; 0: no limit
 };
 

@@ -56,8 +56,12 @@ void CheckMemory(const CheckRequest& request, const Figures& figures, CheckResul
 void CheckCosts(const CheckRequest& request, const Job& job, CheckResult& result) {
   const PackageView view = ViewPackage(request.package, request.conf);
   if (!view.profile) {
-    for (const char* rule : {"balance", "memory", "time"})
-      Skip(result, rule, "there is no profile: pipewright profile " + request.package);
+    std::string why = "there is no profile: pipewright profile " + request.package;
+    for (const std::string& missing : view.missing)
+      if (missing.find("profile") != std::string::npos) why = missing;
+    if (request.memory > 0)
+      Add(result, Severity::kWarning, "memory", "--memory: nothing is compared with it: " + why);
+    for (const char* rule : {"balance", "memory", "time"}) Skip(result, rule, why);
     return;
   }
   Passes(result, "time", [&] {

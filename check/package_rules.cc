@@ -1,4 +1,4 @@
-#include <filesystem>
+#include <algorithm>
 #include <optional>
 
 #include "base/error.h"
@@ -23,24 +23,28 @@ std::optional<Manifest> CheckPackage(const CheckRequest& request, CheckResult& r
 }
 
 void CheckWeights(const CheckRequest& request, const Manifest& manifest, CheckResult& result) {
+  // With a file of weights, the package's own are those that its code needs.
+  auto is_read = [&](const WeightInfo& weight) {
+    return request.weights.empty() || weight.kind == "constant" || !weight.persistent;
+  };
   for (const ModuleInfo& module : manifest.modules) {
-    if (module.held.empty()) continue;
+    if (std::none_of(module.held.begin(), module.held.end(), is_read)) continue;
     std::optional<SafetensorsFile> file;
     const bool read = Passes(result, "weights", [&] {
       file.emplace(PackageFile(request.package, module.weights));
     });
     for (const WeightInfo& weight : module.held)
-      if (read && weight.kind != "constant" && weight.persistent)
+      if (read && is_read(weight))
         Passes(result, "weights", [&] { CheckedWeight(*file, weight); });
   }
   if (request.weights.empty()) return;
   std::optional<Checkpoint> checkpoint;
   if (!Passes(result, "weights", [&] { checkpoint = OpenCheckpoint(request.weights); })) return;
-  for (const auto& [name, at] : ParametersAndBuffers(manifest))
-    Passes(result, "weights", [&, &at = at] {
-      StoredWeight(*checkpoint, manifest,
-                   manifest.modules[static_cast<size_t>(at.module)].held[at.index]);
-    });
+  for (const auto& [name, at] : ParametersAndBuffers(manifest)) {
+    const WeightInfo& weight = manifest.modules[static_cast<size_t>(at.module)].held[at.index];
+    if (IsTakenFrom(*checkpoint, manifest, weight))
+      Passes(result, "weights", [&] { StoredWeight(*checkpoint, manifest, weight); });
+  }
   std::vector<std::string> names;
   for (const StoredTensor& tensor : checkpoint->tensors) names.push_back(tensor.name);
   const std::vector<std::string> foreign = ForeignNames(manifest, names);

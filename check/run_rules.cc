@@ -1,6 +1,10 @@
 #include <ATen/Parallel.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
 #include <memory>
 
 #include "base/error.h"
@@ -18,6 +22,9 @@
 #include "runtime/transport/thread_transport.h"
 
 namespace pipewright {
+
+// Each pair of ranks has a channel: time and memory grow with their square.
+constexpr int kMostThreads = 128;
 
 std::optional<Conf> CheckConfFile(const CheckRequest& request, const Manifest& manifest,
                                   CheckResult& result) {
@@ -45,7 +52,9 @@ std::optional<Job> CheckJob(const CheckRequest& request, CheckResult& result) {
     result.findings.back().column = mistake.column;
   }
   if (!mistakes.empty()) return std::nullopt;
-  return ReadJob(request.job);
+  std::optional<Job> job;
+  Passes(result, "job", [&] { job = ReadJob(request.job); });
+  return job;
 }
 
 bool CheckPlan(const CheckRequest& request, const Job& job, CheckResult& result) {
@@ -69,6 +78,11 @@ bool CheckData(const Job& job, const Manifest& manifest, CheckResult& result) {
 }
 
 std::optional<Job> CheckStart(const CheckRequest& request, const Job& job, CheckResult& result) {
+  if (result.ranks > kMostThreads) {
+    Skip(result, "start", "ranks are threads here, and " + std::to_string(kMostThreads) +
+                              " are the most");
+    return std::nullopt;
+  }
   at::set_num_threads(1);
   std::vector<std::string> warnings;
   Job resolved;
@@ -107,6 +121,19 @@ std::optional<Job> CheckStart(const CheckRequest& request, const Job& job, Check
   return resolved;
 }
 
+// Throws Error if the folder cannot be made or written.
+static void CheckParent(const std::string& folder, const std::string& key) {
+  std::error_code none;
+  std::filesystem::path there = std::filesystem::absolute(folder, none);
+  while (!std::filesystem::exists(there, none) && there.has_relative_path())
+    there = there.parent_path();
+  if (!std::filesystem::is_directory(there, none))
+    throw Error(key, folder + ": the folder cannot be created: " + there.string() + " is no folder");
+  if (access(there.c_str(), W_OK | X_OK) != 0)
+    throw Error(key, folder + ": the folder cannot be written: " + there.string() + ": " +
+                         std::strerror(errno));
+}
+
 void CheckOutputs(const CheckRequest& request, const Job& job, const Manifest& manifest,
                   CheckResult& result) {
   for (const std::string& warning : WarningsOfLoss(job, manifest))
@@ -121,7 +148,9 @@ void CheckOutputs(const CheckRequest& request, const Job& job, const Manifest& m
   Passes(result, "outputs", [&] {
     outputs.Add(job.path + ": metrics", job.metrics, true, /*in_place=*/true);
   });
-  if (!job.checkpoint.folder.empty())
+  if (job.checkpoint.folder.empty()) return;
+  Passes(result, "outputs", [&] { CheckParent(job.checkpoint.folder, job.path + ": checkpoint.to"); });
+  if (!request.resume)
     Passes(result, "outputs", [&] { CheckHoldsNoCheckpoint(job.checkpoint.folder, job.path); });
 }
 

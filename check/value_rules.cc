@@ -19,6 +19,7 @@ namespace {
 
 // More would take longer to read than a person waits.
 constexpr int64_t kMostBytes = int64_t{1} << 30, kBatchBytes = int64_t{1} << 24;
+constexpr int64_t kMostSamples = 1000000;
 
 // An input of the model (its index) whose values are rows of a table.
 struct TableInput {
@@ -62,13 +63,14 @@ void CheckTable(const TableInput& table, const at::Tensor& values, int64_t first
                         std::to_string(table.rows - 1));
 }
 
-// Calls `check` with the values of all samples, some of them at a time, and the first one's number.
-// Returns how many samples were read. `input`: as Data::Rows has it.
-int64_t ForRows(const Data& data, int input,
+// Calls `check` with the values of the first `samples` samples, some of them at a time, and the first
+// one's number. Returns how many were read. `input`: as Data::Rows has it.
+int64_t ForRows(const Data& data, int input, int64_t samples,
                 const std::function<void(const at::Tensor& values, int64_t first)>& check) {
   const int64_t bytes =
       std::max<int64_t>(1, 8 * c10::multiply_integers(data.Spec(input, 1, -1).sizes));
-  const int64_t most = std::min(data.samples(), std::max<int64_t>(1, kMostBytes / bytes));
+  const int64_t most =
+      std::min({samples, kMostSamples, std::max<int64_t>(1, kMostBytes / bytes)});
   const int64_t batch = std::max<int64_t>(1, kBatchBytes / bytes);
   std::vector<int64_t> rows;
   for (int64_t first = 0; first < most; first += batch) {
@@ -77,6 +79,14 @@ int64_t ForRows(const Data& data, int input,
     check(data.Rows(input, rows.data(), static_cast<int64_t>(rows.size())), first);
   }
   return most;
+}
+
+// Returns how many samples `minibatches` of them take; 0: an epoch.
+int64_t SamplesOfRun(const Job& job, int64_t samples, int64_t minibatches) {
+  const int64_t one = job.minibatch_size > 0 ? job.minibatch_size
+                                             : job.microbatches * job.microbatch_size;
+  const int64_t epoch = job.partial ? samples : samples / one * one;
+  return minibatches > 0 && minibatches < epoch / one ? minibatches * one : epoch;
 }
 
 // Returns the types and sizes of all values for a microbatch of this data.
@@ -92,23 +102,32 @@ std::vector<TensorSpec> SpecsOf(const std::string& package, const Manifest& mani
 
 void CheckValues(const std::string& package, const Job& job, const Manifest& manifest,
                  CheckResult& result) {
-  auto read = [&](const Data& data, int input, const std::string& name,
-                  const std::function<void(const at::Tensor&, int64_t)>& check) {
-    if (!at::isIntegralType(data.Spec(input, 1, -1).type, /*includeBool=*/false)) return;
-    Passes(result, "values", [&] {
-      const int64_t samples = ForRows(data, input, check);
-      if (samples < data.samples())
-        Skip(result, "values", name + ": samples from " + std::to_string(samples) + " on");
-    });
-  };
-  auto check = [&](const DataJob& source, const std::string& where) {
+  auto check = [&](const DataJob& source, const std::string& where, int64_t minibatches) {
     const std::unique_ptr<Data> data = OpenData(source, manifest, where);
+    if (data->has_lengths())
+      return Skip(result, "values", where + ": samples have lengths, and padding may be anything");
+    const int64_t samples = SamplesOfRun(job, data->samples(), minibatches);
+    // Shuffled, all samples may come; in order, those behind the last step's do not.
+    const int64_t reached = source.shuffle ? data->samples() : samples;
+    auto read = [&](int input, const std::string& name,
+                    const std::function<void(const at::Tensor&, int64_t)>& look) {
+      if (!at::isIntegralType(data->Spec(input, 1, -1).type, /*includeBool=*/false)) return;
+      int64_t count = reached;
+      const bool passes =
+          Passes(result, "values", [&] { count = ForRows(*data, input, reached, look); });
+      if (!passes && samples < reached) result.findings.back().severity = Severity::kWarning;
+      if (count < reached)
+        Skip(result, "values", name + ": samples from " + std::to_string(count) + " on");
+    };
     for (const TableInput& table : FindTables(package, manifest)) {
       const std::string name = data->InputName(table.input);
-      read(*data, table.input, name, [&](const at::Tensor& values, int64_t first) {
+      read(table.input, name, [&](const at::Tensor& values, int64_t first) {
         CheckTable(table, values, first, name);
       });
     }
+    if (std::none_of(job.losses.begin(), job.losses.end(),
+                     [](const LossJob& loss) { return loss.HasClasses(); }))
+      return;
     const std::vector<TensorSpec> specs = SpecsOf(package, manifest, job, *data);
     for (size_t k = 0; k < job.losses.size(); ++k) {
       const LossJob& loss = job.losses[k];
@@ -118,14 +137,18 @@ void CheckValues(const std::string& package, const Job& job, const Manifest& man
       if (!loss.HasClasses() || !output.known) continue;
       const int64_t classes =
           CountClasses(loss, output, data->Spec(target, job.microbatch_size, -1), name);
-      read(*data, target, name, [&](const at::Tensor& values, int64_t) {
+      read(target, name, [&](const at::Tensor& values, int64_t) {
         CheckClasses(loss, values, classes, name);
       });
     }
   };
-  Passes(result, "values", [&] { check(job.data, job.path + ": data"); });
+  Passes(result, "values", [&] {
+    check(job.data, job.path + ": data", job.steps * job.accumulate);
+  });
   if (job.validation.every > 0)
-    Passes(result, "values", [&] { check(job.validation.data, job.path + ": validation.data"); });
+    Passes(result, "values", [&] {
+      check(job.validation.data, job.path + ": validation.data", job.validation.steps);
+    });
 }
 
 }  // namespace pipewright

@@ -40,14 +40,11 @@ KeyPath PlaceOf(std::string text, const Json& job) {
   return place;
 }
 
-void Erase(Json& job, const KeyPath& place) {
+Json& Parent(Json& job, const KeyPath& place) {
   Json* at = &job;
   for (size_t i = 0; i + 1 < place.size(); ++i)
     at = at->is_array() ? &(*at)[std::stoul(place[i])] : &(*at)[place[i]];
-  if (at->is_array())
-    at->erase(std::stoul(place.back()));
-  else
-    at->erase(place.back());
+  return *at;
 }
 
 // Puts a value that holds in the place of a key that every job has; other keys go.
@@ -63,6 +60,20 @@ void Replace(Json& job, const std::string& key) {
   if (key == "schedule" || key == "costs") job.erase("memory");  // which needs both
   for (const auto& [needed, value] : stand_ins)
     if (needed == key) job[key] = value;
+}
+
+// Returns the key of the object that the text calls unknown; "" if it calls none so.
+std::string UnknownKey(const Json& object, const std::string& text) {
+  if (object.is_object())
+    for (const auto& [key, value] : object.items())
+      if (text.find("unknown key \"" + key + "\"") != std::string::npos) return key;
+  return "";
+}
+
+const Json& At(const Json& job, const KeyPath& place) {
+  const Json* at = &job;
+  for (const std::string& key : place) at = Step(*at, key);
+  return *at;
 }
 
 // Returns the key that the text has between `before` and the next quotation mark.
@@ -107,7 +118,7 @@ std::vector<JobMistake> JobMistakes(const std::string& path) {
       const bool follows = std::any_of(erased.begin(), erased.end(), [&](const KeyPath& one) {
         return BeginsWith(one, place) && !place.empty();
       });
-      const std::string unknown = KeyAfter("unknown key \"", rest);
+      const std::string unknown = UnknownKey(At(job, place), rest);
       const std::string missing = KeyAfter("the key \"", rest);
       if (!unknown.empty()) place.push_back(unknown);
       if (!follows || !unknown.empty()) {
@@ -118,17 +129,18 @@ std::vector<JobMistake> JobMistakes(const std::string& path) {
         mistakes.push_back(mistake);
       }
       if (!unknown.empty()) {
-        Erase(job, place);
+        Parent(job, place).erase(place.back());
       } else if (place.empty() && !missing.empty()) {
         Replace(job, missing);
       } else if (place.empty()) {
         return mistakes;  // of the job as a whole: nothing that could be left out
-      } else if (follows || place.size() == 1) {
+      } else if (follows || place.size() == 1 || Parent(job, place).is_array()) {
+        // A list without one entry would count the others anew.
         erased.insert({place[0]});
         Replace(job, place[0]);
       } else {
         erased.insert(place);
-        Erase(job, place);
+        Parent(job, place).erase(place.back());
       }
     }
   return mistakes;

@@ -178,7 +178,12 @@ void Session::Check(const std::vector<Microbatches*>& sources) {
 }
 
 void Session::Load(const std::vector<Microbatches*>& sources, const AgreedFields& agreed) {
-  if (!shapes_) Check(sources);
+  if (!shapes_) try {
+      Check(sources);
+    } catch (...) {
+      if (transport.rank() == 0) ShowWarnings();  // they may say why
+      throw;
+    }
   if (transport.rank() == 0) ShowWarnings();
   std::vector<std::pair<const char*, std::string>> fields;
   Phase(transport, "reading", [&] { fields = MustAgree(*this, agreed); });

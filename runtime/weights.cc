@@ -117,13 +117,12 @@ void SaveGradients(const std::string& path, const Manifest& manifest, const Conf
        [&](int module, const std::string& name) { return stages.LastGradient(module, name); });
 }
 
-// Returns true for a buffer that the file leaves out because another tensor of it covers its memory:
-// forward makes it of that one.
-static bool IsLeftOut(const Checkpoint& checkpoint, const Manifest& manifest,
-                      const WeightInfo& weight) {
-  return weight.kind == "buffer" && !checkpoint.Find(weight.name) &&
-         !checkpoint.Find(KeptName(manifest, weight.name)) &&
-         checkpoint.metadata.count(weight.name) > 0;
+bool IsTakenFrom(const Checkpoint& checkpoint, const Manifest& manifest, const WeightInfo& weight) {
+  if (weight.kind == "constant" || !weight.persistent) return false;
+  const bool left_out = weight.kind == "buffer" && !checkpoint.Find(weight.name) &&
+                        !checkpoint.Find(KeptName(manifest, weight.name)) &&
+                        checkpoint.metadata.count(weight.name) > 0;
+  return !left_out;  // forward makes it of the other tensor
 }
 
 void LoadPackageWeights(const std::string& package, const Manifest& manifest, TorchStages& stages,
@@ -152,15 +151,14 @@ LoadedWeights LoadWeights(const std::string& path, const Manifest& manifest, Tor
   auto refuse = [&] {
     for (const ModuleInfo& module : manifest.modules)
       for (const WeightInfo& info : module.held)
-        if (info.kind != "constant" && info.persistent && !IsLeftOut(checkpoint, manifest, info))
+        if (IsTakenFrom(checkpoint, manifest, info))
           StoredWeight(checkpoint, manifest, info);
   };
   std::set<const void*> written;  // some weights share one tensor
   for (size_t m = 0; m < manifest.modules.size(); ++m)
     for (size_t w = 0; w < manifest.modules[m].held.size(); ++w) {
       const WeightInfo& info = manifest.modules[m].held[w];
-      if (info.kind == "constant" || !info.persistent) continue;
-      if (IsLeftOut(checkpoint, manifest, info)) continue;
+      if (!IsTakenFrom(checkpoint, manifest, info)) continue;
       if (!on_disk.empty() && on_disk[m][w]) continue;
       at::Tensor weight = stages.Weight(static_cast<int>(m), info.name);
       if (!weight.defined() || !written.insert(MemoryOf(weight)).second) continue;

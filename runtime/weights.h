@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "formats/manifest.h"
+#include "formats/weights/checkpoint.h"
 #include "runtime/exec/transport.h"
 #include "runtime/stage/stage.h"
 
@@ -23,6 +24,10 @@ void SaveGradients(const std::string& path, const Manifest& manifest, const Conf
 // ([module][held]). Throws Error.
 void LoadPackageWeights(const std::string& package, const Manifest& manifest, TorchStages& stages,
                         const std::vector<std::vector<bool>>& on_disk);
+
+// Returns true if a run takes this weight from such a file: not what belongs to the package's code,
+// nor a buffer that the file leaves out because another tensor of it covers its memory.
+bool IsTakenFrom(const Checkpoint& checkpoint, const Manifest& manifest, const WeightInfo& weight);
 
 // Copies the weights of this rank's modules from anything OpenCheckpoint takes, but not those that
 // `on_disk` names ([module][held]; empty: none). Throws Error naming what is missing or of another

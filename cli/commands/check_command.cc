@@ -43,13 +43,13 @@ void PrintJson(const CheckResult& result) {
   Json findings = Json::array(), skipped = Json::array();
   for (const Finding& finding : result.findings) {
     Json entry = {{"rule", finding.rule}, {"severity", NameOf(finding.severity)},
-                  {"text", finding.text}};
+                  {"text", Json::parse(Quote(finding.text))}};  // names of files may be any bytes
     if (finding.line > 0) entry["line"] = finding.line;
     if (finding.column > 0) entry["column"] = finding.column;
     findings.push_back(std::move(entry));
   }
   for (const NotChecked& one : result.not_checked)
-    skipped.push_back({{"rule", one.rule}, {"why", one.why}});
+    skipped.push_back({{"rule", one.rule}, {"why", Json::parse(Quote(one.why))}});
   std::cout << FormatJson({{"errors", result.Count(Severity::kError)},
                            {"warnings", result.Count(Severity::kWarning)},
                            {"findings", std::move(findings)},
@@ -73,6 +73,7 @@ void AddCheckCommand(CLI::App& app) {
   app.add_option("--ranks", request.ranks, "number of ranks that will be started")
       ->check(AtLeast(1, 1 << 20));
   app.add_option("--weights", request.weights, "file of weights that the run will start from");
+  app.add_flag("--resume", request.resume, "the run goes on from a checkpoint that is there");
   app.add_option("--memory", options->memory, "limit of each rank: bytes, or 16GB");
   app.add_flag("--strict", options->strict, "exit with 1 for warnings, too");
   app.add_flag("--json", options->json, "print JSON");

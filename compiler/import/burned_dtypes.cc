@@ -79,10 +79,24 @@ bool IsLimit(double number, at::ScalarType dtype) {
   }
 }
 
+// Returns true if only torch.finfo can have given the number: 2 ** -7, the epsilon of bfloat16, is an
+// ordinary constant unless the model's line says otherwise.
+bool IsNoOther(const Node* node, double number, at::ScalarType dtype) {
+  if (dtype == at::kFloat || dtype == at::kDouble) return true;
+  if (std::abs(number) == (dtype == at::kHalf
+                               ? static_cast<double>(std::numeric_limits<c10::Half>::max())
+                               : static_cast<double>(std::numeric_limits<c10::BFloat16>::max())))
+    return true;
+  const std::string line = node->sourceRange().text().str();
+  return line.find("finfo") != std::string::npos || line.find("eps") != std::string::npos;
+}
+
 bool TakesLimit(const Node* node, at::ScalarType dtype) {
   for (const Value* input : node->inputs()) {
     auto value = torch::jit::toIValue(input);
-    if (value && value->isDouble() && IsLimit(value->toDouble(), dtype)) return true;
+    if (value && value->isDouble() && IsLimit(value->toDouble(), dtype) &&
+        IsNoOther(node, value->toDouble(), dtype))
+      return true;
   }
   return false;
 }

@@ -289,9 +289,9 @@ Cuts ByShare(const SplitSpec& split, const Places& places, const std::vector<dou
     if (best == 0) {
       const auto fits = std::count(places.allowed.begin() + 1, places.allowed.end(), true);
       throw Error(where,
-                  "the model can be cut at " + Counted(fits, "place") +
-                      " only: a branch, a loop, and what returns early stay whole",
-                  "ask for " + Counted(fits + 1, "module") + " at most");
+                  "there are not enough places to cut: the model has " + std::to_string(fits) +
+                      ", since a branch, a loop, and what returns early stay whole",
+                  "ask for fewer modules");
     }
     after = best;
     char text[64];

@@ -88,16 +88,6 @@ def run(program: str, *arguments: Any) -> str:
     return out
 
 
-def pipewright() -> None:
-    """The command `pipewright` of an installed package."""
-    os.execv(find("pipewright"), sys.argv)
-
-
-def pipewright_run() -> None:
-    """The command `pipewright-run` of an installed package."""
-    os.execv(find("pipewright-run"), sys.argv)
-
-
 def check_torch() -> None:
     """Raises ImportError where an installed package does not find the torch that it was built with."""
     if not (HERE / "bin").is_dir():

@@ -6,7 +6,7 @@ import unittest
 
 from safetensors.torch import load_file, save_file
 
-from support import ROOT, Case, export_gpt, gpt, pipewright, run_ranks, token_job, torch
+from support import ROOT, Case, export, export_gpt, gpt, pipewright, run_ranks, token_job, torch
 
 
 class Check(Case):
@@ -90,7 +90,12 @@ class Check(Case):
         tokens[60, 3] = 256
         save_file({"x": tokens, "y": torch.zeros(64, 16, dtype=torch.int64)},
                   self.path("rows.safetensors"))
-        job = self.job(data={"tensors": "rows.safetensors", "inputs": {"tokens": "x"}, "target": "y"})
+        data = {"tensors": "rows.safetensors", "inputs": {"tokens": "x"}, "target": "y"}
+        job = self.job(data=data)  # one step: another sample may come
+        self.assertEqual(self.check("--job", job, code=0)["warnings"], 1)
+        self.job(data={**data, "shuffle": False})
+        self.assertEqual(self.check("--job", job, code=0)["warnings"], 0)
+        self.job(data=data, steps=8)
         (found,) = self.errors("--job", job)
         self.assertEqual(found[0], "values")
         self.assertRegex(found[1], r'data\.inputs "x" \(\S+rows\.safetensors\): sample 60: 256 is '
@@ -129,6 +134,35 @@ class Check(Case):
         train = ("train", self.package, self.path("job.json"))
         self.succeed(run_ranks(2, *train, mpi=False))
         self.assert_refused("outputs")
+        self.assertEqual(self.check("--job", self.path("job.json"), "--resume", code=0)["errors"], 0)
+        self.job(checkpoint={"to": "gpt.pt2/kept", "every": 1})
+        (found,) = self.errors("--job", self.path("job.json"))
+        for said in (found[1], self.refusal()):
+            self.assertIn("the folder cannot be created", said)
+
+    def test_buffers_that_no_file_of_weights_has(self):
+        class Rotary(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.one, self.two = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+                self.register_buffer("freq", torch.arange(4.0), persistent=False)
+
+            def forward(self, x):
+                return self.two(self.one(x) * self.freq)
+
+        export(Rotary(), torch.rand(4, 4), self.path("rotary.pt2"))
+        self.package = self.compile("rotary.pt2", "rotary.pkg", "--split", "equal:2", "--ranks", "2")
+        save_file({"x": torch.rand(16, 4), "y": torch.rand(16, 4)}, self.path("rows.safetensors"))
+        self.job(data={"tensors": "rows.safetensors", "inputs": {"x": "x"}, "target": "y"}, loss="mse")
+        self.succeed(run_ranks(2, "train", self.package, self.path("job.json"), mpi=False))
+        shutil.copy(self.path("trained.safetensors"), self.path("first.safetensors"))
+        job = ("--job", self.path("job.json"), "--weights", self.path("first.safetensors"))
+        self.assertEqual(self.check(*job, code=0)["errors"], 0)
+        for module in (0, 1):
+            file = self.package / f"weights/module{module}.safetensors"
+            if "freq" in (weights := load_file(file)):
+                save_file({name: weights[name] for name in weights if name != "freq"}, file)
+        self.assertEqual([rule for rule, text in self.errors(*job)], ["weights"])
 
     def test_conf(self):
         conf = self.package / "conf/mp_conf.json"

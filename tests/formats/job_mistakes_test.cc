@@ -56,6 +56,23 @@ TEST_F(JobMistakesTest, WhatIsMissingAndWhatIsWrongInside) {
                 "2:45: loss[1].weight: a number is expected, not \"x\""}));
 }
 
+// Entries of a list are not counted anew after one of them.
+TEST_F(JobMistakesTest, OfAListTheFirst) {
+  EXPECT_EQ(Texts("{" + kData + R"(, "loss": ["msee", {"type": "mse", "weight": "x"}],
+  "optimizer": {"type": "sgd", "lr": 1}, "microbatches": 1, "microbatch_size": 0})"),
+            (std::vector<std::string>{
+                "1:89: loss[0]: \"msee\" is not known (did you mean \"mse\"?)\n"
+                "  known: cross_entropy, nll, mse, l1, smooth_l1, bce_with_logits, kl_div",
+                "2:80: microbatch_size: 0 is out of range: at least 1"}));
+}
+
+TEST_F(JobMistakesTest, OddKeysAreToldOnce) {
+  for (const char* key : {R"(a\"b)", R"(a\u0000b)", "a.b", "a[0]", ": ", ""})
+    EXPECT_EQ(Texts("{\"" + std::string(key) + "\": 1, " + kData + R"(, "loss": "mse",
+      "optimizer": {"type": "sgd", "lr": 0.1}, "microbatches": 2, "microbatch_size": 3})").size(), 1u)
+        << key;
+}
+
 // Each alone is what ReadJob throws.
 TEST_F(JobMistakesTest, TheFirstIsThatOfTheReader) {
   for (const char* job : {"{", "[]", "3", "{}", "{\"data\": 3}", "{\"microbatches\": [}"}) {
