@@ -64,8 +64,7 @@ static void WriteRecord(const std::string& path, Json report) {
 }
 
 // That it is a folder or can become one.
-static void CheckFolder(const std::string& folder) {
-  if (folder.empty()) throw Error("-o", "its name is empty", "name a folder");
+void CheckFolder(const std::string& folder) {
   std::error_code none;
   fs::path there = fs::absolute(folder, none);
   while (!IsThere(there.string()) && there.has_relative_path()) there = there.parent_path();
@@ -81,6 +80,7 @@ static void CheckFolder(const std::string& folder) {
 
 void CheckOutputFolder(const std::string& folder, const std::string& record,
                        const OutputTexts& files, const std::vector<std::string>& read, bool force) {
+  if (folder.empty()) throw Error("-o", "its name is empty", "name a folder");
   CheckFolder(folder);
   Hashes known;
   for (const char* name : {kPartitionRecord, kCodegenRecord})

@@ -13,6 +13,10 @@ using OutputTexts = std::map<std::string, std::string>;  // by name of the file
 // The file in which each keeps the hashes of the files that it wrote.
 inline constexpr char kPartitionRecord[] = "partition.json", kCodegenRecord[] = "codegen.json";
 
+// Throws Error if the folder, or those of its path that are not there yet, cannot be made or
+// written.
+void CheckFolder(const std::string& folder);
+
 // Throws Error, before long work, unless `record` and `files` may be written into `folder`: none is
 // one of the files that are `read`, all that is there are plain files or links, and, without
 // `force`, each is empty, has the same text already ("": not known yet), or is as one of the two

@@ -61,7 +61,8 @@ void Skip(CheckResult& result, const std::string& rule, const std::string& why) 
 }
 
 static void SkipRun(CheckResult& result, const std::string& why) {
-  for (const char* rule : {"plan", "data", "start", "values", "outputs", "balance", "memory", "time"})
+  for (const char* rule :
+       {"plan", "data", "start", "values", "outputs", "balance", "memory", "time"})
     Skip(result, rule, why);
 }
 

@@ -39,8 +39,8 @@ void CheckBalance(const CheckRequest& request, const Figures& figures, CheckResu
 void CheckMemory(const CheckRequest& request, const Figures& figures, CheckResult& result) {
   for (size_t r = 0; r < figures.ranks.size(); ++r) {
     const RankFigures& rank = figures.ranks[r];
-    const std::string held = "rank " + std::to_string(r) + " holds up to " + Bytes(rank.peak_bytes) +
-                             " (" + Bytes(rank.held_bytes) +
+    const std::string held = "rank " + std::to_string(r) + " holds up to " +
+                             Bytes(rank.peak_bytes) + " (" + Bytes(rank.held_bytes) +
                              " of weights and optimizer state, the rest in a step)";
     if (request.memory > 0 && rank.peak_bytes > request.memory)
       Add(result, Severity::kError, "memory",

@@ -16,32 +16,33 @@ bool Passes(CheckResult& result, const std::string& rule, const std::function<vo
 void Add(CheckResult& result, Severity severity, const std::string& rule, const std::string& text);
 void Skip(CheckResult& result, const std::string& rule, const std::string& why);
 
-// package_rules.cc: the package by itself.
+// In package_rules.cc; they look at the package by itself.
 std::optional<Manifest> CheckPackage(const CheckRequest& request, CheckResult& result);
 void CheckWeights(const CheckRequest& request, const Manifest& manifest, CheckResult& result);
 // Returns whether all code compiles and fits together.
 bool CheckModules(const std::string& package, const Manifest& manifest, CheckResult& result);
 
-// run_rules.cc: conf, job and data, and all of them together.
+// In run_rules.cc; they look at conf, job and data, and at all of them together.
 std::optional<Conf> CheckConfFile(const CheckRequest& request, const Manifest& manifest,
                                   CheckResult& result);
 std::optional<Job> CheckJob(const CheckRequest& request, CheckResult& result);
 bool CheckPlan(const CheckRequest& request, const Job& job, CheckResult& result);
 bool CheckData(const Job& job, const Manifest& manifest, CheckResult& result);
-// What every rank checks before it loads weights; the ranks are threads here. Returns the job with
-// the outputs that its losses name.
+// Runs the checks that every rank makes before it loads weights; the ranks are threads here.
+// Returns the job with the outputs that its losses name.
 std::optional<Job> CheckStart(const CheckRequest& request, const Job& job, CheckResult& result);
 void CheckOutputs(const CheckRequest& request, const Job& job, const Manifest& manifest,
                   CheckResult& result);
 
-// value_rules.cc: numbers of rows and of classes in the data. `job`: of CheckStart.
+// In value_rules.cc. Looks for numbers in the data that are no rows of a table, or no classes.
+// `job` is what CheckStart returned.
 void CheckValues(const std::string& package, const Job& job, const Manifest& manifest,
                  CheckResult& result);
 
-// cost_rules.cc: what the profile predicts.
+// In cost_rules.cc. Looks at what the profile predicts.
 void CheckCosts(const CheckRequest& request, const Job& job, CheckResult& result);
 
-// machine_rules.cc: this machine.
+// In machine_rules.cc. Looks at this machine.
 void CheckMachine(const std::optional<Job>& job, CheckResult& result);
 
 }  // namespace pipewright

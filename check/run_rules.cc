@@ -1,13 +1,10 @@
 #include <ATen/Parallel.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <filesystem>
 #include <memory>
 
 #include "base/error.h"
+#include "base/outputs.h"
 #include "base/text.h"
 #include "check/rules.h"
 #include "formats/job_mistakes.h"
@@ -121,19 +118,6 @@ std::optional<Job> CheckStart(const CheckRequest& request, const Job& job, Check
   return resolved;
 }
 
-// Throws Error if the folder cannot be made or written.
-static void CheckParent(const std::string& folder, const std::string& key) {
-  std::error_code none;
-  std::filesystem::path there = std::filesystem::absolute(folder, none);
-  while (!std::filesystem::exists(there, none) && there.has_relative_path())
-    there = there.parent_path();
-  if (!std::filesystem::is_directory(there, none))
-    throw Error(key, folder + ": the folder cannot be created: " + there.string() + " is no folder");
-  if (access(there.c_str(), W_OK | X_OK) != 0)
-    throw Error(key, folder + ": the folder cannot be written: " + there.string() + ": " +
-                         std::strerror(errno));
-}
-
 void CheckOutputs(const CheckRequest& request, const Job& job, const Manifest& manifest,
                   CheckResult& result) {
   for (const std::string& warning : WarningsOfLoss(job, manifest))
@@ -149,7 +133,7 @@ void CheckOutputs(const CheckRequest& request, const Job& job, const Manifest& m
     outputs.Add(job.path + ": metrics", job.metrics, true, /*in_place=*/true);
   });
   if (job.checkpoint.folder.empty()) return;
-  Passes(result, "outputs", [&] { CheckParent(job.checkpoint.folder, job.path + ": checkpoint.to"); });
+  Passes(result, "outputs", [&] { CheckFolder(job.checkpoint.folder); });
   if (!request.resume)
     Passes(result, "outputs", [&] { CheckHoldsNoCheckpoint(job.checkpoint.folder, job.path); });
 }

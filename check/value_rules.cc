@@ -63,8 +63,8 @@ void CheckTable(const TableInput& table, const at::Tensor& values, int64_t first
                         std::to_string(table.rows - 1));
 }
 
-// Calls `check` with the values of the first `samples` samples, some of them at a time, and the first
-// one's number. Returns how many were read. `input`: as Data::Rows has it.
+// Calls `check` with the values of the first `samples` samples, some of them at a time, and the
+// first one's number. Returns how many were read. `input`: as Data::Rows has it.
 int64_t ForRows(const Data& data, int input, int64_t samples,
                 const std::function<void(const at::Tensor& values, int64_t first)>& check) {
   const int64_t bytes =
@@ -81,12 +81,14 @@ int64_t ForRows(const Data& data, int input, int64_t samples,
   return most;
 }
 
-// Returns how many samples `minibatches` of them take; 0: an epoch.
-int64_t SamplesOfRun(const Job& job, int64_t samples, int64_t minibatches) {
-  const int64_t one = job.minibatch_size > 0 ? job.minibatch_size
-                                             : job.microbatches * job.microbatch_size;
-  const int64_t epoch = job.partial ? samples : samples / one * one;
-  return minibatches > 0 && minibatches < epoch / one ? minibatches * one : epoch;
+// Returns how many samples the first minibatches of an epoch take; `minibatches` 0: all of them.
+int64_t CountSamples(const Job& job, const Data& data, int64_t minibatches) {
+  const Sampler sampler(job, /*shuffle=*/false, data);
+  const int64_t all = sampler.per_epoch();
+  int64_t samples = 0;
+  for (int64_t b = 0; b < (minibatches > 0 ? std::min(minibatches, all) : all); ++b)
+    samples += sampler.Samples(b);
+  return samples;
 }
 
 // Returns the types and sizes of all values for a microbatch of this data.
@@ -106,7 +108,7 @@ void CheckValues(const std::string& package, const Job& job, const Manifest& man
     const std::unique_ptr<Data> data = OpenData(source, manifest, where);
     if (data->has_lengths())
       return Skip(result, "values", where + ": samples have lengths, and padding may be anything");
-    const int64_t samples = SamplesOfRun(job, data->samples(), minibatches);
+    const int64_t samples = CountSamples(job, *data, minibatches);
     // Shuffled, all samples may come; in order, those behind the last step's do not.
     const int64_t reached = source.shuffle ? data->samples() : samples;
     auto read = [&](int input, const std::string& name,

@@ -246,7 +246,7 @@ const std::vector<std::string>& JobKeys() {
   return keys;
 }
 
-Job JobOf(const Json& in, const std::string& file, const std::string& path) {
+Job ParseJob(const Json& in, const std::string& file, const std::string& path) {
   CheckKeys(in, JobKeys(), path);
   Job job;
   job.path = file;
@@ -385,7 +385,7 @@ Job ReadJob(const std::string& path, const std::vector<std::string>& changes) {
   if (!changes.empty() && !in.is_object()) CheckKeys(in, JobKeys(), path);
   for (const std::string& change : changes) Change(in, change);
   if (!changes.empty()) text = FormatJson(in);
-  Job job = JobOf(
+  Job job = ParseJob(
       in, path, changes.empty() ? path : path + " with --set " + Join(changes, " --set "));
   job.text = text;
   return job;

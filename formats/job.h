@@ -130,12 +130,11 @@ bool IsPlanFile(const std::string& schedule);
 // Replaces the job's schedule or plan file. `where` is named in the Error for an unknown name.
 void SetSchedule(Job& job, const std::string& schedule, const std::string& where = "--schedule");
 
-// The file may have comments. Each of `changes`, "optimizer.lr=0.1", replaces a value of the file (or
-// adds one) before it is read: a path of keys and, in lists, of numbers from 0; then JSON or else
-// text. Throws Error naming file, key, and allowed values.
+// The file may have comments. Each of `changes`, "optimizer.lr=0.1", replaces a value of the file
+// (or adds one) before it is read: a path of keys and, in lists, of numbers from 0; then JSON or
+// else text. Throws Error naming file, key, and allowed values.
 Job ReadJob(const std::string& path, const std::vector<std::string>& changes = {});
-// The job of JSON that was read from `file`. Errors name `name`: the file, and where there are
-// changes, these.
-Job JobOf(const Json& in, const std::string& file, const std::string& name);
+// Returns the job of JSON that was read from `file`. Errors name `name`: the file, and any changes.
+Job ParseJob(const Json& in, const std::string& file, const std::string& name);
 
 }  // namespace pipewright

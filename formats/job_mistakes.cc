@@ -109,7 +109,7 @@ std::vector<JobMistake> JobMistakes(const std::string& path) {
   std::set<KeyPath> erased;
   // Each turn erases a value, or replaces a key of the top.
   for (int turn = 0; turn < 1000; ++turn) try {
-      JobOf(job, path, path);
+      ParseJob(job, path, path);
       return mistakes;
     } catch (const Error& e) {
       const std::string text = e.what();

@@ -120,7 +120,7 @@ std::vector<ModuleBody> RunPasses(Model& model, const PipelineOptions& options,
   if (warnings && counted && bodies.size() < static_cast<size_t>(split.count))
     warnings->push_back("--split " + split.text + ": only " +
                         Counted(static_cast<int64_t>(bodies.size()), "module") +
-                        ": what lay in the others is made anew where it is used, or not used");
+                        ": the operations of the others are unused, or are recomputed where they are used");
   return bodies;
 }
 

@@ -82,7 +82,8 @@ void AddCheckCommand(CLI::App& app) {
   app.callback([options] {
     if (options->rules) {
       for (const CheckRule& rule : CheckRules())
-        std::cout << rule.name << std::string(10 - rule.name.size(), ' ') << rule.description << "\n";
+        std::cout << rule.name << std::string(10 - rule.name.size(), ' ') << rule.description
+                  << "\n";
       return;
     }
     if (options->request.package.empty()) throw UsageError("check", "give a package");

@@ -15,8 +15,8 @@ using torch::jit::Value;
 static std::string KindOf(const Model& model, const Value* value) {
   if (MayBeUnset(value))
     throw Error(model.file + ": value " + value->debugName() + ", " + Origin(value->node()),
-                "is not there where the model returns early, so that it cannot leave a module",
-                "cut elsewhere: before the lines that return early, or behind what uses them");
+                "has no value if the model returns early, so it cannot leave a module",
+                "cut before the lines that return early, or after the code that uses the value");
   switch (value->type()->kind()) {
     case c10::TypeKind::TensorType:
       return "tensor";

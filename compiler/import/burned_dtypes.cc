@@ -59,44 +59,38 @@ std::optional<at::ScalarType> ConstantDtype(const Node* node, std::optional<int>
   return static_cast<at::ScalarType>(value->toInt());
 }
 
+// Without `named`, only the largest and the lowest number count.
 template <typename T>
-bool IsLimit(double number) {
+bool IsLimit(double number, bool named) {
   using Limits = std::numeric_limits<T>;
   const double size = std::abs(number);
   return size == static_cast<double>(Limits::max()) ||
-         size == static_cast<double>(Limits::min()) ||
-         size == static_cast<double>(Limits::epsilon());
+         (named && (size == static_cast<double>(Limits::min()) ||
+                    size == static_cast<double>(Limits::epsilon())));
 }
 
 // Returns true if `number` is among what torch.finfo(dtype) says, which differs for each dtype.
-bool IsLimit(double number, at::ScalarType dtype) {
+// `named`: the model's line has such a call. The small limits of half precision, 2 ** -7 for one,
+// are ordinary constants elsewhere.
+bool IsLimit(double number, at::ScalarType dtype, bool named) {
   switch (dtype) {
-    case at::kDouble: return IsLimit<double>(number);
-    case at::kFloat: return IsLimit<float>(number);
-    case at::kHalf: return IsLimit<c10::Half>(number);
-    case at::kBFloat16: return IsLimit<c10::BFloat16>(number);
+    case at::kDouble: return IsLimit<double>(number, true);
+    case at::kFloat: return IsLimit<float>(number, true);
+    case at::kHalf: return IsLimit<c10::Half>(number, named);
+    case at::kBFloat16: return IsLimit<c10::BFloat16>(number, named);
     default: return false;
   }
 }
 
-// Returns true if only torch.finfo can have given the number: 2 ** -7, the epsilon of bfloat16, is an
-// ordinary constant unless the model's line says otherwise.
-bool IsNoOther(const Node* node, double number, at::ScalarType dtype) {
-  if (dtype == at::kFloat || dtype == at::kDouble) return true;
-  if (std::abs(number) == (dtype == at::kHalf
-                               ? static_cast<double>(std::numeric_limits<c10::Half>::max())
-                               : static_cast<double>(std::numeric_limits<c10::BFloat16>::max())))
-    return true;
-  const std::string line = node->sourceRange().text().str();
-  return line.find("finfo") != std::string::npos || line.find("eps") != std::string::npos;
-}
-
 bool TakesLimit(const Node* node, at::ScalarType dtype) {
+  // An operation that LibTorch itself has made has no line.
+  const torch::jit::SourceRange range = node->sourceRange();
+  const std::string line = range.source() ? range.text().str() : "";
+  const bool named =
+      line.find("finfo") != std::string::npos || line.find("eps") != std::string::npos;
   for (const Value* input : node->inputs()) {
     auto value = torch::jit::toIValue(input);
-    if (value && value->isDouble() && IsLimit(value->toDouble(), dtype) &&
-        IsNoOther(node, value->toDouble(), dtype))
-      return true;
+    if (value && value->isDouble() && IsLimit(value->toDouble(), dtype, named)) return true;
   }
   return false;
 }
@@ -112,7 +106,7 @@ bool HoldsLimit(const Model& model, const Weight& weight) {
                                        c10::elementSize(weight.dtype),
               static_cast<char*>(number.data_ptr()), number.nbytes());
   }
-  return IsLimit(number.item<double>(), weight.dtype);
+  return IsLimit(number.item<double>(), weight.dtype, true);
 }
 
 // Returns true if the model's line names `dtype`, an argument of `node`. `on_line` operations of

@@ -20,7 +20,7 @@ bool MayBeUnset(const torch::jit::Value* value) {
   const auto blocks = value->node()->blocks();
   return std::any_of(blocks.begin(), blocks.end(), [&](const Block* block) {
     const torch::jit::Value* given = block->outputs()[value->offset()];
-    // What a branch takes from outside, its condition says to be set.
+    // A value from outside the branch is set where the condition chose the branch.
     const bool own = given->node()->owningBlock() == block;
     return !Raises(block) && (own || given->node()->kind() == prim::Uninitialized) &&
            MayBeUnset(given);

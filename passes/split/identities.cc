@@ -46,7 +46,7 @@ bool ReturnsItsOperand(const Model& model, Node* node) {
 }
 
 // Lets the model return the operand under the name of the result.
-void GiveOperandBack(Model& model, Value* operand, Value* result) {
+void ReturnOperand(Model& model, Value* operand, Value* result) {
   Node* outputs = model.graph->return_node();
   auto among = [&](const Value* value) {
     return std::count(outputs->inputs().begin(), outputs->inputs().end(), value) > 0;
@@ -74,7 +74,8 @@ void UseOperands(Model& model, ModuleAssignment& assignment) {
     if (!ReturnsItsOperand(model, node) || node->input(0)->node() == model.graph->param_node())
       continue;
     Value* operand = node->input(0);
-    if (module_of(operand->node()) != module_of(node)) GiveOperandBack(model, operand, node->output());
+    if (module_of(operand->node()) != module_of(node))
+      ReturnOperand(model, operand, node->output());
     const std::vector<Use> uses = node->output()->uses();
     for (const Use& use : uses)
       // A list belongs to the modules that use it, so its own place says nothing.

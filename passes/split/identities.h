@@ -5,9 +5,9 @@
 namespace pipewright {
 
 // Lets modules, and the model's outputs, use the operand in place of the result of an operation of
-// another module that returns its operand: dropout(x, 0.), and x.to(dtype) where the export knows x's dtype to be this.
-// In one process both are one tensor with one gradient. Two values that cross a cut would have two,
-// whose sum is added in another order.
+// another module that returns its operand: dropout(x, 0.), and x.to(dtype) where the export knows
+// x's dtype to be this. In one process both are one tensor with one gradient. Two values that cross
+// a cut would have two, whose sum is added in another order.
 void UseOperands(Model& model, ModuleAssignment& assignment);
 
 }  // namespace pipewright

@@ -238,6 +238,20 @@ class Options(CompilerTest):
         for i, value in enumerate(model.to(torch.bfloat16)(x.to(torch.bfloat16))):
             self.same(found[f"output.{i}"], value.detach(), f"output {i}")
 
+    def test_small_limits_of_half_precision_are_ordinary_numbers_unless_they_are_named(self):
+        class Scaled(Casts):
+            def forward(self, x):
+                return self.b(torch.relu(self.a(x)) * (1 / 128))
+
+        class Epsilon(Casts):
+            def forward(self, x):
+                return self.b(torch.relu(self.a(x)) * torch.finfo(x.dtype).eps)
+
+        for kind, code in ((Scaled, 0), (Epsilon, 1)):
+            export(kind().to(torch.bfloat16), [torch.randn(3, 8).bfloat16()], self.at / "model.pt2")
+            text = self.compile(self.at / "model.pt2", "--dtype", "float32", code=code)
+            self.assertEqual("torch.finfo" in text, code == 1, text)
+
     def test_casts_of_autocast_stay(self):
         class Region(Casts):
             def forward(self, x):

@@ -30,7 +30,7 @@ void RequireGrad(const IValue& value) {
     for (const IValue& inner : value.toListRef()) RequireGrad(inner);
 }
 
-// Whether results have a gradient, as far as calls show.
+// Says whether results have a gradient, as far as calls show.
 enum class Seen { kNothing, kDerivative, kNone };
 
 Seen Look(const IValue& value) {
