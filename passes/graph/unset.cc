@@ -16,6 +16,13 @@ static bool Raises(const Block* block) {
 
 bool MayBeUnset(const torch::jit::Value* value) {
   if (value->node()->kind() == prim::Uninitialized) return true;
+  if (value->node()->kind() == prim::Loop) {
+    // The inputs begin with the number of turns and the condition, the block's outputs with the
+    // condition.
+    const Node* loop = value->node();
+    return MayBeUnset(loop->inputs()[value->offset() + 2]) ||
+           MayBeUnset(loop->blocks()[0]->outputs()[value->offset() + 1]);
+  }
   if (value->node()->kind() != prim::If) return false;
   const auto blocks = value->node()->blocks();
   return std::any_of(blocks.begin(), blocks.end(), [&](const Block* block) {

@@ -347,6 +347,29 @@ class TorchScript(CompilerTest):
         text = self.compile(self.at / "model.pt", "--split", "equal:9", code=1)
         self.assertRegex(text, r"not enough places to cut: the model has \d+, since.*\n.*ask for fewer modules")
 
+    def test_a_loop_that_returns_early_stays_whole(self):
+        class Loops(nn.Module):
+            def __init__(self, limit: float):
+                super().__init__()
+                self.a, self.b, self.c = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
+                self.limit = limit
+
+            def forward(self, x):
+                y = self.a(x)
+                for _ in range(3):
+                    y = self.b(y)
+                    if float(y.sum()) > self.limit:
+                        return y
+                return self.c(torch.relu(y))
+
+        for limit in (-1e9, 1e9):
+            with self.subTest(limit=limit):
+                self.check(Loops(limit), [torch.randn(2, 4)], ["--split", "equal:2"], modules=2,
+                           script=torch.jit.script)
+        torch.jit.script(Loops(0.0)).save(self.at / "model.pt")
+        text = self.compile(self.at / "model.pt", "--split", "equal:3", code=1)
+        self.assertIn("not enough places to cut: the model has 1, since", text)
+
     def test_a_branch_that_raises_leaves_nothing_unset(self):
         class Raises(nn.Module):
             def __init__(self):
