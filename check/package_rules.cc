@@ -64,7 +64,10 @@ bool CheckModules(const std::string& package, const Manifest& manifest, CheckRes
       Add(result, Severity::kNote, "code",
           package + "/" + manifest.modules[m].code + ": edited since the model was compiled");
   }
-  return compiles && Passes(result, "code", [&] { CheckCode(package, manifest); });
+  return compiles && Passes(result, "code", [&] {
+           for (const std::string& warning : CheckCode(package, manifest))
+             Add(result, Severity::kWarning, "code", warning);
+         });
 }
 
 }  // namespace pipewright

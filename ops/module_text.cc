@@ -279,11 +279,19 @@ std::string ParserSays(const std::string& said, const std::string& text) {
   if (said.find("Unknown builtin op: aten::no_grad") != std::string::npos)
     out += "\nwrite torch.detach(x), or torch.set_grad_enabled(False) before and "
            "torch.set_grad_enabled(True) after";
-  const size_t raise = out.find("raise ");
-  if (said.rfind("undefined value ", 0) == 0 && raise != std::string::npos &&
-      out.compare(raise + 6, said.find(':') - 16, said, 16, said.find(':') - 16) == 0)
-    out +=
-        "\nmodules are TorchScript, which raises AssertionError alone: assert CONDITION, \"why\"";
+  if (said.rfind("Return value was annotated as ", 0) == 0)
+    out += "\nreturn what the comment at the head of the file lists as \"out\", in that order";
+  if (said.rfind("undefined value ", 0) == 0) {
+    const std::string name = said.substr(16, said.find(':') - 16);
+    const size_t raise = out.find("raise ");
+    if (raise != std::string::npos && out.compare(raise + 6, name.size(), name) == 0)
+      out +=
+          "\nmodules are TorchScript, which raises AssertionError alone: assert CONDITION, \"why\"";
+    else if (name == "math")
+      out += "\na module has no math: write the number, or torch's function of a tensor";
+    else if (name != "F")
+      out += "\na module knows its inputs, self and torch, and what it assigns before";
+  }
   return out;
 }
 

@@ -132,6 +132,9 @@ void Session::CheckSources(const std::vector<Microbatches*>& sources) {
   for (Microbatches* source : sources) inputs.push_back(source->Specs(0, 0));
   const auto first = shapes_->Of(inputs[0]);
   CheckRunnable(*this, *first);
+  if (transport.rank() == 0 && !edited.empty())
+    for (std::string& changed : ChangedOutputs(options.package, run.manifest, inputs[0]))
+      run.warnings.push_back(std::move(changed));
   for (size_t i = 0; i < sources.size(); ++i)
     CheckTargets(*this, *shapes_->Of(inputs[i]), *sources[i]);
   // Integers are known by now: they have no gradient. Where the model file says that a value was

@@ -59,7 +59,8 @@ static std::string Checked(const std::string& file, const std::string& package, 
     Manifest manifest = ReadManifest(package);
     modules = manifest.modules.size();
     CheckConf(conf, static_cast<int>(modules), ranks > 0 ? ranks : -1, ModuleEdges(manifest), file);
-    CheckCode(package, manifest);
+    for (const std::string& warning : CheckCode(package, manifest))
+      std::cerr << "warning: " << warning << "\n";
     text = Counted(modules, "module");
   } else {
     text = Counted(modules, "entry") + " for modules, the last perhaps the loss's";

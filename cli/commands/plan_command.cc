@@ -164,7 +164,8 @@ void PlanRun(const Request& request) {
   if (!request.schedule.empty()) SetSchedule(job, request.schedule);
   RunPlan run =
       MakeRunPlan(request.package, request.conf, job, request.ranks, request.forward_only);
-  CheckCode(request.package, run.manifest);
+  for (const std::string& warning : CheckCode(request.package, run.manifest))
+    std::cerr << "warning: " << warning << "\n";
   for (const std::string& warning : run.warnings) std::cerr << "warning: " << warning << "\n";
   std::vector<std::string> read = PackageFiles(request.package, run.manifest);
   read.insert(read.end(), {request.job, request.conf});

@@ -58,13 +58,14 @@ static std::vector<Node*> TopNodes(const Model& model) {
   return {model.graph->nodes().begin(), model.graph->nodes().end()};
 }
 
-Memory::Memory(const Model& model, Alias least) : Memory(TopNodes(model), least) {}
+Memory::Memory(const Model& model, Alias least, bool of_gradients)
+    : Memory(TopNodes(model), least, of_gradients) {}
 
-Memory::Memory(const std::vector<Node*>& nodes, Alias least) {
+Memory::Memory(const std::vector<Node*>& nodes, Alias least, bool of_gradients) {
   for (Node* top : nodes)
     for (Node* node : WithInner(top)) {
       const LookingAt here(node);
-      Collect(node, least);
+      Collect(node, least, of_gradients);
     }
   for (bool changed = true; changed;) {  // values flow backward through loops and lists
     changed = false;
@@ -87,7 +88,8 @@ Memory::Memory(const std::vector<Node*>& nodes, Alias least) {
     if (values.empty()) values.insert(value);
 }
 
-void Memory::Collect(Node* node, Alias least) {
+void Memory::Collect(Node* node, Alias least, bool of_gradients) {
+  if (of_gradients && node->kind() == c10::aten::detach) return;
   auto flow = [&](const Value* from, const Value* to) {
     if (!HasMemory(from) || !HasMemory(to)) return;
     // Sizes do not refer to a tensor's memory.

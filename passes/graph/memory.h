@@ -25,9 +25,11 @@ class Memory {
   using Values = std::set<const torch::jit::Value*>;
 
   // Analyzes the values made by `nodes` and in their blocks; other values have their own memory.
-  // With `least` kUnknown, operators of unknown behavior may also return their inputs.
-  Memory(const std::vector<torch::jit::Node*>& nodes, Alias least);
-  Memory(const Model& model, Alias least);
+  // With `least` kUnknown, operators of unknown behavior may also return their inputs. With
+  // `of_gradients`, detached tensors have their own memory: what is written to a tensor gives no
+  // gradient to one detached from it, nor the other way.
+  Memory(const std::vector<torch::jit::Node*>& nodes, Alias least, bool of_gradients = false);
+  Memory(const Model& model, Alias least, bool of_gradients = false);
 
   // Returns the values whose memory `value` may lie in or hold.
   const Values& Of(const torch::jit::Value* value);
@@ -39,7 +41,7 @@ class Memory {
   const torch::jit::Value* ViewedBy(const torch::jit::Value* value) const;
 
  private:
-  void Collect(torch::jit::Node* node, Alias least);
+  void Collect(torch::jit::Node* node, Alias least, bool of_gradients);
   bool Flow(const torch::jit::Value* from, const torch::jit::Value* to);
 
   std::map<const torch::jit::Value*, Values> of_;

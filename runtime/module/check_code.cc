@@ -50,16 +50,17 @@ static std::vector<TensorSpec> Inputs(const std::string& package, const Manifest
   return specs;
 }
 
-void CheckCode(const std::string& package, const Manifest& manifest) {
+std::vector<std::string> CheckCode(const std::string& package, const Manifest& manifest) {
   bool edited = false;
   for (size_t m = 0; m < manifest.modules.size(); ++m) {
     if (!IsEdited(package, manifest.modules[m])) continue;
     CompileModule(package, manifest, static_cast<int>(m));
     edited = true;
   }
-  if (!edited) return;
+  if (!edited) return {};
   const std::vector<TensorSpec> inputs = Inputs(package, manifest);
-  if (!inputs.empty()) InferShapes(package, manifest, inputs);
+  if (inputs.empty()) return {};
+  return ChangedOutputs(package, manifest, inputs);
 }
 
 }  // namespace pipewright

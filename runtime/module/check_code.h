@@ -1,6 +1,7 @@
 // Looks at the edited code of packages, for commands that do not include torch.
 #pragma once
 #include <string>
+#include <vector>
 
 #include "formats/manifest.h"
 
@@ -8,11 +9,12 @@ namespace pipewright {
 
 // Throws Error, with the same text as a run, if a module with edited code does not compile, or if
 // it, or a module that takes other sizes from it, does not run on zeros in the sizes of the example
-// that the model was exported with. A build without torch cannot check this.
+// that the model was exported with. Returns warnings, see ChangedOutputs in
+// runtime/module/shapes.h. A build without torch cannot check this.
 #ifdef PIPEWRIGHT_TORCH
-void CheckCode(const std::string& package, const Manifest& manifest);
+std::vector<std::string> CheckCode(const std::string& package, const Manifest& manifest);
 #else
-inline void CheckCode(const std::string&, const Manifest&) {}
+inline std::vector<std::string> CheckCode(const std::string&, const Manifest&) { return {}; }
 #endif
 
 }  // namespace pipewright

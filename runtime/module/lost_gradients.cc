@@ -119,8 +119,12 @@ bool RequiresGrad(const c10::IValue& value) {
 
 // Returns text such as "FILE:31: y = torch.detach(x)".
 std::string Shown(const torch::jit::Node* node, const std::string& file) {
+  // TorchScript does not record the line of `x.data`; the operation that takes it is on the same.
+  while (!node->sourceRange().file_line_col() && !node->outputs().empty() &&
+         node->output(0)->hasUses())
+    node = node->output(0)->uses()[0].user;
   const torch::jit::SourceRange& range = node->sourceRange();
-  if (!range.source()) return file;
+  if (!range.file_line_col()) return file;
   std::string line =
       range.source()->get_line(range.source()->lineno_for_offset(range.start())).str();
   line.erase(0, line.find_first_not_of(" \t"));

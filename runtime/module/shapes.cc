@@ -156,12 +156,24 @@ TensorSpec FromManifest(const ValueInfo& value, const std::map<std::string, int6
   return spec;
 }
 
+struct Inferred {
+  std::vector<TensorSpec> specs;          // by value id
+  std::vector<std::string> new_outputs;  // see ChangedOutputs
+};
+
+// Says that edited code at `line` returns a value as `found`, which the manifest has otherwise.
+std::string ReturnsOther(const std::string& line, const ValueInfo& value, const TensorSpec& found) {
+  return line + ": returns " + value.name + " " + DtypeName(found.type) + " " +
+         ShapeText(found.sizes) + ", manifest.json says " + value.dtype + " " + Shown(value);
+}
+
 // Takes the sizes of modules that have to be run from `trial`.
-std::vector<TensorSpec> Infer(Trial trial, const std::vector<TensorSpec>& given,
-                              const std::map<std::string, int64_t>& symbols) {
+Inferred Infer(Trial trial, const std::vector<TensorSpec>& given,
+               const std::map<std::string, int64_t>& symbols) {
   const std::string& package = trial.package;
   const Manifest& manifest = trial.manifest;
-  std::vector<TensorSpec> specs = given;
+  Inferred inferred{given, {}};
+  std::vector<TensorSpec>& specs = inferred.specs;
   std::vector<bool> changed(manifest.values.size(), false);
   std::string blame;
   bool unknown = false;  // not in the model file
@@ -180,33 +192,20 @@ std::vector<TensorSpec> Infer(Trial trial, const std::vector<TensorSpec>& given,
       const TensorSpec recorded = FromManifest(manifest.values[id], symbols);
       if (!anew || manifest.values[id].kind != "tensor") specs[id] = recorded;
       changed[id] = anew && !manifest.values[id].dtype.empty() && !Same(specs[id], recorded);
-      if (changed[id] && edited && blame.empty())
-        blame = trial.made_at[id] + ": returns " + manifest.values[id].name + " " +
-                DtypeName(specs[id].type) + " " + ShapeText(specs[id].sizes) +
-                ", manifest.json says " + manifest.values[id].dtype + " " +
-                Shown(manifest.values[id]) +
-                "\n  return it like that, or edit the modules that take it, too";
+      if (!changed[id] || !edited) continue;
+      const std::string returns = ReturnsOther(trial.made_at[id], manifest.values[id], specs[id]);
+      if (blame.empty())
+        blame = returns + "\n  return it like that, or edit the modules that take it, too";
+      if (std::count(manifest.outputs.begin(), manifest.outputs.end(), id))
+        inferred.new_outputs.push_back(
+            returns + "\n  return it like that, or, if that is meant, write it in manifest.json");
     }
   }
-  return specs;
+  return inferred;
 }
 
-}  // namespace
-
-int64_t TensorSpec::bytes() const {
-  int64_t count = static_cast<int64_t>(c10::elementSize(type));
-  for (int64_t size : sizes) count *= size;
-  return count;
-}
-
-std::vector<TensorSpec> InferShapes(const std::string& package, const Manifest& manifest,
-                                    const std::vector<TensorSpec>& inputs) {
-  return InferShapes(package, manifest, inputs, {});
-}
-
-std::vector<TensorSpec> InferShapes(const std::string& package, const Manifest& manifest,
-                                    const std::vector<TensorSpec>& inputs,
-                                    const EditObserver& observe) {
+Inferred InferAll(const std::string& package, const Manifest& manifest,
+                  const std::vector<TensorSpec>& inputs, const EditObserver& observe) {
   const std::map<std::string, int64_t> symbols = BindSymbols(manifest, inputs);
   std::vector<TensorSpec> specs(manifest.values.size());
   for (size_t i = 0; i < inputs.size(); ++i) specs[manifest.inputs[i]] = inputs[i];
@@ -226,6 +225,30 @@ std::vector<TensorSpec> InferShapes(const std::string& package, const Manifest& 
       throw;
     }
   }
+}
+
+}  // namespace
+
+int64_t TensorSpec::bytes() const {
+  int64_t count = static_cast<int64_t>(c10::elementSize(type));
+  for (int64_t size : sizes) count *= size;
+  return count;
+}
+
+std::vector<TensorSpec> InferShapes(const std::string& package, const Manifest& manifest,
+                                    const std::vector<TensorSpec>& inputs) {
+  return InferShapes(package, manifest, inputs, {});
+}
+
+std::vector<TensorSpec> InferShapes(const std::string& package, const Manifest& manifest,
+                                    const std::vector<TensorSpec>& inputs,
+                                    const EditObserver& observe) {
+  return InferAll(package, manifest, inputs, observe).specs;
+}
+
+std::vector<std::string> ChangedOutputs(const std::string& package, const Manifest& manifest,
+                                        const std::vector<TensorSpec>& inputs) {
+  return InferAll(package, manifest, inputs, {}).new_outputs;
 }
 
 std::shared_ptr<const std::vector<TensorSpec>> ShapeCache::Of(

@@ -18,7 +18,9 @@ std::vector<EdgeContents> MakeEdgeContents(const Manifest& manifest, const Conf&
       if (here.empty()) continue;
       contents[e].forward.push_back(static_cast<int>(id));
       if (!value.gradient) continue;
-      if (std::equal(here.rbegin(), here.rend(), value.consumers.rbegin()))
+      // A loss on an output of the model follows all consumers.
+      const bool output = std::count(manifest.outputs.begin(), manifest.outputs.end(), static_cast<int>(id)) > 0;
+      if (!output && std::equal(here.rbegin(), here.rend(), value.consumers.rbegin()))
         contents[e].backward.push_back({static_cast<int>(id), here});
       else
         for (int consumer : here)

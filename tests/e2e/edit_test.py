@@ -193,6 +193,41 @@ class Edit(Edits):
                               r"modules/module1\.py:%d: returns \w+ float32 \[" % line,
                               "return it like that", r"module2\.py: fails on ")
 
+    def test_an_output_of_another_size(self):
+        """No module takes it: commands warn, and the loss's refusal comes with the warning."""
+        package = self.copy_package("output.pkg")
+        path = max((package / "modules").iterdir())
+        text, number = re.subn(r"return (\w+)$", r"return torch.reshape(\1, [-1])",
+                               path.read_text(), flags=re.M)
+        self.assertEqual(number, 1)
+        path.write_text(text)
+        line = text[:text.index("    return ")].count("\n") + 1
+        warning = (r"warning: \S+modules/module\d\.py:%d: returns \w+ float32 \[\d+\], manifest\.json"
+                   r" says float32 \[s\d+, .*\]\n  return it like that, or, if that is meant, write"
+                   r" it in manifest\.json" % line)
+        for command in (["plan", package, self.write_job(token_job()), "--ranks", 4],
+                        ["conf", package, "--check", package / "conf/mp_conf.json"]):
+            self.assertRegex(self.succeed(pipewright(*command)).out, warning)
+        result = run_ranks(4, "train", package, self.write_job(token_job()), mpi=False)
+        self.assertRegex(result.out, warning)
+        self.assert_fails(result, "cross_entropy needs an output")
+
+    def test_what_is_no_torchscript(self):
+        for name, new, cure in (
+                ("math", "math.sqrt(2.0)", "a module has no math: write the number"),
+                ("numpy", r"np.tanh(\1)", "a module knows its inputs, self and torch"),
+                ("F", r"F.gelu(\1)", r"write torch\.relu\(x\) for F\.relu\(x\)")):
+            with self.subTest(name):
+                package = self.copy_package(name + ".pkg")
+                line = self.edit(package, r"torch\.gelu\((\w+)[^)]*\)", new)
+                result = pipewright("conf", package, "--check", package / "conf/mp_conf.json")
+                self.assert_fails(result, r"module1\.py: does not compile",
+                                  r'module1\.py", line %d\b' % line, "<--- HERE", cure)
+        package = self.copy_package("nothing.pkg")
+        self.edit(package, r"return (\w+)$", "return")
+        result = pipewright("conf", package, "--check", package / "conf/mp_conf.json")
+        self.assert_fails(result, "is actually of type NoneType", r"lists as \"out\"")
+
     def test_a_syntax_error(self):
         self.check_broken("syntax.pkg", r"= torch\.gelu\(", "= = torch.gelu(")
 
@@ -227,6 +262,13 @@ class Gradients(Edits):
         trained = self.train(package, token_job(steps=1), 4, mpi=False)
         self.assertFalse(trained.gradients["blocks.0.up.weight"].any())
         self.assertTrue(trained.gradients["blocks.1.up.weight"].any())
+
+    def test_data_that_ends_the_training_of_earlier_modules(self):
+        package = self.copy_package("data.pkg")
+        line = self.edit(package, FORWARD, r"\1    \2 = torch.mul(\2.data, 1.0)\n") + 1
+        warning, = self.warnings(package)
+        self.assertRegex(warning, r"^module 0 gets no gradient any more: \S+/module1\.py:%d:"
+                                  r" (\w+) = torch\.mul\(\1\.data, 1\.0\)$" % line)
 
     def test_a_module_that_gives_on_no_gradient(self):
         package = self.copy_package("out.pkg")

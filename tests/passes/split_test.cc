@@ -347,6 +347,29 @@ graph(%w : Tensor, %f : Tensor, %training : bool, %device : Device, %x : Tensor)
   EXPECT_EQ(names, "be");
 }
 
+TEST(Gradients, DoNotReachDetachedTensorsThroughTheirMemory) {
+  Model model = ParseModel(R"IR(
+graph(%w : Tensor, %training : bool, %device : Device, %x : Tensor):
+  %zero : int = prim::Constant[value=0]()
+  %off : bool = prim::Constant[value=0]()
+  %a : Tensor = aten::mul(%x, %w)
+  %b : Tensor = aten::detach(%a)
+  %c : Tensor = aten::tanh_(%b)
+  %part : Tensor = aten::select(%a, %zero, %zero)
+  %done : Tensor = aten::copy_(%part, %part, %off)
+  %d : Tensor = aten::relu(%c)
+  %e : Tensor = aten::relu(%a)
+  return (%d, %e)
+)IR",
+                           {Parameter("w")});
+  auto with = ValuesWithGradient(model);
+  std::string names;
+  for (torch::jit::Node* node : model.graph->nodes())
+    for (torch::jit::Value* output : node->outputs())
+      if (with.count(output)) names += output->debugName() + " ";
+  EXPECT_EQ(names, "a part done e ");
+}
+
 TEST(Gradients, ReachWhatIsWrittenInto) {
   Model model = ParseModel(R"IR(
 graph(%w : Tensor, %training : bool, %device : Device, %x : Tensor):

@@ -14,8 +14,10 @@ static Manifest FanOut() {
   return m;
 }
 
-static std::vector<std::vector<int>> Backward(const std::vector<int>& stages, int from, int to) {
+static std::vector<std::vector<int>> Backward(const std::vector<int>& stages, int from, int to,
+                                              const std::vector<int>& outputs = {}) {
   Manifest manifest = FanOut();
+  manifest.outputs = outputs;
   Conf conf{stages, false, {{0}, {1}, {2}}, {}};
   conf.stage_to_ranks.resize(1 + *std::max_element(stages.begin(), stages.end()));
   StageGraph graph = MakeStageGraph(manifest, conf);
@@ -38,6 +40,7 @@ TEST(Edges, GradientsKeepTheOrderOfTheirConsumers) {
   EXPECT_EQ(Backward({0, 1, 2, 2}, 0, 1), (Lists{{1}}));
   EXPECT_EQ(Backward({0, 1, 2, 2}, 0, 2), (Lists{{2, 3}}));
   EXPECT_EQ(Backward({0, 0, 1, 1}, 0, 1), (Lists{{2, 3}}));
+  EXPECT_EQ(Backward({0, 1, 1, 1}, 0, 1, {0}), (Lists{{1}, {2}, {3}}));  // a loss comes first
 }
 
 }  // namespace pipewright
