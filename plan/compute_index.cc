@@ -42,6 +42,13 @@ Error TooFew(const Plan& plan, const StageGraph& graph) {
   const int total = plan.steps * plan.microbatches;
   const std::string missing = std::to_string(stage) + "F" + std::to_string(microbatch);
   auto own = Places(plan, [&](const Action& a) { return SpeaksOf(a, stage, microbatch); });
+  auto backward = Places(plan, [&](const Action& a) {
+    return HasBackward(a) && BackwardStage(a) == stage && BackwardMicrobatch(a) == microbatch;
+  });
+  if (backward.size() > 1)
+    return Error(backward[0], "rule \"once\": no rank runs " + missing +
+                                  ", and two actions run the backward: " + backward[0] + " and " +
+                                  backward[1]);
   if (!own.empty()) return Error(own[0], "rule \"once\": no rank runs its forward, " + missing);
   // If only one action has the last microbatch, that action is the mistake.
   auto last = Places(plan, [&](const Action& a) {
@@ -90,9 +97,14 @@ struct Indexer {
     if (second.empty() || second[i].rank < 0) return;
     const ComputePlace& place = second[i];
     const Action& action = plan.ranks[place.rank][place.position];
-    if (first.empty() || first[i].rank < 0 || first[i].position >= place.position)
+    if (first.empty() || first[i].rank < 0)
       throw Error(Place(place.rank, place.position, action),
-                  "rule \"order\": its " + std::string(what) + " does not come before it");
+                  "rule \"order\": no " + std::string(what) + " comes before it");
+    if (first[i].position >= place.position)
+      throw Error(Place(place.rank, place.position, action),
+                  "rule \"order\": its " + std::string(what) + ", " +
+                      ToText(plan.ranks[first[i].rank][first[i].position]) +
+                      ", comes after it, as action " + std::to_string(first[i].position));
   }
 };
 
@@ -129,14 +141,25 @@ ComputeIndex IndexCompute(const Plan& plan, const StageGraph& graph) {
     auto where = [&](const ComputePlace& at) {
       return Place(at.rank, at.position, plan.ranks[at.rank][at.position]);
     };
+    // "3B1"
+    auto entry = [&](const char* kind) {
+      return std::to_string(i / static_cast<size_t>(index.total)) + kind +
+             std::to_string(i % static_cast<size_t>(index.total));
+    };
     const ComputePlace& b = index.backward[i];
-    if (b.rank < 0)
-      throw Error(where(index.forward[i]), "rule \"once\": no rank runs its backward");
+    if (b.rank < 0) {
+      const bool halves = !index.weight_grad.empty() && index.weight_grad[i].rank >= 0;
+      throw Error(where(index.forward[i]),
+                  "rule \"once\": no rank runs its backward, " + entry(halves ? "I" : "B"));
+    }
     bool split = plan.ranks[b.rank][b.position].kind == ActionKind::kInputGrad;
     bool weight = !index.weight_grad.empty() && index.weight_grad[i].rank >= 0;
     if (split != weight)
-      throw Error(where(b), split ? "rule \"once\": it has an input gradient (I) and no W"
-                                  : "rule \"once\": it has a full backward (B) and a W");
+      throw Error(where(b), split ? "rule \"once\": it is an input gradient (I), and no rank runs "
+                                    "its weight gradient, " +
+                                        entry("W")
+                                  : "rule \"once\": it is a full backward (B), and there is " +
+                                        entry("W") + ", too");
     indexer.CheckOrder(index.forward, index.backward, i, "forward");
     indexer.CheckOrder(index.backward, index.weight_grad, i, "input gradient");
   }

@@ -89,6 +89,28 @@ std::vector<std::pair<const char*, std::string>> MustAgree(const Session& sessio
           {"plan", WritePlan(session.run.plan)}};
 }
 
+// Returns what a resumed run should find as it was: the data that is trained on, and the code.
+// Checkpoints keep it.
+std::vector<Found> Lasting(const Session& session, const std::vector<Found>& found) {
+  std::vector<Found> lasting;
+  const std::string data = "source 0, ";
+  for (const Found& one : found)
+    if (one.key.rfind(data, 0) == 0) {
+      lasting.push_back(one);
+      lasting.back().key.erase(0, data.size());
+      if (session.options.verify_files) lasting.back().key += " as a whole";
+    }
+  for (const ModuleInfo& module : session.run.manifest.modules) {
+    // Of another cut, it is another module.
+    std::vector<std::string> weights;
+    for (const WeightInfo& weight : module.held) weights.push_back(weight.name);
+    const std::string file = session.options.package + "/" + module.code;
+    lasting.push_back({"code of " + module.name + " with " + HexHash(Join(weights, " ")), file,
+                       HexHash(ReadFile(file)), ""});
+  }
+  return lasting;
+}
+
 std::vector<int> LossValues(const Session& session) {
   std::vector<int> ids;
   for (const LossJob& loss : session.job.losses)
@@ -193,7 +215,7 @@ void Session::Load(const std::vector<Microbatches*>& sources, const AgreedFields
   for (const auto& [what, text] : fields) Agree(transport, Hash(text), what);
   std::vector<Found> found;
   Phase(transport, "reading", [&] { found = Reads(sources); });
-  AgreeOn(transport, found);
+  read = Lasting(*this, AgreeOn(transport, found));
   Phase(transport, "loading", [&] {
     stages = std::make_unique<TorchStages>(
         StageSettings{options, job, run, forward_plan_, recompute_, *shapes_, transport});

@@ -91,6 +91,7 @@ class Session {
   SessionOptions options;               // from Open on
   RunPlan run;                          // from Open on
   std::string edited;                   // from Open on: EditedCode of the package
+  std::vector<Found> read;              // from Load on: data and code, which checkpoints name
   std::unique_ptr<TorchStages> stages;  // from Load on
 
   // These are of the last step, which may be several minibatches.

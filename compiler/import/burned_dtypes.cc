@@ -109,6 +109,18 @@ bool HoldsLimit(const Model& model, const Weight& weight) {
   return IsLimit(number.item<double>(), weight.dtype, true);
 }
 
+// Returns true if the line calls what has recorded `node`, and not only a function that does.
+bool CallsIt(const std::string& line, const Node* node) {
+  if (node->kind() == c10::aten::to || node->kind() == c10::aten::_to_copy) {
+    static const std::regex kCast("\\.(to|type|float|double|half|bfloat16)\\(");
+    return std::regex_search(line, kCast);
+  }
+  std::string name = node->kind().toUnqualString();
+  for (const std::string prefix : {"_", "linalg_", "special_", "fft_"})
+    if (name.rfind(prefix, 0) == 0) name.erase(0, prefix.size());
+  return line.find(name + "(") != std::string::npos;
+}
+
 // Returns true if the model's line names `dtype`, an argument of `node`. `on_line` operations of
 // the line have that dtype: a line that calls functions that cast has more than it names.
 bool IsCertain(const Model& model, const Node* node, at::ScalarType dtype, long on_line) {
@@ -120,6 +132,8 @@ bool IsCertain(const Model& model, const Node* node, at::ScalarType dtype, long 
   if (node->kind() == kLift && !model.weights[node->input(0)->offset()].shape.empty())
     return line.find("tensor(") != std::string::npos;
   if (words.named < on_line) return false;
+  if (TakesLimit(node, dtype) ? line.find("finfo(") == std::string::npos : !CallsIt(line, node))
+    return false;
   // The recording has one value for the operand and the result of a cast that changed nothing:
   // its uses may be of either. A cast that the recording left out has no use.
   return node->kind() != c10::aten::to || RecordedDtype(model, node->input(0)) != dtype ||

@@ -163,6 +163,7 @@ void WriteRunCheckpoint(const RunCheckpoint& checkpoint) {
             {{"factor", checkpoint.loss_scale.factor},
              {"good_steps", checkpoint.loss_scale.good_steps}}},
            {"job", ParseJson(checkpoint.job, "job")},
+           {"read", checkpoint.read},
            {"files", files}};
   out["hash"] = HexHash(out.dump());
   WriteFile((folder / kDescription).string(), FormatJson(out));
@@ -205,6 +206,9 @@ RunCheckpoint ReadRunCheckpoint(const std::string& path) {
   checkpoint.loss_scale = {factor.get<double>(),
                            Whole<int64_t>(scale, "good_steps", where + ": loss_scale")};
   checkpoint.job = Member(in, "job", where).dump();
+  if (in.contains("read"))  // not in those of earlier versions
+    for (const auto& [what, found] : in["read"].items())
+      checkpoint.read[what] = Text(in["read"], what.c_str(), where + ": read");
   const Json& files = Member(in, "files", where);
   if (!files.is_object()) throw Error(where + ": files", "an object is expected");
   for (const auto& [name, file] : files.items())

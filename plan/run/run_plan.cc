@@ -147,9 +147,21 @@ Offload OffloadOf(const RunPlan& run, bool forward_only) {
   return offload;
 }
 
-// If a single entry has a stage or microbatch that the run does not have, the error names that
-// entry.
+// If a stage has more optimizer steps than others have, the error names the first of them; if a
+// single entry has a stage or microbatch that the run does not have, that entry.
 void CheckEntries(const Job& job, const Plan& plan, const StageGraph& graph) {
+  std::map<std::pair<size_t, int>, std::vector<std::string>> steps;  // by rank and stage
+  for (size_t r = 0; r < plan.ranks.size(); ++r)
+    for (size_t p = 0; p < plan.ranks[r].size(); ++p)
+      if (const Action& a = plan.ranks[r][p]; a.kind == ActionKind::kStep)
+        steps[{r, a.stage}].push_back(Place(static_cast<int>(r), p, a));
+  const bool once = std::any_of(steps.begin(), steps.end(),
+                                [](const auto& entry) { return entry.second.size() == 1; });
+  for (const auto& [where, places] : steps)
+    if (once && places.size() > 1)
+      throw Error(job.plan + ": " + places[0],
+                  "rule \"step\": the stage has " + std::to_string(places.size()) +
+                      " optimizer steps, and other stages have one");
   std::vector<std::string> wrong;
   for (size_t r = 0; r < plan.ranks.size(); ++r)
     for (size_t p = 0; p < plan.ranks[r].size() && wrong.size() < 2; ++p) {

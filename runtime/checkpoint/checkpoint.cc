@@ -263,6 +263,7 @@ void Checkpointer::Save(int64_t step, const DataPosition& data) {
   shot->checkpoint.optimizer = OptimizerText(session_.job.optimizer);
   shot->checkpoint.loss_scale = session_.stages->updater().loss_scale();
   shot->checkpoint.job = job_text_;
+  for (const Found& found : session_.read) shot->checkpoint.read[found.key] = found.what;
   shot->shards = Snapshot(session_, folder_, transport_.rank());
   written_ = std::async(std::launch::async, [this, shot] { Write(*shot); });
   if (!folder_.shared())

@@ -32,15 +32,20 @@ std::vector<std::string> WarningsOfLoss(const Job& job, const Manifest& manifest
     warnings.push_back(job.path +
                        " has neither \"save\" nor \"checkpoint\": the trained weights will be lost "
                        "at the end\n  keep them: --save FILE.safetensors");
-  if (job.save.empty() || IsStream(job.save)) return warnings;
-  struct statvfs disk;
-  const std::string folder = fs::absolute(job.save).parent_path().string();
-  if (statvfs(folder.c_str(), &disk) != 0) return warnings;
-  const auto room = static_cast<int64_t>(disk.f_bavail * disk.f_frsize);
   const int64_t bytes = BytesOfWeights(manifest);
-  if (room < bytes)
-    warnings.push_back(job.save + " will take " + SizeText(bytes) +
-                       " at the end, and its disk has room for " + SizeText(room) + " now");
+  auto look = [&](const std::string& output, const std::string& takes) {
+    fs::path folder = fs::absolute(output).parent_path();
+    while (!fs::exists(folder) && folder.has_relative_path()) folder = folder.parent_path();
+    struct statvfs disk;
+    if (statvfs(folder.c_str(), &disk) != 0) return;
+    const auto room = static_cast<int64_t>(disk.f_bavail * disk.f_frsize);
+    if (room < bytes)
+      warnings.push_back(output + takes + ", and its disk has room for " + SizeText(room) + " now");
+  };
+  if (!job.save.empty() && !IsStream(job.save))
+    look(job.save, " will take " + SizeText(bytes) + " at the end");
+  if (!job.checkpoint.folder.empty())
+    look(job.checkpoint.folder + "/", ": a checkpoint takes more than " + SizeText(bytes));
   return warnings;
 }
 
@@ -64,18 +69,23 @@ std::string SaveLastWeights(Session& session, const std::string& checkpoint) {
   if (!checkpoint.empty())
     return failure + "\n  the checkpoint has the weights: pipewright weights merge " + checkpoint +
            " -o FILE.safetensors";
+  return failure + SaveElsewhere(session, fs::path(session.job.save).filename().string());
+}
+
+std::string SaveElsewhere(Session& session, const std::string& name) {
+  Transport& transport = session.transport;
   std::vector<std::string> tried;
   for (const std::string& folder : {fs::temp_directory_path().string(), std::string("/dev/shm")}) {
     std::string path = folder + "/pipewright-weights-XXXXXX";
     if (transport.rank() == 0) (void)!mkdtemp(path.data());
-    path = transport.AllGather(path)[0] + "/" + fs::path(session.job.save).filename().string();
+    path = transport.AllGather(path)[0] + "/" + name;
     if (TrySave(session, path).empty())
-      return failure + "\n  the weights were saved in " + path + " instead: move them from there";
+      return "\n  the weights were saved in " + path + " instead: move them from there";
     std::error_code none;
     if (transport.rank() == 0) fs::remove(fs::path(path).parent_path(), none);
     tried.push_back(folder);
   }
-  return failure + "\n  there is no room in " + Join(tried, " and ") +
+  return "\n  there is no room in " + Join(tried, " and ") +
          " either: the weights are lost";
 }
 

@@ -7,7 +7,7 @@
 namespace pipewright {
 
 // Says on rank 0, before training, what would lose the weights at the end: that nothing keeps them,
-// or that the disk has no room for `save`.
+// or that the disk has no room for `save` or a checkpoint.
 std::vector<std::string> WarningsOfLoss(const Job& job, const Manifest& manifest);
 
 // Saves the weights where the job says. Where that fails, they go to a temporary folder, unless a
@@ -15,5 +15,9 @@ std::vector<std::string> WarningsOfLoss(const Job& job, const Manifest& manifest
 // it failed and where the weights are now, "" where all is well. Collective; returns the same on
 // every rank.
 std::string SaveLastWeights(Session& session, const std::string& checkpoint);
+
+// Saves the weights in a temporary folder, as a file called `name`, and returns a line that says
+// where they are, or that they are lost. Collective; returns the same on every rank.
+std::string SaveElsewhere(Session& session, const std::string& name);
 
 }  // namespace pipewright

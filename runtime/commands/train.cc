@@ -218,6 +218,8 @@ class Trainer {
         checkpoint = job_.checkpoint.folder;
       } catch (const AgreedError& e) {
         failures.push_back(e.what());
+        if (job_.save.empty())
+          failures.back() += SaveElsewhere(session_, "weights.safetensors");
       }
     // A stopped run resumes from its checkpoint; without one, it saves at least the weights.
     if (!job_.save.empty() && !(stopped_ && !checkpoint.empty()))
@@ -378,6 +380,23 @@ class Trainer {
     if (!changes.empty())
       std::printf("  %s has changed since then, and its new values are used: %s\n",
                   job_.path.c_str(), Join(changes, ", ").c_str());
+    std::vector<std::string> others;
+    for (const Found& found : session_.read) {
+      const auto before = resumed_.read.find(found.key);
+      if (before != resumed_.read.end() && before->second != found.what)
+        others.push_back(found.name);
+    }
+    const std::vector<std::string> all = ListCheckpoints(job_.checkpoint.folder);
+    if (all.size() > 1 && all[0] == resumed_.path && all[1] > all[0])
+      std::fprintf(stderr,
+                   "pipewright-run: warning: %s/latest names %s, though %s is newer: name the one "
+                   "you want with --resume-from\n",
+                   job_.checkpoint.folder.c_str(), resumed_.path.c_str(), all[1].c_str());
+    if (!others.empty())
+      std::fprintf(stderr,
+                   "pipewright-run: warning: changed since %s was written: %s. The run goes on "
+                   "with what is there now\n",
+                   resumed_.path.c_str(), Join(others, ", ").c_str());
   }
 
   // Says what is left of the run where that is not all that was asked for.

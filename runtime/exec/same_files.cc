@@ -75,7 +75,7 @@ std::vector<Found> FoundEnvironment() {
   return found;
 }
 
-void AgreeOn(Transport& transport, const std::vector<Found>& mine) {
+std::vector<Found> AgreeOn(Transport& transport, const std::vector<Found>& mine) {
   Json own = Json::array();
   for (const Found& found : mine) own.push_back({found.key, found.name, found.what, found.cure});
   const std::vector<std::string> all =
@@ -98,6 +98,9 @@ void AgreeOn(Transport& transport, const std::vector<Found>& mine) {
                         (found.name == its.name ? "" : " (" + found.name + ")") + "\n  " +
                         its.cure);
     }
+  std::vector<Found> found;
+  for (auto& [key, entry] : first) found.push_back(std::move(entry.second));
+  return found;
 }
 
 }  // namespace pipewright

@@ -118,6 +118,15 @@ std::string EntryToAdd(const std::string& package, const ModuleInfo& info,
                         Suggest(name, weights));
 }
 
+// Returns "FILE:12" for the first line that holds `text`, or "FILE".
+std::string LineWith(const std::string& file, const std::string& text) {
+  const std::string all = ReadFile(file);
+  const size_t at = all.find(text);
+  if (at == std::string::npos) return file;
+  return file + ":" +
+         std::to_string(1 + std::count(all.begin(), all.begin() + static_cast<long>(at), '\n'));
+}
+
 // The code may be edited, but its inputs, outputs and weights must match the manifest.
 void CheckInterface(const std::string& package, const std::string& file, const Manifest& manifest,
                     const ModuleInfo& info, const CompiledText& code, bool edited) {
@@ -129,11 +138,11 @@ void CheckInterface(const std::string& package, const std::string& file, const M
   for (size_t i = 1; i < schema.arguments().size(); ++i)
     found.push_back(schema.arguments()[i].name());
   if (found.size() != expected.size())
-    throw Error(file,
+    throw Error(LineWith(file, "def forward("),
                 "forward takes " + Listed(found) + " where manifest.json says " + Listed(expected),
                 fixed);
   if (const std::string order = Reordered(expected, found); !order.empty())
-    throw Error(file, "forward takes " + order, "values come in the manifest's order");
+    throw Error(LineWith(file, "def forward("), "forward takes " + order, "values come in the manifest's order");
   const std::string last =
       code.return_line ? file + ":" + std::to_string(code.return_line) : file;
   std::vector<c10::TypePtr> types = {schema.returns().at(0).type()};
@@ -186,12 +195,8 @@ void CheckInterface(const std::string& package, const std::string& file, const M
                       " draws other random numbers on each rank, and when it is computed again",
                   cure);
     if (node->kind() == torch::jit::prim::SetAttr) {
-      const std::string assigned = "self." + node->s(torch::jit::attr::name), text = ReadFile(file);
-      const size_t at = text.find(assigned + " =");  // the node has no source text
-      throw Error(file + (at == std::string::npos
-                              ? ""
-                              : ":" + std::to_string(
-                                          1 + std::count(text.begin(), text.begin() + static_cast<long>(at), '\n'))),
+      const std::string assigned = "self." + node->s(torch::jit::attr::name);
+      throw Error(LineWith(file, assigned + " ="),  // the node has no source text
                   assigned + " is assigned, which would part it from what is trained and saved",
                   "write a buffer in place: torch.copy_(" + assigned + ", ...)");
     }
@@ -252,10 +257,15 @@ CompiledText CompileModule(const std::string& package, const Manifest& manifest,
     const std::string said = e.what(), key = "object has no attribute or method '";
     const size_t at = said.find(key), begin = at + key.size();
     if (at == std::string::npos) throw;
-    const std::string cure =
-        EntryToAdd(package, info, said.substr(begin, said.find('\'', begin) - begin));
-    if (cure.empty()) throw;
-    throw Error(said + "\n  " + cure);
+    const std::string missing = said.substr(begin, said.find('\'', begin) - begin);
+    const std::string cure = EntryToAdd(package, info, missing);
+    if (!cure.empty()) throw Error(said + "\n  " + cure);
+    if (weights.empty()) throw Error(said + "\n  the module has no weights");
+    const size_t shown = std::min<size_t>(weights.size(), 8);
+    const std::vector<std::string> some(weights.begin(), weights.begin() + static_cast<long>(shown));
+    throw Error(said + "\n  the module has the weights " + Join(some, ", ") +
+                (shown < weights.size() ? " and more" : "") + Suggest(missing, weights) +
+                ": write getattr(self, \"" + weights[0] + "\")");
   }
   CheckInterface(package, path, manifest, info, code, HexHash(text) != info.code_hash);
   return code;
@@ -278,6 +288,7 @@ static LoadedModule Load(const std::string& package, const Manifest& manifest, i
   const ModuleInfo& info = manifest.modules[index];
   LoadedModule module;
   module.index = index;
+  module.edited = IsEdited(package, info);
   const CompiledText code = CompileModule(package, manifest, index);
   module.unit = code.unit;
   std::unique_ptr<SafetensorsFile> file;
@@ -380,9 +391,10 @@ static std::string PlaceInModel(const LoadedModule& module, const std::string& w
     if (line.empty()) return "";
     const bool raised = what.find("\nAssertionError:") != std::string::npos;
     return "\n  in the model: " + line +
-           (raised ? ""
-                   : "\n  change that line, in the model or in this file; where Python runs the "
-                     "exported model on such inputs, report it");
+           (raised          ? ""
+            : module.edited ? "\n  this file was edited: change that line"
+                            : "\n  change that line, in the model or in this file; where Python "
+                              "runs the exported model on such inputs, report it");
   }
   return "";
 }

@@ -16,6 +16,7 @@ struct RecordedBodies;
 
 struct LoadedModule {
   int index = -1;                   // in the manifest
+  bool edited = false;              // its code is not what was compiled
   std::vector<at::Tensor> weights;  // in the order of ModuleInfo::held; leaves of autograd
   std::vector<size_t> buffers;      // indices of weights that forward may write to
   // For each weight: the factor by which a microbatch scales running statistics; unset for others.

@@ -192,11 +192,16 @@ Inferred Infer(Trial trial, const std::vector<TensorSpec>& given,
       const TensorSpec recorded = FromManifest(manifest.values[id], symbols);
       if (!anew || manifest.values[id].kind != "tensor") specs[id] = recorded;
       changed[id] = anew && !manifest.values[id].dtype.empty() && !Same(specs[id], recorded);
-      if (!changed[id] || !edited) continue;
+      if (!changed[id]) continue;
+      const bool output = std::count(manifest.outputs.begin(), manifest.outputs.end(), id) > 0;
+      if (!edited) {
+        if (output) inferred.new_outputs.push_back(blame);
+        continue;
+      }
       const std::string returns = ReturnsOther(trial.made_at[id], manifest.values[id], specs[id]);
       if (blame.empty())
         blame = returns + "\n  return it like that, or edit the modules that take it, too";
-      if (std::count(manifest.outputs.begin(), manifest.outputs.end(), id))
+      if (output)
         inferred.new_outputs.push_back(
             returns + "\n  return it like that, or, if that is meant, write it in manifest.json");
     }

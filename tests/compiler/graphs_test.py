@@ -56,6 +56,23 @@ class Graphs(CompilerTest):
                 return self.m(self.b(x))
 
         model, x = Norms().train(), torch.randn(6, 4)
+        self.check_decomposed(model, x)
+
+    def test_a_detach_that_is_decomposed(self):
+        """It becomes an alias, through which gradients would pass."""
+        class Detaches(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+
+            def forward(self, x):
+                x = self.a(x)
+                return self.b(torch.tanh(x)) * x.detach().exp()
+
+        torch.manual_seed(0)
+        self.check_decomposed(Detaches(), torch.randn(6, 4))
+
+    def check_decomposed(self, model, x):
         program = torch.export.export(model, (x,), strict=False).run_decompositions()
         torch.export.save(program, self.at / "model.pt2")
         manifest, package = self.compile(self.at / "model.pt2", "--split", "equal:2")

@@ -238,6 +238,26 @@ class Options(CompilerTest):
         for i, value in enumerate(model.to(torch.bfloat16)(x.to(torch.bfloat16))):
             self.same(found[f"output.{i}"], value.detach(), f"output {i}")
 
+    def test_a_dtype_named_for_a_helper_is_not_that_of_what_it_calls(self):
+        def decay(x, acc):
+            return x * torch.linspace(0, 1.1, 8, dtype=x.dtype)
+
+        def masked(x, acc):
+            return x.masked_fill(x > 9, torch.finfo(x.dtype).min)
+
+        class Decays(Casts):
+            def forward(self, x):
+                return self.b(decay(self.a(x), acc=torch.float32))
+
+        class Masks(Casts):
+            def forward(self, x):
+                return self.b(masked(self.a(x), acc=torch.float32))
+
+        for kind in (Decays, Masks):
+            export(kind(), [torch.randn(3, 8)], self.at / "model.pt2")
+            text = self.compile(self.at / "model.pt2", "--dtype", "bfloat16", code=1)
+            self.assertIn("a recording does not tell", text)
+
     def test_small_limits_of_half_precision_are_ordinary_numbers_unless_they_are_named(self):
         class Scaled(Casts):
             def forward(self, x):

@@ -75,6 +75,19 @@ class Ending(RunCase):
         self.succeed(pipewright("weights", "merge", self.path("checkpoints"), "-o", self.path("merged.safetensors")))
         self.assert_same_tensors(load_file(self.path("merged.safetensors")), expected)
 
+    def test_no_room_for_the_last_checkpoint(self):
+        expected, _ = self.reference(4)
+        self.mount("40k")
+        job = self.job(4, save=None, checkpoint={"to": str(self.disk / "kept")})
+        result = run_ranks(3, "train", self.package, job, mpi=False)
+        self.assertRegex(result.out, r"warning: \S+kept/: a checkpoint takes more than .*, and its disk has room for")
+        self.assertEqual(result.code, 1, result.out)
+        self.assertIn("module0.safetensors: cannot be written: No space left on device", result.out)
+        where = re.search(r"the weights were saved in (\S+) instead", result.out)
+        self.assertTrue(where, result.out)
+        self.addCleanup(shutil.rmtree, pathlib.Path(where[1]).parent)
+        self.assert_same_tensors(load_file(where[1]), expected)
+
     def test_a_disk_that_fills_up(self):
         """Under the weights, and then under the metrics, too, until there is room again."""
         expected, losses = self.reference(6)

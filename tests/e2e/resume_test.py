@@ -2,6 +2,7 @@
 import json
 import os
 import random
+import re
 import shutil
 import unittest
 
@@ -44,7 +45,8 @@ class Resume(Case):
                "validation": {"data": data("others"), "every": 1},
                "checkpoint": {"every": 2, "keep": 2, "to": "out/checkpoints"},
                "save": "out/trained.safetensors"}
-        return self.write_job({**job, **changes})
+        job = {key: value for key, value in {**job, **changes}.items() if value is not None}
+        return self.write_job(job)
 
     def run_it(self, *options, mpi=False, **environment):
         program = ["mpirun", "-n", 3, RUN] if mpi else [RUN, "--in-process", 3]
@@ -69,6 +71,37 @@ class Resume(Case):
             if int(path.name[5:]) > step:
                 shutil.rmtree(path)
         (self.out / "checkpoints/latest").write_text(f"step-{step:08}\n")
+
+    def test_what_has_changed_since_the_checkpoint_is_told(self):
+        data, other = self.path("changing.safetensors"), self.path("other.pkg")
+        shutil.copy(self.path("rows.safetensors"), data)
+        shutil.rmtree(other, ignore_errors=True)
+        shutil.copytree(self.package, other)
+
+        def resumed(package, steps):
+            self.job(steps=steps, data={"tensors": str(data), "inputs": {"x": "x"}, "target": "y"},
+                     validation=None)
+            result = call([RUN, "--in-process", 3, "train", package, self.path("job.json"),
+                           "--conf", self.path("conf.json"), "--resume"])
+            self.succeed(result)
+            return re.findall(r"warning: changed since (\S+) was written: (.*)\. The run goes on",
+                              result.out)
+
+        self.assertEqual(resumed(self.package, 2), [])
+        self.assertEqual(resumed(self.package, 4), [])
+        tensors = load_file(data)
+        save_file({**tensors, "x": tensors["x"] + 1}, data)
+        module = other / "modules/module1.py"
+        module.write_text(module.read_text() + "\n# edited\n")
+        (found, what), = resumed(other, 6)
+        self.assertRegex(found, "step-00000004$")
+        self.assertEqual(what, f"{data}, {module}")
+        self.assertEqual(resumed(other, 8), [])
+        latest = self.out / "checkpoints/latest"
+        latest.write_text("step-00000006\n")
+        result = self.run_it("--resume")
+        self.assertRegex(result.out, r"warning: \S+/latest names \S+step-00000006, though "
+                                     r"\S+step-00000008 is newer")
 
     def test_replicas_keep_their_own_statistics(self):
         for buffers in ("first", "merge"):

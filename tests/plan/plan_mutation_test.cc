@@ -121,6 +121,20 @@ TEST(PlanMutation, RejectionsNamePlaceAndRule) {
   EXPECT_EQ(
       rejection("0F0,0SEND_F0>2\n2RECV_F0<0,2F0\n"),
       "rank 0, action 1, 0SEND_F0>2: rule \"once\": no rank runs the forward of stage 1, 1F0");
+  // A deleted entry is named.
+  EXPECT_EQ(rejection("0F0,0F1,0B0\n"),
+            "rank 0, action 1, 0F1: rule \"once\": no rank runs its backward, 0B1");
+  EXPECT_EQ(rejection("0F0,0I0,0F1,0W0,0W1\n"),
+            "rank 0, action 2, 0F1: rule \"once\": no rank runs its backward, 0I1");
+  EXPECT_EQ(rejection("0F0,0I0,0F1,0I1,0W1\n"),
+            "rank 0, action 1, 0I0: rule \"once\": it is an input gradient (I), and no rank runs its "
+            "weight gradient, 0W0");
+  EXPECT_EQ(rejection("0F0,0B0,0B1,0B1\n"),
+            "rank 0, action 2, 0B1: rule \"once\": no rank runs 0F1, and two actions run the "
+            "backward: rank 0, action 2, 0B1 and rank 0, action 3, 0B1");
+  EXPECT_EQ(rejection("0F0,0W0,0I0\n"),
+            "rank 0, action 1, 0W0: rule \"order\": its input gradient, 0I0, comes after it, as "
+            "action 2");
   EXPECT_EQ(rejection("#shared 0,2\n0F0,0B0,0REDUCE_GRAD,0STEP\n"),
             "#shared: rule \"range\": a group lists stages below 1 in ascending order, each once; "
             "2 is not one");

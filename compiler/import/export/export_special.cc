@@ -165,6 +165,14 @@ bool ExportConverter::ConvertSpecial(const ExportJson& node, const ExportJson& g
     BindOutputs(node, graph, {model_.graph->insert(c10::Symbol::fromQualString(cast), {tensor})});
     return true;
   }
+  // run_decompositions() makes an alias of a detach, and gradients would pass through it.
+  if (target == "torch.ops.aten.alias.default" &&
+      OwnLine(node.at("metadata").value("stack_trace", "")).code.find("detach(") !=
+          std::string::npos) {
+    Value* from = Plain(node.at("inputs").at(0).at("arg"));
+    BindOutputs(node, graph, {model_.graph->insert(c10::aten::detach, {from})});
+    return true;
+  }
   if (target == "torch.ops.aten.copy.default") return ConvertCopy(node, graph), true;
   if (target == "torch.ops.prims.fma.default") return ConvertFma(node, graph), true;
   if (target == "torch.sym_ite") {
