@@ -285,6 +285,10 @@ void Session::StepBy(const Plan& plan, StageBody& body) {
   executor_ = std::make_unique<Executor>(plan, run.graph, stages->groups(), body, transport);
 }
 
+void Session::EvaluateBy(const Plan& plan, StageBody& body) {
+  evaluator_ = std::make_unique<Executor>(plan, run.graph, stages->groups(), body, transport);
+}
+
 void Session::Start() {
   Phase(transport, "starting", [&] {
     MakeExecutor(first_step_);

@@ -70,6 +70,8 @@ class Session {
   // Runs the next steps by another plan of the same stages, through `body`, which hands on to
   // `stages`. Both outlive those steps.
   void StepBy(const Plan& plan, StageBody& body);
+  // Does the same for sweeps of a session that trains, whose plans are forward only.
+  void EvaluateBy(const Plan& plan, StageBody& body);
 
   // Writes the weights, or the last step's gradients (SessionOptions::keep_gradients), as
   // SaveWeights of runtime/weights.h. Throws the same Error on every rank.

@@ -37,6 +37,7 @@ std::string WriteProfile(const Profile& profile) {
                              {"held_inputs", node.held},
                              {"held_inputs_for_weight", node.held_for_weight},
                              {"peak_bytes", node.peak},
+                             {"forward_only_peak_bytes", node.forward_only_peak},
                              {"parameter_bytes", node.parameters},
                              {"trained_bytes", node.trained},
                              {"buffer_bytes", node.buffers},
@@ -176,6 +177,8 @@ ProfileNode ReadNode(const Object& object) {
   node.kept = object.Number("kept_bytes");
   node.kept_for_weight = object.Number("kept_for_weight_bytes");
   node.peak = object.Number("peak_bytes");
+  if (object.Has("forward_only_peak_bytes"))
+    node.forward_only_peak = object.Number("forward_only_peak_bytes");
   node.parameters = object.Number("parameter_bytes");
   node.trained = object.Number("trained_bytes");
   node.buffers = object.Number("buffer_bytes");

@@ -28,6 +28,9 @@ struct ProfileNode {
   // of the above. Profiles of earlier versions do not say.
   std::vector<int> held, held_for_weight;
   double peak = 0;             // most bytes alive at once: weights, inputs, all that it makes
+  // The same without weights while it runs forward for no backward; 0 in profiles of earlier
+  // versions.
+  double forward_only_peak = 0;
   double parameters = 0, trained = 0, buffers = 0;  // `trained`: parameters that take gradients
   std::vector<std::string> weights;                 // names of those that it holds
   // The body measured: "autograd" or "lists" (docs/reference/job.md); "": unknown.

@@ -9,6 +9,7 @@
 #include "base/size.h"
 #include "base/symbol.h"
 #include "base/text.h"
+#include "passes/graph/hidden_memory.h"
 #include "passes/graph/looking_at.h"
 #include "passes/graph/memory.h"
 #include "passes/graph/node_cost.h"
@@ -87,6 +88,12 @@ struct Places {
     for (const Value* input : model.graph->inputs())
       if (input->offset() < model.weights.size() && written.count(input))
         weight_uses.try_emplace(input, nodes.size(), 0);
+    // What operations before the write have saved for their backward changes, too.
+    Memory::Values hidden_memory;
+    for (const Node* node : AllNodes(*model.graph))
+      if (HidesMemory(node))
+        for (const Value* value : memory.Of(node->input(0)))
+          if (written.count(value)) hidden_memory.insert(value);
     std::vector<int> forbidden(nodes.size() + 2, 0);  // changes between positions
     auto forbid = [&](size_t first, size_t last) {
       if (first <= last) ++forbidden[first], --forbidden[std::min(last, nodes.size()) + 1];
@@ -104,7 +111,10 @@ struct Places {
       }
       std::sort(places.begin(), places.end());
       auto behind = std::lower_bound(places.begin(), places.end(), at);
-      if (behind == places.begin()) return;  // used before any write
+      if (behind == places.begin()) {  // used before any write
+        if (!places.empty() && Intersect(memory.Of(input), hidden_memory)) forbid(at + 1, places.back());
+        return;
+      }
       if (input->node() == model.graph->param_node()) {
         forbid(places.front() + 1, at);  // created outside: written and used in one module
         return;

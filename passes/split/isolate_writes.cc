@@ -135,7 +135,7 @@ class Isolator {
     for (Node* node : AllNodes(*model_.graph))
       if (HidesMemory(node))
         for (const Value* value : memory_.Of(node->input(0)))
-          if (written.count(value) && Producer(value) >= 0) hidden.insert(value);
+          if (written.count(value) && !IsWeight(value)) hidden.insert(value);
     if (hidden.empty()) return;
     const auto gradient = ValuesWithGradient(model_);
     auto refuse = [&](Node* node) {

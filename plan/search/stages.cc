@@ -37,7 +37,7 @@ std::vector<size_t> Cut(const std::vector<StageCosts>& list, size_t parts, doubl
 static StageCosts Merged(const std::vector<StageCosts>& fine, size_t begin, size_t end) {
   StageCosts sum;
   sum.activation = 0;
-  bool recompute = true;
+  bool recompute = true, alone = true;
   double again = 0;
   for (size_t i = begin; i < end; ++i) {
     const StageCosts& c = fine[i];
@@ -55,6 +55,8 @@ static StageCosts Merged(const std::vector<StageCosts>& fine, size_t begin, size
     sum.peak.W = std::max(sum.peak.W, sum.kept_for_W + own.weight);
     sum.peak.first_W = std::max(sum.peak.first_W, sum.kept_for_W + own.first_weight);
     sum.peak.step = std::max(sum.peak.step, c.peak.step);
+    sum.peak.forward_only = std::max(sum.peak.forward_only, c.peak.forward_only);
+    alone &= c.peak.forward_only > 0;
     sum.activation = before + c.activation;
     sum.kept_for_W += c.kept_for_W, sum.weights += c.weights, sum.gradients += c.gradients;
     sum.output = c.output;
@@ -62,6 +64,7 @@ static StageCosts Merged(const std::vector<StageCosts>& fine, size_t begin, size
     again += c.recompute;
   }
   sum.received = fine[begin].received;
+  if (!alone) sum.peak.forward_only = 0;
   // The first part keeps the checkpoint that the others are run again from.
   if (recompute) sum.recompute = again, sum.checkpoint = fine[begin].checkpoint;
   sum.recompute_peak.I = sum.peak.I + sum.checkpoint;

@@ -42,6 +42,7 @@ static void ReadPeak(const Json& object, const std::vector<std::string>& keys,
   if (object.contains("W")) peak.first_W = peak.W;
   Read(object, "first_B", where, peak.first_B);
   Read(object, "first_W", where, peak.first_W);
+  Read(object, "forward_only", where, peak.forward_only);
 }
 
 // `base` has the values of absent keys; null if F, I and W are required.
@@ -83,7 +84,7 @@ static StageCosts ReadStage(const Json& object, const std::string& where, const 
     }
   }
   if (object.contains("peak"))
-    ReadPeak(object["peak"], {"F", "I", "B", "W", "first_B", "first_W", "step"}, where + ".peak",
+    ReadPeak(object["peak"], {"F", "I", "B", "W", "first_B", "first_W", "step", "forward_only"}, where + ".peak",
              costs.peak);
   if (object.contains("spread")) {
     const Json& spread = object["spread"];

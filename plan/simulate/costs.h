@@ -18,6 +18,7 @@ struct PeakBytes {
   // the sums count in addition to B and W.
   double first_B = 0, first_W = 0;
   double step = 0;  // in addition to what is held then
+  double forward_only = 0;  // of an F in a plan without backward; 0: not known, those of F count
 };
 
 // Costs of one stage for one microbatch. All are finite and >= 0.

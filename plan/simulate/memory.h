@@ -16,6 +16,7 @@ struct StageMemory {
   // The most while F, B and W run, and while the first B and W of a step run.
   double forward = stored, backward = std::max(stored, whole), weight = kept;
   double first_backward = backward, first_weight = weight;
+  double forward_only = forward;  // the most while an F runs that keeps nothing for a backward
 };
 
 // `recompute`: the stage runs its forward again, where its costs offer that.
@@ -31,6 +32,7 @@ inline StageMemory MemoryOf(const StageCosts& c, bool recompute) {
   m.first_backward = std::max({m.stored, c.activation, c.peak.first_B, more.first_B});
   m.weight = std::max(m.kept, c.peak.W);
   m.first_weight = std::max(m.kept, c.peak.first_W);
+  m.forward_only = c.peak.forward_only > 0 ? c.peak.forward_only : m.forward;
   return m;
 }
 // Returns the most that F, W or the stage's STEP take, while they run, beyond the first three
@@ -46,9 +48,9 @@ struct MemoryChange {
   double during = 0, after = 0;
 };
 
-// In forward-only plans, nothing frees later what an F leaves.
+// In forward-only plans, an F leaves nothing.
 inline MemoryChange ForwardMemory(const StageMemory& m, bool forward_only) {
-  return {m.stored, forward_only ? -m.stored : 0};
+  return forward_only ? MemoryChange{m.forward_only, -m.forward_only} : MemoryChange{m.stored, 0};
 }
 inline MemoryChange InputGradMemory(const StageMemory& m) {
   return {m.whole - m.stored, m.kept - m.whole};
@@ -68,7 +70,7 @@ class RankMemory {
   void Do(const Action& a, Of of, bool first = false) {
     if (HasForward(a)) {
       const StageMemory m = of(a.stage);
-      Reach(m.forward);
+      if (!forward_only_) Reach(m.forward);
       Add(ForwardMemory(m, forward_only_));
     }
     if (a.kind == ActionKind::kInputGrad) {

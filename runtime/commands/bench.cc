@@ -53,7 +53,8 @@ Json ToJson(const StageBytes& bytes) {
             {"W", bytes.peak.W},
             {"first_B", bytes.peak.first_B},
             {"first_W", bytes.peak.first_W},
-            {"step", bytes.peak.step}}}};
+            {"step", bytes.peak.step},
+            {"forward_only", bytes.peak.forward_only}}}};
 }
 
 // What the stages of this rank hold, as in a costs file: {"0": {"activation": ...}}.
@@ -227,6 +228,7 @@ void Bench(const BenchOptions& options, Transport& transport) {
   mine["stages"] = StagesJson(session, bytes);
   mine["measured"]["held_bytes"] = bytes.held;
   mine["measured"]["peak_bytes"] = bytes.peak;
+  mine["measured"]["forward_only_peak_bytes"] = bytes.forward_only_peak;
   mine["link"] = LinkCostsJson(transport);
   const std::string bodies = DescribeBodies(session);
   const std::vector<std::string> all = transport.AllGather(mine.dump());

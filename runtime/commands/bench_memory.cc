@@ -63,7 +63,28 @@ StageBytes MiddleOf(const std::vector<StageBytes>& all) {
   out.peak.first_B = middle([](const StageBytes& b) { return b.peak.first_B; });
   out.peak.first_W = middle([](const StageBytes& b) { return b.peak.first_W; });
   out.peak.step = middle([](const StageBytes& b) { return b.peak.step; });
+  out.peak.forward_only = middle([](const StageBytes& b) { return b.peak.forward_only; });
   return out;
+}
+
+// Fills in the figures of runs without backward.
+void MeasureForwardOnly(Session& session, Microbatches& source, MemoryMeter& meter,
+                        RankBytes& bytes) {
+  const Plan plan = MakeForwardPlan(session.job, session.run);
+  std::map<int, std::vector<int64_t>> peaks;  // by stage
+  std::vector<int64_t> most;
+  for (int i = 0; i < 5; ++i) {
+    session.transport.AllGather("");
+    session.transport.Pending();
+    MeteredStages metered(*session.stages, meter);
+    session.EvaluateBy(plan, metered);
+    Evaluation evaluation;
+    session.Evaluate(source, i, evaluation);
+    most.push_back(metered.peak());
+    for (const auto& [stage, of_stage] : metered.bytes()) peaks[stage].push_back(of_stage.peak.F);
+  }
+  for (const auto& [stage, all] : peaks) bytes.stages[stage].peak.forward_only = Middle(all);
+  bytes.forward_only_peak = Middle(most);
 }
 
 }  // namespace
@@ -105,6 +126,7 @@ RankBytes MeasureBytes(Session& session, Microbatches& source, int64_t& step, Me
   session.stages->Recompute(SingleModules(session));
   bytes.stages = measure();
   session.stages->Recompute(session.recompute());
+  if (session.run.conf.offloaded_stages.empty()) MeasureForwardOnly(session, source, meter, bytes);
   std::vector<int64_t> held, beyond;
   for (int i = 0; i < kTimes; ++i) {
     run(session.run.plan);

@@ -10,12 +10,14 @@ namespace pipewright {
 struct RankBytes {
   int64_t held = 0;  // before a step
   int64_t peak = 0;  // the most in a step of the run's plan
+  int64_t forward_only_peak = 0;  // the most in a sweep without backward; 0: weights are on disk
   // By stage of this rank, for one microbatch: where nothing is computed again but the job's single
   // modules, and where all is.
   std::map<int, StageBytes> stages, again;
 };
 
-// Runs a step of the run's plan, and few of two microbatches for each replica, whole and in halves.
+// Runs a step of the run's plan, and few of two microbatches for each replica, whole and in halves;
+// and sweeps over as many microbatches as a step has, forward only.
 // `step` counts them. `meter` has counted on this thread since before the session was opened.
 // Collective; throws like Session::Step.
 RankBytes MeasureBytes(Session& session, Microbatches& source, int64_t& step, MemoryMeter& meter);

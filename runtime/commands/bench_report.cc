@@ -136,7 +136,8 @@ Json Summary(const RunPlan& run, const std::vector<Json>& ranks) {
                             {"waited", m["waited"]},
                             {"idle", step > 0 ? std::max(0.0, 1 - own / step) : 0},
                             {"held_bytes", m["held_bytes"]},
-                            {"peak_bytes", m["peak_bytes"]}});
+                            {"peak_bytes", m["peak_bytes"]},
+                            {"forward_only_peak_bytes", m["forward_only_peak_bytes"]}});
   }
   out["bubble"] =
       step > 0 ? std::max(0.0, 1 - busy / (step * static_cast<double>(ranks.size()))) : 0;

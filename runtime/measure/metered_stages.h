@@ -15,7 +15,7 @@ namespace pipewright {
 // of gradients; where there is but one microbatch, B and W are the same as the first.
 struct StageBytes {
   struct Peak {
-    int64_t F = 0, I = 0, B = 0, W = 0, first_B = 0, first_W = 0, step = 0;
+    int64_t F = 0, I = 0, B = 0, W = 0, first_B = 0, first_W = 0, step = 0, forward_only = 0;
   };
   int64_t activation = 0, received = 0;  // from F to B; those of them that came in messages
   int64_t kept_for_W = 0;                // from I to W

@@ -238,7 +238,11 @@ static ModuleTimes Measure(const LoadedModule& module, const std::vector<c10::IV
   ModuleTimes times;
   MeasureBytes(module, inputs, wishes, false, times);
   MeasureBytes(module, inputs, wishes, true, times);
-  times.outputs = ForwardIsland(module, inputs, {}, nullptr);
+  {
+    MemoryMeter meter;
+    times.outputs = ForwardIsland(module, inputs, {}, nullptr);
+    times.forward_only_bytes = meter.peak();
+  }
   times.lists = StateOf(module).lists;
   return times;
 }

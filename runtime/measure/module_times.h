@@ -26,6 +26,7 @@ struct ModuleTimes {
   int64_t activation_bytes = 0;        // held from F to B or I, excluding inputs and weights
   int64_t kept_for_weights_bytes = 0;  // held from I to W, excluding inputs
   int64_t peak_bytes = 0;              // peak during F and B, excluding inputs
+  int64_t forward_only_bytes = 0;      // peak during an F without gradients, excluding inputs
   // Which inputs it holds on to from F to B, and from I to W; which outputs it holds until B.
   std::vector<bool> held_inputs, held_inputs_for_weights, held_outputs;
   std::vector<c10::IValue> outputs;  // detached, for later modules

@@ -89,7 +89,11 @@ ProfileNode NodeOf(const ModuleTimes& times, const ModuleInfo& info,
   node.kept = static_cast<double>(times.activation_bytes);
   node.kept_for_weight = static_cast<double>(times.kept_for_weights_bytes);
   node.peak = static_cast<double>(times.peak_bytes);
-  for (const c10::IValue& input : inputs) node.peak += BytesOf(input);
+  node.forward_only_peak = static_cast<double>(times.forward_only_bytes);
+  for (const c10::IValue& input : inputs) {
+    node.peak += BytesOf(input);
+    node.forward_only_peak += BytesOf(input);
+  }
   node.module = module.index;
   for (size_t w = 0; w < held.size(); ++w) {
     const WeightInfo& weight = info.held[held[w]];

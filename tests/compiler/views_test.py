@@ -130,6 +130,24 @@ class Views(CompilerTest):
         self.assertIn("to memory that tanh ", text)
         self.assertIn("autograd does not know of that", text)
 
+    def test_a_write_to_an_input_that_the_backward_reads(self):
+        class Saved(nn.Module):
+            def __init__(self, cut):
+                super().__init__()
+                self.a, self.cut = nn.Linear(4, 4), cut
+
+            def forward(self, x):
+                h = torch.tanh(self.a(x))
+                if self.cut:
+                    pipe_split()
+                torch.unsafe_chunk(x, 2, -1)[1].mul_(1.5)  # the backward of linear reads it
+                return torch.sin(h) * 2
+
+        for options in ([], ["--split", "equal:2"]):
+            self.check(Saved(cut=False), [torch.randn(4, 4)], options)
+        text = self.refuse(Saved(cut=True), [torch.randn(4, 4)])
+        self.assertIn("to memory that linear ", text)
+
     def test_what_a_list_holds_is_not_one_memory(self):
         class Listed(nn.Module):
             def forward(self, x, y):

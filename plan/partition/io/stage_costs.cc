@@ -13,7 +13,8 @@ namespace {
 
 struct StageSum {
   ProfileTime forward, backward, input_gradient, weight_gradient;
-  double activation = 0, received = 0, kept_for_weight = 0, peak = 0;
+  double activation = 0, received = 0, kept_for_weight = 0, peak = 0, forward_only_peak = 0;
+  bool forward_only = true;  // is known of all nodes
   double weights = 0, trained = 0, output = 0;
   std::set<int> held, held_for_weight;  // values
 
@@ -28,6 +29,8 @@ struct StageSum {
     Add(node.weight_gradient, weight_gradient);
     // Backward, nodes before this one still hold what they do.
     peak = std::max(peak, activation + node.peak - node.parameters - node.buffers);
+    forward_only_peak = std::max(forward_only_peak, node.forward_only_peak);
+    forward_only &= node.forward_only_peak > 0;
     activation += node.kept;
     kept_for_weight += node.kept_for_weight;
     weights += node.parameters + node.buffers + node.trained * optimizer_state;
@@ -113,7 +116,10 @@ std::string CostsOfStages(const Profile& profile, const std::vector<int>& stage_
          {"activation", sum.activation},
          {"received", sum.received},
          {"kept_for_W", sum.kept_for_weight},
-         {"peak", {{"B", sum.peak}, {"I", sum.peak}}},
+         {"peak",
+          {{"B", sum.peak},
+           {"I", sum.peak},
+           {"forward_only", sum.forward_only ? sum.forward_only_peak : 0}}},
          {"weights", sum.weights},
          {"gradients", sum.trained},
          {"output", sum.output},
