@@ -132,6 +132,8 @@ void CheckOutputs(const CheckRequest& request, const Job& job, const Manifest& m
   Passes(result, "outputs", [&] {
     outputs.Add(job.path + ": metrics", job.metrics, true, /*in_place=*/true);
   });
+  if (!job.report.empty())
+    Passes(result, "outputs", [&] { CheckPageOutput(job.report, read, false); });
   if (job.checkpoint.folder.empty()) return;
   Passes(result, "outputs", [&] { CheckFolder(job.checkpoint.folder); });
   if (!request.resume)

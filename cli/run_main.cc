@@ -3,6 +3,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -11,11 +12,13 @@
 #include "cli/numbers.h"
 #include "cli/program.h"
 #include "cli/supervise_command.h"
+#include "report/page.h"
 #include "runtime/commands/bench.h"
 #include "runtime/commands/generate.h"
 #include "runtime/commands/infer.h"
 #include "runtime/commands/train.h"
 #include "runtime/cpu/process_memory.h"
+#include "runtime/exec/phase.h"
 #include "runtime/transport/thread_transport.h"
 #include "runtime/watch/watch.h"
 #ifdef PIPEWRIGHT_MPI
@@ -72,15 +75,44 @@ void CatchSignals() {
       std::signal(signal, SIG_IGN);  // the shell runs it in the background
 }
 
+// Runs `work`; then rank 0 writes the page that the job or --report asks for, with the step that
+// `trace` holds, or "".
+void WithReport(const RunOptions& run, const std::string& schedule, const std::string& trace,
+                Transport& transport, const std::function<void()>& work) {
+  PageInput input;
+  Job job;
+  Phase(transport, "reading", [&] {
+    job = ReadJobOf(run);
+    if (!schedule.empty()) SetSchedule(job, schedule);
+    if (!job.report.empty() && transport.rank() == 0)
+      CheckPageOutput(job.report, {run.job, run.conf, run.weights, job.plan, job.costs}, false);
+  });
+  work();
+  if (job.report.empty()) return;
+  Phase(transport, "writing the report", [&] {
+    if (transport.rank() != 0) return;
+    input.view = ViewPackage(run.package, run.conf, "");
+    input.trace = trace;
+    if (!job.metrics.empty()) input.metrics = {job.metrics};
+    const std::string page = job.report;
+    input.job = std::move(job);
+    std::fputs(WritePage(page, input).c_str(), bench.json ? stderr : stdout);
+  });
+}
+
+void TrainWithReport(const RunOptions& run, Transport& transport) {
+  WithReport(run, "", "", transport, [&] { Train(run, transport); });
+}
+
 // Runs `work` on every rank.
 void RunRanks(void (*work)(const RunOptions&, Transport&)) {
-  if (IsSupervised()) RunSupervised(arguments, options, work == Train);
+  if (IsSupervised()) RunSupervised(arguments, options, work == TrainWithReport);
   if (in_process > 0) {
     if (const char* size = std::getenv("OMPI_COMM_WORLD_SIZE"); size && std::string(size) != "1")
       throw UsageError("--in-process: mpirun started " + std::string(size) +
                        " processes, and each would run every rank\n  start pipewright-run without "
                        "mpirun, or leave --in-process out");
-    trains = work == Train;
+    trains = work == TrainWithReport;
     CatchSignals();
     // mpirun binds each rank to a core. Without this, each thread rank would use all cores.
     if (in_process > 1 && options.threads == 0 && !std::getenv("OMP_NUM_THREADS"))
@@ -100,7 +132,7 @@ void RunRanks(void (*work)(const RunOptions&, Transport&)) {
 #ifdef PIPEWRIGHT_MPI
   WatchOptions watch = WatchOptionsFromEnvironment("pipewright-run");
   watch.stall = stall;
-  watch.stops = work == Train;
+  watch.stops = work == TrainWithReport;
   auto body = [&](Transport& transport) {
     work(options, transport);
     return static_cast<int>(kSuccess);
@@ -160,6 +192,11 @@ void AddSet(CLI::App& app) {
       ->type_name("KEY=VALUE");
 }
 
+void AddReport(CLI::App& app) {
+  app.add_option("--report", options.report,
+                 "page about the run to write at its end (HTML), instead of the job's");
+}
+
 void AddTrain(CLI::App& app) {
   AddPackage(app);
   app.add_option("job", options.job, "job file: data, loss, optimizer, schedule")->required();
@@ -169,6 +206,7 @@ void AddTrain(CLI::App& app) {
   app.add_option("--save", options.save, "where the trained weights go, instead of the job's");
   app.add_option("--metrics", options.metrics,
                  "where a JSON line a step goes, instead of the job's");
+  AddReport(app);
   app.add_option("--checkpoint", options.checkpoint,
                  "folder for checkpoints, instead of the job's");
   auto* resume = app.add_flag("--resume", options.resume,
@@ -178,7 +216,7 @@ void AddTrain(CLI::App& app) {
       ->excludes(resume);
   app.add_option("--save-gradients", options.save_gradients, "writes the last step's gradients");
   AddOffload(app);
-  app.callback([] { RunRanks(Train); });
+  app.callback([] { RunRanks(TrainWithReport); });
 }
 
 void AddEval(CLI::App& app) {
@@ -269,6 +307,7 @@ void AddBench(CLI::App& app) {
   app.add_option("--trace", bench.trace,
                  "Chrome trace to write, for `pipewright simulate --compare`");
   app.add_option("--costs", bench.costs, "costs of the stages to write, for `pipewright simulate`");
+  AddReport(app);
   auto* json = app.add_flag("--json", bench.json, "print figures as JSON");
   app.add_flag("--on-request", bench.on_request,
                "measure for each line on standard input: \"steps N\", \"stages SECONDS\", \"halves "
@@ -279,7 +318,8 @@ void AddBench(CLI::App& app) {
       BenchOptions own = bench;
       own.package = run.package, own.job = run.job, own.conf = run.conf;
       own.verify_files = run.verify_files, own.set = run.set;
-      Bench(own, transport);
+      if (own.on_request) return Bench(own, transport);
+      WithReport(run, own.schedule, own.trace, transport, [&] { Bench(own, transport); });
     });
   });
 }

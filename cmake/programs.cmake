@@ -48,7 +48,7 @@ pipewright_install(pipewright)
 if(PIPEWRIGHT_TORCH)
   add_executable(pipewright-run cli/run_main.cc cli/supervise_command.cc)
   target_link_libraries(pipewright-run PRIVATE pipewright_allocator pipewright_cli
-                                               pipewright_runtime_commands)
+                                               pipewright_report pipewright_runtime_commands)
   pipewright_install(pipewright-run)
 endif()
 # Benchmarks that need no torch. Built on request: cmake --build build --target plan_scale.

@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <map>
 #include <set>
 
+#include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/json.h"
+#include "base/output_path.h"
 #include "base/size.h"
 #include "base/text.h"
 #include "plan/plan_text.h"
@@ -226,8 +229,21 @@ std::string ReportPage(const PageInput& input) {
                  {"data", ScriptText(data)}});
 }
 
-bool IsReportPage(const std::string& text) {
-  return text.substr(0, 200).find(kMark) != std::string::npos;
+void CheckPageOutput(const std::string& path, const std::vector<std::string>& read, bool replace) {
+  CheckWritable(path, read);
+  if (replace || IsStream(path) || !std::filesystem::exists(path)) return;
+  const std::string there = ReadFile(path);
+  if (!there.empty() && there.substr(0, 200).find(kMark) == std::string::npos)
+    throw Error(path, "is there already, and is not a page of an earlier report",
+                "name another file, or remove it");
+}
+
+std::string WritePage(const std::string& path, const PageInput& input) {
+  const std::string page = ReportPage(input);
+  WriteFile(path, page);
+  return IsStream(path) ? ""
+                        : path + ": " + SizeText(static_cast<int64_t>(page.size())) +
+                              ", for any browser\n";
 }
 
 }  // namespace pipewright

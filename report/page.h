@@ -21,7 +21,11 @@ struct PageInput {
 // job or a trace of this package, and how to get it. Throws Error for files that cannot be read.
 std::string ReportPage(const PageInput& input);
 
-// Returns whether a file is a page that ReportPage made.
-bool IsReportPage(const std::string& text);
+// Throws Error where no page can be written to `path`: its folder is missing, it is among the files
+// that are `read`, or another file lies there and `replace` is false.
+void CheckPageOutput(const std::string& path, const std::vector<std::string>& read, bool replace);
+
+// Writes the page and returns "report.html: 45 KiB, for any browser\n"; "" for a stream.
+std::string WritePage(const std::string& path, const PageInput& input);
 
 }  // namespace pipewright

@@ -38,7 +38,7 @@ LONG = {
     "compiler/import/adapt_weights.cc:TakeWeights": 100,
     "compiler/import/export/export_arguments.cc:ExportConverter::Argument": 116,
     "compiler/import/export/export_graph.cc:ExportConverter::ConvertOperator": 87,
-    "formats/job.cc:ParseJob": 96,
+    "formats/job.cc:ParseJob": 97,
     "formats/optimizer_job.cc:ReadOptimizer": 90,
     "formats/torch/pickle.cc:Step": 117,
     "passes/graph/aliases.cc:NeverCalled": 122,

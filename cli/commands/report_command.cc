@@ -1,14 +1,9 @@
 // pipewright report PACKAGE [--job F] [--conf F] [--trace F] [--metrics F]... -o FILE
 #include <CLI/CLI.hpp>
-#include <filesystem>
 #include <iostream>
 #include <memory>
 
-#include "base/atomic_file.h"
-#include "base/error.h"
-#include "base/output_path.h"
 #include "base/size.h"
-#include "base/text.h"
 #include "cli/commands.h"
 #include "report/page.h"
 
@@ -22,20 +17,11 @@ struct Request {
   bool force = false;
 };
 
-void CheckOutput(const Request& request) {
+void Report(const Request& request) {
   std::vector<std::string> read = request.metrics;
   read.insert(read.end(), {request.job, request.conf, request.profile, request.trace,
                            request.package + "/manifest.json"});
-  CheckWritable(request.output, read);
-  if (request.force || IsStream(request.output) || !std::filesystem::exists(request.output)) return;
-  const std::string there = ReadFile(request.output);
-  if (!there.empty() && !IsReportPage(there))
-    throw Error(request.output, "is there already, and is not a page of an earlier report",
-                "name another file, or write over it with --force");
-}
-
-void Report(const Request& request) {
-  CheckOutput(request);
+  CheckPageOutput(request.output, read, request.force);
   PageInput input;
   input.view = ViewPackage(request.package, request.conf, request.profile);
   if (!request.job.empty()) input.job = ReadJob(request.job);
@@ -43,11 +29,7 @@ void Report(const Request& request) {
   input.metrics = request.metrics;
   if (!request.memory.empty())
     input.memory = static_cast<double>(ParseSize(request.memory, "--memory"));
-  const std::string page = ReportPage(input);
-  WriteFile(request.output, page);
-  if (!IsStream(request.output))
-    std::cout << request.output << ": " << SizeText(static_cast<int64_t>(page.size()))
-              << ", for any browser\n";
+  std::cout << WritePage(request.output, input);
 }
 
 }  // namespace

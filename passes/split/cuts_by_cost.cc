@@ -73,6 +73,17 @@ struct Places {
       }
   }
 
+  // A write to this memory also changes what operations before it have saved for their backward.
+  static Memory::Values MemoryBehindAutograd(const Model& model, Memory& memory) {
+    Memory::Values values;
+    for (const Node* node : AllNodes(*model.graph))
+      if (HidesMemory(node)) {
+        const Memory::Values& operand = memory.Of(node->input(0));
+        values.insert(operand.begin(), operand.end());
+      }
+    return values;
+  }
+
   // Forbids cuts between an in-place operation and later uses of its memory, and between the uses
   // of a weight that is written: isolate_writes would refuse them.
   void ForbidHiddenWrites(const Model& model,
@@ -88,12 +99,7 @@ struct Places {
     for (const Value* input : model.graph->inputs())
       if (input->offset() < model.weights.size() && written.count(input))
         weight_uses.try_emplace(input, nodes.size(), 0);
-    // What operations before the write have saved for their backward changes, too.
-    Memory::Values hidden_memory;
-    for (const Node* node : AllNodes(*model.graph))
-      if (HidesMemory(node))
-        for (const Value* value : memory.Of(node->input(0)))
-          if (written.count(value)) hidden_memory.insert(value);
+    const Memory::Values behind_autograd = MemoryBehindAutograd(model, memory);
     std::vector<int> forbidden(nodes.size() + 2, 0);  // changes between positions
     auto forbid = [&](size_t first, size_t last) {
       if (first <= last) ++forbidden[first], --forbidden[std::min(last, nodes.size()) + 1];
@@ -112,7 +118,8 @@ struct Places {
       std::sort(places.begin(), places.end());
       auto behind = std::lower_bound(places.begin(), places.end(), at);
       if (behind == places.begin()) {  // used before any write
-        if (!places.empty() && Intersect(memory.Of(input), hidden_memory)) forbid(at + 1, places.back());
+        if (!places.empty() && Intersect(memory.Of(input), behind_autograd))
+          forbid(at + 1, places.back());
         return;
       }
       if (input->node() == model.graph->param_node()) {

@@ -480,6 +480,7 @@ Job ReadJobOf(const RunOptions& options) {
   if (!options.schedule.empty()) SetSchedule(job, options.schedule);
   if (!options.save.empty()) job.save = options.save;
   if (!options.metrics.empty()) job.metrics = options.metrics;
+  if (!options.report.empty()) job.report = options.report;
   if (!options.checkpoint.empty()) job.checkpoint.folder = options.checkpoint;
   return job;
 }
@@ -487,7 +488,7 @@ Job ReadJobOf(const RunOptions& options) {
 AgreedFields AgreedOptions(const RunOptions& options) {
   // All are named, so that one that is added must be thought of here.
   const auto& [package, job, conf, weights, set, checkpoint, steps, schedule, save, metrics,
-               save_gradients, resume, resume_from, input, output, outputs, microbatches, threads,
+               report, save_gradients, resume, resume_from, input, output, outputs, microbatches, threads,
                matmul, on_request,
                device_map, offload_dir, offload_report, verify_files] = options;
   return {{"weights", weights},
@@ -497,6 +498,7 @@ AgreedFields AgreedOptions(const RunOptions& options) {
           {"schedule", schedule},
           {"save", save},
           {"metrics", metrics},
+          {"report", report},
           {"save_gradients", save_gradients},
           {"resume", std::to_string(resume)},
           {"resume_from", resume_from},

@@ -16,7 +16,7 @@ struct RunOptions {
   std::vector<std::string> set;
   std::string checkpoint;
   int64_t steps = -1;
-  std::string schedule, save, metrics, save_gradients;
+  std::string schedule, save, metrics, report, save_gradients;
   bool resume = false;      // from the newest checkpoint in the job's folder, if there is one
   std::string resume_from;  // an existing checkpoint, or a folder of them
   // For infer.

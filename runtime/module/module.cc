@@ -1,5 +1,6 @@
 #include "runtime/module/module_weights.h"
 
+#include <torch/csrc/jit/ir/constants.h>
 #include <torch/csrc/jit/passes/inliner.h>
 
 #include <algorithm>
@@ -127,6 +128,34 @@ std::string LineWith(const std::string& file, const std::string& text) {
          std::to_string(1 + std::count(all.begin(), all.begin() + static_cast<long>(at), '\n'));
 }
 
+// Refuses what autograd refuses at the first step: a parameter that is written in place, and a
+// switch of what has been computed.
+void RefuseWritesToParameters(const torch::jit::Graph& graph, const ModuleInfo& info,
+                              const std::string& file) {
+  bool enabled = true;
+  for (const torch::jit::Node* node : graph.nodes()) {
+    if (node->kind() == c10::Symbol::aten("set_grad_enabled"))
+      enabled = torch::jit::constant_as<bool>(node->input(0)).value_or(true);
+    if (node->kind() == c10::Symbol::aten("requires_grad_"))
+      throw Error(LineOf(node, file), "requires_grad_ changes what is trained while forward runs",
+                  "write torch.detach(x) for a value, and name weights in the job's \"freeze\"");
+    const c10::FunctionSchema* schema = node->maybeSchema();
+    if (!enabled || !schema || !schema->is_mutable()) continue;
+    for (size_t i = 0; i < schema->arguments().size(); ++i) {
+      const c10::AliasInfo* alias = schema->arguments()[i].alias_info();
+      const torch::jit::Node* made = node->input(i)->node();
+      if (!alias || !alias->isWrite() || made->kind() != torch::jit::prim::GetAttr) continue;
+      const std::string& name = made->s(torch::jit::attr::name);
+      for (const WeightInfo& weight : info.held)
+        if (weight.name == name && weight.kind == "parameter" && weight.requires_grad)
+          throw Error(LineOf(node, file),
+                      std::string("torch.") + node->kind().toUnqualString() +
+                          " writes in place to the parameter " + name + ", which is trained",
+                      "use the operation that makes a new tensor");
+    }
+  }
+}
+
 // The code may be edited, but its inputs, outputs and weights must match the manifest.
 void CheckInterface(const std::string& package, const std::string& file, const Manifest& manifest,
                     const ModuleInfo& info, const CompiledText& code, bool edited) {
@@ -188,6 +217,7 @@ void CheckInterface(const std::string& package, const std::string& file, const M
                   "\"requires_grad\" in manifest.json");
   }
   if (!edited) return;
+  RefuseWritesToParameters(*graph, info, file);
   for (const torch::jit::Node* node : NodesOf(*graph)) {
     if (const std::string cure = RepeatableForm(node); !cure.empty())
       throw Error(LineOf(node, file),

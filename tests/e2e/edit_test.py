@@ -228,6 +228,18 @@ class Edit(Edits):
         result = pipewright("conf", package, "--check", package / "conf/mp_conf.json")
         self.assert_fails(result, "is actually of type NoneType", r"lists as \"out\"")
 
+    def test_what_autograd_would_refuse(self):
+        for name, new, said in (
+                ("write", r"torch.gelu(\1) + blocks_1_up_weight.add_(1.0).sum()",
+                 r"torch\.add_ writes in place to the parameter blocks\.1\.up\.weight, which is trained"),
+                ("switch", r"torch.gelu(\1).requires_grad_(False)",
+                 "requires_grad_ changes what is trained")):
+            with self.subTest(name):
+                package = self.copy_package(f"autograd-{name}.pkg")
+                line = self.edit(package, r"torch\.gelu\((\w+)[^)]*\)", new)
+                result = pipewright("conf", package, "--check", package / "conf/mp_conf.json")
+                self.assert_fails(result, r"module1\.py:%d: %s" % (line, said))
+
     def test_a_syntax_error(self):
         self.check_broken("syntax.pkg", r"= torch\.gelu\(", "= = torch.gelu(")
 

@@ -46,6 +46,25 @@ class Trial(Case):
                 return
         self.fail(f"{before} in no module")
 
+    def test_a_page_at_the_end(self):
+        package = self.compile("solve.pt2", "page.pkg", "--split", "equal:2")
+        job = {"data": {"tensors": "data.safetensors", "inputs": {"x": "x"}, "target": "y"},
+               "loss": "mse", "optimizer": SGD, "microbatches": 2, "microbatch_size": 2, "steps": 2,
+               "metrics": "metrics.jsonl", "report": "page.html"}
+        page, other = self.path("page.html"), self.path("other.html")
+        result = self.succeed(run_ranks(2, "train", package, self.write_job(job), mpi=False))
+        self.assertRegex(result.out, r"page\.html: .* for any browser")
+        self.assertIn("metrics.jsonl", page.read_text())
+        page.write_text("my own page")
+        result = run_ranks(2, "train", package, self.path("job.json"), mpi=False)
+        self.assert_fails(result, r"page\.html: is there already, and is not a page")
+        self.assertEqual(page.read_text(), "my own page")
+        result = pipewright("check", package, "--job", self.path("job.json"))
+        self.assertIn("is there already, and is not a page", result.out)
+        result = self.succeed(run_ranks(2, "bench", package, self.path("job.json"), "--steps", 2, "--trace",
+                                        self.path("trace.json"), "--report", other, mpi=False))
+        self.assertIn("trace.json", other.read_text())
+
     def test_matrices_that_have_to_be_inverted(self):
         package = self.compile("solve.pt", "solve.pkg", "--split", "equal:2")
         job = {"data": {"tensors": "data.safetensors", "inputs": {"x": "x"}, "target": "y"},
