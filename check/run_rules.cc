@@ -11,6 +11,7 @@
 #include "formats/package/package_files.h"
 #include "formats/profile/profile.h"
 #include "plan/run/run_plan.h"
+#include "report/page.h"
 #include "runtime/checkpoint/checkpoint_folder.h"
 #include "runtime/checkpoint/last_weights.h"
 #include "runtime/exec/phase.h"

@@ -288,9 +288,9 @@ std::string ParserSays(const std::string& said, const std::string& text) {
       out +=
           "\nmodules are TorchScript, which raises AssertionError alone: assert CONDITION, \"why\"";
     else if (name == "math")
-      out += "\na module has no math: write the number, or torch's function of a tensor";
+      out += "\nmath is not available in modules: write the number, or use the torch function";
     else if (name != "F")
-      out += "\na module knows its inputs, self and torch, and what it assigns before";
+      out += "\na module can use its inputs, self, torch, and names assigned earlier";
   }
   return out;
 }

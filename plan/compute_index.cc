@@ -97,9 +97,6 @@ struct Indexer {
     if (second.empty() || second[i].rank < 0) return;
     const ComputePlace& place = second[i];
     const Action& action = plan.ranks[place.rank][place.position];
-    if (first.empty() || first[i].rank < 0)
-      throw Error(Place(place.rank, place.position, action),
-                  "rule \"order\": no " + std::string(what) + " comes before it");
     if (first[i].position >= place.position)
       throw Error(Place(place.rank, place.position, action),
                   "rule \"order\": its " + std::string(what) + ", " +
@@ -158,8 +155,8 @@ ComputeIndex IndexCompute(const Plan& plan, const StageGraph& graph) {
       throw Error(where(b), split ? "rule \"once\": it is an input gradient (I), and no rank runs "
                                     "its weight gradient, " +
                                         entry("W")
-                                  : "rule \"once\": it is a full backward (B), and there is " +
-                                        entry("W") + ", too");
+                                  : "rule \"once\": it is a full backward (B), but there is also " +
+                                        entry("W"));
     indexer.CheckOrder(index.forward, index.backward, i, "forward");
     indexer.CheckOrder(index.backward, index.weight_grad, i, "input gradient");
   }

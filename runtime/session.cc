@@ -91,7 +91,7 @@ std::vector<std::pair<const char*, std::string>> MustAgree(const Session& sessio
 
 // Returns what a resumed run should find as it was: the data that is trained on, and the code.
 // Checkpoints keep it.
-std::vector<Found> Lasting(const Session& session, const std::vector<Found>& found) {
+std::vector<Found> KeptForResume(const Session& session, const std::vector<Found>& found) {
   std::vector<Found> lasting;
   const std::string data = "source 0, ";
   for (const Found& one : found)
@@ -101,11 +101,13 @@ std::vector<Found> Lasting(const Session& session, const std::vector<Found>& fou
       if (session.options.verify_files) lasting.back().key += " as a whole";
     }
   for (const ModuleInfo& module : session.run.manifest.modules) {
-    // Of another cut, it is another module.
-    std::vector<std::string> weights;
-    for (const WeightInfo& weight : module.held) weights.push_back(weight.name);
+    // With other weights, inputs or outputs, it is a module of another cut.
+    std::vector<std::string> names;
+    for (const WeightInfo& weight : module.held) names.push_back(weight.name);
+    for (const std::vector<int>* ids : {&module.inputs, &module.outputs})
+      for (int id : *ids) names.push_back(session.run.manifest.values[static_cast<size_t>(id)].name);
     const std::string file = session.options.package + "/" + module.code;
-    lasting.push_back({"code of " + module.name + " with " + HexHash(Join(weights, " ")), file,
+    lasting.push_back({"code of " + module.name + " with " + HexHash(Join(names, " ")), file,
                        HexHash(ReadFile(file)), ""});
   }
   return lasting;
@@ -215,7 +217,8 @@ void Session::Load(const std::vector<Microbatches*>& sources, const AgreedFields
   for (const auto& [what, text] : fields) Agree(transport, Hash(text), what);
   std::vector<Found> found;
   Phase(transport, "reading", [&] { found = Reads(sources); });
-  read = Lasting(*this, AgreeOn(transport, found));
+  const std::vector<Found> all = AgreeOn(transport, found);
+  Phase(transport, "reading", [&] { read = KeptForResume(*this, all); });
   Phase(transport, "loading", [&] {
     stages = std::make_unique<TorchStages>(
         StageSettings{options, job, run, forward_plan_, recompute_, *shapes_, transport});
@@ -285,8 +288,13 @@ void Session::StepBy(const Plan& plan, StageBody& body) {
   executor_ = std::make_unique<Executor>(plan, run.graph, stages->groups(), body, transport);
 }
 
-void Session::EvaluateBy(const Plan& plan, StageBody& body) {
-  evaluator_ = std::make_unique<Executor>(plan, run.graph, stages->groups(), body, transport);
+void Session::EvaluateBy(const Plan& plan, StageBody& body, Microbatches& source,
+                         int64_t minibatch) {
+  auto own = std::exchange(evaluator_, std::make_unique<Executor>(plan, run.graph, stages->groups(),
+                                                                  body, transport));
+  Evaluation evaluation;
+  Evaluate(source, minibatch, evaluation);
+  evaluator_ = std::move(own);
 }
 
 void Session::Start() {

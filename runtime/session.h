@@ -70,8 +70,8 @@ class Session {
   // Runs the next steps by another plan of the same stages, through `body`, which hands on to
   // `stages`. Both outlive those steps.
   void StepBy(const Plan& plan, StageBody& body);
-  // Does the same for sweeps of a session that trains, whose plans are forward only.
-  void EvaluateBy(const Plan& plan, StageBody& body);
+  // Runs one sweep by a forward-only plan, through `body`, which hands on to `stages`.
+  void EvaluateBy(const Plan& plan, StageBody& body, Microbatches& source, int64_t minibatch);
 
   // Writes the weights, or the last step's gradients (SessionOptions::keep_gradients), as
   // SaveWeights of runtime/weights.h. Throws the same Error on every rank.

@@ -111,14 +111,22 @@ bool HoldsLimit(const Model& model, const Weight& weight) {
 
 // Returns true if the line calls what has recorded `node`, and not only a function that does.
 bool CallsIt(const std::string& line, const Node* node) {
-  if (node->kind() == c10::aten::to || node->kind() == c10::aten::_to_copy) {
-    static const std::regex kCast("\\.(to|type|float|double|half|bfloat16)\\(");
-    return std::regex_search(line, kCast);
-  }
-  std::string name = node->kind().toUnqualString();
-  for (const std::string prefix : {"_", "linalg_", "special_", "fft_"})
-    if (name.rfind(prefix, 0) == 0) name.erase(0, prefix.size());
-  return line.find(name + "(") != std::string::npos;
+  // By operator: the functions of torch that record it, also after run_decompositions().
+  static const std::map<std::string, std::string> kCalls = {
+      {"lift_fresh_copy", "tensor"},
+      {"linalg_vector_norm", "norm|vector_norm"},
+      {"linalg_matrix_norm", "norm|matrix_norm"},
+      {"full", "full|zeros|ones|new_full|new_zeros|new_ones"},
+      {"full_like", "full_like|zeros_like|ones_like"},
+      {"softmax", "softmax|softmin"},
+      {"_softmax", "softmax|softmin"},
+      {"_log_softmax", "log_softmax"},
+      {"to", "float|double|half|bfloat16|to|type"},
+      {"_to_copy", "float|double|half|bfloat16|to|type"}};
+  const std::string name = node->kind().toUnqualString();
+  auto calls = kCalls.find(name);
+  const std::regex call("(^|[^\\w])(" + (calls == kCalls.end() ? name : calls->second) + ")\\(");
+  return std::regex_search(line, call);
 }
 
 // Returns true if the model's line names `dtype`, an argument of `node`. `on_line` operations of

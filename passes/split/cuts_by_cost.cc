@@ -9,6 +9,7 @@
 #include "base/size.h"
 #include "base/symbol.h"
 #include "base/text.h"
+#include "passes/graph/gradients.h"
 #include "passes/graph/hidden_memory.h"
 #include "passes/graph/looking_at.h"
 #include "passes/graph/memory.h"
@@ -77,10 +78,11 @@ struct Places {
   static Memory::Values MemoryBehindAutograd(const Model& model, Memory& memory) {
     Memory::Values values;
     for (const Node* node : AllNodes(*model.graph))
-      if (HidesMemory(node)) {
-        const Memory::Values& operand = memory.Of(node->input(0));
-        values.insert(operand.begin(), operand.end());
-      }
+      if (HidesMemory(node))
+        for (const Value* value : memory.Of(node->input(0)))
+          if (value->node() != model.graph->param_node() ||
+              value->offset() >= model.weights.size())
+            values.insert(value);
     return values;
   }
 
@@ -100,6 +102,12 @@ struct Places {
       if (input->offset() < model.weights.size() && written.count(input))
         weight_uses.try_emplace(input, nodes.size(), 0);
     const Memory::Values behind_autograd = MemoryBehindAutograd(model, memory);
+    const auto gradient = ValuesWithGradient(model);
+    auto has_backward = [&](size_t at) {
+      const auto outputs = nodes[at]->outputs();
+      return std::any_of(outputs.begin(), outputs.end(),
+                         [&](const Value* output) { return gradient.count(output) > 0; });
+    };
     std::vector<int> forbidden(nodes.size() + 2, 0);  // changes between positions
     auto forbid = [&](size_t first, size_t last) {
       if (first <= last) ++forbidden[first], --forbidden[std::min(last, nodes.size()) + 1];
@@ -118,7 +126,8 @@ struct Places {
       std::sort(places.begin(), places.end());
       auto behind = std::lower_bound(places.begin(), places.end(), at);
       if (behind == places.begin()) {  // used before any write
-        if (!places.empty() && Intersect(memory.Of(input), behind_autograd))
+        if (!places.empty() && at < nodes.size() && has_backward(at) &&
+            Intersect(memory.Of(input), behind_autograd))
           forbid(at + 1, places.back());
         return;
       }

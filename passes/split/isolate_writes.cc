@@ -150,12 +150,19 @@ class Isolator {
       const auto outputs = use.node->outputs();
       const bool keeps =
           !HidesMemory(use.node) && use.position < write.position && Module(use.top) != module &&
-          Intersect(memory_.Of(use.value), hidden) &&
+          Intersect(memory_.Of(use.value), hidden) && !SavesNoInput(use.node) &&
           std::any_of(outputs.begin(), outputs.end(), [&](const Value* output) {
             return gradient.count(output) && !Intersect(memory_.Of(output), hidden);
           });
       if (keeps) refuse(use.node);
     }
+  }
+
+  // Returns true for operators known not to keep their operands for the backward.
+  static bool SavesNoInput(const Node* node) {
+    static const std::set<std::string> kNames = {"add", "sub",   "neg",  "cat", "stack",
+                                                 "sum", "clone", "mean", "to"};
+    return node->kind().is_aten() && kNames.count(node->kind().toUnqualString()) > 0;
   }
 
   // Returns true for operators known not to keep their result for the backward.

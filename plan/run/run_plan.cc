@@ -147,7 +147,7 @@ Offload OffloadOf(const RunPlan& run, bool forward_only) {
   return offload;
 }
 
-// If a stage has more optimizer steps than others have, the error names the first of them; if a
+// If a stage has more optimizer steps than others have, the error names them; if a
 // single entry has a stage or microbatch that the run does not have, that entry.
 void CheckEntries(const Job& job, const Plan& plan, const StageGraph& graph) {
   std::map<std::pair<size_t, int>, std::vector<std::string>> steps;  // by rank and stage
@@ -160,8 +160,9 @@ void CheckEntries(const Job& job, const Plan& plan, const StageGraph& graph) {
   for (const auto& [where, places] : steps)
     if (once && places.size() > 1)
       throw Error(job.plan + ": " + places[0],
-                  "rule \"step\": the stage has " + std::to_string(places.size()) +
-                      " optimizer steps, and other stages have one");
+                  "rule \"step\": the rank has " + std::to_string(places.size()) +
+                      " optimizer steps of this stage, also " + places.back() +
+                      ", and others have one");
   std::vector<std::string> wrong;
   for (size_t r = 0; r < plan.ranks.size(); ++r)
     for (size_t p = 0; p < plan.ranks[r].size() && wrong.size() < 2; ++p) {

@@ -37,8 +37,8 @@ std::vector<size_t> Cut(const std::vector<StageCosts>& list, size_t parts, doubl
 static StageCosts Merged(const std::vector<StageCosts>& fine, size_t begin, size_t end) {
   StageCosts sum;
   sum.activation = 0;
-  bool recompute = true, alone = true;
-  double again = 0;
+  bool recompute = true, forward_only = true;
+  double again = 0, made = 0;
   for (size_t i = begin; i < end; ++i) {
     const StageCosts& c = fine[i];
     const StageMemory own = MemoryOf(c, false);
@@ -55,8 +55,10 @@ static StageCosts Merged(const std::vector<StageCosts>& fine, size_t begin, size
     sum.peak.W = std::max(sum.peak.W, sum.kept_for_W + own.weight);
     sum.peak.first_W = std::max(sum.peak.first_W, sum.kept_for_W + own.first_weight);
     sum.peak.step = std::max(sum.peak.step, c.peak.step);
-    sum.peak.forward_only = std::max(sum.peak.forward_only, c.peak.forward_only);
-    alone &= c.peak.forward_only > 0;
+    // What the parts before the last one have made is held besides.
+    sum.peak.forward_only = std::max(sum.peak.forward_only, made + c.peak.forward_only);
+    forward_only &= c.peak.forward_only > 0;
+    if (i > begin) made += fine[i - 1].output;
     sum.activation = before + c.activation;
     sum.kept_for_W += c.kept_for_W, sum.weights += c.weights, sum.gradients += c.gradients;
     sum.output = c.output;
@@ -64,7 +66,7 @@ static StageCosts Merged(const std::vector<StageCosts>& fine, size_t begin, size
     again += c.recompute;
   }
   sum.received = fine[begin].received;
-  if (!alone) sum.peak.forward_only = 0;
+  if (!forward_only) sum.peak.forward_only = 0;
   // The first part keeps the checkpoint that the others are run again from.
   if (recompute) sum.recompute = again, sum.checkpoint = fine[begin].checkpoint;
   sum.recompute_peak.I = sum.peak.I + sum.checkpoint;

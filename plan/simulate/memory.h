@@ -48,9 +48,9 @@ struct MemoryChange {
   double during = 0, after = 0;
 };
 
-// In forward-only plans, an F leaves nothing.
+// In forward-only plans, nothing frees later what an F leaves.
 inline MemoryChange ForwardMemory(const StageMemory& m, bool forward_only) {
-  return forward_only ? MemoryChange{m.forward_only, -m.forward_only} : MemoryChange{m.stored, 0};
+  return {m.stored, forward_only ? -m.stored : 0};
 }
 inline MemoryChange InputGradMemory(const StageMemory& m) {
   return {m.whole - m.stored, m.kept - m.whole};
@@ -70,8 +70,8 @@ class RankMemory {
   void Do(const Action& a, Of of, bool first = false) {
     if (HasForward(a)) {
       const StageMemory m = of(a.stage);
-      if (!forward_only_) Reach(m.forward);
-      Add(ForwardMemory(m, forward_only_));
+      Reach(forward_only_ ? m.forward_only : m.forward);
+      if (!forward_only_) Add(ForwardMemory(m, false));
     }
     if (a.kind == ActionKind::kInputGrad) {
       Add(InputGradMemory(of(a.stage)));

@@ -40,12 +40,12 @@ std::vector<std::string> WarningsOfLoss(const Job& job, const Manifest& manifest
     if (statvfs(folder.c_str(), &disk) != 0) return;
     const auto room = static_cast<int64_t>(disk.f_bavail * disk.f_frsize);
     if (room < bytes)
-      warnings.push_back(output + takes + ", and its disk has room for " + SizeText(room) + " now");
+      warnings.push_back(output + takes + ", and its disk has only " + SizeText(room) + " free");
   };
   if (!job.save.empty() && !IsStream(job.save))
     look(job.save, " will take " + SizeText(bytes) + " at the end");
   if (!job.checkpoint.folder.empty())
-    look(job.checkpoint.folder + "/", ": a checkpoint takes more than " + SizeText(bytes));
+    look((fs::path(job.checkpoint.folder) / "").string(), ": a checkpoint takes more than " + SizeText(bytes));
   return warnings;
 }
 
@@ -86,7 +86,7 @@ std::string SaveElsewhere(Session& session, const std::string& name) {
     tried.push_back(folder);
   }
   return "\n  there is no room in " + Join(tried, " and ") +
-         " either: the weights are lost";
+         " either: the weights of the last step are lost";
 }
 
 }  // namespace pipewright

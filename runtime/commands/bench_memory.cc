@@ -77,9 +77,7 @@ void MeasureForwardOnly(Session& session, Microbatches& source, MemoryMeter& met
     session.transport.AllGather("");
     session.transport.Pending();
     MeteredStages metered(*session.stages, meter);
-    session.EvaluateBy(plan, metered);
-    Evaluation evaluation;
-    session.Evaluate(source, i, evaluation);
+    session.EvaluateBy(plan, metered, source, i);
     most.push_back(metered.peak());
     for (const auto& [stage, of_stage] : metered.bytes()) peaks[stage].push_back(of_stage.peak.F);
   }

@@ -387,10 +387,11 @@ class Trainer {
         others.push_back(found.name);
     }
     const std::vector<std::string> all = ListCheckpoints(job_.checkpoint.folder);
-    if (all.size() > 1 && all[0] == resumed_.path && all[1] > all[0])
+    if (options_.resume && all.size() > 1 && all[0] == resumed_.path &&
+        std::filesystem::path(all[1]).filename().string() > CheckpointName(resumed_.step))
       std::fprintf(stderr,
-                   "pipewright-run: warning: %s/latest names %s, though %s is newer: name the one "
-                   "you want with --resume-from\n",
+                   "pipewright-run: warning: %s/latest names %s, and %s is of a later step: go on "
+                   "from that one with --resume-from if it is the one you want\n",
                    job_.checkpoint.folder.c_str(), resumed_.path.c_str(), all[1].c_str());
     if (!others.empty())
       std::fprintf(stderr,

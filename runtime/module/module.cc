@@ -295,7 +295,7 @@ CompiledText CompileModule(const std::string& package, const Manifest& manifest,
     const std::vector<std::string> some(weights.begin(), weights.begin() + static_cast<long>(shown));
     throw Error(said + "\n  the module has the weights " + Join(some, ", ") +
                 (shown < weights.size() ? " and more" : "") + Suggest(missing, weights) +
-                ": write getattr(self, \"" + weights[0] + "\")");
+                ": write getattr(self, \"NAME\")");
   }
   CheckInterface(package, path, manifest, info, code, HexHash(text) != info.code_hash);
   return code;

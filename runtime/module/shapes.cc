@@ -193,17 +193,20 @@ Inferred Infer(Trial trial, const std::vector<TensorSpec>& given,
       if (!anew || manifest.values[id].kind != "tensor") specs[id] = recorded;
       changed[id] = anew && !manifest.values[id].dtype.empty() && !Same(specs[id], recorded);
       if (!changed[id]) continue;
-      const bool output = std::count(manifest.outputs.begin(), manifest.outputs.end(), id) > 0;
+      const bool output = recorded.known && std::count(manifest.outputs.begin(),
+                                                       manifest.outputs.end(), id) > 0;
+      std::vector<std::string>& outputs = inferred.new_outputs;
       if (!edited) {
-        if (output) inferred.new_outputs.push_back(blame);
+        if (output && !blame.empty() && !std::count(outputs.begin(), outputs.end(), blame))
+          outputs.push_back(blame);
         continue;
       }
       const std::string returns = ReturnsOther(trial.made_at[id], manifest.values[id], specs[id]);
       if (blame.empty())
         blame = returns + "\n  return it like that, or edit the modules that take it, too";
       if (output)
-        inferred.new_outputs.push_back(
-            returns + "\n  return it like that, or, if that is meant, write it in manifest.json");
+        outputs.push_back(returns +
+                          "\n  return it like that or, if that is intended, change manifest.json");
     }
   }
   return inferred;

@@ -5,7 +5,8 @@
 namespace pipewright {
 
 std::vector<EdgeContents> MakeEdgeContents(const Manifest& manifest, const Conf& conf,
-                                           const StageGraph& graph) {
+                                           const StageGraph& graph,
+                                           const std::vector<int>& losses) {
   std::vector<EdgeContents> contents(graph.edges.size());
   for (size_t e = 0; e < graph.edges.size(); ++e) {
     const StageEdge& edge = graph.edges[e];
@@ -18,9 +19,8 @@ std::vector<EdgeContents> MakeEdgeContents(const Manifest& manifest, const Conf&
       if (here.empty()) continue;
       contents[e].forward.push_back(static_cast<int>(id));
       if (!value.gradient) continue;
-      // A loss on an output of the model follows all consumers.
-      const bool output = std::count(manifest.outputs.begin(), manifest.outputs.end(), static_cast<int>(id)) > 0;
-      if (!output && std::equal(here.rbegin(), here.rend(), value.consumers.rbegin()))
+      const bool loss = std::count(losses.begin(), losses.end(), static_cast<int>(id)) > 0;
+      if (!loss && std::equal(here.rbegin(), here.rend(), value.consumers.rbegin()))
         contents[e].backward.push_back({static_cast<int>(id), here});
       else
         for (int consumer : here)

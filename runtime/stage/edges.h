@@ -22,9 +22,10 @@ struct EdgeContents {
 // Returns the contents by edge of graph.edges. A value's gradient is the sum over its consumers,
 // last module first, which is the order of autograd in one process, however stages are formed. A
 // stage sums its own contributions only if that keeps the order, that is if its consumers are the
-// last and the value is no output of the model, where a loss may come after them; otherwise each
+// last and the value is not among `losses`, which are computed after them; otherwise each
 // contribution is sent separately.
 std::vector<EdgeContents> MakeEdgeContents(const Manifest& manifest, const Conf& conf,
-                                           const StageGraph& graph);
+                                           const StageGraph& graph,
+                                           const std::vector<int>& losses);
 
 }  // namespace pipewright

@@ -81,7 +81,10 @@ TorchStages::TorchStages(const StageSettings& settings)
 }
 
 void TorchStages::State::LookUpEdges() {
-  contents = MakeEdgeContents(manifest, conf, graph);
+  std::vector<int> losses;
+  for (const LossJob& loss : job.losses)
+    if (training) losses.push_back(manifest.outputs[static_cast<size_t>(loss.output)]);
+  contents = MakeEdgeContents(manifest, conf, graph, losses);
   edges_in.resize(graph.stages);
   edges_out.resize(graph.stages);
   for (size_t e = 0; e < graph.edges.size(); ++e) {

@@ -189,21 +189,11 @@ void SetMpirunDefaults(bool one_machine) {
   set("OMPI_MCA_hwloc_base_binding_policy", "none");
 }
 
-// Open MPI 4 ends in "stack smashing detected" where the name has 60 characters or more.
-void CheckHostName() {
-  char host[256] = "";
-  gethostname(host, sizeof(host) - 1);
-  if (std::strlen(host) >= 60)
-    throw Error(host, "mpirun fails on a host whose name has 60 characters or more",
-                "give it a shorter one (hostname NAME), or run with --in-process N");
-}
-
 class Supervisor {
  public:
   explicit Supervisor(const SuperviseOptions& options)
       : options_(options), hosts_(options.hosts), ranks_(options.ranks) {
     CheckOpenFiles(options);
-    CheckHostName();
     RemoveUnusedStatusFolders();
     folder_ = StatusBase() + "/pipewright-supervisor-XXXXXX";
     if (!mkdtemp(folder_.data())) throw Error(folder_, strerror(errno));

@@ -69,8 +69,22 @@ class Graphs(CompilerTest):
                 x = self.a(x)
                 return self.b(torch.tanh(x)) * x.detach().exp()
 
+        class Mixes(Detaches):
+            def forward(self, x):
+                x = self.a(x)
+                return self.b(x[...]) * x.detach()
+
         torch.manual_seed(0)
-        self.check_decomposed(Detaches(), torch.randn(6, 4))
+        x = torch.randn(6, 4)
+        self.check_decomposed(Detaches(), x)
+        export(Mixes(), [x], self.at / "model.pt2")
+        _, package = self.compile(self.at / "model.pt2", "--split", "equal:2")
+        model = Mixes()
+        program = torch.export.export(model, (x,)).run_decompositions()
+        torch.export.save(program, self.at / "model.pt2")
+        if str(program.graph).count("aten.alias.default") > 1:
+            text = self.compile(self.at / "model.pt2", code=1)
+            self.assertIn("does not tell them apart", text)
 
     def check_decomposed(self, model, x):
         program = torch.export.export(model, (x,), strict=False).run_decompositions()

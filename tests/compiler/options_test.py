@@ -230,6 +230,8 @@ class Options(CompilerTest):
                 mask = (x > 0).float()
                 y = y + torch.tensor([0.5] * 8)
                 y = y.masked_fill(x > 9, torch.finfo(torch.float32).min)
+                y = y + torch.norm(y, dim=-1, keepdim=True, dtype=torch.float32)
+                y = y + y.norm(dim=-1, keepdim=True, dtype=torch.float32)
                 return y, z * mask, self.b(x.to(x.device)), torch.softmax(x, -1, torch.float32)
 
         model, x = Named(), torch.randn(3, 8)
@@ -253,7 +255,14 @@ class Options(CompilerTest):
             def forward(self, x):
                 return self.b(masked(self.a(x), acc=torch.float32))
 
-        for kind in (Decays, Masks):
+        def my_softmax(x, acc):
+            return torch.softmax(x, -1, dtype=x.dtype)
+
+        class Softens(Casts):
+            def forward(self, x):
+                return self.b(my_softmax(self.a(x), acc=torch.float32))
+
+        for kind in (Decays, Masks, Softens):
             export(kind(), [torch.randn(3, 8)], self.at / "model.pt2")
             text = self.compile(self.at / "model.pt2", "--dtype", "bfloat16", code=1)
             self.assertIn("a recording does not tell", text)

@@ -203,8 +203,8 @@ class Edit(Edits):
         path.write_text(text)
         line = text[:text.index("    return ")].count("\n") + 1
         warning = (r"warning: \S+modules/module\d\.py:%d: returns \w+ float32 \[\d+\], manifest\.json"
-                   r" says float32 \[s\d+, .*\]\n  return it like that, or, if that is meant, write"
-                   r" it in manifest\.json" % line)
+                   r" says float32 \[s\d+, .*\]\n  return it like that or, if that is intended,"
+                   r" change manifest\.json" % line)
         for command in (["plan", package, self.write_job(token_job()), "--ranks", 4],
                         ["conf", package, "--check", package / "conf/mp_conf.json"]):
             self.assertRegex(self.succeed(pipewright(*command)).out, warning)
@@ -214,8 +214,8 @@ class Edit(Edits):
 
     def test_what_is_no_torchscript(self):
         for name, new, cure in (
-                ("math", "math.sqrt(2.0)", "a module has no math: write the number"),
-                ("numpy", r"np.tanh(\1)", "a module knows its inputs, self and torch"),
+                ("math", "math.sqrt(2.0)", "math is not available in modules: write the number"),
+                ("numpy", r"np.tanh(\1)", "a module can use its inputs, self, torch"),
                 ("F", r"F.gelu(\1)", r"write torch\.relu\(x\) for F\.relu\(x\)")):
             with self.subTest(name):
                 package = self.copy_package(name + ".pkg")

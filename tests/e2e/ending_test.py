@@ -80,7 +80,7 @@ class Ending(RunCase):
         self.mount("40k")
         job = self.job(4, save=None, checkpoint={"to": str(self.disk / "kept")})
         result = run_ranks(3, "train", self.package, job, mpi=False)
-        self.assertRegex(result.out, r"warning: \S+kept/: a checkpoint takes more than .*, and its disk has room for")
+        self.assertRegex(result.out, r"warning: \S+kept/: a checkpoint takes more than .*, and its disk has only .* free")
         self.assertEqual(result.code, 1, result.out)
         self.assertIn("module0.safetensors: cannot be written: No space left on device", result.out)
         where = re.search(r"the weights were saved in (\S+) instead", result.out)

@@ -15,13 +15,12 @@ static Manifest FanOut() {
 }
 
 static std::vector<std::vector<int>> Backward(const std::vector<int>& stages, int from, int to,
-                                              const std::vector<int>& outputs = {}) {
+                                              const std::vector<int>& losses = {}) {
   Manifest manifest = FanOut();
-  manifest.outputs = outputs;
   Conf conf{stages, false, {{0}, {1}, {2}}, {}};
   conf.stage_to_ranks.resize(1 + *std::max_element(stages.begin(), stages.end()));
   StageGraph graph = MakeStageGraph(manifest, conf);
-  std::vector<EdgeContents> contents = MakeEdgeContents(manifest, conf, graph);
+  std::vector<EdgeContents> contents = MakeEdgeContents(manifest, conf, graph, losses);
   std::vector<std::vector<int>> out;
   for (size_t e = 0; e < graph.edges.size(); ++e)
     if (graph.edges[e].from == from && graph.edges[e].to == to) {

@@ -123,6 +123,33 @@ void ExportConverter::ConvertFma(const ExportJson& node, const ExportJson& graph
   model_.meta[product->debugName()] = meta;
 }
 
+// run_decompositions() makes an alias of each detach, and gradients would pass through it. Returns
+// true for those that their line tells from other aliases; throws Error if it does not tell.
+bool ExportConverter::WasDetach(const ExportJson& node, const ExportJson& graph) const {
+  auto metadata = [](const ExportJson& of, const char* key) {
+    return of.value("metadata", ExportJson::object()).value(key, "");
+  };
+  const SourceLine line = OwnLine(metadata(node, "stack_trace"));
+  const std::string call = "detach(";
+  int calls = 0, aliases = 0;
+  for (size_t at = line.code.find(call); at != std::string::npos; at = line.code.find(call, at + 1))
+    ++calls;
+  if (calls == 0) return false;
+  for (const ExportJson& other : graph.at("nodes")) {
+    const std::string target = other.at("target").get<std::string>();
+    if (Starts(target, "torch.ops.aten.detach")) return false;  // was not decomposed
+    // A submodule that is called several times has the line several times, with other stacks.
+    aliases += target == "torch.ops.aten.alias.default" &&
+               metadata(other, "stack_trace") == metadata(node, "stack_trace") &&
+               metadata(other, "nn_module_stack") == metadata(node, "nn_module_stack");
+  }
+  if (aliases == calls) return true;
+  throw Error(model_.file + ": " + line.file + ":" + std::to_string(line.number),
+              "calls detach and makes other aliases, and an export after run_decompositions() does "
+              "not tell them apart: " + line.code,
+              "export without run_decompositions(), or detach on a line of its own");
+}
+
 bool ExportConverter::ConvertSpecial(const ExportJson& node, const ExportJson& graph) {
   const std::string target = node.at("target").get<std::string>();
   // The export's assertions about sizes hold for the recorded ranges, which the manifest keeps.
@@ -165,10 +192,7 @@ bool ExportConverter::ConvertSpecial(const ExportJson& node, const ExportJson& g
     BindOutputs(node, graph, {model_.graph->insert(c10::Symbol::fromQualString(cast), {tensor})});
     return true;
   }
-  // run_decompositions() makes an alias of a detach, and gradients would pass through it.
-  if (target == "torch.ops.aten.alias.default" &&
-      OwnLine(node.at("metadata").value("stack_trace", "")).code.find("detach(") !=
-          std::string::npos) {
+  if (target == "torch.ops.aten.alias.default" && WasDetach(node, graph)) {
     Value* from = Plain(node.at("inputs").at(0).at("arg"));
     BindOutputs(node, graph, {model_.graph->insert(c10::aten::detach, {from})});
     return true;

@@ -15,6 +15,7 @@ struct StageSum {
   ProfileTime forward, backward, input_gradient, weight_gradient;
   double activation = 0, received = 0, kept_for_weight = 0, peak = 0, forward_only_peak = 0;
   bool forward_only = true;  // is known of all nodes
+  double made = 0;           // by nodes so far, for others
   double weights = 0, trained = 0, output = 0;
   std::set<int> held, held_for_weight;  // values
 
@@ -29,7 +30,6 @@ struct StageSum {
     Add(node.weight_gradient, weight_gradient);
     // Backward, nodes before this one still hold what they do.
     peak = std::max(peak, activation + node.peak - node.parameters - node.buffers);
-    forward_only_peak = std::max(forward_only_peak, node.forward_only_peak);
     forward_only &= node.forward_only_peak > 0;
     activation += node.kept;
     kept_for_weight += node.kept_for_weight;
@@ -39,6 +39,22 @@ struct StageSum {
     held_for_weight.insert(node.held_for_weight.begin(), node.held_for_weight.end());
   }
 };
+
+// Adds what a node needs in a run without backward. A stage holds what its nodes have made until its
+// end.
+void AddForwardOnly(const Profile& profile, const std::vector<int>& stage_of, size_t i,
+                    StageSum& sum) {
+  double inside = 0, made = 0;
+  for (const ProfileValue& value : profile.values) {
+    if (value.producer < 0 || stage_of[static_cast<size_t>(value.producer)] != stage_of[i]) continue;
+    if (value.producer == static_cast<int>(i)) made += value.bytes;
+    if (std::count(value.consumers.begin(), value.consumers.end(), static_cast<int>(i)))
+      inside += value.bytes;  // is among the node's inputs, too
+  }
+  sum.forward_only_peak =
+      std::max(sum.forward_only_peak, sum.made - inside + profile.nodes[i].forward_only_peak);
+  sum.made += made;
+}
 
 // Adds the values that a stage holds and that no node of it has made and held.
 void AddHeld(const Profile& profile, const std::vector<int>& stage_of, int stage, StageSum& sum) {
@@ -84,8 +100,11 @@ std::string CostsOfStages(const Profile& profile, const std::vector<int>& stage_
                           double optimizer_state) {
   const int count = 1 + *std::max_element(stage_of.begin(), stage_of.end());
   std::vector<StageSum> sums(static_cast<size_t>(count));
-  for (size_t i = 0; i < profile.nodes.size(); ++i)
-    sums[static_cast<size_t>(stage_of[i])].Add(profile.nodes[i], optimizer_state);
+  for (size_t i = 0; i < profile.nodes.size(); ++i) {
+    StageSum& sum = sums[static_cast<size_t>(stage_of[i])];
+    sum.Add(profile.nodes[i], optimizer_state);
+    AddForwardOnly(profile, stage_of, i, sum);
+  }
   std::map<std::pair<int, int>, std::pair<double, double>> edges;  // bytes there and back
   for (const ProfileValue& value : profile.values) {
     if (value.producer < 0) continue;
