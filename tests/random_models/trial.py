@@ -301,7 +301,9 @@ class Trial:
             raise Failure(f"{what.split()[0]}: another form",
                           f"{what}: {ours.dtype} {list(ours.shape)}, PyTorch has {theirs.dtype} "
                           f"{list(theirs.shape)}")
-        a, b = ours.contiguous().flatten(), theirs.detach().resolve_conj().contiguous().flatten()
+        # Copied: one element counts as contiguous with any stride, and cannot be viewed as bytes.
+        a, b = (torch.empty(t.numel(), dtype=t.dtype).copy_(t.detach().resolve_conj().flatten())
+                for t in (ours, theirs))
         if not a.numel() or torch.equal(a.view(torch.uint8), b.view(torch.uint8)):
             return
         kind = torch.complex128 if a.is_complex() else torch.float64
