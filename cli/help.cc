@@ -23,8 +23,8 @@ namespace {
 const std::map<std::string, std::vector<std::string>> kKinds = {
     {"FILE", {"base", "check", "compare", "conf", "conf-template", "costs", "costs-out",
               "device-map", "from-trace", "init-template", "input", "job", "metrics", "model-template",
-              "offload-report", "op-library", "profile", "prompt-file", "replay", "save",
-              "save-gradients", "trace", "validate", "weights"}},
+              "offload-report", "op-library", "profile", "prompt-file", "replay", "report",
+              "save", "save-gradients", "trace", "validate", "weights"}},
     {"FOLDER", {"checkpoint", "dump-ir", "offload-dir", "output_directory"}},
     {"PATH", {"output", "resume-from"}},
     {"BYTES", {"activations", "max-shard-size", "max-size", "memories", "memory"}},

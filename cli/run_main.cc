@@ -3,6 +3,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <string>
@@ -75,11 +76,11 @@ void CatchSignals() {
       std::signal(signal, SIG_IGN);  // the shell runs it in the background
 }
 
-// Runs `work`; then rank 0 writes the page that the job or --report asks for, with the step that
-// `trace` holds, or "".
-void WithReport(const RunOptions& run, const std::string& schedule, const std::string& trace,
-                Transport& transport, const std::function<void()>& work) {
-  PageInput input;
+// Runs `work`, then writes the page that the job or --report asks for, on rank 0. `add_files` adds
+// what the run has written.
+void WithReport(const RunOptions& run, const std::string& schedule, Transport& transport,
+                const std::function<void()>& work,
+                const std::function<void(const Job&, PageInput&)>& add_files) {
   Job job;
   Phase(transport, "reading", [&] {
     job = ReadJobOf(run);
@@ -88,20 +89,25 @@ void WithReport(const RunOptions& run, const std::string& schedule, const std::s
       CheckPageOutput(job.report, {run.job, run.conf, run.weights, job.plan, job.costs}, false);
   });
   work();
-  if (job.report.empty()) return;
+  // Collective, also where no page is asked for on this rank.
   Phase(transport, "writing the report", [&] {
-    if (transport.rank() != 0) return;
+    if (job.report.empty() || transport.rank() != 0) return;
+    PageInput input;
     input.view = ViewPackage(run.package, run.conf, "");
-    input.trace = trace;
-    if (!job.metrics.empty()) input.metrics = {job.metrics};
-    const std::string page = job.report;
-    input.job = std::move(job);
-    std::fputs(WritePage(page, input).c_str(), bench.json ? stderr : stdout);
+    add_files(job, input);
+    input.job = job;
+    std::fputs(WritePage(job.report, input).c_str(), bench.json ? stderr : stdout);
   });
 }
 
 void TrainWithReport(const RunOptions& run, Transport& transport) {
-  WithReport(run, "", "", transport, [&] { Train(run, transport); });
+  WithReport(
+      run, "", transport, [&] { Train(run, transport); },
+      [](const Job& job, PageInput& input) {
+        // A run that had nothing left to train may have written none; a stream cannot be read.
+        std::error_code none;
+        if (std::filesystem::is_regular_file(job.metrics, none)) input.metrics = {job.metrics};
+      });
 }
 
 // Runs `work` on every rank.
@@ -319,7 +325,9 @@ void AddBench(CLI::App& app) {
       own.package = run.package, own.job = run.job, own.conf = run.conf;
       own.verify_files = run.verify_files, own.set = run.set;
       if (own.on_request) return Bench(own, transport);
-      WithReport(run, own.schedule, own.trace, transport, [&] { Bench(own, transport); });
+      WithReport(
+          run, own.schedule, transport, [&] { Bench(own, transport); },
+          [&](const Job&, PageInput& input) { input.trace = own.trace; });
     });
   });
 }

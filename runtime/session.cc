@@ -89,28 +89,29 @@ std::vector<std::pair<const char*, std::string>> MustAgree(const Session& sessio
           {"plan", WritePlan(session.run.plan)}};
 }
 
-// Returns what a resumed run should find as it was: the data that is trained on, and the code.
-// Checkpoints keep it.
+// Returns what checkpoints keep, because a resumed run should find it as it was: the data that is
+// trained on, and the code.
 std::vector<Found> KeptForResume(const Session& session, const std::vector<Found>& found) {
-  std::vector<Found> lasting;
+  std::vector<Found> kept;
   const std::string data = "source 0, ";
   for (const Found& one : found)
     if (one.key.rfind(data, 0) == 0) {
-      lasting.push_back(one);
-      lasting.back().key.erase(0, data.size());
-      if (session.options.verify_files) lasting.back().key += " as a whole";
+      kept.push_back(one);
+      kept.back().key.erase(0, data.size());
+      if (session.options.verify_files) kept.back().key += " as a whole";
     }
-  for (const ModuleInfo& module : session.run.manifest.modules) {
+  const Manifest& manifest = session.run.manifest;
+  for (const ModuleInfo& module : manifest.modules) {
     // With other weights, inputs or outputs, it is a module of another cut.
     std::vector<std::string> names;
     for (const WeightInfo& weight : module.held) names.push_back(weight.name);
     for (const std::vector<int>* ids : {&module.inputs, &module.outputs})
-      for (int id : *ids) names.push_back(session.run.manifest.values[static_cast<size_t>(id)].name);
+      for (int id : *ids) names.push_back(manifest.values[static_cast<size_t>(id)].name);
     const std::string file = session.options.package + "/" + module.code;
-    lasting.push_back({"code of " + module.name + " with " + HexHash(Join(names, " ")), file,
+    kept.push_back({"code of " + module.name + " with " + HexHash(Join(names, " ")), file,
                        HexHash(ReadFile(file)), ""});
   }
-  return lasting;
+  return kept;
 }
 
 std::vector<int> LossValues(const Session& session) {

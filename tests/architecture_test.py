@@ -42,7 +42,6 @@ LONG = {
     "formats/optimizer_job.cc:ReadOptimizer": 90,
     "formats/torch/pickle.cc:Step": 117,
     "passes/graph/aliases.cc:NeverCalled": 122,
-    "passes/split/cuts_by_cost.cc:ForbidHiddenWrites": 87,
     "passes/graph/model.cc:Identifier": 84,
     "passes/rnn_dropout.cc:Split": 81,
     "plan/partition/pipedream/codegen/codegen.cc:Writer::StageFile": 88,

@@ -37,9 +37,12 @@ class MadeUpArguments {
   int tensors_ = 0;  // made so far
 };
 
-// Calls with made-up arguments may crash: `code` runs in a process of its own, with 20 seconds of
-// the processor. Returns the lines that it has told by then.
+// Calls `code` for attempts 0, 1, ... below `attempts` until it returns false, in a process of its
+// own. An attempt that throws is left out; so is one that ends its process, which some calls do by
+// chance (they read what is not filled in): the next attempt runs in another process, of at most
+// 50. One that runs for 10 seconds of the processor is the last. Returns the lines that all told.
 using Tell = std::function<void(const std::string&)>;
-std::set<std::string> RunApart(const std::function<void(const Tell&)>& code);
+std::set<std::string> RunApart(unsigned attempts,
+                               const std::function<bool(unsigned attempt, const Tell&)>& code);
 
 }  // namespace pipewright

@@ -138,7 +138,7 @@ bool IsCertain(const Model& model, const Node* node, at::ScalarType dtype, long 
   const Words words = WordsOf(line, dtype);
   if (words.others) return false;
   if (node->kind() == kLift && !model.weights[node->input(0)->offset()].shape.empty())
-    return line.find("tensor(") != std::string::npos;
+    return CallsIt(line, node);
   if (words.named < on_line) return false;
   if (TakesLimit(node, dtype) ? line.find("finfo(") == std::string::npos : !CallsIt(line, node))
     return false;

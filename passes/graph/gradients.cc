@@ -44,7 +44,8 @@ static bool GivesIndices(const Node* node) {
   return node->kind().is_aten() && kNames.count(node->kind().toUnqualString());
 }
 
-GradientFlow::GradientFlow(const Model& model) : memory_(model, Alias::kUnknown, /*of_gradients=*/true) {
+GradientFlow::GradientFlow(const Model& model)
+    : memory_(model, Alias::kUnknown, /*of_gradients=*/true) {
   for (size_t i = 0; i < model.weights.size(); ++i)
     if (model.weights[i].requires_grad) with_.insert(model.weight_input(i));
   // If an in-place operation writes a value with a gradient, the memory has a gradient under all

@@ -74,16 +74,52 @@ struct Places {
       }
   }
 
-  // A write to this memory also changes what operations before it have saved for their backward.
+  static bool IsWeight(const Model& model, const Value* value) {
+    return value->node() == model.graph->param_node() && value->offset() < model.weights.size();
+  }
+
+  // Returns memory where a write also changes what operations before it have saved for their
+  // backward.
   static Memory::Values MemoryBehindAutograd(const Model& model, Memory& memory) {
     Memory::Values values;
     for (const Node* node : AllNodes(*model.graph))
       if (HidesMemory(node))
         for (const Value* value : memory.Of(node->input(0)))
-          if (value->node() != model.graph->param_node() ||
-              value->offset() >= model.weights.size())
-            values.insert(value);
+          if (!IsWeight(model, value)) values.insert(value);
     return values;
+  }
+
+  // Two views of one memory that cross a cut before a write become two separate tensors. `written`
+  // has the positions of the writes by memory.
+  template <typename Forbid>
+  void ForbidPartedViews(const Model& model,
+                         const std::unordered_map<const Node*, size_t>& position, Memory& memory,
+                         const std::map<const Value*, std::vector<size_t>>& written,
+                         const Forbid& forbid) {
+    std::map<const Value*, std::vector<const Value*>> views;
+    auto view = [&](const Value* value) {
+      if (value->type()->kind() == c10::TypeKind::TensorType)
+        for (const Value* of : memory.Of(value))
+          if (written.count(of) && !IsWeight(model, of)) views[of].push_back(value);
+    };
+    for (size_t i = model.first_input(); i < model.graph->inputs().size(); ++i)
+      view(model.graph->inputs()[i]);
+    for (const Node* node : nodes)
+      for (const Value* output : node->outputs()) view(output);
+    for (const auto& [memory_of, values] : views) {
+      const std::vector<size_t>& places = written.at(memory_of);
+      std::vector<int> alive(nodes.size() + 2, 0);  // changes between positions
+      for (const Value* value : values) {
+        auto made = position.find(value->node());
+        const size_t first = made == position.end() ? 0 : made->second + 1;
+        const size_t last = Users(model, position, value, 0).second;
+        if (first <= last) ++alive[first], --alive[last + 1];
+      }
+      int count = 0;
+      const size_t last_write = *std::max_element(places.begin(), places.end());
+      for (size_t k = 0; k <= last_write; ++k)
+        if ((count += alive[k]) > 1) forbid(k, k);
+    }
   }
 
   // Forbids cuts between an in-place operation and later uses of its memory, and between the uses
@@ -145,32 +181,12 @@ struct Places {
         for (const Value* input : inner->inputs()) use(input, i);
       }
     for (const Value* output : model.graph->outputs()) use(output, nodes.size());
+    for (const Value* value : behind_autograd)
+      if (auto made = position.find(value->node());
+          written.count(value) && made != position.end() && has_backward(made->second))
+        forbid(made->second + 1, *std::max_element(written[value].begin(), written[value].end()));
     for (const auto& [weight, uses] : weight_uses) forbid(uses.first + 1, uses.second);
-    // Two views of one memory that cross a cut before a write become two separate tensors.
-    std::map<const Value*, std::vector<const Value*>> views;
-    auto view = [&](const Value* value) {
-      if (value->type()->kind() == c10::TypeKind::TensorType)
-        for (const Value* of : memory.Of(value))
-          if (written.count(of) && !weight_uses.count(of)) views[of].push_back(value);
-    };
-    for (size_t i = model.first_input(); i < model.graph->inputs().size(); ++i)
-      view(model.graph->inputs()[i]);
-    for (const Node* node : nodes)
-      for (const Value* output : node->outputs()) view(output);
-    for (const auto& [memory_of, values] : views) {
-      const std::vector<size_t>& places = written.at(memory_of);
-      std::vector<int> alive(nodes.size() + 2, 0);  // changes between positions
-      for (const Value* value : values) {
-        auto made = position.find(value->node());
-        const size_t first = made == position.end() ? 0 : made->second + 1;
-        const size_t last = Users(model, position, value, 0).second;
-        if (first <= last) ++alive[first], --alive[last + 1];
-      }
-      int count = 0;
-      const size_t last_write = *std::max_element(places.begin(), places.end());
-      for (size_t k = 0; k <= last_write; ++k)
-        if ((count += alive[k]) > 1) forbid(k, k);
-    }
+    ForbidPartedViews(model, position, memory, written, forbid);
     hidden.assign(nodes.size(), false);
     int depth = 0;
     for (size_t i = 0; i < nodes.size(); ++i) hidden[i] = (depth += forbidden[i]) > 0;

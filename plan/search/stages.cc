@@ -55,7 +55,7 @@ static StageCosts Merged(const std::vector<StageCosts>& fine, size_t begin, size
     sum.peak.W = std::max(sum.peak.W, sum.kept_for_W + own.weight);
     sum.peak.first_W = std::max(sum.peak.first_W, sum.kept_for_W + own.first_weight);
     sum.peak.step = std::max(sum.peak.step, c.peak.step);
-    // What the parts before the last one have made is held besides.
+    // A stage holds the outputs of its earlier parts; the last of them counts as this part's input.
     sum.peak.forward_only = std::max(sum.peak.forward_only, made + c.peak.forward_only);
     forward_only &= c.peak.forward_only > 0;
     if (i > begin) made += fine[i - 1].output;

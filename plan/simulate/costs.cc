@@ -84,7 +84,8 @@ static StageCosts ReadStage(const Json& object, const std::string& where, const 
     }
   }
   if (object.contains("peak"))
-    ReadPeak(object["peak"], {"F", "I", "B", "W", "first_B", "first_W", "step", "forward_only"}, where + ".peak",
+    ReadPeak(object["peak"],
+             {"F", "I", "B", "W", "first_B", "first_W", "step", "forward_only"}, where + ".peak",
              costs.peak);
   if (object.contains("spread")) {
     const Json& spread = object["spread"];

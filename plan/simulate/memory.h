@@ -71,7 +71,7 @@ class RankMemory {
     if (HasForward(a)) {
       const StageMemory m = of(a.stage);
       Reach(forward_only_ ? m.forward_only : m.forward);
-      if (!forward_only_) Add(ForwardMemory(m, false));
+      if (!forward_only_) Add({m.stored, 0});
     }
     if (a.kind == ActionKind::kInputGrad) {
       Add(InputGradMemory(of(a.stage)));

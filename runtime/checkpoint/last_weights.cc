@@ -45,7 +45,8 @@ std::vector<std::string> WarningsOfLoss(const Job& job, const Manifest& manifest
   if (!job.save.empty() && !IsStream(job.save))
     look(job.save, " will take " + SizeText(bytes) + " at the end");
   if (!job.checkpoint.folder.empty())
-    look((fs::path(job.checkpoint.folder) / "").string(), ": a checkpoint takes more than " + SizeText(bytes));
+    look((fs::path(job.checkpoint.folder) / "").string(),
+         ": a checkpoint takes more than " + SizeText(bytes));
   return warnings;
 }
 

@@ -9,6 +9,14 @@ namespace pipewright {
 
 namespace {
 
+constexpr int kTimes = 5;  // of each measurement, of which the middle counts
+
+// Until all messages of the step before are received, and gone here.
+void Settle(Transport& transport) {
+  transport.AllGather("");
+  transport.Pending();
+}
+
 // Returns the plan of a step of two microbatches for each replica, so that what many of them would
 // hold need not fit: one makes the sums of gradients, and one adds to them. Weights on disk are read
 // in the order of the run's own plan.
@@ -73,9 +81,8 @@ void MeasureForwardOnly(Session& session, Microbatches& source, MemoryMeter& met
   const Plan plan = MakeForwardPlan(session.job, session.run);
   std::map<int, std::vector<int64_t>> peaks;  // by stage
   std::vector<int64_t> most;
-  for (int i = 0; i < 5; ++i) {
-    session.transport.AllGather("");
-    session.transport.Pending();
+  for (int i = 0; i < kTimes; ++i) {
+    Settle(session.transport);
     MeteredStages metered(*session.stages, meter);
     session.EvaluateBy(plan, metered, source, i);
     most.push_back(metered.peak());
@@ -89,11 +96,8 @@ void MeasureForwardOnly(Session& session, Microbatches& source, MemoryMeter& met
 
 RankBytes MeasureBytes(Session& session, Microbatches& source, int64_t& step, MemoryMeter& meter) {
   RankBytes bytes;
-  constexpr int kTimes = 5;
-  // A step begins with all messages of the one before received, and gone here.
   auto run = [&](const Plan& plan) {
-    session.transport.AllGather("");
-    session.transport.Pending();
+    Settle(session.transport);
     MeteredStages metered(*session.stages, meter);
     bytes.held = meter.live();
     session.StepBy(plan, metered);

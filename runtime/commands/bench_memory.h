@@ -16,10 +16,10 @@ struct RankBytes {
   std::map<int, StageBytes> stages, again;
 };
 
-// Runs a step of the run's plan, and few of two microbatches for each replica, whole and in halves;
-// and sweeps over as many microbatches as a step has, forward only.
-// `step` counts them. `meter` has counted on this thread since before the session was opened.
-// Collective; throws like Session::Step.
+// Runs steps of the run's plan, few of two microbatches for each replica, whole and in halves, and
+// sweeps forward only over as many microbatches as a step has. `step` counts the steps. `meter` has
+// counted on this thread since before the session was opened. Collective; throws like
+// Session::Step.
 RankBytes MeasureBytes(Session& session, Microbatches& source, int64_t& step, MemoryMeter& meter);
 
 // Bytes of the weights of a stage, on disk or not, and of those that are trained.

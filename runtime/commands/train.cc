@@ -489,9 +489,9 @@ Job ReadJobOf(const RunOptions& options) {
 AgreedFields AgreedOptions(const RunOptions& options) {
   // All are named, so that one that is added must be thought of here.
   const auto& [package, job, conf, weights, set, checkpoint, steps, schedule, save, metrics,
-               report, save_gradients, resume, resume_from, input, output, outputs, microbatches, threads,
-               matmul, on_request,
-               device_map, offload_dir, offload_report, verify_files] = options;
+               report, save_gradients, resume, resume_from, input, output, outputs, microbatches,
+               threads, matmul, on_request, device_map, offload_dir, offload_report,
+               verify_files] = options;
   return {{"weights", weights},
           {"set", Join(set, "\n")},
           {"checkpoint", checkpoint},

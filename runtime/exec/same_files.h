@@ -23,9 +23,9 @@ Found FoundFile(const std::string& key, const std::string& path, bool whole);
 // Describes the variables of the environment that change how numbers are computed.
 std::vector<Found> FoundEnvironment();
 
-// Compares what has the same key, and returns what all ranks found, each key once, sorted. Where two
-// ranks found different things, every rank throws the same AgreedError, which names the first one,
-// both ranks and what each found. Collective.
+// Compares what has the same key, and returns what all ranks found: each key once, sorted. Where
+// two ranks found different things, every rank throws the same AgreedError, which names the first
+// one, both ranks and what each found. Collective.
 std::vector<Found> AgreeOn(Transport& transport, const std::vector<Found>& mine);
 
 }  // namespace pipewright

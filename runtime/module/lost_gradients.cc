@@ -119,7 +119,7 @@ bool RequiresGrad(const c10::IValue& value) {
 
 // Returns text such as "FILE:31: y = torch.detach(x)".
 std::string Shown(const torch::jit::Node* node, const std::string& file) {
-  // TorchScript does not record the line of `x.data`; the operation that takes it mostly is on the same.
+  // TorchScript does not record the line of `x.data`: take that of the operation that uses it.
   while (!node->sourceRange().file_line_col() && !node->outputs().empty() &&
          node->output(0)->hasUses())
     node = node->output(0)->uses()[0].user;

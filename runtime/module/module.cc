@@ -171,7 +171,8 @@ void CheckInterface(const std::string& package, const std::string& file, const M
                 "forward takes " + Listed(found) + " where manifest.json says " + Listed(expected),
                 fixed);
   if (const std::string order = Reordered(expected, found); !order.empty())
-    throw Error(LineWith(file, "def forward("), "forward takes " + order, "values come in the manifest's order");
+    throw Error(LineWith(file, "def forward("), "forward takes " + order,
+                "values come in the manifest's order");
   const std::string last =
       code.return_line ? file + ":" + std::to_string(code.return_line) : file;
   std::vector<c10::TypePtr> types = {schema.returns().at(0).type()};
@@ -292,7 +293,8 @@ CompiledText CompileModule(const std::string& package, const Manifest& manifest,
     if (!cure.empty()) throw Error(said + "\n  " + cure);
     if (weights.empty()) throw Error(said + "\n  the module has no weights");
     const size_t shown = std::min<size_t>(weights.size(), 8);
-    const std::vector<std::string> some(weights.begin(), weights.begin() + static_cast<long>(shown));
+    const std::vector<std::string> some(weights.begin(),
+                                        weights.begin() + static_cast<long>(shown));
     throw Error(said + "\n  the module has the weights " + Join(some, ", ") +
                 (shown < weights.size() ? " and more" : "") + Suggest(missing, weights) +
                 ": write getattr(self, \"NAME\")");

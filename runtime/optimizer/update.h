@@ -28,8 +28,8 @@ struct StepOutcome {
 
 // What a user can do about numbers that are nan or infinite.
 inline constexpr char kNotFiniteCure[] =
-    "lower the learning rate, clip gradients (\"clip_norm\"), check for square roots, logarithms and "
-    "divisions near zero, or let the job go on with \"nan\": \"ignore\"";
+    "lower the learning rate, clip gradients (\"clip_norm\"), check for square roots, logarithms "
+    "and divisions near zero, or let the job go on with \"nan\": \"ignore\"";
 
 // What is done about gradients that are nan or infinite.
 enum class FiniteCheck {

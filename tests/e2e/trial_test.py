@@ -61,9 +61,14 @@ class Trial(Case):
         self.assertEqual(page.read_text(), "my own page")
         result = pipewright("check", package, "--job", self.path("job.json"))
         self.assertIn("is there already, and is not a page", result.out)
-        result = self.succeed(run_ranks(2, "bench", package, self.path("job.json"), "--steps", 2, "--trace",
-                                        self.path("trace.json"), "--report", other, mpi=False))
+        self.path("metrics.jsonl").unlink()  # bench writes none
+        self.succeed(run_ranks(2, "bench", package, self.path("job.json"), "--steps", 2, "--trace",
+                               self.path("trace.json"), "--report", other, mpi=False))
         self.assertIn("trace.json", other.read_text())
+        page.unlink()
+        self.succeed(run_ranks(2, "train", package, self.path("job.json"), "--metrics", "/dev/null",
+                               mpi=False))
+        self.assertTrue(page.exists())
 
     def test_matrices_that_have_to_be_inverted(self):
         package = self.compile("solve.pt", "solve.pkg", "--split", "equal:2")

@@ -127,8 +127,8 @@ TEST(PlanMutation, RejectionsNamePlaceAndRule) {
   EXPECT_EQ(rejection("0F0,0I0,0F1,0W0,0W1\n"),
             "rank 0, action 2, 0F1: rule \"once\": no rank runs its backward, 0I1");
   EXPECT_EQ(rejection("0F0,0I0,0F1,0I1,0W1\n"),
-            "rank 0, action 1, 0I0: rule \"once\": it is an input gradient (I), and no rank runs its "
-            "weight gradient, 0W0");
+            "rank 0, action 1, 0I0: rule \"once\": it is an input gradient (I), and no rank runs "
+            "its weight gradient, 0W0");
   EXPECT_EQ(rejection("0F0,0B0,0B1,0B1\n"),
             "rank 0, action 2, 0B1: rule \"once\": no rank runs 0F1, and two actions run the "
             "backward: rank 0, action 2, 0B1 and rank 0, action 3, 0B1");

@@ -217,19 +217,6 @@ LoadedModule Loaded(const CallModule& call) {
   return module;
 }
 
-void Try(const torch::jit::Operator& op, const Tell& tell) {
-  int tried = 0;
-  for (unsigned attempt = 0; attempt < 600 && tried < 8; ++attempt) {
-    try {
-      const CallModule call = ModuleOf(op, attempt);
-      TryModule([&] { return Loaded(call); }, call.inputs, tell);
-      ++tried;
-    } catch (const std::exception&) {  // these arguments do not fit
-    }
-  }
-  tell("end");
-}
-
 // The operator may be in lists.
 bool MayBeRecorded(const c10::FunctionSchema& schema) {
   Graph graph;
@@ -449,13 +436,13 @@ TEST(RecordedOperators, HaveTheBitsOfAutogradOrRefuse) {
     if (!Concerns(schema, TypeKind::TensorType) && !Concerns(schema, TypeKind::VarType)) continue;
     if (!MayBeRecorded(schema) || untried.erase(name) || by_hand.count(name)) continue;
     if (Concerns(schema, TypeKind::DictType) && by_hand.count(schema.name())) continue;
-    Names told;
-    // Made-up calls may end the process, each time another.
-    for (int trial = 0; trial < 4 && told.empty(); ++trial)
-      told = RunApart([&](const Tell& tell) { Try(*op, tell); });
+    const Names told = RunApart(600, [&, tried = 0](unsigned attempt, const Tell& tell) mutable {
+      const CallModule call = ModuleOf(*op, attempt);  // throws where these arguments do not fit
+      TryModule([&] { return Loaded(call); }, call.inputs, tell);
+      return ++tried < 8;
+    });
     for (const std::string& line : told)
       EXPECT_FALSE(line.starts_with("wrong")) << schema << "\n" << line;
-    told.erase("end");
     EXPECT_FALSE(told.empty()) << schema << "\nno made-up call of it works: call it by hand";
     (told.count("same") ? same : refused) += !told.empty();
   }

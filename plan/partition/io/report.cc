@@ -150,8 +150,9 @@ static Json Finite(double value) { return std::isfinite(value) ? Json(value) : J
 static double Gap(const PartitionReport& report) {
   if (!report.feasible) return kInfinity;
   if (report.objective <= report.lower_bound) return 0;
+  if (report.lower_bound <= 0) return kInfinity;
   const double gap = report.objective / report.lower_bound - 1;
-  return report.lower_bound <= 0 ? kInfinity : gap < 1e-9 ? 0 : gap;  // but for rounding
+  return gap < 1e-9 ? 0 : gap;  // less is rounding
 }
 
 Json ReportJson(const PartitionReport& report) {

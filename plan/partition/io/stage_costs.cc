@@ -40,14 +40,15 @@ struct StageSum {
   }
 };
 
-// Adds what a node needs in a run without backward. A stage holds what its nodes have made until its
-// end.
+// Adds what a node needs in a run without backward. A stage holds the outputs of its nodes until
+// its end.
 void AddForwardOnly(const Profile& profile, const std::vector<int>& stage_of, size_t i,
                     StageSum& sum) {
   double inside = 0, made = 0;
   for (const ProfileValue& value : profile.values) {
-    if (value.producer < 0 || stage_of[static_cast<size_t>(value.producer)] != stage_of[i]) continue;
-    if (value.producer == static_cast<int>(i)) made += value.bytes;
+    const int producer = value.producer;
+    if (producer < 0 || stage_of[static_cast<size_t>(producer)] != stage_of[i]) continue;
+    if (producer == static_cast<int>(i)) made += value.bytes;
     if (std::count(value.consumers.begin(), value.consumers.end(), static_cast<int>(i)))
       inside += value.bytes;  // is among the node's inputs, too
   }
