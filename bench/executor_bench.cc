@@ -51,7 +51,7 @@ void Measure(const char* name, Transport& t, int stages, int microbatches) {
   Executor executor(plan, graph, {}, body, t);
   std::vector<double> all, busy;
   for (int i = 0; i < 220; ++i) {
-    executor.RunStep();
+    executor.RunStep(i);
     if (i < 20) continue;
     const auto& trace = executor.trace();
     double waited = 0;

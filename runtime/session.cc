@@ -274,15 +274,12 @@ void Session::LoadFirstWeights() {
 RunCheckpoint Session::Restore(const std::string& from, bool apart) {
   RunCheckpoint checkpoint = Resume(from, *this, apart);
   if (checkpoint.path.empty()) Phase(transport, "loading", [&] { LoadFirstWeights(); });
-  first_step_ = checkpoint.step;
+  done_ = checkpoint.step;
   return checkpoint;
 }
 
-void Session::MakeExecutor(int64_t first_step) {
-  ExecutorOptions settings;
-  settings.first_step = first_step;
-  executor_ = std::make_unique<Executor>(run.plan, run.graph, stages->groups(), *stages, transport,
-                                         settings);
+void Session::MakeExecutor() {
+  executor_ = std::make_unique<Executor>(run.plan, run.graph, stages->groups(), *stages, transport);
 }
 
 void Session::StepBy(const Plan& plan, StageBody& body) {
@@ -300,7 +297,7 @@ void Session::EvaluateBy(const Plan& plan, StageBody& body, Microbatches& source
 
 void Session::Start() {
   Phase(transport, "starting", [&] {
-    MakeExecutor(first_step_);
+    MakeExecutor();
     if (options.training && job.validation.every > 0)
       evaluator_ = std::make_unique<Executor>(forward_plan_, run.graph, stages->groups(), *stages,
                                               transport);
@@ -344,7 +341,7 @@ void Session::Watch(Microbatches& source, int64_t step) {
   stages->Watch();
   for (int i = 0; i < job.accumulate; ++i) {
     stages->SetStep(source, step * job.accumulate + i);
-    executor_->RunStep(/*last=*/false);
+    executor_->RunStep(step, /*last=*/false);
   }
 }
 
@@ -360,7 +357,7 @@ void Session::Step(Microbatches& source, int64_t step) {
   At("step " + std::to_string(step + 1), [&] {
     for (int i = 0; i < minibatches; ++i) {
       stages->SetStep(source, step * minibatches + i);
-      executor_->RunStep(i + 1 == minibatches);
+      executor_->RunStep(step, i + 1 == minibatches);
       if (!bad_loss) bad_loss = FindBadLoss(*this, step * minibatches + i);
       GatherLosses(*this);
       KeepLosses(*this);
@@ -374,6 +371,7 @@ void Session::Step(Microbatches& source, int64_t step) {
     }
     stages->updater().Commit(outcome);
     stages->MergeBuffers(transport);
+    done_ = step + 1;
   });
   if (options.training) CheckTrained(step);
 }
@@ -382,13 +380,14 @@ void Session::Steps(Microbatches& source, int64_t step, int64_t count) {
   if (run.plan.steps != count) {
     executor_.reset();
     run.plan = MakeAsynchronousPlan(job, run, count);
-    MakeExecutor(step);
+    MakeExecutor();
   }
   stages->SetStep(source, step, count);
   busy = 0;
   ProgressHook hook(transport);
   At("steps " + std::to_string(step + 1) + " to " + std::to_string(step + count),
-     [&] { executor_->RunStep(); });
+     [&] { executor_->RunStep(step); });
+  done_ = step + count;
   CheckTrained(step);
   losses.clear();
   terms.clear();
@@ -405,7 +404,8 @@ void Session::Evaluate(Microbatches& source, int64_t minibatch, Evaluation& eval
   if (options.training) stages->SetTraining(false);
   ProgressHook hook(transport);
   At("evaluation, minibatch " + std::to_string(minibatch + 1), [&] {
-    executor.RunStep();
+    // Validation does not count as a step of the training.
+    executor.RunStep(options.training ? done_ : minibatch, /*last=*/!options.training);
     GatherLosses(*this);
   });
   if (options.training) stages->SetTraining(true);

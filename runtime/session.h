@@ -109,7 +109,7 @@ class Session {
   void ShowWarnings() const;
   std::vector<Found> Reads(const std::vector<Microbatches*>& sources) const;
   void LoadFirstWeights();
-  void MakeExecutor(int64_t first_step);
+  void MakeExecutor();
   void AddBusy();
   void CheckTrained(int64_t step);
   void Watch(Microbatches& source, int64_t step);
@@ -119,7 +119,7 @@ class Session {
   std::unique_ptr<ShapeCache> shapes_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<Executor> evaluator_;  // runs forward_plan_
-  int64_t first_step_ = 0;
+  int64_t done_ = 0;  // steps
   bool trains_ = false;  // known: some rank has got a gradient
 };
 

@@ -58,7 +58,7 @@ struct Executor::State {
                   Wait(token, {Awaited::kSharedWeight, peer});
                 }),
         status(transport.status()),
-        step(options.first_step) {
+        steps(plan.steps) {
     // Numbers the slots of the edges that touch this rank consecutively.
     std::vector<bool> here(graph.stages);
     for (int s = 0; s < graph.stages; ++s)
@@ -317,7 +317,7 @@ struct Executor::State {
     return where + ", action " + entry.text;
   }
 
-  void RunStep(bool last) {
+  void RunStep(int64_t step, bool last) {
     trace.clear();
     double start = Now();
     // Set for each run, because a body may serve several executors.
@@ -346,7 +346,7 @@ struct Executor::State {
       start = end;
     }
     reducer.Finish();  // a list may have REDUCE_GRAD without STEP
-    status.EndStep(++step, start);
+    status.EndStep(last ? step + steps : step, start);
   }
 
   const StageGraph& graph;
@@ -362,7 +362,7 @@ struct Executor::State {
   SharedReducer reducer;
   StatusFile& status;
   uint64_t plan_hash = 0;
-  int64_t step;
+  const int steps;  // of the plan
   double waited = 0;
   std::vector<TraceEvent> trace;
 };
@@ -374,7 +374,7 @@ Executor::Executor(const Plan& plan, const StageGraph& graph,
 
 Executor::~Executor() = default;
 
-void Executor::RunStep(bool last) { state_->RunStep(last); }
+void Executor::RunStep(int64_t step, bool last) { state_->RunStep(step, last); }
 
 const std::vector<TraceEvent>& Executor::trace() const { return state_->trace; }
 

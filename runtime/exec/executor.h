@@ -83,9 +83,6 @@ struct TraceEvent {
 };
 
 struct ExecutorOptions {
-  // Step number that the first RunStep reports in Transport::status, so that a resumed run
-  // continues counting.
-  int64_t first_step = 0;
   // Sends a header (plan, edge, microbatch, bytes) before every message; the receiver posts the
   // receive for the message only after the header matches. Must be equal on all ranks.
 #ifdef PIPEWRIGHT_CHECK_MESSAGES
@@ -106,6 +103,7 @@ class Executor {
   ~Executor();
 
   // Runs this rank's list once: one optimizer step, or one forward pass over all microbatches.
+  // Transport::status shows it as `step` (from 0), and ends at the number of steps done.
   // Exceptions of the body or the transport are rethrown as Error("rank R, stage S, microbatch M,
   // action 2F5", ...); Aborted, which means that another rank has failed, passes unchanged. Returns
   // without waiting for the other ranks: messages of this step and of the next may still be in
@@ -117,7 +115,7 @@ class Executor {
   //
   // To accumulate gradients over several runs of the list, pass `last` = false for all but the last
   // run: REDUCE_GRAD and STEP are then skipped.
-  void RunStep(bool last = true);
+  void RunStep(int64_t step, bool last = true);
 
   // Returns the events of the last step, in order.
   const std::vector<TraceEvent>& trace() const;

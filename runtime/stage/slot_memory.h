@@ -26,7 +26,9 @@ struct ReceiveSlot {
 // may be in use for longer: autograd keeps it until the backward, an output of the model may be a
 // view of it. So each tensor of a slot has a list of blocks, and a message gets the first one that
 // nothing refers to. A list grows to as many blocks as were in use at once, and a block to the
-// largest message that it has held; neither shrinks. Hence the same steps get the same addresses.
+// largest message that it has held; neither shrinks. Hence the same steps get the same addresses,
+// except where a stage sends on what it received (the gradient of a skip): that block is in use
+// until the message has left.
 class SlotMemory {
  public:
   explicit SlotMemory(MemorySource source);

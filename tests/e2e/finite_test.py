@@ -224,6 +224,7 @@ class Finite(Case):
               result.out.rindex(f"resumed from {self.checkpoints}/step-0000000{said[2]}"),
               result.out.index("is not started again")]
         self.assertEqual(at, sorted(at), result.out)
+        self.assertIn("the run ended with code 1 after step 4; restart 1 of 5 on 2 ranks", result.out)
         self.assert_saved(4)
 
 

@@ -28,7 +28,12 @@ namespace {
 using Place = std::vector<std::pair<void*, size_t>>;
 
 // The messages that a rank received: by tag of the plan, in order.
-using Places = std::map<std::pair<int, int>, std::vector<Place>>;  // (peer, tag)
+using Messages = std::map<std::pair<int, int>, std::vector<Place>>;  // (peer, tag)
+
+struct Places {
+  Messages messages;
+  std::set<int> sent_on;  // peers of whom a message was sent on, from where it was received
+};
 
 // Hands everything on, and notes each receive that the plan has.
 class NotingTransport : public Transport {
@@ -46,13 +51,16 @@ class NotingTransport : public Transport {
     return {std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096), std::free};
   }
   Token Send(int peer, int tag, Bundle bundle, void*) override {
+    for (const auto& [from, messages] : places.messages)
+      for (const Place& place : messages)
+        if (bundle.regions[0].data == place[0].first) places.sent_on.insert(from.first);
     return inner_.Send(peer, tag, std::move(bundle));
   }
   Token Recv(int peer, int tag, Bundle bundle, void*) override {
     if (in_step_ && tag <= max_tag() - kReservedTags) {
       Place place;
       for (const Region& region : bundle.regions) place.emplace_back(region.data, region.bytes);
-      places[{peer, tag}].push_back(std::move(place));
+      places.messages[{peer, tag}].push_back(std::move(place));
     }
     return inner_.Recv(peer, tag, std::move(bundle));
   }
@@ -143,10 +151,11 @@ class ReceiveBuffers : public testing::Test {
     return places;
   }
 
-  static std::set<void*> Addresses(const Places& places, size_t first, size_t end) {
+  // Of the messages of `peer` before `end`.
+  static std::set<void*> Addresses(const Places& places, int peer, size_t end) {
     std::set<void*> addresses;
-    for (const auto& [from, messages] : places)
-      for (size_t i = first; i < std::min(end, messages.size()); ++i)
+    for (const auto& [from, messages] : places.messages)
+      for (size_t i = 0; from.first == peer && i < std::min(end, messages.size()); ++i)
         for (const auto& [address, bytes] : messages[i]) addresses.insert(address);
     return addresses;
   }
@@ -181,23 +190,34 @@ class ReceiveBuffers : public testing::Test {
 
 constexpr size_t kSettled = 4;  // steps until every module has the body that it stays with
 
+// Where a stage sends on what it received, such as the gradient of a skip, that block is in use
+// until the message has left, and the next message may get another one.
 TEST_F(ReceiveBuffers, TrainingReceivesAtTheSameAddressesInEveryStep) {
   for (const char* schedule : {"gpipe", "1f1b", "zb1p"})
     for (const char* body : {"autograd", "lists"})
       for (bool recompute : {false, true}) {
         SCOPED_TRACE(std::string(schedule) + ", " + body + (recompute ? ", recompute" : ""));
-        constexpr size_t kSteps = 8;
+        constexpr size_t kSteps = 8, kMicrobatches = 6;
         const std::vector<Places> ranks =
             Run(Train, {{"schedule", schedule}, {"body", body}, {"recompute", recompute},
-                        {"microbatches", 6}, {"microbatch_size", 2}, {"steps", kSteps}});
-        for (const Places& places : ranks) {
-          ASSERT_FALSE(places.empty());
-          for (const auto& [from, messages] : places) {
+                        {"microbatches", kMicrobatches}, {"microbatch_size", 2},
+                        {"steps", kSteps}});
+        for (size_t rank = 0; rank < ranks.size(); ++rank) {
+          const Places& places = ranks[rank];
+          ASSERT_FALSE(places.messages.empty());
+          for (const auto& [from, messages] : places.messages) {
+            const int peer = from.first, tag = from.second;
             ASSERT_EQ(messages.size(), kSteps);  // a tag for each edge, direction and microbatch
+            const std::set<void*> addresses = Addresses(places, peer, kSteps);
+            if (places.sent_on.count(peer)) {
+              EXPECT_GT(peer, static_cast<int>(rank));  // gradients alone
+              EXPECT_LE(addresses.size(), kMicrobatches * messages[0].size());
+              continue;
+            }
             for (size_t step = kSettled; step < kSteps; ++step)
-              EXPECT_EQ(messages[step], messages[kSettled]);
+              EXPECT_EQ(messages[step], messages[kSettled]) << "from " << peer << ", tag " << tag;
+            EXPECT_EQ(addresses, Addresses(places, peer, kSettled));
           }
-          EXPECT_EQ(Addresses(places, 0, kSteps), Addresses(places, 0, kSettled));
         }
       }
 }
@@ -211,7 +231,7 @@ TEST_F(ReceiveBuffers, MemoryIsBoundedByWhatIsUnderWay) {
          Run(Train, {{"schedule", schedule}, {"microbatches", microbatches},
                      {"microbatch_size", 1}, {"steps", 3}})) {
       found.emplace_back();
-      for (const auto& [from, messages] : places)
+      for (const auto& [from, messages] : places.messages)
         for (const Place& place : messages) found.back()[from.first].insert(place[0].first);
     }
     return found;
@@ -238,7 +258,7 @@ TEST_F(ReceiveBuffers, ForwardOnlyHasThePlansBuffersAndNoMore) {
     for (int rank = 1; rank < kRanks; ++rank) {
       std::map<int, std::set<void*>> blocks;  // by peer
       size_t messages = 0;
-      for (const auto& [from, places] : ranks[rank])
+      for (const auto& [from, places] : ranks[rank].messages)
         for (const Place& place : places) blocks[from.first].insert(place[0].first), ++messages;
       EXPECT_GT(messages, 100u);
       for (const auto& [peer, addresses] : blocks)
@@ -259,13 +279,13 @@ TEST_F(ReceiveBuffers, TrainingThatValidatesUsesTheSameBuffers) {
   const std::vector<Places> validated = Run(Train, job);
   auto count = [](const Places& places) {
     std::map<int, size_t> largest, messages;
-    for (const auto& [from, all] : places)
+    for (const auto& [from, all] : places.messages)
       for (const Place& place : all) {
         largest[from.first] = std::max(largest[from.first], place[0].second);
         ++messages[from.first];
       }
     std::map<int, std::set<void*>> blocks;
-    for (const auto& [from, all] : places)
+    for (const auto& [from, all] : places.messages)
       for (const Place& place : all)
         if (place[0].second == largest[from.first]) blocks[from.first].insert(place[0].first);
     std::map<int, std::pair<size_t, size_t>> counts;
@@ -298,7 +318,7 @@ TEST_F(ReceiveBuffers, OutputsThatAreViewsStayWhatTheyWere) {
                                  {static_cast<const char*>(tokens.data_ptr()), tokens.nbytes()}}});
   const std::vector<Places> ranks = Run(Infer, {{"microbatches", 1}, {"microbatch_size", 1}});
   std::map<int, std::set<void*>> blocks;
-  for (const auto& [from, messages] : ranks[kRanks - 1])
+  for (const auto& [from, messages] : ranks[kRanks - 1].messages)
     for (const Place& place : messages) blocks[from.first].insert(place[0].first);
   EXPECT_EQ(blocks.at(0).size(), 10u);  // the skip's, all of which are held
   EXPECT_LT(blocks.at(kRanks - 2).size(), 10u);

@@ -136,7 +136,7 @@ TEST(Executor, ASenderStaysWithinTheReceiversBuffers) {
         t.AllGather("");
         FakeBody body(c, t.rank(), hook);
         Executor executor(c.plan, c.graph, c.groups, body, t, c.options);
-        for (int step = 0; step < kSteps; ++step) executor.RunStep();
+        for (int step = 0; step < kSteps; ++step) executor.RunStep(step);
         t.AllGather("");  // the messages have been used
         EXPECT_EQ(t.Pending(), 0u);
         EXPECT_EQ(body.live_bundles(), 0);
@@ -177,7 +177,7 @@ TEST(Executor, ReceivesUseTheSlotsOfThePlan) {
       RunThreads(c.graph.ranks, [&](Transport& t) {
         FakeBody body(c, t.rank());
         Executor executor(c.plan, c.graph, c.groups, body, t, c.options);
-        for (int step = 0; step < c.steps; ++step) executor.RunStep();
+        for (int step = 0; step < c.steps; ++step) executor.RunStep(step);
         std::set<std::tuple<int, bool, int>> used;
         for (const auto& [slot, message] : body.slots()) used.insert(slot);
         EXPECT_EQ(used, SlotsOf(expected, c.graph, t.rank())) << schedule << ", rank " << t.rank();
@@ -260,7 +260,7 @@ std::string Failure(
         ~Count() { ++ended; }
       } count{ended};
       Executor executor(c.plan, c.graph, c.groups, body, t, c.options);
-      for (int i = 0; i < c.steps; ++i) executor.RunStep();
+      for (int i = 0; i < c.steps; ++i) executor.RunStep(i);
     });
   } catch (const std::exception& e) {
     what = e.what();
@@ -304,7 +304,7 @@ TEST(ExecutorFailure, AtEveryCallOfEveryRank) {
           };
           FakeBody body(c, t.rank(), hook);
           Executor executor(c.plan, c.graph, c.groups, body, t, c.options);
-          for (int i = 0; i < c.steps; ++i) executor.RunStep();
+          for (int i = 0; i < c.steps; ++i) executor.RunStep(i);
         });
       } catch (const Error& e) {
         failed = true;
@@ -371,7 +371,7 @@ TEST(StatusFile, ShowsWhatARankIsAt) {
   FakeCase c = ScheduleCase("1f1b", ChainGraph({{0}, {1}, {2}}), 3);
   ThreadOptions options;
   options.status_folder = folder;
-  c.options.first_step = 40;
+  c.first_step = 40;
   c.steps = 2;
   int checked = 0;
   RunThreads(

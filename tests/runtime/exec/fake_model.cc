@@ -329,7 +329,7 @@ void RunAndCompare(const FakeCase& c, Transport& transport, FakeBody::Hook hook)
   {
     Executor executor(c.plan, c.graph, c.groups, body, transport, c.options);
     for (int i = 0; i < c.steps; ++i) {
-      executor.RunStep();
+      executor.RunStep(c.first_step + i);
       const auto& trace = executor.trace();
       ASSERT_EQ(trace.size(), c.plan.ranks[rank].size());
       for (size_t k = 0; k < trace.size(); ++k) {

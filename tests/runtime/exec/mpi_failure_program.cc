@@ -41,7 +41,7 @@ static void Soak(Transport& transport, int steps) {
   {
     Executor executor(c.plan, c.graph, c.groups, body, transport, c.options);
     for (int i = 0; i < steps; ++i) {
-      executor.RunStep();
+      executor.RunStep(i);
       if (i == steps / 4) before = Resident();
     }
     transport.AllGather("");
@@ -78,7 +78,7 @@ static int Run(const std::string& mode, Transport& transport) {
   });
   body.memory = [&](size_t bytes) { return transport.Memory(bytes); };
   Executor executor(c.plan, c.graph, c.groups, body, transport);
-  for (int i = 0; i < 3; ++i) executor.RunStep();
+  for (int i = 0; i < 3; ++i) executor.RunStep(i);
   if (mode == "vote late") Vote(transport, "saving", transport.rank() == 0 ? "disk full" : "");
   // A receive that nobody answers, and an error that all know of.
   if (mode == "vote with transfers") {

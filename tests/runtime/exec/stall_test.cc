@@ -163,7 +163,7 @@ TEST(Faults, ALostMessageIsFoundOut) {
           FaultTransport transport(inner, ParseFaults("drop=0:2"));
           FakeBody body(c, inner.rank());
           Executor executor(c.plan, c.graph, c.groups, body, transport);
-          for (int i = 0; i < 2; ++i) executor.RunStep();
+          for (int i = 0; i < 2; ++i) executor.RunStep(i);
         },
         options);
   } catch (const Error& e) {
