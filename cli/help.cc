@@ -1,7 +1,5 @@
 #include "cli/help.h"
 
-#include <sys/ioctl.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -11,6 +9,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/terminal.h"
 #include "base/text.h"
 #include "cli/usage.h"
 
@@ -72,12 +71,6 @@ Described Describe(const CLI::Option& option) {
   for (const CLI::Option* other : option.get_needs())
     out.notes.push_back("needs " + other->get_name());
   return out;
-}
-
-// Returns the columns of the terminal, or 0 where the output is not one.
-size_t TerminalColumns() {
-  winsize size{};
-  return isatty(STDOUT_FILENO) && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
 }
 
 class HelpFormatter : public CLI::Formatter {

@@ -1,8 +1,10 @@
 // `pipewright-run`: the program that mpirun starts, one process per rank.
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <functional>
 #include <map>
@@ -10,6 +12,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/terminal.h"
 #include "cli/numbers.h"
 #include "cli/program.h"
 #include "cli/supervise_command.h"
@@ -36,7 +39,8 @@ RunOptions options;
 std::string matmul = "auto";  // for infer and generate
 BenchOptions bench;
 GenerateOptions generate;
-std::vector<std::string> arguments;  // the whole command line
+bool quiet = false, verbose = false;  // for train
+std::vector<std::string> arguments;   // the whole command line
 
 // For ranks as threads: polled a few times a second, see ThreadOptions::tick.
 volatile std::sig_atomic_t stop_signal = 0, end_signal = 0;
@@ -51,8 +55,9 @@ void HandleSignals(std::deque<StatusFile>& ranks) {
   end_signal = 0;
   for (const StatusFile& rank : ranks) {
     RankStatus now = rank.Read();
-    std::fprintf(stderr, "pipewright-run: %s is ended by %s: %s\n", DescribeRank(now).c_str(),
-                 signal == SIGINT ? "SIGINT" : "SIGTERM", DescribePlace(now).c_str());
+    std::fprintf(stderr, "%spipewright-run: %s is ended by %s: %s\n", BeforeMessage(),
+                 DescribeRank(now).c_str(), signal == SIGINT ? "SIGINT" : "SIGTERM",
+                 DescribePlace(now).c_str());
   }
   if (trains && StopsFirst(ranks[0].Read())) {
     std::fputs(kEndsAfterStep, stderr);
@@ -103,15 +108,17 @@ void WithReport(const RunOptions& run, const std::string& schedule, Transport& t
 void TrainWithReport(const RunOptions& run, Transport& transport) {
   WithReport(
       run, "", transport, [&] { Train(run, transport); },
-      [](const Job& job, PageInput& input) {
+      [&](const Job& job, PageInput& input) {
         // A run that had nothing left to train may have written none; a stream cannot be read.
         std::error_code none;
+        if (std::filesystem::is_regular_file(run.trace, none)) input.trace = run.trace;
         if (std::filesystem::is_regular_file(job.metrics, none)) input.metrics = {job.metrics};
       });
 }
 
 // Runs `work` on every rank.
 void RunRanks(void (*work)(const RunOptions&, Transport&)) {
+  if (IsSupervised() || in_process > 0) OfferLiveLine();
   if (IsSupervised()) RunSupervised(arguments, options, work == TrainWithReport);
   if (in_process > 0) {
     if (const char* size = std::getenv("OMPI_COMM_WORLD_SIZE"); size && std::string(size) != "1")
@@ -212,6 +219,8 @@ void AddTrain(CLI::App& app) {
   app.add_option("--save", options.save, "where the trained weights go, instead of the job's");
   app.add_option("--metrics", options.metrics,
                  "where a JSON line a step goes, instead of the job's");
+  app.add_option("--trace", options.trace,
+                 "Chrome trace of the last step to write (chrome://tracing, Perfetto)");
   AddReport(app);
   app.add_option("--checkpoint", options.checkpoint,
                  "folder for checkpoints, instead of the job's");
@@ -222,7 +231,14 @@ void AddTrain(CLI::App& app) {
       ->excludes(resume);
   app.add_option("--save-gradients", options.save_gradients, "writes the last step's gradients");
   AddOffload(app);
-  app.callback([] { RunRanks(TrainWithReport); });
+  auto* no_lines = app.add_flag("--quiet", quiet, "print warnings and errors alone");
+  app.add_flag("--verbose", verbose, "print a line for each step")->excludes(no_lines);
+  app.callback([] {
+    if (verbose) options.set.insert(options.set.begin(), "log_every=1");
+    if (quiet && !std::freopen("/dev/null", "w", stdout))
+      throw Error("/dev/null", std::strerror(errno));
+    RunRanks(TrainWithReport);
+  });
 }
 
 void AddEval(CLI::App& app) {

@@ -95,7 +95,6 @@ void SimulatePlan(Request& request) {
     request.options.duration = DurationsOf(measured, request.replay);
     if (request.steps == 0) request.options.steps = StepsOf(measured);
   }
-  request.options.transfers = !request.trace.empty();
   Trace trace;
   try {
     trace = Simulate(plan, costs, request.options);
@@ -108,7 +107,7 @@ void SimulatePlan(Request& request) {
     bound = BoundOf(plan, costs, request.memory, request.options.steps, request.options.recompute);
   if (!request.trace.empty()) {
     CheckWritable(request.trace, {request.plan, request.costs, request.compare, request.replay});
-    WriteFile(request.trace, ChromeTrace(plan, trace));
+    WriteFile(request.trace, ChromeTrace(plan, trace, &costs));
   }
   Comparison comparison;
   if (!request.compare.empty()) comparison = CompareWith(request, plan, costs);

@@ -253,9 +253,6 @@ class Run {
       }
       double arrive = leave + TransferTime(costs_, rank, to, bytes);
       Count(rank, to, bytes);
-      if (options_.transfers)
-        trace_.transfers.push_back(
-            {rank, to, from_stage, to_stage, microbatch, backward, sent.time, arrive});
       sent.time = arrive;
     }
     Give(messages_[message], sent);

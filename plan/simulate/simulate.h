@@ -19,7 +19,6 @@ struct SimulateOptions {
   bool barrier = false;      // all ranks wait for each other between repetitions
   bool contention = false;   // a link (ordered pair of ranks) carries one message's bytes at a time
   bool synchronous = false;  // a rank stays at a SEND until the RECV has been posted
-  bool transfers = false;    // keep Trace::transfers
   // The time of a compute action or a STEP; empty: from the costs
   // (plan/simulate/costs_from_trace.h).
   std::function<double(int rank, int step, const Action& action)> duration;

@@ -1,10 +1,16 @@
 #include "plan/simulate/trace.h"
 
 #include <algorithm>
+#include <climits>
+#include <map>
+#include <set>
+#include <tuple>
+#include <utility>
 
 #include "base/json.h"
 #include "plan/actions.h"
 #include "plan/plan_text.h"
+#include "plan/simulate/rank_account.h"
 
 namespace pipewright {
 
@@ -25,75 +31,147 @@ static const char* Color(ActionKind kind) {
 
 namespace {
 
+constexpr int kRanks = 0, kLoads = 1;  // processes of the format; loads have rows of their own
+
 class ChromeWriter {
  public:
-  explicit ChromeWriter(size_t ranks) {
-    for (size_t r = 0; r < ranks; ++r)
-      Add({{"name", "thread_name"},
-           {"ph", "M"},
-           {"pid", 0},
-           {"tid", r},
-           {"args", {{"name", "rank " + std::to_string(r)}}}});
+  ChromeWriter(const Plan& plan, const Trace& trace) : plan_(plan), trace_(trace) {}
+
+  std::string Write(const Costs* costs) {
+    Name("process_name", kRanks, 0, "ranks");
+    for (size_t r = 0; r < trace_.ranks.size(); ++r)
+      Name("thread_name", kRanks, r, "rank " + std::to_string(r));
+    for (size_t r = 0; r < trace_.ranks.size(); ++r) Actions(kRanks, r, trace_.ranks[r]);
+    bool named = false;
+    for (size_t r = 0; r < trace_.loads.size(); ++r) {
+      if (trace_.loads[r].empty()) continue;
+      if (!std::exchange(named, true)) Name("process_name", kLoads, 0, "weights read from disk");
+      Name("thread_name", kLoads, r, "rank " + std::to_string(r));
+      Actions(kLoads, r, trace_.loads[r]);
+    }
+    Flows();
+    for (size_t r = 0; costs && r < trace_.ranks.size(); ++r) Memory(static_cast<int>(r), *costs);
+    return out_ + "\n]}\n";
   }
 
+ private:
   void Add(const Json& event) {
     if (!first_) out_ += ",\n";
     first_ = false;
     out_ += event.dump();
   }
 
-  // `position` in the rank's list; -1: not known.
-  void Add(const TraceAction& e, int position) {
-    const Action& a = e.action;
-    Json event = {{"name", ToText(a)},
-                  {"ph", "X"},
-                  {"pid", a.kind == ActionKind::kLoad ? 1 : 0},  // loads have their own row
-                  {"tid", e.rank},
-                  {"ts", e.start},
-                  {"dur", e.end - e.start},
-                  {"cname", Color(a.kind)},
-                  {"args", {{"step", e.step}, {"stage", a.stage}}}};
-    if (a.microbatch >= 0) event["args"]["microbatch"] = a.microbatch;
-    if (position >= 0) event["args"]["position"] = position;
+  void Name(const char* what, int process, size_t rank, const std::string& name) {
+    Add({{"name", what}, {"ph", "M"}, {"pid", process}, {"tid", rank}, {"args", {{"name", name}}}});
+  }
+
+  void Actions(int process, size_t rank, const std::vector<TimedAction>& events) {
+    for (const TimedAction& e : events) {
+      const Action& a = plan_.ranks[rank][static_cast<size_t>(e.action)];
+      Json event = {{"name", ToText(a)},
+                    {"ph", "X"},
+                    {"pid", process},
+                    {"tid", rank},
+                    {"ts", e.start},
+                    {"dur", e.end - e.start},
+                    {"cname", Color(a.kind)},
+                    {"args", {{"step", e.step}, {"stage", a.stage}, {"position", e.action}}}};
+      if (a.microbatch >= 0) event["args"]["microbatch"] = a.microbatch;
+      Add(event);
+    }
+  }
+
+  // Where a stage computes a microbatch, forward or backward, in one repetition of the plan.
+  struct Computed {
+    size_t rank = 0;
+    const TimedAction* event = nullptr;
+  };
+  using Key = std::tuple<int, bool, int, int>;  // step, backward, stage, microbatch
+
+  std::map<Key, Computed> Index() const {
+    std::map<Key, Computed> found;
+    for (size_t r = 0; r < trace_.ranks.size(); ++r)
+      for (const TimedAction& e : trace_.ranks[r]) {
+        const Action& a = plan_.ranks[r][static_cast<size_t>(e.action)];
+        if (HasForward(a)) found[{e.step, false, a.stage, a.microbatch}] = {r, &e};
+        if (HasBackward(a))
+          found[{e.step, true, BackwardStage(a), BackwardMicrobatch(a)}] = {r, &e};
+      }
+    return found;
+  }
+
+  void Flows() {
+    const std::map<Key, Computed> computed = Index();
+    const bool neighbors = !HasTransfers(plan_);
+    std::set<std::tuple<bool, int, int, int>> sent;  // backward, from, microbatch, to
+    for (const std::vector<Action>& actions : plan_.ranks)
+      for (const Action& a : actions) {
+        if (IsSend(a.kind))
+          sent.insert({a.kind == ActionKind::kSendBackward, a.stage, a.microbatch, PeerOf(a)});
+        if (neighbors && HasForward(a)) sent.insert({false, a.stage, a.microbatch, a.stage + 1});
+        if (neighbors && HasBackward(a))
+          sent.insert({true, BackwardStage(a), BackwardMicrobatch(a), BackwardStage(a) - 1});
+      }
+    for (const auto& [key, source] : computed) {
+      const auto& [step, backward, stage, microbatch] = key;
+      const auto last = sent.upper_bound({backward, stage, microbatch, INT_MAX});
+      for (auto at = sent.lower_bound({backward, stage, microbatch, INT_MIN}); at != last; ++at) {
+        const auto target = computed.find({step, backward, std::get<3>(*at), microbatch});
+        if (target != computed.end() && target->second.rank != source.rank)
+          Flow(backward ? "gradient" : "value", source, target->second);
+      }
+    }
+  }
+
+  // A flow begins within the one action, and ends at the beginning of the other.
+  void Flow(const char* what, const Computed& from, const Computed& to) {
+    Json event = {{"name", what},
+                  {"cat", "message"},
+                  {"ph", "s"},
+                  {"id", flows_++},
+                  {"pid", kRanks},
+                  {"tid", from.rank},
+                  {"ts", (from.event->start + from.event->end) / 2}};
+    Add(event);
+    event["ph"] = "f";
+    event["bp"] = "e";
+    event["tid"] = to.rank;
+    event["ts"] = to.event->start;
     Add(event);
   }
 
-  std::string Take() { return out_ + "\n]}\n"; }
+  void Memory(int rank, const Costs& costs) {
+    const RankAccount bytes = BytesOfRank(plan_, rank, costs, RecomputeOf(plan_));
+    const std::string name = "memory of rank " + std::to_string(rank);
+    auto counter = [&](double time, double held) {
+      Add({{"name", name},
+           {"ph", "C"},
+           {"pid", kRanks},
+           {"ts", time},
+           {"args", {{"bytes", held}}}});
+    };
+    counter(0, bytes.start);
+    const std::vector<TimedAction>& events = trace_.ranks[static_cast<size_t>(rank)];
+    for (size_t i = 0; i < events.size(); ++i) {
+      // Actions that take no time follow, up to the next event or the plan's end.
+      const bool last = i + 1 == events.size() || events[i + 1].step != events[i].step;
+      const auto next = last ? bytes.actions.size() : static_cast<size_t>(events[i + 1].action);
+      counter(events[i].start, bytes.actions[static_cast<size_t>(events[i].action)].most);
+      counter(events[i].end, bytes.actions[next - 1].after);
+    }
+  }
 
- private:
+  const Plan& plan_;
+  const Trace& trace_;
   std::string out_ = "{\"traceEvents\":[\n";
   bool first_ = true;
+  int flows_ = 0;
 };
 
 }  // namespace
 
-std::string ChromeTrace(const std::vector<TraceAction>& actions, int ranks) {
-  ChromeWriter writer(static_cast<size_t>(ranks));
-  for (const TraceAction& action : actions) writer.Add(action, -1);
-  return writer.Take();
-}
-
-std::string ChromeTrace(const Plan& plan, const Trace& trace) {
-  ChromeWriter writer(trace.ranks.size());
-  for (const auto* lists : {&trace.ranks, &trace.loads})
-    for (size_t r = 0; r < lists->size(); ++r)
-      for (const TimedAction& e : (*lists)[r])
-        writer.Add({static_cast<int>(r), e.step, plan.ranks[r][e.action], e.start, e.end},
-                   e.action);
-  for (size_t i = 0; i < trace.transfers.size(); ++i) {
-    const TraceTransfer& t = trace.transfers[i];
-    std::string name = std::to_string(t.from_stage) + (t.backward ? "SEND_B" : "SEND_F") +
-                       std::to_string(t.microbatch) + ">" + std::to_string(t.to_stage);
-    Json event = {{"name", name}, {"cat", "transfer"},  {"ph", "s"},    {"id", i},
-                  {"pid", 0},     {"tid", t.from_rank}, {"ts", t.start}};
-    writer.Add(event);
-    event["ph"] = "f";
-    event["bp"] = "e";
-    event["tid"] = t.to_rank;
-    event["ts"] = t.end;
-    writer.Add(event);
-  }
-  return writer.Take();
+std::string ChromeTrace(const Plan& plan, const Trace& trace, const Costs* costs) {
+  return ChromeWriter(plan, trace).Write(costs);
 }
 
 static char Letter(const Action& a) {

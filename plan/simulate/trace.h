@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "plan/plan.h"
+#include "plan/simulate/costs.h"
 
 namespace pipewright {
 
@@ -19,13 +20,6 @@ struct TimedAction {
   int cause_rank = -1, cause = -1;
 };
 
-// A message in flight. Kept only on request.
-struct TraceTransfer {
-  int from_rank = 0, to_rank = 0, from_stage = 0, to_stage = 0, microbatch = 0;
-  bool backward = false;
-  double start = 0, end = 0;
-};
-
 // The total that went from one rank to another.
 struct LinkTraffic {
   int from = 0, to = 0;
@@ -37,7 +31,6 @@ struct Trace {
   std::vector<std::vector<TimedAction>> ranks;  // [rank], in order
   // [rank] LOADs that take time: beside the actions, one after the other.
   std::vector<std::vector<TimedAction>> loads;
-  std::vector<TraceTransfer> transfers;
   std::vector<LinkTraffic> links;  // by (from, to); links without messages are left out
 };
 
@@ -48,12 +41,13 @@ struct TraceAction {
   double start = 0, end = 0;
 };
 
-// Formats Chrome's trace-event JSON (chrome://tracing, Perfetto), with a row for each rank and
-// messages as flows. Times are written unchanged; Chrome reads them as microseconds.
-std::string ChromeTrace(const Plan& plan, const Trace& trace);
-// Formats a run's records the same way, with `ranks` rows. ReadChromeTrace in
-// plan/simulate/compare.h reads both.
-std::string ChromeTrace(const std::vector<TraceAction>& actions, int ranks);
+// Writes the Trace Event Format, which chrome://tracing and Perfetto read: a row for each rank, and
+// flows from the action that makes a value or a gradient to the one on another rank that uses it
+// (in a plan without transfers, from each stage to the next). With `costs`, what each rank holds
+// in memory is a counter. Times are written unchanged; the format's are microseconds.
+// ReadChromeTrace in plan/simulate/compare.h reads it.
+// Source: "Trace Event Format", Google, 2016 (phases M, X, C, s and f).
+std::string ChromeTrace(const Plan& plan, const Trace& trace, const Costs* costs = nullptr);
 
 // Draws one line of text per rank, at most `columns` characters wide: digits are microbatches
 // modulo 10 in F, the letters i, w, b stand for I, W and B, o for a pair, '.' for idle.

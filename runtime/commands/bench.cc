@@ -15,6 +15,7 @@
 #include "runtime/commands/bench_memory.h"
 #include "runtime/commands/bench_report.h"
 #include "runtime/commands/bench_requests.h"
+#include "runtime/commands/run_trace.h"
 #include "runtime/cpu/matmul.h"
 #include "runtime/exec/clock.h"
 #include "runtime/exec/phase.h"
@@ -93,23 +94,6 @@ Json StagesJson(const Session& session, const RankBytes& bytes) {
   return stages;
 }
 
-// Adds the events of a rank's step; times are microseconds since `origin`.
-void AddTrace(const std::vector<TraceEvent>& events, int step, double origin,
-              std::vector<TimedAction>& out) {
-  for (size_t i = 0; i < events.size(); ++i) {
-    const TraceEvent& event = events[i];
-    bool compute = IsCompute(event.action.kind);
-    // A compute action begins when its inputs have arrived.
-    double start = compute ? event.start + event.waited : event.start;
-    TimedAction timed;
-    timed.action = static_cast<int>(i);
-    timed.step = step;
-    timed.start = (start - origin) * 1e6;
-    timed.end = (event.end - origin) * 1e6;
-    out.push_back(timed);
-  }
-}
-
 Job ReadBenchJob(const BenchOptions& options) {
   Job job = ReadJob(options.job, options.set);
   if (!options.schedule.empty()) SetSchedule(job, options.schedule);
@@ -146,7 +130,7 @@ void StepsBy(Session& session, Feed& feed, const Plan& plan, int64_t& step, int 
   for (const int64_t last = step + count; step < last; ++step) {
     session.Step(feed, step);
     AddMeasurements(session.trace(), measured);
-    if (trace) AddTrace(session.trace(), measured.steps() - 1, origin, *trace);
+    if (trace) AddEvents(session.trace(), measured.steps() - 1, origin, *trace);
   }
 }
 
@@ -178,13 +162,10 @@ Json MeasureTimes(const BenchOptions& options, Session& session, Feed& feed, int
     if (!noisy) break;
   }
   session.StepBy(plan, *session.stages);
-  Json mine{{"measured", WriteMeasurements(measured)},
-            {"others", WriteMeasurements(others)},
-            {"steps", measured.steps()},
-            {"trace", Json::array()}};
-  for (const TimedAction& event : trace)
-    mine["trace"].push_back({event.action, event.step, event.start, event.end});
-  return mine;
+  return {{"measured", WriteMeasurements(measured)},
+          {"others", WriteMeasurements(others)},
+          {"steps", measured.steps()},
+          {"trace", PackEvents(trace)}};
 }
 
 }  // namespace

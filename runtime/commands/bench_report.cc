@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "plan/actions.h"
 #include "plan/simulate/trace.h"
+#include "runtime/commands/run_trace.h"
 #include "runtime/measure/links.h"
 #include "runtime/measure/module_times.h"
 
@@ -268,17 +269,9 @@ void ReportBench(const RunPlan& run, const std::vector<Json>& ranks, const std::
   summary["noisy"] = noisy;
   if (!options.costs.empty()) WriteFile(options.costs, CostsText(run, ranks, summary));
   if (!options.trace.empty()) {
-    Trace trace;
-    for (const Json& rank : ranks) {
-      trace.ranks.emplace_back();
-      for (const Json& event : rank["trace"]) {
-        TimedAction timed;
-        timed.action = event[0], timed.step = event[1];
-        timed.start = event[2], timed.end = event[3];
-        trace.ranks.back().push_back(timed);
-      }
-    }
-    WriteFile(options.trace, ChromeTrace(run.plan, trace));
+    std::vector<std::string> events;
+    for (const Json& rank : ranks) events.push_back(rank["trace"]);
+    WriteFile(options.trace, ChromeTrace(run.plan, UnpackEvents(events)));
   }
   if (options.json)
     std::printf("%s\n", summary.dump(1).c_str());

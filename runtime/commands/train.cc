@@ -16,6 +16,7 @@
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/checkpoint_folder.h"
 #include "runtime/checkpoint/last_weights.h"
+#include "runtime/commands/run_trace.h"
 #include "runtime/cpu/matmul.h"
 #include "runtime/exec/clock.h"
 #include "runtime/exec/phase.h"
@@ -187,7 +188,9 @@ class Trainer {
     steps_ = std::make_unique<StepReports>(job_, LossRank(session_), transport_);
     said_ = resumed_.step;
     StopAgreement stop(transport_);
-    double busy = 0, begin = told_at_ = Now();
+    double busy = 0;
+    transport_.AllGather("");  // ranks on other hosts have other clocks
+    const double begin = told_at_ = begin_ = Now();
     for (step_ = resumed_.step; step_ < job_.steps && !stopped_; step_ = next_) {
       const double end = RunSteps();
       busy += session_.busy;
@@ -203,6 +206,7 @@ class Trainer {
     reports_->Finish();
     Say(step_);
     steps_->Finish();
+    if (progress_) progress_->Finish();
     training_.Finish();
     validation_.Finish();
     if (stopped_ && transport_.rank() == 0)
@@ -228,6 +232,7 @@ class Trainer {
     PrintKept(checkpoint);
     SaveGradients();
     if (!failures.empty()) throw AgreedError(failures);
+    WriteTrace();
     Phase(transport_, "writing", [&] {
       const int64_t sweeps = (step_ - resumed_.step) * job_.accumulate + validated_;
       std::fputs(ReportOffload(session_, sweeps, options_.offload_report).c_str(), stdout);
@@ -265,6 +270,7 @@ class Trainer {
       const std::string save = options_.save.empty() ? job_.path + ": save" : "--save";
       outputs.Add(save, job_.save, first);
       outputs.Add("--save-gradients", options_.save_gradients, first);
+      outputs.Add("--trace", options_.trace, first);
       outputs.Add(metrics, job_.metrics, first, /*in_place=*/true);
       outputs.Add("--offload-report", options_.offload_report, first);
       if (first) try {
@@ -317,6 +323,7 @@ class Trainer {
   void KeepStepsBefore() {
     Say(step_);
     steps_->Finish();
+    if (progress_) progress_->Finish();
     transport_.AllGather("");  // nobody ends the others before rank 0 has written
     if (checkpointer_) try {
         checkpointer_->Finish();
@@ -424,6 +431,21 @@ class Trainer {
                            "are none to save\n");
   }
 
+  // Of the last step, or of the steps that ran in a row.
+  void WriteTrace() {
+    if (options_.trace.empty()) return;
+    std::vector<TimedAction> events;
+    AddEvents(session_.trace(), 0, begin_, events);
+    const std::vector<std::string> all = transport_.AllGather(PackEvents(events));
+    Phase(transport_, "writing", [&] {
+      if (transport_.rank() != 0) return;
+      if (step_ > resumed_.step)
+        WriteFile(options_.trace, ChromeTrace(session_.run.plan, UnpackEvents(all)));
+      else
+        std::fprintf(stderr, "pipewright-run: warning: --trace: no step was run\n");
+    });
+  }
+
   const RunOptions& options_;
   Transport& transport_;
   Session session_;
@@ -442,6 +464,7 @@ class Trainer {
   int64_t next_ = 0;       // the step after those
   int64_t said_ = 0;       // on rank 0: how many steps it has said all about
   int64_t validated_ = 0;  // minibatches
+  double begin_ = 0;       // of the first step, which all ranks began together
   double saving_ = -1;     // seconds that they waited for a checkpoint; -1: none was due
   double start_ = 0;       // when what is told next began
   double told_at_ = 0;     // when the step before was told
@@ -489,8 +512,8 @@ Job ReadJobOf(const RunOptions& options) {
 AgreedFields AgreedOptions(const RunOptions& options) {
   // All are named, so that one that is added must be thought of here.
   const auto& [package, job, conf, weights, set, checkpoint, steps, schedule, save, metrics,
-               report, save_gradients, resume, resume_from, input, output, outputs, microbatches,
-               threads, matmul, on_request, device_map, offload_dir, offload_report,
+               report, save_gradients, trace, resume, resume_from, input, output, outputs,
+               microbatches, threads, matmul, on_request, device_map, offload_dir, offload_report,
                verify_files] = options;
   return {{"weights", weights},
           {"set", Join(set, "\n")},
@@ -501,6 +524,7 @@ AgreedFields AgreedOptions(const RunOptions& options) {
           {"metrics", metrics},
           {"report", report},
           {"save_gradients", save_gradients},
+          {"trace", trace},
           {"resume", std::to_string(resume)},
           {"resume_from", resume_from},
           {"input", input},

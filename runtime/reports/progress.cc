@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "base/size.h"
+#include "base/terminal.h"
 #include "base/text.h"
 
 namespace pipewright {
@@ -29,6 +30,33 @@ std::string AccuracyText(const Evaluation& evaluation) {
   return text;
 }
 
+static std::string Formatted(const char* format, double number) {
+  char text[64];
+  std::snprintf(text, sizeof text, format, number);
+  return text;
+}
+
+// "1:02:03", "2:03".
+static std::string TimeLeft(double seconds) {
+  const auto whole = static_cast<long long>(std::llround(seconds));
+  char text[48];
+  if (whole >= 3600)
+    std::snprintf(text, sizeof text, "%lld:%02lld:%02lld", whole / 3600, whole / 60 % 60,
+                  whole % 60);
+  else
+    std::snprintf(text, sizeof text, "%lld:%02lld", whole / 60, whole % 60);
+  return text;
+}
+
+static std::string StepText(const Job& job, const StepReport& report, double rate,
+                            const std::string& unit) {
+  char text[64];
+  std::snprintf(text, sizeof text, "step %6lld/%lld  loss %.4f  ",
+                static_cast<long long>(report.step + 1), static_cast<long long>(job.steps),
+                report.loss);
+  return text + Grouped(rate) + " " + unit + "/s";
+}
+
 static bool HasPerplexity(const Job& job) {
   return job.losses.size() == 1 && job.losses[0].kind == LossJob::kCrossEntropy;
 }
@@ -47,14 +75,22 @@ Json EvaluationJson(const Job& job, const Evaluation& evaluation) {
 }
 
 Progress::Progress(const Job& job, const char* unit, int64_t first_step)
-    : job_(job), unit_(unit), first_(first_step) {
+    : job_(job), columns_(LiveColumns()), unit_(unit), first_(first_step) {
   if (!job.metrics.empty()) metrics_ = std::make_unique<MetricsFile>(job.metrics, first_step);
+}
+
+void Progress::Finish() {
+  if (rewritten_ < 0) return;
+  std::fputs(kClearLine, stdout);
+  std::fflush(stdout);
+  rewritten_ = -1;
 }
 
 void Progress::Step(const StepReport& report, const std::vector<RankReport>& ranks) {
   double bubble = Bubble(ranks);
   counted_ += report.counted;
   elapsed_ += report.elapsed;
+  all_elapsed_ += report.elapsed;
   if (metrics_) {
     Json line{{"step", report.step + 1},
               {"loss", report.loss},
@@ -79,29 +115,44 @@ void Progress::Step(const StepReport& report, const std::vector<RankReport>& ran
     if (report.validation) line["validation"] = EvaluationJson(job_, *report.validation);
     metrics_->Add(line.dump(), report.step + 1);
   }
-  int64_t step = report.step;
-  bool last = step + 1 == job_.steps;
-  if (step != first_ && (step + 1) % job_.log_every != 0 && !last && !report.validation) return;
-  double rate = static_cast<double>(counted_) / elapsed_;
-  std::printf("step %6lld/%lld  loss %.4f  %s %s/s", static_cast<long long>(step + 1),
-              static_cast<long long>(job_.steps), report.loss, Grouped(rate).c_str(),
-              unit_.c_str());
+  const int64_t step = report.step;
+  const bool last = step + 1 == job_.steps;
+  const bool stays =
+      step == first_ || (step + 1) % job_.log_every == 0 || last || report.validation;
+  if (!stays && columns_ == 0) return;
+  std::string line = StepText(job_, report, static_cast<double>(counted_) / elapsed_, unit_);
   if (bubble >= 0) {
     double memory = 0;
     for (const RankReport& rank : ranks) memory = std::max(memory, rank.memory);
-    std::printf("  bubble %.0f %%  memory %s", 100 * bubble,
-                SizeText(static_cast<int64_t>(memory)).c_str());
+    line += Formatted("  bubble %.0f %%  memory ", 100 * bubble) +
+            SizeText(static_cast<int64_t>(memory));
   }
-  if (report.outcome.skipped) std::printf("  skipped: gradients overflowed");
+  if (!stays) return Rewrite(report, line);
+  if (report.outcome.skipped) line += "  skipped: gradients overflowed";
   if (report.validation) {
-    std::printf("  validation loss %.4f", report.validation->mean());
+    line += Formatted("  validation loss %.4f", report.validation->mean());
     if (job_.losses[0].HasClasses() && report.validation->known())
-      std::fputs(AccuracyText(*report.validation).c_str(), stdout);
+      line += AccuracyText(*report.validation);
   }
-  std::printf("\n");
+  std::printf("%s%s\n", rewritten_ >= 0 ? kClearLine : "", line.c_str());
   std::fflush(stdout);
+  rewritten_ = -1;
   counted_ = 0;
   elapsed_ = 0;
+}
+
+void Progress::Rewrite(const StepReport& report, std::string line) {
+  constexpr double kSeconds = 0.1;  // between two
+  if (rewritten_ >= 0 && all_elapsed_ < rewritten_ + kSeconds) return;
+  line += Formatted("  lr %.3g", report.learning_rate);
+  if (report.outcome.norm >= 0) line += Formatted("  gradient norm %.3g", report.outcome.norm);
+  const int64_t done = report.step + 1 - first_;
+  line += "  " + TimeLeft(all_elapsed_ / static_cast<double>(done) *
+                          static_cast<double>(job_.steps - report.step - 1)) + " left";
+  // Ending at the last column would begin another line.
+  std::printf("%s%s", kClearLine, line.substr(0, columns_ - 1).c_str());
+  std::fflush(stdout);
+  rewritten_ = all_elapsed_;
 }
 
 }  // namespace pipewright

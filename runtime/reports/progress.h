@@ -1,4 +1,5 @@
-// Reports the progress of training: one JSON line per step, and now and then a line for the user.
+// Reports the progress of training: one JSON line per step, and now and then a line for the user;
+// on a terminal (base/terminal.h), the line of the newest step below them.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -33,11 +34,18 @@ class Progress {
   // `unit` is what StepReport::counted counts: tokens or samples. In a resumed run, the metrics
   // file keeps the lines before `first_step`. Throws Error if it cannot be opened.
   Progress(const Job& job, const char* unit, int64_t first_step);
+  ~Progress() { Finish(); }
 
   void Step(const StepReport& report, const std::vector<RankReport>& ranks);
+  void Finish();  // removes the line that is rewritten
 
  private:
+  void Rewrite(const StepReport& report, std::string line);
+
   const Job& job_;
+  const size_t columns_;  // of the line that is rewritten; 0: none
+  double rewritten_ = -1;  // seconds since the first step when it was; -1: it is not there
+  double all_elapsed_ = 0;
   int64_t counted_ = 0;  // these two are those since the last line
   double elapsed_ = 0;
   std::string unit_;

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "base/terminal.h"
 
 namespace pipewright {
 
@@ -85,6 +86,7 @@ void BannerFilter::CloseWriteEnd() {
 void BannerFilter::Run() {
   constexpr int kTick = 100, kPatience = 5;  // milliseconds; ticks in which a banner may come on
   std::string text;
+  bool begins = true;  // what is shown next begins a line
   char bytes[4096];
   // Ends are not waited for: guards open the pipe again to say that mpirun has died.
   for (int quiet = 0;;) {
@@ -95,6 +97,8 @@ void BannerFilter::Run() {
     if (count > 0) text.append(bytes, static_cast<size_t>(count));
     quiet = count > 0 ? 0 : quiet + 1;
     std::string shown = TakeShown(text, count <= 0 && (last || quiet >= kPatience));
+    if (!shown.empty() && begins) shown = BeforeMessage() + shown;
+    if (!shown.empty()) begins = shown.back() == '\n';
     for (size_t at = 0; at < shown.size();) {
       const ssize_t written = write(STDERR_FILENO, shown.data() + at, shown.size() - at);
       if (written < 0 && errno == EINTR) continue;

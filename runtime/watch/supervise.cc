@@ -18,6 +18,7 @@
 
 #include "base/error.h"
 #include "base/owner_lock.h"
+#include "base/terminal.h"
 #include "base/text.h"
 #include "formats/conf.h"
 #include "formats/manifest.h"
@@ -144,7 +145,9 @@ RunEnd WaitFor(int pid, const WaitLimits& limits) {
     if (signal == SIGUSR1 || (signal == SIGINT && limits.stops && !end.asked)) {
       end.asked = true;
       passed_on = false;
-      if (signal == SIGINT) std::fprintf(stderr, "pipewright-run: is ended by SIGINT\n%s", kEndsAfterStep);
+      if (signal == SIGINT)
+        std::fprintf(stderr, "%spipewright-run: is ended by SIGINT\n%s", BeforeMessage(),
+                     kEndsAfterStep);
     } else if (signal == SIGTERM || signal == SIGINT) {
       end.terminated = true;
       kill(pid, SIGTERM);
@@ -360,7 +363,7 @@ class Supervisor {
   }
 
   void Say(const std::string& text) const {
-    std::fprintf(stderr, "%s: %s\n", options_.program.c_str(), text.c_str());
+    std::fprintf(stderr, "%s%s: %s\n", BeforeMessage(), options_.program.c_str(), text.c_str());
   }
 
   const SuperviseOptions& options_;

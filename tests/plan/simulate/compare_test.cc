@@ -56,7 +56,7 @@ TEST(Compare, RecordsOfARun) {
   Plan plan = Lowered(2, 3);
   Trace trace = Simulate(plan, Times(2, 3, 1));
   std::vector<TraceAction> actions = ActionsOf(plan, trace);
-  std::vector<TraceAction> read = ReadChromeTrace(ChromeTrace(actions, 2), "t");
+  std::vector<TraceAction> read = ReadChromeTrace(ChromeTrace(plan, trace), "t");
   ASSERT_EQ(read.size(), actions.size());
   for (size_t i = 0; i < read.size(); ++i) {
     EXPECT_EQ(read[i].action, actions[i].action);

@@ -2,11 +2,21 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "base/json.h"
+#include "plan/lowering/lower.h"
 #include "plan/plan_text.h"
+#include "plan/schedules/schedule.h"
+#include "plan/simulate/simulate.h"
+#include "plan/stage_graph.h"
 
 namespace pipewright {
-
 namespace {
 
 const char kPlan[] = "0F0,0F1,0B0\n1F0,1I0,1W0\n";
@@ -15,11 +25,8 @@ Trace TraceOf() {
   Trace trace;
   trace.ranks = {{{0, 0, 0, 1}, {1, 0, 1, 2}, {2, 0, 4, 6}},
                  {{0, 0, 1, 2}, {1, 0, 2, 3}, {2, 0, 3, 4}}};
-  trace.transfers = {{0, 1, 0, 1, 0, false, 1, 1.5}};
   return trace;
 }
-
-}  // namespace
 
 TEST(Trace, TextTimelineShowsEachActionInItsColumn) {
   const Plan plan = ReadPlan(kPlan, "plan");
@@ -31,34 +38,131 @@ TEST(Trace, TextTimelineKeepsToItsWidth) {
   EXPECT_EQ(TextTimeline(plan, TraceOf(), 3), "rank 0  1.b\nrank 1  0w\n");
 }
 
-TEST(Trace, ChromeTraceNamesRanksActionsAndFlows) {
-  const Plan plan = ReadPlan(kPlan, "plan");
-  const Json json = Json::parse(ChromeTrace(plan, TraceOf()));
-  int names = 0, actions = 0, starts = 0, ends = 0;
-  for (const Json& event : json.at("traceEvents")) {
-    const std::string kind = event.at("ph");
-    if (kind == "M") ++names;
-    if (kind == "X") {
-      ++actions;
-      EXPECT_GE(event.at("dur").get<double>(), 0);
-      const Action& action =
-          plan.ranks[event.at("tid").get<size_t>()][event.at("args").at("position").get<size_t>()];
-      EXPECT_EQ(event.at("name"), ToText(action));
-    }
-    if (kind == "s") {
-      ++starts;
-      EXPECT_EQ(event.at("tid"), 0);
-      EXPECT_EQ(event.at("ts"), 1.0);
-    } else if (kind == "f") {
-      ++ends;
-      EXPECT_EQ(event.at("tid"), 1);
-      EXPECT_EQ(event.at("ts"), 1.5);
-    }
-  }
-  EXPECT_EQ(names, 2);
-  EXPECT_EQ(actions, 6);
-  EXPECT_EQ(starts, 1);
-  EXPECT_EQ(ends, 1);
+// --- the Trace Event Format, as Perfetto reads it ---
+
+// Calls `see` for the events of a phase.
+template <typename See>
+void Each(const Json& trace, const char* phase, See see) {
+  for (const Json& event : trace.at("traceEvents"))
+    if (event.at("ph") == phase) see(event);
 }
 
+using Row = std::pair<int, int>;  // process, thread
+Row RowOf(const Json& event) { return {event.at("pid"), event.value("tid", 0)}; }
+
+// Slices of a row by start; they do not overlap.
+std::map<Row, std::map<double, double>> SlicesOf(const Json& trace) {
+  std::map<Row, std::map<double, double>> rows;
+  Each(trace, "X", [&](const Json& e) {
+    const double start = e.at("ts"), duration = e.at("dur");
+    EXPECT_GE(duration, 0);
+    auto& end = rows[RowOf(e)].try_emplace(start, start).first->second;
+    end = std::max(end, start + duration);
+  });
+  for (const auto& [row, slices] : rows) {
+    double last = -1;
+    for (const auto& [start, end] : slices) {
+      EXPECT_GE(start, last - 1e-6) << "row " << row.first << " " << row.second;
+      last = end;
+    }
+  }
+  return rows;
+}
+
+void ExpectWellFormed(const Json& trace) {
+  const auto rows = SlicesOf(trace);
+  std::map<Row, std::string> threads;
+  std::map<int, std::string> processes;
+  Each(trace, "M", [&](const Json& e) {
+    const std::string name = e.at("args").at("name");
+    const bool added = e.at("name") == "process_name"
+                           ? processes.emplace(RowOf(e).first, name).second
+                           : threads.emplace(RowOf(e), name).second;
+    EXPECT_TRUE(added) << name << " is named twice";
+  });
+  for (const auto& [row, slices] : rows) {
+    EXPECT_EQ(threads[row], "rank " + std::to_string(row.second));
+    EXPECT_NE(processes[row.first], "");
+  }
+  auto within = [&](const Json& e) {
+    const double time = e.at("ts");
+    const auto& slices = rows.at(RowOf(e));
+    auto after = slices.upper_bound(time);
+    return after != slices.begin() && std::prev(after)->second >= time - 1e-6;
+  };
+  std::map<int, Json> open;
+  Each(trace, "s", [&](const Json& e) {
+    EXPECT_TRUE(within(e)) << e;
+    EXPECT_TRUE(open.emplace(e.at("id"), e).second) << e;
+  });
+  Each(trace, "f", [&](const Json& e) {
+    EXPECT_TRUE(within(e)) << e;
+    const auto begin = open.find(e.at("id"));
+    ASSERT_NE(begin, open.end()) << e;
+    EXPECT_EQ(begin->second.at("name"), e.at("name"));
+    EXPECT_EQ(begin->second.at("cat"), e.at("cat"));
+    EXPECT_NE(begin->second.at("tid"), e.at("tid"));
+    EXPECT_LE(begin->second.at("ts").get<double>(), e.at("ts").get<double>());
+    open.erase(begin);
+  });
+  EXPECT_TRUE(open.empty());
+  std::map<std::string, double> times;
+  Each(trace, "C", [&](const Json& e) {
+    const double time = e.at("ts");
+    auto& last = times[e.at("name")];
+    EXPECT_GE(time, last);
+    last = time;
+    EXPECT_GE(e.at("args").at("bytes").get<double>(), 0);
+  });
+}
+
+int Count(const Json& trace, const char* phase) {
+  int count = 0;
+  Each(trace, phase, [&](const Json&) { ++count; });
+  return count;
+}
+
+TEST(ChromeTrace, FlowsGoFromWhoMakesAValueToWhoUsesIt) {
+  const Json trace = Json::parse(ChromeTrace(ReadPlan(kPlan, "plan"), TraceOf()));
+  ExpectWellFormed(trace);
+  EXPECT_EQ(Count(trace, "X"), 6);
+  std::vector<std::string> flows;
+  Each(trace, "s", [&](const Json& e) {
+    flows.push_back(e.at("name").get<std::string>() + " " + e.at("tid").dump() + " " +
+                    e.at("ts").dump());
+  });
+  Each(trace, "f", [&](const Json& e) {
+    flows.push_back(e.at("tid").dump() + " " + e.at("ts").dump());
+  });
+  EXPECT_EQ(flows, (std::vector<std::string>{"value 0 0.5", "gradient 1 2.5", "1 1.0", "0 4.0"}));
+}
+
+TEST(ChromeTrace, OfEverySchedule) {
+  for (const std::string& name : ScheduleNames())
+    for (const bool transfers : {false, true}) {
+      const int ranks = 4, microbatches = 8, steps = 3;
+      const int stages = DefaultStages(name, ranks);
+      const StagePlacement placement = ParsePlacement(DefaultPlacement(name), ranks, stages);
+      Plan plan = MakeSchedule(name, ranks, stages, microbatches, placement);
+      SCOPED_TRACE(name + (transfers ? ", with transfers" : ""));
+      if (transfers) plan = Lower(plan, ChainGraph(placement));
+      Costs costs;
+      for (int s = 0; s < stages; ++s) {
+        StageCosts& stage = costs.stages.emplace_back();
+        stage.F = 2 + s % 3, stage.I = 3, stage.W = 1, stage.B = 4;
+        stage.activation = 5, stage.kept_for_W = 3, stage.output = 10, stage.weights = 100;
+      }
+      SimulateOptions options;
+      options.steps = steps, options.barrier = true;
+      const Json trace = Json::parse(ChromeTrace(plan, Simulate(plan, costs, options), &costs));
+      ExpectWellFormed(trace);
+      int apart = 0;  // stages whose next one is on another rank
+      for (int s = 0; s + 1 < stages; ++s)
+        apart += placement[static_cast<size_t>(s)] != placement[static_cast<size_t>(s) + 1];
+      EXPECT_EQ(Count(trace, "s"), apart * 2 * microbatches * steps);
+      EXPECT_GT(Count(trace, "C"), ranks * microbatches);
+    }
+}
+
+}  // namespace
 }  // namespace pipewright

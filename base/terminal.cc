@@ -1,0 +1,35 @@
+#include "base/terminal.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <string>
+
+namespace pipewright {
+
+static constexpr char kColumns[] = "PIPEWRIGHT_COLUMNS";
+
+size_t TerminalColumns() {
+  winsize size{};
+  return isatty(STDOUT_FILENO) && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
+}
+
+void OfferLiveLine() {
+  const char* kind = std::getenv("TERM");
+  const bool rewrites = kind && *kind && std::string(kind) != "dumb";
+  const size_t columns = rewrites ? TerminalColumns() : 0;
+  if (columns > 0)
+    setenv(kColumns, std::to_string(columns).c_str(), 1);
+  else
+    unsetenv(kColumns);
+}
+
+size_t LiveColumns() {
+  const char* columns = std::getenv(kColumns);
+  return columns ? std::strtoul(columns, nullptr, 10) : 0;
+}
+
+const char* BeforeMessage() { return LiveColumns() > 0 && isatty(STDERR_FILENO) ? kClearLine : ""; }
+
+}  // namespace pipewright

@@ -1,0 +1,25 @@
+// The terminal that a run shows its progress on.
+#pragma once
+#include <cstddef>
+
+namespace pipewright {
+
+// Returns the columns of the terminal that stdout is, or 0 where it is not one.
+size_t TerminalColumns();
+
+// Tells the ranks that this process starts, and itself, that they may rewrite a line on its
+// terminal: under mpirun, a rank cannot know what its output ends up in. Does nothing where stdout
+// is no terminal, or one that cannot rewrite lines (TERM=dumb).
+void OfferLiveLine();
+
+// Returns the columns of a line that may be rewritten, or 0 where nobody has offered one.
+size_t LiveColumns();
+
+// Removes the line that the cursor is on, and goes to its beginning.
+inline constexpr char kClearLine[] = "\r\033[K";
+
+// Returns what a message on stderr begins with, so that it does not stand within a line that is
+// rewritten: kClearLine, or "" where there is none.
+const char* BeforeMessage();
+
+}  // namespace pipewright

@@ -1,0 +1,44 @@
+#include "runtime/commands/run_trace.h"
+
+#include "base/json.h"
+#include "plan/actions.h"
+
+namespace pipewright {
+
+void AddEvents(const std::vector<TraceEvent>& events, int step, double origin,
+               std::vector<TimedAction>& out) {
+  for (size_t i = 0; i < events.size(); ++i) {
+    const TraceEvent& event = events[i];
+    // A compute action begins when its inputs have arrived.
+    const double start =
+        IsCompute(event.action.kind) ? event.start + event.waited : event.start;
+    TimedAction timed;
+    timed.action = static_cast<int>(i);
+    timed.step = step;
+    timed.start = (start - origin) * 1e6;
+    timed.end = (event.end - origin) * 1e6;
+    out.push_back(timed);
+  }
+}
+
+std::string PackEvents(const std::vector<TimedAction>& events) {
+  Json json = Json::array();
+  for (const TimedAction& e : events) json.push_back({e.action, e.step, e.start, e.end});
+  return json.dump();
+}
+
+Trace UnpackEvents(const std::vector<std::string>& ranks) {
+  Trace trace;
+  for (const std::string& rank : ranks) {
+    trace.ranks.emplace_back();
+    for (const Json& event : ParseJson(rank, "trace")) {
+      TimedAction timed;
+      timed.action = event[0], timed.step = event[1];
+      timed.start = event[2], timed.end = event[3];
+      trace.ranks.back().push_back(timed);
+    }
+  }
+  return trace;
+}
+
+}  // namespace pipewright

@@ -1,0 +1,110 @@
+"""What `train` shows: a line that it rewrites on a terminal, and few plain ones elsewhere."""
+import fcntl
+import os
+import pty
+import re
+import struct
+import subprocess
+import termios
+import unittest
+
+from support import ENVIRONMENT, RUN, Case, call, export_gpt, gpt, token_job
+
+STEP = r"step +(\d+)/40  loss \d+\.\d{4}  [\d,]+ tokens/s(  bubble \d+ %  memory [\d.]+ \w+)?"
+CLEAR = "\r\033[K"
+
+
+def on_terminal(command, columns, kind="xterm"):
+    """What arrives at a terminal of so many columns, and the exit code."""
+    terminal, end = pty.openpty()
+    fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    process = subprocess.Popen([str(word) for word in command], stdin=subprocess.DEVNULL, stdout=end, stderr=end,
+                               env={**os.environ, **ENVIRONMENT, "TERM": kind})
+    os.close(end)
+    shown = b""
+    while True:
+        try:
+            part = os.read(terminal, 65536)
+        except OSError:  # the other end is closed
+            break
+        if not part:
+            break
+        shown += part
+    os.close(terminal)
+    return shown.decode().replace("\r\r\n", "\n").replace("\r\n", "\n"), process.wait()
+
+
+def seen(shown):
+    """What stands on the terminal in the end, by line."""
+    return [line.rsplit(CLEAR, 1)[-1] for line in shown.split("\n")]
+
+
+class Progress(Case):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        export_gpt(gpt(layers=2), cls.folder / "gpt.pt2")
+        cls.package = cls.compile("gpt.pt2", "gpt.pkg", "--ranks", "2")
+
+    def job(self, **changes):
+        job = {"steps": 40, "log_every": 20, "check_shared": None, "save": "trained.safetensors",
+               "optimizer": {"type": "sgd", "lr": 0.0125, "clip_norm": 1.0}, **changes}
+        return self.write_job(token_job(**job))
+
+    def commands(self, *options, **changes):
+        for start in (("-n", 2), ("--in-process", 2)):
+            with self.subTest(start=start[0]):
+                yield [RUN, *start, "train", self.package, self.job(**changes), *options]
+
+    def test_a_terminal(self):
+        for command in self.commands():
+            shown, code = on_terminal(command, 200)
+            self.assertEqual(code, 0, shown)
+            rewritten = re.findall(re.escape(CLEAR) + "(" + STEP + r"[^\r\n]*)", shown)
+            moving = [line for line, *_ in rewritten if "left" in line]
+            self.assertGreater(len(moving), 0, shown)
+            for line in moving:
+                self.assertRegex(line, f"^{STEP}  lr 0.0125  gradient norm [\\d.e-]+  \\d+:\\d\\d left$")
+            steps = [re.match(STEP, line)[1] for line in seen(shown) if re.match(STEP, line)]
+            self.assertEqual(steps, ["1", "20", "40"], shown)
+            self.assertNotIn("left", "\n".join(seen(shown)))
+
+    def test_a_narrow_terminal(self):
+        for command in self.commands():
+            shown, code = on_terminal(command, 40)
+            self.assertEqual(code, 0, shown)
+            moving = [line for line in re.split(r"[\r\n]", shown) if line.startswith("\033[Kstep") and "/s" not in line]
+            self.assertGreater(len(moving), 0, shown)
+            self.assertEqual({len(line) - len("\033[K") for line in moving}, {39})
+
+    def test_messages_stand_by_themselves(self):
+        for command in self.commands(optimizer={"type": "sgd", "lr": 1e30}):
+            shown, code = on_terminal(command, 200)
+            self.assertEqual(code, 1, shown)
+            messages = [line for line in seen(shown) if "pipewright-run" in line]
+            self.assertTrue(messages and all(line.startswith("pipewright-run") for line in messages), shown)
+
+    def test_no_terminal(self):
+        for command in self.commands():
+            result = call(command)
+            self.assertEqual((result.code, result.out.count("\033")), (0, 0), result.out)
+            self.assertEqual(len(re.findall(f"(?m)^{STEP}$", result.out)), 3, result.out)
+        for kind in ("dumb", ""):
+            shown, code = on_terminal(command, 100, kind)
+            self.assertEqual((code, shown.count("\033")), (0, 0), shown)
+
+    def test_less_and_more(self):
+        for command in self.commands("--quiet"):
+            result = call(command)
+            self.assertEqual((result.code, result.out), (0, ""))
+            shown, code = on_terminal(command, 100)
+            self.assertEqual((code, shown), (0, ""))
+        for command in self.commands("--verbose"):
+            result = call(command)
+            self.assertEqual(len(re.findall(f"(?m)^{STEP}$", result.out)), 40, result.out)
+            result = call([*command, "--quiet"])
+            self.assertEqual(result.code, 2, result.out)
+
+
+if __name__ == "__main__":
+    unittest.main()
