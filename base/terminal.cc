@@ -15,10 +15,12 @@ size_t TerminalColumns() {
   return isatty(STDOUT_FILENO) && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
 }
 
-void OfferLiveLine() {
+void OfferLiveLine(bool wanted) {
   const char* kind = std::getenv("TERM");
   const bool rewrites = kind && *kind && std::string(kind) != "dumb";
-  const size_t columns = rewrites ? TerminalColumns() : 0;
+  const pid_t owner = tcgetpgrp(STDOUT_FILENO);  // -1: no shell has started this process there
+  const bool foreground = owner < 0 || owner == getpgrp();
+  const size_t columns = wanted && rewrites && foreground ? TerminalColumns() : 0;
   if (columns > 0)
     setenv(kColumns, std::to_string(columns).c_str(), 1);
   else

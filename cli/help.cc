@@ -1,6 +1,5 @@
 #include "cli/help.h"
 
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <map>

@@ -91,7 +91,9 @@ void WithReport(const RunOptions& run, const std::string& schedule, Transport& t
     job = ReadJobOf(run);
     if (!schedule.empty()) SetSchedule(job, schedule);
     if (!job.report.empty() && transport.rank() == 0)
-      CheckPageOutput(job.report, {run.job, run.conf, run.weights, job.plan, job.costs}, false);
+      CheckPageOutput(job.report,
+                      {run.job, run.conf, run.weights, run.trace, bench.trace, job.plan, job.costs},
+                      false);
   });
   work();
   // Collective, also where no page is asked for on this rank.
@@ -106,19 +108,20 @@ void WithReport(const RunOptions& run, const std::string& schedule, Transport& t
 }
 
 void TrainWithReport(const RunOptions& run, Transport& transport) {
+  int64_t steps = 0;
   WithReport(
-      run, "", transport, [&] { Train(run, transport); },
+      run, "", transport, [&] { steps = Train(run, transport); },
       [&](const Job& job, PageInput& input) {
+        if (steps > 0) input.trace = run.trace;
         // A run that had nothing left to train may have written none; a stream cannot be read.
         std::error_code none;
-        if (std::filesystem::is_regular_file(run.trace, none)) input.trace = run.trace;
         if (std::filesystem::is_regular_file(job.metrics, none)) input.metrics = {job.metrics};
       });
 }
 
 // Runs `work` on every rank.
 void RunRanks(void (*work)(const RunOptions&, Transport&)) {
-  if (IsSupervised() || in_process > 0) OfferLiveLine();
+  if (IsSupervised() || in_process > 0) OfferLiveLine(work == TrainWithReport && !quiet);
   if (IsSupervised()) RunSupervised(arguments, options, work == TrainWithReport);
   if (in_process > 0) {
     if (const char* size = std::getenv("OMPI_COMM_WORLD_SIZE"); size && std::string(size) != "1")
@@ -235,7 +238,8 @@ void AddTrain(CLI::App& app) {
   app.add_flag("--verbose", verbose, "print a line for each step")->excludes(no_lines);
   app.callback([] {
     if (verbose) options.set.insert(options.set.begin(), "log_every=1");
-    if (quiet && !std::freopen("/dev/null", "w", stdout))
+    // File 1 stays: metrics may go to /dev/stdout.
+    if (quiet && !(stdout = std::fopen("/dev/null", "w")))
       throw Error("/dev/null", std::strerror(errno));
     RunRanks(TrainWithReport);
   });

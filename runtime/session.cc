@@ -109,7 +109,7 @@ std::vector<Found> KeptForResume(const Session& session, const std::vector<Found
       for (int id : *ids) names.push_back(manifest.values[static_cast<size_t>(id)].name);
     const std::string file = session.options.package + "/" + module.code;
     kept.push_back({"code of " + module.name + " with " + HexHash(Join(names, " ")), file,
-                       HexHash(ReadFile(file)), ""});
+                    HexHash(ReadFile(file)), ""});
   }
   return kept;
 }

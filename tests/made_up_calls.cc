@@ -171,6 +171,7 @@ std::string LinesApart(unsigned attempts, volatile unsigned* next,
   if (pipe(ends) != 0) throw std::runtime_error("cannot make a pipe");
   std::fflush(nullptr);
   const pid_t child = fork();
+  if (child < 0) throw std::runtime_error("cannot fork");
   if (child == 0) {
     const rlimit seconds{10, 20};  // of the processor: the machine may be busy
     setrlimit(RLIMIT_CPU, &seconds);
@@ -199,7 +200,8 @@ std::string LinesApart(unsigned attempts, volatile unsigned* next,
   close(ends[0]);
   int status = 0;
   waitpid(child, &status, 0);
-  if (WIFSIGNALED(status) && WTERMSIG(status) == SIGXCPU) *next = attempts;
+  if (WIFSIGNALED(status) && (WTERMSIG(status) == SIGXCPU || WTERMSIG(status) == SIGALRM))
+    *next = attempts;
   return text;
 }
 

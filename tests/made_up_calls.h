@@ -40,7 +40,8 @@ class MadeUpArguments {
 // Calls `code` for attempts 0, 1, ... below `attempts` until it returns false, in a process of its
 // own. An attempt that throws is left out; so is one that ends its process, which some calls do by
 // chance (they read what is not filled in): the next attempt runs in another process, of at most
-// 50. One that runs for 10 seconds of the processor is the last. Returns the lines that all told.
+// 50. A process that has used 10 seconds of the processor is the last. Returns the lines that all
+// have told. What `code` captures begins anew in each process.
 using Tell = std::function<void(const std::string&)>;
 std::set<std::string> RunApart(unsigned attempts,
                                const std::function<bool(unsigned attempt, const Tell&)>& code);

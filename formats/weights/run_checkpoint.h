@@ -31,7 +31,7 @@ struct RunCheckpoint {
   std::string optimizer;  // the job's type
   LossScale loss_scale;
   std::string job;                               // text of the job file
-  std::map<std::string, std::string> read;       // hashes of data and code, by what they are of
+  std::map<std::string, std::string> read;       // hashes, by the data or code that they are of
   std::map<std::string, CheckpointFile> files;   // by name
   std::map<std::string, std::string> weight_of;  // tensor -> file
 };

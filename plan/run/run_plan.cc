@@ -147,8 +147,8 @@ Offload OffloadOf(const RunPlan& run, bool forward_only) {
   return offload;
 }
 
-// Throws Error naming the optimizer steps of a stage that has more than others, or the entry, if it
-// is the only one, with a stage or microbatch that the run does not have.
+// Throws Error that names an edited entry: a second optimizer step of a stage where other stages
+// have one, or the only entry with a stage or microbatch that the run does not have.
 void CheckEntries(const Job& job, const Plan& plan, const StageGraph& graph) {
   std::map<std::pair<size_t, int>, std::vector<std::string>> steps;  // by rank and stage
   for (size_t r = 0; r < plan.ranks.size(); ++r)

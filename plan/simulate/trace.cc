@@ -66,8 +66,10 @@ class ChromeWriter {
   }
 
   void Actions(int process, size_t rank, const std::vector<TimedAction>& events) {
+    int step = 0;  // of the plan, as ActionsOf has it
     for (const TimedAction& e : events) {
       const Action& a = plan_.ranks[rank][static_cast<size_t>(e.action)];
+      if (a.microbatch >= 0 && plan_.microbatches > 0) step = a.microbatch / plan_.microbatches;
       Json event = {{"name", ToText(a)},
                     {"ph", "X"},
                     {"pid", process},
@@ -75,7 +77,9 @@ class ChromeWriter {
                     {"ts", e.start},
                     {"dur", e.end - e.start},
                     {"cname", Color(a.kind)},
-                    {"args", {{"step", e.step}, {"stage", a.stage}, {"position", e.action}}}};
+                    {"args", {{"step", e.step * std::max(1, plan_.steps) + step},
+                              {"stage", a.stage},
+                              {"position", e.action}}}};
       if (a.microbatch >= 0) event["args"]["microbatch"] = a.microbatch;
       Add(event);
     }
@@ -143,22 +147,33 @@ class ChromeWriter {
   void Memory(int rank, const Costs& costs) {
     const RankAccount bytes = BytesOfRank(plan_, rank, costs, RecomputeOf(plan_));
     const std::string name = "memory of rank " + std::to_string(rank);
+    double shown = -1;
     auto counter = [&](double time, double held) {
+      if (std::exchange(shown, held) == held) return;
       Add({{"name", name},
            {"ph", "C"},
            {"pid", kRanks},
            {"ts", time},
            {"args", {{"bytes", held}}}});
     };
-    counter(0, bytes.start);
-    const std::vector<TimedAction>& events = trace_.ranks[static_cast<size_t>(rank)];
-    for (size_t i = 0; i < events.size(); ++i) {
-      // Actions that take no time follow, up to the next event or the plan's end.
-      const bool last = i + 1 == events.size() || events[i + 1].step != events[i].step;
-      const auto next = last ? bytes.actions.size() : static_cast<size_t>(events[i + 1].action);
-      counter(events[i].start, bytes.actions[static_cast<size_t>(events[i].action)].most);
-      counter(events[i].end, bytes.actions[next - 1].after);
+    double time = 0;
+    size_t position = 0;
+    auto act = [&](double start, double end) {
+      counter(start, bytes.actions[position].most);
+      counter(end, bytes.actions[position++].after);
+    };
+    counter(time, bytes.start);
+    int step = 0;
+    for (const TimedAction& e : trace_.ranks[static_cast<size_t>(rank)]) {
+      if (std::exchange(step, e.step) != e.step) {
+        while (position < bytes.actions.size()) act(time, time);
+        position = 0;
+      }
+      while (position < static_cast<size_t>(e.action)) act(time, time);  // those take no time
+      act(e.start, e.end);
+      time = e.end;
     }
+    while (position < bytes.actions.size()) act(time, time);
   }
 
   const Plan& plan_;

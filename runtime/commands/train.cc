@@ -214,6 +214,9 @@ class Trainer {
     PrintBusy(session_, busy, Now() - begin);
   }
 
+  // How many were run.
+  int64_t steps() const { return step_ - resumed_.step; }
+
   void Save() {
     std::vector<std::string> failures;
     std::string checkpoint;  // of the last step
@@ -537,11 +540,12 @@ AgreedFields AgreedOptions(const RunOptions& options) {
           {"verify_files", std::to_string(verify_files)}};
 }
 
-void Train(const RunOptions& options, Transport& transport) {
+int64_t Train(const RunOptions& options, Transport& transport) {
   Trainer trainer(options, transport);
   trainer.Open();
   trainer.Run();
   trainer.Save();
+  return trainer.steps();
 }
 
 void Evaluate(const RunOptions& options, Transport& transport) {

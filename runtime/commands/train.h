@@ -41,7 +41,8 @@ AgreedFields AgreedOptions(const RunOptions& options);
 Job ReadJobOf(const RunOptions& options);
 
 // Each must be called on every rank of `transport`. Throws the same Error on all of them.
-void Train(const RunOptions& options, Transport& transport);
+// Returns how many steps were run.
+int64_t Train(const RunOptions& options, Transport& transport);
 // Computes the mean loss over the job's data (or `steps` minibatches of it), forward only.
 void Evaluate(const RunOptions& options, Transport& transport);
 }  // namespace pipewright

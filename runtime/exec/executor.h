@@ -103,7 +103,8 @@ class Executor {
   ~Executor();
 
   // Runs this rank's list once: one optimizer step, or one forward pass over all microbatches.
-  // Transport::status shows it as `step` (from 0), and ends at the number of steps done.
+  // Transport::status shows it as `step` (from 0), and after it the number of steps done, which is
+  // still `step` where `last` is false.
   // Exceptions of the body or the transport are rethrown as Error("rank R, stage S, microbatch M,
   // action 2F5", ...); Aborted, which means that another rank has failed, passes unchanged. Returns
   // without waiting for the other ranks: messages of this step and of the next may still be in

@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "base/error.h"
+#include "base/terminal.h"
 #include "base/text.h"
 #include "runtime/module/module.h"
 #include "runtime/recorded/compare.h"
@@ -42,7 +43,7 @@ std::string RefusalOf(const torch::jit::Graph& graph, const std::vector<at::Tens
 }
 
 void Tell(int module, const std::string& refusal) {
-  const std::string text = "pipewright-run: module " + std::to_string(module) +
+  const std::string text = BeforeMessage() + ("pipewright-run: module " + std::to_string(module)) +
                            (refusal.empty() ? " runs as lists of operations\n"
                                             : " stays with autograd: " + refusal + "\n");
   std::fputs(text.c_str(), stderr);

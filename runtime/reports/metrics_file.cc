@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/output_path.h"
+#include "base/terminal.h"
 #include "base/text.h"
 #include "runtime/output_locks.h"
 
@@ -94,11 +95,13 @@ void MetricsFile::Add(const std::string& line, int64_t step) {
   const bool written = Write();
   if (!written && !told_)
     std::fprintf(stderr,
-                 "pipewright-run: warning: %s: cannot be written (%s): the run goes on, and lines "
-                 "from step %lld on wait for room\n",
-                 path_.c_str(), std::strerror(errno), static_cast<long long>(step));
+                 "%spipewright-run: warning: %s: cannot be written (%s): the run goes on, and "
+                 "lines from step %lld on wait for room\n",
+                 BeforeMessage(), path_.c_str(), std::strerror(errno),
+                 static_cast<long long>(step));
   if (written && told_)
-    std::fprintf(stderr, "pipewright-run: %s: can be written again\n", path_.c_str());
+    std::fprintf(stderr, "%spipewright-run: %s: can be written again\n", BeforeMessage(),
+                 path_.c_str());
   told_ = !written;
 }
 

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdio>
 
+#include "base/output_path.h"
 #include "base/size.h"
 #include "base/terminal.h"
 #include "base/text.h"
@@ -31,7 +32,7 @@ std::string AccuracyText(const Evaluation& evaluation) {
 }
 
 static std::string Formatted(const char* format, double number) {
-  char text[64];
+  char text[400];  // a double has up to 309 digits
   std::snprintf(text, sizeof text, format, number);
   return text;
 }
@@ -51,10 +52,9 @@ static std::string TimeLeft(double seconds) {
 static std::string StepText(const Job& job, const StepReport& report, double rate,
                             const std::string& unit) {
   char text[64];
-  std::snprintf(text, sizeof text, "step %6lld/%lld  loss %.4f  ",
-                static_cast<long long>(report.step + 1), static_cast<long long>(job.steps),
-                report.loss);
-  return text + Grouped(rate) + " " + unit + "/s";
+  std::snprintf(text, sizeof text, "step %6lld/%lld", static_cast<long long>(report.step + 1),
+                static_cast<long long>(job.steps));
+  return text + Formatted("  loss %.4f  ", report.loss) + Grouped(rate) + " " + unit + "/s";
 }
 
 static bool HasPerplexity(const Job& job) {
@@ -75,7 +75,10 @@ Json EvaluationJson(const Job& job, const Evaluation& evaluation) {
 }
 
 Progress::Progress(const Job& job, const char* unit, int64_t first_step)
-    : job_(job), columns_(LiveColumns()), unit_(unit), first_(first_step) {
+    : job_(job),
+      columns_(IsStream(job.metrics) ? 0 : LiveColumns()),
+      unit_(unit),
+      first_(first_step) {
   if (!job.metrics.empty()) metrics_ = std::make_unique<MetricsFile>(job.metrics, first_step);
 }
 
@@ -149,8 +152,7 @@ void Progress::Rewrite(const StepReport& report, std::string line) {
   const int64_t done = report.step + 1 - first_;
   line += "  " + TimeLeft(all_elapsed_ / static_cast<double>(done) *
                           static_cast<double>(job_.steps - report.step - 1)) + " left";
-  // Ending at the last column would begin another line.
-  std::printf("%s%s", kClearLine, line.substr(0, columns_ - 1).c_str());
+  std::printf("%s%s%s%s", kClearLine, kCutLines, line.substr(0, columns_ - 1).c_str(), kWrapLines);
   std::fflush(stdout);
   rewritten_ = all_elapsed_;
 }

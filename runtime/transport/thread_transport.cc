@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/terminal.h"
 #include "runtime/exec/clock.h"
 #include "runtime/exec/message_size.h"
 #include "runtime/transport/fault_transport.h"
@@ -251,7 +252,8 @@ class Monitor {
       for (const StatusFile& status : hub_.statuses) all.push_back(status.Read());
       StallJudge::Verdict verdict = judge.Look(Now(), all);
       if (verdict.fatal) return hub_.Fail(std::make_exception_ptr(Error(verdict.report)));
-      if (!verdict.report.empty()) std::fprintf(stderr, "%s\n", verdict.report.c_str());
+      if (!verdict.report.empty())
+        std::fprintf(stderr, "%s%s\n", BeforeMessage(), verdict.report.c_str());
     }
   }
 

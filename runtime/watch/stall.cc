@@ -18,13 +18,14 @@ StallOptions StallOptionsFromEnvironment() {
 }
 
 StallJudge::Verdict StallJudge::Look(double now, const std::vector<RankStatus>& ranks, bool all) {
-  std::vector<std::pair<int64_t, int>> seen;
+  std::vector<Seen> seen;
   std::vector<const RankStatus*> left;
   for (const RankStatus& status : ranks) {
     // Saving all weights may take longer than the limit, so each saved weight counts as progress.
     const Awaited& awaits = status.awaits;
-    seen.push_back(
-        {status.step, awaits.kind == Awaited::kTensor ? -2 - awaits.microbatch : status.entry});
+    const int at = awaits.kind == Awaited::kTensor ? -2 - awaits.microbatch : status.entry;
+    // The sweeps of a validation all have one step number.
+    seen.push_back({status.step, at, status.since});
     if (status.state == RankState::kRunning) left.push_back(&status);
   }
   bool all_wait =

@@ -1,7 +1,8 @@
 // Detects stalls: judges from the status of all ranks whether a run still makes progress.
 #pragma once
+#include <cstdint>
 #include <string>
-#include <utility>
+#include <tuple>
 #include <vector>
 
 #include "runtime/exec/status.h"
@@ -32,7 +33,8 @@ class StallJudge {
 
  private:
   const StallOptions options_;
-  std::vector<std::pair<int64_t, int>> seen_;  // step and entry, by rank
+  using Seen = std::tuple<int64_t, int, double>;  // step, entry, and when it began
+  std::vector<Seen> seen_;                        // by rank
   bool all_waited_ = false;
   double last_ = -1, idle_ = 0, stuck_ = 0, reported_ = 0;
 };

@@ -3,24 +3,30 @@ import fcntl
 import os
 import pty
 import re
+import signal
 import struct
 import subprocess
 import termios
+import threading
 import unittest
 
 from support import ENVIRONMENT, RUN, Case, call, export_gpt, gpt, token_job
 
 STEP = r"step +(\d+)/40  loss \d+\.\d{4}  [\d,]+ tokens/s(  bubble \d+ %  memory [\d.]+ \w+)?"
 CLEAR = "\r\033[K"
+CUT, WRAP = "\033[?7l", "\033[?7h"
 
 
-def on_terminal(command, columns, kind="xterm"):
-    """What arrives at a terminal of so many columns, and the exit code."""
+def on_terminal(command, columns, kind="xterm", interrupt_at=None):
+    """What arrives at a terminal of so many columns, and the exit code. The command gets one SIGINT
+    when that text has arrived."""
     terminal, end = pty.openpty()
     fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     process = subprocess.Popen([str(word) for word in command], stdin=subprocess.DEVNULL, stdout=end, stderr=end,
                                env={**os.environ, **ENVIRONMENT, "TERM": kind})
     os.close(end)
+    limit = threading.Timer(600, process.kill)
+    limit.start()
     shown = b""
     while True:
         try:
@@ -30,7 +36,11 @@ def on_terminal(command, columns, kind="xterm"):
         if not part:
             break
         shown += part
+        if interrupt_at and interrupt_at in shown:
+            process.send_signal(signal.SIGINT)
+            interrupt_at = None
     os.close(terminal)
+    limit.cancel()
     return shown.decode().replace("\r\r\n", "\n").replace("\r\n", "\n"), process.wait()
 
 
@@ -60,8 +70,8 @@ class Progress(Case):
         for command in self.commands():
             shown, code = on_terminal(command, 200)
             self.assertEqual(code, 0, shown)
-            rewritten = re.findall(re.escape(CLEAR) + "(" + STEP + r"[^\r\n]*)", shown)
-            moving = [line for line, *_ in rewritten if "left" in line]
+            moving = [line for line, *_ in re.findall(re.escape(CLEAR + CUT) + "(" + STEP + r"[^\r\n]*?)" +
+                                                      re.escape(WRAP), shown)]
             self.assertGreater(len(moving), 0, shown)
             for line in moving:
                 self.assertRegex(line, f"^{STEP}  lr 0.0125  gradient norm [\\d.e-]+  \\d+:\\d\\d left$")
@@ -73,16 +83,18 @@ class Progress(Case):
         for command in self.commands():
             shown, code = on_terminal(command, 40)
             self.assertEqual(code, 0, shown)
-            moving = [line for line in re.split(r"[\r\n]", shown) if line.startswith("\033[Kstep") and "/s" not in line]
+            moving = re.findall(re.escape(CUT) + "(.*?)" + re.escape(WRAP), shown)
             self.assertGreater(len(moving), 0, shown)
-            self.assertEqual({len(line) - len("\033[K") for line in moving}, {39})
+            self.assertEqual({len(line) for line in moving}, {39})
 
     def test_messages_stand_by_themselves(self):
-        for command in self.commands(optimizer={"type": "sgd", "lr": 1e30}):
-            shown, code = on_terminal(command, 200)
-            self.assertEqual(code, 1, shown)
-            messages = [line for line in seen(shown) if "pipewright-run" in line]
+        for command in self.commands(steps=1000000, log_every=1000000):
+            shown, code = on_terminal(command, 200, interrupt_at=b" left")
+            self.assertEqual(code, 0, shown)
+            lines = seen(shown)
+            messages = [line for line in lines if "SIGINT" in line]
             self.assertTrue(messages and all(line.startswith("pipewright-run") for line in messages), shown)
+            self.assertTrue(any(re.fullmatch(r"stopped after step \d+, as asked", line) for line in lines), shown)
 
     def test_no_terminal(self):
         for command in self.commands():
@@ -96,9 +108,14 @@ class Progress(Case):
     def test_less_and_more(self):
         for command in self.commands("--quiet"):
             result = call(command)
-            self.assertEqual((result.code, result.out), (0, ""))
+            self.assertEqual(result.code, 0, result.out)
+            self.assertNotRegex(result.out, "step|rank|saved")
             shown, code = on_terminal(command, 100)
-            self.assertEqual((code, shown), (0, ""))
+            self.assertEqual(code, 0, shown)
+            self.assertNotRegex(shown, "step|rank|saved|\033")
+            # Metrics are not what it leaves out.
+            result = call([*command, "--metrics", "/dev/stdout"])
+            self.assertEqual((result.code, result.out.count('"seconds"')), (0, 40), result.out)
         for command in self.commands("--verbose"):
             result = call(command)
             self.assertEqual(len(re.findall(f"(?m)^{STEP}$", result.out)), 40, result.out)

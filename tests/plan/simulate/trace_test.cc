@@ -10,9 +10,11 @@
 #include <vector>
 
 #include "base/json.h"
+#include "plan/actions.h"
 #include "plan/lowering/lower.h"
 #include "plan/plan_text.h"
 #include "plan/schedules/schedule.h"
+#include "plan/simulate/rank_account.h"
 #include "plan/simulate/simulate.h"
 #include "plan/stage_graph.h"
 
@@ -160,7 +162,18 @@ TEST(ChromeTrace, OfEverySchedule) {
       for (int s = 0; s + 1 < stages; ++s)
         apart += placement[static_cast<size_t>(s)] != placement[static_cast<size_t>(s) + 1];
       EXPECT_EQ(Count(trace, "s"), apart * 2 * microbatches * steps);
-      EXPECT_GT(Count(trace, "C"), ranks * microbatches);
+      std::map<std::string, double> most;
+      Each(trace, "C", [&](const Json& e) {
+        double& bytes = most[e.at("name")];
+        bytes = std::max(bytes, e.at("args").at("bytes").get<double>());
+      });
+      for (int r = 0; r < ranks; ++r) {
+        const RankAccount account = BytesOfRank(plan, r, costs, RecomputeOf(plan));
+        double expected = account.start;
+        for (const HeldBytes& held : account.actions) expected = std::max(expected, held.most);
+        EXPECT_GT(expected, 100);
+        EXPECT_EQ(most["memory of rank " + std::to_string(r)], expected);
+      }
     }
 }
 

@@ -89,6 +89,16 @@ TEST(StallJudge, ProgressAnywhereCounts) {
     EXPECT_EQ(judge.Look(second, {At(0, 4, true), At(1, second / 2, true)}).report, "");
 }
 
+// A validation has one step number for all of its sweeps.
+TEST(StallJudge, TheSameEntryBegunAgainIsProgress) {
+  StallJudge judge({.limit = 3, .report = 3});
+  for (int second = 0; second < 20; ++second) {
+    RankStatus again = At(1, 7, true);
+    again.since = second;
+    EXPECT_EQ(judge.Look(second, {At(0, 4, true), again}).report, "");
+  }
+}
+
 TEST(StallJudge, SavedTensorsAreProgress) {
   auto waits_for = [](int rank, int tensor) {
     RankStatus status = At(rank, -1, true);
