@@ -15,7 +15,7 @@ size_t TerminalColumns() {
   return isatty(STDOUT_FILENO) && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
 }
 
-void OfferLiveLine(bool wanted) {
+void OfferProgressLine(bool wanted) {
   const char* kind = std::getenv("TERM");
   const bool rewrites = kind && *kind && std::string(kind) != "dumb";
   const pid_t owner = tcgetpgrp(STDOUT_FILENO);  // -1: no shell has started this process there
@@ -27,11 +27,13 @@ void OfferLiveLine(bool wanted) {
     unsetenv(kColumns);
 }
 
-size_t LiveColumns() {
+size_t ProgressColumns() {
   const char* columns = std::getenv(kColumns);
   return columns ? std::strtoul(columns, nullptr, 10) : 0;
 }
 
-const char* BeforeMessage() { return LiveColumns() > 0 && isatty(STDERR_FILENO) ? kClearLine : ""; }
+const char* BeforeMessage() {
+  return ProgressColumns() > 0 && isatty(STDERR_FILENO) ? kClearLine : "";
+}
 
 }  // namespace pipewright

@@ -11,14 +11,14 @@ size_t TerminalColumns();
 // terminal: under mpirun, a rank cannot know what its output ends up in. They may not where stdout
 // is no terminal, where the terminal cannot do it (TERM=dumb), or where it is in use by the shell
 // that runs this process in the background.
-void OfferLiveLine(bool wanted);
+void OfferProgressLine(bool wanted);
 
 // Returns the columns of a line that may be rewritten, or 0 where nobody has offered one.
-size_t LiveColumns();
+size_t ProgressColumns();
 
 // Removes the line that the cursor is on, and goes to its beginning.
 inline constexpr char kClearLine[] = "\r\033[K";
-// A line that has become longer than the terminal is cut, and does not go on below.
+// Between these two, the terminal cuts a line that is too long instead of wrapping it.
 inline constexpr char kCutLines[] = "\033[?7l", kWrapLines[] = "\033[?7h";
 
 // Returns what a message on stderr begins with, so that it does not stand within a line that is

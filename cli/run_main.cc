@@ -121,7 +121,7 @@ void TrainWithReport(const RunOptions& run, Transport& transport) {
 
 // Runs `work` on every rank.
 void RunRanks(void (*work)(const RunOptions&, Transport&)) {
-  if (IsSupervised() || in_process > 0) OfferLiveLine(work == TrainWithReport && !quiet);
+  if (IsSupervised() || in_process > 0) OfferProgressLine(work == TrainWithReport && !quiet);
   if (IsSupervised()) RunSupervised(arguments, options, work == TrainWithReport);
   if (in_process > 0) {
     if (const char* size = std::getenv("OMPI_COMM_WORLD_SIZE"); size && std::string(size) != "1")
@@ -234,11 +234,11 @@ void AddTrain(CLI::App& app) {
       ->excludes(resume);
   app.add_option("--save-gradients", options.save_gradients, "writes the last step's gradients");
   AddOffload(app);
-  auto* no_lines = app.add_flag("--quiet", quiet, "print warnings and errors alone");
+  auto* no_lines = app.add_flag("--quiet", quiet, "print only warnings and errors");
   app.add_flag("--verbose", verbose, "print a line for each step")->excludes(no_lines);
   app.callback([] {
     if (verbose) options.set.insert(options.set.begin(), "log_every=1");
-    // File 1 stays: metrics may go to /dev/stdout.
+    // Its file descriptor stays open, because metrics may go to /dev/stdout.
     if (quiet && !(stdout = std::fopen("/dev/null", "w")))
       throw Error("/dev/null", std::strerror(errno));
     RunRanks(TrainWithReport);

@@ -36,7 +36,6 @@ class Columns {
       columns_[c] = std::max(columns_[c], bytes_);
     time_ = std::max(time_, time);
   }
-  void Moment() { Until(time_); }
   void Hold(double bytes) { bytes_ = bytes; }
   const std::vector<double>& columns() const { return columns_; }
 
@@ -56,21 +55,13 @@ RankMemoryRow RowOf(const Plan& plan, size_t rank, const Costs& costs, const Tra
                     const TimeAxis& axis) {
   const RankAccount bytes = BytesOfRank(plan, static_cast<int>(rank), costs, RecomputeOf(plan));
   RankMemoryRow row{bytes.start, bytes.start, 0, {}};
+  for (size_t p = 0; p < bytes.actions.size(); ++p)
+    if (const double most = bytes.actions[p].most; most > row.most)
+      row.most = most, row.position = p;
   Columns columns(axis, bytes.start);
-  auto event = trace.ranks[rank].begin();
-  for (size_t p = 0; p < bytes.actions.size(); ++p) {
-    const HeldBytes& held = bytes.actions[p];
-    if (held.most > row.most) row.most = held.most, row.position = p;
-    if (event != trace.ranks[rank].end() && static_cast<size_t>(event->action) == p) {
-      columns.Until(event->start);
-      columns.Hold(held.most);
-      columns.Until(event->end);
-      ++event;
-    } else {
-      columns.Hold(held.most);
-      columns.Moment();
-    }
-    columns.Hold(held.after);
+  for (const MemoryAt& change : MemoryOverTime(bytes, trace.ranks[rank])) {
+    columns.Until(change.time);
+    columns.Hold(change.bytes);
   }
   columns.Until(axis.end);
   row.columns = columns.columns();

@@ -119,7 +119,7 @@ class Session {
   std::unique_ptr<ShapeCache> shapes_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<Executor> evaluator_;  // runs forward_plan_
-  int64_t done_ = 0;  // steps
+  int64_t done_ = 0;     // optimizer steps, those before a resume too
   bool trains_ = false;  // known: some rank has got a gradient
 };
 

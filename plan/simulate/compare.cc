@@ -104,20 +104,6 @@ std::vector<TraceAction> ReadChromeTrace(std::string_view text, const std::strin
   return actions;
 }
 
-std::vector<TraceAction> ActionsOf(const Plan& plan, const Trace& trace) {
-  std::vector<TraceAction> actions;
-  for (size_t r = 0; r < trace.ranks.size(); ++r) {
-    int step = 0;  // step of the plan; a STEP belongs to the step of the backward before it
-    for (const TimedAction& e : trace.ranks[r]) {
-      const Action& a = plan.ranks[r][e.action];
-      if (a.microbatch >= 0 && plan.microbatches > 0) step = a.microbatch / plan.microbatches;
-      actions.push_back(
-          {static_cast<int>(r), e.step * std::max(1, plan.steps) + step, a, e.start, e.end});
-    }
-  }
-  return actions;
-}
-
 Comparison Compare(const std::vector<TraceAction>& predicted,
                    const std::vector<TraceAction>& measured) {
   Side left(predicted), right(measured);

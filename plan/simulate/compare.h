@@ -14,8 +14,6 @@ namespace pipewright {
 // other events. Throws Error naming `path` if there are none.
 std::vector<TraceAction> ReadChromeTrace(std::string_view text, const std::string& path);
 
-std::vector<TraceAction> ActionsOf(const Plan& plan, const Trace& trace);
-
 // `stage` -1 means all stages. Medians of one action's time; count 0 means no such action.
 struct ComparedKind {
   ActionKind kind = ActionKind::kForward;

@@ -2,6 +2,7 @@
 
 #include <map>
 #include <tuple>
+#include <utility>
 
 #include "plan/actions.h"
 #include "plan/simulate/memory.h"
@@ -81,6 +82,29 @@ RankAccount BytesOfRank(const Plan& plan, int rank, const Costs& costs,
     out.actions.push_back({bytes.peak(), bytes.bytes()});
   }
   return out;
+}
+
+std::vector<MemoryAt> MemoryOverTime(const RankAccount& account,
+                                     const std::vector<TimedAction>& events) {
+  std::vector<MemoryAt> changes = {{0, account.start}};
+  size_t position = 0;
+  auto act = [&](double start, double end) {
+    changes.push_back({start, account.actions[position].most});
+    changes.push_back({end, account.actions[position++].after});
+  };
+  double time = 0;
+  int step = 0;
+  for (const TimedAction& e : events) {
+    if (std::exchange(step, e.step) != e.step) {
+      while (position < account.actions.size()) act(time, time);
+      position = 0;
+    }
+    while (position < static_cast<size_t>(e.action)) act(time, time);
+    act(e.start, e.end);
+    time = e.end;
+  }
+  while (position < account.actions.size()) act(time, time);
+  return changes;
 }
 
 }  // namespace pipewright

@@ -4,6 +4,7 @@
 
 #include "plan/plan.h"
 #include "plan/simulate/costs.h"
+#include "plan/simulate/trace.h"
 
 namespace pipewright {
 
@@ -18,5 +19,14 @@ struct RankAccount {
 // `recompute`: stages, as in SimulateOptions.
 RankAccount BytesOfRank(const Plan& plan, int rank, const Costs& costs,
                         const std::vector<char>& recompute);
+
+// What a rank holds from `time` on, until the next change.
+struct MemoryAt {
+  double time = 0, bytes = 0;
+};
+// Returns how the memory of a rank changes over its events of a simulation (Trace::ranks). Actions
+// that take no time have no event: they run when the event before them has ended.
+std::vector<MemoryAt> MemoryOverTime(const RankAccount& account,
+                                     const std::vector<TimedAction>& events);
 
 }  // namespace pipewright

@@ -14,6 +14,26 @@
 
 namespace pipewright {
 
+std::vector<TraceAction> ActionsOf(const Plan& plan, size_t rank,
+                                   const std::vector<TimedAction>& events) {
+  std::vector<TraceAction> actions;
+  int step = 0;  // step of the plan; a STEP belongs to the step of the backward before it
+  for (const TimedAction& e : events) {
+    const Action& a = plan.ranks[rank][static_cast<size_t>(e.action)];
+    if (a.microbatch >= 0 && plan.microbatches > 0) step = a.microbatch / plan.microbatches;
+    actions.push_back(
+        {static_cast<int>(rank), e.step * std::max(1, plan.steps) + step, a, e.start, e.end});
+  }
+  return actions;
+}
+
+std::vector<TraceAction> ActionsOf(const Plan& plan, const Trace& trace) {
+  std::vector<TraceAction> actions;
+  for (size_t r = 0; r < trace.ranks.size(); ++r)
+    for (const TraceAction& action : ActionsOf(plan, r, trace.ranks[r])) actions.push_back(action);
+  return actions;
+}
+
 static const char* Color(ActionKind kind) {
   switch (kind) {
     case ActionKind::kForward:
@@ -66,26 +86,25 @@ class ChromeWriter {
   }
 
   void Actions(int process, size_t rank, const std::vector<TimedAction>& events) {
-    int step = 0;  // of the plan, as ActionsOf has it
-    for (const TimedAction& e : events) {
-      const Action& a = plan_.ranks[rank][static_cast<size_t>(e.action)];
-      if (a.microbatch >= 0 && plan_.microbatches > 0) step = a.microbatch / plan_.microbatches;
-      Json event = {{"name", ToText(a)},
-                    {"ph", "X"},
-                    {"pid", process},
-                    {"tid", rank},
-                    {"ts", e.start},
-                    {"dur", e.end - e.start},
-                    {"cname", Color(a.kind)},
-                    {"args", {{"step", e.step * std::max(1, plan_.steps) + step},
-                              {"stage", a.stage},
-                              {"position", e.action}}}};
+    const std::vector<TraceAction> actions = ActionsOf(plan_, rank, events);
+    for (size_t i = 0; i < actions.size(); ++i) {
+      const TraceAction& e = actions[i];
+      const Action& a = e.action;
+      Json event = {
+          {"name", ToText(a)},
+          {"ph", "X"},
+          {"pid", process},
+          {"tid", rank},
+          {"ts", e.start},
+          {"dur", e.end - e.start},
+          {"cname", Color(a.kind)},
+          {"args", {{"step", e.step}, {"stage", a.stage}, {"position", events[i].action}}}};
       if (a.microbatch >= 0) event["args"]["microbatch"] = a.microbatch;
       Add(event);
     }
   }
 
-  // Where a stage computes a microbatch, forward or backward, in one repetition of the plan.
+  // The event that computes a microbatch of a stage, forward or backward.
   struct Computed {
     size_t rank = 0;
     const TimedAction* event = nullptr;
@@ -145,35 +164,17 @@ class ChromeWriter {
   }
 
   void Memory(int rank, const Costs& costs) {
-    const RankAccount bytes = BytesOfRank(plan_, rank, costs, RecomputeOf(plan_));
     const std::string name = "memory of rank " + std::to_string(rank);
     double shown = -1;
-    auto counter = [&](double time, double held) {
-      if (std::exchange(shown, held) == held) return;
-      Add({{"name", name},
-           {"ph", "C"},
-           {"pid", kRanks},
-           {"ts", time},
-           {"args", {{"bytes", held}}}});
-    };
-    double time = 0;
-    size_t position = 0;
-    auto act = [&](double start, double end) {
-      counter(start, bytes.actions[position].most);
-      counter(end, bytes.actions[position++].after);
-    };
-    counter(time, bytes.start);
-    int step = 0;
-    for (const TimedAction& e : trace_.ranks[static_cast<size_t>(rank)]) {
-      if (std::exchange(step, e.step) != e.step) {
-        while (position < bytes.actions.size()) act(time, time);
-        position = 0;
-      }
-      while (position < static_cast<size_t>(e.action)) act(time, time);  // those take no time
-      act(e.start, e.end);
-      time = e.end;
-    }
-    while (position < bytes.actions.size()) act(time, time);
+    for (const MemoryAt& held :
+         MemoryOverTime(BytesOfRank(plan_, rank, costs, RecomputeOf(plan_)),
+                        trace_.ranks[static_cast<size_t>(rank)]))
+      if (std::exchange(shown, held.bytes) != held.bytes)
+        Add({{"name", name},
+             {"ph", "C"},
+             {"pid", kRanks},
+             {"ts", held.time},
+             {"args", {{"bytes", held.bytes}}}});
   }
 
   const Plan& plan_;

@@ -41,6 +41,12 @@ struct TraceAction {
   double start = 0, end = 0;
 };
 
+// Returns the events of one rank, or of all ranks in turn, with their actions. Their steps count
+// the optimizer steps of all repetitions.
+std::vector<TraceAction> ActionsOf(const Plan& plan, size_t rank,
+                                   const std::vector<TimedAction>& events);
+std::vector<TraceAction> ActionsOf(const Plan& plan, const Trace& trace);
+
 // Writes the Trace Event Format, which chrome://tracing and Perfetto read: a row for each rank, and
 // flows from the action that makes a value or a gradient to the one on another rank that uses it
 // (in a plan without transfers, from each stage to the next). With `costs`, what each rank holds

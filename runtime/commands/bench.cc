@@ -165,7 +165,7 @@ Json MeasureTimes(const BenchOptions& options, Session& session, Feed& feed, int
   return {{"measured", WriteMeasurements(measured)},
           {"others", WriteMeasurements(others)},
           {"steps", measured.steps()},
-          {"trace", PackEvents(trace)}};
+          {"trace", WriteEvents(trace)}};
 }
 
 }  // namespace

@@ -9,9 +9,9 @@ namespace pipewright {
 
 namespace {
 
-constexpr int kTimes = 5;  // of each measurement, of which the middle counts
+constexpr int kTimes = 5;  // each measurement is repeated so often, and its median counts
 
-// Until all messages of the step before are received, and gone here.
+// Waits until all messages of the step before have been received, and frees what was sent.
 void Settle(Transport& transport) {
   transport.AllGather("");
   transport.Pending();

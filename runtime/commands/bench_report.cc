@@ -269,9 +269,9 @@ void ReportBench(const RunPlan& run, const std::vector<Json>& ranks, const std::
   summary["noisy"] = noisy;
   if (!options.costs.empty()) WriteFile(options.costs, CostsText(run, ranks, summary));
   if (!options.trace.empty()) {
-    std::vector<std::string> events;
+    std::vector<Json> events;
     for (const Json& rank : ranks) events.push_back(rank["trace"]);
-    WriteFile(options.trace, ChromeTrace(run.plan, UnpackEvents(events)));
+    WriteFile(options.trace, ChromeTrace(run.plan, ReadEvents(events)));
   }
   if (options.json)
     std::printf("%s\n", summary.dump(1).c_str());

@@ -1,6 +1,5 @@
 #include "runtime/commands/run_trace.h"
 
-#include "base/json.h"
 #include "plan/actions.h"
 
 namespace pipewright {
@@ -10,8 +9,7 @@ void AddEvents(const std::vector<TraceEvent>& events, int step, double origin,
   for (size_t i = 0; i < events.size(); ++i) {
     const TraceEvent& event = events[i];
     // A compute action begins when its inputs have arrived.
-    const double start =
-        IsCompute(event.action.kind) ? event.start + event.waited : event.start;
+    const double start = IsCompute(event.action.kind) ? event.start + event.waited : event.start;
     TimedAction timed;
     timed.action = static_cast<int>(i);
     timed.step = step;
@@ -21,17 +19,17 @@ void AddEvents(const std::vector<TraceEvent>& events, int step, double origin,
   }
 }
 
-std::string PackEvents(const std::vector<TimedAction>& events) {
+Json WriteEvents(const std::vector<TimedAction>& events) {
   Json json = Json::array();
   for (const TimedAction& e : events) json.push_back({e.action, e.step, e.start, e.end});
-  return json.dump();
+  return json;
 }
 
-Trace UnpackEvents(const std::vector<std::string>& ranks) {
+Trace ReadEvents(const std::vector<Json>& ranks) {
   Trace trace;
-  for (const std::string& rank : ranks) {
+  for (const Json& rank : ranks) {
     trace.ranks.emplace_back();
-    for (const Json& event : ParseJson(rank, "trace")) {
+    for (const Json& event : rank) {
       TimedAction timed;
       timed.action = event[0], timed.step = event[1];
       timed.start = event[2], timed.end = event[3];

@@ -1,8 +1,8 @@
-// What the ranks did when, collected for a trace file.
+// Collects what each rank did, and when, for a trace file.
 #pragma once
-#include <string>
 #include <vector>
 
+#include "base/json.h"
 #include "plan/plan.h"
 #include "plan/simulate/trace.h"
 #include "runtime/exec/executor.h"
@@ -13,8 +13,8 @@ namespace pipewright {
 void AddEvents(const std::vector<TraceEvent>& events, int step, double origin,
                std::vector<TimedAction>& out);
 
-// Returns one rank's events as text, and all ranks' texts as a trace.
-std::string PackEvents(const std::vector<TimedAction>& events);
-Trace UnpackEvents(const std::vector<std::string>& ranks);
+// Returns one rank's events as JSON, and the trace of what all ranks have written so.
+Json WriteEvents(const std::vector<TimedAction>& events);
+Trace ReadEvents(const std::vector<Json>& ranks);
 
 }  // namespace pipewright

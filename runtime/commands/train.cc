@@ -214,7 +214,7 @@ class Trainer {
     PrintBusy(session_, busy, Now() - begin);
   }
 
-  // How many were run.
+  // Returns how many steps were run.
   int64_t steps() const { return step_ - resumed_.step; }
 
   void Save() {
@@ -434,16 +434,18 @@ class Trainer {
                            "are none to save\n");
   }
 
-  // Of the last step, or of the steps that ran in a row.
+  // Writes what the ranks did in the last step, or in the last steps that ran in a row.
   void WriteTrace() {
     if (options_.trace.empty()) return;
     std::vector<TimedAction> events;
     AddEvents(session_.trace(), 0, begin_, events);
-    const std::vector<std::string> all = transport_.AllGather(PackEvents(events));
+    std::vector<Json> all;
+    for (const std::string& rank : transport_.AllGather(WriteEvents(events).dump()))
+      all.push_back(ParseJson(rank, "trace"));
     Phase(transport_, "writing", [&] {
       if (transport_.rank() != 0) return;
       if (step_ > resumed_.step)
-        WriteFile(options_.trace, ChromeTrace(session_.run.plan, UnpackEvents(all)));
+        WriteFile(options_.trace, ChromeTrace(session_.run.plan, ReadEvents(all)));
       else
         std::fprintf(stderr, "pipewright-run: warning: --trace: no step was run\n");
     });

@@ -76,7 +76,7 @@ Json EvaluationJson(const Job& job, const Evaluation& evaluation) {
 
 Progress::Progress(const Job& job, const char* unit, int64_t first_step)
     : job_(job),
-      columns_(IsStream(job.metrics) ? 0 : LiveColumns()),
+      columns_(IsStream(job.metrics) ? 0 : ProgressColumns()),
       unit_(unit),
       first_(first_step) {
   if (!job.metrics.empty()) metrics_ = std::make_unique<MetricsFile>(job.metrics, first_step);

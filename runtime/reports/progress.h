@@ -44,8 +44,8 @@ class Progress {
 
   const Job& job_;
   const size_t columns_;  // of the line that is rewritten; 0: none
-  double rewritten_ = -1;  // seconds since the first step when it was; -1: it is not there
-  double all_elapsed_ = 0;
+  double rewritten_ = -1;  // when it was written last, as all_elapsed_; -1: it is not there
+  double all_elapsed_ = 0;  // seconds since the first step began
   int64_t counted_ = 0;  // these two are those since the last line
   double elapsed_ = 0;
   std::string unit_;

@@ -152,7 +152,7 @@ class ReceiveBuffers : public testing::Test {
     return places;
   }
 
-  // Of the messages of `peer` before `end`.
+  // Returns where the messages of `peer` before step `end` were received.
   static std::set<void*> Addresses(const Places& places, int peer, size_t end) {
     std::set<void*> addresses;
     for (const auto& [from, messages] : places.messages)
@@ -192,7 +192,7 @@ class ReceiveBuffers : public testing::Test {
 constexpr size_t kSettled = 4;  // steps until every module has the body that it stays with
 
 // Where a stage sends on what it received, such as the gradient of a skip, that block is in use
-// until the message has left, and the next message may get another one.
+// until the message has left, and the next message may be received in another one.
 TEST_F(ReceiveBuffers, TrainingReceivesAtTheSameAddressesInEveryStep) {
   for (const char* schedule : {"gpipe", "1f1b", "zb1p"})
     for (const char* body : {"autograd", "lists"})
