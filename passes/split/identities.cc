@@ -3,6 +3,7 @@
 #include <torch/csrc/jit/ir/constants.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <string>
 
@@ -26,6 +27,23 @@ bool HasDtype(const Model& model, const Value* value, at::ScalarType dtype) {
   return meta && !meta->cast && meta->dtype == dtype;
 }
 
+// Whether flatten joins a single dimension, or atleast_Nd finds N dimensions.
+bool KeepsItsShape(const Model& model, Node* node, const std::string& name) {
+  static const std::map<std::string, size_t> kAtLeast = {
+      {"aten::atleast_1d", 1}, {"aten::atleast_2d", 2}, {"aten::atleast_3d", 3}};
+  const ValueMeta* meta = node->inputs().empty() ? nullptr : model.MetaOf(node->input(0));
+  if (!meta) return false;
+  const auto rank = static_cast<int64_t>(meta->shape.size());
+  if (auto found = kAtLeast.find(name); found != kAtLeast.end())
+    return node->output()->type()->isSubtypeOf(*c10::TensorType::get()) &&
+           meta->shape.size() >= found->second;
+  if (name != "aten::flatten" || rank == 0) return false;
+  const auto start = ConstantOf(node, "start_dim"), end = ConstantOf(node, "end_dim");
+  if (!start || !start->isInt() || !end || !end->isInt()) return false;
+  auto dimension = [&](int64_t d) { return d < 0 ? d + rank : d; };
+  return dimension(start->toInt()) == dimension(end->toInt());
+}
+
 bool ReturnsItsOperand(const Model& model, Node* node) {
   static const std::set<std::string> kDropouts = {"aten::dropout", "aten::feature_dropout",
                                                   "aten::alpha_dropout",
@@ -37,6 +55,7 @@ bool ReturnsItsOperand(const Model& model, Node* node) {
     return (p && p->isDouble() && p->toDouble() == 0) ||
            (train && train->isBool() && !train->toBool());
   }
+  if (KeepsItsShape(model, node, schema->name())) return true;
   if (schema->name() != "aten::to" || schema->overload_name() != "dtype") return false;
   const auto dtype = ConstantOf(node, "dtype"), copy = ConstantOf(node, "copy"),
              format = ConstantOf(node, "memory_format");
@@ -71,9 +90,12 @@ void UseOperands(Model& model, ModuleAssignment& assignment) {
     Node* node = *it++;
     const LookingAt here(node);
     // A weight would become one that several modules hold, and an input has no gradient.
-    if (!ReturnsItsOperand(model, node) || node->input(0)->node() == model.graph->param_node())
-      continue;
+    auto is_operand = [&](Node* of) {
+      return ReturnsItsOperand(model, of) && of->input(0)->node() != model.graph->param_node();
+    };
+    if (!is_operand(node)) continue;
     Value* operand = node->input(0);
+    while (is_operand(operand->node())) operand = operand->node()->input(0);
     if (module_of(operand->node()) != module_of(node))
       ReturnOperand(model, operand, node->output());
     const std::vector<Use> uses = node->output()->uses();
@@ -82,7 +104,7 @@ void UseOperands(Model& model, ModuleAssignment& assignment) {
       if (use.user != model.graph->return_node() &&
           (use.user->kind() == torch::jit::prim::ListConstruct ||
            module_of(use.user) != module_of(node)))
-        use.user->replaceInput(use.offset, node->input(0));
+        use.user->replaceInput(use.offset, operand);
     if (uses.empty() || node->hasUses()) continue;
     assignment.module_of.erase(node);
     node->destroy();

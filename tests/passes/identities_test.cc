@@ -15,6 +15,8 @@ graph(%w : Tensor, %training : bool, %device : Device, %x : Tensor):
   %yes : bool = prim::Constant[value=1]()
   %none : NoneType = prim::Constant()
   %float : int = prim::Constant[value=6]()
+  %one : int = prim::Constant[value=1]()
+  %last : int = prim::Constant[value=-1]()
   %never : float = prim::Constant[value=0.]()
   %often : float = prim::Constant[value=0.5]()
   %a : Tensor = aten::mul(%x, %w)
@@ -45,6 +47,30 @@ TEST(Identities, DropoutThatDropsNothingIsItsOperand) {
   EXPECT_TRUE(UsesOperand("  %b : Tensor = aten::feature_dropout(%a, %often, %no)\n"));
   EXPECT_FALSE(UsesOperand("  %b : Tensor = aten::dropout(%a, %often, %training)\n"));
   EXPECT_FALSE(UsesOperand("  %b : Tensor = aten::relu(%a)\n"));
+}
+
+TEST(Identities, OperandsOfOperandsAreTheSameTensorToo) {
+  EXPECT_TRUE(
+      UsesOperand("  %m : Tensor = aten::dropout(%a, %never, %training)\n"
+                  "  %b : Tensor = aten::dropout(%m, %never, %training)\n"));
+}
+
+TEST(Identities, AValueOfTheDimensionsIsItsOperandWhereTheExportKnowsThem) {
+  const std::string flatten = "  %b : Tensor = aten::flatten(%a, %one, %last)\n";
+  const std::string at_least = "  %b : Tensor = aten::atleast_2d(%a)\n";
+  ValueMeta rows;
+  rows.shape = {"s0", "6"};
+  EXPECT_FALSE(UsesOperand(flatten));
+  EXPECT_FALSE(UsesOperand(at_least));
+  EXPECT_TRUE(UsesOperand(flatten, &rows));
+  EXPECT_TRUE(UsesOperand(at_least, &rows));
+  EXPECT_FALSE(UsesOperand("  %b : Tensor = aten::atleast_3d(%a)\n", &rows));
+  ValueMeta images = rows;
+  images.shape = {"s0", "6", "6"};
+  EXPECT_FALSE(UsesOperand(flatten, &images));
+  ValueMeta scalar;
+  EXPECT_FALSE(UsesOperand(flatten, &scalar));
+  EXPECT_FALSE(UsesOperand(at_least, &scalar));
 }
 
 TEST(Identities, AValueOfTheDtypeIsItsOperandWhereTheExportKnowsIt) {

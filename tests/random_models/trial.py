@@ -51,6 +51,7 @@ class Trial:
         self.choose = random.Random(f"trial {seed}")
         self.uncut = False  # one module: what differs still is not the cuts'
         self.replicas = self.contiguous = False
+        self.written = None
         self.fixed = False  # the batch size
         self.differs = []  # (error relative to the norm, what, both values)
 
@@ -502,8 +503,8 @@ class Trial:
                 if name in views or name.endswith("_"):
                     root.update({one: memory for one in made.split(", ")})
                     (viewed if name in views else written).add(memory)
-            given = re.search(r"^    return (.*)|^    _0 = \((.*)\)\n    return _0", text, re.M)
-            given = re.findall(r"\w+", (given[2] or given[1]) if given else "")
+            given = re.search(r"^    (_\d+) = \((.*)\)\n    return \1$|^    return (.*)", text, re.M)
+            given = re.findall(r"\w+", (given[2] or given[3]) if given else "")
             if any(root.get(g, g) in viewed & written for g in given):
                 return True
         return False
@@ -528,4 +529,4 @@ class Trial:
         for name in ("conf.json", "split.json", "job.json"):
             if (self.at / name).exists():
                 lines.append(f"{name}: {(self.at / name).read_text()}")
-        return "\n".join(lines) + "\n\n" + self.written.text
+        return "\n".join(lines) + "\n\n" + (self.written.text if self.written else "")
