@@ -27,7 +27,7 @@ bool HasDtype(const Model& model, const Value* value, at::ScalarType dtype) {
   return meta && !meta->cast && meta->dtype == dtype;
 }
 
-// Whether flatten joins a single dimension, or atleast_Nd finds N dimensions.
+// Returns true for flatten of a single dimension, and for atleast_Nd of N dimensions or more.
 bool KeepsItsShape(const Model& model, Node* node, const std::string& name) {
   static const std::map<std::string, size_t> kAtLeast = {
       {"aten::atleast_1d", 1}, {"aten::atleast_2d", 2}, {"aten::atleast_3d", 3}};
@@ -86,16 +86,16 @@ void UseOperands(Model& model, ModuleAssignment& assignment) {
     auto found = assignment.module_of.find(node);
     return found == assignment.module_of.end() ? -1 : found->second;
   };
+  // A weight would become one that several modules hold, and an input has no gradient.
+  auto replaceable = [&](Node* node) {
+    return ReturnsItsOperand(model, node) && node->input(0)->node() != model.graph->param_node();
+  };
   for (auto it = model.graph->nodes().begin(); it != model.graph->nodes().end();) {
     Node* node = *it++;
     const LookingAt here(node);
-    // A weight would become one that several modules hold, and an input has no gradient.
-    auto is_operand = [&](Node* of) {
-      return ReturnsItsOperand(model, of) && of->input(0)->node() != model.graph->param_node();
-    };
-    if (!is_operand(node)) continue;
+    if (!replaceable(node)) continue;
     Value* operand = node->input(0);
-    while (is_operand(operand->node())) operand = operand->node()->input(0);
+    while (replaceable(operand->node())) operand = operand->node()->input(0);
     if (module_of(operand->node()) != module_of(node))
       ReturnOperand(model, operand, node->output());
     const std::vector<Use> uses = node->output()->uses();

@@ -4,11 +4,11 @@
 
 namespace pipewright {
 
-// Lets modules, and the model's outputs, use the operand in place of the result of an operation of
-// another module that returns its operand: dropout(x, 0.), and where the export knows x's dtype or
-// number of dimensions, x.to(dtype) of that dtype, flatten of one dimension, and atleast_1d, 2d and
-// 3d of as many. In one process both are one tensor with one gradient. Two values that cross
-// a cut would have two, whose sum is added in another order.
+// Some operations return their operand: dropout(x, 0.); and, where the export knows the dtype and
+// the number of dimensions of x, x.to(dtype) of that dtype, flatten of a single dimension, and
+// atleast_1d, 2d and 3d of enough dimensions. In one process the result and x are one tensor with
+// one gradient. If both crossed a cut, each would have a gradient, and the two would be added in
+// another order. So other modules, and the model's outputs, use x in place of the result.
 void UseOperands(Model& model, ModuleAssignment& assignment);
 
 }  // namespace pipewright

@@ -20,7 +20,7 @@ struct RankAccount {
 RankAccount BytesOfRank(const Plan& plan, int rank, const Costs& costs,
                         const std::vector<char>& recompute);
 
-// What a rank holds from `time` on, until the next change.
+// A rank holds `bytes` from `time` on, until the next change.
 struct MemoryAt {
   double time = 0, bytes = 0;
 };
