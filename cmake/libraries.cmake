@@ -49,9 +49,8 @@ pipewright_library(formats/data BATCH 8 USES base formats formats/weights)
 pipewright_library(plan/partition/problem BATCH 6 USES base formats)
 pipewright_library(plan/partition/exact BATCH 6 USES plan/partition/problem)
 pipewright_library(plan/partition/refine BATCH 6 USES plan/partition/problem)
-pipewright_library(plan/partition/packing BATCH 6 USES plan/partition/problem)
 pipewright_library(plan/partition/fast BATCH 6
-                   USES plan/partition/exact plan/partition/packing plan/partition/problem
+                   USES plan/partition/exact plan/partition/problem
                         plan/partition/refine)
 pipewright_library(plan/partition BATCH 6
                    USES base plan/lowering plan/partition/exact plan/partition/fast
@@ -159,7 +158,7 @@ endfunction()
 pipewright_group(planning base plan plan/simulate plan/schedules plan/lowering plan/search formats
                  formats/torch formats/weights formats/package formats/profile formats/data
                  plan/partition/problem plan/partition/exact plan/partition/refine
-                 plan/partition/packing plan/partition/fast plan/partition
+                 plan/partition/fast plan/partition
                  plan/partition/pipedream plan/partition/io plan/partition/pipedream/codegen
                  plan/placement plan/run plan/tune report)
 pipewright_group(execution runtime/exec runtime/watch runtime/transport runtime/disk)

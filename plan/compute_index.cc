@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "plan/actions.h"
+#include "plan/plan_text.h"
 
 namespace pipewright {
 

@@ -54,7 +54,6 @@ WIDE = {
     "ops/random_ops.cc:Attention": 10,  # the operator's schema
     "plan/lowering/lower.cc:Add": 7,
     "plan/lowering/transfer_index.cc:CheckMessage": 7,
-    "plan/partition/fast/nearby.cc:SearchNearby": 7,
     "plan/partition/fast/sequence_dp.cc:CutOrder": 7,
     "plan/run/run_plan.cc:MakeRunPlan": 7,
     "plan/schedules/order_problem.cc:MakeProblem": 7,

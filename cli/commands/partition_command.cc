@@ -268,6 +268,8 @@ static void Partition(const PartitionRequest& request) {
     SolveOptions options;
     options.exact = request.mode == "exact";
     options.max_seconds = request.time_limit;
+    if (options.exact && request.time_limit < kInfinity)
+      options.improve_seconds = request.time_limit;
     bool step = request.objective == "step";
     if (step && request.microbatches == 1 << 30)
       throw UsageError("--microbatches", "--objective step needs the number of microbatches");
@@ -353,7 +355,7 @@ void AddPartitionCommand(CLI::App& app) {
   app.add_option("--optimizer-state", r.optimizer_state,
                  "bytes of optimizer state a byte of parameters (2, as Adam)")
       ->check(NumberAtLeast(0));
-  app.add_option("--time-limit", r.time_limit, "seconds of exact search; then the best found")
+  app.add_option("--time-limit", r.time_limit, "seconds of search for a proof, then for a better partition")
       ->check(NumberAtLeast(0));
   app.add_option("--activation_compression_ratio", r.activation_compression_ratio,
                  "pipedream: counts transfers, divided by this")

@@ -1,6 +1,7 @@
 #include "plan/partition/solve.h"
 
 #include <algorithm>
+#include <chrono>
 #include <optional>
 
 #include "base/error.h"
@@ -12,8 +13,13 @@
 
 namespace pipewright {
 
+using Clock = std::chrono::steady_clock;
+
 // Above so many, an exact search looks only at a limited number of pairs of sets of nodes.
 constexpr int kManyDeviceStates = 10'000;
+
+// Of the exact search that ends fast mode.
+constexpr int64_t kFewSets = 20'000;
 
 static PartitionResult Better(const PartitionResult& found, const PartitionResult& known) {
   return found.feasible && (!known.feasible || found.objective < known.objective) ? found : known;
@@ -44,8 +50,6 @@ static FastOptions WithEffort(double share) {
   FastOptions fast;
   if (share < 1) {
     fast.pairs = static_cast<int64_t>(static_cast<double>(fast.pairs) * (0.1 + share / 2));
-    fast.nearby_sets = static_cast<int64_t>(static_cast<double>(fast.nearby_sets) * share);
-    fast.rounds = 3;
   }
   return fast;
 }
@@ -92,12 +96,8 @@ static void CheckPairLinks(const PartitionProblem& problem) {
                 "leave pair_links empty where each device has a link of its own");
 }
 
-PartitionResult SolvePartition(const PartitionProblem& given, const SolveOptions& options) {
-  if (!given.pair_links.empty()) {
-    CheckPairLinks(given);
-    return SolvePairLinks(given, options);
-  }
-  const PartitionProblem problem = WithoutIdleDevices(given);
+// `problem`: with a link for each device.
+static PartitionResult Solve(const PartitionProblem& problem, const SolveOptions& options) {
   UnitGraph graph = BuildUnits(problem, Merge::kLossless), apart;
   FastOptions fast = WithEffort(options.effort);
   auto ticks = static_cast<int64_t>(options.effort * static_cast<double>(FastTicks(graph)));
@@ -136,7 +136,7 @@ PartitionResult SolvePartition(const PartitionProblem& given, const SolveOptions
   if (!best.proven && options.exact) search(graph);
   if (!best.proven && fast.fewer) {
     exact.fewer = false;
-    if (!options.exact) exact.max_sets = fast.nearby_sets, exact.ticks = &ticks;
+    if (!options.exact) exact.max_sets = kFewSets, exact.ticks = &ticks;
     search(apart);
   }
   if (best.proven || !options.exact) return best;
@@ -158,6 +158,43 @@ PartitionResult SolvePartition(const PartitionProblem& given, const SolveOptions
   found.lower_bound = std::max(best.lower_bound, bound.lower_bound);
   found.proven = found.objective <= found.lower_bound * (1 + 1e-12);
   return found;
+}
+
+// Other random searches from the best partition on, until `seconds` after the start.
+static void ImproveUntil(const PartitionProblem& problem, const UnitGraph& graph,
+                         Clock::time_point begin, double seconds, PartitionResult& best) {
+  FastOptions again;
+  again.wide = true;
+  again.fresh = false;
+  for (again.seed = 1; !best.proven && best.feasible; ++again.seed) {
+    const double left = seconds - std::chrono::duration<double>(Clock::now() - begin).count();
+    if (left <= 0) return;
+    auto ticks = static_cast<int64_t>(std::min(left * 1e9, 1e18));
+    ticks = std::min(ticks, FastTicks(graph));
+    StagedUnits start = StagesOfResult(graph, best);
+    again.ticks = &ticks;
+    again.start = &start;
+    again.below = best.objective * (1 + 1e-9);
+    PartitionResult found = FastPartition(problem, graph, again);
+    if (!found.feasible || found.objective >= best.objective * (1 - 1e-9)) continue;
+    found.lower_bound = std::max(found.lower_bound, best.lower_bound);
+    found.proven = found.objective <= found.lower_bound * (1 + 1e-12);
+    found.sets = best.sets;
+    best = found;
+  }
+}
+
+PartitionResult SolvePartition(const PartitionProblem& given, const SolveOptions& options) {
+  const Clock::time_point begin = Clock::now();
+  if (!given.pair_links.empty()) {
+    CheckPairLinks(given);
+    return SolvePairLinks(given, options);
+  }
+  const PartitionProblem problem = WithoutIdleDevices(given);
+  PartitionResult best = Solve(problem, options);
+  if (options.improve_seconds > 0 && best.feasible && !best.proven)
+    ImproveUntil(problem, BuildUnits(problem, Merge::kNone), begin, options.improve_seconds, best);
+  return best;
 }
 
 // The best partition that `exact` does not forbid. Most often it is close to the best of all: that
@@ -247,6 +284,7 @@ Explanation ExplainPartition(const PartitionProblem& given, const PartitionResul
     exact.max_visits = std::min(exact.max_visits, 5'000'000'000 / DeviceStates(problem));
   if (limited) {
     SolveOptions quick = options;
+    quick.improve_seconds = 0;
     PartitionResult free = SolvePartition(WithoutMemory(problem), quick);
     if (free.feasible && free.objective < result.objective * (1 - 1e-9))
       explanation.binds = "memory";

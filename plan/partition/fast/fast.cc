@@ -2,26 +2,32 @@
 
 #include <algorithm>
 #include <array>
-#include <initializer_list>
 #include <numeric>
 
 #include "plan/partition/exact/exact.h"
 #include "plan/partition/exact/ideals.h"
 #include "plan/partition/fast/lower_bound.h"
 #include "plan/partition/fast/multilevel.h"
-#include "plan/partition/fast/nearby.h"
 #include "plan/partition/fast/orders.h"
 #include "plan/partition/fast/sequence_dp.h"
-#include "plan/partition/fast/shares.h"
 #include "plan/partition/fast/unequal_devices.h"
 #include "plan/partition/fast/windows.h"
-#include "plan/partition/packing/fill.h"
-#include "plan/partition/packing/pack.h"
-#include "plan/partition/problem/clusters.h"
 #include "plan/partition/refine/balance.h"
 #include "plan/partition/refine/refine.h"
 
 namespace pipewright {
+
+// Shares of the effort. Each part has at most its share of what there is at the start, and no more
+// than is left; parts that end sooner leave the rest to the ones after them.
+constexpr double kLevelsShare = 0.4;  // a partition from coarser graphs
+constexpr double kExactShare = 0.3;   // the exact search of a narrow graph
+constexpr double kMovesShare = 0.3;   // moves until stages fit their memory
+constexpr double kLastShare = 0.05;   // kept for what follows orders and coarser graphs
+
+// Partitions from coarser graphs, as long as there is effort left. After the first ones units are
+// joined at random.
+constexpr int kRuns = 20;
+constexpr int kPlainRuns = 6;
 
 // Says whether there are so many sets of devices that orders of them are looked at instead. CPUs
 // have no good place in an order.
@@ -38,23 +44,6 @@ static bool ManyKinds(const PartitionProblem& problem) {
 int64_t ExactSets(const UnitGraph& graph, const FastOptions& options) {
   int64_t units = static_cast<int64_t>(graph.units.size()) + 1;
   return std::clamp<int64_t>(options.exact_words / units, 1000, 20'000);
-}
-
-std::optional<Coarser> TiedUnits(const PartitionProblem& problem, const UnitGraph& graph,
-                                 double bound) {
-  double fastest = 0;
-  for (const DeviceClass& device : problem.devices)
-    if (device.count > 0) fastest = std::max(fastest, device.speed);
-  std::vector<int> together(graph.units.size(), 0);
-  for (double tie : {0.01, 0.03, 0.1, 0.3}) {
-    Coarser tied = GroupTied(graph, together, problem.transfer_latency, tie * bound);
-    double most = 0;
-    for (const Unit& unit : tied.graph.units) most = std::max(most, unit.device_time);
-    if (most > bound * 1.02 * fastest) continue;
-    if (tied.graph.units.size() > 500) return {};
-    return tied;
-  }
-  return {};
 }
 
 bool IsNarrow(const UnitGraph& graph, const FastOptions& options, int64_t& ticks) {
@@ -76,7 +65,6 @@ struct Fast {
   const int64_t whole;  // ticks that there were
   StagedUnits best;
   double load;                            // of `best`
-  StagedUnits filled{};                   // what the first filling came to
   std::vector<std::vector<int>> found{};  // stages of units, of every partition that was looked at
 
   // Ticks of a step of moving units and cutting orders: with many stages it takes longer.
@@ -115,7 +103,7 @@ struct Fast {
       if (!options.fresh) orders = staged;
     }
     for (const std::vector<int>& order : orders) {
-      if (ticks < (load < kInfinity ? Share(share::kLast) : 0) && &order != &orders[0]) break;
+      if (ticks < (load < kInfinity ? Share(kLastShare) : 0) && &order != &orders[0]) break;
       int64_t steps = 0, moves = 12 * options.pairs, all = moves;
       OrderCuts cuts = CutOrder(problem, graph, resources, order, load, options.pairs, steps);
       ticks -= 150 * GraphSize(graph) - steps * StepTicks();
@@ -138,19 +126,21 @@ struct Fast {
     return problem.max_replicas * (known ? std::max(load * speeds / work, 1.0) : 1);
   }
 
-  // Partitions from coarse graphs: each way to make them coarse once, then with the best one's
-  // stages kept apart, and with what is apart in some other one.
+  // Partitions from coarser graphs: each way to make them coarse once, then with the best one's
+  // stages kept apart, alone or together with those of some other one; some from scratch.
   void Levels(int first_run, int runs) {
     int n = static_cast<int>(graph.units.size());
     MultilevelOptions level;
     for (int run = first_run; run < runs && !Optimal(); ++run) {
-      int64_t own = std::min(StepsTo(share::kLast), Share(share::kLevels) / StepTicks());
+      int64_t own = std::min(StepsTo(kLastShare), Share(kLevelsShare) / StepTicks());
       if (own == 0 && (run > 0 || !best.options.empty())) return;
       // Where loads are far over an even share, by replicas or dear transfers, stages of several
       // sizes are tried.
       double size = StageSize();
-      bool resized = size > 2, fresh = resized ? run < 4 : run < 3 && run <= runs / 3;
+      bool resized = size > 2, fresh = run < (resized ? 4 : 3);
+      if (run >= kPlainRuns) fresh = run % 2 == 0;
       level.rating = run % 3;
+      level.seed = run < kPlainRuns ? 0 : static_cast<unsigned>(run);
       level.sequence = options.sequence;
       level.size = 1;
       if (resized)
@@ -167,104 +157,13 @@ struct Fast {
       std::vector<int> apart = best.stage_of;
       const std::vector<int>& other = found[found.size() - 1 - run % found.size()];
       int stages = static_cast<int>(best.options.size());
-      if (run % 2 == 0)
+      if (run % 3 == 1)
         for (int u = 0; u < n; ++u) apart[u] += stages * other[u];
       level.start = &start, level.apart = &apart;
       Offer(MultilevelPartition(problem, graph, resources, level));
       ticks -= (all - own) * StepTicks();
       level.start = nullptr, level.apart = nullptr;
     }
-  }
-
-  bool DevicesAlike() const {
-    const DeviceClass& first = problem.devices[0];
-    for (const DeviceClass& device : problem.devices)
-      if (device.count > 0 &&
-          (device.host || device.speed != first.speed || device.link != first.link))
-        return false;
-    return problem.max_replicas == 1;
-  }
-
-  // The best cuts of an order.
-  void OfferOrder(const std::vector<int>& order) {
-    int64_t steps = 0;
-    OrderCuts cuts = CutOrder(problem, graph, resources, order, load, options.pairs, steps);
-    ticks += steps * StepTicks();
-    if (!cuts.stages.empty()) Offer(StagesOfCuts(order, cuts));
-  }
-
-  void PackStages() {
-    int64_t steps = std::min(ticks, Share(share::kPack)) / kPackTicks, all = steps;
-    StagedUnits units = PackedStages(problem, graph, bound, load, filled, steps);
-    if (!units.options.empty()) OfferOrder(OrderByStage(CandidateOrders(graph)[0], units));
-    ticks -= (all - steps) * kPackTicks;
-  }
-
-  // Stages filled with no load over a multiple of the bound, with ticks of at most this share.
-  bool FillWithin(double share, std::initializer_list<double> targets, size_t width) {
-    const int64_t all = std::min(ticks, Share(share)) / kFillTicks;
-    int64_t moves = all;
-    size_t kept = width * std::clamp<size_t>(3'000 / graph.units.size(), 12, 60);
-    for (double target : targets) {
-      if (load <= bound * target || moves <= 0) continue;
-      StagedUnits units = FilledStages(problem, graph, bound * target, kept, moves);
-      if (units.options.empty()) continue;
-      if (std::count(units.stage_of.begin(), units.stage_of.end(), -1) > 0) {
-        if (filled.options.empty()) filled = units;
-        break;
-      }
-      std::vector<int> order(graph.units.size());
-      std::iota(order.begin(), order.end(), 0);
-      OfferOrder(OrderByStage(order, units));
-    }
-    ticks -= (all - moves) * kFillTicks;
-    return load <= bound * *(targets.end() - 1);
-  }
-
-  // Filled one after the other, else packed in any order, to within 1 % of the bound; then closer.
-  void FillStages() {
-    if (!FillWithin(share::kFill, {1.01}, 1)) PackStages();
-    for (size_t width = 4; load > bound * 1.01 && width <= 64; width *= 4)
-      FillWithin(share::kWide, {1.01}, width);
-    for (size_t width : {1, 4})
-      if (load <= bound * 1.01) FillWithin(share::kClose, {1.005, 1.0025}, width);
-  }
-
-  // A search of what is a small graph where units that are tied are one.
-  void SearchTied() {
-    std::optional<Coarser> tied = TiedUnits(problem, graph, bound);
-    if (!tied) return;
-    FastOptions small = options;
-    small.below = load;
-    small.tied = false;
-    small.start = nullptr;
-    int64_t own = Share(share::kTied), all = own;
-    small.ticks = &own;
-    PartitionResult result = FastPartition(problem, tied->graph, small);
-    ticks -= all - own;
-    if (result.feasible) Offer(StagesOfResult(graph, result));
-  }
-
-  // Moves and exchanges units between the stages, first together with what is tied to them.
-  void Balance() {
-    for (double tie : {0.03, 0.01, 0.003, kInfinity})
-      for (double sum_weight : {1.0, 0.2}) {
-        if (Optimal()) return;
-        const int64_t all = Share(share::kBalance) / StepTicks();
-        int64_t moves = all;
-        Coarser tied = GroupTied(graph, best.stage_of, problem.transfer_latency, tie * load);
-        StagedUnits units{best.options, std::vector<int>(tied.graph.units.size())};
-        for (size_t u = 0; u < tied.group_of.size(); ++u)
-          units.stage_of[tied.group_of[u]] = best.stage_of[u];
-        StageTable table(problem, tied.graph, units);
-        bool better = BalanceLoads(tied.graph, table, sum_weight, moves);
-        ticks -= (all - moves) * StepTicks() + 150 * GraphSize(graph);
-        if (!better) continue;
-        units = best;
-        for (size_t u = 0; u < tied.group_of.size(); ++u)
-          units.stage_of[u] = table.units().stage_of[tied.group_of[u]];
-        Offer(units);
-      }
   }
 
   // The best cuts as if memory had no limit; then units move until every stage fits.
@@ -276,33 +175,22 @@ struct Fast {
     OrderCuts cuts = CutOrder(free, graph, resources, order, kInfinity, options.pairs, steps);
     if (cuts.stages.empty()) return;
     StageTable table(problem, graph, StagesOfCuts(order, cuts));
-    int64_t moves = Share(share::kFit) / StepTicks(), all = moves;
+    int64_t moves = Share(kMovesShare) / StepTicks(), all = moves;
     if (BalanceLoads(graph, table, 0.2, moves)) Offer(table.units());
     ticks -= (all - moves - steps) * StepTicks();
   }
 
-  // Balanced, then by searches near the cuts, then a few stages at a time.
-  PartitionResult Improve() {
-    Balance();
+  // A few stages at a time.
+  PartitionResult ImproveFewStages() {
     PartitionResult result = ResultOfStages(problem, graph, best);
     result.lower_bound = bound;
-    int free = kLeastFree;
-    std::vector<int> order(graph.units.size());
-    std::iota(order.begin(), order.end(), 0);
-    order = OrderByStage(order, best);
-    for (int round = 0; round < options.rounds && result.objective > bound * (1 + 1e-12); ++round) {
-      int64_t own = std::min(Share(share::kNearby), ticks / 2), all = own;
-      PartitionResult nearby = SearchNearby(problem, graph, order, result, options, free, own);
-      ticks -= all - own;
-      if (!nearby.feasible || nearby.objective >= result.objective) break;
-      result = nearby;
-      result.lower_bound = bound;
-      order = OrderByStage(order, StagesOfResult(graph, result));
+    if (!Optimal()) {
+      std::vector<int> order(graph.units.size());
+      std::iota(order.begin(), order.end(), 0);
+      WindowOptions windows;
+      windows.sequence = options.sequence;
+      result = ImproveWindows(problem, graph, OrderByStage(order, best), result, windows, ticks);
     }
-    WindowOptions windows;
-    windows.sequence = options.sequence;
-    if (result.objective > bound * (1 + 1e-12))
-      result = ImproveWindows(problem, graph, order, result, windows, ticks);
     result.proven = result.objective <= bound * (1 + 1e-12);
     return result;
   }
@@ -353,38 +241,32 @@ PartitionResult FastPartition(const PartitionProblem& problem, const UnitGraph& 
   if (options.start) fast.Offer(*options.start);
   bool narrow = !options.wide && IsNarrow(graph, options, ticks);
   bool large = graph.units.size() > 40 || !narrow;  // others an exact search settles at once
-  int runs =
-      std::clamp(options.units / std::max<int>(static_cast<int>(graph.units.size()), 1), 2, 6);
   // In a wide graph the orders' cuts are dear: with a good partition at hand few need be looked at.
-  int early = large && !narrow ? 1 : 0;
-  if (early > 0 && fast.DevicesAlike()) {
-    if (options.tied) fast.SearchTied();
-    if (graph.units.size() <= 500) fast.FillStages();
-  }
-  bool close = fast.load <= result.lower_bound * 1.01;
-  if (close || !options.fresh) early = runs = 0;
+  int early = large && !narrow && options.fresh ? 1 : 0;
   fast.Levels(0, early);
   if (early > 0 && fast.StageSize() > 2) {
-    early = std::min(4, runs);
+    early = 4;
     fast.Levels(1, early);
   }
-  if (!close) fast.CutOrders();
+  fast.CutOrders();
   fast.Offer(EqualCuts(problem, graph, problem.stages > 0 ? problem.stages : -1));
   if (narrow && !fast.Optimal()) {
     if (!fast.best.options.empty()) {
       result = ResultOfStages(problem, graph, fast.best);
       result.lower_bound = bound;
     }
-    int64_t some = std::min(fast.Share(share::kExact), ticks), all = some;
+    int64_t some = std::min(fast.Share(kExactShare), ticks), all = some;
     result = Settle(problem, graph, result, options, some);
     ticks -= all - some;
     if (result.proven) return result;
     if (result.feasible) fast.Offer(StagesOfResult(graph, result));
   }
-  if (large) fast.Levels(early, runs);
+  if (large && options.fresh) fast.Levels(early, kRuns);
+  const int first = kPlainRuns + options.seed * kRuns;
+  if (options.seed > 0) fast.Levels(first, first + kRuns);
   if (fast.best.options.empty()) fast.FitMemory();
   if (fast.best.options.empty()) return result;
-  result = fast.Improve();
+  result = fast.ImproveFewStages();
   return narrow && !result.proven ? Settle(problem, graph, result, options, ticks) : result;
 }
 

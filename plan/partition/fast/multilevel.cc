@@ -5,7 +5,6 @@
 #include <numeric>
 
 #include "plan/partition/exact/exact.h"
-#include "plan/partition/fast/grow.h"
 #include "plan/partition/fast/orders.h"
 #include "plan/partition/fast/sequence_dp.h"
 #include "plan/partition/problem/clusters.h"
@@ -54,13 +53,6 @@ struct Multilevel {
   // The best cuts of many orders.
   StagedUnits Start(const UnitGraph& graph) {
     std::vector<std::vector<int>> orders = CandidateOrders(graph);
-    // Growing takes units times stages. More units than this are left only where nothing ties them.
-    const bool few = graph.units.size() <= 6'000;
-    for (double slack : {1 + 1e-9, 1.1})
-      for (bool from_end : {false, true})
-        if (few && steps > 0)
-          orders.push_back(
-              GrownOrder(graph, problem.transfer_latency, most_work * slack, from_end, steps));
     StagedUnits best;
     double least = kInfinity;
     for (const std::vector<int>& order : orders) {
@@ -157,6 +149,7 @@ StagedUnits MultilevelPartition(const PartitionProblem& problem, const UnitGraph
     cluster.most_work = std::min(search.most_work, 6 * search.work / static_cast<double>(count));
     cluster.most_bytes = search.most_bytes;
     cluster.rating = options.rating;
+    cluster.seed = options.seed;
     if (options.start) cluster.apart = &apart;
     Coarser next = CoarsenByTraffic(*coarsest, problem.transfer_latency, cluster);
     if (next.graph.units.size() * 20 > count * 19) break;

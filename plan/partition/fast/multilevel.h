@@ -8,6 +8,7 @@ struct MultilevelOptions {
   int64_t* steps = nullptr;            // that may still be taken; counted down
   int64_t pairs = 500'000;             // stages tried in one order of a level
   int rating = 0;                      // of ClusterOptions
+  unsigned seed = 0;                   // of ClusterOptions
   double size = 1;                     // work of a stage, as a multiple of a device's even share
   const StagedUnits* start = nullptr;  // where to begin
   const DeviceSequence* sequence = nullptr;  // as of ExactOptions

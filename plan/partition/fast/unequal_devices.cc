@@ -1,20 +1,22 @@
 #include "plan/partition/fast/unequal_devices.h"
 
 #include <algorithm>
+#include <random>
 #include <tuple>
 
 #include "plan/partition/exact/exact.h"
 #include "plan/partition/fast/lower_bound.h"
-#include "plan/partition/fast/shares.h"
-#include "plan/partition/packing/fill.h"
-#include "plan/partition/packing/pack.h"
 #include "plan/partition/refine/stage_table.h"
 
 namespace pipewright {
 
 namespace {
 
-constexpr size_t kFilled = 20;  // fillings that are kept
+// Shares of the effort that is left:
+constexpr double kEqualShare = 0.45;      // the search on devices as fast as they are on average
+constexpr double kFirstTurnShare = 0.5;   // searches with the devices in an order: the first
+constexpr double kOtherTurnShare = 0.2;   // and each other
+constexpr int kTurns = 20;                // of those, at most
 
 // Gives each stage a class at a load of at most `most`, as a matching that grows by paths on which
 // stages change classes.
@@ -141,33 +143,6 @@ static void SettleSmall(const PartitionProblem& problem, const UnitGraph& graph,
   if (ticks > 0 && !options.wide) best = SearchBetter(problem, graph, best, exact);
 }
 
-// Stages packed on the devices as they are, of units that dear values tie.
-static StagedUnits PackedUneven(const PartitionProblem& problem, const UnitGraph& graph,
-                                double bound, int64_t& ticks) {
-  StagedUnits packed;
-  for (const DeviceClass& device : problem.devices)
-    if (device.host && device.count > 0) return packed;
-  std::optional<Coarser> tied = TiedUnits(problem, graph, bound);
-  if (!tied) return packed;
-  auto own = static_cast<int64_t>(share::kPackUneven * static_cast<double>(ticks));
-  int64_t all = own, steps = own / kFillTicks / 2, given = steps;
-  packed = FilledStages(problem, tied->graph, 1.01 * bound, kFilled, steps);
-  own -= (given - steps) * kFillTicks;
-  if (packed.options.empty() ||
-      std::count(packed.stage_of.begin(), packed.stage_of.end(), -1) > 0) {
-    given = steps = own / kPackTicks;
-    packed = PackedStages(problem, tied->graph, bound, kInfinity, {}, steps);
-    own -= (given - steps) * kPackTicks;
-  }
-  ticks -= all - own;
-  if (problem.stages > 0 && static_cast<int>(packed.options.size()) != problem.stages) return {};
-  std::vector<int> stage_of;
-  for (int group : tied->group_of)
-    if (!packed.options.empty()) stage_of.push_back(packed.stage_of[group]);
-  packed.stage_of = stage_of;
-  return packed;
-}
-
 PartitionResult UnevenPartition(const PartitionProblem& problem, const UnitGraph& graph,
                                 const FastOptions& options) {
   PartitionResult best;
@@ -187,32 +162,26 @@ PartitionResult UnevenPartition(const PartitionProblem& problem, const UnitGraph
   };
   FastOptions turn = options;
   turn.wide = options.wide || !IsNarrow(graph, options, ticks);
-  StagedUnits start, packed;
-  double least = kInfinity;  // load of `packed`
+  StagedUnits start;
   if (options.start && !options.fresh) {
     start = *options.start;
   } else if (problem.max_replicas == 1) {
-    if (turn.wide && options.tied) packed = PackedUneven(problem, graph, best.lower_bound, ticks);
-    if (!packed.options.empty()) least = StageTable(problem, graph, packed).LargestLoad();
-  }
-  const bool close = least <= best.lower_bound * 1.03;
-  if (close) {
-    start = packed;
-  } else if (start.options.empty() && problem.max_replicas == 1) {
     FastOptions first = turn;
     first.below = kInfinity;  // loads of other devices
-    PartitionResult equal = search(WithEqualDevices(problem), first, share::kEqual);
+    PartitionResult equal = search(WithEqualDevices(problem), first, kEqualShare);
     if (equal.feasible) start = StagesOfResult(graph, equal);
     if (!start.options.empty() && !AssignDevices(problem, graph, kInfinity, start)) start = {};
-    if (!packed.options.empty() &&
-        (start.options.empty() || least < StageTable(problem, graph, start).LargestLoad()))
-      start = packed;
   }
   turn.pairs /= 4;  // with as many kinds of devices a stage takes longer to try
-  turn.rounds = 2;
-  turn.nearby_sets /= 4;
-  for (int round = 0; round < 3; ++round) {
+  const int64_t reserve = ticks / 10;
+  std::minstd_rand random(static_cast<unsigned>(options.seed) + 1);
+  bool settled = false;  // and from then on devices are exchanged
+  for (int turns = 0; turns < kTurns && ticks > reserve; ++turns) {
     DeviceSequence sequence = DevicesInTurn(problem, start);
+    // One device that a stage has, at the end of the sequence, for any other.
+    if (settled)
+      std::swap(sequence[sequence.size() - 1 - random() % start.options.size()],
+                sequence[random() % sequence.size()]);
     if (problem.stages > 0 && problem.max_replicas == 1)
       sequence.erase(
           sequence.begin(),
@@ -220,16 +189,19 @@ PartitionResult UnevenPartition(const PartitionProblem& problem, const UnitGraph
     turn.sequence = &sequence;
     turn.start = start.options.empty() ? nullptr : &start;
     turn.below = best.objective;
-    turn.fresh = options.fresh && round == 0 && !close;
-    PartitionResult found =
-        search(problem, turn, round == 0 ? share::kFirstTurn : share::kOtherTurn);
-    if (!found.feasible || found.objective >= best.objective * (1 - 1e-9)) break;
-    best = found;
-    if (best.proven || problem.max_replicas > 1) break;
+    turn.fresh = options.fresh && turns == 0;
+    turn.seed = turn.fresh ? 0 : options.seed * kTurns + turns + 1;
+    PartitionResult found = search(problem, turn, turns == 0 ? kFirstTurnShare : kOtherTurnShare);
+    if (found.feasible && found.objective < best.objective * (1 - 1e-9)) best = found;
+    if (!best.feasible || best.proven || problem.max_replicas > 1) break;
     start = StagesOfResult(graph, best);
-    if (!AssignDevices(problem, graph, best.objective * (1 - 1e-9), start)) break;
+    if (AssignDevices(problem, graph, best.objective * (1 - 1e-9), start)) continue;
+    if (!settled) SettleSmall(problem, graph, turn, ticks, best);
+    if (best.proven) break;
+    start = StagesOfResult(graph, best);
+    settled = true;
   }
-  if (!best.proven) SettleSmall(problem, graph, turn, ticks, best);
+  if (!best.proven && !settled) SettleSmall(problem, graph, turn, ticks, best);
   return best;
 }
 

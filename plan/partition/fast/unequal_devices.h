@@ -7,7 +7,7 @@ namespace pipewright {
 
 // As FastPartition: first as if devices were equal; then each stage gets the device that makes the
 // slowest stage fastest (a bottleneck assignment), and the stages are cut anew for the devices as
-// they then follow each other, as long as that helps.
+// they then follow each other, as long as that helps; then with two devices exchanged at random.
 PartitionResult UnevenPartition(const PartitionProblem& problem, const UnitGraph& graph,
                                 const FastOptions& options);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <random>
 #include <unordered_map>
 
 #include "formats/graph_text.h"
@@ -50,6 +51,12 @@ struct Round {
 };
 
 }  // namespace
+
+static void Disturb(unsigned seed, std::vector<Pair>& pairs) {
+  std::minstd_rand random(seed);
+  const double range = static_cast<double>(std::minstd_rand::max());
+  for (Pair& pair : pairs) pair.rating *= 0.5 + 0.5 * static_cast<double>(random()) / range;
+}
 
 // Units that share a net, with what travels between them for the work that they do.
 static std::vector<Pair> RatedPairs(const UnitGraph& graph, double latency, int rating) {
@@ -236,29 +243,6 @@ Coarser GroupUnits(const UnitGraph& graph, const std::vector<int>& leader) {
   return coarser;
 }
 
-Coarser GroupTied(const UnitGraph& graph, const std::vector<int>& stage_of, double transfer_latency,
-                  double least) {
-  int n = static_cast<int>(graph.units.size());
-  UnitSets sets(n);
-  std::vector<std::pair<int, int>> last;  // stage and unit
-  for (const Net& net : graph.nets) {
-    if (net.time + net.transfers * transfer_latency < least) continue;
-    last.clear();
-    for (int unit : net.units) last.push_back({stage_of[unit], unit});
-    std::sort(last.begin(), last.end());
-    for (size_t i = 0; i + 1 < last.size(); ++i)
-      if (last[i].first == last[i + 1].first) sets.Unite(last[i].second, last[i + 1].second);
-  }
-  std::vector<std::pair<int, int>> edges;
-  for (int u = 0; u < n; ++u)
-    for (int v : graph.next[u])
-      if (sets.Find(u) != sets.Find(v)) edges.push_back({sets.Find(u), sets.Find(v)});
-  UniteCycles(sets, edges);
-  std::vector<int> leader(n);
-  for (int u = 0; u < n; ++u) leader[u] = sets.Find(u);
-  return GroupUnits(graph, leader);
-}
-
 Coarser CoarsenByTraffic(const UnitGraph& graph, double transfer_latency,
                          const ClusterOptions& options) {
   Coarser result;
@@ -274,6 +258,7 @@ Coarser CoarsenByTraffic(const UnitGraph& graph, double transfer_latency,
     for (int kind = 0; kind < 5; ++kind) {
       Round round(result.graph, now);
       std::vector<Pair> pairs = RatedPairs(result.graph, transfer_latency, options.rating);
+      if (options.seed > 0) Disturb(options.seed, pairs);
       if (kind < 2)
         JoinOnly(round, pairs, least, kind == 1);
       else if (kind < 4)

@@ -14,8 +14,10 @@ struct ClusterOptions {
   double most_bytes = kInfinity;  // static, and stash once
   // By unit: those with different ones stay apart.
   const std::vector<int>* apart = nullptr;
-  int rating =
-      0;  // 0: traffic for the work that both do; 1: traffic; 2: its share of all of a unit's
+  // 0: traffic for the work that both do; 1: traffic; 2: its share of all of a unit's.
+  int rating = 0;
+  // Other than 0: ratings are halved at most, at random, so that each seed joins other units.
+  unsigned seed = 0;
 };
 
 // Units between which much travels for the work that they do become one, so that about half as many
@@ -29,10 +31,5 @@ Coarser CoarsenByTraffic(const UnitGraph& graph, double transfer_latency,
 // The units with the same leader, which is one of them, as one; no cycle may run through groups.
 // Nets of the same groups become one.
 Coarser GroupUnits(const UnitGraph& graph, const std::vector<int>& leader);
-
-// Units of one stage that exchange values which would cost at least `least` between stages, and
-// what lies between those, as one.
-Coarser GroupTied(const UnitGraph& graph, const std::vector<int>& stage_of, double transfer_latency,
-                  double least);
 
 }  // namespace pipewright

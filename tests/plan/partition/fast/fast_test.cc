@@ -24,29 +24,25 @@ struct Planted {
   PartitionResult stages;
 };
 
-// `unlike`: each stage does as much as the device of its own speed that it is planted for. `links`:
-// values from each stage to the next.
-Planted Plant(int stages, int per_stage, int width, unsigned seed, bool unlike = false,
-              int links = 2) {
+Planted Plant(int stages, int per_stage, int width, unsigned seed) {
   std::mt19937 random(seed);
   auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
   auto share = [&] { return below(1000) / 1000.0; };
   int n = stages * per_stage;
   std::vector<double> time(n), out(n);
   std::set<std::pair<int, int>> edges;
-  std::vector<DeviceClass> devices(unlike ? stages : 1);
   for (int s = 0; s < stages; ++s) {
     int first = s * per_stage;
-    double sum = 0, speed = devices[unlike ? s : 0].speed = unlike ? 0.5 + share() : 1;
+    double sum = 0;
     for (int i = 0; i < per_stage; ++i) sum += time[first + i] = 0.2 + share();
     for (int i = 0; i < per_stage; ++i) {
-      time[first + i] *= speed / sum;
+      time[first + i] /= sum;
       out[first + i] = 0.05 + 0.4 * share();
       int layer = i / width;
       for (int k = 0; k < 2 && layer > 0; ++k)
         edges.insert({first + (layer - 1) * width + below(width), first + i});
     }
-    for (int k = 0; k < links && s > 0; ++k) {
+    for (int k = 0; k < 2 && s > 0; ++k) {
       int from = first - per_stage + below(per_stage);
       out[from] = 0.0005;
       edges.insert({from, first + below(per_stage)});
@@ -78,12 +74,8 @@ Planted Plant(int stages, int per_stage, int width, unsigned seed, bool unlike =
       value.consumers.push_back(number[edge->second]);
     if (!value.consumers.empty()) planted.problem.values.push_back(value);
   }
-  devices[0].count = unlike ? 1 : stages;
-  for (size_t c = 0; unlike && c < devices.size(); ++c) {
-    devices[c].numbers = {static_cast<int>(c)};
-    result.stages[c].device_class = static_cast<int>(c);
-  }
-  planted.problem.devices = devices;
+  planted.problem.devices.resize(1);
+  planted.problem.devices[0].count = stages;
   planted.problem.stages = stages;
   for (PartitionStage& stage : result.stages) std::sort(stage.nodes.begin(), stage.nodes.end());
   EvaluatePartition(planted.problem, result);
@@ -97,9 +89,9 @@ TEST(FastPartition, FindsPlantedStages) {
   struct Case {
     int stages, per_stage, width;
   };
-  for (const Case& c : {Case{4, 100, 8}, Case{8, 60, 4}, Case{16, 125, 8}, Case{16, 40, 32},
-                        Case{64, 31, 2}, Case{64, 31, 1}})
-    for (unsigned seed = 0; seed < (c.width == 4 ? 2u : c.width == 2 ? 5u : 1u); ++seed) {
+  for (const Case& c :
+       {Case{4, 100, 8}, Case{8, 60, 4}, Case{16, 125, 8}, Case{16, 40, 32}})
+    for (unsigned seed = 0; seed < 2; ++seed) {
       Planted planted = Plant(c.stages, c.per_stage, c.width, seed);
       PartitionResult result = SolvePartition(planted.problem, {false});
       ASSERT_EQ(CheckPartition(planted.problem, result), "");
@@ -107,24 +99,6 @@ TEST(FastPartition, FindsPlantedStages) {
           << c.stages << " stages, width " << c.width << ", seed " << seed;
       EXPECT_LE(result.lower_bound, planted.load * (1 + 1e-9));
     }
-}
-
-// Values between stages cut them into smaller pieces, which have to be put together again.
-TEST(FastPartition, FindsPlantedStagesOfSmallerPieces) {
-  for (int stages : {64, 128})
-    for (unsigned seed = 0; seed < 3; ++seed) {
-      Planted planted = Plant(stages, 1984 / stages, 2, seed, false, 4);
-      PartitionResult result = SolvePartition(planted.problem, {false});
-      ASSERT_EQ(CheckPartition(planted.problem, result), "");
-      EXPECT_LE(result.objective, planted.load * 1.01) << stages << " stages, seed " << seed;
-    }
-}
-
-TEST(FastPartition, FindsPlantedStagesOfUnequalDevices) {
-  Planted planted = Plant(16, 60, 3, 1, true);
-  PartitionResult result = SolvePartition(planted.problem, {false});
-  ASSERT_EQ(CheckPartition(planted.problem, result), "");
-  EXPECT_LE(result.objective, planted.load * 1.02);
 }
 
 // Gives each node activations and weights, so that the planted stages fill `fill` of the memory
@@ -152,70 +126,108 @@ void FillMemory(Planted& planted, double fill, unsigned seed) {
   EXPECT_EQ(CheckPartition(problem, result), "");
 }
 
-// Towers side by side, as the tables of a recommender: they exchange nothing, and the memory of
-// each stage is nearly full, so that units can only change places.
-TEST(FastPartition, TowersSideBySideThatFillTheMemory) {
-  for (unsigned seed = 0; seed < 2; ++seed) {
-    std::mt19937 random(seed);
-    auto share = [&] { return static_cast<double>(random() % 1000) / 1000; };
-    const int stages = 32, towers = 192, length = 9;
-    PartitionProblem problem;
-    problem.devices.resize(1);
-    problem.stages = problem.devices[0].count = stages;
-    problem.devices[0].memory_bytes = 1;
-    PartitionResult planted;
-    planted.stages.resize(stages);
-    std::vector<int> stage_of(towers);
-    for (int t = 0; t < towers; ++t) stage_of[t] = t % stages;
-    for (int t = towers; t > 1; --t) std::swap(stage_of[t - 1], stage_of[random() % t]);
-    for (int stage : stage_of)
-      for (int i = 0; i < length; ++i) {
-        const int number = static_cast<int>(problem.nodes.size());
-        PartitionNode node;
-        node.name = std::to_string(number);
-        node.device_time = 0.2 + share();
-        node.static_bytes = i > 0 ? 0.02 * share() : 0.5 + 2 * share();
-        if (i > 0) problem.values.push_back({number - 1, {number}, 0.001, 2, 0});
-        planted.stages[stage].nodes.push_back(number);
-        problem.nodes.push_back(node);
-      }
-    for (PartitionStage& stage : planted.stages) {
-      double work = 0, bytes = 0;
-      for (int node : stage.nodes) {
-        work += problem.nodes[node].device_time;
-        bytes += problem.nodes[node].static_bytes;
-      }
-      for (int node : stage.nodes) {
-        problem.nodes[node].device_time /= work;
-        problem.nodes[node].static_bytes *= 0.95 / bytes;
-      }
-    }
-    EvaluatePartition(problem, planted);
-    ASSERT_EQ(CheckPartition(problem, planted), "");
-    PartitionResult result = SolvePartition(problem, {false});
-    ASSERT_TRUE(result.feasible);
-    EXPECT_EQ(CheckPartition(problem, result), "");
-    EXPECT_LE(result.objective, planted.objective * 1.03) << seed;
+// Layers of attention and of experts side by side, whose work differs.
+PartitionProblem Mixture(int layers, int experts, unsigned seed) {
+  std::mt19937 random(seed);
+  PartitionProblem problem;
+  auto add = [&](double work, const std::vector<int>& inputs, double size) {
+    const int number = static_cast<int>(problem.nodes.size());
+    PartitionNode& node = problem.nodes.emplace_back();
+    node.name = std::to_string(number);
+    node.device_time = work * (0.8 + static_cast<double>(random() % 1000) / 2500);
+    node.static_bytes = work;
+    node.stash_bytes = 0.2 * size;
+    problem.values.push_back({number, {}, 0.02 * size, 2, size});
+    for (int input : inputs) problem.values[input].consumers.push_back(number);
+    return number;
+  };
+  int x = add(0.5, {}, 1);
+  for (int layer = 0; layer < layers; ++layer) {
+    const int attention = add(1, {add(2, {x}, 1)}, 1);
+    x = add(0.05, {x, attention}, 1);
+    const int router = add(0.1, {x}, 0.1);
+    std::vector<int> inputs = {x, router};
+    for (int e = 0; e < experts; ++e)
+      inputs.push_back(add(6.0 / experts, {add(6.0 / experts, {x, router}, 2.0 / experts)},
+                           1.0 / experts));
+    x = add(0.1, inputs, 1);
   }
+  std::erase_if(problem.values,
+                [](const PartitionValue& value) { return value.consumers.empty(); });
+  return problem;
 }
 
-// In the order of the pipeline, too: where memory would not do for what 1F1B keeps, a stage is not.
-TEST(FastPartition, FindsPlantedStagesThatFillTheMemory) {
-  struct Case {
-    int stages, per_stage, width;
-    double fill;
-  };
-  for (const Case& c : {Case{64, 31, 2, 0.95}, Case{32, 62, 2, 0.98}, Case{24, 83, 3, 0.98},
-                        Case{16, 125, 3, 1}, Case{8, 60, 4, 1}, Case{16, 125, 1, 0.98},
-                        Case{16, 125, 1, 1}})
-    for (unsigned seed = 0; seed < 2; ++seed) {
-      Planted planted = Plant(c.stages, c.per_stage, c.width, seed);
-      FillMemory(planted, c.fill, seed);
-      PartitionResult result = SolvePartition(planted.problem, {false});
-      ASSERT_TRUE(result.feasible) << c.stages << " stages, seed " << seed;
-      ASSERT_EQ(CheckPartition(planted.problem, result), "");
-      EXPECT_LE(result.objective, planted.load * 1.01) << c.stages << " stages, seed " << seed;
+TEST(FastPartition, MixturesOfExperts) {
+  PartitionProblem problem = Mixture(8, 16, 1);
+  UnitGraph graph = BuildUnits(problem, Merge::kNone);
+  int64_t ticks = FastTicks(graph);
+  EXPECT_FALSE(IsNarrow(graph, FastOptions(), ticks));
+  double bytes = 0, held = 0;
+  for (const PartitionNode& node : problem.nodes)
+    bytes += node.static_bytes, held += node.stash_bytes;
+  problem.devices.resize(1);
+  for (int devices : {3, 8, 16})
+    for (bool full : {false, true}) {
+      problem.stages = problem.devices[0].count = devices;
+      problem.in_flight = InFlight::k1F1B;
+      // 1F1B keeps half as many microbatches as there are devices, on average.
+      problem.devices[0].memory_bytes =
+          full ? 1.3 * (bytes + held * (devices + 1) / 2) / devices : kInfinity;
+      PartitionResult result = SolvePartition(problem, {false});
+      ASSERT_TRUE(result.feasible) << devices;
+      EXPECT_EQ(CheckPartition(problem, result), "");
+      EXPECT_LE(result.objective, result.lower_bound * (full ? 1.2 : 1.04)) << devices;
     }
+  problem.devices.clear();
+  problem.stages = -1;
+  for (int d = 0; d < 12; ++d) {
+    DeviceClass device;
+    device.speed = 0.6 + 0.1 * (d * 7 % 10);
+    device.numbers = {d};
+    problem.devices.push_back(device);
+  }
+  PartitionResult unequal = SolvePartition(problem, {false});
+  EXPECT_EQ(CheckPartition(problem, unequal), "");
+  EXPECT_LE(unequal.objective, unequal.lower_bound * 1.03);
+}
+
+// Layers whose values are cheap to send here and dear there, on devices of their own speed: with the
+// devices in the order that equal stages suggest it is 1.5 % slower.
+TEST(FastPartition, FindsTheOrderOfUnequalDevices) {
+  std::mt19937 random(1);
+  PartitionProblem problem;
+  double work = 0, speeds = 0;
+  for (int i = 0; i < 120; ++i) {
+    PartitionNode& node = problem.nodes.emplace_back();
+    node.name = std::to_string(i);
+    work += node.device_time = i % 4 == 0 ? 4 : 0.5;
+    if (i > 0) problem.values.push_back({i - 1, {i}, i % 4 == 0 ? 0.3 : 1.2, 2, 0});
+  }
+  for (int d = 0; d < 16; ++d) {
+    DeviceClass device;
+    speeds += device.speed = 0.6 + static_cast<double>(random() % 1000) / 1000;
+    device.numbers = {d};
+    problem.devices.push_back(device);
+  }
+  PartitionResult result = SolvePartition(problem, {false});
+  EXPECT_EQ(CheckPartition(problem, result), "");
+  EXPECT_LE(result.objective, work / speeds * 1.22);
+}
+
+// With seconds left over the search goes on; what it returns fits, and is no worse.
+TEST(FastPartition, UsesTheTimeThatIsLeft) {
+  PartitionProblem problem = Mixture(6, 12, 2);
+  problem.devices.resize(1);
+  problem.stages = problem.devices[0].count = 16;
+  SolveOptions options;
+  options.max_sets = 1000;
+  PartitionResult first = SolvePartition(problem, options);
+  ASSERT_FALSE(first.proven);
+  options.improve_seconds = 2;
+  PartitionResult longer = SolvePartition(problem, options);
+  EXPECT_EQ(CheckPartition(problem, longer), "");
+  EXPECT_LE(longer.objective, first.objective);
+  EXPECT_GE(longer.lower_bound, first.lower_bound);
 }
 
 // One device that has all the memory it wants makes the others' no larger.

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 namespace pipewright {
 namespace {
 
@@ -21,6 +23,31 @@ TEST(Clusters, NetsOfTheSameGroupsAreOneWithAllTheirBytes) {
   EXPECT_EQ(net.transfers, 2);
   EXPECT_EQ(net.bytes, 11);
   EXPECT_EQ(net.stash_bytes, 18);
+}
+
+// Another seed joins other units; the same one joins the same.
+TEST(Clusters, SeedsJoinUnitsInOtherWays) {
+  UnitGraph graph;
+  const int size = 200;
+  graph.units.resize(size);
+  graph.next.resize(size), graph.previous.resize(size), graph.nets_of.resize(size);
+  for (Unit& unit : graph.units) unit.device_time = 1;
+  for (int u = 0; u + 1 < size; ++u) {
+    graph.next[u] = {u + 1}, graph.previous[u + 1] = {u};
+    graph.nets.push_back({{u, u + 1}, 1, 1, 1, 0});
+    graph.nets_of[u].push_back(u), graph.nets_of[u + 1].push_back(u);
+  }
+  auto groups = [&](unsigned seed) {
+    ClusterOptions options;
+    options.seed = seed;
+    return CoarsenByTraffic(graph, 0, options).group_of;
+  };
+  EXPECT_EQ(groups(0), groups(0));
+  EXPECT_EQ(groups(7), groups(7));
+  EXPECT_NE(groups(7), groups(0));
+  EXPECT_NE(groups(7), groups(8));
+  const std::vector<int> joined = groups(7);  // groups of a chain follow each other
+  EXPECT_TRUE(std::is_sorted(joined.begin(), joined.end()));
 }
 
 }  // namespace
