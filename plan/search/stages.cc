@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "plan/simulate/memory.h"
 
 namespace pipewright {
 
