@@ -160,8 +160,12 @@ void ThrowNotFinite(const Session& session, Microbatches& source, int64_t step,
   for (const std::string& of_rank : session.transport.AllGather(mine.dump()))
     for (const Json& one : Json::parse(of_rank))
       if (first.is_null() || order(one) < order(first)) first = one;
-  if (first.is_null()) throw Error("the gradients", "are not finite", kNotFiniteCure);
-  throw Error(first[2].get<std::string>() + "\n  " + first[3].get<std::string>());
+  const std::string place = "step " + std::to_string(step + 1) + ", ";
+  if (first.is_null()) throw Error(place + "the gradients", "are not finite", kNotFiniteCure);
+  const std::string text = place + first[2].get<std::string>() + "\n  " + first[3].get<std::string>();
+  // Another run would read the same sample, and is not started.
+  if (first[0] == static_cast<int>(Finding::kSample)) throw AgreedError(text);
+  throw Error(text);
 }
 
 void CheckSaved(const Session& session, const std::string& name, const at::Tensor& tensor) {

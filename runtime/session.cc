@@ -98,7 +98,6 @@ std::vector<Found> KeptForResume(const Session& session, const std::vector<Found
     if (one.key.rfind(data, 0) == 0) {
       kept.push_back(one);
       kept.back().key.erase(0, data.size());
-      if (session.options.verify_files) kept.back().key += " as a whole";
     }
   const Manifest& manifest = session.run.manifest;
   for (const ModuleInfo& module : manifest.modules) {
@@ -247,10 +246,15 @@ std::vector<Found> Session::Reads(const std::vector<Microbatches*>& sources) con
     for (size_t i = 0; i < weights.files.size(); ++i)
       add("--weights " + std::to_string(i), weights.files[i]->path());
   }
+  // In samples also where files are compared as a whole: a checkpoint of either kind of run is
+  // compared by the other.
   for (size_t i = 0; i < sources.size(); ++i)
-    for (Found& one : sources[i]->Reads(options.verify_files)) {
-      one.key = "source " + std::to_string(i) + ", " + one.key;
-      found.push_back(std::move(one));
+    for (const bool whole : {false, true}) {
+      if (whole && !options.verify_files) continue;
+      for (Found& one : sources[i]->Reads(whole)) {
+        one.key = "source " + std::to_string(i) + ", " + one.key + (whole ? " as a whole" : "");
+        found.push_back(std::move(one));
+      }
     }
   return found;
 }
@@ -353,6 +357,7 @@ void Session::Step(Microbatches& source, int64_t step) {
   loss_scale = stages->updater().loss_scale().factor;
   stages->updater().Begin(step, int64_t{minibatches} * job.microbatches);
   std::optional<BadLoss> bad_loss;
+  bool finite = true;
   ProgressHook hook(transport);
   At("step " + std::to_string(step + 1), [&] {
     for (int i = 0; i < minibatches; ++i) {
@@ -365,14 +370,13 @@ void Session::Step(Microbatches& source, int64_t step) {
     }
     if (!options.training) return;
     outcome = stages->updater().Agree(transport, bad_loss.has_value());
-    if (MustStop()) {
-      Watch(source, step);
-      ThrowNotFinite(*this, source, step, bad_loss);
-    }
+    finite = !MustStop();
+    if (!finite) return Watch(source, step);
     stages->updater().Commit(outcome);
     stages->MergeBuffers(transport);
     done_ = step + 1;
   });
+  if (!finite) ThrowNotFinite(*this, source, step, bad_loss);
   if (options.training) CheckTrained(step);
 }
 

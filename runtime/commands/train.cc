@@ -393,7 +393,8 @@ class Trainer {
     std::vector<std::string> others;
     for (const Found& found : session_.read) {
       const auto before = resumed_.read.find(found.key);
-      if (before != resumed_.read.end() && before->second != found.what)
+      if (before != resumed_.read.end() && before->second != found.what &&
+          std::find(others.begin(), others.end(), found.name) == others.end())
         others.push_back(found.name);
     }
     const std::vector<std::string> all = ListCheckpoints(job_.checkpoint.folder);

@@ -227,6 +227,14 @@ class Finite(Case):
         self.assertIn("the run ended with code 1 after step 4; restart 1 of 5 on 2 ranks", result.out)
         self.assert_saved(4)
 
+    def test_a_sample_that_is_nan_is_not_run_again(self):
+        self.data(37, 0, float("nan"))
+        result = call([RUN, "--restarts", 5, "-n", 2, "train", self.package, self.job(), "--conf",
+                       self.path("2.json")])
+        self.assertEqual((result.code, result.left), (1, []), result.out)
+        self.assertEqual(result.out.count("sample 37"), 1, result.out)
+        self.assertIn("the run ended with code 1 after step 4, which another would too", result.out)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -78,11 +78,11 @@ class Resume(Case):
         shutil.rmtree(other, ignore_errors=True)
         shutil.copytree(self.package, other)
 
-        def resumed(package, steps):
+        def resumed(package, steps, *options):
             self.job(steps=steps, data={"tensors": str(data), "inputs": {"x": "x"}, "target": "y"},
                      validation=None)
             result = call([RUN, "--in-process", 3, "train", package, self.path("job.json"),
-                           "--conf", self.path("conf.json"), "--resume"])
+                           "--conf", self.path("conf.json"), "--resume", *options])
             self.succeed(result)
             return re.findall(r"warning: changed since (\S+) was written: (.*)\. The run goes on",
                               result.out)
@@ -97,11 +97,17 @@ class Resume(Case):
         self.assertRegex(found, "step-00000004$")
         self.assertEqual(what, f"{data}, {module}")
         self.assertEqual(resumed(other, 8), [])
+        # A run that compares whole files after one that does not, and the other way round.
+        for steps, options in ((10, ["--verify-files"]), (12, [])):
+            save_file({**tensors, "x": tensors["x"] + steps}, data)
+            (_, what), = resumed(other, steps, *options)
+            self.assertEqual(what, str(data))
+        self.assertEqual(resumed(other, 14, "--verify-files"), [])
         latest = self.out / "checkpoints/latest"
-        latest.write_text("step-00000006\n")
+        latest.write_text("step-00000012\n")
         result = self.run_it("--resume")
-        self.assertRegex(result.out, r"warning: \S+/latest names \S+step-00000006, and "
-                                     r"\S+step-00000008 is of a later step")
+        self.assertRegex(result.out, r"warning: \S+/latest names \S+step-00000012, and "
+                                     r"\S+step-00000014 is of a later step")
 
     def test_replicas_keep_their_own_statistics(self):
         for buffers in ("first", "merge"):
