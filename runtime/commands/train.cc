@@ -174,6 +174,7 @@ class Trainer {
 
   void Run() {
     PrintStart(session_);
+    PrintData();
     const std::string checkpoints =
         checkpointer_ ? folder_.Describe(transport_.hosts()) : std::string();
     if (!checkpoints.empty() && transport_.rank() == 0) std::printf("%s\n", checkpoints.c_str());
@@ -382,6 +383,15 @@ class Trainer {
       said_ = report.step + 1;
       if (checkpointer_) checkpointer_->Told(said_);
     }
+  }
+
+  void PrintData() const {
+    if (transport_.rank() != 0) return;
+    const std::string order = job_.data.shuffle
+                                  ? "shuffled with seed " + std::to_string(job_.seed)
+                                  : "in the order of the data";
+    std::printf("%s, %s an epoch, %s\n", Counted(training_.data->samples(), "sample").c_str(),
+                Counted(training_.sampler->per_epoch(), "minibatch").c_str(), order.c_str());
   }
 
   void PrintResumed() const {
