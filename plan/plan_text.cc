@@ -248,6 +248,67 @@ static std::string StepsMissed(const Plan& plan, int written) {
   return "#steps";
 }
 
+// Reads the line of a rank, the `number`-th of the file. Cells that WritePlan would spell otherwise
+// are kept in the layout; those of older zb1p files are known only later. Returns how many actions
+// are without effect.
+static int ReadRank(std::string_view line, size_t r, size_t number, const std::string& path,
+                    Plan& plan) {
+  const int rank = static_cast<int>(r);
+  int idle = 0, without_effect = 0;
+  std::string canonical;
+  auto close_idle = [&] {
+    if (idle) plan.layout.idle.push_back({rank, static_cast<int>(plan.ranks[r].size()), idle});
+    idle = 0;
+  };
+  plan.ranks[r].reserve(std::count(line.begin(), line.end(), ',') + 1);
+  for (size_t begin = 0; !line.empty() && begin <= line.size();) {
+    size_t end = std::min(line.find(',', begin), line.size());
+    std::string_view cell = line.substr(begin, end - begin);
+    if (cell.empty()) {
+      ++idle;
+    } else {
+      close_idle();
+      auto where = [&] {
+        return path + ":" + std::to_string(number) + ":" + std::to_string(begin + 1) + ": rank " +
+               std::to_string(r) + ", action " + std::to_string(plan.ranks[r].size()) +
+               ": rule \"text\"";
+      };
+      Action action = ParseCell(cell, where);
+      canonical.clear();
+      AppendText(canonical, action, false);
+      if (canonical != cell)
+        plan.layout.spellings.push_back(
+            {rank, static_cast<int>(plan.ranks[r].size()), std::string(cell)});
+      without_effect +=
+          action.kind == ActionKind::kUnshard || action.kind == ActionKind::kReshard;
+      plan.ranks[r].push_back(action);
+    }
+    begin = end + 1;
+  }
+  close_idle();
+  return without_effect;
+}
+
+// In a file whose B are read as I, cells that have I keep it.
+static void KeepInputGradCells(const std::vector<std::string_view>& lines, const std::string& path,
+                               Plan& plan) {
+  for (size_t r = 0; r < lines.size(); ++r) {
+    if (lines[r].find('I') == std::string_view::npos) continue;
+    size_t position = 0;
+    for (const std::string& cell : Split(lines[r], ',')) {
+      if (cell.empty()) continue;
+      Action a = ParseAction(cell, path);
+      if (a.kind == ActionKind::kInputGrad && ToText(a) == cell)
+        plan.layout.spellings.push_back({static_cast<int>(r), static_cast<int>(position), cell});
+      ++position;
+    }
+  }
+  std::sort(plan.layout.spellings.begin(), plan.layout.spellings.end(),
+            [](const auto& a, const auto& b) {
+              return std::pair(a.rank, a.position) < std::pair(b.rank, b.position);
+            });
+}
+
 Plan ReadPlan(std::string_view text, const std::string& path) {
   Plan plan;
   size_t header = HeaderSize(text);
@@ -260,64 +321,15 @@ Plan ReadPlan(std::string_view text, const std::string& path) {
   if (text.empty()) throw Error(path, "no ranks", "a schedule has one line a rank");
   std::vector<std::string_view> lines = Lines(text, plan.layout);
   plan.ranks.resize(lines.size());
-  std::string canonical;
   int unsharded = 0;
-  // Cells that WritePlan would spell differently; those of older zb1p files are known only later.
-  for (size_t r = 0; r < lines.size(); ++r) {
-    std::string_view line = lines[r];
-    int idle = 0;
-    int rank = static_cast<int>(r);
-    auto close_idle = [&] {
-      if (idle) plan.layout.idle.push_back({rank, static_cast<int>(plan.ranks[r].size()), idle});
-      idle = 0;
-    };
-    plan.ranks[r].reserve(std::count(line.begin(), line.end(), ',') + 1);
-    for (size_t begin = 0; !line.empty() && begin <= line.size();) {
-      size_t end = std::min(line.find(',', begin), line.size());
-      std::string_view cell = line.substr(begin, end - begin);
-      if (cell.empty()) {
-        ++idle;
-      } else {
-        close_idle();
-        auto where = [&] {
-          return path + ":" + std::to_string(above + r + 1) + ":" + std::to_string(begin + 1) +
-                 ": rank " + std::to_string(r) + ", action " +
-                 std::to_string(plan.ranks[r].size()) + ": rule \"text\"";
-        };
-        Action action = ParseCell(cell, where);
-        canonical.clear();
-        AppendText(canonical, action, false);
-        if (canonical != cell)
-          plan.layout.spellings.push_back(
-              {rank, static_cast<int>(plan.ranks[r].size()), std::string(cell)});
-        unsharded += action.kind == ActionKind::kUnshard || action.kind == ActionKind::kReshard;
-        plan.ranks[r].push_back(action);
-      }
-      begin = end + 1;
-    }
-    close_idle();
-  }
+  for (size_t r = 0; r < lines.size(); ++r)
+    unsharded += ReadRank(lines[r], r, above + r + 1, path, plan);
   ReadInputGrads(plan);
   if (plan.layout.input_grad_as_b) {
     plan.notes.push_back(path +
                          ": B beside a W of the same stage and microbatch is read as the input "
                          "gradient, I (PyTorch's older spelling)");
-    // Cells that have I in such a file keep it.
-    for (size_t r = 0; r < lines.size(); ++r) {
-      if (lines[r].find('I') == std::string_view::npos) continue;
-      size_t position = 0;
-      for (const std::string& cell : Split(lines[r], ',')) {
-        if (cell.empty()) continue;
-        Action a = ParseAction(cell, path);
-        if (a.kind == ActionKind::kInputGrad && ToText(a) == cell)
-          plan.layout.spellings.push_back({static_cast<int>(r), static_cast<int>(position), cell});
-        ++position;
-      }
-    }
-    std::sort(plan.layout.spellings.begin(), plan.layout.spellings.end(),
-              [](const auto& a, const auto& b) {
-                return std::pair(a.rank, a.position) < std::pair(b.rank, b.position);
-              });
+    KeepInputGradCells(lines, path, plan);
   }
   if (unsharded)
     plan.notes.push_back(path + ": " + std::to_string(unsharded) +

@@ -203,24 +203,68 @@ void CopyInto(const Shard& shard, const TensorInfo& from, const at::Tensor& to) 
   Filler(to).Add(HostBytes(Read(shard, from)));
 }
 
-void Restore(const RunCheckpoint& checkpoint, Files& files, Session& session) {
+[[noreturn]] void Refuse(const RunCheckpoint& checkpoint, const std::string& what,
+                         const std::string& cure) {
+  throw Error(checkpoint.path, what, cure);
+}
+
+// Refuses a checkpoint of another model, or of a run that would not go on as this one.
+void CheckFits(const RunCheckpoint& checkpoint, const Session& session) {
   const Job& job = session.job;
-  auto refuse = [&](const std::string& what, const std::string& cure) {
-    throw Error(checkpoint.path, what, cure);
-  };
   if (const std::string text = OptimizerText(job.optimizer); checkpoint.optimizer != text)
-    refuse("was written with the optimizer " + checkpoint.optimizer + ", " + job.path + " says " +
+    Refuse(checkpoint,
+           "was written with the optimizer " + checkpoint.optimizer + ", " + job.path + " says " +
                text,
            "start anew from its weights: pipewright weights merge, then --weights");
   if (checkpoint.seed != job.seed)
-    refuse("was written with the seed " + std::to_string(checkpoint.seed) + ", " + job.path +
+    Refuse(checkpoint,
+           "was written with the seed " + std::to_string(checkpoint.seed) + ", " + job.path +
                " says " + std::to_string(job.seed),
            "resume with the same seed, so that no sample is seen twice in an epoch");
   std::vector<std::string> names;
   for (const auto& [name, shard] : checkpoint.weight_of) names.push_back(name);
   if (const auto foreign = ForeignNames(session.run.manifest, names); !foreign.empty())
-    refuse("holds \"" + foreign[0] + "\", which the package does not have",
+    Refuse(checkpoint, "holds \"" + foreign[0] + "\", which the package does not have",
            "it was written for another model");
+}
+
+// `state`: the file with what the optimizer keeps of the weight. Where it has nothing of it, or is
+// null, the optimizer begins anew.
+void RestoreOptimizer(Shard* state, const std::string& name, int module, size_t weight,
+                      Session& session) {
+  OptimizerState optimizer;
+  const TensorInfo* step = state ? state->Find("step/" + name) : nullptr;
+  if (!step) return session.stages->updater().SetState(module, weight, {});
+  at::Tensor steps = at::empty({}, at::kLong);
+  CopyInto(*state, *step, steps);
+  optimizer.steps = steps.item<int64_t>();
+  for (const auto& [part, tensor] : optimizer.Named()) {
+    const TensorInfo* from = state->Find(part + "/" + name);
+    if (from) *tensor = Take(*state, *from);
+  }
+  session.stages->updater().SetState(module, weight, std::move(optimizer));
+}
+
+// Restores the buffers that each replica of a stage has for itself.
+void RestoreOwnBuffers(const Files& files, Session& session) {
+  const Manifest& manifest = session.run.manifest;
+  for (size_t m = 0; m < manifest.modules.size(); ++m) {
+    const auto file = files.find(OwnBuffers(session, m));
+    if (file == files.end() || !session.stages->Holds(static_cast<int>(m))) continue;
+    const Shard* own = &file->second;
+    for (const WeightInfo& info : manifest.modules[m].held) {
+      const TensorInfo* buffer = own->Find("buffer/" + KeptName(manifest, info.name));
+      if (info.kind != "buffer" || !buffer) continue;
+      at::Tensor to = session.stages->Weight(static_cast<int>(m), info.name);
+      CopyInto(*own, *buffer, to);
+      to.unsafeGetTensorImpl()->bump_version();
+    }
+  }
+}
+
+void Restore(const RunCheckpoint& checkpoint, Files& files, Session& session) {
+  CheckFits(checkpoint, session);
+  const Job& job = session.job;
   if (job.loss_scale.interval > 0) session.stages->updater().set_loss_scale(checkpoint.loss_scale);
   const Manifest& manifest = session.run.manifest;
   auto find = [&](const std::string& name) -> Shard* {
@@ -243,14 +287,14 @@ void Restore(const RunCheckpoint& checkpoint, Files& files, Session& session) {
       if (info.persistent) {
         auto shard = checkpoint.weight_of.find(name);
         if (shard == checkpoint.weight_of.end())
-          refuse("holds no \"" + name + "\", which the package has",
+          Refuse(checkpoint, "holds no \"" + name + "\", which the package has",
                  "it was written for another model");
         const Shard& file = *holding(shard->second, name);
         const bool on_disk = session.run.on_disk[m][w];
         const at::Tensor to = on_disk ? at::empty_like(weight) : weight;
         CopyInto(file, file.At(name), to);
         if (on_disk && HostBytes(to) != HostBytes(weight))
-          refuse("\"" + name + "\" stays on disk, and is another one there",
+          Refuse(checkpoint, "\"" + name + "\" stays on disk, and is another one there",
                  "train it in memory, or give the weights it was trained with: --weights");
         state = find(shard->second) ? find(StateFileOf(shard->second))
                                     : FindCopy(files, "step/" + name);
@@ -262,33 +306,9 @@ void Restore(const RunCheckpoint& checkpoint, Files& files, Session& session) {
         weight.unsafeGetTensorImpl()->bump_version();  // marks it as different from the package's
       }
       if (info.kind != "parameter") continue;
-      OptimizerState optimizer;
-      const TensorInfo* step = state ? state->Find("step/" + name) : nullptr;
-      if (!step) {
-        session.stages->updater().SetState(module, w, {});
-        continue;
-      }
-      at::Tensor steps = at::empty({}, at::kLong);
-      CopyInto(*state, *step, steps);
-      optimizer.steps = steps.item<int64_t>();
-      for (const auto& [part, tensor] : optimizer.Named()) {
-        const TensorInfo* from = state->Find(part + "/" + name);
-        if (!from) continue;
-        *tensor = Take(*state, *from);
-      }
-      session.stages->updater().SetState(module, w, std::move(optimizer));
+      RestoreOptimizer(state, name, module, w, session);
     }
-  for (size_t m = 0; m < manifest.modules.size(); ++m) {
-    const Shard* own = find(OwnBuffers(session, m));
-    if (!own || !session.stages->Holds(static_cast<int>(m))) continue;
-    for (const WeightInfo& info : manifest.modules[m].held) {
-      const TensorInfo* buffer = own->Find("buffer/" + KeptName(manifest, info.name));
-      if (info.kind != "buffer" || !buffer) continue;
-      at::Tensor to = session.stages->Weight(static_cast<int>(m), info.name);
-      CopyInto(*own, *buffer, to);
-      to.unsafeGetTensorImpl()->bump_version();
-    }
-  }
+  RestoreOwnBuffers(files, session);
 }
 
 }  // namespace

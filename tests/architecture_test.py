@@ -35,7 +35,6 @@ PARTS = {
 # only become smaller: most of these are a table, or one branch for each kind of thing.
 MOST_LINES, MOST_PARAMETERS = 80, 6
 LONG = {
-    "compiler/import/adapt_weights.cc:TakeWeights": 100,
     "compiler/import/export/export_arguments.cc:ExportConverter::Argument": 116,
     "compiler/import/export/export_graph.cc:ExportConverter::ConvertOperator": 87,
     "formats/job.cc:ParseJob": 97,
@@ -45,10 +44,7 @@ LONG = {
     "passes/graph/model.cc:Identifier": 84,
     "passes/rnn_dropout.cc:Split": 81,
     "plan/partition/pipedream/codegen/codegen.cc:Writer::StageFile": 88,
-    "plan/placement/place.cc:Placer::Optimal": 88,
-    "plan/plan_text.cc:ReadPlan": 84,
     "runtime/recorded/recording.cc:Recording::Call": 116,
-    "runtime/resume.cc:Restore": 87,
 }
 WIDE = {
     "ops/random_ops.cc:Attention": 10,  # the operator's schema

@@ -101,6 +101,37 @@ void Merge(Model& model, size_t keep, size_t drop) {
 
 }  // namespace
 
+// Lets the weight have the data of the tensor that was found, which lies in `file` of the model's.
+// Returns whether it is cast.
+static bool PointTo(const StoredTensor& found, int file, const std::string& path, Weight& weight) {
+  const std::string where = path + ": \"" + found.name + "\"";
+  if (found.shape != weight.shape)
+    throw Error(where, "is " + Text(found.shape) + ", the model's \"" + weight.names[0] +
+                           "\" is " + Text(weight.shape));
+  const Dtype* dtype = FindDtype(found.dtype);
+  const at::ScalarType stored = ScalarTypeOf(dtype ? dtype->torch : "");
+  const bool floats = at::isFloatingType(stored) && at::isFloatingType(weight.dtype);
+  if (stored != weight.dtype && !floats)
+    throw Error(where, "is " + DtypeText(stored) + ", the model's \"" + weight.names[0] +
+                           "\" is " + DtypeText(weight.dtype));
+  weight.absent = false;
+  weight.stored.reset();
+  if (stored != weight.dtype) weight.stored = stored;
+  weight.data = at::Tensor();
+  weight.file = file;
+  weight.storage_offset = 0;
+  weight.file_offset = found.offset;
+  weight.file_bytes = found.bytes;
+  weight.strides = found.strides;
+  if (weight.strides.empty()) {
+    weight.strides.resize(weight.shape.size());
+    int64_t stride = 1;
+    for (size_t d = weight.shape.size(); d-- > 0;)
+      weight.strides[d] = stride, stride *= std::max<int64_t>(1, weight.shape[d]);
+  }
+  return stored != weight.dtype;
+}
+
 std::vector<std::string> TakeWeights(Model& model, const std::string& path) {
   Checkpoint checkpoint = OpenCheckpoint(path);
   std::vector<std::string> notes = checkpoint.warnings, wanted, missing, stateless, kept,
@@ -152,36 +183,12 @@ std::vector<std::string> TakeWeights(Model& model, const std::string& path) {
       }
       continue;
     }
-    const std::string where = path + ": \"" + found->name + "\"";
-    if (found->shape != weight.shape)
-      throw Error(where, "is " + Text(found->shape) + ", the model's \"" + weight.names[0] +
-                             "\" is " + Text(weight.shape));
-    const Dtype* dtype = FindDtype(found->dtype);
-    at::ScalarType stored = ScalarTypeOf(dtype ? dtype->torch : "");
-    bool floats = at::isFloatingType(stored) && at::isFloatingType(weight.dtype);
-    if (stored != weight.dtype && !floats)
-      throw Error(where, "is " + DtypeText(stored) + ", the model's \"" + weight.names[0] +
-                             "\" is " + DtypeText(weight.dtype));
-    if (weight.absent) {
-      Place place{found->file, found->offset, found->shape, found->strides, found->dtype};
-      auto [at, fresh] = absent_at.try_emplace(place, i);
-      if (!fresh && found->bytes) same.emplace_back(at->second, i);
-    }
-    weight.absent = false;
-    weight.stored.reset();
-    if (stored != weight.dtype) weight.stored = stored, ++cast;
-    weight.data = at::Tensor();
-    weight.file = file_of[static_cast<size_t>(found->file)];
-    weight.storage_offset = 0;
-    weight.file_offset = found->offset;
-    weight.file_bytes = found->bytes;
-    weight.strides = found->strides;
-    if (weight.strides.empty()) {
-      weight.strides.resize(weight.shape.size());
-      int64_t stride = 1;
-      for (size_t d = weight.shape.size(); d-- > 0;)
-        weight.strides[d] = stride, stride *= std::max<int64_t>(1, weight.shape[d]);
-    }
+    const bool absent = weight.absent;
+    cast += PointTo(*found, file_of[static_cast<size_t>(found->file)], path, weight);
+    if (!absent) continue;
+    Place place{found->file, found->offset, found->shape, found->strides, found->dtype};
+    auto [at, fresh] = absent_at.try_emplace(place, i);
+    if (!fresh && found->bytes) same.emplace_back(at->second, i);
   }
   for (const StoredTensor& tensor : checkpoint.tensors)
     if (!used.count(tensor.name)) unexpected.push_back(tensor.name);

@@ -201,6 +201,8 @@ class Placer {
   }
 
   void Optimal();
+  void PutAtoms(const std::vector<Atom>& atoms, const std::vector<int>& resident,
+                const std::vector<size_t>& compute, const std::vector<size_t>& storage);
   void Finish();
 
   const ModuleTree& tree_;
@@ -214,6 +216,30 @@ class Placer {
 // Returns the bytes of an atom that travel to the device that computes.
 int64_t Travels(const Atom& atom, bool offload_buffers) {
   return atom.bytes - (offload_buffers ? 0 : atom.buffer_bytes);
+}
+
+// `resident` holds the place of each atom among the devices that compute, or -1 where it travels.
+// Weights that travel stay in RAM as far as they fit, the rest on disk.
+void Placer::PutAtoms(const std::vector<Atom>& atoms, const std::vector<int>& resident,
+                      const std::vector<size_t>& compute, const std::vector<size_t>& storage) {
+  std::vector<bool> done(atoms.size(), false);
+  for (size_t i = 0; i < atoms.size(); ++i) {
+    if (resident[i] < 0) continue;
+    done[i] = true;
+    Put(atoms[i], compute[static_cast<size_t>(resident[i])], "resident");
+  }
+  for (size_t budget : storage) {
+    std::vector<Atom> left = atoms;
+    for (size_t i = 0; i < atoms.size(); ++i)
+      if (done[i]) left[i].bytes = 0, left[i].shared.clear();
+    int64_t limit = budgets_[budget].unlimited() ? INT64_MAX / 4 : budgets_[budget].limit;
+    std::vector<int> place = MostResident(left, {limit});
+    for (size_t i = 0; i < atoms.size(); ++i) {
+      if (done[i] || place[i] < 0) continue;
+      done[i] = true;
+      Put(atoms[i], budget, "brought in each sweep");
+    }
+  }
 }
 
 void Placer::Optimal() {
@@ -284,25 +310,7 @@ void Placer::Optimal() {
     reserved_[compute[0]] = std::min(best_slots, std::max<int64_t>(0, limits[0]));
   for (size_t i : compute) reserved_[i] += std::min(options_.activations, budgets_[i].limit);
 
-  // Weights that travel stay in RAM as far as they fit, the rest on disk.
-  std::vector<bool> done(atoms.size(), false);
-  for (size_t i = 0; i < atoms.size(); ++i) {
-    if (best[i] < 0) continue;
-    done[i] = true;
-    Put(atoms[i], compute[static_cast<size_t>(best[i])], "resident");
-  }
-  for (size_t budget : storage) {
-    std::vector<Atom> left = atoms;
-    for (size_t i = 0; i < atoms.size(); ++i)
-      if (done[i]) left[i].bytes = 0, left[i].shared.clear();
-    int64_t limit = budgets_[budget].unlimited() ? INT64_MAX / 4 : budgets_[budget].limit;
-    std::vector<int> place = MostResident(left, {limit});
-    for (size_t i = 0; i < atoms.size(); ++i) {
-      if (done[i] || place[i] < 0) continue;
-      done[i] = true;
-      Put(atoms[i], budget, "brought in each sweep");
-    }
-  }
+  PutAtoms(atoms, best, compute, storage);
 }
 
 void Placer::Finish() {
