@@ -188,6 +188,28 @@ std::optional<torch::jit::Stmt> EndOfForward(const torch::jit::ClassDef& definit
   return std::nullopt;
 }
 
+void FindWrites(const torch::jit::TreeRef& tree, std::map<int, std::string>& writes) {
+  using namespace torch::jit;
+  auto add = [&](const std::string& what) {
+    if (auto place = tree->range().file_line_col())
+      writes.emplace(static_cast<int>(std::get<1>(*place)), what);
+  };
+  if (tree->kind() == TK_APPLY) {
+    if (const Expr callee = Apply(tree).callee(); callee.kind() == '.') {
+      const std::string name = Select(callee.get()).selector().name();
+      const Expr of = Select(callee.get()).value();
+      const bool own = of.kind() == TK_VAR && Var(of.get()).name().name() == "self";
+      if (!own && name.ends_with("_") && !name.ends_with("__")) add(name);
+    }
+  } else if (tree->kind() == TK_AUG_ASSIGN) {
+    add(std::string(1, static_cast<char>(AugAssign(tree).aug_op())) + "=");
+  } else if (tree->kind() == TK_ASSIGN) {
+    for (const Expr& left : Assign(tree).lhs_list())
+      if (left.kind() == TK_SUBSCRIPT) add("[...] =");
+  }
+  for (const TreeRef& part : tree->trees()) FindWrites(part, writes);
+}
+
 void Define(const torch::jit::ClassDef& definition, const std::string& name,
             const std::vector<std::string>& weights, CompiledText& made) {
   const auto names = std::make_shared<KnownNames>(made.unit);
@@ -205,6 +227,7 @@ void Define(const torch::jit::ClassDef& definition, const std::string& name,
   for (const torch::jit::Stmt& statement : definition.body()) {
     if (statement.kind() == torch::jit::TK_DEF) {
       methods.emplace_back(statement.get());
+      FindWrites(statement.get(), made.writes);
       if (!method_names.insert(methods.back().name().name()).second)
         throw ErrorReport(methods.back().name().range())
             << "the class has two methods of this name";
@@ -297,6 +320,18 @@ std::string ParserSays(const std::string& said, const std::string& text) {
 
 }  // namespace
 
+// Throws where the text has an import, at which the parser fails with an assertion of its own.
+static void RefuseImport(const std::string& file, const std::string& text) {
+  const std::vector<std::string> lines = Split(text, '\n');
+  for (size_t i = 0; i < lines.size(); ++i) {
+    const size_t at = lines[i].find_first_not_of(' ');
+    if (at != std::string::npos && lines[i].compare(at, 5, "from ") == 0 &&
+        lines[i].find(" import ") != std::string::npos)
+      throw Error(file + ":" + std::to_string(i + 1), "does not compile: " + lines[i].substr(at),
+                  "a module imports nothing: torch is there");
+  }
+}
+
 CompiledText CompileText(const std::string& file, const std::string& text, const std::string& name,
                          const std::vector<std::string>& weights) {
   CompiledText made;
@@ -305,6 +340,8 @@ CompiledText CompileText(const std::string& file, const std::string& text, const
     torch::jit::Parser parser(std::make_shared<torch::jit::Source>(text, file, 1));
     Define(ParseClass(parser, name), name, weights, made);
   } catch (const std::exception& e) {
+    if (std::string(e.what()).find("INTERNAL ASSERT") != std::string::npos)
+      RefuseImport(file, text);
     throw Error(file, "does not compile\n" + ParserSays(WithoutBacktrace(e.what()), text));
   }
   return made;

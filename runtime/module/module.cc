@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 
 #include "base/dtype.h"
 #include "base/error.h"
@@ -19,6 +20,7 @@
 #include "ops/random_ops.h"
 #include "ops/statistics.h"
 #include "ops/transformers_ops.h"
+#include "passes/split/show_writes.h"
 #include "runtime/module/module_code.h"
 #include "runtime/module/table_uses.h"
 #include "tensors/device_memory.h"
@@ -156,6 +158,28 @@ void RefuseWritesToParameters(const torch::jit::Graph& graph, const ModuleInfo& 
   }
 }
 
+// Refuses writes that LibTorch has dropped, because it relies on schemas: einsum, atleast_3d, type_as
+// and others may return the memory of their operand, and do not say so.
+void RefuseDroppedWrites(const CompiledText& code, const std::string& file) {
+  std::set<int> lines, writing;  // of operations that are left
+  for (torch::jit::Function* method : code.type->methods())
+    for (const torch::jit::Node* node : NodesOf(*torch::jit::toGraphFunction(*method).graph())) {
+      const auto place = node->sourceRange().file_line_col();
+      if (!place || node->kind() == torch::jit::prim::Constant) continue;
+      const int line = static_cast<int>(std::get<1>(*place));
+      lines.insert(line);
+      const c10::FunctionSchema* schema = node->maybeSchema();
+      if (schema && schema->is_mutable()) writing.insert(line);
+    }
+  for (const auto& [line, what] : code.writes)
+    if (!(what.ends_with("_") ? writing : lines).count(line))
+      throw Error(file + ":" + std::to_string(line),
+                  what + " would have no effect: TorchScript drops a write where it sees no use of "
+                         "what is written, and does not know that einsum, atleast_3d, type_as, "
+                         "dropout and others may return the memory of their operand",
+                  "write to the value itself, as x.mul_(2.0), or out of place, as x = x * 2.0");
+}
+
 // The code may be edited, but its inputs, outputs and weights must match the manifest.
 void CheckInterface(const std::string& package, const std::string& file, const Manifest& manifest,
                     const ModuleInfo& info, const CompiledText& code, bool edited) {
@@ -218,6 +242,7 @@ void CheckInterface(const std::string& package, const std::string& file, const M
                   "\"requires_grad\" in manifest.json");
   }
   if (!edited) return;
+  RefuseDroppedWrites(code, file);
   RefuseWritesToParameters(*graph, info, file);
   for (const torch::jit::Node* node : NodesOf(*graph)) {
     if (const std::string cure = RepeatableForm(node); !cure.empty())
@@ -299,7 +324,12 @@ CompiledText CompileModule(const std::string& package, const Manifest& manifest,
                 (shown < weights.size() ? " and more" : "") + Suggest(missing, weights) +
                 ": write getattr(self, \"NAME\")");
   }
-  CheckInterface(package, path, manifest, info, code, HexHash(text) != info.code_hash);
+  const bool edited = HexHash(text) != info.code_hash;
+  CheckInterface(package, path, manifest, info, code, edited);
+  // LibTorch's passes must not move what uses the memory to before or behind a write.
+  if (edited)
+    for (torch::jit::Function* method : code.type->methods())
+      ShowWrites(torch::jit::toGraphFunction(*method).graph());
   return code;
 }
 

@@ -382,6 +382,21 @@ class Refused(Edits):
         self.refuse("from.pkg", r"\A", "from math import sqrt\n", "<--- HERE", "imports nothing")
         self.refuse("inside.pkg", FORWARD, r"\1    import math\n", "<--- HERE", "imports nothing",
                     line=1)
+        self.refuse("from inside.pkg", FORWARD, r"\1    from math import sqrt\n", "from math import sqrt",
+                    "imports nothing", line=1)
+
+    def test_writes_that_libtorch_drops(self):
+        """It drops them where it reads the code: by their schemas these operations make new tensors."""
+        for number, (write, what) in enumerate([
+                ("torch.atleast_3d(\\2).mul_(2.0)", "mul_"),
+                ("torch.einsum('...ij->...ji', [\\2]).zero_()", "zero_"),
+                ("\\2.type_as(\\2).add_(1)", "add_"),
+                ("torch.dropout(\\2, 0.5, False)[0] = 1.0", r"\[...\] ="),
+                ("view = torch.atleast_3d(\\2)\n    view += 1", r"\+="),
+        ]):
+            with self.subTest(write):
+                self.refuse(f"dropped{number}.pkg", FORWARD, r"\1    " + write + "\n",
+                            what + " would have no effect", r"x\.mul_\(2\.0\)", line=1 + write.count("\n"))
 
     def test_what_stands_beside_the_class(self):
         self.refuse("two.pkg", r"\Z", "class Other(Module):\n  def forward(self):\n    return 1\n",
