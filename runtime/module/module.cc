@@ -267,11 +267,15 @@ std::string LineOf(const torch::jit::Node* node, const std::string& file) {
   return file;
 }
 
-std::string OutputLine(const LoadedModule& module, size_t output, const std::string& file) {
+std::string OutputLine(const LoadedModule& module, size_t output, const std::string& name,
+                       const std::string& file) {
   const auto graph =
       torch::jit::toGraphFunction(module.self->type()->getMethod("forward")).graph();
   const std::vector<const torch::jit::Value*> returned = Returned(*graph);
-  return LineOf(returned.at(std::min(output, returned.size() - 1))->node(), file);
+  const torch::jit::Value* value = returned.at(std::min(output, returned.size() - 1));
+  const bool other = value->hasDebugName() && value->debugNameBase() != name;
+  return other && module.return_line > 0 ? file + ":" + std::to_string(module.return_line)
+                                         : LineOf(value->node(), file);
 }
 
 // Returns the constants by weight, see LoadedModule::kept_parts.
@@ -353,6 +357,7 @@ static LoadedModule Load(const std::string& package, const Manifest& manifest, i
   module.edited = IsEdited(package, info);
   const CompiledText code = CompileModule(package, manifest, index);
   module.unit = code.unit;
+  module.return_line = code.return_line;
   std::unique_ptr<SafetensorsFile> file;
   auto is_read = [&](const WeightInfo& weight) {
     return weights == WeightSource::kFile || weight.kind == "constant" ||
@@ -453,10 +458,11 @@ static std::string PlaceInModel(const LoadedModule& module, const std::string& w
     if (line.empty()) return "";
     const bool raised = what.find("\nAssertionError:") != std::string::npos;
     return "\n  in the model: " + line +
-           (raised          ? ""
-            : module.edited ? "\n  this file was edited: change that line"
-                            : "\n  change that line, in the model or in this file; where Python "
-                              "runs the exported model on such inputs, report it");
+           (raised ? ""
+            : module.edited
+                ? "\n  this file was edited: change that line, or what was edited above it"
+                : "\n  change that line, in the model or in this file; where Python "
+                  "runs the exported model on such inputs, report it");
   }
   return "";
 }

@@ -15,9 +15,11 @@ CompiledText CompileModule(const std::string& package, const Manifest& manifest,
 // "modules/module1.py 0123456789abcdef, modules/module2.py ..."; "" if none was.
 std::string EditedCode(const std::string& package, const Manifest& manifest);
 
-// Returns "FILE:12", the line of the module's code that a node of its graph, or an output, comes
-// from.
+// Returns "FILE:12", the line of the module's code that a node of its graph comes from.
 std::string LineOf(const torch::jit::Node* node, const std::string& file);
-std::string OutputLine(const LoadedModule& module, size_t output, const std::string& file);
+// Returns the line that makes the output or, where it returns another value than `name`, the line of
+// the return.
+std::string OutputLine(const LoadedModule& module, size_t output, const std::string& name,
+                       const std::string& file);
 
 }  // namespace pipewright

@@ -143,7 +143,7 @@ void Try(Trial& trial, int index, std::vector<TensorSpec>& specs, bool set_specs
   if (edited && trial.observe) trial.observe(module, inputs);
   for (size_t i = 0; i < info.outputs.size(); ++i) {
     const int id = info.outputs[i];
-    if (edited) trial.made_at[id] = OutputLine(module, i, code);
+    if (edited) trial.made_at[id] = OutputLine(module, i, manifest.values[id].name, code);
     const bool scalar = manifest.values[id].kind != "tensor";
     if (set_specs && !scalar)
       specs[id] = {outputs[i].toTensor().scalar_type(), outputs[i].toTensor().sizes().vec(), true};

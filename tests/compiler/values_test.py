@@ -302,7 +302,7 @@ class Values(CompilerTest):
             "more": lambda m, x: (torch.add(m, m, alpha=True),
                                   two.clamp(True), x.clamp(min=False, max=True), x ** True,
                                   torch.tensor(True) | m, m < True,
-                                  torch.fmod(two, True)),
+                                  torch.fmod(two, True), torch.lerp(x, 2 * x, True)),
             "set": lambda m, x: m.clone().index_put((two,), torch.tensor(True)),
         }
 

@@ -193,6 +193,13 @@ class Edit(Edits):
                               r"modules/module1\.py:%d: returns \w+ float32 \[" % line,
                               "return it like that", r"module2\.py: fails on ")
 
+    def test_another_value_returned_is_blamed_on_the_return(self):
+        package = self.copy_package("other.pkg")
+        self.edit(package, FORWARD, r"\1    other = \2[0]\n")
+        line = self.edit(package, r"return (\w+)$", "return other")
+        result = run_ranks(4, "train", package, self.write_job(token_job()), mpi=False)
+        self.assert_fails(result, r"modules/module1\.py:%d: returns \w+ float32" % line)
+
     def test_an_output_of_another_size(self):
         """No module takes it: commands warn, and the loss's refusal comes with the warning."""
         package = self.copy_package("output.pkg")

@@ -261,8 +261,9 @@ static std::shared_ptr<torch::jit::Operator> TakesBools(std::shared_ptr<torch::j
     return found != given.end() && IsBool(*found->second) &&
            element(argument)->kind() == c10::TypeKind::NumberType;
   };
-  // A power of a bool tensor has no derivative, because the exponent minus one is undefined.
-  if (op->schema().name() == "aten::pow") return op;
+  // A power and an interpolation by a bool tensor have no derivative: the exponent minus one, and one
+  // minus the weight, are undefined.
+  if (op->schema().name() == "aten::pow" || op->schema().name() == "aten::lerp") return op;
   if (std::none_of(own.begin(), own.end(), number)) return op;
   for (const auto& other : torch::jit::getAllOperatorsFor(
            c10::Symbol::fromQualString(op->schema().name()))) {
