@@ -188,11 +188,11 @@ std::optional<torch::jit::Stmt> EndOfForward(const torch::jit::ClassDef& definit
   return std::nullopt;
 }
 
-void FindWrites(const torch::jit::TreeRef& tree, std::map<int, std::string>& writes) {
+void FindWrites(const torch::jit::TreeRef& tree, std::vector<CompiledText::Write>& writes) {
   using namespace torch::jit;
   auto add = [&](const std::string& what) {
     if (auto place = tree->range().file_line_col())
-      writes.emplace(static_cast<int>(std::get<1>(*place)), what);
+      writes.push_back({static_cast<int>(std::get<1>(*place)), what});
   };
   if (tree->kind() == TK_APPLY) {
     if (const Expr callee = Apply(tree).callee(); callee.kind() == '.') {
@@ -202,7 +202,7 @@ void FindWrites(const torch::jit::TreeRef& tree, std::map<int, std::string>& wri
       if (!own && name.ends_with("_") && !name.ends_with("__")) add(name);
     }
   } else if (tree->kind() == TK_AUG_ASSIGN) {
-    add(std::string(1, static_cast<char>(AugAssign(tree).aug_op())) + "=");
+    add(kindToString(AugAssign(tree).aug_op()) + "=");
   } else if (tree->kind() == TK_ASSIGN) {
     for (const Expr& left : Assign(tree).lhs_list())
       if (left.kind() == TK_SUBSCRIPT) add("[...] =");

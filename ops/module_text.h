@@ -4,7 +4,6 @@
 #pragma once
 #include <torch/csrc/jit/api/compilation_unit.h>
 
-#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -23,9 +22,13 @@ struct CompiledText {
   // builds.
   std::set<std::string> declared;
   std::optional<std::set<std::string>> parameters;
-  // By line, what writes in place there: "mul_", "+=", "[...] =". LibTorch drops such a write while
-  // it reads the text where it knows of nobody who uses the memory.
-  std::map<int, std::string> writes;
+  // What writes in place: "mul_", "+=", "[...] =". LibTorch drops such a write while it reads the
+  // text where it knows of nobody who uses the memory.
+  struct Write {
+    int line = 0;
+    std::string what;
+  };
+  std::vector<Write> writes;
 };
 
 // Compiles the class `name` ("Module0"), which holds `weights`. Throws Error with file, line and

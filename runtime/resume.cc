@@ -228,8 +228,8 @@ void CheckFits(const RunCheckpoint& checkpoint, const Session& session) {
            "it was written for another model");
 }
 
-// `state`: the file with what the optimizer keeps of the weight. Where it has nothing of it, or is
-// null, the optimizer begins anew.
+// Reads what the optimizer keeps of the weight from `state`. Where that is null, or holds nothing of
+// it, the optimizer starts anew.
 void RestoreOptimizer(Shard* state, const std::string& name, int module, size_t weight,
                       Session& session) {
   OptimizerState optimizer;

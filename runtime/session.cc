@@ -246,8 +246,8 @@ std::vector<Found> Session::Reads(const std::vector<Microbatches*>& sources) con
     for (size_t i = 0; i < weights.files.size(); ++i)
       add("--weights " + std::to_string(i), weights.files[i]->path());
   }
-  // In samples also where files are compared as a whole: a checkpoint of either kind of run is
-  // compared by the other.
+  // Keeps hashes of samples of a file beside the one of the whole, so that a run compares its files
+  // with a checkpoint that was written with or without --verify-files.
   for (size_t i = 0; i < sources.size(); ++i)
     for (const bool whole : {false, true}) {
       if (whole && !options.verify_files) continue;

@@ -268,9 +268,9 @@ static void Partition(const PartitionRequest& request) {
     SolveOptions options;
     options.exact = request.mode == "exact";
     options.max_seconds = request.time_limit;
-    if (options.exact && request.time_limit < kInfinity)
-      options.improve_seconds = request.time_limit;
     bool step = request.objective == "step";
+    if (options.exact && !step && request.time_limit < kInfinity)
+      options.improve_seconds = request.time_limit;
     if (step && request.microbatches == 1 << 30)
       throw UsageError("--microbatches", "--objective step needs the number of microbatches");
     Explanation e;
@@ -355,7 +355,8 @@ void AddPartitionCommand(CLI::App& app) {
   app.add_option("--optimizer-state", r.optimizer_state,
                  "bytes of optimizer state a byte of parameters (2, as Adam)")
       ->check(NumberAtLeast(0));
-  app.add_option("--time-limit", r.time_limit, "seconds of search for a proof, then for a better partition")
+  app.add_option("--time-limit", r.time_limit,
+                 "seconds of search for a proof, then for a better partition")
       ->check(NumberAtLeast(0));
   app.add_option("--activation_compression_ratio", r.activation_compression_ratio,
                  "pipedream: counts transfers, divided by this")

@@ -101,8 +101,8 @@ void Merge(Model& model, size_t keep, size_t drop) {
 
 }  // namespace
 
-// Lets the weight have the data of the tensor that was found, which lies in `file` of the model's.
-// Returns whether it is cast.
+// Points the weight to the tensor that was found, in `file` of Model::files. Returns whether its
+// values are cast.
 static bool PointTo(const StoredTensor& found, int file, const std::string& path, Weight& weight) {
   const std::string where = path + ": \"" + found.name + "\"";
   if (found.shape != weight.shape)

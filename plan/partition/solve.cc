@@ -18,7 +18,7 @@ using Clock = std::chrono::steady_clock;
 // Above so many, an exact search looks only at a limited number of pairs of sets of nodes.
 constexpr int kManyDeviceStates = 10'000;
 
-// Of the exact search that ends fast mode.
+// Limits the exact search that ends fast mode.
 constexpr int64_t kFewSets = 20'000;
 
 static PartitionResult Better(const PartitionResult& found, const PartitionResult& known) {
@@ -96,7 +96,7 @@ static void CheckPairLinks(const PartitionProblem& problem) {
                 "leave pair_links empty where each device has a link of its own");
 }
 
-// `problem`: with a link for each device.
+// `problem` has a link for each device, not for each pair of them.
 static PartitionResult Solve(const PartitionProblem& problem, const SolveOptions& options) {
   UnitGraph graph = BuildUnits(problem, Merge::kLossless), apart;
   FastOptions fast = WithEffort(options.effort);
@@ -160,7 +160,7 @@ static PartitionResult Solve(const PartitionProblem& problem, const SolveOptions
   return found;
 }
 
-// Other random searches from the best partition on, until `seconds` after the start.
+// Searches on from the best partition until `seconds` after `begin`, joining other units each time.
 static void ImproveUntil(const PartitionProblem& problem, const UnitGraph& graph,
                          Clock::time_point begin, double seconds, PartitionResult& best) {
   FastOptions again;
@@ -188,7 +188,9 @@ PartitionResult SolvePartition(const PartitionProblem& given, const SolveOptions
   const Clock::time_point begin = Clock::now();
   if (!given.pair_links.empty()) {
     CheckPairLinks(given);
-    return SolvePairLinks(given, options);
+    SolveOptions once = options;  // it solves many problems, and each would take the time
+    once.improve_seconds = 0;
+    return SolvePairLinks(given, once);
   }
   const PartitionProblem problem = WithoutIdleDevices(given);
   PartitionResult best = Solve(problem, options);

@@ -11,8 +11,8 @@ struct SolveOptions {
   bool exact = true;
   double max_seconds = kInfinity;  // of the exact search
   int64_t max_sets = 4'000'000;
-  // Where the result is not proven, random searches for a better one follow until so many seconds
-  // after the start. Not with pair_links.
+  // If the result is not proven, the search for a better one goes on until this many seconds after
+  // the start. Problems with pair_links ignore it.
   double improve_seconds = 0;
   double effort = 1;  // of the search that is not exact, as a share of FastTicks
   // A partition to begin with: the search that is not exact then only improves it. Not owned.

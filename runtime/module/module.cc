@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
-#include <set>
+#include <utility>
 
 #include "base/dtype.h"
 #include "base/error.h"
@@ -161,23 +161,46 @@ void RefuseWritesToParameters(const torch::jit::Graph& graph, const ModuleInfo& 
 // Refuses writes that LibTorch has dropped, because it relies on schemas: einsum, atleast_3d, type_as
 // and others may return the memory of their operand, and do not say so.
 void RefuseDroppedWrites(const CompiledText& code, const std::string& file) {
-  std::set<int> lines, writing;  // of operations that are left
+  // Both count operations that are left: those that write, by line and name; and, by line, those
+  // whose result is no tensor, as with `i += 1`.
+  std::map<std::pair<int, std::string>, int> writes;
+  std::map<int, int> scalars;
   for (torch::jit::Function* method : code.type->methods())
     for (const torch::jit::Node* node : NodesOf(*torch::jit::toGraphFunction(*method).graph())) {
       const auto place = node->sourceRange().file_line_col();
       if (!place || node->kind() == torch::jit::prim::Constant) continue;
       const int line = static_cast<int>(std::get<1>(*place));
-      lines.insert(line);
       const c10::FunctionSchema* schema = node->maybeSchema();
-      if (schema && schema->is_mutable()) writing.insert(line);
+      if (schema && schema->is_mutable())
+        ++writes[{line, node->kind().toUnqualString()}];
+      else if (!node->outputs().empty() &&
+               node->output(0)->type()->kind() != c10::TypeKind::TensorType)
+        ++scalars[line];
     }
-  for (const auto& [line, what] : code.writes)
-    if (!(what.ends_with("_") ? writing : lines).count(line))
-      throw Error(file + ":" + std::to_string(line),
-                  what + " would have no effect: TorchScript drops a write where it sees no use of "
-                         "what is written, and does not know that einsum, atleast_3d, type_as, "
-                         "dropout and others may return the memory of their operand",
+  std::vector<CompiledText::Write> others;  // those that are not left on their line by their name
+  for (const CompiledText::Write& write : code.writes)
+    if (auto found = writes.find({write.line, write.what}); found == writes.end())
+      others.push_back(write);
+    else if (--found->second == 0)
+      writes.erase(found);
+  for (const CompiledText::Write& write : others) {
+    const bool call = write.what.ends_with("_");
+    if (write.what.ends_with("=") && !write.what.starts_with("[") && scalars[write.line] > 0)
+      continue;
+    // LibTorch gives some operations another name (clip_ is clamp_), `+=` and `[...] =` too; and a
+    // call within a longer expression may stand on another line.
+    auto found = std::find_if(writes.begin(), writes.end(), [&](const auto& left) {
+      return left.first.first == write.line || (call && left.first.second == write.what);
+    });
+    if (found == writes.end())
+      throw Error(file + ":" + std::to_string(write.line),
+                  write.what +
+                      " would have no effect: TorchScript drops a write where it sees no use of "
+                      "what is written, and does not know that einsum, atleast_3d, type_as, "
+                      "dropout and others may return the memory of their operand",
                   "write to the value itself, as x.mul_(2.0), or out of place, as x = x * 2.0");
+    if (--found->second == 0) writes.erase(found);
+  }
 }
 
 // The code may be edited, but its inputs, outputs and weights must match the manifest.

@@ -400,10 +400,26 @@ class Refused(Edits):
                 ("\\2.type_as(\\2).add_(1)", "add_"),
                 ("torch.dropout(\\2, 0.5, False)[0] = 1.0", r"\[...\] ="),
                 ("view = torch.atleast_3d(\\2)\n    view += 1", r"\+="),
+                # One of two on a line is left.
+                ("kept = torch.clone(\\2)\n    torch.atleast_3d(kept.mul_(2.0)).add_(1)\n"
+                 "    assert kept.size(0) > 0", "add_"),
+                # Another of the same name is left.
+                ("kept = torch.clone(\\2)\n    torch.atleast_3d(kept).mul_(2.0)\n    kept.mul_(2.0)\n"
+                 "    assert kept.size(0) > 0", "mul_"),
         ]):
             with self.subTest(write):
                 self.refuse(f"dropped{number}.pkg", FORWARD, r"\1    " + write + "\n",
-                            what + " would have no effect", r"x\.mul_\(2\.0\)", line=1 + write.count("\n"))
+                            what + " would have no effect", r"x\.mul_\(2\.0\)", line=1 + min(write.count("\n"), 1))
+
+    def test_writes_that_are_left_are_not_refused(self):
+        """By another name than the code has, on several lines, and of numbers."""
+        package = self.copy_package("left.pkg")
+        self.edit(package, FORWARD,
+                  r"\1    kept = torch.clone(\2)\n    kept.clip_(-100.0, 100.0)\n    kept[0] = kept[0] * 1.0\n"
+                  r"    kept += 0.0\n    count = 0\n    count += kept.size(0)\n"
+                  r"    kept = (kept\n        .mul_(1.0)\n        .add_(0.0))\n    \2 = kept + (count - count)\n")
+        result = run_ranks(4, "train", package, self.write_job(token_job(steps=2)), mpi=False)
+        self.succeed(result)
 
     def test_what_stands_beside_the_class(self):
         self.refuse("two.pkg", r"\Z", "class Other(Module):\n  def forward(self):\n    return 1\n",

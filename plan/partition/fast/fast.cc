@@ -24,10 +24,8 @@ constexpr double kExactShare = 0.3;   // the exact search of a narrow graph
 constexpr double kMovesShare = 0.3;   // moves until stages fit their memory
 constexpr double kLastShare = 0.05;   // kept for what follows orders and coarser graphs
 
-// Partitions from coarser graphs, as long as there is effort left. After the first ones units are
-// joined at random.
-constexpr int kRuns = 20;
-constexpr int kPlainRuns = 6;
+constexpr int kRuns = 20;      // partitions from coarser graphs, as long as there is effort left
+constexpr int kPlainRuns = 6;  // the first ones of those; the others join units at random
 
 // Says whether there are so many sets of devices that orders of them are looked at instead. CPUs
 // have no good place in an order.
@@ -126,8 +124,9 @@ struct Fast {
     return problem.max_replicas * (known ? std::max(load * speeds / work, 1.0) : 1);
   }
 
-  // Partitions from coarser graphs: each way to make them coarse once, then with the best one's
-  // stages kept apart, alone or together with those of some other one; some from scratch.
+  // Makes partitions from coarser graphs: first in each way to make them coarse, then with the best
+  // one's stages kept apart, alone or together with those of another one, and every other one from
+  // scratch.
   void Levels(int first_run, int runs) {
     int n = static_cast<int>(graph.units.size());
     MultilevelOptions level;
@@ -180,7 +179,7 @@ struct Fast {
     ticks -= (all - moves - steps) * StepTicks();
   }
 
-  // A few stages at a time.
+  // Divides the slowest stage and a few beside it anew, as long as that helps.
   PartitionResult ImproveFewStages() {
     PartitionResult result = ResultOfStages(problem, graph, best);
     result.lower_bound = bound;

@@ -12,15 +12,15 @@ struct FastOptions {
   // The effort that is left is counted down, and split among the parts of the search. None: it is
   // FastTicks(graph). Not owned.
   int64_t* ticks = nullptr;
-  int64_t pairs = 600'000;           // stages tried in one order; sets how finely large graphs are cut
-  bool wide = false;                 // there are known to be too many sets for an exact search
+  int64_t pairs = 600'000;  // stages tried in one order; sets how finely large graphs are cut
+  bool wide = false;        // there are known to be too many sets for an exact search
   int64_t exact_words = 20'000'000;  // of the exact search over all units: sets times units
   // Stages take these devices in their order (then nothing is proven but by the lower bound); and a
   // partition to begin with. Not owned; none by default.
   const DeviceSequence* sequence = nullptr;
   const StagedUnits* start = nullptr;
-  // The search looks for other partitions than `start`. If false, it cuts that one's stages anew;
-  // and where `seed` is not 0, coarser graphs that keep its stages apart follow, which each seed
+  // If true, the search looks for other partitions than `start`. If false, it cuts the stages of
+  // that one anew; where `seed` is not 0, partitions from coarser graphs follow, which each seed
   // joins in other ways.
   bool fresh = true;
   int seed = 0;

@@ -178,10 +178,10 @@ PartitionResult UnevenPartition(const PartitionProblem& problem, const UnitGraph
   bool settled = false;  // and from then on devices are exchanged
   for (int turns = 0; turns < kTurns && ticks > reserve; ++turns) {
     DeviceSequence sequence = DevicesInTurn(problem, start);
-    // One device that a stage has, at the end of the sequence, for any other.
-    if (settled)
-      std::swap(sequence[sequence.size() - 1 - random() % start.options.size()],
-                sequence[random() % sequence.size()]);
+    if (settled) {  // exchanges a device of a stage, which are at the end, for any other
+      const size_t one = sequence.size() - 1 - random() % start.options.size();
+      std::swap(sequence[one], sequence[random() % sequence.size()]);
+    }
     if (problem.stages > 0 && problem.max_replicas == 1)
       sequence.erase(
           sequence.begin(),
