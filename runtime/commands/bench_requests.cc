@@ -2,8 +2,10 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 #include <iostream>
 #include <map>
 #include <sstream>
@@ -141,7 +143,7 @@ class Alone {
   const int rank_;
   std::vector<int> stages_;
   std::vector<std::pair<at::Tensor, at::Tensor>> weights_;            // and originals
-  std::map<std::pair<int, bool>, std::vector<at::Tensor>> contents_;  // of messages
+  std::map<std::pair<int, bool>, Bundle> sent_;                       // by edge and direction
 
   void Forward(int stage, int microbatch) {
     std::vector<Bundle> inputs = Messages(stage, microbatch, false);
@@ -172,7 +174,7 @@ class Alone {
     return at::linspace(-1, 1, like.numel()).sin_().view(like.sizes()).to(like.scalar_type());
   }
 
-  // Fills the incoming messages on this core, as a receive would, with the same numbers each time.
+  // Copies the incoming messages on this core, as a receive would, with the same numbers each time.
   std::vector<Bundle> Messages(int stage, int microbatch, bool backward) {
     std::vector<Bundle> messages;
     const std::vector<StageEdge>& edges = session_.run.graph.edges;
@@ -180,16 +182,23 @@ class Alone {
       if ((backward ? edges[e].from : edges[e].to) != stage || (backward && !edges[e].gradient))
         continue;
       messages.push_back(body_.Allocate(static_cast<int>(e), microbatch, backward, 0));
-      const std::vector<at::Tensor> tensors = TensorsOf(messages.back());
-      std::vector<at::Tensor>& contents = contents_[{static_cast<int>(e), backward}];
-      contents.resize(tensors.size());
-      for (size_t i = 0; i < tensors.size(); ++i) {
-        if (!contents[i].defined() || contents[i].sizes() != tensors[i].sizes())
-          contents[i] = SomeNumbers(tensors[i]);  // sizes may differ between microbatches
-        at::Tensor(tensors[i]).copy_(contents[i]);
+      const Bundle& received = messages.back();
+      Bundle& sent = sent_[{static_cast<int>(e), backward}];
+      if (!HaveSameSizes(sent, received)) {  // sizes may differ between microbatches
+        Tensors tensors;
+        for (const at::Tensor& tensor : TensorsOf(received)) tensors.push_back(SomeNumbers(tensor));
+        sent = MakeMessage(std::move(tensors));
       }
+      for (size_t r = 0; r < sent.regions.size(); ++r)
+        std::memcpy(received.regions[r].data, sent.regions[r].data, sent.regions[r].bytes);
     }
     return messages;
+  }
+
+  static bool HaveSameSizes(const Bundle& sent, const Bundle& received) {
+    return sent.owner &&
+           std::ranges::equal(TensorsOf(sent), TensorsOf(received),
+                              [](const auto& a, const auto& b) { return a.sizes() == b.sizes(); });
   }
 };
 

@@ -13,8 +13,9 @@ namespace pipewright {
 //   "steps N each" adds for each rank "actions": [of each step [["0F0", time], ...]]
 //   "stages S"     {"stages": [{"F", "B" or "I" and "W", "step": [of each microbatch or step]}]}:
 //                  the stages of every rank by themselves, in the order of the plan, on all ranks
-//                  at once for S seconds, without messages. Weights are restored afterwards
-//   "halves S"     {"stages": [{"F", "B", "I", "W", "step"}], "link": of ranks 0 and 1}: the same,
+//                  at once for S seconds, without messages. Weights are restored afterwards; what
+//                  the optimizer keeps is not
+//   "halves S"     {"stages": [{"F", "B", "I", "W"}], "link": of ranks 0 and 1}: the same,
 //                  each microbatch backward at once behind forward, whole and in halves in turn
 // A session that computes forward only takes "steps" alone, each of which is a sweep. Returns how
 // many steps were run.

@@ -1,0 +1,52 @@
+"""bench --on-request: what the programs in bench/ ask for."""
+import json
+import unittest
+
+from support import RUN, Case, call, export_gpt, gpt, token_job
+
+RANKS = 2
+
+
+class Requests(Case):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        export_gpt(gpt(tied=False, layers=3), cls.folder / "gpt.pt2")
+        cls.package = cls.compile("gpt.pt2", "gpt.pkg", "--split", "equal:4")
+
+    def ask(self, schedule, *requests):
+        job = self.write_job(token_job(schedule=schedule, check_shared=None,
+                                       optimizer={"type": "sgd", "lr": 0.1}))
+        lines = "".join(request + "\\n" for request in requests)
+        out = self.path("answers.txt")
+        self.succeed(call(["sh", "-c", f"printf '{lines}' | mpirun -n {RANKS} {RUN} bench {self.package} {job} "
+                                       f"--conf {self.conf(schedule)} --on-request > {out}"]))
+        answers = [json.loads(line) for line in out.read_text().splitlines() if line.startswith("{")]
+        self.assertEqual(len(answers), len(requests))
+        return answers
+
+    def conf(self, schedule):
+        ranks = [0, 1, 1, 0] if schedule == "zbv" else [0, 1, 0, 1]
+        path = self.path(f"{schedule}.conf.json")
+        path.write_text(json.dumps({"module_to_stage_map": [0, 1, 2, 3],
+                                    "stage_to_rank_map": {str(s): [r] for s, r in enumerate(ranks)}}))
+        return path
+
+    def test_stages_alone(self):
+        """Each stage has times of its actions, and later steps are as if nothing had been measured."""
+        for schedule in ("interleaved", "zbv"):
+            with self.subTest(schedule=schedule):
+                _, stages, halves, after = self.ask(schedule, "steps 2", "stages 0.01", "halves 0.01", "steps 2 each")
+                for stage in stages["stages"]:
+                    self.assertLessEqual({"F", "step"}, set(stage))
+                for stage in halves["stages"]:
+                    self.assertEqual({"F", "B", "I", "W"}, set(stage))
+                self.assertEqual((len(stages["stages"]), len(halves["stages"])), (4, 4))
+                self.assertTrue(all(time > 0 for answer in (stages, halves) for stage in answer["stages"]
+                                    for times in stage.values() for time in times))
+                alone = self.ask(schedule, "steps 4")[0]
+                self.assertEqual(after["losses"], alone["losses"])
+
+
+if __name__ == "__main__":
+    unittest.main()
