@@ -84,10 +84,14 @@ def free_port():
         return s.getsockname()[1]
 
 
+def place_ranks(ranks):
+    """Options of mpirun: bound ranks, unless there are more of them than cores."""
+    return ["--bind-to", "core", "--map-by", "core"] if ranks <= len(cores()) else ["--bind-to", "none", "--oversubscribe"]
+
+
 def start_ours(build, ranks, arguments, environment={}):
-    """`pipewright-run ARGUMENTS` on bound ranks, unless there are more of them than cores."""
-    place = ["--bind-to", "core", "--map-by", "core"] if ranks <= len(cores()) else ["--bind-to", "none", "--oversubscribe"]
-    command = ["mpirun", *place, "-n", str(ranks), os.path.join(build, "pipewright-run"),
+    """`pipewright-run ARGUMENTS` on placed ranks."""
+    command = ["mpirun", *place_ranks(ranks), "-n", str(ranks), os.path.join(build, "pipewright-run"),
                "--stall-limit", "0", "--stall-report", "0"]
     return Workers([command + arguments], [{**ENVIRONMENT, **environment}])
 

@@ -149,7 +149,7 @@ def main():
         text += ["## Training step", "", *step_table(steps), "", *single_table(steps), ""]
         draw_steps(steps, os.path.join(options.results, "training_step.png"))
         text += ["![Training step](training_step.png)", ""]
-    for part in ("layers", "host", "transport", "start", "compile", "growth", "offload"):
+    for part in ("predictions", "layers", "host", "transport", "start", "compile", "growth", "offload"):
         for raw in read_raw(options.results, part):
             summary.setdefault("tables", {}).setdefault(part, {})[raw["title"]] = raw["table"]
             summary.setdefault(part, {}).update(raw["ratios"])

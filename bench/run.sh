@@ -17,7 +17,7 @@ measure() {
   "$python" -B "$here/$script" --build "$build" --results "$results" "$@" ${BENCH_OPTIONS:-}
 }
 
-for part in ${@:-executor host transport training_step layers start compile growth offload}; do
+for part in ${@:-executor host transport training_step predictions layers start compile growth offload}; do
   echo "== $part"
   case $part in
     executor) cmake --build "$build" --target executor_bench && "$build/bench/executor_bench" ;;
@@ -29,6 +29,7 @@ for part in ${@:-executor host transport training_step layers start compile grow
       mpirun -n 2 "$build/bench/transport_bench" "$results/raw/transport-memory.json" "shared memory"
       mpirun --mca btl tcp,self -n 2 "$build/bench/transport_bench" "$results/raw/transport-tcp.json" TCP ;;
     training_step) measure training_step.py ;;
+    predictions) measure predictions.py ;;
     quick) measure training_step.py --sizes tiny small --schedules 1f1b zbv ;;
     layers)
       if command -v perf > /dev/null; then measure layers.py; else echo "left out: perf is not installed (linux-perf)"; fi ;;
