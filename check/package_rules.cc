@@ -5,7 +5,7 @@
 #include "base/missing_file.h"
 #include "base/text.h"
 #include "check/rules.h"
-#include "formats/package/package_files.h"
+#include "formats/package/edited_lines.h"
 #include "formats/weights/checkpoint.h"
 #include "formats/weights/safetensors.h"
 #include "runtime/module/check_code.h"
@@ -55,14 +55,14 @@ void CheckWeights(const CheckRequest& request, const Manifest& manifest, CheckRe
 bool CheckModules(const std::string& package, const Manifest& manifest, CheckResult& result) {
   bool compiles = true;
   for (size_t m = 0; m < manifest.modules.size(); ++m) {
-    bool edited = false;
+    std::string edited;
     compiles &= Passes(result, "code", [&] {
-      edited = IsEdited(package, manifest.modules[m]);
-      if (edited) CompileModule(package, manifest, static_cast<int>(m));
+      edited = EditedPlace(package, manifest.modules[m]);
+      if (!edited.empty()) CompileModule(package, manifest, static_cast<int>(m));
     });
-    if (edited)
+    if (!edited.empty())
       Add(result, Severity::kNote, "code",
-          package + "/" + manifest.modules[m].code + ": edited since the model was compiled");
+          package + "/" + edited + ": edited since the model was compiled");
   }
   return compiles && Passes(result, "code", [&] {
            for (const std::string& warning : CheckCode(package, manifest))

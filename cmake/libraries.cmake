@@ -120,8 +120,8 @@ pipewright_library(runtime/stage TORCH BATCH 3
                         runtime/disk runtime/exec runtime/module runtime/optimizer runtime/recorded
                         tensors)
 pipewright_library(runtime TORCH BATCH 3
-                   USES base formats formats/weights ops plan plan/run runtime/cpu runtime/data
-                        runtime/exec runtime/module runtime/optimizer runtime/recorded
+                   USES base formats formats/package formats/weights ops plan plan/run runtime/cpu
+                        runtime/data runtime/exec runtime/module runtime/optimizer runtime/recorded
                         runtime/stage tensors)
 pipewright_library(runtime/measure TORCH BATCH 3
                    USES base formats formats/profile formats/weights ops runtime/cpu runtime/exec

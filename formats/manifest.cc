@@ -297,8 +297,8 @@ Manifest ParseManifest(std::string_view text, const std::string& file) {
   for (const Json& module : reader.List(in, "modules", "manifest")) {
     std::string path = "modules[" + std::to_string(manifest.modules.size()) + "]";
     CheckKeys(module,
-              {"name", "code", "weights", "code_hash", "covers", "inputs", "outputs", "held",
-               "no_gradient"},
+              {"name", "code", "weights", "code_hash", "line_hashes", "covers", "inputs", "outputs",
+               "held", "no_gradient"},
               reader.file + ": " + path);
     ModuleInfo info;
     info.name = reader.Get<std::string>(module, "name", path);
@@ -308,6 +308,8 @@ Manifest ParseManifest(std::string_view text, const std::string& file) {
       if (file.empty() || file[0] == '/' || file.find("..") != std::string::npos)
         reader.Fail(path, "the file \"" + file + "\" does not lie in the package");
     info.code_hash = reader.Get<std::string>(module, "code_hash", path);
+    if (module.contains("line_hashes"))
+      info.line_hashes = reader.Get<std::string>(module, "line_hashes", path);
     info.covers = reader.Get<std::vector<std::string>>(module, "covers", path);
     info.inputs = lookup(module, "inputs", path);
     info.outputs = lookup(module, "outputs", path);
@@ -347,6 +349,7 @@ std::string WriteManifest(const Manifest& manifest) {
                               {"inputs", Names(manifest.values, module.inputs)},
                               {"outputs", Names(manifest.values, module.outputs)},
                               {"held", held}});
+    if (!module.line_hashes.empty()) out["modules"].back()["line_hashes"] = module.line_hashes;
     for (const auto& [output, missed] : module.no_gradient)
       out["modules"].back()["no_gradient"][manifest.values[output].name] = {
           {"inputs", Names(manifest.values, missed.inputs)}, {"weights", missed.weights}};

@@ -61,6 +61,8 @@ struct ModuleInfo {
   bool skipped = false;          // not run: KeepOutputs
   // By output, as compiled; outputs that reach all lack.
   std::map<int, NoGradient> no_gradient = {};
+  // Of the lines of the code as written (formats/package/edited_lines.h); "": not known.
+  std::string line_hashes = {};
 };
 
 // One weight that several modules hold, each under its own name; gradients are summed.

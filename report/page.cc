@@ -12,6 +12,7 @@
 #include "base/output_path.h"
 #include "base/size.h"
 #include "base/text.h"
+#include "formats/package/edited_lines.h"
 #include "plan/plan_text.h"
 #include "plan/simulate/compare.h"
 #include "plan/simulate/simulate.h"
@@ -45,7 +46,7 @@ void AddPackage(const PackageView& view, Parts& parts) {
     const ModuleInfo& module = view.manifest.modules[m];
     all.parameters += SizeOf(module).parameters;
     all.bytes += SizeOf(module).bytes;
-    if (view.edited[m]) edited.push_back(module.code);
+    if (view.edited[m]) edited.push_back(EditedPlace(view.package, module));
   }
   parts.facts.push_back({"package", view.package + ", of " + view.manifest.source +
                                         ", compiled by pipewright " + view.manifest.version});

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "base/torch_error.h"
+#include "formats/package/edited_lines.h"
 #include "formats/weights/checkpoint.h"
 #include "ops/op_library.h"
 #include "plan/plan_text.h"
@@ -190,7 +191,7 @@ void Session::ShowWarnings() const {
     std::fprintf(stderr,
                  "pipewright-run: note: edited since the model was compiled: %s. The run computes "
                  "what that says, and not what the model file does%s\n",
-                 edited.c_str(),
+                 EditedPlaces(options.package, run.manifest).c_str(),
                  options.training ? "; saved weights say so in their metadata" : "");
   for (const std::string& warning : run.warnings)
     std::fprintf(stderr, "pipewright-run: warning: %s\n", warning.c_str());

@@ -16,6 +16,7 @@
 #include "compiler/emit/samples.h"
 #include "compiler/emit/weight_file.h"
 #include "formats/conf.h"
+#include "formats/package/edited_lines.h"
 #include "formats/package/package_confs.h"
 #include "formats/package/package_files.h"
 
@@ -181,6 +182,7 @@ Manifest WritePackage(const Model& model, const std::vector<ModuleBody>& bodies,
       ModuleInfo& info = manifest.modules[m];
       const std::string code = ModuleCode(model, bodies[m], static_cast<int>(m));
       info.code_hash = HexHash(code);
+      info.line_hashes = LineHashes(code);
       WriteFile(temporary + "/" + info.code, code);
       WriteWeights(model, bodies[m], weights, temporary + "/" + info.weights);
     }

@@ -14,6 +14,7 @@
 #include "base/missing_file.h"
 #include "base/text.h"
 #include "base/torch_error.h"
+#include "formats/package/edited_lines.h"
 #include "ops/draws.h"
 #include "ops/module_text.h"
 #include "ops/op_library.h"
@@ -377,7 +378,7 @@ static LoadedModule Load(const std::string& package, const Manifest& manifest, i
   const ModuleInfo& info = manifest.modules[index];
   LoadedModule module;
   module.index = index;
-  module.edited = IsEdited(package, info);
+  module.edited = EditedPlace(package, info);
   const CompiledText code = CompileModule(package, manifest, index);
   module.unit = code.unit;
   module.return_line = code.return_line;
@@ -471,23 +472,28 @@ static std::string IndicesText(const LoadedModule& module,
   return text;
 }
 
-// Returns the model's line for an error in the module's code, and what to do about it.
-static std::string PlaceInModel(const LoadedModule& module, const std::string& what) {
-  if (!module.graph) return "";
-  for (const torch::jit::Node* node : module.graph->nodes()) {
+// Returns the line of the model that a comment in the module's code gives for an error; "": none.
+static std::string ModelLineOf(const torch::jit::Graph& graph, const std::string& what) {
+  for (const torch::jit::Node* node : graph.nodes()) {
     const auto source = node->sourceRange().source();
-    if (!source || !source->filename()) continue;
-    const std::string line = ModelLine(source->text_str().str(), *source->filename(), what);
-    if (line.empty()) return "";
-    const bool raised = what.find("\nAssertionError:") != std::string::npos;
-    return "\n  in the model: " + line +
-           (raised ? ""
-            : module.edited
-                ? "\n  this file was edited: change that line, or what was edited above it"
-                : "\n  change that line, in the model or in this file; where Python "
-                  "runs the exported model on such inputs, report it");
+    if (source && source->filename())
+      return ModelLine(source->text_str().str(), *source->filename(), what);
   }
   return "";
+}
+
+// Returns the model's line for an error in the module's code, and what to do about it.
+static std::string PlaceInModel(const LoadedModule& module, const std::string& what) {
+  const std::string line = module.graph ? ModelLineOf(*module.graph, what) : "";
+  const std::string place = line.empty() ? "" : "\n  in the model: " + line;
+  if (!module.edited.empty())
+    return place + "\n  edited since the model was compiled: " + module.edited +
+           "\n  change what was edited, or the line that fails";
+  const bool raised = what.find("\nAssertionError:") != std::string::npos;
+  return line.empty() || raised
+             ? place
+             : place + "\n  change that line, in the model or in this file; where Python runs the "
+                       "exported model on such inputs, report it";
 }
 
 std::vector<c10::IValue> Run(const LoadedModule& module, std::vector<c10::IValue> inputs) {

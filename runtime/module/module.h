@@ -16,7 +16,7 @@ struct RecordedBodies;
 
 struct LoadedModule {
   int index = -1;                   // in the manifest
-  bool edited = false;              // its code is not what was compiled
+  std::string edited;               // EditedPlace, if its code is not what was compiled
   int return_line = 0;              // of forward's last return; 0: it has none at its end
   std::vector<at::Tensor> weights;  // in the order of ModuleInfo::held; leaves of autograd
   std::vector<size_t> buffers;      // indices of weights that forward may write to

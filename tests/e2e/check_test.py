@@ -181,7 +181,7 @@ class Check(Case):
         self.assert_refused("code")
         code.write_text(text + "\n")
         answer = self.check("--job", self.path("job.json"), code=0)
-        self.assertIn(f"{code}: edited since the model was compiled",
+        self.assertIn(f"{code} (line {text.count(chr(10)) + 1}): edited since the model was compiled",
                       [one["text"] for one in answer["findings"] if one["severity"] == "note"])
 
     def test_weights(self):

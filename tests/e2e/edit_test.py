@@ -102,7 +102,7 @@ class Edit(Edits):
         self.edit(package, r"torch\.gelu\((\w+)[^)]*\)", r"torch.relu(\1)")
         saved = self.path("noted.safetensors")
         job = self.write_job(token_job(steps=1, checkpoint={"to": "noted"}))
-        note = r"note: edited since the model was compiled: modules/module1\.py [0-9a-f]{16}\."
+        note = r"note: edited since the model was compiled: modules/module1\.py \(line \d+\)\."
         text = self.succeed(run_ranks(4, "train", package, job, "--save", saved)).out
         self.assertEqual(len(re.findall(note, text)), 1, text)
         self.assertIn("saved weights say so", text)
@@ -260,6 +260,17 @@ class Edit(Edits):
         self.assert_fails(result, "rank 0, stage 0, microbatch 0, action 0F0",
                           r"module1\.py\D*\b%d\b" % line, "<--- HERE", "index",
                           r"in the model: blocks\.1  \S*model\.py:\d+: ")
+
+    def test_an_edit_above_the_line_that_fails_is_named(self):
+        package = self.copy_package("narrow.pkg")
+        line = self.edit(package, FORWARD, r"\1    \2 = torch.narrow(\2, -1, 0, 3)\n") + 1
+        job = self.write_job(token_job())
+        for result in (pipewright("plan", package, job, "--ranks", 4),
+                       pipewright("conf", package, "--check", package / "conf/mp_conf.json"),
+                       run_ranks(4, "train", package, job, mpi=False)):
+            self.assert_fails(result, "<--- HERE",
+                              r"edited since the model was compiled: modules/module1\.py \(line %d\)" % line,
+                              "change what was edited, or the line that fails")
 
 
 class Gradients(Edits):
