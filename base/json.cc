@@ -214,7 +214,8 @@ bool IsUtf8(std::string_view text) {
   }
 }
 
-// Returns the name in this program for a key of other programs; "" if unknown.
+// Returns the name in this program for a key of other programs, or the section in which a key
+// belongs; "" if unknown.
 static std::string OtherWord(const std::string& key, const std::vector<std::string>& known) {
   struct Word {
     const char *other, *known, *here;
@@ -223,6 +224,18 @@ static std::string OtherWord(const std::string& key, const std::vector<std::stri
                                 {"lr", "optimizer", "optimizer.lr"},
                                 {"learning_rate", "optimizer", "optimizer.lr"},
                                 {"weight_decay", "optimizer", "optimizer.weight_decay"},
+                                {"momentum", "optimizer", "optimizer.momentum"},
+                                {"betas", "optimizer", "optimizer.betas"},
+                                {"clip_norm", "optimizer", "optimizer.clip_norm"},
+                                {"max_grad_norm", "optimizer", "optimizer.clip_norm"},
+                                {"max_grad_norm", "clip_norm", "clip_norm"},
+                                {"lr_schedule", "optimizer", "optimizer.lr_schedule"},
+                                {"warmup", "optimizer", "optimizer.lr_schedule.warmup"},
+                                {"warmup", "lr_schedule", "lr_schedule.warmup"},
+                                {"shuffle", "data", "data.shuffle"},
+                                {"sequence_length", "data", "data.sequence_length"},
+                                {"gradient_accumulation_steps", "accumulate", "accumulate"},
+                                {"max_steps", "steps", "steps"},
                                 {"batch_size", "microbatch_size", "microbatch_size"},
                                 {"epochs", "steps", "steps"},
                                 {"epsilon", "eps", "eps"}};

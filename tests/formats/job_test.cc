@@ -144,6 +144,10 @@ TEST(Job, Errors) {
   const Case cases[] = {
       {With(R"(, "shedule": "gpipe")"),
        "job.json: unknown key \"shedule\" (did you mean \"schedule\"?)"},
+      {With(R"(, "clip_norm": 1)"),
+       "job.json: unknown key \"clip_norm\" (did you mean \"optimizer.clip_norm\"?)"},
+      {With(R"(, "shuffle": false)"),
+       "job.json: unknown key \"shuffle\" (did you mean \"data.shuffle\"?)"},
       {With(R"(, "steps": -1)"), "job.json: steps: -1 is out of range: at least 0"},
       {With(R"(, "steps": "many")"), "job.json: steps: a whole number is expected, not \"many\""},
       {With(R"(, "threads": 0)"), "job.json: threads: 0 is out of range: at least 1"},
