@@ -133,6 +133,14 @@ void CheckOutputs(const CheckRequest& request, const Job& job, const Manifest& m
   Passes(result, "outputs", [&] {
     outputs.Add(job.path + ": metrics", job.metrics, true, /*in_place=*/true);
   });
+  if (!job.tensorboard.empty())
+    Passes(result, "outputs", [&] {
+      try {
+        CheckFolder(job.tensorboard);
+      } catch (const Error& e) {
+        throw Error(job.path + ": tensorboard", e.what());
+      }
+    });
   if (!job.report.empty())
     Passes(result, "outputs", [&] { CheckPageOutput(job.report, read, false); });
   if (job.checkpoint.folder.empty()) return;

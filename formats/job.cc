@@ -240,9 +240,10 @@ const std::vector<std::pair<std::string, BodyChoice>>& BodyNames() {
 const std::vector<std::string>& JobKeys() {
   static const std::vector<std::string> keys = {
       "data", "loss", "optimizer", "schedule", "plan", "microbatches", "microbatch_size",
-      "steps", "seed", "threads", "log_every", "save", "metrics", "report", "nan", "check_shared",
-      "checkpoint", "accumulate", "loss_scale", "freeze", "validation", "accuracy", "reduce",
-      "recompute", "costs", "partial", "minibatch_size", "memory", "buffers", "body", "matmul"};
+      "steps", "seed", "threads", "log_every", "save", "metrics", "tensorboard", "report", "nan",
+      "check_shared", "checkpoint", "accumulate", "loss_scale", "freeze", "validation", "accuracy",
+      "reduce", "recompute", "costs", "partial", "minibatch_size", "memory", "buffers", "body",
+      "matmul"};
   return keys;
 }
 
@@ -301,7 +302,7 @@ Job ParseJob(const Json& in, const std::string& file, const std::string& path) {
   section.AtLeast<int64_t>("seed", 0, seed);
   job.seed = static_cast<uint64_t>(seed);
   section.Get("save", job.save);
-  section.Get("metrics", job.metrics);
+  section.Get("metrics", job.metrics), section.Get("tensorboard", job.tensorboard);
   section.Get("report", job.report);
   section.Get("check_shared", job.check_shared);
   if (in.contains("nan"))
@@ -338,8 +339,8 @@ Job ParseJob(const Json& in, const std::string& file, const std::string& path) {
     }
   }
 
-  for (std::string* file : {&job.save, &job.metrics, &job.report, &job.plan, &job.costs,
-                            &job.checkpoint.folder, &job.optimizer.state_folder})
+  for (std::string* file : {&job.save, &job.metrics, &job.tensorboard, &job.report, &job.plan,
+                            &job.costs, &job.checkpoint.folder, &job.optimizer.state_folder})
     if (!file->empty()) *file = (folder / *file).lexically_normal().string();
   return job;
 }

@@ -114,6 +114,7 @@ struct Job {
   int threads = 1;            // per rank
   int64_t log_every = 10;     // steps
   std::string save, metrics, report;  // files to write; empty: none
+  std::string tensorboard;            // folder for an event file; empty: none
   bool stop_on_nan = true;
   bool accuracy = false;       // for the metrics of each step; validation always has it
   bool exact_reduce = false;   // add gradients in the order of the microbatches, also over replicas

@@ -124,6 +124,23 @@ Metrics ReadMetrics(const std::string& path) {
   return metrics;
 }
 
+std::string CurvesCsv(const Metrics& run) {
+  std::map<double, std::map<std::string, double>> rows;  // by step and key
+  std::string text = "step";
+  for (const auto& [key, curve] : run.curves) {
+    text += "," + key;
+    for (const auto& [step, value] : curve) rows[step][key] = value;
+  }
+  for (const auto& [step, row] : rows) {
+    text += "\n" + Json(std::llround(step)).dump();
+    for (const auto& [key, curve] : run.curves) {
+      auto value = row.find(key);
+      text += "," + (value == row.end() ? "" : Json(value->second).dump());
+    }
+  }
+  return text + "\n";
+}
+
 std::string CurvesSvg(const std::vector<Metrics>& runs) {
   std::vector<Panel> shown;
   for (const Panel& panel : kPanels)

@@ -1,4 +1,4 @@
-// Draws the curves of training runs.
+// Draws the curves of training runs, or writes them as a table.
 #pragma once
 #include <map>
 #include <string>
@@ -18,5 +18,9 @@ Metrics ReadMetrics(const std::string& path);
 
 // A panel for each of the keys that people look at, a colour a file; validation is dashed.
 std::string CurvesSvg(const std::vector<Metrics>& runs);
+
+// The numbers as comma-separated values: a row a step, a column a key, empty where a step has none.
+// Reading a number back gives the same value.
+std::string CurvesCsv(const Metrics& run);
 
 }  // namespace pipewright

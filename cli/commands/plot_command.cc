@@ -27,6 +27,7 @@ struct Request {
   std::string package, conf, profile, plan, job, costs, trace, memory, output;
   std::vector<std::string> metrics;
   int step = -1;
+  bool csv = false;
 };
 
 void Put(const Request& request, const std::string& picture, std::vector<std::string> read) {
@@ -92,7 +93,10 @@ void PlotMemory(const Request& request) {
 void PlotCurves(const Request& request) {
   std::vector<Metrics> runs;
   for (const std::string& path : request.metrics) runs.push_back(ReadMetrics(path));
-  Put(request, CurvesSvg(runs), request.metrics);
+  if (request.csv && runs.size() > 1)
+    throw UsageError("--csv", "it takes one metrics file, and there are " +
+                                  std::to_string(runs.size()));
+  Put(request, request.csv ? CurvesCsv(runs[0]) : CurvesSvg(runs), request.metrics);
 }
 
 }  // namespace
@@ -136,6 +140,8 @@ void AddPlotCommand(CLI::App& app) {
                      "limit of each rank: bytes, or 16GB (default: \"memory\" of the job)");
   CLI::App* curves = add("curves", "the curves of one or several training runs", PlotCurves);
   curves->add_option("metrics", request->metrics, "files that `train --metrics` wrote")->required();
+  curves->add_flag("--csv", request->csv,
+                   "write the numbers instead: a row a step, a column a curve");
 }
 
 }  // namespace pipewright

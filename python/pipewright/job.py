@@ -38,6 +38,7 @@ class Job:
     log_every: int | None = None
     save: str | None = None
     metrics: str | None = None
+    tensorboard: str | None = None
     report: str | None = None
     checkpoint: JSON | None = None
     nan: str | None = None
@@ -71,7 +72,7 @@ def write(job: Job | Mapping[str, Any], file: pathlib.Path) -> JSON:
 def absolute(job: JSON) -> JSON:
     """The job with absolute paths, so that its file may lie anywhere."""
     job = dict(job)
-    for key in ("save", "metrics", "report", "plan", "costs"):
+    for key in ("save", "metrics", "tensorboard", "report", "plan", "costs"):
         replace(job, key)
     if (schedule := str(job.get("schedule", ""))).endswith(".csv") or "/" in schedule:
         replace(job, "schedule")

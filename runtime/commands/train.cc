@@ -291,6 +291,13 @@ class Trainer {
           throw Error(metrics, e.what());
         }
     });
+    Phase(transport_, "opening outputs", [&] {
+      if (progress_ && !job_.tensorboard.empty()) try {
+          progress_->DrawCurves(job_.tensorboard);
+        } catch (const std::exception& e) {
+          throw Error(job_.path + ": tensorboard", e.what());
+        }
+    });
     if (!job_.checkpoint.folder.empty())
       checkpointer_ = std::make_unique<Checkpointer>(session_, folder_);
   }

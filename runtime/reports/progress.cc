@@ -82,6 +82,10 @@ Progress::Progress(const Job& job, const char* unit, int64_t first_step)
   if (!job.metrics.empty()) metrics_ = std::make_unique<MetricsFile>(job.metrics, first_step);
 }
 
+void Progress::DrawCurves(const std::string& folder) {
+  events_ = std::make_unique<EventFile>(folder, first_);
+}
+
 void Progress::Finish() {
   if (rewritten_ < 0) return;
   std::fputs(kClearLine, stdout);
@@ -89,34 +93,57 @@ void Progress::Finish() {
   rewritten_ = -1;
 }
 
+using Curves = std::vector<std::pair<std::string, double>>;
+
+// Adds the numbers of a line of the metrics file, as "loss", "validation/loss", "memory/0".
+static void AddCurves(const std::string& name, const Json& value, Curves& curves) {
+  if (value.is_number()) curves.emplace_back(name, value.get<double>());
+  if (value.is_boolean()) curves.emplace_back(name, value.get<bool>());
+  if (!value.is_structured()) return;
+  for (const auto& item : value.items()) {
+    const bool is_curve = !name.empty() || (item.key() != "step" && item.key() != "losses");
+    if (is_curve) AddCurves(name + (name.empty() ? "" : "/") + item.key(), item.value(), curves);
+  }
+}
+
+Json Progress::MetricsOf(const StepReport& report, const std::vector<RankReport>& ranks) const {
+  Json line{{"step", report.step + 1},
+            {"loss", report.loss},
+            {"losses", report.losses},
+            {unit_ + "_per_second", static_cast<double>(report.counted) / report.seconds},
+            {"seconds", report.seconds},
+            {"learning_rate", report.learning_rate}};
+  if (!report.terms.empty()) line["terms"] = report.terms;
+  if (HasPerplexity(job_)) line["perplexity"] = std::exp(report.loss);
+  if (report.checkpoint >= 0) line["checkpoint"] = report.checkpoint;
+  if (report.accuracy >= 0) line["accuracy"] = report.accuracy;
+  if (report.outcome.norm >= 0 || std::isnan(report.outcome.norm))
+    line["gradient_norm"] = report.outcome.norm;
+  if (report.loss_scale >= 0) {
+    line["loss_scale"] = report.loss_scale;
+    line["skipped"] = report.outcome.skipped;
+  }
+  if (const double bubble = Bubble(ranks); bubble >= 0) {
+    line["bubble"] = bubble;
+    for (const RankReport& rank : ranks) line["memory"].push_back(std::llround(rank.memory));
+  }
+  if (report.validation) line["validation"] = EvaluationJson(job_, *report.validation);
+  return line;
+}
+
 void Progress::Step(const StepReport& report, const std::vector<RankReport>& ranks) {
   double bubble = Bubble(ranks);
   counted_ += report.counted;
   elapsed_ += report.elapsed;
   all_elapsed_ += report.elapsed;
-  if (metrics_) {
-    Json line{{"step", report.step + 1},
-              {"loss", report.loss},
-              {"losses", report.losses},
-              {unit_ + "_per_second", static_cast<double>(report.counted) / report.seconds},
-              {"seconds", report.seconds},
-              {"learning_rate", report.learning_rate}};
-    if (!report.terms.empty()) line["terms"] = report.terms;
-    if (HasPerplexity(job_)) line["perplexity"] = std::exp(report.loss);
-    if (report.checkpoint >= 0) line["checkpoint"] = report.checkpoint;
-    if (report.accuracy >= 0) line["accuracy"] = report.accuracy;
-    if (report.outcome.norm >= 0 || std::isnan(report.outcome.norm))
-      line["gradient_norm"] = report.outcome.norm;
-    if (report.loss_scale >= 0) {
-      line["loss_scale"] = report.loss_scale;
-      line["skipped"] = report.outcome.skipped;
+  if (metrics_ || events_) {
+    const Json line = MetricsOf(report, ranks);
+    if (metrics_) metrics_->Add(line.dump(), report.step + 1);
+    if (events_) {
+      Curves curves;
+      AddCurves("", line, curves);
+      events_->Add(report.step + 1, curves);
     }
-    if (bubble >= 0) {
-      line["bubble"] = bubble;
-      for (const RankReport& rank : ranks) line["memory"].push_back(std::llround(rank.memory));
-    }
-    if (report.validation) line["validation"] = EvaluationJson(job_, *report.validation);
-    metrics_->Add(line.dump(), report.step + 1);
   }
   const int64_t step = report.step;
   const bool last = step + 1 == job_.steps;

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/reports/event_file.h"
 #include "runtime/reports/metrics_file.h"
 #include "runtime/reports/rank_reports.h"
 #include "runtime/session.h"
@@ -36,10 +37,13 @@ class Progress {
   Progress(const Job& job, const char* unit, int64_t first_step);
   ~Progress() { Finish(); }
 
+  void DrawCurves(const std::string& folder);  // for TensorBoard, too. Throws Error
+
   void Step(const StepReport& report, const std::vector<RankReport>& ranks);
   void Finish();  // removes the line that is rewritten
 
  private:
+  Json MetricsOf(const StepReport& report, const std::vector<RankReport>& ranks) const;
   void Rewrite(const StepReport& report, std::string line);
 
   const Job& job_;
@@ -50,6 +54,7 @@ class Progress {
   double elapsed_ = 0;
   std::string unit_;
   std::unique_ptr<MetricsFile> metrics_;  // null: the job asks for none
+  std::unique_ptr<EventFile> events_;     // the same
   int64_t first_;
 };
 

@@ -1,5 +1,7 @@
 """pipewright diff and plot of packages, plans, traces and metrics that are made here."""
 import collections
+import csv
+import io
 import json
 import os
 import pathlib
@@ -174,6 +176,17 @@ class PlotTest(Report):
         self.assertLess(size, 200_000)
         (self.folder / "a.jsonl").write_text('{"loss": 1}\n')
         self.run_command("plot", "curves", "a.jsonl", code=1)
+
+    def test_curves_as_a_table(self):
+        rows = [{"step": step, "loss": 1 / step, "losses": [1.0, 2.0],
+                 **({"validation": {"loss": 0.1 * step}} if step == 2 else {})} for step in range(1, 12)]
+        (self.folder / "table.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        text = self.run_command("plot", "curves", "table.jsonl", "--csv")
+        read = list(csv.DictReader(io.StringIO(text)))
+        self.assertEqual([int(row["step"]) for row in read], [row["step"] for row in rows])
+        self.assertEqual([float(row["loss"]) for row in read], [row["loss"] for row in rows])
+        self.assertEqual([row["validation.loss"] for row in read], ["", "0.2"] + [""] * 9)
+        self.run_command("plot", "curves", "table.jsonl", "table.jsonl", "--csv", code=2)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,156 @@
+#include "runtime/reports/event_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <array>
+#include <bit>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/outputs.h"
+#include "base/terminal.h"
+
+namespace pipewright {
+
+uint32_t Crc32c(std::string_view bytes) {
+  static const std::array<uint32_t, 256> table = [] {
+    std::array<uint32_t, 256> made{};
+    for (uint32_t i = 0; i < made.size(); ++i) {
+      made[i] = i;
+      for (int bit = 0; bit < 8; ++bit) made[i] = made[i] >> 1 ^ (made[i] & 1 ? 0x82f63b78u : 0);
+    }
+    return made;
+  }();
+  uint32_t crc = ~0u;
+  for (char byte : bytes) crc = crc >> 8 ^ table[(crc ^ static_cast<uint8_t>(byte)) & 0xff];
+  return ~crc;
+}
+
+namespace {
+
+enum WireType { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
+
+// Fields of a protobuf message, appended in turn.
+class Message {
+ public:
+  Message& Number(int field, uint64_t value) {
+    Tag(field, kVarint);
+    Varint(value);
+    return *this;
+  }
+  Message& Double(int field, double value) {
+    Tag(field, kFixed64);
+    Fixed(std::bit_cast<uint64_t>(value));
+    return *this;
+  }
+  Message& Float(int field, float value) {
+    Tag(field, kFixed32);
+    Fixed(std::bit_cast<uint32_t>(value));
+    return *this;
+  }
+  Message& Bytes(int field, std::string_view value) {
+    Tag(field, kBytes);
+    Varint(value.size());
+    text += value;
+    return *this;
+  }
+  template <typename T>  // an unsigned number; the lowest byte comes first
+  void Fixed(T value) {
+    for (size_t i = 0; i < sizeof value; ++i) text += static_cast<char>(value >> 8 * i & 0xff);
+  }
+
+  std::string text;
+
+ private:
+  void Tag(int field, WireType type) { Varint(static_cast<uint64_t>(field) << 3 | type); }
+  void Varint(uint64_t value) {
+    for (; value >= 0x80; value >>= 7) text += static_cast<char>((value & 0x7f) | 0x80);
+    text += static_cast<char>(value);
+  }
+};
+
+std::string Record(const std::string& data) {
+  const auto checksum = [](std::string_view bytes) {
+    const uint32_t crc = Crc32c(bytes);
+    return (crc >> 15 | crc << 17) + 0xa282ead8u;
+  };
+  Message record;
+  record.Fixed(static_cast<uint64_t>(data.size()));
+  record.Fixed(checksum(record.text));
+  record.text += data;
+  record.Fixed(checksum(data));
+  return record.text;
+}
+
+double Seconds() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+// Fields of an Event: 1 wall_time, 2 step, 3 file_version, 5 summary, 7 session_log.
+Message Event(int64_t step) {
+  return Message().Double(1, Seconds()).Number(2, static_cast<uint64_t>(step));
+}
+
+std::string HostName() {
+  char name[256] = "host";
+  (void)!gethostname(name, sizeof name - 1);
+  return name;
+}
+
+}  // namespace
+
+EventFile::EventFile(const std::string& folder, int64_t first_step) {
+  CheckFolder(folder);
+  std::error_code failed;  // shows when the file is made
+  std::filesystem::create_directories(folder, failed);
+  const auto now = static_cast<int64_t>(Seconds());
+  const std::string name = folder + "/events.out.tfevents." + std::to_string(now) + "." +
+                           HostName() + "." + std::to_string(getpid());
+  for (int number = 0; fd_ < 0; ++number) {
+    path_ = name + "." + std::to_string(number);
+    fd_ = open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+    if (fd_ < 0 && errno != EEXIST)
+      throw Error(folder, std::string("cannot be written: ") + std::strerror(errno));
+  }
+  constexpr uint64_t kStart = 1;  // SessionLog.SessionStatus
+  Write(Record(Event(0).Bytes(3, "brain.Event:2").text) +
+        Record(Event(first_step + 1).Bytes(7, Message().Number(1, kStart).text).text));
+}
+
+EventFile::~EventFile() {
+  if (fd_ >= 0) close(fd_);
+}
+
+void EventFile::Write(const std::string& events) {
+  for (size_t done = 0; fd_ >= 0 && done < events.size();) {
+    const ssize_t written = write(fd_, events.data() + done, events.size() - done);
+    if (written < 0 && errno == EINTR) continue;
+    if (written >= 0) {
+      done += static_cast<size_t>(written);
+      continue;
+    }
+    std::fprintf(stderr,
+                 "%spipewright-run: warning: %s: cannot be written (%s): the run goes on, and the "
+                 "curves end here\n",
+                 BeforeMessage(), path_.c_str(), std::strerror(errno));
+    (void)!ftruncate(fd_, size_);  // readers stop at half a record
+    close(fd_);
+    fd_ = -1;
+  }
+  size_ += static_cast<int64_t>(events.size());
+}
+
+void EventFile::Add(int64_t step, const std::vector<std::pair<std::string, double>>& curves) {
+  // Fields of a Summary: 1 value, again and again; of a value: 1 tag, 2 simple_value.
+  Message summary;
+  for (const auto& [name, value] : curves)
+    summary.Bytes(1, Message().Bytes(1, name).Float(2, static_cast<float>(value)).text);
+  Write(Record(Event(step).Bytes(5, summary.text).text));
+}
+
+}  // namespace pipewright

@@ -1,0 +1,37 @@
+// Curves for TensorBoard: an event file, as TensorBoard reads it from a run's folder. The file is a
+// row of TFRecords (tensorflow/core/lib/io/record_writer.h: length, its checksum, data, their
+// checksum), each an Event (tensorflow/core/util/event.proto) in protobuf's wire format.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace pipewright {
+
+class EventFile {
+ public:
+  // Makes the folder where it is missing, and a new file in it. TensorBoard forgets what earlier
+  // files of the folder say of steps from `first_step` on: a resumed run does these again. Throws
+  // Error if the file cannot be made.
+  EventFile(const std::string& folder, int64_t first_step);
+  ~EventFile();
+  EventFile(const EventFile&) = delete;
+
+  // Adds a point to each curve and writes it out. If that fails, says so once, and the file ends
+  // with the steps before.
+  void Add(int64_t step, const std::vector<std::pair<std::string, double>>& curves);
+
+ private:
+  void Write(const std::string& events);
+
+  std::string path_;
+  int fd_ = -1;  // -1: writing has failed
+  int64_t size_ = 0;
+};
+
+// CRC-32C (Castagnoli), as RFC 3720 has it.
+uint32_t Crc32c(std::string_view bytes);
+
+}  // namespace pipewright
