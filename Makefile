@@ -94,7 +94,7 @@ sanitize-torch: build
 demo: programs $(VENV)
 	@examples/gpt/demo.sh $(BUILD)
 
-# PARTS: some of executor host transport training_step layers start compile growth offload.
+# PARTS: some of executor host transport training_step predictions layers start compile growth offload.
 bench: build $(VENV)
 	@bench/run.sh $(BUILD) $(PARTS)
 

@@ -1,4 +1,4 @@
-"""How long a step takes, over what docs/guides/profile-and-partition.md predicts: profile, partition, bench --costs, simulate.
+"""Compares a step of `train` with its prediction by the path of docs/guides/profile-and-partition.md.
 
 In each round `train` runs before and after `bench`, since a shared machine changes its speed: both count.
 """
@@ -24,7 +24,7 @@ def run(build, program, *arguments):
 
 
 def step_time(build, folder, package, job, conf, steps):
-    """Milliseconds: the mean without the highest and the lowest tenth, after warm-up."""
+    """Returns milliseconds: the mean without the highest and the lowest tenth, after warm-up."""
     metrics = os.path.join(folder, "metrics.jsonl")
     if os.path.exists(metrics):
         os.remove(metrics)
@@ -41,7 +41,7 @@ def makespan(build, plan, costs):
 
 
 def cut(build, folder, package, stages, place):
-    """What the profile says, as a conf and as costs."""
+    """Partitions by the profile. Returns the conf, and the costs that the profile alone gives."""
     out = os.path.join(folder, f"cut-{stages}-{place}")
     check_output([os.path.join(build, "pipewright"), "partition", package, "--stages", str(stages), "-o", out])
     with open(os.path.join(out, "mp_conf.json")) as file:
@@ -54,7 +54,7 @@ def cut(build, folder, package, stages, place):
 
 
 def measure(options, folder, name, size, package, schedule):
-    """Rounds: milliseconds of a step, and what is predicted of it."""
+    """Returns for each round the milliseconds of a step, and the two predictions of it."""
     build, steps = options.build, STEPS[size]
     conf, profile_costs = cut(build, folder, package, *SCHEDULES[schedule])
     job = write_job(folder, name, size, models.MICROBATCHES, schedule)

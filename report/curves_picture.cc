@@ -91,9 +91,11 @@ void DrawPanel(Svg& svg, const std::vector<Metrics>& runs, const Panel& panel, d
 
 void AddNumbers(const Json& json, const std::string& prefix, double step, Metrics& metrics) {
   for (const auto& [key, value] : json.items()) {
-    if (value.is_number() && key != "step")
-      metrics.curves[prefix + key].push_back({step, value.get<double>()});
-    if (value.is_object()) AddNumbers(value, prefix + key + ".", step, metrics);
+    if (prefix.empty() && (key == "step" || key == "losses")) continue;
+    if (value.is_number() || value.is_boolean())
+      metrics.curves[prefix + key].push_back(
+          {step, value.is_number() ? value.get<double>() : value.get<bool>()});
+    if (value.is_structured()) AddNumbers(value, prefix + key + ".", step, metrics);
   }
 }
 
@@ -125,14 +127,14 @@ Metrics ReadMetrics(const std::string& path) {
 }
 
 std::string CurvesCsv(const Metrics& run) {
-  std::map<double, std::map<std::string, double>> rows;  // by step and key
+  std::map<int64_t, std::map<std::string, double>> rows;  // by step and key
   std::string text = "step";
   for (const auto& [key, curve] : run.curves) {
     text += "," + key;
-    for (const auto& [step, value] : curve) rows[step][key] = value;
+    for (const auto& [step, value] : curve) rows[std::llround(step)][key] = value;
   }
   for (const auto& [step, row] : rows) {
-    text += "\n" + Json(std::llround(step)).dump();
+    text += "\n" + std::to_string(step);
     for (const auto& [key, curve] : run.curves) {
       auto value = row.find(key);
       text += "," + (value == row.end() ? "" : Json(value->second).dump());

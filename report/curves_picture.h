@@ -7,7 +7,8 @@
 
 namespace pipewright {
 
-// The metrics file of a run: of each key with a number, steps and values.
+// The metrics file of a run: steps and values of each number but the losses of microbatches;
+// "validation.loss", "memory.0".
 struct Metrics {
   std::string path;
   std::map<std::string, std::vector<std::pair<double, double>>> curves;
@@ -19,7 +20,8 @@ Metrics ReadMetrics(const std::string& path);
 // A panel for each of the keys that people look at, a colour a file; validation is dashed.
 std::string CurvesSvg(const std::vector<Metrics>& runs);
 
-// The numbers as comma-separated values: a row a step, a column a key, empty where a step has none.
+// Returns the numbers as comma-separated values: one row per step, one column per key, empty where
+// a step has none.
 // Reading a number back gives the same value.
 std::string CurvesCsv(const Metrics& run);
 

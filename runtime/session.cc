@@ -148,6 +148,7 @@ void Session::Open(const SessionOptions& asked) {
     if (options.training && job.validation.every > 0) forward_plan_ = MakeForwardPlan(job, run);
     CheckLosses(*this, options.training);
     edited = EditedCode(options.package, run.manifest);
+    edited_places = EditedPlaces(options.package, run.manifest);
   });
 }
 
@@ -191,7 +192,7 @@ void Session::ShowWarnings() const {
     std::fprintf(stderr,
                  "pipewright-run: note: edited since the model was compiled: %s. The run computes "
                  "what that says, and not what the model file does%s\n",
-                 EditedPlaces(options.package, run.manifest).c_str(),
+                 edited_places.c_str(),
                  options.training ? "; saved weights say so in their metadata" : "");
   for (const std::string& warning : run.warnings)
     std::fprintf(stderr, "pipewright-run: warning: %s\n", warning.c_str());

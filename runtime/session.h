@@ -93,6 +93,7 @@ class Session {
   SessionOptions options;               // from Open on
   RunPlan run;                          // from Open on
   std::string edited;                   // from Open on: EditedCode of the package
+  std::string edited_places;            // and EditedPlaces
   std::vector<Found> read;              // from Load on: data and code, which checkpoints name
   std::unique_ptr<TorchStages> stages;  // from Load on
 

@@ -95,7 +95,7 @@ void PlotCurves(const Request& request) {
   for (const std::string& path : request.metrics) runs.push_back(ReadMetrics(path));
   if (request.csv && runs.size() > 1)
     throw UsageError("--csv", "it takes one metrics file, and there are " +
-                                  std::to_string(runs.size()));
+                                  std::to_string(runs.size()) + ": run it once for each");
   Put(request, request.csv ? CurvesCsv(runs[0]) : CurvesSvg(runs), request.metrics);
 }
 
@@ -141,7 +141,9 @@ void AddPlotCommand(CLI::App& app) {
   CLI::App* curves = add("curves", "the curves of one or several training runs", PlotCurves);
   curves->add_option("metrics", request->metrics, "files that `train --metrics` wrote")->required();
   curves->add_flag("--csv", request->csv,
-                   "write the numbers instead: a row a step, a column a curve");
+                   "write the numbers instead: one row per step, one column per curve");
+  curves->get_option("--output")->description(
+      "the SVG file, or with --csv the table, to write (default: standard output)");
 }
 
 }  // namespace pipewright

@@ -95,9 +95,12 @@ void KeepSamples(const fs::path& old, const std::string& temporary, const Manife
 
 // Keeps the profile of `old`, which is still true of the package that takes its place if
 // only the values of weights are others: samples of other sizes make a file of another size.
-void KeepProfile(const fs::path& old, const std::string& temporary, const Manifest& manifest) {
+void KeepProfile(const fs::path& old, const std::string& temporary, Manifest manifest) {
   try {
-    if (WriteManifest(ReadManifest(old.string())) != WriteManifest(manifest)) return;
+    Manifest before = ReadManifest(old.string());
+    for (Manifest* either : {&before, &manifest})  // earlier versions did not write them
+      for (ModuleInfo& module : either->modules) module.line_hashes.clear();
+    if (WriteManifest(before) != WriteManifest(manifest)) return;
   } catch (const Error&) {  // of another version, or edited
     return;
   }

@@ -28,9 +28,10 @@ std::string ShortHash(std::string_view line) {
 Hashes HashesOf(std::string_view code) {
   Hashes hashes;
   for (size_t begin = 0; begin < code.size();) {
-    const size_t end = std::min(code.find('\n', begin), code.size());
+    // With the newline, which the last line may have lost.
+    const size_t end = std::min(code.find('\n', begin), code.size() - 1) + 1;
     hashes.push_back(ShortHash(code.substr(begin, end - begin)));
-    begin = end + 1;
+    begin = end;
   }
   return hashes;
 }

@@ -283,19 +283,22 @@ class Trainer {
           throw Error(save, e.what());
         }
     });
+    std::unique_ptr<EventFile> events;
+    Phase(transport_, "opening outputs", [&] {
+      if (transport_.rank() == 0 && !job_.tensorboard.empty()) try {
+          events = std::make_unique<EventFile>(job_.tensorboard, resumed_.step);
+        } catch (const std::exception& e) {
+          throw Error(job_.path + ": tensorboard", e.what());
+        }
+    });
+    // This one last: from here on, the lines that the metrics file had are gone.
     Phase(transport_, "opening outputs", [&] {
       if (transport_.rank() == 0) try {
           progress_ = std::make_unique<Progress>(
-              job_, job_.data.tokens.empty() ? "samples" : "tokens", resumed_.step);
+              job_, job_.data.tokens.empty() ? "samples" : "tokens", resumed_.step,
+              std::move(events));
         } catch (const std::exception& e) {
           throw Error(metrics, e.what());
-        }
-    });
-    Phase(transport_, "opening outputs", [&] {
-      if (progress_ && !job_.tensorboard.empty()) try {
-          progress_->DrawCurves(job_.tensorboard);
-        } catch (const std::exception& e) {
-          throw Error(job_.path + ": tensorboard", e.what());
         }
     });
     if (!job_.checkpoint.folder.empty())

@@ -430,6 +430,8 @@ void SetTraining(LoadedModule& module, bool training) {
   module.self->setAttr("training", training);
 }
 
+static constexpr char kOutsideTable[] = " is not in the table ";
+
 // Returns the first index outside the table of an embedding; "" if there is none or it is not the
 // module's own input.
 static std::string OutsideTable(const LoadedModule& module,
@@ -447,7 +449,7 @@ static std::string OutsideTable(const LoadedModule& module,
         index = index.select(0, wrong[0][d].item<int64_t>());
       return "\n  input " + forward.getSchema().arguments()[i].name() +
              (wrong.size(1) ? ", row " + std::to_string(wrong[0][0].item<int64_t>()) : "") + ": " +
-             std::to_string(index.item<int64_t>()) + " is not in the table " + use.table + " of " +
+             std::to_string(index.item<int64_t>()) + kOutsideTable + use.table + " of " +
              std::to_string(rows) + " rows, 0 to " + std::to_string(rows - 1);
     }
   }
@@ -482,14 +484,16 @@ static std::string ModelLineOf(const torch::jit::Graph& graph, const std::string
   return "";
 }
 
-// Returns the model's line for an error in the module's code, and what to do about it.
+// Returns the model's line for an error in the module's code, the lines edited, and what to do
+// about it.
 static std::string PlaceInModel(const LoadedModule& module, const std::string& what) {
   const std::string line = module.graph ? ModelLineOf(*module.graph, what) : "";
   const std::string place = line.empty() ? "" : "\n  in the model: " + line;
+  const bool raised = what.find("\nAssertionError:") != std::string::npos;
+  const bool wrong_data = what.find(kOutsideTable) != std::string::npos;
   if (!module.edited.empty())
     return place + "\n  edited since the model was compiled: " + module.edited +
-           "\n  change what was edited, or the line that fails";
-  const bool raised = what.find("\nAssertionError:") != std::string::npos;
+           (raised || wrong_data ? "" : "\n  change what was edited, or the line that fails");
   return line.empty() || raised
              ? place
              : place + "\n  change that line, in the model or in this file; where Python runs the "
@@ -510,7 +514,8 @@ std::vector<c10::IValue> Run(const LoadedModule& module, std::vector<c10::IValue
     torch::jit::InterpreterState(*module.code).run(stack);
   } catch (const std::exception& e) {
     const std::string what = WithoutBacktrace(e.what());
-    throw Error(what + IndicesText(module, indices) + PlaceInModel(module, what));
+    const std::string said = what + IndicesText(module, indices);
+    throw Error(said + PlaceInModel(module, said));
   }
   if (stack.size() == 1 && stack[0].isTuple()) return stack[0].toTupleRef().elements().vec();
   return stack;

@@ -3,17 +3,20 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 
 #include "base/error.h"
 #include "base/outputs.h"
 #include "base/terminal.h"
+#include "runtime/output_locks.h"
 
 namespace pipewright {
 
@@ -102,21 +105,33 @@ std::string HostName() {
   return name;
 }
 
+constexpr char kPrefix[] = "events.out.tfevents.";
+
+// Returns the time, or the second after that of the newest file: TensorBoard reads a folder's files
+// in the order of their names, and a host's clock may be behind that of the one before.
+int64_t SecondsOfName(const std::string& folder) {
+  auto seconds = static_cast<int64_t>(Seconds());
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with(kPrefix))
+      seconds = std::max<int64_t>(seconds, std::atoll(name.c_str() + sizeof kPrefix - 1) + 1);
+  }
+  return seconds;
+}
+
 }  // namespace
 
 EventFile::EventFile(const std::string& folder, int64_t first_step) {
   CheckFolder(folder);
   std::error_code failed;  // shows when the file is made
   std::filesystem::create_directories(folder, failed);
-  const auto now = static_cast<int64_t>(Seconds());
-  const std::string name = folder + "/events.out.tfevents." + std::to_string(now) + "." +
-                           HostName() + "." + std::to_string(getpid());
-  for (int number = 0; fd_ < 0; ++number) {
-    path_ = name + "." + std::to_string(number);
-    fd_ = open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-    if (fd_ < 0 && errno != EEXIST)
-      throw Error(folder, std::string("cannot be written: ") + std::strerror(errno));
-  }
+  lock_ = LockFile(folder + "/events");
+  path_ = folder + "/" + kPrefix + std::to_string(SecondsOfName(folder)) + "." + HostName() + "." +
+          std::to_string(getpid());
+  fd_ = open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  if (fd_ < 0)
+    throw Error(path_, std::string("cannot be written: ") + std::strerror(errno),
+                "name another folder");
   constexpr uint64_t kStart = 1;  // SessionLog.SessionStatus
   Write(Record(Event(0).Bytes(3, "brain.Event:2").text) +
         Record(Event(first_step + 1).Bytes(7, Message().Number(1, kStart).text).text));

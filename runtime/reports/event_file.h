@@ -3,18 +3,21 @@
 // checksum), each an Event (tensorflow/core/util/event.proto) in protobuf's wire format.
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "base/owner_lock.h"
+
 namespace pipewright {
 
 class EventFile {
  public:
-  // Makes the folder where it is missing, and a new file in it. TensorBoard forgets what earlier
-  // files of the folder say of steps from `first_step` on: a resumed run does these again. Throws
-  // Error if the file cannot be made.
+  // Makes the folder where it is missing, locks it, and makes a new file in it. TensorBoard forgets
+  // what earlier files of the folder say of steps from `first_step` on: a resumed run does these
+  // again. Throws Error if the file cannot be made, or if another run writes to the folder.
   EventFile(const std::string& folder, int64_t first_step);
   ~EventFile();
   EventFile(const EventFile&) = delete;
@@ -26,6 +29,7 @@ class EventFile {
  private:
   void Write(const std::string& events);
 
+  std::unique_ptr<OwnerLock> lock_;
   std::string path_;
   int fd_ = -1;  // -1: writing has failed
   int64_t size_ = 0;

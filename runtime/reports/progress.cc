@@ -74,16 +74,14 @@ Json EvaluationJson(const Job& job, const Evaluation& evaluation) {
   return json;
 }
 
-Progress::Progress(const Job& job, const char* unit, int64_t first_step)
+Progress::Progress(const Job& job, const char* unit, int64_t first_step,
+                   std::unique_ptr<EventFile> events)
     : job_(job),
       columns_(IsStream(job.metrics) ? 0 : ProgressColumns()),
       unit_(unit),
+      events_(std::move(events)),
       first_(first_step) {
   if (!job.metrics.empty()) metrics_ = std::make_unique<MetricsFile>(job.metrics, first_step);
-}
-
-void Progress::DrawCurves(const std::string& folder) {
-  events_ = std::make_unique<EventFile>(folder, first_);
 }
 
 void Progress::Finish() {

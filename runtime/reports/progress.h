@@ -33,11 +33,10 @@ struct StepReport {
 class Progress {
  public:
   // `unit` is what StepReport::counted counts: tokens or samples. In a resumed run, the metrics
-  // file keeps the lines before `first_step`. Throws Error if it cannot be opened.
-  Progress(const Job& job, const char* unit, int64_t first_step);
+  // file keeps the lines before `first_step`. `events` also gets the numbers; null: no event file
+  // is asked for. Throws Error if the metrics file cannot be opened.
+  Progress(const Job& job, const char* unit, int64_t first_step, std::unique_ptr<EventFile> events);
   ~Progress() { Finish(); }
-
-  void DrawCurves(const std::string& folder);  // for TensorBoard, too. Throws Error
 
   void Step(const StepReport& report, const std::vector<RankReport>& ranks);
   void Finish();  // removes the line that is rewritten
@@ -54,7 +53,7 @@ class Progress {
   double elapsed_ = 0;
   std::string unit_;
   std::unique_ptr<MetricsFile> metrics_;  // null: the job asks for none
-  std::unique_ptr<EventFile> events_;     // the same
+  std::unique_ptr<EventFile> events_;     // null: the same
   int64_t first_;
 };
 

@@ -57,13 +57,22 @@ class Curves(Case):
         last = max(self.path("kept").glob("step*"))
         shutil.rmtree(last)
         self.succeed(self.train(9, "--resume"))
-        self.assertEqual(len(list(self.path("runs/first").iterdir())), 2)
+        files = sorted(self.path("runs/first").glob("events.*"))
+        self.assertEqual(len(files), 2)
         self.compare(9)
+        # TensorBoard reads them by name, even if a clock goes backwards.
+        second = [int(file.name.split(".")[3]) for file in files][1]
+        files[1].rename(files[1].with_name(files[1].name.replace(str(second), str(second + 9999))))
+        shutil.rmtree(max(self.path("kept").glob("step*")))
+        self.succeed(self.train(10, "--resume"))
+        self.compare(10)
 
     def test_a_file_in_the_place_of_the_folder(self):
         self.path("place").write_text("")
+        self.path("metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n')
         self.assert_fails(self.train(1, "--set", f"tensorboard={self.path('place')}/first"),
                           r"tensorboard: \S+place/first: cannot be written: \S+place is no folder")
+        self.assertEqual(self.path("metrics.jsonl").read_text(), '{"step": 1, "loss": 2.0}\n')
 
 
 if __name__ == "__main__":

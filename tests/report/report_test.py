@@ -178,13 +178,15 @@ class PlotTest(Report):
         self.run_command("plot", "curves", "a.jsonl", code=1)
 
     def test_curves_as_a_table(self):
-        rows = [{"step": step, "loss": 1 / step, "losses": [1.0, 2.0],
+        rows = [{"step": step, "loss": 1 / step, "losses": [1.0, 2.0], "memory": [10, 20 + step],
                  **({"validation": {"loss": 0.1 * step}} if step == 2 else {})} for step in range(1, 12)]
         (self.folder / "table.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         text = self.run_command("plot", "curves", "table.jsonl", "--csv")
         read = list(csv.DictReader(io.StringIO(text)))
         self.assertEqual([int(row["step"]) for row in read], [row["step"] for row in rows])
         self.assertEqual([float(row["loss"]) for row in read], [row["loss"] for row in rows])
+        self.assertEqual([row["memory.1"] for row in read], [f"{row['memory'][1]}.0" for row in rows])
+        self.assertEqual(set(read[0]), {"step", "loss", "memory.0", "memory.1", "validation.loss"})
         self.assertEqual([row["validation.loss"] for row in read], ["", "0.2"] + [""] * 9)
         self.run_command("plot", "curves", "table.jsonl", "table.jsonl", "--csv", code=2)
 

@@ -35,6 +35,7 @@ TEST(EditedLines, AreThoseThatDiffer) {
   EXPECT_EQ(with([](Lines& now) { now.push_back(""); }), std::vector<int>{6});
   EXPECT_EQ(Edited(code, {}), std::vector<int>{1});
   EXPECT_EQ(EditedLines("", LineHashes("a\n")), std::vector<int>{1});
+  EXPECT_EQ(EditedLines("a\nb", LineHashes("a\nb\n")), std::vector<int>{2});
   EXPECT_EQ(EditedLines("a\n", ""), std::vector<int>{});  // an earlier version's package
 }
 
