@@ -106,8 +106,8 @@ pipewright_library(compiler TORCH BATCH 7
                         passes/graph)
 
 pipewright_library(runtime/module TORCH BATCH 3
-                   USES base formats formats/package formats/weights ops passes/split runtime/exec
-                        tensors)
+                   USES base formats formats/package formats/weights ops passes/graph passes/split
+                        runtime/exec tensors)
 pipewright_library(runtime/recorded TORCH BATCH 3 USES base formats ops runtime/exec runtime/module)
 pipewright_library(runtime/optimizer TORCH BATCH 3
                    USES base formats runtime/exec runtime/module tensors)

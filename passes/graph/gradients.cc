@@ -69,6 +69,12 @@ GradientFlow::GradientFlow(const Model& model)
     const LookingAt here(node);
     if (node->kind() == c10::Symbol::aten("set_grad_enabled"))
       enabled = torch::jit::constant_as<bool>(node->input(0)).value_or(true);
+    // A tensor that is written to where gradients are off is the same tensor to autograd.
+    if (Value* same = enabled ? nullptr : Returned(node); same && with_.count(same)) {
+      through_.insert(node);
+      same_[node] = same;
+      for (const Value* output : node->outputs()) with_.insert(output);
+    }
     if (!enabled || CutsOff(node)) continue;
     bool any = false;
     for (const Node* inner : WithInner(node))
@@ -104,11 +110,12 @@ GradientFlow::Values GradientFlow::ReachedFrom(const Value* output,
     for (const Write& write : writes) any = any || Intersect(memory_.Written(write), seen);
     if (!any) continue;
     for (const Node* inner : WithInner(node))
-      for (const Value* input : inner->inputs())
-        if (reached.insert(input).second && HasMemory(input)) {
-          const Memory::Values& memory = memory_.Of(input);
-          seen.insert(memory.begin(), memory.end());
-        }
+      for (const Value* input : inner->inputs()) {
+        if (same_.count(node) && same_.at(node) != input) continue;
+        if (!reached.insert(input).second || !HasMemory(input)) continue;
+        const Memory::Values& memory = memory_.Of(input);
+        seen.insert(memory.begin(), memory.end());
+      }
   }
   std::erase_if(reached, [&](const Value* value) { return !with_.count(value); });
   return reached;

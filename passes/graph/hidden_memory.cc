@@ -12,4 +12,12 @@ bool HidesMemory(const torch::jit::Node* node) {
   return kNames.count(node->kind().toQualString()) > 0;
 }
 
+bool IsBehindAutograd(const torch::jit::Value* value) {
+  while (!HidesMemory(value->node())) {
+    if (!value->node()->kind().is_aten() || value->node()->inputs().empty()) return false;
+    value = value->node()->input(0);
+  }
+  return true;
+}
+
 }  // namespace pipewright

@@ -8,4 +8,7 @@ namespace pipewright {
 // a write to it changes what other operations saved for their backward, and raises no error.
 bool HidesMemory(const torch::jit::Node* node);
 
+// Returns true if the value is such a result, or a view of one.
+bool IsBehindAutograd(const torch::jit::Value* value);
+
 }  // namespace pipewright

@@ -1,11 +1,14 @@
 #include "passes/split/isolate_writes.h"
 
+#include <torch/csrc/jit/ir/constants.h>
+
 #include <algorithm>
 #include <map>
 #include <set>
 #include <unordered_set>
 
 #include "base/error.h"
+#include "ops/statistics.h"
 #include "passes/graph/gradients.h"
 #include "passes/graph/hidden_memory.h"
 #include "passes/graph/looking_at.h"
@@ -27,9 +30,17 @@ class Isolator {
   void Run() {
     std::vector<Write> writes;
     size_t position = 0;
+    Node* off = nullptr;  // where gradients were switched off
     for (Node* top : model_.graph->nodes()) {
       CollectWrites(top, position, writes);
       position_[top] = position++;
+      // What is received is copied before the region, where the copy gives on its gradient.
+      if (top->kind() == c10::Symbol::aten("set_grad_enabled"))
+        off = torch::jit::constant_as<bool>(top->input(0)).value_or(true) ? nullptr
+              : off                                                       ? off
+                                                                          : top;
+      else if (off)
+        region_[top] = off;
     }
     position_[model_.graph->return_node()] = position;
     if (writes.empty()) return;
@@ -99,9 +110,34 @@ class Isolator {
     return true;
   }
 
+  void CheckWeights(const Write& write, const Memory::Values& written) {
+    for (const Value* value : written) {
+      if (!IsWeight(value)) continue;
+      const Weight& weight = model_.weights[value->offset()];
+      const std::string where =
+          model_.file + ": " + write.node->kind().toUnqualString() + ", " + Origin(write.node);
+      if (weight.kind == "parameter" && IsBehindAutograd(write.value))
+        throw Error(where,
+                    "writes through .data to the parameter \"" + weight.names[0] +
+                        "\": autograd does not see that, and the backward of one microbatch would "
+                        "use what the forward of a later one has written",
+                    "write to the parameter itself inside torch.no_grad(), or to a buffer");
+      // Scripts keep branches that ask for the mode, and exports the flags of norms.
+      const bool exported = model_.in_training && model_.file.ends_with(".pt2");
+      if (exported && weight.kind == "buffer" && !WritesStatistics(write.node) &&
+          !weight.names[0].ends_with("num_batches_tracked") &&
+          warned_.insert(weight.names[0]).second)
+        assignment_.warnings.push_back(
+            where + ": writes to the buffer \"" + weight.names[0] +
+            "\" in eval, infer and validation, too: the file does not say whether the model does "
+            "that in training only");
+    }
+  }
+
   void Check(const Write& write) {
     const int module = Module(write.top);
     const Memory::Values written = memory_.Written(write);
+    CheckWeights(write, written);
     for (const Write& use : uses_) {
       const Memory::Values& used = memory_.Of(use.value);
       if (!Intersect(written, used)) continue;
@@ -187,7 +223,8 @@ class Isolator {
         own.push_back(use);
         if (!first || position_.at(top) < position_.at(first)) first = top;
       }
-      torch::jit::WithInsertPoint before(first);
+      auto region = region_.find(first);
+      torch::jit::WithInsertPoint before(region == region_.end() ? first : region->second);
       Value* none = model_.graph->insertConstant(c10::IValue());
       Node* clone =
           model_.graph->insertNode(model_.graph->create(c10::aten::clone, {value, none}, 1));
@@ -268,6 +305,8 @@ class Isolator {
   std::map<const Node*, size_t> position_;
   std::set<std::pair<int, std::string>> clones_;
   std::map<std::string, Value*> received_;
+  std::map<const Node*, Node*> region_;  // by node without gradients: what switched them off
+  std::set<std::string> warned_;         // buffers
 };
 
 }  // namespace

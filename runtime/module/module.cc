@@ -21,9 +21,12 @@
 #include "ops/random_ops.h"
 #include "ops/statistics.h"
 #include "ops/transformers_ops.h"
+#include "passes/graph/hidden_memory.h"
+#include "passes/graph/memory.h"
 #include "passes/split/show_writes.h"
 #include "runtime/module/module_code.h"
 #include "runtime/module/table_uses.h"
+#include "runtime/module/written_parameters.h"
 #include "tensors/device_memory.h"
 #include "tensors/dtype.h"
 
@@ -133,8 +136,17 @@ std::string LineWith(const std::string& file, const std::string& text) {
 
 // Refuses what autograd refuses at the first step: a parameter that is written in place, and a
 // switch of what has been computed.
-void RefuseWritesToParameters(const torch::jit::Graph& graph, const ModuleInfo& info,
+void RefuseWritesToParameters(torch::jit::Graph& graph, const ModuleInfo& info,
                               const std::string& file) {
+  for (const WrittenParameter& written : WrittenParameters(graph, info))
+    if (written.unseen)
+      throw Error(LineOf(written.node, file),
+                  std::string("torch.") + written.node->kind().toUnqualString() +
+                      " writes through .data to the parameter " + written.name +
+                      ": autograd does not see that, and the backward of one microbatch would use "
+                      "what the forward of a later one has written",
+                  "write to the parameter itself between torch.set_grad_enabled(False) and (True), "
+                  "or to a buffer");
   bool enabled = true;
   for (const torch::jit::Node* node : graph.nodes()) {
     if (node->kind() == c10::Symbol::aten("set_grad_enabled"))
@@ -157,6 +169,22 @@ void RefuseWritesToParameters(const torch::jit::Graph& graph, const ModuleInfo& 
                       "use the operation that makes a new tensor");
     }
   }
+}
+
+// Refuses a write to an input that no version tells of.
+void RefuseUnseenWritesToInputs(torch::jit::Graph& graph, const std::string& file) {
+  const std::vector<torch::jit::Node*> nodes(graph.nodes().begin(), graph.nodes().end());
+  std::vector<Write> writes;
+  for (torch::jit::Node* node : nodes) CollectWrites(node, 0, writes);
+  if (writes.empty()) return;
+  Memory memory(nodes, Alias::kKnown);
+  for (const Write& write : writes)
+    for (const torch::jit::Value* value : memory.Written(write))
+      if (IsBehindAutograd(write.value) && value->node() == graph.param_node())
+        throw Error(LineOf(write.node, file),
+                    "it writes into its input " + value->debugNameBase() +
+                        ", which other modules may see",
+                    "write into a copy: torch.clone(" + value->debugNameBase() + ")");
 }
 
 // Refuses writes that LibTorch has dropped, because it relies on schemas: einsum, atleast_3d, type_as
@@ -268,6 +296,7 @@ void CheckInterface(const std::string& package, const std::string& file, const M
   if (!edited) return;
   RefuseDroppedWrites(code, file);
   RefuseWritesToParameters(*graph, info, file);
+  RefuseUnseenWritesToInputs(*graph, file);
   for (const torch::jit::Node* node : NodesOf(*graph)) {
     if (const std::string cure = RepeatableForm(node); !cure.empty())
       throw Error(LineOf(node, file),
@@ -409,6 +438,8 @@ static LoadedModule Load(const std::string& package, const Manifest& manifest, i
   module.graph = torch::jit::toGraphFunction(*code.forward).graph()->copy();
   torch::jit::Inline(*module.graph);
   if (runs) {
+    for (const WrittenParameter& written : WrittenParameters(*module.graph, info))
+      module.written_parameters.push_back(written.name);
     module.kept_parts = KeptParts(info, *module.graph);
     CheckStatistics(*module.graph);
   }

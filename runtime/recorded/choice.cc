@@ -115,7 +115,10 @@ void UseBody(LoadedModule& module, BodyChoice asked, bool on_disk) {
   bodies->tells = text && *text;
   bodies->nodes = 0;
   for (const torch::jit::Node* node : module.graph->nodes()) bodies->nodes += node->kind().is_aten();
-  bodies->refusal = on_disk ? "weights on disk" : RefusalOf(*module.graph, module.weights);
+  const std::vector<std::string>& written = module.written_parameters;
+  bodies->refusal = on_disk          ? "weights on disk"
+                    : !written.empty() ? "forward writes to the parameter " + written[0]
+                                       : RefusalOf(*module.graph, module.weights);
   if (bodies->tells && !bodies->refusal.empty()) Tell(module.index, bodies->refusal);
   module.recorded = std::move(bodies);
 }

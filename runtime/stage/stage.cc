@@ -170,6 +170,12 @@ void TorchStages::State::LookUpRecompute() {
     recomputed[stage] = learning[stage] && !modules_of[stage].empty() &&
                         std::all_of(modules_of[stage].begin(), modules_of[stage].end(),
                                     [&](int m) { return Recomputes(m); });
+  for (const auto& [index, module] : modules)
+    if (training && Recomputes(index) && !module.written_parameters.empty())
+      throw Error("recompute",
+                  manifest.modules[index].name + " writes to its parameter " +
+                      module.written_parameters[0] + " in forward, and would write twice",
+                  "list the other stages or modules: \"recompute\": {\"modules\": [...]}");
 }
 
 void TorchStages::Recompute(const std::vector<bool>& modules) {

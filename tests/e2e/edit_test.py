@@ -403,6 +403,14 @@ class Refused(Edits):
         self.refuse("from inside.pkg", FORWARD, r"\1    from math import sqrt\n", "from math import sqrt",
                     "imports nothing", line=1)
 
+    def test_writes_through_data(self):
+        """Autograd and versions do not show them."""
+        self.refuse("data.pkg", FORWARD, r"\1    \2.data.mul_(0.9)\n", r"it writes into its input \w+, which other",
+                    r"torch\.clone\(", line=1)
+        self.refuse("weight.data.pkg", FORWARD, r'\1    getattr(self, "blocks.1.up.bias").data.mul_(0.9)\n',
+                    r"torch\.mul_ writes through \.data to the parameter blocks\.1\.up\.bias",
+                    r"write to the parameter itself between torch\.set_grad_enabled\(False\) and \(True\)", line=1)
+
     def test_writes_that_libtorch_drops(self):
         """It drops them where it reads the code: by their schemas these operations make new tensors."""
         for number, (write, what) in enumerate([

@@ -17,6 +17,15 @@ def write(g):
         "{a}.addcmul_({b}, {b}, value=0.1)", "{a}.tanh_()"]).format(a=a, b=b))
 
 
+@operation(1)
+def write_without_gradient(g):
+    a, b = g.written(), g.float()
+    statement = g.choose.choice([
+        "{a}.clamp_(-1, 1)", "{a}.mul_(0.5)", "{a}[{a} > 0.3] = 0.3", "{a}.add_({b})", "{a}.copy_({b})",
+        "{a}[:, 0] = {b}[:, 1]", "{a}.view(-1)[:2].zero_()", "{a}.sub_({a}.mean(0))"]).format(a=a, b=b)
+    g.do(f"with torch.no_grad():\n    {statement}")
+
+
 @operation(2)
 def write_into_a_view(g):
     """A new tensor, a view of it, a write into either."""

@@ -87,8 +87,8 @@ TEST(Module, ErrorsSayTheRangeOfIndices) {
     pipewright::Run(module, {at::tensor({0, 2, 3, 1}, at::kLong)});
     FAIL() << "accepted";
   } catch (const Error& e) {
-    const std::string what = e.what(), end = "\n  input x: int64 [4], values 0 to 3";
-    EXPECT_EQ(what.substr(what.size() - end.size()), end) << what;
+    const std::string what = e.what();
+    EXPECT_NE(what.find("\n  input x: int64 [4], values 0 to 3\n"), std::string::npos) << what;
   }
 }
 

@@ -1,0 +1,165 @@
+"""In-place writes where gradients are off: to values that others send, to parameters, and through .data."""
+import json
+import unittest
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from support import Case, pipewright, run_ranks
+
+STEPS, MICROBATCHES, ROWS = 6, 4, 4
+
+
+class Layers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(6, 8), nn.Linear(8, 8), nn.Linear(8, 3)
+
+
+class Clamped(Layers):
+    """What a cut sends is written to."""
+
+    def forward(self, x):
+        y = self.b(torch.tanh(self.a(x)))
+        with torch.no_grad():
+            y.clamp_(-0.5, 0.5)
+        return self.c(torch.tanh(y))
+
+
+class Masked(Layers):
+    def forward(self, x):
+        h = torch.tanh(self.a(x))
+        y = self.b(h) + h
+        with torch.no_grad():
+            y[y > 0.3] = 0.3
+        return self.c(torch.tanh(y))
+
+
+class Halved(Layers):
+    """A value that is used in later modules, too."""
+
+    def forward(self, x):
+        h = torch.tanh(self.a(x))
+        y = torch.cos(self.b(h * 1))
+        with torch.no_grad():
+            y.mul_(0.5)
+        return self.c(y) + h.sum(1, keepdim=True)
+
+
+class Constrained(Layers):
+    """A parameter is written to."""
+
+    def forward(self, x):
+        x = torch.tanh(self.a(x))
+        with torch.no_grad():
+            self.b.bias.mul_(0.9)
+        return self.c(torch.tanh(self.b(x)))
+
+
+class Unseen(Layers):
+    def forward(self, x):
+        x = torch.tanh(self.a(x))
+        self.b.weight.data.mul_(0.99)
+        return self.c(torch.tanh(self.b(x)))
+
+
+class Counted(Layers):
+    """A buffer is written to in training only, which an export does not show."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(8))
+        self.norm = nn.BatchNorm1d(8)
+
+    def forward(self, x):
+        x = self.norm(self.a(x))
+        if self.training:
+            self.mean.mul_(0.9).add_(0.1 * x.detach().mean(0))
+        return self.c(torch.tanh(self.b(x)) - self.mean)
+
+
+class NoGrad(Case):
+    def setUp(self):
+        super().setUp()
+        torch.manual_seed(0)
+        rows = STEPS * MICROBATCHES * ROWS
+        self.data = {"x": torch.randn(rows, 6), "y": torch.randn(rows, 3)}
+        save_file(self.data, self.path("data.safetensors"))
+
+    def export(self, model, script):
+        if script:
+            torch.jit.script(model).save(self.path("model.pt"))
+            return "model.pt"
+        batch = torch.export.Dim("batch", min=1, max=4096)
+        torch.export.save(torch.export.export(model, (torch.randn(2, 6),), dynamic_shapes=({0: batch},)),
+                          self.path("model.pt2"))
+        return "model.pt2"
+
+    def compile_model(self, make, split, script=False):
+        torch.manual_seed(1)
+        file = self.export(make().train(), script)
+        result = pipewright("compile", self.path(file), "-o", self.path("model.pkg"), "--split", f"equal:{split}",
+                            "--ranks", 3, "--force")
+        self.succeed(result)
+        return result.out
+
+    def run_job(self, **changes):
+        package = self.path("model.pkg")
+        inputs = json.loads((package / "manifest.json").read_text())["inputs"]
+        job = self.write_job({
+            "data": {"tensors": "data.safetensors", "inputs": {inputs[0]: "x"}, "target": "y", "shuffle": False},
+            "loss": "mse", "optimizer": {"type": "adamw", "lr": 0.01}, "microbatches": MICROBATCHES,
+            "microbatch_size": ROWS, "steps": STEPS, "threads": 1, "save": "trained.safetensors", **changes})
+        return run_ranks(3, "train", package, job, mpi=False)
+
+    def alone(self, make, script=False):
+        torch.manual_seed(1)
+        model = make().train()
+        model = torch.jit.script(model) if script else model
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        with torch.jit.optimized_execution(False):
+            for step in range(STEPS):
+                optimizer.zero_grad()
+                for microbatch in range(MICROBATCHES):
+                    first = (step * MICROBATCHES + microbatch) * ROWS
+                    x, y = (self.data[name][first:first + ROWS].clone() for name in "xy")
+                    F.mse_loss(model(x), y).backward()
+                for parameter in model.parameters():
+                    parameter.grad /= MICROBATCHES
+                optimizer.step()
+        return model.state_dict()
+
+    def test_writes_where_gradients_are_off(self):
+        for make in (Clamped, Masked, Halved, Constrained):
+            for script in (False, True):
+                expected = self.alone(make, script)
+                for split in (3, 4):
+                    self.compile_model(make, split, script)
+                    for body in ("auto", "autograd", "lists"):
+                        with self.subTest(model=make.__name__, script=script, split=split, body=body):
+                            self.succeed(self.run_job(body=body))
+                            self.assert_same_tensors(load_file(self.path("trained.safetensors")), expected)
+
+    def test_recomputing_would_write_twice(self):
+        self.compile_model(Constrained, 3)
+        self.assert_fails(self.run_job(recompute=True),
+                          r"recompute: module1 writes to its parameter b\.bias in forward, and would write twice",
+                          "list the other stages or modules")
+
+    def test_writes_through_data_to_a_parameter_are_refused(self):
+        with self.assertRaisesRegex(AssertionError, r"mul_, .*no_grad_test\.py:\d+: writes through \.data to the "
+                                                    r"parameter \"b\.weight\""):
+            self.compile_model(Unseen, 3, script=True)
+
+    def test_buffers_that_exports_write_in_every_mode_are_told(self):
+        said = self.compile_model(Counted, 3)
+        self.assertRegex(said, r"note: .*no_grad_test\.py:\d+: writes to the buffer \"mean\" in eval, infer and "
+                               r"validation, too")
+        self.assertEqual(said.count("writes to the buffer"), 1, said)
+        self.assertNotIn("writes to the buffer", self.compile_model(Counted, 3, script=True))
+
+
+if __name__ == "__main__":
+    unittest.main()
