@@ -132,6 +132,8 @@ ModuleAssignment AssignEach(Model& model, const SplitSpec& split) {
     int wanted = split.kind == SplitSpec::kMap ? Mapped(split, node) : split.function(node);
     if (wanted < -1 || wanted > 100000)
       throw Error(said, "gives module " + std::to_string(wanted) + " to " + Origin(node));
+    // A constant may be used before the module whose scope it has; localize copies it to others.
+    if (node->kind() == torch::jit::prim::Constant) wanted = 0;
     // Nodes that are not named go with the last of their inputs.
     int earliest = 0;
     const Node* producer = nullptr;

@@ -65,6 +65,21 @@ class Unseen(Layers):
         return self.c(torch.tanh(self.b(x)))
 
 
+class Placed(Layers):
+    """The switch of the region and the norm, which a map places in a later module, share a constant."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(8)
+
+    def forward(self, x):
+        v = torch.rsqrt(x.square() + 1)
+        y = self.norm(torch.tanh(self.a(x)))
+        with torch.no_grad():
+            v.clamp_(-1, 1)
+        return self.c(self.b(y)) + v[:, :3]
+
+
 class Counted(Layers):
     """A buffer is written to in training only, which an export does not show."""
 
@@ -98,9 +113,13 @@ class NoGrad(Case):
         return "model.pt2"
 
     def compile_model(self, make, split, script=False):
+        """`split`: how many modules, or a map."""
+        if isinstance(split, dict):
+            self.path("split.json").write_text(json.dumps(split))
         torch.manual_seed(1)
         file = self.export(make().train(), script)
-        result = pipewright("compile", self.path(file), "-o", self.path("model.pkg"), "--split", f"equal:{split}",
+        result = pipewright("compile", self.path(file), "-o", self.path("model.pkg"), "--split",
+                            self.path("split.json") if isinstance(split, dict) else f"equal:{split}",
                             "--ranks", 3, "--force")
         self.succeed(result)
         return result.out
@@ -141,6 +160,11 @@ class NoGrad(Case):
                         with self.subTest(model=make.__name__, script=script, split=split, body=body):
                             self.succeed(self.run_job(body=body))
                             self.assert_same_tensors(load_file(self.path("trained.safetensors")), expected)
+
+    def test_a_region_before_the_module_that_its_constant_is_of(self):
+        self.compile_model(Placed, {"a": 0, "norm": 1, "b": 1, "c": 2}, script=True)
+        self.succeed(self.run_job())
+        self.assert_same_tensors(load_file(self.path("trained.safetensors")), self.alone(Placed, script=True))
 
     def test_recomputing_would_write_twice(self):
         self.compile_model(Constrained, 3)
