@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "base/error.h"
+#include "base/torch_error.h"
 #include "runtime/stage/run_backward.h"
 #include "runtime/stage/stage_state.h"
 
@@ -58,10 +60,29 @@ void TorchStages::State::GiveGradients(int index, Tensors gradients,
 }
 
 // Returns the gradients of its weights.
+// Says of what autograd refuses where it was written.
+[[noreturn]] static void ExplainWrite(const LoadedModule& module, const std::string& file,
+                                      const std::string& said) {
+  if (!module.written_parameters.empty())
+    throw Error(file,
+                "forward writes to the parameter " + module.written_parameters[0] +
+                    ", which the backward of an earlier microbatch still needs: " + said,
+                "constrain a buffer or the value that is computed from the parameter, or run with "
+                "\"microbatches\": 1");
+  throw Error(file, "forward writes in place to what its backward needs: " + said,
+              "write to a copy, as x.clone().mul_(2), or make a new tensor, as x = x * 2");
+}
+
 Tensors TorchStages::State::BackwardModule(int index, int microbatch, std::map<int, Gifts>& gifts) {
   Kept keep = TakeKept(index, microbatch);
-  ModuleGradients found =
-      BackwardIsland(modules.at(index), std::move(keep), TakeGradients(index, gifts));
+  ModuleGradients found;
+  try {
+    found = BackwardIsland(modules.at(index), std::move(keep), TakeGradients(index, gifts));
+  } catch (const c10::Error& e) {
+    const std::string said = WithoutBacktrace(e.what_without_backtrace());
+    if (said.find("modified by an inplace operation") == std::string::npos) throw;
+    ExplainWrite(modules.at(index), manifest.modules[index].code, said);
+  }
   GiveGradients(index, std::move(found.inputs), gifts);
   return std::move(found.weights);
 }

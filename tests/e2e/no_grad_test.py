@@ -58,6 +58,16 @@ class Constrained(Layers):
         return self.c(torch.tanh(self.b(x)))
 
 
+class Decayed(Layers):
+    """A parameter is written to that backward needs."""
+
+    def forward(self, x):
+        x = torch.tanh(self.a(x))
+        with torch.no_grad():
+            self.b.weight.mul_(0.99)
+        return self.c(torch.tanh(self.b(x)))
+
+
 class Unseen(Layers):
     def forward(self, x):
         x = torch.tanh(self.a(x))
@@ -171,6 +181,13 @@ class NoGrad(Case):
         self.assert_fails(self.run_job(recompute=True),
                           r"recompute: module1 writes to its parameter b\.bias in forward, and would write twice",
                           "list the other stages or modules")
+
+    def test_a_parameter_that_an_earlier_microbatch_needs(self):
+        self.compile_model(Decayed, 3)
+        self.assert_fails(self.run_job(),
+                          r"modules/module1\.py: forward writes to the parameter b\.weight, which the backward of an "
+                          r"earlier microbatch still needs", '"microbatches": 1')
+        self.succeed(self.run_job(microbatches=1))
 
     def test_writes_through_data_to_a_parameter_are_refused(self):
         with self.assertRaisesRegex(AssertionError, r"mul_, .*no_grad_test\.py:\d+: writes through \.data to the "
