@@ -69,12 +69,17 @@ GradientFlow::GradientFlow(const Model& model)
     const LookingAt here(node);
     if (node->kind() == c10::Symbol::aten("set_grad_enabled"))
       enabled = torch::jit::constant_as<bool>(node->input(0)).value_or(true);
-    // A tensor that is written to where gradients are off is the same tensor to autograd.
-    if (Value* same = enabled ? nullptr : Returned(node); same && with_.count(same)) {
-      through_.insert(node);
-      same_[node] = same;
-      for (const Value* output : node->outputs()) with_.insert(output);
-    }
+    // Where gradients are off, a result may still be an operand itself: of a write, of an operation
+    // that has nothing to do, or of a branch. Views count, too, though they lose the gradient.
+    for (const Value* output : enabled ? at::ArrayRef<Value*>() : node->outputs())
+      for (const Node* inner : WithInner(node))
+        for (const Value* input : inner->inputs())
+          if (HasMemory(output) && HasMemory(input) && may_have(output) && has(input) &&
+              Intersect(memory_.Of(input), memory_.Of(output))) {
+            through_.insert(node);
+            same_[node].insert(input);
+            with_.insert(output);
+          }
     if (!enabled || CutsOff(node)) continue;
     bool any = false;
     for (const Node* inner : WithInner(node))
@@ -111,7 +116,7 @@ GradientFlow::Values GradientFlow::ReachedFrom(const Value* output,
     if (!any) continue;
     for (const Node* inner : WithInner(node))
       for (const Value* input : inner->inputs()) {
-        if (same_.count(node) && same_.at(node) != input) continue;
+        if (same_.count(node) && !same_.at(node).count(input)) continue;
         if (!reached.insert(input).second || !HasMemory(input)) continue;
         const Memory::Values& memory = memory_.Of(input);
         seen.insert(memory.begin(), memory.end());

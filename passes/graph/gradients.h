@@ -27,8 +27,8 @@ class GradientFlow {
   Memory memory_;
   Values with_;
   std::unordered_set<const torch::jit::Node*> through_;  // nodes that a gradient may pass
-  // Those of them that only write to this tensor, where gradients are off.
-  std::unordered_map<const torch::jit::Node*, const torch::jit::Value*> same_;
+  // Of those where gradients are off: the operands that a result may be.
+  std::unordered_map<const torch::jit::Node*, Values> same_;
 };
 
 std::unordered_set<const torch::jit::Value*> ValuesWithGradient(const Model& model);

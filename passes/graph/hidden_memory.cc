@@ -12,12 +12,23 @@ bool HidesMemory(const torch::jit::Node* node) {
   return kNames.count(node->kind().toQualString()) > 0;
 }
 
-bool IsBehindAutograd(const torch::jit::Value* value) {
+bool IsBehindAutograd(const Write& write, const std::vector<torch::jit::Node*>& nodes,
+                      Memory& memory) {
+  const torch::jit::Value* value = write.value;
   while (!HidesMemory(value->node())) {
-    if (!value->node()->kind().is_aten() || value->node()->inputs().empty()) return false;
-    value = value->node()->input(0);
+    const torch::jit::Node* node = value->node();
+    const bool whole = node->kind() == torch::jit::prim::GetAttr ||
+                       node == node->owningGraph()->param_node();
+    if (whole || node->kind() == torch::jit::prim::Constant) return false;
+    if (!node->kind().is_aten() || node->inputs().empty()) break;
+    value = node->input(0);
   }
-  return true;
+  if (HidesMemory(value->node())) return true;
+  const Memory::Values written = memory.Written(write);
+  for (torch::jit::Node* top : nodes)
+    for (const torch::jit::Node* node : WithInner(top))
+      if (HidesMemory(node) && Intersect(memory.Of(node->output()), written)) return true;
+  return false;
 }
 
 }  // namespace pipewright

@@ -34,6 +34,7 @@ class Isolator {
     for (Node* top : model_.graph->nodes()) {
       CollectWrites(top, position, writes);
       position_[top] = position++;
+      tops_.push_back(top);
       // What is received is copied before the region, where the copy gives on its gradient.
       if (top->kind() == c10::Symbol::aten("set_grad_enabled"))
         off = torch::jit::constant_as<bool>(top->input(0)).value_or(true) ? nullptr
@@ -116,12 +117,12 @@ class Isolator {
       const Weight& weight = model_.weights[value->offset()];
       const std::string where =
           model_.file + ": " + write.node->kind().toUnqualString() + ", " + Origin(write.node);
-      if (weight.kind == "parameter" && IsBehindAutograd(write.value))
+      if (weight.kind == "parameter" && IsBehindAutograd(write, tops_, memory_))
         throw Error(where,
                     "writes through .data to the parameter \"" + weight.names[0] +
                         "\": autograd does not see that, and the backward of one microbatch would "
                         "use what the forward of a later one has written",
-                    "write to the parameter itself inside torch.no_grad(), or to a buffer");
+                    "constrain a buffer, or the value that is computed from the parameter");
       // Scripts keep branches that ask for the mode, and exports the flags of norms.
       const bool exported = model_.in_training && model_.file.ends_with(".pt2");
       if (exported && weight.kind == "buffer" && !WritesStatistics(write.node) &&
@@ -307,6 +308,7 @@ class Isolator {
   std::map<std::string, Value*> received_;
   std::map<const Node*, Node*> region_;  // by node without gradients: what switched them off
   std::set<std::string> warned_;         // buffers
+  std::vector<Node*> tops_;              // nodes of the graph's top level
 };
 
 }  // namespace

@@ -145,8 +145,7 @@ void RefuseWritesToParameters(torch::jit::Graph& graph, const ModuleInfo& info,
                       " writes through .data to the parameter " + written.name +
                       ": autograd does not see that, and the backward of one microbatch would use "
                       "what the forward of a later one has written",
-                  "write to the parameter itself between torch.set_grad_enabled(False) and (True), "
-                  "or to a buffer");
+                  "constrain a buffer, or the value that is computed from the parameter");
   bool enabled = true;
   for (const torch::jit::Node* node : graph.nodes()) {
     if (node->kind() == c10::Symbol::aten("set_grad_enabled"))
@@ -180,7 +179,7 @@ void RefuseUnseenWritesToInputs(torch::jit::Graph& graph, const std::string& fil
   Memory memory(nodes, Alias::kKnown);
   for (const Write& write : writes)
     for (const torch::jit::Value* value : memory.Written(write))
-      if (IsBehindAutograd(write.value) && value->node() == graph.param_node())
+      if (value->node() == graph.param_node() && IsBehindAutograd(write, nodes, memory))
         throw Error(LineOf(write.node, file),
                     "it writes into its input " + value->debugNameBase() +
                         ", which other modules may see",

@@ -1,7 +1,6 @@
 #include "runtime/module/written_parameters.h"
 
 #include <algorithm>
-#include <set>
 
 #include "passes/graph/hidden_memory.h"
 #include "passes/graph/memory.h"
@@ -18,20 +17,6 @@ static std::string WeightOf(const Value* value) {
              : "";
 }
 
-// Returns the weights that are used by an embedding and its max_norm alone.
-static std::set<std::string> OnlyEmbedded(const std::vector<Node*>& nodes) {
-  std::set<std::string> embedded, other;
-  for (Node* top : nodes)
-    for (const Node* node : WithInner(top))
-      for (const Value* input : node->inputs())
-        if (const std::string name = WeightOf(input); !name.empty()) {
-          const std::string kind = node->kind().toUnqualString();
-          (kind.starts_with("embedding") ? embedded : other).insert(name);
-        }
-  for (const std::string& name : other) embedded.erase(name);
-  return embedded;
-}
-
 std::vector<WrittenParameter> WrittenParameters(torch::jit::Graph& graph,
                                                 const ModuleInfo& info) {
   const std::vector<Node*> nodes(graph.nodes().begin(), graph.nodes().end());
@@ -39,7 +24,6 @@ std::vector<WrittenParameter> WrittenParameters(torch::jit::Graph& graph,
   for (size_t i = 0; i < nodes.size(); ++i) CollectWrites(nodes[i], i, writes);
   std::vector<WrittenParameter> written;
   if (writes.empty()) return written;
-  const std::set<std::string> embedded = OnlyEmbedded(nodes);
   Memory memory(nodes, Alias::kKnown);
   for (const Write& write : writes)
     for (const Value* value : memory.Written(write)) {
@@ -48,8 +32,8 @@ std::vector<WrittenParameter> WrittenParameters(torch::jit::Graph& graph,
           std::any_of(info.held.begin(), info.held.end(), [&](const WeightInfo& weight) {
             return weight.name == name && weight.kind == "parameter";
           });
-      if (parameter && !embedded.count(name))
-        written.push_back({name, write.node, IsBehindAutograd(write.value)});
+      if (parameter)
+        written.push_back({name, write.node, IsBehindAutograd(write, nodes, memory)});
     }
   return written;
 }

@@ -15,8 +15,7 @@ struct WrittenParameter {
   bool unseen;                   // through .data: autograd does not see it
 };
 
-// Returns one for each write, in their order. Leaves out the max_norm of an embedding, which may be
-// applied again, unless the weight has other uses too.
+// Returns one for each write, in their order.
 std::vector<WrittenParameter> WrittenParameters(torch::jit::Graph& graph,
                                                 const ModuleInfo& info);
 

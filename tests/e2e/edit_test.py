@@ -409,7 +409,7 @@ class Refused(Edits):
                     r"torch\.clone\(", line=1)
         self.refuse("weight.data.pkg", FORWARD, r'\1    getattr(self, "blocks.1.up.bias").data.mul_(0.9)\n',
                     r"torch\.mul_ writes through \.data to the parameter blocks\.1\.up\.bias",
-                    r"write to the parameter itself between torch\.set_grad_enabled\(False\) and \(True\)", line=1)
+                    "constrain a buffer, or the value", line=1)
 
     def test_writes_that_libtorch_drops(self):
         """It drops them where it reads the code: by their schemas these operations make new tensors."""

@@ -48,6 +48,32 @@ class Halved(Layers):
         return self.c(y) + h.sum(1, keepdim=True)
 
 
+class Same(Layers):
+    """Operations that return their operand."""
+
+    def forward(self, x):
+        y = self.b(torch.tanh(self.a(x)))
+        with torch.no_grad():
+            z = F.dropout(y.to(torch.float32), 0.5, False)
+            z.mul_(0.5)
+        return self.c(torch.tanh(z))
+
+
+class Branches(Layers):
+    """Results of branches and loops."""
+
+    def forward(self, x):
+        y = self.b(torch.tanh(self.a(x)))
+        with torch.no_grad():
+            if x.size(0) > 1:
+                y = y.clamp_(-0.5, 0.5)
+            else:
+                y = y.mul_(2.0)
+            for i in range(x.size(0)):
+                y = y.mul_(0.9)
+        return self.c(torch.tanh(y))
+
+
 class Constrained(Layers):
     """A parameter is written to."""
 
@@ -88,6 +114,15 @@ class Placed(Layers):
         with torch.no_grad():
             v.clamp_(-1, 1)
         return self.c(self.b(y)) + v[:, :3]
+
+
+class Listed(Layers):
+    def forward(self, x):
+        x = torch.tanh(self.a(x))
+        weights = [self.b.weight.data]
+        for weight in weights:
+            weight.mul_(0.99)
+        return self.c(torch.tanh(self.b(x)))
 
 
 class Counted(Layers):
@@ -161,8 +196,8 @@ class NoGrad(Case):
         return model.state_dict()
 
     def test_writes_where_gradients_are_off(self):
-        for make in (Clamped, Masked, Halved, Constrained):
-            for script in (False, True):
+        for make in (Clamped, Masked, Halved, Same, Branches, Constrained):
+            for script in (False, True) if make != Branches else (True,):
                 expected = self.alone(make, script)
                 for split in (3, 4):
                     self.compile_model(make, split, script)
@@ -190,9 +225,10 @@ class NoGrad(Case):
         self.succeed(self.run_job(microbatches=1))
 
     def test_writes_through_data_to_a_parameter_are_refused(self):
-        with self.assertRaisesRegex(AssertionError, r"mul_, .*no_grad_test\.py:\d+: writes through \.data to the "
-                                                    r"parameter \"b\.weight\""):
-            self.compile_model(Unseen, 3, script=True)
+        for make in (Unseen, Listed):
+            with self.subTest(make.__name__), self.assertRaisesRegex(
+                    AssertionError, r"mul_, .*no_grad_test\.py:\d+: writes through \.data to the parameter \"b\.weight\""):
+                self.compile_model(make, 3, script=True)
 
     def test_buffers_that_exports_write_in_every_mode_are_told(self):
         said = self.compile_model(Counted, 3)
