@@ -53,7 +53,9 @@ def export(model: torch.nn.Module, args: Sequence[Any], path: str | os.PathLike[
     if dynamic_shapes is None and dynamic_batch:
         args, kwargs = pytree.tree_map(two_rows(args, kwargs), (args, kwargs))
         dynamic_shapes = batch_shapes(model, args, kwargs)
-    with mode(model, training), no_autograd_functions(training):
+    if training:
+        check_hooks(model)
+    with mode(model, training), no_autograd_functions(training), no_tensor_hooks(training):
         try:
             program = torch.export.export(model, args, kwargs, dynamic_shapes=dynamic_shapes,
                                           strict=False)
@@ -143,6 +145,31 @@ def no_autograd_functions(training: bool) -> Iterator[None]:
         return original(cls, *args, **kwargs)
 
     with mock.patch.object(torch.autograd.Function, "apply", classmethod(apply)) if training else (
+            contextlib.nullcontext()):
+        yield
+
+
+HOOKS = (": an export does not record hooks on gradients, and would train with other gradients\n"
+         "  write operations that have the gradient, as 2 * x.detach() - x, which reverses it; or export with "
+         "training=False, for inference")
+
+
+def check_hooks(model: torch.nn.Module) -> None:
+    for name, parameter in model.named_parameters():
+        if parameter._backward_hooks:
+            raise ExportError(f"the parameter {name} has a gradient hook" + HOOKS)
+    for name, module in model.named_modules():
+        if module._backward_hooks or module._backward_pre_hooks:
+            raise ExportError(f"{f'the submodule {name}' if name else 'the model'} has a backward hook" + HOOKS)
+
+
+@contextlib.contextmanager
+def no_tensor_hooks(training: bool) -> Iterator[None]:
+    """Refuses hooks that forward registers."""
+    def register_hook(tensor: torch.Tensor, hook: Any) -> None:
+        raise ExportError("forward calls register_hook" + HOOKS)
+
+    with mock.patch.object(torch.Tensor, "register_hook", register_hook) if training else (
             contextlib.nullcontext()):
         yield
 

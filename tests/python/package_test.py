@@ -254,6 +254,18 @@ class Custom(torch.nn.Module):
         return Square.apply(x)
 
 
+class Reversed(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+
+    def forward(self, x):
+        h = self.linear(x)
+        if h.requires_grad:
+            h.register_hook(lambda gradient: -gradient)
+        return torch.tanh(h)
+
+
 class Branch(torch.nn.Module):
     def forward(self, x):
         return x + 1 if x.sum() > 0 else x
@@ -290,6 +302,22 @@ class Export(Python):
         model.dropout.eval()
         self.export(model)
         self.assertTrue(model.training and not model.dropout.training)
+
+    def test_hooks_on_gradients_are_refused(self):
+        def linear():
+            return torch.nn.Sequential(torch.nn.Linear(4, 4))
+
+        with self.subTest("parameter"), self.assertRaisesRegex(pw.ExportError, r"parameter 0\.weight has a gradient hook.*\n"):
+            model = linear()
+            model[0].weight.register_hook(lambda gradient: gradient * 2)
+            pw.export(model, (torch.ones(2, 4),), self.folder / "hooks.pt2")
+        with self.subTest("module"), self.assertRaisesRegex(pw.ExportError, r"submodule 0 has a backward hook"):
+            model = linear()
+            model[0].register_full_backward_hook(lambda module, inputs, outputs: None)
+            pw.export(model, (torch.ones(2, 4),), self.folder / "hooks.pt2")
+        with self.subTest("tensor"), self.assertRaisesRegex(pw.ExportError, r"forward calls register_hook"):
+            pw.export(Reversed(), (torch.ones(2, 4),), self.folder / "hooks.pt2")
+        pw.export(Reversed(), (torch.ones(2, 4),), self.folder / "hooks.pt2", training=False)
 
     def test_says_what_to_try(self):
         with self.assertRaisesRegex(pw.ExportError, r"Square.*\n.*detach\(\)"):
