@@ -61,7 +61,7 @@ struct ModuleInfo {
   bool skipped = false;          // not run: KeepOutputs
   // By output, as compiled; outputs that reach all lack.
   std::map<int, NoGradient> no_gradient = {};
-  // Of the lines of the code as written (formats/package/edited_lines.h); "": not known.
+  // LineHashes of the code as written, which tell what was edited. Earlier versions wrote none.
   std::string line_hashes = {};
 };
 

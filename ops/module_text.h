@@ -22,8 +22,8 @@ struct CompiledText {
   // builds.
   std::set<std::string> declared;
   std::optional<std::set<std::string>> parameters;
-  // What writes in place: "mul_", "+=", "[...] =". LibTorch drops such a write while it reads the
-  // text where it knows of nobody who uses the memory.
+  // Describes an operation that writes in place: "mul_", "+=", "[...] =". LibTorch drops it while it
+  // reads the text if it knows of nobody who uses the memory.
   struct Write {
     int line = 0;
     std::string what;

@@ -12,7 +12,7 @@ namespace pipewright {
 namespace {
 
 constexpr size_t kDigits = 4;
-// Beyond this many pairs of lines to compare, all between the first and the last edit count.
+// If there are more pairs of lines to compare, all lines from the first to the last edit count.
 constexpr size_t kMostPairs = 4'000'000;
 
 using Hashes = std::vector<std::string>;
@@ -28,7 +28,7 @@ std::string ShortHash(std::string_view line) {
 Hashes HashesOf(std::string_view code) {
   Hashes hashes;
   for (size_t begin = 0; begin < code.size();) {
-    // With the newline, which the last line may have lost.
+    // Includes the newline, which the last line may have lost.
     const size_t end = std::min(code.find('\n', begin), code.size() - 1) + 1;
     hashes.push_back(ShortHash(code.substr(begin, end - begin)));
     begin = end;
@@ -77,7 +77,7 @@ std::vector<int> EditedLines(std::string_view code, std::string_view hashes) {
   Hashes then, now = HashesOf(code);
   for (size_t at = 0; at < hashes.size(); at += kDigits)
     then.emplace_back(hashes.substr(at, kDigits));
-  // What is the same at the beginning and at the end is most of a file.
+  // Skips the lines that match at the beginning and at the end, which are most of a file.
   const long first =
       std::mismatch(then.begin(), then.end(), now.begin(), now.end()).second - now.begin();
   long last = 0;

@@ -69,8 +69,9 @@ GradientFlow::GradientFlow(const Model& model)
     const LookingAt here(node);
     if (node->kind() == c10::Symbol::aten("set_grad_enabled"))
       enabled = torch::jit::constant_as<bool>(node->input(0)).value_or(true);
-    // Where gradients are off, a result may still be an operand itself: of a write, of an operation
-    // that has nothing to do, or of a branch. Views count, too, though they lose the gradient.
+    // While gradients are off, writes in place, operations that have nothing to do, and branches may
+    // still return an operand itself, which keeps its gradient. Views count, too, although they lose
+    // theirs.
     for (const Value* output : enabled ? at::ArrayRef<Value*>() : node->outputs())
       for (const Node* inner : WithInner(node))
         for (const Value* input : inner->inputs())

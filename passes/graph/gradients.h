@@ -27,7 +27,7 @@ class GradientFlow {
   Memory memory_;
   Values with_;
   std::unordered_set<const torch::jit::Node*> through_;  // nodes that a gradient may pass
-  // Of those where gradients are off: the operands that a result may be.
+  // For nodes that run while gradients are off, holds the operands that they may return.
   std::unordered_map<const torch::jit::Node*, Values> same_;
 };
 

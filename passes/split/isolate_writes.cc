@@ -35,7 +35,7 @@ class Isolator {
       CollectWrites(top, position, writes);
       position_[top] = position++;
       tops_.push_back(top);
-      // What is received is copied before the region, where the copy gives on its gradient.
+      // Clone() copies received values before such a region, so that the copy passes gradients on.
       if (top->kind() == c10::Symbol::aten("set_grad_enabled"))
         off = torch::jit::constant_as<bool>(top->input(0)).value_or(true) ? nullptr
               : off                                                       ? off
