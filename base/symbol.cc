@@ -193,7 +193,7 @@ std::optional<std::pair<std::string, int64_t>> SolveSize(const std::string& expr
   }
   const int64_t x = 1 + (value - first) / slope;
   if (x >= 0 && at(x) == value) return {{symbol, x}};
-  throw Error("size \"" + expression + "\"", "is " + std::to_string(value) + " for no " + symbol);
+  throw Error("size \"" + expression + "\"", "is " + std::to_string(value) + " for no integer " + symbol);
 }
 
 }  // namespace pipewright

@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "base/torch_error.h"
 #include "passes/dead_code.h"
+#include "passes/dense_gradients.h"
 #include "passes/graph/looking_at.h"
 #include "passes/name_writes.h"
 #include "passes/random_operations.h"
@@ -66,6 +67,7 @@ std::vector<ModuleBody> RunPasses(Model& model, const PipelineOptions& options,
       {"dead_code", [&] { RemoveDeadCode(*model.graph); }},
       // Before the random operations, which use the training flag.
       {"restore_training", [&] { RestoreTraining(model); }},
+      {"dense_gradients", [&] { MakeGradientsDense(model, warnings); }},
       {"restore_devices", [&] { RestoreDevices(model); }},
       // Before cutting: ids count over the whole model, so they do not depend on the cuts.
       {"random_operations", [&] { RewriteRandomOperations(model); }},

@@ -103,7 +103,7 @@ void SolveSizes(const Manifest& manifest, const GivenInput& input,
     try {
       solved = SolveSize(input.value.shape[d], input.sizes[d], symbols);
     } catch (const Error& e) {
-      throw Error(input.where(), input.takes() + ": " + e.what());
+      throw Error(input.where(), input.takes() + ": " + e.what(), "give it data of another size");
     }
     if (!solved) continue;
     auto range = manifest.symbols.find(solved->first);
@@ -158,7 +158,7 @@ TensorSpec FromManifest(const ValueInfo& value, const std::map<std::string, int6
 
 struct Inferred {
   std::vector<TensorSpec> specs;          // by value id
-  std::vector<std::string> new_outputs;  // see ChangedOutputs
+  std::vector<std::string> changed;  // see ChangedOutputs
 };
 
 // Says that edited code at `line` returns a value as `found`, which the manifest has otherwise.
@@ -192,21 +192,13 @@ Inferred Infer(Trial trial, const std::vector<TensorSpec>& given,
       const TensorSpec recorded = FromManifest(manifest.values[id], symbols);
       if (!anew || manifest.values[id].kind != "tensor") specs[id] = recorded;
       changed[id] = anew && !manifest.values[id].dtype.empty() && !Same(specs[id], recorded);
-      if (!changed[id]) continue;
-      const bool output = recorded.known && std::count(manifest.outputs.begin(),
-                                                       manifest.outputs.end(), id) > 0;
-      std::vector<std::string>& outputs = inferred.new_outputs;
-      if (!edited) {
-        if (output && !blame.empty() && !std::count(outputs.begin(), outputs.end(), blame))
-          outputs.push_back(blame);
-        continue;
-      }
+      if (!changed[id] || !edited) continue;
       const std::string returns = ReturnsOther(trial.made_at[id], manifest.values[id], specs[id]);
       if (blame.empty())
         blame = returns + "\n  return it like that, or edit the modules that take it, too";
-      if (output)
-        outputs.push_back(returns +
-                          "\n  return it like that or, if that is intended, change manifest.json");
+      if (recorded.known)
+        inferred.changed.push_back(
+            returns + "\n  return it like that or, if that is intended, change manifest.json");
     }
   }
   return inferred;
@@ -256,7 +248,7 @@ std::vector<TensorSpec> InferShapes(const std::string& package, const Manifest& 
 
 std::vector<std::string> ChangedOutputs(const std::string& package, const Manifest& manifest,
                                         const std::vector<TensorSpec>& inputs) {
-  return InferAll(package, manifest, inputs, {}).new_outputs;
+  return InferAll(package, manifest, inputs, {}).changed;
 }
 
 std::shared_ptr<const std::vector<TensorSpec>> ShapeCache::Of(

@@ -29,8 +29,8 @@ struct TensorSpec {
 std::vector<TensorSpec> InferShapes(const std::string& package, const Manifest& manifest,
                                     const std::vector<TensorSpec>& inputs);
 
-// Returns a message for each output of the model that edited code makes in another type or size
-// than the manifest says: "PKG/modules/module2.py:15: returns y float32 [12], manifest.json says
+// Returns a message for each value that edited code returns in another type or size than the
+// manifest says: "PKG/modules/module2.py:15: returns y float32 [12], manifest.json says
 // float32 [n, 3]", with a cure on a second line. Throws the same errors.
 std::vector<std::string> ChangedOutputs(const std::string& package, const Manifest& manifest,
                                         const std::vector<TensorSpec>& inputs);

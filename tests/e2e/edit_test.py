@@ -313,9 +313,21 @@ class Gradients(Edits):
         path = package / "modules/module2.py"  # whose norms take no whole numbers
         path.write_text(re.sub(FORWARD, r"\1    \2 = torch.to(\2, torch.float32)\n",
                                path.read_text()))
-        warning, = self.warnings(package)
+        dtype, warning = self.warnings(package)
+        self.assertRegex(dtype, r"module1\.py:%d: returns \w+ int64 \[.*\], manifest\.json says "
+                                r"float32 \[" % line)
         self.assertRegex(warning, r"^modules 0-1 get no gradient any more: "
                                   r".*module1\.py:%d: return" % line)
+
+    def test_a_size_that_the_next_module_broadcasts(self):
+        package = self.copy_package("broadcast.pkg")
+        line = self.edit(package, r"return (\w+)$", r"return \1[:, :1]")
+        path = package / "modules/module2.py"
+        path.write_text(re.sub(FORWARD, r"\1    \2 = torch.expand(\2, [-1, 16, -1])\n",
+                               path.read_text()))
+        warning, = self.warnings(package)
+        self.assertRegex(warning, r"module1\.py:%d: returns \w+ float32 \[\d+, 1, \d+\], "
+                                  r"manifest\.json says float32 \[" % line)
 
     def test_gradients_switched_off(self):
         package = self.copy_package("switch.pkg")

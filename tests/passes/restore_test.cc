@@ -1,6 +1,8 @@
 #include <gtest/gtest.h>
+#include <torch/csrc/jit/ir/constants.h>
 
 #include "base/error.h"
+#include "passes/dense_gradients.h"
 #include "passes/random_operations.h"
 #include "passes/restore_devices.h"
 #include "passes/restore_training.h"
@@ -25,6 +27,28 @@ graph(%training : bool, %device : Device, %x : Tensor):
       .check("aten::dropout(%x, %p, %training)")
       ->check("aten::dropout(%a, %p, %off)")
       ->run(*model.graph);
+}
+
+TEST(MakeGradientsDense, SparseEmbeddingsBecomeDenseWithANote) {
+  Model model = ParseModel(R"IR(
+graph(%w : Tensor, %training : bool, %device : Device, %x : Tensor):
+  %padding : int = prim::Constant[value=-1]()
+  %off : bool = prim::Constant[value=0]()
+  %on : bool = prim::Constant[value=1]()
+  %a : Tensor = aten::embedding(%w, %x, %padding, %off, %on)
+  %b : Tensor = aten::embedding(%w, %x, %padding, %on, %off)
+  %c : Tensor = aten::add(%a, %b, %padding)
+  return (%c)
+)IR");
+  std::vector<std::string> notes;
+  MakeGradientsDense(model, &notes);
+  for (int nth : {0, 1})
+    EXPECT_EQ(torch::jit::constant_as<bool>(Find(model, "aten::embedding", nth)->input(4)), false);
+  ASSERT_EQ(notes.size(), 1u);
+  EXPECT_TRUE(notes[0].ends_with(
+      "has a dense gradient here (sparse=True in the model): the optimizer updates every row of "
+      "the weight"))
+      << notes[0];
 }
 
 TEST(RestoreTraining, ModelInEvaluationStaysThere) {

@@ -1,0 +1,26 @@
+#include "passes/dense_gradients.h"
+
+#include <torch/csrc/jit/ir/constants.h>
+
+#include "passes/graph/looking_at.h"
+
+namespace pipewright {
+
+using torch::jit::Node;
+
+void MakeGradientsDense(Model& model, std::vector<std::string>* notes) {
+  for (Node* node : AllNodes(*model.graph)) {
+    const LookingAt here(node);
+    const c10::FunctionSchema* schema = node->maybeSchema();
+    const auto index = schema ? schema->argumentIndexWithName("sparse") : std::nullopt;
+    if (!index || !torch::jit::constant_as<bool>(node->inputs()[*index]).value_or(false)) continue;
+    torch::jit::WithInsertPoint before(node);
+    node->replaceInput(*index, model.graph->insertConstant(false));
+    if (notes)
+      notes->push_back(std::string(node->kind().toQualString()) + ", " + Origin(node) +
+                       ": has a dense gradient here (sparse=True in the model): the optimizer "
+                       "updates every row of the weight");
+  }
+}
+
+}  // namespace pipewright
