@@ -2,6 +2,7 @@
 
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/tensor.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
@@ -103,7 +104,7 @@ std::set<Node*> InIAlone(const Visited& visited, const edge_list& later_roots,
 bool RunsInIAlone(const std::string& node) {
   for (const char* kernel :
        {"RnnLayer", "CudnnRnn", "MiopenRnn", "MpsLstm", "FusedLstm", "FusedGru", "ScaledDotProduct",
-        "PreluKernel", "BatchNorm", "LayerNorm", "GroupNorm", "RmsNorm"})
+        "PreluKernel", "BatchNorm", "LayerNorm", "GroupNorm", "RmsNorm", "CopySlices"})
     if (node.find(kernel) != std::string::npos) return true;
   return false;
 }
@@ -161,9 +162,14 @@ std::vector<at::Tensor> InputGradients(const std::vector<at::Tensor>& roots,
   }
   // Otherwise W would continue through these nodes to other uses of a weight, which are separate
   // roots.
-  for (Node* node : both)
-    for (Edge& edge : node->next_edges())
-      if (edge.is_valid() && visited.ToInput(edge)) edge = Edge();
+  for (Node* node : both) {
+    auto* write = dynamic_cast<torch::autograd::CopySlices*>(node);
+    for (uint32_t i = 0; i < node->num_outputs(); ++i) {
+      if (!node->next_edge(i).is_valid() || !visited.ToInput(node->next_edge(i))) continue;
+      node->next_edges()[i] = Edge();
+      if (write) write->fn->next_edges()[i] = Edge();  // it makes sure that both have the same
+    }
+  }
   found.resize(inputs.size());
   return found;
 }

@@ -7,9 +7,9 @@
 // fused one (convolution) gets an output mask. From I to W such a node keeps its saved tensors and
 // its output gradient; all other nodes are released as soon as I has run them.
 //
-// Some kernels always compute all their gradients (RNN layers, attention, PReLU), and for the small
-// gradients of a normalization W would need another pass over the data that I has just read. These
-// run only in I, and the gradients of their weights are kept for W.
+// Some kernels always compute all their gradients (RNN layers, attention, PReLU, writes to views),
+// and for the small gradients of a normalization W would need another pass over the data that I has
+// just read. These run only in I, and the gradients of their weights are kept for W.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/edge.h>

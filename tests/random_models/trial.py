@@ -462,7 +462,9 @@ class Trial:
     def apply_cures(self):
         cures, options = ["contiguous weights"] if self.contiguous else [], self.options
         if self.cuts_at_writes():
-            return [*cures, self.compile_whole()]
+            return [*cures, self.compile_whole("writes in place")]
+        if self.hands_on_an_operand():
+            return [*cures, self.compile_whole("operations that return their operand")]
         if not cures and any("infer" in what for _, what, _ in self.differs):
             return []  # what follows changes gradients only
         if self.replicas and self.job.get("reduce") != "exact":
@@ -477,15 +479,15 @@ class Trial:
         if options != self.options:
             self.compile_with(options)
             if self.cuts_at_writes():  # the cure's own cuts
-                cures.append(self.compile_whole())
+                cures.append(self.compile_whole("writes in place"))
         return cures
 
-    def compile_whole(self):
+    def compile_whole(self, what):
         self.compile_with(["--split", "equal:1"])
         self.ranks, self.conf = 1, self.file("conf.json", {
             "module_to_stage_map": [0], "stage_to_rank_map": {"0": [0]}})
         self.file("job.json", {**self.job, "schedule": "1f1b"})
-        return "no cut at writes in place"
+        return "no cut at " + what
 
     def cuts_at_writes(self):
         return self.writes_to_copies() or self.hands_on_written_views()
@@ -498,22 +500,34 @@ class Trial:
         """Whether a module writes in place to a copy of what it receives, which has no gaps."""
         return re.search(r"_own = torch\.clone\(", self.code())
 
+    def calls_and_given(self):
+        """Of each module: (results, name, first argument) of its operations, and what it returns."""
+        for module in self.manifest["modules"]:
+            text = (self.package / module["code"]).read_text()
+            calls = re.findall(r"^ +([\w, ]+?),? = torch\.(\w+)\((\w+)", text, re.M)
+            given = re.search(r"^    (_\d+) = \((.*)\)\n    return \1$|^    return (.*)", text, re.M)
+            yield calls, re.findall(r"\w+", (given[2] or given[3]) if given else "")
+
+    def hands_on_an_operand(self):
+        """Whether a script's module hands on both what an operation was given and what it returned,
+        which may be the same tensor."""
+        same = "to contiguous flatten atleast_1d atleast_2d atleast_3d".split()
+        return self.kind != "export" and any(
+            name in same and made in given and of in given
+            for calls, given in self.calls_and_given() for made, name, of in calls)
+
     def hands_on_written_views(self):
         """Whether a module hands on a value in memory that it has views of, and writes to."""
         views = set("slice select transpose permute unfold view t squeeze unsqueeze expand detach "
                     "movedim narrow diagonal chunk split unbind reshape flatten as_strided mT ravel "
                     "view_as expand_as swapaxes unflatten contiguous alias numpy_T to".split())
-        for module in self.manifest["modules"]:
+        for calls, given in self.calls_and_given():
             root, viewed, written = {}, set(), set()
-            text = (self.package / module["code"]).read_text()
-            calls = re.findall(r"^ +([\w, ]+?),? = torch\.(\w+)\((\w+)", text, re.M)
             for made, name, of in calls:
                 memory = root.get(of, of)
                 if name in views or name.endswith("_"):
                     root.update({one: memory for one in made.split(", ")})
                     (viewed if name in views else written).add(memory)
-            given = re.search(r"^    (_\d+) = \((.*)\)\n    return \1$|^    return (.*)", text, re.M)
-            given = re.findall(r"\w+", (given[2] or given[3]) if given else "")
             if any(root.get(g, g) in viewed & written for g in given):
                 return True
         return False

@@ -102,6 +102,15 @@ static std::vector<Model> Models() {
        [](const Tensors& x, const Tensors& w) -> Tensors {
          return {at::layer_norm(at::layer_norm(x[0], {4}, w[0], w[1]).tanh(), {4}, w[0], w[1])};
        }},
+      {"a write to a view",
+       {Random({3, 4})},
+       {Random({4, 4}), Random({3})},
+       [](const Tensors& x, const Tensors& w) -> Tensors {
+         at::Tensor y = at::mm(w[0], w[0]).narrow(0, 0, 3) * 2, z = x[0] * 3;
+         y.select(1, 0).copy_(x[0].sum(1));
+         z.select(1, 1).copy_(w[1]);
+         return {y, z, at::tanh(y + z)};
+       }},
       {"nothing leads to the inputs",
        {Random({2, 4})},
        {Random({4, 3}), Random({3})},
@@ -231,6 +240,24 @@ TEST(RunBackward, LeavesTheOthersToTheEngine) {
   y.grad_fn()->add_post_hook(std::make_unique<Doubles>());
   found = ByOurselves({y}, {x}, {at::ones({3, 4})});
   ExpectSameBits(found[0], at::full({3, 4}, 4.0), "by the hook");
+}
+
+// What was there before the write is used in W, too, so that its gradient is summed there.
+TEST(SplitBackward, AWriteToAViewThatRunsInBothHalves) {
+  Model m{"write", {Random({3, 4})}, {Random({4, 4}), Random({3, 4})},
+          [](const Tensors& x, const Tensors& w) -> Tensors {
+            at::Tensor y = w[1] * 2, before = y * 3;
+            y.select(1, 0).copy_(x[0].sum(1));
+            return {at::mm(y, w[0]), before};
+          }};
+  Tensors y = m.run(m.inputs, m.weights), gradients = OutputGradients(y);
+  Tensors whole = Whole(m, y, gradients);
+  y = m.run(m.inputs, m.weights);
+  WeightTail tail;
+  Tensors inputs = InputGradients(y, gradients, m.inputs, tail);
+  Tensors weights = WeightGradients(std::move(tail), m.weights);
+  ExpectSameBits(inputs[0], whole[0], "input");
+  for (size_t k = 0; k < 2; ++k) ExpectSameBits(weights[k], whole[1 + k], "weight");
 }
 
 // An RNN's kernel computes all its gradients in one: it runs once, in I.
