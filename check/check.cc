@@ -66,6 +66,47 @@ static void SkipRun(CheckResult& result, const std::string& why) {
     Skip(result, rule, why);
 }
 
+// Checks a run of the job.
+static void CheckRun(const CheckRequest& request, const Job& job, const Manifest& manifest,
+                     bool code, bool conf, CheckResult& result) {
+  const bool plan = conf && CheckPlan(request, job, result);
+  if (!conf) Skip(result, "plan", "the conf has mistakes");
+  const bool data = CheckData(request, job, manifest, result);
+  std::optional<Job> started;
+  if (plan && data && code)
+    started = CheckStart(request, job, result);
+  else
+    Skip(result, "start", "code, conf, plan or data have mistakes");
+  if (started)
+    CheckValues(request, *started, manifest, result);
+  else
+    Skip(result, "values", "the run does not start");
+  if (request.eval) {
+    for (const char* rule : {"outputs", "balance", "memory", "time"})
+      Skip(result, rule, "this is an evaluation");
+    return;
+  }
+  CheckOutputs(request, job, manifest, result);
+  if (plan)
+    CheckCosts(request, job, result);
+  else
+    for (const char* rule : {"balance", "memory", "time"}) Skip(result, rule, "there is no plan");
+}
+
+static void CheckInferRun(const CheckRequest& request, const Manifest& manifest, bool code,
+                          bool conf, CheckResult& result) {
+  for (const char* rule : {"job", "plan", "data", "outputs", "balance", "memory", "time"})
+    Skip(result, rule, "this is an inference");
+  if (!code || !conf) {
+    for (const char* rule : {"start", "values"}) Skip(result, rule, "code or conf have mistakes");
+    return;
+  }
+  if (CheckInference(request, result))
+    CheckInputValues(request, manifest, result);
+  else
+    Skip(result, "values", "the run does not start");
+}
+
 CheckResult Check(const CheckRequest& request) {
   CheckResult result;
   result.ranks = request.ranks;
@@ -79,32 +120,19 @@ CheckResult Check(const CheckRequest& request) {
     for (const char* rule : {"weights", "code", "conf"}) Skip(result, rule, "there is no package");
   }
   std::optional<Job> job;
-  if (request.job.empty())
-    Skip(result, "job", "none is given: --job FILE");
-  else
-    job = CheckJob(request, result);
-  if (!manifest || !job) {
-    SkipRun(result, request.job.empty() ? "no job is given: --job FILE"
-                    : !job              ? "the job has mistakes"
-                                        : "there is no package");
+  if (manifest && !request.input.empty()) {
+    CheckInferRun(request, *manifest, code, conf, result);
   } else {
-    const bool plan = conf && CheckPlan(request, *job, result);
-    if (!conf) Skip(result, "plan", "the conf has mistakes");
-    const bool data = CheckData(*job, *manifest, result);
-    std::optional<Job> started;
-    if (plan && data && code)
-      started = CheckStart(request, *job, result);
+    if (request.job.empty())
+      Skip(result, "job", "none is given: --job FILE");
     else
-      Skip(result, "start", "code, conf, plan or data have mistakes");
-    if (started)
-      CheckValues(request.package, *started, *manifest, result);
+      job = CheckJob(request, result);
+    if (manifest && job)
+      CheckRun(request, *job, *manifest, code, conf, result);
     else
-      Skip(result, "values", "the run does not start");
-    CheckOutputs(request, *job, *manifest, result);
-    if (plan)
-      CheckCosts(request, *job, result);
-    else
-      for (const char* rule : {"balance", "memory", "time"}) Skip(result, rule, "there is no plan");
+      SkipRun(result, request.job.empty() ? "no job is given: --job FILE"
+                      : !job              ? "the job has mistakes"
+                                          : "there is no package");
   }
   CheckMachine(job, result);
   return result;

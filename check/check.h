@@ -11,6 +11,11 @@ struct CheckRequest {
   std::string package;
   std::string conf;     // a file; "": the package's own
   std::string job;      // a file; "": none
+  bool eval = false;    // the job is evaluated, not trained
+  // Of infer; without `input` the run is one of the job.
+  std::string input, output;         // files
+  std::vector<std::string> outputs;  // names; none: all
+  int microbatches = 1;
   std::string weights;  // what OpenCheckpoint takes; "": the package's
   int ranks = 0;        // how many are to be started; 0: as many as the conf names
   bool resume = false;  // checkpoints may be there

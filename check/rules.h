@@ -27,17 +27,22 @@ std::optional<Conf> CheckConfFile(const CheckRequest& request, const Manifest& m
                                   CheckResult& result);
 std::optional<Job> CheckJob(const CheckRequest& request, CheckResult& result);
 bool CheckPlan(const CheckRequest& request, const Job& job, CheckResult& result);
-bool CheckData(const Job& job, const Manifest& manifest, CheckResult& result);
+bool CheckData(const CheckRequest& request, const Job& job, const Manifest& manifest,
+               CheckResult& result);
 // Runs the checks that every rank makes before it loads weights; the ranks are threads here.
 // Returns the job with the outputs that its losses name.
 std::optional<Job> CheckStart(const CheckRequest& request, const Job& job, CheckResult& result);
+// Does the same for an inference. Returns whether it found no error.
+bool CheckInference(const CheckRequest& request, CheckResult& result);
 void CheckOutputs(const CheckRequest& request, const Job& job, const Manifest& manifest,
                   CheckResult& result);
 
 // In value_rules.cc. Looks for numbers in the data that are no rows of a table, or no classes.
 // `job` is what CheckStart returned.
-void CheckValues(const std::string& package, const Job& job, const Manifest& manifest,
+void CheckValues(const CheckRequest& request, const Job& job, const Manifest& manifest,
                  CheckResult& result);
+// Does the same for the file of an inference.
+void CheckInputValues(const CheckRequest& request, const Manifest& manifest, CheckResult& result);
 
 // In cost_rules.cc. Looks at what the profile predicts.
 void CheckCosts(const CheckRequest& request, const Job& job, CheckResult& result);

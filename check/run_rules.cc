@@ -14,6 +14,8 @@
 #include "report/page.h"
 #include "runtime/checkpoint/checkpoint_folder.h"
 #include "runtime/checkpoint/last_weights.h"
+#include "runtime/commands/infer.h"
+#include "runtime/commands/train.h"
 #include "runtime/exec/phase.h"
 #include "runtime/feed.h"
 #include "runtime/session.h"
@@ -57,12 +59,14 @@ std::optional<Job> CheckJob(const CheckRequest& request, CheckResult& result) {
 
 bool CheckPlan(const CheckRequest& request, const Job& job, CheckResult& result) {
   return Passes(result, "plan", [&] {
-    const RunPlan run = MakeRunPlan(request.package, request.conf, job, request.ranks, false);
-    if (job.validation.every > 0) MakeForwardPlan(job, run);
+    const RunPlan run =
+        MakeRunPlan(request.package, request.conf, job, request.ranks, request.eval);
+    if (!request.eval && job.validation.every > 0) MakeForwardPlan(job, run);
   });
 }
 
-bool CheckData(const Job& job, const Manifest& manifest, CheckResult& result) {
+bool CheckData(const CheckRequest& request, const Job& job, const Manifest& manifest,
+               CheckResult& result) {
   auto check = [&](const DataJob& data, const std::string& where) {
     return Passes(result, "data", [&] {
       CheckEnoughFiles(job, data);
@@ -71,20 +75,48 @@ bool CheckData(const Job& job, const Manifest& manifest, CheckResult& result) {
     });
   };
   const bool training = check(job.data, job.path + ": data");
-  if (job.validation.every == 0) return training;
+  if (request.eval || job.validation.every == 0) return training;
   return check(job.validation.data, job.path + ": validation.data") && training;
 }
 
-std::optional<Job> CheckStart(const CheckRequest& request, const Job& job, CheckResult& result) {
+// Removes "reading on every rank: " and "writing on rank 0: ": the ranks are threads here, which a
+// reader could not tell apart.
+static std::string WithoutRank(const std::string& text) {
+  const size_t colon = text.find(": "), on = text.find(" on ");
+  if (colon == std::string::npos || on > colon) return text;
+  const std::string where = text.substr(on, colon - on);
+  return where == " on every rank" || where.starts_with(" on rank ") ? text.substr(colon + 2) : text;
+}
+
+// Throws what `open` throws on one of `ranks` threads. Adds the warnings that it returns on rank 0.
+// Returns false if they did not run.
+static bool RunsOnThreads(
+    CheckResult& result,
+    const std::function<std::vector<std::string>(Transport& transport)>& open) {
   if (result.ranks > kMostThreads) {
     Skip(result, "start", "ranks are threads here, and " + std::to_string(kMostThreads) +
                               " are the most");
-    return std::nullopt;
+    return false;
   }
   at::set_num_threads(1);
   std::vector<std::string> warnings;
+  const bool passes = Passes(result, "start", [&] {
+    try {
+      RunThreads(result.ranks, [&](Transport& transport) {
+        std::vector<std::string> found = open(transport);
+        if (transport.rank() == 0) warnings = std::move(found);
+      });
+    } catch (const AgreedError& e) {
+      throw Error(WithoutRank(e.what()));
+    }
+  });
+  for (const std::string& warning : warnings) Add(result, Severity::kWarning, "start", warning);
+  return passes;
+}
+
+std::optional<Job> CheckStart(const CheckRequest& request, const Job& job, CheckResult& result) {
   Job resolved;
-  auto open = [&](Transport& transport) {
+  auto train = [&](Transport& transport) {
     Session session(transport);
     session.job = job;
     SessionOptions options;
@@ -103,20 +135,36 @@ std::optional<Job> CheckStart(const CheckRequest& request, const Job& job, Check
     session.Check(sources);
     training.Finish();
     validation.Finish();
-    if (transport.rank() == 0) warnings = session.run.warnings, resolved = session.job;
+    if (transport.rank() == 0) resolved = session.job;
+    return session.run.warnings;
   };
-  const bool passes = Passes(result, "start", [&] {
-    try {
-      RunThreads(result.ranks, open);
-    } catch (const AgreedError& e) {
-      // Threads are no ranks that a reader could tell apart.
-      const std::string text = e.what(), prefix = "reading on every rank: ";
-      throw Error(text.starts_with(prefix) ? text.substr(prefix.size()) : text);
-    }
-  });
-  for (const std::string& warning : warnings) Add(result, Severity::kWarning, "start", warning);
-  if (!passes) return std::nullopt;
+  auto evaluate = [&](Transport& transport) {
+    RunOptions options;
+    options.package = request.package;
+    options.job = request.job;
+    options.conf = request.conf;
+    options.weights = request.weights;
+    Job mine;
+    std::vector<std::string> warnings = CheckEvaluate(options, transport, mine);
+    if (transport.rank() == 0) resolved = std::move(mine);
+    return warnings;
+  };
+  const bool runs = request.eval ? RunsOnThreads(result, evaluate) : RunsOnThreads(result, train);
+  if (!runs) return std::nullopt;
   return resolved;
+}
+
+bool CheckInference(const CheckRequest& request, CheckResult& result) {
+  RunOptions options;
+  options.package = request.package;
+  options.conf = request.conf;
+  options.weights = request.weights;
+  options.input = request.input;
+  options.output = request.output;
+  options.outputs = request.outputs;
+  options.microbatches = request.microbatches;
+  return RunsOnThreads(result,
+                       [&](Transport& transport) { return CheckInfer(options, transport); });
 }
 
 void CheckOutputs(const CheckRequest& request, const Job& job, const Manifest& manifest,

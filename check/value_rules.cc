@@ -5,13 +5,16 @@
 #include <memory>
 
 #include "base/error.h"
+#include "base/size.h"
 #include "base/text.h"
 #include "check/rules.h"
+#include "formats/weights/safetensors.h"
 #include "runtime/data/data.h"
 #include "runtime/module/module_code.h"
 #include "runtime/module/shapes.h"
 #include "runtime/module/table_uses.h"
 #include "runtime/optimizer/loss.h"
+#include "tensors/dtype.h"
 
 namespace pipewright {
 
@@ -102,8 +105,9 @@ std::vector<TensorSpec> SpecsOf(const std::string& package, const Manifest& mani
 
 }  // namespace
 
-void CheckValues(const std::string& package, const Job& job, const Manifest& manifest,
+void CheckValues(const CheckRequest& request, const Job& job, const Manifest& manifest,
                  CheckResult& result) {
+  const std::string& package = request.package;
   auto check = [&](const DataJob& source, const std::string& where, int64_t minibatches) {
     const std::unique_ptr<Data> data = OpenData(source, manifest, where);
     if (data->has_lengths())
@@ -145,12 +149,28 @@ void CheckValues(const std::string& package, const Job& job, const Manifest& man
     }
   };
   Passes(result, "values", [&] {
-    check(job.data, job.path + ": data", job.steps * job.accumulate);
+    check(job.data, job.path + ": data", request.eval ? 0 : job.steps * job.accumulate);
   });
-  if (job.validation.every > 0)
+  if (!request.eval && job.validation.every > 0)
     Passes(result, "values", [&] {
       check(job.validation.data, job.path + ": validation.data", job.validation.steps);
     });
+}
+
+void CheckInputValues(const CheckRequest& request, const Manifest& manifest, CheckResult& result) {
+  const SafetensorsFile file(request.input);
+  for (const TableInput& table : FindTables(request.package, manifest)) {
+    const std::string& name = manifest.values[manifest.inputs[static_cast<size_t>(table.input)]].name;
+    const TensorInfo* info = file.Find(name);
+    if (!info || info->shape.empty()) continue;  // not needed for the outputs that are asked for
+    if (static_cast<int64_t>(info->end - info->begin) > kMostBytes) {
+      Skip(result, "values", name + ": more than " + SizeText(kMostBytes));
+      continue;
+    }
+    at::Tensor values = at::empty(info->shape, DtypeOfSafetensors(info->dtype));
+    file.Read(*info, 0, static_cast<char*>(values.data_ptr()), values.nbytes());
+    Passes(result, "values", [&] { CheckTable(table, values, 0, request.input + ": " + Quote(name)); });
+  }
 }
 
 }  // namespace pipewright

@@ -140,8 +140,9 @@ pipewright_library(runtime/commands TORCH BATCH 3
                         runtime/module runtime/recorded runtime/reports runtime/watch tensors)
 pipewright_library(check TORCH BATCH 6
                    USES base formats formats/package formats/profile formats/weights plan/run
-                        plan/simulate report runtime runtime/checkpoint runtime/data runtime/exec
-                        runtime/module runtime/optimizer runtime/transport runtime/watch)
+                        plan/simulate report runtime runtime/checkpoint runtime/commands
+                        runtime/data runtime/exec runtime/module runtime/optimizer
+                        runtime/transport runtime/watch tensors)
 if(PIPEWRIGHT_TORCH)
   # It registers an operator fallback, which programs get only with EmptyWeights itself.
   set_source_files_properties(tensors/empty_weights.cc PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)

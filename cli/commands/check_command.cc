@@ -67,7 +67,19 @@ void AddCheckCommand(CLI::App& app) {
   auto options = std::make_shared<Options>();
   CheckRequest& request = options->request;
   auto* package = app.add_option("package", request.package, "the package");
-  app.add_option("--job", request.job, "the job of the run");
+  auto* job = app.add_option("--job", request.job, "the job of the run");
+  auto* eval = app.add_flag("--eval", request.eval, "the job is evaluated, not trained");
+  auto* input = app.add_option("--input", request.input,
+                               "file that `infer` is to compute outputs for (not with --job)");
+  app.add_option("--output", request.output, "file that `infer` is to write")->needs(input);
+  app.add_option("--outputs", request.outputs, "outputs that `infer` is to compute: NAME,...")
+      ->delimiter(',')
+      ->needs(input);
+  app.add_option("--microbatches", request.microbatches, "parts that `infer` cuts the rows into")
+      ->check(AtLeast(1, 1 << 20))
+      ->needs(input);
+  input->excludes(job);
+  eval->needs(job);
   app.add_option("--conf", request.conf,
                  "conf that groups the modules (default: PACKAGE/conf/mp_conf.json)");
   app.add_option("--ranks", request.ranks, "number of ranks that will be started")

@@ -111,7 +111,6 @@ std::unique_ptr<InputFile> OpenFiles(const RunOptions& options, const Session& s
       std::make_unique<InputFile>(options.input, session.run.manifest, options.microbatches);
   OutputFiles outputs(RunFiles(options.package, session.run.manifest, session.job,
                                {options.input, options.weights, options.conf, options.device_map}));
-  if (options.output.empty()) throw Error("output", "its name is empty", "name a file");
   outputs.Add("--output", options.output, first);
   outputs.Add("--offload-report", options.offload_report, first);
   return input;
@@ -176,15 +175,12 @@ size_t WriteOutputs(const std::string& path, const Manifest& manifest, const Inp
   return written.size();
 }
 
-}  // namespace
-
-void Infer(const RunOptions& options, Transport& transport) {
-  if (options.threads > 0) at::set_num_threads(options.threads);
-  Phase(transport, "starting", [&] {
+// Does what comes before the weights.
+std::unique_ptr<InputFile> Open(const RunOptions& options, Session& session) {
+  Phase(session.transport, "starting", [&] {
     UseMatMul(options.matmul, "--matmul");
-    CheckOffload(options.offload_dir, options.offload_report, transport);
+    CheckOffload(options.offload_dir, options.offload_report, session.transport);
   });
-  Session session(transport);
   session.job.microbatches = options.microbatches;
   session.job.schedule = "gpipe";
   session.job.losses.clear();
@@ -198,7 +194,19 @@ void Infer(const RunOptions& options, Transport& transport) {
   asked.outputs = options.outputs;
   session.Open(asked);
   std::unique_ptr<InputFile> input;
-  Phase(transport, "reading", [&] { input = OpenFiles(options, session); });
+  Phase(session.transport, "reading", [&] { input = OpenFiles(options, session); });
+  return input;
+}
+
+}  // namespace
+
+void Infer(const RunOptions& options, Transport& transport) {
+  if (options.threads > 0) at::set_num_threads(options.threads);
+  Phase(transport, "starting", [&] {
+    if (options.output.empty()) throw Error("output", "its name is empty", "name a file");
+  });
+  Session session(transport);
+  const std::unique_ptr<InputFile> input = Open(options, session);
   session.Load({input.get()}, AgreedOptions(options));
   session.Start();
   int64_t sweeps = 1;
@@ -214,6 +222,13 @@ void Infer(const RunOptions& options, Transport& transport) {
   Phase(transport, "writing", [&] {
     std::fputs(ReportOffload(session, sweeps, options.offload_report).c_str(), stdout);
   });
+}
+
+std::vector<std::string> CheckInfer(const RunOptions& options, Transport& transport) {
+  Session session(transport);
+  const std::unique_ptr<InputFile> input = Open(options, session);
+  session.Check({input.get()});
+  return session.run.warnings;
 }
 
 }  // namespace pipewright

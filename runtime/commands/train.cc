@@ -522,6 +522,19 @@ std::pair<std::string, Json> ReportEvaluation(const RunOptions& options, const S
   return {text, report};
 }
 
+// Does what comes before the weights.
+void OpenEvaluation(const RunOptions& options, Session& session, Feed& feed) {
+  ReadJobPhase(options, true, session);
+  session.Open(Asked(options, false));
+  feed.Open(session.job, session.job.data, session.run, session.job.path + ": data",
+            session.transport);
+  Phase(session.transport, "opening outputs", [&] {
+    OutputFiles outputs(ReadBy(options, session));
+    outputs.Add("--metrics", options.metrics, session.transport.rank() == 0);
+    outputs.Add("--offload-report", options.offload_report, session.transport.rank() == 0);
+  });
+}
+
 }  // namespace
 
 Job ReadJobOf(const RunOptions& options) {
@@ -573,18 +586,11 @@ int64_t Train(const RunOptions& options, Transport& transport) {
 
 void Evaluate(const RunOptions& options, Transport& transport) {
   Session session(transport);
-  ReadJobPhase(options, true, session);
-  const Job& job = session.job;
-  session.Open(Asked(options, false));
   Feed feed;
-  feed.Open(job, job.data, session.run, job.path + ": data", transport);
+  OpenEvaluation(options, session, feed);
+  const Job& job = session.job;
   session.Load({&feed}, AgreedOptions(options));
   session.Start();
-  Phase(transport, "opening outputs", [&] {
-    OutputFiles outputs(ReadBy(options, session));
-    outputs.Add("--metrics", options.metrics, transport.rank() == 0);
-    outputs.Add("--offload-report", options.offload_report, transport.rank() == 0);
-  });
   const int64_t steps = options.steps >= 0 ? options.steps : feed.sampler->per_epoch();
   Evaluation evaluation;
   const double begin = Now();
@@ -608,6 +614,16 @@ void Evaluate(const RunOptions& options, Transport& transport) {
       throw Error("--metrics", e.what());
     }
   });
+}
+
+std::vector<std::string> CheckEvaluate(const RunOptions& options, Transport& transport, Job& job) {
+  Session session(transport);
+  Feed feed;
+  OpenEvaluation(options, session, feed);
+  session.Check({&feed});
+  feed.Finish();
+  job = session.job;
+  return session.run.warnings;
 }
 
 }  // namespace pipewright

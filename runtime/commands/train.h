@@ -45,4 +45,9 @@ Job ReadJobOf(const RunOptions& options);
 int64_t Train(const RunOptions& options, Transport& transport);
 // Computes the mean loss over the job's data (or `steps` minibatches of it), forward only.
 void Evaluate(const RunOptions& options, Transport& transport);
+
+// Throws what Evaluate throws before it loads weights, and writes nothing. `job` is filled in.
+// Returns its warnings, on rank 0.
+std::vector<std::string> CheckEvaluate(const RunOptions& options, Transport& transport, Job& job);
+
 }  // namespace pipewright

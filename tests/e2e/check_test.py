@@ -37,9 +37,10 @@ class Check(Case):
         changes = {"save": "trained.safetensors", "steps": 1, **changes}
         return self.write_job(token_job(**changes))
 
-    def refusal(self, *options, ranks=2):
-        """What `train` says."""
-        result = run_ranks(ranks, "train", self.package, self.path("job.json"), *options, mpi=False)
+    def refusal(self, *options, ranks=2, command="train"):
+        """What a command says: of a job, or with the files of infer."""
+        files = [] if command == "infer" else [self.path("job.json")]
+        result = run_ranks(ranks, command, self.package, *files, *options, mpi=False)
         self.assertEqual(result.code, 1, result.out)
         lines = result.out.splitlines()
         at = next(i for i, line in enumerate(lines) if line.startswith("pipewright-run: ")
@@ -53,6 +54,49 @@ class Check(Case):
         self.assertEqual([one for one, text in found], [rule], found)
         said = self.refusal(*options, ranks=ranks)
         self.assertEqual(found[0][1], said)
+
+    def test_evaluation(self):
+        job = self.job(validation={"every": 1, "data": {"tokens": "none", "sequence_length": 16}})
+        self.assertEqual([rule for rule, text in self.errors("--job", job)], ["data"])
+        answer = self.check("--job", job, "--eval", code=0)
+        self.assertEqual(answer["errors"], 0, answer)
+        self.job(loss="mse")
+        (found,) = self.errors("--job", job, "--eval")
+        self.assertEqual(found, ("start", self.refusal(command="eval")))
+        tokens = torch.full((64, 16), 65)
+        tokens[60, 3] = 256  # behind the one step of training
+        save_file({"x": tokens, "y": torch.zeros(64, 16, dtype=torch.int64)},
+                  self.path("rows.safetensors"))
+        data = {"tensors": "rows.safetensors", "inputs": {"tokens": "x"}, "target": "y"}
+        self.job(data={**data, "shuffle": False})
+        self.assertEqual(self.check("--job", job, code=0)["errors"], 0)
+        self.assertEqual([rule for rule, text in self.errors("--job", job, "--eval")], ["values"])
+
+    def test_inference(self):
+        rows, out = self.path("in.safetensors"), self.path("out.safetensors")
+        def check(*options, code=1):
+            answer = self.check("--input", rows, *options, code=code)
+            return [(one["rule"], one["text"]) for one in answer["findings"]
+                    if one["severity"] == "error"]
+        def said(*options):
+            return self.refusal("--input", rows, "-o", out, *options, command="infer")
+        self.assertEqual(check(), [("start", said())])  # there is no such file
+        tokens = torch.full((6, 16), 65)
+        save_file({"tokens": tokens}, rows)
+        self.assertEqual(check("--output", out, "--microbatches", "3", code=0), [])
+        self.assertEqual(check("--microbatches", "7"), [("start", said("--microbatches", "7"))])
+        self.assertEqual(check("--outputs", "none"), [("start", said("--outputs", "none"))])
+        self.assertEqual(check("--output", rows),
+                         [("start", self.refusal("--input", rows, "-o", rows, command="infer"))])
+        save_file({"tokens": tokens.float()}, rows)
+        self.assertEqual(check(), [("start", said())])
+        tokens[4, 3] = 256
+        save_file({"tokens": tokens}, rows)
+        (found,) = check()
+        self.assertEqual(found[0], "values")
+        self.assertIn('in.safetensors: "tokens": sample 4: 256 is not in the table', found[1])
+        for wrong in (["--eval"], ["--output", out], ["--input", rows, "--job", out]):
+            self.assertEqual(pipewright("check", self.package, *wrong).code, 2)
 
     def test_a_run_without_mistakes(self):
         answer = self.check("--job", self.job(), "--ranks", "2", code=0)
