@@ -16,6 +16,7 @@
 
 #include "base/error.h"
 #include "base/launched_rank.h"
+#include "base/messages.h"
 #include "base/torch_error.h"
 #include "cli/commands.h"
 #include "cli/help.h"
@@ -106,6 +107,17 @@ static std::string OutputError() {
          "\n  some output is missing; files that the command writes are complete";
 }
 
+static void AddColorOption(CLI::App& app) {
+  const std::map<std::string, Color> colors = {
+      {"auto", Color::kAuto}, {"always", Color::kAlways}, {"never", Color::kNever}};
+  app.add_option_function<std::string>(
+         "--color", [colors](const std::string& when) { SetColor(colors.at(when)); },
+         "color errors, warnings and notes; auto: on a terminal, unless NO_COLOR is set")
+      ->check(CLI::IsMember(std::vector<std::string>{"auto", "always", "never"}))
+      ->default_str("auto")
+      ->force_callback();
+}
+
 static int Run(const std::string& name, const std::string& description,
                const std::map<std::string, AddCommand>& adders, int argc, char** argv,
                AddCommand add_global) {
@@ -115,6 +127,7 @@ static int Run(const std::string& name, const std::string& description,
   app.set_version_flag("--version", name + " " PIPEWRIGHT_VERSION);
   app.require_subcommand(1);
   app.fallthrough();  // options of the program may follow the command
+  AddColorOption(app);
   if (add_global) add_global(app);
   AddCommands(name, adders, app);
   SetHelp(app);
@@ -135,10 +148,10 @@ static int Run(const std::string& name, const std::string& description,
   } catch (const UsageError& e) {
     return WrongUsage(name + ": " + e.what() + "\n");
   } catch (const std::bad_alloc&) {
-    std::cerr << name << ": there is not enough memory for this\n";
+    std::cerr << Paint(name, "error", 2) << ": there is not enough memory for this\n";
     return kFailure;
   } catch (const std::exception& e) {
-    std::cerr << name << ": " << WithoutBacktrace(e.what()) << "\n";
+    std::cerr << Paint(name, "error", 2) << ": " << WithoutBacktrace(e.what()) << "\n";
     return kFailure;
   }
 }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/messages.h"
 #include "base/terminal.h"
 #include "cli/numbers.h"
 #include "cli/program.h"
@@ -140,7 +141,7 @@ void RunRanks(void (*work)(const RunOptions&, Transport&)) {
       RunThreads(in_process, [&](Transport& transport) { work(options, transport); }, threads);
     } catch (const AgreedError& e) {
       std::fflush(nullptr);
-      std::fputs(e.Shown("pipewright-run").c_str(), stderr);
+      std::fputs(e.Shown(Paint("pipewright-run", "error", STDERR_FILENO)).c_str(), stderr);
       throw CLI::RuntimeError(kFailure);
     }
     return;
@@ -386,6 +387,7 @@ int main(int argc, char** argv) {
   pipewright::KeepFreedMemory();
   pipewright::DropStartUpCode();
   pipewright::arguments.assign(argv, argv + argc);
+  pipewright::SetMessagePrefix("pipewright-run: ");
   return pipewright::RunProgram("pipewright-run",
                                 "Runs packages: mpirun -n N pipewright-run train PACKAGE JOB",
                                 pipewright::kAdders, argc, argv, pipewright::AddGlobal);

@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/messages.h"
 #include "base/output_path.h"
 #include "runtime/exec/clock.h"
 
@@ -23,10 +24,8 @@ static std::unique_ptr<OwnerLock> LockOf(const std::string& path, bool folder) {
 
 static void WarnIfUnlocked(const std::string& path, const OwnerLock& lock) {
   if (!lock.unlocked().empty())
-    std::fprintf(stderr,
-                 "pipewright-run: warning: %s cannot be locked (%s): a second run that writes "
-                 "there would not be noticed\n",
-                 path.c_str(), lock.unlocked().c_str());
+    PrintWarning(path + " cannot be locked (" + lock.unlocked() +
+                 "): a second run that writes there would not be noticed");
 }
 
 std::unique_ptr<OwnerLock> LockFile(const std::string& path) {

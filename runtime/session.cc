@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "base/messages.h"
 #include "base/text.h"
 #include "base/torch_error.h"
 #include "formats/package/edited_lines.h"
@@ -189,13 +190,10 @@ void Session::FindWarnings(const std::vector<TensorSpec>& inputs) {
 
 void Session::ShowWarnings() const {
   if (!edited.empty())
-    std::fprintf(stderr,
-                 "pipewright-run: note: edited since the model was compiled: %s. The run computes "
-                 "what that says, and not what the model file does%s\n",
-                 edited_places.c_str(),
-                 options.training ? "; saved weights say so in their metadata" : "");
-  for (const std::string& warning : run.warnings)
-    std::fprintf(stderr, "pipewright-run: warning: %s\n", warning.c_str());
+    PrintNote("edited since the model was compiled: " + edited_places +
+              ". The run computes what that says, and not what the model file does" +
+              (options.training ? "; saved weights say so in their metadata" : ""));
+  for (const std::string& warning : run.warnings) PrintWarning(warning);
 }
 
 void Session::Check(const std::vector<Microbatches*>& sources) {
@@ -268,13 +266,11 @@ void Session::LoadFirstWeights() {
   const LoadedWeights loaded = LoadWeights(options.weights, run.manifest, *stages, run.on_disk);
   if (transport.rank() != 0) return;
   if (!loaded.foreign.empty())
-    std::fprintf(stderr, "pipewright-run: warning: %s\n",
-                 DescribeForeign(options.weights, loaded.foreign).c_str());
+    PrintWarning(DescribeForeign(options.weights, loaded.foreign));
   if (!loaded.edited.empty() && loaded.edited != edited)
-    std::fprintf(stderr,
-                 "pipewright-run: warning: %s: it was trained in a package with edited code (%s), "
-                 "which is not that of %s: what is computed here differs\n",
-                 options.weights.c_str(), loaded.edited.c_str(), options.package.c_str());
+    PrintWarning(options.weights + ": it was trained in a package with edited code (" +
+                 loaded.edited + "), which is not that of " + options.package +
+                 ": what is computed here differs");
 }
 
 RunCheckpoint Session::Restore(const std::string& from, bool apart) {

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/messages.h"
 #include "base/size.h"
 #include "base/text.h"
 #include "check/check.h"
@@ -26,7 +27,7 @@ void PrintText(const CheckRequest& request, const CheckResult& result) {
   if (result.ranks > 0) std::cout << ", " << Counted(result.ranks, "rank");
   std::cout << "\n";
   for (const Finding& finding : result.findings)
-    std::cout << NameOf(finding.severity) << " [" << finding.rule << "] " << finding.text << "\n";
+    std::cout << Paint(NameOf(finding.severity), NameOf(finding.severity), 1) << " [" << finding.rule << "] " << finding.text << "\n";
   for (size_t i = 0; i < result.not_checked.size(); ++i) {
     const NotChecked& skipped = result.not_checked[i];
     std::cout << (i == 0 || result.not_checked[i - 1].why != skipped.why ? "not checked [" : "")

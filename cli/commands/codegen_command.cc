@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "base/error.h"
+#include "base/messages.h"
 #include "base/outputs.h"
 #include "base/text.h"
 #include "plan/partition/pipedream/codegen/codegen.h"
@@ -64,7 +65,7 @@ static void Codegen(const Request& request) {
             << (result.stages > 1 ? " to stage" + std::to_string(result.stages - 1) + ".py" : "")
             << "), " << options.arch
             << ".py, __init__.py, dp_conf.json, mp_conf.json, hybrid_conf.json\n";
-  for (const std::string& note : result.notes) std::cerr << "note: " << note << "\n";
+  for (const std::string& note : result.notes) PrintNote(note);
 }
 
 void AddCodegenCommand(CLI::App& app) {

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "base/error.h"
+#include "base/messages.h"
 #include "base/text.h"
 #include "cli/numbers.h"
 #include "compiler/archive/archive.h"
@@ -71,14 +72,14 @@ void Run(Options options) {
     if (!output.has_filename()) output = output.parent_path();
     wanted.compile.output = output.string() + ".pieces" + std::to_string(getpid());
     options.compile.passes.split = FindProfileSplit(wanted, note);
-    std::cerr << "note: " << note << "\n";
+    PrintNote(note);
   }
   Model model = read();
   Compiled compiled = Compile(model, options.compile);
   std::cout << options.compile.output << ": " << Counted(compiled.manifest.modules.size(), "module")
             << "\n";
   if (options.explain) std::cout << compiled.explanation;
-  for (const std::string& note : compiled.notes) std::cerr << "note: " << note << "\n";
+  for (const std::string& note : compiled.notes) PrintNote(note);
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/json_comments.h"
+#include "base/messages.h"
 #include "base/output_path.h"
 #include "base/text.h"
 #include "cli/numbers.h"
@@ -60,7 +61,7 @@ static std::string Checked(const std::string& file, const std::string& package, 
     modules = manifest.modules.size();
     CheckConf(conf, static_cast<int>(modules), ranks > 0 ? ranks : -1, ModuleEdges(manifest), file);
     for (const std::string& warning : CheckCode(package, manifest))
-      std::cerr << "warning: " << warning << "\n";
+      PrintWarning(warning);
     text = Counted(modules, "module");
   } else {
     text = Counted(modules, "entry") + " for modules, the last perhaps the loss's";

@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "base/error.h"
+#include "base/messages.h"
 #include "base/outputs.h"
 #include "base/size.h"
 #include "base/text.h"
@@ -141,7 +142,7 @@ static void WriteOutputs(const PartitionRequest& request, const PartitionInput& 
     files["costs.json"] = CostsOfStages(input.profile, StageOfNode(input), request.optimizer_state);
   for (const std::string& note :
        WriteOutputFolder(request.output, kPartitionRecord, files, ReportJson(report), {}))
-    std::cerr << "note: " << note << "\n";
+    PrintNote(note);
 }
 
 // Says where the outputs are, or that there are none.

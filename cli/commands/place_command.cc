@@ -8,6 +8,7 @@
 #include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/json.h"
+#include "base/messages.h"
 #include "base/size.h"
 #include "base/text.h"
 #include "cli/commands.h"
@@ -226,7 +227,7 @@ void Run(Options options) {
   } else {
     PrintTable(placement);
     for (const std::string& warning : placement.warnings)
-      std::cerr << "pipewright: warning: " << warning << "\n";
+      PrintWarning(warning);
     for (const std::string& name : placement.uncovered)
       std::cerr << "pipewright: no place for " << name << "\n";
   }

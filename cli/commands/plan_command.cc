@@ -6,6 +6,7 @@
 
 #include "base/atomic_file.h"
 #include "base/error.h"
+#include "base/messages.h"
 #include "base/text.h"
 #include "cli/commands.h"
 #include "cli/numbers.h"
@@ -165,8 +166,8 @@ void PlanRun(const Request& request) {
   RunPlan run =
       MakeRunPlan(request.package, request.conf, job, request.ranks, request.forward_only);
   for (const std::string& warning : CheckCode(request.package, run.manifest))
-    std::cerr << "warning: " << warning << "\n";
-  for (const std::string& warning : run.warnings) std::cerr << "warning: " << warning << "\n";
+    PrintWarning(warning);
+  for (const std::string& warning : run.warnings) PrintWarning(warning);
   std::vector<std::string> read = PackageFiles(request.package, run.manifest);
   read.insert(read.end(), {request.job, request.conf});
   if (!request.output.empty()) CheckWritable(request.output, read);

@@ -6,6 +6,7 @@
 
 #include "base/atomic_file.h"
 #include "base/error.h"
+#include "base/messages.h"
 #include "base/size.h"
 #include "base/text.h"
 #include "cli/commands.h"
@@ -51,7 +52,7 @@ Prediction PredictionOf(const Request& request) {
   if (!request.job.empty()) {
     Prediction prediction =
         PredictRun(ViewPackage(request.plan, request.conf), ReadJob(request.job));
-    for (const std::string& note : prediction.notes) std::cerr << "note: " << note << "\n";
+    for (const std::string& note : prediction.notes) PrintNote(note);
     return prediction;
   }
   Prediction prediction{ReadPlanOrLoop(ReadFile(request.plan), request.plan),

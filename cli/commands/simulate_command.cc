@@ -8,6 +8,7 @@
 
 #include "base/atomic_file.h"
 #include "base/error.h"
+#include "base/messages.h"
 #include "base/text.h"
 #include "cli/commands.h"
 #include "cli/numbers.h"
@@ -61,8 +62,8 @@ void NoteNoise(const Costs& costs) {
                       " %");
   }
   if (!noisy.empty())
-    std::cerr << "note: " << costs.source << ": the quartiles of F and B are far apart ("
-              << Join(noisy, ", ") << "), and so may be prediction and run\n";
+    PrintNote(costs.source + ": the quartiles of F and B are far apart (" + Join(noisy, ", ") +
+              "), and so may be prediction and run");
 }
 
 void SimulatePlan(Request& request) {

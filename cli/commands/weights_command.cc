@@ -7,6 +7,7 @@
 #include "base/dtype.h"
 #include "base/error.h"
 #include "base/json.h"
+#include "base/messages.h"
 #include "base/size.h"
 #include "base/text.h"
 #include "cli/commands.h"
@@ -28,7 +29,7 @@ struct Options {
 
 void Warn(const Checkpoint& checkpoint) {
   for (const std::string& warning : checkpoint.warnings)
-    std::cerr << "pipewright: warning: " << warning << "\n";
+    PrintWarning(warning);
 }
 
 uint64_t TotalBytes(const Checkpoint& checkpoint) {
@@ -167,7 +168,7 @@ void Merge(const Options& options) {
   if (!options.merge_limit.empty()) limit = ShardLimit(options.merge_limit);
   MergedCheckpoint merged = MergeRunCheckpoint(
       options.path, options.other, limit,
-      [](const std::string& warning) { std::cerr << "pipewright: warning: " << warning << "\n"; });
+      [](const std::string& warning) { PrintWarning(warning); });
   if (options.json) return PrintJson({{"checkpoint", merged.from}, {"files", merged.files}});
   for (const std::string& file : merged.files) std::cout << file << "\n";
 }

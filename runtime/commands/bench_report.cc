@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <numeric>
 
+#include "base/messages.h"
 #include "base/text.h"
 #include "plan/actions.h"
 #include "plan/simulate/trace.h"
@@ -278,10 +279,9 @@ void ReportBench(const RunPlan& run, const std::vector<Json>& ranks, const std::
   else
     Print(summary, options);
   if (!options.json && !noisy.empty())
-    std::fprintf(stderr,
-                 "pipewright-run: warning: noisy measurements, quartiles of %d steps: %s\n  end "
-                 "what else computes on these machines, or give more --steps\n",
-                 ranks[0]["steps"].get<int>(), Join(noisy, "; ").c_str());
+    PrintWarning("noisy measurements, quartiles of " +
+                 std::to_string(ranks[0]["steps"].get<int>()) + " steps: " + Join(noisy, "; ") +
+                 "\n  end what else computes on these machines, or give more --steps");
   std::fflush(stdout);
 }
 

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/messages.h"
 #include "base/text.h"
 #include "formats/job_changes.h"
 #include "formats/package/package_files.h"
@@ -184,7 +185,7 @@ class Trainer {
                   static_cast<long long>(resumed_.step), static_cast<long long>(job_.steps));
     if (transport_.rank() == 0)
       for (const std::string& warning : WarningsOfLoss(job_, session_.run.manifest))
-        std::fprintf(stderr, "pipewright-run: warning: %s\n", warning.c_str());
+        PrintWarning(warning);
     reports_ = std::make_unique<RankReports>(transport_, 0);
     steps_ = std::make_unique<StepReports>(job_, LossRank(session_), transport_);
     said_ = resumed_.step;
@@ -420,15 +421,12 @@ class Trainer {
     const std::vector<std::string> all = ListCheckpoints(job_.checkpoint.folder);
     if (options_.resume && all.size() > 1 && all[0] == resumed_.path &&
         std::filesystem::path(all[1]).filename().string() > CheckpointName(resumed_.step))
-      std::fprintf(stderr,
-                   "pipewright-run: warning: %s/latest names %s, and %s is of a later step: go on "
-                   "from that one with --resume-from if it is the one you want\n",
-                   job_.checkpoint.folder.c_str(), resumed_.path.c_str(), all[1].c_str());
+      PrintWarning(job_.checkpoint.folder + "/latest names " + resumed_.path + ", and " + all[1] +
+                   " is of a later step: go on from that one with --resume-from if it is the one "
+                   "you want");
     if (!others.empty())
-      std::fprintf(stderr,
-                   "pipewright-run: warning: changed since %s was written: %s. The run goes on "
-                   "with what is there now\n",
-                   resumed_.path.c_str(), Join(others, ", ").c_str());
+      PrintWarning("changed since " + resumed_.path + " was written: " + Join(others, ", ") +
+                   ". The run goes on with what is there now");
   }
 
   // Says what is left of the run where that is not all that was asked for.
@@ -441,18 +439,15 @@ class Trainer {
       std::printf("it cannot be resumed: the job writes no checkpoints\n");
     std::fflush(stdout);
     if (job_.save.empty() && job_.checkpoint.folder.empty())
-      std::fprintf(stderr,
-                   "pipewright-run: warning: the trained weights are lost: %s has neither \"save\" "
-                   "nor \"checkpoint\"\n",
-                   job_.path.c_str());
+      PrintWarning("the trained weights are lost: " + job_.path +
+                   " has neither \"save\" nor \"checkpoint\"");
   }
 
   void SaveGradients() {
     if (options_.save_gradients.empty()) return;
     if (step_ > resumed_.step) return session_.SaveGradients(options_.save_gradients);
     if (transport_.rank() == 0)
-      std::fprintf(stderr, "pipewright-run: warning: --save-gradients: no step was run, so there "
-                           "are none to save\n");
+      PrintWarning("--save-gradients: no step was run, so there are none to save");
   }
 
   // Writes what the ranks did in the last step, or in the last steps that ran in a row.
@@ -468,7 +463,7 @@ class Trainer {
       if (step_ > resumed_.step)
         WriteFile(options_.trace, ChromeTrace(session_.run.plan, ReadEvents(all)));
       else
-        std::fprintf(stderr, "pipewright-run: warning: --trace: no step was run\n");
+        PrintWarning("--trace: no step was run");
     });
   }
 

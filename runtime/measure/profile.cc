@@ -9,6 +9,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "base/messages.h"
 #include "base/text.h"
 #include "formats/conf.h"
 #include "formats/profile/merge.h"
@@ -200,11 +201,9 @@ class Profiler {
     for (const ProfileNode& node : profile.nodes)
       if (HasNoise(node)) noisy.push_back(node.name);
     if (noisy.empty()) return;
-    std::fprintf(stderr,
-                 "pipewright: warning: the times of %s are noisy (the table and the file have "
-                 "their spread)\n  end what else computes on these machines, or give more "
-                 "--repeat\n",
-                 Join(noisy, ", ").c_str());
+    PrintWarning("the times of " + Join(noisy, ", ") +
+                 " are noisy (the table and the file have their spread)\n  end what else computes "
+                 "on these machines, or give more --repeat");
   }
 
   Profile Header(int64_t microbatch) const {

@@ -14,6 +14,7 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/messages.h"
 #include "base/outputs.h"
 #include "base/terminal.h"
 #include "runtime/output_locks.h"
@@ -149,10 +150,8 @@ void EventFile::Write(const std::string& events) {
       done += static_cast<size_t>(written);
       continue;
     }
-    std::fprintf(stderr,
-                 "%spipewright-run: warning: %s: cannot be written (%s): the run goes on, and the "
-                 "curves end here\n",
-                 BeforeMessage(), path_.c_str(), std::strerror(errno));
+    PrintWarning(path_ + ": cannot be written (" + std::strerror(errno) +
+                 "): the run goes on, and the curves end here");
     (void)!ftruncate(fd_, size_);  // readers stop at half a record
     close(fd_);
     fd_ = -1;

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/messages.h"
 #include "base/output_path.h"
 #include "base/terminal.h"
 #include "base/text.h"
@@ -49,9 +50,8 @@ MetricsFile::MetricsFile(const std::string& path, int64_t steps)
 MetricsFile::~MetricsFile() {
   if (waiting_lines_ > 0 && !Write()) lost_ += waiting_lines_;
   if (lost_ > 0)
-    std::fprintf(stderr, "pipewright-run: warning: %s: %s missing, since the file could not be written\n",
-                 path_.c_str(),
-                 (Counted(static_cast<size_t>(lost_), "line") + (lost_ == 1 ? " is" : " are")).c_str());
+    PrintWarning(path_ + ": " + Counted(static_cast<size_t>(lost_), "line") +
+                 (lost_ == 1 ? " is" : " are") + " missing, since the file could not be written");
   close(fd_);
 }
 
@@ -94,11 +94,9 @@ void MetricsFile::Add(const std::string& line, int64_t step) {
   }
   const bool written = Write();
   if (!written && !told_)
-    std::fprintf(stderr,
-                 "%spipewright-run: warning: %s: cannot be written (%s): the run goes on, and "
-                 "lines from step %lld on wait for room\n",
-                 BeforeMessage(), path_.c_str(), std::strerror(errno),
-                 static_cast<long long>(step));
+    PrintWarning(path_ + ": cannot be written (" + std::strerror(errno) +
+                 "): the run goes on, and lines from step " + std::to_string(step) +
+                 " on wait for room");
   if (written && told_)
     std::fprintf(stderr, "%spipewright-run: %s: can be written again\n", BeforeMessage(),
                  path_.c_str());

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "base/launched_rank.h"
+#include "base/messages.h"
 #include "runtime/transport/fault_transport.h"
 #include "runtime/transport/mpi_abort.h"
 #include "runtime/transport/mpi_transport.h"
@@ -15,7 +16,7 @@ namespace pipewright {
 
 int RunMpi(int* argc, char*** argv, const WatchOptions& watch_options,
            const std::function<int(Transport&)>& body, const MpiOptions& options) {
-  const std::string& program = watch_options.program;
+  const std::string program = Paint(watch_options.program, "error", STDERR_FILENO);
   Watch watch(watch_options);
   MpiTransport transport(argc, argv, options);
   try {

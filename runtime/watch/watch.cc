@@ -23,6 +23,7 @@
 
 #include "base/error.h"
 #include "base/launched_rank.h"
+#include "base/messages.h"
 #include "base/owner_lock.h"
 #include "base/text.h"
 #include "runtime/exec/clock.h"
@@ -261,7 +262,7 @@ struct Watch::State {
   static const char* SignalName(int signal) { return signal == SIGINT ? "SIGINT" : "SIGTERM"; }
 
   void Show(const std::string& text) const {
-    std::string line = options.program + ": " + text + "\n";
+    std::string line = Paint(options.program, "error", STDERR_FILENO) + ": " + text + "\n";
     std::fwrite(line.data(), 1, line.size(), stderr);
   }
 

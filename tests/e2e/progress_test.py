@@ -96,6 +96,19 @@ class Progress(Case):
             self.assertTrue(messages and all(line.startswith("pipewright-run") for line in messages), shown)
             self.assertTrue(any(re.fullmatch(r"stopped after step \d+, as asked", line) for line in lines), shown)
 
+    def test_colors(self):
+        """Of a warning, also of ranks that mpirun starts, and of an error."""
+        warning = "\033[1;33mwarning\033[0m: the trained weights are lost"
+        for command in self.commands(steps=1, save=None):
+            self.assertIn(warning, on_terminal(command, 200)[0])
+            self.assertNotIn("\033[1", on_terminal([*command, "--color", "never"], 200)[0])
+            self.assertNotIn("\033[1", on_terminal(command, 200, "dumb")[0])
+            self.assertNotIn("\033[1", on_terminal(["env", "NO_COLOR=1", *command], 200)[0])
+            self.assertNotIn("\033", call(command).out)
+            self.assertIn(warning, call([*command, "--color", "always"]).out)
+        self.assertIn("\033[1;31mpipewright-run\033[0m: ",
+                      on_terminal([RUN, "--in-process", 1, "train", "none", "none"], 200)[0])
+
     def test_no_terminal(self):
         for command in self.commands():
             result = call(command)

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
-#include <iostream>
 
 #include "base/error.h"
+#include "base/messages.h"
 #include "base/size.h"
 #include "base/text.h"
 #include "formats/profile/graph.h"
@@ -74,8 +74,8 @@ static void SetDevices(PartitionProblem& problem, const PartitionRequest& reques
         devices = std::max({devices, link.from + 1, link.to + 1});
     if (devices < 0) {
       devices = static_cast<int>(std::min<size_t>(problem.nodes.size(), kUnknownDevices));
-      std::cerr << "note: neither --stages nor --devices is given: up to " << devices
-                << " devices\n";
+      PrintNote("neither --stages nor --devices is given: up to " + std::to_string(devices) +
+                " devices");
     }
     DeviceClass gpu, cpu;
     gpu.count = devices;

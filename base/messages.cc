@@ -1,0 +1,52 @@
+#include "base/messages.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+#include "base/terminal.h"
+
+namespace pipewright {
+
+static constexpr char kColor[] = "PIPEWRIGHT_COLOR";  // "always", "never"; else kAuto
+static std::string g_prefix;
+
+static bool IsColorTerminal(int stream) {
+  const char* none = std::getenv("NO_COLOR");
+  const char* kind = std::getenv("TERM");
+  return isatty(stream) && !(none && *none) && kind && *kind && std::string(kind) != "dumb";
+}
+
+static bool ShowsColors(int stream) {
+  const char* set = std::getenv(kColor);
+  const std::string color = set ? set : "";
+  return color == "always" || (color != "never" && IsColorTerminal(stream));
+}
+
+void SetColor(Color color) {
+  // Under mpirun the output of a rank is a pipe, so it is told what the terminal is.
+  if (color == Color::kAuto && !std::getenv(kColor) && IsColorTerminal(STDERR_FILENO) &&
+      IsColorTerminal(STDOUT_FILENO))
+    color = Color::kAlways;
+  if (color == Color::kAuto) return;
+  setenv(kColor, color == Color::kAlways ? "always" : "never", 1);
+}
+
+std::string Paint(const std::string& text, const std::string& kind, int stream) {
+  if (!ShowsColors(stream)) return text;
+  const char* code = kind == "error" ? "31" : kind == "warning" ? "33" : "36";
+  return "\033[1;" + std::string(code) + "m" + text + "\033[0m";
+}
+
+void SetMessagePrefix(const std::string& prefix) { g_prefix = prefix; }
+
+static void Print(const std::string& kind, const std::string& text) {
+  std::fprintf(stderr, "%s%s%s: %s\n", BeforeMessage(), g_prefix.c_str(),
+               Paint(kind, kind, STDERR_FILENO).c_str(), text.c_str());
+}
+
+void PrintNote(const std::string& text) { Print("note", text); }
+void PrintWarning(const std::string& text) { Print("warning", text); }
+
+}  // namespace pipewright

@@ -1,0 +1,26 @@
+// Notes and warnings on standard error, and their colors.
+#pragma once
+#include <string>
+
+namespace pipewright {
+
+enum class Color { kAuto, kAlways, kNever };
+
+// kAuto colors what is printed to a terminal, unless NO_COLOR is set or TERM is "dumb" or empty.
+// The ranks that this process starts do the same, although their output is not a terminal.
+void SetColor(Color color);
+
+// Returns `text` in the color of `kind` ("error", "warning", "note") if `stream` (1: standard
+// output, 2: standard error) shows colors, and as it is otherwise.
+std::string Paint(const std::string& text, const std::string& kind, int stream);
+
+// Sets what stands before each note and warning of this process: "pipewright-run: ". The default
+// is "".
+void SetMessagePrefix(const std::string& prefix);
+
+// Print "note: TEXT" and "warning: TEXT" on standard error, behind the prefix. A line that is
+// rewritten on the terminal is removed first.
+void PrintNote(const std::string& text);
+void PrintWarning(const std::string& text);
+
+}  // namespace pipewright
