@@ -2,6 +2,7 @@
 
 #include "ops/generators.h"
 #include "ops/region_ops.h"
+#include "ops/zero_gradients.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <torch/library.h>
@@ -12,6 +13,7 @@
 namespace pipewright {
 
 static const bool kRegionOperators = RegisterRegionOperators();
+static const bool kZeroGradients = RegisterZeroGradients();
 
 static thread_local RandomKey t_key;
 

@@ -86,11 +86,19 @@ std::string CureForAbsent(const std::vector<std::string>& stateless, const std::
          "under torch.device(\"meta\") or FakeTensorMode)";
 }
 
-// Makes weight `drop` another name of weight `keep`.
+// Makes weight `drop` another name of weight `keep`. Under a name that is not trained, it gives the
+// other no gradient.
 void Merge(Model& model, size_t keep, size_t drop) {
-  Value* from = model.weight_input(drop);
-  from->replaceAllUsesWith(model.weight_input(keep));
+  Value *from = model.weight_input(drop), *kept = model.weight_input(keep);
   Weight& to = model.weights[keep];
+  if (to.requires_grad == model.weights[drop].requires_grad) {
+    from->replaceAllUsesWith(kept);
+  } else {
+    torch::jit::WithInsertPoint start(*model.graph->nodes().begin());
+    Value* apart = model.graph->insert(c10::aten::detach, {kept});
+    if (!to.requires_grad) kept->replaceAllUsesAfterNodeWith(apart->node(), apart);
+    from->replaceAllUsesWith(to.requires_grad ? apart : kept);
+  }
   for (const std::string& name : model.weights[drop].names) to.names.push_back(name);
   to.requires_grad |= model.weights[drop].requires_grad;
   to.persistent |= model.weights[drop].persistent;

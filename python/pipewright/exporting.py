@@ -55,6 +55,7 @@ def export(model: torch.nn.Module, args: Sequence[Any], path: str | os.PathLike[
         dynamic_shapes = batch_shapes(model, args, kwargs)
     if training:
         check_hooks(model)
+        check_memory(model)
     with mode(model, training), no_autograd_functions(training), no_tensor_hooks(training):
         try:
             program = torch.export.export(model, args, kwargs, dynamic_shapes=dynamic_shapes,
@@ -161,6 +162,31 @@ def check_hooks(model: torch.nn.Module) -> None:
     for name, module in model.named_modules():
         if module._backward_hooks or module._backward_pre_hooks:
             raise ExportError(f"{f'the submodule {name}' if name else 'the model'} has a backward hook" + HOOKS)
+
+
+def check_memory(model: torch.nn.Module) -> None:
+    """Refuses tensors in the memory of a trained parameter that an export would unite or copy."""
+    def memory(tensor: torch.Tensor) -> int:
+        return tensor.untyped_storage()._cdata
+
+    trained: dict[int, tuple[str, torch.Tensor]] = {}
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        other = trained.setdefault(memory(parameter), (name, parameter))
+        if other[1] is not parameter:
+            raise ExportError(f"the parameters {other[0]} and {name} share memory: PyTorch trains two, "
+                              "an export would make them one\n  make them one parameter in the model, or give "
+                              "each its own memory (.clone())")
+    for path, module in model.named_modules():
+        attributes = {name: value for name, value in vars(module).items() if isinstance(value, torch.Tensor)}
+        attributes.update((name, module._buffers[name]) for name in module._non_persistent_buffers_set
+                          if module._buffers.get(name) is not None)
+        for name, value in attributes.items():
+            if other := trained.get(memory(value)):
+                raise ExportError(f"{path + '.' if path else ''}{name} shares the memory of the parameter {other[0]}, "
+                                  "and an export would copy it: training would not change the copy\n  use the "
+                                  "parameter itself in forward (.detach()), or a persistent buffer")
 
 
 @contextlib.contextmanager

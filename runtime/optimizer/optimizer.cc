@@ -189,13 +189,22 @@ void OptimizerStep(const OptimizerJob& job, at::Tensor& parameter, at::Tensor& g
   Begin(job, parameter, state);
   if (!parameter.is_complex() || job.kind == OptimizerJob::kSgd)
     return UpdateInBlocks(job, parameter, gradient, state, first, divisor);
-  // All optimizers except SGD treat a complex number as two parameters.
-  at::Tensor parts = at::view_as_real(parameter);
-  at::Tensor gradients = at::view_as_real(gradient.resolve_conj());
+  // All optimizers except SGD treat a complex number as two parameters, once PyTorch has added the
+  // weight decay to the complex gradient (which rounds in another way).
+  at::Tensor parts = at::view_as_real(parameter), whole = gradient.resolve_conj();
+  OptimizerJob rest = job;
+  if (job.weight_decay != 0 && job.kind != OptimizerJob::kAdamW &&
+      job.kind != OptimizerJob::kMuon) {
+    at::view_as_real(whole).div_(divisor);
+    divisor = 1;
+    whole = Decayed(job, parameter, whole);
+    rest.weight_decay = 0;
+  }
+  at::Tensor gradients = at::view_as_real(whole);
   OptimizerState states = state;
   for (auto& [name, tensor] : states.Named())
     if (tensor->defined()) *tensor = at::view_as_real(*tensor);
-  UpdateInBlocks(job, parts, gradients, states, first, divisor);
+  UpdateInBlocks(rest, parts, gradients, states, first, divisor);
 }
 
 }  // namespace pipewright

@@ -303,6 +303,26 @@ class Export(Python):
         self.export(model)
         self.assertTrue(model.training and not model.dropout.training)
 
+    def test_memory_that_an_export_would_unite_or_copy_is_refused(self):
+        def model():
+            return torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+        def refused(model, text):
+            with self.assertRaisesRegex(pw.ExportError, text):
+                pw.export(model, (torch.ones(2, 4),), self.folder / "memory.pt2")
+        two = model()
+        two[1].weight = torch.nn.Parameter(two[0].weight.detach())
+        refused(two, r"parameters 0\.weight and 1\.weight share memory.*\n")
+        buffer = model()
+        buffer[1].register_buffer("same", buffer[0].weight.detach(), persistent=False)
+        refused(buffer, r"^1\.same shares the memory of the parameter 0\.weight.*\n")
+        attribute = model()
+        attribute.same = attribute[0].bias.data
+        refused(attribute, r"^same shares the memory of the parameter 0\.bias.*\n")
+        tied = model()
+        tied[1].weight = tied[0].weight
+        tied[1].register_buffer("same", tied[0].bias.detach())
+        pw.export(tied, (torch.ones(2, 4),), self.folder / "memory.pt2")
+
     def test_hooks_on_gradients_are_refused(self):
         def linear():
             return torch.nn.Sequential(torch.nn.Linear(4, 4))

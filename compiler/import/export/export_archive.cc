@@ -95,9 +95,15 @@ std::map<std::string, size_t> PlacesIn(const std::string& table) {
   return whole.is_discarded() ? std::map<std::string, size_t>() : places;
 }
 
-// Reads the weights of the signature, one per tensor; `index_of` maps argument names to them.
+// An argument of the graph that is a weight.
+struct WeightArgument {
+  size_t index = 0;   // into Model::weights
+  bool trained = false;  // under this name: a frozen one may be in the memory of a trained one
+};
+
+// Reads the weights of the signature, one per tensor; `arguments` are by name.
 void ReadWeights(const Archive& archive, const ExportJson& signature, Model& model,
-                 std::map<std::string, size_t>& index_of) {
+                 std::map<std::string, WeightArgument>& arguments) {
   ExportJson tables[2];
   const std::string folders[2] = {"data/weights/", "data/constants/"};
   const std::string names[2] = {"model_weights_config.json", "model_constants_config.json"};
@@ -162,7 +168,7 @@ void ReadWeights(const Archive& archive, const ExportJson& signature, Model& mod
       }
       model.weights[index].persistent |= weight.persistent;
     }
-    if (!argument.empty()) index_of[argument] = index;
+    if (!argument.empty()) arguments[argument] = {index, weight.requires_grad};
   }
 }
 
@@ -243,8 +249,8 @@ void Convert(const Archive& archive, const ExportJson& program, Model& model) {
   const ExportJson& module = program.at("graph_module");
   const ExportJson& graph = module.at("graph");
   const ExportJson& signature = module.at("signature");
-  std::map<std::string, size_t> index_of;
-  ReadWeights(archive, signature, model, index_of);
+  std::map<std::string, WeightArgument> arguments;
+  ReadWeights(archive, signature, model, arguments);
 
   auto& out = *model.graph;
   std::vector<torch::jit::Value*> weights;
@@ -252,7 +258,11 @@ void Convert(const Archive& archive, const ExportJson& program, Model& model) {
   out.addInput()->setType(c10::BoolType::get());
   out.addInput()->setType(c10::DeviceObjType::get());
   ExportConverter converter(model, archive.path());
-  for (const auto& [name, index] : index_of) converter.BindWeight(name, weights[index]);
+  for (const auto& [name, argument] : arguments) {
+    torch::jit::Value* weight = weights[argument.index];
+    const bool apart = model.weights[argument.index].requires_grad && !argument.trained;
+    converter.BindWeight(name, apart ? out.insert(c10::aten::detach, {weight}) : weight);
+  }
   for (const ExportJson& spec : signature.at("input_specs")) {
     const std::string kind = spec.begin().key();
     const ExportJson& content = spec.begin().value();

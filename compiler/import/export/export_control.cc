@@ -1,5 +1,6 @@
 // Converts regions of an export: torch.no_grad(), cond, while_loop, scan, map and
 // nested_compile_region.
+#include <algorithm>
 #include <limits>
 
 #include "base/error.h"
@@ -130,6 +131,15 @@ Value* ExportConverter::Bool(Value* value) {
   return model_.graph->insert(c10::Symbol::aten("Bool"), {value});
 }
 
+static bool IsUsedIn(const Block* block, const Value* value) {
+  for (const torch::jit::Use& use : value->uses())
+    for (const Block* at = use.user->owningBlock(); at; at = at->owningNode()
+                                                              ? at->owningNode()->owningBlock()
+                                                              : nullptr)
+      if (at == block) return true;
+  return false;
+}
+
 void ExportConverter::ConvertCond(const ExportJson& node, const ExportJson& graph) {
   Value* chosen = Bool(Plain(node.at("inputs").at(0).at("arg")));
   std::vector<Value*> operands = Operands(node, 3);
@@ -137,7 +147,25 @@ void ExportConverter::ConvertCond(const ExportJson& node, const ExportJson& grap
   for (size_t branch : {1, 2}) {
     Block* block = choice->addBlock();
     torch::jit::WithInsertPoint inside(block);
-    for (Value* output : Region(GraphOf(node, branch), operands)) block->registerOutput(output);
+    const std::vector<Value*> outputs = Region(GraphOf(node, branch), operands);
+    std::vector<Value*> unused;
+    for (Value* operand : operands)
+      if (operand->type()->isSubtypeOf(*c10::TensorType::get()) && !IsUsedIn(block, operand) &&
+          std::find(outputs.begin(), outputs.end(), operand) == outputs.end())
+        unused.push_back(operand);
+    Value* list = nullptr;
+    for (Value* output : outputs) {
+      if (grad_enabled_ && !unused.empty() &&
+          output->type()->isSubtypeOf(*c10::TensorType::get())) {
+        if (!list)
+          list = model_.graph
+                     ->insertNode(model_.graph->createList(c10::TensorType::get(), unused))
+                     ->output();
+        output = model_.graph->insert(
+            c10::Symbol::fromQualString("pipewright::with_zero_gradients"), {output, list});
+      }
+      block->registerOutput(output);
+    }
   }
   if (choice->blocks()[0]->outputs().size() != choice->blocks()[1]->outputs().size())
     Refuse("has branches with different numbers of results");
