@@ -410,6 +410,20 @@ class TorchScript(CompilerTest):
                 self.check(Uses(), [torch.randn(3, 4)], ["--split", "equal:3"], script=scripted,
                            modules=3, train=train)
 
+    def test_lists_of_constant_tensors(self):
+        class Constants(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.a, self.b = nn.Linear(4, 4), nn.Linear(3, 4)
+
+            def forward(self, x):
+                x = self.a(x)[:, torch.tensor([1, 3, 0])]
+                return self.b(x)[torch.tensor([1, 0]), torch.tensor([2, 2])]
+
+        for split in ("equal:1", "equal:2"):
+            self.check(Constants(), [torch.randn(3, 4)], ["--split", split], script=scripted,
+                       modules=int(split[-1]))
+
     def test_bools_are_numbers_to_torchscript(self):
         """torch.jit.script itself makes 1 of True where a number is taken: the file holds that."""
         class Bools(nn.Module):

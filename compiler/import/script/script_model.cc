@@ -243,8 +243,30 @@ void NameValues(Model& model, const std::map<Value*, std::string>& outputs) {
 
 }  // namespace
 
+// Makes lists of tensors that constant folding made from their elements again.
+static void TakeListsApart(torch::jit::Graph& graph) {
+  for (Node* node : AllNodes(graph)) {
+    if (node->kind() != prim::Constant) continue;
+    const auto type = node->output()->type()->cast<c10::ListType>();
+    const auto value = torch::jit::toIValue(node->output());
+    if (!type || !value || !value->isList()) continue;
+    const c10::List<c10::IValue> items = value->toList();
+    if (std::none_of(items.begin(), items.end(),
+                     [](const c10::IValue& item) { return item.isTensor(); }))
+      continue;
+    torch::jit::WithInsertPoint before(node);
+    std::vector<Value*> values;
+    for (const c10::IValue& item : items) values.push_back(graph.insertConstant(item));
+    Node* list = graph.insertNode(graph.createList(type->getElementType(), values));
+    list->copyMetadata(node);
+    node->output()->replaceAllUsesWith(list->output());
+    node->destroy();
+  }
+}
+
 // Tensors made by constant folding become weights of kind constant, in memory.
 static void LiftConstants(Model& model) {
+  TakeListsApart(*model.graph);
   std::map<const void*, Value*> lifted;
   for (Node* node : AllNodes(*model.graph)) {
     if (node->kind() != prim::Constant || !node->output()->type()->cast<c10::TensorType>() ||

@@ -1,3 +1,4 @@
+#include <c10/util/Exception.h>
 #include <torch/csrc/jit/ir/alias_analysis.h>
 #include <torch/csrc/jit/ir/constants.h>
 #include <torch/csrc/jit/passes/constant_propagation.h>
@@ -97,6 +98,11 @@ void SplitUninitialized(const GraphPtr& graph) {
 }  // namespace
 
 void SimplifyScript(GraphPtr& graph) {
+  // LibTorch warns of tuples that it keeps; what they mean for the model is told later.
+  struct Silent : c10::WarningHandler {
+    void process(const c10::Warning&) override {}
+  } silent;
+  const c10::WarningUtils::WarningHandlerGuard guard(&silent);
   DropWarnings(graph);
   ShowWrites(graph);
   for (int round = 0; round < 3; ++round) {
