@@ -109,7 +109,7 @@ std::optional<Job> CheckStart(const CheckRequest& request, const Job& job, Check
     try {
       RunThreads(result.ranks, open);
     } catch (const AgreedError& e) {
-      // Threads are no ranks that a reader could tell apart.
+      // The ranks are threads here, so their number means nothing to the reader.
       const std::string text = e.what(), prefix = "reading on every rank: ";
       throw Error(text.starts_with(prefix) ? text.substr(prefix.size()) : text);
     }

@@ -1,4 +1,4 @@
-// The keys that a job file may have.
+// Lists the keys that a job file may have.
 #pragma once
 #include <string>
 #include <vector>

@@ -108,7 +108,7 @@ std::string HostName() {
 constexpr char kPrefix[] = "events.out.tfevents.";
 
 // Returns the time, or the second after that of the newest file: TensorBoard reads a folder's files
-// in the order of their names, and a host's clock may be behind that of the one before.
+// in the order of their names, and this host's clock may be behind that of an earlier host.
 int64_t SecondsOfName(const std::string& folder) {
   auto seconds = static_cast<int64_t>(Seconds());
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
@@ -123,7 +123,7 @@ int64_t SecondsOfName(const std::string& folder) {
 
 EventFile::EventFile(const std::string& folder, int64_t first_step) {
   CheckFolder(folder);
-  std::error_code failed;  // shows when the file is made
+  std::error_code failed;  // shows when the file is opened
   std::filesystem::create_directories(folder, failed);
   lock_ = LockFile(folder + "/events");
   path_ = folder + "/" + kPrefix + std::to_string(SecondsOfName(folder)) + "." + HostName() + "." +
@@ -153,7 +153,7 @@ void EventFile::Write(const std::string& events) {
                  "%spipewright-run: warning: %s: cannot be written (%s): the run goes on, and the "
                  "curves end here\n",
                  BeforeMessage(), path_.c_str(), std::strerror(errno));
-    (void)!ftruncate(fd_, size_);  // readers stop at half a record
+    (void)!ftruncate(fd_, size_);  // readers stop at an incomplete record
     close(fd_);
     fd_ = -1;
   }

@@ -1,4 +1,4 @@
-"""In-place writes where gradients are off: to values that others send, to parameters, and through .data."""
+"""In-place writes without gradients: to values that others send, to parameters, and through .data."""
 import json
 import unittest
 
@@ -19,7 +19,7 @@ class Layers(nn.Module):
 
 
 class Clamped(Layers):
-    """What a cut sends is written to."""
+    """Writes to a value that it receives."""
 
     def forward(self, x):
         y = self.b(torch.tanh(self.a(x)))
@@ -38,7 +38,7 @@ class Masked(Layers):
 
 
 class Halved(Layers):
-    """A value that is used in later modules, too."""
+    """Writes to a value that later modules use, too."""
 
     def forward(self, x):
         h = torch.tanh(self.a(x))
@@ -75,7 +75,7 @@ class Branches(Layers):
 
 
 class Constrained(Layers):
-    """A parameter is written to."""
+    """Writes to a parameter."""
 
     def forward(self, x):
         x = torch.tanh(self.a(x))
@@ -85,7 +85,7 @@ class Constrained(Layers):
 
 
 class Decayed(Layers):
-    """A parameter is written to that backward needs."""
+    """Writes to a parameter that backward needs."""
 
     def forward(self, x):
         x = torch.tanh(self.a(x))
@@ -102,7 +102,7 @@ class Unseen(Layers):
 
 
 class Placed(Layers):
-    """The switch of the region and the norm, which a map places in a later module, share a constant."""
+    """The region's switch shares a constant with a norm, which a map places in a later module."""
 
     def __init__(self):
         super().__init__()
@@ -126,7 +126,7 @@ class Listed(Layers):
 
 
 class Counted(Layers):
-    """A buffer is written to in training only, which an export does not show."""
+    """Writes to a buffer in training only, which an export does not show."""
 
     def __init__(self):
         super().__init__()
@@ -158,7 +158,7 @@ class NoGrad(Case):
         return "model.pt2"
 
     def compile_model(self, make, split, script=False):
-        """`split`: how many modules, or a map."""
+        """`split`: the number of modules, or a map."""
         if isinstance(split, dict):
             self.path("split.json").write_text(json.dumps(split))
         torch.manual_seed(1)
