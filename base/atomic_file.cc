@@ -17,7 +17,7 @@
 namespace pipewright {
 
 static constexpr size_t kBlock = 2 << 20;
-static constexpr size_t kEnding = 20;  // bytes by which temporary names are longer
+static constexpr size_t kEnding = 20;  // most bytes that a temporary name adds
 
 // Returns the descriptor if the path is a name for a file that this process has open, even a
 // regular one; otherwise -1.
@@ -33,10 +33,10 @@ static int OpenAlready(const std::string& path) {
   return -1;
 }
 
-// Returns the file that a link names, even one that is not there yet: the link itself stays.
+// Returns the target of a symbolic link, which need not exist yet, so that the link itself stays.
 static std::string WithoutLinks(const std::string& path) {
   namespace fs = std::filesystem;
-  constexpr int kMost = 40;  // as the kernel follows
+  constexpr int kMost = 40;  // the kernel's limit
   std::error_code none;
   fs::path file = path;
   for (int i = 0; i < kMost && fs::is_symlink(file, none); ++i)

@@ -6,13 +6,12 @@
 namespace pipewright {
 
 struct ChildResult {
-  int code = 0;  // as in a shell: 128 + signal, 127 where the program could not be started
+  int code = 0;  // as in a shell: 128 + signal, 127 if the program could not be started
   std::string out, err;
 };
 
-// `command`: the program, found in PATH unless it has a slash, and its arguments. It gets nothing
-// to read. It is ended (SIGTERM) if this process dies first. Throws Error where no process can be
-// made.
+// Runs `command`: the program, found in PATH unless it has a slash, and its arguments. Its stdin is
+// empty. It gets SIGTERM if this process dies first. Throws Error if no process can be created.
 ChildResult RunChild(const std::vector<std::string>& command);
 
 }  // namespace pipewright

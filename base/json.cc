@@ -103,7 +103,7 @@ template <typename Document>
 class KeyWatch : public nlohmann::json_sax<Document> {
  public:
   explicit KeyWatch(const std::string& path) : path_(path) {}
-  std::string duplicate;  // the first key that its object has already
+  std::string duplicate;  // the first key that an object repeats
 
   bool null() override { return Inside(); }
   bool boolean(bool) override { return Inside(); }
@@ -129,7 +129,7 @@ class KeyWatch : public nlohmann::json_sax<Document> {
 
  private:
   const std::string& path_;
-  std::vector<std::set<std::string>> keys_;  // of each level; a list has none
+  std::vector<std::set<std::string>> keys_;  // one set for each level; a list's stays empty
 
   // Copying and printing a document use stack for each level.
   bool Inside() {
@@ -214,8 +214,8 @@ bool IsUtf8(std::string_view text) {
   }
 }
 
-// Returns the name in this program for a key of other programs, or the section in which a key
-// belongs; "" if unknown.
+// Returns this program's name for a key of another program, or the section that a key belongs in;
+// "" if unknown.
 static std::string OtherWord(const std::string& key, const std::vector<std::string>& known) {
   struct Word {
     const char *other, *known, *here;

@@ -1,4 +1,4 @@
-// JSON for every reader of the project: keeps the order, reports errors with file, line and column.
+// Reads and writes JSON. Keeps the order of keys and reports errors with file, line and column.
 #pragma once
 #include <nlohmann/json.hpp>
 #include <string>

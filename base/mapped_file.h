@@ -19,8 +19,8 @@ class MappedFile {
   std::string_view bytes() const { return {map_, size_}; }
   char* data() const { return map_; }
 
-  // Turns on or off whether the system reads ahead by megabytes (default: on). Should be off while
-  // a header is parsed, because the payloads behind it may not be needed.
+  // Turns the system's read-ahead of megabytes on or off (default: on). Turn it off to parse a
+  // header, because the payloads behind it may not be needed.
   void ReadOn(bool on) const;
 
   // Reads [at, at + size) into `buffer` without touching the mapping, so that resident memory does

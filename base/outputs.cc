@@ -15,10 +15,10 @@ namespace pipewright {
 
 namespace fs = std::filesystem;
 
-// `kBefore`: of what is being replaced, in a record of files that are not all written yet.
+// `kBefore` has the hashes of the files being replaced, until all new ones are written.
 static constexpr char kWritten[] = "written", kBefore[] = "before", kHash[] = "hash";
 
-using Hashes = std::map<std::string, std::set<std::string>>;  // by name
+using Hashes = std::map<std::string, std::set<std::string>>;  // by file name
 
 static fs::file_type TypeOf(const std::string& path) {
   std::error_code none;
@@ -31,7 +31,7 @@ static bool IsThere(const std::string& path) {
 
 static bool IsPlainFile(const std::string& path) { return TypeOf(path) == fs::file_type::regular; }
 
-// Reads a record. Returns nothing unless it is as it was written.
+// Reads a record. Returns an empty map if it is missing, unreadable or edited.
 static Hashes ReadRecord(const std::string& path) {
   Hashes hashes;
   if (!IsPlainFile(path)) return hashes;
@@ -63,7 +63,7 @@ static void WriteRecord(const std::string& path, Json report) {
   WriteFile(path, report.dump(2) + "\n");
 }
 
-// That it is a folder or can become one.
+// Checks the nearest existing parent if the folder does not exist yet.
 void CheckFolder(const std::string& folder) {
   std::error_code none;
   fs::path there = fs::absolute(folder, none);
@@ -106,7 +106,7 @@ void CheckOutputFolder(const std::string& folder, const std::string& record,
   check(record, "", !ReadRecord(folder + "/" + record).empty());
 }
 
-// Removes a file that is no part of the folder any more. Returns a note if it stays.
+// Removes a file that is no longer part of the output. Returns a note if the file stays.
 static std::string Remove(const std::string& path, const std::set<std::string>& hashes,
                           const std::vector<std::string>& read) {
   if (!IsThere(path)) return "";
@@ -129,7 +129,7 @@ std::vector<std::string> WriteOutputFolder(const std::string& folder, const std:
   for (const auto& [name, text] : files) hashes[name].insert(HexHash(text));
   CreateFolders(folder);
   report[kWritten] = ToJson(hashes);
-  // First: what is interrupted can be done again.
+  // This comes first, so that an interrupted write can be repeated.
   Json unfinished = report;
   unfinished[kBefore] = ToJson(before);
   WriteRecord(record_path, unfinished);

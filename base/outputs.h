@@ -1,4 +1,4 @@
-// The folders that `pipewright partition -o` and `codegen -o` write, and may write again.
+// Writes the output folders of `pipewright partition -o` and `codegen -o`, also repeatedly.
 #pragma once
 #include <map>
 #include <string>
@@ -8,24 +8,23 @@
 
 namespace pipewright {
 
-using OutputTexts = std::map<std::string, std::string>;  // by name of the file
+using OutputTexts = std::map<std::string, std::string>;  // by file name
 
-// The file in which each keeps the hashes of the files that it wrote.
+// Each command records the hashes of the files that it wrote in its own file.
 inline constexpr char kPartitionRecord[] = "partition.json", kCodegenRecord[] = "codegen.json";
 
-// Throws Error if the folder, or those of its path that are not there yet, cannot be made or
-// written.
+// Throws Error if the folder is not writable or, if it does not exist, cannot be created.
 void CheckFolder(const std::string& folder);
 
-// Throws Error, before long work, unless `record` and `files` may be written into `folder`: none is
-// one of the files that are `read`, all that is there are plain files or links, and, without
-// `force`, each is empty, has the same text already ("": not known yet), or is as one of the two
-// commands wrote it.
+// Throws Error unless `record` and `files` may be written into `folder`; to be called before long
+// work. None may be a file in `read`, and those that exist must be plain files or links. Without
+// `force` an existing file must also be empty, have the same text (pass "" if that is not known
+// yet), or be unchanged since one of the two commands wrote it.
 void CheckOutputFolder(const std::string& folder, const std::string& record,
                        const OutputTexts& files, const std::vector<std::string>& read, bool force);
 
-// The hashes are added to `report`, which becomes `record`. Files that the folder's record has, but
-// `files` have not, are removed, unless they were edited or are `read`: notes of those that stay.
+// Writes `files`, and `report` with their hashes as `record`. Removes files that only the previous
+// record lists, unless they were edited or are in `read`. Returns a note for each one that stays.
 std::vector<std::string> WriteOutputFolder(const std::string& folder, const std::string& record,
                                            const OutputTexts& files, Json report,
                                            const std::vector<std::string>& read);

@@ -28,7 +28,8 @@ std::string ThisHost() {
 
 namespace {
 
-// Containers of one machine have names of their own, and those of two may have the same.
+// Returns the boot ID, because containers on one machine have different host names, and those on
+// two machines may have the same.
 std::string Machine() {
   std::string id;
   std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), id);
@@ -44,7 +45,7 @@ std::string TimeText() {
   return text;
 }
 
-// The command line of this process, cut where it is long.
+// Returns the command line of this process, cut to 400 bytes.
 std::string CommandText() {
   std::ifstream in("/proc/self/cmdline", std::ios::binary);
   std::string text{std::istreambuf_iterator<char>(in), {}};
@@ -75,7 +76,7 @@ OwnerLock::Owner ParseOwner(const std::string& text) {
                                              ", since " + field("since") + ": " + field("command")};
 }
 
-// The file may have been removed, or replaced, before it was locked.
+// Returns false if the file was removed or replaced before it was locked.
 bool StillThere(int fd, const std::string& file) {
   struct stat open, named;
   return fstat(fd, &open) == 0 && stat(file.c_str(), &named) == 0 && open.st_ino == named.st_ino &&
@@ -103,7 +104,7 @@ OwnerLock::~OwnerLock() {
   }
   wake_.notify_all();
   beats_.join();
-  if (StillThere(fd_, file_)) unlink(file_.c_str());  // first, so that nobody locks what will go
+  if (StillThere(fd_, file_)) unlink(file_.c_str());  // while locked, so it is nobody else's
   close(fd_);
 }
 
@@ -114,7 +115,7 @@ bool OwnerLock::Take() {
   for (int tries = 0; tries == 0 || !StillThere(fd, file_); ++tries) {
     if (fd >= 0) close(fd);
     fd = open(file_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-    if (fd < 0 && errno == EACCES)  // another user's
+    if (fd < 0 && errno == EACCES)  // it belongs to another user
       fd = open(file_.c_str(), O_RDONLY | O_CLOEXEC);
     if (fd < 0) {
       unlocked_ = std::strerror(errno);
@@ -152,7 +153,7 @@ void OwnerLock::TakeOver() {
   Hold(fd);
 }
 
-// A full disk loses the name of the owner, not the lock.
+// On a full disk only the owner's name is lost, not the lock.
 void OwnerLock::Write(int64_t count) const {
   static const Json me{{"host", ThisHost()},
                        {"machine", Machine()},

@@ -1,4 +1,4 @@
-// OwnerLock says which process owns a folder or a file that it writes for long.
+// OwnerLock marks a folder or file as owned by the process that is writing it.
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -8,37 +8,38 @@
 
 namespace pipewright {
 
-// A file that its owner keeps locked (flock) and that says who the owner is. The kernel frees the
-// lock with the process, however that ends. The owner also counts in the file, every `beat`
-// seconds: where its host is lost and the file server keeps the lock, the count stands still, and
-// another host may take the file's place. An owner that was only cut off notices that with its next
-// beat. On a file system without locks everybody gets the lock.
+// A lock file (flock) that names its owner. The kernel releases the lock when the process ends,
+// however it ends. The owner also increments a counter in the file every `beat` seconds. If the
+// owner's host is lost and the file server keeps the lock, the counter stops, and another host may
+// replace the file. An owner that was only disconnected notices this at its next beat. On a file
+// system without locks, everyone gets the lock.
 class OwnerLock {
  public:
-  // Names the lock of what is written at `path`: FOLDER/.lock, or .FILE.lock beside a file.
+  // Returns the lock file for output at `path`: FOLDER/.lock, or .FILE.lock beside a file.
   static std::string FileFor(const std::string& path, bool folder);
 
   explicit OwnerLock(const std::string& file, double beat = 10) : file_(file), beat_(beat) {}
-  // Removes the file.
+  // Removes the lock file.
   ~OwnerLock();
   OwnerLock(const OwnerLock&) = delete;
 
-  // Returns false while another process has the lock: owner() is that process then.
+  // Returns false if another process has the lock; owner() then describes that process.
   bool Take();
-  // Takes it from owner(), which must not have counted for long: see Owner::silent.
+  // Takes the lock from owner(), whose counter must have stopped: see Owner::silent. Throws Error
+  // if the file cannot be replaced.
   void TakeOver();
-  // Returns true if another process has taken it over, so that this one must not write any more.
+  // Returns true if another process has taken the lock over: this one must stop writing.
   bool lost() const { return lost_; }
-  // The same, looked up now.
+  // Updates lost() from the file system and returns it.
   bool CheckLost();
 
   struct Owner {
-    bool here = false;  // on this machine, where the kernel knows whether it lives
+    bool here = false;  // on this machine, where the kernel frees the lock of a dead process
     std::string text;   // "pid 12 on host-a, since 2030-01-31 12:00:00 UTC: COMMAND LINE"
-    double silent = 0;  // seconds for which this process has seen it count no further
+    double silent = 0;  // seconds since this process last saw the counter change
   };
   const Owner& owner() const { return owner_; }
-  // Says why nothing is locked although Take returned true; "" where it is.
+  // Returns why nothing is locked although Take returned true; "" if the lock is held.
   const std::string& unlocked() const { return unlocked_; }
 
  private:
@@ -49,8 +50,8 @@ class OwnerLock {
   const double beat_;
   int fd_ = -1;
   Owner owner_;
-  std::string unlocked_, seen_;  // what the owner's file held
-  double seen_at_ = 0;           // since when
+  std::string unlocked_, seen_;  // seen_: the last text of another owner's file
+  double seen_at_ = 0;           // time of its last change, in seconds
   std::atomic<bool> lost_{false};
   bool ends_ = false;  // guarded by mutex_
   std::mutex mutex_;

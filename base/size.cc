@@ -35,7 +35,7 @@ int64_t ParseSize(std::string_view text, const std::string& where) {
   }
   double factor = 1;
   if (!unit.empty()) {
-    // "gib" throughout in lower case is how accelerate lets bytes be written as well.
+    // accelerate also accepts all-lower-case units such as "gib" for bytes.
     bool lower = unit == "kib" || unit == "mib" || unit == "gib" || unit == "tib";
     if (unit.back() == 'b' && !lower)
       throw fail("counts bits: its last letter is a lower-case b; for bytes it is B");

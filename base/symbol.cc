@@ -18,7 +18,7 @@ int64_t FloorDivide(int64_t a, int64_t b) { return a / b - (a % b != 0 && (a < 0
 struct Parser {
   const std::string& text;
   const std::map<std::string, int64_t>& symbols;
-  std::set<std::string>* lacking = nullptr;  // where unknown symbols go, instead of being an error
+  std::set<std::string>* lacking = nullptr;  // if set, collects unknown symbols instead of failing
   size_t at = 0;
   int depth = 0;
 
@@ -186,9 +186,10 @@ std::optional<std::pair<std::string, int64_t>> SolveSize(const std::string& expr
     symbol = *lacking.begin();
     first = at(1), slope = at(2) - first;
     if (slope == 0) return {};
-    for (int64_t x : {int64_t{3}, int64_t{1009}, int64_t{1} << 30})  // Mod and Min are so at first
+    // Large numbers are tried too, because Mod and Min look linear for small ones.
+    for (int64_t x : {int64_t{3}, int64_t{1009}, int64_t{1} << 30})
       if (at(x) - first != slope * (x - 1)) return {};
-  } catch (const Error&) {  // not evaluated, or not for all numbers
+  } catch (const Error&) {  // it has no value, at least not for all of these numbers
     return {};
   }
   const int64_t x = 1 + (value - first) / slope;

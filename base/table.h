@@ -1,12 +1,12 @@
-// Tables for people.
+// Formats tables for people to read.
 #pragma once
 #include <string>
 #include <vector>
 
 namespace pipewright {
 
-// Columns as wide as their widest cell (in UTF-8 characters), two spaces apart; the last one ends
-// where it ends.
+// Makes columns as wide as their widest cell (in UTF-8 characters), two spaces apart. The last one
+// is not padded.
 std::string FormatTable(const std::vector<std::vector<std::string>>& rows);
 
 }  // namespace pipewright

@@ -18,7 +18,7 @@ size_t TerminalColumns() {
 void OfferProgressLine(bool wanted) {
   const char* kind = std::getenv("TERM");
   const bool rewrites = kind && *kind && std::string(kind) != "dumb";
-  const pid_t owner = tcgetpgrp(STDOUT_FILENO);  // -1: no shell has started this process there
+  const pid_t owner = tcgetpgrp(STDOUT_FILENO);  // -1: not this process's controlling terminal
   const bool foreground = owner < 0 || owner == getpgrp();
   const size_t columns = wanted && rewrites && foreground ? TerminalColumns() : 0;
   if (columns > 0)

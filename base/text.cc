@@ -36,7 +36,7 @@ std::vector<std::string> Split(std::string_view text, char separator) {
   }
 }
 
-// Letters left out, put in, changed, and neighbours that changed places.
+// Counts letters deleted, inserted or replaced, and neighbors swapped.
 static size_t EditDistance(std::string_view a, std::string_view b) {
   std::vector<size_t> before, above(b.size() + 1), row(b.size() + 1);
   std::iota(row.begin(), row.end(), size_t{0});
@@ -81,7 +81,7 @@ std::string ReadFile(const std::string& path) {
   if (!in) throw Unreadable(path);
   std::ostringstream out;
   out << in.rdbuf();
-  // A folder opens but does not read.
+  // A folder can be opened but not read.
   if (in.bad() || (out.str().empty() && in.peek() == EOF && errno == EISDIR))
     throw Error(path, "cannot be read: it is a folder");
   return out.str();

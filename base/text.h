@@ -1,4 +1,4 @@
-// Small helpers on text and files that every part needs.
+// Provides small helpers for text and files.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -10,20 +10,20 @@ namespace pipewright {
 std::string Join(const std::vector<std::string>& parts, std::string_view separator);
 std::vector<std::string> Split(std::string_view text, char separator);
 
-// "1 rank", "2 ranks", "3 microbatches", "4 entries".
+// Returns text such as "1 rank", "2 ranks", "3 microbatches" or "4 entries".
 std::string Counted(int64_t count, const std::string& one);
 
-// " (did you mean \"x\"?)" for the candidate nearest to `word` by edit distance, or "" when none is
-// within two edits (short words: one) or a third of its length.
+// Returns " (did you mean \"x\"?)" for the candidate nearest to `word`, or "" if none is within two
+// edits (one for words below 4 letters) or a third of its length. Ignores case.
 std::string Suggest(std::string_view word, const std::vector<std::string>& candidates);
 
-// The whole file. Throws Error naming the path when it cannot be read.
+// Returns the whole file. Throws Error naming the path if it cannot be read.
 std::string ReadFile(const std::string& path);
 
 // Writes to a temporary file beside `path`, syncs and renames: `path` is never seen half written.
 void WriteFile(const std::string& path, std::string_view content);
 
-// 64-bit FNV-1a. For telling whether two texts are the same, not for security.
+// Returns the 64-bit FNV-1a hash, which tells whether two texts are the same but is not secure.
 uint64_t Hash(std::string_view bytes, uint64_t seed = 0xcbf29ce484222325ull);
 std::string HexHash(std::string_view bytes);
 

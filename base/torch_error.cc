@@ -2,7 +2,7 @@
 
 namespace pipewright {
 
-// Takes out what stands between `begin` and `end`, both included, everywhere.
+// Removes every stretch from `begin` to `end`, both included.
 static void Remove(std::string& text, const std::string& begin, const std::string& end) {
   for (size_t at = text.find(begin); at != std::string::npos; at = text.find(begin, at)) {
     size_t last = text.find(end, at + begin.size());
@@ -13,8 +13,8 @@ static void Remove(std::string& text, const std::string& begin, const std::strin
 
 std::string WithoutBacktrace(const std::string& what) {
   std::string text = what.substr(0, what.find("\nException raised from"));
-  text = text.substr(0, text.find("\nframe #0: "));  // where memory has run out
-  // An address, other on each rank, and the package of TorchScript's own names.
+  text = text.substr(0, text.find("\nframe #0: "));  // in out-of-memory errors
+  // Removes an address, which differs on each rank, and the package prefix of TorchScript's names.
   Remove(text, " (of Python compilation unit at: ", ")");
   Remove(text, "__torch__.", "");
   while (!text.empty() && text.back() == '\n') text.pop_back();

@@ -1,11 +1,11 @@
-// Turns what torch throws into text for people.
+// Makes messages of torch's exceptions readable.
 #pragma once
 #include <string>
 
 namespace pipewright {
 
-// `what` of an exception of torch without the C++ backtrace that torch appends, addresses and the
-// package of TorchScript's names, and empty lines around it.
+// Returns the `what` of a torch exception without torch's C++ backtrace, addresses, the package
+// prefix of TorchScript's names, and surrounding empty lines.
 std::string WithoutBacktrace(const std::string& what);
 
 }  // namespace pipewright

@@ -1,13 +1,13 @@
 """Compares the ratios of the latest run with stored ones: python check.py STORED NEW (two summary.json).
 
-A ratio is worse when its quartiles lie beyond the stored ones', on the bad side and by more than 3 %: faster or slower
+A ratio is worse if its quartiles lie beyond the stored quartiles in the bad direction, by more than 3 %. Faster or slower
 processors change times, not ratios; a disturbed run widens its own quartiles.
 """
 import argparse
 import json
 import sys
 
-# What is compared, and whether less is better.
+# The compared ratios, and whether less is better.
 LESS_IS_BETTER = {"ours/bound": True, "ours/our 1f1b": True, "split/whole backward": True, "peer/ours": False, "peak MiB": True,
                   "growth": True, "ours/limit": True, "ours/raw": True}
 MARGIN = 1.03

@@ -1,4 +1,4 @@
-"""The command line that measuring programs share."""
+"""The command line that all measuring programs share."""
 import argparse
 import os
 
@@ -15,7 +15,7 @@ def parser(description):
 
 
 def parse(made):
-    """Also takes the priority, and makes the folder of raw samples."""
+    """Parses the options, sets the priority, and makes the folder for raw samples."""
     options = made.parse_args()
     options.build = os.path.abspath(options.build)
     os.nice(options.nice)

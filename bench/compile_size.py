@@ -1,4 +1,4 @@
-"""Time and peak memory of `pipewright compile` against the size of the model, beside a plain copy of the file."""
+"""Measures time and peak memory of `pipewright compile` against the model's size, and a plain copy of the file."""
 import json
 import os
 import shutil
@@ -13,7 +13,7 @@ from report import show, spread
 
 
 def write_model(path, mib, layers=8):
-    # Only here: a child's peak memory is never less than what its parent held when it was started.
+    # Imported only here: a child's peak memory is never less than what its parent held when it was started.
     import torch
 
     import models
@@ -24,7 +24,7 @@ def write_model(path, mib, layers=8):
 
 
 def timed(command):
-    """Seconds, and peak MiB of the child."""
+    """Returns the seconds of a command, and its peak memory in MiB."""
     start = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=ENVIRONMENT)
     _, status, usage = os.wait4(process.pid, 0)
@@ -43,7 +43,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         archive, package, copy = (os.path.join(folder, name) for name in ("model.pt2", "model.pkg", "copy"))
         for mib in options.mib:
-            # In a process of its own: this one stays small.
+            # Runs in a separate process, so that this one stays small.
             subprocess.run([sys.executable, "-c", f"import sys; sys.path.insert(0, {os.path.dirname(os.path.abspath(__file__))!r}); "
                             f"import compile_size; compile_size.write_model({archive!r}, {mib})"], check=True)
             rounds = []

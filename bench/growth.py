@@ -1,4 +1,4 @@
-"""How a step grows with microbatches, stages, ranks, modules and edges: linear where it should be."""
+"""Measures how a step grows with microbatches, stages, ranks, modules and edges: it should be linear."""
 import dataclasses
 import json
 import os
@@ -12,7 +12,7 @@ from processes import ENVIRONMENT, Workers, cores, start_ours
 from report import show, spread
 from training_step import step_times
 
-SIZE = models.Size(16, 64, 4)  # an MLP small enough for what is not arithmetic to show
+SIZE = models.Size(16, 64, 4)  # a small MLP, so that costs besides arithmetic show
 
 
 def measure(workers, steps):
@@ -26,7 +26,7 @@ def in_process(build, ranks, arguments):
 
 
 def compare(cases, repetitions, unit):
-    """cases: {x: (start, steps)}. Milliseconds by x; and for each, time a unit over that of the first."""
+    """cases: {x: (start, steps)}. Returns milliseconds by x, and time per unit relative to the first case's."""
     workers = {x: start() for x, (start, _) in cases.items()}
     try:
         for x, (_, steps) in cases.items():
@@ -57,7 +57,7 @@ def main():
             print(raw["table"][-1], flush=True)
 
     def difference(text, name, what, few, many):
-        """What one more takes in one of the 16 microbatches."""
+        """Adds the cost of one more unit, in one of the 16 microbatches."""
         times = raw["samples"][what]
         each = spread([(more - one) / (many - few) / 16 * 1e3 for one, more in zip(times[few], times[many])])
         raw["ratios"][name] = {"us": each}
@@ -80,10 +80,10 @@ def main():
         add("microbatches, 2 ranks", {m: (lambda m=m: start_ours(options.build, 2, arguments(2, 2, m)), max(3, 256 // m))
                                       for m in (4, 16, 64, 256, 512)}, lambda m: m + 1)
         both = len(cores())
-        # The same work whatever the number: more stages add transfers and hand-overs alone.
+        # The total work is constant: more stages add only transfers and hand-overs.
         add(f"stages as threads, {both} cores, 16 microbatches", {n: (lambda n=n: in_process(options.build, n, arguments(n, n, 16)), 8)
                                                             for n in (2, 4, 8, 16)}, lambda n: 1)
-        # The same work by processes. A unit: the pipeline's length, or where cores are fewer, the work of each.
+        # The same with processes. The unit is the pipeline's length or, with fewer cores than ranks, the work per core.
         add(f"ranks, {both} cores, 16 microbatches",
             {n: (lambda n=n: start_ours(options.build, n, arguments(n, n, 16)), 8) for n in (1, 2, 4, 8, 16)},
             lambda n: max((16 + n - 1) / n, 16 / min(n, both)))

@@ -1,6 +1,6 @@
-// What a rank's step costs beyond its kernels: chains of multiplications of 4 numbers by a weight
-// (kernels of some ten nanoseconds), as a package of one stage on one rank and by eager LibTorch,
-// in turn. Writes a raw file for bench/report.py.
+// Measures the cost of a rank's step beyond its kernels: chains of multiplications of 4 numbers by
+// a weight (kernels of about ten nanoseconds), alternately as a package of one stage on one rank
+// and with eager LibTorch. Writes a raw file for bench/report.py.
 //
 //   host_overhead RAW.json [REPETITIONS]
 #include <torch/torch.h>
@@ -38,7 +38,7 @@ struct ChainImpl : torch::nn::Module {
 };
 TORCH_MODULE(Chain);
 
-// Seconds of a step with so many microbatches.
+// Returns the seconds of a step with `count` microbatches.
 using Step = std::function<double(int count)>;
 
 static double TimeSteps(int count, const std::function<void()>& step) {
@@ -47,7 +47,7 @@ static double TimeSteps(int count, const std::function<void()>& step) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / count;
 }
 
-// One rank's program of one stage.
+// One rank that trains a package of one stage.
 class Ours : public Microbatches {
  public:
   Ours(const std::string& folder, int operations, int modules, int microbatches, Transport& rank)
@@ -103,7 +103,7 @@ static double Eager(Chain& chain, torch::optim::SGD& optimizer, int microbatches
 
 using Samples = std::map<std::string, std::vector<double>>;
 
-// Median and quartiles.
+// Returns the median and quartiles.
 static Json Spread(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   auto at = [&](double share) { return values[std::lround(share * (values.size() - 1))]; };

@@ -1,6 +1,6 @@
-"""Where a rank's processor time goes, by layer: samples of Linux' perf while ranks train, for each body of modules.
+"""Measures where a rank's processor time goes, by layer: samples of Linux' perf while ranks train, for each module body.
 
-Each sample counts for the function that ran, not for those that called it. Needs `perf` and the right to use it.
+Each sample counts for the function that ran, not for its callers. Needs `perf` and permission to use it.
 """
 import json
 import os
@@ -19,7 +19,7 @@ from processes import start_ours
 from report import spread
 from training_step import step_times
 
-# By "library function", the first that matches. What the thread that waits does in the system is waiting, too.
+# Patterns for "library function"; the first match counts. Kernel time of a waiting thread counts as waiting, too.
 LAYERS = [(layer, re.compile(pattern)) for layer, pattern in (
     ("waiting", r"^(libmpi|libopen-pal|mca_|\[vdso|libevent)|^libc\S* .*(clock_|nanosleep|sched_)|^libstdc\S* .*(chrono|clock_)|"
                 r"^pipewright-run .*(Patience|Mpi(Requests|Transport)|ThreadTransport|Inbox)|"
@@ -52,7 +52,7 @@ def layer_of(library, function):
 
 
 def ranks_of(workers):
-    """Process numbers of the ranks that mpirun has started."""
+    """Returns the process IDs of the ranks that mpirun started."""
     found = subprocess.run(["pgrep", "-P", str(workers.processes[0].pid)], stdout=subprocess.PIPE, text=True).stdout.split()
     if len(found) != RANKS:
         raise RuntimeError(f"{len(found)} processes under mpirun, not {RANKS}")
@@ -60,10 +60,10 @@ def ranks_of(workers):
 
 
 def sample(workers, steps, file_name):
-    """Samples by (library, function), and the milliseconds of a step."""
+    """Returns the number of samples by (library, function), and the milliseconds of a step."""
     perf = subprocess.Popen(["perf", "record", "-q", "-e", "cpu-clock", "-F", str(HERTZ), "-o", file_name, "-p",
                              ",".join(ranks_of(workers))], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    time.sleep(0.5)  # until it has attached itself: nothing says when
+    time.sleep(0.5)  # until perf has attached itself; it does not report when
     times = step_times(workers.ask(f"steps {steps}")[0]["ranks"])
     perf.send_signal(signal.SIGINT)
     _, error = perf.communicate()
@@ -73,7 +73,7 @@ def sample(workers, steps, file_name):
     for line in report.splitlines():
         parts = [part.strip() for part in line.split("|", 2)]
         if len(parts) == 3:
-            function = "of no name" if re.search(r"\] 0x", parts[2]) else parts[2]  # each address would be a line
+            function = "of no name" if re.search(r"\] 0x", parts[2]) else parts[2]  # merges unnamed addresses
             found[parts[1], function] = found.get((parts[1], function), 0) + int(parts[0])
     if not found:
         raise RuntimeError(f"perf took no samples: {error.strip()}")

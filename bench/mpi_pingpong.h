@@ -1,4 +1,4 @@
-/* Raw MPI, as a C program would send: what the transport is compared with. */
+/* Sends with raw MPI, as a C program would, to compare with the transport. */
 #pragma once
 #include <stddef.h>
 #ifdef __cplusplus

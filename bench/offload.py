@@ -1,10 +1,10 @@
-"""A GPT of 1.6 GB with its weights on disk, on CPU: ours and accelerate's disk offload; and reading safetensors.
+"""Compares a 1.6 GB GPT with its weights on disk, on CPU, with accelerate's disk offload; and reading safetensors.
 
-Both have the same model, device maps and two threads, and are asked in turn, round after round; those that are not
-measured sleep. Cold: files are dropped from the page cache before each forward. Warm: they are held in it, ours as
-`compile` has written them, accelerate's as it has read them. Right before each of ours, the limits: the model in memory,
-and a plain reader, in large blocks past the page cache, of the files whose weights are on disk. Loading counts from the
-start of our process; accelerate's without its imports.
+Both have the same model, device maps and two threads, and run in turn, round after round; those that are not measured
+sleep. Cold: files are dropped from the page cache before each forward. Warm: they are held in it, ours as `compile` wrote
+them, accelerate's as it read them. Right before each of our measurements, measures the limits: the model in memory, and a
+plain reader of the files whose weights are on disk, in large blocks that bypass the page cache. Loading time starts with our
+process; accelerate's excludes its imports.
 """
 import ctypes
 import json
@@ -26,13 +26,13 @@ from processes import ENVIRONMENT, HERE, Workers
 from report import show, spread
 from start import resident_mib
 
-SIZE = (32, 1024, 1, 32, 16, 256)  # as models.Size
+SIZE = (32, 1024, 1, 32, 16, 256)  # arguments of models.Size
 THREADS = 2
 OURS = {**ENVIRONMENT, "OMP_NUM_THREADS": str(THREADS), "MKL_NUM_THREADS": str(THREADS)}
 
 
 def write_model(folder, build, size):
-    """In a process of its own: this one stays small."""
+    """Writes the model. Runs in a separate process, so that this one stays small."""
     import models
     size = models.Size(*size)
     model = models.build("gpt", size, size.blocks).eval()
@@ -48,7 +48,7 @@ def write_model(folder, build, size):
 
 
 def device_maps(folder, blocks):
-    """On disk everything but one norm (accelerate 1.15 loads no map that says disk alone), every second block, nothing."""
+    """Writes maps with all but one norm on disk (accelerate 1.15 rejects maps of only disk), every second block, and nothing."""
     maps = {"all": {"first": "disk", "blocks": "disk", "last.0": "cpu", "last.1": "disk"},
             "half": {"first": "cpu", "last": "cpu", **{f"blocks.{i}": "disk" if i % 2 else "cpu" for i in range(blocks)}},
             "none": {"first": "cpu", "blocks": "cpu", "last": "cpu"}}
@@ -109,11 +109,11 @@ class Peer:
 
 
 def write_as_compile_does(folder):
-    """In blocks of 2 MiB, in place: the program that has the files open goes on with them."""
+    """Rewrites files in place, in blocks of 2 MiB: the program that has them open continues to use them."""
     for path in (os.path.join(folder, name) for name in os.listdir(folder)):
         with open(path, "r+b", buffering=0) as file:
             content = file.read()
-            drop_file(path)  # pages that are there would stay as they are
+            drop_file(path)  # pages in the cache would not change
             file.seek(0)
             for i in range(0, len(content), 2 << 20):
                 file.write(content[i:i + (2 << 20)])
@@ -121,8 +121,8 @@ def write_as_compile_does(folder):
 
 
 class Held:
-    """Files read into the page cache and held there: some systems take away what nothing has mapped, within seconds. Where
-    a process may not lock memory, they are read only."""
+    """Files that are read into the page cache and locked there: some systems evict unmapped pages within seconds. If the
+    process may not lock memory, the files are only read."""
 
     def __init__(self, *folders):
         self.libc = ctypes.CDLL(None, use_errno=True)
@@ -172,7 +172,7 @@ def measure(options, folder):
             entry["peer"][case] = peer[name].forward(cold)
             if held:
                 held.close()
-        if i > 0:  # the first touches memory for the first time
+        if i > 0:  # the first round touches memory for the first time
             rounds.append(entry)
             print(json.dumps(entry), flush=True)
     for name, model in peer.items():
@@ -192,11 +192,11 @@ def measure(options, folder):
 
 
 def measure_library(options, folder):
-    """Opening a safetensors file and touching every page, in new processes, started before it is dropped."""
+    """Measures opening a safetensors file and touching every page, in new processes, started before the file is dropped."""
     path = os.path.join(folder, "model.safetensors")
     rounds = []
     peer = [sys.executable, "-W", "ignore", os.path.join(HERE, "offload_peer.py")]
-    one = {**OURS, "OMP_NUM_THREADS": "1"}  # as ours touches them
+    one = {**OURS, "OMP_NUM_THREADS": "1"}  # one thread, like ours
     for i in range(options.repetitions):
         entry = {}
         for cold in (True, False):

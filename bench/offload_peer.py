@@ -1,11 +1,11 @@
-"""A GPT of bench/offload.py under accelerate's disk offload, on CPU; answers requests by lines of JSON.
+"""Runs the GPT of bench/offload.py with accelerate's disk offload, on CPU. Answers requests with lines of JSON.
 
-    load               the model, weights where the device map says: {"load": seconds, "files", "bytes": of the second copy}
-    forward N [cold]   N forwards, each with what is on disk dropped from the page cache if `cold`: {"seconds": [...]}
-    save FILE          the last output: {}
-    library FILE       load_file of safetensors and a touch of every page: {"seconds"}
+    load               loads the model, with weights as in the device map: {"load": seconds, "files", "bytes": of the second copy}
+    forward N [cold]   runs N forwards; `cold` drops what is on disk from the page cache before each: {"seconds": [...]}
+    save FILE          writes the last output: {}
+    library FILE       runs safetensors' load_file and touches every page: {"seconds"}
 
-Each answer has "mib", the most that the process has been resident.
+Each answer has "mib", the peak resident memory of the process.
 """
 import argparse
 import json
@@ -21,7 +21,7 @@ import models
 
 
 def drop_file(path):
-    """Its pages leave the cache."""
+    """Drops a file's pages from the page cache."""
     with open(path, "rb") as file:
         os.fsync(file.fileno())
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

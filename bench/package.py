@@ -13,7 +13,7 @@ PLACES = {"loop": lambda s, ranks: s % ranks, "v": lambda s, ranks: min(s % (2 *
 
 
 def compile_model(build, folder, name, size, stages):
-    """A package of `stages` modules."""
+    """Compiles a package of `stages` modules and returns its path."""
     package = os.path.join(folder, f"{stages}.pkg")
     if not os.path.exists(package):
         model = models.build(name, size, stages).train()
@@ -41,7 +41,7 @@ def write_job(folder, name, size, microbatches, schedule, matmul="libtorch"):
 
 
 def write_conf(folder, stages, ranks, place):
-    """One module a stage; `place` "one": all modules in one stage."""
+    """Writes a conf with one module per stage; with `place` "one", all modules are in one stage."""
     conf = {"module_to_stage_map": list(range(stages)),
             "stage_to_rank_map": {str(s): [PLACES[place](s, ranks)] for s in range(stages)}} if place != "one" else {
                 "module_to_stage_map": [0] * stages, "stage_to_rank_map": {"0": [0]}}

@@ -1,10 +1,10 @@
-"""One rank of torch.distributed.pipelining on gloo, CPU; answers requests on standard input by lines of JSON.
+"""One rank of torch.distributed.pipelining on gloo, CPU. Answers requests on standard input with lines of JSON.
 
-    steps SCHEDULE FRONT N   N training steps: {"begin", "ends": microseconds, "losses"}
-    stages S                 the eager stages of 2 by themselves: {"F", "B", "step": microseconds}
+    steps SCHEDULE FRONT N   runs N training steps: {"begin", "ends": microseconds, "losses"}
+    stages S                 runs the eager stages of 2 alone for S seconds: {"F", "B", "step": microseconds}
 
-FRONT is `traced` (stages that `pipeline()` cuts out) or `eager` (`PipelineStage` around the modules themselves).
-Started by bench/training_step.py with torch.distributed's variables in the environment.
+FRONT is `traced` (stages cut by `pipeline()`) or `eager` (`PipelineStage` around the modules themselves).
+Started by bench/training_step.py with torch.distributed's environment variables.
 """
 import argparse
 import json
@@ -35,7 +35,7 @@ def own_stages(schedule, rank, ranks):
 
 
 class Pipeline:
-    """One schedule with one kind of stage."""
+    """A schedule with one kind of stage."""
 
     def __init__(self, options, schedule, front, x, y):
         rank, ranks = dist.get_rank(), dist.get_world_size()
@@ -65,7 +65,7 @@ class Pipeline:
 
 
 class Stage:
-    """The eager stage of this rank, without a pipeline around it."""
+    """The eager stage of this rank, without a pipeline."""
 
     def __init__(self, options, x, y):
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()

@@ -1,7 +1,7 @@
-// Processor time and memory of planning, lowering, validating and simulating, over growing numbers
-// of ranks and microbatches: the time of one action should stay where it is.
-//   plan_scale                       the table
-//   plan_scale NAME RANKS MICROBATCHES   one row
+// Measures processor time and memory of planning, lowering, validating and simulating for growing
+// numbers of ranks and microbatches: the time per action should stay constant.
+//   plan_scale                       prints a table
+//   plan_scale NAME RANKS MICROBATCHES   prints one row
 #include <sys/resource.h>
 
 #include <cstdio>
@@ -20,7 +20,7 @@ using namespace pipewright;
 
 namespace {
 
-// Of this process alone: everything here runs on one core.
+// Returns the processor time of this process: everything here runs on one core.
 double Seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
 
 void Row(const std::string& name, int ranks, int microbatches) {

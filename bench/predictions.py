@@ -1,6 +1,6 @@
-"""Compares a step of `train` with its prediction by the path of docs/guides/profile-and-partition.md.
+"""Compares a step of `train` with its prediction, made as in docs/guides/profile-and-partition.md.
 
-In each round `train` runs before and after `bench`, since a shared machine changes its speed: both count.
+In each round, `train` runs before and after `bench`, and both count, because a shared machine changes its speed.
 """
 import json
 import os
@@ -16,7 +16,7 @@ from report import show, spread
 RANKS = 2
 SCHEDULES = {"gpipe": (2, "loop"), "1f1b": (2, "loop"), "interleaved": (4, "loop"), "zbv": (4, "v")}
 STEPS = {"tiny": 200, "small": 40, "medium": 16}
-WARMUP = 6  # steps, in which modules choose between autograd and lists
+WARMUP = 6  # steps, during which modules choose between autograd and lists
 
 
 def run(build, program, *arguments):
@@ -24,7 +24,7 @@ def run(build, program, *arguments):
 
 
 def step_time(build, folder, package, job, conf, steps):
-    """Returns milliseconds: the mean without the highest and the lowest tenth, after warm-up."""
+    """Returns milliseconds: the mean without the highest and lowest tenth, after warm-up."""
     metrics = os.path.join(folder, "metrics.jsonl")
     if os.path.exists(metrics):
         os.remove(metrics)
@@ -41,7 +41,7 @@ def makespan(build, plan, costs):
 
 
 def cut(build, folder, package, stages, place):
-    """Partitions by the profile. Returns the conf, and the costs that the profile alone gives."""
+    """Partitions by the profile. Returns the conf, and the costs derived from the profile alone."""
     out = os.path.join(folder, f"cut-{stages}-{place}")
     check_output([os.path.join(build, "pipewright"), "partition", package, "--stages", str(stages), "-o", out])
     with open(os.path.join(out, "mp_conf.json")) as file:
@@ -54,7 +54,7 @@ def cut(build, folder, package, stages, place):
 
 
 def measure(options, folder, name, size, package, schedule):
-    """Returns for each round the milliseconds of a step, and the two predictions of it."""
+    """Returns the milliseconds of a step, and its two predictions, for each round."""
     build, steps = options.build, STEPS[size]
     conf, profile_costs = cut(build, folder, package, *SCHEDULES[schedule])
     job = write_job(folder, name, size, models.MICROBATCHES, schedule)

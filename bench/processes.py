@@ -1,4 +1,4 @@
-"""Programs that wait for requests, one line each, and answer with a line of JSON."""
+"""Starts programs that wait for requests, one per line, and answer each with a line of JSON."""
 import json
 import os
 import socket
@@ -7,13 +7,13 @@ import sys
 import threading
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-# One thread a rank; mpirun and torch.distributed get the same cores.
+# One thread per rank; mpirun and torch.distributed get the same cores.
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1",
                "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
 def cores():
-    """The hardware threads of every core."""
+    """Returns the sets of hardware threads, one per core."""
     sets = []
     for cpu in sorted(os.sched_getaffinity(0)):
         with open(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list") as file:
@@ -28,7 +28,7 @@ def cores():
 
 
 def core_sets(count):
-    """The hardware threads of each of the first cores, as mpirun's --bind-to core gives them to ranks."""
+    """Returns the hardware threads of the first `count` cores, as mpirun's --bind-to core assigns them to ranks."""
     sets = cores()
     if len(sets) < count:
         raise RuntimeError(f"{count} ranks of one core each, and there are {len(sets)} cores")
@@ -85,19 +85,19 @@ def free_port():
 
 
 def place_ranks(ranks):
-    """Options of mpirun: bound ranks, unless there are more of them than cores."""
+    """Returns options for mpirun that bind ranks to cores, unless there are fewer cores than ranks."""
     return ["--bind-to", "core", "--map-by", "core"] if ranks <= len(cores()) else ["--bind-to", "none", "--oversubscribe"]
 
 
 def start_ours(build, ranks, arguments, environment={}):
-    """`pipewright-run ARGUMENTS` on placed ranks."""
+    """Starts `pipewright-run ARGUMENTS` on placed ranks."""
     command = ["mpirun", *place_ranks(ranks), "-n", str(ranks), os.path.join(build, "pipewright-run"),
                "--stall-limit", "0", "--stall-report", "0"]
     return Workers([command + arguments], [{**ENVIRONMENT, **environment}])
 
 
 def start_peer(ranks, arguments):
-    """bench/peer.py on bound ranks."""
+    """Starts bench/peer.py on bound ranks."""
     environments = [{**ENVIRONMENT, "RANK": str(r), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1",
                      "GLOO_SOCKET_IFNAME": "lo"} for r in range(ranks)]
     port = str(free_port())

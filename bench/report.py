@@ -1,6 +1,6 @@
-"""Makes tables (Markdown), a picture and a summary (JSON: ratios with their spread) of raw samples.
+"""Makes tables (Markdown), a picture and a summary (JSON: ratios with their spread) from raw samples.
 
-What the folder's summary.json holds already and no raw samples are of stays as it is: a part can be measured by itself.
+Results in the folder's summary.json that have no raw samples stay as they are, so that parts can be measured separately.
 """
 import argparse
 import json
@@ -11,7 +11,7 @@ RESULTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "results")
 
 
 def spread(values):
-    """Quartiles: [median, low, high]."""
+    """Returns quartiles as [median, low, high]."""
     if len(values) == 1:
         return values * 3
     low, median, high = statistics.quantiles(values, n=4, method="inclusive")
@@ -33,7 +33,7 @@ def read_raw(results, prefix):
 
 
 def step_ratios(raw):
-    """By schedule: ratios of one model and size, each [median, low, high] over the rounds, or over their turns."""
+    """Returns ratios of one model and size by schedule, each [median, low, high] over the rounds or over their turns."""
     rounds = raw["rounds"]
     median = lambda r, name: r["programs"][name]["median"]
     out = {}
@@ -43,7 +43,7 @@ def step_ratios(raw):
         ours = f"ours {schedule}"
         over = lambda top, bottom: spread([top(r) / bottom(r) for r in rounds])
         turns = lambda top, bottom: spread([t[top] / t[bottom] for r in rounds for t in r["turns"][schedule]])
-        replayed = "replayed" in rounds[0]["turns"][schedule][0]  # not in samples of before
+        replayed = "replayed" in rounds[0]["turns"][schedule][0]  # older samples lack it
         each = "bound_each" in rounds[0]["turns"][schedule][0]
         eager = schedule in rounds[0]["bound_eager"]
         out[schedule] = {

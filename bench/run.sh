@@ -1,8 +1,8 @@
 #!/bin/sh
-# Runs benchmarks of a build folder: bench/run.sh BUILD [PART...]. Each compares with its peer or limit
-# within one run; docs/internals/performance.md says how to read the figures. Without PART:
-# all of them.
-# BENCH_RESULTS is where samples, tables and picture go, BENCH_OPTIONS go to the measuring programs.
+# Runs benchmarks of a build folder: bench/run.sh BUILD [PART...]. Without PART, runs all of them.
+# Each compares with its peer or limit within one run; docs/internals/performance.md says how to
+# read the figures. BENCH_RESULTS is the folder for samples, tables and picture; BENCH_OPTIONS are
+# passed to the measuring programs.
 set -eu
 build=$1
 shift

@@ -1,6 +1,6 @@
-"""One PyTorch process without a pipeline; answers requests on standard input by lines of JSON.
+"""One PyTorch process without a pipeline. Answers requests on standard input with lines of JSON.
 
-    steps N PARTS   N training steps, the minibatch in PARTS parts: {"begin", "ends": microseconds, "losses"}
+    steps N PARTS   runs N training steps, with the minibatch in PARTS parts: {"begin", "ends": microseconds, "losses"}
 """
 import argparse
 import json

@@ -1,8 +1,8 @@
-"""From process start to the first training step's begin and end, and the memory of a rank: ours and
-torch.distributed.pipelining.
+"""Measures the time from process start to the begin and end of the first training step, and the memory of a rank: ours and
+torch.distributed.pipelining's.
 
-Memory is the most a rank has been resident (VmHWM); `beyond` is without its tensors: weights, gradients, activations
-and messages at their peak, as `pipewright-run bench` counts them.
+Memory is the peak resident size of a rank (VmHWM). `beyond` excludes its tensors: weights, gradients, activations and
+messages at their peak, as `pipewright-run bench` counts them.
 """
 import json
 import os
@@ -30,7 +30,7 @@ def descendants(pid):
 
 
 def resident_mib(pid):
-    """The most that it was, pages of an inbox (runtime/transport/inbox.h) counted once in all ranks that have mapped them."""
+    """Returns the peak; pages of an inbox (runtime/transport/inbox.h) count once over all ranks that have mapped them."""
     with open(f"/proc/{pid}/status") as file:
         most = next(int(line.split()[1]) for line in file if line.startswith("VmHWM"))
     inbox = False
@@ -59,7 +59,7 @@ def measure(start, request, ranks_of):
 
 
 def our_ranks(workers):
-    """Without the process that watches each of them."""
+    """Returns the process IDs of our ranks, without the processes that watch them."""
     def name(pid):
         with open(f"/proc/{pid}/comm") as file:
             return file.read().strip()
@@ -69,7 +69,7 @@ def our_ranks(workers):
 
 
 def tensor_mib(build, arguments):
-    """The peak of each rank's tensors."""
+    """Returns the peak memory of each rank's tensors."""
     command = ["mpirun", "-n", "2", os.path.join(build, "pipewright-run"), "bench", *arguments, "--json", "--steps", "2"]
     out = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT).stdout
     return [rank["peak_bytes"] / MIB for rank in json.loads(out)["ranks"]]

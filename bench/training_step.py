@@ -1,7 +1,7 @@
-"""A training step on 2 ranks of one thread each: ours, torch.distributed.pipelining, one PyTorch process, the bound.
+"""Measures a training step on 2 ranks of one thread each: ours, torch.distributed.pipelining, one PyTorch process, the bound.
 
 All programs are started once for each model and then measured in turn, round after round; those that are not measured
-sleep. Raw samples go to RESULTS/raw/; bench/report.py makes table and picture of them.
+sleep. Raw samples go to RESULTS/raw/; bench/report.py makes the table and picture.
 """
 import json
 import os
@@ -18,27 +18,27 @@ from package import compile_model, write_conf, write_job
 from processes import check_output, start_ours, start_peer, start_single
 
 SCHEDULES = {"gpipe": (2, "loop"), "1f1b": (2, "loop"), "interleaved": (4, "loop"), "zb1p": (4, "loop"), "zbv": (4, "v")}
-STEPS = {"tiny": 10, "small": 5, "medium": 2}  # in a row; the first does not count
-# A round of ours: so often our stages alone and at once these steps, since a machine that is shared
-# changes its speed several times a second.
+STEPS = {"tiny": 10, "small": 5, "medium": 2}  # consecutive; the first does not count
+# In each round, measures our stages alone and right after them these steps, this many times: a
+# shared machine changes its speed several times per second.
 TURNS, ALONE_SECONDS = {"tiny": 8, "small": 6, "medium": 4}, {"tiny": 0.05, "small": 0.15, "medium": 0.6}
 RANKS = 2
 
 
 def fronts(schedule):
-    """Kinds of stages. PyTorch 2.13's traced ones know no other placement than the loop: ZB-V fails with them."""
+    """Returns the kinds of stages. PyTorch 2.13's traced stages only support the loop placement: ZB-V fails with them."""
     return ("eager",) if schedule == "zbv" else ("traced", "eager")
 
 
 def busy_seconds():
-    """Processor time of the whole machine so far."""
+    """Returns the processor time of the whole machine so far."""
     with open("/proc/stat") as file:
         user, nice, system, _, _, irq, softirq = map(int, file.readline().split()[1:8])
     return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
 
 
 def step_times(ranks):
-    """Microseconds of each step but the first: between the ends on the last rank to end it."""
+    """Returns the microseconds of each step but the first, between the ends of steps on the last rank."""
     ends = [max(step) for step in zip(*(rank["ends"] for rank in ranks))]
     return [b - a for a, b in zip(ends, ends[1:])]
 
@@ -51,7 +51,7 @@ class Simulator:
         return check_output([self.program, "plan", package, job, "--conf", conf])
 
     def simulate(self, plan, stages, link, *options):
-        """When each of several steps in a row ends."""
+        """Returns the end time of each of several consecutive steps."""
         plan_file, costs_file, trace_file = (os.path.join(self.folder, name) for name in ("plan.csv", "costs.json", "trace.json"))
         with open(plan_file, "w") as file:
             file.write(plan)
@@ -67,13 +67,13 @@ class Simulator:
         return [ends[step] for step in sorted(ends)]
 
     def step(self, plan, stages, link=None):
-        """Time of a step in a row of them."""
+        """Returns the time of one of several consecutive steps."""
         ends = self.simulate(plan, stages, link, "--steps", "5")
         return (ends[4] - ends[2]) / 2
 
     def replayed(self, plan, stages, link, ranks, steps=None):
-        """Mean time of the steps that were run, from the first one's end on: each action takes the time that it took.
-        After the last of them, where `steps` are more, the first comes again."""
+        """Returns the mean time of the steps that were run, from the first one's end on, with each action's measured time.
+        If `steps` are more than that, the measured steps are repeated."""
         file_name = os.path.join(self.folder, "run.json")
         events = [{"ph": "X", "name": name, "tid": rank, "ts": 0, "dur": time, "args": {"step": step}}
                   for rank, steps in enumerate(ranks) for step, actions in enumerate(steps) for name, time in actions]
@@ -84,7 +84,7 @@ class Simulator:
 
 
 def actions_alone(plan, stages):
-    """Of each rank the minibatches that its stages ran alone: what each action of the plan took."""
+    """Returns, for each rank and each minibatch that its stages ran alone, the time of each action of the plan."""
     rows = [re.findall(r"(?:^|,)((\d+)(F|B|I|W|STEP)\d*)(?=,|$)", row, re.M) for row in plan.splitlines()]
     rows = [row for row in rows if row]
     times = lambda s, kind: stages[int(s)]["step" if kind == "STEP" else kind]
@@ -101,14 +101,14 @@ def medians(samples):
 
 
 def whole_and_halves(costs):
-    """I, W and B of a stage, of which only the whole or the halves were measured."""
+    """Returns I, W and B of a stage for which only the whole backward or its halves were measured."""
     if "B" in costs:
         return costs["B"] / 2, costs["B"] / 2, costs["B"]
     return costs["I"], costs["W"], costs["I"] + costs["W"]
 
 
 def costs_alone(stages):
-    """Means, as a step is as long as all actions together."""
+    """Returns means, because a step is as long as all actions together."""
     costs = []
     for stage in stages:
         m = {action: statistics.mean(times) for action, times in stage.items()}
@@ -122,7 +122,7 @@ def costs_eager(stages):
 
 
 def costs_in_run(answer, stages, output):
-    """What the actions of measured steps took, on average: a step is as long as all of them together."""
+    """Returns average times of the actions of measured steps: a step is as long as all of them together."""
     actions = {key: value["mean"] for rank in answer["ranks"] for key, value in rank["measured"]["actions"].items()}
     costs = []
     for s in range(stages):
@@ -137,7 +137,7 @@ def boundary_bytes(name, size):
 
 
 class Comparison:
-    """One model in one size."""
+    """The comparison for one model in one size."""
 
     def __init__(self, options, name, size, folder):
         self.options, self.name, self.size = options, name, size
@@ -165,7 +165,7 @@ class Comparison:
             workers.close()
 
     def steps(self, what, steps):
-        """One program's steps: times, and what else it says."""
+        """Runs steps of one program. Returns their times, and the rest of its answer."""
         program, *arguments = what
         busy, start = busy_seconds(), time.perf_counter()
         if program == "ours":
@@ -194,13 +194,13 @@ class Comparison:
         yield ("single", "whole")
 
     def warm_up(self):
-        """Also checks that all compute the same: losses before any update, and after two."""
+        """Warms up, and checks that all compute the same: losses before any update, and after two."""
         expected = {}
         for what in self.programs():
             for steps in (1, 2):
                 losses = self.steps(what, steps)["losses"]
                 mean = sum(losses) / len(losses)
-                # The model of `single whole` is the one that `single microbatches` has trained.
+                # `single whole` continues with the model that `single microbatches` has trained.
                 if what == ("single", "whole"):
                     continue
                 if abs(mean - expected.setdefault(steps, mean)) > 1e-4 * abs(expected[steps]):
@@ -239,7 +239,7 @@ class Comparison:
         return entry
 
     def simulate(self, entry):
-        """Adds the bounds and predictions of a round: of each turn, and those of the turn in the middle."""
+        """Adds bounds and predictions of a round: those of each turn, and the median over the turns."""
         step = lambda schedule, *costs: self.simulator.step(self.plans[schedule], *costs)
         entry["bound"] = {}
         for schedule, turns in entry["turns"].items():

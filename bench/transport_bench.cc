@@ -1,12 +1,12 @@
-// How long a transfer between two ranks takes, beside raw MPI in the same run, and how much of it
-// passes behind compute:  mpirun -n 2 transport_bench [RAW.json TITLE [REPETITIONS]]
-// RAW.json is what bench/report.py makes its tables of.
+// Measures the time of a transfer between two ranks, compared with raw MPI in the same run, and how
+// much of it overlaps with compute:  mpirun -n 2 transport_bench [RAW.json TITLE [REPETITIONS]]
+// bench/report.py makes its tables from RAW.json.
 //
-// One line a size: one way by raw MPI and by the transport (microseconds, median), their ratio
-// (median and the range from quartile to quartile), and the share of the transport's time that
-// neither side waits when both compute meanwhile, for twice that long and 0.2 ms at least, as small
-// stages do (median and best quarter: on a busy machine the other rank may not be running), with
-// what the compute of both, and the call that sends, then take longer.
+// Prints one line per size: one way with raw MPI and with the transport (microseconds, median),
+// their ratio (median and quartiles), and the fraction of the transport's time during which neither
+// side waits if both compute meanwhile, for twice that time and at least 0.2 ms, as small stages do
+// (median and best quarter: on a busy machine the other rank may not be running). Also prints by
+// how much the compute of both, and the call that sends, take longer.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -39,8 +39,8 @@ double Quantile(std::vector<double> samples, double q) {
   return samples[low] + (samples[high] - samples[low]) * (at - low);
 }
 
-// Touches registers only: what it takes longer beside a transfer is the core it gives away. Every
-// few microseconds it calls Progress, as stages do with every operation.
+// Uses registers only: the extra time that it takes beside a transfer is processor time that the
+// transfer used. Calls Progress every few microseconds, as stages do with every operation.
 double Compute(Transport& t, int64_t turns) {
   double start = Now();
   uint64_t x = 88172645463325252ull;
@@ -48,7 +48,7 @@ double Compute(Transport& t, int64_t turns) {
     x ^= x << 13, x ^= x >> 7, x ^= x << 17;
     if (i % 4096 == 0) t.Progress();
   }
-  asm volatile("" : : "r"(x));  // it is needed
+  asm volatile("" : : "r"(x));  // keeps the loop from being optimized away
   return Now() - start;
 }
 
@@ -57,8 +57,8 @@ struct Arena {
   size_t stride;
   int buffers;
 
-  // Many stretches, so that each is cold when its turn comes again. For what is received, where
-  // the transport wants it.
+  // Makes many buffers, so that each is cold when its turn comes again, in memory where the
+  // transport wants to receive.
   Arena(size_t bytes, Transport& t)
       : stride((bytes + 4095) / 4096 * 4096),
         buffers(static_cast<int>(std::clamp<size_t>((256u << 20) / stride, 2, 4096))) {
@@ -74,7 +74,7 @@ struct Arena {
   }
 };
 
-// Each side writes once to all that the other will receive into: its first write to a page maps it.
+// Makes each side write once to all buffers of the other: its first write to a page maps it.
 void MapAll(Transport& t, const Arena& arena, size_t bytes) {
   for (int i = 0; i < arena.buffers; ++i) {
     Token into = t.Recv(1 - t.rank(), 0, arena.At(i, bytes));
@@ -105,8 +105,8 @@ double OurPingPong(Transport& t, const Arena& arena, size_t bytes, int rounds) {
   return (Now() - start) / (2 * rounds);
 }
 
-// Rank 0 sends while both compute. Seconds that this side waited after its compute, and by which
-// the compute, with the call that sends, took longer.
+// Seconds that a side waited after its compute, and by which its compute, with the call that sends,
+// took longer.
 struct Overlap {
   double waited, slower;
 };
@@ -126,7 +126,8 @@ Overlap Behind(Transport& t, const Arena& arena, size_t bytes, int64_t turns, in
   return {Now() - computed, computed - start - alone};
 }
 
-// What a copy of cold memory adds to the compute of rank 0, while the other computes too.
+// Returns the seconds that a copy of cold memory adds to the compute of rank 0, while the other
+// rank computes, too.
 double CopyBeside(Transport& t, const Arena& arena, size_t bytes, int64_t turns, int i) {
   t.AllGather("");
   double alone = Compute(t, turns);
@@ -138,7 +139,7 @@ double CopyBeside(Transport& t, const Arena& arena, size_t bytes, int64_t turns,
   return Now() - start - alone;
 }
 
-// Of both ranks.
+// Returns the values of both ranks.
 std::vector<double> Both(Transport& t, double mine) {
   std::vector<double> values;
   for (const std::string& bytes : t.AllGather({reinterpret_cast<char*>(&mine), sizeof(mine)})) {

@@ -1,8 +1,8 @@
-// Reads weights in the plainest ways: one answer of JSON for each line of its input.
+// Reads weights in the simplest ways. Answers each line of its input with a line of JSON.
 //   weights_bench FILE...
-//   "read"   all bytes of the files, past the page cache where the file system can, in blocks of
-//            8 MiB, one after the other, into one buffer of huge pages (in small ones, each request
-//            to the disk has hundreds of addresses, which may halve its speed): what the disk gives
+//   "read"   reads all bytes of the files, bypassing the page cache if the file system can, in
+//            blocks of 8 MiB, one after the other, into one buffer of huge pages (with small pages,
+//            each request has hundreds of addresses, which may halve its speed): the disk's limit
 //   "touch"  opens the first FILE, a safetensors file, and touches every page of every tensor
 #include <fcntl.h>
 #include <sys/mman.h>

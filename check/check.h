@@ -19,7 +19,7 @@ struct CheckRequest {
   std::string weights;  // what OpenCheckpoint takes; "": the package's
   int ranks = 0;        // how many are to be started; 0: as many as the conf names
   bool resume = false;  // checkpoints may be there
-  double memory = 0;    // bytes that a rank may hold; 0: no limit
+  double memory = 0;    // bytes that each rank may hold; 0: no limit
 };
 
 enum class Severity { kError, kWarning, kNote };
@@ -28,7 +28,7 @@ struct Finding {
   std::string rule;  // of CheckRules
   Severity severity = Severity::kError;
   std::string text;          // "WHERE: WHAT", and a cure on further lines, as Error has it
-  int line = 0, column = 0;  // in the file that the text begins with; 0: unknown
+  int line = 0, column = 0;  // in the file named at the start of `text`; 0: unknown
 };
 
 struct NotChecked {
@@ -47,10 +47,10 @@ struct CheckRule {
   std::string name, description;
 };
 
-// In the order in which they are checked. docs/reference/check.md explains each.
+// Returns the rules in the order in which they are checked. docs/reference/check.md explains each.
 const std::vector<CheckRule>& CheckRules();
 
-// Writes nothing. Throws nothing that a user can cause: that is a finding.
+// Checks a run and writes nothing. Errors that a user can cause become findings, not exceptions.
 CheckResult Check(const CheckRequest& request);
 
 }  // namespace pipewright

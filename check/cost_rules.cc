@@ -16,7 +16,7 @@ namespace {
 
 std::string Bytes(double bytes) { return SizeText(static_cast<int64_t>(std::llround(bytes))); }
 
-// A rank that computes so much longer than the mean is worth another cut.
+// Warn about a rank whose compute time exceeds the mean by this factor.
 constexpr double kUnbalanced = 1.25;
 
 void CheckBalance(const CheckRequest& request, const Figures& figures, CheckResult& result) {

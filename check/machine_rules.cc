@@ -17,7 +17,7 @@ static bool IsProgram(const std::string& name) {
   return false;
 }
 
-// Returns on how many cores this process may run.
+// Returns the number of cores on which this process may run.
 static int CountCores() {
   cpu_set_t mine;
   if (sched_getaffinity(0, sizeof mine, &mine) != 0)

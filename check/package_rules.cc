@@ -23,7 +23,7 @@ std::optional<Manifest> CheckPackage(const CheckRequest& request, CheckResult& r
 }
 
 void CheckWeights(const CheckRequest& request, const Manifest& manifest, CheckResult& result) {
-  // With a file of weights, the package's own are those that its code needs.
+  // With a file of weights, only constants and non-persistent buffers are read from the package.
   auto is_read = [&](const WeightInfo& weight) {
     return request.weights.empty() || weight.kind == "constant" || !weight.persistent;
   };

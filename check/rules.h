@@ -1,4 +1,4 @@
-// The rules of a check. Each adds what it finds; what a later rule needs is returned.
+// Declares the rules of a check. Each adds its findings, and returns what later rules need.
 #pragma once
 #include <functional>
 #include <optional>
@@ -11,18 +11,18 @@
 
 namespace pipewright {
 
-// Adds an error of `rule` if `work` throws one. Returns whether it did not.
+// Adds an error of `rule` if `work` throws. Returns true if it does not throw.
 bool Passes(CheckResult& result, const std::string& rule, const std::function<void()>& work);
 void Add(CheckResult& result, Severity severity, const std::string& rule, const std::string& text);
 void Skip(CheckResult& result, const std::string& rule, const std::string& why);
 
-// In package_rules.cc; they look at the package by itself.
+// Defined in package_rules.cc; they look at the package alone.
 std::optional<Manifest> CheckPackage(const CheckRequest& request, CheckResult& result);
 void CheckWeights(const CheckRequest& request, const Manifest& manifest, CheckResult& result);
-// Returns whether all code compiles and fits together.
+// Returns true if all code compiles and fits together.
 bool CheckModules(const std::string& package, const Manifest& manifest, CheckResult& result);
 
-// In run_rules.cc; they look at conf, job and data, and at all of them together.
+// Defined in run_rules.cc; they look at conf, job and data, and at how these fit together.
 std::optional<Conf> CheckConfFile(const CheckRequest& request, const Manifest& manifest,
                                   CheckResult& result);
 std::optional<Job> CheckJob(const CheckRequest& request, CheckResult& result);
@@ -37,17 +37,17 @@ bool CheckInference(const CheckRequest& request, CheckResult& result);
 void CheckOutputs(const CheckRequest& request, const Job& job, const Manifest& manifest,
                   CheckResult& result);
 
-// In value_rules.cc. Looks for numbers in the data that are no rows of a table, or no classes.
-// `job` is what CheckStart returned.
+// Defined in value_rules.cc. Looks for numbers in the data that exceed a table's rows or a loss's
+// classes. `job` is the result of CheckStart.
 void CheckValues(const CheckRequest& request, const Job& job, const Manifest& manifest,
                  CheckResult& result);
 // Does the same for the file of an inference.
 void CheckInputValues(const CheckRequest& request, const Manifest& manifest, CheckResult& result);
 
-// In cost_rules.cc. Looks at what the profile predicts.
+// Defined in cost_rules.cc. Checks balance, memory and time as the profile predicts them.
 void CheckCosts(const CheckRequest& request, const Job& job, CheckResult& result);
 
-// In machine_rules.cc. Looks at this machine.
+// Defined in machine_rules.cc. Checks this machine.
 void CheckMachine(const std::optional<Job>& job, CheckResult& result);
 
 }  // namespace pipewright

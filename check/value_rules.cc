@@ -20,11 +20,11 @@ namespace pipewright {
 
 namespace {
 
-// More would take longer to read than a person waits.
+// Limits that keep reading short: bytes of an input in all and per batch, and samples.
 constexpr int64_t kMostBytes = int64_t{1} << 30, kBatchBytes = int64_t{1} << 24;
 constexpr int64_t kMostSamples = 1000000;
 
-// An input of the model (its index) whose values are rows of a table.
+// An input of the model, by index, whose values are row numbers of a table.
 struct TableInput {
   int input;
   std::string table;
@@ -66,8 +66,8 @@ void CheckTable(const TableInput& table, const at::Tensor& values, int64_t first
                         std::to_string(table.rows - 1));
 }
 
-// Calls `check` with the values of the first `samples` samples, some of them at a time, and the
-// first one's number. Returns how many were read. `input`: as Data::Rows has it.
+// Calls `check` with the values of the first `samples` samples, in batches, and the number of the
+// batch's first sample. Returns how many samples were read. `input` is as in Data::Rows.
 int64_t ForRows(const Data& data, int input, int64_t samples,
                 const std::function<void(const at::Tensor& values, int64_t first)>& check) {
   const int64_t bytes =
@@ -84,7 +84,7 @@ int64_t ForRows(const Data& data, int input, int64_t samples,
   return most;
 }
 
-// Returns how many samples the first minibatches of an epoch take; `minibatches` 0: all of them.
+// Returns the number of samples in the first `minibatches` minibatches of an epoch; 0: all of them.
 int64_t CountSamples(const Job& job, const Data& data, int64_t minibatches) {
   const Sampler sampler(job, /*shuffle=*/false, data);
   const int64_t all = sampler.per_epoch();
@@ -94,7 +94,7 @@ int64_t CountSamples(const Job& job, const Data& data, int64_t minibatches) {
   return samples;
 }
 
-// Returns the types and sizes of all values for a microbatch of this data.
+// Returns the types and sizes of all values for one microbatch of this data.
 std::vector<TensorSpec> SpecsOf(const std::string& package, const Manifest& manifest,
                                 const Job& job, const Data& data) {
   std::vector<TensorSpec> inputs;
@@ -113,7 +113,7 @@ void CheckValues(const CheckRequest& request, const Job& job, const Manifest& ma
     if (data->has_lengths())
       return Skip(result, "values", where + ": samples have lengths, and padding may be anything");
     const int64_t samples = CountSamples(job, *data, minibatches);
-    // Shuffled, all samples may come; in order, those behind the last step's do not.
+    // Shuffled data may reach every sample; in order, samples after the last step are never read.
     const int64_t reached = source.shuffle ? data->samples() : samples;
     auto read = [&](int input, const std::string& name,
                     const std::function<void(const at::Tensor&, int64_t)>& look) {

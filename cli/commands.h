@@ -1,4 +1,4 @@
-// The commands of both programs.
+// Lists the commands of both programs.
 #pragma once
 #include <string>
 #include <vector>
@@ -7,11 +7,12 @@ namespace pipewright {
 
 struct Command {
   std::string program, name, description;
-  std::string example = "";  // what one would type
+  std::string example = "";  // a command line to show in the help
 };
 
-// Every command of both programs, in the order of their help. A command is registered here and in
-// the `main` of its program, which RunProgram compares; RunProgram itself adds help and completion.
+// Returns every command of both programs, in the order of their help. A command is registered here
+// and in the `main` of its program; RunProgram checks that both agree, and adds help and completion
+// itself.
 const std::vector<Command>& Commands();
 
 }  // namespace pipewright

@@ -16,8 +16,8 @@ namespace pipewright {
 
 namespace {
 
-// The kinds of values that are text, by the long name of the option. An option of one name has the
-// same kind in every command.
+// The kinds of textual values, by the long name of the option. Options of one name have the same
+// kind in every command.
 const std::map<std::string, std::vector<std::string>> kKinds = {
     {"FILE", {"base", "check", "compare", "conf", "conf-template", "costs", "costs-out",
               "device-map", "from-trace", "init-template", "input", "job", "metrics", "model-template",
@@ -41,8 +41,8 @@ std::string KindOfText(const CLI::Option& option) {
 }
 
 struct Described {
-  std::string kind;                // of the value; empty: it has none
-  std::vector<std::string> notes;  // default, limits, what it goes with
+  std::string kind;                // of the value; empty if the option has none
+  std::vector<std::string> notes;  // default, limits, related options
 };
 
 Described Describe(const CLI::Option& option) {
@@ -91,7 +91,7 @@ class HelpFormatter : public CLI::Formatter {
   }
 
  private:
-  // The entry, and beside it the text, wrapped on a terminal.
+  // Returns the entry with the text beside it, wrapped to the width of a terminal.
   std::string Columns(std::string entry, const std::string& text) const {
     const size_t indent = get_column_width(), width = TerminalColumns();
     if (text.empty()) return entry + "\n";
@@ -122,7 +122,7 @@ void EachCommand(const CLI::App& app, const std::string& path, const Visit& visi
     EachCommand(*command, path + (path.empty() ? "" : " ") + command->get_name(), visit);
 }
 
-// Also serves zsh, which reads scripts for bash.
+// Returns a script for bash and zsh, which reads bash's scripts.
 std::string BashScript(const CLI::App& program) {
   const std::string name = program.get_name();
   std::string function = "_" + name, cases, paths;

@@ -16,7 +16,7 @@ std::string Text(Number number) {
   return std::string(out, std::to_chars(out, out + sizeof out, number).ptr);
 }
 
-// Parses all of `text`. Numbers too large for the type become its largest.
+// Parses all of `text`. Numbers that are too large for the type become its largest.
 template <class Number>
 bool Parse(const std::string& text, Number& number) {
   const char* end = text.data() + text.size();

@@ -29,7 +29,8 @@ static bool IsFirstRank() {
   return LaunchedRank() <= 0;
 }
 
-// mpirun kills all ranks when one exits with an error, so the others give the first time to report.
+// Prints the message on the first rank. mpirun kills all ranks when one exits with an error, so the
+// others give the first one time to report.
 static int WrongUsage(const std::string& text) {
   if (IsFirstRank())
     std::cerr << text << std::flush;
@@ -45,7 +46,7 @@ static CLI::App* FindCommand(CLI::App& app, const std::string& name) {
   return nullptr;
 }
 
-// Adds what both programs have: help and completion.
+// Adds the commands of both programs, help and completion. Returns false for other commands.
 static bool AddOwn(const std::string& name, CLI::App& program, CLI::App& app) {
   if (name == "help") {
     auto words = std::make_shared<std::vector<std::string>>();
@@ -59,7 +60,7 @@ static bool AddOwn(const std::string& name, CLI::App& program, CLI::App& app) {
         name += " " + word;
         at = inner;
       }
-      // App::help would show the command that was parsed, this one.
+      // App::help would show the command that was parsed, which is `help` itself.
       std::cout << at->get_formatter()->make_help(at, name, CLI::AppFormatMode::Normal);
     });
   } else if (name == "completion") {
@@ -121,7 +122,7 @@ static void AddColorOption(CLI::App& app) {
 static int Run(const std::string& name, const std::string& description,
                const std::map<std::string, AddCommand>& adders, int argc, char** argv,
                AddCommand add_global) {
-  // Beyond the user's limit of file sizes a write then fails, as on a full disk.
+  // A write beyond the user's file size limit then fails, as on a full disk.
   std::signal(SIGXFSZ, SIG_IGN);
   CLI::App app{description, name};
   app.set_version_flag("--version", name + " " PIPEWRIGHT_VERSION);

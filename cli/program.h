@@ -13,9 +13,9 @@ namespace pipewright {
 using AddCommand = void (*)(CLI::App& app);
 
 // Parses the command line, runs the command, and returns the exit code: kFailure also if standard
-// output could not be written. `adders` are by the
-// command's name; a build without LibTorch has none for some. `add_global` adds options of the
-// program, which may precede or follow the command.
+// output could not be written. `adders` maps names of commands to functions; a build without
+// LibTorch lacks some. `add_global` adds options of the program, which may precede or follow the
+// command.
 int RunProgram(const std::string& name, const std::string& description,
                const std::map<std::string, AddCommand>& adders, int argc, char** argv,
                AddCommand add_global = nullptr);

@@ -43,12 +43,12 @@ GenerateOptions generate;
 bool quiet = false, verbose = false;  // for train
 std::vector<std::string> arguments;   // the whole command line
 
-// For ranks as threads: polled a few times a second, see ThreadOptions::tick.
+// Set by signals if ranks are threads, and polled a few times a second (ThreadOptions::tick).
 volatile std::sig_atomic_t stop_signal = 0, end_signal = 0;
 
 bool trains = false;
 
-// As the watch of a rank under MPI does it.
+// Handles signals as the watch of a rank under MPI does.
 void HandleSignals(std::deque<StatusFile>& ranks) {
   if (stop_signal) ranks[0].RequestStop();
   const int signal = end_signal;
@@ -69,21 +69,21 @@ void HandleSignals(std::deque<StatusFile>& ranks) {
 }
 
 void CatchSignals() {
-  // Programs that start others with signals blocked do not mean that those can never be ended.
+  // A program that starts this one with blocked signals does not mean that it can never be ended.
   sigset_t handled;
   sigemptyset(&handled);
   for (const int signal : {SIGUSR1, SIGTERM, SIGINT}) sigaddset(&handled, signal);
   pthread_sigmask(SIG_UNBLOCK, &handled, nullptr);
   std::signal(SIGUSR1, [](int) { stop_signal = 1; });
-  // Training continues when the reader of its output has gone: its weights matter more.
+  // Training continues when the reader of its output is gone: its weights matter more.
   if (trains) std::signal(SIGPIPE, SIG_IGN);
   for (const int signal : {SIGTERM, SIGINT})
     if (std::signal(signal, [](int number) { end_signal = number; }) == SIG_IGN)
-      std::signal(signal, SIG_IGN);  // the shell runs it in the background
+      std::signal(signal, SIG_IGN);  // it runs in the background of a shell
 }
 
 // Runs `work`, then writes the page that the job or --report asks for, on rank 0. `add_files` adds
-// what the run has written.
+// the files that the run has written.
 void WithReport(const RunOptions& run, const std::string& schedule, Transport& transport,
                 const std::function<void()>& work,
                 const std::function<void(const Job&, PageInput&)>& add_files) {
@@ -97,7 +97,7 @@ void WithReport(const RunOptions& run, const std::string& schedule, Transport& t
                       false);
   });
   work();
-  // Collective, also where no page is asked for on this rank.
+  // Collective, so all ranks call it, even if this one writes no page.
   Phase(transport, "writing the report", [&] {
     if (job.report.empty() || transport.rank() != 0) return;
     PageInput input;
@@ -114,7 +114,8 @@ void TrainWithReport(const RunOptions& run, Transport& transport) {
       run, "", transport, [&] { steps = Train(run, transport); },
       [&](const Job& job, PageInput& input) {
         if (steps > 0) input.trace = run.trace;
-        // A run that had nothing left to train may have written none; a stream cannot be read.
+        // A run that had nothing left to train may have written no metrics; a stream cannot be
+        // read.
         std::error_code none;
         if (std::filesystem::is_regular_file(job.metrics, none)) input.metrics = {job.metrics};
       });

@@ -22,13 +22,13 @@ SuperviseOptions supervisor;
 std::string hosts;
 bool wanted = false;
 
-// The supervisor's own options, with what it sets itself, and whether a word follows each.
+// Options that only the supervisor uses or that it sets itself, and whether a value follows each.
 const std::pair<const char*, bool> kSupervised[] = {
     {"--restarts", true}, {"--mpirun", true}, {"--hosts", true},   {"-n", true},
     {"--elastic", false}, {"--conf", true},   {"--resume", false},
 };
 
-// The command line of the ranks.
+// Returns the command line of the ranks.
 std::vector<std::string> RankArguments(const std::vector<std::string>& arguments) {
   std::vector<std::string> words = {std::filesystem::read_symlink("/proc/self/exe")};
   for (size_t i = 1; i < arguments.size(); ++i) {
@@ -87,14 +87,14 @@ void RunSupervised(const std::vector<std::string>& arguments, const RunOptions& 
   o.program = "pipewright-run";
   o.package = run.package;
   o.conf = run.conf;
-  // Starting ranks is no reason to go on from a checkpoint: the user asks for that.
+  // Resumes from a checkpoint only if the user asks for it; starting ranks is not enough.
   o.resumes = trains && run.resume_from.empty() && (o.restarts > 0 || run.resume);
   o.stops = trains;
   if (o.resumes) {
     std::string checkpoints = "unknown";
     try {
       checkpoints = ReadJobOf(run).checkpoint.folder;
-    } catch (const Error&) {  // the ranks say so
+    } catch (const Error&) {  // the ranks report it
     }
     if (checkpoints.empty() && o.restarts > 0)
       throw Error(run.job, "--restarts: the job writes no checkpoints, from which to start again",

@@ -1,4 +1,4 @@
-// `pipewright-run --restarts N ...`: the ranks under mpirun, and again when they fail.
+// `pipewright-run --restarts N ...`: starts the ranks under mpirun, and again when they fail.
 #pragma once
 #include <string>
 #include <vector>
@@ -13,10 +13,11 @@ namespace pipewright {
 
 void AddSupervisor(CLI::App& app);
 
-// Returns whether one of its options was given.
+// Returns true if one of the supervisor's options was given.
 bool IsSupervised();
 
-// Does it and leaves, by CLI::RuntimeError with the exit code. `arguments`: the whole command line.
+// Supervises the run, then exits by throwing CLI::RuntimeError with the exit code. `arguments` is
+// the whole command line.
 [[noreturn]] void RunSupervised(const std::vector<std::string>& arguments, const RunOptions& run,
                                 bool trains);
 

@@ -5,7 +5,7 @@
 
 #include "base/text.h"
 #include "cli/commands.h"
-#include "formats/job_keys.h"
+#include "formats/job.h"
 
 namespace pipewright {
 

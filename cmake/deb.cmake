@@ -1,5 +1,5 @@
 # `make deb`: a Debian package with both programs and the LibTorch that they were built with.
-# None where LibTorch needs CUDA.
+# Not available if LibTorch needs CUDA.
 if(NOT TORCH_ROOT OR EXISTS ${TORCH_ROOT}/lib/libtorch_cuda.so)
   return()
 endif()
@@ -7,7 +7,7 @@ set(BUNDLED_TORCH lib/pipewright)  # programs look there first: see pipewright_i
 file(GLOB TORCH_FILES ${TORCH_ROOT}/lib/libtorch.so ${TORCH_ROOT}/lib/libtorch_cpu.so
                       ${TORCH_ROOT}/lib/libc10.so ${TORCH_ROOT}/lib/libgomp*.so*)
 file(GLOB TORCH_LICENSE ${TORCH_ROOT}/../torch-*.dist-info/licenses/LICENSE ${TORCH_ROOT}/LICENSE)
-list(SUBLIST TORCH_LICENSE 0 1 TORCH_LICENSE)  # of several, left by other versions, the first
+list(SUBLIST TORCH_LICENSE 0 1 TORCH_LICENSE)  # other versions may have left several
 install(FILES ${TORCH_FILES} DESTINATION ${BUNDLED_TORCH} COMPONENT torch EXCLUDE_FROM_ALL)
 install(FILES ${TORCH_LICENSE} DESTINATION share/doc/pipewright RENAME LICENSE.torch
         COMPONENT torch EXCLUDE_FROM_ALL)

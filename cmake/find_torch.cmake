@@ -1,6 +1,6 @@
-# Sets TORCH_LIBRARIES, from LibTorch 2.11 or later in CMAKE_PREFIX_PATH or Torch_DIR.
+# Sets TORCH_LIBRARIES to LibTorch 2.11 or later in CMAKE_PREFIX_PATH or Torch_DIR.
 #
-# LibTorch's own CMake package wants a whole CUDA toolkit beside a CUDA build. Nothing here compiles
+# LibTorch's own CMake package requires a CUDA toolkit for a CUDA build. Nothing here compiles
 # against CUDA, so the libraries of such a build are linked directly.
 set(TORCH_ROOT "")
 # A wheel is built against the torch of the Python that builds it.

@@ -1,8 +1,8 @@
-# `cmake --install`: programs, libraries, headers, and pipewright::plan and so on for find_package.
+# `cmake --install`: programs, libraries, headers, and the targets for find_package.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
-# pipewright::plan, exec, tensors, ops, compile and runtime are for others; the rest comes with them.
+# pipewright::plan, exec, tensors, ops, compile and runtime are public; they pull in the rest.
 set(EXPORTED_pipewright_planning plan)
 set(EXPORTED_pipewright_plan plan_core)
 set(EXPORTED_pipewright_execution exec)
@@ -26,7 +26,7 @@ set(PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/pipewright)
 install(TARGETS ${LIBRARIES} EXPORT pipewright_targets)
 install(EXPORT pipewright_targets NAMESPACE pipewright:: FILE pipewrightTargets.cmake
         DESTINATION ${PACKAGE_DIR})
-# The headers for others, and what those include; everything else is ours to change.
+# The public headers, and everything that they include; all other headers may change.
 set(PUBLIC_HEADERS
   base/error.h base/json.h base/text.h
   plan/plan_text.h plan/lowering/lower.h plan/lowering/validate.h plan/partition/solve.h

@@ -1,11 +1,11 @@
-# One library a folder. What follows USES is the list of folders that its files may include:
+# One library per folder. USES lists the folders that its files may include:
 # docs/internals/architecture.md has the same list with a sentence for each folder, and
 # tests/architecture_test.py compares both with the #include lines. A library comes after those that
 # it uses, so there are no cycles.
 
-# pipewright_library(FOLDER [TORCH] [BATCH n] [USES folder...] [LINKS target...]): the library
-# pipewright_FOLDER, with _ for /. TORCH: its sources include LibTorch's headers, and it is left out
-# of a build without LibTorch. BATCH: how many sources are compiled as one.
+# pipewright_library(FOLDER [TORCH] [BATCH n] [USES folder...] [LINKS target...]): adds the library
+# pipewright_FOLDER, with _ for /. TORCH: its sources include LibTorch's headers, and builds without
+# LibTorch omit it. BATCH: number of sources that are compiled as one.
 set(PIPEWRIGHT_LIBRARIES "")
 function(pipewright_library folder)
   cmake_parse_arguments(PARSE_ARGV 1 LIBRARY "TORCH" "BATCH" "USES;LINKS")
@@ -84,8 +84,7 @@ if(PIPEWRIGHT_MPI)
   target_compile_definitions(pipewright_runtime_transport PUBLIC PIPEWRIGHT_MPI OMPI_SKIP_MPICXX)
 endif()
 
-# Batches are larger where LibTorch's headers cost more than ours, and smaller where files change
-# most.
+# Batches are larger if LibTorch's headers cost more than ours, and smaller if files change often.
 pipewright_library(ops TORCH BATCH 4 USES base)
 pipewright_library(tensors TORCH BATCH 4 USES base formats/weights plan/placement)
 pipewright_library(passes/graph TORCH BATCH 7 USES base ops)
@@ -144,12 +143,13 @@ pipewright_library(check TORCH BATCH 6
                         runtime/data runtime/exec runtime/module runtime/optimizer
                         runtime/transport runtime/watch tensors)
 if(PIPEWRIGHT_TORCH)
-  # It registers an operator fallback, which programs get only with EmptyWeights itself.
+  # Kept out of batches: only programs that use EmptyWeights should get its operator fallback.
   set_source_files_properties(tensors/empty_weights.cc PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
   target_compile_definitions(pipewright_runtime_module PRIVATE PIPEWRIGHT_TORCH)  # check_code.h
 endif()
 
-# What others link: everything without torch and MPI; transports and executor; the compiler; runs.
+# Adds a group of libraries for others to link: everything without torch and MPI, transports and
+# executor, the compiler, or runs.
 function(pipewright_group name)
   add_library(pipewright_${name} INTERFACE)
   foreach(folder ${ARGN})

@@ -1,11 +1,11 @@
-# Tensors come and go by the thousand a step: tcmalloc takes less time and less memory than glibc.
+# A step allocates thousands of tensors: tcmalloc takes less time and less memory than glibc.
 # Sanitizers bring their own allocator.
 option(PIPEWRIGHT_TCMALLOC "Link the programs with tcmalloc (gperftools) where it is installed" ON)
 add_library(pipewright_allocator INTERFACE)
 if(PIPEWRIGHT_TCMALLOC AND PIPEWRIGHT_TORCH AND NOT PIPEWRIGHT_SANITIZE AND NOT PIPEWRIGHT_FUZZ)
   find_library(PIPEWRIGHT_TCMALLOC_LIBRARY tcmalloc_minimal)
   if(PIPEWRIGHT_TCMALLOC_LIBRARY)
-    # Kept although no symbol asks for it.
+    # Linked although no symbol refers to it.
     target_link_libraries(pipewright_allocator INTERFACE
       -Wl,--push-state,--no-as-needed ${PIPEWRIGHT_TCMALLOC_LIBRARY} -Wl,--pop-state)
   else()
@@ -14,8 +14,8 @@ if(PIPEWRIGHT_TCMALLOC AND PIPEWRIGHT_TORCH AND NOT PIPEWRIGHT_SANITIZE AND NOT 
   endif()
 endif()
 
-# In a wheel the programs lie inside the Python package, and torch lies beside that. A Debian package
-# brings LibTorch along; other installations find it where they were built with it.
+# In a wheel the programs are inside the Python package, and torch is beside that. A Debian package
+# includes LibTorch; other installations find it where it was at build time.
 function(pipewright_install program)
   if(SKBUILD)
     set_property(TARGET ${program} PROPERTY INSTALL_RPATH "$ORIGIN/../../torch/lib")
@@ -36,7 +36,7 @@ endif()
 add_executable(pipewright cli/pipewright_main.cc ${COMMAND_SOURCES})
 target_link_libraries(pipewright PRIVATE pipewright_cli pipewright_planning)
 if(PIPEWRIGHT_TORCH)
-  # The commands need no headers of torch's for what measures a model before it is split.
+  # Linked only: the commands that measure a model before splitting it need no headers of torch.
   target_link_libraries(pipewright PRIVATE pipewright_allocator pipewright_compiler
                                            $<LINK_ONLY:pipewright_compiler_measured>
                                            $<LINK_ONLY:pipewright_check>)
@@ -44,7 +44,7 @@ if(PIPEWRIGHT_TORCH)
 endif()
 pipewright_install(pipewright)
 
-# pipewright-run: what mpirun starts.
+# pipewright-run: the program that mpirun starts.
 if(PIPEWRIGHT_TORCH)
   add_executable(pipewright-run cli/run_main.cc cli/supervise_command.cc)
   target_link_libraries(pipewright-run PRIVATE pipewright_allocator pipewright_cli

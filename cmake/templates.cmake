@@ -1,4 +1,4 @@
-# The texts of templates/ as a header, so that the installed program needs no files of its own.
+# Embeds the texts of templates/ in a header, so that the installed program needs no data files.
 file(GLOB TEMPLATES CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/templates/*.template)
 set(TEMPLATE_TEXT "// Made from templates/ by cmake/templates.cmake.\n#pragma once\n\nnamespace pipewright {\n\n")
 foreach(TEMPLATE ${TEMPLATES})

@@ -1,14 +1,14 @@
-# LibTorch, and what a target whose sources include its headers needs.
+# Finds LibTorch, and sets up targets whose sources include its headers.
 include(find_torch)
 
-# CMAKE_INSTALL_RPATH_USE_LINK_PATH leaves out what lies in the source tree, as .venv does.
+# CMAKE_INSTALL_RPATH_USE_LINK_PATH omits folders inside the source tree, such as .venv.
 if(TORCH_ROOT)
   list(APPEND CMAKE_INSTALL_RPATH ${TORCH_ROOT}/lib)
 endif()
 
-# LibTorch's headers lay objects out in another way without NDEBUG, and the library is built with it.
+# LibTorch is built with NDEBUG; without it, its headers lay out objects differently.
 set(TORCH_DEFINITIONS $<$<NOT:$<CONFIG:Release,RelWithDebInfo,MinSizeRel>>:NDEBUG>)
-# Nor does it export the type information of some classes that its headers cast to.
+# LibTorch does not export the type information of some classes that its headers cast to.
 if(PIPEWRIGHT_SANITIZE OR PIPEWRIGHT_FUZZ)
   add_compile_options(-fno-sanitize=vptr)
 endif()
@@ -19,7 +19,7 @@ target_link_libraries(pipewright_pch PUBLIC pipewright_options nlohmann_json::nl
 target_compile_definitions(pipewright_pch PRIVATE ${TORCH_DEFINITIONS})
 target_precompile_headers(pipewright_pch PRIVATE ${CMAKE_SOURCE_DIR}/cmake/pch.h)
 
-# A target whose sources include torch.
+# Sets up a target whose sources include torch.
 function(pipewright_uses_torch target)
   target_link_libraries(${target} PUBLIC ${TORCH_LIBRARIES})
   target_compile_definitions(${target} PRIVATE ${TORCH_DEFINITIONS})

@@ -1,4 +1,4 @@
-"""What a wheel depends on: the torch that its programs are linked with. Read by pyproject.toml."""
+"""Makes a wheel depend on the torch that its programs are linked with. Read by pyproject.toml."""
 import importlib.metadata
 
 

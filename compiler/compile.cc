@@ -30,7 +30,7 @@ static const char kEvaluation[] =
     "the model was exported in evaluation mode: dropout and batch norm stay as in evaluation when "
     "it is trained; call model.train() before exporting";
 
-// Makes an input that the model returns unchanged the output of a module too.
+// Makes an input that the model returns unchanged an output of a module, too.
 static void AliasReturnedInputs(Model& model) {
   torch::jit::Graph& graph = *model.graph;
   std::set<std::string> taken;
@@ -90,7 +90,7 @@ static void NoteMissingDerivatives(const Model& model, std::vector<std::string>&
     reached.merge(flow.ReachedFrom(output, nodes));
   std::set<std::string> said;
   for (const torch::jit::Node* node : without) {
-    // A tensor made of nothing (zeros) can get a gradient by what is written to it later.
+    // A tensor created without inputs (zeros) can get a gradient from a later write to it.
     const auto inputs = node->inputs(), outputs = node->outputs();
     if (std::none_of(inputs.begin(), inputs.end(),
                      [&](const torch::jit::Value* value) { return flow.values().count(value) > 0; }) ||
@@ -106,7 +106,7 @@ static void NoteMissingDerivatives(const Model& model, std::vector<std::string>&
   }
 }
 
-// Throws Error where there are fewer modules than ranks.
+// Throws Error if there are fewer modules than ranks.
 static void CheckRanks(const Model& model, int modules, const CompileOptions& options) {
   if (options.ranks <= modules) return;
   const bool unmarked = modules == 1 && options.passes.split.kind == SplitSpec::kMarkers;
@@ -128,8 +128,8 @@ static Compiled CompileModel(Model& model, const CompileOptions& options) {
   auto add = [&](const std::vector<std::string>& notes) {
     out.notes.insert(out.notes.end(), notes.begin(), notes.end());
   };
-  KeepLayouts(model);  // as exported, whatever a checkpoint's layouts are
-  // Which weights share memory is the model's affair, unless it holds none.
+  KeepLayouts(model);  // those of the export, not of a checkpoint
+  // The model decides which weights share memory, or the checkpoint if the model holds none.
   const bool absent = std::any_of(model.weights.begin(), model.weights.end(),
                                   [](const Weight& weight) { return weight.absent; });
   if (!absent) add(MergeViews(model));
@@ -139,15 +139,15 @@ static Compiled CompileModel(Model& model, const CompileOptions& options) {
   if (!options.dtype.empty()) CastWeights(model, options.dtype);
   AliasReturnedInputs(model);
   std::vector<ModuleBody> bodies = RunPasses(model, options.passes, &out.notes);
-  LookingAt::Take();  // of an exception that was caught
+  LookingAt::Take();  // clears what a caught exception left
   CheckRanks(model, static_cast<int>(bodies.size()), options);
   const std::filesystem::path profile = std::filesystem::path(options.output) / "profile.json";
   const bool measured = std::filesystem::exists(profile);
   out.manifest = WritePackage(model, bodies, {options.output, options.ranks, options.force});
   if (measured && !std::filesystem::exists(profile))
-    out.notes.push_back("the profile that lay in " + options.output +
-                        " was of other modules or sizes and is gone: `pipewright profile " +
-                        options.output + "` measures these");
+    out.notes.push_back("the profile in " + options.output +
+                        " was for other modules or sizes and was removed: `pipewright profile " +
+                        options.output + "` measures the new ones");
   for (const ModuleBody& body : bodies) out.assigned.push_back(body.assigned);
   out.explanation = Explain(model, bodies, out.manifest);
   NoteSizesOfData(out.manifest, out.notes);
@@ -170,12 +170,12 @@ Compiled Compile(Model& model, const CompileOptions& options) {
   } catch (const std::exception& e) {  // LibTorch's errors
     const std::string at = LookingAt::Take();
     throw Error(model.file + (at.empty() ? "" : ": " + at),
-                "LibTorch cannot go on with it: " + WithoutBacktrace(e.what()),
+                "LibTorch fails on it: " + WithoutBacktrace(e.what()),
                 std::string(at.empty() ? "cut elsewhere (--split), or not at all (--split equal:1), "
                                          "and see"
                                        : "write that line with other operations") +
                     "; this is a fault of pipewright: please report it with the model. --dump-ir "
-                    "DIR keeps the graph after each pass, whose last file shows what it met");
+                    "DIR keeps the graph after each pass, whose last file shows where it failed");
   }
 }
 

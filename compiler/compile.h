@@ -24,7 +24,7 @@ struct Compiled {
   Manifest manifest;
   std::vector<std::string> notes;  // for the user: surprising facts about the result
   std::string explanation;         // reasons for the position of every group of nodes, as text
-  std::vector<int> assigned;       // by module: its number in the split, which counts empty ones
+  std::vector<int> assigned;       // by module: its number in the split, which counts dropped ones
 };
 
 // Rewrites `model`, cuts it and writes the package. Throws Error.

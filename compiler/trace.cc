@@ -47,8 +47,8 @@ std::string CommonPath(const std::string& a, const std::string& b) {
   return a.substr(0, same);
 }
 
-// Assigns operations to submodules: to the one whose weight it uses, or, without a weight, to the
-// common prefix of the operations before and after it.
+// Assigns an operation to the submodule whose weight it uses or, without a weight, to the common
+// prefix of the operations before and after it.
 void SetScopes(torch::jit::Graph& graph, ObjectTree& objects) {
   std::vector<Node*> nodes;
   for (Node* node : graph.nodes())
@@ -69,7 +69,7 @@ void SetScopes(torch::jit::Graph& graph, ObjectTree& objects) {
     if (call) paths[i] += "@" + std::to_string(call);
   }
   auto plain = [](const std::string& path) { return path.substr(0, path.find('@')); };
-  std::vector<std::string> after(nodes.size() + 1);  // of the next owner
+  std::vector<std::string> after(nodes.size() + 1);  // owner of the next operation that has one
   for (size_t i = nodes.size(); i-- > 0;) after[i] = owns[i] ? plain(paths[i]) : after[i + 1];
   std::string before;
   auto root = c10::make_intrusive<torch::jit::Scope>();
@@ -112,7 +112,7 @@ Model TraceCall(torch::nn::Module& module, const std::vector<at::Tensor>& inputs
     model.graph = traced.first->graph;
     for (size_t i = 0; i < inputs.size(); ++i)
       model.graph->inputs()[i + 1]->setDebugName(Identifier(names[i]));
-    // Sizes stay open, because the example's sizes are no constraint.
+    // Clears the sizes of inputs, because the example's sizes are no constraint.
     for (Value* input : model.graph->inputs())
       if (input->type()->cast<c10::TensorType>()) input->setType(c10::TensorType::get());
     for (Node* node : AllNodes(*model.graph))

@@ -1,6 +1,6 @@
-"""Trains a model as job.json says in one PyTorch process: what pipewright-run is compared with.
+"""Trains a model in one PyTorch process as job.json says, to compare with pipewright-run.
 
-Data, their order, losses and the order of the additions are those of docs/reference/job.md.
+The data, its order, the losses, and the order of additions follow docs/reference/job.md.
 """
 import fnmatch
 import json
@@ -17,7 +17,7 @@ MASK = 2**64 - 1
 
 
 def splitmix64(x):
-    """x: an array of uint64; wraps around."""
+    """Mixes an array of uint64, with wraparound."""
     x = x + np.uint64(GOLDEN)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -25,10 +25,10 @@ def splitmix64(x):
 
 
 def epoch_order(samples, seed, epoch, shuffle):
-    """The numbers of the samples in the order in which this epoch visits them."""
+    """Returns the sample numbers in the order in which this epoch visits them."""
     if not shuffle:
         return np.arange(samples)
-    # Arrays, because numpy warns of a scalar that wraps around.
+    # Arrays, because numpy warns about scalars that wrap around.
     epoch_key = splitmix64(np.array([(seed + GOLDEN * (epoch + 1)) & MASK], dtype=np.uint64))
     keys = splitmix64(epoch_key ^ np.arange(samples, dtype=np.uint64))
     return np.argsort(keys, kind="stable")
@@ -39,7 +39,7 @@ def as_list(files):
 
 
 class Data:
-    """samples: how many; batch(rows) -> (inputs, target)."""
+    """The samples of a job: `samples` is their number, batch(rows) returns (inputs, target)."""
 
     def __init__(self, data, folder):
         self.shuffle = data.get("shuffle", True)
@@ -82,12 +82,12 @@ class Data:
 
 
 def microbatches(data, job, step):
-    """Rows of each microbatch of a minibatch, counted from 0."""
+    """Returns the rows of each microbatch of minibatch `step`, counted from 0."""
     count = job["microbatches"]
     size = job.get("minibatch_size") or count * job["microbatch_size"]
     per_epoch = data.samples // size
     if job.get("partial") and data.samples % size >= count:
-        per_epoch += 1  # what is left of an epoch
+        per_epoch += 1  # the rest of an epoch
     order = epoch_order(data.samples, job.get("seed", 0), step // per_epoch, data.shuffle)
     first = step % per_epoch * size
     return np.array_split(order[first : first + size], count)
@@ -113,7 +113,7 @@ def loss_of(job, output, target):
 
 
 def loss_count(job, target):
-    """How many numbers a loss is the mean of; 1 where the model computes it."""
+    """Returns the number of values that a loss averages; 1 if the model computes the loss."""
     loss = job["loss"]
     kind = loss if isinstance(loss, str) else loss.get("type")
     if kind not in ("cross_entropy", "nll"):
@@ -128,7 +128,7 @@ def matches(patterns, name):
 
 
 def make_optimizer(job, model):
-    """The optimizer, with a group for each parameter, and what the job says of all of them."""
+    """Returns the optimizer, with a group per parameter, and the job's settings for all of them."""
     settings = dict(job["optimizer"])
     if settings["type"] == "muon":
         return make_muon(job, model, settings)
@@ -167,7 +167,7 @@ class Several(list):
 
 
 def make_muon(job, model, settings):
-    """Muon for matrices, and "others" for the rest, each as a job of its own."""
+    """Makes Muon for matrices, and "others" for the rest, which has its own settings."""
     settings.pop("type")
     others = dict(settings.pop("others"))
     match = others.pop("match", [])
@@ -190,7 +190,7 @@ def make_muon(job, model, settings):
 
 
 def rate_factor(schedule, job, step):
-    """Of the learning rate at a step from 0."""
+    """Returns the factor of the learning rate at a step, counted from 0."""
     if not schedule:
         return 1
     warmup, total = schedule.get("warmup", 0), schedule.get("steps", job["steps"])
@@ -207,7 +207,7 @@ def rate_factor(schedule, job, step):
 
 
 def train(model, job, folder, steps=None, after_gradients=None):
-    """Trains in place; yields (step from 1, [loss of each microbatch]) after each step."""
+    """Trains in place. Yields (step from 1, [loss of each microbatch]) after each step."""
     torch.set_num_threads(job.get("threads", 1))
     data = Data(job["data"], pathlib.Path(folder))
     optimizer, common = make_optimizer(job, model)
@@ -222,7 +222,8 @@ def train(model, job, folder, steps=None, after_gradients=None):
         for (inputs, target), count in zip(batches, counts):
             loss = loss_of(job, model(*inputs), target)
             losses.append(loss.item())
-            # The mean over all targets of the step, once divided by the number of microbatches.
+            # Averages over all targets of the step, after the division by the number of
+            # microbatches.
             weight = count * len(counts) / max(1, sum(counts))
             (loss if weight == 1 else loss * weight).backward()
         for p in model.parameters():
@@ -240,7 +241,7 @@ def train(model, job, folder, steps=None, after_gradients=None):
 
 @torch.no_grad()
 def evaluate(model, job, folder, steps=None):
-    """[loss of each microbatch] of each step, in evaluation mode and without training."""
+    """Yields [loss of each microbatch] for each step, in evaluation mode and without training."""
     torch.set_num_threads(job.get("threads", 1))
     data = Data(job["data"], pathlib.Path(folder))
     model.eval()
@@ -250,7 +251,7 @@ def evaluate(model, job, folder, steps=None):
 
 
 def run(model, parser_options):
-    """What the examples' reference.py do: train, print a line a step, save."""
+    """Implements the examples' reference.py: trains, prints a line per step, saves."""
     import time
 
     from safetensors.torch import save_model

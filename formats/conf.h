@@ -11,9 +11,9 @@ namespace pipewright {
 
 struct Conf {
   std::vector<int> module_to_stage;  // the stage of each module; see has_loss_entry
-  // The file has one more entry at the end, for the loss. It is ignored: the loss is computed where
-  // its input is, and its stage may have no ranks. Only a reader that knows the number of modules
-  // can tell, so ReadConf keeps every entry in module_to_stage and CheckConf drops it.
+  // True if the file has one more entry at the end, for the loss. It is ignored: the loss is
+  // computed where its input is, and its stage may have no ranks. ReadConf keeps every entry in
+  // module_to_stage; CheckConf, which knows the number of modules, drops the extra one.
   bool has_loss_entry = false;
   std::vector<std::vector<int>> stage_to_ranks;    // by stage: the ranks of its replicas
   std::optional<std::vector<int>> stage_to_depth;  // by stage: warm-up forwards
@@ -31,8 +31,8 @@ struct Conf {
 Conf ReadConf(const std::string& path);
 Conf ParseConf(const std::string& text, const std::string& path);
 
-// The conf of a run: the file that is `given`, or the package's own. Throws Error if that is gone;
-// `ranks` (0: unknown) is how many the cure makes one for.
+// Returns the path of a run's conf: `given`, or the package's own if that is empty. Throws Error if
+// the package's own is missing; the suggested command makes one for `ranks` ranks (0: unknown).
 std::string ConfOfRun(const std::string& package, const std::string& given, int ranks = 0);
 
 // Checks `conf` against a model of `modules` modules, whose values flow along `module_edges` (from,

@@ -29,7 +29,7 @@ Description ModelGraph::DescriptionOf(int node, const std::string& path) const {
 
 namespace {
 
-// One line being read. Parts of it are views into it, so their column is known.
+// A line being read. Its parts are views into it, so that their columns are known.
 struct Line {
   std::string_view text;
   int number;
@@ -104,7 +104,7 @@ static GraphNode ReadNode(const Line& line, std::string_view text) {
               "an edge begins with a tab");
   node.id = text.substr(0, end);
   std::string_view rest = text.substr(end + kSeparator.size());
-  // A description may itself hold the separator, so the numbers are looked for from the end.
+  // A description may contain the separator, so the numbers are searched for from the end.
   size_t numbers = rest.rfind(" -- forward_compute_time=");
   if (numbers == std::string_view::npos) {
     end = rest.find(kSeparator);
@@ -131,7 +131,7 @@ static GraphNode ReadNode(const Line& line, std::string_view text) {
   return node;
 }
 
-// Checks that each node's incoming edges are adjacent: only then their order is the arguments'.
+// Returns true if each node's incoming edges are adjacent: only then are they in argument order.
 static bool GroupedByDestination(const ModelGraph& graph) {
   std::vector<char> closed(graph.nodes.size(), 0);
   int current = -1;
@@ -144,7 +144,7 @@ static bool GroupedByDestination(const ModelGraph& graph) {
   return true;
 }
 
-// The position of the first edge that closes a cycle with those before it.
+// Returns the position of the first edge that closes a cycle with those before it.
 static size_t CycleEdge(const ModelGraph& graph) {
   size_t acyclic = 0, cyclic = graph.edges.size();
   while (acyclic + 1 < cyclic) {
@@ -202,7 +202,7 @@ ModelGraph ReadGraphText(std::string_view text, const std::string& path) {
   return graph;
 }
 
-// As Python writes a float: 4.0, 1.5, 1e+16.
+// Formats a number as Python formats a float: 4.0, 1.5, 1e+16.
 static std::string Decimal(double value) {
   char out[40];
   char* end = value < 1e16 && value == std::floor(value)
@@ -234,7 +234,7 @@ std::string WriteGraphText(const ModelGraph& graph) {
     if (node.stage >= 0) out += " -- stage_id=" + std::to_string(node.stage);
   }
   if (!graph.arguments_ordered) {
-    // An order that is not known must not look as if it were.
+    // Edges grouped by destination would be read as being in argument order.
     for (auto [from, to] : graph.edges)
       out += "\n\t" + graph.nodes[from].id + " -- " + graph.nodes[to].id;
     return out;

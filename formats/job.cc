@@ -7,7 +7,6 @@
 #include "base/json_comments.h"
 #include "base/size.h"
 #include "base/text.h"
-#include "formats/job_keys.h"
 #include "formats/job_section.h"
 #include "plan/schedules/schedule.h"
 #include "plan/schedules/table.h"
@@ -122,7 +121,7 @@ void ReadLoss(const Json& in, const std::string& where, LossJob& loss) {
     section.AtLeast<int>("output", 0, loss.output);
   section.Get("target", loss.target);
   if (!loss.target.empty() && loss.kind == LossJob::kOutput)
-    throw Error(section.Key("target"), "an output that is the loss is compared with nothing");
+    throw Error(section.Key("target"), "this output is the loss itself, which has no target");
   section.Range("weight", -kAnyNumber, kAnyNumber, loss.weight);
   section.Get("ignore_index", loss.ignore_index);
   section.Range("label_smoothing", 0, 1, loss.label_smoothing);
@@ -272,12 +271,13 @@ Job ParseJob(const Json& in, const std::string& file, const std::string& path) {
                            section.Key("memory"));
     const ScheduleKind* kind = FindSchedule(job.schedule);
     if (job.costs.empty() || !kind || !kind->searched)
-      throw Error(section.Key("memory"), "it is a limit for the schedule zb-auto, by \"costs\"");
+      throw Error(section.Key("memory"),
+                  "it is a limit for the schedule zb-auto, which also needs \"costs\"");
   }
   const std::string plan = job.plan;
   SetSchedule(job, job.schedule, section.Key("schedule"));
   if (!plan.empty()) job.plan = plan;
-  // Upper limits: a plan has actions for each microbatch, and samples are counted.
+  // Limits the size of the plan, which has actions for each microbatch, and counts of samples.
   constexpr int kMostMicrobatches = 1000000, kMostThreads = 1024;
   constexpr int64_t kMostSamples = int64_t{1} << 40;
   section.AtLeast<int>("microbatches", 1, job.microbatches, kMostMicrobatches);
@@ -313,7 +313,7 @@ Job ParseJob(const Json& in, const std::string& file, const std::string& path) {
         Choose<bool>(in["reduce"], {{"fast", false}, {"exact", true}}, section.Key("reduce"));
   if (in.contains("buffers") && in["buffers"] == "mean")
     throw Error(section.Key("buffers"), "\"mean\" is not known (did you mean \"merge\"?)",
-                "known: first, merge, which knows of each buffer how (\"merge\" in the manifest)");
+                "known: first, merge (\"merge\" in the manifest says how, for each buffer)");
   if (in.contains("buffers"))
     job.merge_buffers =
         Choose<bool>(in["buffers"], {{"first", false}, {"merge", true}}, section.Key("buffers"));
@@ -345,7 +345,7 @@ Job ParseJob(const Json& in, const std::string& file, const std::string& path) {
   return job;
 }
 
-// Sets one value, "optimizer.lr=0.1". Objects that the path lacks are made.
+// Sets one value, such as "optimizer.lr=0.1". Makes objects that are missing on the path.
 static void Change(Json& job, const std::string& change) {
   const size_t equals = change.find('=');
   const std::string path = change.substr(0, equals), where = "--set " + change;
@@ -362,7 +362,7 @@ static void Change(Json& job, const std::string& change) {
                                ", and \"" + key + "\" is none of them (they count from 0)");
       at = &(*at)[std::stoul(key)];
     } else if (at->is_object()) {
-      at = &(*at)[key];  // null if it is new
+      at = &(*at)[key];  // JSON null if it is new
       if (at->is_null()) *at = Json::object();
     } else {
       throw Error(where, here + " is " + at->dump() + " and has no keys",

@@ -1,4 +1,5 @@
-// job.json: what a run needs besides the package. docs/reference/job.md explains every key.
+// Reads job.json, which has all that a run needs besides the package. docs/reference/job.md
+// explains every key.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -18,7 +19,7 @@ struct DataJob {
   std::map<std::string, std::vector<std::string>> arrays;  // name -> .npy files
   std::string plugin;                                      // shared library (formats/data/source.h)
   std::string plugin_options = "null";                     // JSON that is passed to the plugin
-  int token_bytes = 1;                                     // u8, u16, u32
+  int token_bytes = 1;                                     // 1, 2 or 4 (u8, u16, u32)
   int64_t sequence_length = 0;                             // tokens only
   std::map<std::string, std::string> inputs;               // model input -> column of the source
   std::string target;                                      // column; empty: no loss needs it
@@ -32,7 +33,7 @@ struct LossJob {
   Kind kind = kCrossEntropy;
   int64_t ignore_index = -100;   // cross_entropy, nll: targets with this value are ignored
   std::optional<int> class_dim;  // cross_entropy, nll; none: the one that the sizes allow
-  int fixed_dim = 0;             // 1 or the last, where only that of them is the same in each run
+  int fixed_dim = 0;             // 1 or the last, if only that one has a fixed size; 0: not known
   double label_smoothing = 0;    // cross_entropy
   double beta = 1;               // smooth_l1
   bool log_target = false;       // kl_div
@@ -42,7 +43,7 @@ struct LossJob {
   std::string target;       // column of the data; empty: DataJob::target
   double weight = 1;        // in the sum of several losses
 
-  // Targets are numbers of classes.
+  // Returns true if targets are class indices.
   bool HasClasses() const { return kind == kCrossEntropy || kind == kNll; }
 };
 
@@ -73,20 +74,20 @@ struct ValidationJob {
   DataJob data;
 };
 
-// Modules or stages that run their forward again for the backward, instead of keeping activations.
+// Modules or stages that recompute activations in the backward pass instead of keeping them.
 struct RecomputeJob {
   bool all = false;
   std::vector<int> stages, modules;
 };
 
-// The way modules compute (docs/internals/operation-lists.md): by autograd and interpreter, as
-// lists of operations wherever these can be recorded, or the faster of both.
+// Selects how modules compute (docs/internals/operation-lists.md): with autograd and the
+// interpreter, as lists of operations where these can be recorded, or with the faster of the two.
 enum class BodyChoice { kAuto, kAutograd, kLists };
-// Names of the choices in a job.
+// Returns the names of the choices in a job.
 const std::vector<std::pair<std::string, BodyChoice>>& BodyNames();
 
-// The library that multiplies float32 matrices; the opener of a session applies it (UseMatMul in
-// runtime/cpu/matmul.h). kAuto: oneDNN on AMD processors.
+// Selects the library that multiplies float32 matrices. The opener of a session applies it
+// (UseMatMul in runtime/cpu/matmul.h). kAuto: oneDNN on AMD processors.
 enum class MatMul { kLibTorch, kOneDnn, kAuto };
 const std::vector<std::pair<std::string, MatMul>>& MatMulNames();
 
@@ -102,8 +103,8 @@ struct Job {
   ValidationJob validation;
   std::string schedule = "1f1b";  // a name, or a file, which is then also in `plan`
   std::string plan;               // a plan file to run instead of the schedule
-  std::string costs;              // of the stages, for zb-auto; empty: all equal
-  int64_t memory = 0;             // zb-auto: limit per rank in bytes of the costs; 0: none
+  std::string costs;              // zb-auto: file with the stages' costs; empty: all equal
+  int64_t memory = 0;             // zb-auto: limit per rank, in bytes as in `costs`; 0: none
   int microbatches = 1;
   int64_t microbatch_size = 1;  // samples, of the largest microbatch
   int64_t minibatch_size = 0;   // samples; 0: microbatches x microbatch_size
@@ -116,9 +117,9 @@ struct Job {
   std::string save, metrics, report;  // files to write; empty: none
   std::string tensorboard;            // folder for an event file; empty: none
   bool stop_on_nan = true;
-  bool accuracy = false;       // for the metrics of each step; validation always has it
+  bool accuracy = false;       // compute it in each step too; validation always does
   bool exact_reduce = false;   // add gradients in the order of the microbatches, also over replicas
-  bool merge_buffers = false;  // of replicas, after each step
+  bool merge_buffers = false;  // merge the replicas' buffers after each step
   RecomputeJob recompute;
   std::optional<BodyChoice> body;  // none: kAuto, without a message
   MatMul matmul = MatMul::kLibTorch;
@@ -131,11 +132,14 @@ bool IsPlanFile(const std::string& schedule);
 // Replaces the job's schedule or plan file. `where` is named in the Error for an unknown name.
 void SetSchedule(Job& job, const std::string& schedule, const std::string& where = "--schedule");
 
-// The file may have comments. Each of `changes`, "optimizer.lr=0.1", replaces a value of the file
-// (or adds one) before it is read: a path of keys and, in lists, of numbers from 0; then JSON or
-// else text. Throws Error naming file, key, and allowed values.
+// Reads the job file, which may have comments. Each of `changes`, such as "optimizer.lr=0.1",
+// replaces or adds a value first: a path of keys and, in lists, of indices from 0; then JSON or,
+// failing that, text. Throws Error naming file, key, and allowed values.
 Job ReadJob(const std::string& path, const std::vector<std::string>& changes = {});
-// Returns the job of JSON that was read from `file`. Errors name `name`: the file, and any changes.
+// Returns the job in JSON that was read from `file`. Errors name `name`: the file and any changes.
 Job ParseJob(const Json& in, const std::string& file, const std::string& name);
+
+// Returns the keys that a job file may have at its top.
+const std::vector<std::string>& JobKeys();
 
 }  // namespace pipewright

@@ -5,7 +5,7 @@
 
 namespace pipewright {
 
-// Returns the keys that losses or weights depend on.
+// Returns the keys of the job that losses or weights depend on.
 static Json KeysThatCount(const std::string& job) {
   const Json all = ParseJson(job, "job");
   Json out = Json::object();

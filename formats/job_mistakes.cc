@@ -24,7 +24,7 @@ const Json* Step(const Json& at, const std::string& key) {
   return &at[std::stoul(key)];
 }
 
-// Returns the place that the error names, "loss[0].weight": as much of it as is there.
+// Returns the existing part of the place that the error names, such as "loss[0].weight".
 KeyPath PlaceOf(std::string text, const Json& job) {
   text = text.substr(0, text.find(": "));
   for (char& c : text)
@@ -47,7 +47,7 @@ Json& Parent(Json& job, const KeyPath& place) {
   return *at;
 }
 
-// Puts a value that holds in the place of a key that every job has; other keys go.
+// Replaces the value of a required key by a valid one; erases any other key.
 void Replace(Json& job, const std::string& key) {
   static const std::vector<std::pair<std::string, Json>> stand_ins = {
       {"data", {{"plugin", "none"}, {"inputs", {{"x", "x"}}}, {"target", "y"}}},
@@ -57,12 +57,12 @@ void Replace(Json& job, const std::string& key) {
       {"microbatch_size", 1}};
   job.erase(key);
   if (key == "minibatch_size") job["microbatch_size"] = 1;
-  if (key == "schedule" || key == "costs") job.erase("memory");  // which needs both
+  if (key == "schedule" || key == "costs") job.erase("memory");  // it needs both
   for (const auto& [needed, value] : stand_ins)
     if (needed == key) job[key] = value;
 }
 
-// Returns the key of the object that the text calls unknown; "" if it calls none so.
+// Returns the key of the object that the text calls unknown; "" if there is none.
 std::string UnknownKey(const Json& object, const std::string& text) {
   if (object.is_object())
     for (const auto& [key, value] : object.items())
@@ -107,7 +107,7 @@ std::vector<JobMistake> JobMistakes(const std::string& path) {
     if (!job.is_object()) return {{e.what()}};
   }
   std::set<KeyPath> erased;
-  // Each turn erases a value, or replaces a key of the top.
+  // Each turn erases a value or replaces a top-level one.
   for (int turn = 0; turn < 1000; ++turn) try {
       ParseJob(job, path, path);
       return mistakes;
@@ -133,9 +133,9 @@ std::vector<JobMistake> JobMistakes(const std::string& path) {
       } else if (place.empty() && !missing.empty()) {
         Replace(job, missing);
       } else if (place.empty()) {
-        return mistakes;  // of the job as a whole: nothing that could be left out
+        return mistakes;  // the last one is of the whole job: no value can be left out
       } else if (follows || place.size() == 1 || Parent(job, place).is_array()) {
-        // A list without one entry would count the others anew.
+        // Erasing one entry of a list would renumber the others.
         erased.insert({place[0]});
         Replace(job, place[0]);
       } else {

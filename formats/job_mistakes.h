@@ -6,13 +6,12 @@
 namespace pipewright {
 
 struct JobMistake {
-  std::string text;    // what ReadJob would throw if it were the only one
+  std::string text;          // the error of ReadJob if this were the only mistake
   int line = 0, column = 0;  // of the value at fault, or of the object that lacks a key; from 1
 };
 
-// Returns nothing if ReadJob reads the file. A value that was found wrong is left out, or is
-// replaced by one that holds, before the rest is read: mistakes that depend on each other may be
-// missed.
+// Returns nothing if ReadJob reads the file. A wrong value is left out or replaced by a valid one
+// before the rest is read, so mistakes that depend on each other may be missed.
 std::vector<JobMistake> JobMistakes(const std::string& path);
 
 }  // namespace pipewright

@@ -9,7 +9,7 @@ namespace pipewright {
 
 struct Difference {
   std::string where;          // "modules.module1.covers", "rank 0, action 3"
-  std::string first, second;  // "" where this side has nothing there
+  std::string first, second;  // "" on the side that lacks the value
 };
 
 // Appends a difference for each value that differs; `where` is the name of the documents, or "".

@@ -103,7 +103,7 @@ Json ToJson(const WeightInfo& weight) {
   }
   if (weight.kind == "buffer") {
     out["persistent"] = weight.persistent;
-    out["replicas"] = "first";  // of a replicated stage, files hold the first replica's state
+    out["replicas"] = "first";  // files hold the state of a stage's first replica
     out["merge"] = weight.merge;
   }
   return out;
@@ -176,7 +176,7 @@ std::vector<std::string> Names(const std::vector<ValueInfo>& values, const std::
   return names;
 }
 
-// Code that uses manifests does not check again.
+// Throws Error unless the manifest is consistent: code that uses it does not check again.
 void Check(const Reader& reader, const Manifest& manifest) {
   int modules = static_cast<int>(manifest.modules.size());
   if (modules == 0) reader.Fail("modules", "a package has at least one module");
@@ -368,7 +368,7 @@ std::string WriteManifest(const Manifest& manifest) {
   return FormatJson(out);
 }
 
-// Returns the modules that compute these values; producers stand before consumers.
+// Returns the modules that compute these values. Relies on producers preceding consumers.
 static std::vector<bool> Needed(const Manifest& manifest, const std::vector<int>& values) {
   std::vector<bool> needed(manifest.modules.size());
   auto need = [&](int id) {

@@ -16,8 +16,8 @@ namespace pipewright {
 struct ValueInfo {
   std::string name;             // unique among values; also the name in the modules' code
   std::string kind = "tensor";  // tensor, int, float, bool, none
-  std::string dtype;            // torch's word: float32, int64, ...; empty for scalars, and where
-                      // the model file does not say (TorchScript): then shape is empty too
+  std::string dtype;            // torch's name: float32, int64, ...; empty for scalars, and if the
+                                // model file does not say (TorchScript): then shape is empty too
   std::vector<std::string>
       shape;                   // numbers, or expressions of symbols where dynamic ("s0", "2*s0")
   bool gradient = false;       // a gradient flows back along it
@@ -36,14 +36,13 @@ struct WeightInfo {
   // Parameters: the index in model.parameters(). -1: the package was compiled before this was
   // recorded.
   int place = -1;
-  // Buffers: how a job merges them over the replicas of a stage: "updates" (running statistics:
-  // applies each microbatch's update, in the order of the microbatches), "sum" (of the replicas'
-  // counts), "mean" (of the replicas, weighted by their microbatches), "none".
+  // Buffers: the way a job merges the replicas' copies: "updates" (running statistics: applies each
+  // microbatch's update, in the order of the microbatches), "sum" (adds the replicas' counts),
+  // "mean" (weights each replica by its microbatches), "none".
   std::string merge = "mean";
 };
 
-// The inputs and parameters of a module that have a gradient, but none that comes from one of its
-// outputs.
+// The inputs and parameters of a module that have a gradient, but get none from a given output.
 struct NoGradient {
   std::vector<int> inputs;           // ids into Manifest::values
   std::vector<std::string> weights;  // names in `held`
@@ -58,8 +57,8 @@ struct ModuleInfo {
   std::vector<int> inputs,
       outputs;                   // ids into Manifest::values, in the order of forward's signature
   std::vector<WeightInfo> held;  // in the order of the code's attributes
-  bool skipped = false;          // not run: KeepOutputs
-  // By output, as compiled; outputs that reach all lack.
+  bool skipped = false;          // not run; set by KeepOutputs
+  // By output, as compiled; outputs that send a gradient to all of them are not listed.
   std::map<int, NoGradient> no_gradient = {};
   // LineHashes of the code as written, which tell what was edited. Earlier versions wrote none.
   std::string line_hashes = {};
@@ -91,12 +90,12 @@ struct Manifest {
 // Reads PACKAGE/manifest.json and checks its consistency: ids in range, producers before consumers,
 // files named. Throws Error naming file and key.
 Manifest ReadManifest(const std::string& package);
-// Parses its text; `file` is for messages.
+// Parses the text of a manifest; messages name `file`.
 Manifest ParseManifest(std::string_view text, const std::string& file);
 std::string WriteManifest(const Manifest& manifest);
 
-// Drops the outputs that `names` does not have (empty: none), skips the modules that only those
-// need, and drops the inputs that nothing needs. Throws Error naming `where` for an unknown output.
+// Drops the outputs that are not in `names` (if that is empty, keeps all), skips the modules that
+// only those need, and drops unneeded inputs. Throws Error naming `where` for an unknown output.
 void KeepOutputs(Manifest& manifest, const std::vector<std::string>& names,
                  const std::string& where);
 // Returns the names of the outputs for which an input is not needed.
@@ -105,7 +104,7 @@ std::vector<std::string> OutputsWithout(const Manifest& manifest, int input);
 // Returns true if the holders of `weight` train it, so that its gradients are summed.
 bool Trained(const Manifest& manifest, const SharedWeight& weight);
 
-// Makes the stages and edges of the package under `conf`; `shared` contains the trained groups.
+// Returns the package's stages and edges under `conf`. Its `shared` has only trained weights.
 StageGraph MakeStageGraph(const Manifest& manifest, const Conf& conf);
 
 }  // namespace pipewright

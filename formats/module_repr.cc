@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kDeepest = 20;        // modules in modules, tuples in tuples
 constexpr size_t kLongest = 100;    // digits of a number: Python refuses thousands
-constexpr size_t kShownOfBad = 24;  // characters of what is no literal
+constexpr size_t kShownOfBad = 24;  // characters of a bad literal in a message
 
 bool IsWord(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
 bool IsDigit(char c) { return c >= '0' && c <= '9'; }
@@ -65,8 +65,8 @@ class ReprReader {
     return text_.substr(begin, at_ - begin);
   }
 
-  // Where the child's own name begins after "(0): "; npos: no child is here. PyTorch takes any name
-  // without a dot, "relu 1" too.
+  // Returns where the child's repr begins, after "(0): "; npos if there is no child here. PyTorch
+  // allows any name without a dot, even "relu 1".
   size_t ChildHere() const {
     if (Next() != '(') return std::string::npos;
     const size_t end = text_.find_first_of("(),", at_ + 1);
@@ -106,7 +106,7 @@ class ReprReader {
     return module;
   }
 
-  // `names`: of the arguments before it.
+  // Parses an argument. `names` are those of the arguments before it.
   void Argument(ModuleRepr& module, std::set<std::string>& names, int depth) {
     ModuleRepr::Argument argument;
     argument.at = at_;
@@ -198,7 +198,7 @@ class ReprReader {
     return text_.substr(begin, at_ - begin);
   }
 
-  // A tuple or a list, spaces and all.
+  // Parses a tuple or a list, and keeps its spaces.
   std::string List(int depth) {
     const size_t open = at_++;
     const char close = text_[open] == '(' ? ')' : ']';
@@ -222,7 +222,7 @@ class ReprReader {
     return out + close;
   }
 
-  // As repr() prints strings. Of others than ASCII no layer has any.
+  // Parses a string as repr() prints it. No layer prints one that is not ASCII.
   std::string String() {
     const size_t begin = at_++;
     while (at_ < text_.size() && text_[at_] != text_[begin]) {

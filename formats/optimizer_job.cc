@@ -86,7 +86,7 @@ void ReadMuon(const Json& in, const std::string& where, OptimizerJob& optimizer)
     others.erase("match");
     for (const char* key : {"groups", "lr_schedule", "clip_norm", "master_weights", "state"})
       if (others.contains(key))
-        throw Error(here + "." + key, "is that of all parameters", "write it beside \"others\"");
+        throw Error(here + "." + key, "applies to all parameters", "write it beside \"others\"");
   }
   optimizer.others = std::make_shared<OptimizerJob>(ReadOptimizer(others, here, 1));
   if (optimizer.others->kind == OptimizerJob::kMuon)

@@ -17,9 +17,9 @@ struct RateJob {
   enum Kind { kConstant, kCosine, kLinear, kPolynomial, kStep } kind = kConstant;
   int64_t warmup = 0;  // steps
   int64_t steps = 0;   // step at which the end is reached, including warm-up; 0: the job's
-  double end = 0;      // the factor there
+  double end = 0;      // the factor at that step
   double power = 1;    // kPolynomial
-  double gamma = 0.1;  // kStep: the factor of every so many steps
+  double gamma = 0.1;  // kStep: multiplies the factor every `every` steps
   int64_t every = 1;
 };
 
@@ -59,11 +59,11 @@ struct OptimizerJob {
   RateJob rate;
 };
 
-// Reads the object. `steps` are the job's. Throws Error naming the key.
+// Reads the object. `steps` is the job's number of steps. Throws Error naming the key.
 OptimizerJob ReadOptimizer(const Json& in, const std::string& where, int64_t steps);
 
-// Returns the type, and for Muon also the other optimizer's: a run can only be resumed with the
-// same.
+// Returns the type, for Muon with that of the other optimizer. A run can only be resumed with the
+// same text.
 std::string OptimizerText(const OptimizerJob& job);
 
 // Returns the factor of the learning rate at `step`, from 0.

@@ -9,8 +9,7 @@ namespace pipewright {
 using torch::jit::Node;
 using torch::jit::Value;
 
-// In-place forms of these operators draw alike; rand_like and the rest have overloads with a
-// generator.
+// Operators that draw from a generator. rand_like and similar ones have overloads that take one.
 static const std::set<std::string> kDraws = {"rand",
                                              "randn",
                                              "randint",
@@ -37,11 +36,11 @@ static const std::set<std::string> kDraws = {"rand",
                                              "uniform",
                                              "_standard_gamma",
                                              "_sample_dirichlet"};
-// Operators with a replacement in this program; their in-place forms write the result back.
+// Operators that this program replaces; the replacement writes the result of in-place forms back.
 static const std::set<std::string> kDropouts = {
     "dropout",  "feature_dropout",  "alpha_dropout",  "feature_alpha_dropout",
     "dropout_", "feature_dropout_", "alpha_dropout_", "feature_alpha_dropout_"};
-// They have dropout between their layers.
+// Operators with dropout between their layers.
 static const std::set<std::string> kRnns = {"lstm", "gru", "rnn_tanh", "rnn_relu"};
 static const std::set<std::string> kHopeless = {"_scaled_dot_product_flash_attention_for_cpu",
                                                 "_fused_dropout"};

@@ -11,14 +11,14 @@ enum class Draws {
   kDropout,        // dropout, feature_dropout, ...: in place if the name ends in _
   kNativeDropout,
   kAttention,      // scaled_dot_product_attention with dropout
-  kRnn,            // layers with dropout between them
+  kRnn,            // an RNN with dropout between its layers
   kGenerator,      // from a generator, if given one
   kHopeless,       // not reproducible
 };
 Draws DrawsOf(const torch::jit::Node* node);
 
-// Returns the replacement for an operation of `DrawsOf` with which every rank draws the same
-// numbers, or "" if the operation has a generator or draws nothing.
+// Returns advice how to write an operation that draws, so that every rank draws the same numbers,
+// or "" if the operation has a generator or draws nothing.
 std::string RepeatableForm(const torch::jit::Node* node);
 
 }  // namespace pipewright

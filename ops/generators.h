@@ -1,4 +1,4 @@
-// The generators behind the random operators (ops/random_ops.h).
+// Makes the generators behind the random operators (ops/random_ops.h).
 #pragma once
 #include <ATen/core/Generator.h>
 
@@ -15,8 +15,8 @@ uint64_t SeedOf(const RandomKey& key, int64_t id);
 // Returns the generator of operation `id` for CurrentRandomKey().
 at::Generator MakeGenerator(c10::Device device, int64_t id);
 
-// From now on, records the ids of generators that this thread makes in `ids`, by seed; null stops
-// it.
+// Starts recording the ids of generators that this thread makes in `ids`, by seed; null stops the
+// recording.
 void NoteGenerators(std::map<uint64_t, int64_t>* ids);
 
 }  // namespace pipewright

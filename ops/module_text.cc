@@ -69,11 +69,11 @@ struct OperatorNames : SugaredValue {
   }
 };
 
-// Names that are known without a definition: those in archives that torch.jit.save writes.
+// Resolves names that need no definition: those in archives that torch.jit.save writes.
 struct KnownNames : torch::jit::Resolver {
   explicit KnownNames(std::shared_ptr<torch::jit::CompilationUnit> unit) : unit(std::move(unit)) {}
 
-  // `self: __torch__.Module0`, as written by older builds.
+  // Resolves `self: __torch__.Module0`, as written by older builds.
   c10::TypePtr resolveType(const std::string& name, const SourceRange&) override {
     return unit->get_type(c10::QualifiedName(name));
   }
@@ -120,8 +120,8 @@ torch::jit::ClassDef ParseClass(torch::jit::Parser& parser, const std::string& n
     }
     const bool import = token.kind == torch::jit::TK_IMPORT || token.text() == "from";
     throw ErrorReport(token.range)
-        << (import ? "a module imports nothing: torch is there, and what other packages compute, "
-                     "write with torch's functions"
+        << (import ? "a module imports nothing: torch is available; use its functions for what "
+                     "other packages compute"
                    : std::string(kOneClass) + " and nothing beside it: write helpers as methods");
   }
   if (!found) throw std::runtime_error("it declares no class " + name + ", which is what is run");
@@ -261,8 +261,8 @@ void Define(const torch::jit::ClassDef& definition, const std::string& name,
       << "forward returns nothing on some path: end it with `return` and the outputs";
 }
 
-// Returns the parser's message about `text`, with a caret where it draws none: at the end of a
-// line, where a token is missing, and at an indentation. Adds a hint for code that is Python but
+// Returns the parser's message about `text`. Adds a caret where the parser draws none: at the end
+// of a line with a missing token, and at an indentation. Adds a hint for code that is Python but
 // not TorchScript.
 std::string ParserSays(const std::string& said, const std::string& text) {
   std::string out = said;
@@ -287,7 +287,8 @@ std::string ParserSays(const std::string& said, const std::string& text) {
              std::string(missing ? end : std::min(start(), end), ' ') + "~ <--- HERE";
     }
   }
-  // The line that is pointed at; comments around it name what the model calls.
+  // Looks only at the line that the caret points at; comments around it name functions of the
+  // model.
   const size_t caret = said.rfind('\n', said.find("<--- HERE"));
   const size_t begin = caret == std::string::npos || caret == 0 ? 0 : said.rfind('\n', caret - 1);
   if (said.find("undefined value F:") != std::string::npos ||
@@ -320,7 +321,7 @@ std::string ParserSays(const std::string& said, const std::string& text) {
 
 }  // namespace
 
-// Throws where the text has an import, at which the parser fails with an assertion of its own.
+// Throws Error for an import, on which the parser fails with an internal assertion.
 static void RefuseImport(const std::string& file, const std::string& text) {
   const std::vector<std::string> lines = Split(text, '\n');
   for (size_t i = 0; i < lines.size(); ++i) {
@@ -354,7 +355,7 @@ std::string ModelLine(const std::string& text, const std::string& file,
   if (at == std::string::npos) return "";
   const std::vector<std::string> lines = Split(text, '\n');
   size_t i = std::strtoul(message.c_str() + at + before.size(), nullptr, 10);
-  std::string submodule;  // a comment names it alone where the line is that of the comment before
+  std::string submodule;  // from a comment without a line, which it shares with the previous one
   for (i = std::min(i, lines.size()); i-- > 0;) {
     const size_t begin = lines[i].find_first_not_of(' ');
     if (begin == std::string::npos) continue;

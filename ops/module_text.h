@@ -22,8 +22,8 @@ struct CompiledText {
   // builds.
   std::set<std::string> declared;
   std::optional<std::set<std::string>> parameters;
-  // Describes an operation that writes in place: "mul_", "+=", "[...] =". LibTorch drops it while it
-  // reads the text if it knows of nobody who uses the memory.
+  // Describes an operation that writes in place: "mul_", "+=", "[...] =". LibTorch drops it while
+  // parsing the text if it knows of no other use of the memory.
   struct Write {
     int line = 0;
     std::string what;
@@ -36,14 +36,14 @@ struct CompiledText {
 CompiledText CompileText(const std::string& file, const std::string& text, const std::string& name,
                          const std::vector<std::string>& weights);
 
-// Returns the line of the model that the code says it is made of ("fc  model.py:31: self.fc(x)"), for
-// the line of `text` at which the message of LibTorch points: the comment above it. "" if the
-// message points at no line of `file`, or there is no comment.
+// Returns the line of the model that code was made from ("fc  model.py:31: self.fc(x)"): the
+// comment above the line of `text` at which LibTorch's message points. Returns "" if the message
+// points at no line of `file`, or if there is no comment.
 std::string ModelLine(const std::string& text, const std::string& file,
                       const std::string& message);
 
-// Returns the name of a constant whose kind the code writes as a number: a dtype ("torch.float32"),
-// a memory format, a layout. Returns "" if PyTorch has no name for `number`.
+// Returns the name of a constant that the code writes as a number: a dtype ("torch.float32"), a
+// memory format, or a layout. Returns "" if PyTorch has no name for `number`.
 std::string ConstantName(c10::TypeKind kind, int64_t number);
 
 }  // namespace pipewright

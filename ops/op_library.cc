@@ -20,7 +20,7 @@ std::string LoadOpLibrary(const std::string& path) {
   try {
     library = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
     if (!library) why = dlerror();
-  } catch (const std::exception& e) {  // of an initialiser: an operator registered twice
+  } catch (const std::exception& e) {  // thrown by an initializer: an operator registered twice
     why = e.what();
     why = why.substr(0, why.find('\n'));
   }

@@ -5,8 +5,8 @@
 namespace pipewright {
 
 // Loads a shared library whose static initializers register operators with LibTorch, once per path.
-// Returns the file that was found: a name without a folder is looked for where the system does.
-// Throws Error if it cannot be loaded.
+// Returns the path of the loaded file: a name without a folder is searched for where the system
+// loads libraries from. Throws Error if it cannot be loaded.
 std::string LoadOpLibrary(const std::string& path);
 
 }  // namespace pipewright

@@ -67,7 +67,7 @@ static at::Tensor Dropout(const at::Tensor& input, double p, bool train, int64_t
   return input * mask;
 }
 
-// Returns one number per channel: the noise of PyTorch's feature dropout.
+// Returns one number per channel, the noise of PyTorch's feature dropout.
 static at::Tensor FeatureMask(const at::Tensor& like, double p, int64_t id) {
   TORCH_CHECK(like.dim() >= 2, "feature dropout requires at least 2 dimensions in the input");
   std::vector<int64_t> sizes(static_cast<size_t>(like.dim()), 1);
@@ -88,7 +88,7 @@ static at::Tensor FeatureDropout(const at::Tensor& input, double p, bool train, 
   return input * mask;
 }
 
-// Klambauer et al.: Self-Normalizing Neural Networks (2017), with PyTorch's arithmetic.
+// Implements Klambauer et al.: Self-Normalizing Neural Networks (2017), with PyTorch's arithmetic.
 static at::Tensor AlphaDropout(const at::Tensor& input, double p, bool train, bool feature,
                                int64_t id) {
   TORCH_CHECK(p >= 0 && p <= 1, "dropout: p must be between 0 and 1, not ", p);

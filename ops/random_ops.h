@@ -1,4 +1,5 @@
-// The operators that packages use besides PyTorch's: reproducible random ones, and markers.
+// Registers the operators that packages use besides PyTorch's: reproducible random ones, and
+// markers.
 #pragma once
 #include <cstdint>
 

@@ -40,7 +40,7 @@ void MapOver(Stack& stack) {
   stack.emplace_back(functorch::addBatchDim(tensor, dim, Level()));
 }
 
-// Values that do not depend on the mapped dimension are repeated.
+// Repeats values that do not depend on the mapped dimension.
 void Stacked(Stack& stack) {
   const int64_t dim = torch::jit::pop(stack).toInt();
   const int64_t size = torch::jit::pop(stack).toInt();

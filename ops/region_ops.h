@@ -1,10 +1,10 @@
 // Switches that surround operations which one module holds. They are called by the interpreter, not
 // through the dispatcher, which they change:
 //   pipewright::vmap_enter(int size, str randomness) -> ()   torch.vmap begins
-//   pipewright::vmap_in(Tensor input, int dim) -> Tensor     `dim` is what is mapped over
-//   pipewright::vmap_out(Tensor input, int size, int dim) -> Tensor   the results stacked along it
+//   pipewright::vmap_in(Tensor input, int dim) -> Tensor     `dim` is the mapped dimension
+//   pipewright::vmap_out(Tensor input, int size, int dim) -> Tensor   stacks the results along it
 //   pipewright::vmap_exit() -> ()
-//   pipewright::autocast_enter(Device device, int dtype) -> ()   autocast as PyTorch does it
+//   pipewright::autocast_enter(Device device, int dtype) -> ()   PyTorch's autocast
 //   pipewright::autocast_exit(Device device) -> ()
 #pragma once
 #include <torch/csrc/jit/ir/ir.h>
@@ -13,7 +13,7 @@
 
 namespace pipewright {
 
-// Registers them, once.
+// Registers the operators once.
 bool RegisterRegionOperators();
 
 // Returns +1 if the node begins a region of this kind ("vmap", "autocast"), -1 if it ends one,

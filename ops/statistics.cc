@@ -18,7 +18,7 @@ static bool IsNorm(const Node* node) {
 // ...).
 constexpr size_t kTraining = 5, kMomentum = 6;
 
-// In a model exported in evaluation mode the flag is a constant.
+// Returns true unless the flag is constant false, as in a model exported in evaluation mode.
 static bool MayTrain(const Node* norm) {
   return torch::jit::constant_as<bool>(norm->input(kTraining)).value_or(true);
 }

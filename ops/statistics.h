@@ -14,13 +14,14 @@ constexpr size_t kRunningMean = 3, kRunningVariance = 4;
 // declare this.
 bool WritesStatistics(const torch::jit::Node* node);
 
-// Returns whether the node is a batch norm that is no operation of torch.nn's and never trains: it
-// writes to nothing, though its operator may (aliases.h).
+// Returns true if the node is a batch norm outside of torch.nn that never trains: it writes to
+// nothing, although its operator may (aliases.h).
 bool IsNormInEvaluation(const torch::jit::Node* node);
 
-// Returns how much a buffer keeps of itself in one training run of the graph: 1 - momentum, for
-// each norm whose running mean or variance it is. `uses`: the values by which the graph reads the
-// buffer. nullopt: something else is done with it too, or the momentum is not a constant.
+// Returns the fraction of a buffer that one training run of the graph keeps: the product of 1 -
+// momentum over the norms that use it as running mean or variance. `uses` are the values by which
+// the graph reads the buffer. Returns nullopt if anything else uses the buffer, or if a momentum is
+// not a constant.
 std::optional<double> KeptPart(const std::vector<const torch::jit::Value*>& uses);
 
 // Inserts before each of these norms a check that, in training mode, there is more than one value

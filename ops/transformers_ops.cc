@@ -39,7 +39,8 @@ void ForEachGroup(const at::Tensor& offs, Visit visit) {
   }
 }
 
-// Both make the same calls as transformers, in its order, so the bits are the same.
+// The operator and its backward make the same calls as transformers, in the same order, so that
+// results are identical to the bit.
 at::Tensor GroupedMm(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& offs) {
   CheckShapes(input, weight, offs);
   at::Tensor output = at::zeros({input.size(0), weight.size(2)}, input.options());

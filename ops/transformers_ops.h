@@ -10,8 +10,8 @@
 
 namespace pipewright {
 
-// Registers those that no user library has registered; must be called after such libraries are
-// loaded.
+// Registers the operators that no user library has registered; must be called after such libraries
+// are loaded.
 void RegisterTransformersOperators();
 
 // Returns true if the operator is one of the above in this program's implementation.

@@ -4,9 +4,9 @@
 
 namespace pipewright {
 
-// Removes nodes without uses and effects, also in branches and loops. An in-place write stays if
-// its memory may be an input's or is read later. LibTorch's own pass trusts the schemas here and
-// removes writes that are seen through undeclared views.
+// Removes nodes without uses or side effects, also inside branches and loops. Keeps an in-place
+// write if its memory may belong to an input or is read later. LibTorch's own pass relies on the
+// schemas here and removes writes that are visible only through undeclared views.
 void RemoveDeadCode(torch::jit::Graph& graph);
 
 }  // namespace pipewright

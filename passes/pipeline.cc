@@ -30,7 +30,7 @@ static constexpr char kFaultAtAnOperation[] =
     "write that line with other operations; this is a fault of pipewright: please report it with "
     "the model";
 
-// Rejects operators that would fail in later steps of torch with an internal assertion.
+// Rejects operators on which LibTorch would later fail with an internal assertion.
 static void CheckOperators(const Model& model) {
   for (torch::jit::Node* node : AllNodes(*model.graph)) {
     if (node->kind().is_prim() || node->maybeSchema()) continue;
@@ -38,14 +38,14 @@ static void CheckOperators(const Model& model) {
     for (const torch::jit::Value* input : node->inputs())
       given.push_back(input->type()->annotation_str());
     throw Error(model.file + ": " + node->kind().toQualString() + ", " + Origin(node),
-                "is called with (" + Join(given, ", ") + "), which no form of it takes",
+                "is called with (" + Join(given, ", ") + "), which none of its overloads takes",
                 "write that line with other operations, or with arguments of the types that it "
                 "takes in TorchScript");
   }
 }
 
 static void Run(const Model& model, const char* pass, const std::function<void()>& function) {
-  LookingAt::Take();  // of an exception that was caught
+  LookingAt::Take();  // clears what a caught exception left
   try {
     function();
   } catch (const Error&) {
@@ -76,7 +76,7 @@ std::vector<ModuleBody> RunPasses(Model& model, const PipelineOptions& options,
       // Before cutting by cost, which avoids the cuts that isolate_writes would refuse.
       {"name_writes", [&] { NameWrites(model); }},
       {"assign_modules", [&] { assignment = AssignModules(model, options.split); }},
-      // Below this, transmitted weights are ordinary values.
+      // From here on, transmitted weights are ordinary values.
       {"transmit_shared", [&] { TransmitShared(model, assignment, options.shared); }},
       // Before the passes that look at what crosses a cut.
       {"use_operands", [&] { UseOperands(model, assignment); }},
@@ -85,7 +85,7 @@ std::vector<ModuleBody> RunPasses(Model& model, const PipelineOptions& options,
       // After every module has its own lists.
       {"isolate_writes", [&] { IsolateWrites(model, assignment); }},
       {"check_layouts", [&] { CheckLayouts(model, assignment); }},
-      // After the uses of every module are final: of lists, and of copies.
+      // After the last pass that changes which values a module uses.
       {"hand_on", [&] { HandOn(model, assignment); }},
       // Last, because LibTorch reads the code of each module.
       {"show_writes", [&] { ShowWrites(model, assignment); }},

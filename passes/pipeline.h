@@ -12,8 +12,8 @@ struct PipelineOptions {
 };
 
 // Turns an imported model into the bodies of its modules, which point into `model.graph`. Verifies
-// the graph after each pass; if one fails, its input is left in `dump`. `warnings` receives those
-// of the split.
+// the graph after each pass; if one fails, its input is left in `dump`. Appends warnings for the
+// user to `warnings` unless it is null.
 std::vector<ModuleBody> RunPasses(Model& model, const PipelineOptions& options,
                                   std::vector<std::string>* warnings = nullptr);
 

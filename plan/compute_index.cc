@@ -11,7 +11,7 @@ namespace pipewright {
 
 namespace {
 
-// Every action that is `wanted`.
+// Returns the places of all `wanted` actions.
 template <typename Wanted>
 std::vector<std::string> Places(const Plan& plan, Wanted wanted) {
   std::vector<std::string> places;
@@ -56,7 +56,7 @@ Error TooFew(const Plan& plan, const StageGraph& graph) {
     return a.microbatch == total - 1 || a.overlap_microbatch == total - 1;
   });
   if (last.size() == 1)
-    return Error(last[0], "rule \"once\": by this action alone the plan has " +
+    return Error(last[0], "rule \"once\": only because of this action the plan has " +
                               Counted(total, "microbatch") + ", and no rank runs " + missing);
   int rank = graph.ranks_of[stage].empty() ? 0 : RankOf(graph, stage, microbatch);
   return Error("rank " + std::to_string(rank) + ", end of its " +

@@ -24,9 +24,8 @@ struct ComputeIndex {
   }
 };
 
-// Checks that each action occurs once per microbatch, on the rank from `graph`: B, or I and W; the
-// forward of a stage before its backward, and I before W, on their rank. Throws Error naming rank,
-// action and rule.
+// Checks that every stage has F, and B or I and W, once per microbatch, on the rank that `graph`
+// assigns, with F before B or I, and I before W. Throws Error naming rank, action and rule.
 ComputeIndex IndexCompute(const Plan& plan, const StageGraph& graph);
 
 }  // namespace pipewright

@@ -8,7 +8,7 @@ Plan InHalves(const Plan& plan) {
   Plan halves = plan;
   halves.layout = {};
   for (std::vector<Action>& actions : halves.ranks) {
-    std::vector<Action> out, waiting;  // W, behind the sends
+    std::vector<Action> out, waiting;  // `waiting`: W, until after the sends
     for (const Action& a : actions) {
       if (!IsSend(a.kind)) {
         out.insert(out.end(), waiting.begin(), waiting.end());

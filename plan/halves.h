@@ -4,8 +4,8 @@
 
 namespace pipewright {
 
-// Cuts each B into I and W. The gradients that it sends leave between the two. A pair (OVERLAP)
-// becomes an F, an I and a W.
+// Splits each B into I and W, and moves the SENDs of its gradients between the two. A pair
+// (OVERLAP) becomes an F, an I and a W.
 Plan InHalves(const Plan& plan);
 
 // Turns each I into a whole B and removes each W.

@@ -58,7 +58,7 @@ StepLoop ReadLoop(std::string_view text, const std::string& path, int& steps) {
   if (forwards == 0 || forwards % stages != 0)
     throw Error(path + ", #body", "rule \"once\": " + std::to_string(forwards) + " forwards of " +
                                       std::to_string(stages) +
-                                      " stages: every stage needs the same number of a step's");
+                                      " stages: every stage needs the same number per step");
   loop.body.layout.header = text.substr(0, at[0].first);
   steps = 0;
   ReadHeader(loop.body.layout.header, path, loop.body, steps);
@@ -73,7 +73,7 @@ StepLoop ReadLoop(std::string_view text, const std::string& path, int& steps) {
 }
 
 std::string WriteLoop(const StepLoop& loop, int steps) {
-  // A part is written without the header, which stands once before all parts.
+  // Parts are written without the header, which comes once, before all parts.
   auto part = [](const Plan& plan) {
     Plan bare = plan;
     bare.shared.clear(), bare.recompute.clear(), bare.layout.header.clear();

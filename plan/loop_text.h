@@ -1,6 +1,6 @@
-// The text form of a plan of any number of steps: header lines, as in a plan, then three parts with
-// one line per rank, behind the lines "#prologue", "#body" and "#epilogue". "#steps N" in the
-// header gives the number of steps; without it the body runs once.
+// Reads and writes plans of any number of steps as text: header lines, as in a plan, then three
+// parts with one line per rank, after the lines "#prologue", "#body" and "#epilogue". "#steps N" in
+// the header gives the number of steps; without it the body runs once.
 #pragma once
 #include <string>
 #include <string_view>

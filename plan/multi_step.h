@@ -4,10 +4,10 @@
 
 namespace pipewright {
 
-// A plan or schedule of any number of steps: the prologue, then the body once a step, then the
-// epilogue. Microbatches and weight versions are those of the plan with one repetition of the body;
-// each further repetition adds one step's to those of the body and the epilogue. A body may run
-// ahead into the next steps. Receive buffers are not numbered.
+// A plan or schedule of any number of steps: the prologue, then the body once per step, then the
+// epilogue. Microbatches and weight versions are numbered for one repetition of the body; each
+// further repetition adds a step's worth to the numbers of the body and the epilogue. A body may
+// run ahead into the next steps. Receive buffers are not numbered.
 struct StepLoop {
   Plan prologue, body, epilogue;  // body.microbatches: of one step; body.stages
 };
@@ -17,11 +17,11 @@ struct StepLoop {
 StepLoop Synchronous(const Plan& schedule);
 
 // Makes PipeDream's 1F1B (Narayanan et al., SOSP 2019) on a plain pipeline: the warm-up is the
-// prologue, and the body runs forwards of the next steps beside the backwards of its own. Weights:
-// see SetVersions.
+// prologue, and the body runs forwards of the next steps between the backwards of its own. For the
+// weights, see SetVersions.
 StepLoop AsynchronousOneForwardOneBackward(int ranks, int microbatches);
 
-// Returns the number of steps whose STEP is in the prologue or the epilogue.
+// Returns the number of steps that end in the prologue or the epilogue.
 int StepsAround(const StepLoop& loop);
 
 // Unrolls a loop to `steps` steps. Leaves out forwards of later steps and numbers the receive

@@ -28,7 +28,7 @@ enum class ActionKind : uint8_t {
 struct Action {
   ActionKind kind = ActionKind::kForward;
   int stage = -1;       // the stage that computes, sends or receives
-  int microbatch = -1;  // -1 where the kind has none (REDUCE_GRAD, STEP, LOAD, EVICT)
+  int microbatch = -1;  // -1 if the kind has none (REDUCE_GRAD, STEP, LOAD, EVICT)
   int peer = -1;        // stage at the other end of a transfer; -1: the neighbor, not written
   int slot = -1;        // receive buffer of the edge (`#1`); -1: not assigned
   int version = -1;     // weight version (`@3`); -1: the current one
@@ -64,7 +64,7 @@ struct StageGraph {
 // writing keep every byte. May be outdated after actions change: parts that no longer fit are
 // written in the default form.
 struct PlanLayout {
-  // `count` empty cells stand before the action at `position` of `rank`; sorted.
+  // `count` empty cells come before the action at `position` of `rank`; sorted.
   struct Idle {
     int rank = 0, position = 0, count = 0;
     bool operator==(const Idle&) const = default;
@@ -90,7 +90,7 @@ struct Plan {
   int steps = 1;         // optimizer steps in a row
   bool forward_only = false;
   std::vector<std::vector<int>> shared;    // as StageGraph::shared
-  std::vector<int> recompute;              // stages that run their forward again before B or I
+  std::vector<int> recompute;              // stages that recompute their forward before B or I
   std::vector<std::vector<Action>> ranks;  // [rank][position]
   PlanLayout layout;
   std::vector<std::string> notes;  // notes of the reader for the user

@@ -1,5 +1,4 @@
-// Reads and writes the lines before the first rank's in a plan's text: facts that the actions do
-// not express.
+// Reads and writes the header of a plan's text: facts that the actions do not express.
 #pragma once
 #include <string>
 #include <string_view>

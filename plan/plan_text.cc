@@ -224,7 +224,7 @@ static Action ParseCell(std::string_view cell, const Where& where) {
   }
 }
 
-// Finds where the actions first differ from `written` steps: a STEP too many, or the end of a rank
+// Finds where the actions first differ from `written` steps: an extra STEP, or the end of a rank
 // that has too few.
 static std::string StepsMissed(const Plan& plan, int written) {
   for (size_t r = 0; r < plan.ranks.size(); ++r) {
@@ -248,9 +248,9 @@ static std::string StepsMissed(const Plan& plan, int written) {
   return "#steps";
 }
 
-// Reads the line of a rank, the `number`-th of the file. Cells that WritePlan would spell otherwise
-// are kept in the layout; those of older zb1p files are known only later. Returns how many actions
-// are without effect.
+// Reads the line of a rank, the `number`-th of the file. Keeps cells that WritePlan would spell
+// differently in the layout, except those of older zb1p files, which are known only later. Returns
+// the number of actions without effect.
 static int ReadRank(std::string_view line, size_t r, size_t number, const std::string& path,
                     Plan& plan) {
   const int rank = static_cast<int>(r);
@@ -289,7 +289,7 @@ static int ReadRank(std::string_view line, size_t r, size_t number, const std::s
   return without_effect;
 }
 
-// In a file whose B are read as I, cells that have I keep it.
+// Keeps the cells with I in a file whose B are read as I.
 static void KeepInputGradCells(const std::vector<std::string_view>& lines, const std::string& path,
                                Plan& plan) {
   for (size_t r = 0; r < lines.size(); ++r) {

@@ -11,7 +11,7 @@
 namespace pipewright {
 
 // Reads a schedule or a plan; WritePlan(ReadPlan(text)) == text for every text that can be read.
-// Where a stage has both B and W for a microbatch, B is the input gradient (older zb1p files): it
+// If a stage has both B and W for a microbatch, B is the input gradient (older zb1p files) and
 // becomes I. Throws Error("path:line:column").
 Plan ReadPlan(std::string_view text, const std::string& path);
 

@@ -15,7 +15,7 @@ namespace {
 // The buffers of one edge and direction on one rank.
 struct Buffers {
   int in_use = 0, most = 0;
-  // (computes that came before it was freed, its number)
+  // (number of computes before it was freed, buffer number)
   std::priority_queue<std::pair<int, int>, std::vector<std::pair<int, int>>, std::greater<>> free;
 };
 

@@ -11,12 +11,12 @@ namespace pipewright {
 // The number of ranks is the largest one + 1.
 StageGraph ChainGraph(std::vector<std::vector<int>> ranks_of);
 
-// Builds the graph from a plan's own text: the placement from its compute actions, the edges from
-// its transfers and, where it has none, a chain; which stages share weights from its header. Throws
-// Error when a stage has no forward at all.
+// Builds the graph from the plan itself: the placement from its compute actions, the edges from its
+// transfers (a chain if it has none), and the groups of shared weights from its header. Throws
+// Error if a stage has no forward.
 StageGraph GraphOf(const Plan& plan);
 
-// Throws Error when ranks, edges or groups are out of range, unsorted or repeated.
+// Throws Error if ranks, edges or groups are out of range, unsorted or repeated.
 void CheckGraph(const StageGraph& graph);
 
 // Lists the edges of each stage as indices into graph.edges, ascending.

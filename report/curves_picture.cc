@@ -14,9 +14,9 @@ namespace pipewright {
 namespace {
 
 constexpr double kLeft = 70, kTop = 40, kWidth = 620, kHeight = 180, kStride = 240;
-constexpr double kLegend = 20;  // height of a line
+constexpr double kLegend = 20;  // pixels, height of a line
 
-// A panel and the keys in it.
+// A panel, and the keys of its solid and dashed curves.
 struct Panel {
   const char *title, *key, *dashed;
 };
@@ -43,7 +43,8 @@ const Curve& CurveOf(const Metrics& run, const std::string& key) {
   return found == run.curves.end() ? none : found->second;
 }
 
-// The lowest and highest point of each of so many stretches: peaks stay to be seen.
+// Reduces a curve to the lowest and highest point of each of 600 stretches, so that peaks stay
+// visible.
 Curve Thinned(const Curve& curve) {
   constexpr size_t kStretches = 600;
   if (curve.size() <= 2 * kStretches) return curve;

@@ -12,17 +12,18 @@ namespace pipewright {
 namespace {
 
 constexpr double kLeft = 20, kTop = 44, kBox = 440, kHeight = 44, kStride = 76;
-constexpr double kLane = 14;  // between arrows that skip
+constexpr double kLane = 14;  // pixels between arrows that skip modules
 
 struct Arrow {
   int from = -1, to = -1;  // modules
   std::vector<int> values;
-  size_t lane = 0;  // of those that skip
+  size_t lane = 0;  // of arrows that skip modules
 };
 
 double Top(int module) { return kTop + kStride * module; }
 
-// An arrow for each pair of modules; those that skip get lanes in which they do not overlap.
+// Returns an arrow for each pair of modules; those that skip modules get lanes in which they do not
+// overlap.
 std::vector<Arrow> ArrowsOf(const Manifest& manifest, size_t& lanes) {
   std::map<std::pair<int, int>, std::vector<int>> pairs;
   for (size_t v = 0; v < manifest.values.size(); ++v)
@@ -30,7 +31,7 @@ std::vector<Arrow> ArrowsOf(const Manifest& manifest, size_t& lanes) {
       if (manifest.values[v].producer >= 0)
         pairs[{manifest.values[v].producer, consumer}].push_back(static_cast<int>(v));
   std::vector<Arrow> arrows;
-  std::vector<int> free_from;  // by lane: the module from which on it is free
+  std::vector<int> free_from;  // by lane: the first module after its last arrow
   for (const auto& [ends, values] : pairs) {
     Arrow arrow{ends.first, ends.second, values, 0};
     if (arrow.to > arrow.from + 1) {
@@ -44,7 +45,7 @@ std::vector<Arrow> ArrowsOf(const Manifest& manifest, size_t& lanes) {
   return arrows;
 }
 
-// "embedding [s0, 64] 2 KiB"
+// Returns text such as "embedding [s0, 64] 2 KiB".
 std::string ValueText(const PackageView& view, int number) {
   const ValueInfo& value = view.manifest.values[static_cast<size_t>(number)];
   std::string text = value.name + " " + ShapeText(value);
@@ -52,7 +53,7 @@ std::string ValueText(const PackageView& view, int number) {
   return text;
 }
 
-// The first `most` characters, not cutting one of several bytes.
+// Returns the first `most` bytes and "…", without cutting a character in two.
 std::string Shortened(const std::string& text, size_t most) {
   if (text.size() <= most) return text;
   size_t end = most;

@@ -1,4 +1,4 @@
-// Draws the modules of a package, coloured by stage, and the values between them.
+// Draws the modules of a package, colored by stage, and the values between them.
 #pragma once
 #include <string>
 
@@ -6,8 +6,9 @@
 
 namespace pipewright {
 
-// A box a module, in order; arrows to the next one are straight, those that skip modules go around
-// on the right. What crosses between stages is red, and its hint names each value.
+// Draws a box for each module, in order; arrows to the next one are straight, those that skip
+// modules go around on the right. Values that cross between stages are red, and the tooltip names
+// each value.
 std::string CutSvg(const PackageView& view);
 
 }  // namespace pipewright

@@ -41,7 +41,7 @@ void CompareFiles(const std::string& first, const std::string& second, const std
 
 Json WithoutHashes(Json manifest) {
   manifest.erase("pipewright");
-  for (Json& module : manifest["modules"]) {  // the files are compared
+  for (Json& module : manifest["modules"]) {  // the files themselves are compared
     module.erase("code_hash");
     module.erase("line_hashes");
   }
@@ -101,7 +101,7 @@ void ComparePlans(const std::string& first, const std::string& second, List& lis
     const std::string rank = "rank " + std::to_string(r);
     number((rank + ", number of actions").c_str(), static_cast<int64_t>(a.size()),
            static_cast<int64_t>(b.size()));
-    // All that follows the first one mostly differs, too.
+    // Lists only the first difference: most actions after it differ, too.
     const auto [at, other] = std::mismatch(a.begin(), a.end(), b.begin(), b.end());
     if (at != a.end() || other != b.end())
       list.push_back({rank + ", action " + std::to_string(at - a.begin()),
@@ -167,7 +167,7 @@ void CompareTraces(const std::string& first, const std::string& second, List& li
   }
 }
 
-// Tells by its content, not its name, which kind of file `path` is.
+// Determines the kind of file from its content, not from its name.
 std::string KindOf(const std::string& path) {
   if (std::filesystem::is_directory(path)) return "package";
   const std::string text = WithoutComments(ReadFile(path));

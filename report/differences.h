@@ -13,10 +13,10 @@ struct Differences {
   std::vector<Difference> list;
 };
 
-// Throws Error for files that cannot be read, and for two of different kinds.
+// Compares two files. Throws Error if one cannot be read, or if they are of different kinds.
 Differences FindDifferences(const std::string& first, const std::string& second);
 
-// A line a difference, and how many more there are than a person reads.
+// Returns one line per difference, or the first ones and how many more there are.
 std::string DifferencesText(const Differences& differences, const std::string& first,
                             const std::string& second);
 Json DifferencesJson(const Differences& differences);

@@ -34,7 +34,7 @@ std::string Covers(const ModuleInfo& module) {
   return module.covers.empty() ? "-" : Join(module.covers, " ");
 }
 
-// Modules of each stage, or of each rank.
+// The modules of a stage or of a rank.
 struct Group {
   std::vector<int> stages, ranks, modules;
   ModuleSize size;

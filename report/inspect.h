@@ -1,4 +1,4 @@
-// A package as text and JSON: the whole, one module, or what has a name.
+// Formats a package as text and JSON: all of it, one module, or the things with a name.
 #pragma once
 #include <string>
 #include <vector>
@@ -11,11 +11,11 @@ namespace pipewright {
 std::string PackageText(const PackageView& view);
 Json PackageJson(const PackageView& view);
 
-// One module with its inputs, outputs and weights.
+// Describe one module with its inputs, outputs and weights.
 std::string ModuleText(const PackageView& view, int module);
 Json ModuleJson(const PackageView& view, int module);
 
-// A module, value or weight whose name, or a submodule that lies in it, contains a word.
+// A module, submodule, value or weight whose name contains a word.
 struct FoundName {
   std::string kind, name;  // kind: module, submodule, value, parameter, buffer, constant
   int module = -1;         // -1: an input of the model

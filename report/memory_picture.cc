@@ -20,13 +20,13 @@ constexpr double kLeft = 70, kRight = 190, kTop = 54, kWidth = 1200, kGap = 6;
 
 std::string Bytes(double bytes) { return SizeText(static_cast<int64_t>(std::llround(bytes))); }
 
-// Collects the most that a rank holds within each pixel.
+// Collects the maximum that a rank holds within each pixel.
 class Columns {
  public:
   Columns(const TimeAxis& axis, double bytes)
       : axis_(axis), columns_(static_cast<size_t>(kWidth), 0), bytes_(bytes) {}
 
-  // Up to `time` the rank holds what Hold set last. Any time is at least a pixel wide.
+  // Counts the bytes last given to Hold for the pixels up to `time`, at least one.
   void Until(double time) {
     const double last = kWidth - 1;
     const double from = axis_.At(time_) - axis_.left, to = axis_.At(time) - axis_.left;
@@ -47,7 +47,7 @@ class Columns {
 
 struct RankMemoryRow {
   double start = 0, most = 0;
-  size_t position = 0;  // of the action with the most
+  size_t position = 0;  // of the action with the highest peak
   std::vector<double> columns;
 };
 

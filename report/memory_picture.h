@@ -1,4 +1,4 @@
-// Draws what each rank holds in memory over one step.
+// Draws each rank's memory over one step.
 #pragma once
 #include <string>
 
@@ -8,9 +8,9 @@
 
 namespace pipewright {
 
-// Draws a row for each rank: its memory by the simulator over the first step of a plan, with
-// weights in a darker colour, against `limit` bytes (0: none). `trace` is the plan's simulation.
-// All rows have the same scale.
+// Draws a row for each rank: its simulated memory over the first step of a plan, with weights in a
+// darker color, against `limit` bytes (0: none). `trace` is the plan's simulation. All rows have
+// the same scale.
 std::string MemorySvg(const Plan& plan, const Costs& costs, const Trace& trace, double limit);
 
 }  // namespace pipewright

@@ -82,7 +82,7 @@ std::optional<Prediction> AddPrediction(const PageInput& input, Parts& parts) {
                                     Counted(job.microbatch_size, "sample") + " a step, " +
                                     Counted(job.steps, "step") + ", " + job.optimizer.type + ", " +
                                     Counted(job.threads, "thread") + " of each rank"});
-  if (!input.view.conf || !input.view.profile) return std::nullopt;  // named as missing already
+  if (!input.view.conf || !input.view.profile) return std::nullopt;  // already listed as missing
   Prediction prediction = PredictRun(input.view, job);
   parts.missing.insert(parts.missing.end(), prediction.notes.begin(), prediction.notes.end());
   const Trace trace = Simulate(prediction.plan, prediction.costs);

@@ -17,15 +17,16 @@ struct PageInput {
   double memory = 0;                 // limit of each rank in bytes; 0: the job's
 };
 
-// The page is complete by itself and loads nothing. It names what is missing, such as a profile, a
-// job or a trace of this package, and how to get it. Throws Error for files that cannot be read.
+// Returns a page that is complete by itself and loads nothing. The page names what is missing, such
+// as a profile, a job or a trace of this package, and how to get it. Throws Error for files that
+// cannot be read.
 std::string ReportPage(const PageInput& input);
 
-// Throws Error where no page can be written to `path`: its folder is missing, it is among the files
+// Throws Error if no page can be written to `path`: its folder is missing, it is among the files
 // that are `read`, or another file lies there and `replace` is false.
 void CheckPageOutput(const std::string& path, const std::vector<std::string>& read, bool replace);
 
-// Writes the page and returns "report.html: 45 KiB, for any browser\n"; "" for a stream.
+// Writes the page. Returns "report.html: 45 KiB, for any browser\n", or "" if `path` is a stream.
 std::string WritePage(const std::string& path, const PageInput& input);
 
 }  // namespace pipewright

@@ -1,4 +1,4 @@
-// Predicts a step of a package's run by what its profile measured.
+// Predicts a step of a package's run from its profile.
 #pragma once
 #include <string>
 #include <vector>
@@ -13,10 +13,10 @@ namespace pipewright {
 struct Prediction {
   Plan plan;
   Costs costs;                     // microseconds and bytes
-  std::vector<std::string> notes;  // sentences: what it does not know
+  std::vector<std::string> notes;  // sentences: what the prediction leaves out
 };
 
-// Throws Error where package, conf and job do not fit, and without a profile.
+// Throws Error if package, conf and job do not fit, or if there is no profile.
 Prediction PredictRun(const PackageView& view, const Job& job);
 
 }  // namespace pipewright

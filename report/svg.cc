@@ -7,7 +7,7 @@
 
 namespace pipewright {
 
-// Fills of light surroundings carry black text; those of dark ones are the same, on a dark ground.
+// Colored fills carry dark text, so they are the same in light and dark mode.
 static const char kStyle[] = R"(<style>
 svg { background: #fff; font: 11px sans-serif }
 text { fill: #222 } .small { font-size: 9px } .middle { text-anchor: middle }
@@ -30,7 +30,7 @@ svg { background: #1b1d21 } text { fill: #e6e6e6 } .line, .edge { stroke: #666 }
 )";
 
 std::string EscapeXml(std::string_view text) {
-  // JSON's quoting replaces invalid UTF-8, and escapes control characters.
+  // JSON's quoting replaces invalid UTF-8 and escapes control characters.
   std::string valid = IsUtf8(text) ? std::string(text) : Quote(text);
   std::string out;
   for (char c : valid) {

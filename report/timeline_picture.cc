@@ -15,7 +15,7 @@ namespace {
 
 constexpr double kLeft = 130, kRight = 80, kTop = 54, kWidth = 1200, kRow = 18, kGap = 6;
 
-// A class of the style sheet and its name in the legend.
+// A class of the style sheet, and its text in the legend.
 struct Kind {
   const char *name, *meaning;
 };
@@ -59,7 +59,8 @@ void DrawActions(Svg& svg, const Row& row, const TimeAxis& axis, double y) {
   }
 }
 
-// Draws for each pixel the kind that takes most of it, as high as the rank is busy.
+// Draws each pixel in the color of the kind that takes most of it, as high as the rank is busy
+// there.
 void DrawTogether(Svg& svg, const Row& row, const TimeAxis& axis, double y) {
   std::vector<std::array<double, kKinds.size()>> pixels(static_cast<size_t>(kWidth));
   for (const TraceAction& e : row) {
@@ -89,7 +90,7 @@ void DrawTogether(Svg& svg, const Row& row, const TimeAxis& axis, double y) {
 }
 
 void DrawRow(Svg& svg, const Row& row, const TimeAxis& axis, double y) {
-  constexpr double kNarrow = 2;  // pixels of a mean action
+  constexpr double kNarrow = 2;  // pixels of an average action
   double busy = 0;
   for (const TraceAction& e : row) busy += e.end - e.start;
   svg.Rect(kLeft, y, kWidth, kRow, "idle");

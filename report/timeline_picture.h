@@ -1,4 +1,4 @@
-// Draws what each rank does over one step.
+// Draws the actions of each rank over one step.
 #pragma once
 #include <string>
 #include <vector>
@@ -12,13 +12,13 @@ struct Timeline {
   std::vector<TraceAction> actions;
 };
 
-// The actions of one step (-1: the last) from its start at 0. Throws Error naming `path` where it
-// is not there.
+// Returns the actions of one step (-1: the last), which starts at time 0. Throws Error naming
+// `path` if there is no such step.
 std::vector<TraceAction> StepOf(const std::vector<TraceAction>& actions, int step,
                                 const std::string& path);
 
-// A row a rank and timeline, those of one rank one over the other, on one axis. What is narrower
-// than a pixel is drawn together, so that the size has a bound.
+// Draws one row per rank and timeline on one axis, with a rank's rows next to each other. Merges
+// actions narrower than a pixel, which limits the size of the picture.
 std::string TimelineSvg(const std::vector<Timeline>& timelines);
 
 }  // namespace pipewright

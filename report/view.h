@@ -1,4 +1,4 @@
-// A package with its conf and profile: what every look at a package begins with.
+// Reads a package with its conf and profile, for everything that displays a package.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -18,21 +18,22 @@ struct PackageView {
   std::optional<Conf> conf;        // checked against the manifest
   std::optional<Profile> profile;  // of this package
   std::vector<bool> edited;        // by module: its code is not as `compile` wrote it
-  std::vector<std::string> missing;  // sentences: a part that is not there, and how to get it
+  std::vector<std::string> missing;  // sentences: what is missing, and how to get it
 };
 
-// `conf` and `profile`: files, or "" for those in the package. Throws Error for a given file that
-// does not fit; one in the package that is absent or does not fit is named in `missing`.
+// `conf` and `profile` are files, or "" for those in the package. Throws Error if a given file does
+// not fit; lists one in the package that is absent or does not fit in `missing`.
 PackageView ViewPackage(const std::string& package, const std::string& conf = "",
                         const std::string& profile = "");
 
-// -1 and no ranks where there is no conf.
+// Return -1 and no ranks if there is no conf.
 int StageOf(const PackageView& view, int module);
 std::vector<int> RanksOf(const PackageView& view, int module);
 int CountStages(const PackageView& view);
 int CountRanks(const PackageView& view);
 
-// The bytes of one microbatch's value: from the profile, else from a shape without dynamic sizes.
+// Returns the bytes of one microbatch's value: from the profile, or else from a shape without
+// dynamic sizes.
 std::optional<int64_t> ValueBytes(const PackageView& view, int value);
 int64_t ElementsOf(const WeightInfo& weight);
 
@@ -55,7 +56,7 @@ struct Crossing {
 };
 std::vector<Crossing> CrossingsOf(const PackageView& view);
 
-// Names of its dynamic sizes, as "[s0, 64]".
+// Returns the shape with the names of dynamic sizes: "[s0, 64]".
 std::string ShapeText(const ValueInfo& value);
 
 }  // namespace pipewright

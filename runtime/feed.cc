@@ -108,7 +108,7 @@ std::vector<Found> Feed::Reads(bool whole) {
     found.push_back(FoundFile("data file " + std::to_string(i), files[i], whole));
   if (source_->plugin.empty()) return found;
   found.push_back(FoundFile("data library", source_->plugin, /*whole=*/true));
-  // What a library reads is its own affair: its first, middle and last samples are compared.
+  // The files that a library reads are unknown: compares its first, middle and last samples.
   const DataSource& source = data->source();
   std::string samples = DescribeSource(source);
   const std::vector<DataColumn> columns = source.columns();

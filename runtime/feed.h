@@ -14,22 +14,22 @@ struct Feed : Microbatches {
   std::unique_ptr<Data> data;
   std::unique_ptr<Sampler> sampler;
 
-  // On the ranks that read (ReadingRanks); the first of them tells the others what they need.
-  // `where`: the job's key, for messages. Job and run outlive it. Collective; throws the same Error
-  // on every rank.
+  // Opens the data on the ranks that read it (ReadingRanks); the first of them tells the others
+  // what they need. `where`: the job's key, for messages. `job` and `run` must outlive this.
+  // Collective; throws the same Error on every rank.
   void Open(const Job& job, const DataJob& data, const RunPlan& run, const std::string& where,
             Transport& transport);
   std::vector<TensorSpec> Specs(int64_t minibatch, int microbatch) override;
   at::Tensor Input(int i, int64_t minibatch, int microbatch) override;
   TensorSpec Target(int loss, int64_t minibatch, int microbatch) override;
   std::string TargetName(int loss) override;
-  // Before the transport ends.
+  // Must be called before the transport is destroyed.
   void Finish();
 
-  // A step's loss is the mean over all targets that count. A microbatch's loss is the mean over its
-  // own; its weight is what makes the mean of the weighted losses that mean: 1 where all have as
-  // many. Reads the targets of all minibatches of the step where they may differ. Of a loss that
-  // the model computes, samples count.
+  // A step's loss is the mean over all targets that are not ignored, a microbatch's the mean over
+  // its own. Returns the weight with which the mean of the microbatches' losses is that of the
+  // step: 1 if all have the same number of targets. If numbers may differ, reads the targets of all
+  // minibatches of the step. For a loss that the model computes, counts samples.
   double LossWeight(int loss, int64_t minibatch, int microbatch) override;
   std::string NotFinite(int64_t minibatch, int microbatch) override;
   std::vector<Found> Reads(bool whole) override;
@@ -39,7 +39,7 @@ struct Feed : Microbatches {
   const DataJob* source_ = nullptr;
   bool reads_ = false;  // this rank
   const Manifest* manifest_ = nullptr;
-  std::unique_ptr<SharedLengths> lengths_;    // where this rank is told, or tells
+  std::unique_ptr<SharedLengths> lengths_;    // null if this rank neither sends nor receives them
   int64_t begun_ = -1;                        // minibatch whose lengths are known
   int64_t first_ = -1;                        // minibatch of the step whose weights are known
   std::vector<std::vector<double>> weights_;  // by loss

@@ -20,7 +20,7 @@ namespace pipewright {
 
 namespace {
 
-// What a rank found, in the order in which one thing makes another one not finite.
+// A finding of one rank. Kinds are in the order in which one makes another not finite.
 struct Finding {
   enum Kind { kSample, kWeight, kValue, kLoss, kGradient } kind;
   std::vector<int64_t> order;  // among those of its kind
@@ -49,7 +49,7 @@ at::Tensor AsLoaded(const Session& session, int module, size_t index) {
   return loaded;
 }
 
-// Returns true if nothing is nan or infinite but what was so when the weight was loaded.
+// Returns true if all NaN and infinity were there when the weight was loaded.
 bool IsAsLoaded(const Session& session, int module, size_t index, const at::Tensor& now) {
   const at::Tensor before = AsLoaded(session, module, index);
   return !(at::isfinite(before) & ~at::isfinite(OnHost(now))).any().item<bool>();
@@ -81,7 +81,7 @@ void AddWeight(const Session& session, std::vector<Finding>& found) {
       const std::string what = NotFinite(weight);
       if (what.empty()) continue;
       const bool loaded = IsAsLoaded(session, module, w, weight);
-      if (loaded && what != "nan") continue;  // as attention masks
+      if (loaded && what != "nan") continue;  // for example, an attention mask
       found.push_back(
           {Finding::kWeight,
            {module, static_cast<int64_t>(w)},
@@ -115,7 +115,7 @@ void AddLoss(const Session& session, const std::optional<BadLoss>& loss,
                    kNotFiniteCure});
 }
 
-// The last one in the model is the first that backward came to.
+// Reports the last one in the model, which backward reached first.
 void AddGradient(const Session& session, std::vector<Finding>& found) {
   const std::vector<std::pair<int, size_t>> bad = session.stages->updater().NotFinite();
   if (bad.empty()) return;
@@ -163,7 +163,7 @@ void ThrowNotFinite(const Session& session, Microbatches& source, int64_t step,
   const std::string place = "step " + std::to_string(step + 1) + ", ";
   if (first.is_null()) throw Error(place + "the gradients", "are not finite", kNotFiniteCure);
   const std::string text = place + first[2].get<std::string>() + "\n  " + first[3].get<std::string>();
-  // Another run would read the same sample, and is not started.
+  // An error that all ranks agree on causes no restart, which would read the same sample.
   if (first[0] == static_cast<int>(Finding::kSample)) throw AgreedError(text);
   throw Error(text);
 }
@@ -174,7 +174,7 @@ void CheckSaved(const Session& session, const std::string& name, const at::Tenso
   auto weight = weights.find(name);
   const size_t slash = name.find('/');
   const std::string part = slash == std::string::npos ? "" : name.substr(0, slash);
-  // What an optimizer keeps begins with zeros, but for copies of weights.
+  // The state of an optimizer begins with zeros, except for copies of weights.
   if (weight == weights.end() && (part == "buffer" || part == "master"))
     weight = weights.find(name.substr(slash + 1));
   if (weight != weights.end() &&

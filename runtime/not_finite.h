@@ -1,4 +1,4 @@
-// Numbers that are nan or infinite: why they are, and that none is saved which training made.
+// Finds where NaN and infinity come from, and keeps those that training made from being saved.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -25,9 +25,9 @@ std::optional<BadLoss> FindBadLoss(const Session& session, int64_t minibatch);
 [[noreturn]] void ThrowNotFinite(const Session& session, Microbatches& source, int64_t step,
                                  const std::optional<BadLoss>& loss);
 
-// Throws Error if the tensor that is to be saved, or was, as `name` in a checkpoint of the run
-// ("weight", "exp_avg/weight", "buffer/running_mean") holds nan or infinities that training has
-// made. Those that the weights had when they were loaded are all right.
+// Throws Error if a tensor that is to be saved, or was, as `name` in a checkpoint of the run
+// ("weight", "exp_avg/weight", "buffer/running_mean") holds NaN or infinity that training has made.
+// Those that the weights had when they were loaded are allowed.
 void CheckSaved(const Session& session, const std::string& name, const at::Tensor& tensor);
 // Does the same for all weights and buffers of this rank.
 void CheckWeights(const Session& session);

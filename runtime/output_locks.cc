@@ -11,9 +11,9 @@
 
 namespace pipewright {
 
-// Seconds: a process that is killed keeps its locks until the kernel has taken its memory down; an
-// owner elsewhere counts every 10 s, and an NFS server frees what a lost host has locked after 90 s
-// as it comes.
+// Seconds to wait. A killed process keeps its locks until the kernel has freed its memory. An owner
+// on another host gives a sign of life every 10 s, and an NFS server releases the locks of a lost
+// host after 90 s by default.
 static constexpr double kDyingHere = 3, kLostElsewhere = 120;
 
 static std::unique_ptr<OwnerLock> LockOf(const std::string& path, bool folder) {
@@ -46,7 +46,7 @@ std::unique_ptr<OwnerLock> LockFolder(const std::string& path, bool resumes, Tra
     if (lock->Take()) return {};
     const OwnerLock::Owner& owner = lock->owner();
     const double waited = Now() - start;
-    // One that has counted on while this run waited is alive.
+    // An owner that gave a sign of life while this run waited is alive.
     const bool alive = !resumes || (owner.here ? waited >= kDyingHere : owner.silent + 1 < waited);
     if (alive)
       throw Error(path, "another run writes its checkpoints there: " + owner.text,

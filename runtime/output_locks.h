@@ -1,5 +1,5 @@
-// Locks of what a run writes for as long as it lives: a second run with the same folder or file
-// would destroy what the first one writes, without a word.
+// Locks what a run writes for as long as it runs: a second run with the same folder or file would
+// silently destroy what the first one writes.
 #pragma once
 #include <memory>
 #include <string>
@@ -9,9 +9,10 @@
 
 namespace pipewright {
 
-// Locks a file that is written (not a pipe or a device: null then). Throws Error naming the owner.
+// Locks a file to write to; returns null for a pipe or a device. Throws Error naming the owner if
+// another run has it.
 std::unique_ptr<OwnerLock> LockFile(const std::string& path);
-// Locks a folder, which must be there. A run that resumes waits for an owner that may be dead: one
+// Locks a folder, which must exist. A run that resumes waits for an owner that may be dead: one
 // that is just being killed, or whose host is lost.
 std::unique_ptr<OwnerLock> LockFolder(const std::string& path, bool resumes, Transport& transport);
 

@@ -31,8 +31,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// A file of the checkpoint, and what this rank needs of it in memory: all is read once, as it is
-// verified.
+// A file of the checkpoint, and the tensors of it that this rank keeps in memory. The file is read
+// once, while it is verified.
 struct Shard {
   std::unique_ptr<SafetensorsFile> file;
   std::map<std::string, at::Tensor> read;  // by name
@@ -84,8 +84,8 @@ at::Tensor ReadWhole(const SafetensorsFile& file, const TensorInfo& info) {
   return whole;
 }
 
-// Reads a file of the checkpoint from its beginning to its end, and verifies it. A run that began
-// with what training has spoilt would fail in its first step.
+// Reads a whole file of the checkpoint and verifies it. Throws Error for NaN or infinity that
+// training made, because the run would fail in its first step.
 Shard ReadShard(const RunCheckpoint& checkpoint, const std::string& name, const Session& session,
                 const std::set<std::string>& in_memory) {
   CheckShardSize(checkpoint, name);
@@ -93,7 +93,7 @@ Shard ReadShard(const RunCheckpoint& checkpoint, const std::string& name, const 
   try {
     shard.file = std::make_unique<SafetensorsFile>((fs::path(checkpoint.path) / name).string());
   } catch (const Error&) {
-    VerifyShard(checkpoint, name);  // says more where its content is another
+    VerifyShard(checkpoint, name);  // says more if the contents differ
     throw;
   }
   const SafetensorsFile& file = *shard.file;
@@ -138,7 +138,7 @@ Files ReadShards(const RunCheckpoint& checkpoint, const Session& session) {
   const Manifest& manifest = session.run.manifest;
   const std::set<std::string> in_memory = NamesInMemory(session);
   Files files;
-  // Returns true if it lies here, not only on the host that wrote it.
+  // Returns true if the file is here, not only on the host that wrote it.
   auto here = [&](const std::string& name) {
     std::error_code failed;
     return checkpoint.files.at(name).host.empty() ||
@@ -189,7 +189,7 @@ at::Tensor Read(const Shard& shard, const TensorInfo& info) {
   return found == shard.read.end() ? ReadWhole(*shard.file, info) : found->second;
 }
 
-// Returns a tensor that is the caller's alone: several modules may hold a weight.
+// Returns a tensor that only the caller refers to: several modules may hold a weight.
 at::Tensor Take(Shard& shard, const TensorInfo& info) {
   const at::Tensor tensor = Read(shard, info);
   return shard.taken.insert(info.name).second ? tensor : tensor.clone();
@@ -208,7 +208,7 @@ void CopyInto(const Shard& shard, const TensorInfo& from, const at::Tensor& to) 
   throw Error(checkpoint.path, what, cure);
 }
 
-// Refuses a checkpoint of another model, or of a run that would not go on as this one.
+// Refuses a checkpoint of another model, optimizer or seed.
 void CheckFits(const RunCheckpoint& checkpoint, const Session& session) {
   const Job& job = session.job;
   if (const std::string text = OptimizerText(job.optimizer); checkpoint.optimizer != text)
@@ -228,8 +228,8 @@ void CheckFits(const RunCheckpoint& checkpoint, const Session& session) {
            "it was written for another model");
 }
 
-// Reads what the optimizer keeps of the weight from `state`. Where that is null, or holds nothing of
-// it, the optimizer starts anew.
+// Reads the optimizer's state of the weight from `state`. If that is null or has no state of it,
+// the optimizer starts anew.
 void RestoreOptimizer(Shard* state, const std::string& name, int module, size_t weight,
                       Session& session) {
   OptimizerState optimizer;
@@ -294,7 +294,7 @@ void Restore(const RunCheckpoint& checkpoint, Files& files, Session& session) {
         const at::Tensor to = on_disk ? at::empty_like(weight) : weight;
         CopyInto(file, file.At(name), to);
         if (on_disk && HostBytes(to) != HostBytes(weight))
-          Refuse(checkpoint, "\"" + name + "\" stays on disk, and is another one there",
+          Refuse(checkpoint, "\"" + name + "\" stays on disk, where it has other values",
                  "train it in memory, or give the weights it was trained with: --weights");
         state = find(shard->second) ? find(StateFileOf(shard->second))
                                     : FindCopy(files, "step/" + name);
@@ -314,12 +314,12 @@ void Restore(const RunCheckpoint& checkpoint, Files& files, Session& session) {
 }  // namespace
 
 static constexpr char kStartAnew[] =
-    "no other checkpoint is there that holds: to start anew, let checkpoint.to name another folder";
+    "there is no other valid checkpoint: to start anew, let checkpoint.to name another folder";
 
-// Checkpoints as pairs of a name for people and a path.
+// Checkpoints as pairs of a name for messages and a path.
 using Candidates = std::vector<std::pair<std::string, std::string>>;
 
-// Returns those that rank 0 sees, as all ranks do.
+// Returns the checkpoints that rank 0 sees, which is what all ranks see.
 static Candidates CandidatesInShared(const std::string& from, Transport& transport) {
   Json found = Json::array();
   Phase(transport, "looking for checkpoints", [&] {
@@ -340,8 +340,8 @@ static Candidates CandidatesInShared(const std::string& from, Transport& transpo
   return candidates;
 }
 
-// Returns those of all hosts, newest first: the same checkpoint has the same description on each of them.
-// The path is this rank's, "" where its host lacks the checkpoint.
+// Returns the checkpoints of all hosts, newest first; one checkpoint has the same description on
+// every host. The path is this rank's, "" if its host lacks the checkpoint.
 static Candidates CandidatesApart(const std::string& from, Transport& transport) {
   Json mine = Json::array();
   std::map<std::string, std::string> path_of;  // by hash

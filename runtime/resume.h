@@ -7,10 +7,10 @@
 
 namespace pipewright {
 
-// Reads the newest checkpoint in `from` (a checkpoint or a folder of them) that holds into the
-// session's stages; of those that do not, rank 0 shows which file and why. Returns its description;
-// one without a path where there is none. `apart`: hosts do not share the folder, and each has the
-// shards of its own ranks. Collective; throws the same Error on every rank.
+// Reads the newest valid checkpoint in `from` (a checkpoint or a folder of them) into the session's
+// stages; rank 0 shows what is wrong with invalid ones. Returns its description, or one without a
+// path if there is none. `apart`: hosts do not share the folder, and each has the shards of its own
+// ranks. Collective; throws the same Error on every rank.
 RunCheckpoint Resume(const std::string& from, Session& session, bool apart = false);
 
 }  // namespace pipewright

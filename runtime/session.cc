@@ -22,7 +22,7 @@
 #include "runtime/module/module_code.h"
 #include "runtime/module/stored_weights.h"
 #include "runtime/not_finite.h"
-#include "runtime/recorded/choice.h"
+#include "runtime/recorded/choose_body.h"
 #include "runtime/resume.h"
 #include "runtime/session_losses.h"
 #include "runtime/weights.h"
@@ -68,7 +68,7 @@ std::vector<bool> RecomputedModules(const Session& session) {
     if (std::count(planned.begin(), planned.end(), stage_of[m]) ||
         std::count(job.stages.begin(), job.stages.end(), stage_of[m]))
       recompute[m] = true;
-  // Autograd would hold on to weights that go away: their stages keep what they received instead.
+  // Autograd would keep weights that are evicted: their stages keep what they received instead.
   for (size_t m = 0; m < session.run.on_disk.size(); ++m)
     if (std::count(session.run.on_disk[m].begin(), session.run.on_disk[m].end(), true))
       for (int other = 0; other < modules; ++other)
@@ -91,8 +91,8 @@ std::vector<std::pair<const char*, std::string>> MustAgree(const Session& sessio
           {"plan", WritePlan(session.run.plan)}};
 }
 
-// Returns what checkpoints keep, because a resumed run should find it as it was: the data that is
-// trained on, and the code.
+// Returns what checkpoints record so that a resumed run can tell what has changed: the training
+// data and the code.
 std::vector<Found> KeptForResume(const Session& session, const std::vector<Found>& found) {
   std::vector<Found> kept;
   const std::string data = "source 0, ";
@@ -103,7 +103,7 @@ std::vector<Found> KeptForResume(const Session& session, const std::vector<Found
     }
   const Manifest& manifest = session.run.manifest;
   for (const ModuleInfo& module : manifest.modules) {
-    // With other weights, inputs or outputs, it is a module of another cut.
+    // With other weights, inputs or outputs, it is a module of a different cut.
     std::vector<std::string> names;
     for (const WeightInfo& weight : module.held) names.push_back(weight.name);
     for (const std::vector<int>* ids : {&module.inputs, &module.outputs})
@@ -127,7 +127,7 @@ bool CountsAsBusy(ActionKind kind) {
   return kind <= ActionKind::kOverlap || kind == ActionKind::kStep;
 }
 
-// Runs what may fail on this rank alone; `place` says where in the run it was.
+// Runs what may fail on this rank alone; adds `place` to its errors.
 template <typename F>
 void At(const std::string& place, F&& run) {
   try {
@@ -155,7 +155,7 @@ void Session::Open(const SessionOptions& asked) {
 
 void Session::CheckSources(const std::vector<Microbatches*>& sources) {
   std::vector<std::vector<TensorSpec>> inputs;
-  // Ranks may tell each other sizes here: before anything fails on one of them alone.
+  // Ranks may exchange sizes here, so this comes before anything that can fail on one rank alone.
   for (Microbatches* source : sources) inputs.push_back(source->Specs(0, 0));
   const auto first = shapes_->Of(inputs[0]);
   CheckRunnable(*this, *first);
@@ -164,8 +164,8 @@ void Session::CheckSources(const std::vector<Microbatches*>& sources) {
       run.warnings.push_back(std::move(changed));
   for (size_t i = 0; i < sources.size(); ++i)
     CheckTargets(*this, *shapes_->Of(inputs[i]), *sources[i]);
-  // Integers are known by now: they have no gradient. Where the model file says that a value was
-  // none, an edit made it one, of which the user is told first.
+  // Values that are known to be integers by now have no gradient. If the model file says otherwise,
+  // an edit made them integers, and FindWarnings must see them before that changes.
   auto leave_integers = [&](bool edited) {
     for (size_t id = 0; id < first->size(); ++id)
       if ((*first)[id].known && !at::isFloatingType((*first)[id].type) &&
@@ -226,8 +226,8 @@ void Session::Load(const std::vector<Microbatches*>& sources, const AgreedFields
   });
 }
 
-// What this rank reads, and what of the package and the given weights lies where it reads: ranks
-// read other weights each, but of one package.
+// Returns what this rank reads, and all files of the package and of the given weights that it can
+// see: each rank reads other weights, but all must be of one package.
 std::vector<Found> Session::Reads(const std::vector<Microbatches*>& sources) const {
   std::vector<Found> found = FoundEnvironment();
   auto add = [&](const std::string& key, const std::string& path, bool whole = false) {
@@ -246,7 +246,7 @@ std::vector<Found> Session::Reads(const std::vector<Microbatches*>& sources) con
     for (size_t i = 0; i < weights.files.size(); ++i)
       add("--weights " + std::to_string(i), weights.files[i]->path());
   }
-  // Keeps hashes of samples of a file beside the one of the whole, so that a run compares its files
+  // Keeps hashes of samples of a file besides that of the whole, so that a run compares its files
   // with a checkpoint that was written with or without --verify-files.
   for (size_t i = 0; i < sources.size(); ++i)
     for (const bool whole : {false, true}) {
@@ -304,7 +304,7 @@ void Session::Start() {
       evaluator_ = std::make_unique<Executor>(forward_plan_, run.graph, stages->groups(), *stages,
                                               transport);
   });
-  // Copies that start apart would be trained apart.
+  // Copies that differ at the start would still differ after training.
   Phase(transport, "comparing shared weights", [&] {
     CheckSharedCopies(run.manifest, run.conf, *stages, run.on_disk, transport);
   });
@@ -316,7 +316,7 @@ void Session::AddBusy() {
     if (CountsAsBusy(event.action.kind)) busy += event.end - event.start - event.waited;
 }
 
-// After the first step: that anything was trained in it. Collective.
+// Throws AgreedError after the first step if it trained nothing. Collective.
 void Session::CheckTrained(int64_t step) {
   if (trains_ || stages->loss_stages().empty()) return;
   for (const std::string& trained : transport.AllGather(stages->updater().trained() ? "1" : "0"))
@@ -330,15 +330,15 @@ void Session::CheckTrained(int64_t step) {
                     "(\"freeze\", requires_grad), or take the loss from another output");
 }
 
-// Judges what the ranks have agreed on.
+// Uses only what the ranks have agreed on.
 bool Session::MustStop() const {
   if (!job.stop_on_nan) return false;
-  // A loss scale that has come to nothing finds no overflow that it could prevent.
+  // With such a small loss scale, lowering it further cannot prevent the overflow.
   const bool scaled_away = outcome.skipped && loss_scale < std::numeric_limits<float>::min();
   return outcome.bad_loss || (outcome.not_finite && !outcome.skipped) || scaled_away;
 }
 
-// Runs a step that has not been committed once more, and looks at all values.
+// Runs an uncommitted step again, and checks all values.
 void Session::Watch(Microbatches& source, int64_t step) {
   stages->Watch();
   for (int i = 0; i < job.accumulate; ++i) {
@@ -431,7 +431,7 @@ std::string DescribeBodies(const Session& session) {
     mine[static_cast<size_t>(module)] =
         state.lists ? "lists of operations" : "autograd (" + state.refusal + ")";
   std::vector<std::string> bodies(mine.size());
-  // A variable of the environment need not be the same on all hosts.
+  // The environment variable need not be the same on all hosts.
   bool asked = false;
   const Json own = {{"asked", BodyAskedFor(session.job.body).has_value()}, {"bodies", mine}};
   for (const std::string& text : session.transport.AllGather(own.dump())) {

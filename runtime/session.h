@@ -1,4 +1,4 @@
-// A package, a conf and a job made ready to run on this rank, and run step by step.
+// Prepares a package, a conf and a job to run on this rank, and runs them step by step.
 #pragma once
 #include <memory>
 #include <string>
@@ -15,13 +15,13 @@
 
 namespace pipewright {
 
-// Losses over all targets that count, of one or more sweeps.
+// Losses over all targets that are not ignored, of one or more sweeps.
 struct Evaluation {
   struct Sum {
     double weight = 1;
     double loss = 0;      // sum
-    int64_t targets = 0;  // that count
-    int64_t correct = 0;  // of cross_entropy
+    int64_t targets = 0;  // that are not ignored
+    int64_t correct = 0;  // cross_entropy and nll
     double mean() const { return targets ? loss / static_cast<double>(targets) : 0; }
   };
   std::vector<Sum> losses;  // those of the job
@@ -29,48 +29,48 @@ struct Evaluation {
   bool known() const { return !losses.empty() && losses[0].targets > 0; }
 };
 
-// The weighted sum of a microbatch's losses.
+// Returns the weighted sum of a microbatch's losses.
 double TotalLoss(const Job& job, const LossTerms& terms, size_t microbatch);
 
-// Names and values of what else must be the same on every rank.
+// Names and values of other settings that must be the same on every rank.
 using AgreedFields = std::vector<std::pair<std::string, std::string>>;
 
-// Every rank calls the steps of its session in the order in which they stand here: Open, perhaps
-// Check, Load, perhaps Restore, Start; then Step, Steps and Evaluate as often as it likes, and Save.
-// All are collective. What the first five throw is the same Error on every rank; what the others
-// throw is this rank's alone: the others must be aborted.
+// Every rank must call these in order: Open, optionally Check, Load, optionally Restore, Start;
+// then Step, Steps and Evaluate any number of times, and Save. All are collective. Step, Steps and
+// Evaluate may throw on this rank alone, so the other ranks must be aborted; the others throw the
+// same Error on every rank.
 class Session {
  public:
   explicit Session(Transport& transport) : transport(transport) {}
-  Session(const Session&) = delete;  // addresses inside are taken
+  Session(const Session&) = delete;  // others refer to its members
 
-  // Reads the package and makes the plan of the run. `job` is filled in by then; it stays as it is
-  // from then on, but for the outputs that its losses name.
+  // Reads the package and makes the plan of the run. `job` must be filled in before, and is not
+  // changed afterwards except for the outputs that its losses name.
   void Open(const SessionOptions& options);
-  // Checks the sizes that each source brings, that of the steps first: everything that can be known
-  // without weights. Rank 0 has the warnings in run.warnings then.
+  // Checks everything that can be checked without weights, with the sizes of each source. The first
+  // source is that of the steps. Stores warnings in run.warnings on rank 0.
   void Check(const std::vector<Microbatches*>& sources);
-  // Calls Check if nobody has, shows the warnings, checks that all ranks read the same, and loads
-  // this rank's stages.
+  // Calls Check if it was not called, shows the warnings, checks that all ranks read the same, and
+  // loads this rank's stages.
   void Load(const std::vector<Microbatches*>& sources, const AgreedFields& agreed = {});
-  // Goes on from a checkpoint: see Resume in runtime/resume.h.
+  // Resumes from a checkpoint: see Resume in runtime/resume.h.
   RunCheckpoint Restore(const std::string& from, bool apart = false);
   void Start();
 
-  // Runs one step (from 0) of this rank: a minibatch, or those that the job accumulates. Where the
+  // Runs one step (from 0) of this rank: a minibatch, or those that the job accumulates. If the
   // loss's stage has replicas, the first of them waits for the losses of the others.
   void Step(Microbatches& source, int64_t step);
   // Runs the steps `step` to `step` + `count` - 1 of an asynchronous schedule (IsAsynchronous) in a
-  // row; microbatches are counted on through all of them.
+  // row; microbatches are numbered consecutively through all of them.
   void Steps(Microbatches& source, int64_t step, int64_t count);
   // Runs one sweep forward only and adds its losses, on the rank that has them. A session that
-  // trains has a plan for it if its job validates.
+  // trains has a plan for it only if its job validates.
   void Evaluate(Microbatches& source, int64_t minibatch, Evaluation& evaluation);
 
-  // Runs the next steps by another plan of the same stages, through `body`, which hands on to
-  // `stages`. Both outlive those steps.
+  // Runs the next steps by another plan of the same stages, through `body`, which forwards to
+  // `stages`. Both must outlive those steps.
   void StepBy(const Plan& plan, StageBody& body);
-  // Runs one sweep by a forward-only plan, through `body`, which hands on to `stages`.
+  // Runs one sweep by a forward-only plan, through `body`, which forwards to `stages`.
   void EvaluateBy(const Plan& plan, StageBody& body, Microbatches& source, int64_t minibatch);
 
   // Writes the weights, or the last step's gradients (SessionOptions::keep_gradients), as
@@ -82,10 +82,10 @@ class Session {
   // has thrown before it changed a weight.
   bool MustStop() const;
 
-  // Which modules are computed again for their backward.
+  // Returns which modules are recomputed for their backward.
   const std::vector<bool>& recompute() const { return recompute_; }
 
-  // The events of the last step's last minibatch.
+  // Returns the events of the last step's last minibatch.
   const std::vector<TraceEvent>& trace() const { return executor_->trace(); }
 
   Transport& transport;
@@ -99,7 +99,7 @@ class Session {
 
   // These are of the last step, which may be several minibatches.
   std::vector<double> losses;  // weighted sums by microbatch; empty unless stages->has_losses()
-  LossTerms terms;             // what they are the sums of
+  LossTerms terms;             // the terms of these sums
   double loss_scale = 1;       // that its losses were multiplied by
   double busy = 0;             // seconds in which this rank computed
   StepOutcome outcome;
@@ -120,14 +120,14 @@ class Session {
   std::unique_ptr<ShapeCache> shapes_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<Executor> evaluator_;  // runs forward_plan_
-  int64_t done_ = 0;     // optimizer steps, those before a resume too
-  bool trains_ = false;  // known: some rank has got a gradient
+  int64_t done_ = 0;     // optimizer steps, including those before a resume
+  bool trains_ = false;  // some rank is known to have received a gradient
 };
 
-// "stage 0: modules 0-1" of one rank, for people.
+// Returns text such as "stage 0: modules 0-1" for a rank.
 std::string Describe(const Session& session, int rank);
-// "modules 0-2: lists of operations; module 3: autograd (control flow)"; "" where
-// nobody asked for a body, or for autograd. Collective.
+// Returns text such as "modules 0-2: lists of operations; module 3: autograd (control flow)"; "" if
+// no body, or autograd, was asked for. Collective.
 std::string DescribeBodies(const Session& session);
 
 }  // namespace pipewright

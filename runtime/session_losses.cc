@@ -41,7 +41,7 @@ void CheckLosses(Session& session, bool training) {
     if (value.kind != "tensor" || value.producer < 0)
       throw Error(where, "output " + std::to_string(loss.output) +
                              " is not a tensor that the model computes");
-    // Sizes of the data may be equal to that of the classes by chance; classes are as many always.
+    // The number of classes is fixed; a dynamic size may equal it only by chance.
     auto fixed = [](const std::string& size) {
       return size.find_first_not_of("0123456789") == std::string::npos;
     };
@@ -79,7 +79,7 @@ static void CheckNumber(const Session& session, const std::vector<TensorSpec>& s
               numbers.empty() ? "have it compared with targets: {\"type\": \"cross_entropy\", "
                                 "\"mse\" or another, \"output\": \"" +
                                     name + "\"}"
-                              : "one number is " + numbers);
+                              : "outputs of one number: " + numbers);
 }
 
 void CheckTargets(const Session& session, const std::vector<TensorSpec>& specs,

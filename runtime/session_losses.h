@@ -1,22 +1,22 @@
-// The losses of a session: which outputs they are, and where they come together.
+// Finds the outputs that the losses of a session use, checks the losses and gathers them.
 #pragma once
 #include "runtime/session.h"
 
 namespace pipewright {
 
-// Finds the outputs that the job names, and that training reaches a weight. Throws Error.
+// Finds the outputs that the losses name. Throws Error if one is missing, or if nothing is trained.
 void CheckLosses(Session& session, bool training);
 
-// That each loss can be computed from its output and target, of what a source brings. `specs`: of
-// all values, as far as they are known. Throws Error.
+// Throws Error if a loss cannot be computed from its output and the target that a source provides.
+// `specs`: those of all values, as far as they are known.
 void CheckTargets(const Session& session, const std::vector<TensorSpec>& specs,
                   Microbatches& source);
 
-// After a minibatch: each rank has the losses that it has computed, one gets all. Collective over
-// the ranks that compute any.
+// Gathers the losses of a minibatch on the rank that has_losses. Collective over the ranks that
+// compute any.
 void GatherLosses(Session& session);
 
-// Then, on the rank that has all: into `session`, and into `evaluation`.
+// Add the gathered losses to `session` or to `evaluation`, on the rank that has_losses.
 void KeepLosses(Session& session);
 void AddLosses(Session& session, Evaluation& evaluation);
 

@@ -122,7 +122,7 @@ bool IsTakenFrom(const Checkpoint& checkpoint, const Manifest& manifest, const W
   const bool left_out = weight.kind == "buffer" && !checkpoint.Find(weight.name) &&
                         !checkpoint.Find(KeptName(manifest, weight.name)) &&
                         checkpoint.metadata.count(weight.name) > 0;
-  return !left_out;  // forward makes it of the other tensor
+  return !left_out;  // forward makes it from the other tensor
 }
 
 void LoadPackageWeights(const std::string& package, const Manifest& manifest, TorchStages& stages,
@@ -134,7 +134,7 @@ void LoadPackageWeights(const std::string& package, const Manifest& manifest, To
     std::optional<SafetensorsFile> file;
     for (size_t w = 0; w < module.held.size(); ++w) {
       const WeightInfo& info = module.held[w];
-      // The others have been read with the module's code, or stay where they are.
+      // The others were read with the module's code, or stay on disk.
       if (info.kind == "constant" || !info.persistent || on_disk[m][w]) continue;
       const at::Tensor weight = stages.Weight(static_cast<int>(m), info.name);
       if (!read.insert(MemoryOf(weight)).second) continue;

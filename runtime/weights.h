@@ -1,4 +1,4 @@
-// Saving and loading the weights of a run under the names of the original model's state dict.
+// Saves and loads the weights of a run under the names of the original model's state dict.
 #pragma once
 #include <string>
 #include <vector>
@@ -25,8 +25,8 @@ void SaveGradients(const std::string& path, const Manifest& manifest, const Conf
 void LoadPackageWeights(const std::string& package, const Manifest& manifest, TorchStages& stages,
                         const std::vector<std::vector<bool>>& on_disk);
 
-// Returns true if a run takes this weight from such a file: not what belongs to the package's code,
-// nor a buffer that the file leaves out because another tensor of it covers its memory.
+// Returns true if a run takes this weight from a file of weights: not what belongs to the package's
+// code, nor a buffer that the file leaves out because another tensor of the file shares its memory.
 bool IsTakenFrom(const Checkpoint& checkpoint, const Manifest& manifest, const WeightInfo& weight);
 
 // Copies the weights of this rank's modules from anything OpenCheckpoint takes, but not those that

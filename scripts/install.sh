@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs what the build needs from Debian's archive; does nothing when all of it is there.
+# Installs missing Debian packages that the build needs; does nothing if all are installed.
 # Usage: scripts/install.sh PACKAGE...
 set -eu
 
@@ -22,7 +22,7 @@ if [ "$(id -u)" != 0 ]; then
   fi
   sudo=sudo
 fi
-# Asks for the password, where one is needed, before the output goes to the log.
+# Asks for the password, if one is needed, before the output goes to the log.
 [ -z "$sudo" ] || sudo -n true 2>/dev/null || sudo -v
 step() { "$(dirname "$0")/step.sh" "${LOG:-build/make.log}" "$@"; }
 step "Updating the list of packages" $sudo apt-get update -qq

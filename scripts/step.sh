@@ -1,6 +1,6 @@
 #!/bin/bash
-# Runs COMMAND with its output in LOG. Prints TITLE, how far ninja is and the time taken; shows the
-# end of the output where the command fails.
+# Runs COMMAND with its output in LOG. Prints TITLE, ninja's progress and the elapsed time; shows
+# the end of the output if the command fails.
 # Usage: scripts/step.sh LOG TITLE COMMAND...
 log=$1 title=$2
 shift 2
@@ -8,7 +8,7 @@ mkdir -p "$(dirname "$log")"
 echo "== $title: $*" >>"$log"
 lines=$(wc -l <"$log")
 
-# The command stays in the foreground, so that Ctrl-C reaches it as ever.
+# The command stays in the foreground, so that Ctrl-C reaches it as usual.
 tell() {
   local every=60 start=$SECONDS
   [ -t 1 ] && every=1 || echo "$title ..."

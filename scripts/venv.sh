@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes the virtual environment .venv with what requirements.txt lists.
+# Makes the virtual environment .venv with the packages in requirements.txt.
 # Usage: scripts/venv.sh PYTHON [pip's arguments]
 set -eu
 

@@ -14,7 +14,7 @@ namespace pipewright {
 
 namespace {
 
-// Returns no device for "disk".
+// Returns nullopt for "disk".
 std::optional<at::Device> DeviceNamed(const std::string& name) {
   if (name == "disk") return std::nullopt;
   if (name == "cpu") return at::Device(at::kCPU);
@@ -107,7 +107,7 @@ DeviceLoad LoadByDeviceMap(torch::nn::Module& module, const AnyTensors& values,
               at::empty_strided(owner.sizes(), owner.strides(), at::dtype(type).device(at::kMeta)));
     } else {
       const at::Tensor given = value ? OwnersValue(owned, of, Loaded(*value)) : owner.detach();
-      // A tensor of the caller must not become the model's.
+      // The module must not share a tensor with the caller.
       const bool copy = value && !offloaded;
       Replace(owned, given.to(at::dtype(type).device(*device), /*non_blocking=*/false, copy));
     }
@@ -136,7 +136,7 @@ Resident::~Resident() {
 ModelsInTurn::ModelsInTurn(at::Device device, bool files, const std::string& folder)
     : device_(device), files_(files), folder_(folder) {
   if (!files && device.is_cpu())
-    throw Error("models in turn", "on the CPU, models can only give way to files", "ask for files");
+    throw Error("models in turn", "on the CPU, unused models can only be in files", "set `files`");
 }
 
 size_t ModelsInTurn::Add(const NamedTensors& tensors,

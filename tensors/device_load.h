@@ -15,7 +15,7 @@ namespace pipewright {
 struct DeviceLoadOptions {
   bool strict = true;                   // false: missing or unexpected names are only reported
   std::optional<at::ScalarType> dtype;  // for floating-point values; others keep theirs
-  std::string folder;                   // for values on disk that no checkpoint holds
+  std::string folder;                   // for files of values on disk that no checkpoint holds
 };
 struct DeviceLoad {
   std::map<std::string, OffloadedTensor> on_disk;  // by every name; tied names have one entry
@@ -49,7 +49,7 @@ class Resident {
   std::vector<OwnedTensor> loaded_;
 };
 
-// Several models that take turns on one device: using one moves the previous one away. For
+// Lets several models take turns on one device: using one moves the previous one away. For
 // inference: gradients stay where they are.
 class ModelsInTurn {
  public:
@@ -70,7 +70,7 @@ class ModelsInTurn {
   // Brings a model to the device until another one is used. Changes to its tensors in the meantime
   // are kept.
   void Use(size_t model);
-  void Evict();  // moves the current one away
+  void Evict();  // moves the current model away
   // Moves a model to a device for good. A model in files that is not removed ends without values.
   void Remove(size_t model, at::Device device = at::kCPU);
 

@@ -1,5 +1,6 @@
-// Memory of tensors that may lie on a device, where the host cannot read or write: it is allocated,
-// filled from files and brought to the host by these functions alone. On the CPU they copy nothing.
+// Handles the memory of tensors that may lie on a device, where the host cannot read or write. Only
+// these functions allocate it, fill it from files and copy it to the host. On the CPU they copy
+// nothing.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -11,7 +12,8 @@ namespace pipewright {
 
 at::Tensor EmptyOn(at::Device device, at::IntArrayRef sizes, at::ScalarType type);
 
-// Fills a tensor without gaps with bytes that come in pieces, in order. Its version stays.
+// Fills a contiguous tensor with bytes that arrive in pieces, in order. Does not change its
+// version.
 class Filler {
  public:
   explicit Filler(const at::Tensor& tensor);
@@ -23,18 +25,20 @@ class Filler {
   int64_t filled_ = 0;
 };
 
-// Reads a tensor of a file into one of as many bytes; through a buffer where that is on a device.
+// Reads a tensor of a file into `to`, which has the same number of bytes; stages it in host memory
+// if `to` is on a device.
 void ReadInto(const SafetensorsFile& file, const TensorInfo& from, const at::Tensor& to);
 
-// Returns the tensor itself on the CPU, else a copy with its strides, once the device has made it.
+// Returns the tensor itself on the CPU; otherwise waits for the device and returns a copy with its
+// strides.
 at::Tensor OnHost(const at::Tensor& tensor);
-// Always copies, so that the tensor may change.
+// Returns a copy even on the CPU, so that the tensor may change.
 at::Tensor CopyOnHost(const at::Tensor& tensor);
 
-// The bytes of a tensor of the CPU without gaps, as long as it lives.
+// Returns the bytes of a contiguous CPU tensor; valid as long as it lives.
 std::string_view HostBytes(const at::Tensor& tensor);
 
-// Names the memory of a tensor: weights that share one tensor have the same.
+// Returns an identity of a tensor's memory: weights that share one tensor have the same.
 const void* MemoryOf(const at::Tensor& tensor);
 
 }  // namespace pipewright

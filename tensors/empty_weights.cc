@@ -1,6 +1,6 @@
-// LibTorch has no default device and no hook for the registration of parameters. Instead, every
-// operator call of the thread passes here: a fallback for a dispatch key before all others, enabled
-// while a scope exists. A tensor that requires a gradient has been registered.
+// LibTorch has neither a default device nor a hook for the registration of parameters. Instead,
+// while a scope exists, every operator call of the thread passes through a fallback for a dispatch
+// key that comes before all others. A tensor that requires a gradient counts as registered.
 #include "tensors/empty_weights.h"
 
 #include <ATen/ATen.h>
@@ -29,7 +29,7 @@ struct EmptyWeights::State {
   // Tensors created in the scope that may still become parameters.
   std::vector<c10::weak_intrusive_ptr<c10::TensorImpl>> made;
 
-  // Registered parameters among the last `window` tensors become meta; all of them with `all`.
+  // Makes the registered parameters among the last `window` tensors meta; with `all`, all of them.
   void Sweep(size_t window, bool all) {
     const size_t first = made.size() > window ? made.size() - window : 0;
     size_t kept = first;
@@ -54,7 +54,7 @@ static void InScope(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const size_t arguments = schema.arguments().size();
   if (scope) {
     scope->Sweep(16, false);
-    // at::tensor writes to the memory of an aten::empty, so this must stay real.
+    // at::tensor writes to the memory of an aten::empty, so that must stay real.
     int device = -1;
     bool makes = scope->buffers && schema.name() != "aten::empty";
     for (size_t i = 0; i < arguments; ++i) {

@@ -9,11 +9,11 @@
 
 namespace pipewright {
 
-// Infinities and nans are the numbers whose exponent has all its bits.
+// Returns true if no number has all bits of its exponent set, as infinities and nans have.
 template <typename Bits>
 static bool AllBelow(std::string_view bytes, Bits exponent) {
   const size_t count = bytes.size() / sizeof(Bits);
-  constexpr size_t kBlock = 4096;  // without a branch inside, so that it is vectorized
+  constexpr size_t kBlock = 4096;  // elements; no branch inside a block, so that it is vectorized
   for (size_t begin = 0; begin < count; begin += kBlock) {
     const size_t end = std::min(count, begin + kBlock);
     Bits found = 0;

@@ -7,14 +7,15 @@
 
 namespace pipewright {
 
-// Reads the tensor once; integers and floating numbers of 8 bits count as finite.
+// Returns true if all elements are finite. Reads the tensor once; integers and 8-bit floats count
+// as finite.
 bool AllFinite(const at::Tensor& tensor);
 
-// The same of whole elements as files hold them.
+// Does the same for whole elements, as files hold them.
 bool AllFinite(std::string_view bytes, at::ScalarType type);
 
-// Returns what a tensor holds that is not finite: "nan" if it holds one, else "inf" or "-inf"; ""
-// if all is finite. Slow: for messages.
+// Returns which non-finite number a tensor contains: "nan" if any, else "inf" or "-inf"; "" if all
+// are finite. Slow: for messages.
 std::string NotFinite(const at::Tensor& tensor);
 
 }  // namespace pipewright

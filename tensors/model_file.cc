@@ -23,7 +23,8 @@ void CheckStorable(const std::string& name, const at::Tensor& tensor, bool force
                 "save with force_contiguous, which writes it in another order of memory");
 }
 
-// The file counts numbers of 4-bit types, torch counts pairs.
+// Describes a tensor for the file. For 4-bit types, the file counts numbers, and torch counts
+// pairs.
 TensorToWrite ToWrite(const std::string& name, at::ScalarType dtype, at::IntArrayRef sizes) {
   TensorToWrite write{name, SafetensorsDtype(dtype), sizes.vec()};
   if (write.dtype == "F4" && !write.shape.empty()) write.shape.back() *= 2;

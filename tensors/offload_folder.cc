@@ -24,7 +24,7 @@ static constexpr const char* kLock = "lock";
 
 namespace {
 
-// A descriptor with an exclusive lock, which the kernel releases when the process ends.
+// Opens a file with an exclusive lock, which the kernel releases when the process ends.
 class Locked {
  public:
   Locked(const std::string& path, int flags, bool wait)
@@ -84,7 +84,7 @@ std::shared_ptr<OffloadFolder> OffloadFolder::In(const std::string& parent) {
 OffloadFolder::OffloadFolder(std::string parent) : process_(getpid()) {
   std::error_code error;
   fs::create_directories(parent, error);
-  // Nobody may clean up between the creation of a folder and its locking.
+  // Keeps others from cleaning up between the creation of a folder and its locking.
   const Locked making(parent, O_RDONLY | O_DIRECTORY, /*wait=*/true);
   if (!making) Fail(parent, "cannot be used");
   Sweep(parent);

@@ -1,5 +1,5 @@
-// A folder of this process for files of tensors that are not in memory; it is removed with the last
-// of them.
+// Keeps a folder of this process for files of tensors that are not in memory; it is removed with
+// the last of them.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -30,9 +30,8 @@ class OffloadFolder {
   int process_ = 0;  // a forked process removes nothing
 };
 
-// Writes plain bytes to one file. A tensor that stays in memory while it is written takes no extra
-// memory. The previous file stays until everything is written. Throws Error, also when the disk is
-// full.
+// Writes plain bytes to one file, without extra memory. The previous file stays until everything is
+// written. Throws Error, also when the disk is full.
 void WriteBytes(const std::string& path, std::string_view bytes);
 
 }  // namespace pipewright

@@ -18,9 +18,9 @@ struct OffloadedTensor::State {
   std::string name;
   std::vector<int64_t> sizes;
   at::ScalarType dtype = at::kFloat;
-  // A weight of a checkpoint, or a file of its own with the plain bytes.
+  // The values are a weight of a checkpoint, or plain bytes in a separate file.
   std::shared_ptr<const TensorFile> checkpoint;
-  std::vector<at::ScalarType> conversions;  // of a checkpoint's: applied in order on load
+  std::vector<at::ScalarType> conversions;  // of a checkpoint's weight: applied in order on load
   std::string parent, path;
   std::shared_ptr<OffloadFolder> folder;
 

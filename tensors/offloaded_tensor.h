@@ -14,10 +14,10 @@
 
 namespace pipewright {
 
-// A handle: copies refer to one tensor. Its file is deleted with the last of them, unless it is a
-// checkpoint's. Shape, type and device are known without I/O; every use of the value reads it, and
-// only the caller keeps what was read. Several threads may read different handles of one tensor at
-// once; updating one requires the others to wait.
+// A handle: copies refer to one tensor. Its file is deleted with the last of them, unless it
+// belongs to a checkpoint. Shape, type and device are known without I/O; every use of the value
+// reads it, and only the caller keeps the result. Several threads may read different handles of one
+// tensor at once; updates need exclusive access.
 class OffloadedTensor {
  public:
   // Writes the values to a file of their own, in a folder of this process in `folder` ("": the
@@ -43,15 +43,15 @@ class OffloadedTensor {
 
   // Returns the same tensor with another device for loading, without I/O.
   OffloadedTensor To(at::Device device) const;
-  // Returns a tensor of another type: in a file of its own, or converted from the checkpoint on
-  // each load.
+  // Returns a tensor of another type: stored in a file of its own, or converted from the checkpoint
+  // on each load.
   OffloadedTensor To(at::ScalarType dtype) const;
   // Changes the values for all handles of this tensor. Throws Error for another shape or type if
   // the respective flag is strict (otherwise the tensor takes them on), and for a weight of a
   // checkpoint, which is never written to.
   void UpdateValues(const at::Tensor& values, bool strict_shape = true, bool strict_dtype = true);
 
-  // True if both refer to one tensor.
+  // Returns true if both refer to one tensor.
   friend bool operator==(const OffloadedTensor& a, const OffloadedTensor& b) {
     return a.state_ == b.state_;
   }
@@ -65,7 +65,7 @@ class OffloadedTensor {
 };
 
 using AnyTensor = std::variant<at::Tensor, OffloadedTensor>;
-// By name.
+// Tensors in memory or on disk, by name.
 using AnyTensors = std::map<std::string, AnyTensor>;
 
 at::Tensor Loaded(const AnyTensor& tensor);

@@ -26,8 +26,8 @@ std::string Address(const void* pointer) {
   return std::to_string(reinterpret_cast<uintptr_t>(pointer));
 }
 
-// The object stays the same, so all its holders see the new value. set_data does the same, but not
-// between the meta device and memory.
+// Replaces the value but not the object, so that all its holders see the new value. set_data does
+// the same, but not between the meta device and memory.
 void Become(const at::Tensor& tensor, const at::Tensor& value) {
   tensor.unsafeGetTensorImpl()->shallow_copy_from(value.getIntrusivePtr());
   // The metadata stores the device and type of earlier gradients.

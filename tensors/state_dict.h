@@ -12,10 +12,10 @@
 
 namespace pipewright {
 
-// A state dict: names are unique, tensors may share memory.
+// A state dict: names are unique, but tensors may share memory.
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
-// Returns parameters, then buffers of a module, depth first; tied ones under each of their names.
+// Returns the parameters and then the buffers of a module, depth first; tied ones under each name.
 NamedTensors StateDictOf(const torch::nn::Module& module);
 
 // Returns the memory range of each tensor, for the rules of shared tensors. Meta tensors have no
@@ -35,7 +35,7 @@ struct OwnedTensor {
   std::vector<View> views;
 };
 // Returns the owners in the order of the model. Throws Error if names share memory and none covers
-// all of it, or with different types.
+// all of it, or if their types differ.
 std::vector<OwnedTensor> OwnersOf(const NamedTensors& tensors);
 
 // Returns true if `tensor`, which has one of the names, is the owner or a view of all of it.
@@ -49,7 +49,7 @@ at::Tensor OwnersValue(const OwnedTensor& owned, const at::Tensor& tensor, const
 // autograd; it is copied if the owner's memory order differs.
 void Replace(const OwnedTensor& tensor, at::Tensor value);
 
-// Does the same without values: on the meta device.
+// Does the same without values, on the meta device.
 void Empty(const OwnedTensor& tensor);
 
 // Throws Error in accelerate's wording if the shapes differ.

@@ -13,7 +13,7 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/internals/architecture.md"
-# Sources that have no header of their name: several make up what one header declares.
+# Sources without a header of the same name: several of them implement one header.
 PARTS = {
     "cli/commands/*_command.cc": "a command each, which the main of a program adds",
     "cli/*_main.cc": "the programs",
@@ -59,7 +59,7 @@ WIDE = {
     "runtime/commands/bench.cc:StepsBy": 8,
     "runtime/weights.cc:Save": 7,
 }
-# Sources of the runtime that take the address of tensors, which are never on a device.
+# Sources of the runtime that use the address of tensors; these tensors are never on a device.
 HOST_ONLY = {
     "runtime/commands/bench_requests.cc": "requests and answers as text",
     "runtime/commands/generate.cc": "which runs on the CPU",
@@ -80,7 +80,7 @@ TOP = ["base", "formats", "plan", "report", "ops", "tensors", "passes", "compile
 
 
 def arrows_of_page():
-    """Folder -> the folders that it may include, from the table under "## Folders"."""
+    """Returns folder -> the folders that it may include, from the table under "## Folders"."""
     text = PAGE.read_text().split("\n## Folders\n")[1].split("\n## ")[0]
     arrows = {}
     for line in text.splitlines():
@@ -110,7 +110,7 @@ def sources():
 
 
 def includes():
-    """(file, line number, the project's header that it includes)"""
+    """Yields (file, line number, the project's header that it includes)."""
     for path in sources():
         for number, line in enumerate((ROOT / path).read_text().splitlines(), 1):
             match = re.match(r'#include "([^"]+)"', line)
@@ -119,7 +119,7 @@ def includes():
 
 
 def count_parameters(head):
-    """Of the definition whose text up to its body is `head`."""
+    """Counts the parameters of the definition whose text up to its body is `head`."""
     at, depth, angles, commas = head.index("("), 0, 0, 0
     inside = head[at + 1:]
     for i, c in enumerate(inside):
@@ -132,7 +132,7 @@ def count_parameters(head):
 
 
 def functions(path):
-    """(name, lines, parameters) of each function that the file defines."""
+    """Yields (name, lines, parameters) for each function that the file defines."""
     text = NOT_CODE.sub(lambda m: re.sub(r"[^\n]", " ", m[0]), (ROOT / path).read_text())
     blocks, begin = [], 0
     for match in re.finditer("[{};]", text):
@@ -225,7 +225,7 @@ class Functions(unittest.TestCase):
 
 class Names(unittest.TestCase):
     def test_sources_have_the_name_of_their_header(self):
-        """Whoever sees #include "x.h" opens x.cc. PARTS has the exceptions, and none in vain."""
+        """Readers of #include "x.h" look for x.cc. PARTS lists the exceptions, and nothing else."""
         lost, needed = [], set()
         for path in sources():
             if path.suffix != ".cc" or (ROOT / path.with_suffix(".h")).exists():
@@ -241,8 +241,8 @@ class Names(unittest.TestCase):
         self.assertEqual(sorted(set(PARTS) - needed), [], "exceptions that nothing needs")
 
     def test_one_meaning_each(self):
-        """No two types of one name with external linkage: programs link all folders, and tests
-        link several of their own files."""
+        """No two types of one name have external linkage: programs link all folders, and tests link
+        several of their own files."""
         found = collections.defaultdict(list)
         tests = (p.relative_to(ROOT) for p in (ROOT / "tests").rglob("*") if p.suffix in (".h", ".cc"))
         for path in itertools.chain(sources(), tests):
@@ -262,8 +262,8 @@ class Names(unittest.TestCase):
 
 class Devices(unittest.TestCase):
     def test_the_host_touches_tensors_in_few_places(self):
-        """A stage's tensors may lie where the host cannot read or write: tensors/device_memory.h is
-        for them. HOST_ONLY has who sees tensors of the CPU alone, and none in vain."""
+        """A stage's tensors may be in memory that the host cannot access: tensors/device_memory.h
+        handles it. HOST_ONLY lists the sources that only see CPU tensors, and nothing else."""
         found = {str(path) for path in sources() if path.parts[0] == "runtime"
                  and re.search(r"data_ptr|from_blob", NOT_CODE.sub("", (ROOT / path).read_text()))}
         needed = {pattern for pattern in HOST_ONLY

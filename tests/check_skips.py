@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Shows which tests of the last ctest run were skipped and why; fails if one was not allowed to be.
 
-tests/allowed_skips.txt holds a line a kind of skip: the condition under which it is allowed
+tests/allowed_skips.txt has a line for each kind of skip: the condition under which it is allowed
 (`always`, `short`: PIPEWRIGHT_LONG is not set, `no-python-torch`: --no-python-torch was given), then a
 regular expression for "test: reason".
 """
@@ -13,7 +13,7 @@ import sys
 
 
 def find_skips(log):
-    """[(test, reason)] from ctest's LastTest.log, where GoogleTest and unittest wrote their skips."""
+    """Returns [(test, reason)] from ctest's LastTest.log, for GoogleTest and unittest."""
     skips = []
     entry, test, reason = "", "", []
     for line in log.splitlines():

@@ -1,4 +1,4 @@
-"""The skips that check_skips.py finds in a log of ctest."""
+"""Tests that check_skips.py finds the skips in a log of ctest."""
 import unittest
 
 from check_skips import find_skips

@@ -1,6 +1,6 @@
-"""The programs' texts for people against tests/golden/cli: help, errors, exit codes.
+"""Compares the programs' texts for people with tests/golden/cli: help, errors, exit codes.
 
-python3 cli_test.py --update writes the texts anew: read the difference before committing it.
+python3 cli_test.py --update rewrites the texts: read the differences before committing them.
 """
 import json
 import os
@@ -17,7 +17,7 @@ GOLDEN = TESTS / "golden/cli"
 BUILD = pathlib.Path(os.environ.get("PIPEWRIGHT_BUILD", TESTS.parent / "build"))
 UPDATE = "--update" in sys.argv
 
-# name of the golden file -> commands; each runs in tests/data/cli.
+# Maps the name of a golden file to commands; each runs in tests/data/cli.
 CASES = {
     "help": ["pipewright --help", "pipewright-run --help", "pipewright-run train --help"],
     "version": ["pipewright --version", "pipewright-run --version"],
@@ -131,7 +131,7 @@ class Cli(unittest.TestCase):
     maxDiff = None
 
     def test_commands_of_the_other_program_are_pointed_to(self):
-        """Every command that --help of one program lists, given to the other."""
+        """Every command that --help of one program lists is given to the other program."""
         programs = ["pipewright", "pipewright-run"]
         for program, other in (programs, programs[::-1]):
             text = subprocess.run([BUILD / program, "--help"], capture_output=True,
@@ -156,7 +156,7 @@ class Cli(unittest.TestCase):
                          (2, 'pipewright: help: there is no command "trian"\n'))
 
     def test_help_fits_the_terminal(self):
-        """On a terminal of 70 columns; elsewhere a description is one line."""
+        """On a terminal of 70 columns, lines are wrapped; elsewhere a description is one line."""
         show = f"stty columns 70; exec {BUILD / 'pipewright'} help compile"
         main, terminal = pty.openpty()
         with subprocess.Popen(["sh", "-c", show], stdin=terminal, stdout=terminal) as process:
@@ -180,7 +180,7 @@ class Cli(unittest.TestCase):
         self.assertEqual(plain.split(), " ".join(lines).split())
 
     def complete(self, program, *words):
-        """What bash offers for the last of the words."""
+        """Returns what bash offers as completions of the last word."""
         script = (f"source /dev/stdin; COMP_WORDS=({program} \"$@\"); COMP_CWORD=$#; "
                   f"_{program.replace('-', '_')}; printf '%s\\n' \"${{COMPREPLY[@]}}\"")
         table = subprocess.run([BUILD / program, "completion", "bash"], text=True,
@@ -216,7 +216,7 @@ class Cli(unittest.TestCase):
                              '  known: bash, zsh, fish\n'))
 
     def test_schedule_files(self):
-        """Read and written as they are, and made cell for cell by the schedule of their name."""
+        """Files are read and written unchanged, and equal their schedule cell for cell."""
         made = {"zb1p_2rank_2stagep_compute.csv": "zb1p --ranks 2 --stages 4 --microbatches 8",
                 "dualpipev_4rank_10mb.csv": "dualpipev --ranks 4 --microbatches 10"}
         for name, schedule in made.items():

@@ -1,4 +1,4 @@
-# tests/e2e/*_test.py: whole runs, against PyTorch. Skipped, visibly, where Python has no torch.
+# tests/e2e/*_test.py: whole runs, against PyTorch. Visibly skipped if Python has no torch.
 set(PIPEWRIGHT_PYTHON "" CACHE FILEPATH "Python with what requirements.txt lists, for tests/e2e")
 set(E2E_PYTHON ${PIPEWRIGHT_PYTHON})
 if(NOT E2E_PYTHON)
@@ -18,13 +18,13 @@ if(TARGET pipewright-run AND EXISTS ${CMAKE_SOURCE_DIR}/cli/commands/compile_com
       ENVIRONMENT "PIPEWRIGHT_BUILD=${CMAKE_BINARY_DIR}"
       SKIP_RETURN_CODE 77 TIMEOUT 3600 LABELS e2e)
   endforeach()
-  # Those that measure how soon processes are gone run alone.
+  # Tests that measure how soon processes are gone run alone.
   foreach(name ending failure faults hosts)
     set_tests_properties(e2e.${name} PROPERTIES RUN_SERIAL ON)
   endforeach()
   # With PIPEWRIGHT_LONG: a build of all, 200 kills, and a kill at every write.
   set_tests_properties(e2e.install e2e.faults e2e.resume PROPERTIES TIMEOUT 3600)
-  if(NOT PIPEWRIGHT_SANITIZE)  # a sanitizer wants to be loaded before all else
+  if(NOT PIPEWRIGHT_SANITIZE)  # a sanitizer must be loaded first
     add_library(preload MODULE e2e/preload.cc)
     target_link_libraries(preload PRIVATE pipewright_options ${CMAKE_DL_LIBS})
   endif()
@@ -33,7 +33,7 @@ endif()
 # tests/random_models: random models with random cuts and jobs.
 if(TEST e2e.equality)
   set(RANDOM_MODELS ${E2E_PYTHON} -B ${CMAKE_CURRENT_SOURCE_DIR}/random_models/random_test.py)
-  if(NOT PIPEWRIGHT_SANITIZE)  # a sanitizer wants to be loaded before all else
+  if(NOT PIPEWRIGHT_SANITIZE)  # a sanitizer must be loaded first
     add_library(many_runs MODULE random_models/many_runs.cc)
     target_link_libraries(many_runs PRIVATE pipewright_options ${CMAKE_DL_LIBS})
     list(APPEND RANDOM_MODELS --many $<TARGET_FILE:many_runs>)

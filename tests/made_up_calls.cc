@@ -28,7 +28,7 @@ static int64_t Gates(const std::string& name) {
 }
 
 MadeUpArguments::MadeUpArguments(unsigned attempt) : random_(attempt) {
-  at::manual_seed(attempt);  // of at::rand
+  at::manual_seed(attempt);  // for at::rand
   size_ = Pick({2, 2, 2, 1, 3});
   first_rank_ = static_cast<int64_t>(attempt % 6), other_rank_ = Pick({0, 1, 1, 2, 3, 4, 5});
   if (Chance(0.4)) other_rank_ = first_rank_;
@@ -115,7 +115,7 @@ IValue MadeUpArguments::List(const c10::Argument& argument, const c10::TypePtr& 
                                                                       : element);
   const std::string& name = argument.name();
   const bool ones = name == "stride" || name == "dilation";
-  if (!argument.N() && (ones || name.ends_with("padding"))) {  // of convolutions
+  if (!argument.N() && (ones || name.ends_with("padding"))) {  // an argument of convolutions
     length = rank > 2 ? rank - 2 : 1;
     for (size_t i = 0; i < length; ++i)
       list.push_back(static_cast<int64_t>(ones));
@@ -155,7 +155,7 @@ IValue MadeUpArguments::Text(const std::string& name) {
   return Pick<const char*>({"none", "tanh", "linear", "left", "right", "L", "U"});
 }
 
-// Of one layer without biases of a recurrent network.
+// Returns the weights of one recurrent layer without biases.
 IValue MadeUpArguments::Weights(const std::string& name) {
   c10::List<at::Tensor> weights;
   for (int i = 0; i < 2; ++i) weights.push_back(at::rand({Gates(name) * size_, size_}));
@@ -164,7 +164,7 @@ IValue MadeUpArguments::Weights(const std::string& name) {
 
 namespace {
 
-// In a process of its own, from attempt `*next` on. What it writes to `*next`, both see.
+// Runs in a child process, from attempt `*next` on. Both processes see writes to `*next`.
 std::string LinesApart(unsigned attempts, volatile unsigned* next,
                        const std::function<bool(unsigned attempt, const Tell&)>& code) {
   int ends[2];
@@ -173,7 +173,7 @@ std::string LinesApart(unsigned attempts, volatile unsigned* next,
   const pid_t child = fork();
   if (child < 0) throw std::runtime_error("cannot fork");
   if (child == 0) {
-    const rlimit seconds{10, 20};  // of the processor: the machine may be busy
+    const rlimit seconds{10, 20};  // of processor time: the machine may be busy
     setrlimit(RLIMIT_CPU, &seconds);
     alarm(600);
     if (!std::freopen("/dev/null", "w", stderr)) _exit(1);

@@ -1,4 +1,4 @@
-// Arguments that are made up by the types of an operator's schema, to call every operator there is.
+// Makes up arguments by the types of an operator's schema, to call every existing operator.
 #pragma once
 #include <ATen/core/function_schema.h>
 #include <ATen/core/ivalue.h>
@@ -12,11 +12,11 @@ namespace pipewright {
 
 bool HoldsTensors(const c10::TypePtr& type);
 
-// For one call. All sizes are the same, so that ranks alone decide what fits.
+// The arguments of one call. All sizes are the same, so that only ranks decide what fits.
 class MadeUpArguments {
  public:
   explicit MadeUpArguments(unsigned attempt);
-  // Throws std::invalid_argument where no value of that type can be made.
+  // Throws std::invalid_argument if no value of that type can be made.
   c10::IValue Of(const c10::FunctionSchema& schema, const c10::Argument& argument);
 
  private:
@@ -34,14 +34,14 @@ class MadeUpArguments {
   std::mt19937 random_;
   int64_t size_, first_rank_, other_rank_;
   at::ScalarType first_dtype_, other_dtype_;
-  int tensors_ = 0;  // made so far
+  int tensors_ = 0;  // number made so far
 };
 
-// Calls `code` for attempts 0, 1, ... below `attempts` until it returns false, in a process of its
-// own. An attempt that throws is left out; so is one that ends its process, which some calls do by
-// chance (they read what is not filled in): the next attempt runs in another process, of at most
-// 50. A process that has used 10 seconds of the processor is the last. Returns the lines that all
-// have told. What `code` captures begins anew in each process.
+// Calls `code` in a child process for attempts 0, 1, ... below `attempts` until it returns false.
+// Skips an attempt that throws, or that ends its process, which some calls do by chance (they read
+// uninitialized memory): the next attempt runs in another process, of at most 50. A process that
+// has used 10 seconds of processor time is the last. Returns the lines that all processes passed to
+// Tell. Captured variables of `code` start anew in each process.
 using Tell = std::function<void(const std::string&)>;
 std::set<std::string> RunApart(unsigned attempts,
                                const std::function<bool(unsigned attempt, const Tell&)>& code);

@@ -7,7 +7,7 @@ target_link_libraries(mpi_tests PRIVATE fake_model GTest::gtest)
 function(add_mpi_test name ranks)
   add_test(NAME ${name} COMMAND ${MPIEXEC_EXECUTABLE} --oversubscribe -n ${ranks}
            $<TARGET_FILE:mpi_tests>)
-  # One at a time: its ranks already share the cores.
+  # One test at a time: its ranks already share the cores.
   set_tests_properties(${name} PROPERTIES TIMEOUT 1200 PROCESSORS 2 RESOURCE_LOCK mpi
                        ENVIRONMENT "${MPI_TEST_ENVIRONMENT};${ARGN}")
 endfunction()
@@ -17,7 +17,7 @@ endforeach()
 add_mpi_test(mpi_3_tcp 3 OMPI_MCA_btl=tcp,self)
 add_mpi_test(mpi_3_one_thread 3 PIPEWRIGHT_MPI_THREAD=0)
 add_mpi_test(mpi_3_no_inbox 3 PIPEWRIGHT_MPI_INBOX=0)
-# Ranks that do not agree on it.
+# Ranks that do not agree on the inbox.
 set(MPI_ALIKE $<TARGET_FILE:mpi_tests> --gtest_filter=-*WhatIsAskedForLeavesAtOnce)
 add_test(NAME mpi_3_one_without_inbox
          COMMAND ${MPIEXEC_EXECUTABLE} --oversubscribe -n 1 env PIPEWRIGHT_MPI_INBOX=0 ${MPI_ALIKE}

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs the tests of a build folder, then looks at what was skipped: tests/run.sh BUILD JOBS [options]
+# Runs the tests of a build folder, then checks what was skipped: tests/run.sh BUILD JOBS [options]
 build=$1
 jobs=$2
 shift 2

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Whole runs under the address and undefined-behaviour sanitizers: tests/sanitize_torch.sh BUILD SANITIZED PYTHON
+# Whole runs with the address and undefined-behavior sanitizers: tests/sanitize_torch.sh BUILD SANITIZED PYTHON
 # BUILD compiles the packages; SANITIZED (of the preset asan-torch) has the runtime. LibTorch itself
-# has no sanitizers; what it keeps until the end is not looked for.
+# has no sanitizers; memory that it keeps until the end is not reported.
 set -eu
 export PIPEWRIGHT_BUILD="$1" PIPEWRIGHT_RUN="$2/pipewright-run"
 export ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=1

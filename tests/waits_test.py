@@ -1,6 +1,6 @@
-"""Every wait of a rank's thread is known to the watchdog: the sources block nowhere but in the
-places listed here, each of which says in the rank's status what it waits for, or is not a rank's
-wait for others."""
+"""The watchdog knows every wait of a rank's thread: the sources block only in the places listed here,
+each of which records in the rank's status what it waits for, or is not a wait of a rank for
+others."""
 
 import collections
 import pathlib
@@ -16,7 +16,7 @@ BLOCKS = re.compile(
     r"\bpoll\(&|\bwaitpid\(|\bsigtimedwait\(|\bflock\(|\blockf\(|\bF_(OFD_)?SETLKW\b|"
     r"std::getline\(std::cin|\bstd::(barrier|latch|\w*semaphore)\b|\.Wait\(|->Wait\(")
 
-# File -> how many blocking calls it has, and why the watchdog need not hear of more.
+# Maps a file to its number of blocking calls, and why the watchdog need not know more.
 KNOWN = {
     "runtime/exec/transport.cc": (1, "WaitUntil says what it waits for"),
     "runtime/transport/thread_transport.cc":

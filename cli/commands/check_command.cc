@@ -44,7 +44,7 @@ void PrintJson(const CheckResult& result) {
   Json findings = Json::array(), skipped = Json::array();
   for (const Finding& finding : result.findings) {
     Json entry = {{"rule", finding.rule}, {"severity", NameOf(finding.severity)},
-                  {"text", Json::parse(Quote(finding.text))}};  // names of files may be any bytes
+                  {"text", Json::parse(Quote(finding.text))}};  // file names may contain any bytes
     if (finding.line > 0) entry["line"] = finding.line;
     if (finding.column > 0) entry["column"] = finding.column;
     findings.push_back(std::move(entry));

@@ -30,13 +30,13 @@ struct Options {
   CompileOptions compile;
 };
 
-// Returns where a model is cut if the command line does not say it: as the export itself says (the
+// Returns where to cut a model if the command line does not say it: as the export itself says (the
 // Python package writes it there), or at its markers.
 std::string DefaultSplit(const std::string& model) try {
   const Archive archive(model);
   const std::string record = "extra/pipewright_split";
   return archive.Has(record) ? archive.Read(record) : "markers";
-} catch (const Error&) {  // the import says what is wrong with the file
+} catch (const Error&) {  // the import reports what is wrong with the file
   return "markers";
 }
 
@@ -104,7 +104,7 @@ void AddCompileCommand(CLI::App& app) {
   app.add_option("--microbatch-size", options->microbatch,
                  "samples to measure with, for profile:N (default: as many as the inputs have)")
       ->check(AtLeast(1));
-  // A group without a name is hidden: what earlier versions call the option.
+  // An option without a group is hidden: this is the name in earlier versions.
   app.add_option("--microbatch", options->microbatch)->check(AtLeast(1))->group("");
   app.add_option("--repeat", options->repeat, "measurements of each time, for profile:N (10)")
       ->check(AtLeast(1));

@@ -71,8 +71,8 @@ static std::string Checked(const std::string& file, const std::string& package, 
 }
 
 // Groups modules in order into stages and places the stages on ranks according to `placement` ("":
-// one per rank, or like "loop"). If `stages` is 0, there are two per rank for "v", as many as a
-// list has, and otherwise one per rank.
+// one per rank, or like "loop"). If `stages` is 0, there are two per rank for "v", as many as the
+// placement lists, or otherwise one per rank.
 static Conf Grouped(const std::string& package, int modules, int ranks, int stages,
                     const std::string& placement) {
   if (stages == 0 && placement.find_first_of("0123456789") != std::string::npos)
@@ -125,11 +125,11 @@ void AddConfCommand(CLI::App& app) {
     const bool made = options->stages > 0 || !options->placement.empty();
     if (!options->check.empty() && (made || !options->device_map.empty()))
       throw UsageError("--check",
-                       std::string("looks at a conf that is there; ") +
+                       std::string("checks an existing conf; ") +
                            (options->stages > 0           ? "--stages"
                             : !options->placement.empty() ? "--placement"
                                                           : "--device-map") +
-                           " is for one that is made",
+                           " is for a new one",
                        "leave one of them out; --ranks N checks that it is for N ranks");
     if (!options->check.empty())
       return Write(Checked(options->check, options->package, options->ranks), options->output);

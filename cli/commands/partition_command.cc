@@ -55,8 +55,8 @@ static std::vector<int> StageOfNode(const PartitionInput& input) {
   return stage_of;
 }
 
-// Inputs with a graph also write that graph, and profiles the costs of the stages, besides
-// partition.json.
+// Returns the names of the output files besides partition.json. Inputs with a graph also write that
+// graph, and profiles write the costs of the stages.
 static OutputTexts OutputNames(bool graph, bool profile) {
   OutputTexts names = {{"dp_conf.json", ""}, {"mp_conf.json", ""}, {"hybrid_conf.json", ""}};
   if (graph) names.insert({{"graph.txt", ""}, {"graph.dot", ""}});
@@ -77,7 +77,7 @@ static void CheckOutputs(const PartitionRequest& request, bool graph, bool profi
     const Manifest manifest = ReadManifest(request.file);
     read = PackageFiles(request.file, manifest);
     read.insert(read.end(), {request.file + "/profile.json", request.input});
-    // The package's conf folder accepts these files.
+    // In the package's own conf folder, confs as `compile` writes them may be replaced.
     if (std::filesystem::equivalent(request.file + "/conf", request.output, none))
       for (const auto& [name, text] :
            PackageConfs(request.file, static_cast<int>(manifest.modules.size())))
@@ -103,13 +103,13 @@ static Profile MeasureHere(const PartitionRequest& request) {
 #endif
 }
 
-// Reads before anything slow happens: packages may be measured.
+// Reads the input and checks the outputs before anything slow happens: packages may be measured.
 static PartitionInput ReadInput(const PartitionRequest& request) {
   const bool package = std::filesystem::is_directory(request.file);
   if (package) CheckOutputs(request, true, true);
   PartitionInput input;
   if (NeedsMeasuring(request)) {
-    ReadManifest(request.file);  // an error of the package comes before it is measured
+    ReadManifest(request.file);  // reports an error of the package before measuring it
     const Profile measured = MeasureHere(request);
     input = ReadPartitionInput(request, &measured);
   } else {
@@ -145,7 +145,7 @@ static void WriteOutputs(const PartitionRequest& request, const PartitionInput& 
     PrintNote(note);
 }
 
-// Says where the outputs are, or that there are none.
+// Returns text that says where the outputs are, or that there are none.
 static std::string Written(const PartitionRequest& request, const PartitionInput& input,
                            const PartitionReport& report) {
   if (!report.feasible) return "nothing is written to " + request.output + "\n";
@@ -172,8 +172,8 @@ static Json ToJson(const Explanation& e) {
           {"next_best_proven", e.next_best_proven}};
 }
 
-// Shortens a node's description to a word: "Conv2d" of Conv2d(3, 64, ...), or the submodule of a
-// module.
+// Shortens a node's description to a word: "Conv2d" for Conv2d(3, 64, ...), or a module's
+// submodule.
 static std::string WordFor(std::string description) {
   constexpr size_t kLongest = 40;
   if (description.starts_with("Module(") && description.ends_with(")"))
@@ -183,7 +183,7 @@ static std::string WordFor(std::string description) {
   return description.substr(0, end);
 }
 
-// Users recognize the ends of a stage by operation, not by number.
+// Adds operations to the ends of stages: users do not recognize nodes by number.
 static void NameEnds(const PartitionInput& input, PartitionReport& report) {
   std::map<std::string, std::string> words;
   for (const GraphNode& node : input.graph.nodes) words[node.id] = WordFor(node.description);
@@ -205,17 +205,17 @@ static double LargestMemory(const PartitionProblem& problem) {
 
 static PartitionProblem WithMemory(PartitionProblem problem, double factor) {
   for (DeviceClass& device : problem.devices)
-    if (device.memory_bytes > 0) device.memory_bytes *= factor;  // 0 times infinity is no number
+    if (device.memory_bytes > 0) device.memory_bytes *= factor;  // 0 times infinity is NaN
   return problem;
 }
 
-// Returns the least factor, within 2 %, by which all memories have to grow for the fast search to
-// find a partition; infinite where no memory suffices or none is limited.
+// Returns the smallest factor, within 2 %, by which all memories have to grow for the fast search
+// to find a partition; infinity if no memory suffices or none is limited.
 static double MemoryFactor(const PartitionProblem& problem) {
   if (!(LargestMemory(problem) > 0 && std::isfinite(LargestMemory(problem)))) return kInfinity;
   SolveOptions options;
   options.exact = false;
-  // The memory of the partition that was found is enough.
+  // Returns the factor that suffices for the partition found with memories grown by `factor`.
   auto enough = [&](double factor) {
     const PartitionResult found = SolvePartition(WithMemory(problem, factor), options);
     double most = found.feasible ? 0 : kInfinity;
@@ -236,7 +236,7 @@ static double MemoryFactor(const PartitionProblem& problem) {
   return high;
 }
 
-// Says, where nothing fits, how much memory would.
+// Returns text that says how much memory would suffice, when nothing fits.
 static std::string MemoryThatFits(const PartitionProblem& problem, PartitionReport& report) {
   const double factor = MemoryFactor(problem);
   if (!std::isfinite(factor)) return "";
@@ -368,7 +368,7 @@ void AddPartitionCommand(CLI::App& app) {
   app.add_option("--microbatch-size", r.microbatch,
                  "measure the package anew with so many samples (default: its profile.json)")
       ->check(AtLeast(1));
-  app.add_option("--microbatch", r.microbatch)->check(AtLeast(1))->group("");  // its older name
+  app.add_option("--microbatch", r.microbatch)->check(AtLeast(1))->group("");  // former name
   app.add_option("--input", r.input,
                  "measure the package anew with this safetensors file, a tensor for each input");
   app.add_option("--repeat", r.repeat, "measurements of each time, of a package (20)")

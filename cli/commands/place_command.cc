@@ -153,7 +153,7 @@ void Check(const ModuleTree& tree, const Options& options) {
   DeviceMap map = ReadDeviceMap(ReadJson(options.check), options.check);
   if (!options.conf.empty()) return WriteConfOf(map, options);
   MapProblems problems = CheckDeviceMap(tree, map);
-  if (IsPackage(options.model)) {  // its parts also have names of the source model
+  if (IsPackage(options.model)) {  // the map may also use names of the source model
     MapProblems of_package = CheckDeviceMap(ReadManifest(options.model), map);
     of_package.split_ties = problems.split_ties;
     problems = of_package;

@@ -33,9 +33,9 @@ namespace pipewright {
 namespace {
 
 struct Request {
-  std::string package, job, conf;  // a plan for a run, or
+  std::string package, job, conf;  // for the plan of a run, or else:
   std::string schedule, stages, placement, costs, costs_out, output, validate;
-  int ranks = 0, microbatches = 0, steps = 0;  // steps 0: one, or as many as the file says
+  int ranks = 0, microbatches = 0, steps = 0;  // steps 0: one, or the file's number
   std::string offload;
   double memory = -1, offload_memory = 0;
   bool compute_only = false, forward_only = false, loop = false;
@@ -45,13 +45,14 @@ bool IsFile(const std::string& schedule) {
   return schedule.find('/') != std::string::npos || schedule.ends_with(".csv");
 }
 
-// A file has the entry of a schedule that is made once, from numbers alone.
+// Returns the kind of the schedule; for a file, a kind that depends on numbers alone.
 ScheduleKind KindOf(const Request& request) {
   const ScheduleKind* kind = FindSchedule(request.schedule);
   return kind ? *kind : ScheduleKind{};
 }
 
-// The schedule, and in `graph` where its stages run: replicas without a microbatch too.
+// Returns the schedule. `graph` receives the ranks of its stages, including replicas without a
+// microbatch.
 Plan ScheduleOf(const Request& request, StageGraph& graph) {
   int stages = 0;
   if (!request.stages.empty()) {
@@ -132,7 +133,7 @@ void CheckMemory(const Request& request, const Plan& plan) {
     }
 }
 
-// Writes `plan` to the requested place.
+// Writes `text` to the requested output.
 void PutText(const Request& request, const std::string& text, const std::string& numbers) {
   if (request.output.empty()) {
     std::cout << text;
@@ -146,7 +147,7 @@ void Put(const Request& request, const Plan& plan) {
   PutText(request, WritePlan(plan), Numbers(plan));
 }
 
-// Number of steps in a row that suffices to see which of them repeat.
+// Number of consecutive steps that suffices to see which of them repeat.
 constexpr int kFoldSteps = 8;
 
 void PutLoop(const Request& request, const StepLoop& loop) {
@@ -174,7 +175,7 @@ void PlanRun(const Request& request) {
   Put(request, run.plan);
 }
 
-// Parses --offload; weights are those of the costs, or count 1 each.
+// Parses --offload. Weights have the sizes in the costs, or size 1 each without costs.
 Offload OffloadOf(const Request& request, const Plan& plan) {
   Offload offload;
   if (request.offload.empty()) return offload;
@@ -231,10 +232,10 @@ void MakePlan(const Request& request) {
   }
   if (!kind.searched) CheckMemory(request, schedule);
   if (!kind.asynchronous) loop = Synchronous(schedule);
-  bool several = schedule.steps > 1;  // a file may hold steps in a row
+  bool several = schedule.steps > 1;  // a file may hold several steps
   Offload offload = OffloadOf(request, schedule);
   auto lowered = [&](int steps) {
-    // A schedule that is written as it came keeps its spelling.
+    // A schedule that is not changed keeps its spelling.
     bool asis = several || (steps == 1 && !kind.asynchronous);
     Plan plan = asis ? schedule : Unroll(loop, steps);
     if (request.compute_only)

@@ -45,7 +45,7 @@ void PlotCut(const Request& request) {
       {request.conf, request.profile, request.package + "/manifest.json"});
 }
 
-// A plan with its costs, or a package's run by its profile.
+// Returns a plan with its costs, or a package's run as its profile predicts it.
 Prediction PredictionOf(const Request& request) {
   if (request.costs.empty() == request.job.empty())
     throw UsageError("plot", "a prediction needs a plan and --costs, or a package and --job");

@@ -48,14 +48,14 @@ std::string WrittenTo(const Outputs& outputs) {
   return "written to " + outputs.text + (both ? " and " : "") + outputs.json + "\n";
 }
 
-// The conf of the run whose trace is read.
+// Returns the conf file of the run whose trace is read.
 std::string ConfFile(const Request& request) {
   return ConfOfRun(request.measure.package, request.measure.conf);
 }
 
 std::string TextOf(const Profile& profile) { return WriteGraphText(GraphOfProfile(profile)); }
 
-// Throws Error if an existing output was not written by `profile` or was edited since.
+// Throws Error if an existing output was not written by `profile`, or was edited since then.
 void CheckOwn(const Outputs& outputs) {
   std::error_code none;
   std::string before;  // the JSON as it was written
@@ -109,7 +109,7 @@ void Show(const Request& request, const Profile& profile, const std::string& sou
   std::cout << WrittenTo(outputs);
 }
 
-// The conf by which the run grouped the modules.
+// Returns the conf by which the run grouped the modules.
 Conf ConfOf(const Request& request, const Manifest& manifest) {
   const std::string path = ConfFile(request);
   Conf conf = ReadConf(path);
@@ -159,7 +159,7 @@ void AddProfileCommand(CLI::App& app) {
       ->check(AtLeast(1));
   app.add_option("--warmup", r.measure.warm_up, "runs before the first measurement (3)")
       ->check(AtLeast(0));
-  // Earlier versions call them so.
+  // Names in earlier versions.
   app.add_option("--microbatch", r.measure.microbatch)->check(AtLeast(1))->group("");
   app.add_option("--warm-up", r.measure.warm_up)->check(AtLeast(0))->group("");
   app.add_option("--threads", r.measure.threads, "threads of each rank (1)")

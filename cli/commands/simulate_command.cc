@@ -28,11 +28,11 @@ struct Request {
   std::string plan, costs, trace, recompute, compare, replay;
   bool json = false, text = false;
   double memory = kNoLimit;
-  int columns = 160, steps = 0;  // steps 0: one, or as a loop says
+  int columns = 160, steps = 0;  // steps 0: one, or the loop's number
   SimulateOptions options;
 };
 
-// Predicts as many steps as were measured; if there are many, a few suffice for the time of one.
+// Predicts as many steps as were measured, but no more than suffice for the time of one.
 Comparison CompareWith(const Request& request, const Plan& plan, const Costs& costs) {
   std::vector<TraceAction> measured = ReadChromeTrace(ReadFile(request.compare), request.compare);
   std::set<int> steps;
@@ -50,9 +50,9 @@ Comparison CompareWith(const Request& request, const Plan& plan, const Costs& co
   return comparison;
 }
 
-// The prediction is no better than what it is made of.
+// Warns about noisy costs: the prediction cannot be better than they are.
 void NoteNoise(const Costs& costs) {
-  constexpr double kMost = 0.1;  // of the time that it is the spread of
+  constexpr double kMost = 0.1;  // largest spread, as a fraction of the time
   std::vector<std::string> noisy;
   for (size_t s = 0; s < costs.stages.size(); ++s) {
     const StageCosts& c = costs.stages[s];
@@ -63,7 +63,7 @@ void NoteNoise(const Costs& costs) {
   }
   if (!noisy.empty())
     PrintNote(costs.source + ": the quartiles of F and B are far apart (" + Join(noisy, ", ") +
-              "), and so may be prediction and run");
+              "), so the prediction may be far from the run");
 }
 
 void SimulatePlan(Request& request) {
@@ -103,7 +103,7 @@ void SimulatePlan(Request& request) {
     throw Error(request.plan, e.what());
   }
   Figures figures = Measure(plan, costs, trace, request.options);
-  std::optional<LowerBound> bound;  // by the costs; measured times may be shorter
+  std::optional<LowerBound> bound;  // from the costs; measured times may be shorter
   if (request.replay.empty())
     bound = BoundOf(plan, costs, request.memory, request.options.steps, request.options.recompute);
   if (!request.trace.empty()) {

@@ -99,8 +99,8 @@ void PrintFigures(const Plan& plan, const Trace& trace, const Figures& figures,
     std::printf("%12s %12lld %12s\n", ends.c_str(), static_cast<long long>(link.messages),
                 Show(link.bytes).c_str());
   }
-  // Merges a run of actions of one kind on one rank to one entry, so that the path of a long plan
-  // stays readable.
+  // Starts a line for each change of rank, and shows at most 60 actions, so that the path of a long
+  // plan stays readable.
   std::string path;
   int rank = -1;
   size_t shown = 0, skipped = 0;

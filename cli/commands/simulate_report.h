@@ -1,4 +1,4 @@
-// Shows the figures of `pipewright simulate`.
+// Prints the figures of `pipewright simulate`.
 #pragma once
 #include <optional>
 

@@ -36,12 +36,12 @@ constexpr char kRecord[] = "report.json";
 struct Request {
   std::string package, job, output, memory;
   int ranks = 0, candidates = 5, rounds = 3, repeat = 5;
-  double time_limit = kNoLimit;  // seconds, of the measured rounds
+  double time_limit = kNoLimit;  // seconds for all measured rounds
   bool exact = false, change_microbatch = false, no_measure = false, in_process = false;
   bool json = false, force = false;
 };
 
-// A file that is gone when its scope is left.
+// Deletes a file when it goes out of scope.
 struct TemporaryFile {
   std::string path;
   ~TemporaryFile() {
@@ -50,7 +50,7 @@ struct TemporaryFile {
   }
 };
 
-// A candidate, and what its steps took.
+// A candidate, and the measured times of its steps.
 struct Row {
   TuneCandidate candidate;
   bool as_given = false;
@@ -74,7 +74,7 @@ int64_t SamplesOf(const Job& job) {
   return job.minibatch_size > 0 ? job.minibatch_size : job.microbatches * job.microbatch_size;
 }
 
-// Why results depend on how samples are cut into microbatches, or "".
+// Returns why results depend on the size of microbatches, or "" if they do not.
 std::string WhyMicrobatchStays(const Manifest& manifest, const Job& job) {
   for (const ModuleInfo& module : manifest.modules)
     for (const WeightInfo& weight : module.held)
@@ -86,7 +86,7 @@ std::string WhyMicrobatchStays(const Manifest& manifest, const Job& job) {
   return "";
 }
 
-// The range of samples that the inputs allow.
+// Returns the least and the largest number of samples that the inputs allow.
 std::pair<int64_t, int64_t> SamplesAllowed(const Manifest& manifest) {
   std::pair<int64_t, int64_t> range = {1, int64_t{1} << 40};
   for (int input : manifest.inputs) {
@@ -103,7 +103,8 @@ std::pair<int64_t, int64_t> SamplesAllowed(const Manifest& manifest) {
   return range;
 }
 
-// The sizes of microbatches to choose from: that of the job, and powers of two.
+// Returns the sizes of microbatches to choose from: the job's, powers of two, and a whole
+// minibatch.
 std::set<int64_t> MicrobatchSizes(const Request& request, const Manifest& manifest, const Job& job,
                                   std::vector<std::string>& notes) {
   std::set<int64_t> sizes = {job.microbatch_size};
@@ -121,7 +122,7 @@ std::set<int64_t> MicrobatchSizes(const Request& request, const Manifest& manife
   return sizes;
 }
 
-// One rank, all of them, and the powers of two between.
+// Returns 1, the powers of two below `ranks`, and `ranks`, limited to the number of modules.
 std::set<int> RankCounts(int ranks, int modules) {
   std::set<int> counts = {std::min(ranks, modules)};
   for (int count = 1; count < *counts.rbegin(); count *= 2) counts.insert(count);
@@ -132,7 +133,7 @@ void Say(const Request& request, const std::string& text) {
   if (!request.json) std::cerr << text << "\n";
 }
 
-// Profiles every microbatch size on every number of ranks. A size that the model refuses is noted.
+// Profiles every microbatch size on every number of ranks. Notes sizes that the model refuses.
 void MeasureProfiles(const Request& request, const Job& job, const std::set<int64_t>& sizes,
                      TuneProblem& problem, std::vector<std::string>& notes) {
   const int modules = static_cast<int>(problem.manifest.modules.size());
@@ -153,7 +154,7 @@ void MeasureProfiles(const Request& request, const Job& job, const std::set<int6
   }
 }
 
-// The job's own way to run on the ranks: modules grouped in order, its schedule and microbatches.
+// Returns the job as it is: modules grouped in order, its own schedule and microbatches.
 std::optional<Row> AsGiven(const Request& request, const Job& job, const TuneProblem& problem,
                            std::vector<std::string>& notes) {
   const int modules = static_cast<int>(problem.manifest.modules.size());
@@ -185,7 +186,7 @@ std::string JobText(const Request& request, const Job& job, const TuneCandidate&
                      candidate.recompute});
 }
 
-// Runs the candidates in turn, so that a busy moment of the machine meets all of them.
+// Measures the candidates in turn, so that a busy moment of the machine affects all of them.
 void MeasureRows(const Request& request, const Job& job, std::vector<Row>& rows,
                  std::vector<std::string>& notes) {
   const auto start = std::chrono::steady_clock::now();
@@ -209,7 +210,7 @@ void MeasureRows(const Request& request, const Job& job, std::vector<Row>& rows,
       WriteFile(conf_file.path, WriteConf(row.candidate.conf));
       TuneRun run = {request.package, job_file.path, conf_file.path, row.candidate.ranks,
                      request.in_process};
-      constexpr double kSeconds = 1;  // of a round, so that a moment's noise is small in it
+      constexpr double kSeconds = 1;  // length of a measurement, to average out noise
       run.steps = std::clamp(static_cast<int>(std::ceil(kSeconds / row.candidate.step)), 3, 50);
       try {
         row.steps.push_back(MeasureStep(run));
@@ -220,7 +221,8 @@ void MeasureRows(const Request& request, const Job& job, std::vector<Row>& rows,
     }
 }
 
-// Measured before predicted, failed last.
+// Sorts rows by time, failed ones last. If any row was measured, drops those that were only
+// predicted.
 void SortRows(std::vector<Row>& rows) {
   auto time = [](const Row& row) {
     if (!row.failure.empty()) return kNoLimit;

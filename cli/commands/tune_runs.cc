@@ -13,12 +13,13 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// The programs of one installation lie in one folder.
+// Returns the path of a program in this program's folder: an installation keeps both in one folder.
 std::string ProgramBeside(const std::string& name) {
   return (fs::read_symlink("/proc/self/exe").parent_path() / name).string();
 }
 
-// Returns what the program printed. Throws Error with the first line of what it said instead.
+// Runs a command and returns what it printed. If it fails, throws Error with the first line of its
+// own message.
 std::string OutputOf(const std::vector<std::string>& command) {
   ChildResult result = RunChild(command);
   if (result.code == 0) return std::move(result.out);
@@ -33,7 +34,7 @@ std::string OutputOf(const std::vector<std::string>& command) {
   throw Error(Join(command, " "), said);
 }
 
-// Data files are relative to the folder of their job.
+// Rewrites paths of data files, which are relative to the folder of their job.
 void MoveDataPaths(Json& data, const fs::path& from, const fs::path& to) {
   auto move = [&](Json& file) {
     if (file.is_string())

@@ -1,5 +1,5 @@
-// Runs profiles and benchmarks for `pipewright tune`, each in processes of its own, so that one that
-// fails or runs out of memory takes nothing else with it.
+// Runs profiles and benchmarks for `pipewright tune`, each in its own processes, so that one that
+// fails or runs out of memory affects nothing else.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -16,17 +16,18 @@ struct TuneRun {
   int steps = 3;
 };
 
-// The time of a step in seconds: the median of the steps that were measured. Throws Error with what
-// the program said.
+// Returns the time of a step in seconds: the median of the measured steps. Throws Error with the
+// program's message.
 double MeasureStep(const TuneRun& run);
 
-// Measures the modules of a package on `ranks` ranks at once, as `conf` places them. Throws Error
-// with what the program said.
+// Measures the modules of a package on `ranks` ranks at once, placed as in `conf`. Throws Error
+// with the program's message.
 Profile MeasureProfile(const std::string& package, const std::string& conf, int ranks,
                        int64_t microbatch, int threads, int repeat);
 
-// The job file `from` for the file `to`: other schedule, microbatches and recomputation, the same
-// samples in a step. Paths of data, which are relative to the job's folder, name the same files.
+// Returns the text of the job file `from` for the path `to`, with another schedule, microbatches
+// and recomputation, but the same samples in a step. Paths of data, which are relative to the job's
+// folder, name the same files.
 struct JobChanges {
   std::string schedule;
   int microbatches = 1;

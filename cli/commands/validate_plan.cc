@@ -26,8 +26,8 @@ std::string Numbers(const Plan& plan) {
   return out + (plan.forward_only ? ", forward only" : "");
 }
 
-// Prints the peak of each rank, one per line. `held`: bytes of activations and weights; may be
-// empty.
+// Prints the peak of each rank, one per line. `held` has the bytes of activations and weights; it
+// may be empty.
 static void PrintPeaks(const PlanReport& report, const std::vector<RankFigures>& held) {
   bool loads = std::any_of(report.ranks.begin(), report.ranks.end(),
                            [](const RankPeaks& peaks) { return peaks.loaded > 0; });

@@ -93,7 +93,7 @@ void List(const Options& options) {
             << SizeText(static_cast<int64_t>(TotalBytes(checkpoint))) << "\n";
 }
 
-// Reduces an error to one line; the other commands show the cure.
+// Reduces an error to its first line; the other commands also show the cure.
 std::string OneLine(std::string text) {
   text = text.substr(0, text.find('\n'));
   return text;
@@ -173,7 +173,7 @@ void Merge(const Options& options) {
   for (const std::string& file : merged.files) std::cout << file << "\n";
 }
 
-// Exits with code 1 if anything differs.
+// Prints the differences. Exits with code 1 if there are any.
 void DiffFiles(const Options& options) {
   Checkpoint first = OpenCheckpoint(options.path), second = OpenCheckpoint(options.other);
   CheckpointDifference result = Diff(first, second, MaxSize(options));

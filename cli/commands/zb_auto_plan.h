@@ -1,4 +1,4 @@
-// `pipewright plan --schedule zb-auto`: reads the costs, searches a schedule, and reports to
+// `pipewright plan --schedule zb-auto`: reads the costs, searches for a schedule, and reports to
 // stderr.
 #pragma once
 #include <string>

@@ -16,7 +16,7 @@ class Archive {
   bool Has(const std::string& record) const;
   // Returns true if some record's name starts with `folder`.
   bool HasUnder(const std::string& folder) const;
-  // The version of the format, as the writer recorded it.
+  // Returns the version of the format, as the writer recorded it.
   uint64_t Version() const { return reader_->version(); }
   std::string Read(const std::string& record) const;
   // Returns the position of the record's payload in the file. Throws Error if it is compressed or

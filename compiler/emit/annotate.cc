@@ -7,7 +7,7 @@
 
 namespace pipewright {
 
-// 1.0000000000000001e-05 -> 1e-05, outside of strings.
+// Shortens floats outside of strings: 1.0000000000000001e-05 -> 1e-05.
 static std::string ShortFloats(const std::string& row) {
   std::string out;
   char quote = 0;
@@ -38,7 +38,8 @@ static std::string ShortFloats(const std::string& row) {
   return out;
 }
 
-// "  def forward(self: __torch__.Module0,\n    x: Tensor) -> Tensor:" in one line where it fits.
+// Joins a signature, "  def forward(self: __torch__.Module0,\n    x: Tensor) -> Tensor:", on one
+// line if it fits, and drops the type of `self`.
 static std::string Signature(const std::string& rows) {
   std::string self = rows;
   if (const size_t type = self.find("(self: "); type != std::string::npos)
@@ -59,7 +60,7 @@ std::string AnnotateCode(const std::string& text, const torch::jit::SourceRangeR
     size_t begin = at;
     at += row.size() + 1;
     if (at > text.size() && row.empty()) break;
-    // Skips the class's declarations: the manifest and the head of the file have them.
+    // Skips the class's declarations: the manifest and the header of the file have them.
     if (signature.empty() && !forward && row.rfind("  ", 0) == 0 && row.rfind("  def ", 0) != 0)
       continue;
     if (!signature.empty() || row.rfind("  def ", 0) == 0) {

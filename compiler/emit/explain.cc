@@ -9,7 +9,7 @@
 
 namespace pipewright {
 
-// Runs of operations of one submodule, in order.
+// Returns the runs of consecutive operations of one submodule: "blocks.0.fc 3", in order.
 static std::vector<std::string> Groups(const ModuleBody& body) {
   std::vector<std::pair<std::string, size_t>> runs;
   for (const torch::jit::Node* node : body.nodes) {

@@ -1,4 +1,4 @@
-// Why every group of nodes is where it is.
+// Explains why every group of nodes is where it is.
 #pragma once
 #include <string>
 
@@ -7,8 +7,8 @@
 
 namespace pipewright {
 
-// For each module: where it starts and why, its submodules, operations and weights, what it takes
-// and gives, and what the passes did in it; then the shared weights.
+// Returns text that says for each module where it starts and why, its submodules, operations and
+// weights, its inputs and outputs, and changes made by the passes; then lists the shared weights.
 std::string Explain(const Model& model, const std::vector<ModuleBody>& bodies,
                     const Manifest& manifest);
 

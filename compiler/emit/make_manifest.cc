@@ -35,7 +35,7 @@ static std::string KindOf(const Model& model, const Value* value) {
   }
 }
 
-// See WeightInfo::merge.
+// Returns WeightInfo::merge.
 static std::string MergeRule(const Model& model, size_t index) {
   const at::ScalarType type = model.weights[index].dtype;
   if (type == at::kBool) return "none";
@@ -43,7 +43,7 @@ static std::string MergeRule(const Model& model, size_t index) {
   return KeptPart({model.weight_input(index)}) ? "updates" : "mean";
 }
 
-// The name of the weight that transmit_shared sends as this value; else empty.
+// Returns the name of the weight that transmit_shared sends as this value, or "".
 static std::string SentWeight(const Model& model, const Value* value) {
   const torch::jit::Node* node = value->node();
   if (node->kind() != c10::aten::alias || node->input()->node() != model.graph->param_node() ||
@@ -98,7 +98,7 @@ Manifest MakeManifest(const Model& model, const std::vector<ModuleBody>& bodies)
     add(model.graph->inputs()[i], -1);
     manifest.inputs.push_back(ids.at(model.graph->inputs()[i]));
   }
-  std::map<size_t, size_t> places;  // among the model's parameters, by weight
+  std::map<size_t, size_t> places;  // index among the model's parameters, by weight
   for (size_t i = 0; i < model.weights.size(); ++i)
     if (model.weights[i].kind == "parameter") places.emplace(i, places.size());
   std::map<size_t, SharedWeight> holders;

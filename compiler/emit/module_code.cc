@@ -23,7 +23,7 @@ using torch::jit::Value;
 
 namespace {
 
-// "blocks.0.fc|model.py:31|x = self.fc(x)", each part possibly empty.
+// Returns "blocks.0.fc|model.py:31|x = self.fc(x)"; each part may be empty.
 std::string PlaceText(Node* node) {
   std::vector<std::string> stack = ModuleStack(node);
   std::string text = stack.empty() ? "" : stack.back();
@@ -34,7 +34,7 @@ std::string PlaceText(Node* node) {
          std::to_string(range.source()->starting_line_no()) + "|" + range.text().str();
 }
 
-// Functions of Python, which edited code may call, and which readers know.
+// Returns true for Python's builtins: local variables must not hide them from edited code.
 bool IsBuiltin(const std::string& name) {
   static const std::set<std::string> kBuiltins = {
       "abs",        "aiter",     "all",      "any",        "anext",     "ascii",     "bin",
@@ -48,7 +48,7 @@ bool IsBuiltin(const std::string& name) {
   return kBuiltins.count(name) > 0;
 }
 
-// The body as a graph of its own, with `self` for what it holds.
+// Makes a separate graph of the body; `self` has its weights.
 class BodyWriter {
  public:
   BodyWriter(const Model& model, const ModuleBody& body, int index)
@@ -94,11 +94,11 @@ class BodyWriter {
     return module_;
   }
 
-  // By the name of a value: a comment for its line.
+  // Returns the comments for the lines of values, by name.
   const std::map<std::string, std::string>& notes() const { return notes_; }
 
  private:
-  // TorchScript has no way to write the others down.
+  // Throws Error for names that TorchScript code cannot express.
   void CheckName(size_t weight, const std::string& name) const {
     static const std::set<std::string> kReserved = {
         "None",    "True",     "False",  "and",      "as",   "assert", "break",
@@ -131,7 +131,7 @@ class BodyWriter {
     return torch::jit::SourceRange(source, 0, place.size());
   }
 
-  // Attributes are read just before their first use.
+  // Returns the clone of `value`; reads an attribute just before its first use.
   Value* Resolve(Value* value) {
     auto found = made_.find(value);
     if (found != made_.end()) return found->second;
@@ -159,7 +159,7 @@ class BodyWriter {
       made_[node->outputs()[i]] = clone->outputs()[i];
   }
 
-  // Numbers values that do not leave the module within it: x, x_1, not x_37.
+  // Renumbers local values, which do not leave the module: x, x_1 instead of x_37.
   void NameLocals() {
     std::set<std::string> taken;
     std::vector<Value*> locals;
@@ -194,7 +194,7 @@ class BodyWriter {
     for (size_t i = 0; i < locals.size(); ++i) locals[i]->setDebugName(names[i]);
   }
 
-  // The sizes of what has others than the first tensor that it is made of.
+  // Notes the result's sizes if they differ from those of its first tensor input.
   void Note(Node* node) {
     const ValueMeta* made = node->outputs().size() == 1 ? model_.MetaOf(node->output()) : nullptr;
     if (!made || node->output()->type()->kind() != c10::TypeKind::TensorType) return;
@@ -220,7 +220,7 @@ class BodyWriter {
   std::map<std::string, int> numbers_;
 };
 
-// Compiles, and `plain`, the code as the printer wrote it, into the same operations.
+// Throws Error unless `text` compiles to the same operations as `plain`, the printer's own code.
 void CheckCompiles(const std::string& text, const std::string& plain, const ModuleBody& body,
                    const std::string& model, int index) {
   const std::string name = "Module" + std::to_string(index);
@@ -247,7 +247,7 @@ void CheckCompiles(const std::string& text, const std::string& plain, const Modu
   }
   if (const Node* node = FirstDifference(*made, *graph(plain)))
     throw Error(place(node->sourceRange().str()) + ", " + node->kind().toQualString(),
-                "names in the code change what it does",
+                "with names in the code, it compiles to other operations",
                 "write that line of the model with other operations; and report it with the "
                 "model: this is a fault of pipewright");
 }
@@ -261,7 +261,7 @@ static std::string ValueText(const Model& model, const Value* value) {
   return value->debugName() + ": " + DtypeText(meta->dtype) + " [" + Join(meta->shape, ", ") + "]";
 }
 
-// Writes the comment at the head of a module: its inputs, outputs and weights.
+// Returns the comment at the head of a module: its inputs, outputs and weights.
 static std::string Head(const Model& model, const ModuleBody& body, int index) {
   std::string text =
       "# Module " + std::to_string(index) + " of " + model.file.substr(model.file.rfind('/') + 1);
@@ -304,8 +304,8 @@ static Printed Print(const Model& model, const ModuleBody& body, int index) {
   return printed;
 }
 
-// Returns the operation because of which the body cannot be printed: the last one of the smallest
-// part, from its start on, that cannot.
+// Returns the operation that makes the body unprintable: the last one of the shortest prefix that
+// cannot be printed. Returns nullptr for an empty body.
 static const Node* FirstUnprinted(const Model& model, ModuleBody body, int index) {
   const std::vector<Node*> nodes = body.nodes;
   body.outputs.clear();
@@ -323,7 +323,7 @@ static const Node* FirstUnprinted(const Model& model, ModuleBody body, int index
   return bad > 0 ? nodes[bad - 1] : nullptr;
 }
 
-// Returns the first operation that uses a constant of that kind (UserText).
+// Returns UserText of the first constant of that kind.
 static std::string ConstantsUser(const ModuleBody& body, const std::string& kind) {
   for (Node* node : body.nodes)
     for (const Node* inner : WithInner(node))

@@ -1,4 +1,4 @@
-// A module's code: TorchScript text that a person can edit and the runtime compiles.
+// Prints a module's code: TorchScript text that a person can edit and the runtime compiles.
 #pragma once
 #include <string>
 
@@ -6,8 +6,8 @@
 
 namespace pipewright {
 
-// `class ModuleK(Module)` with the module's weights as attributes and `forward`. The same text from
-// the same input. Throws Error when the text does not compile again.
+// Returns `class ModuleK(Module)` with the module's weights as attributes and `forward`. The text
+// is deterministic. Throws Error if it does not compile again.
 std::string ModuleCode(const Model& model, const ModuleBody& body, int index);
 
 }  // namespace pipewright

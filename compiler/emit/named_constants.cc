@@ -19,7 +19,7 @@ using torch::jit::Value;
 
 namespace {
 
-// A marked constant is this and, in six digits, its kind and its number. No size is near it.
+// A marked constant is kMark + kind * kKind + number. No real size is near it.
 constexpr int64_t kMark = 4611686018427000000;
 constexpr int64_t kKind = 100000;
 const char kPrefix[] = "4611686018427";
@@ -31,7 +31,7 @@ std::optional<int64_t> KindOf(const c10::Argument& argument) {
   if (auto optional = type->cast<c10::OptionalType>()) type = optional->getElementType();
   for (int64_t k = 0; k < std::ssize(kKinds); ++k)
     if (type->kind() == kKinds[k]) return k;
-  // Operators of TorchScript alone.
+  // In operators that only TorchScript has, a dtype is an int.
   if (argument.name() == "dtype" && type->kind() == c10::TypeKind::IntType) return 0;
   return std::nullopt;
 }
@@ -54,7 +54,7 @@ std::string Replaced(const std::string& text,
 
 bool SameBits(const void* a, const void* b, size_t size) { return std::memcmp(a, b, size) == 0; }
 
-// To the bit: printed, numbers that differ in their last digits look alike.
+// Compares bits: printed, numbers that differ in their last digits look alike.
 bool SameConstant(const c10::IValue& a, const c10::IValue& b) {
   if (a.tagKind() != b.tagKind()) return false;
   if (a.isDouble()) {
@@ -160,7 +160,7 @@ void MarkConstants(torch::jit::Graph& graph) {
       if (const auto kind = KindOf(argument);
           kind && !ConstantName(kKinds[*kind], number).empty())
         node->replaceInput(i, graph.insertConstant(kMark + *kind * kKind + number));
-      // Both mean: to the end.
+      // None and the largest integer both mean: to the end.
       if (IsSlice(node) && argument.name() == "end" &&
           argument.type()->kind() == c10::TypeKind::OptionalType &&
           number == std::numeric_limits<int64_t>::max())

@@ -26,13 +26,14 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Returns whether a folder is a package of ours, which is safe to replace.
+// Returns true if the folder looks like a package, which may be replaced.
 bool IsPackage(const fs::path& folder) {
   return fs::is_directory(folder) && fs::is_regular_file(folder / "manifest.json") &&
          fs::is_directory(folder / "modules");
 }
 
-// Other projects have a manifest.json and modules too.
+// Returns true if the manifest says that it is pipewright's: other projects have a manifest.json
+// and modules, too.
 bool SaysSo(const fs::path& folder) {
   try {
     const Json manifest = ReadJson((folder / "manifest.json").string());
@@ -43,10 +44,10 @@ bool SaysSo(const fs::path& folder) {
   }
 }
 
-// A file of the package that is not as it was compiled, or that was added; "" if there is none.
-// Weights are known by their name only.
+// Returns a file of the package that was edited or added since it was compiled, or "" if there is
+// none. Checks only the names of weight files, not their content.
 std::string EditedFile(const fs::path& folder) {
-  // With what `profile` leaves there.
+  // Includes the files that `profile` leaves there.
   std::set<std::string> known = {"manifest.json", "samples.safetensors", "profile.txt",
                                  "profile.json"};
   try {
@@ -63,7 +64,7 @@ std::string EditedFile(const fs::path& folder) {
       if (ReadFile(conf + name) != text) return "conf/" + name;
       known.insert("conf/" + name);
     }
-  } catch (const Error& e) {  // whoever edits may have left it broken
+  } catch (const Error& e) {  // an edit may have broken it
     return e.what();
   }
   for (const fs::directory_entry& file : fs::recursive_directory_iterator(folder)) {
@@ -73,7 +74,7 @@ std::string EditedFile(const fs::path& folder) {
   return "";
 }
 
-// Samples that somebody wrote for a model whose file has none.
+// Keeps samples that somebody added to the old package, for a model whose file has none.
 void KeepSamples(const fs::path& old, const std::string& temporary, const Manifest& manifest) {
   const fs::path samples = "samples.safetensors";
   if (fs::exists(temporary / samples) || !fs::exists(old / samples)) return;
@@ -84,7 +85,7 @@ void KeepSamples(const fs::path& old, const std::string& temporary, const Manife
       return names;
     };
     if (inputs(ReadManifest(old.string())) != inputs(manifest)) return;
-  } catch (const Error&) {  // of another version, or edited
+  } catch (const Error&) {  // written by another version, or edited
     return;
   }
   std::error_code error;
@@ -93,15 +94,15 @@ void KeepSamples(const fs::path& old, const std::string& temporary, const Manife
                 "remove it, or move it away");
 }
 
-// Keeps the profile of `old`, which is still true of the package that takes its place if
-// only the values of weights are others: samples of other sizes make a file of another size.
+// Keeps the profile of `old` if it still holds for the package that replaces it, because only the
+// values of weights differ. Samples of other sizes make a file of another size.
 void KeepProfile(const fs::path& old, const std::string& temporary, Manifest manifest) {
   try {
     Manifest before = ReadManifest(old.string());
-    for (Manifest* either : {&before, &manifest})  // earlier versions did not write them
+    for (Manifest* either : {&before, &manifest})  // earlier versions did not write line hashes
       for (ModuleInfo& module : either->modules) module.line_hashes.clear();
     if (WriteManifest(before) != WriteManifest(manifest)) return;
-  } catch (const Error&) {  // of another version, or edited
+  } catch (const Error&) {  // written by another version, or edited
     return;
   }
   const char* samples = "samples.safetensors";
@@ -113,26 +114,27 @@ void KeepProfile(const fs::path& old, const std::string& temporary, Manifest man
       fs::copy_file(old / name, fs::path(temporary) / name, none);
 }
 
-// Without a slash at its end.
+// Returns the output without a trailing slash.
 fs::path OutputOf(const PackageOptions& options) {
   fs::path output = fs::path(options.output).lexically_normal();
   return output.has_filename() ? output : output.parent_path();
 }
 
-// Wherever links lead, also where nothing is there yet.
+// Returns the absolute path with links resolved; it need not exist.
 fs::path Whole(const fs::path& path) {
   std::error_code none;
   return fs::weakly_canonical(fs::absolute(path, none), none);
 }
 
-// Returns whether `path` is `folder` or lies in it, wherever links lead.
+// Returns true if `path`, with links resolved, is `folder` or lies in it.
 bool LiesIn(const fs::path& path, const fs::path& folder) {
   const fs::path whole = Whole(path), of = Whole(folder);
   return !of.empty() && std::mismatch(of.begin(), of.end(), whole.begin(), whole.end()).first ==
                             of.end();
 }
 
-// That no input would be lost with what is replaced, nor the package with one that it lies in.
+// Throws Error if the output would replace an input, or lies in a package that is itself replaced
+// as a whole.
 void CheckPlace(const fs::path& output, const std::vector<std::string>& read) {
   std::error_code none;
   const bool folder = fs::is_directory(output, none);
@@ -173,7 +175,7 @@ Manifest WritePackage(const Model& model, const std::vector<ModuleBody>& bodies,
   const fs::path output = OutputOf(options);
   Manifest manifest = MakeManifest(model, bodies);
   int modules = static_cast<int>(bodies.size());
-  // Made first: more ranks than modules are refused before anything is written.
+  // Throws Error for more ranks than modules before anything is written.
   int ranks = options.ranks > 0 ? options.ranks : modules;
   GroupModules(modules, ranks);
   std::string temporary = output.string() + ".tmp" + std::to_string(getpid());

@@ -1,4 +1,4 @@
-// Packages out: code, weights, manifest and confs in one folder.
+// Writes packages: code, weights, manifest and confs in one folder.
 #pragma once
 #include <string>
 #include <vector>
@@ -9,17 +9,17 @@
 namespace pipewright {
 
 struct PackageOptions {
-  // The folder. A package that is there, as compiled, is replaced; anything else is refused.
+  // The folder. An existing package is replaced if it was not edited; anything else is refused.
   std::string output;
-  int ranks = 0;       // of the confs; 0: one a module
-  bool force = false;  // replace a package that was edited by hand, too
+  int ranks = 0;       // number of ranks of the confs; 0: one per module
+  bool force = false;  // also replace a package that was edited by hand
 };
 
-// Refuses an output that WritePackage would refuse, or that is or holds one of the files that are
-// `read`. For callers, before long work. Throws Error.
+// Throws Error if WritePackage would refuse the output, or if it is or contains one of the files
+// `read`. Callers check this before long work.
 void CheckReplaceable(const PackageOptions& options, const std::vector<std::string>& read);
 
-// Writes to a temporary folder beside `output` and renames it. Throws Error.
+// Writes to a temporary folder beside `output` and renames it. Returns the manifest. Throws Error.
 Manifest WritePackage(const Model& model, const std::vector<ModuleBody>& bodies,
                       const PackageOptions& options);
 

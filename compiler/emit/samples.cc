@@ -10,7 +10,7 @@ namespace pipewright {
 
 static const char kRecord[] = "data/sample_inputs/model.pt";
 
-// The tensors and numbers within tuples, lists and dicts, in their order.
+// Returns the tensors and numbers in nested tuples, lists and dicts, in order.
 static std::vector<c10::IValue> LeavesOf(const c10::IValue& value) {
   std::vector<c10::IValue> leaves;
   std::vector<c10::IValue> stack = {value};
@@ -28,7 +28,7 @@ static std::vector<c10::IValue> LeavesOf(const c10::IValue& value) {
   return leaves;
 }
 
-// As the model takes it, which may be in other floats than it was exported for.
+// Converts a leaf to the dtype that the model takes; --dtype may have changed it since the export.
 static at::Tensor AsTensor(const c10::IValue& leaf, const ValueInfo& value) {
   if (!leaf.isTensor()) return at::scalar_tensor(leaf.toScalar());
   at::Tensor tensor = leaf.toTensor().detach();
@@ -46,9 +46,9 @@ void WriteSamples(const Model& model, const Manifest& manifest, const std::strin
     std::string bytes = archive.Read(kRecord);
     leaves = LeavesOf(torch::pickle_load(std::vector<char>(bytes.begin(), bytes.end())));
   } catch (const std::exception&) {
-    return;  // an example of classes that are not known here
+    return;  // the example has classes that are not known here
   }
-  // Numbers that the export made part of the model are in the example alone.
+  // Only the example has numbers that the export made part of the model.
   if (leaves.size() != manifest.inputs.size())
     std::erase_if(leaves, [](const c10::IValue& leaf) { return !leaf.isTensor(); });
   if (leaves.size() != manifest.inputs.size()) return;

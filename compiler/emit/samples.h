@@ -1,4 +1,4 @@
-// The example that a model was exported with, kept in its package to measure and try it with.
+// Keeps the example that a model was exported with in its package, to measure and try the model.
 #pragma once
 #include <string>
 
@@ -7,8 +7,8 @@
 
 namespace pipewright {
 
-// Writes `path`, a safetensors file with a tensor for each input, named like it. Writes nothing
-// where the archive has no example, or one that is not as many tensors as the model takes.
+// Writes `path`, a safetensors file with one tensor per input, under its name. Writes nothing if
+// the archive has no example, or if the example's tensors do not match the model's inputs.
 void WriteSamples(const Model& model, const Manifest& manifest, const std::string& path);
 
 }  // namespace pipewright

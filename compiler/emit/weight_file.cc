@@ -22,7 +22,7 @@ bool IsContiguous(const Weight& weight) {
   return true;
 }
 
-// `count` elements at `bytes`, in the weight's dtype.
+// Passes `count` elements at `bytes` to `sink`, in the weight's dtype.
 void Hand(const Weight& weight, char* bytes, uint64_t count, const ByteSink& sink) {
   at::ScalarType stored = weight.stored.value_or(weight.dtype);
   if (stored == weight.dtype)
@@ -59,7 +59,7 @@ void WeightReader::Read(const Weight& weight, const ByteSink& sink) const {
     }
     return;
   }
-  // No more of the storage than the weight reaches.
+  // Reads only the part of the storage that the weight spans.
   uint64_t first = static_cast<uint64_t>(weight.storage_offset) * size, last = first + size;
   for (size_t d = 0; d < weight.shape.size(); ++d)
     last += static_cast<uint64_t>(weight.shape[d] - 1) * static_cast<uint64_t>(weight.strides[d]) *

@@ -1,4 +1,4 @@
-// Weights from where the model has them into a module's file.
+// Copies weights from the model's files to a module's file.
 #pragma once
 #include <memory>
 #include <string>
@@ -10,19 +10,19 @@
 
 namespace pipewright {
 
-// The files of the model, opened once.
+// Reads weights from the files of the model, which it opens once.
 class WeightReader {
  public:
   explicit WeightReader(const Model& model);
-  // Hands the weight's elements in row-major order and in its dtype to `sink`, piece by piece;
-  // one that is not contiguous where it lies is made so in memory first.
+  // Passes the weight's elements in row-major order and in its dtype to `sink`, piece by piece.
+  // Makes a weight that is not contiguous in its file contiguous in memory first.
   void Read(const Weight& weight, const ByteSink& sink) const;
 
  private:
   std::vector<std::unique_ptr<FileReader>> files_;
 };
 
-// One safetensors file with what the module holds. Throws Error.
+// Writes one safetensors file with the weights that the module holds. Throws Error.
 void WriteWeights(const Model& model, const ModuleBody& body, const WeightReader& reader,
                   const std::string& path);
 

@@ -109,7 +109,7 @@ void Merge(Model& model, size_t keep, size_t drop) {
 
 }  // namespace
 
-// Points the weight to the tensor that was found, in `file` of Model::files. Returns whether its
+// Points the weight to the stored tensor `found`, in `file` of Model::files. Returns true if its
 // values are cast.
 static bool PointTo(const StoredTensor& found, int file, const std::string& path, Weight& weight) {
   const std::string where = path + ": \"" + found.name + "\"";
@@ -167,7 +167,7 @@ std::vector<std::string> TakeWeights(Model& model, const std::string& path) {
     auto other = checkpoint.metadata.find(stored);
     const StoredTensor* kept =
         other == checkpoint.metadata.end() ? nullptr : checkpoint.Find(other->second);
-    return kept && kept->shape == weight.shape ? kept : nullptr;  // else it was a part of that
+    return kept && kept->shape == weight.shape ? kept : nullptr;  // else the weight was part of it
   };
   std::set<std::string> used;
   size_t cast = 0;
@@ -229,8 +229,8 @@ void RefuseAbsentWeights(const Model& model) {
               CureForAbsent(stateless, "pass them with --weights FILE"));
 }
 
-// In place, x.mul_(0.9) on 16-bit x first rounds the number to 16 bits, unlike Python; a tensor as
-// the factor keeps its precision.
+// Makes the factors of in-place products tensors: x.mul_(0.9) on 16-bit x first rounds a number to
+// 16 bits, unlike Python, while a tensor keeps its precision.
 static void KeepFactors(Model& model) {
   for (torch::jit::Node* node : AllNodes(*model.graph)) {
     if (node->kind() != c10::aten::mul_ || node->inputs().size() != 2) continue;

@@ -21,7 +21,7 @@ void RefuseAbsentWeights(const Model& model);
 // ("bfloat16"), like model.to(dtype). Throws UsageError if it is not a floating-point dtype.
 void CastWeights(Model& model, const std::string& dtype);
 
-// Weights that overlap in memory without being equal become views of the one that covers them.
+// Replaces weights that overlap in memory without being equal by views of the one that covers them.
 // Returns notes for the user. Throws Error if none covers the others, or if several are trained.
 std::vector<std::string> MergeViews(Model& model);
 

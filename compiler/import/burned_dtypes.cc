@@ -21,7 +21,7 @@ using torch::jit::Value;
 namespace {
 
 struct Words {
-  long named = 0;       // how often a line of the model names the dtype itself
+  long named = 0;       // how often the line of the model names the dtype itself
   bool others = false;  // the line mentions another dtype, perhaps a tensor's
 };
 
@@ -59,7 +59,8 @@ std::optional<at::ScalarType> ConstantDtype(const Node* node, std::optional<int>
   return static_cast<at::ScalarType>(value->toInt());
 }
 
-// Without `named`, only the largest and the lowest number count.
+// Returns true if `number` is one of the limits of T. Unless `named`, only the largest and the
+// lowest number count.
 template <typename T>
 bool IsLimit(double number, bool named) {
   using Limits = std::numeric_limits<T>;
@@ -69,9 +70,9 @@ bool IsLimit(double number, bool named) {
                     size == static_cast<double>(Limits::epsilon())));
 }
 
-// Returns true if `number` is among what torch.finfo(dtype) says, which differs for each dtype.
-// `named`: the model's line has such a call. The small limits of half precision, 2 ** -7 for one,
-// are ordinary constants elsewhere.
+// Returns true if `number` is among the limits in torch.finfo(dtype), which differ for each dtype.
+// `named`: the model's line calls torch.finfo. Elsewhere the small limits of half precision, such
+// as 2 ** -7, are ordinary constants.
 bool IsLimit(double number, at::ScalarType dtype, bool named) {
   switch (dtype) {
     case at::kDouble: return IsLimit<double>(number, true);
@@ -83,7 +84,7 @@ bool IsLimit(double number, at::ScalarType dtype, bool named) {
 }
 
 bool TakesLimit(const Node* node, at::ScalarType dtype) {
-  // An operation that LibTorch itself has made has no line.
+  // An operation that LibTorch itself inserted has no line.
   const torch::jit::SourceRange range = node->sourceRange();
   const std::string line = range.source() ? range.text().str() : "";
   const bool named =
@@ -109,7 +110,8 @@ bool HoldsLimit(const Model& model, const Weight& weight) {
   return IsLimit(number.item<double>(), weight.dtype, true);
 }
 
-// Returns true if the line calls what has recorded `node`, and not only a function that does.
+// Returns true if the line itself calls the function that recorded `node`, rather than a function
+// that calls it.
 bool CallsIt(const std::string& line, const Node* node) {
   // By operator: the functions of torch that record it, also after run_decompositions().
   static const std::map<std::string, std::string> kCalls = {
@@ -129,8 +131,9 @@ bool CallsIt(const std::string& line, const Node* node) {
   return std::regex_search(line, call);
 }
 
-// Returns true if the model's line names `dtype`, an argument of `node`. `on_line` operations of
-// the line have that dtype: a line that calls functions that cast has more than it names.
+// Returns true if the model's line names `dtype`, an argument of `node`. `on_line` is the number of
+// the line's operations that have that dtype: if the line calls functions that cast, it has more of
+// them than it names.
 bool IsCertain(const Model& model, const Node* node, at::ScalarType dtype, long on_line) {
   const std::string line = node->sourceRange().text().str();
   // TorchScript keeps x.dtype as an operation, unless it was traced, which leaves no text.
@@ -142,8 +145,8 @@ bool IsCertain(const Model& model, const Node* node, at::ScalarType dtype, long 
   if (words.named < on_line) return false;
   if (TakesLimit(node, dtype) ? line.find("finfo(") == std::string::npos : !CallsIt(line, node))
     return false;
-  // The recording has one value for the operand and the result of a cast that changed nothing:
-  // its uses may be of either. A cast that the recording left out has no use.
+  // The recording has one value for the operand and the result of a cast that changed nothing: its
+  // uses may be of either. A cast that the recording omitted has no use.
   return node->kind() != c10::aten::to || RecordedDtype(model, node->input(0)) != dtype ||
          node->output()->uses().size() == 1;
 }
@@ -206,9 +209,9 @@ void FollowDtype(Model& model, const std::string& dtype, const std::set<at::Scal
   for (at::ScalarType one : changed) changing += (changing.empty() ? "" : " or ") + DtypeText(one);
   throw Error(model.file + ": --dtype " + dtype,
               "the model holds " + changing +
-                  ", or a limit of it (torch.finfo), as a constant where it may have taken the "
-                  "dtype of a tensor (x.to(y.dtype)), or may use a tensor on as it was before the "
-                  "cast; a recording does not tell:" +
+                  " or a limit of it (torch.finfo) as a constant that may be the dtype of a "
+                  "tensor (x.to(y.dtype)), or it may also use the tensor from before a cast; "
+                  "a recording does not tell which:" +
                   list,
               "leave --dtype out and record the model in that dtype: model.to(torch." + dtype +
                   ") and inputs of it, before torch.export.export");

@@ -72,7 +72,7 @@ Node* InsertView(Model& model, size_t base, size_t view) {
                    1));
 }
 
-// Each use of `view` reads it from `base` again, so that writes to one are seen in the other.
+// Reads `view` from `base` again at each use, so that writes to one are visible in the other.
 void ReplaceByView(Model& model, size_t base, size_t view) {
   const Weight& to = model.weights[view];
   torch::jit::WithInsertPoint start(*model.graph->nodes().begin());
@@ -86,8 +86,8 @@ void ReplaceByView(Model& model, size_t base, size_t view) {
   model.meta[node->output()->debugName()] = meta;
 }
 
-// Stores the content of `view` under its name too, as files of weights have it: forward copies it
-// from `base` behind the last operation that uses the base.
+// Stores the content of `view` also under its own name, as weight files have it: forward copies it
+// from `base` after the last operation that uses the base.
 void KeepInStep(Model& model, size_t base, size_t view) {
   Memory memory(model, Alias::kUnknown);
   const Value* held = model.weight_input(base);

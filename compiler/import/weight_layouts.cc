@@ -23,8 +23,8 @@ Numbers ContiguousStrides(const Numbers& shape) {
   return strides;
 }
 
-// Returns true if the weight lies in the order of its dimensions; strides of single elements are
-// free.
+// Returns true if the weight is contiguous in the order of its dimensions; strides of dimensions of
+// size 1 do not matter.
 bool LiesInOrder(const Weight& weight) {
   const Numbers wanted = ContiguousStrides(weight.shape);
   for (size_t d = 0; d < wanted.size(); ++d)
@@ -56,7 +56,7 @@ bool ShareStorage(const Weight& a, const Weight& b) {
   return a.file == b.file && a.file_offset == b.file_offset && a.file_bytes > 0 && b.file_bytes > 0;
 }
 
-// Lets `user` read the weight from a copy in the order `order`, with the same dimensions.
+// Makes `user` read a copy of the weight that is laid out in `order`, with the same dimensions.
 void ReadInOrder(Model& model, size_t index, const Numbers& order, Node* user,
                  const std::string& name) {
   torch::jit::Graph& graph = *model.graph;
@@ -103,7 +103,7 @@ void KeepLayouts(Model& model) {
   for (size_t i : reordered) {
     Value* weight = model.weight_input(i);
     const Numbers order = OrderInMemory(model.weights[i]);
-    // A part of another weight is read off that, and sees what is written to it.
+    // A part of another weight is read from that weight, and sees writes to it.
     const Weight& own = model.weights[i];
     const bool shares =
         std::any_of(model.weights.begin(), model.weights.end(), [&](const Weight& other) {

@@ -62,7 +62,7 @@ void CheckInputs(const ProfileSplit& wanted, const Model& model) {
   }
 }
 
-// Removes the measured folder, which is deleted by now, from the error.
+// Replaces the advice to edit the measured folder, which is deleted by now, in the error.
 std::string WithoutFolder(std::string failure, const std::string& input) {
   const size_t cure = failure.find("\n  where it is the values that it refuses, write ");
   if (cure == std::string::npos) return failure;

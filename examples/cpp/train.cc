@@ -1,5 +1,5 @@
-// A program that compiles its own model and trains it: a torch::nn module with cuts in its forward,
-// traced, written as a package, trained on four ranks (threads of this process), and once more by
+// Compiles its own model and trains it: a torch::nn module with cuts in its forward, traced,
+// written as a package, and trained on four ranks (threads of this process). Then trains it with
 // plain LibTorch for comparison.
 //
 //   train FOLDER TEXT [STEPS]       the package goes to FOLDER, TEXT is any file to learn from
@@ -28,7 +28,7 @@ struct BlockImpl : torch::nn::Module {
     out = register_module("out", torch::nn::Linear(4 * kWidth, kWidth));
   }
   torch::Tensor forward(torch::Tensor x) {
-    // The mean of what came before, then a small network.
+    // Averages all earlier positions, then applies a small network.
     torch::Tensor mean = x.cumsum(1) / torch::arange(1, x.size(1) + 1, x.options()).unsqueeze(1);
     return x + out(F::gelu(in(norm(x + mean))));
   }
@@ -71,7 +71,7 @@ static std::string Job(const std::string& text, int steps) {
   return pipewright::FormatJson(job);
 }
 
-// The same steps by LibTorch alone.
+// Trains the same steps with LibTorch alone.
 static void TrainAlone(Net& net, const std::string& text, int steps) {
   const std::string bytes = pipewright::ReadFile(text);
   torch::optim::SGD optimizer(net->parameters(), 0.5);

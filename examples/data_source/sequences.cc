@@ -1,4 +1,4 @@
-// A source of one's own: sequences that count in steps, made as they are asked for.
+// A custom data source: sequences that count in steps, generated on request.
 //
 //     c++ -std=c++20 -shared -fPIC -I INCLUDE sequences.cc -o libsequences.so
 //

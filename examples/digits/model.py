@@ -20,7 +20,7 @@ class Residual(nn.Module):
 
 
 class Digits(nn.Module):
-    """Images [N, 1, 8, 8] to logits [N, 10]."""
+    """Maps images [N, 1, 8, 8] to logits [N, 10]."""
 
     def __init__(self, channels=16):
         super().__init__()

@@ -1,5 +1,5 @@
 #!/bin/bash
-# The whole way once: export, compile, train on 4 ranks, compare with PyTorch, write some text.
+# Runs all steps once: export, compile, train on 4 ranks, compare with PyTorch, generate text.
 # Usage: examples/gpt/demo.sh [BUILD]; the files go to BUILD/demo.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -22,7 +22,7 @@ title "1. Export the model from PyTorch"
 run $python examples/gpt/export.py -o "$out/gpt.pt2"
 
 title "2. Compile it into a package for $ranks ranks"
-# The embedding's table is the head's, too. It lives on the first rank and is sent to the last one:
+# The embedding and the head share one table. It is kept on the first rank and sent to the last one:
 # its gradients are then added in PyTorch's order, and every loss has PyTorch's bits.
 run "$build/pipewright" compile "$out/gpt.pt2" -o "$out/gpt.pkg" --ranks $ranks --shared transmit
 ls "$out/gpt.pkg"/*

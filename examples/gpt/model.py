@@ -55,7 +55,7 @@ class GPT(nn.Module):
 
 
 def add_options(parser):
-    """The options that decide a model; `build` makes it, the same from the same options."""
+    """Adds the options that `build` needs; it makes the same model from the same options."""
     parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--heads", type=int, default=4)

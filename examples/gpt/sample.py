@@ -11,7 +11,7 @@ from model import add_options, build
 def sample(model, prompt, length, temperature, seed):
     generator = torch.Generator().manual_seed(seed)
     text = bytearray(prompt.encode())
-    # The export fixed the sequence length, the model did not: the text may start short.
+    # Only the export fixed the sequence length, not the model: the text may start short.
     while len(text) < length:
         window = torch.tensor([list(text[-model.length :])])
         logits = model(window)[0, -1] / temperature

@@ -1,5 +1,5 @@
-// pipewright as a library: every process of a communicator builds its stages of a package, trains
-// them on tensors of its own making, evaluates, and looks at gradients and weights.
+// Uses pipewright as a library: every process of a communicator builds its stages of a package,
+// trains them on tensors that it makes itself, evaluates, and reads gradients and weights.
 //
 //     mpirun -n 3 train_step PACKAGE        a language model of bytes, compiled for 3 ranks
 //     train_step PACKAGE                    the same package, called in this process without ranks
@@ -16,12 +16,12 @@ using namespace pipewright;
 
 constexpr int kMicrobatches = 4, kRows = 2, kLength = 16;
 
-// Text that counts.
+// Sequences of bytes that count up.
 struct Counting : Microbatches {
   std::vector<TensorSpec> Specs(int64_t /*minibatch*/, int /*microbatch*/) override {
     return {{at::kLong, {kRows, kLength}, true}};
   }
-  // The model's input (0) or the target (-1).
+  // Returns the model's input (0) or the target (-1).
   at::Tensor Input(int input, int64_t minibatch, int microbatch) override {
     at::Tensor first = at::arange(kRows).view({-1, 1}) * 64 + 16 * microbatch + minibatch;
     return (first + at::arange(kLength) + (input < 0 ? 1 : 0)).remainder(256);
@@ -70,7 +70,7 @@ static void Train(const std::string& path, Transport& transport) {
   for (size_t m = 0; m < manifest.modules.size(); ++m) {
     const std::string& name = manifest.modules[m].held[0].name;
     at::Tensor weight = session.stages->Weight(static_cast<int>(m), name);
-    if (!weight.defined()) continue;  // of another rank
+    if (!weight.defined()) continue;  // belongs to another rank
     at::Tensor gradient = session.stages->LastGradient(static_cast<int>(m), name);
     std::printf("rank %d: %s %.6f, gradient %.6f\n", transport.rank(), name.c_str(),
                 weight.norm().item<double>(),

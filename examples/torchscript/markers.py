@@ -2,9 +2,9 @@
 
 torch.jit drops torch.distributed.pipelining.pipe_split() when it traces or scripts a model, because
 that operator is declared to have no effect. The one defined here is kept, and `pipewright compile`
-cuts at it. Import this file also where such a model is loaded again: the file names the operator.
+cuts at it. Import this module before loading such a model, too: its file refers to the operator.
 
-    from markers import pipe_split      # then call pipe_split() between layers, as ever
+    from markers import pipe_split      # then call pipe_split() between layers, as usual
 """
 import torch
 

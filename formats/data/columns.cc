@@ -18,7 +18,7 @@ namespace {
 struct Rows {
   const MappedFile* file = nullptr;
   uint64_t begin = 0;  // bytes
-  int64_t first = 0;   // sample
+  int64_t first = 0;   // the first row's sample
 };
 
 const TensorInfo& TensorAt(const SafetensorsHeader& header, const std::string& name,

@@ -9,7 +9,7 @@ namespace pipewright {
 
 namespace {
 
-// The text of a value in the header's Python dictionary: 'key': VALUE. "" when absent.
+// Returns the text of VALUE in the header's Python dictionary, 'key': VALUE; "" if absent.
 std::string_view Value(std::string_view header, const std::string& key) {
   size_t at = header.find("'" + key + "'");
   if (at == std::string_view::npos) return {};

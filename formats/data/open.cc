@@ -40,7 +40,7 @@ std::vector<int64_t> EpochOrder(int64_t count, uint64_t seed, int64_t epoch, boo
 }
 
 std::shared_ptr<DataSource> OpenPlugin(const std::string& library, const std::string& options) {
-  // Never closed: code of what it made may still run.
+  // The library is never closed, because its code may still be in use.
   std::string path = std::filesystem::absolute(library).string();
   void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!handle) throw Error(library, std::string("cannot be loaded: ") + dlerror());

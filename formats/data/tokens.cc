@@ -37,7 +37,7 @@ class Tokens : public DataSource {
     const char* from = files_[file]->bytes().data() + static_cast<size_t>(token) * width_;
     for (int64_t i = 0; i < length_; ++i, from += width_, to += sizeof(int64_t)) {
       int64_t wide = 0;
-      std::memcpy(&wide, from, width_);  // little endian, as the file
+      std::memcpy(&wide, from, width_);  // both are little-endian
       std::memcpy(to, &wide, sizeof wide);
     }
   }
@@ -46,7 +46,7 @@ class Tokens : public DataSource {
   size_t width_;
   int64_t length_, samples_ = 0;
   std::vector<std::unique_ptr<MappedFile>> files_;
-  std::vector<int64_t> first_;  // sample of each file; an empty one has that of the next
+  std::vector<int64_t> first_;  // first sample of each file; for an empty one, of the next
 };
 
 }  // namespace

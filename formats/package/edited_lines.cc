@@ -28,7 +28,7 @@ std::string ShortHash(std::string_view line) {
 Hashes HashesOf(std::string_view code) {
   Hashes hashes;
   for (size_t begin = 0; begin < code.size();) {
-    // Includes the newline, which the last line may have lost.
+    // Includes the newline, because removing that of the last line is an edit.
     const size_t end = std::min(code.find('\n', begin), code.size() - 1) + 1;
     hashes.push_back(ShortHash(code.substr(begin, end - begin)));
     begin = end;
@@ -45,7 +45,7 @@ std::set<size_t> Changes(const Hashes& then, const Hashes& now) {
     return changes;
   }
   const size_t columns = now.size() + 1;
-  std::vector<int> common((then.size() + 1) * columns);  // of what begins at i and j
+  std::vector<int> common((then.size() + 1) * columns);  // length of the one from i and j on
   for (size_t i = then.size(); i-- > 0;)
     for (size_t j = now.size(); j-- > 0;)
       common[i * columns + j] =

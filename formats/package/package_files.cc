@@ -58,7 +58,7 @@ void OutputFiles::Add(const std::string& key, const std::string& file, bool here
   try {
     if (here) CheckWritable(file, read_, in_place);
     if (file.starts_with("/dev/")) return;
-    std::error_code error;  // of what links lead to and is no path, as a pipe
+    std::error_code error;  // set if a link leads to something without a path, such as a pipe
     fs::path place = fs::weakly_canonical(fs::absolute(file, error), error);
     if (error) place = fs::absolute(file, error);
     if (auto [other, fresh] = keys_.emplace(place.string(), key); !fresh)

@@ -11,7 +11,7 @@ namespace pipewright {
 
 std::vector<std::string> PackageFiles(const std::string& package, const Manifest& manifest);
 
-// Returns true if the module's code is not as `compile` wrote it.
+// Returns true if the module's code differs from what `compile` wrote.
 bool IsEdited(const std::string& package, const ModuleInfo& module);
 
 // Includes the job, its data, and the files that options name; for weights in a folder or behind an
@@ -24,8 +24,9 @@ class OutputFiles {
  public:
   explicit OutputFiles(std::vector<std::string> read) : read_(std::move(read)) {}
 
-  // Throws Error naming `key`, which names `file` ("": none), if the file is also another output
-  // or, if it is written `here`, under the conditions of CheckWritable.
+  // Adds `file` ("": does nothing), which `key` of the job or command line names. Throws Error
+  // naming `key` if the file is also another output or, if this process writes it (`here`), if
+  // CheckWritable throws.
   void Add(const std::string& key, const std::string& file, bool here, bool in_place = false);
 
  private:

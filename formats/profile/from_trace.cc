@@ -31,7 +31,7 @@ Field FieldOf(ActionKind kind) {
 
 ProfileTime TimeOf(std::vector<double> seconds) {
   std::sort(seconds.begin(), seconds.end());
-  auto at = [&](double share) {  // between the two neighbours
+  auto at = [&](double share) {  // interpolates between the two neighbors
     double place = share * static_cast<double>(seconds.size() - 1);
     size_t below = static_cast<size_t>(place), above = std::min(below + 1, seconds.size() - 1);
     return seconds[below] + (place - std::floor(place)) * (seconds[above] - seconds[below]);
@@ -39,7 +39,7 @@ ProfileTime TimeOf(std::vector<double> seconds) {
   return {at(0.5), at(0.75) - at(0.25)};
 }
 
-// Gives `nodes` the stage's time, in the proportions that they have; evenly where all are zero.
+// Divides the stage's time among `nodes` in proportion to their times, or evenly if all are zero.
 void Scale(std::vector<ProfileNode*>& nodes, Field field, const ProfileTime& stage) {
   double total = 0;
   for (const ProfileNode* node : nodes) total += (node->*field).median;
@@ -83,7 +83,7 @@ void ApplyTrace(Profile& profile, const Conf& conf, const std::string& text,
         seconds.push_back((event.end - event.start) / 1e6);
     if (!seconds.empty()) times[key] = TimeOf(seconds);
   }
-  for (ProfileNode& node : profile.nodes) node.body.clear();  // the run's, which no trace names
+  for (ProfileNode& node : profile.nodes) node.body.clear();  // a trace does not name the run's
   for (int stage = 0; stage < static_cast<int>(conf.stage_to_ranks.size()); ++stage) {
     std::vector<ProfileNode*> nodes;
     for (ProfileNode& node : profile.nodes)

@@ -7,13 +7,13 @@
 
 namespace pipewright {
 
-// Replaces the times of `profile` by those of a run's trace: Chrome's trace events, microseconds,
-// whose names are actions (`2F5`). A stage's time is the median over its actions, without the first
-// step where there are several; what the profile has for its nodes is scaled to that, so that a
-// stage of one node has exactly the trace's time. Where the trace has no I and W, or no B, the one
-// follows from the other. `conf` (checked) says which modules a stage has; nodes of stages that the
-// trace does not show keep their times. Throws Error naming `path`: not such a trace, stages that
-// the conf lacks, no action of any stage.
+// The trace has Chrome's trace events in microseconds, named after actions (`2F5`). A stage's time
+// is the median over its actions, without the first step if there are several. The times of its
+// nodes are scaled to that, so that a stage of one node gets exactly the trace's time. If the trace
+// has no I and W, or no B, the one is derived from the other. `conf` (checked) has the modules of
+// each stage; nodes of stages that are not in the trace keep their times. Throws Error naming
+// `path` for a file that is not such a trace, for stages that the conf lacks, and if no stage has
+// actions.
 void ApplyTrace(Profile& profile, const Conf& conf, const std::string& text,
                 const std::string& path);
 

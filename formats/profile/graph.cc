@@ -35,7 +35,7 @@ ModelGraph GraphOfProfile(const Profile& profile) {
     const ProfileNode& node = profile.nodes[i];
     GraphNode entry;
     entry.id = node.name;
-    // Not the description alone: it could read like an input or an operation of PipeDream's.
+    // The description alone could be read as an input or an operation of PipeDream's.
     entry.description = "Module(" + node.description + ")";
     entry.forward_ms = node.forward.median * 1000;
     entry.backward_ms = node.backward.median * 1000;

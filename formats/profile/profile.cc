@@ -66,7 +66,7 @@ std::string WriteProfile(const Profile& profile) {
 bool IsProfileAsWritten(const std::string& text) {
   Json json = ParseJson(text, "");
   if (!IsProfile(json)) return false;
-  if (!json.contains("hash")) return true;  // of a version without
+  if (!json.contains("hash")) return true;  // earlier versions wrote none
   const Json hash = json["hash"];
   json.erase("hash");
   return hash == HexHash(json.dump());
@@ -76,7 +76,7 @@ bool IsProfile(const Json& json) { return json.is_object() && json.contains(kFor
 
 namespace {
 
-// One object of the document, and where it stands.
+// An object of the document, with its position.
 class Object {
  public:
   Object(const std::string& text, const std::string& path, const Json& json,

@@ -18,17 +18,17 @@ struct ProfileTime {
 // A module, or with --fine a part of one.
 struct ProfileNode {
   std::string name;         // module3, or module3.2 for the third part of it
-  std::string description;  // the submodules that lie in it, or its operations
+  std::string description;  // its submodules or operations
   int module = -1;          // of the package
-  int rank = 0;             // that measured it
+  int rank = 0;             // the rank that measured it
   ProfileTime forward, backward, input_gradient, weight_gradient;
   double kept = 0;             // made by the forward and held until backward, outputs included
-  double kept_for_weight = 0;  // of those and of gradients, what stays from I to W
-  // Values among its inputs that it holds until backward, and from I to W: their bytes are in none
-  // of the above. Profiles of earlier versions do not say.
+  double kept_for_weight = 0;  // the part of those and of gradients that is held from I to W
+  // Inputs that it holds until backward, and from I to W. Their bytes are not counted above. Empty
+  // in profiles of earlier versions.
   std::vector<int> held, held_for_weight;
   double peak = 0;             // most bytes alive at once: weights, inputs, all that it makes
-  // The same without weights while it runs forward for no backward; 0 in profiles of earlier
+  // The same without weights, for a forward that no backward follows; 0 in profiles of earlier
   // versions.
   double forward_only_peak = 0;
   double parameters = 0, trained = 0, buffers = 0;  // `trained`: parameters that take gradients
@@ -43,11 +43,11 @@ struct ProfileValue {
   int producer = -1;           // node; -1: an input of the model
   std::vector<int> consumers;  // nodes, ascending
   double bytes = 0;
-  bool gradient = false;  // whether as many bytes come back
-  bool kept = true;       // whether `producer` holds it until backward: then `kept` of it counts it
+  bool gradient = false;  // a gradient of as many bytes comes back
+  bool kept = true;       // `producer` holds it until backward and counts it in its own `kept`
 };
 
-// One weight that several nodes hold: apart, they exchange its gradient.
+// A weight that several nodes hold. In different stages, they exchange its gradient.
 struct ProfileShared {
   std::vector<int> nodes;  // ascending
   double bytes = 0;
@@ -81,10 +81,10 @@ std::string WriteProfile(const Profile& profile);
 // that go backwards, numbers that are negative or not finite.
 Profile ParseProfile(const std::string& text, const std::string& path);
 
-// (from, to) of every value that one module makes and another uses.
+// Returns (from, to) for every value that one module makes and another uses.
 std::vector<std::pair<int, int>> ModuleEdges(const Manifest& manifest);
 
-// Throws Error naming `path` unless the profile is one of this package's modules.
+// Throws Error naming `path` unless the profile is of this package's modules.
 void CheckProfile(const Profile& profile, const Manifest& manifest, const std::string& path);
 
 }  // namespace pipewright

@@ -1,4 +1,4 @@
-// A profile for people.
+// Formats a profile for people to read.
 #pragma once
 #include <string>
 
@@ -6,7 +6,8 @@
 
 namespace pipewright {
 
-// A line a node: times in ms with their spread, bytes sent, kept and held; then the links.
+// Returns a line for each node, with times in ms and their spread, and bytes sent, kept and held;
+// then the links.
 std::string ProfileTable(const Profile& profile);
 
 }  // namespace pipewright

@@ -11,7 +11,7 @@ std::string Inflate(std::string_view packed, uint64_t size, const std::string& w
     throw Error(where, "compressed data is damaged: " + what);
   };
   if (packed.size() > UINT32_MAX || size >= UINT32_MAX) fail("it is larger than 4 GiB");
-  std::string out(size + 1, '\0');  // the byte too many tells what is longer than it should be
+  std::string out(size + 1, '\0');  // the extra byte reveals data that is too long
   z_stream stream{};
   if (inflateInit2(&stream, -MAX_WBITS) != Z_OK) throw Error(where, "zlib cannot be started");
   stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(packed.data()));

@@ -1,4 +1,4 @@
-// Data compressed with "deflate", as zip archives hold it.
+// Decompresses "deflate" data, as zip archives have it.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -6,8 +6,8 @@
 
 namespace pipewright {
 
-// The `size` bytes that `packed` stands for. Throws Error naming `where` when it is damaged or
-// stands for another number of bytes; takes no more memory than `size`.
+// Decompresses `packed` to `size` bytes. Throws Error naming `where` if it is damaged or has
+// another size. Allocates no more than about `size` bytes.
 std::string Inflate(std::string_view packed, uint64_t size, const std::string& where);
 
 }  // namespace pipewright

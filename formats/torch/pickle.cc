@@ -102,7 +102,7 @@ class PickleReader {
            ", which is not part of a tensor; nothing was executed");
     return PushText(global, Kind::kGlobal);
   }
-  // Two's complement, little-endian, any length.
+  // Pushes an integer in two's complement, little-endian, of any length.
   bool PushLong(std::string_view digits) {
     if (digits.size() > 8) return PushText(digits, Kind::kBytes);
     uint64_t n = !digits.empty() && (digits.back() & 0x80) ? ~uint64_t{0} : 0;
@@ -138,7 +138,7 @@ class PickleReader {
     return Push(it->second);
   }
 
-  // One instruction; false at STOP.
+  // Runs one instruction. Returns false at STOP.
   bool Step() {
     char op = Take(1)[0];
     switch (op) {
@@ -241,11 +241,11 @@ class PickleReader {
         return PushGlobal(Node(names[0]).text, Node(names[1]).text);
       }
       case 'R':
-      case '\x81':  // NEWOBJ: of a class, as TorchScript writes objects
+      case '\x81':  // NEWOBJ: an object of a class, as TorchScript writes it
         return Call();
       case 'Q':
         return PushItems(Kind::kPersistent, PopSome(1));
-      case 'b': {  // BUILD: the state of an object, or attributes beside a value, as _metadata
+      case 'b': {  // BUILD: an object's state, or attributes of a value, such as _metadata
         const int state = Pop();
         PickleNode& object = Node(Top());
         if (object.kind == Kind::kCall && object.items.size() == 2) object.items.push_back(state);

@@ -21,7 +21,7 @@ struct PickleNode {
     kList,        // items
     kDict,        // items: key, value, key, value, ...; an OrderedDict too
     kGlobal,      // text: "module name"
-    kCall,        // items: what is called, its arguments (a tuple), and the state it got, if any
+    kCall,        // items: the function, its arguments (a tuple) and, if set, the object's state
     kPersistent,  // items: the identifier; an object outside the pickle
     kMark,        // only while reading
   };
@@ -40,13 +40,13 @@ struct Pickle {
   const PickleNode& operator[](int id) const { return nodes[static_cast<size_t>(id)]; }
 };
 
-// `allowed` says whether a global "module name" may appear. Throws Error naming `where` and the
-// byte: a global that is not allowed, an instruction that is not one of plain data (protocols 2 to
-// 5 as PyTorch writes them), damage. Uses memory in proportion to the input.
+// Parses a pickle of plain data (protocols 2 to 5, as PyTorch writes them). `allowed` returns true
+// for a global "module name" that may appear. Throws Error naming `where` and the byte for other
+// globals, other instructions and damage. Uses memory in proportion to the input.
 Pickle ParsePickle(std::string_view bytes, const std::string& where,
                    const std::function<bool(const std::string&)>& allowed);
 
-// "a dict", "an integer", ... for messages.
+// Returns "a dict", "an integer" and the like, for messages.
 const char* KindName(PickleNode::Kind kind);
 
 }  // namespace pipewright

@@ -1,4 +1,4 @@
-// PyTorch torch/serialization.py (both formats), torch/_utils.py (_rebuild_tensor_v2 and _v3).
+// Formats: PyTorch torch/serialization.py (both), torch/_utils.py (_rebuild_tensor_v2 and _v3).
 #include "formats/torch/torch_file.h"
 
 #include <algorithm>
@@ -49,7 +49,7 @@ struct Storage {
   uint64_t elements = 0;
 };
 
-// Where a storage's bytes lie in the file.
+// The position of a storage's bytes in the file.
 struct Range {
   uint64_t offset = 0, size = 0;
 };
@@ -58,7 +58,7 @@ class StateDictReader {
  public:
   StateDictReader(const Pickle& pickle, const std::string& path) : pickle_(pickle), path_(path) {}
 
-  // Every tensor, its `storage` the key; offsets still within the storage.
+  // Returns every tensor, with the key of its storage in `storage` and offsets within the storage.
   std::vector<StoredTensor> Tensors() {
     const PickleNode& root = pickle_[pickle_.root];
     if (root.kind != Kind::kDict) Fail("a state dict is expected, found " + Name(root));
@@ -75,7 +75,8 @@ class StateDictReader {
     return tensors;
   }
 
-  // The views that the older format allows of a storage are refused by this check of its arity.
+  // Reads a reference to a storage. Throws Error for a view of a storage (a sixth entry in the
+  // older format).
   Storage StorageOf(const PickleNode& node) const {
     const PickleNode& id = node.kind == Kind::kPersistent ? pickle_[node.items[0]] : node;
     size_t n = id.items.size();
@@ -134,7 +135,7 @@ class StateDictReader {
       Fail("a tensor is expected, found a call of " + function);
     if (pickle_[arguments[1]].kind != Kind::kInt || pickle_[arguments[1]].number < 0)
       Fail("a tensor whose offset is not a natural number");
-    // With {"conj": True} or {"neg": True} the tensor is not what its storage holds.
+    // With {"conj": True} or {"neg": True}, the tensor's values differ from those in its storage.
     const size_t metadata = typed ? 7 : 6;
     if (arguments.size() > metadata)
       for (int item : pickle_[arguments[metadata]].items)
@@ -142,14 +143,14 @@ class StateDictReader {
           Fail("a view that conjugates or negates what is stored",
                "save tensor.resolve_conj().resolve_neg()");
     Storage storage = StorageOf(pickle_[arguments[0]]);
-    // The third version names the dtype apart from a storage of plain bytes.
+    // _rebuild_tensor_v3 has a storage of plain bytes and names the dtype separately.
     std::string dtype_name = storage.dtype;
     if (typed && pickle_[arguments[6]].kind == Kind::kGlobal)
       dtype_name = pickle_[arguments[6]].text.substr(6);
     const Dtype* dtype = FindDtype(dtype_name);
     if (!dtype) Fail("dtype " + dtype_name + " has no place in a safetensors file");
     uint64_t unit = static_cast<uint64_t>(dtype->bits) / 8;
-    if (dtype->bits < 8) unit = 1;  // PyTorch packs two elements into each of its own
+    if (dtype->bits < 8) unit = 1;  // each element in PyTorch is a byte with two of them
     uint64_t storage_unit = static_cast<uint64_t>(FindDtype(storage.dtype)->bits) / 8;
 
     StoredTensor tensor;
@@ -160,7 +161,7 @@ class StateDictReader {
     tensor.storage = storage.key;
     if (__builtin_mul_overflow(storage.elements, storage_unit, &tensor.storage_bytes))
       Fail("a storage of more than 2^64 bytes");
-    // Elements, and one past the last of them, from the storage's start.
+    // `end` is one past the last element, counted in elements from the storage's start.
     uint64_t elements = 1, end = static_cast<uint64_t>(pickle_[arguments[1]].number);
     uint64_t begin = end;
     bool fits = true, contiguous = true, empty = false;
@@ -183,7 +184,7 @@ class StateDictReader {
            !__builtin_mul_overflow(end, unit, &end) && end <= tensor.storage_bytes;
     if (!fits && !empty) Fail("it reaches beyond its storage");
     tensor.offset = empty ? 0 : begin * unit;
-    // The header of a safetensors file counts the elements of a 4-bit type, PyTorch their pairs.
+    // The header of a safetensors file counts the elements of a 4-bit type; PyTorch counts pairs.
     if (dtype->bits < 8) {
       if (!contiguous || tensor.shape.empty()) Fail("a packed 4-bit tensor with strides");
       tensor.shape.back() *= 2;
@@ -196,7 +197,7 @@ class StateDictReader {
   std::string tensor_;  // the entry that is being read
 };
 
-// Moves the tensors from "within the storage" to "within the file".
+// Changes the tensors' offsets from within the storage to within the file.
 void Place(std::vector<StoredTensor>& tensors, const std::map<std::string, Range>& storages,
            const std::string& path) {
   for (StoredTensor& tensor : tensors) {
@@ -210,7 +211,7 @@ void Place(std::vector<StoredTensor>& tensors, const std::map<std::string, Range
   }
 }
 
-// Bytes of all storages that a pickle names.
+// Returns the bytes of all storages that a pickle names.
 uint64_t StorageBytes(const Pickle& pickle, const std::string& path) {
   std::map<std::string, uint64_t> bytes;
   const StateDictReader reader(pickle, path);
@@ -225,7 +226,8 @@ uint64_t StorageBytes(const Pickle& pickle, const std::string& path) {
   return sum;
 }
 
-// An archive has its directory at its end, and torch.save writes the pickle first.
+// Throws Error if the file is cut off: an archive's directory is at its end. Finds the full size in
+// the pickle, which torch.save writes first.
 void CheckWhole(std::string_view file, const std::string& path) {
   if (file.size() < 30 || file.substr(file.size() - std::min<size_t>(file.size(), 22 + 65535))
                                   .find("PK\5\6") != std::string_view::npos)
@@ -247,12 +249,12 @@ void CheckWhole(std::string_view file, const std::string& path) {
                                        : least + " bytes"));
 }
 
-// Returns the class of which the pickle's root is an object, "" where it is of none or of
-// TorchScript: the class comes first then, behind the protocol's number.
+// Returns the class of the pickle's root object, which comes right after the protocol's number; ""
+// if the root has no class, or one of TorchScript.
 std::string ClassOfRoot(std::string_view pickle) {
   if (pickle.size() < 3 || pickle[0] != '\x80') return "";
-  const size_t begin = pickle[2] == '\x95' ? 11 : 2;  // behind a frame
-  // The older format names the class of a module, and its source, where it refers to it.
+  const size_t begin = pickle[2] == '\x95' ? 11 : 2;  // after a frame
+  // In the older format, the reference to a module has its class and source.
   constexpr std::string_view kModule("(X\6\0\0\0module", 12);
   if (begin >= pickle.size() || (pickle[begin] != 'c' && pickle[begin] != '\x8c' &&
                                  !pickle.substr(begin).starts_with(kModule)))
@@ -270,7 +272,7 @@ std::string ClassOfRoot(std::string_view pickle) {
   return first;
 }
 
-// Returns what torch.save wrote, of the zip format "" if there is none.
+// Returns the pickle that torch.save wrote into a zip archive; "" if there is none.
 std::string_view PickleOf(std::string_view file, const std::string& path) {
   for (const ZipEntry& entry : ReadZip(file, path, /*compressed_allowed=*/true))
     if (!entry.compressed && entry.name.ends_with("/data.pkl") &&
@@ -279,7 +281,7 @@ std::string_view PickleOf(std::string_view file, const std::string& path) {
   return "";
 }
 
-// Archives that hold a model's code beside its weights.
+// Throws Error for archives that hold a model's code besides its weights.
 void RefuseModels(const std::vector<ZipEntry>& entries, const std::string& path) {
   for (const ZipEntry& entry : entries) {
     const std::string name = entry.name.substr(std::min(entry.name.find('/'), entry.name.size()));
@@ -324,8 +326,8 @@ std::vector<StoredTensor> ReadZipFormat(std::string_view file, const std::string
 
 constexpr std::string_view kLegacyMagic = "\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19";
 
-// Pickles of: a magic number, the protocol, facts about the machine, the object, the storages'
-// keys; then for each key the count of elements and the elements.
+// The file has pickles of a magic number, the protocol, facts about the machine, the object and the
+// storages' keys, then for each key the number of elements and the elements.
 std::vector<StoredTensor> ReadLegacyFormat(std::string_view file, const std::string& path) {
   size_t at = 0;
   auto next = [&] {

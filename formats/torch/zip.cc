@@ -40,7 +40,7 @@ struct Directory {
 };
 
 Directory FindDirectory(const Archive& zip) {
-  // The end record is the last thing but for a comment of at most 65,535 bytes.
+  // Only a comment of at most 65,535 bytes can follow the end record.
   if (zip.file.size() < 22) zip.Fail("too short");
   size_t lowest = zip.file.size() - std::min<size_t>(zip.file.size(), 22 + 65535);
   size_t end = zip.file.rfind(kEnd, zip.file.size() - 22);
@@ -54,7 +54,7 @@ Directory FindDirectory(const Archive& zip) {
   return found;
 }
 
-// The sizes and offset of an entry that do not fit 32 bits stand, in this order, in an extra field.
+// Reads the sizes and offset that do not fit 32 bits from an extra field, which has them in order.
 void ReadZip64(const Archive& zip, uint64_t at, uint64_t size, uint64_t (&fields)[3]) {
   uint64_t end = at + size;
   while (at + 4 <= end) {

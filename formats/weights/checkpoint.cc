@@ -139,7 +139,7 @@ static void ReadStrided(const Checkpoint& checkpoint, const StoredTensor& tensor
   size_t rank = tensor.shape.size();
   std::vector<int64_t> index(rank, 0);
   std::string piece;
-  int64_t at = 0;  // elements from the first
+  int64_t at = 0;  // in elements, from the first one
   while (true) {
     piece.append(base + at * static_cast<int64_t>(unit), unit);
     if (piece.size() >= 1 << 20) sink(piece), piece.clear();

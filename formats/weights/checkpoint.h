@@ -1,5 +1,5 @@
-// A model's weights, wherever they come from: a safetensors file, shards with an index, a state
-// dict of torch.save, or a folder that holds one of them.
+// Reads a model's weights from a safetensors file, shards with an index, a state dict of
+// torch.save, or a folder that holds one of these.
 #pragma once
 #include <map>
 #include <memory>
@@ -22,28 +22,29 @@ struct Checkpoint {
   std::vector<std::unique_ptr<MappedFile>> files;  // sorted by path
   std::vector<StoredTensor> tensors;               // in the order they are listed; names differ
   std::map<std::string, std::string> metadata;     // of all files; the first file wins
-  std::vector<std::string> warnings;               // what does not hold but does no harm
+  std::vector<std::string> warnings;               // about harmless inconsistencies
 
   const StoredTensor* Find(const std::string& name) const;
 };
 
-// `path` is a file, an index (*.index.json) or a folder. A folder is resolved as accelerate does:
-// pytorch_model.bin, else model.safetensors, else the one *.index.json; the checkpoints of a run
-// (formats/weights/run_checkpoint.h) to the latest. Throws Error: none or
-// several of those, a shard that lies outside the folder or is missing, a tensor that is not in the
-// shard the index names, whatever the readers of the single formats refuse.
+// Opens a file, an index (*.index.json) or a folder. In a folder it chooses as accelerate does:
+// pytorch_model.bin, else model.safetensors, else the only *.index.json. For a folder of a run's
+// checkpoints (formats/weights/run_checkpoint.h) it opens the latest. Throws Error if there are
+// none or several of these, for a shard that is missing or outside the folder, for a tensor that is
+// not in the shard that the index names, and for whatever the readers of the formats refuse.
 Checkpoint OpenCheckpoint(const std::string& path);
 
-// The payload where it is contiguous in the file: mapped, read when touched.
+// Returns the payload of a contiguous tensor: mapped, and read when touched. Throws Error if the
+// tensor has strides.
 std::string_view Bytes(const Checkpoint& checkpoint, const StoredTensor& tensor);
-// Hands the payload to `sink` in row-major order in pieces of about 1 MiB.
+// Passes the payload to `sink` in row-major order in pieces of about 1 MiB.
 void ReadTensor(const Checkpoint& checkpoint, const StoredTensor& tensor, const ByteSink& sink);
 
-// For the rules of shared tensors.
+// Returns the tensors' places in memory, for the rules of shared_tensors.h.
 std::vector<TensorExtent> Extents(const Checkpoint& checkpoint);
 
-// Throws Error where tensors that repeat their elements (a stride of 0) have more bytes than the
-// files, and more than `allowed`: a file of 1 KB may describe terabytes.
+// Throws Error if tensors that repeat their elements (a stride of 0) have more bytes than the files
+// and more than `allowed`: a file of 1 KB may describe terabytes.
 void CheckRepeats(const Checkpoint& checkpoint, uint64_t allowed);
 
 }  // namespace pipewright

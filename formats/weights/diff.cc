@@ -17,7 +17,7 @@ static std::map<std::string, const StoredTensor*> ByName(const Checkpoint& check
   return tensors;
 }
 
-// Adds a run of elements of both to `difference`.
+// Adds the differences between two runs of elements to `difference`.
 static void ComparePiece(const std::string& dtype, size_t unit, std::string_view a,
                          std::string_view b, TensorDifference& difference) {
   if (a == b) return;
@@ -36,8 +36,8 @@ static void CompareValues(const Checkpoint& first, const StoredTensor& a, const 
                           const StoredTensor& b, TensorDifference& difference) {
   // A sub-byte type is compared by bytes.
   size_t unit = static_cast<size_t>(std::max(FindDtype(a.dtype)->bits / 8, 1));
-  // One side is read in pieces; the other, mapped, is dropped piece by piece where it is
-  // contiguous.
+  // Reads one side in pieces and, if the other is contiguous, that one too, so that no mapping
+  // grows.
   std::string other;
   uint64_t at = 0;
   if (b.strides.empty()) {
@@ -50,7 +50,7 @@ static void CompareValues(const Checkpoint& first, const StoredTensor& a, const 
     });
   } else if (a.strides.empty()) {
     CompareValues(second, b, first, a, difference);
-  } else {  // both with strides: one whole tensor at a time
+  } else {  // both have strides: gathers one whole tensor
     ReadTensor(second, b, [&](std::string_view piece) { other += piece; });
     ReadTensor(first, a, [&](std::string_view piece) {
       ComparePiece(a.dtype, unit, piece, std::string_view(other).substr(at, piece.size()),
@@ -60,9 +60,9 @@ static void CompareValues(const Checkpoint& first, const StoredTensor& a, const 
   }
 }
 
-// Returns the tensor of `checkpoint` that `name` means, which `other` may have: a file of tied
-// names holds one of them, and says in its metadata which, or leaves it to the memory that `other`
-// shares.
+// Returns the tensor of `checkpoint` for `name`. A file keeps one of several tied names, so the
+// tensor may have another name: the one in the file's metadata, or one that shares memory with
+// `name` in `other`.
 static const StoredTensor* Meant(const Checkpoint& checkpoint,
                                  const std::map<std::string, const StoredTensor*>& by_name,
                                  const std::string& name, const Checkpoint& other) {
@@ -75,7 +75,7 @@ static const StoredTensor* Meant(const Checkpoint& checkpoint,
   if (!view) return nullptr;
   if (auto kept = checkpoint.metadata.find(name); kept != checkpoint.metadata.end())
     if (const StoredTensor* tensor = find(kept->second); tensor && tensor->shape == view->shape)
-      return tensor;  // another shape: it was a part of that one
+      return tensor;  // with another shape, `name` was only a part of it
   if (view->storage.empty()) return nullptr;
   for (const StoredTensor& tied : other.tensors)
     if (tied.storage == view->storage && tied.offset == view->offset && tied.dtype == view->dtype &&

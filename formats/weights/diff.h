@@ -1,4 +1,4 @@
-// Two checkpoints compared, tensor by tensor.
+// Compares two checkpoints tensor by tensor.
 #pragma once
 #include <string>
 #include <vector>
@@ -10,9 +10,9 @@ namespace pipewright {
 struct TensorDifference {
   std::string name;
   std::string reason;     // "dtype F32 and F16", "shape [2] and [3]", "values"
-  uint64_t elements = 0;  // "values": how many differ in their bits
-  double largest = -1;    // and by how much at most; -1 where the dtype is not compared as numbers,
-                          // NaN where one is NaN
+  uint64_t elements = 0;  // "values": number of elements whose bits differ
+  double largest = -1;    // their largest difference; -1 if the dtype is not compared as numbers,
+                          // NaN if one is NaN
 };
 
 struct CheckpointDifference {
@@ -23,9 +23,9 @@ struct CheckpointDifference {
   }
 };
 
-// Reads both in pieces; memory does not grow with their size. Metadata is not compared. A name that
-// one side leaves out because it is tied is compared with the one that is there. Throws Error for
-// tensors that repeat their elements, beyond `most_bytes` (CheckRepeats).
+// Reads both in pieces; memory does not grow with their size. Metadata is not compared. If one side
+// leaves out a tied name, the name that it kept is compared instead. Throws Error if tensors that
+// repeat their elements exceed `most_bytes` (see CheckRepeats).
 CheckpointDifference Diff(const Checkpoint& first, const Checkpoint& second,
                           uint64_t most_bytes = 0);
 

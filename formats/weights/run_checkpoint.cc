@@ -22,7 +22,7 @@ constexpr char kTemporary[] = ".writing-";
 constexpr char kDescription[] = "checkpoint.json";
 constexpr char kIndex[] = "model.safetensors.index.json";
 
-// -1: not the name of a checkpoint.
+// Returns the step in a checkpoint's name; -1 if it is not such a name.
 int64_t StepOf(const std::string& name) {
   std::string digits = name.substr(0, 5) == kPrefix ? name.substr(5) : "";
   if (digits.empty() || digits.size() > 18 ||
@@ -32,13 +32,13 @@ int64_t StepOf(const std::string& name) {
 }
 
 bool Exists(const fs::path& path) {
-  std::error_code error;  // of a link that leads nowhere, of what may not be looked at
+  std::error_code error;  // set for dangling links and for folders without permission
   return fs::exists(path, error);
 }
 
 bool Complete(const fs::path& path) { return Exists(path / kDescription); }
 
-// The first line of `latest`; "" where there is none.
+// Returns the first line of `latest`; "" if there is none.
 std::string NamedLatest(const fs::path& folder) {
   std::error_code error;
   if (!fs::is_regular_file(folder / "latest", error)) return "";
@@ -46,7 +46,7 @@ std::string NamedLatest(const fs::path& folder) {
   return name.substr(0, name.find_first_of("\r\n"));
 }
 
-// Returns the folder that `latest` names beside it; "" if there is none.
+// Returns the complete checkpoint that `latest` names; "" if there is none.
 std::string Latest(const fs::path& folder) {
   std::string name = NamedLatest(folder);
   return StepOf(name) >= 0 && Complete(folder / name) ? name : "";
@@ -75,7 +75,7 @@ std::string Text(const Json& in, const char* key, const std::string& where) {
 }
 
 void Remove(const fs::path& path) {
-  // Out of sight first: what is half removed must not look complete.
+  // Renames it first, because a half removed folder must not look complete.
   fs::path away = path.parent_path() / (kTemporary + path.filename().string());
   std::error_code error;
   if (path.filename().string().rfind(kTemporary, 0) != 0) {
@@ -84,7 +84,7 @@ void Remove(const fs::path& path) {
   } else {
     away = path;
   }
-  fs::remove_all(away, error);  // what cannot be removed is in nobody's way
+  fs::remove_all(away, error);  // a folder under this name that cannot be removed does no harm
 }
 
 }  // namespace
@@ -190,7 +190,7 @@ RunCheckpoint ReadRunCheckpoint(const std::string& path) {
     throw Error(where, "has other content than was written (its hash differs)");
   checkpoint.hash = hash;
   checkpoint.step = Whole<int64_t>(in, "step", where);
-  // A copy may have any other name.
+  // A copy may have any name that is not another step's.
   if (int64_t named = StepOf(folder.filename().string()); named >= 0 && named != checkpoint.step)
     throw Error(where + ": step", "is " + std::to_string(checkpoint.step) +
                                       ", and the folder is named " + folder.filename().string());
@@ -206,7 +206,7 @@ RunCheckpoint ReadRunCheckpoint(const std::string& path) {
   checkpoint.loss_scale = {factor.get<double>(),
                            Whole<int64_t>(scale, "good_steps", where + ": loss_scale")};
   checkpoint.job = Member(in, "job", where).dump();
-  if (in.contains("read"))  // not in those of earlier versions
+  if (in.contains("read"))  // earlier versions wrote none
     for (const auto& [what, found] : in["read"].items())
       checkpoint.read[what] = Text(in["read"], what.c_str(), where + ": read");
   const Json& files = Member(in, "files", where);
@@ -264,11 +264,11 @@ size_t VerifyRunCheckpoint(const std::string& path) {
   try {
     checkpoint = ReadRunCheckpoint(folder.string());
   } catch (const Error&) {
-    if (alone && !IsShardName(name)) return 0;  // a damaged checkpoint says nothing of it
+    if (alone && !IsShardName(name)) return 0;  // it need not be part of the damaged checkpoint
     throw;
   }
   if (alone) {
-    if (!checkpoint.files.count(name)) return 0;  // it only lies there
+    if (!checkpoint.files.count(name)) return 0;  // it is not part of the checkpoint
     VerifyShard(checkpoint, name);
     return 1;
   }

@@ -1,5 +1,5 @@
-// Reading and writing safetensors files. The format: 8 bytes little-endian N, N bytes of JSON (the
-// header), then the payloads without holes. https://github.com/huggingface/safetensors
+// Reads and writes safetensors files. The format: N in 8 bytes, little-endian, then N bytes of JSON
+// (the header), then the payloads without holes. https://github.com/huggingface/safetensors
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -22,7 +22,7 @@ struct TensorInfo {
   bool operator==(const TensorInfo&) const = default;
 };
 
-// For a tensor that `path` lacks: with the nearest name and the first few that it has.
+// Returns the error for a tensor that `path` lacks, with the nearest name and its first few names.
 class Error NoTensor(const std::string& path, std::string_view name,
                      const std::vector<std::string>& names);
 
@@ -31,12 +31,12 @@ struct SafetensorsHeader {
   std::map<std::string, std::string> metadata;  // "__metadata__"
   uint64_t data_begin = 0;                      // where the data section starts in the file
 
-  const TensorInfo* Find(std::string_view name) const;  // nullptr when absent
+  const TensorInfo* Find(std::string_view name) const;  // nullptr if absent
 };
 
-// Accepts what the reference parser (safetensors 0.8) accepts, and not: a tensor name twice, a
-// metadata key twice. Reads `file` only up to the end of its header. Throws Error naming `path`,
-// in one line that ends with the reference's name for what is wrong, as "(InvalidOffset)".
+// Accepts what the reference parser (safetensors 0.8) accepts, except duplicate tensor names and
+// metadata keys. Reads `file` only up to the end of its header. Throws Error naming `path`, in one
+// line that ends with the reference's name for the error, such as "(InvalidOffset)".
 SafetensorsHeader ParseSafetensorsHeader(std::string_view file, const std::string& path);
 
 // An open file. Its pages are mapped privately and may be written to. Replacing the file on disk by
@@ -44,18 +44,18 @@ SafetensorsHeader ParseSafetensorsHeader(std::string_view file, const std::strin
 // where tensors are made over it).
 class SafetensorsFile {
  public:
-  // Throws Error when `path` cannot be read or its header does not hold.
+  // Throws Error if `path` cannot be read or its header is invalid.
   explicit SafetensorsFile(const std::string& path);
 
   const std::string& path() const { return file_.path(); }
   const SafetensorsHeader& header() const { return header_; }
   const TensorInfo* Find(std::string_view name) const { return header_.Find(name); }
-  // Throws Error with a suggestion when the file has no such tensor.
+  // Throws Error with a suggestion if the file has no such tensor.
   const TensorInfo& At(std::string_view name) const;
 
-  // The bytes before the payloads.
+  // Returns the bytes before the payloads.
   std::string_view HeaderBytes() const { return file_.bytes().substr(0, header_.data_begin); }
-  // The mapped payload; the bytes are read when they are touched.
+  // Returns the mapped payload; its bytes are read when they are touched.
   std::string_view Bytes(const TensorInfo& info) const;
   char* MutableBytes(const TensorInfo& info) const;
   // Reads `size` bytes from `offset` of the payload into `buffer` without touching the mapping, so
@@ -70,8 +70,8 @@ class SafetensorsFile {
 // Takes the next bytes of a payload.
 using ByteSink = std::function<void(std::string_view)>;
 
-// A tensor to write: its payload is `bytes`, or what `produce` hands to the sink in any number of
-// pieces. `produce` runs when its turn in the file comes and need not be cheap to hold.
+// A tensor to write. Its payload is `bytes`, or what `produce` passes to the sink in any number of
+// pieces. `produce` runs when the tensor is written, so that payloads need not all be in memory.
 struct TensorToWrite {
   std::string name;
   std::string dtype;
@@ -80,17 +80,17 @@ struct TensorToWrite {
   std::function<void(const ByteSink&)> produce = nullptr;
 };
 
-// `from`'s tensor under `name`, copied from file to file in pieces of 1 MiB.
+// Returns a tensor to write that is copied from `from` in pieces of 1 MiB.
 TensorToWrite CopyOf(const SafetensorsFile& from, const TensorInfo& info);
 
-// Into the order in which WriteSafetensors writes them.
+// Sorts tensors into the order in which WriteSafetensors writes them.
 void SortAsWritten(std::vector<TensorToWrite>& tensors);
 
-// Writes to a temporary file beside `path`, syncs, renames. The same tensors and metadata give the
-// same bytes in whatever order they are passed. Tensors lie as the reference writer puts them: by
-// dtype, widest first, then by name, so that each is aligned to its own elements; the header is
-// padded with spaces until the data section starts on a 64-byte boundary.
-// Throws Error: a name twice or "__metadata__", an unknown dtype, a payload of the wrong size.
+// Writes to a temporary file beside `path`, syncs, renames. The bytes written do not depend on the
+// order of `tensors`. Tensors are in the order of the reference writer: by dtype, widest first,
+// then by name, so that each is aligned to its own elements. The header is padded with spaces until
+// the data section starts on a 64-byte boundary. Throws Error for a name twice, the name
+// "__metadata__", an unknown dtype, and a payload of the wrong size.
 void WriteSafetensors(const std::string& path, std::vector<TensorToWrite> tensors,
                       const std::map<std::string, std::string>& metadata = {});
 

@@ -109,7 +109,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
     return Refuse(Where() + "found " + found + ", expected " + kExpected[place_]);
   }
 
-  // Tells if the next value is this field of an entry: 0 dtype, 1 shape, 2 data_offsets.
+  // Returns true if the next value is this field of an entry: 0 dtype, 1 shape, 2 data_offsets.
   bool AtField(int field) const {
     return (place_ == kEntry || place_ == kEntryArray) && field_ == field;
   }
@@ -187,7 +187,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   SafetensorsHeader& header_;
   Place place_ = kStart, parent_ = kEntry;
   int depth_ = 0;
-  int ignored_ = 0;  // levels inside the value of a field that the format does not know
+  int ignored_ = 0;  // levels inside the value of an unknown field
   int field_ = 0;    // of the entry: 0, 1, 2; 3 for one that is ignored
   bool seen_[3] = {};
   int offsets_ = 0;
@@ -197,7 +197,8 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   std::set<std::string> names_;
 };
 
-// Each tensor starts where the one before ended and is as long as its shape says.
+// Checks that each tensor starts where the one before ends and is as long as its shape requires.
+// Returns the end of the last.
 uint64_t CheckLayout(const std::vector<TensorInfo>& tensors, const std::string& path) {
   std::vector<const TensorInfo*> order;
   for (const TensorInfo& info : tensors) order.push_back(&info);
@@ -250,7 +251,7 @@ SafetensorsHeader ParseSafetensorsHeader(std::string_view file, const std::strin
   SafetensorsHeader header;
   header.data_begin = 8 + size;
   HeaderReader reader(header);
-  // The library skips a byte order mark and takes a NUL byte for the end of the text.
+  // The library would skip a byte order mark and treat a NUL byte as the end of the text.
   if (text.substr(0, 3) == "\xEF\xBB\xBF")
     reader.error = "the header begins with a byte order mark";
   else if (size_t nul = text.find('\0'); nul != std::string_view::npos)

@@ -9,7 +9,7 @@
 
 namespace pipewright {
 
-// The place of a tensor in the file. The dtypes are listed by width, narrowest first.
+// Returns the sort key of a tensor in the file. Dtypes() is in order of width, narrowest first.
 static std::pair<const Dtype*, std::string_view> Order(const TensorToWrite& tensor) {
   const Dtype* last = &Dtypes().back();
   return {last - (FindDtype(tensor.dtype) - &Dtypes().front()), tensor.name};
@@ -26,7 +26,7 @@ static std::string HeaderText(const std::vector<TensorToWrite>& tensors,
                               const std::string& path) {
   Json header = Json::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;
-  // Straight into text: an ordered_json of many entries is quadratic to build.
+  // Writes text directly, because building an ordered_json of many entries takes quadratic time.
   std::string text = metadata.empty() ? "{" : header.dump();
   if (!metadata.empty()) text.back() = ',';
   uint64_t at = 0;

@@ -1,4 +1,4 @@
-// A checkpoint in several files: model-00001-of-00003.safetensors, ... and an index.
+// Writes a checkpoint to several files: model-00001-of-00003.safetensors, ... and an index.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -8,17 +8,17 @@
 
 namespace pipewright {
 
-// Returns how many of `sizes`, in order, go into each shard. A shard ends where the next tensor
-// would take it over `limit`; a tensor larger than that gets a shard of its own.
+// Returns the number of `sizes`, in order, that go into each shard. A shard ends before the tensor
+// that would take it over `limit`; a tensor larger than that gets its own shard.
 std::vector<size_t> SplitIntoShards(const std::vector<uint64_t>& sizes, uint64_t limit);
 
 // Writes the checkpoint into `folder`, which is created or must be empty, so that no older shard
 // stays behind: shards of at most `limit` bytes of payload in the order of its tensors, and
-// model.safetensors.index.json; or model.safetensors alone where one file is enough. Names that
-// share memory are written once. Returns the files' names.
+// model.safetensors.index.json; or model.safetensors alone if one file is enough. Names that share
+// memory are written once. Returns the files' names.
 std::vector<std::string> WriteShards(const Checkpoint& checkpoint, const std::string& folder,
                                      uint64_t limit, const WriteChoices& choices);
-// The same with another word than "model" in all names, into any folder.
+// Does the same in any folder, with `word` in place of "model" in all names.
 std::vector<std::string> WriteShardsNamed(const Checkpoint& checkpoint, const std::string& folder,
                                           const std::string& word, uint64_t limit,
                                           const WriteChoices& choices);

@@ -27,7 +27,7 @@ ShardIndex ParseShardIndex(std::string_view text, const std::string& path) {
     if (!shard.is_string())
       throw Error(path, Quote(name) + ": the name of a shard is expected, found " + shard.dump());
     fs::path relative(shard.get<std::string>());
-    // The operating system would ignore the name from a NUL on.
+    // The operating system would cut the name off at a NUL.
     bool leaves = relative.empty() || relative.is_absolute() ||
                   relative.native().find('\0') != std::string::npos;
     for (const fs::path& part : relative) leaves = leaves || part == "..";

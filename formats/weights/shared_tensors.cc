@@ -22,7 +22,7 @@ static std::vector<std::vector<const TensorExtent*>> Groups(
   };
   std::sort(order.begin(), order.end(), [&](auto* a, auto* b) { return key(a) < key(b); });
   std::vector<std::vector<const TensorExtent*>> groups;
-  uint64_t end = 0;  // the furthest of the group so far
+  uint64_t end = 0;  // the largest end in the group so far
   const TensorExtent* last = nullptr;
   for (const TensorExtent* tensor : order) {
     bool joins = last && !tensor->storage.empty() && last->storage == tensor->storage &&
@@ -60,7 +60,7 @@ std::map<std::string, std::vector<std::string>> NamesToKeep(
   std::map<std::string, std::vector<std::string>> kept;
   for (const auto& group : Groups(tensors)) {
     if (group.size() < 2) continue;
-    // Lower is better; the group is sorted, so the first of equals is the alphabetically first.
+    // Lower ranks are better. The group is sorted, so among equals the alphabetically first wins.
     const TensorExtent* best = nullptr;
     int best_rank = 3;
     std::vector<std::string> names;

@@ -23,7 +23,7 @@ bool MayBeTied(const TensorExtent& extent, const StoredTensor& tensor) {
   return !tensor.storage.empty() && tensor.strides.empty() && IsComplete(extent);
 }
 
-// Gives tensors of different files that are equal to the bit the memory of the first of them.
+// Gives bitwise equal tensors of different files the storage of the first one.
 void JoinEqual(const Checkpoint& checkpoint, WriteChoices::Equal equal,
                std::vector<TensorExtent>& extents) {
   std::map<std::pair<std::string, std::vector<int64_t>>, std::vector<size_t>> alike;

@@ -85,7 +85,7 @@ const std::multimap<std::string, Argument>& Undeclared() {
   return kArguments;
 }
 
-// Operators that write to arguments without a mark in their schemas.
+// Operators that write to arguments that their schemas do not mark as written.
 const std::multimap<std::string, size_t>& UndeclaredWrites() {
   static const std::multimap<std::string, size_t> kArguments = {
       {"aten::_batch_norm_impl_index", 3},   {"aten::_batch_norm_impl_index", 4},
@@ -227,7 +227,7 @@ bool OfTorchScriptAlone(const c10::FunctionSchema& schema) {
 }
 
 Alias AliasOf(const c10::FunctionSchema& schema, size_t input, size_t output, size_t items) {
-  // It takes or returns a variable number of values.
+  // The operator takes or returns a variable number of values.
   if (input >= schema.arguments().size() || output >= schema.returns().size()) return Alias::kKnown;
   if (schema.may_contain_alias({c10::SchemaArgType::input, input},
                                {c10::SchemaArgType::output, output}))

@@ -69,8 +69,8 @@ GradientFlow::GradientFlow(const Model& model)
     const LookingAt here(node);
     if (node->kind() == c10::Symbol::aten("set_grad_enabled"))
       enabled = torch::jit::constant_as<bool>(node->input(0)).value_or(true);
-    // While gradients are off, writes in place, operations that have nothing to do, and branches may
-    // still return an operand itself, which keeps its gradient. Views count, too, although they lose
+    // While gradients are off, in-place writes, operations without effect, and branches may still
+    // return an operand itself, which keeps its gradient. Views count, too, although they lose
     // theirs.
     for (const Value* output : enabled ? at::ArrayRef<Value*>() : node->outputs())
       for (const Node* inner : WithInner(node))
@@ -88,7 +88,7 @@ GradientFlow::GradientFlow(const Model& model)
     if (!any) continue;
     through_.insert(node);
     for (const Value* output : node->outputs()) {
-      // If no dtype is recorded: indices are integers.
+      // Without a recorded dtype, recognizes indices by their operator: they are integers.
       bool index = !model.MetaOf(output) && output->offset() == 1 && GivesIndices(node);
       if (may_have(output) && !index) with_.insert(output);
     }
@@ -104,7 +104,7 @@ GradientFlow::GradientFlow(const Model& model)
 GradientFlow::Values GradientFlow::ReachedFrom(const Value* output,
                                                const std::vector<Node*>& nodes) {
   Values reached = {output};
-  Memory::Values seen = memory_.Of(output);  // what is written there reaches `output`
+  Memory::Values seen = memory_.Of(output);  // a write there changes `output`
   for (auto at = nodes.rbegin(); at != nodes.rend(); ++at) {
     Node* node = *at;
     if (!through_.count(node)) continue;
@@ -143,8 +143,8 @@ bool HasNoDerivative(const c10::FunctionSchema& schema) {
   if (op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
       !op->hasKernelForDispatchKey(c10::DispatchKey::CPU))
     return false;
-  // All operators without a derivative share one kernel, which takes any arguments: the dispatcher
-  // tells it apart from others in its description alone.
+  // All operators without a derivative share one kernel, which takes any arguments. Only its
+  // description in the dispatcher's state distinguishes it from other kernels.
   const std::string text = op->dumpState();
   const size_t at = text.find("Autograd[alias]: ");
   return at != std::string::npos &&

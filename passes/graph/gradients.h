@@ -19,14 +19,14 @@ class GradientFlow {
   // constant, but never omits one that has a gradient.
   const Values& values() const { return with_; }
 
-  // Returns those of them to which a gradient of `output` flows through `nodes`, which stand in
-  // order. May include too many, but omits none.
+  // Returns the subset of values() that a gradient of `output` reaches through `nodes`, which are
+  // in order of execution. May include too many, but omits none.
   Values ReachedFrom(const torch::jit::Value* output, const std::vector<torch::jit::Node*>& nodes);
 
  private:
   Memory memory_;
   Values with_;
-  std::unordered_set<const torch::jit::Node*> through_;  // nodes that a gradient may pass
+  std::unordered_set<const torch::jit::Node*> through_;  // nodes that a gradient may pass through
   // For nodes that run while gradients are off, holds the operands that they may return.
   std::unordered_map<const torch::jit::Node*, Values> same_;
 };
@@ -34,8 +34,8 @@ class GradientFlow {
 std::unordered_set<const torch::jit::Value*> ValuesWithGradient(const Model& model);
 
 // Returns true if LibTorch has no derivative of the operator, so that a backward through it fails
-// ("derivative for aten::heaviside is not implemented"). False where it has one that fails for some
-// arguments.
+// ("derivative for aten::heaviside is not implemented"). Returns false if it has a derivative that
+// fails only for some arguments.
 bool HasNoDerivative(const c10::FunctionSchema& schema);
 
 }  // namespace pipewright

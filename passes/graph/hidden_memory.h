@@ -8,12 +8,13 @@
 
 namespace pipewright {
 
-// Returns true for operators whose result is no view to autograd and lies in the operand's memory:
-// a write to it changes what other operations saved for their backward, and raises no error.
+// Returns true for operators whose result shares the operand's memory although autograd does not
+// treat it as a view: a write to it changes what other operations saved for their backward, without
+// an error.
 bool HidesMemory(const torch::jit::Node* node);
 
-// Returns true if what is written lies in such a result, or in a view of one. A value that comes
-// from a branch or a list counts if `nodes` have such a result in the memory that is written.
+// Returns true if `write` modifies such a result, or a view of one. If the written value comes from
+// a branch or a list, returns true if any of `nodes` has such a result in the written memory.
 bool IsBehindAutograd(const Write& write, const std::vector<torch::jit::Node*>& nodes,
                       Memory& memory);
 

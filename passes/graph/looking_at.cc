@@ -11,7 +11,7 @@ static thread_local std::string kept;
 void LookingAt::Keep() const noexcept {
   try {
     if (kept.empty()) kept = std::string(node_->kind().toQualString()) + ", " + Origin(node_);
-  } catch (const std::exception&) {  // the message does without
+  } catch (const std::exception&) {  // the message then names no operation
   }
 }
 

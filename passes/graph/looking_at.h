@@ -1,4 +1,4 @@
-// Remembers which operation an error that nothing foresees was met at.
+// Remembers the operation that a pass was handling when an unexpected exception was thrown.
 #pragma once
 #include <torch/csrc/jit/ir/ir.h>
 
@@ -7,8 +7,8 @@
 
 namespace pipewright {
 
-// Stands in the loops of passes. When an exception leaves the scope, the operation is kept for the
-// message; of nested scopes, that of the innermost.
+// Guards one iteration in the loops of passes. If an exception leaves the scope, keeps the
+// operation for the message; of nested scopes, the innermost one's.
 class LookingAt {
  public:
   explicit LookingAt(const torch::jit::Node* node)
@@ -18,7 +18,8 @@ class LookingAt {
     if (std::uncaught_exceptions() > thrown_) Keep();
   }
 
-  // Returns the operation, such as `aten::add, submodule "fc", model.py:31`, or "", and forgets it.
+  // Returns the kept operation, such as `aten::add, submodule "fc", model.py:31`, or "" if there is
+  // none, and forgets it.
   static std::string Take();
 
  private:

@@ -26,8 +26,8 @@ class Memory {
 
   // Analyzes the values made by `nodes` and in their blocks; other values have their own memory.
   // With `least` kUnknown, operators of unknown behavior may also return their inputs. With
-  // `of_gradients`, detached tensors have their own memory: what is written to a tensor gives no
-  // gradient to one detached from it, nor the other way.
+  // `of_gradients`, detached tensors have their own memory: a write to a tensor gives no gradient
+  // to one detached from it, or vice versa.
   Memory(const std::vector<torch::jit::Node*>& nodes, Alias least, bool of_gradients = false);
   Memory(const Model& model, Alias least, bool of_gradients = false);
 
@@ -36,8 +36,8 @@ class Memory {
   // Returns the values whose memory changes: growing a list changes the list, not its elements.
   Values Written(const Write& write);
   bool Share(const torch::jit::Value* a, const torch::jit::Value* b);
-  // Returns the tensor that `value` is a view of, through views of views; itself if it is not a
-  // view.
+  // Returns the tensor that `value` is a view of, through views of views; `value` itself if it is
+  // not a view.
   const torch::jit::Value* ViewedBy(const torch::jit::Value* value) const;
 
  private:

@@ -84,9 +84,9 @@ std::string Origin(const torch::jit::Node* node);
 // Returns the submodule paths of the node, outermost first, without the model itself.
 std::vector<std::string> ModuleStack(const torch::jit::Node* node);
 
-// Returns "float32": the name of a dtype in manifests and messages.
+// Returns the name of a dtype in manifests and messages, such as "float32".
 std::string DtypeText(at::ScalarType dtype);
-// Does the inverse. Throws Error for an unknown name.
+// Returns the dtype with that name. Throws Error if the name is unknown.
 at::ScalarType ScalarTypeOf(const std::string& word);
 
 // Makes an identifier from `name` that TorchScript prints unchanged.

@@ -13,7 +13,7 @@ using torch::jit::Value;
 
 namespace {
 
-// Assumes a processor that does 10 operations in the time in which it moves one byte.
+// Assumes a processor that does 10 operations in the time it takes to move one byte.
 constexpr double kFlopsPerByte = 10;
 
 std::map<std::string, int64_t> AssumedSizes(const Model& model) {
@@ -85,7 +85,7 @@ NodeCost CostOf(const Model& model, const Node* node) {
   for (const Value* output : node->outputs()) cost.bytes += ValueBytes(model, output);
   if (node->outputs().empty() || node->inputs().size() < 2) return cost;
   auto shape = [&](size_t input) { return Shape(model, node->inputs()[input]); };
-  // Rows of the input; if not recorded, the rows of a microbatch of that size.
+  // Returns the number of rows of the input, or kAssumedSize if its shape is not recorded.
   auto rows = [&](size_t input) {
     if (!Known(model, node->inputs()[input])) return static_cast<double>(kAssumedSize);
     std::vector<double> sizes = shape(input);

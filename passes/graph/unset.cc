@@ -17,7 +17,7 @@ static bool Raises(const Block* block) {
 bool MayBeUnset(const torch::jit::Value* value) {
   if (value->node()->kind() == prim::Uninitialized) return true;
   if (value->node()->kind() == prim::Loop) {
-    // The inputs begin with the number of turns and the condition, the block's outputs with the
+    // The inputs start with the trip count and the condition; the block's outputs start with the
     // condition.
     const Node* loop = value->node();
     return MayBeUnset(loop->inputs()[value->offset() + 2]) ||

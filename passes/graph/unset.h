@@ -1,4 +1,4 @@
-// Values that a scripted model does not set on all of its ways.
+// Finds values that a scripted model does not set on every path.
 #pragma once
 #include <torch/csrc/jit/ir/ir.h>
 

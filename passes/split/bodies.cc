@@ -27,8 +27,8 @@ std::string NameFor(const Weight& weight, const Node* user) {
   return *best;
 }
 
-// Weights in the state dict that no operation uses stay in the package, with their nearest
-// relatives.
+// Adds weights of the state dict that no operation uses to the module that holds their nearest
+// relatives by name, so that they stay in the package.
 void KeepUnused(const Model& model, std::vector<ModuleBody>& bodies) {
   std::vector<bool> used(model.weights.size(), false);
   std::map<std::string, size_t> module_of;  // first module for every dotted prefix of a held name
@@ -58,7 +58,7 @@ void KeepUnused(const Model& model, std::vector<ModuleBody>& bodies) {
   }
 }
 
-// Returns true if the module writes to a weight, which stays changed after it.
+// Returns true if the module writes to a weight: that change outlasts the call.
 bool WritesWeights(const Model& model, const std::vector<Node*>& nodes) {
   std::vector<Write> writes;
   for (Node* node : nodes) CollectWrites(node, 0, writes);
@@ -71,7 +71,7 @@ bool WritesWeights(const Model& model, const std::vector<Node*>& nodes) {
   return false;
 }
 
-// Crossing values are written by name, but passes and import leave some without one.
+// Names the values that cross between modules: some have no name after import and passes.
 void NameCrossing(const Model& model, const ModuleAssignment& assignment) {
   std::set<std::string> taken;
   std::vector<Value*> unnamed;

@@ -11,7 +11,7 @@ struct ModuleBody {
   std::vector<std::pair<size_t, std::string>> weights;  // index into Model::weights and the name in
                                                         // this module; in order of first use
   bool uses_device = false;
-  int assigned = 0;                 // its number in the assignment, which counts all
+  int assigned = 0;                 // its number in the assignment, which also counts dropped ones
   std::vector<std::string> covers;  // outermost submodules that lie entirely here
   std::string reason;               // why it starts here
   std::vector<std::string> notes;   // changes made by the passes

@@ -101,7 +101,7 @@ Cuts CutsAtNames(const Model& model, const SplitSpec& split) {
 
 Cuts CutsAtChildren(const Model& model, const SplitSpec& split) {
   const std::string prefix = split.path.empty() ? "" : split.path + ".";
-  // The call of a direct child that the operation is part of; a container itself is never called.
+  // Returns the direct child that the operation belongs to; a container itself is never called.
   auto child_of = [&](const Node* node) {
     for (const std::string& path : ModuleStack(node))
       if (path.size() > prefix.size() && path.rfind(prefix, 0) == 0)
@@ -133,7 +133,7 @@ Cuts CutsBetweenSubmodules(const Model& model, const SplitSpec& split) {
   Cuts cuts;
   const auto uncuttable = Uncuttable(model);
   std::string last;
-  bool any = false, changed = false;  // changed: to another submodule since the last cut
+  bool any = false, changed = false;  // changed: the submodule, since the last cut
   int number = 0;
   for (const Node* node : model.graph->nodes()) {
     const LookingAt here(node);

@@ -29,16 +29,17 @@ struct Regions {
   int vmaps_ = 0, autocasts_ = 0;
 };
 
-// Returns the operations before which no cut should be made. A cut there would be refused, because
-// it would divide a region, a list, an in-place write from what it changes, or a tensor from an
-// operation that depends on its layout; or a tensor that cannot be sent, because its sizes depend
-// on the data, would cross it.
+// Returns the operations before which no cut should be made, because it would be refused. It would
+// divide a region or a list, separate an in-place write from what it changes or a tensor from an
+// operation that depends on its layout, or be crossed by a tensor that cannot be sent, because its
+// sizes depend on the data.
 std::unordered_set<const torch::jit::Node*> Uncuttable(const Model& model);
 
 Cuts CutsAtNames(const Model& model, const SplitSpec& split);
 Cuts CutsAtChildren(const Model& model, const SplitSpec& split);
 Cuts CutsBetweenSubmodules(const Model& model, const SplitSpec& split);
-// Cuts for kEqual, kBalanced and kSize. `warnings` reports cuts that lie elsewhere than requested.
+// Returns the cuts for kEqual, kBalanced and kSize. Appends to `warnings` if cuts lie elsewhere
+// than requested.
 Cuts CutsByCost(const Model& model, const SplitSpec& split, std::vector<std::string>& warnings);
 
 // Throws Error because the submodule does not exist or has no operations, with suggestions.

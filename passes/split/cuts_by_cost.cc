@@ -55,7 +55,7 @@ struct Places {
         const bool unset = MayBeUnset(output);
         if (IsNumber(output) && !unset) continue;
         const size_t last = Users(model, position, output, i).second;
-        // A list or a string cannot leave a module, nor can what there may not be.
+        // A list, a string, or a value that may be unset cannot leave a module.
         if (output->type()->kind() != c10::TypeKind::TensorType || unset) {
           for (size_t k = i + 1; k <= last; ++k) allowed[k] = false;
           continue;
@@ -78,7 +78,7 @@ struct Places {
     return value->node() == model.graph->param_node() && value->offset() < model.weights.size();
   }
 
-  // Returns memory where a write also changes what operations before it have saved for their
+  // Returns the memory in which a write also changes what earlier operations saved for their
   // backward.
   static Memory::Values MemoryBehindAutograd(const Model& model, Memory& memory) {
     Memory::Values values;
@@ -89,8 +89,8 @@ struct Places {
     return values;
   }
 
-  // Two views of one memory that cross a cut before a write become two separate tensors. `written`
-  // has the positions of the writes by memory.
+  // Forbids cuts before a write that two views of the written memory would cross: they would become
+  // two separate tensors. `written` has the positions of the writes by memory.
   template <typename Forbid>
   void ForbidPartedViews(const Model& model,
                          const std::unordered_map<const Node*, size_t>& position, Memory& memory,
@@ -192,7 +192,8 @@ struct Places {
     for (size_t i = 0; i < nodes.size(); ++i) hidden[i] = (depth += forbidden[i]) > 0;
   }
 
-  // Tensors whose sizes depend on the data (of nonzero, for example) cannot be sent between ranks.
+  // Avoids cuts that a tensor would cross whose sizes depend on the data (the result of nonzero,
+  // for example): it cannot be sent between ranks.
   void AvoidSizesOfData(const Model& model,
                         const std::unordered_map<const Node*, size_t>& position) {
     std::set<std::string> known;
@@ -315,7 +316,8 @@ Cuts ByShare(const SplitSpec& split, const Places& places, const std::vector<dou
     return static_cast<size_t>(std::lower_bound(sum.begin(), sum.end(), sum[n] * (share - 1e-9)) -
                                sum.begin());
   };
-  // A cut may move so far from its share to reduce the number of crossing tensors.
+  // A cut may move this far from its share, as a fraction of a share, to reduce the number of
+  // crossing tensors.
   const double reach = split.kind == SplitSpec::kEqual ? 0.5 : 0.12;
   Cuts cuts;
   size_t after = 0;
@@ -325,14 +327,14 @@ Cuts ByShare(const SplitSpec& split, const Places& places, const std::vector<dou
     double slack = reach / static_cast<double>(count);
     if (places.Best(at(share - slack), at(share + slack), at(share)) == 0) ++elsewhere;
     size_t best = places.Best(std::max(after + 1, at(share - slack)), at(share + slack), at(share));
-    // All of these lie in regions, or before the last cut.
+    // No cut is allowed there: everything lies in regions, or before the last cut.
     if (best == 0) best = places.Best(after + 1, n - (count - k), at(share));
     if (best == 0) best = places.Best(after + 1, n - (count - k), at(share), true);
     if (best == 0) {
       const auto fits = std::count(places.allowed.begin() + 1, places.allowed.end(), true);
       throw Error(where,
                   "there are not enough places to cut: the model has " + std::to_string(fits) +
-                      ", since a branch, a loop, and what returns early stay whole",
+                      ", since branches, loops, and code that returns early stay whole",
                   "ask for fewer modules");
     }
     after = best;

@@ -133,7 +133,7 @@ class Handing {
     }
   }
 
-  // Inserted behind all other operations of the module, because its backward begins there.
+  // Inserts an alias after all other operations of the module, because its backward begins there.
   Value* Insert(Value* value, int module, const Node* user) {
     Node* alias = model_.graph->create(c10::aten::alias, {value}, 1);
     alias->insertAfter(last_.at(module));

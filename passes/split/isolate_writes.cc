@@ -123,7 +123,7 @@ class Isolator {
                         "\": autograd does not see that, and the backward of one microbatch would "
                         "use what the forward of a later one has written",
                     "constrain a buffer, or the value that is computed from the parameter");
-      // Scripts keep branches that ask for the mode, and exports the flags of norms.
+      // Scripted models keep branches on the training mode; exports keep only the flags of norms.
       const bool exported = model_.in_training && model_.file.ends_with(".pt2");
       if (exported && weight.kind == "buffer" && !WritesStatistics(write.node) &&
           !weight.names[0].ends_with("num_batches_tracked") &&
@@ -165,8 +165,9 @@ class Isolator {
             received_[value->debugName()] = const_cast<Value*>(value);
   }
 
-  // Autograd raises an error where a write changes what an operation saved, unless the two share
-  // memory behind its back: then the backward reads what was written, which a copy does not have.
+  // Throws Error if a copy would hide a write from a backward. Autograd itself raises an error if a
+  // write changes what an operation saved, unless the two share memory without its knowledge: then
+  // the backward reads what was written, which a copy does not contain.
   void RefuseHidden(const Write& write, const Memory::Values& written) {
     Memory::Values hidden;  // written here, and also seen by operations of other modules
     for (Node* node : AllNodes(*model_.graph))
@@ -241,8 +242,8 @@ class Isolator {
     }
   }
 
-  // An operation may save its inputs for its backward, but before that other microbatches run
-  // forward and write to the buffer. So operations get a copy of a buffer that is written.
+  // Gives operations a copy of a buffer that is written. An operation may save its inputs for its
+  // backward, but before that other microbatches run forward and write to the buffer.
   void CopyBuffersThatAreKept() {
     const auto gradient = ValuesWithGradient(model_);
     Memory::Values buffers;

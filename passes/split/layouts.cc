@@ -107,7 +107,7 @@ bool IsGathered(const Node* node) {
          node->kind() == prim::DictConstruct;
 }
 
-// Walks back from a reader's inputs through all values that its layout may depend on.
+// Walks back from a reader's inputs through all values on whose layout it may depend.
 class Follower {
  public:
   Follower(const Model& model, Node* reader, std::vector<LayoutUse>& uses)
@@ -172,9 +172,9 @@ void CheckLayouts(const Model& model, const ModuleAssignment& assignment) {
     if (made == model.graph->param_node())
       throw Error(model.file + ": " + use.reader->kind().toUnqualString() + ", " + Origin(use.reader),
                   "depends on how the weight \"" + model.weights[use.value->offset()].names[0] +
-                      "\" lies in memory, which is not in the order of its dimensions; that of a "
-                      "package is",
-                  "let it lie so before the model is exported: p.data = p.data.contiguous()");
+                      "\" lies in memory, not in the order of its dimensions; a package stores "
+                      "weights in that order",
+                  "make it contiguous before the export: p.data = p.data.contiguous()");
     const int from = ModuleOf(model, assignment, made);
     const int to = ModuleOf(model, assignment, use.user);
     if (from < 0 || to < 0 || from == to) continue;
@@ -182,7 +182,7 @@ void CheckLayouts(const Model& model, const ModuleAssignment& assignment) {
                 "depends on how \"" + use.value->debugName() + "\" of " +
                     made->kind().toUnqualString() + " (" + Origin(made) +
                     ") lies in memory; the cut between modules " + std::to_string(from) + " and " +
-                    std::to_string(to) + " hands that on without what lies around it",
+                    std::to_string(to) + " passes it on without the memory around it",
                 "make it a tensor of its own before the cut (.clone()), or cut elsewhere");
   }
 }

@@ -76,8 +76,8 @@ class Localizer {
   }
 
  private:
-  // Returns true for nodes that are recreated at each use: constants, what stands for a value that
-  // a branch does not set, lists, views of weights.
+  // Returns true for nodes that are recreated at each use: constants, placeholders of values that a
+  // branch does not set, lists, views of weights.
   bool IsFree(const Node* node) const {
     if (changed_.count(node)) return false;
     return node->kind() == prim::Constant || node->kind() == prim::Uninitialized ||

@@ -17,8 +17,9 @@ using torch::jit::Value;
 
 static const c10::Symbol kSeen = c10::Symbol::fromQualString("pipewright::seen");
 
-// `used_norms` includes norms whose result is used, because LibTorch may drop that use later.
-// `made` is called with each node inserted at the graph's top level.
+// Inserts pipewright::seen into `nodes`. `used_norms` includes norms whose result is used, because
+// LibTorch may drop that use later. `made` is called with each node inserted at the graph's top
+// level.
 static void Show(torch::jit::Graph& graph, const std::vector<Node*>& nodes,
                  const torch::jit::AliasDb& aliases, bool used_norms,
                  const std::function<void(Node*)>& made) {
@@ -62,7 +63,8 @@ static void Show(torch::jit::Graph& graph, const std::vector<Node*>& nodes,
   };
   for (const Write& write : writes) {
     const LookingAt here(write.node);
-    // A norm that only counts: LibTorch does not know of the write, and nobody uses the result.
+    // LibTorch does not know that a norm writes its statistics, and drops one whose result is
+    // unused.
     if (WritesStatistics(write.node) && (used_norms || write.node->output()->uses().empty()))
       show(write.node->output(), write);
     const bool list = !is_tensor(write.value);  // _foreach_add_: LibTorch sees the list change

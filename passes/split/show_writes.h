@@ -6,8 +6,9 @@
 
 namespace pipewright {
 
-// Where LibTorch knows less than passes/graph/memory.h, inserts pipewright::seen(value) behind the
-// write for the changed memory. The operator does nothing, but its schema allows it to do anything.
+// Inserts pipewright::seen(value) after a write for each value whose memory changes without
+// LibTorch's knowledge (passes/graph/memory.h knows more). The operator does nothing, but its
+// schema allows it to do anything.
 void ShowWrites(Model& model, ModuleAssignment& assignment);
 
 // Does the same in a graph without modules, and undoes it.

@@ -14,7 +14,8 @@ using torch::jit::Node;
 
 namespace {
 
-// A marker in a branch or a loop cannot cut, because one module keeps those whole.
+// Removes markers; if `cutting`, keeps those at the top level. Throws Error for a marker to cut at
+// that lies in a branch or a loop, because one module keeps those whole.
 void RemoveMarkers(Model& model, bool cutting) {
   for (Node* node : AllNodes(*model.graph)) {
     const LookingAt here(node);
@@ -31,8 +32,8 @@ void RemoveMarkers(Model& model, bool cutting) {
   }
 }
 
-// `cut` is what requested the cut before `node` and behind `last`. A switch has no line of the
-// model.
+// Throws Error for a cut between `last` and `node`, inside a region; `cut` names what requested it.
+// The switch of a region has no line in the model, so the message may name `last` instead.
 [[noreturn]] void RefuseRegion(const Model& model, const std::string& cut, const Node* node,
                                const Node* last, const Regions& regions) {
   const bool placed = IsOperation(node) && node->sourceRange().source();
@@ -174,9 +175,9 @@ ModuleAssignment AssignEach(Model& model, const SplitSpec& split) {
       if (module == m) names.push_back(name);
     out.reasons.push_back("placed by " + said + (names.empty() ? "" : ": " + Join(names, ", ")));
     if (unnamed.count(m))
-      out.notes.emplace_back(m, "operations of no submodule that it names: " +
+      out.notes.emplace_back(m, "operations outside the submodules that it names: " +
                                     std::to_string(unnamed[m]) +
-                                    ", each with the last of what it uses");
+                                    ", each placed with the last of its inputs");
   }
   SortByModule(model, out);
   return out;

@@ -1,4 +1,4 @@
-// Shared parameters that live in one module and are sent to the others.
+// Sends shared parameters from the one module that holds them to the others that use them.
 #pragma once
 #include <string>
 #include <vector>
@@ -15,7 +15,7 @@ struct SharedSpec {
 // Parses "replicate", "transmit", "transmit:NAME,...". Throws UsageError.
 SharedSpec ParseShared(const std::string& text);
 
-// Every chosen weight that several modules use lives in the first of them, which outputs it after
+// Keeps every chosen weight that several modules use in the first of them, which outputs it after
 // its other values; the gradient comes back the same way. Throws Error for unknown names and for
 // weights that are written in place.
 void TransmitShared(Model& model, ModuleAssignment& assignment, const SharedSpec& spec);

@@ -19,8 +19,7 @@ namespace {
 
 // A message to the rank that is being lowered.
 struct Incoming {
-  // Its position in the global order of sends: end of the producer, its rank, index among its
-  // sends.
+  // Position in the global order of sends: end of the producer, its rank, index among its sends.
   int64_t time = 0;
   int source_rank = -1;
   bool backward = false;
@@ -87,8 +86,7 @@ class Lowering {
     m.microbatch = microbatch;
     m.edge = edge;
     m.consumer = table[index_.At(to, microbatch)].position;
-    // Actions that end at the same time do not free the slot yet, because the data travel
-    // meanwhile.
+    // Actions that end at the same time do not free the slot in time for the data.
     const auto& own = ends_[rank];
     m.latest = static_cast<int>(std::lower_bound(own.begin(), own.end(), m.time) - own.begin());
     out.push_back(m);
@@ -205,7 +203,7 @@ class Lowering {
   EdgeIndex edges_;
   ComputeIndex index_;
   std::vector<std::vector<int64_t>> ends_;
-  std::vector<int> channel_;  // by source rank: where its last RECV stands
+  std::vector<int> channel_;  // by source rank: position of its last RECV
   int edges_here_ = 0;
   std::vector<std::vector<int>> reduce_, stages_of_;
 };

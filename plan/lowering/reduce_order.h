@@ -15,8 +15,8 @@ struct ReduceExchange {
 };
 std::vector<ReduceExchange> ReduceExchanges(const StageGraph& graph);
 
-// [rank] -> the stages whose REDUCE_GRAD it runs, in order. A stage reduces when it has replicas
-// or shares weights with another stage.
+// Returns [rank] -> the stages whose REDUCE_GRAD it runs, in order. A stage reduces if it has
+// replicas or shares weights with another stage.
 std::vector<std::vector<int>> ReduceOrder(const StageGraph& graph);
 
 }  // namespace pipewright

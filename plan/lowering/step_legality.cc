@@ -17,8 +17,8 @@ namespace {
 struct Progress {
   int reduces = 0, steps = 0;
   bool offloaded = false, loaded = false;
-  bool backward = false;  // a backward other than W was the last to use what a LOAD brought
-  bool last = false;      // a backward was the last one since
+  bool backward = false;  // a backward other than W was the last to use the loaded weights
+  bool last = false;      // a backward was the last compute since then
 };
 
 struct StepRules {
@@ -103,10 +103,9 @@ struct StepRules {
            "rule \"load\": the weights of stage " + std::to_string(stage) + " are not loaded here");
   }
 
-  // Looks at a rank's loads before its actions are visited. None of a stage's backwards needs its
-  // weights where nothing in it and before it is trained: then they leave after a forward, and a
-  // backward that finds them does so by chance. W never needs them, where I computes what it adds
-  // up.
+  // Looks at a rank's loads before its actions are visited. If nothing in or before a stage is
+  // trained, its backwards do not need its weights: these are then evicted after a forward, and a
+  // backward that has them has them by chance. W does not need them if I computes what W adds up.
   void FindLoads(const std::vector<Action>& actions) {
     for (const Action& a : actions) {
       Progress& s = stages[BackwardStage(a)];
@@ -142,7 +141,7 @@ static StepRules RulesOf(const Plan& plan, const StageGraph& graph) {
   return rules;
 }
 
-// [rank]
+// Returns [rank] -> its stages.
 static std::vector<std::vector<int>> StagesOfRanks(const Plan& plan, const StageGraph& graph) {
   std::vector<std::vector<int>> own(plan.ranks.size());
   for (int s = 0; s < graph.stages; ++s)

@@ -1,4 +1,4 @@
-// Checks when gradients are summed and weights change.
+// Checks the order of gradient sums and weight updates.
 #pragma once
 #include <vector>
 
@@ -7,14 +7,15 @@
 namespace pipewright {
 
 // Checks the rules order and step for REDUCE_GRAD, STEP, LOAD and EVICT, and the rule version; see
-// plan/lowering/validate.h. A plan without any REDUCE_GRAD and STEP is one step that something else
-// ends.
+// plan/lowering/validate.h. A plan without any REDUCE_GRAD and STEP is one step whose end is not
+// part of the plan.
 void CheckSteps(const Plan& plan, const StageGraph& graph);
 
-// Checks a schedule of computes alone, whose steps end where Lower ends them.
+// Checks a schedule, which has computes only and whose steps end where Lower ends them.
 void CheckScheduleSteps(const Plan& schedule, const StageGraph& graph);
 
-// Returns after how many of the rank's computes each step ends: after its last backward there.
+// Returns, for each step, the number of the rank's computes up to the step's end, which follows its
+// last backward on that rank.
 std::vector<int> StepEnds(const Plan& schedule, int rank);
 
 }  // namespace pipewright

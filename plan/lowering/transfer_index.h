@@ -19,7 +19,7 @@ struct TransferIndex {
   }
 };
 
-// Returns the edge of graph.edges that a transfer serves; -1 where there is none.
+// Returns the index in graph.edges of the edge that a transfer belongs to; -1 if there is none.
 int EdgeOf(const StageGraph& graph, const EdgeIndex& edges, const Action& transfer);
 
 // Checks the rules transfer, rank, once, order, channel and slot; see plan/lowering/validate.h.

@@ -7,7 +7,7 @@
 
 namespace pipewright {
 
-// The most that a rank holds at once while a plan runs.
+// The peaks of what a rank holds at once while a plan runs.
 struct RankPeaks {
   int activations = 0;       // microbatches of a stage between F and B (or I)
   int kept_for_weights = 0;  // between I and W
@@ -22,26 +22,27 @@ struct PlanReport {
 
 // Accepts a plan, or throws Error("rank R, action N, 2SEND_F5>4: rule \"NAME\": ..."). The rules:
 //   range       stages, microbatches and peers are those of the plan
-//   once        every stage's F, and B or I and W, once a microbatch; each transfer once
-//   rank        on the rank that the placement says
-//   order       F before B or I, I before W; a SEND behind the compute that makes its data, a RECV
-//               before the compute that uses it; REDUCE_GRAD and STEP behind the last gradient
+//   once        every stage's F, and B or I and W, once per microbatch; each transfer once
+//   rank        on the rank that the placement assigns
+//   order       F before B or I, I before W; a SEND after the compute that makes its data, a RECV
+//               before the compute that uses it; REDUCE_GRAD and STEP after the last gradient
 //   transfer    a SEND and a RECV for each edge, microbatch and direction between different ranks,
 //               and no others
-//   channel     a rank posts the receives from another rank in the order in which that one sends
+//   channel     a rank posts the receives from another rank in the order of that rank's sends
 //   slot        no RECV takes a slot that holds data not yet used
-//   step        each stage steps once a step on each of its ranks, after its REDUCE_GRAD
+//   step        each stage has one STEP per step on each of its ranks, after its REDUCE_GRAD
 //   version     a given weight version exists when its F runs, and the B, I and W have the same;
 //               without one, an F of step k runs after k steps of its stage
-//   load        computes and STEP of a stage that is ever loaded stand between its LOAD and EVICT
-//   deadlock    every rank reaches its end even when each SEND blocks until its RECV is reached and
+//   load        computes and STEP of a stage that is ever loaded are between its LOAD and EVICT
+//   deadlock    every rank reaches its end even if each SEND blocks until its RECV is reached and
 //               each gradient exchange until all its ranks are there
 PlanReport Validate(const Plan& plan, const StageGraph& graph);
 
 // Uses the graph that the plan's own text gives (GraphOf).
 PlanReport Validate(const Plan& plan);
 
-// Checks a schedule of compute actions alone: range, once, rank, order, version, step, deadlock.
+// Checks a schedule, which has compute actions only: range, once, rank, order, version, step,
+// deadlock.
 // Its steps end where Lower ends them.
 PlanReport ValidateSchedule(const Plan& schedule, const StageGraph& graph);
 

@@ -52,7 +52,7 @@ double PairLoads::Link(int a, int b) const {
 
 static const std::vector<int> kNone;
 
-// Adds what the value costs its stages, or takes it away (sign -1).
+// Adds (sign 1) or subtracts (sign -1) the cost of the value to its stages.
 void PairLoads::Add(const PartitionValue& value, const std::vector<int>& stages, int sign) {
   const int producer = value.producer >= 0 ? stage_of_[value.producer] : -1;
   steps_ += static_cast<int64_t>(stages.size());

@@ -1,20 +1,21 @@
-// The loads of a partition on devices whose links differ by pair, for changes looked at one by one.
+// Evaluates changes to a partition on devices whose links differ by pair.
 #pragma once
 #include "plan/partition/problem/problem.h"
 
 namespace pipewright {
 
-// Keeps the loads of a partition with one replica a stage, as EvaluatePartition counts them.
-// Judging a change takes as long as the values that it touches, not as the whole graph.
+// Keeps the loads of a partition with one replica per stage, as EvaluatePartition counts them.
+// Evaluating a change takes time proportional to the values that it touches, not to the graph.
 class PairLoads {
  public:
   PairLoads(const PartitionProblem& problem, const PartitionResult& result);
 
-  // With stage s on device `number`, and, if it is not -1, stage t on the one that s has.
+  // Returns the largest load with stage s on device `number` and, unless t is -1, stage t on the
+  // device of s.
   double WithDevices(int s, int number, int t);
-  // With the nodes, which stage `from` holds, in `to`.
+  // Returns the largest load with `nodes` moved from stage `from` to `to`.
   double WithNodes(const std::vector<int>& nodes, int from, int to);
-  // Both have taken so many steps: a step is a value on its way from one stage to another.
+  // Returns the steps that both have taken: one for each value between two stages.
   int64_t steps() const { return steps_; }
 
  private:

@@ -13,7 +13,8 @@
 
 namespace pipewright {
 
-// Nodes, and ends of values: what it takes to evaluate a partition.
+// Returns the number of nodes and of ends of values, to which the cost of an evaluation is
+// proportional.
 static int64_t Places(const PartitionProblem& problem) {
   size_t places = problem.nodes.size() + problem.values.size();
   for (const PartitionValue& value : problem.values) places += value.consumers.size();
@@ -22,19 +23,19 @@ static int64_t Places(const PartitionProblem& problem) {
 
 namespace {
 
-constexpr int64_t kLookTicks = 50;            // of a look at a way of a value, or a node
+constexpr int64_t kLookTicks = 50;            // to look at a value between two stages, or a node
 constexpr int64_t kWholeSearch = 10'000'000;  // evaluations, times nodes and values
 
-// One partition under change, its devices given.
+// Improves one partition by small changes.
 struct Search {
   const PartitionProblem& problem;
   const UnitGraph& graph;
   PartitionResult best;
-  int64_t looks = 0;   // ways of values that may still be looked at
+  int64_t looks = 0;                           // the budget, in looks at values or nodes
   std::vector<int> forbidden = {};             // no stage may hold exactly these nodes
-  int64_t pairs = 200'000, steps = INT64_MAX;  // of cutting orders: of one, in all
-  std::unique_ptr<PairLoads> loads = {};       // of `best`, where its stages have one replica each
-  int64_t seen = 0;                            // of the looks of those, counted already
+  int64_t pairs = 200'000, steps = INT64_MAX;  // limits of CutOrder: for one order, for all
+  std::unique_ptr<PairLoads> loads = {};       // of `best`, if its stages have one replica each
+  int64_t seen = 0;                            // steps of `loads` that are already counted
 
   void MeasureLoads() {
     bool alone = std::all_of(best.stages.begin(), best.stages.end(),
@@ -43,7 +44,7 @@ struct Search {
     seen = 0;
   }
 
-  // Says whether a change that leads to this objective, by `loads`, need not be evaluated.
+  // Returns true if a change to this objective, according to `loads`, need not be evaluated.
   bool Worse(double objective) {
     looks -= loads->steps() - seen + 4 + static_cast<int64_t>(best.stages.size()) / 8;
     seen = loads->steps();
@@ -66,7 +67,7 @@ struct Search {
     return a.device_class == b.device_class;
   }
 
-  // Two stages of like devices change one; or a stage takes one that is idle.
+  // Exchanges the devices of two stages of the same class, or moves a stage to an idle device.
   bool ExchangeDevices() {
     std::map<int, std::vector<int>> idle;  // of each class
     for (size_t c = 0; c < problem.devices.size(); ++c)
@@ -105,7 +106,7 @@ struct Search {
     return false;
   }
 
-  // A unit out of the slowest stage, or into it.
+  // Moves a unit out of the slowest stage, or into it.
   bool MoveUnit() {
     std::vector<int> stage_of(problem.nodes.size(), 0);
     int slowest = 0, count = static_cast<int>(best.stages.size());
@@ -145,7 +146,7 @@ struct Search {
 
 }  // namespace
 
-// Every bandwidth, ascending.
+// Returns all bandwidths, ascending.
 static std::vector<double> Links(const PartitionProblem& problem) {
   std::vector<double> links;
   for (size_t a = 0; a < problem.pair_links.size(); ++a)
@@ -159,8 +160,8 @@ static double Link(const PartitionProblem& problem, int a, int b) {
   return std::min(problem.pair_links[a][b], problem.pair_links[b][a]);
 }
 
-// The devices that are no CPUs by number; and from each of them on, always the one that the last
-// has the best link to, the sequence with the fastest such links.
+// Returns the devices except CPUs in two orders: by number, and by fastest link (greedily to the
+// nearest device, from the best start).
 static std::vector<DeviceSequence> DeviceSequences(const PartitionProblem& problem) {
   DeviceSequence all;
   for (size_t c = 0; c < problem.devices.size(); ++c)
@@ -190,7 +191,7 @@ static std::vector<DeviceSequence> DeviceSequences(const PartitionProblem& probl
   return sequences;
 }
 
-// The devices of a partition's stages in turn, behind those that are idle.
+// Returns the idle devices, then the devices of the partition's stages in order.
 static DeviceSequence DevicesInTurn(const DeviceSequence& all, const PartitionResult& result) {
   DeviceSequence idle, sequence;
   for (const PartitionStage& stage : result.stages)
@@ -202,8 +203,8 @@ static DeviceSequence DevicesInTurn(const DeviceSequence& all, const PartitionRe
   return idle;
 }
 
-// The best cuts of each order on the devices in turn. What skips a stage counts as if it came from
-// the device before; only the partition that comes of it is judged as it is.
+// Finds the best cuts of each order on the devices in sequence. These count values that skip a
+// stage as if they came from the device before; the resulting partition is then evaluated exactly.
 static bool CutOnDevices(Search& search, const std::vector<std::vector<int>>& orders,
                          DeviceSequence sequence) {
   const PartitionProblem& problem = search.problem;
@@ -230,8 +231,8 @@ static bool CutOnDevices(Search& search, const std::vector<std::vector<int>>& or
   return better;
 }
 
-// Cuts, exchanges and moves in turn, from equal cuts and from those of each sequence of devices,
-// and as long as that helps.
+// Alternates cuts, exchanges and moves while that helps, starting from equal cuts and from the cuts
+// on each sequence of devices.
 static void ImproveOnDevices(Search& search) {
   std::vector<DeviceSequence> sequences = DeviceSequences(search.problem);
   std::vector<std::vector<int>> orders = CandidateOrders(search.graph);
@@ -252,13 +253,13 @@ static void ImproveOnDevices(Search& search) {
   }
 }
 
-// Devices that only their best links tell apart are of one kind, with the best of those.
+// Merges device classes that differ only in their best link, and keeps the best one.
 static PartitionProblem WithoutLinkKinds(PartitionProblem problem) {
   std::vector<DeviceClass> kinds;
-  if (problem.max_replicas > 1) return problem;  // those of a stage are alike
+  if (problem.max_replicas > 1) return problem;  // replicas must be of one class
   for (DeviceClass& device : problem.devices) {
     if (device.count == 0) continue;
-    if (device.host) return problem;  // ways to CPUs are on the device's own link
+    if (device.host) return problem;  // transfers to CPUs use the device's own link
     if (device.numbers.empty()) {
       device.numbers.resize(device.count);
       std::iota(device.numbers.begin(), device.numbers.end(), 0);
@@ -289,17 +290,17 @@ static PartitionResult SolveAlike(const PartitionProblem& problem, const SolveOp
   SolveOptions quick = options;
   quick.exact = options.exact && graph.units.size() <= 200;
   const bool hasty = !options.exact;
-  SolveOptions first = options;  // there are two searches, and what follows
+  SolveOptions first = options;  // in fast mode the effort is shared among several searches
   if (hasty) first.effort *= 0.4, quick.effort *= 0.1;
   const int64_t ticks = FastTicks(graph);
   const int64_t looks = hasty ? ticks / 16 / kLookTicks : 30'000'000;
   PartitionResult best, bound = SolvePartition(relaxed, first);
   if (!bound.feasible) return bound;
-  // Fewer stages may do without the slow links. Of large graphs only few are looked at.
+  // Fewer stages may avoid the slow links. For large graphs few numbers of stages are tried.
   int devices = 0;
   for (const DeviceClass& device : problem.devices) devices += device.count;
   std::vector<int> counts = {-1};
-  // In fast mode not of others either that take long.
+  // Fast mode does so for all graphs that take long.
   const bool small = options.exact ? !large : graph.units.size() <= 40;
   if (problem.stages < 0 && small)
     for (int k = 1; k <= std::min(devices, 8); ++k) counts.push_back(k);

@@ -1,18 +1,18 @@
-// Links whose bandwidth depends on both ends.
+// Solves problems with links whose bandwidth depends on both ends.
 #pragma once
 #include "plan/partition/solve.h"
 
 namespace pipewright {
 
-// For problems with pair_links. First the best partition where every device has its best link: no
-// partition is better than that one's lower bound. Then that partition, and those of slower equal
-// links and, where that is quick, of other numbers of stages, with the devices exchanged between
-// stages and nodes moved out of the slowest stage while that helps; the best of them. Last, small problems are searched
-// whole. `proven` where that came to its end or the result equals the bound. Deterministic.
+// Solves a problem with pair_links. First solves it as if every device had its best link, whose
+// lower bound holds here too. Improves that partition, those for slower equal links and, if that is
+// quick, those for other numbers of stages, by exchanging devices between stages and moving nodes
+// out of the slowest stage. Last, searches small problems exhaustively. The best result is `proven`
+// if that search finished or it equals the bound. Deterministic.
 PartitionResult SolvePairLinks(const PartitionProblem& problem, const SolveOptions& options);
 
-// The best known partition none of whose stages holds exactly the nodes `forbidden` (sorted), found
-// in the same way from exact searches as `exact` limits them.
+// Returns the best known partition in which no stage holds exactly the nodes `forbidden` (sorted).
+// Finds it the same way, from exact searches limited by `exact`.
 PartitionResult NextBestPairLinks(const PartitionProblem& problem, const UnitGraph& graph,
                                   const std::vector<int>& forbidden, ExactOptions exact);
 

@@ -16,7 +16,7 @@ namespace {
 
 struct Path {
   double time = 0;        // one way, over the best link
-  bool gradient = false;  // whether a gradient comes back, so that the one before waits for it
+  bool gradient = false;  // a gradient comes back, which the producer waits for
 };
 
 }  // namespace

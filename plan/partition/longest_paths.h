@@ -1,16 +1,17 @@
-// The longest paths of a microbatch through a graph, whatever the stages.
+// Finds the longest paths of a microbatch through a graph, which hold for any stages.
 #pragma once
 #include "plan/partition/problem/units.h"
 #include "plan/partition/step_objective.h"
 
 namespace pipewright {
 
-// The times of each unit on the fastest devices: what must pass before its first forward and after
-// its last backward, what it does itself for one microbatch, and until its gradient leaves; and the
-// first two with what comes from other stages, where all before the unit is on those.
+// The times of each unit on the fastest devices: `to` must pass before its first forward and `back`
+// after its last backward; `own` is its work for one microbatch, `until_gradient` the part of it
+// until its gradient is sent. `to_alone` and `back_alone` include the transfers from other stages,
+// if all predecessors are in those.
 struct LongestPaths {
-  // An input comes from a unit before, in another stage: it travels for `time`, is there at
-  // `there`, and `home` passes after its gradient is sent, if there is one.
+  // An input from unit `before` in another stage. Its transfer takes `time`, it arrives at `there`,
+  // and `home` passes after its gradient is sent, if there is one.
   struct Entry {
     int before;
     double time, there, home;
@@ -20,15 +21,16 @@ struct LongestPaths {
   std::vector<double> round;                // the longest path from a unit to this one and back
   std::vector<std::vector<Entry>> entries;  // of each unit
 
-  // `graph`: of the problem, or of one without its transfers. `speed`: of the fastest device.
+  // `graph`: that of the problem, or of the problem without transfers. `speed`: the fastest
+  // device's.
   LongestPaths(const PartitionProblem& problem, const UnitGraph& graph, const StepOptions& step,
                double speed);
 };
 
-// The speed of the fastest device; 0 where a CPU may take over any part.
+// Returns the speed of the fastest device; 0 if there are CPUs, which may take over any part.
 double FastestDevice(const PartitionProblem& problem);
 
-// Says whether the schedule's backward is in halves, of which only the first holds up other stages.
+// Returns true if the schedule splits the backward, so that other stages wait only for I.
 bool SplitsBackward(const std::string& schedule);
 
 }  // namespace pipewright

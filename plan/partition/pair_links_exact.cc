@@ -8,16 +8,16 @@ namespace pipewright {
 
 namespace {
 
-// Stages placed one after the other from the start of the pipeline. What is not placed yet stands
-// on one more device, which has the best link to every other: the loads of those that are placed
-// are then what they cost at least.
+// Places stages one after the other from the start of the pipeline. The remaining nodes are on an
+// extra device with the best link to every other one, so that the loads of the placed stages are
+// lower bounds.
 struct Placement {
   const PartitionProblem& problem;
   const Ideals& ideals;
   const std::vector<int>& forbidden;
   int64_t evaluations;
   PartitionResult& known;
-  PartitionProblem open{};                     // the problem with that device
+  PartitionProblem open{};                     // the problem with the extra device
   std::vector<std::pair<int, int>> devices{};  // class and number
   std::vector<std::vector<int>> nodes{};       // of each unit
   std::vector<char> used{};
@@ -54,7 +54,7 @@ struct Placement {
     return found;
   }
 
-  // The largest load of what is placed, at least.
+  // Returns a lower bound on the largest load of the placed stages.
   double Load(int rest) {
     --evaluations;
     PartitionResult partial = placed;
@@ -79,7 +79,7 @@ struct Placement {
     known = whole;
   }
 
-  // Every next stage, out of the units of `set`. As deep as there are devices.
+  // Tries every next stage out of the units of `set`. Recursion is as deep as there are devices.
   void Place(int set) {
     size_t count = placed.stages.size();
     bool last = problem.stages >= 0 ? static_cast<int>(count) + 1 == problem.stages

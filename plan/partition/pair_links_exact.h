@@ -1,4 +1,4 @@
-// Every partition on every choice of devices, where links differ by pair.
+// Searches all partitions on all choices of devices, for links that differ by pair.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -7,9 +7,9 @@
 
 namespace pipewright {
 
-// Looks at every partition on every choice of devices, one replica a stage, whose stages' loads may
-// stay under that of `known`, and replaces it with the best. No stage holds exactly the nodes
-// `forbidden` (sorted; empty: no such). False: there were more than `evaluations`.
+// Searches every partition on every choice of devices, with one replica per stage, that may have a
+// smaller objective than `known`, and replaces `known` by the best. No stage holds exactly the
+// nodes `forbidden` (sorted; empty: no limit). Returns false if that takes more than `evaluations`.
 bool SearchPairLinks(const PartitionProblem& problem, const UnitGraph& graph,
                      const std::vector<int>& forbidden, int64_t evaluations,
                      PartitionResult& known);

@@ -15,7 +15,7 @@ namespace pipewright {
 
 using Clock = std::chrono::steady_clock;
 
-// Above so many, an exact search looks only at a limited number of pairs of sets of nodes.
+// Above this number of device states, an exact search tries only a limited number of stages.
 constexpr int kManyDeviceStates = 10'000;
 
 // Limits the exact search that ends fast mode.
@@ -25,7 +25,7 @@ static PartitionResult Better(const PartitionResult& found, const PartitionResul
   return found.feasible && (!known.feasible || found.objective < known.objective) ? found : known;
 }
 
-// Devices that only their memory tells apart are then alike.
+// Returns the problem without memory limits, with classes merged that differ only in memory.
 static PartitionProblem WithoutMemory(PartitionProblem problem) {
   std::vector<DeviceClass> kinds;
   for (DeviceClass& device : problem.devices) {
@@ -54,7 +54,8 @@ static FastOptions WithEffort(double share) {
   return fast;
 }
 
-// Without the devices that as many others as there can be stages are at least as good as.
+// Returns the problem without devices that no stage needs: as many others as there can be stages
+// are at least as good.
 static PartitionProblem WithoutIdleDevices(PartitionProblem problem) {
   int nodes = static_cast<int>(problem.nodes.size());
   int most = std::max(problem.stages >= 0 ? std::min(problem.stages, nodes) : nodes, 1);
@@ -78,7 +79,7 @@ static PartitionProblem WithoutIdleDevices(PartitionProblem problem) {
   return problem;
 }
 
-// Every device has links to and from every other.
+// Throws Error unless every device has links to and from every other.
 static void CheckPairLinks(const PartitionProblem& problem) {
   size_t needed = 2;
   for (const DeviceClass& device : problem.devices) {
@@ -90,13 +91,13 @@ static void CheckPairLinks(const PartitionProblem& problem) {
   for (const auto& row : problem.pair_links) square = square && row.size() >= needed;
   if (!square)
     throw Error("partition",
-                "links between pairs are " + std::to_string(problem.pair_links.size()) +
-                    " rows, not all of " + std::to_string(needed) +
-                    " numbers: every device, of at least two, needs a row and a column",
-                "leave pair_links empty where each device has a link of its own");
+                "pair_links has " + std::to_string(problem.pair_links.size()) +
+                    " rows, but needs a row and a column for every device: " +
+                    std::to_string(needed) + " rows of " + std::to_string(needed) + " numbers",
+                "leave pair_links empty if each device has its own link");
 }
 
-// `problem` has a link for each device, not for each pair of them.
+// Solves a problem whose devices have one link each, not one for each pair.
 static PartitionResult Solve(const PartitionProblem& problem, const SolveOptions& options) {
   UnitGraph graph = BuildUnits(problem, Merge::kLossless), apart;
   FastOptions fast = WithEffort(options.effort);
@@ -108,8 +109,8 @@ static PartitionResult Solve(const PartitionProblem& problem, const SolveOptions
     fast.start = &start, fast.fresh = false;
   }
   ExactOptions exact;
-  // Where stages are counted, units that lose nothing by joining may be stages of their own. Then
-  // what is best with them joined is proven only where fewer stages are no better.
+  // With a fixed number of stages, units that could be merged without loss may have to be stages of
+  // their own. The optimum with merged units is then proven only if fewer stages are no better.
   bool counted = problem.stages >= 0;
   if (counted) apart = BuildUnits(problem, Merge::kNone);
   fast.fewer = exact.fewer = counted && graph.units.size() < apart.units.size();
@@ -130,7 +131,7 @@ static PartitionResult Solve(const PartitionProblem& problem, const SolveOptions
   };
   exact.max_seconds = options.max_seconds;
   exact.max_sets = options.max_sets;
-  // With many kinds of devices every pair of sets costs as much as there are sets of those.
+  // With many kinds of devices, the cost of each pair of sets is the number of device states.
   if (DeviceStates(problem) > kManyDeviceStates)
     exact.max_visits = 20'000'000'000 / DeviceStates(problem);
   if (!best.proven && options.exact) search(graph);
@@ -141,8 +142,9 @@ static PartitionResult Solve(const PartitionProblem& problem, const SolveOptions
   }
   if (best.proven || !options.exact) return best;
 
-  // Too many sets. They may be few enough where every node without compute stays with its only
-  // neighbour; the optimum without memory limits, for so many stages or fewer, is then a bound.
+  // There are too many sets. There may be few enough if every node without compute stays with its
+  // only neighbor. The optimum of that without memory limits, for as many stages or fewer, is a
+  // lower bound.
   UnitGraph merged = BuildUnits(problem, Merge::kParameters);
   if (merged.units.size() == graph.units.size()) return best;
   PartitionResult found = FastPartition(problem, merged, FastOptions{});
@@ -160,7 +162,8 @@ static PartitionResult Solve(const PartitionProblem& problem, const SolveOptions
   return found;
 }
 
-// Searches on from the best partition until `seconds` after `begin`, joining other units each time.
+// Continues from the best partition until `seconds` after `begin`, and merges other units each
+// time.
 static void ImproveUntil(const PartitionProblem& problem, const UnitGraph& graph,
                          Clock::time_point begin, double seconds, PartitionResult& best) {
   FastOptions again;
@@ -188,7 +191,7 @@ PartitionResult SolvePartition(const PartitionProblem& given, const SolveOptions
   const Clock::time_point begin = Clock::now();
   if (!given.pair_links.empty()) {
     CheckPairLinks(given);
-    SolveOptions once = options;  // it solves many problems, and each would take the time
+    SolveOptions once = options;  // SolvePairLinks solves many problems; each would take this time
     once.improve_seconds = 0;
     return SolvePairLinks(given, once);
   }
@@ -199,8 +202,8 @@ PartitionResult SolvePartition(const PartitionProblem& given, const SolveOptions
   return best;
 }
 
-// The best partition that `exact` does not forbid. Most often it is close to the best of all: that
-// is where to look first.
+// Returns the best partition that `exact` does not forbid. It is usually close to the optimum, so
+// the search begins there.
 static PartitionResult NextBest(const PartitionProblem& problem, const UnitGraph& graph,
                                 double objective, ExactOptions exact) {
   PartitionResult next;
@@ -233,7 +236,8 @@ static void FindNextBest(const PartitionProblem& problem, const UnitGraph& graph
   explanation.next_best_proven = next.proven;
 }
 
-// Where no search finds one: the least objective with one unit moved into the stage, or out of it.
+// Returns the least objective with one unit moved into the stage or out of it, for use if no search
+// finds a next best partition.
 static double NextBestByOneUnit(const PartitionProblem& problem, const UnitGraph& graph,
                                 const PartitionResult& result, int stage) {
   StageTable table(problem, graph, StagesOfResult(graph, result));
@@ -241,7 +245,7 @@ static double NextBestByOneUnit(const PartitionProblem& problem, const UnitGraph
   if (pairs && problem.max_replicas > 1) return kInfinity;
   std::optional<PairLoads> loads;
   if (pairs) loads.emplace(problem, result);
-  double others = 0, best = kInfinity, second = 0;  // the two largest loads beside the stage's
+  double others = 0, best = kInfinity, second = 0;  // others, second: the largest other loads
   int slowest = -1;
   for (int s = 0; s < table.stages(); ++s) {
     if (s == stage) continue;
@@ -291,7 +295,7 @@ Explanation ExplainPartition(const PartitionProblem& given, const PartitionResul
     if (free.feasible && free.objective < result.objective * (1 - 1e-9))
       explanation.binds = "memory";
   }
-  // Nodes that cost nothing where they are may be what the next best cuts off.
+  // Nodes without cost are not merged, because the next best partition may cut them off.
   UnitGraph graph = BuildUnits(problem, Merge::kNone);
   if (!problem.pair_links.empty()) {
     PartitionResult next = NextBestPairLinks(problem, graph, slowest.nodes, exact);

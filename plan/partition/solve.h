@@ -1,4 +1,4 @@
-// A partition by the wanted effort, with a bound on how far from the best it can be.
+// Finds a partition with the given effort, and a bound on its distance from the optimum.
 #pragma once
 #include <string>
 
@@ -11,24 +11,24 @@ struct SolveOptions {
   bool exact = true;
   double max_seconds = kInfinity;  // of the exact search
   int64_t max_sets = 4'000'000;
-  // If the result is not proven, the search for a better one goes on until this many seconds after
-  // the start. Problems with pair_links ignore it.
+  // If the result is not proven, the search for a better one continues until this many seconds
+  // after the start. Problems with pair_links ignore it.
   double improve_seconds = 0;
-  double effort = 1;  // of the search that is not exact, as a share of FastTicks
-  // A partition to begin with: the search that is not exact then only improves it. Not owned.
+  double effort = 1;  // of the heuristic search, as a share of FastTicks
+  // A partition to begin with, which the heuristic search only improves. Not owned.
   const PartitionResult* start = nullptr;
 };
 
-// Exact: the best partition, `proven`; where the graph has too many down-sets for that, the best
-// found, its lower bound, and `proven` false. Fast: what FastPartition finds, or the best where a
-// small exact search settles it.
+// Finds a partition. Exact: the optimum, `proven`; if the graph has too many down-sets for that,
+// the best found, its lower bound, and `proven` false. Fast: the result of FastPartition, or the
+// optimum if a small exact search proves it.
 PartitionResult SolvePartition(const PartitionProblem& problem, const SolveOptions& options);
 
-// Names what binds the objective, and the best partition without the stage that does.
+// The bottleneck of a partition, and the best partition without that stage.
 struct Explanation {
-  int stage = -1;                // the slowest; -1 where the partition is infeasible
+  int stage = -1;                // the slowest; -1 if the partition is infeasible
   std::string binds;             // "compute", "transfer" or "memory"
-  double next_best = kInfinity;  // infinite: none is known
+  double next_best = kInfinity;  // objective; infinite: none is known
   bool next_best_proven = false;
 };
 Explanation ExplainPartition(const PartitionProblem& problem, const PartitionResult& result,

@@ -14,7 +14,7 @@ double StepBound(const PartitionProblem& problem, const StepOptions& step) {
   UnitGraph graph = BuildUnits(problem, Merge::kNone);
   LongestPaths paths(problem, graph, step, speed);
   double share = std::max(problem.max_replicas, 1);
-  // As 1F1B has it, a stage begins a microbatch when one of at most so many before has come back.
+  // In 1F1B at most `most` microbatches are in flight: the next one waits until one has come back.
   const bool returns = step.schedule == "1f1b" && problem.max_replicas == 1;
   const double most = problem.stages > 0 ? problem.stages : devices;
   for (size_t u = 0; u < graph.units.size(); ++u) {
@@ -43,7 +43,7 @@ double StepBoundOfStages(const PartitionProblem& problem, const StepOptions& ste
   exact.max_visits = 100'000'000;
   exact.max_seconds = options.max_seconds;
   exact.repeat = step.microbatches;
-  // If the backward is in halves, the second ones may run while gradients are on their path.
+  // If the backward is split, W may run while gradients are on their path.
   bool split = SplitsBackward(step.schedule);
   for (size_t u = 0; u < graph.units.size(); ++u)
     exact.lead.push_back(paths.to_alone[u] + (split ? 0 : paths.back_alone[u]));

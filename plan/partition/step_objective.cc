@@ -14,7 +14,8 @@
 
 namespace pipewright {
 
-// -1: of no stage, where these are only the last ones of a partition.
+// Returns the stage of each node; -1 if none, since `result` may have only a partition's last
+// stages.
 static std::vector<int> StageOfNode(const PartitionProblem& problem,
                                     const PartitionResult& result) {
   std::vector<int> stage_of(problem.nodes.size(), -1);
@@ -23,13 +24,13 @@ static std::vector<int> StageOfNode(const PartitionProblem& problem,
   return stage_of;
 }
 
-// The stages as a graph, and in `output` the one-way time of what each hands on.
+// Returns the stages as a graph, and in `output` the one-way transfer time of each stage's values.
 static StageGraph GraphOf(const PartitionProblem& problem, const PartitionResult& result,
                           std::vector<double>& output) {
   std::vector<int> stage_of = StageOfNode(problem, result);
   StageGraph graph;
   graph.stages = static_cast<int>(result.stages.size());
-  std::map<std::pair<int, int>, bool> edges;  // whether gradients come back
+  std::map<std::pair<int, int>, bool> edges;  // true if gradients come back
   output.assign(result.stages.size(), 0);
   for (const PartitionValue& value : problem.values) {
     if (value.producer < 0) continue;
@@ -52,7 +53,7 @@ static StageGraph GraphOf(const PartitionProblem& problem, const PartitionResult
   return graph;
 }
 
-// Says whether each stage hands on to the next, no other, and gets a gradient back.
+// Returns true if each stage sends only to the next and gets a gradient back.
 static bool IsChain(const StageGraph& graph) {
   bool chain = static_cast<int>(graph.edges.size()) == graph.stages - 1;
   for (size_t e = 0; chain && e < graph.edges.size(); ++e)
@@ -84,8 +85,8 @@ double StepTime(const PartitionProblem& problem, const PartitionResult& result,
     cost.I = cost.W = cost.B / 2;
     cost.output = output[s];
   }
-  // Stages that exchange nothing do not wait for each other; of a plan without messages the
-  // simulator would take them for a chain.
+  // Stages that exchange nothing do not wait for each other, but in a plan without transfers the
+  // simulator treats stages as a chain.
   if (graph.edges.empty() && graph.stages > 1) {
     if (is_chain) *is_chain = false;
     double longest = 0;
@@ -106,12 +107,12 @@ double StepTime(const PartitionProblem& problem, const PartitionResult& result,
 
 namespace {
 
-// Partitions that were looked at: the best, and the next best for an explanation.
+// Improves partitions, and keeps those that were tried for an explanation.
 struct StepSearch {
   const PartitionProblem& problem;
   const StepOptions& step;
   int64_t actions = 20'000'000;         // that may still be simulated
-  std::vector<PartitionResult> seen{};  // the best of each number of stages, and those on the way
+  std::vector<PartitionResult> seen{};  // the best of each number of stages, and intermediate ones
 
   bool Judge(PartitionResult& result) {
     result.objective = StepTime(problem, result, step);
@@ -157,8 +158,9 @@ struct StepSearch {
   }
 };
 
-// A place to start from where SearchSteps does not apply: the best partition that it finds for one
-// device a stage, all alike, with GPipe or 1F1B. Its stages get the devices by their compute.
+// Returns a start for problems to which SearchSteps does not apply: the best partition that it
+// finds for equal devices, one per stage, with GPipe or 1F1B. Stages with more compute get faster
+// devices.
 PartitionResult BestOfLikeDevices(PartitionProblem fixed, const UnitGraph& graph,
                                   const SolveOptions& options, const StepOptions& step,
                                   int64_t actions) {
@@ -203,7 +205,7 @@ PartitionResult BestOfLikeDevices(PartitionProblem fixed, const UnitGraph& graph
   return best;
 }
 
-// Who computes longest in a step, and the best of what was seen without that stage.
+// Finds the stage that computes longest, and the shortest step in `seen` without that stage.
 Explanation Explain(const PartitionResult& best, const std::vector<PartitionResult>& seen) {
   Explanation explanation;
   explanation.binds = "compute";
@@ -228,7 +230,7 @@ PartitionResult SolveStep(const PartitionProblem& given, const SolveOptions& opt
   int devices = 0;
   for (const DeviceClass& device : given.devices) devices += device.count;
   PartitionProblem problem = given;
-  // Each of the other stages needs a device of its own.
+  // Each of the other stages needs a device.
   problem.max_replicas =
       std::clamp(devices - std::max(problem.stages, 1) + 1, 1, problem.max_replicas);
   int least = problem.stages > 0 ? problem.stages : 1;
@@ -238,7 +240,7 @@ PartitionResult SolveStep(const PartitionProblem& given, const SolveOptions& opt
   StepSearch search{problem, step};
   const int64_t actions = options.exact ? 300'000'000 : 30'000'000;
   std::string refused;
-  bool looked_at_all = true;  // for each number of stages
+  bool looked_at_all = true;  // each number of stages has a result or is proven infeasible
   for (int stages = least; stages <= most; ++stages) {
     PartitionProblem fixed = problem;
     fixed.stages = stages;
@@ -272,7 +274,7 @@ PartitionResult SolveStep(const PartitionProblem& given, const SolveOptions& opt
         }
       }
     } catch (const Error& e) {
-      refused = e.what();  // this schedule is not made for so many stages
+      refused = e.what();  // the schedule is not defined for this number of stages
       continue;
     }
     search.seen.push_back(result);

@@ -1,4 +1,4 @@
-// Partitions judged by the simulated time of a whole step, warm-up and drain included.
+// Judges partitions by the simulated time of a whole step, including warm-up and cool-down.
 #pragma once
 #include <string>
 
@@ -11,22 +11,21 @@ struct StepOptions {
   int microbatches = 8;
 };
 
-// Makespan of one step: the schedule's plan on the partition's stages, simulated. Where values skip
-// stages the plan is lowered, so that they travel straight to those that use them. What a stage
-// sends to another takes time / transfers + latency one way, all of its values together. Throws
-// Error where the schedule does not fit so many stages. Of nodes that are in no stage nothing is
-// waited for. `is_chain`, if given: whether each stage hands on to the next, no other, and gets a
-// gradient back.
+// Returns the makespan of one step: the schedule's plan on the partition's stages, simulated. If
+// values skip stages, the plan is lowered, so that they go directly to the stages that use them.
+// All values from one stage to another take time / transfers + latency one way. Nodes that are in
+// no stage are ignored. Sets `is_chain`, if given, to true if each stage sends only to the next and
+// gets a gradient back. Throws Error if the schedule is not defined for this number of stages.
 double StepTime(const PartitionProblem& problem, const PartitionResult& result,
                 const StepOptions& step, bool* is_chain = nullptr);
 
-// The bottleneck's best partition for each number of stages (or the given one), improved by moving
-// nodes to any stage that their neighbours allow while the step gets shorter, at most about 20
-// million simulated actions; so is the best one for equal devices, one a stage, with 1F1B or GPipe,
-// where what is asked is more. `objective` is the step time, the lower bound the larger of the two
-// below.
-// `explanation` names the stage that computes longest, and the shortest step among the partitions
-// looked at that do not have it.
+// Finds a partition with a short step. For each number of stages (or the given one), takes the
+// partition with the smallest bottleneck and moves nodes to any stage that their neighbors allow
+// while the step gets shorter, with at most about 20 million simulated actions. Unless
+// IsSearchable, does the same from the best partition for equal devices, one per stage, with 1F1B
+// or GPipe. `objective` is the step time, the lower bound the larger of those in step_bound.h.
+// `explanation` gets the stage that computes longest, and the shortest step among the other
+// partitions that were tried and do not have that stage.
 PartitionResult SolveStep(const PartitionProblem& problem, const SolveOptions& options,
                           const StepOptions& step, Explanation* explanation = nullptr);
 

@@ -19,10 +19,10 @@ struct StepTree {
   double speed;
   int least, most;                            // stages
   int64_t actions = 0;                        // that may still be simulated
-  double below = 0;                           // partitions that take as long are of no interest
+  double below = 0;                           // only partitions with a shorter step are wanted
   std::vector<std::vector<int>> larger = {};  // of each set: those with one unit more
-  // The least time that so many cuts outside of each set take one way. It is filled only if units
-  // are a chain and get gradients back.
+  // [set][n] the least one-way time of n cuts outside of the set. Filled only if the units are a
+  // chain with gradients.
   std::vector<std::vector<double>> cuts = {};
 
   PartitionResult best = {};
@@ -37,7 +37,7 @@ struct StepTree {
   void FindCuts() {
     int n = static_cast<int>(graph.units.size());
     if (static_cast<int>(ideals.sets.size()) != n + 1 || n > 500) return;
-    std::vector<double> times;  // of the cuts ahead of each unit but the first
+    std::vector<double> times;  // of the cut before each unit but the first
     for (int u = 1; u < n; ++u)
       for (const LongestPaths::Entry& entry : paths.entries[u]) {
         if (entry.before != u - 1) continue;
@@ -55,9 +55,9 @@ struct StepTree {
 
   bool Whole(int set) const { return set + 1 == static_cast<int>(ideals.sets.size()); }
 
-  // The last stages, of which the first is new, in the order of the pipeline: whether the step of
-  // any partition that ends so may be short enough. It cannot be shorter than these stages' own,
-  // begun when the first has its inputs, and followed by what its gradients have yet to pass.
+  // Returns true if a partition that ends with the stages `last`, of which the first is new, may
+  // have a short enough step. It takes at least the step of these stages alone, plus the time until
+  // the first one has its inputs and the time that its gradients still need afterwards.
   bool Promising(int set, const Bits& stage, const PartitionResult& last) {
     double before = 0, after = 0, work = 0;
     ForEach(stage, [&](int unit) {
@@ -76,7 +76,7 @@ struct StepTree {
     }
     if (before + work * step.microbatches + after >= below) return false;
     double ahead =
-        (ideals.work.back() - ideals.work[set]) / speed;  // on the slowest of those, no less
+        (ideals.work.back() - ideals.work[set]) / speed;  // work of the stages before these
     if (ahead * step.microbatches / std::max(most - stages, 1) >= below) return false;
     bool chain = false;
     double time = Simulate(last, &chain);
@@ -88,7 +88,8 @@ struct StepTree {
     return StepTime(problem, stages, step, chain);
   }
 
-  // All partitions whose last stages are `last`, which hold the set; false: it takes too many.
+  // Searches all partitions whose last stages are `last`, which hold the set. Returns false if that
+  // takes too many actions.
   bool Search(int set, const PartitionResult& last) {
     if (Whole(set)) return Judge(last);
     int stages = static_cast<int>(last.stages.size());
@@ -103,7 +104,7 @@ struct StepTree {
       Bits stage = ideals.sets[next];
       for (size_t w = 0; w < stage.size(); ++w) stage[w] &= ~ideals.sets[set][w];
       double work = ideals.work[next] - ideals.work[set];
-      if (work * step.microbatches / speed >= below) continue;  // nor can any larger one
+      if (work * step.microbatches / speed >= below) continue;  // larger ones take longer still
       for (int one_more : larger[next])
         if (!seen[one_more]) seen[one_more] = 1, queue.push_back(one_more);
       if (Whole(next) ? stages + 1 < least : stages + 1 == most) continue;
@@ -159,7 +160,7 @@ void SearchSteps(const PartitionProblem& problem, const StepOptions& step, int64
   if (problem.stages > 0) tree.least = tree.most = problem.stages;
   tree.FindLarger();
   tree.FindCuts();
-  // Lower limits take less to be ruled out.
+  // Lower limits can be ruled out with less effort, so they come first.
   for (double share : {0.05, 0.1, 0.2, 0.4, 1.0}) {
     double gap = best.objective - best.lower_bound;
     if (gap <= 1e-9 * best.objective) return;

@@ -1,4 +1,4 @@
-// The shortest step by looking at all partitions.
+// Finds the shortest step by searching all partitions.
 #pragma once
 #include <cstdint>
 
@@ -6,14 +6,14 @@
 
 namespace pipewright {
 
-// Says whether what SearchSteps takes for granted holds: devices are of one class, one a stage, and
-// the last stages of a plan are as a plan of their own, as with GPipe and 1F1B.
+// Returns true if the assumptions of SearchSteps hold: devices are of one class, one per stage, and
+// the last stages run as they would in a plan of their own, as with GPipe and 1F1B.
 bool IsSearchable(const PartitionProblem& problem, const StepOptions& step);
 
-// Where IsSearchable: replaces `best` by a partition with a shorter step, and raises its lower bound,
-// by looking at all partitions from their last stages on; those whose last stages alone take too
-// long are left out. The search simulates about `actions` at most; where it ends within them, the
-// lower bound is the objective.
+// If IsSearchable, replaces `best` by a partition with a shorter step and raises its lower bound. A
+// branch-and-bound search builds partitions from their last stages and skips those whose last
+// stages alone take too long. Simulates at most about `actions`; if it finishes, the lower bound is
+// the objective.
 void SearchSteps(const PartitionProblem& problem, const StepOptions& step, int64_t actions,
                  PartitionResult& best);
 

@@ -7,7 +7,7 @@ namespace pipewright {
 
 namespace {
 
-// Returns whether the atoms fit in order when no device takes more than min(limit, cap).
+// Returns true if the atoms fit in order when no device takes more than min(limit, cap).
 bool FitsInOrder(const std::vector<Atom>& atoms, const std::vector<int64_t>& limits, int64_t cap) {
   size_t next = 0;
   for (int64_t limit : limits) {
@@ -39,15 +39,15 @@ std::vector<int> BalanceInOrder(const std::vector<Atom>& atoms,
     total += atom.bytes, low = std::max(low, AtomLoad().With(atom));
   if (!FitsInOrder(atoms, limits, total)) return {};
   int64_t high = total;
-  while (low < high) {  // bisects for the least largest load
+  while (low < high) {  // bisects for the smallest possible largest load
     int64_t middle = low + (high - low) / 2;
     if (FitsInOrder(atoms, limits, middle))
       high = middle;
     else
       low = middle + 1;
   }
-  // best[d][n] is the least sum of squared loads of the first n atoms on the first d devices, where
-  // no load is above `low`.
+  // best[d][n] is the least sum of squared loads of the first n atoms on the first d devices with
+  // no load above `low`.
   const double kNever = std::numeric_limits<double>::infinity();
   size_t n = atoms.size(), devices = limits.size();
   std::vector<double> best(n + 1, kNever);

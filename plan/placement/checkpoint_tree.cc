@@ -16,7 +16,7 @@ bool IsNumber(const std::string& text) {
 }
 
 struct Node {
-  std::vector<std::string> names;  // children, in the order met
+  std::vector<std::string> names;  // children, in the checkpoint's order
   std::map<std::string, int> children;
   std::vector<size_t> tensors;
 };

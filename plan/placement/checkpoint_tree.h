@@ -5,9 +5,10 @@
 
 namespace pipewright {
 
-// "h.0.fc.weight" lies in module h.0.fc. Classes are unknown; every tensor is a parameter; numbers
-// among the names count as numbers ("h.2" before "h.10"), otherwise the order is the checkpoint's.
-// Names that share memory, and names that the file's metadata records as dropped, are tied.
+// Returns a tree in which "h.0.fc.weight" belongs to module h.0.fc. Classes are unknown, and every
+// tensor is a parameter. Numeric names are sorted as numbers ("h.2" before "h.10"); otherwise the
+// order is the checkpoint's. Names that share memory, and names that the file's metadata records as
+// dropped, are tied.
 ModuleTree TreeOfCheckpoint(const Checkpoint& checkpoint);
 
 }  // namespace pipewright

@@ -19,7 +19,7 @@ bool EndsWith(const std::string& text, const std::string& end) {
 
 constexpr const char* kModel = "/models/model.json";
 
-// Returns the node of a module in the tree's JSON, and makes it where it is missing.
+// Returns the node of a module in the tree's JSON, and creates it if it is missing.
 Json& NodeOf(Json& root, const std::string& name) {
   Json* node = &root;
   if (name.empty()) return *node;
@@ -28,7 +28,8 @@ Json& NodeOf(Json& root, const std::string& name) {
   return *node;
 }
 
-// "key,path,package.Class;...": outermost first. Calls of a module after its first are "path@1".
+// Parses "key,path,package.Class;...", outermost first. Later calls of a module have paths such as
+// "path@1".
 void ReadClasses(const std::string& stack, std::map<std::string, std::string>& classes) {
   for (const std::string& entry : Split(stack, ';')) {
     const size_t first = entry.find(','), last = entry.rfind(',');

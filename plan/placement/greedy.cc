@@ -83,7 +83,7 @@ class Greedy {
     return {found.begin(), found.end()};
   }
 
-  // Returns the bytes of an entry and those tied to it; a tensor with several names counts once a
+  // Returns the bytes of an entry and those tied to it. A tensor with several names counts once per
   // device. A tensor that the entry shares with one that is still to place counts there.
   int64_t BytesTogether(TreeEntry entry, const std::vector<TreeEntry>& among,
                         const std::vector<size_t>& tied) const {
@@ -157,9 +157,9 @@ class Greedy {
     todo_.insert(todo_.begin(), entry);
   }
 
-  // Returns how much the reserve shrinks (negative) when the tied modules leave with the entry.
-  // accelerate goes on keeping room for them, which is the safe side, but counts the holder of
-  // several tied tensors several times; only such a one is placed by what it really takes.
+  // Returns the change (0 or negative) of the reserve if the tied modules are placed with the
+  // entry. accelerate still keeps room for them, which is safe, but counts the holder of several
+  // tied tensors several times. Only for such a holder is the reserve corrected here.
   int64_t ReserveBeside(TreeEntry entry, const std::vector<size_t>& tied, int64_t reserve) const {
     auto shares_several = [&](size_t i) {
       int shared = 0;
@@ -196,8 +196,8 @@ class Greedy {
     largest_ = FindLargestLayer(tree_, Modules(todo_), no_split_);
   }
 
-  // Puts the first module that fits beside the layer kept free, one before what it consists of, at
-  // the front of the list, and `entry` behind it.
+  // Finds the first module that fits beside the reserved layer, where a module comes before its
+  // parts, and moves it to the front of the list, followed by `entry`.
   bool TakeFallback(TreeEntry entry, int64_t together) {
     int64_t limit = budget().limit - std::max(largest_.bytes, together);
     std::vector<TreeEntry> later = todo_;
@@ -205,7 +205,7 @@ class Greedy {
       TreeEntry candidate = later.front();
       later.erase(later.begin());
       if (BytesTogether(candidate, later, TiedTo(candidate, later)) <= limit) {
-        // Splits the modules above it, until it stands in the list itself.
+        // Splits the modules that contain it until the list has it.
         auto at = std::find(todo_.begin(), todo_.end(), candidate);
         while (at == todo_.end()) {
           size_t above = 0;
@@ -232,10 +232,10 @@ class Greedy {
   const bool fallback_;
   std::vector<std::vector<int>> ties_;             // tensors of each tied group
   std::vector<TreeEntry> todo_;                    // still to place, in order
-  size_t device_ = 0;                              // whose budget is being filled
+  size_t device_ = 0;                              // the budget that is being filled
   std::vector<int64_t> used_;                      // by budget
   LargestLayer largest_;                           // of what is still to place
-  std::map<int, std::set<size_t>> tensor_device_;  // first of a tied group -> budgets it lies on
+  std::map<int, std::set<size_t>> tensor_device_;  // first of a tied group -> its budgets
   GreedyResult result_;
 };
 

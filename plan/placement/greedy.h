@@ -1,4 +1,4 @@
-// The placement of accelerate 1.15 (infer_auto_device_map), with its known failures repaired.
+// Places a model as accelerate 1.15 does (infer_auto_device_map), with its known bugs fixed.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -17,21 +17,21 @@ struct DeviceChoice {
 
 struct GreedyResult {
   std::vector<DeviceChoice> assignments;  // in the order made; each name once
-  std::vector<int64_t> reserved;        // by budget: kept free for the largest layer to visit
+  std::vector<int64_t> reserved;          // by budget: kept free to load the largest layer
   std::map<std::string, int64_t>
       too_small;                      // device that got nothing -> bytes it would have needed
   std::vector<std::string> unplaced;  // names that no device took
 };
 
-// One pass in the order of the model over the devices in their order; none is revisited. On the
-// first accelerator and on cpu the largest layer still to place is kept free, so that a layer that
-// lies elsewhere can be brought in. What does not fit is split into its tensors and children; tied
+// Makes one pass over the model and the devices, both in order; no device is revisited. The first
+// accelerator and cpu keep room for the largest layer still to place, so that layers from elsewhere
+// can be loaded there. A module that does not fit is split into its tensors and children; tied
 // modules are placed together, or split until they can be. `fallback`: a device that would get
-// nothing takes the first module that fits, each before what it consists of.
+// nothing takes the first module that fits, where a module comes before its parts.
 //
-// Other than accelerate: buffers of split modules are placed; a tied weight counts once, in
-// whatever order its holders come and however many of its names a holder has; weights tied through
-// several groups stay together; disk keeps to its budget.
+// Unlike accelerate, places buffers of split modules; counts a tied weight once, in whatever order
+// its holders come and however many of its names a holder has; keeps weights together that are tied
+// through several groups; and respects the budget of disk.
 GreedyResult PlaceGreedily(const ModuleTree& tree, const std::vector<Budget>& budgets,
                            const std::vector<std::string>& no_split, bool fallback);
 

@@ -16,14 +16,15 @@ static const TreeTensor& Tensor(const ModuleTree& tree, int id) {
   return tree.tensors[static_cast<size_t>(id)];
 }
 
-// An element's bits; kind 'f' for types that a change of dtype casts, 'i' for integers and bools.
+// The bits of an element, and 'f' for types that a change of dtype casts, 'i' for integers and
+// bools.
 struct Width {
   int bits = 0;
   char kind = 'f';
 };
 
 static Width WidthOf(const std::string& dtype, const std::string& where) {
-  // Types that no safetensors file holds, and PyTorch's name of one that packs two elements.
+  // Types that safetensors files do not have, and PyTorch's name of one that packs two elements.
   static const std::map<std::string, Width> kOthers = {{"C128", {128, 'f'}},
                                                        {"complex128", {128, 'f'}},
                                                        {"complex32", {32, 'f'}},
@@ -122,7 +123,7 @@ void ApplyDtypes(ModuleTree& tree, const std::string& dtype,
 
 std::vector<std::pair<std::string, int64_t>> Sizes(const ModuleTree& tree) {
   std::vector<std::pair<std::string, int64_t>> sizes;
-  // A module appears where a counted tensor lies in it, even one without elements.
+  // A module appears if it has a counted tensor, even one without elements.
   std::vector<bool> counts(tree.modules.size(), false);
   for (const TreeTensor& tensor : tree.tensors)
     if (&tensor == &Tensor(tree, tensor.first)) counts[static_cast<size_t>(tensor.module)] = true;

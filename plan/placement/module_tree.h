@@ -1,4 +1,4 @@
-// A model as placement sees it: a tree of modules with named tensors, sizes and ties; no values.
+// The model that is placed: a tree of modules with named tensors, sizes and ties, without values.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -15,22 +15,23 @@ struct TreeTensor {
   std::string dtype;  // as given: "F32" or "float32"
   std::vector<int64_t> shape;
   bool buffer = false;  // else a parameter
-  int module = -1;      // that owns it
+  int module = -1;      // its owner
   int64_t bytes = 0;
-  // The first tensor of the tied group, or this one where it is not tied. First is meant in the
-  // order of PyTorch's named_parameters, then named_buffers; the first alone counts bytes.
+  // The first tensor of the tied group, or this one if it is not tied. The order is that of
+  // PyTorch's named_parameters, then named_buffers. Only the first tensor's bytes count.
   int first = -1;
 };
-// Names of one parameter lie together. A buffer is read only: each device that needs it has a copy.
+// Returns true if all names of a tensor must be on one device, as for parameters. Buffers are only
+// read: each device that needs one has a copy.
 inline bool StaysTogether(const TreeTensor& first) { return !first.buffer; }
 
 struct TreeModule {
   std::string name;        // path from the root, "" for the root
-  std::string class_name;  // "" where unknown
+  std::string class_name;  // "" if unknown
   int parent = -1;
   std::vector<int> children, parameters, buffers;  // in the order of the model
   int end = 0;                                     // its subtree is the modules [id, end)
-  int64_t bytes = 0;  // of the subtree, each tied tensor under its first name alone
+  int64_t bytes = 0;  // of the subtree; tied tensors count under their first name only
 };
 
 struct ModuleTree {
@@ -42,22 +43,22 @@ struct ModuleTree {
   }
 };
 
-// Fills in ends, firsts and bytes; `ties` are pairs of names of one tensor. Called by the readers.
+// Fills in `end`, `first` and `bytes`. `ties` are pairs of names of one tensor. Readers call this.
 void FinishTree(ModuleTree& tree, const std::vector<std::pair<int, int>>& ties);
 
-// Counts tensors as if they were loaded with other dtypes: `special` by tensor name, exactly;
-// `dtype` ("" for none) for floating-point tensors that are wider than it. Integers and bools keep
-// theirs. Throws Error for an unknown dtype or tensor.
+// Counts tensors as if they were loaded with other dtypes: those of `special`, by tensor name, and
+// `dtype` ("" for none) for other floating-point tensors that are wider. Integers and bools keep
+// their dtype. Throws Error for an unknown dtype or tensor.
 void ApplyDtypes(ModuleTree& tree, const std::string& dtype,
                  const std::map<std::string, std::string>& special);
 
-// Returns bytes by name, for every module and tensor that counts any; "" is the whole model.
+// Returns bytes by name, for every module and tensor that has some; "" is the whole model.
 std::vector<std::pair<std::string, int64_t>> Sizes(const ModuleTree& tree);
 
 // Returns the groups of two or more names that are one tensor, sorted.
 std::vector<std::vector<std::string>> TiedGroups(const ModuleTree& tree);
 
-// A module or a tensor: what a device takes as one.
+// A module or a tensor that a device takes as a whole.
 struct TreeEntry {
   bool is_tensor = false;
   int id = 0;
@@ -67,12 +68,12 @@ const std::string& NameOf(const ModuleTree& tree, TreeEntry entry);
 int64_t BytesOf(const ModuleTree& tree, TreeEntry entry);
 bool Holds(const ModuleTree& tree, TreeEntry entry, int tensor);
 
-// Returns whether SplitEntry can cut an entry into its parameters, children and buffers.
+// Returns true if SplitEntry can split an entry into its parameters, children and buffers.
 bool CanSplit(const ModuleTree& tree, TreeEntry entry, const std::vector<std::string>& no_split);
 std::vector<TreeEntry> SplitEntry(const ModuleTree& tree, TreeEntry entry);
 
-// The largest of the entries' layers, and all that are as large, depth first. A layer is a module
-// without children or of a class in `no_split`; a tensor among `entries` is one as well.
+// The largest of the entries' layers, and others of the same size, depth first. A layer is a module
+// without children or of a class in `no_split`, or a tensor among `entries`.
 struct LargestLayer {
   int64_t bytes = 0;
   std::vector<std::string> names;

@@ -48,18 +48,18 @@ std::vector<int> FillOne(const std::vector<int64_t>& sizes, const std::vector<in
   return chosen;
 }
 
-// Returns the bytes of an atom that do not travel.
+// Returns the bytes of an atom that always stay on a device.
 int64_t Buffers(const Stay& stay) { return stay.bytes - stay.travels; }
 
 // Searches depth first over the atoms from the largest, each on every distinct device or nowhere,
-// as long as `steps` last. It finds placements that filling device by device misses.
+// until `steps` are used up. Finds placements that filling device by device misses.
 struct Search {
   const std::vector<Stay>& stays;
   std::vector<int64_t> room;    // by device
   std::vector<int> best;        // empty: none yet
-  int64_t best_bytes = -1;      // that need not travel
+  int64_t best_bytes = -1;      // that stay resident
   std::vector<int> order{};     // atoms, largest first
-  std::vector<int64_t> rest{};  // what travels of order[i..]
+  std::vector<int64_t> rest{};  // [i] sum of `travels` over order[i..]
   std::vector<int> place{};     // by atom
   int64_t steps = 300000;
 
@@ -71,11 +71,11 @@ struct Search {
     rest.assign(stays.size() + 1, 0);
     for (size_t i = stays.size(); i-- > 0;) rest[i] = rest[i + 1] + At(order[i]).travels;
     place.assign(stays.size(), -1);
-    // Devices with equal room are the same to the search, but for the one with the buffers.
+    // Devices with equal room are equivalent, except the one with the buffers.
     bool buffers = false;
     for (const Stay& stay : stays) buffers = buffers || Buffers(stay) > 0;
     const int alike = buffers ? 1 : 0, devices = static_cast<int>(room.size());
-    // The stack is explicit: it has the option tried last at each depth (devices, then nowhere).
+    // The stack is explicit: the last option tried at each depth (devices, then nowhere).
     std::vector<int> option(order.size() + 1, -1);
     size_t depth = 0;
     int64_t bytes = 0;
@@ -135,9 +135,9 @@ std::vector<int> MostResident(const std::vector<Stay>& stays, const std::vector<
       if (stay.must) return {};
     return place;
   }
-  // Places what must stay, then the rest. Devices are filled one by one from the one with the least
-  // room, which is the hardest to fill well. The first device holds the buffers of atoms that
-  // travel.
+  // Places the atoms that must stay, then the rest. Fills devices one by one from the one with the
+  // least room, which is the hardest to fill well. The first device also holds the buffers of atoms
+  // that are not resident.
   std::vector<int64_t> room = limits, bytes, travels;
   int64_t total = 0;
   for (const Stay& stay : stays) {
@@ -181,7 +181,7 @@ std::vector<int> MostResident(const std::vector<Stay>& stays, const std::vector<
 }
 
 std::vector<int> MostResident(const std::vector<Atom>& atoms, const std::vector<int64_t>& limits) {
-  // Uses contiguous runs where everything fits so.
+  // Uses contiguous runs if everything fits that way.
   std::vector<int> place = BalanceInOrder(atoms, limits);
   if (!place.empty() || atoms.empty()) return place;
   std::vector<Stay> stays;

@@ -14,10 +14,9 @@ ModuleTree TreeOfPackage(const Manifest& manifest) {
   ModuleTree tree;
   tree.modules.resize(1 + manifest.modules.size());
   tree.modules[0].class_name = "Package";
-  // Tensors are shared as a rank shares them in inference: parameters, buffers and constants that
-  // several modules use.
+  // A rank shares tensors in inference: parameters, buffers and constants that several modules use.
   const std::vector<std::vector<int>> tensors = TensorIds(manifest, /*training=*/false);
-  std::map<int, int> first;  // of those -> of the tree
+  std::map<int, int> first;  // id in `tensors` -> id in the tree
   std::vector<std::pair<int, int>> ties;
   for (size_t m = 0; m < manifest.modules.size(); ++m) {
     TreeModule& module = tree.modules[m + 1];
@@ -46,12 +45,12 @@ ModuleTree TreeOfPackage(const Manifest& manifest) {
   return tree;
 }
 
-// Returns the device of a module of the package, "" where the map says nothing about it.
+// Returns the device of a module of the package; "" if the map does not have it.
 static std::string DeviceOfModule(const ModuleInfo& module, const DeviceMap& map,
                                   const std::string& path) {
   std::string device = DeviceOf(map, module.name);
   if (!device.empty()) return device;
-  std::map<std::string, std::string> devices;  // device -> a name that lies there
+  std::map<std::string, std::string> devices;  // device -> a name that is on it
   for (const WeightInfo& weight : module.held)
     if (weight.kind != "constant") devices.insert({DeviceOf(map, weight.name), weight.name});
   if (devices.empty())

@@ -9,15 +9,16 @@
 
 namespace pipewright {
 
-// The root's children are the package's modules (module0, ...), each a layer that is not split; a
-// weight of module0 is called module0.NAME. What several modules use (TensorIds) is one tensor.
+// Returns a tree whose root has the package's modules (module0, ...) as children, each a layer that
+// is not split. A weight of module0 is called module0.NAME. Weights that several modules use
+// (TensorIds) are one tensor.
 ModuleTree TreeOfPackage(const Manifest& manifest);
 
-// Returns the conf under which the package runs as a pipeline over the map's devices: one rank a
+// Returns the conf with which the package runs as a pipeline over the map's devices: one rank per
 // device, in the order of their first modules; a stage is a run of modules on one device. The map
-// names modules of the package (module0) or of the source model ("blocks.3"); a module of the
-// package that is on no device goes where the one before it is, and so does one on disk, as an
-// offloaded stage of its own. Throws Error naming `path`: a module on several devices.
+// names modules of the package (module0) or of the source model ("blocks.3"). A module without a
+// device goes to the rank of the module before it; so does one on disk, as an offloaded stage of
+// its own. Throws Error naming `path` for a module on several devices.
 Conf ConfOfDeviceMap(const Manifest& manifest, const DeviceMap& map, const std::string& path);
 
 }  // namespace pipewright

@@ -136,9 +136,9 @@ class Placer {
                                  device + ", which would have needed " + SizeText(needed));
   }
 
-  // A layer larger than the first accelerator cannot visit it, so that keeping room for it there
-  // only drives the small layers away, in the end to disk. Where everything fits the accelerators,
-  // it is placed there instead.
+  // A layer larger than the first accelerator cannot be loaded there; keeping room for it only
+  // drives the small layers away, in the end to disk. If everything fits on the accelerators, this
+  // places it there instead.
   void Unstrand() {
     if (accelerators_.empty()) return;
     const Budget& first = budgets_[accelerators_[0]];
@@ -157,16 +157,16 @@ class Placer {
     reserved_.assign(budgets_.size(), 0);
     for (size_t i = 0; i < atoms.size(); ++i)
       Put(atoms[i], accelerators_[static_cast<size_t>(place[i])],
-          "everything fits the accelerators when nothing has to visit");
+          "everything fits on the accelerators if no layer has to be loaded");
   }
 
-  // Returns false where the model does not fit the accelerators in order.
+  // Returns false if the model does not fit on the accelerators in order.
   bool Balanced(bool low_zero) {
     std::vector<Atom> atoms = Atoms(tree_, options_.no_split);
     std::vector<size_t> devices = accelerators_;
     if (devices.empty()) return false;
     std::vector<int> place;
-    size_t first = 0;  // atoms before it lie on device 0
+    size_t first = 0;  // atoms before this one are on device 0
     if (low_zero && devices.size() > 1 && budgets_[devices[0]].device == "0") {
       const int64_t room = budgets_[devices[0]].limit;
       AtomLoad zero;
@@ -213,13 +213,13 @@ class Placer {
   Placement result_;
 };
 
-// Returns the bytes of an atom that travel to the device that computes.
+// Returns the bytes of an atom that are loaded onto the device that computes, unless resident.
 int64_t Travels(const Atom& atom, bool offload_buffers) {
   return atom.bytes - (offload_buffers ? 0 : atom.buffer_bytes);
 }
 
-// `resident` holds the place of each atom among the devices that compute, or -1 where it travels.
-// Weights that travel stay in RAM as far as they fit, the rest on disk.
+// Puts atoms where `resident` says: an index into `compute`, or -1 for atoms that are loaded for
+// each sweep. Those are in RAM as far as they fit, the rest on disk.
 void Placer::PutAtoms(const std::vector<Atom>& atoms, const std::vector<int>& resident,
                       const std::vector<size_t>& compute, const std::vector<size_t>& storage) {
   std::vector<bool> done(atoms.size(), false);
@@ -244,7 +244,7 @@ void Placer::PutAtoms(const std::vector<Atom>& atoms, const std::vector<int>& re
 
 void Placer::Optimal() {
   std::vector<Atom> atoms = Atoms(tree_, options_.no_split);
-  // The accelerators compute, or cpu where there are none.
+  // The accelerators compute, or cpu if there are none.
   std::vector<size_t> compute = accelerators_, storage;
   for (size_t i = 0; i < budgets_.size(); ++i)
     if (!budgets_[i].accelerator())
@@ -256,13 +256,13 @@ void Placer::Optimal() {
         std::max<int64_t>(0, std::min(budgets_[i].limit, INT64_MAX / 4) - options_.activations));
     room += std::min(limits.back(), total);
   }
-  std::vector<int64_t> sizes = {0};  // of the largest atom that travels
+  std::vector<int64_t> sizes = {0};  // candidates for the largest atom that is not resident
   for (const Atom& atom : atoms) sizes.push_back(Travels(atom, options_.offload_buffers));
   std::sort(sizes.begin(), sizes.end());
   sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
 
-  // Tries each size of the slots: atoms that are larger must be resident, and then as much of the
-  // rest as possible. Buffers of atoms that travel stay on the first device.
+  // Tries each size of a slot: larger atoms must be resident, then as much of the rest as possible.
+  // Buffers of atoms that are not resident are on the first device.
   std::vector<int> best;
   int64_t best_moved = INT64_MAX, best_slots = 0;
   const int64_t shared = SharedBytes(atoms);
@@ -283,7 +283,7 @@ void Placer::Optimal() {
     std::vector<int> place;
     if (size == 0) place = BalanceInOrder(atoms, left);
     if (place.empty()) {
-      // Keeps room for all shared buffers, wherever their users come to lie.
+      // Keeps room for all shared buffers, wherever their users are placed.
       if (!left.empty() && left[0] < shared) continue;
       for (int64_t& limit : left) limit = std::max<int64_t>(0, limit - shared);
       place = MostResident(stays, left);
@@ -324,7 +324,7 @@ void Placer::Finish() {
   std::map<std::string, int64_t> used;
   std::set<std::pair<int, std::string>> counted;
   int64_t visiting_buffers = 0;
-  const Budget* main = nullptr;  // computes for what lies elsewhere
+  const Budget* main = nullptr;  // the device that computes with the parts on cpu and disk
   for (const Budget& budget : budgets_)
     if (!main && budget.device != "disk" && budget.limit != 0) main = &budget;
   for (size_t i = 0; i < tree_.tensors.size(); ++i) {
@@ -346,7 +346,7 @@ void Placer::Finish() {
     result_.budgets.push_back(
         {budgets_[i].device, budgets_[i].limit, used[budgets_[i].device], reserved_[i]});
 
-  // accelerate's warning: the buffers of offloaded modules beside what each accelerator holds.
+  // accelerate warns too if the buffers of offloaded modules do not fit on any accelerator.
   if (visiting_buffers > 0 && main->accelerator()) {
     bool fits = false;
     for (size_t i = 0; i < budgets_.size(); ++i) {

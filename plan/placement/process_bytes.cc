@@ -18,7 +18,7 @@ constexpr int64_t kSlots = 2;
 
 bool IsNumbered(const std::string& device) { return device != "cpu" && device != "disk"; }
 
-// The size of the largest part that travels through slots, and how many parts travel.
+// The number of parts that are loaded into slots, and the bytes of the largest.
 struct Visitors {
   int64_t largest = 0, count = 0;
   void Add(int64_t bytes) {
@@ -29,8 +29,7 @@ struct Visitors {
   int64_t Slots() const { return std::min(count, kSlots) * largest; }
 };
 
-// Groups parts by the device that computes them; a part on disk computes where the part before it
-// does.
+// Groups parts on disk by the device that computes with them, which is that of the part before.
 std::map<std::string, Visitors> VisitorsOfParts(const Placement& placement,
                                                 const std::string& first) {
   std::map<std::string, Visitors> travels;
@@ -140,7 +139,7 @@ std::vector<std::string> ExceededBudgets(const Manifest& manifest, const DeviceM
   const std::string file = BudgetsPath(path);
   if (!std::filesystem::exists(file)) return {};
   const Json json = ReadJson(file);
-  // Nothing is known of a map that was edited or made anew since.
+  // The budgets are of an earlier map if the map was edited or made again.
   if (!json.is_object() || !json.contains("budgets") ||
       json.value("map", "") != HexHash(ReadFile(path)))
     return {};
@@ -153,7 +152,7 @@ std::vector<std::string> ExceededBudgets(const Manifest& manifest, const DeviceM
   const std::vector<RankWeights> ranks = WeightsOfRanks(manifest, residence, training);
   std::vector<std::string> warnings;
   for (size_t r = 0; r < ranks.size(); ++r) {
-    // One rank alone has all the devices.
+    // A single rank has all the devices.
     std::set<std::string> devices;
     size_t place = 0;
     for (int number : numbers)

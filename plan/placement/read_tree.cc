@@ -12,7 +12,7 @@ namespace {
 struct Reader {
   const std::string& file;
   ModuleTree tree;
-  std::map<std::string, std::string> same_as;  // tensor -> the one it names again
+  std::map<std::string, std::string> same_as;  // tensor -> the one that it is another name of
   std::map<std::string, int> ids;              // tensor -> id
 
   std::string Where(const std::string& name) const {
@@ -67,7 +67,7 @@ struct Reader {
     for (const TreeTensor& tensor : tree.tensors) names.push_back(tensor.name);
     std::vector<std::pair<int, int>> ties;
     for (const auto& [name, target] : same_as) {
-      // Follows a chain of names to its end; a chain longer than there are names is a cycle.
+      // Follows a chain of names to its end; a chain with more links than names is a cycle.
       std::string at = target;
       for (size_t steps = 0; same_as.count(at); at = same_as[at])
         if (++steps > names.size()) throw Error(Where(name), "same_as goes round in a circle");

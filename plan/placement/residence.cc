@@ -12,14 +12,14 @@ namespace pipewright {
 
 namespace {
 
-// Returns whether `key` is the name or a module that the name lies in.
+// Returns true if `key` is the name or a module that contains it.
 bool Covers(const std::string& key, const std::string& name) {
   return !DeviceOf({{key, "disk"}}, name).empty();
 }
 
 struct Names {
   std::map<std::string, std::vector<std::string>> tied;  // name -> all names of its tensor
-  std::set<std::string> known;                           // what a key may be
+  std::set<std::string> known;                           // names that a key may have
 
   explicit Names(const Manifest& manifest) {
     for (const std::vector<std::string>& group : manifest.tied)
@@ -45,7 +45,7 @@ struct Names {
   }
 };
 
-// Returns the entry with the longest key that covers a name; null where there is none.
+// Returns the entry with the longest key that covers a name; null if there is none.
 const std::pair<std::string, std::string>* EntryOf(const DeviceMap& map, const std::string& name) {
   const std::pair<std::string, std::string>* best = nullptr;
   for (const auto& entry : map)
@@ -54,7 +54,7 @@ const std::pair<std::string, std::string>* EntryOf(const DeviceMap& map, const s
   return best;
 }
 
-// Returns the entry that says where a weight lies; null where there is none.
+// Returns the entry that covers a weight; null if there is none.
 const std::pair<std::string, std::string>* EntryOfWeight(const DeviceMap& map, const Names& names,
                                                          const ModuleInfo& module,
                                                          const WeightInfo& weight) {
@@ -71,8 +71,8 @@ const std::pair<std::string, std::string>* EntryOfWeight(const DeviceMap& map, c
 
 bool IsNumber(const std::string& device) { return device != "cpu" && device != "disk"; }
 
-// Returns the cure for a weight on another device than those before it in its module of the
-// package. There is no submodule to cut before a weight of the model itself.
+// Returns the advice for a weight on another device than those before it in its module of the
+// package. A weight of the model itself has no submodule to cut before.
 std::string CureOfTwoDevices(const std::string& weight) {
   const size_t dot = weight.rfind('.');
   if (dot == std::string::npos) return "put them on one device";
@@ -192,7 +192,7 @@ Residence ReadResidence(const Manifest& manifest, const DeviceMap& map, const st
   for (size_t m = 0; m < manifest.modules.size(); ++m) {
     const ModuleInfo& module = manifest.modules[m];
     std::vector<std::string>& of = devices[m];
-    // A weight that no key names goes with its module, or to memory where the module is divided.
+    // A weight that no key covers goes with its module, or to memory if the module is divided.
     bool all_disk = std::count(of.begin(), of.end(), "disk") > 0;
     for (const std::string& device : of)
       all_disk = all_disk && (device.empty() || device == "disk");
@@ -228,7 +228,7 @@ Residence ReadResidence(const Manifest& manifest, const DeviceMap& map, const st
   std::set<int> used;
   for (const std::vector<int>& stage : result.conf.stage_to_ranks) used.insert(stage[0]);
   if (!one && static_cast<int>(used.size()) < needed)
-    throw Error(path, "a device of it holds no module of the package", "leave it out");
+    throw Error(path, "one of its devices has no module of the package", "leave that device out");
   return result;
 }
 

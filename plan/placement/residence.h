@@ -1,5 +1,5 @@
-// Applies a device map to a run of a package: says which weights stay in memory, which come from
-// disk with every sweep, and the conf for that.
+// Applies a device map to a run of a package: finds the weights that stay in memory, those that are
+// read from disk in every sweep, and the conf for that.
 #pragma once
 #include <string>
 #include <vector>
@@ -11,30 +11,29 @@
 namespace pipewright {
 
 struct Residence {
-  Conf conf;                               // what has weights on disk is an offloaded stage
+  Conf conf;                               // modules with weights on disk are offloaded stages
   std::vector<std::vector<bool>> on_disk;  // [module][ModuleInfo::held]
   std::vector<std::string> warnings;
 };
 
-// The map names modules of the package (module0), modules or tensors of the source model
-// ("blocks.3"), or both; of several keys that cover a name the longest counts. Devices 0, 1, ...
-// and cpu are memory. Each numbered device is a rank, in numeric order; what lies on cpu or disk
-// computes on the rank of the module before it. `ranks` 1 runs everything on one, 0 takes as many
-// as the map needs. Constants and buffers outside the state dict that no key covers go with the
-// module's other weights. Throws Error naming `path`: parameters or buffers without a device, keys
-// within keys, a module on two numbered devices, another number of ranks. Unknown keys are
-// warnings.
+// Reads a map that names modules of the package (module0), modules or tensors of the source model
+// ("blocks.3"), or both. If several keys cover a name, the longest counts. Devices 0, 1, ... and
+// cpu are memory. Each numbered device is a rank, in numeric order; modules on cpu or disk run on
+// the rank of the module before them. `ranks` 1 runs everything on one, 0 takes as many as the map
+// needs. Constants and buffers outside the state dict that no key covers go with the module's other
+// weights. Throws Error naming `path` for parameters or buffers without a device, keys within keys,
+// a module on two numbered devices, and another number of ranks. Unknown keys are warnings.
 Residence ReadResidence(const Manifest& manifest, const DeviceMap& map, const std::string& path,
                         int ranks);
 
-// Finds all that ReadResidence would refuse or warn of in a map; split_ties stays empty.
+// Finds all errors and warnings of ReadResidence in a map; leaves split_ties empty.
 MapProblems CheckDeviceMap(const Manifest& manifest, const DeviceMap& map);
 
-// For runs that train. Throws Error naming `path` where all parameters that a key puts on disk are
-// trained.
+// Checks a map for a run that trains. Throws Error naming `path` if all parameters that a key puts
+// on disk are trained.
 void CheckFrozen(const Manifest& manifest, const DeviceMap& map, const std::string& path);
 
-// Marks the weights of the conf's offloaded stages, all of which are on disk.
+// Returns a mark for each weight of the conf's offloaded stages, all of which are on disk.
 std::vector<std::vector<bool>> WeightsOfStages(const Manifest& manifest, const Conf& conf);
 
 // Returns the bytes of a weight.

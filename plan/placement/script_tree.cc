@@ -1,5 +1,5 @@
-// PyTorch torch/csrc/jit/serialization: data.pkl is an object whose class is code/<its name>.py and
-// whose state is a dict of its attributes.
+// Format: PyTorch torch/csrc/jit/serialization. data.pkl is an object whose class is in
+// code/<its name>.py and whose state is a dict of its attributes.
 #include "plan/placement/read_tree.h"
 #include "plan/placement/script_tree.h"
 
@@ -57,7 +57,7 @@ class ScriptTreeReader {
     struct Visit {
       int object;
       std::string name;
-      Json* node;  // stays where it is: only children of it are added, before theirs
+      Json* node;  // stays valid: its children are added before theirs
       size_t level;
     };
     std::vector<Visit> stack = {{pickle_.root, "", &root, 0}};

@@ -1,4 +1,4 @@
-// The module tree of a TorchScript archive (.pt of torch.jit.save), read without torch.
+// Reads the module tree of a TorchScript archive (.pt of torch.jit.save) without torch.
 #pragma once
 #include <string>
 #include <string_view>
@@ -7,12 +7,12 @@
 
 namespace pipewright {
 
-// Returns whether a file's bytes are such an archive.
+// Returns true if a file's bytes are such an archive.
 bool IsScript(std::string_view file);
 
-// All modules with their classes, parameters and buffers (which of them are persistent is not
-// recorded). Names that are one view of one storage are tied. Only the archive's descriptions are
-// read, and nothing is executed. Throws Error naming `path`.
+// Returns all modules with their classes, parameters and buffers (the archive does not record which
+// of these are persistent). Names of the same view of the same storage are tied. Reads only the
+// archive's descriptions and executes nothing. Throws Error naming `path`.
 ModuleTree TreeOfScript(std::string_view file, const std::string& path);
 
 }  // namespace pipewright

@@ -12,7 +12,7 @@ std::vector<std::vector<int>> TensorIds(const Manifest& manifest, bool training)
   for (size_t g = 0; g < manifest.shared.size(); ++g)
     for (const SharedWeight::Holder& holder : manifest.shared[g].holders)
       shared[{holder.module, holder.name}] = g;
-  std::map<std::string, std::string> kept;  // name -> the first of its tensor
+  std::map<std::string, std::string> kept;  // name -> the first name of its tensor
   for (const std::vector<std::string>& names : manifest.tied)
     for (const std::string& name : names) kept[name] = names[0];
   std::map<size_t, int> of_group;

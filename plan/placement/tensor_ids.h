@@ -1,4 +1,4 @@
-// Finds which weights of a package's modules are one tensor of the model.
+// Finds the weights of a package's modules that are the same tensor of the model.
 #pragma once
 #include <vector>
 
@@ -6,9 +6,9 @@
 
 namespace pipewright {
 
-// [module][ModuleInfo::held]: a number, the same for two weights that a rank needs only once. In a
-// run that trains these are frozen parameters alone: each module steps a copy of what is trained,
-// and keeps the buffers that it may change.
+// Returns an id for [module][ModuleInfo::held]. A rank needs weights with the same id only once. In
+// a run that trains, only frozen parameters share an id: each module steps its own copy of a
+// trained parameter, and keeps its own buffers, which it may change.
 std::vector<std::vector<int>> TensorIds(const Manifest& manifest, bool training);
 
 }  // namespace pipewright

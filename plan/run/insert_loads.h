@@ -1,4 +1,4 @@
-// Handles stages whose weights are not always in memory: inserts LOADs, which read them, and
+// Plans stages whose weights are not always in memory: inserts LOADs, which read the weights, and
 // EVICTs, which free their memory.
 #pragma once
 #include <string>
@@ -25,12 +25,12 @@ struct Offload {
 // Adds LOAD and EVICT to a lowered plan or to a schedule, after removing existing ones. A rank uses
 // the weights of a stage in its computes and its STEP, except as Offload says. It loads them in the
 // order of use, as early as the memory allows: the next stage's weights are read while the previous
-// one computes. Evicts the weights needed again last, but those just used only if there are no
-// others. Throws Error if a stage is larger than the memory or does not exist.
+// one computes. Evicts the weights that are needed again last, but those just used only if there
+// are no others. Throws Error if a stage is larger than the memory or does not exist.
 void InsertLoads(Plan& plan, const Offload& offload);
 
 // Throws Error, rule "load", if a rank never loads one of its offloaded stages, or if loaded
-// weights exceed the memory. (Validate checks that computes stand between LOAD and EVICT.)
+// weights exceed the memory. (Validate checks that computes are between LOAD and EVICT.)
 void CheckLoads(const Plan& plan, const Offload& offload);
 
 // Returns, by rank, the most bytes of weights that are loaded at once.

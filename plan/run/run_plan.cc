@@ -86,7 +86,7 @@ void KeepTrained(RunPlan& run, const std::string& where) {
   std::erase_if(run.conf.offloaded_stages, [&](int stage) { return !frozen[stage]; });
 }
 
-// Tied weights: an alias that is in memory is not read again.
+// Keeps tied weights in memory if another name of the tensor is in memory anyway.
 void KeepTied(RunPlan& run, const std::vector<std::vector<int>>& ids) {
   auto ranks = [&](size_t m) { return run.conf.stage_to_ranks[run.conf.module_to_stage[m]]; };
   std::map<int, std::set<int>> resident;  // tensor -> ranks
@@ -103,7 +103,7 @@ void KeepTied(RunPlan& run, const std::vector<std::vector<int>>& ids) {
     }
 }
 
-// Counts each tensor once: with its stage, or with the rank if several of its stages use it.
+// Counts each tensor once: for its stage, or for the rank if several of the rank's stages use it.
 void CountWeights(const RunPlan& run, const std::vector<std::vector<int>>& ids, Offload& offload) {
   std::map<int, std::pair<double, std::set<int>>> tensors;  // bytes and stages
   for (size_t m = 0; m < run.on_disk.size(); ++m)
@@ -132,7 +132,7 @@ void CountWeights(const RunPlan& run, const std::vector<std::vector<int>>& ids, 
   }
 }
 
-// Returns the stages that the conf offloads, and how many bytes of each are loaded and evicted.
+// Returns the stages that the conf offloads, with the bytes of each that are loaded and evicted.
 Offload OffloadOf(const RunPlan& run, bool forward_only) {
   Offload offload;
   offload.step = offload.weight_grad = forward_only;
@@ -202,7 +202,7 @@ Plan PlanOfFile(const Job& job, const StageGraph& graph, const Offload& offload)
   return plan;
 }
 
-// A file is treated as a schedule that is made once, from numbers alone.
+// Returns the kind of the job's schedule; that of a plan file has the default properties.
 ScheduleKind KindOf(const Job& job) {
   const ScheduleKind* kind = job.plan.empty() ? FindSchedule(job.schedule) : nullptr;
   return kind ? *kind : ScheduleKind{};
@@ -225,8 +225,8 @@ Plan MakePlan(const Job& job, const StageGraph& graph, const Offload& offload, b
   } else {
     ScheduleOptions options;
     options.forward_only = forward_only, options.of_run = true;
-    // Forward only, all schedules are the same: each stage runs as soon as its input arrives. But
-    // offloaded weights are loaded once for all microbatches.
+    // Without a backward, all schedules are the same: each stage runs as soon as its input arrives.
+    // But offloaded weights are to be loaded once for all microbatches.
     std::string sweep = offload.stages.empty() ? "gpipe" : "bfs";
     try {
       plan = MakeSchedule(forward_only ? sweep : job.schedule, graph.ranks, graph.stages,
@@ -260,7 +260,7 @@ std::vector<bool> LearningStages(const Manifest& manifest, const Conf& conf) {
   return learning;
 }
 
-// Records in the plan which stages recompute all their modules, for its readers.
+// Records the stages that recompute all their modules in the plan, for its readers.
 static void NameRecomputed(const RecomputeJob& job, RunPlan& run) {
   const std::vector<bool> learning = LearningStages(run.manifest, run.conf);
   std::vector<bool> whole(learning.size(), true);
@@ -349,8 +349,8 @@ Plan MakeAsynchronousPlan(const Job& job, const RunPlan& run, int64_t steps) {
            "put the modules that share them into one stage");
   if (job.optimizer.clip_norm > 0 || job.loss_scale.used)
     refuse("all ranks would have to meet in every step for clip_norm and loss_scale");
-  if (job.losses.size() > 1) refuse("one loss is all that it takes");
-  if (job.accumulate > 1) refuse("it takes more microbatches, not \"accumulate\"");
+  if (job.losses.size() > 1) refuse("it supports only one loss");
+  if (job.accumulate > 1) refuse("it does not support \"accumulate\"", "use more microbatches");
   if (OlderVersions(job) > 0 && job.microbatches < graph.ranks)
     refuse(Counted(job.microbatches, "microbatch") + " on " + Counted(graph.ranks, "rank") +
            ", and a step needs as many as are in flight");

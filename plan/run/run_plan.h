@@ -20,13 +20,13 @@ struct RunPlan {
   std::vector<std::string> warnings;
 };
 
-// `conf`: a file, or "" for PACKAGE/conf/mp_conf.json. `ranks`: how many were started; 0: as many
-// as the conf names. The plan is the job's schedule lowered, or the file that the job names (a
-// schedule without transfers is lowered, a whole plan runs as it is), validated. Forward only, it
-// is one sweep over the microbatches. `device_map`: a file with the location of each weight, used
-// instead of a conf (plan/placement/residence.h). In a run that trains, only frozen parameters stay
-// on disk. `outputs`: KeepOutputs. Throws Error if package, conf, job and ranks do not fit
-// together.
+// Makes and validates the plan of a run: the job's schedule, lowered, or the job's plan file (a
+// schedule without transfers is lowered, a whole plan runs as it is). If `forward_only`, the plan
+// is one sweep over the microbatches. `conf`: a file, or "" for PACKAGE/conf/mp_conf.json. `ranks`:
+// the number started; 0: as many as the conf names. `device_map`: a file with the location of each
+// weight, used instead of a conf (plan/placement/residence.h). In a run that trains, only frozen
+// parameters stay on disk. `outputs`: the model's outputs to keep (KeepOutputs). Throws Error if
+// package, conf, job and ranks do not fit together.
 RunPlan MakeRunPlan(const std::string& package, const std::string& conf, const Job& job, int ranks,
                     bool forward_only, const std::string& device_map = "",
                     const std::optional<std::vector<std::string>>& outputs = std::nullopt);
@@ -38,16 +38,16 @@ Plan MakeForwardPlan(const Job& job, const RunPlan& run);
 // does.
 std::vector<bool> LearningStages(const Manifest& manifest, const Conf& conf);
 
-// Returns whether the job's schedule is PipeDream's (pipedream, pipedream-2bw): steps overlap, and
-// each microbatch meets one version of a stage's weights, forward and backward.
+// Returns true if the job's schedule is PipeDream's (pipedream, pipedream-2bw): steps overlap, and
+// each microbatch uses the same version of a stage's weights in forward and backward.
 bool IsAsynchronous(const Job& job);
 // Returns this many consecutive steps of such a schedule, lowered and with its weight versions.
 // Throws Error if run and job do not allow it.
 Plan MakeAsynchronousPlan(const Job& job, const RunPlan& run, int64_t steps);
-// Returns how many versions older than the newest its forwards ask for.
+// Returns the number of versions by which its forwards are behind the newest weights.
 int OlderVersions(const Job& job);
-// Returns how many steps from `step` on (from 0) run without a pause: up to the next checkpoint,
-// validation or the last step, and no more than 1000.
+// Returns the number of steps from `step` on (from 0) that run without a pause: up to the next
+// checkpoint, validation or the last step, and at most 1000.
 int64_t StepsInARow(const Job& job, int64_t step);
 
 }  // namespace pipewright

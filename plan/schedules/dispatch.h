@@ -10,7 +10,7 @@ namespace pipewright {
 
 constexpr double kNever = 1e300;
 
-// Finds the rank whose turn is next, by a tournament tree; equal times go to the lower rank.
+// Finds the rank whose turn is next with a tournament tree. The lower rank wins a tie.
 class Turns {
  public:
   explicit Turns(int ranks) {
@@ -34,7 +34,7 @@ class Turns {
  private:
   size_t size_ = 1;
   std::vector<double> times_;
-  std::vector<int> winner_;  // a heap of the ranks' matches; [1] has the winner of all
+  std::vector<int> winner_;  // of each match, as in a binary heap; [1]: the final's
 };
 
 // The state that a rule may read.
@@ -45,28 +45,29 @@ struct DispatchState {
   struct Rank {
     double bytes = 0;  // held now
     double free = 0, first = -1, last = 0;
-    std::vector<Op> pending;  // W whose I is done, of which the first `done` have run
+    std::vector<Op> pending;  // W whose I is done; the first `done` of them have run
     size_t done = 0;
   };
   std::vector<Rank> ranks;
 };
 
-// Besides these, which a rule may replace, it has
+// The base of dispatch rules. A rule may replace these functions, and also has
 //   double Choose(const DispatchState& state, int rank, double now, Op& op)
 //     returns `now` and sets `op` to start it; or returns the latest time to ask again (kNever:
 //     when something arrives); or returns a negative time to give up. It records what it started.
 //   bool Complete() const
-//     returns whether all F and I have been started
+//     returns true if all F and I have been started
 struct DispatchRule {
   // Returns how long before an arrival the rank is asked again.
   double Linger(int) const { return 0; }
   // Called with the time that the rank was idle between two of its actions.
   void Idle(int, double) {}
-  // Returns whether to give up.
+  // Returns true to give up.
   bool Enough() const { return false; }
 };
 
-// `ok` is false where the rule gave up, or something is left to do.
+// Runs the pipeline under `rule`. The result's `ok` is false if the rule gave up or anything is
+// left to do.
 template <typename Rule>
 TimedOrder Dispatch(const OrderProblem& p, Rule& rule) {
   TimedOrder result;

@@ -71,7 +71,7 @@ Plan InterleavedOrder(const Rounds& rounds) {
   return plan;
 }
 
-// Includes idle cells (kStep): the time steps in which a rank waits.
+// Returns the actions of a rank, with an idle cell (kStep) for each time step in which it waits.
 std::vector<Action> Zb1pRank(const Rounds& rounds, int rank) {
   int total = rounds.Steps(), p = rounds.ranks();
   int warmup = std::min(total, rounds.BeforeLastChunk() + p - 1 - rank);
@@ -121,7 +121,7 @@ Plan Zb1pOrder(const Rounds& rounds) {
       if (a.kind == ActionKind::kForward) done.push_back(a);
     }
     for (const Action& a : done) seen[at(a.stage, a.microbatch)] = true;
-    // The order deadlocks; it is returned as it is for the caller to detect.
+    // The order deadlocks. It is returned unfinished, and the caller detects that.
     if (steps > 8 * seen.size() + 64) break;
   }
   std::stable_sort(plan.layout.idle.begin(), plan.layout.idle.end(),
@@ -130,7 +130,7 @@ Plan Zb1pOrder(const Rounds& rounds) {
 }
 
 // For numbers that P does not divide, takes the order for the next multiple and removes the
-// surplus, or takes larger rounds if they end earlier (`even` decides if both end at once).
+// surplus, or takes larger rounds if they end earlier (`even` breaks ties).
 Plan BestRounds(const ScheduleRequest& q, Plan (*order)(const Rounds&), bool even) {
   int chunks = RoundUp(q.stages, q.ranks) / q.ranks;
   auto trimmed = [&](std::vector<int> sizes) {

@@ -16,8 +16,8 @@ Action Compute(ActionKind kind, int stage, int microbatch);
 // order is valid: no action that stays waits for one that is removed.
 void Trim(Plan& plan, int stages, int microbatches);
 
-// Returns when the last rank ends if F, I and W take 1, B takes 2 and transfers nothing; the
-// largest number for an order that deadlocks.
+// Returns the time at which the last rank ends if F, I and W take 1, B takes 2 and transfers take
+// no time; the largest number if the order deadlocks.
 int64_t UnitEnd(const Plan& plan, const ScheduleRequest& request);
 
 // Returns the least multiple of `n` that is at least `value`.

@@ -16,7 +16,7 @@ struct Track {
   int forward = 0, backward = 0, weight = 0;  // the next microbatch of each kind
 };
 
-// A backward is an I, which takes 2 if it is not split.
+// Backwards that are not split are I that take 2.
 struct Chooser : DispatchRule {
   const ListPolicy& policy;
   int microbatches;

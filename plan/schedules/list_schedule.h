@@ -19,9 +19,10 @@ struct ListPolicy {
   std::vector<int> weight_grads_held;
 };
 
-// At unit costs (F, I and W take 1, B takes 2, transfers nothing), every rank that is free starts
-// the first of these that is ready: a backward of its last stage (or first), a forward of its last
-// stage that may hold one more microbatch, a W. Microbatches of a stage run in order.
+// Returns the order in which, at unit costs (F, I and W take 1, B takes 2, transfers no time),
+// every free rank starts the first of these that is ready: a backward of its last stage (or first),
+// a forward of its last stage that may hold one more microbatch, a W. Microbatches of a stage run
+// in order.
 Plan ListSchedule(const StagePlacement& placement, int ranks, int microbatches,
                   const ListPolicy& policy);
 

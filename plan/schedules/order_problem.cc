@@ -48,7 +48,7 @@ const OpCosts& OrderProblem::On(int stage, int rank) const {
 
 bool OrderTimes::Better(const OrderTimes& than) const {
   if (ok != than.ok) return ok;
-  double least = 1e-9 * (span + than.span);  // a difference by rounding is no improvement
+  double least = 1e-9 * (span + than.span);  // smaller differences are due to rounding
   if (span < than.span - least) return true;
   if (span > than.span + least) return false;
   if (total < than.total - least) return true;

@@ -1,4 +1,5 @@
-// The problem that an order of F, I and W solves: a chain of stages on ranks, costs, memory limits.
+// The scheduling problem that an order of F, I and W solves: a chain of stages on ranks, their
+// costs and memory limits.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -37,12 +38,12 @@ struct OrderProblem {
   bool forward_only = false;
   StagePlacement placement;                 // stage -> replicas
   std::vector<std::vector<int>> held;  // by rank: its stages, ascending
-  std::vector<OpCosts> costs;          // the stages in order, each with its replicas
+  std::vector<OpCosts> costs;          // by stage, then replica
   std::vector<size_t> first;           // [stage] the first of its `costs`
   // Transfer time between a stage and the next or previous one, for each pair of their replicas.
   std::vector<double> up, down;
   std::vector<size_t> links;  // [stage] the first of its pairs with the next stage
-  std::vector<double> room;   // per rank, without weights
+  std::vector<double> room;   // [rank] memory limit minus the weights
   bool one_rank_each = true;  // no replicas: costs, up and down are [stage]
 
   size_t At(int stage, int microbatch) const {  // in a table of all microbatches
@@ -55,7 +56,7 @@ struct OrderProblem {
     return one_rank_each ? costs[stage] : costs[first[stage] + Replica(stage, microbatch)];
   }
   const OpCosts& On(int stage, int rank) const;
-  // Returns the most that a rank may hold; it allows for rounding.
+  // Returns the most that a rank may hold, with an allowance for rounding.
   double Limit(int rank) const { return room[rank] * (1 + 1e-12) + 1e-9; }
   double Up(int stage, int microbatch) const { return up[Link(stage, microbatch)]; }
   double Down(int stage, int microbatch) const {  // from stage + 1 to stage
@@ -83,7 +84,7 @@ struct OrderTimes {
   double span = 0, makespan = 0;
   double total = 0;  // sum of the ranks' spans; breaks ties between orders of equal span
   bool Better(const OrderTimes& than) const;
-  // The time in which a rank works.
+  // Adds a rank that works from `start` to `end`.
   void Add(double start, double end);
 };
 

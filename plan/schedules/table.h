@@ -18,11 +18,11 @@ struct ScheduleRequest {
 // The numbers of stages and microbatches that a schedule accepts.
 enum class ScheduleShape {
   kAny,          // any placement
-  kV,            // two stages a rank, there and back
+  kV,            // two stages per rank, there and back
   kDualV,        // the same, and at least as many microbatches as stages
-  kTwoWays,      // one stage a rank, each on two ranks; an even number of ranks and microbatches
-  kDualTwoWays,  // the same, and at least two microbatches a rank
-  kWaves,        // an even number of stages a rank, there and back
+  kTwoWays,      // one stage per rank, each on two ranks; an even number of ranks and microbatches
+  kDualTwoWays,  // the same, and at least two microbatches per rank
+  kWaves,        // an even number of stages per rank, there and back
 };
 
 struct ScheduleKind {
@@ -31,10 +31,10 @@ struct ScheduleKind {
   ScheduleShape shape = ScheduleShape::kAny;
   const char* placement = "loop";  // default
   int stages_per_rank = 1;         // default
-  bool splits_backward = false;  // into I and W, of which only I holds up other stages
+  bool splits_backward = false;    // into I and W; other stages wait only for I
   bool searched = false;         // made from costs, within a memory limit (plan/search/zb_auto.h)
   bool asynchronous = false;     // steps overlap (plan/multi_step.h)
-  int weight_versions = 1;       // kept by a stage; 0: one for every microbatch in flight
+  int weight_versions = 1;         // that a stage keeps; 0: one for every microbatch in flight
 };
 
 const std::vector<ScheduleKind>& Schedules();

@@ -14,8 +14,8 @@ namespace pipewright {
 namespace {
 
 constexpr int kPeriod = 6;  // F, I and W of two stages
-// The kinds of compute of a rank in the order of a microbatch's path: F of its first and of its
-// second stage, I of the second and of the first, and last W of both.
+// A rank's kinds of compute in the order of a microbatch's path: F of its first and of its second
+// stage, I of the second and of the first, then W of both.
 constexpr int kF0 = 0, kF1 = 1, kI1 = 2, kI0 = 3, kW = 4, kKinds = 5;
 constexpr int kFree = -1;
 
@@ -104,8 +104,8 @@ class Reordering {
     }
   }
 
-  // Goes through the slots from `from` on, at least up to `to`, until nothing differs from what is
-  // known. Returns whether at most `limit` activations are held; `keep` stores the results.
+  // Updates the slots from `from` on, at least up to `to`, until nothing changes any more. Returns
+  // true if at most `limit` activations are held; `keep` stores the results.
   static bool Hold(Row& row, int from, int to, bool weights, int limit, bool keep) {
     int held = from > 0 ? row.held[from - 1] : 0, waiting = from > 0 ? row.waiting[from - 1] : 0;
     for (int slot = from; slot < row.Slots(); ++slot) {
@@ -146,7 +146,7 @@ class Reordering {
     std::vector<Row> before = rows_;
     std::vector<std::array<int, kKinds>> next(p_);
     std::vector<std::vector<int>> backward(p_);  // [rank] the slots of I among those visited
-    std::vector<std::vector<int>> free(p_);  // [rank][slot] -> a slot from which to look for one
+    std::vector<std::vector<int>> free(p_);      // [rank][slot] -> first slot to try from there
     for (int r = 0; r < p_; ++r) {
       free[r].resize(rows_[r].kind.size() + 1);
       std::iota(free[r].begin(), free[r].end(), 0);

@@ -6,9 +6,9 @@
 
 namespace pipewright {
 
-// Repeats units of P microbatches, half of them in each direction. With one F or B as the unit of
-// time, the j-th of a direction enters at 2j and its forward and backward run without a pause;
-// units follow each other every 2P. No two computes of a rank coincide.
+// Repeats groups of P microbatches, half of them in each direction. If F and B each take 1, the
+// j-th of a direction enters at 2j, its forward and backward run without a pause, and a new group
+// starts every 2P. No two computes of a rank coincide.
 Plan Chimera(const ScheduleRequest& q) {
   int p = q.ranks, half = p / 2, m = RoundUp(q.microbatches, p);
   Plan plan;

@@ -194,7 +194,7 @@ int CriticalPaths::Later(int r, int from, int to) const {
     }
     if (bytes_[r][i + 1] + lower > room) break;
   }
-  // The action needs memory of its own while it runs there.
+  // The memory that the action takes only while it runs must fit there, too.
   while (i > from && i + 1 <= static_cast<int>(list.size()) && job.kind == OpKind::kI &&
          job.memory.during > 0) {
     double before = bytes_[r][i] + jobs_[list[i]].memory.after - change;
@@ -230,7 +230,7 @@ double CriticalPaths::Estimate(int r, int from, int to) {
   const auto& list = lists_[r];
   int low = std::min(from, to), high = std::max(from, to), n = high - low + 1;
   heads_.resize(n);
-  auto at = [&](int k) {  // the k-th of the moved range, afterwards
+  auto at = [&](int k) {  // the k-th action of the range after the move
     if (from < to) return k == n - 1 ? list[from] : list[from + 1 + k];
     return k == 0 ? list[from] : list[to + k - 1];
   };

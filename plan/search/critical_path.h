@@ -1,5 +1,6 @@
-// Keeps the critical paths of an order: when each action starts, what must follow it, and how far
-// it may move. Times orders as the simulator does, many thousand a second.
+// Maintains the critical paths of an order: each action's earliest start (head), the longest path
+// after it (tail), and the positions that it may move to. Times orders as the simulator does, many
+// thousands per second.
 #pragma once
 #include <vector>
 
@@ -7,26 +8,27 @@
 
 namespace pipewright {
 
-// Actions have numbers; W of a stage are alike, and stand for whichever microbatch is due.
+// Actions are numbered. The W of a stage are interchangeable: each is for the next microbatch that
+// is due.
 class CriticalPaths {
  public:
   struct Job {
     OpKind kind = OpKind::kF;
     int stage = 0, microbatch = 0, rank = 0;
     double time = 0;
-    int before = -1, behind = -1;  // on the path of the microbatch
+    int before = -1, behind = -1;  // neighbors on the path of the microbatch
     double lag_before = 0, lag_behind = 0;
     MemoryChange memory;
   };
 
   CriticalPaths(const OrderProblem& problem, const RankOrders& order);
 
-  // Times the present lists; not `ok` where they wait for one another.
+  // Times the current lists. The result is not `ok` if they deadlock.
   OrderTimes Time();
-  // Also finds what must follow each action, for Estimate.
+  // Also computes the tails, which Estimate needs.
   OrderTimes Pass();
   int worst() const { return worst_; }  // the rank of the longest span
-  // Says whether a rank's list keeps to the limit of memory.
+  // Returns true if a rank's list stays within the memory limit.
   bool Fits(int rank) const;
 
   const Job& job(int id) const { return jobs_[id]; }
@@ -41,10 +43,10 @@ class CriticalPaths {
   int place(int id) const { return place_[id]; }
   double HeadUpTo(int r, int position) const;
   double Ready(const Job& job) const;
-  // Returns how far the action may go, at most to `to`.
+  // Return the position nearest to `to` to which the action at `from` may move.
   int Later(int r, int from, int to) const;
   int Earlier(int r, int from, int to) const;
-  // Returns the longest path through the moved actions after the move, other times unchanged.
+  // Returns the longest path through the moved actions after the move, with other times unchanged.
   double Estimate(int r, int from, int to);
 
  private:
@@ -66,7 +68,7 @@ class CriticalPaths {
   }
   void Enter(int stage, int microbatch);
   void Refresh(int rank);
-  double TailFrom(int r, int position) const;  // of what stands at `position` and behind
+  double TailFrom(int r, int position) const;  // of the actions from `position` on
   double Rest(const Job& job) const;
 };
 

@@ -134,7 +134,7 @@ class DueRule : public DispatchRule {
         double ready = state.forward[at];
         if (ready == kNever) continue;
         double due = due_f_[at];
-        // The reserve holds its own place already: it does not count twice.
+        // The reserve may include this microbatch already, which must not count twice.
         double kept_free = reserve - (m == next_i_[s] ? memory.stored : 0);
         if (held.bytes + memory.stored + kept_free > room) {
           blocked |= ready <= now && due - due_.lead <= now && due < least;
@@ -171,7 +171,7 @@ class DueRule : public DispatchRule {
   const DueTimes& due_;
   const RankOrders& start_up_;
   double limit_, period_, ramp_;
-  double longest_ = 0;  // a lower bound of the longest span
+  double longest_ = 0;  // a lower bound on the longest span
   std::vector<Rank> ranks_;
   std::vector<int> next_f_, next_i_;   // [stage]
   std::vector<double> due_f_, due_i_;  // [p.At(stage, microbatch)]
@@ -201,7 +201,7 @@ class DueRule : public DispatchRule {
     return knots[k] + (x - k) * (knots[k + 1] - knots[k]);
   }
 
-  // Returns how much of its F and I the rank has started.
+  // Returns the share of its F and I that the rank has started, 0 to 1.
   double Late(int r) const {
     return 1 - static_cast<double>(ranks_[r].left) / static_cast<double>(ranks_[r].all);
   }

@@ -1,4 +1,4 @@
-// The dispatch rules of zb-auto: a script of F and I into which W are filled, and due times.
+// The dispatch rules of zb-auto: a script of F and I with W filled in, and due times.
 #pragma once
 #include <array>
 #include <vector>
@@ -7,38 +7,38 @@
 
 namespace pipewright {
 
-// Plays a list of F and I. W runs in gaps: where the wait for the next F or I is at least
-// `gap_share` of W's own time, where memory is short, and at the end. A forward that does not fit
-// lets the next I go first; `ok` is false where not even that can go on.
+// Runs a script of F and I. A W runs if the wait for the next F or I is at least `gap_share` of the
+// W's own time, if memory is short, and at the end. If a forward does not fit, the next I goes
+// first; `ok` is false if that does not fit either.
 TimedOrder PlayScript(const OrderProblem& problem, const RankOrders& script, double gap_share);
 
 // F of stage s on microbatch m is due at forward[s] + m * period, I at backward[s] + m * period,
 // where the period is the work of the busiest rank for one microbatch. A rank runs the action that
-// is due first among those that are ready and fit into its memory. W fills gaps that are at least a
-// share of W's own time, and makes room.
+// is due first among those that are ready and fit into its memory. A W runs in gaps of at least
+// `gap_share` of its own time, and to free memory.
 struct DueTimes {
   static constexpr int kKnots = 5;
   std::vector<double> forward, backward;  // [stage]
   std::array<double, kKnots> gap_share{};  // from the first microbatches to the last
   // A rank stays idle for at most this long to wait for an action that is due earlier.
   std::array<double, kKnots> linger{};
-  // By stage: what is added for the first and for the last microbatches; it decays towards the
-  // rest.
+  // By stage: added to the due times of the first (in) and last (out) microbatches; it decays
+  // toward those in the middle.
   std::vector<double> forward_in, backward_in, forward_out, backward_out;
-  double lead = 1e300;  // an F starts at most so long before it is due
+  double lead = 1e300;  // an F starts at most this long before it is due
   double first = 1;     // the share of the start-up's forwards that a rank runs before all else
 };
 
-// `start_up`: each rank begins with these forwards (StartUp in patterns.h). Room is kept
-// for one microbatch in every stage that holds none, so that the oldest one can always go on; `ok`
-// is false where even that does not fit, and as soon as a rank's span must exceed `limit`. No
-// replicas.
+// Runs the actions by due times. Each rank begins with the forwards of `start_up` (StartUp in
+// patterns.h). Memory is reserved for one microbatch in every stage that holds none, so that the
+// oldest one can always proceed; `ok` is false if even that does not fit, and as soon as a rank's
+// span must exceed `limit`. Stages must not have replicas.
 TimedOrder PlayDue(const OrderProblem& problem, const DueTimes& due, const RankOrders& start_up,
                    double limit = kNever);
 
 // Returns the work of the busiest rank for one microbatch.
 double Period(const OrderProblem& problem);
-// Returns how many times the stages go over the ranks.
+// Returns the number of times that the chain of stages passes over the ranks.
 int Passes(const OrderProblem& problem);
 
 }  // namespace pipewright

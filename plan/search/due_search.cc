@@ -27,7 +27,7 @@ double DueSearch::Uniform(double low, double high) {
   return low + (high - low) * (Random() % 65536) / 65536;
 }
 
-// Sets due times along a microbatch's path, at its fastest speed or faster, and I later than that.
+// Sets due times along a microbatch's path at its full speed or faster, and delays all I.
 DueTimes DueSearch::Start(size_t n) const {
   constexpr double kSpeed[] = {1, 0.5, 0.1, 0};  // the best first, by trial
   constexpr double kLinger[] = {0.1, 0};
@@ -49,7 +49,7 @@ DueTimes DueSearch::Start(size_t n) const {
   double turn = time, back = 0;
   due.backward.resize(p_->stages);
   for (int s = p_->stages; s-- > 0;) {
-    double rank = 1e-6 * period_ * (2 * p_->stages - s);  // equal otherwise: the later stage first
+    double rank = 1e-6 * period_ * (2 * p_->stages - s);  // breaks ties: the later stage first
     due.backward[s] = turn * up + later * period_ + back * down - rank;
     back += p_->costs[s].I + (s > 0 ? p_->down[s - 1] : 0);
   }
@@ -69,16 +69,16 @@ DueTimes DueSearch::Changed(DueTimes due) {
     int pass = static_cast<int>(Random() % static_cast<unsigned>(passes));
     int first = p_->stages * pass / passes, last = p_->stages * (pass + 1) / passes;
     switch (Random() % 8) {
-      case 0:  // a pass over the ranks
+      case 0:  // all stages of one pass over the ranks
         for (int s = first; s < last; ++s) list[s] += change;
         break;
-      case 1:  // its slope
+      case 1:  // the slope of one pass
         for (int s = first; s < last; ++s) list[s] += change * (s - first) / (last - first);
         break;
       case 2:  // one stage
         list[Random() % list.size()] += change;
         break;
-      case 3:  // one stage's and all behind
+      case 3:  // one stage and all after it
         for (size_t s = Random() % list.size(); s < list.size(); ++s) list[s] += change;
         break;
       case 4:
@@ -101,8 +101,8 @@ DueTimes DueSearch::Changed(DueTimes due) {
   return due;
 }
 
-// A span that is worse by up to this share of a period is accepted, to leave a local optimum. After
-// so many of these the search goes back to the best.
+// A span that is worse by up to kSlack of a period is accepted, to leave a local optimum. After
+// kStepsFromBest orders without a new best, the search goes back to the best.
 constexpr double kSlack = 0.05;
 constexpr int kStepsFromBest = 3000;
 

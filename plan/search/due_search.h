@@ -1,4 +1,4 @@
-// A search for good due times (plan/search/dispatch.h).
+// Searches for good due times (plan/search/dispatch.h).
 #pragma once
 #include <vector>
 
@@ -7,7 +7,7 @@
 namespace pipewright {
 
 // Starts from due times along the path of a microbatch and changes them at random while the span
-// falls. Deterministic; a copy with another seed searches on differently.
+// falls. Deterministic; a copy with another seed continues differently.
 class DueSearch {
  public:
   static constexpr size_t kStarts = 96;
@@ -18,9 +18,9 @@ class DueSearch {
   const TimedOrder& Next();
   void Reseed(unsigned seed) { random_ = seed * 2654435761u + 1; }
   bool starting() const { return started_ < starts_; }
-  // The order of least span so far; not `ok` while none has fitted into the memory.
+  // Returns the times of the order with the least span so far; not `ok` until one fits in memory.
   const OrderTimes& best() const { return best_times_; }
-  // Returns how many actions the last one had when it ended or was given up.
+  // Returns the number of actions in the last order when it ended or was given up.
   long played() const { return played_; }
 
  private:

@@ -10,7 +10,7 @@ namespace pipewright {
 namespace {
 
 struct Swap {
-  int rank, position;  // of the first of the two
+  int rank, position;  // position of the first of the two
 };
 
 bool MaySwap(const CriticalPaths& paths, int first, int second) {
@@ -67,7 +67,7 @@ OrderTimes Descend(CriticalPaths& paths, int& trials, double enough) {
   return best;
 }
 
-// Returns false where microbatches of a stage would change their order.
+// Returns false if the move would change the order of a stage's microbatches.
 bool MayMove(const CriticalPaths& paths, int rank, int from, int to) {
   const auto& list = paths.lists()[rank];
   for (int i = std::min(from, to); i <= std::max(from, to); ++i)
@@ -77,7 +77,7 @@ bool MayMove(const CriticalPaths& paths, int rank, int from, int to) {
 
 using Lists = std::vector<std::vector<int>>;
 
-// Shakes the best lists a little and descends again, for as long as there are trials.
+// Perturbs the best lists and descends again while trials are left.
 OrderTimes Shake(CriticalPaths& paths, OrderTimes best, Lists& least, int trials, int seed,
                  double enough) {
   std::minstd_rand random(static_cast<unsigned>(seed));
@@ -92,7 +92,7 @@ OrderTimes Shake(CriticalPaths& paths, OrderTimes best, Lists& least, int trials
     paths.SetLists(current);
     paths.Time();
     std::vector<Swap> path = Candidates(paths);
-    // Memory is checked last, so that changes may fit only together.
+    // Memory is checked after all changes, since some fit only together.
     bool together = below(2) == 0;
     std::vector<int> touched;
     for (int wanted = 1 + below(5); wanted > 0; --wanted) {

@@ -56,7 +56,7 @@ RankOrders WarmScript(const OrderProblem& p, const std::vector<int>& warm) {
 
 namespace {
 
-// Returns how many forwards fit into a rank's memory, its stages taken in turns.
+// Returns the number of forwards that fit into a rank's memory if its stages take turns.
 int Capacity(const OrderProblem& p, int rank) {
   double round = 0;
   for (int s : p.held[rank]) round += p.On(s, rank).memory.stored;
@@ -66,7 +66,7 @@ int Capacity(const OrderProblem& p, int rank) {
       std::min<double>(all, std::max(1.0, std::floor(fit * (1 + 1e-12) + 1e-9))));
 }
 
-// The latest stage that can, while so many forwards are left that all later ones get their first.
+// Runs the latest stage that is ready, but leaves a forward for each later stage that had none.
 struct StartUpRule : DispatchRule {
   std::vector<int> left;  // [rank]
   std::vector<int> next;  // [stage]
@@ -96,7 +96,7 @@ struct StartUpRule : DispatchRule {
 
 RankOrders StartUp(const OrderProblem& given) {
   OrderProblem p = given;
-  p.forward_only = true;  // it ends before memory is given back: Capacity counts
+  p.forward_only = true;  // Capacity limits memory: no backward frees any here
   std::fill(p.up.begin(), p.up.end(), 0);
   StartUpRule rule;
   for (int r = 0; r < p.ranks; ++r) rule.left.push_back(Capacity(p, r));
@@ -108,7 +108,7 @@ RankOrders PatternScript(const OrderProblem& p, double slack, double tolerance) 
   const double period = Period(p);
   std::vector<int> on(p.stages);
   for (int s = 0; s < p.stages; ++s) on[s] = p.placement[s][0];
-  // When each rank can start its first I, were I as long as the longer of F and I.
+  // Finds the time at which each rank can start its first I if I takes max(F, I).
   std::vector<double> base(p.ranks, -1);
   double time = 0;
   for (int s = 0; s < p.stages; ++s) time += p.costs[s].F + (s + 1 < p.stages ? p.up[s] : 0);

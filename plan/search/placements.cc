@@ -62,7 +62,7 @@ class MapSearch {
   long left_;
   std::vector<Judged> judged_;  // the best first
 
-  // Recomputes where nothing fits without.
+  // Judges a map by its quick orders, with recomputation if nothing fits without.
   double Judge(const StagePlacement& map) {
     double span = QuickSpan(
         MakeProblem(costs_, ranks_, map, microbatches_, memory_, {}, forward_only_), left_);
@@ -100,7 +100,7 @@ class MapSearch {
     return best;
   }
 
-  // Passes over the ranks several times, each up or down, with one or more stages a rank.
+  // Adds maps that pass over the ranks several times, up or down, with one or more stages per rank.
   void Passes() {
     int each = stages_ / ranks_;
     if (stages_ % ranks_) return;
@@ -267,7 +267,7 @@ double AnyMapBound(const Costs& costs, int ranks, int stages, int microbatches, 
   if (forward_only) return std::max(bound, forward / ranks);
   bound = std::max(bound,
                    forward + back + 2 * hops + least(0, [](const StageCosts& c) { return c.W; }));
-  // At most so much F time fits into a rank's memory, at the best ratio of any stage.
+  // Bounds the F time that fits into a rank's memory by the best ratio of any stage.
   double ratio = 0;
   for (auto [f, bytes] : held) ratio = std::max(ratio, bytes > 0 ? f / bytes : kNoLimit);
   double idle = memory < kNoLimit ? std::max(0.0, forward + hops - ratio * memory) : 0;

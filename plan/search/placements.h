@@ -1,4 +1,4 @@
-// Chooses the rank of each stage, where zb-auto may.
+// Chooses the rank of each stage if zb-auto may.
 #pragma once
 #include <vector>
 
@@ -9,20 +9,20 @@
 namespace pipewright {
 
 // Returns at most `count` maps of stages to ranks that are worth a search, the best first: the V,
-// the loop, runs of adjacent stages (for many stages a rank and uneven costs), stages spread by
+// the loop, runs of adjacent stages (for many stages per rank and uneven costs), stages spread by
 // their work, and the best of these after swaps and moves of stages, judged by a few quick orders.
 // Every rank has a stage, no stage has replicas. Deterministic; times about `effort` actions.
 std::vector<StagePlacement> CandidateMaps(const Costs& costs, int ranks, int stages,
                                           int microbatches, double memory, bool forward_only,
                                           long effort, size_t count);
 
-// Returns the least span of a few quick orders, below 0 where none of them fits; subtracts what
-// they cost from `effort`.
+// Returns the least span of a few quick orders, negative if none of them fits. Subtracts their cost
+// from `effort`.
 double QuickSpan(const OrderProblem& problem, long& effort);
 
-// Returns a span that no order on any such map can beat. The rank of stage 0 has its share of the
-// work, because a stage less on it is a stage more on another, and it idles from its first F until
-// its first possible I, except for the forwards that its memory holds.
+// Returns a lower bound on the span for all such maps. Work that the rank of stage 0 does not do,
+// another rank must do; and that rank idles from its first F until its first possible I, except for
+// the forwards that its memory holds.
 double AnyMapBound(const Costs& costs, int ranks, int stages, int microbatches, double memory,
                    bool forward_only);
 

@@ -1,4 +1,4 @@
-// Chooses the stages that run their forward again before their backward, where zb-auto may.
+// Chooses the stages that recompute their forward if zb-auto may.
 #pragma once
 #include <vector>
 
@@ -7,13 +7,13 @@
 
 namespace pipewright {
 
-// Returns, by stage, whether the costs offer recompute; empty where they offer it for none.
+// Returns, by stage, whether the costs allow recomputation; empty if they allow none.
 std::vector<char> RecomputeOffered(const Costs& costs, int stages);
 
 // Returns at most `count` sets of stages to recompute that are worth a search, and for which one
-// microbatch at a time fits; an empty set recomputes none. Tries all sets where four stages or
-// fewer may recompute. Otherwise tries none, all and the first stages of every rank, and adds and
-// removes single stages, judged by a few quick orders. Deterministic; times about `effort` actions.
+// microbatch at a time fits; an empty set recomputes none. Tries all sets if four stages or fewer
+// may recompute. Otherwise tries none, all and the first stages of every rank, and adds and removes
+// single stages, judged by a few quick orders. Deterministic; times about `effort` actions.
 std::vector<std::vector<char>> RecomputeChoices(const Costs& costs, int ranks,
                                                 const StagePlacement& placement, int microbatches,
                                                 double memory, long effort, size_t count);

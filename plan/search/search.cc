@@ -16,8 +16,8 @@ namespace pipewright {
 
 namespace {
 
-constexpr long kPlay = 2;  // cost of playing a script, in timings of an order
-constexpr long kDue = 3;   // cost of dispatching by due times, likewise
+constexpr long kPlay = 2;  // cost of PlayScript, in timings of an order
+constexpr long kDue = 3;   // cost of PlayDue, likewise
 
 // Tries scripts for one map and one set of recomputed stages, and keeps the best order.
 class OrderSearch {
@@ -43,7 +43,7 @@ class OrderSearch {
  private:
   const OrderProblem& p_;
   long effort_;  // actions that may be timed
-  double bound_;  // a span that nothing beats
+  double bound_;  // lower bound on the span
   long actions_ = 0;
   TimedOrder best_;
   std::vector<TimedOrder> starts_;
@@ -61,7 +61,7 @@ class OrderSearch {
     return result.times;
   }
 
-  // The best few starts, no two of one span.
+  // Adds an order to the best few starts unless one of them has the same span.
   void Keep(TimedOrder found) {
     for (const TimedOrder& start : starts_)
       if (std::abs(start.times.span - found.times.span) <= 1e-9 * found.times.span) return;
@@ -72,7 +72,7 @@ class OrderSearch {
     if (starts_.size() > 6) starts_.pop_back();
   }
 
-  // Tries a schedule as it is, with W where it has them.
+  // Tries a schedule with its own order of W.
   void Exact(const Plan& schedule) {
     RankOrders order = OrderOf(schedule);
     if (p_.forward_only) return;
@@ -125,7 +125,7 @@ class OrderSearch {
         Plan plan = MakeSchedule(name, p_.ranks, p_.stages, p_.microbatches, p_.placement);
         Exact(plan);
         TryAll(ScriptOf(plan));
-      } catch (const Error&) {  // not for these numbers
+      } catch (const Error&) {  // the schedule is not made for these numbers
       }
     }
   }
@@ -138,7 +138,7 @@ class OrderSearch {
       }
   }
 
-  // Searches numbers of forwards before the first I, by rank: numbers on a line first, then each
+  // Searches the number of forwards before the first I, by rank: numbers on a line first, then each
   // rank by itself, until a third of the effort is left.
   void Warm() {
     long enough = effort_ / 3;
@@ -187,10 +187,10 @@ class OrderSearch {
     }
   }
 
-  // Searches due times until a quarter of the effort is left: of several searches the better half
-  // goes on, again and again. They pay where warm-up and cool-down, which no script fits, are much
-  // of the span. Improvements come at ever longer intervals, so the searches end where no order by
-  // due times leads and the later half of the time brought nothing better.
+  // Searches due times until a quarter of the effort is left, by successive halving: of several
+  // searches the better half continues. They pay off if warm-up and cool-down, which no script
+  // fits, are much of the span. Improvements come at ever longer intervals, so the searches end if
+  // none of their orders is the best and the later half of the time brought no improvement.
   void Due() {
     long cost = kDue * std::max<long>(1, actions_),
          whole = std::min(effort_ / 4 * 3, 40'000 * cost);
@@ -198,8 +198,8 @@ class OrderSearch {
     searches.emplace_back(p_, static_cast<size_t>(std::clamp<long>(whole / cost / 4, 1, 96)), 1);
     auto enough = [&] { return best_.times.ok && best_.times.span <= bound_; };
     bool leads = false;
-    OrderTimes own;                 // the best of theirs
-    long all_spent = 0, own_at = 0;  // when it was found
+    OrderTimes own;                  // the best of these searches
+    long all_spent = 0, own_at = 0;  // own_at: effort spent when it was found
     auto go = [&](DueSearch& search) {
       const TimedOrder& found = search.Next();
       long spent = kDue * std::max<long>(1, search.played());
@@ -230,7 +230,7 @@ class OrderSearch {
     }
   }
 
-  // Improves every good start a little, then the best ones for as long as effort lasts.
+  // Improves every good start a little, then the best ones until the effort is spent.
   void Polish() {
     if (!best_.times.ok) return;
     long cost = std::max<long>(1, actions_);

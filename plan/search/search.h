@@ -4,9 +4,9 @@
 
 namespace pipewright {
 
-// Tries the named schedules and others of their kind, searches on from the best, and stops at a
-// span of `bound`. Times about `effort` actions; 240 million take a few seconds. The result is not
-// `ok` where nothing was found that fits into the memory. Deterministic.
+// Tries the named schedules and others of their kind, continues from the best, and stops at a span
+// of `bound`. Times about `effort` actions; 240 million take a few seconds. The result is not `ok`
+// if nothing was found that fits in memory. Deterministic.
 TimedOrder FindOrder(const OrderProblem& problem, long effort, double bound);
 
 }  // namespace pipewright

@@ -13,12 +13,12 @@ namespace {
 
 double Work(const StageCosts& c) { return c.F + c.I + c.W; }
 
-// Returns cuts into at most `parts` parts, none above `limit`; empty where that needs more parts.
+// Returns cuts into at most `parts` parts, none above `limit`; empty if that needs more parts.
 std::vector<size_t> Cut(const std::vector<StageCosts>& list, size_t parts, double limit) {
   std::vector<size_t> ends;
   double sum = 0;
   for (size_t i = 0; i < list.size(); ++i) {
-    // Each part that is still to come needs an entry.
+    // Each remaining part needs an entry.
     bool must = list.size() - i == parts - ends.size() - 1 && i > (ends.empty() ? 0 : ends.back());
     if (sum > 0 && (sum + Work(list[i]) > limit || must)) {
       ends.push_back(i);
@@ -33,8 +33,8 @@ std::vector<size_t> Cut(const std::vector<StageCosts>& list, size_t parts, doubl
 
 }  // namespace
 
-// Merges adjacent entries. What an entry received from the one before it is held once,
-// by the one that made it.
+// Merges adjacent entries. Values passed from one entry to the next are held once, by the entry
+// that made them.
 static StageCosts Merged(const std::vector<StageCosts>& fine, size_t begin, size_t end) {
   StageCosts sum;
   sum.activation = 0;
@@ -68,7 +68,7 @@ static StageCosts Merged(const std::vector<StageCosts>& fine, size_t begin, size
   }
   sum.received = fine[begin].received;
   if (!forward_only) sum.peak.forward_only = 0;
-  // The first part keeps the checkpoint that the others are run again from.
+  // The other parts are recomputed from the checkpoint of the first.
   if (recompute) sum.recompute = again, sum.checkpoint = fine[begin].checkpoint;
   sum.recompute_peak.I = sum.peak.I + sum.checkpoint;
   sum.recompute_peak.B = sum.peak.B + sum.checkpoint;
@@ -133,7 +133,7 @@ ZbAutoResult ZbAutoStages(const Costs& profile, int ranks, int microbatches,
   std::string reason;
   const int choices[] = {1, 2, 3, 4, 6, 8};
   auto fits = [&](int each) { return each * ranks <= most; };
-  ZbAutoOptions shared = options;  // all of them together take little longer than one
+  ZbAutoOptions shared = options;  // all searches together take little longer than one
   shared.effort = options.effort * 1.5 /
                   static_cast<double>(std::count_if(std::begin(choices), std::end(choices), fits));
   shared.effort = std::min(shared.effort, options.effort);
@@ -145,7 +145,7 @@ ZbAutoResult ZbAutoStages(const Costs& profile, int ranks, int microbatches,
       if (!best.plan.ranks.empty() && found.span >= best.span) continue;
       best = std::move(found);
       costs = std::move(merged);
-    } catch (const Error& error) {  // does not fit
+    } catch (const Error& error) {  // it does not fit in memory
       reason = error.what();
     }
   }

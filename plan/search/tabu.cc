@@ -22,7 +22,7 @@ class Search {
 
   CriticalPaths paths;
 
-  // Returns the best move that is not tabu, or else any; rank -1 where there is none.
+  // Returns the best move that is not tabu or beats `best`, or else any; rank -1 if there is none.
   Move Choose(long now, double best) {
     moves_.clear();
     Collect();
@@ -46,7 +46,7 @@ class Search {
   void Apply(const Move& move) { paths.Move(move.rank, move.from, move.to); }
   void Undo(const Move& move) { Apply({move.rank, move.to, move.from, 0}); }
 
-  // Forbids that what the move undid comes back before `until`. Call it before Apply.
+  // Makes the order that the move changes tabu until `until`. Must be called before Apply.
   void Forbid(const Move& move, long until) {
     const auto& list = paths.lists()[move.rank];
     int u = list[move.from], step = move.from < move.to ? 1 : -1;
@@ -90,8 +90,8 @@ class Search {
     int r = paths.worst(), last = static_cast<int>(paths.lists()[r].size()) - 1;
     while (last >= 0) {
       const auto& list = paths.lists()[r];
-      int begin = last;          // the block
-      auto waits = [&](int i) {  // for another rank's action
+      int begin = last;          // the block is [begin, last]
+      auto waits = [&](int i) {  // true if i starts when another rank's action has ended
         const CriticalPaths::Job& job = paths.job(list[i]);
         return job.before >= 0 && paths.job(job.before).rank != r &&
                paths.Ready(job) >= paths.head(list[i]) &&

@@ -42,13 +42,13 @@ RankOrders Every(const OrderProblem& p) {
   return order;
 }
 
-// Returns a span that no order on this map can beat.
+// Returns a lower bound on the span for this map.
 double SpanBound(const OrderProblem& p, const Costs& costs, double memory,
                  const std::vector<char>& recompute) {
   return BoundOf(ToPlan(p, Every(p)), costs, memory, 1, recompute).span;
 }
 
-constexpr size_t kChoices = 3;  // of stages to recompute that are searched
+constexpr size_t kChoices = 3;  // sets of recomputed stages to search
 
 // About this many actions may be timed in all: a few seconds on one core.
 constexpr long kEffort = 240'000'000;
@@ -77,8 +77,8 @@ std::vector<StagePlacement> MapsToSearch(const Costs& costs, int ranks, int stag
   return chosen;
 }
 
-// Names what one microbatch at a time needs on the worst rank of a placement. That is enough there;
-// where the placement is free, another one may need less.
+// Throws Error naming the memory that one microbatch at a time needs on the worst rank of a
+// placement. If the placement is free (`chosen`), another one may need less.
 [[noreturn]] void DoesNotFit(const OrderProblem& p, double memory, const std::string& name,
                              const std::string& source, bool chosen) {
   int worst = 0;

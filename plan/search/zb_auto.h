@@ -1,5 +1,5 @@
-// zb-auto searches the best order of F, I and W for given costs and a memory limit per rank. What
-// it does and how far it gets is in docs/internals/searches.md.
+// zb-auto searches the best order of F, I and W for given costs and a memory limit per rank.
+// docs/internals/searches.md describes the search and its results.
 #pragma once
 #include <string>
 #include <vector>
@@ -22,14 +22,14 @@ struct ZbAutoOptions {
 struct ZbAutoResult {
   Plan plan;  // compute only
   StagePlacement placement;
-  std::vector<char> recompute;  // per stage: whether its forward is run again; empty: none
+  std::vector<char> recompute;  // by stage; empty: none
   double makespan = 0, span = 0;
-  LowerBound bound;    // for this placement, this limit, this recompute
-  double any_map = 0;  // of the span, whatever the placement (AnyMapBound), where none was given
+  LowerBound bound;    // for this placement, memory limit and recomputation
+  double any_map = 0;  // bound on the span for any placement (AnyMapBound), if none was given
 };
 
-// `costs` are of one stage each. The same input gives the same plan. Throws Error when even one
-// microbatch at a time does not fit, with a limit under which it would.
+// Searches for the best order. `costs` has one entry per stage. The same input gives the same plan.
+// Throws Error, with the memory needed, if even one microbatch at a time does not fit.
 ZbAutoResult ZbAuto(const Costs& costs, int ranks, int stages, int microbatches,
                     const ZbAutoOptions& options = {});
 

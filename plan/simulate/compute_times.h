@@ -8,9 +8,9 @@
 
 namespace pipewright {
 
-// [rank][position] -> end, with F, I and W costing 1, B 2 and a pair 3. Strictly ascending along a
-// rank and along every dependency, so (end, rank) orders all computes. The plan holds computes
-// only. Throws Error naming who waits for whom when the order can never finish.
+// Returns [rank][position] -> end, if F, I and W take 1, B takes 2 and a pair takes 3. Ends
+// strictly ascend along a rank and along every dependency, so (end, rank) orders all computes. The
+// plan must have computes only. Throws Error naming who waits for whom if the order deadlocks.
 std::vector<std::vector<int64_t>> UnitEnds(const Plan& schedule, const StageGraph& graph);
 
 }  // namespace pipewright

@@ -29,7 +29,7 @@ static int Index(const Json& object, const char* key, const std::string& where,
   return object[key].get<int>();
 }
 
-// Reads the figures that `keys` names.
+// Reads the values of `keys`.
 static void ReadPeak(const Json& object, const std::vector<std::string>& keys,
                      const std::string& where, PeakBytes& peak) {
   CheckKeys(object, keys, where);

@@ -12,8 +12,8 @@ namespace pipewright {
 
 namespace {
 
-// The minimum that a stage takes. A B counts as an I followed by a W, a pair as an F followed by a
-// B: both parts start no earlier and end no later than in the plan, so every order stays possible.
+// A stage's least costs. A B counts as an I followed by a W, a pair as an F followed by a B: both
+// parts start no earlier and end no later than in the plan, so every order stays possible.
 struct Least {
   double F = 0, I = 0, W = 0;
   double stored = 0, kept = 0;  // bytes from F to I, from I to W
@@ -262,7 +262,7 @@ class Bound {
     return longest;
   }
 
-  // Bytes times time cannot exceed the limit times the span.
+  // Bounds the span by memory: bytes times time cannot exceed the limit times the span.
   double MemoryTime(size_t rank) const {
     if (!backward_ || room_[rank] == kNoLimit || room_[rank] <= 0) return 0;
     double held = 0;
@@ -316,9 +316,8 @@ class Bound {
     return idle;
   }
 
-  // A later rank ends its last F no earlier than the time at which all its work has been done
-  // except the most that can be left; from there the path to the last I of stage `low` must still
-  // be run.
+  // Bounds the span by the end of a later rank's last F. By then all of the rank's work is done but
+  // the most that can be left; the path to the last I of stage `low` still follows.
   double Held(int low) const {
     double longest = 0;
     for (size_t r = 0; r < shares_.size(); ++r) {
@@ -333,8 +332,8 @@ class Bound {
     return longest;
   }
 
-  // The part of the chain from stage `low` on starts with this rank's first F and ends with its
-  // last I and a W. Each rank on that path must do its work in between.
+  // Bounds the span by the chain from stage `low` on, which starts with this rank's first F and
+  // ends with its last I and a W. Each rank on that path must do its work in between.
   double Through(int low) const {
     double longest = 0;
     for (const auto& shares : shares_) {

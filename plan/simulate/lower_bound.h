@@ -16,9 +16,9 @@ struct LowerBound {
 
 constexpr double kNoLimit = std::numeric_limits<double>::infinity();
 
-// `memory` is the limit per rank in bytes, including weights. `steps` is how often the plan runs in
-// a row. `recompute` is by stage; empty: as in the plan. Only the computes of each rank matter and,
-// if the plan has transfers, which stages they connect; otherwise the stages form a chain.
+// Returns the bounds. `memory` is the limit per rank in bytes, including weights. The plan runs
+// `steps` times in a row. `recompute` is by stage; empty: as in the plan. Uses only the computes of
+// each rank and the edges from the plan's transfers; without transfers the stages form a chain.
 LowerBound BoundOf(const Plan& plan, const Costs& costs, double memory = kNoLimit, int steps = 1,
                    const std::vector<char>& recompute = {});
 

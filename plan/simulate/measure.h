@@ -11,14 +11,14 @@
 namespace pipewright {
 
 struct RankFigures {
-  double first = 0, last = 0;    // of compute actions; 0 where there are none
+  double first = 0, last = 0;    // times of compute actions; 0 if there are none
   double busy = 0;               // compute only
   double idle = 0;               // makespan - busy
   double span = 0;               // last - start of the first F
   int64_t peak_activations = 0;  // number of forwards whose I or B has not ended
   double held_bytes = 0;         // weights in memory from the start
-  // The most bytes of weights, activations, what is kept for W, weight gradients, messages from
-  // their RECV on, and what an action takes while it runs.
+  // The most bytes held: weights, activations, tensors kept for W, weight gradients, messages from
+  // their RECV on, and memory that an action takes while it runs.
   double peak_bytes = 0;
   size_t peak_position = 0;      // the action that reaches the peak
   double bubble_rate(double makespan) const { return makespan > 0 ? idle / makespan : 0; }
@@ -39,7 +39,8 @@ struct EventId {
   int rank = 0, event = 0;
 };
 
-// The chain of events, each started by the one before it, that ends at the makespan.
+// Returns the critical path: the chain of events, each started by the one before it, that ends at
+// the makespan.
 std::vector<EventId> CriticalPath(const Trace& trace);
 
 }  // namespace pipewright

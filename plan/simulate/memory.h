@@ -1,4 +1,5 @@
-// The one account of memory: what an action takes when it starts and gives back when it ends.
+// Accounts for the memory that an action takes when it starts and frees when it ends. All searches
+// and the simulator use this.
 #pragma once
 #include <algorithm>
 #include <cstddef>
@@ -9,17 +10,17 @@
 
 namespace pipewright {
 
-// What a stage holds for one microbatch: `stored` from the start of F to I (or B), `whole` while I
-// runs, `kept` from the end of I to the end of W. In bytes, or in any other unit.
+// Memory that a stage holds for one microbatch: `stored` from the start of F to I (or B), `whole`
+// while I runs, `kept` from the end of I to the end of W. In bytes or any other unit.
 struct StageMemory {
   double stored = 0, whole = 0, kept = 0;
-  // The most while F, B and W run, and while the first B and W of a step run.
+  // Peaks while F, B and W run, and while the first B and W of a step run.
   double forward = stored, backward = std::max(stored, whole), weight = kept;
   double first_backward = backward, first_weight = weight;
-  double forward_only = forward;  // the most while an F runs that keeps nothing for a backward
+  double forward_only = forward;  // peak while an F runs that keeps nothing for a backward
 };
 
-// `recompute`: the stage runs its forward again, where its costs offer that.
+// Returns the memory of a stage. `recompute`: it recomputes its forward, if its costs allow that.
 inline StageMemory MemoryOf(const StageCosts& c, bool recompute) {
   const bool again = recompute && c.recompute >= 0;
   const PeakBytes none, &more = again ? c.recompute_peak : none;
@@ -35,9 +36,8 @@ inline StageMemory MemoryOf(const StageCosts& c, bool recompute) {
   m.forward_only = c.peak.forward_only > 0 ? c.peak.forward_only : m.forward;
   return m;
 }
-// Returns the most that F, W or the stage's STEP take, while they run, beyond the first three
-// figures and the gradient sums. A rank runs one action at a time, so room for the largest is
-// enough.
+// Returns the most that F, W or the stage's STEP take while they run, beyond `stored`, `kept` and
+// the gradient sums. A rank runs one action at a time, so room for the largest is enough.
 inline double Moment(const StageCosts& c, const StageMemory& m) {
   return std::max({m.forward - m.stored, m.weight - m.kept, m.first_weight - c.gradients - m.kept,
                    c.peak.step});
@@ -48,7 +48,7 @@ struct MemoryChange {
   double during = 0, after = 0;
 };
 
-// In forward-only plans, nothing frees later what an F leaves.
+// In forward-only plans an F frees its own memory, because no backward follows.
 inline MemoryChange ForwardMemory(const StageMemory& m, bool forward_only) {
   return {m.stored, forward_only ? -m.stored : 0};
 }
@@ -100,7 +100,7 @@ class RankMemory {
 
   double bytes() const { return bytes_; }
   double peak() const { return peak_; }
-  // From here on, peak() is the most since here.
+  // Restarts peak(): from now on it returns the most since this call.
   void StartPeak() { peak_ = bytes_; }
 
  private:

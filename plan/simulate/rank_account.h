@@ -8,7 +8,7 @@
 
 namespace pipewright {
 
-// The most bytes that a rank holds while an action runs, and the bytes after it.
+// The most bytes that a rank holds while an action runs, and the bytes that it holds afterwards.
 struct HeldBytes {
   double most = 0, after = 0;
 };
@@ -24,8 +24,8 @@ RankAccount BytesOfRank(const Plan& plan, int rank, const Costs& costs,
 struct MemoryAt {
   double time = 0, bytes = 0;
 };
-// Returns how the memory of a rank changes over its events of a simulation (Trace::ranks). Actions
-// that take no time have no event: they run when the event before them has ended.
+// Returns the memory of a rank over its events in a simulation (Trace::ranks). Actions that take no
+// time have no event; they run when the event before them has ended.
 std::vector<MemoryAt> MemoryOverTime(const RankAccount& account,
                                      const std::vector<TimedAction>& events);
 

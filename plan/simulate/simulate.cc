@@ -302,7 +302,7 @@ class Run {
     return true;
   }
 
-  // Whatever waits for a rank's STEP waits for the event that this adds.
+  // Adds an event for the STEP if it takes time; the rank's next actions wait for that event.
   void TakeStep(const Action& a, int rank) {
     const double time = options_.duration ? options_.duration(rank, step_, a)
                                           : CostsOf(costs_, a.stage, rank).step;
@@ -314,7 +314,7 @@ class Run {
     clock_[rank] = {start.time + time, rank, static_cast<int>(events.size()) - 1};
   }
 
-  // A rank's loads run one after the other, beside its computes.
+  // A rank's loads run one after the other, concurrently with its computes.
   void Load(const Action& a, int rank) {
     Moment at = Now(rank);
     double bytes = CostsOf(costs_, a.stage, rank).weights;
@@ -364,8 +364,8 @@ class Run {
     }
   }
 
-  // Returns which action `a` waits for: the SEND (without transfers, the compute), or, for a SEND,
-  // the RECV. Empty if it waits for nothing.
+  // Returns the action that `a` waits for: the SEND (without transfers, the compute) or, for a
+  // SEND, the RECV. Empty if it waits for nothing.
   std::string Awaited(const Action& a) {
     auto find = [&](auto wanted) {
       for (size_t r = 0; r < plan_.ranks.size(); ++r)

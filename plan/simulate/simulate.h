@@ -15,7 +15,7 @@
 namespace pipewright {
 
 struct SimulateOptions {
-  int steps = 1;             // how often the plan runs; each rank proceeds at its own pace
+  int steps = 1;             // repetitions of the plan; each rank proceeds at its own pace
   bool barrier = false;      // all ranks wait for each other between repetitions
   bool contention = false;   // a link (ordered pair of ranks) carries one message's bytes at a time
   bool synchronous = false;  // a rank stays at a SEND until the RECV has been posted
@@ -26,11 +26,12 @@ struct SimulateOptions {
   const StageGraph* graph = nullptr;  // edges of a plan without transfers; null: a chain
 };
 
-// Throws Error naming rank, position and action when the plan cannot run to its end: a deadlock, an
-// input that nobody sends, an action that comes twice or before what it needs. Linear in actions.
+// Simulates the plan in time linear in its actions. Throws Error naming rank, position and action
+// if it cannot run to its end: for a deadlock, an input that no rank sends, or an action that comes
+// twice or before what it needs.
 Trace Simulate(const Plan& plan, const Costs& costs, const SimulateOptions& options = {});
 
-// Returns how long a compute action occupies its rank.
+// Returns the time for which a compute action occupies its rank.
 double Duration(const Action& action, int rank, const Costs& costs,
                 const std::vector<char>& recompute = {});
 

@@ -104,7 +104,7 @@ class ChromeWriter {
     }
   }
 
-  // The event that computes a microbatch of a stage, forward or backward.
+  // An event that computes a microbatch of a stage, forward or backward.
   struct Computed {
     size_t rank = 0;
     const TimedAction* event = nullptr;
@@ -146,7 +146,7 @@ class ChromeWriter {
     }
   }
 
-  // A flow begins within the one action, and ends at the beginning of the other.
+  // Adds a flow, which begins within the one action and ends at the beginning of the other.
   void Flow(const char* what, const Computed& from, const Computed& to) {
     Json event = {{"name", what},
                   {"cat", "message"},

@@ -1,4 +1,4 @@
-// A trace says when each action of each rank started and ended. The simulator and the runtime write
+// A trace has the start and end of each action of each rank. The simulator and the runtime write
 // the same format, so that predicted and measured times can be compared.
 #pragma once
 #include <cstdint>
@@ -29,7 +29,7 @@ struct LinkTraffic {
 
 struct Trace {
   std::vector<std::vector<TimedAction>> ranks;  // [rank], in order
-  // [rank] LOADs that take time: beside the actions, one after the other.
+  // [rank] LOADs that take time; they run concurrently with the actions, one after the other.
   std::vector<std::vector<TimedAction>> loads;
   std::vector<LinkTraffic> links;  // by (from, to); links without messages are left out
 };

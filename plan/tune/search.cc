@@ -85,7 +85,7 @@ bool IsChoice(const ScheduleKind& kind, int ranks) {
   return ranks > 1 || kind.name == std::string("1f1b");
 }
 
-// Cuts by (profile, stages). Candidates point into the map, whose nodes do not move.
+// Cuts by (profile, stages). Choices point into the map, whose nodes do not move.
 using Cuts = std::map<std::pair<const TuneProfile*, int>, std::vector<int>>;
 
 std::vector<Choice> AllChoices(const TuneProblem& problem, Cuts& cuts) {

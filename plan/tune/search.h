@@ -1,5 +1,5 @@
-// Searches for the best way to run a package: how many ranks, how a step's samples are divided into
-// microbatches, which modules form a stage, and the schedule. Each candidate has a predicted step.
+// Searches for the best way to run a package: the number of ranks and of microbatches, the cut into
+// stages, and the schedule. Predicts the step time of each candidate.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -21,7 +21,7 @@ struct TuneProfile {
 struct TuneProblem {
   Manifest manifest;
   std::vector<TuneProfile> profiles;  // one for each candidate pair of ranks and microbatch size
-  int64_t samples = 1;                // of a step
+  int64_t samples = 1;                // per step
   double optimizer_state = 0;         // bytes for each byte of trained parameters
   double memory = kNoLimit;           // bytes that the tensors of a rank may take
   bool recompute = true;              // recompute if a schedule does not fit in memory otherwise
@@ -44,7 +44,7 @@ struct TuneResult {
   std::vector<TuneCandidate> best;   // within the memory, the shortest step first
   std::vector<TuneCandidate> large;  // over the limit, smallest peak first; only if `best` is empty
   int simulated = 0;
-  int pruned = 0;    // bound above the step of the last of `best`
+  int pruned = 0;  // not simulated: their bound is above the last of `best`
   int over = 0;      // simulated, but over the memory limit
   int unfit = 0;     // the schedule is not defined for these numbers
 };

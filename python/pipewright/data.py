@@ -1,4 +1,4 @@
-"""Samples of Python's, as the files that a job reads."""
+"""Writes samples from Python as files that a job reads."""
 from __future__ import annotations
 
 import os
@@ -20,13 +20,13 @@ def write_data(dataset: Iterable[Any], folder: str | os.PathLike[str], *,
                target: str | None = None, file_bytes: int = 256 << 20) -> JSON:
     """Writes a torch Dataset, or a table of HuggingFace datasets, and returns the job's "data".
 
-    columns: names of what a sample holds, where samples are tuples ("x", "y"); of samples that are
-        mappings, those to write (None: all).
-    inputs: the model's inputs and their columns (None: each column but the target, by its name).
+    columns: names of the elements of samples that are tuples ("x", "y"); of samples that are
+        mappings, the names to write (None: all).
+    inputs: the model's inputs and their columns (None: all columns but the target, by their names).
     target: the column that the loss takes.
-    file_bytes: about how much a file holds, which is as much as is held in memory at a time.
+    file_bytes: approximate size of each file, which is also what is held in memory at a time.
 
-    The folder is new or empty, and holds either all samples or nothing.
+    The folder must be new or empty. Afterwards it holds all samples or, after an error, none.
     """
     folder = pathlib.Path(folder)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -54,7 +54,7 @@ def write_data(dataset: Iterable[Any], folder: str | os.PathLike[str], *,
 
 
 def samples(dataset: Iterable[Any], columns: Sequence[str] | None) -> Iterator[Row]:
-    """Each sample as tensors by name."""
+    """Yields each sample as tensors by name."""
     for number, sample in enumerate(rows(dataset)):
         if isinstance(sample, Mapping):
             sample = {name: sample[name] for name in columns or sample}
@@ -68,7 +68,7 @@ def samples(dataset: Iterable[Any], columns: Sequence[str] | None) -> Iterator[R
 
 
 def rows(dataset: Any) -> Iterator[Any]:
-    """A torch Dataset need not be iterable: one that has a length is read by number."""
+    """Iterates over samples. A torch Dataset with a length is indexed: it need not be iterable."""
     if hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__"):
         return (dataset[index] for index in range(len(dataset)))
     return iter(dataset)
@@ -83,7 +83,7 @@ def tensor(value: Any, where: str) -> torch.Tensor:
 
 
 def pieces(samples: Iterable[Row], limit: int) -> Iterator[Row]:
-    """The samples stacked, about so many bytes at a time."""
+    """Yields stacked samples, about `limit` bytes at a time."""
     held: list[Row] = []
     size, first = 0, None
     for number, row in enumerate(samples):

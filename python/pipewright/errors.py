@@ -1,9 +1,9 @@
-"""What this package raises."""
+"""The exceptions that this package raises."""
 from __future__ import annotations
 
 
 class Error(RuntimeError):
-    """A program failed. The text is what it printed; `code` is its exit code."""
+    """A program failed. The text is its error message; `code` is its exit code."""
 
     def __init__(self, text: str, code: int = 1):
         super().__init__(text)
@@ -11,4 +11,4 @@ class Error(RuntimeError):
 
 
 class ExportError(ValueError):
-    """A model, or a pipeline of PyTorch's, that cannot be taken over. The text says what to try."""
+    """A model or a PyTorch pipeline cannot be exported. The text says what to try."""

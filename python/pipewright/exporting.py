@@ -1,4 +1,4 @@
-"""Models as files that `pipewright compile` reads."""
+"""Exports models to files that `pipewright compile` reads."""
 from __future__ import annotations
 
 import contextlib
@@ -15,10 +15,10 @@ from torch.utils import _pytree as pytree
 
 from pipewright.errors import ExportError
 
-# `pipewright compile` cuts an export as this record of it says, unless told otherwise.
+# The record of an export that says where `pipewright compile` cuts it, unless told otherwise.
 SPLIT_RECORD = "pipewright_split"
 
-# A pattern in a message of torch.export, and what the user can try.
+# Maps patterns in messages of torch.export to what the user can try.
 CURES = {
     r"dynamic|specializ|onstraint": "a size that should be dynamic is fixed by the model: look for "
         "sizes that are written as numbers (x.view(2, ...) for x.view(x.shape[0], ...)), "
@@ -37,15 +37,15 @@ def export(model: torch.nn.Module, args: Sequence[Any], path: str | os.PathLike[
            dynamic_shapes: Any = None, training: bool = True) -> pathlib.Path:
     """Writes `model`, called with the example `args` and `kwargs`, as a .pt2 file.
 
-    split: where `pipewright compile` cuts it if it is not told otherwise: names of submodules
+    split: where `pipewright compile` cuts it, unless told otherwise: names of submodules
         before which a module begins, or what --split takes ("equal:4", "balanced:4", ...). None: at
         pipe_split() in the model.
-    dynamic_batch: the first dimension of every tensor that has as many rows as the first one may
+    dynamic_batch: the first dimension of every tensor with as many rows as the first tensor may
         have any size in a run. `dynamic_shapes`, as torch.export takes it, replaces this.
-    training: the export is one of training mode. A model in evaluation mode is put into training
-        mode for it; of one in training mode, submodules that are in evaluation mode stay so.
+    training: exports in training mode. A model in evaluation mode is put into training mode for
+        the export; in a model in training mode, submodules in evaluation mode stay so.
 
-    Raises ExportError, with what to try, where torch.export refuses the model.
+    Raises ExportError, which says what to try, if torch.export refuses the model.
     """
     kwargs = dict(kwargs or {})
     args = tuple(args)
@@ -92,13 +92,13 @@ def split_text(split: str | Sequence[str]) -> str:
 
 
 def rows(args: Any, kwargs: Any) -> int | None:
-    """The size of the first dimension of the first tensor that has one."""
+    """Returns the size of the first dimension of the first tensor that has one."""
     return next((value.shape[0] for value in pytree.tree_leaves((args, kwargs))
                  if isinstance(value, torch.Tensor) and value.dim()), None)
 
 
 def two_rows(args: Any, kwargs: Any) -> Callable[[Any], Any]:
-    """Repeats the row of tensors of one row, since an export takes a size of 1 to be fixed."""
+    """Returns a function that repeats single rows: an export would treat a size of 1 as fixed."""
     def repeat(value: Any) -> Any:
         return torch.cat([value, value]) if (
             isinstance(value, torch.Tensor) and value.dim() and value.shape[0] == 1) else value
@@ -107,7 +107,7 @@ def two_rows(args: Any, kwargs: Any) -> Callable[[Any], Any]:
 
 
 def batch_shapes(model: torch.nn.Module, args: tuple, kwargs: dict) -> Any:
-    """dynamic_shapes of torch.export in which the batch dimension is dynamic."""
+    """Returns dynamic_shapes for torch.export in which the batch dimension is dynamic."""
     count, batch = rows(args, kwargs), torch.export.Dim("batch", min=1)
 
     def shape(value: Any) -> Any:
@@ -120,7 +120,7 @@ def batch_shapes(model: torch.nn.Module, args: tuple, kwargs: dict) -> Any:
 
 @contextlib.contextmanager
 def mode(model: torch.nn.Module, training: bool) -> Iterator[None]:
-    """The model in this mode, and afterwards each submodule in its own again."""
+    """Puts the model into a mode, and afterwards each submodule back into its own."""
     before = [(module, module.training) for module in model.modules()]
     if model.training != training:
         model.train(training)
@@ -133,7 +133,7 @@ def mode(model: torch.nn.Module, training: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def no_autograd_functions(training: bool) -> Iterator[None]:
-    """Refuses classes of torch.autograd.Function, of which an export would lose the backward."""
+    """Refuses custom torch.autograd.Functions, whose backward an export would lose."""
     original = torch.autograd.Function.apply.__func__  # type: ignore[attr-defined]
 
     def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
@@ -191,7 +191,7 @@ def check_memory(model: torch.nn.Module) -> None:
 
 @contextlib.contextmanager
 def no_tensor_hooks(training: bool) -> Iterator[None]:
-    """Refuses hooks that forward registers."""
+    """Refuses gradient hooks that forward registers."""
     def register_hook(tensor: torch.Tensor, hook: Any) -> None:
         raise ExportError("forward calls register_hook" + HOOKS)
 

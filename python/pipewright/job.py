@@ -1,4 +1,4 @@
-"""Jobs: what a run needs besides the package."""
+"""Jobs: everything that a run needs besides the package."""
 from __future__ import annotations
 
 import dataclasses
@@ -14,7 +14,7 @@ JSON = dict[str, Any]
 
 @dataclasses.dataclass
 class Job:
-    """The keys of docs/reference/job.md; what is None is left to the program's default."""
+    """The keys of docs/reference/job.md. None leaves a key to the program's default."""
 
     data: JSON
     loss: str | JSON | list[JSON]
@@ -57,20 +57,20 @@ def as_dict(job: Job | Mapping[str, Any]) -> JSON:
 
 
 def read_json(file: pathlib.Path | str) -> Any:
-    """A JSON file that may have comments, as a job or a conf."""
+    """Reads a JSON file that may have comments, such as a job or a conf."""
     parts = re.compile(r'("(?:\\.|[^"\\])*")|//[^\n]*|/\*.*?\*/', re.S)
     return json.loads(parts.sub(lambda part: part[1] or " ", pathlib.Path(file).read_text()))
 
 
 def write(job: Job | Mapping[str, Any], file: pathlib.Path) -> JSON:
-    """Writes a job file. Its paths are relative to the working directory, as Python's own."""
+    """Writes a job file. Paths in `job` are relative to the working directory, as in Python."""
     content = absolute(as_dict(job))
     file.write_text(json.dumps(content, indent=2, default=os.fspath) + "\n")
     return content
 
 
 def absolute(job: JSON) -> JSON:
-    """The job with absolute paths, so that its file may lie anywhere."""
+    """Returns the job with absolute paths, so that its file may be anywhere."""
     job = dict(job)
     for key in ("save", "metrics", "tensorboard", "report", "plan", "costs"):
         replace(job, key)

@@ -1,4 +1,4 @@
-"""Packages: models cut into modules, and what the program `pipewright` says of them."""
+"""Packages: models cut into modules, and what `pipewright` computes about them."""
 from __future__ import annotations
 
 import dataclasses
@@ -52,7 +52,7 @@ class Package:
 
     @property
     def manifest(self) -> JSON:
-        """What manifest.json holds: docs/reference/package.md."""
+        """The content of manifest.json; see docs/reference/package.md."""
         return json.loads((self.path / "manifest.json").read_text())
 
     @property
@@ -68,26 +68,26 @@ class Package:
 
     @property
     def ranks(self) -> int:
-        """How many ranks the package's own conf is for."""
+        """The number of ranks in the package's own conf."""
         return rank_count(self.stages)
 
     def code_file(self, module: int) -> pathlib.Path:
-        """The file of a module's code, which may be edited."""
+        """Returns the file of a module's code, which may be edited."""
         return self.path / self.manifest["modules"][module]["code"]
 
     def code(self, module: int) -> str:
-        """The code of a module: what runs."""
+        """Returns the code of a module, as it runs."""
         return self.code_file(module).read_text()
 
     def conf(self, ranks: int, *, stages: int | None = None, placement: str | None = None,
              output: Path | None = None) -> JSON:
-        """A conf that groups the modules for so many ranks; also written to `output`."""
+        """Returns a conf that groups the modules for `ranks` ranks; also writes it to `output`."""
         text = programs.run("pipewright", "conf", self.path, *programs.options(
             ranks=ranks, stages=stages, placement=placement, output=output))
         return json.loads(text if output is None else pathlib.Path(output).read_text())
 
     def plan(self, job: Job | Mapping[str, Any] | Path, *, conf: JSON | Path | None = None) -> str:
-        """The text of what every rank does in one step."""
+        """Returns the plan as text: the actions of every rank in one step."""
         with tempfile.TemporaryDirectory() as folder:
             return programs.run("pipewright", "plan", self.path,
                                 job_file(job, pathlib.Path(folder)),
@@ -95,9 +95,9 @@ class Package:
 
     def simulate(self, job: Job | Mapping[str, Any] | Path, costs: JSON | Path, *,
                  conf: JSON | Path | None = None, **options: Any) -> JSON:
-        """Predicted times, idle time and memory of the job's plan, with given costs.
+        """Predicts times, idle time and memory of the job's plan from the given costs.
 
-        `partition(output=FOLDER)` writes costs that were measured to FOLDER/costs.json.
+        `partition(output=FOLDER)` writes measured costs to FOLDER/costs.json.
         """
         plan = self.plan(job, conf=conf)
         with tempfile.TemporaryDirectory() as folder:
@@ -110,13 +110,13 @@ class Package:
                                            *programs.options(costs=costs, **options)))
 
     def profile(self, microbatch: int | None = None, **options: Any) -> JSON:
-        """What the modules cost, measured now; also written into the package."""
+        """Measures the costs of the modules now; also writes them into the package."""
         options = {"output": self.path / "profile.txt", **options}
         return json.loads(programs.run("pipewright", "profile", self.path, "--json",
                                        *programs.options(microbatch=microbatch, **options)))
 
     def partition(self, *, output: Path | None = None, **options: Any) -> JSON:
-        """The best cut of the profiled package; `output` is a folder for its confs and costs."""
+        """Finds the best cut of the profiled package. `output`: folder for its confs and costs."""
         return json.loads(programs.run("pipewright", "partition", self.path, "--json",
                                        *programs.options(output=output, **options)))
 
@@ -124,12 +124,12 @@ class Package:
 def compile(model: torch.nn.Module | Path, output: Path | None = None, *,
             args: Sequence[Any] | None = None, split: str | Sequence[str] | None = None,
             ranks: int | None = None, **options: Any) -> Package:
-    """Cuts a model into a package, a folder (MODEL.pkg, or model.pkg, if `output` is None).
+    """Cuts a model into a package. `output` is its folder (None: MODEL.pkg, or model.pkg).
 
-    model: a file of torch.export.save or torch.jit.save, or a module, which is exported with the
-        example `args` first.
+    model: a file of torch.export.save or torch.jit.save, or a module, which is first exported with
+        the example `args`.
     split: names of submodules before which a module begins, or what --split takes.
-    options: the others of `pipewright compile`: weights="w.safetensors", dtype="bfloat16",
+    options: further options of `pipewright compile`: weights="w.safetensors", dtype="bfloat16",
         shared="transmit", force=True, ...
     """
     if isinstance(model, torch.nn.Module):
@@ -157,7 +157,7 @@ def rank_count(stages: list[Stage]) -> int:
 
 
 def job_file(job: Job | Mapping[str, Any] | Path, folder: pathlib.Path) -> pathlib.Path:
-    """The file of a job, which is written into `folder` where it is not one already."""
+    """Returns the file of a job; writes one into `folder` if the job is not a file already."""
     if isinstance(job, (str, os.PathLike)):
         return pathlib.Path(job)
     write_job(job, folder / "job.json")

@@ -1,4 +1,4 @@
-"""Pipelines of torch.distributed.pipelining."""
+"""Imports pipelines of torch.distributed.pipelining."""
 from __future__ import annotations
 
 import os
@@ -14,7 +14,8 @@ from pipewright.exporting import export
 from pipewright.job import JSON
 from pipewright.package import Package, compile
 
-# PyTorch's schedules: the name here, and how stages lie on ranks ("one": a stage a rank).
+# Maps PyTorch's schedules to their names here, and to the placement of stages on ranks ("one": one
+# stage per rank).
 SCHEDULES = {
     "gpipe": ("gpipe", "one"), "1f1b": ("1f1b", "one"),
     "interleaved1f1b": ("interleaved", "loop"), "loopedbfs": ("looped-bfs", "loop"),
@@ -26,16 +27,16 @@ SCHEDULES = {
 def from_torch_pipelining(pipe_or_stages: Any, example: Sequence[Any], schedule: Any,
                           n_microbatches: int, *, output: str | os.PathLike[str] = "model.pkg",
                           ranks: int | None = None) -> tuple[Package, JSON]:
-    """A package with one module for each stage, and the keys of a job that PyTorch's schedule sets.
+    """Returns a package with one module per stage, and the job keys that PyTorch's schedule sets.
 
-    pipe_or_stages: what torch.distributed.pipelining.pipeline() returns, or the modules of the
-        stages in order, each of which takes what the one before returns; the package's inputs are
-        then inputs_0, inputs_1, ... (a Pipe keeps its own names).
-    example: the inputs of one microbatch, as mb_args of pipeline(). A Pipe is made for microbatches
-        of this size alone; stages take any.
-    schedule: a class of torch.distributed.pipelining, or its name as PyTorch's
-        get_schedule_class() takes it.
-    ranks: of schedules with several stages a rank.
+    pipe_or_stages: the result of torch.distributed.pipelining.pipeline(), or the modules of the
+        stages in order, each of which takes what the previous one returns. The package's inputs are
+        then named inputs_0, inputs_1, ... (a Pipe keeps its own names).
+    example: the inputs of one microbatch, like mb_args of pipeline(). A Pipe takes microbatches of
+        this size only; stages take any size.
+    schedule: a class of torch.distributed.pipelining, or its name, as for PyTorch's
+        get_schedule_class().
+    ranks: number of ranks, for schedules with several stages per rank.
 
     The job still lacks data, loss and optimizer: {**job, "data": ..., "loss": ..., ...}.
     """
@@ -92,7 +93,7 @@ def rank_number(stages: int, placement: str, ranks: int | None, schedule: str) -
 
 
 class Chain(torch.nn.Module):
-    """Stages one after the other, as PyTorch's schedules call them."""
+    """Runs stages one after the other, as PyTorch's schedules call them."""
 
     def __init__(self, stages: Sequence[torch.nn.Module]):
         super().__init__()
@@ -106,7 +107,7 @@ class Chain(torch.nn.Module):
 
 
 class Split(torch.nn.Module):
-    """The stages of a Pipe, with the values that skip stages."""
+    """Runs the stages of a Pipe, including values that skip stages."""
 
     def __init__(self, pipe: Any):
         super().__init__()
@@ -121,7 +122,7 @@ def is_pipe(pipe_or_stages: Any) -> bool:
 
 
 def joined(pipe_or_stages: Any) -> tuple[torch.nn.Module, str, int]:
-    """All stages as one module, what its names of stages begin with, and how many there are."""
+    """Returns all stages as one module, the prefix of its stages' names, and their number."""
     if is_pipe(pipe_or_stages):
         return Split(pipe_or_stages), "pipe.submod_pp_", pipe_or_stages.num_stages
     stages = list(pipe_or_stages)

@@ -1,4 +1,4 @@
-"""Where the two programs are, and how they are run."""
+"""Finds and runs the two programs."""
 from __future__ import annotations
 
 import os
@@ -17,10 +17,10 @@ HERE = pathlib.Path(__file__).resolve().parent
 
 
 def find(program: str) -> pathlib.Path:
-    """The path of `pipewright` or `pipewright-run`.
+    """Returns the path of `pipewright` or `pipewright-run`.
 
-    The folder that PIPEWRIGHT_BIN names is the only one looked at where it is set. Otherwise it is
-    the folder of an installed package, then the build folder of a checkout.
+    Searches only the folder in PIPEWRIGHT_BIN if that is set; otherwise the folder of an installed
+    package, then the build folder of a checkout.
     """
     named = os.environ.get("PIPEWRIGHT_BIN")
     folders = [pathlib.Path(named)] if named else [HERE / "bin", HERE.parents[1] / "build"]
@@ -33,9 +33,9 @@ def find(program: str) -> pathlib.Path:
 
 
 def command_line(program: str, arguments: Sequence[Any], ends_by: str = "TERM") -> list[str]:
-    """The words that run a program so that it ends with the thread that starts it.
+    """Returns the command line that runs a program so that it ends with the thread that starts it.
 
-    The kernel sends the signal when that thread ends, also where the interpreter is killed.
+    The kernel sends the signal when that thread ends, even if the interpreter is killed.
     """
     setpriv = shutil.which("setpriv")
     if not setpriv:
@@ -45,9 +45,9 @@ def command_line(program: str, arguments: Sequence[Any], ends_by: str = "TERM") 
 
 
 def options(**named: Any) -> list[str]:
-    """Options of a command line: time_limit=3 is --time-limit 3, explain=True is --explain.
+    """Returns command-line options: time_limit=3 is --time-limit 3, explain=True is --explain.
 
-    None and False leave an option out; a list gives its elements one after the other.
+    None and False omit an option; a list passes its elements one after the other.
     """
     words: list[str] = []
     for name, value in named.items():
@@ -66,7 +66,7 @@ def options(**named: Any) -> list[str]:
 def run(program: str, *arguments: Any) -> str:
     """Runs a program and returns what it printed. Notes and warnings go to standard error.
 
-    Ctrl-C ends the program as it does at a terminal, and is raised once it has ended.
+    Ctrl-C ends the program as at a terminal; KeyboardInterrupt is raised once it has ended.
     """
     with subprocess.Popen(command_line(program, arguments), stdin=subprocess.DEVNULL,
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -89,7 +89,7 @@ def run(program: str, *arguments: Any) -> str:
 
 
 def check_torch() -> None:
-    """Raises ImportError where an installed package does not find the torch that it was built with."""
+    """Raises ImportError if the installed torch is not the one that the package was built with."""
     if not (HERE / "bin").is_dir():
         return  # a checkout
     built = next((wanted.partition("==")[2] for wanted in metadata.requires("pipewright") or []
@@ -102,5 +102,5 @@ def check_torch() -> None:
 
 
 def version() -> str:
-    """What `pipewright version` prints."""
+    """Returns the output of `pipewright version`."""
     return run("pipewright", "version").strip()

@@ -1,4 +1,4 @@
-"""Runs: `pipewright-run` as processes of their own, while Python goes on."""
+"""Runs `pipewright-run` in processes of its own while Python goes on."""
 from __future__ import annotations
 
 import atexit
@@ -23,9 +23,9 @@ from pipewright.errors import Error
 from pipewright.job import JSON, Job, read_json, write
 from pipewright.package import Package, Path, conf_file, rank_count, stages_of
 
-POLL = 0.2  # seconds between two looks at a run
-LONGEST_ROW = 1 << 20  # bytes of a row of metrics
-KILL_AFTER = 10.0  # seconds that a run has to end its ranks before it is killed itself
+POLL = 0.2  # seconds between two checks of a run
+LONGEST_ROW = 1 << 20  # bytes; limit of a row of metrics
+KILL_AFTER = 10.0  # seconds that a run has to end its ranks before it is killed
 
 
 def train(package: Package | Path, job: Job | Mapping[str, Any] | Path, ranks: int | None = None,
@@ -33,11 +33,11 @@ def train(package: Package | Path, job: Job | Mapping[str, Any] | Path, ranks: i
           **options: Any) -> Run:
     """Starts a training run and returns at once.
 
-    ranks: how many; the modules are grouped for them where the package's own conf is for another
-        number. None: as many as the conf is for.
-    in_process: ranks are threads of one process, without mpirun.
-    resume: go on from the newest checkpoint of the job, if there is one.
-    options: the others of `pipewright-run train`: weights="w.safetensors", steps=10, ...
+    ranks: number of ranks (None: as in the package's own conf). If it differs from that conf's, the
+        modules are grouped in order.
+    in_process: runs ranks as threads of one process, without mpirun.
+    resume: continues from the newest checkpoint of the job, if there is one.
+    options: further options of `pipewright-run train`: weights="w.safetensors", steps=10, ...
     """
     package = Package(package)
     folder = pathlib.Path(tempfile.mkdtemp(prefix="pipewright-run-"))
@@ -65,9 +65,9 @@ def train(package: Package | Path, job: Job | Mapping[str, Any] | Path, ranks: i
 
 def infer(package: Package | Path, inputs: Mapping[str, torch.Tensor], *,
           conf: JSON | Path | None = None, **options: Any) -> dict[str, torch.Tensor]:
-    """The outputs of a package for tensors named like its inputs, in evaluation mode.
+    """Returns the outputs of a package in evaluation mode, for tensors named like its inputs.
 
-    options: those of `pipewright-run infer`: weights="w.safetensors", microbatches=4, ...
+    options: options of `pipewright-run infer`: weights="w.safetensors", microbatches=4, ...
     """
     package = Package(package)
     with tempfile.TemporaryDirectory() as name:
@@ -82,13 +82,13 @@ def infer(package: Package | Path, inputs: Mapping[str, torch.Tensor], *,
 
 
 def read_job(job: Job | Mapping[str, Any] | Path, folder: pathlib.Path) -> tuple[Path, JSON]:
-    """The job's file, and what it holds."""
+    """Returns the job's file and its content."""
     if not isinstance(job, (str, os.PathLike)):
         return folder / "job.json", write(job, folder / "job.json")
     try:
         return job, read_json(job)
     except (OSError, ValueError):
-        return job, {}  # the program says what is wrong with it
+        return job, {}  # the program reports what is wrong with it
 
 
 def ranks_of(package: Package, conf: JSON | Path | None) -> int:
@@ -100,7 +100,7 @@ def ranks_of(package: Package, conf: JSON | Path | None) -> int:
 
 
 class Run:
-    """A run that goes on by itself. In a notebook it shows how far it is.
+    """A run in the background. A notebook shows its progress.
 
     No rank outlives the interpreter: the kernel ends the program with the thread that started it.
     """
@@ -115,7 +115,7 @@ class Run:
         self._start_error: BaseException | None = None
         self._display = notebook_display(self)
         _runs.add(self)
-        # A daemon, since the end of the interpreter ends the run instead of waiting for it.
+        # A daemon thread: the end of the interpreter ends the run instead of waiting for it.
         threading.Thread(target=self._serve, args=(words,), daemon=True).start()
         self._started.wait()
         if self._start_error:
@@ -124,7 +124,7 @@ class Run:
 
     @property
     def metrics(self) -> list[JSON]:
-        """A row for each step so far: docs/reference/job.md says what it holds."""
+        """One row for each step so far; docs/reference/job.md describes its keys."""
         try:
             text = self.metrics_file.read_text()
         except FileNotFoundError:
@@ -133,7 +133,7 @@ class Run:
         return [json.loads(line) for line in whole.splitlines()]
 
     def last_row(self) -> JSON | None:
-        """The newest row of `metrics`, without reading the others."""
+        """Returns the newest row of `metrics` without reading the others."""
         try:
             with open(self.metrics_file, "rb") as file:
                 file.seek(max(0, os.path.getsize(self.metrics_file) - LONGEST_ROW))
@@ -144,12 +144,12 @@ class Run:
 
     @property
     def output(self) -> str:
-        """What the program has printed so far."""
+        """The program's standard output so far."""
         return (self.folder / "output.txt").read_text(errors="replace")
 
     @property
     def errors(self) -> str:
-        """What it has printed to standard error: notes, warnings, and the error if it failed."""
+        """The program's standard error so far: notes, warnings, and the error if it failed."""
         return (self.folder / "errors.txt").read_text(errors="replace")
 
     @property
@@ -157,10 +157,10 @@ class Run:
         return not self._ended.is_set()
 
     def wait(self, timeout: float | None = None) -> Run:
-        """Waits for the end and raises Error, with the program's own text, if it failed.
+        """Waits for the end. Raises Error with the program's own text if it failed.
 
-        Ctrl-C ends the run after its step, with a checkpoint where the job has a folder for them;
-        a second one at once. Then KeyboardInterrupt is raised.
+        Ctrl-C ends the run after its current step, with a checkpoint if the job has a folder for
+        them; a second Ctrl-C ends it at once. KeyboardInterrupt is raised once the run has ended.
         """
         try:
             if not self._ended.wait(timeout):
@@ -182,14 +182,14 @@ class Run:
         return self
 
     def stop(self) -> None:
-        """Asks the run to end after its step, with a checkpoint where the job has a folder."""
+        """Asks the run to end after its current step, with a checkpoint if the job has a folder."""
         self._stop.set()
 
     def kill(self) -> None:
-        """Ends the run at once, and returns when it has ended."""
+        """Ends the run at once. Returns when it has ended."""
         if self.running:
             self._killed = True
-            # The supervisor ends mpirun and the ranks; where ranks are threads there is none.
+            # The supervisor ends mpirun and the ranks; without it, the ranks are threads.
             self._process.send_signal(signal.SIGKILL if self._in_process else signal.SIGTERM)
             if not self._ended.wait(KILL_AFTER):
                 self._process.kill()
@@ -214,8 +214,8 @@ class Run:
         return self.errors.strip() or f"pipewright-run ended with code {self.code}"
 
     def _serve(self, words: list[str]) -> None:
-        """Starts the program and stays until it has ended: it ends with this thread."""
-        before = self.last_row()  # of an earlier run
+        """Starts the program and waits for its end, because it ends with this thread."""
+        before = self.last_row()  # metrics of an earlier run
         try:
             with (open(self.folder / "output.txt", "wb") as out,
                   open(self.folder / "errors.txt", "wb") as errors):
@@ -235,8 +235,8 @@ class Run:
                 self.code = self._process.wait(POLL)
             except subprocess.TimeoutExpired:
                 pass
-            # The program takes the signal once the run has begun to tell of itself. Ranks that are
-            # threads tell by their metrics: their output is held back where it goes to a file.
+            # The program handles the signal only once the run has reported something. For ranks
+            # that are threads, look for metrics: their output to a file is buffered.
             ready = self.last_row() != before if self._in_process else self.output
             if self._stop.is_set() and not asked and self.code is None and ready:
                 self._process.send_signal(stop)
@@ -250,7 +250,7 @@ class Run:
 
 
 def notebook_display(run: Run) -> Any:
-    """A handle by which a notebook shows a run anew; None elsewhere."""
+    """Returns a handle to update a run's display in a notebook, or None elsewhere."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython else None
     if shell is None or not hasattr(shell, "kernel"):
@@ -264,7 +264,7 @@ _runs: set[Run] = set()
 
 
 def _end_all() -> None:
-    """At the end of the interpreter: ends what runs, and tells of failures nobody waited for."""
+    """Ends all runs when the interpreter ends, and prints failures that nobody waited for."""
     for run in _runs:
         run.kill()
         if run.code and not run._killed and not run._told:

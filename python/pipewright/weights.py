@@ -1,4 +1,4 @@
-"""Trained weights, back in the model."""
+"""Loads trained weights back into the model."""
 from __future__ import annotations
 
 import os
@@ -14,10 +14,10 @@ from pipewright.pipelining import is_pipe, joined
 
 
 def load_into(model: Any, path: str | os.PathLike[str]) -> Any:
-    """Loads a file of trained weights, a checkpoint, or the newest of a folder of checkpoints.
+    """Loads a file of trained weights, a checkpoint, or the newest in a folder of checkpoints.
 
-    model: a module, or what from_torch_pipelining() was given. Every name of it has to be there and
-        no other. Returns the model.
+    model: a module, or the argument of from_torch_pipelining(). Its names and those of the weights
+        must be the same. Returns the model.
     """
     plain = isinstance(model, torch.nn.Module) and not is_pipe(model)
     module = model if plain else joined(model)[0]

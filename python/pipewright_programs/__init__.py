@@ -1,4 +1,4 @@
-"""The commands that pip installs: they become the programs in the package, without importing torch."""
+"""The commands that pip installs: each replaces itself by the program, without importing torch."""
 import os
 import pathlib
 import signal

@@ -37,7 +37,7 @@ struct TensorToSave {
 
 namespace {
 
-// Tells the watch that a thread writes: its rank has not stopped, however long that takes.
+// Tells the watchdog that a thread is writing, so that a long write does not look like a stall.
 class Writing {
  public:
   explicit Writing(StatusFile& status) : status_(status) { status_.BeginWriting(); }
@@ -76,8 +76,8 @@ void WriteTensors(const std::string& path, const NamedTensors& tensors, const Ma
   WriteSafetensors(path, std::move(list), metadata);
 }
 
-// A checkpoint that holds what training has spoilt would be the latest, and useless.
-// What is on disk is looked at as it is copied; weights there are not trained.
+// Throws Error for NaN or infinity from training: the latest checkpoint would be useless.
+// State on disk is checked as it is copied; weights on disk are not trained.
 void CheckTensors(NamedTensors& tensors, const Session& session) {
   for (auto& [name, saved] : tensors) {
     if (!saved.read) CheckSaved(session, name, saved.tensor);
@@ -112,13 +112,13 @@ struct Place {
   std::string shard;
 };
 
-// Returns what this rank writes, by the name that files keep: a tensor lies in the shard of the
-// first module that holds it, written by the first rank of that. Ranks that do not see that rank's
-// folder keep a copy, which the first of them writes that holds the tensor.
+// Returns the tensors that this rank writes, by their names in files. A tensor goes into the shard
+// of the first module that holds it, written by that module's first rank. For each other folder,
+// the first rank there that holds the tensor writes a copy.
 std::map<std::string, Place> Places(const RunPlan& run, const CheckpointFolder& folder, int rank) {
   const Conf& conf = run.conf;
   std::map<std::string, Place> places;
-  std::set<std::string> home;    // lies in the folder of this rank
+  std::set<std::string> home;    // written to this rank's folder
   std::set<std::string> copied;  // by this rank, or another that sees the folder
   for (const auto& [name, at] : ParametersAndBuffers(run.manifest)) {
     const int first = FirstHolder(conf, at.module);
@@ -140,8 +140,8 @@ std::map<std::string, Place> Places(const RunPlan& run, const CheckpointFolder& 
 
 using Shards = std::map<std::string, NamedTensors>;
 
-// Adds the buffers of this rank where it is another replica of a stage than the first, whose
-// buffers the shards hold: they may differ.
+// Adds this rank's buffers unless it is the first replica of its stage: they may differ from those
+// of the first, which the shards hold.
 void AddReplicaBuffers(const Session& session, int rank, Shards& shards) {
   const Manifest& manifest = session.run.manifest;
   const Conf& conf = session.run.conf;
@@ -180,7 +180,7 @@ Shards Snapshot(const Session& session, const CheckpointFolder& folder, int rank
     NamedTensors& state = shards[StateFileOf(shard)];
     if (info.persistent)
       shards[shard][name] = {CopyOnHost(weight)};
-    else if (weight._version() > 0)  // the others are as in the package
+    else if (weight._version() > 0)  // unwritten ones are as in the package
       state["buffer/" + name] = {CopyOnHost(weight)};
     if (info.kind != "parameter") continue;
     const Updater& updater = session.stages->updater();
@@ -291,7 +291,8 @@ void Checkpointer::Write(Shot& shot) try {
     }
     shot.shards.clear();
   }
-  // A checkpoint that is complete before the step's line is in the metrics file would lose it.
+  // If the checkpoint were complete before the step's metrics are written, a resumed run would lack
+  // them.
   for (; told_ < shot.step; std::this_thread::sleep_for(milliseconds(2)))
     if (stop_) return;
   if (folder_.shared()) WriteFile(DoneFile(folder, transport_.rank()), shot.written.dump());
@@ -311,8 +312,8 @@ void Checkpointer::Add(const Json& written, int rank, RunCheckpoint& checkpoint)
   }
 }
 
-// Only files show that another rank is done, because its thread is busy with the next step.
-// Returns false if the run ends before all are.
+// Finds out from files which ranks are done, because their threads are busy with the next step.
+// Returns false if the run ends before all are done.
 bool Checkpointer::Collect(Shot& shot) try {
   for (int rank = 0; rank < transport_.size(); ++rank) {
     const std::string file = DoneFile(shot.checkpoint.path, rank);
@@ -327,8 +328,8 @@ bool Checkpointer::Collect(Shot& shot) try {
   throw Error("checkpoint of step " + std::to_string(shot.step) + ": " + e.what());
 }
 
-// Where hosts do not share the folder, the ranks tell each other after each step until all are
-// done, and one rank for each folder writes the same description there.
+// If hosts do not share the folder, ranks tell each other after each step whether they are done.
+// Once all are, one rank per folder writes the same description there.
 void Checkpointer::Exchange(bool done) {
   const std::vector<std::string> all =
       transport_.AllGather(done ? apart_->written.dump() : std::string());
@@ -340,7 +341,7 @@ void Checkpointer::Exchange(bool done) {
   if (Commits()) committed_ = std::async(std::launch::async, [this, shot] { Commit(*shot); });
 }
 
-// An older checkpoint goes only when the newer one is complete on every host. Collective.
+// Removes older checkpoints once the newer one is complete on every host. Collective.
 void Checkpointer::RemoveOlder() {
   transport_.AllGather("");
   if (Commits() && to_remove_ >= 0)

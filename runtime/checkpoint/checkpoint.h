@@ -12,12 +12,12 @@
 
 namespace pipewright {
 
-// There is one per rank. Each writes the modules of which it is the first holder into a temporary
-// folder. Where all ranks see the same folder, rank 0 waits for the last of them and then renames
-// it. Where hosts have folders of their own, one rank of each does so with the shards of its ranks.
+// Each rank has one, which writes the modules that this rank is the first to hold into a temporary
+// folder. If all ranks see the same folder, rank 0 renames it once all of them are done. If hosts
+// have their own folders, one rank per host renames the host's folder once all ranks are done.
 class Checkpointer {
  public:
-  // Into the job's folder. Collective: removes what a run before left unfinished.
+  // Removes checkpoints that an earlier run left unfinished in `folder`. Collective.
   Checkpointer(Session& session, const CheckpointFolder& folder);
   ~Checkpointer();
 
@@ -28,8 +28,8 @@ class Checkpointer {
   // written. On every rank; collective where hosts do not share the folder. Throws Error if the
   // previous checkpoint failed.
   void Save(int64_t step, const DataPosition& data);
-  // All that this rank tells of the step is where it goes: a checkpoint is complete only when every
-  // rank has called this for its step.
+  // Tells that this rank has written all its reports up to `step`. A checkpoint is complete only
+  // after every rank has called this for its step.
   void Told(int64_t step) { told_ = step; }
   // Waits until everything is written. Collective; throws the same Error on every rank.
   void Finish();
@@ -50,12 +50,12 @@ class Checkpointer {
   Transport& transport_;
   const CheckpointFolder& folder_;
   std::string job_text_;
-  std::shared_ptr<Shot> apart_;  // one that waits for the shards of other hosts
-  int64_t to_remove_ = -1;       // what is older than this step may be removed; -1: nothing
+  std::shared_ptr<Shot> apart_;  // waits for the shards of other hosts
+  int64_t to_remove_ = -1;       // older checkpoints than this step may be removed; -1: none
   std::atomic<bool> stop_{false};
   std::atomic<int64_t> told_{-1};
-  std::atomic<int> missing_{-1};  // on rank 0: whose shards are not there yet; -1: none
-  std::future<void> written_, committed_;  // the second only where it Commits
+  std::atomic<int> missing_{-1};  // on rank 0: the rank it waits for; -1: none
+  std::future<void> written_, committed_;  // committed_: only if Commits()
 };
 
 }  // namespace pipewright

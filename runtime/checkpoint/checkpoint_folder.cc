@@ -33,7 +33,7 @@ bool CheckpointFolder::shared() const {
 std::string CheckpointFolder::HostOf(int rank, const std::vector<std::string>& hosts) const {
   const int owner = first[rank];
   if (hosts.empty()) return "of rank " + std::to_string(owner);
-  for (size_t other = 0; other < hosts.size(); ++other)  // containers may have one name
+  for (size_t other = 0; other < hosts.size(); ++other)  // containers may share a name
     if (hosts[other] == hosts[owner] && first[other] != owner)
       return hosts[owner] + " (rank " + std::to_string(owner) + ")";
   return hosts[owner];
@@ -55,7 +55,7 @@ std::string CheckpointFolder::Describe(const std::vector<std::string>& hosts) co
 // Each rank leaves a file there, and looks for those of the others. Returns the lowest rank whose
 // file this one sees.
 static int LowestSeen(const std::function<fs::path(int)>& file, int size) {
-  constexpr double kLate = 1;  // seconds: some file systems show others' files late
+  constexpr double kLate = 1;  // seconds; some file systems show other hosts' files late
   const double start = Now();
   int lowest = size, seen = 0;
   do {
@@ -99,7 +99,7 @@ CheckpointFolder OpenCheckpointFolder(const std::string& path, const std::string
   for (const std::string& other : transport.AllGather(std::to_string(lowest)))
     folder.first.push_back(std::stoi(other));
   phase([&] {
-    std::error_code left;  // what stays is removed with what other runs have left
+    std::error_code left;  // a later run removes it if this fails
     fs::remove(file(self), left);
     if (folder.first[self] == self) folder.lock = LockFolder(path, resumes, transport);
   });

@@ -24,12 +24,12 @@ struct CheckpointFolder {
 };
 
 // Creates the folder on every rank, finds out which ranks see the same one, and locks it for this
-// run. `key` is what names the folder in the job. Collective; throws the same Error on every rank.
+// run. `key` stands for the folder in errors. Collective; throws the same Error on every rank.
 CheckpointFolder OpenCheckpointFolder(const std::string& path, const std::string& key,
                                       bool resumes, Transport& transport);
 
-// Throws Error if the folder holds checkpoints, or what is left of some. `job`: the file that names
-// the folder.
+// Throws Error if the folder holds checkpoints or remains of incomplete ones. `job`: the file that
+// names the folder.
 void CheckHoldsNoCheckpoint(const std::string& folder, const std::string& job);
 
 }  // namespace pipewright

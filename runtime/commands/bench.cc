@@ -21,15 +21,14 @@
 #include "runtime/exec/phase.h"
 #include "runtime/feed.h"
 #include "runtime/measure/memory_meter.h"
-#include "runtime/recorded/choice.h"
+#include "runtime/recorded/choose_body.h"
 #include "runtime/session.h"
 
 namespace pipewright {
 
 namespace {
 
-// Runs the first steps, and goes on until no module's body is chosen any more, or as long as that
-// takes at most.
+// Runs the warm-up steps, and more until each module has chosen its body, up to a limit.
 void WarmUp(const BenchOptions& options, Session& session, Feed& feed, int64_t& step) {
   const int64_t most = options.warmup + 1 + kMostRunsToChoose / session.job.microbatches;
   for (bool settled = false; step < options.warmup || (!settled && step < most);) {
@@ -58,7 +57,7 @@ Json ToJson(const StageBytes& bytes) {
             {"forward_only", bytes.peak.forward_only}}}};
 }
 
-// What the stages of this rank hold, as in a costs file: {"0": {"activation": ...}}.
+// Returns what this rank's stages hold, as in a costs file: {"0": {"activation": ...}}.
 Json StagesJson(const Session& session, const RankBytes& bytes) {
   Json stages = Json::object();
   double in_memory = 0, trained = 0;
@@ -66,7 +65,7 @@ Json StagesJson(const Session& session, const RankBytes& bytes) {
     in_memory += WeightBytesOf(session, stage).in_memory;
     trained += WeightBytesOf(session, stage).trained;
   }
-  // What the rank holds besides, the optimizer's state above all, is the trained weights'.
+  // All else that the rank holds, mostly optimizer state, is attributed to the trained weights.
   const double besides = std::max(0.0, static_cast<double>(bytes.held) - in_memory);
   for (const auto& [stage, of_stage] : bytes.stages) {
     Json& out = stages[std::to_string(stage)] = ToJson(of_stage);
@@ -106,7 +105,7 @@ Job ReadBenchJob(const BenchOptions& options) {
   return job;
 }
 
-// Returns whether some stage has no B, and whether some stage has no I.
+// Returns {true if some stage has no B, true if some stage has no I}.
 std::pair<bool, bool> LackingForms(const Plan& plan) {
   const auto stages = static_cast<size_t>(plan.stages);
   std::vector<bool> whole(stages), halves(stages);
@@ -134,9 +133,9 @@ void StepsBy(Session& session, Feed& feed, const Plan& plan, int64_t& step, int 
   }
 }
 
-// Measures the actions of the plan in its own steps, and those that it has not (B where it has I
-// and W, and the other way round) in steps of the same plan with those. As long as a measurement is
-// noisy, up to four times as many steps as were asked for. Returns what they cost this rank:
+// Measures the actions of the plan in its own steps, and those that it lacks (B if it has I and W,
+// and vice versa) in steps of the same plan with the backward whole or split. Repeats noisy
+// measurements, up to four times as many steps as requested. Returns the measurements of this rank:
 // {"measured", "others", "trace", "steps"}.
 Json MeasureTimes(const BenchOptions& options, Session& session, Feed& feed, int64_t& step) {
   RankMeasurements measured, others;
@@ -149,7 +148,7 @@ Json MeasureTimes(const BenchOptions& options, Session& session, Feed& feed, int
   session.transport.AllGather("");
   const double origin = Now();
   for (int round = 0; round < 4; ++round) {
-    // The trace is of steps in a row.
+    // The trace covers only the first round, whose steps run in a row.
     StepsBy(session, feed, plan, step, options.steps, measured, round == 0 ? &trace : nullptr,
              origin);
     for (const Plan& variant : variants)
@@ -178,7 +177,7 @@ void Bench(const BenchOptions& options, Transport& transport) {
     at::set_num_threads(job.threads);
     UseMatMul(job.matmul, job.path + ": matmul");
   });
-  std::optional<MemoryMeter> meter;  // counting takes its time
+  std::optional<MemoryMeter> meter;  // counting slows the run down
   if (!options.on_request) meter.emplace();
   SessionOptions asked;
   asked.package = options.package;

@@ -9,17 +9,17 @@ namespace pipewright {
 
 namespace {
 
-constexpr int kTimes = 5;  // each measurement is repeated so often, and its median counts
+constexpr int kTimes = 5;  // repetitions of each measurement; the median counts
 
-// Waits until all messages of the step before have been received, and frees what was sent.
+// Waits until all messages of the previous step have been received, and frees what was sent.
 void Settle(Transport& transport) {
   transport.AllGather("");
   transport.Pending();
 }
 
-// Returns the plan of a step of two microbatches for each replica, so that what many of them would
-// hold need not fit: one makes the sums of gradients, and one adds to them. Weights on disk are read
-// in the order of the run's own plan.
+// Returns the plan of a step of two microbatches per replica, so that many microbatches need not
+// fit in memory: the first makes the gradient sums, and the second adds to them. With weights on
+// disk, returns the run's own plan, since they are read in its order.
 Plan SmallPlan(const Session& session) {
   if (!session.run.conf.offloaded_stages.empty()) return session.run.plan;
   Job job = session.job;
@@ -34,7 +34,7 @@ Plan SmallPlan(const Session& session) {
       .plan;
 }
 
-// Returns the modules that are computed again though their stage as a whole need not be.
+// Returns the modules that are recomputed even if their stage as a whole is not.
 std::vector<bool> SingleModules(const Session& session) {
   std::vector<bool> single = session.recompute();
   const RunPlan& run = session.run;
@@ -51,8 +51,8 @@ int64_t Middle(std::vector<int64_t> values) {
   return std::max<int64_t>(0, values[values.size() / 2]);
 }
 
-// Returns the middle of each figure: a message that is gone sooner or later than usual, or a module
-// that compares its bodies, changes single ones.
+// Returns the median of each figure. Single ones change if a message leaves sooner or later than
+// usual, or while a module compares its bodies.
 StageBytes MiddleOf(const std::vector<StageBytes>& all) {
   auto middle = [&](auto figure) {
     std::vector<int64_t> values;
@@ -75,7 +75,7 @@ StageBytes MiddleOf(const std::vector<StageBytes>& all) {
   return out;
 }
 
-// Fills in the figures of runs without backward.
+// Fills in the figures of forward-only runs.
 void MeasureForwardOnly(Session& session, Microbatches& source, MemoryMeter& meter,
                         RankBytes& bytes) {
   const Plan plan = MakeForwardPlan(session.job, session.run);

@@ -22,8 +22,8 @@ const std::pair<ActionKind, const char*> kKinds[] = {
     {ActionKind::kOverlap, "pair"}, {ActionKind::kReduceGrad, "REDUCE_GRAD"},
     {ActionKind::kStep, "STEP"}};
 
-// Returns the median over `steps` of the mean in a step: a step is as long as all of its actions
-// together, and a disturbed one does not count.
+// Returns the median over `steps` of each step's mean: the mean because a step takes as long as all
+// of its actions together, the median so that a disturbed step does not count.
 double TypicalOf(const std::vector<double>& seconds, size_t steps) {
   const size_t each = steps > 0 ? seconds.size() / steps : 0;
   if (each == 0) return TimingOf(seconds).median;
@@ -62,8 +62,8 @@ std::string Milliseconds(const Json& microseconds) {
 
 double Mebibytes(const Json& bytes) { return bytes.get<double>() / (1 << 20); }
 
-// The costs of a stage, as in a costs file, from what its actions took (`timings`, by name) and
-// from what it holds.
+// Returns the costs of a stage, as in a costs file, from the times of its actions (`timings`, by
+// name) and from what it holds.
 Json StageCostsJson(const RunPlan& run, int stage, const Json& held, const Json& timings) {
   Json costs = held;
   costs.erase("edges");
@@ -71,7 +71,7 @@ Json StageCostsJson(const RunPlan& run, int stage, const Json& held, const Json&
     return timings.contains(name) ? timings[name]["typical"].get<double>() : 0.0;
   };
   const double forward = time("F");
-  // The plan says of such a stage that it computes its forward again: the costs tell it apart.
+  // The costs list a recomputed forward apart from the backward that contains it.
   const bool again =
       std::count(run.plan.recompute.begin(), run.plan.recompute.end(), stage) > 0;
   costs["F"] = forward;
@@ -211,7 +211,7 @@ std::string CostsText(const RunPlan& run, const std::vector<Json>& ranks, const 
 
 void AddMeasurements(const std::vector<TraceEvent>& step, RankMeasurements& to) {
   double busy = 0;
-  std::vector<double>* last = nullptr;  // of the compute action before
+  std::vector<double>* last = nullptr;  // times of the preceding compute action
   for (const TraceEvent& event : step) {
     const ActionKind kind = event.action.kind;
     const bool compute = IsCompute(kind);
@@ -256,7 +256,7 @@ bool HasNoise(const RankMeasurements& measured) {
 
 Json LinkCostsJson(Transport& transport) {
   if (transport.size() < 2) return {{"latency", 0}, {"bandwidth", nullptr}};
-  transport.AllGather("");  // no rank is late for the measurement
+  transport.AllGather("");  // so that no rank is late for the measurement
   const ProfileLink link = MeasureLink(transport, 0, 1);
   return {{"latency", link.latency * 1e6}, {"bandwidth", link.bytes_per_second / 1e6}};
 }
@@ -281,7 +281,7 @@ void ReportBench(const RunPlan& run, const std::vector<Json>& ranks, const std::
   if (!options.json && !noisy.empty())
     PrintWarning("noisy measurements, quartiles of " +
                  std::to_string(ranks[0]["steps"].get<int>()) + " steps: " + Join(noisy, "; ") +
-                 "\n  end what else computes on these machines, or give more --steps");
+                 "\n  stop other programs on these machines, or give more --steps");
   std::fflush(stdout);
 }
 

@@ -12,20 +12,21 @@
 
 namespace pipewright {
 
-// Measurements of one rank over the measured steps. Seconds.
+// Holds the measurements of one rank over the measured steps, in seconds.
 struct RankMeasurements {
   std::map<std::pair<int, ActionKind>, std::vector<double>> actions;  // durations by (stage, kind)
   std::vector<double> busy;  // by step: time in compute and STEP
   std::vector<double> step_ends;
-  std::vector<int> firsts;  // steps before which something else was measured
+  std::vector<int> firsts;  // steps that do not directly follow a measured step
   int64_t inputs_in_time = 0, inputs_late = 0;  // compute actions that did not, or did, wait
   double waited = 0;                            // for messages
   int steps() const { return static_cast<int>(busy.size()); }
 };
 
-// What a rank does for messages behind a compute action, without waiting, counts as that action's.
+// Adds the events of one step. Time spent on messages after a compute action, except for waiting,
+// counts toward that action.
 void AddMeasurements(const std::vector<TraceEvent>& step, RankMeasurements& to);
-// Whether the times of an action are so far apart that their median says little.
+// Returns true if the times of a compute action vary so much that their median says little.
 bool HasNoise(const RankMeasurements& measured);
 Json WriteMeasurements(const RankMeasurements& measured);
 

@@ -75,7 +75,7 @@ Json MeasureSteps(Session& session, Microbatches& source, int64_t& step, int64_t
   for (int64_t last = step + count; step < last; ++step) {
     session.Step(source, step);
     ends.push_back(Now());
-    // The time of the first is not known, which begins with all ranks asleep.
+    // The first step begins with all ranks asleep, so its times mean little.
     if (step > first || count == 1) AddMeasurements(session.trace(), measured);
     if (each) actions.push_back(ActionTimes(session.trace()));
   }
@@ -202,8 +202,8 @@ class Alone {
   }
 };
 
-// Samples of each stage: minibatches in the plan's order, or (`halves`) each microbatch at once
-// backward, whole and split in turn.
+// Measures each stage: minibatches in the plan's order, or (`halves`) each microbatch's backward
+// right after its forward, whole and split in turn.
 Json MeasureStages(Session& session, Microbatches& source, int64_t step, bool halves,
                    double seconds) {
   session.stages->updater().Begin(step, session.job.microbatches);

@@ -13,13 +13,13 @@ namespace pipewright {
 //   "steps N each" adds for each rank "actions": [of each step [["0F0", time], ...]]
 //   "stages S"     {"stages": [{"F", "B" or "I" and "W", "step": [of each microbatch or step]}]}:
 //                  the stages of every rank by themselves, in the order of the plan, on all ranks
-//                  at once for S seconds, without messages. Weights are restored afterwards; what
-//                  the optimizer keeps is not
-//   "halves S"     {"stages": [{"F", "B", "I", "W"}], "link": of ranks 0 and 1}: the same,
-//                  each microbatch backward at once behind forward, whole and in halves in turn
-// A session that computes forward only takes "steps" alone, each of which is a sweep. Returns how
-// many steps were run.
-// Collective. Throws Error on the rank at fault alone: the others must be aborted.
+//                  at once for S seconds, without messages. Weights are restored afterwards; the
+//                  optimizer's state is not
+//   "halves S"     {"stages": [{"F", "B", "I", "W"}], "link": of ranks 0 and 1}: the same, with
+//                  each microbatch's backward right after its forward, whole and split in turn
+// A forward-only session accepts only "steps", each of which is a sweep. Returns the number of
+// steps run.
+// Collective. Throws Error only on the rank at fault: the others must be aborted.
 int64_t AnswerRequests(Session& session, Microbatches& source);
 
 }  // namespace pipewright

@@ -21,7 +21,7 @@ namespace pipewright {
 
 namespace {
 
-// The sizes that the model accepts along one dimension.
+// Holds the sizes that the model accepts along one dimension.
 struct Range {
   int64_t least = 1, most = std::numeric_limits<int64_t>::max();
   int64_t Clamp(int64_t size) const { return std::clamp(size, least, std::max(least, most)); }
@@ -224,7 +224,7 @@ class Generator : public Microbatches {
   // Every rank must make the same choices.
   AgreedFields Agreed() const {
     AgreedFields fields = AgreedOptions(run_);
-    // All are named, so that one that is added must be thought of here.
+    // Names every option, so that this does not compile until a new one is considered.
     const auto& [prompts, tokens, prompt_file, new_tokens, sample, seed, stop, context, logits,
                  json] = options_;
     const auto& [penalty, temperature, top_k, top_p] = sample;

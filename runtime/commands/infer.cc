@@ -26,8 +26,8 @@ namespace pipewright {
 
 namespace {
 
-// The model's inputs from a file: all rows, cut into microbatches of equal size, the last of which
-// may be smaller. Keeps the outputs that this rank makes.
+// Reads the model's inputs from a file and cuts their rows into microbatches of equal size, except
+// that the last may be smaller. Keeps the outputs that this rank makes.
 class InputFile : public Microbatches {
  public:
   InputFile(const std::string& path, const Manifest& manifest, int microbatches)
@@ -81,13 +81,13 @@ class InputFile : public Microbatches {
     return {FoundFile("--input", file_.path(), whole)};
   }
 
-  // An output that is an input, as the file has it.
+  // Returns an input that is also an output, as it is in the file.
   TensorToWrite Copy(size_t input) const { return CopyOf(file_, *inputs_[input]); }
 
   std::map<int, std::vector<at::Tensor>> outputs;  // by output, then microbatch
 
  private:
-  // The rows of every microbatch but the last.
+  // Returns the rows of every microbatch but the last.
   int64_t Rows(const TensorInfo& info) const {
     int64_t rows = info.shape.empty() ? 0 : info.shape[0];
     return std::max<int64_t>(1, (rows + microbatches_ - 1) / microbatches_);
@@ -104,7 +104,7 @@ class InputFile : public Microbatches {
   const int microbatches_;
 };
 
-// Opens the input, and makes sure that no output takes the place of what is read.
+// Opens the input, and checks that no output would overwrite a file that is read.
 std::unique_ptr<InputFile> OpenFiles(const RunOptions& options, const Session& session) {
   const bool first = session.transport.rank() == 0;
   auto input =
@@ -116,19 +116,19 @@ std::unique_ptr<InputFile> OpenFiles(const RunOptions& options, const Session& s
   return input;
 }
 
-// Brings the parts of all outputs to rank 0; their sizes go ahead.
+// Gathers the parts of all outputs on rank 0, after their sizes.
 void Gather(std::map<int, std::vector<at::Tensor>>& outputs, int microbatches,
             Transport& transport) {
   Json mine = Json::array();
   for (auto& [output, parts] : outputs)
     for (size_t i = 0; i < parts.size(); ++i)
-      if (parts[i].defined())  // else another replica's
+      if (parts[i].defined())  // undefined: another replica has it
         mine.push_back({{"output", output},
                         {"microbatch", i},
                         {"dtype", DtypeName(parts[i].scalar_type())},
                         {"sizes", parts[i].sizes().vec()}});
   const std::vector<std::string> all = transport.AllGather(mine.dump());
-  int moved = 0;  // parts: each is progress
+  int moved = 0;  // parts so far, which the watchdog sees as progress
   if (transport.rank() != 0) {
     for (auto& [output, parts] : outputs)
       for (at::Tensor& part : parts)
@@ -150,7 +150,7 @@ void Gather(std::map<int, std::vector<at::Tensor>>& outputs, int microbatches,
     }
 }
 
-// The model's outputs by name, on rank 0. Returns how many there are.
+// Writes the model's outputs by name, on rank 0. Returns the number of outputs.
 size_t WriteOutputs(const std::string& path, const Manifest& manifest, const InputFile& input) {
   std::map<int, at::Tensor> whole;
   for (const auto& [output, parts] : input.outputs)
@@ -158,7 +158,7 @@ size_t WriteOutputs(const std::string& path, const Manifest& manifest, const Inp
                     : parts[0].dim() == 0 ? at::stack(parts)
                                           : at::cat(parts);
   std::vector<TensorToWrite> tensors;
-  std::set<int> written;  // an output may be there twice
+  std::set<int> written;  // an output may be listed twice
   for (int id : manifest.outputs) {
     if (manifest.values[id].producer >= 0 || !written.insert(id).second) continue;
     auto found = std::find(manifest.inputs.begin(), manifest.inputs.end(), id);

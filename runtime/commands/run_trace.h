@@ -13,7 +13,7 @@ namespace pipewright {
 void AddEvents(const std::vector<TraceEvent>& events, int step, double origin,
                std::vector<TimedAction>& out);
 
-// Returns one rank's events as JSON, and the trace of what all ranks have written so.
+// WriteEvents returns one rank's events as JSON; ReadEvents makes a trace from those of all ranks.
 Json WriteEvents(const std::vector<TimedAction>& events);
 Trace ReadEvents(const std::vector<Json>& ranks);
 

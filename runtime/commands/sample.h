@@ -1,4 +1,4 @@
-// The next token of a text, from what a language model says about it.
+// Chooses the next token of a text from a language model's logits.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -7,21 +7,23 @@ namespace pipewright {
 
 // Applied in this order, as Hugging Face's generation does.
 struct SampleOptions {
-  // Logits of tokens that the text has already are divided by it, or multiplied where negative
+  // Logits of tokens already in the text are divided by it, or multiplied if negative
   // (Keskar et al., CTRL, 1909.05858, section 4.1); 1: unchanged.
   double repetition_penalty = 1;
-  double temperature = 0;  // logits are divided by it; 0: the likeliest token, the first of equals
-  int64_t top_k = 0;       // of the k likeliest (and their equals); 0: of all
+  double temperature = 0;  // logits are divided by it; 0: the likeliest token, the first on a tie
+  int64_t top_k = 0;       // choose among the k likeliest (and ties); 0: all
   // Choose among the fewest tokens that together have this probability, likeliest first (Holtzman
   // et al., nucleus sampling, 1904.09751).
   double top_p = 1;
 };
 
-// `text`: the tokens so far; `random`: in [0, 1). Throws Error where no logit is a number.
+// Returns the next token. `text`: the tokens so far; `random`: in [0, 1). Throws Error if no logit
+// is finite.
 int64_t NextToken(std::vector<float> logits, const std::vector<int64_t>& text,
                   const SampleOptions& options, double random);
 
-// In [0, 1), of token `position` of text `row`: the same on every rank and machine.
+// Returns a random number in [0, 1) for token `position` of text `row`, the same on every rank and
+// machine.
 double RandomOf(uint64_t seed, uint64_t row, uint64_t position);
 
 }  // namespace pipewright

@@ -80,7 +80,7 @@ void PrintBusy(const Session& session, double busy, double total) {
   std::fflush(stdout);
 }
 
-// The checkpoint that the command line asks for; one of step 0 where training starts anew.
+// Returns the checkpoint that the command line asks for; an empty one of step 0 to start anew.
 RunCheckpoint ResumeAsAsked(const RunOptions& options, const CheckpointFolder& seen,
                             Session& session) {
   const std::string& folder = session.job.checkpoint.folder;
@@ -100,12 +100,12 @@ RunCheckpoint ResumeAsAsked(const RunOptions& options, const CheckpointFolder& s
   return checkpoint;
 }
 
-// The rank on which all losses come together.
+// Returns the rank that collects all losses.
 int LossRank(const Session& session) {
   return session.run.conf.stage_to_ranks[session.stages->loss_stages()[0]][0];
 }
 
-// `terms` from microbatch `first` on are the step's.
+// Returns the report of a step, whose terms begin at microbatch `first` of `terms`.
 StepReport ReportOf(Session& session, Feed& feed, int64_t step, const LossTerms& terms,
                     size_t first) {
   const Job& job = session.job;
@@ -162,7 +162,7 @@ class Trainer {
     OpenData();
     std::vector<Microbatches*> sources{&training_};
     if (job_.validation.every > 0) sources.push_back(&validation_);
-    // Before anything there is read or removed.
+    // Locks the folder before anything in it is read or removed.
     if (const std::string& folder = job_.checkpoint.folder; !folder.empty())
       folder_ = OpenCheckpointFolder(folder, job_.path + ": checkpoint.to",
                                      options_.resume || !options_.resume_from.empty(), transport_);
@@ -245,7 +245,7 @@ class Trainer {
   }
 
  private:
-  // The job's data. Of steps that run in a row, all but the last are told as they end.
+  // Feeds the job's data. Of steps that run in a row, reports all but the last as they end.
   struct TrainingFeed : Feed {
     explicit TrainingFeed(Trainer& trainer) : trainer(trainer) {}
     void Stepped(int64_t steps) override {
@@ -266,7 +266,7 @@ class Trainer {
     sweeps_ = job_.validation.steps ? std::min(job_.validation.steps, all) : all;
   }
 
-  // Now, and not after the last step.
+  // Runs before the first step, so that a bad output does not fail only after the last.
   void OpenOutputs() {
     const std::string metrics = options_.metrics.empty() ? job_.path + ": metrics" : "--metrics";
     Phase(transport_, "opening outputs", [&] {
@@ -292,7 +292,7 @@ class Trainer {
           throw Error(job_.path + ": tensorboard", e.what());
         }
     });
-    // This one last: from here on, the lines that the metrics file had are gone.
+    // Comes last, because it truncates the metrics file.
     Phase(transport_, "opening outputs", [&] {
       if (transport_.rank() == 0) try {
           progress_ = std::make_unique<Progress>(
@@ -306,7 +306,7 @@ class Trainer {
       checkpointer_ = std::make_unique<Checkpointer>(session_, folder_);
   }
 
-  // One step, or those that run in a row. Returns when they ended.
+  // Runs one step, or several in a row. Returns when they ended.
   double RunSteps() {
     const bool asynchronous = IsAsynchronous(job_);
     next_ = step_ + (asynchronous ? StepsInARow(job_, step_) : 1);
@@ -333,13 +333,13 @@ class Trainer {
     }
   }
 
-  // Before a step ends the run because of its numbers, on every rank: tells the steps before it,
-  // and completes the checkpoint that is being written, which is one of those steps.
+  // Called on every rank before NaN or infinity ends the run: reports the steps before, and
+  // completes the checkpoint that is being written, which is of one of those steps.
   void KeepStepsBefore() {
     Say(step_);
     steps_->Finish();
     if (progress_) progress_->Finish();
-    transport_.AllGather("");  // nobody ends the others before rank 0 has written
+    transport_.AllGather("");  // no rank ends the others before rank 0 has written
     if (checkpointer_) try {
         checkpointer_->Finish();
       } catch (const AgreedError& e) {
@@ -355,7 +355,7 @@ class Trainer {
     const int64_t every = job_.checkpoint.every;
     const bool due = stopped_ || next_ >= job_.steps || (every > 0 && next_ % every == 0);
     const double begin = Now();
-    if (due) Say(step_);  // the checkpoint before this one waits for its step to be told
+    if (due) Say(step_);  // the previous checkpoint waits for the report of its step
     if (stopped_)
       checkpointer_->Save(next_, position);
     else
@@ -371,7 +371,7 @@ class Trainer {
     return true;
   }
 
-  // On the rank with the losses: tells rank 0 of the i-th of the steps that run in a row.
+  // On the rank with the losses: reports the i-th of the steps in a row to rank 0.
   void Tell(int64_t i, const LossTerms& terms, const Evaluation* validation, double end) {
     if (!session_.stages->has_losses()) return;
     StepReport report = ReportOf(session_, training_, step_ + i, terms,
@@ -384,7 +384,7 @@ class Trainer {
     steps_->Send(report);
   }
 
-  // On rank 0: says what it has been told, and waits for what is missing of the first `steps`
+  // On rank 0: prints the reports that have arrived, and waits for those of the first `steps`
   // steps.
   void Say(int64_t steps) {
     StepReport report;
@@ -429,7 +429,7 @@ class Trainer {
                    ". The run goes on with what is there now");
   }
 
-  // Says what is left of the run where that is not all that was asked for.
+  // Says what the run has kept, if that is not all that was asked for.
   void PrintKept(const std::string& checkpoint) const {
     if (transport_.rank() != 0) return;
     if (stopped_ && !checkpoint.empty())
@@ -471,7 +471,7 @@ class Trainer {
   Transport& transport_;
   Session session_;
   const Job& job_ = session_.job;
-  CheckpointFolder folder_;              // these two are locked until all below has ended
+  CheckpointFolder folder_;              // both are locked until all members below are gone
   std::unique_ptr<OwnerLock> save_lock_;
   TrainingFeed training_;
   Feed validation_;
@@ -481,19 +481,19 @@ class Trainer {
   std::unique_ptr<RankReports> reports_;
   std::unique_ptr<StepReports> steps_;
   std::unique_ptr<Checkpointer> checkpointer_;
-  int64_t step_ = 0;       // that runs, or the first of those that run in a row
+  int64_t step_ = 0;       // the one that runs, or the first of those in a row
   int64_t next_ = 0;       // the step after those
-  int64_t said_ = 0;       // on rank 0: how many steps it has said all about
+  int64_t said_ = 0;       // on rank 0: number of steps that are fully reported
   int64_t validated_ = 0;  // minibatches
   double begin_ = 0;       // of the first step, which all ranks began together
-  double saving_ = -1;     // seconds that they waited for a checkpoint; -1: none was due
-  double start_ = 0;       // when what is told next began
-  double told_at_ = 0;     // when the step before was told
+  double saving_ = -1;     // seconds spent waiting for a checkpoint; -1: none was due
+  double start_ = 0;       // when the step that is reported next began
+  double told_at_ = 0;     // when the previous step was reported
   bool stopped_ = false;
 };
 
-// Returns what `eval` says of the samples that it has seen, "" on ranks without losses, and the
-// same as JSON.
+// Returns what `eval` prints about its samples, or "" on ranks without losses, and the same as
+// JSON.
 std::pair<std::string, Json> ReportEvaluation(const RunOptions& options, const Session& session,
                                               const Feed& feed, int64_t steps,
                                               const Evaluation& evaluation, double seconds) {
@@ -544,7 +544,7 @@ Job ReadJobOf(const RunOptions& options) {
 }
 
 AgreedFields AgreedOptions(const RunOptions& options) {
-  // All are named, so that one that is added must be thought of here.
+  // Names every option, so that this does not compile until a new one is considered.
   const auto& [package, job, conf, weights, set, checkpoint, steps, schedule, save, metrics,
                report, save_gradients, trace, resume, resume_from, input, output, outputs,
                microbatches, threads, matmul, on_request, device_map, offload_dir, offload_report,
@@ -593,7 +593,7 @@ void Evaluate(const RunOptions& options, Transport& transport) {
   feed.Finish();
   const auto [text, json] =
       ReportEvaluation(options, session, feed, steps, evaluation, Now() - begin);
-  // Rank 0 says what the rank with the losses knows.
+  // Rank 0 prints what the rank with the losses knows.
   const int from = LossRank(session);
   const std::string shown = transport.AllGather(text)[from];
   const std::string report = transport.AllGather(json.dump())[from];
@@ -601,7 +601,7 @@ void Evaluate(const RunOptions& options, Transport& transport) {
   Phase(transport, "writing metrics", [&] {
     std::fputs(ReportOffload(session, steps, options.offload_report).c_str(), stdout);
     std::fflush(stdout);
-    // Not into the job's own: they are those of its training.
+    // The job's own metrics file is left alone: it is for training.
     if (shown.empty() || options.metrics.empty() || transport.rank() != 0) return;
     try {
       WriteFile(job.metrics, report + "\n");

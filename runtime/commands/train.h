@@ -32,16 +32,16 @@ struct RunOptions {
   bool verify_files = false;  // compare all of each file that several ranks read, not samples
 };
 
-// The options that must be the same on every rank: a rank that runs fewer steps, or does not take
-// part in saving, would leave the others waiting. Files that are read are compared by their
-// contents.
+// Returns the options that must be the same on every rank: a rank that runs fewer steps, or does
+// not take part in saving, would leave the others waiting. Files that are read are compared by
+// their contents.
 AgreedFields AgreedOptions(const RunOptions& options);
 
-// Reads the job and overrides what the options say.
+// Reads the job and applies the options that override it.
 Job ReadJobOf(const RunOptions& options);
 
 // Each must be called on every rank of `transport`. Throws the same Error on all of them.
-// Returns how many steps were run.
+// Returns the number of steps run.
 int64_t Train(const RunOptions& options, Transport& transport);
 // Computes the mean loss over the job's data (or `steps` minibatches of it), forward only.
 void Evaluate(const RunOptions& options, Transport& transport);

@@ -42,9 +42,8 @@ const std::optional<c10::TypedOperatorHandle<OneDnnLinear>>& OneDnn() {
 
 std::atomic<bool> by_onednn = false;
 
-// Returns whether oneDNN is faster and needs no copies (docs/internals/performance.md). To prepare
-// a call takes it 20 us, and 0.7 ms the first time that sizes are met, which `generate` has with
-// each token.
+// Returns true if oneDNN is faster and needs no copies (docs/internals/performance.md). Preparing a
+// call takes 20 us, and 0.7 ms for sizes that it has not seen, as with each token of `generate`.
 bool Suits(const at::Tensor& a, const at::Tensor& b) {
   constexpr int64_t kLargeWeight = 1 << 20, kLargeProduct = 1 << 26, kFew = 16;
   if (!by_onednn || a.dim() != 2 || b.dim() != 2 || a.scalar_type() != at::kFloat ||
@@ -98,7 +97,7 @@ bool IsAmd() {
 
 void UseMatMul(MatMul choice, const std::string& where) {
   if (choice == MatMul::kOneDnn && !OneDnn())
-    throw Error(where, "this LibTorch has no product of oneDNN's that is known here",
+    throw Error(where, "this LibTorch has no oneDNN matrix product that pipewright can use",
                 "choose another, or take a LibTorch built with oneDNN");
   const bool use =
       choice == MatMul::kOneDnn || (choice == MatMul::kAuto && OneDnn() && at::hasMKL() && IsAmd());

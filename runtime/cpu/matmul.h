@@ -1,6 +1,6 @@
-// Products of float32 matrices by oneDNN instead of what LibTorch has for them (MKL on x86), which
-// on AMD's processors is the slower one for large ones (docs/internals/performance.md). Results
-// differ by rounding, and are the same bits each time.
+// Multiplies float32 matrices with oneDNN instead of LibTorch's default (MKL on x86), which is
+// slower for large matrices on AMD processors (docs/internals/performance.md). Results differ by
+// rounding, and have the same bits each time.
 #pragma once
 #include <string>
 

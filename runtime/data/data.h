@@ -35,7 +35,7 @@ class Data {
   // first dimension is the maximum length are cut to `length`.
   at::Tensor Rows(int input, const int64_t* rows, int64_t count, int64_t length = -1) const;
   bool has_lengths() const { return length_.index >= 0; }
-  // Returns how many bytes the source's Read writes for a column.
+  // Returns the number of bytes that the source's Read writes for a column.
   size_t RowBytes(int column) const;
   // Returns the longest length of these samples, or -1 if the source has no lengths.
   int64_t Longest(const int64_t* rows, int64_t count) const;
@@ -71,8 +71,8 @@ std::unique_ptr<Data> OpenData(const DataJob& job, const Manifest& manifest,
 
 // Throws Error if there are fewer samples than the smallest minibatch takes.
 void CheckEnough(const Job& job, int64_t samples);
-// The same where the files of `data` can be opened here: long before they are needed, since a plan
-// for very many microbatches takes long.
+// Does the same if the files of `data` can be opened here. Fails early, since planning very many
+// microbatches takes long.
 void CheckEnoughFiles(const Job& job, const DataJob& data);
 
 // Cuts the samples of a job into minibatches and microbatches. An epoch has samples / minibatch
@@ -99,7 +99,7 @@ class Sampler {
   // Returns the number of samples of a minibatch, or of one of its microbatches.
   int64_t Samples(int64_t minibatch) const;
   int64_t Samples(int64_t minibatch, int microbatch) const;
-  // Returns which sample of the data a row of the microbatch is.
+  // Returns the index in the data of a row of the microbatch.
   int64_t Sample(int64_t minibatch, int microbatch, int64_t row) {
     return Place(minibatch, microbatch).first[row];
   }

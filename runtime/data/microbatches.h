@@ -1,4 +1,4 @@
-// Where the microbatches of a session come from, and where their outputs go.
+// Provides the microbatches of a session and takes their outputs.
 #pragma once
 #include <ATen/core/ivalue.h>
 
@@ -15,33 +15,36 @@ class Microbatches {
  public:
   virtual ~Microbatches() = default;
 
-  // Sizes of the model's inputs: the same on every rank. All ranks ask, for the same minibatches in
-  // the same order: first for the very first microbatch, then as each minibatch begins.
+  // Returns the sizes of the model's inputs, the same on every rank. Called on all ranks for the
+  // same minibatches in the same order: first for the very first microbatch, then as each minibatch
+  // begins.
   virtual std::vector<TensorSpec> Specs(int64_t minibatch, int microbatch) = 0;
-  // Input `i` of the model, or for -1 - k the target of loss k. Only the ranks that use it ask.
+  // Returns input `i` of the model, or for -1 - k the target of loss k. Called only on the ranks
+  // that use it.
   virtual at::Tensor Input(int i, int64_t minibatch, int microbatch) = 0;
 
-  // Sizes of a loss's target. One that is not `known` is checked only when it is there.
+  // Returns the sizes of a loss's target. If they are not `known`, the target is checked only when
+  // it is there.
   virtual TensorSpec Target(int /*loss*/, int64_t /*minibatch*/, int /*microbatch*/) {
     return {at::kFloat, {}, false};
   }
-  // The name of the target in messages.
+  // Returns the name of the target, for messages.
   virtual std::string TargetName(int /*loss*/) { return "target"; }
-  // The weight of a microbatch's loss, so that a step's is the mean over all that it averages:
-  // 1 where all microbatches count the same.
+  // Returns the weight of a microbatch's loss that makes a step's loss the mean over all targets:
+  // 1 if all microbatches count the same.
   virtual double LossWeight(int /*loss*/, int64_t /*minibatch*/, int /*microbatch*/) { return 1; }
 
-  // Names the first sample of a microbatch that holds nan or inf, for messages; "" where none does,
-  // or this rank does not read them.
+  // Names the first sample of a microbatch that holds NaN or infinity, for messages; "" if none
+  // does, or if this rank does not read them.
   virtual std::string NotFinite(int64_t /*minibatch*/, int /*microbatch*/) { return ""; }
-  // What this rank reads, which must be the same on all ranks that read it; `whole`: compared as a
-  // whole.
+  // Returns what this rank reads, which must be the same on all ranks that read it. `whole`:
+  // compares whole files.
   virtual std::vector<Found> Reads(bool /*whole*/) { return {}; }
 
-  // Takes an output of the model as soon as it is there: a tensor, or a number.
+  // Takes an output of the model as soon as it is computed: a tensor, or a number.
   virtual void Output(int /*output*/, int /*microbatch*/, const c10::IValue& /*value*/) {}
-  // Where steps overlap: the stage of this rank has stepped, for the `steps`-th time since the
-  // first step of those in a row.
+  // Called in plans whose steps overlap when this rank's stage has stepped, for the `steps`-th time
+  // in this run of the plan.
   virtual void Stepped(int64_t /*steps*/) {}
 };
 

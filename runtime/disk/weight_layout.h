@@ -30,7 +30,7 @@ struct WeightStretch {
   uint64_t at = 0;              // position of BlockDown(begin) in the buffer
 };
 
-// Where a weight's bytes arrive in the buffer, and where they have to be.
+// A move of a weight's bytes in the buffer, from where they are read to their final position.
 struct WeightMove {
   uint64_t from = 0, to = 0, bytes = 0;  // in the buffer
 };

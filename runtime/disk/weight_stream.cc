@@ -67,8 +67,8 @@ struct Chunk {
   uint64_t begin = 0, end = 0;  // position in the file
 };
 
-// Cuts a stage into chunks of about equal size: next to a short chunk at the end, a reader would
-// wait for the one before.
+// Cuts a stage into chunks of about equal size: after a short last chunk, one reader would idle
+// while the other still reads the chunk before it.
 std::vector<Chunk> ChunksOf(int stage, const WeightLayout& layout) {
   std::vector<Chunk> chunks;
   for (const WeightStretch& stretch : layout.stretches) {

@@ -35,7 +35,7 @@ class WeightStream {
                const std::map<int, std::vector<WeightPiece>>& stages);
   ~WeightStream();
 
-  // From now on `status`, which must outlive the stream, says when the rank waits for a stage.
+  // Makes `status`, which must outlive the stream, show when the rank waits for a stage.
   void ReportTo(StatusFile& status);
 
   void Follow(size_t list);  // continues at its start; no stage may be loaded

@@ -191,7 +191,7 @@ struct Executor::State {
     Bundle bundle = Take(entry.edge, entry.action.microbatch, backward);
     CheckBytes(bundle, entry.edge, entry.action.microbatch, backward);
     HoldBack(entry.channel);
-    // Of a message with a header, it is the header that the RECV receives.
+    // If there is a header, the RECV posts the receive of the header, so only the header counts.
     if (options.check_messages)
       Post(entry, index, true,
            HeaderBundle(std::make_shared<MessageHeader>(
@@ -206,10 +206,10 @@ struct Executor::State {
     unreceived[entry.channel] += counts;
   }
 
-  // Waits until fewer messages of the channel than the receiver has buffers for are without a
-  // receive. Nothing else keeps a rank that only sends from running ahead of the others. A plan
-  // that ends with every SEND blocking until its RECV (plan/lowering/rendezvous.h) also ends so:
-  // this waits for RECVs of earlier SENDs only.
+  // Waits until the channel has fewer messages without a posted receive than the receiver has
+  // receive buffers. Nothing else keeps a rank that only sends from running ahead of the others.
+  // Cannot deadlock: plans are free of deadlock even if every SEND blocks until its RECV
+  // (plan/lowering/rendezvous.h), and this waits only for RECVs of earlier SENDs.
   void HoldBack(int channel) {
     if (unreceived[channel] < list.buffers[channel]) return;
     auto oldest = std::find_if(sent.begin(), sent.end(), [&](const SentMessage& message) {
@@ -237,8 +237,8 @@ struct Executor::State {
     return sent.erase(message);
   }
 
-  // Lets go of what has been received. Before a computation it is asked again once the inputs are
-  // there: the wait for them was the receiver's time to receive.
+  // Frees sent messages whose receive is posted. Called again once the inputs of a computation have
+  // arrived, because receivers may have caught up during that wait.
   void ReleaseSent() {
     while (!sent.empty() && transport.Test(sent.front().token)) Forget(sent.begin());
   }
@@ -362,7 +362,7 @@ struct Executor::State {
   SharedReducer reducer;
   StatusFile& status;
   uint64_t plan_hash = 0;
-  const int steps;  // of the plan
+  const int steps;  // in the plan
   double waited = 0;
   std::vector<TraceEvent> trace;
 };

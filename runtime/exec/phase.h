@@ -1,4 +1,4 @@
-// Work that all ranks try together: where it fails on one, it fails on all.
+// Runs work on all ranks together: if it fails on one, it fails on all.
 #pragma once
 #include <functional>
 #include <string>
@@ -7,9 +7,9 @@
 
 namespace pipewright {
 
-// Runs `work`, then compares notes: where it threw on any rank, throws on every rank the same
-// AgreedError, as Vote does. Aborted passes as it is. `work` must not wait for a rank on which it
-// may have failed. Collective.
+// Runs `work`. If it throws on any rank, throws the same AgreedError on every rank, as Vote does;
+// Aborted passes unchanged. `work` must not wait for a rank on which it may have failed.
+// Collective.
 void Phase(Transport& transport, const std::string& name, const std::function<void()>& work);
 
 }  // namespace pipewright

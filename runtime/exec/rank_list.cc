@@ -52,7 +52,7 @@ void FillTransfer(const StageGraph& graph, int rank, int tags_per_edge, RankEntr
   entry.tag = (entry.edge * 2 + backward) * tags_per_edge + a.microbatch % tags_per_edge;
 }
 
-// Plans may leave the numbers of receive buffers out.
+// Returns true if the plan leaves out the number of a receive buffer.
 bool LacksSlots(const std::vector<Action>& actions) {
   return std::any_of(actions.begin(), actions.end(),
                      [](const Action& a) { return IsRecv(a.kind) && a.slot < 0; });
@@ -127,7 +127,7 @@ RankList MakeRankList(const Plan& plan, const StageGraph& graph,
     for (const Action& a : actions)
       list.microbatches = std::max({list.microbatches, a.microbatch + 1, a.overlap_microbatch + 1});
   int64_t channels = 2 * static_cast<int64_t>(graph.edges.size());
-  // The last tag belongs to StopAgreement.
+  // `max_tag` already excludes the reserved tags of the transport.
   int64_t room = int64_t{max_tag} - static_cast<int64_t>(groups.size());
   int64_t per_edge = std::max(list.microbatches, 1);
   if (channels > 0) per_edge = std::min(per_edge, room / channels);

@@ -1,4 +1,4 @@
-// What ranks read, compared over all of them before they compute anything from it.
+// Compares what the ranks read, before they compute anything from it.
 #pragma once
 #include <string>
 #include <vector>
@@ -7,7 +7,7 @@
 
 namespace pipewright {
 
-// What a rank found of something that must be the same on every rank that reads it.
+// Describes, as one rank found it, what must be the same on every rank that reads it.
 struct Found {
   std::string key;   // the same on all ranks
   std::string name;  // a path, for messages; ranks may have different ones
@@ -23,9 +23,9 @@ Found FoundFile(const std::string& key, const std::string& path, bool whole);
 // Describes the variables of the environment that change how numbers are computed.
 std::vector<Found> FoundEnvironment();
 
-// Compares what has the same key, and returns what all ranks found: each key once, sorted. Where
-// two ranks found different things, every rank throws the same AgreedError, which names the first
-// one, both ranks and what each found. Collective.
+// Compares entries with the same key, and returns those of all ranks: each key once, sorted. If two
+// ranks differ, every rank throws the same AgreedError, which names the first difference, both
+// ranks, and what each found. Collective.
 std::vector<Found> AgreeOn(Transport& transport, const std::vector<Found>& mine);
 
 }  // namespace pipewright

@@ -204,9 +204,9 @@ std::string Describe(const Awaited& a) {
     case Awaited::kSharedWeight:
       return "the gradient of a shared weight" + rank;
     case Awaited::kStop:
-      return "whether to stop" + rank;
+      return "the decision whether to stop" + rank;
     case Awaited::kReport:
-      return "how busy a step was" + rank;
+      return "the busy time of a step" + rank;
     case Awaited::kLosses:
       return "the losses" + rank;
     case Awaited::kBuffers:

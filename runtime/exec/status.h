@@ -33,7 +33,7 @@ struct Awaited {
     kTensor,
     kRequest,
     kShards,
-    // no other rank's: these have an end of their own
+    // local: these do not depend on another rank
     kDisk,
     kFolder,
     kWeights

@@ -62,14 +62,15 @@ class Transport {
   virtual bool Test(const Token& token) = 0;
 
  protected:
-  virtual void Wait(const Token& token) = 0;  // of WaitFor
+  virtual void Wait(const Token& token) = 0;  // called by WaitFor
 
  public:
   // A rank's thread waits for others in one of these ways only (AllGather is the third): each
   // records in the rank's status what it waits for, which is how a stall is noticed and described.
   // Each makes progress and throws Error if another rank has failed.
   void WaitFor(const Token& token, const Awaited& awaited);
-  // For what is no transfer, such as a file: polls until `awaits` returns kNothing.
+  // Waits for something other than a transfer, such as a file: polls until `awaits` returns
+  // kNothing.
   void WaitUntil(const std::function<Awaited()>& awaits,
                  std::chrono::milliseconds poll = std::chrono::milliseconds(1));
 
@@ -111,8 +112,8 @@ class Transport {
 // Throws Error if `stream` is not null.
 void RequireNoStream(const void* stream);
 
-// Tags that plans do not use, counted down from max_tag(): each kind of message outside a plan has
-// its own.
+// Tags that plans do not use, counted down from max_tag(). Kinds of messages that cannot be
+// confused, because of their direction or order, share one.
 constexpr int kStopTag = 0, kReportTag = 1, kLossTag = 2, kSizesTag = 3, kReservedTags = 4;
 
 // Another rank has failed and reports it; this rank only has to stop.

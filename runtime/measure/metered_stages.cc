@@ -11,7 +11,7 @@ namespace pipewright {
 
 namespace {
 
-// The memory of messages that nothing else uses, without holding on to it.
+// Tracks memory of messages that nothing else uses, without keeping it alive.
 class OwnMemory {
  public:
   explicit OwnMemory(const std::vector<Bundle>& messages) {
@@ -36,7 +36,7 @@ class OwnMemory {
     for (const auto& [place, size] : places_) bytes += size;
     return bytes;
   }
-  // Those that somebody else holds on to since the messages are gone.
+  // Returns the bytes that are still in use after the messages are gone.
   int64_t StillHeld() const {
     int64_t bytes = 0;
     for (const auto& [place, size] : places_) bytes += place.expired() ? 0 : size;

@@ -1,4 +1,4 @@
-// The stages of a rank with a meter: what one microbatch takes of the rank's memory.
+// Measures the memory that one microbatch takes on a rank.
 #pragma once
 #include <map>
 #include <set>
@@ -10,28 +10,28 @@
 
 namespace pipewright {
 
-// Bytes of tensors, messages included. The peaks are the most while an action runs, of its
-// microbatch; that of `step` is beyond what is held then. The first B or W of a step makes the sums
-// of gradients; where there is but one microbatch, B and W are the same as the first.
+// Bytes of tensors, including messages. A peak is the most that an action's microbatch takes while
+// the action runs; that of `step` is in addition to what the rank holds. The first B or W of a step
+// also makes the gradient sums; with one microbatch, B and W equal first_B and first_W.
 struct StageBytes {
   struct Peak {
     int64_t F = 0, I = 0, B = 0, W = 0, first_B = 0, first_W = 0, step = 0, forward_only = 0;
   };
-  int64_t activation = 0, received = 0;  // from F to B; those of them that came in messages
+  int64_t activation = 0, received = 0;  // held from F to B; of this, received
   int64_t kept_for_W = 0;                // from I to W
   int64_t gradients = 0;                 // of weights, until the step
   Peak peak;
 };
 
-// Hands everything on to `body`, whose tensors are allocated on this thread, under `meter`. The
-// figures of a stage are those of its last microbatch: a plan in which each B (or I and W) follows
-// its F gives those of one.
+// Forwards every call to `body`, whose tensors must be allocated on this thread, under `meter`. The
+// figures of a stage are those of its last microbatch; they are of a single microbatch if the plan
+// runs each B (or I and W) right after its F.
 class MeteredStages : public StageBody {
  public:
   MeteredStages(StageBody& body, MemoryMeter& meter);
 
   const std::map<int, StageBytes>& bytes() const { return bytes_; }
-  // The most that the rank has held since construction.
+  // Returns the most that the rank has held since construction.
   int64_t peak();
 
   Bundle Allocate(int edge, int microbatch, bool backward, int slot) override;

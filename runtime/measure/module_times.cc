@@ -10,7 +10,7 @@
 #include "runtime/exec/clock.h"
 #include "runtime/measure/memory_meter.h"
 #include "runtime/module/saved_buffers.h"
-#include "runtime/recorded/choice.h"
+#include "runtime/recorded/choose_body.h"
 #include "runtime/stage/island.h"
 
 namespace pipewright {
@@ -69,7 +69,7 @@ static void Settle(const LoadedModule& module, const std::vector<c10::IValue>& i
   module.recorded->spot_checks = false;  // all runs here use the same microbatch
   for (int run = 0; run < kMostRunsToChoose && !StateOf(module).settled; ++run) {
     const auto& bodies = module.recorded->bodies;
-    if (run > 0 && (bodies.empty() || !bodies.back()->gradients_known)) break;  // none arrive
+    if (run > 0 && (bodies.empty() || !bodies.back()->gradients_known)) break;  // no gradient comes
     if (run > 1 && IsPlainlyLong(*module.recorded)) break;  // the first run may read weights
     Kept kept;
     ForwardIsland(module, inputs, wishes.inputs, &kept);
@@ -88,7 +88,7 @@ double Seconds(F run) {
   return Now() - start;
 }
 
-// Copies that nobody else holds, as a message or the module before would leave them.
+// Returns copies that nothing else holds, like values from a message or the previous module.
 std::vector<c10::IValue> Copies(const std::vector<c10::IValue>& values) {
   std::vector<c10::IValue> copies;
   for (const c10::IValue& value : values)
@@ -98,8 +98,8 @@ std::vector<c10::IValue> Copies(const std::vector<c10::IValue>& values) {
   return copies;
 }
 
-// So many microbatches of a round are under way at once, each with memory of its own: a backward
-// does not find in the cache what its forward has left there.
+// Microbatches of a round that are in flight at once, each with its own memory, so that a backward
+// does not find its forward's data still in the cache.
 constexpr int kUnderWay = 2;
 
 struct ModuleSeconds {
@@ -159,7 +159,7 @@ struct ModuleTimer::Timed {
 
 namespace {
 
-// The memory of values, without holding on to it.
+// Tracks the memory of values, without keeping it alive.
 class Places {
  public:
   explicit Places(const std::vector<c10::IValue>& values) {

@@ -16,8 +16,8 @@ struct Timing {
 };
 // Returns the quartiles of `seconds`; all 0 if it is empty.
 Timing TimingOf(std::vector<double> seconds);
-// Returns true if the quartiles are so far apart that the median says little. Times of some
-// microseconds never are: the clock and a cache miss move them.
+// Returns true if the quartiles are so far apart that the median says little. Medians of up to
+// 50 us never count as noisy, because the clock and cache misses move them.
 bool IsNoisy(double median, double spread);
 
 struct ModuleTimes {
@@ -27,7 +27,7 @@ struct ModuleTimes {
   int64_t kept_for_weights_bytes = 0;  // held from I to W, excluding inputs
   int64_t peak_bytes = 0;              // peak during F and B, excluding inputs
   int64_t forward_only_bytes = 0;      // peak during an F without gradients, excluding inputs
-  // Which inputs it holds on to from F to B, and from I to W; which outputs it holds until B.
+  // Inputs held from F to B and from I to W, and outputs held until B.
   std::vector<bool> held_inputs, held_inputs_for_weights, held_outputs;
   std::vector<c10::IValue> outputs;  // detached, for later modules
   std::vector<bool> gradients;       // which outputs require one
@@ -36,14 +36,15 @@ struct ModuleTimes {
 
 // Measures modules together, in rounds of a few microbatches: all forward, then all backward, as a
 // rank runs them, with the sums of the weights' gradients. A round's time is the mean of its
-// microbatches, since a step takes all of them together. The modules outlive it; their buffers are restored at its end.
+// microbatches, since a step takes all of them together. The modules must outlive it; their buffers
+// are restored at its end.
 class ModuleTimer {
  public:
   ModuleTimer();
   ~ModuleTimer();
 
   // Runs `module` on `inputs` as training does and measures its bytes, those of CPU tensors.
-  // Returns its figures but for the times. Throws Error like Run.
+  // Returns its figures except the times. Throws Error like Run.
   ModuleTimes Add(LoadedModule& module, const Manifest& manifest,
                   const std::vector<c10::IValue>& inputs);
   // Does the same for code without a manifest: `wanted` selects the inputs that need a gradient,
@@ -51,7 +52,7 @@ class ModuleTimer {
   ModuleTimes Add(const LoadedModule& module, const std::vector<c10::IValue>& inputs,
                   const std::vector<bool>& wanted);
 
-  // Runs every module forward and backward, whole and in halves. `counts`: the times count.
+  // Runs every module forward and backward, whole and in halves. Times count only if `counts`.
   void Round(bool counts);
   size_t rounds() const { return rounds_; }  // that counted
   // Fills in the times of the i-th module that was added.

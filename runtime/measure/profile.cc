@@ -19,7 +19,7 @@
 #include "runtime/measure/parts.h"
 #include "runtime/measure/samples.h"
 #include "runtime/module/messages.h"
-#include "runtime/recorded/choice.h"
+#include "runtime/recorded/choose_body.h"
 #include "tensors/dtype.h"
 
 namespace pipewright {
@@ -34,7 +34,7 @@ double BytesOf(const c10::IValue& value) {
 }
 
 constexpr int kMostDimensions = 62;
-constexpr int kMostTimes = 4;  // as many rounds as were asked for, where they are noisy
+constexpr int kMostTimes = 4;  // limit on repeating the requested rounds if they are noisy
 
 // Sends a tensor, preceded by its type and sizes, which may depend on the data.
 void SendValue(Transport& transport, int to, const c10::IValue& value) {
@@ -133,7 +133,7 @@ class Profiler {
     }
     MeasureTimes(mine);
     for (size_t m = 0; m < mine.size(); ++m) {
-      // Only its owner has measured a module.
+      // Only the owner of a module has measured it.
       bool own = rank_of_[m] == transport_.rank();
       std::string text =
           transport_.AllGather(own ? WriteProfile(mine[m]) : "")[static_cast<size_t>(rank_of_[m])];
@@ -169,9 +169,9 @@ class Profiler {
     return longest;
   }
 
-  // Measures on all ranks at once, as they compute in a run: they share caches and the memory's
-  // bandwidth. A rank that is done goes on until all are. As long as a measurement is noisy, four
-  // times as many rounds as were asked for.
+  // Measures on all ranks at once, because in a run they share caches and memory bandwidth. A rank
+  // that is done goes on until all are. Repeats noisy measurements, up to kMostTimes times the
+  // requested rounds.
   void MeasureTimes(std::vector<Profile>& mine) {
     double round = 0;
     for (int i = 0; i < std::max(options_.warm_up, 1); ++i) {
@@ -202,7 +202,7 @@ class Profiler {
       if (HasNoise(node)) noisy.push_back(node.name);
     if (noisy.empty()) return;
     PrintWarning("the times of " + Join(noisy, ", ") +
-                 " are noisy (the table and the file have their spread)\n  end what else computes "
+                 " are noisy (the table and the file have their spread)\n  stop other programs "
                  "on these machines, or give more --repeat");
   }
 
@@ -350,7 +350,7 @@ class Profiler {
   Transport& transport_;
   Manifest manifest_;
   std::vector<int> rank_of_;  // by module
-  // What this rank times: modules, or their parts, and which node of which module each is.
+  // The modules, or their parts, that this rank times; measured_ has the module and node of each.
   std::deque<LoadedModule> modules_;
   std::deque<ModuleParts> parts_;
   ModuleTimer timer_;

@@ -1,4 +1,4 @@
-// Looks at the edited code of packages, for commands that do not include torch.
+// Checks the edited code of packages, for commands that do not include torch.
 #pragma once
 #include <string>
 #include <vector>

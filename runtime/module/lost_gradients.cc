@@ -101,7 +101,7 @@ Reach ReachOf(const Manifest& manifest, LoadedModule& module,
           left.push_back(edge.function.get());
     }
   }
-  // Where whole numbers come in, what made them is to be named.
+  // If an input arrives as integers, the module that made it is to blame, not this one.
   for (size_t i = 0; i < inputs.size(); ++i)
     if (inputs[i].isTensor() && manifest.values[info.inputs[i]].gradient &&
         !HasGradient(inputs[i].toTensor()))

@@ -11,7 +11,7 @@ namespace pipewright {
 
 namespace {
 
-// Memory that is not from LibTorch's allocator, reported to those who count (memory_meter.h).
+// Memory from outside LibTorch's allocator, which it reports to memory profilers (memory_meter.h).
 struct Received {
   std::shared_ptr<void> place;
   int64_t bytes = 0;
@@ -25,7 +25,7 @@ struct Received {
 // LibTorch's own memory begins at multiples of this.
 constexpr uintptr_t kAlignment = 64;
 
-// Stands in the layout of a tensor that is not there, in place of its alignment.
+// Marks an absent tensor in the layout, in place of its alignment.
 constexpr int64_t kAbsent = -1;
 
 int64_t PlaceOf(const at::Tensor& tensor) {

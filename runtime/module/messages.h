@@ -14,18 +14,19 @@ namespace pipewright {
 
 using Tensors = std::vector<at::Tensor>;
 
-// One region per tensor; each tensor must be dense in memory: without gaps, in any order of strides.
+// Returns a bundle with one region per tensor. Tensors must be dense in memory: without gaps, with
+// strides in any order.
 Bundle MakeBundle(Tensors tensors);
 const Tensors& TensorsOf(const Bundle& bundle);
 
 // Makes the message of an edge: a bundle with one extra region, which says for each tensor whether
 // it is present (a gradient may be absent; memory of its size is sent anyway) and how it lies in
-// memory. What has gaps or repeated elements is sent as a dense copy. To receive a message, pass
-// contiguous tensors of the right sizes.
+// memory. Tensors with gaps or repeated elements are sent as dense copies. To receive a message,
+// pass contiguous tensors of the right sizes.
 Bundle MakeMessage(Tensors tensors, const std::vector<bool>& there = {});
 int64_t LayoutBytes(size_t dimensions);  // of one tensor in that region
-// Returns the tensors as they lay in the sender's memory, since kernels add in another order where
-// strides or the alignment of addresses differ; absent ones are undefined.
+// Returns the tensors with the sender's strides and address alignment, since kernels add in another
+// order if these differ; absent ones are undefined.
 Tensors ReadMessage(const Bundle& message);
 
 // Allocates the memory for a received value: from `memory` (Transport::Memory), or any.
@@ -38,9 +39,8 @@ bool HasRepeatedElements(const at::Tensor& tensor);
 // address. What lies between its elements is undefined.
 at::Tensor CopyAsItLies(const at::Tensor& tensor);
 
-// Convert a value for transfer and back: tensors are detached and get rid of conjugation and
-// negation, in the memory of `value` where there is none; scalars travel as tensors without
-// dimensions.
+// Convert a value for transfer and back. Tensors are detached, and share the memory of `value`
+// unless a conjugation or negation must be resolved. Scalars travel as tensors without dimensions.
 at::Tensor ToTensor(const c10::IValue& value);
 c10::IValue FromTensor(const at::Tensor& tensor, const ValueInfo& value);
 

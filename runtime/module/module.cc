@@ -134,8 +134,8 @@ std::string LineWith(const std::string& file, const std::string& text) {
          std::to_string(1 + std::count(all.begin(), all.begin() + static_cast<long>(at), '\n'));
 }
 
-// Refuses what autograd refuses at the first step: a parameter that is written in place, and a
-// switch of what has been computed.
+// Refuses what autograd would refuse at the first step, or not notice: in-place writes to
+// parameters, and requires_grad_ within forward.
 void RefuseWritesToParameters(torch::jit::Graph& graph, const ModuleInfo& info,
                               const std::string& file) {
   for (const WrittenParameter& written : WrittenParameters(graph, info))
@@ -170,7 +170,7 @@ void RefuseWritesToParameters(torch::jit::Graph& graph, const ModuleInfo& info,
   }
 }
 
-// Refuses a write to an input that no version tells of.
+// Refuses a write to an input that the tensor's version counter does not show.
 void RefuseUnseenWritesToInputs(torch::jit::Graph& graph, const std::string& file) {
   const std::vector<torch::jit::Node*> nodes(graph.nodes().begin(), graph.nodes().end());
   std::vector<Write> writes;
@@ -186,11 +186,11 @@ void RefuseUnseenWritesToInputs(torch::jit::Graph& graph, const std::string& fil
                     "write into a copy: torch.clone(" + value->debugNameBase() + ")");
 }
 
-// Refuses writes that LibTorch has dropped, because it relies on schemas: einsum, atleast_3d, type_as
-// and others may return the memory of their operand, and do not say so.
+// Refuses writes that LibTorch has dropped. It relies on schemas, but einsum, atleast_3d, type_as
+// and others may return the memory of their operand although their schemas do not say so.
 void RefuseDroppedWrites(const CompiledText& code, const std::string& file) {
-  // Both count operations that are left: those that write, by line and name; and, by line, those
-  // whose result is no tensor, as with `i += 1`.
+  // Both count operations that are left: those that write, by line and name, and those whose result
+  // is not a tensor, as with `i += 1`, by line.
   std::map<std::pair<int, std::string>, int> writes;
   std::map<int, int> scalars;
   for (torch::jit::Function* method : code.type->methods())
@@ -205,7 +205,7 @@ void RefuseDroppedWrites(const CompiledText& code, const std::string& file) {
                node->output(0)->type()->kind() != c10::TypeKind::TensorType)
         ++scalars[line];
     }
-  std::vector<CompiledText::Write> others;  // those that are not left on their line by their name
+  std::vector<CompiledText::Write> others;  // not found by line and name
   for (const CompiledText::Write& write : code.writes)
     if (auto found = writes.find({write.line, write.what}); found == writes.end())
       others.push_back(write);
@@ -215,8 +215,8 @@ void RefuseDroppedWrites(const CompiledText& code, const std::string& file) {
     const bool call = write.what.ends_with("_");
     if (write.what.ends_with("=") && !write.what.starts_with("[") && scalars[write.line] > 0)
       continue;
-    // LibTorch gives some operations another name (clip_ is clamp_), `+=` and `[...] =` too; and a
-    // call within a longer expression may stand on another line.
+    // LibTorch renames some operations (clip_ is clamp_, also `+=` and `[...] =`), and a call
+    // within a longer expression may be on another line.
     auto found = std::find_if(writes.begin(), writes.end(), [&](const auto& left) {
       return left.first.first == write.line || (call && left.first.second == write.what);
     });
@@ -382,7 +382,7 @@ CompiledText CompileModule(const std::string& package, const Manifest& manifest,
   }
   const bool edited = HexHash(text) != info.code_hash;
   CheckInterface(package, path, manifest, info, code, edited);
-  // LibTorch's passes must not move what uses the memory to before or behind a write.
+  // Keeps LibTorch's passes from moving uses of memory across a write to it.
   if (edited)
     for (torch::jit::Function* method : code.type->methods())
       ShowWrites(torch::jit::toGraphFunction(*method).graph());
@@ -526,7 +526,7 @@ static std::string PlaceInModel(const LoadedModule& module, const std::string& w
            (raised || wrong_data ? "" : "\n  change what was edited, or the line that fails");
   return line.empty() || raised
              ? place
-             : place + "\n  change that line, in the model or in this file; where Python runs the "
+             : place + "\n  change that line, in the model or in this file; if Python runs the "
                        "exported model on such inputs, report it";
 }
 

@@ -34,7 +34,7 @@ struct LoadedModule {
 enum class WeightSource {
   kFile,
   kZeros,  // zeros, except constants, because a trace computes sizes from them
-  kOther,  // zeros for what a state dict has: another file gives it
+  kOther,  // zeros for what a state dict has, which another file provides
 };
 
 // Compiles PACKAGE/modules/moduleK.py and checks its interface against the manifest. Throws Error

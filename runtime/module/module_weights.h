@@ -8,7 +8,7 @@
 
 namespace pipewright {
 
-// How a module's weights are loaded. Lists are by index in ModuleInfo::held; empty: none.
+// Selects how a module's weights are loaded. Lists are by index in ModuleInfo::held; empty: none.
 struct WeightOptions {
   WeightSource source = WeightSource::kFile;
   std::vector<bool> left_out = {};      // become tensors without elements

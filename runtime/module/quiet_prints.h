@@ -1,9 +1,9 @@
-// Keeps what trial runs of modules print off the terminal: print in edited code is for the run.
+// Silences print() in trial runs of modules: edited code should print only in the run itself.
 #pragma once
 
 namespace pipewright {
 
-// While it lives, print of TorchScript on this thread shows nothing.
+// While it exists, TorchScript's print() shows nothing on this thread.
 class QuietPrints {
  public:
   QuietPrints();

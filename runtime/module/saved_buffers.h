@@ -1,4 +1,4 @@
-// Saves a module's buffers before it runs and restores them.
+// Saves a module's buffers (and other untrained weights) before it runs and restores them.
 #pragma once
 #include <ATen/core/LegacyTypeDispatch.h>
 

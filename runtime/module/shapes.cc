@@ -83,14 +83,14 @@ void BindPlainSizes(const Manifest& manifest, const GivenInput& input,
         throw Error(input.where(),
                     input.has() + "; its dimension " + std::to_string(d) + " was exported for " +
                         RangeText(range->second),
-                    "export it for a wider range; how many samples a microbatch has, the job's "
-                    "minibatch_size and microbatches say");
+                    "export it for a wider range; the job's minibatch_size and microbatches say "
+                    "how many samples a microbatch has");
     } else if (wanted.find_first_not_of("0123456789") == std::string::npos &&
                wanted != std::to_string(size)) {
       throw Error(input.where(), input.takes(),
                   CallText(manifest) +
                       ": export it with a dynamic dimension, or give it data of this size" +
-                      (d == 0 ? " (of samples, as many as a job says a microbatch has)" : ""));
+                      (d == 0 ? " (the number of samples in the job's microbatches)" : ""));
     }
   }
 }
@@ -126,8 +126,8 @@ void CheckSizes(const GivenInput& input, const std::map<std::string, int64_t>& s
     } catch (const Error&) {  // unknown; the model checks it at run time
     }
     if (size != input.sizes[d])
-      throw Error(input.where(), input.takes() + ", whose " + input.value.shape[d] + " is " +
-                                     std::to_string(size) + " by the sizes of the others");
+      throw Error(input.where(), input.takes() + ", where " + input.value.shape[d] + " is " +
+                                     std::to_string(size) + " according to the other sizes");
   }
 }
 
@@ -161,13 +161,13 @@ struct Inferred {
   std::vector<std::string> changed;  // see ChangedOutputs
 };
 
-// Says that edited code at `line` returns a value as `found`, which the manifest has otherwise.
+// Returns a message that edited code at `line` returns a value as `found`, unlike the manifest.
 std::string ReturnsOther(const std::string& line, const ValueInfo& value, const TensorSpec& found) {
   return line + ": returns " + value.name + " " + DtypeName(found.type) + " " +
          ShapeText(found.sizes) + ", manifest.json says " + value.dtype + " " + Shown(value);
 }
 
-// Takes the sizes of modules that have to be run from `trial`.
+// Infers all sizes, running modules in `trial` if need be.
 Inferred Infer(Trial trial, const std::vector<TensorSpec>& given,
                const std::map<std::string, int64_t>& symbols) {
   const std::string& package = trial.package;
@@ -176,7 +176,7 @@ Inferred Infer(Trial trial, const std::vector<TensorSpec>& given,
   std::vector<TensorSpec>& specs = inferred.specs;
   std::vector<bool> changed(manifest.values.size(), false);
   std::string blame;
-  bool unknown = false;  // not in the model file
+  bool unknown = false;  // some sizes are not in the model file
   for (const ValueInfo& value : manifest.values)
     unknown = unknown || (value.kind == "tensor" && value.dtype.empty());
   for (size_t m = 0; m < manifest.modules.size(); ++m) {

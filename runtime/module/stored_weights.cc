@@ -66,8 +66,9 @@ std::vector<std::string> ForeignNames(const Manifest& manifest,
 }
 
 std::string DescribeForeign(const std::string& file, const std::vector<std::string>& foreign) {
-  return file + ": " + Counted(foreign.size(), "tensor") + " of it the package does not have, " +
-         Quote(foreign[0]) + " for one: perhaps it is another model's";
+  return file + ": " + Counted(foreign.size(), "tensor") +
+         " that the package does not have, such as " + Quote(foreign[0]) +
+         ": perhaps it is another model's";
 }
 
 }  // namespace pipewright

@@ -1,5 +1,5 @@
-// The names under which files keep the weights of a package: those of the original model's state
-// dict, one of several for tied weights.
+// Maps the weights of a package to their names in files: those of the original model's state dict,
+// one of several for tied weights.
 #pragma once
 #include <map>
 #include <string>
@@ -10,24 +10,25 @@
 
 namespace pipewright {
 
-// A tensor of the run under the name that files keep, and the first module that holds it.
+// The first module that holds a weight, and the weight's index there.
 struct NamedWeight {
   int module = -1;
   size_t index = 0;  // in ModuleInfo::held
 };
+// Returns all parameters and buffers by their names in files.
 std::map<std::string, NamedWeight> ParametersAndBuffers(const Manifest& manifest);
-// The name that files keep for any name of the state dict.
+// Returns the name that files use for any name of the state dict.
 std::string KeptName(const Manifest& manifest, const std::string& name);
 
-// The tensor of a checkpoint that is a weight of the run, under any of its names. Throws Error
-// where it is missing or of another shape or type.
+// Returns the tensor of a checkpoint for a weight of the run, under any of its names. Throws Error
+// if it is missing or has another shape or type.
 const StoredTensor& StoredWeight(const Checkpoint& checkpoint, const Manifest& manifest,
                                  const WeightInfo& weight);
 
-// Those of `names` that no module of the package holds: they are another model's.
+// Returns those of `names` that no module of the package holds: they are another model's.
 std::vector<std::string> ForeignNames(const Manifest& manifest,
                                       const std::vector<std::string>& names);
-// Returns a sentence about them, for a warning; there is at least one. `file`: where they are.
+// Returns a warning about such names (at least one), which `file` holds.
 std::string DescribeForeign(const std::string& file, const std::vector<std::string>& foreign);
 
 }  // namespace pipewright

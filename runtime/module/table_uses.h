@@ -1,4 +1,4 @@
-// Finds inputs of a module that are numbers of rows of its tables (embeddings).
+// Finds inputs of a module that are row indices of its embedding tables.
 #pragma once
 #include <torch/csrc/jit/ir/ir.h>
 
@@ -12,7 +12,7 @@ struct TableUse {
   std::string table;  // its name in the module
 };
 
-// Those that an embedding takes as they come: not what is computed from an input.
+// Returns the inputs that an embedding takes directly, not values computed from an input.
 std::vector<TableUse> TableUses(const torch::jit::Graph& graph);
 
 }  // namespace pipewright

@@ -38,8 +38,8 @@ static std::vector<int64_t> Without(std::vector<int64_t> sizes, int64_t dim) {
   return sizes;
 }
 
-// Returns true if a target is one number for each row of classes, although sizes differ: one of
-// both is flattened, or has dimensions of 1 besides.
+// Returns true if a target is one number for each row of classes although sizes differ, because one
+// of them is flattened or has extra dimensions of size 1.
 static bool FitsFlat(const std::vector<int64_t>& output, const std::vector<int64_t>& target) {
   if (Count(output) != Count(target) * output.back()) return false;
   std::vector<int64_t> rows = output, numbers = target;
@@ -97,7 +97,7 @@ static int64_t ClassDim(const LossJob& job, const TensorSpec& output, const Tens
       return dim;
     throw Error(name,
                 "with \"class_dim\": " + std::to_string(*job.class_dim) + ", " + type +
-                    " has no use for " + shapes,
+                    " cannot take " + shapes,
                 cure);
   }
   const bool fits_last = dims > 1 && fits(last), fits_one = dims > 2 && fits(1);
@@ -139,7 +139,7 @@ void CheckLoss(const LossJob& job, const TensorSpec& output, const TensorSpec& t
                 "save the targets as float32");
 }
 
-// Both losses of PyTorch take [rows, C], or [samples, C, ...] as they are.
+// Both of PyTorch's losses take [rows, C] or [samples, C, ...].
 static at::Tensor ClassLoss(const LossJob& job, const at::Tensor& output, const at::Tensor& target,
                             int64_t dim, const std::string& name) {
   at::Tensor logits = output, classes = target;

@@ -14,26 +14,26 @@ namespace pipewright {
 void CheckLoss(const LossJob& job, const TensorSpec& output, const TensorSpec& target,
                const std::string& name);
 
-// For cross_entropy and nll, and types and sizes that CheckLoss takes: how many classes there are.
+// For cross_entropy and nll: returns the number of classes. CheckLoss must accept the arguments.
 int64_t CountClasses(const LossJob& job, const TensorSpec& output, const TensorSpec& target,
                      const std::string& name);
-// Throws Error naming a target that counts and is none of `count` classes.
+// Throws Error if a target that is not ignored is none of `count` classes.
 void CheckClasses(const LossJob& job, const at::Tensor& targets, int64_t count,
                   const std::string& name);
 
 // Returns a scalar. cross_entropy and nll take an output with classes along one dimension and int64
 // targets of the other sizes; cross_entropy converts logits of less than 32 bits to float32. The
-// others take equal shapes. Throws Error for others, and where two dimensions may be that of the
-// classes, naming the target `name`. If all targets are ignored, the loss is 0.
+// others take equal shapes. Throws Error, naming the target `name`, for other types or sizes and if
+// two dimensions could be that of the classes. If all targets are ignored, the loss is 0.
 at::Tensor Loss(const LossJob& job, const at::Tensor& output, const at::Tensor& target,
                 const std::string& name);
 
 // Returns how many numbers a microbatch's loss averages: targets that are not ignored, elements
-// (mse and others), or `samples` if the model computes its loss or they divide it.
+// (mse and others), or `samples` if the model computes its loss or "batchmean" divides by them.
 int64_t LossCount(const LossJob& job, const at::Tensor& target, int64_t samples);
 
-// For cross_entropy and nll: returns how many targets that count equal the class with the largest
-// logit (the first of equal ones).
+// For cross_entropy and nll: returns how many targets that are not ignored equal the class with the
+// largest logit (the first on a tie).
 int64_t LossHits(const LossJob& job, const at::Tensor& output, const at::Tensor& target);
 
 // Returns NaN without a sign, which would be printed as "-nan".

@@ -1,4 +1,4 @@
-// Optimizers with the same bits as PyTorch's in Python: the same operations in the same order.
+// Optimizers that give the same bits as PyTorch's: the same operations in the same order.
 #pragma once
 #include <ATen/core/Tensor.h>
 

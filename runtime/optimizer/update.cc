@@ -232,7 +232,7 @@ StepOutcome Updater::Agree(Transport& transport, bool bad_loss) {
     for (const Parameter& parameter : parameters)
       not_finite = not_finite || (parameter.gradient.defined() && !AllFinite(parameter.gradient));
   StepOutcome outcome;
-  // Nobody sends a byte while all is well.
+  // No rank sends a byte while all is well.
   for (const std::string& other : transport.AllGather(bad_loss     ? "loss"
                                                       : not_finite ? "gradient"
                                                                    : "")) {

@@ -22,24 +22,25 @@ class OffloadFolder;  // tensors/offload_folder.h
 struct StepOutcome {
   double norm = -1;         // of all gradients before clipping; -1: not requested
   bool skipped = false;     // gradients overflowed, so no weight is changed
-  bool not_finite = false;  // some gradient is nan or infinite
-  bool bad_loss = false;    // some rank's loss is
+  bool not_finite = false;  // some gradient is NaN or infinite
+  bool bad_loss = false;    // some rank's loss is NaN or infinite
 };
 
-// What a user can do about numbers that are nan or infinite.
+// Tells users how to get rid of NaN and infinity.
 inline constexpr char kNotFiniteCure[] =
     "lower the learning rate, clip gradients (\"clip_norm\"), check for square roots, logarithms "
     "and divisions near zero, or let the job go on with \"nan\": \"ignore\"";
 
-// What is done about gradients that are nan or infinite.
+// Selects how gradients that are NaN or infinite are handled.
 enum class FiniteCheck {
-  kNone,  // nothing
-  kEach,  // Step refuses them: for plans whose steps overlap, so that ranks cannot meet
-  kAll,   // all ranks learn of them from Agree, before any weight has changed
+  kNone,  // not at all
+  kEach,  // Step throws Error: for plans whose steps overlap, so that ranks cannot agree
+  kAll,   // Agree tells all ranks, before any weight has changed
 };
 
-// Where ranks need not meet (no clipping, no loss scaling, no FiniteCheck::kAll), each module is
-// updated as soon as its gradients are complete. Else all of a rank's gradients wait for Commit.
+// If ranks need not agree (no clipping, no loss scaling, no FiniteCheck::kAll), each module is
+// updated as soon as its gradients are complete. Otherwise all of a rank's gradients wait for
+// Commit.
 class Updater {
  public:
   // keep_gradients: the last step's gradients can be read afterwards.
@@ -62,9 +63,9 @@ class Updater {
   // combined in the order of the parameters, a shared one counted once, and every rank comes to the
   // same decision. `bad_loss`: a loss that this rank computed is not finite.
   StepOutcome Agree(Transport& transport, bool bad_loss);
-  // Changes the weights as was agreed.
+  // Updates the weights as agreed.
   void Commit(const StepOutcome& outcome);
-  // Returns the weights whose gradients wait and are not finite: module and index.
+  // Returns the module and index of each weight whose waiting gradient is not finite.
   std::vector<std::pair<int, size_t>> NotFinite() const;
   at::Tensor WaitingGradient(int module, size_t weight) const;
 
@@ -90,7 +91,7 @@ class Updater {
     // With states on disk between steps: the tensors that are not in `state`.
     std::vector<std::pair<std::string, OffloadedTensor>> stored;
     at::Tensor gradient;  // waits for Commit
-    int64_t divisor = 1;  // that it has not been divided by yet
+    int64_t divisor = 1;  // still to be applied to `gradient`
     at::Tensor last_gradient;
     int place = -1;  // index among all parameters of the model
   };

@@ -65,7 +65,7 @@ std::shared_ptr<RecordedBody> BodyFor(RecordedBodies& bodies,
   if (!bodies.refusal.empty()) return nullptr;
   for (const c10::IValue& input : inputs)
     if (input.isTensor() && !input.toTensor().defined()) return nullptr;
-  // Most often it is the last one.
+  // It is usually the last one.
   for (auto body = bodies.bodies.rbegin(); body != bodies.bodies.rend(); ++body) {
     if (!Matches(**body, inputs, wanted)) continue;
     std::rotate(body.base() - 1, body.base(), bodies.bodies.end());

@@ -33,7 +33,7 @@ bool SameBits(const at::Tensor& a, const at::Tensor& b) {
   return x.nbytes() == 0 || std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0;
 }
 
-// They are copied for each microbatch.
+// Limit in bytes on buffers that forward writes, which are copied for each microbatch.
 constexpr size_t kMostWritten = size_t{64} << 10;
 
 constexpr c10::DispatchKeySet kNotPlain({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative,
@@ -84,8 +84,8 @@ struct Eager {
   }
 };
 
-// Runs autograd's body below `trace`; fills what `graph` says of outputs and gradients. Throws what
-// the body throws, and where the trace refuses.
+// Runs autograd's body under `trace` and fills in the outputs and gradients of `graph`. Throws what
+// the body throws, and if the trace refuses.
 void Trace(const LoadedModule& module, const std::vector<bool>& wanted,
            const std::vector<c10::IValue>& inputs, const Tensors& gradients, RecordedGraph& graph,
            Recording& trace) {
@@ -122,7 +122,8 @@ void Trace(const LoadedModule& module, const std::vector<bool>& wanted,
     graph.weight_gradient.push_back(operand_of_next(weight.requires_grad()));
 }
 
-// The first instruction of `list` that gives or writes other bits than the call of `trace` did.
+// Returns the first instruction of `list` that returns or writes other bits than its call in
+// `trace`.
 std::string FirstOtherOf(const InstructionList& list, bool forward, const Recording& trace,
                          const std::vector<at::Tensor>& weights, Tensors& slots) {
   for (const Instruction& one : list) {

@@ -13,25 +13,27 @@ std::string Record(const LoadedModule& module, RecordedBody& body,
                    const std::vector<c10::IValue>& inputs);
 
 // Runs both bodies on `inputs`: outputs, gradients by B and by I and W, and buffers must have the
-// same bits, and lie in memory alike. Returns what has not, or "". Times F and B of both.
+// same bits and the same layout in memory. Returns the first difference, or "". Times F and B of
+// both.
 std::string Compare(const LoadedModule& module, const std::shared_ptr<RecordedBody>& body,
                     const std::vector<c10::IValue>& inputs);
 
-// The first operation of the lists that gives or writes other bits than it does in autograd's body,
-// with the place in the module's code where that is known; "": none. Slow.
+// Returns the first operation of the lists that returns or writes other bits than in autograd's
+// body, with its place in the module's code if known; "" if there is none. Slow.
 std::string FirstOther(const LoadedModule& module, const RecordedBody& body,
                        const std::vector<c10::IValue>& inputs, const Tensors& gradients);
 
-// Returns whether autograd's body gives the same bits each of several times. With several threads
-// some kernels do not (index_put on repeated indices). Slow.
+// Returns true if autograd's body gives the same bits in several runs. With several threads some
+// kernels do not (index_put on repeated indices). Slow.
 bool IsReproducible(const LoadedModule& module, const RecordedBody& body,
                     const std::vector<c10::IValue>& inputs, const Tensors& gradients);
 
-// The first that differs of each two tensors in a bit, or, `in_memory`, in how it lies there; or "".
+// Returns which tensor of `a` first differs from that of `b` in a bit or, if `in_memory`, in its
+// layout; "" if none does.
 std::string Difference(const Tensors& a, const Tensors& b, const std::string& what,
                        bool in_memory = true);
 
-// The tensors among outputs.
+// Returns the tensors among `values`.
 Tensors TensorsAmong(const std::vector<c10::IValue>& values);
 
 }  // namespace pipewright

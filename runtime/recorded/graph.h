@@ -1,6 +1,6 @@
-// A module as lists of operations: F, what its forward computes; B, the backward of it; I and W,
-// the two halves of B. They are recorded from one real forward and backward (recording.h) and run
-// without autograd (replay.h). They hold for inputs and gradients of the recorded geometry.
+// A module as lists of operations: F, its forward; B, its backward; I and W, the two halves of B.
+// They are recorded from one real forward and backward (recording.h) and run without autograd
+// (replay.h). They hold for inputs and gradients of the recorded geometry.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -20,7 +20,8 @@ struct Geometry {
   bool Fits(const at::Tensor& tensor) const;
 };
 
-// An operand of an operation: a weight of the module, whatever tensor it is by then, or a slot.
+// An operand of an operation: a slot, a weight of the module (the tensor that it is when the list
+// runs), a constant, a list of operands, or a generator.
 struct Operand {
   enum class Kind { kConstant, kSlot, kWeight, kList, kGenerator } kind = Kind::kConstant;
   int index = -1;              // slot; weight; id of a generator
@@ -34,7 +35,7 @@ struct Instruction {
   c10::DispatchKeySet keys;
   std::vector<Operand> operands;  // kView: the tensor whose storage it is
   std::vector<int> results;       // slots; -1: not kept
-  std::vector<int> release;       // slots that nobody reads after it
+  std::vector<int> release;       // slots that nothing reads after it
   // kView
   Geometry geometry;
   int64_t offset = 0;  // beyond the operand's

@@ -29,7 +29,7 @@ bool Writes(const Instruction& call) {
   return false;
 }
 
-// Where the operand is that says which results are asked for; -1: there is none.
+// Returns the index of the operand that selects the results (the output mask); -1 if there is none.
 int MaskOf(const Instruction& call) {
   if (call.kind != Instruction::Kind::kCall) return -1;
   const auto& arguments = call.op.schema().arguments();
@@ -39,7 +39,7 @@ int MaskOf(const Instruction& call) {
   return -1;
 }
 
-// The instruction, asked only for those of its results that `wanted` holds.
+// Returns the instruction with only those results requested that `wanted` selects.
 Instruction Masked(const Instruction& whole, int mask, const Slots& wanted) {
   Instruction part = whole;
   c10::List<bool> asked = whole.operands[static_cast<size_t>(mask)].constant.toBoolList().copy();
@@ -52,8 +52,8 @@ Instruction Masked(const Instruction& whole, int mask, const Slots& wanted) {
   return part;
 }
 
-// A normalisation sums over what it reads for the gradient of its input. Those of its weight and
-// bias are almost there then, and small: to compute them in W takes a second pass over all of it.
+// Returns true for normalizations. They sum over all that they read for the gradient of their
+// input, which almost gives those of weight and bias too; W would need a second pass over the data.
 bool GivesBoth(const Instruction& call) {
   for (const char* name : {"aten::native_layer_norm_backward", "aten::native_batch_norm_backward",
                            "aten::native_group_norm_backward", "aten::_fused_rms_norm_backward"})
@@ -66,8 +66,8 @@ bool Gives(const Instruction& instruction, const Slots& wanted) {
                      [&](int slot) { return slot >= 0 && wanted[static_cast<size_t>(slot)]; });
 }
 
-// Returns the part of `list` that must run for the slots in `wanted`, and adds what it reads. If a
-// kernel gives both sides, it gives what is in `both` too.
+// Returns the part of `list` that must run for the slots in `wanted`, and adds the slots that it
+// reads. Kernels that compute both sides (GivesBoth) give the slots in `both` too.
 InstructionList Needed(const InstructionList& list, Slots& wanted, const Slots* both = nullptr) {
   InstructionList needed;
   for (auto one = list.rbegin(); one != list.rend(); ++one) {
@@ -81,8 +81,9 @@ InstructionList Needed(const InstructionList& list, Slots& wanted, const Slots* 
   return needed;
 }
 
-// Each slot is emptied by the last that reads it, but those in `kept`; results that nobody reads
-// are not put there. `present`: slots that are filled before; returns those that nothing reads.
+// Makes the last instruction that reads a slot release it, except for those in `kept`; drops
+// results that nothing reads. `present`: slots that are filled before. Returns those that nothing
+// reads.
 std::vector<int> Release(InstructionList& list, const Slots& kept, const Slots& present) {
   Slots later = kept;
   for (auto one = list.rbegin(); one != list.rend(); ++one) {
@@ -117,7 +118,7 @@ Slots ReadBy(const InstructionList& list, size_t slots) {
 void MakeLists(const Recording& trace, RecordedGraph& graph) {
   graph.slots = trace.slots();
   const size_t slots = static_cast<size_t>(graph.slots);
-  // B, then I, then what of B is left for W.
+  // Makes B, then I, then W from the rest of B.
   Slots for_inputs(slots), for_weights(slots);
   AddSlots(graph.input_gradient, for_inputs);
   Slots input_results = for_inputs;

@@ -1,4 +1,4 @@
-// From a trace to the lists of a module.
+// Makes the lists of a module from a trace.
 #pragma once
 #include <string>
 
@@ -6,9 +6,10 @@
 
 namespace pipewright {
 
-// Fills the four lists of `graph`, whose operands are the trace's. Leaves out what nobody reads and
-// what I and W need not compute; kernels with an output mask run in both, each time for one side,
-// but those of normalisations: they compute all in I, and the small gradients wait for W.
+// Fills the four lists of `graph`, whose operands are the trace's. Leaves out results that nothing
+// reads and what I or W need not compute. Kernels with an output mask run in both, each time for
+// one side, except those of normalizations, which compute everything in I and keep the small
+// gradients for W.
 void MakeLists(const Recording& trace, RecordedGraph& graph);
 
 }  // namespace pipewright

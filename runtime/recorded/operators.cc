@@ -27,7 +27,7 @@ const Names& PlainNodes() {
 
 }  // namespace
 
-// Made of other operators, for sizes, types and numbers that are arguments.
+// Operators composed of others, which depend only on sizes, types and numbers among the arguments.
 const Names& ComposedOperators() {
   static const Names kNames = {
       // names for other operators, comparisons and arithmetic
@@ -103,15 +103,15 @@ const Names& OperatorsOfTorchScript() {
 
 namespace {
 
-// Something besides computing.
+// Operators that do something besides computing.
 const Names& Effects() {
   static const Names kNames = {"backward", "format", "hash",     "initial_seed", "manual_seed",
                                "percentFormat", "save", "seed", "set_data", "str", "warn"};
   return kNames;
 }
 
-// They take lengths from memory (of packed sequences), or go wherever the whole numbers lead that they
-// are given: on those that are made up to compare on, they would end the process.
+// Operators that take lengths from memory (packed sequences) or use integers as unchecked offsets:
+// on inputs that are made up for comparisons, they could crash the process.
 const Names& Trusting() {
   static const Names kNames = {"_pack_padded_sequence", "embedding_bag", "_embedding_bag",
                                "_embedding_bag_forward_only", "segment_reduce"};
@@ -149,7 +149,7 @@ bool IsRecordable(const torch::jit::Node& node) {
   const auto op =
       c10::Dispatcher::singleton().findSchema({schema->name(), schema->overload_name()});
   if (!op) return !HasTensors(node) || OperatorsOfTorchScript().count(name);
-  // Modules write in place; that others write to what they are given is not looked at.
+  // Refuses `out` variants: a recording follows in-place writes only.
   if (!schema->arguments().empty() && schema->arguments().back().is_out()) return false;
   for (c10::DispatchKey key :
        {c10::DispatchKey::CPU, c10::DispatchKey::CompositeExplicitAutograd,

@@ -9,15 +9,14 @@
 
 namespace pipewright {
 
-// Returns whether `node` computes and reads data by kernels only. That is so of
-// operators with a kernel of their own: it runs again as a whole, and their derivatives are made
-// of operators (torch/csrc/autograd/FunctionsManual.cpp of PyTorch 2.13 touches memory for nested
-// tensors alone). Of those made of other operators it is so where the source shows it; these are
-// listed.
+// Returns true if `node` computes and reads data by kernels only. Operators with a kernel of their
+// own do: the kernel runs again as a whole, and their derivatives are made of operators
+// (torch/csrc/autograd/FunctionsManual.cpp of PyTorch 2.13 touches memory for nested tensors
+// alone). Of the operators composed of others, those whose source shows it are listed.
 bool IsRecordable(const torch::jit::Node& node);
 
-// The names of those that are listed, without "aten::": those that are made of others, and those of
-// TorchScript alone.
+// Return the names that are listed, without "aten::": operators composed of others, and operators
+// that only TorchScript has.
 const std::set<std::string>& ComposedOperators();
 const std::set<std::string>& OperatorsOfTorchScript();
 

@@ -31,7 +31,7 @@ at::Tensor OtherFractions(const at::Tensor& x, at::Generator& generator) {
   const at::Tensor finite = x.masked_select(x.isfinite()).to(at::kDouble);
   const double low = finite.numel() ? finite.min().item<double>() : 0;
   const double high = finite.numel() ? finite.max().item<double>() : 0;
-  // Positive numbers and parts of one stay what they are.
+  // Keeps positive numbers positive, and numbers from 0 to 1 in that range.
   if (low == high) return at::full_like(x, low == 0 ? 0.5 : low / 2);
   const at::Tensor drawn =
       at::rand(x.sizes(), generator, at::TensorOptions(at::kDouble)).mul_(high - low).add_(low);

@@ -1,4 +1,4 @@
-// Inputs to compare bodies on: of the form of those that were recorded, and other in every element.
+// Makes inputs to compare bodies on: in the form of the recorded ones, with other elements.
 #pragma once
 #include <ATen/core/ivalue.h>
 
@@ -9,20 +9,20 @@
 
 namespace pipewright {
 
-// Adds the values of inputs of whole numbers to `seen`, each until it has several: others may be
-// out of range. Returns whether an input has come to have several.
+// Adds the values of integer inputs to `seen`, for each input until it has several, because made-up
+// values may be out of range. Returns true if an input now has several.
 bool NoteValues(const std::vector<c10::IValue>& inputs, Tensors& seen);
 
-// Returns whether an input of whole numbers has had one value only: OtherInputs leaves it alone.
+// Returns true if an integer input has had one value only, which OtherInputs leaves unchanged.
 bool HasOneValue(const Tensors& seen);
 
-// Whole numbers become others of those that the input has, or else has had; numbers with a fraction
-// are drawn between the smallest and the largest of the input (near the only one); truth values are
-// flipped where `draw` is even: a mask turned round may leave nothing to compare.
+// Returns inputs with other elements. Integers become other values that the input has, or else has
+// had. Floating-point numbers are drawn between the input's smallest and largest. Booleans are
+// flipped only if `draw` is even, because a flipped mask may leave nothing to compare.
 std::vector<c10::IValue> OtherInputs(const std::vector<c10::IValue>& inputs, const Tensors& seen,
                                      int draw);
 
-// Tensors in memory of their own, where their elements lie to each other as in those of `inputs`.
+// Copies tensors to memory of their own, with the strides that they have in `inputs`.
 std::vector<c10::IValue> CopyInForm(std::vector<c10::IValue> inputs);
 
 }  // namespace pipewright

@@ -1,6 +1,5 @@
-// Every operator call of the thread passes here below autograd: the fallback of a dispatch key
-// that lies there and has no other use on tensors with memory. What an operation calls within
-// itself is not recorded.
+// Below autograd, every operator call of the thread passes through the fallback of a dispatch key
+// that has no other use on tensors with memory. Calls within an operation are not recorded.
 #include "runtime/recorded/recording.h"
 
 #include <ATen/ATen.h>
@@ -128,7 +127,7 @@ Operand Recording::Find(const at::Tensor& tensor) {
   if (!IsPlainTensor(tensor)) return {};
   auto found = known_.find(KeyOf(tensor));
   if (found != known_.end()) return found->second;
-  // A number of the code: numbers that are computed are refused where they are.
+  // A number in the code: computed numbers are refused where they are computed.
   if (tensor.dim() == 0 && tensor.unsafeGetTensorImpl()->is_wrapped_number() &&
       !storages_.count(tensor.storage().unsafeGetStorageImpl())) {
     Operand operand;
@@ -165,8 +164,8 @@ Operand Recording::OperandOf(const c10::IValue& value) {
   if (value.isTensor()) return Find(value.toTensor());
   Operand operand;
   if (value.isList()) {
-    // An empty one of its type, whichever that is: the interpreter's lists of optional tensors have
-    // another than those of kernels. Never the list itself, which its owner may change.
+    // An empty list of the same element type, because the interpreter's lists of optional tensors
+    // have another type than those of kernels. Never the list itself, which its owner may change.
     operand.constant = c10::impl::GenericList(value.toList().elementType());
     const bool plain = HoldsNoTensor(value);
     if (!plain) operand.kind = Operand::Kind::kList;
@@ -188,8 +187,8 @@ Operand Recording::OperandOf(const c10::IValue& value) {
   return operand;
 }
 
-// Operations whose results have sizes that depend on the data: for views of them, and what is made
-// of their sizes, a recording would not hold. Two take lengths from tensors without telling.
+// Returns true if the sizes of the results depend on the data: a recording would not hold for views
+// of them, nor for values computed from their sizes. Two operations lack the tag that says so.
 static bool HasSizesOfData(const c10::OperatorHandle& op, const torch::jit::Stack& stack,
                            size_t first) {
   const std::string& name = op.schema().name();
@@ -226,7 +225,7 @@ void Recording::Call(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   std::vector<at::Tensor> changed;
   if (!name.starts_with("aten::") && !name.starts_with("pipewright::") &&
       !name.starts_with("pippy::") && !IsOwnTransformersOperator(name))
-    Refuse("an operator of its own, " + name);
+    Refuse("a custom operator, " + name);
   if (schema.returns().empty() && !name.ends_with("pipe_split")) Refuse("a check, " + name);
   for (size_t i = 0; i < arguments && refusal_.empty(); ++i) {
     const c10::IValue& value = (*stack)[first + i];
@@ -266,8 +265,8 @@ void Recording::Call(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   for (size_t i = 0; i < arguments && source.isNone(); ++i)
     if ((*stack)[first + i].isTensor() && (*stack)[first + i].toTensor().defined())
       source = (*stack)[first + i];
-  // Before it runs: no random number is drawn that nobody asked for. Whatever else is refused runs to
-  // its end, so that regions that it has entered are left.
+  // Throws before the operation runs, so that it draws no random number. Other refused code runs to
+  // its end, so that it leaves the regions that it has entered.
   if (!refusal_.empty() && op.hasTag(at::Tag::nondeterministic_seeded))
     throw std::runtime_error(refusal_);
   op.redispatchBoxed(keys, stack);

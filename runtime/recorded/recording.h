@@ -1,5 +1,5 @@
-// Records what a thread's operations are below autograd: which kernels run, on which tensors, in
-// forward and in backward.
+// Records a thread's operations below autograd: which kernels run, on which tensors, in forward and
+// in backward.
 #pragma once
 #include <map>
 #include <memory>
@@ -13,13 +13,13 @@
 
 namespace pipewright {
 
-// Returns whether `value` may be a constant of a recording: it holds no tensor, and nothing that is
-// not written out in it.
+// Returns true if `value` may be a constant of a recording: it holds no tensor and no reference to
+// other data.
 bool HoldsNoTensor(const c10::IValue& value);
 
 // Memory that the trace knows.
 struct TracedStorage {
-  c10::weak_intrusive_ptr<c10::StorageImpl> alive;  // keeps the address from being used again
+  c10::weak_intrusive_ptr<c10::StorageImpl> alive;  // keeps the address from being reused
   bool given = false;  // an input, a trained weight or a constant: nothing may write to it
   bool blank = false;  // nothing recorded has written to it
   int weight = -1;     // the weight whose memory it is
@@ -48,11 +48,11 @@ class Recording {
   void Constant(const at::Tensor& tensor);
   // Returns where a tensor comes from; undefined ones are constants. Refuses unknown ones.
   Operand Find(const at::Tensor& tensor);
-  // The same for an output of the module. Refuses memory that no recorded operation has
-  // filled: some of PyTorch's functions fill what they give by themselves.
+  // Does the same for an output of the module. Refuses memory that no recorded operation has
+  // filled: some of PyTorch's functions fill their results outside of operations.
   Operand FindResult(const at::Tensor& tensor);
 
-  // Why there can be no lists; empty: there can.
+  // Returns why there can be no lists; empty if there can.
   const std::string& refusal() const { return refusal_; }
   void Refuse(const std::string& why) {
     if (refusal_.empty()) refusal_ = why;
@@ -62,7 +62,7 @@ class Recording {
   std::vector<int> written() const { return {written_.begin(), written_.end()}; }
   InstructionList forward, backward;
 
-  // The tensors that each call returned or wrote, as they were then, by its number; kept if asked.
+  // By number of the call: copies of the tensors that it returned or wrote, if keeps_results.
   struct CallResult {
     std::vector<at::Tensor> tensors;
     std::string place;  // in the module's code: FILE:LINE; of forward
@@ -89,7 +89,7 @@ class Recording {
   std::string refusal_;
   std::map<Key, Operand> known_;
   std::map<const c10::StorageImpl*, TracedStorage> storages_;
-  std::vector<c10::Storage> held_;  // of backward: the engine adds in place what nobody holds
+  std::vector<c10::Storage> held_;  // keeps the engine from adding in place in backward
   std::map<uint64_t, int64_t> generators_;  // ids by seed
   std::set<int> written_;
   Recording* outer_ = nullptr;

@@ -7,12 +7,13 @@
 
 namespace pipewright {
 
-// Runs `list` below autograd on what `slots` holds. `gradient`: in gradient mode, as autograd runs
-// forward and not backward; kernels may ask. Throws what its operations throw.
+// Runs `list` below autograd on what `slots` holds. `gradient`: runs in gradient mode, as autograd
+// does in forward but not in backward, since kernels may check it. Throws what its operations
+// throw.
 void Replay(const InstructionList& list, bool gradient, const std::vector<at::Tensor>& weights,
             Tensors& slots);
 
-// The tensor of an operand; a constant's may be undefined.
+// Returns the tensor of an operand; that of a constant may be undefined.
 at::Tensor ValueOf(const Operand& operand, const std::vector<at::Tensor>& weights,
                    const Tensors& slots);
 

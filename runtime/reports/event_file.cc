@@ -109,7 +109,7 @@ std::string HostName() {
 constexpr char kPrefix[] = "events.out.tfevents.";
 
 // Returns the time, or the second after that of the newest file: TensorBoard reads a folder's files
-// in the order of their names, and a host's clock may be behind that of the one before.
+// in the order of their names, and this host's clock may be behind that of an earlier host.
 int64_t SecondsOfName(const std::string& folder) {
   auto seconds = static_cast<int64_t>(Seconds());
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
@@ -124,7 +124,7 @@ int64_t SecondsOfName(const std::string& folder) {
 
 EventFile::EventFile(const std::string& folder, int64_t first_step) {
   CheckFolder(folder);
-  std::error_code failed;  // shows when the file is made
+  std::error_code failed;  // shows when the file is opened
   std::filesystem::create_directories(folder, failed);
   lock_ = LockFile(folder + "/events");
   path_ = folder + "/" + kPrefix + std::to_string(SecondsOfName(folder)) + "." + HostName() + "." +
@@ -152,7 +152,7 @@ void EventFile::Write(const std::string& events) {
     }
     PrintWarning(path_ + ": cannot be written (" + std::strerror(errno) +
                  "): the run goes on, and the curves end here");
-    (void)!ftruncate(fd_, size_);  // readers stop at half a record
+    (void)!ftruncate(fd_, size_);  // readers stop at an incomplete record
     close(fd_);
     fd_ = -1;
   }

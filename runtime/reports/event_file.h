@@ -15,9 +15,9 @@ namespace pipewright {
 
 class EventFile {
  public:
-  // Makes the folder where it is missing, locks it, and makes a new file in it. TensorBoard forgets
-  // what earlier files of the folder say of steps from `first_step` on: a resumed run does these
-  // again. Throws Error if the file cannot be made, or if another run writes to the folder.
+  // Creates the folder if it is missing, locks it, and creates a new file in it. TensorBoard
+  // discards what earlier files say about steps from `first_step` on, because a resumed run repeats
+  // them. Throws Error if the file cannot be created, or if another run writes to the folder.
   EventFile(const std::string& folder, int64_t first_step);
   ~EventFile();
   EventFile(const EventFile&) = delete;
@@ -35,7 +35,7 @@ class EventFile {
   int64_t size_ = 0;
 };
 
-// CRC-32C (Castagnoli), as RFC 3720 has it.
+// Returns the CRC-32C (Castagnoli) of RFC 3720.
 uint32_t Crc32c(std::string_view bytes);
 
 }  // namespace pipewright

@@ -37,7 +37,7 @@ MetricsFile::MetricsFile(const std::string& path, int64_t steps)
   struct stat file = {};
   bool opened = fd_ >= 0 && fstat(fd_, &file) == 0;
   if (opened && S_ISREG(file.st_mode) && !IsStream(path)) {
-    // Cut, not written anew: there may be no room for that.
+    // Truncates instead of rewriting, because there may be no room for a copy.
     size_ = steps > 0 ? BytesOfSteps(path, steps) : 0;
     opened = ftruncate(fd_, size_) == 0;
   }

@@ -1,4 +1,4 @@
-// The metrics file of a run: a JSON line a step.
+// The metrics file of a run: one JSON line per step.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -23,12 +23,12 @@ class MetricsFile {
   void Add(const std::string& line, int64_t step);
 
  private:
-  bool Write();  // what waits; false: errno says why not
+  bool Write();  // writes waiting lines; false: errno says why not
 
   const std::string path_;
   std::unique_ptr<OwnerLock> lock_;
   int fd_ = -1;
-  int64_t size_ = -1;      // of the whole lines in a regular file; -1: it is a pipe or a device
+  int64_t size_ = -1;      // bytes of complete lines in a regular file; -1: a pipe or device
   std::string waiting_;
   int64_t waiting_lines_ = 0, lost_ = 0;
   bool told_ = false;  // that lines wait

@@ -11,8 +11,8 @@ namespace pipewright {
 // written.
 void CheckOffload(const std::string& folder, const std::string& report, Transport& transport);
 
-// A line a rank for people, empty where no rank has weights on disk; and all figures as JSON into
-// `file` (""; nowhere). Collective; only rank 0 gets the text and writes.
+// Returns one line per rank for the user, "" if no rank has weights on disk, and writes all figures
+// as JSON to `file` ("": nowhere). Collective; only rank 0 gets the text and writes.
 std::string ReportOffload(const Session& session, int64_t sweeps, const std::string& file);
 
 }  // namespace pipewright

@@ -37,7 +37,7 @@ static std::string Formatted(const char* format, double number) {
   return text;
 }
 
-// "1:02:03", "2:03".
+// Returns text such as "1:02:03" or "2:03".
 static std::string TimeLeft(double seconds) {
   const auto whole = static_cast<long long>(std::llround(seconds));
   char text[48];
@@ -170,7 +170,7 @@ void Progress::Step(const StepReport& report, const std::vector<RankReport>& ran
 }
 
 void Progress::Rewrite(const StepReport& report, std::string line) {
-  constexpr double kSeconds = 0.1;  // between two
+  constexpr double kSeconds = 0.1;  // between two lines
   if (rewritten_ >= 0 && all_elapsed_ < rewritten_ + kSeconds) return;
   line += Formatted("  lr %.3g", report.learning_rate);
   if (report.outcome.norm >= 0) line += Formatted("  gradient norm %.3g", report.outcome.norm);

@@ -1,5 +1,5 @@
-// Reports the progress of training: one JSON line per step, and now and then a line for the user;
-// on a terminal (base/terminal.h), the line of the newest step below them.
+// Reports the progress of training: one JSON line per step, occasional lines for the user and, on a
+// terminal (base/terminal.h), the line of the newest step below them.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -16,11 +16,11 @@ namespace pipewright {
 struct StepReport {
   int64_t step = 0;            // from 0
   std::vector<double> losses;  // by microbatch
-  double loss = 0;             // mean over all targets that count
+  double loss = 0;             // mean over all targets that are not ignored
   std::vector<double> terms;   // the same for each of several losses
   int64_t counted = 0;         // tokens or samples
   double seconds = 0;
-  double elapsed = 0;  // seconds since the step before was told, or since the first began
+  double elapsed = 0;  // seconds since the previous report, or since the first step began
   double learning_rate = 0;
   double checkpoint = -1;  // seconds waited for its copy; -1: no checkpoint was due
   double accuracy = -1;    // -1: not requested
@@ -29,12 +29,12 @@ struct StepReport {
   const Evaluation* validation = nullptr;
 };
 
-// Exists on rank 0, which says what the rank with the losses reports (step_reports.h).
+// Exists on rank 0, which prints what the rank with the losses reports (step_reports.h).
 class Progress {
  public:
   // `unit` is what StepReport::counted counts: tokens or samples. In a resumed run, the metrics
-  // file keeps the lines before `first_step`. `events` also gets the numbers; null: no event file
-  // is asked for. Throws Error if the metrics file cannot be opened.
+  // file keeps the lines before `first_step`. `events` also gets the numbers; null if the job has
+  // no event file. Throws Error if the metrics file cannot be opened.
   Progress(const Job& job, const char* unit, int64_t first_step, std::unique_ptr<EventFile> events);
   ~Progress() { Finish(); }
 
@@ -47,9 +47,9 @@ class Progress {
 
   const Job& job_;
   const size_t columns_;  // of the line that is rewritten; 0: none
-  double rewritten_ = -1;  // when it was written last, as all_elapsed_; -1: it is not there
+  double rewritten_ = -1;  // all_elapsed_ when it was last written; -1: not shown
   double all_elapsed_ = 0;  // seconds since the first step began
-  int64_t counted_ = 0;  // these two are those since the last line
+  int64_t counted_ = 0;  // counted_ and elapsed_: since the last line
   double elapsed_ = 0;
   std::string unit_;
   std::unique_ptr<MetricsFile> metrics_;  // null: the job asks for none
@@ -62,10 +62,10 @@ std::string Grouped(double number);
 // Returns the share of the ranks' time spent without computation, or -1 if unknown.
 double Bubble(const std::vector<RankReport>& ranks);
 
-// Returns the loss of an evaluation as JSON (loss, perplexity and accuracy for cross_entropy,
-// targets), and " accuracy 12.34 %" if it is known.
+// Returns " accuracy 12.34 %"; evaluation.known() must be true.
 std::string AccuracyText(const Evaluation& evaluation);
 
+// Returns an evaluation as JSON: loss, perplexity and accuracy (cross_entropy), and targets.
 Json EvaluationJson(const Job& job, const Evaluation& evaluation);
 
 }  // namespace pipewright

@@ -7,8 +7,8 @@ namespace pipewright {
 StepReports::StepReports(const Job& job, int from, Transport& transport)
     : job_(job), from_(from), transport_(transport) {}
 
-// A report as numbers: these, the losses of the microbatches, those of the terms, and of each term
-// what a validation has summed up.
+// A report as numbers: kNumbers of the step, the losses of the microbatches, those of the terms,
+// and kOfTerm sums of a validation for each term.
 static constexpr size_t kNumbers = 12, kOfTerm = 4;
 
 size_t StepReports::size() const {
@@ -77,7 +77,7 @@ static void Unpack(const std::vector<double>& numbers, const Job& job, StepRepor
   r.validation = &validation;
 }
 
-// The way back of a tag that rank 0 alone sends by.
+// Shares the tag of StopAgreement, by which only rank 0 sends.
 static int StepTag(const Transport& transport) { return transport.max_tag() - kStopTag; }
 
 static Bundle BundleOf(const std::shared_ptr<std::vector<double>>& numbers) {

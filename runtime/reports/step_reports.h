@@ -1,5 +1,5 @@
-// Carries what is to be said of each step from the rank that has the losses to rank 0, which says
-// it, without making either wait for the other.
+// Sends the report of each step from the rank with the losses to rank 0, which prints it, without
+// making either wait for the other.
 #pragma once
 #include <deque>
 #include <memory>
@@ -14,12 +14,12 @@ class StepReports {
   // `from`: the rank that has the losses.
   StepReports(const Job& job, int from, Transport& transport);
 
-  // On `from`: once a step.
+  // On `from`: must be called once per step.
   void Send(const StepReport& report);
-  // On rank 0: once a step, before Next is asked for it.
+  // On rank 0: must be called once per step, before Next.
   void Expect();
-  // On rank 0: takes the oldest report that is expected, if it is there, or after waiting for it.
-  // Returns false if there is none.
+  // On rank 0: takes the oldest expected report. Returns false if none is expected, or if it has
+  // not arrived and `wait` is false.
   bool Next(bool wait, StepReport& report, Evaluation& validation);
   // Waits until what was sent has left.
   void Finish();

@@ -28,7 +28,7 @@ struct GradientGroups {
   std::vector<GradientGroup> contents;
 };
 
-// How the gradients of a step add up.
+// Selects how the gradients of a step are added.
 struct GradientOptions {
   int microbatches = 1, minibatches = 1;  // a step has this many times that many microbatches
   bool exact = false;  // gradients are added in the order of the microbatches, and early ones wait

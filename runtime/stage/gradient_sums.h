@@ -44,7 +44,7 @@ class GradientSums {
     int own = 0;                            // microbatches of a minibatch that run on this rank
     int arrived = 0;                        // in the step so far
     int next = 0;                           // exact: next microbatch to add
-    std::map<int, Tensors> waiting;         // exact, by microbatch: early ones; or of replicas
+    std::map<int, Tensors> waiting;         // exact, by microbatch: early ones; all if replicated
     std::vector<int> groups;                // groups that it contributes to
     std::vector<std::pair<int, int>> gets;  // (group, holder) whose sum this rank receives
   };

@@ -7,7 +7,7 @@
 
 #include "runtime/exec/clock.h"
 #include "runtime/module/saved_buffers.h"
-#include "runtime/recorded/choice.h"
+#include "runtime/recorded/choose_body.h"
 #include "runtime/stage/run_backward.h"
 #include "runtime/stage/spot_check.h"
 

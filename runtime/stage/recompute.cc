@@ -1,5 +1,5 @@
-// Modules that recompute their forward in the backward. The numbers are the same, because random
-// ones depend on seed, step, microbatch and operation, and buffers are restored.
+// Recomputes the forward of modules in the backward. The results are the same, because random
+// numbers depend on seed, step, microbatch and operation, and buffers are restored.
 #include <ATen/ATen.h>
 
 #include <utility>
@@ -18,7 +18,7 @@ void Write(const at::Tensor& to, const at::Tensor& from) {
 
 }  // namespace
 
-// The first forward. Runs in gradient mode like the second, because kernels may differ without it.
+// Runs the first forward, in gradient mode like the second, because kernels may differ without it.
 std::vector<c10::IValue> TorchStages::State::RunForgetting(int index, int microbatch,
                                                            std::vector<c10::IValue> given) {
   const LoadedModule& module = modules.at(index);

@@ -85,7 +85,7 @@ at::Tensor ReplicaBuffers::Merged(int module, const Buffer& buffer,
     for (const at::Tensor& theirs : brought) sum.add_(theirs.sub(buffer.start));
     return sum;
   }
-  // A buffer that nobody wrote to, a table or a mask, keeps its bits.
+  // A buffer that no replica wrote to, as a table or a mask, keeps its bits.
   const int replicas = static_cast<int>(brought.size());
   bool written = false;
   for (const at::Tensor& theirs : brought) written = written || !at::equal(theirs, buffer.start);

@@ -10,8 +10,8 @@ namespace pipewright {
 
 SlotMemory::SlotMemory(MemorySource source) : source_(std::move(source)) {}
 
-// Returns true if nothing else refers to the memory. What last did may have been another thread,
-// which has read it.
+// Returns true if nothing else refers to the memory. The last reference may have been dropped by
+// another thread, whose reads must come first.
 static bool IsFree(const std::shared_ptr<void>& memory) {
   if (memory.use_count() > 1) return false;
   std::atomic_thread_fence(std::memory_order_acquire);
@@ -30,7 +30,7 @@ std::shared_ptr<void> SlotMemory::Take(Blocks& blocks, size_t bytes, const Memor
                             [](const Block& b) { return IsFree(b.memory); });
   if (block == blocks.end()) block = blocks.emplace(blocks.end());
   if (block->bytes < bytes) {
-    block->memory = nullptr;  // given back before more is asked for
+    block->memory = nullptr;  // freed before more is allocated
     bytes_ -= static_cast<int64_t>(std::exchange(block->bytes, 0));
     block->memory = source ? source(bytes) : nullptr;
     if (!block->memory) block->memory = PlainMemory(bytes);

@@ -22,9 +22,9 @@ struct ReceiveSlot {
   }
 };
 
-// The plan gives a number free when the compute that uses its message has run. What was received
-// may be in use for longer: autograd keeps it until the backward, an output of the model may be a
-// view of it. So each tensor of a slot has a list of blocks, and a message gets the first one that
+// The plan frees a number when the compute that uses its message has run. What was received may be
+// in use for longer: autograd keeps it until the backward, an output of the model may be a view of
+// it. So each tensor of a slot has a list of blocks, and a message gets the first one that
 // nothing refers to. A list grows to as many blocks as were in use at once, and a block to the
 // largest message that it has held; neither shrinks. Hence the same steps get the same addresses,
 // except where a stage sends on what it received (the gradient of a skip): that block is in use
@@ -36,7 +36,7 @@ class SlotMemory {
   // Returns memory for a message that has these tensors.
   Bundle Receive(const ReceiveSlot& slot, const std::vector<const TensorSpec*>& tensors);
 
-  // How often memory was allocated, and what is held by now.
+  // Return the number of allocations so far, and the bytes held now.
   int64_t allocations() const { return allocations_; }
   int64_t bytes() const { return bytes_; }
 

@@ -1,6 +1,6 @@
-// One microbatch in a thousand runs by both bodies of a module: lists that were compared before they
-// are used (choice.h), and whose every operand is known (recording.h), are still looked at while they
-// are used. Which microbatch it is depends on nothing but seed, step, microbatch and module.
+// Runs one microbatch in a thousand by both bodies of a module: lists were compared before use
+// (choose_body.h), and each of their operands is known (recording.h), but they are still checked while
+// in use. The choice depends only on seed, step, microbatch and module.
 #pragma once
 #include <memory>
 #include <string>
@@ -11,7 +11,7 @@
 
 namespace pipewright {
 
-// A microbatch that autograd's body has run forward, too.
+// A microbatch whose forward autograd's body has run, too.
 struct SpotCheck {
   RandomKey key;
   std::vector<c10::IValue> inputs, outputs;
@@ -23,16 +23,17 @@ struct SpotCheck {
 
 bool IsSpotChecked(const RandomKey& key, int module);
 
-// Forward by autograd's body; buffers are as before it.
+// Runs forward by autograd's body and restores the buffers.
 std::shared_ptr<SpotCheck> BeginSpotCheck(const LoadedModule& module,
                                           const std::vector<c10::IValue>& inputs,
                                           const RecordedBody& body);
-// Compare what the lists gave. Throw Error if autograd's body gives other bits.
+// Compares the outputs of the lists. Throws Error if autograd's body gives other bits.
 void CheckForward(const LoadedModule& module, SpotCheck& check, const RecordedBody& body,
                   const std::vector<c10::IValue>& outputs);
-// Backward by autograd's body, before the lists'.
+// Runs backward by autograd's body; must be called before that of the lists.
 ModuleGradients BackwardOfCheck(const LoadedModule& module, SpotCheck& check,
                                 const Tensors& gradients);
+// Does the same as CheckForward for gradients.
 void CheckGradients(const LoadedModule& module, const SpotCheck& check, const RecordedBody& body,
                     const std::string& of, const Tensors& found, const Tensors& expected);
 

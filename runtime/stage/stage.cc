@@ -10,7 +10,7 @@
 #include "plan/run/run_plan.h"
 #include "runtime/module/module_weights.h"
 #include "runtime/optimizer/loss.h"
-#include "runtime/recorded/choice.h"
+#include "runtime/recorded/choose_body.h"
 #include "runtime/stage/stage_state.h"
 #include "tensors/device_memory.h"
 #include "tensors/dtype.h"
@@ -33,7 +33,7 @@ std::vector<int> TorchStages::State::MessageValues(int edge, bool backward) cons
   return ids;
 }
 
-// Forward only, an optimizer has nothing to put on disk.
+// In a forward-only run, the optimizer has nothing to put on disk.
 static OptimizerJob OptimizerOf(const StageSettings& settings) {
   OptimizerJob optimizer = settings.job.optimizer;
   if (!settings.options.training) optimizer.state_on_disk = false;
@@ -137,7 +137,7 @@ void TorchStages::State::LoadModules() {
                                                        job.accumulate, modules);
 }
 
-// Where gradients go: through which modules and stages, and from which losses.
+// Finds where gradients flow: through which modules and stages, and from which losses.
 void TorchStages::State::LookUpGradients() {
   feeds_back.resize(manifest.modules.size());
   for (const auto& [index, module] : modules)
@@ -270,7 +270,7 @@ int64_t TorchStages::MessageBytes(int edge, int microbatch, bool backward) {
   return bytes;
 }
 
-// Keeps what backward needs in `keep`; null: nothing.
+// Stores what backward needs in `keep`; null: keeps nothing.
 std::vector<c10::IValue> TorchStages::State::RunModule(int index, int microbatch,
                                                        std::vector<c10::IValue> inputs,
                                                        Kept* keep) const {
@@ -283,7 +283,7 @@ std::vector<c10::IValue> TorchStages::State::RunModule(int index, int microbatch
   return outputs;
 }
 
-// The modules of a stage in order. `again`: for backward only.
+// Runs the modules of a stage in order. `again`: recomputes them for backward.
 void TorchStages::State::RunModules(int stage, int microbatch, std::vector<c10::IValue>& values,
                                     bool again) {
   for (int module : modules_of[stage]) {

@@ -1,5 +1,5 @@
-// The stages of one rank on torch: every module an autograd island of its own, so that regrouping
-// modules into stages changes no bit.
+// Runs the stages of one rank on torch. Every module is an autograd island of its own, so that
+// regrouping modules into stages changes no bit.
 #pragma once
 #include <functional>
 #include <map>
@@ -21,14 +21,14 @@
 namespace pipewright {
 
 class OffloadedWeights;  // runtime/stage/offload.h
-struct BodyState;        // runtime/recorded/choice.h
+struct BodyState;        // runtime/recorded/choose_body.h
 
 // The options with which a session is opened, besides its job.
 struct SessionOptions {
   std::string package;
   std::string conf;            // empty: PACKAGE/conf/mp_conf.json
   std::string weights;         // a checkpoint that replaces the package's weights; empty: none
-  std::string device_map;      // instead of a conf: what lies where (plan/placement/residence.h)
+  std::string device_map;      // replaces the conf; see plan/placement/residence.h
   bool resumes = false;        // the weights come from a checkpoint, if there is one
   bool training = true;        // false: forward only, dropout off, running statistics used
   bool keep_gradients = false;  // of the last step, for SaveGradients
@@ -38,7 +38,7 @@ struct SessionOptions {
   std::optional<std::vector<std::string>> outputs;
 };
 
-// The stages of a run refer to these, which outlive them and do not change.
+// The stages of a run refer to these, which must outlive them and not change.
 struct StageSettings {
   const SessionOptions& options;
   const Job& job;
@@ -52,8 +52,8 @@ struct StageSettings {
 // A loss of one microbatch.
 struct LossTerm {
   double loss = 0;
-  // Where Job::accuracy asks for it or in evaluation: how many targets it is the mean of, and
-  // how many of them were the likeliest class (cross_entropy; else 0).
+  // With Job::accuracy or in evaluation: how many targets it is the mean of, and how many of them
+  // were the likeliest class (cross_entropy and nll; else 0).
   int64_t count = 0, correct = 0;
 };
 using LossTerms = std::vector<std::vector<LossTerm>>;  // by loss, then microbatch
@@ -71,43 +71,44 @@ class TorchStages : public StageBody {
   explicit TorchStages(const StageSettings& settings);
   ~TorchStages() override;
 
-  // Begins minibatch `step` of `source`, which keys random numbers. `count`: how many minibatches
-  // the plan computes in a row, their microbatches counted on.
+  // Begins minibatch `step` of `source`; `step` keys random numbers. `count`: how many minibatches
+  // the plan computes in a row, with their microbatches numbered consecutively.
   void SetStep(Microbatches& source, int64_t step, int64_t count = 1);
-  // Losses of the last minibatches. Each rank knows those that it has computed until they have been
-  // gathered on the one that has_losses.
+  // Returns the losses of the last minibatches. Each rank has those that it computed, until they
+  // are gathered on the rank that has_losses.
   LossTerms& terms();
-  // True on the rank that gets all losses after a step: the first replica of the first loss.
+  // Returns true on the rank that gets all losses after a step: the first replica of the first
+  // loss.
   bool has_losses() const;
-  // The stages that compute a loss, by loss; empty: there is none.
+  // Returns the stage that computes each loss; empty if there is none.
   const std::vector<int>& loss_stages() const;
-  // Groups of gradients that the executor sums over ranks.
+  // Returns the groups of gradients that the executor sums over ranks.
   const std::vector<SharedGroup>& groups() const;
-  // Says whether the next steps train: else forward only, dropout off, running statistics used.
+  // Makes the next steps train, or else run forward only, without dropout, with running statistics.
   void SetTraining(bool training);
 
-  // Which modules the next steps compute again for their backward; at first those of the settings.
+  // Selects the modules that the next steps recompute for backward; at first those of the settings.
   void Recompute(const std::vector<bool>& modules);
 
   bool Holds(int module) const;
-  // A weight that this rank holds (or the last step's gradient of it); undefined otherwise. What is
-  // on disk is read, into memory of the caller's.
+  // Returns a weight that this rank holds (or its gradient in the last step); undefined otherwise.
+  // A weight on disk is read into new memory.
   at::Tensor Weight(int module, const std::string& name) const;
   at::Tensor LastGradient(int module, const std::string& name) const;
   Updater& updater();
-  // Whether a loss that is not finite is an error at once: where the ranks do not learn of it from
-  // Updater::Agree.
+  // Returns true if a loss that is not finite throws at once, because Updater::Agree does not tell
+  // the ranks.
   bool StopsAtLoss() const;
-  // From now on, all that modules compute forward is looked at. Slow: to find out why a loss or a
-  // gradient is not finite.
+  // Checks all values that modules compute forward from now on, to find out why a loss or a
+  // gradient is not finite. Slow.
   void Watch();
-  // The first value since then, by minibatch, microbatch and module, that holds nan or inf; else
-  // the first with -inf, which masks may hold; else nothing.
+  // Returns the first value since Watch, by minibatch, microbatch and module, that holds nan or
+  // inf; else the first with -inf, which masks may hold; else nothing.
   const std::optional<BadValue>& bad_value() const;
-  // The body that each module of this rank has by now.
+  // Returns the current body of each module of this rank.
   std::map<int, BodyState> Bodies() const;
-  // After a step, on every rank: the replicas of a stage agree on their buffers, where the job asks
-  // for it (runtime/stage/replica_buffers.h).
+  // Merges the buffers of the replicas of each stage if the job asks for it
+  // (runtime/stage/replica_buffers.h). Must be called on every rank after a step.
   void MergeBuffers(Transport& transport);
 
   Bundle Allocate(int edge, int microbatch, bool backward, int slot) override;
@@ -121,12 +122,12 @@ class TorchStages : public StageBody {
   void Copy(const Bundle& into, const Bundle& from) override;
   void OnReady(std::function<void(int group)> ready) override;
   void Step(int stage) override;
-  // A step changes copies while the weights before it are still needed.
+  // A step changes copies while the previous weights are still needed.
   void UseVersion(int stage, int version) override;
   void Load(int stage) override;
   void Evict(int stage) override;
 
-  // Null where this rank has no weights on disk.
+  // Returns null if this rank has no weights on disk.
   const OffloadedWeights* offloaded() const;
 
  private:

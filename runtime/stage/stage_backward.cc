@@ -1,4 +1,4 @@
-// B, I and W of a stage: through its modules in reverse, each by itself.
+// Runs B, I and W of a stage: through its modules in reverse, each by itself.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -37,7 +37,7 @@ void TorchStages::State::LossGradients(MicrobatchWork& work, std::map<int, Gifts
   work.losses.clear();
 }
 
-// The gradient of each output of a module; undefined where none has arrived.
+// Returns the gradient of each output of a module; undefined if none has arrived.
 Tensors TorchStages::State::TakeGradients(int index, std::map<int, Gifts>& gifts) const {
   Tensors gradients;
   for (int id : manifest.modules[index].outputs) {
@@ -59,8 +59,7 @@ void TorchStages::State::GiveGradients(int index, Tensors gradients,
   }
 }
 
-// Returns the gradients of its weights.
-// Says of what autograd refuses where it was written.
+// Throws Error that names the module of an in-place write that autograd refuses.
 [[noreturn]] static void ExplainWrite(const LoadedModule& module, const std::string& file,
                                       const std::string& said) {
   if (!module.written_parameters.empty())
@@ -73,6 +72,7 @@ void TorchStages::State::GiveGradients(int index, Tensors gradients,
               "write to a copy, as x.clone().mul_(2), or make a new tensor, as x = x * 2");
 }
 
+// Returns the gradients of the module's weights.
 Tensors TorchStages::State::BackwardModule(int index, int microbatch, std::map<int, Gifts>& gifts) {
   Kept keep = TakeKept(index, microbatch);
   ModuleGradients found;
@@ -87,7 +87,7 @@ Tensors TorchStages::State::BackwardModule(int index, int microbatch, std::map<i
   return std::move(found.weights);
 }
 
-// The messages to the stages before.
+// Returns the messages to earlier stages.
 std::vector<Bundle> TorchStages::State::WriteGifts(int stage, int microbatch,
                                                    const std::map<int, Gifts>& gifts) const {
   std::vector<Bundle> out;

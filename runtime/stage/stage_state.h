@@ -19,16 +19,16 @@ namespace pipewright {
 struct WeightWork {
   std::map<int, WeightTail> tails;  // of the modules that I went through
   std::map<int, Gifts> gifts;       // by value, for the others
-  // By module: all that W adds up, where the weights are there for I alone.
+  // By module: all gradients that W adds, if the weights are loaded for I only.
   std::map<int, Tensors> gradients;
 };
 
 // The state that a module keeps of a microbatch from forward to backward: what autograd saved, or
-// else what it is computed again from.
+// the inputs to recompute it from.
 struct ModuleWork {
   Kept kept;
   std::optional<std::vector<c10::IValue>> inputs;
-  Tensors buffers;  // that forward changes, as they were before the first time
+  Tensors buffers;  // that forward changes, as they were before its first run
 };
 
 // The state that a stage keeps of a microbatch from F to the end of its B or W.
@@ -40,12 +40,12 @@ struct MicrobatchWork {
   WeightWork weights;
 };
 
-// The weights of a stage in a plan that names versions: n is what n steps since SetStep made.
+// The weights of a stage in a plan that names versions: n is the result of n steps since SetStep.
 struct StageVersions {
   int steps = 0;
   int current = -1;                               // which the modules hold; -1: the plan names none
   std::map<int, std::map<int, Tensors>> weights;  // by version and module, in order of `held`
-  std::map<int, int> users;  // by version: microbatches that met it forward only
+  std::map<int, int> users;  // by version: microbatches between forward and backward
 };
 
 struct TorchStages::State {
@@ -61,15 +61,15 @@ struct TorchStages::State {
   std::vector<EdgeContents> contents;                 // by edge
   std::vector<std::vector<int>> edges_in, edges_out;  // by stage
   std::vector<std::vector<int>> modules_of;           // by stage, of this rank
-  // By module, of this rank's: whether gradients of its inputs go on to another stage. Only through
-  // such modules does I go; the others' backward is W's affair as a whole.
+  // By module of this rank: whether gradients of its inputs flow on to another stage. I runs only
+  // such modules; W runs the whole backward of the others.
   std::vector<bool> feeds_back;
-  // By module of this rank: which inputs want a gradient, and to which outputs one can come back.
+  // By module of this rank: which inputs need a gradient, and which outputs can receive one.
   std::vector<std::vector<bool>> wanted, returned;
   std::vector<bool> learning;  // by stage: whether its backward has anything to compute
   std::vector<bool> recompute;  // by module
-  // By stage, of this rank's: whether all its modules are computed again. Then only what the stage
-  // received is kept; else the inputs of those modules that are.
+  // By stage of this rank: whether all its modules are recomputed. If so, only what the stage
+  // received is kept; otherwise the inputs of the recomputed modules.
   std::vector<bool> recomputed;
   std::map<int, LoadedModule> modules;  // of this rank, by index
   std::unique_ptr<OffloadedWeights> offloaded;
@@ -77,7 +77,7 @@ struct TorchStages::State {
   Updater updater;
   std::map<std::pair<int, int>, MicrobatchWork> under_way;  // (stage, microbatch)
   std::map<int, std::vector<size_t>> changing;  // by module: the weights that forward changes
-  std::vector<int> loss_values, loss_stages;  // by loss: what it is computed from, and where
+  std::vector<int> loss_values, loss_stages;  // by loss: the value it is computed from; its stage
   std::vector<std::shared_ptr<const std::vector<TensorSpec>>> specs;  // by microbatch, of the step
   LossTerms terms;
   std::unique_ptr<ReplicaBuffers> replica_buffers;  // null: they are not merged
@@ -91,12 +91,12 @@ struct TorchStages::State {
   const ValueInfo& value(int id) const { return manifest.values[id]; }
   size_t WeightIndex(int module, const std::string& name) const;
 
-  // The module's state of a microbatch.
+  // Returns the module's state of a microbatch.
   ModuleWork& WorkOf(int module, int microbatch) {
     return under_way[{conf.module_to_stage[module], microbatch}].modules[module];
   }
 
-  // The value of each tensor in a message.
+  // Returns the id of the value of each tensor in a message.
   std::vector<int> MessageValues(int edge, bool backward) const;
 
   bool Recomputes(int module) const {
@@ -116,7 +116,7 @@ struct TorchStages::State {
   void ComputeLoss(int loss, int microbatch, const at::Tensor& output, bool keep);
   bool StopsAtLoss() const;
 
-  // Microbatches are numbered on through the minibatches of a step.
+  // Microbatches are numbered consecutively through the minibatches of a step.
   int64_t Minibatch(int microbatch) const { return step + microbatch / job.microbatches; }
   int Within(int microbatch) const { return microbatch % job.microbatches; }
   at::Tensor Input(int i, int microbatch) const {

@@ -8,7 +8,7 @@
 
 namespace pipewright {
 
-// From now on the stage's modules run with these weights.
+// Makes the stage's modules run with this version of the weights.
 void TorchStages::State::Hold(int stage, int version) {
   StageVersions& slots = versions[stage];
   if (slots.current == version) return;

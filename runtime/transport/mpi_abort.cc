@@ -5,7 +5,7 @@
 #include "base/launched_rank.h"
 
 #ifdef OPEN_MPI
-// What Open MPI's MPI_Abort calls after it has shown eight lines in which the message gets lost.
+// Open MPI's MPI_Abort calls this after it has shown eight lines in which the message gets lost.
 extern "C" __attribute__((weak)) int ompi_mpi_abort(MPI_Comm comm, int exit_code);
 #endif
 

@@ -4,7 +4,7 @@
 
 namespace pipewright {
 
-// Returns only where this process has no launcher, or MPI no way to do it.
+// Returns only if this process has no launcher, or if MPI has no way to do it.
 void AbortQuietly(MPI_Comm comm, int exit_code);
 
 }  // namespace pipewright

@@ -48,7 +48,7 @@ void MpiRequests::PostQueued() {
 
 // Returns the region whose last piece proves that the receive of the whole message is posted,
 // because MPI_Issend completes no earlier: the largest one, which MPI announces anyway instead of
-// sending it ahead. Where a region was written to the inbox, the receive's offer is that proof.
+// sending it ahead. If a region was written to the inbox, the receive's offer is that proof.
 static size_t ProvingRegion(const MpiOperation& op) {
   const std::vector<Region>& regions = op.bundle.regions;
   if (!op.send || !op.put.empty() || regions.empty()) return regions.size();

@@ -1,4 +1,4 @@
-// The frame around the work of an MPI process: reports errors and ends the other ranks.
+// Runs the work of an MPI process, reports its errors and ends the other ranks.
 #include <unistd.h>
 
 #include <chrono>
@@ -22,8 +22,8 @@ int RunMpi(int* argc, char*** argv, const WatchOptions& watch_options,
   try {
     watch.Join(transport);
     const int code = WithFaults(transport, body);
-    // It was told to end, and has kept what it had. A launcher that was told so too does not answer
-    // any more when MPI is finalized.
+    // This rank was told to end, and has saved its work. Skips MPI_Finalize, because a launcher
+    // that was told too no longer answers.
     if (const int signal = transport.status().Read().signal; signal && LaunchedRank() >= 0) {
       transport.status().SetState(RankState::kTerminated);
       std::fflush(nullptr);
@@ -38,7 +38,7 @@ int RunMpi(int* argc, char*** argv, const WatchOptions& watch_options,
       const std::string lines = e.Shown(program);
       std::fflush(nullptr);
       std::fwrite(lines.data(), 1, lines.size(), stderr);
-      // With another communicator, the others may be those of a larger program.
+      // With another communicator, the other ranks may belong to a larger program.
       if (options.communicator == MpiOptions::kWorld) AbortQuietly(MPI_COMM_WORLD, kFailure);
     } else if (options.communicator == MpiOptions::kWorld && LaunchedRank() >= 0) {
       // Rank 0 ends this rank. Ranks that finalize MPI meanwhile can make mpirun hang or crash

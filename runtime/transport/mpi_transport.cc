@@ -71,7 +71,7 @@ static void SkipAbsentFabrics() {
 // Another rank of the host.
 struct HostRank {
   int place = 0;                           // index among the senders to this rank's inbox
-  std::unique_ptr<Outbox> outbox;          // null where its inbox cannot be mapped
+  std::unique_ptr<Outbox> outbox;          // null if its inbox cannot be mapped
   bool writes = false;                     // it has mapped this rank's inbox
   std::map<int, uint64_t> sent, received;  // count of messages that may use an inbox, by tag
 };
@@ -305,7 +305,7 @@ struct MpiTransport::State {
 MpiTransport::MpiTransport(int* argc, char*** argv, const MpiOptions& options)
     : state_(std::make_unique<State>(argc, argv, options)) {}
 MpiTransport::~MpiTransport() {
-  status().WaitFor({Awaited::kEveryRank});  // MPI_Finalize does
+  status().WaitFor({Awaited::kEveryRank});  // MPI_Finalize waits for them
   state_ = nullptr;
 }
 

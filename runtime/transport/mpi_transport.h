@@ -32,7 +32,7 @@ struct MpiOptions {
 // be equal on all ranks.
 MpiOptions MpiOptionsFromEnvironment();
 
-// Initializes MPI if nobody has, and in that case also finalizes it. Without mpirun this is a job
+// Initializes MPI if needed, and in that case also finalizes it. Without mpirun this is a job
 // of one rank. One lock guards MPI; its holder makes progress for all transfers: the rank's thread
 // while it waits, the background thread otherwise. If the host has more ranks than cores, a waiting
 // rank sleeps for increasing intervals.
@@ -73,7 +73,7 @@ class MpiTransport : public Transport {
 int RunMpi(int* argc, char*** argv, const WatchOptions& watch,
            const std::function<int(Transport&)>& body,
            const MpiOptions& options = MpiOptionsFromEnvironment());
-// The same with WatchOptionsFromEnvironment(program).
+// Does the same with WatchOptionsFromEnvironment(program).
 int RunMpi(int* argc, char*** argv, const char* program, const std::function<int(Transport&)>& body,
            const MpiOptions& options = MpiOptionsFromEnvironment());
 

@@ -12,7 +12,7 @@ namespace {
 
 using std::chrono::microseconds;
 
-// A waiting thread spins so long: kAwake if it has the core to itself, kAwakeAmongOthers for
+// A waiting thread spins for kAwake if it has the core to itself, and for kAwakeAmongOthers within
 // kRemembered after another program was seen to take the core for more than kLost.
 constexpr auto kAwake = microseconds(10000), kAwakeAmongOthers = microseconds(300),
                kRemembered = microseconds(1000000), kLost = microseconds(500);

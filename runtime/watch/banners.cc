@@ -13,7 +13,7 @@
 
 namespace pipewright {
 
-// A banner that has one of these says no more than that ranks have ended: they say themselves why.
+// A banner with one of these says only that ranks have ended; they say why themselves.
 static constexpr const char* kOfEnds[] = {
     "MPI_ABORT was invoked on rank",
     "Primary job  terminated normally, but",
@@ -46,7 +46,7 @@ std::string TakeShown(std::string& text, bool all) {
     size_t end = text.find('\n');
     std::string line = text.substr(0, end == std::string::npos ? end : end + 1);
     if (end == std::string::npos) {
-      // The beginning of a rule, or of a line that counts.
+      // May be the beginning of a rule, or of a line that counts banners.
       if (!all && (line[0] == '-' || line[0] == '[')) break;
     } else if (IsRule(line)) {
       size_t at = line.size(), next = 0;
@@ -84,11 +84,11 @@ void BannerFilter::CloseWriteEnd() {
 }
 
 void BannerFilter::Run() {
-  constexpr int kTick = 100, kPatience = 5;  // milliseconds; ticks in which a banner may come on
+  constexpr int kTick = 100, kPatience = 5;  // milliseconds; ticks to wait for the rest of a banner
   std::string text;
   bool begins = true;  // what is shown next begins a line
   char bytes[4096];
-  // Ends are not waited for: guards open the pipe again to say that mpirun has died.
+  // Does not stop at the end of the file: guards reopen the pipe to say that mpirun has died.
   for (int quiet = 0;;) {
     const bool last = stop_;
     pollfd ready{ends_[0], POLLIN, 0};

@@ -1,4 +1,4 @@
-// What mpirun writes to stderr, without the banners in which it comments on a run that has failed.
+// Filters mpirun's stderr: drops the banners in which it comments on a run that has failed.
 #pragma once
 #include <atomic>
 #include <string>
@@ -6,9 +6,9 @@
 
 namespace pipewright {
 
-// Returns what is to be shown of what has arrived so far, and removes it from `text`. A rule of
-// dashes begins a banner, and the next one ends it: until then it waits, unless `all` is true. Of
-// banners, those go that say no more than that a rank has ended, or how.
+// Removes complete lines and banners from `text` and returns those to show. A line of dashes begins
+// a banner, and the next one ends it; an incomplete banner stays in `text` unless `all` is true.
+// Drops banners that say only that a rank has ended, or how.
 std::string TakeShown(std::string& text, bool all);
 
 // Copies what is written to write_end() to stderr.
@@ -20,7 +20,7 @@ class BannerFilter {
   BannerFilter(const BannerFilter&) = delete;
 
   int write_end() const { return ends_[1]; }
-  // The process that writes has its own copy of the write end.
+  // Must be called once the writing process has its own copy of the write end.
   void CloseWriteEnd();
 
  private:

@@ -27,8 +27,8 @@ class StallJudge {
     bool fatal = false;
   };
   // Must be called regularly, with `now` in seconds. Reports ranks that compute or write for a long
-  // time; declares the run dead only if every rank waits for another. `all` is true if `ranks` contains
-  // all ranks; as long as some are unknown, the run is never declared dead.
+  // time; declares the run dead only if every rank waits for another. `all` is true if `ranks`
+  // contains all ranks; as long as some are unknown, the run is never declared dead.
   Verdict Look(double now, const std::vector<RankStatus>& ranks, bool all = true);
 
  private:

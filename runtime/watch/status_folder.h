@@ -1,16 +1,16 @@
-// Folders in shared memory that hold the status files of a run on one host, and what becomes of
-// them when all of its processes are killed.
+// Folders in shared memory that hold the status files of a run on one host, and their removal after
+// all of its processes were killed.
 #pragma once
 #include <string>
 
 namespace pipewright {
 
-// Returns the folder in which such folders lie: one in memory, since a status file must not wait
+// Returns the folder that holds such folders. It is in memory, because a status file must not wait
 // for a disk.
 std::string StatusBase();
 
-// A process that uses a status folder keeps this for as long as it does. The kernel gives the lock
-// up with the process, however that ends.
+// Locks a status folder for as long as a process uses it. The kernel releases the lock when the
+// process ends, however it ends.
 class StatusFolderUse {
  public:
   StatusFolderUse() = default;
@@ -24,8 +24,8 @@ class StatusFolderUse {
   int fd_ = -1;
 };
 
-// Removes the status folders in StatusBase() that no process uses any more. A name or a process id
-// proves nothing there, because containers share it: only the lock does.
+// Removes the status folders in StatusBase() that no process uses any more. Only the lock proves
+// that: containers share StatusBase(), so names and process ids may be those of other containers.
 void RemoveUnusedStatusFolders();
 
 }  // namespace pipewright

@@ -33,8 +33,8 @@ namespace pipewright {
 
 namespace {
 
-// Seconds until mpirun, which ends at once after its ranks, counts as hanging: Open MPI 4.1.4 with
-// PMIx 4.2.2 now and then waits for itself for ever when it ends.
+// Returns how many seconds after its ranks mpirun may end before it counts as hanging: Open MPI
+// 4.1.4 with PMIx 4.2.2 sometimes hangs when it exits.
 int HangsAfter() {
   const char* text = std::getenv("PIPEWRIGHT_MPIRUN_LIMIT");
   const int seconds = text ? std::atoi(text) : 0;
@@ -48,13 +48,13 @@ struct RunEnd {
   int code = 0;             // as in a shell: 128 + signal
   bool asked = false;       // to end after its step
   bool terminated = false;  // by a signal to the supervisor
-  bool hung = false;        // it was ended because it did not end after its ranks
+  bool hung = false;        // it was killed because it did not end after its ranks
 };
 
 struct WaitLimits {
   int limit = 0;       // seconds until the process is ended; 0: none
   bool stops = false;  // a first SIGINT asks it to end after its step
-  // Of an mpirun: how many ranks it starts and where their status files are.
+  // For an mpirun: the number of ranks that it starts and the folder of their status files.
   int ranks = 0;
   std::string folder = "";
   bool one_host = true;  // all ranks are here
@@ -66,12 +66,12 @@ sigset_t Handled() {
   for (int signal : {SIGTERM, SIGINT, SIGUSR1, SIGTSTP, SIGCHLD}) {
     struct sigaction now = {};
     sigaction(signal, nullptr, &now);
-    if (now.sa_handler != SIG_IGN) sigaddset(&set, signal);  // ignored: a shell runs it behind
+    if (now.sa_handler != SIG_IGN) sigaddset(&set, signal);  // ignored: run in background
   }
   return set;
 }
 
-// `stderr_file`: what the process has for stderr; -1: it has nothing to read or write.
+// Starts a process with `stderr_file` as its stderr; -1: /dev/null is its stdin, stdout and stderr.
 int Start(const std::vector<std::string>& command, int stderr_file) {
   std::vector<char*> words;
   for (const std::string& word : command) words.push_back(const_cast<char*>(word.c_str()));
@@ -80,8 +80,7 @@ int Start(const std::vector<std::string>& command, int stderr_file) {
   if (pid < 0) throw Error("fork", strerror(errno));
   if (pid > 0) return pid;
   prctl(PR_SET_PDEATHSIG, SIGTERM);
-  // Ctrl-C and Ctrl-Z at the terminal reach the supervisor alone, which passes on what it makes of
-  // them.
+  // Ctrl-C and Ctrl-Z at the terminal reach only the supervisor, which decides what to forward.
   setpgid(0, 0);
   sigset_t set = Handled();
   sigprocmask(SIG_UNBLOCK, &set, nullptr);
@@ -95,14 +94,14 @@ int Start(const std::vector<std::string>& command, int stderr_file) {
   _exit(127);
 }
 
-// Stops the process, and this one too, until the shell goes on with both.
+// Stops the process and this one until the shell continues this one.
 void Pause(int pid) {
   kill(pid, SIGTSTP);
   kill(getpid(), SIGSTOP);
   kill(pid, SIGCONT);
 }
 
-// Returns false if somebody still has to read what was shown.
+// Returns false if stdout or stderr would block, because its reader has not read everything.
 bool AllIsShown() {
   pollfd files[] = {{STDOUT_FILENO, POLLOUT, 0}, {STDERR_FILENO, POLLOUT, 0}};
   return poll(files, 2, 0) == 2;
@@ -117,8 +116,8 @@ bool RanksOver(const WaitLimits& of) {
          });
 }
 
-// Returns true if the ranks have met: each takes the signals that mpirun passes on, which before
-// that would end mpirun or a rank. Those of other hosts are not known of.
+// Returns true if the ranks have met. From then on each handles the signals that mpirun forwards,
+// which before would end mpirun or a rank. Assumes that ranks on other hosts have met.
 bool TakeSignals(const WaitLimits& of) {
   bool met = !of.one_host;
   for (int rank = 0; rank < of.ranks && !met; ++rank)
@@ -126,13 +125,13 @@ bool TakeSignals(const WaitLimits& of) {
   return met;
 }
 
-// Waits for the process and forwards signals. Where its ranks have ended and it has not for
-// HangsAfter() seconds, it hangs and is ended.
+// Waits for the process and forwards signals. Kills it if it has not ended HangsAfter() seconds
+// after its ranks.
 RunEnd WaitFor(int pid, const WaitLimits& limits) {
   const int hangs = HangsAfter();
   RunEnd end;
   sigset_t set = Handled();
-  bool passed_on = true;  // that it is asked to end
+  bool passed_on = true;  // the request to end after a step
   for (int waited = 0, over = 0;;) {
     int status = 0;
     if (waitpid(pid, &status, WNOHANG) == pid) {
@@ -160,7 +159,7 @@ RunEnd WaitFor(int pid, const WaitLimits& limits) {
     if (limits.limit > 0 && ++waited >= limits.limit) kill(pid, SIGKILL);
     over = end.hung || (AllIsShown() && RanksOver(limits)) ? over + 1 : 0;
     end.hung = over >= hangs;
-    // With what it has started beside the ranks.
+    // Signals the whole group, with what it has started besides the ranks.
     if (over == hangs) kill(-pid, SIGTERM);
     if (over == hangs + 3) kill(-pid, SIGKILL);
   }
@@ -179,8 +178,8 @@ int Slots(const std::string& host) {
   return colon == std::string::npos ? 1 : std::max(1, std::atoi(host.c_str() + colon + 1));
 }
 
-// Lets mpirun start as root, as in a container, and on one machine with more ranks than cores. What
-// the user has set stays.
+// Lets mpirun start as root, as in a container, and on one machine with more ranks than cores.
+// Keeps what the user has set.
 void SetMpirunDefaults(bool one_machine) {
   auto set = [](const char* name, const char* value) { setenv(name, value, 0); };
   if (geteuid() == 0) {
@@ -229,10 +228,11 @@ class Supervisor {
                          (step > 0 ? " after step " + std::to_string(step) : "");
       if (agreed || restart == options_.restarts) {
         if (options_.restarts > 0)
-          Say(text + (agreed ? ", which another would too" : " and is not started again"));
+          Say(text +
+              (agreed ? "; another run would fail the same way" : " and is not started again"));
         return end.code;
       }
-      // A run that has written a newer one has not failed because of the one it began with.
+      // A run that wrote a newer checkpoint did not fail because of the one it began with.
       if (step >= 0 && !from.empty() && Newest() == newest) ++failures_[from];
       if (Newest() != newest) failures_.erase(Newest());
       if (options_.elastic) Shrink(step <= reached);
@@ -262,8 +262,8 @@ class Supervisor {
     return end;
   }
 
-  // Returns the exit code of a run. Its mpirun is not believed where it did not end, nor where it
-  // says that ranks have failed which had finished: Open MPI 4.1.4 does so now and then, too.
+  // Returns the exit code of a run. Ignores that of mpirun if mpirun hung, or if it reports a
+  // failure although all ranks have finished, as Open MPI 4.1.4 sometimes does.
   int CodeOfRanks(const RunEnd& end) const {
     const std::vector<RankStatus> ranks = ReadStatusFolder(folder_);
     std::string unfinished;
@@ -286,7 +286,7 @@ class Supervisor {
     return there.empty() ? "" : there[0];
   }
 
-  // Returns the checkpoint that the next run goes on from: the newest, unless two runs have failed
+  // Returns the checkpoint that the next run resumes from: the newest, unless two runs have failed
   // from it.
   std::string ChooseCheckpoint() const {
     const std::vector<std::string> there = ListCheckpoints(options_.checkpoints);

@@ -19,7 +19,7 @@ struct SuperviseOptions {
   std::string package;               // its modules are regrouped for fewer ranks
   std::string conf;                  // written for `ranks` ranks; "": the package's
   bool resumes = false;              // the command accepts --resume
-  bool stops = false;                // the command ends after a step where SIGUSR1 asks it to
+  bool stops = false;                // on SIGUSR1, the command ends after its step
   std::string checkpoints;           // folder that it resumes from; "": unknown
 };
 
@@ -27,17 +27,17 @@ struct SuperviseOptions {
 // as its ranks have met (it finishes the step, writes a checkpoint and exits normally); so is a
 // first SIGINT if the command `stops`. SIGTERM and another SIGINT end the run and the supervisor;
 // SIGTSTP stops both until SIGCONT. The banners in which mpirun comments on the end of ranks are
-// left out.
+// dropped.
 //
-// A checkpoint from which two runs have failed, without a newer one between, is passed over for the
-// next older one that holds.
+// If two runs have failed from a checkpoint without writing a newer one, the next run resumes from
+// the next older valid checkpoint.
 //
 // A wrong command line (exit code 2) and an error that all ranks agree on do not cause a restart,
 // because they would recur.
 int Supervise(const SuperviseOptions& options);
 
 // Throws Error if this process may open too few files for an mpirun of so many ranks, which would
-// wait for ever.
+// hang.
 void CheckOpenFiles(const SuperviseOptions& options);
 
 }  // namespace pipewright

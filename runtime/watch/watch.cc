@@ -45,7 +45,7 @@ void MarkExit() {
     watched->SetState(RankState::kExited);
 }
 
-// Signals that end a process unless it catches them, beside those that the watch takes; the first
+// Signals that end a process unless it catches them, besides those that the watch takes; the first
 // five are those of crashes, which MPI catches too.
 constexpr int kDeadly[] = {SIGSEGV, SIGBUS,  SIGFPE,  SIGILL,  SIGABRT,   SIGHUP,  SIGQUIT, SIGPIPE,
                            SIGALRM, SIGTRAP, SIGUSR2, SIGXCPU, SIGXFSZ, SIGVTALRM, SIGPROF, SIGSYS};
@@ -78,7 +78,7 @@ sigset_t WatchedSignals() {
   sigaddset(&set, SIGUSR1);
   struct sigaction now = {};
   sigaction(SIGINT, nullptr, &now);
-  if (now.sa_handler != SIG_IGN) sigaddset(&set, SIGINT);  // ignored: the shell runs it behind
+  if (now.sa_handler != SIG_IGN) sigaddset(&set, SIGINT);  // ignored: run in background
   return set;
 }
 
@@ -155,7 +155,7 @@ struct Watch::State {
     pthread_sigmask(SIG_SETMASK, &old_mask, nullptr);
   }
 
-  // Until the ranks have met, the file has a name only where somebody looks for it there.
+  // Until the ranks have met, the file has a name only if a folder was asked for.
   void MakeStatus() {
     if (options.folder.empty()) try {
         status = StatusFile(StatusBase(), LaunchedRank());
@@ -192,7 +192,7 @@ struct Watch::State {
     }
   }
 
-  // The first time, a rank that trains ends its step and keeps what it has.
+  // On the first signal, a rank that trains finishes its step and saves its work.
   void EndOrStop(int signal) {
     const RankStatus now = status.Read();
     std::unique_lock lock(mutex);
@@ -277,7 +277,7 @@ struct Watch::State {
   bool judging = false, first = false;     // judging: first of its host; first: of all
   std::unique_ptr<OtherHosts> other_hosts;  // null if there are no other hosts
   StallJudge judge;
-  // When it last judged, and a clock that stops while this process is stopped.
+  // The time of the last Judge, and a clock that stops while this process is stopped.
   double judged = -1, lived = 0;
   StatusFolderUse use;
 

@@ -9,12 +9,12 @@
 
 namespace pipewright {
 
-// What a run says that was told to end and ends after its step.
+// Shown by a run that was told to end and first finishes its step.
 inline constexpr char kEndsAfterStep[] =
     "  the run ends this step first and keeps what it has; a second signal ends it at once\n";
 
-// Returns true if a signal that ends the rank should first let it end its step: it has one, and
-// nobody has asked before.
+// Returns true if a signal that ends the rank should first let it finish its step: it has begun
+// one, and this is the first request.
 bool StopsFirst(const RankStatus& rank);
 
 struct WatchOptions {
@@ -22,7 +22,7 @@ struct WatchOptions {
   // Folder of the ranks' status files. "" means a folder in /dev/shm that is removed at the end.
   std::string folder;
   StallOptions stall = StallOptionsFromEnvironment();
-  bool stops = false;  // once it has begun its first step, the run ends after one where it is asked
+  bool stops = false;  // on request, ends the run after a step, once the first has begun
 };
 
 // Returns options whose folder is PIPEWRIGHT_STATUS.
@@ -36,7 +36,7 @@ class Watch {
  public:
   // Must be called before MPI is initialized and before threads are started.
   explicit Watch(const WatchOptions& options);
-  // The rank has finished normally, or has already reported its error.
+  // The rank must have finished normally, or have reported its error.
   ~Watch();
 
   // Gives the transport its status and the host names of the ranks. Collective.

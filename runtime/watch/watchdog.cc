@@ -86,8 +86,8 @@ class Watcher {
         pipe_(pipe),
         rank_pid_(rank_pid),
         launcher_(IsLauncher(launcher) ? launcher : -1) {
-    // What the launcher writes to, without having it open: readers of a pipe wait for those who
-    // have. When the launcher is gone, so is what this process calls stderr.
+    // Refers to the launcher's stderr without opening it, because the reader of a pipe waits until
+    // nobody has it open. This process's own stderr is gone once the launcher is.
     if (launcher_ > 0)
       terminal_ = open(("/proc/" + std::to_string(launcher_) + "/fd/2").c_str(), O_PATH | O_CLOEXEC);
   }
@@ -101,7 +101,7 @@ class Watcher {
     const bool first = First();
     if (first && status.state != RankState::kFailed) Say(status, How(status, stopped));
     if (stopped) kill(rank_pid_, SIGKILL);
-    // From here on nobody has to wait for output of this process.
+    // Lets readers of stderr stop waiting for this process.
     int null = open("/dev/null", O_RDWR);
     dup2(null, STDERR_FILENO);
     if (first) EndTheOthers();
@@ -136,15 +136,15 @@ class Watcher {
 
   bool Orphaned() const { return launcher_ > 0 && HasEnded(launcher_); }
 
-  // Returns true if all ranks of this host are stopped, as Ctrl-Z does. One that is alone there
-  // may as well have been frozen, unless it is the whole run.
+  // Returns true if all ranks of this host are stopped, as by Ctrl-Z. Returns false if this is the
+  // only rank here but not the whole run, because it may be frozen.
   bool Paused() const {
     if (!Stopped(rank_pid_)) return false;
     const std::vector<int> others = Others();
     return (!others.empty() || ranks_ == 1) && std::all_of(others.begin(), others.end(), Stopped);
   }
 
-  // Returns the other ranks of this host that are still there.
+  // Returns the process ids of the other ranks of this host that have not ended.
   std::vector<int> Others() const {
     std::vector<int> pids;
     const std::string host = ThisHost();
@@ -173,7 +173,7 @@ class Watcher {
     int code = stat.size() >= 50 ? std::atoi(stat[49].c_str()) : 0;
     if (code & 0x7f) return "died of signal " + SignalText(code & 0x7f);
     if (code) return "ended with exit code " + std::to_string(code >> 8);
-    // Its parent was faster, and all signals that can be caught would be known.
+    // The parent has already reaped it, and signals that can be caught have been recorded.
     return "died of signal " + SignalText(SIGKILL) + ", or called _exit()";
   }
 
@@ -187,10 +187,10 @@ class Watcher {
     }
   }
 
-  // Returns true for the first guard of this host that speaks of the end.
+  // Returns true for the first guard of this host that reports the end.
   bool First() const { return folder_.empty() || ExplainEnd(folder_, token_); }
 
-  // Without a launcher, nobody ends the other ranks where one dies, nor shows what they say.
+  // Without a launcher, nothing ends the other ranks if one dies, or shows what they print.
   void EndOrphan(const RankStatus& status) {
     if (status.state != RankState::kFailed && First()) {
       const std::string link = "/proc/self/fd/" + std::to_string(terminal_);

@@ -18,8 +18,7 @@ class Guard {
  public:
   Guard() = default;
   // Forks the guard. Must be called before MPI is initialized and before threads are started.
-  // `status` belongs to the caller and is stored in a file at `path`. The guard takes over all
-  // settings except the folder, which Join sets.
+  // `status` belongs to the caller and is stored in a file at `path` ("": without a name).
   Guard(const GuardSettings& settings, const StatusFile& status, const std::string& path);
   // Closes the pipe to the guard, which then reads the final status and exits. Waits for it.
   ~Guard();

@@ -72,7 +72,7 @@ TEST(AtomicFile, WritesTheFileThatALinkNames) {
   EXPECT_THROW(CheckWritable(folder + "/lost"), Error);
 }
 
-// What this process has open is written where it stands, and keeps its name.
+// A file that this process has open is written in place, and keeps its name.
 TEST(AtomicFile, GoesOnWithWhatIsOpen) {
   const std::string path = TempPath("open");
   const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC, 0644);
@@ -85,7 +85,8 @@ TEST(AtomicFile, GoesOnWithWhatIsOpen) {
   EXPECT_THROW(CheckWritable(name), Error);
 }
 
-// Whether CheckWritable takes a path from a user who owns nothing: root may write everywhere.
+// Returns true if CheckWritable accepts a path from a user who owns nothing: root may write
+// everywhere.
 static bool Takes(const std::string& path, bool in_place = false) {
   const pid_t child = fork();
   if (child == 0) {

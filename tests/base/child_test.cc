@@ -1,4 +1,4 @@
-// Other programs: what they print, how they end.
+// Runs other programs, and checks their output and how they end.
 #include "base/child.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +13,8 @@ TEST(Child, ReturnsWhatTheProgramPrints) {
   EXPECT_EQ(result.err, "two\n");
 }
 
-// More than a pipe holds, on both at once: neither may wait for the other to be read.
+// The child writes more than a pipe holds to both streams at once: neither may wait for the other
+// to be read.
 TEST(Child, ReadsBothPipesAtOnce) {
   const ChildResult result =
       RunChild({"sh", "-c", "head -c 300000 /dev/zero >&2; head -c 400000 /dev/zero"});

@@ -52,7 +52,7 @@ TEST(OutputFolder, WhatOthersWroteStays) {
                  "folder, or write over it with --force");
   EXPECT_FALSE(std::filesystem::exists(at + "/a.py"));  // checked before anything is written
   EXPECT_EQ(ReadFile(at + "/b.py"), "mine");
-  // The same text is no loss.
+  // Nothing is lost if the text is the same.
   EXPECT_EQ(Refused(at, {{"a.py", "1"}, {"b.py", "mine"}}), "");
   WriteFile(at + "/a.py", "edited");
   EXPECT_EQ(Refused(at, {{"a.py", "2"}, {"b.py", "mine"}}),
@@ -60,7 +60,7 @@ TEST(OutputFolder, WhatOthersWroteStays) {
                  "with --force");
   Write(at, {{"a.py", "2"}}, {}, true);
   EXPECT_EQ(ReadFile(at + "/a.py"), "2");
-  // A record that is none of ours.
+  // A record that no command wrote.
   WriteFile(at + "/codegen.json", "[1]");
   EXPECT_NE(Refused(at, {{"a.py", "2"}}), "");
   EXPECT_EQ(ReadFile(at + "/codegen.json"), "[1]");
@@ -70,7 +70,7 @@ TEST(OutputFolder, OneCommandKnowsWhatTheOtherWrote) {
   const std::string at = TempPath("both");
   Write(at, {{"conf.json", "1"}, {"graph.txt", "g"}}, {}, false, kPartitionRecord);
   EXPECT_EQ(Refused(at, {{"conf.json", "2"}, {"a.py", "a"}}), "");
-  EXPECT_EQ(ReadFile(at + "/graph.txt"), "g");  // no part of what codegen wrote
+  EXPECT_EQ(ReadFile(at + "/graph.txt"), "g");  // codegen did not write it
   Write(at, {{"conf.json", "3"}}, {}, false, kPartitionRecord);
   EXPECT_FALSE(std::filesystem::exists(at + "/graph.txt"));
   EXPECT_EQ(ReadFile(at + "/a.py"), "a");
@@ -87,7 +87,7 @@ TEST(OutputFolder, NeverWhatIsRead) {
   EXPECT_EQ(ReadFile(at + "/a.py"), "graph");
   EXPECT_THROW(Write("", {{"a.py", "1"}}, {}, false), Error);
   EXPECT_THROW(Write(at + "/a.py", {{"a.py", "1"}}, {}, true), Error);
-  // What is read is not removed either.
+  // Files that are read are not removed either.
   Write(at, {{"b.py", "2"}}, {}, false);
   EXPECT_EQ(Write(at, {{"c.py", "3"}}, {at + "/b.py"}, false).size(), 1u);
   EXPECT_EQ(ReadFile(at + "/b.py"), "2");
@@ -103,7 +103,7 @@ TEST(OutputFolder, OthersRecordsAreNotBelieved) {
     EXPECT_EQ(ReadFile(at + "/codegen.json"), text);
     std::filesystem::remove_all(at);
   }
-  // Notes that somebody added to ours.
+  // A key that somebody added to our record.
   Write(at, {{"a.py", "1"}}, {}, false);
   Json record = ReadJson(at + "/codegen.json");
   record["note"] = "mine";
@@ -129,7 +129,7 @@ TEST(OutputFolder, WhatIsNoFileIsRefused) {
   EXPECT_THROW(Write(at, {{"a.py", "1"}}, {}, true), Error);
   ASSERT_EQ(mkfifo((at + "/b.py").c_str(), 0600), 0);
   EXPECT_NE(Refused(at, {{"b.py", "1"}}).find("is no plain file"), std::string::npos);
-  // In place of a file that was written before and is no longer part: it stays, with a note.
+  // A folder in place of a file that is no longer written stays, with a note.
   Write(at, {{"c.py", "1"}, {"d.py", "2"}}, {}, false);
   std::filesystem::remove(at + "/c.py");
   std::filesystem::create_directories(at + "/c.py");

@@ -15,7 +15,7 @@ namespace pipewright {
 
 constexpr double kBeat = 0.01;
 
-// A process that takes the lock. Then it answers each byte with whether it has lost it.
+// A process that takes the lock, and then answers each byte by whether it has lost the lock.
 struct OtherProcess {
   explicit OtherProcess(const std::string& file) {
     int in[2], out[2];
@@ -86,7 +86,7 @@ TEST(OwnerLock, OneOfALostHostIsTakenOverAndNoticesIt) {
   const std::string file = TempPath("lost");
   OtherProcess child(file);
   ASSERT_TRUE(child.taken);
-  kill(child.pid, SIGSTOP);  // as a host that hangs
+  kill(child.pid, SIGSTOP);  // like a host that hangs
   int status = 0;
   ASSERT_EQ(waitpid(child.pid, &status, WUNTRACED), child.pid);
   std::ofstream(file, std::ios::in) << R"({"host": "far", "machine": "another", "pid": 1}   )";

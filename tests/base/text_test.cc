@@ -69,7 +69,7 @@ TEST(Json, ErrorsNameLineAndColumn) {
   EXPECT_EQ(JsonError("[" + deep + "]"), "job.json: nested deeper than 1000 levels");
 }
 
-// With time that grows as the square, this takes ten minutes.
+// With quadratic time, this would take ten minutes.
 TEST(Json, LongListsOfObjectsTakeLinearTime) {
   std::string text = "[{}";
   for (int i = 1; i < 1'000'000; ++i) text += ",{}";

@@ -47,7 +47,7 @@ class Gate(nn.Module):
 
 
 class Stack(nn.Module):
-    """Variables that are assigned again, over lines, several at once, and called as Python's own."""
+    """Variables reassigned, over several lines, several at once, and named like builtins."""
 
     def __init__(self):
         super().__init__()
@@ -115,7 +115,7 @@ class Code(CompilerTest):
         export(Stack(), [torch.randn(4, 8)], self.at / "model.pt2")
         manifest, package = self.compile(self.at / "model.pt2")
         code = self.code(package, 0)
-        self.assertEqual(manifest["outputs"], ["linear_4"])  # jobs say it
+        self.assertEqual(manifest["outputs"], ["linear_4"])  # jobs use this name
         for line in (r"h = torch\.linear\(x,", r"h_1 = torch\.relu\(h\)",
                      r"a, b, = torch\.chunk\(h_1,", r"mul = torch\.mul\(a, sigmoid\)",
                      r"input_ = torch\.add\(mul, tanh\)", r"y_1 = torch\.add_\(y, x\)",
@@ -131,7 +131,7 @@ class Code(CompilerTest):
         self.assertEqual(*texts)
 
     def test_equal_shares_are_cut_between_layers(self):
-        """The middle lies within a layer; as few tensors cross between two of them."""
+        """The middle is inside a layer, but as few tensors cross between two layers."""
         model = nn.Sequential(Layer(2), Layer(2), Layer(2))
         export(model, [torch.randn(2, 4)], self.at / "model.pt2")
         for modules in (2, 3):

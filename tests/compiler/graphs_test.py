@@ -1,4 +1,4 @@
-"""Graphs of unusual forms: names that meet, views, control flow, functional writes, long ones."""
+"""Graphs of unusual forms: colliding names, views, control flow, functional writes, long ones."""
 import os
 import resource
 
@@ -59,7 +59,7 @@ class Graphs(CompilerTest):
         self.check_decomposed(model, x)
 
     def test_a_detach_that_is_decomposed(self):
-        """It becomes an alias, through which gradients would pass."""
+        """A detach becomes an alias, through which gradients would pass."""
         class Detaches(nn.Module):
             def __init__(self):
                 super().__init__()
@@ -142,7 +142,7 @@ class Graphs(CompilerTest):
             def forward(self, x):
                 y = self.a(x)
                 n = torch.floor_divide(x, 2) + torch.floor_divide(y.detach(), 2)
-                z = torch.zeros(6, 4)  # has a gradient by what is written
+                z = torch.zeros(6, 4)  # gets a gradient from the write
                 z[1:] = y[1:]
                 return torch.floor_divide(y, 3) + n + z, torch.heaviside(y, y) > 0
 
@@ -246,7 +246,7 @@ class Graphs(CompilerTest):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         self.compile(self.at / "model.pt2", "--split", "equal:20")
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        # Of the processor: the machine may be busy.
+        # Measures processor time: the machine may be busy.
         self.assertLess(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, 60)
 
     @unittest.skipUnless(os.environ.get("PIPEWRIGHT_LONG"), "set PIPEWRIGHT_LONG=1 to run it")

@@ -1,11 +1,11 @@
-"""Weights that lie in memory in another order than that of their dimensions."""
+"""Weights whose layout in memory does not follow the order of their dimensions."""
 import torch
 import torch.nn as nn
 from support import CompilerTest, export, pipe_split, unittest
 
 
 class Turned(nn.Module):
-    """A transposed matrix, whose memory is read as it lies."""
+    """A transposed matrix whose memory is read in its own order."""
 
     def __init__(self, written=False):
         super().__init__()

@@ -277,7 +277,7 @@ class Models(CompilerTest):
             result = call("pipewright", "compile", self.at / "model.pt2", "-o", self.at / name)
             self.assertEqual(result.returncode, 0, result.stderr)
         files = sorted(p.relative_to(self.at / "a") for p in (self.at / "a").rglob("*.*"))
-        # Code, weights, confs, the manifest and the example of the export.
+        # Code, weights, confs, the manifest and the export's example.
         self.assertEqual(len(files), 4 + 4 + 3 + 2)
         for name in files:
             self.assertEqual((self.at / "a" / name).read_bytes(), (self.at / "b" / name).read_bytes())

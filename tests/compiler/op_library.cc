@@ -1,4 +1,4 @@
-// Operators of a user: a shared library as --op-library takes it.
+// User-defined operators: a shared library for --op-library.
 #include <torch/library.h>
 #include <torch/torch.h>
 
@@ -7,7 +7,7 @@ TORCH_LIBRARY_IMPL(pipewright_test, CompositeImplicitAutograd, m) {
   m.impl("twice_plus", [](const at::Tensor& x, double y) { return x * 2 + y; });
 }
 
-// One that pipewright has, too: the user's is used.
+// pipewright has this operator, too: the user's is used.
 TORCH_LIBRARY_FRAGMENT(transformers, m) {
   m.def("grouped_mm_fallback(Tensor input, Tensor weight, Tensor offs) -> Tensor");
 }

@@ -59,7 +59,7 @@ class Options(CompilerTest):
                                ("prefix.safetensors", 'have the prefix "net."')):
                 with self.subTest(name, meta=meta):
                     if meta and name != "w.bin":
-                        # Without the second name nothing tells that the two are one.
+                        # Without the second name, nothing says that the two are one tensor.
                         save_file(state | {"head.weight": state["embed.weight"].clone()},
                                   self.at / "both.safetensors")
                         name = "both.safetensors" if name == "w.safetensors" else name
@@ -126,7 +126,7 @@ class Options(CompilerTest):
                 self.same(self.outputs(self.at / "model.pkg", idx), model(idx).detach(), kind)
 
     def test_profile_of_the_package_before(self):
-        """Stays with the same modules, whatever their weights; goes with a note where they are others."""
+        """The profile stays if only weights differ; otherwise it is removed, with a note."""
         self.exported()
         self.compiled("--split", "equal:2")
         profile = self.at / "model.pkg/profile.json"
@@ -135,7 +135,7 @@ class Options(CompilerTest):
         self.exported(Net())
         self.assertNotIn("profile", self.compiled("--split", "equal:2")[1])
         self.assertEqual(profile.read_bytes(), measured)
-        self.assertIn("is gone: `pipewright profile", self.compiled("--split", "equal:3")[1])
+        self.assertIn("was removed: `pipewright profile", self.compiled("--split", "equal:3")[1])
         self.assertFalse(profile.exists())
 
     def test_dtype(self):
@@ -454,8 +454,8 @@ class Options(CompilerTest):
         (self.at / "split.json").write_text('{"embed": 0, "layers.0": 0, "layers": 1}')
         text, _ = self.compiled("--explain", "--split", self.at / "split.json")
         self.assertRegex(text, r"module1, cut placed by --split .*split.json: layers\n")
-        self.assertIn("operations of no submodule that it names: 4, each with the last of what it "
-                      "uses", text)
+        self.assertIn("operations outside the submodules that it names: 4, each placed with the last of "
+                      "its inputs", text)
 
 
 if __name__ == "__main__":

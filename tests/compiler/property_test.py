@@ -96,7 +96,7 @@ class Property(CompilerTest):
                     self.check(model, inputs, options, tolerance=1e-4, dynamic=dynamic,
                                close=1e-5)
                 except AssertionError as error:
-                    # A cut may fall where it would hide a write: then it must say so.
+                    # A cut may hide a write: then the error must say so.
                     if "a cut separates the two" not in str(error) and \
                             "belongs to one module" not in str(error):
                         raise

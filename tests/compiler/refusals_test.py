@@ -1,4 +1,4 @@
-"""What cannot be compiled is refused with the place and the cure."""
+"""Models that cannot be compiled are refused with the place and the cure."""
 import json
 import zipfile
 
@@ -20,7 +20,7 @@ class Two(nn.Module):
 
 
 class Reads(nn.Module):
-    """Its result depends on how what it is given lies in memory."""
+    """A module whose result depends on the memory layout of its input."""
 
     def __init__(self):
         super().__init__()
@@ -37,7 +37,7 @@ class Asks(Reads):
 
 
 class Parts(nn.Module):
-    """Gives a part of its memory to `reads`, or a tensor of its own."""
+    """Passes a slice of a tensor, or a tensor with its own memory, to `reads`."""
 
     def __init__(self, reads, part=True):
         super().__init__()
@@ -136,7 +136,8 @@ class Refusals(CompilerTest):
                                  r"memory; the cut between modules 0 and 1")
                 self.assertIn("before the cut (.clone())", text)
                 self.compile(path, "--split", "equal:1")
-                # Cuts that the compiler chooses avoid the place; nothing to avoid is refused.
+                # Cuts chosen by the compiler avoid the place, and a tensor without gaps may cross
+                # there.
                 manifest, _ = self.compile(path, "--split", "equal:2")
                 self.assertEqual(len(manifest["modules"]), 2)
                 save(Parts(reads(), part=False), path)
@@ -211,7 +212,7 @@ class Refusals(CompilerTest):
         text = self.refused(
             lambda m, x: torch.gradient(m.a(x), spacing=[2.0, 2.1], dim=(0, 1))[0],
             "aten::gradient, the model itself", "refusals_test.py",
-            "is called with (Tensor, List[float], List[int], int), which no form of it takes",
+            "is called with (Tensor, List[float], List[int], int), which none of its overloads takes",
             "write that line with other operations")
         self.assertNotIn("INTERNAL ASSERT", text)
 

@@ -1,7 +1,7 @@
-// run_lists PACKAGE INPUTS.safetensors: every module of a package by both of its bodies
-// (runtime/recorded) on the inputs and on others of the same sizes, made of their elements in other
-// orders. Fails where outputs, gradients (by B, or by I and W) or buffers differ in a bit or in how
-// they lie in memory. Prints "lists" or why not for each module.
+// run_lists PACKAGE INPUTS.safetensors: runs every module of a package with both of its bodies
+// (runtime/recorded), on the inputs and on others of the same sizes with their elements in other
+// orders. Fails if outputs, gradients (by B, or by I and W) or buffers differ in a bit or in their
+// layout. Prints "lists", or why not, for each module.
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 
@@ -12,7 +12,7 @@
 #include "base/error.h"
 #include "formats/weights/safetensors.h"
 #include "ops/random_ops.h"
-#include "runtime/recorded/choice.h"
+#include "runtime/recorded/choose_body.h"
 #include "runtime/stage/island.h"
 #include "tensors/dtype.h"
 
@@ -35,7 +35,7 @@ static bool Same(const at::Tensor& a, const at::Tensor& b) {
   return x.nbytes() == 0 || std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0;
 }
 
-// What one microbatch leaves.
+// The results of one microbatch.
 struct Results {
   std::vector<c10::IValue> outputs;
   Tensors tensors;  // outputs, gradients, buffers
@@ -123,7 +123,7 @@ static void Run(const std::string& package, const std::string& in) {
         if (failed.empty()) throw;
         both = true;
       }
-      if (both) break;  // shuffled inputs out of range; a functionalised batch norm
+      if (both) break;  // shuffled inputs out of range; a functionalized batch norm
       if (!failed.empty()) throw Error(info.name, "only autograd's fails: " + failed);
       for (size_t i = 0; i < a.tensors.size(); ++i)
         if (!Same(a.tensors[i], b.tensors[i]))

@@ -64,9 +64,9 @@ static void Run(const std::string& package, const std::string& in, const std::st
   for (const std::string& library : manifest.op_libraries) LoadOpLibrary(library);
   RegisterTransformersOperators();
   SafetensorsFile inputs(in);
-  std::map<int, c10::IValue> values;                // as made
+  std::map<int, c10::IValue> values;                // as the modules return them
   std::vector<std::map<int, at::Tensor>> received;  // by module, leaves of autograd
-  std::map<std::pair<size_t, int>, at::Tensor> taken;  // by module and value: gradients as made
+  std::map<std::pair<size_t, int>, at::Tensor> taken;  // by module and value: gradients as computed
   for (int id : manifest.inputs) {
     const ValueInfo& value = manifest.values[static_cast<size_t>(id)];
     at::Tensor tensor = Read(inputs, inputs.At(value.name));
@@ -86,7 +86,7 @@ static void Run(const std::string& package, const std::string& in, const std::st
         at::Tensor leaf = argument.toTensor().detach().clone();
         bool real = leaf.is_floating_point() || leaf.is_complex();
         received[k][id] = leaf.set_requires_grad(value.gradient && real);
-        // Its grad() would lie in memory as the leaf does.
+        // leaf.grad() would have the leaf's layout in memory.
         if (leaf.requires_grad())
           leaf.register_hook([&taken, k, id](at::Tensor gradient) { taken[{k, id}] = gradient; });
         argument = leaf;
@@ -146,7 +146,7 @@ static void Run(const std::string& package, const std::string& in, const std::st
       sum = sum.defined() ? sum + found->second : found->second;
     }
   }
-  std::map<std::string, std::string> first;  // of tied names
+  std::map<std::string, std::string> first;  // first of the tied names, by name
   for (const auto& group : manifest.tied)
     for (const std::string& name : group) first[name] = group[0];
   for (size_t k = 0; k < manifest.modules.size(); ++k) {

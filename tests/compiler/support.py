@@ -1,4 +1,4 @@
-"""What the compiler's tests share: export a model, compile it, run the modules, compare."""
+"""Shared code of the compiler's tests: export a model, compile it, run the modules, compare."""
 import json
 import os
 import pathlib
@@ -59,7 +59,7 @@ class CompilerTest(unittest.TestCase):
         return (package / f"modules/module{module}.py").read_text()
 
     def run_modules(self, package, inputs, train=True):
-        """`inputs`: name -> tensor, also "gradient.0" and so on."""
+        """Runs the modules. `inputs`: name -> tensor, including "gradient.0" and so on."""
         save_file({k: v.contiguous() for k, v in inputs.items()}, self.at / "in.safetensors")
         result = call("run_package", package, self.at / "in.safetensors",
                       self.at / "out.safetensors", *(["train"] if train else []))
@@ -82,11 +82,11 @@ class CompilerTest(unittest.TestCase):
 
     def check(self, model, inputs, options=(), dynamic=None, kwargs=None, modules=None, run=None,
               train=True, tolerance=0, strict=False, script=None, close=0):
-        """The composed modules give the outputs and gradients of the model, bit for bit.
+        """Checks that the composed modules have the model's outputs and gradients, bit for bit.
 
-        `run`: other inputs than those exported with. `tolerance`: of gradients, where a weight is
-        shared or a value has several consumers: the order of the sum is not autograd's.
-        `close`: of outputs, where a value that crosses is not contiguous in the model.
+        `run`: inputs to run with, if not those of the export. `tolerance`: for gradients, if a
+        weight is shared or a value has several consumers: the order of the sum is not autograd's.
+        `close`: for outputs, if a value that crosses is not contiguous in the model.
         `script`: makes a TorchScript module of the model, which is compiled instead of an export.
         """
         model.train(train)

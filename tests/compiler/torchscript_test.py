@@ -34,7 +34,7 @@ class Block(nn.Module):
 
 
 class Everything(nn.Module):
-    """Loops, branches, lists, dicts, other methods, attributes, two containers of like names."""
+    """Loops, branches, lists, dicts, other methods, attributes, containers with similar names."""
 
     def __init__(self):
         super().__init__()
@@ -425,7 +425,7 @@ class TorchScript(CompilerTest):
                        modules=int(split[-1]))
 
     def test_bools_are_numbers_to_torchscript(self):
-        """torch.jit.script itself makes 1 of True where a number is taken: the file holds that."""
+        """torch.jit.script itself turns True into 1 where it expects a number: the file has 1."""
         class Bools(nn.Module):
             def __init__(self):
                 super().__init__()

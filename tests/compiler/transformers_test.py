@@ -1,4 +1,4 @@
-"""Architectures of HuggingFace transformers, small and randomly initialised, cut in three."""
+"""Architectures of HuggingFace transformers, small and randomly initialized, cut in three."""
 import sys
 import warnings
 
@@ -22,7 +22,7 @@ IDS = lambda: torch.randint(3, 64, (2, 7))
 
 
 class Wrapped(torch.nn.Module):
-    """Positional tensors in, logits and loss out."""
+    """Takes positional tensors, returns logits and loss."""
 
     def __init__(self, model, names, pick):
         super().__init__()
@@ -143,7 +143,7 @@ class Transformers(CompilerTest):
 
 
 class Experts(torch.nn.Module):
-    """The operator of transformers alone, for groups of every kind."""
+    """Uses the operator of transformers alone, for groups of every kind."""
 
     def __init__(self):
         super().__init__()
@@ -159,7 +159,7 @@ class Experts(torch.nn.Module):
             w = w.transpose(1, 2) if w.shape[1] == 5 else w  # as most models hold them
             for ends in offs.unbind():
                 y = torch.ops.transformers.grouped_mm_fallback(x.to(w.dtype), w, ends)
-                outputs += [y, y.sum(1)]  # the gradient of a sum has no memory of its own
+                outputs += [y, y.sum(1)]  # the gradient of a sum is an expanded scalar
         return outputs
 
 

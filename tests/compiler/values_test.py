@@ -1,4 +1,4 @@
-"""What crosses a cut and what stays on one side: values, sizes, writes in place, buffers."""
+"""Values that cross a cut or stay on one side: sizes, in-place writes, buffers."""
 import copy
 
 import torch
@@ -384,7 +384,7 @@ class Values(CompilerTest):
 
 
 class FirstNumbers(nn.Module):
-    """A Python number where ATen takes a tensor first."""
+    """Passes a Python number where ATen's first argument is a tensor."""
 
     def forward(self, x):
         mask = x > 0

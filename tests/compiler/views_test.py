@@ -1,9 +1,9 @@
-"""Writes in place through views, also such that the operator's schema does not declare."""
+"""In-place writes through views, including views that the operator's schema does not declare."""
 import torch
 import torch.nn as nn
 from support import CompilerTest, export, pipe_split, unittest
 
-# Each returns memory of its argument.
+# Each returns a view of its argument.
 VIEWS = {
     "einsum": lambda h: torch.einsum("ij->ji", h),
     "atleast_3d": torch.atleast_3d,
@@ -81,7 +81,7 @@ class Views(CompilerTest):
                                ["--split", f"equal:{count}"], modules=count)
 
     def test_two_views_that_cross_are_two_tensors(self):
-        """That a list or an operation takes both makes them no less."""
+        """This also holds if one list or one operation takes both of them."""
         class Overlap(nn.Module):
             def forward(self, x):
                 base = x * 2
@@ -103,7 +103,7 @@ class Views(CompilerTest):
             def forward(self, x):
                 h = self.a(x)
                 u = self.view(h)
-                h[:, 1:].add_(1.5)  # h itself is used no more
+                h[:, 1:].add_(1.5)  # h itself is not used afterwards
                 return u * 3
 
         for name, view in VIEWS.items():
@@ -121,7 +121,7 @@ class Views(CompilerTest):
                 y = h * 2
                 if self.cut:
                     pipe_split()
-                # The backward of linear reads x, that of tanh reads h.
+                # The backward of linear reads x; that of tanh reads h.
                 torch.unsafe_chunk(x if self.of_input else h, 2, -1)[1].mul_(0.5)
                 return torch.sin(y)
 
@@ -151,7 +151,7 @@ class Views(CompilerTest):
         """PyTorch drops a write through such a view itself, unless the view is used."""
         for name in ("einsum", "atleast_3d", "unsafe_split"):
             def view(h, name=name):
-                return VIEWS[name](h * 1)  # the product is no view: LibTorch takes it away
+                return VIEWS[name](h * 1)  # the product is not a view: LibTorch removes it
 
             for model in (Written(VIEWS[name], shown=True), Written(view, shown=True)):
                 for options in ([], ["--split", "equal:2"]):

@@ -24,7 +24,7 @@ namespace sim {
 
 namespace {
 
-// For each stream, how many of its launches are known to be done before.
+// The number of launches of each stream that are known to be done before.
 using VectorClock = std::map<const Queue*, uint64_t>;
 
 void Merge(VectorClock& into, const VectorClock& from) {
@@ -41,7 +41,7 @@ struct Seen {
   const char* begin = nullptr;
   const char* end = nullptr;
   const Queue* queue = nullptr;
-  uint64_t count = 0;  // of the queue's launches
+  uint64_t count = 0;  // number of the launch in its queue
   bool writes = false;
   const char* name = nullptr;
 };
@@ -54,7 +54,7 @@ struct Piece {
   std::vector<Seen> seen;
 };
 
-struct Space {  // of one device
+struct Space {  // memory of one device
   std::atomic<char*> base = nullptr;  // read without the lock
   char* shadow = nullptr;
   size_t used = 0, in_use = 0;
@@ -62,8 +62,8 @@ struct Space {  // of one device
   std::vector<Queue*> queues;
 };
 
-constexpr size_t kSpace = size_t{1} << 36;  // addresses of a device
-constexpr size_t kGrain = 512;              // of an allocation, as CUDA's allocator rounds
+constexpr size_t kSpace = size_t{1} << 36;  // bytes of addresses per device
+constexpr size_t kGrain = 512;              // bytes; allocations are rounded as by CUDA's allocator
 
 int Number(const char* variable, int otherwise) {
   const char* text = std::getenv(variable);
@@ -77,7 +77,7 @@ struct Mark {
   std::condition_variable changed;
   bool done = false;
   std::chrono::steady_clock::time_point time;
-  VectorClock clock;  // of what stands before
+  VectorClock clock;  // of the tasks before it
 };
 
 struct Queue {
@@ -107,10 +107,10 @@ struct Machine {
 
 void EndThreads();
 
-// Is never destroyed: tensors of static lifetime are freed late.
+// Never destroyed, because tensors of static lifetime are freed late.
 Machine& TheMachine() {
   static Machine* const machine = [] {
-    std::atexit(EndThreads);  // before the statics of LibTorch go, which tasks use
+    std::atexit(EndThreads);  // before LibTorch's statics are destroyed, which tasks use
     return new Machine;
   }();
   return *machine;
@@ -170,7 +170,7 @@ void Push(Queue& queue, Task task) {
   queue.changed.notify_all();
 }
 
-// Puts what is no operation of the user into the stream. Under Machine::mutex.
+// Adds a task that is not an operation of the user to the stream. Requires Machine::mutex.
 void PushEvent(Queue& queue, std::function<void()> run) {
   ++queue.clock[&queue];
   Push(queue, {nullptr, std::move(run)});
@@ -200,7 +200,7 @@ Piece* FindPiece(const void* address) {  // under Machine::mutex
   return static_cast<const char*>(address) < begin + block.bytes ? &block : nullptr;
 }
 
-// Refuses a race, and remembers the access. Under Machine::mutex.
+// Throws on a race; otherwise records the access. Requires Machine::mutex.
 void CheckAccess(const Queue& queue, uint64_t count, const char* name, const Access& access) {
   if (access.bytes == 0) return;
   Piece* block = FindPiece(access.begin);
@@ -217,7 +217,7 @@ void CheckAccess(const Queue& queue, uint64_t count, const char* name, const Acc
                                (now.writes ? " writes" : " reads") + " what " + seen.name + " on " +
                                NameOf(*seen.queue) + (seen.writes ? " wrote" : " read") +
                                ", with no event between them");
-  // What comes before this access, and is no stricter, is implied by it.
+  // This access implies earlier ones that come before it and are no stricter.
   std::erase_if(block->seen, [&](const Seen& seen) {
     return seen.begin >= now.begin && seen.end <= now.end && Before(seen, queue) &&
            (now.writes || !seen.writes);
@@ -225,7 +225,7 @@ void CheckAccess(const Queue& queue, uint64_t count, const char* name, const Acc
   block->seen.push_back(now);
 }
 
-// Fills memory with NaNs in the order of its stream. Under Machine::mutex.
+// Fills memory with NaNs, in the order of its stream. Requires Machine::mutex.
 void Poison(Queue& queue, void* address, size_t bytes) {
   PushEvent(queue, [to = ShadowOf(address), bytes] { std::memset(to, 0xff, bytes); });
 }

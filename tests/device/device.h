@@ -1,10 +1,11 @@
-// A device that is made of memory and threads, to prove code for accelerators where there is none.
+// A device that consists of memory and threads, to test code for accelerators without one.
 //
-// - Its memory has addresses that the host cannot read or write: they are mapped PROT_NONE, and
-//   only the threads of its streams know where else the same pages are mapped (ShadowOf).
+// - The host cannot read or write the addresses of its memory: they are mapped PROT_NONE, and only
+//   the threads of its streams know where else the same pages are mapped (ShadowOf).
 // - A stream is a thread that runs tasks one after the other; the host does not wait for it.
-// - Vector clocks know what comes before what. A task that touches what another stream has
-//   written or read, with no event between the two, is refused at its launch, whatever the timing.
+// - Vector clocks record which tasks come before others. A task that accesses memory that another
+//   stream has written or read, with no event between the two, is refused at its launch, regardless
+//   of timing.
 // - Fresh and freed memory is filled with NaNs, in the order of the stream.
 //
 // SIM_DEVICES is the number of devices (2); SIM_DELAY_US the longest random wait before a task (0).
@@ -18,8 +19,8 @@
 
 namespace sim {
 
-struct Queue;  // what a stream holds
-struct Mark;   // what one record of an event leaves
+struct Queue;  // the state of a stream
+struct Mark;   // one recording of an event
 
 // Bytes of a device that a task reads or writes.
 struct Access {
@@ -37,25 +38,25 @@ Queue* NewQueue(int device);
 int64_t IdOf(const Queue& queue);
 int DeviceOf(const Queue& queue);
 
-// Runs `task` on the stream after all that was launched there before. Throws where `accesses` would
-// race, and what an earlier task threw: an error stays with its stream, as CUDA's do. `name` must
-// outlive the memory.
+// Runs `task` on the stream after everything that was launched there before. Throws if `accesses`
+// would race, and rethrows the error of an earlier task: an error stays with its stream, as on
+// CUDA. `name` must outlive the memory.
 void Launch(Queue& queue, const char* name, std::function<void()> task,
             const std::vector<Access>& accesses);
 bool IsIdle(Queue& queue);
-// Wait on the host for all that has been launched; throw as Launch.
+// Wait on the host for everything that has been launched; throw like Launch.
 void Synchronize(Queue& queue);
 void SynchronizeDevice(int device);
 
-// What follows Block on `queue` waits for what stood before Record on another.
+// Make tasks after Block on `queue` wait for tasks before Record on another queue.
 std::shared_ptr<Mark> Record(Queue& queue);
 void Block(Queue& queue, const std::shared_ptr<Mark>& mark);
 bool IsDone(Mark& mark);
 void Wait(Mark& mark);  // on the host
 double Milliseconds(Mark& from, Mark& to);
 
-// Memory belongs to the stream that it was allocated on: once freed, that one's next tasks may get
-// it. Where another stream uses it too, RecordStream says so before it is freed.
+// Memory belongs to the stream that it was allocated on: once freed, that stream's next tasks may
+// get it. If another stream uses it, too, RecordStream must be called before it is freed.
 void* Allocate(int device, size_t bytes, Queue& queue);
 void Free(void* address);
 void RecordStream(const void* address, Queue& queue);
@@ -70,7 +71,8 @@ bool IsPinned(const void* address);
 
 }  // namespace sim
 
-// The same for libraries that know a stream by its native handle and are not linked with this one.
+// Does the same for libraries that know a stream by its native handle and are not linked with this
+// one.
 extern "C" {
 void sim_launch(void* stream, const char* name, void (*task)(void*), void* context,
                 const sim::Access* accesses, size_t count);

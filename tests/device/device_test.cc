@@ -1,4 +1,5 @@
-// The test device catches the mistakes that a GPU punishes by chance, and has the CPU's bits.
+// Checks that the test device catches mistakes that a GPU punishes only by chance, and that it has
+// the CPU's bits.
 #include <ATen/DeviceAccelerator.h>
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
@@ -39,7 +40,7 @@ struct OnDevice : testing::Test {
   }
 };
 
-// Keeps a stream from going on until it is released.
+// Blocks a stream until it is released.
 struct Gate {
   std::promise<void> opens;
   explicit Gate(const c10::Stream& stream) {
@@ -80,7 +81,7 @@ TEST_F(OnDevice, IsTheAccelerator) {
 
 using OnDeviceDeathTest = OnDevice;
 
-// The host reads or writes a tensor of the device, or calls the CPU's code on its address.
+// The host must not read or write a tensor of the device, or call the CPU's code on its address.
 TEST_F(OnDeviceDeathTest, HostCannotTouchItsMemory) {
   const Tensor x = torch::ones({64}, kFirst);
   volatile float* const data = x.mutable_data_ptr<float>();
@@ -119,7 +120,7 @@ TEST_F(OnDevice, CopyFromPinnedMemoryIsLate) {
 TEST_F(OnDevice, StreamsWithoutAnEventRace) {
   const Tensor x = torch::ones({1000}, kFirst);
   EXPECT_SAYS("race: aten::add on stream", OnSide(x));
-  main.synchronize();  // the host's wait is an order too
+  main.synchronize();  // waiting on the host orders accesses, too
   const Tensor y = OnSide(x);
   EXPECT_SAYS("with no event between them", y * 2);
   EXPECT_SAYS("writes what aten::add", x.zero_());
@@ -147,7 +148,7 @@ TEST_F(OnDevice, RecordedMemoryMayBeFreed) {
   const Tensor y = OnSide(x);
   x.record_stream(side);
   x.reset();
-  const Tensor again = torch::zeros({1 << 20}, kFirst);  // of the same memory
+  const Tensor again = torch::zeros({1 << 20}, kFirst);  // in the same memory
   gate.Open();
   main.synchronize();
   side.synchronize();
@@ -166,7 +167,7 @@ TEST_F(OnDevice, TensorsOfSeveralDevicesDoNotMix) {
   EXPECT_TRUE(SameBits(x.to(kSecond), x));
 }
 
-// A library that launches by the stream's native handle says what it reads and writes.
+// A library that launches by the stream's native handle declares what it reads and writes.
 TEST_F(OnDevice, LaunchesOfLibrariesAreChecked) {
   const Tensor x = torch::ones({4}, kFirst), y = torch::empty({4}, kFirst);
   SideWaitsForMain();
@@ -195,7 +196,7 @@ TEST_F(OnDevice, EventsTakeTime) {
   EXPECT_GE(from.elapsedTime(to), 0);
 }
 
-// Operators whose sizes depend on values, random ones, and those that write to what they are given.
+// Operators whose sizes depend on values, random ones, and those that write to their arguments.
 TEST_F(OnDevice, OperatorsDoAsTheCpus) {
   const Tensor v = torch::arange(10, kFirst);
   EXPECT_EQ(torch::nonzero(v > 6).size(0), 3);
@@ -242,7 +243,7 @@ torch::jit::Module MakeModule(c10::Device device) {
   return module;
 }
 
-// Outputs, loss, gradients, weights and buffers of a few steps.
+// Returns outputs, loss, gradients, weights and buffers of a few steps.
 std::vector<Tensor> Train(c10::Device device) {
   torch::jit::Module module = MakeModule(device);
   std::vector<Tensor> weights, found;

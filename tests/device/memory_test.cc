@@ -1,4 +1,4 @@
-// Memory of a device, where the host cannot read or write, is filled from files and read.
+// Tests that memory of a device, which the host cannot access, is filled from files and read.
 #include "tensors/device_memory.h"
 
 #include <ATen/ATen.h>

@@ -35,7 +35,7 @@ struct Call {
   const char* name;
   std::vector<IValue> arguments;
   std::optional<c10::Device> device;
-  bool has_masks = false;  // or bytes, which as indices are masks
+  bool has_masks = false;  // or bytes, which are masks when used as indices
   Stack real, zeros;       // the arguments for the stream, and for the first run
   std::vector<Access> accesses;
   struct Changed {
@@ -48,7 +48,7 @@ struct Both {
   at::Tensor real, zeros;
 };
 
-// Scalars as tensors count less in the choice of a result's type.
+// Keeps the mark of scalars as tensors, which count less in type promotion.
 void KeepWrapped(const at::Tensor& from, const at::Tensor& to) {
   if (from.unsafeGetTensorImpl()->is_wrapped_number())
     to.unsafeGetTensorImpl()->set_wrapped_number(true);
@@ -117,14 +117,14 @@ void TranslateArguments(Call& call) {
   TORCH_CHECK(call.device, "sim: ", call.name, ": no argument says which device");
 }
 
-// The CPU's kernel, or the composite one that the CPU would take.
+// Runs the CPU's kernel, or the composite one that the CPU would use.
 void RunOnCpu(const c10::OperatorHandle& op, Stack& stack) {
   at::NoGradGuard no_grad;
   at::AutoDispatchBelowADInplaceOrView below;
   op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
 }
 
-// All that the sizes of results depend on.
+// Returns everything that the sizes of the results depend on, as text.
 std::string KeyOf(const Call& call) {
   std::ostringstream key;
   auto add = [&](const at::Tensor& tensor) {
@@ -155,7 +155,8 @@ bool Waits(const Call& call) {
   return call.op.hasTag(at::Tag::dynamic_output_shape) && (!indices || call.has_masks);
 }
 
-// What the operator returns for zeros; nothing where that says too little.
+// Returns the operator's results for zeros, or nothing if their sizes may differ from the real
+// ones.
 std::optional<Stack> Outlines(const Call& call) {
   if (Waits(call)) return std::nullopt;
   static std::mutex mutex;
@@ -169,16 +170,16 @@ std::optional<Stack> Outlines(const Call& call) {
   try {
     RunOnCpu(call.op, results);
   } catch (const std::exception&) {
-    return std::nullopt;  // the real run throws too, unless it is for the zeros
+    return std::nullopt;  // the real run throws too, unless only zeros are invalid
   }
   for (const Call::Changed& one : call.changed)
-    if (one.tensor.sizes() != one.zeros.sizes()) return results;  // is to grow each time
+    if (one.tensor.sizes() != one.zeros.sizes()) return results;  // not cached: grows each time
   std::lock_guard lock(mutex);
   known[key] = results;
   return results;
 }
 
-// Tensors given as out= get the sizes of what will be written to them.
+// Gives tensors passed as out= the sizes of what will be written to them.
 void GrowChanged(Call& call) {
   bool grows = false;
   for (const Call::Changed& one : call.changed) {
@@ -197,7 +198,7 @@ std::vector<at::Tensor> TensorsOf(const IValue& result) {
   return {};
 }
 
-// The argument that an operator returns as this result.
+// Returns the argument that an operator returns as this result.
 const IValue& Returned(const Call& call, const c10::AliasInfo& alias) {
   const auto& arguments = call.op.schema().arguments();
   TORCH_CHECK(alias.isWrite(), "sim: ", call.name, " is a view, and has no kernel here");
@@ -206,7 +207,7 @@ const IValue& Returned(const Call& call, const c10::AliasInfo& alias) {
   TORCH_CHECK(false, "sim: ", call.name, " returns no argument of its own");
 }
 
-// Allocates the results. `targets`: where the stream writes the tensors of each.
+// Allocates the results. `targets` receives the tensors of each, to which the stream writes.
 Stack MakeResults(Call& call, const Stack& outlines,
                   std::vector<std::vector<at::Tensor>>& targets) {
   Stack results;
@@ -276,7 +277,7 @@ Stack RunNow(Call& call) {
   return results;
 }
 
-// Names that live as long as the memory that remembers them.
+// Returns a copy of a name that is never freed, because memory refers to it.
 const char* KeptName(const std::string& name) {
   static std::mutex mutex;
   static auto& names = *new std::set<std::string>;
@@ -294,7 +295,8 @@ TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
   m.fallback(torch::CppFunction::makeFromBoxedFunction<&RunOnStream>());
 }
 
-// By name, since the composite kernel calls one for accelerators that nobody has written.
+// Registered by name, because the composite kernel calls a kernel for accelerators that does not
+// exist.
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   for (const char* name : {"convolution", "convolution_backward", "_convolution"})
     m.impl(name, torch::CppFunction::makeFromBoxedFunction<&RunOnStream>());
@@ -324,7 +326,8 @@ void RunOnStream(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stac
   for (IValue& result : results) stack->push_back(std::move(result));
 }
 
-// A fallback would lose to composite kernels, which have other bits than the CPU's own.
+// Registers each operator: a fallback has lower priority than composite kernels, whose bits differ
+// from those of the CPU's own kernels.
 void RegisterOperators() {
   static auto& library = *new torch::Library(torch::Library::IMPL, "aten",
                                              c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
@@ -342,7 +345,7 @@ void RegisterOperators() {
 
 }  // namespace sim
 
-// Attention asks which kernel to take; the CPU's choice has the CPU's bits.
+// Makes attention choose the CPU's kernel, which has the CPU's bits.
 namespace at::native {
 
 static int64_t ChooseAsCpu(const Tensor& query, const Tensor& key, const Tensor& value,

@@ -37,7 +37,7 @@ Stream StreamOf(const Queue& queue) {
                 IdOf(queue));
 }
 
-// Devices, streams and events.
+// Implements devices, streams and events.
 struct Guard final : c10::impl::DeviceGuardImplInterface {
   using MarkOfEvent = std::shared_ptr<Mark>;
   static MarkOfEvent& MarkIn(void* event) { return *static_cast<MarkOfEvent*>(event); }
@@ -177,7 +177,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   DeviceIndex maybeExchangeDevice(DeviceIndex device) const override {
     return exchangeDevice(device);
   }
-  // Random numbers are the CPU's.
+  // Returns the CPU's generator for random numbers.
   const at::Generator& getDefaultGenerator(DeviceIndex) const override {
     return at::globalContext().defaultGenerator(c10::kCPU);
   }
@@ -206,7 +206,7 @@ at::Tensor EmptyWithStrides(at::IntArrayRef sizes, at::IntArrayRef strides,
   return EmptyStrided(sizes, strides, c10::dtype_or_default(type), DeviceOr(device));
 }
 
-// As on CUDA, the source's stream copies, and the destination's waits.
+// Copies on the source's stream, for which the destination's waits, as on CUDA.
 void CopyBetweenDevices(const at::Tensor& from, const at::Tensor& to) {
   Queue &reader = CurrentQueue(from.device().index()), &writer = CurrentQueue(to.device().index());
   if (&reader != &writer) Block(reader, Record(writer));
@@ -215,7 +215,7 @@ void CopyBetweenDevices(const at::Tensor& from, const at::Tensor& to) {
   if (&reader != &writer) Block(writer, Record(reader));
 }
 
-// Of memory that is not pinned CUDA takes a copy at the call; pinned memory is read by the stream.
+// Like CUDA, copies memory that is not pinned at the call; the stream reads pinned memory later.
 void CopyFromHost(const at::Tensor& from, const at::Tensor& to, bool non_blocking) {
   const bool late = non_blocking && IsPinned(from.const_data_ptr());
   Queue& queue = CurrentQueue(to.device().index());
@@ -225,7 +225,7 @@ void CopyFromHost(const at::Tensor& from, const at::Tensor& to, bool non_blockin
   if (!non_blocking) Synchronize(queue);
 }
 
-// Who reads the destination before the stream has written it finds NaNs.
+// Fills the destination with NaNs first, for readers that do not wait for the stream.
 void CopyToHost(const at::Tensor& from, const at::Tensor& to, bool non_blocking) {
   if (to.is_non_overlapping_and_dense()) std::memset(to.mutable_data_ptr(), 0xff, to.nbytes());
   Queue& queue = CurrentQueue(from.device().index());
@@ -251,7 +251,7 @@ at::Tensor CopyFromAndResize(const at::Tensor& from, const at::Tensor& to) {
   return CopyFrom(from, to, false);
 }
 
-// Views share memory, so that none of them goes by RunOnStream.
+// Views share memory, so none of them uses RunOnStream.
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("empty.memory_format", EmptyMemoryFormat);
   m.impl("empty_strided", EmptyWithStrides);
@@ -290,7 +290,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
          });
 }
 
-// Last: operators of LibTorch are there, since this library needs it.
+// Initialized last: LibTorch's operators exist by then, because this library depends on it.
 [[maybe_unused]] const bool registered = [] {
   static Hooks hooks;
   c10::register_privateuse1_backend("sim");

@@ -15,26 +15,26 @@ class OperatorHandle;
 
 namespace sim {
 
-// The stream that this thread launches on.
+// Returns the stream on which this thread launches.
 Queue& CurrentQueue(c10::DeviceIndex device);
 Queue& QueueOf(const c10::Stream& stream);
 
 bool IsOfDevice(const at::Tensor& tensor);
 at::Tensor EmptyStrided(at::IntArrayRef sizes, at::IntArrayRef strides, at::ScalarType type,
                         c10::Device device);
-// Gives the tensor these sizes, without gaps, and more memory if it needs that.
+// Gives the tensor these sizes, without gaps, and more memory if necessary.
 const at::Tensor& Resize(const at::Tensor& tensor, at::IntArrayRef sizes,
                          std::optional<at::MemoryFormat> = std::nullopt);
 
-// The bytes from a tensor's first element to its last.
+// Returns the number of bytes from a tensor's first element to its last.
 size_t Extent(const at::Tensor& tensor);
 Access AccessOf(const at::Tensor& tensor, bool writes);
-// The same bytes as a tensor of the CPU; for tasks only.
+// Returns the same bytes as a CPU tensor; for tasks only.
 at::Tensor ShadowTensor(const at::Tensor& tensor);
 
-// Runs any operator by the CPU's kernel, in the order of the current stream.
+// Runs any operator with the CPU's kernel, in the order of the current stream.
 void RunOnStream(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack);
-// Uses RunOnStream for each operator for which the CPU has a kernel of its own.
+// Registers RunOnStream for each operator for which the CPU has a kernel of its own.
 void RegisterOperators();
 
 }  // namespace sim

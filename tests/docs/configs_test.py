@@ -1,4 +1,4 @@
-"""configs/ against the programs: schemas take what the programs take, ready jobs are valid."""
+"""Compares configs/ with the programs: schemas accept what they accept, ready jobs are valid."""
 import copy
 import json
 import os
@@ -76,7 +76,7 @@ class Schemas(unittest.TestCase):
                          keys(read(REFERENCE / "costs.md"), "stage costs"))
 
     def test_take_the_files_of_the_tree(self):
-        """Every job, conf and costs file of examples, benchmarks and tests that the programs take."""
+        """Checks every job, conf and costs file in the tree that the programs accept."""
         found = 0
         for path in [*ROOT.glob("examples/**/*.json"), *ROOT.glob("bench/*.json"),
                      *(ROOT / "tests/data/cli").glob("*.json"),
@@ -84,7 +84,7 @@ class Schemas(unittest.TestCase):
             try:
                 content = json.loads(read(path))
             except json.JSONDecodeError:
-                continue  # a file that is torn on purpose
+                continue  # a file that is truncated on purpose
             kind = {"optimizer": "job", "module_to_stage_map": "conf", "stages": "costs"}
             for key, name in kind.items():
                 if key not in content or not self.taken(path, name):
@@ -95,12 +95,12 @@ class Schemas(unittest.TestCase):
         self.assertGreater(found, 5)
 
     def taken(self, path, kind):
-        """Whether the program reads the file without an error."""
+        """Returns True if the program reads the file without an error."""
         command = {"job": ["plan", SMALL, path], "conf": ["conf", "--check", path],
                    "costs": ["plan", "--schedule", "1f1b", "--ranks", "2", "--microbatches", "2",
                              "--costs", path]}[kind]
         if kind == "job":
-            # A job for another package is a job all the same.
+            # A job for another package is still a job.
             done = subprocess.run([BUILD / "pipewright", *command], capture_output=True, text=True)
             return path.name not in done.stderr
         return subprocess.run([BUILD / "pipewright", *command], capture_output=True).returncode == 0
@@ -125,7 +125,7 @@ class Schemas(unittest.TestCase):
 
 class Jobs(unittest.TestCase):
     def test_are_valid_and_have_a_plan(self):
-        """By schema, and by `plan` for a package; names of parameters are put in."""
+        """Checks jobs by schema and by `plan` for a package, with names of parameters filled in."""
         jobs = sorted((CONFIGS / "jobs").iterdir())
         self.assertGreater(len(jobs), 2)
         for path in jobs:

@@ -31,7 +31,7 @@ def pages():
 
 
 def table_rows(page, marker):
-    """The cells of the table that follows "<!-- keys: MARKER -->" in the text of a page."""
+    """Returns the cells of the table that follows "<!-- keys: MARKER -->" in the text of a page."""
     mark = f"<!-- keys: {marker} -->"
     assert mark in page, f"the page lacks {mark}"
     rows = []
@@ -39,11 +39,11 @@ def table_rows(page, marker):
         if not line.startswith("|"):
             break
         rows.append([cell.strip() for cell in line.strip().strip("|").split(" | ")])
-    return rows[2:]  # without the head and its rule
+    return rows[2:]  # without the header and its rule
 
 
 def names(cell):
-    """`a`, `b` in a cell: [a, b]."""
+    """Returns [a, b] for a cell with `a`, `b`."""
     return re.findall(r"`([\w-]+)`", cell)
 
 
@@ -62,7 +62,7 @@ class CommandLine(unittest.TestCase):
             self.assertEqual(read(file), text, "run python3 docs/make_reference.py")
 
     def test_every_command_and_option_is_there(self):
-        """By reading --help in another way than the script that writes the page."""
+        """Reads --help in another way than the script that writes the page."""
         page = read(make_reference.PAGE)
         blocks = {name: text for _, name, text in
                   re.findall(r"(<!-- help: (.+?) -->\n)(.*?)<!-- end -->", page, re.S)}
@@ -76,7 +76,7 @@ class CommandLine(unittest.TestCase):
             self.assertEqual(told, listed, command)
 
     def test_commands_of_the_pages_exist(self):
-        """Every option that a command on a page has is one of that command."""
+        """Every option of a command on a page is an option of that command."""
         known = {command: set(make_reference.options(
             [entry for entries in make_reference.parse(
                 make_reference.read_help(BUILD, command))[2].values() for entry in entries]))
@@ -102,7 +102,7 @@ class CommandLine(unittest.TestCase):
 
 
 class Keys(unittest.TestCase):
-    """Keys of files: what the program knows, as its error for an unknown one lists it."""
+    """Keys of files: the program's own list, from its error for an unknown key."""
     maxDiff = None
 
     @classmethod
@@ -118,7 +118,7 @@ class Keys(unittest.TestCase):
         cls.folder.cleanup()
 
     def known(self, *command):
-        """The keys that the error of a command lists."""
+        """Returns the keys that the error of a command lists."""
         done = subprocess.run([str(BUILD / "pipewright"), *command], cwd=self.at, text=True,
                               capture_output=True, timeout=1200)
         self.assertIn(UNKNOWN, done.stderr)
@@ -137,7 +137,7 @@ class Keys(unittest.TestCase):
         page = read(REFERENCE / "job.md")
         new = {UNKNOWN: 1}
         self.assertEqual(keys(page, "job"), self.known_to_job(**new))
-        # Keys of the objects within: each stands on the page, as `key` or in an example as "key".
+        # Keys of nested objects must be on the page, as `key` or in an example as "key".
         for parts in ({"data": new}, {"loss": new}, {"loss_scale": new}, {"validation": new},
                       {"checkpoint": new}, {"recompute": new},
                       {"optimizer": {"type": "sgd", "groups": [new]}},
@@ -208,14 +208,15 @@ class Names(unittest.TestCase):
         for path in ROOT.rglob("*.cc"):
             if not {"build", "tests", "bench", ".venv"} & set(path.relative_to(ROOT).parts[:1]):
                 read_by |= set(re.findall(r'"(PIPEWRIGHT_[A-Z_]+)[":]', read(path)))
-        # Names that only stand in messages are those of the same sources; versions are no variables.
+        # Names that only occur in messages are read by the same sources; the version is not a
+        # variable.
         read_by -= {"PIPEWRIGHT_VERSION"}
         self.assertEqual(keys(read(REFERENCE / "environment.md"), "environment"), read_by)
 
 
 class Links(unittest.TestCase):
     def anchors(self, path):
-        """The anchors of a page's headings, as GitHub makes them."""
+        """Returns the anchors of a page's headings, as GitHub makes them."""
         found, text = set(), re.sub(r"```.*?```", "", read(path), flags=re.S)
         for title in re.findall(r"^#+ (.+)$", text, re.M):
             title = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", title).strip().lower()
@@ -250,7 +251,7 @@ class Links(unittest.TestCase):
             self.assertIn("\n```console\n$ ", read(page), page.name)
 
     def test_pages_that_the_sources_name(self):
-        """docs/….md in code, scripts and messages are pages that exist."""
+        """Pages that code, scripts and messages name as docs/….md exist."""
         tracked = [path for kind in ("*.cc", "*.h", "*.py", "*.sh", "Makefile", "CMakeLists.txt")
                    for path in ROOT.rglob(kind)
                    if not path.relative_to(ROOT).parts[0].startswith(("build", ".", "install"))]

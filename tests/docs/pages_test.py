@@ -2,9 +2,9 @@
 
 The page's fenced blocks are taken in order, in an empty folder:
 
-- ```console holds lines "$ COMMAND" (a backslash continues one), each followed by what it prints.
-  Numbers may be others; a line "..." stands for lines that are left out. "(exit code 1)" says that
-  the command fails.
+- ```console holds lines "$ COMMAND" (a backslash continues one), each followed by its output.
+  Numbers may differ; a line "..." stands for omitted lines. "(exit code 1)" says that the command
+  fails.
 - Any other block is written to the file that the line before it names, as in "Save this as
   `job.json`:". Without such a line it is only shown.
 
@@ -29,7 +29,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("PIPEWRIGHT_BUILD", ROOT / "build")).resolve()
 ENVIRONMENT = {
     "PATH": f"{BUILD}:{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}",
-    # As scripts/mpi_env.sh, which the pages tell readers to source.
+    # Like scripts/mpi_env.sh, which the pages tell readers to source.
     "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_hwloc_base_binding_policy": "none",
     "OMP_NUM_THREADS": "1", "PIPEWRIGHT_BUILD": str(BUILD),
@@ -39,7 +39,7 @@ NAMED = re.compile(r"`([\w./-]+\.\w+)`:$")
 
 
 def blocks(text):
-    """(kind, content, file) of each fenced block; file is None where no line names one."""
+    """Yields (kind, content, file) of each fenced block; file is None if no line names one."""
     for fence in FENCE.finditer(text):
         before = text[:fence.start()].rstrip().rsplit("\n", 1)[-1]
         name = NAMED.search(before)
@@ -47,7 +47,7 @@ def blocks(text):
 
 
 def commands(console):
-    """(command, lines that it prints, exit code) of a console block."""
+    """Yields (command, lines of output, exit code) of a console block."""
     found = []
     for line in console.splitlines():
         if found and found[-1][0].endswith("\\"):
@@ -62,9 +62,9 @@ def commands(console):
 
 
 def comparable(line):
-    """A line without what differs from run to run and from machine to machine."""
+    """Returns a line without the parts that differ between runs and machines."""
     line = line.replace(socket.gethostname(), "myhost")
-    # Which body of a module is faster, which stage is the slowest, and what a stage gets by its time.
+    # The faster body of a module, the slowest stage, and columns that depend on a stage's time.
     line = re.sub(r" (lists|autograd) ", " body ", line).replace(" *", "")
     line = re.sub(r"(gpu\d+ .*? [KMG]?i?B) .*", r"\1", line)
     line = re.sub(r"modules? [\d-]+", "modules", line)
@@ -77,12 +77,12 @@ def comparable(line):
 
 
 def compare(shown, printed):
-    """None, or what the command printed otherwise than the page shows.
+    """Returns None, or how the output differs from the page.
 
-    Lines of standard output and standard error mix as they come, so the order is not compared.
+    Standard output and standard error may be interleaved in any way, so the order is not compared.
     """
     wanted = collections.Counter(comparable(line) for line in shown if line.strip())
-    # libevent, within mpirun, sometimes warns of a pipe that is closed already.
+    # libevent, inside mpirun, sometimes warns about a pipe that is already closed.
     got = collections.Counter(comparable(line) for line in printed.splitlines()
                               if line.strip() and not line.startswith("[warn] Epoll"))
     more = wanted.pop("...", 0)
@@ -126,7 +126,7 @@ class Page(unittest.TestCase):
     def run_command(self, command, shown, code, folder, prefix, environment):
         start = time.monotonic()
         words = ["bash", "-c", command]
-        # What stands for ssh joins its words into a line for the shell, as ssh does.
+        # The stand-in for ssh joins its words into a line for the shell, as ssh does.
         done = subprocess.run([*prefix, shlex.join(words)] if prefix else words, cwd=folder, env=environment,
                               text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                               errors="replace", timeout=1200)

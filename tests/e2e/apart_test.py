@@ -1,4 +1,4 @@
-"""Hosts that do not share the checkpoint folder: each rank has a mount namespace of its own."""
+"""Hosts that do not share the checkpoint folder: each rank has its own mount namespace."""
 import json
 import shutil
 import subprocess
@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from support import (ADAMW, RUN, Case, Running, bits, call, export_gpt, gpt, pipewright,
                      token_job)
 
-# Gives a rank the folder of its host, which $HOSTS names by rank.
+# Mounts the folder of a rank's host for it; $HOSTS names the hosts by rank.
 AGENT = """#!/bin/sh
 set -- $HOSTS -- "$@"
 shift $OMPI_COMM_WORLD_RANK
@@ -102,7 +102,7 @@ class Apart(Case):
                 resumed = self.succeed(call(self.command(hosts, conf, "--resume")))
                 self.assertIn("resumed from", resumed.out)
                 self.assert_same(reference)
-                # A host that died before it had the newest: all go back to the one before.
+                # A host died before it had the newest checkpoint: all go back to the previous one.
                 for host in "ab":
                     self.assertEqual(self.names(host), ["latest", "step-00000008"])
                 shutil.copytree(kept / "a/step-00000006", self.path("a") / "step-00000006")
@@ -111,7 +111,8 @@ class Apart(Case):
                 self.assertRegex(resumed.out, "the checkpoint of step 8 is not complete")
                 self.assertIn("step-00000006", resumed.out)
                 self.assert_same(reference)
-                # Elsewhere: refused with what to bring, and resumed once it is there.
+                # On other hosts, the run is refused with a list of files to copy, and resumes once
+                # they are there.
                 self.go_back("a", kept)
                 elsewhere = self.command("", conf, "--resume")
                 shutil.rmtree(self.path("checkpoints"))

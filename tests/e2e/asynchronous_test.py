@@ -16,9 +16,9 @@ LONG = os.environ.get("PIPEWRIGHT_LONG")
 
 
 def simulate(model, job, folder, ranks, stage_of, delay=None):
-    """Trains in one process. Microbatch m, counted through all steps, meets in stage s of P the
-    weights after v steps: those newest at its forward, which comes after the backwards of the
-    microbatches up to m - (P - 1 - s) only; with a delay, those of so many steps before its own."""
+    """Trains in one process. In stage s of P, microbatch m (counted over all steps) uses the newest
+    weights at its forward, which runs after the backwards of microbatches up to m - (P - 1 - s);
+    with a delay, the weights from that many steps before its own."""
     parameters = dict(model.named_parameters())
     kind = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}[job["optimizer"]["type"]]
     optimizer = kind(parameters.values(), **{k: v for k, v in job["optimizer"].items() if k != "type"})
@@ -130,7 +130,7 @@ class Asynchronous(Case):
             self.assertEqual(mixed > 0, ranks > 1)
         for ranks, microbatches in ((2, 2), (4, 4), (3, 5)):
             self.check(ranks, self.job(schedule="pipedream-2bw", microbatches=microbatches), delay=1)
-        # What is computed again meets the weights that it met first.
+        # A recomputed forward uses the weights of the original one.
         self.check(3, self.job(microbatches=1, recompute=True))
 
 

@@ -1,4 +1,4 @@
-"""bench --on-request: what the programs in bench/ ask for."""
+"""bench --on-request: the requests of the programs in bench/."""
 import json
 import unittest
 
@@ -33,7 +33,7 @@ class Requests(Case):
         return path
 
     def test_stages_alone(self):
-        """Each stage has times of its actions, and later steps are as if nothing had been measured."""
+        """Each stage has times of its actions, and measuring them does not affect later steps."""
         for schedule in ("interleaved", "zbv"):
             with self.subTest(schedule=schedule):
                 _, stages, halves, after = self.ask(schedule, "steps 2", "stages 0.01", "halves 0.01", "steps 2 each")

@@ -12,7 +12,7 @@ from support import SGD, Case, export, pipewright, run_ranks
 
 
 class Ranges(nn.Module):
-    """Divides by the largest value that it has seen, and takes a moving mean off."""
+    """Divides by the largest value seen so far, and subtracts a moving mean."""
 
     def __init__(self):
         super().__init__()
@@ -69,7 +69,7 @@ class Returned(nn.Module):
 
 
 class Watches(nn.Module):
-    """Norms that only count: nobody uses what they normalise."""
+    """Norms used only for their statistics: their results are unused."""
 
     def __init__(self):
         super().__init__()
@@ -85,7 +85,7 @@ class Watches(nn.Module):
 
 
 class InAWeight(nn.Module):
-    """A buffer in a parameter's memory follows it, and passes no gradient to it."""
+    """A buffer that shares a parameter's memory follows it, and passes no gradient to it."""
 
     def __init__(self):
         super().__init__()
@@ -127,7 +127,7 @@ class Buffers(Case):
         save_file({"x": torch.randn(48, 6), "y": torch.randn(48, 6)}, self.path("data.safetensors"))
         job = {"data": {"tensors": "data.safetensors", "inputs": {"x": "x"}, "target": "y"},
                "loss": "mse", "optimizer": SGD, "microbatches": 4, "microbatch_size": 3, "steps": 4}
-        expected = self.train_pytorch(model, job)  # a copy's buffer would have memory of its own
+        expected = self.train_pytorch(model, job)  # a copied buffer would have its own memory
         for file in ("in.pt", "traced.pt"):
             with self.subTest(file):
                 package = self.compile(file, "in.pkg")
@@ -142,7 +142,7 @@ class Buffers(Case):
         save_file({"x": torch.randn(48, 6), "y": torch.randn(48, 6)}, self.path("data.safetensors"))
         job = {"data": {"tensors": "data.safetensors", "inputs": {"x": "x"}, "target": "y"},
                "loss": "mse", "optimizer": SGD, "microbatches": 4, "microbatch_size": 3, "steps": 2}
-        # In a file of weights each has memory of its own, or parts are left out.
+        # In a file of weights, each buffer has its own memory, or parts are omitted.
         whole = {name: value.clone(memory_format=torch.contiguous_format)
                  for name, value in model.state_dict().items()}
         parts = {"row": "table", "turned": "table", "column": "still"}

@@ -1,4 +1,4 @@
-"""`pipewright check`: every mistake, with the text with which the run would refuse."""
+"""`pipewright check` reports every mistake with the text of the run's own error."""
 import json
 import re
 import shutil
@@ -22,7 +22,7 @@ class Check(Case):
         shutil.copytree(self.whole, self.package)
 
     def check(self, *options, code=1):
-        """The answer of `check --json`, and nothing else is written."""
+        """Returns the answer of `check --json`; checks that no file is written."""
         before = {path: path.stat().st_mtime_ns for path in self.folder.rglob("*")}
         result = pipewright("check", self.package, "--json", *options)
         self.assertEqual(result.code, code, result.out)
@@ -49,7 +49,7 @@ class Check(Case):
         return re.sub(r"^[a-z ]+ on (every rank|rank \d+): ", "", said)
 
     def assert_refused(self, rule, *options, ranks=2):
-        """One error, of this rule, with the words of `train`."""
+        """Expects one error, of this rule, with the text of `train`."""
         found = self.errors("--job", self.path("job.json"), *options)
         self.assertEqual([one for one, text in found], [rule], found)
         said = self.refusal(*options, ranks=ranks)
@@ -135,7 +135,7 @@ class Check(Case):
         save_file({"x": tokens, "y": torch.zeros(64, 16, dtype=torch.int64)},
                   self.path("rows.safetensors"))
         data = {"tensors": "rows.safetensors", "inputs": {"tokens": "x"}, "target": "y"}
-        job = self.job(data=data)  # one step: another sample may come
+        job = self.job(data=data)  # one step: it may use another sample
         self.assertEqual(self.check("--job", job, code=0)["warnings"], 1)
         self.job(data={**data, "shuffle": False})
         self.assertEqual(self.check("--job", job, code=0)["warnings"], 0)

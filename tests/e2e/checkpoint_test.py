@@ -49,7 +49,7 @@ class Checkpoints(Case):
             self.path("trained.safetensors"), *options, mpi=mpi, **settings)
 
     def finished(self, steps=STEPS):
-        """Weights, and losses of all steps."""
+        """Returns the weights, and the losses of all steps."""
         lines = [json.loads(line) for line in self.path("metrics.jsonl").read_text().splitlines()]
         self.assertEqual([line["step"] for line in lines], list(range(1, steps + 1)))
         return load_file(self.path("trained.safetensors")), [line["losses"] for line in lines]
@@ -61,7 +61,7 @@ class Checkpoints(Case):
             self.assertEqual(bits(a), bits(b), f"{what}step {step}")
 
     def forget_after(self, step):
-        """What a run that died there leaves."""
+        """Removes what a run that died after this step would not have written."""
         for path in self.checkpoints.glob("step-*"):
             if int(path.name[5:]) > step:
                 shutil.rmtree(path)
@@ -226,7 +226,7 @@ class Checkpoints(Case):
                           "let checkpoint.to name another folder")
 
     def test_a_write_that_fails_is_named_and_the_older_checkpoint_stays(self):
-        """A limit on the size of files stands for a full disk."""
+        """A limit on the size of files simulates a full disk."""
         largest = max(t.numel() * t.element_size() for t in self.models["plain"].parameters())
         job = job_with()
         self.succeed(self.run_train("plain", {**job, "steps": 3}, 3))
@@ -319,7 +319,7 @@ class Checkpoints(Case):
     def test_refusals(self):
         job = job_with()
         job["steps"] = 3
-        self.succeed(self.run_train("plain", job, 3, "--resume"))  # none is there: starts anew
+        self.succeed(self.run_train("plain", job, 3, "--resume"))  # there is none: starts from scratch
         self.assert_fails(self.run_train("plain", job, 3), "holds checkpoints already", "--resume",
                           r'name another folder, "checkpoint": {"to": "FOLDER"} in \S+job\.json')
         started = [RUN, "-n", 3, "train", self.path("plain.pkg"), self.write_job(job),

@@ -56,7 +56,7 @@ def run(*arguments):
 
 
 def recurrent(cls):
-    """LSTM, GRU and RNN hand on to RNNBase what they are given; RNN takes its nonlinearity from it."""
+    """Returns RNNBase's arguments: LSTM, GRU and RNN pass theirs on. RNN also takes a nonlinearity."""
     words = []
     for p in list(inspect.signature(torch.nn.RNNBase.__init__).parameters.values())[2:]:
         if p.name not in ("device", "dtype") and (p.name != "proj_size" or cls is torch.nn.LSTM):
@@ -67,7 +67,7 @@ def recurrent(cls):
 
 
 def constructor(cls):
-    """What codegen knows of a module: its constructor as a line of plan/partition/pipedream/codegen/torch_modules.cc."""
+    """Returns a module's constructor in the form of plan/partition/pipedream/codegen/torch_modules.cc."""
     if cls.__init__ is torch.nn.Module.__init__:
         return []
     if issubclass(cls, torch.nn.RNNBase):
@@ -141,7 +141,8 @@ class Codegen(unittest.TestCase):
                   nn.GELU("tanh"), nn.Softmax(1), nn.Dropout(0.25, True), nn.Identity(), nn.Sigmoid(),
                   nn.Sequential(nn.Linear(3, 4), nn.Sequential(nn.ReLU(), nn.Hardtanh(-2, 2)))]
         printed = [(str(layer).replace("\n", ""), layer) for layer in layers]
-        # By their names, by what other versions print, and what is constructed as something else.
+        # Also named children, the text of other versions, and classes that print another
+        # constructor.
         conv, linear = nn.Conv2d(3, 8, 3), nn.modules.linear.NonDynamicallyQuantizableLinear(3, 4)
         named = nn.Sequential(OrderedDict([("conv", conv), ("relu 1", nn.ReLU(True)), ("a/b", nn.Tanh())]))
         printed += [(str(named).replace("\n", ""), nn.Sequential(*named)), (str(linear), nn.Linear(3, 4)),
@@ -200,7 +201,7 @@ class Codegen(unittest.TestCase):
             run(*command)
         self.assertIn("hybrid_conf.json: was edited since", refused.exception.stderr)
         run(*command, "--force")
-        # Not even then the graph.
+        # Even --force does not overwrite the graph.
         stage = out / "stage0.py"
         stage.unlink()
         stage.symlink_to(graph)
@@ -230,7 +231,7 @@ class Codegen(unittest.TestCase):
         self.assertEqual(sum(p.numel() for p in fused.parameters()), 7978856)
 
     def test_translation_in_ten_stages(self):
-        # The cuts of the published gpus=12 conf: by node, up to and with. Smaller.
+        # The cuts of the published gpus=12 conf, by the last node of each stage. Smaller.
         last = [5, 8, 13, 19, 23, 28, 33, 40, 46, 48]
         text = (DATA / "profiler/translation/profiles/gnmt/graph.txt").read_text()
         rows = []
@@ -241,7 +242,7 @@ class Codegen(unittest.TestCase):
             rows.append(row)
         graph = self.folder / "gnmt.txt"
         graph.write_text("\n".join(rows))
-        # What stands in for GNMT's own modules takes and gives what they do.
+        # Stand-ins for GNMT's own modules, with the same inputs and outputs.
         models = self.folder / "seq2seq/models"
         models.mkdir(parents=True)
         (models / "encoder.py").write_text(ENCODER)

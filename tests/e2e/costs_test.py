@@ -1,4 +1,4 @@
-"""What bench --costs writes is what simulate and zb-auto take: a convolutional net on 2 and 4 ranks."""
+"""simulate and zb-auto accept the costs that bench --costs writes: a convolutional net on 2 and 4 ranks."""
 import json
 import unittest
 

@@ -12,7 +12,7 @@ from support import ROOT, SGD, Case, call, export, one_process, run_ranks
 
 
 def digits_module(name):
-    """examples/digits/NAME.py, whose names are those of examples/gpt too."""
+    """Imports examples/digits/NAME.py; examples/gpt has modules of the same names."""
     spec = importlib.util.spec_from_file_location(f"digits_{name}", ROOT / f"examples/digits/{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -33,7 +33,7 @@ class Digits(Case):
         cls.job.update(steps=20, optimizer=SGD)
 
     def test_training_is_pytorchs_to_the_bit(self):
-        """Weights, running means and variances, and the counts of batches."""
+        """Compares weights, running means and variances, and the counts of batches."""
         model = copy.deepcopy(self.model)
         theirs = self.train_pytorch(model, self.job)
         for ranks, mpi in ((3, True), (3, False)):

@@ -201,7 +201,7 @@ class Edit(Edits):
         self.assert_fails(result, r"modules/module1\.py:%d: returns \w+ float32" % line)
 
     def test_an_output_of_another_size(self):
-        """No module takes it: commands warn, and the loss's refusal comes with the warning."""
+        """No module uses it: commands warn, and the loss's error comes with the warning."""
         package = self.copy_package("output.pkg")
         path = max((package / "modules").iterdir())
         text, number = re.subn(r"return (\w+)$", r"return torch.reshape(\1, [-1])",
@@ -251,7 +251,7 @@ class Edit(Edits):
         self.check_broken("syntax.pkg", r"= torch\.gelu\(", "= = torch.gelu(")
 
     def test_an_error_while_running_shows_the_line(self):
-        """An index out of range where the values are not zero, that is, in the run only."""
+        """An index that is out of range only for nonzero values, that is, only in the run."""
         package = self.copy_package("running.pkg")
         line = self.edit(package, r"torch\.gelu\((\w+)[^)]*\)",
                          r"torch.add(torch.gelu(\1), torch.sum(torch.embedding("
@@ -274,7 +274,7 @@ class Edit(Edits):
 
 
 class Gradients(Edits):
-    """Edits after which something is trained no more."""
+    """Edits after which a weight is no longer trained."""
 
     def warnings(self, package):
         job = self.write_job(token_job(steps=1, save="warned.safetensors"))
@@ -310,7 +310,7 @@ class Gradients(Edits):
     def test_whole_numbers(self):
         package = self.copy_package("long.pkg")
         line = self.edit(package, r"return (\w+)$", r"return \1.long()")
-        path = package / "modules/module2.py"  # whose norms take no whole numbers
+        path = package / "modules/module2.py"  # its norms do not accept integers
         path.write_text(re.sub(FORWARD, r"\1    \2 = torch.to(\2, torch.float32)\n",
                                path.read_text()))
         dtype, warning = self.warnings(package)
@@ -394,7 +394,7 @@ class Parameter(Edits):
 
 
 class Refused(Edits):
-    """Edits that would be passed over, or be other on each rank, without a word."""
+    """Edits that would silently have no effect, or differ between ranks."""
 
     def refuse(self, name, pattern, replacement, *texts, line=0):
         package = self.copy_package(name)
@@ -416,7 +416,7 @@ class Refused(Edits):
                     "imports nothing", line=1)
 
     def test_writes_through_data(self):
-        """Autograd and versions do not show them."""
+        """Autograd and version counters do not see such writes."""
         self.refuse("data.pkg", FORWARD, r"\1    \2.data.mul_(0.9)\n", r"it writes into its input \w+, which other",
                     r"torch\.clone\(", line=1)
         self.refuse("weight.data.pkg", FORWARD, r'\1    getattr(self, "blocks.1.up.bias").data.mul_(0.9)\n',
@@ -424,17 +424,17 @@ class Refused(Edits):
                     "constrain a buffer, or the value", line=1)
 
     def test_writes_that_libtorch_drops(self):
-        """It drops them where it reads the code: by their schemas these operations make new tensors."""
+        """LibTorch drops them while parsing: by their schemas, these operations return new tensors."""
         for number, (write, what) in enumerate([
                 ("torch.atleast_3d(\\2).mul_(2.0)", "mul_"),
                 ("torch.einsum('...ij->...ji', [\\2]).zero_()", "zero_"),
                 ("\\2.type_as(\\2).add_(1)", "add_"),
                 ("torch.dropout(\\2, 0.5, False)[0] = 1.0", r"\[...\] ="),
                 ("view = torch.atleast_3d(\\2)\n    view += 1", r"\+="),
-                # One of two on a line is left.
+                # One of two writes on a line is kept.
                 ("kept = torch.clone(\\2)\n    torch.atleast_3d(kept.mul_(2.0)).add_(1)\n"
                  "    assert kept.size(0) > 0", "add_"),
-                # Another of the same name is left.
+                # Another write of the same name is kept.
                 ("kept = torch.clone(\\2)\n    torch.atleast_3d(kept).mul_(2.0)\n    kept.mul_(2.0)\n"
                  "    assert kept.size(0) > 0", "mul_"),
         ]):
@@ -443,7 +443,7 @@ class Refused(Edits):
                             what + " would have no effect", r"x\.mul_\(2\.0\)", line=1 + min(write.count("\n"), 1))
 
     def test_writes_that_are_left_are_not_refused(self):
-        """By another name than the code has, on several lines, and of numbers."""
+        """Writes under another name, on several lines, and to numbers."""
         package = self.copy_package("left.pkg")
         self.edit(package, FORWARD,
                   r"\1    kept = torch.clone(\2)\n    kept.clip_(-100.0, 100.0)\n    kept[0] = kept[0] * 1.0\n"

@@ -1,4 +1,4 @@
-"""How runs end, and what they keep and say: full disks, Ctrl-C, Ctrl-Z, launchers that are killed."""
+"""How runs end, and what they save and print: full disks, Ctrl-C, Ctrl-Z, killed launchers."""
 import json
 import os
 import pathlib
@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from support import (BUILD, ENVIRONMENT, RUN, RunCase, Running, alone, bits, call, children, export_gpt, gpt, name_of,
                      pipewright, run_ranks, run_side_by_side, token_job)
 
-LONG_NAME = f"node.{25 * 'n'}.{25 * 'n'}.net"  # mpirun itself dies of names with longer parts
+LONG_NAME = f"node.{25 * 'n'}.{25 * 'n'}.net"  # mpirun itself crashes on names with longer parts
 
 
 def state_of(pid):
@@ -51,7 +51,7 @@ class Ending(RunCase):
     def test_nothing_keeps_the_weights(self):
         for mpi in (True, False):
             result = self.succeed(run_ranks(3, "train", self.package, self.job(save=None), mpi=mpi))
-            # mpirun forwards what is printed and what is warned of in no certain order.
+            # mpirun forwards standard output and standard error in any order.
             self.assertRegex(result.out, r'(?s)warning: \S+job\.json has neither "save" nor "checkpoint": the trained '
                              r"weights will be lost at the end\n  keep them: --save .*"
                              r"warning: the trained weights are lost")
@@ -89,7 +89,7 @@ class Ending(RunCase):
         self.assert_same_tensors(load_file(where[1]), expected)
 
     def test_a_disk_that_fills_up(self):
-        """Under the weights, and then under the metrics, too, until there is room again."""
+        """The disk is full when weights are saved, and then also for metrics, until there is space again."""
         expected, losses = self.reference(6)
         self.mount("1m")
         filler = self.disk / "filler"
@@ -126,7 +126,7 @@ class Ending(RunCase):
         self.assert_fails(result, "trained.safetensors: cannot be written: File too large")
 
     def fill(self, filler):
-        """To the last byte."""
+        """Fills the disk to the last byte."""
         file = os.open(filler, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         try:
             while os.write(file, bytes(4096)):
@@ -142,7 +142,7 @@ class Ending(RunCase):
             self.assertIn("/dev/full: 4 lines are missing, since the file could not be written", result.out)
 
     def test_a_name_too_long_for_the_weights(self):
-        """Before they are trained: also one that only its temporary name makes too long."""
+        """The error comes before training, even if only the temporary name is too long."""
         for length in (250, 300):
             result = call([RUN, "--in-process", 3, "train", self.package, self.job(4, save="w" * length)])
             self.assert_fails(result, "opening outputs on rank 0: .*w: cannot be written: File name too long")
@@ -150,7 +150,7 @@ class Ending(RunCase):
     # --- standard output ---
 
     def test_standard_output_that_cannot_be_written(self):
-        """Not in silence; training keeps what it is to keep."""
+        """The run reports it; training still saves its weights."""
         expected = self.reference(4)
         missing = "standard output: cannot be written.*\n  some output is missing"
         threads = [RUN, "--in-process", 3, "train", self.package]
@@ -167,7 +167,7 @@ class Ending(RunCase):
                 self.assert_same(self.result(), expected)
 
     def test_closed_streams(self):
-        """No file that a run opens takes their place."""
+        """No file that a run opens takes the place of a closed stream."""
         expected = self.reference(4)
         for command in ((RUN, "--in-process", 3), (RUN, "-n", 3)):
             self.setUp()
@@ -199,7 +199,7 @@ class Ending(RunCase):
     def test_ctrl_c_twice(self):
         for command in ((RUN, "-n", 3), (RUN, "--in-process", 3)):
             self.setUp()
-            # The third step does not end: it waits for a message that is lost.
+            # The third step does not end: it waits for a lost message.
             running = self.start(*command, "train", self.package, self.with_checkpoints(100000), faults="drop=0:9")
             self.until(running, lambda: "step" in pathlib.Path(running.out).read_text())
             running.process.send_signal(signal.SIGINT)
@@ -221,12 +221,12 @@ class Ending(RunCase):
         self.assertIn("the trained weights are lost", running.text)
 
     def test_n_needs_no_settings(self):
-        """Root, and more ranks than cores."""
+        """It works for root, and with more ranks than cores."""
         settings = [f"--unset={name}" for name in ENVIRONMENT if name.startswith("OMPI_")]
         self.succeed(call(["env", *settings, RUN, "-n", 3, "train", self.package, self.job(4)]))
 
     def test_ctrl_z(self):
-        """For longer than the stall limit; and a rank that is stopped alone still counts as dead."""
+        """A run may be stopped for longer than the stall limit; a single stopped rank still counts as dead."""
         expected = self.reference(12)
         running = self.start(RUN, "-n", 3, "--stall-limit", 1, "train", self.package, self.job(12))
         self.until_steps(running, 2)
@@ -258,7 +258,7 @@ class Ending(RunCase):
             self.assertEqual(len(said), 1, running.text)
 
     def fake_mpirun(self, after="", before=""):
-        """The environment in which mpirun does this before its ranks start, and once they have ended."""
+        """Returns an environment in which mpirun runs `before` before its ranks start, and `after` once they have ended."""
         folder = self.path("fake")
         folder.mkdir(exist_ok=True)
         real = f'{shutil.which("mpirun")} "$@"'
@@ -268,7 +268,7 @@ class Ending(RunCase):
         return {"PATH": f"{folder}:{os.environ['PATH']}"}
 
     def test_mpirun_hangs_after_its_ranks(self):
-        """Ended, and the run is what its ranks came to."""
+        """mpirun is ended, and the run's result is that of its ranks."""
         expected = self.reference(4)
         hangs = {**self.fake_mpirun("sleep 100000"), "PIPEWRIGHT_MPIRUN_LIMIT": "3"}
         result = self.succeed(call([RUN, "-n", 3, "train", self.package, self.job(4)], environment=hangs))
@@ -276,7 +276,7 @@ class Ending(RunCase):
         self.assertRegex(result.out, said + ": every rank finished without an error")
         self.assert_soon(result.seconds, 15)
         self.assert_same(self.result(), expected)
-        # What all agree on is not tried again; what one rank dies of is.
+        # An error on which all ranks agree is not retried; a death of one rank is.
         result = call([RUN, "--restarts", 1, "-n", 3, "train", self.package, "nowhere.json"], environment=hangs)
         self.assertEqual((result.code, result.left), (1, []), result.out)
         self.assertIn(said + ": the run had failed", result.out)
@@ -288,7 +288,7 @@ class Ending(RunCase):
         self.assertIn("restart 1 of 1", result.out)
 
     def test_mpirun_blames_ranks_that_have_finished(self):
-        """They know better; what one of them died of counts."""
+        """mpirun's exit code does not count if all ranks finished; a rank's death does."""
         blames = self.fake_mpirun("code=1")
         result = self.succeed(call([RUN, "-n", 3, "train", self.package, self.job(4)], environment=blames))
         self.assertIn("mpirun ended with code 1, but every rank finished without an error",
@@ -300,7 +300,7 @@ class Ending(RunCase):
             self.assertNotIn(", but every rank finished", result.out)
 
     def test_signals_before_the_ranks_have_started(self):
-        """The run ends as soon as it can keep something, or says that there is nothing."""
+        """The run ends as soon as it can save something, or reports that there is nothing to save."""
         slow = self.fake_mpirun(before=f"touch {self.path('started')}; while [ ! -e {self.path('go')} ]; do sleep 0.1; done")
 
         def run(*signals):
@@ -338,7 +338,7 @@ class Ending(RunCase):
                            self.job(4)]))
 
     def test_mpirun_waits_for_a_reader(self):
-        """What it still has to show is not lost, however late somebody reads it."""
+        """Its remaining output is not lost, however late it is read."""
         running = subprocess.Popen([RUN, "-n", "3", "train", self.package, self.job(4)], stdout=subprocess.PIPE,
                                    env={**os.environ, **ENVIRONMENT, "PIPEWRIGHT_MPIRUN_LIMIT": "3",
                                         **self.fake_mpirun("yes | head -c 200000")})
@@ -359,7 +359,7 @@ class Ending(RunCase):
             self.assertRegex(running.text, rf"rank \d on \S+ \(pid \d+\) died of signal {int(number)} ")
 
     def test_a_death_before_mpi_has_started(self):
-        """Its number is known by then: from the launcher."""
+        """The rank's number is already known, from the launcher."""
         running = self.start("mpirun", "-n", 3, RUN, "train", self.package, self.job(100000))
         guarded = []
 
@@ -375,7 +375,7 @@ class Ending(RunCase):
         self.assertRegex(running.text, rf"rank \d on \S+ \(pid {guarded[0]}\) died of signal 9 \(Killed\)")
 
     def test_errors_without_banners(self):
-        """An error is all that is left on the screen, whether all ranks have it or one."""
+        """Only the error is printed, whether all ranks have it or one."""
         nan = self.job(optimizer={"type": "sgd", "lr": 1e30})
         for command in (("mpirun", "-n", 3, RUN), (RUN, "-n", 3), (RUN, "--restarts", 0, "-n", 3)):
             for arguments, message in (((self.path("nowhere.json"),), "nowhere.json"), ((nan,), "not finite|nan")):
@@ -383,12 +383,12 @@ class Ending(RunCase):
                 self.assertRegex(result.out, message)
                 if command[0] != "mpirun" or arguments[0] == nan:
                     self.assertNotRegex(result.out, "-----|MPI_ABORT|help message")
-        # What says why nothing was started stays.
+        # mpirun's explanation why nothing was started is kept.
         result = call([RUN, "--mpirun", "mpirun --host localhost:1 --mca rmaps_base_oversubscribe 0", "-n", 3, "train",
                        self.package, nan], environment={"OMPI_MCA_rmaps_base_oversubscribe": "0"})
         self.assertRegex(result.out, "not enough slots")
 
-    @alone  # a start beside it sweeps, too
+    @alone  # other runs that start at the same time sweep, too
     def test_shared_memory_is_swept(self):
         def folders():
             return {path for path in pathlib.Path("/dev/shm").glob("pipewright-*") if
@@ -404,7 +404,7 @@ class Ending(RunCase):
             self.until_steps(running, 1)
             mine = folders() - before
             self.assertTrue(mine, "no folder")
-            # A start beside it leaves them alone.
+            # Other runs that start at the same time leave them alone.
             self.succeed(run_ranks(3, "train", self.package, self.write_job(token_job(steps=1), "other.json")))
             self.assertEqual(mine & folders(), mine)
             for pid in running.marked():
@@ -425,16 +425,16 @@ class Ending(RunCase):
                              RUN, "-n", 3, "--stall-limit", 2, "train", self.package, self.job(100000))
         self.until_steps(running, 1)
         ranks = [rank for parent in children(running.process.pid) for rank in children(parent)]
-        os.kill(ranks[0], signal.SIGSTOP)  # the others end because its guard finds them by their host
+        os.kill(ranks[0], signal.SIGSTOP)  # its guard finds the others by their host and ends them
         code, left = running.wait()
         self.assertNotIn(code, (0, None), running.text)
         self.assertEqual(left, [], running.text)
         self.assertIn(f"on {LONG_NAME} (pid {ranks[0]}) has been stopped for 2 s", running.text)
 
-    # --- where it is said ---
+    # --- where messages appear ---
 
     def test_rank_0_says_all(self):
-        """It writes the metrics, too: its folder has them, and those of the others have none."""
+        """It also writes the metrics: only its host's folder has them."""
         for name in ("first", "others"):
             self.path(name).mkdir()
             (self.path(name) / "job.json").write_text(json.dumps(token_job(

@@ -66,7 +66,7 @@ class Equality(Case):
         self.assert_same_run(ours, theirs)
 
     def check_tied(self, optimizer):
-        """The head's and the embedding's gradients are added in another order than PyTorch's."""
+        """The gradients of head and embedding are added in another order than in PyTorch."""
         ours, theirs, kept = self.both("tied", optimizer)
         for a, b in zip(ours.losses, theirs.losses, strict=True):
             for x, y in zip(a, b, strict=True):
@@ -90,7 +90,7 @@ class Equality(Case):
             self.assert_same_run(ours, theirs, f"{ranks} ranks: ")
 
     def test_tied_adamw_is_pytorchs(self):
-        """A small step: AdamW makes a gradient of pure rounding as large as any other."""
+        """Uses a small step: AdamW makes a gradient of pure rounding as large as any other."""
         self.check_tied({**ADAMW, "lr": 1e-3})
 
 

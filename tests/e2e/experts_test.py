@@ -45,7 +45,7 @@ class Experts(Case):
         cls.package = cls.compile("mixtral.pt2", "mixtral.pkg", "--split", "equal:3")
 
     def test_training(self):
-        # Few tokens for four experts: in some microbatches one has none.
+        # With few tokens for four experts, one of them has none in some microbatches.
         job = token_job(optimizer=ADAMW, microbatches=4, microbatch_size=1, steps=4)
         model = torch.export.load(self.path("mixtral.pt2")).module()
         before = {name: value.clone() for name, value in model.state_dict().items()}

@@ -1,4 +1,4 @@
-"""What goes wrong is said once and clearly, and every rank ends soon after."""
+"""Errors are reported once and clearly, and every rank ends soon after."""
 import json
 import re
 import shutil
@@ -26,7 +26,7 @@ class Failure(Case):
             self.assert_fails(result, *texts, code=code)
 
     def tokens(self, **changes):
-        """A job over a token file of 4000 tokens of u16, where `changes` are {position: token}."""
+        """Returns a job over a token file of 4000 tokens of u16; `changes` are {position: token}."""
         tokens = np.arange(4000, dtype=np.uint16) % 256
         for position, token in changes.items():
             tokens[int(position[1:])] = token
@@ -57,7 +57,7 @@ class Failure(Case):
         conf = json.loads((package / "conf/mp_conf.json").read_text())
         module = conf["module_to_stage_map"].index(2)
         code = package / f"modules/module{module}.py"
-        # An index out of range where the values are not zero, that is, in the run only.
+        # An index that is out of range only for nonzero values, that is, only in the run.
         text, edits = re.subn(
             r"torch\.gelu\((\w+)[^)]*\)",
             r"torch.add(torch.gelu(\1), torch.sum(torch.embedding("

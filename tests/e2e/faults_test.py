@@ -1,4 +1,4 @@
-"""Ranks that die or stop while they train, runs that are asked to stop, and runs that go on."""
+"""Ranks that die or stop while they train, runs that are asked to stop, and runs that resume."""
 import os
 import pathlib
 import random
@@ -68,8 +68,8 @@ class Faults(RunCase):
                                        r"ents) of stage 1 for stage \d, microbatch \d, of rank 1")
 
     def test_a_lost_message_beside_the_plan(self):
-        """After the last step: what rank 1 still sends is no part of any plan."""
-        for number, what in ((8, "how busy a step was"), (9, "a tensor")):
+        """After the last step, messages from rank 1 belong to no plan."""
+        for number, what in ((8, "the busy time of a step"), (9, "a tensor")):
             self.setUp()
             result = run_ranks(3, "--stall-limit", 1, "train", self.package,
                                self.with_checkpoints(1, every=1), mpi=False,
@@ -78,8 +78,8 @@ class Faults(RunCase):
                               f"after step 1, waiting for {what}, of rank 1")
 
     def test_ended_by_sigterm(self):
-        # Written to files: mpirun, told to end, may not read what its ranks still say. It kills them
-        # after a second, which on a busy machine is too short to say anything.
+        # Ranks write to files, because mpirun may not read what they print once it has been told to
+        # end. It kills them after a second, which on a busy machine is too short to print anything.
         say = 'exec "$@" 2> stderr.$OMPI_COMM_WORLD_RANK'
         running = self.start("mpirun", "--mca", "odls_base_sigkill_timeout", 4, "-n", 3, "--wdir", self.folder,
                              "sh", "-c", say, "sh", RUN, "train", self.package, self.with_checkpoints(100000, every=1000))
@@ -145,7 +145,7 @@ class Faults(RunCase):
                              self.with_checkpoints(1000000, every=1))
         for _ in range(kills):
             before = self.steps_done()
-            # Now and then before the first step, or while it loads.
+            # Sometimes before the first step, or during loading.
             wait = chance.choice((0, 1, 1, 2))
             self.until(running, lambda: len(running.ranks()) == 3 and self.steps_done() >= before + wait)
             time.sleep(chance.random() * 0.2)

@@ -1,4 +1,4 @@
-"""Numbers that are nan or infinite: what a run says of them, and that none is saved which training made."""
+"""NaN and infinite numbers: what a run reports, and that none that training made is saved."""
 import json
 import re
 import shutil
@@ -9,11 +9,11 @@ from safetensors.torch import load_file, save_file
 
 from support import RUN, Case, call, export, pipewright, run_ranks, watching
 
-ROWS, EACH = 64, 8  # samples of the data, and of a step: two microbatches of four
+ROWS, EACH = 64, 8  # samples in the data and per step: two microbatches of four
 
 
 class Net(torch.nn.Module):
-    """A sample with x[0] = 0 makes the gradient of `s` nan, one with x[1] < -1 a value."""
+    """A sample with x[0] = 0 makes the gradient of `s` NaN; one with x[1] < -1 makes a value NaN."""
 
     def __init__(self):
         super().__init__()
@@ -70,14 +70,14 @@ class Finite(Case):
                          self.path(f"{ranks}.json"), *options, mpi=mpi, environment=environment)
 
     def everywhere(self):
-        """Ranks, and whether they are processes: each begins without checkpoints."""
+        """Yields numbers of ranks, and whether these are processes, each without old checkpoints."""
         for ranks in (2, 3):
             for mpi in (True, False):
                 self.clean()
                 yield ranks, mpi
 
     def assert_saved(self, *steps):
-        """The latest checkpoint is that of one of `steps`, and all that is saved is finite but the mask."""
+        """The latest checkpoint is of one of `steps`, and all saved tensors except the mask are finite."""
         self.assertIn(int((self.checkpoints / "latest").read_text()[5:]), steps)
         for file in self.checkpoints.glob("step-*/*.safetensors"):
             for name, tensor in load_file(file).items():
@@ -95,7 +95,7 @@ class Finite(Case):
                                       'lower the learning rate, clip gradients .*"nan": "ignore"')
                     self.assert_saved(4)
                 self.assertEqual(self.path("metrics.jsonl").read_text().count("\n"), 4)
-        self.data()  # mended
+        self.data()  # repaired
         self.succeed(self.train(2, "--resume"))
         self.assert_saved(8)
 
@@ -116,7 +116,7 @@ class Finite(Case):
         self.data(37, 0, 0.)
         self.succeed(self.train(2, nan="ignore"))
         self.assertTrue(load_file(self.path("trained.safetensors"))["s"].isnan().all())
-        # What an ignoring run has saved is not gone on from by one that stops.
+        # A run that stops at NaNs does not resume from what a run that ignores them has saved.
         self.data()
         result = self.succeed(self.train(2, "--resume", steps=9))
         self.assertIn("the next older checkpoint is tried", result.out)
@@ -161,7 +161,7 @@ class Finite(Case):
                 self.assertFalse((self.checkpoints / "latest").exists())
 
     def test_weights_that_overflow(self):
-        """The gradient is finite, the step makes of it what is not."""
+        """The gradient is finite, but the step makes the weights infinite."""
         huge = {"type": "sgd", "lr": 3e38, "momentum": 0.9}
         self.data(target=1e10)
         for ranks, mpi in self.everywhere():
@@ -196,7 +196,7 @@ class Finite(Case):
             self.succeed(self.train(ranks, mpi=mpi, loss_scale=scale))
             lines = [json.loads(line) for line in self.path("metrics.jsonl").read_text().splitlines()]
             self.assertEqual([line["skipped"] for line in lines], [True] + [False] * 7)
-        # Where no scale helps, an end is made.
+        # If no scale helps, the run ends.
         save_file({"x": torch.zeros(ROWS, 8), "y": torch.ones(ROWS, 8)}, self.path("data.safetensors"))
         for ranks, mpi in self.everywhere():
             self.assert_fails(self.train(ranks, mpi=mpi, loss_scale={**scale, "initial": 1.}),
@@ -233,7 +233,7 @@ class Finite(Case):
                        self.path("2.json")])
         self.assertEqual((result.code, result.left), (1, []), result.out)
         self.assertEqual(result.out.count("sample 37"), 1, result.out)
-        self.assertIn("the run ended with code 1 after step 4, which another would too", result.out)
+        self.assertIn("the run ended with code 1 after step 4; another run would fail the same way", result.out)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A rank that only sends stays near the others: memory does not grow with the microbatches."""
+"""A rank that only sends does not run far ahead: memory does not grow with the microbatches."""
 import sys
 import unittest
 
@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 from support import RUN, Case, call, token_job
 
 FEW, MANY = 200, 2000
-WIDTH = 8192  # 32 KB a microbatch: over TCP, MPI sends as much ahead of its receive
+WIDTH = 8192  # 32 KB per microbatch: MPI sends that much over TCP before the receive
 
 
 class Uneven(torch.nn.Module):
@@ -27,7 +27,7 @@ class Uneven(torch.nn.Module):
         return self.head(x.mean(1))
 
 
-# Runs a rank, and writes the most resident memory that it had, in kilobytes, into a file of its own.
+# Runs a rank, and writes its peak resident memory, in kilobytes, to a file of its own.
 MEASURED = """
 import os, resource, subprocess, sys
 code = subprocess.call(sys.argv[2:])
@@ -51,7 +51,7 @@ class Flow(Case):
                       cls.folder / f"{rows}.safetensors")
 
     def arguments(self, command, rows):
-        """What runs so many microbatches of one row through the stages."""
+        """Returns arguments that run `rows` microbatches of one row through the stages."""
         data = {"tensors": f"{rows}.safetensors", "inputs": {"x": "x"}, "target": "y"}
         job = token_job(data=data, microbatches=20, microbatch_size=1, steps=rows // 20,
                         schedule="gpipe", log_every=rows, check_shared=None)
@@ -63,7 +63,7 @@ class Flow(Case):
         return ["eval" if command == "eval" else "train", self.package, self.write_job(job)]
 
     def peaks(self, command, rows, environment):
-        """The peak of each rank in megabytes, by rank."""
+        """Returns the peak of each rank in megabytes, by rank."""
         self.succeed(call(["mpirun", "-n", 2, sys.executable, "-c", MEASURED, self.path("peak"), RUN,
                            *self.arguments(command, rows)], environment=environment))
         return [int(self.path(f"peak.{rank}").read_text()) / 1024 for rank in range(2)]
@@ -77,7 +77,7 @@ class Flow(Case):
                     many = self.peaks(command, MANY, environment)
                     print(f"{command} {btl}: {few} MB after {FEW} microbatches, {many} after {MANY}")
                     for before, after in zip(few, many):
-                        # All messages together are 64 MB.
+                        # All messages together have 64 MB.
                         self.assertLess(after - before, 8)
 
 

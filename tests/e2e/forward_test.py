@@ -58,7 +58,7 @@ class Forward(Case):
             def forward(self, x):
                 y = self.a(x)
                 pipe_split()
-                return (y * y).sum().reshape(1)  # other bits by other threads
+                return (y * y).sum().reshape(1)  # the bits depend on the number of threads
 
         torch.manual_seed(0)
         model, x = Sum(), torch.randn(256, 1024) / 1000
@@ -107,7 +107,7 @@ class Forward(Case):
 
     def test_inputs_that_the_outputs_asked_for_do_not_need(self):
         class Scored(torch.nn.Module):
-            """Computes its loss, in modules of its own; `unused` is for nothing."""
+            """Computes its loss, in separate modules; `unused` has no effect."""
 
             def __init__(self):
                 super().__init__()
@@ -171,7 +171,7 @@ class Forward(Case):
         save_file(model.state_dict(), self.path("more.safetensors"))
         save_file({"x": x}, self.path("in.safetensors"))
         for file in (package / "weights").iterdir():
-            file.unlink()  # nothing in them is needed
+            file.unlink()  # not needed here
         self.succeed(run_ranks(2, "infer", package, "--input", self.path("in.safetensors"), "-o",
                                self.path("out.safetensors"), "--weights", self.path("more.safetensors"),
                                mpi=False))

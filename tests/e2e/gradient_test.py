@@ -1,4 +1,4 @@
-"""Gradients that take unusual ways: to several modules, or to none."""
+"""Gradients with unusual paths: to several modules, or to none."""
 import copy
 import json
 import re
@@ -36,7 +36,7 @@ class Branches(nn.Module):
 
 
 class Looks(nn.Module):
-    """Without gradients, a view of what came from the module before, which later modules use."""
+    """Without gradients, takes a view of a received value, which later modules use."""
 
     def __init__(self):
         super().__init__()
@@ -47,14 +47,14 @@ class Looks(nn.Module):
         pipe_split()
         with torch.no_grad():
             seen = h.view(-1)
-        seen = seen.float()  # itself
+        seen = seen.float()  # returns `seen` itself
         y = self.b(h) + seen.sum()
         pipe_split()
         return self.c(y) * seen.view(y.shape)
 
 
 class Writes(nn.Module):
-    """Parts of a tensor are written, which run_decompositions turns into copies."""
+    """Writes to parts of a tensor, which run_decompositions turns into copies."""
 
     def __init__(self):
         super().__init__()
@@ -108,7 +108,7 @@ class Gradients(Case):
             load_model(copy.deepcopy(self.model), self.path("trained.safetensors"), strict=True)
 
     def edited(self, name, module, pattern, replacement, package=None):
-        """Warnings about gradients in a run of a package with an edit."""
+        """Returns warnings about gradients in a run of an edited package."""
         source, package = package or self.package, self.path(name)
         shutil.copytree(source, package)
         path = package / f"modules/module{module}.py"
@@ -139,7 +139,7 @@ class Gradients(Case):
                              self.train(self.package, job, 4, mpi=False))
         result = self.succeed(run_ranks(4, "train", package, self.write_job(job), mpi=False))
         self.assertNotIn("gradient", result.out)
-        # After an edit it cannot tell what the model itself stops.
+        # After an edit, the run cannot tell what the model itself stops.
         doubled = r"return (\(?)(\w+)", r"return \1torch.mul(\2, 2)"
         told, = self.edited("older0.pkg", 0, *doubled, package=package)
         self.assertRegex(told, r"^unused\.weight, unused\.bias get no gradient: .*module0\.py")

@@ -23,7 +23,7 @@ int main() { std::cout << pipewright::WriteConf(pipewright::GroupModules(3, 2));
 
 
 def cached(name):
-    """A variable of the build's CMake cache."""
+    """Returns a variable of the build's CMake cache."""
     for line in (BUILD / "CMakeCache.txt").read_text().splitlines():
         if line.startswith(name + ":"):
             return line.split("=", 1)[1]
@@ -100,7 +100,7 @@ class Install(Case):
     def test_pip_installs_programs_and_package(self):
         clone, here = self.path("sources"), self.path("environment")
         self.succeed(call(["git", "clone", "-q", ROOT, clone]))
-        # A copy of this environment, in which torch lies where the programs look for it.
+        # A copy of this environment, with torch where the programs look for it.
         self.succeed(call(["cp", "-a", "--reflink=auto", ROOT / ".venv", here]))
         python = here / "bin/python"
         self.succeed(call([python, "-m", "pip", "install", "-q", "scikit-build-core"], timeout=600))

@@ -1,4 +1,4 @@
-"""Values at a cut that are permuted, repeated, in channels_last, or parts of some memory: PyTorch's
+"""Values at a cut that are permuted, repeated, in channels_last, or parts of other memory: PyTorch's
 bits on any ranks."""
 import copy
 import json
@@ -55,8 +55,8 @@ class Images(nn.Module):
 
 
 class Parts(nn.Module):
-    """Crosses cuts as slices, as windows that overlap, and as what begins in the middle of memory;
-    a gradient comes back as a slice of one, too."""
+    """Crosses cuts as slices, as overlapping windows, and with an offset into its memory; a gradient
+    also comes back as a slice."""
 
     def __init__(self):
         super().__init__()
@@ -77,7 +77,7 @@ class Parts(nn.Module):
 
 
 class Turned(nn.Module):
-    """Images in channels_last whose weights lie so, too, and a transposed matrix."""
+    """Images and their weights in channels_last, and a transposed matrix."""
 
     def __init__(self):
         super().__init__()

@@ -13,7 +13,7 @@ CLASSES = 8
 
 
 class ByClass(torch.nn.Module):
-    """Its loss reads the labels as `use` says: as an index in a list of indices, mostly."""
+    """Its loss reads the labels in the way `use` says: mostly as an index in a list of indices."""
 
     def __init__(self, use):
         super().__init__()
@@ -82,7 +82,7 @@ class Lists(Case):
         self.assert_same_run(found, expected)
 
     def test_indices_that_come_sorted(self):
-        """Many microbatches have the same labels, those that are recorded and compared among them."""
+        """Many microbatches have the same labels, including those that are recorded and compared."""
         samples, steps = 320, 20
         generator = torch.Generator().manual_seed(5)
         save_file({"x": torch.randn(samples, 6, generator=generator),

@@ -29,7 +29,7 @@ class Two(torch.nn.Module):
 
 
 class Crossed(torch.nn.Module):
-    """Its keys are also names of operations within, each another's."""
+    """The keys of its outputs are also names of its operations, of different ones."""
 
     def forward(self, x):
         first = torch.relu(x)
@@ -38,7 +38,7 @@ class Crossed(torch.nn.Module):
 
 
 class Heads(torch.nn.Module):
-    """Of each kind of output one: images of classes, probabilities, numbers."""
+    """One output of each kind: images of classes, probabilities, numbers."""
 
     def __init__(self):
         super().__init__()
@@ -56,7 +56,7 @@ class Heads(torch.nn.Module):
 
 
 class Kinds(Case):
-    """The losses of torch.nn.functional, on one to three ranks, by both bodies."""
+    """The losses of torch.nn.functional, on one to three ranks, with both bodies."""
     JOBS = (
         ({"type": "cross_entropy", "output": "image"}, "classes", F.cross_entropy),
         ({"type": "cross_entropy", "output": "image", "class_dim": 1, "ignore_index": 2,
@@ -158,7 +158,7 @@ class Kinds(Case):
         self.assertEqual(first[-1], first[2])
         self.assertNotEqual(first[-1], first[1])
         self.assert_fails(run("wide"), "cross_entropy needs an output", '"class_dim": 1')
-        self.assert_fails(run("wide", class_dim=1), '"class_dim": 1, cross_entropy has no use for')
+        self.assert_fails(run("wide", class_dim=1), '"class_dim": 1, cross_entropy cannot take')
         self.assert_fails(run(class_dim=0), "dimension 0 is that of the samples")
         self.assert_fails(run("flat", type="bce_with_logits"), "needs a target of probabilities",
                           "save the targets as float32")
@@ -201,7 +201,7 @@ class Losses(Case):
             "partial": True, "steps": 7, "optimizer": ADAMW, **changes})
 
     def simulate(self, job):
-        """As the job says; the data's own target is y."""
+        """Trains in one process as the job says; y is the target in the data."""
         model = copy.deepcopy(self.model)
         optimizer = torch.optim.AdamW(model.parameters(), **{
             k: v for k, v in job["optimizer"].items() if k != "type"})
@@ -231,7 +231,7 @@ class Losses(Case):
         job = self.job()
         ours = self.train(self.package, job, 3)
         losses, weights, sizes = self.simulate(job)
-        self.assertEqual({rows for rows, _ in sizes}, {1, 2, 3})  # also 5 samples in 3 parts
+        self.assertEqual({rows for rows, _ in sizes}, {1, 2, 3})  # including 5 samples in 3 parts
         self.assertGreater(len({length for _, length in sizes}), 3)
         for step, (a, b) in enumerate(zip(ours.losses, losses, strict=True), 1):
             self.assertEqual(bits(a), bits(b), f"losses of step {step}")
@@ -285,7 +285,7 @@ class Losses(Case):
         self.succeed(run_ranks(1, "infer", self.path("crossed.pkg"), "--input", self.path("in.safetensors"),
                                "-o", self.path("out.safetensors"), mpi=False))
         expected = Crossed()(x)
-        expected["x_1"] = expected.pop("x")  # the input's own name stays its
+        expected["x_1"] = expected.pop("x")  # the input keeps its name
         self.assert_same_tensors(load_file(self.path("out.safetensors")), expected)
 
 

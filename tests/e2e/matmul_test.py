@@ -1,4 +1,4 @@
-"""Products by oneDNN: near PyTorch's, and the same bits on any ranks, by any body and schedule."""
+"""Products by oneDNN: close to PyTorch's, and the same bits on any ranks, with any body and schedule."""
 import json
 import unittest
 

@@ -14,7 +14,7 @@ ADAM = {"type": "adam", "lr": 0.001}
 
 
 class LargeInput(nn.Module):
-    """The second stage makes little of a large input."""
+    """The second stage makes a small value of a large input."""
 
     def __init__(self):
         super().__init__()
@@ -29,7 +29,7 @@ class LargeInput(nn.Module):
 
 
 class Skips(nn.Module):
-    """Values of the first stage go to each of the others."""
+    """Values of the first stage go to all other stages."""
 
     def __init__(self):
         super().__init__()
@@ -45,7 +45,7 @@ class Skips(nn.Module):
 
 
 class Far(nn.Module):
-    """A value that its maker does not hold goes to the next stage and to the one behind it."""
+    """A value that its producer does not keep goes to the next two stages."""
 
     def __init__(self):
         super().__init__()
@@ -73,7 +73,7 @@ class Memory(Case):
                   cls.folder / "rows.safetensors")
 
     def measure(self, package, job):
-        """What simulate predicts, what bench has measured, and the costs of the stages."""
+        """Returns simulate's prediction, bench's measurement, and the costs of the stages."""
         costs, plan = self.path("costs.json"), self.path("plan.csv")
         bench = json.loads(self.succeed(
             run_ranks(3, "bench", package, job, "--json", "--steps", 2, "--costs",
@@ -90,9 +90,9 @@ class Memory(Case):
     def compare(self, model, **changes):
         """Predicted and measured peaks of all ranks, beyond what they hold before the step.
 
-        Under MPI, where each rank frees what it has allocated: the meter counts by thread. A sender
-        keeps a message until its receiver has posted the receive. Where other programs keep the
-        receiver from that, the peak is higher by a message: then all is measured again.
+        Uses MPI, so that each rank frees what it has allocated: the meter counts by thread. A
+        sender keeps a message until its receiver has posted the receive. If other programs delay
+        the receiver, the peak is higher by a message: then measures everything again.
         """
         job = self.write_job({"data": {"tensors": "rows.safetensors", "inputs": {"x": "x"},
                                        "target": "y"}, "loss": "mse", "optimizer": ADAM,
@@ -113,7 +113,7 @@ class Memory(Case):
         self.fail(f"{model.__name__} {changes}: {wrong}")
 
     def test_without_backward(self):
-        """Nothing is kept for one."""
+        """Without a backward, nothing is kept for it."""
         for model in (LargeInput, Skips):
             with self.subTest(model.__name__):
                 for attempt in range(4):  # see compare

@@ -1,4 +1,4 @@
-"""What a run answers to mistakes: where the fault is, and what to do."""
+"""A run's answer to mistakes: where the mistake is, and what to do."""
 import json
 import unittest
 
@@ -151,7 +151,7 @@ class Mistakes(Case):
         result = run_ranks(2, "train", self.package, job, "--weights",
                            self.path("deep.safetensors"), mpi=False)
         self.assertRegex(self.succeed(result).out,
-                         r'warning: \S+deep\.safetensors: \d+ tensors of it the package does not have')
+                         r'warning: \S+deep\.safetensors: \d+ tensors that the package does not have')
         own = self.path("own.safetensors")
         self.succeed(run_ranks(2, "train", self.package, job, "--save", own, mpi=False))
         result = run_ranks(2, "eval", self.package, job, "--weights", own, "--steps", 1, mpi=False)
@@ -200,7 +200,7 @@ class Mistakes(Case):
         self.assertNotIn("warm-up", result.out)
 
     def test_too_little_data_for_very_many_microbatches(self):
-        """It is said before a plan is made, which would take as long as a test may."""
+        """The error comes before the plan is made, which would take as long as a test may."""
         for change in ({}, {"validation": {"data": token_job()["data"], "every": 1}}):
             job = self.write_job(token_job(microbatches=999999, microbatch_size=1, **change))
             for command in ("train", "eval"):

@@ -1,4 +1,4 @@
-"""Hosts for tests: network namespaces with a switch between them, and what stands for ssh."""
+"""Hosts for tests: network namespaces connected by a switch, and a stand-in for ssh."""
 import contextlib
 import os
 import pathlib
@@ -15,7 +15,7 @@ def sh(command):
 
 
 def make_network():
-    """A switch, and three hosts with a cable to it."""
+    """Makes a switch, and three hosts connected to it."""
     sh(f"ip netns add {SWITCH}")
     sh(f"ip -n {SWITCH} link add name sw0 type bridge && ip -n {SWITCH} link set sw0 up")
     for number, (address, host) in enumerate(HOSTS.items()):
@@ -52,8 +52,8 @@ exec ip netns exec $host unshare --uts --mount \
 
 
 def write_agent(path, names=None):
-    """A program that runs a command on a host, called as ssh is. Hosts have the names of their
-    namespaces and go by their addresses, or have names of their own and know each other by them."""
+    """Writes a program that runs a command on a host and is called like ssh. Hosts have the names
+    of their namespaces and are reached by address, or have names and know each other by them."""
     mounts = "mount -t tmpfs tmpfs /dev/shm"
     if names:
         table = path.with_name("hosts")
@@ -68,7 +68,7 @@ def write_agent(path, names=None):
 
 @contextlib.contextmanager
 def named_hosts(names):
-    """The command that runs another one on the first host, and the environment for mpirun there."""
+    """Makes the network; yields a prefix for commands on the first host, and mpirun's environment."""
     with tempfile.TemporaryDirectory() as folder:
         agent = pathlib.Path(folder) / "agent"
         write_agent(agent, names)

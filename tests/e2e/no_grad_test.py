@@ -1,4 +1,4 @@
-"""In-place writes where gradients are off: to values that others send, to parameters, and through .data."""
+"""In-place writes without gradients: to values that others send, to parameters, and through .data."""
 import unittest
 
 import torch
@@ -10,7 +10,7 @@ from alone import AloneCase, Layers
 
 
 class Clamped(Layers):
-    """What a cut sends is written to."""
+    """Writes to a value that it receives."""
 
     def forward(self, x):
         y = self.b(torch.tanh(self.a(x)))
@@ -29,7 +29,7 @@ class Masked(Layers):
 
 
 class Halved(Layers):
-    """A value that is used in later modules, too."""
+    """Writes to a value that later modules use, too."""
 
     def forward(self, x):
         h = torch.tanh(self.a(x))
@@ -66,7 +66,7 @@ class Branches(Layers):
 
 
 class Constrained(Layers):
-    """A parameter is written to."""
+    """Writes to a parameter."""
 
     def forward(self, x):
         x = torch.tanh(self.a(x))
@@ -76,7 +76,7 @@ class Constrained(Layers):
 
 
 class Decayed(Layers):
-    """A parameter is written to that backward needs."""
+    """Writes to a parameter that backward needs."""
 
     def forward(self, x):
         x = torch.tanh(self.a(x))
@@ -93,7 +93,7 @@ class Unseen(Layers):
 
 
 class Placed(Layers):
-    """The switch of the region and the norm, which a map places in a later module, share a constant."""
+    """The region's switch shares a constant with a norm, which a map places in a later module."""
 
     def __init__(self):
         super().__init__()
@@ -117,7 +117,7 @@ class Listed(Layers):
 
 
 class Counted(Layers):
-    """A buffer is written to in training only, which an export does not show."""
+    """Writes to a buffer in training only, which an export does not show."""
 
     def __init__(self):
         super().__init__()

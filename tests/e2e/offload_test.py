@@ -1,4 +1,4 @@
-"""Weights that are read from disk while the model runs, and texts written token by token."""
+"""Weights that are read from disk while the model runs, and text generated token by token."""
 import json
 import unittest
 
@@ -10,7 +10,7 @@ from support import (ADAMW, LENGTH, SGD, Case, export_gpt, gpt, pipewright, run_
 
 
 def lively(**options):
-    """A GPT whose greedy texts are not one token again and again."""
+    """Returns a GPT whose greedy text does not repeat one token."""
     model = gpt(layers=4, **options).eval()
     with torch.no_grad():
         for parameter in model.parameters():
@@ -40,7 +40,7 @@ class Offload(Case):
         return self.path("map.json")
 
     def sizes(self):
-        """Bytes of weights, by module."""
+        """Returns the bytes of weights of each module."""
         return [sum(t.nbytes for t in load_file(file).values())
                 for file in sorted((self.package / "weights").glob("*.safetensors"))]
 
@@ -96,7 +96,7 @@ class Offload(Case):
         run = self.succeed(run_ranks(1, *infer, mpi=False))
         self.assertRegex(run.out, r"warning: .*placed\.json: rank 0 will take .* more than the .* "
                                   "that the map was made for")
-        # Of a map that was edited since, the budgets say nothing.
+        # Budgets do not apply to a map that was edited since.
         file.write_text(json.dumps({"": "disk"}))
         self.assertNotIn("will take", self.succeed(run_ranks(1, *infer, mpi=False)).out)
         self.succeed(pipewright(*place, "cpu=1GB", "--whole-process"))
@@ -110,7 +110,7 @@ class Offload(Case):
         return self.path("conf.json")
 
     def train_from_disk(self, job, ranks, *options, wanted, mpi=False):
-        """Trains to the same bits; returns what was read and held, by rank."""
+        """Trains to the same bits. Returns what was read and held, by rank."""
         files = [self.path(name) for name in ("trained", "gradients", "report", "metrics.jsonl")]
         self.succeed(run_ranks(
             ranks, "train", self.package, self.write_job(job), "--save", files[0],
@@ -121,7 +121,7 @@ class Offload(Case):
         return json.loads(files[2].read_text())["ranks"]
 
     def test_training_with_frozen_weights_on_disk(self):
-        # What adapters leave frozen: parts of each block, and a tied weight.
+        # Weights that adapters leave frozen: parts of each block, and a tied weight.
         frozen = ["blocks.?.qkv.*", "blocks.?.up.weight", "blocks.0.*", "head.weight"]
         job = token_job(freeze=frozen, steps=2, reduce="exact")
         stored = {"state": "disk", "state_folder": "states"}
@@ -141,13 +141,13 @@ class Offload(Case):
         self.assertLess(max(found["buffers"]), on_disk / 2)
         self.assertEqual(found["optimizer_state"],
                          sum(gradient.nbytes for gradient in wanted.gradients.values()))
-        # On with the first step's checkpoint, which is whole, as stages of a pipeline.
+        # Resumes from the first step's checkpoint, which is complete, as stages of a pipeline.
         first = self.path("saved") / "step-00000001"
         pair = ["--conf", self.write_conf([0, 0, 0, 1, 1], [[0], [1]], [0, 1])]
         self.train_from_disk({**job, "schedule": "gpipe", "optimizer": {**SGD, **stored}}, 2,
                              "--resume-from", first, *pair, wanted=wanted, mpi=True)
         self.assertEqual(list(self.path("states").iterdir()), [])
-        # I of a stage whose weights go away before W.
+        # A stage whose weights are evicted between I and W.
         self.train_from_disk({**job, "schedule": "zb-h1"}, 2, *pair, wanted=wanted)
 
         def validations():
@@ -168,11 +168,11 @@ class Offload(Case):
             return self.path("metrics.jsonl").read_text()
 
         self.assertEqual(loss(1, "--device-map", self.write_map({"": "disk"})), loss(4))
-        # A first stage in which nothing is trained: some of its backwards find its weights there.
+        # In the first stage nothing is trained: some of its backwards find its weights in memory.
         job = token_job(freeze=[*frozen, "position.*"], steps=2)
         self.train_from_disk(job, 1, "--device-map", self.write_map({"": "disk"}),
                              wanted=self.train(self.package, job, 4, mpi=False))
-        # Where nothing is trained before the head, all is read forward only.
+        # If nothing is trained before the head, everything is read in forward only.
         job = token_job(freeze=["embedding.*", "position.*", "blocks.*"], schedule="bfs", steps=2)
         found, = self.train_from_disk(job, 1, "--device-map", self.write_map({"": "disk"}),
                                       wanted=self.train(self.package, job, 4, mpi=False))
@@ -207,7 +207,7 @@ class Offload(Case):
 
         check(4, self.package, mpi=True)
         check(1, self.package, "--device-map", self.write_map({"": "disk"}))
-        # Of an export in which the length is dynamic too, texts are not filled up.
+        # If the length is dynamic in the export, too, texts are not padded.
         batch, length = torch.export.Dim("batch", min=1), torch.export.Dim("length", max=LENGTH)
         program = torch.export.export(self.model, (torch.randint(256, (2, 8)),),
                                       dynamic_shapes=({0: batch, 1: length},), strict=False)

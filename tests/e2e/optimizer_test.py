@@ -164,7 +164,7 @@ class Optimizers(Case):
         self.assert_same_tensors(ours.weights, theirs.weights)
 
     def test_complex_parameters(self):
-        """All but SGD take the two parts of a complex number for two parameters."""
+        """All optimizers but SGD treat the two parts of a complex number as two parameters."""
         class Spectrum(torch.nn.Module):
             def __init__(self):
                 super().__init__()
@@ -198,8 +198,8 @@ class Optimizers(Case):
             self.assert_same_tensors(run.weights, tied[0].weights)
 
     def padded_job(self, **changes):
-        """Sequences whose ends are padding, of very different lengths; microbatch 0 of the first
-        step has none to learn from at all."""
+        """Sequences padded at the end, of very different lengths; microbatch 0 of the first step has no
+        targets at all."""
         generator = torch.Generator().manual_seed(3)
         tokens = torch.randint(256, (40, LENGTH), generator=generator)
         target = torch.randint(1, 256, (40, LENGTH), generator=generator)
@@ -223,7 +223,7 @@ class Optimizers(Case):
         for ranks in (1, 3):
             self.assert_same_run(self.run_job(job, ranks), theirs)
         losses = [line["loss"] for line in self.metrics()]
-        # One microbatch of everything: the same mean, other roundings.
+        # All samples in one microbatch: the same mean, other rounding.
         whole = {**job, "microbatches": 1, "microbatch_size": 8}
         self.run_job(whole, 2)
         for a, b in zip(losses, (line["loss"] for line in self.metrics()), strict=True):
@@ -265,7 +265,7 @@ class Optimizers(Case):
                 self.assert_same_tensors(ours.weights, theirs)
 
     def train_sixteen_bits(self, model, job, rates, in_float):
-        """The same in PyTorch; `in_float`: gradients added and weights kept in float32."""
+        """Trains the same in PyTorch. `in_float`: adds gradients and keeps weights in float32."""
         parameters = dict(model.named_parameters())
         masters = {n: (p.detach().float() if in_float else p.detach().clone()).requires_grad_()
                    for n, p in parameters.items()}

@@ -1,4 +1,4 @@
-"""What is used several times has its gradient added in PyTorch's order, wherever the model is cut."""
+"""Gradients of values used several times are added in PyTorch's order, wherever the model is cut."""
 import copy
 import json
 import random
@@ -18,11 +18,11 @@ STEPS = 4
 
 
 def may_split():
-    """A place for a cut that only test_random_cuts makes."""
+    """Marks a cut that only test_random_cuts makes."""
 
 
 class Stream(nn.Module):
-    """A residual stream; `h` goes past all blocks, and every other one uses it twice."""
+    """A residual stream; `h` bypasses all blocks, and every other block uses it twice."""
 
     def __init__(self, low=False):
         super().__init__()
@@ -85,7 +85,7 @@ class UNet(nn.Module):
 
 
 class Refined(nn.Module):
-    """Returns its first guess too, which the second module uses twice."""
+    """Also returns its first guess, which the second module uses twice."""
 
     def __init__(self):
         super().__init__()
@@ -100,7 +100,7 @@ class Refined(nn.Module):
 
 
 class Normed(nn.Module):
-    """An operation that uses its operand several times, and a branch of a script that does."""
+    """An operation that uses its operand several times, and a branch of a script that does the same."""
 
     def __init__(self):
         super().__init__()
@@ -122,7 +122,7 @@ class Loop(nn.Module):
 
 
 class Tied(nn.Module):
-    """Each of three modules uses one matrix, the second one twice."""
+    """Each of three modules uses one matrix; the second one uses it twice."""
 
     def __init__(self):
         super().__init__()
@@ -139,7 +139,7 @@ class Tied(nn.Module):
 
 
 class SecondName(nn.Module):
-    """What dropout and float() return here is `h` itself: one tensor with one gradient."""
+    """Here dropout and float() return `h` itself: one tensor with one gradient."""
 
     def __init__(self):
         super().__init__()
@@ -169,7 +169,7 @@ class Order(Case):
             "steps": STEPS, "optimizer": SGD, "microbatch_size": 6, **changes})
 
     def check(self, model, package, job, runs):
-        """`runs`: (ranks, MPI, what else the job says)."""
+        """`runs`: (ranks, MPI, further job keys)."""
         before = copy.deepcopy(model.state_dict())
         theirs = self.train_pytorch(model, job)
         kept = [name for name, _ in model.named_parameters()]

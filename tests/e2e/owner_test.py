@@ -1,4 +1,4 @@
-"""Folders and files that a run writes for long have one run at a time, and are free once it is dead."""
+"""Folders and files that a run writes for long belong to one run at a time, and are free once it is dead."""
 import os
 import re
 import shutil
@@ -30,7 +30,7 @@ class Owner(Case):
                          self.path(f"{ranks}.json"), *options, mpi=mpi)
 
     def start_long(self, ranks, *options, mpi=True, **changes):
-        """A run that has made steps and goes on until it is killed."""
+        """Starts a run that makes steps until it is killed."""
         metrics = self.path("running.jsonl")
         metrics.unlink(missing_ok=True)
         program = ["mpirun", "-n", ranks, RUN] if mpi else [RUN, "--in-process", ranks]
@@ -55,7 +55,7 @@ class Owner(Case):
             owner = int(re.search(r"pid (\d+) on", result.out)[1])
             self.assertIn(owner, running.ranks() if owned_by_mpi else [running.process.pid])
             self.assertIsNone(running.process.poll())
-            # Killed, it is in nobody's way, although nobody removes its lock.
+            # Once killed, it blocks nobody, although its lock is not removed.
             os.kill(owner, signal.SIGKILL)
             running.wait()
             self.assertTrue((self.checkpoints / ".lock").exists())
@@ -65,10 +65,10 @@ class Owner(Case):
             self.assertFalse((self.checkpoints / ".lock").exists())
 
     def test_a_restart_has_the_folder_at_once(self):
-        """Each restart's rank 0 takes the lock of the one before, killed under it."""
+        """Rank 0 of each restart takes over the lock of the one before, which was killed while it held it."""
         metrics = self.path("restarted.jsonl")
         metrics.unlink(missing_ok=True)
-        # Slow, so that it is not done before it has been killed twice.
+        # Slow, so that it does not finish before it has been killed twice.
         running = Running([RUN, "--restarts", 2, "-n", 2, "train", self.package, self.job(steps=60), "--conf",
                            self.path("2.json"), "--metrics", metrics], self.path("restarted.txt"),
                           {"PIPEWRIGHT_FAULTS": "delay=0.1"})

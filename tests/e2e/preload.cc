@@ -1,10 +1,10 @@
-// Preloaded (LD_PRELOAD) into a run, watches what it does to files under the folder WATCH_UNDER;
-// under mpirun, on rank WATCH_RANK alone if that is set.
-// - A change is to open a file to write, to write, cut, sync, rename or remove one, or to make a
-//   folder. KILL_AT=N kills the process just before the N-th change (from 1).
+// Preloaded (LD_PRELOAD) into a run, watches its changes to files under the folder WATCH_UNDER;
+// under mpirun, only on rank WATCH_RANK if that is set.
+// - A change opens a file for writing; writes, truncates, syncs, renames or removes a file; or
+//   makes a folder. KILL_AT=N kills the process just before the N-th change (from 1).
 // - SLOW_SYNC=S makes each sync of a file or folder S seconds longer.
-// - WATCH_COUNT=FILE leaves there what there was, a line each: the number of changes, and
-//   then "BYTES PATH" for each file of which bytes were read by pread.
+// - WATCH_COUNT=FILE writes a summary there, one item per line: the number of changes, and then
+//   "BYTES PATH" for each file that pread has read from.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <signal.h>

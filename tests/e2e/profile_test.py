@@ -1,4 +1,4 @@
-"""Profile a package, partition it, train what the partition says: the same bits as any conf's."""
+"""Profiles a package, partitions it, trains with the partition: the same bits as with any conf."""
 import json
 import os
 import shutil
@@ -12,7 +12,7 @@ from support import (BUILD, ENVIRONMENT, LENGTH, Case, call, export_gpt, gpt, pi
 
 
 def out_of(*arguments, ranks=0):
-    """Standard output alone: with --json it is JSON and nothing else."""
+    """Returns standard output only: with --json it is pure JSON."""
     command = ["mpirun", "-n", str(ranks)] if ranks else []
     command += [str(BUILD / "pipewright"), *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=1200,
@@ -52,7 +52,7 @@ class Profile(Case):
             self.assertEqual(node["parameter_bytes"], 4 * numbers)
             self.assertGreaterEqual(node["peak_bytes"], node["kept_bytes"])
             held[node["name"]] = node
-        # The first module takes no gradient: all of its backward is W.
+        # The first module passes no gradient on: all of its backward is W.
         self.assertEqual(held["module0"]["input_gradient"]["median"], 0)
         self.assertGreater(held["module1"]["input_gradient"]["median"], 0)
         self.assertGreater(held["module1"]["kept_for_weight_bytes"], 0)
@@ -115,7 +115,7 @@ class Profile(Case):
         self.succeed(pipewright("conf", self.package, "--ranks", 1, "-o", conf))
         job = token_job(steps=3)
         first = self.train(self.package, job, 1, mpi=False, conf=conf)
-        # Measured on the spot, as the package holds no profile of its own.
+        # Measured on the spot, because the package has no profile.
         out = self.path("stages2")
         report = out_of("partition", self.package, "--stages", 2, "--repeat", 3, "--json", "-o", out)
         self.assertTrue(report["feasible"])
@@ -124,7 +124,7 @@ class Profile(Case):
         self.assertEqual(len(conf["module_to_stage_map"]), len(self.manifest["modules"]) + 1)
         run = self.train(self.package, job, 2, conf=out / "hybrid_conf.json")
         self.assert_same_run(run, first, "2 stages: ")
-        # Replicated stages, as the partition chose them.
+        # Replicated stages, as the partition chose.
         out = self.path("hybrid")
         report = out_of("partition", self.text.with_suffix(".json"), "--devices", 3, "--replicas", 3,
                         "-b", "1e12", "--json", "-o", out)
@@ -217,14 +217,14 @@ class Profile(Case):
         for name in ("own.txt", "own.json"):
             self.assert_fails(pipewright(*base, "-o", self.path(name)), "is not as")
         self.assertEqual(json_file.read_text(), edited)
-        # What is read: also what options do not name, and with --force.
+        # Inputs are not overwritten, even those that no option names, and even with --force.
         trace = self.path("empty.json")
         trace.write_text('{"traceEvents": []}')
         conf = self.package / "conf/mp_conf.json"
         for name, target in (("own.json", json_file), ("own.json", conf)):
             self.assert_fails(pipewright("profile", self.package, "--from-trace", trace, "--base",
                                          self.path(name), "-o", target, "--force"), "is read")
-        self.path("empty.txt").write_text("")  # nothing to lose
+        self.path("empty.txt").write_text("")  # empty: nothing to lose
         trace.unlink()
         self.succeed(pipewright(*base, "-o", self.path("empty.txt")))
         for foreign in ("gpt.pt2", "notes.json", "notes.txt"):
@@ -235,7 +235,7 @@ class Profile(Case):
             self.assert_fails(pipewright(*base, "-o", path),
                               f"{foreign}: is there already, and is not as")
             self.assertEqual(path.read_bytes(), held)
-        # What lies beside the file that was named is somebody's, too.
+        # The file beside the named one may be somebody's, too.
         self.path("notes.txt").unlink()
         self.assert_fails(pipewright(*base, "-o", self.path("notes.txt")),
                           "notes.json: is there already")

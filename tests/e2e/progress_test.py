@@ -1,4 +1,4 @@
-"""What `train` shows: a line that it rewrites on a terminal, and few plain ones elsewhere."""
+"""The progress of `train`: a line that it rewrites on a terminal, and a few plain lines elsewhere."""
 import fcntl
 import os
 import pty
@@ -18,8 +18,8 @@ CUT, WRAP = "\033[?7l", "\033[?7h"
 
 
 def on_terminal(command, columns, kind="xterm", interrupt_at=None):
-    """What arrives at a terminal of so many columns, and the exit code. The command gets one SIGINT
-    when that text has arrived."""
+    """Returns what arrives at a terminal with this many columns, and the exit code. The command gets one
+    SIGINT when the text `interrupt_at` has arrived."""
     terminal, end = pty.openpty()
     fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     process = subprocess.Popen([str(word) for word in command], stdin=subprocess.DEVNULL, stdout=end, stderr=end,
@@ -45,7 +45,7 @@ def on_terminal(command, columns, kind="xterm", interrupt_at=None):
 
 
 def seen(shown):
-    """What stands on the terminal in the end, by line."""
+    """Returns the final lines of the terminal."""
     return [line.rsplit(CLEAR, 1)[-1] for line in shown.split("\n")]
 
 
@@ -126,7 +126,7 @@ class Progress(Case):
             shown, code = on_terminal(command, 100)
             self.assertEqual(code, 0, shown)
             self.assertNotRegex(shown, "step|rank|saved|\033")
-            # Metrics are not what it leaves out.
+            # Metrics are complete even then.
             result = call([*command, "--metrics", "/dev/stdout"])
             self.assertEqual((result.code, result.out.count('"seconds"')), (0, 40), result.out)
         for command in self.commands("--verbose"):

@@ -1,4 +1,4 @@
-"""Stages that run their forward again for their backward: the same bits in less memory."""
+"""Stages that run their forward again for their backward: the same bits with less memory."""
 import json
 import unittest
 
@@ -69,7 +69,7 @@ class Recompute(Case):
             result = self.succeed(run_ranks(1, "bench", self.package, path, "--json", "--conf",
                                             self.conf([0, 0, 0], [[0]]), "--steps", 2, mpi=False))
             peaks.append(json.loads(result.out)["ranks"][0]["peak_bytes"])
-        # Of each microbatch and module: two values before and after the norm, the mask, tanh.
+        # For each microbatch and module: two values before and after the norm, the mask, tanh.
         wide = 64 * 256 * 4
         self.assertLess(peaks[1], peaks[0] - 2 * 3 * 2 * wide)
         self.assertLess(peaks[2], peaks[1])
@@ -120,7 +120,7 @@ class Recompute(Case):
                 named = any(text.startswith(f"{shown['stages'].index(entry)}{kind} ")
                             for text in shown["noisy"])
                 self.assertEqual(noisy, named, shown["noisy"])
-                # What is noisy was repeated.
+                # Noisy measurements were repeated.
                 self.assertGreaterEqual(timing["count"], (12 if noisy else 3) * 4)
 
 

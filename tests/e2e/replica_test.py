@@ -1,4 +1,4 @@
-"""Stages on several ranks: microbatch i on replica i mod r, gradients summed over them."""
+"""Stages on several ranks: microbatch i on replica i mod r, gradients summed over the replicas."""
 import json
 import unittest
 
@@ -77,7 +77,7 @@ class Buffers(Case):
         self.assertEqual(held, {"norm.running_mean": ("first", "updates"),
                                 "norm.running_var": ("first", "updates"),
                                 "norm.num_batches_tracked": ("first", "sum")})
-        # Merged, they are those of one rank, whatever the counts.
+        # Merged, they equal those of one rank, regardless of the counts.
         self.path("alone.json").write_text(json.dumps(
             {"module_to_stage_map": [0, 0], "stage_to_rank_map": {"0": [0]}}))
         self.path("three.json").write_text(json.dumps(

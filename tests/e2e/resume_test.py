@@ -1,4 +1,4 @@
-"""A run that is killed at any of its writes, and resumed, says and computes what it would have."""
+"""A run that is killed at any of its writes and resumed prints and computes what it would have otherwise."""
 import json
 import os
 import random
@@ -55,7 +55,7 @@ class Resume(Case):
                     environment=environment and watching(self.out, **environment))
 
     def said(self):
-        """The metrics without times, and the weights."""
+        """Returns the metrics without times, and the weights."""
         lines = [json.loads(line) for line in (self.out / "metrics.jsonl").read_text().splitlines()]
         for line in lines:
             for key in TIMES:
@@ -97,7 +97,7 @@ class Resume(Case):
         self.assertRegex(found, "step-00000004$")
         self.assertEqual(what, f"{data}, {module}")
         self.assertEqual(resumed(other, 8), [])
-        # A run that compares whole files after one that does not, and the other way round.
+        # A run that compares whole files after one that does not, and vice versa.
         for steps, options in ((10, ["--verify-files"]), (12, [])):
             save_file({**tensors, "x": tensors["x"] + steps}, data)
             (_, what), = resumed(other, steps, *options)
@@ -121,7 +121,7 @@ class Resume(Case):
                 self.assert_same(self.said(), expected, buffers)
 
     def kill_at_writes(self, parts, mpi=False, **environment):
-        """At one of each part of a run; in a long test, at every one."""
+        """Kills the run in each of its parts; in a long test, at every write."""
         self.setUp()
         self.job()
         count = self.path("count")
@@ -142,7 +142,7 @@ class Resume(Case):
             again = self.succeed(self.run_it("--resume", mpi=mpi))
             self.assert_same(self.said(), expected,
                              f"killed at write {at} of {writes} ({killed.code}):\n{killed.out}\n{again.out}")
-            # One that should have been removed just then is removed after the next checkpoint.
+            # A checkpoint that should have been removed at that time is removed after the next checkpoint.
             left = {path.name for path in (self.out / "checkpoints").iterdir()}
             self.assertEqual(left - {"step-00000002"}, {"latest", "step-00000004", "step-00000006"},
                              f"write {at}")
@@ -156,7 +156,7 @@ class Resume(Case):
 
 
 class Reads(Case):
-    """What a start reads of weights of more than a megabyte, of which ranks compare 64 blocks of 4 KiB."""
+    """What a start reads of more than a megabyte of weights, of which ranks compare 64 blocks of 4 KiB."""
 
     @classmethod
     def setUpClass(cls):
@@ -168,7 +168,7 @@ class Reads(Case):
         save_file({"x": torch.rand(8, 600), "y": torch.rand(8, 600)}, cls.folder / "rows.safetensors")
 
     def read(self, *options, steps):
-        """Bytes by file of one start."""
+        """Returns the bytes that one start reads, by file."""
         count = self.path("count")
         job = self.write_job({
             "data": {"tensors": "rows.safetensors", "inputs": {"input": "x"}, "target": "y"}, "loss": "mse",

@@ -1,4 +1,4 @@
-"""Ranks that read different files, as hosts with copies of their own may: refused before anything is trained."""
+"""Ranks that read different files, as hosts with their own copies may: refused before training starts."""
 import json
 import shutil
 import unittest
@@ -25,7 +25,7 @@ class SameFiles(Case):
             (cls.folder / place).mkdir()
 
     def setUp(self):
-        """Folder b is a copy of folder a, which is a host's."""
+        """Makes folder a, for one host, and folder b, a copy for another."""
         torch.manual_seed(5)
         self.rows = {"x": torch.rand(ROWS, 8), "y": torch.rand(ROWS, 8)}
         self.places = [self.path("a"), self.path("b")]
@@ -43,7 +43,7 @@ class SameFiles(Case):
                 "steps": 2, **changes}
 
     def run_apart(self, *options, ranks=2, command=("train", "net.pkg", "job.json"), second=()):
-        """The last rank works in folder b, the others in a; `second`: words before its program."""
+        """Runs the last rank in folder b and the others in a. `second`: words before the last rank's program."""
         def part(count, place, *words):
             return ["-n", count, "-wdir", place, *words, RUN, *command, "--conf",
                     self.path(f"{ranks}.json"), *options]
@@ -84,7 +84,7 @@ class SameFiles(Case):
         self.refused(self.run_apart(), r"other\.safetensors", self.BYTES, self.BYTES)
 
     def test_data_that_samples_miss(self):
-        """Of large files, blocks are compared; all of them, where that is asked for."""
+        """Of large files, some blocks are compared; on request, all of them."""
         rows = {name: values.repeat(2000, 1) for name, values in self.rows.items()}
         for place in self.places:
             save_file(rows, place / "data.safetensors")
@@ -106,7 +106,7 @@ class SameFiles(Case):
         save_file({name: tensor + 1 for name, tensor in load_file(file).items()}, file)
         for ranks in (2, 3):
             self.refused(self.run_apart(ranks=ranks), r"weights/module2\.safetensors", self.BYTES, self.BYTES, ranks)
-        # Each host may have no more than its ranks read.
+        # Each host needs only the files that its ranks read.
         file.unlink()
         shutil.copy(self.places[0] / "net.pkg/weights/module2.safetensors", file)
         for place, unread in zip(self.places, ("module2", "module0")):

@@ -1,4 +1,4 @@
-"""Every schedule of the planner, on any placement: the bits of one rank."""
+"""Every schedule of the planner, on any placement: the same bits as on one rank."""
 import json
 import unittest
 
@@ -38,7 +38,7 @@ class Schedules(Case):
         self.assert_same_run(run, self.one_rank(microbatches), f"{schedule}, {microbatches}: ")
 
     def test_split_backward_on_a_chain(self):
-        for microbatches in (1, 2, 4):  # also fewer than ranks
+        for microbatches in (1, 2, 4):  # including fewer than ranks
             self.check("zb-h1", microbatches, [0, 0, 1, 1, 2, 2], [[0], [1], [2]])
         self.check("zb1p", 4, [0, 0, 1, 1, 2, 2], [[0], [1], [2]], mpi=True)
 

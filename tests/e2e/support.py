@@ -1,4 +1,4 @@
-"""What the end-to-end tests share: small models, packages, jobs, and runs of the programs."""
+"""Shared code of the end-to-end tests: small models, packages, jobs, and runs of the programs."""
 import json
 import multiprocessing
 import os
@@ -16,7 +16,7 @@ import uuid
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("PIPEWRIGHT_BUILD", ROOT / "build"))
-# Another build of the runtime than that of the compiler (tests/sanitize_torch.sh).
+# The runtime may be another build than the compiler (tests/sanitize_torch.sh).
 RUN = pathlib.Path(os.environ.get("PIPEWRIGHT_RUN", BUILD / "pipewright-run"))
 sys.path[:0] = [str(ROOT / "examples"), str(ROOT / "examples/gpt")]
 try:
@@ -44,7 +44,7 @@ PRELOAD = BUILD / "tests/libpreload.so"  # watches what a run does to files
 
 
 def watching(folder, **settings):
-    """The environment in which preload.cc watches the files in a folder."""
+    """Returns an environment in which preload.cc watches the files in a folder."""
     if not PRELOAD.exists():
         raise unittest.SkipTest("no library that watches files")
     return {"LD_PRELOAD": str(PRELOAD), "WATCH_UNDER": str(folder),
@@ -60,7 +60,7 @@ class Result:
 
 
 def marked_processes(mark):
-    """Processes whose environment carries `mark`: also those that mpirun put into other groups."""
+    """Returns processes whose environment has `mark`, including those that mpirun put into other groups."""
     found = []
     for path in pathlib.Path("/proc").glob("[0-9]*"):
         try:
@@ -72,7 +72,7 @@ def marked_processes(mark):
 
 
 def slowness(processes=3):
-    """How many times longer than alone so many processes take now, beside what else runs."""
+    """Returns how many times longer this many processes take now than on an idle machine."""
     work = "import time; sum(range(10 ** 7)); print(time.process_time())"
     start = time.monotonic()
     running = [subprocess.Popen([sys.executable, "-c", work], stdout=subprocess.PIPE, text=True)
@@ -81,20 +81,20 @@ def slowness(processes=3):
     return max(1, (time.monotonic() - start) / alone)
 
 
-# Until a run that hangs is ended, so that the test itself ends.
+# Seconds until a run that hangs is ended, so that the test itself ends.
 HANGS = 1200
-# Seconds until an mpirun that is left alone is ended: some now and then hang after their ranks.
+# Seconds until an mpirun without ranks is ended: some occasionally hang after their ranks.
 ALONE = 30
 
 
 def mpirun_is_alone(mark):
-    """Whether none of a run's processes is left but mpirun, and what has started it."""
+    """Returns True if only mpirun and its parents are left of a run's processes."""
     last = [pid for pid in marked_processes(mark) if not children(pid)]
     return bool(last) and all(name_of(pid) in ("mpirun", "orterun") for pid in last)
 
 
 def ended(process, mark, timeout):
-    """Waits for what a process says. Returns that, and whether an mpirun was ended that hung."""
+    """Waits for a process's output. Returns it, and whether a hanging mpirun was ended."""
     alone, seconds = 0, 0
     while True:
         try:
@@ -122,7 +122,7 @@ def call(command, timeout=HANGS, environment=None, cwd=None, again=True):
               file=sys.stderr)
         return call(command, timeout, environment, cwd, again=False)
     seconds = time.monotonic() - start
-    # Guards see what became of their ranks before they leave.
+    # Guards see how their ranks ended before they leave.
     while (left := marked_processes(mark)) and time.monotonic() < start + seconds + 60:
         time.sleep(0.05)
     return Result(" ".join(command), process.returncode, out, seconds, left)
@@ -148,7 +148,7 @@ def children(pid):
 
 
 class Running:
-    """A run that goes on while the test does something to it."""
+    """A running command, to which the test does something."""
 
     def __init__(self, command, out, environment=None):
         self.mark = "PIPEWRIGHT_TEST_RUN=" + uuid.uuid4().hex
@@ -159,13 +159,13 @@ class Running:
                                             stderr=subprocess.STDOUT, env=env)
 
     def ranks(self):
-        """The processes that mpirun has started: guards have left."""
+        """Returns the processes that mpirun has started; guards have left."""
         parents = [self.process.pid] + children(self.process.pid)
         return [rank for parent in parents for rank in children(parent)
                 if name_of(parent) in ("mpirun", "orterun")]
 
     def marked(self):
-        """All processes of the run."""
+        """Returns all processes of the run."""
         return marked_processes(self.mark)
 
     def wait(self, seconds=HANGS):
@@ -193,7 +193,7 @@ def run_ranks(ranks, *arguments, mpi=True, **settings):
 
 
 def bits(values):
-    """Floats as the bits of float32, so that they compare exactly."""
+    """Returns floats as the bits of float32, for exact comparison."""
     return [struct.pack("<f", value) for value in values]
 
 
@@ -203,7 +203,7 @@ def gpt(tied=True, layers=6, seed=1, **options):
 
 
 class Statistics(torch.nn.Module):
-    """A model of two modules, of which the first has statistics."""
+    """A model of two modules; the first has statistics."""
 
     def __init__(self):
         super().__init__()
@@ -242,20 +242,20 @@ def token_job(**changes):
 
 
 class Trained:
-    """What a run of `train` wrote."""
+    """The files that a run of `train` wrote."""
 
     def __init__(self, losses, weights, gradients):
         self.losses, self.weights, self.gradients = losses, weights, gradients
 
 
 def alone(test):
-    """Marks a test that others beside it would disturb."""
+    """Marks a test that other tests at the same time would disturb."""
     test.alone = True
     return test
 
 
 class TakenInTurn(unittest.TestSuite):
-    """Of tests that several processes share, those that no other process has taken."""
+    """Iterates over tests that several processes share, skipping those that another process has taken."""
 
     _cleanup = False
 
@@ -274,7 +274,7 @@ class TakenInTurn(unittest.TestSuite):
 
 
 def run_side_by_side(processes):
-    """Instead of unittest.main() where tests mostly wait: runs them in several processes."""
+    """Replaces unittest.main() for tests that mostly wait: runs them in several processes."""
     module = sys.modules["__main__"]
     loader = unittest.defaultTestLoader
     names = [word for word in sys.argv[1:] if not word.startswith("-")]
@@ -306,7 +306,7 @@ def run_side_by_side(processes):
 
 
 class Case(unittest.TestCase):
-    """A test with a folder of its own for each class; kept when KEEP_FILES is set."""
+    """A test with a folder for each class; kept if KEEP_FILES is set."""
 
     @classmethod
     def setUpClass(cls):
@@ -350,7 +350,7 @@ class Case(unittest.TestCase):
         return Trained([line["losses"] for line in lines], load_file(files[1]), load_file(files[2]))
 
     def train_pytorch(self, model, job):
-        """The same in this process; the gradients are those of the last step."""
+        """Trains the same in this process; the gradients are those of the last step."""
         gradients = {}
 
         def keep(step, model):
@@ -363,7 +363,7 @@ class Case(unittest.TestCase):
         return Trained(losses, model.state_dict(), gradients)
 
     def assert_same_tensors(self, ours, theirs, what=""):
-        """Bit for bit."""
+        """Compares bit for bit."""
         self.assertEqual(sorted(ours), sorted(theirs))
         different = []
         for name in ours:
@@ -386,7 +386,7 @@ class Case(unittest.TestCase):
         self.assert_same_tensors(ours.gradients, theirs.gradients, what + "gradient of ")
 
     def assert_close_tensors(self, ours, theirs, relative, what=""):
-        """The norm of each tensor's difference, relative to its norm."""
+        """Compares by the norm of each tensor's difference, relative to its norm."""
         self.assertEqual(sorted(ours), sorted(theirs))
         for name in ours:
             self.assertEqual((ours[name].dtype, ours[name].shape), (theirs[name].dtype, theirs[name].shape), name)
@@ -407,12 +407,12 @@ class Case(unittest.TestCase):
             time.sleep(0.02)
 
     def assert_soon(self, seconds, limit, text=""):
-        """`limit` is that of a quiet machine; of a busy one, as much longer as its processes take."""
+        """`limit` holds on a quiet machine; on a busy one it grows as its processes slow down."""
         if seconds >= limit:
             self.assertLess(seconds, 2 * limit * slowness(), text)
 
     def assert_fails(self, result, message, *texts, code=1):
-        """`message` (a pattern) once, a nonzero exit soon, no process left."""
+        """Expects `message` (a pattern) once, a nonzero exit soon, and no process left."""
         text = f"{result.command}\n{result.out}"
         self.assertEqual(result.code, code, text)
         self.assert_soon(result.seconds, 10, text)
@@ -426,9 +426,9 @@ class Case(unittest.TestCase):
 
 
 class RunCase(Case):
-    """Runs of a small GPT, `package`, to which something happens as they train."""
+    """Runs of a small GPT, `package`, that are disturbed while they train."""
 
-    faults = ""  # of the runs that are started (PIPEWRIGHT_FAULTS)
+    faults = ""  # for the runs that are started (PIPEWRIGHT_FAULTS)
 
     def setUp(self):
         shutil.rmtree(self.path("checkpoints"), ignore_errors=True)
@@ -464,7 +464,7 @@ class RunCase(Case):
             (line["step"], bits(line["losses"])) for line in self.lines()]
 
     def reference(self, steps):
-        """What an undisturbed run comes to."""
+        """Returns the result of an undisturbed run."""
         self.succeed(run_ranks(3, "train", self.package, self.job(steps), mpi=False))
         result = self.result()
         self.setUp()
@@ -481,7 +481,7 @@ class RunCase(Case):
         return running
 
     def stop_and_go_on(self, *command, stop):
-        """Returns what a run says that is stopped as `stop` does; resumed, it comes to what it would have."""
+        """Returns the output of a run that `stop` stops; checks that it resumes to the undisturbed result."""
         running = self.start(*command, "train", self.package, self.with_checkpoints(100000),
                              faults="delay=0.05")
         self.until_steps(running, 2)

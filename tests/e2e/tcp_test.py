@@ -1,4 +1,4 @@
-"""The same over TCP: shared memory hides what synchronous or late messages show."""
+"""The same over TCP: shared memory hides effects of synchronous or late messages."""
 import unittest
 
 from support import Case, export_gpt, gpt, token_job

@@ -1,4 +1,4 @@
-"""The event file of a run, as TensorBoard reads it, has the numbers of the metrics file."""
+"""A run's event file, as TensorBoard reads it, has the numbers of the metrics file."""
 import json
 import shutil
 import struct
@@ -10,7 +10,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 
 def flat(row, name=""):
-    """A line of the metrics file as curves."""
+    """Returns a line of the metrics file as {curve: number}."""
     if isinstance(row, (dict, list)):
         items = row.items() if isinstance(row, dict) else enumerate(row)
         return [pair for key, value in items if name or key not in ("step", "losses")
@@ -34,7 +34,7 @@ class Curves(Case):
         return run_ranks(2, "train", self.package, job, *options, mpi=False)
 
     def compare(self, steps):
-        """Each step once, with the numbers of its line."""
+        """Each step occurs once, with the numbers of its line."""
         rows = [json.loads(line) for line in self.path("metrics.jsonl").read_text().splitlines()]
         self.assertEqual([row["step"] for row in rows], list(range(1, steps + 1)))
         expected = {}
@@ -53,7 +53,7 @@ class Curves(Case):
     def test_curves_are_those_of_the_metrics_file(self):
         self.succeed(self.train(6))
         self.compare(6)
-        # As if it had been killed before the last checkpoint: steps 5 and 6 are done again.
+        # As if killed before the last checkpoint: steps 5 and 6 are repeated.
         last = max(self.path("kept").glob("step*"))
         shutil.rmtree(last)
         self.succeed(self.train(9, "--resume"))

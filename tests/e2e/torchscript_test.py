@@ -64,7 +64,7 @@ class Called(torch.nn.Module):
 
 
 class Cuts(Case):
-    """Where files that record no sizes are cut."""
+    """Cuts of models whose files record no sizes."""
 
     def save(self, model, how, x):
         file = f"{how}.pt"
@@ -73,7 +73,7 @@ class Cuts(Case):
         return file
 
     def check(self, file, model, *options):
-        """The modules' submodules; what they give is what PyTorch gives, of other sizes too."""
+        """Returns the modules' submodules; checks that outputs are PyTorch's, also for other sizes."""
         package = self.compile(file, "cut.pkg", *options)
         manifest = json.loads((package / "manifest.json").read_text())
         x = torch.randn(6, 16)
@@ -90,7 +90,7 @@ class Cuts(Case):
         x = torch.randn(64, 16)
         save_file({"x": x}, self.path("sample.safetensors"))
         for how in ("scripted", "traced"):
-            # The last block does as much as all others together.
+            # The last block computes as much as all the others together.
             model = Stack(torch.nn.ModuleList([Block() for _ in range(4)] + [Block(wide=4096)]))
             file = self.save(model, how, x)
             self.assert_fails(
@@ -146,7 +146,7 @@ class TorchScript(Case):
         job = token_job(steps=4, optimizer=SGD)
         ours = self.train(package, job, 3, mpi=False)
         theirs = self.train_pytorch(gpt(tied=False, layers=3), job)
-        # TorchScript keeps no record of which buffers are left out of the state dict.
+        # TorchScript does not record which buffers are not in the state dict.
         ours.weights.pop("positions")
         self.assert_same_run(ours, theirs)
 

@@ -19,8 +19,8 @@ class Traces(Case):
         return self.write_job(token_job(steps=4, check_shared=None, save="trained.safetensors", **changes))
 
     def check(self, path, steps=1):
-        """Every slice ends before the next of its rank begins, and lies on a row with a name; each flow has two ends,
-        both within slices, of actions that hand something on."""
+        """Every slice ends before the next one of its rank begins, and is on a row with a name; each flow has
+        two ends, both within slices of actions that pass something on."""
         events = json.loads(path.read_text())["traceEvents"]
         named = {(e["pid"], e["tid"]) for e in events if e["ph"] == "M" and e["name"] == "thread_name"}
         self.assertEqual(named, {(0, rank) for rank in range(RANKS)})

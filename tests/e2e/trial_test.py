@@ -1,4 +1,4 @@
-"""Sizes that a run finds by running modules: code that refuses zeros is tried on other numbers."""
+"""Sizes that a run finds by running modules: code that fails on zeros is tried with other numbers."""
 import unittest
 
 from safetensors.torch import load_file, save_file
@@ -7,7 +7,7 @@ from support import SGD, Case, export, pipewright, run_ranks, torch
 
 
 class Solve(torch.nn.Module):
-    """Inverts a matrix that it computes, one of its weights, and one that it is given."""
+    """Inverts a matrix that it computes, one of its weights, and one of its inputs."""
 
     def __init__(self):
         super().__init__()
@@ -105,7 +105,7 @@ class Trial(Case):
                                        r"\(x\)")
         save_file({"x": data["x"][:3] + torch.eye(4)}, package / "samples.safetensors")
         self.succeed(run_ranks(1, *run, mpi=False))
-        # They are the user's: compiled again, the package keeps them.
+        # The samples are the user's: a package that is compiled again keeps them.
         self.succeed(pipewright("compile", self.path("solve.pt"), "-o", package, "--force"))
         self.assertTrue((package / "samples.safetensors").exists())
         (package / "samples.safetensors").unlink()

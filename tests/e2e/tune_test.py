@@ -1,4 +1,4 @@
-"""Tune a package for a job: what is written trains the same samples, and what is refused says why."""
+"""Tunes a package for a job: the result trains the same samples, and refusals say why."""
 import json
 import unittest
 
@@ -41,7 +41,7 @@ class Tune(Case):
         self.succeed(run_ranks(best["ranks"], "train", self.package, self.path("tuned/job.json"), "--conf",
                                self.path("tuned/conf.json"), mpi=False))
         tuned = load_file(self.path("trained.safetensors"))
-        for name, weight in given.items():  # another microbatch rounds otherwise
+        for name, weight in given.items():  # another microbatch size rounds differently
             torch.testing.assert_close(tuned[name], weight, rtol=1e-3, atol=1e-5, msg=name)
 
     def test_predictions_alone(self):
@@ -61,7 +61,7 @@ class Tune(Case):
         self.assertRegex(refused.out, r"--memory 1KB: nothing fits: the least that any of \d+ candidates takes")
         self.assertFalse(self.path("small/job.json").exists())
         least = int(refused.out.split("give --memory ")[1].split()[0])
-        # Times are measured anew, and so the cut may differ; the bytes of a cut do not.
+        # Times are measured again, so the cut may differ; a cut's bytes do not.
         self.succeed(self.tune("small", "--no-measure", "--memory", str(2 * least)))
         report = json.loads(self.path("small/report.json").read_text())
         for candidate in report["candidates"]:

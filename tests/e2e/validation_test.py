@@ -1,4 +1,4 @@
-"""Validation while training: PyTorch's loss and accuracy, and training goes on as without it."""
+"""Validation during training: PyTorch's loss and accuracy, and no effect on training."""
 import json
 import unittest
 

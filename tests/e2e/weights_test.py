@@ -1,4 +1,4 @@
-"""`pipewright weights` against files that PyTorch and safetensors write, and their verdicts."""
+"""`pipewright weights` with files that PyTorch and safetensors write, and their verdicts."""
 import json
 import os
 import pathlib
@@ -174,7 +174,7 @@ class Convert(unittest.TestCase):
         self.assertIn("--equal tied", done.stderr)
         ok("convert", folder, out, "--equal", "tied")
         safetensors.torch.load_model(Model(), out, strict=True)
-        self.assertEqual(sorted(safetensors.torch.load_file(out)),  # norms that are alike stay two
+        self.assertEqual(sorted(safetensors.torch.load_file(out)),  # equal norms stay separate
                          ["a.bias", "a.weight", "b.bias", "b.weight", "emb.weight", "head.bias"])
         ok("diff", folder, out)
         ok("convert", folder, out, "--equal", "apart")
@@ -253,7 +253,7 @@ class Shards(unittest.TestCase):
         self.assertFalse(os.path.exists(path("shards")))
 
     def test_shards_may_be_links(self):
-        """As the caches of model hubs have them: to files outside the folder."""
+        """Caches of model hubs link to files outside the folder."""
         self.write([6, 6], "6")
         os.makedirs(path("blobs"), exist_ok=True)
         for i, name in enumerate(sorted(os.listdir(path("shards")))):
@@ -314,7 +314,7 @@ class Shards(unittest.TestCase):
 
 class Opening(unittest.TestCase):
     def test_only_descriptions_are_read(self):
-        """Of files that are not in the page cache: what lies between them stays on the disk."""
+        """With a cold page cache, the data between the descriptions is not read from disk."""
         tensors = {str(i): torch.zeros(1 << 19) for i in range(32)}
         torch.save(tensors, path("cold.bin"))
         safetensors.torch.save_file(tensors, path("cold.safetensors"))
@@ -404,7 +404,7 @@ class Verify(unittest.TestCase):
         for _ in range(1000 if os.environ.get("PIPEWRIGHT_LONG") else 50):
             data = bytearray(good)
             for _ in range(generator.randint(1, 2)):
-                # Header or, as often, data, where all is well.
+                # Damages the header or, as often, the data, which does not matter.
                 place = generator.choice([generator.randrange(len(data)),
                                           generator.randrange(len(data) - 12, len(data))])
                 data[place] = generator.choice(b' 0123456789,:"[]{}\x00\xffabF')

@@ -48,7 +48,7 @@ TEST(GraphText, TheTranslationProfileKeepsListsAndArgumentOrder) {
   std::string text = ReadFile(path);
   ModelGraph graph = ReadGraphText(text, path);
   EXPECT_TRUE(graph.arguments_ordered);
-  // It was written by the current tool, so nothing of it changes.
+  // The current tool wrote it, so nothing in it changes.
   EXPECT_EQ(WriteGraphText(graph), text);
   EXPECT_EQ(graph.nodes[5].is_list || graph.nodes[6].is_list || graph.nodes[7].is_list, true);
 }

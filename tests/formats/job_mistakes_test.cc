@@ -56,7 +56,7 @@ TEST_F(JobMistakesTest, WhatIsMissingAndWhatIsWrongInside) {
                 "2:45: loss[1].weight: a number is expected, not \"x\""}));
 }
 
-// Entries of a list are not counted anew after one of them.
+// Only the first mistake of a list is reported.
 TEST_F(JobMistakesTest, OfAListTheFirst) {
   EXPECT_EQ(Texts("{" + kData + R"(, "loss": ["msee", {"type": "mse", "weight": "x"}],
   "optimizer": {"type": "sgd", "lr": 1}, "microbatches": 1, "microbatch_size": 0})"),
@@ -73,7 +73,7 @@ TEST_F(JobMistakesTest, OddKeysAreToldOnce) {
         << key;
 }
 
-// Each alone is what ReadJob throws.
+// The first mistake is the one that ReadJob throws.
 TEST_F(JobMistakesTest, TheFirstIsThatOfTheReader) {
   for (const char* job : {"{", "[]", "3", "{}", "{\"data\": 3}", "{\"microbatches\": [}"}) {
     std::ofstream(path_) << job;

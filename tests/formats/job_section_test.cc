@@ -55,7 +55,7 @@ TEST(JobSection, BoundsOfWholeNumbers) {
             "job.json: optimizer.count: 0 is out of range: at least 1");
   EXPECT_EQ(ErrorOf(R"({"count": 11})", read),
             "job.json: optimizer.count: 11 is out of range: at most 10");
-  // More than an int64 holds, which would be negative if it wrapped around.
+  // Exceeds an int64; it would be negative if it wrapped around.
   EXPECT_EQ(ErrorOf(R"({"count": 18446744073709551615})", read),
             "job.json: optimizer.count: 18446744073709551615 is out of range: at most 10");
 }

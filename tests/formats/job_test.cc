@@ -55,7 +55,7 @@ TEST(Job, Comments) {
   EXPECT_TRUE(ErrorOf("{/* no end").starts_with("job.json:1:2: not JSON: "));
 }
 
-// Whatever reads a JSON file that people write reads one with comments.
+// Every reader of JSON files that people write accepts comments.
 TEST(Job, CommentsForEveryReader) {
   EXPECT_EQ(ReadJson(Write("// a job\n{\"a\": /* one */ 1}"))["a"], 1);
 }
@@ -71,7 +71,7 @@ TEST(Job, Changes) {
   EXPECT_EQ(changed({"data.tokens=[\"a\", \"b\"]", "data.tokens.1=c"}).data.tokens[1],
             std::filesystem::path(path).parent_path() / "c");
   EXPECT_EQ(changed({"steps=7"}).steps, 7);
-  // What the run used is kept with its checkpoints.
+  // The job as it was run is kept with its checkpoints.
   EXPECT_NE(changed({"steps=7"}).text.find("\"steps\": 7"), std::string::npos);
   EXPECT_EQ(changed({}).text, ReadFile(path));
 }

@@ -94,7 +94,7 @@ TEST(OptimizerJob, NoGradientFlowsWhereNothingIsTrained) {
   EXPECT_THROW(Freeze(manifest, {"m3.*"}, "freeze"), Error);
 }
 
-// requires_grad edited in the manifest.
+// With requires_grad edited in the manifest.
 TEST(OptimizerJob, EditedWeightsDecideWhichValuesCarryGradients) {
   Manifest manifest = ThreeModules();
   manifest.modules[0].held[0].requires_grad = false;

@@ -1,9 +1,9 @@
-// Counts what the fuzz targets reach. GCC's -fsanitize-coverage=trace-pc calls a function in every
-// basic block.
+// Counts the coverage of the fuzz targets. GCC's -fsanitize-coverage=trace-pc calls a function in
+// every basic block.
 #include <cstddef>
 #include <cstdint>
 
-// Steps from one block to the next, by a hash of both.
+// Marks transitions between blocks, by a hash of both.
 static uint8_t g_reached[1 << 16];
 static size_t g_steps = 0;
 static uintptr_t g_last = 0;

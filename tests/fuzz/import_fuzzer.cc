@@ -1,5 +1,5 @@
-// Models as files: whatever import is given, it answers or throws Error. Starts from the real files
-// of tests/data/import, which torch 2.13 wrote.
+// Imports models from files: any input is accepted or refused with an Error. Starts from the real
+// files of tests/data/import, which torch 2.13 wrote.
 //   import_fuzzer -runs=1000000 -keep-size tests/data/import/*
 #include <sys/mman.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-// The index of a sharded checkpoint: no shard that is accepted lies outside the folder.
+// Reads the index of a sharded checkpoint: no accepted shard is outside the folder.
 #include <cstdlib>
 
 #include "base/error.h"

@@ -1,5 +1,5 @@
-// JSON of any kind: accepted or refused with an Error; what is accepted says the same when it is
-// written and read again, and every place in it is found.
+// Reads JSON: accepted or refused with an Error. Accepted JSON is the same after it is written and
+// read again, and every place in it is found.
 #include <cstdlib>
 
 #include "base/error.h"

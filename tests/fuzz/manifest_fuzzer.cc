@@ -1,5 +1,5 @@
-// A package's manifest: accepted or refused with an Error; what is accepted is written and read
-// again, and can be cut into stages.
+// Reads a package's manifest: accepted or refused with an Error. An accepted one is written and
+// read again, and can be cut into stages.
 #include <cstdlib>
 
 #include "base/error.h"

@@ -1,5 +1,5 @@
-// The module trees of model files (torch.jit.save, torch.export): accepted or refused with an
-// Error; an accepted one is sound.
+// Reads the module trees of model files (torch.jit.save, torch.export): accepted or refused with an
+// Error. An accepted one is valid.
 #include <cstdlib>
 
 #include "base/error.h"

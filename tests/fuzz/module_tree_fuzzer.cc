@@ -1,4 +1,4 @@
-// A module tree: accepted or refused with an Error; an accepted one is placed whole.
+// Reads a module tree: accepted or refused with an Error. An accepted one is placed completely.
 #include <cstdlib>
 
 #include "base/error.h"

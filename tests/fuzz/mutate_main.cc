@@ -1,8 +1,8 @@
-// For compilers without libFuzzer: runs a target on files, then on random changes of them. With
-// -DPIPEWRIGHT_FUZZ=ON inputs that reach something new are changed further.
+// For compilers without libFuzzer: runs a target on files, then on random changes to them. With
+// -DPIPEWRIGHT_FUZZ=ON, inputs that reach something new are changed further.
 // Usage: TARGET [-runs=N] [-seed=N] [-keep-size] [-found=FOLDER] FILE...
-// -keep-size: bytes change, none come or go. -found: where inputs go that reach something new.
-// Fails where fewer than a third of the inputs pass the first checks.
+// -keep-size: changes bytes, but never adds or removes any. -found: folder for inputs that reach
+// something new. Fails if fewer than a third of the inputs pass the first checks.
 #include <sys/resource.h>
 
 #include <cstdint>
@@ -18,12 +18,12 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 
-// Of coverage.cc, where the code is built to be counted.
+// Defined in coverage.cc, if the code is instrumented.
 extern "C" size_t pipewright_steps_reached() __attribute__((weak));
 
 static size_t Steps() { return pipewright_steps_reached ? pipewright_steps_reached() : 0; }
 
-// Whether it reached something new.
+// Returns true if the input reached something new.
 static bool RunOne(const std::string& input) {
   const size_t before = Steps();
   WatchNext();
@@ -62,7 +62,7 @@ static std::string Mutated(std::string input, const std::vector<std::string>& se
   return input;
 }
 
-// Of a file that was given, a letter becomes another letter, a digit another digit: what passes the
+// Replaces a letter by another letter, or a digit by another digit, so that the input passes the
 // first checks of most readers.
 static std::string GentlyMutated(std::string input, std::mt19937& random) {
   if (input.empty()) return input;

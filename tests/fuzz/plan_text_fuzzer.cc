@@ -1,7 +1,8 @@
-// libFuzzer target: any text is either refused with an Error or returns byte for byte, and what can
-// be read can be validated and lowered without anything but an Error.
+// libFuzzer target: any text is either refused with an Error or written back byte for byte, and an
+// accepted plan can be validated and lowered with no failure other than an Error.
 //   cmake -S . -B build-fuzz -DPIPEWRIGHT_TORCH=OFF -DPIPEWRIGHT_FUZZ=ON
-//   -DCMAKE_CXX_COMPILER=clang++ cmake --build build-fuzz --target plan_text_fuzzer
+//       -DCMAKE_CXX_COMPILER=clang++
+//   cmake --build build-fuzz --target plan_text_fuzzer
 //   build-fuzz/tests/plan_text_fuzzer CORPUS tests/data/schedules tests/golden/plan
 #include <cstdint>
 #include <cstdlib>

@@ -1,6 +1,6 @@
-// The readers of text that people edit: whatever they are given, they answer or throw Error.
-//   cmake -DPIPEWRIGHT_FUZZ=ON -DCMAKE_CXX_COMPILER=clang++ ... && readers_fuzzer
-//   -max_total_time=60
+// Calls the readers of text that people edit: they accept any input or throw Error.
+//   cmake -DPIPEWRIGHT_FUZZ=ON -DCMAKE_CXX_COMPILER=clang++ ...
+//   readers_fuzzer -max_total_time=60
 #include <cctype>
 #include <cstddef>
 #include <cstdint>
@@ -17,7 +17,7 @@
 #include "plan/placement/device_map.h"
 #include "tests/fuzz/first_checks.h"
 
-// What is written of a description calls nothing but layers, torch.Size and float.
+// Checks that the code written for a description only calls layers, torch.Size and float.
 static void CheckLayer(const std::string& description) {
   using namespace pipewright;
   std::string call;

@@ -1,8 +1,8 @@
 #!/bin/sh
-# Every fuzz target on changes of real files: tests/fuzz/run.sh BUILD SANITIZED [RUNS]. RUNS inputs
-# each in BUILD, then, in SANITIZED, those that reached something new and RUNS/50 others. A line
-# for each; ends at the first that fails, or of whose inputs fewer than a third pass the first
-# checks.
+# Runs every fuzz target on changes to real files: tests/fuzz/run.sh BUILD SANITIZED [RUNS]. Runs
+# RUNS inputs of each in BUILD; then, in SANITIZED, those that reached something new and RUNS/50
+# others. Prints a line for each. Stops at the first target that fails, or for which fewer than a
+# third of the inputs pass the first checks.
 set -e
 cd "$(dirname "$0")/../.."
 fast=$PWD/$1/tests/fuzz sanitized=$PWD/$2/tests/fuzz runs=${3:-1000000}

@@ -1,4 +1,5 @@
-// The header of a safetensors file: accepted or refused with an Error, and what is accepted holds.
+// Reads the header of a safetensors file: accepted or refused with an Error. An accepted one is
+// valid.
 #include <cstdlib>
 #include <cstring>
 

@@ -1,4 +1,5 @@
-// State dicts of torch.save: accepted or refused with an Error; accepted tensors lie in the file.
+// Reads state dicts of torch.save: accepted or refused with an Error. Accepted tensors lie in the
+// file.
 #include <cstdlib>
 
 #include "base/error.h"

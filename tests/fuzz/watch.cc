@@ -13,8 +13,8 @@
 #include <cstdlib>
 #include <thread>
 
-// Sanitized builds: how a sanitizer that found something is followed by what is said here, and what
-// it may take. Short call stacks of allocations are a fifth of the time.
+// Options of sanitized builds: keeps the input after a sanitizer's report, and limits memory. Short
+// call stacks of allocations save a fifth of the time.
 extern "C" void __sanitizer_set_death_callback(void (*callback)()) __attribute__((weak));
 extern "C" const char* __asan_default_options() {
   return "malloc_context_size=2:quarantine_size_mb=8:max_allocation_size_mb=1024:"
@@ -24,7 +24,7 @@ extern "C" const char* __ubsan_default_options() { return "halt_on_error=1:print
 
 namespace {
 
-// In seconds of the processor, so that it does not matter what else runs.
+// Returns processor time in seconds, which other programs do not affect.
 double Used(clockid_t clock) {
   timespec now{};
   clock_gettime(clock, &now);

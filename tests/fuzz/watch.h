@@ -2,10 +2,10 @@
 #pragma once
 #include <string>
 
-// From now on: what runs is `input` whenever something goes wrong. It is written to crash-input in
-// the working directory.
+// From now on, `input` is the running input. If anything goes wrong, it is written to crash-input
+// in the working directory.
 void WatchInputs(const std::string& input);
-// Before each input: it has 10 seconds of the processor and 2 GB.
+// Called before each input, which has 10 seconds of processor time and 2 GB.
 void WatchNext();
-// The longest that an input took, in seconds.
+// Returns the longest time that an input took, in seconds.
 double LongestInput();

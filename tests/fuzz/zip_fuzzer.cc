@@ -1,5 +1,5 @@
-// The directory of a zip archive: accepted or refused with an Error, and what is accepted lies in
-// the file. What model_tree_fuzzer and import_fuzzer read stands in such archives.
+// Reads the directory of a zip archive: accepted or refused with an Error. Accepted entries lie in
+// the file. model_tree_fuzzer and import_fuzzer read such archives.
 #include <cstdlib>
 
 #include "base/error.h"

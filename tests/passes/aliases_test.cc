@@ -1,5 +1,5 @@
-// Every operator of LibTorch is called, with arguments made up by the types of its schema, to see
-// what it returns and writes to: passes/graph/aliases.cc must know it.
+// Calls every operator of LibTorch, with arguments made up by the types of its schema, to see what
+// it returns and writes to: passes/graph/aliases.cc must list it.
 #include "passes/graph/aliases.h"
 
 #include <ATen/Parallel.h>
@@ -22,7 +22,7 @@ using c10::IValue;
 
 struct Item {
   at::Tensor tensor;
-  size_t several;  // elements of the list around it, or 1
+  size_t several;  // elements of the list that contains it, or 1
 };
 
 void Collect(const IValue& value, std::vector<Item>& items, size_t several = 1) {
@@ -39,9 +39,9 @@ const void* MemoryOf(const at::Tensor& tensor) {
   return tensor.has_storage() && tensor.storage().nbytes() > 0 ? tensor.storage().data() : nullptr;
 }
 
-// Throws where the call does not work. One line for each thing seen: "called",
-// "alias INPUT OUTPUT ITEMS", "outputs A B", "writes INPUT". `writes` counts those of each input:
-// a kernel may write once, by chance, beyond tensors that do not fit each other.
+// Throws if the call does not work. Reports one line per observation: "called", "alias INPUT OUTPUT
+// ITEMS", "outputs A B", "writes INPUT". `writes` counts the writes to each input: a kernel may
+// write once, by chance, beyond tensors that do not fit each other.
 void Try(const torch::jit::Operator& op, unsigned attempt, const Tell& tell,
          std::map<size_t, int>& writes) {
   const c10::FunctionSchema& schema = op.schema();
@@ -92,7 +92,7 @@ bool WritesWhatItIsTold(const c10::FunctionSchema& schema) {
   return false;
 }
 
-// Those that ops/statistics.h knows.
+// Returns true for the operators that ops/statistics.h handles.
 bool Norm(const c10::FunctionSchema& schema) {
   return schema.name() == "aten::batch_norm" || schema.name() == "aten::instance_norm";
 }

@@ -19,10 +19,10 @@ std::shared_ptr<torch::jit::Graph> Parse(const std::string& body) {
       .graph;
 }
 
-// Where schemas tell all, it removes what LibTorch's own pass removes.
+// If schemas declare everything, RemoveDeadCode removes what LibTorch's own pass removes.
 TEST(DeadCode, IsThatOfLibTorchWhereSchemasTellAll) {
   const char* const bodies[] = {
-      // a write nobody reads, one read through a view, one before and one behind the last read
+      // an unused write, one read through a view, one before and one after the last read
       "  %b : Tensor = aten::neg(%a)\n  %d : Tensor = aten::relu_(%b)\n  return (%a)\n",
       "  %v : Tensor = aten::select(%a, %zero, %zero)\n  %d : Tensor = aten::relu_(%v)\n"
       "  return (%a)\n",
@@ -40,7 +40,7 @@ TEST(DeadCode, IsThatOfLibTorchWhereSchemasTellAll) {
       "    block0(%i : int, %y : Tensor, %z : Tensor):\n"
       "      %e : Tensor = aten::add(%y, %z, %one)\n"
       "      %f : Tensor = aten::exp(%z)\n      -> (%on, %e, %f)\n  return (%p)\n",
-      // effects within, and writes that the next round reads
+      // side effects inside, and writes that the next iteration reads
       "  prim::If(%c)\n    block0():\n      %e : Tensor = aten::relu_(%a)\n      -> ()\n"
       "    block1():\n      %f : Tensor = aten::neg(%a)\n      -> ()\n  return (%a)\n",
       "  %b : Tensor = aten::neg(%a)\n  %p : Tensor = prim::Loop(%n, %on, %a)\n"

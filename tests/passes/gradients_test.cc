@@ -1,5 +1,5 @@
-// Every operator of LibTorch is called, with arguments made up by the types of its schema and
-// tensors that require a gradient: passes/graph/gradients.cc must know which have no derivative.
+// Calls every operator of LibTorch, with arguments made up by the types of its schema and tensors
+// that require a gradient: passes/graph/gradients.cc must know which have no derivative.
 #include "passes/graph/gradients.h"
 
 #include <ATen/Parallel.h>
@@ -30,7 +30,7 @@ void RequireGrad(const IValue& value) {
     for (const IValue& inner : value.toListRef()) RequireGrad(inner);
 }
 
-// Says whether results have a gradient, as far as calls show.
+// The derivatives of results, as far as calls show them.
 enum class Seen { kNothing, kDerivative, kNone };
 
 Seen Look(const IValue& value) {
@@ -44,8 +44,8 @@ Seen Look(const IValue& value) {
   return name.find("NotImplemented") == std::string::npos ? Seen::kDerivative : Seen::kNone;
 }
 
-// Tells "derivative" or "none" where a result has a gradient or would have one, and returns
-// false. Throws where the call does not work.
+// Reports "derivative" or "none" if a result has a gradient or would have one, and returns false.
+// Throws if the call does not work.
 bool TryMore(const torch::jit::Operator& op, unsigned attempt, const Tell& tell) {
   torch::jit::Stack stack;
   MadeUpArguments arguments(attempt);
@@ -63,7 +63,7 @@ bool TryMore(const torch::jit::Operator& op, unsigned attempt, const Tell& tell)
   return true;
 }
 
-// Others have no gradient, and some of them write files.
+// Returns true for operators on tensors. Others have no gradient, and some of them write files.
 bool GivesTensorsOfTensors(const c10::FunctionSchema& schema) {
   auto holds = [](const c10::Argument& argument) { return HoldsTensors(argument.type()); };
   auto writes = [](const c10::Argument& argument) {

@@ -8,7 +8,7 @@
 namespace pipewright {
 namespace {
 
-// Module 0 makes %a, modules 1 and 2 are `middle` and `last`.
+// Module 0 makes %a; modules 1 and 2 are `middle` and `last`.
 std::string Handed(const std::string& middle, const std::string& last) {
   Model model = ParseModel(R"IR(
 graph(%w : Tensor, %training : bool, %device : Device, %x : Tensor):
@@ -50,7 +50,7 @@ TEST(HandOn, WhatAModuleUsesTwiceGoesOnFromThere) {
   EXPECT_TRUE(Hands("  %b : Tensor = aten::relu(%a)\n  %c : Tensor = aten::mul(%a, %b)\n"));
   EXPECT_TRUE(Hands("  %l : Tensor[] = prim::ListConstruct(%a, %a)\n"
                     "  %c : Tensor = aten::cat(%l, %zero)\n"));
-  // Made of others, which use it twice; and perhaps what it is given itself.
+  // A composite operator that uses its operand twice, and one that may return its operand.
   EXPECT_TRUE(Hands("  %c : Tensor = aten::cosine_similarity(%a, %x, %zero)\n"));
   EXPECT_TRUE(Hands("  %b : Tensor = aten::contiguous(%a, %zero)\n"
                     "  %c : Tensor = aten::mul(%b, %b)\n"));

@@ -107,7 +107,7 @@ graph(%training : bool, %device : Device, %x : Tensor):
   Expect().check("aten::add_(%a_own, ")->check("aten::neg(%b)")->run(*model.graph);
 }
 
-// What IsolateWrites would refuse is not what a cut by cost asks for.
+// A cut by cost avoids cuts that IsolateWrites would refuse.
 TEST(AssignModules, EqualCutsLeaveWritesWithWhatTheyHide) {
   const char* const bodies[] = {
       // returned after the write, seen through a view, through the input, and through a buffer

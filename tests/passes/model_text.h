@@ -1,4 +1,4 @@
-// Models for tests of passes, as text.
+// Parses models for tests of passes from text.
 #pragma once
 #include <torch/csrc/jit/ir/irparser.h>
 #include <torch/csrc/jit/testing/file_check.h>
@@ -13,7 +13,7 @@
 namespace pipewright {
 
 // The graph's inputs must be, in this order, `weights`, %training : bool, %device : Device, and the
-// model's. Submodules and shapes are added by the test.
+// model's own. The test adds submodules and shapes.
 inline Model ParseModel(const std::string& text, const std::vector<Weight>& weights = {}) {
   CurrentRandomKey();
   Model model;
@@ -48,7 +48,7 @@ inline torch::jit::Node* Find(const Model& model, const std::string& kind, int n
 
 inline torch::jit::testing::FileCheck Expect() { return torch::jit::testing::FileCheck(); }
 
-// What `f` throws; empty: nothing.
+// Returns the message of what `f` throws, or "".
 template <class F>
 std::string Message(const F& f) {
   try {

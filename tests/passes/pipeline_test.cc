@@ -21,9 +21,8 @@ namespace fs = std::filesystem;
 
 const std::string kGolden = TEST_DIR "/golden/ir/";
 
-// A model with something for every pass to do: dead code, burned-in flags and devices, random
-// operations, markers, values that several modules make for themselves, a write to a received
-// value.
+// A model with something to do for every pass: dead code, constant flags and devices, random
+// operations, markers, values that several modules recreate, a write to a received value.
 Model Everything() {
   Model model = ParseModel(
       ReadFile(kGolden + "input.ir"),
@@ -45,7 +44,7 @@ std::vector<std::string> Files(const std::string& folder, const std::string& exc
   return names;
 }
 
-// The text of the graph, every line to be met in its order and next to the one before.
+// Checks the text of the graph: every line must follow the one before.
 void CheckLines(const std::string& golden, const std::string& text) {
   torch::jit::testing::FileCheck check;
   std::istringstream lines(golden);
@@ -55,7 +54,7 @@ void CheckLines(const std::string& golden, const std::string& text) {
   check.run(text);
 }
 
-// PIPEWRIGHT_UPDATE_GOLDEN=1 writes the files anew; read the difference before it is committed.
+// PIPEWRIGHT_UPDATE_GOLDEN=1 rewrites the files; read the differences before committing them.
 TEST(Pipeline, GraphAfterEachPass) {
   std::string dump = testing::TempDir() + "pipewright_passes";
   fs::remove_all(dump);
@@ -74,15 +73,14 @@ TEST(Pipeline, GraphAfterEachPass) {
     SCOPED_TRACE(name);
     EXPECT_NO_THROW(CheckLines(ReadFile(kGolden + name), text)) << text;
     EXPECT_EQ(ReadFile(kGolden + name), text);
-    // What was printed can be read again, but for nodes without outputs, which torch prints
-    // wrongly.
+    // The dump can be parsed again, except for nodes without outputs, which torch prints wrongly.
     if (text.find("pippy") != std::string::npos) continue;
     torch::jit::Graph again;
     EXPECT_NO_THROW(torch::jit::parseIR(text, &again)) << text;
   }
 }
 
-// A graph that is no model: in its middle stands `line`, in submodule "b" at model.py:31.
+// An invalid model: it contains `line`, in submodule "b" at model.py:31.
 Model Broken(const std::string& line) {
   Model model = ParseModel("graph(%training : bool, %device : Device, %x : Tensor):\n" +
                            ("  %n : int = prim::Constant[value=1]()\n  %s : int[] = "
@@ -100,7 +98,7 @@ Model Broken(const std::string& line) {
   return model;
 }
 
-// Which operation the message names when `f` meets what nothing foresees.
+// Returns the operation that the message names if `f` throws an unexpected exception.
 std::string NamedBy(const std::function<void()>& f) {
   LookingAt::Take();
   EXPECT_ANY_THROW(f());

@@ -226,7 +226,7 @@ graph(%training : bool, %device : Device, %x : Tensor):
   return (%b)
 )IR");
   RewriteRandomOperations(model);
-  // An in-place one writes its result back.
+  // An in-place operator writes its result back.
   Expect()
       .check("pipewright::alpha_dropout(%x, %p, %training, ")
       ->check("pipewright::feature_dropout(%a, %p, %training, ")

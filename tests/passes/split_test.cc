@@ -87,7 +87,7 @@ graph(%training : bool, %device : Device, %x : Tensor):
   return (%d)
 )IR";
 
-// A ModuleList is never called: its children are as far out as those of the model.
+// A ModuleList is never called: its children are at the same depth as those of the model.
 TEST(AssignModules, DepthIsOfCallsNotOfNames) {
   for (auto [depth, modules] : {std::pair{1, 2}, {2, 4}, {0, 4}}) {
     Model model = ParseModel(kFourInARow);
@@ -169,7 +169,7 @@ graph(%w : Tensor, %v : Tensor, %training : bool, %device : Device, %x : Tensor)
       ->check("aten::mm(%b, %w_sent)")
       ->run(*model.graph);
   EXPECT_EQ(ModulesOf(model, assignment, "aten::alias"), (std::vector<int>{0}));
-  // One that a single module uses stays as it is; unknown ones are refused.
+  // A weight that a single module uses stays as it is; unknown ones are refused.
   Model other = ParseModel(kText, {Parameter("w"), Parameter("v")});
   ModuleAssignment placed = AssignModules(other, {});
   TransmitShared(other, placed, ParseShared("transmit:v"));

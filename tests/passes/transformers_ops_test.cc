@@ -15,7 +15,7 @@ static at::Tensor GroupedMm(const at::Tensor& input, const at::Tensor& weight,
       .call(input, weight, offs);
 }
 
-// The definition, one row after the other.
+// Computes the definition, one row after the other.
 static at::Tensor ByRows(const at::Tensor& input, const at::Tensor& weight,
                          const std::vector<int64_t>& ends) {
   std::vector<at::Tensor> rows;
@@ -61,7 +61,7 @@ TEST(GroupedMm, IsItsDefinition) {
         const double close = type == at::kDouble ? 1e-12 : type == at::kFloat ? 1e-5 : 2e-2;
         EXPECT_EQ(a.scalar_type(), type) << what;
         EXPECT_TRUE(at::allclose(a, b, close, close)) << what << "\n" << a << b;
-        // The gradient of a sum has no memory of its own for each element.
+        // The gradient of a sum is an expanded scalar.
         a.sum().backward();
         found = {input.grad().clone(), weight.grad().clone()};
         input.mutable_grad().reset(), weight.mutable_grad().reset();
@@ -111,7 +111,7 @@ TEST(GroupedMm, OneGradientAlone) {
   EXPECT_THROW(GroupedMm(input, weight, offs.to(at::kFloat)), c10::Error);
 }
 
-// A second derivative, which transformers has not, is refused.
+// A second derivative, which transformers lacks, is refused.
 TEST(GroupedMm, NoSecondDerivative) {
   at::Tensor input = at::randn({4, 3}).requires_grad_(true);
   at::Tensor weight = at::randn({2, 3, 2}).requires_grad_(true);

@@ -23,7 +23,8 @@ Plan Unnumbered(Plan plan) {
   return plan;
 }
 
-// Folding and unrolling to any number of steps is lowering that many; the text keeps every byte.
+// Folding and unrolling to any number of steps equals lowering that many; the text keeps every
+// byte.
 void CheckLoop(const StepLoop& schedule, const StageGraph& graph, bool versions) {
   auto lowered = [&](int steps) {
     Plan plan = Lower(Unroll(schedule, steps), graph);

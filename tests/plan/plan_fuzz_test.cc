@@ -1,4 +1,4 @@
-// The fuzz target of tests/fuzz on real files and random damage to them, where libFuzzer is not.
+// Runs the fuzz target of tests/fuzz on real files and on random damage to them, without libFuzzer.
 #include <gtest/gtest.h>
 
 #include <random>

@@ -1,5 +1,5 @@
-// Plans as text, byte for byte: tests/golden/plan. A change there is a change of what ranks do;
-// with PIPEWRIGHT_UPDATE_GOLDEN=1 the files are written instead, for the difference to be read.
+// Compares plans byte for byte with tests/golden/plan. A change there changes what ranks do;
+// PIPEWRIGHT_UPDATE_GOLDEN=1 rewrites the files, so that the differences can be read.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -27,7 +27,7 @@ Golden Named(const char* file, const std::string& name, int ranks, int microbatc
   return {file, Lower(MakeSchedule(name, ranks, stages, microbatches, {}), graph), graph};
 }
 
-// 1F1B on any stages, edges and groups.
+// 1F1B with any stages, edges and groups.
 Golden Shaped(const char* file, StageGraph graph, int microbatches) {
   Plan schedule = MakeSchedule("1f1b", graph.ranks, graph.stages, microbatches, graph.ranks_of);
   return {file, Lower(schedule, graph), graph};

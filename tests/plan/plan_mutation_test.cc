@@ -1,5 +1,5 @@
-// Good plans made bad, one rule at a time: each is rejected, with the rule and the place. What is
-// rejected as a deadlock hangs on the blocking player; what is accepted runs through on it.
+// Makes valid plans invalid, one rule at a time: each is rejected, with the rule and the place.
+// Plans rejected as deadlocks hang on the blocking player; accepted plans run to the end on it.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -16,7 +16,7 @@
 namespace pipewright {
 namespace {
 
-// "" when the plan is accepted, else the message.
+// Returns "" if the plan is accepted, else the message.
 std::string Rejection(const Plan& plan, const StageGraph& graph) {
   try {
     Validate(plan, graph);
@@ -58,7 +58,7 @@ TEST(PlanMutation, EveryKindIsRejected) {
   EXPECT_GE(applied.size(), 13u);
 }
 
-// Moves at random: whatever the verdict, the blocking player agrees.
+// Moves entries at random: the blocking player agrees with every verdict.
 TEST(PlanMutation, DeadlocksHangAndAcceptedPlansRunThrough) {
   std::mt19937 random(5);
   int deadlocks = 0, accepted = 0;
@@ -115,7 +115,7 @@ TEST(PlanMutation, RejectionsNamePlaceAndRule) {
   EXPECT_EQ(rejection("0F0,0F1,0B0,0B1,0STEP,1STEP\n1F0,1F1,1B0,1B1,1STEP\n"),
             "rank 0, action 0, 0F0: rule \"transfer\": 0SEND_F0>1 is missing on this rank");
   EXPECT_EQ(rejection(",\n\n"), "plan: rule \"once\": no rank computes anything");
-  // A stage without a forward: whoever names it, or a later one.
+  // A stage without a forward: the message names an action that refers to it, or a later stage.
   EXPECT_EQ(rejection("0F0,0B0\n1B0\n"),
             "rank 1, action 0, 1B0: rule \"once\": no rank runs the forward of stage 1, 1F0");
   EXPECT_EQ(
@@ -138,7 +138,7 @@ TEST(PlanMutation, RejectionsNamePlaceAndRule) {
   EXPECT_EQ(rejection("#shared 0,2\n0F0,0B0,0REDUCE_GRAD,0STEP\n"),
             "#shared: rule \"range\": a group lists stages below 1 in ascending order, each once; "
             "2 is not one");
-  // More or fewer steps than the plan says.
+  // More or fewer steps than the plan declares.
   auto steps = [&](const std::string& text) {
     std::string what = rejection(text);
     return what.substr(0, what.find('\n'));
@@ -154,7 +154,7 @@ TEST(PlanMutation, RejectionsNamePlaceAndRule) {
             "microbatches");
   EXPECT_EQ(rejection("0F0,0SEND_F0>1,0RECV_B0<1,0B0,0STEP\n1RECV_F0<0,1F0,1B0,1SEND_B0>0\n"),
             "rank 1, end of its 4 actions, 1STEP: rule \"step\": it has 0 STEP for 1 step");
-  // Each sends before it posts: fine with buffers, never with synchronous sends.
+  // Each sends before it posts: this works with buffers, but never with synchronous sends.
   EXPECT_EQ(rejection("0F0,0SEND_F0>1,2RECV_F0<1,2F0\n1RECV_F0<0,1F0,1SEND_F0>2\n"), "accepted");
   EXPECT_EQ(
       rejection("0F0,0F1,0SEND_F0>1,0SEND_F1>1,0RECV_B0<1,0B0,0RECV_B1<1,0B1\n"

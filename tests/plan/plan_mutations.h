@@ -1,4 +1,4 @@
-// Changes that make a good plan bad, one rule at a time.
+// Changes that make a valid plan invalid, one rule at a time.
 #pragma once
 #include <algorithm>
 #include <functional>
@@ -37,8 +37,8 @@ inline bool IsKind(const Action& a, ActionKind kind) { return a.kind == kind; }
 
 struct Mutation {
   const char* name;
-  const char* rules;  // those that may be named, separated by |
-  // Makes the plan bad; false where it does not apply.
+  const char* rules;  // rules that the message may name, separated by |
+  // Makes the plan invalid; returns false if the change does not apply.
   std::function<bool(Plan&, const StageGraph&, std::mt19937&)> apply;
 };
 
@@ -241,7 +241,7 @@ inline const std::vector<Mutation>& Mutations() {
          return WithRandom(
              plan, random, [](const Action& a) { return IsRecv(a.kind) && a.slot > 0; },
              [&](Cell c) {
-               // All of the edge in one buffer: two were needed.
+               // Puts all messages of the edge into one buffer, although two are needed.
                Action a = plan.ranks[c.first][c.second];
                for (Action& b : plan.ranks[c.first])
                  if (b.kind == a.kind && b.stage == a.stage && b.peer == a.peer) b.slot = 0;

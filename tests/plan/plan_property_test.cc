@@ -1,4 +1,4 @@
-// Every plan that can be generated is valid and runs through with blocking sends.
+// Every plan that can be generated is valid and runs to the end with blocking sends.
 #include <gtest/gtest.h>
 
 #include <map>

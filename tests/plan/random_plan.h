@@ -1,4 +1,4 @@
-// Random schedules, placements and stage graphs for the tests of plans.
+// Makes random schedules, placements and stage graphs for the tests of plans.
 #pragma once
 #include <algorithm>
 #include <optional>
@@ -25,7 +25,7 @@ inline int Pick(std::mt19937& random, int least, int most) {
   return least + static_cast<int>(random() % static_cast<unsigned>(most - least + 1));
 }
 
-// Any stages on any ranks, up to three replicas, no rank idle.
+// Places any stages on any ranks, with up to three replicas and no idle rank.
 inline StagePlacement RandomPlacement(std::mt19937& random, int ranks, int stages) {
   StagePlacement placement(stages);
   for (int s = 0; s < stages; ++s) {
@@ -43,7 +43,8 @@ inline StagePlacement RandomPlacement(std::mt19937& random, int ranks, int stage
   return placement;
 }
 
-// Neighbours mostly, skips of any distance, edges without gradients, shared weights.
+// Returns edges mostly between neighbors, skips of any distance, edges without gradients, and
+// shared weights.
 inline StageGraph RandomGraph(std::mt19937& random, const StagePlacement& placement, int ranks) {
   StageGraph graph;
   graph.stages = static_cast<int>(placement.size());
@@ -63,7 +64,7 @@ inline StageGraph RandomGraph(std::mt19937& random, const StagePlacement& placem
   return graph;
 }
 
-// Numbers that the schedule may refuse: then nothing.
+// Returns a case, or nothing if the schedule refuses the numbers.
 inline std::optional<RandomCase> MakeRandomCase(std::mt19937& random, const std::string& name) {
   RandomCase c;
   c.name = name;

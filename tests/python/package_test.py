@@ -1,4 +1,4 @@
-"""The Python package: equal to PyTorch in one process, errors as exceptions, no process left."""
+"""The Python package: equal to PyTorch in one process, errors as exceptions, no processes left."""
 import dataclasses
 import json
 import os
@@ -73,14 +73,14 @@ class Python(Case):
         self.assertTrue(run.metrics, run.errors)
 
     def none_left(self, mark):
-        """Guards see what became of their ranks before they leave."""
+        """Waits: guards see how their ranks ended before they leave."""
         deadline = time.monotonic() + 120
         while (left := marked_processes(mark)) and time.monotonic() < deadline:
             time.sleep(0.1)
         self.assertEqual(left, [])
 
     def marked(self):
-        """Processes that are started from now on carry a mark."""
+        """Marks processes that are started from now on."""
         mark = "PIPEWRIGHT_TEST_RUN=" + uuid.uuid4().hex
         os.environ["PIPEWRIGHT_TEST_RUN"] = mark.partition("=")[2]
         self.addCleanup(os.environ.pop, "PIPEWRIGHT_TEST_RUN", None)
@@ -122,7 +122,7 @@ class Training(Python):
                 mark, to = self.marked(), self.path(f"stopped{in_process}")
                 run = pw.train(self.package, self.endless() | {"checkpoint": {"to": str(to)}},
                                in_process=in_process)
-                run.stop()  # also before the first step
+                run.stop()  # even before the first step
                 run.wait()
                 self.assertIn("as asked", run.output + run.errors)
                 self.assertTrue((to / "latest").exists())
@@ -153,8 +153,8 @@ while not run.metrics:
 print("runs", flush=True)
 """
 
-# Prints a line as soon as the main thread waits within run.wait(). A signal that came before that
-# would end the script, and the run, at once.
+# Prints a line as soon as the main thread waits inside run.wait(). An earlier signal would end the
+# script, and the run, at once.
 TELL = """
 import threading, traceback
 def tell(main=threading.main_thread().ident):
@@ -405,7 +405,7 @@ class Data(Python):
         self.assertEqual(self.data["inputs"], {"x": "x"})
 
     def test_tables_and_generators(self):
-        """Rows as mappings, as a table of HuggingFace datasets gives them."""
+        """Rows as mappings, like those of a HuggingFace datasets table."""
         rows = [{"ids": [i, i + 1], "label": i, "text": "t"} for i in range(5)]
         for name, dataset in (("table", rows), ("generator", iter(rows))):
             data = pw.write_data(dataset, self.path(name), columns=["ids", "label"], target="label")

@@ -1,10 +1,10 @@
-"""Statements whose data are places: of rows, of columns, of what is chosen."""
+"""Statements whose data are indices: of rows, of columns, of chosen elements."""
 import torch
 from operations import operation
 
 
 def integers(g, bound):
-    """A tensor of numbers below bound, a text."""
+    """Returns text for a tensor of integers below `bound`."""
     a = g.tensor(lambda t: t.dtype in (torch.int64, torch.float32, torch.bool) and 0 < t.dim() < 3)
     text = a if g.value(a).dtype == torch.int64 else (
         f"{a}.long()" if g.value(a).dtype == torch.bool else f"({a}.detach() * 3).long()")
@@ -47,7 +47,7 @@ def order(g):
 
 @operation(1.5)
 def put(g):
-    """Writes at places that the data say."""
+    """Writes at places that the data determine."""
     i = f"({integers(g, 2)})"
     a, b = g.float(lambda t: t.dim() == 2), g.float(lambda t: t.dim() > 0)
     c = g.let(f"{a} * 1.1")
@@ -74,7 +74,7 @@ def logic(g):
 
 @operation(0.8)
 def whole(g):
-    """Whole numbers and other dtypes."""
+    """Integers and other dtypes."""
     i = g.tensor(lambda t: t.dtype != torch.float32)
     a = g.float()
     g.let(g.choose.choice(["{i}.float()", "{i} + 1", "{i} * 2", "{a} * {i}", "{i}.sum()",
@@ -94,7 +94,7 @@ def nonzero(g):
 
 @operation(0.5)
 def chosen(g):
-    """Sizes that the data decide, gone by the next statement."""
+    """Sizes that the data determine, gone by the next statement."""
     a = g.float(lambda t: t.dim() > 0)
     g.let(g.choose.choice(["{a}[{a} > 0].sum()", "{a}[{a} > 0].square().sum()",
                            "({a} > 0).nonzero().sum()", "{a}.masked_select({a} < 0).sum()",

@@ -1,9 +1,9 @@
-// Preloaded (LD_PRELOAD) into a program, makes it run many command lines, each in a child: LibTorch,
-// whose loading takes most of a short run, is loaded once. The program is started with the argument
-// MANY alone.
+// Preloaded (LD_PRELOAD) into a program, makes it run many command lines, each in a child process:
+// LibTorch, whose loading takes most of a short run, is loaded once. The program is started with
+// the single argument MANY.
 //
-// Each line of standard input is a run: the file for what it says, then its arguments, parted by
-// tabs. Each is answered by a line with the status that waitpid told.
+// Each line of standard input is a run: the file for its output, then its arguments, separated by
+// tabs. Each is answered by a line with the status from waitpid.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/wait.h>

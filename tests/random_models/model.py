@@ -1,15 +1,15 @@
 """Random models as source text: `write(seed, kind)` gives the text of an nn.Module called Model.
 
-A statement is tried, as it is written, on two batch sizes: so all sizes are known, and what
-PyTorch refuses is never written. The statements are in operations.py, writes.py, indexing.py and
-control.py.
+Every statement is tried on two batch sizes as it is written: so all sizes are known, and statements
+that PyTorch refuses are never written. The statements are in operations.py, writes.py, indexing.py
+and control.py.
 """
 import random
 import re
 
 import torch
 
-BATCHES = (4, 6)  # of the two trials
+BATCHES = (4, 6)  # batch sizes of the two trials
 MOST = 600  # numbers in a tensor
 
 HEADER = """import torch
@@ -20,7 +20,7 @@ from {} import pipe_split
 
 
 def is_finite(value):
-    """False also where PyTorch refuses to read it: a view made under no_grad, written to since."""
+    """Returns False also if PyTorch cannot read it: a view made under no_grad, written to since."""
     try:
         return bool(value.isfinite().all())
     except RuntimeError:
@@ -28,21 +28,21 @@ def is_finite(value):
 
 
 class Skip(Exception):
-    """This statement does not fit here."""
+    """The statement does not fit here."""
 
 
 class Scope:
-    """The forward of one class while it is written."""
+    """The forward of a class that is being written."""
 
     def __init__(self, writer, name, arguments):
-        """`arguments`: name -> its value in either trial."""
+        """`arguments`: name -> its values in the two trials."""
         self.writer, self.name, self.choose = writer, name, writer.choose
         self.kind = writer.kind
-        self.made, self.lines = [], []  # of __init__ and of forward
+        self.made, self.lines = [], []  # lines of __init__ and of forward
         self.arguments = list(arguments)
         self.names = list(arguments)
         self.parameters, self.buffers, self.layers = [], [], []
-        self.used = []  # what the outputs have to use
+        self.used = []  # values that the outputs must use
         self.trials = []
         for i in range(2):
             module = torch.nn.Module()
@@ -60,7 +60,7 @@ class Scope:
         return f"{prefix}{self.writer.count}"
 
     def make(self, prefix, text):
-        """An attribute: its line in __init__, in which {} is its name; gives self.NAME."""
+        """Adds an attribute by its line in __init__, in which {} is its name; returns self.NAME."""
         name = "self." + self.new(prefix)
         line = text.format(name, name[5:])
         seed = self.choose.randrange(2**31)
@@ -71,7 +71,7 @@ class Scope:
         return name
 
     def do(self, text, *targets):
-        """Writes a statement that gives `targets`, unless PyTorch refuses it."""
+        """Writes a statement that assigns `targets`, unless PyTorch refuses it."""
         for trial in self.trials:
             try:
                 exec(text, trial)
@@ -96,7 +96,7 @@ class Scope:
         return name
 
     def pick(self, fits):
-        """A name whose value fits; younger ones more often."""
+        """Returns a name whose value fits, more often a recent one."""
         names = [n for n in self.names if fits(self.value(n))]
         if not names:
             raise Skip("nothing fits")
@@ -108,7 +108,7 @@ class Scope:
         return self.pick(lambda v: isinstance(v, torch.Tensor) and fits(v))
 
     def written(self):
-        """What may be written: seldom an input."""
+        """Returns a tensor that may be written to, seldom an input."""
         inputs = self.arguments if self.choose.random() < 0.95 else []
         return self.pick(lambda v: isinstance(v, torch.Tensor) and v.dtype == torch.float32
                          and not any(v is self.value(n) for n in inputs))
@@ -117,7 +117,7 @@ class Scope:
         return self.tensor(lambda t: t.dtype == torch.float32 and fits(t))
 
     def rows(self, *widths):
-        """A matrix with a row for each sample."""
+        """Returns a matrix with a row for each sample."""
         return self.pick(lambda v: isinstance(v, torch.Tensor) and v.dtype == torch.float32
                          and v.dim() == 2 and v.shape[0] == BATCHES[0] and v.shape[1] > 1
                          and (not widths or v.shape[1] in widths))
@@ -127,7 +127,7 @@ class Scope:
         return self.choose.randrange(-dims, dims) if dims else 0
 
     def fixed(self, name, dim):
-        """The size of a dimension, the same whatever the batch."""
+        """Returns the size of a dimension that does not depend on the batch."""
         sizes = {v.shape[dim] for v in self.values(name)}
         if len(sizes) > 1:
             raise Skip("depends on the batch")
@@ -143,7 +143,7 @@ class Scope:
         return name
 
     def layer(self, text, *sizes):
-        """A child, sometimes one that there is."""
+        """Returns a child module, sometimes an existing one."""
         old = [name for name, made in self.layers if made == text]
         if old and self.choose.random() < 0.3:
             return self.choose.choice(old)
@@ -163,7 +163,7 @@ class Scope:
 
 
 def operations():
-    import control, indexing, operations, writes  # each adds its own; they import this file
+    import control, indexing, operations, writes  # each adds its statements; they import this file
     return operations.OPERATIONS
 
 
@@ -174,7 +174,7 @@ class Writer:
         self.count, self.texts, self.parts = 0, [], []
         self.classes = {"torch": torch, "F": torch.nn.functional, "nn": torch.nn,
                         "pipe_split": lambda: None}
-        self.paths = []  # of the model's submodules, in the order of their calls
+        self.paths = []  # paths of the model's submodules, in the order of their calls
 
     def statement(self, scope):
         fitting = [o for o in operations() if o.fits(self.kind)]
@@ -182,13 +182,13 @@ class Writer:
             chosen = self.choose.choices(fitting, [o.weight for o in fitting])[0]
             try:
                 return chosen.write(scope)
-            except Skip:  # what it wrote before stays: each line stands for itself
+            except Skip:  # keeps the lines that it wrote: each is valid by itself
                 pass
         raise Skip("nothing fits")
 
     def part(self, scope):
-        """A submodule with a class of its own, called with values of `scope`."""
-        if self.parts and self.choose.random() < 0.35:  # once more
+        """Writes a submodule with its own class, called with values of `scope`."""
+        if self.parts and self.choose.random() < 0.35:  # reuses one
             attribute, inputs, results = self.choose.choice(self.parts)
             given = []
             for like in inputs:
@@ -282,7 +282,7 @@ def write(seed, kind, markers=False):
 
 
 def finish(scope):
-    """The outputs: most of what is unused goes into the first."""
+    """Returns the outputs: the first one uses most of the unused values."""
     choose, out = scope.choose, Written()
     used = "\n".join(scope.lines)
     floats = [n for n in scope.names if isinstance(scope.value(n), torch.Tensor)
@@ -317,7 +317,7 @@ def finish(scope):
 
 
 def sample(choose, dtype, sizes, kind="random"):
-    """`kind`: random, sorted, constant or repeated rows."""
+    """Returns a random tensor. `kind`: random, sorted, constant or repeated rows."""
     if dtype == torch.int64:
         value = torch.randint(0, 8, sizes)
     elif dtype == torch.bool:

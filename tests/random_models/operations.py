@@ -1,4 +1,4 @@
-"""The statements of random models. Each function writes one, or raises Skip where none fits."""
+"""The statements of random models. Each function writes one, or raises Skip if none fits."""
 import torch
 from model import BATCHES, Skip
 
@@ -14,7 +14,7 @@ class Operation:
 
 
 def operation(weight=1.0, only=()):
-    """`only`: the kinds of models ("export", "script", "trace") that may have it."""
+    """Registers a statement. `only`: models ("export", "script", "trace") that may have it."""
     def add(write):
         OPERATIONS.append(Operation(write, weight, only))
         return write
@@ -22,7 +22,7 @@ def operation(weight=1.0, only=()):
 
 
 def several(*texts, weight, **options):
-    """Operations of one value each, of texts in which {} is its name."""
+    """Registers operations on one value, from texts in which {} is its name."""
     for text in texts:
         @operation(weight / len(texts), **options)
         def write(g, text=text):
@@ -162,7 +162,7 @@ def tied(g):
 
 @operation(0.3)
 def tied_layers(g):
-    """A layer whose weight is another's."""
+    """A layer that shares another layer's weight."""
     layers = [name for name, text in g.layers if text == "nn.Linear(6, 6)"]
     if not layers:
         raise Skip("none")

@@ -1,4 +1,4 @@
-"""The model file run by Python: what pipewright's runs are compared with."""
+"""Runs the model file with Python, to compare with pipewright's runs."""
 import pathlib
 
 import torch
@@ -8,14 +8,14 @@ import one_process
 
 
 def load(path):
-    """An export or a TorchScript file, as a module in training."""
+    """Loads an export or a TorchScript file as a module in training mode."""
     if path.suffix == ".pt2":
         return torch.export.load(path).module()
     return torch.jit.load(str(path)).train()
 
 
 def retie(module, model):
-    """Parameters that are one in `model` are one again: a file's reader makes two of them."""
+    """Ties parameters that are one in `model`: the reader of a file makes them separate."""
     first = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         same = first.setdefault(id(parameter), name)
@@ -32,7 +32,7 @@ def tensors_of(module):
 
 
 def make_contiguous(module):
-    """As a package has its weights."""
+    """Makes weights contiguous, as in a package."""
     for tensor in tensors_of(module):
         tensor.data = tensor.data.contiguous()
 
@@ -42,7 +42,7 @@ def flat(outputs):
 
 
 def train(module, job, folder, columns):
-    """[[loss of each microbatch] of each step], gradients of the last step."""
+    """Returns [[loss of each microbatch] of each step], and the gradients of the last step."""
     data = one_process.Data(job["data"], pathlib.Path(folder))
     optimizer, common = one_process.make_optimizer(job, module)
     losses = []
@@ -77,7 +77,7 @@ def train(module, job, folder, columns):
 
 @torch.no_grad()
 def infer(module, parts):
-    """Each output over the microbatches, put together as `infer` does."""
+    """Returns each output over the microbatches, joined as by `infer`."""
     outputs = [[torch.as_tensor(v).clone() for v in flat(module(*inputs))] for inputs in parts]
     if len(parts) == 1:
         return outputs[0]

@@ -1,4 +1,4 @@
-"""Runs of the programs, and the reasons in what they say."""
+"""Runs the programs, and extracts reasons from their output."""
 import os
 import pathlib
 import re
@@ -10,7 +10,7 @@ ENVIRONMENT = {
     **os.environ, "OMP_NUM_THREADS": "1", "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1",
     "OMPI_MCA_hwloc_base_binding_policy": "none"}
-SECONDS = 1200  # until a run that hangs is ended
+SECONDS = 1200  # until a hanging run is ended
 
 
 class Programs:
@@ -20,7 +20,7 @@ class Programs:
         self.many, self.servers = many, {}
 
     def call(self, folder, program, *arguments):
-        """The exit code (negative: a signal) and what was said."""
+        """Returns the exit code (negative: a signal) and the output."""
         arguments = [str(a) for a in arguments]
         if self.many and program != "mpirun":
             return self.ask(folder, program, arguments)
@@ -50,7 +50,7 @@ class Programs:
 
 
 def reason_of(text):
-    """A message without its names and numbers, to count how often it comes."""
+    """Returns a message without names and numbers, to count how often it occurs."""
     lines = [line for line in text.splitlines() if line.startswith("pipewright")]
     text = lines[0] if lines else text.strip()[-200:]
     text = re.sub(r'"[^"]*"', '"_"', text)

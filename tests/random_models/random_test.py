@@ -1,9 +1,9 @@
 """Random models, cut and run in random ways, against the same file run by Python.
 
     random_test.py                  the seeds of `make test` (with PIPEWRIGHT_LONG=1: --minutes 60)
-    random_test.py --seed 123       one, with its model; its files are kept
+    random_test.py --seed 123       one seed: prints its model and keeps its files
     random_test.py --seeds 0:20000  a range
-    random_test.py --minutes 60     new seeds, as many as there is time for; the first is printed
+    random_test.py --minutes 60     as many new seeds as time permits; prints the first
 """
 import argparse
 import collections
@@ -27,7 +27,7 @@ except ImportError as error:
     print(f"SKIPPED: no Python with torch ({error})")
     sys.exit(77)
 
-SEEDS = 200  # of `make test`: two minutes
+SEEDS = 200  # number of seeds of `make test`: two minutes
 
 
 def seeds_of(options):
@@ -43,7 +43,7 @@ def seeds_of(options):
 
 
 def check(seed, at, run, options):
-    """How it ended, in a few words, and whether that is a failure."""
+    """Returns how it ended, in a few words, and whether that is a failure."""
     trial = trials.Trial(seed, at, run)
     trial.uncut = options.uncut
     failure = ""

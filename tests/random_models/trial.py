@@ -1,4 +1,4 @@
-"""One random model with random cuts, conf and job, against its file run by Python."""
+"""One random model with random cuts, conf and job, compared with its file run by Python."""
 import contextlib
 import copy
 import importlib.util
@@ -18,15 +18,15 @@ import model as models
 import oracle
 from programs import BUILD, reason_of
 
-# The compiler's own faults, in what it says.
+# Patterns of the compiler's own faults in its output.
 INTERNAL = r"fault of pipewright|INTERNAL ASSERT|Exception raised from|terminate called"
-# Of a package that was compiled, runs refuse nothing but this.
+# The only reason for which a run may refuse a compiled package.
 REFUSED_BY_RUNS = r"depend on the data, it cannot be sent"
 NOTHING_TO_TRAIN = r"the loss does not depend on any trainable weight"
 
 
 class Failure(Exception):
-    """kind: a short text, the same for the same fault; text: what happened."""
+    """kind: a short text that is the same for the same fault; text: details."""
 
     def __init__(self, kind, text):
         super().__init__(kind + "\n" + text)
@@ -38,7 +38,7 @@ class NotTried(Exception):
 
 
 class Refused(Exception):
-    """With a reason, and all that was said."""
+    """A program refused the model. Has the reason, and the whole output."""
 
     def __init__(self, reason, text):
         super().__init__(reason)
@@ -49,10 +49,10 @@ class Trial:
     def __init__(self, seed, at, programs):
         self.seed, self.at, self.programs = seed, pathlib.Path(at), programs
         self.choose = random.Random(f"trial {seed}")
-        self.uncut = False  # one module: what differs still is not the cuts'
+        self.uncut = False  # one module: differences are then not due to cuts
         self.replicas = self.contiguous = False
         self.written = None
-        self.fixed = False  # the batch size
+        self.fixed = False  # fixed batch size
         self.differs = []  # (error relative to the norm, what, both values)
 
     # The model and its file.
@@ -76,7 +76,7 @@ class Trial:
         path.write_text(self.written.text)
         spec = importlib.util.spec_from_file_location(f"the_model_{self.seed}", path)
         self.module = importlib.util.module_from_spec(spec)
-        sys.modules[spec.name] = self.module  # torch.jit and torch.export look there
+        sys.modules[spec.name] = self.module  # torch.jit and torch.export look it up there
         spec.loader.exec_module(self.module)
 
     def make(self):
@@ -88,11 +88,11 @@ class Trial:
                 for dtype, row in self.written.inputs.values()]
 
     def trained(self):
-        """The outputs that may be losses."""
+        """Returns the outputs that may be losses."""
         return [i for i, kind in enumerate(self.written.kinds) if kind in ("rows", "loss")]
 
     def runs(self):
-        """Whether PyTorch runs forward and backward twice, and all is finite."""
+        """Returns True if PyTorch runs forward and backward twice, and all is finite."""
         if not self.trained():
             return False
         try:
@@ -137,7 +137,7 @@ class Trial:
             made.save(str(self.path))
 
     def load(self):
-        """The file's module; Python reads an archive slowly, so once."""
+        """Returns the file's module, loaded once because Python reads archives slowly."""
         if self.kind != "export":
             module = oracle.load(self.path)
         else:
@@ -160,10 +160,10 @@ class Trial:
                 empty = re.search(r'submodule "(\w+)" has no operations', refused.text)
                 if not empty:
                     raise
-                self.written.paths.remove(empty[1])  # where no cut can be
+                self.written.paths.remove(empty[1])  # no cut is possible there
 
     def way(self):
-        """Where to cut, as options."""
+        """Returns options that say where to cut."""
         choose, paths = self.choose, self.written.paths
         ways = ["equal", "equal", "balanced", "file"] + (["markers"] * 5 if self.markers else [])
         if paths:
@@ -203,7 +203,7 @@ class Trial:
         return self.at / name
 
     def write_conf(self):
-        """Stages of neighbouring modules, on ranks in an order that the schedule admits."""
+        """Writes a conf: stages of neighboring modules, on ranks in an order that the schedule permits."""
         choose, modules = self.choose, len(self.manifest["modules"])
         stages = choose.randint(1, min(4, modules))
         bounds = sorted(choose.sample(range(1, modules), stages - 1))
@@ -297,12 +297,13 @@ class Trial:
         raise Failure(f"{arguments[0]}: " + reason_of(out), f"exit code {code}\n{out}")
 
     def compare(self, what, ours, theirs):
-        """Notes what has other bits."""
+        """Notes differences in bits."""
         if ours.dtype != theirs.dtype or ours.shape != theirs.shape:
             raise Failure(f"{what.split()[0]}: another form",
                           f"{what}: {ours.dtype} {list(ours.shape)}, PyTorch has {theirs.dtype} "
                           f"{list(theirs.shape)}")
-        # Copied: one element counts as contiguous with any stride, and cannot be viewed as bytes.
+        # Copies, because a single element counts as contiguous with any stride, and cannot be viewed as
+        # bytes.
         a, b = (torch.empty(t.numel(), dtype=t.dtype).copy_(t.detach().resolve_conj().flatten())
                 for t in (ours, theirs))
         if not a.numel() or torch.equal(a.view(torch.uint8), b.view(torch.uint8)):
@@ -341,7 +342,7 @@ class Trial:
         found = load_file(files[2]) if files[2].exists() else {}
         first = {n: group[0] for group in self.manifest.get("tied", []) for n in group}
         theirs = {first.get(n, n): g for n, g in gradients.items()}
-        # Weights that no loss reaches are written as zeros.
+        # Weights that no loss reaches have zeros as gradients in the file.
         found = {n: g for n, g in found.items() if n in theirs or g.any()}
         if set(found) != set(theirs):
             raise Failure("gradients of other weights",
@@ -355,13 +356,13 @@ class Trial:
         held = {**dict(made.named_parameters(remove_duplicate=False)),
                 **dict(made.named_buffers(remove_duplicate=False))}
         memory = {held[name].untyped_storage().data_ptr() for name in saved if name in held}
-        # What shares memory in the model alone follows what the file's module has.
+        # Tensors that only share memory in the model follow the file's module.
         made.load_state_dict(module.state_dict(), strict=False)
         model = made.state_dict()
         for name, value in model.items():
             if name not in saved and value.untyped_storage().data_ptr() not in memory:
                 raise Failure("a weight was not saved", name)
-        # An export has no weights that it does not use: they stay what they were.
+        # An export omits weights that it does not use: they keep their values.
         state = {**model, **module.state_dict()}
         buffers = dict(module.named_buffers())
         for name, value in saved.items():
@@ -395,7 +396,7 @@ class Trial:
         try:
             theirs = oracle.infer(module, [[t.clone() for t in p] for p in inputs])
         except oracle.REFUSES:
-            return  # also outputs of the microbatches that do not go together
+            return  # includes outputs of microbatches that cannot be joined
         columns = dict(zip(self.manifest["inputs"], map(torch.cat, zip(*inputs))))
         save_file({k: v.contiguous() for k, v in columns.items()}, self.at / "in.safetensors")
         self.run("infer", self.package, "--conf", self.conf, "--input", self.at / "in.safetensors",
@@ -409,11 +410,11 @@ class Trial:
             self.compare(what, found[name], value)
 
     def check(self):
-        """How it came out; else an exception."""
+        """Returns the result, or raises an exception."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self.write_model()
-            said = io.StringIO()  # by PyTorch, of what it does not export
+            said = io.StringIO()  # PyTorch's output about what it does not export
             with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
                 self.save()
                 try:
@@ -435,10 +436,10 @@ class Trial:
                           "\n".join(f"{e:.2g} {w}" for e, w, _ in self.differs))
 
     def with_cures(self):
-        """Where docs/internals/numbers.md lets a run round, what it names against that gives
+        """Where docs/internals/numbers.md permits rounding, applies the measures that it lists to get
         PyTorch's bits."""
         largest = max(self.differs)[0]
-        # Most packages hold weights in the model's order, some as contiguous ones.
+        # Most packages keep weights in the model's layout, some make them contiguous.
         orders = [False] if all(t.is_contiguous() for t in oracle.tensors_of(self.load())) else [False, True]
         for self.contiguous in orders:
             cures = self.apply_cures()
@@ -466,7 +467,7 @@ class Trial:
         if self.hands_on_an_operand():
             return [*cures, self.compile_whole("operations that return their operand")]
         if not cures and any("infer" in what for _, what, _ in self.differs):
-            return []  # what follows changes gradients only
+            return []  # the measures below only change gradients
         if self.replicas and self.job.get("reduce") != "exact":
             self.file("job.json", {**self.job, "reduce": "exact"})
             cures.append('"reduce": "exact"')
@@ -497,7 +498,7 @@ class Trial:
                        for module in self.manifest["modules"])
 
     def writes_to_copies(self):
-        """Whether a module writes in place to a copy of what it receives, which has no gaps."""
+        """Returns True if a module writes in place to a copy of a received value; the copy has no gaps."""
         return re.search(r"_own = torch\.clone\(", self.code())
 
     def calls_and_given(self):
@@ -517,7 +518,7 @@ class Trial:
             for calls, given in self.calls_and_given() for made, name, of in calls)
 
     def hands_on_written_views(self):
-        """Whether a module hands on a value in memory that it has views of, and writes to."""
+        """Returns True if a module passes on a value whose memory it has views of, and writes to."""
         views = set("slice select transpose permute unfold view t squeeze unsqueeze expand detach "
                     "movedim narrow diagonal chunk split unbind reshape flatten as_strided mT ravel "
                     "view_as expand_as swapaxes unflatten contiguous alias numpy_T to".split())
@@ -533,7 +534,7 @@ class Trial:
         return False
 
     def moves_operations(self):
-        """Whether --split FILE has put operations into a module before or behind their place."""
+        """Returns True if --split FILE has moved operations to a module before or after their place."""
         def lines():
             found = re.findall(r"^ +#.*the_model\.py:(\d+)", self.code(), re.M)
             return [a for a, b in zip(found, [None, *found]) if a != b]
@@ -546,7 +547,7 @@ class Trial:
         return cut != whole
 
     def about(self):
-        """What to know of a failure, for people."""
+        """Returns a description of a failure for people."""
         lines = [f"{self.kind}, " + ("one batch size" if self.fixed else "any batch size")]
         lines.append("compile " + " ".join(map(str, getattr(self, "options", []))))
         for name in ("conf.json", "split.json", "job.json"):

@@ -28,7 +28,7 @@ def write_without_gradient(g):
 
 @operation(2)
 def write_into_a_view(g):
-    """A new tensor, a view of it, a write into either."""
+    """A new tensor, a view of it, and a write to either."""
     a = g.float(lambda t: t.dim() > 0)
     base = g.let(f"{a} * 1.5")
     view = g.let(g.choose.choice(["{}[..., 1:3]", "{}.view(-1)", "{}[:, 0]", "{}.transpose(0, -1)",
@@ -45,7 +45,7 @@ def write_into_a_view(g):
 
 @operation(2.5)
 def buffer(g):
-    """A buffer, or one that there is: read, or written from a value."""
+    """A new or existing buffer: read, or written from a value."""
     a = g.float()
     if not g.buffers or g.choose.random() < 0.4:
         text = g.choose.choice([

@@ -1,5 +1,5 @@
-"""pipewright report in a headless browser: the pages load without errors, hold what they should, and
-answer clicks. Of Debian: chromium and chromium-driver."""
+"""pipewright report in a headless browser: the pages load without errors, contain what they should,
+and respond to clicks. Debian packages: chromium and chromium-driver."""
 import json
 import pathlib
 import shutil
@@ -98,7 +98,7 @@ class Browser:
 
 
 def write_package(folder, modules):
-    """A package of so many modules in a row, of which each holds two weights, with conf and profile."""
+    """Writes a package of modules in a row, each with two weights, with conf and profile."""
     manifest = json.loads((PACKAGE / "manifest.json").read_text())
     value = {"dtype": "float32", "shape": ["s52", 64], "gradient": True}
     manifest.update(inputs=["v0"], outputs=[f"v{modules}"], values=[], modules=[])
@@ -161,7 +161,7 @@ class PageInputs(Report):
 
 
 class PageTest(PageInputs):
-    """Without a browser."""
+    """Tests without a browser."""
 
     def test_what_is_missing_is_named(self):
         write_package(self.folder / "net.pkg", 2)

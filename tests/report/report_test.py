@@ -100,7 +100,7 @@ class DiffTest(Report):
 
 class PlotTest(Report):
     def plot(self, *arguments):
-        """{class: number of rectangles or paths}, and all texts, of a picture."""
+        """Returns {class: number of rectangles or paths}, and all texts, of a picture."""
         picture = self.run_command("plot", *arguments)
         root = xml.etree.ElementTree.fromstring(picture)
         kinds, texts = collections.Counter(), []
@@ -136,7 +136,7 @@ class PlotTest(Report):
         self.write_plan("plan.csv", "1f1b")
         self.write_costs(2)
         kinds, texts, _ = self.plot("memory", "plan.csv", "--costs", "costs.json", "--memory", 1150)
-        # One path and one rectangle a rank, and one of each colour in the legend.
+        # One path and one rectangle per rank, and one of each color in the legend.
         self.assertEqual((kinds["held"], kinds["kept"], kinds["idle"]), (3, 3, 2))
         # 1F1B: two activations of 100 on the first rank, one on the second, beside weights of 1000.
         for text in ("rank 0: weights 1000 B, at most 1.172 KiB at 0F1", "1.172 KiB, 50 B over",

@@ -1,4 +1,4 @@
-// What the boundary of two modules costs inside a stage.
+// Measures the memory that a boundary between two modules of a stage costs.
 #include <ATen/ATen.h>
 #include <c10/core/Allocator.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
@@ -18,7 +18,7 @@ namespace {
 constexpr int kOperations = 4;
 constexpr int64_t kRows = 256, kColumns = 64, kActivation = 4 * kRows * kColumns;  // bytes
 
-// Bytes of all that is allocated, whatever is freed meanwhile.
+// Counts all allocated bytes, even if they are freed meanwhile.
 struct Allocated : c10::MemoryReportingInfoBase {
   void reportMemoryUsage(void*, int64_t bytes, size_t, size_t, c10::Device) override {
     total += std::max<int64_t>(bytes, 0);
@@ -27,7 +27,8 @@ struct Allocated : c10::MemoryReportingInfoBase {
   int64_t total = 0;
 };
 
-// x times a weight, kOperations times over, in so many modules of one stage.
+// Makes a package that multiplies x by a weight kOperations times, in `modules` modules of one
+// stage.
 std::string Package(int modules) {
   const std::string folder = testing::TempDir() + "/boundary" + std::to_string(modules) + ".pkg";
   for (const char* part : {"/modules", "/weights", "/conf"})
@@ -82,7 +83,7 @@ struct Ones : Microbatches {
   const at::Tensor ones = at::ones({kRows, kColumns});
 };
 
-// Bytes that a step of one microbatch allocates, modules being run by `body`.
+// Returns the bytes that a step of one microbatch allocates when modules run with `body`.
 int64_t AllocatedInAStep(int modules, BodyChoice body) {
   int64_t bytes = 0;
   RunThreads(1, [&](Transport& rank) {

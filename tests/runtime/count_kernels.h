@@ -1,4 +1,4 @@
-// Which kernels a piece of code runs, and what for.
+// Counts the kernels that code runs, and the outputs that are requested from them.
 #pragma once
 #include <ATen/record_function.h>
 
@@ -12,9 +12,9 @@
 namespace pipewright {
 
 struct KernelCounts {
-  int64_t flops = 0;                 // of matrix products
-  std::map<std::string, int> calls;  // of what computes; neither views nor masked kernels
-  std::map<std::string, std::vector<int>> masks;  // kernel -> how often each output was asked for
+  int64_t flops = 0;                 // for matrix products
+  std::map<std::string, int> calls;  // without views and masked kernels
+  std::map<std::string, std::vector<int>> masks;  // requests for each output, by kernel
 
   KernelCounts operator+(const KernelCounts& other) const {
     KernelCounts sum = *this;
@@ -31,7 +31,7 @@ struct KernelCounts {
 
 struct Counted : at::ObserverContext {};
 
-// Kernels called by other kernels are not counted apart, matrix products excepted.
+// Does not count kernels called by other kernels separately, except for matrix products.
 inline KernelCounts CountKernels(const std::function<void()>& code) {
   static thread_local KernelCounts* counts = nullptr;
   static thread_local int depth = 0;
@@ -49,7 +49,7 @@ inline KernelCounts CountKernels(const std::function<void()>& code) {
               counts->flops += 2 * a.numel() * b.size(-1);
             }
             if (name.starts_with("autograd::")) return nullptr;
-            if (name == "aten::add_") name = "aten::add";  // the engine adds in place where it may
+            if (name == "aten::add_") name = "aten::add";  // the engine adds in place if possible
             auto counted = std::make_unique<Counted>();
             if (depth++ > 0) return counted;
             bool masked = false;

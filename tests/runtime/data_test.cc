@@ -42,7 +42,7 @@ TEST(Data, TokensTakeTheInputsType) {
 }
 
 TEST(Data, MinibatchesGoOnAcrossEpochs) {
-  // Each sample is its own number; 5 samples, 2 a minibatch: 2 an epoch.
+  // Each sample is its own number; 5 samples, 2 per minibatch: 2 minibatches per epoch.
   class Numbers : public DataSource {
    public:
     std::vector<DataColumn> columns() const override { return {{"x", "int64", {}}}; }
@@ -61,8 +61,8 @@ TEST(Data, MinibatchesGoOnAcrossEpochs) {
   };
   EXPECT_EQ(rows(1), (std::vector<int64_t>{first[2], first[3]}));
   EXPECT_EQ(rows(2), (std::vector<int64_t>{second[0], second[1]}));
-  EXPECT_EQ(rows(0), (std::vector<int64_t>{first[0], first[1]}));  // also backwards
-  // From the middle of an epoch, also at a sample where no minibatch began before.
+  EXPECT_EQ(rows(0), (std::vector<int64_t>{first[0], first[1]}));  // backwards, too
+  // From the middle of an epoch, even at a sample where no minibatch began before.
   sampler.StartAt(7, {0, 1});
   EXPECT_EQ(rows(8), (std::vector<int64_t>{first[3], first[4]}));
   EXPECT_EQ(sampler.Position(9), (DataPosition{1, 0}));

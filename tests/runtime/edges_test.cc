@@ -30,7 +30,7 @@ static std::vector<std::vector<int>> Backward(const std::vector<int>& stages, in
   return out;
 }
 
-// ((g3 + g2) + g1) whatever the stages: a sum may be formed early only where it comes first.
+// The sum is ((g3 + g2) + g1) for any stages: only its first part may be summed early.
 TEST(Edges, GradientsKeepTheOrderOfTheirConsumers) {
   using Lists = std::vector<std::vector<int>>;
   EXPECT_EQ(Backward({0, 1, 1, 1}, 0, 1), (Lists{{1, 2, 3}}));

@@ -6,7 +6,7 @@
 
 namespace pipewright {
 
-// The first is the check value of the catalogues, the others are of RFC 3720, B.4.
+// The first is the usual check value; the others are from RFC 3720, B.4.
 TEST(Crc32c, OfKnownTexts) {
   EXPECT_EQ(Crc32c("123456789"), 0xe3069283u);
   EXPECT_EQ(Crc32c(std::string(32, '\0')), 0x8a9136aau);

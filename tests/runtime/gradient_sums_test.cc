@@ -23,7 +23,7 @@ static const Conf kConf{{0, 1}, false, {{2, 0, 1}, {3}}, {}};
 
 TEST(GradientGroups, CoverEveryWeightOnceAndTakeTurns) {
   GradientGroups groups = MakeGradientGroups(Example(), kConf, {.microbatches = 4, .bucket_bytes = 32});
-  ASSERT_EQ(groups.exchanges.size(), 1u + 3u);  // 22 floats, 8 a bucket
+  ASSERT_EQ(groups.exchanges.size(), 1u + 3u);  // 22 floats, 8 per bucket
   EXPECT_EQ(groups.contents[0].terms.size(), 2u);
   std::vector<int> owners;
   std::set<std::pair<size_t, int64_t>> covered;
@@ -37,7 +37,7 @@ TEST(GradientGroups, CoverEveryWeightOnceAndTakeTurns) {
   EXPECT_EQ(covered.size(), 15u + 7u);
 }
 
-// Does by hand what the executor does: adds in the order of the holders, then hands the sum out.
+// Does what the executor does: adds in the order of the holders, then distributes the sum.
 static void Exchange(std::map<int, GradientSums*>& ranks, int group) {
   const SharedGroup& holders = ranks.begin()->second->exchanges()[group];
   Bundle sum, part;
@@ -106,7 +106,7 @@ static Tensors Sums(bool exact, const Conf& conf, int microbatches, std::vector<
     }
   const std::vector<SharedGroup>& groups = ranks.begin()->second->exchanges();
   for (size_t g = 0; g < groups.size(); ++g) {
-    // Each rank that has all that it gives has said so, once.
+    // Each rank that contributes has announced once that its part is complete.
     std::set<int> gives;
     for (const SharedHolder& holder : groups[g])
       if (holder.gives) gives.insert(holder.rank);

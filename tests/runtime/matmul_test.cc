@@ -39,7 +39,7 @@ static int CallsOfOneDnn(const std::function<void()>& code) {
   return calls;
 }
 
-// What `code` computes by both, which must be close; how often oneDNN was called.
+// Checks that `code` computes close values with both. Returns how often oneDNN was called.
 static int Compare(const std::function<std::vector<at::Tensor>()>& code) {
   std::vector<at::Tensor> plain, ours, again;
   UseMatMul(MatMul::kLibTorch, "test");
@@ -61,7 +61,7 @@ struct Product {
   std::vector<int64_t> input, weight;
   bool onednn = false;
   at::ScalarType type = at::kFloat;
-  bool as_linear = true;  // how the weight lies
+  bool as_linear = true;  // layout of the weight
 };
 
 TEST(MatMul, GivesWhatLibTorchGives) {

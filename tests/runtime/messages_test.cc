@@ -10,7 +10,7 @@
 
 namespace pipewright {
 
-// A value that has been received can be used like any other, and gives its memory back.
+// A received value can be used like any other, and frees its memory.
 TEST(Messages, ValuesInMemoryOfTheTransportAreLikeOthers) {
   size_t asked = 0;
   int live = 0;
@@ -33,7 +33,7 @@ TEST(Messages, ValuesInMemoryOfTheTransportAreLikeOthers) {
   value.copy_(at::arange(15, at::kDouble).view({3, 5}));
   EXPECT_EQ(value.sum().item<double>(), 105);
   at::Tensor view = value[2];
-  value.resize_({6, 5});  // moves it to memory of its own
+  value.resize_({6, 5});  // moves it to its own memory
   EXPECT_EQ(live, 0);
   EXPECT_EQ(value[1][4].item<double>(), 9);
   EXPECT_EQ(view[4].item<double>(), 14);
@@ -55,7 +55,7 @@ TEST(Messages, ValuesInMemoryOfTheTransportAreLikeOthers) {
   EXPECT_EQ(EmptyTensor({4}, at::kLong, nullptr).numel(), 4);
 }
 
-// What a message brings lies as it did, and has the same numbers.
+// Received tensors have the layout and the numbers of the sent ones.
 TEST(Messages, TensorsLieAsTheyLay) {
   const at::Tensor whole = at::arange(60, at::kFloat).view({3, 4, 5});
   const at::Tensor free = at::empty_strided({3, 1, 1, 4}, {4, 77, 1, 1}, at::kFloat).fill_(2);
@@ -68,7 +68,7 @@ TEST(Messages, TensorsLieAsTheyLay) {
       whole.slice(2, 1, 4).unfold(2, 2, 1),
       // Gaps.
       whole.slice(2, 1, 3), whole.permute({2, 0, 1}).slice(0, 1, 4), whole[2].select(1, 3),
-      // Memory that begins in the middle.
+      // Memory with an offset.
       whole[1], whole.view({60}).slice(0, 7, 31).view({4, 6}).t(), whole[2][1][3]};
   std::vector<bool> there(given.size(), true);
   there[2] = false;

@@ -78,7 +78,7 @@ TEST(Module, RunsItsCodeOnItsWeights) {
   EXPECT_TRUE(at::equal(y, at::tensor({1.f, 2.f, 3.f, 1.f, 2.f, 3.f}).view({2, 3})));
 }
 
-// An index that its table does not have is seen by the range of the indices.
+// The error for an index that is not in its table names the range of the indices.
 TEST(Module, ErrorsSayTheRangeOfIndices) {
   LoadedModule module = LoadModule(
       Package(Changed(kScale, "torch.mul(x, scale)", "torch.embedding(scale.view([3, 1]), x)")),
@@ -185,7 +185,7 @@ TEST(Shapes, ANumberOfSamplesThatIsFixed) {
     FAIL() << "accepted";
   } catch (const Error& e) {
     const std::string what = e.what(),
-                      end = "data of this size (of samples, as many as a job says a microbatch has)";
+                      end = "data of this size (the number of samples in the job's microbatches)";
     EXPECT_NE(what.find(end), std::string::npos) << what;
   }
 }
@@ -201,7 +201,7 @@ TEST(Shapes, AnewFromTheFirstEditedModuleOn) {
   EXPECT_EQ(specs[2].sizes, (std::vector<int64_t>{3}));
 }
 
-// Zeros find the fault; the numbers made up after it do not even come to its place.
+// Zeros find the fault; the made-up numbers tried afterwards do not even reach it.
 TEST(Shapes, AModuleThatRefusesMadeUpNumbersHidesNoFaultBehindIt) {
   const std::string picky = Changed(kScale, "    return", R"(    if bool(torch.gt(torch.max(x), 0.)):
       raise AssertionError("picky")
@@ -225,7 +225,7 @@ TEST(Shapes, CacheKeepsTheLastUsed) {
   EXPECT_EQ(five->at(2).sizes, (std::vector<int64_t>{5}));
   of(6);
   EXPECT_EQ(of(5), five);
-  of(7);  // in place of 6
+  of(7);  // instead of 6
   EXPECT_EQ(of(5), five);
   EXPECT_EQ(of(6)->at(2).sizes, (std::vector<int64_t>{6}));
   EXPECT_EQ(cache.size(), 2u);

@@ -5,7 +5,7 @@
 
 namespace pipewright {
 
-// Large tensors are updated block by block: as if each piece were a parameter of its own.
+// Updates large tensors block by block, as if each piece were a parameter of its own.
 TEST(Optimizer, LargeAsSmall) {
   std::vector<OptimizerJob> jobs;
   for (auto kind : {OptimizerJob::kSgd, OptimizerJob::kAdam, OptimizerJob::kAdamW,
@@ -45,7 +45,7 @@ TEST(Optimizer, LargeAsSmall) {
   }
 }
 
-// Factors keep their digits: rounded to bfloat16, beta2 = 0.999 would be 1, and nothing decays.
+// Factors are not rounded: in bfloat16, beta2 = 0.999 would be 1, and nothing would decay.
 TEST(Optimizer, FactorsOfSixteenBitStatesAreNotRounded) {
   for (at::ScalarType dtype : {at::kBFloat16, at::kHalf})
     for (auto kind : {OptimizerJob::kSgd, OptimizerJob::kAdam, OptimizerJob::kRmsprop}) {

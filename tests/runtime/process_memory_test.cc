@@ -8,7 +8,7 @@
 
 namespace pipewright {
 
-// Kilobytes of LibTorch's code that are resident.
+// Returns the resident kilobytes of LibTorch's code.
 static int64_t ResidentCode() {
   std::ifstream maps("/proc/self/smaps");
   bool code = false;
@@ -28,7 +28,7 @@ TEST(ProcessMemory, CodeOfStartingUpIsLetGo) {
   EXPECT_EQ(ResidentCode(), before) << "nobody said that the process is the program's own";
   DropStartUpCode();
   EXPECT_LT(ResidentCode(), before / 4) << "of " << before;
-  EXPECT_EQ(at::ones({3}).sum().item<float>(), 3);  // what runs again comes back
+  EXPECT_EQ(at::ones({3}).sum().item<float>(), 3);  // code that runs again is loaded again
   const int64_t after = ResidentCode();
   DropLoadingCode();
   EXPECT_LT(ResidentCode(), after);

@@ -1,4 +1,4 @@
-// Whole runs through a transport that notes where messages are received.
+// Runs whole jobs through a transport that records where messages are received.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -24,7 +24,7 @@
 namespace pipewright {
 namespace {
 
-// Where the regions of one message lie.
+// The addresses and sizes of one message's regions.
 using Place = std::vector<std::pair<void*, size_t>>;
 
 // The messages that a rank received: by tag of the plan, in order.
@@ -32,10 +32,10 @@ using Messages = std::map<std::pair<int, int>, std::vector<Place>>;  // (peer, t
 
 struct Places {
   Messages messages;
-  std::set<int> sent_on;  // peers of whom a message was sent on, from where it was received
+  std::set<int> sent_on;  // peers whose messages were sent on from the receive buffer
 };
 
-// Hands everything on, and notes each receive that the plan has.
+// Forwards everything, and records each receive of the plan.
 class NotingTransport : public Transport {
  public:
   explicit NotingTransport(Transport& inner, bool own_memory)
@@ -90,8 +90,8 @@ class NotingTransport : public Transport {
   bool in_step_ = false;
 };
 
-// A skip over all stages, which travels transposed, and an output of the model that is a view of
-// what the last stage received.
+// A skip over all stages, which is sent transposed, and an output of the model that is a view of a
+// value received by the last stage.
 struct NetImpl : torch::nn::Module {
   NetImpl() {
     embed = register_module("embed", torch::nn::Embedding(256, 16));
@@ -135,7 +135,7 @@ class ReceiveBuffers : public testing::Test {
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
 
-  // By rank: what it received.
+  // Returns what each rank received.
   std::vector<Places> Run(const std::function<void(const RunOptions&, Transport&)>& command,
                           Json job, bool own_memory = false) {
     job["data"] = {{"tokens", folder_ + "/text"}, {"sequence_length", 8}, {"shuffle", false}};
@@ -161,7 +161,7 @@ class ReceiveBuffers : public testing::Test {
     return addresses;
   }
 
-  // How many buffers the plan of a run gives each edge and direction of each rank.
+  // Returns the number of buffers that a run's plan gives each edge and direction of each rank.
   std::vector<std::map<std::pair<int, bool>, int>> Slots(const Job& job, bool training) {
     Plan plan;
     RunThreads(kRanks, [&](Transport& transport) {
@@ -189,10 +189,10 @@ class ReceiveBuffers : public testing::Test {
   RunOptions run_;
 };
 
-constexpr size_t kSettled = 4;  // steps until every module has the body that it stays with
+constexpr size_t kSettled = 4;  // steps until every module has its final body
 
-// Where a stage sends on what it received, such as the gradient of a skip, that block is in use
-// until the message has left, and the next message may be received in another one.
+// If a stage sends a received value on, such as the gradient of a skip, that block is in use until
+// the message has left, and the next message may be received in another one.
 TEST_F(ReceiveBuffers, TrainingReceivesAtTheSameAddressesInEveryStep) {
   for (const char* schedule : {"gpipe", "1f1b", "zb1p"})
     for (const char* body : {"autograd", "lists"})
@@ -208,10 +208,10 @@ TEST_F(ReceiveBuffers, TrainingReceivesAtTheSameAddressesInEveryStep) {
           ASSERT_FALSE(places.messages.empty());
           for (const auto& [from, messages] : places.messages) {
             const int peer = from.first, tag = from.second;
-            ASSERT_EQ(messages.size(), kSteps);  // a tag for each edge, direction and microbatch
+            ASSERT_EQ(messages.size(), kSteps);  // one tag per edge, direction and microbatch
             const std::set<void*> addresses = Addresses(places, peer, kSteps);
             if (places.sent_on.count(peer)) {
-              EXPECT_GT(peer, static_cast<int>(rank));  // gradients alone
+              EXPECT_GT(peer, static_cast<int>(rank));  // only gradients
               EXPECT_LE(addresses.size(), kMicrobatches * messages[0].size());
               continue;
             }
@@ -223,11 +223,11 @@ TEST_F(ReceiveBuffers, TrainingReceivesAtTheSameAddressesInEveryStep) {
       }
 }
 
-// What a stage keeps until its backward is held apart: never more than are under way.
+// Values that a stage keeps for its backward are stored separately: never more than are in flight.
 TEST_F(ReceiveBuffers, MemoryIsBoundedByWhatIsUnderWay) {
   constexpr int kMicrobatches = 24;
   auto blocks = [&](const char* schedule, int microbatches) {
-    std::vector<std::map<int, std::set<void*>>> found;  // by rank and peer: of the first value
+    std::vector<std::map<int, std::set<void*>>> found;  // of the first value, by rank and peer
     for (const Places& places :
          Run(Train, {{"schedule", schedule}, {"microbatches", microbatches},
                      {"microbatch_size", 1}, {"steps", 3}})) {
@@ -239,7 +239,7 @@ TEST_F(ReceiveBuffers, MemoryIsBoundedByWhatIsUnderWay) {
   };
   const auto all = blocks("gpipe", kMicrobatches), few = blocks("1f1b", 12);
   const auto more = blocks("1f1b", kMicrobatches);
-  // gpipe has all microbatches under way, 1f1b as many as stages follow, and those that travel.
+  // gpipe has all microbatches in flight; 1f1b as many as stages follow, and those being sent.
   EXPECT_GE(all[1].at(0).size(), static_cast<size_t>(kMicrobatches));
   for (int rank = 1; rank < kRanks; ++rank) {
     EXPECT_LE(few[rank].at(rank - 1).size(), 8u) << "rank " << rank;
@@ -247,7 +247,7 @@ TEST_F(ReceiveBuffers, MemoryIsBoundedByWhatIsUnderWay) {
   }
 }
 
-// Forward only, the plan's number of buffers is all there is, however many microbatches there are.
+// Forward only, the plan's buffers suffice, regardless of the number of microbatches.
 TEST_F(ReceiveBuffers, ForwardOnlyHasThePlansBuffersAndNoMore) {
   for (bool own_memory : {false, true}) {
     const std::vector<Places> ranks =
@@ -269,8 +269,8 @@ TEST_F(ReceiveBuffers, ForwardOnlyHasThePlansBuffersAndNoMore) {
   }
 }
 
-// Blocks that have the largest size do not move; others grow, and one may rest for a while and grow
-// late. So those are counted, by peer, of a run that validates and of one that does not.
+// Blocks of the largest size do not move; others grow, and one may rest for a while and grow late.
+// So the test counts those blocks, by peer, in a run that validates and in one that does not.
 TEST_F(ReceiveBuffers, TrainingThatValidatesUsesTheSameBuffers) {
   constexpr size_t kMicrobatches = 6;
   Json job = {{"schedule", "1f1b"}, {"body", "autograd"},
@@ -301,7 +301,7 @@ TEST_F(ReceiveBuffers, TrainingThatValidatesUsesTheSameBuffers) {
     for (const auto& [peer, found] : with) {
       const auto& [blocks, messages] = without.at(peer);
       if (peer < static_cast<int>(rank)) {
-        EXPECT_GT(found.second, messages);  // those of the validation, too
+        EXPECT_GT(found.second, messages);  // including those of the validation
       }
       const bool sent_on = validated[rank].sent_on.count(peer) > 0;
       EXPECT_LE(found.first, sent_on ? kMicrobatches : blocks)
@@ -310,7 +310,7 @@ TEST_F(ReceiveBuffers, TrainingThatValidatesUsesTheSameBuffers) {
   }
 }
 
-// An output that is a view of a receive buffer keeps it from the next microbatch. The last
+// An output that is a view of a receive buffer keeps the next microbatch out of it. The last
 // microbatch is smaller.
 TEST_F(ReceiveBuffers, OutputsThatAreViewsStayWhatTheyWere) {
   constexpr int64_t kRows = 19;

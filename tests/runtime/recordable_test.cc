@@ -5,8 +5,8 @@
 
 namespace pipewright {
 
-// Functions that take something out of a tensor's memory by themselves are no operators of a
-// recording, nor are those that nobody has looked at.
+// Functions that read a tensor's memory directly cannot be recorded, nor can functions that have
+// not been reviewed.
 TEST(IsRecordable, Operators) {
   const std::vector<std::pair<std::string, std::string>> codes = {
       {"torch.linear(x, x)", ""},

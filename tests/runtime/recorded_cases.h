@@ -1,11 +1,11 @@
-// Modules that are recorded, and one microbatch of them: what the tests of recorded bodies share.
+// Modules to record, and one microbatch of them, for the tests of recorded bodies.
 #pragma once
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/jit/passes/inliner.h>
 
 #include "ops/transformers_ops.h"
-#include "runtime/recorded/choice.h"
+#include "runtime/recorded/choose_body.h"
 #include "runtime/stage/island.h"
 
 namespace pipewright {
@@ -21,7 +21,7 @@ inline at::Tensor Trained(std::vector<int64_t> sizes) {
   return at::randn(sizes).mul_(0.3).requires_grad_(true);
 }
 
-// As the compiler replaces it.
+// Replaces dropout like the compiler.
 inline void UseKeyedDropout(torch::jit::Graph& graph) {
   for (torch::jit::Node* node : graph.nodes()) {
     if (node->kind() != c10::Symbol::fromQualString("aten::dropout")) continue;
@@ -38,7 +38,7 @@ inline void UseKeyedDropout(torch::jit::Graph& graph) {
   }
 }
 
-// Scripts in C++ have no torch.ops.
+// Calls the operator directly, because scripts in C++ have no torch.ops.
 inline void UseGroupedMm(torch::jit::Graph& graph) {
   RegisterTransformersOperators();
   for (auto node = graph.nodes().begin(); node != graph.nodes().end(); ++node) {
@@ -52,7 +52,7 @@ inline void UseGroupedMm(torch::jit::Graph& graph) {
   }
 }
 
-// `lists`: with the second body. The weights are its own.
+// Makes the module with its own weights; with `lists`, also with the recorded body.
 inline LoadedModule Make(const Case& c, bool lists) {
   torch::jit::Module script("m");
   LoadedModule module;
@@ -80,10 +80,10 @@ inline LoadedModule Make(const Case& c, bool lists) {
 
 struct Result {
   Tensors outputs, inputs, weights, buffers;
-  std::vector<c10::IValue> numbers;  // outputs that are no tensors
+  std::vector<c10::IValue> numbers;  // outputs that are not tensors
 };
 
-// One microbatch; `split`: by I and W.
+// Runs one microbatch; `split`: with I and W.
 inline Result RunOne(const LoadedModule& module, const Tensors& inputs, uint64_t microbatch,
                      bool split) {
   SetRandomKey({7, 1, microbatch});
@@ -134,7 +134,7 @@ inline std::vector<Tensors> Batches(std::vector<std::vector<int64_t>> sizes) {
   return batches;
 }
 
-// Many microbatches have the same.
+// Returns indices that are the same in many microbatches.
 inline std::vector<Tensors> Indices() {
   std::vector<Tensors> batches(10);
   for (size_t i = 0; i < batches.size(); ++i)

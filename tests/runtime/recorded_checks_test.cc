@@ -1,4 +1,4 @@
-// How lists are compared with autograd's body, before they are used and while they are.
+// Tests how lists are compared with autograd's body, before and while they are used.
 #include <limits>
 
 #include "base/error.h"
@@ -10,8 +10,8 @@
 
 namespace pipewright {
 
-// What reads the index, or the first trained weight or input, of the first `operation` of the lists
-// gets a constant instead.
+// Replaces the index, or the first trained weight or input, of the first `operation` of the lists
+// by a constant.
 static void Freeze(RecordedBody& body, const std::string& operation, const at::Tensor& index) {
   RecordedGraph& graph = *body.graph;
   const bool forward = operation == "aten::index";
@@ -26,7 +26,7 @@ static void Freeze(RecordedBody& body, const std::string& operation, const at::T
     }
 }
 
-// Both bodies give the same with a frozen index, as long as there is one.
+// With a frozen index, both bodies agree as long as the index does not change.
 TEST(RecordedBody, IsComparedOnOtherInputs) {
   Case c{"frozen",
          "def forward(self, tokens, x):\n  return self.w1[tokens] * x * self.w0\n",
@@ -45,7 +45,7 @@ TEST(RecordedBody, IsComparedOnOtherInputs) {
   EXPECT_NE(Compare(module, body, OtherInputs(given, seen, 0)).find("output 0"), std::string::npos);
 }
 
-// Before there are two values of an input, lists hold for the one.
+// Until an input has had two values, lists are only valid for one.
 TEST(RecordedBody, IsComparedAgainForASecondValue) {
   Case c{"one value",
          "def forward(self, tokens, x):\n  return self.w1[tokens] * x * self.w0\n",
@@ -114,7 +114,7 @@ TEST(OtherInputs, DifferInEveryElement) {
   }
 }
 
-// Microbatches that are looked at while lists run, by RunOne's key.
+// Returns microbatches that are checked while lists run, by RunOne's key.
 static std::vector<uint64_t> SpotChecked(size_t count) {
   std::vector<uint64_t> found;
   for (uint64_t i = 0; found.size() < count; ++i)
@@ -172,7 +172,7 @@ TEST(SpotCheck, EndsTheRunWhereListsAreWrong) {
       RecordedBody& body = *module.recorded->bodies[0];
       ASSERT_EQ(body.state, RecordedBody::State::kUsed) << body.refusal;
       Freeze(body, fault.operation, at::tensor({0, 1, 2}));
-      RunOne(module, inputs(1), checked + 1, split);  // nobody sees it
+      RunOne(module, inputs(1), checked + 1, split);  // not checked
       try {
         RunOne(module, inputs(2), checked, split);
         FAIL() << fault.operation;
@@ -185,8 +185,8 @@ TEST(SpotCheck, EndsTheRunWhereListsAreWrong) {
     }
 }
 
-// In the shortest of many runs each, taken in turns. The optimizer and messages, which a step has
-// besides, are not in it.
+// Compares the shortest of many runs of each, taken in turns. Excludes the optimizer and messages,
+// which a step also has.
 TEST(SpotCheck, CostsLittle) {
   at::set_num_threads(1);
   const std::string layer = "  x = x + torch.gelu(torch.linear(torch.layer_norm(x, [96]), self.w0))\n";

@@ -1,7 +1,7 @@
-// Every operator that lists may hold is called in a module of its own, with arguments made up by
-// the types of its schema: its tensors are inputs, weights, buffers, values that the module
-// computes and constants by turns, in lists, too. The module runs by autograd and as lists on
-// tensors that differ in every element.
+// Calls every operator that lists may hold in a module of its own, with arguments made up by the
+// types of its schema: its tensors are, in turn, inputs, weights, buffers, values that the module
+// computes and constants, in lists, too. The module runs with autograd and as lists on tensors that
+// differ in every element.
 #include <ATen/Parallel.h>
 #include <malloc.h>
 #include <torch/csrc/jit/runtime/operator.h>
@@ -23,7 +23,7 @@ using torch::jit::Graph;
 using torch::jit::Node;
 using torch::jit::Value;
 
-// `t` of TorchScript's schemas stands for a tensor.
+// Replaces `t` in TorchScript's schemas by a tensor.
 c10::TypePtr WithoutVariables(const c10::TypePtr& type) {
   if (type->kind() == TypeKind::VarType) return c10::TensorType::get();
   std::vector<c10::TypePtr> inner;
@@ -31,7 +31,8 @@ c10::TypePtr WithoutVariables(const c10::TypePtr& type) {
   return inner.empty() ? type : type->withContained(inner);
 }
 
-// Differs from `x` in every element, and lies in memory alike. Whole numbers stay 0 or 1.
+// Returns a tensor that differs from `x` in every element, with the same layout. Integers stay 0 or
+// 1.
 at::Tensor Other(const at::Tensor& x) {
   at::NoGradGuard no_grad;
   const at::Tensor other = x.clone();
@@ -78,10 +79,10 @@ struct CallModule {
       value = Input(tensor);
     return written || kind == 4 ? graph->insert(c10::aten::clone, {value}) : value;
   }
-  // What stands for `value` in the graph.
+  // Returns what represents `value` in the graph.
   Value* Of(const IValue& value, const c10::TypePtr& type, bool written) {
     if (value.isTensor() && value.toTensor().defined()) return Tensor(value.toTensor(), written);
-    // Random numbers come from where the runtime says.
+    // The runtime provides the random generator.
     if (value.isNone() || value.isTensor() || value.isGenerator())
       return graph->insertConstant(IValue());
     if (!HoldsTensors(type)) return graph->insertConstant(value);
@@ -93,7 +94,7 @@ struct CallModule {
     for (const IValue& item : value.toListRef()) items.push_back(Of(item, element, written));
     return graph->insertNode(graph->createList(element, items))->output();
   }
-  // What the call gives, `found`, becomes an output of the module.
+  // Makes `found`, the result of the call, an output of the module.
   void Output(Value* output, const IValue& found) {
     if (!found.isTensorList()) {
       graph->registerOutput(output);
@@ -112,7 +113,7 @@ bool Holds(const Graph& graph, const torch::jit::Operator& op) {
   return false;
 }
 
-// Throws where these arguments do not fit.
+// Throws if these arguments do not fit.
 CallModule ModuleOf(const torch::jit::Operator& op, unsigned attempt) {
   const c10::FunctionSchema& schema = op.schema();
   torch::jit::Stack given, stack;
@@ -138,16 +139,16 @@ CallModule ModuleOf(const torch::jit::Operator& op, unsigned attempt) {
     call->outputs()[i]->setType(WithoutVariables(returns[i].type()));
   for (size_t i = 0; i < returns.size(); ++i) module.Output(call->outputs()[i], stack[i]);
   for (Value* value : written) graph.registerOutput(value);
-  // A gradient arrives whatever the call gives.
+  // Adds an output that passes a gradient, whatever the call returns.
   graph.registerOutput(graph.insert(
       c10::aten::mul, {module.Input(at::rand({2})), module.Weight(at::rand({2}), true)}));
   if (!Holds(graph, op)) throw std::invalid_argument("another overload");
   return module;
 }
 
-// Whether it is a recording that says so, or comparing found what a recording overlooks.
+// Returns true if the refusal means that the lists computed something else.
 bool IsFault(const std::string& refusal) {
-  // Autograd's body fails on made-up numbers now and then (a division by zero).
+  // Autograd's body occasionally fails on made-up numbers (a division by zero).
   if (refusal.starts_with("it fails"))
     return refusal.find("failed in the TorchScript interpreter") == std::string::npos;
   return refusal.starts_with("other ") || refusal.starts_with("another ");
@@ -162,7 +163,7 @@ std::string DifferenceOf(const Result& a, const Result& b) {
   return other;
 }
 
-// Runs the module by both bodies; tells "same", "refused: WHY" or "wrong: WHAT". Throws where
+// Runs the module with both bodies; reports "same", "refused: WHY" or "wrong: WHAT". Throws if
 // autograd's body does.
 void TryModule(const std::function<LoadedModule()>& make, const Tensors& given,
                const Tell& tell) {
@@ -187,7 +188,7 @@ void TryModule(const std::function<LoadedModule()>& make, const Tensors& given,
   for (size_t data : {0, 0, 0, 1, 1, 1, 0, 1}) {
     const Result expected = run(eager, data, microbatch), found = run(lists, data, microbatch);
     if (const std::string other = DifferenceOf(found, expected); !other.empty()) {
-      // Kernels read beyond tensors that do not fit each other.
+      // Kernels may read beyond tensors that do not fit each other.
       for (int again = 0; again < 4; ++again)
         if (!DifferenceOf(run(eager, data, microbatch), expected).empty())
           throw std::invalid_argument("autograd gives no certain result");
@@ -217,7 +218,7 @@ LoadedModule Loaded(const CallModule& call) {
   return module;
 }
 
-// The operator may be in lists.
+// Returns true if the operator may be in lists.
 bool MayBeRecorded(const c10::FunctionSchema& schema) {
   Graph graph;
   std::vector<Value*> inputs;
@@ -230,14 +231,14 @@ bool MayBeRecorded(const c10::FunctionSchema& schema) {
   graph.insertNode(node);
   for (size_t i = 0; i < schema.returns().size(); ++i)
     node->outputs()[i]->setType(schema.returns()[i].type());
-  // Where another overload takes the same arguments, graphs hold that one.
+  // If another overload takes the same arguments, graphs contain that one.
   const c10::FunctionSchema* found = node->maybeSchema();
   if (found && found->operator_name() != schema.operator_name()) return false;
   return IsRecordable(*node);
 }
 
 
-// Operators that are not tried, since made-up arguments do not reach them or mean nothing.
+// Operators that are not tried, because made-up arguments do not reach them or are meaningless.
 using Names = std::set<std::string>;
 const std::map<std::string, Names>& Untried() {
   static const std::map<std::string, Names> kNames = {
@@ -323,7 +324,7 @@ const std::map<std::string, Names>& Untried() {
   return kNames;
 }
 
-// These need other operators before them, or certain numbers.
+// Returns cases that need other operators before them, or certain numbers.
 std::vector<Case> ByHand() {
   const std::string f = "def forward(self, x, y):\n";
   return {
@@ -380,7 +381,7 @@ std::vector<Case> ByHand() {
            "  return x * self.w0 + torch._jagged_to_padded_dense_forward(j, [o], [3], 0.5)\n",
        {Trained({2, 3, 4})},
        Batches({{2, 3, 4}, {4, 4}})},
-      // Lengths that do not fit the data let the kernel read beyond it.
+      // With lengths that do not fit the data, the kernel would read beyond it.
       {"labels of sequences",
        f + "  n, a = torch._ctc_loss(torch.log_softmax(x * self.w0, 2), torch.arange(1, 4), [4, 3],"
            " [2, 1], 0, False)\n"
@@ -398,7 +399,7 @@ bool Holds(const c10::TypePtr& type, TypeKind kind) {
   return false;
 }
 
-// Takes or gives one, in a list, too.
+// Returns true if an argument or result is of this kind, or a list of it.
 bool Concerns(const c10::FunctionSchema& schema, TypeKind kind) {
   for (const auto* side : {&schema.arguments(), &schema.returns()})
     for (const c10::Argument& argument : *side)
@@ -406,7 +407,7 @@ bool Concerns(const c10::FunctionSchema& schema, TypeKind kind) {
   return false;
 }
 
-// Overloads; those on dictionaries, which exist for every type of key, by their name.
+// Returns overloads; those on dictionaries, which exist for every type of key, by operator name.
 Names CalledByHand() {
   Names called;
   for (const Case& c : ByHand()) {
@@ -421,7 +422,7 @@ Names CalledByHand() {
 }
 
 TEST(RecordedOperators, HaveTheBitsOfAutogradOrRefuse) {
-  mallopt(M_PERTURB, 0x55);  // what is not filled in is the same in both bodies
+  mallopt(M_PERTURB, 0x55);  // uninitialized memory is the same in both bodies
   at::set_num_threads(1);
   CurrentRandomKey();  // registers ours
   RegisterTransformersOperators();
@@ -437,7 +438,7 @@ TEST(RecordedOperators, HaveTheBitsOfAutogradOrRefuse) {
     if (!MayBeRecorded(schema) || untried.erase(name) || by_hand.count(name)) continue;
     if (Concerns(schema, TypeKind::DictType) && by_hand.count(schema.name())) continue;
     const Names told = RunApart(600, [&, tried = 0](unsigned attempt, const Tell& tell) mutable {
-      const CallModule call = ModuleOf(*op, attempt);  // throws where these arguments do not fit
+      const CallModule call = ModuleOf(*op, attempt);  // throws if these arguments do not fit
       TryModule([&] { return Loaded(call); }, call.inputs, tell);
       return ++tried < 8;
     });

@@ -24,7 +24,7 @@ TEST(RecordedBody, HasTheBitsOfAutograds) {
   }
 }
 
-// I asks for gradients of inputs only, W for those of weights, and each kernel runs once.
+// I requests gradients of inputs only, W those of weights, and each kernel runs once.
 TEST(RecordedBody, RunsEveryKernelOfBackwardOnce) {
   size_t all_norms = 0;
   for (const Case& c : Cases()) {
@@ -45,7 +45,7 @@ TEST(RecordedBody, RunsEveryKernelOfBackwardOnce) {
       }
     EXPECT_GE(calls[0] + masked, calls[1] + calls[2]) << c.name;
     EXPECT_LE(calls[0], calls[1] + calls[2]) << c.name;
-    // A normalisation's sums are not made twice.
+    // The sums of a normalization are not computed twice.
     size_t norms[3] = {};
     for (int k = 0; k < 3; ++k)
       for (const Instruction& one : *of[k])
@@ -81,7 +81,7 @@ TEST(RecordedBody, KeepsNoMoreThanAutograd) {
       held[with][1] = meter.live();
       held[with][2] = meter.peak();
     }
-    int64_t buffers = 0;  // what forward writes to is copied
+    int64_t buffers = 0;  // buffers that forward writes are copied
     for (const at::Tensor& weight : c.weights)
       if (!weight.requires_grad()) buffers += static_cast<int64_t>(weight.nbytes());
     for (int k = 0; k < 3; ++k)
@@ -89,7 +89,8 @@ TEST(RecordedBody, KeepsNoMoreThanAutograd) {
   }
 }
 
-// What the lists were recorded for does not come: the module runs again by autograd.
+// The gradients that the lists were recorded for do not arrive: the module runs again with
+// autograd.
 TEST(RecordedBody, OtherGradientsThanRecorded) {
   const Case c = Cases()[3];
   LoadedModule eager = Make(c, false), lists = Make(c, true);
@@ -109,7 +110,8 @@ TEST(RecordedBody, OtherGradientsThanRecorded) {
   EXPECT_EQ(lists.recorded->bodies[0]->state, RecordedBody::State::kRefused);
 }
 
-// Buffers are as before the forward that runs again, and afterwards as if it had not.
+// Before the rerun, buffers are as they were before the forward; afterwards, as if nothing had been
+// repeated.
 TEST(RecordedBody, OtherGradientsWhereForwardWrites) {
   Case c{"averages",
          "def forward(self, x, z):\n  m = self.w1.mul_(0.5).add_(x.detach().mean(0))\n"
@@ -140,7 +142,7 @@ TEST(RecordedBody, OtherGradientsWhereForwardWrites) {
   EXPECT_EQ(lists.recorded->bodies[0]->state, RecordedBody::State::kRefused);
 }
 
-// What autograd forbids is not done silently: a buffer that forward writes and backward reads.
+// A buffer that forward writes and backward reads: an error of autograd does not go unnoticed.
 TEST(RecordedBody, BackwardThatReadsWhatForwardWrites) {
   Case c{"written and saved",
          "def forward(self, x):\n  m = self.w1.add_(1.)\n  return x * self.w0 * m\n",
@@ -153,7 +155,7 @@ TEST(RecordedBody, BackwardThatReadsWhatForwardWrites) {
   EXPECT_NE(body.refusal.find("a buffer which forward writes"), std::string::npos) << body.refusal;
 }
 
-// Where nobody asks for lists: recorded at the start of a step, when nothing is under way.
+// Without a request for lists, they are recorded at the start of a step, when nothing is in flight.
 TEST(RecordedBody, IsRecordedWhereMemoryIsFree) {
   const Case c = Cases()[0];
   LoadedModule lists = Make(c, true);
@@ -182,7 +184,7 @@ TEST(RecordedBody, IsRecordedWhereMemoryIsFree) {
   EXPECT_EQ(bodies[0]->checks, 2);
 }
 
-// Who measures does not wait, but judges by as many forwards as a run: the first finds caches cold.
+// A measurement does not wait, but judges by as many forwards as a run: the first has cold caches.
 TEST(RecordedBody, OneLongForwardSaysNothing) {
   const Case c = Cases()[0];
   LoadedModule lists = Make(c, true);

@@ -15,8 +15,7 @@ TEST(Sample, GreedyTakesTheFirstOfEquals) {
   EXPECT_THROW(NextToken({NAN, -INFINITY}, {}, {}, 0), Error);
 }
 
-// Positive logits are divided, negative ones multiplied, each once however often the token is
-// there.
+// Divides positive logits and multiplies negative ones, each once, however often the token occurs.
 TEST(Sample, RepetitionPenalty) {
   SampleOptions options;
   options.repetition_penalty = 2;
@@ -25,7 +24,7 @@ TEST(Sample, RepetitionPenalty) {
   EXPECT_EQ(NextToken({4, 1.9f, 1}, {0}, options, 0), 0);
 }
 
-// How often each token comes, against softmax by hand.
+// Compares how often each token occurs with softmax by hand.
 TEST(Sample, Frequencies) {
   const std::vector<float> logits = {std::log(1.f), std::log(4.f), std::log(2.f), std::log(1.f)};
   auto counts = [&](const SampleOptions& options) {
@@ -53,7 +52,7 @@ TEST(Sample, Frequencies) {
   options.temperature = 1;
   options.top_k = 2;
   expect(options, {0, 4 / 6., 2 / 6., 0});
-  options.top_k = 3;  // its equal stays
+  options.top_k = 3;  // a token of equal probability stays
   expect(options, {1 / 8., 4 / 8., 2 / 8., 1 / 8.});
   options.top_k = 0;
   options.top_p = 0.7;

@@ -12,7 +12,7 @@
 namespace pipewright {
 namespace {
 
-// Memory of a transport, counted.
+// Counts the memory of a transport.
 struct Counted {
   int64_t live = 0, asked = 0;
   MemorySource source() {
@@ -40,7 +40,7 @@ std::vector<void*> Addresses(const Bundle& bundle) {
   return addresses;
 }
 
-// As a transport would: what `tensors` hold, into the regions of `to`.
+// Copies the content of `tensors` into the regions of `to`, like a transport.
 void Receive(const Tensors& tensors, const Bundle& to) {
   const Bundle from = MakeMessage(tensors);
   ASSERT_EQ(from.regions.size(), to.regions.size());
@@ -70,7 +70,7 @@ TEST(SlotMemory, AMessageThatIsUsedUpLeavesItsMemoryToTheNext) {
       EXPECT_EQ(got[1].item<int64_t>(), i);
     }
     EXPECT_EQ(slots.allocations(), 3);
-    // Numbers, directions and edges have memory of their own.
+    // Slots with other numbers, directions and edges have separate memory.
     std::set<void*> all(first.begin(), first.end());
     for (const ReceiveSlot& other : {ReceiveSlot{2, false, 1}, {2, true, 0}, {3, false, 0}})
       for (void* address : Addresses(slots.Receive(other, Pointers(specs))))
@@ -78,10 +78,10 @@ TEST(SlotMemory, AMessageThatIsUsedUpLeavesItsMemoryToTheNext) {
     EXPECT_EQ(slots.allocations(), 12);
   }
   EXPECT_EQ(memory.live, 0);
-  EXPECT_EQ(memory.asked, 8);  // layouts are not the transport's affair
+  EXPECT_EQ(memory.asked, 8);  // the transport does not allocate layouts
 }
 
-// Whatever refers to a received tensor: it is never written over, and nothing else is kept.
+// A received tensor that anything refers to is never overwritten, and nothing else is kept.
 TEST(SlotMemory, WhatIsStillReferredToIsNotWrittenOver) {
   SlotMemory slots(nullptr);
   const std::vector<TensorSpec> specs = {{at::kFloat, {6}}};
@@ -115,7 +115,7 @@ TEST(SlotMemory, WhatIsStillReferredToIsNotWrittenOver) {
   EXPECT_EQ(slots.allocations(), 3);  // two of the tensor, one layout
 }
 
-// A list has as many blocks as were in use at once, and gives them in the same order again.
+// A list has as many blocks as were in use at once, and reuses them in the same order.
 TEST(SlotMemory, WhatIsInUseAtOnceBoundsWhatIsAllocated) {
   Counted memory;
   SlotMemory slots(memory.source());
@@ -155,7 +155,7 @@ TEST(SlotMemory, ABlockGrowsToTheLargestMessage) {
   EXPECT_EQ(memory.asked, 3);
 }
 
-// A stage that grows what it received takes memory of its own; the slot keeps its memory.
+// A stage that grows a received tensor takes new memory for it; the slot keeps its own.
 TEST(SlotMemory, ATensorThatIsResizedLeavesTheSlot) {
   SlotMemory slots(nullptr);
   const TensorSpec spec = {at::kFloat, {4}};
@@ -169,7 +169,7 @@ TEST(SlotMemory, ATensorThatIsResizedLeavesTheSlot) {
   EXPECT_EQ(slots.Receive({0, false, 0}, {&spec}).regions[0].data, address);
 }
 
-// A thread of a transport may be the last to let go of a message.
+// A thread of a transport may be the last to release a message.
 TEST(SlotMemory, AnotherThreadMayReleaseAMessage) {
   SlotMemory slots(nullptr);
   const TensorSpec spec = {at::kInt, {1024}};

@@ -166,7 +166,7 @@ TEST(SplitBackward, HasTheBitsOfTheWholeAndRunsEveryKernelOnce) {
     EXPECT_EQ(both.flops, b.flops) << m.name;
     EXPECT_EQ(both.calls, b.calls) << m.name;
     EXPECT_EQ(both.masks, b.masks) << m.name;
-    // The first output of these kernels is the gradient of their input, the others are weights'.
+    // The first output of these kernels is the gradient of their input; the others are for weights.
     const bool shared = m.name == "a norm that is shared with what runs in W";
     for (const auto& [kernel, mask] : i.masks) {
       const bool norm = !shared && kernel.find("norm") != std::string::npos;
@@ -227,7 +227,7 @@ TEST(RunBackward, HasTheBitsOfTheEngineAndItsKernels) {
   }
 }
 
-// A leaf that nobody asks for gets nothing, and what only it needs is not computed.
+// A leaf that is not requested gets no gradient, and what only it needs is not computed.
 TEST(RunBackward, LeavesTheOthersToTheEngine) {
   at::Tensor x = Random({3, 4}), w = Random({4, 4});
   at::Tensor y = at::mm(x, w);
@@ -260,7 +260,7 @@ TEST(SplitBackward, AWriteToAViewThatRunsInBothHalves) {
   for (size_t k = 0; k < 2; ++k) ExpectSameBits(weights[k], whole[1 + k], "weight");
 }
 
-// An RNN's kernel computes all its gradients in one: it runs once, in I.
+// An RNN's kernel computes all its gradients at once: it runs once, in I.
 TEST(SplitBackward, RnnLayersRunOnceInI) {
   at::manual_seed(1);
   Model m{"LSTM",
@@ -283,7 +283,7 @@ TEST(SplitBackward, RnnLayersRunOnceInI) {
   EXPECT_FALSE(RunsInIAlone("AddmmBackward0"));
 }
 
-// Two linears around a ReLU: W needs both inputs and both output gradients, and nothing else.
+// Two linears around a GELU: W needs both inputs and both output gradients, and nothing else.
 TEST(SplitBackward, KeepsForWWhatWNeeds) {
   at::manual_seed(1);
   at::Tensor x = Random({32, 64}), first = Random({256, 64}), second = Random({16, 256});

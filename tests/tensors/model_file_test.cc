@@ -1,4 +1,4 @@
-// Expectations are those of safetensors' own tests; files in tests/data/tensors were written by
+// Expectations are from safetensors' own tests; files in tests/data/tensors were written by
 // safetensors.torch.save_model 0.8.
 #include "tensors/model_file.h"
 
@@ -33,7 +33,7 @@ TEST(ModelFile, WritesWhatTheReferenceWrites) {
     EXPECT_EQ(ours.Metadata(), theirs.Metadata());
     for (const std::string& tensor : ours.Names())
       EXPECT_TRUE(torch::equal(ours.Get(tensor), theirs.Get(tensor))) << tensor;
-    // The payloads lie in the same order.
+    // The payloads are in the same order.
     const std::string mine = ReadFile(path), reference = ReadFile(kData + name);
     const uint64_t bytes = model == &shared ? 80 : 160;
     EXPECT_EQ(mine.substr(mine.size() - bytes), reference.substr(reference.size() - bytes));
@@ -65,7 +65,7 @@ TEST(ModelFile, LoadReportsWhatTheReferenceReports) {
             }),
             "Trying to set a tensor of shape [4, 4] in \"a.weight\" (which has shape [4, 3]), this "
             "looks incorrect.");
-  // Types of the model stay.
+  // The model's types are kept.
   shared.to(torch::kHalf);
   LoadModel(shared, shared_file);
   EXPECT_EQ(shared.a->weight.scalar_type(), torch::kHalf);
@@ -119,7 +119,7 @@ TEST(ModelFile, WhatCannotBeWritten) {
   MessageOf([&] { SaveModel({{"m", torch::empty({2}, torch::kMeta)}}, path); });
   MessageOf([&] { SaveModel({{"s", torch::eye(3).to_sparse()}}, path); });
   MessageOf([&] { SaveModel({{"c", torch::zeros({2}, torch::kComplexDouble)}}, path); });
-  EXPECT_EQ(TensorFile(path).Names(), Names{"a"});  // what was there stays
+  EXPECT_EQ(TensorFile(path).Names(), Names{"a"});  // the file is unchanged
   torch::Tensor conjugate = torch::randn({3}, torch::kComplexFloat).conj();
   SaveModel({{"c", conjugate},
              {"none", torch::zeros({0, 3})},
@@ -127,11 +127,11 @@ TEST(ModelFile, WhatCannotBeWritten) {
              {"f8", torch::ones({3}).to(at::kFloat8_e4m3fn)}},
             path);
   EXPECT_TRUE(torch::equal(TensorFile(path).Get("c"), conjugate));
-  // Beside what it is the conjugate of: one memory, two tensors.
+  // A tensor and its conjugate share memory, but are two tensors.
   SaveModel({{"c", conjugate}, {"d", conjugate.conj()}}, path);
   EXPECT_EQ(TensorFile(path).Names(), (Names{"c", "d"}));
   EXPECT_TRUE(torch::equal(TensorFile(path).Get("d"), conjugate.conj()));
-  // Two names of the same conjugate are one tensor still.
+  // Two names of the same conjugate are still one tensor.
   SaveModel({{"c", conjugate}, {"tied", conjugate}}, path);
   EXPECT_EQ(TensorFile(path).Names(), (Names{"c"}));
   EXPECT_EQ(MessageOf([&] { SaveModel({{"m", torch::Tensor()}}, path); }),

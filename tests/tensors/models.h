@@ -1,4 +1,4 @@
-// Models of these tests.
+// Models for these tests.
 #pragma once
 #include <gtest/gtest.h>
 #include <torch/torch.h>

@@ -1,4 +1,4 @@
-// Expectations are those of accelerate's and torch-to-nnef's own tests.
+// Expectations are from accelerate's and torch-to-nnef's own tests.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -55,7 +55,7 @@ TEST(OffloadedTensor, LivesInAFileAsLongAsAHandle) {
     const std::string file = b.file();
     b = a;
     EXPECT_FALSE(std::filesystem::exists(file));
-    // What no file format has a name for, and what is not in order.
+    // A type that the file format lacks, and a tensor that is not in order.
     torch::Tensor z = torch::randn({3, 4}, torch::kComplexDouble).t().conj();
     EXPECT_TRUE(torch::equal(OffloadedTensor::From(z, "z", folder), z));
     MessageOf([&] { OffloadedTensor::From(torch::empty({1}, at::kMeta), "m", folder); });
@@ -64,7 +64,7 @@ TEST(OffloadedTensor, LivesInAFileAsLongAsAHandle) {
   EXPECT_EQ(EntriesOf(folder), 0u);
 }
 
-TEST(OffloadedTensor, EveryKindComesBackToTheBit) {  // what accelerate's store refuses, too
+TEST(OffloadedTensor, EveryKindComesBackToTheBit) {  // even those that accelerate's store refuses
   const torch::Tensor x = torch::randn({2, 3});
   for (const torch::Tensor& value :
        {x, x.to(at::kHalf), x.to(at::kBFloat16), x.to(at::kFloat8_e4m3fn), x > 0, x.to(at::kChar),
@@ -112,7 +112,7 @@ TEST(OffloadedTensor, WhatACrashLeavesIsSwept) {
     close(ready[0]);
     return pid;
   };
-  // Of one that died between making its folder and locking it.
+  // Left by a process that died between making its folder and locking it.
   std::filesystem::create_directory(folder + "/pipewright-offload-abcdef");
   const pid_t alive = child(false), dead = child(true);
   waitpid(dead, nullptr, 0);
@@ -169,7 +169,7 @@ TEST(EmptyWeights, ModelsOfAnySize) {
   }();
   for (const auto& [name, tensor] : StateDictOf(*all))
     EXPECT_EQ(tensor.is_meta(), name != "table") << name;
-  // Copies of one module stay one.
+  // Copies of one module stay tied.
   EmptyWeights scope;
   EXPECT_EQ(OwnersOf(StateDictOf(TwoLinear(true))).size(), 2u);
   EXPECT_EQ(OwnersOf(StateDictOf(TwoLinear(false))).size(), 4u);
@@ -199,13 +199,13 @@ TEST(DeviceLoad, KeepsTiesAndLeavesTheRestOnDisk) {
     EXPECT_TRUE(torch::equal(empty->b->weight.grad(), full.b->weight.grad()));
   }
   EXPECT_TRUE(empty->b->weight.is_meta());
-  EXPECT_ANY_THROW(empty->to(at::kCPU));  // it would give the weights no values
-  // What is partly on disk is written whole.
+  EXPECT_ANY_THROW(empty->to(at::kCPU));  // it would leave the weights without values
+  // A model that is partly on disk is written completely.
   const std::string again = TempPath("again.safetensors");
   SaveModel(*empty, again, {}, load.on_disk);
   EXPECT_TRUE(torch::equal(TensorFile(again).Get("b.weight"), full.b->weight));
 
-  // A file with one name of each group into a model whose two are one.
+  // Loads a file with one name of each group into a model in which two are tied.
   TwoLinear shared(true);
   const std::string one = TempPath("one.safetensors");
   SaveModel(shared, one);
@@ -217,7 +217,7 @@ TEST(DeviceLoad, KeepsTiesAndLeavesTheRestOnDisk) {
     Resident here(*tied, loaded.on_disk, "b.weight");
     EXPECT_TRUE(torch::equal(tied->a->weight, shared.b->weight));
   }
-  // Parts of one memory go on being parts of it.
+  // Parts of one memory block stay parts of it.
   struct Parts : torch::nn::Module {
     torch::Tensor whole, part;
     Parts() {
@@ -233,7 +233,7 @@ TEST(DeviceLoad, KeepsTiesAndLeavesTheRestOnDisk) {
   EXPECT_TRUE(parts.part.is_alias_of(parts.whole));
 }
 
-// A file may hold another view of a memory than the one that the model is said to keep.
+// A file may hold another view of the memory than the one that is kept for the model.
 TEST(DeviceLoad, ValuesUnderTheNameOfAView) {
   struct Views : torch::nn::Module {
     torch::Tensor a, b, part;
@@ -276,7 +276,7 @@ TEST(DeviceLoad, Options) {
   const std::string path = TempPath("norm.safetensors");
   torch::nn::Sequential model(torch::nn::Linear(3, 4), torch::nn::BatchNorm1d(4));
   SaveModel(*model, path);
-  // Types: floats only.
+  // The dtype applies to floats only.
   torch::nn::Sequential half;
   {
     EmptyWeights scope(true);
@@ -290,7 +290,7 @@ TEST(DeviceLoad, Options) {
   EXPECT_EQ(load.on_disk.at("0.weight").dtype(), at::kHalf);
   EXPECT_EQ(load.on_disk.at("0.weight").Load().scalar_type(), at::kHalf);
   EXPECT_EQ(load.on_disk.at("0.weight").file(), path);
-  // A state dict in memory; what it holds stays the caller's.
+  // A state dict in memory: its tensors stay the caller's.
   AnyTensors values = LoadStateDict(path);
   const torch::Tensor given = std::get<at::Tensor>(values.at("0.weight"));
   load = LoadByDeviceMap(*model, values, {{"", "cpu"}});
@@ -316,7 +316,7 @@ TEST(DeviceLoad, Options) {
   load = LoadByDeviceMap(*model, values, {{"", "cpu"}}, options);
   EXPECT_EQ(load.report.missing, Names{"0.bias"});
   EXPECT_TRUE(model->parameters()[1].is_meta());  // it was on disk and nothing gave it a value
-  // A scope makes every load an offloaded one.
+  // In a scope, every load returns offloaded tensors.
   OffloadScope scope;
   EXPECT_TRUE(std::holds_alternative<OffloadedTensor>(LoadStateDict(path).at("0.bias")));
   EXPECT_EQ(LoadByDeviceMap(*model, path, {}).on_disk.size(), 7u);
@@ -380,7 +380,7 @@ TEST(ModelsInTurn, OneSendsTheOtherAway) {
     turns.Use(2);
     EXPECT_TRUE(second.a->weight.is_meta());
     turns.Use(0);
-    EXPECT_FALSE(torch::equal(first.forward(x), one));  // what was written stays
+    EXPECT_FALSE(torch::equal(first.forward(x), one));  // changes are kept
     turns.Evict();
     EXPECT_TRUE(first.a->bias.is_meta());
     turns.Remove(1);  // for good

@@ -14,7 +14,7 @@
 namespace pipewright {
 namespace {
 
-// Bytes of anonymous memory that this process has, -1 where the system does not tell.
+// Returns the bytes of this process's anonymous memory, or -1 if the system does not report them.
 int64_t Anonymous() {
   std::ifstream file("/proc/self/status");
   for (std::string word; file >> word;)
@@ -38,18 +38,18 @@ TEST(PageMemory, IsMemoryAsAnyOther) {
     EXPECT_TRUE(torch::equal(x.grad(), torch::full(sizes, 4.f)));
   }
   at::Tensor x = EmptyInPages({1 << 19}, at::kFloat).fill_(1);
-  x.resize_({1 << 20});  // what was there stays
+  x.resize_({1 << 20});  // the content stays
   EXPECT_EQ(x.slice(0, 0, 1 << 19).sum().item<float>(), 1 << 19);
 }
 
 TEST(PageMemory, WeightsThatComeAndGoDoNotAddUp) {
   if (Anonymous() < 0) GTEST_SKIP() << "the system does not tell";
   constexpr int kModules = 16;
-  constexpr int64_t kWidth = 1536, kBytes = kWidth * kWidth * 4;  // of a weight: 9 MB
+  constexpr int64_t kWidth = 1536, kBytes = kWidth * kWidth * 4;  // size of a weight: 9 MB
   const OffloadedTensor weight =
       OffloadedTensor::From(torch::zeros({kWidth, kWidth}), "w", TempPath("pages"));
   const std::vector<OffloadedTensor> weights(kModules, weight);
-  std::vector<torch::Tensor> kept;  // what modules leave behind, between one's weights and others'
+  std::vector<torch::Tensor> kept;  // allocations that modules leave between weights
   const int64_t before = Anonymous();
   for (const OffloadedTensor& one : weights) {
     const torch::Tensor first = one.Load(), second = one.Load();

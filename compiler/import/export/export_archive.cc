@@ -286,7 +286,7 @@ void Convert(const Archive& archive, const ExportJson& program, Model& model) {
                   "export without script objects and effect tokens");
     }
   }
-  // Named after the inputs, whose names identify a job's data.
+  // Names weights after the inputs, whose names identify a job's data.
   for (size_t i = 0; i < model.weights.size(); ++i)
     converter.Name(weights[i], Identifier(model.weights[i].names[0]));
   converter.Name(model.training(), "self_training");
@@ -302,7 +302,7 @@ void Convert(const Archive& archive, const ExportJson& program, Model& model) {
       if (arg.contains("as_string")) arg = {{"as_none", true}};  // keeps its position
       torch::jit::Value* value =
           converter.Output(kind == "user_output" ? arg : ExportJson{{"as_tensor", arg}});
-      // A weight is not a value that a module makes.
+      // A returned weight gets an alias, because no module produces the weight itself.
       if (std::find(weights.begin(), weights.end(), value) != weights.end())
         value = out.insert(c10::aten::alias, {value});
       out.registerOutput(value);

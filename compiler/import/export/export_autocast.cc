@@ -90,7 +90,7 @@ Value* ExportConverter::Cast(Value* value, at::ScalarType dtype) {
   return made;
 }
 
-// Surrounds an operator whose casts happen inside it.
+// Switches autocast on or off around an operator whose casts happen inside it.
 void ExportConverter::SwitchAutocast(bool on) {
   std::vector<Value*> inputs = {model_.device()};
   if (on) inputs.push_back(Constant(static_cast<int64_t>(autocast_dtype_)));

@@ -92,8 +92,8 @@ void ExportConverter::BindRegion(const ExportJson& node, const ExportJson& graph
     if (!names[i].empty()) Bind(names[i], values[i], graph);
 }
 
-// Results of an inlined region have names already; the outer names refer to the same values. What
-// the model returns has the outer name.
+// Binds the outer names of an inlined region's results to its values, which have names already. A
+// value that the model returns takes the outer name.
 void ExportConverter::BindInlined(const ExportJson& node, const std::vector<Value*>& outputs) {
   std::vector<std::string> names = ResultNames(node);
   for (size_t i = 0; i < names.size() && i < outputs.size(); ++i) {
@@ -212,7 +212,7 @@ std::vector<Value*> ExportConverter::Walk(const ExportJson& body,
                                           const std::vector<Value*>& slices,
                                           const std::vector<Value*>& more) {
   auto& out = *model_.graph;
-  if (slices.empty()) Refuse("walks along nothing", "give it a tensor to walk along");
+  if (slices.empty()) Refuse("has no tensor to scan over", "give it one");
   size_t results = 0;
   for (const ExportJson& output : body.at("outputs"))
     results += output.begin().value().is_array() ? output.begin().value().size() : 1;

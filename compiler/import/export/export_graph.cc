@@ -68,7 +68,7 @@ void ExportConverter::RenameAll(const std::vector<std::pair<Value*, std::string>
   std::set<std::string> names;
   for (const auto& [value, id] : wanted) names.insert(id);
   for (const Value* input : model_.graph->inputs()) names.erase(input->debugName());
-  taken_.insert(names.begin(), names.end());  // these names are never taken away
+  taken_.insert(names.begin(), names.end());  // these names are never given to other values
   torch::jit::DepthFirstGraphNodeIterator nodes(model_.graph);
   while (torch::jit::Node* node = nodes.next())
     for (Value* value : node->outputs())
@@ -175,7 +175,7 @@ void ExportConverter::NoteDroppedCast(const ExportJson& assertion, const ExportJ
 
 void ExportConverter::ConvertNodes(const ExportJson& graph) {
   const ExportJson& nodes = graph.at("nodes");
-  Names names{VariablesOf(nodes), {}};  // a region's values may be called as others outside
+  Names names{VariablesOf(nodes), {}};  // a region may reuse names of the outer graph
   for (const std::string& output : ResultNames(graph)) {
     names.variables.erase(output);  // jobs name what the model returns
     if (!output.empty() && !env_.count(output)) names.outputs[output] = Unique(Identifier(output));
@@ -247,8 +247,8 @@ static bool IsBool(const ExportJson& argument) {
 
 using Given = std::unordered_map<std::string, const ExportJson*>;
 
-// Returns the overload that takes tensors where `op` takes numbers and bools are `given`, or `op`
-// if there is none: there a bool acts like the integer.
+// Returns the overload of `op` that takes tensors for the numbers that are `given` as bools, or
+// `op` if there is none: there a bool acts like the integer.
 static std::shared_ptr<torch::jit::Operator> TakesBools(std::shared_ptr<torch::jit::Operator> op,
                                                         const Given& given) {
   const std::vector<c10::Argument>& own = op->schema().arguments();
@@ -261,8 +261,8 @@ static std::shared_ptr<torch::jit::Operator> TakesBools(std::shared_ptr<torch::j
     return found != given.end() && IsBool(*found->second) &&
            element(argument)->kind() == c10::TypeKind::NumberType;
   };
-  // A power and an interpolation by a bool tensor have no derivative: the exponent minus one, and one
-  // minus the weight, are undefined.
+  // A power or an interpolation has no derivative with a bool tensor: PyTorch subtracts one from
+  // the exponent, and the weight from one, which bools do not support.
   if (op->schema().name() == "aten::pow" || op->schema().name() == "aten::lerp") return op;
   if (std::none_of(own.begin(), own.end(), number)) return op;
   for (const auto& other : torch::jit::getAllOperatorsFor(
@@ -286,14 +286,14 @@ static std::optional<at::ScalarType> ResultDtype(const ExportJson& node, const E
   return ExportDtype(found->at("dtype").get<int64_t>());
 }
 
-// Makes tensors of the numbers among `inputs` where `schema` takes tensors, as Python does. A
-// tensor without sizes promotes others as a number does where one has sizes and is of the same
-// kind; else it takes the dtype of the result. False: that is not known.
+// Converts the numbers among `inputs` to tensors where `schema` takes tensors, as Python does. A
+// tensor without dimensions promotes like a number next to a tensor with dimensions of the same
+// kind; otherwise it takes the dtype of the result. Returns false if that dtype is not known.
 bool ExportConverter::NumbersToTensors(const c10::FunctionSchema& schema,
                                        std::optional<at::ScalarType> result,
                                        std::vector<Value*>& inputs) {
   if (!result) return false;
-  bool kept = false;  // a number has 64 bits beside a tensor of the result's own dtype
+  bool kept = false;  // numbers have 64 bits next to a tensor of the result's dtype
   for (const Value* input : inputs)
     if (const ValueMeta* meta = model_.MetaOf(input))
       kept = kept || (!meta->shape.empty() && meta->dtype == *result);
@@ -373,8 +373,8 @@ void ExportConverter::ConvertOperator(const ExportJson& node, const ExportJson& 
                                      {{"dtype", static_cast<int64_t>(at::kDouble)}});
     fits = true;
   }
-  // torch.add(0.5, x, alpha=2) has no overload, and that of torch.mul(0.7, x) swaps the operands,
-  // which rounds 16 bits otherwise.
+  // torch.add(0.5, x, alpha=2) has no overload, and the one for torch.mul(0.7, x) swaps the
+  // operands, which rounds differently in 16 bits.
   if (!fits && inputs[0]->type()->isSubtypeOf(*c10::NumberType::get()))
     fits = NumbersToTensors(schema, ResultDtype(node, graph), inputs);
   if (!fits) {  // a number where a tensor is expected needs another overload

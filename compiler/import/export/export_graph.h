@@ -92,7 +92,7 @@ class ExportConverter {
   // Names that values of the graph being converted get, by the export's names.
   struct Names {
     std::unordered_map<std::string, std::string> variables;  // see VariablesOf
-    std::unordered_map<std::string, std::string> outputs;    // names set apart for its outputs
+    std::unordered_map<std::string, std::string> outputs;    // names reserved for its outputs
   };
   Names names_;
   std::unordered_set<std::string> taken_;

@@ -88,8 +88,8 @@ void ExportConverter::ConvertPredispatch(const ExportJson& node, const ExportJso
   }
 }
 
-// Converts what run_decompositions makes of x[a:b] = y: PyTorch has no derivative of copy, but of
-// these three.
+// Converts the operation that run_decompositions() makes of x[a:b] = y: PyTorch has no derivative
+// of copy, but it has derivatives of the three operations inserted here.
 void ExportConverter::ConvertCopy(const ExportJson& node, const ExportJson& graph) {
   Value *like = Plain(node.at("inputs").at(0).at("arg")),
         *from = Plain(node.at("inputs").at(1).at("arg"));
@@ -108,8 +108,8 @@ void ExportConverter::ConvertCopy(const ExportJson& node, const ExportJson& grap
   BindOutputs(node, graph, {model_.graph->insert(c10::aten::clone, {cast})});
 }
 
-// Converts fma(a, b, c), to which a strict export turns addcmul_, addcdiv_ and add_ with a factor:
-// PyTorch computes it as (a * b) + c, with two roundings.
+// Converts fma(a, b, c), into which a strict export turns addcmul_, addcdiv_ and add_ with a
+// factor: PyTorch computes (a * b) + c, with two roundings.
 void ExportConverter::ConvertFma(const ExportJson& node, const ExportJson& graph) {
   Value *a = Plain(node.at("inputs").at(0).at("arg")), *b = Plain(node["inputs"].at(1).at("arg")),
         *c = Plain(node["inputs"].at(2).at("arg"));
@@ -119,12 +119,13 @@ void ExportConverter::ConvertFma(const ExportJson& node, const ExportJson& graph
   BindOutputs(node, graph, {sum});
   const ValueMeta *given = model_.MetaOf(a), *made = model_.MetaOf(sum);
   if (!given || !made || given->dtype != made->dtype || given->shape != made->shape) return;
-  ValueMeta meta = *made;  // then all three are alike
+  ValueMeta meta = *made;  // all three have the same dtype and shape
   model_.meta[product->debugName()] = meta;
 }
 
-// run_decompositions() makes an alias of each detach, and gradients would pass through it. Returns
-// true for those that their line tells from other aliases; throws Error if it does not tell.
+// Returns true for aliases that were detach in the model: run_decompositions() turns each detach
+// into an alias, through which gradients would pass. Throws Error if the node's line does not
+// distinguish it from other aliases.
 bool ExportConverter::WasDetach(const ExportJson& node, const ExportJson& graph) const {
   auto metadata = [](const ExportJson& of, const char* key) {
     return of.value("metadata", ExportJson::object()).value(key, "");
@@ -138,7 +139,7 @@ bool ExportConverter::WasDetach(const ExportJson& node, const ExportJson& graph)
   for (const ExportJson& other : graph.at("nodes")) {
     const std::string target = other.at("target").get<std::string>();
     if (Starts(target, "torch.ops.aten.detach")) return false;  // was not decomposed
-    // A submodule that is called several times has the line several times, with other stacks.
+    // A submodule that is called several times has the line several times, with different stacks.
     aliases += target == "torch.ops.aten.alias.default" &&
                metadata(other, "stack_trace") == metadata(node, "stack_trace") &&
                metadata(other, "nn_module_stack") == metadata(node, "nn_module_stack");

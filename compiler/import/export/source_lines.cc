@@ -53,7 +53,7 @@ std::vector<std::string> StackPaths(const std::string& stack) {
   return paths;
 }
 
-// `text` where it is a plain name that the printer leaves alone, else "".
+// Returns `text` without parentheses if it is a plain name that the printer keeps, else "".
 static std::string PlainName(std::string text) {
   text.erase(0, text.find_first_not_of(" ("));
   text.erase(text.find_last_not_of(" )") + 1);
@@ -67,7 +67,7 @@ static std::string PlainName(std::string text) {
 
 std::vector<std::string> AssignedIn(const std::string& code) {
   if (code.find(';') != std::string::npos) return {};
-  // Up to the first "=" outside of brackets, which is no part of a comparison.
+  // Finds the first "=" outside of brackets; gives up on comparisons and strings.
   int depth = 0;
   size_t end = 0, type = std::string::npos;
   for (; end < code.size() && code[end] != '='; ++end) {
@@ -110,10 +110,10 @@ bool IsNumber(const std::string& text) {
 
 struct Statement {
   std::vector<SourceLine> lines;   // the model's own calls
-  std::vector<std::string> stack;  // of submodules
+  std::vector<std::string> stack;  // of submodule calls
 };
 
-// Returns true if both stand in the same statements down to `depth`, that one included.
+// Returns true if both belong to the same statements from the outermost one down to `depth`.
 bool Share(const Statement& a, const Statement& b, size_t depth) {
   if (a.lines.size() <= depth || b.lines.size() <= depth) return false;
   for (size_t i = 0; i <= depth; ++i)
@@ -121,15 +121,15 @@ bool Share(const Statement& a, const Statement& b, size_t depth) {
   return true;
 }
 
-// Returns true if the statement of `lines[depth]` runs again for the next of a list of submodules,
-// as "x = layer(x)" does in a loop.
+// Returns true if the statement of `lines[depth]` runs again for the next submodule of a list, like
+// "x = layer(x)" in a loop.
 bool StartsAgain(const Statement& before, const Statement& after, size_t depth) {
   const std::string& code = before.lines[depth].code;
   size_t common = 0;
   while (common < std::min(before.stack.size(), after.stack.size()) &&
          before.stack[common] == after.stack[common])
     ++common;
-  // A submodule that the line names holds the list, and calls all of it.
+  // If the line names a submodule that holds the list, that submodule calls all of it.
   if (common && code.find("." + LastPart(before.stack[common - 1]) + "(") != std::string::npos)
     return false;
   if (common == after.stack.size()) return false;
@@ -137,9 +137,9 @@ bool StartsAgain(const Statement& before, const Statement& after, size_t depth) 
   return IsNumber(place) && code.find("[" + place + "]") == std::string::npos;
 }
 
-// Returns true if nodes[i] is the last of the statement in which it stands at `depth`.
+// Returns true if nodes[i] is the last one of its statement at `depth`.
 bool IsLast(const std::vector<const Statement*>& nodes, size_t i, size_t depth) {
-  constexpr size_t kLongest = 64;  // nodes of a statement over several lines
+  constexpr size_t kLongest = 64;  // nodes to search for a statement's further lines
   if (i + 1 == nodes.size()) return true;
   const Statement &here = *nodes[i], &next = *nodes[i + 1];
   if (Share(here, next, depth)) return StartsAgain(here, next, depth);

@@ -1,4 +1,5 @@
-// The lines of the model that an export records for its nodes, and the variables that they assign.
+// Finds the lines of the model that an export records for its nodes, and the variables that they
+// assign.
 #pragma once
 #include <nlohmann/json.hpp>
 #include <string>
@@ -11,25 +12,26 @@ using ExportJson = nlohmann::json;
 
 struct SourceLine {
   std::string file;
-  size_t number = 0;  // 0: none is known
-  std::string code;   // empty where Python had no text
+  size_t number = 0;  // 0: unknown
+  std::string code;   // empty if Python had no source text
 };
 
-// The calls of a node's `stack_trace`, outermost first.
+// Returns the calls of a node's `stack_trace`, outermost first.
 std::vector<SourceLine> LinesOf(const std::string& trace);
 
-// The innermost line that is the user's, else the innermost of all.
+// Returns the innermost line of user code, or the innermost of all if there is none.
 SourceLine OwnLine(const std::string& trace);
 
-// The plain variables that a line of Python assigns, in order, "" for others among them; empty
-// where it assigns none.
+// Returns the plain variables that a line of Python assigns, in order, with "" for other targets;
+// empty if it assigns none.
 std::vector<std::string> AssignedIn(const std::string& code);
 
-// By a value's name in the export: the variable of the model that it becomes. Of the nodes of one
-// statement, this is the last one.
+// Maps a value's name in the export to the variable of the model that it is assigned to. Only the
+// last node of a statement has one.
 std::unordered_map<std::string, std::string> VariablesOf(const ExportJson& nodes);
 
-// Submodules of `nn_module_stack` from the outside in; the k-th further call of one is "path@k".
+// Returns the submodules of `nn_module_stack` from the outside in; the k-th further call of one is
+// "path@k".
 std::vector<std::string> StackPaths(const std::string& stack);
 
 }  // namespace pipewright

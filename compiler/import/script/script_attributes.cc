@@ -54,7 +54,8 @@ class Resolver {
   }
 
  private:
-  // Collects parameters and buffers in the order of the state dict, then other tensors of modules.
+  // Collects parameters and buffers in the order of the state dict, then the other tensors of
+  // modules.
   void CollectWeights() {
     using Object = c10::intrusive_ptr<c10::ivalue::Object>;
     std::vector<std::pair<std::string, Object>> todo = {{"", objects_.At("")}};
@@ -143,7 +144,7 @@ class Resolver {
            objects_.PathOf(node->input(), path) && objects_.At(path)->type()->is_module();
   }
 
-  // Returns what the node yields, or nothing for submodules and the training flag.
+  // Returns the value that the node yields, or nothing for submodules and the training flag.
   std::optional<at::IValue> Read(Node* node) {
     if (node->kind() == prim::Constant) return torch::jit::toIValue(node->output());
     if (IsTraining(node)) return std::nullopt;
@@ -159,7 +160,7 @@ class Resolver {
     return value;
   }
 
-  // Tensors that are neither parameters nor buffers become weights of kind constant.
+  // Makes tensors that are neither parameters nor buffers weights of kind constant.
   void CollectTensors(const at::IValue& value, const std::string& root) {
     std::vector<std::pair<at::IValue, std::string>> todo = {{value, root}};
     while (!todo.empty()) {
@@ -190,7 +191,7 @@ class Resolver {
     if (value.isTensor()) {
       const size_t index = index_of_.at(KeyOf(value.toTensor()));
       Value* weight = model_.weight_input(index);
-      // A buffer in a parameter's memory passes no gradient to the parameter.
+      // A buffer that shares a parameter's memory passes no gradient to the parameter.
       const bool apart = model_.weights[index].requires_grad && !value.toTensor().requires_grad();
       return apart ? graph_.insert(c10::aten::detach, {weight}) : weight;
     }
@@ -248,8 +249,8 @@ class Resolver {
     output->replaceAllUsesWith(made);
   }
 
-  // A flag that is true becomes the module's; one that is false beside true ones belongs to a
-  // frozen layer.
+  // Replaces a flag that is true by the module's `training`. A flag that is false while others are
+  // true belongs to a frozen layer.
   void ReplaceTraining(Node* node) {
     std::string path;
     objects_.PathOf(node->input(), path);

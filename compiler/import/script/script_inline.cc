@@ -97,8 +97,8 @@ class Inliner {
     return found;
   }
 
-  // A trace records the calls that led to an operation, innermost first: "model.py(31): forward".
-  // Returns the model's own one; for torch's modules, the one that called them.
+  // Returns the model's own line from the calls that a trace recorded for an operation, innermost
+  // first ("model.py(31): forward"); for torch's modules, the line that called them.
   static std::optional<torch::jit::SourceRange> Traced(const std::string& calls) {
     std::optional<torch::jit::SourceRange> found;
     for (const std::string& call : Split(calls, '\n')) {

@@ -20,7 +20,7 @@ namespace prim = torch::jit::prim;
 
 namespace {
 
-// Arguments with a default value take it unless the caller names them as inputs.
+// Binds arguments with a default value to it, unless the caller names them as inputs.
 void BindInputs(Model& model, const c10::FunctionSchema& schema,
                 const std::vector<std::string>& wanted) {
   torch::jit::Graph& graph = *model.graph;
@@ -73,7 +73,7 @@ std::optional<std::string> ElementOf(const Node* node) {
   return std::nullopt;
 }
 
-// A list, tuple or dict from which the model takes fixed elements becomes separate inputs, in
+// Replaces a list, tuple or dict from which the model takes fixed elements by separate inputs, in
 // order: xs_0, xs_1, or table_key. Others stay and are rejected.
 void SpreadInputs(Model& model) {
   torch::jit::Graph& graph = *model.graph;
@@ -141,13 +141,13 @@ void CheckInputs(const Model& model) {
         kind != c10::TypeKind::FloatType && kind != c10::TypeKind::BoolType)
       throw Error(model.file,
                   "input \"" + input->debugName() + "\" is a " + input->type()->annotation_str() +
-                      " of which the model takes more than fixed elements: a run cannot feed it",
+                      ", and the model uses more than fixed elements of it: a run cannot feed it",
                   "wrap the model in one that takes tensors");
   }
 }
 
-// Lists and dicts that the model returns become separate outputs, in order. Returns the names of
-// those with a key on the path to them: "aux.a" for {"aux": {"a": y}}.
+// Replaces returned lists and dicts by separate outputs, in order. Returns names for those with a
+// key on the path to them: "aux.a" for {"aux": {"a": y}}.
 std::map<Value*, std::string> FlattenOutputs(Model& model) {
   torch::jit::Graph& graph = *model.graph;
   torch::jit::AliasDb aliases(model.graph);
@@ -243,7 +243,7 @@ void NameValues(Model& model, const std::map<Value*, std::string>& outputs) {
 
 }  // namespace
 
-// Makes lists of tensors that constant folding made from their elements again.
+// Replaces constant lists of tensors by lists of constant tensors.
 static void TakeListsApart(torch::jit::Graph& graph) {
   for (Node* node : AllNodes(graph)) {
     if (node->kind() != prim::Constant) continue;
@@ -264,7 +264,7 @@ static void TakeListsApart(torch::jit::Graph& graph) {
   }
 }
 
-// Tensors made by constant folding become weights of kind constant, in memory.
+// Makes tensors from constant folding weights of kind constant, in memory.
 static void LiftConstants(Model& model) {
   TakeListsApart(*model.graph);
   std::map<const void*, Value*> lifted;

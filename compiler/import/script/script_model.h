@@ -8,8 +8,9 @@
 
 namespace pipewright {
 
-// `inputs` names those that a run provides; empty: those without a default value. The others take
-// their defaults. Throws Error naming file and line of the model if something cannot be imported.
+// `inputs` names the arguments that a run provides; empty: those without a default value. The
+// others take their defaults. Throws Error naming file and line of the model if something cannot be
+// imported.
 Model ImportScript(const Archive& archive, const std::vector<std::string>& inputs);
 
 }  // namespace pipewright

@@ -51,8 +51,8 @@ void TakeSizesApart(const GraphPtr& graph) {
   }
 }
 
-// Takes elements of lists, tuples and dicts where the list is made, so that no cut separates them:
-// a list cannot leave a module, but its elements can.
+// Takes elements of lists, tuples and dicts where the list is made, so that no cut separates the
+// two: a list cannot leave a module, but its elements can.
 void TakeElementsEarly(const GraphPtr& graph) {
   torch::jit::AliasDb aliases(graph);
   for (Node* node : AllNodes(*graph)) {
@@ -81,7 +81,8 @@ void TakeElementsEarly(const GraphPtr& graph) {
   }
 }
 
-// LowerAllTuples turns one output into several for a tuple; TorchScript code needs one each.
+// Gives each output of an Uninitialized node its own node: LowerAllTuples leaves several outputs
+// for a tuple, but TorchScript code needs one each.
 void SplitUninitialized(const GraphPtr& graph) {
   for (Node* node : AllNodes(*graph)) {
     if (node->kind() != prim::Uninitialized || node->outputs().size() == 1) continue;

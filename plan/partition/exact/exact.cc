@@ -21,20 +21,20 @@ struct Search {
   const ExactOptions& options;
   const Resources& resources;
   const Ideals& ideals;
-  std::vector<double> best{};  // [set * states + state]: the largest load of its stages
+  std::vector<double> best{};  // [set * states + state] the least bottleneck of the set's stages
   std::vector<From> from{};
-  // The device time that the devices of each state can hold, and that further stages can; infinite
-  // where either has a CPU.
+  // [state] the device time that its devices can take, and that further stages can take; infinite
+  // with a CPU.
   std::vector<double> capacity{}, capacity_left{};
   std::vector<char> hosts{}, hosts_left{};
   double largest_capacity = 0;  // of one stage
-  double cut_weight = 0;        // device time that a device loses to a transfer, at least
+  double cut_weight = 0;        // least device time that a transfer costs a device
   double latency_weight = 0;
   std::vector<char> possible{};  // of each state, for the current set
-  // A stage may begin at each set in these states; in none where first > last.
+  // The range of states in which the last stages may hold each set; empty if first > last.
   std::vector<int> first_live{}, last_live{};
   Bits forbidden{};
-  std::vector<double> lead{};  // of the stages that begin with each set; empty: none
+  std::vector<double> lead{};  // of the stages that begin each set; empty: none
   bool proven = true;
   int64_t ticks = 0;  // taken
 
@@ -53,11 +53,11 @@ static double Seconds(Clock::time_point since) {
   return std::chrono::duration<double>(Clock::now() - since).count();
 }
 
-// The most device time that a CPU can take over under a load limit: a fractional knapsack.
+// Returns the most device time that a CPU can take over under a load limit: a fractional knapsack.
 static double HostCapacity(const UnitGraph& graph, double limit) {
   auto work = [&](int u) { return graph.units[u].device_ok ? graph.units[u].device_time : 0; };
-  // Without those that save nothing: one that costs nothing either compares equal to all others,
-  // which would leave the order undefined.
+  // Leaves out units that save nothing: one that also costs nothing would compare equal to all
+  // others, which is not a strict weak order.
   std::vector<int> order;
   for (int u = 0; u < static_cast<int>(graph.units.size()); ++u)
     if (work(u) > 0) order.push_back(u);
@@ -102,7 +102,7 @@ void Search::MeasureDevices() {
     capacity_left[s] = resources.MostLeft(problem, static_cast<int>(s), each);
 }
 
-// A stage that begins with a set has one of the units there that nothing in the set comes before.
+// The first stage of a set has at least one of the units that have no predecessor in the set.
 void Search::MeasureLeads() {
   if (options.lead.empty()) return;
   lead.assign(ideals.sets.size(), 0);
@@ -118,8 +118,9 @@ void Search::MeasureLeads() {
   }
 }
 
-// Finds the states that may hold the set: their devices its work, and the remaining ones the rest,
-// both with the transfers between the two, at loads under `below`.
+// Finds the states that may hold the set: their devices can take its work, and the remaining ones
+// the rest, both with the transfers between the two, at loads under `below`. Returns false if there
+// are none.
 bool Search::FindPossible(int set) {
   double work = ideals.work[set], rest = ideals.work.back() - work;
   double cut = ideals.cut_time[set] * cut_weight + ideals.cut_transfers[set] * latency_weight;
@@ -154,7 +155,7 @@ void Search::Extend(int larger, int smaller, const StageLoad& stage) {
     if (steps.empty() || steps.back().from < first_live[smaller] ||
         steps.front().from > last_live[smaller])
       continue;
-    if (steps.size() == 1 &&  // as of devices in a sequence
+    if (steps.size() == 1 &&  // as for devices in a sequence
         (after[steps[0].from] >= std::min(options.below, here[steps[0].to]) ||
          !possible[steps[0].to]))
       continue;
@@ -191,7 +192,7 @@ void Search::Run(Clock::time_point start) {
   std::vector<int> seen(count, -1);
   struct Visit {
     int set, next;
-    int unit;  // added to the stage to come here
+    int unit;  // the unit that was added to the stage last; -1: none
   };
   std::vector<Visit> stack;
   int64_t visits = 0;
@@ -208,7 +209,7 @@ void Search::Run(Clock::time_point start) {
       proven = false;
       return;
     }
-    // Down from the set to those inside it, each once; the stage is what lies between.
+    // Visits each set inside this one once, from large to small; the stage is the difference.
     stack.push_back({static_cast<int>(larger), ideals.first[larger], -1});
     while (!stack.empty()) {
       Visit& visit = stack.back();
@@ -232,7 +233,7 @@ void Search::Run(Clock::time_point start) {
         Extend(static_cast<int>(larger), link.set, stage);
       stack.push_back({link.set, ideals.first[link.set], link.unit});
     }
-    // Rounding must not build up from set to set.
+    // Keeps rounding errors from accumulating over sets.
     stage.Reset();
     for (size_t s = states; s-- > 0;)
       if (best[larger * states + s] < options.below) {

@@ -7,7 +7,7 @@ namespace pipewright {
 
 static double WorkOf(const Unit& unit) { return unit.device_ok ? unit.device_time : 0; }
 
-// The sums of a set from those of the set without `unit`.
+// Adds the sums of a set, computed from those of the set without `unit`.
 static void AddSums(const UnitGraph& graph, Ideals& ideals, const Ideals::Smaller& link) {
   double time = ideals.cut_time[link.set], transfers = ideals.cut_transfers[link.set];
   for (int n : graph.nets_of[link.unit]) {
@@ -24,7 +24,7 @@ static void AddSums(const UnitGraph& graph, Ideals& ideals, const Ideals::Smalle
 
 namespace {
 
-// Places of sets by a hash that changes by one number a unit.
+// A hash table of sets. The hash of a set is updated with one number per unit.
 struct SetTable {
   std::vector<int> slots = std::vector<int>(1024, -1);
   std::vector<uint64_t> hashes;  // of each set
@@ -35,7 +35,7 @@ struct SetTable {
     return h ^ (h >> 29);
   }
 
-  // The slot of a set of that hash that `same` says yes to, or a free one.
+  // Returns the slot of the set with that hash for which `same` returns true, or a free one.
   template <typename Same>
   int& Find(uint64_t hash, Same same) {
     if (2 * hashes.size() > slots.size()) Grow();
@@ -65,7 +65,7 @@ bool EnumerateIdeals(const UnitGraph& graph, int64_t max_sets, double max_second
            max_seconds;
   };
   int n = static_cast<int>(graph.units.size());
-  // Units that may all be added next make as many sets as they have subsets.
+  // If r units may all be added next, there are at least 2^r sets.
   size_t most_ready = 0;
   while (int64_t{1} << most_ready <= max_sets && most_ready < 62) ++most_ready;
   ideals = Ideals();
@@ -73,9 +73,9 @@ bool EnumerateIdeals(const UnitGraph& graph, int64_t max_sets, double max_second
   ideals.work = ideals.cut_time = ideals.cut_transfers = {0};
   SetTable table;
   table.hashes.push_back(0);
-  std::vector<Ideals::Smaller> made_of(1);             // of each set: how it first became
-  std::vector<std::pair<int, Ideals::Smaller>> links;  // (larger set, how it became)
-  // These units may be added to each set of the last level.
+  std::vector<Ideals::Smaller> made_of(1);             // of each set: how it was first made
+  std::vector<std::pair<int, Ideals::Smaller>> links;  // (larger set, how it was made)
+  // The units that may be added to each set of the last level.
   std::vector<std::vector<int>> ready(1), next_ready;
   for (int u = n - 1; u >= 0; --u)
     if (graph.next[u].empty()) ready[0].push_back(u);

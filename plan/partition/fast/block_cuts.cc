@@ -40,12 +40,12 @@ Chain ChainOf(const UnitGraph& graph, const std::vector<int>& order,
 
 namespace {
 
-// Bounds the place of a cut: the devices behind it must hold the work there, those ahead of it the
-// rest, both with the transfers between them, at loads under a limit.
+// Bounds the position of a cut: the devices after it must be able to do the work after it, and
+// those before it the rest, both with the transfers across the cut, at loads under a limit.
 struct CutRoom {
-  double below;              // no load is as large
+  double below;              // all loads are smaller
   std::vector<double> work;  // before each position, in device time
-  std::vector<double> cut;   // at each position: device time that it costs each side at least
+  std::vector<double> cut;   // at each position: the least device time that it costs each side
   const Resources& resources;
 
   CutRoom(const PartitionProblem& problem, const Chain& chain, const Resources& r, double b)
@@ -72,7 +72,7 @@ struct CutRoom {
     cut[n] = 0;
   }
 
-  // Says whether a stage can begin at the position in any state.
+  // Finds the states in which a stage can begin at the position. Returns false if there are none.
   bool Find(int position, std::vector<char>& possible) const {
     double before = work[position], after = work.back() - before, cost = cut[position];
     double slack = 1e-9 * (work.back() + cost);
@@ -100,7 +100,7 @@ class BlockCuts {
   struct From {
     int end = -1, state = 0, option = 0;
   };
-  // An option of one step, as devices in a sequence have.
+  // An option with a single step, as for devices in a sequence.
   struct Single {
     int from, to, option;
   };
@@ -127,12 +127,12 @@ class BlockCuts {
   const bool varies_;
   bool limited_ = false;
   double most_bytes_ = 0;      // of any device
-  std::vector<double> best_;   // of each position and state, `states_` of them a position
-  std::vector<From> from_;     // in the same places
+  std::vector<double> best_;   // [position * states_ + state]
+  std::vector<From> from_;     // likewise
   std::vector<double> least_;  // time of each block on its best device
-  // A stage may begin at each position in these states; in none where first > last.
+  // The range of states in which a stage may begin at each position; empty if first > last.
   std::vector<int> first_live_, last_live_;
-  // Options of one step by where they begin, then the others.
+  // Options with a single step, by state, and the others.
   std::vector<Single> singles_;
   std::vector<size_t> others_, first_single_;
   std::vector<int> devices_after_;
@@ -243,7 +243,7 @@ void BlockCuts::TryOthers(const StageSums& stage, int begin, int end) {
   }
 }
 
-// Leaves the states in which a stage that begins at the position stays under the limit.
+// Keeps only states in which the stages from the position on are under the limit.
 void BlockCuts::KeepLive(int begin) {
   double* here = &best_[begin * states_];
   for (size_t s = states_; s-- > 0;)
@@ -278,7 +278,7 @@ OrderCuts BlockCuts::Run(int64_t& steps) {
   std::vector<char> possible(states_);
   for (int begin = n_ - 1; begin >= 0; --begin) {
     if (!room.Find(begin, possible)) continue;
-    // Only a value that is less counts.
+    // Only smaller values are accepted.
     for (size_t s = 0; s < states_; ++s) best_[begin * states_ + s] = possible[s] ? below_ : -1;
     BeginAt(begin);
     KeepLive(begin);

@@ -17,18 +17,18 @@
 
 namespace pipewright {
 
-// Shares of the effort. Each part has at most its share of what there is at the start, and no more
-// than is left; parts that end sooner leave the rest to the ones after them.
+// Shares of the effort. Each part gets at most its share of the initial effort and no more than is
+// left. Parts that end sooner leave the rest to later ones.
 constexpr double kLevelsShare = 0.4;  // a partition from coarser graphs
 constexpr double kExactShare = 0.3;   // the exact search of a narrow graph
 constexpr double kMovesShare = 0.3;   // moves until stages fit their memory
-constexpr double kLastShare = 0.05;   // kept for what follows orders and coarser graphs
+constexpr double kLastShare = 0.05;   // kept for the parts after orders and coarser graphs
 
-constexpr int kRuns = 20;      // partitions from coarser graphs, as long as there is effort left
-constexpr int kPlainRuns = 6;  // the first ones of those; the others join units at random
+constexpr int kRuns = 20;      // partitions from coarser graphs, while effort is left
+constexpr int kPlainRuns = 6;  // the first runs; later ones merge units at random
 
-// Says whether there are so many sets of devices that orders of them are looked at instead. CPUs
-// have no good place in an order.
+// Returns true if there are so many device states that sequences of devices are tried instead. The
+// limit is higher with CPUs, which have no good place in a sequence.
 static bool ManyKinds(const PartitionProblem& problem) {
   int kinds = 0;
   bool host = false;
@@ -59,16 +59,16 @@ struct Fast {
   const FastOptions& options;
   const Resources& resources;
   double bound;
-  int64_t& ticks;       // that are left
-  const int64_t whole;  // ticks that there were
+  int64_t& ticks;       // the remaining effort
+  const int64_t whole;  // the initial effort
   StagedUnits best;
   double load;                            // of `best`
-  std::vector<std::vector<int>> found{};  // stages of units, of every partition that was looked at
+  std::vector<std::vector<int>> found{};  // stages of units in every partition that was tried
 
-  // Ticks of a step of moving units and cutting orders: with many stages it takes longer.
+  // Returns the ticks of a step of moving units and cutting orders; more with many stages.
   int StepTicks() const { return 7 + std::min(resources.devices, 64) / 32; }
 
-  // Steps until a share of the ticks is left.
+  // Returns the steps until only a share of the ticks is left.
   int64_t StepsTo(double share) const {
     return std::max<int64_t>(ticks - Share(share), 0) / StepTicks();
   }
@@ -89,8 +89,8 @@ struct Fast {
     return true;
   }
 
-  // The best cuts of several orders; first those of the partition to begin with, its stages in
-  // turn.
+  // Tries the best cuts of several orders, first those in which the stages of `options.start`
+  // follow one another.
   void CutOrders() {
     std::vector<std::vector<int>> orders = CandidateOrders(graph);
     if (options.start) {
@@ -114,7 +114,7 @@ struct Fast {
     }
   }
 
-  // The work of a stage at most, as a multiple of a device's even share.
+  // Returns the most work of a stage, as a multiple of a device's even share.
   double StageSize() const {
     double work = 0, speeds = 0;
     for (const Unit& unit : graph.units) work += unit.device_time;
@@ -124,17 +124,17 @@ struct Fast {
     return problem.max_replicas * (known ? std::max(load * speeds / work, 1.0) : 1);
   }
 
-  // Makes partitions from coarser graphs: first in each way to make them coarse, then with the best
-  // one's stages kept apart, alone or together with those of another one, and every other one from
-  // scratch.
+  // Makes partitions from coarser graphs. The first runs coarsen in different ways; later ones keep
+  // the stages of the best partition apart, alone or with those of another one, and every other run
+  // starts from scratch.
   void Levels(int first_run, int runs) {
     int n = static_cast<int>(graph.units.size());
     MultilevelOptions level;
     for (int run = first_run; run < runs && !Optimal(); ++run) {
       int64_t own = std::min(StepsTo(kLastShare), Share(kLevelsShare) / StepTicks());
       if (own == 0 && (run > 0 || !best.options.empty())) return;
-      // Where loads are far over an even share, by replicas or dear transfers, stages of several
-      // sizes are tried.
+      // If loads are far above an even share, because of replicas or expensive transfers, tries
+      // stages of several sizes.
       double size = StageSize();
       bool resized = size > 2, fresh = run < (resized ? 4 : 3);
       if (run >= kPlainRuns) fresh = run % 2 == 0;
@@ -165,7 +165,7 @@ struct Fast {
     }
   }
 
-  // The best cuts as if memory had no limit; then units move until every stage fits.
+  // Finds the best cuts without memory limits, then moves units until every stage fits.
   void FitMemory() {
     PartitionProblem free = problem;
     for (DeviceClass& device : free.devices) device.memory_bytes = kInfinity;
@@ -179,7 +179,7 @@ struct Fast {
     ticks -= (all - moves - steps) * StepTicks();
   }
 
-  // Divides the slowest stage and a few beside it anew, as long as that helps.
+  // Divides the slowest stage and a few adjacent ones again, while that helps.
   PartitionResult ImproveFewStages() {
     PartitionResult result = ResultOfStages(problem, graph, best);
     result.lower_bound = bound;
@@ -197,7 +197,7 @@ struct Fast {
 
 }  // namespace
 
-// The exact search for something better than `known`, if there are few enough sets of units.
+// Searches exactly for a better partition than `known`, if there are few enough sets of units.
 static PartitionResult Settle(const PartitionProblem& problem, const UnitGraph& graph,
                               const PartitionResult& known, const FastOptions& options,
                               int64_t& ticks) {
@@ -207,7 +207,8 @@ static PartitionResult Settle(const PartitionProblem& problem, const UnitGraph& 
   exact.max_sets = ExactSets(graph, options);
   exact.ticks = &ticks;
   exact.sequence = options.sequence;
-  // Where nothing is known, memory binds: first what is not far over the bound, which is soon done.
+  // If no partition is known, memory binds. Limits close to the bound are tried first, since those
+  // searches are fast.
   for (double factor : {1.01, 1.1, 1.5, 3.0}) {
     if (known.feasible || known.lower_bound * factor >= options.below) break;
     exact.below = known.lower_bound * factor;
@@ -239,8 +240,8 @@ PartitionResult FastPartition(const PartitionProblem& problem, const UnitGraph& 
   Fast fast{problem, graph, options, resources, bound, ticks, ticks, {}, options.below};
   if (options.start) fast.Offer(*options.start);
   bool narrow = !options.wide && IsNarrow(graph, options, ticks);
-  bool large = graph.units.size() > 40 || !narrow;  // others an exact search settles at once
-  // In a wide graph the orders' cuts are dear: with a good partition at hand few need be looked at.
+  bool large = graph.units.size() > 40 || !narrow;  // an exact search solves smaller graphs at once
+  // In a wide graph, cutting orders is expensive; if a good partition is known, few need be tried.
   int early = large && !narrow && options.fresh ? 1 : 0;
   fast.Levels(0, early);
   if (early > 0 && fast.StageSize() > 2) {

@@ -38,7 +38,7 @@ double PartitionLowerBound(const PartitionProblem& problem, const UnitGraph& gra
   }
   if (problem.max_replicas == 1 && bytes > room * (1 + 1e-12)) return kInfinity;
 
-  // In a connected graph every stage of several cuts at least one net.
+  // In a connected graph, each of several stages cuts at least one net.
   double cheapest = kInfinity;
   std::vector<char> seen(graph.units.size(), 0);
   std::vector<int> stack = {0};

@@ -31,7 +31,7 @@ struct Multilevel {
     return StageTable(problem, graph, units).LargestLoad();
   }
 
-  // The best of `units` and what refining makes of it, by the largest load.
+  // Refines `units` and keeps the best, by the largest load.
   void RefineAll(const UnitGraph& graph, StagedUnits& units) {
     StageTable table(problem, graph, units);
     double best = table.LargestLoad();
@@ -50,7 +50,7 @@ struct Multilevel {
     steps -= all - moves;
   }
 
-  // The best cuts of many orders.
+  // Returns the best cuts of many orders.
   StagedUnits Start(const UnitGraph& graph) {
     std::vector<std::vector<int>> orders = CandidateOrders(graph);
     StagedUnits best;
@@ -63,7 +63,7 @@ struct Multilevel {
     return best;
   }
 
-  // Cuts the stages in turn once more, each in the order that it has in one of `orders`.
+  // Cuts again in each of `orders`, sorted by stage.
   bool Recut(const UnitGraph& graph, const std::vector<std::vector<int>>& orders,
              StagedUnits& units) {
     double load = Load(graph, units), before = load;
@@ -86,7 +86,7 @@ struct Multilevel {
     }
   }
 
-  // Graphs of a few units may have few enough sets of them to settle which is the best.
+  // Finds the optimum of a graph that has few enough sets of units.
   void Exact(const UnitGraph& graph, StagedUnits& units) {
     if (too_wide) return;
     ExactOptions exact;
@@ -105,7 +105,7 @@ struct Multilevel {
 
 }  // namespace
 
-// The device time that a stage has where work is shared evenly, and half the least memory.
+// Limits a cluster to a stage's even share of the work and half the least memory.
 static void LimitClusters(const PartitionProblem& problem, const UnitGraph& graph,
                           Multilevel& search) {
   double work = 0, fastest = 1;
@@ -122,7 +122,7 @@ static void LimitClusters(const PartitionProblem& problem, const UnitGraph& grap
   search.most_work = work / std::max(devices, 1) * fastest * (1 + 1e-9);
 }
 
-// By group what there was by unit; members of a group agree.
+// Replaces values by unit with values by group. Members of a group have the same value.
 static void Project(const std::vector<int>& group_of, size_t groups, std::vector<int>& of_unit) {
   if (of_unit.empty()) return;
   std::vector<int> of_group(groups);

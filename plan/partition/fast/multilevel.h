@@ -1,25 +1,24 @@
-// Partitions of a graph from those of coarser and coarser versions of it.
+// Partitions a graph by way of coarser and coarser versions of it.
 #pragma once
 #include "plan/partition/refine/refine.h"
 
 namespace pipewright {
 
 struct MultilevelOptions {
-  int64_t* steps = nullptr;            // that may still be taken; counted down
+  int64_t* steps = nullptr;            // the remaining budget; counted down
   int64_t pairs = 500'000;             // stages tried in one order of a level
   int rating = 0;                      // of ClusterOptions
   unsigned seed = 0;                   // of ClusterOptions
   double size = 1;                     // work of a stage, as a multiple of a device's even share
-  const StagedUnits* start = nullptr;  // where to begin
-  const DeviceSequence* sequence = nullptr;  // as of ExactOptions
+  const StagedUnits* start = nullptr;  // partition to begin with
+  const DeviceSequence* sequence = nullptr;  // as in ExactOptions
   const std::vector<int>* apart =
       nullptr;  // of ClusterOptions; no finer than the stages of `start`
 };
 
-// The graph is made coarser until a few units a stage are left; the best cuts of several orders of
-// that are refined, and refined again as the units are taken apart. With `start`, whose stages are
-// then not mixed while coarsening, that partition is the first one. No options: none was found.
-// Deterministic.
+// Coarsens the graph until a few units per stage are left, refines the best cuts of several orders
+// of that, and refines again as the graph is uncoarsened. With `start`, begins with that partition,
+// whose stages are not merged while coarsening. No options: none was found. Deterministic.
 StagedUnits MultilevelPartition(const PartitionProblem& problem, const UnitGraph& graph,
                                 const Resources& resources, const MultilevelOptions& options);
 

@@ -11,7 +11,7 @@ namespace pipewright {
 using Order = std::vector<int>;
 using Lists = std::vector<std::vector<int>>;
 
-// Finishes one branch before it begins the next. `forward` takes low numbers first.
+// Finishes one branch before it begins the next. `low_first` takes low numbers first.
 static Order DepthFirst(const Lists& next, const Lists& previous, bool low_first) {
   int n = static_cast<int>(next.size());
   std::vector<int> waiting(n), stack;
@@ -49,7 +49,7 @@ static Order ByDepth(const Lists& next, const Lists& previous) {
   return order;
 }
 
-// Takes the unit that adds least to the cut behind it, the one made ready last among equals.
+// Takes the unit that adds least to the cut after it; among equals, the one that became ready last.
 static Order LeastCut(const UnitGraph& graph, const Lists& next, const Lists& previous) {
   int n = static_cast<int>(next.size());
   std::vector<int> waiting(n), inside(graph.nets.size(), 0), stamp(n, 0);
@@ -87,7 +87,7 @@ static Order LeastCut(const UnitGraph& graph, const Lists& next, const Lists& pr
     for (int net : graph.nets_of[u]) {
       int size = static_cast<int>(graph.nets[net].units.size());
       ++inside[net];
-      // Others see a change only when the net begins to be cut or has one member left.
+      // Other units are affected only if the net begins to be cut or has one member left.
       if (inside[net] == 1 || inside[net] == size - 1)
         touched.insert(touched.end(), graph.nets[net].units.begin(), graph.nets[net].units.end());
     }

@@ -1,4 +1,4 @@
-// Topological orders to cut into stages.
+// Makes topological orders to cut into stages.
 #pragma once
 #include <vector>
 
@@ -6,7 +6,7 @@
 
 namespace pipewright {
 
-// Topological orders of the units that tend to have cheap cuts. The first is 0, 1, 2, ...
+// Returns topological orders of the units that tend to have cheap cuts. The first is 0, 1, 2, ...
 std::vector<std::vector<int>> CandidateOrders(const UnitGraph& graph);
 
 }  // namespace pipewright

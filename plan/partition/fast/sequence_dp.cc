@@ -7,7 +7,7 @@
 
 namespace pipewright {
 
-// Cost of a cut before each position.
+// Returns the cost of a cut before each position.
 static std::vector<double> CutCosts(const PartitionProblem& problem, const UnitGraph& graph,
                                     const std::vector<int>& order) {
   std::vector<double> cost(order.size() + 1, 0);
@@ -27,13 +27,13 @@ static std::vector<double> CutCosts(const PartitionProblem& problem, const UnitG
   return cost;
 }
 
-// One position in each of `count` stretches of equal work: where a cut is cheapest.
+// Returns the position of the cheapest cut in each of `count` stretches of equal work.
 static std::vector<int> CheapPositions(const UnitGraph& graph, const std::vector<int>& order,
                                        const std::vector<double>& cost, int count) {
   int n = static_cast<int>(order.size());
   double total = 0, each = 1e-9;
   for (const Unit& unit : graph.units) total += unit.device_time;
-  each = total / n;  // so that stretches without work end as well
+  each = total / n;  // lets stretches without work end too
   std::vector<int> positions = {0};
   double work = 0;
   int best = -1, stretch = 0;
@@ -62,13 +62,14 @@ OrderCuts CutOrder(const PartitionProblem& problem, const UnitGraph& graph,
   for (const Unit& unit : graph.units) work += unit.device_time;
   for (const DeviceClass& device : problem.devices) speeds += device.count * device.speed;
   const double share = work / speeds;
-  // Positions that may be cuts where stages hold so many even shares of the work.
+  // Returns the number of positions that can be tried if stages hold `shares` even shares of the
+  // work.
   auto most_positions = [&](double shares) {
     shares = std::clamp(shares, 1.0, static_cast<double>(devices));
     return static_cast<int>(std::sqrt(static_cast<double>(budget) * devices / shares));
   };
   std::vector<double> cost;
-  // The cheapest positions spread out, half of them where others are around cuts that are known.
+  // Returns the cheapest positions, spread out; if cuts are known, half of them are around those.
   auto choose = [&](double under, const std::vector<Cut>& known) {
     int most = share > 0 ? most_positions(under / share / 2) : most_positions(1);
     std::vector<int> positions;
@@ -87,7 +88,7 @@ OrderCuts CutOrder(const PartitionProblem& problem, const UnitGraph& graph,
     positions.erase(std::unique(positions.begin(), positions.end()), positions.end());
     return positions;
   };
-  bool coarse = false;  // whether positions were left out
+  bool coarse = false;  // positions were left out
   // If no limit is known, stages near an even share are tried first, then longer ones.
   auto solve = [&](double under, const std::vector<Cut>& known) {
     OrderCuts cuts;

@@ -1,4 +1,4 @@
-// The best way to cut one topological order into stages.
+// Finds the best way to cut a topological order into stages.
 #pragma once
 #include "plan/partition/problem/partition_state.h"
 
@@ -16,9 +16,9 @@ struct OrderCuts {
 
 StagedUnits StagesOfCuts(const std::vector<int>& order, const OrderCuts& cuts);
 
-// Dynamic programming over positions. Where `order` is too long for `pairs` stages to be tried,
-// only some positions are allowed to be cuts: first the cheapest of each stretch of equal work,
-// then all those around the best cuts found so far. What it took is taken from `steps`.
+// Cuts `order` by dynamic programming over positions. If trying all stages would take more than
+// `pairs`, only some positions may be cuts: first the cheapest in each stretch of equal work, then
+// all those around the best cuts so far. Subtracts its cost from `steps`.
 OrderCuts CutOrder(const PartitionProblem& problem, const UnitGraph& graph,
                    const Resources& resources, const std::vector<int>& order, double below,
                    int64_t pairs, int64_t& steps);

@@ -12,21 +12,21 @@ namespace pipewright {
 
 namespace {
 
-// Shares of the effort that is left:
-constexpr double kEqualShare = 0.45;      // the search on devices as fast as they are on average
-constexpr double kFirstTurnShare = 0.5;   // searches with the devices in an order: the first
-constexpr double kOtherTurnShare = 0.2;   // and each other
-constexpr int kTurns = 20;                // of those, at most
+// Shares of the remaining effort:
+constexpr double kEqualShare = 0.45;     // the search on equal devices of average speed
+constexpr double kFirstTurnShare = 0.5;  // the first search with devices in an order
+constexpr double kOtherTurnShare = 0.2;  // each other search with devices in an order
+constexpr int kTurns = 20;               // most searches with devices in an order
 
-// Gives each stage a class at a load of at most `most`, as a matching that grows by paths on which
-// stages change classes.
+// Assigns each stage a class with a load of at most `most`: a bipartite matching by augmenting
+// paths.
 struct Assignment {
   const PartitionProblem& problem;
   const std::vector<std::vector<double>>& loads;  // of each stage on each class
   std::vector<int> class_of{};
   std::vector<std::vector<int>> holders{};  // of each class
 
-  // Breadth first from a stage without a class to a class with a device left.
+  // Searches breadth first from a stage without a class for a class with a free device.
   bool Place(int stage, double most) {
     size_t classes = problem.devices.size();
     std::vector<int> reached_by(classes, -1), queue = {stage};
@@ -112,7 +112,7 @@ DeviceSequence DevicesInTurn(const PartitionProblem& problem, const StagedUnits&
   return idle;
 }
 
-// One class for all devices: as fast as they are on average, with the least memory of any.
+// Returns the problem with one class for all devices, of average speed and the least memory of any.
 static PartitionProblem WithEqualDevices(const PartitionProblem& problem) {
   PartitionProblem equal = problem;
   DeviceClass all;
@@ -130,7 +130,7 @@ static PartitionProblem WithEqualDevices(const PartitionProblem& problem) {
   return equal;
 }
 
-// Small problems an exact search over all sets of devices settles.
+// Solves small problems by an exact search over all device states.
 static void SettleSmall(const PartitionProblem& problem, const UnitGraph& graph,
                         const FastOptions& options, int64_t& ticks, PartitionResult& best) {
   if (DeviceStates(problem) > kMostDeviceStates) return;
@@ -152,7 +152,7 @@ PartitionResult UnevenPartition(const PartitionProblem& problem, const UnitGraph
   if (best.proven) return best;
   int64_t whole = FastTicks(graph);
   int64_t& ticks = options.ticks ? *options.ticks : whole;
-  // A search with so many ticks of those that are left.
+  // Runs a search with a share of the remaining ticks.
   auto search = [&](const PartitionProblem& on, FastOptions part, double of_left) {
     auto own = static_cast<int64_t>(of_left * static_cast<double>(ticks)), all = own;
     part.ticks = &own;
@@ -167,18 +167,18 @@ PartitionResult UnevenPartition(const PartitionProblem& problem, const UnitGraph
     start = *options.start;
   } else if (problem.max_replicas == 1) {
     FastOptions first = turn;
-    first.below = kInfinity;  // loads of other devices
+    first.below = kInfinity;  // `below` is not for these devices
     PartitionResult equal = search(WithEqualDevices(problem), first, kEqualShare);
     if (equal.feasible) start = StagesOfResult(graph, equal);
     if (!start.options.empty() && !AssignDevices(problem, graph, kInfinity, start)) start = {};
   }
-  turn.pairs /= 4;  // with as many kinds of devices a stage takes longer to try
+  turn.pairs /= 4;  // with many kinds of devices, trying a stage takes longer
   const int64_t reserve = ticks / 10;
   std::minstd_rand random(static_cast<unsigned>(options.seed) + 1);
-  bool settled = false;  // and from then on devices are exchanged
+  bool settled = false;  // assignments no longer help; from then on devices are exchanged
   for (int turns = 0; turns < kTurns && ticks > reserve; ++turns) {
     DeviceSequence sequence = DevicesInTurn(problem, start);
-    if (settled) {  // exchanges a device of a stage, which are at the end, for any other
+    if (settled) {  // exchanges a device of a stage (those are at the end) for any other
       const size_t one = sequence.size() - 1 - random() % start.options.size();
       std::swap(sequence[one], sequence[random() % sequence.size()]);
     }

@@ -1,23 +1,23 @@
-// Good partitions where devices are of so many kinds that not every set of them can be looked at.
+// Finds good partitions if there are too many kinds of devices to try all sets of them.
 #pragma once
 #include "plan/partition/fast/fast.h"
 #include "plan/partition/problem/partition_state.h"
 
 namespace pipewright {
 
-// As FastPartition: first as if devices were equal; then each stage gets the device that makes the
-// slowest stage fastest (a bottleneck assignment), and the stages are cut anew for the devices as
-// they then follow each other, as long as that helps; then with two devices exchanged at random.
+// Does what FastPartition does. First partitions as if devices were equal. Then, while that helps,
+// assigns devices to stages so that the slowest stage is fastest (a bottleneck assignment), and
+// cuts again for devices in that order. Then continues with two devices exchanged at random.
 PartitionResult UnevenPartition(const PartitionProblem& problem, const UnitGraph& graph,
                                 const FastOptions& options);
 
-// Gives the stages one device each (no CPU) such that the largest load is least. False where it is
-// not under `below`: then nothing changes.
+// Assigns each stage a device, except CPUs, such that the largest load is least. Returns false and
+// changes nothing if that is not under `below`.
 bool AssignDevices(const PartitionProblem& problem, const UnitGraph& graph, double below,
                    StagedUnits& units);
 
-// The problem's devices, least first (CPUs before all); behind them, in their order, those that
-// `units` takes.
+// Returns the devices that `units` does not use, CPUs first, then by speed; then those that its
+// stages use, in order.
 DeviceSequence DevicesInTurn(const PartitionProblem& problem, const StagedUnits& units);
 
 }  // namespace pipewright

@@ -30,8 +30,8 @@ struct Windows {
                      [&](int a, int b) { return stage_of[a] < stage_of[b]; });
   }
 
-  // One group a stage outside of [first, last]; inside, one a unit, but for those further than
-  // `free` units from both ends of their stage, which are one.
+  // Makes one group of each stage outside of [first, last], and of each unit inside, except that
+  // the units of a stage that are more than `free` units from both its ends form one group.
   UnitGraph Coarse(int first, int last, int free) const {
     std::vector<int> group_of(order.size());
     std::vector<int> lone;  // groups that are whole stages
@@ -48,8 +48,7 @@ struct Windows {
       }
     }
     UnitGraph coarse = Coarsen(graph, group_of, groups);
-    // Stages outside stay where they are: before, or behind, all that is numbered higher.
-    // Stages outside stay in their order, and all of the window lies between them.
+    // Stages outside keep their order, and the whole window stays between them.
     auto link = [&](int low, int high) {
       auto& next = coarse.next[low];
       if (std::find(next.begin(), next.end(), high) != next.end()) return;
@@ -75,7 +74,7 @@ struct Windows {
       exact.ticks = &own;
       exact.sequence = sequence;
       PartitionResult found = ExactPartition(problem, Coarse(first, last, free), exact);
-      ticks -= all - own + 100 * GraphSize(graph);  // to put a window together takes some as well
+      ticks -= all - own + 100 * GraphSize(graph);  // includes the cost of Coarse
       if (found.feasible && found.objective < known.objective) {
         found.lower_bound = known.lower_bound;
         found.proven = false;

@@ -33,7 +33,7 @@ ProfileProblem ToProblem(const ModelGraph& graph, const ProfileCosts& costs) {
     problem.nodes.push_back(entry);
   }
   if (problem.nodes.empty()) throw Error("partition", "the graph has no node besides its inputs");
-  // An item is taken where its tuple is made: tuples do not travel between stages.
+  // Keeps items in the stage of their tuple, because tuples cannot be sent between stages.
   for (auto [from, to] : graph.edges) {
     if (place[from] < 0 || !graph.nodes[to].description.starts_with("__getitem__(")) continue;
     if (graph.nodes[from].description == "hidden") continue;
@@ -47,7 +47,7 @@ ProfileProblem ToProblem(const ModelGraph& graph, const ProfileCosts& costs) {
   for (int i = 0; i < n; ++i) {
     if (consumers[i].empty()) continue;
     double bytes = graph.nodes[i].OutputBytes();
-    // Held by the stage that makes it and by each that receives it.
+    // The value, not the node, holds the bytes: once in each stage that makes or receives it.
     problem.nodes[place[i]].stash_bytes -= bytes;
     problem.values.push_back(
         {place[i], consumers[i], 2 * bytes / costs.bandwidth, 2, bytes, bytes});
@@ -62,8 +62,8 @@ void SetStages(ModelGraph& graph, const ProfileProblem& profile, const Partition
       graph.nodes[profile.graph_node[node]].stage = static_cast<int>(s);
 }
 
-// A value in flight is held by the stage that makes it and by every other stage with a node that
-// holds it, by each once.
+// Adds a value without transfers for each value that nodes hold in flight. Its bytes count once in
+// the stage that makes it and in every other stage with a node that holds it.
 static void AddHeldValues(const Profile& measured, PartitionProblem& problem) {
   std::vector<std::vector<int>> holders(measured.values.size());
   for (size_t i = 0; i < measured.nodes.size(); ++i)
@@ -76,7 +76,7 @@ static void AddHeldValues(const Profile& measured, PartitionProblem& problem) {
     held.consumers = holders[v];
     held.stash_bytes = value.bytes;
     if (value.producer >= 0 && value.kept) {
-      // An output may be a view of what counts already.
+      // An output may be a view of memory that is counted already.
       double& own = problem.nodes[value.producer].stash_bytes;
       own -= std::min(own, value.bytes);
       held.consumers.insert(held.consumers.begin(), value.producer);
@@ -103,7 +103,7 @@ ProfileProblem ToProblem(const Profile& measured, const ProfileCosts& costs) {
     if (total > 0) entry.forward_share = node.forward.median / total;
     entry.static_bytes =
         node.parameters + node.trained * (1 + costs.optimizer_state) + node.buffers;
-    entry.stash_bytes = node.kept;  // without the values that others hold as well, see below
+    entry.stash_bytes = node.kept;  // AddHeldValues subtracts values that others hold too
     entry.parameter_bytes = node.trained;
     problem.nodes.push_back(entry);
   }

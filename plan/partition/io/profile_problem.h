@@ -1,4 +1,5 @@
-// A profile in PipeDream's graph text as a partition problem: seconds and bytes a minibatch.
+// Converts profiles to partition problems, in seconds and bytes. A profile in PipeDream's graph
+// text is for a minibatch.
 #pragma once
 #include "formats/graph_text.h"
 #include "formats/profile/profile.h"
@@ -7,16 +8,16 @@
 namespace pipewright {
 
 struct ProfileCosts {
-  double bandwidth = 1e9;      // bytes a second, of a link of 1
-  double latency = 0;          // seconds a transfer
-  double optimizer_state = 2;  // bytes of optimizer state a byte of parameters (Adam: 2)
+  double bandwidth = 1e9;      // bytes per second of a link of 1
+  double latency = 0;          // seconds per transfer
+  double optimizer_state = 2;  // bytes of optimizer state per byte of parameters (Adam: 2)
 };
 
-// Nodes of the problem are the nodes of the graph without Input* sources, which cost nothing and
-// belong to the first stage: `graph_node` says which. A __getitem__ stays with its tuple. A value
-// is an output; forward and back it is sent twice. Memory: parameters, gradients and optimizer
-// state once, outputs for each microbatch in flight, a receive buffer for every value from or to
-// another stage.
+// The nodes of the problem are those of the graph (see `graph_node`) except Input* sources, which
+// cost nothing and belong to the first stage. A __getitem__ stays with its tuple. A value is an
+// output; it is sent twice, forward and as a gradient. Memory: parameters, gradients and optimizer
+// state once, outputs for each microbatch in flight, and a receive buffer for every value from or
+// to another stage.
 struct ProfileProblem {
   PartitionProblem problem;     // without devices
   std::vector<int> graph_node;  // of each node of the problem
@@ -25,12 +26,13 @@ struct ProfileProblem {
 ProfileProblem ToProblem(const ModelGraph& graph, const ProfileCosts& costs);
 
 // Makes the problem of a measured profile; `graph_node` and `inputs` are those of GraphOfProfile.
-// Only parameters that take gradients have some, and optimizer state; buffers count. In flight is
-// what each forward keeps for its backward. A value that carries no gradient is sent once. A shared
-// weight costs its gradient's exchange where its holders are apart.
+// Unlike above, only trained parameters have gradients and optimizer state, buffers count, and each
+// microbatch in flight holds the bytes that its forward keeps for the backward. A value without a
+// gradient is sent once. A shared weight costs the exchange of its gradient if its holders are in
+// different stages.
 ProfileProblem ToProblem(const Profile& measured, const ProfileCosts& costs);
 
-// Writes the stage of every node into the graph, Input nodes into stage 0.
+// Sets the stage of every node in the graph; that of Input nodes is 0.
 void SetStages(ModelGraph& graph, const ProfileProblem& profile, const PartitionResult& result);
 
 }  // namespace pipewright

@@ -13,13 +13,13 @@
 
 namespace pipewright {
 
-// Returns what alone makes any partition impossible, or "" where nothing as simple does.
+// Returns a simple reason why no partition is possible, or "" if there is none.
 static std::string WhyInfeasible(const PartitionProblem& problem) {
   struct Piece {
     std::string name;
     double bytes = 0;
   };
-  std::map<int, Piece> pieces;  // by group, or below 0
+  std::map<int, Piece> pieces;  // by group; nodes without one have negative keys
   double all = 0, room = 0, most = 0;
   int devices = 0;
   for (size_t i = 0; i < problem.nodes.size(); ++i) {
@@ -62,7 +62,7 @@ static std::vector<int> Places(int nodes, const std::vector<std::pair<int, int>>
   return places;
 }
 
-// The first and the last of `nodes`, as `places` has them.
+// Returns the first and the last of `nodes` in the order of `places`.
 static std::pair<int, int> Ends(const std::vector<int>& nodes, const std::vector<int>& places) {
   auto before = [&](int a, int b) { return places[a] < places[b]; };
   auto [first, last] = std::minmax_element(nodes.begin(), nodes.end(), before);
@@ -75,7 +75,7 @@ PartitionReport MakeReport(const PartitionProblem& problem, const PartitionResul
     for (int consumer : value.consumers)
       if (value.producer >= 0) edges.push_back({value.producer, consumer});
   const std::vector<int> places = Places(static_cast<int>(problem.nodes.size()), edges);
-  std::vector<bool> follows(problem.nodes.size(), false);  // another node
+  std::vector<bool> follows(problem.nodes.size(), false);  // it has a predecessor
   for (auto [from, to] : edges) follows[to] = true;
   PartitionReport report;
   report.feasible = result.feasible;
@@ -91,7 +91,7 @@ PartitionReport MakeReport(const PartitionProblem& problem, const PartitionResul
     entry.ranks = stage.numbers;
     entry.device = device.name + std::to_string(entry.ranks[0]);
     entry.replicas = stage.replicas;
-    // Backward ones come back the other way, and weights that are nodes are there from the start.
+    // Leaves out backward nodes, which run in reverse order, and nodes that are weights.
     std::vector<int> forward;
     for (int i : stage.nodes) {
       const PartitionNode& node = problem.nodes[i];
@@ -152,7 +152,7 @@ static double Gap(const PartitionReport& report) {
   if (report.objective <= report.lower_bound) return 0;
   if (report.lower_bound <= 0) return kInfinity;
   const double gap = report.objective / report.lower_bound - 1;
-  return gap < 1e-9 ? 0 : gap;  // less is rounding
+  return gap < 1e-9 ? 0 : gap;  // smaller gaps are due to rounding
 }
 
 Json ReportJson(const PartitionReport& report) {
@@ -190,7 +190,7 @@ static std::string Format(const char* format, double value) {
   return out;
 }
 
-// Times in ms where they are seconds: people compare those at a glance.
+// Formats seconds as milliseconds, which are easier to compare.
 static std::string Time(double value, const std::string& unit) {
   return unit == "s" ? Format("%.3f ms", value * 1000) : Format("%.6g", value);
 }
@@ -199,7 +199,7 @@ std::string ReportTable(const PartitionReport& report) {
   if (!report.feasible)
     return report.proven ? "infeasible: no partition fits the devices" +
                                (report.reason.empty() ? "" : "\n  " + report.reason) + "\n"
-                         : "no partition found; none is proven not to exist\n  give more or "
+                         : "no partition found, but one may exist\n  give more or "
                            "larger devices, or --mode exact a longer --time-limit\n";
   std::vector<std::vector<std::string>> rows = {
       {"stage", "device", "nodes", "compute", "transfer", "load", "memory", "first", "last"}};

@@ -26,8 +26,8 @@ static double Bytes(const std::string& text, const std::string& option) {
   return static_cast<double>(ParseSize(text, option));
 }
 
-// Calls `link` for each ordered pair of devices. Both directions get the slower one's figure, which
-// is what counts.
+// Calls `link` for each ordered pair of devices. Both directions get the bandwidth of the slower
+// one, which is the one that counts.
 template <typename F>
 static void SetPairLinks(PartitionProblem& problem, size_t count, const F& link) {
   problem.pair_links.assign(count, std::vector<double>(count, 1));
@@ -40,7 +40,7 @@ static void SetPairLinks(PartitionProblem& problem, size_t count, const F& link)
     }
 }
 
-// Equal links are the devices' own: searches prove more about those.
+// Removes pair links that are all equal, because searches prove more about links of devices.
 static void DropEqualPairLinks(PartitionProblem& problem) {
   for (size_t a = 0; a < problem.pair_links.size(); ++a)
     for (size_t b = 0; b < a; ++b)
@@ -70,7 +70,7 @@ static void SetDevices(PartitionProblem& problem, const PartitionRequest& reques
     for (size_t size : {request.speeds.size(), request.links.size(), request.memories.size()})
       if (devices < 0 && size > 0) devices = static_cast<int>(size);
     if (devices < 0)
-      for (const ProfileLink& link : profile.links)  // those of the ranks that were measured
+      for (const ProfileLink& link : profile.links)  // of the ranks that were measured
         devices = std::max({devices, link.from + 1, link.to + 1});
     if (devices < 0) {
       devices = static_cast<int>(std::min<size_t>(problem.nodes.size(), kUnknownDevices));

@@ -1,4 +1,4 @@
-// The request of `pipewright partition`, and the input that it refers to.
+// The options of `pipewright partition`, and the input that they refer to.
 #pragma once
 #include <string>
 #include <vector>
@@ -27,7 +27,7 @@ struct PartitionRequest {
   bool writes = false;  // `output` is given
 };
 
-// The file to partition, of any kind.
+// The contents of the file to partition, of any kind.
 struct PartitionInput {
   enum Kind { kGraphText, kProfile, kTarnawski } kind = kGraphText;
   ModelGraph graph;  // from graph text or a profile
@@ -37,16 +37,16 @@ struct PartitionInput {
   bool has_graph() const { return kind != kTarnawski; }
 };
 
-// Says whether the file is a package without a profile.json that fits the request (--microbatch-size,
-// --input): the caller measures it.
+// Returns true if the file is a package without a profile.json that fits the request
+// (--microbatch-size, --input). The caller must then measure it.
 bool NeedsMeasuring(const PartitionRequest& request);
 
-// Detects the kind by content. A package stands for its profile.json, or for `measured` where that
-// is given. Throws Error naming the file.
+// Reads the input, and detects its kind by content. For a package, reads its profile.json, or takes
+// `measured` if that is given. Throws Error naming the file.
 PartitionInput ReadPartitionInput(const PartitionRequest& request,
                                   const Profile* measured = nullptr);
 
-// Returns the problem posed by `request`. `profile` maps its nodes to nodes of the graph. Throws
+// Returns the problem of `request`. `profile` maps its nodes to nodes of the graph. Throws
 // UsageError for options that do not fit the input.
 PartitionProblem MakeProblem(const PartitionInput& input, const PartitionRequest& request,
                              ProfileProblem& profile);

@@ -14,8 +14,8 @@ namespace {
 struct StageSum {
   ProfileTime forward, backward, input_gradient, weight_gradient;
   double activation = 0, received = 0, kept_for_weight = 0, peak = 0, forward_only_peak = 0;
-  bool forward_only = true;  // is known of all nodes
-  double made = 0;           // by nodes so far, for others
+  bool forward_only = true;  // all nodes have a forward_only_peak
+  double made = 0;           // bytes of the outputs of the nodes so far
   double weights = 0, trained = 0, output = 0;
   std::set<int> held, held_for_weight;  // values
 
@@ -28,7 +28,7 @@ struct StageSum {
     Add(node.backward, backward);
     Add(node.input_gradient, input_gradient);
     Add(node.weight_gradient, weight_gradient);
-    // Backward, nodes before this one still hold what they do.
+    // In the backward, the nodes before this one still hold their activations.
     peak = std::max(peak, activation + node.peak - node.parameters - node.buffers);
     forward_only &= node.forward_only_peak > 0;
     activation += node.kept;
@@ -40,7 +40,7 @@ struct StageSum {
   }
 };
 
-// Adds what a node needs in a run without backward. A stage holds the outputs of its nodes until
+// Adds the memory of a node in a run without backward. A stage holds the outputs of its nodes until
 // its end.
 void AddForwardOnly(const Profile& profile, const std::vector<int>& stage_of, size_t i,
                     StageSum& sum) {
@@ -50,14 +50,14 @@ void AddForwardOnly(const Profile& profile, const std::vector<int>& stage_of, si
     if (producer < 0 || stage_of[static_cast<size_t>(producer)] != stage_of[i]) continue;
     if (producer == static_cast<int>(i)) made += value.bytes;
     if (std::count(value.consumers.begin(), value.consumers.end(), static_cast<int>(i)))
-      inside += value.bytes;  // is among the node's inputs, too
+      inside += value.bytes;  // the node's peak includes it as an input
   }
   sum.forward_only_peak =
       std::max(sum.forward_only_peak, sum.made - inside + profile.nodes[i].forward_only_peak);
   sum.made += made;
 }
 
-// Adds the values that a stage holds and that no node of it has made and held.
+// Adds the values that a stage holds, unless one of its nodes has made it and counts it as kept.
 void AddHeld(const Profile& profile, const std::vector<int>& stage_of, int stage, StageSum& sum) {
   auto other = [&](int value) {
     const ProfileValue& v = profile.values[static_cast<size_t>(value)];

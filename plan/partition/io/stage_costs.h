@@ -8,12 +8,12 @@
 
 namespace pipewright {
 
-// Returns bytes of optimizer state a byte of trained parameters.
+// Returns the bytes of optimizer state per byte of trained parameters.
 double OptimizerState(const OptimizerJob& job);
 
 // Returns a costs file (docs/reference/costs.md), in microseconds and bytes. `stage_of` has the
-// stage of each node; `optimizer_state`, bytes a byte of trained parameters. What only a job says,
-// loss and STEP, costs nothing.
+// stage of each node, `optimizer_state` the bytes per byte of trained parameters. Loss and STEP,
+// which only a job defines, cost nothing.
 std::string CostsOfStages(const Profile& profile, const std::vector<int>& stage_of,
                           double optimizer_state);
 

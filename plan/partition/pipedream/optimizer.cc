@@ -17,7 +17,7 @@ namespace {
 
 struct Cell {
   int split = -1;    // last state of the stages before the last one; -1: a single stage
-  int left = 0;      // machines of those, minus one
+  int left = 0;      // machines of the stages before the last one, minus one
   int replicas = 0;  // of the last stage
 };
 
@@ -25,7 +25,7 @@ struct Cell {
 // beginning: row i spans state i to state j.
 struct Level {
   int machines, rows, states;
-  std::vector<double> time;  // [row][machines - 1][state], never = no way
+  std::vector<double> time;  // [row][machines - 1][state], never: impossible
   std::vector<Cell> cells;
 
   size_t At(int row, int m, int state) const {
@@ -46,7 +46,7 @@ struct Search {
 
 }  // namespace
 
-// Cost of states (k, j] as the last of several stages on m replicas, without its transfers.
+// Returns the cost of states (k, j] as the last of several stages on m replicas, without transfers.
 static double LastStage(const Search& s, double compute, double bandwidth, int k, int j, int m) {
   double parameters = s.Sum(s.states.parameter_bytes, k + 1, j);
   return (compute + 4.0 * (m - 1) * parameters / (bandwidth * m)) / m;
@@ -59,7 +59,8 @@ static double Transfers(const Search& s, double bandwidth, int k, int j, int m) 
   return std::max(in, out) / *s.options.activation_compression_ratio;
 }
 
-// `compute` is the time of a span on one element of the level below: [row * states + state].
+// Solves one level. `compute` is the time of a span on one element of the level below:
+// [row * states + state].
 static Level SolveLevel(const Search& s, const std::vector<double>& compute, int machines,
                         double bandwidth, int machines_below, bool final_level) {
   const PipeDreamOptions& o = s.options;
@@ -86,7 +87,8 @@ static Level SolveLevel(const Search& s, const std::vector<double>& compute, int
   int most = o.straight_pipeline ? 1 : machines - 1;
   // The cost of a last stage (k, j] on m' replicas, for all k before j: the same for every row.
   std::vector<double> cost(static_cast<size_t>(std::max(most, 1)) * n);
-  // Columns outermost, so that `cost` is built once; every value used has a smaller column.
+  // Columns are the outermost loop, so that `cost` is built once; all values used are of smaller
+  // columns.
   for (int j = 1; j < n; ++j) {
     for (int m1 = 1; m1 <= most; ++m1)
       for (int k : s.before[j]) {
@@ -111,7 +113,7 @@ static Level SolveLevel(const Search& s, const std::vector<double>& compute, int
           for (int k : s.before[j]) {
             double time = std::max(first[k], last[k]);
             if (k < i || time == kNever) continue;
-            // Ties: a single stage before several, then the later cut, then fewer replicas.
+            // Ties prefer a single stage, then the later cut, then fewer replicas.
             bool tie = time <= best / kTie && cell.split >= 0 && k > cell.split;
             if (time >= best * kTie && !tie) continue;
             if (o.use_memory_constraint && stash(k + 1, j, m1, m + 1) > o.memory_bytes) continue;
@@ -151,7 +153,7 @@ struct Span {
 
 }  // namespace
 
-// The stages of [span.first, span.end) at one level.
+// Returns the stages of [span.first, span.end) at one level.
 static std::vector<Span> SplitSpan(const Level& level, const Span& span) {
   std::vector<Span> parts;
   int end = span.end - 1, m = level.machines - 1;
@@ -183,8 +185,8 @@ static void FillStages(const ModelGraph& graph, const Search& s, const std::vect
     if (span.first > 0) stage.transfer_s = Transfers(s, bandwidth, span.first - 1, span.end - 1, r);
     result.stages.push_back(stage);
   }
-  // The first stage gets what the states leave out: Input nodes, and parts of the graph that are
-  // not connected with its first source. An unused __getitem__ stays with what it takes from.
+  // The first stage gets the nodes that no state has: Input nodes, and parts of the graph that are
+  // not connected to its first source. An unused __getitem__ stays with its tuple.
   std::vector<char> unused(graph.nodes.size(), 0);
   for (int node : s.states.unused) unused[node] = 1;
   for (int node = 0; node < static_cast<int>(graph.nodes.size()); ++node)

@@ -1,4 +1,4 @@
-// PipeDream's optimizer, as it is: its objective, its options and, for compatibility, its flaws.
+// Reproduces PipeDream's optimizer: its objective, its options and, for compatibility, its flaws.
 // Source: Narayanan et al., SOSP 2019, and optimizer/optimizer_graph_hierarchical.py of
 // msr-fiddle/pipedream, whose results this reproduces. docs/internals/searches.md names the flaws.
 #pragma once
@@ -12,7 +12,7 @@ namespace pipewright {
 
 struct PipeDreamOptions {
   std::vector<int> machines;       // of each level, innermost first (-n)
-  std::vector<double> bandwidths;  // bytes a second, of each level (-b)
+  std::vector<double> bandwidths;  // bytes per second, of each level (-b)
   double memory_bytes = 16e9;      // of a machine (-s)
   bool straight_pipeline = false;  // no replication
   bool use_memory_constraint = false;
@@ -24,7 +24,7 @@ struct PipeDreamStage {
   int first_state = 0, end_state = 0;  // states [first, end) that it adds; upstream's "split"
   int replicas = 1;                    // over all levels
   std::vector<int> nodes;              // positions in the graph, Input nodes in the first stage
-  double compute_s = 0;                // a minibatch, on one machine
+  double compute_s = 0;                // per minibatch, on one machine
   double transfer_s = 0;  // the slower of its input and output, as the objective counts
   double allreduce_s = 0;
   double memory_bytes = 0;  // activations and parameters; not multiplied by versions
@@ -39,9 +39,9 @@ struct PipeDreamResult {
   std::vector<PipeDreamStage> stages;
 };
 
-// The number of states grows with the number of ways to cut the graph; more than `max_states` is an
-// Error. Ties are broken by the rule in docs/internals/searches.md, so that equal input gives
-// equal output.
+// Runs the optimizer. The number of states grows with the number of ways to cut the graph; throws
+// Error for more than `max_states`. Ties are broken by the rule in docs/internals/searches.md, so
+// that equal input gives equal output.
 PipeDreamResult PipeDreamPartition(const ModelGraph& graph, const PipeDreamOptions& options,
                                    int max_states = 20000);
 

@@ -12,7 +12,7 @@ namespace {
 struct Relations {
   std::vector<std::vector<int>> next, previous;
   std::vector<Bits> ancestors;
-  // The ancestors of each node with an edge to something that is neither an ancestor nor the node.
+  // The ancestors of each node with an edge to a node that is neither an ancestor nor the node.
   std::vector<Bits> used_elsewhere;
 };
 
@@ -42,7 +42,7 @@ static Relations Relate(const ModelGraph& graph, const std::vector<char>& remove
   return r;
 }
 
-// Members that no other member depends on.
+// Returns the members that no other member depends on.
 static Bits Maximal(const Bits& state, const Relations& r) {
   Bits maximal = state;
   ForEach(state, [&](int node) {
@@ -51,7 +51,7 @@ static Bits Maximal(const Bits& state, const Relations& r) {
   return maximal;
 }
 
-// Reverse postorder of a depth-first walk from state 0, children in the order of `children`.
+// Returns the reverse postorder of a depth-first walk from state 0, in the order of `children`.
 static std::vector<int> DepthFirstOrder(const std::vector<std::vector<int>>& children) {
   std::vector<char> seen(children.size(), 0);
   std::vector<int> order;

@@ -1,4 +1,5 @@
-// The states between which PipeDream's optimizer chooses: sets of nodes closed under predecessors.
+// Enumerates the states that PipeDream's optimizer cuts between: sets of nodes closed under
+// predecessors.
 #pragma once
 #include <vector>
 
@@ -9,16 +10,17 @@ namespace pipewright {
 
 struct PipeDreamStates {
   std::vector<int> inputs;  // nodes left out: sources described as Input*
-  std::vector<int> unused;  // nodes left out: __getitem__ that nothing uses
+  std::vector<int> unused;  // nodes left out: unused __getitem__
   std::vector<Bits> nodes;  // of each state, by position in the graph; in topological order
   std::vector<double> compute_s, activation_bytes, parameter_bytes;  // sums over its nodes
-  std::vector<double> output_bytes;  // what upstream takes for the size of the cut after the state
+  std::vector<double> output_bytes;  // upstream's size of the cut after the state
 };
 
-// Upstream walks over augmented antichains. On sets of nodes: the states are the closure of {the
-// first source} under "add a successor of a member with all its ancestors", in the order of a depth
-// first topological sort. The cut of a state is overstated as upstream overstates it: outputs that
-// are used only inside the state still count where a maximal node does not depend on their user.
+// Returns the states as upstream finds them with augmented antichains: the closure of {the first
+// source} under "add a successor of a member with all its ancestors", in the order of a depth-first
+// topological sort. Overstates the cut of a state as upstream does: outputs that are used only
+// inside the state still count if some maximal node does not depend on their user. Throws Error for
+// more than `max_states`.
 PipeDreamStates EnumeratePipeDreamStates(const ModelGraph& graph, int max_states);
 
 }  // namespace pipewright

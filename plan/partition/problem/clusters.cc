@@ -19,7 +19,7 @@ struct Pair {
 struct Round {
   const UnitGraph& graph;
   const ClusterOptions& options;
-  std::vector<int> parent;  // the cluster of each unit: a unit of it
+  std::vector<int> parent;  // the leader of each unit's cluster
   std::vector<double> work, bytes;
 
   Round(const UnitGraph& g, const ClusterOptions& o) : graph(g), options(o) {
@@ -58,7 +58,7 @@ static void Disturb(unsigned seed, std::vector<Pair>& pairs) {
   for (Pair& pair : pairs) pair.rating *= 0.5 + 0.5 * static_cast<double>(random()) / range;
 }
 
-// Units that share a net, with what travels between them for the work that they do.
+// Returns the pairs of units that share a net, rated as ClusterOptions::rating says.
 static std::vector<Pair> RatedPairs(const UnitGraph& graph, double latency, int rating) {
   double total = 0;
   for (const Unit& unit : graph.units) total += unit.device_time;
@@ -105,8 +105,9 @@ static std::vector<double> BestRatings(const UnitGraph& graph, const std::vector
   return best;
 }
 
-// Pairs on the same level, or on two that follow each other. A cycle could only run through pairs
-// that are all on the same two levels: the last of them would have an edge from and one to others.
+// Merges pairs on the same level or on adjacent ones. A cycle could only run through pairs that are
+// all on the same two levels, and the last of these would have an edge to one other pair and an
+// edge from another.
 static void JoinByLevel(Round& round, const std::vector<Pair>& pairs, double least, bool mirrored) {
   const UnitGraph& graph = round.graph;
   int n = static_cast<int>(graph.units.size());
@@ -142,7 +143,8 @@ static void JoinByLevel(Round& round, const std::vector<Pair>& pairs, double lea
   }
 }
 
-// Units with one predecessor join it. Whatever enters such a cluster enters at its first unit.
+// Merges units with their only predecessor. All edges into such a cluster enter at its first unit,
+// so no cycle arises.
 static void JoinOnly(Round& round, const std::vector<Pair>& pairs, double least, bool mirrored) {
   const UnitGraph& graph = round.graph;
   int n = static_cast<int>(graph.units.size());
@@ -161,7 +163,8 @@ static void JoinOnly(Round& round, const std::vector<Pair>& pairs, double least,
   }
 }
 
-// Pairs whatever lies between them: all that a cycle would run through joins them, or nothing does.
+// Merges pairs regardless of paths between them. A pair on a cycle is merged with all units on it,
+// or not at all.
 static void JoinCycles(Round& round, const std::vector<Pair>& pairs, double least) {
   const UnitGraph& graph = round.graph;
   int n = static_cast<int>(graph.units.size());
@@ -198,7 +201,7 @@ static void JoinCycles(Round& round, const std::vector<Pair>& pairs, double leas
   }
 }
 
-// Nets of the same units become one.
+// Merges nets of the same units.
 static void MergeNets(UnitGraph& graph) {
   std::vector<int> order(graph.nets.size());
   std::iota(order.begin(), order.end(), 0);
@@ -253,7 +256,7 @@ Coarser CoarsenByTraffic(const UnitGraph& graph, double transfer_latency,
   ClusterOptions now = options;
   if (options.apart) apart = *options.apart, now.apart = &apart;
   size_t first = graph.units.size();
-  // Only close to the best partner, then with any.
+  // First merges units only with partners rated close to the best, then with others.
   for (double least : {0.9, 0.5, 0.2})
     for (int kind = 0; kind < 5; ++kind) {
       Round round(result.graph, now);

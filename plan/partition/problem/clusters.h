@@ -1,4 +1,4 @@
-// Coarser and coarser versions of a graph of units.
+// Coarsens a graph of units by merging units into clusters.
 #pragma once
 #include "plan/partition/problem/units.h"
 
@@ -11,25 +11,25 @@ struct Coarser {
 
 struct ClusterOptions {
   double most_work = kInfinity;   // of one cluster, in device time
-  double most_bytes = kInfinity;  // static, and stash once
-  // By unit: those with different ones stay apart.
+  double most_bytes = kInfinity;  // of one cluster: static bytes, plus the stash of one microbatch
+  // By unit: units with different numbers stay in different clusters.
   const std::vector<int>* apart = nullptr;
-  // 0: traffic for the work that both do; 1: traffic; 2: its share of all of a unit's.
+  // Rates pairs by 0: traffic per work of both; 1: traffic; 2: share of both units' total traffic.
   int rating = 0;
-  // Other than 0: ratings are halved at most, at random, so that each seed joins other units.
+  // Unless 0, ratings are scaled at random by 0.5 to 1, so that each seed merges other units.
   unsigned seed = 0;
 };
 
-// Units between which much travels for the work that they do become one, so that about half as many
-// are left; the result is acyclic. Pairs whose longest ways from the sources (or to the sinks)
-// differ by at most one, and units with one predecessor or successor, as in Herrmann et al.,
-// "Multilevel algorithms for acyclic partitioning of directed acyclic graphs", 2019. Fewer than a
-// tenth less units: there is no more to do. Nets of the same units become one. Deterministic.
+// Merges units with much traffic between them, until about half as many are left; the result is
+// acyclic. Merges pairs whose longest paths from the sources (or to the sinks) differ in length by
+// at most one, and units with one predecessor or successor, as in Herrmann et al., "Multilevel
+// algorithms for acyclic partitioning of directed acyclic graphs", 2019. If hardly fewer units are
+// left, the graph cannot be coarsened further. Merges nets of the same units. Deterministic.
 Coarser CoarsenByTraffic(const UnitGraph& graph, double transfer_latency,
                          const ClusterOptions& options);
 
-// The units with the same leader, which is one of them, as one; no cycle may run through groups.
-// Nets of the same groups become one.
+// Merges the units with the same leader, which is one of them. The graph of groups must be acyclic.
+// Merges nets of the same groups.
 Coarser GroupUnits(const UnitGraph& graph, const std::vector<int>& leader);
 
 }  // namespace pipewright

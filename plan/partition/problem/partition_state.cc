@@ -37,7 +37,7 @@ StagedUnits EqualCuts(const PartitionProblem& problem, const UnitGraph& graph, i
   for (const Unit& unit : graph.units) total += unit.nodes.size();
   for (size_t s = 0; s < wanted; ++s) units.options.push_back({devices[s].second, 1});
   for (size_t u = 0; u < count; ++u) {
-    // No stage is left without a unit.
+    // Leaves no stage without a unit.
     size_t last = units.stage_of.empty() ? 0 : static_cast<size_t>(units.stage_of.back());
     size_t stage = std::max(nodes * wanted / total, wanted > count - u ? wanted - (count - u) : 0);
     stage = units.stage_of.empty() ? 0 : std::clamp(stage, last, last + 1);

@@ -1,10 +1,10 @@
-// Partitions of units, in the forms that the searches hand on.
+// Converts partitions of units between the forms that the searches use.
 #pragma once
 #include "plan/partition/problem/stage_load.h"
 
 namespace pipewright {
 
-// Units in stages, each with the devices that run it. No options: there is no partition.
+// Units in stages, each with the devices that run it. Without options, there is no partition.
 struct StagedUnits {
   std::vector<StageOption> options;  // of each stage, in the order of the pipeline
   std::vector<int> stage_of;         // of each unit
@@ -12,15 +12,16 @@ struct StagedUnits {
 
 StagedUnits StagesOfResult(const UnitGraph& graph, const PartitionResult& result);
 
-// The units in their order, cut into stages of equally many nodes, on the first devices that are no
-// CPUs, by number. No options: there are too few units or devices. Memory is not looked at.
+// Cuts the units, in their order, into stages with equal numbers of nodes, on the first devices by
+// number that are not CPUs. No options: there are too few units or devices. Ignores memory.
 StagedUnits EqualCuts(const PartitionProblem& problem, const UnitGraph& graph, int stages);
 
-// Evaluated; `lower_bound` is left at 0.
+// Returns the evaluated partition, with a `lower_bound` of 0.
 PartitionResult ResultOfStages(const PartitionProblem& problem, const UnitGraph& graph,
                                const StagedUnits& units);
 
-// The stages in turn, each in the order that it has in `order`: again a topological one.
+// Sorts a topological order by stage and keeps the order within stages. The result is topological,
+// too.
 std::vector<int> OrderByStage(std::vector<int> order, const StagedUnits& units);
 
 }  // namespace pipewright

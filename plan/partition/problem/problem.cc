@@ -8,7 +8,7 @@ namespace pipewright {
 
 int InFlightCount(const PartitionProblem& problem, int replicas, int devices_after) {
   if (problem.in_flight == InFlight::kOne) return 1;
-  int share = (problem.microbatches + replicas - 1) / replicas;  // of one replica
+  int share = (problem.microbatches + replicas - 1) / replicas;  // microbatches of one replica
   if (problem.in_flight == InFlight::kGPipe) return share;
   return std::min(share, (devices_after + 2 * replicas - 1) / replicas);
 }
@@ -28,7 +28,7 @@ static std::vector<int> StageOfNode(const PartitionProblem& problem,
   return stage_of;
 }
 
-// The devices of every stage: in the order of the stages, but for those that have theirs.
+// Numbers the devices of the stages in order, except for stages that have device numbers.
 static void NumberDevices(const PartitionProblem& problem, PartitionResult& result) {
   std::vector<int> used(problem.devices.size(), 0);
   for (PartitionStage& stage : result.stages) {
@@ -42,7 +42,7 @@ static void NumberDevices(const PartitionProblem& problem, PartitionResult& resu
   }
 }
 
-// The slowest link of the ways from one stage to another.
+// Returns the slowest link from a device of one stage to one of another.
 static double PairLink(const PartitionProblem& problem, const PartitionStage& from,
                        const PartitionStage& to) {
   double link = kInfinity;

@@ -15,7 +15,7 @@ void Resources::AddOption(const StageOption& option) {
 
 static double SpeedOf(const DeviceClass& device) { return device.host ? kInfinity : device.speed; }
 
-// Where the number of stages is given, those behind the first `stages` use so many of `left`.
+// Returns the most devices of `left` that can be used after `stages` stages.
 static int DevicesLeft(const PartitionProblem& problem, int left, int stages) {
   if (problem.stages < 0) return left;
   return std::min(left, (problem.stages - stages) * problem.max_replicas);
@@ -58,7 +58,7 @@ Resources::Resources(const PartitionProblem& problem) {
     throw Error("partition",
                 Counted(devices, "device") + " in up to " +
                     Counted(problem.max_replicas, "replica") +
-                    " a stage can be shared out in more ways than are searched",
+                    " a stage can be assigned in too many ways for the search",
                 "give fewer --devices or --replicas, or merge devices that always work together "
                 "into faster ones (--speeds)");
   for (const DeviceClass& device : problem.devices) {
@@ -100,7 +100,7 @@ Resources::Resources(const PartitionProblem& problem) {
   }
 }
 
-// The slowest pair link among the devices at [begin, end) of the sequence with those at [from, to).
+// Returns the slowest link between devices [begin, end) and devices [from, to) of the sequence.
 static double SlowestLink(const PartitionProblem& problem, const DeviceSequence& sequence,
                           int begin, int end, int from, int to) {
   double link = kInfinity;
@@ -108,7 +108,7 @@ static double SlowestLink(const PartitionProblem& problem, const DeviceSequence&
   for (int a = std::max(begin, 0); a < std::min(end, size); ++a)
     for (int b = std::max(from, 0); b < std::min(to, size); ++b) {
       int one = sequence[a].second, other = sequence[b].second;
-      // Links join devices; CPUs have numbers of their own.
+      // pair_links has no CPUs, which are numbered separately.
       const bool host =
           problem.devices[sequence[a].first].host || problem.devices[sequence[b].first].host;
       if (one != other && !host)

@@ -1,4 +1,4 @@
-// The load of a stage: the time and the memory that it costs a device.
+// Computes the load of a stage: the time and the memory that it costs a device.
 #pragma once
 #include <vector>
 
@@ -9,20 +9,20 @@ namespace pipewright {
 // One way to run a stage: a device class and a number of replicas.
 struct StageOption {
   int device_class = 0, replicas = 1;
-  // If devices are given in a sequence, `first` is the place of the stage's first one there, and the
-  // links carry what comes from earlier stages, goes to later ones, and moves between its replicas.
-  // Otherwise it is -1: the stage has any devices of the class, on its link.
+  // If devices are given as a sequence, `first` is the position of the stage's first one, and the
+  // links are those from earlier stages, to later ones, and between its replicas. Otherwise it is
+  // -1: the stage has any devices of the class, with the class's link.
   int first = -1;
   double link_in = 1, link_out = 1, link_within = 1;
 };
 
-// Sums over the units of a stage and over the nets that it cuts; `stash_bytes` also over those that
-// it touches.
+// Sums over the units of a stage and the nets that it cuts. `stash_bytes` also includes uncut nets
+// of the stage.
 struct StageSums {
   double device_time = 0, host_time = 0;
   double static_bytes = 0, stash_bytes = 0, parameter_bytes = 0;
   double cut_time = 0, cut_transfers = 0, cut_bytes = 0;
-  double entering_time = 0;  // of cut_time, what comes from earlier stages; only CutOrder knows it
+  double entering_time = 0;  // part of cut_time from earlier stages; only CutOrder sets it
   int not_on_device = 0;     // units that need a CPU
 
   void AddUnit(const Unit& unit, int sign) {
@@ -43,7 +43,7 @@ struct StageSums {
     not_on_device += other.not_on_device;
   }
 
-  // A net, or what has the same of it.
+  // `Value`: a net, or a type with the same costs.
   template <typename Value>
   void AddCut(const Value& net, int sign) {
     cut_time += sign * net.time;
@@ -51,7 +51,8 @@ struct StageSums {
     cut_bytes += sign * net.bytes;
   }
 
-  // Infinite where the option cannot run the stage with `devices_after` devices behind it.
+  // Returns the load; infinite if the option cannot run the stage with `devices_after` devices
+  // after it.
   double Load(const PartitionProblem& problem, const StageOption& option, int devices_after) const {
     const DeviceClass& device = problem.devices[option.device_class];
     double r = option.replicas;
@@ -60,7 +61,7 @@ struct StageSums {
     if (device.memory_bytes < kInfinity) {
       int held = InFlightCount(problem, option.replicas, devices_after);
       double bytes = static_bytes + stash_bytes * held + cut_bytes;
-      // Sums in another order differ by rounding; a stage that fits exactly must not be lost to it.
+      // Allows for rounding, which depends on the order of the sums: a stage may fit exactly.
       if (bytes > device.memory_bytes * (1 + 1e-12)) return kInfinity;
     }
     double cut = cut_time / device.link, within = device.link;
@@ -73,11 +74,11 @@ struct StageSums {
   }
 };
 
-// The load of one stage, kept up to date while units enter and leave it.
+// Maintains the load of one stage while units enter and leave it.
 struct StageLoad : StageSums {
   const PartitionProblem& problem;
   const UnitGraph& graph;
-  std::vector<int> inside;  // of each net: units of the stage
+  std::vector<int> inside;  // of each net: number of its units in the stage
 
   StageLoad(const PartitionProblem& p, const UnitGraph& g) : problem(p), graph(g) {
     inside.assign(g.nets.size(), 0);
@@ -86,7 +87,7 @@ struct StageLoad : StageSums {
   void Add(int u) { Change(u, 1); }
   void Remove(int u) { Change(u, -1); }
 
-  // Sums of an empty stage, after all units have left it: rounding must not build up.
+  // Resets the sums after all units have left, so that rounding errors do not accumulate.
   void Reset() { static_cast<StageSums&>(*this) = StageSums(); }
 
   double Load(const StageOption& option, int devices_after) const {
@@ -108,41 +109,41 @@ struct StageLoad : StageSums {
   }
 };
 
-// Class and number of each device, in the order in which stages take them.
+// The class and number of each device, in the order in which stages take them.
 using DeviceSequence = std::vector<std::pair<int, int>>;
 
-// The sets of devices that stages may have used, of each class so many; at most INT_MAX.
+// Returns the number of device states: combinations of numbers of used devices by class; at most
+// INT_MAX.
 int DeviceStates(const PartitionProblem& problem);
 inline constexpr int kMostDeviceStates = 100'000;
 
-// Every way to run a stage, and how the devices used so far are numbered: in mixed radix, one digit
-// a device class and, where the number of stages does not follow from the devices, one for it. Of
-// devices in a sequence those at its end are used first.
+// All options for a stage, and the states of used devices. A state is a number in mixed radix with
+// one digit per device class and, if the number of stages does not follow from the devices, one for
+// that. In a sequence, the devices at the end are used first.
 struct Resources {
   struct Step {
-    int from, to;  // states before (devices behind the stage) and after
+    int from, to;  // states before (devices of later stages) and after
     int devices_after;
   };
   std::vector<StageOption> options;
   std::vector<std::vector<Step>> steps;  // of each option
   std::vector<int> used;                 // devices in use, of each state
   std::vector<int> in_use;               // of each state and class
-  // Further stages may use so many devices at most in each state; below 0: there are too many
-  // stages.
+  // [state] the most devices that further stages may use; negative: there are too many stages.
   std::vector<int> most_left;
-  // The speed in each state of the devices in use together, and the most that those have which
-  // further stages may use; infinite with a CPU.
+  // [state] the total speed of the devices in use, and the most that further stages can use;
+  // infinite with a CPU.
   std::vector<double> speed, speed_left;
-  std::vector<char> final;  // whether a partition may end in the state
+  std::vector<char> final;  // [state] a partition may end in it
   int states = 1, devices = 0;
 
   explicit Resources(const PartitionProblem& problem);
-  // The devices of a sequence, where links differ by pair each with those to the ones beside it; a
-  // pipeline may leave out some at the start.
+  // Takes the devices of a sequence, in order. If links differ by pair, each option has the links
+  // to the adjacent devices. A pipeline may leave out devices at the start.
   Resources(const PartitionProblem& problem, const DeviceSequence& sequence);
 
-  // The most that the devices which further stages may use add up to, `of_class` being what one of
-  // each class has; of a sequence, what they add up to at most.
+  // Returns the largest sum of `of_class`, which has a number for each class, over the devices that
+  // further stages may use in a state; for a sequence, an upper bound.
   double MostLeft(const PartitionProblem& problem, int state,
                   const std::vector<double>& of_class) const;
 
@@ -150,7 +151,7 @@ struct Resources {
   void AddOption(const StageOption& option);
 };
 
-// The resources are those of the sequence, if there is one.
+// Returns the resources of the sequence, if there is one, else of the problem.
 inline Resources ResourcesOf(const PartitionProblem& problem, const DeviceSequence* sequence) {
   return sequence ? Resources(problem, *sequence) : Resources(problem);
 }

@@ -1,4 +1,4 @@
-// Sets of small numbers as words, for searches over sets of nodes.
+// Bit sets of small numbers, for searches over sets of nodes.
 #pragma once
 #include <stddef.h>
 #include <cstdint>

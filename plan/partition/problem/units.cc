@@ -11,7 +11,7 @@ namespace pipewright {
 
 using Edges = std::vector<std::pair<int, int>>;
 
-// Edges between the sets of forward nodes, and mirrored ones for sets that have none.
+// Returns the edges between sets with forward nodes, and mirrored backward edges for other sets.
 static Edges OrderEdges(const PartitionProblem& problem, UnitSets& sets) {
   std::vector<char> has_forward(problem.nodes.size(), 0);
   for (size_t i = 0; i < problem.nodes.size(); ++i)
@@ -39,7 +39,7 @@ static std::vector<std::vector<int>> Adjacent(int size, const Edges& edges) {
   return next;
 }
 
-// Tarjan, with an explicit stack.
+// Tarjan's algorithm with an explicit stack.
 void UniteCycles(UnitSets& sets, const Edges& edges) {
   int n = static_cast<int>(sets.parent.size()), clock = 0;
   auto next = Adjacent(n, edges);
@@ -139,7 +139,7 @@ static UnitGraph Assemble(const PartitionProblem& problem, UnitSets& sets, const
   return graph;
 }
 
-// The only neighbour of `unit` that all its nets contain, or -1.
+// Returns the only neighbor of `unit` if all nets of the unit contain it, or -1.
 static int OnlyNeighbour(const UnitGraph& graph, int unit) {
   int other = -1;
   for (const auto* list : {&graph.previous[unit], &graph.next[unit]})

@@ -6,7 +6,7 @@ namespace pipewright {
 
 namespace {
 
-constexpr size_t kSwapUnits = 128;  // of a stage, that are looked at for exchanges
+constexpr size_t kSwapUnits = 128;  // units of a stage that are considered for exchanges
 
 struct Balance {
   const UnitGraph& graph;
@@ -14,18 +14,18 @@ struct Balance {
   double sum_weight;
   int64_t& steps;
   std::vector<std::vector<int>> members{};  // of each stage
-  std::vector<int> place{};                 // of each unit among those
+  std::vector<int> place{};                 // of each unit in `members`
   std::vector<int> stays{};                 // of each unit: the turn until which it does not move
   std::vector<int> targets{};               // stages that a unit may go to
   double target = 0, largest = 0, tiny = 0;
   StagedUnits best{};
 
   struct Step {
-    double value = kInfinity, change = 0;  // change: of all that loads are over the target
+    double value = kInfinity, change = 0;  // change: of AllOver
     int unit = -1, to = -1;
   };
 
-  // Moving a unit away from its stage: what either gains.
+  // The changes of both stages if a unit moves to another one.
   struct Shift {
     int unit;
     StageTable::Gain here, there;
@@ -54,8 +54,8 @@ struct Balance {
     table.Move(unit, to);
   }
 
-  // Stages that neighbours of the unit are in, those next to its own, and the one with least load:
-  // in all others it would cost no less.
+  // Finds the stages to try: those of the unit's neighbors, those next to its own, and the one with
+  // the least load. In all others it would cost no less.
   void FindTargets(int unit) {
     auto [low, high] = table.Range(unit);
     targets.clear();
@@ -107,7 +107,7 @@ struct Balance {
     return shifts;
   }
 
-  // Exchanges a unit of the stage for one of another, where that lowers what is over the target.
+  // Exchanges a unit of the stage for one of another if that lowers AllOver.
   bool Exchange(int stage, int turn) {
     struct Swap {
       double change;
@@ -153,8 +153,8 @@ struct Balance {
     return false;
   }
 
-  // Moves units out of stages over the target, the best move first, though others come to be over
-  // it; what has moved stays for some turns.
+  // Moves units out of stages over the target, the best move first, even if other stages then
+  // exceed it. A unit that has moved stays for some turns. Returns true if the target is reached.
   bool Reach() {
     stays.assign(graph.units.size(), 0);
     double over = AllOver(), best_over = over;
@@ -179,8 +179,8 @@ struct Balance {
   }
 
   bool Run() {
-    // Whatever is short of memory is worse than the slowest stage, and by far where there is no
-    // partition yet that fits.
+    // A stage that exceeds its memory counts as worse than the slowest stage, and as more than four
+    // times as slow if no partition that fits is known.
     const double start = table.LargestLoad();
     const double short_load = start < kInfinity ? start : 4 * table.LargestTime();
     if (!(short_load > 0) || short_load == kInfinity) return false;
@@ -196,7 +196,7 @@ struct Balance {
       place[u] = static_cast<int>(list.size());
       list.push_back(static_cast<int>(u));
     }
-    double low = 0;  // where no loads can be, or none were found
+    double low = 0;  // the largest target that was not reached; at first the mean load
     for (int s = 0; s < stages; ++s) low += table.load(s) / stages;
     while (largest - low > 5e-4 * largest && steps > 0) {
       target = (low + largest) / 2;

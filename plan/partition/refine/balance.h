@@ -1,4 +1,4 @@
-// A partition made better by lowering its largest load.
+// Improves a partition by lowering its largest load.
 #pragma once
 #include <cstdint>
 
@@ -6,12 +6,12 @@
 
 namespace pipewright {
 
-// Lowers the largest load: for lower and lower targets, a tabu search moves units out of the
-// slowest stage, or exchanges them for others, so that less is over the target. What a move adds to
-// the loads of all stages counts `sum_weight` times as much: there is no other room than theirs.
-// On the way stages may be short of memory, so that units can change places in full ones; they may
-// be so at the start, too. What it took is taken from `steps`. Returns whether the largest load is
-// lower, and then no stage is short of memory. Deterministic.
+// For ever lower targets, a tabu search moves units out of the slowest stage, or exchanges them for
+// others, to lower the sum of what loads exceed the target by. An increase of the sum of the loads
+// that a move changes counts too, `sum_weight` times, because it uses up the room in other stages.
+// Stages may exceed their memory at the start and on the way, so that units of full stages can
+// change places. Subtracts its cost from `steps`. Returns true if the largest load is lower; then
+// no stage exceeds its memory. Deterministic.
 bool BalanceLoads(const UnitGraph& graph, StageTable& table, double sum_weight, int64_t& steps);
 
 }  // namespace pipewright

@@ -21,7 +21,7 @@ struct Pass {
   const UnitGraph& graph;
   StageTable& table;
   const RefineOptions& options;
-  double scale;  // loads are counted in it, so that powers stay small
+  double scale;  // loads are divided by it, so that powers stay small
   std::vector<char> moved;
   std::vector<int> near;  // units whose best move may have changed
   std::vector<double> powers;  // of the stages' loads
@@ -34,7 +34,7 @@ struct Pass {
     return out;
   }
 
-  // The best move of a unit; `to` < 0: none.
+  // Returns the best move of a unit; `to` < 0: none.
   Candidate Best(int unit) {
     Candidate best{-kInfinity, unit, -1};
     int from = table.units().stage_of[unit];
@@ -100,7 +100,7 @@ struct Pass {
       Move(top.unit, fresh.to);
       now -= fresh.gain;
       if (now < best - 1e-12 * start) {
-        now = Sum();  // differences of powers may have lost all digits
+        now = Sum();  // a sum of differences may have lost all digits
         if (now < best - 1e-12 * start) best = now, kept = undo.size();
       }
       near.clear();

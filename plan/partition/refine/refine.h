@@ -1,4 +1,4 @@
-// A partition made better by moving units between its stages.
+// Improves a partition by moving units between its stages.
 #pragma once
 #include <cstdint>
 
@@ -8,13 +8,13 @@ namespace pipewright {
 
 struct RefineOptions {
   int power = 2;   // loads count with this power: 2 saves transfers, more evens out the loads
-  int passes = 4;  // at most; the next one follows only where one has helped
-  int64_t* steps;  // that may still be taken; counted down
+  int passes = 4;  // at most; stops after one that has not helped
+  int64_t* steps;  // the remaining budget; counted down
 };
 
-// Passes in which each unit moves at most once, always the one whose move lowers the sum of the
-// loads' powers most or raises it least; the best moment of a pass is kept (Fiduccia, Mattheyses,
-// DAC 1982). Returns whether anything is better. Deterministic.
+// Makes passes in which each unit moves at most once, always the one whose move lowers the sum of
+// the loads' powers most or raises it least, and keeps the best state of each pass (Fiduccia and
+// Mattheyses, DAC 1982). Returns true if the partition improved. Deterministic.
 bool Refine(const UnitGraph& graph, StageTable& table, const RefineOptions& options);
 
 }  // namespace pipewright

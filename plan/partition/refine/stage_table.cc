@@ -46,7 +46,7 @@ StageTable::StageTable(const PartitionProblem& problem, const UnitGraph& graph, 
   for (int s = 0; s < static_cast<int>(count); ++s) SetLoad(s);
 }
 
-// As StageSums::Load adds up.
+// Sets the coefficients that StageSums::Load would use.
 void StageTable::SetCosts(int stage) {
   StageCost& cost = costs_[stage];
   const StageOption& option = units_.options[stage];
@@ -66,7 +66,7 @@ void StageTable::SetCosts(int stage) {
   cost.most_bytes = device.memory_bytes * (1 + 1e-12);
 }
 
-// Returns the cost of a transfer as time of a cut, where it is the same everywhere.
+// Returns the cost of a transfer as time of a cut, if it is the same everywhere.
 double StageTable::JoinCosts() {
   bool alike = true, limited = false;
   double ratio = -1;  // unknown

@@ -1,4 +1,4 @@
-// The loads of all stages of a partition, kept while units move between them.
+// Maintains the loads of all stages while units move between them.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace pipewright {
 
-inline constexpr int64_t kLookSteps = 4;  // that one move of a unit counts for
+inline constexpr int64_t kLookSteps = 4;  // steps that LoadWith or GainWith counts for
 
 // Loads of all stages of a partition that changes unit by unit.
 class StageTable {
@@ -18,22 +18,22 @@ class StageTable {
   int stages() const { return static_cast<int>(units_.options.size()); }
   double load(int stage) const { return loads_[stage]; }
   double LargestLoad() const;
-  double LargestTime() const;  // the largest load, whatever memory stages need
-  // From now on a stage that is short of memory has a load of at least `least`, and as much again
-  // where it needs twice what there is. Infinite, as at first: its load is infinite.
+  double LargestTime() const;  // the largest load, regardless of memory
+  // From now on, the load of a stage that exceeds its memory is at least `least`, plus `least`
+  // times the relative excess. Infinite, which is the default, makes its load infinite.
   void SoftenMemory(double least);
-  // Returns the load that the stage would be for other devices.
+  // Returns the load that the stage would have on other devices.
   double LoadOn(int stage, const StageOption& option) const {
     return sums_[stage].Load(problem_, option, devices_after_[stage]);
   }
   int size(int stage) const { return sizes_[stage]; }
 
-  // The first and last stage that the unit's neighbours allow.
+  // Returns the first and last stage that the unit's neighbors allow.
   std::pair<int, int> Range(int unit) const { return ranges_[unit]; }
-  // Looks at a unit that may move, and says how many steps that took. Then: the load that its stage
-  // would have without it, and another one with it.
+  // Prepares the Gain and Load functions below for moving a unit, and returns the steps that this
+  // took. They return the cost of its stage without it and of another stage with it.
   int64_t LookAt(int unit);
-  // A stage gains time and memory; the time is infinite where it cannot run the unit.
+  // The change of a stage's time and memory; the time is infinite if it cannot run the unit.
   struct Gain {
     double time, bytes;
   };
@@ -47,7 +47,7 @@ class StageTable {
   }
   double LoadWithout() const { return LoadAfter(units_.stage_of[looked_], GainWithout()); }
   double LoadWith(int to) const { return LoadAfter(to, GainWith(to)); }
-  // Both, for one of them.
+  // Returns both loads for one move.
   std::pair<double, double> LoadsAfter(int unit, int to) {
     LookAt(unit);
     return {LoadWithout(), LoadWith(to)};
@@ -59,17 +59,17 @@ class StageTable {
     double time = 0, transfers = 0, bytes = 0;
     double stash = 0;  // for each microbatch in flight
   };
-  // A net, where it is in the entries, and how many stages it has.
+  // The range of a net in `entries_`, and its number of stages.
   struct NetPlace {
     double time = 0;
     int first = 0, size = 0, used = 0;
   };
-  // A load as a sum of products, with what limits it.
+  // The coefficients of a stage's load, and its limits.
   struct StageCost {
     double device_time = 0, host_time = 0, parameter_bytes = 0, cut_time = 0, cut_transfers = 0;
     double held = 0, most_bytes = kInfinity;
     bool host = false;
-    double load = 0, bytes = 0;  // of the stage as it is, whether it may be or not
+    double load = 0, bytes = 0;  // of the current stage, even if it exceeds its limits
     int not_on_device = 0;
   };
   struct Entry {
@@ -100,20 +100,20 @@ class StageTable {
   std::vector<NetPlace> places_;
   std::vector<Entry> entries_;
   std::vector<int> first_net_, nets_;  // of each unit, one after the other
-  // If true, transfers and bytes of a cut count by themselves; else they count as time, or not.
+  // If true, transfers and bytes of a cut are counted separately; else as time, or not at all.
   bool detailed_ = false;
-  double short_load_ = kInfinity;  // of a stage that is short of memory, at least
-  // These belong to the unit that was looked at: its stage's cut gains `without_`, that of any
-  // other one `with_`, and those that share its values gain `shared_` on top.
+  double short_load_ = kInfinity;  // least load of a stage that exceeds its memory
+  // Set by LookAt for the unit: if it moves, its stage's cut changes by `without_`, that of any
+  // other stage by `with_`, and those of stages that share its values by `shared_` in addition.
   struct Shared {
     double time;
-    int64_t look;  // that set it
+    int64_t look;  // value of `look_` when it was set
   };
   int looked_ = 0;
   int64_t look_ = 0;
   Cut without_, with_;
   std::vector<Shared> shared_;  // of each stage
-  std::vector<Cut> details_;    // of each stage, but time
+  std::vector<Cut> details_;    // of each stage, without time
 };
 
 }  // namespace pipewright

@@ -61,7 +61,7 @@ TEST(Data, WideTokensAreLittleEndian) {
             std::string::npos);
 }
 
-// What numpy.save writes for numpy.arange(6, dtype="<i4").reshape(3, 2).
+// Returns what numpy.save writes for numpy.arange(6, dtype="<i4").reshape(3, 2).
 static std::string Npy(const std::string& dict, const std::string& data, char version = 1) {
   std::string header = dict, length(version == 1 ? 2 : 4, '\0');
   size_t before = 8 + length.size();

@@ -55,7 +55,7 @@ TEST(EditedLines, OfManyEditsAreExactlyTheEdited) {
   auto below = [&](size_t n) { return std::uniform_int_distribution<size_t>(0, n - 1)(random); };
   for (int round = 0; round < 300; ++round) {
     Lines then(1 + below(60));
-    for (size_t i = 0; i < then.size(); ++i)  // some lines are alike, as in real code
+    for (size_t i = 0; i < then.size(); ++i)  // some lines are equal, as in real code
       then[i] = below(4) ? "line " + std::to_string(i) : "return";
     Lines now = then;
     std::vector<char> edited(now.size());
@@ -77,7 +77,7 @@ TEST(EditedLines, OfALargeFileAreFound) {
   for (size_t i = 0; i < then.size(); ++i) then[i] = now[i] = "line " + std::to_string(i);
   now[100] = "edited", now[120] = "edited, too";
   EXPECT_EQ(Edited(then, now), (std::vector<int>{101, 121}));
-  now[4900] = "far away";  // too many pairs: all that lies between
+  now[4900] = "far away";  // too many pairs: everything between them
   EXPECT_EQ(Edited(then, now).front(), 101);
   EXPECT_EQ(Edited(then, now).size(), 4801u);
 }

@@ -35,7 +35,7 @@ Profile Example() {
   profile.repeat = 3;
   profile.nodes = {Node("module0", 0, 1e-3, 2e-3), Node("module1", 1, 2e-3, 4e-3),
                    Node("module2", 2, 3e-3, 6e-3)};
-  profile.nodes[1].body = "lists";  // of the others it is not known
+  profile.nodes[1].body = "lists";  // unknown for the others
   profile.values = {{"x", -1, {0}, 16, false},
                     {"h", 0, {1, 2}, 32, true},
                     {"i", 0, {2}, 8, false},
@@ -176,7 +176,7 @@ TEST_F(Traces, ReplaceTimesByStage) {
 
 TEST_F(Traces, OfOtherRunsAreRefused) {
   Profile profile = Example();
-  for (const char* stage : {"2F0", "0F0"})  // one that the conf has not, one of two
+  for (const char* stage : {"2F0", "0F0"})  // one that is not in the conf, one of two
     EXPECT_THROW(ApplyTrace(profile, conf_, "{\"traceEvents\":[" + Event(stage, 0, 1) + "]}", "t"),
                  Error);
   EXPECT_THROW(ApplyTrace(profile, conf_, "{\"traceEvents\":[]}", "t"), Error);

@@ -20,7 +20,7 @@ static std::string Fresh(const std::string& name) {
   return folder;
 }
 
-// A checkpoint of one shard, whose content is `content`.
+// Commits a checkpoint of one shard with `content`.
 static void Commit(const std::string& folder, int64_t step, const std::string& content,
                    int64_t keep = 0) {
   RunCheckpoint checkpoint;
@@ -67,7 +67,7 @@ TEST(RunCheckpoint, KeepsTheLastAndNeverTouchesLaterOnes) {
   std::string folder = Fresh("checkpoints");
   for (int64_t step : {1, 2, 3, 4}) Commit(folder, step, "content", 2);
   EXPECT_EQ(Names(folder), (Strings{"step-00000004", "step-00000003"}));
-  // A run that went back: its checkpoint is the latest, although it is not the highest.
+  // After a run went back, its checkpoint is the latest, although it is not the highest.
   Commit(folder, 2, "other", 2);
   EXPECT_EQ(ReadFile(folder + "/latest"), "step-00000002\n");
   EXPECT_EQ(Names(folder), (Strings{"step-00000002", "step-00000004", "step-00000003"}));
@@ -83,7 +83,7 @@ TEST(RunCheckpoint, ReplacesOneOfTheSameStep) {
   EXPECT_EQ(std::distance(fs::directory_iterator(folder), {}), 2);
 }
 
-// A file or a link where a step's folder should be, a link that leads to itself.
+// With a file or a link where a step's folder should be, and a link to itself.
 TEST(RunCheckpoint, WhatIsNoFolderIsPassedOverAndReplaced) {
   std::string folder = Fresh("checkpoints");
   Commit(folder, 1, "content");
@@ -138,7 +138,7 @@ TEST(RunCheckpoint, NamesDamagedShards) {
   EXPECT_EQ(Problem(checkpoint), "/module0.safetensors: the shard is missing");
 }
 
-// What is valid JSON and yet not what was written.
+// Files that are valid JSON but not as they were written.
 TEST(RunCheckpoint, NamesDamagedDescriptionsAndIndexes) {
   const std::string description = "/checkpoint.json", index = "/model.safetensors.index.json";
   const std::string other = ": has other content than was written (its hash differs)";

@@ -18,7 +18,7 @@ static std::string File(const std::string& header, const std::string& payload = 
   return file + header + payload;
 }
 
-// "OK [...]" as cases.tsv writes it, or the text of the error.
+// Returns "OK [...]" as in cases.tsv, or the text of the error.
 static std::string Verdict(const std::string& file) {
   try {
     std::string text;
@@ -31,7 +31,7 @@ static std::string Verdict(const std::string& file) {
   }
 }
 
-// Every case of the reference parser, and the reason where it refuses.
+// Every case of the reference parser, with its reason for refusals.
 TEST(Safetensors, AgreesWithTheReferenceParser) {
   std::ifstream in(TEST_DIR "/data/safetensors/cases.tsv");
   std::string line;
@@ -45,7 +45,7 @@ TEST(Safetensors, AgreesWithTheReferenceParser) {
       file += static_cast<char>(std::stoi(cells[2].substr(i, 2), nullptr, 16));
     std::string verdict = Verdict(file);
     ++cases;
-    if (cells[0].substr(0, 7) == "dup_key") {  // refused as such, before its offsets are looked at
+    if (cells[0].substr(0, 7) == "dup_key") {  // refused before its offsets are read
       EXPECT_EQ(verdict, "f: the name \"a\" appears twice (InvalidHeaderDeserialization)");
     } else if (cells[1].substr(0, 3) == "ERR") {
       std::string kind = " (" + cells[1].substr(4) + ")";
@@ -53,7 +53,7 @@ TEST(Safetensors, AgreesWithTheReferenceParser) {
       EXPECT_EQ(verdict.find('\n'), std::string::npos) << cells[0];
     } else {
       EXPECT_EQ(verdict.substr(0, 4), "OK [") << cells[0] << ": " << verdict;
-      // Each tensor of the expected list, ":bytes" left out, is in ours.
+      // Each tensor of the expected list, without ":bytes", is in ours.
       Json expected =
           cells[0] == "name_escape" ? Json::array() : ParseJson(cells[1].substr(3), cells[0]);
       for (const Json& item : expected) {
@@ -65,7 +65,7 @@ TEST(Safetensors, AgreesWithTheReferenceParser) {
   EXPECT_EQ(cases, 47);
 }
 
-// Verdicts of safetensors 0.8.0 for Python on quirks of its JSON reader; duplicates aside.
+// Agrees with safetensors 0.8.0 for Python on quirks of its JSON reader, except duplicates.
 TEST(Safetensors, AgreesOnQuirks) {
   const std::string entry = R"("dtype":"I32","shape":[2],"data_offsets":[0,8])";
   auto extra = [&](const std::string& value) {
@@ -113,7 +113,7 @@ TEST(Safetensors, AgreesOnQuirks) {
       "{\"a\":{" + entry + "}}\f",
       "{\"a\":{" + entry + "},}",
       "// c\n{\"a\":{" + entry + "}}",
-      // Refused here alone: the same key twice.
+      // Only refused here: the same key twice.
       "{\"__metadata__\":{\"x\":\"1\",\"x\":\"2\"},\"a\":{" + entry + "}}",
       "{\"a\":{" + entry + "},\"a\":{" + entry + "}}",
   };
@@ -133,8 +133,8 @@ TEST(Safetensors, ADimensionBeyond63BitsSurvivesBesideAZero) {
   EXPECT_EQ(Verdict(File(header)), "OK [\"a:I32[0, 18446744073709551615]\"]");
 }
 
-// Every byte of a valid header overwritten, and every length cut: refused or accepted, never a
-// crash.
+// Overwrites every byte of a valid header, and cuts it at every length: refused or accepted, but
+// never a crash.
 TEST(Safetensors, SurvivesDamage) {
   std::string file =
       File(R"({"__metadata__":{"k":"v"},"a":{"dtype":"F16","shape":[2,2],"data_offsets":[0,8]},)"

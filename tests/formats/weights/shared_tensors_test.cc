@@ -35,13 +35,13 @@ TEST(SharedTensors, GroupsAreThoseThatOverlap) {
   EXPECT_EQ(
       SharedGroups({Slice("B", "A", 9, 0, 2), Slice("C", "A", 9, 2, 9), Slice("D", "A", 9, 0, 1)}),
       (Groups{{"B", "D"}, {"C"}}));
-  // Parts of a whole that do not overlap each other.
+  // Parts of a whole that do not overlap.
   EXPECT_EQ(SharedGroups(
                 {Whole("A", "A", 100), Slice("B", "A", 100, 8, 16), Slice("C", "A", 100, 32, 48)}),
             (Groups{{"A", "B", "C"}}));
-  // The same pointer with another storage size is another memory.
+  // The same pointer with another storage size is different memory.
   EXPECT_EQ(SharedGroups({Whole("a", "A", 4), Whole("b", "A", 5)}), (Groups{{"a"}, {"b"}}));
-  // Nothing is shared by tensors without memory or without elements.
+  // Tensors without memory or without elements share nothing.
   EXPECT_EQ(SharedGroups({{"a", "", 0, 0, 0, 0},
                           {"b", "", 0, 0, 0, 0},
                           Whole("c", "A"),

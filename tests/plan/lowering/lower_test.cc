@@ -45,9 +45,9 @@ TEST(Lower, SkipsAndFanOut) {
 
 namespace {
 
-// When each compute of a plan ends (F, I, W: 1, B: 2, a pair: 3; by rank) where a message passes
-// once it is posted and its sender has come to it. Empty: some sender has come to it no later than
-// the receiver, so that its data would arrive late, or it hangs.
+// Returns when each compute of a plan ends, by rank (F, I, W take 1, B 2, a pair 3), if a message
+// passes once it is posted and its sender has reached it. Empty: the plan hangs, or some sender
+// reached a message no later than its receiver, so that the data would arrive late.
 std::vector<std::vector<int>> BlockingEnds(const Plan& plan, const StageGraph& graph) {
   std::vector<std::vector<int>> ends(plan.ranks.size());
   std::vector<size_t> at(plan.ranks.size());
@@ -103,7 +103,7 @@ std::vector<std::vector<int>> BlockingEnds(const Plan& plan, const StageGraph& g
 }
 
 // Calls try_it(actions) with the RECVs of one edge of a rank at all places that keep their order,
-// each before its compute, no more than `most` of them waiting for their computes at once.
+// each before its compute, with at most `most` of them waiting for their computes at once.
 template <typename Try>
 void EveryPlace(const std::vector<Action>& actions, const Action& like, size_t most, Try try_it) {
   std::vector<Action> others, recvs;
@@ -142,8 +142,7 @@ void EveryPlace(const std::vector<Action>& actions, const Action& like, size_t m
 
 }  // namespace
 
-// No message is late, and with one buffer less on any edge one would be, wherever its receives
-// stood.
+// No message is late; with one buffer fewer on any edge, one would be, wherever its receives were.
 TEST(Lower, TheLeastSlots) {
   int edges = 0, several = 0;
   auto check = [&](const std::string& name, const StageGraph& graph, int microbatches) {

@@ -15,7 +15,7 @@ struct Enumeration {
   std::vector<std::vector<int>> previous;
   int most = 0;
   double best = kInfinity;
-  std::vector<int> left;  // devices of each class
+  std::vector<int> left;  // unused devices of each class
 
   void Devices(PartitionResult& result, size_t stage) {
     if (stage == result.stages.size()) {
@@ -67,7 +67,7 @@ double BruteForceOptimum(const PartitionProblem& problem,
     for (int consumer : value.consumers) {
       if (value.producer < 0) continue;
       edges.push_back({value.producer, consumer});
-      // Backward nodes go wherever their group goes.
+      // Backward nodes go to the stage of their group.
       if (!problem.nodes[value.producer].backward && !problem.nodes[consumer].backward)
         all.previous[consumer].push_back(value.producer);
     }
@@ -113,7 +113,7 @@ PartitionProblem RandomProblem(std::mt19937& random, int max_nodes, int features
     if (features & 128) value.stash_bytes = pick(0, 3);
     if (!value.consumers.empty()) problem.values.push_back(value);
   }
-  // What some nodes hold, whoever made it.
+  // Memory that some nodes share.
   if (features & 128 && n > 1) {
     PartitionValue held;
     held.transfers = 0;

@@ -28,7 +28,7 @@ PartitionProblem Chain(std::mt19937& random, int nodes, int devices) {
   return problem;
 }
 
-// Every cut of a chain on every order of the devices, with no stage of the nodes `forbidden`.
+// Tries every cut of a chain on every order of the devices, with no stage of the nodes `forbidden`.
 double BruteForce(const PartitionProblem& problem, const std::vector<int>& forbidden = {}) {
   int nodes = static_cast<int>(problem.nodes.size()), devices = problem.devices[0].count;
   double best = kInfinity;
@@ -90,7 +90,7 @@ TEST(PairLinks, FindTheBestOfSmallChains) {
   }
 }
 
-// The best cuts of a chain on the devices in the order of their numbers.
+// Returns the best cuts of a chain, with the devices in the order of their numbers.
 double BestCuts(const PartitionProblem& problem) {
   int nodes = static_cast<int>(problem.nodes.size()), devices = problem.devices[0].count;
   std::vector<double> best(nodes + 1, kInfinity);
@@ -114,7 +114,7 @@ double BestCuts(const PartitionProblem& problem) {
   return best[nodes];
 }
 
-// Five islands of four devices, numbered at random: the slow links belong where little travels.
+// Five islands of four devices, numbered at random: the slow links should carry little traffic.
 TEST(PairLinks, CutsWhereTheLinksAreSlow) {
   std::mt19937 random(4);
   for (int i = 0; i < 3; ++i) {
@@ -170,7 +170,7 @@ TEST(PairLinks, NextBestWithoutTheSlowestStage) {
   }
 }
 
-// CPUs have numbers of their own, which are not those of linked devices.
+// CPUs have their own numbers, separate from those of linked devices.
 TEST(PairLinks, BesideCpus) {
   std::mt19937 random(4);
   for (int i = 0; i < 20; ++i) {

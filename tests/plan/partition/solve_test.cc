@@ -48,8 +48,8 @@ TEST(Partition, CertifiedOptimaWithoutCpusAndUnderMemoryLimits) {
   }
 }
 
-// A given number of stages, fewer than there are devices, in a graph with many nodes without
-// compute: sets that the stages which are left cannot hold are skipped, and those nodes joined.
+// A fixed number of stages, fewer than devices, in a graph with many nodes without compute: the
+// search skips sets that the remaining stages cannot hold, and joins those nodes.
 TEST(Partition, CertifiedOptimaOfAGivenNumberOfStages) {
   PartitionProblem problem = Load("LayerGraphs/gnmt_inference.json");
   double before = kInfinity;
@@ -78,8 +78,8 @@ TEST(Partition, ReplicasShareTheMicrobatchesInFlight) {
   EXPECT_EQ(InFlightCount(problem, 3, 0), 2);
 }
 
-// A CPU's share is bounded in the order of what its work saves; nodes without cost have no place in
-// it.
+// A CPU's share is bounded in the order of the device time that its nodes save; nodes without cost
+// have no place in that order.
 TEST(Partition, NodesWithoutCostBesideACpu) {
   std::mt19937 random(5617);
   int features = static_cast<int>(random() % 512);
@@ -90,7 +90,8 @@ TEST(Partition, NodesWithoutCostBesideACpu) {
   EXPECT_NEAR(result.objective, expected, 1e-9 * (1 + expected));
 }
 
-// A node without work joins its neighbour in the search for the best; the next best may part them.
+// A node without work joins its neighbor in the search for the best; the next best may separate
+// them.
 TEST(Partition, NextBestPartsWhatTheBestHasTogether) {
   PartitionProblem problem;
   problem.nodes.resize(2);

@@ -10,7 +10,7 @@
 namespace pipewright {
 namespace {
 
-// Two nodes of equal work, the first's value going to the second, on two devices.
+// Two nodes of equal work on two devices; the first one's value goes to the second.
 PartitionProblem TwoNodes(double transfer, int transfers) {
   PartitionProblem problem;
   problem.nodes.resize(2);
@@ -21,7 +21,7 @@ PartitionProblem TwoNodes(double transfer, int transfers) {
   return problem;
 }
 
-// Without a gradient the first stage's backward waits for nobody: F 2, then both are busy for 6.
+// Without a gradient, the first stage's backward does not wait: F 2, then both are busy for 6.
 TEST(StepBound, DoesNotWaitForGradientsThatDoNotCome) {
   PartitionResult result = SolveStep(TwoNodes(0, 1), {}, {"1f1b", 1});
   EXPECT_DOUBLE_EQ(result.objective, 8);
@@ -29,7 +29,7 @@ TEST(StepBound, DoesNotWaitForGradientsThatDoNotCome) {
   EXPECT_EQ(result.stages.size(), 2u);
 }
 
-// Forward 2, 4 on the way, 6 in the second stage, 4 back, backward 4; no less for two stages.
+// Forward 2, transfer 4, 6 in the second stage, transfer 4, backward 4; two stages take no less.
 TEST(StepBound, CountsTheTransferIntoAStage) {
   PartitionProblem problem = TwoNodes(8, 2);
   problem.stages = 2;
@@ -39,7 +39,7 @@ TEST(StepBound, CountsTheTransferIntoAStage) {
   EXPECT_TRUE(result.proven);
 }
 
-// The second half of a backward may be done while the gradient travels.
+// The second half of a backward may run while the gradient is transferred.
 TEST(StepBound, KnowsThatHalvesOfABackwardPart) {
   PartitionProblem problem = TwoNodes(8, 2);
   problem.stages = 2;
@@ -48,8 +48,8 @@ TEST(StepBound, KnowsThatHalvesOfABackwardPart) {
   EXPECT_LE(result.lower_bound, 18 * (1 + 1e-9));
 }
 
-// Partitions of random graphs, all of them simulated: none is under the bound, and what is proven
-// is the best.
+// Partitions of random graphs, all of them simulated: none is below the bound, and proven ones are
+// the best.
 TEST(StepBound, IsNeverAboveTheBestOfAllPartitions) {
   std::mt19937 random(7);
   int proven = 0, feasible = 0;
@@ -62,7 +62,7 @@ TEST(StepBound, IsNeverAboveTheBestOfAllPartitions) {
           try {
             return StepTime(problem, result, step);
           } catch (const Error&) {
-            return kInfinity;  // a schedule that is not made for so many stages
+            return kInfinity;  // the schedule does not support that number of stages
           }
         };
         double best = BruteForceOptimum(problem, time);
@@ -82,7 +82,7 @@ TEST(StepBound, IsNeverAboveTheBestOfAllPartitions) {
   EXPECT_GT(proven, feasible / 2);
 }
 
-// What cannot matter, or next to nothing, does not make the answer worse.
+// Options that cannot matter, or hardly matter, do not make the answer worse.
 TEST(StepSearch, MoreThanItLooksForCostsNothing) {
   std::mt19937 random(3);
   for (int i = 0; i < 20; ++i) {
@@ -103,7 +103,7 @@ TEST(StepSearch, MoreThanItLooksForCostsNothing) {
       more.devices[1].speed = 1 + 1e-9;
       EXPECT_NEAR(SolveStep(more, {}, step).objective, plain.objective, 1e-6 * plain.objective);
       const StepOptions halves{"zb-h1", 8};
-      // Of partitions that take 1F1B equally long, the start is any.
+      // Partitions that take equally long with 1F1B may be the start of the search.
       EXPECT_LE(SolveStep(problem, {}, halves).objective,
                 StepTime(problem, plain, halves) * 1.05);
     }

@@ -9,7 +9,6 @@ namespace pipewright {
 namespace {
 
 // Linear(2, 2) a and b, BatchNorm1d(2) bn.
-// archive.
 TEST(ExportTree, ModulesClassesAndSizes) {
   const std::string path = TEST_DIR "/data/import/export.pt2";
   const MappedFile file(path);

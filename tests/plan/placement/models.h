@@ -1,4 +1,4 @@
-// The models of the reference cases, as module trees.
+// Defines the models of the reference cases as module trees.
 #pragma once
 #include <string>
 
@@ -46,7 +46,7 @@ inline Json Sequential(std::vector<Json> children) {
   return Container("Sequential", named);
 }
 
-// By the name that the cases use.
+// Returns a model by the name that the cases use.
 inline Json ModelJson(const std::string& name) {
   bool tied = name.size() > 5 && name.substr(name.size() - 5) == "_tied";
   if (name == "MFT") return Mft();

@@ -80,7 +80,7 @@ TEST(ModuleTree, RealBytesOfNarrowTypes) {
   EXPECT_EQ(bytes("F32", {0, 7}), 0);
 }
 
-TEST(ModuleTree, Ties) {  // the first name alone counts
+TEST(ModuleTree, Ties) {  // only the first name counts
   EXPECT_TRUE(TiedGroups(Model("MFT")).empty());
   EXPECT_EQ(TiedGroups(Model("MFT_tied")),
             (std::vector<std::vector<std::string>>{{"linear1.weight", "linear2.weight"}}));
@@ -105,7 +105,7 @@ TEST(ModuleTree, Ties) {  // the first name alone counts
                                       {"block2", Container("B", {{"fc", layers["linear2"]}})}});
   EXPECT_EQ(TiedGroups(Tree(nested)),
             (Groups{{"block1.bias", "linear1.bias"}, {"block2.fc.weight", "linear1.weight"}}));
-  // A chain of names, pointing forwards, is one group under its first.
+  // A chain of names that refer forward is one group under its first name.
   ModuleTree tree =
       Tree(ModuleJson("M", {{"a", SameAs("b")}, {"b", SameAs("c")}, {"c", TensorJson({2})}}));
   EXPECT_EQ(SizesOf(tree), (SizeMap{{"", 8}, {"a", 8}}));

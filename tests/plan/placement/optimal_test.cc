@@ -9,7 +9,7 @@
 namespace pipewright {
 namespace {
 
-// `buffers`: of the first layers.
+// `buffers` has the sizes of the first layers' buffers.
 Json Flat(const std::vector<int64_t>& sizes, const std::vector<int64_t>& buffers = {}) {
   Json children = Json::object();
   for (size_t i = 0; i < sizes.size(); ++i) {
@@ -34,8 +34,8 @@ const BudgetUse& Use(const Placement& placement, const std::string& device) {
   throw std::out_of_range(device);
 }
 
-// The least that must be brought in, over every assignment: what is not resident travels through
-// `slots` of its largest on device 0, where its buffers are.
+// Returns the least number of bytes to load over all assignments: layers that are not resident pass
+// through `slots` of the largest one's size on device 0, which holds their buffers.
 int64_t BruteForce(const std::vector<int64_t>& sizes, const std::vector<int64_t>& buffers,
                    const std::vector<int64_t>& limits, int slots) {
   size_t choices = limits.size() + 1;
@@ -76,7 +76,7 @@ TEST(Optimal, BeatenByNoAssignment) {
       budgets += std::to_string(d) + "=" + std::to_string(limits[d]) + ",";
     }
     int64_t best = BruteForce(sizes, buffers, limits, 2);
-    if (best == INT64_MAX) continue;  // not even the slots fit
+    if (best == INT64_MAX) continue;  // even the slots do not fit
     Placement placement = Optimal(Tree(Flat(sizes, buffers)), budgets + "cpu=1GB");
     EXPECT_EQ(placement.moved, best) << budgets << Json(sizes).dump() << Json(buffers).dump();
     EXPECT_LE(placement.moved_bound, best);
@@ -115,7 +115,7 @@ TEST(Optimal, BuffersStayAndRamComesBeforeDisk) {
     children["m" + std::to_string(i)] = layer;
   }
   Placement placement = Optimal(Tree(Container("M", children)), "0=400,cpu=150,disk=1000");
-  // One layer is resident: 120 with its buffer, 60 of buffers of the others, 200 of slots.
+  // One layer is resident: 120 with its buffer, 60 for the others' buffers, 200 for slots.
   EXPECT_EQ(placement.moved, 300);
   EXPECT_EQ(Use(placement, "0").used, 180);
   EXPECT_EQ(Use(placement, "0").reserved, 200);
@@ -128,7 +128,7 @@ TEST(Optimal, BuffersStayAndRamComesBeforeDisk) {
 }
 
 TEST(Optimal, FindsWhatFillingMisses) {
-  // 6+4 and 5+5 and nothing else fills both.
+  // Only 6+4 and 5+5 fill both devices.
   Placement placement = Optimal(Tree(Flat({6, 5, 5, 4})), "0=10,1=10,cpu=100");
   EXPECT_EQ(placement.moved, 0);
 }

@@ -66,7 +66,7 @@ TEST(PackagePlacement, AMapBecomesAConf) {
   Conf own = conf({{"module0", "1"}, {"module1", "1"}, {"module2", "0"}, {"module3", "0"}});
   EXPECT_EQ(own.module_to_stage, (Stages{0, 0, 1, 1}));
   EXPECT_EQ(own.stage_to_ranks, (Ranks{{0}, {1}}));
-  // By names of the source model; a device that comes again is a stage of its own on the same rank.
+  // By names of the source model; a device that occurs again gets another stage on the same rank.
   Conf again = conf(
       {{"block.0", "0"}, {"block.1", "cpu"}, {"block.2", "cpu"}, {"block.3", "0"}, {"head", "0"}});
   EXPECT_EQ(again.module_to_stage, (Stages{0, 1, 1, 2}));
@@ -75,7 +75,7 @@ TEST(PackagePlacement, AMapBecomesAConf) {
   EXPECT_EQ(conf({{"block.0", "0"}, {"block.2", "1"}}).module_to_stage, (Stages{0, 0, 1, 1}));
   CheckConf(again, 4, 2, {{0, 1}, {1, 2}, {2, 3}}, "conf");
   EXPECT_THROW(conf({{"block", "0"}, {"head", "1"}}), Error);
-  // What is on disk computes where the module before it does.
+  // Modules on disk are computed where the module before them is.
   Conf disk = conf({{"module0", "disk"}, {"module1", "0"}, {"module2", "1"}, {"module3", "disk"}});
   EXPECT_EQ(disk.module_to_stage, (Stages{0, 1, 2, 3}));
   EXPECT_EQ(disk.stage_to_ranks, (Ranks{{0}, {0}, {1}, {1}}));

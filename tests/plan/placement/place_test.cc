@@ -19,7 +19,7 @@ bool Warns(const Placement& placement, const std::string& about) {
   return false;
 }
 
-// What accelerate answers wherever its answer covers the model; elsewhere any that does.
+// Matches accelerate's answer wherever it covers the model; elsewhere any answer that does.
 TEST(Place, AgreesWithAcceleratesCases) {
   std::ifstream in(TEST_DIR "/data/placement/device_map_cases.jsonl");
   std::string line;
@@ -45,7 +45,7 @@ TEST(Place, AgreesWithAcceleratesCases) {
     }
     Placement placement = PlaceUnder(tree, Join(parts, ","), options);
     ++cases;
-    if (test["max_memory"].contains("disk")) {  // it ignores the budget of a disk
+    if (test["max_memory"].contains("disk")) {  // accelerate ignores the budget of a disk
       EXPECT_EQ(placement.uncovered.size(), tree.tensors.size()) << line;
       EXPECT_TRUE(Warns(placement, "does not fit"));
     } else if (test["covers_model"] == true) {
@@ -106,7 +106,7 @@ TEST(Place, RoomIsKeptForTiedLayersToo) {
   EXPECT_EQ(Map(tree, "0=112,1=1000"), Parsed(R"({"": 0})"));
 }
 
-// All of them, by their own names: "1" is not "10".
+// All of them, by exact name: "1" is not "10".
 TEST(Place, TiedToMany) {
   std::vector<Json> layers(15, Linear(10, 10));
   for (size_t i = 1; i < layers.size(); ++i) layers[i]["parameters"]["weight"] = SameAs("0.weight");
@@ -158,7 +158,7 @@ TEST(Place, WarnsOfBuffersThatDoNotFit) {
   Placement stay = PlaceUnder(Tree(model), "0=400,cpu=1GB");
   EXPECT_EQ(Map(stay), expected);
   EXPECT_TRUE(Warns(stay, "buffers"));
-  // They are charged to the device they stay on: 144 of linear1, 160 and 120 of the others.
+  // Buffers are charged to the device they stay on: 144 of linear1, 160 and 120 of the others.
   EXPECT_EQ(Use(stay, "0").used, 144 + 160 + 120);
   EXPECT_EQ(Use(stay, "cpu").used, 32 + 100);
   Placement travel = PlaceUnder(Tree(model), "0=400,cpu=1GB", offload);
@@ -194,7 +194,8 @@ TEST(Place, FallbackFillsAnEmptyDevice) {
   EXPECT_TRUE(Warns(without, "insufficient memory"));
   EXPECT_EQ(Map(Model("FB"), "0=256", fallback),
             Parsed(R"({"module.linear1": "disk", "module.linear2": 0, "module.linear3": "disk"})"));
-  // A module before its parts, and both before what comes behind them, as accelerate searches.
+  // A module before its parts, and both before what follows them, in the order of accelerate's
+  // search.
   Json nested = Container("M", {{"big", Linear(20, 20)},
                                 {"m", Sequential({Linear(9, 9), Linear(3, 3)})},
                                 {"s", Linear(2, 2)}});
@@ -209,7 +210,7 @@ TEST(Place, FallbackFillsAnEmptyDevice) {
             Parsed(R"({"": 0})"));
 }
 
-// Where accelerate fails or leaves something out.
+// Cases in which accelerate fails or omits something.
 TEST(Place, CorrectWhereAccelerateIsNot) {
   // Buffers of split modules.
   Placement blocks = PlaceUnder(Model("Blk2head"), "0=340,1=1000");
@@ -234,7 +235,7 @@ TEST(Place, CorrectWhereAccelerateIsNot) {
   Map(strand);
   EXPECT_GT(Use(strand, "0").used, 0);
   EXPECT_EQ(Use(strand, "disk").used, 0);
-  // In RAM they are where accelerate puts them.
+  // With RAM, they are where accelerate puts them.
   EXPECT_EQ(Map(Model("STRAND"), "0=30000,1=41000,cpu=42000"),
             Parsed(R"({"s1": 1, "big": 1, "s2": "cpu", "s3": "cpu"})"));
   EXPECT_LE(Use(strand, "1").used, 41000);
@@ -302,7 +303,7 @@ TEST(Balanced, LowZeroAndGaps) {
   ModuleTree eight = Tree(Sequential(std::vector<Json>(8, Linear(10, 10))));
   EXPECT_EQ(Loads(PlaceUnder(eight, Budgets(3, "1GB"), options), 3),
             (std::vector<int64_t>{0, 1760, 1760}));
-  // The others are full: the least that is left goes to device 0.
+  // The others are full: device 0 gets the smallest rest.
   EXPECT_EQ(Loads(PlaceUnder(eight, "0=1GB,1=1400,2=1400"), 3)[0] > 0, true);
   EXPECT_EQ(Loads(PlaceUnder(eight, "0=1GB,1=1400,2=1400", options), 3),
             (std::vector<int64_t>{880, 1320, 1320}));

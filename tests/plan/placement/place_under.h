@@ -1,4 +1,4 @@
-// Placements as tests ask for and compare them.
+// Makes placements for tests, and compares them.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@ inline Placement PlaceUnder(const ModuleTree& tree, const std::string& budgets,
   return Place(tree, options);
 }
 
-// The map as sorted JSON, to compare without regard to order.
+// Returns the map as sorted JSON, to compare regardless of order.
 inline nlohmann::json Map(const Placement& placement) {
   EXPECT_TRUE(placement.uncovered.empty());
   return nlohmann::json::parse(DeviceMapJson(placement.map).dump());

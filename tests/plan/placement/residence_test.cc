@@ -49,7 +49,7 @@ TEST(Residence, NamesOfThePackageAndOfTheModel) {
   EXPECT_EQ(of.conf.module_to_stage, (std::vector<int>{0, 1, 2, 2}));
   EXPECT_EQ(of.conf.offloaded_stages, std::vector<int>{1});
 
-  // A tied name stands for the others; constants go with their module.
+  // A tied name represents the others; constants go with their module.
   of = ReadResidence(
       manifest, {{"head.weight", "cpu"}, {"layers.1.fc", "disk"}, {"layers.2", "cpu"}}, "map", 1);
   EXPECT_EQ(DiskOf(of), ".. dd .. .. ");
@@ -65,7 +65,7 @@ TEST(TensorIds, OneForWhatARankNeedsOnce) {
   }
   using Ids = std::vector<std::vector<int>>;
   EXPECT_EQ(TensorIds(manifest, false), (Ids{{0, 1}, {2, 3, 4}, {5, 3, 4}, {0, 6}}));
-  // Each module steps its copy of what is trained, and changes its buffers.
+  // Each module steps its copies of trained weights, and changes its buffers.
   EXPECT_EQ(TensorIds(manifest, true), (Ids{{0, 1}, {2, 3, 4}, {5, 6, 7}, {8, 9}}));
   manifest.modules[0].held[0].requires_grad = manifest.modules[3].held[0].requires_grad = false;
   EXPECT_EQ(TensorIds(manifest, true), (Ids{{0, 1}, {2, 3, 4}, {5, 6, 7}, {0, 8}}));
@@ -101,7 +101,7 @@ TEST(Residence, Refusals) {
   EXPECT_EQ(of.warnings, std::vector<std::string>{"map.json: nothing is called \"nothing\""});
 }
 
-// All at once, under either names.
+// All problems at once, with either kind of names.
 TEST(Residence, Problems) {
   const Manifest manifest = FourModules();
   EXPECT_TRUE(CheckDeviceMap(manifest, {{"layers.0", "0"}, {"module1", "0"}, {"layers.2.fc", "1"},
@@ -118,7 +118,7 @@ TEST(Residence, Problems) {
   EXPECT_NE(problems.unknown[0].find("layers.2"), std::string::npos) << problems.unknown[0];
 }
 
-// What an error advises is taken by the command that it names.
+// The advice of an error is accepted by the command that it names.
 TEST(Residence, Cures) {
   Manifest manifest = FourModules();
   auto message = [&](const DeviceMap& map, int ranks) -> std::string {

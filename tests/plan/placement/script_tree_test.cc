@@ -47,9 +47,9 @@ TEST(ScriptTree, ModulesClassesAndSizes) {
   EXPECT_EQ(traced.bytes.at(""), 40);
 }
 
-// Made on the meta device: b (two Linear in a list l, a mask of 4 bools, a buffer np that is not
-// persistent), bn (BatchNorm1d(4)), head (its weight is b.l.1's), and a tensor that is neither
-// parameter nor buffer.
+// Made on the meta device: b (two Linear in a list l, a mask of 4 bools, a non-persistent buffer
+// np), bn (BatchNorm1d(4)), head (its weight is b.l.1's), and a tensor that is neither parameter
+// nor buffer.
 TEST(ScriptTree, ModelsWithoutValues) {
   const Read read = TreeOf("placement/meta.pt");
   EXPECT_EQ(read.modules, (Names{"", "b", "b.l", "b.l.0", "b.l.1", "bn", "head", "drop"}));

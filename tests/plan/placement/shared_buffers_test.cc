@@ -8,7 +8,7 @@
 namespace pipewright {
 namespace {
 
-// Layers of 100 bytes that use one buffer of 60: wherever they lie, each device has it once.
+// Layers of 100 bytes that share one buffer of 60: each device has it once, wherever they are.
 TEST(Place, ABufferOfSeveralModulesIsThereOnceADevice) {
   std::vector<Json> layers;
   for (int i = 0; i < 4; ++i) {
@@ -22,7 +22,7 @@ TEST(Place, ABufferOfSeveralModulesIsThereOnceADevice) {
   PlaceOptions options;
   for (const char* policy : {"auto", "sequential", "balanced", "optimal"}) {
     options.policy = policy;
-    const bool greedy = policy[0] == 'a' || policy[0] == 's';  // keeps room for the largest to come
+    const bool greedy = policy[0] == 'a' || policy[0] == 's';  // keeps room for the largest layer
     const std::string first = greedy ? "0=360" : "0=260";
     Placement placement = PlaceUnder(tree, first + ",1=260", options);
     EXPECT_EQ(Map(placement), split) << policy;
@@ -34,20 +34,20 @@ TEST(Place, ABufferOfSeveralModulesIsThereOnceADevice) {
     EXPECT_EQ(Map(tree, "0=460", options), Parsed(R"({"": 0})")) << policy;
     EXPECT_NE(Map(tree, "0=459", options), Parsed(R"({"": 0})")) << policy;
   }
-  // Two layers of 100 travel through two slots; the buffer stays.
+  // Two layers of 100 pass through two slots; the buffer stays.
   Placement placement = PlaceUnder(tree, "0=459,cpu=1000", options);
   EXPECT_EQ(placement.moved, 300);
   EXPECT_EQ(Use(placement, "0").used + Use(placement, "0").reserved, 360);
 }
 
-// Whatever is tied or shared: every tensor has a place, tied parameters one, and no device more
-// than its budget.
+// With any ties and shared buffers, every tensor has a place, tied parameters have one, and no
+// device exceeds its budget.
 TEST(Place, BudgetsHold) {
   std::mt19937 random(11);
   for (int round = 0; round < 300; ++round) {
     std::vector<Json> layers;
     for (size_t i = 0, count = 2 + random() % 6; i < count; ++i) {
-      // One of its own, or that of a layer before.
+      // Makes a new tensor, or refers to that of an earlier layer.
       auto tensor = [&](const std::string& name, bool again) {
         if (i && again) return SameAs(std::to_string(random() % i) + "." + name);
         return TensorJson({static_cast<int64_t>(1 + random() % 50)}, "U8");
@@ -74,7 +74,7 @@ TEST(Place, BudgetsHold) {
   }
 }
 
-// What may stay is bounded by no more than the best that there is: here layers 2 and 3 on device 1,
+// The bound on resident bytes is no worse than the true optimum: here layers 2 and 3 on device 1,
 // with the buffer.
 TEST(Place, TheBoundOfOptimalHoldsWithASharedBuffer) {
   std::vector<Json> layers;

@@ -16,7 +16,7 @@
 namespace pipewright {
 namespace {
 
-// The next stage comes while the one before computes; one sweep serves all microbatches.
+// The next stage is loaded while the previous one computes; one sweep serves all microbatches.
 TEST(Offload, TwoSlotsBreadthFirst) {
   StagePlacement one(4, {0});
   ScheduleOptions forward;
@@ -30,7 +30,7 @@ TEST(Offload, TwoSlotsBreadthFirst) {
   EXPECT_EQ(WritePlan(plan), "1LOAD,0F0,0F1,1F0,1F1,1EVICT,3LOAD,2F0,2F1,3F0,3F1,3EVICT\n");
 }
 
-// What is there when the sweep turns is not loaded again.
+// Stages that are in memory when the sweep turns are not loaded again.
 TEST(Offload, ForwardAndBackward) {
   StagePlacement one(3, {0});
   Plan plan = Lower(MakeSchedule("bfs", 1, 3, 1, one), ChainGraph(one));
@@ -59,7 +59,7 @@ TEST(Offload, RandomPlansStayValidWithinTheMemory) {
       largest = std::max(largest, offload.weights.back());
     }
     offload.memory = Pick(random, 0, 2) ? 2 * largest + Pick(random, 0, 6) : 0;
-    if (Pick(random, 0, 1)) {  // what is trained stays, and stages before all that is only forward
+    if (Pick(random, 0, 1)) {  // trained weights stay; stages before them are forward only
       offload.step = offload.weight_grad = false;
       for (int s = Pick(random, 0, c->stages); s-- > 0;)
         offload.forward_only.insert(offload.forward_only.begin(), s);
@@ -77,7 +77,7 @@ TEST(Offload, RandomPlansStayValidWithinTheMemory) {
         return a.kind == ActionKind::kLoad || a.kind == ActionKind::kEvict;
       });
     }
-    ASSERT_EQ(WritePlan(plan), before);  // nothing else has moved
+    ASSERT_EQ(WritePlan(plan), before);  // nothing else moved
     ++done;
   }
   EXPECT_GT(done, 300);
@@ -97,7 +97,7 @@ TEST(Offload, Refusals) {
   };
   refused([&] { InsertLoads(plan, {{1}, {1, 4}, 3}); }, "its weights take 4,");
   refused([&] { InsertLoads(plan, {{2}, {}, 0}); }, "there is no stage 2");
-  // What both stages use is there beside each of them.
+  // Weights that both stages use are in memory beside each of them.
   Offload held{{0, 1}, {1, 1}, 3};
   InsertLoads(plan, held);
   EXPECT_EQ(LoadedPeaks(plan, held), std::vector<double>{2});
@@ -112,22 +112,22 @@ TEST(Offload, Refusals) {
   refused([&] { Validate(early); }, "rule \"load\": the weights of stage 0 are not loaded here");
   Plan step = ReadPlan("0LOAD,0F0,0B0,0EVICT,0STEP\n", "p");
   refused([&] { CheckLoads(step, {{0}, {}, 0}); }, "offloaded and not loaded");
-  EXPECT_NO_THROW(CheckLoads(step, {{0}, {}, 0, /*step=*/false}));  // what comes and goes is frozen
+  EXPECT_NO_THROW(CheckLoads(step, {{0}, {}, 0, /*step=*/false}));  // offloaded weights are frozen
   InsertLoads(step, {{0}, {}, 0, /*step=*/false});
   EXPECT_EQ(WritePlan(step), "0LOAD,0F0,0B0,0EVICT,0STEP\n");
-  // Nothing in stage 0 is trained: its backward has nothing to compute.
+  // Nothing in stage 0 is trained: its backward computes nothing.
   Plan frozen = ReadPlan("0LOAD,0F0,0EVICT,0B0,0STEP\n", "p");
   EXPECT_NO_THROW(Validate(frozen));
   EXPECT_NO_THROW(CheckLoads(frozen, {{0}, {}, 0, false, {0}}));
   refused([&] { CheckLoads(frozen, {{0}, {}, 0, false}); }, "offloaded and not loaded");
   InsertLoads(frozen, {{0}, {}, 0, false, {0}});
   EXPECT_EQ(WritePlan(frozen), "0LOAD,0F0,0EVICT,0B0,0STEP\n");
-  // A backward that finds weights that are kept for the next forward.
+  // A backward whose weights are kept for the next forward.
   frozen = ReadPlan("0LOAD,0F0,0B0,0F1,0EVICT,0B1,0STEP\n", "p");
   EXPECT_NO_THROW(Validate(frozen));
   EXPECT_NO_THROW(CheckLoads(frozen, {{0}, {}, 0, false, {0}}));
   refused([&] { CheckLoads(frozen, {{0}, {}, 0, false}); }, "offloaded and not loaded");
-  // I computes what W adds up.
+  // I computes the gradients that W adds up.
   Plan split = ReadPlan("0LOAD,0F0,0I0,0EVICT,0W0,0STEP\n", "p");
   EXPECT_NO_THROW(Validate(split));
   EXPECT_NO_THROW(CheckLoads(split, {{0}, {}, 0, false, {}, /*weight_grad=*/false}));
@@ -152,8 +152,8 @@ TEST(Offload, SimulatedLoadsRunBesideComputes) {
   EXPECT_EQ(figures.ranks[0].busy, 24);
   EXPECT_EQ(figures.ranks[0].peak_bytes, 20);
   ASSERT_EQ(trace.loads[0].size(), 4u);
-  EXPECT_EQ(trace.loads[0][2].start, 11);  // when stage 0 has gone
-  costs.disk.bandwidth = 1;                // now the disk decides: 4 loads of 10, the last computes
+  EXPECT_EQ(trace.loads[0][2].start, 11);  // when stage 0 is evicted
+  costs.disk.bandwidth = 1;                // the disk is the limit: 4 loads of 10, then a compute
   EXPECT_EQ(Measure(plan, costs, Simulate(plan, costs)).makespan, 10 + 10 + 10 + 10 + 6 + 0);
 }
 

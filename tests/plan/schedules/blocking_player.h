@@ -1,5 +1,5 @@
-// Runs a plan as blocking ranks would, knowing nothing of how plans are checked: a message exists
-// once its receiver has posted it and its sender has come to it, and not before.
+// Runs a plan like blocking ranks, independently of how plans are checked: a message exists once
+// its receiver has posted it and its sender has reached it.
 #pragma once
 #include <map>
 #include <set>
@@ -19,10 +19,10 @@ class BlockingPlayer {
     exchanges_ = ReduceExchanges(graph);
   }
 
-  // Where the ranks stand that never end.
+  // Returns the positions of the ranks that never end.
   const std::string& Stuck() const { return stuck_; }
 
-  // Whether every rank comes to the end of its list.
+  // Returns true if every rank reaches the end of its list.
   bool RunsThrough() {
     std::vector<size_t> at(plan_.ranks.size());
     bool moved = true;
@@ -84,8 +84,8 @@ class BlockingPlayer {
     return true;
   }
 
-  // A rank takes part in an exchange once it has come to all its REDUCE_GRADs of the exchange's
-  // stages, and to the exchange before; it stays there until all ranks do.
+  // A rank takes part in an exchange once it has reached all its REDUCE_GRADs of the exchange's
+  // stages, and the previous exchange; it stays there until all ranks do.
   bool Reduce(int rank, size_t position) {
     reduced_[rank].insert(position);
     std::map<int, int> seen;  // stage -> REDUCE_GRADs so far

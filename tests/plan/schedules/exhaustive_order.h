@@ -1,5 +1,5 @@
-// The true optimum of small cases: every order of F, I and W on every rank, by search. Shares no
-// code with zb-auto. Microbatches are alike, so each stage takes them in order.
+// Finds the true optimum of small cases by search over every order of F, I and W on every rank.
+// Shares no code with zb-auto. Microbatches are interchangeable, so each stage takes them in order.
 #pragma once
 #include <algorithm>
 #include <string>
@@ -13,7 +13,7 @@ struct Instance {
   std::vector<int> rank_of;  // by stage
   int F = 1, I = 1, W = 1, latency = 0;
   double memory = 1e30, activation = 1, kept = 0;
-  // By stage, where some recompute: what that adds to I, and what is held from F to I.
+  // By stage, if some recompute: the time that this adds to I, and the bytes held from F to I.
   std::vector<int> again;
   std::vector<double> stored;
 
@@ -23,7 +23,7 @@ struct Instance {
 
 class Search {
  public:
-  // Looks for orders with a span (or makespan) below `limit`; the least found, or `limit`.
+  // Searches for orders with a span (or makespan) below `limit`.
   Search(const Instance& one, bool span) : c_(one), span_(span) {
     stages_ = static_cast<int>(c_.rank_of.size());
     f_.resize(stages_), i_.resize(stages_), w_.resize(stages_);
@@ -53,7 +53,7 @@ class Search {
 
   int Gap(int a, int b) const { return c_.rank_of[a] == c_.rank_of[b] ? 0 : c_.latency; }
 
-  // At least this, whatever follows.
+  // Returns a lower bound on the end, whatever follows.
   int Bound() const {
     int bound = 0;
     for (int r = 0; r < c_.ranks; ++r) {
@@ -64,7 +64,7 @@ class Search {
     int start = span_ ? first_[c_.rank_of[0]] : 0;
     if (start < 0) return bound;
     int path = 0;
-    for (int s = 0; s < stages_; ++s) {  // forwards left in stage s, then the way to the end
+    for (int s = 0; s < stages_; ++s) {  // forwards left in stage s, then the path to the end
       int left = c_.microbatches - static_cast<int>(f_[s].size());
       int way = 0;
       for (int t = s + 1; t < stages_; ++t) way += c_.F + Gap(t - 1, t);
@@ -84,7 +84,7 @@ class Search {
     auto add = [&](int x) { key.append(reinterpret_cast<const char*>(&x), sizeof x); };
     for (int s = 0; s < stages_; ++s) {
       add(static_cast<int>(f_[s].size())), add(static_cast<int>(i_[s].size())), add(w_[s]);
-      // Ends that somebody still waits for.
+      // Ends of actions whose results are still needed.
       size_t used = s + 1 < stages_ ? f_[s + 1].size() : i_[s].size();
       for (size_t m = used; m < f_[s].size(); ++m) add(f_[s][m]);
       used = s > 0 ? i_[s - 1].size() : i_[s].size();
@@ -94,7 +94,7 @@ class Search {
     return key;
   }
 
-  // Actions are placed by ascending start, so that each set of orders is met once.
+  // Places actions by ascending start, so that each set of orders occurs once.
   void Go(int last_start, int last_rank) {
     ++nodes_;
     if (Bound() >= best_) return;

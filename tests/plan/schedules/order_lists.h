@@ -1,4 +1,4 @@
-// The order lists of the papers, written out as text cells by the rules of their tables: an oracle
+// Writes out the order lists of the papers as text cells, by the rules of their tables: an oracle
 // for the simulator that shares no code with the generators.
 #pragma once
 #include <string>
@@ -62,7 +62,7 @@ inline Plan ZeroBubble(int p, int m, int k) {
   return ToPlan(cells);
 }
 
-// Megatron's order; p divides m.
+// Megatron's order; p must divide m.
 inline Plan Interleaved(int p, int m, int v) {
   Cells cells(p);
   for (int r = 0; r < p; ++r) {

@@ -39,7 +39,7 @@ std::string GoldenText(const std::string& file) {
   return ReadFile(std::string(TEST_DIR "/data/schedules/") + file);
 }
 
-// From the first F to the W: what a rank holds of stages at most.
+// Returns the most stages of which a rank holds activations, from F to W.
 int PeakChunks(const Plan& plan) {
   int most = 0;
   for (const auto& actions : plan.ranks) {
@@ -84,7 +84,7 @@ TEST(Schedule, InterleavedWithSmallLatency) {
                   m * v * 120 + (p - 1) * 120 + (2 * p * v - 2));
 }
 
-// The exact columns of the published tables; the conventions stand in the file.
+// The exact columns of the published tables; the file documents the conventions.
 TEST(Schedule, PublishedRows) {
   Json data = ReadJson(TEST_DIR "/data/schedules/zero_bubble_rows.json");
   int rows = 0;
@@ -106,7 +106,7 @@ TEST(Schedule, PublishedRows) {
   EXPECT_EQ(rows, 9);
 }
 
-// Published for the golden file: 48 units of work, then 80.
+// The published numbers for the golden file: 48 units of work, then 80.
 TEST(Schedule, Zb1pGoldenFigures) {
   Figures one = Play(Make("zb1p", 2, 8), Uniform(1, 1, 1));
   EXPECT_EQ(one.ranks[0].last, 49);
@@ -118,7 +118,7 @@ TEST(Schedule, Zb1pGoldenFigures) {
   EXPECT_EQ(two.ranks[1].last, 82);
 }
 
-// What P does not divide costs no more than its share: the formula holds for any M >= P.
+// If P does not divide M, only the remainder costs extra: the formula holds for any M >= P.
 TEST(Schedule, InterleavedAnyNumberOfMicrobatches) {
   for (int p : {2, 3, 4, 5})
     for (int m = p; m <= 3 * p; ++m)
@@ -127,7 +127,7 @@ TEST(Schedule, InterleavedAnyNumberOfMicrobatches) {
           << p << " " << m;
 }
 
-// Without > < # and with the neighbours implied, as PyTorch writes transfers.
+// Without > < # and with implied neighbors, as PyTorch writes transfers.
 TEST(Schedule, PyTorchsTransfersAreUnderstood) {
   for (const char* name : {"1f1b", "interleaved", "zbv", "zb1p", "dualpipev"}) {
     int stages = DefaultStages(name, 4);
@@ -171,7 +171,7 @@ TEST(Schedule, RefusalsNameTheNumberAndTheNearest) {
   EXPECT_EQ(refusal("chimera", 3, 0, 4),
             "schedule chimera: 3 ranks, and it needs an even number\n"
             "  the nearest that work: --ranks 4 or 2");
-  // All that must change is named at once.
+  // The message names all necessary changes at once.
   EXPECT_EQ(refusal("dualpipe", 3, 0, 1),
             "schedule dualpipe: 3 ranks, and it needs an even number\n"
             "  the nearest that work: --ranks 4 --microbatches 8, or --ranks 2 --microbatches 4");
@@ -204,7 +204,7 @@ TEST(Schedule, RefusalsNameTheNumberAndTheNearest) {
   EXPECT_EQ(refusal("gpipe", 2, 4, 4, "2,1,0"),
             "placement \"2,1,0\": it gives 3 ranks for 4 stages\n"
             "  give 4 entries, or --stages 3 --ranks 3");
-  // Of a run, whose conf and job give the numbers.
+  // For a run, whose conf and job give the numbers.
   EXPECT_EQ(refusal("zbv", 2, 2, 8, "loop", true),
             "schedule zbv: 2 stages on 2 ranks, and it needs 2 stages a rank\n"
             "  the nearest that works: a conf of 4 stages, on the ranks 0,1,1,0 "
@@ -255,7 +255,7 @@ TEST(Schedule, VShapesGiveThePublishedIntegers) {
   }
 }
 
-// The closed forms of the published figures, on numbers for which none are published.
+// The closed forms of the published figures hold for numbers that are not published, too.
 TEST(Schedule, VShapesOnOtherNumbers) {
   Costs costs = Uniform(1, 1, 1);
   for (int p : {5, 10, 15, 38, 54}) {
@@ -344,7 +344,7 @@ TEST(Schedule, LoopedBfsIsPyTorchs) {
             "1F0,1F1,1F2,3F0,3F1,3F2,3B0,3B1,3B2,1B0,1B1,1B2\n");
 }
 
-// One entry edited by hand is the one that is named.
+// The message names an entry that was edited by hand.
 TEST(Schedule, AnEditedEntryIsNamed) {
   Plan plan = Lower(MakeSchedule("1f1b", 2, 2, 4, {}), ChainGraph({{0}, {1}}));
   std::string text = WritePlan(plan);
@@ -356,7 +356,7 @@ TEST(Schedule, AnEditedEntryIsNamed) {
     FAIL();
   } catch (const Error& e) {
     EXPECT_EQ(std::string(e.what()),
-              "rank 1, action 13, 1F9: rule \"once\": by this action alone the plan has 10 "
+              "rank 1, action 13, 1F9: rule \"once\": only because of this action the plan has 10 "
               "microbatches, and no rank runs 0F4");
   }
 }

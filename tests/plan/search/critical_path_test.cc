@@ -1,4 +1,4 @@
-// The search's players against the simulator: the same orders have the same times and memory.
+// Compares the search's players with the simulator: the same orders have the same times and memory.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -21,7 +21,7 @@ struct Problem {
   OrderProblem order;
 };
 
-// Costs are not whole, so that a sum in another order would show.
+// Costs are not integers, so that a sum in another order would show.
 Problem RandomProblem(std::mt19937& random, bool replicas) {
   auto real = [&](int low, int high) { return Pick(random, low * 1000, high * 1000) / 997.0; };
   Problem p;
@@ -174,7 +174,7 @@ TEST(OrderTimer, DispatchersAreTheSimulators) {
   EXPECT_GT(played, 500);
 }
 
-// A list schedule at unit costs starts each action as soon as the rank and its inputs allow.
+// A list schedule with unit costs starts each action as soon as the rank and its inputs allow.
 TEST(OrderTimer, ListSchedulesLeaveNothingReadyWaiting) {
   std::mt19937 random(43);
   for (int n = 0; n < 100; ++n) {
@@ -187,7 +187,7 @@ TEST(OrderTimer, ListSchedulesLeaveNothingReadyWaiting) {
     for (size_t r = 0; r < plan.ranks.size(); ++r)
       for (size_t i = 1; i < trace.ranks[r].size(); ++i) {
         const TimedAction &event = trace.ranks[r][i], &before = trace.ranks[r][i - 1];
-        // Without a limit, a gap is there only where the action's own input ends it.
+        // Without a limit, a gap only occurs if the action's own input ends it.
         EXPECT_TRUE(event.start == before.end || event.cause_rank != static_cast<int>(r));
       }
   }

@@ -20,7 +20,7 @@
 namespace pipewright {
 namespace {
 
-// The plan is what the result says, valid, and within the limit.
+// Checks that the plan agrees with the result, is valid, and is within the limit.
 void Check(const ZbAutoResult& found, const Costs& costs, double memory) {
   SimulateOptions options;
   options.recompute = found.recompute;
@@ -70,7 +70,7 @@ TEST(ZbAuto, NoWorseThanThePublishedRows) {
     }
 }
 
-// What a named schedule reaches within the memory, W and all, is where the search begins.
+// The search starts from what a named schedule reaches within the memory, W included.
 TEST(ZbAuto, NoWorseThanTheNamedSchedules) {
   for (double latency : {0, 1}) {
     Costs costs = orders::Uniform(20, 18, 12, latency);
@@ -84,7 +84,7 @@ TEST(ZbAuto, NoWorseThanTheNamedSchedules) {
   }
 }
 
-// Where smaller stages let the bound go below 1 % at the memory of 1F1B, the order follows.
+// If smaller stages lower the bound below 1 % at the memory of 1F1B, the order follows.
 TEST(ZbAuto, BelowOnePercentWithFourStagesARank) {
   Json row = ReadJson(TEST_DIR "/data/schedules/zero_bubble_rows.json")["iclr"][4];
   int p = row["p"], m = row["m"];
@@ -98,8 +98,8 @@ TEST(ZbAuto, BelowOnePercentWithFourStagesARank) {
   EXPECT_LT(1 - row["ideal"].get<double>() / found.span, 0.01);
 }
 
-// Three stages a rank: neither there and back again nor a loop. Long latencies: neighbouring stages
-// together.
+// Three stages per rank: a placement that is neither a V nor a loop. Long latencies: neighboring
+// stages on one rank.
 TEST(ZbAuto, OtherMapsThanVAndLoop) {
   auto span = [](const Costs& costs, int stages, const char* placement) {
     ZbAutoOptions options;
@@ -119,7 +119,7 @@ TEST(ZbAuto, OtherMapsThanVAndLoop) {
   }
 }
 
-// The bound that holds on any map, against every map of tiny cases.
+// Checks the bound that holds for any map against every map of tiny cases.
 TEST(ZbAuto, AnyMapBoundHoldsOnEveryMap) {
   std::mt19937 random(11);
   auto pick = [&](int low, int high) {
@@ -169,7 +169,7 @@ Tiny MakeTiny(std::mt19937& random, int ranks, int microbatches, int chunks) {
   return tiny;
 }
 
-// Bounds are bounds, and zb-auto finds the optimum.
+// Bounds are valid, and zb-auto finds the optimum.
 TEST(ZbAuto, TinyCasesAgainstExhaustiveSearch) {
   std::mt19937 random(7);
   struct Size {
@@ -197,7 +197,7 @@ TEST(ZbAuto, TinyCasesAgainstExhaustiveSearch) {
     }
 }
 
-// Recompute is a choice for each stage: no set of stages and no order is better.
+// Recomputation is chosen per stage: no set of stages and no order is better.
 TEST(ZbAuto, RecomputeAgainstExhaustiveSearch) {
   std::mt19937 random(5);
   auto pick = [&](int low, int high) {
@@ -322,7 +322,7 @@ TEST(ZbAuto, RecomputeWhereTheLimitAsksForIt) {
   EXPECT_EQ(read.recompute, found.plan.recompute);
   EXPECT_EQ(Measure(read, costs, Simulate(read, costs)).span, found.span);
   EXPECT_LT(found.span, tight);
-  options.memory = 100;  // room enough: no time is given away
+  options.memory = 100;  // enough memory: no time is lost
   EXPECT_TRUE(ZbAuto(costs, 4, 4, 8, options).recompute.empty());
 }
 

@@ -51,7 +51,7 @@ TEST(Compare, MediansStepAndRanks) {
   EXPECT_EQ(c.ranks[2].predicted_idle, 6);
 }
 
-// What a run records is written and read in the same form.
+// Records of a run are written and read in the same form.
 TEST(Compare, RecordsOfARun) {
   Plan plan = Lowered(2, 3);
   Trace trace = Simulate(plan, Times(2, 3, 1));

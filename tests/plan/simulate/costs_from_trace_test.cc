@@ -28,7 +28,7 @@ Costs Link(double latency) {
   return costs;
 }
 
-// A "run" in which every action of every step takes a time of its own.
+// A "run" in which every action of every step takes a different time.
 Trace Uneven(const Plan& plan, const Costs& costs, int steps) {
   SimulateOptions options;
   options.steps = steps;
@@ -59,7 +59,7 @@ TEST(Replay, IsTheRunAgain) {
         EXPECT_EQ(again.ranks[r][i].end, run.ranks[r][i].end) << "rank " << r << ", event " << i;
       }
     }
-    // A slower link delays it: times are the trace's, the rest is simulated.
+    // A slower link delays it: durations are from the trace, the rest is simulated.
     EXPECT_GT(Simulate(plan, Link(500), options).ranks[0].back().end, run.ranks[0].back().end);
   }
 }
@@ -91,7 +91,7 @@ TEST(Replay, AnActionThatWasNotMeasuredIsNamed) {
     EXPECT_STREQ(e.what(),
                  "run.json: its step 0 has no 0F3 on rank 0\n  replay the plan that was run");
   }
-  // A STEP that took no time is in no trace.
+  // A STEP that took no time is not in the trace.
   Action step;
   step.kind = ActionKind::kStep;
   step.stage = 9;

@@ -8,8 +8,8 @@ namespace pipewright {
 
 namespace {
 
-// The most that the first rank of a plan holds. Stage s stores 10, grows to 15 while I or B runs,
-// and keeps 4 for W, each times s + 1.
+// Returns the peak memory of the first rank of a plan. Stage s stores 10, grows to 15 while I or B
+// runs, and keeps 4 for W, each times s + 1.
 double Peak(const std::string& text, bool forward_only = false, double held = 100) {
   const Plan plan = ReadPlan(text, "plan");
   RankMemory memory(held, forward_only);

@@ -174,7 +174,7 @@ TEST(Simulate, MemoryCountsWhatActionsTakeForAMoment) {
   EXPECT_EQ(peak(R"(, "gradients": 12, "peak": {"step": 30})"), 42);
 }
 
-// Of halves, too, and where they keep more than there was.
+// The same for halves, even if they keep more than there was.
 TEST(Simulate, MemoryOfHalvesMayGrow) {
   Costs costs = ParseCosts(R"({"stages": [{"F": 1, "I": 1, "W": 1, "activation": 4,
       "kept_for_W": 6, "peak": {"I": 9, "W": 8}, "recompute": {"activation": 5,
@@ -252,12 +252,12 @@ TEST(Simulate, SynchronousSendsWaitForTheReceive) {
   Trace trace = Simulate(plan, costs, options);
   EXPECT_EQ(trace.ranks[0][1].start, 10);
   EXPECT_EQ(Simulate(plan, costs).ranks[0][1].start, 1);
-  // Both send first: nobody has posted what the other sends.
+  // Both send first, before the other one has posted its receive.
   Plan crossed = ReadPlan("0F0,0SEND_F0>2,1RECV_F0<3,1F0\n3F0,3SEND_F0>1,2RECV_F0<0,2F0\n", "p");
   costs.stages.resize(4);
   EXPECT_NO_THROW(Simulate(crossed, costs));
   EXPECT_THROW(Simulate(crossed, costs, options), Error);
-  // On one rank nothing is sent; a schedule for several does not say when.
+  // On one rank nothing is sent; a schedule for several ranks does not define when.
   EXPECT_EQ(Simulate(ReadPlan("0F0,1F0\n", "p"), Uniform(1, 1, 1), options).ranks[0][1].start, 1);
   EXPECT_THROW(Simulate(ReadPlan("0F0\n1F0\n", "p"), Uniform(1, 1, 1), options), Error);
 }

@@ -52,7 +52,7 @@ void Each(const Json& trace, const char* phase, See see) {
 using Row = std::pair<int, int>;  // process, thread
 Row RowOf(const Json& event) { return {event.at("pid"), event.value("tid", 0)}; }
 
-// Slices of a row by start; they do not overlap.
+// Returns the slices of each row by start; checks that they do not overlap.
 std::map<Row, std::map<double, double>> SlicesOf(const Json& trace) {
   std::map<Row, std::map<double, double>> rows;
   Each(trace, "X", [&](const Json& e) {

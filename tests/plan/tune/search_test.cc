@@ -1,4 +1,4 @@
-// Candidates of tune: the search against all candidates, limits of memory, recomputation.
+// Candidates of tune: the search compared with all candidates, memory limits, recomputation.
 #include "plan/tune/search.h"
 
 #include <gtest/gtest.h>
@@ -35,7 +35,7 @@ Manifest Chain(int modules) {
   return manifest;
 }
 
-// A microbatch of `size` samples costs a fixed part and one for each sample.
+// A microbatch of `size` samples costs a fixed time and a time per sample.
 Profile ProfileOf(const std::vector<double>& work, int64_t size) {
   constexpr double kFixed = 1e-4, kKept = 1e6, kMessage = 1e4;
   Profile profile;
@@ -112,7 +112,7 @@ TEST(Tune, EveryCandidateIsWhatItSays) {
   }
 }
 
-// With work that is worth a transfer, more ranks are faster; with none, one rank is.
+// If the work justifies transfers, more ranks are faster; otherwise one rank is.
 TEST(Tune, UsesTheRanksThatPay) {
   EXPECT_EQ(SearchTune(ProblemOf(std::vector<double>(8, 1e-3), 16), 1).best[0].ranks, 4);
   TuneProblem slow = ProblemOf(std::vector<double>(8, 1e-6), 16);
@@ -122,7 +122,7 @@ TEST(Tune, UsesTheRanksThatPay) {
         if (from != to) one.profile.links.push_back({from, to, 1, 1e9, 0});  // a second of latency
   const TuneCandidate best = SearchTune(slow, 1).best[0];
   EXPECT_EQ(best.ranks, 1);
-  EXPECT_EQ(best.microbatches, 1);  // each costs a fixed part
+  EXPECT_EQ(best.microbatches, 1);  // each has a fixed cost
 }
 
 TEST(Tune, KeepsWithinTheMemory) {
@@ -138,14 +138,14 @@ TEST(Tune, KeepsWithinTheMemory) {
   ASSERT_FALSE(limited.best.empty());
   EXPECT_GT(limited.over, 0);
   for (const TuneCandidate& c : limited.best) EXPECT_LE(Peak(c), problem.memory);
-  // The best of those that fit.
+  // The best candidate that fits.
   const auto fits = std::find_if(free.best.begin(), free.best.end(), [&](const TuneCandidate& c) {
     return Peak(c) <= problem.memory;
   });
   EXPECT_DOUBLE_EQ(limited.best[0].step, fits->step);
 }
 
-// Below what the smallest candidate takes nothing fits, and with exactly that it does.
+// Below the memory of the smallest candidate nothing fits; with exactly that, it does.
 TEST(Tune, NamesTheLeastMemory) {
   TuneProblem problem = ProblemOf(std::vector<double>(8, 1e-3), 16);
   problem.memory = 1;

@@ -1,4 +1,4 @@
-// What is shown of mpirun's stderr.
+// Tests which parts of mpirun's stderr are shown.
 #include "runtime/watch/banners.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ const std::string kCounts =
     "[host:12] 1 more process has sent help message help-mpi-api.txt / mpi-abort\n"
     "[host:12] Set MCA parameter \"orte_base_help_aggregate\" to 0 to see all help / error messages\n";
 
-// However the bytes arrive.
+// Returns what is shown if the bytes arrive in pieces of this size.
 std::string Shown(const std::string& all, size_t piece) {
   std::string text, shown;
   for (size_t at = 0; at < all.size(); at += piece) {

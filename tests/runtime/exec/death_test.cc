@@ -1,5 +1,5 @@
-// A rank dies, or stops, at an action of its list: every process goes, and one message tells what
-// the rank was at.
+// A rank dies, or stops, at an action of its list: every process ends, and one message says what
+// the rank was doing.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -20,7 +20,7 @@ constexpr int kStep = 1;
 
 bool Long() { return std::getenv("PIPEWRIGHT_LONG"); }
 
-// What the message says of each way.
+// Returns what the message says for each kind of death.
 std::string Verb(const std::string& how) {
   if (how == "segfault") return "died of signal 11 (Segmentation fault): ";
   if (how == "exit") return "called exit() in the middle of the run: ";
@@ -73,11 +73,11 @@ TEST(Death, AtEveryAction) {
   for (int rank = 0; rank < c.graph.ranks; ++rank)
     for (size_t entry = 0; entry < c.plan.ranks[rank].size(); ++entry)
       for (const char* how : kWays)
-        // A short run takes each way a few times, and meets each rank.
+        // A short run tries each kind a few times, and each rank.
         if (Long() || ++count % 31 == 5) DieAt(c, rank, static_cast<int>(entry), how);
 }
 
-// The plan above really has them all.
+// Checks that the plan above has every kind of action.
 TEST(Death, ThePlanHasEveryKindOfAction) {
   FakeCase c = EveryKindCase();
   std::vector<bool> seen(static_cast<size_t>(ActionKind::kReshard) + 1);
@@ -93,7 +93,7 @@ TEST(Death, NoMessageMayBeLost) {
   EXPECT_EQ(ended.code, 1) << ended.output;
   EXPECT_TRUE(Soon(ended.seconds - 3, 10)) << ended.seconds;
   EXPECT_EQ(ended.left, std::vector<int>{});
-  // The first report, and that of the end, each as late as the machine is busy.
+  // The first report and the final one are as late as the machine is busy.
   EXPECT_GE(ended.Count("no rank has come further for "), 2) << ended.output;
   EXPECT_GE(ended.Count(" s: every rank waits for another\n"), 2) << ended.output;
   EXPECT_GE(ended.Count(", of rank 1\n"), 1) << ended.output;

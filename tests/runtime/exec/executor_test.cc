@@ -83,7 +83,7 @@ TEST(Executor, Replicas) {
   RunCase(c);
 }
 
-// Properties: whatever the graph, the placement and the order, the result is the reference's.
+// For any graph, placement and order, the result is that of the reference.
 TEST(Executor, RandomGraphsAndOrders) {
   for (unsigned seed = 0; seed < 150; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
@@ -94,7 +94,7 @@ TEST(Executor, RandomGraphsAndOrders) {
   }
 }
 
-// How many receive buffers the plan gives the edge from stage 0 to stage 1.
+// Returns the number of receive buffers that the plan gives the edge from stage 0 to stage 1.
 int Buffers(const Plan& plan) {
   int most = 0;
   for (const Action& a : plan.ranks[1])
@@ -102,7 +102,7 @@ int Buffers(const Plan& plan) {
   return most;
 }
 
-// Nothing but the bound on messages holds back a rank that only sends.
+// A rank that only sends is held back only by the bound on messages.
 TEST(Executor, ASenderStaysWithinTheReceiversBuffers) {
   constexpr int kMicrobatches = 200, kSteps = 3;
   for (bool numbered : {true, false})
@@ -127,7 +127,7 @@ TEST(Executor, ASenderStaysWithinTheReceiversBuffers) {
             ++begun;
             return;
           }
-          // The receiver computes only while the sender waits for it, or has come to its end.
+          // The receiver computes only while the sender waits for it, or has finished.
           while (begun < kMicrobatches * kSteps && !sender.load()->Read().awaits.sends)
             std::this_thread::yield();
           lead = std::max(lead.load(), begun - ++used);
@@ -141,13 +141,13 @@ TEST(Executor, ASenderStaysWithinTheReceiversBuffers) {
         EXPECT_EQ(t.Pending(), 0u);
         EXPECT_EQ(body.live_bundles(), 0);
       });
-      // `buffers` posted, as many sent without a receive, and the one that is being computed.
+      // `buffers` posted, as many sent without a receive, and the one being computed.
       EXPECT_LE(lead, 2 * buffers + 1);
       EXPECT_GE(lead, buffers);
     }
 }
 
-// (edge, backward, slot) of every RECV of a rank.
+// Returns (edge, backward, slot) of every RECV of a rank.
 std::set<std::tuple<int, bool, int>> SlotsOf(const Plan& plan, const StageGraph& graph, int rank) {
   std::set<std::tuple<int, bool, int>> slots;
   for (const Action& a : plan.ranks[rank]) {
@@ -161,8 +161,8 @@ std::set<std::tuple<int, bool, int>> SlotsOf(const Plan& plan, const StageGraph&
   return slots;
 }
 
-// Memory is asked for by the plan's numbers, and no number is used for two messages at once: see
-// FakeBody::Allocate. A plan without numbers gets them.
+// Memory is requested by the plan's slot numbers, and no number is used for two messages at once:
+// see FakeBody::Allocate. A plan without numbers gets them.
 TEST(Executor, ReceivesUseTheSlotsOfThePlan) {
   for (const std::string schedule : {"gpipe", "1f1b", "zb1p"})
     for (bool numbered : {true, false}) {
@@ -226,7 +226,7 @@ TEST(Executor, ForwardAndBackwardAsOne) {
   RunCase(c);
 }
 
-// A step ends on the rank that sends before its message is used: only the receive orders the ranks.
+// On the sending rank, a step ends before its message is used: only the receive orders the ranks.
 TEST(Executor, StepsOverlap) {
   FakeCase c;
   c.graph = ChainGraph({{0}, {1}});
@@ -284,8 +284,8 @@ TEST(ExecutorFailure, NamesRankStageMicrobatchAndAction) {
             "rank 2, stage 2, action 2STEP: no more");
 }
 
-// A body that fails at its n-th call, for every n, on each rank: every rank ends, and the message
-// is of the one that failed.
+// A body fails at its n-th call, for every n, on each rank: every rank ends, and the message is
+// from the one that failed.
 TEST(ExecutorFailure, AtEveryCallOfEveryRank) {
   StageGraph graph = SkipGraph({{0}, {1}, {2}, {0}});
   graph.shared = {{0, 2}};

@@ -15,7 +15,8 @@ namespace pipewright {
 
 namespace {
 
-// One group for each entry of graph.shared, over all replicas, then one for each replicated stage.
+// Returns a group over all replicas for each entry of graph.shared, then one for each replicated
+// stage.
 std::vector<SharedGroup> GroupsOf(const StageGraph& graph) {
   std::vector<SharedGroup> groups;
   auto add = [&](const std::vector<int>& stages) {
@@ -35,8 +36,8 @@ Action Make(ActionKind kind, int stage, int microbatch, int peer = -1) {
   return a;
 }
 
-// Computes in an order drawn by chance among all that can run; every transfer is posted on both
-// sides when its data is made.
+// Computes in an order drawn at random from everything that can run; both sides post every transfer
+// when its data is made.
 class RandomOrder {
  public:
   RandomOrder(const StageGraph& graph, int microbatches, bool split, std::mt19937& random)

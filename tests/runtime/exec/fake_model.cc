@@ -19,7 +19,7 @@ uint64_t Mix(uint64_t a, uint64_t b) {
   return a ^ (a >> 33);
 }
 
-// Not the same for a + b and b + a, nor for (a + b) + c and a + (b + c).
+// Differs for a + b and b + a, and for (a + b) + c and a + (b + c).
 uint64_t AddInOrder(uint64_t into, uint64_t from) { return into * 31 + from; }
 
 uint64_t SumOfTerms(const SharedGroup& group, const std::vector<uint64_t>& given) {
@@ -34,7 +34,7 @@ uint64_t SumOfTerms(const SharedGroup& group, const std::vector<uint64_t>& given
   return sum;
 }
 
-constexpr size_t kGradientWords = 3;  // of a shared weight
+constexpr size_t kGradientWords = 3;  // words of a shared weight's gradient
 
 size_t Words(const FakeCase& c, int edge, int microbatch, bool backward) {
   if (c.message_words) return c.message_words;
@@ -65,7 +65,7 @@ FakeWeights InitialWeights(const FakeCase& c) {
   return weights;
 }
 
-// The weight that a stage computes with on one rank.
+// Returns the weight with which a stage computes on one rank.
 uint64_t UsedWeight(const FakeCase& c, const FakeWeights& weights, int stage, int rank) {
   uint64_t weight = weights.stages[stage];
   for (size_t g = 0; g < c.groups.size(); ++g)
@@ -75,7 +75,7 @@ uint64_t UsedWeight(const FakeCase& c, const FakeWeights& weights, int stage, in
   return weight;
 }
 
-// Replicas have no weight of their own: theirs are shared ones.
+// Returns true if a stage has its own weight: replicas only have shared ones.
 bool StepsAlone(const FakeCase& c, int stage) { return c.graph.ranks_of[stage].size() == 1; }
 
 uint64_t NewWeight(uint64_t weight, uint64_t gradient) { return Mix(weight, gradient); }
@@ -92,7 +92,7 @@ FakeWeights RunReference(const FakeCase& c) {
   const int stages = c.graph.stages;
   const int per_step = c.plan.microbatches, steps = c.steps * c.plan.steps;
   for (int step = 0; step < steps; ++step) {
-    const int first = step % c.plan.steps * per_step;  // indices count on within a plan
+    const int first = step % c.plan.steps * per_step;  // microbatch numbers continue within a plan
     std::vector<uint64_t> sums(stages);
     std::vector<std::vector<uint64_t>> shared;
     for (const SharedGroup& group : c.groups) shared.emplace_back(group.size(), 0);
@@ -255,7 +255,7 @@ std::vector<Bundle> FakeBody::Backward(ActionKind kind, int stage, int microbatc
   return results;
 }
 
-// Every second group, as soon as the last backward of its stages is done.
+// Announces every second group as soon as the last backward of its stages is done.
 void FakeBody::Announce(int stage) {
   ++done_[stage];
   for (size_t g = 0; g < case_.groups.size(); g += 2) {

@@ -1,6 +1,6 @@
-// A model made of arithmetic: every value and gradient is a number that depends on all that went
-// into it, and on the order where order matters. What a pipeline computes with it is compared with
-// the same computed in one loop.
+// A model made of arithmetic: every value and gradient is a number that depends on everything that
+// went into it, and on the order where order matters. The results of a pipeline are compared with
+// those of a single loop.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace pipewright {
 
-// One run: the stages, who shares what, and what the ranks do.
+// One run: the stages, their shared weights, and the actions of the ranks.
 struct FakeCase {
   StageGraph graph;
   std::vector<SharedGroup> groups;
@@ -28,13 +28,13 @@ struct FakeCase {
   ExecutorOptions options;
 };
 
-// The weights that remain: of each stage, and of each holder of each group.
+// The final weights: of each stage, and of each holder of each group.
 struct FakeWeights {
   std::vector<uint64_t> stages;
   std::vector<std::vector<uint64_t>> shared;  // [group][holder]
 };
 
-// What the case comes to, without ranks, messages or a plan.
+// Returns the result of the case, computed without ranks, messages or a plan.
 FakeWeights RunReference(const FakeCase& c);
 
 class FakeBody : public StageBody {
@@ -60,8 +60,8 @@ class FakeBody : public StageBody {
   int live_bundles() const { return *live_; }
   // By edge, direction and slot: the last message that was received there.
   const std::map<std::tuple<int, bool, int>, std::weak_ptr<void>>& slots() const { return slots_; }
-  std::function<std::shared_ptr<void>(size_t)> memory;  // of what is received; may be empty
-  int64_t words_off_by_one = 0;  // added to what Allocate gives, to provoke an error
+  std::function<std::shared_ptr<void>(size_t)> memory;  // allocates receive buffers; may be empty
+  int64_t words_off_by_one = 0;  // added to the size in Allocate, to provoke an error
 
  private:
   Bundle Make(size_t words, bool received = false);
@@ -82,24 +82,25 @@ class FakeBody : public StageBody {
   std::map<std::tuple<int, bool, int>, std::weak_ptr<void>> slots_;
 };
 
-// Runs the case on one rank and compares with the reference: EXPECTs that all that this rank holds
-// agrees, that no buffer remains, and that the trace has every action.
+// Runs the case on one rank and compares with the reference: EXPECTs that everything that this rank
+// holds agrees, that no buffer remains, and that the trace has every action.
 void RunAndCompare(const FakeCase& c, Transport& transport, FakeBody::Hook hook = nullptr);
 
 // --- cases ---
 
-// Stages in a row with a skip over every second one and a fan-out from the first.
+// Returns stages in a row with a skip over every second one and a fan-out from the first.
 StageGraph SkipGraph(std::vector<std::vector<int>> ranks_of);
 
-// A case drawn by `seed`: any graph of up to 8 stages on up to `ranks` ranks, replicas and shared
-// weights included, its actions in any order that can run.
+// Returns a random case: any graph of up to 8 stages on up to `ranks` ranks, including replicas and
+// shared weights, with its actions in any order that can run.
 FakeCase RandomCase(unsigned seed, int ranks);
 
-// A named schedule, lowered for `graph`, with the groups that graph.shared and the replicas give.
+// Returns a named schedule, lowered for `graph`, with the groups from graph.shared and the
+// replicas.
 FakeCase ScheduleCase(const std::string& schedule, const StageGraph& graph, int microbatches,
                       int plan_steps = 1);
 
-// Three ranks that run every kind of action there is.
+// Returns a case of three ranks with every kind of action.
 FakeCase EveryKindCase();
 
 }  // namespace pipewright

@@ -14,7 +14,7 @@
 namespace pipewright {
 namespace {
 
-// An inbox and what its first sender sees, here in one process.
+// An inbox and its first sender's view of it, here in one process.
 struct Pair {
   Pair() : inbox(2), outbox(Outbox::Open(inbox.name(), 0)) {}
   Inbox inbox;
@@ -32,7 +32,7 @@ TEST(Inbox, WhatIsPutIsThere) {
   EXPECT_EQ(reinterpret_cast<uintptr_t>(place.get()) % 4096, 0u);
   Offer* offer = pair.inbox.Make(0, 7, 3, 1, {place.get(), text.size()});
   ASSERT_TRUE(offer);
-  // Another tag, message, region or size is not what was asked for.
+  // Another tag, message, region or size does not match the request.
   EXPECT_FALSE(pair.outbox->Put(6, 3, 1, Of(text)));
   EXPECT_FALSE(pair.outbox->Put(7, 4, 1, Of(text)));
   EXPECT_FALSE(pair.outbox->Put(7, 3, 0, Of(text)));
@@ -62,7 +62,7 @@ TEST(Inbox, OffersAreToOneSenderAndNotEndless) {
   EXPECT_EQ(pair.inbox.Make(0, 0, 99, 0, {place.get(), 4}), offers[5]);
 }
 
-// A sender that was held up between two looks at an offer must see that it is another one.
+// A sender that is delayed between two looks at an offer must notice that it is a different one.
 TEST(Inbox, NoOfferLooksLikeAnEarlierOne) {
   Pair pair;
   auto place = pair.inbox.Allocate(4);
@@ -108,7 +108,7 @@ TEST(Inbox, MemoryOutlivesIt) {
   std::memset(place.get(), 1, 1 << 20);
 }
 
-// Of any order of taking and giving back, what is taken never overlaps and is used again.
+// For any order of allocating and freeing, allocations never overlap, and memory is reused.
 TEST(Inbox, MemoryIsUsedAgain) {
   Inbox inbox(1);
   std::mt19937 random(1);
@@ -134,7 +134,7 @@ TEST(Inbox, MemoryIsUsedAgain) {
       end = at + size;
     }
   }
-  // 20 of 50,000 bytes at most, each on pages of its own, and what lies between them.
+  // 20 allocations of at most 50,000 bytes, each on its own pages, and the gaps between them.
   EXPECT_LT(highest - lowest, 3u << 20);
   held.clear();
   const auto all = reinterpret_cast<uintptr_t>(inbox.Allocate(highest - lowest).get());
@@ -147,8 +147,8 @@ uint64_t Held(const Inbox& inbox) {
   return static_cast<uint64_t>(file.st_blocks) * 512;
 }
 
-// The worst order of sizes there is for memory that cannot be moved: each time twice as much at a
-// time, in gaps of half of that.
+// The worst order of sizes for memory that cannot be moved: each round doubles the size, with gaps
+// of half of it.
 TEST(Inbox, GapsAreGivenBack) {
   Inbox inbox(1);
   constexpr uint64_t kMost = 16 << 20;
@@ -182,7 +182,7 @@ TEST(Inbox, WhatWasUsedOnceIsGivenBack) {
   std::memset(place.get(), 1, 64 << 20);
 }
 
-// What is mapped is as large as the machine's memory: it would take what the rank needs itself.
+// The mapping is as large as the machine's memory: it would use up addresses that the rank needs.
 TEST(Inbox, NoneWhereAddressesAreLimited) {
   Inbox other(1);
   auto check = [&] {
@@ -195,7 +195,7 @@ TEST(Inbox, NoneWhereAddressesAreLimited) {
   EXPECT_EXIT(check(), testing::ExitedWithCode(0), "");
 }
 
-// Ranks of a large machine map all of each other: 2^47 bytes have to do for all of them.
+// The ranks of a large machine map each other's inboxes: 2^47 bytes must suffice for all of them.
 TEST(Inbox, AddressesSufficeForMany) {
   EXPECT_LE(Inbox(1000).name().size, (uint64_t{1} << 45) / 1001);
   EXPECT_GT(Inbox(1000).name().size, uint64_t{1} << 30);

@@ -19,7 +19,7 @@
 
 namespace pipewright {
 
-// By a variable of their environment: guards and ranks leave their process groups.
+// Finds processes by a variable of their environment: guards and ranks leave their process groups.
 static std::vector<int> Marked(const std::string& mark) {
   std::vector<int> found;
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
@@ -46,7 +46,7 @@ static int Parent(int pid, std::string& name) {
   return state == "Z" ? 0 : parent;
 }
 
-// Whether none of the marked processes is left but mpirun, and what has started it.
+// Returns true if only mpirun and its parents are left of the marked processes.
 static bool MpirunIsAlone(const std::string& mark) {
   std::map<int, std::string> names;
   std::set<int> parents;
@@ -61,7 +61,7 @@ static bool MpirunIsAlone(const std::string& mark) {
   return last > 0;
 }
 
-// Ends a run once its mpirun has been alone for so long that it hangs, as some do after their ranks.
+// Ends a run if its mpirun has been alone for so long that it hangs, as some do after their ranks.
 class AloneWatch {
  public:
   explicit AloneWatch(const std::string& mark) : thread_([this, mark] { Run(mark); }) {}
@@ -76,7 +76,7 @@ class AloneWatch {
 
  private:
   void Run(const std::string& mark) {
-    constexpr int kTicks = 300;  // of 0.1 s
+    constexpr int kTicks = 300;  // ticks of 0.1 s
     for (int alone = 0, tick = 0; !over_ && !hung_; ++tick) {
       usleep(100000);
       if (tick % 10 == 0) alone = MpirunIsAlone(mark) ? alone + 10 : 0;
@@ -115,7 +115,7 @@ static Ended LaunchOnce(int ranks, const std::string& command, const std::string
   ended.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128;
   ended.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   ended.left = Marked(mark);
-  // A guard may need a moment to see that all the others have gone.
+  // A guard may need a moment to notice that all the others are gone.
   for (int i = 0; i < 600 && !ended.left.empty(); ++i) {
     usleep(100000);
     ended.left = Marked(mark);
@@ -133,9 +133,9 @@ Ended Launch(int ranks, const std::string& command, const std::string& environme
   return LaunchOnce(ranks, command, environment, limit, hung);
 }
 
-// How many times longer than alone three processes take now, beside what else runs.
+// Returns how many times longer three processes take now than on an idle machine.
 static double Slowness() {
-  constexpr double kWork = 0.2;  // seconds of the processor
+  constexpr double kWork = 0.2;  // seconds of processor time
   const auto start = std::chrono::steady_clock::now();
   std::vector<pid_t> workers;
   for (int i = 0; i < 3; ++i) {

@@ -1,4 +1,4 @@
-// Whole jobs under mpirun: what remains when a rank fails.
+// Runs whole jobs under mpirun, and checks what remains when a rank fails.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -70,8 +70,8 @@ TEST(Launch, AFailedAssertionOnOneRankEndsEveryRank) {
 
 TEST(Launch, ManyStepsLeaveNothingBehind) {
   const bool many = std::getenv("PIPEWRIGHT_LONG");
-  // Five ranks that poll, for a core or two: seconds where nothing else runs, and more than a minute
-  // beside ten other processes.
+  // Five ranks that poll, on one or two cores: this takes seconds on an idle machine, and more than
+  // a minute beside ten other processes.
   Ended ended = Launch(5, MPI_PROGRAM " \"soak " + std::string(many ? "2000" : "100") + "\"", "",
                        /*limit=*/many ? 6000 : 1200);
   EXPECT_EQ(ended.code, 0) << ended.output;

@@ -1,4 +1,4 @@
-// The executor's cases once more, on MPI processes: run with any number of ranks.
+// Runs the executor's cases on MPI processes, with any number of ranks.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -42,7 +42,7 @@ TEST(MpiExecutor, SkipsAndFanOut) {
   }
 }
 
-// Longer than what MPI takes at once, than a piece, and just as long as pieces.
+// Longer than what MPI takes at once, longer than a piece, and exactly as long as pieces.
 TEST(MpiExecutor, LongMessages) {
   const int ranks = World().size();
   for (size_t words : {1000, 20000, 1 << 19, (1 << 20) + 1}) {
@@ -54,7 +54,7 @@ TEST(MpiExecutor, LongMessages) {
   }
 }
 
-// While the ranks compute: what arrives is moved by the other thread, or later.
+// While the ranks compute, the other thread moves what arrives, or it is moved later.
 TEST(MpiExecutor, TransfersBehindCompute) {
   const int ranks = World().size();
   FakeCase c = ScheduleCase("1f1b", ChainGraph(Loop(ranks, ranks)), 4);
@@ -74,7 +74,7 @@ TEST(MpiExecutor, RandomGraphsAndOrders) {
   }
 }
 
-// Two regions: one in memory that the sender can write to, where there is some, one elsewhere.
+// Two regions: one in memory that the sender can write to, if there is any, and one elsewhere.
 struct Received {
   Bundle bundle;
   Token token;
@@ -86,12 +86,12 @@ Bundle TwoRegions(std::shared_ptr<void> first, size_t bytes) {
 }
 std::shared_ptr<void> Plain(size_t bytes) { return {std::malloc(bytes), std::free}; }
 
-// Receives that are posted before and after their sends, of all sizes, from both neighbours.
+// Receives that are posted before and after their sends, of all sizes, from both neighbors.
 TEST(MpiTransport, ReceivesEarlyAndLate) {
   const int rank = World().rank(), size = World().size();
   if (size == 1) return;
   const int next = (rank + 1) % size, before = (rank + size - 1) % size;
-  std::mt19937 shared(5), own(rank);  // the first the same on all ranks
+  std::mt19937 shared(5), own(rank);  // `shared` is the same on all ranks
   auto fill = [](int from, int i, size_t at) { return static_cast<char>(from * 31 + i * 7 + at); };
   for (int i = 0; i < 150; ++i) {
     const size_t bytes = size_t{1} << (shared() % 23);
@@ -123,7 +123,7 @@ TEST(MpiTransport, ReceivesEarlyAndLate) {
   }
 }
 
-// Short messages too, which MPI would send ahead and keep at the receiver.
+// Even short messages, which MPI would send ahead and keep at the receiver.
 TEST(MpiTransport, ASendCompletesOnceItsReceiveIsPosted) {
   if (World().size() < 2) return;
   for (size_t bytes : {size_t{1}, size_t{3000}, size_t{100000}, size_t{9} << 20}) {
@@ -147,7 +147,7 @@ TEST(MpiTransport, ASendCompletesOnceItsReceiveIsPosted) {
   EXPECT_THROW(World().Recv(1, 0, TwoRegions(Plain(1), 1), &stream), Error);
 }
 
-// A sender that finds where its value is wanted has no more to do with it.
+// A sender that finds where its value is wanted is done with it.
 TEST(MpiTransport, WhatIsAskedForLeavesAtOnce) {
   if (World().size() < 2) return;
   constexpr size_t kBytes = 3 << 20;
@@ -158,7 +158,7 @@ TEST(MpiTransport, WhatIsAskedForLeavesAtOnce) {
   if (!wanted || addresses.rlim_cur == RLIM_INFINITY) {
     EXPECT_EQ(memory != nullptr, wanted);
   }
-  bool all = true;  // go on, or none
+  bool all = true;  // all ranks continue, or none
   for (const std::string& has : World().AllGather(memory ? "1" : "0")) all = all && has == "1";
   if (!all) return;
   Bundle bundle{{{memory.get(), kBytes}}, memory};
@@ -166,7 +166,7 @@ TEST(MpiTransport, WhatIsAskedForLeavesAtOnce) {
     World().AllGather("posted");
     std::memset(memory.get(), 7, kBytes);
     Token sent = World().Send(1, 0, bundle);
-    // A synchronous send ends when it is matched; no byte of the value is needed for that.
+    // A synchronous send ends when it is matched; the value may change from then on.
     std::memset(memory.get(), 8, kBytes);
     World().AllGather("sent");
     World().WaitFor(sent, {Awaited::kTensor});
@@ -205,7 +205,7 @@ TEST(MpiTransport, VotesAlike) {
 // Started by the launch tests.
 TEST(MpiListener, DISABLED_FailsOnOneRank) { EXPECT_NE(World().rank(), World().size() - 1); }
 
-// The last test: what the receiver does not ask for stays under way.
+// The last test, because a message that its receiver does not request stays pending.
 TEST(MpiTransportEnd, RefusesMessagesOfAnotherSize) {
   if (World().size() < 2 || World().rank() > 1) return;
   struct Case {

@@ -1,4 +1,4 @@
-// What the failure tests start: a run that ends as its argument says.
+// The program that the failure tests start: a run that ends as its argument says.
 #include <unistd.h>
 
 #include <csignal>
@@ -15,7 +15,7 @@
 
 using namespace pipewright;
 
-// Bytes of memory that are the process's own or shared with other ranks.
+// Returns the bytes of memory that are the process's own or shared with other ranks.
 static int64_t Resident() {
   std::ifstream in("/proc/self/status");
   int64_t total = 0;
@@ -25,7 +25,7 @@ static int64_t Resident() {
   return total;
 }
 
-// Many steps, after which no buffer, request or memory may be left over.
+// Runs many steps, after which no buffer, request or memory may be left over.
 static void Soak(Transport& transport, int steps) {
   const int ranks = transport.size();
   std::vector<std::vector<int>> placement;
@@ -80,7 +80,7 @@ static int Run(const std::string& mode, Transport& transport) {
   Executor executor(c.plan, c.graph, c.groups, body, transport);
   for (int i = 0; i < 3; ++i) executor.RunStep(i);
   if (mode == "vote late") Vote(transport, "saving", transport.rank() == 0 ? "disk full" : "");
-  // A receive that nobody answers, and an error that all know of.
+  // A receive without a sender, and an error that all ranks have.
   if (mode == "vote with transfers") {
     transport.Recv((transport.rank() + 1) % 3, 1, body.Allocate(0, 0, false, 0));
     transport.Send((transport.rank() + 1) % 3, 2, body.Allocate(0, 0, false, 0));

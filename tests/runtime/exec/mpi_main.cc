@@ -1,4 +1,4 @@
-// gtest on every rank of an MPI job: a failed assertion on one rank ends all of them.
+// Runs gtest on every rank of an MPI job: a failed assertion on one rank ends all of them.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -20,7 +20,7 @@ class AbortOnFailure : public testing::EmptyTestEventListener {
                      std::to_string(result.line_number()) + ": " + result.message(),
                  1);
   }
-  // Nobody starts the next test before all have ended this one.
+  // No rank starts the next test before all have ended this one.
   void OnTestEnd(const testing::TestInfo&) override { world->AllGather(""); }
 };
 

@@ -3,7 +3,7 @@
 
 namespace pipewright {
 
-// All ranks of the job.
+// Returns the transport of all ranks of the job.
 Transport& World();
 
 }  // namespace pipewright

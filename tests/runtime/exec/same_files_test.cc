@@ -11,7 +11,7 @@
 
 namespace pipewright {
 
-// What every rank throws, "" if they agree.
+// Returns what every rank throws, or "" if they agree.
 static std::string Refusal(const std::vector<std::vector<Found>>& by_rank) {
   std::vector<std::string> texts(by_rank.size());
   RunThreads(static_cast<int>(by_rank.size()), [&](Transport& t) {
@@ -29,7 +29,7 @@ TEST(SameFiles, RanksMayReadDifferentOnes) {
   const std::string a = TempPath("a"), b = TempPath("b");
   WriteFile(a, "one"), WriteFile(b, "two");
   EXPECT_EQ(Refusal({{FoundFile("a", a, false)}, {}, {FoundFile("b", b, false)}}), "");
-  // Copies are the same, whatever they are called and however old.
+  // Copies are the same, whatever their names and times.
   WriteFile(b, "one");
   std::filesystem::last_write_time(b, std::filesystem::file_time_type::min());
   EXPECT_EQ(Refusal({{FoundFile("a", a, false)}, {FoundFile("a", b, false)}}), "");

@@ -49,7 +49,7 @@ TEST(StallJudge, OnlyReportsARankThatComputes) {
   EXPECT_EQ(reports, 3);
 }
 
-// A disk may be slow; a rank that waits for its own has not stopped.
+// A disk may be slow; a rank that waits for its own disk has not stopped.
 TEST(StallJudge, OnlyReportsARankThatWritesACheckpoint) {
   std::vector<RankStatus> writes = {At(0, 4, true), At(1, 7, true)};
   writes[1].writing = 1;
@@ -77,7 +77,7 @@ TEST(StallJudge, OnlyReportsARankThatWritesACheckpoint) {
   EXPECT_NE(DescribePlace(waits[1]).find("waiting for the weights of stage 1 from its disk"),
             std::string::npos);
   EXPECT_FALSE(waits[1].awaits.another());
-  waits[1].awaits = {Awaited::kStop, 0};  // shards that nobody writes
+  waits[1].awaits = {Awaited::kStop, 0};  // no rank writes the shards
   StallJudge judge({.limit = 3, .report = 10});
   for (int second = 0; second < 3; ++second) EXPECT_FALSE(judge.Look(second, waits).fatal);
   EXPECT_TRUE(judge.Look(3, waits).fatal);
@@ -113,7 +113,7 @@ TEST(StallJudge, SavedTensorsAreProgress) {
   EXPECT_TRUE(judge.Look(22, {waits_for(0, 9), waits_for(1, 8)}).fatal);
 }
 
-// The process was stopped itself, or its host slept.
+// The process itself was stopped, or its host slept.
 TEST(StallJudge, DoesNotCountTimeInWhichNobodyLooked) {
   StallJudge judge({.limit = 3, .report = 3});
   std::vector<RankStatus> ranks = {At(0, 4, true), At(1, 7, true)};

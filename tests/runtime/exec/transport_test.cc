@@ -181,7 +181,7 @@ TEST(Phase, FailsOnEveryRankWhereItFailsOnOne) {
   EXPECT_EQ(after, std::vector<int>(3, 1));
 }
 
-// What torch throws has lines that differ from rank to rank; what says nothing still fails.
+// Errors of torch have lines that differ between ranks; an empty error is still a failure.
 TEST(Phase, ShowsWhatTorchThrowsWithoutItsBacktrace) {
   auto text = [](const std::string& what) -> std::string {
     try {
@@ -198,7 +198,7 @@ TEST(Phase, ShowsWhatTorchThrowsWithoutItsBacktrace) {
   EXPECT_EQ(text(""), "loading on every rank: failed");
 }
 
-// The rank that failed says why; no other rank may take its place.
+// The rank that failed gives the reason; no other rank may.
 TEST(ThreadTransport, AWaitForNoTransferIsKnownAndEndsWithTheRun) {
   std::atomic<bool> seen{false};
   EXPECT_THROW(RunThreads(2,

@@ -25,7 +25,7 @@ std::string MakeFile(const std::string& path, size_t size, unsigned seed) {
   std::ofstream(path, std::ios::binary) << bytes;
   int fd = open(path.c_str(), O_RDONLY);
   fsync(fd);
-  posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);  // cold, where the file system obeys
+  posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);  // cold, if the file system complies
   close(fd);
   return bytes;
 }
@@ -50,7 +50,7 @@ void Sweep(WeightStream& stream, const std::vector<Action>& actions,
   }
 }
 
-// Pieces at odd places, adjacent or not, of several files, empty, and up to a file's last byte.
+// Pieces at odd offsets, adjacent or not, from several files, empty, and up to a file's last byte.
 TEST(WeightStream, BytesArriveAlignedAndAreCounted) {
   const std::string a = TempPath("a"), b = TempPath("b");
   const std::map<std::string, std::string> contents = {{a, MakeFile(a, 300'001, 1)},
@@ -70,7 +70,7 @@ TEST(WeightStream, BytesArriveAlignedAndAreCounted) {
   const uint64_t payload = 64'017 + 9'001'001 + 4;
   for (uint64_t sweep = 1; sweep <= 2; ++sweep) {
     std::vector<Action> once = actions;
-    // Every microbatch but the first would find what the one before wrote.
+    // Microbatches after the first would find what the previous one wrote.
     std::erase_if(once, [](const Action& x) { return x.microbatch > 0; });
     Sweep(stream, once, stages, contents);
     const StreamStats stats = stream.stats();
@@ -89,8 +89,8 @@ TEST(WeightStream, BytesArriveAlignedAndAreCounted) {
   EXPECT_LE(buffers, 2 * largest);
 }
 
-// Stages that several reads bring in, pieces across the places where one ends and the next begins,
-// with the next stage asked for meanwhile.
+// Stages that need several reads, with pieces across the boundaries of reads, while the next stage
+// is requested.
 TEST(WeightStream, LargeStages) {
   const std::string a = TempPath("large_a"), b = TempPath("large_b");
   const std::map<std::string, std::string> contents = {{a, MakeFile(a, 70'000'001, 4)},
@@ -121,7 +121,7 @@ TEST(WeightStream, LargeStages) {
   EXPECT_LE(buffers, 69'999'968 + 41'000'005 + 5 * 2 * kBlock);
 }
 
-// It ends at any time: while reads are under way, and others wait.
+// It can end at any time: while reads are in progress, and others wait.
 TEST(WeightStream, EndsWhileItReads) {
   const std::string a = TempPath("ends_a");
   MakeFile(a, 60'000'001, 6);
@@ -136,7 +136,7 @@ TEST(WeightStream, EndsWhileItReads) {
   }
 }
 
-// What is in the page cache as a whole is used there, and the file does not see what is written.
+// Files that are completely in the page cache are used there, and writes do not reach the file.
 static bool IsCached(const std::string& path) {
   const int file = open(path.c_str(), O_RDONLY);
   const size_t size = std::filesystem::file_size(path);
@@ -170,7 +170,7 @@ TEST(WeightStream, NoCopyOfWhatIsCached) {
   EXPECT_EQ(stats.mapped, 4 * 105'064);
 }
 
-// Pages that the system has taken away meanwhile come back.
+// Pages that the system has evicted meanwhile are read again.
 TEST(WeightStream, NoCopyOfWhatIsMostlyCached) {
   const std::string path = TempPath("mostly");
   std::string bytes(1 << 20, 'x');
@@ -188,7 +188,7 @@ TEST(WeightStream, NoCopyOfWhatIsMostlyCached) {
   EXPECT_EQ(stream.stats().mapped, 1 << 20);
 }
 
-// Of a mapped file that has become shorter, the last pages would end the process.
+// If a mapped file has become shorter, reading its last pages would end the process.
 TEST(WeightStream, ShorterThanItWas) {
   const std::string path = TempPath("shorter");
   std::ofstream(path, std::ios::binary) << std::string(1 << 20, 'x');
@@ -199,7 +199,7 @@ TEST(WeightStream, ShorterThanItWas) {
   EXPECT_THROW(stream.Wait(0), Error);
 }
 
-// Once it is mapped nothing but the end of the process is left, which says why.
+// Once the file is mapped, only the process can be ended, with a message that says why.
 TEST(WeightStreamDeathTest, ShorterWhileInUse) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const std::string path = TempPath("in_use");
@@ -234,7 +234,7 @@ TEST(WeightStream, FailuresNameTheFile) {
   EXPECT_THROW(stream.Wait(0), Error);
 }
 
-// Of a large stage one read fails; it can be evicted, and the stage that was asked for behind it is
+// One read of a large stage fails; the stage can be evicted, and the stage requested after it is
 // read.
 TEST(WeightStream, PartOfAStageFails) {
   const std::string path = TempPath("cut"), other = TempPath("whole");

@@ -28,7 +28,7 @@ struct Layer {
   std::string name;  // layer3
 };
 
-// A layer of two stages that is one: `other` takes the place of `layer`.
+// A layer that two stages share: `other` replaces `layer`.
 struct Tie {
   Layer layer, other;
 };
@@ -72,7 +72,8 @@ static void CheckIdentifier(const std::string& name, const std::string& option) 
                      "letters, digits and _ make a name: VGG16Partitioned, vgg16");
 }
 
-// Names of what is written besides the fused model, and of what its text uses.
+// Throws Error if the names in `options` are those of other written files and classes, or of names
+// that the written code uses.
 static void CheckFree(const CodegenOptions& options, int stages) {
   static const std::set<std::string> kUsed = {"arch",    "model", "full_model",
                                               "_stages", "super", "torch"};
@@ -102,7 +103,7 @@ static const char kInitialize[] = R"(def _initialize_weights(self):
                 if m.bias is not None:
                     torch.nn.init.constant_(m.bias, 0))";
 
-// DeepSpeech: how many frames the convolutions of LAYER leave.
+// Computes the number of frames after the convolutions of LAYER, for DeepSpeech.
 static const char kSequenceLengths[] = R"(def get_seq_lens(self, input_length):
         lengths = input_length
         for m in self.LAYER.modules():
@@ -117,8 +118,8 @@ static bool InitializesWeights(const std::string& arch) {
 
 std::string Writer::StageFile(int stage) {
   Names declarations, statements, names, returned, imports;
-  std::unordered_map<int, std::string> local;  // of each value here
-  std::map<int, int> first_use;  // in this stage, of each module
+  std::unordered_map<int, std::string> local;  // name of each value in this stage
+  std::map<int, int> first_use;                // of each module in this stage
   int count = 0;
   for (size_t i = 0; i < program.inputs[stage].size(); ++i) {
     int node = program.inputs[stage][i];
@@ -127,7 +128,7 @@ std::string Writer::StageFile(int stage) {
     const GraphNode* argument = program.arguments[node].empty()
                                     ? nullptr
                                     : &program.graph.nodes[program.arguments[node][0]];
-    // A layer that works in place must not change what other stages see.
+    // An in-place layer must not change the input of other stages.
     bool tensor = GivesTensor(program.graph.nodes[node], argument);
     statements.push_back(local[node] + " = " + names.back() + (tensor ? ".clone()" : ""));
   }
@@ -158,10 +159,10 @@ std::string Writer::StageFile(int stage) {
         layer_of[node] = layer_of[use->second];
       }
       if (values.empty())
-        throw Error(program.Where(node), "no edge leads to it: a layer is called on something",
+        throw Error(program.Where(node), "no edge leads to it, but a layer needs an input",
                     "add an edge from an Input node or another layer");
-      // Self-attention has one edge in the graph, which is query, key and value; of two edges, the
-      // second is key and value.
+      // A single edge of an attention is its query, key and value; the second of two is key and
+      // value.
       if (ReprName(program.graph.nodes[node].description) == "MultiheadAttention")
         while (values.size() < 3) values.push_back(values.back());
       call = "self." + layer_of[node].name + "(" + Join(values, ", ") + ")";
@@ -241,7 +242,7 @@ std::string Writer::InitFile() const {
   std::string criterion = "(criterion, " + Quoted(program.model_outputs) + ", [\"loss\"])";
   std::string list = Join(model, ",\n        ");
   if (!ties.empty()) {
-    // One module used by several stages: they hold the same weights.
+    // Stages that use the same module share its weights.
     std::string helper = "\n\ndef _stages():\n    stages = [" + Join(stage_names, ", ") + "]\n";
     for (const Tie& tie : ties)
       helper += "    stages[" + std::to_string(tie.layer.stage) + "]." + tie.layer.name +

@@ -1,5 +1,5 @@
-// A partitioned graph as Python: a module a stage, the fused model, and the confs, as PipeDream's
-// optimizer/convert_graph_to_model.py writes them.
+// Writes a partitioned graph as Python: a module for each stage, the fused model, and the confs, as
+// PipeDream's optimizer/convert_graph_to_model.py does.
 #pragma once
 #include <map>
 #include <string>
@@ -11,24 +11,24 @@ namespace pipewright {
 
 struct CodegenOptions {
   std::string name, arch;                                    // class and file of the fused model
-  std::map<int, int> replicas;                               // stage -> ranks; 1 where absent
-  std::vector<std::vector<std::string>> shared;              // nodes that are uses of one module
+  std::map<int, int> replicas;                               // stage -> ranks; 1 if absent
+  std::vector<std::vector<std::string>> shared;              // groups of nodes that use one module
   std::string model_template, init_template, conf_template;  // texts; "": the built-in ones
 };
 
 struct CodegenResult {
   int stages = 0;
   std::map<std::string, std::string> files;  // name -> text
-  std::vector<std::string> notes;            // what the graph does not say and was assumed
+  std::vector<std::string> notes;            // assumptions about what the graph lacks
 };
 
-// Templates hold %(name)s: model.py import_statements, module_name, layer_declarations,
-// module_methods, inputs, function_definition; __init__.py import_statements, arch, model,
-// full_model; conf.json module_to_stage_map, stage_to_rank_map.
+// Writes the files. Templates have placeholders %(name)s: import_statements, module_name,
+// layer_declarations, module_methods, inputs, function_definition in model.py; import_statements,
+// arch, model, full_model in __init__.py; module_to_stage_map, stage_to_rank_map in conf.json.
 //
-// Names follow numeric node order. Inputs of the model are taken by the stages that use them. Nodes
-// of one description, of which the later have no parameters of their own, are uses of one module.
-// Throws Error naming the node for what cannot be written. `path` is the graph's, for messages.
+// Names follow numeric node order. Each stage takes the model's inputs that it uses. Nodes with the
+// same description use the same module if the later ones have no parameters. Throws Error naming
+// the node for what cannot be written. `path` is the graph's, for messages.
 CodegenResult GenerateCode(const ModelGraph& graph, const CodegenOptions& options,
                            const std::string& path);
 

@@ -28,7 +28,7 @@ struct Builder : StageProgram {
 
 }  // namespace
 
-// Stages as the graph names them, numbered from 0 without gaps.
+// Numbers the graph's stages from 0 without gaps.
 void Builder::NumberStages() {
   std::set<int> used;
   bool missing = false;
@@ -40,7 +40,7 @@ void Builder::NumberStages() {
     else
       used.insert(graph.nodes[i].stage);
   }
-  // A stage may hold nothing but inputs: it hands them on.
+  // A stage may have only inputs, which it passes on.
   for (const GraphNode& node : graph.nodes)
     if (node.stage >= 0 && !missing) used.insert(node.stage);
   if (missing && !used.empty())
@@ -48,16 +48,16 @@ void Builder::NumberStages() {
                 "partition the graph: pipewright partition GRAPH -o DIR");
   std::vector<int> dense(used.begin(), used.end());
   if (!dense.empty() && dense.back() >= static_cast<int>(dense.size()))
-    notes.push_back("stages have the numbers 0 to " + std::to_string(dense.size() - 1) +
-                    " here: of the graph's, up to " + std::to_string(dense.back()) +
-                    ", some have no node");
+    notes.push_back("stages are renumbered 0 to " + std::to_string(dense.size() - 1) +
+                    ": some of the graph's, up to " + std::to_string(dense.back()) +
+                    ", have no node");
   stages = std::max<int>(1, static_cast<int>(dense.size()));
   stage_of.assign(graph.nodes.size(), 0);
   for (size_t i = 0; i < graph.nodes.size(); ++i)
     if (graph.nodes[i].stage >= 0 && !dense.empty())
       stage_of[i] = static_cast<int>(
           std::lower_bound(dense.begin(), dense.end(), graph.nodes[i].stage) - dense.begin());
-  // An item is taken where its tuple is made: tuples do not travel between stages.
+  // Keeps items in the stage of their tuple, because tuples cannot be sent between stages.
   for (int node : order)
     if (graph.nodes[node].description.starts_with("__getitem__(") && arguments[node].size() == 1 &&
         kind[arguments[node][0]] != NodeKind::kInput)
@@ -82,7 +82,7 @@ void Builder::Prepare() {
     if (kind[i] == NodeKind::kInput && !arguments[i].empty()) kind[i] = NodeKind::kModule;
     for (int from : arguments[i]) users[from].push_back(i);
   }
-  // Nodes in numeric order, as far as the edges allow.
+  // Sorts nodes in numeric order as far as the edges allow.
   std::vector<int> rank(n), by_rank(n);
   std::iota(by_rank.begin(), by_rank.end(), 0);
   std::stable_sort(by_rank.begin(), by_rank.end(), [&](int a, int b) { return Less(a, b); });
@@ -132,7 +132,7 @@ void Builder::FindShared() {
     if (kind[node] != NodeKind::kModule) continue;
     const GraphNode& g = graph.nodes[node];
     auto [owner, added] = first.emplace(g.description, node);
-    // Parameters are counted where a module is used first.
+    // A profile counts a module's parameters at its first use only.
     if (!added && g.parameter_bytes == 0 && graph.nodes[owner->second].parameter_bytes > 0)
       module_of[node] = owner->second;
     if (!added && g.parameter_bytes > 0 && graph.nodes[owner->second].parameter_bytes == 0)
@@ -156,7 +156,7 @@ void Builder::FindShared() {
       owner = node;
     }
   }
-  // The first use of the first stage holds it.
+  // The first use in the first stage that uses a module holds it.
   std::vector<int> holder(n, -1);
   for (int node : order) {
     int& held_by = holder[root(node)];
@@ -197,7 +197,7 @@ void Builder::FindEnds() {
       if (!used || used_elsewhere) outputs[s].push_back(node);
     }
     inputs[s].assign(needed.begin(), needed.end());
-    // A stage of inputs alone hands them on; later stages then take them from it.
+    // A stage that has only inputs passes them on; later stages then take them from it.
     if (members[s].empty())
       for (int node : all_inputs)
         if (stage_of[node] == s) inputs[s].push_back(node), outputs[s].push_back(node);

@@ -38,7 +38,8 @@ std::string FillTemplate(const std::string& text, const std::map<std::string, st
     out += value->second;
     i = end + 1;
   }
-  // An empty value leaves spaces and empty lines behind: at most one within a class, two outside.
+  // Removes spaces and empty lines that empty values leave: at most one empty line stays within a
+  // class, two outside.
   std::string clean;
   int empty = 0;
   for (const std::string& line : Split(out, '\n')) {

@@ -9,9 +9,9 @@
 
 namespace pipewright {
 
-// The modules of PyTorch 2.13 that have a forward, and what the constructor of each takes: "="
-// marks what may be left out, "*" begins what has to be named, "..." is anything. Without device
-// and dtype, which no repr has. tests/e2e/codegen_test.py compares it with torch.nn.
+// The modules of PyTorch 2.13 that have a forward, with the parameters of their constructors: "="
+// marks optional ones, "*" precedes keyword-only ones, "..." stands for any. Device and dtype are
+// left out, because no repr has them. tests/e2e/codegen_test.py compares this with torch.nn.
 static const char kModules[] = R"(
 AdaptiveAvgPool1d output_size
 AdaptiveAvgPool2d output_size
@@ -190,7 +190,7 @@ struct Parameter {
   bool optional = false, named_only = false;
 };
 
-// An argument that a repr has and the constructor does not take: it always has this value.
+// An argument that a repr has but the constructor does not take. It always has one of these values.
 struct PrintedOnly {
   const char *module, *argument;
   std::vector<std::string> values;

@@ -1,4 +1,4 @@
-// The modules of torch.nn.
+// Lists the modules of torch.nn and the arguments of their constructors.
 #pragma once
 #include <string>
 #include <vector>
@@ -7,13 +7,13 @@
 
 namespace pipewright {
 
-// The module of torch.nn that is printed by this name: Linear of Linear, torch.nn.Linear and
-// torch.nn.modules.linear.Linear. "" where none is.
+// Returns the module of torch.nn that is printed with this name: "Linear" for Linear,
+// torch.nn.Linear and torch.nn.modules.linear.Linear. "" if there is none.
 std::string TorchName(const std::string& printed);
 std::vector<std::string> TorchModules();
 
-// The arguments for the constructor of this module of torch.nn: without those that are printed
-// only. Throws Error at one that the constructor does not take.
+// Returns the constructor's arguments for this module of torch.nn, without those that are only
+// printed. Throws Error naming the position of one that the constructor does not take.
 std::vector<ModuleRepr::Argument> ConstructorArguments(const ModuleRepr& module,
                                                        const Description& description);
 

@@ -42,7 +42,7 @@ static bool IsNumber(const std::string& text) {
   });
 }
 
-// The integers of an operation: View(-1, 9216).
+// Returns the integers of an operation such as View(-1, 9216).
 static Names Integers(const Description& description, const std::string& name) {
   Names integers;
   const ModuleRepr repr = ReadModuleRepr(description);
@@ -95,7 +95,7 @@ std::string OperationCall(const Description& description, const Names& arguments
     expect(!tensor.empty(), "one tensor besides sizes is expected");
     if (leading.empty() && numbers.empty())
       throw Error(description.At(), "View has no sizes", "give those after the first: View(9216)");
-    // The description has lost the first size; others that the graph computes come after it.
+    // The description lacks the first size; sizes that the graph computes replace those after it.
     Names rest = numbers;
     if (leading.empty()) leading.push_back(tensor + ".size(0)");
     rest.erase(rest.begin(), rest.begin() + std::min(rest.size(), leading.size() - 1));
@@ -120,7 +120,7 @@ static const std::string* Named(const ModuleRepr& module, const std::string& nam
   return nullptr;
 }
 
-// The modules within, in the order of the text.
+// Appends all descendants of a module, in the order of the text.
 static void Flatten(const ModuleRepr& module, std::vector<const ModuleRepr*>& within) {
   for (const ModuleRepr& child : module.children) {
     within.push_back(&child);
@@ -128,8 +128,7 @@ static void Flatten(const ModuleRepr& module, std::vector<const ModuleRepr*>& wi
   }
 }
 
-// The descriptions of larger modules tell the sizes of their last Linear, and of their last LSTM
-// that has nothing but sizes.
+// The sizes of the last Linear within a module, and of its last LSTM with no other arguments.
 struct Sizes {
   Names linear, lstm;
 };
@@ -194,7 +193,7 @@ void Declarer::CheckKnown(const std::string& name, size_t at) const {
                   name + "\"");
 }
 
-// The modules of DeepSpeech (SeanNaren's deepspeech.pytorch), which its `model` defines.
+// Declares a module of DeepSpeech (SeanNaren's deepspeech.pytorch), which its `model` defines.
 ModuleText Declarer::Speech(const ModuleRepr& module) const {
   const std::string import = "from model import " + module.name;
   if (module.name == "ResizeInput" || module.name == "InferenceBatchSoftmax")
@@ -276,7 +275,7 @@ ModuleText Declarer::Declare(const ModuleRepr& module) const {
 
 ModuleText DeclareModule(const Description& description, const std::set<std::string>& own) {
   const Declarer declarer{description, own};
-  // First: of what nobody knows, the arguments may be anything.
+  // This check comes first, because the arguments of an unknown layer may be anything.
   if (const std::string name = ReprName(description.text); !name.empty() &&
       std::all_of(name.begin(), name.end(), [](unsigned char c) {
         return std::isalnum(c) || c == '_' || c == '.';
@@ -285,7 +284,8 @@ ModuleText DeclareModule(const Description& description, const std::set<std::str
   return declarer.Declare(ReadModuleRepr(description));
 }
 
-// Where the string in Python that begins at `begin` has ended; a line's end ends it too.
+// Returns the end of the Python string that begins at `begin`. The end of the line ends it too,
+// unless it is triple-quoted.
 static size_t EndOfString(const std::string& text, size_t begin) {
   const std::string quote(1, text[begin]), triple = quote + quote + quote;
   const std::string close = text.compare(begin, 3, triple) == 0 ? triple : quote;
@@ -297,12 +297,12 @@ static size_t EndOfString(const std::string& text, size_t begin) {
   return std::min(text.size(), i + close.size());
 }
 
-// The statements of a text in Python that are not indented, each as its words and signs.
+// Returns the unindented statements of a Python text, each as its words and signs.
 static std::vector<Names> Statements(const std::string& text) {
   std::vector<Names> statements;
   Names words;
   int depth = 0;
-  bool indented = false, fresh = true;  // the line is, nothing but blanks came in it so far
+  bool indented = false, fresh = true;  // of the line; fresh: it has only blanks so far
   auto end = [&] {
     if (!words.empty() && !indented) statements.push_back(words);
     words.clear();
@@ -319,7 +319,7 @@ static std::vector<Names> Statements(const std::string& text) {
     } else if (c == '#') {
       i = std::min(text.size(), text.find('\n', i)) - 1;
     } else if (c == '\n') {
-      // Brackets count in imports only: what the placeholders stand for is not known.
+      // Parentheses continue imports only: the placeholders in other statements may not balance.
       if (depth > 0 && !words.empty() && words[0] == "from") continue;
       end();
       fresh = true, indented = false;

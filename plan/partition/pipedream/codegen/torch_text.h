@@ -1,4 +1,4 @@
-// Writes a node of a graph in Python: as a call on its arguments, or as a declared torch.nn.Module.
+// Writes a node of a graph in Python: as a call with its arguments, or as a torch.nn.Module.
 #pragma once
 #include <set>
 #include <string>
@@ -16,30 +16,30 @@ enum class NodeKind {
   kModule,     // everything else, by its repr
 };
 
-// By the whole name before the parenthesis: MultiheadAttention is no Mul.
+// Returns the kind by the whole name before the parenthesis: MultiheadAttention is not Mul.
 NodeKind KindOf(const std::string& description);
 
-// Says whether the node gives one tensor: only those can be cloned.
+// Returns true if the node outputs one tensor; only then can its output be cloned.
 bool GivesTensor(const GraphNode& node, const GraphNode* argument);
 
-// The Python expression of an operation. `sizes` says which arguments are Size nodes. Throws Error
-// for a wrong number of arguments, and for others than integers in the description.
+// Returns the Python expression of an operation. `sizes` marks the arguments that are Size nodes.
+// Throws Error for a wrong number of arguments, and if the description has anything but integers.
 std::string OperationCall(const Description& description, const std::vector<std::string>& arguments,
                           const std::vector<char>& sizes);
 
 struct ModuleText {
   std::string declaration;       // torch.nn.ReLU(inplace=True)
   std::string import_statement;  // or ""
-  std::string note;              // what the description does not say, or ""
+  std::string note;              // an assumption about what the description lacks, or ""
 };
 
-// The repr of a module as the call that constructs it: of torch.nn, of the models that PipeDream
-// profiles, or one of `own`, the names that the model template has. Throws Error naming the place
-// where none can.
+// Converts the repr of a module to a call of its constructor. The module may be of torch.nn, of the
+// models that PipeDream profiles, or in `own`, the names that the model template has. Throws Error
+// naming the position of a module that cannot be constructed.
 ModuleText DeclareModule(const Description& description, const std::set<std::string>& own = {});
 
-// The classes that a template in Python defines or imports: class Foo, from MODULE import Foo. "*"
-// is one of them where it imports all of a module.
+// Returns the classes that a Python template defines or imports: class Foo, from MODULE import Foo;
+// "*" for an import of a whole module.
 std::set<std::string> ClassesOf(const std::string& model_template);
 
 }  // namespace pipewright

@@ -16,8 +16,8 @@
 namespace pipewright {
 namespace {
 
-// Stages of equal work, wide inside, where much travels, with little between them: a partition that
-// is known to be good, hidden by numbering the nodes at random.
+// Stages of equal work with much traffic inside and little between them: a partition that is known
+// to be good, hidden by numbering the nodes at random.
 struct Planted {
   PartitionProblem problem;
   double load = 0;  // largest of the planted stages
@@ -101,8 +101,8 @@ TEST(FastPartition, FindsPlantedStages) {
     }
 }
 
-// Gives each node activations and weights, so that the planted stages fill `fill` of the memory
-// while 1F1B keeps more microbatches the earlier a stage is.
+// Gives each node activations and weights, so that the planted stages fill `fill` of the memory;
+// 1F1B keeps more microbatches in earlier stages.
 void FillMemory(Planted& planted, double fill, unsigned seed) {
   std::mt19937 random(seed);
   PartitionProblem& problem = planted.problem;
@@ -126,7 +126,7 @@ void FillMemory(Planted& planted, double fill, unsigned seed) {
   EXPECT_EQ(CheckPartition(problem, result), "");
 }
 
-// Layers of attention and of experts side by side, whose work differs.
+// Layers of attention, each beside experts of unequal work.
 PartitionProblem Mixture(int layers, int experts, unsigned seed) {
   std::mt19937 random(seed);
   PartitionProblem problem;
@@ -191,8 +191,8 @@ TEST(FastPartition, MixturesOfExperts) {
   EXPECT_LE(unequal.objective, unequal.lower_bound * 1.03);
 }
 
-// Layers whose values are cheap to send here and dear there, on devices of their own speed: with the
-// devices in the order that equal stages suggest it is 1.5 % slower.
+// Layers whose values alternate between cheap and expensive transfers, on devices of different
+// speeds: the device order that equal stages suggest is 1.5 % slower.
 TEST(FastPartition, FindsTheOrderOfUnequalDevices) {
   std::mt19937 random(1);
   PartitionProblem problem;
@@ -214,8 +214,8 @@ TEST(FastPartition, FindsTheOrderOfUnequalDevices) {
   EXPECT_LE(result.objective, work / speeds * 1.22);
 }
 
-// With seconds left over the search goes on, and finds a better partition. Problems whose devices
-// have links of each pair, which are solved as many others, do not wait for them.
+// With time left, the search continues, and finds a better partition. Problems with links per pair
+// of devices, which are solved as many subproblems, do not wait for that.
 TEST(FastPartition, UsesTheTimeThatIsLeft) {
   PartitionProblem problem = Mixture(6, 12, 2);
   problem.devices.resize(1);
@@ -237,7 +237,7 @@ TEST(FastPartition, UsesTheTimeThatIsLeft) {
   EXPECT_TRUE(SolvePartition(problem, options).feasible);
 }
 
-// One device that has all the memory it wants makes the others' no larger.
+// One device with unlimited memory does not enlarge that of the others.
 TEST(FastPartition, MemoryByPlaceBesideAHost) {
   for (unsigned seed = 0; seed < 2; ++seed) {
     Planted planted = Plant(8, 60, 4, seed);
@@ -253,7 +253,7 @@ TEST(FastPartition, MemoryByPlaceBesideAHost) {
   }
 }
 
-// Nothing may be found, but it has to end, and what is found has to fit.
+// It may find nothing, but it must end, and any result must fit.
 TEST(FastPartition, MemoryThatHardlySuffices) {
   for (InFlight kept : {InFlight::kOne, InFlight::k1F1B, InFlight::kGPipe})
     for (unsigned seed = 0; seed < 3; ++seed) {
@@ -277,7 +277,7 @@ TEST(FastPartition, EqualInputGivesEqualOutput) {
     EXPECT_EQ(first.stages[s].nodes, second.stages[s].nodes);
 }
 
-// What a look at a unit says of both loads is what they are once it has moved; and so are ranges.
+// The loads predicted for moving a unit are those after the move, and so are those of ranges.
 TEST(StageTable, LooksAgreeWithMoves) {
   for (int kind = 0; kind < 5; ++kind) {
     PartitionProblem problem = Plant(4, 20, 4, 7).problem;
@@ -331,9 +331,9 @@ TEST(PartitionLowerBound, CountsTheSpeedOfEveryDevice) {
   EXPECT_DOUBLE_EQ(PartitionLowerBound(problem, graph), 15);
 }
 
-// Chains side by side, one for each device of its own speed; the first is a little more than its
-// share, and fits on none once stages have to be even. There is nothing to exchange then: the
-// search has to end all the same.
+// Parallel chains, one per device, each device with its own speed. The first one exceeds its share
+// slightly, and fits no device once stages must be even. Nothing can be exchanged then, but the
+// search must still end.
 TEST(FastPartition, ChainsSideBySide) {
   for (int chains : {7, 12}) {
     PartitionProblem problem;
@@ -363,7 +363,7 @@ TEST(FastPartition, ChainsSideBySide) {
   }
 }
 
-// More devices than work for them, nodes that take no time, and a CPU.
+// More devices than there is work for, nodes that take no time, and a CPU.
 TEST(FastPartition, WorkThatIsLittleOrNone) {
   Planted planted = Plant(2, 40, 4, 5);
   for (PartitionNode& node : planted.problem.nodes) node.device_time = node.host_time = 0;

@@ -16,7 +16,7 @@ double Number(std::mt19937& random, double low, double high) {
   return std::uniform_real_distribution<>(low, high)(random);
 }
 
-// Each node uses one or two of those a little before it.
+// Each node uses one or two nodes shortly before it.
 PartitionProblem Graph(std::mt19937& random, int nodes, double dear) {
   PartitionProblem problem;
   for (int i = 0; i < nodes; ++i) {
@@ -61,7 +61,7 @@ TEST(Uneven, SmallOnesAreSettled) {
   }
 }
 
-// Of more devices than nodes only the best ones count.
+// With more devices than nodes, only the best devices matter.
 TEST(Uneven, DevicesThatNoStageNeeds) {
   std::mt19937 random(9);
   PartitionProblem problem = Graph(random, 9, 1);
@@ -81,7 +81,7 @@ TEST(Uneven, DevicesThatNoStageNeeds) {
   EXPECT_TRUE(SolvePartition(problem, {}).proven);
 }
 
-// More kinds of devices than there could be sets of them in memory.
+// So many kinds of devices that their sets would not fit in memory.
 TEST(Uneven, EachDeviceOfItsOwnKind) {
   std::mt19937 random(6);
   PartitionProblem problem = Graph(random, 150, 0.05);
@@ -157,7 +157,7 @@ TEST(Uneven, LinksOfEachPair) {
     ASSERT_EQ(CheckPartition(problem, result), "");
     for (const PartitionStage& stage : result.stages)
       EXPECT_EQ(problem.devices[stage.device_class].numbers, stage.numbers);
-    // With every link as the slowest it is worse.
+    // It is worse if every link is as slow as the slowest.
     PartitionProblem slow = problem;
     slow.pair_links.clear();
     slow.devices = {DeviceClass()};
@@ -166,7 +166,7 @@ TEST(Uneven, LinksOfEachPair) {
       EXPECT_LE(result.objective, SolvePartition(slow, {false}).objective * 1.001);
     }
 
-    // What one change makes of it.
+    // The loads after one change.
     PairLoads loads(problem, result);
     PartitionResult changed = result;
     int s = static_cast<int>(random() % result.stages.size());

@@ -35,7 +35,7 @@ TEST(MeasuredLinks, PairsBeyondTheSpreadDiffer) {
   EXPECT_EQ(found.bandwidth, 2e9);
 }
 
-// A profile that does not tell the spread keeps every difference.
+// A profile without a spread keeps every difference.
 TEST(MeasuredLinks, WithoutASpreadOnlyEqualPairsAreAlike) {
   EXPECT_FALSE(FiguresOf(OfThreeRanks(1.98e9, 0)).pairs.empty());
   EXPECT_TRUE(FiguresOf(OfThreeRanks(2e9, 0)).pairs.empty());

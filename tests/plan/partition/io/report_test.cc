@@ -68,14 +68,14 @@ TEST(Report, AnInfeasibleInstanceIsAnAnswer) {
   EXPECT_EQ(ReportTable(MakeReport(problem, result)).substr(0, 10), "infeasible");
 }
 
-// Numbers need not be an order of execution: 3 feeds 0, which feeds 2; 1 goes beside them.
+// Numbers need not follow the order of execution: 3 feeds 0, which feeds 2; 1 is parallel to them.
 TEST(Report, EndsOfAStageAreWhereValuesFlow) {
   PartitionProblem problem;
   problem.nodes.resize(6);
   for (int i = 0; i < 6; ++i) problem.nodes[i].name = "n" + std::to_string(i);
   problem.values = {{3, {0, 1}, 1, 1, 0}, {0, {2}, 1, 1, 0}, {2, {4}, 1, 1, 0}, {5, {3}, 1, 1, 0}};
   problem.nodes[3].device_time = 1;
-  problem.nodes[4].backward = true;  // comes back
+  problem.nodes[4].backward = true;  // a backward node
   // 5 is a weight.
   problem.devices.resize(1);
   PartitionResult result;
@@ -92,7 +92,7 @@ TEST(Report, EndsOfAStageAreWhereValuesFlow) {
   EXPECT_NE(table.find(" n3"), std::string::npos) << table;
 }
 
-// More stages than devices or nodes: said at once, however many sets of nodes there are.
+// More stages than devices or nodes: reported at once, however many sets of nodes there are.
 TEST(Report, StagesThatCannotBe) {
   PartitionProblem problem;
   problem.nodes.resize(60);
@@ -127,7 +127,7 @@ TEST(Report, ExplainsInFiguresForPeople) {
   EXPECT_EQ(ExplainText(report, e),
             "stage 2 binds: its transfer\n"
             "a partition without that stage costs 16.461 ms, 4.115 ms (33.3 %) more\n");
-  // What was found in less time may be improved on where the slowest stage is forbidden.
+  // A result that is not proven may be improved when the slowest stage is forbidden.
   e.next_best = report.objective * 0.999;
   EXPECT_NE(ExplainText(report, e).find("12.333 ms, 0.012 ms (0.1 %) less\n"), std::string::npos);
   e.next_best = report.objective;
@@ -199,7 +199,7 @@ TEST(Step, ValuesThatSkipStagesTravelStraight) {
   problem.stages = 4;
   PartitionResult result = SolvePartition(problem, {});
   ASSERT_TRUE(result.feasible);
-  // b and c run side by side: three forwards of 1 and three backwards of 2 in a row, not four.
+  // b and c run in parallel: three forwards of 1 and three backwards of 2 in sequence, not four.
   EXPECT_NEAR(StepTime(problem, result, {"gpipe", 1}), 9, 1e-9);
   EXPECT_NEAR(StepBound(problem, {"gpipe", 1}), 9, 1e-9);
   problem.values.push_back({1, {2}, 0, 2, 0});

@@ -6,7 +6,7 @@
 
 namespace pipewright {
 
-// A chain of three nodes: 10 bytes come in, each makes 100 and takes 5 for a moment.
+// A chain of three nodes: 10 bytes enter; each node produces 100 and temporarily takes 5.
 static Profile Chain() {
   Profile profile;
   profile.nodes.resize(3);
@@ -31,7 +31,7 @@ TEST(CostsOfStages, AStageHoldsTheOutputsOfItsNodesWithoutBackward) {
   EXPECT_EQ(ForwardOnly(profile, {0, 1, 2}, 1), 205);
   EXPECT_EQ(ForwardOnly(profile, {0, 0, 0}, 0), 305);
   EXPECT_EQ(ForwardOnly(profile, {0, 0, 1}, 0), 205);
-  Profile earlier = profile;  // of a version that did not measure it
+  Profile earlier = profile;  // from a version that did not measure it
   earlier.nodes[1].forward_only_peak = 0;
   EXPECT_EQ(ForwardOnly(earlier, {0, 0, 0}, 0), 0);
 }

@@ -49,7 +49,7 @@ TEST(PipeDream, AgreesWithEveryResultOfUpstream) {
                            Options(row["num_machines"], row["bandwidths"], row["options"]));
     ++checked;
     EXPECT_EQ(result.states, row["states"].get<int>());
-    // Upstream crashed: without replication nothing fits; else fewer machines do.
+    // Upstream crashed: without replication nothing fits; otherwise fewer machines suffice.
     if (row["error"].is_string()) {
       EXPECT_EQ(result.feasible, row["options"][0] != "--straight_pipeline") << line;
       continue;
@@ -63,7 +63,7 @@ TEST(PipeDream, AgreesWithEveryResultOfUpstream) {
   EXPECT_EQ(checked, 476);
 }
 
-// Layers, as the published stage files count them: nodes that upstream declares in __init__.
+// Counts layers like the published stage files: nodes that upstream declares in __init__.
 static int Layers(const ModelGraph& graph, const PipeDreamStage& stage) {
   int layers = 0;
   for (int node : stage.nodes) {

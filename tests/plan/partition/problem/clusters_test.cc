@@ -25,7 +25,7 @@ TEST(Clusters, NetsOfTheSameGroupsAreOneWithAllTheirBytes) {
   EXPECT_EQ(net.stash_bytes, 18);
 }
 
-// Another seed joins other units; the same one joins the same.
+// Different seeds join different units; the same seed joins the same units.
 TEST(Clusters, SeedsJoinUnitsInOtherWays) {
   UnitGraph graph;
   const int size = 200;

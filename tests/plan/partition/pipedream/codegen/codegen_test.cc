@@ -115,7 +115,7 @@ TEST(Codegen, TuplesAreNotCloned) {
   }
 }
 
-// What is wrong with a description.
+// Invalid descriptions.
 TEST(Codegen, LayersOfYourOwnAreThoseOfTheTemplate) {
   CodegenOptions options = Options();
   options.model_template = "from mylayers import Foo\n%(import_statements)s\n%(module_name)s\n"
@@ -134,7 +134,7 @@ TEST(Codegen, AttentionTakesQueryKeyAndValue) {
   EXPECT_TRUE(Contains(code.files["stage1.py"], "self.layer1(out0, out0, out0)\n"));
   ASSERT_EQ(code.notes.size(), 1u);  // there is no stage 1
   EXPECT_EQ(code.notes[0],
-            "stages have the numbers 0 to 1 here: of the graph's, up to 2, some have no node");
+            "stages are renumbered 0 to 1: some of the graph's, up to 2, have no node");
   code = Generate(Graph(nodes, {{1, 2}, {1, 3}, {2, 3}, {3, 4}, {4, 5}}));
   EXPECT_TRUE(Contains(code.files["stage1.py"], "self.layer2(out0, out1, out1)\n"));
 }
@@ -202,7 +202,7 @@ TEST(Codegen, ModulesUsedTwiceKeepOneSetOfWeights) {
 TEST(Codegen, ATenStageTranslationModel) {
   std::string path = kData + "profiler/translation/profiles/gnmt/graph.txt";
   ModelGraph graph = ReadGraphText(ReadFile(path), path);
-  // The cuts of the published gpus=12 conf: by node, up to and with.
+  // The cuts of the published gpus=12 conf, by the last node of each stage.
   int last[] = {5, 8, 13, 19, 23, 28, 33, 40, 46, 48};
   for (GraphNode& node : graph.nodes) {
     int id = std::stoi(node.id.substr(4));
@@ -225,7 +225,7 @@ TEST(Codegen, ATenStageTranslationModel) {
       "(criterion, [\"out10\"], [\"loss\"])",
   };
   for (const char* list : lists) EXPECT_TRUE(Contains(init, list)) << list << "\n" << init;
-  // Hidden states are None, wherever they are used, and unused items are gone.
+  // Hidden states are None everywhere, and unused items are gone.
   EXPECT_TRUE(Contains(code.files["stage6.py"], ", None)"));
   for (const auto& [name, text] : code.files) {
     EXPECT_FALSE(Contains(text, "hidden")) << name;
@@ -280,7 +280,7 @@ TEST(Codegen, DeepSpeechsModulesAreItsOwn) {
                        "bias=False)))"))
       << second;
   EXPECT_TRUE(Contains(second, "InferenceBatchSoftmax()")) << second;
-  // The count of frames needs the convolutions.
+  // Counting frames requires the convolutions.
   EXPECT_THROW(Generate(Graph({{1, "Input0", 0}, {2, "self.get_seq_lens", 0}}, {{1, 2}})), Error);
 }
 

@@ -7,7 +7,7 @@
 
 namespace pipewright {
 
-// Of node4 in g.txt:3, from column 10 on.
+// Returns a description of node4 in g.txt:3, from column 10 on.
 static Description Described(const std::string& text) { return {text, "g.txt", "node4", 3, 10}; }
 
 static std::string Refused(const std::string& text, const std::set<std::string>& own = {}) {

@@ -1,4 +1,4 @@
-#include "runtime/recorded/choice.h"
+#include "runtime/recorded/choose_body.h"
 
 #include <cstdio>
 #include <cstdlib>
@@ -15,19 +15,18 @@ namespace pipewright {
 
 namespace {
 
-// Above this mean length of an operation, in seconds, autograd's share is below what can be
-// measured.
+// Mean duration of an operation, in seconds, above which autograd's share is too small to measure.
 constexpr double kLongOperation = 500e-6;
 constexpr int kWatched = 4;  // forwards, of which the shortest counts
 constexpr int kChecks = 2;
-// Where lists seem to be slower: other programs may have disturbed so few looks.
+// Comparisons if lists seem slower, because other programs may disturb a few of them.
 constexpr int kMostChecks = 12;
 static_assert(kMostRunsToChoose == kWatched + kMostChecks);
-// Forwards from one recording to the next: each costs as much as ten of them.
+// Forwards from one recording to the next: a recording costs as much as ten of them.
 constexpr int64_t kApart = 128;
-// Forwards until one is recorded while others are under way.
+// Forwards until one is recorded even if other microbatches are in flight.
 constexpr int64_t kPatience = 64;
-// Recording and comparing copy what is not trained.
+// Limit in bytes on untrained weights, which recording and comparing copy.
 constexpr size_t kMostUntrained = size_t{64} << 20;
 
 std::string RefusalOf(const torch::jit::Graph& graph, const std::vector<at::Tensor>& weights) {
@@ -49,17 +48,17 @@ void Tell(int module, const std::string& refusal) {
   std::fputs(text.c_str(), stderr);
 }
 
-// Returns whether now is the time to record or compare: not too often, and when it takes no more
+// Returns true if now is the time to record or compare: not too often, and when it takes no more
 // memory than the rest of a step.
 bool IsTime(RecordedBodies& bodies, bool first_of_step, bool recorded) {
   if (bodies.now) return true;
   if (!recorded && bodies.forwards < kApart * bodies.recorded) return false;
-  int64_t under_way = -1;  // besides the one at hand
+  int64_t under_way = -1;  // besides this one
   for (const auto& body : bodies.bodies) under_way += body.use_count() - 1;
   return first_of_step && (under_way <= 0 || bodies.forwards >= kPatience);
 }
 
-// Autograd's body after `most` looks that did not show lists to be faster.
+// Chooses lists if they are faster, and autograd after `most` comparisons that did not show it.
 void Choose(RecordedBody& body, bool always, int most) {
   if (always || body.list_seconds <= body.eager_seconds)
     body.state = RecordedBody::State::kUsed;
@@ -73,8 +72,8 @@ void Drop(const std::shared_ptr<RecordedBody>& body, long owners) {
   if (body.use_count() <= owners) body->graph.reset();
 }
 
-// Lists hold for one value of an input of whole numbers as long as it has had one only: that was
-// recorded. They are compared again when there are several.
+// If an integer input has had one value only, lists may hold for that value only. They are compared
+// again when there are several.
 void LookAtValues(RecordedBody& body, const std::vector<c10::IValue>& inputs) {
   try {
     if (!NoteValues(inputs, body.seen)) return;
@@ -88,7 +87,7 @@ void LookAtValues(RecordedBody& body, const std::vector<c10::IValue>& inputs) {
 std::string CompareOnOthers(const LoadedModule& module,
                             const std::shared_ptr<RecordedBody>& body) {
   try {
-    // Whoever owns the memory of the recorded inputs may use it again.
+    // The owner of the memory of the recorded inputs may reuse it.
     if (body->checks == 0) body->recorded = CopyInForm(body->recorded);
     return Compare(module, body, OtherInputs(body->recorded, body->seen, body->checks));
   } catch (const std::exception&) {
@@ -175,12 +174,12 @@ bool IsReady(const LoadedModule& module, const std::shared_ptr<RecordedBody>& wa
       RefuseLists(body, why);
     else if (++body.checks >= kChecks)
       Choose(body, bodies.always, kMostChecks);
-    // Three more cost about as much as to record.
+    // Three more comparisons cost about as much as a recording.
     if (body.checks > kChecks && (body.checks - kChecks) % 3 == 0) ++bodies.recorded;
   }
-  if (body.state == State::kRefused) Drop(watched, 2);  // the module, and who asks
+  if (body.state == State::kRefused) Drop(watched, 2);  // held by the module and the caller
   if (body.state == State::kUsed && !HasOneValue(body.seen)) body.recorded.clear();
-  // Others than the first signature are not told.
+  // Only the choice for the first signature is printed.
   if (body.state != State::kChecked && bodies.tells) {
     bodies.tells = false;
     Tell(module.index, body.refusal);
@@ -189,7 +188,7 @@ bool IsReady(const LoadedModule& module, const std::shared_ptr<RecordedBody>& wa
 }
 
 bool IsPlainlyLong(const RecordedBodies& bodies) {
-  constexpr double kFarAbove = 4;  // beside others, a forward takes up to three times as long
+  constexpr double kFarAbove = 4;  // other programs may slow a forward down by 3 times
   return !bodies.always && !bodies.bodies.empty() &&
          bodies.bodies.back()->forward_seconds > kFarAbove * kLongOperation * bodies.nodes;
 }
