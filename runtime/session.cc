@@ -281,7 +281,10 @@ RunCheckpoint Session::Restore(const std::string& from, bool apart) {
 }
 
 void Session::MakeExecutor() {
-  executor_ = std::make_unique<Executor>(run.plan, run.graph, stages->groups(), *stages, transport);
+  ExecutorOptions executor;
+  executor.trace_memory = options.trace_memory;
+  executor_ = std::make_unique<Executor>(run.plan, run.graph, stages->groups(), *stages, transport,
+                                         executor);
 }
 
 void Session::StepBy(const Plan& plan, StageBody& body) {

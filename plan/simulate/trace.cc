@@ -71,6 +71,7 @@ class ChromeWriter {
     }
     Flows();
     for (size_t r = 0; costs && r < trace_.ranks.size(); ++r) Memory(static_cast<int>(r), *costs);
+    for (size_t r = 0; !costs && r < trace_.ranks.size(); ++r) Resident(static_cast<int>(r));
     return out_ + "\n]}\n";
   }
 
@@ -164,17 +165,26 @@ class ChromeWriter {
   }
 
   void Memory(int rank, const Costs& costs) {
-    const std::string name = "memory of rank " + std::to_string(rank);
     double shown = -1;
     for (const MemoryAt& held :
          MemoryOverTime(BytesOfRank(plan_, rank, costs, RecomputeOf(plan_)),
                         trace_.ranks[static_cast<size_t>(rank)]))
-      if (std::exchange(shown, held.bytes) != held.bytes)
-        Add({{"name", name},
-             {"ph", "C"},
-             {"pid", kRanks},
-             {"ts", held.time},
-             {"args", {{"bytes", held.bytes}}}});
+      if (std::exchange(shown, held.bytes) != held.bytes) Count(rank, held.time, held.bytes);
+  }
+
+  void Resident(int rank) {
+    double shown = 0;
+    for (const TimedAction& event : trace_.ranks[static_cast<size_t>(rank)])
+      if (std::exchange(shown, event.resident) != event.resident)
+        Count(rank, event.end, event.resident);
+  }
+
+  void Count(int rank, double time, double bytes) {
+    Add({{"name", "memory of rank " + std::to_string(rank)},
+         {"ph", "C"},
+         {"pid", kRanks},
+         {"ts", time},
+         {"args", {{"bytes", bytes}}}});
   }
 
   const Plan& plan_;

@@ -18,6 +18,7 @@ struct TimedAction {
   // It started because event `cause` of rank `cause_rank` ended; on the same rank that is the event
   // before it. -1: it started at once.
   int cause_rank = -1, cause = -1;
+  double resident = 0;  // bytes of the process at the end, of a measured trace; 0: unknown
 };
 
 // The total that went from one rank to another.
@@ -50,7 +51,7 @@ std::vector<TraceAction> ActionsOf(const Plan& plan, const Trace& trace);
 // Writes the Trace Event Format, which chrome://tracing and Perfetto read: a row for each rank, and
 // flows from the action that makes a value or a gradient to the one on another rank that uses it
 // (in a plan without transfers, from each stage to the next). With `costs`, what each rank holds
-// in memory is a counter. Times are written unchanged; the format's are microseconds.
+// in memory is a counter, and so is what was resident in a measured trace. Times are written unchanged; the format's are microseconds.
 // ReadChromeTrace in plan/simulate/compare.h reads it.
 // Source: "Trace Event Format", Google, 2016 (phases M, X, C, s and f).
 std::string ChromeTrace(const Plan& plan, const Trace& trace, const Costs* costs = nullptr);

@@ -183,6 +183,7 @@ void Bench(const BenchOptions& options, Transport& transport) {
   asked.package = options.package;
   asked.conf = options.conf;
   asked.verify_files = options.verify_files;
+  asked.trace_memory = !options.trace.empty();
   session.Open(asked);
   Feed feed;
   feed.Open(job, job.data, session.run, job.path + ": data", transport);

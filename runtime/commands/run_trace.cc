@@ -15,13 +15,14 @@ void AddEvents(const std::vector<TraceEvent>& events, int step, double origin,
     timed.step = step;
     timed.start = (start - origin) * 1e6;
     timed.end = (event.end - origin) * 1e6;
+    timed.resident = static_cast<double>(event.resident);
     out.push_back(timed);
   }
 }
 
 Json WriteEvents(const std::vector<TimedAction>& events) {
   Json json = Json::array();
-  for (const TimedAction& e : events) json.push_back({e.action, e.step, e.start, e.end});
+  for (const TimedAction& e : events) json.push_back({e.action, e.step, e.start, e.end, e.resident});
   return json;
 }
 
@@ -32,7 +33,7 @@ Trace ReadEvents(const std::vector<Json>& ranks) {
     for (const Json& event : rank) {
       TimedAction timed;
       timed.action = event[0], timed.step = event[1];
-      timed.start = event[2], timed.end = event[3];
+      timed.start = event[2], timed.end = event[3], timed.resident = event[4];
       trace.ranks.back().push_back(timed);
     }
   }

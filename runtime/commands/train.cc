@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/messages.h"
+#include "base/process_memory.h"
 #include "base/text.h"
 #include "formats/job_changes.h"
 #include "formats/package/package_files.h"
@@ -147,6 +148,7 @@ SessionOptions Asked(const RunOptions& options, bool training) {
   asked.training = training;
   asked.resumes = training && (options.resume || !options.resume_from.empty());
   asked.keep_gradients = !options.save_gradients.empty();
+  asked.trace_memory = !options.trace.empty();
   asked.verify_files = options.verify_files;
   return asked;
 }
@@ -317,7 +319,7 @@ class Trainer {
     else
       StepOnce();
     const double end = Now();
-    reports_->Add({session_.busy, end - first, ResidentBytes()});
+    reports_->Add({session_.busy, end - first, static_cast<double>(ResidentBytes())});
     if (job_.check_shared)
       CheckSharedCopies(session_.run.manifest, session_.run.conf, *session_.stages,
                         session_.run.on_disk, transport_);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/process_memory.h"
 #include "base/text.h"
 #include "plan/actions.h"
 #include "plan/plan_text.h"
@@ -342,7 +343,8 @@ struct Executor::State {
         throw Error(Where(entry), e.what());
       }
       double end = Now();
-      trace.push_back({entry.action, start, end, waited});
+      trace.push_back(
+          {entry.action, start, end, waited, options.trace_memory ? ResidentBytes() : 0});
       start = end;
     }
     reducer.Finish();  // a list may have REDUCE_GRAD without STEP

@@ -80,6 +80,7 @@ struct TraceEvent {
   Action action;
   double start = 0, end = 0;  // seconds on the steady clock
   double waited = 0;          // seconds of it spent waiting for messages
+  int64_t resident = 0;       // bytes of this process at the end; 0: not measured
 };
 
 struct ExecutorOptions {
@@ -90,6 +91,7 @@ struct ExecutorOptions {
 #else
   bool check_messages = false;
 #endif
+  bool trace_memory = false;  // sets TraceEvent::resident, which takes microseconds
 };
 
 // Runs one rank's list. The last kReservedTags tags of the transport are left to its callers.

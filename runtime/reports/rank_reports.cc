@@ -1,8 +1,6 @@
 #include "runtime/reports/rank_reports.h"
 
-#include <unistd.h>
 
-#include <fstream>
 
 namespace pipewright {
 
@@ -60,13 +58,6 @@ void RankReports::Finish() {
   for (auto& [report, token] : sent_)
     transport_.WaitFor(token, {.kind = Awaited::kReport, .rank = root_, .sends = 1});
   sent_.clear();
-}
-
-double ResidentBytes() {
-  std::ifstream in("/proc/self/statm");
-  double size = 0, resident = 0;
-  in >> size >> resident;
-  return resident * static_cast<double>(sysconf(_SC_PAGESIZE));
 }
 
 }  // namespace pipewright

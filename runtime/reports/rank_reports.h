@@ -40,7 +40,4 @@ class RankReports {
   std::vector<RankReport> newest_;
 };
 
-// Returns the resident bytes of this process.
-double ResidentBytes();
-
 }  // namespace pipewright

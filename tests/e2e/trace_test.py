@@ -20,7 +20,7 @@ class Traces(Case):
 
     def check(self, path, steps=1):
         """Every slice ends before the next one of its rank begins, and is on a row with a name; each flow has
-        two ends, both within slices of actions that pass something on."""
+        two ends, both within slices of actions that pass something on; the memory of each rank is a counter."""
         events = json.loads(path.read_text())["traceEvents"]
         named = {(e["pid"], e["tid"]) for e in events if e["ph"] == "M" and e["name"] == "thread_name"}
         self.assertEqual(named, {(0, rank) for rank in range(RANKS)})
@@ -28,6 +28,9 @@ class Traces(Case):
                             if e["ph"] == "X" and (e["pid"], e["tid"]) == row) for row in named}
         for slices in rows.values():
             self.assertTrue(slices)
+        memory = {e["name"]: e["args"]["bytes"] for e in events if e["ph"] == "C"}
+        self.assertEqual(set(memory), {f"memory of rank {rank}" for rank in range(RANKS)})
+        self.assertGreater(min(memory.values()), 10e6)  # of a process with LibTorch
             for (_, end, name), (start, _, after) in zip(slices, slices[1:]):
                 self.assertLessEqual(end, start + 1e-3, f"{name} {after}")
         ends = {}
