@@ -10,6 +10,7 @@
 namespace pipewright {
 
 static constexpr char kColor[] = "PIPEWRIGHT_COLOR";  // "always", "never"; else kAuto
+static Color g_color = Color::kAuto;
 static std::string g_prefix;
 
 static bool IsColorTerminal(int stream) {
@@ -19,19 +20,15 @@ static bool IsColorTerminal(int stream) {
 }
 
 static bool ShowsColors(int stream) {
+  if (g_color != Color::kAuto) return g_color == Color::kAlways;
   const char* set = std::getenv(kColor);
   const std::string color = set ? set : "";
   return color == "always" || (color != "never" && IsColorTerminal(stream));
 }
 
-void SetColor(Color color) {
-  // Under mpirun the output of a rank is a pipe, so it is told what the terminal is.
-  if (color == Color::kAuto && !std::getenv(kColor) && IsColorTerminal(STDERR_FILENO) &&
-      IsColorTerminal(STDOUT_FILENO))
-    color = Color::kAlways;
-  if (color == Color::kAuto) return;
-  setenv(kColor, color == Color::kAlways ? "always" : "never", 1);
-}
+void SetColor(Color color) { g_color = color; }
+
+void OfferColors() { setenv(kColor, ShowsColors(STDERR_FILENO) ? "always" : "never", 1); }
 
 std::string Paint(const std::string& text, const std::string& kind, int stream) {
   if (!ShowsColors(stream)) return text;

@@ -6,9 +6,12 @@ namespace pipewright {
 
 enum class Color { kAuto, kAlways, kNever };
 
-// kAuto colors what is printed to a terminal, unless NO_COLOR is set or TERM is "dumb" or empty.
-// The ranks that this process starts do the same, although their output is not a terminal.
+// kAuto, the default, does what PIPEWRIGHT_COLOR says ("always" or "never"), and otherwise colors
+// what is printed to a terminal, unless NO_COLOR is set or TERM is "dumb" or empty.
 void SetColor(Color color);
+
+// Makes the ranks that this process starts do the same, although their output is not a terminal.
+void OfferColors();
 
 // Returns `text` in the color of `kind` ("error", "warning", "note") if `stream` (1: standard
 // output, 2: standard error) shows colors, and as it is otherwise.

@@ -93,16 +93,15 @@ static void CheckRun(const CheckRequest& request, const Job& job, const Manifest
     for (const char* rule : {"balance", "memory", "time"}) Skip(result, rule, "there is no plan");
 }
 
-static void CheckInferRun(const CheckRequest& request, const Manifest& manifest, bool code,
-                          bool conf, CheckResult& result) {
+static void CheckInferRun(const CheckRequest& request, bool code, bool conf, CheckResult& result) {
   for (const char* rule : {"job", "plan", "data", "outputs", "balance", "memory", "time"})
     Skip(result, rule, "this is an inference");
   if (!code || !conf) {
     for (const char* rule : {"start", "values"}) Skip(result, rule, "code or conf have mistakes");
     return;
   }
-  if (CheckInference(request, result))
-    CheckInputValues(request, manifest, result);
+  if (const std::optional<Manifest> run = CheckInference(request, result))
+    Passes(result, "values", [&] { CheckInputValues(request, *run, result); });
   else
     Skip(result, "values", "the run does not start");
 }
@@ -121,7 +120,7 @@ CheckResult Check(const CheckRequest& request) {
   }
   std::optional<Job> job;
   if (manifest && !request.input.empty()) {
-    CheckInferRun(request, *manifest, code, conf, result);
+    CheckInferRun(request, code, conf, result);
   } else {
     if (request.job.empty())
       Skip(result, "job", "none is given: --job FILE");

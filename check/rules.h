@@ -32,8 +32,9 @@ bool CheckData(const CheckRequest& request, const Job& job, const Manifest& mani
 // Runs the checks that every rank makes before it loads weights; the ranks are threads here.
 // Returns the job with the outputs that its losses name.
 std::optional<Job> CheckStart(const CheckRequest& request, const Job& job, CheckResult& result);
-// Does the same for an inference. Returns whether it found no error.
-bool CheckInference(const CheckRequest& request, CheckResult& result);
+// Does the same for an inference. Returns the manifest, in which modules that do not run are
+// `skipped`.
+std::optional<Manifest> CheckInference(const CheckRequest& request, CheckResult& result);
 void CheckOutputs(const CheckRequest& request, const Job& job, const Manifest& manifest,
                   CheckResult& result);
 

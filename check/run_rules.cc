@@ -154,7 +154,7 @@ std::optional<Job> CheckStart(const CheckRequest& request, const Job& job, Check
   return resolved;
 }
 
-bool CheckInference(const CheckRequest& request, CheckResult& result) {
+std::optional<Manifest> CheckInference(const CheckRequest& request, CheckResult& result) {
   RunOptions options;
   options.package = request.package;
   options.conf = request.conf;
@@ -163,8 +163,15 @@ bool CheckInference(const CheckRequest& request, CheckResult& result) {
   options.output = request.output;
   options.outputs = request.outputs;
   options.microbatches = request.microbatches;
-  return RunsOnThreads(result,
-                       [&](Transport& transport) { return CheckInfer(options, transport); });
+  Manifest run;
+  const bool runs = RunsOnThreads(result, [&](Transport& transport) {
+    Manifest mine;
+    std::vector<std::string> warnings = CheckInfer(options, transport, mine);
+    if (transport.rank() == 0) run = std::move(mine);
+    return warnings;
+  });
+  if (!runs) return std::nullopt;
+  return run;
 }
 
 void CheckOutputs(const CheckRequest& request, const Job& job, const Manifest& manifest,

@@ -115,8 +115,7 @@ static void AddColorOption(CLI::App& app) {
          "--color", [colors](const std::string& when) { SetColor(colors.at(when)); },
          "color errors, warnings and notes; auto: on a terminal, unless NO_COLOR is set")
       ->check(CLI::IsMember(std::vector<std::string>{"auto", "always", "never"}))
-      ->default_str("auto")
-      ->force_callback();
+      ->default_str("auto");
 }
 
 static int Run(const std::string& name, const std::string& description,

@@ -124,6 +124,7 @@ void TrainWithReport(const RunOptions& run, Transport& transport) {
 // Runs `work` on every rank.
 void RunRanks(void (*work)(const RunOptions&, Transport&)) {
   if (IsSupervised() || in_process > 0) OfferProgressLine(work == TrainWithReport && !quiet);
+  if (IsSupervised()) OfferColors();
   if (IsSupervised()) RunSupervised(arguments, options, work == TrainWithReport);
   if (in_process > 0) {
     if (const char* size = std::getenv("OMPI_COMM_WORLD_SIZE"); size && std::string(size) != "1")

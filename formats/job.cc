@@ -271,8 +271,7 @@ Job ParseJob(const Json& in, const std::string& file, const std::string& path) {
                            section.Key("memory"));
     const ScheduleKind* kind = FindSchedule(job.schedule);
     if (job.costs.empty() || !kind || !kind->searched)
-      throw Error(section.Key("memory"),
-                  "it is a limit for the schedule zb-auto, which also needs \"costs\"");
+      throw Error(section.Key("memory"), "it is a limit for zb-auto, which also needs \"costs\"");
   }
   const std::string plan = job.plan;
   SetSchedule(job, job.schedule, section.Key("schedule"));

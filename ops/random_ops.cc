@@ -1,8 +1,8 @@
 #include "ops/random_ops.h"
 
+#include "ops/cond_gradients.h"
 #include "ops/generators.h"
 #include "ops/region_ops.h"
-#include "ops/zero_gradients.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <torch/library.h>
@@ -13,7 +13,7 @@
 namespace pipewright {
 
 static const bool kRegionOperators = RegisterRegionOperators();
-static const bool kZeroGradients = RegisterZeroGradients();
+static const bool kCondGradients = RegisterCondGradients();
 
 static thread_local RandomKey t_key;
 

@@ -12,8 +12,11 @@ void MakeGradientsDense(Model& model, std::vector<std::string>* notes) {
   for (Node* node : AllNodes(*model.graph)) {
     const LookingAt here(node);
     const c10::FunctionSchema* schema = node->maybeSchema();
-    const auto index = schema ? schema->argumentIndexWithName("sparse") : std::nullopt;
-    if (!index || !torch::jit::constant_as<bool>(node->inputs()[*index]).value_or(false)) continue;
+    if (!schema) continue;
+    auto index = schema->argumentIndexWithName("sparse");
+    if (!index) index = schema->argumentIndexWithName("sparse_grad");
+    // A flag that is computed may be set.
+    if (!index || !torch::jit::constant_as<bool>(node->inputs()[*index]).value_or(true)) continue;
     torch::jit::WithInsertPoint before(node);
     node->replaceInput(*index, model.graph->insertConstant(false));
     if (notes)

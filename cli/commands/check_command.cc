@@ -71,7 +71,7 @@ void AddCheckCommand(CLI::App& app) {
   auto* job = app.add_option("--job", request.job, "the job of the run");
   auto* eval = app.add_flag("--eval", request.eval, "the job is evaluated, not trained");
   auto* input = app.add_option("--input", request.input,
-                               "file that `infer` is to compute outputs for (not with --job)");
+                               "file that `infer` is to compute outputs for");
   app.add_option("--output", request.output, "file that `infer` is to write")->needs(input);
   app.add_option("--outputs", request.outputs, "outputs that `infer` is to compute: NAME,...")
       ->delimiter(',')

@@ -55,7 +55,7 @@ void MoveDataPaths(Json& data, const fs::path& from, const fs::path& to) {
 }  // namespace
 
 double MeasureStep(const TuneRun& run) {
-  std::vector<std::string> command = {ProgramBeside("pipewright-run")};
+  std::vector<std::string> command = {ProgramBeside("pipewright-run"), "--color", "never"};
   const std::string ranks = std::to_string(run.ranks);
   if (run.in_process || run.ranks == 1)
     command.insert(command.end(), {"--in-process", ranks});
@@ -70,7 +70,7 @@ double MeasureStep(const TuneRun& run) {
 Profile MeasureProfile(const std::string& package, const std::string& conf, int ranks,
                        int64_t microbatch, int threads, int repeat) {
   const std::string text = OutputOf(
-      {ProgramBeside("pipewright"), "profile", package, "--conf", conf, "--in-process",
+      {ProgramBeside("pipewright"), "--color", "never", "profile", package, "--conf", conf, "--in-process",
        std::to_string(ranks), "--microbatch-size", std::to_string(microbatch), "--threads",
        std::to_string(threads), "--repeat", std::to_string(repeat), "--json"});
   return ParseProfile(text, "pipewright profile");

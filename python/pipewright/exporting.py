@@ -55,7 +55,6 @@ def export(model: torch.nn.Module, args: Sequence[Any], path: str | os.PathLike[
         dynamic_shapes = batch_shapes(model, args, kwargs)
     if training:
         check_hooks(model)
-        check_memory(model)
     with mode(model, training), no_autograd_functions(training), no_tensor_hooks(training):
         try:
             program = torch.export.export(model, args, kwargs, dynamic_shapes=dynamic_shapes,
@@ -64,6 +63,8 @@ def export(model: torch.nn.Module, args: Sequence[Any], path: str | os.PathLike[
             raise
         except Exception as error:
             raise ExportError(refusal(error)) from error
+    if training:
+        check_memory(model, program)
     extra = {} if split is None else {SPLIT_RECORD: split_text(split)}
     path = pathlib.Path(path)
     unfinished = path.with_name(path.stem + f".{os.getpid()}.writing.pt2")
@@ -164,29 +165,35 @@ def check_hooks(model: torch.nn.Module) -> None:
             raise ExportError(f"{f'the submodule {name}' if name else 'the model'} has a backward hook" + HOOKS)
 
 
-def check_memory(model: torch.nn.Module) -> None:
-    """Refuses tensors in the memory of a trained parameter that an export would unite or copy."""
-    def memory(tensor: torch.Tensor) -> int:
-        return tensor.untyped_storage()._cdata
+def check_memory(model: torch.nn.Module, program: torch.export.ExportedProgram) -> None:
+    """Refuses tensors in the memory of a trained parameter that the file unites with it or copies."""
+    def where(tensor: torch.Tensor) -> tuple[int, int, int] | None:
+        """The storage, and the first and last byte in it."""
+        if tensor.layout != torch.strided or not tensor.numel():
+            return None
+        last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
+        first, size = tensor.storage_offset(), tensor.element_size()
+        return tensor.untyped_storage()._cdata, first * size, (first + last + 1) * size
 
-    trained: dict[int, tuple[str, torch.Tensor]] = {}
-    for name, parameter in model.named_parameters():
-        if not parameter.requires_grad:
-            continue
-        other = trained.setdefault(memory(parameter), (name, parameter))
-        if other[1] is not parameter:
-            raise ExportError(f"the parameters {other[0]} and {name} share memory: PyTorch trains two, "
-                              "an export would make them one\n  make them one parameter in the model, or give "
-                              "each its own memory (.clone())")
-    for path, module in model.named_modules():
-        attributes = {name: value for name, value in vars(module).items() if isinstance(value, torch.Tensor)}
-        attributes.update((name, module._buffers[name]) for name in module._non_persistent_buffers_set
-                          if module._buffers.get(name) is not None)
-        for name, value in attributes.items():
-            if other := trained.get(memory(value)):
-                raise ExportError(f"{path + '.' if path else ''}{name} shares the memory of the parameter {other[0]}, "
-                                  "and an export would copy it: training would not change the copy\n  use the "
-                                  "parameter itself in forward (.detach()), or a persistent buffer")
+    trained = [(name, parameter, where(parameter)) for name, parameter in model.named_parameters()
+               if parameter.requires_grad]
+    same: dict[Any, str] = {}
+    for name, parameter, at in trained:
+        other = same.setdefault((at, parameter.shape, parameter.stride()), name) if at else name
+        if other != name:
+            raise ExportError(f"the parameters {other} and {name} share memory: PyTorch trains two, the file would "
+                              "hold one\n  make them one parameter in the model, or give each its own memory "
+                              "(.clone())")
+    names = [spec.target for spec in program.graph_signature.input_specs
+             if spec.kind.name == "CONSTANT_TENSOR" or spec.kind.name == "BUFFER" and not spec.persistent]
+    for name in names:
+        held = program.constants.get(name)
+        at = where(held) if isinstance(held, torch.Tensor) else None
+        for other, _, place in trained:
+            if at and place and at[0] == place[0] and at[1] < place[2] and place[1] < at[2]:
+                raise ExportError(f"{name} shares the memory of the parameter {other}, and the file would hold a "
+                                  "copy, which training does not change\n  use the parameter itself in forward "
+                                  "(.detach()), or a persistent buffer")
 
 
 @contextlib.contextmanager

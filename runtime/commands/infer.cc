@@ -224,10 +224,12 @@ void Infer(const RunOptions& options, Transport& transport) {
   });
 }
 
-std::vector<std::string> CheckInfer(const RunOptions& options, Transport& transport) {
+std::vector<std::string> CheckInfer(const RunOptions& options, Transport& transport,
+                                    Manifest& manifest) {
   Session session(transport);
   const std::unique_ptr<InputFile> input = Open(options, session);
   session.Check({input.get()});
+  manifest = session.run.manifest;
   return session.run.warnings;
 }
 

@@ -12,7 +12,8 @@ namespace pipewright {
 void Infer(const RunOptions& options, Transport& transport);
 
 // Throws what Infer throws before it loads weights, and writes nothing; `output` may be empty.
-// Returns its warnings, on rank 0.
-std::vector<std::string> CheckInfer(const RunOptions& options, Transport& transport);
+// Sets `manifest`, in which modules that do not run are `skipped`. Returns its warnings, on rank 0.
+std::vector<std::string> CheckInfer(const RunOptions& options, Transport& transport,
+                                    Manifest& manifest);
 
 }  // namespace pipewright

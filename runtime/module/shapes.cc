@@ -196,7 +196,7 @@ Inferred Infer(Trial trial, const std::vector<TensorSpec>& given,
       const std::string returns = ReturnsOther(trial.made_at[id], manifest.values[id], specs[id]);
       if (blame.empty())
         blame = returns + "\n  return it like that, or edit the modules that take it, too";
-      if (recorded.known)
+      if (recorded.known || specs[id].type != recorded.type)
         inferred.changed.push_back(
             returns + "\n  return it like that or, if that is intended, change manifest.json");
     }

@@ -189,14 +189,12 @@ void OptimizerStep(const OptimizerJob& job, at::Tensor& parameter, at::Tensor& g
   Begin(job, parameter, state);
   if (!parameter.is_complex() || job.kind == OptimizerJob::kSgd)
     return UpdateInBlocks(job, parameter, gradient, state, first, divisor);
-  // All optimizers except SGD treat a complex number as two parameters, once PyTorch has added the
-  // weight decay to the complex gradient (which rounds in another way).
+  // All optimizers except SGD treat a complex number as two parameters. PyTorch divides the complex
+  // gradient and adds the weight decay to it, which rounds differently.
   at::Tensor parts = at::view_as_real(parameter), whole = gradient.resolve_conj();
+  if (divisor != 1) whole.div_(divisor);
   OptimizerJob rest = job;
-  if (job.weight_decay != 0 && job.kind != OptimizerJob::kAdamW &&
-      job.kind != OptimizerJob::kMuon) {
-    at::view_as_real(whole).div_(divisor);
-    divisor = 1;
+  if (job.kind != OptimizerJob::kAdamW && job.kind != OptimizerJob::kMuon) {
     whole = Decayed(job, parameter, whole);
     rest.weight_decay = 0;
   }
@@ -204,7 +202,7 @@ void OptimizerStep(const OptimizerJob& job, at::Tensor& parameter, at::Tensor& g
   OptimizerState states = state;
   for (auto& [name, tensor] : states.Named())
     if (tensor->defined()) *tensor = at::view_as_real(*tensor);
-  UpdateInBlocks(rest, parts, gradients, states, first, divisor);
+  UpdateInBlocks(rest, parts, gradients, states, first, /*divisor=*/1);
 }
 
 }  // namespace pipewright

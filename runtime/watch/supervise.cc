@@ -17,6 +17,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "base/messages.h"
 #include "base/owner_lock.h"
 #include "base/terminal.h"
 #include "base/text.h"
@@ -363,7 +364,8 @@ class Supervisor {
   }
 
   void Say(const std::string& text) const {
-    std::fprintf(stderr, "%s%s: %s\n", BeforeMessage(), options_.program.c_str(), text.c_str());
+    std::fprintf(stderr, "%s%s: %s\n", BeforeMessage(),
+                 Paint(options_.program, "error", STDERR_FILENO).c_str(), text.c_str());
   }
 
   const SuperviseOptions& options_;

@@ -23,7 +23,8 @@ def on_terminal(command, columns, kind="xterm", interrupt_at=None):
     terminal, end = pty.openpty()
     fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     process = subprocess.Popen([str(word) for word in command], stdin=subprocess.DEVNULL, stdout=end, stderr=end,
-                               env={**os.environ, **ENVIRONMENT, "TERM": kind})
+                               env={**os.environ, **ENVIRONMENT, "TERM": kind, "NO_COLOR": "",
+                                    "PIPEWRIGHT_COLOR": ""})
     os.close(end)
     limit = threading.Timer(600, process.kill)
     limit.start()

@@ -162,7 +162,7 @@ TEST(Job, Errors) {
       {With("", R"("adamw")"),
        "job.json: optimizer: an object is expected, not \"adamw\"\n  for example {\"type\": "
        "\"adamw\""},
-      {With(R"(, "memory": "1GiB")"), "job.json: memory: it is a limit for the schedule zb-auto"},
+      {With(R"(, "memory": "1GiB")"), "job.json: memory: it is a limit for zb-auto, which also needs \"costs\""},
       {With(R"(, "minibatch_size": 9)"),
        "job.json: give either \"microbatch_size\" or \"minibatch_size\", not both"},
       {With("", R"({"type": "adamv"})"),

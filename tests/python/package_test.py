@@ -304,24 +304,37 @@ class Export(Python):
         self.assertTrue(model.training and not model.dropout.training)
 
     def test_memory_that_an_export_would_unite_or_copy_is_refused(self):
-        def model():
-            return torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
-        def refused(model, text):
+        class Uses(torch.nn.Module):
+            def __init__(self, make):
+                super().__init__()
+                self.a, self.b = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+                make(self)
+
+            def forward(self, x):
+                x = self.b(self.a(x))
+                return x + self.same[0] if hasattr(self, "same") else x
+        def export(make):
+            pw.export(Uses(make), (torch.ones(2, 4),), self.folder / "memory.pt2")
+        def refused(make, text):
             with self.assertRaisesRegex(pw.ExportError, text):
-                pw.export(model, (torch.ones(2, 4),), self.folder / "memory.pt2")
-        two = model()
-        two[1].weight = torch.nn.Parameter(two[0].weight.detach())
-        refused(two, r"parameters 0\.weight and 1\.weight share memory.*\n")
-        buffer = model()
-        buffer[1].register_buffer("same", buffer[0].weight.detach(), persistent=False)
-        refused(buffer, r"^1\.same shares the memory of the parameter 0\.weight.*\n")
-        attribute = model()
-        attribute.same = attribute[0].bias.data
-        refused(attribute, r"^same shares the memory of the parameter 0\.bias.*\n")
-        tied = model()
-        tied[1].weight = tied[0].weight
-        tied[1].register_buffer("same", tied[0].bias.detach())
-        pw.export(tied, (torch.ones(2, 4),), self.folder / "memory.pt2")
+                export(make)
+        def two(m):
+            m.b.weight = torch.nn.Parameter(m.a.weight.detach())
+        def one(m):
+            m.b.weight = m.a.weight
+        def parts(m):
+            whole = torch.randn(4, 8)
+            m.a.weight, m.b.weight = (torch.nn.Parameter(part) for part in whole.chunk(2, 1))
+        refused(two, r"parameters a\.weight and b\.weight share memory.*\n")
+        refused(lambda m: m.register_buffer("same", m.a.weight.detach(), persistent=False),
+                r"^same shares the memory of the parameter a\.weight.*\n")
+        refused(lambda m: setattr(m, "same", m.a.weight.data[1:]), r" shares the memory of the parameter a\.weight.*\n")
+        refused(lambda m: setattr(m, "same", [m.a.bias.data]), r" shares the memory of the parameter a\.bias.*\n")
+        for make in (one, parts, lambda m: m.register_buffer("same", m.a.weight.detach()),
+                     lambda m: setattr(m, "unused", m.a.weight.data),
+                     lambda m: setattr(m, "unused", torch.ones(2, 2).to_sparse()),
+                     lambda m: torch.nn.utils.spectral_norm(m.a)):
+            export(make)
 
     def test_hooks_on_gradients_are_refused(self):
         def linear():

@@ -245,6 +245,16 @@ void NameOutputs(const ExportJson& module, ExportConverter& converter, torch::ji
   }
 }
 
+void BindWeights(const Model& model, const std::map<std::string, WeightArgument>& arguments,
+                 ExportConverter& converter) {
+  for (const auto& [name, argument] : arguments) {
+    torch::jit::Value* weight = model.weight_input(argument.index);
+    if (model.weights[argument.index].requires_grad && !argument.trained)
+      weight = model.graph->insert(c10::aten::detach, {weight});
+    converter.BindWeight(name, weight);
+  }
+}
+
 void Convert(const Archive& archive, const ExportJson& program, Model& model) {
   const ExportJson& module = program.at("graph_module");
   const ExportJson& graph = module.at("graph");
@@ -258,11 +268,7 @@ void Convert(const Archive& archive, const ExportJson& program, Model& model) {
   out.addInput()->setType(c10::BoolType::get());
   out.addInput()->setType(c10::DeviceObjType::get());
   ExportConverter converter(model, archive.path());
-  for (const auto& [name, argument] : arguments) {
-    torch::jit::Value* weight = weights[argument.index];
-    const bool apart = model.weights[argument.index].requires_grad && !argument.trained;
-    converter.BindWeight(name, apart ? out.insert(c10::aten::detach, {weight}) : weight);
-  }
+  BindWeights(model, arguments, converter);
   for (const ExportJson& spec : signature.at("input_specs")) {
     const std::string kind = spec.begin().key();
     const ExportJson& content = spec.begin().value();

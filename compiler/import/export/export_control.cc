@@ -1,7 +1,7 @@
 // Converts regions of an export: torch.no_grad(), cond, while_loop, scan, map and
 // nested_compile_region.
-#include <algorithm>
 #include <limits>
+#include <map>
 
 #include "base/error.h"
 #include "compiler/import/export/export_graph.h"
@@ -131,13 +131,40 @@ Value* ExportConverter::Bool(Value* value) {
   return model_.graph->insert(c10::Symbol::aten("Bool"), {value});
 }
 
-static bool IsUsedIn(const Block* block, const Value* value) {
-  for (const torch::jit::Use& use : value->uses())
-    for (const Block* at = use.user->owningBlock(); at; at = at->owningNode()
-                                                              ? at->owningNode()->owningBlock()
-                                                              : nullptr)
-      if (at == block) return true;
-  return false;
+static bool IsTensor(const Value* value) {
+  return value->type()->isSubtypeOf(*c10::TensorType::get());
+}
+
+// Returns the results of a branch of cond, with the gradients of ops/cond_gradients.h.
+std::vector<Value*> ExportConverter::Branch(const ExportJson& branch,
+                                            std::vector<Value*> operands) {
+  if (!grad_enabled_) return Region(branch, operands);
+  torch::jit::Graph& graph = *model_.graph;
+  std::vector<Value*> inside, results;
+  std::map<Value*, Value*> taken;  // an operand may be given twice
+  for (Value*& operand : operands) {
+    if (!IsTensor(operand)) continue;
+    Value*& own = taken[operand];
+    if (!own) {
+      own = graph.insert(c10::Symbol::fromQualString("pipewright::cond_operand"), {operand});
+      inside.push_back(own);
+    }
+    operand = own;
+  }
+  std::vector<Value*> outputs = Region(branch, operands);
+  for (Value* output : outputs)
+    if (IsTensor(output)) results.push_back(output);
+  if (results.empty() || inside.empty()) return outputs;
+  auto list = [&](const std::vector<Value*>& values) {
+    return graph.insertNode(graph.createList(c10::TensorType::get(), values))->output();
+  };
+  Value* all = graph.insert(c10::Symbol::fromQualString("pipewright::cond_results"),
+                            {list(results), list(inside)});
+  Node* parts = graph.insertNode(graph.createListUnpack(all, results.size()));
+  size_t next = 0;
+  for (Value*& output : outputs)
+    if (IsTensor(output)) output = parts->outputs()[next++];
+  return outputs;
 }
 
 void ExportConverter::ConvertCond(const ExportJson& node, const ExportJson& graph) {
@@ -147,25 +174,7 @@ void ExportConverter::ConvertCond(const ExportJson& node, const ExportJson& grap
   for (size_t branch : {1, 2}) {
     Block* block = choice->addBlock();
     torch::jit::WithInsertPoint inside(block);
-    const std::vector<Value*> outputs = Region(GraphOf(node, branch), operands);
-    std::vector<Value*> unused;
-    for (Value* operand : operands)
-      if (operand->type()->isSubtypeOf(*c10::TensorType::get()) && !IsUsedIn(block, operand) &&
-          std::find(outputs.begin(), outputs.end(), operand) == outputs.end())
-        unused.push_back(operand);
-    Value* list = nullptr;
-    for (Value* output : outputs) {
-      if (grad_enabled_ && !unused.empty() &&
-          output->type()->isSubtypeOf(*c10::TensorType::get())) {
-        if (!list)
-          list = model_.graph
-                     ->insertNode(model_.graph->createList(c10::TensorType::get(), unused))
-                     ->output();
-        output = model_.graph->insert(
-            c10::Symbol::fromQualString("pipewright::with_zero_gradients"), {output, list});
-      }
-      block->registerOutput(output);
-    }
+    for (Value* output : Branch(GraphOf(node, branch), operands)) block->registerOutput(output);
   }
   if (choice->blocks()[0]->outputs().size() != choice->blocks()[1]->outputs().size())
     Refuse("has branches with different numbers of results");
