@@ -36,6 +36,12 @@ struct Parser {
     at += token.size();
     return true;
   }
+  bool TakeWord(const std::string& word) {
+    SkipSpace();
+    const size_t end = at + word.size();
+    return (end >= text.size() || !std::isalnum(static_cast<unsigned char>(text[end]))) &&
+           text.compare(at, word.size(), word) == 0 && Take(word);
+  }
   int64_t Checked(bool overflow, int64_t value) const {
     if (overflow) Fail("does not fit 64 bits");
     return value;
@@ -76,7 +82,7 @@ struct Parser {
   int64_t Atom() {
     SkipSpace();
     if (Take("(")) {
-      int64_t value = Sum();
+      int64_t value = Or();
       if (!Take(")")) Fail("lacks a \")\"");
       return value;
     }
@@ -140,10 +146,39 @@ struct Parser {
       value = Checked(overflow, value);
     }
   }
+  int64_t Comparison() {
+    int64_t value = Sum();
+    for (const char* sign : {"==", "!=", "<=", ">=", "<", ">"}) {
+      if (!Take(sign)) continue;
+      const int64_t other = Sum();
+      switch (sign[0]) {
+        case '=':
+          return value == other;
+        case '!':
+          return value != other;
+        case '<':
+          return sign[1] ? value <= other : value < other;
+        default:
+          return sign[1] ? value >= other : value > other;
+      }
+    }
+    return value;
+  }
+  int64_t Not() { return TakeWord("not") ? !Not() : Comparison(); }
+  int64_t And() {
+    int64_t value = Not();
+    while (TakeWord("and")) value = Not() && value;
+    return value;
+  }
+  int64_t Or() {
+    int64_t value = And();
+    while (TakeWord("or")) value = And() || value;
+    return value;
+  }
 };
 
-int64_t Evaluate(Parser parser) {
-  int64_t value = parser.Sum();
+int64_t Evaluate(Parser parser, bool condition = false) {
+  int64_t value = condition ? parser.Or() : parser.Sum();
   parser.SkipSpace();
   if (parser.at != parser.text.size())
     parser.Fail("is not understood from column " + std::to_string(parser.at + 1));
@@ -168,6 +203,11 @@ std::vector<std::string> SymbolsOf(const std::string& expression) {
 
 int64_t EvaluateSize(const std::string& expression, const std::map<std::string, int64_t>& symbols) {
   return Evaluate({expression, symbols});
+}
+
+bool EvaluateCondition(const std::string& condition,
+                       const std::map<std::string, int64_t>& symbols) {
+  return Evaluate({condition, symbols}, /*condition=*/true) != 0;
 }
 
 std::optional<std::pair<std::string, int64_t>> SolveSize(const std::string& expression,

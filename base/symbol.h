@@ -18,6 +18,10 @@ std::vector<std::string> SymbolsOf(const std::string& expression);
 // division by zero, or a value beyond 64 bits.
 int64_t EvaluateSize(const std::string& expression, const std::map<std::string, int64_t>& symbols);
 
+// Returns the value of a condition on sizes, "(s0 % 2) == 0": comparisons of such expressions,
+// `not`, `and`, and `or`. Throws the same.
+bool EvaluateCondition(const std::string& condition, const std::map<std::string, int64_t>& symbols);
+
 // Returns the only symbol missing from `symbols` and the number for which `expression` is `value`:
 // ("s0", 3) for "2*s0 + 1" and 7. Returns nothing if no symbol or several are missing, if the
 // expression is not linear in the symbol, or if EvaluateSize throws. Throws Error if it is linear

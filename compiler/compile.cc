@@ -136,6 +136,9 @@ static Compiled CompileModel(Model& model, const CompileOptions& options) {
   if (!options.weights.empty()) add(TakeWeights(model, options.weights));
   RefuseAbsentWeights(model);
   if (absent) add(MergeViews(model));
+  for (const std::string& guard : model.unknown_guards)
+    out.notes.push_back("the model was exported for " + guard +
+                        ", which runs do not check: keep to sizes like those of the example");
   if (!options.dtype.empty()) CastWeights(model, options.dtype);
   AliasReturnedInputs(model);
   std::vector<ModuleBody> bodies = RunPasses(model, options.passes, &out.notes);

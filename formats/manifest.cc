@@ -266,7 +266,7 @@ Manifest ParseManifest(std::string_view text, const std::string& file) {
                     : "compile the model again with this version of pipewright");
   CheckKeys(in,
             {"format", "format_version", "pipewright", "source", "exported_in_training", "symbols",
-             "inputs", "outputs", "modules", "values", "shared", "tied", "op_libraries"},
+             "guards", "inputs", "outputs", "modules", "values", "shared", "tied", "op_libraries"},
             reader.file);
   Manifest manifest;
   manifest.version = reader.Get<std::string>(in, "pipewright", "manifest");
@@ -275,6 +275,8 @@ Manifest ParseManifest(std::string_view text, const std::string& file) {
   for (const auto& [symbol, range] : reader.At(in, "symbols", "manifest").items())
     manifest.symbols[symbol] = {reader.Get<int64_t>(range, "min", "symbols." + symbol),
                                 reader.Get<int64_t>(range, "max", "symbols." + symbol)};
+  if (in.contains("guards"))
+    manifest.guards = reader.Get<std::vector<std::string>>(in, "guards", "manifest");
 
   std::map<std::string, int> ids;
   for (const Json& value : reader.List(in, "values", "manifest")) {
@@ -335,6 +337,7 @@ std::string WriteManifest(const Manifest& manifest) {
   out["symbols"] = Json::object();
   for (const auto& [symbol, range] : manifest.symbols)
     out["symbols"][symbol] = {{"min", range.first}, {"max", range.second}};
+  if (!manifest.guards.empty()) out["guards"] = manifest.guards;
   out["inputs"] = Names(manifest.values, manifest.inputs);
   out["outputs"] = Names(manifest.values, manifest.outputs);
   out["modules"] = Json::array();

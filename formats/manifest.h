@@ -78,6 +78,7 @@ struct Manifest {
   std::string source;                                          // file name of the model
   bool exported_in_training = true;                            // false: exported in evaluation mode
   std::map<std::string, std::pair<int64_t, int64_t>> symbols;  // range of each dynamic size
+  std::vector<std::string> guards;  // conditions on the symbols that inputs meet: "(s0 % 2) == 0"
   std::vector<ValueInfo> values;
   std::vector<int> inputs, outputs;  // values, in the order of the model's signature
   std::vector<ModuleInfo> modules;

@@ -280,15 +280,13 @@ RunCheckpoint Session::Restore(const std::string& from, bool apart) {
   return checkpoint;
 }
 
-void Session::MakeExecutor() {
-  ExecutorOptions executor;
-  executor.trace_memory = options.trace_memory;
-  executor_ = std::make_unique<Executor>(run.plan, run.graph, stages->groups(), *stages, transport,
-                                         executor);
-}
+void Session::MakeExecutor() { StepBy(run.plan, *stages); }
 
 void Session::StepBy(const Plan& plan, StageBody& body) {
-  executor_ = std::make_unique<Executor>(plan, run.graph, stages->groups(), body, transport);
+  ExecutorOptions executor;
+  executor.trace_memory = options.trace_memory;
+  executor_ =
+      std::make_unique<Executor>(plan, run.graph, stages->groups(), body, transport, executor);
 }
 
 void Session::EvaluateBy(const Plan& plan, StageBody& body, Microbatches& source,

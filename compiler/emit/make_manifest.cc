@@ -76,7 +76,7 @@ Manifest MakeManifest(const Model& model, const std::vector<ModuleBody>& bodies)
   manifest.version = PIPEWRIGHT_VERSION;
   manifest.source = model.file.substr(model.file.rfind('/') + 1);
   manifest.exported_in_training = model.in_training;
-  manifest.symbols = model.symbols;
+  manifest.symbols = model.symbols, manifest.guards = model.guards;
   manifest.op_libraries = model.op_libraries;
   GradientFlow flow(model);
   std::map<const Value*, int> ids;

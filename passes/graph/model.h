@@ -50,6 +50,9 @@ struct Model {
   std::unordered_map<std::string, ValueMeta> meta;  // by value name
   std::unordered_map<std::string, std::string> stems;  // names before they were made unique
   std::map<std::string, std::pair<int64_t, int64_t>> symbols;
+  // Conditions on sizes by which forward decided during the export, so that the graph holds for
+  // these sizes only: "(s0 % 2) == 0". Those of the second list are as the file has them.
+  std::vector<std::string> guards, unknown_guards;
   bool in_training = true;                // a training flag was set at export
   bool markers_dropped = false;           // the format loses pipe_split(), and none was found
   std::vector<std::string> submodules;    // paths of all submodules, in the model's order

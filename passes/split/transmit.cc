@@ -91,7 +91,12 @@ void TransmitShared(Model& model, ModuleAssignment& assignment, const SharedSpec
     model.meta[alias->output()->debugName()] = meta;
     for (auto& [module, list] : uses[weight])
       if (module != home)
-        for (const torch::jit::Use& use : list) use.user->replaceInput(use.offset, alias->output());
+        for (const torch::jit::Use& use : list) {
+          use.user->replaceInput(use.offset, alias->output());
+          // A list that later modules use may have been made by then.
+          if (use.user->kind() == torch::jit::prim::ListConstruct && use.user->isBefore(alias))
+            use.user->moveAfter(alias);
+        }
     assignment.notes.emplace_back(home, "\"" + names[0] + "\" lives here and is sent on");
   }
 }

@@ -6,6 +6,8 @@ import inspect
 import os
 import pathlib
 import re
+import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from unittest import mock
@@ -55,7 +57,8 @@ def export(model: torch.nn.Module, args: Sequence[Any], path: str | os.PathLike[
         dynamic_shapes = batch_shapes(model, args, kwargs)
     if training:
         check_hooks(model)
-    with mode(model, training), no_autograd_functions(training), no_tensor_hooks(training):
+    with (mode(model, training), no_autograd_functions(training), no_tensor_hooks(training),
+          reads_of_training() as reads):
         try:
             program = torch.export.export(model, args, kwargs, dynamic_shapes=dynamic_shapes,
                                           strict=False)
@@ -65,6 +68,8 @@ def export(model: torch.nn.Module, args: Sequence[Any], path: str | os.PathLike[
             raise ExportError(refusal(error)) from error
     if training:
         check_memory(model, program)
+        if reads:
+            warn_of_branches(model, args, kwargs, dynamic_shapes, program)
     extra = {} if split is None else {SPLIT_RECORD: split_text(split)}
     path = pathlib.Path(path)
     unfinished = path.with_name(path.stem + f".{os.getpid()}.writing.pt2")
@@ -194,6 +199,47 @@ def check_memory(model: torch.nn.Module, program: torch.export.ExportedProgram) 
                 raise ExportError(f"{name} shares the memory of the parameter {other}, and the file would hold a "
                                   "copy, which training does not change\n  use the parameter itself in forward "
                                   "(.detach()), or a persistent buffer")
+
+
+@contextlib.contextmanager
+def reads_of_training() -> Iterator[list[str]]:
+    """Lists the files of code outside torch that reads `training` of a module."""
+    reads: list[str] = []
+
+    def getattribute(module: torch.nn.Module, name: str) -> Any:
+        if name == "training":
+            caller = sys._getframe(1)
+            if not str(caller.f_globals.get("__name__")).startswith(("torch.", "pipewright.")):
+                reads.append(caller.f_code.co_filename)
+        return object.__getattribute__(module, name)
+
+    torch.nn.Module.__getattribute__ = getattribute  # type: ignore[method-assign]
+    try:
+        yield reads
+    finally:
+        del torch.nn.Module.__getattribute__
+
+
+def warn_of_branches(model: torch.nn.Module, args: Any, kwargs: Any, dynamic_shapes: Any,
+                     program: torch.export.ExportedProgram) -> None:
+    """Warns of a forward that computes other operations in evaluation mode. Dropout and batch norm change their
+    mode in a run."""
+    def operations(program: torch.export.ExportedProgram) -> list[str]:
+        counters = {spec.arg.name for spec in program.graph_signature.input_specs
+                    if str(spec.target).endswith("num_batches_tracked")}
+        return [str(node.target) for node in program.graph.nodes if node.op == "call_function"
+                and "dropout" not in str(node.target)
+                and not (node.args and getattr(node.args[0], "name", None) in counters)]
+
+    with mode(model, False):
+        try:
+            evaluated = torch.export.export(model, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
+        except Exception:
+            return
+    if operations(evaluated) != operations(program):
+        warnings.warn("forward computes other operations in evaluation mode (self.training), and the file holds those "
+                      "of training: infer, eval and validation run them, too\n  export the model a second time with "
+                      "training=False for these", stacklevel=3)
 
 
 @contextlib.contextmanager

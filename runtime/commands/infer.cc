@@ -11,6 +11,7 @@
 #include "base/dtype.h"
 #include "base/error.h"
 #include "base/json.h"
+#include "base/symbol.h"
 #include "base/text.h"
 #include "formats/call_text.h"
 #include "formats/package/package_files.h"
@@ -40,6 +41,7 @@ class InputFile : public Microbatches {
         throw Error(NoTensor(path, name, names).what() + ("; " + CallText(manifest)) +
                     (others.empty() ? "" : "; --outputs " + Join(others, ",") + " needs none"));
       }
+    if (microbatches > 1) CheckRows(manifest);
     for (int id : manifest.inputs) {
       const TensorInfo& info = file_.At(manifest.values[id].name);
       if (inputs_.empty() && !info.shape.empty() && info.shape[0] == 0)
@@ -87,6 +89,25 @@ class InputFile : public Microbatches {
   std::map<int, std::vector<at::Tensor>> outputs;  // by output, then microbatch
 
  private:
+  // Throws Error for inputs of which only one can have a row for each sample.
+  void CheckRows(const Manifest& manifest) const {
+    const ValueInfo* first = nullptr;
+    auto rows = [&](const ValueInfo& value) { return file_.At(value.name).shape.at(0); };
+    for (int id : manifest.inputs) {
+      const ValueInfo& value = manifest.values[id];
+      if (value.shape.empty() || file_.At(value.name).shape.empty() ||
+          SymbolsOf(value.shape[0]) != std::vector{value.shape[0]})
+        continue;
+      if (!first) first = &value;
+      if (value.shape[0] != first->shape[0] && rows(value) != rows(*first))
+        throw Error(file_.path(),
+                    "\"" + first->name + "\" has " + Counted(rows(*first), "row") + " and \"" +
+                        value.name + "\" " + std::to_string(rows(value)) +
+                        ": not both have one for each sample",
+                    "--microbatches 1 cuts neither");
+    }
+  }
+
   // Returns the rows of every microbatch but the last.
   int64_t Rows(const TensorInfo& info) const {
     int64_t rows = info.shape.empty() ? 0 : info.shape[0];

@@ -131,6 +131,25 @@ void CheckSizes(const GivenInput& input, const std::map<std::string, int64_t>& s
   }
 }
 
+// Refuses sizes for which the export recorded another forward.
+void CheckGuards(const Manifest& manifest, const std::vector<GivenInput>& given,
+                 const std::map<std::string, int64_t>& symbols) {
+  for (const std::string& guard : manifest.guards) {
+    try {
+      if (EvaluateCondition(guard, symbols)) continue;
+    } catch (const Error&) {
+      continue;  // it has a symbol of an input that this run leaves out
+    }
+    std::vector<std::string> sizes;
+    for (const GivenInput& input : given)
+      sizes.push_back(input.value.name + " " + Shown(input.value) + " is " +
+                      ShapeText(input.sizes));
+    throw Error("inputs", "the model was exported for " + guard + ", by which forward decides; " +
+                              Join(sizes, ", "),
+                "give it such sizes, or export the model again for these");
+  }
+}
+
 // Returns the values of the symbols, from the inputs that are given.
 std::map<std::string, int64_t> BindSymbols(const Manifest& manifest,
                                            const std::vector<TensorSpec>& inputs) {
@@ -139,6 +158,7 @@ std::map<std::string, int64_t> BindSymbols(const Manifest& manifest,
   for (const GivenInput& input : given) BindPlainSizes(manifest, input, symbols);
   for (const GivenInput& input : given) SolveSizes(manifest, input, symbols);
   for (const GivenInput& input : given) CheckSizes(input, symbols);
+  CheckGuards(manifest, given, symbols);
   return symbols;
 }
 

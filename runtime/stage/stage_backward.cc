@@ -59,9 +59,17 @@ void TorchStages::State::GiveGradients(int index, Tensors gradients,
   }
 }
 
-// Throws Error that names the module of an in-place write that autograd refuses.
-[[noreturn]] static void ExplainWrite(const LoadedModule& module, const std::string& file,
-                                      const std::string& said) {
+// Returns what `backward` returns. Throws Error that names the module of an in-place write that
+// autograd refuses.
+template <class F>
+static auto ExplainWrites(const LoadedModule& module, const std::string& file, const F& backward) {
+  std::string said;
+  try {
+    return backward();
+  } catch (const c10::Error& e) {
+    said = WithoutBacktrace(e.what_without_backtrace());
+    if (said.find("modified by an inplace operation") == std::string::npos) throw;
+  }
   if (!module.written_parameters.empty())
     throw Error(file,
                 "forward writes to the parameter " + module.written_parameters[0] +
@@ -75,14 +83,10 @@ void TorchStages::State::GiveGradients(int index, Tensors gradients,
 // Returns the gradients of the module's weights.
 Tensors TorchStages::State::BackwardModule(int index, int microbatch, std::map<int, Gifts>& gifts) {
   Kept keep = TakeKept(index, microbatch);
-  ModuleGradients found;
-  try {
-    found = BackwardIsland(modules.at(index), std::move(keep), TakeGradients(index, gifts));
-  } catch (const c10::Error& e) {
-    const std::string said = WithoutBacktrace(e.what_without_backtrace());
-    if (said.find("modified by an inplace operation") == std::string::npos) throw;
-    ExplainWrite(modules.at(index), manifest.modules[index].code, said);
-  }
+  LoadedModule& module = modules.at(index);
+  ModuleGradients found = ExplainWrites(module, manifest.modules[index].code, [&] {
+    return BackwardIsland(module, std::move(keep), TakeGradients(index, gifts));
+  });
   GiveGradients(index, std::move(found.inputs), gifts);
   return std::move(found.weights);
 }
@@ -148,18 +152,23 @@ std::vector<Bundle> TorchStages::Backward(ActionKind kind, int stage, int microb
   }
 
   for (auto module = modules.rbegin(); module != modules.rend(); ++module) {
+    const std::string& code = s.manifest.modules[*module].code;
     if (auto tail = work.tails.find(*module); tail != work.tails.end()) {
       s.gradients.Add(*module, s.Within(microbatch),
-                      WeightGradientsOf(s.modules.at(*module), std::move(tail->second)));
+                      ExplainWrites(s.modules.at(*module), code, [&] {
+                        return WeightGradientsOf(s.modules.at(*module), std::move(tail->second));
+                      }));
     } else if (input_grad && at_once) {
       work.gradients[*module] = s.BackwardModule(*module, microbatch, gifts);
     } else if (!input_grad) {
       s.gradients.Add(*module, s.Within(microbatch), s.BackwardModule(*module, microbatch, gifts));
     } else if (s.feeds_back[*module]) {
       Kept keep = s.TakeKept(*module, microbatch);
-      s.GiveGradients(*module,
-                      InputGradientsOf(s.modules.at(*module), std::move(keep),
-                                       s.TakeGradients(*module, gifts), work.tails[*module]),
+      s.GiveGradients(*module, ExplainWrites(s.modules.at(*module), code, [&] {
+                        return InputGradientsOf(s.modules.at(*module), std::move(keep),
+                                                s.TakeGradients(*module, gifts),
+                                                work.tails[*module]);
+                      }),
                       gifts);
     }
   }

@@ -126,7 +126,7 @@ TEST(OutputFolder, WhatIsNoFileIsRefused) {
   const std::string at = TempPath("kinds");
   std::filesystem::create_directories(at + "/a.py");
   EXPECT_NE(Refused(at, {{"a.py", "1"}}).find("is no plain file"), std::string::npos);
-  EXPECT_THROW(Write(at, {{"a.py", "1"}}, {}, true), Error);
+  EXPECT_THROW(CheckOutputFolder(at, kCodegenRecord, {{"a.py", "1"}}, {}, true), Error);
   ASSERT_EQ(mkfifo((at + "/b.py").c_str(), 0600), 0);
   EXPECT_NE(Refused(at, {{"b.py", "1"}}).find("is no plain file"), std::string::npos);
   // A folder in place of a file that is no longer written stays, with a note.

@@ -30,6 +30,25 @@ TEST(Symbol, EvaluatesAsPythonDoes) {
   for (const auto& [text, value] : cases) EXPECT_EQ(EvaluateSize(text, symbols), value) << text;
 }
 
+TEST(Symbol, EvaluatesConditions) {
+  const std::map<std::string, int64_t> symbols = {{"s0", 7}, {"s77", 3}};
+  const std::pair<const char*, bool> cases[] = {
+      {"(s0 % 2) == 0", false},
+      {"(s0 % 2) != 0", true},
+      {"(s0)*(s77) > 20", true},
+      {"s0 // 2 == 3 and s77 >= 4", false},
+      {"s0 <= 6 or not (s77 < 3)", true},
+      {"not s0 == 7", false},
+      {"(s0 > 2) and ((s77 == 3) or (s0 == 1))", true},
+      {"notes == 1 or s0 == 7", true},
+  };
+  for (const auto& [text, value] : cases)
+    EXPECT_EQ(EvaluateCondition(text, {{"notes", 2}, {"s0", 7}, {"s77", 3}}), value) << text;
+  EXPECT_THROW(EvaluateCondition("s0 == h", symbols), Error);
+  EXPECT_THROW(EvaluateCondition("s0 == 7 7", symbols), Error);
+  EXPECT_THROW(EvaluateCondition("isinstance(s0, int)", symbols), Error);
+}
+
 TEST(Symbol, Solves) {
   using Solved = std::optional<std::pair<std::string, int64_t>>;
   const std::map<std::string, int64_t> symbols = {{"s0", 7}};

@@ -4,7 +4,7 @@ import resource
 
 import torch
 import torch.nn as nn
-from support import BUILD, CompilerTest, call, export, pipe_split, unittest
+from support import BUILD, CompilerTest, call, export, pipe_split, save_file, unittest
 
 
 class Graphs(CompilerTest):
@@ -21,6 +21,60 @@ class Graphs(CompilerTest):
         export(model, [x], self.at / "model.pt2")
         self.compile(self.at / "model.pt2", "--split", "equal:1")
         self.assertTrue(self.run_modules(self.at / "model.pkg", {"x": x})["output.0"].equal(model(x)))
+
+    def test_sizes_by_which_forward_decided(self):
+        class Decides(nn.Module):
+            def forward(self, x, d, *rest):
+                if x.shape[1] % 2 == 0:
+                    x = x * 2
+                if d["q"].shape[0] > rest[0].shape[0]:
+                    x = x * 3
+                return x + d["q"].sum() + rest[0].sum()
+
+        auto = torch.export.Dim.AUTO
+        example = (torch.randn(3, 8), {"q": torch.randn(6)}, torch.randn(5))
+        for strict in (False, True):
+            with self.subTest(strict=strict):
+                program = torch.export.export(Decides(), example, strict=strict, dynamic_shapes={
+                    "x": {0: auto, 1: auto}, "d": {"q": {0: auto}}, "rest": ({0: auto},)})
+                torch.export.save(program, self.at / "model.pt2")
+                manifest, package = self.compile(self.at / "model.pt2", "--split", "equal:1")
+                x, q, rest = (manifest["values"][i]["shape"] for i in range(3))
+                self.assertEqual(manifest["guards"], [f"(({x[1]}) % 2) == 0", f"({q[0]}) > ({rest[0]})"])
+                save_file({"x": torch.randn(4, 6), "d_q": torch.randn(7), "rest_0": torch.randn(2)},
+                          self.at / "in.safetensors")
+                infer = ["pipewright-run", "--in-process", "1", "infer", package, "-o",
+                         self.at / "out.safetensors", "--input", self.at / "in.safetensors"]
+                self.assertEqual(call(*infer).returncode, 0)
+                save_file({"x": torch.randn(4, 7), "d_q": torch.randn(7), "rest_0": torch.randn(2)},
+                          self.at / "in.safetensors")
+                done = call(*infer)
+                self.assertEqual(done.returncode, 1)
+                self.assertIn(f"inputs: the model was exported for (({x[1]}) % 2) == 0, by which forward decides; "
+                              f"x [{x[0]}, {x[1]}] is [4, 7]", done.stderr)
+
+    def test_another_default_dtype(self):
+        class Made(nn.Module):
+            def __init__(self, make):
+                super().__init__()
+                self.make = make
+
+            def forward(self, x):
+                return x + self.make(x)
+
+        for make in (lambda x: torch.arange(4) / 7, lambda x: torch.ones(4), lambda x: (x > 0).sum() * 0.5):
+            torch.set_default_dtype(torch.float64)
+            try:
+                export(Made(make), [torch.randn(2, 4)], self.at / "model.pt2")
+            finally:
+                torch.set_default_dtype(torch.float32)
+            done = call("pipewright", "compile", self.at / "model.pt2", "-o", self.at / "none.pkg")
+            self.assertEqual(done.returncode, 1)
+            self.assertRegex(done.stderr, r"graphs_test\.py:\d+: gives float64, the default dtype of the process")
+            for named in (lambda x: torch.arange(4, dtype=torch.float64) / 7, lambda x: torch.ones(4).double(),
+                          lambda x: x.half()):
+                export(Made(named), [torch.randn(2, 4)], self.at / "model.pt2")
+                self.compile(self.at / "model.pt2", "--split", "equal:1")
 
     def test_views_of_one_storage(self):
         class Views(nn.Module):

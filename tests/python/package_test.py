@@ -10,6 +10,7 @@ import sys
 import time
 import unittest
 import uuid
+import warnings
 from unittest import mock
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -302,6 +303,22 @@ class Export(Python):
         model.dropout.eval()
         self.export(model)
         self.assertTrue(model.training and not model.dropout.training)
+
+    def test_branches_of_training_are_told(self):
+        class Branches(torch.nn.Module):
+            def __init__(self, decide):
+                super().__init__()
+                self.norm, self.decide = torch.nn.BatchNorm1d(4), decide
+
+            def forward(self, x):
+                x = torch.nn.functional.dropout(self.norm(x), 0.5, self.training)
+                return x * 2 if self.decide and self.training else x
+        with self.assertWarnsRegex(UserWarning, "other operations in evaluation mode"):
+            pw.export(Branches(True), (torch.ones(2, 4),), self.folder / "branches.pt2")
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", UserWarning)
+            pw.export(Branches(False), (torch.ones(2, 4),), self.folder / "branches.pt2")
+        self.assertNotIn("__getattribute__", vars(torch.nn.Module))
 
     def test_memory_that_an_export_would_unite_or_copy_is_refused(self):
         class Uses(torch.nn.Module):

@@ -1,10 +1,12 @@
 // Reads .pt2 archives of torch.export.save.
 #include <algorithm>
 #include <map>
+#include <regex>
 #include <set>
 
 #include "base/dtype.h"
 #include "base/error.h"
+#include "base/symbol.h"
 #include "compiler/archive/archive.h"
 #include "compiler/import/export/buffer_writes.h"
 #include "compiler/import/export/export_archive.h"
@@ -338,6 +340,84 @@ void Convert(const Archive& archive, const ExportJson& program, Model& model) {
 
 }  // namespace
 
+// Reads the conditions that the file's own module checks: Python text about `L['x'].size()[1]`.
+static void ReadGuards(const ExportJson& program, Model& model) {
+  if (!program.contains("guards_code")) return;
+  static const std::regex kSize(R"(L\['(\w+)'\]((?:\['?\w+'?\])*)\.size\(\)\[(\d+)\])");
+  std::map<std::string, const ValueMeta*> inputs;
+  for (size_t i = model.first_input(); i < model.graph->inputs().size(); ++i)
+    inputs[model.graph->inputs()[i]->debugName()] = model.MetaOf(model.graph->inputs()[i]);
+  // Strict exports count the inputs: L['flat_args'][0].
+  size_t count = 0;
+  for (const ExportJson& spec : program["graph_module"]["signature"]["input_specs"]) {
+    if (!spec.contains("user_input")) continue;
+    const ExportJson& argument = spec["user_input"]["arg"].begin().value();
+    const std::string number = "flat_args_" + std::to_string(count++);
+    if (!argument.is_object() || !argument.contains("name")) continue;
+    if (const auto input = inputs.find(argument["name"].get<std::string>()); input != inputs.end())
+      inputs[number] = input->second;
+  }
+  std::map<std::string, int64_t> some;
+  for (const auto& [symbol, range] : model.symbols)
+    some[symbol] = std::clamp<int64_t>(3, range.first, range.second);
+  for (const ExportJson& entry : program["guards_code"]) {
+    const std::string guard = entry.get<std::string>();
+    std::string text, rest = guard;
+    bool known = true;
+    for (std::smatch size; known && std::regex_search(rest, size, kSize); rest = size.suffix()) {
+      std::string name = size[1];  // of a graph's input: "d_a" for d["a"]
+      for (char c : size[2].str())
+        if (c != ']' && c != '\'') name += c == '[' ? '_' : c;
+      const auto input = inputs.find(name);
+      const size_t d = std::stoul(size[3]);
+      known = input != inputs.end() && input->second && d < input->second->shape.size();
+      if (known) text += size.prefix().str() + "(" + input->second->shape[d] + ")";
+    }
+    text += rest;
+    try {
+      if (known) EvaluateCondition(text, some);
+    } catch (const Error&) {
+      known = false;
+    }
+    (known ? model.guards : model.unknown_guards).push_back(known ? text : guard);
+  }
+}
+
+// Refuses operations that computed in the default dtype of the process that exported the model:
+// with integers or without tensors, and into another floating-point type than float32.
+static void CheckDefaultDtype(const Model& model) {
+  auto dtype_of = [&](const torch::jit::Value* value) {
+    const ValueMeta* meta = model.MetaOf(value);
+    return meta ? std::optional(meta->dtype) : std::nullopt;
+  };
+  for (torch::jit::Node* node : AllNodes(*model.graph)) {
+    const c10::FunctionSchema* schema = node->maybeSchema();
+    if (!schema || node->outputs().size() != 1) continue;
+    const auto made = dtype_of(node->output());
+    if (made != at::kDouble && made != at::kHalf && made != at::kBFloat16) continue;
+    if (const torch::jit::Value* dtype = InputOf(node, "dtype")) {
+      const auto named = torch::jit::toIValue(dtype);
+      if (!named || !named->isNone()) continue;
+    }
+    const bool by_default =
+        std::all_of(node->inputs().begin(), node->inputs().end(), [&](const torch::jit::Value* in) {
+          const auto list = in->type()->cast<c10::ListType>();
+          const c10::Type& type = list ? *list->getElementType() : *in->type();
+          if (!type.isSubtypeOf(*c10::OptionalType::ofTensor()) ||
+              type.kind() == c10::TypeKind::NoneType)
+            return true;
+          const auto dtype = dtype_of(in);
+          return dtype && at::isIntegralType(*dtype, /*includeBool=*/true);
+        });
+    if (by_default)
+      throw Error(model.file + ": " + node->kind().toQualString() + ", " + Origin(node),
+                  "gives " + DtypeText(*made) +
+                      ", the default dtype of the process that exported the model; a run's is "
+                      "float32",
+                  "name the dtype in that line, or export the model with the default float32");
+  }
+}
+
 Model ImportExport(const Archive& archive) {
   const std::string &path = archive.path(), record = "models/model.json";
   if (archive.Has("byteorder") && archive.Read("byteorder") == "big")
@@ -357,6 +437,8 @@ Model ImportExport(const Archive& archive) {
       };
       model.symbols[symbol] = {bound("min_val", 0), bound("max_val", INT64_MAX)};
     }
+    ReadGuards(program, model);
+    CheckDefaultDtype(model);
     for (const ExportJson& call : program.at("graph_module").at("module_call_graph"))
       if (const std::string name = call.at("fqn"); !name.empty()) model.submodules.push_back(name);
   } catch (const nlohmann::json::exception& e) {

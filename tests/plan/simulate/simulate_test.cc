@@ -366,7 +366,8 @@ TEST(Simulate, StepsTakeWhatTheCostsSay) {
   Figures one = FiguresOf(plan, costs);
   EXPECT_EQ(one.makespan, 9);  // F, F, B, B, STEP
   EXPECT_EQ(one.ranks[0].busy, 6);
-  EXPECT_EQ(one.ranks[1].last, 4);  // a STEP that takes nothing leaves no trace
+  EXPECT_EQ(one.ranks[1].last, 4);
+  EXPECT_EQ(Simulate(plan, costs).ranks[1].size(), 2u);  // a STEP that takes nothing: no event
   SimulateOptions twice;
   twice.steps = 2;
   EXPECT_EQ(FiguresOf(plan, costs, twice).makespan, 18);
