@@ -39,14 +39,16 @@ struct Parser {
   bool TakeWord(const std::string& word) {
     SkipSpace();
     const size_t end = at + word.size();
-    return (end >= text.size() || !std::isalnum(static_cast<unsigned char>(text[end]))) &&
-           text.compare(at, word.size(), word) == 0 && Take(word);
+    const bool ends = end >= text.size() ||
+                      (!std::isalnum(static_cast<unsigned char>(text[end])) && text[end] != '_');
+    return ends && text.compare(at, word.size(), word) == 0 && Take(word);
   }
   int64_t Checked(bool overflow, int64_t value) const {
     if (overflow) Fail("does not fit 64 bits");
     return value;
   }
   int64_t Divide(int64_t a, int64_t b, bool modulo) const {
+    if (b == 0 && lacking) return 0;  // only looked at
     if (b == 0) Fail("divides by zero");
     if (b == -1) return modulo ? 0 : Checked(a == INT64_MIN, a == INT64_MIN ? 0 : -a);
     return modulo ? a - FloorDivide(a, b) * b : FloorDivide(a, b);
@@ -64,9 +66,9 @@ struct Parser {
     do arguments.push_back(Sum());
     while (Take(","));
     if (!Take(")")) Fail("lacks a \")\"");
-    if (name == "Max" || name == "Min") {
+    if (name == "Max" || name == "Min" || name == "max" || name == "min") {
       auto [low, high] = std::minmax_element(arguments.begin(), arguments.end());
-      return name == "Max" ? *high : *low;
+      return name == "Max" || name == "max" ? *high : *low;
     }
     if (arguments.size() == 2) {
       if (name == "FloorDiv") return Divide(arguments[0], arguments[1], false);
@@ -164,7 +166,12 @@ struct Parser {
     }
     return value;
   }
-  int64_t Not() { return TakeWord("not") ? !Not() : Comparison(); }
+  int64_t Not() {
+    if (++depth > kMaxDepth) Fail("is nested too deep");
+    const int64_t value = TakeWord("not") ? !Not() : Comparison();
+    --depth;
+    return value;
+  }
   int64_t And() {
     int64_t value = Not();
     while (TakeWord("and")) value = Not() && value;
@@ -208,6 +215,16 @@ int64_t EvaluateSize(const std::string& expression, const std::map<std::string, 
 bool EvaluateCondition(const std::string& condition,
                        const std::map<std::string, int64_t>& symbols) {
   return Evaluate({condition, symbols}, /*condition=*/true) != 0;
+}
+
+bool IsCondition(const std::string& text) {
+  std::set<std::string> symbols;
+  try {
+    Evaluate({text, {}, &symbols}, /*condition=*/true);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
 }
 
 std::optional<std::pair<std::string, int64_t>> SolveSize(const std::string& expression,

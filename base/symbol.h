@@ -13,7 +13,7 @@ namespace pipewright {
 std::vector<std::string> SymbolsOf(const std::string& expression);
 
 // Returns the value of `expression`, written as sympy prints integers: numbers, symbols, + - * //
-// ** %, parentheses, Mod, FloorDiv, CeilDiv, Max, Min, Pow, PowByNatural, floor, PythonMod,
+// ** %, parentheses, Mod, FloorDiv, CeilDiv, Max, Min, max, min, Pow, PowByNatural, floor, PythonMod,
 // TruncToInt, BitwiseFn_bitwise_and and _or. Throws Error for anything else, an unknown symbol, a
 // division by zero, or a value beyond 64 bits.
 int64_t EvaluateSize(const std::string& expression, const std::map<std::string, int64_t>& symbols);
@@ -21,6 +21,9 @@ int64_t EvaluateSize(const std::string& expression, const std::map<std::string, 
 // Returns the value of a condition on sizes, "(s0 % 2) == 0": comparisons of such expressions,
 // `not`, `and`, and `or`. Throws the same.
 bool EvaluateCondition(const std::string& condition, const std::map<std::string, int64_t>& symbols);
+
+// Returns true if EvaluateCondition can read it.
+bool IsCondition(const std::string& text);
 
 // Returns the only symbol missing from `symbols` and the number for which `expression` is `value`:
 // ("s0", 3) for "2*s0 + 1" and 7. Returns nothing if no symbol or several are missing, if the

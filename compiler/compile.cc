@@ -106,6 +106,27 @@ static void NoteMissingDerivatives(const Model& model, std::vector<std::string>&
   }
 }
 
+// Notes the conditions on sizes that runs cannot check: those that are not understood, and those on
+// inputs that the model does not use.
+static void NoteGuards(const Model& model, const Manifest& manifest,
+                       std::vector<std::string>& notes) {
+  std::map<std::string, int64_t> sizes;  // of any value
+  for (int id : manifest.inputs)
+    for (const std::string& size : manifest.values[static_cast<size_t>(id)].shape)
+      for (const std::string& symbol : SymbolsOf(size)) sizes[symbol] = 1;
+  std::vector<std::string> unchecked = model.unknown_guards;
+  for (const std::string& guard : manifest.guards) {
+    const std::vector<std::string> used = SymbolsOf(guard);
+    if (std::any_of(used.begin(), used.end(), [&](const std::string& word) {
+          return model.symbols.count(word) && !sizes.count(word);
+        }))
+      unchecked.push_back(guard);
+  }
+  for (const std::string& guard : unchecked)
+    notes.push_back("the export holds only for " + guard +
+                    ", which runs do not check: keep to sizes like those of the example");
+}
+
 // Throws Error if there are fewer modules than ranks.
 static void CheckRanks(const Model& model, int modules, const CompileOptions& options) {
   if (options.ranks <= modules) return;
@@ -136,9 +157,6 @@ static Compiled CompileModel(Model& model, const CompileOptions& options) {
   if (!options.weights.empty()) add(TakeWeights(model, options.weights));
   RefuseAbsentWeights(model);
   if (absent) add(MergeViews(model));
-  for (const std::string& guard : model.unknown_guards)
-    out.notes.push_back("the model was exported for " + guard +
-                        ", which runs do not check: keep to sizes like those of the example");
   if (!options.dtype.empty()) CastWeights(model, options.dtype);
   AliasReturnedInputs(model);
   std::vector<ModuleBody> bodies = RunPasses(model, options.passes, &out.notes);
@@ -155,6 +173,7 @@ static Compiled CompileModel(Model& model, const CompileOptions& options) {
   out.explanation = Explain(model, bodies, out.manifest);
   NoteSizesOfData(out.manifest, out.notes);
   NoteMissingDerivatives(model, out.notes);
+  NoteGuards(model, out.manifest, out.notes);
   if (out.manifest.modules.size() == 1 && options.passes.split.kind == SplitSpec::kMarkers)
     out.notes.emplace_back(model.markers_dropped ? kMarkersDropped : kNoMarkers);
   if (!out.manifest.exported_in_training) out.notes.emplace_back(kEvaluation);

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/symbol.h"
 #include "base/text.h"
 
 namespace pipewright {
@@ -406,8 +407,20 @@ void KeepOutputs(Manifest& manifest, const std::vector<std::string>& names,
   for (SharedWeight& weight : manifest.shared)
     std::erase_if(weight.holders, [&](const auto& holder) { return skipped(holder.module); });
   std::erase_if(manifest.shared, [](const SharedWeight& one) { return one.holders.size() < 2; });
+  // The sizes of an input that no module takes may be ones by which forward decided.
+  std::set<std::string> guarded;
+  for (const std::string& guard : manifest.guards)
+    if (const std::vector<std::string> used = SymbolsOf(guard); names.empty())
+      guarded.insert(used.begin(), used.end());
+  auto is_guarded = [&](const std::string& size) {
+    const std::vector<std::string> used = SymbolsOf(size);
+    return std::any_of(used.begin(), used.end(),
+                       [&](const std::string& symbol) { return guarded.count(symbol) > 0; });
+  };
   std::erase_if(manifest.inputs, [&](int id) {
-    return manifest.values[static_cast<size_t>(id)].consumers.empty() &&
+    const ValueInfo& value = manifest.values[static_cast<size_t>(id)];
+    return value.consumers.empty() &&
+           std::none_of(value.shape.begin(), value.shape.end(), is_guarded) &&
            std::find(manifest.outputs.begin(), manifest.outputs.end(), id) ==
                manifest.outputs.end();
   });

@@ -28,6 +28,38 @@ SharedSpec ParseShared(const std::string& text) {
   return spec;
 }
 
+namespace {
+
+using ListsOfModules = std::map<std::pair<Node*, int>, Node*>;
+
+// Returns `node`, or, of a list that the model makes, the module's own copy of it, which its uses
+// in the module use from then on.
+Node* OwnList(Model& model, ModuleAssignment& assignment, int module, Node* node,
+              ListsOfModules& lists) {
+  if (node->kind() != torch::jit::prim::ListConstruct ||
+      node->owningBlock() != model.graph->block())
+    return node;
+  Node*& own = lists[{node, module}];
+  if (own) return own;
+  const auto type = node->output()->type()->expect<c10::ListType>()->getElementType();
+  own = model.graph->createList(type, node->inputs());
+  own->copyMetadata(node);
+  Node* first = nullptr;
+  for (const torch::jit::Use& use : std::vector(node->output()->uses())) {
+    Node* top = use.user;
+    while (top->owningBlock() != model.graph->block()) top = top->owningBlock()->owningNode();
+    const auto found = assignment.module_of.find(top);
+    if (found == assignment.module_of.end() || found->second != module) continue;
+    use.user->replaceInput(use.offset, own->output());
+    if (!first || top->isBefore(first)) first = top;
+  }
+  own->insertBefore(first);
+  assignment.module_of[own] = module;
+  return own;
+}
+
+}  // namespace
+
 void TransmitShared(Model& model, ModuleAssignment& assignment, const SharedSpec& spec) {
   std::vector<std::string> all;
   for (const Weight& weight : model.weights)
@@ -66,6 +98,7 @@ void TransmitShared(Model& model, ModuleAssignment& assignment, const SharedSpec
         for (int m : modules) uses[input][m].emplace_back(node, i);
       }
   }
+  ListsOfModules lists;
   for (size_t w = 0; w < model.weights.size(); ++w) {
     Value* weight = model.weight_input(w);
     const std::vector<std::string>& names = model.weights[w].names;
@@ -91,13 +124,17 @@ void TransmitShared(Model& model, ModuleAssignment& assignment, const SharedSpec
     model.meta[alias->output()->debugName()] = meta;
     for (auto& [module, list] : uses[weight])
       if (module != home)
-        for (const torch::jit::Use& use : list) {
-          use.user->replaceInput(use.offset, alias->output());
-          // A list that later modules use may have been made by then.
-          if (use.user->kind() == torch::jit::prim::ListConstruct && use.user->isBefore(alias))
-            use.user->moveAfter(alias);
-        }
+        for (const torch::jit::Use& use : list)
+          OwnList(model, assignment, module, use.user, lists)
+              ->replaceInput(use.offset, alias->output());
     assignment.notes.emplace_back(home, "\"" + names[0] + "\" lives here and is sent on");
+  }
+  std::set<Node*> unused;
+  for (const auto& [list, own] : lists)
+    if (!list.first->hasUses()) unused.insert(list.first);
+  for (Node* list : unused) {
+    assignment.module_of.erase(list);
+    list->destroy();
   }
 }
 

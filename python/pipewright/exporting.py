@@ -7,6 +7,7 @@ import os
 import pathlib
 import re
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -16,6 +17,9 @@ import torch
 from torch.utils import _pytree as pytree
 
 from pipewright.errors import ExportError
+
+# Held while torch.nn.Module is patched.
+PATCHING = threading.RLock()
 
 # The record of an export that says where `pipewright compile` cuts it, unless told otherwise.
 SPLIT_RECORD = "pipewright_split"
@@ -211,13 +215,19 @@ def reads_of_training() -> Iterator[list[str]]:
             caller = sys._getframe(1)
             if not str(caller.f_globals.get("__name__")).startswith(("torch.", "pipewright.")):
                 reads.append(caller.f_code.co_filename)
-        return object.__getattribute__(module, name)
+        return read(module, name)
 
-    torch.nn.Module.__getattribute__ = getattribute  # type: ignore[method-assign]
-    try:
-        yield reads
-    finally:
-        del torch.nn.Module.__getattribute__
+    with PATCHING:
+        before = vars(torch.nn.Module).get("__getattribute__")
+        read = before or object.__getattribute__
+        torch.nn.Module.__getattribute__ = getattribute  # type: ignore[method-assign]
+        try:
+            yield reads
+        finally:
+            if before:
+                torch.nn.Module.__getattribute__ = before  # type: ignore[method-assign]
+            else:
+                del torch.nn.Module.__getattribute__
 
 
 def warn_of_branches(model: torch.nn.Module, args: Any, kwargs: Any, dynamic_shapes: Any,
@@ -225,18 +235,37 @@ def warn_of_branches(model: torch.nn.Module, args: Any, kwargs: Any, dynamic_sha
     """Warns of a forward that computes other operations in evaluation mode. Dropout and batch norm change their
     mode in a run."""
     def operations(program: torch.export.ExportedProgram) -> list[str]:
+        """One text each, without the flags of dropout and batch norm, which a run sets."""
         counters = {spec.arg.name for spec in program.graph_signature.input_specs
                     if str(spec.target).endswith("num_batches_tracked")}
-        return [str(node.target) for node in program.graph.nodes if node.op == "call_function"
-                and "dropout" not in str(node.target)
-                and not (node.args and getattr(node.args[0], "name", None) in counters)]
+        texts: list[str] = []
+        places: dict[torch.fx.Node, str] = {}
+
+        def text(value: Any) -> str:
+            if isinstance(value, torch.fx.Node):
+                return places.get(value, value.name)
+            return "" if isinstance(value, bool) else str(value)
+
+        for node in program.graph.nodes:
+            if node.op != "call_function" or node.args and getattr(node.args[0], "name", None) in counters:
+                continue
+            target = str(node.target)
+            if "dropout" in target:
+                places[node] = text(node.args[0])
+                continue
+            places[node] = f"%{len(texts)}"
+            inputs = pytree.tree_leaves((node.args, node.kwargs))
+            if "scaled_dot_product" in target:  # its dropout
+                inputs = [value for value in inputs if not isinstance(value, float)]
+            texts.append(" ".join([target, *map(text, inputs)]))
+        return texts
 
     with mode(model, False):
         try:
             evaluated = torch.export.export(model, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
         except Exception:
-            return
-    if operations(evaluated) != operations(program):
+            evaluated = None
+    if not evaluated or operations(evaluated) != operations(program):
         warnings.warn("forward computes other operations in evaluation mode (self.training), and the file holds those "
                       "of training: infer, eval and validation run them, too\n  export the model a second time with "
                       "training=False for these", stacklevel=3)

@@ -41,10 +41,17 @@ TEST(Symbol, EvaluatesConditions) {
       {"not s0 == 7", false},
       {"(s0 > 2) and ((s77 == 3) or (s0 == 1))", true},
       {"notes == 1 or s0 == 7", true},
+      {"max(s0, 9) > 8 and min(s0, s77) == 3", true},
   };
   for (const auto& [text, value] : cases)
     EXPECT_EQ(EvaluateCondition(text, {{"notes", 2}, {"s0", 7}, {"s77", 3}}), value) << text;
   EXPECT_THROW(EvaluateCondition("s0 == h", symbols), Error);
+  EXPECT_TRUE(IsCondition("(h % (h // 4)) == 0"));
+  EXPECT_FALSE(IsCondition("L['n'] > 3"));
+  EXPECT_FALSE(IsCondition("not_h == 1 2"));
+  std::string deep;
+  for (int i = 0; i < 100000; ++i) deep += "not ";
+  EXPECT_FALSE(IsCondition(deep + "1"));
   EXPECT_THROW(EvaluateCondition("s0 == 7 7", symbols), Error);
   EXPECT_THROW(EvaluateCondition("isinstance(s0, int)", symbols), Error);
 }

@@ -46,12 +46,43 @@ class Graphs(CompilerTest):
                 infer = ["pipewright-run", "--in-process", "1", "infer", package, "-o",
                          self.at / "out.safetensors", "--input", self.at / "in.safetensors"]
                 self.assertEqual(call(*infer).returncode, 0)
-                save_file({"x": torch.randn(4, 7), "d_q": torch.randn(7), "rest_0": torch.randn(2)},
-                          self.at / "in.safetensors")
-                done = call(*infer)
-                self.assertEqual(done.returncode, 1)
-                self.assertIn(f"inputs: the model was exported for (({x[1]}) % 2) == 0, by which forward decides; "
-                              f"x [{x[0]}, {x[1]}] is [4, 7]", done.stderr)
+                self.assertEqual(call(*infer, "--microbatches", "2").returncode, 1)  # rows of three kinds
+                for sizes, guard in (([7, 7, 2], 0), ([6, 3, 7], 1)):
+                    save_file({"x": torch.randn(4, sizes[0]), "d_q": torch.randn(sizes[1]),
+                               "rest_0": torch.randn(sizes[2])}, self.at / "in.safetensors")
+                    done = call(*infer)
+                    self.assertEqual(done.returncode, 1)
+                    self.assertIn(f"inputs: the export holds only for {manifest['guards'][guard]}; "
+                                  f"x [{x[0]}, {x[1]}] is [4, {sizes[0]}]", done.stderr)
+
+    def test_sizes_that_no_run_checks(self):
+        class Collides(nn.Module):
+            def forward(self, d, d_q):
+                return d["q"].sum() + (d_q * 2 if d_q.shape[0] > 4 else d_q)
+
+        auto = torch.export.Dim.AUTO
+        program = torch.export.export(Collides(), ({"q": torch.randn(3)}, torch.randn(6)), strict=False,
+                                      dynamic_shapes={"d": {"q": {0: auto}}, "d_q": {0: auto}})
+        torch.export.save(program, self.at / "model.pt2")
+        done = call("pipewright", "compile", self.at / "model.pt2", "-o", self.at / "sizes.pkg", "--force")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("note: the export holds only for L['d_q'].size()[0] > 4, which runs do not check", done.stderr)
+
+    def test_sizes_of_an_input_that_is_not_used(self):
+        class Unused(nn.Module):
+            def forward(self, x, y):
+                return x * 2 if y.shape[0] % 2 == 0 else x
+
+        auto = torch.export.Dim.AUTO
+        program = torch.export.export(Unused(), (torch.randn(3), torch.randn(6)), strict=False,
+                                      dynamic_shapes={"x": {0: auto}, "y": {0: auto}})
+        torch.export.save(program, self.at / "model.pt2")
+        _, package = self.compile(self.at / "model.pt2", "--split", "equal:1")
+        for rows, code in ((8, 0), (5, 1)):
+            save_file({"x": torch.randn(4), "y": torch.randn(rows)}, self.at / "in.safetensors")
+            done = call("pipewright-run", "--in-process", "1", "infer", package, "-o", self.at / "out.safetensors",
+                        "--input", self.at / "in.safetensors")
+            self.assertEqual(done.returncode, code, done.stderr)
 
     def test_another_default_dtype(self):
         class Made(nn.Module):
@@ -62,7 +93,9 @@ class Graphs(CompilerTest):
             def forward(self, x):
                 return x + self.make(x)
 
-        for make in (lambda x: torch.arange(4) / 7, lambda x: torch.ones(4), lambda x: (x > 0).sum() * 0.5):
+        for make in (lambda x: torch.arange(4) / 7, lambda x: torch.ones(4), lambda x: (x > 0).sum() * 0.5,
+                     lambda x: torch.fft.fft(torch.arange(4)).real,
+                     lambda x: torch.cond(x.sum() > 0, lambda x, n: x + n / 7, lambda x, n: x * 1, (x, torch.arange(4)))):
             torch.set_default_dtype(torch.float64)
             try:
                 export(Made(make), [torch.randn(2, 4)], self.at / "model.pt2")
@@ -70,7 +103,7 @@ class Graphs(CompilerTest):
                 torch.set_default_dtype(torch.float32)
             done = call("pipewright", "compile", self.at / "model.pt2", "-o", self.at / "none.pkg")
             self.assertEqual(done.returncode, 1)
-            self.assertRegex(done.stderr, r"graphs_test\.py:\d+: gives float64, the default dtype of the process")
+            self.assertRegex(done.stderr, r":\d+: gives (float64|complex128), the default dtype of the process")
             for named in (lambda x: torch.arange(4, dtype=torch.float64) / 7, lambda x: torch.ones(4).double(),
                           lambda x: x.half()):
                 export(Made(named), [torch.randn(2, 4)], self.at / "model.pt2")

@@ -111,6 +111,25 @@ class KnownCases(CompilerTest):
         self.assertEqual([[h["module"] for h in group] for group in manifest["shared"]],
                          [[0, 5], [0, 5]])
 
+    def test_transmitted_weights_in_lists(self):
+        """A list of one later module, and one that the first module uses, too."""
+        class Lists(nn.Module):
+            def __init__(self, early):
+                super().__init__()
+                self.p, self.q, self.early = nn.Parameter(torch.randn(8)), nn.Parameter(torch.randn(8)), early
+
+            def forward(self, x):
+                both = [self.p, self.q]
+                x = x * torch.cat(both)[:8] if self.early else x * self.p
+                pipe_split()
+                x = torch.tanh(x) + torch.stack(both).sum(0)
+                pipe_split()
+                return x * torch.stack(both).mean(0)
+
+        for early in (False, True):
+            with self.subTest(early=early):
+                self.check(Lists(early), [torch.randn(3, 8)], ["--shared", "transmit"], modules=3)
+
     def test_6_transmit(self):
         manifest, package = self.check(Tangled(), [torch.randn(3, 8)],
                                        ["--shared", "transmit:mm"], modules=4, tolerance=1e-5)

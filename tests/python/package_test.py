@@ -312,12 +312,15 @@ class Export(Python):
 
             def forward(self, x):
                 x = torch.nn.functional.dropout(self.norm(x), 0.5, self.training)
-                return x * 2 if self.decide and self.training else x
-        with self.assertWarnsRegex(UserWarning, "other operations in evaluation mode"):
-            pw.export(Branches(True), (torch.ones(2, 4),), self.folder / "branches.pt2")
+                if self.decide == "operation" and self.training:
+                    x = x * 2
+                return x * (2.0 if self.decide == "number" and self.training else 1.0)
+        for decide in ("operation", "number"):
+            with self.assertWarnsRegex(UserWarning, "other operations in evaluation mode"):
+                pw.export(Branches(decide), (torch.ones(2, 4),), self.folder / "branches.pt2")
         with warnings.catch_warnings():
             warnings.simplefilter("error", UserWarning)
-            pw.export(Branches(False), (torch.ones(2, 4),), self.folder / "branches.pt2")
+            pw.export(Branches(""), (torch.ones(2, 4),), self.folder / "branches.pt2")
         self.assertNotIn("__getattribute__", vars(torch.nn.Module))
 
     def test_memory_that_an_export_would_unite_or_copy_is_refused(self):

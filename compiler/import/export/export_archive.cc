@@ -343,7 +343,7 @@ void Convert(const Archive& archive, const ExportJson& program, Model& model) {
 // Reads the conditions that the file's own module checks: Python text about `L['x'].size()[1]`.
 static void ReadGuards(const ExportJson& program, Model& model) {
   if (!program.contains("guards_code")) return;
-  static const std::regex kSize(R"(L\['(\w+)'\]((?:\['?\w+'?\])*)\.size\(\)\[(\d+)\])");
+  static const std::regex kSize(R"(L\['(\w+)'\]((?:\['?\w+'?\])*)\.size\(\)\[(\d{1,4})\])");
   std::map<std::string, const ValueMeta*> inputs;
   for (size_t i = model.first_input(); i < model.graph->inputs().size(); ++i)
     inputs[model.graph->inputs()[i]->debugName()] = model.MetaOf(model.graph->inputs()[i]);
@@ -357,9 +357,13 @@ static void ReadGuards(const ExportJson& program, Model& model) {
     if (const auto input = inputs.find(argument["name"].get<std::string>()); input != inputs.end())
       inputs[number] = input->second;
   }
-  std::map<std::string, int64_t> some;
-  for (const auto& [symbol, range] : model.symbols)
-    some[symbol] = std::clamp<int64_t>(3, range.first, range.second);
+  // torch renames the second of d["q"] and d_q to d_q_1, but not in its guards.
+  auto is_ambiguous = [&](const std::string& name) {
+    return std::any_of(inputs.begin(), inputs.end(), [&](const auto& input) {
+      return input.first.starts_with(name + "_") &&
+             input.first.find_first_not_of("0123456789", name.size() + 1) == std::string::npos;
+    });
+  };
   for (const ExportJson& entry : program["guards_code"]) {
     const std::string guard = entry.get<std::string>();
     std::string text, rest = guard;
@@ -370,15 +374,12 @@ static void ReadGuards(const ExportJson& program, Model& model) {
         if (c != ']' && c != '\'') name += c == '[' ? '_' : c;
       const auto input = inputs.find(name);
       const size_t d = std::stoul(size[3]);
-      known = input != inputs.end() && input->second && d < input->second->shape.size();
+      known = input != inputs.end() && input->second && d < input->second->shape.size() &&
+              (name.starts_with("flat_args_") || !is_ambiguous(name));
       if (known) text += size.prefix().str() + "(" + input->second->shape[d] + ")";
     }
     text += rest;
-    try {
-      if (known) EvaluateCondition(text, some);
-    } catch (const Error&) {
-      known = false;
-    }
+    known = known && IsCondition(text);
     (known ? model.guards : model.unknown_guards).push_back(known ? text : guard);
   }
 }
@@ -394,7 +395,9 @@ static void CheckDefaultDtype(const Model& model) {
     const c10::FunctionSchema* schema = node->maybeSchema();
     if (!schema || node->outputs().size() != 1) continue;
     const auto made = dtype_of(node->output());
-    if (made != at::kDouble && made != at::kHalf && made != at::kBFloat16) continue;
+    if (!made || made == at::kFloat || made == at::kComplexFloat ||
+        (!at::isFloatingType(*made) && !at::isComplexType(*made)) || !node->kind().is_aten())
+      continue;
     if (const torch::jit::Value* dtype = InputOf(node, "dtype")) {
       const auto named = torch::jit::toIValue(dtype);
       if (!named || !named->isNone()) continue;
