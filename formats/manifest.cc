@@ -407,22 +407,31 @@ void KeepOutputs(Manifest& manifest, const std::vector<std::string>& names,
   for (SharedWeight& weight : manifest.shared)
     std::erase_if(weight.holders, [&](const auto& holder) { return skipped(holder.module); });
   std::erase_if(manifest.shared, [](const SharedWeight& one) { return one.holders.size() < 2; });
-  // The sizes of an input that no module takes may be ones by which forward decided.
+  auto symbols_of = [&](int id) {
+    std::set<std::string> symbols;
+    for (const std::string& size : manifest.values[static_cast<size_t>(id)].shape)
+      for (const std::string& symbol : SymbolsOf(size)) symbols.insert(symbol);
+    return symbols;
+  };
+  auto is_used = [&](int id) {
+    return !manifest.values[static_cast<size_t>(id)].consumers.empty() ||
+           std::find(manifest.outputs.begin(), manifest.outputs.end(), id) !=
+               manifest.outputs.end();
+  };
+  // The sizes of an input that no module takes may be ones on which the export depends, and which
+  // no other input has.
   std::set<std::string> guarded;
   for (const std::string& guard : manifest.guards)
     if (const std::vector<std::string> used = SymbolsOf(guard); names.empty())
       guarded.insert(used.begin(), used.end());
-  auto is_guarded = [&](const std::string& size) {
-    const std::vector<std::string> used = SymbolsOf(size);
-    return std::any_of(used.begin(), used.end(),
-                       [&](const std::string& symbol) { return guarded.count(symbol) > 0; });
-  };
+  for (int id : manifest.inputs)
+    if (is_used(id))
+      for (const std::string& symbol : symbols_of(id)) guarded.erase(symbol);
   std::erase_if(manifest.inputs, [&](int id) {
-    const ValueInfo& value = manifest.values[static_cast<size_t>(id)];
-    return value.consumers.empty() &&
-           std::none_of(value.shape.begin(), value.shape.end(), is_guarded) &&
-           std::find(manifest.outputs.begin(), manifest.outputs.end(), id) ==
-               manifest.outputs.end();
+    const std::set<std::string> symbols = symbols_of(id);
+    return !is_used(id) &&
+           std::none_of(symbols.begin(), symbols.end(),
+                        [&](const std::string& symbol) { return guarded.count(symbol) > 0; });
   });
 }
 
