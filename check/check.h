@@ -12,7 +12,7 @@ struct CheckRequest {
   std::string conf;     // a file; "": the package's own
   std::string job;      // a file; "": none
   bool eval = false;    // the job is evaluated, not trained
-  // Of infer; without `input` the run is one of the job.
+  // These describe an inference. Without `input`, the run is one of the job.
   std::string input, output;         // files
   std::vector<std::string> outputs;  // names; none: all
   int microbatches = 1;

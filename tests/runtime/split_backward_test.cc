@@ -242,7 +242,7 @@ TEST(RunBackward, LeavesTheOthersToTheEngine) {
   ExpectSameBits(found[0], at::full({3, 4}, 4.0), "by the hook");
 }
 
-// What was there before the write is used in W, too, so that its gradient is summed there.
+// W also uses the value from before the write, so its gradient is summed there.
 TEST(SplitBackward, AWriteToAViewThatRunsInBothHalves) {
   Model m{"write", {Random({3, 4})}, {Random({4, 4}), Random({3, 4})},
           [](const Tensors& x, const Tensors& w) -> Tensors {
