@@ -5,7 +5,6 @@
 #include <set>
 
 #include "base/error.h"
-#include "base/json_comments.h"
 #include "base/text.h"
 
 namespace pipewright {
@@ -195,10 +194,6 @@ Json ParseJson(std::string_view text, const std::string& path) { return Parse<Js
 
 nlohmann::json ParseSortedJson(std::string_view text, const std::string& path) {
   return Parse<nlohmann::json>(text, path);
-}
-
-Json ReadJson(const std::string& path) {
-  return ParseJson(WithoutComments(ReadFile(path)), path);
 }
 
 std::string Quote(std::string_view text) {

@@ -1,4 +1,4 @@
-// Reads and writes JSON. Keeps the order of keys and reports errors with file, line and column.
+// Parses and writes JSON. Keeps the order of keys and reports errors with file, line and column.
 #pragma once
 #include <nlohmann/json.hpp>
 #include <string>
@@ -14,7 +14,6 @@ using Json = nlohmann::ordered_json;
 Json ParseJson(std::string_view text, const std::string& path);
 // Does the same for objects with very many keys; sorts them by key.
 nlohmann::json ParseSortedJson(std::string_view text, const std::string& path);
-Json ReadJson(const std::string& path);
 
 // Returns "line:column" of the value at `path` in `text`, which must be JSON; the path has keys and
 // decimal indices, outermost first. If the path leaves the document, uses its deepest existing

@@ -2,17 +2,9 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
-#include <fstream>
 #include <numeric>
-#include <sstream>
 #include <utility>
-
-#include "base/atomic_file.h"
-#include "base/error.h"
-#include "base/missing_file.h"
 
 namespace pipewright {
 
@@ -74,23 +66,6 @@ std::string Suggest(std::string_view word, const std::vector<std::string>& candi
     if (distance < best) best = distance, found = &candidate;
   }
   return found ? " (did you mean \"" + *found + "\"?)" : "";
-}
-
-std::string ReadFile(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  if (!in) throw Unreadable(path);
-  std::ostringstream out;
-  out << in.rdbuf();
-  // A folder can be opened but not read.
-  if (in.bad() || (out.str().empty() && in.peek() == EOF && errno == EISDIR))
-    throw Error(path, "cannot be read: it is a folder");
-  return out.str();
-}
-
-void WriteFile(const std::string& path, std::string_view content) {
-  AtomicFile file(path);
-  file.Write(content);
-  file.Commit();
 }
 
 uint64_t Hash(std::string_view bytes, uint64_t seed) {

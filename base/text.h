@@ -1,4 +1,4 @@
-// Provides small helpers for text and files.
+// Small helpers for text.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -16,12 +16,6 @@ std::string Counted(int64_t count, const std::string& one);
 // Returns " (did you mean \"x\"?)" for the candidate nearest to `word`, or "" if none is within two
 // edits (one for words below 4 letters) or a third of its length. Ignores case.
 std::string Suggest(std::string_view word, const std::vector<std::string>& candidates);
-
-// Returns the whole file. Throws Error naming the path if it cannot be read.
-std::string ReadFile(const std::string& path);
-
-// Writes to a temporary file beside `path`, syncs and renames: `path` is never seen half written.
-void WriteFile(const std::string& path, std::string_view content);
 
 // Returns the 64-bit FNV-1a hash, which tells whether two texts are the same but is not secure.
 uint64_t Hash(std::string_view bytes, uint64_t seed = 0xcbf29ce484222325ull);

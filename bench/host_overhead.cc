@@ -12,8 +12,8 @@
 #include <map>
 #include <memory>
 
+#include "base/files/read_file.h"
 #include "base/json.h"
-#include "base/text.h"
 #include "compiler/trace.h"
 #include "runtime/cpu/process_memory.h"
 #include "runtime/session.h"

@@ -15,9 +15,9 @@
 #include <memory>
 #include <vector>
 
+#include "base/files/read_file.h"
 #include "base/json.h"
 #include "base/size.h"
-#include "base/text.h"
 #include "bench/mpi_pingpong.h"
 #include "runtime/transport/mpi_transport.h"
 

@@ -2,7 +2,7 @@
 #include <optional>
 
 #include "base/error.h"
-#include "base/missing_file.h"
+#include "base/files/missing_file.h"
 #include "base/text.h"
 #include "check/rules.h"
 #include "formats/package/edited_lines.h"

@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "base/error.h"
-#include "base/outputs.h"
+#include "base/files/output_folder.h"
 #include "base/text.h"
 #include "check/rules.h"
 #include "formats/job_mistakes.h"

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/terminal.h"
+#include "base/process/terminal.h"
 #include "base/text.h"
 #include "cli/usage.h"
 

@@ -15,8 +15,8 @@
 #include <thread>
 
 #include "base/error.h"
-#include "base/launched_rank.h"
-#include "base/messages.h"
+#include "base/process/launched_rank.h"
+#include "base/process/messages.h"
 #include "base/torch_error.h"
 #include "cli/commands.h"
 #include "cli/help.h"

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/messages.h"
-#include "base/terminal.h"
+#include "base/process/messages.h"
+#include "base/process/terminal.h"
 #include "cli/numbers.h"
 #include "cli/program.h"
 #include "cli/supervise_command.h"

@@ -1,3 +1,4 @@
+#include "base/files/read_file.h"
 #include "cli/numbers.h"
 #include "cli/supervise_command.h"
 

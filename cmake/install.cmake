@@ -28,7 +28,7 @@ install(EXPORT pipewright_targets NAMESPACE pipewright:: FILE pipewrightTargets.
         DESTINATION ${PACKAGE_DIR})
 # The public headers, and everything that they include; all other headers may change.
 set(PUBLIC_HEADERS
-  base/error.h base/json.h base/text.h
+  base/error.h base/json.h base/text.h base/files/read_file.h
   plan/plan_text.h plan/lowering/lower.h plan/lowering/validate.h plan/partition/solve.h
   plan/placement/device_map.h plan/placement/place.h plan/schedules/schedule.h
   plan/search/zb_auto.h plan/simulate/measure.h plan/simulate/simulate.h

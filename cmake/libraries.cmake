@@ -35,46 +35,49 @@ endfunction()
 
 # No torch, no MPI.
 pipewright_library(base BATCH 12 LINKS nlohmann_json::nlohmann_json Threads::Threads)
+pipewright_library(base/files BATCH 12 USES base)
+pipewright_library(base/process BATCH 12 USES base LINKS Threads::Threads)
 pipewright_library(plan BATCH 8 USES base)
-pipewright_library(plan/simulate BATCH 8 USES base plan)
+pipewright_library(plan/simulate BATCH 8 USES base base/files plan)
 pipewright_library(plan/schedules BATCH 8 USES base plan plan/simulate)
 pipewright_library(plan/lowering BATCH 8 USES base plan plan/simulate)
 pipewright_library(plan/search BATCH 6 USES base plan plan/schedules plan/simulate)
-pipewright_library(formats BATCH 8 USES base plan plan/schedules)
+pipewright_library(formats BATCH 8 USES base base/files plan plan/schedules)
 pipewright_library(formats/torch BATCH 8 USES base LINKS ZLIB::ZLIB)
-pipewright_library(formats/weights BATCH 8 USES base formats formats/torch)
-pipewright_library(formats/package BATCH 8 USES base formats formats/weights)
+pipewright_library(formats/weights BATCH 8 USES base base/files formats formats/torch)
+pipewright_library(formats/package BATCH 8 USES base base/files formats formats/weights)
 pipewright_library(formats/profile BATCH 8 USES base formats plan plan/simulate)
-pipewright_library(formats/data BATCH 8 USES base formats formats/weights)
+pipewright_library(formats/data BATCH 8 USES base base/files formats formats/weights)
 pipewright_library(plan/partition/problem BATCH 6 USES base formats)
 pipewright_library(plan/partition/exact BATCH 6 USES plan/partition/problem)
 pipewright_library(plan/partition/refine BATCH 6 USES plan/partition/problem)
 pipewright_library(plan/partition/fast BATCH 6
-                   USES plan/partition/exact plan/partition/problem
-                        plan/partition/refine)
+                   USES plan/partition/exact plan/partition/problem plan/partition/refine)
 pipewright_library(plan/partition BATCH 6
                    USES base plan/lowering plan/partition/exact plan/partition/fast
                         plan/partition/problem plan/partition/refine plan/schedules plan/simulate)
 pipewright_library(plan/partition/pipedream BATCH 6 USES base formats plan/partition/problem)
 pipewright_library(plan/partition/io BATCH 6
-                   USES base formats formats/profile plan/partition plan/partition/pipedream
-                        plan/partition/problem)
+                   USES base base/files base/process formats formats/profile plan/partition
+                        plan/partition/pipedream plan/partition/problem)
 pipewright_library(plan/partition/pipedream/codegen BATCH 6 USES base formats plan/partition/io)
-pipewright_library(plan/placement BATCH 8 USES base formats formats/torch formats/weights)
+pipewright_library(plan/placement/tree BATCH 8 USES base formats/torch formats/weights)
+pipewright_library(plan/placement BATCH 8 USES base base/files formats plan/placement/tree)
 pipewright_library(plan/run
-                   USES base formats plan plan/lowering plan/placement plan/schedules plan/search
-                        plan/simulate)
+                   USES base base/files formats plan plan/lowering plan/placement plan/schedules
+                        plan/search plan/simulate)
 pipewright_library(plan/tune
                    USES base formats formats/profile plan plan/lowering plan/partition
                         plan/partition/io plan/schedules plan/simulate)
 pipewright_library(report
-                   USES base formats formats/package formats/profile plan plan/partition/io
-                        plan/placement plan/run plan/simulate)
+                   USES base base/files formats formats/package formats/profile plan
+                        plan/partition/io plan/placement plan/run plan/simulate)
 
 # No torch: transports, and the executor over opaque handles.
-pipewright_library(runtime/exec USES base plan)
-pipewright_library(runtime/watch USES base formats formats/weights runtime/exec)
-pipewright_library(runtime/transport USES base runtime/exec runtime/watch)
+pipewright_library(runtime/exec USES base base/files base/process plan)
+pipewright_library(runtime/watch
+                   USES base base/files base/process formats formats/weights runtime/exec)
+pipewright_library(runtime/transport USES base base/process runtime/exec runtime/watch)
 pipewright_library(runtime/disk USES base plan runtime/exec)
 # See ExecutorOptions.
 target_compile_definitions(pipewright_runtime_exec
@@ -86,28 +89,31 @@ endif()
 
 # Batches are larger if LibTorch's headers cost more than ours, and smaller if files change often.
 pipewright_library(ops TORCH BATCH 4 USES base)
-pipewright_library(tensors TORCH BATCH 4 USES base formats/weights plan/placement)
+pipewright_library(tensors TORCH BATCH 4 USES base base/files formats/weights plan/placement)
 pipewright_library(passes/graph TORCH BATCH 7 USES base ops)
-pipewright_library(passes/split TORCH BATCH 7 USES base ops passes/graph)
-pipewright_library(passes TORCH BATCH 7 USES base ops passes/graph passes/split)
-pipewright_library(compiler/archive TORCH USES base formats/torch)
+pipewright_library(passes/split TORCH BATCH 7 USES base base/files ops passes/graph)
+pipewright_library(passes TORCH BATCH 7 USES base base/files ops passes/graph passes/split)
+pipewright_library(compiler/archive TORCH USES base base/files formats/torch)
 pipewright_library(compiler/import/export TORCH BATCH 5 USES base compiler/archive passes/graph)
 pipewright_library(compiler/import/script TORCH BATCH 5
-                   USES base compiler/archive formats/torch ops passes passes/graph passes/split)
+                   USES base base/files compiler/archive formats/torch ops passes passes/graph
+                        passes/split)
 pipewright_library(compiler/import TORCH BATCH 7
-                   USES base compiler/archive compiler/import/export compiler/import/script formats
-                        formats/torch formats/weights ops passes/graph)
-pipewright_library(compiler/emit TORCH BATCH 7
-                   USES base compiler/archive formats formats/package formats/weights ops
-                        passes/graph passes/split)
-pipewright_library(compiler TORCH BATCH 7
-                   USES base compiler/emit compiler/import compiler/import/script formats ops passes
+                   USES base base/files compiler/archive compiler/import/export
+                        compiler/import/script formats formats/torch formats/weights ops
                         passes/graph)
+pipewright_library(compiler/emit TORCH BATCH 7
+                   USES base base/files compiler/archive formats formats/package formats/weights
+                        ops passes/graph passes/split)
+pipewright_library(compiler TORCH BATCH 7
+                   USES base compiler/emit compiler/import compiler/import/script formats ops
+                        passes passes/graph)
 
 pipewright_library(runtime/module TORCH BATCH 3
-                   USES base formats formats/package formats/weights ops passes/graph passes/split
-                        runtime/exec tensors)
-pipewright_library(runtime/recorded TORCH BATCH 3 USES base formats ops runtime/exec runtime/module)
+                   USES base base/files formats formats/package formats/weights ops passes/graph
+                        passes/split runtime/exec tensors)
+pipewright_library(runtime/recorded TORCH BATCH 3
+                   USES base base/process formats ops runtime/exec runtime/module)
 pipewright_library(runtime/optimizer TORCH BATCH 3
                    USES base formats runtime/exec runtime/module tensors)
 pipewright_library(runtime/cpu TORCH BATCH 3 USES base formats runtime/exec)
@@ -115,31 +121,34 @@ pipewright_library(runtime/data TORCH BATCH 3
                    USES base formats formats/data formats/weights plan/run runtime/exec
                         runtime/module tensors)
 pipewright_library(runtime/stage TORCH BATCH 3
-                   USES base formats formats/weights ops plan plan/placement plan/run runtime/data
-                        runtime/disk runtime/exec runtime/module runtime/optimizer runtime/recorded
-                        tensors)
+                   USES base base/files formats formats/weights ops plan plan/placement plan/run
+                        runtime/data runtime/disk runtime/exec runtime/module runtime/optimizer
+                        runtime/recorded tensors)
 pipewright_library(runtime TORCH BATCH 3
-                   USES base formats formats/package formats/weights ops plan plan/run runtime/cpu
-                        runtime/data runtime/exec runtime/module runtime/optimizer runtime/recorded
-                        runtime/stage tensors)
+                   USES base base/files base/process formats formats/package formats/weights ops
+                        plan plan/run runtime/cpu runtime/data runtime/exec runtime/module
+                        runtime/optimizer runtime/recorded runtime/stage tensors)
 pipewright_library(runtime/measure TORCH BATCH 3
-                   USES base formats formats/profile formats/weights ops runtime/cpu runtime/exec
-                        runtime/module runtime/recorded runtime/stage runtime/transport tensors)
+                   USES base base/process formats formats/profile formats/weights ops runtime/cpu
+                        runtime/exec runtime/module runtime/recorded runtime/stage
+                        runtime/transport tensors)
 pipewright_library(compiler/measured TORCH
                    USES base compiler formats/weights plan/partition plan/partition/io
                         runtime/measure)
 pipewright_library(runtime/checkpoint TORCH BATCH 3
-                   USES base formats/weights plan/placement runtime runtime/exec runtime/module
-                        runtime/stage tensors)
+                   USES base base/files formats/weights plan/placement runtime runtime/exec
+                        runtime/module runtime/stage tensors)
 pipewright_library(runtime/reports TORCH BATCH 5
-                   USES base plan/placement runtime runtime/exec runtime/stage)
+                   USES base base/files base/process plan/placement runtime runtime/exec
+                        runtime/stage)
 pipewright_library(runtime/commands TORCH BATCH 3
-                   USES base formats formats/package formats/weights plan plan/run plan/simulate
-                        runtime runtime/checkpoint runtime/cpu runtime/exec runtime/measure
-                        runtime/module runtime/recorded runtime/reports runtime/watch tensors)
+                   USES base base/files base/process formats formats/package formats/weights plan
+                        plan/run plan/simulate runtime runtime/checkpoint runtime/cpu runtime/exec
+                        runtime/measure runtime/module runtime/recorded runtime/reports
+                        runtime/watch tensors)
 pipewright_library(check TORCH BATCH 6
-                   USES base formats formats/package formats/profile formats/weights plan/run
-                        plan/simulate report runtime runtime/checkpoint runtime/commands
+                   USES base base/files formats formats/package formats/profile formats/weights
+                        plan/run plan/simulate report runtime runtime/checkpoint runtime/commands
                         runtime/data runtime/exec runtime/module runtime/optimizer
                         runtime/transport runtime/watch tensors)
 if(PIPEWRIGHT_TORCH)

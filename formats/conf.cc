@@ -5,6 +5,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/files/read_file.h"
 #include "base/json.h"
 #include "base/json_comments.h"
 #include "base/size.h"

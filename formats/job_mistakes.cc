@@ -4,8 +4,9 @@
 #include <cstdlib>
 #include <set>
 
-#include "base/atomic_file.h"
 #include "base/error.h"
+#include "base/files/atomic_file.h"
+#include "base/files/read_file.h"
 #include "base/json.h"
 #include "base/json_comments.h"
 #include "base/text.h"

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/files/read_file.h"
 #include "base/json.h"
 #include "base/symbol.h"
 #include "base/text.h"

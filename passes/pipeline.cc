@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "base/error.h"
+#include "base/files/read_file.h"
 #include "base/text.h"
 #include "base/torch_error.h"
 #include "passes/dead_code.h"

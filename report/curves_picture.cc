@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "base/files/read_file.h"
 #include "base/json.h"
 #include "base/text.h"
 #include "report/svg.h"

@@ -7,8 +7,9 @@
 #include <tuple>
 
 #include "base/error.h"
+#include "base/files/mapped_file.h"
+#include "base/files/read_file.h"
 #include "base/json_comments.h"
-#include "base/mapped_file.h"
 #include "base/text.h"
 #include "formats/conf.h"
 #include "formats/job.h"

@@ -6,10 +6,11 @@
 #include <map>
 #include <set>
 
-#include "base/atomic_file.h"
 #include "base/error.h"
+#include "base/files/atomic_file.h"
+#include "base/files/output_path.h"
+#include "base/files/read_file.h"
 #include "base/json.h"
-#include "base/output_path.h"
 #include "base/size.h"
 #include "base/text.h"
 #include "formats/package/edited_lines.h"

@@ -7,6 +7,7 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
+#include "base/files/read_file.h"
 #include "base/text.h"
 #include "formats/package/package_files.h"
 #include "plan/placement/residence.h"

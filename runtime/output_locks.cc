@@ -5,8 +5,8 @@
 #include <filesystem>
 
 #include "base/error.h"
-#include "base/messages.h"
-#include "base/output_path.h"
+#include "base/files/output_path.h"
+#include "base/process/messages.h"
 #include "runtime/exec/clock.h"
 
 namespace pipewright {

@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "base/owner_lock.h"
+#include "base/files/owner_lock.h"
 #include "runtime/exec/transport.h"
 
 namespace pipewright {

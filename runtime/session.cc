@@ -6,7 +6,8 @@
 #include <limits>
 
 #include "base/error.h"
-#include "base/messages.h"
+#include "base/files/read_file.h"
+#include "base/process/messages.h"
 #include "base/text.h"
 #include "base/torch_error.h"
 #include "formats/package/edited_lines.h"

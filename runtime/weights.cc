@@ -8,8 +8,8 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/files/missing_file.h"
 #include "base/json.h"
-#include "base/missing_file.h"
 #include "base/text.h"
 #include "formats/weights/checkpoint.h"
 #include "formats/weights/safetensors.h"

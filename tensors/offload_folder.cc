@@ -13,7 +13,7 @@
 #include <mutex>
 
 #include "base/error.h"
-#include "base/mapped_file.h"
+#include "base/files/mapped_file.h"
 
 namespace pipewright {
 

@@ -6,8 +6,8 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
+#include "base/files/mapped_file.h"
 #include "base/json.h"
-#include "base/mapped_file.h"
 #include "tensors/dtype.h"
 #include "tensors/offload_folder.h"
 #include "tensors/page_memory.h"

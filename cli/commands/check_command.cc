@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
-#include "base/messages.h"
+#include "base/process/messages.h"
 #include "base/size.h"
 #include "base/text.h"
 #include "check/check.h"

@@ -5,8 +5,9 @@
 #include <memory>
 
 #include "base/error.h"
-#include "base/messages.h"
-#include "base/outputs.h"
+#include "base/files/output_folder.h"
+#include "base/files/read_file.h"
+#include "base/process/messages.h"
 #include "base/text.h"
 #include "plan/partition/pipedream/codegen/codegen.h"
 

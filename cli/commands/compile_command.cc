@@ -7,7 +7,7 @@
 #include <memory>
 
 #include "base/error.h"
-#include "base/messages.h"
+#include "base/process/messages.h"
 #include "base/text.h"
 #include "cli/numbers.h"
 #include "compiler/archive/archive.h"

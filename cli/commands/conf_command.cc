@@ -7,12 +7,13 @@
 #include <memory>
 #include <set>
 
-#include "base/atomic_file.h"
 #include "base/error.h"
+#include "base/files/atomic_file.h"
+#include "base/files/output_path.h"
+#include "base/files/read_file.h"
 #include "base/json.h"
 #include "base/json_comments.h"
-#include "base/messages.h"
-#include "base/output_path.h"
+#include "base/process/messages.h"
 #include "base/text.h"
 #include "cli/numbers.h"
 #include "formats/conf.h"

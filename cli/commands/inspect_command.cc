@@ -6,8 +6,8 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/commands.h"
-#include "cli/numbers.h"
 #include "cli/commands/print_json.h"
+#include "cli/numbers.h"
 #include "report/inspect.h"
 
 namespace pipewright {

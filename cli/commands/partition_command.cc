@@ -9,12 +9,12 @@
 #include <memory>
 
 #include "base/error.h"
-#include "base/messages.h"
-#include "base/outputs.h"
+#include "base/files/output_folder.h"
+#include "base/process/messages.h"
 #include "base/size.h"
 #include "base/text.h"
-#include "cli/numbers.h"
 #include "cli/commands/print_json.h"
+#include "cli/numbers.h"
 #include "formats/package/package_confs.h"
 #include "formats/package/package_files.h"
 #include "plan/partition/io/report.h"

@@ -5,23 +5,24 @@
 #include <iostream>
 #include <optional>
 
-#include "base/atomic_file.h"
 #include "base/error.h"
+#include "base/files/atomic_file.h"
+#include "base/files/read_file.h"
 #include "base/json.h"
-#include "base/messages.h"
+#include "base/process/messages.h"
 #include "base/size.h"
 #include "base/text.h"
 #include "cli/commands.h"
-#include "cli/numbers.h"
 #include "cli/commands/print_json.h"
-#include "plan/placement/checkpoint_tree.h"
-#include "plan/placement/export_tree.h"
+#include "cli/numbers.h"
 #include "plan/placement/package.h"
 #include "plan/placement/place.h"
 #include "plan/placement/process_bytes.h"
-#include "plan/placement/read_tree.h"
 #include "plan/placement/residence.h"
-#include "plan/placement/script_tree.h"
+#include "plan/placement/tree/checkpoint_tree.h"
+#include "plan/placement/tree/export_tree.h"
+#include "plan/placement/tree/read_tree.h"
+#include "plan/placement/tree/script_tree.h"
 
 namespace pipewright {
 namespace {

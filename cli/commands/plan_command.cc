@@ -4,14 +4,15 @@
 #include <iostream>
 #include <memory>
 
-#include "base/atomic_file.h"
 #include "base/error.h"
-#include "base/messages.h"
+#include "base/files/atomic_file.h"
+#include "base/files/read_file.h"
+#include "base/process/messages.h"
 #include "base/text.h"
 #include "cli/commands.h"
-#include "cli/numbers.h"
 #include "cli/commands/validate_plan.h"
 #include "cli/commands/zb_auto_plan.h"
+#include "cli/numbers.h"
 #include "formats/package/package_files.h"
 #include "plan/actions.h"
 #include "plan/loop_text.h"

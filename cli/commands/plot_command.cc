@@ -4,11 +4,11 @@
 #include <iostream>
 #include <memory>
 
-#include "base/atomic_file.h"
 #include "base/error.h"
-#include "base/messages.h"
+#include "base/files/atomic_file.h"
+#include "base/files/read_file.h"
+#include "base/process/messages.h"
 #include "base/size.h"
-#include "base/text.h"
 #include "cli/commands.h"
 #include "cli/numbers.h"
 #include "plan/loop_text.h"

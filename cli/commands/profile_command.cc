@@ -5,9 +5,10 @@
 #include <iostream>
 #include <memory>
 
-#include "base/atomic_file.h"
 #include "base/error.h"
-#include "base/output_path.h"
+#include "base/files/atomic_file.h"
+#include "base/files/output_path.h"
+#include "base/files/read_file.h"
 #include "base/text.h"
 #include "cli/numbers.h"
 #include "formats/package/package_files.h"

@@ -6,13 +6,14 @@
 #include <optional>
 #include <set>
 
-#include "base/atomic_file.h"
 #include "base/error.h"
-#include "base/messages.h"
+#include "base/files/atomic_file.h"
+#include "base/files/read_file.h"
+#include "base/process/messages.h"
 #include "base/text.h"
 #include "cli/commands.h"
-#include "cli/numbers.h"
 #include "cli/commands/simulate_report.h"
+#include "cli/numbers.h"
 #include "plan/actions.h"
 #include "plan/loop_text.h"
 #include "plan/simulate/compare.h"

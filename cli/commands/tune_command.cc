@@ -10,16 +10,17 @@
 #include <memory>
 #include <set>
 
-#include "base/atomic_file.h"
 #include "base/error.h"
-#include "base/outputs.h"
+#include "base/files/atomic_file.h"
+#include "base/files/output_folder.h"
+#include "base/files/read_file.h"
 #include "base/size.h"
 #include "base/table.h"
 #include "base/text.h"
 #include "cli/commands.h"
-#include "cli/numbers.h"
 #include "cli/commands/print_json.h"
 #include "cli/commands/tune_runs.h"
+#include "cli/numbers.h"
 #include "formats/job.h"
 #include "formats/package/package_files.h"
 #include "plan/partition/io/stage_costs.h"

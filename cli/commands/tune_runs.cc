@@ -2,9 +2,10 @@
 
 #include <filesystem>
 
-#include "base/child.h"
 #include "base/error.h"
+#include "base/files/read_file.h"
 #include "base/json.h"
+#include "base/process/child.h"
 #include "base/text.h"
 
 namespace pipewright {

@@ -5,6 +5,7 @@
 #include <iostream>
 
 #include "base/error.h"
+#include "base/files/read_file.h"
 #include "base/text.h"
 #include "plan/actions.h"
 #include "plan/loop_text.h"

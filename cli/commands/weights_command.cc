@@ -7,7 +7,7 @@
 #include "base/dtype.h"
 #include "base/error.h"
 #include "base/json.h"
-#include "base/messages.h"
+#include "base/process/messages.h"
 #include "base/size.h"
 #include "base/text.h"
 #include "cli/commands.h"

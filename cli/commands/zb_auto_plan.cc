@@ -6,6 +6,7 @@
 #include <iostream>
 
 #include "base/error.h"
+#include "base/files/read_file.h"
 #include "base/json.h"
 #include "base/text.h"
 #include "plan/search/stages.h"

@@ -9,8 +9,8 @@
 #include <cstring>
 
 #include "base/error.h"
-#include "base/mapped_file.h"
-#include "base/missing_file.h"
+#include "base/files/mapped_file.h"
+#include "base/files/missing_file.h"
 #include "formats/torch/zip.h"
 
 namespace pipewright {

@@ -10,6 +10,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/files/read_file.h"
 #include "base/json.h"
 #include "base/text.h"
 #include "compiler/emit/module_code.h"

@@ -1,7 +1,7 @@
 #include "compiler/import/import.h"
 
 #include "base/error.h"
-#include "base/mapped_file.h"
+#include "base/files/mapped_file.h"
 #include "compiler/archive/archive.h"
 #include "compiler/import/export/export_archive.h"
 #include "compiler/import/script/script_model.h"

@@ -3,8 +3,8 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
+#include "base/files/mapped_file.h"
 #include "base/json.h"
-#include "base/mapped_file.h"
 #include "base/text.h"
 #include "formats/data/npy.h"
 #include "formats/data/open.h"

@@ -2,7 +2,7 @@
 #include <cstring>
 
 #include "base/error.h"
-#include "base/mapped_file.h"
+#include "base/files/mapped_file.h"
 #include "formats/data/open.h"
 
 namespace pipewright {

@@ -4,7 +4,8 @@
 #include <cstdio>
 #include <set>
 
-#include "base/missing_file.h"
+#include "base/files/missing_file.h"
+#include "base/files/read_file.h"
 #include "base/text.h"
 
 namespace pipewright {

@@ -2,9 +2,10 @@
 
 #include <filesystem>
 
-#include "base/atomic_file.h"
 #include "base/error.h"
-#include "base/missing_file.h"
+#include "base/files/atomic_file.h"
+#include "base/files/missing_file.h"
+#include "base/files/read_file.h"
 #include "base/text.h"
 #include "formats/weights/checkpoint.h"
 

@@ -6,6 +6,7 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
+#include "base/files/read_file.h"
 #include "base/json.h"
 #include "base/size.h"
 #include "base/text.h"

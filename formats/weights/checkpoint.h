@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "base/mapped_file.h"
+#include "base/files/mapped_file.h"
 #include "formats/torch/stored_tensor.h"
 #include "formats/weights/safetensors.h"
 #include "formats/weights/shared_tensors.h"

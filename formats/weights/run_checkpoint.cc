@@ -4,10 +4,11 @@
 #include <cstdio>
 #include <filesystem>
 
-#include "base/atomic_file.h"
 #include "base/error.h"
+#include "base/files/atomic_file.h"
+#include "base/files/mapped_file.h"
+#include "base/files/read_file.h"
 #include "base/json.h"
-#include "base/mapped_file.h"
 #include "base/text.h"
 #include "formats/weights/shard_index.h"
 

@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/atomic_file.h"
 #include "base/dtype.h"
 #include "base/error.h"
+#include "base/files/atomic_file.h"
 #include "base/json.h"
 #include "formats/weights/safetensors.h"
 

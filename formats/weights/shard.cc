@@ -5,8 +5,8 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
+#include "base/files/read_file.h"
 #include "base/json.h"
-#include "base/text.h"
 
 namespace pipewright {
 

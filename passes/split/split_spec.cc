@@ -2,6 +2,7 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/files/read_file.h"
 #include "base/json.h"
 #include "base/size.h"
 #include "base/text.h"

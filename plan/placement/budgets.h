@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "plan/placement/module_tree.h"
+#include "plan/placement/tree/module_tree.h"
 
 namespace pipewright {
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/json.h"
-#include "plan/placement/module_tree.h"
+#include "plan/placement/tree/module_tree.h"
 
 namespace pipewright {
 

@@ -5,7 +5,7 @@
 #include "formats/conf.h"
 #include "formats/manifest.h"
 #include "plan/placement/device_map.h"
-#include "plan/placement/module_tree.h"
+#include "plan/placement/tree/module_tree.h"
 
 namespace pipewright {
 

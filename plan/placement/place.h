@@ -8,7 +8,7 @@
 
 #include "plan/placement/budgets.h"
 #include "plan/placement/device_map.h"
-#include "plan/placement/module_tree.h"
+#include "plan/placement/tree/module_tree.h"
 
 namespace pipewright {
 

@@ -10,10 +10,10 @@
 #include <thread>
 #include <utility>
 
-#include "base/atomic_file.h"
 #include "base/error.h"
+#include "base/files/atomic_file.h"
+#include "base/files/read_file.h"
 #include "base/json.h"
-#include "base/text.h"
 #include "formats/weights/checkpoint.h"
 #include "formats/weights/safetensors.h"
 #include "runtime/exec/phase.h"

@@ -8,8 +8,9 @@
 #include <functional>
 #include <utility>
 
-#include "base/atomic_file.h"
 #include "base/error.h"
+#include "base/files/atomic_file.h"
+#include "base/files/read_file.h"
 #include "base/text.h"
 #include "formats/weights/run_checkpoint.h"
 #include "runtime/exec/clock.h"

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "base/owner_lock.h"
+#include "base/files/owner_lock.h"
 #include "runtime/exec/transport.h"
 
 namespace pipewright {

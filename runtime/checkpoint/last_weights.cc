@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/output_path.h"
+#include "base/files/output_path.h"
 #include "base/size.h"
 #include "base/text.h"
 #include "plan/placement/residence.h"

@@ -4,7 +4,8 @@
 #include <cstdio>
 #include <numeric>
 
-#include "base/messages.h"
+#include "base/files/read_file.h"
+#include "base/process/messages.h"
 #include "base/text.h"
 #include "plan/actions.h"
 #include "plan/simulate/trace.h"

@@ -9,9 +9,10 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/files/read_file.h"
 #include "base/json.h"
-#include "base/messages.h"
-#include "base/process_memory.h"
+#include "base/process/messages.h"
+#include "base/process/process_memory.h"
 #include "base/text.h"
 #include "formats/job_changes.h"
 #include "formats/package/package_files.h"

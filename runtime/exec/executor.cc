@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/process_memory.h"
+#include "base/process/process_memory.h"
 #include "base/text.h"
 #include "plan/actions.h"
 #include "plan/plan_text.h"

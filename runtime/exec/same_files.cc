@@ -7,8 +7,8 @@
 #include <map>
 #include <utility>
 
+#include "base/files/mapped_file.h"
 #include "base/json.h"
-#include "base/mapped_file.h"
 #include "base/text.h"
 
 namespace pipewright {

@@ -12,8 +12,8 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/owner_lock.h"
-#include "base/text.h"
+#include "base/files/owner_lock.h"
+#include "base/files/read_file.h"
 
 namespace pipewright {
 

@@ -9,7 +9,7 @@
 #include <map>
 
 #include "base/error.h"
-#include "base/messages.h"
+#include "base/process/messages.h"
 #include "base/text.h"
 #include "formats/conf.h"
 #include "formats/profile/merge.h"

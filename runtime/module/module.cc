@@ -1,3 +1,4 @@
+#include "base/files/read_file.h"
 #include "runtime/module/module_weights.h"
 
 #include <torch/csrc/jit/ir/constants.h>
@@ -10,8 +11,8 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
+#include "base/files/missing_file.h"
 #include "base/json.h"
-#include "base/missing_file.h"
 #include "base/text.h"
 #include "base/torch_error.h"
 #include "formats/package/edited_lines.h"

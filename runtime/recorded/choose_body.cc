@@ -4,7 +4,7 @@
 #include <cstdlib>
 
 #include "base/error.h"
-#include "base/terminal.h"
+#include "base/process/terminal.h"
 #include "base/text.h"
 #include "runtime/module/module.h"
 #include "runtime/recorded/compare.h"

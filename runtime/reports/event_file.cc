@@ -14,9 +14,9 @@
 #include <filesystem>
 
 #include "base/error.h"
-#include "base/messages.h"
-#include "base/outputs.h"
-#include "base/terminal.h"
+#include "base/files/output_folder.h"
+#include "base/process/messages.h"
+#include "base/process/terminal.h"
 #include "runtime/output_locks.h"
 
 namespace pipewright {

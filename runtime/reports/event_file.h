@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/owner_lock.h"
+#include "base/files/owner_lock.h"
 
 namespace pipewright {
 

@@ -10,10 +10,10 @@
 #include <fstream>
 
 #include "base/error.h"
+#include "base/files/output_path.h"
 #include "base/json.h"
-#include "base/messages.h"
-#include "base/output_path.h"
-#include "base/terminal.h"
+#include "base/process/messages.h"
+#include "base/process/terminal.h"
 #include "base/text.h"
 #include "runtime/output_locks.h"
 

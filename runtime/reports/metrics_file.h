@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "base/owner_lock.h"
+#include "base/files/owner_lock.h"
 
 namespace pipewright {
 

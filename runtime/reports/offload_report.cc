@@ -5,10 +5,10 @@
 #include <filesystem>
 #include <set>
 
-#include "base/atomic_file.h"
 #include "base/error.h"
+#include "base/files/atomic_file.h"
+#include "base/files/read_file.h"
 #include "base/json.h"
-#include "base/text.h"
 #include "plan/placement/residence.h"
 #include "plan/placement/tensor_ids.h"
 #include "runtime/stage/offload.h"

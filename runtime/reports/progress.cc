@@ -3,9 +3,9 @@
 #include <cmath>
 #include <cstdio>
 
-#include "base/output_path.h"
+#include "base/files/output_path.h"
+#include "base/process/terminal.h"
 #include "base/size.h"
-#include "base/terminal.h"
 #include "base/text.h"
 
 namespace pipewright {

@@ -1,5 +1,5 @@
 // Reports the progress of training: one JSON line per step, occasional lines for the user and, on a
-// terminal (base/terminal.h), the line of the newest step below them.
+// terminal (base/process/terminal.h), the line of the newest step below them.
 #pragma once
 #include <cstdint>
 #include <memory>

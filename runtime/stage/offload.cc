@@ -6,8 +6,8 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/files/missing_file.h"
 #include "base/json.h"
-#include "base/missing_file.h"
 #include "formats/weights/checkpoint.h"
 #include "runtime/module/messages.h"
 #include "runtime/module/module_weights.h"

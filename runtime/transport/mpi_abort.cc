@@ -2,7 +2,7 @@
 
 #include <unistd.h>
 
-#include "base/launched_rank.h"
+#include "base/process/launched_rank.h"
 
 #ifdef OPEN_MPI
 // Open MPI's MPI_Abort calls this after it has shown eight lines in which the message gets lost.

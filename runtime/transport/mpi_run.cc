@@ -5,8 +5,8 @@
 #include <cstdio>
 #include <thread>
 
-#include "base/launched_rank.h"
-#include "base/messages.h"
+#include "base/process/launched_rank.h"
+#include "base/process/messages.h"
 #include "runtime/transport/fault_transport.h"
 #include "runtime/transport/mpi_abort.h"
 #include "runtime/transport/mpi_transport.h"

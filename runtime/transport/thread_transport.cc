@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/terminal.h"
+#include "base/process/terminal.h"
 #include "runtime/exec/clock.h"
 #include "runtime/exec/message_size.h"
 #include "runtime/transport/fault_transport.h"

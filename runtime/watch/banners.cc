@@ -9,7 +9,7 @@
 #include <cstring>
 
 #include "base/error.h"
-#include "base/terminal.h"
+#include "base/process/terminal.h"
 
 namespace pipewright {
 

@@ -13,6 +13,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "base/files/read_file.h"
 #include "base/text.h"
 
 namespace pipewright {

@@ -17,9 +17,10 @@
 #include <map>
 
 #include "base/error.h"
-#include "base/messages.h"
-#include "base/owner_lock.h"
-#include "base/terminal.h"
+#include "base/files/owner_lock.h"
+#include "base/files/read_file.h"
+#include "base/process/messages.h"
+#include "base/process/terminal.h"
 #include "base/text.h"
 #include "formats/conf.h"
 #include "formats/manifest.h"

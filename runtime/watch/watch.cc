@@ -22,9 +22,9 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/launched_rank.h"
-#include "base/messages.h"
-#include "base/owner_lock.h"
+#include "base/files/owner_lock.h"
+#include "base/process/launched_rank.h"
+#include "base/process/messages.h"
 #include "base/text.h"
 #include "runtime/exec/clock.h"
 #include "runtime/exec/phase.h"

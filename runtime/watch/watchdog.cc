@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/owner_lock.h"
+#include "base/files/owner_lock.h"
 #include "base/text.h"
 #include "runtime/watch/status_folder.h"
 

@@ -1,3 +1,4 @@
+#include "base/files/read_file.h"
 #include "base/text.h"
 
 #include <fcntl.h>
@@ -8,8 +9,8 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/files/missing_file.h"
 #include "base/json.h"
-#include "base/missing_file.h"
 #include "tests/temp_folder.h"
 
 namespace pipewright {

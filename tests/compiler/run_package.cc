@@ -10,7 +10,7 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
-#include "base/text.h"
+#include "base/files/read_file.h"
 #include "formats/manifest.h"
 #include "formats/weights/safetensors.h"
 #include "ops/module_text.h"

@@ -1,3 +1,4 @@
+#include "base/files/read_file.h"
 #include "formats/job.h"
 
 #include <gtest/gtest.h>
@@ -6,7 +7,6 @@
 
 #include "base/error.h"
 #include "base/json.h"
-#include "base/text.h"
 
 namespace pipewright {
 

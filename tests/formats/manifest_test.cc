@@ -1,3 +1,4 @@
+#include "base/files/read_file.h"
 #include "formats/manifest.h"
 
 #include <gtest/gtest.h>
@@ -5,7 +6,6 @@
 #include <filesystem>
 
 #include "base/error.h"
-#include "base/text.h"
 
 namespace pipewright {
 

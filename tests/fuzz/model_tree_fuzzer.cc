@@ -3,8 +3,8 @@
 #include <cstdlib>
 
 #include "base/error.h"
-#include "plan/placement/export_tree.h"
-#include "plan/placement/script_tree.h"
+#include "plan/placement/tree/export_tree.h"
+#include "plan/placement/tree/script_tree.h"
 #include "tests/fuzz/first_checks.h"
 
 static void Check(const pipewright::ModuleTree& tree) {

@@ -3,7 +3,7 @@
 
 #include "base/error.h"
 #include "plan/placement/place.h"
-#include "plan/placement/read_tree.h"
+#include "plan/placement/tree/read_tree.h"
 #include "tests/fuzz/first_checks.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

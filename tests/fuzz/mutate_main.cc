@@ -12,7 +12,7 @@
 #include <ctime>
 #include <random>
 
-#include "base/text.h"
+#include "base/files/read_file.h"
 #include "tests/fuzz/first_checks.h"
 #include "tests/fuzz/watch.h"
 

@@ -1,3 +1,4 @@
+#include "base/files/read_file.h"
 #include "passes/pipeline.h"
 
 #include <gtest/gtest.h>
@@ -7,7 +8,6 @@
 #include <functional>
 #include <sstream>
 
-#include "base/text.h"
 #include "passes/graph/looking_at.h"
 #include "passes/split/cuts.h"
 #include "passes/split/layouts.h"

@@ -3,8 +3,8 @@
 
 #include <random>
 
-#include "base/text.h"
 
+#include "base/files/read_file.h"
 #include "tests/fuzz/plan_text_fuzzer.cc"
 
 TEST(PlanFuzz, DamagedFilesAreRefusedOrReturn) {

@@ -4,7 +4,7 @@
 
 #include <cstdlib>
 
-#include "base/text.h"
+#include "base/files/read_file.h"
 #include "plan/lowering/lower.h"
 #include "plan/lowering/validate.h"
 #include "plan/multi_step.h"

@@ -6,6 +6,7 @@
 
 #include <filesystem>
 
+#include "base/files/read_file.h"
 #include "base/text.h"
 #include "formats/manifest.h"
 #include "formats/weights/safetensors.h"

@@ -1,3 +1,4 @@
+#include "base/files/read_file.h"
 #include "runtime/data/data.h"
 
 #include <ATen/ATen.h>
@@ -6,7 +7,6 @@
 #include <cstring>
 
 #include "base/error.h"
-#include "base/text.h"
 #include "formats/weights/safetensors.h"
 
 namespace pipewright {

@@ -1,3 +1,4 @@
+#include "base/files/read_file.h"
 #include "runtime/module/module.h"
 
 #include <ATen/ATen.h>

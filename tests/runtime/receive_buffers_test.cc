@@ -10,8 +10,8 @@
 #include <set>
 #include <tuple>
 
+#include "base/files/read_file.h"
 #include "base/json.h"
-#include "base/text.h"
 #include "compiler/trace.h"
 #include "formats/weights/safetensors.h"
 #include "plan/actions.h"

@@ -1,5 +1,6 @@
 // Expectations are from safetensors' own tests; files in tests/data/tensors were written by
 // safetensors.torch.save_model 0.8.
+#include "base/files/read_file.h"
 #include "tensors/model_file.h"
 
 #include <gtest/gtest.h>
@@ -8,7 +9,6 @@
 #include <fstream>
 
 #include "base/error.h"
-#include "base/text.h"
 #include "tensors/tensor_file.h"
 #include "tests/temp_folder.h"
 #include "tests/tensors/models.h"

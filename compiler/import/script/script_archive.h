@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "base/mapped_file.h"
+#include "base/files/mapped_file.h"
 #include "compiler/archive/archive.h"
 
 namespace pipewright {

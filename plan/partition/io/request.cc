@@ -5,7 +5,8 @@
 #include <filesystem>
 
 #include "base/error.h"
-#include "base/messages.h"
+#include "base/files/read_file.h"
+#include "base/process/messages.h"
 #include "base/size.h"
 #include "base/text.h"
 #include "formats/profile/graph.h"

@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "base/text.h"
+#include "base/files/read_file.h"
 #include "formats/data/npy.h"
 #include "formats/data/open.h"
 #include "formats/weights/safetensors.h"

@@ -1,3 +1,4 @@
+#include "base/files/read_file.h"
 #include "formats/package/package_confs.h"
 
 #include <gtest/gtest.h>
@@ -5,7 +6,6 @@
 
 #include <filesystem>
 
-#include "base/text.h"
 #include "formats/conf.h"
 
 namespace pipewright {

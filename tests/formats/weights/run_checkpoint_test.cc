@@ -1,3 +1,4 @@
+#include "base/files/read_file.h"
 #include "formats/weights/run_checkpoint.h"
 
 #include <gtest/gtest.h>
@@ -6,7 +7,6 @@
 #include <functional>
 
 #include "base/error.h"
-#include "base/text.h"
 #include "tests/temp_folder.h"
 
 namespace pipewright {

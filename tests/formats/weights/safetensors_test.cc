@@ -1,3 +1,4 @@
+#include "base/files/read_file.h"
 #include "formats/weights/safetensors.h"
 
 #include <gtest/gtest.h>

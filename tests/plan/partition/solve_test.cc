@@ -1,3 +1,4 @@
+#include "base/files/read_file.h"
 #include "plan/partition/solve.h"
 
 #include <gtest/gtest.h>
@@ -6,7 +7,6 @@
 #include <cstdlib>
 
 #include "base/json.h"
-#include "base/text.h"
 #include "plan/partition/fast/lower_bound.h"
 #include "plan/partition/pipedream/tarnawski.h"
 #include "tests/plan/partition/brute_force.h"

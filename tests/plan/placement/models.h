@@ -3,8 +3,8 @@
 #include <string>
 
 #include "base/json.h"
-#include "plan/placement/module_tree.h"
-#include "plan/placement/read_tree.h"
+#include "plan/placement/tree/module_tree.h"
+#include "plan/placement/tree/read_tree.h"
 
 namespace pipewright {
 

@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "plan/placement/read_tree.h"
+#include "plan/placement/tree/read_tree.h"
 #include "tests/plan/placement/models.h"
 #include "tests/plan/placement/place_under.h"
 

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "plan/placement/read_tree.h"
+#include "plan/placement/tree/read_tree.h"
 #include "tests/plan/placement/models.h"
 
 namespace pipewright {

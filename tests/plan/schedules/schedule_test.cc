@@ -1,3 +1,4 @@
+#include "base/files/read_file.h"
 #include "plan/schedules/schedule.h"
 
 #include <gtest/gtest.h>
@@ -6,7 +7,6 @@
 
 #include "base/error.h"
 #include "base/json.h"
-#include "base/text.h"
 #include "plan/actions.h"
 #include "plan/lowering/lower.h"
 #include "plan/lowering/validate.h"

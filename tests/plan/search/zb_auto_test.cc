@@ -1,3 +1,4 @@
+#include "base/files/read_file.h"
 #include "plan/search/zb_auto.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+#include "base/files/read_file.h"
 #include "plan/simulate/measure.h"
 
 #include <gtest/gtest.h>
@@ -7,7 +8,6 @@
 
 #include "base/error.h"
 #include "base/json.h"
-#include "base/text.h"
 #include "plan/simulate/lower_bound.h"
 #include "tests/plan/schedules/order_lists.h"
 

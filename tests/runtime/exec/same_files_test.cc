@@ -1,3 +1,4 @@
+#include "base/files/read_file.h"
 #include "runtime/exec/same_files.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+#include "base/files/read_file.h"
 #include "plan/partition/pipedream/optimizer.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "base/owner_lock.h"
+#include "base/files/owner_lock.h"
 
 #include <fcntl.h>
 #include <sys/file.h>

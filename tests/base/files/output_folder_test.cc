@@ -1,4 +1,4 @@
-#include "base/outputs.h"
+#include "base/files/output_folder.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -6,7 +6,7 @@
 #include <filesystem>
 
 #include "base/error.h"
-#include "base/text.h"
+#include "base/files/read_file.h"
 #include "tests/temp_folder.h"
 
 namespace pipewright {

@@ -1,4 +1,4 @@
-#include "base/atomic_file.h"
+#include "base/files/atomic_file.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -12,7 +12,7 @@
 #include <filesystem>
 
 #include "base/error.h"
-#include "base/output_path.h"
+#include "base/files/output_path.h"
 
 namespace pipewright {
 

@@ -1,4 +1,4 @@
-#include "plan/placement/read_tree.h"
+#include "plan/placement/tree/read_tree.h"
 
 #include <map>
 

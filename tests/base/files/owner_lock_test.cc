@@ -1,4 +1,4 @@
-#include "base/owner_lock.h"
+#include "base/files/owner_lock.h"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "base/text.h"
+#include "base/files/read_file.h"
 #include "tests/temp_folder.h"
 
 namespace pipewright {

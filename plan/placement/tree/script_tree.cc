@@ -1,7 +1,7 @@
 // Format: PyTorch torch/csrc/jit/serialization. data.pkl is an object whose class is in
 // code/<its name>.py and whose state is a dict of its attributes.
-#include "plan/placement/read_tree.h"
-#include "plan/placement/script_tree.h"
+#include "plan/placement/tree/read_tree.h"
+#include "plan/placement/tree/script_tree.h"
 
 #include <map>
 #include <set>

@@ -1,9 +1,9 @@
-#include "plan/placement/export_tree.h"
+#include "plan/placement/tree/export_tree.h"
 
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "base/mapped_file.h"
+#include "base/files/mapped_file.h"
 
 namespace pipewright {
 namespace {

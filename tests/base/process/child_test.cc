@@ -1,5 +1,5 @@
 // Runs other programs, and checks their output and how they end.
-#include "base/child.h"
+#include "base/process/child.h"
 
 #include <gtest/gtest.h>
 

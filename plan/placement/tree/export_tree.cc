@@ -1,4 +1,4 @@
-#include "plan/placement/export_tree.h"
+#include "plan/placement/tree/export_tree.h"
 
 #include <map>
 
@@ -7,7 +7,7 @@
 #include "base/json.h"
 #include "base/text.h"
 #include "formats/torch/zip.h"
-#include "plan/placement/read_tree.h"
+#include "plan/placement/tree/read_tree.h"
 
 namespace pipewright {
 

@@ -1,11 +1,11 @@
-#include "plan/placement/module_tree.h"
+#include "plan/placement/tree/module_tree.h"
 
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "plan/placement/checkpoint_tree.h"
 #include "plan/placement/device_map.h"
-#include "plan/placement/read_tree.h"
+#include "plan/placement/tree/checkpoint_tree.h"
+#include "plan/placement/tree/read_tree.h"
 #include "tests/plan/placement/models.h"
 #include "tests/temp_folder.h"
 

@@ -1,4 +1,4 @@
-#include "base/outputs.h"
+#include "base/files/output_folder.h"
 
 #include <unistd.h>
 
@@ -7,8 +7,9 @@
 #include <filesystem>
 #include <set>
 
-#include "base/atomic_file.h"
 #include "base/error.h"
+#include "base/files/atomic_file.h"
+#include "base/files/read_file.h"
 #include "base/text.h"
 
 namespace pipewright {

@@ -1,11 +1,11 @@
-#include "base/messages.h"
+#include "base/process/messages.h"
 
 #include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
 
-#include "base/terminal.h"
+#include "base/process/terminal.h"
 
 namespace pipewright {
 

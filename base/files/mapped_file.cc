@@ -1,4 +1,4 @@
-#include "base/mapped_file.h"
+#include "base/files/mapped_file.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -9,7 +9,7 @@
 #include <cstring>
 
 #include "base/error.h"
-#include "base/missing_file.h"
+#include "base/files/missing_file.h"
 
 namespace pipewright {
 

@@ -1,4 +1,4 @@
-#include "base/process_memory.h"
+#include "base/process/process_memory.h"
 
 #include <fcntl.h>
 #include <unistd.h>

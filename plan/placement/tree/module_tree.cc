@@ -1,4 +1,4 @@
-#include "plan/placement/module_tree.h"
+#include "plan/placement/tree/module_tree.h"
 
 #include <algorithm>
 #include <numeric>

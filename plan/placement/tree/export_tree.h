@@ -3,7 +3,7 @@
 #include <string>
 #include <string_view>
 
-#include "plan/placement/module_tree.h"
+#include "plan/placement/tree/module_tree.h"
 
 namespace pipewright {
 

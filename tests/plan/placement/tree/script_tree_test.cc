@@ -1,12 +1,12 @@
-#include "plan/placement/script_tree.h"
+#include "plan/placement/tree/script_tree.h"
 
 #include <gtest/gtest.h>
 
 #include <map>
 
 #include "base/error.h"
-#include "base/mapped_file.h"
-#include "plan/placement/export_tree.h"
+#include "base/files/mapped_file.h"
+#include "plan/placement/tree/export_tree.h"
 
 namespace pipewright {
 namespace {

@@ -1,7 +1,7 @@
 // Makes a module tree from the names in a checkpoint.
 #pragma once
 #include "formats/weights/checkpoint.h"
-#include "plan/placement/module_tree.h"
+#include "plan/placement/tree/module_tree.h"
 
 namespace pipewright {
 

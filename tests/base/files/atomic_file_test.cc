@@ -1,4 +1,4 @@
-#include "base/atomic_file.h"
+#include "base/files/atomic_file.h"
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 #include <random>
 
 #include "base/error.h"
-#include "base/text.h"
+#include "base/files/read_file.h"
 #include "formats/package/package_files.h"
 #include "tests/temp_folder.h"
 

@@ -1,4 +1,4 @@
-#include "plan/placement/checkpoint_tree.h"
+#include "plan/placement/tree/checkpoint_tree.h"
 
 #include <algorithm>
 #include <map>

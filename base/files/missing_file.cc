@@ -1,4 +1,4 @@
-#include "base/missing_file.h"
+#include "base/files/missing_file.h"
 
 #include <algorithm>
 #include <cctype>
