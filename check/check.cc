@@ -19,17 +19,17 @@ const std::vector<CheckRule>& CheckRules() {
       {"package", "the manifest can be read"},
       {"weights", "every weight is in its file, with the shape and type that the manifest says"},
       {"code", "modules compile, keep their interface and run on the sizes of the example"},
-      {"conf", "every module has a stage and every stage a rank; stages follow each other"},
+      {"conf", "every module has a stage and every stage a rank; stages follow the flow of values"},
       {"job", "every key is known and every value in its range"},
-      {"plan", "the schedule can be made for conf and job, and runs to its end where sends wait"},
-      {"data", "the data's files have the columns, types, sizes and samples that the run needs"},
+      {"plan", "the schedule can be made for the conf and job, and ends even if sends wait"},
+      {"data", "the data files have the columns, types, sizes and samples that the run needs"},
       {"start", "losses, targets and the sizes of all values fit together on every rank"},
-      {"values", "numbers in the data are rows of the tables, and classes, that the model has"},
-      {"outputs", "what the run writes can be written, and replaces nothing that it reads"},
+      {"values", "numbers in the data are valid embedding rows and classes of the model"},
+      {"outputs", "outputs can be written, and replace nothing that the run reads"},
       {"balance", "no rank computes much longer than the others"},
-      {"memory", "the most that a rank holds is below the limit"},
+      {"memory", "the predicted peak memory of every rank is below the limit"},
       {"time", "how long a step takes"},
-      {"machine", "mpirun is there, files can be opened, and there is a core for each thread"}};
+      {"machine", "mpirun is there and can open its files, and there is a core for each thread"}};
   return rules;
 }
 

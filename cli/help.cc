@@ -191,8 +191,7 @@ std::string CompletionScript(const CLI::App& program, const std::string& shell) 
   if (shell == "bash") return BashScript(program);
   if (shell == "zsh") return "autoload -U +X bashcompinit && bashcompinit\n" + BashScript(program);
   if (shell == "fish") return FishScript(program);
-  throw UsageError("completion", "\"" + shell + "\" is not a shell that is known",
-                   "known: bash, zsh, fish");
+  throw UsageError("completion", "unknown shell \"" + shell + "\"", "known: bash, zsh, fish");
 }
 
 }  // namespace pipewright

@@ -39,7 +39,7 @@ static const std::map<std::string, AddCommand> kAdders = {
 }  // namespace pipewright
 
 int main(int argc, char** argv) {
-  return pipewright::RunProgram("pipewright",
-                                "Cuts models into pipeline stages that mpirun can train and serve.",
-                                pipewright::kAdders, argc, argv);
+  return pipewright::RunProgram(
+      "pipewright", "Cuts models into pipeline stages, for training and inference under mpirun.",
+      pipewright::kAdders, argc, argv);
 }

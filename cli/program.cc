@@ -50,7 +50,7 @@ static CLI::App* FindCommand(CLI::App& app, const std::string& name) {
 static bool AddOwn(const std::string& name, CLI::App& program, CLI::App& app) {
   if (name == "help") {
     auto words = std::make_shared<std::vector<std::string>>();
-    app.add_option("command", *words, "the command; without it, the program itself");
+    app.add_option("command", *words, "the command to describe (default: the program itself)");
     app.callback([&program, words] {
       CLI::App* at = &program;
       std::string name = program.get_name();
@@ -113,7 +113,7 @@ static void AddColorOption(CLI::App& app) {
       {"auto", Color::kAuto}, {"always", Color::kAlways}, {"never", Color::kNever}};
   app.add_option_function<std::string>(
          "--color", [colors](const std::string& when) { SetColor(colors.at(when)); },
-         "color errors, warnings and notes; auto: on a terminal, unless NO_COLOR is set")
+         "when to color errors, warnings and notes; auto: on a terminal, unless NO_COLOR is set")
       ->check(CLI::IsMember(std::vector<std::string>{"auto", "always", "never"}))
       ->default_str("auto");
 }

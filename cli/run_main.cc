@@ -130,7 +130,7 @@ void RunRanks(void (*work)(const RunOptions&, Transport&)) {
     if (const char* size = std::getenv("OMPI_COMM_WORLD_SIZE"); size && std::string(size) != "1")
       throw UsageError("--in-process: mpirun started " + std::string(size) +
                        " processes, and each would run every rank\n  start pipewright-run without "
-                       "mpirun, or leave --in-process out");
+                       "mpirun, or leave out --in-process");
     trains = work == TrainWithReport;
     CatchSignals();
     // mpirun binds each rank to a core. Without this, each thread rank would use all cores.
@@ -166,33 +166,33 @@ void RunRanks(void (*work)(const RunOptions&, Transport&)) {
 void AddPackage(CLI::App& app) {
   app.add_option("package", options.package, "folder that `pipewright compile` wrote")->required();
   app.add_option("--conf", options.conf,
-                 "which modules run on which ranks (default: PACKAGE/conf/mp_conf.json)");
+                 "conf that assigns modules to ranks (default: PACKAGE/conf/mp_conf.json)");
   app.add_option("--weights", options.weights,
-                 "safetensors file that replaces the package's weights");
+                 "weights to use instead of the package's (safetensors, shards, torch.save)");
   app.add_flag("--verify-files", options.verify_files,
-               "compare all of each file that several ranks read, not only its size and blocks of "
-               "it");
+               "compare the whole content of files that several ranks read, not only sizes and "
+               "samples");
 }
 
 void AddOffload(CLI::App& app) {
   app.add_option("--device-map", options.device_map,
-                 "what lies in memory (0, 1, ..., cpu) and what is read from disk as it is needed, "
-                 "as `pipewright place` writes it")
+                 "device map from `pipewright place`: which weights stay in memory (0, 1, ..., "
+                 "cpu), and which are read from disk when they are needed")
       ->excludes(app.get_option("--conf"));
   app.add_option("--offload-dir", options.offload_dir,
-                 "not needed: weights on disk are read from the package's own files");
+                 "not used: weights on disk are read from the package's own files");
   app.add_option("--offload-report", options.offload_report,
-                 "JSON file for what was read and held");
+                 "JSON file for a report of the weights read from disk and kept in memory");
 }
 
 void AddThreads(CLI::App& app) {
   app.add_option("--threads", options.threads,
-                 "of each rank (default: OMP_NUM_THREADS, or the cores that it may use; 1 where "
-                 "several ranks are threads); outputs have the same bits only for the same number")
+                 "threads per rank (default: OMP_NUM_THREADS, or the available cores; 1 if several "
+                 "ranks are threads); outputs are bitwise identical only for the same number")
       ->check(InRange(1, 1024));
   app.add_option("--matmul", matmul,
-                 "what multiplies matrices of float32: libtorch, as in training; onednn; auto: "
-                 "oneDNN on AMD's processors, which is faster there. Results differ by rounding")
+                 "library for float32 matrix products: libtorch (as in training), onednn, or auto "
+                 "(onednn on AMD processors, where it is faster); results differ by rounding")
       ->check(CLI::IsMember({"auto", "libtorch", "onednn"}))
       ->capture_default_str();
 }
@@ -205,37 +205,38 @@ MatMul MatMulAskedFor() {
 
 void AddSet(CLI::App& app) {
   app.add_option("--set", options.set,
-                 "replace a value of the job: KEY=VALUE, such as optimizer.lr=0.1 or "
-                 "data.shuffle=false; repeat for several")
+                 "override a value of the job, such as optimizer.lr=0.1 or data.shuffle=false "
+                 "(repeatable)")
       ->allow_extra_args(false)
       ->type_name("KEY=VALUE");
 }
 
 void AddReport(CLI::App& app) {
   app.add_option("--report", options.report,
-                 "page about the run to write at its end (HTML), instead of the job's");
+                 "HTML page about the run, written at its end (overrides the job)");
 }
 
 void AddTrain(CLI::App& app) {
   AddPackage(app);
   app.add_option("job", options.job, "job file: data, loss, optimizer, schedule")->required();
   AddSet(app);
-  app.add_option("--steps", options.steps, "instead of the job's")->check(AtLeast(1));
-  app.add_option("--schedule", options.schedule, "instead of the job's");
-  app.add_option("--save", options.save, "where the trained weights go, instead of the job's");
+  app.add_option("--steps", options.steps, "number of steps (overrides the job)")
+      ->check(AtLeast(1));
+  app.add_option("--schedule", options.schedule, "schedule (overrides the job)");
+  app.add_option("--save", options.save, "where to save the trained weights (overrides the job)");
   app.add_option("--metrics", options.metrics,
-                 "where a JSON line a step goes, instead of the job's");
+                 "where to write metrics, one JSON line per step (overrides the job)");
   app.add_option("--trace", options.trace,
-                 "Chrome trace of the last step to write (chrome://tracing, Perfetto)");
+                 "write a Chrome trace of the last step (chrome://tracing, Perfetto)");
   AddReport(app);
   app.add_option("--checkpoint", options.checkpoint,
-                 "folder for checkpoints, instead of the job's");
+                 "folder for checkpoints (overrides the job)");
   auto* resume = app.add_flag("--resume", options.resume,
-                              "go on from the latest checkpoint of the job, if there is one");
+                              "resume from the latest checkpoint of the job, if there is one");
   app.add_option("--resume-from", options.resume_from,
-                 "go on from this checkpoint, or the latest in this folder")
+                 "resume from this checkpoint, or from the latest one in this folder")
       ->excludes(resume);
-  app.add_option("--save-gradients", options.save_gradients, "writes the last step's gradients");
+  app.add_option("--save-gradients", options.save_gradients, "write the last step's gradients");
   AddOffload(app);
   auto* no_lines = app.add_flag("--quiet", quiet, "print only warnings and errors");
   app.add_flag("--verbose", verbose, "print a line for each step")->excludes(no_lines);
@@ -252,9 +253,10 @@ void AddEval(CLI::App& app) {
   AddPackage(app);
   app.add_option("job", options.job, "job file: data and loss")->required();
   AddSet(app);
-  app.add_option("--steps", options.steps, "minibatches (default: all of the data once)")
+  app.add_option("--steps", options.steps,
+                 "number of minibatches (default: one pass over the data)")
       ->check(AtLeast(1));
-  app.add_option("--metrics", options.metrics, "where the result goes as JSON");
+  app.add_option("--metrics", options.metrics, "where to write the result as JSON");
   AddOffload(app);
   app.callback([] { RunRanks(Evaluate); });
 }
@@ -266,14 +268,15 @@ void AddInfer(CLI::App& app) {
   app.add_option("-o,--output", options.output, "safetensors file to write")->required();
   app.add_option(
          "--outputs", options.outputs,
-         "compute these outputs only, NAME,...: inputs that they do not need may be missing")
+         "compute only these outputs: NAME,...; inputs that they do not need may be missing")
       ->delimiter(',');
-  app.add_option("--microbatches", options.microbatches, "parts that the rows are cut into")
+  app.add_option("--microbatches", options.microbatches,
+                 "number of microbatches to split the rows into")
       ->check(AtLeast(1, 1 << 20));
   AddThreads(app);
   AddOffload(app);
   app.add_flag("--on-request", options.on_request,
-               "before that, measure for each line on standard input: \"steps N\"");
+               "before that, run a measurement for each line on standard input: \"steps N\"");
   app.callback([] {
     options.matmul = MatMulAskedFor();
     RunRanks(Infer);
@@ -283,36 +286,37 @@ void AddInfer(CLI::App& app) {
 void AddGenerate(CLI::App& app) {
   AddPackage(app);
   auto* prompt = app.add_option("--prompt", generate.prompts,
-                                "prompt to continue (bytes are tokens); repeat for several")
+                                "prompt to continue; each byte is a token (repeatable)")
                      ->allow_extra_args(false);
   app.add_option("--prompt-file", generate.prompt_file, "file with a prompt to continue");
-  app.add_option("--tokens", generate.tokens, "prompt as tokens: 1,2,3; repeat for several")
+  app.add_option("--tokens", generate.tokens, "prompt as token numbers, such as 1,2,3 (repeatable)")
       ->allow_extra_args(false)
       ->excludes(prompt);
-  app.add_option("--max-new-tokens", generate.new_tokens, "how many to add to each text")
+  app.add_option("--max-new-tokens", generate.new_tokens, "number of tokens to add to each text")
       ->check(AtLeast(0))
       ->capture_default_str();
   app.add_option("--temperature", generate.sample.temperature,
-                 "logits are divided by it; 0: the likeliest token, always")
+                 "value that divides the logits; 0: always pick the likeliest token")
       ->check(NumberAtLeast(0))
       ->capture_default_str();
-  app.add_option("--top-k", generate.sample.top_k, "choose among the k likeliest; 0: all")
+  app.add_option("--top-k", generate.sample.top_k, "choose among the k likeliest tokens; 0: all")
       ->check(AtLeast(0))
       ->capture_default_str();
   app.add_option("--top-p", generate.sample.top_p,
-                 "choose among the likeliest that have this probability together")
+                 "choose among the likeliest tokens that together have this probability")
       ->check(NumberInRange(0, 1))
       ->capture_default_str();
   app.add_option("--repetition-penalty", generate.sample.repetition_penalty,
-                 "above 1: tokens that are there already become less likely")
+                 "above 1: make tokens that already occur in the text less likely")
       ->check(NumberMoreThan(0))
       ->capture_default_str();
-  app.add_option("--seed", generate.seed, "of the choices")->capture_default_str();
-  app.add_option("--stop", generate.stop, "token that ends a text")->check(AtLeast(0));
+  app.add_option("--seed", generate.seed, "seed for choosing tokens")->capture_default_str();
+  app.add_option("--stop", generate.stop, "number of the token that ends a text")
+      ->check(AtLeast(0));
   app.add_option("--context", generate.context,
-                 "tokens that the model sees at most (default: what it was exported for)")
+                 "maximum number of tokens that the model sees (default: as exported)")
       ->check(AtLeast(1));
-  app.add_option("--logits", generate.logits, "which output of the model has them")
+  app.add_option("--logits", generate.logits, "index of the model output that holds the logits")
       ->check(AtLeast(0))
       ->capture_default_str();
   app.add_option("-o,--output", options.output, "file to write (default: standard output)");
@@ -330,17 +334,20 @@ void AddBench(CLI::App& app) {
   AddPackage(app);
   app.add_option("job", options.job, "job file: data, loss, optimizer, schedule")->required();
   AddSet(app);
-  app.add_option("--steps", bench.steps, "steps to measure")->check(AtLeast(1));
-  app.add_option("--warmup", bench.warmup, "steps before these")->check(AtLeast(0));
-  app.add_option("--schedule", bench.schedule, "instead of the job's");
+  app.add_option("--steps", bench.steps, "number of steps to measure (default: 10)")
+      ->check(AtLeast(1));
+  app.add_option("--warmup", bench.warmup, "number of steps to run before measuring (default: 3)")
+      ->check(AtLeast(0));
+  app.add_option("--schedule", bench.schedule, "schedule (overrides the job)");
   app.add_option("--trace", bench.trace,
-                 "Chrome trace to write, for `pipewright simulate --compare`");
-  app.add_option("--costs", bench.costs, "costs of the stages to write, for `pipewright simulate`");
+                 "write a Chrome trace, for `pipewright simulate --compare`");
+  app.add_option("--costs", bench.costs,
+                 "write the costs of the stages, for `pipewright simulate`");
   AddReport(app);
-  auto* json = app.add_flag("--json", bench.json, "print figures as JSON");
+  auto* json = app.add_flag("--json", bench.json, "print the figures as JSON");
   app.add_flag("--on-request", bench.on_request,
-               "measure for each line on standard input: \"steps N\", \"stages SECONDS\", \"halves "
-               "SECONDS\"")
+               "run a measurement for each line on standard input: \"steps N\", \"stages SECONDS\" "
+               "or \"halves SECONDS\"")
       ->excludes(json);
   app.callback([] {
     RunRanks([](const RunOptions& run, Transport& transport) {
@@ -367,15 +374,15 @@ void AddGlobal(CLI::App& app) {
       ->type_name("N");
   AddSupervisor(app);
   app.add_flag("--synchronous-sends")
-      ->description("accepted for older scripts: sends are always synchronous");
+      ->description("accepted for older scripts, without effect: sends are always synchronous");
   app.add_option("--stall-limit", stall.limit,
-                 "end the run when every rank has waited for another, or one was stopped, for so "
-                 "many seconds; 0: never")
+                 "end the run after S seconds in which every rank waits for another, or a rank is "
+                 "stopped; 0: never")
       ->check(NumberAtLeast(0))
       ->capture_default_str()
       ->type_name("S");
   app.add_option("--stall-report", stall.report,
-                 "say who waits for what after so many seconds without progress; 0: never")
+                 "report which rank waits for what after S seconds without progress; 0: never")
       ->check(NumberAtLeast(0))
       ->capture_default_str()
       ->type_name("S");
@@ -390,7 +397,7 @@ int main(int argc, char** argv) {
   pipewright::DropStartUpCode();
   pipewright::arguments.assign(argv, argv + argc);
   pipewright::SetMessagePrefix("pipewright-run: ");
-  return pipewright::RunProgram("pipewright-run",
-                                "Runs packages: mpirun -n N pipewright-run train PACKAGE JOB",
-                                pipewright::kAdders, argc, argv, pipewright::AddGlobal);
+  return pipewright::RunProgram(
+      "pipewright-run", "Trains and runs packages: mpirun -n N pipewright-run train PACKAGE JOB",
+      pipewright::kAdders, argc, argv, pipewright::AddGlobal);
 }

@@ -64,17 +64,19 @@ int RanksOf(const RunOptions& run) {
 void AddSupervisor(CLI::App& app) {
   auto asks = [](CLI::Option* option) { option->each([](const std::string&) { wanted = true; }); };
   asks(app.add_option("--restarts", supervisor.restarts,
-                      "start the ranks by mpirun, and again, from the latest checkpoint, when the "
-                      "run fails; at most so many times")
+                      "start the ranks with mpirun; if the run fails, restart it from the latest "
+                      "checkpoint, up to N times")
            ->check(AtLeast(0))
            ->type_name("N"));
   asks(app.add_option("-n", supervisor.ranks,
-                      "ranks to start by mpirun (default with --restarts: the conf's)")
+                      "number of ranks to start with mpirun (default with --restarts: as in the "
+                      "conf)")
            ->check(AtLeast(1))
            ->type_name("N"));
-  app.add_flag("--elastic", supervisor.elastic, "restart with fewer ranks where fewer remain");
-  asks(app.add_option("--hosts", hosts, "where to start ranks by mpirun: NAME:RANKS,NAME:RANKS"));
-  app.add_option("--mpirun", supervisor.mpirun, "the command, with options of its own")
+  app.add_flag("--elastic", supervisor.elastic, "restart with fewer ranks if fewer remain");
+  asks(app.add_option("--hosts", hosts,
+                      "hosts to start ranks on with mpirun: NAME:RANKS,NAME:RANKS,..."));
+  app.add_option("--mpirun", supervisor.mpirun, "mpirun command, with any options of its own")
       ->capture_default_str();
 }
 
@@ -83,7 +85,7 @@ bool IsSupervised() { return wanted; }
 void RunSupervised(const std::vector<std::string>& arguments, const RunOptions& run, bool trains) {
   if (supervisor.elastic && !run.device_map.empty())
     throw UsageError("--elastic",
-                     "a device map says how many ranks there are: leave one of the two out");
+                     "a device map fixes the number of ranks: leave out one of the two");
   SuperviseOptions o = supervisor;
   o.program = "pipewright-run";
   o.package = run.package;
@@ -98,7 +100,7 @@ void RunSupervised(const std::vector<std::string>& arguments, const RunOptions& 
     } catch (const Error&) {  // the ranks report it
     }
     if (checkpoints.empty() && o.restarts > 0)
-      throw Error(run.job, "--restarts: the job writes no checkpoints, from which to start again",
+      throw Error(run.job, "--restarts: the job writes no checkpoints to restart from",
                   "add \"checkpoint\": {\"to\": \"FOLDER\", \"every\": STEPS}");
     o.resumes = !checkpoints.empty() || run.resume;
     if (o.resumes && checkpoints != "unknown") o.checkpoints = checkpoints;

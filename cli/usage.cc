@@ -57,7 +57,7 @@ std::string Unexpected(const CLI::App& command, const std::vector<std::string>& 
     std::replace(key.begin(), key.end(), '-', '_');
     const std::vector<std::string>& keys = JobKeys();
     if (command.get_option_no_throw("job") && std::count(keys.begin(), keys.end(), key))
-      return out + "\n  the job says it: \"" + key + "\" (docs/reference/job.md)";
+      return out + "\n  set it in the job: \"" + key + "\" (docs/reference/job.md)";
     if (std::string other = CommandsWith(command, name); !other.empty())
       return out + "\n  it is an option of " + other;
     if (const std::string like = Suggest(name, options); !like.empty()) return out + like;
@@ -99,7 +99,7 @@ std::string UsageMessage(CLI::App& app, const CLI::ParseError& error) {
       return name + ": missing command (see --help)\n  commands: " + Join(CommandNames(app), ", ") +
              "\n";
   }
-  std::string list = "\n  " + name + " --help lists what it takes\n";
+  std::string list = "\n  see " + name + " --help\n";
   bool over = dynamic_cast<const CLI::ExtrasError*>(&error) || command == &app;
   if (over && !extras.empty()) return name + ": " + Unexpected(*command, extras) + list;
   std::string what = error.what();

@@ -65,7 +65,7 @@ void AddPackage(const PackageView& view, Parts& parts) {
   if (const auto& p = view.profile)
     parts.facts.push_back({"profile", "microbatches of " + Counted(p->microbatch, "sample") +
                                           ", " + Counted(p->threads, "thread") +
-                                          " of each rank, median of " + std::to_string(p->repeat) +
+                                          " per rank, median of " + std::to_string(p->repeat) +
                                           ", measured on " +
                                           (p->links.empty() ? "one rank" : "the ranks together")});
   parts.missing = view.missing;
@@ -80,9 +80,9 @@ std::optional<Prediction> AddPrediction(const PageInput& input, Parts& parts) {
   const Job& job = *input.job;
   parts.facts.push_back({"job", job.path + ": " + job.schedule + ", " +
                                     Counted(job.microbatches, "microbatch") + " of " +
-                                    Counted(job.microbatch_size, "sample") + " a step, " +
+                                    Counted(job.microbatch_size, "sample") + " per step, " +
                                     Counted(job.steps, "step") + ", " + job.optimizer.type + ", " +
-                                    Counted(job.threads, "thread") + " of each rank"});
+                                    Counted(job.threads, "thread") + " per rank"});
   if (!input.view.conf || !input.view.profile) return std::nullopt;  // already listed as missing
   Prediction prediction = PredictRun(input.view, job);
   parts.missing.insert(parts.missing.end(), prediction.notes.begin(), prediction.notes.end());
@@ -122,14 +122,14 @@ void AddTrace(const PageInput& input, const std::optional<Prediction>& predictio
   }
   parts.facts.push_back({"trace", input.trace + ": " + found + ", " +
                                       Counted(steps.size(), "step") +
-                                      ", of which the last is drawn"});
+                                      ", the last of which is drawn"});
   parts.timelines.push_back({"measured", StepOf(actions, -1, input.trace)});
   if (!prediction) return;
   const std::string other =
       OrderDifference(parts.timelines[0].actions, actions, prediction->plan.microbatches);
   if (!other.empty())
-    parts.missing.push_back(input.trace + " is of another schedule than " + input.job->path + ": " +
-                            other);
+    parts.missing.push_back(input.trace + " has a different schedule from " + input.job->path +
+                            ": " + other);
 }
 
 void AddMetrics(const PageInput& input, Parts& parts) {
@@ -147,11 +147,11 @@ void AddMetrics(const PageInput& input, Parts& parts) {
       for (const auto& [step, value] : curve) last = std::max(last, step);
     parts.facts.push_back({"metrics", path + ": to step " + ShortNumber(last)});
     if (runs.back().unfinished)
-      parts.missing.push_back(path + " ends within a line: the run is still going on");
+      parts.missing.push_back(path + " ends within a line: the run is still in progress");
     else if (input.job && last < static_cast<double>(input.job->steps))
       parts.missing.push_back(path + " ends at step " + ShortNumber(last) + " of the job's " +
                               std::to_string(input.job->steps) +
-                              ": the run is still going on, or was ended early");
+                              ": the run is still in progress, or was ended early");
   }
   parts.curves = CurvesSvg(runs);
 }
@@ -236,7 +236,7 @@ void CheckPageOutput(const std::string& path, const std::vector<std::string>& re
   if (replace || IsStream(path) || !std::filesystem::exists(path)) return;
   const std::string there = ReadFile(path);
   if (!there.empty() && there.substr(0, 200).find(kMark) == std::string::npos)
-    throw Error(path, "is there already, and is not a page of an earlier report",
+    throw Error(path, "already exists, and is not a page of an earlier report",
                 "name another file, or remove it");
 }
 
@@ -245,7 +245,7 @@ std::string WritePage(const std::string& path, const PageInput& input) {
   WriteFile(path, page);
   return IsStream(path) ? ""
                         : path + ": " + SizeText(static_cast<int64_t>(page.size())) +
-                              ", for any browser\n";
+                              ", opens in any browser\n";
 }
 
 }  // namespace pipewright

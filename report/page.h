@@ -26,7 +26,8 @@ std::string ReportPage(const PageInput& input);
 // that are `read`, or another file lies there and `replace` is false.
 void CheckPageOutput(const std::string& path, const std::vector<std::string>& read, bool replace);
 
-// Writes the page. Returns "report.html: 45 KiB, for any browser\n", or "" if `path` is a stream.
+// Writes the page. Returns "report.html: 45 KiB, opens in any browser\n", or "" if `path` is a
+// stream.
 std::string WritePage(const std::string& path, const PageInput& input);
 
 }  // namespace pipewright

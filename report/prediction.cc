@@ -19,13 +19,13 @@ Prediction PredictRun(const PackageView& view, const Job& job) {
   Prediction prediction{
       std::move(run.plan),
       ParseCosts(CostsOfStages(*view.profile, stage_of, OptimizerState(job.optimizer)), "profile"),
-      {"the prediction leaves out the time of loss and optimizer, which `pipewright-run bench` "
-       "measures (--costs, --trace)"}};
+      {"the prediction leaves out the time of the loss and the optimizer, which "
+       "`pipewright-run bench` measures (--costs, --trace)"}};
   if (view.profile->microbatch != job.microbatch_size)
-    prediction.notes.push_back("the profile is of microbatches of " +
-                               Counted(view.profile->microbatch, "sample") + ", the job's have " +
-                               std::to_string(job.microbatch_size) +
-                               ": pipewright profile " + view.package + " --microbatch-size " +
+    prediction.notes.push_back("the profile has microbatches of " +
+                               Counted(view.profile->microbatch, "sample") + ", but the job has " +
+                               std::to_string(job.microbatch_size) + ": pipewright profile " +
+                               view.package + " --microbatch-size " +
                                std::to_string(job.microbatch_size));
   return prediction;
 }

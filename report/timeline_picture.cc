@@ -125,7 +125,7 @@ std::vector<TraceAction> StepOf(const std::vector<TraceAction>& actions, int ste
   for (const TraceAction& e : actions)
     if (e.step == step) of_step.push_back(e);
   if (of_step.empty())
-    throw Error(path, "it has no step " + std::to_string(step) + ", the last one is " +
+    throw Error(path, "it has no step " + std::to_string(step) + "; the last one is " +
                           std::to_string(last));
   double start = of_step[0].start;
   for (const TraceAction& e : of_step) start = std::min(start, e.start);

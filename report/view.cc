@@ -17,7 +17,7 @@ namespace pipewright {
 static void ReadViewConf(PackageView& view, const std::string& given) {
   view.conf_path = given.empty() ? view.package + "/conf/mp_conf.json" : given;
   if (given.empty() && !std::filesystem::exists(view.conf_path)) {
-    view.missing.push_back("no conf, hence no stages and ranks: `pipewright conf` writes one");
+    view.missing.push_back("no conf, so no stages and ranks: `pipewright conf` writes one");
     return;
   }
   Conf conf = ReadConf(view.conf_path);
@@ -29,7 +29,7 @@ static void ReadViewConf(PackageView& view, const std::string& given) {
 static void ReadViewProfile(PackageView& view, const std::string& given) {
   const std::string path = given.empty() ? view.package + "/profile.json" : given;
   if (given.empty() && !std::filesystem::exists(path)) {
-    view.missing.push_back("no profile, hence no times: `pipewright profile` measures one");
+    view.missing.push_back("no profile, so no times: `pipewright profile` measures one");
     return;
   }
   try {

@@ -212,7 +212,7 @@ class Cli(unittest.TestCase):
         done = subprocess.run([BUILD / "pipewright", "completion", "csh"], text=True,
                               capture_output=True)
         self.assertEqual((done.returncode, done.stderr),
-                         (2, 'pipewright: completion: "csh" is not a shell that is known\n'
+                         (2, 'pipewright: completion: unknown shell "csh"\n'
                              '  known: bash, zsh, fish\n'))
 
     def test_schedule_files(self):
@@ -270,7 +270,7 @@ class Cli(unittest.TestCase):
             done = partition("--memory", "1KB", "-o", "none", code=1)
             self.assertIn("nothing is written to none", done.stdout)
             self.assertFalse((at / "none").exists())
-            needed = re.search(r"would do: --memory (\d+)", done.stdout)[1]
+            needed = re.search(r"would be enough: --memory (\d+)", done.stdout)[1]
             partition("--memory", needed)
             partition("--memory", str(int(int(needed) / 1.03)), code=1)
             done = partition("--memory", "1KB", "--json", code=1)

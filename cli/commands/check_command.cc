@@ -69,28 +69,29 @@ void AddCheckCommand(CLI::App& app) {
   CheckRequest& request = options->request;
   auto* package = app.add_option("package", request.package, "the package");
   auto* job = app.add_option("--job", request.job, "the job of the run");
-  auto* eval = app.add_flag("--eval", request.eval, "the job is evaluated, not trained");
+  auto* eval = app.add_flag("--eval", request.eval, "check an evaluation of the job, not training");
   auto* input = app.add_option("--input", request.input,
-                               "file that `infer` is to compute outputs for");
-  app.add_option("--output", request.output, "file that `infer` is to write")->needs(input);
-  app.add_option("--outputs", request.outputs, "outputs that `infer` is to compute: NAME,...")
+                               "input file of `infer`, to check an inference instead of a job");
+  app.add_option("--output", request.output, "output file of `infer`")->needs(input);
+  app.add_option("--outputs", request.outputs, "outputs for `infer` to compute: NAME,...")
       ->delimiter(',')
       ->needs(input);
-  app.add_option("--microbatches", request.microbatches, "parts that `infer` cuts the rows into")
+  app.add_option("--microbatches", request.microbatches,
+                 "number of microbatches that `infer` splits the rows into")
       ->check(AtLeast(1, 1 << 20))
       ->needs(input);
   input->excludes(job);
   eval->needs(job);
   app.add_option("--conf", request.conf,
                  "conf that groups the modules (default: PACKAGE/conf/mp_conf.json)");
-  app.add_option("--ranks", request.ranks, "number of ranks that will be started")
+  app.add_option("--ranks", request.ranks, "number of ranks that the run will start")
       ->check(AtLeast(1, 1 << 20));
-  app.add_option("--weights", request.weights, "file of weights that the run will start from");
-  app.add_flag("--resume", request.resume, "the run goes on from a checkpoint that is there");
-  app.add_option("--memory", options->memory, "limit of each rank: bytes, or 16GB");
-  app.add_flag("--strict", options->strict, "exit with 1 for warnings, too");
+  app.add_option("--weights", request.weights, "weights that the run will start from");
+  app.add_flag("--resume", request.resume, "the run resumes from an existing checkpoint");
+  app.add_option("--memory", options->memory, "limit per rank: bytes, or a size such as 16GB");
+  app.add_flag("--strict", options->strict, "exit with code 1 for warnings, too");
   app.add_flag("--json", options->json, "print JSON");
-  auto* rules = app.add_flag("--rules", options->rules, "list what is checked, and check nothing");
+  auto* rules = app.add_flag("--rules", options->rules, "list the rules without checking anything");
   rules->excludes(package);
   app.callback([options] {
     if (options->rules) {

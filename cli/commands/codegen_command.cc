@@ -72,21 +72,25 @@ static void Codegen(const Request& request) {
 void AddCodegenCommand(CLI::App& app) {
   auto request = std::make_shared<Request>();
   Request& r = *request;
-  app.add_option("graph", r.graph, "graph text with a stage for every node")->required();
-  app.add_option("-n,--model_name", r.options.name, "class of the fused model: VGG16Partitioned")
+  app.add_option("graph", r.graph, "graph text that gives every node a stage")->required();
+  app.add_option("-n,--model_name", r.options.name,
+                 "class name of the fused model, such as VGG16Partitioned")
       ->required();
-  app.add_option("-a,--arch", r.options.arch, "name of the architecture, and of its file: vgg16")
+  app.add_option("-a,--arch", r.options.arch,
+                 "name of the architecture and its file, such as vgg16")
       ->required();
-  app.add_option("-o,--output_directory", r.output, "folder for the files")->required();
-  app.add_flag("--force", r.force, "write over files there that were edited, or are others'");
+  app.add_option("-o,--output_directory", r.output, "folder to write the files to")->required();
+  app.add_flag("--force", r.force,
+               "also replace files that were edited or not written by codegen");
   app.add_option("--stage_to_num_ranks,--stage_to_num_ranks_map", r.ranks,
-                 "ranks of each stage, for hybrid_conf.json: 0:3,1:1");
-  app.add_option("--shared", r.shared, "nodes that use one module: node3,node9 (repeatable)");
+                 "number of ranks of each stage for hybrid_conf.json, STAGE:RANKS,...: 0:3,1:1");
+  app.add_option("--shared", r.shared, "nodes that share one module: node3,node9 (repeatable)");
   app.add_option("--model-template,--model_template_filename", r.model_template,
-                 "text of the stages and the fused model");
+                 "template for the stages and the fused model");
   app.add_option("--init-template,--init_template_filename", r.init_template,
-                 "text of __init__.py");
-  app.add_option("--conf-template,--conf_template_filename", r.conf_template, "text of the confs");
+                 "template for __init__.py");
+  app.add_option("--conf-template,--conf_template_filename", r.conf_template,
+                 "template for the confs");
   app.callback([request] { Codegen(*request); });
 }
 

@@ -45,8 +45,8 @@ void Run(Options options) {
     options.split = DefaultSplit(options.model);
   options.compile.passes.split = ParseSplit(options.split, options.split_after);
   if (!options.input.empty() && options.compile.passes.split.kind != SplitSpec::kProfile)
-    throw UsageError("--input", "is what --split profile:N measures with, and nothing else",
-                     "leave it out; the names of a TorchScript model's inputs are --input-names");
+    throw UsageError("--input", "it is only for --split profile:N",
+                     "leave it out; to name the inputs of a TorchScript model, use --input-names");
   options.compile.passes.shared = ParseShared(options.shared);
   CheckReplaceable({options.compile.output, options.compile.ranks, options.compile.force},
                    {options.model, options.compile.weights, options.input});
@@ -87,48 +87,52 @@ void Run(Options options) {
 void AddCompileCommand(CLI::App& app) {
   auto options = std::make_shared<Options>();
   app.add_option("model", options->model,
-                 "the model: a file of torch.export.save (.pt2) or torch.jit.save (.pt)")
+                 "the model: a file from torch.export.save (.pt2) or torch.jit.save (.pt)")
       ->required();
-  app.add_option("-o,--output", options->compile.output, "the package to write, a folder")
+  app.add_option("-o,--output", options->compile.output, "the package folder to write")
       ->required();
   app.add_flag("--force", options->compile.force, "replace a package that was edited by hand");
   app.add_option("--split", options->split,
                  "where to cut: markers (pipe_split in the model; the default, unless the export "
-                 "says another), modules:NAME,... (before these submodules), children:PATH (one "
-                 "module a child), equal:N (by operations), balanced:N (by cost), profile:N (by "
-                 "measured time), size:BYTES (of weights), or a JSON file of submodules and their "
-                 "modules");
+                 "has its own), modules:NAME,... (before these submodules), children:PATH (one "
+                 "module per child), equal:N (by operations), balanced:N (by cost), profile:N (by "
+                 "measured time), size:BYTES (of weights), or a JSON file that assigns submodules "
+                 "to modules");
   app.add_option("--input", options->input,
-                 "safetensors file with a tensor for each input to measure with, for profile:N "
-                 "(default: the example that a .pt2 was exported with)");
+                 "for profile:N: safetensors file with a tensor for each input (default: the "
+                 "example that the .pt2 was exported with)");
   app.add_option("--microbatch-size", options->microbatch,
-                 "samples to measure with, for profile:N (default: as many as the inputs have)")
+                 "for profile:N: samples per microbatch (default: as many as the inputs have)")
       ->check(AtLeast(1));
   // An option without a group is hidden: this is the name in earlier versions.
   app.add_option("--microbatch", options->microbatch)->check(AtLeast(1))->group("");
-  app.add_option("--repeat", options->repeat, "measurements of each time, for profile:N (10)")
+  app.add_option("--repeat", options->repeat,
+                 "for profile:N: measurements of each time (default: 10)")
       ->check(AtLeast(1));
   app.add_option("--split-after", options->split_after, "cut after these submodules: NAME,...")
       ->delimiter(',');
   app.add_option("--shared", options->shared,
-                 "parameters that several modules use: replicate (the default), transmit (kept in "
-                 "the first, sent to the others), transmit:NAME,...");
+                 "how modules share parameters: replicate (default), transmit (the first module "
+                 "keeps them and sends them to the others), or transmit:NAME,...");
   app.add_option("--weights", options->compile.weights,
                  "take the weights from this checkpoint (safetensors, shards, torch.save)");
-  app.add_option("--dtype", options->compile.dtype, "cast floats: float32, bfloat16, float16, ...");
+  app.add_option("--dtype", options->compile.dtype,
+                 "cast floating-point tensors to float32, bfloat16, float16, ...");
   app.add_option("--input-names", options->inputs,
-                 "TorchScript: the inputs that a run gives, NAME,... (default: those without a "
-                 "default value)")
+                 "TorchScript: names of the inputs that a run provides, NAME,... (default: those "
+                 "without a default value)")
       ->delimiter(',');
   app.add_option("--inputs", options->inputs)->delimiter(',')->group("");
   app.add_option("--op-library", options->op_libraries,
-                 "a shared library with operators of your own; also loaded by every run")
+                 "shared library with custom operators, which every run loads too (repeatable)")
       ->allow_extra_args(false);
   app.add_option("--ranks", options->compile.ranks,
-                 "ranks that the package's confs are for; one a module if not given")
+                 "number of ranks in the package's confs (default: one per module)")
       ->check(AtLeast(1));
-  app.add_flag("--explain", options->explain, "say why every group of operations is where it is");
-  app.add_option("--dump-ir", options->compile.passes.dump, "folder for the graph after each pass");
+  app.add_flag("--explain", options->explain,
+               "explain why each group of operations is in its module");
+  app.add_option("--dump-ir", options->compile.passes.dump,
+                 "write the graph after each pass to this folder");
   app.callback([options] { Run(*options); });
 }
 

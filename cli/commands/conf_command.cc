@@ -65,7 +65,7 @@ static std::string Checked(const std::string& file, const std::string& package, 
       PrintWarning(warning);
     text = Counted(modules, "module");
   } else {
-    text = Counted(modules, "entry") + " for modules, the last perhaps the loss's";
+    text = Counted(modules, "entry") + " for modules, possibly including one for the loss";
   }
   if (package.empty() && ranks > 0) CheckLaunchedRanks(conf, ranks, file);
   return file + ": " + text + ", " + StagesAndRanks(conf) + "\n";
@@ -99,28 +99,28 @@ void AddConfCommand(CLI::App& app) {
   app.add_option("package", options->package, "the package");
   auto* ranks =
       app.add_option("--ranks", options->ranks,
-                     "number of ranks; modules are grouped in order, or the conf must need so many")
+                     "number of ranks to group the modules for, in order, or that --check expects")
           ->check(AtLeast(1, 1 << 20));
-  app.add_option("--stages", options->stages, "number of stages (default: as the placement has)")
+  app.add_option("--stages", options->stages, "number of stages (default: given by the placement)")
       ->check(AtLeast(1, 1 << 20))
       ->needs(ranks);
   app.add_option("--placement", options->placement,
-                 "which rank runs which stage: loop (the default), v (there and back: for zbv, two "
-                 "stages a rank), both, or a rank for each stage: \"0,1,1,0\"")
+                 "which rank runs which stage: loop (default), v (forward and back, two stages per "
+                 "rank, as for zbv), both, or a rank for each stage: \"0,1,1,0\"")
       ->needs(ranks);
   app.add_option("--device-map", options->device_map,
-                 "instead: a rank for each device of this map, as `pipewright place` writes it")
+                 "make one rank for each device of this map from `pipewright place`")
       ->excludes(ranks);
   app.add_option("--check", options->check,
-                 "instead: say what is wrong with this conf, by itself or for the package");
-  app.add_option("-o,--output", options->output, "the conf to write; standard output if not given");
+                 "check this conf instead of making one, by itself or for the package");
+  app.add_option("-o,--output", options->output, "the conf to write (default: standard output)");
   app.callback([options] {
     std::error_code none;
     if (!options->check.empty() &&
         std::filesystem::equivalent(options->check, options->output, none))
       throw Error("-o " + options->output,
-                  "is the conf that is looked at: the line that --check prints would replace it",
-                  "leave -o out");
+                  "is the conf to check: the output of --check would replace it",
+                  "leave out -o");
     if (!options->output.empty())
       CheckWritable(options->output, {options->package + "/manifest.json", options->device_map});
     const bool made = options->stages > 0 || !options->placement.empty();
@@ -131,7 +131,7 @@ void AddConfCommand(CLI::App& app) {
                             : !options->placement.empty() ? "--placement"
                                                           : "--device-map") +
                            " is for a new one",
-                       "leave one of them out; --ranks N checks that it is for N ranks");
+                       "leave out one of them; --ranks N checks that it is for N ranks");
     if (!options->check.empty())
       return Write(Checked(options->check, options->package, options->ranks), options->output);
     if (options->package.empty()) throw UsageError("conf", "give a package, or a conf to --check");

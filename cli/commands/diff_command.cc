@@ -31,7 +31,7 @@ void Diff(const Request& request) {
 void AddDiffCommand(CLI::App& app) {
   auto request = std::make_shared<Request>();
   app.add_option("first", request->first, "a package, conf, plan, job or trace")->required();
-  app.add_option("second", request->second, "another of the same kind")->required();
+  app.add_option("second", request->second, "another one of the same kind")->required();
   app.add_flag("--json", request->json, "print JSON and nothing else");
   app.callback([request] { Diff(*request); });
 }

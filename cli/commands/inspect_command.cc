@@ -53,16 +53,16 @@ void AddInspectCommand(CLI::App& app) {
   auto request = std::make_shared<Request>();
   app.add_option("package", request->package, "the package")->required();
   CLI::Option* module =
-      app.add_option("--module", request->module, "show this module alone: its values and weights")
+      app.add_option("--module", request->module, "show only this module: its values and weights")
           ->check(AtLeast(0));
   app.add_option("--find", request->find,
-                 "list modules, submodules, weights and values with this in their name: module, "
-                 "ranks and file of each; exit code 1 if there are none")
+                 "list modules, submodules, weights and values whose name contains this, with "
+                 "their module, ranks and file; exit code 1 if there are none")
       ->excludes(module);
   app.add_option("--conf", request->conf,
                  "conf that groups the modules (default: PACKAGE/conf/mp_conf.json)");
   app.add_option("--profile", request->profile,
-                 "measured times (default: PACKAGE/profile.json, if it is there)");
+                 "measured times (default: PACKAGE/profile.json, if it exists)");
   app.add_flag("--json", request->json, "print JSON and nothing else");
   app.callback([request] { Inspect(*request); });
 }

@@ -37,7 +37,7 @@ static std::vector<int> StageOfModule(const PartitionInput& input) {
     int stage = input.graph.nodes[first + i].stage;
     if (stage_of[node.module] >= 0 && stage_of[node.module] != stage)
       throw Error(node.name,
-                  "begins stage " + std::to_string(stage) + " inside of module" +
+                  "begins stage " + std::to_string(stage) + " inside module" +
                       std::to_string(node.module) + ", where no conf can cut",
                   "cut the package there: pipewright compile --split profile:K, or profile it "
                   "without --fine");
@@ -69,7 +69,7 @@ static void CheckOutputs(const PartitionRequest& request, bool graph, bool profi
   std::error_code none;
   if (std::filesystem::is_directory(request.file, none) &&
       std::filesystem::equivalent(request.file, request.output, none))
-    throw Error(request.output, "is the package that is partitioned",
+    throw Error(request.output, "is the package to partition",
                 "name another folder, and give its hybrid_conf.json to pipewright-run: --conf");
   std::vector<std::string> read = {request.file, request.input};
   OutputTexts names = OutputNames(graph, profile);
@@ -157,7 +157,7 @@ static std::string Written(const PartitionRequest& request, const PartitionInput
 
 static PartitionReport LikePipeDream(const PartitionRequest& request, PartitionInput& input) {
   if (!input.has_graph())
-    throw UsageError("--mode", "pipedream reads graph text and profiles only: " + request.file,
+    throw UsageError("--mode", "pipedream reads only graph text and profiles, not " + request.file,
                      "use --mode exact or --mode fast");
   PipeDreamResult result = PipeDreamPartition(input.graph, UpstreamOptions(request));
   for (size_t s = 0; s < result.stages.size(); ++s)
@@ -247,9 +247,10 @@ static std::string MemoryThatFits(const PartitionProblem& problem, PartitionRepo
         return device.host || device.count == 0 || device.memory_bytes == LargestMemory(problem);
       });
   const std::string size = SizeText(static_cast<int64_t>(bytes));
-  return alike ? "  " + size + " on each device would do: --memory " +
+  return alike ? "  " + size + " on each device would be enough: --memory " +
                      std::to_string(static_cast<int64_t>(bytes)) + "\n"
-               : "  " + size + " on the largest device, and as much more on the others, would do\n";
+               : "  " + size +
+                     " on the largest device would be enough, with the others in proportion\n";
 }
 
 static void Partition(const PartitionRequest& request) {
@@ -317,67 +318,81 @@ void AddPartitionCommand(CLI::App& app) {
   PartitionRequest& r = *request;
   app.add_option(
          "file", r.file,
-         "a package, a profile (JSON, or PipeDream's graph text), or an instance of Tarnawski "
+         "a package, a profile (JSON or PipeDream's graph text), or an instance of Tarnawski "
          "et al.")
       ->required();
-  app.add_option("--mode", r.mode, "exact: the best; fast: near it; pipedream: as PipeDream does")
+  app.add_option("--mode", r.mode,
+                 "exact (default): the best cut; fast: close to it; pipedream: PipeDream's cut")
       ->check(CLI::IsMember({"exact", "fast", "pipedream"}));
-  app.add_option("--stages", r.stages, "exactly so many stages; left out: what is best")
+  app.add_option("--stages", r.stages, "number of stages (default: whichever is best)")
       ->check(AtLeast(1, 1 << 20));
   app.add_option("--devices", r.devices,
-                 "devices to use at most (where --stages is not given either: 16)")
+                 "maximum number of devices (default: 16 if --stages is not given either)")
       ->check(AtLeast(0, 1 << 20));
-  app.add_option("--cpus", r.cpus, "CPUs to use at most")->check(AtLeast(0, 1 << 20));
-  app.add_option("-s,--memory,--memory_size", r.memory, "memory of a device: bytes, or 16GB");
-  app.add_option("-n,--all_num_machines", r.machines, "machines of each level, innermost first")
+  app.add_option("--cpus", r.cpus, "maximum number of CPUs")->check(AtLeast(0, 1 << 20));
+  app.add_option("-s,--memory,--memory_size", r.memory,
+                 "memory of each device: bytes, or a size such as 16GB");
+  app.add_option("-n,--all_num_machines", r.machines,
+                 "number of machines at each level, innermost first")
       ->expected(1, -1);
-  app.add_option("-b,--network_bandwidths", r.bandwidths, "bytes a second, of each level (1e9)")
+  app.add_option("-b,--network_bandwidths", r.bandwidths,
+                 "bandwidth of each level in bytes per second (default: as measured, or 1e9)")
       ->expected(1, -1);
-  app.add_option("--speeds", r.speeds, "speed of each device, 1 being that of the profile")
+  app.add_option("--speeds", r.speeds, "speed of each device, relative to the profile")
       ->delimiter(',');
   app.add_option("--memories", r.memories, "memory of each device")->delimiter(',');
   app.add_option("--links", r.links,
-                 "bandwidth of each device's link, or, row by row, from each device to each, in "
-                 "units of -b")
+                 "bandwidth of each device's link, or of the links from each device to each other "
+                 "one, row by row, in multiples of -b")
       ->delimiter(',');
   app.add_option("--latency", r.latency, "fixed cost of one transfer")->check(NumberAtLeast(0));
-  app.add_option("--replicas", r.replicas, "replicas a stage may have (1)")->check(AtLeast(1));
-  app.add_option("--together", r.together, "nodes kept in one stage: a,b (repeatable)");
+  app.add_option("--replicas", r.replicas, "maximum number of replicas of a stage (default: 1)")
+      ->check(AtLeast(1));
+  app.add_option("--together", r.together, "nodes to keep in one stage: a,b (repeatable)");
   app.add_option("--shared", r.shared,
-                 "nodes that share a weight: apart, they exchange its gradient (repeatable)");
+                 "nodes that share a weight, and exchange its gradient if in different stages: a,b "
+                 "(repeatable)");
   app.add_option("--objective", r.objective,
-                 "bottleneck: the slowest stage; step: a simulated step of --schedule")
+                 "time to minimize: that of the slowest stage (bottleneck, the default), or of a "
+                 "simulated step of --schedule (step)")
       ->check(CLI::IsMember({"bottleneck", "step"}));
-  app.add_option("--schedule", r.schedule, "schedule of --objective step (1f1b)")
+  app.add_option("--schedule", r.schedule, "schedule for --objective step (default: 1f1b)")
       ->check(CLI::IsMember(ScheduleNames()));
-  app.add_option("--in-flight", r.in_flight, "activations held as in 1f1b, gpipe, or one")
+  app.add_option("--in-flight", r.in_flight,
+                 "microbatches whose activations are held: as in 1f1b, as in gpipe, or one")
       ->check(CLI::IsMember({"1f1b", "gpipe", "one"}));
-  app.add_option("--microbatches", r.microbatches, "microbatches a step")->check(AtLeast(1));
+  app.add_option("--microbatches", r.microbatches, "microbatches per step")->check(AtLeast(1));
   app.add_option("--optimizer-state", r.optimizer_state,
-                 "bytes of optimizer state a byte of parameters (2, as Adam)")
+                 "bytes of optimizer state per byte of parameters (default: 2, as for Adam)")
       ->check(NumberAtLeast(0));
   app.add_option("--time-limit", r.time_limit,
-                 "seconds of search for a proof, then for a better partition")
+                 "seconds to search for a proof, and then for a better partition")
       ->check(NumberAtLeast(0));
   app.add_option("--activation_compression_ratio", r.activation_compression_ratio,
-                 "pipedream: counts transfers, divided by this")
+                 "pipedream: count transfers, divided by this ratio")
       ->check(NumberMoreThan(0));
-  app.add_flag("--straight_pipeline", r.straight_pipeline, "pipedream: no replication");
-  app.add_flag("--use_memory_constraint", r.use_memory_constraint, "pipedream: keep to -s");
-  app.add_flag("--use_fewer_machines", r.use_fewer_machines, "pipedream: where as good");
+  app.add_flag("--straight_pipeline", r.straight_pipeline, "pipedream: do not replicate stages");
+  app.add_flag("--use_memory_constraint", r.use_memory_constraint,
+               "pipedream: stay within the memory of -s");
+  app.add_flag("--use_fewer_machines", r.use_fewer_machines,
+               "pipedream: use fewer machines if that is as good");
   app.add_option("--microbatch-size", r.microbatch,
-                 "measure the package anew with so many samples (default: its profile.json)")
+                 "measure the package again, with this many samples per microbatch (default: use "
+                 "its profile.json)")
       ->check(AtLeast(1));
   app.add_option("--microbatch", r.microbatch)->check(AtLeast(1))->group("");  // former name
   app.add_option("--input", r.input,
-                 "measure the package anew with this safetensors file, a tensor for each input");
-  app.add_option("--repeat", r.repeat, "measurements of each time, of a package (20)")
+                 "measure the package again, with the inputs in this safetensors file");
+  app.add_option("--repeat", r.repeat,
+                 "measurements of each time, if a package is measured (default: 20)")
       ->check(AtLeast(1));
-  app.add_flag("--explain", r.explain, "say what binds and what the next best cut would cost");
+  app.add_flag("--explain", r.explain,
+               "explain what limits the result, and what the next best cut would cost");
   app.add_flag("--json", r.json, "print JSON and nothing else");
   auto* output = app.add_option("-o,--output", r.output,
                                 "folder for the graph with stages, its picture and the confs");
-  app.add_flag("--force", r.force, "write over files there that were edited, or are others'");
+  app.add_flag("--force", r.force,
+               "also replace files that were edited or not written by partition");
   app.callback([request, output] {
     request->writes = output->count() > 0;
     Partition(*request);

@@ -89,11 +89,11 @@ void PrintTable(const Placement& placement) {
               << pad(SizeText(budget.used), 10) << "  " << pad(SizeText(budget.reserved), 10)
               << "  " << pad(SizeText(budget.slots), 10) << "  "
               << pad(SizeText(budget.process), 10) << "  " << SizeText(budget.Peak()) << "\n";
-  std::cout << "the peak is that of a run, without activations: what lies there, the slots through "
-               "which weights come from disk, and the process\n";
+  std::cout << "peak: memory that a run takes, without activations: used, slots (for weights that "
+               "are read from disk) and process\n";
   if (placement.moved_bound >= 0)
-    std::cout << "\nbrought in each sweep: " << SizeText(placement.moved) << "; no placement under "
-              << "these budgets needs less than " << SizeText(placement.moved_bound) << "\n";
+    std::cout << "\nloaded in each sweep: " << SizeText(placement.moved) << "; no placement within "
+              << "these budgets loads less than " << SizeText(placement.moved_bound) << "\n";
   std::cout << "\n" << DeviceMapJson(placement.map).dump(2) << "\n";
 }
 
@@ -144,7 +144,7 @@ void PrintLargest(const ModuleTree& tree, const Options& options) {
 void WriteConfOf(const DeviceMap& map, const Options& options) {
   if (options.conf.empty()) return;
   if (!IsPackage(options.model))
-    throw UsageError("--conf", "a conf belongs to a package, which " + options.model + " is not");
+    throw UsageError("--conf", "it needs a package, and " + options.model + " is not one");
   WriteFile(options.conf,
             WriteConf(ConfOfDeviceMap(ReadManifest(options.model), map,
                                       options.check.empty() ? "the device map" : options.check)));
@@ -170,7 +170,7 @@ void Check(const ModuleTree& tree, const Options& options) {
       std::cout << "no device for " << name << "\n";
     for (const std::string& pair : problems.overlapping) std::cout << "overlap: " << pair << "\n";
     for (const std::string& name : problems.unknown)
-      std::cout << "warning: nothing is called " << name << "\n";
+      std::cout << "warning: the model has nothing named " << name << "\n";
     for (const std::string& tie : problems.split_ties) std::cout << "warning: " << tie << "\n";
     if (problems.Usable()) std::cout << options.check << ": every tensor has one device\n";
   }
@@ -241,42 +241,45 @@ void AddPlaceCommand(CLI::App& app) {
   static Options options;
   PlaceOptions& place = options.place;
   app.add_option("model", options.model,
-                 "a package, a model of torch.export or torch.jit, a module tree as JSON, or "
-                 "weights: a file, an index or a folder")
+                 "a package, a torch.export or torch.jit model, a module tree as JSON, or weights "
+                 "(a file, an index or a folder)")
       ->required();
   app.add_option("--max-memory", options.max_memory,
-                 "budgets: 0=10GiB,1=10GiB,cpu=30GiB,disk=1TB (default: this machine's RAM)")
+                 "budgets: 0=10GiB,1=10GiB,cpu=30GiB,disk=1TB (default: this machine's free RAM)")
       ->allow_extra_args(false);
-  app.add_option("--policy", place.policy, "auto, balanced, balanced_low_0, sequential or optimal")
+  app.add_option("--policy", place.policy,
+                 "policy: auto, balanced, balanced_low_0, sequential or optimal")
       ->capture_default_str();
-  app.add_option("--no-split", options.no_split, "classes of modules to keep whole: Block,...")
+  app.add_option("--no-split", options.no_split, "module classes to keep whole: Block,...")
       ->allow_extra_args(false);
   app.add_option("--dtype", options.dtype,
-                 "count floating-point tensors that are wider as this dtype");
-  app.add_option("--special-dtype", options.special_dtypes, "for single tensors: NAME=DTYPE,...")
+                 "count wider floating-point tensors as this dtype");
+  app.add_option("--special-dtype", options.special_dtypes,
+                 "dtypes of single tensors: NAME=DTYPE,...")
       ->allow_extra_args(false);
   app.add_flag("--offload-buffers", place.offload_buffers,
-               "buffers of what lies on cpu or disk travel too");
+               "also swap in the buffers of modules on cpu or disk");
   app.add_flag("--fallback", place.fallback,
-               "a device that would stay empty takes the first module that fits");
-  app.add_option("--compat", options.compat, "accelerate: the budgets that accelerate computes")
+               "give a device that would stay empty the first module that fits it");
+  app.add_option("--compat", options.compat, "accelerate: compute budgets as accelerate does")
       ->check(CLI::IsMember({"accelerate"}));
   app.add_option("--activations", options.activations,
-                 "bytes each accelerator needs besides weights (policy optimal)")
+                 "memory that each accelerator needs besides weights (policy optimal)")
       ->capture_default_str();
-  app.add_option("--slots", place.slots, "largest layers in flight (policy optimal)")
+  app.add_option("--slots", place.slots,
+                 "number of swapped-in layers to keep room for (policy optimal)")
       ->check(InRange(1, 64))
       ->capture_default_str();
   app.add_flag("--whole-process", options.whole_process,
-               "budgets are for whole processes: slots and the process itself count");
+               "count the whole process against the budgets, including its slots");
   app.add_option("-o,--output", options.output,
-                 "write the device map to this file, and its budgets beside it");
-  app.add_flag("--sizes", options.sizes, "print bytes by name and nothing else");
+                 "write the device map to this file, and its budgets to PATH.budgets");
+  app.add_flag("--sizes", options.sizes, "print the bytes of each name and nothing else");
   app.add_flag("--largest-layer", options.largest_layer, "print the largest layer");
-  app.add_flag("--tied", options.tied, "print the names that are one tensor");
+  app.add_flag("--tied", options.tied, "print the groups of names that share a tensor");
   app.add_option("--check", options.check, "check this device map instead of making one");
   app.add_option("--conf", options.conf,
-                 "write the map (made, or of --check) as a conf of the package: a rank a device");
+                 "write the map, or that of --check, as a conf with one rank per device");
   app.add_flag("--json", options.json, "print JSON and nothing else");
   app.callback([] { Run(options); });
 }

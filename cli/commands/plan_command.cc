@@ -74,7 +74,7 @@ Plan ScheduleOf(const Request& request, StageGraph& graph) {
     check(request.microbatches, plan.microbatches, "microbatches");
     check(stages, plan.stages, "stages");
     if (!request.placement.empty())
-      throw UsageError("--placement", "a file says itself which rank runs which stage");
+      throw UsageError("--placement", "a schedule file already says which rank runs which stage");
     graph = GraphOf(plan);
     if (request.forward_only) DropBackward(plan);
     return plan;
@@ -127,7 +127,7 @@ void CheckMemory(const Request& request, const Plan& plan) {
       std::string most = Plain(figures.ranks[r].peak_bytes);
       throw Error(
           "schedule " + request.schedule,
-          "rank " + std::to_string(r) + " holds up to " + most + " of --memory " +
+          "rank " + std::to_string(r) + " holds up to " + most + ", more than --memory " +
               Plain(request.memory),
           "use fewer microbatches in flight (1f1b, zb-h1, v-half, v-min), or zb-auto, which "
           "plans within the limit");
@@ -155,8 +155,9 @@ void PutLoop(const Request& request, const StepLoop& loop) {
   int around = StepsAround(loop);
   int steps = request.steps ? request.steps : around + 1;
   if (steps < around)
-    throw UsageError("--steps", std::to_string(steps) + " steps, and prologue and epilogue make " +
-                                    std::to_string(around) + " already");
+    throw UsageError("--steps",
+                     std::to_string(steps) + " is too few: the prologue and epilogue take " +
+                         std::to_string(around));
   PutText(request, WriteLoop(loop, steps), Numbers(Unroll(loop, steps)));
 }
 
@@ -181,7 +182,7 @@ Offload OffloadOf(const Request& request, const Plan& plan) {
   Offload offload;
   if (request.offload.empty()) return offload;
   if (request.compute_only)
-    throw UsageError("--offload", "a schedule has no LOAD and EVICT: leave --compute-only out");
+    throw UsageError("--offload", "a schedule has no LOAD and EVICT: leave out --compute-only");
   for (const std::string& part : Split(request.offload, ',')) {
     int stage = -1;
     auto [last, error] = std::from_chars(part.data(), part.data() + part.size(), stage);
@@ -210,12 +211,12 @@ void MakePlan(const Request& request) {
       throw Error("schedule " + request.schedule,
                   std::to_string(request.microbatches) + " microbatches on " +
                       std::to_string(request.ranks) +
-                      " ranks, and a step needs as many as are in flight",
+                      " ranks, and a step needs at least one for each rank",
                   "the nearest that works: --microbatches " + std::to_string(request.ranks));
     if (!request.placement.empty() || request.forward_only ||
         (!request.stages.empty() && request.stages != std::to_string(request.ranks)))
       throw Error("schedule " + request.schedule, "it runs stage s on rank s, forward and backward",
-                  "leave --placement, --stages and --forward-only out");
+                  "leave out --placement, --stages and --forward-only");
     loop = AsynchronousOneForwardOneBackward(request.ranks, request.microbatches);
     graph = ChainGraph(ParsePlacement("loop", request.ranks, request.ranks));
     schedule = Unroll(loop, 1);
@@ -261,48 +262,51 @@ void AllowOnly(const CLI::App& app, const std::string& what,
     if (option->count() > 0 && option->get_name() != what &&
         std::find(allowed.begin(), allowed.end(), option->get_name()) == allowed.end())
       throw UsageError(option->get_name(), "it cannot be combined with " + what,
-                       "options that go with it: " + Join(allowed, ", "));
+                       "options that can be combined with it: " + Join(allowed, ", "));
 }
 
 }  // namespace
 
 void AddPlanCommand(CLI::App& app) {
   auto request = std::make_shared<Request>();
-  app.add_option("package", request->package, "with a job: print the plan of that run");
+  app.add_option("package", request->package, "package of a run to plan (needs a job)");
   app.add_option("job", request->job, "job file of the run");
   app.add_option("--conf", request->conf, "conf of the run (default: PACKAGE/conf/mp_conf.json)");
   app.add_option("--schedule", request->schedule,
-                 "what to make: " + Join(AllScheduleNames(), ", ") + ", or a CSV file");
+                 "schedule to make: " + Join(AllScheduleNames(), ", ") + ", or a CSV file");
   app.add_option("--ranks", request->ranks, "number of ranks")
       ->check(AtLeast(1, 1 << 20));
   app.add_option("--stages", request->stages,
-                 "number of stages (default: the schedule's own); zb-auto: or auto");
-  app.add_option("--microbatches", request->microbatches, "microbatches a step")
+                 "number of stages (default: the schedule's own); for zb-auto, also auto");
+  app.add_option("--microbatches", request->microbatches, "microbatches per step")
       ->check(AtLeast(1, 1000000));
   app.add_option("--placement", request->placement,
-                 "stage -> rank: loop, v, both, or \"0,1,1,0\"; replicas: \"0+1,2\"");
-  app.add_option("--costs", request->costs, "what actions cost: JSON, see docs/reference/costs.md");
+                 "which rank runs which stage: loop, v, both, or \"0,1,1,0\"; replicas: \"0+1,2\"");
+  app.add_option("--costs", request->costs,
+                 "JSON file with the costs of actions (see docs/reference/costs.md)");
   app.add_option("--costs-out", request->costs_out,
-                 "zb-auto with --stages auto: write the costs of the stages it made");
+                 "with zb-auto and --stages auto: write the costs of the stages that it made");
   app.add_option("--memory", request->memory,
-                 "limit per rank, in the units of the costs (without: activations)")
+                 "memory limit per rank, in the unit of --costs (without --costs: activations)")
       ->check(NumberAtLeast(0));
-  app.add_option("--steps", request->steps, "optimizer steps in a row")->check(AtLeast(1));
+  app.add_option("--steps", request->steps, "number of consecutive optimizer steps")
+      ->check(AtLeast(1));
   app.add_flag("--loop", request->loop,
                "write prologue, body and epilogue instead of every step "
                "(see docs/reference/plan.md)");
   app.add_option("--offload", request->offload,
-                 "stages whose weights come and go, as 1,2: adds LOAD and EVICT");
+                 "stages whose weights are loaded and evicted, such as 1,2: adds LOAD and EVICT");
   app.add_option(
          "--offload-memory", request->offload_memory,
-         "room for those weights on each rank, in the costs' unit (default: the two largest; "
-         "without costs a stage counts 1)")
+         "room for these weights on each rank, in the unit of --costs, or without --costs in "
+         "stages (default: the two largest)")
       ->check(NumberMoreThan(0));
-  app.add_flag("--forward-only", request->forward_only, "no backward, no step");
+  app.add_flag("--forward-only", request->forward_only, "leave out backward and optimizer steps");
   app.add_flag("--compute-only", request->compute_only,
-               "write, or check, the schedule: without transfers");
+               "write or check a schedule without transfers");
   app.add_option("-o,--output", request->output, "the file to write (default: standard output)");
-  app.add_option("--validate", request->validate, "check a plan, name the first rule it breaks");
+  app.add_option("--validate", request->validate,
+                 "check a plan, and report the first rule that it breaks");
   app.callback([request, &app] {
     if (!request->validate.empty()) {
       AllowOnly(app, "--validate", {"--costs", "--memory", "--steps", "--compute-only"});
@@ -317,11 +321,11 @@ void AddPlanCommand(CLI::App& app) {
     }
     if (!request->conf.empty())
       throw UsageError("--conf",
-                       "it is the conf of a package: pipewright plan PACKAGE JOB --conf F");
+                       "it needs a package: pipewright plan PACKAGE JOB --conf FILE");
     if (!request->costs_out.empty() && (!KindOf(*request).searched || request->stages != "auto"))
-      throw UsageError("--costs-out", "it goes with --schedule zb-auto --stages auto");
+      throw UsageError("--costs-out", "it needs --schedule zb-auto --stages auto");
     if (request->offload_memory > 0 && request->offload.empty())
-      throw UsageError("--offload-memory", "it goes with --offload");
+      throw UsageError("--offload-memory", "it needs --offload");
     if (request->schedule.empty())
       throw UsageError(
           "plan", "nothing to do: PACKAGE JOB, --schedule or --validate is needed",

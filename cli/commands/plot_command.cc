@@ -64,9 +64,9 @@ Prediction PredictionOf(const Request& request) {
 void PlotTimeline(const Request& request) {
   const bool predicts = !request.costs.empty() || !request.job.empty();
   if (request.plan.empty() && (predicts || request.trace.empty()))
-    throw UsageError("plot timeline", "a plan with --costs, or --trace, is needed");
+    throw UsageError("plot timeline", "it needs a plan with --costs, or --trace");
   if (request.step >= 0 && request.trace.empty())
-    throw UsageError("--step", "it goes with --trace");
+    throw UsageError("--step", "it needs --trace");
   std::vector<Timeline> timelines;
   if (!request.plan.empty()) {
     const Prediction p = PredictionOf(request);
@@ -95,8 +95,8 @@ void PlotCurves(const Request& request) {
   std::vector<Metrics> runs;
   for (const std::string& path : request.metrics) runs.push_back(ReadMetrics(path));
   if (request.csv && runs.size() > 1)
-    throw UsageError("--csv", "it takes one metrics file, and there are " +
-                                  std::to_string(runs.size()) + ": run it once for each");
+    throw UsageError("--csv", "it takes one metrics file, not " + std::to_string(runs.size()) +
+                                  ": run it once for each file");
   Put(request, request.csv ? CurvesCsv(runs[0]) : CurvesSvg(runs), request.metrics);
 }
 
@@ -104,12 +104,13 @@ void PlotCurves(const Request& request) {
 
 static void AddPrediction(CLI::App& command, Request& request) {
   command.add_option("plan", request.plan,
-                     "a plan or schedule to predict, with --costs, or a package, with --job");
+                     "a plan or schedule to predict (with --costs), or a package (with --job)");
   command.add_option("--costs", request.costs,
-                     "what actions cost: JSON, see docs/reference/costs.md");
-  command.add_option("--job", request.job, "predict this run of the package, by its profile");
+                     "JSON file with the costs of actions (see docs/reference/costs.md)");
+  command.add_option("--job", request.job,
+                     "predict a run with this job, using the package's profile");
   command.add_option("--conf", request.conf,
-                     "its conf, with --job (default: PACKAGE/conf/mp_conf.json)");
+                     "conf of the package, with --job (default: PACKAGE/conf/mp_conf.json)");
 }
 
 void AddPlotCommand(CLI::App& app) {
@@ -122,29 +123,29 @@ void AddPlotCommand(CLI::App& app) {
     command->callback([request, run] { run(*request); });
     return command;
   };
-  CLI::App* cut = add("cut", "the modules of a package, coloured by stage", PlotCut);
+  CLI::App* cut = add("cut", "draw the modules of a package, colored by stage", PlotCut);
   cut->add_option("package", request->package, "the package")->required();
   cut->add_option("--conf", request->conf,
                   "conf that groups the modules (default: PACKAGE/conf/mp_conf.json)");
   cut->add_option("--profile", request->profile,
-                  "measured times (default: PACKAGE/profile.json, if it is there)");
-  CLI::App* timeline = add("timeline", "what each rank does over one step", PlotTimeline);
+                  "measured times (default: PACKAGE/profile.json, if it exists)");
+  CLI::App* timeline = add("timeline", "draw what each rank does in one step", PlotTimeline);
   AddPrediction(*timeline, *request);
   timeline->add_option("--trace", request->trace,
-                       "a Chrome trace, as `bench --trace` measures it, below the prediction");
+                       "measured Chrome trace (from `bench --trace`) to draw below the prediction");
   timeline->add_option("--step", request->step, "step of the trace, from 0 (default: the last)")
       ->check(AtLeast(0));
-  CLI::App* memory = add("memory", "what each rank holds over one step", PlotMemory);
+  CLI::App* memory = add("memory", "draw what each rank holds in one step", PlotMemory);
   AddPrediction(*memory, *request);
   memory->get_option("plan")->required();
   memory->add_option("--memory", request->memory,
-                     "limit of each rank: bytes, or 16GB (default: \"memory\" of the job)");
-  CLI::App* curves = add("curves", "the curves of one or several training runs", PlotCurves);
+                     "limit per rank: bytes, or a size such as 16GB (default: the job's memory)");
+  CLI::App* curves = add("curves", "draw the curves of one or more training runs", PlotCurves);
   curves->add_option("metrics", request->metrics, "files that `train --metrics` wrote")->required();
   curves->add_flag("--csv", request->csv,
                    "write the numbers instead: one row per step, one column per curve");
   curves->get_option("--output")->description(
-      "the SVG file, or with --csv the table, to write (default: standard output)");
+      "the SVG file to write, or the table with --csv (default: standard output)");
 }
 
 }  // namespace pipewright

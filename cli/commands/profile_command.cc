@@ -74,8 +74,8 @@ void CheckOwn(const Outputs& outputs) {
     if (!before.empty() &&
         (path == outputs.json || there == TextOf(ParseProfile(before, outputs.json))))
       continue;
-    throw Error(path, "is there already, and is not as an earlier profile wrote it",
-                "name another file, or write over it with --force");
+    throw Error(path, "already exists, and is not what an earlier profile wrote",
+                "name another file, or replace it with --force");
   }
 }
 
@@ -105,8 +105,8 @@ void Show(const Request& request, const Profile& profile, const std::string& sou
   if (IsStandardOutput(outputs.text)) return;  // prints only the graph text
   std::cout << ProfileTable(profile);
   if (!source.empty())
-    std::cout << profile.microbatch << " samples a microbatch, from " << source << "; median of "
-              << profile.repeat << " and the distance between the quartiles\n";
+    std::cout << profile.microbatch << " samples per microbatch, from " << source
+              << "; median and interquartile range of " << profile.repeat << " measurements\n";
   std::cout << WrittenTo(outputs);
 }
 
@@ -125,15 +125,15 @@ void FromTrace(const Request& request) {
   std::string base =
       request.base.empty() ? request.measure.package + "/profile.json" : request.base;
   if (!std::filesystem::exists(base))
-    throw Error(base, "there is no profile to take the sizes from",
+    throw Error(base, "does not exist, and the sizes come from this profile",
                 "run `pipewright profile " + request.measure.package +
                     " --microbatch-size B` first, or name one: --base FILE");
   Profile profile = ParseProfile(ReadFile(base), base);
   CheckProfile(profile, manifest, base);
   if (const int64_t asked = request.measure.microbatch; asked > 0 && asked != profile.microbatch)
     throw Error("--microbatch-size " + std::to_string(asked),
-                base + " is of " + Counted(profile.microbatch, "sample") + " a microbatch",
-                "measure sizes for the run's: pipewright profile " + request.measure.package +
+                base + " has " + Counted(profile.microbatch, "sample") + " per microbatch",
+                "measure the sizes of the run: pipewright profile " + request.measure.package +
                     " --microbatch-size " + std::to_string(asked));
   ApplyTrace(profile, conf, ReadFile(request.trace), request.trace);
   Show(request, profile, "");
@@ -154,40 +154,43 @@ void AddProfileCommand(CLI::App& app) {
   app.add_option("package", r.measure.package, "folder that `pipewright compile` wrote")
       ->required();
   app.add_option("--microbatch-size", r.measure.microbatch,
-                 "samples of a microbatch (default: as many as the inputs have)")
+                 "samples per microbatch (default: as many as the inputs have)")
       ->check(AtLeast(1));
-  app.add_option("--repeat", r.measure.repeat, "measurements of each time (20)")
+  app.add_option("--repeat", r.measure.repeat, "measurements of each time (default: 20)")
       ->check(AtLeast(1));
-  app.add_option("--warmup", r.measure.warm_up, "runs before the first measurement (3)")
+  app.add_option("--warmup", r.measure.warm_up, "runs before the first measurement (default: 3)")
       ->check(AtLeast(0));
   // Names in earlier versions.
   app.add_option("--microbatch", r.measure.microbatch)->check(AtLeast(1))->group("");
   app.add_option("--warm-up", r.measure.warm_up)->check(AtLeast(0))->group("");
-  app.add_option("--threads", r.measure.threads, "threads of each rank (1)")
+  app.add_option("--threads", r.measure.threads, "threads per rank (default: 1)")
       ->check(AtLeast(1));
   app.add_option("--input", r.measure.input,
                  "safetensors file with a tensor for each input (default: the package's sample)");
   app.add_option("--conf", r.measure.conf,
-                 "which rank measures which module, or the conf of the traced run (default: "
-                 "PACKAGE/conf/mp_conf.json)");
-  app.add_flag("--fine", r.measure.fine, "below the modules: each submodule that their code names");
-  app.add_option("--in-process", r.in_process, "ranks as threads of this process, without MPI")
+                 "conf that assigns modules to ranks; with --from-trace: that of the traced run "
+                 "(default: PACKAGE/conf/mp_conf.json)");
+  app.add_flag("--fine", r.measure.fine,
+               "measure each submodule that the code of a module names separately");
+  app.add_option("--in-process", r.in_process,
+                 "run N ranks as threads of this process, without MPI")
       ->check(InRange(1, 1024))
       ->type_name("N");
-  app.add_option("--from-trace", r.trace, "take the times of a run's trace instead of measuring");
+  app.add_option("--from-trace", r.trace,
+                 "take the times from the trace of a run instead of measuring");
   app.add_option("--base", r.base,
-                 "with --from-trace: sizes, and what each module is of its stage's time (default: "
-                 "PACKAGE/profile.json)");
+                 "with --from-trace: profile that gives the sizes, and each module's share of its "
+                 "stage's time (default: PACKAGE/profile.json)");
   app.add_flag("--json", r.json, "print the profile as JSON and nothing else");
   auto* output = app.add_option("-o,--output", r.output,
-                                "graph text to write, the JSON beside it; FILE.json: that alone; a "
-                                "pipe, /dev/stdout: the text alone (default: PACKAGE/profile.txt)");
-  app.add_flag("--force", r.force, "write over files there that no earlier profile wrote");
+                                "graph text to write, with JSON beside it; FILE.json: JSON only; a "
+                                "pipe or /dev/stdout: text only (default: PACKAGE/profile.txt)");
+  app.add_flag("--force", r.force, "also replace files that were edited or not written by profile");
   app.callback([request, output] {
     request->writes = output->count() > 0;
     if (request->json && IsStandardOutput(request->output))
-      throw UsageError("-o " + request->output, "is where --json prints, too",
-                       "leave one of them out");
+      throw UsageError("-o " + request->output, "is also where --json prints",
+                       "leave out one of them");
     Measure(*request);
   });
 }

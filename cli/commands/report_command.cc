@@ -37,18 +37,19 @@ void Report(const Request& request) {
 void AddReportCommand(CLI::App& app) {
   auto request = std::make_shared<Request>();
   app.add_option("package", request->package, "the package")->required();
-  app.add_option("--job", request->job, "predict this run of it, by its profile");
+  app.add_option("--job", request->job,
+                 "predict a run with this job, using the package's profile");
   app.add_option("--conf", request->conf,
                  "conf that groups the modules (default: PACKAGE/conf/mp_conf.json)");
   app.add_option("--profile", request->profile,
-                 "measured times (default: PACKAGE/profile.json, if it is there)");
-  app.add_option("--trace", request->trace, "a step that `bench --trace` measured");
+                 "measured times (default: PACKAGE/profile.json, if it exists)");
+  app.add_option("--trace", request->trace, "trace of a measured step, from `bench --trace`");
   app.add_option("--metrics", request->metrics,
-                 "curves of a run that `train --metrics` wrote (repeatable)");
+                 "metrics of a run, from `train --metrics` (repeatable)");
   app.add_option("--memory", request->memory,
-                 "limit of each rank: bytes, or 16GB (default: \"memory\" of the job)");
-  app.add_option("-o,--output", request->output, "the page to write: HTML")->required();
-  app.add_flag("--force", request->force, "write over a file there that no earlier report wrote");
+                 "limit per rank: bytes, or a size such as 16GB (default: the job's memory)");
+  app.add_option("-o,--output", request->output, "the HTML page to write")->required();
+  app.add_flag("--force", request->force, "also replace a file that was not written by report");
   app.callback([request] { Report(*request); });
 }
 

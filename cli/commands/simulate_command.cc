@@ -46,7 +46,7 @@ Comparison CompareWith(const Request& request, const Plan& plan, const Costs& co
   Comparison comparison = Compare(predicted, measured);
   std::string other = OrderDifference(predicted, measured, plan.microbatches);
   if (!other.empty())
-    std::cerr << request.compare << ": it is of another schedule than " << request.plan << ": "
+    std::cerr << request.compare << ": has a different schedule from " << request.plan << ": "
               << other << "\n";
   return comparison;
 }
@@ -64,7 +64,7 @@ void NoteNoise(const Costs& costs) {
   }
   if (!noisy.empty())
     PrintNote(costs.source + ": the quartiles of F and B are far apart (" + Join(noisy, ", ") +
-              "), so the prediction may be far from the run");
+              "), so the prediction may be inaccurate");
 }
 
 void SimulatePlan(Request& request) {
@@ -88,11 +88,11 @@ void SimulatePlan(Request& request) {
   }
   if (!request.replay.empty()) {
     if (plan.steps > 1)
-      throw UsageError("--replay",
-                       "it is for plans of one step, this one has " + std::to_string(plan.steps));
+      throw UsageError("--replay", "it needs a plan of one step, and this one has " +
+                                       std::to_string(plan.steps));
     if (!request.recompute.empty())
       throw UsageError("--replay",
-                       "what was recomputed is in the times already: leave --recompute out");
+                       "the measured times include recomputation: leave out --recompute");
     const auto measured = ReadChromeTrace(ReadFile(request.replay), request.replay);
     request.options.duration = DurationsOf(measured, request.replay);
     if (request.steps == 0) request.options.steps = StepsOf(measured);
@@ -128,34 +128,37 @@ void SimulatePlan(Request& request) {
 
 void AddSimulateCommand(CLI::App& app) {
   auto request = std::make_shared<Request>();
-  app.add_option("plan", request->plan, "a plan or schedule, as `pipewright plan` writes it")
+  app.add_option("plan", request->plan, "a plan or schedule from `pipewright plan`")
       ->required();
-  app.add_option("--costs", request->costs, "what actions cost: JSON, see docs/reference/costs.md")
+  app.add_option("--costs", request->costs,
+                 "JSON file with the costs of actions (see docs/reference/costs.md)")
       ->required();
   app.add_option("--trace", request->trace, "write a Chrome trace (chrome://tracing, Perfetto)");
   app.add_option("--compare", request->compare,
-                 "lay a measured Chrome trace (times in the costs' unit) beside the prediction");
+                 "compare the prediction with this measured Chrome trace (in the unit of --costs)");
   app.add_option("--replay", request->replay,
-                 "give each action the time that it took in this measured Chrome trace, step by "
-                 "step (times in the costs' unit; --costs then tells of links)");
+                 "give each action its time in this measured Chrome trace, step by step (in the "
+                 "unit of --costs, which still gives the link costs)");
   app.add_flag("--json", request->json, "print all figures as JSON and nothing else");
-  app.add_flag("--text", request->text, "draw a timeline in characters");
-  app.add_option("--columns", request->columns, "width of the timeline")
+  app.add_flag("--text", request->text, "draw a text timeline");
+  app.add_option("--columns", request->columns,
+                 "width of the --text timeline in characters (default: 160)")
       ->check(AtLeast(10, 1000000));
   app.add_option("--steps", request->steps,
-                 "run the plan so many times in a row (with --replay: as often as the trace); "
-                 "a loop: so many steps")
+                 "run a plan N times in a row, or a loop for N steps (default: once or the loop's "
+                 "own number, or with --replay, as often as in the trace)")
       ->check(AtLeast(1));
-  app.add_flag("--barrier", request->options.barrier, "ranks wait for each other between steps");
+  app.add_flag("--barrier", request->options.barrier,
+               "make ranks wait for each other between steps");
   app.add_flag("--contention", request->options.contention,
-               "a link carries the bytes of one message at a time");
+               "let a link carry the bytes of only one message at a time");
   app.add_flag("--synchronous", request->options.synchronous,
-               "a rank stays at a SEND until its RECV is posted");
+               "make a rank wait at a SEND until its RECV is posted");
   app.add_option("--memory", request->memory,
-                 "limit per rank in the units of the costs, for the lower bound")
+                 "memory limit per rank for the lower bound, in the unit of --costs")
       ->check(NumberAtLeast(0));
   app.add_option("--recompute", request->recompute,
-                 "stages that recompute their forward, as 0,3 (the costs must offer it)");
+                 "stages that recompute their forward, such as 0,3 (the costs must allow it)");
   app.callback([request] { SimulatePlan(*request); });
 }
 

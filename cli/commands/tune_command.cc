@@ -110,10 +110,10 @@ std::set<int64_t> MicrobatchSizes(const Request& request, const Manifest& manife
                                   std::vector<std::string>& notes) {
   std::set<int64_t> sizes = {job.microbatch_size};
   std::string why = WhyMicrobatchStays(manifest, job);
-  if (request.exact) why = "--exact keeps every bit";
+  if (request.exact) why = "--exact keeps the results bitwise identical";
   if (!why.empty() && !request.change_microbatch) {
     notes.push_back("the microbatch stays at " + Counted(job.microbatch_size, "sample") + ": " +
-                    why + (request.exact ? "" : " (--change-microbatch changes it all the same)"));
+                    why + (request.exact ? "" : " (--change-microbatch changes it anyway)"));
     return sizes;
   }
   const auto [least, most] = SamplesAllowed(manifest);
@@ -169,7 +169,7 @@ std::optional<Row> AsGiven(const Request& request, const Job& job, const TunePro
                               job.microbatches, job.recompute.all);
       return row;
     } catch (const Error& error) {
-      notes.push_back(std::string("the job as it is given is not among the candidates: ") +
+      notes.push_back(std::string("the unmodified job is not among the candidates: ") +
                       error.what());
     }
   }
@@ -293,8 +293,8 @@ Json ReportJson(const std::vector<Row>& rows, const TuneResult& found,
   const TuneCandidate& least = found.large.front();
   const auto bytes = static_cast<int64_t>(std::ceil(Peak(least)));
   throw Error("--memory " + request.memory,
-              "nothing fits: the least that any of " + Counted(found.over, "candidate") +
-                  " takes on a rank is " + SizeText(bytes) + " (" +
+              "nothing fits: the smallest of " + Counted(found.over, "candidate") + " takes " +
+                  SizeText(bytes) + " on a rank (" +
                   Counted(least.ranks, "rank") + ", " + least.schedule +
                   (least.recompute ? " with recomputation, " : ", ") +
                   Counted(least.microbatches, "microbatch") + ")",
@@ -332,7 +332,7 @@ void Tune(const Request& request) {
     else if (Peak(given->candidate) <= problem.memory)
       rows.push_back(*given);
     else
-      notes.push_back("the job as it is given would take " +
+      notes.push_back("the unmodified job would take " +
                       SizeText(static_cast<int64_t>(Peak(given->candidate))) +
                       " on a rank, more than --memory");
   }
@@ -350,8 +350,9 @@ void Tune(const Request& request) {
     notes.push_back(note);
   if (request.json) return PrintJson(report);
   std::cout << TableOf(rows);
-  std::cout << found.simulated << " simulated, " << found.pruned << " pruned by their bound, "
-            << found.over << " over the memory, " << found.unfit << " not defined\n";
+  std::cout << "candidates: " << found.simulated << " simulated, " << found.pruned
+            << " pruned by their bound, " << found.over << " over the memory limit, " << found.unfit
+            << " not defined\n";
   for (const std::string& note : notes) std::cout << "note: " << note << "\n";
   std::cout << "written to " << request.output << ": conf.json, job.json, " << kRecord
             << "\nto start it:\n    pipewright-run -n " << winner.ranks << " train "
@@ -365,25 +366,32 @@ void AddTuneCommand(CLI::App& app) {
   auto request = std::make_shared<Request>();
   Request& r = *request;
   app.add_option("package", r.package, "folder that `pipewright compile` wrote")->required();
-  app.add_option("job", r.job, "job file: data, loss, optimizer, samples of a step")->required();
-  app.add_option("--ranks", r.ranks, "ranks to use at most")->required()->check(AtLeast(1, 1 << 16));
-  app.add_option("--memory", r.memory, "what the tensors of a rank may take: bytes, or 8GiB");
-  app.add_flag("--exact", r.exact, "keep the microbatches, and so every bit of the results");
+  app.add_option("job", r.job, "job file: data, loss, optimizer, samples per step")->required();
+  app.add_option("--ranks", r.ranks, "maximum number of ranks")
+      ->required()
+      ->check(AtLeast(1, 1 << 16));
+  app.add_option("--memory", r.memory,
+                 "memory limit for the tensors of each rank: bytes, or a size such as 8GiB");
+  app.add_flag("--exact", r.exact,
+               "keep the microbatches, so that results stay bitwise identical");
   app.add_flag("--change-microbatch", r.change_microbatch,
-               "change them also where results depend on them");
-  app.add_option("--candidates", r.candidates, "how many to measure (5)")->check(AtLeast(1, 1000));
-  app.add_option("--rounds", r.rounds, "measurements of each (3)")->check(AtLeast(1, 1000));
-  app.add_option("--repeat", r.repeat, "measurements of each module's times (5)")
+               "change the microbatches even if results depend on their size");
+  app.add_option("--candidates", r.candidates, "number of candidates to measure (default: 5)")
+      ->check(AtLeast(1, 1000));
+  app.add_option("--rounds", r.rounds, "measurements of each candidate (default: 3)")
+      ->check(AtLeast(1, 1000));
+  app.add_option("--repeat", r.repeat, "measurements of each module's times (default: 5)")
       ->check(AtLeast(1));
-  app.add_option("--time-limit", r.time_limit, "seconds of the rounds; what is then best is written")
+  app.add_option("--time-limit", r.time_limit,
+                 "seconds until the rounds end; the best result so far is written")
       ->check(NumberAtLeast(0));
-  app.add_flag("--no-measure", r.no_measure, "choose by the predictions alone");
+  app.add_flag("--no-measure", r.no_measure, "choose by predictions alone");
   app.add_flag("--in-process", r.in_process,
                "measure with ranks as threads of one process, without mpirun");
   app.add_flag("--json", r.json, "print the report as JSON and nothing else");
   app.add_option("-o,--output", r.output, "folder for conf.json, job.json and report.json")
       ->required();
-  app.add_flag("--force", r.force, "write over files there that were edited, or are others'");
+  app.add_flag("--force", r.force, "also replace files that were edited or not written by tune");
   app.callback([request] { Tune(*request); });
 }
 

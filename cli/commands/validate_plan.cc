@@ -50,7 +50,7 @@ void ValidatePlan(const ValidateRequest& request) {
   PrintNotes(plan);
   bool schedule = request.compute_only || (plan.ranks.size() > 1 && !HasTransfers(plan));
   if (schedule && !request.compute_only)
-    std::cerr << request.file << ": without transfers: checked as a schedule\n";
+    std::cerr << request.file << ": has no transfers, so it is checked as a schedule\n";
   StageGraph graph;
   Costs costs;
   if (!request.costs.empty()) {
@@ -83,7 +83,7 @@ void ValidatePlan(const ValidateRequest& request) {
                                           : Place(static_cast<int>(r), held[r].peak_position,
                                                   actions[held[r].peak_position]);
       throw Error(request.file + ": " + where, "rule \"memory\": the rank holds " +
-                                                   Plain(held[r].peak_bytes) + " of " +
+                                                   Plain(held[r].peak_bytes) + ", more than " +
                                                    Plain(request.memory));
     }
   if (request.costs.empty()) held.clear();

@@ -112,7 +112,8 @@ void Verify(const Options& options) {
     Warn(checkpoint);
     std::cout << options.path << ": valid, " << Counted(checkpoint.tensors.size(), "tensor") << ", "
               << TotalBytes(checkpoint) << " bytes";
-    if (hashed) std::cout << ", " << Counted(hashed, "file") << " as the run wrote them";
+    if (hashed)
+      std::cout << ", " << Counted(hashed, "file") << " unchanged since the run wrote them";
     std::cout << "\n";
   } catch (const std::exception& e) {
     if (options.json) {
@@ -149,7 +150,7 @@ void Convert(const Options& options) {
 
 uint64_t ShardLimit(const std::string& size) {
   const int64_t limit = ParseSize(size, "--max-shard-size");
-  if (limit == 0) throw UsageError("--max-shard-size: 0 bytes hold nothing");
+  if (limit == 0) throw UsageError("--max-shard-size: it must be more than 0 bytes");
   return static_cast<uint64_t>(limit);
 }
 
@@ -203,7 +204,7 @@ void DiffFiles(const Options& options) {
       std::cout << "\n";
     }
     if (result.Equal())
-      std::cout << Counted(first.tensors.size(), "tensor") << ", equal to the bit\n";
+      std::cout << Counted(first.tensors.size(), "tensor") << ", bitwise identical\n";
   }
   if (!result.Equal()) throw CLI::RuntimeError(kFailure);
 }
@@ -211,7 +212,9 @@ void DiffFiles(const Options& options) {
 CLI::App* Add(CLI::App& app, const char* name, const char* description, Options& options,
               void (*run)(const Options&)) {
   CLI::App* command = app.add_subcommand(name, description);
-  command->add_option("path", options.path, "a file, an index (*.index.json) or a folder")
+  command
+      ->add_option("path", options.path,
+                   "a checkpoint: a file, an index (*.index.json) or a folder")
       ->required();
   command->add_flag("--json", options.json, "print JSON and nothing else");
   command->callback([&options, run] { run(options); });
@@ -223,8 +226,8 @@ CLI::App* Add(CLI::App& app, const char* name, const char* description, Options&
 void AddWeightsCommand(CLI::App& app) {
   static Options options;
   app.require_subcommand(1);
-  Add(app, "list", "the tensors of a checkpoint: name, dtype, shape, bytes", options, List);
-  Add(app, "verify", "whether a checkpoint holds: exit code 0, or 1 and the reason", options,
+  Add(app, "list", "list the tensors of a checkpoint: name, dtype, shape, bytes", options, List);
+  Add(app, "verify", "check that a checkpoint is intact: exit code 0, or 1 and the reason", options,
       Verify);
   CLI::App* convert =
       Add(app, "convert", "write any checkpoint as one safetensors file", options, Convert);
@@ -232,35 +235,39 @@ void AddWeightsCommand(CLI::App& app) {
   CLI::App* shard =
       Add(app, "shard", "write any checkpoint as shards with an index", options, Shard);
   shard->add_option("output", options.other, "the folder to write, new or empty")->required();
-  shard->add_option("--max-shard-size", options.max_shard_size, "as 5GB, 500MiB or bytes")
+  shard
+      ->add_option("--max-shard-size", options.max_shard_size,
+                   "largest size of a shard: bytes, or a size such as 5GB")
       ->capture_default_str();
   for (CLI::App* command : {convert, shard}) {
     command->add_flag("--force-contiguous", options.force_contiguous,
-                      "also write tensors that lie with strides in the file");
+                      "also write tensors that are stored with strides, as contiguous tensors");
     command
         ->add_option("--equal", options.equal,
-                     "tensors of different files of torch.save that are equal to the bit: tied "
-                     "(written once) or apart; refused if not given")
+                     "how to write identical tensors from different torch.save files: tied (once) "
+                     "or apart (default: refuse them)")
         ->check(CLI::IsMember({"tied", "apart"}));
   }
   CLI::App* merge = app.add_subcommand(
-      "merge", "the weights of a training run's checkpoint as one safetensors file or shards");
-  merge->add_option("checkpoint", options.path, "a checkpoint, or a folder of them (the latest)")
+      "merge", "write the weights of a training checkpoint as one safetensors file or as shards");
+  merge
+      ->add_option("checkpoint", options.path,
+                   "a checkpoint, or a folder of checkpoints (uses the latest)")
       ->required();
-  merge->add_option("-o,--output", options.other, "the file, or the folder of shards, to write")
+  merge->add_option("-o,--output", options.other, "the file or the folder of shards to write")
       ->required();
   merge->add_option("--max-shard-size", options.merge_limit,
-                    "as 5GB, 500MiB or bytes: write shards with an index");
+                    "write shards of at most this size and an index: bytes, or a size such as 5GB");
   merge->add_flag("--json", options.json, "print JSON and nothing else");
   merge->callback([] { Merge(options); });
   CLI::App* diff =
-      Add(app, "diff", "what differs between two checkpoints: exit code 1 if anything does",
+      Add(app, "diff", "show the differences between two checkpoints: exit code 1 if there are any",
           options, DiffFiles);
   diff->add_option("other", options.other, "the other checkpoint")->required();
   for (CLI::App* command : {convert, shard, diff})
     command->add_option("--max-size", options.max_size,
-                        "what tensors that repeat their elements (expand) may take where that is "
-                        "more than was read: as 5GB, 500MiB or bytes");
+                        "size limit for expanded tensors that would take more than was read: "
+                        "bytes, or a size such as 5GB");
 }
 
 }  // namespace pipewright

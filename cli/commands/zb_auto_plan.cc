@@ -28,7 +28,8 @@ int NumberOfStages(const ZbRequest& request) {
   const char* end = request.stages.data() + request.stages.size();
   auto [last, error] = std::from_chars(request.stages.data(), end, stages);
   if (error != std::errc() || last != end || stages < 1)
-    throw UsageError("--stages", "\"" + request.stages + "\" is not a number of stages, nor auto");
+    throw UsageError("--stages",
+                     "\"" + request.stages + "\" is neither a number of stages nor auto");
   return stages;
 }
 
@@ -102,7 +103,7 @@ void Report(const ZbAutoResult& found, const Costs& costs, double memory, bool c
   for (size_t s = 0; s < found.recompute.size(); ++s)
     if (found.recompute[s]) again.push_back(std::to_string(s));
   if (!again.empty())
-    std::cerr << "zb-auto: these stages recompute (#recompute in the plan): " << Join(again, ",")
+    std::cerr << "zb-auto: stages that recompute (#recompute in the plan): " << Join(again, ",")
               << "\n";
   char line[300];
   std::snprintf(line, sizeof line, "zb-auto: makespan %.10g (lower bound %.10g)\n", found.makespan,
@@ -112,12 +113,12 @@ void Report(const ZbAutoResult& found, const Costs& costs, double memory, bool c
                 "zb-auto: span %.10g (lower bound %.10g), bubble of the span %.2f %%\n", found.span,
                 found.bound.span, 100 * bubble);
   std::cerr << line;
-  std::cerr << "zb-auto: the bounds are those of any order on this placement"
-            << (found.recompute.empty() ? "" : " with this recompute") << "\n";
+  std::cerr << "zb-auto: the bounds hold for every order on this placement"
+            << (found.recompute.empty() ? "" : " with these stages recomputing") << "\n";
   std::snprintf(line, sizeof line, "zb-auto: on any placement the span is at least %.10g\n",
                 found.any_map);
   if (chosen) std::cerr << line;
-  std::snprintf(line, sizeof line, "zb-auto: a rank holds up to %.10g of %.10g\n", bytes, memory);
+  std::snprintf(line, sizeof line, "zb-auto: ranks hold up to %.10g of %.10g\n", bytes, memory);
   std::cerr << line;
 }
 
@@ -129,8 +130,8 @@ Plan PlanZbAuto(const ZbRequest& request) {
     throw UsageError("--microbatches", "it is needed to make a schedule");
   if (request.costs.empty())
     throw UsageError("--costs", "zb-auto needs the times F, I and W of a stage",
-                     "give a file with {\"stages\": [{\"F\": 1, \"I\": 1, \"W\": 1}]}, or what "
-                     "`pipewright-run bench PACKAGE JOB --costs FILE` writes");
+                     "give a file with {\"stages\": [{\"F\": 1, \"I\": 1, \"W\": 1}]}, or one from "
+                     "`pipewright-run bench PACKAGE JOB --costs FILE`");
   Costs costs = ReadCosts(request.costs);
   ZbAutoOptions options;
   options.memory = request.memory;
@@ -138,7 +139,7 @@ Plan PlanZbAuto(const ZbRequest& request) {
   ZbAutoResult found;
   if (request.stages == "auto") {
     if (!request.placement.empty() && request.placement != "v" && request.placement != "loop")
-      throw UsageError("--placement", "with --stages auto it is v, loop, or left to zb-auto");
+      throw UsageError("--placement", "with --stages auto, it must be v or loop, or left out");
     Costs merged;
     found = ZbAutoStages(costs, request.ranks, request.microbatches, options, merged);
     costs = merged;

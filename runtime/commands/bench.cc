@@ -97,7 +97,7 @@ Job ReadBenchJob(const BenchOptions& options) {
   Job job = ReadJob(options.job, options.set);
   if (!options.schedule.empty()) SetSchedule(job, options.schedule);
   if (IsAsynchronous(job))
-    throw Error("schedule " + job.schedule, "its steps overlap: none can be measured",
+    throw Error("schedule " + job.schedule, "its steps overlap, so none can be measured",
                 "`train` writes the seconds of each step to its metrics");
   job.stop_on_nan = false;
   job.accumulate = 1;

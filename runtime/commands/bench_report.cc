@@ -167,7 +167,7 @@ void Print(const Json& s, const BenchOptions& options) {
   std::printf("step %s ms  (%s .. %s), %d steps after %d of warm-up\n",
               Milliseconds(s["step"]["median"]).c_str(), Milliseconds(s["step"]["low"]).c_str(),
               Milliseconds(s["step"]["high"]).c_str(), s["steps"].get<int>(), options.warmup);
-  std::printf("bubble %.1f %%; inputs there when they were needed: %.1f %%\n",
+  std::printf("bubble %.1f %%; inputs that arrived in time: %.1f %%\n",
               100 * s["bubble"].get<double>(), 100 * s["overlap"].get<double>());
   if (const std::string bodies = s["bodies"]; !bodies.empty()) std::printf("%s\n", bodies.c_str());
   std::printf("\nrank   busy ms  waited ms   idle %%   held MiB   peak MiB\n");
@@ -282,7 +282,7 @@ void ReportBench(const RunPlan& run, const std::vector<Json>& ranks, const std::
   if (!options.json && !noisy.empty())
     PrintWarning("noisy measurements, quartiles of " +
                  std::to_string(ranks[0]["steps"].get<int>()) + " steps: " + Join(noisy, "; ") +
-                 "\n  stop other programs on these machines, or give more --steps");
+                 "\n  stop other programs on these machines, or measure more --steps");
   std::fflush(stdout);
 }
 

@@ -109,7 +109,7 @@ Texts ReadTexts(const GenerateOptions& options, const std::string& file) {
     for (const std::string& token : Split(list, ',')) {
       if (token.empty() || token.size() > 18 ||
           token.find_first_not_of("0123456789") != std::string::npos)
-        throw UsageError("--tokens", Quote(token) + " is not a token: give numbers, as 1,2,3");
+        throw UsageError("--tokens", Quote(token) + " is not a token: give numbers, such as 1,2,3");
       texts.rows.back().push_back(std::stoll(token));
     }
   }
@@ -280,7 +280,7 @@ class Generator : public Microbatches {
     if (options_.stop >= tokens)
       throw Error("--stop " + std::to_string(options_.stop),
                   "no text would end: the model has the tokens 0 to " + std::to_string(tokens - 1),
-                  texts_.bytes ? "a text's tokens are its bytes: 10 ends it with the line" : "");
+                  texts_.bytes ? "tokens are bytes: 10 ends a text at the end of a line" : "");
   }
 
   // Returns how many tokens of a text the model sees.

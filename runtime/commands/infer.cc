@@ -103,7 +103,7 @@ class InputFile : public Microbatches {
         throw Error(file_.path(),
                     "\"" + first->name + "\" has " + Counted(rows(*first), "row") + " and \"" +
                         value.name + "\" " + std::to_string(rows(value)) +
-                        ": not both have one for each sample",
+                        ", so one of them does not have a row for each sample",
                     "--microbatches 1 cuts neither");
     }
   }

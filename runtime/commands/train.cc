@@ -404,7 +404,7 @@ class Trainer {
     const std::string order = job_.data.shuffle
                                   ? "shuffled with seed " + std::to_string(job_.seed)
                                   : "in the order of the data";
-    std::printf("%s, %s an epoch, %s\n", Counted(training_.data->samples(), "sample").c_str(),
+    std::printf("%s, %s per epoch, %s\n", Counted(training_.data->samples(), "sample").c_str(),
                 Counted(training_.sampler->per_epoch(), "minibatch").c_str(), order.c_str());
   }
 
@@ -425,18 +425,17 @@ class Trainer {
     if (options_.resume && all.size() > 1 && all[0] == resumed_.path &&
         std::filesystem::path(all[1]).filename().string() > CheckpointName(resumed_.step))
       PrintWarning(job_.checkpoint.folder + "/latest names " + resumed_.path + ", and " + all[1] +
-                   " is of a later step: go on from that one with --resume-from if it is the one "
-                   "you want");
+                   " is of a later step: to resume from that one, use --resume-from");
     if (!others.empty())
       PrintWarning("changed since " + resumed_.path + " was written: " + Join(others, ", ") +
-                   ". The run goes on with what is there now");
+                   ". The run uses the current files");
   }
 
   // Says what the run has kept, if that is not all that was asked for.
   void PrintKept(const std::string& checkpoint) const {
     if (transport_.rank() != 0) return;
     if (stopped_ && !checkpoint.empty())
-      std::printf("checkpoint in %s: to go on, run the same command with --resume\n",
+      std::printf("checkpoint in %s: to continue, run the same command with --resume\n",
                   checkpoint.c_str());
     if (stopped_ && job_.checkpoint.folder.empty())
       std::printf("it cannot be resumed: the job writes no checkpoints\n");
@@ -514,7 +513,8 @@ std::pair<std::string, Json> ReportEvaluation(const RunOptions& options, const S
                      " samples, " + Grouped(static_cast<double>(samples) / seconds) +
                      " samples/s\n";
   if (samples < all)
-    text += "  the rest fill no minibatch: with \"partial\" in the job they make a smaller one\n";
+    text +=
+        "  the rest do not fill a minibatch; with \"partial\" in the job they form a smaller one\n";
   Json report = EvaluationJson(job, evaluation);
   report["samples"] = samples;
   return {text, report};

@@ -151,7 +151,7 @@ void EventFile::Write(const std::string& events) {
       continue;
     }
     PrintWarning(path_ + ": cannot be written (" + std::strerror(errno) +
-                 "): the run goes on, and the curves end here");
+                 "): the run continues, and the curves end here");
     (void)!ftruncate(fd_, size_);  // readers stop at an incomplete record
     close(fd_);
     fd_ = -1;

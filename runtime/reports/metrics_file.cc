@@ -95,8 +95,8 @@ void MetricsFile::Add(const std::string& line, int64_t step) {
   const bool written = Write();
   if (!written && !told_)
     PrintWarning(path_ + ": cannot be written (" + std::strerror(errno) +
-                 "): the run goes on, and lines from step " + std::to_string(step) +
-                 " on wait for room");
+                 "): the run continues, and will write the lines from step " +
+                 std::to_string(step) + " on when it can");
   if (written && told_)
     std::fprintf(stderr, "%spipewright-run: %s: can be written again\n", BeforeMessage(),
                  path_.c_str());

@@ -26,12 +26,12 @@ void CheckOffload(const std::string& folder, const std::string& report, Transpor
   std::error_code error;
   if (fs::exists(folder, error) && !fs::is_directory(folder, error))
     throw Error(folder, "is not a folder",
-                "leave --offload-dir out: weights are read from the package's files");
+                "leave out --offload-dir: weights are read from the package's files");
   if (transport.rank() == 0 && fs::is_directory(folder, error) && !fs::is_empty(folder, error))
     std::fprintf(
         stderr,
-        "pipewright-run: %s is not empty: nothing in it is used, weights are read from the "
-        "package's files\n",
+        "pipewright-run: %s is not empty, but is not used: weights are read from the package's "
+        "files\n",
         folder.c_str());
 }
 
@@ -75,11 +75,11 @@ std::string ReportOffload(const Session& session, int64_t sweeps, const std::str
   for (const std::string& entry : all) {
     Json rank = ParseJson(entry, "report");
     if (rank["payload"].get<uint64_t>() > 0)
-      text += (all.size() > 1 ? "rank " + rank["rank"].dump() + ": " : "") + "of " +
-              rank["total"].dump() + " bytes of weights " + rank["resident"].dump() +
-              " resident, " +
+      text += (all.size() > 1 ? "rank " + rank["rank"].dump() + ": " : "") +
+              rank["resident"].dump() + " of " + rank["total"].dump() +
+              " bytes of weights resident, " +
               std::to_string(rank["payload"].get<int64_t>() / std::max<int64_t>(1, sweeps)) +
-              " read from disk in a sweep\n";
+              " read from disk in each sweep\n";
     ranks.push_back(std::move(rank));
   }
   if (!file.empty()) WriteFile(file, FormatJson({{"ranks", ranks}}));

@@ -96,7 +96,7 @@ class Checkpoints(Case):
         folder = self.checkpoints / "step-00000010"
         for given in (self.checkpoints, folder, folder / "model.safetensors.index.json"):
             done = self.succeed(pipewright("weights", "verify", given))
-            self.assertIn("9 files as the run wrote them", done.out)
+            self.assertIn("9 files unchanged since the run wrote them", done.out)
         for name in ("module1.safetensors", "module2.state.safetensors"):
             whole = (folder / name).read_bytes()
             (folder / name).write_bytes(whole[:-5] + bytes([whole[-5] ^ 1]) + whole[-4:])

@@ -108,8 +108,8 @@ class Ending(RunCase):
             (self.disk / name).write_text("")
         self.fill(filler)
         running = self.start(RUN, "--in-process", 3, "train", self.package, job)
-        said = (r"warning: \S+m\.jsonl: cannot be written \(No space left on device\): the run goes on, and lines "
-                "from step 1 on wait for room")
+        said = (r"warning: \S+m\.jsonl: cannot be written \(No space left on device\): the run continues, and will "
+                "write the lines from step 1 on when it can")
         self.until(running, lambda: re.search(said, pathlib.Path(running.out).read_text()))
         filler.unlink()
         code, left = running.wait()
@@ -181,7 +181,7 @@ class Ending(RunCase):
         text = self.stop_and_go_on(*command, stop=lambda running: running.process.send_signal(signal.SIGINT))
         self.assertIn("is ended by SIGINT", text)
         self.assertIn("a second signal ends it at once", text)
-        self.assertIn(f"checkpoint in {self.path('checkpoints')}: to go on, run the same command with --resume", text)
+        self.assertIn(f"checkpoint in {self.path('checkpoints')}: to continue, run the same command with --resume", text)
 
     def test_ctrl_c(self):
         self.ctrl_c_and_go_on(RUN, "-n", 3)

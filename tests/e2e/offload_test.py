@@ -67,7 +67,7 @@ class Offload(Case):
                 ranks, *common, "--device-map", self.write_map(device_map), "--offload-dir",
                 self.path("unused"), "--offload-report", report, mpi=ranks > 1))
             self.assert_same_tensors(load_file(self.path("out.safetensors")), wanted)
-            self.assertIn("read from disk in a sweep", run.out)
+            self.assertIn("read from disk in each sweep", run.out)
             self.assertFalse(self.path("unused").exists())
             figures = json.loads(report.read_text())["ranks"]
             self.assertEqual(sum(f["total"] for f in figures), sum(sizes) - twice)

@@ -179,9 +179,9 @@ class Profile(Case):
             self.assertAlmostEqual(node["forward"]["median"], 1e-3 * (s + 1))
         self.assert_fails(pipewright("profile", self.package, "--from-trace", trace, "--base",
                                      self.text.with_suffix(".json"), "--microbatch-size", 77, "--json"),
-                          "a microbatch", "--microbatch-size 77")
+                          "per microbatch", "--microbatch-size 77")
         self.assert_fails(pipewright("partition", self.package, "--stages", 2, "-o", self.package),
-                          "is the package that is partitioned")
+                          "is the package to partition")
 
     def test_partition_into_the_packages_own_confs(self):
         package = self.path("own_confs.pkg")
@@ -207,7 +207,7 @@ class Profile(Case):
         self.succeed(pipewright(*base, "-o", own))
         before = own.read_text()
         own.write_text(before + "\n")
-        self.assert_fails(pipewright(*base, "-o", own), "is not as an earlier profile wrote it",
+        self.assert_fails(pipewright(*base, "-o", own), "is not what an earlier profile wrote",
                           "--force")
         self.succeed(pipewright(*base, "-o", own, "--force"))
         self.assertEqual(own.read_text().count("\n"), before.count("\n"))
@@ -215,7 +215,7 @@ class Profile(Case):
         edited = json_file.read_text().replace('"repeat": 1', '"repeat": 7')
         json_file.write_text(edited)
         for name in ("own.txt", "own.json"):
-            self.assert_fails(pipewright(*base, "-o", self.path(name)), "is not as")
+            self.assert_fails(pipewright(*base, "-o", self.path(name)), "is not what")
         self.assertEqual(json_file.read_text(), edited)
         # Inputs are not overwritten, even those that no option names, and even with --force.
         trace = self.path("empty.json")
@@ -233,12 +233,12 @@ class Profile(Case):
                 path.write_text("{}")
             held = path.read_bytes()
             self.assert_fails(pipewright(*base, "-o", path),
-                              f"{foreign}: is there already, and is not as")
+                              f"{foreign}: already exists, and is not what")
             self.assertEqual(path.read_bytes(), held)
         # The file beside the named one may be somebody's, too.
         self.path("notes.txt").unlink()
         self.assert_fails(pipewright(*base, "-o", self.path("notes.txt")),
-                          "notes.json: is there already")
+                          "notes.json: already exists")
         self.assertEqual(self.path("notes.json").read_text(), "{}")
 
     def test_graph_text_on_standard_output(self):
@@ -249,7 +249,7 @@ class Profile(Case):
         for line in done.stdout.splitlines():
             self.assertRegex(line, r"^(\t\S+ -- \S+|\S+ -- .* -- forward_compute_time=.*)$")
         self.assert_fails(pipewright("profile", self.package, "--json", "-o", "/dev/stdout"),
-                          "is where --json prints", code=2)
+                          "is also where --json prints", code=2)
 
     def test_the_body_that_was_measured_is_named(self):
         profile = out_of("profile", self.package, "--repeat", 1, "--json")

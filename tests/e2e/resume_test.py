@@ -84,7 +84,7 @@ class Resume(Case):
             result = call([RUN, "--in-process", 3, "train", package, self.path("job.json"),
                            "--conf", self.path("conf.json"), "--resume", *options])
             self.succeed(result)
-            return re.findall(r"warning: changed since (\S+) was written: (.*)\. The run goes on",
+            return re.findall(r"warning: changed since (\S+) was written: (.*)\. The run uses the current files",
                               result.out)
 
         self.assertEqual(resumed(self.package, 2), [])

@@ -69,7 +69,7 @@ class Traces(Case):
         train = self.path("train.json")
         self.succeed(run_ranks(RANKS, "train", self.package, self.job(), "--trace", train, "--report",
                                self.path("report.html")))
-        self.assertIn("of which the last is drawn", self.path("report.html").read_text())
+        self.assertIn("the last of which is drawn", self.path("report.html").read_text())
         plan = self.path("plan.txt")
         plan.write_text(self.succeed(pipewright("plan", self.package, self.job())).out)
         compared = self.succeed(pipewright("simulate", plan, "--costs", costs, "--compare", train))

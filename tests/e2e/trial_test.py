@@ -53,14 +53,14 @@ class Trial(Case):
                "metrics": "metrics.jsonl", "report": "page.html"}
         page, other = self.path("page.html"), self.path("other.html")
         result = self.succeed(run_ranks(2, "train", package, self.write_job(job), mpi=False))
-        self.assertRegex(result.out, r"page\.html: .* for any browser")
+        self.assertRegex(result.out, r"page\.html: .* opens in any browser")
         self.assertIn("metrics.jsonl", page.read_text())
         page.write_text("my own page")
         result = run_ranks(2, "train", package, self.path("job.json"), mpi=False)
-        self.assert_fails(result, r"page\.html: is there already, and is not a page")
+        self.assert_fails(result, r"page\.html: already exists, and is not a page")
         self.assertEqual(page.read_text(), "my own page")
         result = pipewright("check", package, "--job", self.path("job.json"))
-        self.assertIn("is there already, and is not a page", result.out)
+        self.assertIn("already exists, and is not a page", result.out)
         self.path("metrics.jsonl").unlink()  # bench writes none
         self.succeed(run_ranks(2, "bench", package, self.path("job.json"), "--steps", 2, "--trace",
                                self.path("trace.json"), "--report", other, mpi=False))

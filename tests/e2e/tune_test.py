@@ -53,12 +53,12 @@ class Tune(Case):
             self.assertEqual(candidate["measured"], [])
         steps = [c["predicted"] for c in report["candidates"]]
         self.assertEqual(steps, sorted(steps))
-        self.assertIn("the microbatch stays at 2 samples: --exact keeps every bit", report["notes"])
+        self.assertIn("the microbatch stays at 2 samples: --exact keeps the results bitwise identical", report["notes"])
 
     def test_memory(self):
         refused = self.tune("small", "--no-measure", "--memory", "1KB")
         self.assertEqual(refused.code, 1, refused.out)
-        self.assertRegex(refused.out, r"--memory 1KB: nothing fits: the least that any of \d+ candidates takes")
+        self.assertRegex(refused.out, r"--memory 1KB: nothing fits: the smallest of \d+ candidates takes")
         self.assertFalse(self.path("small/job.json").exists())
         least = int(refused.out.split("give --memory ")[1].split()[0])
         # Times are measured again, so the cut may differ; a cut's bytes do not.

@@ -184,7 +184,7 @@ class PageTest(PageInputs):
         missing = "\n".join(data["missing"])
         for text in ("trace.json has 2 ranks and 2 stages, net.pkg/conf/mp_conf.json has 3 and 3",
                      "run.jsonl ends at step 7 of the job's 20",
-                     "cut.jsonl ends within a line: the run is still going on"):
+                     "cut.jsonl ends within a line: the run is still in progress"):
             self.assertIn(text, missing)
 
     def test_hostile_names_stay_text(self):
