@@ -91,7 +91,7 @@ void CheckOutputFolder(const std::string& folder, const std::string& record,
     const std::string path = folder + "/" + name;
     if (!IsThere(path)) return;
     if (!IsPlainFile(path) && TypeOf(path) != fs::file_type::symlink)
-      throw Error(path, "is there already, and is no plain file", "name another folder");
+      throw Error(path, "already exists, and is not a plain file", "name another folder");
     CheckWritable(path, read);
     if (force || ours) return;
     if (IsPlainFile(path)) {
@@ -99,9 +99,9 @@ void CheckOutputFolder(const std::string& folder, const std::string& record,
       if (now.empty() || now == text || known[name].count(HexHash(now))) return;
     }
     throw Error(path,
-                known[name].empty() ? "is there already, and was not written here before"
+                known[name].empty() ? "already exists, and was not written here before"
                                     : "was edited since it was written",
-                "name another folder, or write over it with --force");
+                "name another folder, or replace it with --force");
   };
   for (const auto& [name, text] : files) check(name, text, false);
   check(record, "", !ReadRecord(folder + "/" + record).empty());

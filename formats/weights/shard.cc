@@ -26,7 +26,7 @@ std::vector<size_t> SplitIntoShards(const std::vector<uint64_t>& sizes, uint64_t
 std::vector<std::string> WriteShards(const Checkpoint& checkpoint, const std::string& folder,
                                      uint64_t limit, const WriteChoices& choices) {
   if (fs::exists(folder) && (!fs::is_directory(folder) || !fs::is_empty(folder)))
-    throw Error(folder, "is there already and is not an empty folder");
+    throw Error(folder, "already exists and is not an empty folder");
   return WriteShardsNamed(checkpoint, folder, "model", limit, choices);
 }
 

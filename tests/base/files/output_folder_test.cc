@@ -48,8 +48,8 @@ TEST(OutputFolder, WhatOthersWroteStays) {
   std::filesystem::create_directories(at);
   WriteFile(at + "/b.py", "mine");
   EXPECT_EQ(Refused(at, {{"a.py", "1"}, {"b.py", "2"}}),
-            at + "/b.py: is there already, and was not written here before\n  name another "
-                 "folder, or write over it with --force");
+            at + "/b.py: already exists, and was not written here before\n  name another "
+                 "folder, or replace it with --force");
   EXPECT_FALSE(std::filesystem::exists(at + "/a.py"));  // checked before anything is written
   EXPECT_EQ(ReadFile(at + "/b.py"), "mine");
   // Nothing is lost if the text is the same.
