@@ -63,10 +63,10 @@ pipewright_library(plan/partition/io BATCH 6
 pipewright_library(plan/partition/pipedream/codegen BATCH 6 USES base formats plan/partition/io)
 pipewright_library(plan/placement/tree BATCH 8 USES base formats/torch formats/weights)
 pipewright_library(plan/placement BATCH 8 USES base base/files formats plan/placement/tree)
-pipewright_library(plan/run
+pipewright_library(plan/run BATCH 4
                    USES base base/files formats plan plan/lowering plan/placement plan/schedules
                         plan/search plan/simulate)
-pipewright_library(plan/tune
+pipewright_library(plan/tune BATCH 4
                    USES base formats formats/profile plan plan/lowering plan/partition
                         plan/partition/io plan/schedules plan/simulate)
 pipewright_library(report

@@ -28,27 +28,37 @@ endfunction()
 
 # pipewright: the command line. Commands that need torch are left out of a build without it.
 add_library(pipewright_cli STATIC cli/commands.cc cli/help.cc cli/numbers.cc cli/program.cc cli/usage.cc)
-target_link_libraries(pipewright_cli PUBLIC pipewright_base CLI11::CLI11)
+set_target_properties(pipewright_cli PROPERTIES UNITY_BUILD ON)
+target_link_libraries(pipewright_cli PUBLIC pipewright_base_process CLI11::CLI11)
 file(GLOB COMMAND_SOURCES CONFIGURE_DEPENDS cli/commands/*.cc)
 if(NOT PIPEWRIGHT_TORCH)
   list(FILTER COMMAND_SOURCES EXCLUDE REGEX "/(check|compile|profile|tune)_command\\.cc$")
 endif()
-add_executable(pipewright cli/pipewright_main.cc ${COMMAND_SOURCES})
-target_link_libraries(pipewright PRIVATE pipewright_cli pipewright_planning)
+# Objects, since the precompiled header is for -fPIC and programs are compiled with -fPIE. In
+# batches, since CLI11's header takes three seconds.
+add_library(pipewright_commands OBJECT cli/pipewright_main.cc ${COMMAND_SOURCES})
+set_target_properties(pipewright_commands PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 5)
+target_link_libraries(pipewright_commands PUBLIC pipewright_cli pipewright_planning)
+add_executable(pipewright)
+target_link_libraries(pipewright PRIVATE pipewright_commands)
 if(PIPEWRIGHT_TORCH)
+  target_link_libraries(pipewright_commands PUBLIC pipewright_compiler)
+  target_compile_definitions(pipewright_commands PRIVATE PIPEWRIGHT_TORCH)
+  pipewright_uses_torch(pipewright_commands)
   # Linked only: the commands that measure a model before splitting it need no headers of torch.
-  target_link_libraries(pipewright PRIVATE pipewright_allocator pipewright_compiler
-                                           $<LINK_ONLY:pipewright_compiler_measured>
-                                           $<LINK_ONLY:pipewright_check>)
-  target_compile_definitions(pipewright PRIVATE PIPEWRIGHT_TORCH)
+  target_link_libraries(pipewright PRIVATE pipewright_allocator pipewright_compiler_measured
+                                           pipewright_check)
 endif()
 pipewright_install(pipewright)
 
 # pipewright-run: the program that mpirun starts.
 if(PIPEWRIGHT_TORCH)
-  add_executable(pipewright-run cli/run_main.cc cli/supervise_command.cc)
-  target_link_libraries(pipewright-run PRIVATE pipewright_allocator pipewright_cli
-                                               pipewright_report pipewright_runtime_commands)
+  add_library(pipewright_run_commands OBJECT cli/run_main.cc cli/supervise_command.cc)
+  target_link_libraries(pipewright_run_commands PUBLIC pipewright_cli pipewright_report
+                                                       pipewright_runtime_commands)
+  pipewright_uses_torch(pipewright_run_commands)
+  add_executable(pipewright-run)
+  target_link_libraries(pipewright-run PRIVATE pipewright_allocator pipewright_run_commands)
   pipewright_install(pipewright-run)
 endif()
 # Benchmarks that need no torch. Built on request: cmake --build build --target plan_scale.

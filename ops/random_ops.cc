@@ -6,7 +6,6 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <torch/library.h>
-#include <torch/torch.h>
 
 #include <cmath>
 

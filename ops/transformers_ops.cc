@@ -1,8 +1,8 @@
 #include "ops/transformers_ops.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
-#include <torch/torch.h>
 
 #include <memory>
 #include <mutex>

@@ -15,7 +15,7 @@ namespace pipewright {
 
 namespace {
 
-struct Request {
+struct CodegenRequest {
   std::string graph, output, ranks, model_template, init_template, conf_template;
   std::vector<std::string> shared;
   CodegenOptions options;
@@ -47,7 +47,7 @@ static std::map<int, int> ReadRanks(const std::string& text) {
   return ranks;
 }
 
-static void Codegen(const Request& request) {
+static void Codegen(const CodegenRequest& request) {
   CodegenOptions options = request.options;
   options.replicas = ReadRanks(request.ranks);
   for (const std::string& group : request.shared) options.shared.push_back(Split(group, ','));
@@ -70,8 +70,8 @@ static void Codegen(const Request& request) {
 }
 
 void AddCodegenCommand(CLI::App& app) {
-  auto request = std::make_shared<Request>();
-  Request& r = *request;
+  auto request = std::make_shared<CodegenRequest>();
+  CodegenRequest& r = *request;
   app.add_option("graph", r.graph, "graph text that gives every node a stage")->required();
   app.add_option("-n,--model_name", r.options.name,
                  "class name of the fused model, such as VGG16Partitioned")

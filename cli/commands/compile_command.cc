@@ -21,7 +21,7 @@ namespace pipewright {
 
 namespace {
 
-struct Options {
+struct CompileRequest {
   std::string model, split, shared, input;
   std::vector<std::string> split_after, inputs, op_libraries;
   bool explain = false;
@@ -40,7 +40,7 @@ std::string DefaultSplit(const std::string& model) try {
   return "markers";
 }
 
-void Run(Options options) {
+void Run(CompileRequest options) {
   if (options.split.empty() && options.split_after.empty())
     options.split = DefaultSplit(options.model);
   options.compile.passes.split = ParseSplit(options.split, options.split_after);
@@ -85,7 +85,7 @@ void Run(Options options) {
 }  // namespace
 
 void AddCompileCommand(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<CompileRequest>();
   app.add_option("model", options->model,
                  "the model: a file from torch.export.save (.pt2) or torch.jit.save (.pt)")
       ->required();

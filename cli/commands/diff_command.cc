@@ -12,12 +12,12 @@ namespace pipewright {
 
 namespace {
 
-struct Request {
+struct DiffRequest {
   std::string first, second;
   bool json = false;
 };
 
-void Diff(const Request& request) {
+void Diff(const DiffRequest& request) {
   const Differences found = FindDifferences(request.first, request.second);
   if (request.json)
     PrintJson(DifferencesJson(found));
@@ -29,7 +29,7 @@ void Diff(const Request& request) {
 }  // namespace
 
 void AddDiffCommand(CLI::App& app) {
-  auto request = std::make_shared<Request>();
+  auto request = std::make_shared<DiffRequest>();
   app.add_option("first", request->first, "a package, conf, plan, job or trace")->required();
   app.add_option("second", request->second, "another one of the same kind")->required();
   app.add_flag("--json", request->json, "print JSON and nothing else");

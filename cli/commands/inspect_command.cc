@@ -14,13 +14,13 @@ namespace pipewright {
 
 namespace {
 
-struct Request {
+struct InspectRequest {
   std::string package, conf, profile, find;
   int module = -1;
   bool json = false;
 };
 
-void Inspect(const Request& request) {
+void Inspect(const InspectRequest& request) {
   const PackageView view = ViewPackage(request.package, request.conf, request.profile);
   if (!request.find.empty()) {
     const std::vector<FoundName> found = FindInPackage(view, request.find);
@@ -50,7 +50,7 @@ void Inspect(const Request& request) {
 }  // namespace
 
 void AddInspectCommand(CLI::App& app) {
-  auto request = std::make_shared<Request>();
+  auto request = std::make_shared<InspectRequest>();
   app.add_option("package", request->package, "the package")->required();
   CLI::Option* module =
       app.add_option("--module", request->module, "show only this module: its values and weights")

@@ -313,19 +313,7 @@ static void Partition(const PartitionRequest& request) {
   if (!report.feasible) throw CLI::RuntimeError(kFailure);
 }
 
-void AddPartitionCommand(CLI::App& app) {
-  auto request = std::make_shared<PartitionRequest>();
-  PartitionRequest& r = *request;
-  app.add_option(
-         "file", r.file,
-         "a package, a profile (JSON or PipeDream's graph text), or an instance of Tarnawski "
-         "et al.")
-      ->required();
-  app.add_option("--mode", r.mode,
-                 "exact (default): the best cut; fast: close to it; pipedream: PipeDream's cut")
-      ->check(CLI::IsMember({"exact", "fast", "pipedream"}));
-  app.add_option("--stages", r.stages, "number of stages (default: whichever is best)")
-      ->check(AtLeast(1, 1 << 20));
+static void AddDeviceOptions(CLI::App& app, PartitionRequest& r) {
   app.add_option("--devices", r.devices,
                  "maximum number of devices (default: 16 if --stages is not given either)")
       ->check(AtLeast(0, 1 << 20));
@@ -346,6 +334,34 @@ void AddPartitionCommand(CLI::App& app) {
                  "one, row by row, in multiples of -b")
       ->delimiter(',');
   app.add_option("--latency", r.latency, "fixed cost of one transfer")->check(NumberAtLeast(0));
+}
+
+// Options that only `--mode pipedream` has.
+static void AddPipeDreamOptions(CLI::App& app, PartitionRequest& r) {
+  app.add_option("--activation_compression_ratio", r.activation_compression_ratio,
+                 "pipedream: count transfers, divided by this ratio")
+      ->check(NumberMoreThan(0));
+  app.add_flag("--straight_pipeline", r.straight_pipeline, "pipedream: do not replicate stages");
+  app.add_flag("--use_memory_constraint", r.use_memory_constraint,
+               "pipedream: stay within the memory of -s");
+  app.add_flag("--use_fewer_machines", r.use_fewer_machines,
+               "pipedream: use fewer machines if that is as good");
+}
+
+void AddPartitionCommand(CLI::App& app) {
+  auto request = std::make_shared<PartitionRequest>();
+  PartitionRequest& r = *request;
+  app.add_option(
+         "file", r.file,
+         "a package, a profile (JSON or PipeDream's graph text), or an instance of Tarnawski "
+         "et al.")
+      ->required();
+  app.add_option("--mode", r.mode,
+                 "exact (default): the best cut; fast: close to it; pipedream: PipeDream's cut")
+      ->check(CLI::IsMember({"exact", "fast", "pipedream"}));
+  app.add_option("--stages", r.stages, "number of stages (default: whichever is best)")
+      ->check(AtLeast(1, 1 << 20));
+  AddDeviceOptions(app, r);
   app.add_option("--replicas", r.replicas, "maximum number of replicas of a stage (default: 1)")
       ->check(AtLeast(1));
   app.add_option("--together", r.together, "nodes to keep in one stage: a,b (repeatable)");
@@ -368,14 +384,7 @@ void AddPartitionCommand(CLI::App& app) {
   app.add_option("--time-limit", r.time_limit,
                  "seconds to search for a proof, and then for a better partition")
       ->check(NumberAtLeast(0));
-  app.add_option("--activation_compression_ratio", r.activation_compression_ratio,
-                 "pipedream: count transfers, divided by this ratio")
-      ->check(NumberMoreThan(0));
-  app.add_flag("--straight_pipeline", r.straight_pipeline, "pipedream: do not replicate stages");
-  app.add_flag("--use_memory_constraint", r.use_memory_constraint,
-               "pipedream: stay within the memory of -s");
-  app.add_flag("--use_fewer_machines", r.use_fewer_machines,
-               "pipedream: use fewer machines if that is as good");
+  AddPipeDreamOptions(app, r);
   app.add_option("--microbatch-size", r.microbatch,
                  "measure the package again, with this many samples per microbatch (default: use "
                  "its profile.json)")

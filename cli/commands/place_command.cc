@@ -27,7 +27,7 @@
 namespace pipewright {
 namespace {
 
-struct Options {
+struct PlaceRequest {
   std::string model, dtype, check, output, conf, activations = "0";
   std::vector<std::string> max_memory, no_split, special_dtypes;
   PlaceOptions place;
@@ -61,7 +61,7 @@ ModuleTree ReadModel(const std::string& path) {
   return TreeOfCheckpoint(OpenCheckpoint(path));
 }
 
-std::vector<Budget> BudgetsOf(const Options& options) {
+std::vector<Budget> BudgetsOf(const PlaceRequest& options) {
   if (!options.max_memory.empty()) return ParseBudgets(options.max_memory);
   // Returns the free memory of this machine; accelerators must be listed by the user.
   std::ifstream memory("/proc/meminfo");
@@ -133,7 +133,7 @@ void PrintTied(const ModuleTree& tree, bool json) {
   for (const auto& group : TiedGroups(tree)) std::cout << Join(group, "  ") << "\n";
 }
 
-void PrintLargest(const ModuleTree& tree, const Options& options) {
+void PrintLargest(const ModuleTree& tree, const PlaceRequest& options) {
   LargestLayer largest =
       FindLargestLayer(tree, SplitEntry(tree, {false, 0}), options.place.no_split);
   if (options.json) return PrintJson({{"bytes", largest.bytes}, {"names", largest.names}});
@@ -141,7 +141,7 @@ void PrintLargest(const ModuleTree& tree, const Options& options) {
 }
 
 // Writes the map as a conf of the package.
-void WriteConfOf(const DeviceMap& map, const Options& options) {
+void WriteConfOf(const DeviceMap& map, const PlaceRequest& options) {
   if (options.conf.empty()) return;
   if (!IsPackage(options.model))
     throw UsageError("--conf", "it needs a package, and " + options.model + " is not one");
@@ -150,7 +150,7 @@ void WriteConfOf(const DeviceMap& map, const Options& options) {
                                       options.check.empty() ? "the device map" : options.check)));
 }
 
-void Check(const ModuleTree& tree, const Options& options) {
+void Check(const ModuleTree& tree, const PlaceRequest& options) {
   DeviceMap map = ReadDeviceMap(ReadJson(options.check), options.check);
   if (!options.conf.empty()) return WriteConfOf(map, options);
   MapProblems problems = CheckDeviceMap(tree, map);
@@ -177,7 +177,7 @@ void Check(const ModuleTree& tree, const Options& options) {
   if (!problems.Usable()) throw CLI::RuntimeError(kFailure);
 }
 
-void Run(Options options) {
+void Run(PlaceRequest options) {
   ModuleTree tree = ReadModel(options.model);
   for (const std::string& output : {options.output, options.conf})
     if (!output.empty())
@@ -238,7 +238,7 @@ void Run(Options options) {
 }  // namespace
 
 void AddPlaceCommand(CLI::App& app) {
-  static Options options;
+  static PlaceRequest options;
   PlaceOptions& place = options.place;
   app.add_option("model", options.model,
                  "a package, a torch.export or torch.jit model, a module tree as JSON, or weights "

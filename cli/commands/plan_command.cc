@@ -33,7 +33,7 @@ namespace pipewright {
 
 namespace {
 
-struct Request {
+struct PlanRequest {
   std::string package, job, conf;  // for the plan of a run, or else:
   std::string schedule, stages, placement, costs, costs_out, output, validate;
   int ranks = 0, microbatches = 0, steps = 0;  // steps 0: one, or the file's number
@@ -47,14 +47,14 @@ bool IsFile(const std::string& schedule) {
 }
 
 // Returns the kind of the schedule; for a file, a kind that depends on numbers alone.
-ScheduleKind KindOf(const Request& request) {
+ScheduleKind KindOf(const PlanRequest& request) {
   const ScheduleKind* kind = FindSchedule(request.schedule);
   return kind ? *kind : ScheduleKind{};
 }
 
 // Returns the schedule. `graph` receives the ranks of its stages, including replicas without a
 // microbatch.
-Plan ScheduleOf(const Request& request, StageGraph& graph) {
+Plan ScheduleOf(const PlanRequest& request, StageGraph& graph) {
   int stages = 0;
   if (!request.stages.empty()) {
     const char* end = request.stages.data() + request.stages.size();
@@ -102,7 +102,7 @@ Plan ScheduleOf(const Request& request, StageGraph& graph) {
   return plan;
 }
 
-ZbRequest ZbRequestOf(const Request& request) {
+ZbRequest ZbRequestOf(const PlanRequest& request) {
   ZbRequest zb;
   zb.ranks = request.ranks;
   zb.microbatches = request.microbatches;
@@ -117,7 +117,7 @@ ZbRequest ZbRequestOf(const Request& request) {
 
 // Checks the peak memory of each rank, in the units of the costs, or 1 per activation without
 // costs.
-void CheckMemory(const Request& request, const Plan& plan) {
+void CheckMemory(const PlanRequest& request, const Plan& plan) {
   Costs costs = request.costs.empty() ? UnitCosts() : ReadCosts(request.costs);
   CheckStages(costs, plan.stages);
   if (request.memory < 0) return;
@@ -135,7 +135,7 @@ void CheckMemory(const Request& request, const Plan& plan) {
 }
 
 // Writes `text` to the requested output.
-void PutText(const Request& request, const std::string& text, const std::string& numbers) {
+void PutText(const PlanRequest& request, const std::string& text, const std::string& numbers) {
   if (request.output.empty()) {
     std::cout << text;
     return;
@@ -144,14 +144,14 @@ void PutText(const Request& request, const std::string& text, const std::string&
   std::cerr << request.output << ": " << numbers << "\n";
 }
 
-void Put(const Request& request, const Plan& plan) {
+void Put(const PlanRequest& request, const Plan& plan) {
   PutText(request, WritePlan(plan), Numbers(plan));
 }
 
 // Number of consecutive steps that suffices to see which of them repeat.
 constexpr int kFoldSteps = 8;
 
-void PutLoop(const Request& request, const StepLoop& loop) {
+void PutLoop(const PlanRequest& request, const StepLoop& loop) {
   int around = StepsAround(loop);
   int steps = request.steps ? request.steps : around + 1;
   if (steps < around)
@@ -161,7 +161,7 @@ void PutLoop(const Request& request, const StepLoop& loop) {
   PutText(request, WriteLoop(loop, steps), Numbers(Unroll(loop, steps)));
 }
 
-void PlanRun(const Request& request) {
+void PlanRun(const PlanRequest& request) {
   if (request.job.empty())
     throw UsageError("plan", "a package needs a job: pipewright plan PACKAGE JOB");
   Job job = ReadJob(request.job);
@@ -178,7 +178,7 @@ void PlanRun(const Request& request) {
 }
 
 // Parses --offload. Weights have the sizes in the costs, or size 1 each without costs.
-Offload OffloadOf(const Request& request, const Plan& plan) {
+Offload OffloadOf(const PlanRequest& request, const Plan& plan) {
   Offload offload;
   if (request.offload.empty()) return offload;
   if (request.compute_only)
@@ -199,7 +199,7 @@ Offload OffloadOf(const Request& request, const Plan& plan) {
   return offload;
 }
 
-void MakePlan(const Request& request) {
+void MakePlan(const PlanRequest& request) {
   StageGraph graph;
   Plan schedule;
   StepLoop loop;
@@ -268,7 +268,7 @@ void AllowOnly(const CLI::App& app, const std::string& what,
 }  // namespace
 
 void AddPlanCommand(CLI::App& app) {
-  auto request = std::make_shared<Request>();
+  auto request = std::make_shared<PlanRequest>();
   app.add_option("package", request->package, "package of a run to plan (needs a job)");
   app.add_option("job", request->job, "job file of the run");
   app.add_option("--conf", request->conf, "conf of the run (default: PACKAGE/conf/mp_conf.json)");

@@ -24,14 +24,14 @@ namespace pipewright {
 
 namespace {
 
-struct Request {
+struct PlotRequest {
   std::string package, conf, profile, plan, job, costs, trace, memory, output;
   std::vector<std::string> metrics;
   int step = -1;
   bool csv = false;
 };
 
-void Put(const Request& request, const std::string& picture, std::vector<std::string> read) {
+void Put(const PlotRequest& request, const std::string& picture, std::vector<std::string> read) {
   if (request.output.empty()) {
     std::cout << picture;
     return;
@@ -40,13 +40,13 @@ void Put(const Request& request, const std::string& picture, std::vector<std::st
   WriteFile(request.output, picture);
 }
 
-void PlotCut(const Request& request) {
+void PlotCut(const PlotRequest& request) {
   Put(request, CutSvg(ViewPackage(request.package, request.conf, request.profile)),
       {request.conf, request.profile, request.package + "/manifest.json"});
 }
 
 // Returns a plan with its costs, or a package's run as its profile predicts it.
-Prediction PredictionOf(const Request& request) {
+Prediction PredictionOf(const PlotRequest& request) {
   if (request.costs.empty() == request.job.empty())
     throw UsageError("plot", "a prediction needs a plan and --costs, or a package and --job");
   if (!request.job.empty()) {
@@ -61,7 +61,7 @@ Prediction PredictionOf(const Request& request) {
   return prediction;
 }
 
-void PlotTimeline(const Request& request) {
+void PlotTimeline(const PlotRequest& request) {
   const bool predicts = !request.costs.empty() || !request.job.empty();
   if (request.plan.empty() && (predicts || request.trace.empty()))
     throw UsageError("plot timeline", "it needs a plan with --costs, or --trace");
@@ -80,7 +80,7 @@ void PlotTimeline(const Request& request) {
   Put(request, TimelineSvg(timelines), {request.plan, request.costs, request.job, request.trace});
 }
 
-void PlotMemory(const Request& request) {
+void PlotMemory(const PlotRequest& request) {
   const Prediction p = PredictionOf(request);
   double limit = 0;
   if (!request.memory.empty())
@@ -91,7 +91,7 @@ void PlotMemory(const Request& request) {
       {request.plan, request.costs, request.job});
 }
 
-void PlotCurves(const Request& request) {
+void PlotCurves(const PlotRequest& request) {
   std::vector<Metrics> runs;
   for (const std::string& path : request.metrics) runs.push_back(ReadMetrics(path));
   if (request.csv && runs.size() > 1)
@@ -102,7 +102,7 @@ void PlotCurves(const Request& request) {
 
 }  // namespace
 
-static void AddPrediction(CLI::App& command, Request& request) {
+static void AddPrediction(CLI::App& command, PlotRequest& request) {
   command.add_option("plan", request.plan,
                      "a plan or schedule to predict (with --costs), or a package (with --job)");
   command.add_option("--costs", request.costs,
@@ -114,9 +114,9 @@ static void AddPrediction(CLI::App& command, Request& request) {
 }
 
 void AddPlotCommand(CLI::App& app) {
-  auto request = std::make_shared<Request>();
+  auto request = std::make_shared<PlotRequest>();
   app.require_subcommand(1);
-  auto add = [&](const char* name, const char* description, void (*run)(const Request&)) {
+  auto add = [&](const char* name, const char* description, void (*run)(const PlotRequest&)) {
     CLI::App* command = app.add_subcommand(name, description);
     command->add_option("-o,--output", request->output,
                         "the SVG file to write (default: standard output)");

@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-struct Request {
+struct ProfileRequest {
   ProfileOptions measure;
   std::string output, trace, base;
   int in_process = 0;
@@ -36,7 +36,7 @@ struct Outputs {
   std::string text, json;  // profile.txt, and profile.json beside it
 };
 
-Outputs OutputsOf(const Request& request) {
+Outputs OutputsOf(const ProfileRequest& request) {
   std::string path = request.output;
   if (!request.writes && !request.json) path = request.measure.package + "/profile.txt";
   if (!request.writes && request.json) return {};
@@ -50,7 +50,7 @@ std::string WrittenTo(const Outputs& outputs) {
 }
 
 // Returns the conf file of the run whose trace is read.
-std::string ConfFile(const Request& request) {
+std::string ConfFile(const ProfileRequest& request) {
   return ConfOfRun(request.measure.package, request.measure.conf);
 }
 
@@ -80,7 +80,7 @@ void CheckOwn(const Outputs& outputs) {
 }
 
 // Checks the outputs before anything is measured.
-void CheckOutputs(const Request& request) {
+void CheckOutputs(const ProfileRequest& request) {
   if (request.writes && request.output.empty())
     throw Error("output", "its name is empty", "name a file");
   const Outputs outputs = OutputsOf(request);
@@ -93,7 +93,7 @@ void CheckOutputs(const Request& request) {
   if (!request.force) CheckOwn(outputs);
 }
 
-void Show(const Request& request, const Profile& profile, const std::string& source) {
+void Show(const ProfileRequest& request, const Profile& profile, const std::string& source) {
   const Outputs outputs = OutputsOf(request);
   if (!outputs.text.empty()) WriteFile(outputs.text, TextOf(profile));
   if (!outputs.json.empty()) WriteFile(outputs.json, WriteProfile(profile));
@@ -111,14 +111,14 @@ void Show(const Request& request, const Profile& profile, const std::string& sou
 }
 
 // Returns the conf by which the run grouped the modules.
-Conf ConfOf(const Request& request, const Manifest& manifest) {
+Conf ConfOf(const ProfileRequest& request, const Manifest& manifest) {
   const std::string path = ConfFile(request);
   Conf conf = ReadConf(path);
   CheckConf(conf, static_cast<int>(manifest.modules.size()), -1, ModuleEdges(manifest), path);
   return conf;
 }
 
-void FromTrace(const Request& request) {
+void FromTrace(const ProfileRequest& request) {
   CheckOutputs(request);
   Manifest manifest = ReadManifest(request.measure.package);
   Conf conf = ConfOf(request, manifest);
@@ -139,7 +139,7 @@ void FromTrace(const Request& request) {
   Show(request, profile, "");
 }
 
-void Measure(const Request& request) {
+void Measure(const ProfileRequest& request) {
   if (!request.trace.empty()) return FromTrace(request);
   MeasureOnRanks(
       request.measure, request.in_process, [&] { CheckOutputs(request); },
@@ -149,8 +149,8 @@ void Measure(const Request& request) {
 }  // namespace
 
 void AddProfileCommand(CLI::App& app) {
-  auto request = std::make_shared<Request>();
-  Request& r = *request;
+  auto request = std::make_shared<ProfileRequest>();
+  ProfileRequest& r = *request;
   app.add_option("package", r.measure.package, "folder that `pipewright compile` wrote")
       ->required();
   app.add_option("--microbatch-size", r.measure.microbatch,

@@ -11,13 +11,13 @@ namespace pipewright {
 
 namespace {
 
-struct Request {
+struct ReportRequest {
   std::string package, job, conf, profile, trace, memory, output;
   std::vector<std::string> metrics;
   bool force = false;
 };
 
-void Report(const Request& request) {
+void Report(const ReportRequest& request) {
   std::vector<std::string> read = request.metrics;
   read.insert(read.end(), {request.job, request.conf, request.profile, request.trace,
                            request.package + "/manifest.json"});
@@ -35,7 +35,7 @@ void Report(const Request& request) {
 }  // namespace
 
 void AddReportCommand(CLI::App& app) {
-  auto request = std::make_shared<Request>();
+  auto request = std::make_shared<ReportRequest>();
   app.add_option("package", request->package, "the package")->required();
   app.add_option("--job", request->job,
                  "predict a run with this job, using the package's profile");

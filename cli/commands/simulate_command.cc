@@ -25,7 +25,7 @@ namespace pipewright {
 
 namespace {
 
-struct Request {
+struct SimulateRequest {
   std::string plan, costs, trace, recompute, compare, replay;
   bool json = false, text = false;
   double memory = kNoLimit;
@@ -34,7 +34,7 @@ struct Request {
 };
 
 // Predicts as many steps as were measured, but no more than suffice for the time of one.
-Comparison CompareWith(const Request& request, const Plan& plan, const Costs& costs) {
+Comparison CompareWith(const SimulateRequest& request, const Plan& plan, const Costs& costs) {
   std::vector<TraceAction> measured = ReadChromeTrace(ReadFile(request.compare), request.compare);
   std::set<int> steps;
   for (const TraceAction& action : measured) steps.insert(action.step);
@@ -67,7 +67,7 @@ void NoteNoise(const Costs& costs) {
               "), so the prediction may be inaccurate");
 }
 
-void SimulatePlan(Request& request) {
+void SimulatePlan(SimulateRequest& request) {
   std::string text = ReadFile(request.plan);
   Plan plan = ReadPlanOrLoop(text, request.plan, request.steps);
   request.options.steps = IsLoopText(text) ? 1 : std::max(1, request.steps);
@@ -127,7 +127,7 @@ void SimulatePlan(Request& request) {
 }  // namespace
 
 void AddSimulateCommand(CLI::App& app) {
-  auto request = std::make_shared<Request>();
+  auto request = std::make_shared<SimulateRequest>();
   app.add_option("plan", request->plan, "a plan or schedule from `pipewright plan`")
       ->required();
   app.add_option("--costs", request->costs,

@@ -34,7 +34,7 @@ namespace {
 
 constexpr char kRecord[] = "report.json";
 
-struct Request {
+struct TuneRequest {
   std::string package, job, output, memory;
   int ranks = 0, candidates = 5, rounds = 3, repeat = 5;
   double time_limit = kNoLimit;  // seconds for all measured rounds
@@ -106,8 +106,8 @@ std::pair<int64_t, int64_t> SamplesAllowed(const Manifest& manifest) {
 
 // Returns the sizes of microbatches to choose from: the job's, powers of two, and a whole
 // minibatch.
-std::set<int64_t> MicrobatchSizes(const Request& request, const Manifest& manifest, const Job& job,
-                                  std::vector<std::string>& notes) {
+std::set<int64_t> MicrobatchSizes(const TuneRequest& request, const Manifest& manifest,
+                                  const Job& job, std::vector<std::string>& notes) {
   std::set<int64_t> sizes = {job.microbatch_size};
   std::string why = WhyMicrobatchStays(manifest, job);
   if (request.exact) why = "--exact keeps the results bitwise identical";
@@ -130,12 +130,12 @@ std::set<int> RankCounts(int ranks, int modules) {
   return counts;
 }
 
-void Say(const Request& request, const std::string& text) {
+void Say(const TuneRequest& request, const std::string& text) {
   if (!request.json) std::cerr << text << "\n";
 }
 
 // Profiles every microbatch size on every number of ranks. Notes sizes that the model refuses.
-void MeasureProfiles(const Request& request, const Job& job, const std::set<int64_t>& sizes,
+void MeasureProfiles(const TuneRequest& request, const Job& job, const std::set<int64_t>& sizes,
                      TuneProblem& problem, std::vector<std::string>& notes) {
   const int modules = static_cast<int>(problem.manifest.modules.size());
   const TemporaryFile conf = {request.output + "/profile_conf.json"};
@@ -156,7 +156,7 @@ void MeasureProfiles(const Request& request, const Job& job, const std::set<int6
 }
 
 // Returns the job as it is: modules grouped in order, its own schedule and microbatches.
-std::optional<Row> AsGiven(const Request& request, const Job& job, const TuneProblem& problem,
+std::optional<Row> AsGiven(const TuneRequest& request, const Job& job, const TuneProblem& problem,
                            std::vector<std::string>& notes) {
   const int modules = static_cast<int>(problem.manifest.modules.size());
   const int ranks = std::min(request.ranks, modules);
@@ -181,14 +181,14 @@ bool Same(const TuneCandidate& a, const TuneCandidate& b) {
          a.recompute == b.recompute && a.conf == b.conf;
 }
 
-std::string JobText(const Request& request, const Job& job, const TuneCandidate& candidate) {
+std::string JobText(const TuneRequest& request, const Job& job, const TuneCandidate& candidate) {
   return ChangedJob(job.path, request.output + "/job.json",
                     {candidate.schedule, candidate.microbatches, SamplesOf(job),
                      candidate.recompute});
 }
 
 // Measures the candidates in turn, so that a busy moment of the machine affects all of them.
-void MeasureRows(const Request& request, const Job& job, std::vector<Row>& rows,
+void MeasureRows(const TuneRequest& request, const Job& job, std::vector<Row>& rows,
                  std::vector<std::string>& notes) {
   const auto start = std::chrono::steady_clock::now();
   const TemporaryFile job_file = {request.output + "/candidate_job.json"},
@@ -287,7 +287,7 @@ Json ReportJson(const std::vector<Row>& rows, const TuneResult& found,
   return report;
 }
 
-[[noreturn]] void RefuseMemory(const Request& request, const TuneResult& found) {
+[[noreturn]] void RefuseMemory(const TuneRequest& request, const TuneResult& found) {
   if (found.large.empty())
     throw Error(request.package, "no schedule is defined for these ranks and microbatches");
   const TuneCandidate& least = found.large.front();
@@ -301,7 +301,7 @@ Json ReportJson(const std::vector<Row>& rows, const TuneResult& found,
               "give --memory " + std::to_string(bytes) + " or more, or more ranks");
 }
 
-void Tune(const Request& request) {
+void Tune(const TuneRequest& request) {
   const Job job = ReadJob(request.job);
   TuneProblem problem;
   problem.manifest = ReadManifest(request.package);
@@ -363,8 +363,8 @@ void Tune(const Request& request) {
 }  // namespace
 
 void AddTuneCommand(CLI::App& app) {
-  auto request = std::make_shared<Request>();
-  Request& r = *request;
+  auto request = std::make_shared<TuneRequest>();
+  TuneRequest& r = *request;
   app.add_option("package", r.package, "folder that `pipewright compile` wrote")->required();
   app.add_option("job", r.job, "job file: data, loss, optimizer, samples per step")->required();
   app.add_option("--ranks", r.ranks, "maximum number of ranks")

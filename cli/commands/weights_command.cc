@@ -22,7 +22,7 @@
 namespace pipewright {
 namespace {
 
-struct Options {
+struct WeightsRequest {
   std::string path, other, max_shard_size = "5GB", merge_limit, max_size = "0", equal;
   bool json = false, force_contiguous = false;
 };
@@ -44,7 +44,7 @@ Json ShapeJson(const std::vector<int64_t>& shape) {
   return sizes;
 }
 
-void List(const Options& options) {
+void List(const WeightsRequest& options) {
   Checkpoint checkpoint = OpenCheckpoint(options.path);
   auto file_of = [&](const StoredTensor& tensor) {
     return checkpoint.files[static_cast<size_t>(tensor.file)]->path();
@@ -99,7 +99,7 @@ std::string OneLine(std::string text) {
   return text;
 }
 
-void Verify(const Options& options) {
+void Verify(const WeightsRequest& options) {
   try {
     Checkpoint checkpoint = OpenCheckpoint(options.path);
     const size_t hashed = VerifyRunCheckpoint(options.path);
@@ -124,18 +124,18 @@ void Verify(const Options& options) {
   }
 }
 
-uint64_t MaxSize(const Options& options) {
+uint64_t MaxSize(const WeightsRequest& options) {
   return static_cast<uint64_t>(ParseSize(options.max_size, "--max-size"));
 }
 
-WriteChoices Choices(const Options& options) {
+WriteChoices Choices(const WeightsRequest& options) {
   return {options.force_contiguous, MaxSize(options),
           options.equal == "tied"    ? WriteChoices::kTied
           : options.equal == "apart" ? WriteChoices::kApart
                                      : WriteChoices::kRefused};
 }
 
-void Convert(const Options& options) {
+void Convert(const WeightsRequest& options) {
   Checkpoint checkpoint = OpenCheckpoint(options.path);
   Warn(checkpoint);
   std::map<std::string, std::string> metadata = checkpoint.metadata;
@@ -154,7 +154,7 @@ uint64_t ShardLimit(const std::string& size) {
   return static_cast<uint64_t>(limit);
 }
 
-void Shard(const Options& options) {
+void Shard(const WeightsRequest& options) {
   const uint64_t limit = ShardLimit(options.max_shard_size);
   Checkpoint checkpoint = OpenCheckpoint(options.path);
   Warn(checkpoint);
@@ -164,7 +164,7 @@ void Shard(const Options& options) {
     std::cout << (std::filesystem::path(options.other) / file).string() << "\n";
 }
 
-void Merge(const Options& options) {
+void Merge(const WeightsRequest& options) {
   uint64_t limit = 0;
   if (!options.merge_limit.empty()) limit = ShardLimit(options.merge_limit);
   MergedCheckpoint merged = MergeRunCheckpoint(
@@ -175,7 +175,7 @@ void Merge(const Options& options) {
 }
 
 // Prints the differences. Exits with code 1 if there are any.
-void DiffFiles(const Options& options) {
+void DiffFiles(const WeightsRequest& options) {
   Checkpoint first = OpenCheckpoint(options.path), second = OpenCheckpoint(options.other);
   CheckpointDifference result = Diff(first, second, MaxSize(options));
   Json different = Json::array();
@@ -209,8 +209,8 @@ void DiffFiles(const Options& options) {
   if (!result.Equal()) throw CLI::RuntimeError(kFailure);
 }
 
-CLI::App* Add(CLI::App& app, const char* name, const char* description, Options& options,
-              void (*run)(const Options&)) {
+CLI::App* Add(CLI::App& app, const char* name, const char* description, WeightsRequest& options,
+              void (*run)(const WeightsRequest&)) {
   CLI::App* command = app.add_subcommand(name, description);
   command
       ->add_option("path", options.path,
@@ -224,7 +224,7 @@ CLI::App* Add(CLI::App& app, const char* name, const char* description, Options&
 }  // namespace
 
 void AddWeightsCommand(CLI::App& app) {
-  static Options options;
+  static WeightsRequest options;
   app.require_subcommand(1);
   Add(app, "list", "list the tensors of a checkpoint: name, dtype, shape, bytes", options, List);
   Add(app, "verify", "check that a checkpoint is intact: exit code 0, or 1 and the reason", options,

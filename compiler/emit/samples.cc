@@ -44,7 +44,7 @@ void WriteSamples(const Model& model, const Manifest& manifest, const std::strin
     Archive archive(model.file);
     if (!archive.Has(kRecord)) return;
     std::string bytes = archive.Read(kRecord);
-    leaves = LeavesOf(torch::pickle_load(std::vector<char>(bytes.begin(), bytes.end())));
+    leaves = LeavesOf(torch::jit::pickle_load(std::vector<char>(bytes.begin(), bytes.end())));
   } catch (const std::exception&) {
     return;  // the example has classes that are not known here
   }

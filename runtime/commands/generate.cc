@@ -1,6 +1,7 @@
 #include "runtime/commands/generate.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 
 #include <algorithm>
 #include <cmath>

@@ -1,7 +1,7 @@
 // Loads one module of a package: compiles its code and reads its weights.
 #pragma once
 #include <torch/csrc/jit/runtime/interpreter.h>
-#include <torch/script.h>
+#include <torch/csrc/jit/api/module.h>
 
 #include <memory>
 #include <optional>

@@ -1,6 +1,5 @@
 // User-defined operators: a shared library for --op-library.
 #include <torch/library.h>
-#include <torch/torch.h>
 
 TORCH_LIBRARY(pipewright_test, m) { m.def("twice_plus(Tensor x, float y) -> Tensor"); }
 TORCH_LIBRARY_IMPL(pipewright_test, CompositeImplicitAutograd, m) {

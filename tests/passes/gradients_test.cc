@@ -5,7 +5,6 @@
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/jit/runtime/operator.h>
-#include <torch/torch.h>
 
 #include <algorithm>
 #include <cstdio>
