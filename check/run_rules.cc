@@ -28,16 +28,20 @@ constexpr int kMostThreads = 128;
 
 std::optional<Conf> CheckConfFile(const CheckRequest& request, const Manifest& manifest,
                                   CheckResult& result) {
-  std::optional<Conf> conf;
-  const bool passes = Passes(result, "conf", [&] {
-    const std::string path = ConfOfRun(request.package, request.conf, request.ranks);
-    conf = ReadConf(path);
-    CheckConf(*conf, static_cast<int>(manifest.modules.size()),
-              request.ranks > 0 ? request.ranks : -1, ModuleEdges(manifest), path);
-  });
-  if (!passes) return std::nullopt;
+  std::string path;
+  if (!Passes(result, "conf",
+              [&] { path = ConfOfRun(request.package, request.conf, request.ranks); }))
+    return std::nullopt;
+  const int modules = static_cast<int>(manifest.modules.size());
+  const int launched = request.ranks > 0 ? request.ranks : -1;
+  const std::vector<std::pair<int, int>> edges = ModuleEdges(manifest);
+  const std::vector<Error> mistakes = ConfMistakes(path, modules, launched, edges);
+  for (const Error& mistake : mistakes) Add(result, Severity::kError, "conf", mistake.what());
+  if (!mistakes.empty()) return std::nullopt;
+  Conf conf = ReadConf(path);
+  CheckConf(conf, modules, launched, edges, path);
   int ranks = 0;
-  for (const std::vector<int>& of_stage : conf->stage_to_ranks)
+  for (const std::vector<int>& of_stage : conf.stage_to_ranks)
     for (const int rank : of_stage) ranks = std::max(ranks, rank + 1);
   result.ranks = ranks;
   return conf;

@@ -166,11 +166,11 @@ function(pipewright_group name)
     target_link_libraries(pipewright_${name} INTERFACE ${target})
   endforeach()
 endfunction()
-pipewright_group(planning base plan plan/simulate plan/schedules plan/lowering plan/search formats
+pipewright_group(planning base base/files base/process plan plan/simulate plan/schedules plan/lowering plan/search formats
                  formats/torch formats/weights formats/package formats/profile formats/data
                  plan/partition/problem plan/partition/exact plan/partition/refine
                  plan/partition/fast plan/partition
                  plan/partition/pipedream plan/partition/io plan/partition/pipedream/codegen
-                 plan/placement plan/run plan/tune report)
+                 plan/placement/tree plan/placement plan/run plan/tune report)
 pipewright_group(execution runtime/exec runtime/watch runtime/transport runtime/disk)
 target_link_libraries(pipewright_execution INTERFACE pipewright_planning)

@@ -20,47 +20,67 @@ static const char kOffload[] = "offload";
 
 namespace {
 
-// Finds the position of an error in the text.
+// The text, for the positions of mistakes. A mistake is thrown if `mistakes` is null; otherwise it
+// is added there, and reading continues with what does not depend on it.
 struct Source {
   const std::string& text;
   const std::string& path;
+  std::vector<Error>* mistakes = nullptr;
 
-  [[noreturn]] void Fail(const std::vector<std::string>& at, const std::string& what,
-                         const std::string& cure = "") const {
-    throw Error(text.empty() ? path : path + ":" + JsonPosition(text, at), what, cure);
+  void Fail(const std::vector<std::string>& at, const std::string& what,
+            const std::string& cure = "") const {
+    const Error error(text.empty() ? path : path + ":" + JsonPosition(text, at), what, cure);
+    if (!mistakes) throw error;
+    mistakes->push_back(error);
   }
 };
+
+constexpr int kInvalid = -1;  // in place of a number that is a mistake
 
 }  // namespace
 
 static int Number(const Json& value, const Source& source, const std::vector<std::string>& at,
                   const char* what) {
-  if (!value.is_number_integer() || value.get<double>() < 0 || value.get<double>() > 1e6)
-    source.Fail(at, std::string("a ") + what + " is expected (0, 1, 2, ...), not " + value.dump());
-  return value.get<int>();
+  if (value.is_number_integer() && value.get<double>() >= 0 && value.get<double>() <= 1e6)
+    return value.get<int>();
+  source.Fail(at, std::string("a ") + what + " is expected (0, 1, 2, ...), not " + value.dump());
+  return kInvalid;
 }
 
-// Returns the entries of {"0": ..., "1": ...} in the order of their keys, which must be 0 to n-1.
+// Returns the entries of {"0": ..., "1": ...} in the order of their keys, which must be 0 to n-1;
+// nothing if the keys are a mistake.
 static std::vector<const Json*> ByStage(const Json& map, const char* name, const Source& source) {
-  if (!map.is_object())
+  if (!map.is_object()) {
     source.Fail({name}, std::string(name) + " is expected to be {\"0\": ..., \"1\": ...}");
+    return {};
+  }
   std::vector<const Json*> entries(map.size());
+  bool valid = true;
   for (const auto& [key, value] : map.items()) {
     bool digits = !key.empty() && key.size() < 7 &&
                   key.find_first_not_of("0123456789") == std::string::npos &&
                   (key == "0" || key[0] != '0');
-    if (!digits) source.Fail({name, key}, "\"" + key + "\" is not the number of a stage");
+    if (!digits) {
+      source.Fail({name, key}, "\"" + key + "\" is not the number of a stage");
+      valid = false;
+      continue;
+    }
     size_t stage = std::stoul(key);
     if (stage >= entries.size()) {
-      for (size_t s = 0; s < stage; ++s)
-        if (!map.contains(std::to_string(s)))
-          source.Fail(
-              {name, key},
-              std::string(name) + " has stage " + key + " but no stage " + std::to_string(s),
-              "stages are numbered 0, 1, 2, ... without gaps");
+      size_t missing = 0;
+      while (map.contains(std::to_string(missing))) ++missing;
+      // With a key that is no number, the entries may be complete.
+      if (valid)
+        source.Fail(
+            {name, key},
+            std::string(name) + " has stage " + key + " but no stage " + std::to_string(missing),
+            "stages are numbered 0, 1, 2, ... without gaps");
+      valid = false;
+      continue;
     }
     entries[stage] = &value;
   }
+  if (!valid) entries.clear();
   return entries;
 }
 
@@ -75,14 +95,17 @@ static void FailWithoutRanks(const Conf& conf, size_t module, const Source& sour
 
 static std::vector<int> ReadRanks(const Json& list, int stage, const Source& source) {
   std::string s = std::to_string(stage);
-  if (!list.is_array()) source.Fail({kRanks, s}, "a list of ranks is expected, [0, 1]");
+  if (!list.is_array()) {
+    source.Fail({kRanks, s}, "a list of ranks is expected, [0, 1]");
+    return {};
+  }
   if (list.empty())
     source.Fail({kRanks, s}, "stage " + s + " has no ranks", "give it at least one");
   std::vector<int> ranks;
   for (size_t i = 0; i < list.size(); ++i) {
     std::vector<std::string> at = {kRanks, s, std::to_string(i)};
     int rank = Number(list[i], source, at, "rank");
-    if (std::find(ranks.begin(), ranks.end(), rank) != ranks.end())
+    if (rank != kInvalid && std::find(ranks.begin(), ranks.end(), rank) != ranks.end())
       source.Fail(at, "rank " + std::to_string(rank) + " appears twice in stage " + s,
                   "each replica of a stage needs a rank of its own");
     ranks.push_back(rank);
@@ -133,14 +156,15 @@ static void CheckStagesUsed(const Conf& conf, size_t modules, const Source& sour
 static void ReadOffload(const Json& json, const Source& source, Conf& conf) {
   std::vector<std::string> known = {"stages", "memory"};
   if (!json.is_object() || !json.contains("stages") || !json["stages"].is_array())
-    source.Fail({kOffload}, "{\"stages\": [1, 2], \"memory\": \"1GiB\"} is expected");
+    return source.Fail({kOffload}, "{\"stages\": [1, 2], \"memory\": \"1GiB\"} is expected");
   for (const auto& [key, value] : json.items())
     if (std::find(known.begin(), known.end(), key) == known.end())
       source.Fail({kOffload, key}, "unknown key \"" + key + "\"" + Suggest(key, known));
   for (size_t i = 0; i < json["stages"].size(); ++i) {
     std::vector<std::string> at = {kOffload, "stages", std::to_string(i)};
     int stage = Number(json["stages"][i], source, at, "stage");
-    if (stage >= static_cast<int>(conf.stage_to_ranks.size()))
+    if (stage == kInvalid) continue;
+    if (!conf.stage_to_ranks.empty() && stage >= static_cast<int>(conf.stage_to_ranks.size()))
       source.Fail(at, "there is no stage " + std::to_string(stage));
     if (!conf.offloaded_stages.empty() && stage <= conf.offloaded_stages.back())
       source.Fail(at, "the stages must ascend, each once");
@@ -149,17 +173,65 @@ static void ReadOffload(const Json& json, const Source& source, Conf& conf) {
   if (!json.contains("memory")) return;
   const Json& memory = json["memory"];
   if (!memory.is_string() && !memory.is_number_integer())
-    source.Fail({kOffload, "memory"}, "a size is expected, \"1GiB\" or bytes");
-  conf.offload_memory = ParseSize(memory.is_string() ? memory.get<std::string>() : memory.dump(),
-                                  source.path + ": " + kOffload + ".memory");
+    return source.Fail({kOffload, "memory"}, "a size is expected, \"1GiB\" or bytes");
+  try {
+    conf.offload_memory = ParseSize(memory.is_string() ? memory.get<std::string>() : memory.dump(),
+                                    source.path + ": " + kOffload + ".memory");
+  } catch (const Error& e) {
+    if (!source.mistakes) throw;
+    source.mistakes->push_back(e);
+  }
 }
 
-Conf ParseConf(const std::string& text, const std::string& path) {
-  Json json = ParseJson(text, path);
-  Source source{text, path};
-  if (!json.is_object()) source.Fail({}, "an object with module_to_stage_map is expected");
-  if (json.contains("data") && !json.contains(kModules))
+// Adds the stage of each module to `conf`. Its stages are known, unless they are a mistake.
+static void ReadModules(const Json& modules, const Source& source, Conf& conf) {
+  if (!modules.is_array() || modules.empty())
+    return source.Fail({kModules}, "a list with the stage of each module is expected, [0, 1, 1]");
+  const int stages = static_cast<int>(conf.stage_to_ranks.size());
+  for (size_t m = 0; m < modules.size(); ++m) {
+    const int stage = Number(modules[m], source, {kModules, std::to_string(m)}, "stage");
+    conf.module_to_stage.push_back(stage);
+    // The last entry may be the loss's, which CheckConf drops.
+    const bool last = m > 0 && m + 1 == modules.size();
+    if (stages > 0 && stage >= stages && !last) FailWithoutRanks(conf, m, source);
+  }
+}
+
+static void ReadDepths(const Json& depths, const Source& source, Conf& conf) {
+  conf.stage_to_depth.emplace();
+  for (const Json* depth : ByStage(depths, kDepths, source))
+    conf.stage_to_depth->push_back(
+        Number(*depth, source, {kDepths, std::to_string(conf.stage_to_depth->size())}, "depth"));
+  const size_t entries = conf.stage_to_depth->size(), stages = conf.stage_to_ranks.size();
+  if (entries > 0 && stages > 0 && entries != stages)
+    source.Fail({kDepths}, "it has " + Counted(static_cast<int64_t>(entries), "stage") +
+                               ", stage_to_rank_map has " + std::to_string(stages));
+}
+
+// Reads the ranks of each stage; none if the stages' numbers are a mistake.
+static void ReadStages(const Json& json, const Source& source, Conf& conf) {
+  std::vector<const Json*> lists = ByStage(json[kRanks], kRanks, source);
+  // A stage that only computes the loss needs no ranks.
+  if (lists.size() > 1 && lists.back()->is_array() && lists.back()->empty() &&
+      OnlyLast(json[kModules], lists.size() - 1))
+    lists.pop_back();
+  if (json[kRanks].is_object() && json[kRanks].empty()) source.Fail({kRanks}, "there is no stage");
+  for (const Json* list : lists)
+    conf.stage_to_ranks.push_back(
+        ReadRanks(*list, static_cast<int>(conf.stage_to_ranks.size()), source));
+}
+
+static Conf ParseConf(const Source& source) {
+  Conf conf;
+  Json json = ParseJson(source.text, source.path);
+  if (!json.is_object()) {
+    source.Fail({}, "an object with module_to_stage_map is expected");
+    return conf;
+  }
+  if (json.contains("data") && !json.contains(kModules)) {
     source.Fail({}, "is a job, where a conf is expected", "`pipewright conf PACKAGE` writes one");
+    return conf;
+  }
   std::vector<std::string> known = {kModules, kRanks, kDepths, kOffload};
   for (const auto& [key, value] : json.items())
     if (key != "$schema" && std::find(known.begin(), known.end(), key) == known.end())
@@ -167,43 +239,18 @@ Conf ParseConf(const std::string& text, const std::string& path) {
                   "known here: " + Join(known, ", "));
   for (const char* key : {kModules, kRanks})
     if (!json.contains(key)) source.Fail({}, std::string(key) + " is missing");
-
-  Conf conf;
-  std::vector<const Json*> lists = ByStage(json[kRanks], kRanks, source);
-  // A stage that only computes the loss needs no ranks.
-  if (lists.size() > 1 && lists.back()->is_array() && lists.back()->empty() &&
-      OnlyLast(json[kModules], lists.size() - 1))
-    lists.pop_back();
-  for (const Json* list : lists)
-    conf.stage_to_ranks.push_back(
-        ReadRanks(*list, static_cast<int>(conf.stage_to_ranks.size()), source));
-  if (conf.stage_to_ranks.empty()) source.Fail({kRanks}, "there is no stage");
-  CheckRanksComplete(conf, source);
-
-  int stages = static_cast<int>(conf.stage_to_ranks.size());
-  const Json& modules = json[kModules];
-  if (!modules.is_array() || modules.empty())
-    source.Fail({kModules}, "a list with the stage of each module is expected, [0, 1, 1]");
-  for (size_t m = 0; m < modules.size(); ++m) {
-    std::vector<std::string> at = {kModules, std::to_string(m)};
-    conf.module_to_stage.push_back(Number(modules[m], source, at, "stage"));
-    // The last entry may be the loss's, which CheckConf drops.
-    bool last = m > 0 && m + 1 == modules.size();
-    if (conf.module_to_stage.back() >= stages && !last) FailWithoutRanks(conf, m, source);
-  }
-  CheckStagesUsed(conf, conf.module_to_stage.size(), source);
-
-  if (json.contains(kDepths)) {
-    conf.stage_to_depth.emplace();
-    for (const Json* depth : ByStage(json[kDepths], kDepths, source))
-      conf.stage_to_depth->push_back(
-          Number(*depth, source, {kDepths, std::to_string(conf.stage_to_depth->size())}, "depth"));
-    if (conf.stage_to_depth->size() != conf.stage_to_ranks.size())
-      source.Fail({kDepths}, "it has " + Counted(conf.stage_to_depth->size(), "stage") +
-                                 ", stage_to_rank_map has " + std::to_string(stages));
-  }
+  auto valid = [&] { return !source.mistakes || source.mistakes->empty(); };
+  if (json.contains(kRanks)) ReadStages(json, source, conf);
+  if (valid()) CheckRanksComplete(conf, source);
+  if (json.contains(kModules)) ReadModules(json[kModules], source, conf);
+  if (valid()) CheckStagesUsed(conf, conf.module_to_stage.size(), source);
+  if (json.contains(kDepths)) ReadDepths(json[kDepths], source, conf);
   if (json.contains(kOffload)) ReadOffload(json[kOffload], source, conf);
   return conf;
+}
+
+Conf ParseConf(const std::string& text, const std::string& path) {
+  return ParseConf(Source{text, path});
 }
 
 Conf ReadConf(const std::string& path) {
@@ -238,26 +285,24 @@ static bool HasCycle(int stages, const std::set<std::pair<int, int>>& edges) {
 
 static void CheckConvex(const Conf& conf, const std::vector<std::pair<int, int>>& module_edges,
                         const Source& source) {
+  auto stage_of = [&](int module) { return conf.module_to_stage.at(static_cast<size_t>(module)); };
   std::set<std::pair<int, int>> stage_edges;
-  const std::pair<int, int>* backward = nullptr;
-  for (const auto& edge : module_edges) {
-    int from = conf.module_to_stage.at(static_cast<size_t>(edge.first));
-    int to = conf.module_to_stage.at(static_cast<size_t>(edge.second));
-    if (from != to) stage_edges.insert({from, to});
-    if (from > to && !backward) backward = &edge;
+  for (const auto& [from, to] : module_edges)
+    if (stage_of(from) != stage_of(to)) stage_edges.insert({stage_of(from), stage_of(to)});
+  const bool cycle = HasCycle(static_cast<int>(conf.stage_to_ranks.size()), stage_edges);
+  for (const auto& [from, to] : module_edges) {
+    if (stage_of(from) <= stage_of(to)) continue;
+    const std::string what = "module " + std::to_string(from) + " (stage " +
+                             std::to_string(stage_of(from)) + ") feeds module " +
+                             std::to_string(to) + " (stage " + std::to_string(stage_of(to)) + "): ";
+    const std::vector<std::string> at = {kModules, std::to_string(to)};
+    if (cycle)
+      source.Fail(at, what + "values would leave a stage and come back to it (it is not convex)",
+                  "a stage may only use values of its own modules and of earlier stages");
+    else
+      source.Fail(at, what + "stages are numbered against the flow of values",
+                  "number the stages in the order in which they run");
   }
-  if (!backward) return;
-  auto [from, to] = *backward;
-  std::string what = "module " + std::to_string(from) + " (stage " +
-                     std::to_string(conf.module_to_stage[static_cast<size_t>(from)]) +
-                     ") feeds module " + std::to_string(to) + " (stage " +
-                     std::to_string(conf.module_to_stage[static_cast<size_t>(to)]) + "): ";
-  std::vector<std::string> at = {kModules, std::to_string(to)};
-  if (HasCycle(static_cast<int>(conf.stage_to_ranks.size()), stage_edges))
-    source.Fail(at, what + "values would leave a stage and come back to it (it is not convex)",
-                "a stage may only use values of its own modules and of earlier stages");
-  source.Fail(at, what + "stages are numbered against the flow of values",
-              "number the stages in the order in which they run");
 }
 
 // Reads the text of a conf again, to locate an error.
@@ -266,37 +311,59 @@ static std::string TextAt(const std::string& path) {
   return std::filesystem::is_regular_file(path, error) ? WithoutComments(ReadFile(path)) : "";
 }
 
-void CheckLaunchedRanks(const Conf& conf, int launched_ranks, const std::string& path) {
+static void CheckLaunchedRanks(const Conf& conf, int launched_ranks, const Source& source) {
   int ranks = CountRanks(conf);
   if (ranks == launched_ranks) return;
-  std::string text = TextAt(path);
-  Source{text, path}.Fail(
-      {kRanks},
-      "it needs " + Counted(ranks, "rank") + ", " + std::to_string(launched_ranks) +
-          (launched_ranks == 1 ? " was launched" : " were launched"),
-      "run it with mpirun -n " + std::to_string(ranks) + ", or choose another conf");
+  source.Fail({kRanks},
+              "it needs " + Counted(ranks, "rank") + ", " + std::to_string(launched_ranks) +
+                  (launched_ranks == 1 ? " was launched" : " were launched"),
+              "run it with mpirun -n " + std::to_string(ranks) + ", or choose another conf");
 }
 
-void CheckConf(Conf& conf, int modules, int launched_ranks,
-               const std::vector<std::pair<int, int>>& module_edges, const std::string& path) {
-  std::string text = TextAt(path);
-  Source source{text, path};
+void CheckLaunchedRanks(const Conf& conf, int launched_ranks, const std::string& path) {
+  const std::string text = TextAt(path);
+  CheckLaunchedRanks(conf, launched_ranks, Source{text, path});
+}
+
+static void CheckConf(Conf& conf, int modules, int launched_ranks,
+                      const std::vector<std::pair<int, int>>& module_edges, const Source& source) {
+  if (launched_ranks >= 0 && source.mistakes) CheckLaunchedRanks(conf, launched_ranks, source);
   size_t count = static_cast<size_t>(modules), entries = conf.module_to_stage.size();
   if (entries != count && (entries != count + 1 || conf.has_loss_entry))
-    source.Fail({kModules},
-                "module_to_stage_map has " + Counted(entries, "entry") + ", the model has " +
-                    Counted(modules, "module"),
-                "give one entry a module and, if you like, one more, last, for the loss");
+    return source.Fail({kModules},
+                       "module_to_stage_map has " + Counted(entries, "entry") + ", the model has " +
+                           Counted(modules, "module"),
+                       "give one entry a module and, if you like, one more, last, for the loss");
   CheckStagesUsed(conf, count, source);
   if (entries == count &&
       conf.module_to_stage.back() >= static_cast<int>(conf.stage_to_ranks.size()))
-    FailWithoutRanks(conf, count - 1, source);
+    return FailWithoutRanks(conf, count - 1, source);
   if (entries == count + 1) {
     conf.module_to_stage.pop_back();
     conf.has_loss_entry = true;
   }
-  if (launched_ranks >= 0) CheckLaunchedRanks(conf, launched_ranks, path);
+  if (launched_ranks >= 0 && !source.mistakes) CheckLaunchedRanks(conf, launched_ranks, source);
   CheckConvex(conf, module_edges, source);
+}
+
+void CheckConf(Conf& conf, int modules, int launched_ranks,
+               const std::vector<std::pair<int, int>>& module_edges, const std::string& path) {
+  const std::string text = TextAt(path);
+  CheckConf(conf, modules, launched_ranks, module_edges, Source{text, path});
+}
+
+std::vector<Error> ConfMistakes(const std::string& path, int modules, int launched_ranks,
+                                const std::vector<std::pair<int, int>>& module_edges) {
+  std::vector<Error> mistakes;
+  try {
+    const std::string text = WithoutComments(ReadFile(path));
+    const Source source{text, path, &mistakes};
+    Conf conf = ParseConf(source);
+    if (mistakes.empty()) CheckConf(conf, modules, launched_ranks, module_edges, source);
+  } catch (const Error& e) {
+    mistakes.push_back(e);
+  }
+  return mistakes;
 }
 
 static std::string List(const std::vector<int>& numbers) {

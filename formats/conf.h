@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/error.h"
+
 namespace pipewright {
 
 struct Conf {
@@ -41,6 +43,11 @@ std::string ConfOfRun(const std::string& package, const std::string& given, int 
 // are numbered against the flow of values. `path` is the conf's file, for messages.
 void CheckConf(Conf& conf, int modules, int launched_ranks,
                const std::vector<std::pair<int, int>>& module_edges, const std::string& path);
+
+// Returns everything that ReadConf and CheckConf would throw for the file at `path`, one after the
+// other. What cannot be known because of another mistake is left out.
+std::vector<Error> ConfMistakes(const std::string& path, int modules, int launched_ranks,
+                                const std::vector<std::pair<int, int>>& module_edges);
 
 // Throws Error with the line if a conf needs more or fewer ranks.
 void CheckLaunchedRanks(const Conf& conf, int launched_ranks, const std::string& path);

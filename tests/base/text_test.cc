@@ -1,4 +1,3 @@
-#include "base/files/read_file.h"
 #include "base/text.h"
 
 #include <fcntl.h>
@@ -10,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/files/missing_file.h"
+#include "base/files/read_file.h"
 #include "base/json.h"
 #include "tests/temp_folder.h"
 

@@ -1,4 +1,3 @@
-#include "base/files/read_file.h"
 #include "formats/conf.h"
 
 #include <gtest/gtest.h>
@@ -6,6 +5,7 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/files/read_file.h"
 
 namespace pipewright {
 
@@ -147,6 +147,56 @@ TEST(Conf, RefusesWhatDoesNotFitTheModelOrTheJob) {
                     2)
                 .substr(0, 64),
             "conf.json:2:38: stage 1 has no module besides the loss\n  give it");
+}
+
+static std::vector<std::string> MistakesOf(const std::string& text, int modules, int launched,
+                                           const std::vector<std::pair<int, int>>& edges) {
+  const std::string path = testing::TempDir() + "/conf.json";
+  WriteFile(path, text);
+  std::vector<std::string> texts;
+  for (const Error& mistake : ConfMistakes(path, modules, launched, edges)) {
+    const std::string what = mistake.what();
+    texts.push_back(what.substr(path.size(), what.find('\n') - path.size()));
+  }
+  return texts;
+}
+
+TEST(Conf, FindsEveryMistake) {
+  EXPECT_EQ(
+      MistakesOf(R"({
+  "module_to_stage_map": [0, "x", 5, 1],
+  "stage_to_rank_map": {"0": [0, 0], "1": [-1]},
+  "stage_to_depth_map": {"0": 1, "1": "y"},
+  "offload": {"stages": [7], "memory": "1 parsec"},
+  "stages": 2
+})",
+                 4, 2, {}),
+      (std::vector<std::string>{
+          ":6:13: unknown key \"stages\"", ":3:34: rank 0 appears twice in stage 0",
+          ":3:44: a rank is expected (0, 1, 2, ...), not -1",
+          ":2:30: a stage is expected (0, 1, 2, ...), not \"x\"",
+          ":2:35: module 2 is in stage 5, which has no ranks in stage_to_rank_map",
+          ":4:39: a depth is expected (0, 1, 2, ...), not \"y\"", ":5:26: there is no stage 7",
+          ": offload.memory: the size \"1 parsec\" has no unit that is known here"}));
+  // Every value that flows backward, and the ranks that were launched.
+  EXPECT_EQ(
+      MistakesOf(R"({"module_to_stage_map": [1, 0, 0], "stage_to_rank_map": {"0": [0], "1": [1]}})",
+                 3, 3, {{0, 1}, {0, 2}, {1, 2}}),
+      (std::vector<std::string>{
+          ":1:57: it needs 2 ranks, 3 were launched",
+          ":1:29: module 0 (stage 1) feeds module 1 (stage 0): stages are numbered against the "
+          "flow of values",
+          ":1:32: module 0 (stage 1) feeds module 2 (stage 0): stages are numbered against the "
+          "flow of values"}));
+  // A number that is none hides only what depends on it.
+  EXPECT_EQ(
+      MistakesOf(R"({"module_to_stage_map": [0, 9], "stage_to_rank_map": {"a": [0], "1": [1]}})", 2,
+                 2, {}),
+      (std::vector<std::string>{":1:60: \"a\" is not the number of a stage"}));
+  EXPECT_TRUE(
+      MistakesOf(R"({"module_to_stage_map": [0, 1], "stage_to_rank_map": {"0": [0], "1": [1]}})", 2,
+                 2, {{0, 1}})
+          .empty());
 }
 
 TEST(Conf, GroupsModulesEvenly) {

@@ -1,4 +1,3 @@
-#include "base/files/read_file.h"
 #include "formats/manifest.h"
 
 #include <gtest/gtest.h>
@@ -6,6 +5,7 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/files/read_file.h"
 
 namespace pipewright {
 

@@ -1,4 +1,3 @@
-#include "base/files/read_file.h"
 #include "passes/pipeline.h"
 
 #include <gtest/gtest.h>
@@ -8,6 +7,7 @@
 #include <functional>
 #include <sstream>
 
+#include "base/files/read_file.h"
 #include "passes/graph/looking_at.h"
 #include "passes/split/cuts.h"
 #include "passes/split/layouts.h"

@@ -1,9 +1,9 @@
-#include "base/files/read_file.h"
 #include "plan/plan_text.h"
 
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "base/files/read_file.h"
 
 namespace pipewright {
 

@@ -1,4 +1,3 @@
-#include "base/files/read_file.h"
 #include "runtime/data/data.h"
 
 #include <ATen/ATen.h>
@@ -7,6 +6,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "base/files/read_file.h"
 #include "formats/weights/safetensors.h"
 
 namespace pipewright {

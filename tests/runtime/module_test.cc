@@ -1,4 +1,3 @@
-#include "base/files/read_file.h"
 #include "runtime/module/module.h"
 
 #include <ATen/ATen.h>
@@ -7,6 +6,7 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/files/read_file.h"
 #include "base/text.h"
 #include "formats/weights/safetensors.h"
 #include "runtime/module/local_package.h"

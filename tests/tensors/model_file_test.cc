@@ -1,6 +1,5 @@
 // Expectations are from safetensors' own tests; files in tests/data/tensors were written by
 // safetensors.torch.save_model 0.8.
-#include "base/files/read_file.h"
 #include "tensors/model_file.h"
 
 #include <gtest/gtest.h>
@@ -9,6 +8,7 @@
 #include <fstream>
 
 #include "base/error.h"
+#include "base/files/read_file.h"
 #include "tensors/tensor_file.h"
 #include "tests/temp_folder.h"
 #include "tests/tensors/models.h"

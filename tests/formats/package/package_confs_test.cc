@@ -1,4 +1,3 @@
-#include "base/files/read_file.h"
 #include "formats/package/package_confs.h"
 
 #include <gtest/gtest.h>
@@ -6,6 +5,7 @@
 
 #include <filesystem>
 
+#include "base/files/read_file.h"
 #include "formats/conf.h"
 
 namespace pipewright {

@@ -1,4 +1,3 @@
-#include "base/files/read_file.h"
 #include "formats/weights/run_checkpoint.h"
 
 #include <gtest/gtest.h>
@@ -7,6 +6,7 @@
 #include <functional>
 
 #include "base/error.h"
+#include "base/files/read_file.h"
 #include "tests/temp_folder.h"
 
 namespace pipewright {

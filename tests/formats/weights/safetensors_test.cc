@@ -1,4 +1,3 @@
-#include "base/files/read_file.h"
 #include "formats/weights/safetensors.h"
 
 #include <gtest/gtest.h>
@@ -7,6 +6,7 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
+#include "base/files/read_file.h"
 #include "base/json.h"
 #include "base/text.h"
 #include "tests/temp_folder.h"

@@ -1,4 +1,3 @@
-#include "base/files/read_file.h"
 #include "plan/partition/solve.h"
 
 #include <gtest/gtest.h>
@@ -6,6 +5,7 @@
 #include <chrono>
 #include <cstdlib>
 
+#include "base/files/read_file.h"
 #include "base/json.h"
 #include "plan/partition/fast/lower_bound.h"
 #include "plan/partition/pipedream/tarnawski.h"

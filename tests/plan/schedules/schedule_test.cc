@@ -1,4 +1,3 @@
-#include "base/files/read_file.h"
 #include "plan/schedules/schedule.h"
 
 #include <gtest/gtest.h>
@@ -6,6 +5,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/files/read_file.h"
 #include "base/json.h"
 #include "plan/actions.h"
 #include "plan/lowering/lower.h"

@@ -1,4 +1,3 @@
-#include "base/files/read_file.h"
 #include "plan/search/zb_auto.h"
 
 #include <gtest/gtest.h>
@@ -6,6 +5,7 @@
 #include <random>
 
 #include "base/error.h"
+#include "base/files/read_file.h"
 #include "base/json.h"
 #include "plan/lowering/validate.h"
 #include "plan/plan_text.h"

@@ -1,4 +1,3 @@
-#include "base/files/read_file.h"
 #include "plan/simulate/measure.h"
 
 #include <gtest/gtest.h>
@@ -7,6 +6,7 @@
 #include <random>
 
 #include "base/error.h"
+#include "base/files/read_file.h"
 #include "base/json.h"
 #include "plan/simulate/lower_bound.h"
 #include "tests/plan/schedules/order_lists.h"

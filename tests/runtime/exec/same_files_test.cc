@@ -1,4 +1,3 @@
-#include "base/files/read_file.h"
 #include "runtime/exec/same_files.h"
 
 #include <gtest/gtest.h>
@@ -6,6 +5,7 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "base/files/read_file.h"
 #include "base/text.h"
 #include "runtime/transport/thread_transport.h"
 #include "tests/temp_folder.h"

@@ -1,10 +1,10 @@
-#include "base/files/read_file.h"
 #include "plan/partition/io/report.h"
 
 #include <gtest/gtest.h>
 
 #include <tuple>
 
+#include "base/files/read_file.h"
 #include "plan/partition/io/profile_problem.h"
 #include "plan/partition/step_bound.h"
 #include "plan/partition/step_objective.h"

@@ -1,9 +1,9 @@
-#include "base/files/read_file.h"
 #include "plan/partition/pipedream/optimizer.h"
 
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "base/files/read_file.h"
 #include "base/json.h"
 #include "base/text.h"
 #include "plan/partition/pipedream/states.h"

@@ -1,9 +1,9 @@
-#include "base/files/read_file.h"
 #include "plan/partition/pipedream/codegen/codegen.h"
 
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "base/files/read_file.h"
 #include "formats/conf.h"
 #include "plan/partition/pipedream/codegen/torch_text.h"
 
