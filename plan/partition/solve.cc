@@ -18,6 +18,16 @@ using Clock = std::chrono::steady_clock;
 // Above this number of device states, an exact search tries only a limited number of stages.
 constexpr int kManyDeviceStates = 10'000;
 
+// Pairs of sets, times device states, that an exact search visits: about a minute.
+constexpr int64_t kVisits = 20'000'000'000;
+// The same to explain a result, which is to take seconds.
+constexpr int64_t kExplainVisits = 5'000'000'000;
+constexpr int64_t kExplainSets = 1'000'000;
+// Pairs of sets to explain a result of the exact and of the fast mode.
+constexpr int64_t kExplainPairs = 200'000'000, kFastExplainPairs = 4'000'000;
+// Limits within which the next best partition is searched, as multiples of the best one.
+constexpr double kNextLimits[] = {1.1, 2.0, kInfinity};
+
 // Limits the exact search that ends fast mode.
 constexpr int64_t kFewSets = 20'000;
 
@@ -132,8 +142,7 @@ static PartitionResult Solve(const PartitionProblem& problem, const SolveOptions
   exact.max_seconds = options.max_seconds;
   exact.max_sets = options.max_sets;
   // With many kinds of devices, the cost of each pair of sets is the number of device states.
-  if (DeviceStates(problem) > kManyDeviceStates)
-    exact.max_visits = 20'000'000'000 / DeviceStates(problem);
+  if (DeviceStates(problem) > kManyDeviceStates) exact.max_visits = kVisits / DeviceStates(problem);
   if (!best.proven && options.exact) search(graph);
   if (!best.proven && fast.fewer) {
     exact.fewer = false;
@@ -207,8 +216,8 @@ PartitionResult SolvePartition(const PartitionProblem& given, const SolveOptions
 static PartitionResult NextBest(const PartitionProblem& problem, const UnitGraph& graph,
                                 double objective, ExactOptions exact) {
   PartitionResult next;
-  for (double factor : {1.1, 2.0, 0.0}) {
-    exact.below = factor > 0 ? objective * factor : kInfinity;
+  for (const double factor : kNextLimits) {
+    exact.below = factor < kInfinity ? objective * factor : kInfinity;
     next = ExactPartition(problem, graph, exact);
     if (next.feasible || !next.proven) break;
   }
@@ -284,10 +293,10 @@ Explanation ExplainPartition(const PartitionProblem& given, const PartitionResul
     limited = limited || (!device.host && device.memory_bytes < kInfinity);
   ExactOptions exact;
   exact.max_seconds = options.max_seconds;
-  exact.max_sets = options.exact ? std::min<int64_t>(options.max_sets, 1'000'000) : 20'000;
-  exact.max_visits = options.exact ? 200'000'000 : 4'000'000;
+  exact.max_sets = options.exact ? std::min(options.max_sets, kExplainSets) : kFewSets;
+  exact.max_visits = options.exact ? kExplainPairs : kFastExplainPairs;
   if (DeviceStates(problem) > kManyDeviceStates)
-    exact.max_visits = std::min(exact.max_visits, 5'000'000'000 / DeviceStates(problem));
+    exact.max_visits = std::min(exact.max_visits, kExplainVisits / DeviceStates(problem));
   if (limited) {
     SolveOptions quick = options;
     quick.improve_seconds = 0;

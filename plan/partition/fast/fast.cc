@@ -24,6 +24,23 @@ constexpr double kExactShare = 0.3;   // the exact search of a narrow graph
 constexpr double kMovesShare = 0.3;   // moves until stages fit their memory
 constexpr double kLastShare = 0.05;   // kept for the parts after orders and coarser graphs
 
+// Device states up to which an order is cut with all of them: each multiplies the time of a cut.
+constexpr int64_t kCutStates = 100;
+constexpr int64_t kCutStatesWithHosts = 2'000;
+
+// The exact search of a narrow graph.
+constexpr int64_t kMinSets = 1'000, kMaxSets = 20'000;
+// Limits that are tried first if no partition is known, as multiples of the lower bound: the closer
+// the limit, the faster the search.
+constexpr double kLimits[] = {1.01, 1.1, 1.5, 3.0};
+constexpr size_t kAtOnceUnits = 40;  // an exact search solves smaller graphs at once
+
+// A tick is about a nanosecond: a graph of up to 20,000 units and pins (GraphSize) takes a second,
+// and larger ones longer in proportion.
+constexpr int64_t kBaseTicks = 850'000'000, kBaseSize = 20'000, kTicksPerSize = 15'000;
+constexpr int64_t kOrderTicks = 150;  // to make an order, for each unit and pin
+constexpr int kOrderMoves = 12;       // steps of refinement after each cut, for each pair of cuts
+
 constexpr int kRuns = 20;      // partitions from coarser graphs, while effort is left
 constexpr int kPlainRuns = 6;  // the first runs; later ones merge units at random
 
@@ -36,12 +53,12 @@ static bool ManyKinds(const PartitionProblem& problem) {
     if (device.count > 0 && !device.host) ++kinds;
     host = host || (device.count > 0 && device.host);
   }
-  return kinds > 1 && DeviceStates(problem) > (host ? 2'000 : 100);
+  return kinds > 1 && DeviceStates(problem) > (host ? kCutStatesWithHosts : kCutStates);
 }
 
 int64_t ExactSets(const UnitGraph& graph, const FastOptions& options) {
   int64_t units = static_cast<int64_t>(graph.units.size()) + 1;
-  return std::clamp<int64_t>(options.exact_words / units, 1000, 20'000);
+  return std::clamp(options.exact_words / units, kMinSets, kMaxSets);
 }
 
 bool IsNarrow(const UnitGraph& graph, const FastOptions& options, int64_t& ticks) {
@@ -102,9 +119,10 @@ struct Fast {
     }
     for (const std::vector<int>& order : orders) {
       if (ticks < (load < kInfinity ? Share(kLastShare) : 0) && &order != &orders[0]) break;
-      int64_t steps = 0, moves = 12 * options.pairs, all = moves;
-      OrderCuts cuts = CutOrder(problem, graph, resources, order, load, options.pairs, steps);
-      ticks -= 150 * GraphSize(graph) - steps * StepTicks();
+      int64_t left = 0, moves = kOrderMoves * options.pairs, all = moves;
+      OrderCuts cuts = CutOrder(problem, graph, resources, order, load, options.pairs, left);
+      const int64_t steps = -left;  // CutOrder subtracts those that it takes
+      ticks -= kOrderTicks * GraphSize(graph) + steps * StepTicks();
       if (cuts.stages.empty()) continue;
       StagedUnits units = StagesOfCuts(order, cuts);
       StageTable table(problem, graph, units);
@@ -170,13 +188,14 @@ struct Fast {
     PartitionProblem free = problem;
     for (DeviceClass& device : free.devices) device.memory_bytes = kInfinity;
     std::vector<int> order = CandidateOrders(graph)[0];
-    int64_t steps = 0;
-    OrderCuts cuts = CutOrder(free, graph, resources, order, kInfinity, options.pairs, steps);
+    int64_t left = 0;
+    OrderCuts cuts = CutOrder(free, graph, resources, order, kInfinity, options.pairs, left);
+    const int64_t steps = -left;
     if (cuts.stages.empty()) return;
     StageTable table(problem, graph, StagesOfCuts(order, cuts));
     int64_t moves = Share(kMovesShare) / StepTicks(), all = moves;
-    if (BalanceLoads(graph, table, 0.2, moves)) Offer(table.units());
-    ticks -= (all - moves - steps) * StepTicks();
+    if (BalanceLoads(graph, table, kLooseSumWeight, moves)) Offer(table.units());
+    ticks -= (all - moves + steps) * StepTicks();
   }
 
   // Divides the slowest stage and a few adjacent ones again, while that helps.
@@ -209,7 +228,7 @@ static PartitionResult Settle(const PartitionProblem& problem, const UnitGraph& 
   exact.sequence = options.sequence;
   // If no partition is known, memory binds. Limits close to the bound are tried first, since those
   // searches are fast.
-  for (double factor : {1.01, 1.1, 1.5, 3.0}) {
+  for (const double factor : kLimits) {
     if (known.feasible || known.lower_bound * factor >= options.below) break;
     exact.below = known.lower_bound * factor;
     PartitionResult found = SearchBetter(problem, graph, known, exact);
@@ -220,7 +239,7 @@ static PartitionResult Settle(const PartitionProblem& problem, const UnitGraph& 
 }
 
 int64_t FastTicks(const UnitGraph& graph) {
-  return 850'000'000 + 15'000 * std::max<int64_t>(GraphSize(graph) - 20'000, 0);
+  return kBaseTicks + kTicksPerSize * std::max<int64_t>(GraphSize(graph) - kBaseSize, 0);
 }
 
 PartitionResult FastPartition(const PartitionProblem& problem, const UnitGraph& graph,
@@ -240,7 +259,7 @@ PartitionResult FastPartition(const PartitionProblem& problem, const UnitGraph& 
   Fast fast{problem, graph, options, resources, bound, ticks, ticks, {}, options.below};
   if (options.start) fast.Offer(*options.start);
   bool narrow = !options.wide && IsNarrow(graph, options, ticks);
-  bool large = graph.units.size() > 40 || !narrow;  // an exact search solves smaller graphs at once
+  bool large = graph.units.size() > kAtOnceUnits || !narrow;
   // In a wide graph, cutting orders is expensive; if a good partition is known, few need be tried.
   int early = large && !narrow && options.fresh ? 1 : 0;
   fast.Levels(0, early);

@@ -14,6 +14,21 @@ namespace pipewright {
 
 namespace {
 
+// Steps that balancing the loads of one level may take: for each unit and pin, and at least.
+constexpr int64_t kBalanceSteps = 400, kLeastBalanceSteps = 200'000;
+constexpr int64_t kCoarsenSteps = 200;  // to coarsen a level, for each unit and pin
+
+// In larger graphs than that, cutting an order again takes longer than it gains: two orders only.
+constexpr size_t kManyUnits = 700, kFewOrders = 2;
+constexpr int64_t kExactSets = 6'000;  // most sets of units of the exact search of one level
+
+// Units are merged until there are about two for each stage.
+constexpr int kUnitsPerStage = 2, kMoreUnits = 8;
+// Most work of a cluster, in average units of its level: larger ones would never fit together.
+constexpr double kClusterUnits = 6;
+// A level is so coarse that new cuts may find a better start: at most 6 units per stage, and 150.
+constexpr int kStartUnitsPerStage = 6, kMoreStartUnits = 150;
+
 constexpr int64_t kExactTicks = 30'000'000;  // of the exact search of one level
 
 struct Multilevel {
@@ -45,8 +60,10 @@ struct Multilevel {
     }
     if (steps <= 0) return;
     StageTable even(problem, graph, units);
-    int64_t moves = std::min(steps, 400 * GraphSize(graph) + 200'000), all = moves;
-    if (BalanceLoads(graph, even, options.rating == 1 ? 0.2 : 1, moves)) units = even.units();
+    const int64_t all = std::min(steps, kBalanceSteps * GraphSize(graph) + kLeastBalanceSteps);
+    int64_t moves = all;
+    const double sum_weight = options.rating == 1 ? kLooseSumWeight : 1;
+    if (BalanceLoads(graph, even, sum_weight, moves)) units = even.units();
     steps -= all - moves;
   }
 
@@ -79,7 +96,7 @@ struct Multilevel {
 
   void Settle(const UnitGraph& graph, StagedUnits& units) {
     std::vector<std::vector<int>> orders = CandidateOrders(graph);
-    if (graph.units.size() > 700) orders.resize(std::min<size_t>(orders.size(), 2));
+    if (graph.units.size() > kManyUnits) orders.resize(std::min(orders.size(), kFewOrders));
     for (int round = 0; round < 10 && steps > 0; ++round) {
       RefineAll(graph, units);
       if (!Recut(graph, orders, units)) break;
@@ -91,7 +108,7 @@ struct Multilevel {
     if (too_wide) return;
     ExactOptions exact;
     exact.below = Load(graph, units);
-    exact.max_sets = 6'000;
+    exact.max_sets = kExactSets;
     int64_t ticks = kExactTicks;
     exact.ticks = &ticks;
     exact.sequence = options.sequence;
@@ -142,11 +159,13 @@ StagedUnits MultilevelPartition(const PartitionProblem& problem, const UnitGraph
   if (options.start) units = *options.start, apart = *options.apart;
   std::deque<Coarser> levels;
   const UnitGraph* coarsest = &graph;
-  while (coarsest->units.size() > static_cast<size_t>(2 * search.stages + 8)) {
+  const size_t fewest = static_cast<size_t>(kUnitsPerStage * search.stages + kMoreUnits);
+  while (coarsest->units.size() > fewest) {
     ClusterOptions cluster;
     size_t count = coarsest->units.size();
-    search.steps -= 200 * GraphSize(*coarsest);
-    cluster.most_work = std::min(search.most_work, 6 * search.work / static_cast<double>(count));
+    search.steps -= kCoarsenSteps * GraphSize(*coarsest);
+    const double average = search.work / static_cast<double>(count);
+    cluster.most_work = std::min(search.most_work, kClusterUnits * average);
     cluster.most_bytes = search.most_bytes;
     cluster.rating = options.rating;
     cluster.seed = options.seed;
@@ -158,9 +177,11 @@ StagedUnits MultilevelPartition(const PartitionProblem& problem, const UnitGraph
     levels.push_back(std::move(next));
     coarsest = &levels.back().graph;
   }
+  const size_t start_size =
+      static_cast<size_t>(kStartUnitsPerStage * search.stages + kMoreStartUnits);
   for (size_t level = levels.size() + 1; level-- > 0;) {
     const UnitGraph& here = level > 0 ? levels[level - 1].graph : graph;
-    if (units.options.empty() || static_cast<int>(here.units.size()) <= 6 * search.stages + 150) {
+    if (units.options.empty() || here.units.size() <= start_size) {
       StagedUnits other = search.Start(here);
       if (!units.options.empty() && !other.options.empty()) search.Settle(here, other);
       if (search.Load(here, other) < search.Load(here, units)) units = other;

@@ -52,11 +52,18 @@ static std::vector<int> CheapPositions(const UnitGraph& graph, const std::vector
   return positions;
 }
 
+// Limits that are tried first if none is known: an even share of the work and 2 % more, then ever
+// more, each time by a slack that grows by 1.7.
+constexpr double kFirstSlack = 0.02, kSlackGrowth = 1.7;
+// Fewest pairs of positions, however many device states multiply them.
+constexpr int64_t kLeastPairs = 10'000;
+constexpr int kFinerRounds = 3;  // times that positions around the best cuts are tried
+
 OrderCuts CutOrder(const PartitionProblem& problem, const UnitGraph& graph,
                    const Resources& resources, const std::vector<int>& order, double below,
                    int64_t pairs, int64_t& steps) {
   int n = static_cast<int>(order.size());
-  int64_t budget = std::max<int64_t>(pairs / std::max(resources.states / 8, 1), 10000);
+  int64_t budget = std::max<int64_t>(pairs / std::max(resources.states / 8, 1), kLeastPairs);
   int devices = std::max(1, resources.devices / std::max(problem.max_replicas, 1));
   double work = 0, speeds = 0;
   for (const Unit& unit : graph.units) work += unit.device_time;
@@ -98,16 +105,16 @@ OrderCuts CutOrder(const PartitionProblem& problem, const UnitGraph& graph,
       cuts = CutBlocks(problem, ChainOf(graph, order, positions), resources, limit, steps);
       for (Cut& cut : cuts.stages) cut.begin = positions[cut.begin], cut.end = positions[cut.end];
     };
-    double slack = 0.02;
+    double slack = kFirstSlack;
     for (double most = share * (1 + slack);
          under == kInfinity && cuts.stages.empty() && most > 0 && most < 4 * work;
-         slack *= 1.7, most *= 1 + slack)
+         slack *= kSlackGrowth, most *= 1 + slack)
       attempt(most);
     if (cuts.stages.empty()) attempt(under);
     return cuts;
   };
   OrderCuts best = solve(below, {});
-  for (int round = 0; coarse && round < 3 && !best.stages.empty(); ++round) {
+  for (int round = 0; coarse && round < kFinerRounds && !best.stages.empty(); ++round) {
     OrderCuts finer = solve(best.objective, best.stages);
     if (finer.stages.empty()) break;
     best = finer;

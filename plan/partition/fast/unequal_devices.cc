@@ -16,6 +16,8 @@ namespace {
 constexpr double kEqualShare = 0.45;     // the search on equal devices of average speed
 constexpr double kFirstTurnShare = 0.5;  // the first search with devices in an order
 constexpr double kOtherTurnShare = 0.2;  // each other search with devices in an order
+constexpr int64_t kSmallSets = 20'000;   // of the exact search of a small problem
+constexpr int64_t kSmallBytes = 100 << 20;
 constexpr int kTurns = 20;               // most searches with devices in an order
 
 // Assigns each stage a class with a load of at most `most`: a bipartite matching by augmenting
@@ -137,8 +139,8 @@ static void SettleSmall(const PartitionProblem& problem, const UnitGraph& graph,
   ExactOptions exact;
   exact.below = best.objective;
   exact.fewer = options.fewer;
-  exact.max_sets = 20'000;
-  exact.max_bytes = 100 << 20;
+  exact.max_sets = kSmallSets;
+  exact.max_bytes = kSmallBytes;
   exact.ticks = &ticks;
   if (ticks > 0 && !options.wide) best = SearchBetter(problem, graph, best, exact);
 }

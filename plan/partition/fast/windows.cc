@@ -8,6 +8,9 @@ namespace pipewright {
 
 namespace {
 
+constexpr int64_t kCoarsenTicks = 100;   // to merge all other units, for each unit and pin
+constexpr int kMostFreeUnits = 1 << 20;  // of a window at first: all; halved if too many sets
+constexpr int kManyFreeUnits = 64, kFewFreeUnits = 16, kLeastFreeUnits = 4;
 constexpr int64_t kMostTicks = 30'000'000;  // of one window
 
 struct Windows {
@@ -66,7 +69,7 @@ struct Windows {
   }
 
   bool Try(int first, int last) {
-    for (int free = 1 << 20; free >= 4 && ticks > 0;) {
+    for (int free = kMostFreeUnits; free >= kLeastFreeUnits && ticks > 0;) {
       ExactOptions exact;
       exact.below = known.objective * (1 - 1e-9);
       exact.max_sets = sets;
@@ -74,7 +77,7 @@ struct Windows {
       exact.ticks = &own;
       exact.sequence = sequence;
       PartitionResult found = ExactPartition(problem, Coarse(first, last, free), exact);
-      ticks -= all - own + 100 * GraphSize(graph);  // includes the cost of Coarse
+      ticks -= all - own + kCoarsenTicks * GraphSize(graph);  // includes the cost of Coarse
       if (found.feasible && found.objective < known.objective) {
         found.lower_bound = known.lower_bound;
         found.proven = false;
@@ -83,7 +86,7 @@ struct Windows {
         return true;
       }
       if (found.proven) return false;
-      free = free > 64 ? 16 : free / 2;
+      free = free > kManyFreeUnits ? kFewFreeUnits : free / 2;
     }
     return false;
   }

@@ -246,6 +246,11 @@ Coarser GroupUnits(const UnitGraph& graph, const std::vector<int>& leader) {
   return coarser;
 }
 
+// Units are merged only with partners whose rating is at least that share of their best one's:
+// first with partners close to the best, then with others.
+constexpr double kLeastRatings[] = {0.9, 0.5, 0.2};
+constexpr double kShrink = 0.6;  // the size of a coarser graph, as a share of the finer one
+
 Coarser CoarsenByTraffic(const UnitGraph& graph, double transfer_latency,
                          const ClusterOptions& options) {
   Coarser result;
@@ -255,9 +260,8 @@ Coarser CoarsenByTraffic(const UnitGraph& graph, double transfer_latency,
   std::vector<int> apart;
   ClusterOptions now = options;
   if (options.apart) apart = *options.apart, now.apart = &apart;
-  size_t first = graph.units.size();
-  // First merges units only with partners rated close to the best, then with others.
-  for (double least : {0.9, 0.5, 0.2})
+  const double first = static_cast<double>(graph.units.size());
+  for (const double least : kLeastRatings)
     for (int kind = 0; kind < 5; ++kind) {
       Round round(result.graph, now);
       std::vector<Pair> pairs = RatedPairs(result.graph, transfer_latency, options.rating);
@@ -276,7 +280,7 @@ Coarser CoarsenByTraffic(const UnitGraph& graph, double transfer_latency,
       }
       for (int& group : result.group_of) group = next.group_of[group];
       result.graph = std::move(next.graph);
-      if (result.graph.units.size() <= first * 6 / 10) return result;
+      if (static_cast<double>(result.graph.units.size()) <= kShrink * first) return result;
     }
   return result;
 }

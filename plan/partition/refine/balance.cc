@@ -6,6 +6,11 @@ namespace pipewright {
 
 namespace {
 
+// Turns for which a unit that has moved stays where it is, and by how much they vary: with a fixed
+// number, the search would go in circles.
+constexpr int kStayTurns = 8, kStaySpread = 7;
+constexpr size_t kSwaps = 8;  // exchanges that are tried, the most promising first
+
 constexpr size_t kSwapUnits = 128;  // units of a stage that are considered for exchanges
 
 struct Balance {
@@ -135,7 +140,7 @@ struct Balance {
       if (found.out >= 0) swaps.push_back(found);
     }
     std::stable_sort(swaps.begin(), swaps.end());
-    for (size_t i = 0; i < swaps.size() && i < 8; ++i) {
+    for (size_t i = 0; i < swaps.size() && i < kSwaps; ++i) {
       const Swap& swap = swaps[i];
       double before = Over(table.load(stage)) + Over(table.load(swap.other));
       Move(swap.out, swap.other);
@@ -143,7 +148,7 @@ struct Balance {
       if (stage >= low && stage <= high) {
         Move(swap.in, stage);
         if (Over(table.load(stage)) + Over(table.load(swap.other)) < before - tiny) {
-          stays[swap.in] = stays[swap.out] = turn + 8;
+          stays[swap.in] = stays[swap.out] = turn + kStayTurns;
           return true;
         }
         Move(swap.in, swap.other);
@@ -166,7 +171,7 @@ struct Balance {
       Step step = BestMove(stage, turn, over, best_over);
       if (step.change < -tiny || !Exchange(stage, turn)) {
         if (step.unit < 0) return false;
-        stays[step.unit] = turn + 8 + turn % 7;
+        stays[step.unit] = turn + kStayTurns + turn % kStaySpread;
         Move(step.unit, step.to);
       }
       over = AllOver();
