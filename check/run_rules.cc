@@ -5,11 +5,13 @@
 
 #include "base/error.h"
 #include "base/files/output_folder.h"
+#include "base/files/read_file.h"
 #include "base/text.h"
 #include "check/rules.h"
 #include "formats/job_mistakes.h"
 #include "formats/package/package_files.h"
 #include "formats/profile/profile.h"
+#include "plan/plan_text.h"
 #include "plan/run/run_plan.h"
 #include "report/page.h"
 #include "runtime/checkpoint/checkpoint_folder.h"
@@ -25,6 +27,7 @@ namespace pipewright {
 
 // Each pair of ranks has a channel: time and memory grow with their square.
 constexpr int kMostThreads = 128;
+constexpr size_t kMostCells = 20;  // malformed cells of a plan that are listed
 
 std::optional<Conf> CheckConfFile(const CheckRequest& request, const Manifest& manifest,
                                   CheckResult& result) {
@@ -62,6 +65,17 @@ std::optional<Job> CheckJob(const CheckRequest& request, CheckResult& result) {
 }
 
 bool CheckPlan(const CheckRequest& request, const Job& job, CheckResult& result) {
+  if (!job.plan.empty()) {
+    std::vector<Error> mistakes;
+    Passes(result, "plan", [&] { mistakes = MalformedCells(ReadFile(job.plan), job.plan); });
+    for (size_t i = 0; i < mistakes.size() && i < kMostCells; ++i)
+      Add(result, Severity::kError, "plan", mistakes[i].what());
+    if (mistakes.size() > kMostCells)
+      Add(result, Severity::kError, "plan",
+          job.plan + ": " +
+              Counted(static_cast<int64_t>(mistakes.size() - kMostCells), "more malformed cell"));
+    if (!mistakes.empty()) return false;
+  }
   return Passes(result, "plan", [&] {
     const RunPlan run =
         MakeRunPlan(request.package, request.conf, job, request.ranks, request.eval);

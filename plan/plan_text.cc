@@ -250,9 +250,9 @@ static std::string StepsMissed(const Plan& plan, int written) {
 
 // Reads the line of a rank, the `number`-th of the file. Keeps cells that WritePlan would spell
 // differently in the layout, except those of older zb1p files, which are known only later. Returns
-// the number of actions without effect.
+// the number of actions without effect. Adds malformed cells to `mistakes`, or throws if it is null.
 static int ReadRank(std::string_view line, size_t r, size_t number, const std::string& path,
-                    Plan& plan) {
+                    Plan& plan, std::vector<Error>* mistakes = nullptr) {
   const int rank = static_cast<int>(r);
   int idle = 0, without_effect = 0;
   std::string canonical;
@@ -273,7 +273,14 @@ static int ReadRank(std::string_view line, size_t r, size_t number, const std::s
                std::to_string(r) + ", action " + std::to_string(plan.ranks[r].size()) +
                ": rule \"text\"";
       };
-      Action action = ParseCell(cell, where);
+      Action action;
+      try {
+        action = ParseCell(cell, where);
+      } catch (const Error& e) {
+        if (!mistakes) throw;
+        mistakes->push_back(e);
+        action.kind = ActionKind::kStep;  // keeps the count of actions
+      }
       canonical.clear();
       AppendText(canonical, action, false);
       if (canonical != cell)
@@ -307,6 +314,21 @@ static void KeepInputGradCells(const std::vector<std::string_view>& lines, const
             [](const auto& a, const auto& b) {
               return std::pair(a.rank, a.position) < std::pair(b.rank, b.position);
             });
+}
+
+std::vector<Error> MalformedCells(std::string_view text, const std::string& path) {
+  std::vector<Error> mistakes;
+  Plan plan;
+  const size_t header = HeaderSize(text);
+  const size_t above = static_cast<size_t>(
+      std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(header), '\n'));
+  text.remove_prefix(header);
+  if (text.empty()) return mistakes;
+  const std::vector<std::string_view> lines = Lines(text, plan.layout);
+  plan.ranks.resize(lines.size());
+  for (size_t r = 0; r < lines.size(); ++r)
+    ReadRank(lines[r], r, above + r + 1, path, plan, &mistakes);
+  return mistakes;
 }
 
 Plan ReadPlan(std::string_view text, const std::string& path) {

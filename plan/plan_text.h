@@ -5,7 +5,9 @@
 #pragma once
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "base/error.h"
 #include "plan/plan.h"
 
 namespace pipewright {
@@ -14,6 +16,9 @@ namespace pipewright {
 // If a stage has both B and W for a microbatch, B is the input gradient (older zb1p files) and
 // becomes I. Throws Error("path:line:column").
 Plan ReadPlan(std::string_view text, const std::string& path);
+
+// Returns an error for each cell of the text that is not an action, with its line and column.
+std::vector<Error> MalformedCells(std::string_view text, const std::string& path);
 
 std::string WritePlan(const Plan& plan);
 

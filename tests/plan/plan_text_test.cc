@@ -51,6 +51,26 @@ TEST(PlanText, OlderZb1pReadsBAsInputGradient) {
   EXPECT_EQ(WritePlan(plan), Golden("zb1p_2rank_2stagep_compute.csv"));
 }
 
+TEST(PlanText, FindsEveryMalformedCell) {
+  const std::string text = "0F0,0X1,0B0\n1F0,,1Q0,1B0,F\n";
+  const std::vector<Error> mistakes = MalformedCells(text, "plan.csv");
+  std::vector<std::string> places;
+  for (const Error& mistake : mistakes) {
+    const std::string what = mistake.what();
+    places.push_back(what.substr(0, what.find(": rule")));
+  }
+  EXPECT_EQ(places, (std::vector<std::string>{"plan.csv:1:5: rank 0, action 1",
+                                              "plan.csv:2:6: rank 1, action 1",
+                                              "plan.csv:2:14: rank 1, action 3"}));
+  try {
+    ReadPlan(text, "plan.csv");
+    FAIL() << "the plan was read";
+  } catch (const Error& e) {
+    EXPECT_STREQ(e.what(), mistakes[0].what());
+  }
+  EXPECT_TRUE(MalformedCells("0F0,0B0\n", "plan.csv").empty());
+}
+
 TEST(PlanText, ErrorsNameThePlace) {
   auto error = [](const std::string& text) -> std::string {
     try {
