@@ -11,12 +11,14 @@ struct CheckRequest {
   std::string package;
   std::string conf;     // a file; "": the package's own
   std::string job;      // a file; "": none
+  std::vector<std::string> set;  // changes of the job: see ReadJob
   bool eval = false;    // the job is evaluated, not trained
   // These describe an inference. Without `input`, the run is one of the job.
   std::string input, output;         // files
   std::vector<std::string> outputs;  // names; none: all
   int microbatches = 1;
-  std::string weights;  // what OpenCheckpoint takes; "": the package's
+  std::string weights;     // what OpenCheckpoint takes; "": the package's
+  std::string device_map;  // a file; "": weights are in memory, unless the conf offloads some
   int ranks = 0;        // how many are to be started; 0: as many as the conf names
   bool resume = false;  // checkpoints may be there
   double memory = 0;    // bytes that each rank may hold; 0: no limit

@@ -11,6 +11,8 @@
 #include "formats/job_mistakes.h"
 #include "formats/package/package_files.h"
 #include "formats/profile/profile.h"
+#include "plan/placement/device_map.h"
+#include "plan/placement/residence.h"
 #include "plan/plan_text.h"
 #include "plan/run/run_plan.h"
 #include "report/page.h"
@@ -29,8 +31,29 @@ namespace pipewright {
 constexpr int kMostThreads = 128;
 constexpr size_t kMostCells = 20;  // malformed cells of a plan that are listed
 
+static int CountRanks(const Conf& conf) {
+  int ranks = 0;
+  for (const std::vector<int>& of_stage : conf.stage_to_ranks)
+    for (const int rank : of_stage) ranks = std::max(ranks, rank + 1);
+  return ranks;
+}
+
+// Checks the device map that takes the place of a conf.
+static std::optional<Conf> CheckMapFile(const CheckRequest& request, const Manifest& manifest,
+                                        CheckResult& result) {
+  std::optional<Conf> conf;
+  Passes(result, "conf", [&] {
+    const std::string& path = request.device_map;
+    const DeviceMap map = ReadDeviceMap(ReadJson(path), path);
+    conf = ReadResidence(manifest, map, path, request.ranks).conf;
+    result.ranks = CountRanks(*conf);
+  });
+  return conf;
+}
+
 std::optional<Conf> CheckConfFile(const CheckRequest& request, const Manifest& manifest,
                                   CheckResult& result) {
+  if (!request.device_map.empty()) return CheckMapFile(request, manifest, result);
   std::string path;
   if (!Passes(result, "conf",
               [&] { path = ConfOfRun(request.package, request.conf, request.ranks); }))
@@ -43,10 +66,7 @@ std::optional<Conf> CheckConfFile(const CheckRequest& request, const Manifest& m
   if (!mistakes.empty()) return std::nullopt;
   Conf conf = ReadConf(path);
   CheckConf(conf, modules, launched, edges, path);
-  int ranks = 0;
-  for (const std::vector<int>& of_stage : conf.stage_to_ranks)
-    for (const int rank : of_stage) ranks = std::max(ranks, rank + 1);
-  result.ranks = ranks;
+  result.ranks = CountRanks(conf);
   return conf;
 }
 
@@ -60,7 +80,7 @@ std::optional<Job> CheckJob(const CheckRequest& request, CheckResult& result) {
   }
   if (!mistakes.empty()) return std::nullopt;
   std::optional<Job> job;
-  Passes(result, "job", [&] { job = ReadJob(request.job); });
+  Passes(result, "job", [&] { job = ReadJob(request.job, request.set); });
   return job;
 }
 
@@ -78,7 +98,8 @@ bool CheckPlan(const CheckRequest& request, const Job& job, CheckResult& result)
   }
   return Passes(result, "plan", [&] {
     const RunPlan run =
-        MakeRunPlan(request.package, request.conf, job, request.ranks, request.eval);
+        MakeRunPlan(request.package, request.conf, job, request.ranks,
+                                    request.eval, request.device_map);
     if (!request.eval && job.validation.every > 0) MakeForwardPlan(job, run);
   });
 }
@@ -140,6 +161,7 @@ std::optional<Job> CheckStart(const CheckRequest& request, const Job& job, Check
     SessionOptions options;
     options.package = request.package;
     options.conf = request.conf;
+    options.device_map = request.device_map;
     options.training = true;
     session.Open(options);
     Feed training, validation;
@@ -160,7 +182,9 @@ std::optional<Job> CheckStart(const CheckRequest& request, const Job& job, Check
     RunOptions options;
     options.package = request.package;
     options.job = request.job;
+    options.set = request.set;
     options.conf = request.conf;
+    options.device_map = request.device_map;
     options.weights = request.weights;
     Job mine;
     std::vector<std::string> warnings = CheckEvaluate(options, transport, mine);
@@ -176,6 +200,7 @@ std::optional<Manifest> CheckInference(const CheckRequest& request, CheckResult&
   RunOptions options;
   options.package = request.package;
   options.conf = request.conf;
+  options.device_map = request.device_map;
   options.weights = request.weights;
   options.input = request.input;
   options.output = request.output;

@@ -148,9 +148,9 @@ pipewright_library(runtime/commands TORCH BATCH 3
                         runtime/watch tensors)
 pipewright_library(check TORCH BATCH 6
                    USES base base/files formats formats/package formats/profile formats/weights
-                        plan/run plan/simulate report runtime runtime/checkpoint runtime/commands
-                        runtime/data runtime/exec runtime/module runtime/optimizer
-                        runtime/transport runtime/watch tensors)
+                        plan plan/placement plan/run plan/simulate report runtime
+                        runtime/checkpoint runtime/commands runtime/data runtime/exec
+                        runtime/module runtime/optimizer runtime/transport runtime/watch tensors)
 if(PIPEWRIGHT_TORCH)
   # Kept out of batches: only programs that use EmptyWeights should get its operator fallback.
   set_source_files_properties(tensors/empty_weights.cc PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)

@@ -80,13 +80,21 @@ void AddCheckCommand(CLI::App& app) {
                  "number of microbatches that `infer` splits the rows into")
       ->check(AtLeast(1, 1 << 20))
       ->needs(input);
+  app.add_option("--set", request.set,
+                 "override a value of the job, such as optimizer.lr=0.1 (repeatable)")
+      ->needs(job)
+      ->allow_extra_args(false)
+      ->type_name("KEY=VALUE");
   input->excludes(job);
   eval->needs(job);
-  app.add_option("--conf", request.conf,
-                 "conf that groups the modules (default: PACKAGE/conf/mp_conf.json)");
+  auto* conf = app.add_option("--conf", request.conf,
+                              "conf that groups the modules (default: PACKAGE/conf/mp_conf.json)");
   app.add_option("--ranks", request.ranks, "number of ranks that the run will start")
       ->check(AtLeast(1, 1 << 20));
   app.add_option("--weights", request.weights, "weights that the run will start from");
+  app.add_option("--device-map", request.device_map,
+                 "device map from `pipewright place`, used instead of a conf")
+      ->excludes(conf);
   app.add_flag("--resume", request.resume, "the run resumes from an existing checkpoint");
   app.add_option("--memory", options->memory, "limit per rank: bytes, or a size such as 16GB");
   app.add_flag("--strict", options->strict, "exit with code 1 for warnings, too");

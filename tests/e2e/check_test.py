@@ -154,6 +154,21 @@ class Check(Case):
         self.assert_refused("plan")
         self.job(freeze=["nothing.*"])
         self.assert_refused("plan")
+        self.path("plan.csv").write_text("0F0,0X0,0B0\n1F0,1B,1B0\n")
+        job = self.job(plan="plan.csv", microbatches=1)
+        found = self.errors("--job", job)
+        self.assertEqual([one for one, text in found], ["plan", "plan"], found)
+        self.assertEqual(found[0][1], self.refusal())
+
+    def test_changes_of_the_job_and_device_maps(self):
+        job = self.job()
+        self.assertEqual(self.check("--job", job, "--set", "optimizer.lr=0.5", code=0)["errors"], 0)
+        (found,) = self.errors("--job", job, "--set", "optimizer.lr=x")
+        self.assertEqual(found, ("job", self.refusal("--set", "optimizer.lr=x")))
+        devices = self.path("map.json")
+        devices.write_text(json.dumps({"nothing": "disk"}))
+        (found,) = self.errors("--job", job, "--eval", "--device-map", devices)
+        self.assertEqual(found[1], self.refusal("--device-map", devices, command="eval"))
 
     def test_start(self):
         self.job(loss={"type": "cross_entropy", "output": 3})
@@ -216,6 +231,8 @@ class Check(Case):
         self.assertEqual([one for one, text in found], ["conf"], found)
         said = pipewright("conf", self.package, "--check", conf)
         self.assertEqual("pipewright: " + found[0][1], said.out.strip())
+        conf.write_text(json.dumps({**text, "module_to_stage_map": [0, "1"], "depths": {}}))
+        self.assertEqual([one for one, text in self.errors()], ["conf", "conf"])
 
     def test_edited_code(self):
         code = self.package / "modules/module1.py"
