@@ -22,6 +22,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 CONFIGS = ROOT / "configs"
 BUILD = pathlib.Path(os.environ.get("PIPEWRIGHT_BUILD", ROOT / "build"))
 SMALL = ROOT / "tests/data/cli/small.pkg"
+KEPT = ROOT / "tests/data/kept"
 
 
 def schema(name):
@@ -104,6 +105,41 @@ class Schemas(unittest.TestCase):
             done = subprocess.run([BUILD / "pipewright", *command], capture_output=True, text=True)
             return path.name not in done.stderr
         return subprocess.run([BUILD / "pipewright", *command], capture_output=True).returncode == 0
+
+    def test_take_packages_and_profiles(self):
+        """Checks manifests and a profile of the tree, and the pages that list their keys."""
+        for package in (SMALL, KEPT / "package"):
+            manifest = json.loads(read(package / "manifest.json"))
+            self.assertEqual([e.message for e in validator("manifest").iter_errors(manifest)], [])
+        profile = json.loads(read(KEPT / "package/profile.json"))
+        self.assertEqual([e.message for e in validator("profile").iter_errors(profile)], [])
+        page = read(REFERENCE / "package.md").split("\n## manifest.json\n")[1]
+        properties = schema("manifest")["properties"]
+        self.assertEqual(own_keys(properties), keys(page, "manifest"))
+        listed = set(re.findall(r"`(\w+)`", page))
+        for entry in (properties["modules"]["items"], properties["values"]["items"],
+                      schema("manifest")["$defs"]["held"]):
+            self.assertEqual(set(entry["properties"]) - listed, set())
+        keys_of_page = set(re.findall(r'"(\w+)"', read(REFERENCE / "profile.md")))
+        node = schema("profile")["properties"]["nodes"]["items"]["properties"]
+        self.assertEqual((own_keys(schema("profile")["properties"]) | set(node)) - keys_of_page, set())
+
+    def test_refuse_broken_packages_and_profiles(self):
+        manifest = json.loads(read(KEPT / "package/manifest.json"))
+        for change in (lambda m: m.update(modul=1), lambda m: m.pop("modules"),
+                       lambda m: m["modules"][0]["held"][0].update(kind="weight"),
+                       lambda m: m["modules"][0]["held"][0].pop("requires_grad"),
+                       lambda m: m["values"][0].update({"from": "output"})):
+            wrong = copy.deepcopy(manifest)
+            change(wrong)
+            self.assertTrue(list(validator("manifest").iter_errors(wrong)))
+        profile = json.loads(read(KEPT / "package/profile.json"))
+        for change in (lambda p: p["nodes"].clear(), lambda p: p.update(pipewright_profile=2),
+                       lambda p: p["nodes"][0]["forward"].pop("median"),
+                       lambda p: p["links"][0].update(bytes_per_second=0)):
+            wrong = copy.deepcopy(profile)
+            change(wrong)
+            self.assertTrue(list(validator("profile").iter_errors(wrong)))
 
     def test_refuse_mistakes(self):
         job = json.loads(read(CONFIGS / "jobs/classification.json"))
