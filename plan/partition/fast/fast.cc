@@ -12,7 +12,6 @@
 #include "plan/partition/fast/sequence_dp.h"
 #include "plan/partition/fast/unequal_devices.h"
 #include "plan/partition/fast/windows.h"
-#include "plan/partition/refine/balance.h"
 #include "plan/partition/refine/refine.h"
 
 namespace pipewright {
@@ -21,7 +20,6 @@ namespace pipewright {
 // left. Parts that end sooner leave the rest to later ones.
 constexpr double kLevelsShare = 0.4;  // a partition from coarser graphs
 constexpr double kExactShare = 0.3;   // the exact search of a narrow graph
-constexpr double kMovesShare = 0.3;   // moves until stages fit their memory
 constexpr double kLastShare = 0.05;   // kept for the parts after orders and coarser graphs
 
 // Device states up to which an order is cut with all of them: each multiplies the time of a cut.
@@ -183,21 +181,6 @@ struct Fast {
     }
   }
 
-  // Finds the best cuts without memory limits, then moves units until every stage fits.
-  void FitMemory() {
-    PartitionProblem free = problem;
-    for (DeviceClass& device : free.devices) device.memory_bytes = kInfinity;
-    std::vector<int> order = CandidateOrders(graph)[0];
-    int64_t left = 0;
-    OrderCuts cuts = CutOrder(free, graph, resources, order, kInfinity, options.pairs, left);
-    const int64_t steps = -left;
-    if (cuts.stages.empty()) return;
-    StageTable table(problem, graph, StagesOfCuts(order, cuts));
-    int64_t moves = Share(kMovesShare) / StepTicks(), all = moves;
-    if (BalanceLoads(graph, table, kLooseSumWeight, moves)) Offer(table.units());
-    ticks -= (all - moves + steps) * StepTicks();
-  }
-
   // Divides the slowest stage and a few adjacent ones again, while that helps.
   PartitionResult ImproveFewStages() {
     PartitionResult result = ResultOfStages(problem, graph, best);
@@ -283,7 +266,6 @@ PartitionResult FastPartition(const PartitionProblem& problem, const UnitGraph& 
   if (large && options.fresh) fast.Levels(early, kRuns);
   const int first = kPlainRuns + options.seed * kRuns;
   if (options.seed > 0) fast.Levels(first, first + kRuns);
-  if (fast.best.options.empty()) fast.FitMemory();
   if (fast.best.options.empty()) return result;
   result = fast.ImproveFewStages();
   return narrow && !result.proven ? Settle(problem, graph, result, options, ticks) : result;

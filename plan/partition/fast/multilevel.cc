@@ -8,14 +8,11 @@
 #include "plan/partition/fast/orders.h"
 #include "plan/partition/fast/sequence_dp.h"
 #include "plan/partition/problem/clusters.h"
-#include "plan/partition/refine/balance.h"
 
 namespace pipewright {
 
 namespace {
 
-// Steps that balancing the loads of one level may take: for each unit and pin, and at least.
-constexpr int64_t kBalanceSteps = 400, kLeastBalanceSteps = 200'000;
 constexpr int64_t kCoarsenSteps = 200;  // to coarsen a level, for each unit and pin
 
 // In larger graphs than that, cutting an order again takes longer than it gains: two orders only.
@@ -58,13 +55,6 @@ struct Multilevel {
       }
       if (best >= before * (1 - 1e-9)) break;
     }
-    if (steps <= 0) return;
-    StageTable even(problem, graph, units);
-    const int64_t all = std::min(steps, kBalanceSteps * GraphSize(graph) + kLeastBalanceSteps);
-    int64_t moves = all;
-    const double sum_weight = options.rating == 1 ? kLooseSumWeight : 1;
-    if (BalanceLoads(graph, even, sum_weight, moves)) units = even.units();
-    steps -= all - moves;
   }
 
   // Returns the best cuts of many orders.

@@ -91,22 +91,9 @@ void StageTable::SetLoad(int stage) {
   cost.load = load;
   cost.bytes = sums.static_bytes + sums.stash_bytes * cost.held + sums.cut_bytes;
   cost.not_on_device = sums.not_on_device;
-  if (short_load_ < kInfinity && !cost.host && !cost.not_on_device)
-    loads_[stage] = LoadAfter(stage, {0, 0});
-}
-
-void StageTable::SoftenMemory(double least) {
-  short_load_ = least;
-  for (int s = 0; s < stages(); ++s) SetLoad(s);
 }
 
 double StageTable::LargestLoad() const { return *std::max_element(loads_.begin(), loads_.end()); }
-
-double StageTable::LargestTime() const {
-  double largest = 0;
-  for (const StageCost& cost : costs_) largest = std::max(largest, cost.load);
-  return largest;
-}
 
 int StageTable::Count(const NetPlace& net, int stage) const {
   const Entry* entry = &entries_[net.first];

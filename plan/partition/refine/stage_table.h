@@ -7,7 +7,7 @@
 
 namespace pipewright {
 
-inline constexpr int64_t kLookSteps = 4;  // steps that LoadWith or GainWith counts for
+inline constexpr int64_t kLookSteps = 4;  // steps that LoadWith counts for
 
 // Loads of all stages of a partition that changes unit by unit.
 class StageTable {
@@ -18,10 +18,6 @@ class StageTable {
   int stages() const { return static_cast<int>(units_.options.size()); }
   double load(int stage) const { return loads_[stage]; }
   double LargestLoad() const;
-  double LargestTime() const;  // the largest load, regardless of memory
-  // From now on, the load of a stage that exceeds its memory is at least `least`, plus `least`
-  // times the relative excess. Infinite, which is the default, makes its load infinite.
-  void SoftenMemory(double least);
   // Returns the load that the stage would have on other devices.
   double LoadOn(int stage, const StageOption& option) const {
     return sums_[stage].Load(problem_, option, devices_after_[stage]);
@@ -30,22 +26,14 @@ class StageTable {
 
   // Returns the first and last stage that the unit's neighbors allow.
   std::pair<int, int> Range(int unit) const { return ranges_[unit]; }
-  // Prepares the Gain and Load functions below for moving a unit, and returns the steps that this
-  // took. They return the cost of its stage without it and of another stage with it.
+  // Prepares the functions below for moving a unit, and returns the steps that this took. They
+  // return the load of its stage without it and of another stage with it; infinite if that stage
+  // cannot run it, or exceeds its memory.
   int64_t LookAt(int unit);
-  // The change of a stage's time and memory; the time is infinite if it cannot run the unit.
-  struct Gain {
-    double time, bytes;
-  };
-  Gain GainWithout() const { return GainOf(units_.stage_of[looked_], -1, without_); }
-  Gain GainWith(int to) const;
-  double LoadAfter(int stage, const Gain& gain) const {
-    const StageCost& cost = costs_[stage];
-    double load = cost.load + gain.time, bytes = cost.bytes + gain.bytes;
-    if (bytes <= cost.most_bytes) return load;
-    return std::max(load, short_load_) + short_load_ * (bytes / cost.most_bytes - 1);
+  double LoadWithout() const {
+    const int from = units_.stage_of[looked_];
+    return LoadAfter(from, GainOf(from, -1, without_));
   }
-  double LoadWithout() const { return LoadAfter(units_.stage_of[looked_], GainWithout()); }
   double LoadWith(int to) const { return LoadAfter(to, GainWith(to)); }
   // Returns both loads for one move.
   std::pair<double, double> LoadsAfter(int unit, int to) {
@@ -76,7 +64,16 @@ class StageTable {
     int stage, units;
   };
 
+  // The change of a stage's time and memory; the time is infinite if it cannot run the unit.
+  struct Gain {
+    double time, bytes;
+  };
   Gain GainOf(int stage, int sign, const Cut& cut) const;
+  Gain GainWith(int to) const;
+  double LoadAfter(int stage, const Gain& gain) const {
+    const StageCost& cost = costs_[stage];
+    return cost.bytes + gain.bytes <= cost.most_bytes ? cost.load + gain.time : kInfinity;
+  }
   int Count(const NetPlace& net, int stage) const;
   void Change(NetPlace& net, int stage, int by);
   void AddDetails(Cut& cut, int net, int times) const {
@@ -102,7 +99,6 @@ class StageTable {
   std::vector<int> first_net_, nets_;  // of each unit, one after the other
   // If true, transfers and bytes of a cut are counted separately; else as time, or not at all.
   bool detailed_ = false;
-  double short_load_ = kInfinity;  // least load of a stage that exceeds its memory
   // Set by LookAt for the unit: if it moves, its stage's cut changes by `without_`, that of any
   // other stage by `with_`, and those of stages that share its values by `shared_` in addition.
   struct Shared {

@@ -279,7 +279,7 @@ TEST(FastPartition, EqualInputGivesEqualOutput) {
 
 // The loads predicted for moving a unit are those after the move, and so are those of ranges.
 TEST(StageTable, LooksAgreeWithMoves) {
-  for (int kind = 0; kind < 5; ++kind) {
+  for (int kind = 0; kind < 4; ++kind) {
     PartitionProblem problem = Plant(4, 20, 4, 7).problem;
     for (PartitionNode& node : problem.nodes) node.host_time = 3, node.stash_bytes = 10;
     for (PartitionValue& value : problem.values) value.bytes = 5;
@@ -293,7 +293,6 @@ TEST(StageTable, LooksAgreeWithMoves) {
     int count = static_cast<int>(graph.units.size());
     for (int u = 0; u < count; ++u) units.stage_of.push_back(4 * u / count);
     StageTable table(problem, graph, units);
-    if (kind > 3) table.SoftenMemory(2);
     std::mt19937 random(kind);
     for (int i = 0; i < 2000; ++i) {
       int unit = static_cast<int>(random() % count), from = table.units().stage_of[unit];
@@ -303,7 +302,6 @@ TEST(StageTable, LooksAgreeWithMoves) {
       auto [left, right] = table.LoadsAfter(unit, to);
       table.Move(unit, to);
       StageTable fresh(problem, graph, table.units());
-      if (kind > 3) fresh.SoftenMemory(2);
       EXPECT_EQ(fresh.Range(unit), table.Range(unit));
       for (int s : {from, to}) {
         double load = s == from ? left : right;
