@@ -39,7 +39,7 @@ inline int BackwardMicrobatch(const Action& a) {
 int PeerOf(const Action& transfer);
 
 // Returns text such as "rank 2, action 17, 2SEND_F5>4".
-std::string Place(int rank, size_t position, const Action& action);
+std::string PlaceText(int rank, size_t position, const Action& action);
 
 // Returns the rank that runs `stage` on `microbatch`.
 inline int RankOf(const StageGraph& graph, int stage, int microbatch) {

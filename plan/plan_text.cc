@@ -232,7 +232,7 @@ static std::string StepsMissed(const Plan& plan, int written) {
     for (size_t p = 0; p < plan.ranks[r].size(); ++p) {
       const Action& a = plan.ranks[r][p];
       if (a.kind == ActionKind::kStep && ++made[a.stage] > written)
-        return Place(static_cast<int>(r), p, a);
+        return PlaceText(static_cast<int>(r), p, a);
     }
     for (auto [stage, steps] : made)
       if (steps < written)
@@ -244,7 +244,7 @@ static std::string StepsMissed(const Plan& plan, int written) {
   for (size_t r = 0; r < plan.ranks.size(); ++r)
     for (size_t p = 0; p < plan.ranks[r].size(); ++p)
       if (std::max(plan.ranks[r][p].microbatch, plan.ranks[r][p].overlap_microbatch) == last)
-        return Place(static_cast<int>(r), p, plan.ranks[r][p]);
+        return PlaceText(static_cast<int>(r), p, plan.ranks[r][p]);
   return "#steps";
 }
 

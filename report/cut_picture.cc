@@ -48,7 +48,7 @@ std::vector<Arrow> ArrowsOf(const Manifest& manifest, size_t& lanes) {
 // Returns text such as "embedding [s0, 64] 2 KiB".
 std::string ValueText(const PackageView& view, int number) {
   const ValueInfo& value = view.manifest.values[static_cast<size_t>(number)];
-  std::string text = value.name + " " + ShapeText(value);
+  std::string text = value.name + " " + ValueShapeText(value);
   if (auto bytes = ValueBytes(view, number)) text += " " + SizeText(*bytes);
   return text;
 }

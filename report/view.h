@@ -57,6 +57,6 @@ struct Crossing {
 std::vector<Crossing> CrossingsOf(const PackageView& view);
 
 // Returns the shape with the names of dynamic sizes: "[s0, 64]".
-std::string ShapeText(const ValueInfo& value);
+std::string ValueShapeText(const ValueInfo& value);
 
 }  // namespace pipewright

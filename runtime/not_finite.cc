@@ -184,7 +184,7 @@ void CheckSaved(const Session& session, const std::string& name, const at::Tenso
               kNotFiniteCure);
 }
 
-void CheckWeights(const Session& session) {
+void CheckSavedWeights(const Session& session) {
   for (const auto& [name, at] : ParametersAndBuffers(session.run.manifest)) {
     const WeightInfo& info = session.run.manifest.modules[at.module].held[at.index];
     if (!session.stages->Holds(at.module) || session.run.on_disk[at.module][at.index]) continue;

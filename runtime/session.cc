@@ -418,7 +418,7 @@ void Session::Evaluate(Microbatches& source, int64_t minibatch, Evaluation& eval
 
 void Session::Save(const std::string& path) {
   Phase(transport, "saving", [&] {
-    if (options.training) CheckWeights(*this);
+    if (options.training) CheckSavedWeights(*this);
   });
   SaveWeights(path, run.manifest, run.conf, *stages, transport, edited);
 }

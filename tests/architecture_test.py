@@ -52,7 +52,7 @@ WIDE = {
     "plan/lowering/transfer_index.cc:CheckMessage": 7,
     "plan/partition/fast/sequence_dp.cc:CutOrder": 7,
     "plan/run/run_plan.cc:MakeRunPlan": 7,
-    "plan/schedules/order_problem.cc:MakeProblem": 7,
+    "plan/schedules/order_problem.cc:MakeOrderProblem": 7,
     "plan/search/placements.cc:CandidateMaps": 8,
     "plan/search/placements.cc:MapSearch": 7,
     "plan/search/recompute.cc:RecomputeChoices": 7,
@@ -73,8 +73,18 @@ HOST_ONLY = {
     "runtime/stage/offload.cc": "weights on disk, which devices do not have yet",
     "runtime/stage/slot_memory.cc": "buffers for messages between ranks",
 }
+# Functions that several headers declare under one name: they do the same for different types.
+OVERLOADS = {
+    "BytesOf": "the bytes of a weight",
+    "Describe": "text for reports",
+    "Extents": "names and places of tensors",
+    "SizeText": "a number of bytes as text",
+}
 NOT_CODE = re.compile(r'//[^\n]*|R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])\''
                       r'|^[ \t]*#(?:[^\n]*\\\n)*[^\n]*', re.S | re.M)
+# A line that begins with a type and a name before a parenthesis: what is inside classes is indented.
+FREE_FUNCTION = re.compile(r"^(?!using |return |typedef |namespace |struct |class |enum |template )"
+                           r"[A-Za-z_][\w:<>,*& ]*[ *&](\w+)\(", re.M)
 TOP = ["base", "formats", "plan", "report", "ops", "tensors", "passes", "compiler", "runtime", "check",
        "cli"]
 
@@ -258,6 +268,22 @@ class Names(unittest.TestCase):
                     found[match[1] or match[2]].append(str(path))
         twice = {name: paths for name, paths in found.items() if len(paths) > 1}
         self.assertEqual(twice, {})
+
+    def test_one_meaning_each_function(self):
+        """No two headers declare a free function of one name. OVERLOADS lists the exceptions, and
+        nothing else."""
+        found, count = collections.defaultdict(set), 0
+        for path in sources():
+            if path.suffix != ".h":
+                continue
+            text = NOT_CODE.sub(lambda m: re.sub(r"[^\n]", " ", m[0]), (ROOT / path).read_text())
+            for name in FREE_FUNCTION.findall(text):
+                found[name].add(str(path))
+                count += 1
+        self.assertGreater(count, 800, "the functions of the headers are not found")
+        twice = {name: sorted(paths) for name, paths in found.items() if len(paths) > 1}
+        self.assertEqual({name: paths for name, paths in twice.items() if name not in OVERLOADS}, {})
+        self.assertEqual(sorted(set(OVERLOADS) - set(twice)), [], "exceptions that nothing needs")
 
 
 class Devices(unittest.TestCase):

@@ -19,7 +19,11 @@ namespace fs = std::filesystem;
 // `kBefore` has the hashes of the files being replaced, until all new ones are written.
 static constexpr char kWritten[] = "written", kBefore[] = "before", kHash[] = "hash";
 
+namespace {
+
 using Hashes = std::map<std::string, std::set<std::string>>;  // by file name
+
+}  // namespace
 
 static fs::file_type TypeOf(const std::string& path) {
   std::error_code none;

@@ -155,7 +155,7 @@ void Check(const ModuleTree& tree, const PlaceRequest& options) {
   if (!options.conf.empty()) return WriteConfOf(map, options);
   MapProblems problems = CheckDeviceMap(tree, map);
   if (IsPackage(options.model)) {  // the map may also use names of the source model
-    MapProblems of_package = CheckDeviceMap(ReadManifest(options.model), map);
+    MapProblems of_package = CheckPackageMap(ReadManifest(options.model), map);
     of_package.split_ties = problems.split_ties;
     problems = of_package;
   }

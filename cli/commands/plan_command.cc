@@ -178,7 +178,7 @@ void PlanRun(const PlanRequest& request) {
 }
 
 // Parses --offload. Weights have the sizes in the costs, or size 1 each without costs.
-Offload OffloadOf(const PlanRequest& request, const Plan& plan) {
+Offload OffloadFromOptions(const PlanRequest& request, const Plan& plan) {
   Offload offload;
   if (request.offload.empty()) return offload;
   if (request.compute_only)
@@ -199,7 +199,7 @@ Offload OffloadOf(const PlanRequest& request, const Plan& plan) {
   return offload;
 }
 
-void MakePlan(const PlanRequest& request) {
+void MakeAndPrintPlan(const PlanRequest& request) {
   StageGraph graph;
   Plan schedule;
   StepLoop loop;
@@ -235,7 +235,7 @@ void MakePlan(const PlanRequest& request) {
   if (!kind.searched) CheckMemory(request, schedule);
   if (!kind.asynchronous) loop = Synchronous(schedule);
   bool several = schedule.steps > 1;  // a file may hold several steps
-  Offload offload = OffloadOf(request, schedule);
+  Offload offload = OffloadFromOptions(request, schedule);
   auto lowered = [&](int steps) {
     // A schedule that is not changed keeps its spelling.
     bool asis = several || (steps == 1 && !kind.asynchronous);
@@ -330,7 +330,7 @@ void AddPlanCommand(CLI::App& app) {
       throw UsageError(
           "plan", "nothing to do: PACKAGE JOB, --schedule or --validate is needed",
           "schedules: " + Join(AllScheduleNames(), ", "));
-    MakePlan(*request);
+    MakeAndPrintPlan(*request);
   });
 }
 

@@ -32,7 +32,7 @@ struct StepRules {
   size_t position = 0;
 
   [[noreturn]] void Fail(const Action& a, const std::string& what) const {
-    throw Error(Place(rank, position, a), what);
+    throw Error(PlaceText(rank, position, a), what);
   }
 
   void Visit(const Action& a, bool stepping) {

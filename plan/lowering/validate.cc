@@ -29,7 +29,7 @@ static void CheckRange(const Plan& plan, const StageGraph& graph) {
       bool counted = IsCompute(a.kind) || IsTransfer(a.kind);
       if (a.stage < 0 || a.stage >= plan.stages || bad_peer || a.microbatch >= total ||
           (counted && a.microbatch < 0))
-        throw Error(Place(static_cast<int>(r), p, a),
+        throw Error(PlaceText(static_cast<int>(r), p, a),
                     "rule \"range\": the plan has " + std::to_string(plan.stages) + " stages and " +
                         std::to_string(total) + " microbatches");
     }

@@ -13,7 +13,11 @@
 
 namespace pipewright {
 
+namespace {
+
 using Clock = std::chrono::steady_clock;
+
+}  // namespace
 
 // Above this number of device states, an exact search tries only a limited number of stages.
 constexpr int kManyDeviceStates = 10'000;

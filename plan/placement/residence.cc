@@ -131,7 +131,7 @@ Devices CheckedDevices(const Manifest& manifest, const DeviceMap& map, const std
 
 }  // namespace
 
-MapProblems CheckDeviceMap(const Manifest& manifest, const DeviceMap& map) {
+MapProblems CheckPackageMap(const Manifest& manifest, const DeviceMap& map) {
   MapProblems problems;
   DevicesOf(manifest, map, problems);
   return problems;

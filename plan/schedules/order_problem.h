@@ -75,9 +75,9 @@ struct OrderProblem {
   }
 };
 
-OrderProblem MakeProblem(const Costs& costs, int ranks, const StagePlacement& placement,
-                         int microbatches, double memory, const std::vector<char>& recompute,
-                         bool forward_only);
+OrderProblem MakeOrderProblem(const Costs& costs, int ranks, const StagePlacement& placement,
+                              int microbatches, double memory, const std::vector<char>& recompute,
+                              bool forward_only);
 
 struct OrderTimes {
   bool ok = false;  // false: a deadlock, or over the memory limit

@@ -42,7 +42,7 @@ static StageCosts Merged(const std::vector<StageCosts>& fine, size_t begin, size
   double again = 0, made = 0;
   for (size_t i = begin; i < end; ++i) {
     const StageCosts& c = fine[i];
-    const StageMemory own = MemoryOf(c, false);
+    const StageMemory own = StageMemoryOf(c, false);
     sum.F += c.F, sum.I += c.I, sum.W += c.W, sum.B += c.B;
     sum.spread.F += c.spread.F, sum.spread.I += c.spread.I;
     sum.spread.W += c.spread.W, sum.spread.B += c.spread.B;

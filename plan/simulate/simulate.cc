@@ -144,7 +144,7 @@ class Run {
   }
 
   [[noreturn]] void Fail(int rank, const std::string& what) const {
-    throw Error(Place(rank, position_[rank], plan_.ranks[rank][position_[rank]]), what);
+    throw Error(PlaceText(rank, position_[rank], plan_.ranks[rank][position_[rank]]), what);
   }
 
   int EdgeOf(int from, int to, bool backward, bool add = false) {
@@ -370,7 +370,8 @@ class Run {
     auto find = [&](auto wanted) {
       for (size_t r = 0; r < plan_.ranks.size(); ++r)
         for (size_t p = 0; p < plan_.ranks[r].size(); ++p)
-          if (wanted(plan_.ranks[r][p])) return Place(static_cast<int>(r), p, plan_.ranks[r][p]);
+          if (wanted(plan_.ranks[r][p]))
+            return PlaceText(static_cast<int>(r), p, plan_.ranks[r][p]);
       return std::string("what nobody sends");
     };
     if (IsTransfer(a.kind))
@@ -405,7 +406,7 @@ class Run {
       if (i >= plan_.ranks[r].size()) continue;
       if (first < 0) first = static_cast<int>(r);
       if (count++ < kShown)
-        what += (what.empty() ? "" : "; ") + Place(static_cast<int>(r), i, plan_.ranks[r][i]) +
+        what += (what.empty() ? "" : "; ") + PlaceText(static_cast<int>(r), i, plan_.ranks[r][i]) +
                 " waits for " + Awaited(plan_.ranks[r][i]);
     }
     Fail(first, "rule \"deadlock\": the order can never finish: " + what);

@@ -245,7 +245,11 @@ static bool IsBool(const ExportJson& argument) {
   return argument.contains("as_bool") || argument.contains("as_sym_bool");
 }
 
+namespace {
+
 using Given = std::unordered_map<std::string, const ExportJson*>;
+
+}  // namespace
 
 // Returns the overload of `op` that takes tensors for the numbers that are `given` as bools, or
 // `op` if there is none: there a bool acts like the integer.

@@ -50,7 +50,7 @@ class Opener {
     if (code_bytes_ > kLargestCode)
       throw Error(archive_.path() + ": " + record, "the code is larger than 256 MiB");
     std::string text = archive_.Read(record);
-    CheckCode(text, archive_.path() + ": " + record);
+    CheckNesting(text, archive_.path() + ": " + record);
     std::shared_ptr<torch::jit::SourceRangeUnpickler> ranges;
     if (archive_.Has(record + ".debug_pkl") &&
         archive_.Size(record + ".debug_pkl") <= kLargestPickle)

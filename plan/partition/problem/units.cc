@@ -9,7 +9,11 @@
 
 namespace pipewright {
 
+namespace {
+
 using Edges = std::vector<std::pair<int, int>>;
+
+}  // namespace
 
 // Returns the edges between sets with forward nodes, and mirrored backward edges for other sets.
 static Edges OrderEdges(const PartitionProblem& problem, UnitSets& sets) {

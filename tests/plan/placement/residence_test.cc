@@ -104,10 +104,12 @@ TEST(Residence, Refusals) {
 // All problems at once, with either kind of names.
 TEST(Residence, Problems) {
   const Manifest manifest = FourModules();
-  EXPECT_TRUE(CheckDeviceMap(manifest, {{"layers.0", "0"}, {"module1", "0"}, {"layers.2.fc", "1"},
-                                        {"layers.3.fc.weight", "disk"}})
+  EXPECT_TRUE(CheckPackageMap(manifest, {{"layers.0", "0"},
+                                         {"module1", "0"},
+                                         {"layers.2.fc", "1"},
+                                         {"layers.3.fc.weight", "disk"}})
                   .Usable());
-  const MapProblems problems = CheckDeviceMap(
+  const MapProblems problems = CheckPackageMap(
       manifest, {{"layers.0", "0"}, {"layers.0.fc", "1"}, {"layrs.2", "0"}, {"module3", "1"}});
   EXPECT_FALSE(problems.Usable());
   EXPECT_EQ(problems.uncovered,

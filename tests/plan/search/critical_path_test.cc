@@ -40,8 +40,8 @@ Problem RandomProblem(std::mt19937& random, bool replicas) {
   }
   p.costs.link = {real(0, 3), real(1, 4)};
   p.costs.links[{0, ranks - 1}] = {real(0, 9), real(1, 4)};
-  p.order = MakeProblem(p.costs, ranks, placement, Pick(random, 1, 9), all * Pick(random, 1, 4),
-                        p.recompute, false);
+  p.order = MakeOrderProblem(p.costs, ranks, placement, Pick(random, 1, 9),
+                             all * Pick(random, 1, 4), p.recompute, false);
   return p;
 }
 

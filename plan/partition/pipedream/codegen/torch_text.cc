@@ -9,7 +9,11 @@
 
 namespace pipewright {
 
+namespace {
+
 using Names = std::vector<std::string>;
+
+}  // namespace
 
 NodeKind KindOf(const std::string& description) {
   static const std::set<std::string> kOperations = {
