@@ -9,28 +9,12 @@
 #include "formats/weights/run_checkpoint.h"
 #include "plan/run/run_plan.h"
 #include "runtime/data/microbatches.h"
+#include "runtime/evaluation.h"
 #include "runtime/exec/executor.h"
 #include "runtime/optimizer/loss.h"
 #include "runtime/stage/stage.h"
 
 namespace pipewright {
-
-// Losses over all targets that are not ignored, of one or more sweeps.
-struct Evaluation {
-  struct Sum {
-    double weight = 1;
-    double loss = 0;      // sum
-    int64_t targets = 0;  // that are not ignored
-    int64_t correct = 0;  // cross_entropy and nll
-    double mean() const { return targets ? loss / static_cast<double>(targets) : 0; }
-  };
-  std::vector<Sum> losses;  // those of the job
-  double mean() const;      // the weighted sum of the means
-  bool known() const { return !losses.empty() && losses[0].targets > 0; }
-};
-
-// Returns the weighted sum of a microbatch's losses.
-double TotalLoss(const Job& job, const LossTerms& terms, size_t microbatch);
 
 // Names and values of other settings that must be the same on every rank.
 using AgreedFields = std::vector<std::pair<std::string, std::string>>;

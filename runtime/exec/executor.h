@@ -73,9 +73,6 @@ struct SharedHolder {
 // Holders in summation order.
 using SharedGroup = std::vector<SharedHolder>;
 
-// Returns the rank that computes the sum.
-int OwnerOf(const SharedGroup& group);
-
 struct TraceEvent {
   Action action;
   double start = 0, end = 0;  // seconds on the steady clock

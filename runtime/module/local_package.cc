@@ -6,7 +6,7 @@
 #include "base/text.h"
 #include "formats/call_text.h"
 #include "ops/random_ops.h"
-#include "runtime/module/module_weights.h"
+#include "runtime/module/module.h"
 #include "runtime/module/stored_weights.h"
 
 namespace pipewright {

@@ -37,10 +37,22 @@ enum class WeightSource {
   kOther,  // zeros for what a state dict has, which another file provides
 };
 
+// Selects how a module's weights are loaded. Lists are by index in ModuleInfo::held; empty: none.
+struct WeightOptions {
+  WeightSource source = WeightSource::kFile;
+  std::vector<bool> left_out = {};     // become tensors without elements
+  std::vector<at::Tensor> known = {};  // those defined are taken from here, not read
+  at::Device device = at::kCPU;        // where weights lie and code computes
+};
+
 // Compiles PACKAGE/modules/moduleK.py and checks its interface against the manifest. Throws Error
 // with file, line and caret if the code does not compile.
 LoadedModule LoadModule(const std::string& package, const Manifest& manifest, int index,
                         WeightSource weights = WeightSource::kFile);
+
+// Loads like LoadModule, for running: statistics are checked (ops/statistics.h).
+LoadedModule LoadModuleWith(const std::string& package, const Manifest& manifest, int index,
+                            const WeightOptions& options);
 
 // Sets the mode of dropout, batch norm and similar operators.
 void SetTraining(LoadedModule& module, bool training);

@@ -36,16 +36,6 @@ static void Traced(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
 
 TORCH_LIBRARY_IMPL(_, Fake, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&Traced>()); }
 
-Geometry Geometry::Of(const at::Tensor& tensor) {
-  return {tensor.sizes().vec(), tensor.strides().vec(), tensor.scalar_type(), tensor.key_set(),
-          tensor.unsafeGetTensorImpl()->is_wrapped_number()};
-}
-
-bool Geometry::Fits(const at::Tensor& tensor) const {
-  return tensor.scalar_type() == type && tensor.key_set() == keys && tensor.sizes() == sizes &&
-         tensor.strides() == strides && tensor.unsafeGetTensorImpl()->is_wrapped_number() == number;
-}
-
 void Recording::Begin() {
   outer_ = current;
   current = this;

@@ -8,7 +8,7 @@
 #include "ops/random_ops.h"
 #include "plan/placement/tensor_ids.h"
 #include "plan/run/run_plan.h"
-#include "runtime/module/module_weights.h"
+#include "runtime/module/module.h"
 #include "runtime/optimizer/loss.h"
 #include "runtime/recorded/choose_body.h"
 #include "runtime/stage/stage_state.h"
