@@ -134,7 +134,7 @@ static void CheckRanks(const Model& model, int modules, const CompileOptions& op
   throw Error(
       model.file,
       Counted(modules, "module") + " cannot be grouped into " + Counted(options.ranks, "stage") +
-          ", one a rank" + (unmarked ? ": nothing says where to cut the model" : ""),
+          ", one per rank" + (unmarked ? ": nothing says where to cut the model" : ""),
       "cut it into more: --split equal:" + std::to_string(options.ranks) +
           (unmarked ? std::string(", --split modules:NAME,... (before these submodules), or ") +
                           (model.markers_dropped

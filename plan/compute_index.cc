@@ -86,10 +86,9 @@ struct Indexer {
                                     " on rank " + std::to_string(rank));
     ComputePlace& entry = table[index.At(stage, microbatch)];
     if (entry.rank >= 0)
-      throw Error(where(place),
-                  "rule \"once\": the " + std::string(what) + " of stage " + std::to_string(stage) +
-                      " on microbatch " + std::to_string(microbatch) + " stands already at " +
-                      where(entry));
+      throw Error(where(place), "rule \"once\": the " + std::string(what) + " of stage " +
+                                    std::to_string(stage) + " on microbatch " +
+                                    std::to_string(microbatch) + " is already at " + where(entry));
     entry = place;
   }
 

@@ -318,7 +318,7 @@ Plan ReadPlan(std::string_view text, const std::string& path) {
   size_t above = static_cast<size_t>(
       std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(header), '\n'));
   text.remove_prefix(header);
-  if (text.empty()) throw Error(path, "no ranks", "a schedule has one line a rank");
+  if (text.empty()) throw Error(path, "no ranks", "a schedule has one line per rank");
   std::vector<std::string_view> lines = Lines(text, plan.layout);
   plan.ranks.resize(lines.size());
   int unsharded = 0;
@@ -340,8 +340,8 @@ Plan ReadPlan(std::string_view text, const std::string& path) {
                 "rule \"step\": #steps " + std::to_string(steps) + ", but its actions make " +
                     std::to_string(plan.steps) + " of " + std::to_string(plan.microbatches) +
                     " microbatches",
-                "the microbatches are a multiple of the steps, and each stage has as many STEP, or "
-                "none");
+                "choose a number of #steps that divides the microbatches, and give each stage as "
+                "many STEP actions, or none");
   return plan;
 }
 

@@ -64,7 +64,7 @@ void AddSample(const Session& session, Microbatches& source, int64_t step,
         found.push_back({Finding::kSample,
                          {b, m},
                          "microbatch " + std::to_string(m) + ": " + sample,
-                         "mend the sample or leave it out, or let the job go on with \"nan\": "
+                         "fix the sample or leave it out, or let the job go on with \"nan\": "
                          "\"ignore\""});
         return;
       }

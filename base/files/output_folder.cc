@@ -75,9 +75,10 @@ void CheckFolder(const std::string& folder) {
   while (!IsThere(there.string()) && there.has_relative_path()) there = there.parent_path();
   if (!fs::is_directory(there, none))
     throw Error(folder,
-                fs::exists(folder, none) ? "is a file, and the output is a folder of files"
-                                         : "cannot be written: " + there.string() + " is no folder",
-                "name a folder, which need not be there yet");
+                fs::exists(folder, none)
+                    ? "is a file, and the output is a folder of files"
+                    : "cannot be written: " + there.string() + " is not a folder",
+                "name a folder; it is created if it does not exist");
   if (access(there.c_str(), W_OK | X_OK) != 0)
     throw Error(folder, "cannot be written: folder " + there.string() + ": " +
                             std::strerror(errno));

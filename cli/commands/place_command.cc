@@ -144,7 +144,7 @@ void PrintLargest(const ModuleTree& tree, const PlaceRequest& options) {
 void WriteConfOf(const DeviceMap& map, const PlaceRequest& options) {
   if (options.conf.empty()) return;
   if (!IsPackage(options.model))
-    throw UsageError("--conf", "it needs a package, and " + options.model + " is not one");
+    throw UsageError("--conf", "requires a package, and " + options.model + " is not one");
   WriteFile(options.conf,
             WriteConf(ConfOfDeviceMap(ReadManifest(options.model), map,
                                       options.check.empty() ? "the device map" : options.check)));

@@ -80,9 +80,9 @@ Plan ScheduleOf(const PlanRequest& request, StageGraph& graph) {
     return plan;
   }
   CheckScheduleName(request.schedule, "--schedule");
-  if (request.ranks < 1) throw UsageError("--ranks", "it is needed to make a schedule");
+  if (request.ranks < 1) throw UsageError("--ranks", "is required to make a schedule");
   if (request.microbatches < 1)
-    throw UsageError("--microbatches", "it is needed to make a schedule");
+    throw UsageError("--microbatches", "is required to make a schedule");
   ScheduleOptions options;
   options.forward_only = request.forward_only;
   StagePlacement placement;
@@ -206,7 +206,7 @@ void MakeAndPrintPlan(const PlanRequest& request) {
   const ScheduleKind kind = KindOf(request);
   if (kind.asynchronous) {
     if (request.ranks < 1 || request.microbatches < 1)
-      throw UsageError("--ranks and --microbatches", "they are needed to make a schedule");
+      throw UsageError("--ranks and --microbatches", "are required to make a schedule");
     if (kind.weight_versions > 1 && request.microbatches < request.ranks)
       throw Error("schedule " + request.schedule,
                   std::to_string(request.microbatches) + " microbatches on " +
@@ -261,7 +261,7 @@ void AllowOnly(const CLI::App& app, const std::string& what,
   for (const CLI::Option* option : app.get_options())
     if (option->count() > 0 && option->get_name() != what &&
         std::find(allowed.begin(), allowed.end(), option->get_name()) == allowed.end())
-      throw UsageError(option->get_name(), "it cannot be combined with " + what,
+      throw UsageError(option->get_name(), "cannot be combined with " + what,
                        "options that can be combined with it: " + Join(allowed, ", "));
 }
 
@@ -320,16 +320,14 @@ void AddPlanCommand(CLI::App& app) {
       return PlanRun(*request);
     }
     if (!request->conf.empty())
-      throw UsageError("--conf",
-                       "it needs a package: pipewright plan PACKAGE JOB --conf FILE");
+      throw UsageError("--conf", "requires a package: pipewright plan PACKAGE JOB --conf FILE");
     if (!request->costs_out.empty() && (!KindOf(*request).searched || request->stages != "auto"))
-      throw UsageError("--costs-out", "it needs --schedule zb-auto --stages auto");
+      throw UsageError("--costs-out", "requires --schedule zb-auto --stages auto");
     if (request->offload_memory > 0 && request->offload.empty())
-      throw UsageError("--offload-memory", "it needs --offload");
+      throw UsageError("--offload-memory", "requires --offload");
     if (request->schedule.empty())
-      throw UsageError(
-          "plan", "nothing to do: PACKAGE JOB, --schedule or --validate is needed",
-          "schedules: " + Join(AllScheduleNames(), ", "));
+      throw UsageError("plan", "nothing to do: PACKAGE JOB, --schedule or --validate is required",
+                       "schedules: " + Join(AllScheduleNames(), ", "));
     MakeAndPrintPlan(*request);
   });
 }

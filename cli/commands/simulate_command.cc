@@ -88,8 +88,8 @@ void SimulatePlan(SimulateRequest& request) {
   }
   if (!request.replay.empty()) {
     if (plan.steps > 1)
-      throw UsageError("--replay", "it needs a plan of one step, and this one has " +
-                                       std::to_string(plan.steps));
+      throw UsageError("--replay",
+                       "requires a plan of one step; this one has " + std::to_string(plan.steps));
     if (!request.recompute.empty())
       throw UsageError("--replay",
                        "the measured times include recomputation: leave out --recompute");

@@ -24,7 +24,8 @@ SharedSpec ParseShared(const std::string& text) {
   const std::string prefix = "transmit:";
   if (text.rfind(prefix, 0) == 0) spec.names = Split(text.substr(prefix.size()), ',');
   if (spec.names.empty() || std::count(spec.names.begin(), spec.names.end(), ""))
-    throw UsageError("--shared " + text, "is none of replicate, transmit, transmit:NAME,...");
+    throw UsageError("--shared " + text,
+                     "unknown value; expected replicate, transmit or transmit:NAME,...");
   return spec;
 }
 

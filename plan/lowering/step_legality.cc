@@ -65,7 +65,7 @@ struct StepRules {
       if (a.version >= 0) {
         if (a.version > s.steps)
           Fail(a, "rule \"version\": the stage has made " + std::to_string(s.steps) +
-                      " steps, version " + std::to_string(a.version) + " is not there yet");
+                      " steps, version " + std::to_string(a.version) + " does not exist yet");
         forward_version[{a.stage, a.microbatch}] = a.version;
       } else if (stepping && s.steps != a.microbatch / plan.microbatches)
         Fail(a, "rule \"step\": it runs after " + std::to_string(s.steps) +
@@ -84,7 +84,7 @@ struct StepRules {
     const Progress& s = stages[BackwardStage(a)];
     int step = BackwardMicrobatch(a) / plan.microbatches;
     if (s.reduces > step || s.steps > step)
-      Fail(a, "rule \"order\": it stands behind the " +
+      Fail(a, "rule \"order\": it comes after the " +
                   std::string(s.reduces > step ? "REDUCE_GRAD" : "STEP") +
                   " that uses its gradient");
   }

@@ -88,10 +88,9 @@ class Indexer {
            " is on the same rank and takes its data without one");
     int32_t& entry = Table(a.kind)[index_.At(edge, a.microbatch)];
     if (entry >= 0)
-      fail("rule \"once\": it stands already at " +
-           PlaceText(rank, entry, plan_.ranks[rank][entry]));
+      fail("rule \"once\": it is already at " + PlaceText(rank, entry, plan_.ranks[rank][entry]));
     if (IsSend(a.kind) ? position < compute.position : position > compute.position)
-      fail(std::string("rule \"order\": it stands ") + (IsSend(a.kind) ? "before " : "behind ") +
+      fail(std::string("rule \"order\": it comes ") + (IsSend(a.kind) ? "before " : "after ") +
            PlaceText(rank, compute.position, plan_.ranks[rank][compute.position]) + ", which " +
            (IsSend(a.kind) ? "makes" : "uses") + " its data");
     entry = position;

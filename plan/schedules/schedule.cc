@@ -91,13 +91,13 @@ void CheckNumbers(const ScheduleKind& g, Numbers asked, bool own_stages, bool ow
   } else if (near.stages != stages) {
     what = Counted(stages, "stage") + " on " + Counted(ranks, "rank") + ", and it needs " +
            (g.shape == ScheduleShape::kWaves ? "a multiple of " + std::to_string(2 * ranks)
-                                     : Counted(g.stages_per_rank, "stage") + " a rank");
+                                             : Counted(g.stages_per_rank, "stage") + " per rank");
   } else if (two_ways && microbatches % 2) {
     what =
         Counted(microbatches, "microbatch") + ", and it needs an even number (half per direction)";
   } else {
     what = Counted(microbatches, "microbatch") + " on " + Counted(ranks, "rank") +
-           ", and it needs two a rank";
+           ", and it needs two per rank";
   }
   throw Error(std::string("schedule ") + g.name, what,
               (several ? "the nearest that work: " : "the nearest that works: ") + cure);

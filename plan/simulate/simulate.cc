@@ -271,13 +271,13 @@ class Run {
     Moment start = clock_[rank];
     int stage = BackwardStage(a), microbatch = BackwardMicrobatch(a);
     if (HasForward(a)) {
-      if (forward_on_[At(a.stage, a.microbatch)] >= 0) Fail(rank, "this forward comes twice");
+      if (forward_on_[At(a.stage, a.microbatch)] >= 0) Fail(rank, "this forward appears twice");
       if (!Inputs(a.stage, a.microbatch, false, rank, start)) return false;
     }
     if (HasBackward(a)) {
       if (forward_on_[At(stage, microbatch)] != rank)
         Fail(rank, "comes before the forward of its stage and microbatch");
-      if (backward_on_[At(stage, microbatch)] >= 0) Fail(rank, "this backward comes twice");
+      if (backward_on_[At(stage, microbatch)] >= 0) Fail(rank, "this backward appears twice");
       if (!Inputs(stage, microbatch, true, rank, start)) return false;
     }
     if (a.kind == ActionKind::kWeightGrad && backward_on_[At(a.stage, a.microbatch)] != rank)
@@ -336,7 +336,7 @@ class Run {
   bool Send(const Action& a, int rank) {
     int edge = EdgeOf(a);
     size_t message = At(edge, a.microbatch);
-    if (messages_[message].rank == kUnset) Fail(rank, "nobody receives this");
+    if (messages_[message].rank == kUnset) Fail(rank, "no rank receives this");
     if (messages_[message].rank >= 0) Fail(rank, "this is sent twice");
     if (options_.synchronous) {
       if (!Await(posted_[message], rank)) return false;

@@ -98,7 +98,7 @@ bool IsAmd() {
 void UseMatMul(MatMul choice, const std::string& where) {
   if (choice == MatMul::kOneDnn && !OneDnn())
     throw Error(where, "this LibTorch has no oneDNN matrix product that pipewright can use",
-                "choose another, or take a LibTorch built with oneDNN");
+                "choose another, or use a LibTorch built with oneDNN");
   const bool use =
       choice == MatMul::kOneDnn || (choice == MatMul::kAuto && OneDnn() && at::hasMKL() && IsAmd());
   if (use) {

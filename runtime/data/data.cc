@@ -97,7 +97,7 @@ Data::Data(std::shared_ptr<DataSource> source, const DataJob& job, const Manifes
   if (length_.type != at::kLong || !length_.shape.empty() || columns_.empty() ||
       columns_[0].shape.empty())
     throw Error(where + ".length",
-                "\"" + job.length + "\" is not one int64 a sample, or there is nothing to cut");
+                "\"" + job.length + "\" is not one int64 per sample, or there is nothing to cut");
 }
 
 size_t Data::RowBytes(int column) const {

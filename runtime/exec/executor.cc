@@ -184,7 +184,7 @@ struct Executor::State {
   static void CheckCount(size_t got, size_t expected) {
     if (got != expected)
       throw Error("the stage returned " + std::to_string(got) + " messages where " +
-                  std::to_string(expected) + " edges want one");
+                  std::to_string(expected) + " edges expect one each");
   }
 
   void Send(const RankEntry& entry, size_t index, bool backward) {

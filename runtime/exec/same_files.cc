@@ -68,8 +68,8 @@ std::vector<Found> FoundEnvironment() {
     const char* value = std::getenv(name);
     found.push_back({std::string("environment/") + name, name,
                      value ? Quote(value) : std::string("no value"),
-                     std::string("it changes how numbers are computed: set it alike on every "
-                                 "host, as with mpirun -x ") +
+                     std::string("it changes how numbers are computed: set it to the same value on "
+                                 "every host, as with mpirun -x ") +
                          name});
   }
   return found;

@@ -102,7 +102,8 @@ std::optional<BodyChoice> BodyAskedFor(std::optional<BodyChoice> of_job) {
   if (!text || !*text) return of_job;
   for (const auto& [name, body] : BodyNames())
     if (name == text) return body;
-  throw Error("PIPEWRIGHT_BODY", "there is no body " + Quote(text), "auto, autograd or lists");
+  throw Error("PIPEWRIGHT_BODY", "there is no body " + Quote(text),
+              "choose auto, autograd or lists");
 }
 
 void UseBody(LoadedModule& module, BodyChoice asked, bool on_disk) {

@@ -96,7 +96,7 @@ class Cuts(Case):
             self.assert_fails(
                 pipewright("compile", self.path(file), "-o", self.path("cut.pkg"), "--split",
                            "profile:2"),
-                'says no sizes of input "x" to measure with', "  give a safetensors file .*--input")
+                'does not record the sizes of input "x"', "  give a safetensors file .*--input")
             covers = self.check(file, model, "--split", "profile:2", "--repeat", "3", "--input",
                                 self.path("sample.safetensors"))
             self.assertEqual(len(covers), 2)

@@ -91,7 +91,7 @@ static void SetDevices(PartitionProblem& problem, const PartitionRequest& reques
   if (!request.memory.empty()) gpu.memory_bytes = Bytes(request.memory, "--memory");
   auto one_each = [&](size_t size, const char* option) {
     if (size > 0 && static_cast<int>(size) != gpu.count)
-      throw UsageError(option, "one number a device is expected: " + std::to_string(gpu.count) +
+      throw UsageError(option, "one number per device is expected: " + std::to_string(gpu.count) +
                                    ", not " + std::to_string(size));
   };
   one_each(request.speeds.size(), "--speeds");

@@ -67,9 +67,9 @@ static void CheckIdentifier(const std::string& name, const std::string& option) 
   bool ok = !name.empty() && !std::isdigit(static_cast<unsigned char>(name[0]));
   for (unsigned char c : name) ok = ok && (std::isalnum(c) || c == '_');
   if (!ok || IsPythonKeyword(name))
-    throw UsageError(option, "\"" + name + "\" is not a name in Python" +
-                                 (ok ? ": it is one of its keywords" : ""),
-                     "letters, digits and _ make a name: VGG16Partitioned, vgg16");
+    throw UsageError(
+        option, "\"" + name + "\" is not a valid Python name" + (ok ? ": it is a keyword" : ""),
+        "letters, digits and _ make a name: VGG16Partitioned, vgg16");
 }
 
 // Throws Error if the names in `options` are those of other written files and classes, or of names

@@ -187,8 +187,8 @@ void Declarer::CheckKnown(const std::string& name, size_t at) const {
   if (own.count("*"))
     throw Error(description.At(at),
                 "there is no layer " + name + " in torch.nn" + Suggest(name, known),
-                "the model template has \"import *\", of which the names are not known: list those "
-                "of your own layers, \"from MODULE import " +
+                "the model template has \"import *\", whose names are not known: list those of "
+                "your own layers, \"from MODULE import " +
                     name + "\"");
   throw Error(description.At(at),
               "there is no layer " + name + " in torch.nn" + Suggest(name, known),
