@@ -1,4 +1,4 @@
-// The table of element types in safetensors files and their PyTorch names.
+// Has the table of element types in safetensors files and their PyTorch names.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -110,7 +110,7 @@ static void NoteMissingDerivatives(const Model& model, std::vector<std::string>&
 // inputs that the model does not use.
 static void NoteGuards(const Model& model, const Manifest& manifest,
                        std::vector<std::string>& notes) {
-  std::map<std::string, int64_t> sizes;  // of any value
+  std::map<std::string, int64_t> sizes;  // by symbol
   for (int id : manifest.inputs)
     for (const std::string& size : manifest.values[static_cast<size_t>(id)].shape)
       for (const std::string& symbol : SymbolsOf(size)) sizes[symbol] = 1;
@@ -149,7 +149,7 @@ static Compiled CompileModel(Model& model, const CompileOptions& options) {
   auto add = [&](const std::vector<std::string>& notes) {
     out.notes.insert(out.notes.end(), notes.begin(), notes.end());
   };
-  KeepLayouts(model);  // those of the export, not of a checkpoint
+  KeepLayouts(model);  // the export's layouts, not a checkpoint's
   // The model decides which weights share memory, or the checkpoint if the model holds none.
   const bool absent = std::any_of(model.weights.begin(), model.weights.end(),
                                   [](const Weight& weight) { return weight.absent; });

@@ -59,7 +59,7 @@ Plan ComputeOnly(const Plan& plan);
 bool HasTransfers(const Plan& plan);
 bool HasSteps(const Plan& plan);
 
-// Returns, by stage, whether the plan recomputes it; empty if it recomputes none.
+// Returns a flag for each stage, true if the plan recomputes it; empty if it recomputes none.
 std::vector<char> RecomputeOf(const Plan& plan);
 
 }  // namespace pipewright

@@ -17,7 +17,7 @@ constexpr double kLane = 14;  // pixels between arrows that skip modules
 struct Arrow {
   int from = -1, to = -1;  // modules
   std::vector<int> values;
-  size_t lane = 0;  // of arrows that skip modules
+  size_t lane = 0;  // for arrows that skip modules
 };
 
 double Top(int module) { return kTop + kStride * module; }

@@ -16,7 +16,7 @@ struct PackageView {
   Manifest manifest;
   std::string conf_path;
   std::optional<Conf> conf;        // checked against the manifest
-  std::optional<Profile> profile;  // of this package
+  std::optional<Profile> profile;  // this package's
   std::vector<bool> edited;        // by module: its code is not as `compile` wrote it
   std::vector<std::string> missing;  // sentences: what is missing, and how to get it
 };

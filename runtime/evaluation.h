@@ -1,4 +1,4 @@
-// The losses of a sweep over data, and of one microbatch, as weighted sums.
+// Adds up the losses of a sweep over data, and of one microbatch, as weighted sums.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -13,11 +13,11 @@ struct Evaluation {
   struct Sum {
     double weight = 1;
     double loss = 0;      // sum
-    int64_t targets = 0;  // that are not ignored
+    int64_t targets = 0;  // targets that are not ignored
     int64_t correct = 0;  // cross_entropy and nll
     double mean() const { return targets ? loss / static_cast<double>(targets) : 0; }
   };
-  std::vector<Sum> losses;  // those of the job
+  std::vector<Sum> losses;  // by loss of the job
   double mean() const;      // the weighted sum of the means
   bool known() const { return !losses.empty() && losses[0].targets > 0; }
 };

@@ -36,7 +36,7 @@ namespace {
 struct Shard {
   std::unique_ptr<SafetensorsFile> file;
   std::map<std::string, at::Tensor> read;  // by name
-  std::set<std::string> taken;             // of `read`
+  std::set<std::string> taken;             // names from `read`
 
   const TensorInfo* Find(const std::string& name) const { return file->Find(name); }
   const TensorInfo& At(const std::string& name) const { return file->At(name); }

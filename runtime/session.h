@@ -84,7 +84,7 @@ class Session {
   // These are of the last step, which may be several minibatches.
   std::vector<double> losses;  // weighted sums by microbatch; empty unless stages->has_losses()
   LossTerms terms;             // the terms of these sums
-  double loss_scale = 1;       // that its losses were multiplied by
+  double loss_scale = 1;       // the factor that its losses were multiplied by
   double busy = 0;             // seconds in which this rank computed
   StepOutcome outcome;
 
@@ -99,7 +99,7 @@ class Session {
   void CheckTrained(int64_t step);
   void Watch(Microbatches& source, int64_t step);
 
-  Plan forward_plan_;  // of a session that trains and validates
+  Plan forward_plan_;  // for a session that trains and validates
   std::vector<bool> recompute_;
   std::unique_ptr<ShapeCache> shapes_;
   std::unique_ptr<Executor> executor_;

@@ -21,7 +21,7 @@ using torch::jit::Value;
 namespace {
 
 struct Words {
-  long named = 0;       // how often the line of the model names the dtype itself
+  long named = 0;       // times that the line of the model names the dtype itself
   bool others = false;  // the line mentions another dtype, perhaps a tensor's
 };
 

@@ -72,7 +72,7 @@ void TransmitShared(Model& model, ModuleAssignment& assignment, const SharedSpec
   if (!spec.transmit && spec.names.empty()) return;
   Memory memory(model, Alias::kKnown);
   std::vector<Write> writes;
-  std::map<int, Node*> last;                                                 // of each module
+  std::map<int, Node*> last;                                                 // by module
   std::map<const Value*, std::map<int, std::vector<torch::jit::Use>>> uses;  // by module
   for (Node* top : model.graph->nodes()) {
     const LookingAt here(top);

@@ -34,7 +34,8 @@ struct Search {
   int64_t looks = 0;                           // the budget, in looks at values or nodes
   std::vector<int> forbidden = {};             // no stage may hold exactly these nodes
   int64_t pairs = 200'000, steps = INT64_MAX;  // limits of CutOrder: for one order, for all
-  std::unique_ptr<PairLoads> loads = {};       // of `best`, if its stages have one replica each
+  std::unique_ptr<PairLoads> loads =
+      {};  // the loads of `best`, if its stages have one replica each
   int64_t seen = 0;                            // steps of `loads` that are already counted
 
   void MeasureLoads() {
@@ -69,7 +70,7 @@ struct Search {
 
   // Exchanges the devices of two stages of the same class, or moves a stage to an idle device.
   bool ExchangeDevices() {
-    std::map<int, std::vector<int>> idle;  // of each class
+    std::map<int, std::vector<int>> idle;  // by class
     for (size_t c = 0; c < problem.devices.size(); ++c)
       for (int d = 0; d < problem.devices[c].count; ++d) {
         const std::vector<int>& numbers = problem.devices[c].numbers;

@@ -1,5 +1,5 @@
-// The scheduling problem that an order of F, I and W solves: a chain of stages on ranks, their
-// costs and memory limits.
+// Defines the scheduling problem that an order of F, I and W solves: a chain of stages on ranks,
+// their costs and memory limits.
 #pragma once
 #include <cstdint>
 #include <vector>

@@ -1,4 +1,4 @@
-// The dispatch rules of zb-auto: a script of F and I with W filled in, and due times.
+// Applies the dispatch rules of zb-auto: a script of F and I with W filled in, and due times.
 #pragma once
 #include <array>
 #include <vector>

@@ -359,7 +359,7 @@ struct Executor::State {
   const RankList list;
   std::vector<int> first_slot;  // by edge; -1: an edge between other ranks
   std::vector<Slot> slots;
-  std::deque<SentMessage> sent;  // whose receive is not known to be posted
+  std::deque<SentMessage> sent;  // messages whose receive is not known to be posted
   std::vector<int> unreceived;   // by channel: how many of them
   SharedReducer reducer;
   StatusFile& status;

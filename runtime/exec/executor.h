@@ -12,7 +12,7 @@
 
 namespace pipewright {
 
-// The computation of one rank: all stages that the rank holds.
+// Performs the computation of one rank, for all stages that it holds.
 class StageBody {
  public:
   virtual ~StageBody() = default;

@@ -43,7 +43,7 @@ std::vector<Found> FoundEnvironment() {
                                        "DNNL_CPU_ISA_HINTS",
                                        "DNNL_DEFAULT_FPMATH_MODE",
                                        "DNNL_MAX_CPU_ISA",
-                                       "GLIBC_TUNABLES",  // which kernels of libm
+                                       "GLIBC_TUNABLES",  // selects kernels of libm
                                        "MKL_CBWR",
                                        "MKL_DEBUG_CPU_TYPE",
                                        "MKL_DISABLE_FAST_MM",

@@ -1,5 +1,5 @@
-// The interface through which ranks exchange bytes: between MPI processes, between threads of one
-// process, and later between GPUs over NCCL.
+// Defines the interface through which ranks exchange bytes: between MPI processes, between threads
+// of one process, and later between GPUs over NCCL.
 #pragma once
 #include <chrono>
 #include <cstddef>

@@ -251,7 +251,7 @@ void Recording::Call(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   }
   if (op.hasTag(at::Tag::nondeterministic_seeded) && !keyed) Refuse("random numbers, " + name);
   if (HasSizesOfData(op, *stack, first)) Refuse("sizes that depend on the data, " + name);
-  c10::IValue source;  // of views
+  c10::IValue source;  // for views
   for (size_t i = 0; i < arguments && source.isNone(); ++i)
     if ((*stack)[first + i].isTensor() && (*stack)[first + i].toTensor().defined())
       source = (*stack)[first + i];

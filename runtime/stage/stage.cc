@@ -123,7 +123,7 @@ void TorchStages::State::LoadModules() {
     gradients.Hold(index, module.weights);
     updater.Hold(index, module.weights);
   }
-  std::vector<std::vector<Action>> lists;  // of this rank; the second, of evaluations
+  std::vector<std::vector<Action>> lists;  // this rank's lists; the second is for evaluations
   for (const Plan* plan : {&run.plan, &settings.forward_plan})
     if (!plan->ranks.empty()) lists.push_back(plan->ranks[static_cast<size_t>(rank)]);
   if (!conf.offloaded_stages.empty() &&

@@ -1,4 +1,4 @@
-// The state of TorchStages; only its source files include it.
+// Holds the state of TorchStages; only its source files include it.
 #pragma once
 #include <map>
 #include <optional>
@@ -17,7 +17,7 @@ namespace pipewright {
 
 // The state that a stage keeps of a microbatch from I to W.
 struct WeightWork {
-  std::map<int, WeightTail> tails;  // of the modules that I went through
+  std::map<int, WeightTail> tails;  // by module that I went through
   std::map<int, Gifts> gifts;       // by value, for the others
   // By module: all gradients that W adds, if the weights are loaded for I only.
   std::map<int, Tensors> gradients;
@@ -28,7 +28,7 @@ struct WeightWork {
 struct ModuleWork {
   Kept kept;
   std::optional<std::vector<c10::IValue>> inputs;
-  Tensors buffers;  // that forward changes, as they were before its first run
+  Tensors buffers;  // buffers that forward changes, as they were before its first run
 };
 
 // The state that a stage keeps of a microbatch from F to the end of its B or W.
@@ -43,7 +43,7 @@ struct MicrobatchWork {
 // The weights of a stage in a plan that names versions: n is the result of n steps since SetStep.
 struct StageVersions {
   int steps = 0;
-  int current = -1;                               // which the modules hold; -1: the plan names none
+  int current = -1;  // the version that the modules hold; -1: the plan names none
   std::map<int, std::map<int, Tensors>> weights;  // by version and module, in order of `held`
   std::map<int, int> users;  // by version: microbatches between forward and backward
 };
@@ -54,10 +54,10 @@ struct TorchStages::State {
   const Manifest& manifest;
   const Conf& conf;
   const StageGraph& graph;
-  const MemorySource memory;      // that other ranks can write to
+  const MemorySource memory;  // memory that other ranks can write to
   SlotMemory receive_buffers;
   bool training;                  // now: false in an evaluation
-  Microbatches* source = nullptr;  // of the minibatch, since SetStep
+  Microbatches* source = nullptr;                     // the source of the minibatch, since SetStep
   std::vector<EdgeContents> contents;                 // by edge
   std::vector<std::vector<int>> edges_in, edges_out;  // by stage
   std::vector<std::vector<int>> modules_of;           // by stage, of this rank
@@ -71,7 +71,7 @@ struct TorchStages::State {
   // By stage of this rank: whether all its modules are recomputed. If so, only what the stage
   // received is kept; otherwise the inputs of the recomputed modules.
   std::vector<bool> recomputed;
-  std::map<int, LoadedModule> modules;  // of this rank, by index
+  std::map<int, LoadedModule> modules;  // this rank's modules, by index
   std::unique_ptr<OffloadedWeights> offloaded;
   GradientSums gradients;
   Updater updater;

@@ -369,7 +369,7 @@ static void ReadGuards(const ExportJson& program, Model& model) {
     std::string text, rest = guard;
     bool known = true;
     for (std::smatch size; known && std::regex_search(rest, size, kSize); rest = size.suffix()) {
-      std::string name = size[1];  // of a graph's input: "d_a" for d["a"]
+      std::string name = size[1];  // a graph's input: "d_a" for d["a"]
       for (char c : size[2].str())
         if (c != ']' && c != '\'') name += c == '[' ? '_' : c;
       const auto input = inputs.find(name);

@@ -62,7 +62,7 @@ struct Fast {
   int64_t& ticks;       // the remaining effort
   const int64_t whole;  // the initial effort
   StagedUnits best;
-  double load;                            // of `best`
+  double load;                            // the load of `best`
   std::vector<std::vector<int>> found{};  // stages of units in every partition that was tried
 
   // Returns the ticks of a step of moving units and cutting orders; more with many stages.

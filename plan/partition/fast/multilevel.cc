@@ -14,7 +14,7 @@ namespace pipewright {
 
 namespace {
 
-constexpr int64_t kExactTicks = 30'000'000;  // of the exact search of one level
+constexpr int64_t kExactTicks = 30'000'000;  // the limit for the exact search of one level
 
 struct Multilevel {
   const PartitionProblem& problem;
@@ -22,8 +22,8 @@ struct Multilevel {
   const MultilevelOptions& options;
   int64_t& steps;
   int stages = 1;                                        // at most
-  double work = 0;                                       // of all units, in device time
-  double most_work = kInfinity, most_bytes = kInfinity;  // of a cluster
+  double work = 0;                                       // the sum over all units, in device time
+  double most_work = kInfinity, most_bytes = kInfinity;  // the limits of a cluster
   bool too_wide = false;  // a level had too many sets of units for an exact search
 
   double Load(const UnitGraph& graph, const StagedUnits& units) const {

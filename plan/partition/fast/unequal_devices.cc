@@ -22,9 +22,9 @@ constexpr int kTurns = 20;               // most searches with devices in an ord
 // paths.
 struct Assignment {
   const PartitionProblem& problem;
-  const std::vector<std::vector<double>>& loads;  // of each stage on each class
+  const std::vector<std::vector<double>>& loads;  // [stage][class]
   std::vector<int> class_of{};
-  std::vector<std::vector<int>> holders{};  // of each class
+  std::vector<std::vector<int>> holders{};  // by class
 
   // Searches breadth first from a stage without a class for a class with a free device.
   bool Place(int stage, double most) {

@@ -8,7 +8,7 @@ namespace pipewright {
 
 namespace {
 
-constexpr int64_t kMostTicks = 30'000'000;  // of one window
+constexpr int64_t kMostTicks = 30'000'000;  // the limit for one window
 
 struct Windows {
   const PartitionProblem& problem;
@@ -18,7 +18,7 @@ struct Windows {
   int64_t sets;
   int64_t& ticks;
   const DeviceSequence* sequence;
-  std::vector<int> stage_of{};  // of each unit
+  std::vector<int> stage_of{};  // by unit
 
   void Sort() {
     std::vector<int> of_node(problem.nodes.size(), 0);

@@ -71,7 +71,7 @@ static void SetDevices(PartitionProblem& problem, const PartitionRequest& reques
     for (size_t size : {request.speeds.size(), request.links.size(), request.memories.size()})
       if (devices < 0 && size > 0) devices = static_cast<int>(size);
     if (devices < 0)
-      for (const ProfileLink& link : profile.links)  // of the ranks that were measured
+      for (const ProfileLink& link : profile.links)  // between the measured ranks
         devices = std::max({devices, link.from + 1, link.to + 1});
     if (devices < 0) {
       devices = static_cast<int>(std::min<size_t>(problem.nodes.size(), kUnknownDevices));

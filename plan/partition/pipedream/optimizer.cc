@@ -18,7 +18,7 @@ namespace {
 struct Cell {
   int split = -1;    // last state of the stages before the last one; -1: a single stage
   int left = 0;      // machines of the stages before the last one, minus one
-  int replicas = 0;  // of the last stage
+  int replicas = 0;  // the last stage's
 };
 
 // One level of the hierarchy. Rows are the states from which a span starts, minus one entry for the
@@ -148,7 +148,7 @@ namespace {
 
 struct Span {
   int first, end;  // states
-  int replicas;    // of the levels above
+  int replicas;    // the product over the levels above
 };
 
 }  // namespace

@@ -6,8 +6,8 @@ namespace pipewright {
 
 // Units in stages, each with the devices that run it. Without options, there is no partition.
 struct StagedUnits {
-  std::vector<StageOption> options;  // of each stage, in the order of the pipeline
-  std::vector<int> stage_of;         // of each unit
+  std::vector<StageOption> options;  // by stage, in the order of the pipeline
+  std::vector<int> stage_of;         // by unit
 };
 
 StagedUnits StagesOfResult(const UnitGraph& graph, const PartitionResult& result);

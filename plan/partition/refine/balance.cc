@@ -13,9 +13,9 @@ struct Balance {
   StageTable& table;
   double sum_weight;
   int64_t& steps;
-  std::vector<std::vector<int>> members{};  // of each stage
-  std::vector<int> place{};                 // of each unit in `members`
-  std::vector<int> stays{};                 // of each unit: the turn until which it does not move
+  std::vector<std::vector<int>> members{};  // by stage
+  std::vector<int> place{};                 // by unit: its index in `members`
+  std::vector<int> stays{};                 // by unit: the turn until which it does not move
   std::vector<int> targets{};               // stages that a unit may go to
   double target = 0, largest = 0, tiny = 0;
   StagedUnits best{};

@@ -24,7 +24,7 @@ struct Pass {
   double scale;  // loads are divided by it, so that powers stay small
   std::vector<char> moved;
   std::vector<int> near;  // units whose best move may have changed
-  std::vector<double> powers;  // of the stages' loads
+  std::vector<double> powers;  // the powers of the stages' loads
   std::priority_queue<Candidate> queue;
 
   double Power(double load) const {

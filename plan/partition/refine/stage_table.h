@@ -69,7 +69,7 @@ class StageTable {
     double device_time = 0, host_time = 0, parameter_bytes = 0, cut_time = 0, cut_transfers = 0;
     double held = 0, most_bytes = kInfinity;
     bool host = false;
-    double load = 0, bytes = 0;  // of the current stage, even if it exceeds its limits
+    double load = 0, bytes = 0;  // the current stage's, even if it exceeds its limits
     int not_on_device = 0;
   };
   struct Entry {
@@ -95,11 +95,11 @@ class StageTable {
   std::vector<double> loads_;
   std::vector<int> sizes_, devices_after_;
   std::vector<StageCost> costs_;
-  std::vector<std::pair<int, int>> ranges_;  // of each unit
+  std::vector<std::pair<int, int>> ranges_;  // by unit
   // The stages of each net, with the number of its units in each.
   std::vector<NetPlace> places_;
   std::vector<Entry> entries_;
-  std::vector<int> first_net_, nets_;  // of each unit, one after the other
+  std::vector<int> first_net_, nets_;  // the nets of all units, one unit after the other
   // If true, transfers and bytes of a cut are counted separately; else as time, or not at all.
   bool detailed_ = false;
   double short_load_ = kInfinity;  // least load of a stage that exceeds its memory
@@ -112,8 +112,8 @@ class StageTable {
   int looked_ = 0;
   int64_t look_ = 0;
   Cut without_, with_;
-  std::vector<Shared> shared_;  // of each stage
-  std::vector<Cut> details_;    // of each stage, without time
+  std::vector<Shared> shared_;  // by stage
+  std::vector<Cut> details_;    // by stage, without time
 };
 
 }  // namespace pipewright

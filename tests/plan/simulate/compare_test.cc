@@ -95,7 +95,7 @@ TEST(Compare, AnotherOrderIsNamed) {
   EXPECT_EQ(OrderDifference(ActionsOf(plan, Simulate(plan, Times(1, 1, 1))), ran, 3), "");
   EXPECT_EQ(OrderDifference(ActionsOf(other, Simulate(other, Times(1, 1, 1))), ran, 3),
             "rank 0 ran 0B0 as its action 2, the plan has 0F2 there");
-  ran.resize(5);  // of rank 0's six actions
+  ran.resize(5);  // rank 0 has six actions
   EXPECT_EQ(OrderDifference(ActionsOf(plan, Simulate(plan, Times(1, 1, 1))), ran, 3),
             "rank 0 ran nothing as its action 5, the plan has 0B2 there");
 }

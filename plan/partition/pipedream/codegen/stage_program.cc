@@ -170,7 +170,7 @@ void Builder::FindShared() {
 void Builder::FindEnds() {
   members.resize(stages), inputs.resize(stages), outputs.resize(stages);
   takes.resize(stages), gives.resize(stages);
-  Names wire(graph.nodes.size());  // of each value: its latest name
+  Names wire(graph.nodes.size());  // by value: its latest name
   std::vector<int> all_inputs;
   for (size_t i = 0; i < graph.nodes.size(); ++i)
     if (kind[i] == NodeKind::kInput) all_inputs.push_back(static_cast<int>(i));

@@ -306,7 +306,7 @@ static std::vector<Names> Statements(const std::string& text) {
   std::vector<Names> statements;
   Names words;
   int depth = 0;
-  bool indented = false, fresh = true;  // of the line; fresh: it has only blanks so far
+  bool indented = false, fresh = true;  // the state of the line; fresh: it has only blanks so far
   auto end = [&] {
     if (!words.empty() && !indented) statements.push_back(words);
     words.clear();
