@@ -9,7 +9,7 @@
 #include "base/dtype.h"
 #include "base/error.h"
 #include "base/text.h"
-#include "compiler/import/burned_dtypes.h"
+#include "compiler/import/traced_dtypes.h"
 #include "formats/weights/checkpoint.h"
 
 namespace pipewright {

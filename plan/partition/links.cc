@@ -217,8 +217,8 @@ static bool CutOnDevices(Search& search, const std::vector<std::vector<int>>& or
   bool better = false;
   for (const std::vector<int>& order : orders) {
     if (search.steps <= 0) break;
-    OrderCuts cuts = CutOrder(problem, search.graph, resources, order, 1.5 * search.best.objective,
-                              search.pairs, search.steps);
+    SequenceCuts cuts = CutOrder(problem, search.graph, resources, order,
+                                 1.5 * search.best.objective, search.pairs, search.steps);
     if (cuts.stages.empty()) continue;
     PartitionResult result = ResultOfStages(problem, search.graph, StagesOfCuts(order, cuts));
     for (size_t s = 0; s < cuts.stages.size(); ++s) {
@@ -240,7 +240,7 @@ static void ImproveOnDevices(Search& search) {
   if (search.graph.units.size() > 500) orders.resize(std::min<size_t>(orders.size(), 2));
   int devices = static_cast<int>(sequences[0].size());
   int stages = search.problem.stages > 0 ? search.problem.stages : devices;
-  StagedUnits equal = EqualCuts(search.problem, search.graph, stages);
+  PartitionState equal = EqualCuts(search.problem, search.graph, stages);
   if (!equal.options.empty()) {
     PartitionResult result = ResultOfStages(search.problem, search.graph, equal);
     search.Better(result);

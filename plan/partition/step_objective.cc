@@ -251,7 +251,7 @@ PartitionResult SolveStep(const PartitionProblem& given, const SolveOptions& opt
     }
     try {
       search.Judge(result);
-      StagedUnits cuts = EqualCuts(problem, graph, stages);
+      PartitionState cuts = EqualCuts(problem, graph, stages);
       if (!cuts.options.empty()) {
         PartitionResult equal = ResultOfStages(problem, graph, cuts);
         if (CheckPartition(fixed, equal).empty()) {

@@ -7,7 +7,7 @@
 #include "base/process/terminal.h"
 #include "base/text.h"
 #include "runtime/module/module.h"
-#include "runtime/recorded/compare.h"
+#include "runtime/recorded/bit_compare.h"
 #include "runtime/recorded/operators.h"
 #include "runtime/recorded/other_inputs.h"
 

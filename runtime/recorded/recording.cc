@@ -12,7 +12,7 @@
 
 #include "ops/generators.h"
 #include "ops/transformers_ops.h"
-#include "runtime/module/burned_sizes.h"
+#include "runtime/module/traced_sizes.h"
 
 namespace pipewright {
 

@@ -18,7 +18,7 @@ namespace pipewright {
 // The state that a stage keeps of a microbatch from I to W.
 struct WeightWork {
   std::map<int, WeightTail> tails;  // by module that I went through
-  std::map<int, Gifts> gifts;       // by value, for the others
+  std::map<int, GradientTerms> gradient_terms;  // by value, for the others
   // By module: all gradients that W adds, if the weights are loaded for I only.
   std::map<int, Tensors> gradients;
 };
@@ -136,13 +136,15 @@ struct TorchStages::State {
   Kept TakeKept(int index, int microbatch);
 
   // stage_backward.cc
-  std::map<int, Gifts> ReadGifts(int stage, const std::vector<Bundle>& gradients) const;
-  void LossGradients(MicrobatchWork& work, std::map<int, Gifts>& gifts) const;
-  Tensors TakeGradients(int index, std::map<int, Gifts>& gifts) const;
-  void GiveGradients(int index, Tensors gradients, std::map<int, Gifts>& gifts) const;
-  Tensors BackwardModule(int index, int microbatch, std::map<int, Gifts>& gifts);
-  std::vector<Bundle> WriteGifts(int stage, int microbatch,
-                                 const std::map<int, Gifts>& gifts) const;
+  std::map<int, GradientTerms> ReadGradientTerms(int stage,
+                                                 const std::vector<Bundle>& gradients) const;
+  void LossGradients(MicrobatchWork& work, std::map<int, GradientTerms>& gradient_terms) const;
+  Tensors TakeGradients(int index, std::map<int, GradientTerms>& gradient_terms) const;
+  void AddGradientTerms(int index, Tensors gradients,
+                        std::map<int, GradientTerms>& gradient_terms) const;
+  Tensors BackwardModule(int index, int microbatch, std::map<int, GradientTerms>& gradient_terms);
+  std::vector<Bundle> WriteGradientTerms(int stage, int microbatch,
+                                         const std::map<int, GradientTerms>& gradient_terms) const;
 };
 
 }  // namespace pipewright

@@ -154,7 +154,7 @@ class Options(CompilerTest):
         torch.export.save(program, self.at / "model.pt2")
         return self.compile(self.at / "model.pt2", "--dtype", "bfloat16", code=code)
 
-    def test_dtypes_that_a_recording_burned_in(self):
+    def test_dtypes_that_a_recording_holds_as_constants(self):
         class Norm(Casts):
             def forward(self, x):
                 dtype = x.dtype

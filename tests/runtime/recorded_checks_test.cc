@@ -3,7 +3,7 @@
 
 #include "base/error.h"
 #include "runtime/exec/clock.h"
-#include "runtime/recorded/compare.h"
+#include "runtime/recorded/bit_compare.h"
 #include "runtime/recorded/other_inputs.h"
 #include "runtime/stage/spot_check.h"
 #include "tests/runtime/recorded_cases.h"

@@ -62,7 +62,7 @@ struct Assignment {
 }  // namespace
 
 bool AssignDevices(const PartitionProblem& problem, const UnitGraph& graph, double below,
-                   StagedUnits& units) {
+                   PartitionState& units) {
   StageTable table(problem, graph, units);
   std::vector<std::vector<double>> loads(table.stages());
   std::vector<double> values;
@@ -88,7 +88,7 @@ bool AssignDevices(const PartitionProblem& problem, const UnitGraph& graph, doub
   return true;
 }
 
-DeviceSequence DevicesInTurn(const PartitionProblem& problem, const StagedUnits& units) {
+DeviceSequence DevicesInTurn(const PartitionProblem& problem, const PartitionState& units) {
   DeviceSequence idle, taken;
   std::vector<int> used(problem.devices.size(), 0);
   auto number = [&](int c, int d) {
@@ -143,8 +143,8 @@ static void SettleSmall(const PartitionProblem& problem, const UnitGraph& graph,
   if (ticks > 0 && !options.wide) best = SearchBetter(problem, graph, best, exact);
 }
 
-PartitionResult UnevenPartition(const PartitionProblem& problem, const UnitGraph& graph,
-                                const FastOptions& options) {
+PartitionResult PartitionForUnequalDevices(const PartitionProblem& problem, const UnitGraph& graph,
+                                           const FastOptions& options) {
   PartitionResult best;
   best.objective = options.below;
   best.lower_bound = PartitionLowerBound(problem, graph, options.fewer);
@@ -162,7 +162,7 @@ PartitionResult UnevenPartition(const PartitionProblem& problem, const UnitGraph
   };
   FastOptions turn = options;
   turn.wide = options.wide || !IsNarrow(graph, options, ticks);
-  StagedUnits start;
+  PartitionState start;
   if (options.start && !options.fresh) {
     start = *options.start;
   } else if (problem.max_replicas == 1) {

@@ -18,7 +18,7 @@ struct Balance {
   std::vector<int> stays{};                 // by unit: the turn until which it does not move
   std::vector<int> targets{};               // stages that a unit may go to
   double target = 0, largest = 0, tiny = 0;
-  StagedUnits best{};
+  PartitionState best{};
 
   struct Step {
     double value = kInfinity, change = 0;  // change: of AllOver
@@ -158,8 +158,9 @@ struct Balance {
   bool Reach() {
     stays.assign(graph.units.size(), 0);
     double over = AllOver(), best_over = over;
-    int patience = 60 + 2 * table.stages();
-    for (int turn = 1, idle = 0; over > tiny && idle < patience && steps > 0; ++turn, ++idle) {
+    int max_idle_turns = 60 + 2 * table.stages();
+    for (int turn = 1, idle = 0; over > tiny && idle < max_idle_turns && steps > 0;
+         ++turn, ++idle) {
       int stage = 0;
       for (int s = 1; s < table.stages(); ++s)
         if (table.load(s) > table.load(stage)) stage = s;

@@ -84,8 +84,8 @@ struct Pass {
     for (int u = 0; u < n; ++u) Push(u);
     double start = Sum(), now = start, best = start;
     std::vector<std::pair<int, int>> undo;  // units and where they were
-    size_t kept = 0, patience = static_cast<size_t>(20 + n / 20);
-    while (!queue.empty() && *options.steps > 0 && undo.size() < kept + patience) {
+    size_t kept = 0, max_idle_moves = static_cast<size_t>(20 + n / 20);
+    while (!queue.empty() && *options.steps > 0 && undo.size() < kept + max_idle_moves) {
       Candidate top = queue.top();
       queue.pop();
       if (moved[top.unit]) continue;

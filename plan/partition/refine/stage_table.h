@@ -12,9 +12,9 @@ inline constexpr int64_t kLookSteps = 4;  // steps that LoadWith or GainWith cou
 // Loads of all stages of a partition that changes unit by unit.
 class StageTable {
  public:
-  StageTable(const PartitionProblem& problem, const UnitGraph& graph, StagedUnits units);
+  StageTable(const PartitionProblem& problem, const UnitGraph& graph, PartitionState units);
 
-  const StagedUnits& units() const { return units_; }
+  const PartitionState& units() const { return units_; }
   int stages() const { return static_cast<int>(units_.options.size()); }
   double load(int stage) const { return loads_[stage]; }
   double LargestLoad() const;
@@ -90,7 +90,7 @@ class StageTable {
 
   const PartitionProblem& problem_;
   const UnitGraph& graph_;
-  StagedUnits units_;
+  PartitionState units_;
   std::vector<StageSums> sums_;
   std::vector<double> loads_;
   std::vector<int> sizes_, devices_after_;

@@ -1,4 +1,4 @@
-#include "runtime/module/burned_sizes.h"
+#include "runtime/module/traced_sizes.h"
 
 #include <ATen/record_function.h>
 #include <torch/csrc/jit/runtime/interpreter.h>
@@ -60,7 +60,7 @@ bool Mixes(const Reshape& once, const Reshape& twice, int64_t samples) {
 
 }  // namespace
 
-std::string FindBurnedSizes(const std::string& package, const Manifest& manifest,
+std::string FindTracedSizes(const std::string& package, const Manifest& manifest,
                             const std::vector<TensorSpec>& inputs) {
   const bool recorded = std::none_of(
       manifest.values.begin(), manifest.values.end(),

@@ -1,4 +1,4 @@
-#include "runtime/recorded/compare.h"
+#include "runtime/recorded/bit_compare.h"
 
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
