@@ -72,7 +72,7 @@ at::Tensor AddMm(const at::Tensor& bias, const at::Tensor& a, const at::Tensor& 
   return at::cpu::addmm(bias, a, b, beta, alpha);
 }
 
-// Registered forever: no thread may find the kernels gone while the process exits. Silences
+// Registers the kernels forever: no thread may find them gone while the process exits. Silences
 // LibTorch's warning about replaced kernels.
 void Register() {
   struct Silent : c10::WarningHandler {

@@ -88,11 +88,12 @@ class Transport {
   // Announces that the rank's thread is about to start an action of its list.
   virtual void BeginAction(int64_t /*step*/, int /*entry*/) {}
 
-  // The status in which this rank records what it does; it is discarded unless somebody watches.
+  // Returns the status in which this rank records what it does; it is discarded unless somebody
+  // watches.
   StatusFile& status() { return *status_; }
   void SetStatus(StatusFile& status) { status_ = &status; }
 
-  // The host name of each rank; empty if unknown.
+  // Returns the host name of each rank; empty if unknown.
   const std::vector<std::string>& hosts() const { return hosts_; }
   void SetHosts(std::vector<std::string> hosts) { hosts_ = std::move(hosts); }
 

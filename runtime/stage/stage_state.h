@@ -103,7 +103,7 @@ struct TorchStages::State {
     return training && recompute[module];
   }
 
-  // stage.cc
+  // Defined in stage.cc.
   void LookUpEdges();
   void LoadModules();
   void LookUpGradients();
@@ -123,11 +123,11 @@ struct TorchStages::State {
     return source->Input(i, Minibatch(microbatch), Within(microbatch));
   }
 
-  // versions.cc
+  // Defined in versions.cc.
   void Hold(int stage, int version);
   void MakeVersion(int stage);
 
-  // recompute.cc
+  // Defined in recompute.cc.
   std::vector<c10::IValue> RunForgetting(int index, int microbatch,
                                          std::vector<c10::IValue> inputs);
   std::vector<c10::IValue> RunAgain(int index, int microbatch, std::vector<c10::IValue> inputs,
@@ -135,7 +135,7 @@ struct TorchStages::State {
   void RecomputeStage(int stage, int microbatch);
   Kept TakeKept(int index, int microbatch);
 
-  // stage_backward.cc
+  // Defined in stage_backward.cc.
   std::map<int, GradientTerms> ReadGradientTerms(int stage,
                                                  const std::vector<Bundle>& gradients) const;
   void LossGradients(MicrobatchWork& work, std::map<int, GradientTerms>& gradient_terms) const;

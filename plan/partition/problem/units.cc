@@ -43,7 +43,7 @@ static std::vector<std::vector<int>> Adjacent(int size, const Edges& edges) {
   return next;
 }
 
-// Tarjan's algorithm with an explicit stack.
+// Runs Tarjan's algorithm with an explicit stack.
 void UniteCycles(UnitSets& sets, const Edges& edges) {
   int n = static_cast<int>(sets.parent.size()), clock = 0;
   auto next = Adjacent(n, edges);
