@@ -193,8 +193,7 @@ Compiled Compile(Model& model, const CompileOptions& options) {
     const std::string at = LookingAt::Take();
     throw Error(model.file + (at.empty() ? "" : ": " + at),
                 "LibTorch fails on it: " + WithoutBacktrace(e.what()),
-                std::string(at.empty() ? "cut elsewhere (--split), or not at all (--split equal:1), "
-                                         "and see"
+                std::string(at.empty() ? "cut elsewhere (--split), or not at all (--split equal:1)"
                                        : "write that line with other operations") +
                     "; this is a fault of pipewright: please report it with the model. --dump-ir "
                     "DIR keeps the graph after each pass, whose last file shows where it failed");

@@ -117,7 +117,7 @@ static std::string Remove(const std::string& path, const std::set<std::string>& 
                           const std::vector<std::string>& read) {
   if (!IsThere(path)) return "";
   const std::string stays =
-      path + " was written before and is no part of this: it stays, since it ";
+      path + " was written before and is not part of this output: it stays, since it ";
   std::error_code failed;
   for (const std::string& file : read)
     if (!file.empty() && fs::equivalent(path, file, failed)) return stays + "is read here";

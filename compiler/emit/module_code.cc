@@ -109,11 +109,11 @@ class BodyWriter {
     bool plain = !kReserved.count(name);
     for (char c : name) plain = plain && c >= ' ' && c <= '~' && c != '"' && c != '\\';
     if (!plain)
-      throw Error(model_.file + ": weight " + Quote(name) +
-                      UserText(body_, model_.weight_input(weight)),
-                  "the code of a module cannot name it",
-                  "rename it in the model: a name that is no word of Python, without quotes, "
-                  "backslashes and letters beyond ASCII");
+      throw Error(
+          model_.file + ": weight " + Quote(name) + UserText(body_, model_.weight_input(weight)),
+          "the code of a module cannot name it",
+          "rename it in the model: a name that is not a Python keyword, without quotes, "
+          "backslashes and letters beyond ASCII");
   }
 
   void Reserve() {

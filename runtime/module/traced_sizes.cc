@@ -83,7 +83,7 @@ std::string FindTracedSizes(const std::string& package, const Manifest& manifest
     for (int64_t size : once[i].to) sizes.push_back(std::to_string(size));
     return once[i].place + ": " + once[i].operation + " to [" + Join(sizes, ", ") + "] mixes the " +
            std::to_string(samples) + " samples of a microbatch: if " + sizes[0] +
-           " is the batch size that the model was traced with, feed that one, or trace it anew "
+           " is the batch size that the model was traced with, feed that one, or trace it again "
            "with x.size(0) left as it is";
   }
   return "";

@@ -82,7 +82,7 @@ static std::string Cure(const Trial& trial) {
   if (!trial.manifest.source.ends_with(".pt2"))
     cure += std::string(cure.empty() ? "" : "; or compile a .pt2, which records sizes\n  ") +
             "a size that tracing recorded as a constant holds for one batch size: feed "
-            "that one, or trace the model anew without it";
+            "that one, or trace the model again without it";
   return cure;
 }
 

@@ -75,7 +75,7 @@ class Refusals(CompilerTest):
                  "  keep it in another dtype, and convert it where the model uses it"),
                 ("wi\"de", torch.ones(4, dtype=torch.complex64),
                  "the code of a module cannot name it\n"
-                 "  rename it in the model: a name that is no word of Python, without quotes, "
+                 "  rename it in the model: a name that is not a Python keyword, without quotes, "
                  "backslashes and letters beyond ASCII")):
             export(Wide(name, value), [torch.randn(3, 4)], self.at / "model.pt2")
             text = self.compile(self.at / "model.pt2", code=1)
